@@ -1,0 +1,15 @@
+// CHECK: an invariant of this process. Its failure is a bug here, so it prints and aborts in every
+// build. Never for what comes from a wire, a file or a flag: that is a Result (result.h).
+#pragma once
+
+namespace pitstop {
+
+[[noreturn]] void check_failed(const char* condition, const char* file, int line);
+
+}  // namespace pitstop
+
+#define CHECK(condition)                                              \
+    do {                                                              \
+        if (!(condition)) [[unlikely]]                                \
+            ::pitstop::check_failed(#condition, __FILE__, __LINE__);  \
+    } while (false)

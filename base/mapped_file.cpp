@@ -1,0 +1,64 @@
+#include "base/mapped_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace pitstop {
+namespace {
+
+Error cannot(const char* verb, const std::string& path) {
+    const ErrorCode code = errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kInvalidArgument;
+    return make_error(code, "cannot {} '{}': {}", verb, path, std::strerror(errno));
+}
+
+}  // namespace
+
+Result<MappedFile> MappedFile::open(const std::string& path) {
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return cannot("open", path);
+    struct stat info {};
+    if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+        ::close(fd);
+        return make_error(ErrorCode::kInvalidArgument, "'{}' is not a regular file", path);
+    }
+    const auto size = static_cast<std::size_t>(info.st_size);
+    if (size == 0) {
+        ::close(fd);
+        return MappedFile(nullptr, 0);
+    }
+    void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
+    ::close(fd);
+    if (data == MAP_FAILED) return cannot("map", path);
+    return MappedFile(static_cast<const std::byte*>(data), size);
+}
+
+Result<std::string> MappedFile::read(const std::string& path, std::size_t size_max) {
+    ASSIGN_OR_RETURN(const MappedFile file, open(path));
+    if (file.size_ > size_max) {
+        return make_error(
+            ErrorCode::kTooLarge, "'{}' has {} bytes; at most {} are read", path, file.size_, size_max
+        );
+    }
+    return std::string(reinterpret_cast<const char*>(file.data_), file.size_);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    return *this;
+}
+
+MappedFile::~MappedFile() {
+    if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+}  // namespace pitstop

@@ -1,0 +1,34 @@
+// A file mapped read-only into memory.
+//
+// Owns: the mapping. The file may be replaced on disk meanwhile; one that is *truncated* under a
+// mapping raises SIGBUS on access, so readers that must survive that use pread (see tp_worker).
+#pragma once
+
+#include "base/result.h"
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+namespace pitstop {
+
+class MappedFile {
+  public:
+    static Result<MappedFile> open(const std::string& path);
+    // Reads a whole small file. kTooLarge over `size_max` bytes.
+    static Result<std::string> read(const std::string& path, std::size_t size_max);
+
+    MappedFile(MappedFile&& other) noexcept;
+    MappedFile& operator=(MappedFile&& other) noexcept;
+    ~MappedFile();
+
+    [[nodiscard]] std::span<const std::byte> bytes() const { return {data_, size_}; }
+
+  private:
+    MappedFile(const std::byte* data, std::size_t size) : data_(data), size_(size) {}
+
+    const std::byte* data_ = nullptr;
+    std::size_t size_ = 0;
+};
+
+}  // namespace pitstop

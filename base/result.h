@@ -1,0 +1,106 @@
+// What may go wrong with the outside: a request, a file, a full queue, a peer.
+//
+// An Error says what, which and what is accepted. Its code is part of the protocol (docs/protocol.md
+// lists the names): clients switch on it, people read the message.
+#pragma once
+
+#include "base/check.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+
+namespace pitstop {
+
+enum class ErrorCode : std::uint8_t {
+    kInvalidArgument,     // the caller's input is wrong; the same call fails again
+    kUnknownMessage,      // no such message type
+    kMalformed,           // bytes that are not what the protocol or format says
+    kTooLarge,            // over a limit that the message names
+    kNotFound,            // no such id, file, tensor
+    kAlreadyExists,       // an id that is in use
+    kFailedPrecondition,  // not in this state: paused, torn, released, stale epoch
+    kResourceExhausted,   // a queue or pool is full; later may work
+    kPermissionDenied,    // the wrong door
+    kUnsupported,         // well-formed, but not something this build or model does
+    kDeadlineExceeded,    // the call's time ran out; the message names the rank and phase
+    kUnavailable,         // a peer is gone
+    kAborted,             // ended by an abort
+    kDataLoss,            // a checksum or size does not match
+    kInternal,            // a bug, said aloud
+};
+
+// The name on the wire: "invalid_argument", ...
+[[nodiscard]] std::string_view name_of(ErrorCode code);
+
+struct Error {
+    ErrorCode code = ErrorCode::kInternal;
+    std::string message{};
+};
+
+template <class... Args>
+[[nodiscard]] Error make_error(ErrorCode code, fmt::format_string<Args...> format, Args&&... args) {
+    return {code, fmt::format(format, std::forward<Args>(args)...)};
+}
+
+struct Ok {};
+
+// A T or an Error.
+template <class T = Ok>
+class [[nodiscard]] Result {
+  public:
+    Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
+    Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}
+
+    [[nodiscard]] bool has_value() const { return state_.index() == 0; }
+    explicit operator bool() const { return has_value(); }
+
+    // REQUIRES: has_value().
+    T& operator*() & {
+        CHECK(has_value());
+        return *std::get_if<0>(&state_);
+    }
+    const T& operator*() const& {
+        CHECK(has_value());
+        return *std::get_if<0>(&state_);
+    }
+    T&& operator*() && {
+        CHECK(has_value());
+        return std::move(*std::get_if<0>(&state_));
+    }
+    T* operator->() { return &**this; }
+    const T* operator->() const { return &**this; }
+
+    // REQUIRES: !has_value().
+    [[nodiscard]] const Error& error() const& {
+        CHECK(!has_value());
+        return *std::get_if<1>(&state_);
+    }
+    [[nodiscard]] Error&& error() && {
+        CHECK(!has_value());
+        return std::move(*std::get_if<1>(&state_));
+    }
+
+  private:
+    std::variant<T, Error> state_;
+};
+
+}  // namespace pitstop
+
+// Evaluates a Result; on an error returns it from the calling function, else assigns the value.
+#define PITSTOP_CONCAT_INNER(a, b) a##b
+#define PITSTOP_CONCAT(a, b) PITSTOP_CONCAT_INNER(a, b)
+#define ASSIGN_OR_RETURN(declaration, expression)                                          \
+    auto PITSTOP_CONCAT(result_, __LINE__) = (expression);                                 \
+    if (!PITSTOP_CONCAT(result_, __LINE__))                                                \
+        return std::move(PITSTOP_CONCAT(result_, __LINE__)).error();                       \
+    declaration = *std::move(PITSTOP_CONCAT(result_, __LINE__))
+#define RETURN_IF_ERROR(expression)                                                        \
+    do {                                                                                   \
+        if (auto result_here = (expression); !result_here)                                 \
+            return std::move(result_here).error();                                         \
+    } while (false)

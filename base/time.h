@@ -1,0 +1,12 @@
+// The one clock. Pure cores take a TimePoint; only the thin loops read it.
+#pragma once
+
+#include <chrono>
+
+namespace pitstop {
+
+using Clock = std::chrono::steady_clock;
+using TimePoint = Clock::time_point;
+using Duration = Clock::duration;
+
+}  // namespace pitstop

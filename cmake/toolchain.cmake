@@ -1,0 +1,45 @@
+# The warnings target, sanitizers, ccache and the linker. Nothing here changes what the code means.
+add_library(pitstop_warnings INTERFACE)
+target_compile_options(pitstop_warnings INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wconversion -Wsign-conversion -Wnon-virtual-dtor
+                              -Wold-style-cast -Woverloaded-virtual -Wimplicit-fallthrough>
+    $<$<AND:$<BOOL:${PITSTOP_WERROR}>,$<COMPILE_LANGUAGE:CXX>>:-Werror>)
+
+# -ffp-contract=off: a product and a sum are fused only where the code says fma, so that a row's
+# bits do not depend on how a loop around it was compiled (P6). RelWithDebInfo's -g is -g1 here:
+# backtraces keep file and line, objects stay small.
+add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
+set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1")
+
+if(PITSTOP_SANITIZE STREQUAL "address")
+    add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+    add_link_options(-fsanitize=address,undefined)
+elseif(PITSTOP_SANITIZE STREQUAL "thread")
+    add_compile_options(-fsanitize=thread)
+    add_link_options(-fsanitize=thread)
+elseif(NOT PITSTOP_SANITIZE STREQUAL "")
+    message(FATAL_ERROR "PITSTOP_SANITIZE is '${PITSTOP_SANITIZE}'; it takes address, thread or nothing")
+endif()
+
+find_program(PITSTOP_CCACHE ccache)
+if(PITSTOP_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${PITSTOP_CCACHE})
+endif()
+find_program(PITSTOP_LLD ld.lld)
+if(PITSTOP_LLD)
+    add_link_options($<$<LINK_LANGUAGE:CXX>:-fuse-ld=lld>)
+endif()
+
+# One test program per folder of tests: pitstop_test(<name> LABEL unit SOURCES a.cpp b.cpp LIBS x y)
+function(pitstop_test name)
+    cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "SOURCES;LIBS" ${ARGN})
+    add_executable(${name} ${ARG_SOURCES})
+    target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+    target_link_libraries(${name} PRIVATE ${ARG_LIBS} pitstop_warnings GTest::gtest GTest::gtest_main)
+    target_compile_definitions(${name} PRIVATE PITSTOP_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+    add_test(NAME ${name} COMMAND ${name})
+    if(NOT ARG_TIMEOUT)
+        set(ARG_TIMEOUT 300)
+    endif()
+    set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABEL}" TIMEOUT ${ARG_TIMEOUT})
+endfunction()
