@@ -1,0 +1,66 @@
+// Causal attention of a ragged batch over paged KV, with grouped query heads and a sliding window.
+// Row r has new tokens q_starts[r] .. q_starts[r+1], the last of its kv_lens[r] tokens; the keys
+// and values of all kv_lens[r], the new ones included, are in its pages already (rope.h wrote
+// them).
+//
+//   token t of row r has position p = kv_lens[r] - (q_starts[r+1] - t)
+//   o[t, h] = sum_j softmax_j(scale * q[t, h] . key[j, g]) value[j, g],   g = h / (Q / K)
+//   over positions j with p - window < j <= p
+//
+//   q, out    [T, Q*D]  fp32 or bf16, each on its own; kv is the dtype of q. out may be q
+//   pages     row r's page i holds its positions i*P .. (i+1)*P; at pages[page_starts[r] + i]
+//
+// The bits of o[t, h] depend on q[t, h] and on keys and values 0..p alone: not on the page size, on
+// how the prompt was cut into chunks, on the other rows, nor on the number of threads (P6). Keys
+// are taken in segments of kSegmentKeys and inside them in blocks of kBlockKeys, both by absolute
+// position; each segment is an online softmax of its own (Milakov and Gimelshein 2018,
+// arXiv:1805.02867), merged in ascending order (the split of Flash-Decoding). Scores and sums are
+// fp32; the probabilities stay fp32 into the second product. Keys outside the window or after p are
+// never read.
+#pragma once
+
+#include "kernels/kv_cache.h"
+#include "kernels/tensor.h"
+
+#include <limits>
+
+namespace pitstop {
+
+inline constexpr std::int32_t kNoWindow = std::numeric_limits<std::int32_t>::max();
+
+struct AttentionArgs {
+    static constexpr std::int32_t kBlockKeys = 64;
+    static constexpr std::int32_t kSegmentKeys = 256;
+
+    ConstActView q{};  // [T, Q*D]
+    ActView out{};     // [T, Q*D]
+    KvCache kv{};
+    std::int32_t num_q_heads = 0;               // Q, of this rank; a multiple of kv.num_kv_heads
+    std::int32_t num_rows = 0;                  // R
+    const std::int32_t* q_starts = nullptr;     // [R + 1], ascending from 0 to T
+    const std::int32_t* kv_lens = nullptr;      // [R], >= the row's new tokens
+    const PageId* pages = nullptr;              // all rows' pages
+    const std::int32_t* page_starts = nullptr;  // [R], row r's first entry in `pages`
+    std::int32_t kv_len_max = 0;                // >= every kv_lens: what a GPU sizes its grid from
+    std::int32_t window = kNoWindow;            // >= 1; keys seen, the token's own included
+    float scale = 0.f;                          // 1 / sqrt(D), as a rule
+    Workspace workspace{};                      // less than asked for costs speed, never bits
+    Stream stream{};
+};
+
+struct AttentionShape {
+    std::int64_t num_tokens = 0;   // T at most
+    std::int32_t num_q_heads = 0;  // Q
+    std::int32_t head_dim = 0;     // D
+    std::int32_t kv_len_max = 0;
+};
+
+void check(const AttentionArgs& args);
+void attention_ref(const AttentionArgs& args);
+void attention_cuda(const AttentionArgs& args);
+
+// CPU: what lets several threads share one token's keys. Bounded by kAttentionWorkspaceMax.
+inline constexpr std::int64_t kAttentionWorkspaceMax = std::int64_t{64} << 20;
+[[nodiscard]] std::int64_t attention_workspace_bytes(const AttentionShape& shape);
+
+}  // namespace pitstop

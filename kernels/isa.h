@@ -1,0 +1,31 @@
+// Which instructions the fast CPU ops may use. Found at run time, so one binary runs everywhere.
+//
+//   scalar      what every x86-64 has (SSE2); also any other processor
+//   avx2        AVX2, FMA, F16C
+//   avx512      AVX-512 F, BW, DQ, VL
+//   avx512bf16  and AVX512_BF16, for products of two bf16 matrices
+//
+// avx2 and avx512 give equal bits. avx512bf16 differs from them in `linear` with bf16 activations
+// only, scalar everywhere (no fused multiply-add); KERNELS.md states by how much at most.
+#pragma once
+
+#include "base/result.h"
+
+#include <cstdint>
+#include <string_view>
+
+namespace pitstop {
+
+enum class IsaLevel : std::uint8_t { kScalar, kAvx2, kAvx512, kAvx512Bf16 };
+
+[[nodiscard]] std::string_view name_of(IsaLevel level);  // "scalar", "avx2", "avx512", "avx512bf16"
+
+// The highest level this processor and its operating system support.
+[[nodiscard]] IsaLevel best_isa();
+
+// The level to use: `asked` if it is not empty, else the environment variable PITSTOP_CPU, else
+// best_isa(). kInvalidArgument for an unknown name, kUnsupported for one this machine does not
+// have.
+Result<IsaLevel> choose_isa(std::string_view asked);
+
+}  // namespace pitstop

@@ -1,0 +1,46 @@
+// Matrix products with weights in checkpoint layout:
+//   y[m, n] = sum_k x[m, k] * w[n, k]  (+ bias[n])  (+ y[m, n] where mode is kAdd)
+// for one to four weights that share x in one call: q, k and v; gate and up. An update of the
+// weights needs no repacking (design section 7).
+//
+//   x     [M, K]    fp32 or bf16, rows 4-byte aligned
+//   w     [N, K]    bf16, row-major
+//   bias  [N]       bf16 or none
+//   y     [M, N]    fp32 or bf16 (rounded once, at the end); kAdd: fp32 only. Never overlaps x
+//
+// Any M, N, K >= 1; M = 0 does nothing. The sum over k runs in fp32 in an order set by K alone: the
+// same for every M, for every position in the batch and for every number of threads (P6). Element k
+// goes to lane k mod 16 (bf16 products by VDPBF16PS: pairs of elements to lane (k / 2) mod 16),
+// each lane ascending in k, then a fixed tree over the lanes, then bias, then y.
+//
+// VDPBF16PS treats denormal inputs as zero and flushes denormal results; the others do not.
+#pragma once
+
+#include "kernels/tensor.h"
+
+#include <span>
+
+namespace pitstop {
+
+enum class LinearMode : std::uint8_t { kWrite, kAdd };
+
+struct LinearPart {
+    View2<const bf16> w{};       // [N, K]
+    const bf16* bias = nullptr;  // [N], or null
+    ActView y{};                 // [M, N]
+};
+
+struct LinearArgs {
+    static constexpr std::size_t kPartsMax = 4;
+
+    ConstActView x{};                     // [M, K]
+    std::span<const LinearPart> parts{};  // 1 to kPartsMax, in host memory
+    LinearMode mode = LinearMode::kWrite;
+    Stream stream{};
+};
+
+void check(const LinearArgs& args);
+void linear_ref(const LinearArgs& args);
+void linear_cuda(const LinearArgs& args);
+
+}  // namespace pitstop

@@ -1,0 +1,92 @@
+// Log-probabilities of chosen, given and best ids, out of three small ops, so that a vocabulary
+// split over ranks needs no gathered logits: each rank reduces its part, the parts merge in rank
+// order.
+//
+//   logprob(i) = x[i] - log(sum_j exp(x[j]))     over the kept j (x[j] >= kept_min)
+//   x[i] = logits[i] * (1 / temperature)
+//
+// The three modes differ in what is passed in:
+//   raw        (the default) logits before penalties and bias, temperature 1, kept_min -inf
+//   scaled     after penalties and bias, the request's temperature (1 where it is greedy)
+//   truncated  as scaled, and kept_min from the Choice (sampling.h); an id not kept has -inf
+//
+// Sums: 16 lanes of fp32 per block of kVocabBlock ids, then the blocks in double, ascending: an
+// order set by V_rank alone, so scoring gives the bits that sampling gave (P6).
+#pragma once
+
+#include "base/ids.h"
+#include "kernels/tensor.h"
+
+#include <limits>
+
+namespace pitstop {
+
+struct SoftmaxStats {
+    float max = -std::numeric_limits<float>::infinity();  // of x over the kept ids
+    double sum = 0.0;  // of exp(x - max); 0 where nothing is kept
+};
+
+// Of two parts of one row. In rank order: the sum rounds.
+[[nodiscard]] SoftmaxStats merge(const SoftmaxStats& a, const SoftmaxStats& b);
+
+// x is the scaled logit. -inf for x = -inf or x < kept_min.
+[[nodiscard]] float logprob(float x, float kept_min, const SoftmaxStats& stats);
+
+struct SoftmaxRow {
+    float temperature = 1.f;                                   // > 0
+    float kept_min = -std::numeric_limits<float>::infinity();  // in units of x
+};
+
+struct SoftmaxStatsArgs {
+    static constexpr std::int64_t kVocabBlock = 4096;
+
+    View2<const float> logits{};       // [R, V_rank]
+    const SoftmaxRow* rows = nullptr;  // [R]
+    SoftmaxStats* stats = nullptr;     // [R], written
+    Workspace workspace{};             // at least softmax_stats_workspace_bytes()
+    Stream stream{};
+};
+
+void check(const SoftmaxStatsArgs& args);
+void softmax_stats_ref(const SoftmaxStatsArgs& args);
+void softmax_stats_cuda(const SoftmaxStatsArgs& args);
+[[nodiscard]] std::int64_t softmax_stats_workspace_bytes(
+    std::int64_t num_rows, std::int64_t vocab_len
+);
+
+// Logits of given ids: values[i] = logits[picks[i].row, picks[i].id - vocab_begin], or -inf where
+// the id is outside this rank's part: the maximum over the ranks is the logit.
+struct LogitPick {
+    std::int32_t row = 0;
+    TokenId id{};
+};
+
+struct PickLogitsArgs {
+    View2<const float> logits{};  // [R, V_rank]
+    std::int64_t vocab_begin = 0;
+    const LogitPick* picks = nullptr;  // [num_picks]
+    std::int64_t num_picks = 0;
+    float* values = nullptr;  // [num_picks], written
+    Stream stream{};
+};
+
+void check(const PickLogitsArgs& args);
+void pick_logits_ref(const PickLogitsArgs& args);
+void pick_logits_cuda(const PickLogitsArgs& args);
+
+// The n largest logits of each row, descending, the lower id first on a tie. NaN counts as -inf.
+struct TopLogitsArgs {
+    static constexpr std::int64_t kTopMax = 1024;
+
+    View2<const float> logits{};  // [R, V_rank]
+    std::int64_t vocab_begin = 0;
+    View2<TokenId> ids{};   // [R, n], n <= V_rank and n <= kTopMax; written
+    View2<float> values{};  // [R, n]; written
+    Stream stream{};
+};
+
+void check(const TopLogitsArgs& args);
+void top_logits_ref(const TopLogitsArgs& args);
+void top_logits_cuda(const TopLogitsArgs& args);
+
+}  // namespace pitstop

@@ -1,0 +1,60 @@
+// The ops of one device behind one table. Each family's header is its contract; the table is how a
+// caller reaches an implementation, and the only place that knows which there are.
+//
+//   const Ops* ops = cpu_ops(level);
+//   ops->rmsnorm({.x = x, .w = w, .y = y, .eps = eps, .stream = stream_of(pool)});
+//
+// Thread: an op may be called from any thread, one call per stream at a time. No op allocates.
+// Pointers in Args are memory of the device, except where a header says host.
+#pragma once
+
+#include "kernels/attention.h"
+#include "kernels/digest.h"
+#include "kernels/embedding.h"
+#include "kernels/gather_rows.h"
+#include "kernels/isa.h"
+#include "kernels/linear.h"
+#include "kernels/logprobs.h"
+#include "kernels/penalties.h"
+#include "kernels/rmsnorm.h"
+#include "kernels/rope.h"
+#include "kernels/sampling.h"
+#include "kernels/shard_copy.h"
+#include "kernels/silu_mul.h"
+
+namespace pitstop {
+
+struct Ops {
+    std::string_view name{};  // "reference", "cpu avx512bf16", "cuda": for logs and benchmarks
+
+    void (*embedding)(const EmbeddingArgs&) = nullptr;
+    void (*rmsnorm)(const RmsNormArgs&) = nullptr;
+    void (*linear)(const LinearArgs&) = nullptr;
+    void (*rope)(const RopeArgs&) = nullptr;
+    void (*attention)(const AttentionArgs&) = nullptr;
+    void (*silu_mul)(const SiluMulArgs&) = nullptr;
+    void (*gather_rows)(const GatherRowsArgs&) = nullptr;
+    void (*penalties)(const PenaltyArgs&) = nullptr;
+    void (*sample)(const SampleArgs&) = nullptr;
+    void (*softmax_stats)(const SoftmaxStatsArgs&) = nullptr;
+    void (*pick_logits)(const PickLogitsArgs&) = nullptr;
+    void (*top_logits)(const TopLogitsArgs&) = nullptr;
+    void (*digest)(const DigestArgs&) = nullptr;
+    void (*shard_copy)(const ShardCopyArgs&) = nullptr;
+
+    std::int64_t (*attention_workspace_bytes)(const AttentionShape&) = nullptr;
+    std::int64_t (*sample_workspace_bytes)(std::int64_t num_rows, std::int64_t vocab_len) = nullptr;
+    std::int64_t (*softmax_stats_workspace_bytes
+    )(std::int64_t num_rows, std::int64_t vocab_len) = nullptr;
+};
+
+// The definitions: plain loops, sums in double, one thread. For tests.
+[[nodiscard]] const Ops* reference_ops();
+
+// REQUIRES: level <= best_isa().
+[[nodiscard]] const Ops* cpu_ops(IsaLevel level);
+
+// Null in a build without CUDA.
+[[nodiscard]] const Ops* cuda_ops();
+
+}  // namespace pitstop

@@ -1,0 +1,32 @@
+// RMSNorm over the last dimension, with the residual add before it:
+//   x[t, i] += delta[t, i]                                   (where delta is given)
+//   y[t, i] = w[i] * x[t, i] / sqrt(mean_i(x[t, i]^2) + eps)
+// Source: Zhang and Sennrich 2019 (arXiv:1910.07467), eq. 4; eps inside the root, as in Llama.
+//
+//   x      [T, H]  fp32, the residual stream; written only where delta is given
+//   delta  [T, H]  fp32, a sublayer's output (after the all-reduce), or none
+//   w      [H]     bf16
+//   y      [T, H]  fp32 or bf16; may be x or delta where fp32
+//
+// Any H. Sums in fp32: 4 x 16 lanes, element i in lane i mod 64, then a fixed tree: an order set by
+// H alone, so a row's bits do not depend on T.
+#pragma once
+
+#include "kernels/tensor.h"
+
+namespace pitstop {
+
+struct RmsNormArgs {
+    View2<float> x{};            // [T, H]
+    View2<const float> delta{};  // [T, H], or data null
+    const bf16* w = nullptr;     // [H]
+    ActView y{};                 // [T, H]
+    float eps = 0.f;
+    Stream stream{};
+};
+
+void check(const RmsNormArgs& args);
+void rmsnorm_ref(const RmsNormArgs& args);
+void rmsnorm_cuda(const RmsNormArgs& args);
+
+}  // namespace pitstop

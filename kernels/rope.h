@@ -1,0 +1,46 @@
+// What stands between the QKV product and attention, in one pass: RMSNorm of each query and key
+// head (Qwen3; where weights are given), rotary embedding, and the write of keys and values into KV
+// pages.
+//
+//   head' = w * head / sqrt(mean(head^2) + eps)                       (where w is given)
+//   out[i]         = head'[i] * cos[p, i] - head'[i + R/2] * sin[p, i]
+//   out[i + R/2]   = head'[i + R/2] * cos[p, i] + head'[i] * sin[p, i]     0 <= i < R/2
+// with p = positions[t] and R = 2 * cos.cols <= D elements rotated; the rest of the head passes.
+// Source: Su et al. 2021 (arXiv:2104.09864), in the half-split form of GPT-NeoX and Hugging Face.
+//
+//   q      [T, Q*D]      fp32 or bf16
+//   k, v   [T, K*D]      the dtype of q
+//   q_out  [T, Q*D]      fp32 or bf16: what attention reads. May be q where the dtypes agree
+//   cos    [positions, R/2], sin likewise: fp32; scaling of the frequencies (Llama 3) is in the
+//   table slots  [T]           where token t goes: page * P + offset in the page. Each once, none
+//   outside
+//                        the cache; a padded row brings a slot of a scratch page
+//   kv                   written in its dtype: fp32, or bf16 rounded once
+#pragma once
+
+#include "kernels/kv_cache.h"
+#include "kernels/tensor.h"
+
+namespace pitstop {
+
+struct RopeArgs {
+    ConstActView q{};  // [T, Q*D]
+    ConstActView k{};  // [T, K*D]
+    ConstActView v{};  // [T, K*D]
+    ActView q_out{};   // [T, Q*D]
+    KvCache kv{};
+    const std::int64_t* slots = nullptr;      // [T]
+    const std::int32_t* positions = nullptr;  // [T], < cos.rows
+    View2<const float> cos{};                 // [positions, R/2]
+    View2<const float> sin{};                 // [positions, R/2]
+    const bf16* q_norm = nullptr;             // [D], or null: no norm
+    const bf16* k_norm = nullptr;             // [D], or null: no norm
+    float norm_eps = 0.f;
+    Stream stream{};
+};
+
+void check(const RopeArgs& args);
+void rope_ref(const RopeArgs& args);
+void rope_cuda(const RopeArgs& args);
+
+}  // namespace pitstop

@@ -1,0 +1,71 @@
+// Chooses one id per row of logits, without sorting the vocabulary.
+//
+//   x[i] = logits[i] * (1 / temperature)
+//   kept: x[i] >= kept_min, the highest of three thresholds, ties at each all kept:
+//     min-p  x[i] >= max(x) + log(min_p)
+//     top-k  the top_k-th largest x
+//     top-p  over what min-p and top-k left: the largest threshold whose ids together hold at least
+//            top_p of the mass. Mass is counted in integers, round(exp(x - max) * 2^40), so that
+//            the sum has no order
+//   score[i] = x[i] + g[i],  g[i] = -log(-log1p(-v[i])),  v[i] = (bits[i] + 0.5) * 2^-32
+//   the choice is the kept id with the highest score, the lower id on a tie (the Gumbel-max trick;
+//   Maddison et al. 2014, arXiv:1411.0030). temperature 0: greedy, score[i] = logits[i], no draw.
+//
+//   bits[i] = word (i mod 4) of Philox4x32-10 (Salmon et al. 2011), key (seed low, seed high),
+//             counter (i / 4, position, 0, 0)
+// with i the id in the whole vocabulary: a request's draws depend on its seed and the position
+// alone, not on the batch, the step, an interruption, or how the vocabulary is split over ranks
+// (P6).
+//
+//   logits  [R, V_rank]  fp32, after penalties; ids vocab_begin .. vocab_begin + V_rank. A row that
+//                        truncates (top_k, top_p, min_p) needs the whole vocabulary here; one that
+//                        does not may be split over ranks: sample each part, keep better() of them.
+// A NaN is taken as -inf. A row of nothing but -inf chooses its first id.
+#pragma once
+
+#include "base/ids.h"
+#include "kernels/tensor.h"
+
+#include <limits>
+
+namespace pitstop {
+
+inline constexpr std::int32_t kTopKOff = std::numeric_limits<std::int32_t>::max();
+
+struct SampleRow {
+    float temperature = 0.f;        // 0: greedy
+    std::int32_t top_k = kTopKOff;  // >= 1
+    float top_p = 1.f;              // (0, 1]; 1: off
+    float min_p = 0.f;              // [0, 1]; 0: off
+    std::uint64_t seed = 0;
+    std::uint32_t position =
+        0;  // of the id to be chosen, in its request: prompt_len + index in the output
+};
+
+struct Choice {
+    TokenId id{};
+    float score = 0.f;
+    float kept_min = -std::numeric_limits<float>::infinity();  // lowest x kept; -inf: all were
+};
+
+[[nodiscard]] inline Choice better(const Choice& a, const Choice& b) {
+    if (a.score != b.score) return a.score > b.score ? a : b;
+    return a.id < b.id ? a : b;
+}
+
+struct SampleArgs {
+    View2<const float> logits{};  // [R, V_rank]
+    std::int64_t vocab_begin = 0;
+    const SampleRow* rows = nullptr;  // [R]
+    Choice* choices = nullptr;        // [R], written
+    Workspace workspace{};            // at least sample_workspace_bytes()
+    Stream stream{};
+};
+
+void check(const SampleArgs& args);
+void sample_ref(const SampleArgs& args);
+void sample_cuda(const SampleArgs& args);
+
+[[nodiscard]] std::int64_t sample_workspace_bytes(std::int64_t num_rows, std::int64_t vocab_len);
+
+}  // namespace pitstop
