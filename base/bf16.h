@@ -36,7 +36,8 @@ static_assert(sizeof(f16) == 2);
     const std::uint32_t exponent = (x.bits >> 10) & 0x1fu;
     const std::uint32_t mantissa = x.bits & 0x3ffu;
     if (exponent == 0x1fu) return std::bit_cast<float>(sign | 0x7f800000u | (mantissa << 13));
-    if (exponent != 0) return std::bit_cast<float>(sign | ((exponent + 112u) << 23) | (mantissa << 13));
+    if (exponent != 0)
+        return std::bit_cast<float>(sign | ((exponent + 112u) << 23) | (mantissa << 13));
     const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;  // denormal or zero
     return sign != 0 ? -magnitude : magnitude;
 }

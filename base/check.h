@@ -8,8 +8,8 @@ namespace pitstop {
 
 }  // namespace pitstop
 
-#define CHECK(condition)                                              \
-    do {                                                              \
-        if (!(condition)) [[unlikely]]                                \
-            ::pitstop::check_failed(#condition, __FILE__, __LINE__);  \
+#define CHECK(condition)                                             \
+    do {                                                             \
+        if (!(condition)) [[unlikely]]                               \
+            ::pitstop::check_failed(#condition, __FILE__, __LINE__); \
     } while (false)

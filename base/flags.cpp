@@ -8,7 +8,9 @@ namespace pitstop {
 namespace {
 
 template <class Number>
-Result<> parse_number(std::string_view name, std::string_view kind, std::string_view text, Number* target) {
+Result<> parse_number(
+    std::string_view name, std::string_view kind, std::string_view text, Number* target
+) {
     Number value{};
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error == std::errc::result_out_of_range) {
@@ -108,7 +110,8 @@ Result<> FlagSet::parse(int argc, char** argv) {
             continue;
         }
         const std::size_t equals = arg.find('=');
-        const std::string_view name = arg.starts_with("--") ? arg.substr(2, equals == arg.npos ? arg.npos : equals - 2) : "";
+        const std::string_view name =
+            arg.starts_with("--") ? arg.substr(2, equals == arg.npos ? arg.npos : equals - 2) : "";
         const auto flag = std::find_if(flags_.begin(), flags_.end(), [&](const Flag& candidate) {
             return candidate.name == name;
         });
@@ -125,7 +128,9 @@ Result<> FlagSet::parse(int argc, char** argv) {
         if (equals == arg.npos && i + 1 >= argc) {
             return make_error(ErrorCode::kInvalidArgument, "--{} needs a value", name);
         }
-        RETURN_IF_ERROR(flag->set(equals == arg.npos ? std::string_view(argv[++i]) : arg.substr(equals + 1)));
+        RETURN_IF_ERROR(
+            flag->set(equals == arg.npos ? std::string_view(argv[++i]) : arg.substr(equals + 1))
+        );
     }
     return Ok{};
 }
@@ -142,7 +147,9 @@ std::string FlagSet::help() const {
 }
 
 int FlagSet::fail(const Error& error) const {
-    std::fprintf(stderr, "%s: %s (--help lists the flags)\n", program_.c_str(), error.message.c_str());
+    std::fprintf(
+        stderr, "%s: %s (--help lists the flags)\n", program_.c_str(), error.message.c_str()
+    );
     return 2;
 }
 

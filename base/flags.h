@@ -1,6 +1,6 @@
-// Command-line flags of the processes: `--name value` or `--name=value`; a flag that is a bool takes
-// no value. Every flag has a help line; an unknown flag or a bad value is an Error that lists what is
-// accepted.
+// Command-line flags of the processes: `--name value` or `--name=value`; a flag that is a bool
+// takes no value. Every flag has a help line; an unknown flag or a bad value is an Error that lists
+// what is accepted.
 //
 //   FlagSet flags("tp_worker", "One tensor-parallel rank: weights, KV memory, forward pass.");
 //   int rank = 0;

@@ -1,12 +1,11 @@
 #include "base/mapped_file.h"
 
+#include <cerrno>
+#include <cstring>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
 namespace pitstop {
@@ -42,7 +41,11 @@ Result<std::string> MappedFile::read(const std::string& path, std::size_t size_m
     ASSIGN_OR_RETURN(const MappedFile file, open(path));
     if (file.size_ > size_max) {
         return make_error(
-            ErrorCode::kTooLarge, "'{}' has {} bytes; at most {} are read", path, file.size_, size_max
+            ErrorCode::kTooLarge,
+            "'{}' has {} bytes; at most {} are read",
+            path,
+            file.size_,
+            size_max
         );
     }
     return std::string(reinterpret_cast<const char*>(file.data_), file.size_);

@@ -1,7 +1,7 @@
 // What may go wrong with the outside: a request, a file, a full queue, a peer.
 //
-// An Error says what, which and what is accepted. Its code is part of the protocol (docs/protocol.md
-// lists the names): clients switch on it, people read the message.
+// An Error says what, which and what is accepted. Its code is part of the protocol
+// (docs/protocol.md lists the names): clients switch on it, people read the message.
 #pragma once
 
 #include "base/check.h"
@@ -94,13 +94,12 @@ class [[nodiscard]] Result {
 // Evaluates a Result; on an error returns it from the calling function, else assigns the value.
 #define PITSTOP_CONCAT_INNER(a, b) a##b
 #define PITSTOP_CONCAT(a, b) PITSTOP_CONCAT_INNER(a, b)
-#define ASSIGN_OR_RETURN(declaration, expression)                                          \
-    auto PITSTOP_CONCAT(result_, __LINE__) = (expression);                                 \
-    if (!PITSTOP_CONCAT(result_, __LINE__))                                                \
-        return std::move(PITSTOP_CONCAT(result_, __LINE__)).error();                       \
+#define ASSIGN_OR_RETURN(declaration, expression)                    \
+    auto PITSTOP_CONCAT(result_, __LINE__) = (expression);           \
+    if (!PITSTOP_CONCAT(result_, __LINE__))                          \
+        return std::move(PITSTOP_CONCAT(result_, __LINE__)).error(); \
     declaration = *std::move(PITSTOP_CONCAT(result_, __LINE__))
-#define RETURN_IF_ERROR(expression)                                                        \
-    do {                                                                                   \
-        if (auto result_here = (expression); !result_here)                                 \
-            return std::move(result_here).error();                                         \
+#define RETURN_IF_ERROR(expression)                                                               \
+    do {                                                                                          \
+        if (auto result_here = (expression); !result_here) return std::move(result_here).error(); \
     } while (false)

@@ -1,0 +1,122 @@
+#include "messages/codec_impl.h"
+
+namespace pitstop {
+namespace codec {
+
+std::string_view kind_of(const msgpack::object& object) {
+    switch (object.type) {
+        case msgpack::type::NIL:
+            return "nil";
+        case msgpack::type::BOOLEAN:
+            return "a bool";
+        case msgpack::type::POSITIVE_INTEGER:
+        case msgpack::type::NEGATIVE_INTEGER:
+            return "an integer";
+        case msgpack::type::FLOAT32:
+        case msgpack::type::FLOAT64:
+            return "a float";
+        case msgpack::type::STR:
+            return "a string";
+        case msgpack::type::BIN:
+            return "bytes";
+        case msgpack::type::ARRAY:
+            return "an array";
+        case msgpack::type::MAP:
+            return "a map";
+        case msgpack::type::EXT:
+            return "an extension";
+    }
+    return "something else";
+}
+
+// Source: Unicode 15, table 3-7 (well-formed UTF-8 byte sequences).
+bool is_utf8(std::string_view text) {
+    const auto* p = reinterpret_cast<const unsigned char*>(text.data());
+    const auto* const end = p + text.size();
+    const auto is_tail = [](unsigned char c) { return (c & 0xc0) == 0x80; };
+    while (p != end) {
+        const unsigned char c = *p;
+        if (c < 0x80) {
+            ++p;
+        } else if (c >= 0xc2 && c <= 0xdf && end - p >= 2 && is_tail(p[1])) {
+            p += 2;
+        } else if ((c & 0xf0) == 0xe0 && end - p >= 3 && is_tail(p[1]) && is_tail(p[2]) && !(c == 0xe0 && p[1] < 0xa0) && !(c == 0xed && p[1] > 0x9f)) {
+            p += 3;
+        } else if (c >= 0xf0 && c <= 0xf4 && end - p >= 4 && is_tail(p[1]) && is_tail(p[2]) && is_tail(p[3]) && !(c == 0xf0 && p[1] < 0x90) && !(c == 0xf4 && p[1] > 0x8f)) {
+            p += 4;
+        } else {
+            return false;
+        }
+    }
+    return true;
+}
+
+Result<msgpack::object_handle> parse(const Frames& frames) {
+    if (frames.body.size() > kBodyBytesMax) {
+        return make_error(
+            ErrorCode::kTooLarge,
+            "{}: a body of {} bytes; at most {} are accepted",
+            frames.type,
+            frames.body.size(),
+            kBodyBytesMax
+        );
+    }
+    // An array or map may claim no more entries than the body has bytes, so a few bytes cannot ask
+    // for gigabytes.
+    const std::size_t size = frames.body.size();
+    const msgpack::unpack_limit limit(size, size, size, size, 0, kDepthMax);
+    try {
+        std::size_t offset = 0;
+        msgpack::object_handle handle =
+            msgpack::unpack(frames.body.data(), size, offset, nullptr, nullptr, limit);
+        if (offset != size) {
+            return make_error(
+                ErrorCode::kMalformed,
+                "{}: {} bytes after the body's end",
+                frames.type,
+                size - offset
+            );
+        }
+        return handle;
+    } catch (const std::exception& error) {  // msgpack-cxx reports malformed input this way
+        return make_error(
+            ErrorCode::kMalformed, "{}: the body is not msgpack: {}", frames.type, error.what()
+        );
+    }
+}
+
+}  // namespace codec
+
+namespace {
+
+const msgpack::object* find(const msgpack::object& map, std::string_view name) {
+    if (map.type != msgpack::type::MAP) return nullptr;
+    for (std::uint32_t i = 0; i < map.via.map.size; ++i) {
+        const msgpack::object& key = map.via.map.ptr[i].key;
+        if (key.type == msgpack::type::STR &&
+            std::string_view(key.via.str.ptr, key.via.str.size) == name) {
+            return &map.via.map.ptr[i].val;
+        }
+    }
+    return nullptr;
+}
+
+}  // namespace
+
+std::string peek_string(const Frames& frames, std::string_view name) {
+    const Result<msgpack::object_handle> handle = codec::parse(frames);
+    if (!handle) return {};
+    const msgpack::object* value = find(handle->get(), name);
+    if (value == nullptr || value->type != msgpack::type::STR) return {};
+    const std::string_view text(value->via.str.ptr, value->via.str.size);
+    return codec::is_utf8(text) ? std::string(text) : std::string{};
+}
+
+std::uint64_t peek_uint(const Frames& frames, std::string_view name) {
+    const Result<msgpack::object_handle> handle = codec::parse(frames);
+    if (!handle) return 0;
+    const msgpack::object* value = find(handle->get(), name);
+    return value != nullptr && value->type == msgpack::type::POSITIVE_INTEGER ? value->via.u64 : 0;
+}
+
+}  // namespace pitstop

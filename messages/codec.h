@@ -1,0 +1,31 @@
+// Messages to frames and back. Everything decoded is bounded, typed and validated; nothing is run.
+#pragma once
+
+#include "base/result.h"
+#include "messages/frames.h"
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace pitstop {
+
+// A field that this build does not know: refused from a client (it is a typo, or asks for what is
+// not there), ignored from a newer peer.
+enum class UnknownFields { kRefuse, kIgnore };
+
+template <class Message>
+[[nodiscard]] Frames encode(const Message& message);
+
+// REQUIRES: frames.type == Message::kType.
+// Errors: kMalformed (not msgpack, truncated, too deep), kInvalidArgument (names the field and what
+// is accepted), kTooLarge.
+template <class Message>
+[[nodiscard]] Result<Message> decode(const Frames& frames, UnknownFields unknown_fields);
+
+// The part of a malformed message that an answer needs: the field `name` as an integer or a string,
+// or nothing. Never fails.
+[[nodiscard]] std::string peek_string(const Frames& frames, std::string_view name);
+[[nodiscard]] std::uint64_t peek_uint(const Frames& frames, std::string_view name);
+
+}  // namespace pitstop

@@ -1,0 +1,375 @@
+// The codec's body, included only by the codec_*.cpp files, which instantiate it for their family.
+//
+// Decoding reads msgpack-cxx's object tree under limits on every size and depth, so that memory is
+// bounded by the bytes received; it then fills the struct field by field and names the path of what
+// does not fit ("sampling.top_p: expected a number, got a string").
+#pragma once
+
+#include "messages/codec.h"
+#include "messages/fields.h"
+
+#include <msgpack.hpp>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace pitstop::codec {
+
+using Packer = msgpack::packer<msgpack::sbuffer>;
+
+template <class T>
+concept Fielded = requires(T& value) {
+    value.fields([](auto&&...) {});
+};
+
+template <class T>
+bool is_left_out(const T&) {
+    return false;
+}
+inline bool is_left_out(const std::string& value) { return value.empty(); }
+template <class T>
+bool is_left_out(const std::vector<T>& value) {
+    return value.empty();
+}
+template <class K, class V>
+bool is_left_out(const std::map<K, V>& value) {
+    return value.empty();
+}
+template <class T>
+bool is_left_out(const std::optional<T>& value) {
+    return !value.has_value();
+}
+template <class T>
+bool is_left_out(const RawArray<T>& value) {
+    return value.values.empty();
+}
+
+struct Encoder {
+    Packer& packer;
+    std::vector<std::string>& raw;
+
+    void put(bool value) { packer.pack(value); }
+    void put(std::int32_t value) { packer.pack(value); }
+    void put(std::int64_t value) { packer.pack(value); }
+    void put(std::uint64_t value) { packer.pack(value); }
+    void put(float value) { packer.pack_float(value); }
+    void put(double value) { packer.pack_double(value); }
+    void put(const std::string& value) {
+        packer.pack_str(static_cast<std::uint32_t>(value.size()));
+        packer.pack_str_body(value.data(), static_cast<std::uint32_t>(value.size()));
+    }
+    template <class E>
+    requires std::is_enum_v<E>
+    void put(E value) {
+        if constexpr (NamedEnum<E>) {
+            put(std::string(name_of(value)));
+        } else {
+            put(static_cast<std::underlying_type_t<E>>(value));
+        }
+    }
+    template <class T>
+    void put(const std::optional<T>& value) {
+        put(*value);  // an absent one was left out
+    }
+    template <class T>
+    void put(const std::vector<T>& values) {
+        packer.pack_array(static_cast<std::uint32_t>(values.size()));
+        for (const T& value : values) put(value);
+    }
+    template <class K, class V>
+    void put(const std::map<K, V>& values) {
+        packer.pack_map(static_cast<std::uint32_t>(values.size()));
+        for (const auto& [key, value] : values) put(key), put(value);
+    }
+    template <class T>
+    void put(const RawArray<T>& array) {
+        put(static_cast<std::int64_t>(raw.size()));
+        const auto* bytes = reinterpret_cast<const char*>(array.values.data());
+        raw.emplace_back(bytes, array.values.size() * sizeof(T));
+    }
+    template <Fielded T>
+    void put(const T& value) {
+        auto& fields_of = const_cast<T&>(value);  // fields() only reads here
+        std::uint32_t num_fields = 0;
+        fields_of.fields([&](std::string_view, auto& field, std::string_view) {
+            if (!is_left_out(field)) ++num_fields;
+        });
+        packer.pack_map(num_fields);
+        fields_of.fields([&](std::string_view name, auto& field, std::string_view) {
+            if (is_left_out(field)) return;
+            packer.pack_str(static_cast<std::uint32_t>(name.size()));
+            packer.pack_str_body(name.data(), static_cast<std::uint32_t>(name.size()));
+            put(field);
+        });
+    }
+};
+
+std::string_view kind_of(const msgpack::object& object);
+bool is_utf8(std::string_view text);
+
+class Decoder {
+  public:
+    Decoder(const std::vector<std::string>& raw, UnknownFields unknown_fields)
+        : raw_(raw), unknown_fields_(unknown_fields) {}
+
+    [[nodiscard]] const std::optional<Error>& error() const { return error_; }
+
+    void get(const msgpack::object& object, bool& value) {
+        if (object.type != msgpack::type::BOOLEAN) return expected("a bool", object);
+        value = object.via.boolean;
+    }
+    void get(const msgpack::object& object, std::int32_t& value) {
+        std::int64_t wide = 0;
+        get(object, wide);
+        if (wide < std::numeric_limits<std::int32_t>::min() ||
+            wide > std::numeric_limits<std::int32_t>::max()) {
+            return fail("{} does not fit 32 bits", wide);
+        }
+        value = static_cast<std::int32_t>(wide);
+    }
+    void get(const msgpack::object& object, std::int64_t& value) {
+        if (object.type == msgpack::type::NEGATIVE_INTEGER) {
+            value = object.via.i64;
+        } else if (object.type == msgpack::type::POSITIVE_INTEGER) {
+            if (object.via.u64 >
+                static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
+                return fail("{} does not fit 63 bits", object.via.u64);
+            }
+            value = static_cast<std::int64_t>(object.via.u64);
+        } else {
+            expected("an integer", object);
+        }
+    }
+    void get(const msgpack::object& object, std::uint64_t& value) {
+        if (object.type != msgpack::type::POSITIVE_INTEGER)
+            return expected("an integer of at least 0", object);
+        value = object.via.u64;
+    }
+    void get(const msgpack::object& object, double& value) {
+        switch (object.type) {
+            case msgpack::type::FLOAT32:
+            case msgpack::type::FLOAT64:
+                value = object.via.f64;
+                return;
+            case msgpack::type::POSITIVE_INTEGER:
+                value = static_cast<double>(object.via.u64);
+                return;
+            case msgpack::type::NEGATIVE_INTEGER:
+                value = static_cast<double>(object.via.i64);
+                return;
+            default:
+                expected("a number", object);
+        }
+    }
+    void get(const msgpack::object& object, float& value) {
+        double wide = 0;
+        get(object, wide);
+        value = static_cast<float>(wide);
+    }
+    void get(const msgpack::object& object, std::string& value) {
+        if (object.type != msgpack::type::STR) return expected("a string", object);
+        const std::string_view text(object.via.str.ptr, object.via.str.size);
+        if (!is_utf8(text)) return fail("not valid UTF-8");
+        value = text;
+    }
+    template <class E>
+    requires std::is_enum_v<E>
+    void get(const msgpack::object& object, E& value) {
+        if constexpr (NamedEnum<E>) {
+            std::string name;
+            get(object, name);
+            if (error_) return;
+            for (std::size_t i = 0; i < EnumNames<E>::kNames.size(); ++i) {
+                if (EnumNames<E>::kNames[i] == name) {
+                    value = static_cast<E>(i);
+                    return;
+                }
+            }
+            fail(
+                "'{}' is not one of {}", name.substr(0, 64), fmt::join(EnumNames<E>::kNames, ", ")
+            );
+        } else {
+            std::underlying_type_t<E> number{};
+            get(object, number);
+            value = static_cast<E>(number);
+        }
+    }
+    template <class T>
+    void get(const msgpack::object& object, std::optional<T>& value) {
+        if (object.type == msgpack::type::NIL) return value.reset();
+        get(object, value.emplace());
+    }
+    template <class T>
+    void get(const msgpack::object& object, std::vector<T>& values) {
+        if (object.type != msgpack::type::ARRAY) return expected("an array", object);
+        values.resize(object.via.array.size);
+        for (std::uint32_t i = 0; i < object.via.array.size && !error_; ++i) {
+            const Step step(*this, i);
+            get(object.via.array.ptr[i], values[i]);
+        }
+    }
+    template <class K, class V>
+    void get(const msgpack::object& object, std::map<K, V>& values) {
+        if (object.type != msgpack::type::MAP) return expected("a map", object);
+        for (std::uint32_t i = 0; i < object.via.map.size && !error_; ++i) {
+            const Step step(*this, i);
+            K key{};
+            get(object.via.map.ptr[i].key, key);
+            if (error_) return;
+            const auto [place, is_new] = values.try_emplace(std::move(key));
+            if (!is_new) return fail("appears twice");
+            get(object.via.map.ptr[i].val, place->second);
+        }
+    }
+    template <class T>
+    void get(const msgpack::object& object, RawArray<T>& array) {
+        std::int64_t frame = -1;
+        get(object, frame);
+        if (error_) return;
+        if (frame < 0 || frame >= static_cast<std::int64_t>(raw_.size())) {
+            return fail("names raw frame {}; the message has {}", frame, raw_.size());
+        }
+        const std::string& bytes = raw_[static_cast<std::size_t>(frame)];
+        if (bytes.size() % sizeof(T) != 0) {
+            return fail(
+                "raw frame {} has {} bytes, not a multiple of {}", frame, bytes.size(), sizeof(T)
+            );
+        }
+        array.values.resize(bytes.size() / sizeof(T));
+        if (!bytes.empty()) std::memcpy(array.values.data(), bytes.data(), bytes.size());
+    }
+    template <Fielded T>
+    void get(const msgpack::object& object, T& value) {
+        if (object.type != msgpack::type::MAP) return expected("a map", object);
+        const msgpack::object_kv* begin = object.via.map.ptr;
+        const msgpack::object_kv* end = begin + object.via.map.size;
+        for (const auto* kv = begin; kv != end; ++kv) {
+            if (kv->key.type != msgpack::type::STR) return fail("a field name must be a string");
+            const std::string_view name(kv->key.via.str.ptr, kv->key.via.str.size);
+            bool is_known = false;
+            value.fields([&](std::string_view known, auto&, std::string_view) {
+                is_known |= known == name;
+            });
+            if (!is_known && unknown_fields_ == UnknownFields::kRefuse) {
+                std::string names;
+                value.fields([&](std::string_view known, auto&, std::string_view) {
+                    names += names.empty() ? "" : ", ";
+                    names += known;
+                });
+                const std::string_view shown =
+                    is_utf8(name.substr(0, 64)) ? name.substr(0, 64) : "(not UTF-8)";
+                return fail("unknown field '{}'; known are {}", shown, names);
+            }
+            for (const auto* other = begin; is_known && other != kv; ++other) {
+                if (std::string_view(other->key.via.str.ptr, other->key.via.str.size) == name) {
+                    return fail("field '{}' appears twice", name);
+                }
+            }
+        }
+        value.fields([&](std::string_view name, auto& field, std::string_view) {
+            if (error_) return;
+            for (const auto* kv = begin; kv != end; ++kv) {
+                if (std::string_view(kv->key.via.str.ptr, kv->key.via.str.size) != name) continue;
+                const Step step(*this, name);
+                get(kv->val, field);
+                return;
+            }
+        });
+    }
+
+    template <class... Args>
+    void fail(fmt::format_string<Args...> format, Args&&... args) {
+        if (error_) return;
+        std::string message = path_.empty() ? "" : path_ + ": ";
+        message += fmt::format(format, std::forward<Args>(args)...);
+        error_ = Error{ErrorCode::kInvalidArgument, std::move(message)};
+    }
+
+  private:
+    // Extends the path while a field or an element is being read.
+    class Step {
+      public:
+        Step(Decoder& decoder, std::string_view name)
+            : decoder_(decoder), old_size_(decoder.path_.size()) {
+            if (!decoder_.path_.empty()) decoder_.path_ += '.';
+            decoder_.path_ += name;
+        }
+        Step(Decoder& decoder, std::uint32_t index)
+            : decoder_(decoder), old_size_(decoder.path_.size()) {
+            fmt::format_to(std::back_inserter(decoder_.path_), "[{}]", index);
+        }
+        ~Step() {
+            if (!decoder_.error_) decoder_.path_.resize(old_size_);
+        }
+        Step(const Step&) = delete;
+        Step& operator=(const Step&) = delete;
+
+      private:
+        Decoder& decoder_;
+        std::size_t old_size_;
+    };
+
+    void expected(std::string_view what, const msgpack::object& object) {
+        fail("expected {}, got {}", what, kind_of(object));
+    }
+
+    const std::vector<std::string>& raw_;
+    UnknownFields unknown_fields_;
+    std::string path_{};
+    std::optional<Error> error_{};
+};
+
+// Parses a body under the limits; kMalformed otherwise.
+Result<msgpack::object_handle> parse(const Frames& frames);
+
+template <class Message>
+concept Validated = requires(const Message& message) {
+    invalid(message);
+};
+
+}  // namespace pitstop::codec
+
+namespace pitstop {
+
+template <class Message>
+Frames encode(const Message& message) {
+    Frames frames;
+    frames.type = Message::kType;
+    msgpack::sbuffer buffer(512);
+    codec::Packer packer(buffer);
+    codec::Encoder{packer, frames.raw}.put(message);
+    frames.body.assign(buffer.data(), buffer.size());
+    return frames;
+}
+
+template <class Message>
+Result<Message> decode(const Frames& frames, UnknownFields unknown_fields) {
+    CHECK(frames.type == Message::kType);
+    ASSIGN_OR_RETURN(const msgpack::object_handle handle, codec::parse(frames));
+    Message message;
+    codec::Decoder decoder(frames.raw, unknown_fields);
+    decoder.get(handle.get(), message);
+    if (decoder.error()) {
+        return make_error(
+            decoder.error()->code, "{}: {}", Message::kType, decoder.error()->message
+        );
+    }
+    if constexpr (codec::Validated<Message>) {
+        if (std::optional<std::string> problem = invalid(message)) {
+            return make_error(ErrorCode::kInvalidArgument, "{}: {}", Message::kType, *problem);
+        }
+    }
+    return message;
+}
+
+}  // namespace pitstop
+
+#define INSTANTIATE_CODEC(Message)                   \
+    template Frames encode<Message>(const Message&); \
+    template Result<Message> decode<Message>(const Frames&, UnknownFields);

@@ -1,0 +1,48 @@
+// How a message lists its fields. A message is a plain struct with
+//
+//   static constexpr std::string_view kType = "cancel";            // frame 0
+//   static constexpr std::string_view kAbout = "client -> data door: ...";
+//   template <class F> void fields(F&& f) { f("rids", rids, "what the field means"); }
+//
+// and, where not every value is acceptable, `std::optional<std::string> invalid(const Message&)`,
+// what is wrong with it or nothing, run by decode() before anybody uses it. The one list makes
+// encoding, decoding and docs/protocol.md. A struct without kType is a part of other messages.
+//
+// On the wire an empty string, array or map and an absent optional are left out; so every such
+// member's default must be empty, and an absent field keeps its default.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+namespace pitstop {
+
+// An enum that crosses the wire by name specializes this with `static constexpr std::array kNames`,
+// in the order of its enumerators. An enum without it (an id) crosses as its integer.
+template <class E>
+struct EnumNames {};
+
+template <class E>
+concept NamedEnum = std::is_enum_v<E> && requires {
+    EnumNames<E>::kNames;
+};
+
+template <NamedEnum E>
+[[nodiscard]] constexpr std::string_view name_of(E value) {
+    return EnumNames<E>::kNames[static_cast<std::size_t>(value)];
+}
+
+// A large array: in the body its frame number (the first raw frame is 0), in that frame its
+// elements, little-endian, back to back.
+template <class T>
+struct RawArray {
+    static_assert(std::is_trivially_copyable_v<T>);
+    std::vector<T> values{};
+    friend bool operator==(const RawArray&, const RawArray&) = default;
+};
+
+}  // namespace pitstop

@@ -1,0 +1,28 @@
+// One message on the wire: frame 0 its type name, frame 1 a msgpack map keyed by field name, then
+// raw frames for large arrays (little-endian elements, never copied through msgpack).
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace pitstop {
+
+// Said by every peer in Hello; a peer of another major version is refused.
+inline constexpr int kProtocolVersion = 1;
+
+// A message over its limit is refused before it is parsed. The doors' sockets have tighter limits
+// of their own (bus/limits.h).
+inline constexpr std::size_t kTypeBytesMax = 64;
+inline constexpr std::size_t kBodyBytesMax = std::size_t{64} << 20;
+inline constexpr std::size_t kRawBytesMax = std::size_t{1} << 30;
+inline constexpr std::size_t kRawFramesMax = 64;
+inline constexpr int kDepthMax = 16;  // nesting of a body: maps in arrays in maps
+
+struct Frames {
+    std::string type{};
+    std::string body{};
+    std::vector<std::string> raw{};
+};
+
+}  // namespace pitstop

@@ -1,0 +1,162 @@
+#include "messages/generation.h"
+
+#include "messages/codec_impl.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <set>
+
+namespace pitstop {
+namespace {
+
+using Problem = std::optional<std::string>;
+
+Problem out_of_range(
+    std::string_view field, double value, double low, double high, bool is_low_open = false
+) {
+    const bool is_inside = is_low_open ? value > low : value >= low;
+    if (is_inside && value <= high) return std::nullopt;  // a NaN is never inside
+    return fmt::format(
+        "{} is {}; accepted is {}{}, {}]", field, value, is_low_open ? '(' : '[', low, high
+    );
+}
+
+}  // namespace
+
+Problem invalid(const SamplingParams& p) {
+    if (p.max_new_tokens && *p.max_new_tokens < 0) {
+        return fmt::format("max_new_tokens is {}; accepted is 0 or more", *p.max_new_tokens);
+    }
+    if (p.min_new_tokens < 0)
+        return fmt::format("min_new_tokens is {}; accepted is 0 or more", p.min_new_tokens);
+    if (p.max_new_tokens && p.min_new_tokens > *p.max_new_tokens) {
+        return fmt::format(
+            "min_new_tokens ({}) is more than max_new_tokens ({})",
+            p.min_new_tokens,
+            *p.max_new_tokens
+        );
+    }
+    if (!std::isfinite(p.temperature) || p.temperature < 0) {
+        return fmt::format(
+            "temperature is {}; accepted is a finite number of 0 or more", p.temperature
+        );
+    }
+    if (p.top_k != -1 && p.top_k < 1)
+        return fmt::format("top_k is {}; accepted is -1 (all) or 1 and more", p.top_k);
+    if (auto problem = out_of_range("top_p", p.top_p, 0, 1, /*is_low_open=*/true)) return problem;
+    if (auto problem = out_of_range("min_p", p.min_p, 0, 1)) return problem;
+    if (auto problem =
+            out_of_range("repetition_penalty", p.repetition_penalty, 0, 2, /*is_low_open=*/true))
+        return problem;
+    if (auto problem = out_of_range("frequency_penalty", p.frequency_penalty, -2, 2))
+        return problem;
+    if (auto problem = out_of_range("presence_penalty", p.presence_penalty, -2, 2)) return problem;
+    if (p.logit_bias.size() > kLogitBiasMax) {
+        return fmt::format(
+            "logit_bias has {} entries; at most {} are accepted", p.logit_bias.size(), kLogitBiasMax
+        );
+    }
+    for (const auto& [id, bias] : p.logit_bias) {
+        if (id < 0) return fmt::format("logit_bias names token {}; ids are 0 or more", id);
+        if (auto problem = out_of_range(fmt::format("logit_bias[{}]", id), bias, -100, 100))
+            return problem;
+    }
+    if (p.stop.size() > kStopsMax)
+        return fmt::format("stop has {} texts; at most {} are accepted", p.stop.size(), kStopsMax);
+    for (const std::string& text : p.stop) {
+        if (text.empty()) return "stop has an empty text";
+        if (text.size() > kStopBytesMax) {
+            return fmt::format(
+                "a stop text has {} bytes; at most {} are accepted", text.size(), kStopBytesMax
+            );
+        }
+    }
+    if (p.stop_token_ids.size() > kStopTokensMax) {
+        return fmt::format(
+            "stop_token_ids has {} entries; at most {} are accepted",
+            p.stop_token_ids.size(),
+            kStopTokensMax
+        );
+    }
+    for (const TokenId id : p.stop_token_ids) {
+        if (raw(id) < 0)
+            return fmt::format("stop_token_ids names token {}; ids are 0 or more", raw(id));
+    }
+    return std::nullopt;
+}
+
+Problem invalid(const LogprobOptions& options) {
+    if (options.prompt_start < -1) {
+        return fmt::format(
+            "logprobs.prompt_start is {}; accepted is -1 (none) or an index", options.prompt_start
+        );
+    }
+    if (options.top < 0 || options.top > kTopLogprobsMax) {
+        return fmt::format("logprobs.top is {}; accepted is [0, {}]", options.top, kTopLogprobsMax);
+    }
+    if (options.ids.size() > kLogprobIdsMax) {
+        return fmt::format(
+            "logprobs.ids has {} entries; at most {} are accepted",
+            options.ids.size(),
+            kLogprobIdsMax
+        );
+    }
+    for (const TokenId id : options.ids) {
+        if (raw(id) < 0)
+            return fmt::format("logprobs.ids names token {}; ids are 0 or more", raw(id));
+    }
+    if (!options.enabled &&
+        (options.prompt_start >= 0 || options.top > 0 || !options.ids.empty())) {
+        return "logprobs.prompt_start, top and ids need logprobs.enabled";
+    }
+    return std::nullopt;
+}
+
+Problem invalid(const Generate& message) {
+    if (message.rid.size() > kRidBytesMax) {
+        return fmt::format(
+            "rid has {} bytes; at most {} are accepted", message.rid.size(), kRidBytesMax
+        );
+    }
+    if (message.text.has_value() == message.input_ids.has_value()) {
+        return message.text ? "both text and input_ids are given; give one"
+                            : "neither text nor input_ids is given";
+    }
+    if (message.text && message.text->empty())
+        return "text is empty; a prompt needs at least one token";
+    if (message.input_ids) {
+        if (message.input_ids->empty())
+            return "input_ids is empty; a prompt needs at least one token";
+        if (static_cast<std::int64_t>(message.input_ids->size()) > kPromptTokensMax) {
+            return fmt::format(
+                "input_ids has {} tokens; at most {} are accepted",
+                message.input_ids->size(),
+                kPromptTokensMax
+            );
+        }
+    }
+    if (message.kv_max_lag < 0)
+        return fmt::format("kv_max_lag is {}; accepted is 0 or more", message.kv_max_lag);
+    if (message.kv_max_lag > 0 && message.kv_tolerance != KvTolerance::kMaxLag)
+        return "kv_max_lag needs kv_tolerance max_lag";
+    if (!message.text_output && !message.sampling.stop.empty())
+        return "stop texts need text_output";
+    if (auto problem = invalid(message.sampling)) return "sampling: " + *problem;
+    return invalid(message.logprobs);
+}
+
+Problem invalid(const Cancel& message) {
+    if (message.rids.empty()) return "rids is empty; name the requests to end";
+    return std::nullopt;
+}
+
+INSTANTIATE_CODEC(Generate)
+INSTANTIATE_CODEC(Cancel)
+INSTANTIATE_CODEC(Outputs)
+INSTANTIATE_CODEC(TokenizedRequest)
+INSTANTIATE_CODEC(EndRequests)
+INSTANTIATE_CODEC(TokenBatch)
+INSTANTIATE_CODEC(TextBatch)
+
+}  // namespace pitstop

@@ -1,0 +1,454 @@
+// Generation: from a client's prompt to its text.
+//
+// Order: a request's chunks arrive in order and the one with `finish` is the last. Loss: a door
+// whose peer is gone ends that peer's requests; nothing is sent twice.
+#pragma once
+
+#include "base/ids.h"
+#include "messages/fields.h"
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop {
+
+inline constexpr std::size_t kRidBytesMax = 256;
+inline constexpr std::size_t kStopsMax = 64;
+inline constexpr std::size_t kStopBytesMax = 1024;
+inline constexpr std::size_t kStopTokensMax = 1024;
+inline constexpr std::size_t kLogitBiasMax = 4096;
+inline constexpr int kTopLogprobsMax = 256;
+inline constexpr std::size_t kLogprobIdsMax = 1024;
+inline constexpr std::int64_t kPromptTokensMax = std::int64_t{1} << 22;
+
+// How the next token is drawn. Order of application: penalties, logit bias, temperature, then
+// top-k, top-p, min-p on the scaled distribution, then one draw.
+struct SamplingParams {
+    std::optional<std::int64_t> max_new_tokens{};
+    std::int64_t min_new_tokens = 0;
+    double temperature = 1.0;
+    std::int64_t top_k = -1;
+    double top_p = 1.0;
+    double min_p = 0.0;
+    double repetition_penalty = 1.0;
+    double frequency_penalty = 0.0;
+    double presence_penalty = 0.0;
+    std::map<std::int64_t, double> logit_bias{};
+    std::optional<std::uint64_t> seed{};
+    std::vector<std::string> stop{};
+    std::vector<TokenId> stop_token_ids{};
+    bool ignore_eos = false;
+    bool no_stop_trim = false;
+    bool skip_special_tokens = true;
+    bool spaces_between_special_tokens = true;
+
+    template <class F>
+    void fields(F&& f) {
+        f("max_new_tokens",
+          max_new_tokens,
+          "at most so many output tokens; absent: as many as fit the context");
+        f("min_new_tokens",
+          min_new_tokens,
+          "no end-of-sequence, stop token or stop string before so many output tokens");
+        f("temperature",
+          temperature,
+          "logits are divided by it; 0 is greedy: the largest logit, the lowest id of equal ones");
+        f("top_k", top_k, "draw among the k largest; -1: all; equals of the k-th are kept");
+        f("top_p",
+          top_p,
+          "in (0, 1]: draw among the fewest that hold this probability; equals of the last are kept"
+        );
+        f("min_p", min_p, "in [0, 1]: drop what is less probable than min_p times the most probable"
+        );
+        f("repetition_penalty",
+          repetition_penalty,
+          "> 0: logits of prompt and output tokens are divided (if positive) or multiplied by it");
+        f("frequency_penalty",
+          frequency_penalty,
+          "in [-2, 2]: subtracted once per occurrence in the output");
+        f("presence_penalty",
+          presence_penalty,
+          "in [-2, 2]: subtracted once from every token of the output");
+        f("logit_bias", logit_bias, "token id -> added to its logit, in [-100, 100]");
+        f("seed", seed, "draws depend on it and the position alone; absent: one is chosen at random"
+        );
+        f("stop", stop, "the output ends before the first of these texts");
+        f("stop_token_ids", stop_token_ids, "the output ends with any of these tokens");
+        f("ignore_eos", ignore_eos, "the model's end-of-sequence tokens do not end the output");
+        f("no_stop_trim", no_stop_trim, "keep the stop text, or the stop token's text, in the text"
+        );
+        f("skip_special_tokens", skip_special_tokens, "leave special tokens out of the text");
+        f("spaces_between_special_tokens",
+          spaces_between_special_tokens,
+          "keep the spaces next to special tokens in the text");
+    }
+    friend bool operator==(const SamplingParams&, const SamplingParams&) = default;
+};
+
+// Which distribution a reported logprob comes from.
+//   kRaw        log-softmax of the model's logits
+//   kScaled     of the logits after penalties, bias and temperature (at temperature 0: divided by
+//   1) kTruncated  the same, renormalized over what top-k, top-p and min-p left
+enum class LogprobsMode : std::uint8_t { kRaw, kScaled, kTruncated };
+template <>
+struct EnumNames<LogprobsMode> {
+    static constexpr std::array<std::string_view, 3> kNames{"raw", "scaled", "truncated"};
+};
+
+struct LogprobOptions {
+    bool enabled = false;
+    LogprobsMode mode = LogprobsMode::kRaw;
+    std::int64_t prompt_start = -1;
+    std::int64_t top = 0;
+    std::vector<TokenId> ids{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("enabled", enabled, "report the logprob of every output token");
+        f("mode",
+          mode,
+          "raw, scaled or truncated: the distribution that logprobs of output tokens come from "
+          "(prompt tokens: raw)");
+        f("prompt_start",
+          prompt_start,
+          "report prompt tokens' logprobs from this index on; -1: none. Token 0 has none");
+        f("top", top, "also the so many most probable tokens at each position");
+        f("ids", ids, "also these tokens at each position");
+    }
+    friend bool operator==(const LogprobOptions&, const LogprobOptions&) = default;
+};
+
+// Which cached prefixes a request accepts (P9).
+enum class KvTolerance : std::uint8_t { kNever, kMaxLag, kKeep };
+template <>
+struct EnumNames<KvTolerance> {
+    static constexpr std::array<std::string_view, 3> kNames{"never", "max_lag", "keep"};
+};
+
+struct Generate {
+    static constexpr std::string_view kType = "generate";
+    static constexpr std::string_view kAbout =
+        "client -> data door: one request. Answered by `outputs`, or by `error` with its rid.";
+    std::string rid{};
+    std::optional<std::string> text{};
+    std::optional<std::vector<TokenId>> input_ids{};
+    SamplingParams sampling{};
+    LogprobOptions logprobs{};
+    bool stream = true;
+    bool text_output = true;
+    std::int64_t priority = 0;
+    KvTolerance kv_tolerance = KvTolerance::kNever;
+    std::int64_t kv_max_lag = 0;
+    std::optional<std::int64_t> replica{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("rid",
+          rid,
+          "the caller's id, unique among open requests; empty: one is assigned and named in the "
+          "outputs");
+        f("text",
+          text,
+          "the prompt as UTF-8 text; special tokens in it are recognised, the model's own are added"
+        );
+        f("input_ids", input_ids, "the prompt as tokens; exactly one of text and input_ids");
+        f("sampling", sampling, "how tokens are drawn");
+        f("logprobs", logprobs, "which logprobs are reported");
+        f("stream", stream, "a chunk per step; false: one chunk at the end");
+        f("text_output", text_output, "detokenize; false: tokens only (stop strings need true)");
+        f("priority", priority, "larger first; equal: first come, first served");
+        f("kv_tolerance", kv_tolerance, "cached prefixes of older weights: never, max_lag or keep");
+        f("kv_max_lag", kv_max_lag, "with max_lag: at most so many epochs old");
+        f("replica", replica, "run on this data-parallel replica; absent: the least loaded");
+    }
+};
+
+struct Cancel {
+    static constexpr std::string_view kType = "cancel";
+    static constexpr std::string_view kAbout =
+        "client -> data door: end these requests of this client; each ends with `finish.reason` "
+        "abort. "
+        "Ids that are not open are ignored.";
+    std::vector<std::string> rids{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("rids", rids, "exact ids");
+    }
+};
+
+// A run of output tokens sampled under one weight version (P3).
+struct Span {
+    Epoch epoch{};
+    std::string label{};
+    std::string digest{};
+    std::int64_t tokens = 0;
+    Epoch kv_min_epoch{};
+    Epoch kv_max_epoch{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("epoch", epoch, "the weight version the tokens were sampled under");
+        f("label", label, "that version's label");
+        f("digest", digest, "that version's digest, 32 hex digits");
+        f("tokens", tokens, "so many tokens");
+        f("kv_min_epoch", kv_min_epoch, "the oldest version of the KV they attended to");
+        f("kv_max_epoch", kv_max_epoch, "the newest version of the KV they attended to");
+    }
+    friend bool operator==(const Span&, const Span&) = default;
+};
+
+enum class FinishReason : std::uint8_t { kStop, kLength, kAbort, kError };
+template <>
+struct EnumNames<FinishReason> {
+    static constexpr std::array<std::string_view, 4> kNames{"stop", "length", "abort", "error"};
+};
+
+struct Finish {
+    FinishReason reason = FinishReason::kStop;
+    std::optional<TokenId> matched_token{};
+    std::string matched_text{};
+    std::string code{};
+    std::string message{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("reason", reason, "stop (end of sequence, stop token, stop text), length, abort or error"
+        );
+        f("matched_token", matched_token, "stop: the token that ended the output");
+        f("matched_text", matched_text, "stop: the stop text that ended it");
+        f("code", code, "error: the error's code");
+        f("message", message, "abort, error: why");
+    }
+    friend bool operator==(const Finish&, const Finish&) = default;
+};
+
+// Logprobs of prompt tokens [start, prompt length).
+struct PromptLogprobs {
+    std::int64_t start = 0;
+    std::vector<float> logprobs{};
+    std::vector<TokenId> top_ids{};
+    std::vector<float> top_logprobs{};
+    std::vector<float> ids_logprobs{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("start",
+          start,
+          "the prompt index of the first entry; at least 1, as token 0 has no logprob");
+        f("logprobs", logprobs, "[n], a prompt token each");
+        f("top_ids", top_ids, "[n * top], most probable first");
+        f("top_logprobs", top_logprobs, "[n * top]");
+        f("ids_logprobs", ids_logprobs, "[n * ids], in the request's order");
+    }
+    friend bool operator==(const PromptLogprobs&, const PromptLogprobs&) = default;
+};
+
+struct RequestCounts {
+    std::int64_t prompt_tokens = 0;
+    std::int64_t cached_tokens = 0;
+    std::int64_t completion_tokens = 0;
+    std::int64_t retractions = 0;
+    std::int64_t replica = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("prompt_tokens", prompt_tokens, "length of the prompt");
+        f("cached_tokens",
+          cached_tokens,
+          "prompt tokens found in the prefix cache when it was first admitted");
+        f("completion_tokens", completion_tokens, "output tokens so far");
+        f("retractions", retractions, "how often it was retracted");
+        f("replica", replica, "the replica that ran it");
+    }
+    friend bool operator==(const RequestCounts&, const RequestCounts&) = default;
+};
+
+// What one step added to one request. The same struct goes from the scheduler through the
+// detokenizer to the client: inside the tree it carries `key`, outside `rid`.
+struct OutputChunk {
+    RequestKey key{};
+    std::string rid{};
+    std::string text{};
+    std::vector<TokenId> tokens{};
+    std::vector<float> logprobs{};
+    std::vector<TokenId> top_ids{};
+    std::vector<float> top_logprobs{};
+    std::vector<float> ids_logprobs{};
+    std::vector<Span> spans{};
+    std::optional<PromptLogprobs> prompt{};
+    std::optional<RequestCounts> counts{};
+    std::optional<Finish> finish{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("key", key, "the request inside the tree; 0 outside");
+        f("rid", rid, "the caller's id; empty inside the tree");
+        f("text", text, "the text these tokens added");
+        f("tokens", tokens, "[n], the new output tokens");
+        f("logprobs", logprobs, "[n], if asked for");
+        f("top_ids", top_ids, "[n * top], most probable first");
+        f("top_logprobs", top_logprobs, "[n * top]");
+        f("ids_logprobs", ids_logprobs, "[n * ids], in the request's order");
+        f("spans", spans, "the versions of these tokens, run-length encoded: their tokens sum to n"
+        );
+        f("prompt", prompt, "prompt logprobs, if asked for: in the first chunk");
+        f("counts", counts, "in the first and the last chunk");
+        f("finish", finish, "in the last chunk");
+    }
+    friend bool operator==(const OutputChunk&, const OutputChunk&) = default;
+};
+
+struct Outputs {
+    static constexpr std::string_view kType = "outputs";
+    static constexpr std::string_view kAbout =
+        "data door -> client: what a step added to this client's requests.";
+    std::vector<OutputChunk> chunks{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("chunks", chunks, "one per request that got something");
+    }
+};
+
+// What the detokenizer must know of a request. It travels with the request through the scheduler
+// and reaches the detokenizer ahead of the first chunk, on the same socket.
+struct TextOptions {
+    std::vector<TokenId> prompt_tail{};
+    std::vector<std::string> stop{};
+    std::int64_t min_new_tokens = 0;
+    bool no_stop_trim = false;
+    bool skip_special_tokens = true;
+    bool spaces_between_special_tokens = true;
+    bool stream = true;
+    bool text_output = true;
+
+    template <class F>
+    void fields(F&& f) {
+        f("prompt_tail",
+          prompt_tail,
+          "the prompt's last tokens: the context the first output token is decoded in");
+        f("stop", stop, "stop texts");
+        f("min_new_tokens", min_new_tokens, "no stop text before so many tokens");
+        f("no_stop_trim", no_stop_trim, "keep the stop text");
+        f("skip_special_tokens", skip_special_tokens, "leave special tokens out of the text");
+        f("spaces_between_special_tokens",
+          spaces_between_special_tokens,
+          "keep spaces next to special tokens");
+        f("stream", stream, "a chunk per step; false: one at the end");
+        f("text_output", text_output, "false: tokens pass through without text");
+    }
+    friend bool operator==(const TextOptions&, const TextOptions&) = default;
+};
+
+struct TokenizedRequest {
+    static constexpr std::string_view kType = "tokenized_request";
+    static constexpr std::string_view kAbout =
+        "tokenizer_proc -> scheduler_proc: a validated request. Keys ascend.";
+    RequestKey key{};
+    RawArray<TokenId> prompt{};
+    SamplingParams sampling{};
+    LogprobOptions logprobs{};
+    TextOptions text{};
+    std::int64_t priority = 0;
+    KvTolerance kv_tolerance = KvTolerance::kNever;
+    std::int64_t kv_max_lag = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("key", key, "ascending; never used again");
+        f("prompt", prompt, "token ids");
+        f("sampling", sampling, "with a seed; stop strings are in text");
+        f("logprobs", logprobs, "which logprobs are reported");
+        f("text", text, "passed on to the detokenizer");
+        f("priority", priority, "larger first");
+        f("kv_tolerance", kv_tolerance, "cached prefixes of older weights");
+        f("kv_max_lag", kv_max_lag, "with max_lag: at most so many epochs old");
+    }
+};
+
+// Why a request is ended from outside the scheduler.
+enum class EndCause : std::uint8_t {
+    kAbort,     // asked for by a caller: finish.reason is abort
+    kStopText,  // the detokenizer found a stop text: nothing more is sent
+    kPeerGone,  // nobody is left to answer: nothing more is sent
+};
+template <>
+struct EnumNames<EndCause> {
+    static constexpr std::array<std::string_view, 3> kNames{"abort", "stop_text", "peer_gone"};
+};
+
+struct EndRequests {
+    static constexpr std::string_view kType = "end_requests";
+    static constexpr std::string_view kAbout =
+        "tokenizer_proc -> scheduler_proc: free these requests. May overtake the request itself.";
+    std::vector<RequestKey> keys{};
+    EndCause cause = EndCause::kAbort;
+    std::string message{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("keys", keys, "requests");
+        f("cause",
+          cause,
+          "abort (answered with a final chunk), stop_text or peer_gone (not answered)");
+        f("message", message, "abort: becomes finish.message");
+    }
+};
+
+struct RequestStart {
+    RequestKey key{};
+    TextOptions text{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("key", key, "the request");
+        f("text", text, "how its text is made");
+    }
+    friend bool operator==(const RequestStart&, const RequestStart&) = default;
+};
+
+struct TokenBatch {
+    static constexpr std::string_view kType = "token_batch";
+    static constexpr std::string_view kAbout =
+        "scheduler_proc -> detokenizer_proc: what one step added to all requests.";
+    ReplicaId replica{};
+    std::vector<RequestStart> starts{};
+    std::vector<OutputChunk> chunks{};
+    std::vector<RequestKey> drops{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("replica", replica, "the sender");
+        f("starts", starts, "requests whose first chunk is in this batch or later");
+        f("chunks", chunks, "one per request that got something");
+        f("drops", drops, "requests that end without a further chunk: forget them");
+    }
+};
+
+struct TextBatch {
+    static constexpr std::string_view kType = "text_batch";
+    static constexpr std::string_view kAbout =
+        "detokenizer_proc -> tokenizer_proc: a token batch with its text. A chunk that a stop text "
+        "ended has `finish` with matched_text; the scheduler is told by the tokenizer.";
+    std::vector<OutputChunk> chunks{};
+    std::vector<RequestKey> stopped{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("chunks", chunks, "in the scheduler's order");
+        f("stopped", stopped, "requests ended here by a stop text, which the scheduler still runs");
+    }
+};
+
+// What is wrong with it, or nothing.
+std::optional<std::string> invalid(const SamplingParams& params);
+std::optional<std::string> invalid(const LogprobOptions& options);
+std::optional<std::string> invalid(const Generate& message);
+std::optional<std::string> invalid(const Cancel& message);
+
+}  // namespace pitstop

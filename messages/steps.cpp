@@ -1,0 +1,82 @@
+#include "messages/steps.h"
+
+#include "messages/codec_impl.h"
+
+#include <fmt/format.h>
+
+namespace pitstop {
+
+std::optional<std::string> invalid(const StepPlan& plan) {
+    if (plan.rows.empty()) return "a plan has at least one row";
+    if (plan.rows.size() > StepPlan::kRowsMax) {
+        return fmt::format(
+            "{} rows; at most {} are accepted", plan.rows.size(), StepPlan::kRowsMax
+        );
+    }
+    if (plan.tokens.values.size() > StepPlan::kTokensMax) {
+        return fmt::format(
+            "{} tokens; at most {} are accepted", plan.tokens.values.size(), StepPlan::kTokensMax
+        );
+    }
+    std::size_t num_tokens = 0;
+    std::size_t num_pages = 0;
+    std::size_t num_targets = 0;
+    for (std::size_t i = 0; i < plan.rows.size(); ++i) {
+        const PlanRow& row = plan.rows[i];
+        if (raw(row.slot) < 0 || row.begin < 0 || row.num_new < 1 || row.num_pages < 1 ||
+            row.output_index < -1) {
+            return fmt::format("row {}: a negative or empty range", i);
+        }
+        if (row.num_scored < 0 || row.num_scored > row.num_new) {
+            return fmt::format("row {}: {} of {} positions scored", i, row.num_scored, row.num_new);
+        }
+        if (row.takes_sampled && row.num_new != 1) {
+            return fmt::format("row {}: takes_sampled with {} new tokens", i, row.num_new);
+        }
+        // Each is bounded by the arrays they index, checked below; no sum can overflow before that.
+        if (row.num_new > static_cast<std::int64_t>(StepPlan::kTokensMax) ||
+            row.num_pages > kPromptTokensMax) {
+            return fmt::format("row {}: too many tokens or pages", i);
+        }
+        num_tokens += static_cast<std::size_t>(row.num_new);
+        num_pages += static_cast<std::size_t>(row.num_pages);
+        num_targets += static_cast<std::size_t>(row.num_scored);
+    }
+    if (num_tokens != plan.tokens.values.size()) {
+        return fmt::format(
+            "rows have {} tokens, the plan {}", num_tokens, plan.tokens.values.size()
+        );
+    }
+    if (num_pages != plan.pages.values.size()) {
+        return fmt::format("rows have {} pages, the plan {}", num_pages, plan.pages.values.size());
+    }
+    if (num_targets != plan.targets.values.size()) {
+        return fmt::format(
+            "rows score {} positions, the plan has {} targets",
+            num_targets,
+            plan.targets.values.size()
+        );
+    }
+    return std::nullopt;
+}
+
+std::optional<std::string> invalid(const WorkerHello& message) {
+    if (message.protocol != kProtocolVersion) {
+        return fmt::format("protocol {}; this is {}", message.protocol, kProtocolVersion);
+    }
+    if (message.tp < 1 || raw(message.rank) < 0 || raw(message.rank) >= message.tp) {
+        return fmt::format("rank {} of {}", raw(message.rank), message.tp);
+    }
+    if (message.context_len < 1 || message.vocab_size < 1 || message.num_pages < 1 ||
+        message.page_size < 1 || message.num_slots < 1) {
+        return "context_len, vocab_size, num_pages, page_size and num_slots must be positive";
+    }
+    return std::nullopt;
+}
+
+INSTANTIATE_CODEC(WorkerHello)
+INSTANTIATE_CODEC(StepPlan)
+INSTANTIATE_CODEC(StepResult)
+INSTANTIATE_CODEC(WorkerError)
+
+}  // namespace pitstop

@@ -1,0 +1,221 @@
+// Steps: the scheduler's plans and the workers' results.
+//
+// Order: a worker's socket is first in, first out, and every rank gets the same bytes in the same
+// order; so what lies between two plans (a commit) takes effect at the same step boundary on all
+// ranks (P1). Loss: a worker that stops answering ends the tree; nothing is sent twice.
+#pragma once
+
+#include "base/ids.h"
+#include "messages/fields.h"
+#include "messages/frames.h"
+#include "messages/generation.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop {
+
+struct WorkerHello {
+    static constexpr std::string_view kType = "worker_hello";
+    static constexpr std::string_view kAbout =
+        "tp_worker -> scheduler_proc: loaded and ready; sent once, first.";
+    int protocol = kProtocolVersion;
+    Rank rank{};
+    int tp = 1;
+    std::int64_t pid = 0;
+    std::string model_type{};
+    std::int64_t context_len = 0;
+    std::int64_t vocab_size = 0;
+    std::int64_t num_pages = 0;
+    std::int64_t page_size = 0;
+    std::int64_t num_slots = 0;
+    std::vector<TokenId> eos_ids{};
+    std::string digest{};
+    std::int64_t weight_bytes = 0;
+    std::int64_t kv_bytes = 0;
+    std::string device{};
+    std::string compute{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("protocol", protocol, "protocol version");
+        f("rank", rank, "tensor-parallel rank");
+        f("tp", tp, "number of ranks");
+        f("pid", pid, "process id");
+        f("model_type", model_type, "the checkpoint's family");
+        f("context_len", context_len, "positions the model has");
+        f("vocab_size", vocab_size, "entries of the vocabulary");
+        f("num_pages", num_pages, "KV pages of this rank");
+        f("page_size", page_size, "tokens per page");
+        f("num_slots", num_slots, "requests that may run at once");
+        f("eos_ids", eos_ids, "end-of-sequence tokens");
+        f("digest",
+          digest,
+          "of the loaded weights: this rank's shards, combined by the scheduler; empty: not "
+          "computed");
+        f("weight_bytes", weight_bytes, "bytes of weights on this rank");
+        f("kv_bytes", kv_bytes, "bytes of KV on this rank");
+        f("device", device, "cpu, with its instruction set, or the GPU's name");
+        f("compute", compute, "bf16 or fp32");
+    }
+};
+
+// What a worker keeps of a running request, from the plan that starts (or resumes) it until the
+// slot is set up again.
+struct RequestSetup {
+    SlotId slot{};
+    RequestKey key{};
+    std::int64_t prompt_len = 0;
+    SamplingParams sampling{};
+    LogprobOptions logprobs{};
+    std::vector<TokenId> stop_ids{};
+    std::vector<TokenId> history{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("slot", slot, "its place, below num_slots");
+        f("key", key, "the request, for logs");
+        f("prompt_len", prompt_len, "tokens before the first output token");
+        f("sampling", sampling, "without texts");
+        f("logprobs", logprobs, "which logprobs are computed");
+        f("stop_ids", stop_ids, "end-of-sequence and stop tokens: never drawn before min_new_tokens"
+        );
+        f("history", history, "prompt and output so far, if a penalty needs them");
+    }
+    friend bool operator==(const RequestSetup&, const RequestSetup&) = default;
+};
+
+// One request's part of a step: tokens [begin, begin + num_new) of its context.
+struct PlanRow {
+    SlotId slot{};
+    std::int64_t begin = 0;
+    std::int64_t num_new = 0;
+    std::int64_t num_pages = 0;
+    std::int64_t output_index = -1;
+    std::int64_t num_scored = 0;
+    bool takes_sampled = false;
+
+    template <class F>
+    void fields(F&& f) {
+        f("slot", slot, "the request");
+        f("begin", begin, "position of its first new token");
+        f("num_new", num_new, "new tokens, at least 1");
+        f("num_pages", num_pages, "its pages in `pages`: they hold positions [0, begin + num_new)");
+        f("output_index",
+          output_index,
+          "sample after its last token: the index of that output token; -1: do not sample");
+        f("num_scored",
+          num_scored,
+          "prompt logprobs: its last so many positions are scored against `targets`");
+        f("takes_sampled",
+          takes_sampled,
+          "its one new token is the one this slot sampled last; the entry in `tokens` is 0");
+    }
+    friend bool operator==(const PlanRow&, const PlanRow&) = default;
+};
+
+struct StepPlan {
+    static constexpr std::string_view kType = "step_plan";
+    static constexpr std::string_view kAbout =
+        "scheduler_proc -> every tp_worker of the replica: one forward pass. Never sent twice. All "
+        "ranks get the same bytes; a rank differs in its shard of the weights, never in its batch.";
+    static constexpr std::size_t kRowsMax = 4096;       // bounds every buffer sized from a plan
+    static constexpr std::size_t kTokensMax = 1 << 17;  // likewise
+    StepId step{};
+    Epoch epoch{};
+    std::vector<RequestSetup> setups{};
+    std::vector<PlanRow> rows{};
+    RawArray<TokenId> tokens{};
+    RawArray<PageId> pages{};
+    RawArray<TokenId> targets{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("step", step, "counted from 1");
+        f("epoch", epoch, "the weights this pass must run under (P1)");
+        f("setups", setups, "slots (re)started by this plan");
+        f("rows", rows, "ordered by request key, so that every rank sees one order");
+        f("tokens", tokens, "[sum of num_new], rows back to back");
+        f("pages", pages, "[sum of num_pages], rows back to back");
+        f("targets",
+          targets,
+          "[sum of num_scored], rows back to back: the token after each scored position");
+    }
+};
+
+// Prompt scores of a step: entries in the order of the plan's targets.
+struct StepScores {
+    RawArray<float> logprobs{};
+    RawArray<TokenId> top_ids{};
+    RawArray<float> top_logprobs{};
+    RawArray<float> ids_logprobs{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("logprobs", logprobs, "[targets]");
+        f("top_ids", top_ids, "[sum over targets of its request's top]");
+        f("top_logprobs", top_logprobs, "[the same]");
+        f("ids_logprobs", ids_logprobs, "[sum over targets of its request's ids]");
+    }
+    friend bool operator==(const StepScores&, const StepScores&) = default;
+};
+
+struct StepResult {
+    static constexpr std::string_view kType = "step_result";
+    static constexpr std::string_view kAbout =
+        "tp_worker -> scheduler_proc: a plan was run. Rank 0 sends the numbers, the others only "
+        "that "
+        "they are done.";
+    StepId step{};
+    Epoch epoch{};
+    Rank rank{};
+    RawArray<TokenId> sampled{};
+    RawArray<float> logprobs{};
+    RawArray<TokenId> top_ids{};
+    RawArray<float> top_logprobs{};
+    RawArray<float> ids_logprobs{};
+    StepScores scores{};
+    std::int64_t num_nonfinite = 0;
+    std::int64_t elapsed_us = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("step", step, "the plan's step");
+        f("epoch", epoch, "the weights it ran under");
+        f("rank", rank, "the sender");
+        f("sampled",
+          sampled,
+          "[rows that sample], in the plan's order; -1 where the logits were not finite");
+        f("logprobs", logprobs, "[rows that sample], whether asked for or not");
+        f("top_ids", top_ids, "[sum over rows that sample of their top]");
+        f("top_logprobs", top_logprobs, "[the same]");
+        f("ids_logprobs", ids_logprobs, "[sum over rows that sample of their ids]");
+        f("scores", scores, "prompt scores");
+        f("num_nonfinite", num_nonfinite, "rows whose logits were not finite");
+        f("elapsed_us", elapsed_us, "microseconds from taking the plan to this result");
+    }
+};
+
+struct WorkerError {
+    static constexpr std::string_view kType = "worker_error";
+    static constexpr std::string_view kAbout =
+        "tp_worker -> scheduler_proc: this worker cannot go on; it exits after sending.";
+    Rank rank{};
+    std::string code{};
+    std::string message{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("rank", rank, "the sender");
+        f("code", code, "an error code");
+        f("message", message, "what happened");
+    }
+};
+
+std::optional<std::string> invalid(const StepPlan& plan);
+std::optional<std::string> invalid(const WorkerHello& message);
+
+}  // namespace pitstop
