@@ -1,0 +1,51 @@
+// A process's tie to the launcher that started it.
+//
+// The launcher gives each process two pipe ends. On `ready_fd` the process says it is ready, in one
+// line. From `supervisor_fd` it reads lines ("stop", "died tp_worker[0.1] signal 9"); its end of
+// file means that the launcher is gone. Besides, the kernel kills the process when the launcher
+// dies (PR_SET_PDEATHSIG), so that not even a process stuck in a long pass outlives it.
+// Without the flags (-1) a process runs on its own, as in tests.
+//
+// Thread: the loop thread only.
+#pragma once
+
+#include "base/flags.h"
+#include "base/result.h"
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop {
+
+class Supervision {
+  public:
+    void add_flags(FlagSet& flags);
+
+    // Call first in main, after the flags are parsed. Errors: the parent is already gone.
+    Result<> attach();
+
+    // Tells the launcher, once.
+    void say_ready(std::string_view line);
+    // Tells the launcher why this process is about to end, in one line.
+    void say_failed(std::string_view line);
+
+    // To be polled for reading; -1: nothing to poll.
+    [[nodiscard]] int fd() const { return supervisor_fd_; }
+
+    // Reads what is there without waiting. Returns whole lines; `is_over()` afterwards tells
+    // whether the launcher is gone.
+    std::vector<std::string> read_lines();
+    [[nodiscard]] bool is_over() const { return is_over_; }
+
+  private:
+    void say(std::string_view kind, std::string_view line);
+
+    int ready_fd_ = -1;
+    int supervisor_fd_ = -1;
+    std::int64_t parent_pid_ = 0;
+    std::string partial_line_{};
+    bool is_over_ = false;
+};
+
+}  // namespace pitstop

@@ -1,0 +1,187 @@
+#include "bus/socket.h"
+
+#include <utility>
+
+namespace pitstop {
+namespace {
+
+zmq::socket_type type_of(SocketKind kind) {
+    switch (kind) {
+        case SocketKind::kRouter:
+            return zmq::socket_type::router;
+        case SocketKind::kDealer:
+            return zmq::socket_type::dealer;
+        case SocketKind::kPull:
+            return zmq::socket_type::pull;
+        case SocketKind::kPush:
+            return zmq::socket_type::push;
+    }
+    return zmq::socket_type::pair;
+}
+
+// A dead peer on a local socket is noticed by the kernel; heartbeats notice one that is stuck in a
+// network, and cost two frames every few seconds.
+constexpr int kHeartbeatIntervalMs = 5000;
+constexpr int kHeartbeatTimeoutMs = 30000;
+
+}  // namespace
+
+Result<Socket> Socket::open(zmq::context_t& context, SocketKind kind, const SocketLimits& limits) {
+    try {
+        zmq::socket_t socket(context, type_of(kind));
+        socket.set(zmq::sockopt::maxmsgsize, static_cast<std::int64_t>(limits.frame_bytes_max));
+        socket.set(zmq::sockopt::sndhwm, limits.queue_len_max);
+        socket.set(zmq::sockopt::rcvhwm, limits.queue_len_max);
+        socket.set(zmq::sockopt::linger, 0);
+        socket.set(zmq::sockopt::reconnect_ivl, 20);
+        socket.set(zmq::sockopt::reconnect_ivl_max, 500);
+        socket.set(zmq::sockopt::heartbeat_ivl, kHeartbeatIntervalMs);
+        socket.set(zmq::sockopt::heartbeat_timeout, kHeartbeatTimeoutMs);
+        if (kind == SocketKind::kRouter) socket.set(zmq::sockopt::router_mandatory, true);
+        return Socket(std::move(socket), kind, limits);
+    } catch (const zmq::error_t& error) {
+        return make_error(ErrorCode::kInternal, "cannot make a socket: {}", error.what());
+    }
+}
+
+Result<Socket> Socket::bind(
+    zmq::context_t& context,
+    SocketKind kind,
+    const std::string& endpoint,
+    const SocketLimits& limits
+) {
+    ASSIGN_OR_RETURN(Socket socket, open(context, kind, limits));
+    try {
+        socket.socket_.bind(endpoint);
+    } catch (const zmq::error_t& error) {
+        return make_error(
+            ErrorCode::kUnavailable, "cannot listen on '{}': {}", endpoint, error.what()
+        );
+    }
+    return socket;
+}
+
+Result<Socket> Socket::connect(
+    zmq::context_t& context,
+    SocketKind kind,
+    const std::string& endpoint,
+    const SocketLimits& limits
+) {
+    ASSIGN_OR_RETURN(Socket socket, open(context, kind, limits));
+    try {
+        socket.socket_.connect(endpoint);
+    } catch (const zmq::error_t& error) {
+        return make_error(
+            ErrorCode::kUnavailable, "cannot connect to '{}': {}", endpoint, error.what()
+        );
+    }
+    return socket;
+}
+
+std::optional<Received> Socket::receive() {
+    Received received;
+    const auto refuse = [&](Error error) {
+        if (!received.refused) received.refused = std::move(error);
+        received.frames = {};
+    };
+    std::size_t num_bytes = 0;
+    std::size_t index = 0;
+    for (bool more = true; more; ++index) {
+        zmq::message_t part;
+        try {
+            // All parts of a message are there once the first is: only the first can be missing.
+            if (!socket_.recv(part, zmq::recv_flags::dontwait)) {
+                if (index == 0) return std::nullopt;
+                refuse(make_error(
+                    ErrorCode::kMalformed, "the message broke off after {} frames", index
+                ));
+                return received;
+            }
+        } catch (const zmq::error_t& error) {
+            if (error.num() == EINTR) {
+                --index;
+                continue;
+            }
+            return std::nullopt;
+        }
+        more = part.more();
+        if (kind_ == SocketKind::kRouter && index == 0) {
+            received.peer.assign(part.data<char>(), part.size());
+            continue;
+        }
+        num_bytes += part.size();
+        if (received.refused) continue;  // read to the message's end
+        if (num_bytes > limits_.message_bytes_max) {
+            refuse(make_error(
+                ErrorCode::kTooLarge,
+                "a message of more than {} bytes; that is the most accepted",
+                limits_.message_bytes_max
+            ));
+            continue;
+        }
+        const std::size_t frame = index - (kind_ == SocketKind::kRouter ? 1 : 0);
+        if (frame == 0) {
+            if (part.size() > kTypeBytesMax) {
+                refuse(make_error(
+                    ErrorCode::kMalformed,
+                    "frame 0 has {} bytes; a message type has at most {}",
+                    part.size(),
+                    kTypeBytesMax
+                ));
+                continue;
+            }
+            received.frames.type.assign(part.data<char>(), part.size());
+        } else if (frame == 1) {
+            received.frames.body.assign(part.data<char>(), part.size());
+        } else if (frame - 2 < kRawFramesMax) {
+            received.frames.raw.emplace_back(part.data<char>(), part.size());
+        } else {
+            refuse(make_error(ErrorCode::kTooLarge, "more than {} raw frames", kRawFramesMax));
+        }
+    }
+    const std::size_t num_frames = index - (kind_ == SocketKind::kRouter ? 1 : 0);
+    if (num_frames < 2) {
+        refuse(make_error(
+            ErrorCode::kMalformed, "a message of {} frames; it has a type and a body", num_frames
+        ));
+    }
+    return received;
+}
+
+Sent Socket::send(const Frames& frames, const std::string& peer) {
+    // Only the first part can fail: a message is queued whole once its first part is.
+    bool is_first = true;
+    const auto send_part = [&](const std::string& bytes, bool more) {
+        const auto flags =
+            zmq::send_flags::dontwait | (more ? zmq::send_flags::sndmore : zmq::send_flags::none);
+        for (;;) {
+            try {
+                const auto sent =
+                    socket_.send(zmq::const_buffer(bytes.data(), bytes.size()), flags);
+                CHECK(sent || is_first);
+                is_first = false;
+                return sent ? Sent::kSent : Sent::kFull;
+            } catch (const zmq::error_t& error) {
+                if (error.num() == EINTR) continue;
+                CHECK(is_first);
+                return Sent::kGone;  // EHOSTUNREACH, or the context is ending
+            }
+        }
+    };
+    if (kind_ == SocketKind::kRouter) {
+        if (const Sent sent = send_part(peer, /*more=*/true); sent != Sent::kSent) return sent;
+    }
+    if (const Sent sent = send_part(frames.type, /*more=*/true); sent != Sent::kSent) return sent;
+    if (const Sent sent = send_part(frames.body, !frames.raw.empty()); sent != Sent::kSent)
+        return sent;
+    for (std::size_t i = 0; i < frames.raw.size(); ++i) {
+        if (const Sent sent = send_part(frames.raw[i], i + 1 < frames.raw.size());
+            sent != Sent::kSent)
+            return sent;
+    }
+    return Sent::kSent;
+}
+
+void Socket::set_linger_ms(int linger_ms) { socket_.set(zmq::sockopt::linger, linger_ms); }
+
+}  // namespace pitstop
