@@ -1,0 +1,282 @@
+// Control: pause, continue, abort, flush, on the admin door.
+//
+// Every call has a number, chosen by the caller, and a deadline. The door fans it out to all
+// replicas and answers once with the parts of all of them: `ok` is true only if every part is. Past
+// the deadline the answer is an `error` deadline_exceeded that names who did not answer and in
+// which phase. Order: a replica handles control in the order sent, before generation.
+#pragma once
+
+#include "base/ids.h"
+#include "messages/fields.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop {
+
+// What becomes of running requests in a pause (design section 4).
+enum class PauseMode : std::uint8_t { kAbort, kInPlace, kRetract, kWait };
+template <>
+struct EnumNames<PauseMode> {
+    static constexpr std::array<std::string_view, 4> kNames{"abort", "in_place", "retract", "wait"};
+};
+
+struct PauseGeneration {
+    static constexpr std::string_view kType = "pause_generation";
+    static constexpr std::string_view kAbout =
+        "client -> admin door -> schedulers: stop generating. Answered by `pause_reply` when every "
+        "replica has stopped: no step is in flight, and with wait the last running request is "
+        "done.";
+    CallId call{};
+    std::int64_t timeout_ms = 0;
+    PauseMode mode = PauseMode::kAbort;
+    double max_pause_s = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the caller's number for this call, not 0");
+        f("timeout_ms", timeout_ms, "deadline; 0: the default");
+        f("mode", mode, "abort, in_place, retract or wait: what becomes of running requests");
+        f("max_pause_s", max_pause_s, "go on by itself after so many seconds; 0: never");
+    }
+};
+
+struct PausePart {
+    static constexpr std::string_view kType = "pause_part";
+    static constexpr std::string_view kAbout =
+        "scheduler_proc -> tokenizer_proc: a replica has stopped (or could not).";
+    CallId call{};
+    ReplicaId replica{};
+    std::string code{};
+    std::string message{};
+    bool was_paused = false;
+    std::int64_t num_aborted = 0;
+    std::int64_t num_retracted = 0;
+    std::int64_t num_frozen = 0;
+    std::int64_t num_waiting = 0;
+    std::int64_t elapsed_us = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the tokenizer's number for the call; 0 outside the tree");
+        f("replica", replica, "the sender");
+        f("code", code, "error code; empty: done");
+        f("message", message, "what went wrong, or what was harmless (already paused)");
+        f("was_paused", was_paused, "it was paused before");
+        f("num_aborted", num_aborted, "requests ended by this call");
+        f("num_retracted", num_retracted, "requests sent back to the queue with their tokens");
+        f("num_frozen", num_frozen, "requests that keep their pages");
+        f("num_waiting", num_waiting, "requests queued");
+        f("elapsed_us", elapsed_us, "microseconds from the message to standing still");
+    }
+};
+
+struct PauseReply {
+    static constexpr std::string_view kType = "pause_reply";
+    static constexpr std::string_view kAbout =
+        "admin door -> client: every replica has stopped, or which has not.";
+    CallId call{};
+    bool ok = false;
+    std::string code{};
+    std::string message{};
+    std::vector<PausePart> parts{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the call answered");
+        f("ok", ok, "every part is");
+        f("code", code, "the first error's code; empty: ok");
+        f("message", message, "every error, or what was harmless");
+        f("parts", parts, "one per replica");
+    }
+};
+
+struct ContinueGeneration {
+    static constexpr std::string_view kType = "continue_generation";
+    static constexpr std::string_view kAbout =
+        "client -> admin door -> schedulers: generate again. Harmless when running. Ends a pause "
+        "that "
+        "is still waiting for its requests. Answered by `continue_reply`.";
+    CallId call{};
+    std::int64_t timeout_ms = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the caller's number for this call, not 0");
+        f("timeout_ms", timeout_ms, "deadline; 0: the default");
+    }
+};
+
+struct ContinuePart {
+    static constexpr std::string_view kType = "continue_part";
+    static constexpr std::string_view kAbout =
+        "scheduler_proc -> tokenizer_proc: a replica runs (or cannot).";
+    CallId call{};
+    ReplicaId replica{};
+    std::string code{};
+    std::string message{};
+    bool was_paused = false;
+    double paused_s = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the tokenizer's number for the call; 0 outside the tree");
+        f("replica", replica, "the sender");
+        f("code", code, "error code (torn: failed_precondition); empty: done");
+        f("message", message, "what went wrong, or what was harmless (not paused)");
+        f("was_paused", was_paused, "it was paused before");
+        f("paused_s", paused_s, "for so many seconds");
+    }
+};
+
+struct ContinueReply {
+    static constexpr std::string_view kType = "continue_reply";
+    static constexpr std::string_view kAbout =
+        "admin door -> client: every replica runs, or which does not.";
+    CallId call{};
+    bool ok = false;
+    std::string code{};
+    std::string message{};
+    std::vector<ContinuePart> parts{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the call answered");
+        f("ok", ok, "every part is");
+        f("code", code, "the first error's code; empty: ok");
+        f("message", message, "every error, or what was harmless");
+        f("parts", parts, "one per replica");
+    }
+};
+
+// What an abort did to one id.
+enum class AbortOutcome : std::uint8_t { kAborted, kAlreadyDone, kUnknown };
+template <>
+struct EnumNames<AbortOutcome> {
+    static constexpr std::array<std::string_view, 3> kNames{"aborted", "already_done", "unknown"};
+};
+
+inline constexpr std::size_t kAbortIdsMax = 65536;
+
+struct Abort {
+    static constexpr std::string_view kType = "abort";
+    static constexpr std::string_view kAbout =
+        "client -> admin door: end requests of any client, by exact id. Each ends with its output "
+        "so "
+        "far and finish.reason abort; works while paused. Answered by `abort_reply`.";
+    CallId call{};
+    std::int64_t timeout_ms = 0;
+    std::vector<std::string> rids{};
+    bool all = false;
+    std::string message{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the caller's number for this call, not 0");
+        f("timeout_ms", timeout_ms, "deadline; 0: the default");
+        f("rids", rids, "exact ids; or");
+        f("all", all, "every open request");
+        f("message", message, "becomes finish.message");
+    }
+};
+
+struct AbortResult {
+    std::string rid{};
+    AbortOutcome outcome = AbortOutcome::kUnknown;
+
+    template <class F>
+    void fields(F&& f) {
+        f("rid", rid, "the id as given");
+        f("outcome",
+          outcome,
+          "aborted, already_done (within the door's memory of ended ids) or unknown");
+    }
+    friend bool operator==(const AbortResult&, const AbortResult&) = default;
+};
+
+struct AbortReply {
+    static constexpr std::string_view kType = "abort_reply";
+    static constexpr std::string_view kAbout =
+        "admin door -> client: sent when the final chunk of every aborted request has been sent.";
+    CallId call{};
+    bool ok = false;
+    std::string code{};
+    std::string message{};
+    std::vector<AbortResult> results{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the call answered");
+        f("ok", ok, "every id given was dealt with (unknown ids too)");
+        f("code", code, "error code; empty: ok");
+        f("message", message, "what went wrong");
+        f("results", results, "per id, in the order given; with all: every request that was open");
+    }
+};
+
+struct FlushCache {
+    static constexpr std::string_view kType = "flush_cache";
+    static constexpr std::string_view kAbout =
+        "client -> admin door -> schedulers: forget all cached prefixes. Refused while any request "
+        "holds pages (unless timeout_ms lets it wait for that to end). Answered by `flush_reply`.";
+    CallId call{};
+    std::int64_t timeout_ms = 0;
+    bool wait_idle = false;
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the caller's number for this call, not 0");
+        f("timeout_ms", timeout_ms, "deadline; 0: the default");
+        f("wait_idle", wait_idle, "wait, up to the deadline, until no request holds pages");
+    }
+};
+
+struct FlushPart {
+    static constexpr std::string_view kType = "flush_part";
+    static constexpr std::string_view kAbout =
+        "scheduler_proc -> tokenizer_proc: a replica's cache is empty, or why not.";
+    CallId call{};
+    ReplicaId replica{};
+    std::string code{};
+    std::string message{};
+    std::int64_t pages_freed = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the tokenizer's number for the call; 0 outside the tree");
+        f("replica", replica, "the sender");
+        f("code", code, "error code (failed_precondition: requests hold pages); empty: done");
+        f("message", message, "what went wrong, with the numbers");
+        f("pages_freed", pages_freed, "pages that held cached prefixes");
+    }
+};
+
+struct FlushReply {
+    static constexpr std::string_view kType = "flush_reply";
+    static constexpr std::string_view kAbout =
+        "admin door -> client: all caches are empty, or which is not.";
+    CallId call{};
+    bool ok = false;
+    std::string code{};
+    std::string message{};
+    std::vector<FlushPart> parts{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the call answered");
+        f("ok", ok, "every part is");
+        f("code", code, "the first error's code; empty: ok");
+        f("message", message, "every error");
+        f("parts", parts, "one per replica");
+    }
+};
+
+std::optional<std::string> invalid(const PauseGeneration& message);
+std::optional<std::string> invalid(const ContinueGeneration& message);
+std::optional<std::string> invalid(const Abort& message);
+std::optional<std::string> invalid(const FlushCache& message);
+
+}  // namespace pitstop

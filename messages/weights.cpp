@@ -1,0 +1,111 @@
+#include "messages/weights.h"
+
+#include "messages/codec_impl.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace pitstop {
+namespace {
+
+using Problem = std::optional<std::string>;
+
+Problem invalid_call(CallId call, std::int64_t timeout_ms) {
+    if (raw(call) == 0) return "call is 0; choose a number of 1 or more";
+    if (timeout_ms < 0) return fmt::format("timeout_ms is {}; accepted is 0 or more", timeout_ms);
+    return std::nullopt;
+}
+
+Problem invalid_digest(std::string_view field, std::string_view digest) {
+    const bool is_hex = std::all_of(digest.begin(), digest.end(), [](char c) {
+        return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+    });
+    if (digest.empty() || (digest.size() == 32 && is_hex)) return std::nullopt;
+    return fmt::format(
+        "{} is '{}'; accepted are 32 lower-case hex digits", field, digest.substr(0, 64)
+    );
+}
+
+}  // namespace
+
+Problem invalid(const UpdateSpec& spec) {
+    if (spec.source.path.empty())
+        return "source.path is empty; a disk source names a checkpoint directory";
+    if (spec.label.size() > kLabelBytesMax) {
+        return fmt::format(
+            "label has {} bytes; at most {} are accepted", spec.label.size(), kLabelBytesMax
+        );
+    }
+    if (spec.epoch && raw(*spec.epoch) < 1)
+        return fmt::format("epoch is {}; accepted is 1 or more", raw(*spec.epoch));
+    if (spec.manifest.size() > kManifestMax) {
+        return fmt::format(
+            "manifest has {} tensors; at most {} are accepted", spec.manifest.size(), kManifestMax
+        );
+    }
+    for (const TensorSpec& tensor : spec.manifest) {
+        if (tensor.name.empty()) return "manifest: a tensor without a name";
+        if (auto problem = invalid_digest("manifest: digest of " + tensor.name, tensor.digest))
+            return problem;
+    }
+    return invalid_digest("digest", spec.digest);
+}
+
+Problem invalid(const UpdateWeights& message) {
+    if (auto problem = invalid_call(message.call, message.timeout_ms)) return problem;
+    return invalid(message.update);
+}
+
+Problem invalid(const StageWeights& message) {
+    if (auto problem = invalid_call(message.call, message.timeout_ms)) return problem;
+    if (message.update.mode != UpdateMode::kStaged)
+        return "stage_weights needs mode staged; direct has no stage to wait in";
+    return invalid(message.update);
+}
+
+Problem invalid(const CommitWeights& message) {
+    return invalid_call(message.call, message.timeout_ms);
+}
+Problem invalid(const DropStage& message) { return invalid_call(message.call, message.timeout_ms); }
+Problem invalid(const RollbackWeights& message) {
+    return invalid_call(message.call, message.timeout_ms);
+}
+
+Problem invalid(const GetWeights& message) {
+    if (message.name.empty()) return "name is empty; name a tensor of the checkpoint";
+    return invalid_call(message.call, message.timeout_ms);
+}
+
+Problem invalid(const WeightDigests& message) {
+    return invalid_call(message.call, message.timeout_ms);
+}
+
+INSTANTIATE_CODEC(UpdateWeights)
+INSTANTIATE_CODEC(StageWeights)
+INSTANTIATE_CODEC(CommitWeights)
+INSTANTIATE_CODEC(DropStage)
+INSTANTIATE_CODEC(RollbackWeights)
+INSTANTIATE_CODEC(UpdateReply)
+INSTANTIATE_CODEC(GetWeights)
+INSTANTIATE_CODEC(WeightsReply)
+INSTANTIATE_CODEC(WeightDigests)
+INSTANTIATE_CODEC(DigestsReply)
+INSTANTIATE_CODEC(UpdateStage)
+INSTANTIATE_CODEC(UpdateReady)
+INSTANTIATE_CODEC(UpdateCommit)
+INSTANTIATE_CODEC(UpdateDrop)
+INSTANTIATE_CODEC(UpdateRollback)
+INSTANTIATE_CODEC(UpdatePart)
+INSTANTIATE_CODEC(WorkerStage)
+INSTANTIATE_CODEC(WorkerStaged)
+INSTANTIATE_CODEC(WorkerCommit)
+INSTANTIATE_CODEC(WorkerCommitted)
+INSTANTIATE_CODEC(WorkerDrop)
+INSTANTIATE_CODEC(WorkerDropped)
+INSTANTIATE_CODEC(WorkerReadTensor)
+INSTANTIATE_CODEC(WorkerTensor)
+INSTANTIATE_CODEC(WorkerDigest)
+INSTANTIATE_CODEC(WorkerDigests)
+
+}  // namespace pitstop
