@@ -90,6 +90,9 @@ struct SchedulerHello {
     std::int64_t queue_len_max = 0;
     std::int64_t tp = 1;
     std::vector<TokenId> eos_ids{};
+    Epoch epoch{};
+    std::string label{};
+    std::string digest{};
 
     template <class F>
     void fields(F&& f) {
@@ -102,6 +105,9 @@ struct SchedulerHello {
         f("queue_len_max", queue_len_max, "open requests the scheduler takes");
         f("tp", tp, "ranks");
         f("eos_ids", eos_ids, "end-of-sequence tokens");
+        f("epoch", epoch, "the weight version that serves");
+        f("label", label, "its label");
+        f("digest", digest, "its digest");
     }
 };
 

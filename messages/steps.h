@@ -9,6 +9,7 @@
 #include "messages/fields.h"
 #include "messages/frames.h"
 #include "messages/generation.h"
+#include "messages/weights.h"
 
 #include <cstdint>
 #include <optional>
@@ -33,7 +34,7 @@ struct WorkerHello {
     std::int64_t page_size = 0;
     std::int64_t num_slots = 0;
     std::vector<TokenId> eos_ids{};
-    std::string digest{};
+    std::vector<PartDigest> digests{};
     std::int64_t weight_bytes = 0;
     std::int64_t kv_bytes = 0;
     std::string device{};
@@ -52,10 +53,7 @@ struct WorkerHello {
         f("page_size", page_size, "tokens per page");
         f("num_slots", num_slots, "requests that may run at once");
         f("eos_ids", eos_ids, "end-of-sequence tokens");
-        f("digest",
-          digest,
-          "of the loaded weights: this rank's shards, combined by the scheduler; empty: not "
-          "computed");
+        f("digests", digests, "of the loaded weights: this rank's parts, in name order");
         f("weight_bytes", weight_bytes, "bytes of weights on this rank");
         f("kv_bytes", kv_bytes, "bytes of KV on this rank");
         f("device", device, "cpu, with its instruction set, or the GPU's name");

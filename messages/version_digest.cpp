@@ -1,0 +1,103 @@
+#include "messages/version_digest.h"
+
+#include <algorithm>
+#include <map>
+
+namespace pitstop {
+namespace {
+
+constexpr std::string_view kResidentDType = "BF16";
+
+struct Part {
+    Digest digest{};
+    Rank rank{};
+};
+
+struct Tensor {
+    std::vector<std::int64_t> shape{};
+    std::int64_t num_parts = 0;
+    Rank rank{};  // who named it first
+    std::map<std::int64_t, Part> parts{};
+};
+
+}  // namespace
+
+Result<VersionDigest> version_digest(std::span<const RankParts> ranks) {
+    std::map<std::string_view, Tensor> tensors;
+    for (const RankParts& from : ranks) {
+        for (const PartDigest& part : from.parts) {
+            const auto [place, is_new] = tensors.try_emplace(part.name);
+            Tensor& tensor = place->second;
+            if (is_new) {
+                tensor.shape = part.shape;
+                tensor.num_parts = part.parts;
+                tensor.rank = from.rank;
+            }
+            if (tensor.shape != part.shape || tensor.num_parts != part.parts) {
+                return make_error(
+                    ErrorCode::kDataLoss,
+                    "{}: ranks {} and {} disagree on its shape or parts",
+                    part.name,
+                    raw(tensor.rank),
+                    raw(from.rank)
+                );
+            }
+            if (part.part < 0 || part.part >= part.parts) {
+                return make_error(
+                    ErrorCode::kDataLoss,
+                    "{}: rank {} holds part {} of {}",
+                    part.name,
+                    raw(from.rank),
+                    part.part,
+                    part.parts
+                );
+            }
+            const Part held{{part.lane0, part.lane1}, from.rank};
+            const auto [copy, is_first] = tensor.parts.try_emplace(part.part, held);
+            if (!is_first && copy->second.digest != held.digest) {
+                return make_error(
+                    ErrorCode::kDataLoss,
+                    "{}: ranks {} and {} hold different copies of part {}",
+                    part.name,
+                    raw(copy->second.rank),
+                    raw(from.rank),
+                    part.part
+                );
+            }
+        }
+    }
+    VersionDigest version;
+    for (const auto& [name, tensor] : tensors) {
+        if (static_cast<std::int64_t>(tensor.parts.size()) != tensor.num_parts) {
+            return make_error(
+                ErrorCode::kDataLoss,
+                "{}: {} of {} parts are there",
+                name,
+                tensor.parts.size(),
+                tensor.num_parts
+            );
+        }
+        Digest sum;
+        for (const auto& [index, part] : tensor.parts) sum += part.digest;
+        version.tensors.push_back(
+            {std::string(name), std::string(kResidentDType), tensor.shape, to_hex(sum)}
+        );
+    }
+    version.digest = version_digest_of(version.tensors);
+    return version;
+}
+
+Digest version_digest_of(std::vector<TensorSpec> tensors) {
+    std::sort(tensors.begin(), tensors.end(), [](const TensorSpec& a, const TensorSpec& b) {
+        return a.name < b.name;
+    });
+    std::string text;
+    for (const TensorSpec& tensor : tensors) {
+        text += fmt::format(
+            "{} {} {} {}\n", tensor.name, tensor.dtype, fmt::join(tensor.shape, "x"), tensor.digest
+        );
+    }
+    return digest_of(text);
+}
+
+}  // namespace pitstop
