@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -32,6 +33,24 @@ enum class ErrorCode : std::uint8_t {
     kAborted,             // ended by an abort
     kDataLoss,            // a checksum or size does not match
     kInternal,            // a bug, said aloud
+};
+
+inline constexpr std::array kAllErrorCodes{
+    ErrorCode::kInvalidArgument,
+    ErrorCode::kUnknownMessage,
+    ErrorCode::kMalformed,
+    ErrorCode::kTooLarge,
+    ErrorCode::kNotFound,
+    ErrorCode::kAlreadyExists,
+    ErrorCode::kFailedPrecondition,
+    ErrorCode::kResourceExhausted,
+    ErrorCode::kPermissionDenied,
+    ErrorCode::kUnsupported,
+    ErrorCode::kDeadlineExceeded,
+    ErrorCode::kUnavailable,
+    ErrorCode::kAborted,
+    ErrorCode::kDataLoss,
+    ErrorCode::kInternal,
 };
 
 // The name on the wire: "invalid_argument", ...

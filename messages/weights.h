@@ -443,11 +443,15 @@ struct UpdateDrop {
         "by `update_part` phase dropped.";
     UpdateId update{};
     std::string reason{};
+    bool torn = false;
 
     template <class F>
     void fields(F&& f) {
         f("update", update, "the update");
         f("reason", reason, "for logs");
+        f("torn",
+          torn,
+          "some replica was overwritten half-way: stand still until the next complete update");
     }
 };
 
