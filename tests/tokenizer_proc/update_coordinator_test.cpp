@@ -1,0 +1,311 @@
+#include "tokenizer_proc/update_coordinator.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace pitstop {
+namespace {
+
+using std::chrono::seconds;
+
+// Two replicas that answer as a test tells them to.
+class UpdateCoordinatorTest : public testing::Test {
+  protected:
+    UpdateCoordinatorTest() { coordinator_.set_version(Epoch{1}, "base", "d1"); }
+
+    static UpdateWeights call(UpdateMode mode = UpdateMode::kStaged) {
+        UpdateWeights update;
+        update.call = CallId{7};
+        update.timeout_ms = 60'000;
+        update.update.source.path = "/checkpoint";
+        update.update.mode = mode;
+        update.update.label = "new";
+        return update;
+    }
+
+    void start(const UpdateWeights& update) {
+        coordinator_.update(now_, {"trainer", update.call}, update, out_);
+    }
+
+    // The last order given, which must be a T.
+    template <class T>
+    T last_order() {
+        EXPECT_FALSE(out_.orders.empty());
+        if (out_.orders.empty()) return T{};
+        const T* order = std::get_if<T>(&out_.orders.back());
+        EXPECT_NE(order, nullptr);
+        return order != nullptr ? *order : T{};
+    }
+
+    void answer(
+        int replica,
+        std::string phase,
+        bool ok = true,
+        std::string code = "",
+        std::string digest = "d2",
+        std::string state = "serving"
+    ) {
+        UpdatePart part;
+        part.update = UpdateId{next_update_};
+        part.replica = ReplicaId{replica};
+        part.phase = std::move(phase);
+        part.ok = ok;
+        part.code = std::move(code);
+        part.message = ok ? "" : "rank 1: disk on fire";
+        part.state = std::move(state);
+        part.label = "new";
+        part.digest = std::move(digest);
+        coordinator_.part(now_, part, out_);
+    }
+    void both_answer(const std::string& phase) { answer(0, phase), answer(1, phase); }
+
+    template <class T>
+    std::size_t count_orders() const {
+        return static_cast<std::size_t>(std::count_if(
+            out_.orders.begin(),
+            out_.orders.end(),
+            [](const auto& order) { return std::holds_alternative<T>(order); }
+        ));
+    }
+
+    UpdateCoordinator coordinator_{2};
+    UpdateCoordinator::Out out_{};
+    TimePoint now_{};
+    std::uint64_t next_update_ = 1;
+};
+
+TEST_F(UpdateCoordinatorTest, P2_CommitsOnlyAfterEveryReplicaIsPreparedAndReady) {
+    start(call());
+    EXPECT_EQ(last_order<UpdateStage>().new_epoch, Epoch{2});
+    answer(0, "prepared");
+    EXPECT_EQ(count_orders<UpdateReady>(), 0u);
+    answer(1, "prepared");
+    EXPECT_EQ(count_orders<UpdateReady>(), 1u);
+    answer(1, "ready");
+    EXPECT_EQ(count_orders<UpdateCommit>(), 0u);
+    answer(0, "ready");
+    EXPECT_EQ(count_orders<UpdateCommit>(), 1u);
+    answer(0, "committed");
+    EXPECT_TRUE(out_.replies.empty());
+    answer(1, "committed");
+    ASSERT_EQ(out_.replies.size(), 1u);
+    const UpdateReply& reply = out_.replies.front().second;
+    EXPECT_TRUE(reply.ok) << reply.message;
+    EXPECT_EQ(reply.call, CallId{7});
+    EXPECT_EQ(reply.epoch, Epoch{2});
+    EXPECT_EQ(reply.label, "new");
+    EXPECT_EQ(reply.digest, "d2");
+    EXPECT_EQ(coordinator_.state(), "serving");
+}
+
+TEST_F(UpdateCoordinatorTest, P2_OneReplicaFailingDropsTheStageEverywhere) {
+    start(call());
+    answer(0, "prepared");
+    answer(1, "prepared", /*ok=*/false, "data_loss");
+    EXPECT_EQ(count_orders<UpdateDrop>(), 1u);
+    EXPECT_EQ(count_orders<UpdateCommit>(), 0u);
+    EXPECT_TRUE(out_.replies.empty()) << "the answer waits until the stage is gone";
+    both_answer("dropped");
+    ASSERT_EQ(out_.replies.size(), 1u);
+    const UpdateReply& reply = out_.replies.front().second;
+    EXPECT_FALSE(reply.ok);
+    EXPECT_EQ(reply.code, "data_loss");
+    EXPECT_NE(reply.message.find("replica 1: rank 1: disk on fire"), std::string::npos)
+        << reply.message;
+    EXPECT_EQ(reply.epoch, Epoch{1});
+    EXPECT_EQ(reply.digest, "d1");
+    EXPECT_EQ(coordinator_.state(), "serving");
+}
+
+TEST_F(UpdateCoordinatorTest, ReplicasThatStagedDifferentWeightsAreRefused) {
+    start(call());
+    answer(0, "prepared", true, "", "d2");
+    answer(1, "prepared", true, "", "d3");
+    EXPECT_EQ(count_orders<UpdateDrop>(), 1u);
+    both_answer("dropped");
+    ASSERT_EQ(out_.replies.size(), 1u);
+    EXPECT_EQ(out_.replies.front().second.code, "data_loss");
+}
+
+TEST_F(UpdateCoordinatorTest, P5_ALateReplicaIsNamedWithThePhase) {
+    start(call());
+    answer(0, "prepared");
+    now_ += seconds(59);
+    coordinator_.tick(now_, out_);
+    EXPECT_EQ(count_orders<UpdateDrop>(), 0u);
+    now_ += seconds(1);
+    EXPECT_EQ(coordinator_.next_deadline(), now_);
+    coordinator_.tick(now_, out_);
+    EXPECT_EQ(count_orders<UpdateDrop>(), 1u);
+    answer(0, "dropped");
+    now_ += UpdateCoordinator::kDropTimeout;
+    coordinator_.tick(now_, out_);
+    ASSERT_EQ(out_.replies.size(), 1u);
+    const UpdateReply& reply = out_.replies.front().second;
+    EXPECT_EQ(reply.code, "deadline_exceeded");
+    EXPECT_NE(reply.message.find("phase drop: no answer from replica 1"), std::string::npos)
+        << reply.message;
+    EXPECT_NE(reply.message.find("phase stage: no answer from replica 1"), std::string::npos)
+        << reply.message;
+
+    // The order to drop stands: nothing begins before it is carried out.
+    start(call());
+    EXPECT_EQ(out_.replies.back().second.code, "failed_precondition");
+    answer(1, "dropped");
+    EXPECT_EQ(coordinator_.state(), "serving");
+    EXPECT_EQ(out_.replies.size(), 2u) << "the first caller is not answered twice";
+}
+
+TEST_F(UpdateCoordinatorTest, AnUpdateDuringAnUpdateIsRefused) {
+    start(call());
+    start(call());
+    ASSERT_EQ(out_.replies.size(), 1u);
+    EXPECT_EQ(out_.replies.front().second.code, "failed_precondition");
+    EXPECT_EQ(count_orders<UpdateStage>(), 1u);
+}
+
+TEST_F(UpdateCoordinatorTest, AnEpochThatIsNotNewerIsRefused) {
+    for (const std::int64_t epoch : {0, 1}) {
+        UpdateWeights update = call();
+        update.update.epoch = Epoch{epoch};
+        start(update);
+    }
+    ASSERT_EQ(out_.replies.size(), 2u);
+    EXPECT_EQ(out_.replies[0].second.code, "failed_precondition");
+    EXPECT_EQ(out_.replies[1].second.code, "failed_precondition");
+    UpdateWeights update = call();
+    update.update.epoch = Epoch{9};
+    start(update);
+    EXPECT_EQ(last_order<UpdateStage>().new_epoch, Epoch{9});
+}
+
+TEST_F(UpdateCoordinatorTest, LateAndDoubleAnswersChangeNothing) {
+    start(call());
+    answer(0, "prepared");
+    answer(0, "prepared");
+    answer(0, "ready");
+    answer(1, "committed");
+    EXPECT_EQ(coordinator_.num_late_parts(), 3);
+    EXPECT_EQ(count_orders<UpdateReady>(), 0u);
+    next_update_ = 99;
+    answer(1, "prepared");
+    EXPECT_EQ(coordinator_.num_late_parts(), 4);
+}
+
+TEST_F(UpdateCoordinatorTest, DirectStandsStillBeforeItOverwrites) {
+    start(call(UpdateMode::kDirect));
+    EXPECT_EQ(count_orders<UpdateStage>(), 0u);
+    both_answer("ready");
+    EXPECT_EQ(count_orders<UpdateStage>(), 1u);
+    both_answer("prepared");
+    both_answer("committed");
+    ASSERT_EQ(out_.replies.size(), 1u);
+    EXPECT_TRUE(out_.replies.front().second.ok);
+
+    RollbackWeights rollback;
+    rollback.call = CallId{8};
+    coordinator_.rollback(now_, {"trainer", rollback.call}, rollback, out_);
+    EXPECT_EQ(out_.replies.back().second.code, "failed_precondition") << "direct keeps no copy";
+}
+
+TEST_F(UpdateCoordinatorTest, P2_ADirectUpdateThatFailsHalfWayIsTornUntilACompleteOne) {
+    start(call(UpdateMode::kDirect));
+    both_answer("ready");
+    answer(0, "prepared", /*ok=*/false, "data_loss");
+    EXPECT_TRUE(last_order<UpdateDrop>().torn);
+    answer(0, "dropped", true, "", "", "torn");
+    answer(1, "dropped", true, "", "", "torn");
+    ASSERT_EQ(out_.replies.size(), 1u);
+    EXPECT_EQ(out_.replies.front().second.state, "torn");
+    EXPECT_TRUE(coordinator_.is_torn());
+
+    UpdateWeights partial = call();
+    partial.update.partial = true;
+    start(partial);
+    EXPECT_EQ(out_.replies.back().second.code, "failed_precondition");
+
+    start(call(UpdateMode::kDirect));
+    next_update_ = 2;
+    both_answer("ready");
+    both_answer("prepared");
+    both_answer("committed");
+    EXPECT_TRUE(out_.replies.back().second.ok);
+    EXPECT_FALSE(coordinator_.is_torn());
+}
+
+TEST_F(UpdateCoordinatorTest, StageThenCommitInSeparateCalls) {
+    StageWeights stage;
+    stage.call = CallId{1};
+    stage.update = call().update;
+    coordinator_.stage(now_, {"trainer", stage.call}, stage, out_);
+    both_answer("prepared");
+    ASSERT_EQ(out_.replies.size(), 1u);
+    EXPECT_TRUE(out_.replies[0].second.ok);
+    EXPECT_EQ(out_.replies[0].second.state, "staged");
+    EXPECT_EQ(out_.replies[0].second.epoch, Epoch{2});
+    EXPECT_EQ(coordinator_.epoch(), Epoch{1});
+
+    CommitWeights commit;
+    commit.call = CallId{2};
+    commit.kv_policy = KvPolicy::kRecompute;
+    coordinator_.commit(now_, {"trainer", commit.call}, commit, out_);
+    EXPECT_EQ(last_order<UpdateReady>().kv_policy, KvPolicy::kRecompute);
+    both_answer("ready");
+    both_answer("committed");
+    ASSERT_EQ(out_.replies.size(), 2u);
+    EXPECT_TRUE(out_.replies[1].second.ok);
+    EXPECT_EQ(coordinator_.epoch(), Epoch{2});
+
+    coordinator_.commit(now_, {"trainer", commit.call}, commit, out_);
+    EXPECT_EQ(out_.replies.back().second.code, "failed_precondition")
+        << "nothing is staged any more";
+}
+
+TEST_F(UpdateCoordinatorTest, AStageCanBeDroppedAndExpiresByItself) {
+    StageWeights stage;
+    stage.call = CallId{1};
+    stage.update = call().update;
+    coordinator_.stage(now_, {"trainer", stage.call}, stage, out_);
+    both_answer("prepared");
+    coordinator_.drop(now_, {"trainer", CallId{2}}, DropStage{CallId{2}, 0}, out_);
+    both_answer("dropped");
+    ASSERT_EQ(out_.replies.size(), 2u);
+    EXPECT_TRUE(out_.replies[1].second.ok);
+    EXPECT_EQ(out_.replies[1].second.epoch, Epoch{1});
+
+    coordinator_.stage(now_, {"trainer", CallId{3}}, stage, out_);
+    next_update_ = 2;
+    both_answer("prepared");
+    now_ += UpdateCoordinator::kStagedHoldMax;
+    coordinator_.tick(now_, out_);
+    EXPECT_EQ(count_orders<UpdateDrop>(), 2u);
+    both_answer("dropped");
+    EXPECT_EQ(coordinator_.state(), "serving");
+}
+
+TEST_F(UpdateCoordinatorTest, RollbackNeedsARetainedVersionAndCountsAsACommit) {
+    RollbackWeights rollback;
+    rollback.call = CallId{8};
+    coordinator_.rollback(now_, {"trainer", rollback.call}, rollback, out_);
+    EXPECT_EQ(out_.replies.back().second.code, "failed_precondition");
+
+    start(call());
+    both_answer("prepared"), both_answer("ready"), both_answer("committed");
+    coordinator_.rollback(now_, {"trainer", rollback.call}, rollback, out_);
+    EXPECT_EQ(last_order<UpdateRollback>().new_epoch, Epoch{3});
+    next_update_ = 2;
+    both_answer("prepared"), both_answer("ready"), both_answer("committed");
+    EXPECT_TRUE(out_.replies.back().second.ok);
+    EXPECT_EQ(coordinator_.epoch(), Epoch{3});
+}
+
+TEST_F(UpdateCoordinatorTest, P4_TheCallerIsAnsweredWhenTheTreeEnds) {
+    start(call());
+    coordinator_.fail("tp_worker[0.1] died", out_);
+    ASSERT_EQ(out_.replies.size(), 1u);
+    EXPECT_EQ(out_.replies.front().second.code, "unavailable");
+}
+
+}  // namespace
+}  // namespace pitstop

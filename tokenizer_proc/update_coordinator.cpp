@@ -1,0 +1,418 @@
+#include "tokenizer_proc/update_coordinator.h"
+
+#include "base/check.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace pitstop {
+namespace {
+
+double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+// Which order a phase waits for the answers to, as UpdatePart::phase names it.
+constexpr std::string_view kPrepared = "prepared";
+constexpr std::string_view kReady = "ready";
+constexpr std::string_view kCommitted = "committed";
+constexpr std::string_view kDropped = "dropped";
+
+}  // namespace
+
+void UpdateCoordinator::set_version(Epoch epoch, std::string label, std::string digest) {
+    epoch_ = epoch;
+    label_ = std::move(label);
+    digest_ = std::move(digest);
+}
+
+std::string_view UpdateCoordinator::phase_name() const {
+    switch (phase_) {
+        case Phase::kIdle:
+            return "idle";
+        case Phase::kStaging:
+            return "stage";
+        case Phase::kStaged:
+            return "staged";
+        case Phase::kReadying:
+            return "ready";
+        case Phase::kCommitting:
+            return "commit";
+        case Phase::kDropping:
+            return "drop";
+    }
+    return "idle";
+}
+
+std::string_view UpdateCoordinator::state() const {
+    if (is_torn_) return "torn";
+    if (phase_ == Phase::kIdle) return "serving";
+    return phase_name();
+}
+
+// Why an update with this spec (null: not a stage) cannot begin now, or nothing.
+std::optional<Error> UpdateCoordinator::refusal(const UpdateSpec* spec) const {
+    if (phase_ != Phase::kIdle) {
+        return make_error(
+            ErrorCode::kFailedPrecondition,
+            "update {} (label '{}') is under way, in phase {}; commit or drop it, or wait",
+            static_cast<std::uint64_t>(job_->id),
+            job_->spec.label,
+            phase_name()
+        );
+    }
+    if (spec == nullptr) return std::nullopt;
+    if (spec->epoch && *spec->epoch <= epoch_) {
+        return make_error(
+            ErrorCode::kFailedPrecondition,
+            "epoch {} is not newer than the one that serves, {}",
+            raw(*spec->epoch),
+            raw(epoch_)
+        );
+    }
+    if (is_torn_ && spec->partial) {
+        return make_error(
+            ErrorCode::kFailedPrecondition,
+            "the engine is torn; only a complete update mends it, not a partial one"
+        );
+    }
+    return std::nullopt;
+}
+
+void UpdateCoordinator::update(TimePoint now, Caller caller, const UpdateWeights& call, Out& out) {
+    if (auto error = refusal(&call.update)) return refuse(std::move(caller), *error, out);
+    begin(now, std::move(caller), call.timeout_ms, Kind::kUpdate, call.update, out);
+}
+
+void UpdateCoordinator::stage(TimePoint now, Caller caller, const StageWeights& call, Out& out) {
+    if (auto error = refusal(&call.update)) return refuse(std::move(caller), *error, out);
+    begin(now, std::move(caller), call.timeout_ms, Kind::kStageOnly, call.update, out);
+}
+
+void UpdateCoordinator::rollback(
+    TimePoint now, Caller caller, const RollbackWeights& call, Out& out
+) {
+    if (auto error = refusal(nullptr)) return refuse(std::move(caller), *error, out);
+    if (!has_retained_ || is_torn_) {
+        return refuse(
+            std::move(caller),
+            make_error(
+                ErrorCode::kFailedPrecondition,
+                "no previous version is retained: nothing was committed since the last stage began"
+            ),
+            out
+        );
+    }
+    UpdateSpec spec;
+    spec.kv_policy = call.kv_policy;
+    begin(now, std::move(caller), call.timeout_ms, Kind::kRollback, std::move(spec), out);
+}
+
+void UpdateCoordinator::commit(TimePoint now, Caller caller, const CommitWeights& call, Out& out) {
+    if (phase_ != Phase::kStaged) {
+        return refuse(
+            std::move(caller),
+            make_error(
+                ErrorCode::kFailedPrecondition,
+                "nothing is staged (the engine is in phase {})",
+                phase_name()
+            ),
+            out
+        );
+    }
+    job_->caller = std::move(caller);
+    job_->kind = Kind::kUpdate;
+    job_->started = now;
+    job_->deadline =
+        now + (call.timeout_ms > 0 ? Duration(std::chrono::milliseconds(call.timeout_ms))
+                                   : Duration(kCallTimeout));
+    if (call.kv_policy) job_->spec.kv_policy = *call.kv_policy;
+    order(Phase::kReadying, UpdateReady{job_->id, job_->spec.kv_policy}, out);
+}
+
+void UpdateCoordinator::drop(TimePoint now, Caller caller, const DropStage&, Out& out) {
+    if (phase_ != Phase::kStaged) {
+        return refuse(
+            std::move(caller),
+            make_error(
+                ErrorCode::kFailedPrecondition,
+                "nothing is staged (the engine is in phase {})",
+                phase_name()
+            ),
+            out
+        );
+    }
+    job_->caller = std::move(caller);
+    job_->started = now;
+    begin_drop(now, Error{ErrorCode::kAborted, ""}, out);
+}
+
+void UpdateCoordinator::begin(
+    TimePoint now, Caller caller, std::int64_t timeout_ms, Kind kind, UpdateSpec spec, Out& out
+) {
+    Job job;
+    job.id =
+        std::exchange(next_id_, static_cast<UpdateId>(static_cast<std::uint64_t>(next_id_) + 1));
+    job.kind = kind;
+    job.new_epoch = spec.epoch.value_or(next(epoch_));
+    job.spec = std::move(spec);
+    job.caller = std::move(caller);
+    job.started = now;
+    job.deadline = now + (timeout_ms > 0 ? Duration(std::chrono::milliseconds(timeout_ms))
+                                         : Duration(kCallTimeout));
+    job.outcomes.resize(static_cast<std::size_t>(num_replicas_));
+    job_ = std::move(job);
+    if (kind == Kind::kRollback)
+        return order(Phase::kStaging, UpdateRollback{job_->id, job_->new_epoch}, out);
+    has_retained_ = false;  // the stage overwrites the retained copy
+    if (job_->spec.mode == UpdateMode::kDirect) {
+        return order(Phase::kReadying, UpdateReady{job_->id, job_->spec.kv_policy}, out);
+    }
+    order_stage(out);
+}
+
+void UpdateCoordinator::order(Phase phase, Order order, Out& out) {
+    phase_ = phase;
+    job_->answers.assign(static_cast<std::size_t>(num_replicas_), std::nullopt);
+    out.orders.push_back(std::move(order));
+}
+
+void UpdateCoordinator::order_stage(Out& out) {
+    // A replica gives up a little before the door does, so that the answer names the rank.
+    const auto all =
+        std::chrono::duration_cast<std::chrono::milliseconds>(job_->deadline - job_->started);
+    const auto left = all - std::min(all / 10, std::chrono::milliseconds(1000));
+    order(Phase::kStaging, UpdateStage{job_->id, job_->spec, job_->new_epoch, left.count()}, out);
+}
+
+void UpdateCoordinator::part(TimePoint now, const UpdatePart& part, Out& out) {
+    const auto expected = [&]() -> std::string_view {
+        switch (phase_) {
+            case Phase::kStaging:
+                return kPrepared;
+            case Phase::kReadying:
+                return kReady;
+            case Phase::kCommitting:
+                return kCommitted;
+            case Phase::kDropping:
+                return kDropped;
+            case Phase::kIdle:
+            case Phase::kStaged:
+                break;
+        }
+        return "";
+    }();
+    const std::int32_t index = raw(part.replica);
+    if (!job_ || part.update != job_->id || part.phase != expected || index < 0 ||
+        index >= num_replicas_ || job_->answers[static_cast<std::size_t>(index)]) {
+        ++num_late_parts_;
+        return;
+    }
+    const auto at = static_cast<std::size_t>(index);
+    job_->answers[at] = part;
+    if (!part.outcome.ranks.empty() || phase_ == Phase::kCommitting)
+        job_->outcomes[at] = part.outcome;
+    if (!part.ok && (phase_ == Phase::kStaging || phase_ == Phase::kReadying)) {
+        return begin_drop(
+            now, make_error(ErrorCode::kInternal, "replica {}: {}", index, part.message), out
+        );
+    }
+    const bool is_complete =
+        std::all_of(job_->answers.begin(), job_->answers.end(), [](const auto& answer) {
+            return answer.has_value();
+        });
+    if (is_complete) all_answered(now, out);
+}
+
+// Every replica has answered the order under way, and none with a failure that matters.
+void UpdateCoordinator::all_answered(TimePoint now, Out& out) {
+    Job& job = *job_;
+    switch (phase_) {
+        case Phase::kStaging: {
+            const UpdatePart& first = *job.answers.front();
+            for (const auto& answer : job.answers) {
+                if (answer->digest == first.digest) continue;
+                return begin_drop(
+                    now,
+                    make_error(
+                        ErrorCode::kDataLoss,
+                        "replicas {} and {} staged different weights: digests {} and {}",
+                        raw(first.replica),
+                        raw(answer->replica),
+                        first.digest,
+                        answer->digest
+                    ),
+                    out
+                );
+            }
+            job.label = first.label;
+            job.digest = first.digest;
+            job.last_prepared = now;
+            job.is_staging_done = true;
+            if (job.kind == Kind::kStageOnly) {
+                phase_ = Phase::kStaged;
+                reply(now, std::nullopt, out);
+                job.deadline = now + kStagedHoldMax;
+                return;
+            }
+            if (job.is_ready_done) break;
+            return order(Phase::kReadying, UpdateReady{job.id, job.spec.kv_policy}, out);
+        }
+        case Phase::kReadying:
+            job.is_ready_done = true;
+            if (job.is_staging_done) break;
+            return order_stage(out);
+        case Phase::kCommitting:
+            return finish_commit(now, out);
+        case Phase::kDropping:
+            return finish_drop(now, out);
+        case Phase::kIdle:
+        case Phase::kStaged:
+            CHECK(false);
+    }
+    CHECK(job.is_staging_done && job.is_ready_done);  // no commit without all votes (P2)
+    job.commit_ordered = now;
+    order(Phase::kCommitting, UpdateCommit{job.id}, out);
+}
+
+void UpdateCoordinator::begin_drop(TimePoint now, Error failure, Out& out) {
+    // Workers of a direct update may have begun to overwrite once the stage was ordered.
+    const bool may_be_torn = job_->spec.mode == UpdateMode::kDirect && job_->is_ready_done;
+    job_->failure = std::move(failure);
+    for (const auto& answer : job_->answers) {
+        if (!answer || answer->ok || answer->code.empty()) continue;
+        for (const ErrorCode code : kAllErrorCodes) {
+            if (name_of(code) == answer->code) job_->failure.code = code;
+        }
+        break;
+    }
+    job_->deadline = now + kDropTimeout;
+    const std::string reason = job_->failure.message;
+    order(Phase::kDropping, UpdateDrop{job_->id, reason, may_be_torn}, out);
+}
+
+void UpdateCoordinator::finish_commit(TimePoint now, Out& out) {
+    Job& job = *job_;
+    // A direct update has no copy to go back to; a rollback leaves the version it left.
+    has_retained_ = job.spec.mode == UpdateMode::kStaged;
+    is_torn_ = false;
+    epoch_ = job.new_epoch;
+    label_ = job.label;
+    digest_ = job.digest;
+    phase_ = Phase::kIdle;
+    reply(now, std::nullopt, out);
+    job_.reset();
+}
+
+void UpdateCoordinator::finish_drop(TimePoint now, Out& out) {
+    Job& job = *job_;
+    const bool is_any_torn =
+        std::any_of(job.answers.begin(), job.answers.end(), [](const auto& answer) {
+            return answer->state == "torn";
+        });
+    is_torn_ = is_torn_ || is_any_torn;
+    phase_ = Phase::kIdle;
+    const bool was_asked_for =
+        job.failure.code == ErrorCode::kAborted && job.failure.message.empty();
+    reply(now, was_asked_for ? std::nullopt : std::optional<Error>(job.failure), out);
+    job_.reset();
+}
+
+void UpdateCoordinator::tick(TimePoint now, Out& out) {
+    if (!job_ || now < job_->deadline) return;
+    switch (phase_) {
+        case Phase::kStaging:
+        case Phase::kReadying:
+            return begin_drop(
+                now,
+                make_error(
+                    ErrorCode::kDeadlineExceeded,
+                    "phase {}: no answer from {}",
+                    phase_name(),
+                    who_is_missing()
+                ),
+                out
+            );
+        case Phase::kStaged:
+            job_->failure = {ErrorCode::kDeadlineExceeded, "the stage was held too long"};
+            return begin_drop(now, job_->failure, out);
+        case Phase::kCommitting:
+        case Phase::kDropping: {
+            // The order stands: it is carried out whenever the replica answers, and until then no
+            // other update begins. Only the caller stops waiting.
+            std::string message =
+                fmt::format("phase {}: no answer from {}", phase_name(), who_is_missing());
+            if (!job_->failure.message.empty())
+                message += "; dropping because: " + job_->failure.message;
+            reply(now, Error{ErrorCode::kDeadlineExceeded, std::move(message)}, out);
+            job_->deadline = TimePoint::max();
+            return;
+        }
+        case Phase::kIdle:
+            return;
+    }
+}
+
+std::optional<TimePoint> UpdateCoordinator::next_deadline() const {
+    if (!job_ || job_->deadline == TimePoint::max()) return std::nullopt;
+    return job_->deadline;
+}
+
+void UpdateCoordinator::fail(const std::string& message, Out& out) {
+    if (!job_ || !job_->caller) return;
+    reply(job_->started, Error{ErrorCode::kUnavailable, message}, out);
+}
+
+std::string UpdateCoordinator::who_is_missing() const {
+    std::string names;
+    for (std::size_t i = 0; i < job_->answers.size(); ++i) {
+        if (job_->answers[i]) continue;
+        names += fmt::format("{}replica {}", names.empty() ? "" : ", ", i);
+    }
+    return names;
+}
+
+void UpdateCoordinator::refuse(Caller caller, Error error, Out& out) const {
+    UpdateReply reply;
+    reply.call = caller.call;
+    reply.code = name_of(error.code);
+    reply.message = std::move(error.message);
+    reply.state = state();
+    reply.epoch = epoch_;
+    reply.label = label_;
+    reply.digest = digest_;
+    out.replies.emplace_back(std::move(caller), std::move(reply));
+}
+
+// Answers the caller of the job under way, if somebody still waits.
+void UpdateCoordinator::reply(TimePoint now, std::optional<Error> error, Out& out) {
+    Job& job = *job_;
+    if (!job.caller) return;
+    UpdateReply reply;
+    reply.call = job.caller->call;
+    reply.ok = !error;
+    if (error) {
+        reply.code = name_of(error->code);
+        reply.message = std::move(error->message);
+    }
+    reply.state = state();
+    const bool is_about_stage = phase_ == Phase::kStaged;
+    reply.epoch = is_about_stage ? job.new_epoch : epoch_;
+    reply.label = is_about_stage ? job.label : label_;
+    reply.digest = is_about_stage ? job.digest : digest_;
+    for (const ReplicaOutcome& replica : job.outcomes) {
+        for (const RankOutcome& rank : replica.ranks) {
+            reply.bytes += rank.bytes;
+            reply.receive_s = std::max(reply.receive_s, rank.receive_s);
+            reply.verify_s = std::max(reply.verify_s, rank.verify_s);
+        }
+        reply.pause_s = std::max(reply.pause_s, replica.pause_s);
+        reply.commit_s = std::max(reply.commit_s, replica.commit_s);
+    }
+    if (job.commit_ordered > job.last_prepared)
+        reply.vote_s = seconds(job.commit_ordered - job.last_prepared);
+    reply.total_s = seconds(now - job.started);
+    reply.replicas = job.outcomes;
+    out.replies.emplace_back(*std::move(job.caller), std::move(reply));
+    job.caller.reset();
+}
+
+}  // namespace pitstop

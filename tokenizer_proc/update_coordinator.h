@@ -1,0 +1,127 @@
+// Drives one weight update over all replicas: stage, ready, commit, or drop (messages/weights.h).
+//
+//   staged    stage everywhere -> all prepared -> ready everywhere -> all ready -> commit
+//   everywhere direct    ready everywhere -> all ready -> stage (over the live copy) -> all
+//   prepared -> commit rollback  prepare everywhere -> all prepared -> ready -> commit
+//
+// A commit is ordered only when every rank of every replica has said prepared and ready; before
+// that any failure, disagreement or lateness drops the stage everywhere and the old version serves
+// on (P2). After that order nothing can fail but a process, and that ends the tree.
+//
+// Pure: no clock, no socket. Time comes in, orders and replies go out.
+// Owns:    the one update under way and what it knows of the version that serves.
+// Thread:  the loop thread only.
+// Bounded: one update at a time; a second one is refused while it lasts.
+#pragma once
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "base/time.h"
+#include "messages/weights.h"
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace pitstop {
+
+class UpdateCoordinator {
+  public:
+    // Who asked, to be answered.
+    struct Caller {
+        std::string peer{};
+        CallId call{};
+    };
+    using Order = std::variant<UpdateStage, UpdateReady, UpdateCommit, UpdateDrop, UpdateRollback>;
+    struct Out {
+        std::vector<Order> orders{};  // each goes to every replica
+        std::vector<std::pair<Caller, UpdateReply>> replies{};
+    };
+
+    // Deadlines of calls that name none, and of what nobody asked for.
+    static constexpr auto kCallTimeout = std::chrono::minutes(10);
+    static constexpr auto kDropTimeout = std::chrono::seconds(10);
+    static constexpr auto kStagedHoldMax = std::chrono::hours(1);
+
+    explicit UpdateCoordinator(int num_replicas) : num_replicas_(num_replicas) {}
+
+    // What serves, from a scheduler's hello.
+    void set_version(Epoch epoch, std::string label, std::string digest);
+
+    void update(TimePoint now, Caller caller, const UpdateWeights& call, Out& out);
+    void stage(TimePoint now, Caller caller, const StageWeights& call, Out& out);
+    void commit(TimePoint now, Caller caller, const CommitWeights& call, Out& out);
+    void drop(TimePoint now, Caller caller, const DropStage& call, Out& out);
+    void rollback(TimePoint now, Caller caller, const RollbackWeights& call, Out& out);
+
+    // A replica's answer. One that belongs to no order under way is ignored and counted.
+    void part(TimePoint now, const UpdatePart& part, Out& out);
+
+    // Acts on deadlines that have come.
+    void tick(TimePoint now, Out& out);
+    [[nodiscard]] std::optional<TimePoint> next_deadline() const;
+
+    // Ends the call under way with this error: the tree is going down.
+    void fail(const std::string& message, Out& out);
+
+    [[nodiscard]] bool is_torn() const { return is_torn_; }
+    [[nodiscard]] std::string_view state() const;
+    [[nodiscard]] Epoch epoch() const { return epoch_; }
+    [[nodiscard]] const std::string& label() const { return label_; }
+    [[nodiscard]] const std::string& digest() const { return digest_; }
+    [[nodiscard]] std::int64_t num_late_parts() const { return num_late_parts_; }
+
+  private:
+    enum class Phase { kIdle, kStaging, kStaged, kReadying, kCommitting, kDropping };
+    enum class Kind { kUpdate, kStageOnly, kRollback };
+
+    // The update under way. Times are for the waterfall.
+    struct Job {
+        UpdateId id{};
+        Kind kind = Kind::kUpdate;
+        UpdateSpec spec{};
+        Epoch new_epoch{};
+        std::optional<Caller> caller{};  // nobody waits while a stage is held
+        TimePoint started{};
+        TimePoint deadline{};
+        TimePoint last_prepared{};
+        TimePoint commit_ordered{};
+        bool is_staging_done = false;
+        bool is_ready_done = false;
+        std::vector<std::optional<UpdatePart>> answers{};  // to the order under way, by replica
+        std::vector<ReplicaOutcome> outcomes{};            // the latest, by replica
+        std::string label{};                               // of the new version
+        std::string digest{};
+        Error failure{};  // why it is being dropped
+    };
+
+    [[nodiscard]] std::optional<Error> refusal(const UpdateSpec* spec) const;
+    void begin(
+        TimePoint now, Caller caller, std::int64_t timeout_ms, Kind kind, UpdateSpec spec, Out& out
+    );
+    void order(Phase phase, Order order, Out& out);
+    void order_stage(Out& out);
+    void all_answered(TimePoint now, Out& out);
+    void begin_drop(TimePoint now, Error failure, Out& out);
+    void finish_commit(TimePoint now, Out& out);
+    void finish_drop(TimePoint now, Out& out);
+    void reply(TimePoint now, std::optional<Error> error, Out& out);
+    void refuse(Caller caller, Error error, Out& out) const;
+    [[nodiscard]] std::string who_is_missing() const;
+    [[nodiscard]] std::string_view phase_name() const;
+
+    int num_replicas_;
+    Phase phase_ = Phase::kIdle;
+    std::optional<Job> job_{};
+    UpdateId next_id_{1};
+    Epoch epoch_{};
+    std::string label_{};
+    std::string digest_{};
+    bool has_retained_ = false;
+    bool is_torn_ = false;
+    std::int64_t num_late_parts_ = 0;
+};
+
+}  // namespace pitstop
