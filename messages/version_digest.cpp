@@ -87,12 +87,12 @@ Result<VersionDigest> version_digest(std::span<const RankParts> ranks) {
     return version;
 }
 
-Digest version_digest_of(std::vector<TensorSpec> tensors) {
-    std::sort(tensors.begin(), tensors.end(), [](const TensorSpec& a, const TensorSpec& b) {
+Digest version_digest_of(std::vector<TensorInfo> tensors) {
+    std::sort(tensors.begin(), tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
         return a.name < b.name;
     });
     std::string text;
-    for (const TensorSpec& tensor : tensors) {
+    for (const TensorInfo& tensor : tensors) {
         text += fmt::format(
             "{} {} {} {}\n", tensor.name, tensor.dtype, fmt::join(tensor.shape, "x"), tensor.digest
         );

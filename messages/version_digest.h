@@ -13,7 +13,7 @@ namespace pitstop {
 
 struct VersionDigest {
     Digest digest{};
-    std::vector<TensorSpec> tensors{};  // in name order, each with its digest; dtype as resident
+    std::vector<TensorInfo> tensors{};  // in name order, each with its digest; dtype as resident
 };
 
 // The parts of one rank, and which rank that is.
@@ -30,6 +30,6 @@ Result<VersionDigest> version_digest(std::span<const RankParts> ranks);
 
 // The version's digest from its tensors, as base/digest.h defines it.
 // REQUIRES: every tensor has a digest.
-[[nodiscard]] Digest version_digest_of(std::vector<TensorSpec> tensors);
+[[nodiscard]] Digest version_digest_of(std::vector<TensorInfo> tensors);
 
 }  // namespace pitstop

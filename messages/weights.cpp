@@ -44,7 +44,7 @@ Problem invalid(const UpdateSpec& spec) {
             "manifest has {} tensors; at most {} are accepted", spec.manifest.size(), kManifestMax
         );
     }
-    for (const TensorSpec& tensor : spec.manifest) {
+    for (const TensorInfo& tensor : spec.manifest) {
         if (tensor.name.empty()) return "manifest: a tensor without a name";
         if (auto problem = invalid_digest("manifest: digest of " + tensor.name, tensor.digest))
             return problem;

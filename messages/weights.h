@@ -73,7 +73,7 @@ struct WeightSource {
 };
 
 // A tensor as the sender declares it.
-struct TensorSpec {
+struct TensorInfo {
     std::string name{};
     std::string dtype{};
     std::vector<std::int64_t> shape{};
@@ -86,7 +86,7 @@ struct TensorSpec {
         f("shape", shape, "of the whole tensor");
         f("digest", digest, "32 hex digits: lane 0, lane 1; empty: not declared");
     }
-    friend bool operator==(const TensorSpec&, const TensorSpec&) = default;
+    friend bool operator==(const TensorInfo&, const TensorInfo&) = default;
 };
 
 // What an update is. Part of update_weights, stage_weights and the workers' orders.
@@ -96,7 +96,7 @@ struct UpdateSpec {
     KvPolicy kv_policy = KvPolicy::kKeep;
     std::string label{};
     std::optional<Epoch> epoch{};
-    std::vector<TensorSpec> manifest{};
+    std::vector<TensorInfo> manifest{};
     std::string digest{};
     bool partial = false;
     bool allow_nonfinite = false;
@@ -335,7 +335,7 @@ struct WeightsReply {
         "admin door -> client: the tensor as it is resident.";
     CallId call{};
     Epoch epoch{};
-    TensorSpec tensor{};
+    TensorInfo tensor{};
     RawArray<std::uint8_t> data{};
 
     template <class F>
@@ -373,7 +373,7 @@ struct DigestsReply {
     Epoch epoch{};
     std::string label{};
     std::string digest{};
-    std::vector<TensorSpec> tensors{};
+    std::vector<TensorInfo> tensors{};
 
     template <class F>
     void fields(F&& f) {
@@ -642,7 +642,7 @@ struct WorkerTensor {
     Epoch epoch{};
     std::string code{};
     std::string message{};
-    TensorSpec tensor{};
+    TensorInfo tensor{};
     std::int64_t row_begin = 0;
     std::int64_t num_rows = 0;
     std::int64_t col_begin = 0;
