@@ -10,6 +10,7 @@
 
 #include <msgpack.hpp>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -58,8 +59,9 @@ struct Encoder {
     void put(std::int32_t value) { packer.pack(value); }
     void put(std::int64_t value) { packer.pack(value); }
     void put(std::uint64_t value) { packer.pack(value); }
-    void put(float value) { packer.pack_float(value); }
-    void put(double value) { packer.pack_double(value); }
+    // Not pack_float: that writes a whole number as an integer, and -0 as 0. A field has one type.
+    void put(float value) { put_big_endian('\xca', std::bit_cast<std::uint32_t>(value)); }
+    void put(double value) { put_big_endian('\xcb', std::bit_cast<std::uint64_t>(value)); }
     void put(const std::string& value) {
         packer.pack_str(static_cast<std::uint32_t>(value.size()));
         packer.pack_str_body(value.data(), static_cast<std::uint32_t>(value.size()));
@@ -107,6 +109,16 @@ struct Encoder {
             packer.pack_str_body(name.data(), static_cast<std::uint32_t>(name.size()));
             put(field);
         });
+    }
+
+  private:
+    template <class Bits>
+    void put_big_endian(char head, Bits bits) {
+        char bytes[1 + sizeof(Bits)] = {head};
+        for (std::size_t i = sizeof(Bits); i > 0; --i, bits >>= 8) {
+            bytes[i] = static_cast<char>(bits & 0xff);
+        }
+        packer.pack_bin_body(bytes, sizeof bytes);  // appends them as they are
     }
 };
 

@@ -1,0 +1,82 @@
+// Every message there is, for what must know them all: the protocol's page and the tests of the
+// codec. A test compares this list with the headers.
+#pragma once
+
+#include "messages/control.h"
+#include "messages/generation.h"
+#include "messages/status.h"
+#include "messages/steps.h"
+#include "messages/weights.h"
+
+namespace pitstop {
+
+template <class... Messages>
+struct MessageList {
+    // Calls f.template operator()<Message>() for each, in order.
+    template <class F>
+    static void for_each(F&& f) {
+        (f.template operator()<Messages>(), ...);
+    }
+};
+
+// In the order of docs/protocol.md.
+using AllMessages = MessageList<
+    Hello,
+    HelloReply,
+    ErrorReply,
+    Generate,
+    Cancel,
+    Outputs,
+    Tokenize,
+    TokenizeReply,
+    Status,
+    StatusReply,
+    PauseGeneration,
+    PauseReply,
+    ContinueGeneration,
+    ContinueReply,
+    Abort,
+    AbortReply,
+    FlushCache,
+    FlushReply,
+    UpdateWeights,
+    StageWeights,
+    CommitWeights,
+    DropStage,
+    RollbackWeights,
+    UpdateReply,
+    GetWeights,
+    WeightsReply,
+    WeightDigests,
+    DigestsReply,
+    TokenizedRequest,
+    EndRequests,
+    TokenBatch,
+    TextBatch,
+    SchedulerHello,
+    ReplicaStatus,
+    PausePart,
+    ContinuePart,
+    FlushPart,
+    UpdateStage,
+    UpdateReady,
+    UpdateCommit,
+    UpdateDrop,
+    UpdateRollback,
+    UpdatePart,
+    WorkerHello,
+    StepPlan,
+    StepResult,
+    WorkerError,
+    WorkerStage,
+    WorkerStaged,
+    WorkerCommit,
+    WorkerCommitted,
+    WorkerDrop,
+    WorkerDropped,
+    WorkerReadTensor,
+    WorkerTensor,
+    WorkerDigest,
+    WorkerDigests>;
+
+}  // namespace pitstop

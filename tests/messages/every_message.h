@@ -1,0 +1,168 @@
+// A typed test over every message, and values to fill one with.
+#pragma once
+
+#include "messages/all_messages.h"
+#include "messages/codec.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <optional>
+#include <random>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace pitstop {
+
+template <class List>
+struct AsTypes;
+template <class... Messages>
+struct AsTypes<MessageList<Messages...>> {
+    using type = testing::Types<Messages...>;
+};
+using EveryMessage = AsTypes<AllMessages>::type;
+
+struct MessageNames {
+    template <class T>
+    static std::string GetName(int) {
+        return std::string(T::kType);
+    }
+};
+
+// Fills every field, none with its default; then puts right what `invalid` would refuse.
+class Filler {
+  public:
+    explicit Filler(std::uint64_t seed) : random_(seed) {}
+
+    template <class Message>
+    Message message() {
+        Message message;
+        fill(message);
+        make_valid(message);
+        return message;
+    }
+
+  private:
+    std::int64_t draw(std::int64_t low, std::int64_t high) {
+        return std::uniform_int_distribution<std::int64_t>(low, high)(random_);
+    }
+    void fill(bool& value) { value = !value; }
+    void fill(std::uint8_t& value) { value = static_cast<std::uint8_t>(draw(1, 255)); }
+    void fill(std::int32_t& value) { value = static_cast<std::int32_t>(draw(1, 1 << 30)); }
+    void fill(std::int64_t& value) { value = draw(1, std::int64_t{1} << 60); }
+    void fill(std::uint64_t& value) { value = random_() | 1; }
+    void fill(float& value) { value = static_cast<float>(draw(1, 1 << 20)) / 64.f; }
+    void fill(double& value) { value = static_cast<double>(draw(1, 1 << 20)) / 3.0; }
+    void fill(std::string& value) { value = "Straße " + std::to_string(draw(1, 1'000'000)); }
+    template <class E>
+    requires std::is_enum_v<E>
+    void fill(E& value) {
+        if constexpr (NamedEnum<E>) {
+            const auto last = static_cast<std::int64_t>(EnumNames<E>::kNames.size()) - 1;
+            value = static_cast<E>(draw(last > 0 ? 1 : 0, last));
+        } else {
+            std::underlying_type_t<E> number{};
+            fill(number);
+            value = static_cast<E>(number);
+        }
+    }
+    template <class T>
+    void fill(std::optional<T>& value) {
+        fill(value.emplace());
+    }
+    template <class T>
+    void fill(std::vector<T>& values) {
+        values.resize(static_cast<std::size_t>(draw(1, 4)));
+        for (T& value : values) fill(value);
+    }
+    template <class K, class V>
+    void fill(std::map<K, V>& values) {
+        for (int i = 0; i < 3; ++i) {
+            K key{};
+            fill(key);
+            fill(values[key]);
+        }
+    }
+    template <class T>
+    void fill(RawArray<T>& array) {
+        fill(array.values);
+    }
+    template <class T>
+    requires requires(T& value) {
+        value.fields([](auto&&...) {});
+    }
+    void fill(T& value) {
+        value.fields([&](auto, auto& field, auto) { fill(field); });
+    }
+
+    template <class Message>
+    void make_valid(Message&) {}
+    void make_valid(SamplingParams& params) {
+        params.min_new_tokens = draw(1, 9);
+        params.max_new_tokens = draw(9, 99);
+        params.top_p = 0.5;
+        params.min_p = 0.25;
+        params.repetition_penalty = 1.5;
+        params.frequency_penalty = -1.5;
+        params.presence_penalty = 0.125;
+        for (auto& [id, bias] : params.logit_bias) bias = 7.25;
+    }
+    void make_valid(LogprobOptions& options) { options.top = draw(1, 20); }
+    void make_valid(Hello& message) { message.protocol = kProtocolVersion; }
+    void make_valid(Generate& message) {
+        message.input_ids.reset();
+        message.kv_tolerance = KvTolerance::kMaxLag;
+        message.text_output = true;
+        make_valid(message.sampling);
+        make_valid(message.logprobs);
+    }
+    void make_valid(Tokenize& message) { message.text.reset(); }
+    void make_valid(PauseGeneration& message) { message.max_pause_s = 1.5; }
+    void make_valid(Abort& message) { message.all = false; }
+    void make_valid(UpdateSpec& spec) {
+        const std::string digest = "0123456789abcdef0123456789abcdef";
+        spec.digest = digest;
+        int i = 0;
+        for (TensorInfo& tensor : spec.manifest) {
+            tensor.name = "tensor." + std::to_string(i++);
+            tensor.dtype = "BF16";
+            tensor.digest = digest;
+        }
+    }
+    void make_valid(UpdateWeights& message) { make_valid(message.update); }
+    void make_valid(StageWeights& message) {
+        make_valid(message.update);
+        message.update.mode = UpdateMode::kStaged;
+    }
+    void make_valid(WorkerHello& message) {
+        message.protocol = kProtocolVersion;
+        message.tp = 4;
+        message.rank = Rank{3};
+    }
+    void make_valid(StepPlan& plan) {
+        const auto fill_num = [&](auto& array, std::int64_t num) {
+            array.values.resize(static_cast<std::size_t>(num));
+            for (auto& value : array.values) fill(value);
+        };
+        std::int64_t num_tokens = 0;
+        std::int64_t num_pages = 0;
+        std::int64_t num_targets = 0;
+        for (PlanRow& row : plan.rows) {
+            row.takes_sampled = draw(0, 1) == 1;
+            row.num_new = row.takes_sampled ? 1 : draw(1, 20);
+            row.num_pages = draw(1, 5);
+            row.num_scored = draw(0, row.num_new);
+            num_tokens += row.num_new;
+            num_pages += row.num_pages;
+            num_targets += row.num_scored;
+        }
+        fill_num(plan.tokens, num_tokens);
+        fill_num(plan.pages, num_pages);
+        fill_num(plan.targets, num_targets);
+    }
+
+    std::mt19937_64 random_;
+};
+
+}  // namespace pitstop

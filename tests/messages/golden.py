@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""Writes tests/data/messages/golden.txt: messages as Python's msgpack encodes them.
+
+It knows nothing of the C++ code: maps in the order of docs/protocol.md's fields, texts, arrays and
+maps left out where they are empty, float32 where the page says so, raw frames from struct.
+
+    tests/messages/golden.py            write
+    tests/messages/golden.py --check    exit code 1 if the file is something else
+"""
+
+import pathlib
+import struct
+import sys
+
+import msgpack
+
+PATH = pathlib.Path(__file__).resolve().parents[1] / "data" / "messages" / "golden.txt"
+
+
+class F32(float):
+    """A number that crosses as float32."""
+
+
+def pack(value):
+    """msgpack's Packer has one float width, so the bytes are joined from pieces."""
+    if isinstance(value, dict):
+        head = msgpack.Packer().pack_map_header(len(value))
+        return head + b"".join(pack(key) + pack(entry) for key, entry in value.items())
+    if isinstance(value, list):
+        head = msgpack.Packer().pack_array_header(len(value))
+        return head + b"".join(pack(entry) for entry in value)
+    return msgpack.packb(value, use_single_float=isinstance(value, F32))
+
+
+def int32s(*values):
+    return struct.pack(f"<{len(values)}i", *values)
+
+
+SAMPLING = {
+    "max_new_tokens": 300,
+    "min_new_tokens": 0,
+    "temperature": 0.7,
+    "top_k": -1,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0.0,
+    "logit_bias": {5: -100.0, 2047: 0.25},
+    "seed": 1 << 63,
+    "stop": ["\n\n", "終"],
+    "stop_token_ids": [2],
+    "ignore_eos": False,
+    "no_stop_trim": False,
+    "skip_special_tokens": True,
+    "spaces_between_special_tokens": True,
+}
+
+MESSAGES = [
+    ("hello", {"protocol": 1, "name": "trainer"}),
+    (
+        "error",
+        {
+            "rid": "r-1",
+            "call": (1 << 64) - 1,
+            "code": "too_large",
+            "message": "a message of more than 16777216 bytes",
+        },
+    ),
+    (
+        "generate",
+        {
+            "rid": "story/1",
+            "input_ids": [0, 127, 128, 65536, -33],
+            "sampling": SAMPLING,
+            "logprobs": {"enabled": True, "mode": "truncated", "prompt_start": 0, "top": 5},
+            "stream": False,
+            "text_output": True,
+            "priority": -7,
+            "kv_tolerance": "max_lag",
+            "kv_max_lag": 2,
+            "replica": 1,
+        },
+    ),
+    (
+        "outputs",
+        {
+            "chunks": [
+                {
+                    "key": 0,
+                    "rid": "r" * 40,
+                    "text": " Lily",
+                    "tokens": [605],
+                    "logprobs": [F32(-0.125)],
+                    "top_ids": [605, 13],
+                    "top_logprobs": [F32(-0.125), F32(-2.5)],
+                    "spans": [
+                        {
+                            "epoch": 3,
+                            "label": "step 12",
+                            "digest": "00112233445566778899aabbccddeeff",
+                            "tokens": 1,
+                            "kv_min_epoch": 2,
+                            "kv_max_epoch": 3,
+                        }
+                    ],
+                    "counts": {
+                        "prompt_tokens": 4,
+                        "cached_tokens": 0,
+                        "completion_tokens": 64,
+                        "retractions": 1,
+                        "replica": 1,
+                    },
+                    "finish": {"reason": "stop", "matched_token": 2},
+                }
+            ]
+        },
+    ),
+    (
+        "step_plan",
+        {
+            "step": 70000,
+            "epoch": 1,
+            "rows": [
+                {
+                    "slot": 0,
+                    "begin": 0,
+                    "num_new": 3,
+                    "num_pages": 1,
+                    "output_index": -1,
+                    "num_scored": 2,
+                    "takes_sampled": False,
+                },
+                {
+                    "slot": 1,
+                    "begin": 17,
+                    "num_new": 1,
+                    "num_pages": 2,
+                    "output_index": 0,
+                    "num_scored": 0,
+                    "takes_sampled": True,
+                },
+            ],
+            "tokens": 0,
+            "pages": 1,
+            "targets": 2,
+        },
+        int32s(740, 543, 258, 0),
+        int32s(9, 4, 5),
+        int32s(543, 258),
+    ),
+]
+
+
+def main():
+    text = "# Written by tests/messages/golden.py: type, body, raw frames.\n"
+    for kind, body, *raw in MESSAGES:
+        text += " ".join([kind, pack(body).hex(), *(frame.hex() for frame in raw)]) + "\n"
+    if sys.argv[1:] == ["--check"]:
+        sys.exit(PATH.read_text() != text)
+    PATH.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,213 @@
+// The bytes on the wire, against an independent source: written out by hand from the msgpack
+// specification, or made by Python's msgpack (tests/messages/golden.py writes
+// tests/data/messages/golden.txt).
+#include "messages/all_messages.h"
+#include "messages/codec.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string>
+
+namespace pitstop {
+namespace {
+
+using namespace std::string_literals;
+
+TEST(Golden, CancelByHand) {
+    const Cancel message{.rids = {"a", "Grüße"}};
+    const std::string bytes =
+        "\x81"  // a map of 1
+        "\xa4"
+        "rids"  // a string of 4
+        "\x92"  // an array of 2
+        "\xa1"
+        "a"  // a string of 1
+        "\xa7"
+        "Gr\xc3\xbc\xc3\x9f"
+        "e";  // a string of 7 bytes, UTF-8
+    const Frames frames = encode(message);
+    EXPECT_EQ(frames.type, "cancel");
+    EXPECT_EQ(frames.body, bytes);
+    EXPECT_TRUE(frames.raw.empty());
+}
+
+TEST(Golden, StatusByHand) {
+    const Status message{.call = CallId{0x1'0000'0001}, .timeout_ms = -2};
+    const std::string bytes =
+        "\x82"
+        "\xa4"
+        "call"
+        "\xcf\x00\x00\x00\x01\x00\x00\x00\x01"  // uint64, big-endian
+        "\xaa"
+        "timeout_ms"
+        "\xfe"s;  // negative fixint -2
+    EXPECT_EQ(encode(message).body, bytes);
+}
+
+TEST(Golden, RawFramesByHand) {
+    StepResult message;
+    message.step = StepId{5};
+    message.sampled.values = {TokenId{1}, TokenId{-1}, TokenId{0x01020304}};
+    message.logprobs.values = {-0.5f};
+    const Frames frames = encode(message);
+    ASSERT_EQ(frames.raw.size(), 2U);
+    EXPECT_EQ(frames.raw[0], "\x01\x00\x00\x00\xff\xff\xff\xff\x04\x03\x02\x01"s);  // little-endian
+    EXPECT_EQ(frames.raw[1], "\x00\x00\x00\xbf"s);  // IEEE 754 binary32 of -0.5
+    EXPECT_NE(
+        frames.body.find("\xa7"
+                         "sampled"
+                         "\x00"s),
+        std::string::npos
+    ) << "raw frame 0";
+    EXPECT_NE(
+        frames.body.find("\xa8"
+                         "logprobs"
+                         "\x01"s),
+        std::string::npos
+    ) << "raw frame 1";
+}
+
+TEST(Golden, WhatIsEmptyIsLeftOut) {
+    Outputs message;
+    message.chunks.emplace_back();
+    const std::string bytes =
+        "\x81"
+        "\xa6"
+        "chunks"
+        "\x91"
+        "\x81"
+        "\xa3"
+        "key"
+        "\x00"s;
+    EXPECT_EQ(encode(message).body, bytes);
+}
+
+// ---- made by Python's msgpack ----
+
+struct Golden {
+    std::string body{};
+    std::vector<std::string> raw{};
+};
+
+std::string from_hex(const std::string& hex) {
+    std::string bytes;
+    for (std::size_t i = 0; i + 1 < hex.size(); i += 2) {
+        bytes += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
+    }
+    return bytes;
+}
+
+// Lines: type, body in hex, raw frames in hex.
+std::map<std::string, Golden> read_golden() {
+    std::map<std::string, Golden> golden;
+    std::ifstream file(PITSTOP_SOURCE_DIR "/tests/data/messages/golden.txt");
+    for (std::string line; std::getline(file, line);) {
+        if (line.empty() || line[0] == '#') continue;
+        std::istringstream words(line);
+        std::string type;
+        std::string hex;
+        words >> type >> hex;
+        Golden& entry = golden[type];
+        entry.body = from_hex(hex);
+        while (words >> hex) entry.raw.push_back(from_hex(hex));
+    }
+    return golden;
+}
+
+// Both ways: our bytes are Python's, and Python's bytes are our message.
+template <class Message>
+void expect_golden(const Message& message) {
+    static const std::map<std::string, Golden> all = read_golden();
+    const auto golden = all.find(std::string(Message::kType));
+    ASSERT_NE(golden, all.end()) << Message::kType << " is not in golden.txt";
+    const Frames frames = encode(message);
+    EXPECT_EQ(frames.body, golden->second.body) << Message::kType;
+    EXPECT_EQ(frames.raw, golden->second.raw) << Message::kType;
+    const Result<Message> decoded = decode<Message>(
+        {std::string(Message::kType), golden->second.body, golden->second.raw},
+        UnknownFields::kRefuse
+    );
+    ASSERT_TRUE(decoded) << decoded.error().message;
+    EXPECT_EQ(encode(*decoded).body, golden->second.body);
+}
+
+TEST(Golden, HelloIsPythons) { expect_golden(Hello{.protocol = 1, .name = "trainer"}); }
+
+TEST(Golden, ErrorIsPythons) {
+    expect_golden(ErrorReply{
+        .rid = "r-1",
+        .call = CallId{0xffff'ffff'ffff'ffff},
+        .code = "too_large",
+        .message = "a message of more than 16777216 bytes"});
+}
+
+TEST(Golden, GenerateIsPythons) {
+    Generate message;
+    message.rid = "story/1";
+    message.input_ids = {TokenId{0}, TokenId{127}, TokenId{128}, TokenId{65536}, TokenId{-33}};
+    message.sampling.max_new_tokens = 300;
+    message.sampling.temperature = 0.7;
+    message.sampling.logit_bias = {{5, -100.0}, {2047, 0.25}};
+    message.sampling.seed = 0x8000'0000'0000'0000;
+    message.sampling.stop = {"\n\n", "終"};
+    message.sampling.stop_token_ids = {TokenId{2}};
+    message.logprobs.enabled = true;
+    message.logprobs.mode = LogprobsMode::kTruncated;
+    message.logprobs.prompt_start = 0;
+    message.logprobs.top = 5;
+    message.stream = false;
+    message.priority = -7;
+    message.kv_tolerance = KvTolerance::kMaxLag;
+    message.kv_max_lag = 2;
+    message.replica = 1;
+    expect_golden(message);
+}
+
+TEST(Golden, OutputsIsPythons) {
+    OutputChunk chunk;
+    chunk.rid = std::string(40, 'r');  // past a fixstr
+    chunk.text = " Lily";
+    chunk.tokens = {TokenId{605}};
+    chunk.logprobs = {-0.125f};
+    chunk.top_ids = {TokenId{605}, TokenId{13}};
+    chunk.top_logprobs = {-0.125f, -2.5f};
+    chunk.spans = {
+        {.epoch = Epoch{3},
+         .label = "step 12",
+         .digest = "00112233445566778899aabbccddeeff",
+         .tokens = 1,
+         .kv_min_epoch = Epoch{2},
+         .kv_max_epoch = Epoch{3}}};
+    chunk.counts = RequestCounts{
+        .prompt_tokens = 4,
+        .cached_tokens = 0,
+        .completion_tokens = 64,
+        .retractions = 1,
+        .replica = 1};
+    chunk.finish = Finish{.reason = FinishReason::kStop, .matched_token = TokenId{2}};
+    expect_golden(Outputs{.chunks = {chunk}});
+}
+
+TEST(Golden, StepPlanIsPythons) {
+    StepPlan plan;
+    plan.step = StepId{70'000};
+    plan.epoch = Epoch{1};
+    plan.rows = {
+        {.slot = SlotId{0}, .begin = 0, .num_new = 3, .num_pages = 1, .num_scored = 2},
+        {.slot = SlotId{1},
+         .begin = 17,
+         .num_new = 1,
+         .num_pages = 2,
+         .output_index = 0,
+         .takes_sampled = true}};
+    plan.tokens.values = {TokenId{740}, TokenId{543}, TokenId{258}, TokenId{0}};
+    plan.pages.values = {PageId{9}, PageId{4}, PageId{5}};
+    plan.targets.values = {TokenId{543}, TokenId{258}};
+    expect_golden(plan);
+}
+
+}  // namespace
+}  // namespace pitstop
