@@ -1,0 +1,30 @@
+// A byte-level BPE tokenizer of any size, made up but complete: the 256 bytes, then merges of
+// lower-case letters (two, three, four of them, the first perhaps a space), then three special
+// tokens. Text in lower case comes out at about four bytes per token, as with a trained one; every
+// id below the vocabulary's size decodes to something, as a model with random weights emits all.
+//
+// Source: the layout of tokenizer.json as Hugging Face tokenizers writes it; pre-tokenizer pattern
+// and special tokens as Qwen2 publishes them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace pitstop::bench {
+
+inline constexpr std::int64_t kNumBytes = 256;
+inline constexpr std::int64_t kNumSpecial = 3;
+inline constexpr std::int64_t kNumPairs = 27 * 26;              // a letter or space, a letter
+inline constexpr std::int64_t kNumTriples = kNumPairs * 26;     // a pair and a letter
+inline constexpr std::int64_t kNumQuads = kNumPairs * 26 * 26;  // a pair and a pair of letters
+inline constexpr std::int64_t kBpeVocabMin = kNumBytes + kNumSpecial;
+inline constexpr std::int64_t kBpeVocabMax =
+    kNumBytes + kNumPairs + kNumTriples + kNumQuads + kNumSpecial;
+
+// REQUIRES: kBpeVocabMin <= vocab <= kBpeVocabMax.
+[[nodiscard]] std::string tokenizer_json(std::int64_t vocab);
+
+// `context`: positions the model has.
+[[nodiscard]] std::string tokenizer_config_json(std::int64_t vocab, std::int64_t context);
+
+}  // namespace pitstop::bench

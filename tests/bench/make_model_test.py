@@ -1,0 +1,189 @@
+"""What pitstop_make_model writes, read back by other code: Python's standard library alone.
+
+The expected shapes follow from config.json by the rules of Hugging Face transformers, written down
+here a second time.
+"""
+import json
+import math
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+MAKE_MODEL = sys.argv.pop(1)
+DTYPE_BYTES = {"BF16": 2, "F16": 2, "F32": 4}
+
+
+def make(directory, *args):
+    return subprocess.run([MAKE_MODEL, *args[:1], directory, *args[1:]], capture_output=True, text=True)
+
+
+def read_safetensors(path):
+    """name -> (dtype, shape, bytes); fails on a gap, an overlap or a byte too many."""
+    with open(path, "rb") as file:
+        data = file.read()
+    (header_len,) = struct.unpack("<Q", data[:8])
+    assert header_len % 8 == 0
+    header = json.loads(data[8 : 8 + header_len])
+    header.pop("__metadata__", None)
+    body = data[8 + header_len :]
+    tensors, expected_begin = {}, 0
+    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+        begin, end = entry["data_offsets"]
+        assert begin == expected_begin, name
+        assert end - begin == math.prod(entry["shape"]) * DTYPE_BYTES[entry["dtype"]], name
+        tensors[name] = (entry["dtype"], entry["shape"], body[begin:end])
+        expected_begin = end
+    assert expected_begin == len(body)
+    return tensors
+
+
+def read_model(directory):
+    index = os.path.join(directory, "model.safetensors.index.json")
+    if not os.path.exists(index):
+        return read_safetensors(os.path.join(directory, "model.safetensors"))
+    with open(index) as file:
+        index = json.load(file)
+    tensors = {}
+    for name in sorted(set(index["weight_map"].values())):
+        shard = read_safetensors(os.path.join(directory, name))
+        assert all(index["weight_map"][tensor] == name for tensor in shard)
+        tensors.update(shard)
+    assert set(tensors) == set(index["weight_map"])
+    assert sum(len(t[2]) for t in tensors.values()) == index["metadata"]["total_size"]
+    return tensors
+
+
+def expected_shapes(c):
+    h, f, v = c["hidden_size"], c["intermediate_size"], c["vocab_size"]
+    d = c.get("head_dim") or h // c["num_attention_heads"]
+    q, kv = c["num_attention_heads"] * d, c["num_key_value_heads"] * d
+    shapes = {"model.embed_tokens.weight": [v, h], "model.norm.weight": [h]}
+    if not c["tie_word_embeddings"]:
+        shapes["lm_head.weight"] = [v, h]
+    for i in range(c["num_hidden_layers"]):
+        layer = {
+            "input_layernorm.weight": [h],
+            "post_attention_layernorm.weight": [h],
+            "self_attn.q_proj.weight": [q, h],
+            "self_attn.k_proj.weight": [kv, h],
+            "self_attn.v_proj.weight": [kv, h],
+            "self_attn.o_proj.weight": [h, q],
+            "mlp.gate_proj.weight": [f, h],
+            "mlp.up_proj.weight": [f, h],
+            "mlp.down_proj.weight": [h, f],
+        }
+        if c["model_type"] == "qwen2":
+            layer |= {f"self_attn.{p}_proj.bias": [n] for p, n in (("q", q), ("k", kv), ("v", kv))}
+        if c["model_type"] == "qwen3":
+            layer |= {"self_attn.q_norm.weight": [d], "self_attn.k_norm.weight": [d]}
+        shapes |= {f"model.layers.{i}.{name}": shape for name, shape in layer.items()}
+    return shapes
+
+
+def floats(tensor):
+    dtype, _, data = tensor
+    if dtype == "F32":
+        return struct.unpack(f"<{len(data) // 4}f", data)
+    if dtype == "F16":
+        return struct.unpack(f"<{len(data) // 2}e", data)
+    bits = struct.unpack(f"<{len(data) // 2}H", data)
+    return struct.unpack(f"<{len(bits)}f", b"".join(struct.pack("<I", b << 16) for b in bits))
+
+
+SMALL = ("--layers", "2", "--hidden", "64", "--ffn", "96", "--heads", "4", "--kv-heads", "2",
+         "--head-dim", "16", "--vocab", "600")
+
+
+class MakeModel(unittest.TestCase):
+    def setUp(self):
+        self.root = tempfile.TemporaryDirectory()
+        self.addCleanup(self.root.cleanup)
+
+    def model(self, name, *args):
+        directory = os.path.join(self.root.name, name)
+        made = make(directory, *args)
+        self.assertEqual(made.returncode, 0, made.stderr)
+        with open(os.path.join(directory, "config.json")) as file:
+            return json.load(file), read_model(directory)
+
+    def test_tensors_follow_from_the_config(self):
+        for shape in ("tiny", "qwen3-0.6b", "qwen3-8b", "qwen2.5-0.5b", "llama-3.2-1b", "mistral-7b"):
+            with self.subTest(shape=shape):
+                config, tensors = self.model(shape, shape, *SMALL)
+                self.assertEqual({n: t[1] for n, t in tensors.items()}, expected_shapes(config))
+                self.assertEqual({t[0] for t in tensors.values()}, {"BF16"})
+
+    def test_shapes_are_the_published_ones(self):
+        # Parameters of the published checkpoints (of tiny: this project's).
+        for shape, millions in (("qwen3-0.6b", 596.0), ("qwen2.5-0.5b", 494.0), ("llama-3.2-1b", 1235.8)):
+            with self.subTest(shape=shape):
+                # One layer is written; the others have its shapes.
+                config, tensors = self.model(shape, shape, "--layers", "1")
+                layer = sum(math.prod(t[1]) for n, t in tensors.items() if ".layers." in n)
+                others = sum(math.prod(t[1]) for n, t in tensors.items() if ".layers." not in n)
+                layers = {"qwen3-0.6b": 28, "qwen2.5-0.5b": 24, "llama-3.2-1b": 16}[shape]
+                self.assertAlmostEqual((layers * layer + others) / 1e6, millions, delta=0.1)
+
+    def test_shards_threads_and_dtypes_hold_the_same_values(self):
+        _, one = self.model("one", "tiny", *SMALL, "--threads", "1", "--seed", "7")
+        for shards in ("2", "5"):
+            _, many = self.model(f"many{shards}", "tiny", *SMALL, "--shards", shards, "--seed", "7")
+            self.assertEqual(one, many)
+        _, other = self.model("other", "tiny", *SMALL, "--seed", "8")
+        self.assertNotEqual(one, other)
+        for dtype in ("f16", "f32"):
+            _, typed = self.model(dtype, "tiny", *SMALL, "--dtype", dtype, "--seed", "7")
+            for name, tensor in typed.items():
+                for a, b in zip(floats(tensor), floats(one[name])):
+                    self.assertAlmostEqual(a, b, delta=abs(a) * 2**-7)
+
+    def test_values_are_sane(self):
+        config, tensors = self.model("sane", "custom", "--family", "llama", "--context", "128", *SMALL)
+        self.assertEqual(config["model_type"], "llama")
+        for name, tensor in tensors.items():
+            values = floats(tensor)
+            self.assertTrue(all(math.isfinite(v) for v in values), name)
+            if len(tensor[1]) == 1:
+                self.assertEqual(set(values), {1.0}, name)
+                continue
+            std = math.sqrt(sum(v * v for v in values) / len(values))
+            self.assertTrue(0.3 < std * math.sqrt(tensor[1][1]) < 2, (name, std))
+
+    def test_a_perturbed_model_differs_by_little(self):
+        _, base = self.model("base", "tiny", *SMALL, "--dtype", "f32")
+        _, moved = self.model("moved", "tiny", *SMALL, "--dtype", "f32", "--perturb", "3:0.01")
+        for name, tensor in base.items():
+            a, b = floats(tensor), floats(moved[name])
+            self.assertNotEqual(a, b, name)
+            self.assertTrue(all(abs(x - y) < 0.05 for x, y in zip(a, b)), name)
+
+    def test_bad_input_is_refused_by_name(self):
+        for args, what in (
+            (("nosuch",), "nosuch"),
+            (("custom",), "--vocab"),
+            (("tiny", "--vocab", "100"), "--vocab is 100"),
+            (("tiny", "--heads", "3"), "--kv-heads"),
+            (("tiny", "--dtype", "int8"), "int8"),
+            (("tiny", "--shards", "0"), "0 shards"),
+            (("tiny", "--shards", "999"), "999 shards"),
+            (("tiny", "--perturb", "1"), "SEED:SCALE"),
+            (("tiny", "--tied", "--untied"), "--untied"),
+            (("qwen2.5-0.5b", "--head-dim", "32"), "--head-dim"),
+        ):
+            with self.subTest(args=args):
+                made = make(os.path.join(self.root.name, "bad"), *args)
+                self.assertNotEqual(made.returncode, 0)
+                self.assertIn(what, made.stderr)
+
+    def test_a_directory_in_use_is_refused(self):
+        with open(os.path.join(self.root.name, "mine"), "w") as file:
+            file.write("x")
+        made = make(self.root.name, "tiny")
+        self.assertNotEqual(made.returncode, 0)
+        self.assertIn("not an empty directory", made.stderr)
+
+
+unittest.main()
