@@ -7,7 +7,7 @@
 //   o[t, h] = sum_j softmax_j(scale * q[t, h] . key[j, g]) value[j, g],   g = h / (Q / K)
 //   over positions j with p - window < j <= p
 //
-//   q, out    [T, Q*D]  fp32 or bf16, each on its own; kv is the dtype of q. out may be q
+//   q, out    [T, Q*D]  fp32 or bf16, each on its own; kv is the dtype of q. D <= kHeadDimMax
 //   pages     row r's page i holds its positions i*P .. (i+1)*P; at pages[page_starts[r] + i]
 //
 // The bits of o[t, h] depend on q[t, h] and on keys and values 0..p alone: not on the page size, on
@@ -31,6 +31,7 @@ inline constexpr std::int32_t kNoWindow = std::numeric_limits<std::int32_t>::max
 struct AttentionArgs {
     static constexpr std::int32_t kBlockKeys = 64;
     static constexpr std::int32_t kSegmentKeys = 256;
+    static constexpr std::int32_t kHeadDimMax = 256;
 
     ConstActView q{};  // [T, Q*D]
     ActView out{};     // [T, Q*D]

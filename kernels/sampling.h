@@ -20,7 +20,8 @@
 //   logits  [R, V_rank]  fp32, after penalties; ids vocab_begin .. vocab_begin + V_rank. A row that
 //                        truncates (top_k, top_p, min_p) needs the whole vocabulary here; one that
 //                        does not may be split over ranks: sample each part, keep better() of them.
-// A NaN is taken as -inf. A row of nothing but -inf chooses its first id.
+// A NaN is taken as -inf. A row of nothing but -inf chooses its first id. With a +inf in the row
+// its lowest such id is chosen.
 #pragma once
 
 #include "base/ids.h"
@@ -31,6 +32,10 @@
 namespace pitstop {
 
 inline constexpr std::int32_t kTopKOff = std::numeric_limits<std::int32_t>::max();
+
+// The race over a row is split at multiples of this from the first id; the choice does not depend
+// on it.
+inline constexpr std::int64_t kSampleVocabBlock = 8192;
 
 struct SampleRow {
     float temperature = 0.f;        // 0: greedy
@@ -61,6 +66,17 @@ struct SampleArgs {
     Workspace workspace{};            // at least sample_workspace_bytes()
     Stream stream{};
 };
+
+// The two thresholds that need a transcendental or a rounding: one function for all
+// implementations.
+[[nodiscard]] float min_p_threshold(
+    float max, float min_p
+);  // max + log(min_p); -inf where min_p = 0
+[[nodiscard]] std::uint64_t top_p_target(
+    float top_p, std::uint64_t total_mass
+);  // ceil, in [1, total]
+
+inline constexpr float kMassOne = 0x1p40f;  // the mass of the best id; 2^23 ids fit into 64 bits
 
 void check(const SampleArgs& args);
 void sample_ref(const SampleArgs& args);

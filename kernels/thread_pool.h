@@ -13,7 +13,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <memory>
 #include <thread>
 #include <vector>
 
@@ -36,22 +35,25 @@ class ThreadPool {
     void run(std::int64_t num_items, std::int64_t grain, RangeFn fn, void* context);
 
   private:
-    struct alignas(64) Job {
-        RangeFn fn = nullptr;
-        void* context = nullptr;
-        std::int64_t num_items = 0;
-        std::int64_t grain = 1;
-    };
     void work(int thread);
-    void claim_ranges(int thread);
+    // Claims one range of the current job and runs it. False: none is left.
+    bool run_one(int thread);
 
-    static constexpr int kSpinIterations = 2000;  // of `pause`: about 30 us, a few ops' worth
+    static constexpr int kSpinIterations = 4000;  // of `pause`: some 50 us, a few ops' worth
 
-    Job job_{};
-    alignas(64) std::atomic<std::int64_t> next_range_{0};
-    alignas(64
-    ) std::atomic<std::uint32_t> generation_{0};  // one more per job; odd values are not special
-    alignas(64) std::atomic<int> num_busy_{0};    // threads that may still touch job_
+    // The job. Written by run() while no range is left to claim; read by a thread before its claim
+    // succeeds, which is why they are atomic, and believed only after it.
+    std::atomic<RangeFn> fn_{nullptr};
+    std::atomic<void*> context_{nullptr};
+    std::atomic<std::int64_t> num_items_{0};
+    std::atomic<std::int64_t> grain_{1};
+    std::atomic<std::uint32_t> num_ranges_{0};
+
+    // Job number (upper half) and ranges left to claim (lower half), in one word: a thread that
+    // slept through a job cannot claim from the next one by mistake.
+    alignas(64) std::atomic<std::uint64_t> claims_{0};
+    alignas(64) std::atomic<std::uint32_t> num_done_{0};  // ranges of this job that have been run
+    alignas(64) std::atomic<std::uint32_t> job_{0};       // counts jobs; what idle threads wait on
     std::atomic<bool> stopping_{false};
     std::vector<std::thread> threads_{};
 };

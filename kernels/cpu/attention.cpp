@@ -1,0 +1,562 @@
+// Work is cut into tiles: up to 16 query vectors (tokens x heads of one group) of one row against
+// one KV head, so that a loaded key or value serves them all. Per tile and block of 64 keys:
+// scores, softmax update, values. A query's arithmetic is the same in any tile: keys it does not
+// see get a probability of exactly zero in their own lane of the sum, and are left out of the
+// product with the values.
+#include "kernels/cpu/families.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/vmath.h"
+
+namespace pitstop::PITSTOP_ISA {
+namespace {
+
+constexpr float kNegInf = -__builtin_inff();
+constexpr int kTileQueries = 16;  // one vector of maxima
+constexpr std::int64_t kHeadDimMax = AttentionArgs::kHeadDimMax;
+constexpr std::int64_t kBlock = AttentionArgs::kBlockKeys;
+constexpr std::int64_t kSegment = AttentionArgs::kSegmentKeys;
+
+std::int64_t min64(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+std::int64_t max64(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
+
+// Products of queries and keys, both bf16 or both fp32.
+template <class T>
+struct Dot;
+template <>
+struct Dot<bf16> {
+    using Vector = Bf16x32;
+    static constexpr std::int64_t kStep = 32;
+    PITSTOP_INLINE static Vector load(const bf16* p) { return load_pairs(p); }
+    PITSTOP_INLINE static Vector load(const bf16* p, std::int64_t n) { return load_pairs(p, n); }
+    PITSTOP_INLINE static F32x16 accumulate(F32x16 acc, Vector a, Vector b) {
+        return dot_pairs(acc, a, b);
+    }
+};
+template <>
+struct Dot<float> {
+    using Vector = F32x16;
+    static constexpr std::int64_t kStep = 16;
+    PITSTOP_INLINE static Vector load(const float* p) { return PITSTOP_ISA::load(p); }
+    PITSTOP_INLINE static Vector load(const float* p, std::int64_t n) {
+        return PITSTOP_ISA::load(p, n);
+    }
+    PITSTOP_INLINE static F32x16 accumulate(F32x16 acc, Vector a, Vector b) {
+        return fma(a, b, acc);
+    }
+};
+
+// Some queries of one row against one KV head.
+template <class T>
+struct Tile {
+    int num = 0;                          // queries, at most kTileQueries
+    const T* queries[kTileQueries];       // [D] each
+    std::int64_t index[kTileQueries];     // token * Q + head
+    std::int64_t position[kTileQueries];  // ascending
+    const PageId* pages = nullptr;        // the row's
+    const T* kv = nullptr;                // the KV head's place in page 0
+};
+
+// An online softmax over some of the keys, for each query of a tile.
+struct State {
+    alignas(64) float max[kTileQueries];
+    alignas(64) float sum[kTileQueries];    // 0: no key seen
+    float out[kTileQueries * kHeadDimMax];  // [num, D_padded], not yet divided by sum
+};
+
+void clear(State& state, int num, std::int64_t D_padded) {
+    store(state.max, set1(kNegInf));
+    store(state.sum, zero());
+    for (std::int64_t i = 0; i < num * D_padded; i += kLanes) store(state.out + i, zero());
+}
+
+// scores[i][j] = scale * queries[i] . keys[j] for kQueries queries and 4 keys.
+template <class T, int kQueries>
+PITSTOP_INLINE void score4(
+    const T* const* queries,
+    const T* const* keys,
+    std::int64_t D,
+    float scale,
+    float* scores  // [kQueries, kBlock], from the column of keys[0]
+) {
+    using D_ = Dot<T>;
+    F32x16 acc[kQueries][4];
+    for (int i = 0; i < kQueries; ++i) {
+        for (int j = 0; j < 4; ++j) acc[i][j] = zero();
+    }
+    std::int64_t d = 0;
+    for (; d + D_::kStep <= D; d += D_::kStep) {
+        typename D_::Vector key[4];
+        for (int j = 0; j < 4; ++j) key[j] = D_::load(keys[j] + d);
+        for (int i = 0; i < kQueries; ++i) {
+            const typename D_::Vector query = D_::load(queries[i] + d);
+            for (int j = 0; j < 4; ++j) acc[i][j] = D_::accumulate(acc[i][j], query, key[j]);
+        }
+    }
+    if (d < D) {
+        for (int i = 0; i < kQueries; ++i) {
+            const typename D_::Vector query = D_::load(queries[i] + d, D - d);
+            for (int j = 0; j < 4; ++j)
+                acc[i][j] = D_::accumulate(acc[i][j], query, D_::load(keys[j] + d, D - d));
+        }
+    }
+    for (int i = 0; i < kQueries; ++i) {
+        float sums[4];
+        sum4(acc[i], sums);
+        for (int j = 0; j < 4; ++j) scores[i * kBlock + j] = sums[j] * scale;
+    }
+}
+
+// out[i] = out[i] * alpha[i] + sum_j p[i][j] * values[j], j ascending, elements [d, d + kVectors *
+// 16).
+template <class T, int kQueries, int kVectors>
+PITSTOP_INLINE void add_values(
+    const float (*p)[kBlock],
+    const float* alpha,
+    const T* const* values,
+    std::int64_t begin,
+    std::int64_t end,
+    std::int64_t d,
+    std::int64_t n,  // elements left from d; less than a vector only where kVectors is 1
+    float* out,      // [kQueries, D_padded]
+    std::int64_t D_padded
+) {
+    F32x16 acc[kQueries][kVectors];
+    for (int i = 0; i < kQueries; ++i) {
+        for (int c = 0; c < kVectors; ++c)
+            acc[i][c] = load(out + i * D_padded + d + c * kLanes) * set1(alpha[i]);
+    }
+    for (std::int64_t j = begin; j < end; ++j) {
+        F32x16 value[kVectors];
+        for (int c = 0; c < kVectors; ++c) {
+            value[c] =
+                kVectors > 1 ? load(values[j] + d + c * kLanes) : load_up_to(values[j] + d, n);
+        }
+        for (int i = 0; i < kQueries; ++i) {
+            const F32x16 probability = set1(p[i][j]);
+            for (int c = 0; c < kVectors; ++c) acc[i][c] = fma(probability, value[c], acc[i][c]);
+        }
+    }
+    for (int i = 0; i < kQueries; ++i) {
+        for (int c = 0; c < kVectors; ++c) store(out + i * D_padded + d + c * kLanes, acc[i][c]);
+    }
+}
+
+#if defined(__AVX512F__)
+constexpr int kValueVectors = 4;  // with 4 queries: 16 accumulators of 32 registers
+#else
+constexpr int kValueVectors = 2;
+#endif
+
+template <class T, int kQueries>
+void add_values_of_block(
+    const float (*p)[kBlock],
+    const float* alpha,
+    const T* const* values,
+    std::int64_t begin,
+    std::int64_t end,
+    std::int64_t D,
+    float* out,
+    std::int64_t D_padded
+) {
+    std::int64_t d = 0;
+    for (; d + kValueVectors * kLanes <= D; d += kValueVectors * kLanes) {
+        add_values<T, kQueries, kValueVectors>(
+            p, alpha, values, begin, end, d, D - d, out, D_padded
+        );
+    }
+    for (; d < D; d += kLanes)
+        add_values<T, kQueries, 1>(p, alpha, values, begin, end, d, D - d, out, D_padded);
+}
+
+// The keys of the block from position `first` that a query at `position` sees, counted from
+// `first`.
+struct Seen {
+    std::int64_t begin;
+    std::int64_t end;
+};
+PITSTOP_INLINE Seen seen_by(std::int64_t position, std::int64_t window, std::int64_t first) {
+    return {max64(0, position - window + 1 - first), min64(position + 1 - first, kBlock)};
+}
+
+// Pointers to the keys and values [begin, end) of the block from position `first`.
+template <class T>
+PITSTOP_INLINE void locate(
+    const KvCache& kv,
+    const Tile<T>& tile,
+    std::int64_t first,
+    std::int64_t begin,
+    std::int64_t end,
+    const T** keys,
+    const T** values
+) {
+    const std::int64_t head_elements = std::int64_t{kv.page_size} * kv.head_dim;
+    const std::int64_t value_elements = kv.num_kv_heads * head_elements;
+    std::int64_t page = (first + begin) / kv.page_size;
+    std::int64_t offset = (first + begin) % kv.page_size;
+    for (std::int64_t j = begin; j < end; ++j) {
+        keys[j] = tile.kv + static_cast<std::int64_t>(tile.pages[page]) * 2 * value_elements +
+                  offset * kv.head_dim;
+        values[j] = keys[j] + value_elements;
+        if (++offset == kv.page_size) {
+            offset = 0;
+            ++page;
+        }
+    }
+}
+
+// All queries against keys [begin, end) of a block, by fours; what a four has beyond is a copy.
+template <class T>
+PITSTOP_INLINE void score_block(
+    const Tile<T>& tile,
+    const T** keys,  // [kBlock], [begin, end) of it given
+    std::int64_t begin,
+    std::int64_t end,
+    std::int64_t D,
+    float scale,
+    float (*p)[kBlock]  // [tile.num, kBlock]
+) {
+    const std::int64_t four_begin = begin / 4 * 4;
+    const std::int64_t four_end = (end + 3) / 4 * 4;
+    for (std::int64_t j = four_begin; j < begin; ++j) keys[j] = keys[begin];
+    for (std::int64_t j = end; j < four_end; ++j) keys[j] = keys[end - 1];
+    for (std::int64_t j = four_begin; j < four_end; j += 4) {
+        int v = 0;
+        for (; v + 4 <= tile.num; v += 4)
+            score4<T, 4>(tile.queries + v, keys + j, D, scale, p[v] + j);
+        for (; v + 2 <= tile.num; v += 2)
+            score4<T, 2>(tile.queries + v, keys + j, D, scale, p[v] + j);
+        for (; v < tile.num; ++v) score4<T, 1>(tile.queries + v, keys + j, D, scale, p[v] + j);
+    }
+}
+
+// Scores of one query to probabilities, relative to the new maximum. Returns their sum, each key in
+// the lane its position gives it; keys not seen are zeros there.
+PITSTOP_INLINE float soften(float* p, const Seen& seen, float old_max, float& new_max) {
+    for (std::int64_t j = 0; j < seen.begin; ++j) p[j] = kNegInf;
+    for (std::int64_t j = seen.end; j < kBlock; ++j) p[j] = kNegInf;
+    F32x16 s[4];
+    for (int i = 0; i < 4; ++i) s[i] = load(p + i * kLanes);
+    const float block_max = max_lane(max(max(s[0], s[1]), max(s[2], s[3])));
+    new_max = block_max > old_max ? block_max : old_max;
+    for (int i = 0; i < 4; ++i) {
+        s[i] = exp(s[i] - set1(new_max));
+        store(p + i * kLanes, s[i]);
+    }
+    return sum((s[0] + s[1]) + (s[2] + s[3]));
+}
+
+// One block of keys into the state of every query that sees any of it.
+template <class T>
+void add_block(
+    const AttentionArgs& args,
+    const Tile<T>& tile,
+    std::int64_t first,
+    State& state,
+    std::int64_t D_padded
+) {
+    const std::int64_t D = args.kv.head_dim;
+    const std::int64_t begin = seen_by(tile.position[0], args.window, first).begin;
+    const std::int64_t end = seen_by(tile.position[tile.num - 1], args.window, first).end;
+    if (begin >= end) return;
+    const T* keys[kBlock];
+    const T* values[kBlock];
+    locate(args.kv, tile, first, begin, end, keys, values);
+    alignas(64) float p[kTileQueries][kBlock];
+    score_block(tile, keys, begin, end, D, args.scale, p);
+
+    Seen seen[kTileQueries];
+    alignas(64) float alpha[kTileQueries] = {};  // first the differences of maxima, then their exp
+    alignas(64) float block_sum[kTileQueries] = {};
+    for (int v = 0; v < tile.num; ++v) {
+        seen[v] = seen_by(tile.position[v], args.window, first);
+        if (seen[v].begin >= seen[v].end) continue;  // alpha 1, sum 0: nothing changes
+        float new_max;
+        block_sum[v] = soften(p[v], seen[v], state.max[v], new_max);
+        alpha[v] = state.max[v] - new_max;
+        state.max[v] = new_max;
+    }
+    store(alpha, exp(load(alpha)));
+    store(state.sum, fma(load(state.sum), load(alpha), load(block_sum)));
+
+    for (int v = 0; v < tile.num;) {  // queries that see the same keys go together
+        int same = 1;
+        while (v + same < tile.num && same < 4 && seen[v + same].begin == seen[v].begin &&
+               seen[v + same].end == seen[v].end) {
+            ++same;
+        }
+        const auto add = [&]<int kQueries>() PITSTOP_INLINE_LAMBDA {
+            add_values_of_block<T, kQueries>(
+                p + v,
+                alpha + v,
+                values,
+                seen[v].begin,
+                seen[v].end,
+                D,
+                state.out + v * D_padded,
+                D_padded
+            );
+            v += kQueries;
+        };
+        if (seen[v].begin >= seen[v].end) {
+            ++v;
+        } else if (same == 4) {
+            add.template operator()<4>();
+        } else if (same >= 2) {
+            add.template operator()<2>();
+        } else {
+            add.template operator()<1>();
+        }
+    }
+}
+
+template <class T>
+void add_segment(
+    const AttentionArgs& args,
+    const Tile<T>& tile,
+    std::int64_t segment,
+    State& state,
+    std::int64_t D_padded
+) {
+    clear(state, tile.num, D_padded);
+    for (std::int64_t first = segment * kSegment; first < (segment + 1) * kSegment;
+         first += kBlock) {
+        add_block(args, tile, first, state, D_padded);
+    }
+}
+
+// total += part, for one query.
+PITSTOP_INLINE void merge_query(
+    float& total_max,
+    float& total_sum,
+    float* total_out,
+    float part_max,
+    float part_sum,
+    const float* part_out,
+    std::int64_t D_padded
+) {
+    if (part_sum == 0.f) return;  // the query sees nothing of this segment
+    const float new_max = part_max > total_max ? part_max : total_max;
+    alignas(64) float factors[kLanes] = {total_max - new_max, part_max - new_max};
+    store(factors, exp(load(factors)));
+    total_max = new_max;
+    total_sum = total_sum * factors[0] + part_sum * factors[1];
+    for (std::int64_t i = 0; i < D_padded; i += kLanes) {
+        store(
+            total_out + i,
+            fma(load(part_out + i), set1(factors[1]), load(total_out + i) * set1(factors[0]))
+        );
+    }
+}
+
+template <class Out>
+PITSTOP_INLINE void write_out(Out* out, const float* total_out, float total_sum, std::int64_t D) {
+    const F32x16 inverse = set1(1.f / total_sum);
+    for (std::int64_t i = 0; i < D; i += kLanes)
+        store_up_to(out + i, load(total_out + i) * inverse, D - i);
+}
+
+void write_query(
+    const AttentionArgs& args, std::int64_t index, const float* total_out, float total_sum
+) {
+    const std::int64_t D = args.kv.head_dim;
+    const std::int64_t element =
+        index / args.num_q_heads * args.out.stride + index % args.num_q_heads * D;
+    if (args.out.dtype == DType::kF32) {
+        write_out(static_cast<float*>(args.out.data) + element, total_out, total_sum, D);
+    } else {
+        write_out(static_cast<bf16*>(args.out.data) + element, total_out, total_sum, D);
+    }
+}
+
+std::int64_t group_of(const AttentionArgs& args) { return args.num_q_heads / args.kv.num_kv_heads; }
+
+// Tiles of a row and one KV head.
+std::int64_t num_tiles(const AttentionArgs& args, std::int64_t r) {
+    return ((args.q_starts[r + 1] - args.q_starts[r]) * group_of(args) + kTileQueries - 1) /
+           kTileQueries;
+}
+
+// Walks the tiles of the batch: rows, then tiles of the row, then KV heads.
+struct TilePlace {
+    std::int64_t row = 0;
+    std::int64_t in_row = 0;
+
+    void skip_to(const AttentionArgs& args, std::int64_t tile) {
+        in_row = tile;
+        for (row = 0; in_row >= num_tiles(args, row) * args.kv.num_kv_heads; ++row) {
+            in_row -= num_tiles(args, row) * args.kv.num_kv_heads;
+        }
+    }
+};
+
+template <class T>
+Tile<T> make_tile(const AttentionArgs& args, const TilePlace& place) {
+    const KvCache& kv = args.kv;
+    const std::int64_t r = place.row;
+    const std::int64_t kv_head = place.in_row % kv.num_kv_heads;
+    const std::int64_t first =
+        place.in_row / kv.num_kv_heads * kTileQueries;  // query vector of the row
+    const std::int64_t group = group_of(args);
+    const std::int64_t num_tokens = args.q_starts[r + 1] - args.q_starts[r];
+    Tile<T> tile;
+    tile.num = static_cast<int>(min64(kTileQueries, num_tokens * group - first));
+    tile.pages = args.pages + args.page_starts[r];
+    tile.kv = static_cast<const T*>(kv.data) + kv_head * kv.page_size * kv.head_dim;
+    for (int v = 0; v < tile.num; ++v) {
+        const std::int64_t t = (first + v) / group;  // token of the row
+        const std::int64_t head = kv_head * group + (first + v) % group;
+        const std::int64_t token = args.q_starts[r] + t;
+        tile.queries[v] =
+            static_cast<const T*>(args.q.data) + token * args.q.stride + head * kv.head_dim;
+        tile.index[v] = token * args.num_q_heads + head;
+        tile.position[v] = args.kv_lens[r] - num_tokens + t;
+    }
+    return tile;
+}
+
+// Segments [begin, end) that any query of the tile sees.
+struct Segments {
+    std::int64_t begin;
+    std::int64_t end;
+};
+template <class T>
+Segments segments_of(const AttentionArgs& args, const Tile<T>& tile) {
+    return {
+        max64(0, tile.position[0] - args.window + 1) / kSegment,
+        tile.position[tile.num - 1] / kSegment + 1};
+}
+
+template <class T>
+void attend(const AttentionArgs& args, const Tile<T>& tile, std::int64_t D_padded) {
+    State part;
+    State total;
+    clear(total, tile.num, D_padded);
+    const Segments segments = segments_of(args, tile);
+    for (std::int64_t segment = segments.begin; segment < segments.end; ++segment) {
+        add_segment(args, tile, segment, part, D_padded);
+        for (int v = 0; v < tile.num; ++v) {
+            merge_query(
+                total.max[v],
+                total.sum[v],
+                total.out + v * D_padded,
+                part.max[v],
+                part.sum[v],
+                part.out + v * D_padded,
+                D_padded
+            );
+        }
+    }
+    for (int v = 0; v < tile.num; ++v)
+        write_query(args, tile.index[v], total.out + v * D_padded, total.sum[v]);
+}
+
+// Few tiles, many keys: (tile, segment) pairs go to the threads, parts to the workspace, and the
+// parts are merged as attend() does. [T * Q, num_segments] entries: max, sum, padding, then out.
+constexpr std::int64_t kPartHeader = kLanes;
+
+template <class T>
+void attend_split(
+    const AttentionArgs& args,
+    std::int64_t total_tiles,
+    std::int64_t num_segments,
+    std::int64_t D_padded
+) {
+    float* const workspace = static_cast<float*>(args.workspace.data);
+    const std::int64_t part_floats = kPartHeader + D_padded;
+    auto parts = [&](std::int64_t begin, std::int64_t end) {
+        TilePlace place;
+        for (std::int64_t i = begin; i < end; ++i) {
+            const std::int64_t segment = i % num_segments;
+            place.skip_to(args, i / num_segments);
+            const Tile<T> tile = make_tile<T>(args, place);
+            const Segments segments = segments_of(args, tile);
+            if (segment < segments.begin || segment >= segments.end) continue;
+            State state;
+            add_segment(args, tile, segment, state, D_padded);
+            for (int v = 0; v < tile.num; ++v) {
+                float* const part =
+                    workspace + (tile.index[v] * num_segments + segment) * part_floats;
+                part[0] = state.max[v];
+                part[1] = state.sum[v];
+                for (std::int64_t d = 0; d < D_padded; d += kLanes) {
+                    store(part + kPartHeader + d, load(state.out + v * D_padded + d));
+                }
+            }
+        }
+    };
+    for_ranges(args.stream, total_tiles * num_segments, 1, parts);
+
+    auto merges = [&](std::int64_t begin, std::int64_t end) {
+        TilePlace place;
+        State total;
+        for (std::int64_t i = begin; i < end; ++i) {
+            place.skip_to(args, i);
+            const Tile<T> tile = make_tile<T>(args, place);
+            const Segments segments = segments_of(args, tile);
+            clear(total, tile.num, D_padded);
+            for (int v = 0; v < tile.num; ++v) {
+                for (std::int64_t segment = segments.begin; segment < segments.end; ++segment) {
+                    const float* const part =
+                        workspace + (tile.index[v] * num_segments + segment) * part_floats;
+                    merge_query(
+                        total.max[v],
+                        total.sum[v],
+                        total.out + v * D_padded,
+                        part[0],
+                        part[1],
+                        part + kPartHeader,
+                        D_padded
+                    );
+                }
+                write_query(args, tile.index[v], total.out + v * D_padded, total.sum[v]);
+            }
+        }
+    };
+    for_ranges(args.stream, total_tiles, total_tiles, merges);
+}
+
+template <class T>
+void attention_of(const AttentionArgs& args) {
+    const std::int64_t D = args.kv.head_dim;
+    const std::int64_t D_padded = (D + kLanes - 1) / kLanes * kLanes;
+    std::int64_t total_tiles = 0;
+    for (std::int64_t r = 0; r < args.num_rows; ++r)
+        total_tiles += num_tiles(args, r) * args.kv.num_kv_heads;
+    if (total_tiles == 0) return;
+
+    const std::int64_t num_segments = (args.kv_len_max + kSegment - 1) / kSegment;
+    const std::int64_t split_bytes =
+        args.q.rows * args.num_q_heads * num_segments * (kPartHeader + D_padded) * 4;
+    const std::int64_t num_threads = num_threads_of(args.stream);
+    if (num_threads > 1 && total_tiles < 2 * num_threads && num_segments > 1 &&
+        split_bytes <= args.workspace.bytes) {
+        attend_split<T>(args, total_tiles, num_segments, D_padded);
+        return;
+    }
+    // A range is worth waking a thread for at some 2^18 products; every tile is taken for a full
+    // one.
+    const std::int64_t products =
+        min64(kTileQueries, args.q.rows * group_of(args)) * args.kv_len_max * D * 2;
+    const std::int64_t grain = max64(1, (std::int64_t{1} << 18) / max64(1, products));
+    auto tiles = [&](std::int64_t begin, std::int64_t end) {
+        TilePlace place;
+        for (std::int64_t i = begin; i < end; ++i) {
+            place.skip_to(args, i);
+            attend(args, make_tile<T>(args, place), D_padded);
+        }
+    };
+    for_ranges(args.stream, total_tiles, grain, tiles);
+}
+
+}  // namespace
+
+void attention(const AttentionArgs& args) {
+    check(args);
+    if (args.q.dtype == DType::kF32) {
+        attention_of<float>(args);
+    } else {
+        attention_of<bf16>(args);
+    }
+}
+
+}  // namespace pitstop::PITSTOP_ISA

@@ -1,0 +1,21 @@
+// The fast CPU ops of the level that is being compiled; contracts in kernels/<family>.h.
+#pragma once
+
+#include "kernels/cpu/simd.h"
+#include "kernels/ops.h"
+
+namespace pitstop::PITSTOP_ISA {
+
+void embedding(const EmbeddingArgs& args);
+void rmsnorm(const RmsNormArgs& args);
+void linear(const LinearArgs& args);
+void rope(const RopeArgs& args);
+void attention(const AttentionArgs& args);
+void silu_mul(const SiluMulArgs& args);
+void sample(const SampleArgs& args);
+void softmax_stats(const SoftmaxStatsArgs& args);
+void top_logits(const TopLogitsArgs& args);
+void digest(const DigestArgs& args);
+void shard_copy(const ShardCopyArgs& args);
+
+}  // namespace pitstop::PITSTOP_ISA

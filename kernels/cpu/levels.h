@@ -1,0 +1,25 @@
+// The tables of the levels. Each is defined by cpu/table.cpp, compiled once per level.
+#pragma once
+
+#include "kernels/ops.h"
+
+namespace pitstop {
+
+namespace scalar {
+extern const Ops kOps;
+}
+namespace avx2 {
+extern const Ops kOps;
+}
+namespace avx512 {
+extern const Ops kOps;
+}
+namespace avx512bf16 {
+extern const Ops kOps;
+}
+
+// Ops that move bytes or touch a few entries are the same at every level (<family>.cpp).
+void gather_rows_cpu(const GatherRowsArgs& args);
+void penalties_cpu(const PenaltyArgs& args);
+
+}  // namespace pitstop

@@ -1,0 +1,224 @@
+// Register tiles of kRows x kCols dot products: each output has one accumulator of 16 lanes over
+// all of K, whatever the tile, so that the bits do not depend on it. What the tile decides is how
+// often a loaded vector is used.
+#include "kernels/cpu/families.h"
+#include "kernels/cpu/parallel.h"
+
+namespace pitstop::PITSTOP_ISA {
+namespace {
+
+// Rows of x and rows of w per tile. Accumulators, plus the w row that is being used, plus one of x,
+// must fit into the registers: 32 zmm, or 16 ymm of which a vector takes two.
+#if defined(__AVX512F__)
+constexpr int kTileRows = 6;
+constexpr int kTileCols = 4;
+constexpr int kDecodeCols =
+    8;  // for one or two rows: more chains, to cover the latency of the sums
+#else
+constexpr int kTileRows = 2;
+constexpr int kTileCols = 2;
+constexpr int kDecodeCols = 4;
+#endif
+constexpr std::int64_t kColsAlign = 8;  // of a range of outputs: a multiple of every tile's columns
+
+struct Bf16Products {  // x and w both bf16: pairs
+    using X = bf16;
+    static constexpr std::int64_t kStep = 32;
+    using Vector = Bf16x32;
+    PITSTOP_INLINE static Vector load_x(const X* p) { return load_pairs(p); }
+    PITSTOP_INLINE static Vector load_x(const X* p, std::int64_t n) { return load_pairs(p, n); }
+    PITSTOP_INLINE static Vector load_w(const bf16* p) { return load_pairs(p); }
+    PITSTOP_INLINE static Vector load_w(const bf16* p, std::int64_t n) { return load_pairs(p, n); }
+    PITSTOP_INLINE static F32x16 accumulate(F32x16 acc, Vector x, Vector w) {
+        return dot_pairs(acc, x, w);
+    }
+};
+
+struct F32Products {  // the truth mode: x in fp32, w converted
+    using X = float;
+    static constexpr std::int64_t kStep = 16;
+    using Vector = F32x16;
+    PITSTOP_INLINE static Vector load_x(const X* p) { return load(p); }
+    PITSTOP_INLINE static Vector load_x(const X* p, std::int64_t n) { return load(p, n); }
+    PITSTOP_INLINE static Vector load_w(const bf16* p) { return load(p); }
+    PITSTOP_INLINE static Vector load_w(const bf16* p, std::int64_t n) { return load(p, n); }
+    PITSTOP_INLINE static F32x16 accumulate(F32x16 acc, Vector x, Vector w) {
+        return fma(x, w, acc);
+    }
+};
+
+PITSTOP_INLINE void finish(
+    const LinearPart& part, LinearMode mode, std::int64_t m, std::int64_t n, float value
+) {
+    if (part.bias != nullptr) {
+        value += __builtin_bit_cast(float, static_cast<std::uint32_t>(part.bias[n].bits) << 16);
+    }
+    const std::int64_t index = m * part.y.stride + n;
+    if (part.y.dtype == DType::kF32) {
+        float* const y = static_cast<float*>(part.y.data) + index;
+        *y = mode == LinearMode::kAdd ? *y + value : value;
+    } else {
+        std::uint16_t rounded[kLanes];
+        store_u16(rounded, bf16_bits(set1(value)));
+        static_cast<bf16*>(part.y.data)[index].bits = rounded[0];
+    }
+}
+
+// Outputs [m, m + kRows) x [n, n + kCols).
+template <class Products, int kRows, int kCols>
+PITSTOP_INLINE void tile(
+    const typename Products::X* x,  // [kRows, K], from row m
+    std::int64_t x_stride,
+    const LinearPart& part,
+    LinearMode mode,
+    std::int64_t m,
+    std::int64_t n,
+    std::int64_t K
+) {
+    const bf16* const w = part.w.data + n * part.w.stride;
+    const std::int64_t w_stride = part.w.stride;
+    F32x16 acc[kRows][kCols];
+    for (int i = 0; i < kRows; ++i) {
+        for (int j = 0; j < kCols; ++j) acc[i][j] = zero();
+    }
+    std::int64_t k = 0;
+    for (; k + Products::kStep <= K; k += Products::kStep) {
+        typename Products::Vector w_k[kCols];
+        for (int j = 0; j < kCols; ++j) w_k[j] = Products::load_w(w + j * w_stride + k);
+        for (int i = 0; i < kRows; ++i) {
+            const typename Products::Vector x_k = Products::load_x(x + i * x_stride + k);
+            for (int j = 0; j < kCols; ++j)
+                acc[i][j] = Products::accumulate(acc[i][j], x_k, w_k[j]);
+        }
+    }
+    if (k < K) {  // zeros in the lanes past K add nothing
+        for (int i = 0; i < kRows; ++i) {
+            const typename Products::Vector x_k = Products::load_x(x + i * x_stride + k, K - k);
+            for (int j = 0; j < kCols; ++j) {
+                acc[i][j] = Products::accumulate(
+                    acc[i][j], x_k, Products::load_w(w + j * w_stride + k, K - k)
+                );
+            }
+        }
+    }
+    for (int i = 0; i < kRows; ++i) {
+        float sums[kCols];
+        if constexpr (kCols % 4 == 0) {
+            for (int j = 0; j < kCols; j += 4) sum4(acc[i] + j, sums + j);
+        } else {
+            for (int j = 0; j < kCols; ++j) sums[j] = sum(acc[i][j]);
+        }
+        for (int j = 0; j < kCols; ++j) finish(part, mode, m + i, n + j, sums[j]);
+    }
+}
+
+// Outputs [m, m + kRows) x [n_begin, n_end).
+template <class Products, int kRows, int kCols>
+void strip(
+    const LinearArgs& args,
+    const LinearPart& part,
+    std::int64_t m,
+    std::int64_t n_begin,
+    std::int64_t n_end
+) {
+    const auto* const x = static_cast<const typename Products::X*>(args.x.data) + m * args.x.stride;
+    std::int64_t n = n_begin;
+    for (; n + kCols <= n_end; n += kCols) {
+        tile<Products, kRows, kCols>(x, args.x.stride, part, args.mode, m, n, args.x.cols);
+    }
+    for (; n < n_end; ++n)
+        tile<Products, kRows, 1>(x, args.x.stride, part, args.mode, m, n, args.x.cols);
+}
+
+// Outputs [m_begin, m_end) x [n_begin, n_end). The rows of w stay in L2 from one strip to the next.
+template <class Products>
+void rectangle(
+    const LinearArgs& args,
+    const LinearPart& part,
+    std::int64_t m_begin,
+    std::int64_t m_end,
+    std::int64_t n_begin,
+    std::int64_t n_end
+) {
+    std::int64_t m = m_begin;
+    for (; m + kTileRows <= m_end; m += kTileRows)
+        strip<Products, kTileRows, kTileCols>(args, part, m, n_begin, n_end);
+    if constexpr (kTileRows > 4) {
+        for (; m + 4 <= m_end; m += 4) strip<Products, 4, kTileCols>(args, part, m, n_begin, n_end);
+        for (; m + 2 <= m_end; m += 2)
+            strip<Products, 2, kDecodeCols>(args, part, m, n_begin, n_end);
+    }
+    for (; m < m_end; ++m) strip<Products, 1, kDecodeCols>(args, part, m, n_begin, n_end);
+}
+
+std::int64_t div_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+std::int64_t clamp(std::int64_t x, std::int64_t low, std::int64_t high) {
+    return x < low ? low : x > high ? high : x;
+}
+
+// How the outputs are cut into rectangles; decides speed, never bits.
+struct Cut {
+    std::int64_t n_size;  // outputs of one rectangle, a multiple of kColsAlign
+    std::int64_t m_size;  // rows of one
+    std::int64_t m_cuts;
+};
+
+Cut choose_cut(const LinearArgs& args, std::int64_t N_total) {
+    constexpr std::int64_t kWBytesMax =
+        256 << 10;  // of w per rectangle: a quarter of L2, x streams past it
+    constexpr std::int64_t kProductsMin =
+        128 << 10;  // per rectangle: some 5 us, worth waking a thread for
+    constexpr std::int64_t kRectanglesPerThread =
+        4;  // so that a slow thread costs a quarter at most
+    const std::int64_t K = args.x.cols;
+    const std::int64_t M = args.x.rows;
+    const std::int64_t wanted = num_threads_of(args.stream) * kRectanglesPerThread;
+    const std::int64_t products_cols = div_up(kProductsMin, K * M);
+    const std::int64_t balanced = div_up(N_total, wanted);
+    const std::int64_t fits = kWBytesMax / (K * 2);
+    std::int64_t n_size = balanced < fits ? balanced : fits;
+    n_size = n_size > products_cols ? n_size : products_cols;
+    n_size = div_up(clamp(n_size, 1, N_total), kColsAlign) * kColsAlign;
+    std::int64_t m_cuts = 1;
+    const std::int64_t n_cuts = div_up(N_total, n_size);
+    while (n_cuts * m_cuts < wanted && M / (2 * m_cuts) >= 32) m_cuts *= 2;
+    const std::int64_t m_size = div_up(div_up(M, m_cuts), kTileRows) * kTileRows;
+    return {n_size, m_size, div_up(M, m_size)};
+}
+
+}  // namespace
+
+void linear(const LinearArgs& args) {
+    check(args);
+    if (args.x.rows == 0) return;
+    const LinearPart* const parts = args.parts.data();
+    const std::int64_t num_parts = static_cast<std::int64_t>(args.parts.size());
+    std::int64_t N_total = 0;
+    for (std::int64_t p = 0; p < num_parts; ++p) N_total += parts[p].w.rows;
+    const Cut cut = choose_cut(args, N_total);
+    std::int64_t num_rectangles = 0;
+    for (std::int64_t p = 0; p < num_parts; ++p)
+        num_rectangles += div_up(parts[p].w.rows, cut.n_size) * cut.m_cuts;
+
+    auto rectangles = [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i) {
+            std::int64_t in_part = i;
+            const LinearPart* part = parts;
+            for (; in_part >= div_up(part->w.rows, cut.n_size) * cut.m_cuts; ++part) {
+                in_part -= div_up(part->w.rows, cut.n_size) * cut.m_cuts;
+            }
+            const std::int64_t n_begin = in_part / cut.m_cuts * cut.n_size;
+            const std::int64_t n_end = clamp(n_begin + cut.n_size, 0, part->w.rows);
+            const std::int64_t m_begin = in_part % cut.m_cuts * cut.m_size;
+            const std::int64_t m_end = clamp(m_begin + cut.m_size, 0, args.x.rows);
+            if (args.x.dtype == DType::kBF16) {
+                rectangle<Bf16Products>(args, *part, m_begin, m_end, n_begin, n_end);
+            } else {
+                rectangle<F32Products>(args, *part, m_begin, m_end, n_begin, n_end);
+            }
+        }
+    };
+    for_ranges(args.stream, num_rectangles, 1, rectangles);
+}
+
+}  // namespace pitstop::PITSTOP_ISA

@@ -1,0 +1,109 @@
+#include "kernels/cpu/families.h"
+#include "kernels/cpu/parallel.h"
+
+namespace pitstop::PITSTOP_ISA {
+namespace {
+
+// 1 / sqrt(mean(x^2) + eps) of one head; 16 lanes, element i in lane i mod 16.
+template <class X>
+PITSTOP_INLINE float norm_scale(const X* x, std::int64_t D, float eps) {
+    F32x16 acc = zero();
+    for (std::int64_t i = 0; i < D; i += kLanes) {
+        const F32x16 v = load_up_to(x + i, D - i);
+        acc = fma(v, v, acc);
+    }
+    return 1.f / __builtin_sqrtf(sum(acc) / static_cast<float>(D) + eps);
+}
+
+// One head of elements [begin, begin + n) of x, normed where w is given.
+template <class X>
+PITSTOP_INLINE F32x16
+load_normed(const X* x, const bf16* w, float scale, std::int64_t begin, std::int64_t n) {
+    const F32x16 v = load_up_to(x + begin, n);
+    return w == nullptr ? v : v * set1(scale) * load_up_to(w + begin, n);
+}
+
+// Norm and rotation of one head. y may be x: each pair of halves is loaded before it is stored.
+template <class X, class Y>
+PITSTOP_INLINE void rotate_head(
+    const X* x,        // [D]
+    Y* y,              // [D]
+    const bf16* w,     // [D] or null
+    const float* cos,  // [R/2]
+    const float* sin,  // [R/2]
+    std::int64_t D,
+    std::int64_t half,
+    float eps
+) {
+    const float scale = w == nullptr ? 1.f : norm_scale(x, D, eps);
+    for (std::int64_t i = 0; i < half; i += kLanes) {
+        const std::int64_t n = half - i;
+        const F32x16 a = load_normed(x, w, scale, i, n);
+        const F32x16 b = load_normed(x, w, scale, i + half, n);
+        const F32x16 c = load_up_to(cos + i, n);
+        const F32x16 s = load_up_to(sin + i, n);
+        store_up_to(y + i, a * c - b * s, n);
+        store_up_to(y + i + half, b * c + a * s, n);
+    }
+    for (std::int64_t i = 2 * half; i < D; i += kLanes) {
+        store_up_to(y + i, load_normed(x, w, scale, i, D - i), D - i);
+    }
+}
+
+template <class X, class QOut, class Kv>
+void rope_rows(const RopeArgs& args, std::int64_t begin, std::int64_t end) {
+    const std::int64_t D = args.kv.head_dim;
+    const std::int64_t half = args.cos.cols;
+    const std::int64_t page_size = args.kv.page_size;
+    const std::int64_t head_elements = page_size * D;
+    const std::int64_t value_elements =
+        args.kv.num_kv_heads * head_elements;  // from a key to its value
+    for (std::int64_t t = begin; t < end; ++t) {
+        const float* const cos = args.cos.data + args.positions[t] * args.cos.stride;
+        const float* const sin = args.sin.data + args.positions[t] * args.sin.stride;
+        const X* const q = static_cast<const X*>(args.q.data) + t * args.q.stride;
+        const X* const k = static_cast<const X*>(args.k.data) + t * args.k.stride;
+        const X* const v = static_cast<const X*>(args.v.data) + t * args.v.stride;
+        QOut* const q_out = static_cast<QOut*>(args.q_out.data) + t * args.q_out.stride;
+        for (std::int64_t i = 0; i < args.q.cols; i += D) {
+            rotate_head(q + i, q_out + i, args.q_norm, cos, sin, D, half, args.norm_eps);
+        }
+        const std::int64_t page = args.slots[t] / page_size;
+        const std::int64_t offset_in_page = args.slots[t] % page_size;
+        Kv* key = static_cast<Kv*>(args.kv.data) + page * 2 * value_elements + offset_in_page * D;
+        for (std::int64_t i = 0; i < args.k.cols; i += D, key += head_elements) {
+            rotate_head(k + i, key, args.k_norm, cos, sin, D, half, args.norm_eps);
+            Kv* const value = key + value_elements;
+            for (std::int64_t j = 0; j < D; j += kLanes)
+                store_up_to(value + j, load_up_to(v + i + j, D - j), D - j);
+        }
+    }
+}
+
+template <class X, class QOut>
+void rope_rows_of(const RopeArgs& args, std::int64_t begin, std::int64_t end) {
+    if (args.kv.dtype == DType::kF32) {
+        rope_rows<X, QOut, float>(args, begin, end);
+    } else {
+        rope_rows<X, QOut, bf16>(args, begin, end);
+    }
+}
+
+}  // namespace
+
+void rope(const RopeArgs& args) {
+    check(args);
+    const bool x_is_f32 = args.q.dtype == DType::kF32;
+    const bool out_is_f32 = args.q_out.dtype == DType::kF32;
+    auto rows = [&](std::int64_t begin, std::int64_t end) {
+        if (x_is_f32 && out_is_f32) rope_rows_of<float, float>(args, begin, end);
+        if (x_is_f32 && !out_is_f32) rope_rows_of<float, bf16>(args, begin, end);
+        if (!x_is_f32 && out_is_f32) rope_rows_of<bf16, float>(args, begin, end);
+        if (!x_is_f32 && !out_is_f32) rope_rows_of<bf16, bf16>(args, begin, end);
+    };
+    for_ranges(
+        args.stream, args.q.rows, grain_of_bytes((args.q.cols + 2 * args.k.cols) * 12), rows
+    );
+}
+
+}  // namespace pitstop::PITSTOP_ISA

@@ -1,0 +1,182 @@
+// F32x16 as one zmm register. See simd.h, which includes this.
+#pragma once
+
+#include <immintrin.h>
+
+namespace pitstop::PITSTOP_ISA {
+
+struct F32x16 {
+    __m512 v;
+};
+struct U32x16 {
+    __m512i v;
+};
+using Mask16 = __mmask16;
+
+PITSTOP_INLINE __mmask16 first_lanes(std::int64_t n) {
+    return static_cast<__mmask16>((1u << n) - 1u);
+}  // n < 16
+
+PITSTOP_INLINE F32x16 zero() { return {_mm512_setzero_ps()}; }
+PITSTOP_INLINE F32x16 set1(float x) { return {_mm512_set1_ps(x)}; }
+PITSTOP_INLINE U32x16 set1_u32(std::uint32_t x) { return {_mm512_set1_epi32(static_cast<int>(x))}; }
+PITSTOP_INLINE U32x16 iota() {
+    return {_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)};
+}
+
+PITSTOP_INLINE F32x16 load(const float* p) { return {_mm512_loadu_ps(p)}; }
+PITSTOP_INLINE F32x16 load(const float* p, std::int64_t n) {
+    return {_mm512_maskz_loadu_ps(first_lanes(n), p)};
+}
+PITSTOP_INLINE void store(float* p, F32x16 x) { _mm512_storeu_ps(p, x.v); }
+PITSTOP_INLINE void store(float* p, F32x16 x, std::int64_t n) {
+    _mm512_mask_storeu_ps(p, first_lanes(n), x.v);
+}
+PITSTOP_INLINE U32x16 load_u32(const void* p) { return {_mm512_loadu_si512(p)}; }
+PITSTOP_INLINE U32x16 load_u32(const void* p, std::int64_t n) {
+    return {_mm512_maskz_loadu_epi32(first_lanes(n), p)};
+}
+PITSTOP_INLINE void store_u32(void* p, U32x16 x) { _mm512_storeu_si512(p, x.v); }
+PITSTOP_INLINE U32x16 load_u16(const void* p) {
+    return {_mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p)))};
+}
+PITSTOP_INLINE U32x16 load_u16(const void* p, std::int64_t n) {
+    return {_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first_lanes(n), p))};
+}
+PITSTOP_INLINE void store_u16(void* p, U32x16 x) {  // REQUIRES: every lane < 2^16
+    _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtepi32_epi16(x.v));
+}
+PITSTOP_INLINE void store_u16(void* p, U32x16 x, std::int64_t n) {
+    _mm256_mask_storeu_epi16(p, first_lanes(n), _mm512_cvtepi32_epi16(x.v));
+}
+PITSTOP_INLINE F32x16 load_f16(const void* p) {
+    return {_mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p)))};
+}
+
+PITSTOP_INLINE F32x16 add(F32x16 a, F32x16 b) { return {_mm512_add_ps(a.v, b.v)}; }
+PITSTOP_INLINE F32x16 sub(F32x16 a, F32x16 b) { return {_mm512_sub_ps(a.v, b.v)}; }
+PITSTOP_INLINE F32x16 mul(F32x16 a, F32x16 b) { return {_mm512_mul_ps(a.v, b.v)}; }
+PITSTOP_INLINE F32x16 div(F32x16 a, F32x16 b) { return {_mm512_div_ps(a.v, b.v)}; }
+PITSTOP_INLINE F32x16 fma(F32x16 a, F32x16 b, F32x16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+// b where either is NaN.
+PITSTOP_INLINE F32x16 min(F32x16 a, F32x16 b) { return {_mm512_min_ps(a.v, b.v)}; }
+PITSTOP_INLINE F32x16 max(F32x16 a, F32x16 b) { return {_mm512_max_ps(a.v, b.v)}; }
+
+PITSTOP_INLINE U32x16 add(U32x16 a, U32x16 b) { return {_mm512_add_epi32(a.v, b.v)}; }
+PITSTOP_INLINE U32x16 sub(U32x16 a, U32x16 b) { return {_mm512_sub_epi32(a.v, b.v)}; }
+PITSTOP_INLINE U32x16 bit_xor(U32x16 a, U32x16 b) { return {_mm512_xor_si512(a.v, b.v)}; }
+PITSTOP_INLINE U32x16 bit_or(U32x16 a, U32x16 b) { return {_mm512_or_si512(a.v, b.v)}; }
+PITSTOP_INLINE U32x16 bit_and(U32x16 a, U32x16 b) { return {_mm512_and_si512(a.v, b.v)}; }
+template <int n>
+PITSTOP_INLINE U32x16 shl(U32x16 a) {
+    return {_mm512_slli_epi32(a.v, n)};
+}
+template <int n>
+PITSTOP_INLINE U32x16 shr(U32x16 a) {
+    return {_mm512_srli_epi32(a.v, n)};
+}
+
+// The 64-bit product of each lane with m, as its two halves.
+PITSTOP_INLINE void mul_wide(U32x16 a, std::uint32_t m, U32x16& high, U32x16& low) {
+    const __m512i factor = _mm512_set1_epi64(m);
+    const __m512i even = _mm512_mul_epu32(a.v, factor);
+    const __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64(a.v, 32), factor);
+    low.v = _mm512_mask_mov_epi32(even, 0xaaaa, _mm512_slli_epi64(odd, 32));
+    high.v = _mm512_mask_mov_epi32(_mm512_srli_epi64(even, 32), 0xaaaa, odd);
+}
+
+PITSTOP_INLINE F32x16 as_f32(U32x16 a) { return {_mm512_castsi512_ps(a.v)}; }
+PITSTOP_INLINE U32x16 as_u32(F32x16 a) { return {_mm512_castps_si512(a.v)}; }
+PITSTOP_INLINE U32x16 round_to_i32(F32x16 a) { return {_mm512_cvtps_epi32(a.v)}; }  // ties to even
+PITSTOP_INLINE F32x16 from_i32(U32x16 a) { return {_mm512_cvtepi32_ps(a.v)}; }
+PITSTOP_INLINE F32x16 from_u32(U32x16 a) { return {_mm512_cvtepu32_ps(a.v)}; }
+
+PITSTOP_INLINE Mask16 gt(F32x16 a, F32x16 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ); }
+PITSTOP_INLINE Mask16 ge(F32x16 a, F32x16 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GE_OQ); }
+PITSTOP_INLINE Mask16 is_nan(F32x16 a) { return _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q); }
+PITSTOP_INLINE F32x16 select(Mask16 m, F32x16 yes, F32x16 no) {
+    return {_mm512_mask_mov_ps(no.v, m, yes.v)};
+}
+PITSTOP_INLINE U32x16 select(Mask16 m, U32x16 yes, U32x16 no) {
+    return {_mm512_mask_mov_epi32(no.v, m, yes.v)};
+}
+PITSTOP_INLINE std::uint32_t bits(Mask16 m) { return m; }  // bit i: lane i
+
+// ((i, i+8), +4, +2, +1): the tree of every level.
+PITSTOP_INLINE float sum(F32x16 a) {
+    const __m256 s8 = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+    const __m128 s4 = _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
+    const __m128 s2 = _mm_add_ps(s4, _mm_movehl_ps(s4, s4));
+    return _mm_cvtss_f32(_mm_add_ss(s2, _mm_shuffle_ps(s2, s2, 1)));
+}
+PITSTOP_INLINE float max_lane(F32x16 a) {
+    const __m256 s8 = _mm256_max_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+    const __m128 s4 = _mm_max_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
+    const __m128 s2 = _mm_max_ps(s4, _mm_movehl_ps(s4, s4));
+    return _mm_cvtss_f32(_mm_max_ss(s2, _mm_shuffle_ps(s2, s2, 1)));
+}
+
+// out[i] = sum(a[i]), the same tree, in fewer instructions than four sums.
+PITSTOP_INLINE void sum4(const F32x16* a, float* out) {
+    const auto halves = [](F32x16 x) PITSTOP_INLINE_LAMBDA {
+        return _mm256_add_ps(_mm512_castps512_ps256(x.v), _mm512_extractf32x8_ps(x.v, 1));
+    };
+    const __m256 a0 = halves(a[0]);
+    const __m256 a1 = halves(a[1]);
+    const __m256 a2 = halves(a[2]);
+    const __m256 a3 = halves(a[3]);
+    const __m256 b0 =
+        _mm256_add_ps(_mm256_permute2f128_ps(a0, a1, 0x20), _mm256_permute2f128_ps(a0, a1, 0x31));
+    const __m256 b1 =
+        _mm256_add_ps(_mm256_permute2f128_ps(a2, a3, 0x20), _mm256_permute2f128_ps(a2, a3, 0x31));
+    // b0: four partial sums of 0 | of 1;  b1: of 2 | of 3. Add lanes (0, 2) and (1, 3), then the
+    // two.
+    const __m256 c =
+        _mm256_add_ps(_mm256_shuffle_ps(b0, b1, 0x44), _mm256_shuffle_ps(b0, b1, 0xee));
+    const __m256 d = _mm256_add_ps(_mm256_shuffle_ps(c, c, 0x88), _mm256_shuffle_ps(c, c, 0xdd));
+    const __m128 d02 = _mm256_castps256_ps128(d);    // sums 0, 2, ...
+    const __m128 d13 = _mm256_extractf128_ps(d, 1);  // sums 1, 3, ...
+    _mm_storeu_ps(out, _mm_unpacklo_ps(d02, d13));
+}
+
+// In each quarter of four lanes, the 4x4 transpose: lane j of a row i goes to lane i of row j.
+PITSTOP_INLINE void transpose4(U32x16* rows) {
+    const __m512i t0 = _mm512_unpacklo_epi32(rows[0].v, rows[1].v);
+    const __m512i t1 = _mm512_unpacklo_epi32(rows[2].v, rows[3].v);
+    const __m512i t2 = _mm512_unpackhi_epi32(rows[0].v, rows[1].v);
+    const __m512i t3 = _mm512_unpackhi_epi32(rows[2].v, rows[3].v);
+    rows[0].v = _mm512_unpacklo_epi64(t0, t1);
+    rows[1].v = _mm512_unpackhi_epi64(t0, t1);
+    rows[2].v = _mm512_unpacklo_epi64(t2, t3);
+    rows[3].v = _mm512_unpackhi_epi64(t2, t3);
+}
+
+// Pairs of bf16, the even element in the low half of each 32-bit lane.
+struct Bf16x32 {
+    __m512i v;
+};
+PITSTOP_INLINE Bf16x32 load_pairs(const bf16* p) { return {_mm512_loadu_si512(p)}; }
+PITSTOP_INLINE Bf16x32
+load_pairs(const bf16* p, std::int64_t n) {  // n < 32 elements, the rest zero
+    return {_mm512_maskz_loadu_epi16(static_cast<__mmask32>((1u << n) - 1u), p)};
+}
+// acc + a.odd * b.odd + a.even * b.even, lane by lane.
+PITSTOP_INLINE F32x16 dot_pairs(F32x16 acc, Bf16x32 a, Bf16x32 b) {
+#if defined(__AVX512BF16__)
+    return {_mm512_dpbf16_ps(acc.v, __m512bh(a.v), __m512bh(b.v))};
+#else
+    const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
+    const __m512 odd = _mm512_fmadd_ps(
+        _mm512_castsi512_ps(_mm512_and_si512(a.v, upper)),
+        _mm512_castsi512_ps(_mm512_and_si512(b.v, upper)),
+        acc.v
+    );
+    return {_mm512_fmadd_ps(
+        _mm512_castsi512_ps(_mm512_slli_epi32(a.v, 16)),
+        _mm512_castsi512_ps(_mm512_slli_epi32(b.v, 16)),
+        odd
+    )};
+#endif
+}
+
+}  // namespace pitstop::PITSTOP_ISA

@@ -1,0 +1,31 @@
+// This level's table.
+#include "kernels/cpu/families.h"
+#include "kernels/cpu/levels.h"
+
+namespace pitstop::PITSTOP_ISA {
+
+#define PITSTOP_STRING_INNER(name) #name
+#define PITSTOP_STRING(name) PITSTOP_STRING_INNER(name)
+
+constinit const Ops kOps = {
+    .name = "cpu " PITSTOP_STRING(PITSTOP_ISA),
+    .embedding = embedding,
+    .rmsnorm = rmsnorm,
+    .linear = linear,
+    .rope = rope,
+    .attention = attention,
+    .silu_mul = silu_mul,
+    .gather_rows = gather_rows_cpu,
+    .penalties = penalties_cpu,
+    .sample = sample,
+    .softmax_stats = softmax_stats,
+    .pick_logits = pick_logits_ref,  // exact, and a few loads
+    .top_logits = top_logits,
+    .digest = digest,
+    .shard_copy = shard_copy,
+    .attention_workspace_bytes = attention_workspace_bytes,
+    .sample_workspace_bytes = sample_workspace_bytes,
+    .softmax_stats_workspace_bytes = softmax_stats_workspace_bytes,
+};
+
+}  // namespace pitstop::PITSTOP_ISA

@@ -1,0 +1,55 @@
+#include "kernels/ops.h"
+
+#include "kernels/cpu/levels.h"
+
+namespace pitstop {
+
+const Ops* reference_ops() {
+    static constexpr Ops kReference = {
+        .name = "reference",
+        .embedding = embedding_ref,
+        .rmsnorm = rmsnorm_ref,
+        .linear = linear_ref,
+        .rope = rope_ref,
+        .attention = attention_ref,
+        .silu_mul = silu_mul_ref,
+        .gather_rows = gather_rows_ref,
+        .penalties = penalties_ref,
+        .sample = sample_ref,
+        .softmax_stats = softmax_stats_ref,
+        .pick_logits = pick_logits_ref,
+        .top_logits = top_logits_ref,
+        .digest = digest_ref,
+        .shard_copy = shard_copy_ref,
+        .attention_workspace_bytes = attention_workspace_bytes,
+        .sample_workspace_bytes = sample_workspace_bytes,
+        .softmax_stats_workspace_bytes = softmax_stats_workspace_bytes,
+    };
+    return &kReference;
+}
+
+const Ops* cpu_ops(IsaLevel level) {
+    CHECK(level <= best_isa());
+    switch (level) {
+        case IsaLevel::kScalar:
+            return &scalar::kOps;
+#if defined(__x86_64__)
+        case IsaLevel::kAvx2:
+            return &avx2::kOps;
+        case IsaLevel::kAvx512:
+            return &avx512::kOps;
+        case IsaLevel::kAvx512Bf16:
+            return &avx512bf16::kOps;
+#else
+        default:
+            break;
+#endif
+    }
+    CHECK(false);
+}
+
+#if !defined(PITSTOP_WITH_CUDA)
+const Ops* cuda_ops() { return nullptr; }
+#endif
+
+}  // namespace pitstop
