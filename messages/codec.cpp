@@ -29,28 +29,6 @@ std::string_view kind_of(const msgpack::object& object) {
     return "something else";
 }
 
-// Source: Unicode 15, table 3-7 (well-formed UTF-8 byte sequences).
-bool is_utf8(std::string_view text) {
-    const auto* p = reinterpret_cast<const unsigned char*>(text.data());
-    const auto* const end = p + text.size();
-    const auto is_tail = [](unsigned char c) { return (c & 0xc0) == 0x80; };
-    while (p != end) {
-        const unsigned char c = *p;
-        if (c < 0x80) {
-            ++p;
-        } else if (c >= 0xc2 && c <= 0xdf && end - p >= 2 && is_tail(p[1])) {
-            p += 2;
-        } else if ((c & 0xf0) == 0xe0 && end - p >= 3 && is_tail(p[1]) && is_tail(p[2]) && !(c == 0xe0 && p[1] < 0xa0) && !(c == 0xed && p[1] > 0x9f)) {
-            p += 3;
-        } else if (c >= 0xf0 && c <= 0xf4 && end - p >= 4 && is_tail(p[1]) && is_tail(p[2]) && is_tail(p[3]) && !(c == 0xf0 && p[1] < 0x90) && !(c == 0xf4 && p[1] > 0x8f)) {
-            p += 4;
-        } else {
-            return false;
-        }
-    }
-    return true;
-}
-
 Result<msgpack::object_handle> parse(const Frames& frames) {
     if (frames.body.size() > kBodyBytesMax) {
         return make_error(
@@ -109,7 +87,7 @@ std::string peek_string(const Frames& frames, std::string_view name) {
     const msgpack::object* value = find(handle->get(), name);
     if (value == nullptr || value->type != msgpack::type::STR) return {};
     const std::string_view text(value->via.str.ptr, value->via.str.size);
-    return codec::is_utf8(text) ? std::string(text) : std::string{};
+    return is_utf8(text) ? std::string(text) : std::string{};
 }
 
 std::uint64_t peek_uint(const Frames& frames, std::string_view name) {

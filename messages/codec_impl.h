@@ -5,6 +5,7 @@
 // does not fit ("sampling.top_p: expected a number, got a string").
 #pragma once
 
+#include "base/utf8.h"
 #include "messages/codec.h"
 #include "messages/fields.h"
 
@@ -123,7 +124,6 @@ struct Encoder {
 };
 
 std::string_view kind_of(const msgpack::object& object);
-bool is_utf8(std::string_view text);
 
 class Decoder {
   public:

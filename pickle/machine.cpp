@@ -1,0 +1,560 @@
+#include "pickle/machine.h"
+
+#include "base/utf8.h"
+#include "pickle/globals.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+namespace pitstop::pickle {
+namespace {
+
+// The opcodes, as pickletools names them.
+enum Opcode : std::uint8_t {
+    kMark = '(',
+    kStop = '.',
+    kBinInt = 'J',
+    kBinInt1 = 'K',
+    kBinInt2 = 'M',
+    kNone = 'N',
+    kReduce = 'R',
+    kBinUnicode = 'X',
+    kAppend = 'a',
+    kAppends = 'e',
+    kBinGet = 'h',
+    kLongBinGet = 'j',
+    kSetItem = 's',
+    kTuple = 't',
+    kSetItems = 'u',
+    kBuild = 'b',
+    kEmptyTuple = ')',
+    kEmptyList = ']',
+    kEmptyDict = '}',
+    kBinBytes = 'B',
+    kShortBinBytes = 'C',
+    kProto = 0x80,
+    kNewObj = 0x81,
+    kTuple1 = 0x85,
+    kTuple2 = 0x86,
+    kTuple3 = 0x87,
+    kNewTrue = 0x88,
+    kNewFalse = 0x89,
+    kLong1 = 0x8a,
+    kShortBinUnicode = 0x8c,
+    kStackGlobal = 0x93,
+    kMemoize = 0x94,
+    kFrame = 0x95,
+};
+
+// Names of opcodes that are refused, for the error; pickletools' spelling.
+std::string_view name_of(std::uint8_t opcode) {
+    static constexpr std::array<std::pair<char, std::string_view>, 34> kNames{{
+        {'0', "POP"},
+        {'1', "POP_MARK"},
+        {'2', "DUP"},
+        {'F', "FLOAT"},
+        {'G', "BINFLOAT"},
+        {'I', "INT"},
+        {'L', "LONG"},
+        {'P', "PERSID"},
+        {'Q', "BINPERSID"},
+        {'S', "STRING"},
+        {'T', "BINSTRING"},
+        {'U', "SHORT_BINSTRING"},
+        {'V', "UNICODE"},
+        {'c', "GLOBAL"},
+        {'d', "DICT"},
+        {'g', "GET"},
+        {'i', "INST"},
+        {'l', "LIST"},
+        {'o', "OBJ"},
+        {'p', "PUT"},
+        {'q', "BINPUT"},
+        {'r', "LONG_BINPUT"},
+        {'\x82', "EXT1"},
+        {'\x83', "EXT2"},
+        {'\x84', "EXT4"},
+        {'\x8b', "LONG4"},
+        {'\x8d', "BINUNICODE8"},
+        {'\x8e', "BINBYTES8"},
+        {'\x8f', "EMPTY_SET"},
+        {'\x90', "ADDITEMS"},
+        {'\x91', "FROZENSET"},
+        {'\x92', "NEWOBJ_EX"},
+        {'\x96', "BYTEARRAY8"},
+        {'\x97', "NEXT_BUFFER"},
+    }};
+    for (const auto& [byte, name] : kNames) {
+        if (static_cast<std::uint8_t>(byte) == opcode) return name;
+    }
+    return "an unknown opcode";
+}
+
+std::string shown(std::string_view text) {
+    std::string out;
+    for (const char c : text.substr(0, 96)) {
+        if (c >= 0x20 && c < 0x7f) {
+            out += c;
+        } else {
+            out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+        }
+    }
+    return out;
+}
+
+}  // namespace
+
+template <class... Args>
+Error Machine::malformed(fmt::format_string<Args...> format, Args&&... args) const {
+    return make_error(
+        ErrorCode::kMalformed,
+        "pickle, byte {}: {}",
+        position_,
+        fmt::format(format, std::forward<Args>(args)...)
+    );
+}
+
+Result<Document> Machine::run() {
+    if (message_.size() > kMessageBytesMax) {
+        return make_error(
+            ErrorCode::kTooLarge,
+            "pickle: {} bytes; at most {} are accepted",
+            message_.size(),
+            kMessageBytesMax
+        );
+    }
+    ASSIGN_OR_RETURN(const std::uint64_t first, read_uint(1));
+    if (first != kProto) return malformed("begins with byte {:#04x}, not with PROTO", first);
+    ASSIGN_OR_RETURN(const std::uint64_t protocol, read_uint(1));
+    if (protocol > 5) return malformed("protocol {}; 0 to 5 are known", protocol);
+    for (std::size_t num_opcodes = 0; num_opcodes < kOpcodesMax; ++num_opcodes) {
+        ASSIGN_OR_RETURN(const std::uint64_t opcode, read_uint(1));
+        if (opcode != kStop) {
+            RETURN_IF_ERROR(step(static_cast<std::uint8_t>(opcode)));
+            continue;
+        }
+        if (position_ != message_.size())
+            return malformed("{} bytes after STOP", message_.size() - position_);
+        if (stack_.size() != 1 || !marks_.empty()) {
+            return malformed(
+                "{} values and {} marks at STOP, not one value", stack_.size(), marks_.size()
+            );
+        }
+        document_.root_ = stack_.back();
+        return std::move(document_);
+    }
+    return make_error(ErrorCode::kTooLarge, "pickle: more than {} opcodes", kOpcodesMax);
+}
+
+Result<> Machine::step(std::uint8_t opcode) {
+    switch (opcode) {
+        case kFrame: {
+            ASSIGN_OR_RETURN(const std::uint64_t length, read_uint(8));
+            if (length > message_.size() - position_)
+                return malformed("a frame of {} bytes goes beyond the end", length);
+            return Ok{};
+        }
+        case kMark:
+            if (marks_.size() >= kNodesMax)
+                return make_error(ErrorCode::kTooLarge, "pickle: more than {} marks", kNodesMax);
+            marks_.push_back(stack_.size());
+            return Ok{};
+        case kNone:
+            return push({.kind = Kind::kNone});
+        case kNewTrue:
+            return push({.kind = Kind::kBool, .integer = 1});
+        case kNewFalse:
+            return push({.kind = Kind::kBool, .integer = 0});
+        case kBinInt:
+            return read_int(4, /*is_signed=*/true);
+        case kBinInt1:
+            return read_int(1, /*is_signed=*/false);
+        case kBinInt2:
+            return read_int(2, /*is_signed=*/false);
+        case kLong1: {
+            ASSIGN_OR_RETURN(const std::uint64_t num_bytes, read_uint(1));
+            if (num_bytes > 8)
+                return malformed("an integer of {} bytes; at most 8 are accepted", num_bytes);
+            return read_int(static_cast<std::size_t>(num_bytes), /*is_signed=*/true);
+        }
+        case kShortBinUnicode:
+            return read_text(1, Kind::kString);
+        case kBinUnicode:
+            return read_text(4, Kind::kString);
+        case kShortBinBytes:
+            return read_text(1, Kind::kBytes);
+        case kBinBytes:
+            return read_text(4, Kind::kBytes);
+        case kEmptyTuple:
+            return push({.kind = Kind::kTuple});
+        case kEmptyList:
+            return push({.kind = Kind::kList});
+        case kEmptyDict:
+            return push({.kind = Kind::kDict});
+        case kTuple1:
+            return push_container(Kind::kTuple, 1);
+        case kTuple2:
+            return push_container(Kind::kTuple, 2);
+        case kTuple3:
+            return push_container(Kind::kTuple, 3);
+        case kTuple: {
+            ASSIGN_OR_RETURN(const std::size_t begin, pop_mark());
+            return push_container(Kind::kTuple, stack_.size() - begin);
+        }
+        case kAppend:
+            return append(stack_.empty() ? 0 : stack_.size() - 1);
+        case kAppends: {
+            ASSIGN_OR_RETURN(const std::size_t begin, pop_mark());
+            return append(begin);
+        }
+        case kSetItem:
+            return set_items(stack_.size() < 2 ? 0 : stack_.size() - 2);
+        case kSetItems: {
+            ASSIGN_OR_RETURN(const std::size_t begin, pop_mark());
+            return set_items(begin);
+        }
+        case kMemoize:
+            return memoize();
+        case kBinGet:
+        case kLongBinGet: {
+            ASSIGN_OR_RETURN(const std::uint64_t index, read_uint(opcode == kBinGet ? 1 : 4));
+            return get(index);
+        }
+        case kStackGlobal:
+            return push_global();
+        case kReduce:
+            return reduce();
+        case kNewObj:
+            return make_object();
+        case kBuild:
+            return build();
+        default:
+            return make_error(
+                ErrorCode::kPermissionDenied,
+                "pickle, byte {}: opcode {} ({:#04x}) is not allowed",
+                position_ - 1,
+                name_of(opcode),
+                opcode
+            );
+    }
+}
+
+Result<std::string_view> Machine::read_bytes(std::uint64_t num) {
+    if (num > message_.size() - position_)
+        return malformed("{} bytes are named, {} are left", num, message_.size() - position_);
+    const auto* data = reinterpret_cast<const char*>(message_.data()) + position_;
+    position_ += static_cast<std::size_t>(num);
+    return std::string_view(data, static_cast<std::size_t>(num));
+}
+
+Result<std::uint64_t> Machine::read_uint(std::size_t num_bytes) {
+    ASSIGN_OR_RETURN(const std::string_view bytes, read_bytes(num_bytes));
+    std::uint64_t value = 0;
+    std::memcpy(&value, bytes.data(), bytes.size());  // little-endian, as this machine is
+    return value;
+}
+
+Result<> Machine::read_int(std::size_t num_bytes, bool is_signed) {
+    ASSIGN_OR_RETURN(std::uint64_t value, read_uint(num_bytes));
+    const std::size_t num_bits = num_bytes * 8;
+    if (is_signed && num_bits > 0 && num_bits < 64 && (value >> (num_bits - 1)) != 0)
+        value |= ~std::uint64_t{0} << num_bits;
+    return push({.kind = Kind::kInt, .integer = static_cast<std::int64_t>(value)});
+}
+
+Result<> Machine::read_text(std::size_t length_bytes, Kind kind) {
+    ASSIGN_OR_RETURN(const std::uint64_t length, read_uint(length_bytes));
+    const std::size_t bytes_max = kind == Kind::kString ? kStringBytesMax : kBytesBytesMax;
+    if (length > bytes_max) {
+        return make_error(
+            ErrorCode::kTooLarge,
+            "pickle, byte {}: a string of {} bytes; at most {} are accepted",
+            position_,
+            length,
+            bytes_max
+        );
+    }
+    ASSIGN_OR_RETURN(const std::string_view text, read_bytes(length));
+    if (kind == Kind::kString && !is_utf8(text)) return malformed("a string is not UTF-8");
+    return push({.kind = kind, .text = std::string(text)});
+}
+
+Result<> Machine::push(Node node) {
+    if (document_.nodes_.size() >= kNodesMax || stack_.size() >= kNodesMax) {
+        return make_error(ErrorCode::kTooLarge, "pickle: more than {} values", kNodesMax);
+    }
+    stack_.push_back(static_cast<NodeId>(document_.nodes_.size()));
+    document_.nodes_.push_back(std::move(node));
+    extents_.emplace_back();
+    return Ok{};
+}
+
+// A value, above the last mark.
+Result<NodeId> Machine::pop() {
+    if (stack_.size() <= (marks_.empty() ? 0 : marks_.back()))
+        return malformed("a value is taken from an empty stack");
+    const NodeId id = stack_.back();
+    stack_.pop_back();
+    return id;
+}
+
+Result<std::size_t> Machine::pop_mark() {
+    if (marks_.empty()) return malformed("no MARK");
+    const std::size_t begin = marks_.back();
+    marks_.pop_back();
+    return begin;
+}
+
+Result<> Machine::take(NodeId parent, NodeId child) {
+    if (parent == child) return malformed("a value that contains itself");
+    Extent& child_extent = extent(child);
+    child_extent.is_finished = true;
+    Extent& parent_extent = extent(parent);
+    parent_extent.depth = std::max(parent_extent.depth, child_extent.depth + 1);
+    parent_extent.logical += child_extent.logical;
+    if (parent_extent.depth > kDepthMax)
+        return make_error(ErrorCode::kTooLarge, "pickle: nested deeper than {}", kDepthMax);
+    if (parent_extent.logical > kLogicalNodesMax) {
+        return make_error(
+            ErrorCode::kTooLarge,
+            "pickle: more than {} values, shared ones counted every time",
+            kLogicalNodesMax
+        );
+    }
+    node(parent).children.push_back(child);
+    return Ok{};
+}
+
+// Replaces the topmost values by one that holds them.
+Result<> Machine::push_container(Kind kind, std::size_t num_children) {
+    const std::size_t floor = marks_.empty() ? 0 : marks_.back();
+    if (stack_.size() < floor + num_children)
+        return malformed("{} values are taken, {} are there", num_children, stack_.size() - floor);
+    const std::vector<NodeId> children(
+        stack_.end() - static_cast<std::ptrdiff_t>(num_children), stack_.end()
+    );
+    stack_.resize(stack_.size() - num_children);
+    RETURN_IF_ERROR(push({.kind = kind}));
+    const NodeId parent = stack_.back();
+    for (const NodeId child : children) RETURN_IF_ERROR(take(parent, child));
+    return Ok{};
+}
+
+// Appends stack [begin, top) to the list below it.
+Result<> Machine::append(std::size_t begin) {
+    const std::size_t floor = marks_.empty() ? 0 : marks_.back();
+    if (begin <= floor) return malformed("items without a list");
+    const NodeId list = stack_[begin - 1];
+    if (node(list).kind != Kind::kList || extent(list).is_finished)
+        return malformed("items for what is not an open list");
+    for (std::size_t i = begin; i < stack_.size(); ++i) RETURN_IF_ERROR(take(list, stack_[i]));
+    stack_.resize(begin);
+    return Ok{};
+}
+
+Result<> Machine::set_items(std::size_t begin) {
+    const std::size_t floor = marks_.empty() ? 0 : marks_.back();
+    if (begin <= floor) return malformed("items without a dict");
+    const NodeId dict = stack_[begin - 1];
+    if (node(dict).kind != Kind::kDict || extent(dict).is_finished)
+        return malformed("items for what is not an open dict");
+    if ((stack_.size() - begin) % 2 != 0) return malformed("a key without a value");
+    for (std::size_t i = begin; i < stack_.size(); i += 2) {
+        const Node& key = node(stack_[i]);
+        if (key.kind != Kind::kString) return malformed("a dict key that is not a string");
+        // Dicts here are small (a tensor's fields); a large one is refused rather than indexed.
+        constexpr std::size_t kEntriesMax = 4096;
+        const std::vector<NodeId>& entries = node(dict).children;
+        if (entries.size() / 2 >= kEntriesMax)
+            return make_error(
+                ErrorCode::kTooLarge, "pickle: a dict of more than {} entries", kEntriesMax
+            );
+        for (std::size_t k = 0; k < entries.size(); k += 2) {
+            if (node(entries[k]).text == key.text)
+                return malformed("key '{}' appears twice", shown(key.text));
+        }
+        RETURN_IF_ERROR(take(dict, stack_[i]));
+        RETURN_IF_ERROR(take(dict, stack_[i + 1]));
+    }
+    stack_.resize(begin);
+    return Ok{};
+}
+
+Result<> Machine::memoize() {
+    if (memo_.size() >= kNodesMax)
+        return make_error(ErrorCode::kTooLarge, "pickle: more than {} memo entries", kNodesMax);
+    if (stack_.size() <= (marks_.empty() ? 0 : marks_.back()))
+        return malformed("MEMOIZE with no value");
+    memo_.push_back(stack_.back());
+    return Ok{};
+}
+
+Result<> Machine::get(std::uint64_t index) {
+    if (index >= memo_.size()) return malformed("memo entry {} of {}", index, memo_.size());
+    if (stack_.size() >= kNodesMax)
+        return make_error(ErrorCode::kTooLarge, "pickle: more than {} values", kNodesMax);
+    stack_.push_back(memo_[static_cast<std::size_t>(index)]);
+    return Ok{};
+}
+
+Result<> Machine::push_global() {
+    ASSIGN_OR_RETURN(const NodeId name_id, pop());
+    ASSIGN_OR_RETURN(const NodeId module_id, pop());
+    const Node& module = node(module_id);
+    const Node& name = node(name_id);
+    if (module.kind != Kind::kString || name.kind != Kind::kString)
+        return malformed("a global whose name is not a string");
+    const std::optional<KnownGlobal> known = find_global(module.text, name.text, channel_);
+    if (!known) {
+        return make_error(
+            ErrorCode::kPermissionDenied,
+            "pickle, byte {}: global '{}.{}' is not allowed here",
+            position_ - 1,
+            shown(module.text),
+            shown(name.text)
+        );
+    }
+    return push({.kind = known->kind, .global = known->global, .text = known->text});
+}
+
+Result<> Machine::reduce() {
+    ASSIGN_OR_RETURN(const NodeId arguments_id, pop());
+    ASSIGN_OR_RETURN(const NodeId callable_id, pop());
+    const Node callable = node(callable_id);
+    const Node arguments = node(arguments_id);
+    if (callable.kind != Kind::kGlobal)
+        return make_error(
+            ErrorCode::kPermissionDenied,
+            "pickle, byte {}: REDUCE of what is not a constructor",
+            position_ - 1
+        );
+    if (arguments.kind != Kind::kTuple)
+        return malformed("REDUCE with arguments that are not a tuple");
+    if (callable.global == Global::kSize) return make_shape(arguments);
+    if (callable.global == Global::kUnpickleCtypes) return make_nccl_id(arguments);
+    RETURN_IF_ERROR(check_arguments(callable.global, arguments));
+    if (callable.global == Global::kOrderedDict) return push({.kind = Kind::kDict});
+    RETURN_IF_ERROR(push({.kind = Kind::kRecord, .global = callable.global, .text = callable.text})
+    );
+    const NodeId record = stack_.back();
+    for (const NodeId argument : arguments.children) RETURN_IF_ERROR(take(record, argument));
+    return Ok{};
+}
+
+Result<> Machine::check_arguments(Global global, const Node& arguments) {
+    const std::size_t num = arguments.children.size();
+    const auto wants = [&](std::size_t least, std::size_t most) -> Result<> {
+        if (num >= least && num <= most) return Ok{};
+        return malformed(
+            "a constructor with {} arguments; {} to {} are accepted", num, least, most
+        );
+    };
+    switch (global) {
+        case Global::kRebuildCudaTensor:
+            return wants(15, 15);
+        case Global::kRebuildTensor:
+            return wants(3, 3);
+        case Global::kRebuildTypedStorage:
+            return wants(2, 2);
+        case Global::kRebuildStorageFilename:
+            return wants(4, 5);
+        case Global::kOrderedDict:
+            return wants(0, 0);
+        case Global::kException: {
+            for (const NodeId id : arguments.children) {
+                const Kind kind = node(id).kind;
+                if (kind != Kind::kString && kind != Kind::kInt)
+                    return malformed("an exception with an argument that is not text");
+            }
+            return wants(0, 16);
+        }
+        default:
+            return make_error(
+                ErrorCode::kPermissionDenied,
+                "pickle, byte {}: REDUCE of what is not a constructor",
+                position_ - 1
+            );
+    }
+}
+
+// torch.Size((2, 3))
+Result<> Machine::make_shape(const Node& arguments) {
+    if (arguments.children.size() != 1)
+        return malformed("torch.Size with {} arguments", arguments.children.size());
+    const Node dims = node(arguments.children[0]);
+    if (dims.kind != Kind::kTuple && dims.kind != Kind::kList)
+        return malformed("torch.Size of what is not a tuple");
+    for (const NodeId dim : dims.children) {
+        if (node(dim).kind != Kind::kInt) return malformed("torch.Size of what are not integers");
+    }
+    RETURN_IF_ERROR(push({.kind = Kind::kShape}));
+    const NodeId shape = stack_.back();
+    for (const NodeId dim : dims.children) RETURN_IF_ERROR(take(shape, dim));
+    return Ok{};
+}
+
+// _ctypes._unpickle(ncclUniqueId, ({}, 128 bytes))
+Result<> Machine::make_nccl_id(const Node& arguments) {
+    constexpr std::size_t kIdBytes = 128;
+    const auto is_right = [&] {
+        if (arguments.children.size() != 2) return false;
+        const Node& label = node(arguments.children[0]);
+        const Node& state = node(arguments.children[1]);
+        if (label.global != Global::kNcclUniqueId || state.kind != Kind::kTuple ||
+            state.children.size() != 2)
+            return false;
+        const Node& attributes = node(state.children[0]);
+        const Node& bytes = node(state.children[1]);
+        return attributes.kind == Kind::kDict && attributes.children.empty() &&
+               bytes.kind == Kind::kBytes && bytes.text.size() == kIdBytes;
+    };
+    if (!is_right()) return malformed("not a unique id of {} bytes", kIdBytes);
+    const NodeId bytes = node(arguments.children[1]).children[1];
+    RETURN_IF_ERROR(push({.kind = Kind::kRecord, .global = Global::kNcclUniqueId}));
+    return take(stack_.back(), bytes);
+}
+
+Result<> Machine::make_object() {
+    ASSIGN_OR_RETURN(const NodeId arguments_id, pop());
+    ASSIGN_OR_RETURN(const NodeId class_id, pop());
+    const Node& arguments = node(arguments_id);
+    const Global global =
+        node(class_id).kind == Kind::kGlobal ? node(class_id).global : Global::kNone;
+    if (global != Global::kFlattenedTensorMetadata && global != Global::kLocalSerializedTensor) {
+        return make_error(
+            ErrorCode::kPermissionDenied,
+            "pickle, byte {}: NEWOBJ of what is not a known record",
+            position_ - 1
+        );
+    }
+    if (arguments.kind != Kind::kTuple || !arguments.children.empty())
+        return malformed("a record made with arguments");
+    return push({.kind = Kind::kRecord, .global = global});
+}
+
+// Gives a new record its state, once.
+Result<> Machine::build() {
+    ASSIGN_OR_RETURN(const NodeId state, pop());
+    const std::size_t floor = marks_.empty() ? 0 : marks_.back();
+    if (stack_.size() <= floor) return malformed("BUILD with no object");
+    const NodeId object = stack_.back();
+    const Global global = node(object).global;
+    const bool takes_state =
+        node(object).kind == Kind::kRecord &&
+        (global == Global::kFlattenedTensorMetadata || global == Global::kLocalSerializedTensor);
+    if (!takes_state)
+        return make_error(
+            ErrorCode::kPermissionDenied,
+            "pickle, byte {}: BUILD of what is not a known record",
+            position_ - 1
+        );
+    if (extent(object).is_finished || extent(object).has_state)
+        return malformed("a record built twice");
+    if (node(state).kind != Kind::kDict) return malformed("a record's state that is not a dict");
+    extent(object).has_state = true;
+    return take(object, state);
+}
+
+}  // namespace pitstop::pickle

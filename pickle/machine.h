@@ -1,0 +1,73 @@
+// The stack machine behind read(): one opcode at a time over one message.
+//
+// A container takes children only while nothing holds it; once it is a child it is finished. So
+// there can be no cycle, and a child's depth and size are known when it is taken.
+#pragma once
+
+#include "base/result.h"
+#include "pickle/reader.h"
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace pitstop::pickle {
+
+class Machine {
+  public:
+    Machine(std::span<const std::byte> message, Channel channel)
+        : message_(message), channel_(channel) {}
+
+    Result<Document> run();
+
+  private:
+    // Kept beside each node while reading.
+    struct Extent {
+        std::uint32_t depth = 1;    // of the value as a tree
+        std::uint64_t logical = 1;  // nodes of that tree, shared ones counted every time
+        bool is_finished = false;   // somebody holds it
+        bool has_state = false;     // BUILD was done
+    };
+
+    Result<> step(std::uint8_t opcode);
+    Result<> read_int(std::size_t num_bytes, bool is_signed);
+    Result<> read_text(std::size_t length_bytes, Kind kind);
+    Result<std::uint64_t> read_uint(std::size_t num_bytes);
+    Result<std::string_view> read_bytes(std::uint64_t num);
+
+    Result<> push(Node node);
+    Result<> push_container(Kind kind, std::size_t num_children);
+    Result<NodeId> pop();
+    Result<std::size_t> pop_mark();
+    Result<> take(NodeId parent, NodeId child);
+    Result<> append(std::size_t begin);
+    Result<> set_items(std::size_t begin);
+    Result<> memoize();
+    Result<> get(std::uint64_t index);
+
+    Result<> push_global();
+    Result<> reduce();
+    Result<> make_object();
+    Result<> build();
+    Result<> check_arguments(Global global, const Node& arguments);
+    Result<> make_shape(const Node& arguments);
+    Result<> make_nccl_id(const Node& arguments);
+
+    [[nodiscard]] Node& node(NodeId id) { return document_.nodes_[static_cast<std::size_t>(id)]; }
+    [[nodiscard]] Extent& extent(NodeId id) { return extents_[static_cast<std::size_t>(id)]; }
+    template <class... Args>
+    Error malformed(fmt::format_string<Args...> format, Args&&... args) const;
+
+    std::span<const std::byte> message_;
+    Channel channel_;
+    std::size_t position_ = 0;  // of the next byte
+    Document document_{};
+    std::vector<Extent> extents_{};
+    std::vector<NodeId> stack_{};
+    std::vector<std::size_t> marks_{};
+    std::vector<NodeId> memo_{};
+};
+
+}  // namespace pitstop::pickle

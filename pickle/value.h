@@ -1,0 +1,80 @@
+// What a pickle from a PyTorch peer becomes: plain values, and records of a few known constructors.
+// Nothing of it was ever called.
+//
+// Values live in one vector and name each other by index: sharing costs nothing, there is no cycle,
+// and neither walking nor destroying them recurses.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop::pickle {
+
+enum class NodeId : std::uint32_t {};
+
+enum class Kind : std::uint8_t {
+    kNone,
+    kBool,    // integer: 0 or 1
+    kInt,     // integer
+    kString,  // text: UTF-8
+    kBytes,   // text: raw
+    kTuple,   // children
+    kList,    // children
+    kDict,    // children: key, value, key, value; keys are strings
+    kShape,   // children: ints (torch.Size)
+    kDType,   // text: "bfloat16"
+    kGlobal,  // global: a class or a function, as a label
+    kRecord,  // global: what it was made by; children: its arguments, in order, or for an object
+              // with a state one dict
+};
+
+// The globals that are known, each an exact (module, name) pair or a few that mean the same.
+enum class Global : std::uint8_t {
+    kNone,
+    kSize,
+    kTensorClass,
+    kStorageClass,
+    kOrderedDict,
+    kRebuildCudaTensor,       // 15 arguments
+    kRebuildTensor,           // class, storage, (offset, shape, stride, requires_grad)
+    kRebuildTypedStorage,     // untyped storage, dtype
+    kRebuildStorageFilename,  // class, manager, handle, bytes[, dtype]
+    kException,               // text of the node: the class's name
+    kFlattenedTensorMetadata,
+    kLocalSerializedTensor,
+    kUnpickleCtypes,
+    kNcclUniqueId,
+};
+
+struct Node {
+    Kind kind = Kind::kNone;
+    Global global = Global::kNone;
+    std::int64_t integer = 0;
+    std::string text{};
+    std::vector<NodeId> children{};
+};
+
+class Document {
+  public:
+    [[nodiscard]] const Node& root() const { return (*this)[root_]; }
+    [[nodiscard]] const Node& operator[](NodeId id) const {
+        return nodes_[static_cast<std::size_t>(id)];
+    }
+
+    // The value of a dict's key, or null. For a record with a state: of that state.
+    [[nodiscard]] const Node* find(const Node& dict, std::string_view key) const;
+    // Child `index`. REQUIRES: there is one.
+    [[nodiscard]] const Node& child(const Node& node, std::size_t index) const {
+        return (*this)[node.children[index]];
+    }
+
+  private:
+    friend class Machine;
+    std::vector<Node> nodes_{};
+    NodeId root_{};
+};
+
+}  // namespace pitstop::pickle
