@@ -15,7 +15,8 @@ TEST(BpeVocabulary, EveryIdHasOneToken) {
         SCOPED_TRACE(testing::Message() << "vocab = " << vocab);
         const auto root = nlohmann::json::parse(tokenizer_json(vocab));
         std::set<std::int64_t> ids;
-        for (const auto& [token, id] : root["model"]["vocab"].items()) ids.insert(id.get<std::int64_t>());
+        for (const auto& [token, id] : root["model"]["vocab"].items())
+            ids.insert(id.get<std::int64_t>());
         for (const auto& added : root["added_tokens"]) ids.insert(added["id"].get<std::int64_t>());
         ASSERT_EQ(ids.size(), static_cast<std::size_t>(vocab));
         EXPECT_EQ(*ids.begin(), 0);

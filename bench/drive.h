@@ -1,0 +1,53 @@
+// Sends a workload to a tree as clients do, and notes when what came back.
+//
+// Thread: a caller's thread sends; each client's own thread notes. An event costs 16 bytes and no
+// lock, so that the driver is no part of what it measures.
+#pragma once
+
+#include "base/time.h"
+#include "bench/workload.h"
+#include "client/client.h"
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace pitstop::bench {
+
+struct DriveArgs {
+    std::span<const std::unique_ptr<Client>> clients{};  // request i goes through client i % size
+    const Workload* workload = nullptr;
+    Generate pattern{};                // everything but rid, prompt and max_new_tokens
+    std::int64_t concurrency_max = 0;  // open requests at most; 0: no limit
+    std::chrono::milliseconds request_timeout{600'000};
+};
+
+// A chunk of a request's output. Times in nanoseconds from the drive's begin.
+struct ChunkEvent {
+    std::int64_t at_ns = 0;
+    std::uint32_t request = 0;
+    std::uint32_t tokens = 0;
+};
+
+struct RequestRecord {
+    std::int64_t due_ns = 0;  // when it was to be sent: what a queue at the sender adds, counts
+    std::int64_t end_ns = 0;
+    std::int64_t prompt_tokens = 0;
+    std::int64_t cached_tokens = 0;
+    std::int64_t output_tokens = 0;
+    std::string error{};  // empty: it ended as it should
+};
+
+struct DriveResult {
+    TimePoint begin{};
+    std::vector<RequestRecord> requests{};  // as in the workload
+    std::vector<ChunkEvent> chunks{};       // by time
+};
+
+// Returns when the last request has ended.
+[[nodiscard]] DriveResult drive(const DriveArgs& args);
+
+}  // namespace pitstop::bench

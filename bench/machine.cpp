@@ -1,0 +1,145 @@
+#include "bench/machine.h"
+
+#include "base/mapped_file.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <sched.h>
+#include <sstream>
+#include <sys/sysinfo.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+namespace pitstop::bench {
+namespace {
+
+constexpr std::size_t kTreeFileBytesMax = std::size_t{1} << 20;
+
+// The value of `key` in a file of "key : value" lines, as under /proc.
+std::string field_of(const std::filesystem::path& path, std::string_view key) {
+    std::ifstream file(path);
+    for (std::string line; std::getline(file, line);) {
+        if (!line.starts_with(key)) continue;
+        const std::size_t colon = line.find(':');
+        if (colon == line.npos) continue;
+        const std::size_t begin = line.find_first_not_of(" \t", colon + 1);
+        return begin == line.npos ? "" : line.substr(begin);
+    }
+    return "";
+}
+
+std::int64_t number_of(const std::filesystem::path& path, std::string_view key) {
+    return std::atoll(field_of(path, key).c_str());
+}
+
+// The first line a command prints; empty if it cannot be run.
+std::string first_line_of(const char* command) {
+    std::FILE* const pipe = ::popen(command, "r");
+    if (pipe == nullptr) return "";
+    std::array<char, 256> line{};
+    if (std::fgets(line.data(), static_cast<int>(line.size()), pipe) == nullptr) line[0] = '\0';
+    ::pclose(pipe);
+    std::string text = line.data();
+    while (!text.empty() && text.back() == '\n') text.pop_back();
+    return text;
+}
+
+std::string slurp(const std::filesystem::path& path) {
+    std::ifstream file(path, std::ios::binary);
+    std::ostringstream text;
+    text << file.rdbuf();
+    return text.str();
+}
+
+// Fields 14 and 15 of /proc/PID/stat: user and system time in ticks. The name in field 2 may hold
+// spaces and parentheses, so counting starts behind its end.
+double cpu_seconds(const std::string& stat) {
+    const std::size_t name_end = stat.rfind(')');
+    if (name_end == stat.npos) return 0;
+    std::istringstream fields(stat.substr(name_end + 1));
+    std::string skipped;
+    for (int field = 3; field < 14; ++field) fields >> skipped;
+    double user = 0, system = 0;
+    fields >> user >> system;
+    return (user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+}
+
+}  // namespace
+
+Machine this_machine() {
+    Machine machine;
+    machine.cpu = field_of("/proc/cpuinfo", "model name");
+    const std::string flags = " " + field_of("/proc/cpuinfo", "flags") + " ";
+    for (const char* flag : {"avx2", "avx512f", "avx512_bf16", "amx_bf16"}) {
+        if (flags.find(fmt::format(" {} ", flag)) != flags.npos)
+            machine.cpu += fmt::format(" {}", flag);
+    }
+    cpu_set_t set;
+    if (::sched_getaffinity(0, sizeof set, &set) == 0) machine.cores = CPU_COUNT(&set);
+    struct sysinfo info {};
+    if (::sysinfo(&info) == 0) {
+        machine.memory_bytes = static_cast<std::int64_t>(info.totalram) * info.mem_unit;
+    }
+    utsname name{};
+    if (::uname(&name) == 0) machine.kernel = fmt::format("{} {}", name.sysname, name.release);
+    return machine;
+}
+
+std::string source_commit() {
+    const std::string commit =
+        first_line_of("git -C '" PITSTOP_SOURCE_DIR
+                      "' describe --always --dirty --abbrev=12 --exclude '*' 2>/dev/null");
+    return commit.empty() ? "unknown" : commit;
+}
+
+std::string utc_now() {
+    const std::time_t now = std::time(nullptr);
+    std::tm parts{};
+    ::gmtime_r(&now, &parts);
+    std::array<char, 32> text{};
+    std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
+    return text.data();
+}
+
+Result<std::vector<ProcessUse>> processes_of(const std::string& run_dir) {
+    const std::string path = run_dir + "/tree.json";
+    ASSIGN_OR_RETURN(const std::string text, MappedFile::read(path, kTreeFileBytesMax));
+    const auto tree = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+    std::vector<ProcessUse> found;
+    const auto add = [&](std::string name, pid_t pid) {
+        const std::filesystem::path proc = fmt::format("/proc/{}", pid);
+        const std::string stat = slurp(proc / "stat");
+        if (stat.empty()) return;
+        found.push_back({
+            .name = std::move(name),
+            .pid = pid,
+            .cpu_s = cpu_seconds(stat),
+            .peak_bytes = number_of(proc / "status", "VmHWM") * 1024,
+            .resident_bytes = number_of(proc / "status", "VmRSS") * 1024,
+        });
+    };
+    const auto problem = make_error(ErrorCode::kMalformed, "{} does not list processes", path);
+    if (!tree.is_object() || !tree.contains("processes") || !tree["processes"].is_array()) {
+        return problem;
+    }
+    if (tree.contains("launcher") && tree["launcher"].is_number_integer()) {
+        add("launcher", tree["launcher"].get<pid_t>());
+    }
+    for (const auto& process : tree["processes"]) {
+        if (!process.is_object() || !process.contains("name") || !process["name"].is_string() ||
+            !process.contains("pid") || !process["pid"].is_number_integer()) {
+            return problem;
+        }
+        add(process["name"].get<std::string>(), process["pid"].get<pid_t>());
+    }
+    return found;
+}
+
+}  // namespace pitstop::bench

@@ -1,0 +1,37 @@
+// What a figure was measured on, and what the measured processes used.
+#pragma once
+
+#include "base/result.h"
+
+#include <cstdint>
+#include <string>
+#include <sys/types.h>
+#include <vector>
+
+namespace pitstop::bench {
+
+struct Machine {
+    std::string cpu{};  // its name, and the widest vector instructions that matter here
+    int cores = 0;      // that this process may use
+    std::int64_t memory_bytes = 0;
+    std::string kernel{};
+};
+[[nodiscard]] Machine this_machine();
+
+// "1a2b3c4d5e6f", with "-dirty" where tracked files differ; "unknown" outside a clone.
+[[nodiscard]] std::string source_commit();
+[[nodiscard]] std::string utc_now();  // "2025-11-21T07:30:00Z"
+
+struct ProcessUse {
+    std::string name{};  // "tp_worker[0.1]"
+    pid_t pid = 0;
+    double cpu_s = 0;                 // user and system, since it started
+    std::int64_t peak_bytes = 0;      // resident, at most (VmHWM)
+    std::int64_t resident_bytes = 0;  // now
+};
+
+// The launcher and the processes of the tree that runs in `run_dir`, as its tree.json names them.
+// One that has ended meanwhile is left out.
+[[nodiscard]] Result<std::vector<ProcessUse>> processes_of(const std::string& run_dir);
+
+}  // namespace pitstop::bench

@@ -1,0 +1,44 @@
+// What a drive's notes come to.
+//
+//   time to first token   from when a request was due (an open loop: its planned arrival, so that a
+//                         sender that falls behind cannot hide it) to its first chunk
+//   inter-token gap       between two chunks of a request, as a reader of the stream sees it; the
+//                         tokens of a chunk that brings several share its gap
+//   largest gap           between two chunks of a request, not shared
+//   decode rate           tokens per second while every request was decoding: from the last first
+//                         token to the first end. Only where there is such a time.
+#pragma once
+
+#include "bench/drive.h"
+#include "bench/percentiles.h"
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+namespace pitstop::bench {
+
+struct DecodeWindow {
+    double seconds = 0;
+    std::int64_t tokens = 0;
+    double context_mean = 0;  // tokens of context per request, half-way through
+};
+
+struct Metrics {
+    double seconds = 0;  // from the begin to the last end
+    std::int64_t num_ok = 0;
+    std::map<std::string, std::int64_t> errors{};  // what -> how many
+    std::int64_t prompt_tokens = 0;                // of requests that ended well, as are all below
+    std::int64_t cached_tokens = 0;
+    std::int64_t output_tokens = 0;
+    Summary first_token_ms{};
+    Summary gap_ms{};
+    Summary gap_largest_ms{};  // per request
+    Summary request_ms{};      // from due to the end
+    std::optional<DecodeWindow> decode{};
+};
+
+[[nodiscard]] Metrics metrics_of(const DriveResult& result);
+
+}  // namespace pitstop::bench

@@ -1,0 +1,82 @@
+#include "bench/model_cost.h"
+
+#include "base/mapped_file.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+
+namespace pitstop::bench {
+namespace {
+
+constexpr double kBytesPerElement = 2;  // bf16
+constexpr std::size_t kConfigBytesMax = std::size_t{1} << 20;
+
+}  // namespace
+
+ModelCost cost_of(const ModelShape& shape) {
+    ModelCost cost;
+    for (const PlannedTensor& tensor : tensors_of(shape)) {
+        const double elements = static_cast<double>(num_elements(tensor));
+        const bool is_embedding = tensor.name == "model.embed_tokens.weight";
+        const bool is_head = tensor.name == "lm_head.weight" || (is_embedding && shape.tied);
+        if (!is_embedding || is_head) cost.weight_bytes += kBytesPerElement * elements;
+        if (is_head) {
+            cost.head_flops += 2 * elements;
+        } else if (!is_embedding && tensor.shape.size() == 2) {
+            cost.layer_flops += 2 * elements;
+        }
+    }
+    const std::int64_t kv_elements = 2 * shape.layers * shape.kv_heads * shape.head_dim;
+    cost.kv_bytes = kBytesPerElement * static_cast<double>(kv_elements);
+    return cost;
+}
+
+Result<ModelShape> read_shape(const std::string& directory) {
+    const std::string path = directory + "/config.json";
+    ASSIGN_OR_RETURN(const std::string text, MappedFile::read(path, kConfigBytesMax));
+    const auto config = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (!config.is_object()) {
+        return make_error(ErrorCode::kMalformed, "{} is not a JSON object", path);
+    }
+    const auto integer = [&](const char* key, std::int64_t absent) {
+        const auto found = config.find(key);
+        return found != config.end() && found->is_number_integer() ? found->get<std::int64_t>()
+                                                                   : absent;
+    };
+    ModelShape shape;
+    const auto type = config.find("model_type");
+    if (type == config.end() || !type->is_string()) {
+        return make_error(ErrorCode::kMalformed, "{} has no model_type", path);
+    }
+    ASSIGN_OR_RETURN(shape.family, parse_family(type->get<std::string>()));
+    shape.vocab = integer("vocab_size", 0);
+    shape.hidden = integer("hidden_size", 0);
+    shape.ffn = integer("intermediate_size", 0);
+    shape.layers = integer("num_hidden_layers", 0);
+    shape.heads = integer("num_attention_heads", 0);
+    shape.kv_heads = integer("num_key_value_heads", shape.heads);
+    shape.head_dim = integer("head_dim", shape.heads > 0 ? shape.hidden / shape.heads : 0);
+    shape.context = integer("max_position_embeddings", 0);
+    const auto tied = config.find("tie_word_embeddings");
+    shape.tied = tied != config.end() && tied->is_boolean() && tied->get<bool>();
+    if (const auto problem = invalid(shape)) {
+        return make_error(ErrorCode::kMalformed, "{}: {}", path, *problem);
+    }
+    return shape;
+}
+
+double decode_step_seconds_min(
+    const ModelCost& cost, const MachineLimits& limits, double batch, double context
+) {
+    const double bytes = cost.weight_bytes + batch * context * cost.kv_bytes;
+    const double flops = batch * (cost.layer_flops + cost.head_flops);
+    return std::max(bytes / limits.read_bytes_per_s, flops / limits.flops_per_s);
+}
+
+double prefill_seconds_min(const ModelCost& cost, const MachineLimits& limits, double tokens) {
+    const double flops = tokens * cost.layer_flops + cost.head_flops;
+    return std::max(cost.weight_bytes / limits.read_bytes_per_s, flops / limits.flops_per_s);
+}
+
+}  // namespace pitstop::bench

@@ -1,0 +1,41 @@
+// What one step of a model must move and compute at the least: the yardstick for measured times.
+#pragma once
+
+#include "base/result.h"
+#include "bench/model_shape.h"
+
+#include <cstdint>
+#include <string>
+
+namespace pitstop::bench {
+
+// Weights and KV in bf16, as a worker holds them.
+struct ModelCost {
+    double weight_bytes = 0;  // read by every step: all but an embedding that is not the head
+    double kv_bytes = 0;      // per token of context: written once, read by each later token
+    double layer_flops = 0;   // per token: two per weight of the layers' matrices
+    double head_flops = 0;    // per sampled token: two per weight of the output head
+};
+[[nodiscard]] ModelCost cost_of(const ModelShape& shape);
+
+// Reads config.json in a model directory. Errors: kNotFound, kMalformed, an unknown model_type.
+[[nodiscard]] Result<ModelShape> read_shape(const std::string& directory);
+
+// What the machine can do at most, measured.
+struct MachineLimits {
+    double read_bytes_per_s = 0;
+    double flops_per_s = 0;  // bf16 products summed in fp32
+};
+
+// The shortest possible time of a step that adds one token to each of `batch` requests with
+// `context` tokens each: the longer of moving its bytes and computing its products.
+[[nodiscard]] double decode_step_seconds_min(
+    const ModelCost& cost, const MachineLimits& limits, double batch, double context
+);
+
+// The shortest possible time of a prompt of `tokens`, alone.
+[[nodiscard]] double prefill_seconds_min(
+    const ModelCost& cost, const MachineLimits& limits, double tokens
+);
+
+}  // namespace pitstop::bench

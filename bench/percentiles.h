@@ -1,0 +1,26 @@
+// What many measured values come to. Exact: all values are kept and sorted, none is binned.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+namespace pitstop::bench {
+
+// In the unit of the values. All zero where there are none.
+struct Summary {
+    std::size_t count = 0;
+    double mean = 0;
+    double p50 = 0;
+    double p90 = 0;
+    double p99 = 0;
+    double max = 0;
+};
+
+// The smallest value that at least the fraction `q` of all values do not exceed (nearest rank).
+// REQUIRES: `sorted` is ascending and not empty, 0 < q <= 1.
+[[nodiscard]] double percentile(std::span<const double> sorted, double q);
+
+[[nodiscard]] Summary summarize(std::vector<double> values);
+
+}  // namespace pitstop::bench

@@ -1,0 +1,44 @@
+#include "bench/model_cost.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace pitstop::bench {
+namespace {
+
+ModelShape shape(std::string_view name) { return *find_shape(name); }
+
+TEST(ModelCost, AStepReadsTheHeadButNotASecondEmbedding) {
+    // Qwen3-0.6B: 596.05 M parameters, tied: all are read.
+    EXPECT_NEAR(cost_of(shape("qwen3-0.6b")).weight_bytes, 2 * 596.05e6, 2e4);
+    // Qwen3-8B: 8190.7 M, untied: all but an embedding of 151936 x 4096.
+    EXPECT_NEAR(cost_of(shape("qwen3-8b")).weight_bytes, 2 * (8190.7e6 - 151936. * 4096), 2e5);
+}
+
+TEST(ModelCost, KvOfATokenIsTwoVectorsPerLayerAndHead) {
+    EXPECT_EQ(cost_of(shape("qwen3-0.6b")).kv_bytes, 2 * 2 * 28 * 8 * 128);
+    EXPECT_EQ(cost_of(shape("llama-3.2-1b")).kv_bytes, 2 * 2 * 16 * 8 * 64);
+}
+
+TEST(ModelCost, TheLongerOfBytesAndFlopsBoundsAStep) {
+    const ModelCost cost{
+        .weight_bytes = 1e9, .kv_bytes = 1e5, .layer_flops = 8e8, .head_flops = 2e8};
+    const MachineLimits limits{.read_bytes_per_s = 1e10, .flops_per_s = 1e11};
+    EXPECT_DOUBLE_EQ(decode_step_seconds_min(cost, limits, 1, 0), 0.1);    // bytes: 1e9 / 1e10
+    EXPECT_DOUBLE_EQ(decode_step_seconds_min(cost, limits, 1, 1e4), 0.2);  // and 1e4 * 1e5
+    EXPECT_DOUBLE_EQ(decode_step_seconds_min(cost, limits, 100, 0), 1.0);  // flops: 1e11 / 1e11
+    EXPECT_DOUBLE_EQ(prefill_seconds_min(cost, limits, 1000), 8.002);
+}
+
+TEST(ModelCost, ReadsTheBundledModelsConfig) {
+    const auto read = read_shape(std::string(PITSTOP_SOURCE_DIR) + "/launch/models/stories");
+    ASSERT_TRUE(read.has_value());
+    EXPECT_EQ(read->layers, 6);
+    EXPECT_EQ(read->vocab, 2048);
+    EXPECT_TRUE(read->tied);
+    EXPECT_FALSE(read_shape("/nonexistent").has_value());
+}
+
+}  // namespace
+}  // namespace pitstop::bench
