@@ -1,0 +1,92 @@
+"""One process of the tree, as its launcher sees it (base/supervision.h is the other side).
+
+Two pipes: on `ready` the process says READY or FAILED in one line; on `supervisor` it is told
+"stop" or who died. It dies with this program whatever happens: it asks the kernel for that itself
+(--parent-pid), and the end of the supervisor pipe says the same.
+"""
+
+import os
+import signal
+import subprocess
+
+LINE_BYTES_MAX = 8192
+
+
+class Child:
+    """Owns: the process, until has_ended(); two pipe ends and a pidfd, until close()."""
+
+    def __init__(self, kind, name, command):
+        self.kind = kind  # tp_worker
+        self.name = name  # tp_worker[0.1]
+        self.ready_line = None  # what it said with READY
+        self.failed_line = None  # what it said with FAILED
+        self._said = b""
+        ready_read, ready_write = os.pipe()
+        supervisor_read, supervisor_write = os.pipe()
+        os.set_blocking(ready_read, False)
+        os.set_blocking(supervisor_write, False)
+        self.ready_fd = ready_read
+        self._supervisor_fd = supervisor_write
+        try:
+            self._process = subprocess.Popen(
+                [
+                    *command,
+                    f"--ready-fd={ready_write}",
+                    f"--supervisor-fd={supervisor_read}",
+                    f"--parent-pid={os.getpid()}",
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # nothing of a process belongs to this program's answers
+                pass_fds=(ready_write, supervisor_read),
+                start_new_session=True,  # Ctrl-C is for the launcher alone, which stops the tree
+            )
+        finally:
+            os.close(ready_write)
+            os.close(supervisor_read)
+        self.pid = self._process.pid
+        self.pidfd = os.pidfd_open(self.pid)  # readable when it has ended
+
+    def read_ready(self):
+        """Takes what it said; False at the end of the pipe."""
+        try:
+            data = os.read(self.ready_fd, LINE_BYTES_MAX)
+        except BlockingIOError:
+            return True
+        self._said = (self._said + data)[-LINE_BYTES_MAX:]
+        *lines, self._said = self._said.split(b"\n")
+        for line in lines:
+            kind, _, text = line.decode("utf-8", "replace").partition(" ")
+            if kind == "READY":
+                self.ready_line = text
+            elif kind == "FAILED":
+                self.failed_line = text
+        return bool(data)
+
+    def tell(self, line):
+        """One line; a process that is gone or has not read for 64 KiB does not get it."""
+        try:
+            os.write(self._supervisor_fd, line.encode() + b"\n")
+        except (BlockingIOError, BrokenPipeError):
+            pass
+
+    def has_ended(self):
+        return self._process.poll() is not None
+
+    def how_it_ended(self):
+        """REQUIRES: has_ended()."""
+        code = self._process.returncode
+        if code >= 0:
+            return f"exit {code}"
+        try:
+            return f"signal {-code} ({signal.Signals(-code).name})"
+        except ValueError:
+            return f"signal {-code}"
+
+    def send_signal(self, number):
+        if not self.has_ended():
+            self._process.send_signal(number)
+
+    def close(self):
+        """REQUIRES: has_ended()."""
+        for fd in (self.ready_fd, self._supervisor_fd, self.pidfd):
+            os.close(fd)

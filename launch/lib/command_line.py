@@ -1,0 +1,146 @@
+"""The commands and their flags. Each command's work is in a module of its own."""
+
+import argparse
+import sys
+
+from problem import EXIT_USAGE, Problem
+import serve
+import talk
+
+
+class Parser(argparse.ArgumentParser):
+    """One line per problem, the usage only when asked for."""
+
+    def __init__(self, **kwargs):
+        super().__init__(allow_abbrev=False, **kwargs)  # a flag means the same in every version
+
+    def error(self, message):
+        self.exit(EXIT_USAGE, f"{self.prog}: {message} (--help lists the flags)\n")
+
+
+def at_least(low):
+    def parse(text):
+        try:
+            value = int(text)
+        except ValueError:
+            value = None
+        if value is None or value < low:
+            raise argparse.ArgumentTypeError(f"takes a whole number of {low} or more, not '{text}'")
+        return value
+
+    return parse
+
+
+def seconds(text):
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"takes seconds, more than 0, not '{text}'")
+    return value
+
+
+def add_tree_flags(parser):
+    """What a tree is started with."""
+    one = at_least(1)
+    add = parser.add_argument
+    add(
+        "--model",
+        default="stories",
+        metavar="DIR",
+        help="a checkpoint directory, or a bundled model: stories (the default) or bard",
+    )
+    add("--tp", type=one, default=1, metavar="N", help="tensor-parallel ranks per replica")
+    add("--dp", type=one, default=1, metavar="N", help="data-parallel replicas")
+    add("--max-total-tokens", type=one, metavar="N", help="tokens the KV pool of a replica holds")
+    add("--page-size", type=one, metavar="N", help="tokens per page of KV")
+    add("--chunked-prefill-size", type=one, metavar="N", help="tokens of a step, at most")
+    add("--max-running-requests", type=one, metavar="N", help="requests that run at once, at most")
+    add("--served-model-name", metavar="S", help="what the model is called; default: its directory")
+    add("--compute", choices=("bf16", "fp32"), help="precision of activations and KV")
+    add(
+        "--load-format",
+        choices=("auto", "null"),
+        help="null: no weights and no arithmetic, to measure the rest",
+    )
+    add(
+        "--threads",
+        type=one,
+        metavar="N",
+        help="threads of each worker; default: the cores, shared evenly by the workers",
+    )
+    add(
+        "--log-level",
+        default="warning",
+        choices=("trace", "debug", "info", "warning", "error", "off"),
+        help="what the processes write to standard error",
+    )
+    add(
+        "--start-timeout",
+        type=seconds,
+        default=600.0,
+        metavar="S",
+        help="seconds until a tree that is not ready is given up (default 600)",
+    )
+
+
+def parser():
+    top = Parser(prog="pitstop", description="An LLM rollout engine whose weights may change.")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    tree = commands.add_parser("serve", help="start a tree and watch over it")
+    add_tree_flags(tree)
+    tree.add_argument(
+        "--run-dir", metavar="DIR", help="where its sockets are; default: a new private directory"
+    )
+    tree.add_argument(
+        "--restart", action="store_true", help="bring the tree back when a process dies"
+    )
+
+    generate = commands.add_parser(
+        "generate",
+        help="stream the continuation of a prompt",
+        description="On the running tree, or on one started for the call with the flags of serve.",
+    )
+    generate.add_argument("prompt")
+    generate.add_argument("--run-dir", metavar="DIR", help="of the running tree to use")
+    for name, takes_value, meaning in talk.GENERATE_FLAGS:
+        if takes_value:
+            generate.add_argument(f"--{name}", metavar="X", help=meaning)
+        else:
+            generate.add_argument(f"--{name}", action="store_true", help=meaning)
+    generate.set_defaults(max_new_tokens=talk.MAX_NEW_TOKENS)
+    add_tree_flags(generate)
+
+    status = commands.add_parser("status", help="what a running tree is doing")
+    status.add_argument("--run-dir", metavar="DIR", help="of the tree, if several run")
+    status.add_argument("--json", action="store_true", help="the whole answer")
+
+    tokenize = commands.add_parser(
+        "tokenize",
+        help='JSON lines in ({"text": ...} or {"ids": [...]}), JSON lines out',
+        description='{"text": ...} gives {"ids": [...], "text": decoded}; {"ids": [...]} decodes.',
+    )
+    tokenize.add_argument(
+        "--tokenizer", required=True, metavar="DIR", help="a directory with tokenizer.json"
+    )
+    tokenize.add_argument("--add-special-tokens", action="store_true")
+    return top
+
+
+COMMANDS = {
+    "serve": serve.serve,
+    "generate": talk.generate,
+    "status": talk.status,
+    "tokenize": talk.tokenize,
+}
+
+
+def main(arguments):
+    options = parser().parse_args(arguments)
+    try:
+        return COMMANDS[options.command](options)
+    except Problem as problem:
+        print(f"pitstop: {problem}", file=sys.stderr, flush=True)
+        return problem.exit_code

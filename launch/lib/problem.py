@@ -1,0 +1,26 @@
+"""What may go wrong outside this program, and what a shell is told about it.
+
+The exit codes are part of the interface (docs/operations.md lists them, and a test compares).
+"""
+
+EXIT_OK = 0
+EXIT_USAGE = 2  # a flag
+EXIT_START = 3  # a process could not start: its model, its memory, its files
+EXIT_PLACE = 4  # the run directory, or the programs are not built
+
+# A process died while serving: its kind says which code.
+EXIT_DIED = {
+    "tokenizer_proc": 10,
+    "scheduler_proc": 11,
+    "detokenizer_proc": 12,
+    "tp_worker": 13,
+    "http_proc": 14,
+}
+
+
+class Problem(Exception):
+    """Ends the program with one line and an exit code."""
+
+    def __init__(self, message, exit_code):
+        super().__init__(message)
+        self.exit_code = exit_code

@@ -1,0 +1,179 @@
+"""The run directory: one private place (mode 0700) per tree, for its sockets.
+
+    launcher.lock   held (flock) by the launcher while it lives: who can take it finds a dead tree
+    tree.json       pids and flags, once the tree is ready
+    *.sock          the processes' sockets (bus/run_dir.h)
+
+Trees that were given no place live side by side under one private directory of the user, so that a
+client finds the one that runs. What a killed launcher left there is removed by the next one.
+"""
+
+import fcntl
+import json
+import os
+import pathlib
+import shutil
+import stat
+
+from problem import EXIT_PLACE, Problem
+
+LOCK = "launcher.lock"
+TREE = "tree.json"
+SOCKET_PATH_BYTES_MAX = 107  # sockaddr_un, without its end
+LONGEST_SOCKET = "/requests-9999.sock"
+
+
+def home():
+    """Where trees without a place of their own live."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime and os.path.isdir(runtime):
+        return pathlib.Path(runtime) / "pitstop"
+    return pathlib.Path("/tmp") / f"pitstop-{os.getuid()}"
+
+
+def _check_private(path):
+    info = os.lstat(path)
+    if not stat.S_ISDIR(info.st_mode):
+        raise Problem(f"{path} is not a directory", EXIT_PLACE)
+    if info.st_uid != os.geteuid() or info.st_mode & 0o077:
+        raise Problem(
+            f"{path} must be this user's and closed to others (chmod 700 {path})", EXIT_PLACE
+        )
+
+
+def _check_length(path):
+    size = len(os.fsencode(str(path)))
+    most = SOCKET_PATH_BYTES_MAX - len(LONGEST_SOCKET)
+    if size > most:
+        raise Problem(
+            f"run directory {path} is too long for unix sockets: {size} bytes, at most {most}; "
+            "give a shorter one with --run-dir",
+            EXIT_PLACE,
+        )
+
+
+def _try_lock(path):
+    """The open lock file, or None while somebody holds it."""
+    while True:
+        lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(lock), os.stat(path / LOCK)):
+                return lock
+        except BlockingIOError:
+            os.close(lock)
+            return None
+        except FileNotFoundError:
+            pass
+        os.close(lock)  # its last owner removed it between the two calls: take the new one
+
+
+def _remove_files(path, keep=()):
+    """Ours only: a directory the user named may hold other things."""
+    for name in os.listdir(path):
+        is_ours = name in (LOCK, TREE, TREE + ".new") or name.endswith(".sock")
+        if is_ours and name not in keep:
+            (path / name).unlink(missing_ok=True)
+
+
+def _gate(place):
+    """Held while directories in home() come and go; elsewhere for a few system calls at most."""
+    gate = os.open(place / ".gate", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(gate, fcntl.LOCK_EX)
+    return gate
+
+
+class RunDir:
+    """A tree's place, held until remove()."""
+
+    def __init__(self, path, lock, is_made):
+        self.path = path
+        self._lock = lock
+        self._is_made = is_made  # here, so it goes with the tree
+
+    @classmethod
+    def hold(cls, named):
+        """`named` by the user, or None: a new one in home()."""
+        try:
+            return cls._hold_named(pathlib.Path(named).absolute()) if named else cls._hold_new()
+        except OSError as error:
+            raise Problem(f"run directory: {error}", EXIT_PLACE) from error
+
+    @classmethod
+    def _hold_named(cls, path):
+        _check_length(path)
+        is_made = not path.exists()
+        if is_made:
+            path.mkdir(mode=0o700)
+        _check_private(path)
+        lock = _try_lock(path)
+        if lock is None:
+            raise Problem(f"a tree already runs in {path}", EXIT_PLACE)
+        _remove_files(path, keep=(LOCK,))
+        return cls(path, lock, is_made)
+
+    @classmethod
+    def _hold_new(cls):
+        place = home()
+        _check_length(place / "9999999")
+        place.mkdir(mode=0o700, exist_ok=True)
+        _check_private(place)
+        gate = _gate(place)  # so that nobody removes one that is not locked yet
+        try:
+            for old in place.iterdir():
+                if old.is_dir() and (lock := _try_lock(old)) is not None:
+                    shutil.rmtree(old, ignore_errors=True)
+                    os.close(lock)
+            path = place / str(os.getpid())
+            path.mkdir(mode=0o700)
+            return cls(path, _try_lock(path), True)
+        finally:
+            os.close(gate)
+
+    def write_tree(self, facts):
+        new = self.path / (TREE + ".new")
+        new.write_text(json.dumps(facts, indent=1) + "\n")
+        new.rename(self.path / TREE)
+
+    def clear(self):
+        """Removes what the processes left, between two lives of a tree in one place."""
+        _remove_files(self.path, keep=(LOCK,))
+
+    def remove(self):
+        _remove_files(self.path)
+        if self._is_made:
+            try:
+                self.path.rmdir()
+            except OSError:
+                pass  # somebody keeps files of their own in it
+        os.close(self._lock)
+
+
+def _is_live(path):
+    """Somebody holds its lock, and its tree is ready."""
+    try:
+        lock = os.open(path / LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return (path / TREE).exists()
+    finally:
+        os.close(lock)
+
+
+def find_live(named):
+    """The path of a running tree: the one `named`, else the only one in home(), else None."""
+    if named:
+        path = pathlib.Path(named).absolute()
+        if not _is_live(path):
+            raise Problem(f"no tree runs in {path}", EXIT_PLACE)
+        return path
+    place = home()
+    live = [path for path in place.iterdir() if _is_live(path)] if place.is_dir() else []
+    if len(live) > 1:
+        listed = " or ".join(f"--run-dir {path}" for path in sorted(live))
+        raise Problem(f"{len(live)} trees run: say which, {listed}", EXIT_PLACE)
+    return live[0] if live else None

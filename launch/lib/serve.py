@@ -1,0 +1,130 @@
+"""serve: a tree in its run directory, from the first process to the last, and again if asked."""
+
+import os
+import sys
+import time
+
+from problem import EXIT_OK, Problem
+from run_dir import RunDir
+from tree import Asked, Signals, Tree, exit_code_of, plan
+import programs
+
+# --restart: the wait before each new attempt doubles up to the maximum; a tree that served for
+# STEADY_S starts the count anew, one that keeps dying is given up.
+RESTARTS_MAX = 5
+BACK_OFF_S = 0.5
+BACK_OFF_MAX_S = 30.0
+STEADY_S = 60.0
+
+
+def say(line):
+    """One line about a problem or about progress."""
+    print(f"pitstop: {line}", file=sys.stderr, flush=True)
+
+
+class Served:
+    """A running tree in its place. Owns: both, until close()."""
+
+    def __init__(self, options, signals):
+        options.model = programs.model_dir(options.model)
+        if not options.served_model_name:
+            options.served_model_name = os.path.basename(options.model)
+        self._options = options
+        self._signals = signals
+        self._tree = None
+        self.run_dir = RunDir.hold(options.run_dir)
+
+    def start(self):
+        """Returns the seconds it took. Problem or Asked: nothing runs."""
+        begin = time.monotonic()
+        self.run_dir.clear()
+        try:
+            self._tree = Tree(plan(self._options, self.run_dir.path), self._signals, say)
+            self._tree.wait_ready(self._options.start_timeout)
+        except BaseException:
+            self.stop()
+            raise
+        self.run_dir.write_tree(
+            {
+                "launcher": os.getpid(),
+                "model": self._options.model,
+                "served_model_name": self._options.served_model_name,
+                "tp": self._options.tp,
+                "dp": self._options.dp,
+                "processes": [
+                    {"name": child.name, "kind": child.kind, "pid": child.pid}
+                    for child in self._tree.children
+                ],
+            }
+        )
+        return time.monotonic() - begin
+
+    def watch(self, guest=None):
+        """Tree.watch; the clients have been told of a dead process when it returns."""
+        dead = self._tree.watch(guest)
+        if dead is not None:
+            say(f"{dead.name} died: {dead.how_it_ended()}")
+            self._tree.say_farewell(dead)
+        return dead
+
+    def stop(self):
+        if self._tree is not None:
+            self._tree.stop()
+            self._tree = None
+
+    def close(self):
+        self.stop()
+        self.run_dir.remove()
+
+
+def describe(options, run_dir, seconds):
+    workers = options.tp * options.dp
+    shape = "1 worker" if workers == 1 else f"{workers} workers (dp {options.dp} x tp {options.tp})"
+    return (
+        f"pitstop: {options.served_model_name} is ready after {seconds:.2f} s: {shape}, "
+        f"run directory {run_dir}"
+    )
+
+
+def _pause(seconds, signals):
+    """Waits; Asked if a signal comes first."""
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0:
+        if signals.is_asked_to_end:
+            raise Asked
+        time.sleep(min(left, 0.05))
+
+
+def _serve_until_end(served, options, signals):
+    """The exit code. Problem: it could not start."""
+    num_restarts = 0
+    while True:
+        begin = time.monotonic()
+        seconds = served.start()
+        print(describe(options, served.run_dir.path, seconds), flush=True)
+        dead = served.watch()
+        served.stop()
+        if not options.restart:
+            return exit_code_of(dead)
+        num_restarts = 1 if time.monotonic() - begin > STEADY_S else num_restarts + 1
+        if num_restarts > RESTARTS_MAX:
+            say(f"{RESTARTS_MAX} restarts in a row did not help; giving up")
+            return exit_code_of(dead)
+        wait_s = min(BACK_OFF_MAX_S, BACK_OFF_S * 2 ** (num_restarts - 1))
+        say(f"restart {num_restarts} of at most {RESTARTS_MAX} in {wait_s:g} s")
+        _pause(wait_s, signals)
+
+
+def serve(options):
+    """Runs until a process dies or a signal comes; returns the exit code."""
+    signals = Signals()
+    try:
+        served = Served(options, signals)
+        try:
+            return _serve_until_end(served, options, signals)
+        except Asked:
+            return EXIT_OK
+        finally:
+            served.close()
+    finally:
+        signals.close()

@@ -1,0 +1,111 @@
+"""generate, status, tokenize: the commands that a built program does; here it gets its tree."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+
+from problem import EXIT_PLACE, Problem
+from run_dir import find_live
+from serve import Served, say
+from tree import Asked, Signals, exit_code_of
+import programs
+
+PR_SET_PDEATHSIG = 1
+FAREWELL_S = 2.0  # for a client to print its error once its tree is gone
+
+# Flags of `pitstop_cli generate`, handed on as they are: (name, whether it takes a value, help).
+GENERATE_FLAGS = (
+    ("max-new-tokens", True, "at most so many (default 200)"),
+    ("min-new-tokens", True, "at least so many"),
+    ("temperature", True, "0 is greedy (default 1)"),
+    ("top-k", True, "draw among the k most probable"),
+    ("top-p", True, "draw among the fewest that hold this probability"),
+    ("min-p", True, "drop what is less probable than this times the best"),
+    ("repetition-penalty", True, "1: none"),
+    ("frequency-penalty", True, "0: none"),
+    ("presence-penalty", True, "0: none"),
+    ("seed", True, "the same seed gives the same draws"),
+    ("stop", True, "end before this text"),
+    ("replica", True, "run on this replica"),
+    ("timeout-s", True, "give up after so many seconds"),
+    ("ignore-eos", False, "go on past the end of the text"),
+    ("no-stop-trim", False, "print the stop text too"),
+    ("logprobs", False, "a line per token with its logprob"),
+    ("json", False, "a JSON object per chunk in place of text"),
+    ("no-stream", False, "everything at the end"),
+)
+MAX_NEW_TOKENS = "200"
+
+
+def _run(command):
+    """In place of this program."""
+    sys.stdout.flush()
+    os.execv(command[0], command)
+
+
+def _generate_command(options, run_dir):
+    command = [programs.program("cli"), "generate", f"--run-dir={run_dir}"]
+    for name, takes_value, _ in GENERATE_FLAGS:
+        value = getattr(options, name.replace("-", "_"))
+        if takes_value and value is not None:
+            command.append(f"--{name}={value}")
+        elif not takes_value and value:
+            command.append(f"--{name}")
+    return [*command, "--", options.prompt]
+
+
+def _die_with_parent():
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def generate(options):
+    """On the running tree if there is one, else on one of its own."""
+    run_dir = find_live(options.run_dir)
+    if run_dir is not None:
+        _run(_generate_command(options, run_dir))
+    signals = Signals()
+    try:
+        served = Served(options, signals)
+        try:
+            return _generate_on(served, options)
+        except Asked:
+            return 128 + signal.SIGINT
+        finally:
+            served.close()
+    finally:
+        signals.close()
+
+
+def _generate_on(served, options):
+    served.start()
+    client = subprocess.Popen(
+        _generate_command(options, served.run_dir.path), preexec_fn=_die_with_parent
+    )
+    try:
+        dead = served.watch(client)
+        if dead is None:
+            return client.returncode
+        try:
+            client.wait(FAREWELL_S)
+        except subprocess.TimeoutExpired:
+            say("the client did not end with its tree")
+        return exit_code_of(dead)
+    finally:
+        if client.poll() is None:
+            client.terminate()
+            client.wait()
+
+
+def status(options):
+    run_dir = find_live(options.run_dir)
+    if run_dir is None:
+        raise Problem("no tree runs; start one with launch/pitstop serve", EXIT_PLACE)
+    command = [programs.program("cli"), "status", f"--run-dir={run_dir}"]
+    _run(command + (["--json"] if options.json else []))
+
+
+def tokenize(options):
+    command = [programs.program("tokenize"), f"--tokenizer={options.tokenizer}"]
+    _run(command + (["--add-special-tokens"] if options.add_special_tokens else []))

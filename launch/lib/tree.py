@@ -1,0 +1,241 @@
+"""A tree of processes: which there are, start, watch, stop.
+
+Thread: one. Everything waits in Tree._wait, always with a deadline.
+"""
+
+import os
+import selectors
+import signal
+import time
+
+from child import Child
+from problem import EXIT_DIED, EXIT_OK, EXIT_START, Problem
+import programs
+
+# What each step of an end may take. A process that is told to stop answers its open requests first.
+FAREWELL_S = 2.0  # after a death: for the tokenizer to answer every open request with an error
+STOP_S = 5.0  # from "stop" to SIGTERM
+TERM_S = 1.0  # from SIGTERM to SIGKILL
+FAILURES_S = 0.2  # at start: for other processes to say what is wrong with them, too
+WATCH_S = 3600.0  # a wait for nothing in particular: events end it
+PROGRESS_S = 5.0  # between two lines about a start that takes long
+
+
+def cores_per_worker(num_workers):
+    """The cores this program may use, shared evenly; each worker has at least one thread."""
+    return max(1, len(os.sched_getaffinity(0)) // num_workers)
+
+
+def _flags(options, *names):
+    """--name=value for each option that was given; the others are the process's own defaults."""
+    given = [(name, getattr(options, name)) for name in names]
+    return [f"--{name.replace('_', '-')}={value}" for name, value in given if value is not None]
+
+
+def plan(options, run_dir):
+    """[(kind, name, command)] of every process, from the parsed flags of serve."""
+    processes = [
+        (
+            "tokenizer_proc",
+            "tokenizer_proc",
+            _flags(options, "model", "dp", "served_model_name"),
+        ),
+        ("detokenizer_proc", "detokenizer_proc", _flags(options, "model")),
+    ]
+    threads = options.threads or cores_per_worker(options.tp * options.dp)
+    for replica in range(options.dp):
+        scheduler = [f"--replica={replica}"]
+        scheduler += _flags(options, "tp", "chunked_prefill_size", "max_running_requests")
+        processes.append(("scheduler_proc", f"scheduler_proc[{replica}]", scheduler))
+        for rank in range(options.tp):
+            worker = [f"--replica={replica}", f"--rank={rank}", f"--threads={threads}"]
+            worker += _flags(
+                options,
+                "model",
+                "tp",
+                "max_total_tokens",
+                "page_size",
+                "max_running_requests",
+                "chunked_prefill_size",
+                "compute",
+                "load_format",
+            )
+            processes.append(("tp_worker", f"tp_worker[{replica}.{rank}]", worker))
+    common = [f"--run-dir={run_dir}", f"--log-level={options.log_level}"]
+    return [
+        (kind, name, [programs.program(kind), *flags, *common]) for kind, name, flags in processes
+    ]
+
+
+class Signals:
+    """SIGINT, SIGTERM and SIGHUP become a readable descriptor, so that they end a wait.
+
+    Owns: the handlers of this program, until close().
+    """
+
+    NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def __init__(self):
+        self.fd, self._write_fd = os.pipe()
+        for fd in (self.fd, self._write_fd):
+            os.set_blocking(fd, False)
+        self.is_asked_to_end = False
+        self._old_fd = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
+        self._old = {}
+        for number in self.NUMBERS:
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup, or in the background
+                self._old[number] = signal.signal(number, self._take)
+
+    def _take(self, _number, _frame):
+        self.is_asked_to_end = True
+
+    def close(self):
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._old_fd)
+        os.close(self.fd)
+        os.close(self._write_fd)
+
+
+class Asked(Exception):
+    """The user asked for the end while something was waited for."""
+
+
+class Tree:
+    """Owns: the processes. After stop() there are none."""
+
+    def __init__(self, processes, signals, say):
+        self._signals = signals
+        self._say = say  # one line about a problem or about progress
+        self._selector = selectors.DefaultSelector()
+        self._on_readable(signals.fd, lambda: os.read(signals.fd, 4096))
+        self.children = []
+        try:
+            for kind, name, command in processes:
+                child = Child(kind, name, command)
+                self.children.append(child)
+                self._on_readable(child.ready_fd, lambda child=child: self._listen(child))
+                self._on_readable(child.pidfd, lambda child=child: self._bury(child))
+        except BaseException:
+            self.kill()
+            raise
+
+    def _on_readable(self, fd, action):
+        self._selector.register(fd, selectors.EVENT_READ, action)
+
+    def _listen(self, child):
+        if not child.read_ready():
+            self._selector.unregister(child.ready_fd)
+
+    def _bury(self, child):
+        if child.has_ended():  # collected: it is no zombie from here on
+            self._selector.unregister(child.pidfd)
+
+    def _wait(self, deadline):
+        """Until something happens or the deadline comes. Raises Asked at a signal."""
+        for key, _ in self._selector.select(max(0.0, deadline - time.monotonic())):
+            key.data()
+        if self._signals.is_asked_to_end:
+            raise Asked
+
+    def wait_ready(self, timeout_s):
+        """Until every process is ready. Problem: one cannot start, named with its reason."""
+        begin = time.monotonic()
+        next_progress = begin + PROGRESS_S
+        while True:
+            waiting = [child for child in self.children if child.ready_line is None]
+            failed = [
+                child for child in self.children if child.failed_line or child.has_ended()
+            ]
+            now = time.monotonic()
+            if failed:
+                self._raise_start_problem()
+            if not waiting:
+                return
+            names = ", ".join(child.name for child in waiting)
+            if now > begin + timeout_s:
+                raise Problem(f"not ready after {timeout_s:.0f} s: {names}", EXIT_START)
+            if now >= next_progress:
+                self._say(f"waiting for {names} ({now - begin:.0f} s)")
+                next_progress += PROGRESS_S
+            self._wait(min(next_progress, begin + timeout_s + 0.001))
+
+    def _raise_start_problem(self):
+        """Says each reason once, the last one as the Problem."""
+        deadline = time.monotonic() + FAILURES_S
+        while time.monotonic() < deadline:
+            self._wait(deadline)
+        reasons = {}  # the reason -> the first process that gave it
+        for child in self.children:
+            if child.failed_line:
+                reasons.setdefault(child.failed_line, child)
+        if not reasons:  # nobody could say anything: the dead themselves are the news
+            for child in self.children:
+                if child.has_ended():
+                    reasons.setdefault(f"died at start: {child.how_it_ended()}", child)
+        *others, last = [f"{child.name}: {reason}" for reason, child in reasons.items()]
+        for line in others:
+            self._say(line)
+        raise Problem(last, EXIT_START)
+
+    def watch(self, guest=None):
+        """Until a process dies: the dead child; or until `guest` (a Popen) ends: None."""
+        if guest is not None:
+            guest_fd = os.pidfd_open(guest.pid)
+            self._on_readable(guest_fd, guest.poll)
+        try:
+            while True:
+                for child in self.children:
+                    if child.has_ended():
+                        return child
+                if guest is not None and guest.poll() is not None:
+                    return None
+                self._wait(time.monotonic() + WATCH_S)
+        finally:
+            if guest is not None:
+                self._selector.unregister(guest_fd)
+                os.close(guest_fd)
+
+    def say_farewell(self, dead):
+        """Lets the tokenizer tell every open request who died, and end by itself."""
+        for child in self.children:
+            if child.kind == "tokenizer_proc":
+                child.tell(f"died {dead.name} {dead.how_it_ended()}")
+                self._wait_for_end([child], FAREWELL_S)
+
+    def stop(self):
+        """Ends every process, kindly while there is time. Signals meanwhile change nothing."""
+        for child in self.children:
+            child.tell("stop")
+        self._wait_for_end(self.children, STOP_S)
+        late = [child for child in self.children if not child.has_ended()]
+        for child in late:
+            self._say(f"{child.name} did not stop in {STOP_S:.0f} s")
+            child.send_signal(signal.SIGTERM)
+        self._wait_for_end(late, TERM_S)
+        self.kill()
+
+    def kill(self):
+        """At once: no process is left when it returns."""
+        for child in self.children:
+            child.send_signal(signal.SIGKILL)
+        for child in self.children:
+            while not child.has_ended():  # SIGKILL cannot be refused
+                self._wait_for_end([child], 1.0)
+            child.close()
+        self.children = []
+        self._selector.close()
+
+    def _wait_for_end(self, children, timeout_s):
+        deadline = time.monotonic() + timeout_s
+        while any(not child.has_ended() for child in children):
+            if time.monotonic() >= deadline:
+                return
+            try:
+                self._wait(deadline)
+            except Asked:
+                self._signals.is_asked_to_end = False  # it is what is being done
+
+
+def exit_code_of(dead):
+    return EXIT_DIED[dead.kind] if dead is not None else EXIT_OK
