@@ -1,0 +1,51 @@
+// Memory at an address that stays: reserved once, given to the operating system and taken back
+// while pointers into it stay valid. Weights and KV live in arenas (design section 6).
+//
+// Owns:   the address range, and its physical pages while committed.
+// Thread: one at a time changes its state; nobody else may touch what is being released.
+#pragma once
+
+#include "base/result.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace pitstop {
+
+class Arena {
+  public:
+    // Reserves addresses for `bytes`, rounded up to whole pages; takes no memory yet. `tag` names
+    // it in errors: "weights", "kv_cache".
+    static Result<Arena> reserve(std::string tag, std::int64_t bytes);
+
+    Arena(Arena&& other) noexcept;
+    Arena& operator=(Arena&& other) noexcept;
+    ~Arena();
+
+    // Makes the range readable and writable; reads as zeros. Physical memory comes when it is first
+    // touched. kFailedPrecondition if it is committed, kResourceExhausted if there is no room.
+    Result<> commit();
+
+    // Gives the physical memory back; returns the bytes that were resident and no longer are, as
+    // the kernel counts them. Until the next commit() an access faults. kFailedPrecondition if it
+    // is not committed.
+    Result<std::int64_t> release();
+
+    [[nodiscard]] bool is_committed() const { return is_committed_; }
+    [[nodiscard]] std::byte* data() const { return data_; }
+    [[nodiscard]] std::int64_t bytes() const { return bytes_; }
+    // Physical memory in it now, in bytes.
+    [[nodiscard]] std::int64_t resident_bytes() const;
+
+  private:
+    Arena(std::string tag, std::byte* data, std::int64_t bytes)
+        : tag_(std::move(tag)), data_(data), bytes_(bytes) {}
+
+    std::string tag_;
+    std::byte* data_ = nullptr;
+    std::int64_t bytes_ = 0;
+    bool is_committed_ = false;
+};
+
+}  // namespace pitstop

@@ -1,0 +1,46 @@
+// What the ranks of one replica tell each other during a forward pass. Every rank calls the same
+// operations in the same order with the same sizes. Sums run in rank order, so that a result has
+// the same bits on every rank and in every run.
+//
+// Thread: one per rank. Waits: every operation, for its peers, up to the communicator's deadline.
+// Errors: kUnavailable (a peer is gone; names the rank) and kDeadlineExceeded (names the ranks that
+//         did not come). Either leaves the communicator broken: the worker must end.
+#pragma once
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "base/view.h"
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+namespace pitstop {
+
+class Communicator {
+  public:
+    Communicator() = default;
+    Communicator(const Communicator&) = delete;
+    Communicator& operator=(const Communicator&) = delete;
+    virtual ~Communicator() = default;
+
+    [[nodiscard]] virtual Rank rank() const = 0;
+    [[nodiscard]] virtual int size() const = 0;
+
+    // data[i] becomes the sum over the ranks, in rank order, in fp32.
+    virtual Result<> all_reduce_sum(std::span<float> data) = 0;
+
+    // Rank r's `part` [n, C] becomes columns r * C .. of rank 0's `whole` [n, V], as far as V goes.
+    // On other ranks `whole` is not used. REQUIRES: C * size >= V; rows of `part` are contiguous.
+    virtual Result<> gather_columns(View2<const float> part, View2<float> whole) = 0;
+
+    // Rank 0's bytes, to all.
+    virtual Result<> broadcast(std::span<std::byte> data) = 0;
+
+    virtual Result<> barrier() = 0;
+};
+
+// For one rank: nothing to wait for.
+[[nodiscard]] std::unique_ptr<Communicator> make_solo_communicator();
+
+}  // namespace pitstop

@@ -1,0 +1,111 @@
+// One rank, without its sockets: the weights it holds, its KV memory, the forward pass and the
+// sampler. A plan goes in, a result comes out.
+//
+// Owns:   everything of the rank but the thread pool and the communicator's peers.
+// Thread: one.
+// Every rank of a replica runs the same plans in the same order; only rank 0's results carry
+// numbers.
+#pragma once
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "kernels/ops.h"
+#include "kernels/thread_pool.h"
+#include "messages/steps.h"
+#include "tp_worker/arena.h"
+#include "tp_worker/communicator.h"
+#include "tp_worker/model.h"
+#include "tp_worker/model_config.h"
+#include "tp_worker/sampler.h"
+#include "tp_worker/step_batch.h"
+#include "tp_worker/weight_layout.h"
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace pitstop {
+
+enum class LoadFormat : std::uint8_t {
+    kAuto,  // the checkpoint's safetensors
+    kNull,  // config.json alone; see null_model.h
+};
+
+struct EngineOptions {
+    std::string model_dir{};
+    LoadFormat load_format = LoadFormat::kAuto;
+    Compute compute = Compute::kBf16;
+    IsaLevel isa = IsaLevel::kScalar;
+    std::int64_t page_size = 16;        // tokens
+    std::int64_t max_total_tokens = 0;  // of KV; 0: kDefaultKvBytes' worth, on all ranks together
+    std::int64_t context_len = 0;       // 0: the model's
+    std::int64_t num_slots = 256;       // requests that may run at once
+    std::int64_t tokens_per_step_max = 8192;
+};
+
+inline constexpr std::int64_t kDefaultKvBytes = std::int64_t{1} << 30;
+inline constexpr std::int64_t kLogitBytesMax = std::int64_t{64} << 20;  // of logits held at a time
+inline constexpr std::int64_t kLogitRowsMax = 512;
+
+class Engine {
+  public:
+    // `communicator` says which rank of how many this is; both outlive the engine.
+    // Errors: what the directory lacks or holds wrongly, every problem; what is not supported; no
+    // memory. Peers do not wait here: a rank that fails to load is noticed as gone.
+    static Result<std::unique_ptr<Engine>> load(
+        const EngineOptions& options, ThreadPool& threads, Communicator& communicator
+    );
+
+    Engine(const Engine&) = delete;
+    Engine& operator=(const Engine&) = delete;
+
+    // REQUIRES: invalid(plan) found nothing.
+    // Errors: kInvalidArgument (a range this worker does not have), kFailedPrecondition (another
+    // epoch's plan: P1), or the communicator's. After any of them the rank is out of step with its
+    // peers and must end.
+    Result<StepResult> run(const StepPlan& plan);
+
+    // Logits of every token of the last step, by a chunk of rows: for tests and tools, on rank 0.
+    Result<std::vector<float>> read_logits(std::span<const std::int32_t> token_rows);
+
+    [[nodiscard]] WorkerHello describe() const;
+    [[nodiscard]] const ModelConfig& config() const { return config_; }
+    [[nodiscard]] const WeightLayout& layout() const { return layout_; }
+    [[nodiscard]] Epoch epoch() const { return epoch_; }
+
+  private:
+    Engine(
+        const EngineOptions& options,
+        ModelConfig config,
+        WeightLayout layout,
+        ThreadPool& threads,
+        Communicator& communicator
+    );
+    Result<> load_model();
+    Result<> compute(const StepPlan& plan, StepResult* result);
+    Result<> share_sampled(StepResult* result);
+    [[nodiscard]] bool is_root() const { return raw(communicator_.rank()) == 0; }
+
+    EngineOptions options_;
+    ModelConfig config_;
+    WeightLayout layout_;
+    const Ops* ops_;
+    Stream stream_;
+    Communicator& communicator_;
+    ModelSizes sizes_{};
+    StepLimits limits_{};
+    RequestSlots slots_;
+    PlannedStep planned_{};
+    Epoch epoch_{1};
+
+    // Empty with the null model.
+    std::optional<Arena> weights_memory_{};
+    ModelWeights weights_{};
+    std::optional<Arena> kv_memory_{};
+    std::optional<Model> model_{};
+    std::optional<Sampler> sampler_{};
+};
+
+}  // namespace pitstop

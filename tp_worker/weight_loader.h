@@ -1,0 +1,48 @@
+// Fills a copy of a rank's weights from a checkpoint. The one place where the bytes of a whole
+// tensor become a shard in an arena, whatever their source: copy_rows takes rows as they come.
+//
+// Thread: any, one per arena. Bounded: kChunkBytes of scratch per thread, or one row if that is
+// more.
+#pragma once
+
+#include "base/result.h"
+#include "kernels/ops.h"
+#include "tp_worker/safetensors.h"
+#include "tp_worker/weight_layout.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace pitstop {
+
+inline constexpr std::int64_t kChunkBytes = std::int64_t{1} << 20;  // stays in the L2 cache
+
+// `src` holds rows [row_begin, row_begin + num_rows) of the whole tensor, all columns, any
+// alignment. Writes what this shard holds of them, as bf16. Rows it does not hold are skipped.
+// REQUIRES: dtype is BF16, F16 or F32; the rows are the tensor's.
+struct RowsArgs {
+    const WeightTensor& tensor;
+    StoredDtype dtype = StoredDtype::kBf16;
+    const std::byte* src = nullptr;
+    std::int64_t row_begin = 0;
+    std::int64_t num_rows = 0;
+    std::byte* arena = nullptr;
+    const Ops& ops;
+    Stream stream{};
+};
+void copy_rows(const RowsArgs& args);
+
+// Checks all that the checkpoint offers against the layout, then fills the arena, which starts as
+// zeros (padding stays so). Nothing is written if the check fails. `source` names it in errors.
+// On an error while reading (kDataLoss) the arena holds a mix: it must not be used.
+Result<> load_weights(
+    const WeightLayout& layout,
+    const Checkpoint& checkpoint,
+    const std::string& source,
+    const Ops& ops,
+    Stream stream,
+    std::byte* arena
+);
+
+}  // namespace pitstop
