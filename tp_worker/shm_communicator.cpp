@@ -15,7 +15,6 @@
 #include <optional>
 #include <poll.h>
 #include <sys/mman.h>
-#include <sys/pidfd.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <thread>
@@ -77,6 +76,9 @@ void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t seen, int timeou
 void futex_wake_all(std::atomic<std::uint32_t>& word) {
     ::syscall(SYS_futex, &word, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
 }
+
+// By system call: glibc 2.36 declares pidfd_open without extern "C".
+int open_pid(std::int32_t pid) { return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)); }
 
 Error from_errno(std::string_view what) {
     return make_error(ErrorCode::kResourceExhausted, "{}: {}", what, std::strerror(errno));
@@ -167,7 +169,7 @@ Result<> ShmCommunicator::attach() {
             pidfds_.push_back(-1);
             continue;
         }
-        const int fd = ::pidfd_open(pid, 0);
+        const int fd = open_pid(pid);
         if (fd < 0) return make_error(ErrorCode::kUnavailable, "rank {} (pid {}) is gone", i, pid);
         pidfds_.push_back(fd);
     }

@@ -1,0 +1,176 @@
+#include "tests/tp_worker/test_replica.h"
+
+#include "tp_worker/shm_communicator.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <optional>
+#include <thread>
+#include <unistd.h>
+
+namespace pitstop {
+namespace {
+
+std::string fresh_path() {
+    static std::atomic<int> count{0};
+    return (std::filesystem::temp_directory_path() /
+            fmt::format("pitstop-test-{}-{}", ::getpid(), ++count))
+        .string();
+}
+
+// Calls fn(rank) on a thread per rank.
+template <class F>
+void on_all_ranks(int tp, F fn) {
+    std::vector<std::thread> threads;
+    for (int rank = 1; rank < tp; ++rank) threads.emplace_back(fn, static_cast<std::size_t>(rank));
+    fn(std::size_t{0});
+    for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<TestReplica>> TestReplica::make(const ReplicaOptions& options) {
+    auto replica = std::make_unique<TestReplica>();
+    replica->ranks_.resize(static_cast<std::size_t>(options.tp));
+    std::vector<std::optional<Error>> errors(replica->ranks_.size());
+    const std::string path = fresh_path();
+    on_all_ranks(options.tp, [&](std::size_t rank) {
+        RankParts& parts = replica->ranks_[rank];
+        parts.threads = std::make_unique<ThreadPool>(options.num_threads);
+        if (options.tp == 1) {
+            parts.communicator = make_solo_communicator();
+        } else {
+            auto attached = attach_shm_communicator({
+                .path = path,
+                .rank = static_cast<Rank>(rank),
+                .size = options.tp,
+                .attach_timeout = std::chrono::seconds(30),
+                .peer_timeout = std::chrono::seconds(60),
+            });
+            if (!attached) {
+                errors[rank] = attached.error();
+                return;
+            }
+            parts.communicator = *std::move(attached);
+        }
+        auto engine = Engine::load(options.engine, *parts.threads, *parts.communicator);
+        if (engine) {
+            parts.engine = *std::move(engine);
+        } else {
+            errors[rank] = engine.error();
+        }
+    });
+    for (const std::optional<Error>& error : errors) {
+        if (error) return *error;
+    }
+    return replica;
+}
+
+StepResult TestReplica::run(StepPlan plan) {
+    plan.step = static_cast<StepId>(next_step_++);
+    plan.epoch = root().epoch();
+    EXPECT_EQ(invalid(plan).value_or(""), "");
+    StepResult result;
+    on_all_ranks(static_cast<int>(ranks_.size()), [&](std::size_t rank) {
+        Result<StepResult> mine = ranks_[rank].engine->run(plan);
+        CHECK(mine.has_value());
+        if (rank == 0) result = *std::move(mine);
+    });
+    return result;
+}
+
+std::vector<float> TestReplica::read_logits(std::vector<std::int32_t> token_rows) {
+    std::vector<float> logits;
+    on_all_ranks(static_cast<int>(ranks_.size()), [&](std::size_t rank) {
+        Result<std::vector<float>> mine = ranks_[rank].engine->read_logits(token_rows);
+        CHECK(mine.has_value());
+        if (rank == 0) logits = *std::move(mine);
+    });
+    return logits;
+}
+
+SamplingParams greedy() {
+    SamplingParams params;
+    params.temperature = 0;
+    return params;
+}
+
+void add_row(TestRequest* request, std::int64_t num_new, StepPlan* plan) {
+    if (!request->is_set_up) {
+        RequestSetup setup;
+        setup.slot = request->slot;
+        setup.prompt_len = request->prompt_len;
+        setup.sampling = request->sampling;
+        setup.logprobs = request->logprobs;
+        setup.stop_ids = request->stop_ids;
+        setup.history = request->tokens;
+        plan->setups.push_back(setup);
+        request->is_set_up = true;
+    }
+    PlanRow row;
+    row.slot = request->slot;
+    row.begin = request->num_done;
+    row.num_new = num_new;
+    row.num_pages = static_cast<std::int64_t>(request->pages.size());
+    const std::int64_t end = row.begin + num_new;
+    const auto len = static_cast<std::int64_t>(request->tokens.size());
+    if (end == len) row.output_index = len - request->prompt_len;
+    for (std::int64_t i = row.begin; i < end; ++i) {
+        plan->tokens.values.push_back(request->tokens[static_cast<std::size_t>(i)]);
+    }
+    for (const PageId page : request->pages) plan->pages.values.push_back(page);
+    // Prompt logprobs: position i scores token i + 1, as far as that is of the prompt.
+    if (request->logprobs.prompt_start >= 0) {
+        const std::int64_t last = std::min(end, request->prompt_len - 1);
+        const std::int64_t first =
+            std::max(row.begin, std::max<std::int64_t>(request->logprobs.prompt_start - 1, 0));
+        if (last == end && first < last) {
+            row.num_scored = last - first;
+            for (std::int64_t i = first; i < last; ++i) {
+                plan->targets.values.push_back(request->tokens[static_cast<std::size_t>(i + 1)]);
+            }
+        }
+    }
+    plan->rows.push_back(row);
+    request->num_done = end;
+}
+
+void run_step(TestReplica* replica, StepPlan plan, const std::vector<TestRequest*>& requests) {
+    const std::vector<PlanRow> rows = plan.rows;
+    const StepResult result = replica->run(std::move(plan));
+    std::size_t entry = 0;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+        if (rows[i].output_index < 0) continue;
+        requests[i]->tokens.push_back(result.sampled.values[entry]);
+        requests[i]->output_logprobs.push_back(result.logprobs.values[entry]);
+        ++entry;
+    }
+}
+
+std::vector<TokenId> generate(
+    TestReplica* replica, const std::vector<TokenId>& prompt, std::int64_t num_tokens
+) {
+    TestRequest request;
+    request.tokens = prompt;
+    request.prompt_len = static_cast<std::int64_t>(prompt.size());
+    request.sampling = greedy();
+    const std::int64_t page_size = replica->root().describe().page_size;
+    const std::int64_t num_pages = (request.prompt_len + num_tokens + page_size - 1) / page_size;
+    for (std::int64_t i = 0; i < num_pages; ++i) request.pages.push_back(static_cast<PageId>(i));
+    for (std::int64_t i = 0; i < num_tokens; ++i) {
+        StepPlan plan;
+        const auto len = static_cast<std::int64_t>(request.tokens.size());
+        add_row(&request, len - request.num_done, &plan);
+        run_step(replica, std::move(plan), {&request});
+    }
+    return {request.tokens.begin() + request.prompt_len, request.tokens.end()};
+}
+
+std::string model_dir(const std::string& name) {
+    return std::string(PITSTOP_SOURCE_DIR "/launch/models/") + name;
+}
+
+}  // namespace pitstop

@@ -1,0 +1,72 @@
+// A replica for tests: real engines, one thread per rank, joined by the real communicator.
+#pragma once
+
+#include "tp_worker/engine.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace pitstop {
+
+struct ReplicaOptions {
+    EngineOptions engine{};
+    int tp = 1;
+    int num_threads = 1;  // of each rank's ops
+};
+
+class TestReplica {
+  public:
+    static Result<std::unique_ptr<TestReplica>> make(const ReplicaOptions& options);
+
+    // Runs the plan on every rank; rank 0's result. The step and epoch are filled in.
+    StepResult run(StepPlan plan);
+    // Logits of tokens of the last step, rank 0's.
+    std::vector<float> read_logits(std::vector<std::int32_t> token_rows);
+
+    [[nodiscard]] Engine& root() { return *ranks_.front().engine; }
+    [[nodiscard]] std::int64_t vocab_len() const {
+        return ranks_.front().engine->config().vocab_len;
+    }
+
+  private:
+    struct RankParts {
+        std::unique_ptr<Communicator> communicator{};
+        std::unique_ptr<ThreadPool> threads{};
+        std::unique_ptr<Engine> engine{};
+    };
+    std::vector<RankParts> ranks_{};
+    std::int64_t next_step_ = 1;
+};
+
+// A request as a scheduler would see it: its tokens and the pages they live in.
+struct TestRequest {
+    SlotId slot{};
+    std::vector<TokenId> tokens{};  // prompt, then output
+    std::int64_t prompt_len = 0;
+    std::int64_t num_done = 0;  // tokens whose KV is there
+    std::vector<PageId> pages{};
+    SamplingParams sampling{};
+    LogprobOptions logprobs{};
+    std::vector<TokenId> stop_ids{};
+    bool is_set_up = false;
+    std::vector<float> output_logprobs{};
+};
+
+[[nodiscard]] SamplingParams greedy();
+
+// Appends a row for the next `num_new` tokens, with the request's setup the first time; it samples
+// if they are the last. REQUIRES: the request has pages for them.
+void add_row(TestRequest* request, std::int64_t num_new, StepPlan* plan);
+
+// Runs a plan made by add_row of these requests, in this order, and appends what was sampled.
+void run_step(TestReplica* replica, StepPlan plan, const std::vector<TestRequest*>& requests);
+
+// The prompt in one chunk, then one token at a time.
+std::vector<TokenId> generate(
+    TestReplica* replica, const std::vector<TokenId>& prompt, std::int64_t num_tokens
+);
+
+[[nodiscard]] std::string model_dir(const std::string& name);  // "stories", "bard"
+
+}  // namespace pitstop
