@@ -1,0 +1,96 @@
+# Shared by launch/quickstart and launch/test: what must be there, and the build. Sourced by bash.
+#
+# Every function prints one line per problem on standard error and returns non-zero.
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+JOBS=$(nproc)
+
+say() { printf '\033[1m%s\033[0m\n' "$*" >&2; }
+plain() { printf '%s\n' "$*" >&2; }
+[ -t 2 ] || say() { plain "$@"; }
+
+packages() { sed -e 's/#.*//' -e 's/[[:space:]]*$//' -e '/^$/d' "$ROOT/launch/dependencies.txt"; }
+
+missing_packages() {
+    local package
+    for package in $(packages); do
+        dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || echo "$package"
+    done
+}
+
+# Installs what launch/dependencies.txt lists and this machine does not have.
+install_packages() {
+    if ! command -v dpkg-query >/dev/null; then
+        plain "not a Debian machine: going on as if everything in launch/dependencies.txt were there"
+        return 0
+    fi
+    local missing as_root=()
+    missing=$(missing_packages)
+    [ -z "$missing" ] && return 0
+    say "installing" $missing
+    if [ "$(id -u)" != 0 ]; then
+        if ! command -v sudo >/dev/null; then
+            plain "cannot install: neither root nor sudo. As root: apt-get install" $missing
+            return 1
+        fi
+        as_root=(sudo)
+    fi
+    local log
+    log=$(mktemp)
+    # A second try after an update: lists of a fresh machine are empty, those of an old one stale.
+    local install=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -y
+        --no-install-recommends install)
+    if ! "${install[@]}" $missing >"$log" 2>&1 &&
+        ! { "${as_root[@]}" apt-get -qq update >>"$log" 2>&1 && "${install[@]}" $missing >>"$log" 2>&1; }; then
+        tail -n 20 "$log" >&2
+        plain "cannot install:" $missing
+        rm -f "$log"
+        return 1
+    fi
+    rm -f "$log"
+}
+
+# Where nobody watches: a line per tenth of the build, and whatever is not progress.
+tenths_only() {
+    awk '
+        match($0, /^\[ *[0-9]+%/) {
+            percent = substr($0, 2, 3) + 0
+            if (percent >= next_percent) { print; fflush(); next_percent = percent - percent % 10 + 10 }
+            next
+        }
+        { print; fflush() }'
+}
+
+# build PRESET [TARGET...]: everything, or these targets.
+build() {
+    local preset=$1 log begin=$SECONDS
+    shift
+    say "building ($preset)"
+    log=$(mktemp)
+    if ! (cd "$ROOT" && cmake --preset "$preset") >"$log" 2>&1; then
+        cat "$log" >&2
+        rm -f "$log"
+        plain "cmake --preset $preset failed"
+        return 1
+    fi
+    rm -f "$log"
+    local command=(cmake --build --preset "$preset" -j "$JOBS")
+    [ $# -gt 0 ] && command+=(--target "$@")
+    if [ -t 1 ]; then  # ninja's own moving line
+        (cd "$ROOT" && NINJA_STATUS='[%p] ' "${command[@]}")
+    else
+        (cd "$ROOT" && set -o pipefail && NINJA_STATUS='[%p] ' "${command[@]}" | tenths_only)
+    fi || { plain "the build failed"; return 1; }
+    plain "built in $((SECONDS - begin)) s"
+}
+
+# The Python of the tests: Debian's, with its packages, in a place of its own.
+make_venv() {
+    local venv=$ROOT/build/venv
+    [ -x "$venv/bin/python" ] && "$venv/bin/python" -c 'import msgpack, pytest, zmq' 2>/dev/null && return 0
+    if ! /usr/bin/python3 -m venv --clear --system-site-packages "$venv" >&2 ||
+        ! "$venv/bin/python" -c 'import msgpack, pytest, zmq' >&2; then
+        plain "cannot make the Python test environment $venv"
+        return 1
+    fi
+}
