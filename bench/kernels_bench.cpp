@@ -1,0 +1,558 @@
+// Each op at the sizes it has while serving, as time, GB/s, GFLOP/s, and as a fraction of the
+// limits measured in the same run: the least time that its bytes and its flops allow, over the time
+// it took.
+//
+// Shapes are those of qwen3-0.6b (H 1024, F 3072, Q 16, K 8, D 128, V 151936). Weights and KV
+// rotate through copies that exceed the last cache, as the layers of a model do.
+#include "base/flags.h"
+#include "base/time.h"
+#include "bench/machine_limits.h"
+#include "kernels/ops.h"
+
+#include <fmt/core.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+using namespace pitstop;
+
+namespace {
+
+constexpr std::int64_t kH = 1024, kF = 3072, kQ = 16, kK = 8, kD = 128, kV = 151936;
+constexpr std::int64_t kColdBytes = 256 << 20;  // weights and KV are spread over this much
+
+// 64-byte aligned memory of small random numbers.
+template <class T>
+class Array {
+  public:
+    explicit Array(std::int64_t size)
+        : size_(size),
+          data_(static_cast<T*>(std::aligned_alloc(
+              64,
+              static_cast<std::size_t>((size * static_cast<std::int64_t>(sizeof(T)) + 63) / 64 * 64)
+          ))) {
+        CHECK(data_ != nullptr);
+        std::uint32_t state = 12345;
+        for (std::int64_t i = 0; i < size; ++i) {
+            state = state * 1664525u + 1013904223u;
+            const float x =
+                static_cast<float>(static_cast<std::int32_t>(state)) * 0x1p-31f;  // [-1, 1)
+            if constexpr (std::is_same_v<T, bf16>) {
+                data_.get()[i] = to_bf16(x);
+            } else {
+                data_.get()[i] = static_cast<T>(x);
+            }
+        }
+    }
+    [[nodiscard]] T* data() const { return data_.get(); }
+    [[nodiscard]] std::int64_t size() const { return size_; }
+
+  private:
+    struct Free {
+        void operator()(T* p) const { std::free(p); }
+    };
+    std::int64_t size_;
+    std::unique_ptr<T, Free> data_;
+};
+
+struct Measurement {
+    std::string name{};
+    double bytes = 0.0;  // that have to move
+    double flops = 0.0;
+    bool is_bf16 = false;  // the flops are products of bf16
+    std::function<void()> run{};
+};
+
+class Bench {
+  public:
+    Bench(
+        const Ops& ops,
+        ThreadPool& pool,
+        const MachineLimits& limits,
+        std::string filter,
+        double min_ms,
+        bool as_json
+    )
+        : ops(ops),
+          stream(stream_of(pool)),
+          limits_(limits),
+          filter_(std::move(filter)),
+          min_ms_(min_ms),
+          as_json_(as_json) {
+        if (!as_json_)
+            fmt::print(
+                "{:<44} {:>11} {:>9} {:>11} {:>7} {:>8}\n",
+                "op",
+                "us",
+                "GB/s",
+                "GFLOP/s",
+                "bound",
+                "of limit"
+            );
+    }
+
+    [[nodiscard]] bool wants(const std::string& name) const {
+        return name.find(filter_) != std::string::npos;
+    }
+
+    void measure(const Measurement& m) {
+        if (!wants(m.name)) return;
+        m.run();
+        std::vector<double> samples;
+        const TimePoint begin = Clock::now();
+        const Duration budget =
+            std::chrono::microseconds(static_cast<std::int64_t>(min_ms_ * 1000.0));
+        while (samples.size() < 5 || Clock::now() - begin < budget) {
+            const TimePoint before = Clock::now();
+            m.run();
+            samples.push_back(std::chrono::duration<double>(Clock::now() - before).count());
+        }
+        std::sort(samples.begin(), samples.end());
+        const double seconds = samples[samples.size() / 2];
+        const double byte_seconds = m.bytes / (limits_.read_gb_s * 1e9);
+        const double flop_seconds =
+            m.flops / ((m.is_bf16 ? limits_.bf16_gflop_s : limits_.fma_gflop_s) * 1e9);
+        const double fraction = std::max(byte_seconds, flop_seconds) / seconds;
+        const char* const bound = byte_seconds >= flop_seconds ? "bytes" : "flops";
+        if (as_json_) {
+            rows.push_back(
+                {{"op", m.name},
+                 {"us", seconds * 1e6},
+                 {"us_min", samples.front() * 1e6},
+                 {"gb_s", m.bytes / seconds * 1e-9},
+                 {"gflop_s", m.flops / seconds * 1e-9},
+                 {"bound", bound},
+                 {"of_limit", fraction}}
+            );
+        } else {
+            fmt::print(
+                "{:<44} {:>11.1f} {:>9.1f} {:>11.1f} {:>7} {:>7.1f}%\n",
+                m.name,
+                seconds * 1e6,
+                m.bytes / seconds * 1e-9,
+                m.flops / seconds * 1e-9,
+                bound,
+                fraction * 100.0
+            );
+            std::fflush(stdout);
+        }
+    }
+
+    const Ops& ops;
+    Stream stream;
+    nlohmann::json rows = nlohmann::json::array();
+
+  private:
+    MachineLimits limits_;
+    std::string filter_;
+    double min_ms_;
+    bool as_json_;
+};
+
+template <class X>
+void bench_linear(Bench& bench, const char* name, std::int64_t M, std::int64_t N, std::int64_t K) {
+    const bool is_bf16 = std::is_same_v<X, bf16>;
+    const std::string full_name =
+        fmt::format("linear {} {} M{} N{} K{}", name, is_bf16 ? "bf16" : "fp32", M, N, K);
+    if (!bench.wants(full_name)) return;
+    const std::int64_t copies = std::max<std::int64_t>(1, kColdBytes / (N * K * 2));
+    const Array<bf16> w(copies * N * K);
+    const Array<X> x(M * K);
+    const Array<float> y(M * N);
+    std::int64_t copy = 0;
+    bench.measure({
+        .name = full_name,
+        .bytes = static_cast<double>(
+            N * K * 2 + M * K * static_cast<std::int64_t>(sizeof(X)) + M * N * 4
+        ),
+        .flops = 2.0 * static_cast<double>(M * N * K),
+        .is_bf16 = is_bf16,
+        .run =
+            [&] {
+                const LinearPart part{
+                    .w = view2<const bf16>(w.data() + copy * N * K, N, K),
+                    .y = view2(y.data(), M, N)};
+                bench.ops.linear(
+                    {.x = view2<const X>(x.data(), M, K),
+                     .parts = {&part, 1},
+                     .stream = bench.stream}
+                );
+                copy = (copy + 1) % copies;
+            },
+    });
+}
+
+void bench_linears(Bench& bench) {
+    for (const std::int64_t M : {1, 2, 4, 8, 16, 64, 512}) {
+        bench_linear<bf16>(bench, "qkv", M, (kQ + 2 * kK) * kD, kH);
+        bench_linear<bf16>(bench, "o", M, kH, kQ * kD);
+        bench_linear<bf16>(bench, "gate-up", M, 2 * kF, kH);
+        bench_linear<bf16>(bench, "down", M, kH, kF);
+    }
+    bench_linear<bf16>(bench, "head", 1, kV, kH);
+    bench_linear<bf16>(bench, "head", 32, kV, kH);
+    bench_linear<bf16>(bench, "8b-gate-up", 1, 24576, 4096);
+    bench_linear<bf16>(bench, "8b-down", 512, 4096, 12288);
+    for (const std::int64_t M : {1, 8, 512}) bench_linear<float>(bench, "gate-up", M, 2 * kF, kH);
+}
+
+// R rows of `new_tokens` each, the last of `len` tokens.
+template <class T>
+void bench_attention(
+    Bench& bench, const char* name, std::int64_t R, std::int64_t new_tokens, std::int64_t len
+) {
+    constexpr std::int32_t kPage = 16;
+    const std::string full_name = fmt::format(
+        "attention {} {} R{} new{} len{}",
+        name,
+        sizeof(T) == 2 ? "bf16" : "fp32",
+        R,
+        new_tokens,
+        len
+    );
+    if (!bench.wants(full_name)) return;
+    const std::int64_t pages_per_row = (len + kPage - 1) / kPage;
+    KvCache kv{
+        .dtype = kDTypeOf<T>,
+        .num_pages = static_cast<std::int32_t>(R * pages_per_row),
+        .page_size = kPage,
+        .num_kv_heads = kK,
+        .head_dim = kD};
+    const std::int64_t copies = std::max<std::int64_t>(1, kColdBytes / kv_bytes(kv));
+    const Array<T> memory(kv_bytes(kv) / static_cast<std::int64_t>(sizeof(T)) * copies);
+    const std::int64_t tokens = R * new_tokens;
+    const Array<T> q(tokens * kQ * kD);
+    const Array<T> out(tokens * kQ * kD);
+    std::vector<PageId> pages;
+    std::vector<std::int32_t> q_starts{0}, kv_lens, page_starts;
+    for (std::int64_t r = 0; r < R; ++r) {
+        q_starts.push_back(static_cast<std::int32_t>((r + 1) * new_tokens));
+        kv_lens.push_back(static_cast<std::int32_t>(len));
+        page_starts.push_back(static_cast<std::int32_t>(pages.size()));
+        for (std::int64_t p = 0; p < pages_per_row; ++p)
+            pages.push_back(
+                static_cast<PageId>((r * pages_per_row + p) * 7919 % (R * pages_per_row))
+            );
+    }
+    const Array<char> workspace(
+        bench.ops.attention_workspace_bytes(
+            {.num_tokens = tokens,
+             .num_q_heads = kQ,
+             .head_dim = kD,
+             .kv_len_max = static_cast<std::int32_t>(len)}
+        ) +
+        64
+    );
+    double pairs = 0.0;  // (token, key) that are computed
+    for (std::int64_t i = 0; i < new_tokens; ++i) pairs += static_cast<double>(len - i);
+    pairs *= static_cast<double>(R);
+    std::int64_t copy = 0;
+    bench.measure({
+        .name = full_name,
+        .bytes = static_cast<double>(2 * R * len * kK * kD + 2 * tokens * kQ * kD) * sizeof(T),
+        .flops = 4.0 * static_cast<double>(kQ * kD) * pairs,
+        .is_bf16 = sizeof(T) == 2,
+        .run =
+            [&] {
+                kv.data =
+                    memory.data() + copy * (kv_bytes(kv) / static_cast<std::int64_t>(sizeof(T)));
+                copy = (copy + 1) % copies;
+                bench.ops.attention({
+                    .q = view2<const T>(q.data(), tokens, kQ * kD),
+                    .out = view2(out.data(), tokens, kQ * kD),
+                    .kv = kv,
+                    .num_q_heads = kQ,
+                    .num_rows = static_cast<std::int32_t>(R),
+                    .q_starts = q_starts.data(),
+                    .kv_lens = kv_lens.data(),
+                    .pages = pages.data(),
+                    .page_starts = page_starts.data(),
+                    .kv_len_max = static_cast<std::int32_t>(len),
+                    .scale = 0.088388f,
+                    .workspace = {workspace.data(), workspace.size()},
+                    .stream = bench.stream,
+                });
+            },
+    });
+}
+
+void bench_elementwise(Bench& bench, std::int64_t T) {
+    const Array<float> x(T * kH);
+    const Array<float> delta(T * kH);
+    const Array<bf16> y(T * 2 * kF);
+    const Array<bf16> w(kH);
+    bench.measure({
+        .name = fmt::format("rmsnorm residual T{}", T),
+        .bytes = static_cast<double>(T * kH * (4 + 4 + 4 + 2)),
+        .run =
+            [&] {
+                bench.ops.rmsnorm(
+                    {.x = view2(x.data(), T, kH),
+                     .delta = view2<const float>(delta.data(), T, kH),
+                     .w = w.data(),
+                     .y = view2(y.data(), T, kH),
+                     .eps = 1e-6f,
+                     .stream = bench.stream}
+                );
+            },
+    });
+    const Array<float> gate_up(T * 2 * kF);
+    bench.measure({
+        .name = fmt::format("silu_mul T{}", T),
+        .bytes = static_cast<double>(T * kF * (4 + 4 + 2)),
+        .run =
+            [&] {
+                const ConstActView both = view2<const float>(gate_up.data(), T, 2 * kF);
+                bench.ops.silu_mul(
+                    {.gate = cols(both, 0, kF),
+                     .up = cols(both, kF, kF),
+                     .y = view2(y.data(), T, kF),
+                     .stream = bench.stream}
+                );
+            },
+    });
+    const Array<float> qkv(T * (kQ + 2 * kK) * kD);
+    const Array<bf16> q_out(T * kQ * kD);
+    const Array<float> table(T * kD);
+    std::vector<std::int64_t> slots;
+    std::vector<std::int32_t> positions;
+    for (std::int64_t t = 0; t < T; ++t) {
+        slots.push_back(t);
+        positions.push_back(static_cast<std::int32_t>(t));
+    }
+    KvCache kv{
+        .num_pages = static_cast<std::int32_t>(T / 16 + 1),
+        .page_size = 16,
+        .num_kv_heads = kK,
+        .head_dim = kD};
+    const Array<bf16> memory(kv_bytes(kv) / 2);
+    kv.data = memory.data();
+    bench.measure({
+        .name = fmt::format("rope qk-norm T{}", T),
+        .bytes = static_cast<double>(T * (kQ + 2 * kK) * kD * (4 + 2)),
+        .run =
+            [&] {
+                const ConstActView all = view2<const float>(qkv.data(), T, (kQ + 2 * kK) * kD);
+                bench.ops.rope({
+                    .q = cols(all, 0, kQ * kD),
+                    .k = cols(all, kQ * kD, kK * kD),
+                    .v = cols(all, (kQ + kK) * kD, kK * kD),
+                    .q_out = view2(q_out.data(), T, kQ * kD),
+                    .kv = kv,
+                    .slots = slots.data(),
+                    .positions = positions.data(),
+                    .cos = view2<const float>(table.data(), T, kD / 2),
+                    .sin = view2<const float>(table.data() + T * kD / 2, T, kD / 2),
+                    .q_norm = w.data(),
+                    .k_norm = w.data(),
+                    .norm_eps = 1e-6f,
+                    .stream = bench.stream,
+                });
+            },
+    });
+    const Array<bf16> embeddings(kV * kH);
+    std::vector<TokenId> ids;
+    for (std::int64_t t = 0; t < T; ++t) ids.push_back(static_cast<TokenId>(t * 7919 % kV));
+    bench.measure({
+        .name = fmt::format("embedding T{}", T),
+        .bytes = static_cast<double>(T * kH * 6),
+        .run =
+            [&] {
+                bench.ops.embedding(
+                    {.ids = ids.data(),
+                     .table = view2<const bf16>(embeddings.data(), kV, kH),
+                     .y = view2(x.data(), T, kH),
+                     .stream = bench.stream}
+                );
+            },
+    });
+}
+
+// Logits of a trained model's shape: a few far above a wide bulk.
+void bench_sampling(Bench& bench, std::int64_t R) {
+    const Array<float> logits(R * kV);
+    for (std::int64_t i = 0; i < R * kV; ++i) logits.data()[i] *= i % 1000 == 7 ? 18.f : 6.f;
+    const Array<char> workspace(std::max(
+        bench.ops.sample_workspace_bytes(R, kV), bench.ops.softmax_stats_workspace_bytes(R, kV)
+    ));
+    std::vector<Choice> choices(static_cast<std::size_t>(R));
+    const struct {
+        const char* name;
+        SampleRow row;
+    } cases[] = {
+        {"greedy", {}},
+        {"temperature", {.temperature = 1.f, .seed = 1}},
+        {"top-k 50", {.temperature = 1.f, .top_k = 50, .seed = 1}},
+        {"top-p 0.95", {.temperature = 1.f, .top_p = 0.95f, .seed = 1}},
+    };
+    for (const auto& c : cases) {
+        const std::vector<SampleRow> rows(static_cast<std::size_t>(R), c.row);
+        bench.measure({
+            .name = fmt::format("sample {} R{}", c.name, R),
+            .bytes = static_cast<double>(R * kV * 4),
+            .run =
+                [&] {
+                    bench.ops.sample(
+                        {.logits = view2<const float>(logits.data(), R, kV),
+                         .rows = rows.data(),
+                         .choices = choices.data(),
+                         .workspace = {workspace.data(), workspace.size()},
+                         .stream = bench.stream}
+                    );
+                },
+        });
+    }
+    const std::vector<SoftmaxRow> rows(static_cast<std::size_t>(R));
+    std::vector<SoftmaxStats> stats(static_cast<std::size_t>(R));
+    bench.measure({
+        .name = fmt::format("softmax_stats R{}", R),
+        .bytes = static_cast<double>(R * kV * 4),
+        .run =
+            [&] {
+                bench.ops.softmax_stats(
+                    {.logits = view2<const float>(logits.data(), R, kV),
+                     .rows = rows.data(),
+                     .stats = stats.data(),
+                     .workspace = {workspace.data(), workspace.size()},
+                     .stream = bench.stream}
+                );
+            },
+    });
+    const std::int64_t n = 20;
+    std::vector<TokenId> ids(static_cast<std::size_t>(R * n));
+    const Array<float> values(R * n);
+    bench.measure({
+        .name = fmt::format("top_logits 20 R{}", R),
+        .bytes = static_cast<double>(R * kV * 4),
+        .run =
+            [&] {
+                bench.ops.top_logits(
+                    {.logits = view2<const float>(logits.data(), R, kV),
+                     .ids = view2(ids.data(), R, n),
+                     .values = view2(values.data(), R, n),
+                     .stream = bench.stream}
+                );
+            },
+    });
+}
+
+void bench_weights(Bench& bench) {
+    constexpr std::int64_t kRows = 8192, kCols = 8192;
+    const Array<bf16> tensor(kRows * kCols);
+    Digest sum;
+    bench.measure({
+        .name = "digest 128 MiB",
+        .bytes = static_cast<double>(kRows * kCols * 2),
+        .run =
+            [&] {
+                bench.ops.digest(
+                    {.data = tensor.data(),
+                     .rows = kRows,
+                     .row_bytes = kCols * 2,
+                     .row_stride_bytes = kCols * 2,
+                     .words_per_row = kCols / 4,
+                     .sum = &sum,
+                     .stream = bench.stream}
+                );
+            },
+    });
+    for (const DType dtype : {DType::kBF16, DType::kF32, DType::kF16}) {
+        const Array<char> src(kRows * kCols * size_of(dtype));
+        const char* const name = dtype == DType::kF32   ? "f32"
+                                 : dtype == DType::kF16 ? "f16"
+                                                        : "bf16";
+        bench.measure({
+            .name = fmt::format("shard_copy {} -> bf16, 64 Mi elements", name),
+            .bytes = static_cast<double>(kRows * kCols * (size_of(dtype) + 2)),
+            .run =
+                [&] {
+                    const ShardCopy copy{
+                        .src = src.data(),
+                        .src_dtype = dtype,
+                        .src_stride = kCols,
+                        .dst = view2(tensor.data(), kRows, kCols)};
+                    bench.ops.shard_copy({.copies = {&copy, 1}, .stream = bench.stream});
+                },
+        });
+    }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    FlagSet flags(
+        "pitstop_kernels_bench", "Each op at serving sizes, as a fraction of the machine's limits."
+    );
+    int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+    int array_mb = 512;
+    double min_ms = 200.0;
+    std::string cpu, filter;
+    bool as_json = false;
+    flags.add("threads", &threads, "threads of the ops");
+    flags.add("cpu", &cpu, "scalar, avx2, avx512, avx512bf16; empty: the best, or PITSTOP_CPU");
+    flags.add("filter", &filter, "only ops whose name contains this");
+    flags.add("min-ms", &min_ms, "time to spend on each");
+    flags.add("array-mb", &array_mb, "size of the array the limits are measured with");
+    flags.add("json", &as_json, "JSON instead of a table");
+    if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
+    if (flags.help_asked()) {
+        fmt::print("{}", flags.help());
+        return 0;
+    }
+    if (threads < 1 || array_mb < 1)
+        return flags.fail(
+            make_error(ErrorCode::kInvalidArgument, "--threads and --array-mb take a number from 1")
+        );
+    const Result<IsaLevel> level = choose_isa(cpu);
+    if (!level) return flags.fail(level.error());
+
+    ThreadPool pool(threads);
+    const MachineLimits limits = measure_limits(pool, *level, std::int64_t{array_mb} << 20);
+    if (!as_json) {
+        fmt::print(
+            "{}, {} threads: read {:.1f} GB/s, copy {:.1f} GB/s, fp32 {:.1f} GFLOP/s, bf16 {:.1f} "
+            "GFLOP/s\n",
+            name_of(*level),
+            threads,
+            limits.read_gb_s,
+            limits.copy_gb_s,
+            limits.fma_gflop_s,
+            limits.bf16_gflop_s
+        );
+    }
+    Bench bench(*cpu_ops(*level), pool, limits, filter, min_ms, as_json);
+    bench_linears(bench);
+    bench_attention<bf16>(bench, "decode", 1, 1, 1024);
+    bench_attention<bf16>(bench, "decode", 1, 1, 8192);
+    bench_attention<bf16>(bench, "decode", 32, 1, 1024);
+    bench_attention<float>(bench, "decode", 32, 1, 1024);
+    bench_attention<bf16>(bench, "prefill", 1, 1024, 1024);
+    bench_attention<bf16>(bench, "prefill chunk", 1, 512, 4096);
+    bench_attention<float>(bench, "prefill", 1, 1024, 1024);
+    for (const std::int64_t T : {1, 64, 512}) bench_elementwise(bench, T);
+    for (const std::int64_t R : {1, 32}) bench_sampling(bench, R);
+    bench_weights(bench);
+    if (as_json) {
+        fmt::print(
+            "{}\n",
+            nlohmann::json{
+                {"cpu", name_of(*level)},
+                {"threads", threads},
+                {"limits",
+                 {{"read_gb_s", limits.read_gb_s},
+                  {"copy_gb_s", limits.copy_gb_s},
+                  {"fp32_gflop_s", limits.fma_gflop_s},
+                  {"bf16_gflop_s", limits.bf16_gflop_s}}},
+                {"ops", bench.rows}}
+                .dump(2)
+        );
+    }
+    return 0;
+}

@@ -1,0 +1,72 @@
+#include "bench/machine.h"
+
+#include "bench/machine_rates.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <unistd.h>
+
+namespace pitstop::bench {
+namespace {
+
+TEST(Machine, SaysWhatItIs) {
+    const Machine machine = this_machine();
+    EXPECT_FALSE(machine.cpu.empty());
+    EXPECT_GE(machine.cores, 1);
+    EXPECT_GT(machine.memory_bytes, std::int64_t{1} << 28);
+}
+
+TEST(Machine, RatesAreThoseOfAMachine) {
+    // From a small microcontroller to a large server; a loop that was optimized away is faster.
+    const double reads = read_rate(1 << 20, 1);
+    EXPECT_GT(reads, 1e8);
+    EXPECT_LT(reads, 1e13);
+    const double copies = copy_rate(1 << 20, 2);
+    EXPECT_GT(copies, 1e8);
+    EXPECT_LT(copies, 1e13);
+    for (const double flops : {fp32_flop_rate(1), bf16_flop_rate(1)}) {
+        EXPECT_GT(flops, 1e8);
+        EXPECT_LT(flops, 1e13);
+    }
+}
+
+class TreeFile : public testing::Test {
+  protected:
+    TreeFile()
+        : directory_(
+              std::filesystem::temp_directory_path() / ("tree-" + std::to_string(::getpid()))
+          ) {
+        std::filesystem::create_directory(directory_);
+    }
+    ~TreeFile() override { std::filesystem::remove_all(directory_); }
+    void write(const std::string& text) { std::ofstream(directory_ / "tree.json") << text; }
+
+    std::filesystem::path directory_;
+};
+
+TEST_F(TreeFile, ProcessesAreFoundByTheirPid) {
+    write(
+        R"({"launcher": 1, "processes": [{"name": "tp_worker[0.0]", "kind": "tp_worker", "pid": )" +
+        std::to_string(::getpid()) + R"(}, {"name": "gone", "pid": 4194305}]})"
+    );
+    const auto processes = processes_of(directory_);
+    ASSERT_TRUE(processes.has_value());
+    ASSERT_EQ(processes->size(), 2u);  // the launcher and this; no process has a pid over 2^22
+    EXPECT_EQ(processes->back().name, "tp_worker[0.0]");
+    EXPECT_GT(processes->back().peak_bytes, 1 << 20);
+    EXPECT_GE(processes->back().peak_bytes, processes->back().resident_bytes);
+}
+
+TEST_F(TreeFile, WhatIsNoTreeFileIsAnError) {
+    EXPECT_FALSE(processes_of(directory_).has_value());
+    for (const char* text : {"", "[]", "{}", R"({"processes": [{}]})", R"({"processes": [1]})"}) {
+        write(text);
+        EXPECT_FALSE(processes_of(directory_).has_value()) << text;
+    }
+}
+
+}  // namespace
+}  // namespace pitstop::bench
