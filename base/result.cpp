@@ -38,4 +38,12 @@ std::string_view name_of(ErrorCode code) {
     return "internal";
 }
 
+ErrorCode error_code_named(std::string_view name) {
+    for (int i = 0; i < static_cast<int>(ErrorCode::kInternal); ++i) {
+        const auto code = static_cast<ErrorCode>(i);
+        if (name_of(code) == name) return code;
+    }
+    return ErrorCode::kInternal;
+}
+
 }  // namespace pitstop

@@ -55,6 +55,8 @@ inline constexpr std::array kAllErrorCodes{
 
 // The name on the wire: "invalid_argument", ...
 [[nodiscard]] std::string_view name_of(ErrorCode code);
+// Its inverse; a name that this build does not know is kInternal.
+[[nodiscard]] ErrorCode error_code_named(std::string_view name);
 
 struct Error {
     ErrorCode code = ErrorCode::kInternal;

@@ -5,8 +5,10 @@
 
 namespace pitstop {
 
-std::size_t Poller::add(Socket& socket) {
-    items_.push_back({socket.raw_socket().handle(), 0, ZMQ_POLLIN, 0});
+std::size_t Poller::add(Socket& socket) { return add(socket.raw_socket()); }
+
+std::size_t Poller::add(zmq::socket_t& socket) {
+    items_.push_back({socket.handle(), 0, ZMQ_POLLIN, 0});
     return items_.size() - 1;
 }
 

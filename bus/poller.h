@@ -13,6 +13,7 @@ class Poller {
   public:
     // Borrowed; each outlives the poller. Returns its index.
     std::size_t add(Socket& socket);
+    std::size_t add(zmq::socket_t& socket);  // one that carries no Frames: a monitor
     std::size_t add_fd(int fd);
 
     // Up to `deadline`; returns at once if something is there.

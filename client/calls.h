@@ -1,0 +1,40 @@
+// Which call goes to which door, and what answers it. A call is a message with a `call` number that
+// is answered once, by its reply or by an `error`.
+#pragma once
+
+#include "messages/control.h"
+#include "messages/status.h"
+#include "messages/weights.h"
+
+namespace pitstop {
+
+enum class Door { kData, kAdmin };
+
+template <class Request>
+struct CallOf;
+
+#define PITSTOP_CALL(RequestType, ReplyType, door) \
+    template <>                                    \
+    struct CallOf<RequestType> {                   \
+        using Reply = ReplyType;                   \
+        static constexpr Door kDoor = Door::door;  \
+    };
+PITSTOP_CALL(Tokenize, TokenizeReply, kData)
+PITSTOP_CALL(Status, StatusReply, kAdmin)
+PITSTOP_CALL(PauseGeneration, PauseReply, kAdmin)
+PITSTOP_CALL(ContinueGeneration, ContinueReply, kAdmin)
+PITSTOP_CALL(Abort, AbortReply, kAdmin)
+PITSTOP_CALL(FlushCache, FlushReply, kAdmin)
+PITSTOP_CALL(UpdateWeights, UpdateReply, kAdmin)
+PITSTOP_CALL(StageWeights, UpdateReply, kAdmin)
+PITSTOP_CALL(CommitWeights, UpdateReply, kAdmin)
+PITSTOP_CALL(DropStage, UpdateReply, kAdmin)
+PITSTOP_CALL(RollbackWeights, UpdateReply, kAdmin)
+PITSTOP_CALL(GetWeights, WeightsReply, kAdmin)
+PITSTOP_CALL(WeightDigests, DigestsReply, kAdmin)
+#undef PITSTOP_CALL
+
+template <class Request>
+using ReplyTo = typename CallOf<Request>::Reply;
+
+}  // namespace pitstop

@@ -1,0 +1,17 @@
+// The commands of pitstop_cli. Each takes the arguments after its name and returns the exit code:
+// 0, 1 for an error (one line on standard error), 2 for a usage error, 130 after Ctrl-C.
+#pragma once
+
+#include "base/result.h"
+
+#include <string>
+
+namespace pitstop {
+
+int cli_generate(int argc, char** argv);
+int cli_status(int argc, char** argv);
+
+// Prints "pitstop_cli: <code>: <message>" and returns 1.
+int cli_fail(const Error& error);
+
+}  // namespace pitstop

@@ -1,0 +1,175 @@
+#include "base/flags.h"
+#include "client/cli.h"
+#include "client/client.h"
+#include "client/json_text.h"
+
+#include <csignal>
+#include <cstdio>
+#include <iostream>
+#include <iterator>
+#include <sys/signal.h>
+#include <unistd.h>
+
+namespace pitstop {
+namespace {
+
+volatile std::sig_atomic_t was_interrupted = 0;
+
+struct GenerateFlags {
+    std::string run_dir{};
+    std::int64_t max_new_tokens = -1;
+    std::int64_t min_new_tokens = 0;
+    double temperature = 1.0;
+    std::int64_t top_k = -1;
+    double top_p = 1.0;
+    double min_p = 0.0;
+    double repetition_penalty = 1.0;
+    double frequency_penalty = 0.0;
+    double presence_penalty = 0.0;
+    std::int64_t seed = -1;
+    std::vector<std::string> stop{};
+    bool ignore_eos = false;
+    bool no_stop_trim = false;
+    bool logprobs = false;
+    std::int64_t top_logprobs = 0;
+    bool json = false;
+    bool no_stream = false;
+    std::int64_t replica = -1;
+    double timeout_s = 0;
+    double connect_timeout_s = 10;
+
+    void add_to(FlagSet& flags) {
+        flags.add("run-dir", &run_dir, "the tree's run directory");
+        flags.add("max-new-tokens", &max_new_tokens, "at most so many; -1: as many as fit");
+        flags.add("min-new-tokens", &min_new_tokens, "at least so many");
+        flags.add("temperature", &temperature, "0 is greedy");
+        flags.add("top-k", &top_k, "draw among the k most probable; -1: all");
+        flags.add("top-p", &top_p, "draw among the fewest that hold this probability");
+        flags.add("min-p", &min_p, "drop what is less probable than this times the best");
+        flags.add("repetition-penalty", &repetition_penalty, "1: none");
+        flags.add("frequency-penalty", &frequency_penalty, "0: none");
+        flags.add("presence-penalty", &presence_penalty, "0: none");
+        flags.add("seed", &seed, "the same seed gives the same draws; -1: random");
+        flags.add("stop", &stop, "end before this text; may be repeated");
+        flags.add("ignore-eos", &ignore_eos, "go on past the end of the text");
+        flags.add("no-stop-trim", &no_stop_trim, "print the stop text too");
+        flags.add("logprobs", &logprobs, "a line per token: id, logprob (with --json: in it)");
+        flags.add("top-logprobs", &top_logprobs, "with --json: so many of the best tokens");
+        flags.add("json", &json, "a JSON object per chunk in place of text");
+        flags.add("no-stream", &no_stream, "one chunk at the end");
+        flags.add("replica", &replica, "run on this replica; -1: the least loaded");
+        flags.add("timeout-s", &timeout_s, "give up after so many seconds; 0: never");
+        flags.add("connect-timeout-s", &connect_timeout_s, "wait so long for a tree");
+    }
+
+    [[nodiscard]] Generate request(std::string prompt) const {
+        Generate request;
+        request.text = std::move(prompt);
+        SamplingParams& sampling = request.sampling;
+        if (max_new_tokens >= 0) sampling.max_new_tokens = max_new_tokens;
+        sampling.min_new_tokens = min_new_tokens;
+        sampling.temperature = temperature;
+        sampling.top_k = top_k;
+        sampling.top_p = top_p;
+        sampling.min_p = min_p;
+        sampling.repetition_penalty = repetition_penalty;
+        sampling.frequency_penalty = frequency_penalty;
+        sampling.presence_penalty = presence_penalty;
+        if (seed >= 0) sampling.seed = static_cast<std::uint64_t>(seed);
+        sampling.stop = stop;
+        sampling.ignore_eos = ignore_eos;
+        sampling.no_stop_trim = no_stop_trim;
+        request.logprobs.enabled = logprobs || top_logprobs > 0;
+        request.logprobs.top = top_logprobs;
+        request.stream = !no_stream;
+        if (replica >= 0) request.replica = replica;
+        return request;
+    }
+};
+
+std::chrono::milliseconds to_ms(double seconds) {
+    return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+}
+
+void print_chunk(const OutputChunk& chunk, const GenerateFlags& flags) {
+    if (flags.json) {
+        // Text may not split a code point, but a message of a newer tree is not trusted to know.
+        fmt::print(
+            "{}\n",
+            json_text::to_json(chunk).dump(
+                -1, ' ', false, nlohmann::ordered_json::error_handler_t::replace
+            )
+        );
+    } else if (flags.logprobs) {
+        for (std::size_t i = 0; i < chunk.tokens.size(); ++i) {
+            const bool has_logprob = i < chunk.logprobs.size();
+            fmt::print(
+                "{:>8} {:>10}{}\n",
+                raw(chunk.tokens[i]),
+                has_logprob ? fmt::format("{:.5f}", chunk.logprobs[i]) : "-",
+                i + 1 == chunk.tokens.size() && !chunk.text.empty() ? "  " + chunk.text : ""
+            );
+        }
+    } else {
+        fmt::print("{}", chunk.text);
+    }
+    std::fflush(stdout);
+}
+
+// Prints until the end. A first Ctrl-C cancels: what came so far stays.
+int print_stream(Stream& stream, const GenerateFlags& flags) {
+    bool is_cancelled = false;
+    bool ends_line = true;
+    for (;;) {
+        const std::optional<OutputChunk> chunk = stream.next(std::chrono::milliseconds(100));
+        if (was_interrupted != 0 && !std::exchange(is_cancelled, true)) stream.cancel();
+        if (!chunk) continue;
+        if (!chunk->text.empty()) ends_line = chunk->text.back() == '\n';
+        const bool is_error = chunk->finish && chunk->finish->reason == FinishReason::kError;
+        if (!is_error || flags.json || !chunk->text.empty()) print_chunk(*chunk, flags);
+        if (std::ferror(stdout) != 0) return 1;  // nobody reads on; the stream cancels itself
+        if (!chunk->finish) continue;
+        if (!flags.json && !flags.logprobs && !ends_line) fmt::print("\n");
+        if (is_error) {
+            return cli_fail({error_code_named(chunk->finish->code), chunk->finish->message});
+        }
+        return is_cancelled ? 130 : 0;
+    }
+}
+
+}  // namespace
+
+int cli_generate(int argc, char** argv) {
+    FlagSet flags(
+        "pitstop_cli generate",
+        "Streams a prompt's continuation: \"prompt\", or - for standard input."
+    );
+    GenerateFlags values;
+    values.add_to(flags);
+    if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
+    if (flags.help_asked()) return fmt::print("{}", flags.help()), 0;
+    if (values.run_dir.empty()) {
+        return flags.fail({ErrorCode::kInvalidArgument, "--run-dir is missing"});
+    }
+    if (flags.positional().size() != 1) {
+        return flags.fail({ErrorCode::kInvalidArgument, "give one prompt, in quotes"});
+    }
+    std::string prompt = flags.positional().front();
+    if (prompt == "-") prompt.assign(std::istreambuf_iterator<char>(std::cin), {});
+
+    auto client = Client::connect({
+        .run_dir = values.run_dir,
+        .name = "pitstop_cli",
+        .connect_timeout = to_ms(values.connect_timeout_s),
+    });
+    if (!client) return cli_fail(client.error());
+    std::signal(SIGINT, [](int) { was_interrupted = 1; });
+    std::signal(SIGPIPE, SIG_IGN);
+    Stream stream = (*client)->generate(
+        values.request(std::move(prompt)),
+        values.timeout_s > 0 ? to_ms(values.timeout_s) : Client::kForever
+    );
+    return print_stream(stream, values);
+}
+
+}  // namespace pitstop

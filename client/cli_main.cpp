@@ -1,0 +1,47 @@
+// pitstop_cli: a running tree from the command line.
+#include "client/cli.h"
+
+#include <cstdio>
+#include <exception>
+#include <string_view>
+
+namespace pitstop {
+
+int cli_fail(const Error& error) {
+    fmt::print(stderr, "pitstop_cli: {}: {}\n", name_of(error.code), error.message);
+    return 1;
+}
+
+namespace {
+
+int usage(std::FILE* out, int exit_code) {
+    fmt::print(
+        out,
+        "usage: pitstop_cli generate --run-dir DIR \"prompt\" [flags]   stream text\n"
+        "       pitstop_cli status --run-dir DIR [--json]            the tree's state\n"
+        "Each command takes --help.\n"
+    );
+    return exit_code;
+}
+
+int run(int argc, char** argv) {
+    if (argc < 2) return usage(stderr, 2);
+    const std::string_view command = argv[1];
+    if (command == "generate") return cli_generate(argc - 1, argv + 1);
+    if (command == "status") return cli_status(argc - 1, argv + 1);
+    if (command == "--help" || command == "help") return usage(stdout, 0);
+    fmt::print(stderr, "pitstop_cli: no command '{}'\n", command);
+    return usage(stderr, 2);
+}
+
+}  // namespace
+}  // namespace pitstop
+
+int main(int argc, char** argv) {
+    try {
+        return pitstop::run(argc, argv);
+    } catch (const std::exception& error) {
+        std::fprintf(stderr, "pitstop_cli: %s\n", error.what());
+        return 1;
+    }
+}

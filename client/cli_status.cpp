@@ -1,0 +1,102 @@
+#include "base/flags.h"
+#include "client/cli.h"
+#include "client/client.h"
+#include "client/json_text.h"
+
+#include <cstdio>
+
+namespace pitstop {
+namespace {
+
+std::string gib(std::int64_t bytes) {
+    return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30));
+}
+
+void print_replica(const ReplicaStatus& replica) {
+    const std::int64_t pages_used = replica.pages_total - replica.pages_free - replica.pages_cached;
+    fmt::print(
+        "replica {:<3}  {}, version {}{}{}\n",
+        raw(replica.replica),
+        replica.state,
+        raw(replica.epoch),
+        replica.label.empty() ? "" : " (" + replica.label + ")",
+        replica.digest.empty() ? "" : " digest " + replica.digest.substr(0, 8)
+    );
+    fmt::print(
+        "  requests   {} running, {} waiting, {} received, {} retractions\n",
+        replica.num_running,
+        replica.num_waiting,
+        replica.requests_total,
+        replica.retractions_total
+    );
+    fmt::print(
+        "  pages      {} in use, {} cached, {} free of {} ({} tokens each)\n",
+        pages_used,
+        replica.pages_cached,
+        replica.pages_free,
+        replica.pages_total,
+        replica.page_size
+    );
+    fmt::print(
+        "  tokens     {} prompt ({} cached), {} output\n",
+        replica.prompt_tokens_total,
+        replica.cached_tokens_total,
+        replica.output_tokens_total
+    );
+    fmt::print(
+        "  steps      {} done, {} in flight{}\n",
+        replica.num_steps,
+        replica.steps_in_flight,
+        replica.steps_in_flight > 0 ? fmt::format(", the oldest {:.3f} s ago", replica.step_age_s)
+                                    : ""
+    );
+    for (const WorkerStatus& worker : replica.workers) {
+        fmt::print(
+            "  rank {:<3}   pid {}, {}, weights {}, KV {}\n",
+            raw(worker.rank),
+            worker.pid,
+            worker.device,
+            gib(worker.weight_bytes),
+            gib(worker.kv_bytes)
+        );
+    }
+}
+
+}  // namespace
+
+int cli_status(int argc, char** argv) {
+    FlagSet flags("pitstop_cli status", "Prints the state of a running tree.");
+    std::string run_dir;
+    bool json = false;
+    double timeout_s = 5;
+    flags.add("run-dir", &run_dir, "the tree's run directory");
+    flags.add("json", &json, "one JSON object");
+    flags.add("timeout-s", &timeout_s, "wait so long, for the connection and for the answer");
+    if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
+    if (flags.help_asked()) return fmt::print("{}", flags.help()), 0;
+    if (run_dir.empty()) return flags.fail({ErrorCode::kInvalidArgument, "--run-dir is missing"});
+
+    const std::chrono::milliseconds timeout(static_cast<std::int64_t>(timeout_s * 1000));
+    auto client =
+        Client::connect({.run_dir = run_dir, .name = "pitstop_cli", .connect_timeout = timeout});
+    if (!client) return cli_fail(client.error());
+    const Result<StatusReply> status = (*client)->status(timeout);
+    if (!status) return cli_fail(status.error());
+    if (json) {
+        fmt::print("{}\n", json_text::to_json(*status).dump());
+        return 0;
+    }
+    fmt::print(
+        "{}  serves {}, up {:.0f} s\n{} open requests of {} clients, {} messages refused\n",
+        status->server,
+        status->model,
+        status->uptime_s,
+        status->open_requests,
+        status->clients,
+        status->refused_total
+    );
+    for (const ReplicaStatus& replica : status->replicas) print_replica(replica);
+    return 0;
+}
+
+}  // namespace pitstop

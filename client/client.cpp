@@ -1,0 +1,178 @@
+#include "client/client.h"
+
+#include "base/time.h"
+#include "bus/limits.h"
+#include "bus/run_dir.h"
+#include "client/io_loop.h"
+#include "client/mailbox.h"
+
+#include <future>
+#include <random>
+#include <utility>
+
+namespace pitstop {
+namespace {
+
+std::string random_rid() {
+    std::random_device random;  // the kernel's; ids are unique over all clients of a tree
+    return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
+}
+
+// The tree's own, more telling answer to a late call may arrive until then.
+constexpr auto kReplyGrace = std::chrono::milliseconds(500);
+
+TimePoint deadline_after(std::chrono::milliseconds timeout) {
+    return Clock::now() + std::min(timeout, Stream::kForever);
+}
+
+// Checked at both ends: here before anything is sent.
+Result<Frames> to_frames(const Generate& request) {
+    if (const auto problem = invalid(request)) {
+        return make_error(ErrorCode::kInvalidArgument, "{}: {}", Generate::kType, *problem);
+    }
+    Frames frames = encode(request);
+    if (frames.type.size() + frames.body.size() > kDoorLimits.message_bytes_max) {
+        return make_error(
+            ErrorCode::kTooLarge,
+            "the request takes {} bytes; a door accepts {}",
+            frames.body.size(),
+            kDoorLimits.message_bytes_max
+        );
+    }
+    return frames;
+}
+
+void start(IoLoop& io, Generate request, IoLoop::Sink sink, std::chrono::milliseconds timeout) {
+    Result<Frames> frames = to_frames(request);
+    if (!frames) return io.refuse_request(request.rid, frames.error(), std::move(sink));
+    io.start_request(
+        *std::move(frames), std::move(request.rid), std::move(sink), deadline_after(timeout)
+    );
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Client>> Client::connect(ClientOptions options) {
+    IoLoop::Args args{
+        .data_endpoint = std::move(options.data_endpoint),
+        .admin_endpoint = std::move(options.admin_endpoint),
+        .name = std::move(options.name),
+        .open_max = options.open_requests_max,
+        .has_callbacks_on_caller = options.callbacks == CallbackThread::kCaller,
+    };
+    if (!options.run_dir.empty()) {
+        ASSIGN_OR_RETURN(const RunDir run_dir, RunDir::open(options.run_dir));
+        args.data_endpoint = run_dir.data_door();
+        args.admin_endpoint = run_dir.admin_door();
+    }
+    if (args.data_endpoint.empty()) {
+        return make_error(
+            ErrorCode::kInvalidArgument, "neither run_dir nor data_endpoint is given"
+        );
+    }
+    ASSIGN_OR_RETURN(std::shared_ptr<IoLoop> io, IoLoop::start(std::move(args)));
+    RETURN_IF_ERROR(io->wait_ready(options.connect_timeout));
+    return std::unique_ptr<Client>(new Client(std::move(io)));
+}
+
+Client::~Client() { io_->stop(); }
+
+HelloReply Client::hello() const { return io_->hello(); }
+bool Client::is_connected() const { return io_->is_connected(); }
+CallId Client::next_call() { return io_->next_call(); }
+
+Stream Client::generate(Generate request, std::chrono::milliseconds timeout) {
+    if (request.rid.empty()) request.rid = random_rid();
+    const std::string rid = request.rid;
+    const auto mailbox = std::make_shared<Mailbox>();
+    start(
+        *io_,
+        std::move(request),
+        [mailbox](OutputChunk chunk) { mailbox->put(std::move(chunk)); },
+        timeout
+    );
+    return Stream(rid, mailbox, io_);
+}
+
+std::string Client::generate(
+    Generate request, OnChunk on_chunk, std::chrono::milliseconds timeout
+) {
+    if (request.rid.empty()) request.rid = random_rid();
+    std::string rid = request.rid;
+    IoLoop::Sink sink = std::move(on_chunk);
+    if (io_->has_callbacks_on_caller()) {
+        sink = [mailbox = std::make_shared<Mailbox>(),
+                on_chunk = std::move(sink),
+                &ready = io_->ready()](OutputChunk chunk) {
+            if (!mailbox->put(std::move(chunk))) return;  // it is in the queue already
+            ready.push([mailbox, on_chunk] { on_chunk(*mailbox->take()); });
+        };
+    }
+    start(*io_, std::move(request), std::move(sink), timeout);
+    return rid;
+}
+
+Result<OutputChunk> Client::generate_blocking(Generate request, std::chrono::milliseconds timeout) {
+    if (io_->is_on_thread()) {
+        return make_error(
+            ErrorCode::kFailedPrecondition, "generate_blocking in a callback would wait for itself"
+        );
+    }
+    Stream stream = generate(std::move(request), timeout);
+    return stream.wait();  // the request's own deadline ends it
+}
+
+void Client::cancel(std::vector<std::string> rids) { io_->cancel(std::move(rids)); }
+
+Result<TokenizeReply> Client::tokenize(std::string_view text) {
+    Tokenize request;
+    request.text = text;
+    return call(std::move(request));
+}
+
+Result<TokenizeReply> Client::detokenize(std::vector<TokenId> ids) {
+    Tokenize request;
+    request.ids = std::move(ids);
+    return call(std::move(request));
+}
+
+Result<Frames> Client::call_frames(
+    Door door, CallId call, Frames request, std::chrono::milliseconds timeout
+) {
+    if (io_->is_on_thread()) {
+        return make_error(
+            ErrorCode::kFailedPrecondition,
+            "a call that waits, in a callback, would wait for itself"
+        );
+    }
+    // Shared with the I/O thread, which may still be in set_value() when get() returns.
+    const auto promise = std::make_shared<std::promise<Result<Frames>>>();
+    std::future<Result<Frames>> future = promise->get_future();
+    io_->start_call(
+        door,
+        std::move(request),
+        call,
+        deadline_after(timeout) + kReplyGrace,
+        [promise](Result<Frames> reply) { promise->set_value(std::move(reply)); }
+    );
+    return future.get();
+}
+
+void Client::call_frames(
+    Door door, CallId call, Frames request, std::chrono::milliseconds timeout, OnFrames on_reply
+) {
+    OnFrames sink = std::move(on_reply);
+    if (io_->has_callbacks_on_caller()) {
+        sink = [on_reply = std::move(sink), &ready = io_->ready()](Result<Frames> reply) {
+            ready.push([on_reply, reply = std::move(reply)] { on_reply(reply); });
+        };
+    }
+    io_->start_call(
+        door, std::move(request), call, deadline_after(timeout) + kReplyGrace, std::move(sink)
+    );
+}
+
+int Client::ready_fd() const { return io_->ready().fd(); }
+std::size_t Client::run_callbacks(std::size_t max) { return io_->ready().run(max); }
+
+}  // namespace pitstop

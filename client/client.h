@@ -1,0 +1,175 @@
+// The client library: what a front end or a trainer speaks to a running tree with.
+//
+//   auto client = Client::connect({.run_dir = "/run/pitstop"});
+//   if (!client) return fail(client.error());
+//   Generate request;
+//   request.text = "Once upon a time";
+//   request.sampling.max_new_tokens = 64;
+//   Stream stream = (*client)->generate(request);
+//   while (auto chunk = stream.next()) fmt::print("{}", chunk->text);
+//
+// Three ways to get a request's output: a Stream to pull from, a callback on the client's own
+// thread, or a callback on the caller's loop (CallbackThread::kCaller with ready_fd()).
+//
+// However a request ends, its last chunk has `finish`. One that was refused, ran out of time, or
+// whose tree died ends with finish.reason error, code and message: the same path for every end.
+//
+// Owns:    one thread, which owns every socket and all state of requests.
+// Thread:  every function may be called from any thread, also from callbacks; functions that wait
+//          refuse to be called from callbacks on the client's thread.
+// Bounded: at most open_requests_max requests and calls. The library always reads what the tree
+//          sends, so that one unread stream never makes this client a slow reader: chunks that
+//          nobody has taken yet are joined into one, which is at most the request's whole output.
+#pragma once
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "client/calls.h"
+#include "client/stream.h"
+#include "messages/codec.h"
+#include "messages/generation.h"
+#include "messages/status.h"
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace pitstop {
+
+enum class CallbackThread {
+    kIo,      // callbacks run on the client's thread, as chunks come; they must not wait
+    kCaller,  // callbacks run in run_callbacks(), on the thread that calls it
+};
+
+struct ClientOptions {
+    std::string run_dir{};         // the tree's run directory; or
+    std::string data_endpoint{};   // the data door, as a ZeroMQ endpoint,
+    std::string admin_endpoint{};  // and the admin door; empty: no admin calls
+    std::string name = "client";   // for the tree's logs
+    std::chrono::milliseconds connect_timeout{10'000};
+    std::size_t open_requests_max = 65536;
+    CallbackThread callbacks = CallbackThread::kIo;
+};
+
+class IoLoop;
+
+class Client {
+  public:
+    // Waits until the tree answers, also while it is still starting.
+    // Errors: kUnavailable (nobody answers in time), kUnsupported or kInvalidArgument (another
+    // protocol), kPermissionDenied and kNotFound (the run directory).
+    static Result<std::unique_ptr<Client>> connect(ClientOptions options);
+
+    // Open requests end with kAborted, "the client was closed"; their rows in the tree are freed.
+    // With kCaller, callbacks that were not run yet never run.
+    ~Client();
+    Client(const Client&) = delete;
+    Client& operator=(const Client&) = delete;
+
+    // What the tree serves, as it said when the connection was (last) made.
+    [[nodiscard]] HelloReply hello() const;
+    // False from the loss of a tree until one answers again at the same place. Requests made
+    // meanwhile end at once with kUnavailable.
+    [[nodiscard]] bool is_connected() const;
+
+    // Starts a request; an empty rid is replaced by a random one. It ends with kDeadlineExceeded
+    // (and is cancelled in the tree) after `timeout`.
+    [[nodiscard]] Stream generate(Generate request, std::chrono::milliseconds timeout = kForever);
+
+    // The same with a callback per chunk; returns the rid. The chunk with `finish` is the last.
+    std::string generate(
+        Generate request, OnChunk on_chunk, std::chrono::milliseconds timeout = kForever
+    );
+
+    // The whole output in one chunk. Errors: those of the request; an abort is not one.
+    Result<OutputChunk> generate_blocking(
+        Generate request, std::chrono::milliseconds timeout = kForever
+    );
+
+    // Each ends with its output so far and finish.reason abort. Ids that are not open are ignored.
+    void cancel(std::vector<std::string> rids);
+
+    // A call and its one answer (calls.h). The caller leaves `call` at 0. Where the message has a
+    // timeout_ms of 0 the tree gets `timeout` too, so that its error, which names who is late,
+    // comes before ours.
+    template <class Request>
+    Result<ReplyTo<Request>> call(
+        Request request, std::chrono::milliseconds timeout = kCallTimeout
+    ) {
+        prepare(request, timeout);
+        ASSIGN_OR_RETURN(
+            const Frames reply,
+            call_frames(CallOf<Request>::kDoor, request.call, encode(request), timeout)
+        );
+        return read_reply<ReplyTo<Request>>(reply);
+    }
+    template <class Request>
+    void call(
+        Request request,
+        std::function<void(Result<ReplyTo<Request>>)> on_reply,
+        std::chrono::milliseconds timeout = kCallTimeout
+    ) {
+        prepare(request, timeout);
+        call_frames(
+            CallOf<Request>::kDoor,
+            request.call,
+            encode(request),
+            timeout,
+            [on_reply = std::move(on_reply)](Result<Frames> reply) {
+                if (!reply) return on_reply(std::move(reply).error());
+                on_reply(read_reply<ReplyTo<Request>>(*reply));
+            }
+        );
+    }
+
+    Result<StatusReply> status(std::chrono::milliseconds timeout = kCallTimeout) {
+        return call(Status{}, timeout);
+    }
+    Result<TokenizeReply> tokenize(std::string_view text);
+    Result<TokenizeReply> detokenize(std::vector<TokenId> ids);
+
+    // With CallbackThread::kCaller: readable while callbacks wait. For poll and epoll; not to be
+    // read by the caller. Runs at most `max` callbacks; returns how many it ran.
+    [[nodiscard]] int ready_fd() const;
+    std::size_t run_callbacks(std::size_t max = 1024);
+
+    static constexpr std::chrono::milliseconds kForever = Stream::kForever;
+    static constexpr std::chrono::milliseconds kCallTimeout{10'000};
+
+  private:
+    explicit Client(std::shared_ptr<IoLoop> io) : io_(std::move(io)) {}
+
+    [[nodiscard]] CallId next_call();
+    template <class Request>
+    void prepare(Request& request, std::chrono::milliseconds timeout) {
+        request.call = next_call();
+        if constexpr (requires { request.timeout_ms; }) {
+            if (request.timeout_ms == 0) request.timeout_ms = timeout.count();
+        }
+    }
+    template <class Reply>
+    static Result<Reply> read_reply(const Frames& frames) {
+        if (frames.type != Reply::kType) {
+            return make_error(
+                ErrorCode::kMalformed, "the answer is a '{}', not a '{}'", frames.type, Reply::kType
+            );
+        }
+        return decode<Reply>(frames, UnknownFields::kIgnore);
+    }
+    using OnFrames = std::function<void(Result<Frames>)>;
+    Result<Frames> call_frames(
+        Door door, CallId call, Frames request, std::chrono::milliseconds timeout
+    );
+    void call_frames(
+        Door door, CallId call, Frames request, std::chrono::milliseconds timeout, OnFrames on_reply
+    );
+
+    std::shared_ptr<IoLoop> io_;  // shared with the streams, which may outlive the client
+};
+
+}  // namespace pitstop

@@ -1,0 +1,394 @@
+#include "client/io_loop.h"
+
+#include "messages/codec.h"
+
+#include <algorithm>
+#include <csignal>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+#include <utility>
+
+namespace pitstop {
+namespace {
+
+constexpr auto kRetryAfter =
+    std::chrono::milliseconds(5);             // a full queue says not when it has room
+constexpr int kMessagesAtLossMax = 1 << 16;   // more than a queue holds
+constexpr int kLingerMs = 100;                // for the cancels of a client that closes
+constexpr std::size_t kCancelRidsMax = 4096;  // per message
+
+OutputChunk error_chunk(const std::string& rid, const Error& error) {
+    OutputChunk chunk;
+    chunk.rid = rid;
+    chunk.finish = Finish{
+        .reason = FinishReason::kError,
+        .code = std::string(name_of(error.code)),
+        .message = error.message,
+    };
+    return chunk;
+}
+
+Error to_error(const ErrorReply& reply) { return {error_code_named(reply.code), reply.message}; }
+
+}  // namespace
+
+IoLoop::IoLoop(Args args) : args_(std::move(args)) {}
+
+Result<std::shared_ptr<IoLoop>> IoLoop::start(Args args) {
+    const std::shared_ptr<IoLoop> loop(new IoLoop(std::move(args)));
+    loop->wake_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (loop->wake_fd_ < 0) return make_error(ErrorCode::kResourceExhausted, "no eventfd is left");
+    const TimePoint now = Clock::now();
+    for (const std::string& endpoint : {loop->args_.data_endpoint, loop->args_.admin_endpoint}) {
+        if (endpoint.empty()) continue;
+        ASSIGN_OR_RETURN(Link link, Link::open(loop->context_, endpoint, loop->args_.name, now));
+        loop->links_.push_back(std::move(link));
+        loop->unsent_.emplace_back();
+    }
+    // The application's threads handle its signals, not this one.
+    sigset_t all;
+    sigset_t old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    loop->thread_ = std::thread([raw_loop = loop.get()] { raw_loop->io_run(); });
+    pthread_sigmask(SIG_SETMASK, &old, nullptr);
+    pthread_setname_np(loop->thread_.native_handle(), "pitstop-client");
+    return loop;
+}
+
+IoLoop::~IoLoop() {
+    stop();
+    if (wake_fd_ >= 0) ::close(wake_fd_);
+}
+
+void IoLoop::stop() {
+    if (!thread_.joinable()) return;
+    {
+        const std::lock_guard lock(mutex_);
+        is_stopping_ = true;
+    }
+    ::eventfd_write(wake_fd_, 1);
+    thread_.join();
+}
+
+Result<> IoLoop::wait_ready(std::chrono::milliseconds timeout) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, timeout, [this] { return is_connected_ || refusal_; });
+    if (refusal_) return *refusal_;
+    if (is_connected_) return Ok{};
+    return make_error(
+        ErrorCode::kUnavailable,
+        "no tree is ready at {} after {} ms",
+        args_.data_endpoint,
+        timeout.count()
+    );
+}
+
+HelloReply IoLoop::hello() const {
+    const std::lock_guard lock(mutex_);
+    return hello_;
+}
+
+// ---- commands, from any thread ----
+
+void IoLoop::push(Command command) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (!is_stopping_) {
+            commands_.push_back(std::move(command));
+            if (commands_.size() == 1) ::eventfd_write(wake_fd_, 1);
+            return;
+        }
+    }
+    refuse_late(command);  // nobody takes it any more
+}
+
+void IoLoop::refuse_late(Command& command) {
+    const Error closed{ErrorCode::kAborted, "the client was closed"};
+    if (auto* request = std::get_if<StartRequest>(&command)) {
+        request->request.sink(error_chunk(request->rid, closed));
+    } else if (auto* refuse = std::get_if<RefuseRequest>(&command)) {
+        refuse->sink(error_chunk(refuse->rid, refuse->error));
+    } else if (auto* call = std::get_if<StartCall>(&command)) {
+        call->call.on_reply(closed);
+    }
+}
+
+void IoLoop::start_request(Frames frames, std::string rid, Sink sink, TimePoint deadline) {
+    if (num_open_.fetch_add(1) >= args_.open_max) {
+        num_open_.fetch_sub(1);
+        return refuse_request(
+            rid,
+            make_error(
+                ErrorCode::kResourceExhausted,
+                "this client has {} open requests, the most it may",
+                args_.open_max
+            ),
+            std::move(sink)
+        );
+    }
+    push(StartRequest{std::move(frames), std::move(rid), {std::move(sink), deadline, {}}});
+}
+
+void IoLoop::refuse_request(const std::string& rid, const Error& error, Sink sink) {
+    push(RefuseRequest{rid, error, std::move(sink)});
+}
+
+void IoLoop::cancel(std::vector<std::string> rids) {
+    push(CancelRequests{std::move(rids), /*is_abandoned=*/false});
+}
+
+void IoLoop::abandon(const std::string& rid) { push(CancelRequests{{rid}, /*is_abandoned=*/true}); }
+
+void IoLoop::start_call(
+    Door door, Frames frames, CallId call, TimePoint deadline, OnFrames on_reply
+) {
+    push(StartCall{std::move(frames), call, {door, std::move(on_reply), deadline, {}}});
+}
+
+// ---- the loop ----
+
+bool IoLoop::has_link(Door door) const { return static_cast<std::size_t>(door) < links_.size(); }
+
+Link& IoLoop::link(Door door) {
+    CHECK(has_link(door));
+    return links_[static_cast<std::size_t>(door)];
+}
+
+void IoLoop::io_run() {
+    for (;;) {
+        Poller poller;
+        for (Link& link : links_) link.add_to(poller);
+        poller.add_fd(wake_fd_);
+        poller.wait(io_wake_time(Clock::now()));
+
+        eventfd_t count = 0;
+        ::eventfd_read(wake_fd_, &count);
+        std::deque<Command> commands;
+        bool is_stopping = false;
+        {
+            const std::lock_guard lock(mutex_);
+            commands.swap(commands_);
+            is_stopping = is_stopping_;
+        }
+        for (Command& command : commands) std::visit([&](auto& c) { io_obey(c); }, command);
+        const TimePoint now = Clock::now();
+        for (std::size_t i = 0; i < links_.size(); ++i) {
+            const Door door{static_cast<int>(i)};
+            // A loss first asked for, then reacted to: what the peer sent before is still there.
+            const bool is_lost = links_[i].take_loss();
+            io_receive(door, now, is_lost ? kMessagesAtLossMax : kMessagesPerTurnMax);
+            if (is_lost) io_lose(door, now);
+            links_[i].tend(now);
+        }
+        io_flush();
+        io_expire(now);
+        io_publish();
+        if (is_stopping) break;
+    }
+    const Error closed{ErrorCode::kAborted, "the client was closed"};
+    // Freed in the tree now, not when it next writes to us.
+    std::vector<std::string> rids;
+    for (const auto& [rid, request] : requests_) rids.push_back(rid);
+    CancelRequests all{std::move(rids), /*is_abandoned=*/false};
+    if (!all.rids.empty()) io_obey(all);
+    io_flush();
+    io_fail_all(Door::kData, closed);
+    if (has_link(Door::kAdmin)) io_fail_all(Door::kAdmin, closed);
+    is_connected_ = false;
+    for (Link& link : links_) {
+        if (link.is_ready()) link.set_linger_ms(kLingerMs);
+    }
+    links_.clear();
+}
+
+TimePoint IoLoop::io_wake_time(TimePoint now) const {
+    TimePoint time = now + std::chrono::minutes(1);
+    for (const Link& link : links_) time = std::min(time, link.tend_time());
+    if (!deadlines_.empty()) time = std::min(time, deadlines_.begin()->first);
+    for (const std::deque<Frames>& unsent : unsent_) {
+        if (!unsent.empty()) time = std::min(time, now + kRetryAfter);
+    }
+    return time;
+}
+
+void IoLoop::io_obey(StartRequest& command) {
+    const std::string& rid = command.rid;
+    std::optional<Error> refused;
+    if (!link(Door::kData).is_ready()) {
+        refused = make_error(
+            ErrorCode::kUnavailable, "the connection to {} is lost", args_.data_endpoint
+        );
+    } else if (requests_.contains(rid)) {
+        refused = make_error(
+            ErrorCode::kAlreadyExists, "rid '{}' is an open request of this client", rid
+        );
+    }
+    if (refused) {
+        num_open_.fetch_sub(1);
+        return command.request.sink(error_chunk(rid, *refused));
+    }
+    command.request.deadline_entry = deadlines_.emplace(command.request.deadline, rid);
+    requests_.emplace(rid, std::move(command.request));
+    io_send(Door::kData, std::move(command.frames));
+}
+
+void IoLoop::io_obey(RefuseRequest& command) {
+    command.sink(error_chunk(command.rid, command.error));
+}
+
+void IoLoop::io_obey(CancelRequests& command) {
+    Cancel cancel;
+    const auto send = [&] {
+        if (!cancel.rids.empty()) io_send(Door::kData, encode(std::exchange(cancel, {})));
+    };
+    for (std::string& rid : command.rids) {
+        const auto place = requests_.find(rid);
+        if (place == requests_.end()) continue;
+        if (command.is_abandoned) place->second.sink = [](const OutputChunk&) {};
+        cancel.rids.push_back(std::move(rid));
+        if (cancel.rids.size() == kCancelRidsMax) send();
+    }
+    send();
+}
+
+void IoLoop::io_obey(StartCall& command) {
+    if (!has_link(command.call.door)) {
+        return command.call.on_reply(
+            make_error(ErrorCode::kFailedPrecondition, "this client has no admin door")
+        );
+    }
+    if (command.call.door == Door::kData && !link(Door::kData).is_ready()) {
+        return command.call.on_reply(
+            make_error(ErrorCode::kUnavailable, "the connection to {} is lost", args_.data_endpoint)
+        );
+    }
+    if (calls_.size() >= args_.open_max) {
+        return command.call.on_reply(make_error(
+            ErrorCode::kResourceExhausted,
+            "this client has {} open calls, the most it may",
+            args_.open_max
+        ));
+    }
+    const Door door = command.call.door;
+    command.call.deadline_entry = deadlines_.emplace(command.call.deadline, command.id);
+    calls_.emplace(command.id, std::move(command.call));
+    io_send(door, std::move(command.frames));
+}
+
+void IoLoop::io_send(Door door, Frames frames) {
+    std::deque<Frames>& unsent = unsent_[static_cast<std::size_t>(door)];
+    if (unsent.empty() && link(door).send(frames) == Sent::kSent) return;
+    unsent.push_back(std::move(frames));  // bounded by what is open
+}
+
+void IoLoop::io_flush() {
+    for (std::size_t i = 0; i < links_.size(); ++i) {
+        while (!unsent_[i].empty() && links_[i].send(unsent_[i].front()) == Sent::kSent) {
+            unsent_[i].pop_front();
+        }
+    }
+}
+
+void IoLoop::io_receive(Door door, TimePoint now, int messages_max) {
+    for (int i = 0; i < messages_max; ++i) {
+        const std::optional<Received> received = link(door).receive(now);
+        if (!received) return;
+        if (!received->refused) io_take(door, received->frames);
+    }
+}
+
+void IoLoop::io_take(Door door, const Frames& frames) {
+    if (frames.type == Outputs::kType) {
+        Result<Outputs> outputs = decode<Outputs>(frames, UnknownFields::kIgnore);
+        if (!outputs) return io_fail_all(door, outputs.error());  // whose it was is unknown
+        for (OutputChunk& chunk : outputs->chunks) io_chunk(std::move(chunk));
+        return;
+    }
+    if (frames.type == ErrorReply::kType) {
+        const Result<ErrorReply> reply = decode<ErrorReply>(frames, UnknownFields::kIgnore);
+        if (!reply) return io_fail_all(door, reply.error());
+        if (!reply->rid.empty()) io_end_request(reply->rid, to_error(*reply));
+        if (raw(reply->call) != 0) io_end_call(reply->call, to_error(*reply));
+        return;
+    }
+    io_end_call(CallId{peek_uint(frames, "call")}, frames);
+}
+
+void IoLoop::io_chunk(OutputChunk chunk) {
+    const auto place = requests_.find(chunk.rid);
+    if (place == requests_.end()) return;  // timed out or lost here, while this was under way
+    if (!chunk.finish) return place->second.sink(std::move(chunk));
+    const Sink sink = std::move(place->second.sink);
+    deadlines_.erase(place->second.deadline_entry);
+    requests_.erase(place);
+    num_open_.fetch_sub(1);
+    sink(std::move(chunk));
+}
+
+void IoLoop::io_end_request(const std::string& rid, const Error& error) {
+    io_chunk(error_chunk(rid, error));
+}
+
+void IoLoop::io_end_call(CallId id, Result<Frames> reply) {
+    const auto place = calls_.find(id);
+    if (place == calls_.end()) return;  // too late, or nobody's
+    const OnFrames on_reply = std::move(place->second.on_reply);
+    deadlines_.erase(place->second.deadline_entry);
+    calls_.erase(place);
+    on_reply(std::move(reply));
+}
+
+void IoLoop::io_fail_all(Door door, const Error& error) {
+    if (door == Door::kData) {
+        std::vector<std::string> rids;
+        for (const auto& [rid, request] : requests_) rids.push_back(rid);
+        for (const std::string& rid : rids) io_end_request(rid, error);
+    }
+    std::vector<CallId> ids;
+    for (const auto& [id, call] : calls_) {
+        if (call.door == door) ids.push_back(id);
+    }
+    for (const CallId id : ids) io_end_call(id, error);
+}
+
+void IoLoop::io_lose(Door door, TimePoint now) {
+    unsent_[static_cast<std::size_t>(door)].clear();
+    link(door).reopen(now);
+    io_publish();  // before the callbacks: whoever hears of the loss may ask is_connected()
+    io_fail_all(
+        door,
+        make_error(ErrorCode::kUnavailable, "the connection to {} is lost", link(door).endpoint())
+    );
+}
+
+void IoLoop::io_expire(TimePoint now) {
+    while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+        const std::variant<std::string, CallId> late = deadlines_.begin()->second;
+        if (const auto* id = std::get_if<CallId>(&late)) {
+            io_end_call(
+                *id, make_error(ErrorCode::kDeadlineExceeded, "the tree did not answer in time")
+            );
+            continue;
+        }
+        const std::string& rid = std::get<std::string>(late);
+        CancelRequests cancel{{rid}, /*is_abandoned=*/false};
+        io_obey(cancel);
+        io_end_request(
+            rid, make_error(ErrorCode::kDeadlineExceeded, "request '{}' was not done in time", rid)
+        );
+    }
+}
+
+void IoLoop::io_publish() {
+    const Link& data = links_.front();
+    if (data.is_ready() == is_connected_ && !data.refusal()) return;
+    const std::lock_guard lock(mutex_);
+    is_connected_ = data.is_ready();
+    if (data.is_ready()) hello_ = data.hello();
+    refusal_ = data.refusal();
+    changed_.notify_all();
+}
+
+}  // namespace pitstop

@@ -1,0 +1,156 @@
+// The client's thread: it owns the sockets and knows every open request and call. Others hand it
+// commands through one queue and an eventfd; it hands chunks to sinks.
+//
+// Thread: public functions may be called from any thread; what is marked io_ runs on the loop's.
+#pragma once
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "base/time.h"
+#include "client/calls.h"
+#include "client/link.h"
+#include "client/ready_queue.h"
+#include "messages/generation.h"
+#include "messages/status.h"
+
+#include <zmq.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+namespace pitstop {
+
+class IoLoop {
+  public:
+    using Sink = std::function<void(OutputChunk)>;         // runs on the loop's thread
+    using OnFrames = std::function<void(Result<Frames>)>;  // likewise
+
+    struct Args {
+        std::string data_endpoint{};
+        std::string admin_endpoint{};  // empty: none
+        std::string name{};
+        std::size_t open_max = 0;  // requests; and as many calls
+        bool has_callbacks_on_caller = false;
+    };
+    static Result<std::shared_ptr<IoLoop>> start(Args args);
+    ~IoLoop();
+
+    // Until the data door has greeted back. Errors: it refused, or the time ran out.
+    Result<> wait_ready(std::chrono::milliseconds timeout);
+
+    // Ends everything that is open and joins the thread.
+    void stop();
+
+    void start_request(Frames frames, std::string rid, Sink sink, TimePoint deadline);
+    // A request that cannot be sent: ends through the same path.
+    void refuse_request(const std::string& rid, const Error& error, Sink sink);
+    void cancel(std::vector<std::string> rids);
+    // The same, and the sink is not called any more.
+    void abandon(const std::string& rid);
+    void start_call(Door door, Frames frames, CallId call, TimePoint deadline, OnFrames on_reply);
+
+    [[nodiscard]] HelloReply hello() const;
+    [[nodiscard]] bool is_connected() const { return is_connected_; }
+    [[nodiscard]] bool is_on_thread() const {
+        return std::this_thread::get_id() == thread_.get_id();
+    }
+    [[nodiscard]] CallId next_call() { return CallId{next_call_.fetch_add(1)}; }
+    [[nodiscard]] ReadyQueue& ready() { return ready_; }
+    [[nodiscard]] bool has_callbacks_on_caller() const { return args_.has_callbacks_on_caller; }
+
+  private:
+    using Deadlines = std::multimap<TimePoint, std::variant<std::string, CallId>>;
+    struct Request {
+        Sink sink{};
+        TimePoint deadline{};
+        Deadlines::iterator deadline_entry{};
+    };
+    struct Call {
+        Door door{};
+        OnFrames on_reply{};
+        TimePoint deadline{};
+        Deadlines::iterator deadline_entry{};
+    };
+    struct StartRequest {
+        Frames frames{};
+        std::string rid{};
+        Request request{};
+    };
+    struct RefuseRequest {
+        std::string rid{};
+        Error error{};
+        Sink sink{};
+    };
+    struct CancelRequests {
+        std::vector<std::string> rids{};
+        bool is_abandoned = false;
+    };
+    struct StartCall {
+        Frames frames{};
+        CallId id{};
+        Call call{};
+    };
+    using Command = std::variant<StartRequest, RefuseRequest, CancelRequests, StartCall>;
+
+    explicit IoLoop(Args args);
+    void push(Command command);
+    static void refuse_late(Command& command);
+
+    void io_run();
+    void io_obey(StartRequest& command);
+    void io_obey(RefuseRequest& command);
+    void io_obey(CancelRequests& command);
+    void io_obey(StartCall& command);
+    void io_receive(Door door, TimePoint now, int messages_max);
+    void io_take(Door door, const Frames& frames);
+    void io_chunk(OutputChunk chunk);
+    void io_lose(Door door, TimePoint now);
+    void io_expire(TimePoint now);
+    void io_flush();
+    void io_end_request(const std::string& rid, const Error& error);
+    void io_end_call(CallId id, Result<Frames> reply);
+    void io_fail_all(Door door, const Error& error);
+    void io_publish();
+    [[nodiscard]] TimePoint io_wake_time(TimePoint now) const;
+    [[nodiscard]] Link& link(Door door);
+    [[nodiscard]] bool has_link(Door door) const;
+    void io_send(Door door, Frames frames);
+
+    Args args_;
+    zmq::context_t context_{1};
+    int wake_fd_ = -1;
+    std::atomic<std::uint64_t> next_call_{1};
+    std::atomic<bool> is_connected_{false};
+    std::atomic<std::size_t> num_open_{0};
+    ReadyQueue ready_;
+
+    mutable std::mutex mutex_;
+    std::condition_variable changed_;
+    std::deque<Command> commands_{};  // GUARDED_BY(mutex_)
+    bool is_stopping_ = false;        // GUARDED_BY(mutex_)
+    HelloReply hello_{};              // GUARDED_BY(mutex_)
+    std::optional<Error> refusal_{};  // GUARDED_BY(mutex_)
+
+    // The loop's thread only.
+    std::vector<Link> links_{};                            // the data door, then the admin door
+    std::vector<std::deque<Frames>> unsent_{};             // per link, while its queue is full
+    std::unordered_map<std::string, Request> requests_{};  // by rid
+    std::map<CallId, Call> calls_{};
+    Deadlines deadlines_{};  // of each of them
+
+    std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace pitstop

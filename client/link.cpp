@@ -1,0 +1,137 @@
+#include "client/link.h"
+
+#include "messages/codec.h"
+
+#include <atomic>
+#include <utility>
+
+namespace pitstop {
+namespace {
+
+// What a client accepts from the tree it chose to trust: an answer may hold a whole tensor.
+constexpr SocketLimits kClientLimits{
+    .frame_bytes_max = std::size_t{1} << 30,
+    .message_bytes_max = std::size_t{1} << 30,
+    .queue_len_max = 4096,
+};
+
+constexpr auto kGreetAgainAfter = std::chrono::milliseconds(50);
+// A greeting may be lost with a tree that dies right then, before the monitor has started.
+constexpr auto kReopenAfter = std::chrono::seconds(10);
+
+// Monitors are named in the context, which a client's links share.
+std::atomic<std::uint64_t> next_monitor{1};
+
+Frames hello_frames(const std::string& name) {
+    Hello hello;
+    hello.protocol = kProtocolVersion;
+    hello.name = name;
+    return encode(hello);
+}
+
+}  // namespace
+
+Result<Link> Link::open(
+    zmq::context_t& context, std::string endpoint, std::string name, TimePoint now
+) {
+    Link link(context, std::move(endpoint), std::move(name));
+    RETURN_IF_ERROR(link.connect(now));
+    return link;
+}
+
+Result<> Link::connect(TimePoint now) {
+    ASSIGN_OR_RETURN(
+        Socket socket, Socket::connect(*context_, SocketKind::kDealer, endpoint_, kClientLimits)
+    );
+    try {
+        const std::string name = fmt::format("inproc://monitor-{}", next_monitor.fetch_add(1));
+        zmq::socket_t monitor(*context_, zmq::socket_type::pair);
+        monitor.set(zmq::sockopt::linger, 0);
+        if (zmq_socket_monitor(
+                socket.raw_socket().handle(), name.c_str(), ZMQ_EVENT_DISCONNECTED
+            ) != 0) {
+            return make_error(
+                ErrorCode::kInternal, "cannot watch a socket: {}", zmq_strerror(zmq_errno())
+            );
+        }
+        monitor.connect(name);
+        monitor_ = std::move(monitor);
+    } catch (const zmq::error_t& error) {
+        return make_error(ErrorCode::kInternal, "cannot watch a socket: {}", error.what());
+    }
+    socket_ = std::move(socket);
+    CHECK(send(hello_frames(name_)) == Sent::kSent);  // the first message of an empty queue
+    reopen_time_ = now + kReopenAfter;
+    return Ok{};
+}
+
+void Link::reopen(TimePoint now) {
+    is_ready_ = false;
+    greet_time_ = TimePoint::max();
+    refusal_.reset();
+    if (!connect(now)) reopen_time_ = now + kGreetAgainAfter;
+}
+
+std::optional<Received> Link::receive(TimePoint now) {
+    for (;;) {
+        std::optional<Received> received = socket_->receive();
+        if (!received || received->refused) return received;
+        const Frames& frames = received->frames;
+        if (frames.type == HelloReply::kType) {
+            Result<HelloReply> hello = decode<HelloReply>(frames, UnknownFields::kIgnore);
+            if (hello && hello->protocol != kProtocolVersion) {
+                refusal_ = make_error(
+                    ErrorCode::kUnsupported,
+                    "{} speaks protocol {}; this client speaks {}",
+                    endpoint_,
+                    hello->protocol,
+                    kProtocolVersion
+                );
+            } else if (hello) {
+                hello_ = *std::move(hello);
+                is_ready_ = true;
+                greet_time_ = reopen_time_ = TimePoint::max();
+            } else {
+                refusal_ = std::move(hello).error();
+            }
+            continue;
+        }
+        if (frames.type != ErrorReply::kType) return received;
+        Result<ErrorReply> error = decode<ErrorReply>(frames, UnknownFields::kIgnore);
+        if (!error) return received;
+        const bool is_about_greeting = error->rid.empty() && raw(error->call) == 0 && !is_ready_;
+        if (!is_about_greeting) return received;
+        if (error->code == name_of(ErrorCode::kUnavailable)) {
+            greet_time_ = now + kGreetAgainAfter;
+            reopen_time_ = now + kReopenAfter;
+        } else {
+            refusal_ = make_error(ErrorCode::kInvalidArgument, "{}", error->message);
+        }
+    }
+}
+
+void Link::tend(TimePoint now) {
+    if (now >= reopen_time_) reopen(now);
+    if (now >= greet_time_) {
+        greet_time_ = TimePoint::max();
+        if (send(hello_frames(name_)) != Sent::kSent) greet_time_ = now + kGreetAgainAfter;
+    }
+}
+
+bool Link::take_loss() {
+    bool is_lost = false;
+    zmq::message_t part;
+    try {
+        while (monitor_->recv(part, zmq::recv_flags::dontwait)) is_lost = true;
+    } catch (const zmq::error_t& error) {
+        CHECK(error.num() == EINTR || error.num() == ETERM);
+    }
+    return is_lost;
+}
+
+void Link::add_to(Poller& poller) {
+    poller.add(*socket_);
+    poller.add(*monitor_);
+}
+
+}  // namespace pitstop

@@ -1,0 +1,50 @@
+// Chunks on their way from the I/O thread to whoever takes them. What is not taken yet is joined,
+// so a mailbox holds at most one chunk.
+#pragma once
+
+#include "messages/chunks.h"
+#include "messages/generation.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+namespace pitstop {
+
+// Thread: any.
+class Mailbox {
+  public:
+    // Returns whether it was empty before.
+    bool put(OutputChunk chunk) {
+        const std::lock_guard lock(mutex_);
+        const bool was_empty = !unread_;
+        if (was_empty) {
+            unread_ = std::move(chunk);
+        } else {
+            append_chunk(*unread_, std::move(chunk));
+        }
+        filled_.notify_all();
+        return was_empty;
+    }
+
+    std::optional<OutputChunk> take() {
+        const std::lock_guard lock(mutex_);
+        return std::exchange(unread_, std::nullopt);
+    }
+
+    // Waits until there is something, or the time is over.
+    std::optional<OutputChunk> take(std::chrono::milliseconds timeout) {
+        std::unique_lock lock(mutex_);
+        filled_.wait_for(lock, timeout, [this] { return unread_.has_value(); });
+        return std::exchange(unread_, std::nullopt);
+    }
+
+  private:
+    std::mutex mutex_;
+    std::condition_variable filled_;
+    std::optional<OutputChunk> unread_{};  // GUARDED_BY(mutex_)
+};
+
+}  // namespace pitstop

@@ -1,0 +1,59 @@
+// A request's output, to be pulled.
+#pragma once
+
+#include "base/result.h"
+#include "messages/generation.h"
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace pitstop {
+
+using OnChunk = std::function<void(OutputChunk)>;
+
+class IoLoop;
+class Mailbox;
+
+// Thread: one at a time; the client that made it may be gone.
+class Stream {
+  public:
+    // About three years: a deadline that never comes and still fits every clock.
+    static constexpr std::chrono::milliseconds kForever{std::chrono::hours(24 * 1000)};
+
+    Stream(Stream&&) noexcept;
+    Stream& operator=(Stream&&) noexcept;
+    // Cancels the request if it is still open.
+    ~Stream();
+
+    [[nodiscard]] const std::string& rid() const { return rid_; }
+
+    // What came since the last call, or what comes next. Nothing: the time ran out, or the last
+    // chunk was taken before (is_done() tells which).
+    std::optional<OutputChunk> next(std::chrono::milliseconds timeout = kForever);
+
+    // Everything that next() has not returned yet, joined. Errors: the request's own; and
+    // kDeadlineExceeded if the time runs out, in which case the request goes on and wait() may be
+    // called again.
+    Result<OutputChunk> wait(std::chrono::milliseconds timeout = kForever);
+
+    // The chunk with `finish` was taken.
+    [[nodiscard]] bool is_done() const { return is_done_; }
+
+    // Ends it with its output so far: the last chunk has finish.reason abort.
+    void cancel();
+
+  private:
+    friend class Client;
+    Stream(std::string rid, std::shared_ptr<Mailbox> mailbox, std::weak_ptr<IoLoop> io);
+
+    std::string rid_;
+    std::shared_ptr<Mailbox> mailbox_;  // shared with the I/O thread, which fills it
+    std::weak_ptr<IoLoop> io_;
+    std::optional<OutputChunk> collected_{};  // by a wait() whose time ran out
+    bool is_done_ = false;
+};
+
+}  // namespace pitstop

@@ -1,0 +1,361 @@
+#include "client/client.h"
+
+#include "fake_door.h"
+
+#include <gtest/gtest.h>
+
+#include <future>
+#include <poll.h>
+
+namespace pitstop {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kLong = 20s;  // a deadline that only a failing test meets
+
+OutputChunk text_chunk(const std::string& rid, const std::string& text, int token) {
+    OutputChunk chunk;
+    chunk.rid = rid;
+    chunk.text = text;
+    chunk.tokens = {TokenId{token}};
+    chunk.spans = {Span{.epoch = Epoch{1}, .tokens = 1}};
+    return chunk;
+}
+
+OutputChunk last_chunk(const std::string& rid, FinishReason reason) {
+    OutputChunk chunk;
+    chunk.rid = rid;
+    chunk.finish = Finish{.reason = reason};
+    return chunk;
+}
+
+Generate prompt(const std::string& text) {
+    Generate request;
+    request.text = text;
+    return request;
+}
+
+class ClientTest : public testing::Test {
+  protected:
+    std::unique_ptr<Client> connect(CallbackThread callbacks = CallbackThread::kIo) {
+        auto client = Client::connect({.run_dir = dir_.path(), .callbacks = callbacks});
+        CHECK(client.has_value());
+        return *std::move(client);
+    }
+
+    TempDir dir_;
+    std::optional<FakeDoor> door_{std::in_place, dir_.path()};
+};
+
+TEST_F(ClientTest, AStreamYieldsItsChunksInOrderAndEnds) {
+    const auto client = connect();
+    Stream stream = client->generate(prompt("hello"));
+    const auto [peer, request] = door_->take<Generate>();
+    EXPECT_EQ(request.text, "hello");
+    EXPECT_EQ(request.rid, stream.rid());
+    EXPECT_EQ(request.rid.size(), 32u);
+    door_->send_chunk(peer, text_chunk(request.rid, "a", 1));
+    EXPECT_EQ(stream.next(kLong)->text, "a");
+    door_->send_chunk(peer, text_chunk(request.rid, "b", 2));
+    EXPECT_EQ(stream.next(kLong)->text, "b");
+    EXPECT_FALSE(stream.is_done());
+    door_->send_chunk(peer, last_chunk(request.rid, FinishReason::kLength));
+    EXPECT_EQ(stream.next(kLong)->finish->reason, FinishReason::kLength);
+    EXPECT_TRUE(stream.is_done());
+    EXPECT_FALSE(stream.next(kLong).has_value());
+}
+
+TEST_F(ClientTest, ChunksThatNobodyTookAreJoined) {
+    const auto client = connect();
+    Stream stream = client->generate(prompt("hello"));
+    const auto [peer, request] = door_->take<Generate>();
+    for (int i = 0; i < 1000; ++i) {
+        door_->send_chunk(peer, text_chunk(request.rid, "x", i % 100));
+    }
+    door_->send_chunk(peer, last_chunk(request.rid, FinishReason::kStop));
+    const Result<OutputChunk> whole = stream.wait(kLong);
+    ASSERT_TRUE(whole.has_value()) << whole.error().message;
+    EXPECT_EQ(whole->text, std::string(1000, 'x'));
+    EXPECT_EQ(whole->tokens.size(), 1000u);
+    ASSERT_EQ(whole->spans.size(), 1u);
+    EXPECT_EQ(whole->spans[0].tokens, 1000);
+}
+
+TEST_F(ClientTest, AWaitWhoseTimeRanOutLosesNothing) {
+    const auto client = connect();
+    Stream stream = client->generate(prompt("hello"));
+    const auto [peer, request] = door_->take<Generate>();
+    door_->send_chunk(peer, text_chunk(request.rid, "a", 1));
+    EXPECT_EQ(stream.wait(50ms).error().code, ErrorCode::kDeadlineExceeded);
+    door_->send_chunk(peer, text_chunk(request.rid, "b", 2));
+    door_->send_chunk(peer, last_chunk(request.rid, FinishReason::kStop));
+    EXPECT_EQ(stream.wait(kLong)->text, "ab");
+}
+
+TEST_F(ClientTest, RequestsOfOneClientAreNotMixedUp) {
+    const auto client = connect();
+    std::vector<Stream> streams;
+    for (int i = 0; i < 256; ++i) streams.push_back(client->generate(prompt(std::to_string(i))));
+    for (int i = 0; i < 256; ++i) {
+        const auto [peer, request] = door_->take<Generate>();
+        door_->send_chunk(peer, text_chunk(request.rid, "<" + *request.text, 1));
+        OutputChunk last = last_chunk(request.rid, FinishReason::kStop);
+        last.text = ">";
+        door_->send_chunk(peer, last);
+    }
+    for (int i = 0; i < 256; ++i) {
+        EXPECT_EQ(streams[static_cast<std::size_t>(i)].wait(kLong)->text, fmt::format("<{}>", i));
+    }
+}
+
+TEST_F(ClientTest, ALostConnectionEndsEveryOpenRequestAndCall) {
+    const auto client = connect();
+    Stream stream = client->generate(prompt("hello"));
+    Stream other = client->generate(prompt("hello"));
+    const auto [peer, request] = door_->take<Generate>();
+    door_->send_chunk(peer, text_chunk(request.rid, "so far", 1));
+    EXPECT_EQ(stream.next(kLong)->text, "so far");
+    std::promise<Result<StatusReply>> status;
+    client->call<Status>(
+        {}, [&](Result<StatusReply> reply) { status.set_value(reply); }, 60s
+    );
+    door_->take<Status>();
+    door_.reset();
+    const std::optional<OutputChunk> last = stream.next(kLong);
+    ASSERT_TRUE(last && last->finish);
+    EXPECT_EQ(last->finish->reason, FinishReason::kError);
+    EXPECT_EQ(last->finish->code, "unavailable");
+    EXPECT_EQ(other.wait(kLong).error().code, ErrorCode::kUnavailable);
+    EXPECT_EQ(status.get_future().get().error().code, ErrorCode::kUnavailable);
+    EXPECT_FALSE(client->is_connected());
+    EXPECT_EQ(client->generate_blocking(prompt("x"), kLong).error().code, ErrorCode::kUnavailable);
+}
+
+TEST_F(ClientTest, WhatADyingTreeSaidLastIsHeard) {
+    const auto client = connect();
+    Stream stream = client->generate(prompt("hello"));
+    const auto [peer, request] = door_->take<Generate>();
+    OutputChunk last = last_chunk(request.rid, FinishReason::kError);
+    last.finish->code = "unavailable";
+    last.finish->message = "tp_worker[0.1] died";
+    door_->send_chunk(peer, last);
+    door_.reset();
+    EXPECT_EQ(stream.wait(kLong).error().message, "tp_worker[0.1] died");
+}
+
+TEST_F(ClientTest, ATreeThatComesBackServesAgainAndGetsNothingOld) {
+    const auto client = connect();
+    Stream old = client->generate(prompt("old"));
+    door_->take<Generate>();
+    door_.reset();
+    EXPECT_EQ(old.wait(kLong).error().code, ErrorCode::kUnavailable);
+    EXPECT_EQ(client->generate_blocking(prompt("lost")).error().code, ErrorCode::kUnavailable);
+    door_.emplace(dir_.path());
+    const TimePoint deadline = Clock::now() + kLong;
+    while (!client->is_connected() && Clock::now() < deadline) std::this_thread::yield();
+    ASSERT_TRUE(client->is_connected());
+    Stream stream = client->generate(prompt("new"));
+    const auto [peer, request] = door_->take<Generate>();
+    EXPECT_EQ(request.text, "new");
+    door_->send_chunk(peer, last_chunk(request.rid, FinishReason::kStop));
+    EXPECT_TRUE(stream.wait(kLong).has_value());
+}
+
+TEST_F(ClientTest, ARefusedRequestEndsWithTheDoorsError) {
+    const auto client = connect();
+    Stream stream = client->generate(prompt("hello"));
+    const auto [peer, request] = door_->take<Generate>();
+    ErrorReply error;
+    error.rid = request.rid;
+    error.code = "resource_exhausted";
+    error.message = "the queue is full";
+    door_->send(Door::kData, peer, encode(error));
+    const Result<OutputChunk> whole = stream.wait(kLong);
+    EXPECT_EQ(whole.error().code, ErrorCode::kResourceExhausted);
+    EXPECT_EQ(whole.error().message, "the queue is full");
+}
+
+TEST_F(ClientTest, BadParametersAreRefusedBeforeTheyAreSent) {
+    const auto client = connect();
+    Generate request = prompt("hello");
+    request.sampling.temperature = -1;
+    EXPECT_EQ(
+        client->generate_blocking(std::move(request), kLong).error().code,
+        ErrorCode::kInvalidArgument
+    );
+    EXPECT_EQ(
+        client->generate_blocking(prompt(std::string(17 << 20, 'a')), kLong).error().code,
+        ErrorCode::kTooLarge
+    );
+}
+
+TEST_F(ClientTest, ADuplicateRidLeavesTheFirstRequestAlone) {
+    const auto client = connect();
+    Generate request = prompt("hello");
+    request.rid = "mine";
+    Stream first = client->generate(request);
+    EXPECT_EQ(client->generate_blocking(request, kLong).error().code, ErrorCode::kAlreadyExists);
+    const auto [peer, received] = door_->take<Generate>();
+    door_->send_chunk(peer, last_chunk("mine", FinishReason::kStop));
+    EXPECT_TRUE(first.wait(kLong).has_value());
+}
+
+TEST_F(ClientTest, ALateRequestIsCancelledAndEndsWithDeadlineExceeded) {
+    const auto client = connect();
+    Stream stream = client->generate(prompt("hello"), 30ms);
+    const auto [peer, request] = door_->take<Generate>();
+    EXPECT_EQ(stream.wait(kLong).error().code, ErrorCode::kDeadlineExceeded);
+    EXPECT_EQ(door_->take<Cancel>().second.rids, std::vector<std::string>{request.rid});
+    // Its answer comes after all: nobody is waiting, nothing breaks.
+    door_->send_chunk(peer, last_chunk(request.rid, FinishReason::kAbort));
+    Stream other = client->generate(prompt("other"));
+    const auto [other_peer, other_request] = door_->take<Generate>();
+    door_->send_chunk(other_peer, last_chunk(other_request.rid, FinishReason::kStop));
+    EXPECT_TRUE(other.wait(kLong).has_value());
+}
+
+TEST_F(ClientTest, CancelAndTheEndOfAStreamTellTheDoor) {
+    const auto client = connect();
+    std::string abandoned;
+    {
+        const Stream stream = client->generate(prompt("hello"));
+        abandoned = stream.rid();
+    }
+    EXPECT_EQ(door_->take<Cancel>().second.rids, std::vector<std::string>{abandoned});
+    Stream stream = client->generate(prompt("hello"));
+    stream.cancel();
+    EXPECT_EQ(door_->take<Cancel>().second.rids, std::vector<std::string>{stream.rid()});
+}
+
+TEST_F(ClientTest, ClosingTheClientEndsItsStreams) {
+    auto client = connect();
+    Stream stream = client->generate(prompt("hello"));
+    door_->take<Generate>();
+    client.reset();
+    EXPECT_EQ(stream.wait(kLong).error().code, ErrorCode::kAborted);
+    stream.cancel();  // harmless
+}
+
+TEST_F(ClientTest, CallbacksRunOnTheCallersThreadWhenAskedTo) {
+    const auto client = connect(CallbackThread::kCaller);
+    const auto this_thread = std::this_thread::get_id();
+    std::string text;
+    bool is_done = false;
+    const std::string rid = client->generate(prompt("hello"), [&](const OutputChunk& chunk) {
+        EXPECT_EQ(std::this_thread::get_id(), this_thread);
+        text += chunk.text;
+        is_done |= chunk.finish.has_value();
+    });
+    bool has_status = false;
+    client->call<Status>({}, [&](const Result<StatusReply>& reply) {
+        EXPECT_EQ(std::this_thread::get_id(), this_thread);
+        has_status = reply.has_value();
+    });
+    const auto [peer, request] = door_->take<Generate>();
+    EXPECT_EQ(request.rid, rid);
+    for (int i = 0; i < 100; ++i) door_->send_chunk(peer, text_chunk(rid, "x", 1));
+    door_->send_chunk(peer, last_chunk(rid, FinishReason::kStop));
+    const auto [admin_peer, status] = door_->take<Status>();
+    StatusReply reply;
+    reply.call = status.call;
+    door_->send(Door::kAdmin, admin_peer, encode(reply));
+    while (!is_done || !has_status) {
+        pollfd ready{client->ready_fd(), POLLIN, 0};
+        ASSERT_EQ(::poll(&ready, 1, 20'000), 1);
+        client->run_callbacks();
+    }
+    EXPECT_EQ(text, std::string(100, 'x'));
+    pollfd ready{client->ready_fd(), POLLIN, 0};
+    EXPECT_EQ(::poll(&ready, 1, 0), 0);
+}
+
+TEST_F(ClientTest, ACallbackMayStartTheNextRequestButNotWait) {
+    const auto client = connect();
+    std::promise<std::string> second;
+    std::promise<ErrorCode> wait_error;
+    client->generate(prompt("first"), [&](const OutputChunk&) {
+        wait_error.set_value(client->status().error().code);
+        client->generate(prompt("second"), [&](const OutputChunk& chunk) {
+            second.set_value(chunk.text);
+        });
+    });
+    const auto [peer, request] = door_->take<Generate>();
+    door_->send_chunk(peer, last_chunk(request.rid, FinishReason::kStop));
+    EXPECT_EQ(wait_error.get_future().get(), ErrorCode::kFailedPrecondition);
+    const auto [second_peer, second_request] = door_->take<Generate>();
+    OutputChunk last = last_chunk(second_request.rid, FinishReason::kStop);
+    last.text = "done";
+    door_->send_chunk(second_peer, last);
+    EXPECT_EQ(second.get_future().get(), "done");
+}
+
+TEST_F(ClientTest, ALateReplyIsNotTakenForAnother) {
+    const auto client = connect();
+    EXPECT_EQ(client->status(1ms).error().code, ErrorCode::kDeadlineExceeded);
+    const auto [peer, late] = door_->take<Status>();
+    std::promise<Result<StatusReply>> second;
+    client->call<Status>({}, [&](Result<StatusReply> r) { second.set_value(std::move(r)); });
+    const auto [second_peer, status] = door_->take<Status>();
+    EXPECT_NE(late.call, status.call);
+    StatusReply reply;
+    reply.call = late.call;
+    reply.model = "late";
+    door_->send(Door::kAdmin, peer, encode(reply));
+    reply.call = status.call;
+    reply.model = "in time";
+    door_->send(Door::kAdmin, second_peer, encode(reply));
+    EXPECT_EQ(second.get_future().get()->model, "in time");
+}
+
+TEST_F(ClientTest, UnreadableOutputsEndTheRequestsTheyMayBelongTo) {
+    const auto client = connect();
+    Stream stream = client->generate(prompt("hello"));
+    const auto [peer, request] = door_->take<Generate>();
+    door_->send(Door::kData, peer, Frames{"outputs", "\xff\xff not msgpack", {}});
+    EXPECT_EQ(stream.wait(kLong).error().code, ErrorCode::kMalformed);
+}
+
+TEST_F(ClientTest, TokenizeIsACallOnTheDataDoor) {
+    const auto client = connect();
+    std::promise<Result<TokenizeReply>> done;
+    std::thread caller([&] { done.set_value(client->tokenize("hi")); });
+    const auto [peer, request] = door_->take<Tokenize>();
+    EXPECT_EQ(request.text, "hi");
+    TokenizeReply reply;
+    reply.call = request.call;
+    reply.ids = {TokenId{7}};
+    door_->send(Door::kData, peer, encode(reply));
+    EXPECT_EQ(done.get_future().get()->ids, std::vector<TokenId>{TokenId{7}});
+    caller.join();
+}
+
+TEST(ClientConnect, WaitsForATreeThatIsStillStarting) {
+    const TempDir dir;
+    const FakeDoor door(dir.path(), Error{ErrorCode::kUnavailable, "starting"});
+    const auto client = Client::connect({.run_dir = dir.path(), .connect_timeout = kLong});
+    ASSERT_TRUE(client.has_value()) << client.error().message;
+    EXPECT_EQ((*client)->hello().model, "fake");
+}
+
+TEST(ClientConnect, SaysWhenNobodyAnswers) {
+    const TempDir dir;
+    const auto client = Client::connect({.run_dir = dir.path(), .connect_timeout = 20ms});
+    EXPECT_EQ(client.error().code, ErrorCode::kUnavailable);
+}
+
+TEST(ClientConnect, SaysWhenTheProtocolIsAnother) {
+    const TempDir dir;
+    const FakeDoor door(dir.path(), Error{ErrorCode::kInvalidArgument, "protocol 1 is not spoken"});
+    const auto client = Client::connect({.run_dir = dir.path(), .connect_timeout = kLong});
+    EXPECT_EQ(client.error().code, ErrorCode::kInvalidArgument);
+}
+
+TEST(ClientConnect, RefusesARunDirectoryOpenToOthers) {
+    const TempDir dir;
+    std::filesystem::permissions(dir.path(), std::filesystem::perms::all);
+    EXPECT_EQ(Client::connect({.run_dir = dir.path()}).error().code, ErrorCode::kPermissionDenied);
+}
+
+}  // namespace
+}  // namespace pitstop

@@ -1,0 +1,169 @@
+// A door without a tree behind it: it answers greetings by itself and leaves every other message
+// to the test. Its sockets live in a private directory, as a tree's do.
+//
+// Thread: its own owns the sockets; take() and send() may be called from any.
+#pragma once
+
+#include "base/time.h"
+#include "bus/poller.h"
+#include "bus/run_dir.h"
+#include "bus/socket.h"
+#include "client/calls.h"
+#include "messages/codec.h"
+#include "messages/status.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <deque>
+#include <filesystem>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <sys/eventfd.h>
+#include <thread>
+#include <unistd.h>
+
+namespace pitstop {
+
+class TempDir {
+  public:
+    TempDir() {
+        std::string name = "/tmp/pitstop_test.XXXXXX";
+        path_ = ::mkdtemp(name.data());
+    }
+    ~TempDir() { std::filesystem::remove_all(path_); }
+    TempDir(const TempDir&) = delete;
+    TempDir& operator=(const TempDir&) = delete;
+    [[nodiscard]] const std::string& path() const { return path_; }
+
+  private:
+    std::string path_;
+};
+
+struct DoorMessage {
+    Door door{};
+    std::string peer{};
+    Frames frames{};
+};
+
+class FakeDoor {
+  public:
+    // What a greeting gets: nothing here means a HelloReply.
+    explicit FakeDoor(const std::string& run_dir, std::optional<Error> greeting_error = {})
+        : greeting_error_(std::move(greeting_error)), wake_fd_(::eventfd(0, EFD_NONBLOCK)) {
+        const auto dir = RunDir::open(run_dir);
+        CHECK(dir.has_value());
+        for (const std::string& endpoint : {dir->data_door(), dir->admin_door()}) {
+            auto socket = Socket::bind(context_, SocketKind::kRouter, endpoint, kDoorLimits);
+            CHECK(socket.has_value());
+            socket->set_linger_ms(1000);
+            sockets_.push_back(*std::move(socket));
+        }
+        thread_ = std::thread([this] { run(); });
+    }
+    // As a process that dies: what it said before is delivered, then the connections close.
+    ~FakeDoor() {
+        is_stopping_ = true;
+        ::eventfd_write(wake_fd_, 1);
+        thread_.join();
+        ::close(wake_fd_);
+    }
+
+    // The next message of that type from a client, of which others are kept waiting.
+    template <class Message>
+    std::pair<std::string, Message> take() {
+        std::unique_lock lock(mutex_);
+        const auto find = [&] {
+            return std::find_if(received_.begin(), received_.end(), [](const DoorMessage& m) {
+                return m.frames.type == Message::kType;
+            });
+        };
+        const bool is_there = arrived_.wait_for(lock, std::chrono::seconds(20), [&] {
+            return find() != received_.end();
+        });
+        CHECK(is_there);
+        const DoorMessage message = *find();
+        received_.erase(find());
+        auto decoded = decode<Message>(message.frames, UnknownFields::kRefuse);
+        CHECK(decoded.has_value());
+        return {message.peer, *std::move(decoded)};
+    }
+
+    void send(Door door, const std::string& peer, Frames frames) {
+        const std::lock_guard lock(mutex_);
+        to_send_.push_back({door, peer, std::move(frames)});
+        ::eventfd_write(wake_fd_, 1);
+    }
+    void send_chunk(const std::string& peer, OutputChunk chunk) {
+        Outputs outputs;
+        outputs.chunks.push_back(std::move(chunk));
+        send(Door::kData, peer, encode(outputs));
+    }
+
+  private:
+    void run() {
+        for (bool is_last = false; !is_last;) {
+            is_last = is_stopping_;
+            Poller poller;
+            for (Socket& socket : sockets_) poller.add(socket);
+            poller.add_fd(wake_fd_);
+            poller.wait(Clock::now() + std::chrono::seconds(1));
+            eventfd_t count = 0;
+            ::eventfd_read(wake_fd_, &count);
+            for (std::size_t i = 0; i < sockets_.size(); ++i) {
+                while (auto received = sockets_[i].receive()) {
+                    if (received->frames.type == Hello::kType) {
+                        greet(sockets_[i], received->peer);
+                        continue;
+                    }
+                    const std::lock_guard lock(mutex_);
+                    received_.push_back(
+                        {Door{static_cast<int>(i)}, received->peer, received->frames}
+                    );
+                    arrived_.notify_all();
+                }
+            }
+            std::deque<DoorMessage> to_send;
+            {
+                const std::lock_guard lock(mutex_);
+                to_send.swap(to_send_);
+            }
+            for (const DoorMessage& message : to_send) {
+                [[maybe_unused]] const Sent sent =
+                    sockets_[static_cast<std::size_t>(message.door)].send(
+                        message.frames, message.peer
+                    );
+            }
+        }
+        sockets_.clear();
+    }
+    void greet(Socket& socket, const std::string& peer) {
+        if (greeting_error_) {
+            ErrorReply error;
+            error.code = name_of(greeting_error_->code);
+            error.message = greeting_error_->message;
+            if (greeting_error_->code == ErrorCode::kUnavailable) greeting_error_.reset();
+            CHECK(socket.send(encode(error), peer) == Sent::kSent);
+            return;
+        }
+        HelloReply reply;
+        reply.model = "fake";
+        reply.vocab_size = 100;
+        CHECK(socket.send(encode(reply), peer) == Sent::kSent);
+    }
+
+    std::optional<Error> greeting_error_;  // unavailable: the first greeting only
+    int wake_fd_;
+    zmq::context_t context_{1};
+    std::vector<Socket> sockets_{};
+    std::atomic<bool> is_stopping_{false};
+    std::mutex mutex_;
+    std::condition_variable arrived_;
+    std::deque<DoorMessage> received_{};  // GUARDED_BY(mutex_)
+    std::deque<DoorMessage> to_send_{};   // GUARDED_BY(mutex_)
+    std::thread thread_;
+};
+
+}  // namespace pitstop
