@@ -1,0 +1,43 @@
+// Where the tokenizers of the tests are: the small one in tests/data, always; the others in the
+// directory named by PITSTOP_SHARED, or beside the sources, where they are there.
+#pragma once
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace pitstop {
+
+inline std::filesystem::path demo_tokenizer_dir() {
+    return std::filesystem::path(PITSTOP_SOURCE_DIR) / "tests/data/tokenizers/demo";
+}
+
+inline std::filesystem::path shared_tokenizers_dir() {
+    const char* named = std::getenv("PITSTOP_SHARED");
+    const std::filesystem::path shared =
+        named != nullptr ? std::filesystem::path(named)
+                         : std::filesystem::path(PITSTOP_SOURCE_DIR) / "../shared";
+    return shared / "tokenizers";
+}
+
+// "demo" first, then the shared ones by name.
+inline std::vector<std::string> tokenizer_names() {
+    std::vector<std::string> names = {"demo"};
+    std::error_code missing;
+    for (const auto& entry :
+         std::filesystem::directory_iterator(shared_tokenizers_dir(), missing)) {
+        const std::string name = entry.path().filename();
+        if (name != "demo" && std::filesystem::exists(entry.path() / "tokenizer.json"))
+            names.push_back(name);
+    }
+    std::sort(names.begin() + 1, names.end());
+    return names;
+}
+
+inline std::filesystem::path tokenizer_dir(const std::string& name) {
+    return name == "demo" ? demo_tokenizer_dir() : shared_tokenizers_dir() / name;
+}
+
+}  // namespace pitstop

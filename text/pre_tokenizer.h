@@ -1,0 +1,75 @@
+// The pre-tokenizer of a tokenizer.json: cuts normalized text into the pieces that the model
+// encodes one by one, and may change their text on the way.
+//
+// Thread: any; immutable.
+#pragma once
+
+#include "base/result.h"
+#include "text/normalizer.h"
+#include "text/regex.h"
+#include "text/unicode.h"
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace pitstop {
+
+// What becomes of the matches ("delimiters") of a split; tokenizer.json's names.
+enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
+
+struct SplitStep {
+    std::variant<Regex, CodePointSet> pattern;  // a set matches each of its code points by itself
+    SplitBehavior behavior = SplitBehavior::kIsolated;
+    bool invert = false;  // what lies between the matches is the delimiter
+};
+struct PrefixSpaceStep {};  // ByteLevel's add_prefix_space: every piece begins with a space
+struct ByteLevelStep {};    // every byte becomes its visible character (byte_alphabet.h)
+struct MetaspaceStep {      // spaces become `replacement`, which may also be prepended
+    enum class Prepend { kFirst, kNever, kAlways };
+    std::string replacement{};  // one character
+    Prepend prepend = Prepend::kAlways;
+};
+struct FixedLengthStep {
+    std::size_t length = 1;  // in code points
+};
+using PreTokenizerStep =
+    std::variant<SplitStep, PrefixSpaceStep, ByteLevelStep, MetaspaceStep, FixedLengthStep>;
+
+// The pieces of one section: spans of one text.
+struct Pieces {
+    struct Piece {
+        std::uint32_t begin = 0;
+        std::uint32_t end = 0;  // > begin
+        bool at_origin = false;
+    };
+    std::string text{};
+    std::vector<Piece> pieces{};
+
+    [[nodiscard]] std::string_view text_of(const Piece& piece) const {
+        return std::string_view(text).substr(piece.begin, piece.end - piece.begin);
+    }
+};
+
+class PreTokenizer {
+  public:
+    static constexpr std::size_t kTextBytesMax = std::size_t{1} << 31;  // a Piece counts in 32 bits
+
+    PreTokenizer() = default;  // one piece
+    explicit PreTokenizer(std::vector<PreTokenizerStep> steps);
+
+    // Where the last step maps bytes to characters, it is not run: the pieces hold bytes, and the
+    // model takes each for the character it stands for. It saves half of the work.
+    [[nodiscard]] bool yields_bytes() const { return yields_bytes_; }
+
+    // REQUIRES: valid UTF-8, at most kTextBytesMax bytes even after the steps grew it. `scratch` is
+    // another Pieces, for its memory.
+    Result<> apply(Section&& section, Pieces& pieces, Pieces& scratch) const;
+
+  private:
+    std::vector<PreTokenizerStep> steps_{};  // a Sequence, written flat
+    bool yields_bytes_ = false;
+};
+
+}  // namespace pitstop

@@ -1,0 +1,73 @@
+// A compiled pattern of tokenizer.json, and the search for it.
+//
+// Two engines behind one meaning: patterns that are regular, which those of the known tokenizers
+// are, run on an automaton (regex_dfa.h); the others run on PCRE2 (UTF, JIT), with every class
+// written out as code points so that it means what the parser says, not what that version of PCRE2
+// knows.
+//
+// Thread: any; immutable. A Search belongs to one thread.
+#pragma once
+
+#include "base/result.h"
+#include "text/regex_dfa.h"
+#include "text/regex_syntax.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace pitstop {
+
+struct TextSpan {
+    std::size_t begin = 0;
+    std::size_t end = 0;
+    friend bool operator==(const TextSpan&, const TextSpan&) = default;
+};
+
+class Regex {
+  public:
+    enum class Engine { kBest, kPcre2 };
+
+    // `engine` is for tests, which compare the two.
+    static Result<Regex> compile(std::string_view pattern, Engine engine = Engine::kBest);
+    // Matches `text` itself. REQUIRES: not empty, UTF-8.
+    static Regex literal(std::string text);
+
+    Regex(Regex&&) noexcept;
+    Regex& operator=(Regex&&) noexcept;
+    ~Regex();
+
+    // Matches one after another, leftmost first, none overlapping. An empty match does not follow
+    // directly on another match, as in the reference.
+    class Search {
+      public:
+        // REQUIRES: valid UTF-8 that outlives the search.
+        Search(const Regex& regex, std::string_view text) : regex_(regex), text_(text) {}
+
+        // kResourceExhausted: PCRE2 gave up on this pattern and text.
+        Result<std::optional<TextSpan>> next();
+
+      private:
+        [[nodiscard]] Result<std::optional<TextSpan>> find(std::size_t from) const;
+
+        const Regex& regex_;
+        std::string_view text_;
+        std::size_t pos_ = 0;
+        std::optional<std::size_t> last_end_{};
+    };
+
+    [[nodiscard]] bool may_match_empty() const { return may_match_empty_; }
+    [[nodiscard]] const regex::Dfa* dfa() const { return dfa_ ? &*dfa_ : nullptr; }
+
+  private:
+    struct Pcre2;
+    Regex();
+
+    std::string literal_{};  // not empty: the whole pattern
+    std::optional<regex::Dfa> dfa_{};
+    std::unique_ptr<Pcre2> pcre2_{};
+    bool may_match_empty_ = false;
+};
+
+}  // namespace pitstop

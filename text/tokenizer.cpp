@@ -1,0 +1,216 @@
+#include "text/tokenizer.h"
+
+#include "base/mapped_file.h"
+#include "text/tokenizer_file.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <mutex>
+#include <utility>
+
+namespace pitstop {
+namespace {
+
+// A scratch that grew beyond this is not kept for the next call.
+constexpr std::size_t kScratchBytesMax = std::size_t{16} << 20;
+
+// What one call of encode works in.
+struct Scratch {
+    Bpe::Scratch model{};
+    Pieces pieces{};
+    Pieces pieces_before{};
+    std::vector<AddedTokens::Split> splits{};
+    std::vector<AddedTokens::Split> normalized_splits{};
+
+    [[nodiscard]] std::size_t bytes() const {
+        return pieces.text.capacity() + pieces_before.text.capacity() +
+               (pieces.pieces.capacity() + pieces_before.pieces.capacity()) *
+                   sizeof(Pieces::Piece) +
+               (splits.capacity() + normalized_splits.capacity()) * sizeof(AddedTokens::Split);
+    }
+};
+
+// Scratches that wait for a call.
+class ScratchPool {
+  public:
+    std::unique_ptr<Scratch> take() {
+        {
+            const std::lock_guard lock(mutex_);
+            if (!free_.empty()) {
+                std::unique_ptr<Scratch> scratch = std::move(free_.back());
+                free_.pop_back();
+                return scratch;
+            }
+        }
+        return std::make_unique<Scratch>();
+    }
+    void give_back(std::unique_ptr<Scratch> scratch) {
+        if (scratch->bytes() > kScratchBytesMax) {
+            scratch->pieces = {};
+            scratch->pieces_before = {};
+            scratch->splits = {};
+            scratch->normalized_splits = {};
+        }
+        const std::lock_guard lock(mutex_);
+        free_.push_back(std::move(scratch));
+    }
+
+  private:
+    std::mutex mutex_{};  // guards free_
+    std::vector<std::unique_ptr<Scratch>> free_{};
+};
+
+}  // namespace
+
+struct Tokenizer::State {
+    TokenizerParts parts{};
+    mutable ScratchPool pool{};
+
+    Result<> encode(std::string_view text, Scratch& scratch, std::vector<TokenId>& ids) const;
+    Result<> encode_section(Section section, Scratch& scratch, std::vector<TokenId>& ids) const;
+    Result<> encode_normalized(Section section, Scratch& scratch, std::vector<TokenId>& ids) const;
+};
+
+// Cuts out the tokens that are matched as they are written.
+Result<> Tokenizer::State::encode(
+    std::string_view text, Scratch& scratch, std::vector<TokenId>& ids
+) const {
+    scratch.splits.clear();
+    parts.added_tokens.split(text, AddedTokens::Kind::kAsIs, scratch.splits);
+    for (const AddedTokens::Split& split : scratch.splits) {
+        if (split.id) {
+            ids.push_back(*split.id);
+            continue;
+        }
+        Section section{
+            .text = std::string(text.substr(split.begin, split.end - split.begin)),
+            .at_origin = split.begin == 0,
+        };
+        RETURN_IF_ERROR(encode_section(std::move(section), scratch, ids));
+    }
+    return Ok{};
+}
+
+// Normalizes, and cuts out the tokens that are matched in normalized text.
+Result<> Tokenizer::State::encode_section(
+    Section section, Scratch& scratch, std::vector<TokenId>& ids
+) const {
+    RETURN_IF_ERROR(parts.normalizer.apply(section));
+    std::vector<AddedTokens::Split>& splits = scratch.normalized_splits;
+    splits.clear();
+    parts.added_tokens.split(section.text, AddedTokens::Kind::kNormalized, splits);
+    if (splits.size() == 1 && !splits[0].id)
+        return encode_normalized(std::move(section), scratch, ids);
+    for (const AddedTokens::Split& split : splits) {
+        if (split.id) {
+            ids.push_back(*split.id);
+            continue;
+        }
+        Section part{
+            .text = section.text.substr(split.begin, split.end - split.begin),
+            .at_origin = section.at_origin && split.begin == 0,
+        };
+        RETURN_IF_ERROR(encode_normalized(std::move(part), scratch, ids));
+    }
+    return Ok{};
+}
+
+Result<> Tokenizer::State::encode_normalized(
+    Section section, Scratch& scratch, std::vector<TokenId>& ids
+) const {
+    RETURN_IF_ERROR(
+        parts.pre_tokenizer.apply(std::move(section), scratch.pieces, scratch.pieces_before)
+    );
+    for (const Pieces::Piece& piece : scratch.pieces.pieces) {
+        if (!parts.model->encode(scratch.pieces.text_of(piece), scratch.model, ids)) {
+            return make_error(
+                ErrorCode::kUnsupported,
+                "the text has a character that is not in the vocabulary, nor is the tokenizer's "
+                "unk_token"
+            );
+        }
+    }
+    return Ok{};
+}
+
+Tokenizer::Tokenizer(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Tokenizer::~Tokenizer() = default;
+
+Result<std::shared_ptr<const Tokenizer>> Tokenizer::parse(std::string_view json) {
+    ASSIGN_OR_RETURN(TokenizerParts parts, read_tokenizer_file(json));
+    auto state = std::make_unique<State>();
+    state->parts = std::move(parts);
+    return std::shared_ptr<const Tokenizer>(new Tokenizer(std::move(state)));
+}
+
+Result<std::shared_ptr<const Tokenizer>> Tokenizer::load(const std::string& path) {
+    std::error_code ignored;
+    const bool is_directory = std::filesystem::is_directory(path, ignored);
+    const std::string file = is_directory ? path + "/tokenizer.json" : path;
+    ASSIGN_OR_RETURN(const std::string json, MappedFile::read(file, kFileBytesMax));
+    Result<std::shared_ptr<const Tokenizer>> tokenizer = parse(json);
+    if (!tokenizer) {
+        return make_error(tokenizer.error().code, "'{}': {}", file, tokenizer.error().message);
+    }
+    return tokenizer;
+}
+
+Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, AddSpecial add_special)
+    const {
+    if (const std::optional<std::size_t> bad = find_invalid_utf8(text)) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "the text is not valid UTF-8 at byte {} of {}",
+            *bad,
+            text.size()
+        );
+    }
+    std::vector<TokenId> ids;
+    std::unique_ptr<Scratch> scratch = state_->pool.take();
+    const Result<> encoded = state_->encode(text, *scratch, ids);
+    state_->pool.give_back(std::move(scratch));
+    if (!encoded) return encoded.error();
+    return state_->parts.post_processor.apply(std::move(ids), add_special == AddSpecial::kYes);
+}
+
+Result<std::string> Tokenizer::decode(std::span<const TokenId> ids, SkipSpecial skip_special)
+    const {
+    std::string text;
+    Decoder::Stream stream(state_->parts.decoder);
+    for (const TokenId id : ids) {
+        const std::optional<std::string_view> token = id_to_token(id);
+        if (!token) continue;
+        if (skip_special == SkipSpecial::kYes && state_->parts.added_tokens.is_special(*token))
+            continue;
+        RETURN_IF_ERROR(stream.push(*token, text));
+    }
+    RETURN_IF_ERROR(stream.finish(text));
+    return text;
+}
+
+std::int32_t Tokenizer::vocab_size() const {
+    return std::max(state_->parts.model->vocab().id_end(), state_->parts.added_tokens.id_end());
+}
+
+std::optional<TokenId> Tokenizer::token_to_id(std::string_view token) const {
+    const std::optional<TokenId> added = state_->parts.added_tokens.find(token);
+    return added ? added : state_->parts.model->vocab().find(token);
+}
+
+std::optional<std::string_view> Tokenizer::id_to_token(TokenId id) const {
+    const std::optional<std::string_view> added = state_->parts.added_tokens.text_of(id);
+    return added ? added : state_->parts.model->vocab().token(id);
+}
+
+bool Tokenizer::is_special(TokenId id) const {
+    const std::optional<std::string_view> token = id_to_token(id);
+    return token && state_->parts.added_tokens.is_special(*token);
+}
+
+bool Tokenizer::is_added(TokenId id) const { return state_->parts.added_tokens.contains(id); }
+
+std::span<const std::string> Tokenizer::warnings() const { return state_->parts.warnings; }
+
+const Decoder& Tokenizer::decoder() const { return state_->parts.decoder; }
+
+}  // namespace pitstop

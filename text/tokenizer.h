@@ -1,0 +1,79 @@
+// Text to token ids and back, as a model's tokenizer.json says: exactly the ids of the reference
+// implementation (Hugging Face `tokenizers` 0.23), for BPE models.
+//
+// The path of a text: added tokens are cut out (added_tokens.h), what lies between is normalized
+// (normalizer.h), split into pieces (pre_tokenizer.h), each piece encoded (bpe.h), and the special
+// tokens put around it all (post_processor.h). Back: decoder.h.
+//
+// Thread:  any; immutable but for a pool of scratch memory behind a mutex, so that every call has
+// the
+//          encodings of recent pieces at hand, and calls in parallel do not share them.
+// Bounded: one scratch of about 2 MB per call that ever ran at the same time; it grows with the
+//          longest text and is dropped beyond kScratchBytesMax.
+#pragma once
+
+#include "base/ids.h"
+#include "base/result.h"
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop {
+
+class Decoder;
+
+enum class AddSpecial { kNo, kYes };   // what the post-processor puts around a text (<s>, ...)
+enum class SkipSpecial { kNo, kYes };  // special tokens decode to nothing
+
+class Tokenizer {
+  public:
+    static constexpr std::size_t kFileBytesMax = std::size_t{256} << 20;
+
+    // `path`: a tokenizer.json, or the directory of one. The Error names the file, the component
+    // and what is wrong with it. `shared_ptr`: the processes' parts and their threads share it.
+    static Result<std::shared_ptr<const Tokenizer>> load(const std::string& path);
+    // The text of a tokenizer.json.
+    static Result<std::shared_ptr<const Tokenizer>> parse(std::string_view json);
+
+    ~Tokenizer();
+    Tokenizer(const Tokenizer&) = delete;
+    Tokenizer& operator=(const Tokenizer&) = delete;
+
+    // kInvalidArgument: not UTF-8, and at which byte. Text that reads like a special token becomes
+    // it.
+    [[nodiscard]] Result<std::vector<TokenId>> encode(std::string_view text, AddSpecial add_special)
+        const;
+
+    // Ids that no token has decode to nothing, as in the reference: a model's head may be wider
+    // than its vocabulary. Bytes that are no UTF-8 become U+FFFD.
+    [[nodiscard]] Result<std::string> decode(std::span<const TokenId> ids, SkipSpecial skip_special)
+        const;
+
+    // One more than the largest id.
+    [[nodiscard]] std::int32_t vocab_size() const;
+    [[nodiscard]] std::optional<TokenId> token_to_id(std::string_view token) const;
+    // The token's string, as in the vocabulary; nothing where no token has the id. Valid as long as
+    // the tokenizer.
+    [[nodiscard]] std::optional<std::string_view> id_to_token(TokenId id) const;
+    [[nodiscard]] bool is_special(TokenId id) const;
+    [[nodiscard]] bool is_added(TokenId id) const;
+
+    // What the file says that the reference ignores, one line each, for the log of whoever loaded
+    // it.
+    [[nodiscard]] std::span<const std::string> warnings() const;
+
+    // For IncrementalDecoder, which runs the same stages token by token.
+    [[nodiscard]] const Decoder& decoder() const;
+
+  private:
+    struct State;
+    explicit Tokenizer(std::unique_ptr<State> state);
+
+    std::unique_ptr<State> state_;
+};
+
+}  // namespace pitstop

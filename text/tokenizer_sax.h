@@ -1,0 +1,41 @@
+// The first step of reading a tokenizer.json: its two long lists, the vocabulary and the merges, go
+// straight to where they are needed; the rest becomes a small tree.
+//
+// Included by tokenizer_file.cpp and tokenizer_sax.cpp alone, for it knows nlohmann::json.
+#pragma once
+
+#include "base/result.h"
+#include "text/bpe.h"
+#include "text/vocab.h"
+
+#include <nlohmann/json.hpp>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop {
+
+struct TokenizerLists {
+    static constexpr std::size_t kMergesMax = 1 << 23;
+
+    nlohmann::json rest{};  // everything but model.vocab and model.merges
+    Vocab vocab{};          // finish() is still to be called
+    bool has_vocab = false;
+    bool has_merges = false;
+    std::string merge_text{};  // the two sides of each merge, one behind another
+
+    struct Sides {
+        std::size_t begin = 0;
+        std::uint32_t left_len = 0;
+        std::uint32_t right_len = 0;
+    };
+    std::vector<Sides> merges{};
+
+    // Views into merge_text.
+    [[nodiscard]] std::vector<Bpe::Merge> merge_views() const;
+};
+
+Result<TokenizerLists> read_tokenizer_lists(std::string_view json);
+
+}  // namespace pitstop

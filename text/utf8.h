@@ -1,0 +1,73 @@
+// UTF-8: checking, stepping, and the replacement of what is not valid.
+//
+// Source: Unicode 16, section 3.9, table 3-7 and "U+FFFD Substitution of Maximal Subparts", which
+// is also what Rust's String::from_utf8_lossy does.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace pitstop {
+
+inline constexpr char32_t kCodePointMax = 0x10ffff;
+inline constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";
+
+// The offset of the first byte that is not part of a valid code point, or nothing.
+[[nodiscard]] std::optional<std::size_t> find_invalid_utf8(std::string_view text);
+
+// The code point at `pos`; moves `pos` behind it. REQUIRES: `text` is valid, pos < text.size() is
+// the first byte of a code point.
+[[nodiscard]] inline char32_t next_code_point(std::string_view text, std::size_t& pos) {
+    const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+    const char32_t lead = byte(pos);
+    if (lead < 0x80) {
+        pos += 1;
+        return lead;
+    }
+    if (lead < 0xe0) {
+        const char32_t code_point = ((lead & 0x1fu) << 6) | (byte(pos + 1) & 0x3fu);
+        pos += 2;
+        return code_point;
+    }
+    if (lead < 0xf0) {
+        const char32_t code_point =
+            ((lead & 0x0fu) << 12) | ((byte(pos + 1) & 0x3fu) << 6) | (byte(pos + 2) & 0x3fu);
+        pos += 3;
+        return code_point;
+    }
+    const char32_t code_point = ((lead & 0x07u) << 18) | ((byte(pos + 1) & 0x3fu) << 12) |
+                                ((byte(pos + 2) & 0x3fu) << 6) | (byte(pos + 3) & 0x3fu);
+    pos += 4;
+    return code_point;
+}
+
+// The bytes of the code point whose first byte this is. REQUIRES: the byte begins a code point.
+[[nodiscard]] constexpr std::size_t utf8_len(char lead) {
+    const auto byte = static_cast<unsigned char>(lead);
+    return byte < 0x80 ? 1 : byte < 0xe0 ? 2 : byte < 0xf0 ? 3 : 4;
+}
+
+[[nodiscard]] constexpr bool is_continuation_byte(char c) {
+    return (static_cast<unsigned char>(c) & 0xc0u) == 0x80u;
+}
+
+// REQUIRES: a code point that is not a surrogate.
+void append_utf8(char32_t code_point, std::string& out);
+
+// Bytes in, valid UTF-8 out: every maximal part that is not valid becomes one U+FFFD. What may
+// still become a code point is held back, so the output does not depend on how the bytes were cut.
+//
+// Bounded: holds at most 3 bytes.
+class LossyUtf8 {
+  public:
+    void push(std::string_view bytes, std::string& out);
+    // Nothing follows: what is held is not valid. Leaves the object as new.
+    void finish(std::string& out);
+
+  private:
+    std::string held_{};  // a proper prefix of some code point
+};
+
+}  // namespace pitstop

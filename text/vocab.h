@@ -1,0 +1,62 @@
+// The model's vocabulary: token strings and their ids, both ways.
+//
+// Owns:    the strings, one behind another.
+// Thread:  any after the last insert().
+// Bounded: kTokensMax ids of kTokenBytesMax bytes.
+#pragma once
+
+#include "base/ids.h"
+#include "base/result.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop {
+
+// Not for keys an enemy chooses to collide; the tables that use it hold a trusted file's strings or
+// are a cache that forgets.
+[[nodiscard]] std::uint64_t hash_bytes(std::string_view bytes);
+
+class Vocab {
+  public:
+    static constexpr std::int32_t kTokensMax = 1 << 22;  // ids are below this
+    static constexpr std::size_t kTokenBytesMax = 1 << 16;
+    static constexpr std::size_t kAllBytesMax = std::size_t{1} << 30;
+
+    // kAlreadyExists: the string or the id has been there. kTooLarge: over a limit.
+    Result<> insert(std::string_view token, TokenId id);
+    // Builds the look-up by string. Call once, after the last insert(); kAlreadyExists names a
+    // string that came twice.
+    Result<> finish();
+
+    [[nodiscard]] std::size_t num_tokens() const { return num_tokens_; }
+    // One more than the largest id.
+    [[nodiscard]] std::int32_t id_end() const { return static_cast<std::int32_t>(spans_.size()); }
+    [[nodiscard]] std::optional<TokenId> find(std::string_view token) const;
+    // Nothing where no token has this id.
+    [[nodiscard]] std::optional<std::string_view> token(TokenId id) const;
+
+  private:
+    struct Span {
+        std::uint32_t begin = 0;
+        std::uint32_t len = kAbsent;
+    };
+    static constexpr std::uint32_t kAbsent = 0xffffffff;
+    struct Slot {
+        std::uint32_t tag = 0;  // the hash's high half
+        std::int32_t id = -1;   // negative: empty
+    };
+    [[nodiscard]] std::string_view text_of(Span span) const {
+        return std::string_view(bytes_).substr(span.begin, span.len);
+    }
+
+    std::string bytes_{};
+    std::vector<Span> spans_{};  // [id]
+    std::size_t num_tokens_ = 0;
+    std::vector<Slot> slots_{};  // open addressing, a power of two, at most half full
+};
+
+}  // namespace pitstop
