@@ -1,6 +1,8 @@
 #include "tp_worker/engine.h"
 
+#include "base/log.h"
 #include "tp_worker/null_model.h"
+#include "tp_worker/weight_digest.h"
 #include "tp_worker/weight_loader.h"
 
 #include <algorithm>
@@ -118,6 +120,13 @@ Result<> Engine::load_model() {
         layout_, checkpoint, options_.model_dir, *ops_, stream_, weights_memory_->data()
     ));
     weights_ = bind_weights(layout_, config_, weights_memory_->data());
+    Result<std::vector<PartDigest>> digests =
+        digest_weights(layout_, weights_memory_->data(), *ops_, stream_);
+    if (digests) {
+        digests_ = *std::move(digests);
+    } else {
+        spdlog::warn("no digest of the weights: {}", digests.error().message);
+    }
 
     const KvCache layer_kv = kv_of_layer(sizes_, config_, layout_.shape(), options_.compute);
     ASSIGN_OR_RETURN(
@@ -220,6 +229,7 @@ WorkerHello Engine::describe() const {
     hello.page_size = sizes_.page_size;
     hello.num_slots = options_.num_slots;
     hello.eos_ids = config_.eos_ids;
+    hello.digests = digests_;
     hello.weight_bytes = weights_memory_ ? weights_memory_->bytes() : 0;
     hello.kv_bytes = kv_memory_ ? kv_memory_->bytes() : 0;
     hello.device = model_ ? ops_->name : "null";

@@ -102,6 +102,7 @@ class Engine {
 
     // Empty with the null model.
     std::optional<Arena> weights_memory_{};
+    std::vector<PartDigest> digests_{};  // empty where they cannot be had (weight_digest.h)
     ModelWeights weights_{};
     std::optional<Arena> kv_memory_{};
     std::optional<Model> model_{};

@@ -74,24 +74,26 @@ class LayoutBuilder {
     // An even share of `whole`, which tp divides.
     Parts share(std::int64_t whole) const {
         const std::int64_t num = whole / tp_;
-        return {{.begin = rank_ * num, .num = num}};
+        return {{.begin = rank_ * num, .num = num, .index = rank_}};
     }
 
-    // Rows of k or v: one part per copy of a head. The first query head of all that use a KV head
-    // says which copy is counted.
+    // Rows of k or v, or their biases. An even share where tp divides the heads; else a part per
+    // copy of a head.
     Parts kv_parts() const {
-        const std::int64_t group = config_.num_q_heads / config_.num_kv_heads;
         const std::int64_t dim = config_.head_dim;
+        if (has_even_kv()) return share(config_.num_kv_heads * dim);
+        const std::int64_t group = config_.num_q_heads / config_.num_kv_heads;
         Parts parts;
         for (std::int64_t copy = 0; copy < layout_.shape_.num_kv_heads; ++copy) {
             const std::int64_t q_head =
                 rank_ * layout_.shape_.num_q_heads + copy * queries_per_copy_;
-            parts.push_back(
-                {.begin = q_head / group * dim, .num = dim, .is_counted = q_head % group == 0}
-            );
+            const std::int64_t head = q_head / group;
+            parts.push_back({.begin = head * dim, .num = dim, .index = head});
         }
         return parts;
     }
+
+    bool has_even_kv() const { return config_.num_kv_heads % tp_ == 0; }
 
     void add(std::string name, std::vector<std::int64_t> shape, SplitAxis axis, Parts parts) {
         WeightTensor tensor;
@@ -105,19 +107,29 @@ class LayoutBuilder {
         for (const ShardPart& part : tensor.parts) num += part.num;
         tensor.rows = axis == SplitAxis::kRows ? num : tensor.whole_rows;
         tensor.cols = axis == SplitAxis::kCols ? num : tensor.whole_cols;
+        tensor.num_parts = tp_;
         layout_.tensors_.push_back(std::move(tensor));
     }
 
     void add_whole(std::string name, std::vector<std::int64_t> shape) {
         const std::int64_t rows = shape.size() == 2 ? shape[0] : 1;
-        add(std::move(name), std::move(shape), SplitAxis::kNone, {{0, rows, rank_ == 0}});
+        add(std::move(name), std::move(shape), SplitAxis::kNone, {{.num = rows}});
+        layout_.tensors_.back().num_parts = 1;
+    }
+
+    void add_kv(std::string name, std::vector<std::int64_t> shape, SplitAxis axis) {
+        add(std::move(name), std::move(shape), axis, kv_parts());
+        if (!has_even_kv()) layout_.tensors_.back().num_parts = config_.num_kv_heads;
     }
 
     void add_vocab(std::string name) {
         const ShardShape& shape = layout_.shape_;
-        Parts parts;
-        if (shape.vocab_len > 0) parts.push_back({shape.vocab_begin, shape.vocab_len});
-        add(std::move(name), {config_.vocab_len, config_.hidden}, SplitAxis::kRows, parts);
+        add(std::move(name),
+            {config_.vocab_len, config_.hidden},
+            SplitAxis::kRows,
+            {{.begin = std::min(shape.vocab_begin, config_.vocab_len),
+              .num = shape.vocab_len,
+              .index = rank_}});
         layout_.tensors_.back().rows = shape.vocab_rows;
     }
 
@@ -131,13 +143,13 @@ class LayoutBuilder {
         add_whole(name("input_layernorm.weight"), {H});
         add_whole(name("post_attention_layernorm.weight"), {H});
         add(name("self_attn.q_proj.weight"), {QD, H}, SplitAxis::kRows, share(QD));
-        add(name("self_attn.k_proj.weight"), {KD, H}, SplitAxis::kRows, kv_parts());
-        add(name("self_attn.v_proj.weight"), {KD, H}, SplitAxis::kRows, kv_parts());
+        add_kv(name("self_attn.k_proj.weight"), {KD, H}, SplitAxis::kRows);
+        add_kv(name("self_attn.v_proj.weight"), {KD, H}, SplitAxis::kRows);
         add(name("self_attn.o_proj.weight"), {H, QD}, SplitAxis::kCols, share(QD));
         if (config_.qkv_bias) {
             add(name("self_attn.q_proj.bias"), {QD}, SplitAxis::kCols, share(QD));
-            add(name("self_attn.k_proj.bias"), {KD}, SplitAxis::kCols, kv_parts());
-            add(name("self_attn.v_proj.bias"), {KD}, SplitAxis::kCols, kv_parts());
+            add_kv(name("self_attn.k_proj.bias"), {KD}, SplitAxis::kCols);
+            add_kv(name("self_attn.v_proj.bias"), {KD}, SplitAxis::kCols);
         }
         if (config_.o_bias) add_whole(name("self_attn.o_proj.bias"), {H});
         if (config_.qk_norm) {

@@ -35,9 +35,9 @@ enum class SplitAxis : std::uint8_t { kNone, kRows, kCols };
 struct ShardPart {
     std::int64_t begin = 0;
     std::int64_t num = 0;
-    // Whether this rank, of all that hold the range, is the one that counts it: digests and gathers
-    // of counted parts cover the tensor once.
-    bool is_counted = true;
+    // Which of the tensor's num_parts it is. The parts of all ranks cover the tensor; whoever holds
+    // the same index holds a copy.
+    std::int64_t index = 0;
 };
 
 // A tensor of one dimension is one row.
@@ -48,6 +48,7 @@ struct WeightTensor {
     std::int64_t whole_cols = 0;
     SplitAxis axis = SplitAxis::kNone;
     std::vector<ShardPart> parts{};  // back to back in the shard, in this order
+    std::int64_t num_parts = 1;      // of the whole tensor
     std::int64_t rows = 0;           // of the shard, padding included
     std::int64_t cols = 0;
     std::int64_t offset = 0;  // bytes from the arena's start, 64-byte aligned

@@ -1,0 +1,257 @@
+// tp_worker: one rank of one replica. The loop: take a plan, run it, send the result.
+//
+// Everything the scheduler sends comes over one socket, in order, and is done in that order; so
+// what stands between two plans takes effect between two forward passes, on every rank the same two
+// (P1).
+#include "base/flags.h"
+#include "base/log.h"
+#include "base/supervision.h"
+#include "bus/poller.h"
+#include "bus/run_dir.h"
+#include "bus/socket.h"
+#include "messages/codec.h"
+#include "messages/steps.h"
+#include "tp_worker/engine.h"
+#include "tp_worker/shm_communicator.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <thread>
+#include <unistd.h>
+
+namespace pitstop {
+namespace {
+
+struct Options {
+    std::string run_dir{};
+    std::string log_level = "info";
+    std::string load_format = "auto";
+    std::string compute = "bf16";
+    std::string isa{};
+    int replica = 0;
+    int rank = 0;
+    int tp = 1;
+    int threads = 0;
+    std::int64_t chunked_prefill_size = 8192;
+    int attach_timeout_ms = 60'000;
+    int peer_timeout_ms = 120'000;
+    EngineOptions engine{};
+};
+
+void add_flags(Options& options, FlagSet& flags) {
+    flags.add("run-dir", &options.run_dir, "the tree's private directory");
+    flags.add("replica", &options.replica, "the replica this rank belongs to, from 0");
+    flags.add("rank", &options.rank, "this rank, from 0");
+    flags.add("tp", &options.tp, "ranks of the replica");
+    flags.add("model", &options.engine.model_dir, "checkpoint directory");
+    flags.add("load-format", &options.load_format, "auto, or null: compute nothing");
+    flags.add("compute", &options.compute, "bf16, or fp32: the truth mode");
+    flags.add("isa", &options.isa, "scalar, avx2, avx512, avx512bf16; empty: the best there is");
+    flags.add("threads", &options.threads, "threads of this rank; 0: an even share of the cores");
+    flags.add("page-size", &options.engine.page_size, "tokens per KV page");
+    flags.add("max-total-tokens", &options.engine.max_total_tokens, "tokens of KV; 0: 1 GiB");
+    flags.add("context-len", &options.engine.context_len, "positions of a request; 0: the model's");
+    flags.add("max-running-requests", &options.engine.num_slots, "requests that may run at once");
+    flags.add(
+        "chunked-prefill-size",
+        &options.chunked_prefill_size,
+        "prompt tokens in a step, at most; a token of every running request comes on top"
+    );
+    flags.add("attach-timeout-ms", &options.attach_timeout_ms, "for all ranks to start");
+    flags.add("peer-timeout-ms", &options.peer_timeout_ms, "for a rank to wait for another");
+    flags.add("log-level", &options.log_level, "trace, debug, info, warning, error, off");
+}
+
+Result<> check_options(Options& options) {
+    const auto bad = [](std::string_view flag, std::string_view accepted) {
+        return make_error(ErrorCode::kInvalidArgument, "--{} takes {}", flag, accepted);
+    };
+    if (options.run_dir.empty()) return bad("run-dir", "the tree's directory, and is required");
+    if (options.engine.model_dir.empty()) return bad("model", "a directory, and is required");
+    if (options.tp < 1 || options.tp > kTpMax) return bad("tp", fmt::format("1 to {}", kTpMax));
+    if (options.rank < 0 || options.rank >= options.tp) return bad("rank", "0 to tp - 1");
+    if (options.replica < 0) return bad("replica", "0 or more");
+    if (options.threads < 0 || options.threads > 1024) return bad("threads", "0 to 1024");
+    if (options.load_format != "auto" && options.load_format != "null") {
+        return bad("load-format", "auto or null");
+    }
+    if (options.compute != "bf16" && options.compute != "fp32")
+        return bad("compute", "bf16 or fp32");
+    if (options.attach_timeout_ms < 1 || options.peer_timeout_ms < 1) {
+        return bad("attach-timeout-ms and --peer-timeout-ms", "1 or more");
+    }
+    if (options.chunked_prefill_size < 1 || options.engine.num_slots < 1) {
+        return bad("chunked-prefill-size and --max-running-requests", "1 or more");
+    }
+    EngineOptions& engine = options.engine;
+    if (options.load_format == "null") engine.load_format = LoadFormat::kNull;
+    if (options.compute == "fp32") engine.compute = Compute::kFp32;
+    engine.tokens_per_step_max = options.chunked_prefill_size + engine.num_slots;
+    ASSIGN_OR_RETURN(engine.isa, choose_isa(options.isa));
+    return Ok{};
+}
+
+int choose_threads(const Options& options) {
+    if (options.threads > 0) return options.threads;
+    const int cores = static_cast<int>(std::thread::hardware_concurrency());
+    return std::max(1, cores / options.tp);
+}
+
+Result<std::unique_ptr<Communicator>> join_peers(const Options& options, const RunDir& run_dir) {
+    if (options.tp == 1) return make_solo_communicator();
+    return attach_shm_communicator({
+        .path = fmt::format("{}/ranks-{}", run_dir.path(), options.replica),
+        .rank = static_cast<Rank>(options.rank),
+        .size = options.tp,
+        .attach_timeout = std::chrono::milliseconds(options.attach_timeout_ms),
+        .peer_timeout = std::chrono::milliseconds(options.peer_timeout_ms),
+    });
+}
+
+class Worker {
+  public:
+    Worker(Engine& engine, Socket& scheduler, Supervision& supervision)
+        : engine_(engine), scheduler_(scheduler), supervision_(supervision) {}
+
+    // Until the launcher says stop or is gone. An error: this rank cannot go on.
+    Result<> loop() {
+        Poller poller;
+        const std::size_t plans = poller.add(scheduler_);
+        if (supervision_.fd() >= 0) poller.add_fd(supervision_.fd());
+        while (true) {
+            poller.wait(Clock::now() + kIdle);  // the only place this process waits for work
+            if (is_over()) return Ok{};
+            if (!poller.is_ready(plans)) continue;
+            for (int i = 0; i < kMessagesPerTurnMax; ++i) {
+                const std::optional<Received> received = scheduler_.receive();
+                if (!received) break;
+                Result<> handled = handle(*received);
+                if (is_over()) return Ok{};  // also what a peer's orderly end looks like
+                RETURN_IF_ERROR(std::move(handled));
+            }
+        }
+    }
+
+    Result<> send(const Frames& frames) {
+        if (scheduler_.send(frames) == Sent::kSent) return Ok{};
+        return make_error(
+            ErrorCode::kUnavailable, "the scheduler does not take a '{}'", frames.type
+        );
+    }
+
+  private:
+    static constexpr auto kIdle = std::chrono::seconds(60);
+
+    bool is_over() {
+        for (const std::string& line : supervision_.read_lines()) {
+            if (line == "stop") return true;
+        }
+        return supervision_.is_over();
+    }
+
+    Result<> handle(const Received& received) {
+        if (received.refused) return *received.refused;
+        if (received.frames.type != StepPlan::kType) {
+            return make_error(
+                ErrorCode::kUnknownMessage, "'{}' is no message for a worker", received.frames.type
+            );
+        }
+        ASSIGN_OR_RETURN(
+            const StepPlan plan, decode<StepPlan>(received.frames, UnknownFields::kIgnore)
+        );
+        ASSIGN_OR_RETURN(const StepResult result, engine_.run(plan));
+        return send(encode(result));
+    }
+
+    Engine& engine_;
+    Socket& scheduler_;
+    Supervision& supervision_;
+};
+
+Result<> run(const Options& options, Supervision& supervision) {
+    ASSIGN_OR_RETURN(const RunDir run_dir, RunDir::open(options.run_dir));
+    ThreadPool threads(choose_threads(options));
+    ASSIGN_OR_RETURN(
+        const std::unique_ptr<Communicator> communicator, join_peers(options, run_dir)
+    );
+    const TimePoint begin = Clock::now();
+    ASSIGN_OR_RETURN(
+        const std::unique_ptr<Engine> engine, Engine::load(options.engine, threads, *communicator)
+    );
+    const WorkerHello hello = engine->describe();
+    spdlog::info(
+        "loaded {} in {} ms: {} bytes of weights, {} KV pages of {} tokens, {}, {}, {} thread(s)",
+        options.engine.model_dir,
+        std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin).count(),
+        hello.weight_bytes,
+        hello.num_pages,
+        hello.page_size,
+        hello.device,
+        hello.compute,
+        threads.num_threads()
+    );
+    zmq::context_t context(1);
+    ASSIGN_OR_RETURN(
+        Socket scheduler,
+        Socket::connect(
+            context,
+            SocketKind::kDealer,
+            run_dir.workers(static_cast<ReplicaId>(options.replica)),
+            kInnerLimits
+        )
+    );
+    Worker worker(*engine, scheduler, supervision);
+    RETURN_IF_ERROR(worker.send(encode(hello)));
+    supervision.say_ready(fmt::format("rank {}", options.rank));
+    Result<> result = worker.loop();
+    if (!result) {
+        constexpr int kLingerMs = 1000;  // so that the scheduler learns why
+        scheduler.set_linger_ms(kLingerMs);
+        WorkerError error;
+        error.rank = static_cast<Rank>(options.rank);
+        error.code = name_of(result.error().code);
+        error.message = result.error().message;
+        static_cast<void>(worker.send(encode(error)));
+    }
+    return result;
+}
+
+int main(int argc, char** argv) {
+    Options options;
+    Supervision supervision;
+    FlagSet flags(
+        "pitstop_tp_worker", "One tensor-parallel rank: weights, KV memory, forward pass."
+    );
+    add_flags(options, flags);
+    supervision.add_flags(flags);
+    if (Result<> parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
+    if (flags.help_asked()) {
+        std::fputs(flags.help().c_str(), stdout);
+        return 0;
+    }
+    if (Result<> checked = check_options(options); !checked) return flags.fail(checked.error());
+    const std::string name = fmt::format("tp_worker[{}.{}]", options.replica, options.rank);
+    if (Result<> logging = init_logging(name, options.log_level); !logging) {
+        return flags.fail(logging.error());
+    }
+    Result<> result = supervision.attach();
+    if (result) result = run(options, supervision);
+    if (result) return 0;
+    spdlog::error("{}: {}", name_of(result.error().code), result.error().message);
+    supervision.say_failed(result.error().message);
+    return 1;
+}
+
+}  // namespace
+}  // namespace pitstop
+
+int main(int argc, char** argv) {
+    try {
+        return pitstop::main(argc, argv);
+    } catch (const std::exception& error) {  // start-up alone may throw
+        std::fprintf(stderr, "pitstop_tp_worker: %s\n", error.what());
+        return 1;
+    }
+}
