@@ -73,14 +73,14 @@ struct Measurement {
 class Bench {
   public:
     Bench(
-        const Ops& ops,
+        const Ops& ops_in,
         ThreadPool& pool,
         const MachineLimits& limits,
         std::string filter,
         double min_ms,
         bool as_json
     )
-        : ops(ops),
+        : ops(ops_in),
           stream(stream_of(pool)),
           limits_(limits),
           filter_(std::move(filter)),

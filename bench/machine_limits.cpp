@@ -39,7 +39,10 @@ double best_seconds(F&& run) {
 }
 
 // Something that the compiler must take for used.
-void keep(double value) { asm volatile("" : : "g"(value) : "memory"); }
+template <class T>
+void keep(const T& value) {
+    asm volatile("" : : "m"(value) : "memory");
+}
 
 constexpr std::int64_t kFmaSteps = 1 << 20;
 
@@ -51,8 +54,7 @@ constexpr std::int64_t kFmaSteps = 1 << 20;
         for (int a = 0; a < 8; ++a)
             acc[a] = _mm512_or_si512(acc[a], _mm512_load_si512(data + i + a * 64));
     }
-    for (int a = 1; a < 8; ++a) acc[0] = _mm512_or_si512(acc[0], acc[a]);
-    keep(static_cast<double>(_mm512_reduce_or_epi64(acc[0])));
+    keep(acc);
 }
 
 [[gnu::target("avx2")]] void read_avx2(const char* data, std::int64_t bytes) {
@@ -64,8 +66,7 @@ constexpr std::int64_t kFmaSteps = 1 << 20;
             );
         }
     }
-    for (int a = 1; a < 8; ++a) acc[0] = _mm256_or_si256(acc[0], acc[a]);
-    keep(static_cast<double>(_mm256_extract_epi64(acc[0], 0)));
+    keep(acc);
 }
 
 [[gnu::target("avx2")]] void copy_avx2(char* to, const char* from, std::int64_t bytes) {
@@ -87,8 +88,7 @@ constexpr std::int64_t kFmaSteps = 1 << 20;
         for (__m512& a : acc) a = _mm512_fmadd_ps(a, x, x);
         asm volatile("" : "+v"(acc[0]));
     }
-    for (int i = 1; i < 16; ++i) acc[0] = _mm512_add_ps(acc[0], acc[i]);
-    keep(static_cast<double>(_mm512_reduce_add_ps(acc[0])));
+    keep(acc);
 }
 
 [[gnu::target("avx2,fma")]] void fma_avx2() {
@@ -99,8 +99,7 @@ constexpr std::int64_t kFmaSteps = 1 << 20;
         for (__m256& a : acc) a = _mm256_fmadd_ps(a, x, x);
         asm volatile("" : "+v"(acc[0]));
     }
-    for (int i = 1; i < 12; ++i) acc[0] = _mm256_add_ps(acc[0], acc[i]);
-    keep(static_cast<double>(_mm256_cvtss_f32(acc[0])));
+    keep(acc);
 }
 
 [[gnu::target("avx512f,avx512bf16")]] void bf16_avx512() {
@@ -111,8 +110,7 @@ constexpr std::int64_t kFmaSteps = 1 << 20;
         asm volatile("" : "+v"(x));
         for (__m512& a : acc) a = _mm512_dpbf16_ps(a, __m512bh(x), __m512bh(x));
     }
-    for (int i = 1; i < 16; ++i) acc[0] = _mm512_add_ps(acc[0], acc[i]);
-    keep(static_cast<double>(_mm512_reduce_add_ps(acc[0])));
+    keep(acc);
 }
 
 #endif
@@ -124,7 +122,7 @@ void fma_scalar() {
         for (float& a : acc) a = a * 0.5f + 0.5f;
         asm volatile("" : "+m"(acc[0]));
     }
-    keep(static_cast<double>(acc[0] + acc[31]));
+    keep(acc);
 }
 
 void read_scalar(const char* data, std::int64_t bytes) {
@@ -134,7 +132,7 @@ void read_scalar(const char* data, std::int64_t bytes) {
         std::memcpy(words, data + i, sizeof words);
         for (int a = 0; a < 8; ++a) sum[a] |= words[a];
     }
-    for (const std::uint64_t s : sum) keep(static_cast<double>(s));
+    keep(sum);
 }
 
 void read(IsaLevel level, const char* data, std::int64_t bytes) {

@@ -1,0 +1,125 @@
+#include "kernels/cuda_device.h"
+
+#include "kernels/cublas_lt.h"
+#include "kernels/device/check.cuh"
+
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <optional>
+
+namespace pitstop {
+namespace {
+
+constexpr int kComputeMajorMin = 8;  // cp.async and bf16 mma
+
+struct Opened {
+    std::mutex mutex{};
+    std::optional<CudaDeviceInfo> info{};
+};
+Opened& opened() {
+    static Opened instance;
+    return instance;
+}
+
+std::string uuid_of(const cudaDeviceProp& properties) {
+    std::string text = "GPU-";
+    for (int i = 0; i < 16; ++i) {
+        if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+        text += fmt::format("{:02x}", static_cast<unsigned char>(properties.uuid.bytes[i]));
+    }
+    return text;
+}
+
+}  // namespace
+
+void cuda_failed(const char* call, cudaError_t error, const char* file, int line) {
+    std::fprintf(
+        stderr,
+        "%s:%d: %s: %s, %s\n",
+        file,
+        line,
+        call,
+        cudaGetErrorName(error),
+        cudaGetErrorString(error)
+    );
+    std::fflush(stderr);
+    std::abort();
+}
+
+Result<int> num_cuda_devices() {
+    int num = 0;
+    const cudaError_t error = cudaGetDeviceCount(&num);
+    if (error == cudaErrorNoDevice) return 0;
+    if (error != cudaSuccess) {
+        return make_error(
+            ErrorCode::kUnavailable,
+            "no CUDA device: {} ({})",
+            cudaGetErrorString(error),
+            cudaGetErrorName(error)
+        );
+    }
+    return num;
+}
+
+Result<CudaDeviceInfo> open_cuda_device(int index) {
+    const std::scoped_lock lock(opened().mutex);
+    if (opened().info) {
+        if (opened().info->index == index) return *opened().info;
+        return make_error(
+            ErrorCode::kFailedPrecondition,
+            "GPU {} is this process's already; {} was asked for",
+            opened().info->index,
+            index
+        );
+    }
+    ASSIGN_OR_RETURN(const int num, num_cuda_devices());
+    if (index < 0 || index >= num) {
+        return make_error(
+            ErrorCode::kNotFound, "there is no GPU {}; the driver shows {}", index, num
+        );
+    }
+    cudaDeviceProp properties{};
+    CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
+    if (properties.major < kComputeMajorMin) {
+        return make_error(
+            ErrorCode::kUnsupported,
+            "GPU {} ({}) has compute capability {}.{}; {}.0 or newer is needed",
+            index,
+            properties.name,
+            properties.major,
+            properties.minor,
+            kComputeMajorMin
+        );
+    }
+    CudaDeviceInfo info{
+        .index = index,
+        .name = properties.name,
+        .uuid = uuid_of(properties),
+        .compute_major = properties.major,
+        .compute_minor = properties.minor,
+        .num_multiprocessors = properties.multiProcessorCount,
+        .memory_bytes = static_cast<std::int64_t>(properties.totalGlobalMem),
+        .l2_bytes = properties.l2CacheSize,
+        .shared_bytes_per_block_max = static_cast<std::int64_t>(properties.sharedMemPerBlockOptin),
+    };
+    CUDA_CHECK(cudaDriverGetVersion(&info.driver_version));
+    CUDA_CHECK(cudaRuntimeGetVersion(&info.runtime_version));
+    CUDA_CHECK(cudaSetDevice(index));
+    ASSIGN_OR_RETURN(const CublasLt* const cublas, CublasLt::load());
+    info.cublas_lt_path = cublas->path;
+    info.cublas_lt_version = static_cast<std::int64_t>(cublas->get_version());
+    opened().info = info;
+    return info;
+}
+
+DeviceMemoryInfo device_memory_info() {
+    std::size_t free_bytes = 0;
+    std::size_t total_bytes = 0;
+    CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+    return {
+        .free_bytes = static_cast<std::int64_t>(free_bytes),
+        .total_bytes = static_cast<std::int64_t>(total_bytes)};
+}
+
+}  // namespace pitstop

@@ -1,0 +1,45 @@
+// The GPU of this process. A worker has one: it opens it at start-up, before it takes cuda_ops().
+//
+// Without CUDA in the build every call says so by an error; no caller needs an #ifdef.
+#pragma once
+
+#include "base/result.h"
+
+#include <cstdint>
+#include <string>
+
+namespace pitstop {
+
+struct CudaDeviceInfo {
+    int index = 0;
+    std::string name{};
+    std::string uuid{};  // "GPU-5b3f...", as nvidia-smi prints it
+    int compute_major = 0;
+    int compute_minor = 0;
+    int num_multiprocessors = 0;
+    std::int64_t memory_bytes = 0;
+    std::int64_t l2_bytes = 0;
+    std::int64_t shared_bytes_per_block_max = 0;
+    int driver_version = 0;   // 1000 * major + 10 * minor: the CUDA version the driver supports
+    int runtime_version = 0;  // of the runtime linked in
+    std::string cublas_lt_path{};
+    std::int64_t cublas_lt_version = 0;
+};
+
+struct DeviceMemoryInfo {
+    std::int64_t free_bytes = 0;
+    std::int64_t total_bytes = 0;
+};
+
+// How many GPUs the driver shows. kUnsupported: this build has no CUDA. kUnavailable: no driver, or
+// one too old for the runtime; the message says which.
+[[nodiscard]] Result<int> num_cuda_devices();
+
+// Makes GPU `index` this process's, and finds cuBLASLt. Once per process; later calls with the same
+// index return the same. kUnsupported: older than compute capability 8.0.
+[[nodiscard]] Result<CudaDeviceInfo> open_cuda_device(int index);
+
+// Of the opened device, as the driver sees it: other processes' use counts too.
+[[nodiscard]] DeviceMemoryInfo device_memory_info();
+
+}  // namespace pitstop

@@ -1,0 +1,18 @@
+// CUDA_CHECK: a CUDA call that must succeed. Its failure leaves the context unusable, so the worker
+// says which call it was and ends; the launcher takes the tree down (house style, errors).
+#pragma once
+
+#include <cuda_runtime.h>
+
+namespace pitstop {
+
+// Prints "file:line: call: name of the error, its description", then aborts.
+[[noreturn]] void cuda_failed(const char* call, cudaError_t error, const char* file, int line);
+
+}  // namespace pitstop
+
+#define CUDA_CHECK(call)                                                          \
+    do {                                                                          \
+        if (const cudaError_t error_here = (call); error_here != cudaSuccess)     \
+            ::pitstop::cuda_failed(#call, error_here, __FILE__, __LINE__);        \
+    } while (false)

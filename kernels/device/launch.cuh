@@ -1,0 +1,66 @@
+// Enqueues a kernel on a Stream. Checks the launch; never synchronizes.
+#pragma once
+
+#include "kernels/device/check.cuh"
+#include "kernels/tensor.h"
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+namespace pitstop {
+
+[[nodiscard]] inline cudaStream_t cuda_stream(Stream stream) {
+    CHECK(stream.handle != nullptr);  // the default stream would order itself against every other
+    return static_cast<cudaStream_t>(stream.handle);
+}
+
+struct Launch {
+    dim3 grid{};
+    dim3 block{};
+    std::int64_t shared_bytes = 0;  // dynamic
+    Stream stream{};
+};
+
+// A block gets this much dynamic shared memory without asking (CUDA guide, "compute capabilities").
+inline constexpr std::int64_t kSharedBytesPlain = 48 << 10;
+
+template <auto kKernel, class... Args>
+void launch(const Launch& where, Args&&... args) {
+    if (where.grid.x == 0 || where.grid.y == 0 || where.grid.z == 0) return;
+    if (where.shared_bytes > kSharedBytesPlain) {
+        // Once per kernel: the attribute sticks. A kernel's launches all ask for the same size.
+        static const cudaError_t raised = cudaFuncSetAttribute(
+            kKernel,
+            cudaFuncAttributeMaxDynamicSharedMemorySize,
+            static_cast<int>(where.shared_bytes)
+        );
+        CUDA_CHECK(raised);
+    }
+    cudaLaunchConfig_t config{};
+    config.gridDim = where.grid;
+    config.blockDim = where.block;
+    config.dynamicSmemBytes = static_cast<std::size_t>(where.shared_bytes);
+    config.stream = cuda_stream(where.stream);
+    CUDA_CHECK(cudaLaunchKernelEx(&config, kKernel, std::forward<Args>(args)...));
+}
+
+// For a grid or a kernel parameter, in sight.
+template <class To, class From>
+[[nodiscard]] constexpr To narrow(From value) {
+    const To narrowed = static_cast<To>(value);
+    CHECK(static_cast<From>(narrowed) == value && (narrowed < To{}) == (value < From{}));
+    return narrowed;
+}
+
+[[nodiscard]] constexpr std::int64_t ceil_div(std::int64_t n, std::int64_t d) {
+    return (n + d - 1) / d;
+}
+
+[[nodiscard]] inline bool is_aligned(const void* pointer, std::int64_t bytes) {
+    return reinterpret_cast<std::uintptr_t>(pointer) % static_cast<std::uintptr_t>(bytes) == 0;
+}
+
+}  // namespace pitstop

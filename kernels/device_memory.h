@@ -1,0 +1,116 @@
+// Memory, streams and events of the opened GPU (cuda_device.h), for a worker: no CUDA type is named.
+//
+// Copies and fills are enqueued on a stream and order themselves against what is enqueued there;
+// only what is called wait_* waits. A failing CUDA call ends the process, naming the call; running
+// out of memory is an Error.
+#pragma once
+
+#include "base/result.h"
+#include "kernels/tensor.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+namespace pitstop {
+
+// Device memory, 256-byte aligned. Legacy IPC handles can be made of it.
+class DeviceBuffer {
+  public:
+    DeviceBuffer() = default;
+    // kResourceExhausted: the device has not got that much; says what is free.
+    [[nodiscard]] static Result<DeviceBuffer> create(std::int64_t bytes);
+    ~DeviceBuffer();
+    DeviceBuffer(DeviceBuffer&& other) noexcept { swap(other); }
+    DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
+        swap(other);
+        return *this;
+    }
+
+    [[nodiscard]] void* data() const { return data_; }
+    [[nodiscard]] std::int64_t bytes() const { return bytes_; }
+
+  private:
+    void swap(DeviceBuffer& other) {
+        std::swap(data_, other.data_);
+        std::swap(bytes_, other.bytes_);
+    }
+    void* data_ = nullptr;
+    std::int64_t bytes_ = 0;
+};
+
+// Page-locked host memory, which copies to and from without a detour: step inputs and results.
+class PinnedBuffer {
+  public:
+    PinnedBuffer() = default;
+    [[nodiscard]] static Result<PinnedBuffer> create(std::int64_t bytes);
+    ~PinnedBuffer();
+    PinnedBuffer(PinnedBuffer&& other) noexcept { swap(other); }
+    PinnedBuffer& operator=(PinnedBuffer&& other) noexcept {
+        swap(other);
+        return *this;
+    }
+
+    [[nodiscard]] std::byte* data() const { return data_; }
+    [[nodiscard]] std::int64_t bytes() const { return bytes_; }
+
+  private:
+    void swap(PinnedBuffer& other) {
+        std::swap(data_, other.data_);
+        std::swap(bytes_, other.bytes_);
+    }
+    std::byte* data_ = nullptr;
+    std::int64_t bytes_ = 0;
+};
+
+enum class StreamPriority : std::uint8_t { kStep, kBackground };  // staging gives way to steps
+
+class DeviceStream {
+  public:
+    DeviceStream() = default;
+    [[nodiscard]] static Result<DeviceStream> create(StreamPriority priority);
+    ~DeviceStream();
+    DeviceStream(DeviceStream&& other) noexcept { std::swap(handle_, other.handle_); }
+    DeviceStream& operator=(DeviceStream&& other) noexcept {
+        std::swap(handle_, other.handle_);
+        return *this;
+    }
+
+    [[nodiscard]] Stream stream() const { return {handle_}; }
+    void wait() const;  // until everything enqueued here is done; start-up and tests, never a step
+
+  private:
+    void* handle_ = nullptr;
+};
+
+// A point in a stream.
+class DeviceEvent {
+  public:
+    DeviceEvent() = default;
+    [[nodiscard]] static Result<DeviceEvent> create();
+    ~DeviceEvent();
+    DeviceEvent(DeviceEvent&& other) noexcept { std::swap(handle_, other.handle_); }
+    DeviceEvent& operator=(DeviceEvent&& other) noexcept {
+        std::swap(handle_, other.handle_);
+        return *this;
+    }
+
+    void record(Stream stream) const;
+    // Whether everything before the last record() is done. True if there was none.
+    [[nodiscard]] bool is_done() const;
+    // What is enqueued on `stream` from now on starts after the last record().
+    void order_before(Stream stream) const;
+    // Milliseconds on the device from `begin` to this event. REQUIRES: both are done.
+    [[nodiscard]] double ms_since(const DeviceEvent& begin) const;
+
+  private:
+    void* handle_ = nullptr;
+};
+
+// Host memory may be any; only a PinnedBuffer's copies do not hold up the caller.
+void copy_to_device(void* to, const void* from_host, std::int64_t bytes, Stream stream);
+void copy_to_host(void* to_host, const void* from, std::int64_t bytes, Stream stream);
+void copy_on_device(void* to, const void* from, std::int64_t bytes, Stream stream);
+void fill_device(void* to, std::uint8_t value, std::int64_t bytes, Stream stream);
+
+}  // namespace pitstop

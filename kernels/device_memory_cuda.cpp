@@ -1,0 +1,133 @@
+#include "kernels/device/check.cuh"
+#include "kernels/device/launch.cuh"
+#include "kernels/cuda_device.h"
+#include "kernels/device_memory.h"
+
+namespace pitstop {
+namespace {
+
+cudaStream_t as_stream(void* handle) { return static_cast<cudaStream_t>(handle); }
+cudaEvent_t as_event(void* handle) { return static_cast<cudaEvent_t>(handle); }
+
+}  // namespace
+
+Result<DeviceBuffer> DeviceBuffer::create(std::int64_t bytes) {
+    CHECK(bytes >= 0);
+    DeviceBuffer buffer;
+    if (bytes == 0) return buffer;
+    const cudaError_t error = cudaMalloc(&buffer.data_, static_cast<std::size_t>(bytes));
+    if (error == cudaErrorMemoryAllocation) {
+        (void)cudaGetLastError();  // it is not sticky: nothing is broken
+        return make_error(
+            ErrorCode::kResourceExhausted,
+            "{} bytes of device memory asked for, {} are free",
+            bytes,
+            device_memory_info().free_bytes
+        );
+    }
+    CUDA_CHECK(error);
+    buffer.bytes_ = bytes;
+    return buffer;
+}
+
+DeviceBuffer::~DeviceBuffer() {
+    if (data_ != nullptr) CUDA_CHECK(cudaFree(data_));
+}
+
+Result<PinnedBuffer> PinnedBuffer::create(std::int64_t bytes) {
+    CHECK(bytes >= 0);
+    PinnedBuffer buffer;
+    if (bytes == 0) return buffer;
+    void* data = nullptr;
+    const cudaError_t error = cudaMallocHost(&data, static_cast<std::size_t>(bytes));
+    if (error == cudaErrorMemoryAllocation) {
+        (void)cudaGetLastError();
+        return make_error(
+            ErrorCode::kResourceExhausted, "{} bytes of page-locked host memory refused", bytes
+        );
+    }
+    CUDA_CHECK(error);
+    buffer.data_ = static_cast<std::byte*>(data);
+    buffer.bytes_ = bytes;
+    return buffer;
+}
+
+PinnedBuffer::~PinnedBuffer() {
+    if (data_ != nullptr) CUDA_CHECK(cudaFreeHost(data_));
+}
+
+Result<DeviceStream> DeviceStream::create(StreamPriority priority) {
+    int lowest = 0;
+    int highest = 0;
+    CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+    cudaStream_t handle = nullptr;
+    CUDA_CHECK(cudaStreamCreateWithPriority(
+        &handle, cudaStreamNonBlocking, priority == StreamPriority::kStep ? highest : lowest
+    ));
+    DeviceStream stream;
+    stream.handle_ = handle;
+    return stream;
+}
+
+DeviceStream::~DeviceStream() {
+    if (handle_ != nullptr) CUDA_CHECK(cudaStreamDestroy(as_stream(handle_)));
+}
+
+void DeviceStream::wait() const { CUDA_CHECK(cudaStreamSynchronize(as_stream(handle_))); }
+
+Result<DeviceEvent> DeviceEvent::create() {
+    cudaEvent_t handle = nullptr;
+    CUDA_CHECK(cudaEventCreate(&handle));
+    DeviceEvent event;
+    event.handle_ = handle;
+    return event;
+}
+
+DeviceEvent::~DeviceEvent() {
+    if (handle_ != nullptr) CUDA_CHECK(cudaEventDestroy(as_event(handle_)));
+}
+
+void DeviceEvent::record(Stream stream) const {
+    CUDA_CHECK(cudaEventRecord(as_event(handle_), cuda_stream(stream)));
+}
+
+bool DeviceEvent::is_done() const {
+    const cudaError_t error = cudaEventQuery(as_event(handle_));
+    if (error == cudaErrorNotReady) return false;
+    CUDA_CHECK(error);  // an error of a kernel before the event comes out here
+    return true;
+}
+
+void DeviceEvent::order_before(Stream stream) const {
+    CUDA_CHECK(cudaStreamWaitEvent(cuda_stream(stream), as_event(handle_), 0));
+}
+
+double DeviceEvent::ms_since(const DeviceEvent& begin) const {
+    float ms = 0.f;
+    CUDA_CHECK(cudaEventElapsedTime(&ms, as_event(begin.handle_), as_event(handle_)));
+    return double{ms};
+}
+
+void copy_to_device(void* to, const void* from_host, std::int64_t bytes, Stream stream) {
+    CUDA_CHECK(cudaMemcpyAsync(
+        to, from_host, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice, cuda_stream(stream)
+    ));
+}
+
+void copy_to_host(void* to_host, const void* from, std::int64_t bytes, Stream stream) {
+    CUDA_CHECK(cudaMemcpyAsync(
+        to_host, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToHost, cuda_stream(stream)
+    ));
+}
+
+void copy_on_device(void* to, const void* from, std::int64_t bytes, Stream stream) {
+    CUDA_CHECK(cudaMemcpyAsync(
+        to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToDevice, cuda_stream(stream)
+    ));
+}
+
+void fill_device(void* to, std::uint8_t value, std::int64_t bytes, Stream stream) {
+    CUDA_CHECK(cudaMemsetAsync(to, value, static_cast<std::size_t>(bytes), cuda_stream(stream)));
+}
+
+}  // namespace pitstop

@@ -1,0 +1,59 @@
+#include "kernels/device/launch.cuh"
+#include "kernels/gather_rows.h"
+
+namespace pitstop {
+namespace {
+
+constexpr int kThreads = 128;
+
+// grid [N], block [kThreads]; a block owns a row. Memory-bound: a row in, a row out; N is the rows
+// sampled, so it is latency: 64 rows of 8 KiB are 1 MB.
+template <class Unit>  // uint4 where every row is 16-byte aligned and a multiple of 16 bytes
+__global__ void __launch_bounds__(kThreads) gather_rows_kernel(
+    const Unit* __restrict__ x,                 // [T, row_units]
+    std::int64_t x_stride,                      // units between rows
+    const std::int32_t* __restrict__ row_index,  // [N]
+    Unit* __restrict__ y,                       // [N, row_units]
+    std::int64_t y_stride,
+    std::int64_t row_units
+) {
+    const Unit* const from = x + std::int64_t{row_index[blockIdx.x]} * x_stride;
+    Unit* const to = y + std::int64_t{blockIdx.x} * y_stride;
+    for (std::int64_t i = threadIdx.x; i < row_units; i += kThreads) to[i] = from[i];
+}
+
+template <class Unit>
+void run(const GatherRowsArgs& args) {
+    const std::int64_t size = size_of(args.x.dtype);
+    const auto units = [&](std::int64_t elements) {
+        return elements * size / static_cast<std::int64_t>(sizeof(Unit));
+    };
+    launch<gather_rows_kernel<Unit>>(
+        {.grid = dim3(narrow<unsigned>(args.y.rows)),
+         .block = dim3(kThreads),
+         .stream = args.stream},
+        static_cast<const Unit*>(args.x.data),
+        units(args.x.stride),
+        args.row_index,
+        static_cast<Unit*>(args.y.data),
+        units(args.y.stride),
+        units(args.x.cols)
+    );
+}
+
+}  // namespace
+
+void gather_rows_cuda(const GatherRowsArgs& args) {
+    check(args);
+    const std::int64_t size = size_of(args.x.dtype);
+    const bool is_aligned_16 = is_aligned(args.x.data, 16) && is_aligned(args.y.data, 16) &&
+                               args.x.cols * size % 16 == 0 && args.x.stride * size % 16 == 0 &&
+                               args.y.stride * size % 16 == 0;
+    if (is_aligned_16) {
+        run<uint4>(args);
+    } else {
+        size == 4 ? run<std::uint32_t>(args) : run<std::uint16_t>(args);
+    }
+}
+
+}  // namespace pitstop

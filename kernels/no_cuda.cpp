@@ -1,0 +1,37 @@
+// A build without CUDA: the table is null, and whoever asks for a device is told.
+#include "kernels/cuda_device.h"
+#include "kernels/device_memory.h"
+
+namespace pitstop {
+namespace {
+
+Error no_cuda() {
+    return {ErrorCode::kUnsupported, "this build has no CUDA (configure with PITSTOP_CUDA=ON)"};
+}
+
+}  // namespace
+
+Result<int> num_cuda_devices() { return no_cuda(); }
+Result<CudaDeviceInfo> open_cuda_device(int) { return no_cuda(); }
+DeviceMemoryInfo device_memory_info() { return {}; }
+
+// None can be created, so the others have nothing to act on.
+Result<DeviceBuffer> DeviceBuffer::create(std::int64_t) { return no_cuda(); }
+DeviceBuffer::~DeviceBuffer() = default;
+Result<PinnedBuffer> PinnedBuffer::create(std::int64_t) { return no_cuda(); }
+PinnedBuffer::~PinnedBuffer() = default;
+Result<DeviceStream> DeviceStream::create(StreamPriority) { return no_cuda(); }
+DeviceStream::~DeviceStream() = default;
+void DeviceStream::wait() const { CHECK(false); }
+Result<DeviceEvent> DeviceEvent::create() { return no_cuda(); }
+DeviceEvent::~DeviceEvent() = default;
+void DeviceEvent::record(Stream) const { CHECK(false); }
+bool DeviceEvent::is_done() const { CHECK(false); }
+void DeviceEvent::order_before(Stream) const { CHECK(false); }
+double DeviceEvent::ms_since(const DeviceEvent&) const { CHECK(false); }
+void copy_to_device(void*, const void*, std::int64_t, Stream) { CHECK(false); }
+void copy_to_host(void*, const void*, std::int64_t, Stream) { CHECK(false); }
+void copy_on_device(void*, const void*, std::int64_t, Stream) { CHECK(false); }
+void fill_device(void*, std::uint8_t, std::int64_t, Stream) { CHECK(false); }
+
+}  // namespace pitstop

@@ -1,0 +1,180 @@
+// What the kernel tests share: matrices between guard bands, random numbers, the levels of this
+// machine.
+//
+// Expected and actual are filled with different garbage first, so that what nobody wrote cannot
+// match, and an output's guard bands are checked when it dies: an op that writes outside fails its
+// test.
+#pragma once
+
+#include "kernels/ops.h"
+#include "kernels/reference.h"
+#include "kernels/thread_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace pitstop::test {
+
+inline constexpr double kEps32 = 0x1p-24;  // half an ulp of fp32, relative
+inline constexpr double kEps16 = 0x1p-8;   // half an ulp of bf16, relative
+
+// Rounding of an output to its dtype.
+inline double rounding_of(DType dtype) { return dtype == DType::kF32 ? kEps32 : kEps16; }
+
+template <class T>
+T from_double(double x) {
+    if constexpr (std::is_same_v<T, bf16>) {
+        return to_bf16(static_cast<float>(x));
+    } else {
+        return static_cast<T>(x);
+    }
+}
+
+// A matrix with `kGuard` elements of a known pattern before, after and between its rows.
+template <class T>
+class Matrix {
+  public:
+    static constexpr std::int64_t kGuard = 40;
+
+    Matrix(std::int64_t rows, std::int64_t cols, unsigned char garbage)
+        : rows_(rows),
+          cols_(cols),
+          stride_(cols + kGuard),
+          garbage_(garbage),
+          data_(static_cast<std::size_t>(rows * stride_ + kGuard)) {
+        std::memset(static_cast<void*>(data_.data()), garbage, data_.size() * sizeof(T));
+    }
+    ~Matrix() { check_guards(); }
+    Matrix(const Matrix&) = default;
+    Matrix(Matrix&&) = default;
+
+    [[nodiscard]] View2<T> view() { return {data_.data() + kGuard, rows_, cols_, stride_}; }
+    [[nodiscard]] View2<const T> view() const {
+        return {data_.data() + kGuard, rows_, cols_, stride_};
+    }
+    [[nodiscard]] View2<T> rows(std::int64_t begin, std::int64_t num) {
+        return pitstop::rows(view(), begin, num);
+    }
+    [[nodiscard]] T& operator()(std::int64_t r, std::int64_t c) {
+        return view().data[r * stride_ + c];
+    }
+    [[nodiscard]] const T& operator()(std::int64_t r, std::int64_t c) const {
+        return view().data[r * stride_ + c];
+    }
+    [[nodiscard]] double value(std::int64_t r, std::int64_t c) const {
+        return at(ConstActView(view()), r, c);
+    }
+    [[nodiscard]] std::int64_t num_rows() const { return rows_; }
+    [[nodiscard]] std::int64_t num_cols() const { return cols_; }
+
+    // The bytes of one row.
+    [[nodiscard]] std::string bits(std::int64_t r) const {
+        return {
+            reinterpret_cast<const char*>(&(*this)(r, 0)),
+            static_cast<std::size_t>(cols_) * sizeof(T)};
+    }
+    [[nodiscard]] std::string bits() const {
+        std::string all;
+        for (std::int64_t r = 0; r < rows_; ++r) all += bits(r);
+        return all;
+    }
+
+  private:
+    void check_guards() const {
+        const auto* const bytes = reinterpret_cast<const unsigned char*>(data_.data());
+        for (std::int64_t i = 0; i < static_cast<std::int64_t>(data_.size()); ++i) {
+            const bool is_inside = i >= kGuard && (i - kGuard) % stride_ < cols_;
+            if (is_inside) continue;
+            for (std::size_t b = 0; b < sizeof(T); ++b) {
+                if (bytes[static_cast<std::size_t>(i) * sizeof(T) + b] == garbage_) continue;
+                ADD_FAILURE() << "written outside a matrix, at element " << i << " of "
+                              << data_.size();
+                return;
+            }
+        }
+    }
+
+    std::int64_t rows_, cols_, stride_;
+    unsigned char garbage_;
+    std::vector<T> data_;
+};
+
+template <class T>
+Matrix<T> random_matrix(
+    std::int64_t rows, std::int64_t cols, unsigned seed, double deviation = 1.0
+) {
+    Matrix<T> m(rows, cols, 0x7f);
+    std::mt19937_64 engine(seed);
+    std::normal_distribution<double> normal(0.0, deviation);
+    for (std::int64_t r = 0; r < rows; ++r) {
+        for (std::int64_t c = 0; c < cols; ++c) m(r, c) = from_double<T>(normal(engine));
+    }
+    return m;
+}
+
+// The levels this machine has. Each test of a fast op runs on all of them.
+inline std::vector<const Ops*> fast_ops() {
+    std::vector<const Ops*> all;
+    for (int level = 0; level <= static_cast<int>(best_isa()); ++level) {
+        all.push_back(cpu_ops(static_cast<IsaLevel>(level)));
+    }
+    return all;
+}
+
+// Parameter of a test: one of fast_ops().
+class OnLevel : public testing::TestWithParam<const Ops*> {
+  protected:
+    [[nodiscard]] const Ops& ops() const { return *GetParam(); }
+    ThreadPool pool_{3};
+};
+inline std::string level_name(const testing::TestParamInfo<const Ops*>& info) {
+    return std::string(info.param->name.substr(4));  // without "cpu "
+}
+#define PITSTOP_ON_EVERY_LEVEL(suite)                                                           \
+    INSTANTIATE_TEST_SUITE_P(                                                                   \
+        Cpu, suite, testing::ValuesIn(::pitstop::test::fast_ops()), ::pitstop::test::level_name \
+    )
+
+// Scratch memory of an op, filled with NaNs.
+class Scratch {
+  public:
+    explicit Scratch(std::int64_t bytes) : words_(static_cast<std::size_t>(bytes / 64 + 1)) {
+        std::memset(words_.data(), 0xff, words_.size() * sizeof(Line));
+    }
+    [[nodiscard]] Workspace workspace() {
+        return {words_.data(), static_cast<std::int64_t>(words_.size() * sizeof(Line))};
+    }
+
+  private:
+    struct alignas(64) Line {
+        char bytes[64];
+    };
+    std::vector<Line> words_;
+};
+
+// The largest |actual - expected| / bound, where bound(r, c) is the derived tolerance. Passes at
+// <= 1.
+template <class Actual, class Expected, class Bound>
+void expect_within(const Actual& actual, const Expected& expected, Bound bound) {
+    ASSERT_EQ(actual.num_rows(), expected.num_rows());
+    double worst = 0.0;
+    for (std::int64_t r = 0; r < expected.num_rows(); ++r) {
+        for (std::int64_t c = 0; c < expected.num_cols(); ++c) {
+            const double error = std::abs(actual.value(r, c) - expected.value(r, c));
+            const double ratio = error / bound(r, c);
+            if (error == 0.0) continue;
+            ASSERT_TRUE(ratio <= 1.0)
+                << "at (" << r << ", " << c << "): " << actual.value(r, c) << " for "
+                << expected.value(r, c) << ", " << ratio << " times the bound";
+            worst = std::max(worst, ratio);
+        }
+    }
+    testing::Test::RecordProperty("worst_error_over_bound", std::to_string(worst));
+}
+
+}  // namespace pitstop::test
