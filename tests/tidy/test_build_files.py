@@ -1,0 +1,36 @@
+"""Each folder's CMakeLists.txt says what the folder is, and lists every source of it."""
+
+import re
+
+from project import files, read
+
+FOLDERS = [path for path in files(".txt") if path.name == "CMakeLists.txt" and len(path.parts) > 1]
+
+
+def test_a_folder_opens_with_what_it_is():
+    wrong = [str(path) for path in FOLDERS if not re.match(r"# \w.*[.:]?\n", read(path) or "\n")]
+    assert not wrong, wrong
+
+
+def test_every_source_is_built():
+    wrong = []
+    lists = {path.parent: read(path) for path in FOLDERS}
+    for path in files(".cpp", ".cu"):
+        folder = next((parent for parent in path.parents if parent in lists), None)
+        if folder is None:
+            continue
+        name = str(path.relative_to(folder))
+        if not re.search(rf"(^|[\s/]){re.escape(name)}([\s)]|$)", lists[folder], re.MULTILINE):
+            wrong.append(f"{path} is not in {folder}/CMakeLists.txt")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_there_are_no_globs_and_no_global_flags():
+    wrong = [
+        f"{path}: {match.group(0)}"
+        for path in FOLDERS
+        for match in re.finditer(r"(?m)^[^#\n]*\b(GLOB|GLOB_RECURSE|add_compile_options|"
+                                 r"include_directories|link_libraries\s*\(\s*[a-z])", read(path))
+        if "target_" not in match.group(0)
+    ]
+    assert not wrong, "\n".join(wrong)

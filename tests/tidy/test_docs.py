@@ -1,0 +1,160 @@
+"""What the pages say is what the code does."""
+
+import importlib.util
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from project import ROOT, files, program, read
+
+
+def table_rows(text):
+    """The cells of each row of the tables in `text`, without heads."""
+    rows = []
+    for line in text.splitlines():
+        if line.startswith("|") and not re.match(r"^\|[-| ]+\|$", line):
+            cells = re.split(r"(?<!\\)\|", line)[1:-1]
+            rows.append([cell.strip().replace("\\|", "|") for cell in cells])
+    return rows
+
+
+def launcher_module(name):
+    sys.path.insert(0, str(ROOT / "launch" / "lib"))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.pop(0)
+
+
+# ---- README.md ----
+
+HOP = re.compile(r"^\d+\. .*`([\w/.]+): (\w+(?:::\w+)*)`", re.MULTILINE)
+
+
+def test_each_hop_of_the_readme_is_a_function_that_exists():
+    hops = HOP.findall(read("README.md"))
+    assert 7 <= len(hops) <= 12, f"{len(hops)} hops; about eight are readable"
+    wrong = []
+    for name, function in hops:
+        if not (ROOT / name).is_file():
+            wrong.append(f"{name}: no such file")
+        elif not re.search(rf"\b{re.escape(function)}\s*[(<]", read(name)):
+            wrong.append(f"{name}: no function {function}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_readme_maps_every_folder():
+    text = read("README.md")
+    folders = {path.parts[0] for path in files() if len(path.parts) > 1}
+    missing = [name for name in sorted(folders) if f"`{name}/`" not in text and name[0] != "."]
+    assert not missing, missing
+
+
+def test_links_between_pages_lead_somewhere():
+    wrong = []
+    for page in files(".md"):
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", read(page)):
+            if not (ROOT / page.parent / target).exists():
+                wrong.append(f"{page} links to {target}")
+    assert not wrong, "\n".join(wrong)
+
+
+# ---- docs/operations.md ----
+
+
+def test_operations_lists_each_exit_code():
+    problem = launcher_module("problem")
+    text = read("docs/operations.md")
+    block = re.search(r"<!-- begin: exit codes -->(.*)<!-- end: exit codes -->", text, re.DOTALL)
+    rows = {int(code): meaning for code, meaning in table_rows(block.group(1))[1:]}
+    codes = {value for name, value in vars(problem).items() if re.match(r"EXIT_[A-Z]+$", name)
+             and isinstance(value, int)}
+    assert set(rows) == codes | set(problem.EXIT_DIED.values())
+    for kind, code in problem.EXIT_DIED.items():
+        assert rows[code] == f"`{kind}` died"
+
+
+def test_operations_lists_each_flag_of_serve():
+    parser = launcher_module("command_line").parser()
+    serve = next(a for a in parser._actions if a.choices).choices["serve"]
+    flags = {flag for action in serve._actions for flag in action.option_strings}
+    flags -= {"-h", "--help"}
+    section = read("docs/operations.md").split("## Flags of a tree")[1].split("\n## ")[0]
+    listed = {re.match(r"`(--[\w-]+)", row[0]).group(1) for row in table_rows(section)[1:]}
+    assert listed == flags
+
+
+# ---- docs/protocol.md and the messages ----
+
+
+def test_every_message_is_in_the_list_of_all_messages():
+    listed = set(re.findall(r"^    (\w+)[,>]", read("messages/all_messages.h"), re.MULTILINE))
+    declared = set()
+    for path in files(".h"):
+        if path.parts[0] == "messages":
+            declared |= set(re.findall(r"struct (\w+) \{\n    static constexpr std::string_view kType",
+                                       read(path)))
+    assert declared == listed
+
+
+def test_protocol_md_has_the_messages_as_they_are():
+    check = subprocess.run(
+        [program("protocol_doc"), "--check", ROOT / "docs" / "protocol.md"],
+        capture_output=True,
+        text=True,
+    )
+    assert check.returncode == 0, check.stderr
+
+
+def test_the_bytes_in_protocol_md_are_what_its_example_sends():
+    msgpack = pytest.importorskip("msgpack")
+    block = read("docs/protocol.md").split("byte for byte:")[1].split("```")[1]
+    # Hex pairs stand in the left column, before two spaces and the explanation.
+    frames = {"frame 0": b"", "frame 1": b""}
+    current = None
+    for line in block.strip().splitlines():
+        if line[:7] in frames:
+            current, line = line[:7], line[7:]
+        frames[current] += bytes.fromhex(
+            " ".join(re.match(r"\s*((?:[0-9a-f]{2}\s+)+)", line + " ").group(1).split())
+        )
+    assert frames["frame 0"] == b"generate"
+    assert msgpack.unpackb(frames["frame 1"]) == {
+        "rid": "r-1",
+        "text": "Once upon a time",
+        "sampling": {"max_new_tokens": 40},
+    }
+
+
+def test_the_golden_bytes_are_what_pythons_msgpack_writes():
+    script = ROOT / "tests" / "messages" / "golden.py"
+    assert subprocess.run([sys.executable, script, "--check"]).returncode == 0
+
+
+# ---- docs/design.md ----
+
+
+def test_each_promise_that_is_claimed_in_a_test_is_in_the_design():
+    promises = set(re.findall(r"^\*\*(P\d+)", read("docs/design.md"), re.MULTILINE))
+    assert promises == {f"P{i}" for i in range(1, 11)}
+    tested = set()
+    for path in files(".cpp", ".py", ".cu"):
+        if path.parts[0] == "tests":
+            tested |= set(re.findall(r"\b(?:test_)?(P\d+)_", read(path)))
+    assert tested <= promises, tested - promises
+
+
+# ---- kernels/KERNELS.md ----
+
+
+def test_each_kernel_family_has_its_row():
+    families = {
+        path.stem
+        for path in files(".h")
+        if path.parts[0] == "kernels" and len(path.parts) == 2 and re.search(r"_ref\(", read(path))
+    } - {"reference"}
+    rows = {pathlib.Path(row[0].strip("`")).stem for row in table_rows(read("kernels/KERNELS.md"))}
+    assert families <= rows, families - rows

@@ -1,0 +1,142 @@
+"""Includes point one way (docs/style.md, section 1), and everything they need is listed."""
+
+import re
+
+import pytest
+
+from project import CODE, ROOT, files, read
+
+# A folder may include itself and the layers below its own. No process includes another.
+LAYERS = [
+    {"base"},
+    {"messages", "kernels", "text", "pickle"},
+    {"bus"},
+    {"client"},
+    {"tokenizer_proc", "scheduler_proc", "detokenizer_proc", "tp_worker", "http_proc"},
+    {"bench"},
+    {"tests"},
+]
+LAYER_OF = {folder: layer for layer, folders in enumerate(LAYERS) for folder in folders}
+
+# Third-party headers and the Debian package each comes from. CUDA and NCCL come with their toolkit.
+PACKAGES = {
+    "zmq.hpp": "cppzmq-dev",
+    "zmq.h": "libzmq3-dev",
+    "msgpack.hpp": "libmsgpack-cxx-dev",
+    "spdlog/": "libspdlog-dev",
+    "fmt/": "libfmt-dev",
+    "nlohmann/": "nlohmann-json3-dev",
+    "pcre2.h": "libpcre2-dev",
+    "utf8proc.h": "libutf8proc-dev",
+    "xxhash.h": "libxxhash-dev",
+    "gtest/": "libgtest-dev",
+    "benchmark/": "libbenchmark-dev",
+}
+TOOLKIT = ("cuda", "cublas", "nccl", "cooperative_groups", "nv")
+# The C library's and the compiler's own.
+SYSTEM = re.compile(
+    r"^(sys|linux|arpa|netinet|net|asm)/[a-z_0-9]+\.h$"
+    r"|^(unistd|fcntl|poll|signal|dirent|sched|pthread|dlfcn|time|errno|elf|link|malloc|limits"
+    r"|cpuid|immintrin|cxxabi|execinfo|pwd|spawn|stdlib|string|stdio|termios|netdb)\.h$"
+)
+PYTHON_PACKAGES = {
+    "zmq": "python3-zmq",
+    "msgpack": "python3-msgpack",
+    "numpy": "python3-numpy",
+    "pytest": "python3-pytest",
+}
+
+
+def packages():
+    lines = read("launch/dependencies.txt").splitlines()
+    return {line.split("#")[0].strip() for line in lines} - {""}
+
+
+def includes(path):
+    return re.findall(r'^\s*#\s*include\s*(["<])([^">]+)[">]', read(path), re.MULTILINE)
+
+
+def code_files():
+    return [path for path in files(*CODE) if path.parts[0] in LAYER_OF]
+
+
+def test_includes_point_to_lower_layers_only():
+    wrong = []
+    for path in code_files():
+        folder = path.parts[0]
+        for quote, name in includes(path):
+            target = name.split("/")[0]
+            if quote == "<" or target == folder or "/" not in name:
+                continue
+            if target not in LAYER_OF:
+                wrong.append(f"{path} includes {name}, which is in no folder of the project")
+            elif LAYER_OF[target] >= LAYER_OF[folder]:
+                wrong.append(f"{path} includes {name}: {folder} may not know {target}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_quoted_includes_name_the_file_from_the_root():
+    wrong = [
+        f"{path} includes {name}"
+        for path in code_files()
+        for quote, name in includes(path)
+        if quote == '"' and not (ROOT / name).is_file()
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_headers_begin_with_a_comment_and_pragma_once():
+    wrong = []
+    for path in code_files():
+        if path.suffix not in (".h", ".cuh"):
+            continue
+        text = read(path)
+        if not text.startswith("// "):
+            wrong.append(f"{path} does not open with what it is for")
+        if "\n#pragma once\n" not in text:
+            wrong.append(f"{path} has no #pragma once")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_third_party_headers_come_from_the_listed_packages():
+    listed, wrong = packages(), []
+    for path in code_files():
+        for quote, name in includes(path):
+            if quote == '"' or "." not in name or SYSTEM.match(name) or name.startswith(TOOLKIT):
+                continue
+            package = next((p for head, p in PACKAGES.items() if name.startswith(head)), None)
+            if package not in listed:
+                wrong.append(f"{path} includes <{name}>: {package or 'from no known package'}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_python_imports_come_from_the_standard_library_or_the_listed_packages():
+    import sys
+
+    listed, wrong = packages(), []
+    own = {path.stem for path in files(".py")} | {path.parent.name for path in files(".py")}
+    for path in files(".py"):
+        if path.parts[:2] == ("tests", "golden") or path.name.startswith("make_"):
+            continue  # makes data that is checked in; says itself with which versions of what
+        for name in re.findall(r"^\s*(?:import|from)\s+(\w+)", read(path), re.MULTILINE):
+            if name in sys.stdlib_module_names or name in own:
+                continue
+            if PYTHON_PACKAGES.get(name) not in listed:
+                wrong.append(f"{path} imports {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_launcher_needs_the_standard_library_only():
+    import sys
+
+    own = {path.stem for path in files(".py") if path.parts[:2] == ("launch", "lib")}
+    for path in files(".py"):
+        if path.parts[:2] == ("launch", "lib"):
+            for name in re.findall(r"^\s*(?:import|from)\s+(\w+)", read(path), re.MULTILINE):
+                assert name in sys.stdlib_module_names or name in own, f"{path} imports {name}"
+
+
+@pytest.mark.parametrize("package", sorted(packages()))
+def test_a_listed_package_has_its_reason_beside_it(package):
+    line = next(x for x in read("launch/dependencies.txt").splitlines() if x.split()[:1] == [package])
+    assert re.search(r"#\s*\w", line), line
