@@ -120,6 +120,17 @@ Result<> Decoder::Stream::push(std::string_view token, std::string& out) {
     return feed(0, token, out);
 }
 
+Result<> Decoder::Stream::push_as_is(std::string_view text, std::string& out) {
+    for (std::size_t i = 0; i < stages_.size(); ++i) {
+        // BPEDecoder and what collects all wait for the end, and have nothing to say before it.
+        const bool is_run = std::holds_alternative<ByteLevelDecoder>(decoder_->steps_[i]) ||
+                            std::holds_alternative<ByteFallbackDecoder>(decoder_->steps_[i]);
+        if (is_run && !must_collect(i)) RETURN_IF_ERROR(close(i, out));
+    }
+    out += text;
+    return Ok{};
+}
+
 Result<> Decoder::Stream::finish(std::string& out) {
     for (std::size_t i = 0; i < stages_.size(); ++i) RETURN_IF_ERROR(close(i, out));
     reset();

@@ -85,6 +85,8 @@ class Decoder::Stream {
 
     // Appends to `out` the text that is final once `token` is known.
     Result<> push(std::string_view token, std::string& out);
+    // Appends `text` behind what is held back, as it is: it goes through no stage.
+    Result<> push_as_is(std::string_view text, std::string& out);
     // No more tokens come: appends the rest. Leaves the stream as new.
     Result<> finish(std::string& out);
 

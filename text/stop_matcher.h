@@ -1,0 +1,84 @@
+// Finds stop strings in a stream of text that comes in pieces cut anywhere.
+//
+// Text that may be the beginning of a stop string is held back until it is known not to be. The
+// match is the one that is complete first; of those complete at the same byte, the longest. So it
+// does not depend on how the text was cut, and no text behind the first complete match is ever
+// looked at.
+//
+// Source: Aho and Corasick 1975, "Efficient string matching"; one step per byte, over the trie of
+// all stop strings.
+//
+// Thread:  a StopStrings is immutable and may be shared; a StopMatcher belongs to one thread.
+// Bounded: kStopsMax strings of kStopBytesMax bytes; a matcher holds less than the longest of them.
+#pragma once
+
+#include "base/result.h"
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop {
+
+class StopStrings {
+  public:
+    static constexpr std::size_t kStopsMax = 64;
+    static constexpr std::size_t kStopBytesMax = 1024;
+
+    // kInvalidArgument: an empty string, or one that is not UTF-8. kTooLarge: over a limit. The
+    // same string twice counts as the first.
+    static Result<std::shared_ptr<const StopStrings>> create(const std::vector<std::string>& stops);
+
+    [[nodiscard]] std::size_t num_stops() const { return lens_.size(); }
+
+  private:
+    friend class StopMatcher;
+    struct Node {
+        std::vector<std::pair<char, std::uint32_t>> edges{};  // sorted
+        std::uint32_t fallback = 0;  // the longest proper suffix of this node that is a node
+        std::uint32_t depth = 0;     // bytes from the root
+        std::optional<std::uint32_t> stop{};  // the longest stop string that ends here
+    };
+    StopStrings() = default;
+    [[nodiscard]] std::optional<std::uint32_t> follow(std::uint32_t node, char byte) const;
+    [[nodiscard]] std::uint32_t step(std::uint32_t node, char byte) const;
+
+    std::vector<Node> nodes_{1};
+    std::vector<std::size_t> lens_{};  // [stop], in bytes
+};
+
+class StopMatcher {
+  public:
+    struct Match {
+        std::size_t stop_index = 0;      // in the list given to StopStrings::create
+        std::size_t position_bytes = 0;  // where the stop string begins in all the text pushed
+    };
+    enum class Trim { kStop, kNothing };  // whether the matched string is left out of the text
+
+    // `shared_ptr`: requests with the same stop strings, and the choices of one request, share
+    // them.
+    StopMatcher(std::shared_ptr<const StopStrings> stops, Trim trim)
+        : stops_(std::move(stops)), trim_(trim) {}
+
+    // Appends to `text` what of the pieces so far is certainly before any stop string. After a
+    // match that is all there is, with the matched string unless it is trimmed; what follows it is
+    // dropped, and so is every later piece.
+    std::optional<Match> push(std::string_view piece, std::string& text);
+    // No more pieces come: appends what was held back.
+    void finish(std::string& text);
+
+    [[nodiscard]] const std::optional<Match>& match() const { return match_; }
+
+  private:
+    std::shared_ptr<const StopStrings> stops_;
+    Trim trim_;
+    std::uint32_t node_ = 0;     // the longest end of the text that begins a stop string
+    std::string held_{};         // that end
+    std::size_t num_bytes_ = 0;  // of all the text pushed
+    std::optional<Match> match_{};
+};
+
+}  // namespace pitstop
