@@ -3,6 +3,7 @@
     launcher.lock   held (flock) by the launcher while it lives: who can take it finds a dead tree
     tree.json       pids and flags, once the tree is ready
     *.sock          the processes' sockets (bus/run_dir.h)
+    ranks-*         how the workers of a replica find their shared memory
 
 Trees that were given no place live side by side under one private directory of the user, so that a
 client finds the one that runs. What a killed launcher left there is removed by the next one.
@@ -71,7 +72,7 @@ def _try_lock(path):
 def _remove_files(path, keep=()):
     """Ours only: a directory the user named may hold other things."""
     for name in os.listdir(path):
-        is_ours = name in (LOCK, TREE, TREE + ".new") or name.endswith(".sock")
+        is_ours = name in (LOCK, TREE, TREE + ".new") or ".sock" in name or name.startswith("ranks-")
         if is_ours and name not in keep:
             (path / name).unlink(missing_ok=True)
 

@@ -45,7 +45,9 @@ def plan(options, run_dir):
     threads = options.threads or cores_per_worker(options.tp * options.dp)
     for replica in range(options.dp):
         scheduler = [f"--replica={replica}"]
-        scheduler += _flags(options, "tp", "chunked_prefill_size", "max_running_requests")
+        scheduler += _flags(
+            options, "tp", "page_size", "chunked_prefill_size", "max_running_requests"
+        )
         processes.append(("scheduler_proc", f"scheduler_proc[{replica}]", scheduler))
         for rank in range(options.tp):
             worker = [f"--replica={replica}", f"--rank={rank}", f"--threads={threads}"]
