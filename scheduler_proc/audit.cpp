@@ -1,0 +1,93 @@
+// The invariants of the scheduler, checked from outside: by its tests and by the simulator after
+// every event. Nothing here is needed to run.
+#include "scheduler_proc/scheduler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace pitstop::scheduler {
+
+std::optional<std::string> Scheduler::audit() const {
+    if (auto problem = cache_.audit()) return "prefix cache: " + *problem;
+
+    // Every page is free, a node of the cache, or private to one request or lease.
+    const auto num_pages = static_cast<std::size_t>(pages_.num_pages());
+    std::vector<std::int32_t> num_owners(num_pages, 0);
+    std::vector<std::int32_t> num_refs(num_pages, 0);
+    std::vector<std::int32_t> num_slot_owners(static_cast<std::size_t>(num_slots_), 0);
+    for (std::size_t i = 0; i < num_pages; ++i) {
+        const auto page = static_cast<PageId>(i);
+        num_owners[i] = (pages_.is_free(page) ? 1 : 0) + (cache_.holds(page) ? 1 : 0);
+    }
+    const auto add = [&](std::span<const PageId> pages, std::size_t num_shared) {
+        for (std::size_t i = 0; i < pages.size(); ++i) {
+            const auto page = static_cast<std::size_t>(raw(pages[i]));
+            ++(i < num_shared ? num_refs : num_owners)[page];
+        }
+    };
+    for (const SlotId slot : free_slots_) ++num_slot_owners[static_cast<std::size_t>(raw(slot))];
+    for (const Request* request : running_) {
+        add(request->pages, request->num_shared);
+        ++num_slot_owners[static_cast<std::size_t>(raw(request->slot))];
+    }
+    for (const InFlightStep& step : in_flight_) {
+        for (const Lease& lease : step.leases) {
+            add(lease.pages, lease.num_shared);
+            if (lease.slot) ++num_slot_owners[static_cast<std::size_t>(raw(*lease.slot))];
+        }
+    }
+    for (std::size_t i = 0; i < num_pages; ++i) {
+        if (num_owners[i] != 1) return fmt::format("page {} has {} owners", i, num_owners[i]);
+        const std::int32_t held = cache_.num_refs(static_cast<PageId>(i));
+        if (num_refs[i] != held)
+            return fmt::format("page {}: {} hold it, {} references", i, num_refs[i], held);
+    }
+    for (std::size_t i = 0; i < num_slot_owners.size(); ++i) {
+        if (num_slot_owners[i] != 1)
+            return fmt::format("slot {} has {} owners", i, num_slot_owners[i]);
+    }
+
+    // Steps in flight follow one another; rows of open requests are what those wait for.
+    std::map<RequestKey, std::int64_t> num_pending;
+    for (std::size_t i = 0; i < in_flight_.size(); ++i) {
+        const InFlightStep& step = in_flight_[i];
+        const std::size_t num_after = in_flight_.size() - i;
+        if (raw(step.step) + static_cast<std::int64_t>(num_after) != raw(next_step_))
+            return fmt::format("step {} is out of order", raw(step.step));
+        if (step.version.epoch > version_.epoch)
+            return fmt::format("step {} runs under a version to come", raw(step.step));
+        for (const StepRow& row : step.rows) num_pending[row.key] += row.samples ? 1 : 0;
+    }
+    if (in_flight_.size() > kStepsInFlightMax) return "too many steps in flight";
+
+    if (requests_.size() != running_.size() + static_cast<std::size_t>(waiting_.size()))
+        return "a request neither runs nor waits";
+    if (!std::ranges::is_sorted(running_, [](const Request* a, const Request* b) {
+            return is_elder(*a, *b);
+        }))
+        return "running requests are not in order";
+    for (const auto& [key, request] : requests_) {
+        const auto problem = [&](std::string_view what) {
+            return fmt::format("request {}: {}", raw(key), what);
+        };
+        const bool waits = waiting_.contains(request);
+        if (waits == request.is_running) return problem("runs and waits, or neither");
+        if (waits && !request.pages.empty()) return problem("waits and holds pages");
+        if (request.num_pending != num_pending[key]) return problem("pending tokens do not add up");
+        if (request.num_outputs() > std::max<std::int64_t>(request.output_len_max, 0))
+            return problem("has more output than it asked for");
+        if (!request.is_running) continue;
+        if (request.page_epochs.size() != request.pages.size()) return problem("page epochs");
+        if (request.num_shared > request.pages.size()) return problem("shares more than it holds");
+        if (pages_for(request.num_planned) > static_cast<std::int64_t>(request.pages.size()))
+            return problem("positions without pages");
+        if (request.num_done > request.num_planned) return problem("done before planned");
+        if (request.num_pending > 0 &&
+            request.num_planned != request.num_known() + request.num_pending - 1)
+            return problem("positions and pending tokens do not add up");
+    }
+    return std::nullopt;
+}
+
+}  // namespace pitstop::scheduler

@@ -1,0 +1,199 @@
+// What a finished step brought: tokens, scores, ends, pages; and the batch for the detokenizer.
+#include "base/check.h"
+#include "scheduler_proc/scheduler.h"
+
+#include <utility>
+
+namespace pitstop::scheduler {
+namespace {
+
+template <class T>
+void append(std::vector<T>& to, std::span<const T> from) {
+    to.insert(to.end(), from.begin(), from.end());
+}
+
+// Run-length encodes: equal neighbours become one span.
+void append_span(std::vector<Span>& spans, Span span) {
+    if (!spans.empty()) {
+        Span& last = spans.back();
+        const std::int64_t tokens = std::exchange(span.tokens, last.tokens);
+        if (last == span) {
+            last.tokens += tokens;
+            return;
+        }
+        span.tokens = tokens;
+    }
+    spans.push_back(std::move(span));
+}
+
+}  // namespace
+
+void Scheduler::collect(StepResult result, TurnOutput& out) {
+    const std::int64_t rank = raw(result.rank);
+    if (!is_in_flight(result.step) || rank < 0 || rank >= workers_.tp()) {
+        ++num_late_;
+        return;
+    }
+    InFlightStep& step =
+        in_flight_[static_cast<std::size_t>(raw(result.step) - raw(in_flight_.front().step))];
+    const auto at = static_cast<std::size_t>(rank);
+    if (step.is_done[at]) {
+        ++num_late_;
+        return;
+    }
+    if (result.epoch != step.version.epoch) {
+        out.fatal = make_error(
+            ErrorCode::kInternal,
+            "rank {} ran step {} under epoch {}, planned was {}",
+            rank,
+            raw(result.step),
+            raw(result.epoch),
+            raw(step.version.epoch)
+        );
+        return;
+    }
+    if (rank == 0) {
+        if (const auto problem = step.mismatch(result)) {
+            out.fatal = make_error(
+                ErrorCode::kInternal, "rank 0's result of step {}: {}", raw(result.step), *problem
+            );
+            return;
+        }
+        step.numbers = std::move(result);
+    }
+    step.is_done[at] = true;
+    while (!in_flight_.empty() && in_flight_.front().is_complete()) finish_step(out);
+}
+
+void Scheduler::finish_step(TurnOutput& out) {
+    const InFlightStep step = std::move(in_flight_.front());
+    in_flight_.pop_front();
+    ++num_steps_;
+    ResultReader reader(step);
+    for (const StepRow& row : step.rows) collect_row(step, row, reader, out);
+    for (const Lease& lease : step.leases) release(lease);
+}
+
+void Scheduler::collect_row(
+    const InFlightStep& step, const StepRow& row, ResultReader& reader, TurnOutput& out
+) {
+    const RowScores scores = reader.scores(row);
+    const SampledToken sampled = row.samples ? reader.sampled(row) : SampledToken{};
+    const auto found = requests_.find(row.key);
+    if (found == requests_.end()) {
+        ++num_rows_dropped_;  // it ended meanwhile: never emitted, never cached
+        return;
+    }
+    Request& request = found->second;
+    if (row.run != request.run) return;  // a prefill that was given up
+    if (request.is_running) {
+        request.num_done = row.end;
+        cache_pages(
+            request, std::min(row.end, request.num_known()), step.step, Duplicates::kReplace
+        );
+    }
+    collect_scores(request, row, scores);
+    if (row.samples) return collect_token(request, step, row, sampled, out);
+    if (request.output_len_max == 0 && row.end == request.prompt_len) {
+        if (request.wants_scores()) chunk_of(request, out).prompt = std::move(request.scores);
+        finish(request, {.reason = FinishReason::kLength}, out);
+    }
+}
+
+void Scheduler::collect_scores(Request& request, const StepRow& row, const RowScores& scores) {
+    if (row.num_scored == 0) return;
+    // The prompt's last position has no token to be scored against.
+    const bool has_extra = row.end == request.prompt_len;
+    const auto num = static_cast<std::size_t>(row.num_scored - (has_extra ? 1 : 0));
+    append(request.scores.logprobs, scores.logprobs.first(num));
+    append(request.scores.top_ids, scores.top_ids.first(num * row.num_top));
+    append(request.scores.top_logprobs, scores.top_logprobs.first(num * row.num_top));
+    append(request.scores.ids_logprobs, scores.ids_logprobs.first(num * row.num_ids));
+}
+
+void Scheduler::collect_token(
+    Request& request,
+    const InFlightStep& step,
+    const StepRow& row,
+    const SampledToken& sampled,
+    TurnOutput& out
+) {
+    CHECK(request.num_pending > 0 && request.num_outputs() == row.output_index);
+    --request.num_pending;
+    const TokenId token = sampled.token;
+    if (raw(token) < 0 || raw(token) >= limits_.vocab_size) {
+        const std::string what =
+            raw(token) == -1 ? std::string("the logits were not finite")
+                             : fmt::format("a token outside the vocabulary, {}", raw(token));
+        const Finish how{
+            .reason = FinishReason::kError,
+            .code = std::string(name_of(ErrorCode::kInternal)),
+            .message = fmt::format(
+                "{} for output token {}, in step {} under weight epoch {}",
+                what,
+                row.output_index,
+                raw(step.step),
+                raw(step.version.epoch)
+            ),
+        };
+        return finish(request, how, out);
+    }
+    request.tokens.push_back(token);
+    ++num_output_tokens_;
+
+    OutputChunk& chunk = chunk_of(request, out);
+    chunk.tokens.push_back(token);
+    if (request.logprobs.enabled) {
+        chunk.logprobs.push_back(sampled.logprob);
+        append(chunk.top_ids, sampled.top_ids);
+        append(chunk.top_logprobs, sampled.top_logprobs);
+        append(chunk.ids_logprobs, sampled.ids_logprobs);
+    }
+    append_span(
+        chunk.spans,
+        {.epoch = step.version.epoch,
+         .label = step.version.label,
+         .digest = step.version.digest,
+         .tokens = 1,
+         .kv_min_epoch = row.kv.min,
+         .kv_max_epoch = row.kv.max}
+    );
+    // Two steps may have ended since the last turn: counts are of the whole chunk.
+    if (row.output_index == 0 || chunk.counts) chunk.counts = request.counts(config_.replica);
+    if (row.output_index == 0 && request.wants_scores()) chunk.prompt = std::move(request.scores);
+    if (auto how = request.finish_of(token, row.output_index)) {
+        finish(request, *std::move(how), out);
+    }
+}
+
+TokenBatch& Scheduler::batch_of(TurnOutput& out) const {
+    if (!out.batch) out.batch = TokenBatch{.replica = config_.replica};
+    return *out.batch;
+}
+
+// The request's chunk in this turn's batch; its first one ever announces it.
+OutputChunk& Scheduler::chunk_of(Request& request, TurnOutput& out) {
+    TokenBatch& batch = batch_of(out);
+    if (request.chunk_turn == turn_) return batch.chunks[request.chunk_index];
+    if (!request.is_announced) {
+        request.is_announced = true;
+        batch.starts.push_back({.key = request.key, .text = std::move(request.text)});
+    }
+    request.chunk_turn = turn_;
+    request.chunk_index = batch.chunks.size();
+    return batch.chunks.emplace_back(OutputChunk{.key = request.key});
+}
+
+// Answers a request that is not taken.
+void Scheduler::refuse(TokenizedRequest& arrived, Finish how, TurnOutput& out) const {
+    TokenBatch& batch = batch_of(out);
+    batch.starts.push_back({.key = arrived.key, .text = std::move(arrived.text)});
+    const auto prompt_len = static_cast<std::int64_t>(arrived.prompt.values.size());
+    batch.chunks.push_back({
+        .key = arrived.key,
+        .counts = RequestCounts{.prompt_tokens = prompt_len, .replica = raw(config_.replica)},
+        .finish = std::move(how),
+    });
+}
+
+}  // namespace pitstop::scheduler

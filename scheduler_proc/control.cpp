@@ -1,0 +1,263 @@
+// Pause, continue, flush, status (design section 4, the table of pause states).
+#include "scheduler_proc/scheduler.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace pitstop::scheduler {
+namespace {
+
+double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+// A time that long is for ever, and adding it to a TimePoint cannot overflow.
+constexpr std::chrono::hours kForEver{24 * 365 * 10};
+
+Duration from_seconds(double number) {
+    const double most = std::chrono::duration<double>(kForEver).count();
+    return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(std::min(number, most)
+    ));
+}
+
+std::int64_t microseconds(Duration duration) {
+    return std::chrono::duration_cast<std::chrono::microseconds>(duration).count();
+}
+
+}  // namespace
+
+void Scheduler::pause(const PauseGeneration& call, TurnOutput& out) {
+    PauseCall pending{.call = call.call, .started = now_};
+    pending.deadline = deadline_of(call.timeout_ms);
+    PausePart& part = pending.part;
+    part.call = call.call;
+    part.replica = config_.replica;
+    part.was_paused = pause_.has_value();
+    if (pause_calls_.size() >= kPendingCallsMax) {
+        part.code = name_of(ErrorCode::kResourceExhausted);
+        part.message = fmt::format("{} pauses are waiting already", pause_calls_.size());
+        out.tokenizer.emplace_back(std::move(part));
+        return;
+    }
+    if (part.was_paused) part.message = "already paused";
+
+    // The latest pause decides how long. What stands still stays so: a wait does not set frozen
+    // requests going again.
+    if (!pause_) {
+        pause_ = Pause{.mode = call.mode, .since = now_};
+    } else if (call.mode != PauseMode::kWait) {
+        const bool takes_over = pause_->mode == PauseMode::kWait && !pause_->is_standing;
+        for (PauseCall& other : pause_calls_) {
+            if (takes_over) other.part.message = "a later pause did not wait for the requests";
+        }
+        pause_->mode = call.mode;
+        pause_->is_standing = false;
+    }
+    pause_->until.reset();
+    if (call.max_pause_s > 0) pause_->until = now_ + from_seconds(call.max_pause_s);
+    if (call.mode == PauseMode::kAbort) {
+        part.num_aborted = abort_all(/*also_new=*/true, "generation was paused (abort)", out);
+    } else if (call.mode == PauseMode::kRetract) {
+        part.num_retracted = retract_all();
+    }
+    pause_calls_.push_back(std::move(pending));
+}
+
+void Scheduler::go_on(const ContinueGeneration& call, TurnOutput& out) {
+    ContinuePart part{
+        .call = call.call, .replica = config_.replica, .was_paused = pause_.has_value()};
+    if (is_torn_) {
+        part.code = name_of(ErrorCode::kFailedPrecondition);
+        part.message = "the weights are torn; nothing can run until the next complete update";
+    } else if (!pause_) {
+        part.message = "not paused";
+    } else {
+        part.paused_s = seconds(now_ - pause_->since);
+        end_pause("a continue ended the pause before everything stood still", out);
+    }
+    out.tokenizer.emplace_back(std::move(part));
+}
+
+// Generates again; pauses that still wait are told why they never will be.
+void Scheduler::end_pause(const std::string& why, TurnOutput& out) {
+    pause_.reset();
+    for (PauseCall& call : pause_calls_) {
+        call.part.code = name_of(ErrorCode::kAborted);
+        call.part.message = why;
+        out.tokenizer.emplace_back(std::move(call.part));
+    }
+    pause_calls_.clear();
+}
+
+void Scheduler::flush(const FlushCache& call, TurnOutput& out) {
+    FlushPart part{.call = call.call, .replica = config_.replica};
+    if (flush_calls_.size() >= kPendingCallsMax) {
+        part.code = name_of(ErrorCode::kResourceExhausted);
+        part.message = fmt::format("{} flushes are waiting already", flush_calls_.size());
+        out.tokenizer.emplace_back(std::move(part));
+        return;
+    }
+    if (!call.wait_idle && !running_.empty()) {
+        part.code = name_of(ErrorCode::kFailedPrecondition);
+        part.message = who_holds_pages();
+        out.tokenizer.emplace_back(std::move(part));
+        return;
+    }
+    flush_calls_.push_back({
+        .call = call.call,
+        .deadline = deadline_of(call.timeout_ms),
+        .waits_idle = call.wait_idle,
+    });
+}
+
+std::string Scheduler::who_holds_pages() const {
+    std::size_t num_pages = 0;
+    for (const Request* request : running_) num_pages += request->pages.size();
+    return fmt::format("{} requests hold {} pages", running_.size(), num_pages);
+}
+
+void Scheduler::answer_flush(CallId call, TurnOutput& out) {
+    FlushPart part{.call = call, .replica = config_.replica};
+    part.pages_freed = cache_.evict(cache_.num_nodes(), pages_);
+    out.tokenizer.emplace_back(std::move(part));
+}
+
+void Scheduler::read_tensor(const WorkerReadTensor& call, TurnOutput& out) {
+    if (is_ready()) {
+        out.workers.emplace_back(call);
+        return;
+    }
+    out.tokenizer.emplace_back(WorkerTensor{
+        .call = call.call,
+        .replica = config_.replica,
+        .code = std::string(name_of(ErrorCode::kUnavailable)),
+        .message = "still loading; no word yet from " + workers_.who_is_missing(),
+    });
+}
+
+void Scheduler::digest_weights(const WorkerDigest& call, TurnOutput& out) {
+    if (is_ready()) out.workers.emplace_back(call);  // else the door has said no hello yet
+}
+
+void Scheduler::settle(TurnOutput& out) {
+    if (pause_ && !pause_->is_standing && in_flight_.empty() &&
+        !(pause_->mode == PauseMode::kWait && has_started_requests())) {
+        pause_->is_standing = true;
+        if (pause_->mode == PauseMode::kAbort) cache_.evict(cache_.num_nodes(), pages_);
+    }
+    if (pause_ && pause_->is_standing) {
+        for (PauseCall& call : pause_calls_) {
+            call.part.num_frozen = static_cast<std::int64_t>(running_.size());
+            call.part.num_waiting = waiting_.size();
+            call.part.elapsed_us = microseconds(now_ - call.started);
+            out.tokenizer.emplace_back(std::move(call.part));
+        }
+        pause_calls_.clear();
+    }
+    // Pages of requests that have ended are held until the steps in flight are done.
+    if (!flush_calls_.empty() && running_.empty() && in_flight_.empty()) {
+        for (const FlushCall& call : flush_calls_) answer_flush(call.call, out);
+        flush_calls_.clear();
+    }
+    settle_update(out);
+}
+
+void Scheduler::act_on_time(TurnOutput& out) {
+    if (pause_ && pause_->until && now_ >= *pause_->until) {
+        end_pause("max_pause_s was over before everything stood still", out);
+    }
+    std::erase_if(pause_calls_, [&](PauseCall& call) {
+        if (now_ < call.deadline) return false;
+        call.part.code = name_of(ErrorCode::kDeadlineExceeded);
+        call.part.message = fmt::format(
+            "phase pause: {} of replica {}; {} requests still run; it stays paused",
+            step_in_flight(),
+            raw(config_.replica),
+            running_.size()
+        );
+        out.tokenizer.emplace_back(std::move(call.part));
+        return true;
+    });
+    std::erase_if(flush_calls_, [&](const FlushCall& call) {
+        if (now_ < call.deadline) return false;
+        FlushPart part{.call = call.call, .replica = config_.replica};
+        part.code = name_of(ErrorCode::kDeadlineExceeded);
+        part.message = fmt::format("phase flush: {}; {}", who_holds_pages(), step_in_flight());
+        out.tokenizer.emplace_back(std::move(part));
+        return true;
+    });
+    if (job_ && now_ >= job_->stage_deadline) {
+        fail_vote(
+            make_error(
+                ErrorCode::kDeadlineExceeded,
+                "phase stage: no vote in time from {}",
+                job_->who_has_not_voted()
+            ),
+            out
+        );
+    }
+}
+
+std::optional<TimePoint> Scheduler::next_deadline() const {
+    std::optional<TimePoint> first;
+    const auto add = [&](TimePoint at) {
+        if (at != TimePoint::max() && (!first || at < *first)) first = at;
+    };
+    if (pause_ && pause_->until) add(*pause_->until);
+    for (const PauseCall& call : pause_calls_) add(call.deadline);
+    for (const FlushCall& call : flush_calls_) add(call.deadline);
+    if (job_) add(job_->stage_deadline);
+    return first;
+}
+
+TimePoint Scheduler::deadline_of(std::int64_t timeout_ms) const {
+    if (timeout_ms <= 0) return now_ + kCallTimeout;
+    return now_ + from_seconds(static_cast<double>(timeout_ms) / 1000);
+}
+
+// "step 7 waits for rank 1", for errors.
+std::string Scheduler::step_in_flight() const {
+    if (in_flight_.empty()) return "no step in flight";
+    const InFlightStep& step = in_flight_.front();
+    return fmt::format(
+        "step {} has run for {:.3f} s without an answer from {}",
+        raw(step.step),
+        seconds(now_ - step.sent_at),
+        step.who_is_missing()
+    );
+}
+
+std::string Scheduler::state() const {
+    if (!is_ready()) return "loading";
+    if (is_torn_) return "torn";
+    if (pause_) return pause_->is_standing ? "paused" : "pausing";
+    if (scope() != Scope::kEverything) return "updating";
+    return "running";
+}
+
+ReplicaStatus Scheduler::status(TimePoint now, CallId call) const {
+    ReplicaStatus status;
+    status.call = call;
+    status.replica = config_.replica;
+    status.state = state();
+    status.epoch = version_.epoch;
+    status.label = version_.label;
+    status.digest = version_.digest;
+    status.num_waiting = waiting_.size();
+    status.num_running = static_cast<std::int64_t>(running_.size());
+    status.num_steps = num_steps_;
+    status.steps_in_flight = static_cast<std::int64_t>(in_flight_.size());
+    if (!in_flight_.empty()) status.step_age_s = seconds(now - in_flight_.front().sent_at);
+    status.pages_total = pages_.num_pages();
+    status.pages_free = pages_.num_free();
+    status.pages_cached = cache_.num_unreferenced();
+    status.page_size = config_.page_size;
+    status.prompt_tokens_total = num_prompt_tokens_;
+    status.cached_tokens_total = num_cached_tokens_;
+    status.output_tokens_total = num_output_tokens_;
+    status.requests_total = num_requests_;
+    status.retractions_total = num_retractions_;
+    status.refused_total = num_refused_ + num_late_;
+    status.workers = workers_.status();
+    return status;
+}
+
+}  // namespace pitstop::scheduler

@@ -1,0 +1,84 @@
+#include "scheduler_proc/in_flight_step.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace pitstop::scheduler {
+namespace {
+
+template <class T>
+std::span<const T> take(const RawArray<T>& array, std::size_t& at, std::size_t num) {
+    const std::span<const T> part = std::span(array.values).subspan(at, num);
+    at += num;
+    return part;
+}
+
+}  // namespace
+
+bool InFlightStep::is_complete() const {
+    return std::ranges::all_of(is_done, [](bool done) { return done; });
+}
+
+std::string InFlightStep::who_is_missing() const {
+    std::string names;
+    for (std::size_t rank = 0; rank < is_done.size(); ++rank) {
+        if (!is_done[rank]) names += fmt::format("{}rank {}", names.empty() ? "" : ", ", rank);
+    }
+    return names;
+}
+
+std::optional<std::string> InFlightStep::mismatch(const StepResult& result) const {
+    std::size_t num_sampled = 0, num_top = 0, num_ids = 0;
+    std::size_t num_scored = 0, num_scored_top = 0, num_scored_ids = 0;
+    for (const StepRow& row : rows) {
+        const auto scored = static_cast<std::size_t>(row.num_scored);
+        num_scored += scored;
+        num_scored_top += scored * row.num_top;
+        num_scored_ids += scored * row.num_ids;
+        if (!row.samples) continue;
+        num_sampled += 1;
+        num_top += row.num_top;
+        num_ids += row.num_ids;
+    }
+    const auto check = [](std::string_view name, std::size_t has, std::size_t needs) {
+        return has == needs ? std::optional<std::string>()
+                            : fmt::format("{} has {} entries, not {}", name, has, needs);
+    };
+    const StepScores& scores = result.scores;
+    if (auto p = check("sampled", result.sampled.values.size(), num_sampled)) return p;
+    if (auto p = check("logprobs", result.logprobs.values.size(), num_sampled)) return p;
+    if (auto p = check("top_ids", result.top_ids.values.size(), num_top)) return p;
+    if (auto p = check("top_logprobs", result.top_logprobs.values.size(), num_top)) return p;
+    if (auto p = check("ids_logprobs", result.ids_logprobs.values.size(), num_ids)) return p;
+    if (auto p = check("scores", scores.logprobs.values.size(), num_scored)) return p;
+    if (auto p = check("scores.top_ids", scores.top_ids.values.size(), num_scored_top)) return p;
+    if (auto p = check("scores.top_logprobs", scores.top_logprobs.values.size(), num_scored_top))
+        return p;
+    return check("scores.ids_logprobs", scores.ids_logprobs.values.size(), num_scored_ids);
+}
+
+SampledToken ResultReader::sampled(const StepRow& row) {
+    SampledToken part;
+    part.token = result_.sampled.values[sampled_];
+    part.logprob = result_.logprobs.values[sampled_];
+    ++sampled_;
+    std::size_t top = top_;
+    part.top_ids = take(result_.top_ids, top, row.num_top);
+    part.top_logprobs = take(result_.top_logprobs, top_, row.num_top);
+    part.ids_logprobs = take(result_.ids_logprobs, ids_, row.num_ids);
+    return part;
+}
+
+RowScores ResultReader::scores(const StepRow& row) {
+    const auto num = static_cast<std::size_t>(row.num_scored);
+    RowScores part;
+    part.logprobs = take(result_.scores.logprobs, scored_, num);
+    std::size_t top = scored_top_;
+    part.top_ids = take(result_.scores.top_ids, top, num * row.num_top);
+    part.top_logprobs = take(result_.scores.top_logprobs, scored_top_, num * row.num_top);
+    part.ids_logprobs = take(result_.scores.ids_logprobs, scored_ids_, num * row.num_ids);
+    return part;
+}
+
+}  // namespace pitstop::scheduler

@@ -1,0 +1,94 @@
+// A step that was sent to the workers and is not answered by all of them.
+#pragma once
+
+#include "base/ids.h"
+#include "base/time.h"
+#include "messages/steps.h"
+#include "scheduler_proc/epoch_range.h"
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace pitstop::scheduler {
+
+// A weight version, as spans and status name it.
+struct Version {
+    Epoch epoch{1};
+    std::string label{};
+    std::string digest{};
+};
+
+// What a request held and no longer needs, while a step in flight still uses it.
+struct Lease {
+    std::vector<PageId> pages{};
+    std::size_t num_shared = 0;  // the first so many are nodes of the prefix cache
+    std::optional<SlotId> slot{};
+};
+
+// What must be remembered of a row to read its part of the result, even if its request is gone.
+struct StepRow {
+    RequestKey key{};
+    std::int64_t run = 0;  // the request's, when planned
+    std::int64_t end = 0;  // positions [0, end) have KV once the step is done
+    std::int64_t num_scored = 0;
+    bool samples = false;
+    std::int64_t output_index = 0;  // if it samples
+    std::size_t num_top = 0;        // per position, of top_ids and top_logprobs
+    std::size_t num_ids = 0;        // per position, of ids_logprobs
+    EpochRange kv{};                // that computed all KV its last position attends to
+};
+
+struct InFlightStep {
+    StepId step{};
+    Version version{};  // it runs under
+    TimePoint sent_at{};
+    std::vector<StepRow> rows{};  // in the plan's order
+    std::vector<Lease> leases{};  // given back when it is done
+    std::vector<bool> is_done{};  // by rank
+    StepResult numbers{};         // rank 0's
+
+    [[nodiscard]] bool is_complete() const;
+    // "rank 0, rank 2"
+    [[nodiscard]] std::string who_is_missing() const;
+    // How rank 0's numbers disagree with the plan, or nothing.
+    [[nodiscard]] std::optional<std::string> mismatch(const StepResult& result) const;
+};
+
+// One row's part of a result.
+struct SampledToken {
+    TokenId token{};
+    float logprob = 0;
+    std::span<const TokenId> top_ids{};
+    std::span<const float> top_logprobs{};
+    std::span<const float> ids_logprobs{};
+};
+struct RowScores {
+    std::span<const float> logprobs{};      // [num_scored]
+    std::span<const TokenId> top_ids{};     // [num_scored * num_top]
+    std::span<const float> top_logprobs{};  // [num_scored * num_top]
+    std::span<const float> ids_logprobs{};  // [num_scored * num_ids]
+};
+
+// Deals a result out, row by row in the plan's order.
+// REQUIRES: !step.mismatch(step.numbers); the step outlives it.
+class ResultReader {
+  public:
+    explicit ResultReader(const InFlightStep& step) : result_(step.numbers) {}
+    // REQUIRES: row.samples.
+    SampledToken sampled(const StepRow& row);
+    RowScores scores(const StepRow& row);
+
+  private:
+    const StepResult& result_;
+    std::size_t sampled_ = 0;
+    std::size_t top_ = 0;
+    std::size_t ids_ = 0;
+    std::size_t scored_ = 0;
+    std::size_t scored_top_ = 0;
+    std::size_t scored_ids_ = 0;
+};
+
+}  // namespace pitstop::scheduler

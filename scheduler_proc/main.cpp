@@ -1,0 +1,114 @@
+// scheduler_proc: the thin loop around the scheduler. Gathers what has arrived, takes one turn,
+// sends what it decided. It waits in Poller::wait and nowhere else, never for a worker.
+#include "base/flags.h"
+#include "base/log.h"
+#include "base/supervision.h"
+#include "bus/poller.h"
+#include "bus/run_dir.h"
+#include "scheduler_proc/ports.h"
+#include "scheduler_proc/scheduler.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <string>
+
+namespace pitstop::scheduler {
+namespace {
+
+// While nothing is due; a message or the launcher wakes the loop at once.
+constexpr std::chrono::seconds kIdleWait{10};
+// While a receiver is slow and something is held for it.
+constexpr std::chrono::milliseconds kHeldWait{1};
+
+// Whether the launcher has said stop, or is gone.
+bool should_stop(Supervision& supervision) {
+    bool stop = false;
+    for (const std::string& line : supervision.read_lines()) stop = stop || line == "stop";
+    return stop || supervision.is_over();
+}
+
+Result<> run(Scheduler& scheduler, Ports& ports, Supervision& supervision) {
+    Poller poller;
+    ports.add_to(poller);
+    if (supervision.fd() >= 0) poller.add_fd(supervision.fd());
+    bool was_ready = false;
+    for (;;) {
+        if (should_stop(supervision)) return Ok{};
+        TurnOutput out = scheduler.turn(ports.receive());
+        const std::optional<Error> fatal = std::move(out.fatal);
+        const std::optional<TimePoint> wake_at = out.wake_at;
+        if (auto sent = ports.send(std::move(out)); !sent) return sent.error();
+        if (fatal) return *fatal;
+        if (scheduler.is_ready() && !was_ready) {
+            was_ready = true;
+            supervision.say_ready("all workers are loaded");
+        }
+        TimePoint deadline = Clock::now() + kIdleWait;
+        if (wake_at) deadline = std::min(deadline, *wake_at);
+        if (ports.has_held()) deadline = std::min(deadline, Clock::now() + kHeldWait);
+        poller.wait(deadline);
+    }
+}
+
+int main_with(int argc, char** argv) {
+    SchedulerConfig config;
+    Supervision supervision;
+    std::string run_dir_path;
+    std::string log_level = "info";
+    int replica = 0;
+
+    FlagSet flags("scheduler_proc", "The scheduler of one replica: requests, KV pages, updates.");
+    flags.add("run-dir", &run_dir_path, "where the tree's sockets live");
+    flags.add("replica", &replica, "this data-parallel replica, from 0");
+    flags.add("tp", &config.tp, "tensor-parallel ranks of this replica");
+    flags.add("page-size", &config.page_size, "tokens per KV page; the workers' too");
+    flags.add(
+        "chunked-prefill-size",
+        &config.tokens_per_step_max,
+        "tokens of a step; longer prompts are "
+        "prefilled in chunks"
+    );
+    flags.add("max-running-requests", &config.running_max, "requests that run at once");
+    flags.add("max-queued-requests", &config.queue_len_max, "requests that may wait");
+    flags.add("log-level", &log_level, "trace, debug, info, warning, error or off");
+    supervision.add_flags(flags);
+    if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
+    if (flags.help_asked()) {
+        std::fputs(flags.help().c_str(), stdout);
+        return 0;
+    }
+    config.replica = static_cast<ReplicaId>(replica);
+    if (const auto problem = problem_of(config)) return flags.fail(*problem);
+    if (auto logging = init_logging(fmt::format("scheduler_proc[{}]", replica), log_level);
+        !logging)
+        return flags.fail(logging.error());
+
+    const auto fail = [&](const Error& error) {
+        spdlog::error("{}: {}", name_of(error.code), error.message);
+        supervision.say_failed(error.message);
+        return 1;
+    };
+    if (auto attached = supervision.attach(); !attached) return fail(attached.error());
+    Result<RunDir> run_dir = RunDir::open(run_dir_path);
+    if (!run_dir) return fail(run_dir.error());
+    zmq::context_t context;
+    Result<Ports> ports = Ports::open(context, *run_dir, config.replica, config.tp);
+    if (!ports) return fail(ports.error());
+    Scheduler scheduler(config);
+    if (auto ran = run(scheduler, *ports, supervision); !ran) return fail(ran.error());
+    return 0;
+}
+
+}  // namespace
+}  // namespace pitstop::scheduler
+
+int main(int argc, char** argv) {
+    try {
+        return pitstop::scheduler::main_with(argc, argv);
+    } catch (const std::exception& error) {
+        std::fprintf(stderr, "scheduler_proc: %s\n", error.what());
+        return 1;
+    }
+}

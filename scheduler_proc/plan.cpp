@@ -1,0 +1,315 @@
+// Which rows the next step has.
+#include "base/check.h"
+#include "scheduler_proc/scheduler.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace pitstop::scheduler {
+namespace {
+
+// A queue full of requests that share a prefix with one being computed is passed over for at most
+// so many of them per step, so that a turn stays short.
+constexpr int kPassedOverMax = 32;
+
+// Many decodes must not starve prefills for ever: they leave them this share of the step's tokens.
+constexpr std::int64_t kPrefillShare = 4;  // a fourth
+
+}  // namespace
+
+Scheduler::Scope Scheduler::scope() const {
+    if (!is_ready() || is_torn_) return Scope::kNothing;
+    // A flush of an idle cache waits for the steps in flight, which are few.
+    if (std::ranges::any_of(flush_calls_, [](const FlushCall& call) { return !call.waits_idle; }))
+        return Scope::kNothing;
+    Scope scope = Scope::kEverything;
+    if (pause_) {
+        const bool runs_out = pause_->mode == PauseMode::kWait && !pause_->is_standing;
+        if (!runs_out) return Scope::kNothing;
+        scope = Scope::kStarted;
+    }
+    if (job_ && job_->stand != UpdateJob::Stand::kNotAsked && job_->end == UpdateJob::End::kNone) {
+        if (job_->kv_policy == KvPolicy::kDrain) {
+            scope = Scope::kStarted;
+        } else if (job_->kind == UpdateJob::Kind::kDirect) {
+            return Scope::kNothing;
+        }
+    }
+    return scope;
+}
+
+std::optional<StepPlan> Scheduler::plan_step(Scope scope, TimePoint now) {
+    drafts_.clear();
+    draft_decodes();  // first: a running request never waits for a new one
+    const auto num_decodes = static_cast<std::int64_t>(drafts_.size());
+    std::int64_t tokens_left = std::max(
+        {config_.tokens_per_step_max - num_decodes,
+         config_.tokens_per_step_max / kPrefillShare,
+         std::int64_t{1}}
+    );
+    draft_prefills(tokens_left);
+    admit(scope, tokens_left);
+    if (drafts_.empty()) return std::nullopt;
+    return build_plan(now);
+}
+
+// Rows of one token. Eldest first, so that whoever needs a page takes it from a younger one.
+void Scheduler::draft_decodes() {
+    for (std::size_t i = 0; i < running_.size(); ++i) {  // shrinks at its end by retractions
+        Request& request = *running_[i];
+        if (request.num_plannable() == 1) std::ignore = draft_row(request, 1);
+    }
+}
+
+void Scheduler::draft_prefills(std::int64_t& tokens_left) {
+    for (std::size_t i = 0; i < running_.size() && tokens_left > 0; ++i) {
+        Request& request = *running_[i];
+        if (request.num_plannable() <= 1) continue;
+        const std::int64_t num_new = std::min(request.num_plannable(), tokens_left);
+        if (!draft_row(request, num_new)) continue;
+        tokens_left -= num_new;
+        // No younger one's retraction can take this row back any more, so others may build on it.
+        stamp_pages(request, request.num_planned, request.num_planned + num_new);
+        cache_pages(request, request.num_planned + num_new, next_step_, Duplicates::kKeep);
+    }
+}
+
+// Starts waiting requests, in the queue's order, while tokens, pages and slots last.
+void Scheduler::admit(Scope scope, std::int64_t& tokens_left) {
+    int num_passed_over = 0;
+    for (auto place = waiting_.begin(); place != waiting_.end() && tokens_left > 0;) {
+        if (free_slots_.empty()) return;
+        if (scope == Scope::kStarted && place->is_new) return;
+        Request& request = requests_.at(place->key);
+        // Just retracted: its next tokens are still being sampled. Nobody may overtake it to the
+        // pages it gave up.
+        if (request.num_pending > 0) return;
+        PrefixCache::Match match = cache_.match(
+            std::span(request.tokens).first(static_cast<std::size_t>(request.cacheable_len())),
+            request.accepted_epochs(version_.epoch),
+            next_step_
+        );
+        if (match.is_pending) {
+            // This very step computes more of its prefix: the next step can share it.
+            if (++num_passed_over > kPassedOverMax) return;
+            ++place;
+            continue;
+        }
+        cache_.lock(match.pages);
+        const std::int64_t num_needed =
+            pages_for(request.num_known()) - static_cast<std::int64_t>(match.pages.size());
+        const std::int64_t num_available = pages_.num_free() + cache_.num_unreferenced();
+        if (num_needed + num_pages_claimed() > num_available) {
+            cache_.unlock(match.pages);
+            return;  // nobody overtakes: the first in the queue would starve
+        }
+        ++place;  // start() takes it out of the queue
+        start(request, std::move(match));
+        const std::int64_t num_new = std::min(request.num_plannable(), tokens_left);
+        CHECK(draft_row(request, num_new));
+        tokens_left -= num_new;
+        stamp_pages(request, request.num_planned, request.num_planned + num_new);
+        cache_pages(request, request.num_planned + num_new, next_step_, Duplicates::kKeep);
+    }
+}
+
+// Pages that running requests will need next: the rest of their prompts, and one each to decode
+// into. A new request that took them would be retracted at once.
+std::int64_t Scheduler::num_pages_claimed() const {
+    std::int64_t num = 0;
+    for (const Request* request : running_) {
+        const auto held = static_cast<std::int64_t>(request->pages.size());
+        num += std::max(pages_for(request->num_known()) - held, std::int64_t{0}) + 1;
+    }
+    return num;
+}
+
+void Scheduler::start(Request& request, PrefixCache::Match match) {
+    waiting_.remove(request);
+    const auto num_cached = static_cast<std::int64_t>(match.pages.size()) * config_.page_size;
+    if (!request.was_admitted) {
+        request.was_admitted = true;
+        request.cached_tokens = num_cached;
+        num_prompt_tokens_ += request.prompt_len;
+        num_cached_tokens_ += num_cached;
+    }
+    request.is_running = true;
+    ++request.run;
+    request.slot = free_slots_.back();
+    free_slots_.pop_back();
+    request.needs_setup = true;
+    request.num_shared = match.pages.size();
+    for (const PageId page : match.pages) request.page_epochs.push_back(cache_.epochs_of(page));
+    request.pages = std::move(match.pages);
+    request.kv = match.epochs;
+    request.num_planned = num_cached;
+    request.num_done = num_cached;
+    const auto after = std::ranges::find_if(running_, [&](const Request* other) {
+        return is_elder(request, *other);
+    });
+    running_.insert(after, &request);
+}
+
+// False if there are no pages for it in this step; nothing has changed for it then.
+bool Scheduler::draft_row(Request& request, std::int64_t num_new) {
+    if (!reserve_pages(request, request.num_planned + num_new)) return false;
+    drafts_.push_back({&request, num_new});
+    return true;
+}
+
+// Gives the request pages for its first `num_tokens` positions. What it takes, in this order: free
+// pages, cached ones, those of younger requests. The eldest gets what it needs at the latest when
+// the steps in flight are done, so somebody always moves.
+bool Scheduler::reserve_pages(Request& request, std::int64_t num_tokens) {
+    const std::int64_t num_new =
+        pages_for(num_tokens) - static_cast<std::int64_t>(request.pages.size());
+    if (num_new <= 0) return true;
+    while (pages_.num_free() < num_new) {
+        const std::int64_t num_missing = num_new - pages_.num_free();
+        if (cache_.evict(num_missing, pages_) > 0) continue;
+        if (num_pages_coming() >= num_missing) return false;
+        Request* youngest = running_.back();
+        if (youngest == &request) return false;
+        retract(*youngest);
+    }
+    const std::size_t num_held = request.pages.size();
+    request.pages.resize(num_held + static_cast<std::size_t>(num_new));
+    request.page_epochs.resize(request.pages.size());
+    CHECK(pages_.allocate(std::span(request.pages).subspan(num_held)));
+    return true;
+}
+
+// Pages that become free or evictable when the steps in flight are done; perhaps a few more.
+std::int64_t Scheduler::num_pages_coming() const {
+    std::int64_t num = 0;
+    for (const InFlightStep& step : in_flight_) {
+        for (const Lease& lease : step.leases) {
+            num += static_cast<std::int64_t>(lease.pages.size() - lease.num_shared);
+            num += std::ranges::count_if(
+                std::span(lease.pages).first(lease.num_shared),
+                [&](PageId page) { return cache_.num_refs(page) == 1; }
+            );
+        }
+    }
+    return num;
+}
+
+StepPlan Scheduler::build_plan(TimePoint now) {
+    std::ranges::sort(drafts_, {}, [](const Draft& draft) { return draft.request->key; });
+    StepPlan plan{.step = next_step_, .epoch = version_.epoch};
+    InFlightStep step{.step = next_step_, .version = version_, .sent_at = now};
+    step.is_done.assign(static_cast<std::size_t>(config_.tp), false);
+    next_step_ = next(next_step_);
+    for (const Draft& draft : drafts_) add_row(draft, plan, step);
+    drafts_.clear();
+    CHECK(!invalid(plan));  // checked here and again by each worker
+    in_flight_.push_back(std::move(step));
+    return plan;
+}
+
+void Scheduler::add_row(const Draft& draft, StepPlan& plan, InFlightStep& step) {
+    Request& request = *draft.request;
+    const std::int64_t begin = request.num_planned;
+    const std::int64_t end = begin + draft.num_new;
+    const bool takes_sampled = request.num_pending > 0;
+    // A token is sampled after the last one known; or it has all it was asked for, and is scored.
+    const bool samples = request.may_sample() && (takes_sampled || end == request.num_known());
+
+    if (request.needs_setup) plan.setups.push_back(request.setup());
+    request.needs_setup = false;
+
+    const auto num_pages = static_cast<std::size_t>(pages_for(end));
+    plan.pages.values.insert(
+        plan.pages.values.end(),
+        request.pages.begin(),
+        request.pages.begin() + static_cast<std::ptrdiff_t>(num_pages)
+    );
+    if (takes_sampled) {
+        plan.tokens.values.push_back(TokenId{0});
+    } else {
+        const auto first = request.tokens.begin() + begin;
+        plan.tokens.values.insert(plan.tokens.values.end(), first, first + draft.num_new);
+    }
+
+    // Position p is scored against prompt token p + 1. The row's scored positions reach to its end,
+    // so the prompt's last one, which has no such token, may come along: its score is left out.
+    std::int64_t num_scored = 0;
+    const std::int64_t score_begin = std::max(begin, request.score_start() - 1);
+    if (request.wants_scores() && request.num_outputs() == 0 && request.num_pending == 0 &&
+        score_begin < std::min(end, request.prompt_len - 1)) {
+        num_scored = end - score_begin;
+        for (std::int64_t i = score_begin + 1; i <= end; ++i) {
+            const bool is_there = i < request.prompt_len;
+            plan.targets.values.push_back(
+                is_there ? request.tokens[static_cast<std::size_t>(i)] : TokenId{0}
+            );
+        }
+    }
+
+    const std::int64_t output_index = request.num_outputs() + request.num_pending;
+    plan.rows.push_back({
+        .slot = request.slot,
+        .begin = begin,
+        .num_new = draft.num_new,
+        .num_pages = static_cast<std::int64_t>(num_pages),
+        .output_index = samples ? output_index : -1,
+        .num_scored = num_scored,
+        .takes_sampled = takes_sampled,
+    });
+
+    stamp_pages(request, begin, end);
+    request.kv.add(version_.epoch);
+    request.num_planned = end;
+    request.num_pending += samples ? 1 : 0;
+    request.last_step = step.step;
+    step.rows.push_back({
+        .key = request.key,
+        .run = request.run,
+        .end = end,
+        .num_scored = num_scored,
+        .samples = samples,
+        .output_index = output_index,
+        .num_top = static_cast<std::size_t>(request.logprobs.top),
+        .num_ids = request.logprobs.ids.size(),
+        .kv = request.kv,
+    });
+}
+
+// Positions [begin, end) are computed under the version of the step being planned.
+void Scheduler::stamp_pages(Request& request, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin / config_.page_size; i < pages_for(end); ++i) {
+        request.page_epochs[static_cast<std::size_t>(i)].add(version_.epoch);
+    }
+}
+
+// Puts the request's full pages among its first `num_tokens` positions into the prefix cache;
+// `step` is the last one that writes to them. Where another request was first with the same page,
+// either the request goes on with its own (kKeep, for pages a plan being made writes to), or it
+// takes the other's (kReplace), so that later pages can follow.
+void Scheduler::cache_pages(
+    Request& request, std::int64_t num_tokens, StepId step, Duplicates duplicates
+) {
+    const auto num_full = static_cast<std::size_t>(num_tokens / config_.page_size);
+    const auto page_size = static_cast<std::size_t>(config_.page_size);
+    for (; request.num_shared < num_full; ++request.num_shared) {
+        const std::size_t i = request.num_shared;
+        PrefixCache::NewNode node{
+            .page = request.pages[i],
+            .tokens = std::span(request.tokens).subspan(i * page_size, page_size),
+            .epochs = request.page_epochs[i],
+            .step = step,
+        };
+        if (i > 0) node.parent = request.pages[i - 1];
+        const std::optional<PageId> first = cache_.find(node);
+        if (!first) {
+            cache_.insert(node);
+            continue;
+        }
+        if (duplicates == Duplicates::kKeep) return;
+        cache_.lock({&*first, 1});
+        give_back({.pages = {request.pages[i]}}, request.last_step);
+        request.pages[i] = *first;
+    }
+}
+
+}  // namespace pitstop::scheduler

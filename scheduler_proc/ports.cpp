@@ -1,0 +1,226 @@
+#include "scheduler_proc/ports.h"
+
+#include "base/log.h"
+#include "messages/codec.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace pitstop::scheduler {
+namespace {
+
+// Decodes as the first of these types that the frames name, and appends it to `to`. False: none.
+template <class Message, class... Others, class To>
+Result<bool> decode_as(const Frames& frames, std::vector<To>& to) {
+    if (frames.type == Message::kType) {
+        ASSIGN_OR_RETURN(Message message, decode<Message>(frames, UnknownFields::kIgnore));
+        to.emplace_back(std::move(message));
+        return true;
+    }
+    if constexpr (sizeof...(Others) > 0) {
+        return decode_as<Others...>(frames, to);
+    } else {
+        return false;
+    }
+}
+
+template <class... Messages, class To = std::variant<Messages...>>
+Result<bool> decode_any(const Frames& frames, std::vector<std::variant<Messages...>>& to) {
+    return decode_as<Messages...>(frames, to);
+}
+
+// The sender's rank, as the message has it.
+template <class Message>
+Rank rank_of(const Message& message) {
+    if constexpr (std::is_same_v<Message, WorkerStaged>) {
+        return message.outcome.rank;
+    } else {
+        return message.rank;
+    }
+}
+
+}  // namespace
+
+Result<Ports> Ports::open(
+    zmq::context_t& context, const RunDir& run_dir, ReplicaId replica, int tp
+) {
+    ASSIGN_OR_RETURN(
+        Socket requests,
+        Socket::bind(context, SocketKind::kPull, run_dir.requests(replica), kInnerLimits)
+    );
+    ASSIGN_OR_RETURN(
+        Socket control,
+        Socket::bind(context, SocketKind::kPull, run_dir.control(replica), kInnerLimits)
+    );
+    ASSIGN_OR_RETURN(
+        Socket workers,
+        Socket::bind(context, SocketKind::kRouter, run_dir.workers(replica), kInnerLimits)
+    );
+    ASSIGN_OR_RETURN(
+        Socket tokenizer,
+        Socket::connect(context, SocketKind::kPush, run_dir.tokenizer(), kInnerLimits)
+    );
+    ASSIGN_OR_RETURN(
+        Socket detokenizer,
+        Socket::connect(context, SocketKind::kPush, run_dir.detokenizer(), kInnerLimits)
+    );
+    return Ports(
+        std::move(requests),
+        std::move(control),
+        std::move(workers),
+        std::move(tokenizer),
+        std::move(detokenizer),
+        tp
+    );
+}
+
+void Ports::add_to(Poller& poller) {
+    poller.add(control_);
+    poller.add(requests_);
+    poller.add(workers_);
+}
+
+TurnInput Ports::receive() {
+    TurnInput in;
+    receive_from(control_, in);
+    receive_from(requests_, in);
+    receive_from_workers(in);
+    in.now = Clock::now();  // the only clock the turn will see
+    return in;
+}
+
+void Ports::refuse(std::string_view from, const Error& error, TurnInput& in) {
+    ++in.num_refused;
+    spdlog::warn("refused a message from {}: {}: {}", from, name_of(error.code), error.message);
+}
+
+void Ports::receive_from(Socket& socket, TurnInput& in) {
+    for (int n = 0; n < kMessagesPerTurnMax; ++n) {
+        const std::optional<Received> received = socket.receive();
+        if (!received) return;
+        if (received->refused) {
+            refuse("the tokenizer", *received->refused, in);
+            continue;
+        }
+        Result<bool> taken = decode_as<TokenizedRequest>(received->frames, in.requests);
+        if (taken && !*taken) taken = decode_any(received->frames, in.control);
+        if (!taken) {
+            refuse("the tokenizer", taken.error(), in);
+        } else if (!*taken) {
+            refuse(
+                "the tokenizer",
+                make_error(ErrorCode::kUnknownMessage, "'{}'", received->frames.type),
+                in
+            );
+        }
+    }
+}
+
+void Ports::receive_from_workers(TurnInput& in) {
+    for (int n = 0; n < kMessagesPerTurnMax; ++n) {
+        const std::optional<Received> received = workers_.receive();
+        if (!received) return;
+        if (received->refused) {
+            refuse("a worker", *received->refused, in);
+            continue;
+        }
+        if (received->frames.type == WorkerHello::kType) {
+            greet(*received, in);
+            continue;
+        }
+        const auto peer = std::ranges::find(peers_, received->peer);
+        if (peer == peers_.end() || received->peer.empty()) {
+            refuse(
+                "a worker",
+                make_error(
+                    ErrorCode::kFailedPrecondition, "'{}' before its hello", received->frames.type
+                ),
+                in
+            );
+            continue;
+        }
+        const auto rank = static_cast<Rank>(peer - peers_.begin());
+        const std::string name = fmt::format("rank {}", raw(rank));
+        if (received->frames.type == WorkerError::kType) {
+            // It exits after this; the launcher sees that and ends the tree.
+            if (auto error = decode<WorkerError>(received->frames, UnknownFields::kIgnore)) {
+                spdlog::error("{} cannot go on: {}: {}", name, error->code, error->message);
+            } else {
+                refuse(name, error.error(), in);
+            }
+            continue;
+        }
+        const Result<bool> taken = decode_any(received->frames, in.workers);
+        if (!taken) {
+            refuse(name, taken.error(), in);
+        } else if (!*taken) {
+            refuse(name, make_error(ErrorCode::kUnknownMessage, "'{}'", received->frames.type), in);
+        } else if (const Rank said = std::visit(
+                       [](const auto& message) { return rank_of(message); }, in.workers.back()
+                   );
+                   said != rank) {
+            in.workers.pop_back();
+            refuse(name, make_error(ErrorCode::kInvalidArgument, "it says rank {}", raw(said)), in);
+        }
+    }
+}
+
+void Ports::greet(const Received& received, TurnInput& in) {
+    Result<WorkerHello> hello = decode<WorkerHello>(received.frames, UnknownFields::kIgnore);
+    if (!hello) return refuse("a worker", hello.error(), in);
+    const auto rank = static_cast<std::size_t>(raw(hello->rank));
+    if (rank >= peers_.size() || !peers_[rank].empty()) {
+        return refuse(
+            "a worker",
+            make_error(
+                ErrorCode::kAlreadyExists,
+                "a hello of rank {}; ranks are [0, {}), each once",
+                rank,
+                peers_.size()
+            ),
+            in
+        );
+    }
+    peers_[rank] = received.peer;
+    in.workers.emplace_back(*std::move(hello));
+}
+
+Result<> Ports::send(TurnOutput out) {
+    for (const ToWorkers& message : out.workers) {
+        RETURN_IF_ERROR(send_to_workers(message));
+    }
+    for (const ToTokenizer& message : out.tokenizer) {
+        to_tokenizer_.push_back(std::visit([](const auto& m) { return encode(m); }, message));
+    }
+    if (out.batch) to_detokenizer_.push_back(encode(*out.batch));
+    RETURN_IF_ERROR(flush(tokenizer_, to_tokenizer_, "the tokenizer"));
+    return flush(detokenizer_, to_detokenizer_, "the detokenizer");
+}
+
+Result<> Ports::send_to_workers(const ToWorkers& message) {
+    // Encoded once: all ranks get the same bytes.
+    const Frames frames = std::visit([](const auto& m) { return encode(m); }, message);
+    for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
+        switch (workers_.send(frames, peers_[rank])) {
+            case Sent::kSent:
+                continue;
+            case Sent::kGone:
+                // The launcher sees its death too, says whose it was, and ends the tree.
+                spdlog::error("rank {} is gone", rank);
+                continue;
+            case Sent::kFull:
+                return make_error(ErrorCode::kUnavailable, "rank {} does not read", rank);
+        }
+    }
+    return Ok{};
+}
+
+Result<> Ports::flush(Socket& socket, std::deque<Frames>& held, std::string_view name) {
+    while (!held.empty() && socket.send(held.front()) == Sent::kSent) held.pop_front();
+    if (held.size() <= kHeldMax) return Ok{};
+    return make_error(
+        ErrorCode::kResourceExhausted, "{} does not read: {} messages are held", name, held.size()
+    );
+}
+
+}  // namespace pitstop::scheduler

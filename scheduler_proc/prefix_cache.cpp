@@ -1,0 +1,236 @@
+#include "scheduler_proc/prefix_cache.h"
+
+#include "base/check.h"
+#include "base/digest.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+namespace pitstop::scheduler {
+namespace {
+
+// With several acceptable versions of a prefix the longest is searched for; so many nodes are
+// looked at per block of the prompt, so that a tree of many versions cannot hold a turn. The first
+// path to a leaf takes one each.
+constexpr std::size_t kVisitsPerBlock = 4;
+
+}  // namespace
+
+PrefixCache::PrefixCache(std::int64_t num_pages, std::int64_t page_size) : page_size_(page_size) {
+    CHECK(num_pages >= 0 && page_size >= 1);
+    nodes_.resize(static_cast<std::size_t>(num_pages));
+    tokens_.resize(static_cast<std::size_t>(num_pages * page_size));
+    buckets_.assign(std::bit_ceil(static_cast<std::size_t>(num_pages) + 1), kNone);
+}
+
+std::span<const TokenId> PrefixCache::tokens_of(PageId page) const {
+    const auto size = static_cast<std::size_t>(page_size_);
+    return std::span(tokens_).subspan(static_cast<std::size_t>(raw(page)) * size, size);
+}
+
+std::uint64_t PrefixCache::hash_of(std::int32_t parent, std::span<const TokenId> block) const {
+    std::uint64_t hash = mix64(static_cast<std::uint64_t>(parent + 1) + kDigestStep);
+    for (const TokenId token : block) {
+        hash = mix64(hash + static_cast<std::uint64_t>(raw(token)) + kDigestStep);
+    }
+    return hash;
+}
+
+void PrefixCache::find_children(
+    std::int32_t parent,
+    std::span<const TokenId> block,
+    const EpochRange& accepted,
+    std::vector<PageId>& found
+) const {
+    found.clear();
+    const std::uint64_t hash = hash_of(parent, block);
+    for (std::int32_t i = buckets_[hash & (buckets_.size() - 1)]; i != kNone;
+         i = nodes_[static_cast<std::size_t>(i)].next) {
+        const auto page = static_cast<PageId>(i);
+        const Node& node = at(page);
+        if (node.hash != hash || node.parent != parent || !accepted.contains(node.epochs)) continue;
+        if (!std::ranges::equal(tokens_of(page), block)) continue;
+        found.push_back(page);
+    }
+    // Epochs tell siblings with the same tokens apart, so this order is total.
+    std::ranges::sort(found, [&](PageId a, PageId b) {
+        const EpochRange& x = at(a).epochs;
+        const EpochRange& y = at(b).epochs;
+        return std::pair(x.max, x.min) > std::pair(y.max, y.min);
+    });
+}
+
+PrefixCache::Match PrefixCache::match(
+    std::span<const TokenId> tokens, const EpochRange& accepted, StepId step
+) const {
+    const auto size = static_cast<std::size_t>(page_size_);
+    const std::size_t num_blocks = tokens.size() / size;
+    Match best;
+    if (buckets_.empty() || num_blocks == 0) return best;
+
+    // Depth first, the newest first. A request that accepts one epoch has one path to walk.
+    struct Place {
+        PageId page{};
+        std::size_t depth = 0;  // blocks before it
+    };
+    std::vector<Place> open;
+    std::vector<PageId> path;
+    std::vector<PageId> children;
+    std::size_t visits_left = kVisitsPerBlock * num_blocks;
+    for (bool is_root = true; is_root || (!open.empty() && visits_left > 0); is_root = false) {
+        if (!is_root) {
+            const Place place = open.back();
+            open.pop_back();
+            --visits_left;
+            path.resize(place.depth);
+            path.push_back(place.page);
+        }
+        bool is_pending = false;
+        std::size_t num_next = 0;
+        if (path.size() < num_blocks) {
+            const std::int32_t parent = path.empty() ? kNone : raw(path.back());
+            find_children(parent, tokens.subspan(path.size() * size, size), accepted, children);
+            for (auto child = children.rbegin(); child != children.rend(); ++child) {
+                if (at(*child).step >= step) {
+                    is_pending = true;
+                    continue;
+                }
+                open.push_back({*child, path.size()});
+                ++num_next;
+            }
+        }
+        if (num_next == 0 && (path.size() > best.pages.size() || is_root)) {
+            best.pages = path;
+            best.is_pending = is_pending;
+        }
+    }
+    for (const PageId page : best.pages) best.epochs.add(at(page).epochs);
+    return best;
+}
+
+void PrefixCache::lock(std::span<const PageId> path) {
+    for (const PageId page : path) {
+        Node& node = at(page);
+        CHECK(node.is_used);
+        if (node.num_refs == 0) {
+            --num_unreferenced_;
+            if (node.num_children == 0) evictable_.erase({node.last_used, page});
+        }
+        ++node.num_refs;
+    }
+}
+
+void PrefixCache::unlock(std::span<const PageId> path) {
+    ++tick_;
+    for (const PageId page : path) {
+        Node& node = at(page);
+        CHECK(node.is_used && node.num_refs > 0);
+        --node.num_refs;
+        node.last_used = tick_;
+        if (node.num_refs > 0) continue;
+        ++num_unreferenced_;
+        if (node.num_children == 0) evictable_.insert({node.last_used, page});
+    }
+}
+
+std::optional<PageId> PrefixCache::find(const NewNode& node) const {
+    const std::int32_t parent = node.parent ? raw(*node.parent) : kNone;
+    std::vector<PageId> found;
+    find_children(parent, node.tokens, node.epochs, found);
+    for (const PageId page : found) {
+        if (at(page).epochs == node.epochs) return page;
+    }
+    return std::nullopt;
+}
+
+void PrefixCache::insert(const NewNode& node) {
+    CHECK(static_cast<std::int64_t>(node.tokens.size()) == page_size_);
+    CHECK(!node.epochs.is_empty());
+    Node& made = at(node.page);
+    CHECK(!made.is_used);
+    made = Node{};
+    made.is_used = true;
+    made.num_refs = 1;
+    made.epochs = node.epochs;
+    made.step = node.step;
+    if (node.parent) {
+        CHECK(at(*node.parent).is_used && at(*node.parent).num_refs > 0);
+        made.parent = raw(*node.parent);
+        ++at(*node.parent).num_children;
+    }
+    made.hash = hash_of(made.parent, node.tokens);
+    const auto first = static_cast<std::size_t>(raw(node.page)) * node.tokens.size();
+    std::ranges::copy(node.tokens, tokens_.begin() + static_cast<std::ptrdiff_t>(first));
+    std::int32_t& bucket = buckets_[made.hash & (buckets_.size() - 1)];
+    made.next = bucket;
+    bucket = raw(node.page);
+    ++num_nodes_;
+}
+
+std::int64_t PrefixCache::evict(std::int64_t num, PageAllocator& pages) {
+    std::int64_t num_evicted = 0;
+    while (num_evicted < num && !evictable_.empty()) {
+        const PageId page = evictable_.begin()->second;
+        evictable_.erase(evictable_.begin());
+        Node& node = at(page);
+        CHECK(is_evictable(node));
+        std::int32_t* link = &buckets_[node.hash & (buckets_.size() - 1)];
+        while (*link != raw(page)) link = &nodes_[static_cast<std::size_t>(*link)].next;
+        *link = node.next;
+        if (node.parent != kNone) {
+            const auto parent_page = static_cast<PageId>(node.parent);
+            Node& parent = at(parent_page);
+            --parent.num_children;
+            if (is_evictable(parent)) evictable_.insert({parent.last_used, parent_page});
+        }
+        node = Node{};
+        --num_nodes_;
+        --num_unreferenced_;
+        ++num_evicted;
+        pages.release({&page, 1});
+    }
+    return num_evicted;
+}
+
+std::optional<std::string> PrefixCache::audit() const {
+    std::int64_t num_used = 0;
+    std::int64_t num_unreferenced = 0;
+    std::size_t num_evictable = 0;
+    std::vector<std::int32_t> num_children(nodes_.size(), 0);
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+        const Node& node = nodes_[i];
+        if (!node.is_used) continue;
+        ++num_used;
+        if (node.num_refs == 0) ++num_unreferenced;
+        if (node.num_refs < 0) return fmt::format("page {} has {} references", i, node.num_refs);
+        if (is_evictable(node)) {
+            ++num_evictable;
+            if (!evictable_.contains({node.last_used, static_cast<PageId>(i)}))
+                return fmt::format("page {} can be evicted and is not listed", i);
+        }
+        if (node.parent == kNone) continue;
+        const auto parent = static_cast<std::size_t>(node.parent);
+        if (!nodes_[parent].is_used) return fmt::format("page {} hangs on no node", i);
+        if (nodes_[parent].num_refs < node.num_refs)
+            return fmt::format("page {} has more references than the page before it", i);
+        ++num_children[parent];
+    }
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+        if (nodes_[i].is_used && nodes_[i].num_children != num_children[i])
+            return fmt::format(
+                "page {}: {} children, not {}", i, num_children[i], nodes_[i].num_children
+            );
+    }
+    if (num_used != num_nodes_) return fmt::format("{} nodes, not {}", num_used, num_nodes_);
+    if (num_unreferenced != num_unreferenced_)
+        return fmt::format("{} unreferenced nodes, not {}", num_unreferenced, num_unreferenced_);
+    if (num_evictable != evictable_.size())
+        return fmt::format(
+            "{} nodes can be evicted, {} are listed", num_evictable, evictable_.size()
+        );
+    return std::nullopt;
+}
+
+}  // namespace pitstop::scheduler

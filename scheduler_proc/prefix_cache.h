@@ -1,0 +1,123 @@
+// Which pages hold the KV of which token prefixes, so that requests share them (P9).
+//
+// A radix tree over page-sized blocks of tokens: a node is one page, its path from the root is the
+// prefix that the page continues. A node is tagged with the weight epochs that computed it, and the
+// tag is part of its identity: the same tokens computed under new weights are another node. KV
+// depends on all KV before it, so what a prefix may claim is the union of the tags on its path; a
+// block that was computed on top of an older prefix can only be found below that older prefix.
+//
+// A running request holds a reference on every node of its prefix. What nobody references is kept
+// until its page is needed: the least recently used leaf goes first.
+//
+// A node is inserted when the step that computes it is planned, since workers run steps in order: a
+// later step may read it. A step cannot read what it computes itself: match() says so, and the
+// scheduler lets the request wait for the step after.
+//
+// Owns:    the pages of its nodes, from insert() until evict() gives them to the allocator.
+// Thread:  the loop thread only.
+// Bounded: at most a node per page.
+#pragma once
+
+#include "base/ids.h"
+#include "scheduler_proc/epoch_range.h"
+#include "scheduler_proc/page_allocator.h"
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace pitstop::scheduler {
+
+class PrefixCache {
+  public:
+    PrefixCache() = default;  // no pages
+    PrefixCache(std::int64_t num_pages, std::int64_t page_size);
+
+    struct Match {
+        std::vector<PageId> pages{};  // whole pages, from the first token on
+        EpochRange epochs{};          // that computed them; empty without pages
+        bool is_pending = false;      // the step being planned computes the next page
+    };
+    // The longest prefix of `tokens` in whole pages that was computed under `accepted` epochs alone
+    // and by a step before `step`. Of equally long ones the newer. Takes no reference.
+    [[nodiscard]] Match match(
+        std::span<const TokenId> tokens, const EpochRange& accepted, StepId step
+    ) const;
+
+    // References on a path from the root: to keep it, to let it go.
+    void lock(std::span<const PageId> path);
+    void unlock(std::span<const PageId> path);
+
+    struct NewNode {
+        std::optional<PageId> parent{};     // the page before it; nothing: the first
+        PageId page{};                      // allocated, and the caller's so far
+        std::span<const TokenId> tokens{};  // [page_size]
+        EpochRange epochs{};                // that computed it
+        StepId step{};                      // the last step that writes to it
+    };
+    // The node with this parent, these tokens and these epochs, if there is one.
+    [[nodiscard]] std::optional<PageId> find(const NewNode& node) const;
+    // Takes the page; the caller holds a reference on it.
+    // REQUIRES: find() is empty; the caller holds a reference on the parent.
+    void insert(const NewNode& node);
+
+    // Gives up to `num` pages that nobody references to the allocator. Returns how many.
+    std::int64_t evict(std::int64_t num, PageAllocator& pages);
+
+    [[nodiscard]] std::int64_t num_nodes() const { return num_nodes_; }
+    [[nodiscard]] std::int64_t num_unreferenced() const { return num_unreferenced_; }
+    [[nodiscard]] bool holds(PageId page) const { return at(page).is_used; }
+    [[nodiscard]] std::int32_t num_refs(PageId page) const { return at(page).num_refs; }
+    [[nodiscard]] EpochRange epochs_of(PageId page) const { return at(page).epochs; }
+
+    // What is wrong inside, or nothing. For tests and the simulator; walks every node.
+    [[nodiscard]] std::optional<std::string> audit() const;
+
+  private:
+    static constexpr std::int32_t kNone = -1;
+
+    // Numbered by its page.
+    struct Node {
+        std::int32_t parent = kNone;
+        std::int32_t next = kNone;  // in its bucket
+        std::int32_t num_refs = 0;
+        std::int32_t num_children = 0;
+        EpochRange epochs{};
+        StepId step{};
+        std::uint64_t hash = 0;
+        std::uint64_t last_used = 0;
+        bool is_used = false;
+    };
+    [[nodiscard]] Node& at(PageId page) { return nodes_[static_cast<std::size_t>(raw(page))]; }
+    [[nodiscard]] const Node& at(PageId page) const {
+        return nodes_[static_cast<std::size_t>(raw(page))];
+    }
+    [[nodiscard]] std::span<const TokenId> tokens_of(PageId page) const;
+    [[nodiscard]] std::uint64_t hash_of(std::int32_t parent, std::span<const TokenId> block) const;
+    [[nodiscard]] bool is_evictable(const Node& node) const {
+        return node.is_used && node.num_refs == 0 && node.num_children == 0;
+    }
+
+    // The children of `parent` that hold `block` and are acceptable, the newest first.
+    void find_children(
+        std::int32_t parent,
+        std::span<const TokenId> block,
+        const EpochRange& accepted,
+        std::vector<PageId>& found
+    ) const;
+
+    std::int64_t page_size_ = 1;
+    std::vector<Node> nodes_{};                               // [num_pages]
+    std::vector<TokenId> tokens_{};                           // [num_pages * page_size]
+    std::vector<std::int32_t> buckets_{};                     // by hash; looked up, never walked
+    std::set<std::pair<std::uint64_t, PageId>> evictable_{};  // (last_used, page)
+    std::uint64_t tick_ = 0;
+    std::int64_t num_nodes_ = 0;
+    std::int64_t num_unreferenced_ = 0;
+};
+
+}  // namespace pitstop::scheduler

@@ -1,0 +1,180 @@
+#include "scheduler_proc/request.h"
+
+#include <algorithm>
+
+namespace pitstop::scheduler {
+namespace {
+
+std::optional<Error> problem_of_length(const TokenizedRequest& request, const ModelLimits& limits) {
+    const auto prompt_len = static_cast<std::int64_t>(request.prompt.values.size());
+    if (prompt_len == 0) {
+        return make_error(
+            ErrorCode::kInvalidArgument, "the prompt is empty; it needs at least one token"
+        );
+    }
+    const std::optional<std::int64_t>& asked = request.sampling.max_new_tokens;
+    // Without a number there must be room for one; with one, for all of them.
+    const std::int64_t output_len = asked.value_or(1);
+    if (prompt_len > limits.context_len || output_len > limits.context_len - prompt_len) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "{} prompt tokens and {} output tokens are more than the model's context of {} tokens",
+            prompt_len,
+            output_len,
+            limits.context_len
+        );
+    }
+    if (prompt_len > limits.pool_tokens || output_len > limits.pool_tokens - prompt_len) {
+        return make_error(
+            ErrorCode::kResourceExhausted,
+            "{} prompt tokens and {} output tokens are more than the KV pool of {} tokens",
+            prompt_len,
+            output_len,
+            limits.pool_tokens
+        );
+    }
+    return std::nullopt;
+}
+
+std::optional<Error> problem_of_ids(
+    std::string_view field, std::span<const TokenId> ids, std::int64_t vocab_size
+) {
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+        if (raw(ids[i]) >= 0 && raw(ids[i]) < vocab_size) continue;
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "{}[{}] is token {}; the model has tokens [0, {})",
+            field,
+            i,
+            raw(ids[i]),
+            vocab_size
+        );
+    }
+    return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<Error> problem_of(const TokenizedRequest& request, const ModelLimits& limits) {
+    if (auto error = problem_of_length(request, limits)) return error;
+    if (auto text = invalid(request.sampling)) {
+        return Error{ErrorCode::kInvalidArgument, "sampling: " + *text};
+    }
+    if (auto text = invalid(request.logprobs)) return Error{ErrorCode::kInvalidArgument, *text};
+    if (request.kv_max_lag < 0) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "kv_max_lag is {}; accepted is 0 or more",
+            request.kv_max_lag
+        );
+    }
+    for (const auto& [id, bias] : request.sampling.logit_bias) {
+        if (id < limits.vocab_size) continue;
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "logit_bias names token {}; the model has tokens [0, {})",
+            id,
+            limits.vocab_size
+        );
+    }
+    if (auto error =
+            problem_of_ids("stop_token_ids", request.sampling.stop_token_ids, limits.vocab_size))
+        return error;
+    if (auto error = problem_of_ids("logprobs.ids", request.logprobs.ids, limits.vocab_size))
+        return error;
+    return problem_of_ids("prompt", request.prompt.values, limits.vocab_size);
+}
+
+Request::Request(TokenizedRequest request, const ModelLimits& limits)
+    : key(request.key),
+      priority(request.priority),
+      prompt_len(static_cast<std::int64_t>(request.prompt.values.size())),
+      sampling(std::move(request.sampling)),
+      logprobs(std::move(request.logprobs)),
+      text(std::move(request.text)),
+      kv_tolerance(request.kv_tolerance),
+      kv_max_lag(request.kv_max_lag),
+      tokens(std::move(request.prompt.values)) {
+    output_len_max = sampling.max_new_tokens.value_or(
+        std::min(limits.context_len, limits.pool_tokens) - prompt_len
+    );
+    sampling.stop.clear();
+    stop_ids = sampling.stop_token_ids;
+    if (!sampling.ignore_eos)
+        stop_ids.insert(stop_ids.end(), limits.eos_ids.begin(), limits.eos_ids.end());
+    std::ranges::sort(stop_ids);
+    stop_ids.erase(std::ranges::unique(stop_ids).begin(), stop_ids.end());
+    if (wants_scores()) scores.start = score_start();
+}
+
+std::int64_t Request::score_start() const {
+    return std::min(std::max<std::int64_t>(logprobs.prompt_start, 1), prompt_len);
+}
+
+std::int64_t Request::cacheable_len() const {
+    // Token i is scored by the logits of position i - 1. Once there is output, scores are there.
+    const std::int64_t len = num_known() - 1;
+    if (wants_scores() && num_outputs() == 0) return std::min(len, score_start() - 1);
+    return len;
+}
+
+EpochRange Request::accepted_epochs(Epoch current) const {
+    std::int64_t oldest = raw(current);
+    switch (kv_tolerance) {
+        case KvTolerance::kNever:
+            break;
+        case KvTolerance::kMaxLag:
+            oldest -= std::min(kv_max_lag, oldest - 1);
+            break;
+        case KvTolerance::kKeep:
+            oldest = 1;
+            break;
+    }
+    return {std::max(Epoch{oldest}, kv_floor), current};
+}
+
+std::optional<Finish> Request::finish_of(TokenId token, std::int64_t index) const {
+    if (index >= sampling.min_new_tokens && std::ranges::binary_search(stop_ids, token)) {
+        return Finish{.reason = FinishReason::kStop, .matched_token = token};
+    }
+    if (index + 1 >= output_len_max) return Finish{.reason = FinishReason::kLength};
+    return std::nullopt;
+}
+
+RequestCounts Request::counts(ReplicaId replica) const {
+    return {
+        .prompt_tokens = prompt_len,
+        .cached_tokens = cached_tokens,
+        .completion_tokens = num_outputs(),
+        .retractions = num_retractions,
+        .replica = raw(replica),
+    };
+}
+
+RequestSetup Request::setup() const {
+    const bool has_penalty = sampling.repetition_penalty != 1.0 ||
+                             sampling.frequency_penalty != 0.0 || sampling.presence_penalty != 0.0;
+    return {
+        .slot = slot,
+        .key = key,
+        .prompt_len = prompt_len,
+        .sampling = sampling,
+        .logprobs = logprobs,
+        .stop_ids = stop_ids,
+        .history = has_penalty ? tokens : std::vector<TokenId>{},
+    };
+}
+
+void Request::leave_run() {
+    is_running = false;
+    slot = SlotId{};
+    pages.clear();
+    page_epochs.clear();
+    num_shared = 0;
+    kv = {};
+    needs_setup = false;
+    num_planned = 0;
+    num_done = 0;
+}
+
+}  // namespace pitstop::scheduler

@@ -1,0 +1,113 @@
+// A request inside the scheduler, from its arrival to its last chunk.
+#pragma once
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "messages/generation.h"
+#include "messages/steps.h"
+#include "scheduler_proc/epoch_range.h"
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace pitstop::scheduler {
+
+// What the workers said of the model and of their memory; bounds every request.
+struct ModelLimits {
+    std::int64_t context_len = 0;
+    std::int64_t vocab_size = 0;
+    std::int64_t pool_tokens = 0;  // KV tokens of the replica
+    std::vector<TokenId> eos_ids{};
+};
+
+// Why this request cannot be served, or nothing. The tokenizer checks most of it too.
+[[nodiscard]] std::optional<Error> problem_of(
+    const TokenizedRequest& request, const ModelLimits& limits
+);
+
+struct Request {
+    // REQUIRES: !problem_of(request, limits).
+    Request(TokenizedRequest request, const ModelLimits& limits);
+
+    // ---- what was asked for ----
+    RequestKey key{};
+    std::int64_t priority = 0;
+    std::int64_t prompt_len = 0;
+    std::int64_t output_len_max = 0;  // output tokens; at least 0
+    SamplingParams sampling{};        // without texts
+    LogprobOptions logprobs{};
+    TextOptions text{};               // moved out with the first chunk
+    std::vector<TokenId> stop_ids{};  // ascending: end of sequence and stop tokens
+    KvTolerance kv_tolerance = KvTolerance::kNever;
+    std::int64_t kv_max_lag = 0;
+
+    // ---- what came of it ----
+    std::vector<TokenId> tokens{};   // the prompt, then the output tokens that are known
+    PromptLogprobs scores{};         // filled chunk by chunk until the first output chunk
+    std::int64_t cached_tokens = 0;  // prompt tokens found in the cache when first admitted
+    std::int64_t num_retractions = 0;
+    bool is_announced = false;  // the detokenizer knows it: a start was sent
+    bool was_admitted = false;  // it has run before
+    Epoch kv_floor{};  // cached prefixes older than this are not for it, whatever it tolerates
+    std::uint64_t chunk_turn = 0;  // the turn that made its latest chunk,
+    std::size_t chunk_index = 0;   // and where in that turn's batch it is
+
+    // ---- while it runs ----
+    bool is_running = false;  // it has a slot, and pages
+    // Counts admissions and fresh starts: results of a step planned before are not this run's.
+    std::int64_t run = 0;
+    SlotId slot{};
+    std::vector<PageId> pages{};            // of positions [0, num_planned), perhaps one more
+    std::vector<EpochRange> page_epochs{};  // [pages], that computed each so far
+    std::size_t num_shared = 0;             // the first so many pages are nodes of the prefix cache
+    EpochRange kv{};                        // that computed all its KV
+    bool needs_setup = false;               // its slot is not set up yet
+    std::int64_t num_planned = 0;  // positions that have KV once all steps in flight are done
+    std::int64_t num_done = 0;     // positions that have KV now
+    StepId last_step{};            // the last step planned for it; also kept when retracted
+
+    // Output tokens that steps in flight will sample. May outlive the run: a retracted request
+    // still takes them.
+    std::int64_t num_pending = 0;
+
+    [[nodiscard]] std::int64_t num_known() const {
+        return static_cast<std::int64_t>(tokens.size());
+    }
+    [[nodiscard]] std::int64_t num_outputs() const { return num_known() - prompt_len; }
+    [[nodiscard]] std::span<const TokenId> prompt() const {
+        return std::span(tokens).first(static_cast<std::size_t>(prompt_len));
+    }
+
+    // Whether another token may be sampled after those known and pending.
+    [[nodiscard]] bool may_sample() const { return num_outputs() + num_pending < output_len_max; }
+    // Tokens the next step could take: all known ones without KV, or the one being sampled.
+    [[nodiscard]] std::int64_t num_plannable() const {
+        if (num_pending == 0) return num_known() - num_planned;
+        return may_sample() ? 1 : 0;
+    }
+
+    [[nodiscard]] bool wants_scores() const { return logprobs.prompt_start >= 0; }
+    // The prompt token scored first. Token 0 has no logprob.
+    [[nodiscard]] std::int64_t score_start() const;
+    // How many tokens may come from the cache: the last one is computed to sample after it, and
+    // scored positions are computed to be scored.
+    [[nodiscard]] std::int64_t cacheable_len() const;
+    // The epochs of cached KV it accepts when `current` serves.
+    [[nodiscard]] EpochRange accepted_epochs(Epoch current) const;
+    // Why `token`, sampled as output `index`, ends it, or nothing.
+    [[nodiscard]] std::optional<Finish> finish_of(TokenId token, std::int64_t index) const;
+    [[nodiscard]] RequestCounts counts(ReplicaId replica) const;
+    [[nodiscard]] RequestSetup setup() const;
+
+    // Forgets pages, slot and positions (whoever calls gave them back); the tokens stay.
+    void leave_run();
+};
+
+// Elder first: higher priority, then earlier arrival. A total order, since keys are unique.
+[[nodiscard]] inline bool is_elder(const Request& a, const Request& b) {
+    return a.priority != b.priority ? a.priority > b.priority : a.key < b.key;
+}
+
+}  // namespace pitstop::scheduler

@@ -1,0 +1,102 @@
+#include "scheduler_proc/update_job.h"
+
+#include "messages/version_digest.h"
+
+#include <algorithm>
+#include <map>
+
+namespace pitstop::scheduler {
+
+UpdateJob::UpdateJob(UpdateId update, Kind update_kind, int tp) : id(update), kind(update_kind) {
+    ranks.resize(static_cast<std::size_t>(tp));
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+        ranks[rank].rank = static_cast<Rank>(rank);
+        ranks[rank].phase = "idle";
+    }
+    digests.resize(ranks.size());
+    has_voted.assign(ranks.size(), false);
+    has_answered.assign(ranks.size(), false);
+}
+
+bool UpdateJob::have_all_voted() const {
+    return std::ranges::all_of(has_voted, [](bool voted) { return voted; });
+}
+
+bool UpdateJob::have_all_answered() const {
+    return std::ranges::all_of(has_answered, [](bool answered) { return answered; });
+}
+
+std::string UpdateJob::who_has_not_voted() const {
+    std::string names;
+    for (std::size_t rank = 0; rank < has_voted.size(); ++rank) {
+        if (!has_voted[rank]) names += fmt::format("{}rank {}", names.empty() ? "" : ", ", rank);
+    }
+    return names;
+}
+
+Result<std::string> UpdateJob::verified_digest() const {
+    std::vector<RankParts> parts;
+    bool is_computed = false;
+    for (std::size_t rank = 0; rank < digests.size(); ++rank) {
+        parts.push_back({static_cast<Rank>(rank), digests[rank]});
+        is_computed = is_computed || !digests[rank].empty();
+    }
+    if (!is_computed) {
+        return Error{ErrorCode::kDataLoss, "no rank computed a digest of what it holds"};  // P10
+    }
+    ASSIGN_OR_RETURN(const VersionDigest version, version_digest(parts));
+    std::map<std::string_view, std::string_view> resident;
+    for (const TensorInfo& tensor : version.tensors) resident[tensor.name] = tensor.digest;
+    std::vector<std::string> problems;
+    for (const TensorInfo& declared : spec.manifest) {
+        if (declared.digest.empty()) continue;
+        const auto found = resident.find(declared.name);
+        if (found != resident.end() && found->second == declared.digest) continue;
+        problems.push_back(
+            found == resident.end() ? fmt::format("{} is declared and not resident", declared.name)
+                                    : fmt::format(
+                                          "{}: the resident tensor's digest is {}, declared was {}",
+                                          declared.name,
+                                          found->second,
+                                          declared.digest
+                                      )
+        );
+    }
+    if (!problems.empty()) {
+        const std::size_t num_listed = std::min(problems.size(), kProblemsMax);
+        return make_error(
+            ErrorCode::kDataLoss,
+            "{} tensors differ from the manifest: {}",
+            problems.size(),
+            fmt::join(
+                problems.begin(), problems.begin() + static_cast<std::ptrdiff_t>(num_listed), "; "
+            )
+        );
+    }
+    std::string digest_hex = to_hex(version.digest);
+    if (!spec.digest.empty() && spec.digest != digest_hex) {
+        return make_error(
+            ErrorCode::kDataLoss,
+            "the resident weights' digest is {}, declared was {}",
+            digest_hex,
+            spec.digest
+        );
+    }
+    return digest_hex;
+}
+
+bool UpdateJob::may_be_torn() const {
+    if (kind != Kind::kDirect || !is_stage_sent) return false;
+    // A rank that failed before it wrote anything says so by its phase.
+    return !std::ranges::all_of(ranks, [](const RankOutcome& rank) {
+        return !rank.ok && rank.phase == "idle";
+    });
+}
+
+ReplicaOutcome UpdateJob::full_outcome() const {
+    ReplicaOutcome full = outcome;
+    full.ranks = ranks;
+    return full;
+}
+
+}  // namespace pitstop::scheduler

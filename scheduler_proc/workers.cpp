@@ -1,0 +1,123 @@
+#include "scheduler_proc/workers.h"
+
+#include "base/check.h"
+#include "messages/version_digest.h"
+
+#include <algorithm>
+
+namespace pitstop::scheduler {
+namespace {
+
+// The first field in which two ranks differ that must not, or nothing.
+std::optional<std::string> difference(const WorkerHello& a, const WorkerHello& b) {
+    const auto differ = [&](std::string_view field, const auto& x, const auto& y) {
+        return fmt::format(
+            "rank {} has {} {}, rank {} has {}", raw(a.rank), field, x, raw(b.rank), y
+        );
+    };
+    if (a.model_type != b.model_type) return differ("model_type", a.model_type, b.model_type);
+    if (a.context_len != b.context_len) return differ("context_len", a.context_len, b.context_len);
+    if (a.vocab_size != b.vocab_size) return differ("vocab_size", a.vocab_size, b.vocab_size);
+    if (a.compute != b.compute) return differ("compute", a.compute, b.compute);
+    if (a.eos_ids != b.eos_ids)
+        return differ("so many eos_ids", a.eos_ids.size(), b.eos_ids.size());
+    return std::nullopt;
+}
+
+}  // namespace
+
+bool Workers::has(Rank rank) const {
+    return hellos_.at(static_cast<std::size_t>(raw(rank))).has_value();
+}
+
+bool Workers::is_complete() const {
+    return std::ranges::all_of(hellos_, [](const auto& hello) { return hello.has_value(); });
+}
+
+std::string Workers::who_is_missing() const {
+    std::string names;
+    for (std::size_t rank = 0; rank < hellos_.size(); ++rank) {
+        if (!hellos_[rank]) names += fmt::format("{}rank {}", names.empty() ? "" : ", ", rank);
+    }
+    return names;
+}
+
+Result<> Workers::add(WorkerHello hello, std::int64_t page_size) {
+    CHECK(!has(hello.rank));
+    if (hello.tp != tp()) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "rank {} is one of {} ranks; this scheduler has {} (--tp)",
+            raw(hello.rank),
+            hello.tp,
+            tp()
+        );
+    }
+    if (hello.page_size != page_size) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "rank {} has pages of {} tokens; this scheduler has {} (--page-size)",
+            raw(hello.rank),
+            hello.page_size,
+            page_size
+        );
+    }
+    for (const auto& other : hellos_) {
+        if (!other) continue;
+        if (auto text = difference(*other, hello))
+            return Error{ErrorCode::kInvalidArgument, "ranks disagree: " + *text};
+    }
+    const auto at = static_cast<std::size_t>(raw(hello.rank));
+    hellos_[at] = std::move(hello);
+    return Ok{};
+}
+
+ModelLimits Workers::limits() const {
+    return {
+        .context_len = first().context_len,
+        .vocab_size = first().vocab_size,
+        .pool_tokens = num_pages() * first().page_size,
+        .eos_ids = first().eos_ids,
+    };
+}
+
+std::int64_t Workers::num_pages() const {
+    std::int64_t num = first().num_pages;
+    for (const auto& hello : hellos_) num = std::min(num, hello->num_pages);
+    return num;
+}
+
+std::int64_t Workers::num_slots() const {
+    std::int64_t num = first().num_slots;
+    for (const auto& hello : hellos_) num = std::min(num, hello->num_slots);
+    return num;
+}
+
+Result<std::string> Workers::digest() const {
+    std::vector<RankParts> parts;
+    bool is_computed = false;
+    for (const auto& hello : hellos_) {
+        parts.push_back({hello->rank, hello->digests});
+        is_computed = is_computed || !hello->digests.empty();
+    }
+    if (!is_computed) return std::string();
+    ASSIGN_OR_RETURN(const VersionDigest version, version_digest(parts));
+    return to_hex(version.digest);
+}
+
+std::vector<WorkerStatus> Workers::status() const {
+    std::vector<WorkerStatus> all;
+    for (const auto& hello : hellos_) {
+        if (!hello) continue;
+        all.push_back({
+            .rank = hello->rank,
+            .pid = hello->pid,
+            .device = hello->device,
+            .weight_bytes = hello->weight_bytes,
+            .kv_bytes = hello->kv_bytes,
+        });
+    }
+    return all;
+}
+
+}  // namespace pitstop::scheduler

@@ -1,0 +1,48 @@
+// The workers of this replica: who has said hello, and what they agree on.
+//
+// Thread: the loop thread only.
+#pragma once
+
+#include "base/result.h"
+#include "messages/status.h"
+#include "messages/steps.h"
+#include "scheduler_proc/request.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace pitstop::scheduler {
+
+class Workers {
+  public:
+    explicit Workers(int tp) : hellos_(static_cast<std::size_t>(tp)) {}
+
+    [[nodiscard]] int tp() const { return static_cast<int>(hellos_.size()); }
+    [[nodiscard]] bool has(Rank rank) const;
+    [[nodiscard]] bool is_complete() const;
+    // "rank 0, rank 2"
+    [[nodiscard]] std::string who_is_missing() const;
+
+    // REQUIRES: !has(hello.rank), which is in [0, tp).
+    // Errors: kInvalidArgument, naming the rank and the field in which it differs from the flags
+    // or from an earlier rank.
+    Result<> add(WorkerHello hello, std::int64_t page_size);
+
+    // ---- REQUIRES: is_complete() ----
+    [[nodiscard]] const std::string& model_type() const { return first().model_type; }
+    [[nodiscard]] ModelLimits limits() const;
+    [[nodiscard]] std::int64_t num_pages() const;  // the fewest of any rank
+    [[nodiscard]] std::int64_t num_slots() const;  // likewise
+    // The digest of the loaded weights; empty if no rank computed its part.
+    // Errors: as version_digest().
+    [[nodiscard]] Result<std::string> digest() const;
+
+    [[nodiscard]] std::vector<WorkerStatus> status() const;
+
+  private:
+    [[nodiscard]] const WorkerHello& first() const { return *hellos_.front(); }
+    std::vector<std::optional<WorkerHello>> hellos_;  // by rank
+};
+
+}  // namespace pitstop::scheduler

@@ -1,0 +1,316 @@
+#include "tests/scheduler_proc/fake_workers.h"
+
+#include "base/digest.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace pitstop::scheduler {
+namespace {
+
+std::uint64_t hash_of(const FakeModel& model, std::span<const TokenId> context) {
+    std::uint64_t hash = mix64(model.weights + 77);
+    for (const TokenId token : context) {
+        hash = mix64(hash ^ (static_cast<std::uint64_t>(raw(token)) + 0x100000001b3u));
+    }
+    return hash;
+}
+
+// Of a prefix, whatever the weights.
+std::uint64_t extended(std::uint64_t prefix, TokenId token) {
+    return mix64(prefix ^ (static_cast<std::uint64_t>(raw(token)) + 0x100000001b3u));
+}
+
+}  // namespace
+
+TokenId fake_next_token(
+    const FakeModel& model,
+    std::span<const TokenId> context,
+    const SamplingParams& sampling,
+    std::span<const TokenId> stop_ids,
+    std::int64_t output_index
+) {
+    const std::uint64_t hash = mix64(hash_of(model, context) + sampling.seed.value_or(0));
+    const auto one_in = [&](std::int64_t n, int shift) {
+        return n > 0 && (hash >> shift) % static_cast<std::uint64_t>(n) == 0;
+    };
+    if (one_in(model.nan_one_in, 40)) return TokenId{-1};
+    auto token = static_cast<std::int64_t>(hash % static_cast<std::uint64_t>(model.vocab_size));
+    if (one_in(model.eos_one_in, 20)) token = raw(model.eos_ids.front());
+    // The mask before min_new_tokens.
+    while (output_index < sampling.min_new_tokens &&
+           std::ranges::find(stop_ids, static_cast<TokenId>(token)) != stop_ids.end()) {
+        token = (token + 1) % model.vocab_size;
+    }
+    return static_cast<TokenId>(token);
+}
+
+float fake_logprob(const FakeModel& model, std::span<const TokenId> context, TokenId token) {
+    const std::uint64_t hash =
+        mix64(hash_of(model, context) + static_cast<std::uint64_t>(raw(token)));
+    return -static_cast<float>(hash >> 44) / 65536.0f;
+}
+
+TokenId fake_top_token(const FakeModel& model, std::span<const TokenId> context, std::int64_t i) {
+    const std::uint64_t hash = mix64(hash_of(model, context) * 3 + static_cast<std::uint64_t>(i));
+    return static_cast<TokenId>(hash % static_cast<std::uint64_t>(model.vocab_size));
+}
+
+FakeWorkers::FakeWorkers(FakeModel model) : model_(std::move(model)) {
+    kv_.resize(static_cast<std::size_t>(model_.num_pages * model_.page_size));
+    slots_.resize(static_cast<std::size_t>(model_.num_slots));
+    stage_failures.resize(static_cast<std::size_t>(model_.tp));
+    is_silent.assign(static_cast<std::size_t>(model_.tp), false);
+}
+
+std::vector<PartDigest> FakeWorkers::digests(std::uint64_t weights, Rank rank) const {
+    return {{
+        .name = "weight",
+        .shape = {model_.tp, 4},
+        .part = raw(rank),
+        .parts = model_.tp,
+        .lane0 = weights + 1,
+        .lane1 = weights * 2,
+    }};
+}
+
+std::vector<FromWorker> FakeWorkers::hellos() const {
+    std::vector<FromWorker> all;
+    for (int rank = 0; rank < model_.tp; ++rank) {
+        WorkerHello hello;
+        hello.rank = static_cast<Rank>(rank);
+        hello.tp = model_.tp;
+        hello.pid = 1000 + rank;
+        hello.model_type = "fake";
+        hello.context_len = model_.context_len;
+        hello.vocab_size = model_.vocab_size;
+        hello.num_pages = model_.num_pages;
+        hello.page_size = model_.page_size;
+        hello.num_slots = model_.num_slots;
+        hello.eos_ids = model_.eos_ids;
+        hello.digests = digests(model_.weights, hello.rank);
+        hello.compute = "bf16";
+        all.emplace_back(std::move(hello));
+    }
+    return all;
+}
+
+std::size_t FakeWorkers::num_plans_queued() const {
+    return static_cast<std::size_t>(std::ranges::count_if(queue_, [](const ToWorkers& message) {
+        return std::holds_alternative<StepPlan>(message);
+    }));
+}
+
+// Pages that a plan writes must be nobody else's while earlier plans are queued: a real worker
+// might still read them.
+void FakeWorkers::check_pages(const StepPlan& plan) {
+    std::map<PageId, SlotId> in_use;
+    for (const ToWorkers& message : queue_) {
+        const auto* earlier = std::get_if<StepPlan>(&message);
+        if (earlier == nullptr) continue;
+        auto page = earlier->pages.values.begin();
+        for (const PlanRow& row : earlier->rows) {
+            for (std::int64_t i = 0; i < row.num_pages; ++i) in_use[*page++] = row.slot;
+        }
+    }
+    std::map<PageId, SlotId> written;
+    auto page = plan.pages.values.begin();
+    for (const PlanRow& row : plan.rows) {
+        for (std::int64_t i = 0; i < row.num_pages; ++i, ++page) {
+            if (i < row.begin / model_.page_size) continue;
+            const auto other = in_use.find(*page);
+            if (other != in_use.end() && other->second != row.slot)
+                problems_.push_back(fmt::format(
+                    "step {} writes page {} while a step in flight uses it",
+                    raw(plan.step),
+                    raw(*page)
+                ));
+            if (!written.emplace(*page, row.slot).second)
+                problems_.push_back(
+                    fmt::format("step {} writes page {} twice", raw(plan.step), raw(*page))
+                );
+        }
+    }
+    page = plan.pages.values.begin();
+    for (const PlanRow& row : plan.rows) {
+        for (std::int64_t i = 0; i < row.num_pages; ++i, ++page) {
+            const auto other = written.find(*page);
+            if (other != written.end() && other->second != row.slot)
+                problems_.push_back(fmt::format(
+                    "step {} reads page {} in which another row writes", raw(plan.step), raw(*page)
+                ));
+        }
+    }
+}
+
+void FakeWorkers::take(ToWorkers message) {
+    if (const auto* plan = std::get_if<StepPlan>(&message)) {
+        if (const auto problem = invalid(*plan)) problems_.push_back(*problem);
+        check_pages(*plan);
+        plans_.push_back(*plan);
+    }
+    queue_.push_back(std::move(message));
+}
+
+StepResult FakeWorkers::run(const StepPlan& plan) {
+    const auto fail = [&](const std::string& what) {
+        problems_.push_back(fmt::format("step {}: {}", raw(plan.step), what));
+    };
+    if (plan.epoch != epoch_)
+        fail(fmt::format("epoch {}, live is {}", raw(plan.epoch), raw(epoch_)));
+    StepResult result;
+    result.step = plan.step;
+    result.epoch = epoch_;
+    for (const RequestSetup& setup : plan.setups) {
+        slots_.at(static_cast<std::size_t>(raw(setup.slot))) = {.setup = setup};
+    }
+    std::size_t at_token = 0, at_page = 0, at_target = 0;
+    for (const PlanRow& row : plan.rows) {
+        Slot& slot = slots_.at(static_cast<std::size_t>(raw(row.slot)));
+        if (!slot.setup) {
+            fail("a slot that was never set up");
+            continue;
+        }
+        const auto entry = [&](std::int64_t position) -> Entry& {
+            const auto page =
+                plan.pages.values[at_page + static_cast<std::size_t>(position / model_.page_size)];
+            return kv_.at(
+                static_cast<std::size_t>(raw(page) * model_.page_size + position % model_.page_size)
+            );
+        };
+        std::vector<TokenId> context;
+        EpochRange read;
+        std::uint64_t prefix = 0;
+        for (std::int64_t position = 0; position < row.begin; ++position) {
+            const Entry& old = entry(position);
+            context.push_back(old.token);
+            read.add(old.epoch);
+            prefix = extended(prefix, old.token);
+            if (old.position != position || old.prefix != prefix)
+                fail(fmt::format(
+                    "slot {}: position {} holds another prefix", raw(row.slot), position
+                ));
+        }
+        const std::int64_t first_scored = row.begin + row.num_new - row.num_scored;
+        for (std::int64_t i = 0; i < row.num_new; ++i) {
+            const TokenId given = plan.tokens.values[at_token++];
+            const TokenId token = row.takes_sampled ? slot.sampled : given;
+            context.push_back(token);
+            read.add(epoch_);
+            prefix = extended(prefix, token);
+            entry(row.begin + i) = {
+                .token = token,
+                .position = row.begin + i,
+                .prefix = prefix,
+                .epoch = epoch_,
+            };
+            if (row.begin + i < first_scored) continue;
+            const TokenId target = plan.targets.values[at_target++];
+            StepScores& scores = result.scores;
+            scores.logprobs.values.push_back(fake_logprob(model_, context, target));
+            for (std::int64_t n = 0; n < slot.setup->logprobs.top; ++n) {
+                const TokenId top = fake_top_token(model_, context, n);
+                scores.top_ids.values.push_back(top);
+                scores.top_logprobs.values.push_back(fake_logprob(model_, context, top));
+            }
+            for (const TokenId id : slot.setup->logprobs.ids)
+                scores.ids_logprobs.values.push_back(fake_logprob(model_, context, id));
+        }
+        num_tokens_run_ += row.num_new;
+        at_page += static_cast<std::size_t>(row.num_pages);
+        if (row.output_index < 0) continue;
+        if (static_cast<std::int64_t>(context.size()) != slot.setup->prompt_len + row.output_index)
+            fail(fmt::format("output {} after {} tokens", row.output_index, context.size()));
+        const TokenId token = fake_next_token(
+            model_, context, slot.setup->sampling, slot.setup->stop_ids, row.output_index
+        );
+        slot.sampled = token;
+        kv_read_[{slot.setup->key, row.output_index}] = read;
+        result.sampled.values.push_back(token);
+        result.logprobs.values.push_back(fake_logprob(model_, context, token));
+        if (token == TokenId{-1}) ++result.num_nonfinite;
+        for (std::int64_t n = 0; n < slot.setup->logprobs.top; ++n) {
+            const TokenId top = fake_top_token(model_, context, n);
+            result.top_ids.values.push_back(top);
+            result.top_logprobs.values.push_back(fake_logprob(model_, context, top));
+        }
+        for (const TokenId id : slot.setup->logprobs.ids)
+            result.ids_logprobs.values.push_back(fake_logprob(model_, context, id));
+    }
+    return result;
+}
+
+std::vector<FromWorker> FakeWorkers::run_one() {
+    std::vector<FromWorker> answers;
+    if (queue_.empty()) return answers;
+    const ToWorkers message = std::move(queue_.front());
+    queue_.pop_front();
+    if (const auto* plan = std::get_if<StepPlan>(&message)) {
+        answers.emplace_back(run(*plan));
+        for (int rank = 1; rank < model_.tp; ++rank) {
+            answers.emplace_back(StepResult{
+                .step = plan->step, .epoch = epoch_, .rank = static_cast<Rank>(rank)});
+        }
+    } else if (const auto* stage = std::get_if<WorkerStage>(&message)) {
+        shadow_weights_ = staged_weights.value_or(model_.weights);
+        for (int i = 0; i < model_.tp; ++i) {
+            const auto at = static_cast<std::size_t>(i);
+            if (is_silent[at]) continue;
+            WorkerStaged vote{.update = stage->update};
+            vote.outcome.rank = static_cast<Rank>(i);
+            vote.outcome.ok = !stage_failures[at];
+            vote.outcome.phase = vote.outcome.ok ? "prepared" : "verify";
+            if (stage_failures[at]) {
+                vote.outcome.code = "invalid_argument";
+                vote.outcome.problems = {*stage_failures[at]};
+                vote.outcome.num_problems = 1;
+            } else {
+                vote.digests = digests(shadow_weights_, vote.outcome.rank);
+            }
+            answers.emplace_back(std::move(vote));
+        }
+    } else if (const auto* commit = std::get_if<WorkerCommit>(&message)) {
+        const std::uint64_t old = model_.weights;
+        model_.weights = commit->rollback ? retained_weights_ : shadow_weights_;
+        retained_weights_ = old;
+        epoch_ = commit->epoch;
+        for (int rank = 0; rank < model_.tp; ++rank) {
+            answers.emplace_back(WorkerCommitted{
+                .update = commit->update,
+                .rank = static_cast<Rank>(rank),
+                .epoch = commit->epoch,
+                .elapsed_us = 100 + rank,
+            });
+        }
+    } else if (const auto* drop = std::get_if<WorkerDrop>(&message)) {
+        for (int rank = 0; rank < model_.tp; ++rank) {
+            answers.emplace_back(WorkerDropped{
+                .update = drop->update, .rank = static_cast<Rank>(rank)});
+        }
+    } else if (const auto* read = std::get_if<WorkerReadTensor>(&message)) {
+        for (int rank = 0; rank < model_.tp; ++rank) {
+            answers.emplace_back(WorkerTensor{
+                .call = read->call, .rank = static_cast<Rank>(rank), .epoch = epoch_});
+        }
+    } else if (const auto* digest = std::get_if<WorkerDigest>(&message)) {
+        for (int i = 0; i < model_.tp; ++i) {
+            const auto rank = static_cast<Rank>(i);
+            answers.emplace_back(WorkerDigests{
+                .call = digest->call,
+                .rank = rank,
+                .epoch = epoch_,
+                .digests = digests(model_.weights, rank),
+            });
+        }
+    }
+    return answers;
+}
+
+EpochRange FakeWorkers::kv_of(RequestKey key, std::int64_t output_index) const {
+    const auto found = kv_read_.find({key, output_index});
+    return found == kv_read_.end() ? EpochRange{} : found->second;
+}
+
+}  // namespace pitstop::scheduler

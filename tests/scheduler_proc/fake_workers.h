@@ -1,0 +1,111 @@
+// Workers for tests: they run plans in the order sent, as real ones do, on a KV store that
+// remembers which token, position, prefix and epoch each entry is of. The token they "sample" is a
+// function of the whole context as read back from the pages, so a page that is shared wrongly,
+// freed too early or filled twice shows in the output (or in `problems`, at once).
+#pragma once
+
+#include "messages/steps.h"
+#include "messages/weights.h"
+#include "scheduler_proc/scheduler.h"
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace pitstop::scheduler {
+
+struct FakeModel {
+    int tp = 1;
+    std::int64_t num_pages = 64;
+    std::int64_t page_size = 4;
+    std::int64_t num_slots = 8;
+    std::int64_t context_len = 256;
+    std::int64_t vocab_size = 1000;
+    std::vector<TokenId> eos_ids{TokenId{1}};
+    std::uint64_t weights = 0;    // another number, another model
+    std::int64_t eos_one_in = 0;  // every so many contexts end; 0: none
+    std::int64_t nan_one_in = 0;  // every so many contexts have logits that are not finite
+};
+
+// What the model says after this context, as a list of token ids. An independent statement of what
+// requests must get: it knows no pages and no steps.
+[[nodiscard]] TokenId fake_next_token(
+    const FakeModel& model,
+    std::span<const TokenId> context,
+    const SamplingParams& sampling,
+    std::span<const TokenId> stop_ids,
+    std::int64_t output_index
+);
+[[nodiscard]] float fake_logprob(
+    const FakeModel& model, std::span<const TokenId> context, TokenId token
+);
+// The i-th most probable token after this context, for top logprobs.
+[[nodiscard]] TokenId fake_top_token(
+    const FakeModel& model, std::span<const TokenId> context, std::int64_t i
+);
+
+class FakeWorkers {
+  public:
+    explicit FakeWorkers(FakeModel model);
+
+    [[nodiscard]] std::vector<FromWorker> hellos() const;
+
+    // Queues a message, as on every rank's socket.
+    void take(ToWorkers message);
+    [[nodiscard]] bool is_idle() const { return queue_.empty(); }
+    [[nodiscard]] std::size_t num_queued() const { return queue_.size(); }
+    [[nodiscard]] std::size_t num_plans_queued() const;
+
+    // Carries out the oldest queued message. Every rank's answer, rank 0 first.
+    std::vector<FromWorker> run_one();
+
+    // What a plan did that no plan may do; empty: nothing.
+    [[nodiscard]] const std::vector<std::string>& problems() const { return problems_; }
+    [[nodiscard]] std::int64_t num_tokens_run() const { return num_tokens_run_; }
+    [[nodiscard]] const std::vector<StepPlan>& plans() const { return plans_; }
+    [[nodiscard]] Epoch epoch() const { return epoch_; }
+    [[nodiscard]] const FakeModel& model() const { return model_; }
+
+    // The weights that the next stage brings; else they stay as they are.
+    std::optional<std::uint64_t> staged_weights{};
+    // Ranks that vote no on the next stage, and why.
+    std::vector<std::optional<std::string>> stage_failures{};
+    // Ranks that do not answer stages.
+    std::vector<bool> is_silent{};
+
+    // The oldest and newest epoch of the KV that the last row with this output index of this key
+    // read, as the pages have it.
+    [[nodiscard]] EpochRange kv_of(RequestKey key, std::int64_t output_index) const;
+
+  private:
+    struct Entry {
+        TokenId token{-1};
+        std::int64_t position = -1;
+        std::uint64_t prefix = 0;  // hash of all tokens up to this one
+        Epoch epoch{};
+    };
+    struct Slot {
+        std::optional<RequestSetup> setup{};
+        TokenId sampled{-1};
+    };
+    StepResult run(const StepPlan& plan);
+    void check_pages(const StepPlan& plan);
+    [[nodiscard]] std::vector<PartDigest> digests(std::uint64_t weights, Rank rank) const;
+
+    FakeModel model_;
+    std::vector<Entry> kv_;  // [num_pages * page_size]
+    std::vector<Slot> slots_;
+    std::deque<ToWorkers> queue_{};
+    std::vector<StepPlan> plans_{};
+    std::vector<std::string> problems_{};
+    std::map<std::pair<RequestKey, std::int64_t>, EpochRange> kv_read_{};
+    Epoch epoch_{1};
+    std::uint64_t retained_weights_ = 0;
+    std::uint64_t shadow_weights_ = 0;
+    std::int64_t num_tokens_run_ = 0;
+};
+
+}  // namespace pitstop::scheduler

@@ -1,0 +1,95 @@
+// A scheduler and its fake workers with a virtual clock: what the tests drive. After every turn the
+// scheduler's invariants are checked, and every chunk is checked against what came before it.
+#pragma once
+
+#include "tests/scheduler_proc/fake_workers.h"
+
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace pitstop::scheduler {
+
+// All that a request got, put together.
+struct Received {
+    std::vector<TokenId> tokens{};
+    std::vector<float> logprobs{};
+    std::vector<TokenId> top_ids{};
+    std::vector<float> top_logprobs{};
+    std::vector<float> ids_logprobs{};
+    std::vector<Span> spans{};
+    std::optional<PromptLogprobs> prompt{};
+    std::optional<RequestCounts> first_counts{};
+    std::optional<RequestCounts> counts{};
+    std::optional<Finish> finish{};
+    std::int64_t num_starts = 0;
+    std::int64_t num_chunks = 0;
+    std::int64_t num_drops = 0;
+};
+
+struct Ask {
+    std::vector<TokenId> prompt{};
+    std::optional<std::int64_t> max_new_tokens = 8;
+    SamplingParams sampling{};  // max_new_tokens comes from above
+    LogprobOptions logprobs{};
+    std::int64_t priority = 0;
+    KvTolerance kv_tolerance = KvTolerance::kNever;
+    std::int64_t kv_max_lag = 0;
+};
+
+class Rig {
+  public:
+    // The scheduler's tp and page size come from the model.
+    explicit Rig(FakeModel model = {}, SchedulerConfig config = {});
+
+    // Takes a turn with what `in` has besides the time; keeps what comes out.
+    TurnOutput turn(TurnInput in = {});
+
+    RequestKey send(const Ask& ask);  // queued for the next turn
+    void control(Control message);    // likewise
+    [[nodiscard]] TokenizedRequest make(const Ask& ask);
+
+    // Lets the workers carry out one message, then takes a turn. False: they had none.
+    bool step();
+    // Turns and steps until nothing is left to do; at most `steps_max`.
+    void run(int steps_max = 100000);
+
+    [[nodiscard]] Received& of(RequestKey key) { return received_[key]; }
+    [[nodiscard]] const std::map<RequestKey, Received>& all() const { return received_; }
+    // What the model says to this ask, computed without a scheduler.
+    [[nodiscard]] Received expected(const Ask& ask) const;
+
+    // The messages to the tokenizer of one type, taken out.
+    template <class Message>
+    std::vector<Message> take() {
+        std::vector<Message> found;
+        std::erase_if(to_tokenizer, [&](ToTokenizer& message) {
+            auto* wanted = std::get_if<Message>(&message);
+            if (wanted == nullptr) return false;
+            found.push_back(std::move(*wanted));
+            return true;
+        });
+        return found;
+    }
+    [[nodiscard]] ReplicaStatus status() const { return scheduler.status(now, CallId{}); }
+
+    FakeWorkers workers;
+    Scheduler scheduler;
+    TimePoint now{};
+    Duration tick = std::chrono::milliseconds(1);  // between turns
+    std::vector<ToTokenizer> to_tokenizer{};
+
+  private:
+    void take_batch(const TokenBatch& batch);
+
+    TurnInput next_{};
+    RequestKey last_key_{};
+    std::map<RequestKey, Received> received_{};
+};
+
+// `num` tokens that start with token `first`, and differ from others with another `first`.
+[[nodiscard]] std::vector<TokenId> prompt_of(std::int64_t num, std::int64_t first = 100);
+
+}  // namespace pitstop::scheduler

@@ -1,0 +1,646 @@
+#include "scheduler_proc/scheduler.h"
+
+#include "tests/scheduler_proc/rig.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace pitstop::scheduler {
+namespace {
+
+void expect_all(Rig& rig, RequestKey key, const Ask& ask) {
+    SCOPED_TRACE(testing::Message() << "request " << raw(key));
+    const Received want = rig.expected(ask);
+    const Received& got = rig.of(key);
+    EXPECT_EQ(got.tokens, want.tokens);
+    EXPECT_EQ(got.logprobs, want.logprobs);
+    EXPECT_EQ(got.top_ids, want.top_ids);
+    EXPECT_EQ(got.top_logprobs, want.top_logprobs);
+    EXPECT_EQ(got.ids_logprobs, want.ids_logprobs);
+    EXPECT_EQ(got.prompt, want.prompt);
+    ASSERT_TRUE(got.finish);
+    EXPECT_EQ(got.finish->reason, want.finish->reason);
+    EXPECT_EQ(got.finish->matched_token, want.finish->matched_token);
+}
+
+std::string error_of(Rig& rig, RequestKey key) {
+    const auto& finish = rig.of(key).finish;
+    if (!finish || finish->reason != FinishReason::kError) return "";
+    return finish->code;
+}
+
+std::size_t num_tokens(const StepPlan& plan) { return plan.tokens.values.size(); }
+
+TEST(Scheduler, SaysHelloOnceWhenEveryRankIsLoaded) {
+    FakeWorkers workers({.tp = 2});
+    Scheduler scheduler({.tp = 2, .page_size = 4});
+    auto hellos = workers.hellos();
+    TurnInput first;
+    first.workers.push_back(hellos[1]);
+    EXPECT_TRUE(scheduler.turn(first).tokenizer.empty());
+    EXPECT_EQ(scheduler.status({}, {}).state, "loading");
+    TurnInput second;
+    second.workers.push_back(hellos[0]);
+    const TurnOutput out = scheduler.turn(second);
+    ASSERT_EQ(out.tokenizer.size(), 1u);
+    const auto& hello = std::get<SchedulerHello>(out.tokenizer[0]);
+    EXPECT_EQ(hello.pool_tokens, 64 * 4);
+    EXPECT_EQ(hello.epoch, Epoch{1});
+    EXPECT_EQ(hello.digest.size(), 32u);
+    // A rank that says hello again is counted, and changes nothing.
+    EXPECT_TRUE(scheduler.turn(second).tokenizer.empty());
+    EXPECT_EQ(scheduler.num_late(), 1);
+}
+
+TEST(Scheduler, WorkersThatDisagreeAreFatal) {
+    Scheduler scheduler({.tp = 1, .page_size = 16});
+    TurnInput in;
+    in.workers = FakeWorkers({.page_size = 4}).hellos();
+    const TurnOutput out = scheduler.turn(in);
+    ASSERT_TRUE(out.fatal);
+    EXPECT_NE(out.fatal->message.find("--page-size"), std::string::npos);
+}
+
+TEST(Scheduler, ARequestWhileLoadingIsRefused) {
+    Rig rig;
+    Scheduler scheduler({.tp = 1, .page_size = 4});
+    TurnInput in;
+    in.requests.push_back(rig.make({.prompt = prompt_of(3)}));
+    const TurnOutput out = scheduler.turn(in);
+    ASSERT_TRUE(out.batch);
+    EXPECT_EQ(out.batch->chunks.at(0).finish->code, "unavailable");
+}
+
+TEST(Scheduler, OneRequestGetsWhatTheModelSays) {
+    for (const std::int64_t prompt_len : {1, 2, 3, 4, 5, 8, 17}) {
+        for (const std::int64_t output_len : {0, 1, 2, 5, 13}) {
+            Rig rig;
+            const Ask ask{.prompt = prompt_of(prompt_len), .max_new_tokens = output_len};
+            const RequestKey key = rig.send(ask);
+            rig.run();
+            expect_all(rig, key, ask);
+            EXPECT_EQ(rig.of(key).counts->prompt_tokens, prompt_len);
+            EXPECT_EQ(rig.status().pages_free + rig.status().pages_cached, 64);
+        }
+    }
+}
+
+TEST(Scheduler, EveryRankMustFinishAStep) {
+    Rig rig({.tp = 4});
+    const Ask ask{.prompt = prompt_of(5)};
+    const RequestKey key = rig.send(ask);
+    rig.turn();
+    auto answers = rig.workers.run_one();
+    ASSERT_EQ(answers.size(), 4u);
+    for (std::size_t rank = 0; rank < 4; ++rank) {
+        EXPECT_EQ(rig.of(key).num_chunks, 0);
+        TurnInput in;
+        in.workers.push_back(answers[rank]);
+        rig.turn(std::move(in));
+    }
+    EXPECT_EQ(rig.of(key).num_chunks, 1);
+    rig.run();
+    expect_all(rig, key, ask);
+}
+
+TEST(Scheduler, ManyRequestsShareSteps) {
+    Rig rig({.num_pages = 200});
+    std::vector<std::pair<RequestKey, Ask>> sent;
+    for (int i = 0; i < 20; ++i) {
+        Ask ask{.prompt = prompt_of(1 + i % 9, 100 + i), .max_new_tokens = 1 + i % 7};
+        sent.emplace_back(rig.send(ask), ask);
+    }
+    rig.run();
+    for (const auto& [key, ask] : sent) expect_all(rig, key, ask);
+    std::size_t rows_max = 0;
+    for (const StepPlan& plan : rig.workers.plans())
+        rows_max = std::max(rows_max, plan.rows.size());
+    EXPECT_EQ(rows_max, 8u) << "the workers have 8 slots";
+}
+
+TEST(Scheduler, AtMostSoManyRequestsRunAtOnce) {
+    Rig rig({.num_pages = 200}, {.running_max = 3});
+    for (int i = 0; i < 10; ++i) rig.send({.prompt = prompt_of(4, 100 + i)});
+    rig.run();
+    for (const StepPlan& plan : rig.workers.plans()) EXPECT_LE(plan.rows.size(), 3u);
+}
+
+// ---- overlap ----
+
+TEST(Scheduler, TheNextStepIsPlannedWhileOneRuns) {
+    Rig rig;
+    rig.send({.prompt = prompt_of(5), .max_new_tokens = 6});
+    rig.turn();
+    ASSERT_EQ(rig.workers.num_plans_queued(), 2u);
+    const StepPlan& second = rig.workers.plans().at(1);
+    EXPECT_TRUE(second.rows.at(0).takes_sampled);
+    EXPECT_EQ(second.rows.at(0).begin, 5);
+    EXPECT_EQ(second.rows.at(0).output_index, 1);
+    rig.turn();
+    EXPECT_EQ(rig.workers.num_plans_queued(), 2u) << "no third one";
+}
+
+TEST(Scheduler, ARowPlannedPastTheEndIsDropped) {
+    FakeModel model{.eos_one_in = 3};
+    Rig rig(model);
+    std::vector<std::pair<RequestKey, Ask>> sent;
+    for (int i = 0; i < 6; ++i) {
+        Ask ask{.prompt = prompt_of(4, 200 + i), .max_new_tokens = 30};
+        sent.emplace_back(rig.send(ask), ask);
+    }
+    rig.run();
+    std::int64_t num_stopped = 0;
+    for (const auto& [key, ask] : sent) {
+        expect_all(rig, key, ask);
+        num_stopped += rig.of(key).finish->reason == FinishReason::kStop ? 1 : 0;
+    }
+    EXPECT_GT(num_stopped, 0);
+    EXPECT_GT(rig.scheduler.num_rows_dropped(), 0);
+}
+
+TEST(Scheduler, NothingIsPlannedPastMaxNewTokens) {
+    Rig rig;
+    rig.send({.prompt = prompt_of(4), .max_new_tokens = 3});
+    rig.run();
+    EXPECT_EQ(rig.workers.plans().size(), 3u);
+    EXPECT_EQ(rig.scheduler.num_rows_dropped(), 0);
+}
+
+// ---- chunked prefill ----
+
+TEST(Scheduler, LongPromptsArePrefilledInChunksUnderTheBudget) {
+    Rig rig({.num_pages = 200, .context_len = 512}, {.tokens_per_step_max = 16});
+    std::vector<std::pair<RequestKey, Ask>> sent;
+    for (int i = 0; i < 4; ++i) {
+        Ask ask{.prompt = prompt_of(50 + i, 300 + i), .max_new_tokens = 5};
+        sent.emplace_back(rig.send(ask), ask);
+    }
+    rig.run();
+    for (const auto& [key, ask] : sent) expect_all(rig, key, ask);
+    for (const StepPlan& plan : rig.workers.plans()) EXPECT_LE(num_tokens(plan), 16u);
+}
+
+TEST(Scheduler, DecodesComeFirstAndPrefillsKeepAShare) {
+    Rig rig({.num_pages = 200, .num_slots = 32}, {.tokens_per_step_max = 8});
+    for (int i = 0; i < 12; ++i) rig.send({.prompt = prompt_of(1, 400 + i), .max_new_tokens = 60});
+    for (int i = 0; i < 8; ++i) rig.step();
+    ASSERT_EQ(rig.status().num_running, 12);
+    const std::size_t before = rig.workers.plans().size();
+    const RequestKey key = rig.send({.prompt = prompt_of(9, 500), .max_new_tokens = 1});
+    while (!rig.of(key).finish) rig.step();
+    EXPECT_LE(rig.workers.plans().size() - before, 7u) << "two tokens of prompt a step";
+    for (std::size_t i = before; i < rig.workers.plans().size(); ++i)
+        EXPECT_GE(rig.workers.plans()[i].rows.size(), 12u) << "no decode waited";
+}
+
+// ---- ends ----
+
+TEST(Scheduler, StopsAtEndOfSequenceUnlessToldToIgnoreIt) {
+    FakeModel model{.eos_one_in = 4};
+    Rig rig(model);
+    Ask ask{.prompt = prompt_of(6), .max_new_tokens = 40};
+    const RequestKey stopped = rig.send(ask);
+    Ask ignoring = ask;
+    ignoring.sampling.ignore_eos = true;
+    const RequestKey ran_on = rig.send(ignoring);
+    Ask late = ask;
+    late.sampling.min_new_tokens = 20;
+    const RequestKey masked = rig.send(late);
+    rig.run();
+    expect_all(rig, stopped, ask);
+    expect_all(rig, ran_on, ignoring);
+    expect_all(rig, masked, late);
+    EXPECT_EQ(rig.of(stopped).finish->matched_token, TokenId{1});
+    EXPECT_EQ(rig.of(stopped).tokens.back(), TokenId{1}) << "the stop token is part of the output";
+    EXPECT_EQ(rig.of(ran_on).tokens.size(), 40u);
+    EXPECT_GE(rig.of(masked).tokens.size(), 20u);
+}
+
+TEST(Scheduler, StopsAtAStopTokenEvenWhenIgnoringEndOfSequence) {
+    Rig rig;
+    Ask ask{.prompt = prompt_of(6), .max_new_tokens = 10};
+    ask.sampling.stop_token_ids = {rig.expected(ask).tokens.at(3)};
+    ask.sampling.ignore_eos = true;
+    const RequestKey key = rig.send(ask);
+    rig.run();
+    expect_all(rig, key, ask);
+    EXPECT_EQ(rig.of(key).tokens.size(), 4u);
+}
+
+TEST(Scheduler, WithoutMaxNewTokensRunsToTheEndOfTheContext) {
+    Rig rig({.context_len = 20});
+    const Ask ask{.prompt = prompt_of(6), .max_new_tokens = std::nullopt};
+    const RequestKey key = rig.send(ask);
+    rig.run();
+    expect_all(rig, key, ask);
+    EXPECT_EQ(rig.of(key).tokens.size(), 14u);
+}
+
+TEST(Scheduler, LogitsThatAreNotFiniteEndTheRequestAloneAndSaySo) {
+    FakeModel model{.nan_one_in = 20};
+    Rig rig(model);
+    std::vector<std::pair<RequestKey, Ask>> sent;
+    for (int i = 0; i < 6; ++i) {
+        Ask ask{.prompt = prompt_of(4, 600 + i), .max_new_tokens = 20};
+        sent.emplace_back(rig.send(ask), ask);
+    }
+    rig.run();
+    int num_errors = 0;
+    for (const auto& [key, ask] : sent) {
+        expect_all(rig, key, ask);
+        if (error_of(rig, key).empty()) continue;
+        ++num_errors;
+        EXPECT_EQ(error_of(rig, key), "internal");
+        EXPECT_NE(rig.of(key).finish->message.find("not finite"), std::string::npos);
+    }
+    EXPECT_GT(num_errors, 0);
+    EXPECT_LT(num_errors, 6);
+}
+
+TEST(Scheduler, ATokenOutsideTheVocabularyEndsTheRequest) {
+    Rig rig;
+    const RequestKey key = rig.send({.prompt = prompt_of(4)});
+    rig.turn();
+    auto answers = rig.workers.run_one();
+    std::get<StepResult>(answers[0]).sampled.values[0] = TokenId{1000};
+    TurnInput in;
+    in.workers = answers;
+    rig.turn(in);
+    EXPECT_EQ(error_of(rig, key), "internal");
+    rig.run();
+}
+
+// ---- scoring ----
+
+TEST(Scheduler, ScoresPromptsOverChunksAndTellsThemInTheFirstChunk) {
+    for (const std::int64_t start : {0, 1, 2, 7, 12, 29, 30, 1000}) {
+        for (const std::int64_t output_len : {0, 1, 4}) {
+            SCOPED_TRACE(testing::Message() << "start " << start << " output " << output_len);
+            Rig rig({}, {.tokens_per_step_max = 7});
+            Ask ask{.prompt = prompt_of(30), .max_new_tokens = output_len};
+            ask.logprobs = {.enabled = true, .prompt_start = start, .top = 2, .ids = {TokenId{5}}};
+            const RequestKey first = rig.send(ask);
+            rig.run();
+            expect_all(rig, first, ask);
+            const RequestKey again = rig.send(ask);  // now the prefix is cached
+            rig.run();
+            expect_all(rig, again, ask);
+            if (start == 12 && output_len == 4) {
+                EXPECT_EQ(rig.of(again).counts->cached_tokens, 8) << "positions 11.. are computed";
+            }
+        }
+    }
+}
+
+TEST(Scheduler, AScoredPromptOfOneTokenHasNoScores) {
+    Rig rig;
+    Ask ask{.prompt = prompt_of(1), .max_new_tokens = 0};
+    ask.logprobs = {.enabled = true, .prompt_start = 0};
+    const RequestKey key = rig.send(ask);
+    rig.run();
+    expect_all(rig, key, ask);
+    EXPECT_TRUE(rig.of(key).prompt->logprobs.empty());
+}
+
+TEST(Scheduler, MaxNewTokensZeroOnlyScores) {
+    Rig rig({.context_len = 30});
+    Ask ask{.prompt = prompt_of(30), .max_new_tokens = 0};
+    ask.logprobs = {.enabled = true, .prompt_start = 0};
+    const RequestKey key = rig.send(ask);
+    rig.run();
+    expect_all(rig, key, ask);
+    EXPECT_EQ(rig.of(key).finish->reason, FinishReason::kLength);
+    EXPECT_EQ(rig.of(key).num_chunks, 1);
+    for (const StepPlan& plan : rig.workers.plans()) {
+        for (const PlanRow& row : plan.rows) EXPECT_EQ(row.output_index, -1);
+    }
+}
+
+// ---- the prefix cache in use ----
+
+TEST(Scheduler, ASecondRequestReusesThePagesOfTheFirst) {
+    Rig rig;
+    const Ask ask{.prompt = prompt_of(21), .max_new_tokens = 4};
+    rig.send(ask);
+    rig.run();
+    const std::int64_t run_before = rig.workers.num_tokens_run();
+    const RequestKey again = rig.send(ask);
+    rig.run();
+    expect_all(rig, again, ask);
+    EXPECT_EQ(rig.of(again).counts->cached_tokens, 20);
+    EXPECT_EQ(rig.workers.num_tokens_run() - run_before, 1 + 3);
+    EXPECT_EQ(rig.status().cached_tokens_total, 20);
+}
+
+TEST(Scheduler, OutputIsCachedForTheNextTurnOfAConversation) {
+    Rig rig;
+    Ask ask{.prompt = prompt_of(10), .max_new_tokens = 11};
+    const RequestKey first = rig.send(ask);
+    rig.run();
+    Ask longer{.prompt = ask.prompt, .max_new_tokens = 4};
+    const auto& said = rig.of(first).tokens;
+    longer.prompt.insert(longer.prompt.end(), said.begin(), said.end());
+    longer.prompt.push_back(TokenId{42});
+    const RequestKey second = rig.send(longer);
+    rig.run();
+    expect_all(rig, second, longer);
+    EXPECT_EQ(rig.of(second).counts->cached_tokens, 20) << "of 21: the last token has no KV yet";
+}
+
+TEST(Scheduler, AGroupWithOnePromptPrefillsItOnce) {
+    Rig rig({.num_pages = 128}, {.tokens_per_step_max = 32});
+    std::vector<std::pair<RequestKey, Ask>> sent;
+    for (std::uint64_t i = 0; i < 8; ++i) {
+        Ask ask{.prompt = prompt_of(61), .max_new_tokens = 3};
+        ask.sampling.seed = i;
+        sent.emplace_back(rig.send(ask), ask);
+    }
+    rig.run();
+    for (const auto& [key, ask] : sent) expect_all(rig, key, ask);
+    EXPECT_EQ(rig.workers.num_tokens_run(), 61 + 7 * 1 + 8 * 2);
+}
+
+TEST(Scheduler, TheCacheNeverStarvesRequests) {
+    Rig rig({.num_pages = 12});
+    for (int i = 0; i < 10; ++i) {
+        const Ask ask{.prompt = prompt_of(30, 700 + i), .max_new_tokens = 10};
+        const RequestKey key = rig.send(ask);
+        rig.run();
+        expect_all(rig, key, ask);
+    }
+    EXPECT_GT(rig.status().pages_cached, 0);
+}
+
+// ---- refusals ----
+
+TEST(Scheduler, WhatCannotBeServedIsRefusedAtOnce) {
+    Rig rig({.num_pages = 8, .context_len = 40});
+    const RequestKey too_long = rig.send({.prompt = prompt_of(40)});
+    const RequestKey too_much = rig.send({.prompt = prompt_of(36), .max_new_tokens = 5});
+    const RequestKey pool = rig.send({.prompt = prompt_of(30), .max_new_tokens = 5});
+    const RequestKey empty = rig.send({});
+    const RequestKey vocabulary = rig.send({.prompt = {TokenId{1000}}});
+    const RequestKey good = rig.send({.prompt = prompt_of(3)});
+    rig.turn();
+    EXPECT_EQ(error_of(rig, too_long), "invalid_argument");
+    EXPECT_EQ(error_of(rig, too_much), "invalid_argument");
+    EXPECT_EQ(error_of(rig, pool), "resource_exhausted");
+    EXPECT_EQ(error_of(rig, empty), "invalid_argument");
+    EXPECT_EQ(error_of(rig, vocabulary), "invalid_argument");
+    EXPECT_EQ(rig.of(too_long).counts->prompt_tokens, 40);
+    rig.run();
+    EXPECT_TRUE(rig.of(good).finish);
+}
+
+TEST(Scheduler, TheQueueIsBounded) {
+    Rig rig({}, {.running_max = 1, .queue_len_max = 3});
+    std::vector<RequestKey> keys;
+    for (int i = 0; i < 5; ++i) keys.push_back(rig.send({.prompt = prompt_of(3, 100 + i)}));
+    rig.turn();
+    EXPECT_EQ(error_of(rig, keys[3]), "resource_exhausted");
+    EXPECT_EQ(error_of(rig, keys[4]), "resource_exhausted");
+    rig.run();
+    for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(rig.of(keys[i]).tokens.size(), 8u);
+}
+
+TEST(Scheduler, ARequestSentTwiceIsCountedAndTheFirstGoesOn) {
+    Rig rig;
+    const Ask ask{.prompt = prompt_of(3)};
+    const TokenizedRequest request = rig.make(ask);
+    TurnInput in;
+    in.requests = {request, request};
+    rig.turn(in);
+    EXPECT_EQ(rig.status().refused_total, 1);
+    in.requests = {request};
+    rig.turn(in);
+    rig.run();
+    expect_all(rig, request.key, ask);
+}
+
+// ---- aborts, by exact key, at every stage ----
+
+EndRequests abort_of(std::vector<RequestKey> keys, std::string message = "enough") {
+    return {.keys = std::move(keys), .cause = EndCause::kAbort, .message = std::move(message)};
+}
+
+TEST(Abort, AQueuedRequestEndsWithItsCounts) {
+    Rig rig({}, {.running_max = 1});
+    rig.send({.prompt = prompt_of(5)});
+    const RequestKey queued = rig.send({.prompt = prompt_of(7, 200)});
+    rig.turn();
+    rig.control(abort_of({queued}));
+    rig.turn();
+    ASSERT_TRUE(rig.of(queued).finish);
+    EXPECT_EQ(rig.of(queued).finish->reason, FinishReason::kAbort);
+    EXPECT_EQ(rig.of(queued).finish->message, "enough");
+    EXPECT_EQ(rig.of(queued).counts->prompt_tokens, 7);
+    EXPECT_EQ(rig.of(queued).counts->completion_tokens, 0);
+    rig.run();
+}
+
+TEST(Abort, WhilePrefillingOrDecodingDropsWhatIsInFlight) {
+    for (int num_steps = 0; num_steps < 14; ++num_steps) {
+        SCOPED_TRACE(num_steps);
+        Rig rig({}, {.tokens_per_step_max = 8});
+        const Ask ask{.prompt = prompt_of(30), .max_new_tokens = 12};
+        const RequestKey key = rig.send(ask);
+        const Ask other{.prompt = prompt_of(9, 200), .max_new_tokens = 20};
+        const RequestKey stays = rig.send(other);
+        rig.turn();
+        for (int i = 0; i < num_steps; ++i) rig.step();
+        const auto before = rig.of(key).tokens;
+        rig.control(abort_of({key}));
+        rig.turn();
+        ASSERT_TRUE(rig.of(key).finish);
+        EXPECT_EQ(rig.of(key).finish->reason, FinishReason::kAbort);
+        rig.run();
+        EXPECT_EQ(rig.of(key).tokens, before) << "P4: every token so far, and none after";
+        const auto want = rig.expected(ask).tokens;
+        EXPECT_TRUE(std::equal(before.begin(), before.end(), want.begin()));
+        expect_all(rig, stays, other);
+        EXPECT_EQ(rig.status().pages_free + rig.status().pages_cached, 64);
+    }
+}
+
+TEST(Abort, OfARequestThatEndedOrNeverWasIsHarmless) {
+    Rig rig;
+    const RequestKey key = rig.send({.prompt = prompt_of(5)});
+    rig.run();
+    rig.control(abort_of({key, RequestKey{0}}));
+    rig.run();
+    EXPECT_EQ(rig.of(key).finish->reason, FinishReason::kLength);
+}
+
+TEST(Abort, ThatOvertakesItsRequestEndsItOnArrival) {
+    Rig rig;
+    const TokenizedRequest first = rig.make({.prompt = prompt_of(5)});
+    const TokenizedRequest second = rig.make({.prompt = prompt_of(5)});
+    const TokenizedRequest third = rig.make({.prompt = prompt_of(5)});
+    rig.control(abort_of({first.key}));
+    rig.control(EndRequests{.keys = {second.key}, .cause = EndCause::kPeerGone});
+    rig.turn();
+    TurnInput in;
+    in.requests = {first, second, third};
+    rig.turn(in);
+    rig.run();
+    ASSERT_TRUE(rig.of(first.key).finish);
+    EXPECT_EQ(rig.of(first.key).finish->reason, FinishReason::kAbort);
+    EXPECT_EQ(rig.of(second.key).num_chunks, 0) << "nobody is left to answer";
+    EXPECT_EQ(rig.of(second.key).num_starts, 0);
+    EXPECT_EQ(rig.of(third.key).tokens.size(), 8u);
+}
+
+TEST(Abort, AStopTextOrAPeerThatIsGoneEndsARequestWithoutAChunk) {
+    Rig rig;
+    const RequestKey key = rig.send({.prompt = prompt_of(5), .max_new_tokens = 50});
+    const RequestKey young = rig.send({.prompt = prompt_of(5, 300), .max_new_tokens = 50});
+    rig.turn();
+    rig.control(EndRequests{.keys = {young}, .cause = EndCause::kStopText});
+    rig.turn();
+    rig.step();
+    rig.step();
+    const auto num_chunks = rig.of(key).num_chunks;
+    EXPECT_GT(num_chunks, 0);
+    rig.control(EndRequests{.keys = {key}, .cause = EndCause::kStopText});
+    rig.run();
+    EXPECT_EQ(rig.of(key).num_chunks, num_chunks);
+    EXPECT_EQ(rig.of(key).num_drops, 1) << "the detokenizer knew it";
+    EXPECT_EQ(rig.of(young).num_drops, 0) << "it did not know this one";
+    EXPECT_EQ(rig.scheduler.num_open(), 0);
+}
+
+// ---- order ----
+
+TEST(Scheduler, HigherPriorityIsAdmittedFirstThenEarlierArrival) {
+    Rig rig({}, {.running_max = 1});
+    rig.send({.prompt = prompt_of(4, 1)});
+    const RequestKey low = rig.send({.prompt = prompt_of(4, 2), .priority = -1});
+    const RequestKey first = rig.send({.prompt = prompt_of(4, 3)});
+    const RequestKey second = rig.send({.prompt = prompt_of(4, 4)});
+    const RequestKey high = rig.send({.prompt = prompt_of(4, 5), .priority = 9});
+    std::vector<RequestKey> order;
+    rig.turn();
+    for (int i = 0; i < 1000 && !rig.workers.is_idle(); ++i) {
+        rig.step();
+        for (const RequestKey key : {low, first, second, high}) {
+            if (rig.of(key).finish && std::ranges::find(order, key) == order.end())
+                order.push_back(key);
+        }
+    }
+    // The first request was admitted before the others were known... all came in one turn, so
+    // priority decides among all of them.
+    EXPECT_EQ(order, (std::vector{high, first, second, low}));
+}
+
+TEST(Scheduler, TheSameFactsGiveTheSamePlans) {
+    const auto record = [] {
+        Rig rig({.num_pages = 24, .eos_one_in = 9}, {.tokens_per_step_max = 16});
+        for (int i = 0; i < 30; ++i) {
+            rig.send(
+                {.prompt = prompt_of(3 + i % 20, 100 + i % 5),
+                 .max_new_tokens = 4 + i % 6,
+                 .priority = i % 3}
+            );
+            if (i % 4 == 0) rig.step();
+        }
+        rig.run();
+        std::string trace;
+        for (const StepPlan& plan : rig.workers.plans()) {
+            for (const PlanRow& row : plan.rows)
+                trace += fmt::format("{}:{}+{} ", raw(row.slot), row.begin, row.num_new);
+            for (const PageId page : plan.pages.values) trace += fmt::format("{} ", raw(page));
+        }
+        return trace;
+    };
+    EXPECT_EQ(record(), record());
+}
+
+// ---- results that are late, lying or twice ----
+
+TEST(Scheduler, LateDuplicateAndUnknownResultsAreCountedAndHarmless) {
+    Rig rig({.tp = 2});
+    const Ask ask{.prompt = prompt_of(5)};
+    const RequestKey key = rig.send(ask);
+    rig.turn();
+    auto answers = rig.workers.run_one();
+    TurnInput in;
+    in.workers = {answers[0], answers[0]};
+    in.workers.emplace_back(StepResult{.step = StepId{77}, .epoch = Epoch{1}});
+    in.workers.emplace_back(StepResult{.step = StepId{1}, .epoch = Epoch{1}, .rank = Rank{9}});
+    in.workers.emplace_back(WorkerStaged{.update = UpdateId{4}});
+    in.workers.emplace_back(WorkerCommitted{.update = UpdateId{4}});
+    in.workers.emplace_back(WorkerDropped{.update = UpdateId{4}});
+    in.workers.push_back(answers[1]);
+    rig.turn(in);
+    EXPECT_EQ(rig.scheduler.num_late(), 6);
+    in.workers = answers;  // once more, after it is done
+    rig.turn(in);
+    EXPECT_EQ(rig.scheduler.num_late(), 8);
+    rig.run();
+    expect_all(rig, key, ask);
+}
+
+TEST(Scheduler, P1_AResultUnderAnotherVersionIsFatal) {
+    Rig rig;
+    rig.send({.prompt = prompt_of(5)});
+    rig.turn();
+    auto answers = rig.workers.run_one();
+    std::get<StepResult>(answers[0]).epoch = Epoch{2};
+    TurnInput in;
+    in.workers = answers;
+    const TurnOutput out = rig.turn(in);
+    ASSERT_TRUE(out.fatal);
+    EXPECT_NE(out.fatal->message.find("epoch 2"), std::string::npos);
+}
+
+TEST(Scheduler, AResultThatDoesNotFitItsPlanIsFatal) {
+    Rig rig;
+    rig.send({.prompt = prompt_of(5)});
+    rig.turn();
+    auto answers = rig.workers.run_one();
+    std::get<StepResult>(answers[0]).logprobs.values.clear();
+    TurnInput in;
+    in.workers = answers;
+    const TurnOutput out = rig.turn(in);
+    ASSERT_TRUE(out.fatal);
+    EXPECT_NE(out.fatal->message.find("logprobs"), std::string::npos);
+}
+
+// ---- status ----
+
+TEST(Status, P5_IsAnsweredWhileAStepIsStuck) {
+    Rig rig;
+    rig.send({.prompt = prompt_of(5)});
+    rig.turn();
+    rig.now += std::chrono::seconds(3);
+    rig.control(Status{.call = CallId{8}});
+    rig.turn();
+    const auto replies = rig.take<ReplicaStatus>();
+    ASSERT_EQ(replies.size(), 1u);
+    EXPECT_EQ(replies[0].call, CallId{8});
+    EXPECT_EQ(replies[0].state, "running");
+    EXPECT_EQ(replies[0].steps_in_flight, 2);
+    EXPECT_GT(replies[0].step_age_s, 2.9);
+    EXPECT_EQ(replies[0].num_running, 1);
+    EXPECT_EQ(replies[0].pages_total, 64);
+    rig.run();
+    EXPECT_EQ(rig.status().output_tokens_total, 8);
+    EXPECT_EQ(rig.status().step_age_s, 0);
+}
+
+TEST(SchedulerConfig, OutOfRangeIsRefusedWithTheFlagsName) {
+    EXPECT_FALSE(problem_of(SchedulerConfig{}));
+    const auto flag_of = [](const SchedulerConfig& config) {
+        const auto error = problem_of(config);
+        return error ? error->message.substr(0, error->message.find(' ')) : "";
+    };
+    EXPECT_EQ(flag_of({.tp = 0}), "--tp");
+    EXPECT_EQ(flag_of({.page_size = 0}), "--page-size");
+    EXPECT_EQ(flag_of({.tokens_per_step_max = 0}), "--chunked-prefill-size");
+    EXPECT_EQ(flag_of({.running_max = 5000}), "--max-running-requests");
+    EXPECT_EQ(flag_of({.queue_len_max = -1}), "--max-queued-requests");
+}
+
+}  // namespace
+}  // namespace pitstop::scheduler

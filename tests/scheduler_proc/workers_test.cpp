@@ -1,0 +1,65 @@
+#include "scheduler_proc/workers.h"
+
+#include "tests/scheduler_proc/fake_workers.h"
+
+#include <gtest/gtest.h>
+
+namespace pitstop::scheduler {
+namespace {
+
+WorkerHello hello_of(int rank, const FakeModel& model) {
+    return std::get<WorkerHello>(FakeWorkers(model).hellos().at(static_cast<std::size_t>(rank)));
+}
+
+TEST(Workers, AreCompleteWhenEveryRankIsThere) {
+    const FakeModel model{.tp = 2};
+    Workers workers(2);
+    EXPECT_EQ(workers.who_is_missing(), "rank 0, rank 1");
+    ASSERT_TRUE(workers.add(hello_of(1, model), 4));
+    EXPECT_FALSE(workers.is_complete());
+    EXPECT_EQ(workers.who_is_missing(), "rank 0");
+    ASSERT_TRUE(workers.add(hello_of(0, model), 4));
+    EXPECT_TRUE(workers.is_complete());
+    ASSERT_TRUE(workers.digest());
+    EXPECT_EQ(workers.digest()->size(), 32u);
+    EXPECT_EQ(workers.status().size(), 2u);
+}
+
+TEST(Workers, TheRankWithTheFewestPagesSetsThePool) {
+    const FakeModel model{.tp = 2};
+    Workers workers(2);
+    WorkerHello small = hello_of(1, model);
+    small.num_pages = 10;
+    small.num_slots = 3;
+    ASSERT_TRUE(workers.add(hello_of(0, model), 4));
+    ASSERT_TRUE(workers.add(small, 4));
+    EXPECT_EQ(workers.num_pages(), 10);
+    EXPECT_EQ(workers.num_slots(), 3);
+    EXPECT_EQ(workers.limits().pool_tokens, 40);
+}
+
+TEST(Workers, ThatDisagreeAreRefusedWithTheField) {
+    const FakeModel model{.tp = 2};
+    const auto refusal_of = [&](auto change) {
+        Workers workers(2);
+        EXPECT_TRUE(workers.add(hello_of(0, model), 4));
+        WorkerHello other = hello_of(1, model);
+        change(other);
+        const auto added = workers.add(other, 4);
+        return added ? std::string("accepted") : added.error().message;
+    };
+    EXPECT_EQ(refusal_of([](WorkerHello&) {}), "accepted");
+    const auto has = [](const std::string& text, const char* part) {
+        return text.find(part) != std::string::npos;
+    };
+    EXPECT_TRUE(has(refusal_of([](WorkerHello& h) { h.vocab_size = 7; }), "vocab_size"));
+    EXPECT_TRUE(has(refusal_of([](WorkerHello& h) { h.context_len = 7; }), "context_len"));
+    EXPECT_TRUE(has(refusal_of([](WorkerHello& h) { h.model_type = "x"; }), "model_type"));
+    EXPECT_TRUE(has(refusal_of([](WorkerHello& h) { h.page_size = 8; }), "--page-size"));
+    EXPECT_TRUE(has(refusal_of([](WorkerHello& h) { h.tp = 3; }), "--tp"));
+    EXPECT_TRUE(has(refusal_of([](WorkerHello& h) { h.eos_ids.clear(); }), "eos_ids"));
+    EXPECT_TRUE(has(refusal_of([](WorkerHello& h) { h.compute = "fp32"; }), "compute"));
+}
+
+}  // namespace
+}  // namespace pitstop::scheduler
