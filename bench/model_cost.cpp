@@ -12,6 +12,10 @@ namespace {
 constexpr double kBytesPerElement = 2;  // bf16
 constexpr std::size_t kConfigBytesMax = std::size_t{1} << 20;
 
+double seconds_min(double bytes, double flops, const StepLimits& limits) {
+    return std::max(bytes / limits.read_bytes_per_s, flops / limits.flops_per_s);
+}
+
 }  // namespace
 
 ModelCost cost_of(const ModelShape& shape) {
@@ -67,16 +71,16 @@ Result<ModelShape> read_shape(const std::string& directory) {
 }
 
 double decode_step_seconds_min(
-    const ModelCost& cost, const MachineLimits& limits, double batch, double context
+    const ModelCost& cost, const StepLimits& limits, double batch, double context
 ) {
     const double bytes = cost.weight_bytes + batch * context * cost.kv_bytes;
     const double flops = batch * (cost.layer_flops + cost.head_flops);
-    return std::max(bytes / limits.read_bytes_per_s, flops / limits.flops_per_s);
+    return seconds_min(bytes, flops, limits);
 }
 
-double prefill_seconds_min(const ModelCost& cost, const MachineLimits& limits, double tokens) {
+double prefill_seconds_min(const ModelCost& cost, const StepLimits& limits, double tokens) {
     const double flops = tokens * cost.layer_flops + cost.head_flops;
-    return std::max(cost.weight_bytes / limits.read_bytes_per_s, flops / limits.flops_per_s);
+    return seconds_min(cost.weight_bytes, flops, limits);
 }
 
 }  // namespace pitstop::bench

@@ -3,6 +3,7 @@
 
 #include "base/result.h"
 #include "bench/model_shape.h"
+#include "bench/step_limits.h"
 
 #include <cstdint>
 #include <string>
@@ -21,21 +22,15 @@ struct ModelCost {
 // Reads config.json in a model directory. Errors: kNotFound, kMalformed, an unknown model_type.
 [[nodiscard]] Result<ModelShape> read_shape(const std::string& directory);
 
-// What the machine can do at most, measured.
-struct MachineLimits {
-    double read_bytes_per_s = 0;
-    double flops_per_s = 0;  // bf16 products summed in fp32
-};
-
 // The shortest possible time of a step that adds one token to each of `batch` requests with
 // `context` tokens each: the longer of moving its bytes and computing its products.
 [[nodiscard]] double decode_step_seconds_min(
-    const ModelCost& cost, const MachineLimits& limits, double batch, double context
+    const ModelCost& cost, const StepLimits& limits, double batch, double context
 );
 
 // The shortest possible time of a prompt of `tokens`, alone.
 [[nodiscard]] double prefill_seconds_min(
-    const ModelCost& cost, const MachineLimits& limits, double tokens
+    const ModelCost& cost, const StepLimits& limits, double tokens
 );
 
 }  // namespace pitstop::bench

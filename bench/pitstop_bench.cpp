@@ -8,7 +8,6 @@
 #include "base/flags.h"
 #include "bench/drive.h"
 #include "bench/machine.h"
-#include "bench/machine_rates.h"
 #include "bench/metrics.h"
 #include "bench/report.h"
 #include "bench/tree.h"
@@ -273,16 +272,6 @@ Result<Report> measure(const Options& o, Session& session) {
     return report;
 }
 
-// Reading as many bytes as a step reads: a model that fits the caches is bounded by the caches.
-MachineLimits measure_limits(const ModelCost& cost) {
-    const int cores = this_machine().cores;
-    const double bytes = std::min(cost.weight_bytes, kReadBytesMax);
-    return {
-        .read_bytes_per_s = read_rate(static_cast<std::int64_t>(bytes), cores),
-        .flops_per_s = bf16_flop_rate(cores),
-    };
-}
-
 Result<> write_file(const std::string& path, const std::string& text) {
     std::ofstream file(path, std::ios::binary);
     file << text;
@@ -297,7 +286,9 @@ Result<int> run_bench(const Options& o, std::vector<std::string> command) {
     session.clients.clear();
     if (session.tree) session.tree->stop();  // the limits are those of an idle machine
     if (report.cost && report.device.starts_with("cpu")) {
-        report.limits = measure_limits(*report.cost);
+        // Of reading as many bytes as a step reads: a model that fits the caches has their limit.
+        const double bytes = std::min(report.cost->weight_bytes, kReadBytesMax);
+        report.limits = measure_step_limits(static_cast<std::int64_t>(bytes));
     }
     fmt::print("{}", report_table(report));
     if (!o.json.empty()) RETURN_IF_ERROR(write_file(o.json, report_json(report)));

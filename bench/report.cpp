@@ -145,6 +145,7 @@ std::string report_json(const Report& report) {
     };
     if (report.limits) {
         root["limits"] = {
+            {"threads", report.limits->threads},
             {"read_bytes_per_s", report.limits->read_bytes_per_s},
             {"flops_per_s", report.limits->flops_per_s},
         };

@@ -38,7 +38,7 @@ struct Report {
     std::int64_t steps = 0;  // finished during the run, all replicas
     std::optional<StartUp> start_up{};
     std::optional<ModelCost> cost{};        // none: the tree computes nothing
-    std::optional<MachineLimits> limits{};  // measured in the same run
+    std::optional<StepLimits> limits{};  // measured in the same run
     std::vector<ProcessReport> processes{};
 };
 

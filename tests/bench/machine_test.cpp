@@ -1,7 +1,5 @@
 #include "bench/machine.h"
 
-#include "bench/machine_rates.h"
-
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -17,20 +15,6 @@ TEST(Machine, SaysWhatItIs) {
     EXPECT_FALSE(machine.cpu.empty());
     EXPECT_GE(machine.cores, 1);
     EXPECT_GT(machine.memory_bytes, std::int64_t{1} << 28);
-}
-
-TEST(Machine, RatesAreThoseOfAMachine) {
-    // From a small microcontroller to a large server; a loop that was optimized away is faster.
-    const double reads = read_rate(1 << 20, 1);
-    EXPECT_GT(reads, 1e8);
-    EXPECT_LT(reads, 1e13);
-    const double copies = copy_rate(1 << 20, 2);
-    EXPECT_GT(copies, 1e8);
-    EXPECT_LT(copies, 1e13);
-    for (const double flops : {fp32_flop_rate(1), bf16_flop_rate(1)}) {
-        EXPECT_GT(flops, 1e8);
-        EXPECT_LT(flops, 1e13);
-    }
 }
 
 class TreeFile : public testing::Test {

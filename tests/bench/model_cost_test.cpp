@@ -24,7 +24,7 @@ TEST(ModelCost, KvOfATokenIsTwoVectorsPerLayerAndHead) {
 TEST(ModelCost, TheLongerOfBytesAndFlopsBoundsAStep) {
     const ModelCost cost{
         .weight_bytes = 1e9, .kv_bytes = 1e5, .layer_flops = 8e8, .head_flops = 2e8};
-    const MachineLimits limits{.read_bytes_per_s = 1e10, .flops_per_s = 1e11};
+    const StepLimits limits{.read_bytes_per_s = 1e10, .flops_per_s = 1e11};
     EXPECT_DOUBLE_EQ(decode_step_seconds_min(cost, limits, 1, 0), 0.1);    // bytes: 1e9 / 1e10
     EXPECT_DOUBLE_EQ(decode_step_seconds_min(cost, limits, 1, 1e4), 0.2);  // and 1e4 * 1e5
     EXPECT_DOUBLE_EQ(decode_step_seconds_min(cost, limits, 100, 0), 1.0);  // flops: 1e11 / 1e11

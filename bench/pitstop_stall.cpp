@@ -1,0 +1,333 @@
+// pitstop_stall: what weight updates, pauses and status calls cost the requests being served.
+//
+// Starts a tree on a model (made for the run if none is given), lets streams decode, pushes new
+// versions while they do and while nothing does, pauses and continues, and asks for status during
+// one long forward pass. Every figure comes from one run, so that ratios mean something.
+#include "base/flags.h"
+#include "bench/checkpoint_writer.h"
+#include "bench/machine.h"
+#include "bench/stall_report.h"
+#include "bench/step_limits.h"
+#include "bench/streams.h"
+#include "bench/tree.h"
+#include "client/client.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace pitstop::bench {
+namespace {
+
+constexpr std::int64_t kPassTokensMax = 8192;  // of the long pass: the tree's chunk limit is this
+constexpr std::int64_t kProbeTokens = 256;     // a prompt whose time tells the long pass's length
+constexpr double kLongPassSeconds = 2.5;
+constexpr std::chrono::milliseconds kTokensTimeout{300'000};
+constexpr std::chrono::milliseconds kUpdateTimeout{600'000};
+constexpr std::int64_t kCopyBytes = std::int64_t{1} << 30;
+
+struct Options {
+    std::string shape = "qwen3-0.6b";
+    std::string model{};
+    std::string next{};
+    std::string launcher = PITSTOP_SOURCE_DIR "/launch/pitstop";
+    std::vector<std::string> serve{};
+    int streams = 4;
+    std::int64_t prompt_len = 64;
+    std::int64_t quiet_tokens = 48;
+    int updates = 4;
+    int pauses = 20;
+    std::string json{};
+};
+
+void add_flags(FlagSet& flags, Options& o) {
+    flags.add("shape", &o.shape, "of the model that is made for the run, random weights");
+    flags.add("model", &o.model, "a model directory instead");
+    flags.add("next", &o.next, "with --model: another checkpoint of the same shape");
+    flags.add("launcher", &o.launcher, "the launcher that starts the tree");
+    flags.add("streams", &o.streams, "requests that decode side by side");
+    flags.add("prompt-len", &o.prompt_len, "tokens of their prompts");
+    flags.add("quiet-tokens", &o.quiet_tokens, "tokens of each stream between two updates");
+    flags.add("updates", &o.updates, "updates while decoding, and as many while idle");
+    flags.add("pauses", &o.pauses, "pauses with streams, and as many without");
+    flags.add("json", &o.json, "also write the figures to this file");
+}
+
+Result<> check(const FlagSet& flags, Options& o) {
+    o.serve = flags.positional();
+    if (o.model.empty() != o.next.empty()) {
+        return make_error(ErrorCode::kInvalidArgument, "--model and --next go together");
+    }
+    if (o.streams < 1 || o.prompt_len < 1 || o.quiet_tokens < 1 || o.updates < 1 || o.pauses < 1) {
+        return make_error(ErrorCode::kInvalidArgument, "every count is 1 or more");
+    }
+    return Ok{};
+}
+
+// The two checkpoints, removed at the end if they were made here.
+class Checkpoints {
+  public:
+    static Result<Checkpoints> get(const Options& o) {
+        Checkpoints made;
+        made.paths_ = {o.model, o.next};
+        if (!o.model.empty()) return made;
+        ASSIGN_OR_RETURN(const ModelShape shape, find_shape(o.shape));
+        if (const auto problem = invalid(shape)) {
+            return make_error(ErrorCode::kInvalidArgument, "shape {}: {}", o.shape, *problem);
+        }
+        std::string pattern = std::filesystem::temp_directory_path() / "pitstop-stall-XXXXXX";
+        if (::mkdtemp(pattern.data()) == nullptr) {
+            return make_error(ErrorCode::kUnavailable, "cannot make {}", pattern);
+        }
+        made.root_ = pattern;
+        CheckpointArgs args{.shape = shape, .threads = this_machine().cores};
+        for (std::size_t i = 0; i < made.paths_.size(); ++i) {
+            args.directory = made.root_ + "/" + o.shape + (i == 0 ? "" : "-next");
+            if (i == 1) args.perturbation = Perturbation{.seed = 1, .scale = 0.01};
+            RETURN_IF_ERROR(write_checkpoint(args));
+            made.paths_[i] = args.directory;
+        }
+        return made;
+    }
+    Checkpoints(Checkpoints&& other) noexcept
+        : root_(std::exchange(other.root_, {})), paths_(std::move(other.paths_)) {}
+    Checkpoints& operator=(Checkpoints&&) = delete;
+    ~Checkpoints() {
+        std::error_code error;
+        if (!root_.empty()) std::filesystem::remove_all(root_, error);
+    }
+    [[nodiscard]] const std::string& first() const { return paths_[0]; }
+    // The one that is not being served.
+    [[nodiscard]] const std::string& next() {
+        served_ = 1 - served_;
+        return paths_[served_];
+    }
+
+  private:
+    Checkpoints() = default;
+    std::string root_{};
+    std::array<std::string, 2> paths_{};
+    std::size_t served_ = 0;
+};
+
+double seconds_since(TimePoint begin) {
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+Result<UpdateWaterfall> update(Client& client, const std::string& path) {
+    UpdateWeights request;
+    request.update.source.path = path;
+    request.update.mode = UpdateMode::kStaged;
+    request.update.kv_policy = KvPolicy::kKeep;
+    request.update.label = std::filesystem::path(path).filename();
+    const TimePoint begin = Clock::now();
+    ASSIGN_OR_RETURN(const UpdateReply reply, client.call(std::move(request), kUpdateTimeout));
+    if (!reply.ok) {
+        return make_error(
+            ErrorCode::kUnavailable, "update with {}: {} {}", path, reply.code, reply.message
+        );
+    }
+    return UpdateWaterfall{
+        .call_s = seconds_since(begin),
+        .total_s = reply.total_s,
+        .receive_s = reply.receive_s,
+        .verify_s = reply.verify_s,
+        .vote_s = reply.vote_s,
+        .pause_s = reply.pause_s,
+        .commit_s = reply.commit_s,
+        .bytes = static_cast<double>(reply.bytes),
+    };
+}
+
+// Pauses in place and continues; the milliseconds both took.
+Result<double> pause_and_continue(Client& client) {
+    PauseGeneration pause;
+    pause.mode = PauseMode::kInPlace;
+    const TimePoint begin = Clock::now();
+    ASSIGN_OR_RETURN(const PauseReply paused, client.call(pause));
+    ASSIGN_OR_RETURN(const ContinueReply continued, client.call(ContinueGeneration{}));
+    const double took_ms = seconds_since(begin) * 1e3;
+    if (!paused.ok || !continued.ok) {
+        return make_error(
+            ErrorCode::kUnavailable, "pause: {}; continue: {}", paused.message, continued.message
+        );
+    }
+    return took_ms;
+}
+
+// Streams decode; updates come, with quiet times of the same length before and after each.
+Result<> measure_updates(
+    const Options& o, Client& client, Checkpoints& checkpoints, StallReport& r
+) {
+    const std::int64_t room = client.hello().context_len - o.prompt_len;
+    ASSIGN_OR_RETURN(
+        Streams streams,
+        Streams::start(
+            {.client = &client,
+             .count = o.streams,
+             .prompt_len = o.prompt_len,
+             .output_len = room,
+             .seed = 1}
+        )
+    );
+    RETURN_IF_ERROR(streams.wait_tokens(8, kTokensTimeout));  // the prompts' steps are over
+    const std::int64_t steady_ns = streams.now_ns();
+    std::vector<TimeWindow> windows;
+    for (int i = 0; i < o.updates; ++i) {
+        RETURN_IF_ERROR(streams.wait_tokens(o.quiet_tokens, kTokensTimeout));
+        TimeWindow window{.begin_ns = streams.now_ns()};
+        ASSIGN_OR_RETURN(const UpdateWaterfall done, update(client, checkpoints.next()));
+        window.end_ns = streams.now_ns();
+        windows.push_back(window);
+        r.updates.push_back(done);
+    }
+    RETURN_IF_ERROR(streams.wait_tokens(o.quiet_tokens, kTokensTimeout));
+    const std::int64_t updates_end_ns = streams.now_ns();
+
+    std::vector<TimeWindow> pauses;
+    std::vector<double> pause_ms;
+    for (int i = 0; i < o.pauses; ++i) {
+        RETURN_IF_ERROR(streams.wait_tokens(4, kTokensTimeout));
+        TimeWindow window{.begin_ns = streams.now_ns()};
+        ASSIGN_OR_RETURN(const double took_ms, pause_and_continue(client));
+        window.end_ns = streams.now_ns();
+        pauses.push_back(window);
+        pause_ms.push_back(took_ms);
+    }
+    RETURN_IF_ERROR(streams.wait_tokens(4, kTokensTimeout));
+    RETURN_IF_ERROR(streams.stop());
+
+    std::vector<ChunkEvent> chunks = streams.chunks();
+    std::erase_if(chunks, [&](const ChunkEvent& chunk) { return chunk.at_ns < steady_ns; });
+    r.pause_gap_ms = summarize(split_gaps(chunks, pauses).inside_ms);
+    r.pause_streams_ms = summarize(std::move(pause_ms));
+    std::erase_if(chunks, [&](const ChunkEvent& chunk) { return chunk.at_ns > updates_end_ns; });
+    SplitGaps gaps = split_gaps(chunks, windows);
+    r.gap_ms = summarize(std::move(gaps.outside_ms));
+    r.gap_update_ms = summarize(std::move(gaps.inside_ms));
+    return Ok{};
+}
+
+Result<> measure_idle(const Options& o, Client& client, Checkpoints& checkpoints, StallReport& r) {
+    for (int i = 0; i < o.updates; ++i) {
+        ASSIGN_OR_RETURN(const UpdateWaterfall done, update(client, checkpoints.next()));
+        r.idle_updates.push_back(done);
+    }
+    std::vector<double> pause_ms;
+    for (int i = 0; i < o.pauses; ++i) {
+        ASSIGN_OR_RETURN(const double took_ms, pause_and_continue(client));
+        pause_ms.push_back(took_ms);
+    }
+    r.pause_idle_ms = summarize(std::move(pause_ms));
+    return Ok{};
+}
+
+Generate prompt_of(std::int64_t tokens, std::int64_t vocab, std::uint64_t seed) {
+    Generate request;
+    request.sampling.max_new_tokens = 1;
+    request.sampling.temperature = 0;
+    request.sampling.ignore_eos = true;
+    request.text_output = false;
+    request.input_ids.emplace();
+    Random random(seed);
+    for (std::int64_t i = 0; i < tokens; ++i) {
+        request.input_ids->push_back(static_cast<TokenId>(random.integer(0, vocab - 1)));
+    }
+    return request;
+}
+
+// One prompt that takes one step of some seconds; status calls, one after the other, while it runs.
+Result<> measure_status(Client& client, StallReport& r) {
+    const HelloReply hello = client.hello();
+    const TimePoint probe_begin = Clock::now();
+    RETURN_IF_ERROR(client.generate_blocking(prompt_of(kProbeTokens, hello.vocab_size, 11)));
+    const double tokens_per_s = static_cast<double>(kProbeTokens) / seconds_since(probe_begin);
+    const std::int64_t tokens = std::min(
+        static_cast<std::int64_t>(kLongPassSeconds * tokens_per_s),
+        std::min(kPassTokensMax, hello.context_len - 1)
+    );
+    Stream stream =
+        client.generate(prompt_of(std::max<std::int64_t>(tokens, 1), hello.vocab_size, 12));
+    std::vector<double> status_ms;
+    while (!stream.next(std::chrono::milliseconds(2))) {
+        const TimePoint begin = Clock::now();
+        ASSIGN_OR_RETURN(const StatusReply status, client.status());
+        const double took_ms = seconds_since(begin) * 1e3;
+        for (const ReplicaStatus& replica : status.replicas) {
+            if (replica.steps_in_flight == 0) continue;
+            status_ms.push_back(took_ms);
+            r.long_pass_s = std::max(r.long_pass_s, replica.step_age_s);
+        }
+    }
+    r.status_ms = summarize(std::move(status_ms));
+    return Ok{};
+}
+
+Result<StallReport> measure(const Options& o) {
+    ASSIGN_OR_RETURN(Checkpoints checkpoints, Checkpoints::get(o));
+    std::vector<std::string> serve{
+        "--model", checkpoints.first(), "--chunked-prefill-size", std::to_string(kPassTokensMax)};
+    serve.insert(serve.end(), o.serve.begin(), o.serve.end());
+    ASSIGN_OR_RETURN(Tree tree, Tree::start({.launcher = o.launcher, .serve = serve}));
+    ASSIGN_OR_RETURN(
+        const std::unique_ptr<Client> client,
+        Client::connect({.run_dir = tree.run_dir(), .name = "pitstop_stall"})
+    );
+    const HelloReply hello = client->hello();
+    StallReport report{
+        .model = hello.model, .tp = static_cast<int>(hello.tp), .num_streams = o.streams};
+    ASSIGN_OR_RETURN(const StatusReply status, client->status());
+    if (!status.replicas.empty() && !status.replicas[0].workers.empty()) {
+        report.device = status.replicas[0].workers[0].device;
+    }
+    RETURN_IF_ERROR(update(*client, checkpoints.next()));  // both are in the page cache from here
+    RETURN_IF_ERROR(update(*client, checkpoints.next()));
+    RETURN_IF_ERROR(measure_updates(o, *client, checkpoints, report));
+    RETURN_IF_ERROR(measure_idle(o, *client, checkpoints, report));
+    RETURN_IF_ERROR(measure_status(*client, report));
+    tree.stop();
+    report.copy_rate = measure_step_limits(kCopyBytes).copy_bytes_per_s;
+    return report;
+}
+
+int run(int argc, char** argv) {
+    FlagSet flags(
+        "pitstop_stall",
+        "[flags] [-- flags of pitstop serve]: what updates and pauses cost running requests."
+    );
+    Options options;
+    add_flags(flags, options);
+    if (const auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
+    if (flags.help_asked()) {
+        fmt::print("{}", flags.help());
+        return 0;
+    }
+    if (const auto checked = check(flags, options); !checked) return flags.fail(checked.error());
+    Result<StallReport> report = measure(options);
+    if (!report) {
+        fmt::print(stderr, "pitstop_stall: {}\n", report.error().message);
+        return 1;
+    }
+    report->command.assign(argv, argv + argc);
+    fmt::print("{}", stall_table(*report));
+    if (options.json.empty()) return 0;
+    std::ofstream file(options.json, std::ios::binary);
+    file << stall_json(*report);
+    if (file.flush()) return 0;
+    fmt::print(stderr, "pitstop_stall: cannot write {}\n", options.json);
+    return 1;
+}
+
+}  // namespace
+}  // namespace pitstop::bench
+
+int main(int argc, char** argv) { return pitstop::bench::run(argc, argv); }

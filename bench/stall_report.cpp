@@ -1,0 +1,224 @@
+#include "bench/stall_report.h"
+
+#include "bench/machine.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <iterator>
+
+namespace pitstop::bench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+double largest(const std::vector<UpdateWaterfall>& updates, double UpdateWaterfall::*member) {
+    double found = 0;
+    for (const UpdateWaterfall& update : updates) found = std::max(found, update.*member);
+    return found;
+}
+
+double median_of(const std::vector<UpdateWaterfall>& updates, auto figure) {
+    std::vector<double> values;
+    for (const UpdateWaterfall& update : updates) values.push_back(figure(update));
+    return summarize(std::move(values)).p50;
+}
+
+Json json_of(const Summary& s) {
+    return {
+        {"count", s.count},
+        {"mean", s.mean},
+        {"p50", s.p50},
+        {"p90", s.p90},
+        {"p99", s.p99},
+        {"max", s.max},
+    };
+}
+
+Json json_of(const std::vector<UpdateWaterfall>& updates) {
+    Json list = Json::array();
+    for (const UpdateWaterfall& u : updates) {
+        list.push_back({
+            {"call_s", u.call_s},
+            {"total_s", u.total_s},
+            {"receive_s", u.receive_s},
+            {"verify_s", u.verify_s},
+            {"vote_s", u.vote_s},
+            {"pause_s", u.pause_s},
+            {"commit_s", u.commit_s},
+            {"bytes", u.bytes},
+        });
+    }
+    return list;
+}
+
+}  // namespace
+
+std::vector<Target> targets_of(const StallReport& r) {
+    const double step_ms = r.gap_ms.p50;
+    std::vector<Target> targets;
+    if (r.gap_update_ms.count > 0 && r.gap_ms.count > 0) {
+        targets.push_back(
+            {"p99 gap during an update / without", r.gap_update_ms.p99 / r.gap_ms.p99, 1.5}
+        );
+        targets.push_back(
+            {"largest gap during an update", r.gap_update_ms.max / step_ms, 3, true, "steps"}
+        );
+    }
+    if (!r.updates.empty()) {
+        targets.push_back(
+            {"pause of an update",
+             largest(r.updates, &UpdateWaterfall::pause_s) * 1e3,
+             2,
+             true,
+             "ms"}
+        );
+    }
+    if (!r.idle_updates.empty() && r.copy_rate > 0) {
+        const double rate =
+            median_of(r.idle_updates, [](const auto& u) { return u.bytes / u.receive_s; });
+        targets.push_back({"staging rate / memcpy rate", rate / r.copy_rate, 0.6, false});
+        const double share =
+            median_of(r.idle_updates, [](const auto& u) { return u.verify_s / u.total_s; });
+        targets.push_back({"digest's share of an update", share, 0.1});
+    }
+    if (r.pause_idle_ms.count > 0 && step_ms > 0) {
+        targets.push_back(
+            {"pause + continue, nothing to do", r.pause_idle_ms.p50 / step_ms, 2, true, "steps"}
+        );
+    }
+    if (r.status_ms.count > 0) {
+        targets.push_back({"p99 of status during a long pass", r.status_ms.p99, 5, true, "ms"});
+    }
+    return targets;
+}
+
+std::string stall_json(const StallReport& r) {
+    const Machine machine = this_machine();
+    Json root;
+    root["bench"] = "pitstop_stall";
+    root["date"] = utc_now();
+    root["commit"] = source_commit();
+    root["command"] = r.command;
+    root["machine"] = {
+        {"cpu", machine.cpu},
+        {"cores", machine.cores},
+        {"memory_bytes", machine.memory_bytes},
+        {"kernel", machine.kernel},
+        {"device", r.device},
+    };
+    root["model"] = {{"name", r.model}, {"tp", r.tp}};
+    root["streams"] = r.num_streams;
+    root["targets"] = Json::array();
+    for (const Target& target : targets_of(r)) {
+        root["targets"].push_back({
+            {"name", target.name},
+            {"value", target.value},
+            {target.is_upper ? "at_most" : "at_least", target.limit},
+            {"unit", target.unit},
+            {"holds", target.holds()},
+        });
+    }
+    root["gap_ms"] = json_of(r.gap_ms);
+    root["gap_update_ms"] = json_of(r.gap_update_ms);
+    root["updates"] = json_of(r.updates);
+    root["idle_updates"] = json_of(r.idle_updates);
+    root["copy_bytes_per_s"] = r.copy_rate;
+    root["pause_continue_idle_ms"] = json_of(r.pause_idle_ms);
+    root["pause_continue_streams_ms"] = json_of(r.pause_streams_ms);
+    root["pause_gap_ms"] = json_of(r.pause_gap_ms);
+    root["status_long_pass_ms"] = json_of(r.status_ms);
+    root["long_pass_s"] = r.long_pass_s;
+    return root.dump(2) + "\n";
+}
+
+std::string stall_table(const StallReport& r) {
+    const Machine machine = this_machine();
+    std::string out;
+    const auto line = [&]<class... Args>(fmt::format_string<Args...> format, Args&&... args) {
+        fmt::format_to(std::back_inserter(out), format, std::forward<Args>(args)...);
+        out += '\n';
+    };
+    const auto summary = [&](std::string_view name, const Summary& s) {
+        if (s.count == 0) return;
+        line(
+            "  {:<36}{:>7}{:>10.3f}{:>10.3f}{:>10.3f}{:>10.3f}{:>10.3f}",
+            name,
+            s.count,
+            s.mean,
+            s.p50,
+            s.p90,
+            s.p99,
+            s.max
+        );
+    };
+    const auto waterfall = [&](std::string_view name, const std::vector<UpdateWaterfall>& updates) {
+        for (const UpdateWaterfall& u : updates) {
+            line(
+                "  {:<20}{:>9.3f}{:>9.3f}{:>9.3f}{:>9.3f}{:>9.4f}{:>9.4f}{:>9.2f}",
+                name,
+                u.total_s,
+                u.receive_s,
+                u.verify_s,
+                u.vote_s,
+                u.pause_s,
+                u.commit_s,
+                u.bytes / u.receive_s / 1e9
+            );
+        }
+    };
+    line("stall: {}, tp {}, {} streams, on {}", r.model, r.tp, r.num_streams, r.device);
+    line(
+        "  machine   {}, {} cores; memcpy {:.2f} GB/s",
+        machine.cpu,
+        machine.cores,
+        r.copy_rate / 1e9
+    );
+    line("  commit    {}\n", source_commit());
+    for (const Target& t : targets_of(r)) {
+        line(
+            "  {:<36}{:>9.3f} {:<6} {} {:.3g}   {}",
+            t.name,
+            t.value,
+            t.unit,
+            t.is_upper ? "at most " : "at least",
+            t.limit,
+            t.holds() ? "holds" : "MISSED"
+        );
+    }
+    line("");
+    line(
+        "  {:<36}{:>7}{:>10}{:>10}{:>10}{:>10}{:>10}",
+        "milliseconds",
+        "count",
+        "mean",
+        "p50",
+        "p90",
+        "p99",
+        "max"
+    );
+    summary("gap between tokens", r.gap_ms);
+    summary("the same during an update", r.gap_update_ms);
+    summary("the same across a pause", r.pause_gap_ms);
+    summary("pause + continue, nothing to do", r.pause_idle_ms);
+    summary("pause + continue, streams", r.pause_streams_ms);
+    summary(fmt::format("status during a pass of {:.1f} s", r.long_pass_s), r.status_ms);
+    line("");
+    line(
+        "  {:<20}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}",
+        "update, seconds",
+        "total",
+        "receive",
+        "verify",
+        "vote",
+        "pause",
+        "commit",
+        "GB/s"
+    );
+    waterfall("while decoding", r.updates);
+    waterfall("while idle", r.idle_updates);
+    return out;
+}
+
+}  // namespace pitstop::bench
