@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <set>
 
 namespace pitstop::scheduler {
 namespace {
@@ -15,7 +16,7 @@ class Soak {
 
     void run(int num_events) {
         for (int i = 0; i < num_events; ++i) event();
-        rig_.run();
+        calm_down();
         for (int i = 0; i < 4 && rig_.scheduler.num_open() > 0; ++i) rig_.run();
         EXPECT_EQ(rig_.scheduler.num_open(), 0);
         EXPECT_EQ(rig_.status().pages_free + rig_.status().pages_cached, rig_.status().pages_total);
@@ -50,8 +51,92 @@ class Soak {
         return {.tokens_per_step_max = pick(1, 24), .running_max = pick(1, 8)};
     }
 
+    // Ends the pause, sees the update under way through, and lets everything run out.
+    void calm_down() {
+        rig_.control(ContinueGeneration{.call = CallId{1}});
+        rig_.run();
+        for (int i = 0; i < 10 && update_ != UpdateId{}; ++i) {
+            hear();
+            rig_.run();
+        }
+        EXPECT_EQ(update_, UpdateId{}) << "an update was never answered";
+        rig_.now += std::chrono::seconds(1);  // deadlines of flushes come
+        rig_.run();
+        EXPECT_TRUE(rig_.scheduler.turn({.now = rig_.now}).tokenizer.empty());
+    }
+
+    // Drives an update as the door does, one order per answer.
+    void hear() {
+        for (UpdatePart& part : rig_.take<UpdatePart>()) {
+            if (part.update != update_) continue;
+            if (!part.ok) {
+                rig_.control(UpdateDrop{.update = update_});
+            } else if (part.phase == "dropped") {
+                update_ = {};
+            } else if (part.phase == "committed") {
+                EXPECT_EQ(part.epoch, rig_.scheduler.version().epoch);
+                update_ = {};
+            } else if (part.phase == "prepared" && !is_ready_) {
+                rig_.control(UpdateReady{.update = update_, .kv_policy = policy_});
+                is_ready_ = true;
+            } else if (part.phase == "ready" && !is_staged_) {
+                order_stage();
+            } else {
+                rig_.control(UpdateCommit{.update = update_});
+            }
+        }
+    }
+
+    void order_stage() {
+        UpdateSpec spec;
+        spec.source.path = "/models/next";
+        spec.mode = is_direct_ ? UpdateMode::kDirect : UpdateMode::kStaged;
+        spec.kv_policy = policy_;
+        const Epoch epoch = next(rig_.scheduler.version().epoch);
+        rig_.control(UpdateStage{.update = update_, .spec = spec, .new_epoch = epoch});
+        is_staged_ = true;
+    }
+
+    void begin_update() {
+        if (update_ != UpdateId{}) return;
+        update_ = last_update_ =
+            static_cast<UpdateId>(static_cast<std::uint64_t>(last_update_) + 1);
+        is_direct_ = pick(0, 2) == 0;
+        is_ready_ = is_direct_;
+        is_staged_ = false;
+        policy_ = static_cast<KvPolicy>(pick(0, 2));  // an abort would hide losses
+        if (pick(0, 4) == 0 && !is_direct_) {
+            is_staged_ = true;
+            const Epoch epoch = next(rig_.scheduler.version().epoch);
+            rig_.control(UpdateRollback{.update = update_, .new_epoch = epoch});
+        } else if (is_direct_) {
+            rig_.control(UpdateReady{.update = update_, .kv_policy = policy_});
+        } else {
+            order_stage();
+        }
+    }
+
     void event() {
-        switch (pick(0, 9)) {
+        hear();
+        switch (pick(0, 13)) {
+            case 10:
+                begin_update();
+                break;
+            case 11:
+                // Not abort: it would hide losses.
+                rig_.control(PauseGeneration{
+                    .call = CallId{1},
+                    .timeout_ms = pick(0, 1) * 10,
+                    .mode = static_cast<PauseMode>(pick(1, 3)),
+                    .max_pause_s = 0.01 * static_cast<double>(pick(0, 3))});
+                break;
+            case 12:
+                rig_.control(ContinueGeneration{.call = CallId{1}});
+                break;
+            case 13:
+                rig_.control(FlushCache{
+                    .call = CallId{1}, .timeout_ms = 20, .wait_idle = pick(0, 1) == 0});
+                break;
             case 0:
             case 1:
             case 2: {
@@ -94,6 +179,12 @@ class Soak {
     Rig rig_;
     std::map<RequestKey, Ask> asks_{};
     std::set<RequestKey> ended_{};
+    UpdateId update_{};  // under way; 0: none
+    UpdateId last_update_{};
+    KvPolicy policy_ = KvPolicy::kKeep;
+    bool is_direct_ = false;
+    bool is_ready_ = false;   // ordered
+    bool is_staged_ = false;  // ordered
 };
 
 TEST(Soak, P4_P6_RandomSchedulesGiveEveryRequestItsOwnTokens) {

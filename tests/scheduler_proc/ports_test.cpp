@@ -1,0 +1,163 @@
+// The loop's sockets, with real ones at the other end.
+#include "scheduler_proc/ports.h"
+
+#include "messages/codec.h"
+#include "tests/scheduler_proc/rig.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <unistd.h>
+
+namespace pitstop::scheduler {
+namespace {
+
+class PortsTest : public testing::Test {
+  protected:
+    void SetUp() override {
+        path_ =
+            std::filesystem::temp_directory_path() / fmt::format("pitstop-ports-{}", ::getpid());
+        std::filesystem::create_directory(path_);
+        std::filesystem::permissions(path_, std::filesystem::perms::owner_all);
+        run_dir_.emplace(*RunDir::open(path_.string()));
+        tokenizer.emplace(bind(run_dir_->tokenizer()));
+        detokenizer.emplace(bind(run_dir_->detokenizer()));
+        ports.emplace(*Ports::open(context, *run_dir_, ReplicaId{0}, 2));
+        requests.emplace(connect(SocketKind::kPush, run_dir_->requests(ReplicaId{0})));
+        control.emplace(connect(SocketKind::kPush, run_dir_->control(ReplicaId{0})));
+        for (auto& worker : workers)
+            worker.emplace(connect(SocketKind::kDealer, run_dir_->workers(ReplicaId{0})));
+    }
+    void TearDown() override { std::filesystem::remove_all(path_); }
+
+    Socket bind(const std::string& endpoint) {
+        return *Socket::bind(context, SocketKind::kPull, endpoint, kInnerLimits);
+    }
+    Socket connect(SocketKind kind, const std::string& endpoint) {
+        return *Socket::connect(context, kind, endpoint, kInnerLimits);
+    }
+    // Receives until `count` says enough, with a deadline.
+    template <class Enough>
+    TurnInput receive(Enough enough) {
+        TurnInput all;
+        const TimePoint deadline = Clock::now() + std::chrono::seconds(10);
+        Poller poller;
+        ports->add_to(poller);
+        while (!enough(all) && Clock::now() < deadline) {
+            poller.wait(Clock::now() + std::chrono::milliseconds(100));
+            TurnInput some = ports->receive();
+            std::ranges::move(some.control, std::back_inserter(all.control));
+            std::ranges::move(some.requests, std::back_inserter(all.requests));
+            std::ranges::move(some.workers, std::back_inserter(all.workers));
+            all.num_refused += some.num_refused;
+        }
+        EXPECT_TRUE(enough(all));
+        return all;
+    }
+    static std::optional<pitstop::Received> wait_for(Socket& socket) {
+        Poller poller;
+        poller.add(socket);
+        poller.wait(Clock::now() + std::chrono::seconds(10));
+        return socket.receive();
+    }
+    void say_hello() {
+        const auto hellos = FakeWorkers({.tp = 2}).hellos();
+        for (std::size_t rank = 0; rank < 2; ++rank) {
+            ASSERT_EQ(
+                workers[rank]->send(encode(std::get<WorkerHello>(hellos[rank]))), Sent::kSent
+            );
+        }
+        receive([](const TurnInput& in) { return in.workers.size() == 2; });
+    }
+
+    zmq::context_t context{};
+    std::optional<Ports> ports{};
+    std::optional<Socket> tokenizer{}, detokenizer{}, requests{}, control{};
+    std::array<std::optional<Socket>, 2> workers{};
+
+  private:
+    std::filesystem::path path_{};
+    std::optional<RunDir> run_dir_{};
+};
+
+TEST_F(PortsTest, MessagesBecomeATurnsInput) {
+    say_hello();
+    TokenizedRequest request;
+    request.key = RequestKey{4};
+    request.prompt.values = prompt_of(3);
+    ASSERT_EQ(requests->send(encode(request)), Sent::kSent);
+    ASSERT_EQ(requests->send(encode(EndRequests{.keys = {RequestKey{9}}})), Sent::kSent);
+    ASSERT_EQ(control->send(encode(Status{.call = CallId{2}})), Sent::kSent);
+    ASSERT_EQ(
+        workers[1]->send(encode(StepResult{.step = StepId{1}, .rank = Rank{1}})), Sent::kSent
+    );
+    const TurnInput in = receive([](const TurnInput& all) {
+        return all.requests.size() == 1 && all.control.size() == 2 && all.workers.size() == 1;
+    });
+    EXPECT_EQ(in.requests[0].prompt.values, prompt_of(3));
+    EXPECT_EQ(in.num_refused, 0);
+    EXPECT_GT(in.now, TimePoint{} - std::chrono::hours(1));
+}
+
+TEST_F(PortsTest, WhatIsNoMessageIsCountedAndKillsNothing) {
+    say_hello();
+    const auto send_raw = [](Socket& socket, std::string type, std::string body) {
+        ASSERT_EQ(socket.send({.type = std::move(type), .body = std::move(body)}), Sent::kSent);
+    };
+    send_raw(*requests, "tokenized_request", "\xc1garbage");
+    send_raw(*requests, "no_such_message", "\x80");
+    send_raw(*control, "pause_generation", "\x81\xa4mode\xa4nope");
+    send_raw(*control, "step_plan", "\x80");
+    send_raw(*workers[0], "step_result", "\xff\xff");
+    send_raw(*workers[0], "tokenized_request", "\x80");
+    send_raw(*workers[0], "worker_hello", "\x80");                                  // twice
+    ASSERT_EQ(workers[0]->send(encode(StepResult{.rank = Rank{1}})), Sent::kSent);  // not its rank
+    const TurnInput in = receive([](const TurnInput& all) { return all.num_refused == 8; });
+    EXPECT_TRUE(in.control.empty() && in.requests.empty() && in.workers.empty());
+}
+
+TEST_F(PortsTest, AWorkerBeforeItsHelloIsNotBelieved) {
+    ASSERT_EQ(workers[0]->send(encode(StepResult{})), Sent::kSent);
+    WorkerHello hello = std::get<WorkerHello>(FakeWorkers({.tp = 8}).hellos()[7]);
+    ASSERT_EQ(workers[1]->send(encode(hello)), Sent::kSent);  // a rank that is none of ours
+    receive([](const TurnInput& all) { return all.num_refused == 2; });
+}
+
+TEST_F(PortsTest, EveryRankGetsTheSameMessagesInTheSameOrder) {
+    say_hello();
+    TurnOutput out;
+    StepPlan plan{.step = StepId{1}, .epoch = Epoch{1}};
+    plan.rows.push_back({.num_new = 1, .num_pages = 1});
+    plan.tokens.values = {TokenId{3}};
+    plan.pages.values = {PageId{0}};
+    out.workers.emplace_back(plan);
+    out.workers.emplace_back(WorkerCommit{.update = UpdateId{1}, .epoch = Epoch{2}});
+    out.tokenizer.emplace_back(PausePart{.call = CallId{7}});
+    out.batch = TokenBatch{.drops = {RequestKey{3}}};
+    ASSERT_TRUE(ports->send(std::move(out)));
+    EXPECT_FALSE(ports->has_held());
+    std::vector<std::string> bodies;
+    for (auto& worker : workers) {
+        const auto first = wait_for(*worker);
+        const auto second = wait_for(*worker);
+        ASSERT_TRUE(first && second);
+        EXPECT_EQ(first->frames.type, "step_plan");
+        EXPECT_EQ(second->frames.type, "worker_commit");
+        bodies.push_back(first->frames.body);
+    }
+    EXPECT_EQ(bodies[0], bodies[1]);
+    EXPECT_EQ(wait_for(*tokenizer)->frames.type, "pause_part");
+    EXPECT_EQ(wait_for(*detokenizer)->frames.type, "token_batch");
+}
+
+TEST_F(PortsTest, AWorkerThatIsGoneIsTheLaunchersMatter) {
+    say_hello();
+    workers[1].reset();
+    TurnOutput out;
+    out.workers.emplace_back(WorkerDrop{.update = UpdateId{1}});
+    EXPECT_TRUE(ports->send(std::move(out)));
+    EXPECT_EQ(wait_for(*workers[0])->frames.type, "worker_drop");
+}
+
+}  // namespace
+}  // namespace pitstop::scheduler
