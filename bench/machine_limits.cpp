@@ -54,7 +54,9 @@ constexpr std::int64_t kFmaSteps = 1 << 20;
         for (int a = 0; a < 8; ++a)
             acc[a] = _mm512_or_si512(acc[a], _mm512_load_si512(data + i + a * 64));
     }
-    keep(acc);
+    for (int a = 1; a < 8; ++a) acc[0] = _mm512_or_si512(acc[0], acc[a]);
+    const __m512i total = acc[0];
+    keep(total);
 }
 
 [[gnu::target("avx2")]] void read_avx2(const char* data, std::int64_t bytes) {
@@ -66,7 +68,9 @@ constexpr std::int64_t kFmaSteps = 1 << 20;
             );
         }
     }
-    keep(acc);
+    for (int a = 1; a < 8; ++a) acc[0] = _mm256_or_si256(acc[0], acc[a]);
+    const __m256i total = acc[0];
+    keep(total);
 }
 
 [[gnu::target("avx2")]] void copy_avx2(char* to, const char* from, std::int64_t bytes) {
@@ -83,23 +87,27 @@ constexpr std::int64_t kFmaSteps = 1 << 20;
 [[gnu::target("avx512f")]] void fma_avx512() {
     __m512 acc[16];
     for (__m512& a : acc) a = _mm512_set1_ps(1.f);
-    const __m512 x = _mm512_set1_ps(0.5f);
+    __m512 x = _mm512_set1_ps(0.5f);
     for (std::int64_t i = 0; i < kFmaSteps; ++i) {
+        asm volatile("" : "+v"(x));
         for (__m512& a : acc) a = _mm512_fmadd_ps(a, x, x);
-        asm volatile("" : "+v"(acc[0]));
     }
-    keep(acc);
+    for (int i = 1; i < 16; ++i) acc[0] = _mm512_add_ps(acc[0], acc[i]);
+    const __m512 total = acc[0];
+    keep(total);
 }
 
 [[gnu::target("avx2,fma")]] void fma_avx2() {
     __m256 acc[12];
     for (__m256& a : acc) a = _mm256_set1_ps(1.f);
-    const __m256 x = _mm256_set1_ps(0.5f);
+    __m256 x = _mm256_set1_ps(0.5f);
     for (std::int64_t i = 0; i < kFmaSteps; ++i) {
+        asm volatile("" : "+v"(x));
         for (__m256& a : acc) a = _mm256_fmadd_ps(a, x, x);
-        asm volatile("" : "+v"(acc[0]));
     }
-    keep(acc);
+    for (int i = 1; i < 12; ++i) acc[0] = _mm256_add_ps(acc[0], acc[i]);
+    const __m256 total = acc[0];
+    keep(total);
 }
 
 [[gnu::target("avx512f,avx512bf16")]] void bf16_avx512() {
@@ -110,7 +118,9 @@ constexpr std::int64_t kFmaSteps = 1 << 20;
         asm volatile("" : "+v"(x));
         for (__m512& a : acc) a = _mm512_dpbf16_ps(a, __m512bh(x), __m512bh(x));
     }
-    keep(acc);
+    for (int i = 1; i < 16; ++i) acc[0] = _mm512_add_ps(acc[0], acc[i]);
+    const __m512 total = acc[0];
+    keep(total);
 }
 
 #endif

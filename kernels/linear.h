@@ -36,11 +36,19 @@ struct LinearArgs {
     ConstActView x{};                     // [M, K]
     std::span<const LinearPart> parts{};  // 1 to kPartsMax, in host memory
     LinearMode mode = LinearMode::kWrite;
+    Workspace workspace{};  // CUDA: less than asked for costs speed, never correctness; or none
     Stream stream{};
 };
 
 void check(const LinearArgs& args);
 void linear_ref(const LinearArgs& args);
 void linear_cuda(const LinearArgs& args);
+
+// CUDA, where the bits of a row must not depend on the batch: one instruction shape, k ascending,
+// one sum per output, for every M (P6). linear_cuda() promises this for its fp32 x alone.
+void linear_cuda_deterministic(const LinearArgs& args);
+
+// CUDA: what cuBLASLt may use. One per stream; a captured graph keeps its address.
+inline constexpr std::int64_t kLinearCudaWorkspaceBytes = std::int64_t{32} << 20;
 
 }  // namespace pitstop

@@ -83,5 +83,6 @@ void sample_ref(const SampleArgs& args);
 void sample_cuda(const SampleArgs& args);
 
 [[nodiscard]] std::int64_t sample_workspace_bytes(std::int64_t num_rows, std::int64_t vocab_len);
+[[nodiscard]] std::int64_t sample_cuda_workspace_bytes(std::int64_t num_rows, std::int64_t vocab_len);
 
 }  // namespace pitstop

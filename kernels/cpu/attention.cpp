@@ -142,9 +142,9 @@ PITSTOP_INLINE void add_values(
 }
 
 #if defined(__AVX512F__)
-constexpr int kValueVectors = 4;  // with 4 queries: 16 accumulators of 32 registers
+constexpr int kValueAccumulators = 16;  // of 32 registers; the rest hold values and probabilities
 #else
-constexpr int kValueVectors = 2;
+constexpr int kValueAccumulators = 4;  // of two registers each
 #endif
 
 template <class T, int kQueries>
@@ -158,6 +158,10 @@ void add_values_of_block(
     float* out,
     std::int64_t D_padded
 ) {
+    constexpr int kValueVectors = kQueries >= kValueAccumulators ? 1
+                                  : kValueAccumulators / kQueries > 4
+                                      ? 4
+                                      : kValueAccumulators / kQueries;
     std::int64_t d = 0;
     for (; d + kValueVectors * kLanes <= D; d += kValueVectors * kLanes) {
         add_values<T, kQueries, kValueVectors>(
@@ -204,11 +208,32 @@ PITSTOP_INLINE void locate(
     }
 }
 
-// All queries against keys [begin, end) of a block, by fours; what a four has beyond is a copy.
+// Into L2. Pages lie anywhere and a key is a few lines: the hardware does not see the pattern in
+// time.
+template <class T>
+PITSTOP_INLINE void fetch(const T* head, std::int64_t D) {
+    constexpr std::int64_t kPerLine = 64 / sizeof(T);
+    for (std::int64_t d = 0; d < D; d += kPerLine)
+        __builtin_prefetch(head + d, /*rw=*/0, /*locality=*/2);
+}
+
+// The keys of the block from position `first`, which is the next one to be scored.
+template <class T>
+PITSTOP_INLINE void fetch_keys(const AttentionArgs& args, const Tile<T>& tile, std::int64_t first) {
+    const Seen seen = seen_by(tile.position[tile.num - 1], args.window, first);
+    const T* keys[kBlock];
+    const T* values[kBlock];
+    locate(args.kv, tile, first, seen.begin, seen.end, keys, values);
+    for (std::int64_t j = seen.begin; j < seen.end; ++j) fetch(keys[j], args.kv.head_dim);
+}
+
+// All queries against keys [begin, end) of a block, by fours; what a four has beyond is a copy. The
+// values, which are wanted next, are fetched meanwhile.
 template <class T>
 PITSTOP_INLINE void score_block(
     const Tile<T>& tile,
-    const T** keys,  // [kBlock], [begin, end) of it given
+    const T** keys,          // [kBlock], [begin, end) of it given
+    const T* const* values,  // likewise
     std::int64_t begin,
     std::int64_t end,
     std::int64_t D,
@@ -220,6 +245,7 @@ PITSTOP_INLINE void score_block(
     for (std::int64_t j = four_begin; j < begin; ++j) keys[j] = keys[begin];
     for (std::int64_t j = end; j < four_end; ++j) keys[j] = keys[end - 1];
     for (std::int64_t j = four_begin; j < four_end; j += 4) {
+        for (std::int64_t i = max64(j, begin); i < min64(j + 4, end); ++i) fetch(values[i], D);
         int v = 0;
         for (; v + 4 <= tile.num; v += 4)
             score4<T, 4>(tile.queries + v, keys + j, D, scale, p[v] + j);
@@ -262,7 +288,7 @@ void add_block(
     const T* values[kBlock];
     locate(args.kv, tile, first, begin, end, keys, values);
     alignas(64) float p[kTileQueries][kBlock];
-    score_block(tile, keys, begin, end, D, args.scale, p);
+    score_block(tile, keys, values, begin, end, D, args.scale, p);
 
     Seen seen[kTileQueries];
     alignas(64) float alpha[kTileQueries] = {};  // first the differences of maxima, then their exp
@@ -278,9 +304,10 @@ void add_block(
     store(alpha, exp(load(alpha)));
     store(state.sum, fma(load(state.sum), load(alpha), load(block_sum)));
 
+    fetch_keys(args, tile, first + kBlock);
     for (int v = 0; v < tile.num;) {  // queries that see the same keys go together
         int same = 1;
-        while (v + same < tile.num && same < 4 && seen[v + same].begin == seen[v].begin &&
+        while (v + same < tile.num && same < 8 && seen[v + same].begin == seen[v].begin &&
                seen[v + same].end == seen[v].end) {
             ++same;
         }
@@ -299,7 +326,9 @@ void add_block(
         };
         if (seen[v].begin >= seen[v].end) {
             ++v;
-        } else if (same == 4) {
+        } else if (same == 8) {
+            add.template operator()<8>();
+        } else if (same >= 4) {
             add.template operator()<4>();
         } else if (same >= 2) {
             add.template operator()<2>();

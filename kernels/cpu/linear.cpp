@@ -19,6 +19,7 @@ constexpr int kTileRows = 2;
 constexpr int kTileCols = 2;
 constexpr int kDecodeCols = 4;
 #endif
+constexpr int kTilesAhead = 2;          // how far the first pass over w fetches
 constexpr std::int64_t kColsAlign = 8;  // of a range of outputs: a multiple of every tile's columns
 
 struct Bf16Products {  // x and w both bf16: pairs
@@ -64,8 +65,13 @@ PITSTOP_INLINE void finish(
     }
 }
 
+// Whether a tile fetches the rows of w that a later one will need, into L2. The first pass over w
+// does: its rows are too short for the hardware to see their pattern in time. A fetch past the end
+// of w is harmless.
+enum class Fetch : std::uint8_t { kNone, kAhead };
+
 // Outputs [m, m + kRows) x [n, n + kCols).
-template <class Products, int kRows, int kCols>
+template <class Products, int kRows, int kCols, Fetch kFetch>
 PITSTOP_INLINE void tile(
     const typename Products::X* x,  // [kRows, K], from row m
     std::int64_t x_stride,
@@ -84,7 +90,14 @@ PITSTOP_INLINE void tile(
     std::int64_t k = 0;
     for (; k + Products::kStep <= K; k += Products::kStep) {
         typename Products::Vector w_k[kCols];
-        for (int j = 0; j < kCols; ++j) w_k[j] = Products::load_w(w + j * w_stride + k);
+        for (int j = 0; j < kCols; ++j) {
+            w_k[j] = Products::load_w(w + j * w_stride + k);
+            if constexpr (kFetch == Fetch::kAhead) {
+                __builtin_prefetch(
+                    w + (j + kTilesAhead * kCols) * w_stride + k, /*rw=*/0, /*locality=*/2
+                );
+            }
+        }
         for (int i = 0; i < kRows; ++i) {
             const typename Products::Vector x_k = Products::load_x(x + i * x_stride + k);
             for (int j = 0; j < kCols; ++j)
@@ -113,7 +126,7 @@ PITSTOP_INLINE void tile(
 }
 
 // Outputs [m, m + kRows) x [n_begin, n_end).
-template <class Products, int kRows, int kCols>
+template <class Products, int kRows, int kCols, Fetch kFetch>
 void strip(
     const LinearArgs& args,
     const LinearPart& part,
@@ -124,10 +137,39 @@ void strip(
     const auto* const x = static_cast<const typename Products::X*>(args.x.data) + m * args.x.stride;
     std::int64_t n = n_begin;
     for (; n + kCols <= n_end; n += kCols) {
-        tile<Products, kRows, kCols>(x, args.x.stride, part, args.mode, m, n, args.x.cols);
+        tile<Products, kRows, kCols, kFetch>(x, args.x.stride, part, args.mode, m, n, args.x.cols);
     }
-    for (; n < n_end; ++n)
-        tile<Products, kRows, 1>(x, args.x.stride, part, args.mode, m, n, args.x.cols);
+    for (; n < n_end; ++n) {
+        tile<Products, kRows, 1, Fetch::kNone>(
+            x, args.x.stride, part, args.mode, m, n, args.x.cols
+        );
+    }
+}
+
+// The strip of as many of `rows` rows as there is a tile for; returns how many.
+template <class Products, Fetch kFetch>
+std::int64_t any_strip(
+    const LinearArgs& args,
+    const LinearPart& part,
+    std::int64_t m,
+    std::int64_t rows,
+    std::int64_t n_begin,
+    std::int64_t n_end
+) {
+    if (rows >= kTileRows) {
+        strip<Products, kTileRows, kTileCols, kFetch>(args, part, m, n_begin, n_end);
+        return kTileRows;
+    }
+    if (kTileRows > 4 && rows >= 4) {
+        strip<Products, 4, kTileCols, kFetch>(args, part, m, n_begin, n_end);
+        return 4;
+    }
+    if (kTileRows > 2 && rows >= 2) {
+        strip<Products, 2, kDecodeCols, kFetch>(args, part, m, n_begin, n_end);
+        return 2;
+    }
+    strip<Products, 1, kDecodeCols, kFetch>(args, part, m, n_begin, n_end);
+    return 1;
 }
 
 // Outputs [m_begin, m_end) x [n_begin, n_end). The rows of w stay in L2 from one strip to the next.
@@ -141,14 +183,9 @@ void rectangle(
     std::int64_t n_end
 ) {
     std::int64_t m = m_begin;
-    for (; m + kTileRows <= m_end; m += kTileRows)
-        strip<Products, kTileRows, kTileCols>(args, part, m, n_begin, n_end);
-    if constexpr (kTileRows > 4) {
-        for (; m + 4 <= m_end; m += 4) strip<Products, 4, kTileCols>(args, part, m, n_begin, n_end);
-        for (; m + 2 <= m_end; m += 2)
-            strip<Products, 2, kDecodeCols>(args, part, m, n_begin, n_end);
-    }
-    for (; m < m_end; ++m) strip<Products, 1, kDecodeCols>(args, part, m, n_begin, n_end);
+    m += any_strip<Products, Fetch::kAhead>(args, part, m, m_end - m, n_begin, n_end);
+    while (m < m_end)
+        m += any_strip<Products, Fetch::kNone>(args, part, m, m_end - m, n_begin, n_end);
 }
 
 std::int64_t div_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }

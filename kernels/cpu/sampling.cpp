@@ -44,7 +44,7 @@ PITSTOP_INLINE float from_ordered(std::uint32_t image) {
     return __builtin_bit_cast(float, u);
 }
 
-// How much an x counts for: one (top-k), or its mass (top-p) if it has survived so far.
+// How much an x counts for: one each (top-k), or its mass (top-p).
 struct CountWeight {
     PITSTOP_INLINE void operator()(F32x16, std::uint64_t* weights) const {
         for (int i = 0; i < kLanes; ++i) weights[i] = 1;
@@ -52,44 +52,34 @@ struct CountWeight {
 };
 struct MassWeight {
     float max;
-    float kept_min;
 
     PITSTOP_INLINE void operator()(F32x16 x, std::uint64_t* weights) const {
         F32x16 difference = x - set1(max);
         difference = select(is_nan(difference), zero(), difference);  // both infinite
-        const F32x16 mass = select(ge(x, set1(kept_min)), exp(difference) * set1(kMassOne), zero());
+        const F32x16 mass = exp(difference) * set1(kMassOne);
+        // To the nearest, ties to even, as llrint: below 2^23 by a sum whose last bit is one, above
+        // it every float is an integer.
+        const F32x16 rounder = set1(0x1p23f);
+        const F32x16 rounded = select(gt(rounder, mass), (mass + rounder) - rounder, mass);
         float lanes[kLanes];
-        store(lanes, mass);
-        // To the nearest, ties to even, as llrint: below 2^23 by the float whose last bit is one,
-        // above it every float is an integer.
-        for (int i = 0; i < kLanes; ++i) {
-            const float rounded = lanes[i] < 0x1p23f ? (lanes[i] + 0x1p23f) - 0x1p23f : lanes[i];
-            weights[i] = static_cast<std::uint64_t>(static_cast<std::int64_t>(rounded));
-        }
+        store(lanes, rounded);
+        for (int i = 0; i < kLanes; ++i)
+            weights[i] = static_cast<std::uint64_t>(static_cast<std::int64_t>(lanes[i]));
     }
 };
+constexpr float kMassRange = 28.5f;  // exp(-28.5) * 2^40 rounds to zero
 
-template <class Weight>
-std::uint64_t total_weight(const Row& row, const Weight& weight) {
-    std::uint64_t weights[kLanes];
-    std::uint64_t total = 0;
-    for (std::int64_t i = 0; i < row.V; i += kLanes) {
-        weight(row.load_x(i), weights);
-        const std::int64_t n = row.V - i < kLanes ? row.V - i : kLanes;
-        for (std::int64_t lane = 0; lane < n; ++lane) total += weights[lane];
-    }
-    return total;
-}
-
-// The largest x such that the ids at or above it weigh at least `target` together. Digits of 11, 11
-// and 10 bits from the top: each pass weighs the values that share the digits found so far.
-// REQUIRES: 1 <= target <= the weight of all.
-template <class Weight>
-float select_threshold(const Row& row, const Weight& weight, std::uint64_t target) {
+// The largest x such that the ids at or above it weigh at least target_of(weight of all) together,
+// among those with x >= floor. Digits of 11, 11 and 10 bits from the top of the ordered image: each
+// pass weighs the values that share the digits found so far. REQUIRES: 1 <= target <= the weight of
+// all; an x >= floor that weighs something.
+template <class Weight, class TargetOf>
+float select_threshold(const Row& row, float floor, const Weight& weight, TargetOf target_of) {
     constexpr int kDigitBits = 11;
     std::uint64_t histogram[1 << kDigitBits];
     std::uint32_t prefix = 0;  // the image's upper bits, as far as they are known
     std::uint64_t above = 0;   // weight of the values above all that have the prefix
+    std::uint64_t target = 0;
     for (int shift = 32; shift > 0;) {
         const int width = shift >= kDigitBits ? kDigitBits : shift;
         const int low = shift - width;
@@ -97,20 +87,24 @@ float select_threshold(const Row& row, const Weight& weight, std::uint64_t targe
         __builtin_memset(histogram, 0, sizeof histogram);
         for (std::int64_t i = 0; i < row.V; i += kLanes) {
             const F32x16 x = row.load_x(i);
-            std::uint32_t images[kLanes];
-            store_u32(images, ordered(x));
-            std::uint32_t matches = 0;
-            for (int lane = 0; lane < kLanes; ++lane) {
-                matches |= static_cast<std::uint32_t>((images[lane] & known) == prefix) << lane;
-            }
+            const U32x16 image = ordered(x);
+            std::uint32_t matches =
+                bits(ge(x, set1(floor))) & bits(eq(image & set1_u32(known), set1_u32(prefix)));
             if (row.V - i < kLanes) matches &= (1u << (row.V - i)) - 1u;
             if (matches == 0) continue;
+            std::uint32_t digits[kLanes];
+            store_u32(digits, image & set1_u32(~known));
             std::uint64_t weights[kLanes];
             weight(x, weights);
             for (; matches != 0; matches &= matches - 1) {
                 const int lane = __builtin_ctz(matches);
-                histogram[(images[lane] & ~known) >> low] += weights[lane];
+                histogram[digits[lane] >> low] += weights[lane];
             }
+        }
+        if (shift == 32) {
+            std::uint64_t total = 0;
+            for (const std::uint64_t w : histogram) total += w;
+            target = target_of(total);
         }
         std::uint32_t digit = (1u << width) - 1u;
         for (; digit > 0 && above + histogram[digit] < target; --digit) above += histogram[digit];
@@ -120,6 +114,28 @@ float select_threshold(const Row& row, const Weight& weight, std::uint64_t targe
     return from_ordered(prefix);
 }
 
+// A value that at least k ids reach, found cheaply: the k-th largest of the maxima of k or more
+// parts. -inf where that takes too many parts.
+float top_k_floor(const Row& row, std::int64_t k) {
+    constexpr std::int64_t kPart = 4 * kLanes;
+    constexpr std::int64_t kPartsMax = 4096;
+    float maxima[kPartsMax];
+    const std::int64_t vectors_per_part =
+        row.V / kPart > kPartsMax ? row.V / kPartsMax / kLanes + 1 : 4;
+    const std::int64_t part = vectors_per_part * kLanes;
+    const std::int64_t num_parts = row.V / part;  // what is left over only makes the value lower
+    if (num_parts < 2 * k) return kNegInf;
+    for (std::int64_t p = 0; p < num_parts; ++p) {
+        F32x16 max16 = row.load_x(p * part);
+        for (std::int64_t v = 1; v < vectors_per_part; ++v)
+            max16 = max(max16, row.load_x(p * part + v * kLanes));
+        maxima[p] = max_lane(max16);
+    }
+    const Row parts{maxima, num_parts, set1(1.f)};
+    const std::uint64_t target = static_cast<std::uint64_t>(k);
+    return select_threshold(parts, kNegInf, CountWeight{}, [=](std::uint64_t) { return target; });
+}
+
 float kept_min_of(const SampleRow& params, const Row& row) {
     const bool has_top_k = params.top_k < row.V;
     const bool has_top_p = params.top_p < 1.f;
@@ -127,14 +143,18 @@ float kept_min_of(const SampleRow& params, const Row& row) {
     const float max = max_of(row);
     float kept_min = min_p_threshold(max, params.min_p);
     if (has_top_k) {
+        const std::uint64_t k = static_cast<std::uint64_t>(params.top_k);
+        const float floor = top_k_floor(row, params.top_k);
         const float threshold =
-            select_threshold(row, CountWeight{}, static_cast<std::uint64_t>(params.top_k));
+            select_threshold(row, floor, CountWeight{}, [=](std::uint64_t) { return k; });
         kept_min = threshold > kept_min ? threshold : kept_min;
     }
     if (has_top_p) {
-        const MassWeight mass{max, kept_min};
+        const float floor = max - kMassRange > kept_min ? max - kMassRange : kept_min;
         const float threshold =
-            select_threshold(row, mass, top_p_target(params.top_p, total_weight(row, mass)));
+            select_threshold(row, floor, MassWeight{max}, [&](std::uint64_t total) {
+                return top_p_target(params.top_p, total);
+            });
         kept_min = threshold > kept_min ? threshold : kept_min;
     }
     return kept_min;

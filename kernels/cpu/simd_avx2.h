@@ -166,6 +166,11 @@ PITSTOP_INLINE Mask16 gt(F32x16 a, F32x16 b) {
 PITSTOP_INLINE Mask16 ge(F32x16 a, F32x16 b) {
     return {_mm256_cmp_ps(a.lo, b.lo, _CMP_GE_OQ), _mm256_cmp_ps(a.hi, b.hi, _CMP_GE_OQ)};
 }
+PITSTOP_INLINE Mask16 eq(U32x16 a, U32x16 b) {
+    return {
+        _mm256_castsi256_ps(_mm256_cmpeq_epi32(a.lo, b.lo)),
+        _mm256_castsi256_ps(_mm256_cmpeq_epi32(a.hi, b.hi))};
+}
 PITSTOP_INLINE Mask16 is_nan(F32x16 a) {
     return {_mm256_cmp_ps(a.lo, a.lo, _CMP_UNORD_Q), _mm256_cmp_ps(a.hi, a.hi, _CMP_UNORD_Q)};
 }

@@ -93,6 +93,7 @@ PITSTOP_INLINE F32x16 from_u32(U32x16 a) { return {_mm512_cvtepu32_ps(a.v)}; }
 
 PITSTOP_INLINE Mask16 gt(F32x16 a, F32x16 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ); }
 PITSTOP_INLINE Mask16 ge(F32x16 a, F32x16 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GE_OQ); }
+PITSTOP_INLINE Mask16 eq(U32x16 a, U32x16 b) { return _mm512_cmpeq_epi32_mask(a.v, b.v); }
 PITSTOP_INLINE Mask16 is_nan(F32x16 a) { return _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q); }
 PITSTOP_INLINE F32x16 select(Mask16 m, F32x16 yes, F32x16 no) {
     return {_mm512_mask_mov_ps(no.v, m, yes.v)};

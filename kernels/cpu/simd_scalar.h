@@ -159,6 +159,9 @@ PITSTOP_INLINE Mask16 gt(F32x16 a, F32x16 b) {
 PITSTOP_INLINE Mask16 ge(F32x16 a, F32x16 b) {
     return lanes_of<Mask16>([&](int i) { return a.v[i] >= b.v[i]; });
 }
+PITSTOP_INLINE Mask16 eq(U32x16 a, U32x16 b) {
+    return lanes_of<Mask16>([&](int i) { return a.v[i] == b.v[i]; });
+}
 PITSTOP_INLINE Mask16 is_nan(F32x16 a) {
     return lanes_of<Mask16>([&](int i) { return a.v[i] != a.v[i]; });
 }

@@ -49,10 +49,9 @@ void launch(const Launch& where, Args&&... args) {
 
 // For a grid or a kernel parameter, in sight.
 template <class To, class From>
-[[nodiscard]] constexpr To narrow(From value) {
-    const To narrowed = static_cast<To>(value);
-    CHECK(static_cast<From>(narrowed) == value && (narrowed < To{}) == (value < From{}));
-    return narrowed;
+[[nodiscard]] To narrow(From value) {
+    CHECK(std::in_range<To>(value));
+    return static_cast<To>(value);
 }
 
 [[nodiscard]] constexpr std::int64_t ceil_div(std::int64_t n, std::int64_t d) {

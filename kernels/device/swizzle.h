@@ -1,0 +1,21 @@
+// Where a 16-byte chunk of a tile's row lies in shared memory. Rows are a power of two of chunks, at
+// least 8; a chunk's place in its row is XORed with the row's number mod 8, so that eight rows' same
+// chunk, which is what one 8x8 matrix of ldmatrix reads, lie in eight different groups of banks.
+// Host and device.
+#pragma once
+
+#include <cstdint>
+
+namespace pitstop {
+
+inline constexpr int kChunkBytes = 16;
+inline constexpr int kChunkElements = 8;  // of bf16
+
+// Bytes from the tile's start.
+template <int kChunksPerRow>
+[[nodiscard]] constexpr int swizzled(int row, int chunk) {
+    static_assert(kChunksPerRow >= 8 && (kChunksPerRow & (kChunksPerRow - 1)) == 0);
+    return (row * kChunksPerRow + (chunk ^ (row & 7))) * kChunkBytes;
+}
+
+}  // namespace pitstop

@@ -1,0 +1,625 @@
+#include "kernels/device/launch.cuh"
+#include "kernels/device/numbers.cuh"
+#include "kernels/device/ordered.h"
+#include "kernels/device/reduce.cuh"
+#include "kernels/philox.h"
+#include "kernels/sampling.h"
+
+#include <algorithm>
+
+// Four kernels, each over all rows; a row leaves those it does not need at once.
+//
+//   race or maximum   every row; a row that does not truncate is decided but for the merge
+//   histogram         count and mass of the ids, by how far they are below the maximum
+//   collect           the ids of the bins that may survive, if they are few, into a list
+//   resolve           the exact thresholds and the race over the list (else over the whole row); or
+//                     the merge of the first kernel's parts
+//
+// A row of 152k logits is read from memory once and twice more from L2.
+namespace pitstop {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kBlockIds = static_cast<int>(kSampleVocabBlock);
+constexpr int kPacks = kBlockIds / (kThreads * 4);  // float4s of a thread
+constexpr int kResolveThreads = 1024;
+constexpr int kListMax = 4096;               // ids; with more the whole row is read again
+constexpr std::int64_t kRowsPerGroup = 256;  // that share the workspace; more rows take turns
+
+// Bins of 1/16 below the maximum, the last one open: below 32 a mass is round(2^40 e^-32) = 0.
+constexpr int kBins = 512;
+constexpr float kBinsPerUnit = 16.f;
+static_assert(kBins == 2 * kThreads);
+
+struct Part {  // of a row's race, or its maximum in `score`
+    float score;
+    std::int32_t id;
+};
+
+struct Listed {
+    float x;
+    std::int32_t id;
+};
+
+// One row's share of the workspace.
+struct RowSpace {
+    std::uint64_t mass[kBins];
+    std::uint32_t counts[kBins];
+    Listed list[kListMax];
+    alignas(8) std::uint32_t num_listed;
+};
+
+struct Params {
+    const float* logits;  // [R, V_rank]
+    std::int64_t stride;
+    std::int32_t num_ids;  // V_rank
+    std::int64_t vocab_begin;
+    const SampleRow* rows;  // [R]
+    Choice* choices;        // [R]
+    RowSpace* spaces;       // [R]
+    Part* parts;            // [R, num_parts]
+    int num_parts;
+    bool is_aligned_16;  // rows of logits
+};
+
+__device__ float negative_infinity() { return __uint_as_float(0xff800000u); }
+
+__device__ bool is_truncating(const SampleRow& row, std::int32_t num_ids) {
+    return row.temperature != 0.f && (row.top_k < num_ids || row.top_p < 1.f || row.min_p > 0.f);
+}
+__device__ float inverse_temperature(const SampleRow& row) {
+    return row.temperature == 0.f ? 1.f : __fdiv_rn(1.f, row.temperature);
+}
+__device__ float scaled(float logit, float inverse) {
+    const float x = __fmul_rn(logit, inverse);
+    return isnan(x) ? negative_infinity() : x;
+}
+
+// x of ids 4p .. 4p+3 of the `num` of a block, -inf past them.
+__device__ void load_x(
+    const Params& params, const float* from, int p, int num, float inverse, float (&x)[4]
+) {
+    if (params.is_aligned_16 && p * 4 + 4 <= num) {
+        load_floats(from + p * 4, x);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) x[k] = scaled(x[k], inverse);
+    } else {
+#pragma unroll
+        for (int k = 0; k < 4; ++k)
+            x[k] = p * 4 + k < num ? scaled(from[p * 4 + k], inverse) : negative_infinity();
+    }
+}
+
+// ---- the race ----
+
+__device__ bool is_better(float score, std::int32_t id, const Part& best) {
+    return score > best.score || (score == best.score && id < best.id);
+}
+__device__ Part warp_best(Part best) {
+#pragma unroll
+    for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+        const float score = __shfl_xor_sync(kAllLanes, best.score, offset);
+        const std::int32_t id = __shfl_xor_sync(kAllLanes, best.id, offset);
+        if (is_better(score, id, best)) best = {score, id};
+    }
+    return best;
+}
+template <int kBlockThreads>
+__device__ Part block_best(Part best) {
+    __shared__ Part parts[kBlockThreads / kWarp];
+    best = warp_best(best);
+    __syncthreads();
+    if (lane_index() == 0) parts[warp_index()] = best;
+    __syncthreads();
+    best = parts[0];
+    for (int warp = 1; warp < kBlockThreads / kWarp; ++warp)
+        if (is_better(parts[warp].score, parts[warp].id, best)) best = parts[warp];
+    return best;
+}
+
+// -log(-log1p(-v)), v = (bits + 0.5) 2^-32. Near v = 1 the difference 1 - v is taken from the bits:
+// in fp32 v would round to 1, whose score is minus infinity.
+__device__ float gumbel(std::uint32_t bits) {
+    const float exponential =
+        bits < 0x80000000u
+            ? -log1pf(-(static_cast<float>(bits) + 0.5f) * 0x1p-32f)
+            : -logf((static_cast<float>(~bits) + 0.5f) * 0x1p-32f);
+    return -logf(exponential);
+}
+// Never below gumbel(bits): E >= v, so -log(E) <= -log(v). The margin covers __logf's error
+// (2^-21.4 near 1, else 2 ulp of at most 23) and gumbel's own.
+__device__ float gumbel_bound(std::uint32_t bits) {
+    return -__logf((static_cast<float>(bits) + 0.5f) * 0x1p-32f) + 1e-3f;
+}
+
+__device__ std::array<std::uint32_t, 4> draw(const SampleRow& row, std::int64_t id_div_4) {
+    return philox(
+        {static_cast<std::uint32_t>(id_div_4), row.position, 0, 0},
+        {static_cast<std::uint32_t>(row.seed), static_cast<std::uint32_t>(row.seed >> 32)}
+    );
+}
+
+// ---- race or maximum ----
+
+// grid [parts, R], block [kThreads]; a block owns kBlockIds ids of a row. Memory-bound: 4 bytes in
+// per logit; 64 rows of 152k: 39 MB, 9 us at 4.3 TB/s. The draws cost 17 instructions per id
+// (Philox), the bound 8 more; the logarithms are taken only where the bound says that the id could
+// still win: 64 rows then take some 8 us of the SMs' issue slots, beside the loads.
+__global__ void __launch_bounds__(kThreads) race_or_max_kernel(const __grid_constant__ Params params) {
+    const std::int64_t r = blockIdx.y;
+    const std::int32_t begin = static_cast<std::int32_t>(blockIdx.x) * kBlockIds;
+    const int num = min(kBlockIds, params.num_ids - begin);
+    const float* const from = params.logits + r * params.stride + begin;
+    const SampleRow row = params.rows[r];
+    const float inverse = inverse_temperature(row);
+    const int thread = static_cast<int>(threadIdx.x);
+    Part* const part = params.parts + r * params.num_parts + blockIdx.x;
+
+    if (is_truncating(row, params.num_ids)) {
+        RowSpace& space = params.spaces[r];
+        for (int i = static_cast<int>(blockIdx.x) * kThreads + thread; i < kBins;
+             i += params.num_parts * kThreads) {
+            space.counts[i] = 0;
+            space.mass[i] = 0;
+        }
+        if (blockIdx.x == 0 && thread == 0) space.num_listed = 0;
+        float max = negative_infinity();
+        float x[kPacks][4];
+#pragma unroll
+        for (int j = 0; j < kPacks; ++j)
+            load_x(params, from, thread + j * kThreads, num, inverse, x[j]);
+#pragma unroll
+        for (int j = 0; j < kPacks; ++j) {
+#pragma unroll
+            for (int k = 0; k < 4; ++k) max = fmaxf(max, x[j][k]);
+        }
+        max = block_max<kThreads>(max);
+        if (thread == 0) *part = {.score = max, .id = 0};
+        return;
+    }
+
+    const bool is_greedy = row.temperature == 0.f;
+    const bool is_whole_draw = params.vocab_begin % 4 == 0;  // four neighbours share a draw
+    Part best{.score = negative_infinity(), .id = begin};
+    float to_beat = negative_infinity();  // the best score of the warp so far
+    float x[kPacks][4];
+#pragma unroll
+    for (int j = 0; j < kPacks; ++j)
+        load_x(params, from, thread + j * kThreads, num, inverse, x[j]);
+#pragma unroll
+    for (int j = 0; j < kPacks; ++j) {
+        const int first = (thread + j * kThreads) * 4;
+        if (is_greedy) {
+#pragma unroll
+            for (int k = 0; k < 4; ++k)
+                if (x[j][k] > best.score) best = {x[j][k], begin + first + k};
+            continue;
+        }
+        const std::int64_t id = params.vocab_begin + begin + first;  // in the whole vocabulary
+        std::array<std::uint32_t, 4> words{};
+        if (is_whole_draw) words = draw(row, id / 4);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            const std::uint32_t bits =
+                is_whole_draw ? words[static_cast<std::size_t>(k)]
+                              : draw(row, (id + k) / 4)[static_cast<std::size_t>((id + k) % 4)];
+            if (x[j][k] + gumbel_bound(bits) < to_beat || x[j][k] == negative_infinity()) continue;
+            const float score = x[j][k] + gumbel(bits);
+            if (score > best.score) best = {score, begin + first + k};  // ids ascend: ties keep
+        }
+        to_beat = from_ordered_image(__reduce_max_sync(kAllLanes, ordered_image(best.score)));
+    }
+    best = block_best<kThreads>(best);
+    if (thread == 0) *part = best;
+}
+
+// ---- thresholds ----
+
+__device__ float row_max(const Params& params, std::int64_t r) {
+    float max = negative_infinity();
+    for (int i = 0; i < params.num_parts; ++i)
+        max = fmaxf(max, params.parts[r * params.num_parts + i].score);
+    return max;
+}
+__device__ float min_p_threshold_of(const SampleRow& row, float max) {
+    if (row.min_p <= 0.f) return negative_infinity();
+    return static_cast<float>(double{max} + log(double{row.min_p}));
+}
+__device__ std::uint64_t top_p_target_of(const SampleRow& row, std::uint64_t total) {
+    const auto target =
+        static_cast<std::uint64_t>(ceil(double{row.top_p} * static_cast<double>(total)));
+    return min(max(target, std::uint64_t{1}), max(total, std::uint64_t{1}));
+}
+// How far x is below the maximum; 0 for the maximum, also where both are infinite.
+__device__ float below(float max, float x) { return x == max ? 0.f : max - x; }
+__device__ int bin_of(float max, float x) {
+    return static_cast<int>(fminf(below(max, x) * kBinsPerUnit, static_cast<float>(kBins - 1)));
+}
+__device__ std::uint64_t mass_of(float max, float x) {
+    return __float2ull_rn(expf(-below(max, x)) * kMassOne);
+}
+
+// grid [parts, R], block [kThreads]: as above. Reads from L2. A block's masses are summed in its own
+// histogram first; the sums are integers, so the order of the atomics decides nothing.
+__global__ void __launch_bounds__(kThreads) histogram_kernel(const __grid_constant__ Params params) {
+    __shared__ unsigned long long mass[kBins];
+    __shared__ std::uint32_t counts[kBins];
+    const std::int64_t r = blockIdx.y;
+    const SampleRow row = params.rows[r];
+    if (!is_truncating(row, params.num_ids)) return;
+    const std::int32_t begin = static_cast<std::int32_t>(blockIdx.x) * kBlockIds;
+    const int num = min(kBlockIds, params.num_ids - begin);
+    const float* const from = params.logits + r * params.stride + begin;
+    const float inverse = inverse_temperature(row);
+    const int thread = static_cast<int>(threadIdx.x);
+    for (int i = thread; i < kBins; i += kThreads) mass[i] = counts[i] = 0;
+    const float max = row_max(params, r);
+    const float min_p = min_p_threshold_of(row, max);
+    __syncthreads();
+    for (int j = 0; j < kPacks; ++j) {
+        const int p = thread + j * kThreads;
+        float x[4];
+        load_x(params, from, p, num, inverse, x);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            if (p * 4 + k >= num || !(x[k] >= min_p)) continue;
+            const int bin = bin_of(max, x[k]);
+            atomicAdd(&counts[bin], 1u);
+            const std::uint64_t own = mass_of(max, x[k]);
+            if (own != 0) atomicAdd(&mass[bin], own);
+        }
+    }
+    __syncthreads();
+    RowSpace& space = params.spaces[r];
+    for (int i = thread; i < kBins; i += kThreads) {
+        if (counts[i] == 0) continue;
+        atomicAdd(&space.counts[i], counts[i]);
+        if (mass[i] != 0) atomicAdd(reinterpret_cast<unsigned long long*>(&space.mass[i]), mass[i]);
+    }
+}
+
+// No id below this bin survives, and so many are in it or above.
+struct Boundary {
+    int bin;
+    std::uint32_t num_ids;
+    std::uint64_t mass;  // of all ids that min-p left
+};
+
+// With top-k the top_k-th largest is in the first bin whose ids and those above are top_k; all of it
+// is needed, as top-p counts the mass of what top-k left. Without it top-p's boundary is the first
+// bin whose mass and that above reach the target. Every thread gets the same. REQUIRES: the whole
+// block calls it; the first kThreads threads do the work.
+__device__ Boundary boundary_of(const RowSpace& space, const SampleRow& row, std::int32_t num_ids) {
+    __shared__ std::uint32_t warp_counts[kThreads / kWarp];
+    __shared__ std::uint64_t warp_mass[kThreads / kWarp];
+    __shared__ Boundary boundary;
+    const int thread = static_cast<int>(threadIdx.x);
+    const bool works = thread < kThreads;
+    const int bin = 2 * thread;
+    std::uint32_t counts[2] = {};  // of the bin and all above it
+    std::uint64_t mass[2] = {};
+    if (works) {
+        counts[0] = space.counts[bin];
+        mass[0] = space.mass[bin];
+        const std::uint32_t pair_count = counts[0] + space.counts[bin + 1];
+        const std::uint64_t pair_mass = mass[0] + space.mass[bin + 1];
+        counts[1] = pair_count;
+        mass[1] = pair_mass;
+#pragma unroll
+        for (int offset = 1; offset < kWarp; offset *= 2) {
+            const std::uint32_t count = __shfl_up_sync(kAllLanes, counts[1], offset);
+            const std::uint64_t other = __shfl_up_sync(kAllLanes, mass[1], offset);
+            if (lane_index() >= offset) {
+                counts[1] += count;
+                mass[1] += other;
+            }
+        }
+        if (lane_index() == kWarp - 1) {
+            warp_counts[warp_index()] = counts[1];
+            warp_mass[warp_index()] = mass[1];
+        }
+        counts[0] += counts[1] - pair_count;
+        mass[0] += mass[1] - pair_mass;
+    }
+    __syncthreads();
+    std::uint32_t count_all = 0;
+    std::uint64_t mass_all = 0;
+    std::uint32_t count_before = 0;
+    std::uint64_t mass_before = 0;
+    for (int warp = 0; warp < kThreads / kWarp; ++warp) {
+        if (warp == warp_index()) {
+            count_before = count_all;
+            mass_before = mass_all;
+        }
+        count_all += warp_counts[warp];
+        mass_all += warp_mass[warp];
+    }
+    if (thread == 0) boundary = {.bin = kBins - 1, .num_ids = count_all, .mass = mass_all};
+    __syncthreads();
+    if (works) {
+        counts[0] += count_before, counts[1] += count_before;
+        mass[0] += mass_before, mass[1] += mass_before;
+        const bool is_top_k = row.top_k < num_ids;
+        const auto top_k = static_cast<std::uint32_t>(row.top_k);
+        const std::uint64_t target = top_p_target_of(row, mass_all);
+        std::uint32_t count_above = counts[0] - space.counts[bin];
+        std::uint64_t mass_above = mass[0] - space.mass[bin];
+#pragma unroll
+        for (int b = 0; b < 2; ++b) {
+            const bool is_first = is_top_k ? counts[b] >= top_k && count_above < top_k
+                                           : row.top_p < 1.f && mass[b] >= target && mass_above < target;
+            if (is_first) {
+                boundary.bin = bin + b;  // one thread at most: no other bin is the first
+                boundary.num_ids = counts[b];
+            }
+            count_above = counts[b];
+            mass_above = mass[b];
+        }
+    }
+    __syncthreads();
+    return boundary;
+}
+
+// grid [parts, R], block [kThreads]: as above. Reads from L2, writes the few survivors; where they
+// are not few it leaves.
+__global__ void __launch_bounds__(kThreads) collect_kernel(const __grid_constant__ Params params) {
+    const std::int64_t r = blockIdx.y;
+    const SampleRow row = params.rows[r];
+    if (!is_truncating(row, params.num_ids)) return;
+    RowSpace& space = params.spaces[r];
+    const Boundary boundary = boundary_of(space, row, params.num_ids);
+    if (boundary.num_ids > kListMax) return;
+    const std::int32_t begin = static_cast<std::int32_t>(blockIdx.x) * kBlockIds;
+    const int num = min(kBlockIds, params.num_ids - begin);
+    const float* const from = params.logits + r * params.stride + begin;
+    const float inverse = inverse_temperature(row);
+    const float max = row_max(params, r);
+    const float min_p = min_p_threshold_of(row, max);
+    for (int j = 0; j < kPacks; ++j) {
+        const int p = static_cast<int>(threadIdx.x) + j * kThreads;
+        float x[4];
+        load_x(params, from, p, num, inverse, x);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            if (p * 4 + k >= num || !(x[k] >= min_p) || bin_of(max, x[k]) > boundary.bin) continue;
+            const std::uint32_t slot = atomicAdd(&space.num_listed, 1u);  // no order: see resolve
+            space.list[slot] = {.x = x[k], .id = begin + p * 4 + k};
+        }
+    }
+}
+
+// The ids that the exact thresholds are taken over: the list, or the whole row.
+struct Source {
+    const Listed* list;   // null: the row
+    const float* logits;  // the row
+    float inverse;
+    std::int32_t num;
+
+    __device__ Listed operator[](std::int32_t i) const {
+        return list != nullptr ? list[i] : Listed{scaled(logits[i], inverse), i};
+    }
+};
+
+constexpr int kDigits = 256;
+struct Select {
+    unsigned long long histogram[kDigits];
+    std::uint32_t image_max;
+    std::uint32_t image_min;
+    std::uint32_t prefix;
+    std::uint64_t above;  // weight of the images above those with the prefix
+};
+
+// The largest x such that the ids at or above it weigh at least `target` together; weights are
+// integers, so the order of the ids does not matter. A radix select on the images, digits of 8 bits
+// from the highest one in which two of them differ. REQUIRES: 1 <= target <= the weight of all; the
+// whole block calls it.
+template <class Weight>
+__device__ float select_threshold(
+    Select& shared, const Source& source, std::uint64_t target, const Weight& weight
+) {
+    const int thread = static_cast<int>(threadIdx.x);
+    __syncthreads();
+    if (thread == 0) {
+        shared.image_max = 0;
+        shared.image_min = ~0u;
+        shared.above = 0;
+    }
+    __syncthreads();
+    std::uint32_t image_max = 0;
+    std::uint32_t image_min = ~0u;
+    for (std::int32_t i = thread; i < source.num; i += kResolveThreads) {
+        const float x = source[i].x;
+        if (weight(x) == 0) continue;
+        image_max = max(image_max, ordered_image(x));
+        image_min = min(image_min, ordered_image(x));
+    }
+    image_max = __reduce_max_sync(kAllLanes, image_max);
+    image_min = __reduce_min_sync(kAllLanes, image_min);
+    if (lane_index() == 0) {
+        atomicMax(&shared.image_max, image_max);
+        atomicMin(&shared.image_min, image_min);
+    }
+    __syncthreads();
+    int bits = kWarp - __clz(static_cast<int>(shared.image_max ^ shared.image_min));  // that differ
+    if (thread == 0)
+        shared.prefix = bits == 32 ? 0 : shared.image_max & (bits == 0 ? ~0u : ~0u << bits);
+    while (bits > 0) {
+        const int width = min(bits, 8);
+        const int low = bits - width;
+        const std::uint32_t known = bits == 32 ? 0 : ~0u << bits;
+        if (thread < kDigits) shared.histogram[thread] = 0;
+        __syncthreads();
+        const std::uint32_t prefix = shared.prefix;
+        for (std::int32_t i = thread; i < source.num; i += kResolveThreads) {
+            const float x = source[i].x;
+            const std::uint32_t image = ordered_image(x);
+            if ((image & known) != prefix) continue;
+            const std::uint64_t own = weight(x);
+            if (own != 0) atomicAdd(&shared.histogram[image >> low & ((1u << width) - 1)], own);
+        }
+        __syncthreads();
+        if (warp_index() == 0) {  // lane l looks at digits 8l .. 8l+7
+            const int lane = lane_index();
+            std::uint64_t sum = 0;
+#pragma unroll
+            for (int k = 0; k < 8; ++k) sum += shared.histogram[lane * 8 + k];
+            std::uint64_t above = sum;  // in this lane's digits and all above
+#pragma unroll
+            for (int offset = 1; offset < kWarp; offset *= 2) {
+                const std::uint64_t other = __shfl_down_sync(kAllLanes, above, offset);
+                if (lane + offset < kWarp) above += other;
+            }
+            above = above - sum + shared.above;
+            __syncwarp();  // all have read shared.above
+            if (above < target && above + sum >= target) {
+                for (int k = 7; k >= 0; --k) {
+                    const std::uint64_t own = shared.histogram[lane * 8 + k];
+                    if (above + own >= target) {
+                        shared.prefix |= static_cast<std::uint32_t>(lane * 8 + k) << low;
+                        shared.above = above;
+                        break;
+                    }
+                    above += own;
+                }
+            }
+        }
+        __syncthreads();
+        bits = low;
+    }
+    __syncthreads();
+    return from_ordered_image(shared.prefix);
+}
+
+template <class Weight>
+__device__ std::uint64_t total_weight(const Source& source, const Weight& weight) {
+    std::uint64_t total = 0;
+    for (std::int32_t i = static_cast<int>(threadIdx.x); i < source.num; i += kResolveThreads)
+        total += weight(source[i].x);
+    return block_sum<kResolveThreads>(total);
+}
+
+// grid [R], block [kResolveThreads]; a block owns a row. With a list it is latency: some ten passes
+// over at most 32 KiB in L2. Without one (a flat distribution) each pass reads the row from L2, some
+// 5 us for 152k ids at one block's 115 GB/s.
+__global__ void __launch_bounds__(kResolveThreads) resolve_kernel(
+    const __grid_constant__ Params params
+) {
+    __shared__ Select shared;
+    const std::int64_t r = blockIdx.x;
+    const SampleRow row = params.rows[r];
+    const int thread = static_cast<int>(threadIdx.x);
+    const auto vocab_begin = static_cast<std::int32_t>(params.vocab_begin);
+    if (!is_truncating(row, params.num_ids)) {
+        if (warp_index() != 0) return;
+        Part best{.score = negative_infinity(), .id = 0};
+        for (int i = thread; i < params.num_parts; i += kWarp) {
+            const Part part = params.parts[r * params.num_parts + i];
+            if (is_better(part.score, part.id, best)) best = part;
+        }
+        best = warp_best(best);
+        if (thread == 0) {
+            params.choices[r] = {
+                .id = static_cast<TokenId>(vocab_begin + best.id),
+                .score = best.score,
+                .kept_min = negative_infinity()};
+        }
+        return;
+    }
+
+    const RowSpace& space = params.spaces[r];
+    const Boundary boundary = boundary_of(space, row, params.num_ids);
+    const bool is_listed = boundary.num_ids <= kListMax;
+    const Source source{
+        .list = is_listed ? space.list : nullptr,
+        .logits = params.logits + r * params.stride,
+        .inverse = inverse_temperature(row),
+        .num = is_listed ? static_cast<std::int32_t>(space.num_listed) : params.num_ids};
+    const float max = row_max(params, r);
+    float kept_min = min_p_threshold_of(row, max);
+    const bool is_top_k = row.top_k < params.num_ids;
+    // A list of fewer than top_k ids is all that min-p left: the top_k-th is below its threshold.
+    if (is_top_k && row.top_k <= source.num) {
+        const auto one = [](float) { return std::uint64_t{1}; };
+        kept_min = fmaxf(
+            kept_min,
+            select_threshold(shared, source, static_cast<std::uint64_t>(row.top_k), one)
+        );
+    }
+    if (row.top_p < 1.f) {
+        const auto mass = [=](float x) { return x >= kept_min ? mass_of(max, x) : std::uint64_t{0}; };
+        // Without top-k the source may lack ids that count towards the total.
+        const std::uint64_t total = is_top_k ? total_weight(source, mass) : boundary.mass;
+        const std::uint64_t target = top_p_target_of(row, total);
+        kept_min = fmaxf(kept_min, select_threshold(shared, source, target, mass));
+    }
+
+    Part best{.score = negative_infinity(), .id = 0};
+    for (std::int32_t i = thread; i < source.num; i += kResolveThreads) {
+        const Listed one = source[i];
+        if (!(one.x >= kept_min) || one.x == negative_infinity()) continue;
+        const std::int64_t id = params.vocab_begin + one.id;
+        const float score = one.x + gumbel(draw(row, id / 4)[static_cast<std::size_t>(id % 4)]);
+        if (is_better(score, one.id, best)) best = {score, one.id};
+    }
+    best = block_best<kResolveThreads>(best);
+    if (thread == 0) {
+        params.choices[r] = {
+            .id = static_cast<TokenId>(vocab_begin + best.id),
+            .score = best.score,
+            .kept_min = kept_min};
+    }
+}
+
+std::int64_t group_bytes(std::int64_t num_rows, std::int64_t vocab_len) {
+    const std::int64_t num_parts = ceil_div(vocab_len, kBlockIds);
+    return std::min(num_rows, kRowsPerGroup) *
+           static_cast<std::int64_t>(sizeof(RowSpace) + sizeof(Part) * static_cast<std::size_t>(num_parts));
+}
+
+}  // namespace
+
+std::int64_t sample_cuda_workspace_bytes(std::int64_t num_rows, std::int64_t vocab_len) {
+    return std::max(
+        sample_workspace_bytes(num_rows, vocab_len), group_bytes(num_rows, vocab_len)
+    );
+}
+
+void sample_cuda(const SampleArgs& args) {
+    check(args);
+    const auto& [logits, vocab_begin, rows_of, choices, workspace, stream] = args;
+    if (logits.rows == 0) return;
+    CHECK(workspace.bytes >= sample_cuda_workspace_bytes(logits.rows, logits.cols));
+    CHECK(is_aligned(workspace.data, 8));
+    const std::int64_t num_parts = ceil_div(logits.cols, kBlockIds);
+    const std::int64_t rows_at_once = std::min(logits.rows, kRowsPerGroup);
+    auto* const spaces = static_cast<RowSpace*>(workspace.data);
+    for (std::int64_t begin = 0; begin < logits.rows; begin += kRowsPerGroup) {
+        const std::int64_t num = std::min(kRowsPerGroup, logits.rows - begin);
+        const Params params{
+            .logits = logits.data + begin * logits.stride,
+            .stride = logits.stride,
+            .num_ids = narrow<std::int32_t>(logits.cols),
+            .vocab_begin = vocab_begin,
+            .rows = rows_of + begin,
+            .choices = choices + begin,
+            .spaces = spaces,
+            .parts = reinterpret_cast<Part*>(spaces + rows_at_once),
+            .num_parts = narrow<int>(num_parts),
+            .is_aligned_16 = is_aligned(logits.data, 16) && logits.stride % 4 == 0};
+        const Launch over_parts{
+            .grid = dim3(narrow<unsigned>(num_parts), narrow<unsigned>(num)),
+            .block = dim3(kThreads),
+            .stream = stream};
+        launch<race_or_max_kernel>(over_parts, params);
+        launch<histogram_kernel>(over_parts, params);
+        launch<collect_kernel>(over_parts, params);
+        launch<resolve_kernel>(
+            {.grid = dim3(narrow<unsigned>(num)),
+             .block = dim3(kResolveThreads),
+             .stream = stream},
+            params
+        );
+    }
+}
+
+}  // namespace pitstop
