@@ -108,6 +108,12 @@ std::string utc_now() {
     return text.data();
 }
 
+std::vector<std::string> command_of(int argc, char** argv) {
+    std::vector<std::string> words{argv, argv + argc};
+    if (!words.empty()) words[0] = std::filesystem::path(words[0]).filename();
+    return words;
+}
+
 Result<std::vector<ProcessUse>> processes_of(const std::string& run_dir) {
     const std::string path = run_dir + "/tree.json";
     ASSIGN_OR_RETURN(const std::string text, MappedFile::read(path, kTreeFileBytesMax));

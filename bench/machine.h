@@ -22,6 +22,9 @@ struct Machine {
 [[nodiscard]] std::string source_commit();
 [[nodiscard]] std::string utc_now();  // "2025-11-21T07:30:00Z"
 
+// The command as one would type it in a clone: the program without its directory, then its words.
+[[nodiscard]] std::vector<std::string> command_of(int argc, char** argv);
+
 struct ProcessUse {
     std::string name{};  // "tp_worker[0.1]"
     pid_t pid = 0;

@@ -308,7 +308,7 @@ int run(int argc, char** argv) {
         return 0;
     }
     if (const auto checked = check(flags, options); !checked) return flags.fail(checked.error());
-    const Result<int> code = run_bench(options, {argv, argv + argc});
+    const Result<int> code = run_bench(options, command_of(argc, argv));
     if (code) return *code;
     fmt::print(stderr, "pitstop_bench: {}\n", code.error().message);
     return 1;

@@ -317,7 +317,7 @@ int run(int argc, char** argv) {
         fmt::print(stderr, "pitstop_stall: {}\n", report.error().message);
         return 1;
     }
-    report->command.assign(argv, argv + argc);
+    report->command = command_of(argc, argv);
     fmt::print("{}", stall_table(*report));
     if (options.json.empty()) return 0;
     std::ofstream file(options.json, std::ios::binary);
