@@ -131,6 +131,21 @@ Result<> Decoder::Stream::push_as_is(std::string_view text, std::string& out) {
     return Ok{};
 }
 
+void Decoder::Stream::drop_incomplete() {
+    for (std::size_t i = 0; i < stages_.size(); ++i) {
+        Stage& state = stages_[i];
+        state.utf8 = LossyUtf8();
+        if (!std::holds_alternative<ByteFallbackDecoder>(decoder_->steps_[i]) || must_collect(i))
+            continue;
+        const std::size_t whole = find_invalid_utf8(state.held).value_or(state.held.size());
+        // Held bytes that are the beginning of a code point and nothing else.
+        LossyUtf8 rest;
+        std::string text;
+        rest.push(std::string_view(state.held).substr(whole), text);
+        if (text.empty()) state.held.resize(whole);
+    }
+}
+
 Result<> Decoder::Stream::finish(std::string& out) {
     for (std::size_t i = 0; i < stages_.size(); ++i) RETURN_IF_ERROR(close(i, out));
     reset();

@@ -87,6 +87,8 @@ class Decoder::Stream {
     Result<> push(std::string_view token, std::string& out);
     // Appends `text` behind what is held back, as it is: it goes through no stage.
     Result<> push_as_is(std::string_view text, std::string& out);
+    // Forgets a code point that is not complete, so that finish() gives what is whole.
+    void drop_incomplete();
     // No more tokens come: appends the rest. Leaves the stream as new.
     Result<> finish(std::string& out);
 

@@ -1,23 +1,68 @@
 #include "text/incremental_decoder.h"
 
+#include "text/utf8.h"
+
 #include <algorithm>
 #include <utility>
 
 namespace pitstop {
+namespace {
+
+// Whether a token is a byte, <0x80> to <0xBF>, that does not begin a code point.
+bool is_continuation_token(std::optional<std::string_view> token) {
+    constexpr std::string_view kFirstDigits = "89AB";
+    return token && token->size() == 6 && token->starts_with("<0x") && token->ends_with(">") &&
+           kFirstDigits.find((*token)[3]) != kFirstDigits.npos;
+}
+
+}  // namespace
 
 IncrementalDecoder::IncrementalDecoder(
     std::shared_ptr<const Tokenizer> tokenizer, Options options, std::span<const TokenId> prompt
 )
     : tokenizer_(std::move(tokenizer)), options_(options), stream_(tokenizer_->decoder()) {
+    std::span<const TokenId> tail = prompt.last(std::min(prompt.size(), kPromptTailLen));
+    // Where the prompt was cut, it may have been inside a code point. A run of bytes that begins
+    // there would be no UTF-8, and nor would be what the output adds to it.
+    while (prompt.size() >= kPromptTailLen && !tail.empty() &&
+           is_continuation_token(tokenizer_->id_to_token(tail[0]))) {
+        tail = tail.subspan(1);
+    }
     std::string dropped;
-    for (const TokenId id : prompt.last(std::min(prompt.size(), kPromptTailLen))) {
+    for (const TokenId id : tail) {
         // A prompt that cannot be decoded leaves the decoder at the beginning: its output is not to
         // blame.
-        if (!push(id, dropped)) stream_ = Decoder::Stream(tokenizer_->decoder());
+        if (!push_to_stream(id, dropped)) stream_ = Decoder::Stream(tokenizer_->decoder());
     }
+    Decoder::Stream ended = stream_;
+    ended.drop_incomplete();
+    if (!ended.finish(prompt_rest_)) prompt_rest_.clear();
+}
+
+// Of what is new in `text`, from `begin` on, takes off what is the prompt's.
+void IncrementalDecoder::take_off_prompt(std::string& text, std::size_t begin) {
+    if (prompt_rest_.empty()) return;
+    const std::size_t len_max = std::min(prompt_rest_.size(), text.size() - begin);
+    std::size_t common = 0;
+    while (common < len_max && text[begin + common] == prompt_rest_[common]) ++common;
+    if (common < len_max) {
+        // Another text than the prompt alone would have had. Back to the beginning of a code point.
+        while (is_continuation_byte(text[begin + common])) --common;
+        prompt_rest_.clear();
+    } else {
+        prompt_rest_.erase(0, common);
+    }
+    text.erase(begin, common);
 }
 
 Result<> IncrementalDecoder::push(TokenId id, std::string& text) {
+    const std::size_t begin = text.size();
+    RETURN_IF_ERROR(push_to_stream(id, text));
+    take_off_prompt(text, begin);
+    return Ok{};
+}
+
+Result<> IncrementalDecoder::push_to_stream(TokenId id, std::string& text) {
     const std::optional<std::string_view> token = tokenizer_->id_to_token(id);
     if (!token) return Ok{};
     if (options_.skip_special == SkipSpecial::kYes && tokenizer_->is_special(id)) return Ok{};
@@ -30,6 +75,11 @@ Result<> IncrementalDecoder::push(TokenId id, std::string& text) {
     return stream_.push(*token, text);
 }
 
-Result<> IncrementalDecoder::finish(std::string& text) { return stream_.finish(text); }
+Result<> IncrementalDecoder::finish(std::string& text) {
+    const std::size_t begin = text.size();
+    RETURN_IF_ERROR(stream_.finish(text));
+    take_off_prompt(text, begin);
+    return Ok{};
+}
 
 }  // namespace pitstop

@@ -2,16 +2,17 @@
 //
 // The output is decoded as the continuation of its prompt. A decoder may treat the beginning of a
 // whole sequence apart (SentencePiece's drops the first space), and the prompt may end in the
-// middle of a code point, so the end of the prompt is run through the same stages first and its
-// text is dropped. What the pushes and finish() give, one behind another, is
+// middle of a code point, so the end of the prompt is run through the same stages first. What the
+// pushes and finish() give, one behind another, is
 //
-//     decode(prompt + output)  without the text that was final after the prompt,
+//     decode(prompt + output)  behind the text of the prompt's complete code points,
 //
 // which is what other engines get by decoding a window of tokens twice (prefix and read offset),
 // but by stages that remember (decoder.h): a push costs what its own token costs, nothing is
 // decoded again, and it cannot come out differently in a window than in the whole. Text is held
 // back while a later token may still change it: part of a code point, a run of byte-fallback tokens
-// (one bad byte spoils the run), what a decoder strips at the end.
+// (one bad byte spoils the run), what a decoder strips at the end. If the output spoils a run that
+// began in the prompt, the text of that run is the output's.
 //
 // Thread:  one at a time.
 // Bounded: holds what the last token or byte run left unfinished.
@@ -55,7 +56,11 @@ class IncrementalDecoder {
     // Shared because a request may outlive the process's interest in the tokenizer it came with.
     std::shared_ptr<const Tokenizer> tokenizer_;
     Options options_;
+    Result<> push_to_stream(TokenId id, std::string& text);
+    void take_off_prompt(std::string& text, std::size_t begin);
+
     Decoder::Stream stream_;
+    std::string prompt_rest_{};  // text of the prompt that the stream still holds
     bool last_was_added_ = false;
 };
 

@@ -104,7 +104,7 @@ class Parser {
 
     // Classes.
     Result<CodePointSet> parse_class(Options options);
-    Result<CodePointSet> parse_posix();
+    Result<CodePointSet> parse_posix(Options options);
     Result<CodePointSet> parse_property();
     Result<std::optional<CodePointSet>> parse_class_escape(
     );  // \d, \p{L}...; nothing where it is one character
@@ -462,7 +462,7 @@ Result<CodePointSet> Parser::parse_property() {
     return negated ? set->complement() : *std::move(set);
 }
 
-Result<CodePointSet> Parser::parse_posix() {
+Result<CodePointSet> Parser::parse_posix(Options options) {
     pos_ += 2;  // [:
     const bool negated = take("^");
     const std::size_t close = pattern_.find(":]", pos_);
@@ -489,7 +489,7 @@ Result<CodePointSet> Parser::parse_posix() {
         set = CodePointSet({{'0', '9'}, {'a', 'f'}, {'A', 'F'}});
     } else if (name == "word") {
         set = oniguruma_word_set();
-    } else if (name == "ascii") {
+    } else if (name == "ascii" && !options.ignore_case) {
         set = *find_property("ascii");
     } else {
         return unsupported(fmt::format("the class [:{}:]", name));
@@ -528,7 +528,7 @@ Result<CodePointSet> Parser::parse_class(Options options) {
         }
         if (peek() == '[') {
             const bool is_posix = peek(1) == ':' && pattern_.find(":]", pos_) != pattern_.npos;
-            Result<CodePointSet> nested = is_posix ? parse_posix() : parse_class(options);
+            Result<CodePointSet> nested = is_posix ? parse_posix(options) : parse_class(options);
             if (!nested) return nested;
             set = set.unite(*nested);
             continue;

@@ -1,0 +1,112 @@
+#include "text/tokenizer.h"
+
+#include "base/time.h"
+#include "tests/text/tokenizer_dirs.h"
+#include "text/utf8.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <thread>
+
+namespace pitstop {
+namespace {
+
+std::shared_ptr<const Tokenizer> demo() {
+    auto loaded = Tokenizer::load(demo_tokenizer_dir());
+    EXPECT_TRUE(loaded) << loaded.error().message;
+    return *loaded;
+}
+
+TEST(Tokenizer, TextThatIsNotUtf8IsAnErrorThatNamesTheByte) {
+    const auto ids = demo()->encode("Once upon \xe4\xb8 a", AddSpecial::kNo);
+    ASSERT_FALSE(ids);
+    EXPECT_EQ(ids.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(ids.error().message, "the text is not valid UTF-8 at byte 10 of 14");
+}
+
+// The cache of a thread forgets and is shared by calls; neither may change an encoding.
+TEST(Tokenizer, AnEncodingDoesNotDependOnWhatWasEncodedBefore) {
+    const auto tokenizer = demo();
+    std::mt19937 random(31);
+    const auto word = [&] {
+        std::string text;
+        for (std::size_t n = 1 + random() % 40; n > 0; --n)
+            text.push_back(static_cast<char>('a' + random() % 26));
+        return text;
+    };
+    std::vector<std::string> words;
+    for (int i = 0; i < 60'000; ++i) words.push_back(" " + word());
+    for (const std::string& text : words) ASSERT_TRUE(tokenizer->encode(text, AddSpecial::kNo));
+    const auto fresh = demo();
+    for (int i = 0; i < 2000; ++i) {
+        const std::string& text = words[random() % words.size()];
+        EXPECT_EQ(*tokenizer->encode(text, AddSpecial::kNo), *fresh->encode(text, AddSpecial::kNo));
+    }
+}
+
+TEST(Tokenizer, ThreadsMayShareIt) {
+    const auto tokenizer = demo();
+    const std::string text =
+        "Once upon a time, there was a little girl named Lily. She loved to play outside!\n";
+    const auto expected = *tokenizer->encode(text, AddSpecial::kYes);
+    std::vector<std::thread> threads;
+    std::atomic<int> num_wrong = 0;
+    for (int t = 0; t < 4; ++t) {
+        threads.emplace_back([&, t] {
+            for (int i = 0; i < 200; ++i) {
+                const std::string own = text + std::to_string(t * 1000 + i);
+                const auto ids = tokenizer->encode(own, AddSpecial::kYes);
+                const auto same = tokenizer->encode(text, AddSpecial::kYes);
+                if (!ids || *tokenizer->decode(*ids, SkipSpecial::kYes) != own || *same != expected)
+                    ++num_wrong;
+            }
+        });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(num_wrong, 0);
+}
+
+// Each of these is one piece, or one run that a pattern goes over: quadratic code would take
+// minutes.
+TEST(Tokenizer, LongRunsTakeLinearTime) {
+    std::string words;
+    while (words.size() < 100'000) words += "antidisestablishmentarianism";
+    for (const std::string& name : tokenizer_names()) {
+        const auto tokenizer = Tokenizer::load(tokenizer_dir(name));
+        ASSERT_TRUE(tokenizer) << tokenizer.error().message;
+        for (const std::string& run :
+             {words,
+              std::string(100'000, 'a'),
+              std::string(100'000, ' '),
+              std::string(100'000, '\n'),
+              std::string(100'000, '1'),
+              std::string(100'000, '='),
+              std::string(100'000, '<')}) {
+            const TimePoint begin = Clock::now();
+            const auto ids = (*tokenizer)->encode(run, AddSpecial::kNo);
+            ASSERT_TRUE(ids);
+            EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5))
+                << name << " " << run.substr(0, 8);
+        }
+    }
+}
+
+TEST(Tokenizer, RandomTextComesBack) {
+    const auto tokenizer = demo();
+    std::mt19937 random(33);
+    for (int round = 0; round < 3000; ++round) {
+        std::string text;
+        for (std::size_t n = random() % 30; n > 0; --n) {
+            // CJK and ASCII: NFC leaves them as they are.
+            const auto c = random() % 3 == 0 ? 0x4e00 + random() % 0x5000 : random() % 0x80;
+            append_utf8(static_cast<char32_t>(c), text);
+        }
+        const auto ids = tokenizer->encode(text, AddSpecial::kNo);
+        ASSERT_TRUE(ids);
+        EXPECT_EQ(*tokenizer->decode(*ids, SkipSpecial::kNo), text);
+    }
+}
+
+}  // namespace
+}  // namespace pitstop
