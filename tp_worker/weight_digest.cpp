@@ -15,7 +15,7 @@ struct PartArgs {
     Stream stream{};
 };
 
-Result<Digest> digest_part(const PartArgs& args) {
+Digest digest_part(const PartArgs& args) {
     const WeightTensor& tensor = args.tensor;
     const ShardPart& part = args.part;
     const std::uint64_t words_per_row = digest_words(tensor.whole_cols * kElementBytes);
@@ -37,14 +37,7 @@ Result<Digest> digest_part(const PartArgs& args) {
     } else if (tensor.axis == SplitAxis::kCols) {
         const std::int64_t begin = part.begin * kElementBytes;
         const std::int64_t end = begin + part.num * kElementBytes;
-        if (begin % kWordBytes != 0 || (end % kWordBytes != 0 && end != digest.row_bytes)) {
-            return make_error(
-                ErrorCode::kUnsupported,
-                "'{}': tp cuts its rows at byte {}, inside a word of the digest",
-                tensor.name,
-                begin % kWordBytes != 0 ? begin : end
-            );
-        }
+        CHECK(begin % kWordBytes == 0 && (end % kWordBytes == 0 || end == digest.row_bytes));
         digest.data = data + args.shard_at * kElementBytes;
         digest.row_bytes = end - begin;
         digest.first_word = static_cast<std::uint64_t>(begin / kWordBytes);
@@ -60,19 +53,23 @@ Result<std::vector<PartDigest>> digest_weights(
 ) {
     std::vector<PartDigest> digests;
     for (const WeightTensor& tensor : layout.tensors()) {
+        if (tensor.cuts_words) {
+            return make_error(
+                ErrorCode::kUnsupported,
+                "'{}': the ranks' parts of its rows do not end between words of the digest",
+                tensor.name
+            );
+        }
         std::int64_t shard_at = 0;
         for (const ShardPart& part : tensor.parts) {
-            ASSIGN_OR_RETURN(
-                const Digest sum,
-                digest_part({
-                    .tensor = tensor,
-                    .part = part,
-                    .shard_at = shard_at,
-                    .arena = arena,
-                    .ops = ops,
-                    .stream = stream,
-                })
-            );
+            const Digest sum = digest_part({
+                .tensor = tensor,
+                .part = part,
+                .shard_at = shard_at,
+                .arena = arena,
+                .ops = ops,
+                .stream = stream,
+            });
             shard_at += part.num;
             digests.push_back({
                 .name = tensor.name,

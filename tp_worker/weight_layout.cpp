@@ -10,6 +10,7 @@ namespace pitstop {
 namespace {
 
 constexpr std::int64_t kAlignment = 64;  // bytes: a cache line, and what wide loads like
+constexpr std::int64_t kWordLen = 4;     // elements in a word of the digest
 
 std::string layer_name(std::int64_t layer, std::string_view tail) {
     return fmt::format("model.layers.{}.{}", layer, tail);
@@ -36,7 +37,10 @@ class LayoutBuilder {
     }
 
   private:
-    using Parts = std::vector<ShardPart>;
+    struct Parts {
+        std::vector<ShardPart> parts{};
+        bool cuts_words = false;  // on any rank
+    };
 
     Result<> check_split() const {
         CHECK(tp_ >= 1 && rank_ >= 0 && rank_ < tp_);
@@ -44,8 +48,8 @@ class LayoutBuilder {
         if (config_.num_q_heads % tp_ != 0) {
             problems.push_back(fmt::format("{} attention heads", config_.num_q_heads));
         }
-        if (config_.ffn % tp_ != 0) {
-            problems.push_back(fmt::format("an intermediate size of {}", config_.ffn));
+        if (config_.ffn < tp_ * kWordLen) {
+            problems.push_back(fmt::format("an intermediate size of only {}", config_.ffn));
         }
         if (tp_ > kTpMax) problems.push_back(fmt::format("more than {} ranks", kTpMax));
         if (problems.empty()) return Ok{};
@@ -63,7 +67,7 @@ class LayoutBuilder {
         const std::int64_t group = config_.num_q_heads / config_.num_kv_heads;
         queries_per_copy_ = std::gcd(group, shape.num_q_heads);
         shape.num_kv_heads = shape.num_q_heads / queries_per_copy_;
-        shape.ffn = config_.ffn / tp_;
+        shape.ffn = ffn_parts().parts.front().num;
         shape.vocab_rows = (config_.vocab_len + tp_ - 1) / tp_;
         shape.vocab_begin = rank_ * shape.vocab_rows;
         shape.vocab_len =
@@ -74,7 +78,19 @@ class LayoutBuilder {
     // An even share of `whole`, which tp divides.
     Parts share(std::int64_t whole) const {
         const std::int64_t num = whole / tp_;
-        return {{.begin = rank_ * num, .num = num, .index = rank_}};
+        return {
+            {{.begin = rank_ * num, .num = num, .index = rank_}}, tp_ > 1 && num % kWordLen != 0};
+    }
+
+    // The FFN in whole units, as even as they go: tp need not divide it, and a cut of down's rows
+    // falls between two words of the digest.
+    Parts ffn_parts() const {
+        const std::int64_t num_units = config_.ffn / kWordLen;
+        const auto begin_of = [&](std::int64_t rank) {
+            return rank == tp_ ? config_.ffn : num_units * rank / tp_ * kWordLen;
+        };
+        const std::int64_t begin = begin_of(rank_);
+        return {{{.begin = begin, .num = begin_of(rank_ + 1) - begin, .index = rank_}}};
     }
 
     // Rows of k or v, or their biases. An even share where tp divides the heads; else a part per
@@ -83,12 +99,12 @@ class LayoutBuilder {
         const std::int64_t dim = config_.head_dim;
         if (has_even_kv()) return share(config_.num_kv_heads * dim);
         const std::int64_t group = config_.num_q_heads / config_.num_kv_heads;
-        Parts parts;
+        Parts parts{.cuts_words = dim % kWordLen != 0};
         for (std::int64_t copy = 0; copy < layout_.shape_.num_kv_heads; ++copy) {
             const std::int64_t q_head =
                 rank_ * layout_.shape_.num_q_heads + copy * queries_per_copy_;
             const std::int64_t head = q_head / group;
-            parts.push_back({.begin = head * dim, .num = dim, .index = head});
+            parts.parts.push_back({.begin = head * dim, .num = dim, .index = head});
         }
         return parts;
     }
@@ -102,7 +118,8 @@ class LayoutBuilder {
         tensor.whole_cols = shape.back();
         tensor.shape = std::move(shape);
         tensor.axis = axis;
-        tensor.parts = std::move(parts);
+        tensor.cuts_words = axis == SplitAxis::kCols && parts.cuts_words;
+        tensor.parts = std::move(parts.parts);
         std::int64_t num = 0;
         for (const ShardPart& part : tensor.parts) num += part.num;
         tensor.rows = axis == SplitAxis::kRows ? num : tensor.whole_rows;
@@ -113,7 +130,7 @@ class LayoutBuilder {
 
     void add_whole(std::string name, std::vector<std::int64_t> shape) {
         const std::int64_t rows = shape.size() == 2 ? shape[0] : 1;
-        add(std::move(name), std::move(shape), SplitAxis::kNone, {{.num = rows}});
+        add(std::move(name), std::move(shape), SplitAxis::kNone, {{{.num = rows}}});
         layout_.tensors_.back().num_parts = 1;
     }
 
@@ -127,9 +144,9 @@ class LayoutBuilder {
         add(std::move(name),
             {config_.vocab_len, config_.hidden},
             SplitAxis::kRows,
-            {{.begin = std::min(shape.vocab_begin, config_.vocab_len),
-              .num = shape.vocab_len,
-              .index = rank_}});
+            {{{.begin = std::min(shape.vocab_begin, config_.vocab_len),
+               .num = shape.vocab_len,
+               .index = rank_}}});
         layout_.tensors_.back().rows = shape.vocab_rows;
     }
 
@@ -156,12 +173,12 @@ class LayoutBuilder {
             add_whole(name("self_attn.q_norm.weight"), {config_.head_dim});
             add_whole(name("self_attn.k_norm.weight"), {config_.head_dim});
         }
-        add(name("mlp.gate_proj.weight"), {F, H}, SplitAxis::kRows, share(F));
-        add(name("mlp.up_proj.weight"), {F, H}, SplitAxis::kRows, share(F));
-        add(name("mlp.down_proj.weight"), {H, F}, SplitAxis::kCols, share(F));
+        add(name("mlp.gate_proj.weight"), {F, H}, SplitAxis::kRows, ffn_parts());
+        add(name("mlp.up_proj.weight"), {F, H}, SplitAxis::kRows, ffn_parts());
+        add(name("mlp.down_proj.weight"), {H, F}, SplitAxis::kCols, ffn_parts());
         if (config_.mlp_bias) {
-            add(name("mlp.gate_proj.bias"), {F}, SplitAxis::kCols, share(F));
-            add(name("mlp.up_proj.bias"), {F}, SplitAxis::kCols, share(F));
+            add(name("mlp.gate_proj.bias"), {F}, SplitAxis::kCols, ffn_parts());
+            add(name("mlp.up_proj.bias"), {F}, SplitAxis::kCols, ffn_parts());
             add_whole(name("mlp.down_proj.bias"), {H});
         }
     }

@@ -49,6 +49,7 @@ struct WeightTensor {
     SplitAxis axis = SplitAxis::kNone;
     std::vector<ShardPart> parts{};  // back to back in the shard, in this order
     std::int64_t num_parts = 1;      // of the whole tensor
+    bool cuts_words = false;         // some rank's part starts or ends inside a word of the digest
     std::int64_t rows = 0;           // of the shard, padding included
     std::int64_t cols = 0;
     std::int64_t offset = 0;  // bytes from the arena's start, 64-byte aligned

@@ -122,32 +122,102 @@ void add_row(TestRequest* request, std::int64_t num_new, StepPlan* plan) {
         plan->tokens.values.push_back(request->tokens[static_cast<std::size_t>(i)]);
     }
     for (const PageId page : request->pages) plan->pages.values.push_back(page);
-    // Prompt logprobs: position i scores token i + 1, as far as that is of the prompt.
-    if (request->logprobs.prompt_start >= 0) {
-        const std::int64_t last = std::min(end, request->prompt_len - 1);
-        const std::int64_t first =
-            std::max(row.begin, std::max<std::int64_t>(request->logprobs.prompt_start - 1, 0));
-        if (last == end && first < last) {
-            row.num_scored = last - first;
-            for (std::int64_t i = first; i < last; ++i) {
-                plan->targets.values.push_back(request->tokens[static_cast<std::size_t>(i + 1)]);
-            }
+    // Prompt logprobs: position i scores token i + 1. The last position of the prompt has no such
+    // token yet, but scored positions are a row's last: it gets any target, and is dropped.
+    const std::int64_t first =
+        std::max(row.begin, std::max<std::int64_t>(request->logprobs.prompt_start - 1, 0));
+    if (request->logprobs.prompt_start >= 0 && first < end && end <= request->prompt_len) {
+        row.num_scored = end - first;
+        for (std::int64_t i = first; i < end; ++i) {
+            const bool has_target = i + 1 < request->prompt_len;
+            plan->targets.values.push_back(
+                has_target ? request->tokens[static_cast<std::size_t>(i + 1)] : TokenId{0}
+            );
+            request->pending_scores.push_back(has_target ? i : -1);
         }
     }
     plan->rows.push_back(row);
     request->num_done = end;
 }
 
+namespace {
+
+// The entry-th numbers of a request that wants `top` and `ids`, from arrays handed out in order.
+class NumbersReader {
+  public:
+    NumbersReader(
+        const std::vector<float>& logprobs,
+        const std::vector<TokenId>& top_ids,
+        const std::vector<float>& top_logprobs,
+        const std::vector<float>& ids_logprobs
+    )
+        : logprobs_(logprobs),
+          top_ids_(top_ids),
+          top_logprobs_(top_logprobs),
+          ids_logprobs_(ids_logprobs) {}
+
+    TestRequest::Numbers next(const LogprobOptions& options) {
+        TestRequest::Numbers numbers;
+        numbers.logprob = logprobs_.at(entry_++);
+        for (std::int64_t k = 0; k < options.top; ++k, ++top_) {
+            numbers.top_ids.push_back(top_ids_.at(top_));
+            numbers.top_logprobs.push_back(top_logprobs_.at(top_));
+        }
+        for (std::size_t k = 0; k < options.ids.size(); ++k) {
+            numbers.ids_logprobs.push_back(ids_logprobs_.at(ids_++));
+        }
+        return numbers;
+    }
+    [[nodiscard]] bool is_used_up() const {
+        return entry_ == logprobs_.size() && top_ == top_ids_.size() &&
+               top_ == top_logprobs_.size() && ids_ == ids_logprobs_.size();
+    }
+
+  private:
+    const std::vector<float>& logprobs_;
+    const std::vector<TokenId>& top_ids_;
+    const std::vector<float>& top_logprobs_;
+    const std::vector<float>& ids_logprobs_;
+    std::size_t entry_ = 0;
+    std::size_t top_ = 0;
+    std::size_t ids_ = 0;
+};
+
+}  // namespace
+
 void run_step(TestReplica* replica, StepPlan plan, const std::vector<TestRequest*>& requests) {
     const std::vector<PlanRow> rows = plan.rows;
     const StepResult result = replica->run(std::move(plan));
+    NumbersReader sampled(
+        result.logprobs.values,
+        result.top_ids.values,
+        result.top_logprobs.values,
+        result.ids_logprobs.values
+    );
+    NumbersReader scored(
+        result.scores.logprobs.values,
+        result.scores.top_ids.values,
+        result.scores.top_logprobs.values,
+        result.scores.ids_logprobs.values
+    );
     std::size_t entry = 0;
     for (std::size_t i = 0; i < rows.size(); ++i) {
+        TestRequest& request = *requests[i];
+        for (const std::int64_t position : std::exchange(request.pending_scores, {})) {
+            TestRequest::Numbers numbers = scored.next(request.logprobs);
+            if (position >= 0) request.scores[position] = std::move(numbers);
+        }
         if (rows[i].output_index < 0) continue;
-        requests[i]->tokens.push_back(result.sampled.values[entry]);
-        requests[i]->output_logprobs.push_back(result.logprobs.values[entry]);
-        ++entry;
+        request.tokens.push_back(result.sampled.values.at(entry++));
+        request.outputs.push_back(sampled.next(request.logprobs));
     }
+    EXPECT_TRUE(sampled.is_used_up() && scored.is_used_up());
+}
+
+void retract(TestRequest* request) {
+    request->num_done = 0;
+    request->pages.clear();
+    request->is_set_up = false;
 }
 
 std::vector<TokenId> generate(

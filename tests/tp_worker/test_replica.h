@@ -3,6 +3,7 @@
 
 #include "tp_worker/engine.h"
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -50,7 +51,19 @@ struct TestRequest {
     LogprobOptions logprobs{};
     std::vector<TokenId> stop_ids{};
     bool is_set_up = false;
-    std::vector<float> output_logprobs{};
+
+    // What came back: of each output token, and of each scored prompt position (-> the next token).
+    struct Numbers {
+        float logprob = 0.f;
+        std::vector<TokenId> top_ids{};
+        std::vector<float> top_logprobs{};
+        std::vector<float> ids_logprobs{};
+        friend bool operator==(const Numbers&, const Numbers&) = default;
+    };
+    std::vector<Numbers> outputs{};
+    std::map<std::int64_t, Numbers> scores{};
+    std::vector<std::int64_t>
+        pending_scores{};  // positions of the row in flight; -1: to be dropped
 };
 
 [[nodiscard]] SamplingParams greedy();
@@ -59,8 +72,11 @@ struct TestRequest {
 // if they are the last. REQUIRES: the request has pages for them.
 void add_row(TestRequest* request, std::int64_t num_new, StepPlan* plan);
 
-// Runs a plan made by add_row of these requests, in this order, and appends what was sampled.
+// Runs a plan made by add_row of these requests, in this order, and hands the numbers out.
 void run_step(TestReplica* replica, StepPlan plan, const std::vector<TestRequest*>& requests);
+
+// Forgets the KV and the slot's state, as a retraction does; the tokens stay.
+void retract(TestRequest* request);
 
 // The prompt in one chunk, then one token at a time.
 std::vector<TokenId> generate(

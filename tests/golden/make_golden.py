@@ -1,0 +1,213 @@
+#!/usr/bin/env python3
+"""Makes tests/data/golden: tiny models of random weights, and what transformers computes on them.
+
+Each model is written as transformers writes it (config.json, model.safetensors in bf16), then read
+back and run in fp32 on the bf16 weights; golden.json holds the logits of every position of a few
+random prompts, a greedy continuation, and the versions of transformers and torch.
+
+    python3 -m venv /tmp/golden && /tmp/golden/bin/pip install torch transformers
+    /tmp/golden/bin/python tests/golden/make_golden.py [NAME ...]
+"""
+
+import json
+import pathlib
+import shutil
+import sys
+
+import torch
+import transformers
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+OUT = pathlib.Path(__file__).resolve().parent.parent / "data" / "golden"
+GREEDY_LEN = 12
+PROMPT_LENS = (1, 7, 23)
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+
+
+def shape(**changes):
+    """A small odd shape; every model changes something."""
+    base = dict(
+        vocab_size=67,
+        hidden_size=40,
+        intermediate_size=56,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        rms_norm_eps=1e-6,
+        tie_word_embeddings=False,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    base.update(changes)
+    return base
+
+
+# name -> (config class, model class, settings, longest prompt)
+MODELS = {
+    "qwen3_tied": (Qwen3Config, Qwen3ForCausalLM, shape(head_dim=12, tie_word_embeddings=True), 23),
+    "qwen3_untied_biased": (
+        Qwen3Config,
+        Qwen3ForCausalLM,
+        shape(head_dim=20, attention_bias=True, num_attention_heads=8, num_key_value_heads=8),
+        23,
+    ),
+    # 12 query heads on 3 KV heads: no tp but 1 and 3 divides the KV heads.
+    "qwen3_three_kv_heads": (
+        Qwen3Config,
+        Qwen3ForCausalLM,
+        shape(head_dim=10, num_attention_heads=12, num_key_value_heads=3, vocab_size=66),
+        23,
+    ),
+    "qwen3_window": (
+        Qwen3Config,
+        Qwen3ForCausalLM,
+        shape(
+            head_dim=16,
+            use_sliding_window=True,
+            sliding_window=9,
+            max_window_layers=1,
+            num_hidden_layers=3,
+        ),
+        40,
+    ),
+    "qwen2_tied": (
+        Qwen2Config,
+        Qwen2ForCausalLM,
+        shape(hidden_size=48, tie_word_embeddings=True),
+        23,
+    ),
+    "qwen2_seven_to_one": (
+        Qwen2Config,
+        Qwen2ForCausalLM,
+        shape(hidden_size=84, num_attention_heads=14, num_key_value_heads=2, vocab_size=61),
+        23,
+    ),
+    "llama_default": (LlamaConfig, LlamaForCausalLM, shape(rms_norm_eps=1e-5), 23),
+    "llama_biased": (
+        LlamaConfig,
+        LlamaForCausalLM,
+        shape(attention_bias=True, mlp_bias=True, head_dim=14, num_key_value_heads=1),
+        23,
+    ),
+    "llama_rope_llama3": (
+        LlamaConfig,
+        LlamaForCausalLM,
+        shape(rope_parameters=LLAMA3, hidden_size=64, tie_word_embeddings=True),
+        90,
+    ),
+    "llama_rope_linear": (
+        LlamaConfig,
+        LlamaForCausalLM,
+        shape(
+            rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
+            hidden_size=56,
+        ),
+        40,
+    ),
+    "mistral_window": (
+        MistralConfig,
+        MistralForCausalLM,
+        shape(sliding_window=6, num_key_value_heads=1, rope_parameters={
+            "rope_type": "default", "rope_theta": 1000000.0}),
+        40,
+    ),
+    "mistral_no_window": (
+        MistralConfig,
+        MistralForCausalLM,
+        shape(sliding_window=None, head_dim=18),
+        23,
+    ),
+}
+
+
+def randomize(model, seed):
+    """Weights large enough that attention attends and logits differ; norms near 1."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if "norm" in name:
+                parameter.copy_(1.0 + 0.2 * noise)
+            elif name.endswith("bias"):
+                parameter.copy_(0.3 * noise)
+            elif "embed" in name or "lm_head" in name:
+                parameter.copy_(0.5 * noise)
+            else:
+                parameter.copy_(1.4 * noise / parameter.shape[-1] ** 0.5)
+
+
+def numbers(row):
+    return [round(float(x), 5) for x in row]
+
+
+def greedy(model, ids):
+    """Greedy tokens without a KV cache, each with the gap between the two best logits."""
+    ids, out, gaps = list(ids), [], []
+    for _ in range(GREEDY_LEN):
+        with torch.no_grad():
+            logits = model(torch.tensor([ids]), use_cache=False).logits[0, -1]
+        best = torch.topk(logits, 2)
+        out.append(int(best.indices[0]))
+        gaps.append(round(float(best.values[0] - best.values[1]), 5))
+        ids.append(out[-1])
+    return out, gaps
+
+
+def make(name):
+    config_class, model_class, settings, longest = MODELS[name]
+    seed = sum(name.encode())
+    torch.manual_seed(seed)
+    model = model_class(config_class(**settings))
+    randomize(model, seed)
+    folder = OUT / name
+    shutil.rmtree(folder, ignore_errors=True)
+    model.to(torch.bfloat16).save_pretrained(folder)
+
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+    generator = torch.Generator().manual_seed(seed + 1)
+    prompts = []
+    for length in (*PROMPT_LENS[:-1], longest):
+        ids = torch.randint(0, settings["vocab_size"], (length,), generator=generator).tolist()
+        with torch.no_grad():
+            logits = model(torch.tensor([ids]), use_cache=False).logits[0]
+        tokens, gaps = greedy(model, ids)
+        # The whole row at the last few positions, an eighth of it elsewhere: small files.
+        rows = [
+            numbers(row if t >= length - 3 else row[::8]) for t, row in enumerate(logits.double())
+        ]
+        prompts.append({"ids": ids, "logits": rows, "greedy": tokens, "gaps": gaps})
+    golden = {
+        "about": "fp32 on the stored bf16 weights; logits: the last 3 positions whole, every 8th id before",
+        "transformers": transformers.__version__,
+        "torch": torch.__version__,
+        "prompts": prompts,
+    }
+    (folder / "golden.json").write_text(json.dumps(golden, separators=(",", ":")) + "\n")
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    print(f"{name}: {size} bytes, smallest gap {min(min(p['gaps']) for p in prompts)}")
+
+
+if __name__ == "__main__":
+    for wanted in sys.argv[1:] or MODELS:
+        make(wanted)

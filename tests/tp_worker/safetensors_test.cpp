@@ -1,0 +1,254 @@
+#include "tp_worker/safetensors.h"
+
+#include "tests/tp_worker/temp_dir.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace pitstop {
+namespace {
+
+// A file with this header and so many bytes of data: 0, 1, 2, ...
+std::string file_of(std::string_view header, std::size_t data_bytes) {
+    std::string file(8, '\0');
+    for (std::size_t i = 0; i < 8; ++i) file[i] = static_cast<char>(header.size() >> (8 * i));
+    file += header;
+    for (std::size_t i = 0; i < data_bytes; ++i) file += static_cast<char>(i);
+    return file;
+}
+
+constexpr std::string_view kTwoTensors =
+    R"({"__metadata__":{"format":"pt"},)"
+    R"("a":{"dtype":"BF16","shape":[2,3],"data_offsets":[0,12]},)"
+    R"("b":{"dtype":"F32","shape":[],"data_offsets":[12,16]}})";
+
+// The error of opening a directory with one file of this content.
+Error error_of_file(const std::string& content) {
+    TempDir dir;
+    dir.write("model.safetensors", content);
+    Result<Checkpoint> checkpoint = Checkpoint::open(dir.path());
+    if (!checkpoint) return checkpoint.error();
+    ADD_FAILURE() << "opened";
+    return {};
+}
+
+Error error_of_header(std::string_view header, std::size_t data_bytes = 16) {
+    return error_of_file(file_of(header, data_bytes));
+}
+
+TEST(Safetensors, ReadsWhatIsThere) {
+    TempDir dir;
+    dir.write("model.safetensors", file_of(kTwoTensors, 16));
+    Result<Checkpoint> checkpoint = Checkpoint::open(dir.path());
+    ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
+    ASSERT_EQ(checkpoint->tensors().size(), 2u);
+    const StoredTensor* a = checkpoint->find("a");
+    ASSERT_NE(a, nullptr);
+    EXPECT_EQ(a->spec.dtype, StoredDtype::kBf16);
+    EXPECT_EQ(a->spec.shape, (std::vector<std::int64_t>{2, 3}));
+    EXPECT_EQ(a->bytes, 12);
+    std::array<std::byte, 4> bytes{};
+    ASSERT_TRUE(checkpoint->read(*a, 6, bytes).has_value());
+    EXPECT_EQ(bytes[0], std::byte{6});
+    EXPECT_EQ(bytes[3], std::byte{9});
+    const StoredTensor* b = checkpoint->find("b");
+    ASSERT_NE(b, nullptr);
+    ASSERT_TRUE(checkpoint->read(*b, 0, bytes).has_value());
+    EXPECT_EQ(bytes[0], std::byte{12});
+    EXPECT_EQ(checkpoint->find("__metadata__"), nullptr);
+}
+
+TEST(Safetensors, TakesAFileWithoutTensorsAndATensorWithoutElements) {
+    TempDir dir;
+    dir.write("model.safetensors", file_of("{}", 0));
+    EXPECT_TRUE(Checkpoint::open(dir.path()).has_value());
+    dir.write(
+        "model.safetensors",
+        file_of(R"({"e":{"dtype":"F32","shape":[0,4],"data_offsets":[0,0]}})", 0)
+    );
+    EXPECT_TRUE(Checkpoint::open(dir.path()).has_value());
+}
+
+TEST(Safetensors, RefusesATruncatedFileNamingTheTensor) {
+    const std::string whole = file_of(kTwoTensors, 16);
+    for (std::size_t size = 0; size < whole.size(); ++size) {
+        const Error error = error_of_file(whole.substr(0, size));
+        EXPECT_EQ(error.code, ErrorCode::kDataLoss) << size << " " << error.message;
+        EXPECT_NE(error.message.find("model.safetensors"), std::string::npos);
+    }
+    EXPECT_NE(error_of_header(kTwoTensors, 15).message.find("'b'"), std::string::npos);
+    EXPECT_NE(error_of_header(kTwoTensors, 3).message.find("'a'"), std::string::npos);
+}
+
+TEST(Safetensors, RefusesAHeaderThatPointsOutsideTheFile) {
+    const Error error = error_of_header(
+        R"({"a":{"dtype":"U8","shape":[99999999999],"data_offsets":[0,99999999999]}})"
+    );
+    EXPECT_EQ(error.code, ErrorCode::kDataLoss);
+    EXPECT_NE(error.message.find("'a'"), std::string::npos) << error.message;
+}
+
+TEST(Safetensors, RefusesAHeaderLengthThatIsNotCredible) {
+    std::string file = file_of(kTwoTensors, 16);
+    for (std::size_t i = 0; i < 8; ++i) file[i] = '\xff';
+    EXPECT_EQ(error_of_file(file).code, ErrorCode::kTooLarge);
+}
+
+TEST(Safetensors, RefusesBytesThatDisagreeWithTheShape) {
+    const Error error =
+        error_of_header(R"({"a":{"dtype":"BF16","shape":[2,4],"data_offsets":[0,12]}})", 12);
+    EXPECT_EQ(error.code, ErrorCode::kMalformed);
+    EXPECT_NE(error.message.find("[2, 4] takes 16 bytes"), std::string::npos) << error.message;
+}
+
+TEST(Safetensors, RefusesOverlapsHolesAndBytesOfNoTensor) {
+    const Error overlap =
+        error_of_header(R"({"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},)"
+                        R"("b":{"dtype":"U8","shape":[9],"data_offsets":[7,16]}})");
+    EXPECT_NE(overlap.message.find("overlap"), std::string::npos) << overlap.message;
+    const Error hole = error_of_header(R"({"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},)"
+                                       R"("b":{"dtype":"U8","shape":[7],"data_offsets":[9,16]}})");
+    EXPECT_NE(hole.message.find("1 bytes before tensor 'b'"), std::string::npos) << hole.message;
+    const Error rest = error_of_header(kTwoTensors, 17);
+    EXPECT_NE(rest.message.find("last 1 bytes"), std::string::npos) << rest.message;
+}
+
+TEST(Safetensors, RefusesATensorThatIsThereTwice) {
+    const Error error = error_of_header(R"({"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},)"
+                                        R"("a":{"dtype":"U8","shape":[8],"data_offsets":[8,16]}})");
+    EXPECT_EQ(error.code, ErrorCode::kMalformed);
+    EXPECT_NE(error.message.find("twice"), std::string::npos) << error.message;
+}
+
+TEST(Safetensors, RefusesEntriesThatAreNotOfTheFormat) {
+    for (const std::string_view header : {
+             "",
+             "[]",
+             "nul",
+             R"({"a":1})",
+             R"({"a":{"dtype":"U8","shape":[16]}})",
+             R"({"a":{"dtype":"U8","shape":[16],"data_offsets":[0,16],"extra":1}})",
+             R"({"a":{"dtype":7,"shape":[16],"data_offsets":[0,16]}})",
+             R"({"a":{"dtype":"U8","shape":16,"data_offsets":[0,16]}})",
+             R"({"a":{"dtype":"U8","shape":[-16],"data_offsets":[0,16]}})",
+             R"({"a":{"dtype":"U8","shape":[16.0],"data_offsets":[0,16]}})",
+             R"({"a":{"dtype":"U8","shape":[16],"data_offsets":[16,0]}})",
+             R"({"a":{"dtype":"U8","shape":[16],"data_offsets":[0]}})",
+             R"({"a":{"dtype":"U8","shape":[16],"data_offsets":[-1,15]}})",
+             R"({"a":{"dtype":"U8","shape":[4294967296,4294967296],"data_offsets":[0,16]}})",
+             R"({"a":{"dtype":"U8","shape":[[[[16]]]],"data_offsets":[0,16]}})",
+             R"({"a":{"dtype":"U8","shape":[1,1,1,1,1,1,1,1,16],"data_offsets":[0,16]}})",
+         }) {
+        EXPECT_EQ(error_of_header(header).code, ErrorCode::kMalformed) << header;
+    }
+    const Error dtype =
+        error_of_header(R"({"a":{"dtype":"F4","shape":[16],"data_offsets":[0,16]}})");
+    EXPECT_EQ(dtype.code, ErrorCode::kUnsupported);
+    EXPECT_NE(dtype.message.find("'F4'"), std::string::npos) << dtype.message;
+}
+
+TEST(Safetensors, ADamagedHeaderIsAnErrorOrStaysInsideTheFile) {
+    std::mt19937 random(1);
+    for (int i = 0; i < 20000; ++i) {
+        std::string damaged(kTwoTensors);
+        for (unsigned k = 0; k <= random() % 3; ++k) {
+            damaged[random() % damaged.size()] = static_cast<char>(random());
+        }
+        const auto tensors = parse_safetensors_header(damaged, 16, "damaged");
+        if (!tensors) continue;
+        for (const StoredTensor& tensor : *tensors) {
+            EXPECT_GE(tensor.file_offset, 0);
+            EXPECT_LE(tensor.file_offset + tensor.bytes, 16);
+        }
+    }
+}
+
+TEST(Safetensors, AFileThatShrinksWhileOpenIsAnErrorNotACrash) {
+    TempDir dir;
+    dir.write("model.safetensors", file_of(kTwoTensors, 16));
+    Result<Checkpoint> checkpoint = Checkpoint::open(dir.path());
+    ASSERT_TRUE(checkpoint.has_value());
+    dir.truncate("model.safetensors", 150);
+    std::array<std::byte, 4> bytes{};
+    const Result<> read = checkpoint->read(*checkpoint->find("b"), 0, bytes);
+    ASSERT_FALSE(read.has_value());
+    EXPECT_EQ(read.error().code, ErrorCode::kDataLoss);
+    EXPECT_NE(read.error().message.find("'b'"), std::string::npos);
+}
+
+class Shards : public testing::Test {
+  protected:
+    void SetUp() override {
+        dir_.write("one.safetensors", file_of(kA, 8));
+        dir_.write("two.safetensors", file_of(kB, 8));
+        dir_.write(
+            "model.safetensors.index.json",
+            R"({"metadata":{"total_size":16},)"
+            R"("weight_map":{"a":"one.safetensors","b":"two.safetensors"}})"
+        );
+    }
+    Error error() const {
+        Result<Checkpoint> checkpoint = Checkpoint::open(dir_.path());
+        return checkpoint ? Error{} : checkpoint.error();
+    }
+    static constexpr std::string_view kA =
+        R"({"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]}})";
+    static constexpr std::string_view kB =
+        R"({"b":{"dtype":"U8","shape":[8],"data_offsets":[0,8]}})";
+    TempDir dir_{};
+};
+
+TEST_F(Shards, AreReadByTheIndex) {
+    Result<Checkpoint> checkpoint = Checkpoint::open(dir_.path());
+    ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
+    EXPECT_NE(checkpoint->find("a"), nullptr);
+    EXPECT_NE(checkpoint->find("b"), nullptr);
+}
+
+TEST_F(Shards, ThatAreMissingAreNamedAll) {
+    dir_.remove("one.safetensors");
+    dir_.remove("two.safetensors");
+    EXPECT_EQ(error().code, ErrorCode::kNotFound);
+    EXPECT_NE(error().message.find("one.safetensors, two.safetensors"), std::string::npos);
+}
+
+TEST_F(Shards, MustHoldWhatTheIndexSays) {
+    dir_.write("two.safetensors", file_of("{}", 0));
+    EXPECT_EQ(error().code, ErrorCode::kMalformed);
+    EXPECT_NE(error().message.find("'b'"), std::string::npos);
+}
+
+TEST_F(Shards, MustNotHoldATensorTwice) {
+    dir_.write("two.safetensors", file_of(kA, 8));
+    EXPECT_EQ(error().code, ErrorCode::kMalformed);
+    EXPECT_NE(error().message.find("both in"), std::string::npos);
+}
+
+TEST_F(Shards, MustBeInTheSameDirectory) {
+    for (const std::string_view name : {"../one.safetensors", "/etc/passwd", "..", ""}) {
+        dir_.write(
+            "model.safetensors.index.json", fmt::format(R"({{"weight_map":{{"a":"{}"}}}})", name)
+        );
+        EXPECT_EQ(error().code, ErrorCode::kMalformed) << name;
+    }
+}
+
+TEST_F(Shards, NeedAnIndexThatIsOne) {
+    for (const std::string_view index :
+         {"", "{}", "[]", R"({"weight_map":{}})", R"({"weight_map":3})"}) {
+        dir_.write("model.safetensors.index.json", std::string(index));
+        EXPECT_EQ(error().code, ErrorCode::kMalformed) << index;
+    }
+}
+
+TEST(Checkpoint, ADirectoryWithoutWeightsSaysWhatWasLookedFor) {
+    TempDir dir;
+    const Result<Checkpoint> checkpoint = Checkpoint::open(dir.path());
+    ASSERT_FALSE(checkpoint.has_value());
+    EXPECT_EQ(checkpoint.error().code, ErrorCode::kNotFound);
+    EXPECT_NE(checkpoint.error().message.find("model.safetensors.index.json"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace pitstop
