@@ -1,0 +1,59 @@
+#include "detokenizer_proc/detokenizer.h"
+
+#include "base/log.h"
+
+#include <utility>
+
+namespace pitstop {
+namespace {
+
+OutputChunk error_chunk(RequestKey key, const Error& error) {
+    OutputChunk chunk;
+    chunk.key = key;
+    chunk.finish = Finish{
+        .reason = FinishReason::kError,
+        .code = std::string(name_of(error.code)),
+        .message = error.message,
+    };
+    return chunk;
+}
+
+}  // namespace
+
+void Detokenizer::start(RequestStart start, TextBatch& out) {
+    Result<RequestText> request = RequestText::create(tokenizer_, std::move(start.text));
+    if (!request) {
+        out.chunks.push_back(error_chunk(start.key, request.error()));
+        out.stopped.push_back(start.key);
+        return;
+    }
+    if (!requests_.try_emplace(start.key, *std::move(request)).second) {
+        spdlog::error("request {} started twice", raw(start.key));
+    }
+}
+
+TextBatch Detokenizer::turn(TokenBatch batch) {
+    TextBatch out;
+    for (RequestStart& entry : batch.starts) start(std::move(entry), out);
+    for (OutputChunk& chunk : batch.chunks) {
+        const RequestKey key = chunk.key;
+        const bool is_last = chunk.finish.has_value();
+        const auto place = requests_.find(key);
+        if (place == requests_.end()) {
+            spdlog::error("a chunk of request {}, which did not start", raw(key));
+            out.chunks.push_back(
+                error_chunk(key, {ErrorCode::kInternal, "the request's start was lost"})
+            );
+            if (!is_last) out.stopped.push_back(key);
+            continue;
+        }
+        RequestText::Taken taken = place->second.take(std::move(chunk));
+        if (taken.chunk) out.chunks.push_back(*std::move(taken.chunk));
+        if (taken.stopped) out.stopped.push_back(key);
+        if (is_last) requests_.erase(place);
+    }
+    for (const RequestKey key : batch.drops) requests_.erase(key);
+    return out;
+}
+
+}  // namespace pitstop

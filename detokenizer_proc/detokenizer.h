@@ -1,0 +1,36 @@
+// Turns the schedulers' token batches into text batches. It knows requests by their keys, which are
+// unique over all replicas, and nothing about scheduling.
+//
+// Pure: no clock, no socket.
+// Thread:  the loop thread only.
+// Bounded: an entry per request that a scheduler has open.
+#pragma once
+
+#include "detokenizer_proc/request_text.h"
+#include "messages/generation.h"
+#include "text/tokenizer.h"
+
+#include <memory>
+#include <unordered_map>
+
+namespace pitstop {
+
+class Detokenizer {
+  public:
+    explicit Detokenizer(std::shared_ptr<const Tokenizer> tokenizer)
+        : tokenizer_(std::move(tokenizer)) {}
+
+    // Chunks come out in the order they went in. A chunk of a request that never started (its
+    // start was lost: a bug of a peer) comes out with an error, so that its client is not left.
+    [[nodiscard]] TextBatch turn(TokenBatch batch);
+
+    [[nodiscard]] std::size_t num_open() const { return requests_.size(); }
+
+  private:
+    void start(RequestStart start, TextBatch& out);
+
+    std::shared_ptr<const Tokenizer> tokenizer_;
+    std::unordered_map<RequestKey, RequestText> requests_{};
+};
+
+}  // namespace pitstop

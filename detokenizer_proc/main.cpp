@@ -1,0 +1,130 @@
+// detokenizer_proc: the thin loop. A token batch in, a text batch out.
+#include "base/flags.h"
+#include "base/log.h"
+#include "base/supervision.h"
+#include "bus/poller.h"
+#include "bus/run_dir.h"
+#include "bus/socket.h"
+#include "detokenizer_proc/detokenizer.h"
+#include "messages/codec.h"
+
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <optional>
+#include <string>
+
+namespace pitstop {
+namespace {
+
+constexpr std::chrono::seconds kIdleWait{10};
+constexpr std::chrono::milliseconds kHeldWait{1};  // while the tokenizer's queue is full
+
+struct Ports {
+    Socket inbox;
+    Socket tokenizer;
+    std::optional<Frames> held{};  // what the tokenizer has no room for: nothing is taken meanwhile
+};
+
+void send_held(Ports& ports) {
+    if (ports.held && ports.tokenizer.send(*ports.held) == Sent::kSent) ports.held.reset();
+}
+
+void take(const Received& received, Detokenizer& detokenizer, Ports& ports) {
+    if (received.refused) {
+        spdlog::warn("refused a message: {}", received.refused->message);
+        return;
+    }
+    if (received.frames.type != TokenBatch::kType) {
+        spdlog::warn("refused a message: '{}' is not for this process", received.frames.type);
+        return;
+    }
+    Result<TokenBatch> batch = decode<TokenBatch>(received.frames, UnknownFields::kIgnore);
+    if (!batch) {
+        spdlog::warn("refused a message: {}", batch.error().message);
+        return;
+    }
+    const TextBatch text = detokenizer.turn(*std::move(batch));
+    if (!text.chunks.empty() || !text.stopped.empty()) ports.held = encode(text);
+    send_held(ports);
+}
+
+void run(Detokenizer& detokenizer, Ports& ports, Supervision& supervision) {
+    Poller poller;
+    poller.add(ports.inbox);
+    Poller quiet;  // without the inbox, which would wake it at once
+    if (supervision.fd() >= 0) {
+        poller.add_fd(supervision.fd());
+        quiet.add_fd(supervision.fd());
+    }
+    for (;;) {
+        for (const std::string& line : supervision.read_lines()) {
+            if (line == "stop") return;
+        }
+        if (supervision.is_over()) return;
+        // A tokenizer that does not keep up slows this process, and that the schedulers.
+        send_held(ports);
+        for (int n = 0; n < kMessagesPerTurnMax && !ports.held; ++n) {
+            const std::optional<Received> received = ports.inbox.receive();
+            if (!received) break;
+            take(*received, detokenizer, ports);
+        }
+        if (ports.held) {
+            quiet.wait(Clock::now() + kHeldWait);
+        } else {
+            poller.wait(Clock::now() + kIdleWait);
+        }
+    }
+}
+
+int main_with(int argc, char** argv) {
+    Supervision supervision;
+    std::string run_dir_path;
+    std::string model;
+    std::string log_level = "info";
+    FlagSet flags("detokenizer_proc", "Tokens to text, stop texts.");
+    flags.add("run-dir", &run_dir_path, "where the tree's sockets live");
+    flags.add("model", &model, "the model's directory, for its tokenizer.json");
+    flags.add("log-level", &log_level, "trace, debug, info, warning, error or off");
+    supervision.add_flags(flags);
+    if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
+    if (flags.help_asked()) {
+        std::fputs(flags.help().c_str(), stdout);
+        return 0;
+    }
+    if (auto logging = init_logging("detokenizer_proc", log_level); !logging)
+        return flags.fail(logging.error());
+
+    const auto fail = [&](const Error& error) {
+        spdlog::error("{}: {}", name_of(error.code), error.message);
+        supervision.say_failed(error.message);
+        return 1;
+    };
+    if (auto attached = supervision.attach(); !attached) return fail(attached.error());
+    const Result<RunDir> run_dir = RunDir::open(run_dir_path);
+    if (!run_dir) return fail(run_dir.error());
+    Result<std::shared_ptr<const Tokenizer>> tokenizer = Tokenizer::load(model);
+    if (!tokenizer) return fail(tokenizer.error());
+    zmq::context_t context;
+    auto inbox = Socket::bind(context, SocketKind::kPull, run_dir->detokenizer(), kInnerLimits);
+    if (!inbox) return fail(inbox.error());
+    auto out = Socket::connect(context, SocketKind::kPush, run_dir->tokenizer(), kInnerLimits);
+    if (!out) return fail(out.error());
+    Ports ports{*std::move(inbox), *std::move(out)};
+    Detokenizer detokenizer(*std::move(tokenizer));
+    supervision.say_ready("the tokenizer is loaded");
+    run(detokenizer, ports, supervision);
+    return 0;
+}
+
+}  // namespace
+}  // namespace pitstop
+
+int main(int argc, char** argv) {
+    try {
+        return pitstop::main_with(argc, argv);
+    } catch (const std::exception& error) {
+        std::fprintf(stderr, "detokenizer_proc: %s\n", error.what());
+        return 1;
+    }
+}

@@ -1,0 +1,126 @@
+#include "detokenizer_proc/request_text.h"
+
+#include "messages/chunks.h"
+
+#include <utility>
+
+namespace pitstop {
+
+Result<RequestText> RequestText::create(
+    std::shared_ptr<const Tokenizer> tokenizer, TextOptions options
+) {
+    std::optional<StopMatcher> matcher;
+    if (!options.stop.empty()) {
+        ASSIGN_OR_RETURN(const auto stops, StopStrings::create(options.stop));
+        matcher.emplace(
+            stops, options.no_stop_trim ? StopMatcher::Trim::kNothing : StopMatcher::Trim::kStop
+        );
+    }
+    return RequestText(std::move(tokenizer), std::move(options), std::move(matcher));
+}
+
+RequestText::RequestText(
+    std::shared_ptr<const Tokenizer> tokenizer,
+    TextOptions options,
+    std::optional<StopMatcher> matcher
+)
+    : options_(std::move(options)),
+      decoder_(
+          std::move(tokenizer),
+          {.skip_special = options_.skip_special_tokens ? SkipSpecial::kYes : SkipSpecial::kNo,
+           .spaces_between_special_tokens = options_.spaces_between_special_tokens},
+          options_.prompt_tail
+      ),
+      matcher_(std::move(matcher)) {}
+
+RequestText::Taken RequestText::take(OutputChunk chunk) {
+    Taken taken;
+    if (has_ended_) return taken;
+    const bool scheduler_ended = chunk.finish.has_value();
+    if (chunk.counts) counts_ = chunk.counts;
+    if (options_.text_output) {
+        if (auto added = add_text(chunk); !added) {
+            chunk.finish = Finish{
+                .reason = FinishReason::kError,
+                .code = std::string(name_of(added.error().code)),
+                .message = "the output cannot be decoded: " + added.error().message,
+            };
+        }
+    }
+    has_ended_ = chunk.finish.has_value();
+    taken.stopped = has_ended_ && !scheduler_ended;
+    if (options_.stream) {
+        taken.chunk = std::move(chunk);
+        return taken;
+    }
+    if (held_) {
+        append_chunk(*held_, std::move(chunk));
+    } else {
+        held_ = std::move(chunk);
+    }
+    if (has_ended_ || bytes_bound(*held_) > kHeldBytesMax) {
+        taken.chunk = std::exchange(held_, std::nullopt);
+    }
+    return taken;
+}
+
+// Fills chunk.text, and ends the chunk at a stop text.
+Result<> RequestText::add_text(OutputChunk& chunk) {
+    for (std::size_t i = 0; i < chunk.tokens.size(); ++i) {
+        RETURN_IF_ERROR(push_token(chunk, i, chunk.text));
+        if (matcher_ && matcher_->match()) {
+            end_at_match(chunk, i + 1);
+            return Ok{};
+        }
+    }
+    if (!chunk.finish) return Ok{};
+    RETURN_IF_ERROR(push_rest(chunk.text));
+    if (matcher_ && matcher_->match()) end_at_match(chunk, chunk.tokens.size());
+    return Ok{};
+}
+
+Result<> RequestText::push_token(const OutputChunk& chunk, std::size_t index, std::string& text) {
+    ++num_tokens_;
+    if (is_trimmed(chunk, index)) return Ok{};
+    piece_.clear();
+    RETURN_IF_ERROR(decoder_.push(chunk.tokens[index], piece_));
+    push_piece(text);
+    return Ok{};
+}
+
+// The output is complete: what was held back, as a code point or a stop text might have followed.
+Result<> RequestText::push_rest(std::string& text) {
+    piece_.clear();
+    RETURN_IF_ERROR(decoder_.finish(piece_));
+    push_piece(text);
+    if (matcher_ && !matcher_->match()) matcher_->finish(text);
+    return Ok{};
+}
+
+void RequestText::push_piece(std::string& text) {
+    // What comes before min_new_tokens is no part of a stop text either.
+    if (!matcher_ || num_tokens_ < options_.min_new_tokens) {
+        text += piece_;
+    } else {
+        matcher_->push(piece_, text);
+    }
+}
+
+// The text of the stop token, which ends the output, belongs to it only if asked for.
+bool RequestText::is_trimmed(const OutputChunk& chunk, std::size_t index) const {
+    return !options_.no_stop_trim && index + 1 == chunk.tokens.size() && chunk.finish &&
+           chunk.finish->reason == FinishReason::kStop &&
+           chunk.finish->matched_token == chunk.tokens[index];
+}
+
+void RequestText::end_at_match(OutputChunk& chunk, std::size_t num_tokens) {
+    keep_tokens(chunk, num_tokens);
+    chunk.finish = Finish{
+        .reason = FinishReason::kStop,
+        .matched_text = options_.stop[matcher_->match()->stop_index],
+    };
+    chunk.counts = counts_;
+    if (chunk.counts) chunk.counts->completion_tokens = num_tokens_;
+}
+
+}  // namespace pitstop

@@ -1,0 +1,60 @@
+// One request's output on its way from tokens to text: decoding, stop texts, and holding back what
+// a request that does not stream gets at its end.
+//
+// Bounded: holds an unfinished code point, less than the longest stop text, and, for a request that
+//          does not stream, kHeldBytesMax: beyond it a chunk goes out early, for clients join them.
+#pragma once
+
+#include "base/result.h"
+#include "messages/generation.h"
+#include "text/incremental_decoder.h"
+#include "text/stop_matcher.h"
+#include "text/tokenizer.h"
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+
+namespace pitstop {
+
+class RequestText {
+  public:
+    static constexpr std::size_t kHeldBytesMax = std::size_t{4} << 20;
+
+    // Errors: stop texts that cannot be matched.
+    static Result<RequestText> create(
+        std::shared_ptr<const Tokenizer> tokenizer, TextOptions options
+    );
+
+    struct Taken {
+        std::optional<OutputChunk> chunk{};  // to be sent on; none while it is held back
+        bool stopped = false;                // it ended here, and the scheduler does not know
+    };
+    // The next chunk. After one with `finish` went out, later ones are dropped.
+    [[nodiscard]] Taken take(OutputChunk chunk);
+
+  private:
+    RequestText(
+        std::shared_ptr<const Tokenizer> tokenizer,
+        TextOptions options,
+        std::optional<StopMatcher> matcher
+    );
+
+    Result<> add_text(OutputChunk& chunk);
+    Result<> push_token(const OutputChunk& chunk, std::size_t index, std::string& text);
+    Result<> push_rest(std::string& text);
+    void push_piece(std::string& text);
+    [[nodiscard]] bool is_trimmed(const OutputChunk& chunk, std::size_t index) const;
+    void end_at_match(OutputChunk& chunk, std::size_t num_tokens);
+
+    TextOptions options_;
+    IncrementalDecoder decoder_;
+    std::optional<StopMatcher> matcher_;  // none without stop texts
+    std::string piece_{};                 // what the last token added
+    std::int64_t num_tokens_ = 0;
+    std::optional<RequestCounts> counts_{};  // from the first chunk: a stop text needs them
+    std::optional<OutputChunk> held_{};      // of a request that does not stream
+    bool has_ended_ = false;
+};
+
+}  // namespace pitstop
