@@ -77,6 +77,52 @@ TEST(Retract, WhileScoresAreIncompleteStartsThemOver) {
     EXPECT_EQ(rig.of(elder).tokens, rig.expected(elder_ask).tokens);
 }
 
+// Decodes of younger requests are planned before the prefill of an elder one, which may then take
+// a page back from a row of the same plan.
+TEST(Retract, AnElderPrefillTakesAPageFromARowOfTheSamePlan) {
+    for (const std::int64_t num_pages : {40, 41, 42, 43}) {
+        Rig rig({.num_pages = num_pages, .page_size = 1}, {.tokens_per_step_max = 1});
+        std::vector<std::pair<RequestKey, Ask>> sent;
+        for (int i = 0; i < 3; ++i) {
+            Ask ask{.prompt = prompt_of(1, 100 + i), .max_new_tokens = 30};
+            sent.emplace_back(rig.send(ask), ask);
+        }
+        rig.turn();
+        for (int i = 0; i < 4; ++i) rig.step();
+        Ask elder{.prompt = prompt_of(20, 200), .max_new_tokens = 4, .priority = 1};
+        sent.emplace_back(rig.send(elder), elder);
+        rig.run();
+        for (const auto& [key, ask] : sent) EXPECT_EQ(rig.of(key).tokens, rig.expected(ask).tokens);
+        EXPECT_EQ(rig.of(sent.back().first).counts->retractions, 0);
+        EXPECT_GT(rig.status().retractions_total, 0);
+    }
+}
+
+TEST(Retract, PagesThatAreAboutToBecomeFreeAreWaitedFor) {
+    Rig rig({.num_pages = 30, .page_size = 1});
+    std::vector<RequestKey> keys;
+    for (int i = 0; i < 3; ++i)
+        keys.push_back(rig.send({.prompt = prompt_of(2, 100 + i), .max_new_tokens = 14}));
+    rig.turn();
+    while (rig.status().pages_free + rig.status().pages_cached > 0) ASSERT_TRUE(rig.step());
+    ASSERT_EQ(rig.status().retractions_total, 0);
+    rig.control(EndRequests{.keys = {keys[0]}});  // its pages are in use by steps in flight
+    rig.run();
+    EXPECT_EQ(rig.status().retractions_total, 0);
+    EXPECT_EQ(rig.of(keys[2]).tokens.size(), 14u);
+}
+
+TEST(Retract, ANewRequestIsNotAdmittedOnlyToBeRetracted) {
+    Rig rig({.num_pages = 8});
+    rig.send({.prompt = prompt_of(4, 1), .max_new_tokens = 12});
+    rig.turn();
+    rig.step();
+    const RequestKey large = rig.send({.prompt = prompt_of(24, 2), .max_new_tokens = 4});
+    rig.run();
+    EXPECT_EQ(rig.status().retractions_total, 0);
+    EXPECT_EQ(rig.of(large).tokens.size(), 4u);
+}
+
 TEST(Retract, AnAbortedRetractedRequestReturnsItsTokens) {
     Rig rig({.num_pages = 14});
     rig.send({.prompt = prompt_of(8, 1), .max_new_tokens = 40});

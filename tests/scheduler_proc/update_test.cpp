@@ -312,6 +312,19 @@ TEST_F(UpdateTest, P2_OneRankThatFailsIsNamedAndTheOldVersionServesOn) {
         EXPECT_EQ(rig.of(keys[i]).tokens, rig.expected(asks[i]).tokens);
 }
 
+TEST_F(UpdateTest, P2_ACommitBeforeEveryRankHasVotedIsRefused) {
+    rig.workers.is_silent[1] = true;
+    order_stage(spec_of(UpdateMode::kStaged, KvPolicy::kKeep));
+    rig.run();  // rank 0 has voted
+    order(UpdateReady{.update = kUpdate});
+    ASSERT_TRUE(answer().ok);
+    order(UpdateCommit{.update = kUpdate});
+    const UpdatePart part = answer();
+    EXPECT_EQ(part.code, "failed_precondition");
+    EXPECT_NE(part.message.find("not every rank"), std::string::npos);
+    EXPECT_EQ(rig.scheduler.version().epoch, Epoch{1});
+}
+
 TEST_F(UpdateTest, P5_ARankThatNeverVotesIsNamedAtTheDeadline) {
     rig.workers.is_silent[1] = true;
     order(UpdateStage{
