@@ -43,6 +43,7 @@ struct AttentionArgs {
     const PageId* pages = nullptr;              // all rows' pages
     const std::int32_t* page_starts = nullptr;  // [R], row r's first entry in `pages`
     std::int32_t kv_len_max = 0;                // >= every kv_lens: what a GPU sizes its grid from
+    std::int32_t q_len_max = 0;                 // >= every row's new tokens; 0: not known
     std::int32_t window = kNoWindow;            // >= 1; keys seen, the token's own included
     float scale = 0.f;                          // 1 / sqrt(D), as a rule
     Workspace workspace{};                      // less than asked for costs speed, never bits
@@ -59,9 +60,16 @@ struct AttentionShape {
 void check(const AttentionArgs& args);
 void attention_ref(const AttentionArgs& args);
 void attention_cuda(const AttentionArgs& args);
+// Where the bits must not depend on the batch: segments of kSegmentKeys for every row, prefill's sums
+// merged at the same keys as decode's. attention_cuda() promises what is said above for the fp32
+// cache alone: its split follows from the batch.
+void attention_cuda_deterministic(const AttentionArgs& args);
 
 // CPU: what lets several threads share one token's keys. Bounded by kAttentionWorkspaceMax.
 inline constexpr std::int64_t kAttentionWorkspaceMax = std::int64_t{64} << 20;
 [[nodiscard]] std::int64_t attention_workspace_bytes(const AttentionShape& shape);
+// CUDA: the segments' results of rows that decode.
+inline constexpr std::int64_t kAttentionCudaWorkspaceMax = std::int64_t{256} << 20;
+[[nodiscard]] std::int64_t attention_cuda_workspace_bytes(const AttentionShape& shape);
 
 }  // namespace pitstop

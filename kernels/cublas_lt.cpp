@@ -1,8 +1,7 @@
 #include "kernels/cublas_lt.h"
 
-#include <dlfcn.h>
-
 #include <cstdlib>
+#include <dlfcn.h>
 #include <filesystem>
 #include <vector>
 

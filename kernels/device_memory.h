@@ -1,4 +1,5 @@
-// Memory, streams and events of the opened GPU (cuda_device.h), for a worker: no CUDA type is named.
+// Memory, streams and events of the opened GPU (cuda_device.h), for a worker: no CUDA type is
+// named.
 //
 // Copies and fills are enqueued on a stream and order themselves against what is enqueued there;
 // only what is called wait_* waits. A failing CUDA call ends the process, naming the call; running

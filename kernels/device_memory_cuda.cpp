@@ -1,6 +1,6 @@
+#include "kernels/cuda_device.h"
 #include "kernels/device/check.cuh"
 #include "kernels/device/launch.cuh"
-#include "kernels/cuda_device.h"
 #include "kernels/device_memory.h"
 
 namespace pitstop {

@@ -1,7 +1,8 @@
+#include "kernels/digest.h"
+
 #include "kernels/device/fast_div.h"
 #include "kernels/device/launch.cuh"
 #include "kernels/device/reduce.cuh"
-#include "kernels/digest.h"
 
 #include <algorithm>
 
@@ -9,12 +10,12 @@ namespace pitstop {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kChunkBytes = 16;   // two words: what a thread takes at a time
+constexpr int kChunkBytes = 16;  // two words: what a thread takes at a time
 constexpr int kLoadsInFlight = 4;
-constexpr int kRounds = 2;        // of kLoadsInFlight chunks: 32 KiB per block
+constexpr int kRounds = 2;  // of kLoadsInFlight chunks: 32 KiB per block
 constexpr int kChunksPerBlock = kThreads * kLoadsInFlight * kRounds;
-// Short enough that a launch's indices fit 31 bits; a step's kernels need not wait for it to end, as
-// its blocks are short and its stream gives way.
+// Short enough that a launch's indices fit 31 bits; a step's kernels need not wait for it to end,
+// as its blocks are short and its stream gives way.
 constexpr std::int64_t kBytesPerLaunchMax = std::int64_t{1} << 30;
 
 struct Chunk {
@@ -91,9 +92,9 @@ __global__ void __launch_bounds__(kThreads) digest_kernel(
         int num_words[kLoadsInFlight];
 #pragma unroll
         for (int j = 0; j < kLoadsInFlight; ++j) {
-            const std::uint32_t c = blockIdx.x * static_cast<std::uint32_t>(kChunksPerBlock) +
-                                    static_cast<std::uint32_t>(round * kLoadsInFlight + j) * kThreads +
-                                    threadIdx.x;
+            const std::uint32_t c =
+                blockIdx.x * static_cast<std::uint32_t>(kChunksPerBlock) +
+                static_cast<std::uint32_t>(round * kLoadsInFlight + j) * kThreads + threadIdx.x;
             num_words[j] = 0;
             if (c >= num_chunks) continue;
             const std::uint32_t row = chunks_per_row.quotient(c);
@@ -179,8 +180,9 @@ void digest_cuda(const DigestArgs& args) {
         return;
     }
     // At least a chunk per row, so that rows of a few bytes do not overflow the count of chunks.
-    const std::int64_t rows_per_launch =
-        std::max<std::int64_t>(1, kBytesPerLaunchMax / (ceil_div(left.row_bytes, kChunkBytes) * kChunkBytes));
+    const std::int64_t rows_per_launch = std::max<std::int64_t>(
+        1, kBytesPerLaunchMax / (ceil_div(left.row_bytes, kChunkBytes) * kChunkBytes)
+    );
     for (std::int64_t begin = 0; begin < left.rows; begin += rows_per_launch) {
         DigestArgs piece = left;
         piece.data = data + begin * left.row_stride_bytes;

@@ -1,6 +1,7 @@
+#include "kernels/embedding.h"
+
 #include "kernels/device/launch.cuh"
 #include "kernels/device/numbers.cuh"
-#include "kernels/embedding.h"
 
 namespace pitstop {
 namespace {
@@ -42,8 +43,7 @@ void embedding_cuda(const EmbeddingArgs& args) {
     check(args);
     const auto& [ids, table, vocab_begin, y, stream] = args;
     const bool is_aligned_16 = y.cols % 8 == 0 && is_aligned(table.data, 16) &&
-                               table.stride % 8 == 0 && is_aligned(y.data, 16) &&
-                               y.stride % 4 == 0;
+                               table.stride % 8 == 0 && is_aligned(y.data, 16) && y.stride % 4 == 0;
     const Launch where{
         .grid = dim3(narrow<unsigned>(y.rows)), .block = dim3(kThreads), .stream = stream};
     const auto run = [&]<bool kIsAligned>() {

@@ -1,5 +1,6 @@
-#include "kernels/device/launch.cuh"
 #include "kernels/gather_rows.h"
+
+#include "kernels/device/launch.cuh"
 
 namespace pitstop {
 namespace {
@@ -10,10 +11,10 @@ constexpr int kThreads = 128;
 // sampled, so it is latency: 64 rows of 8 KiB are 1 MB.
 template <class Unit>  // uint4 where every row is 16-byte aligned and a multiple of 16 bytes
 __global__ void __launch_bounds__(kThreads) gather_rows_kernel(
-    const Unit* __restrict__ x,                 // [T, row_units]
-    std::int64_t x_stride,                      // units between rows
+    const Unit* __restrict__ x,                  // [T, row_units]
+    std::int64_t x_stride,                       // units between rows
     const std::int32_t* __restrict__ row_index,  // [N]
-    Unit* __restrict__ y,                       // [N, row_units]
+    Unit* __restrict__ y,                        // [N, row_units]
     std::int64_t y_stride,
     std::int64_t row_units
 ) {

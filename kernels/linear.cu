@@ -8,7 +8,8 @@
 // Four ways to multiply, all with the weights as they lie in the checkpoint:
 //
 //   gemv      M <= 4: CUDA cores, one read of the weights
-//   tiles     mma.sync m16n8k16, k ascending, one fp32 sum per output: its bits depend on x[m], w[n]
+//   tiles     mma.sync m16n8k16, k ascending, one fp32 sum per output: its bits depend on x[m],
+//   w[n]
 //             and K alone, whatever the tile. Small M, and every M where determinism is asked for
 //   cuBLASLt  M > kTilesMaxM (linear_cublas.cpp)
 //   general   fp32 x, and shapes or addresses that 16-byte loads do not fit
@@ -72,11 +73,12 @@ constexpr int kGemvUnroll = 4;  // 16-byte loads per row and lane before the fir
 constexpr int kGemvTile = kGemvWarps * kGemvRows;
 
 // grid [tiles of kGemvTile weight rows], block [kGemvThreads]; a warp owns two rows of w, its lanes
-// every 32nd chunk of 8 of them. Memory-bound: 2 N K bytes of w, read once past L1; x comes from L1.
-// qwen3-8b at 4.3 TB/s: QKV 50 MB 11.7 us, gate-up 201 MB 46.8 us, head 1.24 GB 289 us. 8 loads of
-// 16 bytes in flight per lane: 4 KiB per warp, 64 KiB per SM at 16 warps, twice what is needed
+// every 32nd chunk of 8 of them. Memory-bound: 2 N K bytes of w, read once past L1; x comes from
+// L1. qwen3-8b at 4.3 TB/s: QKV 50 MB 11.7 us, gate-up 201 MB 46.8 us, head 1.24 GB 289 us. 8 loads
+// of 16 bytes in flight per lane: 4 KiB per warp, 64 KiB per SM at 16 warps, twice what is needed
 // (26 KiB). About 26 instructions per 16 bytes of w at M = 1, a quarter of the SM's issue slots at
-// that rate; M = 4 stays below it. An output's sum: the lane's chunks ascending, then the butterfly.
+// that rate; M = 4 stays below it. An output's sum: the lane's chunks ascending, then the
+// butterfly.
 template <int kM>  // M <= kM; the loads of x past M repeat the last row
 __global__ void __launch_bounds__(kGemvThreads) gemv_kernel(const __grid_constant__ Params params) {
     const Place place = place_of(params, static_cast<int>(blockIdx.x));
@@ -96,7 +98,8 @@ __global__ void __launch_bounds__(kGemvThreads) gemv_kernel(const __grid_constan
             const int chunk = first + u * kWarp;
 #pragma unroll
             for (int r = 0; r < kGemvRows; ++r)
-                if (chunk < num_chunks) packs[u][r] = load16_streaming(w[r] + chunk * kChunkElements);
+                if (chunk < num_chunks)
+                    packs[u][r] = load16_streaming(w[r] + chunk * kChunkElements);
         }
 #pragma unroll
         for (int u = 0; u < kGemvUnroll; ++u) {
@@ -141,13 +144,14 @@ __global__ void __launch_bounds__(kGemvThreads) gemv_kernel(const __grid_constan
 constexpr int kTileK = 64;  // elements: 8 chunks, a row of 128 bytes
 constexpr int kTileChunks = kTileK / kChunkElements;
 
-template <int kTileM_, int kTileN_, int kWarpsM_, int kWarpsN_, int kStages_>
+template <int kTileM_, int kTileN_, int kWarpsM_, int kWarpsN_, int kStages_, int kBlocksPerSm_>
 struct TileShape {
     static constexpr int kTileM = kTileM_;  // tokens
     static constexpr int kTileN = kTileN_;  // weight rows
     static constexpr int kWarpsM = kWarpsM_;
     static constexpr int kWarpsN = kWarpsN_;
     static constexpr int kStages = kStages_;
+    static constexpr int kBlocksPerSm = kBlocksPerSm_;  // that the registers must leave room for
     static constexpr int kThreads = kWarp * kWarpsM * kWarpsN;
     static constexpr int kTilesM = kTileM / kWarpsM / 16;  // 16-token tiles of a warp
     static constexpr int kTilesN = kTileN / kWarpsN / 8;   // 8-row tiles of a warp
@@ -156,15 +160,15 @@ struct TileShape {
     static_assert(kTilesN == 1 || kTilesN % 2 == 0);
 };
 // M <= 16: 72 KiB of ring, 44 KiB of w in flight per block, 3 blocks per SM; N = 4096 makes 128
-// blocks. The chain of K / 16 mma of one warp, some 33 clocks each, takes 4.6 us at K = 4096, within
-// the 7.8 us that the weights take to come.
-using SmallTile = TileShape<16, 32, 1, 4, 12>;
-// M <= 64: 80 KiB, 2 blocks per SM; x is read from shared memory once per warp, 4 times the bytes of
-// w at 18 bytes per clock and SM: 108 of 128 bytes per clock with w itself and the fill.
-using MediumTile = TileShape<64, 64, 1, 4, 5>;
+// blocks. The chain of K / 16 mma of one warp, some 33 clocks each, takes 4.6 us at K = 4096,
+// within the 7.8 us that the weights take to come.
+using SmallTile = TileShape<16, 32, 1, 4, 12, 3>;
+// M <= 64: 80 KiB, 2 blocks per SM; x is read from shared memory once per warp, 4 times the bytes
+// of w at 18 bytes per clock and SM: 108 of 128 bytes per clock with w itself and the fill.
+using MediumTile = TileShape<64, 64, 1, 4, 5, 2>;
 // Larger M: 96 KiB, 2 blocks per SM. A warp's 64 x 32 reads 3 KiB per 65,536 FLOP: 2,730 FLOP per
 // clock by shared memory, 67 % of the tensor cores' peak; mma.sync itself reaches 62 %.
-using LargeTile = TileShape<128, 128, 2, 4, 3>;
+using LargeTile = TileShape<128, 128, 2, 4, 3, 2>;
 
 // Fills one stage with columns [k, k + kTileK) of x and w; what lies outside them becomes zero, and
 // a product of zeros leaves a sum as it was.
@@ -175,7 +179,7 @@ __device__ void load_stage(
     constexpr int kRows = Shape::kTileM + Shape::kTileN;
     static_assert(kRows * kTileChunks % Shape::kThreads == 0);
     const bf16* const x = static_cast<const bf16*>(params.x);
-#pragma unroll
+#pragma unroll 4
     for (int j = 0; j < kRows * kTileChunks / Shape::kThreads; ++j) {
         const int i = static_cast<int>(threadIdx.x) + j * Shape::kThreads;
         const int row = i / kTileChunks;
@@ -186,7 +190,8 @@ __device__ void load_stage(
         const int n = n0 + row - Shape::kTileM;
         const bool is_inside = column < params.K && (is_x ? m < params.M : n < part.N);
         const bf16* from = x;
-        if (is_inside) from = (is_x ? x + m * params.x_stride : part.w + n * part.w_stride) + column;
+        if (is_inside)
+            from = (is_x ? x + m * params.x_stride : part.w + n * part.w_stride) + column;
         copy16_async(stage + swizzled<kTileChunks>(row, chunk), from, is_inside ? kChunkBytes : 0);
     }
 }
@@ -204,18 +209,14 @@ __device__ void multiply_stage(
         std::uint32_t a[Shape::kTilesM][4];
 #pragma unroll
         for (int i = 0; i < Shape::kTilesM; ++i) {
-            load_matrices(
-                a[i], stage + swizzled<kTileChunks>(x_row + i * 16, k16 * 2 + lane / 16)
-            );
+            load_matrices(a[i], stage + swizzled<kTileChunks>(x_row + i * 16, k16 * 2 + lane / 16));
         }
         // Matrices 0 and 1: rows 0-7 of w at k and k + 8; 2 and 3: rows 8-15.
         std::uint32_t b[(Shape::kTilesN + 1) / 2][4];
 #pragma unroll
         for (int j = 0; j < (Shape::kTilesN + 1) / 2; ++j) {
             const int row = Shape::kTilesN == 1 ? lane % 8 : lane % 8 + lane / 16 * 8 + j * 16;
-            load_matrices(
-                b[j], stage + swizzled<kTileChunks>(w_row + row, k16 * 2 + lane / 8 % 2)
-            );
+            load_matrices(b[j], stage + swizzled<kTileChunks>(w_row + row, k16 * 2 + lane / 8 % 2));
         }
 #pragma unroll
         for (int i = 0; i < Shape::kTilesM; ++i) {
@@ -226,10 +227,11 @@ __device__ void multiply_stage(
     }
 }
 
-// grid [tiles of M, tiles of N over all parts], block [kThreads]; a block owns a tile of y. Bytes or
-// tensor cores by M, see the shapes. 2 M N K flops; 2 (M + N) K bytes if every tile met L2.
+// grid [tiles of M, tiles of N over all parts], block [kThreads]; a block owns a tile of y. Bytes
+// or tensor cores by M, see the shapes. 2 M N K flops; 2 (M + N) K bytes if every tile met L2.
 template <class Shape>
-__global__ void __launch_bounds__(Shape::kThreads) tile_kernel(const __grid_constant__ Params params) {
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
+    tile_kernel(const __grid_constant__ Params params) {
     std::byte* const shared = dynamic_shared_memory();
     const Place place = place_of(params, static_cast<int>(blockIdx.y));
     const Part& part = params.parts[place.part];
@@ -249,7 +251,8 @@ __global__ void __launch_bounds__(Shape::kThreads) tile_kernel(const __grid_cons
         wait_copies<Shape::kStages - 2>();
         __syncthreads();  // stage s is there for all, and all are done with stage s - 1
         const int next = s + Shape::kStages - 1;
-        if (next < num_stages) load_stage<Shape>(stage_at(next), params, part, m0, n0, next * kTileK);
+        if (next < num_stages)
+            load_stage<Shape>(stage_at(next), params, part, m0, n0, next * kTileK);
         commit_copies();
         multiply_stage<Shape>(sums, stage_at(s), warp_m, warp_n);
     }
@@ -281,10 +284,11 @@ __device__ float load_x(const Params& params, std::int64_t index) {
                                          : to_float(static_cast<const bf16*>(params.x)[index]);
 }
 
-// grid [tiles of M, tiles of N over all parts], block [kGeneralThreads]; a thread owns 4 x 4 outputs,
-// 16 apart. Bound by FMA: 2 M N K flops at 60 TFLOP/s of fp32 at best. k ascends in one chain per
-// output. For fp32 activations (the truth mode), where speed is not the point.
-__global__ void __launch_bounds__(kGeneralThreads) general_kernel(const __grid_constant__ Params params) {
+// grid [tiles of M, tiles of N over all parts], block [kGeneralThreads]; a thread owns 4 x 4
+// outputs, 16 apart. Bound by FMA: 2 M N K flops at 60 TFLOP/s of fp32 at best. k ascends in one
+// chain per output. For fp32 activations (the truth mode), where speed is not the point.
+__global__ void __launch_bounds__(kGeneralThreads)
+    general_kernel(const __grid_constant__ Params params) {
     __shared__ float x_tile[kGeneralK][kGeneralTile + 1];  // + 1: a column's stores meet all banks
     __shared__ float w_tile[kGeneralK][kGeneralTile + 1];
     const Place place = place_of(params, static_cast<int>(blockIdx.y));
@@ -362,7 +366,8 @@ Cut cut(const LinearArgs& args, int tile_n) {
             .K = narrow<std::int32_t>(args.x.cols),
             .num_parts = narrow<std::int32_t>(args.parts.size()),
             .mode = args.mode,
-            .x_dtype = args.x.dtype}};
+            .x_dtype = args.x.dtype,
+            .parts = {}}};
     for (std::size_t i = 0; i < args.parts.size(); ++i) {
         const LinearPart& part = args.parts[i];
         made.num_tiles += narrow<std::int32_t>(ceil_div(part.w.rows, tile_n));
@@ -398,8 +403,7 @@ void run_general(const LinearArgs& args) {
     const Cut made = cut(args, kGeneralTile);
     launch<general_kernel>(
         {.grid = dim3(
-             narrow<unsigned>(ceil_div(args.x.rows, kGeneralTile)),
-             narrow<unsigned>(made.num_tiles)
+             narrow<unsigned>(ceil_div(args.x.rows, kGeneralTile)), narrow<unsigned>(made.num_tiles)
          ),
          .block = dim3(kGeneralThreads),
          .stream = args.stream},
@@ -423,7 +427,8 @@ bool fits_chunks(const LinearArgs& args) {
     if (args.x.dtype != DType::kBF16 || args.x.cols % kChunkElements != 0) return false;
     if (!is_aligned(args.x.data, kChunkBytes) || args.x.stride % kChunkElements != 0) return false;
     for (const LinearPart& part : args.parts) {
-        if (!is_aligned(part.w.data, kChunkBytes) || part.w.stride % kChunkElements != 0) return false;
+        if (!is_aligned(part.w.data, kChunkBytes) || part.w.stride % kChunkElements != 0)
+            return false;
     }
     return true;
 }

@@ -17,8 +17,12 @@
 namespace pitstop {
 namespace {
 
-[[noreturn]] void cublas_failed(const char* call, cublasStatus_t status, const char* file, int line) {
-    std::fprintf(stderr, "%s:%d: %s: cuBLAS status %d\n", file, line, call, static_cast<int>(status));
+[[noreturn]] void cublas_failed(
+    const char* call, cublasStatus_t status, const char* file, int line
+) {
+    std::fprintf(
+        stderr, "%s:%d: %s: cuBLAS status %d\n", file, line, call, static_cast<int>(status)
+    );
     std::fflush(stderr);
     std::abort();
 }
@@ -81,7 +85,8 @@ Plan make_plan(const Key& key) {
     set(plan.desc, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
     set(plan.desc, CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N);
     if (key.has_bias) set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-    const auto layout = [&](cudaDataType type, std::int64_t rows, std::int64_t cols, std::int64_t ld) {
+    const auto layout = [&](cudaDataType type, std::int64_t rows, std::int64_t cols, std::int64_t ld
+                        ) {
         cublasLtMatrixLayout_t made = nullptr;
         CUBLAS_CHECK(lt.layout_create(
             &made, type, static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(cols), ld
@@ -140,7 +145,8 @@ void multiply(const LinearArgs& args, const LinearPart& part) {
     {
         const std::scoped_lock lock(plans().mutex);
         auto found = plans().by_key.find(key);
-        if (found == plans().by_key.end()) found = plans().by_key.emplace(key, make_plan(key)).first;
+        if (found == plans().by_key.end())
+            found = plans().by_key.emplace(key, make_plan(key)).first;
         const Plan& plan = found->second;
         const auto M = static_cast<std::uint64_t>(args.x.rows);
         CUBLAS_CHECK(lt.layout_set(plan.x, CUBLASLT_MATRIX_LAYOUT_COLS, &M, sizeof M));

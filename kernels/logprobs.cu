@@ -1,8 +1,9 @@
+#include "kernels/logprobs.h"
+
 #include "kernels/device/launch.cuh"
 #include "kernels/device/numbers.cuh"
 #include "kernels/device/ordered.h"
 #include "kernels/device/reduce.cuh"
-#include "kernels/logprobs.h"
 
 namespace pitstop {
 namespace {
@@ -35,7 +36,7 @@ template <bool kIsAligned>  // rows 16-byte aligned
 __global__ void __launch_bounds__(kThreads) softmax_part_kernel(
     const float* __restrict__ logits,  // [R, V_rank]
     std::int64_t stride,
-    std::int64_t num_ids,                // V_rank
+    std::int64_t num_ids,                 // V_rank
     const SoftmaxRow* __restrict__ rows,  // [R]
     SoftmaxStats* __restrict__ parts      // [R, gridDim.x]
 ) {
@@ -137,7 +138,7 @@ struct TopShared {
     std::uint32_t prefix;  // of the n-th largest image, as far as it is known
     std::uint32_t wanted;  // how many of those that share the prefix are still wanted
     std::uint32_t num_found;
-    std::uint32_t num_ties[kTopWarps];        // images equal to the n-th, in a warp's part of the row
+    std::uint32_t num_ties[kTopWarps];  // images equal to the n-th, in a warp's part of the row
     unsigned long long found[kTopMax];  // image in the upper half, ~id in the lower
 };
 
@@ -178,7 +179,7 @@ __global__ void __launch_bounds__(kTopThreads) top_logits_kernel(
     std::int64_t stride,
     std::int64_t num_ids,
     std::int64_t vocab_begin,
-    int n,                     // 1 <= n <= min(num_ids, kTopMax)
+    int n,                      // 1 <= n <= min(num_ids, kTopMax)
     TokenId* __restrict__ ids,  // [R, n]
     std::int64_t ids_stride,
     float* __restrict__ values,  // [R, n]
@@ -229,7 +230,8 @@ __global__ void __launch_bounds__(kTopThreads) top_logits_kernel(
         const bool is_tie = i < end && image == nth;
         const unsigned tie_lanes = __ballot_sync(kAllLanes, is_tie);
         const std::uint32_t tie =
-            ties_before + static_cast<std::uint32_t>(__popc(tie_lanes & ((1u << lane_index()) - 1)));
+            ties_before +
+            static_cast<std::uint32_t>(__popc(tie_lanes & ((1u << lane_index()) - 1)));
         if (i < end && (image > nth || (is_tie && tie < ties_wanted))) {
             const std::uint32_t slot = atomicAdd(&shared.num_found, 1u);  // sorted afterwards
             shared.found[slot] = static_cast<unsigned long long>(image) << 32 |
@@ -255,7 +257,8 @@ __global__ void __launch_bounds__(kTopThreads) top_logits_kernel(
         }
     }
     if (thread < n) {
-        const auto index = static_cast<std::int64_t>(~static_cast<std::uint32_t>(shared.found[thread]));
+        const auto index =
+            static_cast<std::int64_t>(~static_cast<std::uint32_t>(shared.found[thread]));
         const float logit = from[index];
         ids[r * ids_stride + thread] = static_cast<TokenId>(vocab_begin + index);
         values[r * values_stride + thread] = isnan(logit) ? negative_infinity() : logit;

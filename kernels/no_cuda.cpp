@@ -1,6 +1,7 @@
 // A build without CUDA: the table is null, and whoever asks for a device is told.
 #include "kernels/cuda_device.h"
 #include "kernels/device_memory.h"
+#include "kernels/ops.h"
 
 namespace pitstop {
 namespace {
@@ -10,6 +11,9 @@ Error no_cuda() {
 }
 
 }  // namespace
+
+const Ops* cuda_ops() { return nullptr; }
+const Ops* cuda_deterministic_ops() { return nullptr; }
 
 Result<int> num_cuda_devices() { return no_cuda(); }
 Result<CudaDeviceInfo> open_cuda_device(int) { return no_cuda(); }

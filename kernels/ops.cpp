@@ -48,8 +48,4 @@ const Ops* cpu_ops(IsaLevel level) {
     CHECK(false);
 }
 
-#if !defined(PITSTOP_WITH_CUDA)
-const Ops* cuda_ops() { return nullptr; }
-#endif
-
 }  // namespace pitstop

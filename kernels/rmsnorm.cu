@@ -1,15 +1,16 @@
+#include "kernels/rmsnorm.h"
+
 #include "kernels/device/launch.cuh"
 #include "kernels/device/numbers.cuh"
 #include "kernels/device/reduce.cuh"
-#include "kernels/rmsnorm.h"
 
 namespace pitstop {
 namespace {
 
 // Fixed, never tuned to T: the block size sets the order of the sum, hence the bits (P6).
 constexpr int kThreads = 256;
-constexpr int kPack = 4;        // numbers a thread takes at a time; pack p belongs to thread p mod 256
-constexpr int kHeldPacks = 8;   // per thread in registers: H up to 8192
+constexpr int kPack = 4;  // numbers a thread takes at a time; pack p belongs to thread p mod 256
+constexpr int kHeldPacks = 8;  // per thread in registers: H up to 8192
 
 // Numbers 4p .. 4p+3 of a row of H: one load where the row is aligned, else one each, zeros past H.
 template <bool kIsAligned, class T>
@@ -51,11 +52,11 @@ __device__ void store_scaled(
     store_pack<kIsAligned>(y_t, p, H, scaled);
 }
 
-// grid [T], block [kThreads]; block t owns row t. Memory-bound: per row 4H bytes of x in, with delta
-// 4H more in and 4H of x out, 2H (bf16) out; w stays in L2. With delta 14H: 8k rows of H = 4096 move
-// 470 MB, 109 us at 4.3 TB/s. The row is read once and held in registers (kIsHeld), else its second
-// pass hits L2. x, delta and y may alias, so none is __restrict__: a thread writes only what it
-// alone reads. The order of the sum is the same in all four variants.
+// grid [T], block [kThreads]; block t owns row t. Memory-bound: per row 4H bytes of x in, with
+// delta 4H more in and 4H of x out, 2H (bf16) out; w stays in L2. With delta 14H: 8k rows of H =
+// 4096 move 470 MB, 109 us at 4.3 TB/s. The row is read once and held in registers (kIsHeld), else
+// its second pass hits L2. x, delta and y may alias, so none is __restrict__: a thread writes only
+// what it alone reads. The order of the sum is the same in all four variants.
 template <class Out, bool kIsHeld>  // held: aligned, H % 4 == 0, H <= kThreads * kPack * kHeldPacks
 __global__ void __launch_bounds__(kThreads) rmsnorm_kernel(
     float* x,  // [T, H]

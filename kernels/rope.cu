@@ -1,7 +1,8 @@
+#include "kernels/rope.h"
+
 #include "kernels/device/launch.cuh"
 #include "kernels/device/numbers.cuh"
 #include "kernels/device/reduce.cuh"
-#include "kernels/rope.h"
 
 namespace pitstop {
 namespace {
@@ -42,16 +43,15 @@ struct Head {
 __device__ Head head_of(const Params& p, std::int64_t t, int head) {
     if (head < p.num_q_heads) {
         const std::int64_t column = std::int64_t{head} * p.head_dim;
-        return {
-            p.q, t * p.q_stride + column, p.q_out, t * p.q_out_stride + column, p.q_norm, true};
+        return {p.q, t * p.q_stride + column, p.q_out, t * p.q_out_stride + column, p.q_norm, true};
     }
     const bool is_value = head >= p.num_q_heads + p.num_kv_heads;
     const int kv_head = head - p.num_q_heads - (is_value ? p.num_kv_heads : 0);
     const std::int64_t column = std::int64_t{kv_head} * p.head_dim;
     const std::int64_t slot = p.slots[t];
     const std::int64_t page = slot / p.page_size;
-    const std::int64_t key = page * p.page_elements + column * p.page_size +
-                             (slot - page * p.page_size) * p.head_dim;
+    const std::int64_t key =
+        page * p.page_elements + column * p.page_size + (slot - page * p.page_size) * p.head_dim;
     if (is_value) {
         return {
             p.v,
@@ -66,11 +66,11 @@ __device__ Head head_of(const Params& p, std::int64_t t, int head) {
 
 constexpr int kPack = 8;  // elements of a lane: D / 8 neighbouring lanes hold a head
 
-// grid [T, ceil((Q + 2K) * D / 8 / kThreads)], block [kThreads]; D / 8 neighbouring lanes own a head
-// of a token, so that the norm is a butterfly among them and a rotation's partner is the lane half
-// of them away. Memory-bound: (Q + 2K) * D * 2 bytes in and out per token (bf16); qwen3-8b: 12 KiB
-// each way, 8k tokens 201 MB, 47 us at 4.3 TB/s. The cosines are read from L1 by all heads of the
-// token, 4 times the bytes of its bf16. q_out may be q: a lane writes what it alone read.
+// grid [T, ceil((Q + 2K) * D / 8 / kThreads)], block [kThreads]; D / 8 neighbouring lanes own a
+// head of a token, so that the norm is a butterfly among them and a rotation's partner is the lane
+// half of them away. Memory-bound: (Q + 2K) * D * 2 bytes in and out per token (bf16); qwen3-8b: 12
+// KiB each way, 8k tokens 201 MB, 47 us at 4.3 TB/s. The cosines are read from L1 by all heads of
+// the token, 4 times the bytes of its bf16. q_out may be q: a lane writes what it alone read.
 template <class In>  // q_out and kv are bf16; D in {64, 128, 256}, R = D, rows 16-byte aligned
 __global__ void __launch_bounds__(kThreads) rope_kernel(const __grid_constant__ Params p) {
     const std::int64_t t = blockIdx.x;
@@ -80,8 +80,7 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(const __grid_constant__ 
     const int lane_in_head = index % lanes_per_head;
     const bool is_here = head_index < p.num_q_heads + 2 * p.num_kv_heads;
     // A lane past the last head goes along with it, for the shuffles, and stores nothing.
-    const Head head =
-        head_of(p, t, is_here ? head_index : p.num_q_heads + 2 * p.num_kv_heads - 1);
+    const Head head = head_of(p, t, is_here ? head_index : p.num_q_heads + 2 * p.num_kv_heads - 1);
     const int i = lane_in_head * kPack;
     float x[kPack];
     load_floats(static_cast<const In*>(head.from) + head.from_index + i, x);
@@ -135,9 +134,8 @@ __device__ void store_as(void* to, DType dtype, std::int64_t index, float value)
 
 // Any D, R, dtype and alignment. grid [T, ceil((Q + 2K) / kGeneralWarps)], block [4 warps]; a warp
 // owns a head of a token and stages it in shared memory, where the rotation finds its partner.
-__global__ void __launch_bounds__(kGeneralWarps * kWarp) rope_general_kernel(
-    const __grid_constant__ Params p
-) {
+__global__ void __launch_bounds__(kGeneralWarps* kWarp)
+    rope_general_kernel(const __grid_constant__ Params p) {
     __shared__ float heads[kGeneralWarps][kGeneralHeadDimMax];
     const std::int64_t t = blockIdx.x;
     const int head_index = static_cast<int>(blockIdx.y) * kGeneralWarps + warp_index();
@@ -153,7 +151,8 @@ __global__ void __launch_bounds__(kGeneralWarps * kWarp) rope_general_kernel(
     sum_sq = warp_sum(sum_sq);
     if (head.norm != nullptr) {
         const float scale = rsqrtf(sum_sq / static_cast<float>(p.head_dim) + p.norm_eps);
-        for (int i = lane_index(); i < p.head_dim; i += kWarp) x[i] *= scale * to_float(head.norm[i]);
+        for (int i = lane_index(); i < p.head_dim; i += kWarp)
+            x[i] *= scale * to_float(head.norm[i]);
     }
     __syncwarp();
     const std::int64_t position = p.positions[t];
@@ -210,13 +209,13 @@ void rope_cuda(const RopeArgs& args) {
         .q_out_dtype = args.q_out.dtype,
         .kv_dtype = kv.dtype};
     const int num_heads = params.num_q_heads + 2 * params.num_kv_heads;
-    const bool is_plain =
-        (D == 64 || D == 128 || D == 256) && 2 * params.half == D &&
-        args.q_out.dtype == DType::kBF16 && kv.dtype == DType::kBF16 && is_aligned_16(args.q) &&
-        is_aligned_16(args.k) && is_aligned_16(args.v) && is_aligned_16(args.q_out) &&
-        is_aligned(kv.data, 16) && is_aligned(args.cos.data, 16) && args.cos.stride % 4 == 0 &&
-        is_aligned(args.sin.data, 16) && args.sin.stride % 4 == 0 && is_aligned(args.q_norm, 16) &&
-        is_aligned(args.k_norm, 16);
+    const bool is_plain = (D == 64 || D == 128 || D == 256) && 2 * params.half == D &&
+                          args.q_out.dtype == DType::kBF16 && kv.dtype == DType::kBF16 &&
+                          is_aligned_16(args.q) && is_aligned_16(args.k) && is_aligned_16(args.v) &&
+                          is_aligned_16(args.q_out) && is_aligned(kv.data, 16) &&
+                          is_aligned(args.cos.data, 16) && args.cos.stride % 4 == 0 &&
+                          is_aligned(args.sin.data, 16) && args.sin.stride % 4 == 0 &&
+                          is_aligned(args.q_norm, 16) && is_aligned(args.k_norm, 16);
     const auto T = narrow<unsigned>(args.q.rows);
     if (!is_plain) {
         launch<rope_general_kernel>(

@@ -1,9 +1,10 @@
+#include "kernels/sampling.h"
+
 #include "kernels/device/launch.cuh"
 #include "kernels/device/numbers.cuh"
 #include "kernels/device/ordered.h"
 #include "kernels/device/reduce.cuh"
 #include "kernels/philox.h"
-#include "kernels/sampling.h"
 
 #include <algorithm>
 
@@ -120,10 +121,9 @@ __device__ Part block_best(Part best) {
 // -log(-log1p(-v)), v = (bits + 0.5) 2^-32. Near v = 1 the difference 1 - v is taken from the bits:
 // in fp32 v would round to 1, whose score is minus infinity.
 __device__ float gumbel(std::uint32_t bits) {
-    const float exponential =
-        bits < 0x80000000u
-            ? -log1pf(-(static_cast<float>(bits) + 0.5f) * 0x1p-32f)
-            : -logf((static_cast<float>(~bits) + 0.5f) * 0x1p-32f);
+    const float exponential = bits < 0x80000000u
+                                  ? -log1pf(-(static_cast<float>(bits) + 0.5f) * 0x1p-32f)
+                                  : -logf((static_cast<float>(~bits) + 0.5f) * 0x1p-32f);
     return -logf(exponential);
 }
 // Never below gumbel(bits): E >= v, so -log(E) <= -log(v). The margin covers __logf's error
@@ -145,7 +145,8 @@ __device__ std::array<std::uint32_t, 4> draw(const SampleRow& row, std::int64_t 
 // per logit; 64 rows of 152k: 39 MB, 9 us at 4.3 TB/s. The draws cost 17 instructions per id
 // (Philox), the bound 8 more; the logarithms are taken only where the bound says that the id could
 // still win: 64 rows then take some 8 us of the SMs' issue slots, beside the loads.
-__global__ void __launch_bounds__(kThreads) race_or_max_kernel(const __grid_constant__ Params params) {
+__global__ void __launch_bounds__(kThreads)
+    race_or_max_kernel(const __grid_constant__ Params params) {
     const std::int64_t r = blockIdx.y;
     const std::int32_t begin = static_cast<std::int32_t>(blockIdx.x) * kBlockIds;
     const int num = min(kBlockIds, params.num_ids - begin);
@@ -239,9 +240,10 @@ __device__ std::uint64_t mass_of(float max, float x) {
     return __float2ull_rn(expf(-below(max, x)) * kMassOne);
 }
 
-// grid [parts, R], block [kThreads]: as above. Reads from L2. A block's masses are summed in its own
-// histogram first; the sums are integers, so the order of the atomics decides nothing.
-__global__ void __launch_bounds__(kThreads) histogram_kernel(const __grid_constant__ Params params) {
+// grid [parts, R], block [kThreads]: as above. Reads from L2. A block's masses are summed in its
+// own histogram first; the sums are integers, so the order of the atomics decides nothing.
+__global__ void __launch_bounds__(kThreads)
+    histogram_kernel(const __grid_constant__ Params params) {
     __shared__ unsigned long long mass[kBins];
     __shared__ std::uint32_t counts[kBins];
     const std::int64_t r = blockIdx.y;
@@ -285,10 +287,10 @@ struct Boundary {
     std::uint64_t mass;  // of all ids that min-p left
 };
 
-// With top-k the top_k-th largest is in the first bin whose ids and those above are top_k; all of it
-// is needed, as top-p counts the mass of what top-k left. Without it top-p's boundary is the first
-// bin whose mass and that above reach the target. Every thread gets the same. REQUIRES: the whole
-// block calls it; the first kThreads threads do the work.
+// With top-k the top_k-th largest is in the first bin whose ids and those above are top_k; all of
+// it is needed, as top-p counts the mass of what top-k left. Without it top-p's boundary is the
+// first bin whose mass and that above reach the target. Every thread gets the same. REQUIRES: the
+// whole block calls it; the first kThreads threads do the work.
 __device__ Boundary boundary_of(const RowSpace& space, const SampleRow& row, std::int32_t num_ids) {
     __shared__ std::uint32_t warp_counts[kThreads / kWarp];
     __shared__ std::uint64_t warp_mass[kThreads / kWarp];
@@ -346,8 +348,9 @@ __device__ Boundary boundary_of(const RowSpace& space, const SampleRow& row, std
         std::uint64_t mass_above = mass[0] - space.mass[bin];
 #pragma unroll
         for (int b = 0; b < 2; ++b) {
-            const bool is_first = is_top_k ? counts[b] >= top_k && count_above < top_k
-                                           : row.top_p < 1.f && mass[b] >= target && mass_above < target;
+            const bool is_first = is_top_k
+                                      ? counts[b] >= top_k && count_above < top_k
+                                      : row.top_p < 1.f && mass[b] >= target && mass_above < target;
             if (is_first) {
                 boundary.bin = bin + b;  // one thread at most: no other bin is the first
                 boundary.num_ids = counts[b];
@@ -499,11 +502,10 @@ __device__ std::uint64_t total_weight(const Source& source, const Weight& weight
 }
 
 // grid [R], block [kResolveThreads]; a block owns a row. With a list it is latency: some ten passes
-// over at most 32 KiB in L2. Without one (a flat distribution) each pass reads the row from L2, some
-// 5 us for 152k ids at one block's 115 GB/s.
-__global__ void __launch_bounds__(kResolveThreads) resolve_kernel(
-    const __grid_constant__ Params params
-) {
+// over at most 32 KiB in L2. Without one (a flat distribution) each pass reads the row from L2,
+// some 5 us for 152k ids at one block's 115 GB/s.
+__global__ void __launch_bounds__(kResolveThreads)
+    resolve_kernel(const __grid_constant__ Params params) {
     __shared__ Select shared;
     const std::int64_t r = blockIdx.x;
     const SampleRow row = params.rows[r];
@@ -541,12 +543,13 @@ __global__ void __launch_bounds__(kResolveThreads) resolve_kernel(
     if (is_top_k && row.top_k <= source.num) {
         const auto one = [](float) { return std::uint64_t{1}; };
         kept_min = fmaxf(
-            kept_min,
-            select_threshold(shared, source, static_cast<std::uint64_t>(row.top_k), one)
+            kept_min, select_threshold(shared, source, static_cast<std::uint64_t>(row.top_k), one)
         );
     }
     if (row.top_p < 1.f) {
-        const auto mass = [=](float x) { return x >= kept_min ? mass_of(max, x) : std::uint64_t{0}; };
+        const auto mass = [=](float x) {
+            return x >= kept_min ? mass_of(max, x) : std::uint64_t{0};
+        };
         // Without top-k the source may lack ids that count towards the total.
         const std::uint64_t total = is_top_k ? total_weight(source, mass) : boundary.mass;
         const std::uint64_t target = top_p_target_of(row, total);
@@ -573,15 +576,15 @@ __global__ void __launch_bounds__(kResolveThreads) resolve_kernel(
 std::int64_t group_bytes(std::int64_t num_rows, std::int64_t vocab_len) {
     const std::int64_t num_parts = ceil_div(vocab_len, kBlockIds);
     return std::min(num_rows, kRowsPerGroup) *
-           static_cast<std::int64_t>(sizeof(RowSpace) + sizeof(Part) * static_cast<std::size_t>(num_parts));
+           static_cast<std::int64_t>(
+               sizeof(RowSpace) + sizeof(Part) * static_cast<std::size_t>(num_parts)
+           );
 }
 
 }  // namespace
 
 std::int64_t sample_cuda_workspace_bytes(std::int64_t num_rows, std::int64_t vocab_len) {
-    return std::max(
-        sample_workspace_bytes(num_rows, vocab_len), group_bytes(num_rows, vocab_len)
-    );
+    return std::max(sample_workspace_bytes(num_rows, vocab_len), group_bytes(num_rows, vocab_len));
 }
 
 void sample_cuda(const SampleArgs& args) {
@@ -614,9 +617,7 @@ void sample_cuda(const SampleArgs& args) {
         launch<histogram_kernel>(over_parts, params);
         launch<collect_kernel>(over_parts, params);
         launch<resolve_kernel>(
-            {.grid = dim3(narrow<unsigned>(num)),
-             .block = dim3(kResolveThreads),
-             .stream = stream},
+            {.grid = dim3(narrow<unsigned>(num)), .block = dim3(kResolveThreads), .stream = stream},
             params
         );
     }

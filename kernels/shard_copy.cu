@@ -1,7 +1,8 @@
+#include "kernels/shard_copy.h"
+
 #include "kernels/device/fast_div.h"
 #include "kernels/device/launch.cuh"
 #include "kernels/device/numbers.cuh"
-#include "kernels/shard_copy.h"
 
 #include <algorithm>
 
@@ -73,7 +74,8 @@ __device__ uint4 load_chunk(const std::byte* src, DType dtype, std::int64_t inde
         pack.w = bf16_pair(to_bf16(numbers[6]), to_bf16(numbers[7]));
         return pack;
     }
-    uint4 pack = *reinterpret_cast<const uint4*>(reinterpret_cast<const std::uint16_t*>(src) + index);
+    uint4 pack =
+        *reinterpret_cast<const uint4*>(reinterpret_cast<const std::uint16_t*>(src) + index);
     if (dtype == DType::kF16) {
         pack = make_uint4(
             halves_to_bf16(pack.x),
@@ -88,9 +90,8 @@ __device__ uint4 load_chunk(const std::byte* src, DType dtype, std::int64_t inde
 // grid [tiles of all pieces], block [kThreads]; a block owns a tile of kChunksPerTile chunks of one
 // piece. Memory-bound: 2 (or 4) bytes in and 2 out per element; 16.4 GB of bf16 move 32.8 GB,
 // 7.6 ms at 4.3 TB/s. The table spares a call of some 5 us per tensor.
-__global__ void __launch_bounds__(kThreads) shard_copy_kernel(
-    const __grid_constant__ Table table, int num_pieces
-) {
+__global__ void __launch_bounds__(kThreads)
+    shard_copy_kernel(const __grid_constant__ Table table, int num_pieces) {
     int low = 0;  // the first piece whose tile_end is beyond this block
     for (int high = num_pieces - 1; low < high;) {
         const int middle = (low + high) / 2;
@@ -108,15 +109,14 @@ __global__ void __launch_bounds__(kThreads) shard_copy_kernel(
         bf16* to[kLoadsInFlight];  // null: nothing left to store
 #pragma unroll
         for (int j = 0; j < kLoadsInFlight; ++j) {
-            const std::uint32_t c = tile * static_cast<std::uint32_t>(kChunksPerTile) +
-                                    static_cast<std::uint32_t>(round * kLoadsInFlight + j) * kThreads +
-                                    threadIdx.x;
+            const std::uint32_t c =
+                tile * static_cast<std::uint32_t>(kChunksPerTile) +
+                static_cast<std::uint32_t>(round * kLoadsInFlight + j) * kThreads + threadIdx.x;
             to[j] = nullptr;
             if (c >= piece.num_chunks) continue;
             const std::uint32_t row = piece.chunks_per_row.quotient(c);
-            const auto col = static_cast<std::int32_t>(
-                (c - row * piece.chunks_per_row.divisor()) * kChunk
-            );
+            const auto col =
+                static_cast<std::int32_t>((c - row * piece.chunks_per_row.divisor()) * kChunk);
             const std::int64_t index = row * piece.src_stride + col;
             bf16* const dst = piece.dst + row * piece.dst_stride + col;
             const int num = min(kChunk, piece.cols - col);
@@ -156,9 +156,9 @@ class Batch {
             .chunks_per_row = FastDiv(chunks_per_row),
             .cols = narrow<std::int32_t>(copy.dst.cols),
             .src_dtype = copy.src_dtype,
-            .is_aligned_16 = is_aligned(copy.src, 16) && is_aligned(copy.dst.data, 16) &&
-                             (!has_rows || (copy.src_stride * size % 16 == 0 &&
-                                            copy.dst.stride % kChunk == 0))};
+            .is_aligned_16 =
+                is_aligned(copy.src, 16) && is_aligned(copy.dst.data, 16) &&
+                (!has_rows || (copy.src_stride * size % 16 == 0 && copy.dst.stride % kChunk == 0))};
     }
 
     void flush() {
@@ -201,9 +201,7 @@ void shard_copy_cuda(const ShardCopyArgs& args) {
             ShardCopy piece = copy;
             piece.src = static_cast<const std::byte*>(copy.src) +
                         begin * copy.src_stride * size_of(copy.src_dtype);
-            piece.dst = rows(
-                copy.dst, begin, std::min(rows_per_piece, copy.dst.rows - begin)
-            );
+            piece.dst = rows(copy.dst, begin, std::min(rows_per_piece, copy.dst.rows - begin));
             batch.add(piece);
         }
     }

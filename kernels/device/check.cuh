@@ -11,8 +11,8 @@ namespace pitstop {
 
 }  // namespace pitstop
 
-#define CUDA_CHECK(call)                                                          \
-    do {                                                                          \
-        if (const cudaError_t error_here = (call); error_here != cudaSuccess)     \
-            ::pitstop::cuda_failed(#call, error_here, __FILE__, __LINE__);        \
+#define CUDA_CHECK(call)                                                      \
+    do {                                                                      \
+        if (const cudaError_t error_here = (call); error_here != cudaSuccess) \
+            ::pitstop::cuda_failed(#call, error_here, __FILE__, __LINE__);    \
     } while (false)

@@ -15,7 +15,8 @@ class FastDiv {
 
     FastDiv() = default;
     // REQUIRES: 1 <= divisor <= kDividendMax.
-    explicit constexpr FastDiv(std::int64_t divisor) : divisor_(static_cast<std::uint32_t>(divisor)) {
+    explicit constexpr FastDiv(std::int64_t divisor)
+        : divisor_(static_cast<std::uint32_t>(divisor)) {
         CHECK(divisor >= 1 && divisor <= kDividendMax);
         while ((std::int64_t{1} << shift_) < divisor) ++shift_;
         // 2^(31 + shift) <= multiplier * divisor < 2^(31 + shift) + 2^shift: exact below 2^31.
@@ -25,9 +26,7 @@ class FastDiv {
 
     // REQUIRES: 0 <= dividend <= kDividendMax.
     [[nodiscard]] constexpr std::uint32_t quotient(std::uint32_t dividend) const {
-        return static_cast<std::uint32_t>(
-            (std::uint64_t{dividend} * multiplier_) >> (31 + shift_)
-        );
+        return static_cast<std::uint32_t>((std::uint64_t{dividend} * multiplier_) >> (31 + shift_));
     }
     [[nodiscard]] constexpr std::uint32_t divisor() const { return divisor_; }
 

@@ -29,8 +29,8 @@ __device__ inline std::uint32_t shared_address(const void* pointer) {
 }
 
 // Copies 16 bytes from global to shared memory without a register, past L1; only the first
-// `src_bytes` of them are read, the rest becomes zero ("cp.async"). `to` and `from` 16-byte aligned;
-// with src_bytes 0 `from` is not read.
+// `src_bytes` of them are read, the rest becomes zero ("cp.async"). `to` and `from` 16-byte
+// aligned; with src_bytes 0 `from` is not read.
 __device__ inline void copy16_async(void* to, const void* from, std::uint32_t src_bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
                  "l"(from),
@@ -46,9 +46,9 @@ __device__ void wait_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// Four 8x8 matrices of 16-bit elements ("ldmatrix"). Lane l gives the address of row l % 8 of matrix
-// l / 8 (16 bytes, aligned); afterwards r[i] of lane l holds elements [l / 4][2 * (l % 4)] and the
-// next of matrix i.
+// Four 8x8 matrices of 16-bit elements ("ldmatrix"). Lane l gives the address of row l % 8 of
+// matrix l / 8 (16 bytes, aligned); afterwards r[i] of lane l holds elements [l / 4][2 * (l % 4)]
+// and the next of matrix i.
 __device__ inline void load_matrices(std::uint32_t (&r)[4], const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -65,9 +65,9 @@ __device__ inline void load_matrices_transposed(std::uint32_t (&r)[4], const voi
 
 // d += a b for one warp, a [16, 16] and b [16, 8] bf16, d [16, 8] fp32 ("mma.m16n8k16"). With
 // g = lane / 4 and c = 2 * (lane % 4):
-//   a[0] = A[g][c, c+1]    a[1] = A[g+8][c, c+1]    a[2] = A[g][c+8, c+9]    a[3] = A[g+8][c+8, c+9]
-//   b[0] = B[c, c+1][g]    b[1] = B[c+8, c+9][g]
-//   d[0] = D[g][c]         d[1] = D[g][c+1]         d[2] = D[g+8][c]         d[3] = D[g+8][c+1]
+//   a[0] = A[g][c, c+1]    a[1] = A[g+8][c, c+1]    a[2] = A[g][c+8, c+9]    a[3] = A[g+8][c+8,
+//   c+9] b[0] = B[c, c+1][g]    b[1] = B[c+8, c+9][g] d[0] = D[g][c]         d[1] = D[g][c+1] d[2]
+//   = D[g+8][c]         d[3] = D[g+8][c+1]
 __device__ inline void mma_16x8x16(
     float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1
 ) {

@@ -1,0 +1,61 @@
+// How the CUDA attention is put together; for attention_*.cu and attention_cuda.cpp alone.
+#pragma once
+
+#include "kernels/attention.h"
+#include "kernels/device/fast_div.h"
+
+#include <cstdint>
+
+namespace pitstop {
+
+inline constexpr std::int32_t kAttentionGroupMax = 16;  // query heads per KV head: rows of an mma
+
+// Warps that decode should have: two waves of seven on each of 132 SMs. Not measured.
+inline constexpr std::int64_t kDecodeWarpsWanted = 132 * 7 * 2;
+
+enum class AttentionOrder : std::uint8_t {
+    kFree,   // splits follow the batch
+    kFixed,  // segments of kSegmentKeys by absolute position, merged in ascending order (P6)
+};
+
+// A row of KV memory is one key or value: head_dim elements. A page has page_rows of them, head h's
+// keys from h * P on, its values value_rows further.
+struct AttentionParams {
+    const void* q = nullptr;  // [T, Q*D]
+    std::int64_t q_stride = 0;
+    DType q_dtype = DType::kBF16;
+    void* out = nullptr;  // [T, Q*D]
+    std::int64_t out_stride = 0;
+    DType out_dtype = DType::kBF16;
+    const void* kv = nullptr;
+    std::int32_t page_rows = 0;
+    std::int32_t value_rows = 0;
+    FastDiv page_size{};
+    std::int32_t head_dim = 0;
+    std::int32_t num_rows = 0;    // R
+    std::int32_t num_tokens = 0;  // T
+    std::int32_t num_kv_heads = 0;
+    std::int32_t group = 0;  // query heads per KV head
+    const std::int32_t* q_starts = nullptr;
+    const std::int32_t* kv_lens = nullptr;
+    const PageId* pages = nullptr;
+    const std::int32_t* page_starts = nullptr;
+    std::int32_t window = 0;
+    float scale = 0.f;
+    float scale_log2 = 0.f;  // scale * log2(e)
+
+    std::int32_t q_len_min = 1;     // prefill leaves rows with fewer new tokens alone
+    std::int32_t segment_keys = 0;  // decode: a multiple of kBlockKeys
+    std::int32_t num_segments = 1;  // decode: of the longest row
+    float* segments = nullptr;      // decode: unless num_segments is 1
+};
+
+// Rows with at least q_len_min new tokens. REQUIRES (both): bf16 q and KV, D 64 or 128, a group of
+// at most kAttentionGroupMax, q and KV rows 16-byte aligned.
+void attention_prefill_cuda(const AttentionParams& params, AttentionOrder order, Stream stream);
+// Rows with one new token.
+void attention_decode_cuda(const AttentionParams& params, Stream stream);
+// All rows; any dtype, D <= kHeadDimMax, group and alignment.
+void attention_general_cuda(const AttentionParams& params, Stream stream);
+
+}  // namespace pitstop

@@ -1,0 +1,41 @@
+#include "kernels/ops.h"
+
+namespace pitstop {
+namespace {
+
+constexpr Ops kFast = {
+    .name = "cuda",
+    .embedding = embedding_cuda,
+    .rmsnorm = rmsnorm_cuda,
+    .linear = linear_cuda,
+    .rope = rope_cuda,
+    .attention = attention_cuda,
+    .silu_mul = silu_mul_cuda,
+    .gather_rows = gather_rows_cuda,
+    .penalties = penalties_cuda,
+    .sample = sample_cuda,
+    .softmax_stats = softmax_stats_cuda,
+    .pick_logits = pick_logits_cuda,
+    .top_logits = top_logits_cuda,
+    .digest = digest_cuda,
+    .shard_copy = shard_copy_cuda,
+    .attention_workspace_bytes = attention_cuda_workspace_bytes,
+    .sample_workspace_bytes = sample_cuda_workspace_bytes,
+    .softmax_stats_workspace_bytes = softmax_stats_workspace_bytes,
+};
+
+constexpr Ops make_deterministic() {
+    Ops ops = kFast;
+    ops.name = "cuda deterministic";
+    ops.linear = linear_cuda_deterministic;
+    ops.attention = attention_cuda_deterministic;
+    return ops;
+}
+constexpr Ops kDeterministic = make_deterministic();
+
+}  // namespace
+
+const Ops* cuda_ops() { return &kFast; }
+const Ops* cuda_deterministic_ops() { return &kDeterministic; }
+
+}  // namespace pitstop
