@@ -47,14 +47,17 @@ std::size_t leading_space_end(std::string_view text) {
 
 void StringMatcher::insert(std::string_view text, TokenId id) {
     CHECK(!text.empty());
-    begins_[static_cast<unsigned char>(text[0])] = true;
+    bool& begins = begins_[static_cast<unsigned char>(text[0])];
+    if (!begins) ++num_begins_;
+    begins = true;
+    begin_ = text[0];
     std::uint32_t node = 0;
     for (const char byte : text) {
-        std::optional<std::uint32_t> next = follow(node, byte);
+        std::optional<std::uint32_t> next = follow(nodes_[node], byte);
         if (!next) {
             next = static_cast<std::uint32_t>(nodes_.size());
-            nodes_[node].edges.emplace_back(byte, *next);
-            std::sort(nodes_[node].edges.begin(), nodes_[node].edges.end());
+            nodes_[node].bytes.push_back(byte);
+            nodes_[node].targets.push_back(*next);
             nodes_.emplace_back();
         }
         node = *next;
@@ -62,26 +65,27 @@ void StringMatcher::insert(std::string_view text, TokenId id) {
     nodes_[node].id = id;
 }
 
-std::optional<std::uint32_t> StringMatcher::follow(std::uint32_t node, char byte) const {
-    const auto& edges = nodes_[node].edges;
-    const auto at = std::lower_bound(
-        edges.begin(), edges.end(), byte, [](const auto& edge, char b) { return edge.first < b; }
-    );
-    if (at == edges.end() || at->first != byte) return std::nullopt;
-    return at->second;
+std::optional<std::uint32_t> StringMatcher::follow(const Node& node, char byte) const {
+    const std::size_t edge = node.bytes.find(byte);
+    return edge == node.bytes.npos ? std::nullopt : std::optional(node.targets[edge]);
 }
 
 std::optional<StringMatcher::Match> StringMatcher::find(std::string_view text, std::size_t from)
     const {
     for (std::size_t begin = from; begin < text.size(); ++begin) {
-        if (!begins_[static_cast<unsigned char>(text[begin])]) continue;
+        if (num_begins_ == 1) {
+            begin = text.find(begin_, begin);
+            if (begin == text.npos) return std::nullopt;
+        } else if (!begins_[static_cast<unsigned char>(text[begin])]) {
+            continue;
+        }
         std::optional<Match> longest;
-        std::uint32_t node = 0;
+        const Node* node = nodes_.data();
         for (std::size_t pos = begin; pos < text.size(); ++pos) {
-            const std::optional<std::uint32_t> next = follow(node, text[pos]);
+            const std::optional<std::uint32_t> next = follow(*node, text[pos]);
             if (!next) break;
-            node = *next;
-            if (nodes_[node].id) longest = {begin, pos + 1, *nodes_[node].id};
+            node = &nodes_[*next];
+            if (node->id) longest = {begin, pos + 1, *node->id};
         }
         if (longest) return longest;
     }

@@ -46,12 +46,15 @@ class StringMatcher {
   private:
     struct Node {
         std::optional<TokenId> id{};  // a string ends here
-        std::vector<std::pair<char, std::uint32_t>> edges{};
+        std::string bytes{};          // of the edges
+        std::vector<std::uint32_t> targets{};
     };
-    [[nodiscard]] std::optional<std::uint32_t> follow(std::uint32_t node, char byte) const;
+    [[nodiscard]] std::optional<std::uint32_t> follow(const Node& node, char byte) const;
 
     std::vector<Node> nodes_{1};
     std::array<bool, 256> begins_{};  // [byte]: some string begins with it
+    int num_begins_ = 0;              // how many do
+    char begin_ = 0;                  // if it is one: that
 };
 
 class AddedTokens {

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <functional>
 
 namespace pitstop {
@@ -15,40 +14,46 @@ namespace {
 // Up to here the pair to join is found by looking at all of them, which beats a heap.
 constexpr std::size_t kShortMax = 32;
 
-std::uint64_t load(const char* at, std::size_t len) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, at, len);
-    return word;
-}
-
 }  // namespace
-
-Bpe::Scratch::Scratch() : entries_(kEntries) {}
 
 Result<Bpe> Bpe::create(Vocab vocab, std::span<const Merge> merges, BpeOptions options, Unit unit) {
     Bpe bpe;
     bpe.vocab_ = std::move(vocab);
     bpe.options_ = std::move(options);
     bpe.unit_ = unit;
-    const auto find = [&](std::string_view token) {
-        const std::optional<TokenId> id = bpe.vocab_.find(token);
-        return id ? raw(*id) : -1;
-    };
-    for (unsigned byte = 0; byte < 256; ++byte) {
-        const char one = static_cast<char>(byte);
-        std::string character;
-        append_byte_characters({&one, 1}, character);
-        bpe.byte_ids_[byte] = find(character);
-        bpe.fallback_ids_[byte] = find(fmt::format("<0x{:02X}>", byte));
-    }
+    bpe.is_decorated_ =
+        !bpe.options_.continuing_subword_prefix.empty() || !bpe.options_.end_of_word_suffix.empty();
     if (bpe.options_.unk_token) bpe.unk_id_ = bpe.vocab_.find(*bpe.options_.unk_token);
-    for (std::int32_t id = 0; id < bpe.vocab_.id_end(); ++id) {
-        const auto token = bpe.vocab_.token(TokenId{id});
-        if (token) bpe.token_bytes_max_ = std::max(bpe.token_bytes_max_, token->size());
-    }
+    bpe.find_characters();
     RETURN_IF_ERROR(bpe.build_merges(merges));
-    bpe.find_cuts();
+    bpe.find_cuts(merges);
     return bpe;
+}
+
+void Bpe::CharacterIds::insert(char32_t character, std::int32_t id) {
+    std::uint16_t& page = page_of_[character >> kPageBits];
+    if (page == 0) {
+        page = static_cast<std::uint16_t>(pages_.size());
+        pages_.push_back(empty_page());
+    }
+    pages_[page][character & (kPageSize - 1)] = id;
+}
+
+// The tokens that are one character, and those that are one byte.
+void Bpe::find_characters() {
+    for (std::int32_t id = 0; id < vocab_.id_end(); ++id) {
+        const std::optional<std::string_view> token = vocab_.token(TokenId{id});
+        if (!token || token->empty()) continue;
+        token_bytes_max_ = std::max(token_bytes_max_, token->size());
+        if (utf8_len((*token)[0]) != token->size()) continue;
+        std::size_t pos = 0;
+        character_ids_.insert(next_code_point(*token, pos), id);
+    }
+    for (unsigned byte = 0; byte < 256; ++byte) {
+        byte_ids_[byte] = character_ids_.find(kByteCharacters[byte]);
+        const std::optional<TokenId> fallback = vocab_.find(fmt::format("<0x{:02X}>", byte));
+        fallback_ids_[byte] = fallback ? raw(*fallback) : -1;
+    }
 }
 
 Result<> Bpe::build_merges(std::span<const Merge> merges) {
@@ -100,48 +105,53 @@ Result<> Bpe::build_merges(std::span<const Merge> merges) {
     return Ok{};
 }
 
-// Finds characters before which a piece may be cut without changing its encoding: a merge joins two
-// characters only into a token that holds them side by side, so where no token holds anything but c
-// before a c, nothing is ever joined across the beginning of a run of c. Tokenizers without a
-// pre-tokenizer (Llama 2, Gemma) are fast by it: their words all begin with U+2581, and become
-// parts that can be remembered.
-void Bpe::find_cuts() {
-    if (unit_ == Unit::kByte || !options_.continuing_subword_prefix.empty() ||
-        !options_.end_of_word_suffix.empty()) {
-        return;
-    }
-    begins_part_.assign(kCodePointMax + 1, false);
-    std::vector<char32_t> behind_another;
+// Finds where a piece may be cut without changing its encoding: a merge joins two characters only
+// into a token that holds them side by side, so between two that no token holds so, nothing is ever
+// joined. Tokenizers without a pre-tokenizer (Llama 2, Gemma) are fast by it: their texts become
+// words that can be remembered.
+void Bpe::find_cuts(std::span<const Merge> merges) {
+    // A cut would show: to a whole piece that is a token, and to what is put around characters.
+    has_cuts_ = unit_ == Unit::kCodePoint && !is_decorated_ && !options_.ignore_merges;
+    if (!has_cuts_) return;
     for (std::int32_t id = 0; id < vocab_.id_end(); ++id) {
         const std::optional<std::string_view> token = vocab_.token(TokenId{id});
         if (!token || token->empty()) continue;
         std::size_t pos = 0;
         char32_t previous = next_code_point(*token, pos);
-        // Only characters that are tokens: an unknown one may have to be fused with its neighbour.
-        if (pos == token->size()) begins_part_[previous] = true;
         while (pos < token->size()) {
             const char32_t now = next_code_point(*token, pos);
-            if (now != previous) behind_another.push_back(now);
+            neighbours_.insert(previous, now);
             previous = now;
         }
     }
-    for (const char32_t c : behind_another) begins_part_[c] = false;
+    const auto is_fallback = [&](std::string_view token) {
+        return token.size() == 6 && token.starts_with("<0x") && token.ends_with(">");
+    };
+    unknown_is_bytes_ =
+        options_.byte_fallback &&
+        std::all_of(
+            fallback_ids_.begin(), fallback_ids_.end(), [](std::int32_t id) { return id >= 0; }
+        ) &&
+        std::none_of(merges.begin(), merges.end(), [&](const Merge& merge) {
+            return is_fallback(merge.first) || is_fallback(merge.second);
+        });
+}
+
+bool Bpe::may_cut(char32_t left, char32_t right) const {
+    if (neighbours_.contains(left, right)) return false;
+    // An unknown character may be fused with its neighbour, or dropped and leave them side by side.
+    return unknown_is_bytes_ || (character_ids_.find(left) >= 0 && character_ids_.find(right) >= 0);
 }
 
 bool Bpe::encode(std::string_view piece, Scratch& scratch, std::vector<TokenId>& out) const {
-    if (begins_part_.empty()) return encode_part(piece, scratch, out);
-    if (options_.ignore_merges && piece.size() <= token_bytes_max_) {
-        if (const std::optional<TokenId> id = vocab_.find(piece)) {
-            out.push_back(*id);
-            return true;
-        }
-    }
+    if (!has_cuts_ || piece.empty()) return encode_part(piece, scratch, out);
     std::size_t begin = 0;
-    char32_t previous = kCodePointMax + 1;
-    for (std::size_t pos = 0; pos < piece.size();) {
+    std::size_t pos = 0;
+    char32_t previous = next_code_point(piece, pos);
+    while (pos < piece.size()) {
         const std::size_t at = pos;
         const char32_t now = next_code_point(piece, pos);
-        if (begins_part_[now] && now != previous && at > begin) {
+        if (may_cut(previous, now)) {
             if (!encode_part(piece.substr(begin, at - begin), scratch, out)) return false;
             begin = at;
         }
@@ -151,46 +161,12 @@ bool Bpe::encode(std::string_view piece, Scratch& scratch, std::vector<TokenId>&
 }
 
 bool Bpe::encode_part(std::string_view part, Scratch& scratch, std::vector<TokenId>& out) const {
-    const std::size_t len = part.size();
-    if (len == 0) return true;
-    if (len > Scratch::kKeyBytesMax) return encode_uncached(part, scratch, out);
-
-    // The part as four words; with its length they say all of it. Longer than a word, the last
-    // words overlap, so that every load is whole.
-    Scratch::Key key{};
-    const char* at = part.data();
-    if (len > 16) {
-        key = {load(at, 8), load(at + 8, 8), load(at + len - 16, 8), load(at + len - 8, 8)};
-    } else if (len > 8) {
-        key = {load(at, 8), load(at + len - 8, 8), 0, 0};
-    } else if (len >= 4) {
-        key = {load(at, 4) | (load(at + len - 4, 4) << 32), 0, 0, 0};
-    } else {
-        // First, middle and last byte: all of up to three.
-        key = {load(at, 1) | (load(at + len / 2, 1) << 8) | (load(at + len - 1, 1) << 16), 0, 0, 0};
-    }
-    std::uint64_t hash = len;
-    for (const std::uint64_t word : key) {
-        hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
-        hash ^= hash >> 32;
-    }
-    Scratch::Entry* set =
-        &scratch.entries_[(hash & (Scratch::kEntries / Scratch::kWays - 1)) * Scratch::kWays];
-    for (std::size_t way = 0; way < Scratch::kWays; ++way) {
-        if (set[way].key_len != len || set[way].key != key) continue;
-        if (way != 0) std::swap(set[0], set[way]);
-        for (std::size_t i = 0; i < set[0].num_ids; ++i) out.push_back(TokenId{set[0].ids[i]});
-        return true;
-    }
+    if (part.empty()) return true;
+    if (part.size() > PieceCache::kKeyBytesMax) return encode_uncached(part, scratch, out);
+    if (scratch.cache_.find(part, out)) return true;
     const std::size_t num_before = out.size();
     if (!encode_uncached(part, scratch, out)) return false;
-    const std::size_t num_ids = out.size() - num_before;
-    if (num_ids > Scratch::kIdsMax) return true;
-    Scratch::Entry entry{.key = key, .key_len = static_cast<std::uint8_t>(len)};
-    entry.num_ids = static_cast<std::uint8_t>(num_ids);
-    for (std::size_t i = 0; i < num_ids; ++i) entry.ids[i] = raw(out[num_before + i]);
-    set[1] = set[0];
-    set[0] = entry;
+    scratch.cache_.insert(part, std::span(out).subspan(num_before));
     return true;
 }
 
@@ -216,40 +192,36 @@ bool Bpe::encode_uncached(std::string_view part, Scratch& scratch, std::vector<T
     return true;
 }
 
-std::int32_t Bpe::find_character(std::string_view character) const {
-    const std::optional<TokenId> id = vocab_.find(character);
+// The token of a character with what goes around it.
+std::int32_t Bpe::find_decorated(std::string_view character, bool is_first, bool is_last) const {
+    std::string decorated = is_first ? "" : options_.continuing_subword_prefix;
+    decorated += character;
+    if (is_last) decorated += options_.end_of_word_suffix;
+    const std::optional<TokenId> id = vocab_.find(decorated);
     return id ? raw(*id) : -1;
 }
 
 // The order in which tokens come where characters are unknown is the reference's: an unknown one
 // waits to be fused until the next known one, and bytes of a byte fallback do not wait for it.
 bool Bpe::append_symbols(std::string_view part, std::vector<std::int32_t>& symbols) const {
-    const bool is_plain =
-        options_.continuing_subword_prefix.empty() && options_.end_of_word_suffix.empty();
     bool unk_waits = false;
     const std::int32_t unk = unk_id_ ? raw(*unk_id_) : -1;
-    std::string decorated;
-    std::string byte_character;
     for (std::size_t pos = 0; pos < part.size();) {
         const std::size_t begin = pos;
-        pos += unit_ == Unit::kByte ? 1 : utf8_len(part[pos]);
-        std::string_view character = part.substr(begin, pos - begin);
         std::int32_t id = -1;
-        if (unit_ == Unit::kByte && is_plain) {
-            id = byte_ids_[static_cast<unsigned char>(character[0])];
+        if (unit_ == Unit::kByte) {
+            id = byte_ids_[static_cast<unsigned char>(part[pos++])];
         } else {
+            id = character_ids_.find(next_code_point(part, pos));
+        }
+        std::string byte_character;
+        std::string_view character = part.substr(begin, pos - begin);
+        if (id < 0 || is_decorated_) {
             if (unit_ == Unit::kByte) {
-                byte_character.clear();
                 append_byte_characters(character, byte_character);
                 character = byte_character;
             }
-            if (!is_plain) {
-                decorated = begin == 0 ? "" : options_.continuing_subword_prefix;
-                decorated += character;
-                if (pos == part.size()) decorated += options_.end_of_word_suffix;
-                character = decorated;
-            }
-            id = find_character(character);
+            if (is_decorated_) id = find_decorated(character, begin == 0, pos == part.size());
         }
         if (id >= 0) {
             if (unk_waits) symbols.push_back(unk);
@@ -258,10 +230,12 @@ bool Bpe::append_symbols(std::string_view part, std::vector<std::int32_t>& symbo
             continue;
         }
         if (options_.byte_fallback) {
-            if (unit_ == Unit::kByte && is_plain) {
-                byte_character.clear();
-                append_byte_characters(character, byte_character);
-                character = byte_character;
+            std::string decorated;
+            if (is_decorated_) {
+                decorated = begin == 0 ? "" : options_.continuing_subword_prefix;
+                decorated += character;
+                if (pos == part.size()) decorated += options_.end_of_word_suffix;
+                character = decorated;
             }
             const bool has_all = std::all_of(character.begin(), character.end(), [&](char c) {
                 return fallback_ids_[static_cast<unsigned char>(c)] >= 0;
@@ -331,23 +305,27 @@ void Bpe::merge_long(Scratch& scratch) const {
     const auto link = [&](std::int32_t i) -> Scratch::Symbol& {
         return links[static_cast<std::size_t>(i)];
     };
+    const auto order_of = [](std::uint32_t rank, std::int32_t position) {
+        return (static_cast<std::uint64_t>(rank) << 32) | static_cast<std::uint32_t>(position);
+    };
     heap.clear();
     for (std::int32_t i = 0; i + 1 < num; ++i) {
         const Joined* merge = find_merge(link(i).id, link(i + 1).id);
-        if (merge != nullptr) heap.push_back({merge->rank, i, merge->id});
+        if (merge != nullptr) heap.push_back({order_of(merge->rank, i), merge->id});
     }
     std::make_heap(heap.begin(), heap.end(), std::greater<>());
     const auto push = [&](std::int32_t left, std::int32_t right) {
         const Joined* merge = find_merge(link(left).id, link(right).id);
         if (merge == nullptr) return;
-        heap.push_back({merge->rank, left, merge->id});
+        heap.push_back({order_of(merge->rank, left), merge->id});
         std::push_heap(heap.begin(), heap.end(), std::greater<>());
     };
     while (!heap.empty()) {
         std::pop_heap(heap.begin(), heap.end(), std::greater<>());
         const Scratch::Candidate top = heap.back();
         heap.pop_back();
-        Scratch::Symbol& left = link(top.position);
+        const auto position = static_cast<std::int32_t>(static_cast<std::uint32_t>(top.order));
+        Scratch::Symbol& left = link(position);
         if (left.is_joined || left.next < 0) continue;
         const std::int32_t right_position = left.next;
         Scratch::Symbol& right = link(right_position);
@@ -356,9 +334,9 @@ void Bpe::merge_long(Scratch& scratch) const {
         left.id = top.id;
         left.next = right.next;
         right.is_joined = true;
-        if (right.next >= 0) link(right.next).previous = top.position;
-        if (left.previous >= 0) push(left.previous, top.position);
-        if (left.next >= 0) push(top.position, left.next);
+        if (right.next >= 0) link(right.next).previous = position;
+        if (left.previous >= 0) push(left.previous, position);
+        if (left.next >= 0) push(position, left.next);
     }
     symbols.clear();
     for (std::int32_t i = 0; i >= 0; i = link(i).next) symbols.push_back(link(i).id);

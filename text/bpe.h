@@ -11,6 +11,7 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "text/piece_cache.h"
 #include "text/vocab.h"
 
 #include <array>
@@ -49,7 +50,7 @@ class Bpe {
 
     // Memory of an encoding thread: working space, and the encodings of recent pieces.
     //
-    // Bounded: 2 MB, and what the longest piece needed.
+    // Bounded: PieceCache::kBytes, and what the longest part needed.
     class Scratch;
 
     // Appends the encoding of `piece`. False: a character is unknown and the vocabulary lacks the
@@ -84,8 +85,60 @@ class Bpe {
     [[nodiscard]] std::size_t slot_of(std::uint64_t pair) const {
         return static_cast<std::size_t>((pair * 0x9e3779b97f4a7c15u) >> merges_shift_);
     }
+    // What the vocabulary says of each character: its own token, by pages of code points.
+    class CharacterIds {
+      public:
+        void insert(char32_t character, std::int32_t id);
+        // -1 where there is none.
+        [[nodiscard]] std::int32_t find(char32_t character) const {
+            const std::uint16_t page = page_of_[character >> kPageBits];
+            return pages_[page][character & (kPageSize - 1)];
+        }
+
+      private:
+        static constexpr int kPageBits = 8;
+        static constexpr std::size_t kPageSize = 1u << kPageBits;
+        using Page = std::array<std::int32_t, kPageSize>;
+        static Page empty_page() {
+            Page page;
+            page.fill(-1);
+            return page;
+        }
+        std::vector<std::uint16_t> page_of_ = std::vector<std::uint16_t>(0x110000 >> kPageBits, 0);
+        std::vector<Page> pages_ = {empty_page()};  // the first stays empty
+    };
+
+    // Pairs of characters that stand side by side in some token. May say so of a pair that does
+    // not.
+    class Neighbours {
+      public:
+        void insert(char32_t left, char32_t right) { word_of(left, right) |= bit_of(left, right); }
+        [[nodiscard]] bool contains(char32_t left, char32_t right) const {
+            return (words_[index_of(left, right) / 64] & bit_of(left, right)) != 0;
+        }
+
+      private:
+        static constexpr std::size_t kBits = std::size_t{1} << 19;
+        static constexpr std::size_t kAsciiBits = 128 * 128;
+        static std::size_t index_of(char32_t left, char32_t right) {
+            if ((left | right) < 128) return left * 128 + right;
+            const std::uint64_t pair = (static_cast<std::uint64_t>(left) << 32) | right;
+            return kAsciiBits + static_cast<std::size_t>((pair * 0x9e3779b97f4a7c15u) >> (64 - 19));
+        }
+        static std::uint64_t bit_of(char32_t left, char32_t right) {
+            return std::uint64_t{1} << (index_of(left, right) % 64);
+        }
+        std::uint64_t& word_of(char32_t left, char32_t right) {
+            return words_[index_of(left, right) / 64];
+        }
+        std::vector<std::uint64_t> words_ =
+            std::vector<std::uint64_t>((kBits + kAsciiBits) / 64, 0);
+    };
+
     Result<> build_merges(std::span<const Merge> merges);
-    void find_cuts();
+    void find_characters();
+    void find_cuts(std::span<const Merge> merges);
+    [[nodiscard]] bool may_cut(char32_t left, char32_t right) const;
 
     [[nodiscard]] bool encode_part(
         std::string_view part, Scratch& scratch, std::vector<TokenId>& out
@@ -95,40 +148,31 @@ class Bpe {
     ) const;
     [[nodiscard]] bool append_symbols(std::string_view part, std::vector<std::int32_t>& symbols)
         const;
-    [[nodiscard]] std::int32_t find_character(std::string_view character) const;
+    [[nodiscard]] std::int32_t find_decorated(
+        std::string_view character, bool is_first, bool is_last
+    ) const;
     void merge_short(std::vector<std::int32_t>& symbols) const;
     void merge_long(Scratch& scratch) const;
 
     Vocab vocab_{};
     BpeOptions options_{};
     Unit unit_ = Unit::kCodePoint;
+    bool is_decorated_ = false;   // there is a prefix or a suffix to characters
     std::vector<Slot> merges_{};  // open addressing, a power of two, at most half full
     int merges_shift_ = 0;
-    std::array<std::int32_t, 256> byte_ids_{};  // [byte]: its character's token, -1: none (kByte)
+    CharacterIds character_ids_{};
+    std::array<std::int32_t, 256> byte_ids_{};      // [byte]: its character's token, -1: none
     std::array<std::int32_t, 256> fallback_ids_{};  // [byte]: the token <0xNN>, -1: none
     std::optional<TokenId> unk_id_{};
     std::size_t token_bytes_max_ = 0;  // of the longest token's string
-    std::vector<bool> begins_part_{};  // [code point], see find_cuts()
+    bool has_cuts_ = false;            // see find_cuts()
+    bool unknown_is_bytes_ = false;    // every unknown character becomes <0xNN>, joined to nothing
+    Neighbours neighbours_{};
 };
 
 class Bpe::Scratch {
-  public:
-    Scratch();
-
   private:
     friend class Bpe;
-    static constexpr std::size_t kEntries = std::size_t{1} << 15;
-    static constexpr std::size_t kKeyBytesMax = 32;
-    static constexpr std::size_t kIdsMax = 7;
-    static constexpr std::size_t kWays = 2;
-
-    using Key = std::array<std::uint64_t, 4>;
-    struct alignas(64) Entry {
-        Key key{};
-        std::array<std::int32_t, kIdsMax> ids{};
-        std::uint8_t key_len = 0;  // 0: empty
-        std::uint8_t num_ids = 0;
-    };
     struct Symbol {
         std::int32_t id = 0;
         std::int32_t previous = -1;
@@ -136,15 +180,12 @@ class Bpe::Scratch {
         bool is_joined = false;  // into the symbol before it
     };
     struct Candidate {
-        std::uint32_t rank = 0;
-        std::int32_t position = 0;
+        std::uint64_t order = 0;  // rank, then position
         std::int32_t id = 0;
-        bool operator>(const Candidate& other) const {
-            return rank != other.rank ? rank > other.rank : position > other.position;
-        }
+        bool operator>(const Candidate& other) const { return order > other.order; }
     };
 
-    std::vector<Entry> entries_;           // [kEntries], sets of kWays, the one used last in front
+    PieceCache cache_{};
     std::vector<std::int32_t> symbols_{};  // of a part under way
     std::vector<Symbol> links_{};
     std::vector<Candidate> heap_{};

@@ -80,17 +80,15 @@ std::string strip(const StripDecoder& step, std::string_view token) {
 }
 
 Result<std::string> replace(const ReplaceDecoder& step, std::string_view token) {
-    Regex::Search search(step.pattern, token);
     std::string out;
-    std::size_t done = 0;
     // The reference finds nothing in an empty token, not even what is empty.
-    while (!token.empty()) {
-        ASSIGN_OR_RETURN(const std::optional<TextSpan> match, search.next());
-        if (!match) break;
-        out += token.substr(done, match->begin - done);
+    if (token.empty()) return out;
+    std::size_t done = 0;
+    RETURN_IF_ERROR(step.pattern.for_each_match(token, [&](TextSpan match) {
+        out += token.substr(done, match.begin - done);
         out += step.content;
-        done = match->end;
-    }
+        done = match.end;
+    }));
     out += token.substr(done);
     return out;
 }

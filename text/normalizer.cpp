@@ -92,21 +92,16 @@ Result<> apply_step(const PrependNormalizer& prepend, Section& section) {
 }
 
 Result<> apply_step(const ReplaceNormalizer& replace, Section& section) {
-    Regex::Search search(replace.pattern, section.text);
     std::string out;
     std::size_t done = 0;
-    for (;;) {
-        ASSIGN_OR_RETURN(const std::optional<TextSpan> match, search.next());
-        if (!match) break;
+    RETURN_IF_ERROR(replace.pattern.for_each_match(section.text, [&](TextSpan match) {
         // What stands for more than one character counts as coming from the last of them.
-        if (match->begin == 0 &&
-            (match->end != utf8_len(section.text[0]) || replace.content.empty())) {
-            section.at_origin = false;
-        }
-        out.append(section.text, done, match->begin - done);
+        const bool is_one = match.end == utf8_len(section.text[0]);
+        if (match.begin == 0 && (!is_one || replace.content.empty())) section.at_origin = false;
+        out.append(section.text, done, match.begin - done);
         out += replace.content;
-        done = match->end;
-    }
+        done = match.end;
+    }));
     if (done == 0) return Ok{};
     out.append(section.text, done);
     section.text = std::move(out);

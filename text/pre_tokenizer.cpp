@@ -18,15 +18,12 @@ struct Part {
 
 // All of `text`, in parts that match and parts between. An empty match is an empty part.
 Result<> find_parts(const Regex& regex, std::string_view text, std::vector<Part>& parts) {
-    Regex::Search search(regex, text);
     std::size_t done = 0;
-    for (;;) {
-        ASSIGN_OR_RETURN(const std::optional<TextSpan> match, search.next());
-        if (!match) break;
-        if (match->begin != done) parts.push_back({{done, match->begin}, false});
-        parts.push_back({*match, true});
-        done = match->end;
-    }
+    RETURN_IF_ERROR(regex.for_each_match(text, [&](TextSpan match) {
+        if (match.begin != done) parts.push_back({{done, match.begin}, false});
+        parts.push_back({match, true});
+        done = match.end;
+    }));
     if (done != text.size()) parts.push_back({{done, text.size()}, false});
     return Ok{};
 }
@@ -103,15 +100,12 @@ Result<> split_isolated(
     const Regex& regex, const Pieces& in, const Piece& piece, std::vector<Piece>& out
 ) {
     const std::string_view text = in.text_of(piece);
-    Regex::Search search(regex, text);
     std::size_t done = 0;
-    for (;;) {
-        ASSIGN_OR_RETURN(const std::optional<TextSpan> match, search.next());
-        if (!match) break;
-        add_piece(piece, {done, match->begin}, out);
-        add_piece(piece, *match, out);
-        done = match->end;
-    }
+    RETURN_IF_ERROR(regex.for_each_match(text, [&](TextSpan match) {
+        add_piece(piece, {done, match.begin}, out);
+        add_piece(piece, match, out);
+        done = match.end;
+    }));
     add_piece(piece, {done, text.size()}, out);
     return Ok{};
 }

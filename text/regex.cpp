@@ -184,8 +184,11 @@ Result<std::optional<TextSpan>> Regex::Search::find(std::size_t from) const {
         return at == text_.npos ? Found() : Found({at, at + regex_.literal_.size()});
     }
     if (regex_.dfa_) {
+        const char* const end = text_.data() + text_.size();
         for (std::size_t begin = from;; begin += utf8_len(text_[begin])) {
-            if (const auto end = regex_.dfa_->match_at(text_, begin)) return Found({begin, *end});
+            if (const char* matched = regex_.dfa_->match(text_.data() + begin, end)) {
+                return Found({begin, static_cast<std::size_t>(matched - text_.data())});
+            }
             if (begin == text_.size()) return Found();
         }
     }

@@ -57,6 +57,10 @@ class Regex {
         std::optional<std::size_t> last_end_{};
     };
 
+    // Calls on_match(TextSpan) for every match that a Search finds, without what a Search costs.
+    template <class OnMatch>
+    Result<> for_each_match(std::string_view text, OnMatch&& on_match) const;
+
     [[nodiscard]] bool may_match_empty() const { return may_match_empty_; }
     [[nodiscard]] const regex::Dfa* dfa() const { return dfa_ ? &*dfa_ : nullptr; }
 
@@ -69,5 +73,30 @@ class Regex {
     std::unique_ptr<Pcre2> pcre2_{};
     bool may_match_empty_ = false;
 };
+
+template <class OnMatch>
+Result<> Regex::for_each_match(std::string_view text, OnMatch&& on_match) const {
+    if (dfa_ && !may_match_empty_) {
+        const char* const begin = text.data();
+        const char* const end = begin + text.size();
+        for (const char* at = begin; at != end;) {
+            const char* const matched = dfa_->match(at, end);
+            if (matched == nullptr) {
+                at += utf8_len(*at);
+                continue;
+            }
+            on_match(TextSpan{
+                static_cast<std::size_t>(at - begin), static_cast<std::size_t>(matched - begin)});
+            at = matched;
+        }
+        return Ok{};
+    }
+    Search search(*this, text);
+    for (;;) {
+        ASSIGN_OR_RETURN(const std::optional<TextSpan> match, search.next());
+        if (!match) return Ok{};
+        on_match(*match);
+    }
+}
 
 }  // namespace pitstop

@@ -292,10 +292,10 @@ void DfaBuilder::settle_one(
 }
 
 bool DfaBuilder::make_states(int start) {
-    std::map<PlaceList, std::uint16_t> index_of_state;
+    std::map<PlaceList, std::uint32_t> index_of_state;
     std::vector<PlaceList> states;
     const auto state_of = [&](PlaceList list) {
-        const auto index = static_cast<std::uint16_t>(states.size());
+        const auto index = static_cast<std::uint32_t>(states.size());
         const auto [entry, is_new] = index_of_state.try_emplace(list, index);
         if (is_new) states.push_back(std::move(list));
         return entry->second;
@@ -317,8 +317,14 @@ bool DfaBuilder::make_states(int start) {
                     if (((sets_of_class_[c] >> take.set) & 1u) != 0) enter(take.next, next);
                 }
             }
-            const std::uint16_t target = next.empty() ? Dfa::kDead : state_of(std::move(next));
-            dfa_.table_.push_back(is_matched ? target | Dfa::kMatchBit : target);
+            std::uint32_t step = is_matched ? Dfa::kMatchBit : 0;
+            if (next.empty()) {
+                step |= Dfa::kDeadBit;
+            } else {
+                const std::uint32_t state = state_of(std::move(next));
+                step |= (state * static_cast<std::uint32_t>(dfa_.num_classes_)) << Dfa::kRowShift;
+            }
+            dfa_.table_.push_back(step);
         }
     }
     return true;

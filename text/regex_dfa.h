@@ -31,24 +31,22 @@ class Dfa {
     // ahead than one code point, or is atomic around more than one.
     static std::optional<Dfa> compile(const Node& pattern);
 
-    // The end of the match that begins at `begin`, or nothing. REQUIRES: valid UTF-8, `begin`
-    // between two code points.
-    [[nodiscard]] std::optional<std::size_t> match_at(std::string_view text, std::size_t begin)
-        const {
-        const char* at = text.data() + begin;
-        const char* const end = text.data() + text.size();
+    // The end of the match that begins at `at`, or null. REQUIRES: [at, end) is valid UTF-8.
+    [[nodiscard]] const char* match(const char* at, const char* end) const {
         const char* matched = nullptr;
-        const std::uint16_t* row = table_.data();
-        for (;;) {
-            const std::uint16_t step = row[at == end ? end_class_ : class_at(at)];
+        const std::uint32_t* row = table_.data();
+        while (at != end) {
+            const auto byte = static_cast<unsigned char>(*at);
+            std::size_t len = 1;
+            const std::size_t character_class =
+                byte < 0x80 ? ascii_[byte] : class_beyond_ascii(at, len);
+            const std::uint32_t step = row[character_class];
             if ((step & kMatchBit) != 0) matched = at;
-            const std::uint16_t next = step & kStateMask;
-            if (next == kDead) break;
-            row = table_.data() + static_cast<std::size_t>(next) * num_classes_;
-            at += utf8_len(*at);
+            if ((step & kDeadBit) != 0) return matched;
+            row = table_.data() + (step >> kRowShift);
+            at += len;
         }
-        if (matched == nullptr) return std::nullopt;
-        return static_cast<std::size_t>(matched - text.data());
+        return (row[end_class_] & kMatchBit) != 0 ? end : matched;
     }
 
     [[nodiscard]] std::size_t num_states() const { return table_.size() / num_classes_; }
@@ -56,15 +54,14 @@ class Dfa {
 
   private:
     friend class DfaBuilder;
-    static constexpr std::uint16_t kMatchBit = 0x8000;  // a match ended before the code point read
-    static constexpr std::uint16_t kStateMask = 0x7fff;
-    static constexpr std::uint16_t kDead = 0x7fff;
+    static constexpr std::uint32_t kMatchBit = 1;  // a match ended before the code point read
+    static constexpr std::uint32_t kDeadBit = 2;   // nothing longer matches
+    static constexpr int kRowShift = 2;            // above it: where the next state's row begins
 
-    [[nodiscard]] std::size_t class_at(const char* at) const {
-        const auto byte = static_cast<unsigned char>(*at);
-        if (byte < 0x80) return ascii_[byte];
+    [[nodiscard]] std::size_t class_beyond_ascii(const char* at, std::size_t& len) const {
         std::size_t pos = 0;
         const char32_t c = next_code_point({at, 4}, pos);
+        len = pos;
         return pages_[page_of_[c >> kPageBits]][c & (kPageSize - 1)];
     }
 
@@ -77,8 +74,7 @@ class Dfa {
     std::vector<std::array<std::uint8_t, kPageSize>> pages_{};  // the distinct pages
     std::size_t num_classes_ = 1;
     std::size_t end_class_ = 0;
-    std::vector<std::uint16_t>
-        table_{};  // [states, num_classes_]: next state, with kMatchBit; state 0 begins
+    std::vector<std::uint32_t> table_{};  // [states, num_classes_]: the step; state 0 begins
 };
 
 }  // namespace pitstop::regex
