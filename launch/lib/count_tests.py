@@ -48,7 +48,11 @@ def ctest_cases(results):
         reports = [results / "gtest" / f"{name}.xml", *(results / "gtest").glob(f"{name}_[0-9]*.xml")]
         inner = [case for report in reports if report.exists() for case in cases_of(report)]
         cases += inner
-        if status == "fail" and all(outcome != "failed" for _, outcome in inner):
+        skipped = program.find("skipped")
+        is_missing = skipped is not None and "SKIP" not in skipped.get("message", "")
+        if is_missing:
+            cases.append((f"{name} ({skipped.get('message')})", "failed"))
+        elif status == "fail" and all(outcome != "failed" for _, outcome in inner):
             cases.append((f"{name} (crashed, hung or was stopped)", "failed"))
         elif not inner and status != "fail":
             cases.append((name, "passed" if status == "run" else "skipped"))
