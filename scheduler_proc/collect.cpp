@@ -179,6 +179,7 @@ OutputChunk& Scheduler::chunk_of(Request& request, TurnOutput& out) {
         request.is_announced = true;
         batch.starts.push_back({.key = request.key, .text = std::move(request.text)});
     }
+    if (batch.chunks.empty()) batch.chunks.reserve(running_.size() + 1);  // chunks are large
     request.chunk_turn = turn_;
     request.chunk_index = batch.chunks.size();
     return batch.chunks.emplace_back(OutputChunk{.key = request.key});

@@ -200,6 +200,8 @@ StepPlan Scheduler::build_plan(TimePoint now) {
     InFlightStep step{.step = next_step_, .version = version_, .sent_at = now};
     step.is_done.assign(static_cast<std::size_t>(config_.tp), false);
     next_step_ = next(next_step_);
+    plan.rows.reserve(drafts_.size());
+    step.rows.reserve(drafts_.size());
     for (const Draft& draft : drafts_) add_row(draft, plan, step);
     drafts_.clear();
     CHECK(!invalid(plan));  // checked here and again by each worker

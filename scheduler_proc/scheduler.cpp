@@ -232,7 +232,8 @@ void Scheduler::forget(Request& request) {
     } else {
         waiting_.remove(request);
     }
-    requests_.erase(request.key);
+    const RequestKey key = request.key;
+    requests_.erase(key);
 }
 
 // Back to the head of the queue: the tokens stay, the pages go. Tokens that steps in flight sample
