@@ -114,14 +114,12 @@ Result<std::unique_ptr<Engine>> Engine::load(
 
 Result<> Engine::load_model() {
     ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(options_.model_dir));
-    ASSIGN_OR_RETURN(weights_memory_, Arena::reserve("weights", layout_.bytes()));
-    RETURN_IF_ERROR(weights_memory_->commit());
-    RETURN_IF_ERROR(load_weights(
-        layout_, checkpoint, options_.model_dir, *ops_, stream_, weights_memory_->data()
-    ));
-    weights_ = bind_weights(layout_, config_, weights_memory_->data());
+    ASSIGN_OR_RETURN(weights_, WeightStore::make(layout_, config_));
+    RETURN_IF_ERROR(
+        load_weights(layout_, checkpoint, options_.model_dir, *ops_, stream_, weights_->live_data())
+    );
     Result<std::vector<PartDigest>> digests =
-        digest_weights(layout_, weights_memory_->data(), *ops_, stream_);
+        digest_weights(layout_, weights_->live_data(), *ops_, stream_);
     if (digests) {
         digests_ = *std::move(digests);
     } else {
@@ -178,7 +176,7 @@ Result<StepResult> Engine::run(const StepPlan& plan) {
 }
 
 Result<> Engine::compute(const StepPlan& plan, StepResult* result) {
-    RETURN_IF_ERROR(model_->forward(planned_.batch(plan), weights_));
+    RETURN_IF_ERROR(model_->forward(planned_.batch(plan), weights_->live()));
     // In chunks, so that scoring a long prompt needs no more memory than a step of decodes.
     std::span<const LogitRow> left = planned_.logit_rows();
     std::vector<std::int32_t> token_rows;
@@ -187,7 +185,7 @@ Result<> Engine::compute(const StepPlan& plan, StepResult* result) {
         const std::span<const LogitRow> chunk = left.first(num);
         token_rows.clear();
         for (const LogitRow& row : chunk) token_rows.push_back(row.token_row);
-        ASSIGN_OR_RETURN(const View2<float> logits, model_->logits(token_rows, weights_));
+        ASSIGN_OR_RETURN(const View2<float> logits, model_->logits(token_rows, weights_->live()));
         if (is_root()) sampler_->run(logits, chunk, slots_, result);
         left = left.subspan(num);
     }
@@ -212,7 +210,7 @@ Result<> Engine::share_sampled(StepResult* result) {
 
 Result<std::vector<float>> Engine::read_logits(std::span<const std::int32_t> token_rows) {
     CHECK(model_.has_value());
-    ASSIGN_OR_RETURN(const View2<float> logits, model_->logits(token_rows, weights_));
+    ASSIGN_OR_RETURN(const View2<float> logits, model_->logits(token_rows, weights_->live()));
     if (!is_root()) return std::vector<float>{};
     return std::vector<float>(logits.data, logits.data + logits.rows * logits.cols);
 }
@@ -230,7 +228,7 @@ WorkerHello Engine::describe() const {
     hello.num_slots = options_.num_slots;
     hello.eos_ids = config_.eos_ids;
     hello.digests = digests_;
-    hello.weight_bytes = weights_memory_ ? weights_memory_->bytes() : 0;
+    hello.weight_bytes = weights_ ? weights_->bytes() : 0;
     hello.kv_bytes = kv_memory_ ? kv_memory_->bytes() : 0;
     hello.device = model_ ? ops_->name : "null";
     hello.compute = name_of(options_.compute);

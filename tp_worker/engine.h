@@ -19,6 +19,7 @@
 #include "tp_worker/sampler.h"
 #include "tp_worker/step_batch.h"
 #include "tp_worker/weight_layout.h"
+#include "tp_worker/weight_store.h"
 
 #include <cstdint>
 #include <memory>
@@ -74,6 +75,13 @@ class Engine {
     [[nodiscard]] const ModelConfig& config() const { return config_; }
     [[nodiscard]] const WeightLayout& layout() const { return layout_; }
     [[nodiscard]] Epoch epoch() const { return epoch_; }
+    [[nodiscard]] Rank rank() const { return communicator_.rank(); }
+    [[nodiscard]] const Ops& ops() const { return *ops_; }
+
+    // The copies of the weights, for updates; null with the null model. Only between passes may the
+    // live copy change, and the epoch with it.
+    [[nodiscard]] WeightStore* weights() { return weights_ ? &*weights_ : nullptr; }
+    void set_epoch(Epoch epoch) { epoch_ = epoch; }
 
   private:
     Engine(
@@ -101,9 +109,9 @@ class Engine {
     Epoch epoch_{1};
 
     // Empty with the null model.
-    std::optional<Arena> weights_memory_{};
-    std::vector<PartDigest> digests_{};  // empty where they cannot be had (weight_digest.h)
-    ModelWeights weights_{};
+    std::optional<WeightStore> weights_{};
+    std::vector<PartDigest>
+        digests_{};  // as loaded; empty where they cannot be had (weight_digest.h)
     std::optional<Arena> kv_memory_{};
     std::optional<Model> model_{};
     std::optional<Sampler> sampler_{};

@@ -3,6 +3,7 @@
 // Everything the scheduler sends comes over one socket, in order, and is done in that order; so
 // what stands between two plans takes effect between two forward passes, on every rank the same two
 // (P1).
+#include "base/fault_point.h"
 #include "base/flags.h"
 #include "base/log.h"
 #include "base/supervision.h"
@@ -12,7 +13,9 @@
 #include "messages/codec.h"
 #include "messages/steps.h"
 #include "tp_worker/engine.h"
+#include "tp_worker/pace.h"
 #include "tp_worker/shm_communicator.h"
+#include "tp_worker/updater.h"
 
 #include <algorithm>
 #include <chrono>
@@ -37,6 +40,8 @@ struct Options {
     std::int64_t chunked_prefill_size = 8192;
     int attach_timeout_ms = 60'000;
     int peer_timeout_ms = 120'000;
+    double stage_share = 0.25;
+    FaultPoint fault_point{};
     EngineOptions engine{};
 };
 
@@ -61,6 +66,12 @@ void add_flags(Options& options, FlagSet& flags) {
     );
     flags.add("attach-timeout-ms", &options.attach_timeout_ms, "for all ranks to start");
     flags.add("peer-timeout-ms", &options.peer_timeout_ms, "for a rank to wait for another");
+    flags.add(
+        "stage-share",
+        &options.stage_share,
+        "of a core's time that staging weights may take while passes run, in (0, 1]"
+    );
+    options.fault_point.add_flags(flags);
     flags.add("log-level", &options.log_level, "trace, debug, info, warning, error, off");
 }
 
@@ -81,6 +92,9 @@ Result<> check_options(Options& options) {
         return bad("compute", "bf16 or fp32");
     if (options.attach_timeout_ms < 1 || options.peer_timeout_ms < 1) {
         return bad("attach-timeout-ms and --peer-timeout-ms", "1 or more");
+    }
+    if (!(options.stage_share > 0 && options.stage_share <= 1)) {
+        return bad("stage-share", "a number in (0, 1]");
     }
     if (options.chunked_prefill_size < 1 || options.engine.num_slots < 1) {
         return bad("chunked-prefill-size and --max-running-requests", "1 or more");
@@ -112,18 +126,31 @@ Result<std::unique_ptr<Communicator>> join_peers(const Options& options, const R
 
 class Worker {
   public:
-    Worker(Engine& engine, Socket& scheduler, Supervision& supervision)
-        : engine_(engine), scheduler_(scheduler), supervision_(supervision) {}
+    struct Args {
+        Engine& engine;
+        Updater& updater;
+        Pace& pace;
+        Socket& scheduler;
+        Supervision& supervision;
+    };
+    explicit Worker(const Args& args)
+        : engine_(args.engine),
+          updater_(args.updater),
+          pace_(args.pace),
+          scheduler_(args.scheduler),
+          supervision_(args.supervision) {}
 
     // Until the launcher says stop or is gone. An error: this rank cannot go on.
     Result<> loop() {
         Poller poller;
-        const std::size_t plans = poller.add(scheduler_);
+        const std::size_t orders = poller.add(scheduler_);
+        const std::size_t answers = poller.add_fd(updater_.fd());
         if (supervision_.fd() >= 0) poller.add_fd(supervision_.fd());
         while (true) {
             poller.wait(Clock::now() + kIdle);  // the only place this process waits for work
             if (is_over()) return Ok{};
-            if (!poller.is_ready(plans)) continue;
+            if (poller.is_ready(answers)) RETURN_IF_ERROR(send_all(updater_.take_answers()));
+            if (!poller.is_ready(orders)) continue;
             for (int i = 0; i < kMessagesPerTurnMax; ++i) {
                 const std::optional<Received> received = scheduler_.receive();
                 if (!received) break;
@@ -153,6 +180,10 @@ class Worker {
 
     Result<> handle(const Received& received) {
         if (received.refused) return *received.refused;
+        if (Updater::takes(received.frames.type)) {
+            ASSIGN_OR_RETURN(const std::vector<Frames> replies, updater_.obey(received.frames));
+            return send_all(replies);
+        }
         if (received.frames.type != StepPlan::kType) {
             return make_error(
                 ErrorCode::kUnknownMessage, "'{}' is no message for a worker", received.frames.type
@@ -161,16 +192,26 @@ class Worker {
         ASSIGN_OR_RETURN(
             const StepPlan plan, decode<StepPlan>(received.frames, UnknownFields::kIgnore)
         );
-        ASSIGN_OR_RETURN(const StepResult result, engine_.run(plan));
-        return send(encode(result));
+        pace_.set_stepping(true);
+        Result<StepResult> result = engine_.run(plan);
+        pace_.set_stepping(false);
+        if (!result) return result.error();
+        return send(encode(*result));
+    }
+
+    Result<> send_all(const std::vector<Frames>& all) {
+        for (const Frames& frames : all) RETURN_IF_ERROR(send(frames));
+        return Ok{};
     }
 
     Engine& engine_;
+    Updater& updater_;
+    Pace& pace_;
     Socket& scheduler_;
     Supervision& supervision_;
 };
 
-Result<> run(const Options& options, Supervision& supervision) {
+Result<> run(Options& options, Supervision& supervision) {
     ASSIGN_OR_RETURN(const RunDir run_dir, RunDir::open(options.run_dir));
     ThreadPool threads(choose_threads(options));
     ASSIGN_OR_RETURN(
@@ -202,7 +243,15 @@ Result<> run(const Options& options, Supervision& supervision) {
             kInnerLimits
         )
     );
-    Worker worker(*engine, scheduler, supervision);
+    Pace pace(options.stage_share);
+    Updater updater(*engine, pace, options.fault_point);
+    Worker worker({
+        .engine = *engine,
+        .updater = updater,
+        .pace = pace,
+        .scheduler = scheduler,
+        .supervision = supervision,
+    });
     RETURN_IF_ERROR(worker.send(encode(hello)));
     supervision.say_ready(fmt::format("rank {}", options.rank));
     Result<> result = worker.loop();

@@ -460,4 +460,37 @@ std::vector<double> rope_frequencies(const RopeConfig& rope, std::int64_t head_d
     return frequencies;
 }
 
+std::optional<std::string> difference_in_shape(
+    const ModelConfig& serving, const ModelConfig& other
+) {
+    std::optional<std::string> first;
+    const auto compare = [&](std::string_view what, const auto& ours, const auto& theirs) {
+        if (!first && ours != theirs)
+            first = fmt::format("{} is {}, serving is {}", what, theirs, ours);
+    };
+    compare("the family", name_of(serving.family), name_of(other.family));
+    compare("hidden_size", serving.hidden, other.hidden);
+    compare("intermediate_size", serving.ffn, other.ffn);
+    compare("num_hidden_layers", serving.num_layers, other.num_layers);
+    compare("num_attention_heads", serving.num_q_heads, other.num_q_heads);
+    compare("num_key_value_heads", serving.num_kv_heads, other.num_kv_heads);
+    compare("head_dim", serving.head_dim, other.head_dim);
+    compare("vocab_size", serving.vocab_len, other.vocab_len);
+    compare("rms_norm_eps", serving.norm_eps, other.norm_eps);
+    compare("tie_word_embeddings", serving.tied_embeddings, other.tied_embeddings);
+    compare("the q, k, v bias", serving.qkv_bias, other.qkv_bias);
+    compare("the o bias", serving.o_bias, other.o_bias);
+    compare("the mlp bias", serving.mlp_bias, other.mlp_bias);
+    compare("the q and k norm", serving.qk_norm, other.qk_norm);
+    compare("rope_theta", serving.rope.theta, other.rope.theta);
+    compare(
+        "the rope scaling",
+        static_cast<int>(serving.rope.scaling),
+        static_cast<int>(other.rope.scaling)
+    );
+    compare("the rope factor", serving.rope.factor, other.rope.factor);
+    if (!first && serving.windows != other.windows) first = "the sliding windows differ";
+    return first;
+}
+
 }  // namespace pitstop

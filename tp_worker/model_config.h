@@ -67,6 +67,13 @@ struct ModelConfig {
     static Result<ModelConfig> read(const std::string& directory);
 };
 
+// In what `other` computes differently, if its weights took the place of those of `serving`;
+// nothing where they may. The context length and the end-of-sequence ids are not the weights'
+// matter.
+[[nodiscard]] std::optional<std::string> difference_in_shape(
+    const ModelConfig& serving, const ModelConfig& other
+);
+
 // inv_freq[i], 0 <= i < D / 2: radians per position of the i-th rotated pair.
 [[nodiscard]] std::vector<double> rope_frequencies(const RopeConfig& rope, std::int64_t head_dim);
 

@@ -15,66 +15,49 @@ DType op_dtype(StoredDtype dtype) {
     return dtype == StoredDtype::kF16 ? DType::kF16 : DType::kF32;
 }
 
-// Reads rows of the whole tensor that the shard holds, a chunk at a time.
-class TensorReader {
-  public:
-    TensorReader(
-        const WeightTensor& tensor,
-        const StoredTensor& stored,
-        const Checkpoint& checkpoint,
-        const Ops& ops,
-        std::byte* arena
-    )
-        : tensor_(tensor), stored_(stored), checkpoint_(checkpoint), ops_(ops), arena_(arena) {}
+// Rows [begin, begin + num) of the whole tensor; they are rows `shard_row` and on of the shard.
+struct RowRange {
+    std::int64_t begin = 0;
+    std::int64_t num = 0;
+    std::int64_t shard_row = 0;
+};
 
-    Result<> read(std::vector<std::byte>& scratch) {
-        if (tensor_.axis != SplitAxis::kRows) return read_rows(0, tensor_.whole_rows, 0, scratch);
-        std::int64_t shard_row = 0;
-        for (const ShardPart& part : tensor_.parts) {
-            RETURN_IF_ERROR(read_rows(part.begin, part.num, shard_row, scratch));
-            shard_row += part.num;
-        }
-        return Ok{};
-    }
-
-  private:
-    Result<> read_rows(
-        std::int64_t begin,
-        std::int64_t num,
-        std::int64_t shard_row,
-        std::vector<std::byte>& scratch
-    ) {
-        const std::int64_t row_bytes = tensor_.whole_cols * bytes_of(stored_.spec.dtype);
-        if (stored_.spec.dtype == StoredDtype::kBf16 && tensor_.axis != SplitAxis::kCols) {
-            // The shard's rows are the tensor's, bit for bit: straight to their place.
-            std::byte* dst = arena_ + tensor_.offset + shard_row * row_bytes;
-            const auto size = static_cast<std::size_t>(num * row_bytes);
-            return checkpoint_.read(stored_, begin * row_bytes, {dst, size});
-        }
-        const std::int64_t rows_max = std::max<std::int64_t>(1, kChunkBytes / row_bytes);
-        for (std::int64_t row = begin; row < begin + num; row += rows_max) {
-            const std::int64_t num_rows = std::min(rows_max, begin + num - row);
-            scratch.resize(static_cast<std::size_t>(num_rows * row_bytes));
-            RETURN_IF_ERROR(checkpoint_.read(stored_, row * row_bytes, scratch));
+Result<> load_rows(
+    const LoadTensorArgs& args,
+    const RowRange& rows,
+    std::vector<std::byte>& scratch,
+    const RowsWritten& rows_written
+) {
+    const WeightTensor& tensor = args.tensor;
+    const StoredDtype dtype = args.stored.spec.dtype;
+    const std::int64_t row_bytes = tensor.whole_cols * bytes_of(dtype);
+    const std::int64_t rows_max = std::max<std::int64_t>(1, kChunkBytes / row_bytes);
+    // The shard's rows may be the tensor's, bit for bit: then they are read into their place.
+    const bool is_in_place = dtype == StoredDtype::kBf16 && tensor.axis != SplitAxis::kCols;
+    for (std::int64_t done = 0; done < rows.num; done += rows_max) {
+        const std::int64_t num = std::min(rows_max, rows.num - done);
+        const std::int64_t row = rows.begin + done;
+        const auto size = static_cast<std::size_t>(num * row_bytes);
+        if (is_in_place) {
+            std::byte* dst = args.arena + tensor.offset + (rows.shard_row + done) * row_bytes;
+            RETURN_IF_ERROR(args.checkpoint.read(args.stored, row * row_bytes, {dst, size}));
+        } else {
+            scratch.resize(size);
+            RETURN_IF_ERROR(args.checkpoint.read(args.stored, row * row_bytes, scratch));
             copy_rows({
-                .tensor = tensor_,
-                .dtype = stored_.spec.dtype,
+                .tensor = tensor,
+                .dtype = dtype,
                 .src = scratch.data(),
                 .row_begin = row,
-                .num_rows = num_rows,
-                .arena = arena_,
-                .ops = ops_,
+                .num_rows = num,
+                .arena = args.arena,
+                .ops = args.ops,
             });
         }
-        return Ok{};
+        RETURN_IF_ERROR(rows_written(rows.shard_row + done, num));
     }
-
-    const WeightTensor& tensor_;
-    const StoredTensor& stored_;
-    const Checkpoint& checkpoint_;
-    const Ops& ops_;
-    std::byte* arena_;
-};
+    return Ok{};
+}
 
 }  // namespace
 
@@ -117,6 +100,22 @@ void copy_rows(const RowsArgs& args) {
     }
 }
 
+Result<> load_tensor(
+    const LoadTensorArgs& args, std::vector<std::byte>& scratch, const RowsWritten& rows_written
+) {
+    const WeightTensor& tensor = args.tensor;
+    if (tensor.axis != SplitAxis::kRows) {
+        return load_rows(args, {.num = tensor.whole_rows}, scratch, rows_written);
+    }
+    std::int64_t shard_row = 0;
+    for (const ShardPart& part : tensor.parts) {
+        const RowRange rows{.begin = part.begin, .num = part.num, .shard_row = shard_row};
+        RETURN_IF_ERROR(load_rows(args, rows, scratch, rows_written));
+        shard_row += part.num;
+    }
+    return Ok{};
+}
+
 Result<> load_weights(
     const WeightLayout& layout,
     const Checkpoint& checkpoint,
@@ -138,8 +137,15 @@ Result<> load_weights(
             const WeightTensor& tensor = layout.tensors()[i];
             const StoredTensor* stored = checkpoint.find(tensor.name);
             CHECK(stored != nullptr);
-            TensorReader reader(tensor, *stored, checkpoint, ops, arena);
-            results[i] = reader.read(scratch[static_cast<std::size_t>(thread)]);
+            results[i] = load_tensor(
+                {.tensor = tensor,
+                 .stored = *stored,
+                 .checkpoint = checkpoint,
+                 .ops = ops,
+                 .arena = arena},
+                scratch[static_cast<std::size_t>(thread)],
+                [](std::int64_t, std::int64_t) { return Result<>(Ok{}); }
+            );
         }
     };
     parallel_for(stream, num_tensors, /*grain=*/1, load);

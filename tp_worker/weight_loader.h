@@ -12,7 +12,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <vector>
 
 namespace pitstop {
 
@@ -32,6 +34,22 @@ struct RowsArgs {
     Stream stream{};
 };
 void copy_rows(const RowsArgs& args);
+
+// Fills one tensor of the shard, a piece of about kChunkBytes at a time. After each piece
+// `rows_written(begin, num)` is told which rows of the shard are in their place; an error of its
+// ends the work. `scratch` is kept between calls. Errors: kDataLoss (the file has become shorter),
+// or the hook's.
+struct LoadTensorArgs {
+    const WeightTensor& tensor;
+    const StoredTensor& stored;
+    const Checkpoint& checkpoint;
+    const Ops& ops;
+    std::byte* arena = nullptr;
+};
+using RowsWritten = std::function<Result<>(std::int64_t begin, std::int64_t num)>;
+Result<> load_tensor(
+    const LoadTensorArgs& args, std::vector<std::byte>& scratch, const RowsWritten& rows_written
+);
 
 // Checks all that the checkpoint offers against the layout, then fills the arena, which starts as
 // zeros (padding stays so). Nothing is written if the check fails. `source` names it in errors.

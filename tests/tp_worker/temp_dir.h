@@ -38,7 +38,7 @@ class TempDir {
     void remove(const std::string& name) const { std::filesystem::remove(path(name)); }
     // The files of another directory, copied.
     void copy_from(const std::string& other) const {
-        std::filesystem::copy(other, path_, std::filesystem::copy_options::overwrite_existing);
+        std::filesystem::copy(other, path_, std::filesystem::copy_options::recursive);
     }
 
   private:

@@ -26,6 +26,9 @@ class TestReplica {
     std::vector<float> read_logits(std::vector<std::int32_t> token_rows);
 
     [[nodiscard]] Engine& root() { return *ranks_.front().engine; }
+    [[nodiscard]] Engine& engine(int rank) {
+        return *ranks_[static_cast<std::size_t>(rank)].engine;
+    }
     [[nodiscard]] std::int64_t vocab_len() const {
         return ranks_.front().engine->config().vocab_len;
     }

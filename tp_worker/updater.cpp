@@ -1,0 +1,266 @@
+#include "tp_worker/updater.h"
+
+#include "base/check.h"
+#include "messages/codec.h"
+#include "tp_worker/weight_digest.h"
+#include "tp_worker/weight_stage.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+namespace pitstop {
+namespace {
+
+// Names in errors, at most so many.
+constexpr std::size_t kNearNamesMax = 5;
+
+// Names of tensors that end as `name` does, for whoever misspelled one.
+std::string near_names(const WeightLayout& layout, std::string_view name) {
+    const std::string_view end =
+        name.substr(name.rfind('.') == name.npos ? 0 : name.rfind('.', name.rfind('.') - 1) + 1);
+    std::string names;
+    std::size_t num = 0;
+    for (const WeightTensor& tensor : layout.tensors()) {
+        if (!tensor.name.ends_with(end) || num == kNearNamesMax) continue;
+        names += (num++ == 0 ? "" : ", ") + tensor.name;
+    }
+    return names;
+}
+
+// One rectangle for each part of the tensor that this rank holds.
+std::vector<Frames> read_parts(
+    const WeightTensor& tensor, const std::byte* arena, WorkerTensor head
+) {
+    std::vector<Frames> answers;
+    std::int64_t shard_at = 0;
+    for (const ShardPart& part : tensor.parts) {
+        WorkerTensor piece = head;
+        piece.num_rows = tensor.whole_rows;
+        piece.num_cols = tensor.whole_cols;
+        std::int64_t shard_row = 0;
+        std::int64_t shard_col = 0;
+        if (tensor.axis == SplitAxis::kRows) {
+            piece.row_begin = part.begin;
+            piece.num_rows = part.num;
+            shard_row = shard_at;
+        } else if (tensor.axis == SplitAxis::kCols) {
+            piece.col_begin = part.begin;
+            piece.num_cols = part.num;
+            shard_col = shard_at;
+        }
+        shard_at += part.num;
+        const auto row_bytes = static_cast<std::size_t>(piece.num_cols) * sizeof(bf16);
+        piece.data.values.resize(static_cast<std::size_t>(piece.num_rows) * row_bytes);
+        for (std::int64_t row = 0; row < piece.num_rows; ++row) {
+            const std::int64_t at = (shard_row + row) * tensor.cols + shard_col;
+            std::memcpy(
+                piece.data.values.data() + static_cast<std::size_t>(row) * row_bytes,
+                arena + tensor.offset + at * static_cast<std::int64_t>(sizeof(bf16)),
+                row_bytes
+            );
+        }
+        answers.push_back(encode(piece));
+    }
+    return answers;
+}
+
+}  // namespace
+
+Updater::Updater(Engine& engine, Pace& pace, FaultPoint& fault_point)
+    : engine_(engine), pace_(pace), fault_point_(fault_point) {}
+
+Updater::~Updater() {
+    if (stage_) stage_->is_dropped = true;  // so that the background comes to its end soon
+}
+
+bool Updater::takes(std::string_view type) {
+    return type == WorkerStage::kType || type == WorkerCommit::kType || type == WorkerDrop::kType ||
+           type == WorkerReadTensor::kType || type == WorkerDigest::kType;
+}
+
+Result<std::vector<Frames>> Updater::obey(const Frames& order) {
+    if (order.type == WorkerStage::kType) {
+        ASSIGN_OR_RETURN(WorkerStage message, decode<WorkerStage>(order, UnknownFields::kIgnore));
+        return stage(std::move(message));
+    }
+    if (order.type == WorkerCommit::kType) {
+        ASSIGN_OR_RETURN(
+            const WorkerCommit message, decode<WorkerCommit>(order, UnknownFields::kIgnore)
+        );
+        return commit(message);
+    }
+    if (order.type == WorkerDrop::kType) {
+        ASSIGN_OR_RETURN(
+            const WorkerDrop message, decode<WorkerDrop>(order, UnknownFields::kIgnore)
+        );
+        return drop(message);
+    }
+    if (order.type == WorkerReadTensor::kType) {
+        ASSIGN_OR_RETURN(
+            const WorkerReadTensor message, decode<WorkerReadTensor>(order, UnknownFields::kIgnore)
+        );
+        return read_tensor(message);
+    }
+    CHECK(order.type == WorkerDigest::kType);
+    ASSIGN_OR_RETURN(
+        const WorkerDigest message, decode<WorkerDigest>(order, UnknownFields::kIgnore)
+    );
+    return digest(message);
+}
+
+std::vector<Frames> Updater::take_answers() { return background_.take_answers(); }
+
+// A vote of no: nothing was touched.
+Frames Updater::refusal(const WorkerStage& order, Error error) const {
+    WorkerStaged vote;
+    vote.update = order.update;
+    vote.outcome.rank = engine_.rank();
+    vote.outcome.phase = "idle";
+    vote.outcome.code = name_of(error.code);
+    vote.outcome.problems = {std::move(error.message)};
+    vote.outcome.num_problems = 1;
+    return encode(vote);
+}
+
+Result<std::vector<Frames>> Updater::stage(WorkerStage order) {
+    if (stage_) {
+        return make_error(
+            ErrorCode::kFailedPrecondition, "a stage is ordered while another one is held"
+        );
+    }
+    WeightStore* store = engine_.weights();
+    if (store == nullptr) {
+        return std::vector{refusal(
+            order,
+            {ErrorCode::kUnsupported,
+             "this worker computes nothing (--load-format null) and has no weights"}
+        )};
+    }
+    Result<std::byte*> target = store->target(order.spec.mode);
+    if (!target) return std::vector{refusal(order, target.error())};
+    store->forget_retained();
+    stage_ = std::make_shared<Stage>();
+    stage_->update = order.update;
+    stage_->mode = order.spec.mode;
+    const std::byte* live = store->live_data();
+    const bool is_given =
+        background_.give([this, stage = stage_, order = std::move(order), target = *target, live] {
+            const WorkerStaged vote = stage_weights({
+                .update = order.update,
+                .spec = order.spec,
+                .rank = engine_.rank(),
+                .layout = engine_.layout(),
+                .config = engine_.config(),
+                .ops = engine_.ops(),
+                .target = target,
+                .live = live,
+                .pace = pace_,
+                .is_dropped = stage->is_dropped,
+                .at = [this](std::string_view name) { fault_point_.reach(name); },
+            });
+            stage->is_prepared = vote.outcome.ok;
+            return std::vector{encode(vote)};
+        });
+    CHECK(is_given);  // one stage at a time, and few other jobs
+    return std::vector<Frames>{};
+}
+
+// Between two passes: the next plan is the new version's.
+Result<std::vector<Frames>> Updater::commit(const WorkerCommit& order) {
+    const TimePoint begin = Clock::now();
+    fault_point_.reach("commit_begin");
+    WeightStore* store = engine_.weights();
+    if (order.rollback) {
+        if (store == nullptr || !store->has_retained()) {
+            return make_error(
+                ErrorCode::kFailedPrecondition, "a rollback is ordered and nothing is retained"
+            );
+        }
+        store->roll_back();
+    } else {
+        if (!stage_ || stage_->update != order.update || !stage_->is_prepared) {
+            return make_error(
+                ErrorCode::kFailedPrecondition,
+                "a commit of update {} is ordered, which is not staged",
+                static_cast<std::uint64_t>(order.update)
+            );
+        }
+        store->commit(stage_->mode);
+        stage_.reset();
+    }
+    engine_.set_epoch(order.epoch);
+    WorkerCommitted answer;
+    answer.update = order.update;
+    answer.rank = engine_.rank();
+    answer.epoch = order.epoch;
+    answer.elapsed_us =
+        std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin).count();
+    fault_point_.reach("commit_done");
+    return std::vector{encode(answer)};
+}
+
+Result<std::vector<Frames>> Updater::drop(const WorkerDrop& order) {
+    fault_point_.reach("drop_begin");
+    WorkerDropped answer;
+    answer.update = order.update;
+    answer.rank = engine_.rank();
+    if (!stage_ || stage_->update != order.update) return std::vector{encode(answer)};
+    stage_->is_dropped = true;
+    stage_.reset();
+    // Said when the stage has stopped writing: jobs are done in order.
+    const bool is_given = background_.give([answer] { return std::vector{encode(answer)}; });
+    CHECK(is_given);
+    return std::vector<Frames>{};
+}
+
+Result<std::vector<Frames>> Updater::read_tensor(const WorkerReadTensor& order) {
+    WorkerTensor head;
+    head.call = order.call;
+    head.rank = engine_.rank();
+    head.epoch = engine_.epoch();
+    const WeightLayout& layout = engine_.layout();
+    const bool is_tied_head = engine_.config().tied_embeddings && order.name == "lm_head.weight";
+    const WeightTensor* tensor =
+        layout.find(is_tied_head ? "model.embed_tokens.weight" : order.name);
+    if (tensor == nullptr || engine_.weights() == nullptr) {
+        head.code = name_of(ErrorCode::kNotFound);
+        head.message = fmt::format(
+            "'{}' is no tensor of this model; near are: {}",
+            order.name.substr(0, 256),
+            near_names(layout, order.name)
+        );
+        return std::vector{encode(head)};
+    }
+    head.tensor = {.name = order.name, .dtype = "BF16", .shape = tensor->shape};
+    const std::byte* arena = engine_.weights()->live_data();
+    if (background_.give([tensor, arena, head] { return read_parts(*tensor, arena, head); }))
+        return std::vector<Frames>{};
+    head.code = name_of(ErrorCode::kResourceExhausted);
+    head.message = "too many calls wait for this worker";
+    return std::vector{encode(head)};
+}
+
+Result<std::vector<Frames>> Updater::digest(const WorkerDigest& order) {
+    WorkerDigests answer;
+    answer.call = order.call;
+    answer.rank = engine_.rank();
+    answer.epoch = engine_.epoch();
+    const WeightStore* store = engine_.weights();
+    if (store == nullptr) return std::vector{encode(answer)};
+    // The copy that is live now stays as it is until this job is done: only a stage writes to
+    // copies, and its job comes after this one. So the digest is of the epoch named here.
+    const bool is_given = background_.give([this, answer, arena = store->live_data()]() mutable {
+        pace_.begin();
+        const Result<std::vector<PartDigest>> digests =
+            digest_weights(engine_.layout(), arena, engine_.ops(), Stream{});
+        pace_.rest();
+        if (digests) answer.digests = *digests;
+        return std::vector{encode(answer)};
+    });
+    if (is_given) return std::vector<Frames>{};
+    return std::vector{encode(answer)};
+}
+
+}  // namespace pitstop

@@ -1,0 +1,61 @@
+// A rank's copies of the weights: the live one, which passes run under, and (staged mode) the
+// other, which is being staged, or holds the version before, or nothing.
+//
+// A swap changes one index: views into both copies are bound when the copies are made.
+//
+// Owns:   both arenas.
+// Thread: the loop's. A stage writes into target() on another thread, which the loop has ordered
+// and
+//         waits for before it swaps (background.h).
+#pragma once
+
+#include "base/result.h"
+#include "messages/weights.h"
+#include "tp_worker/arena.h"
+#include "tp_worker/model_config.h"
+#include "tp_worker/weight_layout.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+namespace pitstop {
+
+class WeightStore {
+  public:
+    // Reserves addresses for both copies and takes memory for the live one, which starts as zeros.
+    static Result<WeightStore> make(const WeightLayout& layout, const ModelConfig& config);
+
+    [[nodiscard]] const ModelWeights& live() const { return copies_[live_].views; }
+    [[nodiscard]] std::byte* live_data() const { return copies_[live_].memory->data(); }
+
+    // Where a stage of this mode writes: the other copy, or the live one itself.
+    // Errors: kResourceExhausted, there is no memory for a second copy.
+    Result<std::byte*> target(UpdateMode mode);
+
+    // A stage begins: what was retained is about to be overwritten.
+    void forget_retained() { has_retained_ = false; }
+
+    // The staged copy becomes the live one; the one before is retained. Direct: nothing moves.
+    void commit(UpdateMode mode);
+    // REQUIRES: has_retained(). The retained copy becomes the live one, and the other way round.
+    void roll_back();
+    [[nodiscard]] bool has_retained() const { return has_retained_; }
+
+    [[nodiscard]] std::int64_t bytes() const { return bytes_; }  // of one copy
+
+  private:
+    struct Copy {
+        std::optional<Arena> memory{};
+        ModelWeights views{};
+    };
+    WeightStore() = default;
+
+    std::array<Copy, 2> copies_{};
+    std::size_t live_ = 0;
+    bool has_retained_ = false;
+    std::int64_t bytes_ = 0;
+};
+
+}  // namespace pitstop
