@@ -67,6 +67,9 @@ class UpdateCoordinator {
     void fail(const std::string& message, Out& out);
 
     [[nodiscard]] bool is_torn() const { return is_torn_; }
+    // A stage is held and waits for its commit or drop.
+    [[nodiscard]] bool is_staged() const { return phase_ == Phase::kStaged; }
+    [[nodiscard]] bool is_busy() const { return phase_ != Phase::kIdle; }
     [[nodiscard]] std::string_view state() const;
     [[nodiscard]] Epoch epoch() const { return epoch_; }
     [[nodiscard]] const std::string& label() const { return label_; }

@@ -1,0 +1,409 @@
+#include "tokenizer_proc/admin.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace pitstop {
+namespace {
+
+template <class... Messages>
+struct Types {
+    static bool has(std::string_view type) { return ((type == Messages::kType) || ...); }
+};
+
+using Calls = Types<
+    Status,
+    PauseGeneration,
+    ContinueGeneration,
+    FlushCache,
+    Abort,
+    UpdateWeights,
+    StageWeights,
+    CommitWeights,
+    DropStage,
+    RollbackWeights,
+    GetWeights,
+    WeightDigests>;
+
+// A caller's own deadline, or the default; never longer than a day, so that no sum overflows.
+Duration timeout_of(std::int64_t timeout_ms, Duration when_none) {
+    constexpr std::int64_t kDayMs = 24LL * 3600 * 1000;
+    return timeout_ms > 0 ? Duration(std::chrono::milliseconds(std::min(timeout_ms, kDayMs)))
+                          : when_none;
+}
+
+Error too_many(std::string_view type) {
+    return make_error(
+        ErrorCode::kResourceExhausted,
+        "{} {} calls are open, the most there may be",
+        kCallsMax,
+        type
+    );
+}
+
+}  // namespace
+
+Admin::Admin(int num_replicas, Ports ports)
+    : num_replicas_(num_replicas),
+      ports_(std::move(ports)),
+      statuses_(num_replicas, Status::kType, "status"),
+      pauses_(num_replicas, PauseGeneration::kType, "pause"),
+      continues_(num_replicas, ContinueGeneration::kType, "continue"),
+      flushes_(num_replicas, FlushCache::kType, "flush"),
+      updates_(num_replicas) {}
+
+bool Admin::takes(std::string_view type) { return Calls::has(type); }
+
+void Admin::set_version(const SchedulerHello& hello) {
+    tp_ = static_cast<int>(hello.tp);
+    updates_.set_version(hello.epoch, hello.label, hello.digest);
+}
+
+// ---- calls ----
+
+template <class Message>
+Result<bool> Admin::call_if(TimePoint now, const std::string& peer, const Frames& frames) {
+    if (frames.type != Message::kType) return false;
+    ASSIGN_OR_RETURN(Message message, decode<Message>(frames, UnknownFields::kRefuse));
+    RETURN_IF_ERROR(obey(now, peer, std::move(message)));
+    return true;
+}
+
+Result<> Admin::call(TimePoint now, const std::string& peer, const Frames& frames) {
+    const auto try_all = [&]<class... Messages>(Types<Messages...>) {
+        Result<bool> taken = false;
+        // Up to the first that takes it or fails.
+        static_cast<void>(((taken = call_if<Messages>(now, peer, frames), !taken || *taken) || ...)
+        );
+        return taken;
+    };
+    const Result<bool> taken = try_all(Calls{});
+    if (!taken) return taken.error();
+    CHECK(*taken);
+    return Ok{};
+}
+
+template <class Message, class Part>
+Result<> Admin::fan_out(
+    TimePoint now, const std::string& peer, Message message, FanOut<Part>& calls, Duration most
+) {
+    if (calls.is_full()) return too_many(Message::kType);
+    const Duration timeout = timeout_of(message.timeout_ms, most);
+    const CallId id = std::exchange(next_call_, next(next_call_));
+    calls.begin(id, {peer, message.call}, now + timeout + kReplicaGrace);
+    message.call = id;
+    message.timeout_ms = std::chrono::ceil<std::chrono::milliseconds>(timeout).count();
+    ports_.to_all_replicas(encode(message));
+    return Ok{};
+}
+
+Result<> Admin::obey(TimePoint now, const std::string& peer, Status message) {
+    return fan_out(now, peer, std::move(message), statuses_, kStatusTimeout);
+}
+Result<> Admin::obey(TimePoint now, const std::string& peer, PauseGeneration message) {
+    return fan_out(now, peer, std::move(message), pauses_, kControlTimeout);
+}
+Result<> Admin::obey(TimePoint now, const std::string& peer, ContinueGeneration message) {
+    return fan_out(now, peer, std::move(message), continues_, kControlTimeout);
+}
+Result<> Admin::obey(TimePoint now, const std::string& peer, FlushCache message) {
+    return fan_out(now, peer, std::move(message), flushes_, kControlTimeout);
+}
+
+Result<> Admin::obey(TimePoint now, const std::string& peer, const Abort& message) {
+    if (aborts_.size() >= kCallsMax) return too_many(Abort::kType);
+    AbortCall call{
+        .caller = {peer, message.call},
+        .deadline = now + timeout_of(message.timeout_ms, kControlTimeout),
+    };
+    call.reply.results = ports_.abort(message.all ? nullptr : &message.rids, message.message);
+    for (const AbortResult& result : call.reply.results) {
+        if (result.outcome == AbortOutcome::kAborted) call.waiting.insert(result.rid);
+    }
+    call.reply.ok = true;
+    if (call.waiting.empty()) {
+        answer(call.caller, std::move(call.reply));
+    } else {
+        aborts_.push_back(std::move(call));
+    }
+    return Ok{};
+}
+
+Result<> Admin::obey(TimePoint now, const std::string& peer, const UpdateWeights& message) {
+    UpdateCoordinator::Out out;
+    updates_.update(now, {peer, message.call}, message, out);
+    carry_out(std::move(out));
+    return Ok{};
+}
+Result<> Admin::obey(TimePoint now, const std::string& peer, const StageWeights& message) {
+    UpdateCoordinator::Out out;
+    updates_.stage(now, {peer, message.call}, message, out);
+    carry_out(std::move(out));
+    return Ok{};
+}
+Result<> Admin::obey(TimePoint now, const std::string& peer, const CommitWeights& message) {
+    UpdateCoordinator::Out out;
+    updates_.commit(now, {peer, message.call}, message, out);
+    carry_out(std::move(out));
+    return Ok{};
+}
+Result<> Admin::obey(TimePoint now, const std::string& peer, const DropStage& message) {
+    UpdateCoordinator::Out out;
+    updates_.drop(now, {peer, message.call}, message, out);
+    carry_out(std::move(out));
+    return Ok{};
+}
+Result<> Admin::obey(TimePoint now, const std::string& peer, const RollbackWeights& message) {
+    UpdateCoordinator::Out out;
+    updates_.rollback(now, {peer, message.call}, message, out);
+    carry_out(std::move(out));
+    return Ok{};
+}
+
+Result<> Admin::obey(TimePoint now, const std::string& peer, const GetWeights& message) {
+    if (tensor_reads_.size() >= kCallsMax) return too_many(GetWeights::kType);
+    const CallId id = std::exchange(next_call_, next(next_call_));
+    const TimePoint deadline = now + timeout_of(message.timeout_ms, kReadTimeout);
+    tensor_reads_.emplace(id, ReadCall<TensorRead>{{peer, message.call}, deadline, TensorRead{}});
+    WorkerReadTensor order;
+    order.call = id;
+    order.name = message.name;
+    ports_.to_replica(ReplicaId{0}, encode(order));
+    return Ok{};
+}
+
+Result<> Admin::obey(TimePoint now, const std::string& peer, const WeightDigests& message) {
+    if (digest_reads_.size() >= kCallsMax) return too_many(WeightDigests::kType);
+    const CallId id = std::exchange(next_call_, next(next_call_));
+    const TimePoint deadline = now + timeout_of(message.timeout_ms, kReadTimeout);
+    digest_reads_.emplace(
+        id, ReadCall<DigestRead>{{peer, message.call}, deadline, DigestRead(num_replicas_, tp_)}
+    );
+    WorkerDigest order;
+    order.call = id;
+    ports_.to_all_replicas(encode(order));
+    return Ok{};
+}
+
+// ---- parts ----
+
+template <class Message>
+Result<bool> Admin::part_if(TimePoint now, const Frames& frames) {
+    if (frames.type != Message::kType) return false;
+    ASSIGN_OR_RETURN(Message message, decode<Message>(frames, UnknownFields::kIgnore));
+    hear(now, std::move(message));
+    return true;
+}
+
+Result<bool> Admin::part(TimePoint now, const Frames& frames) {
+    const auto try_all = [&]<class... Messages>(Types<Messages...>) {
+        Result<bool> taken = false;
+        static_cast<void>(((taken = part_if<Messages>(now, frames), !taken || *taken) || ...));
+        return taken;
+    };
+    return try_all(Types<
+                   ReplicaStatus,
+                   PausePart,
+                   ContinuePart,
+                   FlushPart,
+                   UpdatePart,
+                   WorkerTensor,
+                   WorkerDigests>{});
+}
+
+void Admin::hear(TimePoint, ReplicaStatus part) {
+    auto ended = statuses_.add(part.call, part.replica, part);
+    if (!ended) return;
+    StatusReply reply;
+    reply.replicas = std::move(ended->parts);
+    for (ReplicaStatus& replica : reply.replicas) replica.call = CallId{};
+    ports_.describe(reply);
+    answer(ended->caller, std::move(reply));
+}
+
+// The one reply of all parts: ok if each of them is.
+template <class Reply, class Part>
+void Admin::answer_parts(typename FanOut<Part>::Ended ended) {
+    Reply reply;
+    reply.ok = true;
+    for (Part& part : ended.parts) {
+        part.call = CallId{};
+        const bool is_ok = part.code.empty();
+        if (!is_ok && reply.ok) {
+            reply.ok = false;
+            reply.code = part.code;
+            reply.message.clear();  // errors alone, once there is one
+        }
+        if (!part.message.empty() && is_ok == reply.ok) {
+            reply.message += fmt::format(
+                "{}replica {}: {}",
+                reply.message.empty() ? "" : "; ",
+                raw(part.replica),
+                part.message
+            );
+        }
+    }
+    reply.parts = std::move(ended.parts);
+    answer(ended.caller, std::move(reply));
+}
+
+void Admin::hear(TimePoint, PausePart part) {
+    if (auto ended = pauses_.add(part.call, part.replica, part)) {
+        answer_parts<PauseReply, PausePart>(*std::move(ended));
+    }
+}
+void Admin::hear(TimePoint, ContinuePart part) {
+    if (auto ended = continues_.add(part.call, part.replica, part)) {
+        answer_parts<ContinueReply, ContinuePart>(*std::move(ended));
+    }
+}
+void Admin::hear(TimePoint, FlushPart part) {
+    if (auto ended = flushes_.add(part.call, part.replica, part)) {
+        answer_parts<FlushReply, FlushPart>(*std::move(ended));
+    }
+}
+
+void Admin::hear(TimePoint now, const UpdatePart& part) {
+    UpdateCoordinator::Out out;
+    updates_.part(now, part, out);
+    carry_out(std::move(out));
+}
+
+void Admin::hear(TimePoint, WorkerTensor part) {
+    const auto place = tensor_reads_.find(part.call);
+    if (place == tensor_reads_.end()) return;  // too late, or a copy
+    std::optional<Result<WeightsReply>> read = place->second.read.add(std::move(part));
+    if (!read) return;
+    if (*read) {
+        answer(place->second.caller, **std::move(read));
+    } else {
+        answer_error(place->second.caller, read->error());
+    }
+    tensor_reads_.erase(place);
+}
+
+void Admin::hear(TimePoint, WorkerDigests part) {
+    const auto place = digest_reads_.find(part.call);
+    if (place == digest_reads_.end()) return;
+    std::optional<DigestsReply> reply = place->second.read.add(std::move(part));
+    if (!reply) return;
+    answer(place->second.caller, *std::move(reply));
+    digest_reads_.erase(place);
+}
+
+void Admin::request_ended(const std::string& rid) {
+    std::erase_if(aborts_, [&](AbortCall& call) {
+        if (const auto place = call.waiting.find(rid); place != call.waiting.end()) {
+            call.waiting.erase(place);
+        }
+        if (!call.waiting.empty()) return false;
+        answer(call.caller, std::move(call.reply));
+        return true;
+    });
+}
+
+// ---- answers ----
+
+template <class Message>
+void Admin::answer(const AdminCaller& caller, Message message) {
+    message.call = caller.call;
+    ports_.reply(caller.peer, encode(message));
+}
+
+void Admin::answer_error(const AdminCaller& caller, const Error& error) {
+    ErrorReply reply;
+    reply.code = name_of(error.code);
+    reply.message = error.message;
+    answer(caller, std::move(reply));
+}
+
+void Admin::carry_out(UpdateCoordinator::Out out) {
+    for (const UpdateCoordinator::Order& order : out.orders) {
+        ports_.to_all_replicas(
+            std::visit([](const auto& message) { return encode(message); }, order)
+        );
+    }
+    for (auto& [caller, reply] : out.replies) {
+        answer(AdminCaller{caller.peer, caller.call}, std::move(reply));
+    }
+}
+
+template <class Visit>
+void Admin::for_each_fan_out(Visit visit) {
+    visit(statuses_);
+    visit(pauses_);
+    visit(continues_);
+    visit(flushes_);
+}
+
+void Admin::tick(TimePoint now) {
+    for_each_fan_out([&](auto& calls) {
+        for (const auto& late : calls.take_late(now)) answer_error(late.caller, *late.error);
+    });
+    UpdateCoordinator::Out out;
+    updates_.tick(now, out);
+    carry_out(std::move(out));
+    std::erase_if(aborts_, [&](const AbortCall& call) {
+        if (call.deadline > now) return false;
+        answer_error(
+            call.caller,
+            make_error(
+                ErrorCode::kDeadlineExceeded,
+                "abort, phase finish: {} requests have not ended, '{}' among them",
+                call.waiting.size(),
+                *call.waiting.begin()
+            )
+        );
+        return true;
+    });
+    std::erase_if(tensor_reads_, [&](const auto& entry) {
+        if (entry.second.deadline > now) return false;
+        answer_error(
+            entry.second.caller,
+            make_error(
+                ErrorCode::kDeadlineExceeded,
+                "get_weights, phase read: replica 0 did not answer in time"
+            )
+        );
+        return true;
+    });
+    std::erase_if(digest_reads_, [&](const auto& entry) {
+        if (entry.second.deadline > now) return false;
+        answer_error(
+            entry.second.caller,
+            make_error(
+                ErrorCode::kDeadlineExceeded,
+                "weight_digests, phase digest: no answer in time from {}",
+                entry.second.read.who_is_missing()
+            )
+        );
+        return true;
+    });
+}
+
+TimePoint Admin::next_deadline() const {
+    TimePoint first = updates_.next_deadline().value_or(TimePoint::max());
+    first = std::min({first, statuses_.next_deadline(), pauses_.next_deadline()});
+    first = std::min({first, continues_.next_deadline(), flushes_.next_deadline()});
+    for (const AbortCall& call : aborts_) first = std::min(first, call.deadline);
+    for (const auto& [id, call] : tensor_reads_) first = std::min(first, call.deadline);
+    for (const auto& [id, call] : digest_reads_) first = std::min(first, call.deadline);
+    return first;
+}
+
+void Admin::fail_all(const Error& error) {
+    for_each_fan_out([&](auto& calls) {
+        for (const auto& ended : calls.take_all(error)) answer_error(ended.caller, error);
+    });
+    UpdateCoordinator::Out out;
+    updates_.fail(error.message, out);
+    out.orders.clear();  // nobody is left to carry them out
+    carry_out(std::move(out));
+    for (const AbortCall& call : std::exchange(aborts_, {})) answer_error(call.caller, error);
+    for (const auto& [id, call] : std::exchange(tensor_reads_, {}))
+        answer_error(call.caller, error);
+    for (const auto& [id, call] : std::exchange(digest_reads_, {}))
+        answer_error(call.caller, error);
+}
+
+}  // namespace pitstop

@@ -1,0 +1,147 @@
+// The admin door: control calls go to every replica, and one answer comes back.
+//
+// Status, pause, continue and flush are a row each of the same table (fan_out.h); an update is a
+// transaction (update_coordinator.h); an abort waits for the requests' last chunks; reads of
+// weights collect pieces (weight_reads.h). Whatever the call, its caller is answered once: with its
+// reply, or with an error by its deadline.
+//
+// Pure but for its ports: no clock, no socket.
+// Thread:  the loop thread only.
+// Bounded: kCallsMax open calls of each kind.
+#pragma once
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "base/time.h"
+#include "messages/codec.h"
+#include "messages/control.h"
+#include "messages/status.h"
+#include "messages/weights.h"
+#include "tokenizer_proc/fan_out.h"
+#include "tokenizer_proc/update_coordinator.h"
+#include "tokenizer_proc/weight_reads.h"
+
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop {
+
+class Admin {
+  public:
+    struct Ports {
+        std::function<void(const std::string& peer, Frames)> reply{};
+        std::function<void(const Frames&)> to_all_replicas{};
+        std::function<void(ReplicaId, const Frames&)> to_replica{};
+        // Fills in what the door itself knows: names, clients, counts.
+        std::function<void(StatusReply&)> describe{};
+        // Ends the requests of those ids (null: all) with finish.reason abort. Returns per id
+        // (null: per open request) what became of it.
+        std::function<std::vector<AbortResult>(
+            const std::vector<std::string>* rids, const std::string& message
+        )>
+            abort{};
+    };
+
+    // Deadlines of calls that name none. A flush or pause that waits for requests may take long.
+    static constexpr auto kStatusTimeout = std::chrono::seconds(5);
+    static constexpr auto kControlTimeout = std::chrono::minutes(10);
+    static constexpr auto kReadTimeout = std::chrono::minutes(1);
+    // A replica's own answer to a late call says more than ours; so it gets this much longer.
+    static constexpr auto kReplicaGrace = std::chrono::milliseconds(200);
+
+    Admin(int num_replicas, Ports ports);
+
+    // Every message type that the door takes, "hello" apart.
+    [[nodiscard]] static bool takes(std::string_view type);
+
+    // A call. Errors: it is malformed, or too many are open; the caller is to be told.
+    Result<> call(TimePoint now, const std::string& peer, const Frames& frames);
+
+    // A part of an answer. Errors: it is malformed. False: not a message for here.
+    Result<bool> part(TimePoint now, const Frames& frames);
+
+    // The schedulers agree on the version that serves.
+    void set_version(const SchedulerHello& hello);
+
+    // A request has ended, and its last chunk was sent.
+    void request_ended(const std::string& rid);
+
+    // Acts on deadlines.
+    void tick(TimePoint now);
+    [[nodiscard]] TimePoint next_deadline() const;
+
+    // Every open call gets this error: the tree is going down.
+    void fail_all(const Error& error);
+
+  private:
+    struct AbortCall {
+        AdminCaller caller{};
+        TimePoint deadline{};
+        std::multiset<std::string> waiting{};  // rids whose last chunk is to come
+        AbortReply reply{};
+    };
+    template <class Read>
+    struct ReadCall {
+        AdminCaller caller{};
+        TimePoint deadline{};
+        Read read;
+    };
+
+    template <class Message>
+    Result<bool> call_if(TimePoint now, const std::string& peer, const Frames& frames);
+    template <class Message>
+    Result<bool> part_if(TimePoint now, const Frames& frames);
+
+    template <class Message, class Part>
+    Result<> fan_out(
+        TimePoint now, const std::string& peer, Message message, FanOut<Part>& calls, Duration most
+    );
+    Result<> obey(TimePoint now, const std::string& peer, Status message);
+    Result<> obey(TimePoint now, const std::string& peer, PauseGeneration message);
+    Result<> obey(TimePoint now, const std::string& peer, ContinueGeneration message);
+    Result<> obey(TimePoint now, const std::string& peer, FlushCache message);
+    Result<> obey(TimePoint now, const std::string& peer, const Abort& message);
+    Result<> obey(TimePoint now, const std::string& peer, const UpdateWeights& message);
+    Result<> obey(TimePoint now, const std::string& peer, const StageWeights& message);
+    Result<> obey(TimePoint now, const std::string& peer, const CommitWeights& message);
+    Result<> obey(TimePoint now, const std::string& peer, const DropStage& message);
+    Result<> obey(TimePoint now, const std::string& peer, const RollbackWeights& message);
+    Result<> obey(TimePoint now, const std::string& peer, const GetWeights& message);
+    Result<> obey(TimePoint now, const std::string& peer, const WeightDigests& message);
+
+    void hear(TimePoint now, ReplicaStatus part);
+    void hear(TimePoint now, PausePart part);
+    void hear(TimePoint now, ContinuePart part);
+    void hear(TimePoint now, FlushPart part);
+    void hear(TimePoint now, const UpdatePart& part);
+    void hear(TimePoint now, WorkerTensor part);
+    void hear(TimePoint now, WorkerDigests part);
+
+    template <class Message>
+    void answer(const AdminCaller& caller, Message message);
+    void answer_error(const AdminCaller& caller, const Error& error);
+    template <class Reply, class Part>
+    void answer_parts(typename FanOut<Part>::Ended ended);
+    void carry_out(UpdateCoordinator::Out out);
+    template <class Visit>
+    void for_each_fan_out(Visit visit);
+
+    int num_replicas_;
+    int tp_ = 1;
+    Ports ports_;
+    CallId next_call_{1};
+    FanOut<ReplicaStatus> statuses_;
+    FanOut<PausePart> pauses_;
+    FanOut<ContinuePart> continues_;
+    FanOut<FlushPart> flushes_;
+    UpdateCoordinator updates_;
+    std::vector<AbortCall> aborts_{};
+    std::map<CallId, ReadCall<TensorRead>> tensor_reads_{};
+    std::map<CallId, ReadCall<DigestRead>> digest_reads_{};
+};
+
+}  // namespace pitstop

@@ -1,0 +1,430 @@
+#include "tokenizer_proc/doors.h"
+
+#include "base/log.h"
+#include "messages/codec.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace pitstop {
+namespace {
+
+constexpr std::string_view kDataTypes = "hello, generate, cancel, tokenize";
+constexpr auto kRetryAfter =
+    std::chrono::milliseconds(5);  // a full queue says not when it has room
+constexpr std::size_t kTypeShown = 64;
+
+bool is_data_type(std::string_view type) {
+    return type == Generate::kType || type == Cancel::kType || type == Tokenize::kType;
+}
+
+// A client's type name, fit for a message.
+std::string shown(std::string_view type) {
+    std::string text;
+    for (const char c : type.substr(0, kTypeShown)) text += c >= ' ' && c <= '~' ? c : '?';
+    return text;
+}
+
+}  // namespace
+
+Doors::Doors(Config config, std::shared_ptr<const Tokenizer> tokenizer, Ports ports)
+    : config_(std::move(config)),
+      tokenizer_(std::move(tokenizer)),
+      ports_(std::move(ports)),
+      outbox_([this](Door door, const std::string& peer, const Frames& frames) {
+          return ports_.to_client(door, peer, frames);
+      }),
+      admin_(
+          config_.num_replicas,
+          Admin::Ports{
+              .reply = [this](
+                           const std::string& peer, Frames frames
+                       ) { outbox_.reply(Door::kAdmin, peer, std::move(frames)); },
+              .to_all_replicas =
+                  [this](const Frames& frames) {
+                      for (int i = 0; i < config_.num_replicas; ++i)
+                          to_control(ReplicaId{i}, frames);
+                  },
+              .to_replica =
+                  [this](ReplicaId replica, const Frames& frames) { to_control(replica, frames); },
+              .describe =
+                  [this](StatusReply& reply) {
+                      reply.server = config_.server;
+                      reply.model = config_.model;
+                      if (is_ready()) {
+                          reply.uptime_s =
+                              std::chrono::duration<double>(now_ - ready_time_).count();
+                      }
+                      reply.clients = static_cast<std::int64_t>(requests_.num_peers());
+                      reply.open_requests = static_cast<std::int64_t>(requests_.size());
+                      reply.refused_total = num_refused_ + outbox_.num_dropped();
+                  },
+              .abort = [this](
+                           const std::vector<std::string>* rids, const std::string& message
+                       ) { return abort_ids(rids, message); },
+          }
+      ),
+      hellos_(static_cast<std::size_t>(config_.num_replicas)),
+      held_control_(static_cast<std::size_t>(config_.num_replicas)) {}
+
+// ---- clients' messages ----
+
+void Doors::from_client(TimePoint now, Door door, const Received& received) {
+    if (received.refused) {
+        return refuse(door, received.peer, received.frames, *received.refused);
+    }
+    if (auto taken = take(now, door, received.peer, received.frames); !taken) {
+        refuse(door, received.peer, received.frames, taken.error());
+    }
+}
+
+void Doors::refuse(Door door, const std::string& peer, const Frames& frames, const Error& error) {
+    ++num_refused_;
+    ErrorReply reply;
+    reply.rid = peek_string(frames, "rid");
+    reply.call = CallId{peek_uint(frames, "call")};
+    reply.code = name_of(error.code);
+    reply.message = error.message;
+    if (reply.rid.size() > kRidBytesMax) reply.rid.clear();
+    outbox_.reply(door, peer, encode(reply));
+}
+
+Result<> Doors::take(TimePoint now, Door door, const std::string& peer, const Frames& frames) {
+    const bool is_admin_type = Admin::takes(frames.type);
+    if (frames.type != Hello::kType && !is_admin_type && !is_data_type(frames.type)) {
+        return make_error(
+            ErrorCode::kUnknownMessage,
+            "no message type '{}' at this door; the data door takes {}",
+            shown(frames.type),
+            kDataTypes
+        );
+    }
+    if (frames.type != Hello::kType && is_admin_type != (door == Door::kAdmin)) {
+        return make_error(
+            ErrorCode::kPermissionDenied,
+            "'{}' belongs to the {} door",
+            frames.type,
+            is_admin_type ? "admin" : "data"
+        );
+    }
+    if (!down_why_.empty()) return Error{ErrorCode::kUnavailable, down_why_};
+    if (frames.type == Hello::kType) return hello(door, peer, frames);
+    if (is_admin_type) return admin_.call(now, peer, frames);
+    if (frames.type == Generate::kType) {
+        ASSIGN_OR_RETURN(Generate message, decode<Generate>(frames, UnknownFields::kRefuse));
+        return generate(now, peer, std::move(message));
+    }
+    if (frames.type == Cancel::kType) return cancel(peer, frames);
+    return tokenize(now, peer, frames);
+}
+
+Result<> Doors::hello(Door door, const std::string& peer, const Frames& frames) {
+    // A newer client may say more of itself than is known here.
+    ASSIGN_OR_RETURN(const Hello message, decode<Hello>(frames, UnknownFields::kIgnore));
+    if (!is_ready()) {
+        return make_error(
+            ErrorCode::kUnavailable, "the tree is starting; no word yet from {}", who_is_missing()
+        );
+    }
+    spdlog::debug("hello from '{}'", message.name.substr(0, kTypeShown));
+    const SchedulerHello& replica = *hellos_.front();
+    HelloReply reply;
+    reply.server = config_.server;
+    reply.model = config_.model;
+    reply.model_path = config_.model_path;
+    reply.model_type = replica.model_type;
+    reply.context_len = replica.context_len;
+    reply.vocab_size = replica.vocab_size;
+    reply.replicas = config_.num_replicas;
+    reply.tp = replica.tp;
+    reply.eos_ids = replica.eos_ids;
+    outbox_.reply(door, peer, encode(reply));
+    return Ok{};
+}
+
+Result<> Doors::generate(TimePoint now, const std::string& peer, Generate message) {
+    if (!is_ready()) {
+        return make_error(
+            ErrorCode::kUnavailable, "the tree is starting; no word yet from {}", who_is_missing()
+        );
+    }
+    if (outbox_.is_slow(peer)) {
+        return make_error(
+            ErrorCode::kResourceExhausted, "slow reader: read what was sent before asking for more"
+        );
+    }
+    if (requests_.size() >= kOpenMax) {
+        return make_error(
+            ErrorCode::kResourceExhausted, "{} requests are open, the most there may be", kOpenMax
+        );
+    }
+    if (auto problem = problem_of(message)) return *std::move(problem);
+    if (message.rid.empty()) message.rid = random_rid();
+    OpenRequest* request = requests_.add(peer, message.rid);
+    if (request == nullptr) {
+        return make_error(
+            ErrorCode::kAlreadyExists, "rid '{}' is an open request of this client", message.rid
+        );
+    }
+    Result<> started = Ok{};
+    if (message.text) {
+        TextJob job{
+            .id = std::exchange(next_job_, next(next_job_)), .text = std::move(message.text)};
+        request->generate = std::move(message);
+        requests_.set_job(*request, job.id);
+        started = start_job(now, std::move(job));
+    } else {
+        std::vector<TokenId> prompt = *std::exchange(message.input_ids, std::nullopt);
+        started = dispatch(*request, std::move(message), std::move(prompt));
+    }
+    if (!started) close(*request);
+    return started;
+}
+
+Result<> Doors::cancel(const std::string& peer, const Frames& frames) {
+    ASSIGN_OR_RETURN(const Cancel message, decode<Cancel>(frames, UnknownFields::kRefuse));
+    std::set<OpenRequest*> requests;  // an id may be named twice
+    for (const std::string& rid : message.rids) {
+        if (OpenRequest* request = requests_.find(peer, rid)) requests.insert(request);
+    }
+    abort({requests.begin(), requests.end()}, "cancelled by the client");
+    return Ok{};
+}
+
+Result<> Doors::tokenize(TimePoint now, const std::string& peer, const Frames& frames) {
+    ASSIGN_OR_RETURN(Tokenize message, decode<Tokenize>(frames, UnknownFields::kRefuse));
+    if (tokenize_calls_.size() >= kCallsMax) {
+        return make_error(ErrorCode::kResourceExhausted, "{} tokenize calls are open", kCallsMax);
+    }
+    TextJob job{
+        .id = std::exchange(next_job_, next(next_job_)),
+        .text = std::move(message.text),
+        .add_special = message.add_special_tokens ? AddSpecial::kYes : AddSpecial::kNo,
+        .skip_special = message.skip_special_tokens ? SkipSpecial::kYes : SkipSpecial::kNo,
+        .wants_text = true,
+    };
+    if (message.ids) job.ids = *std::move(message.ids);
+    const JobId id = job.id;
+    tokenize_calls_.emplace(id, TokenizeCall{peer, message.call});
+    Result<> started = start_job(now, std::move(job));
+    if (!started) tokenize_calls_.erase(id);
+    return started;
+}
+
+// Short texts are done at once.
+Result<> Doors::start_job(TimePoint now, TextJob job) {
+    if (bytes_of(job) <= TextWorker::kInlineBytesMax) {
+        job_done(now, run_job(*tokenizer_, std::move(job)));
+        return Ok{};
+    }
+    if (ports_.start_job(std::move(job))) return Ok{};
+    return make_error(
+        ErrorCode::kResourceExhausted,
+        "more than {} bytes of text wait to be tokenized",
+        TextWorker::kQueueBytesMax
+    );
+}
+
+void Doors::job_done(TimePoint, TextDone done) {
+    if (const auto place = tokenize_calls_.find(done.id); place != tokenize_calls_.end()) {
+        const TokenizeCall call = std::move(place->second);
+        tokenize_calls_.erase(place);
+        Frames answer;
+        if (done.error) {
+            ErrorReply reply;
+            reply.call = call.call;
+            reply.code = name_of(done.error->code);
+            reply.message = done.error->message;
+            answer = encode(reply);
+        } else {
+            TokenizeReply reply;
+            reply.call = call.call;
+            reply.ids = std::move(done.ids);
+            reply.text = std::move(done.text);
+            answer = encode(reply);
+        }
+        outbox_.reply(Door::kData, call.peer, std::move(answer));
+        return;
+    }
+    OpenRequest* request = requests_.find(done.id);
+    if (request == nullptr) return;  // ended meanwhile
+    Result<> sent = done.error
+                        ? Result<>(*done.error)
+                        : dispatch(*request, std::move(request->generate), std::move(done.ids));
+    if (sent) return;
+    ++num_refused_;
+    ErrorReply reply;
+    reply.rid = request->rid;
+    reply.code = name_of(sent.error().code);
+    reply.message = sent.error().message;
+    outbox_.reply(Door::kData, request->peer, encode(reply));
+    close(*request);
+}
+
+// ---- the tree's messages ----
+
+void Doors::from_tree(TimePoint now, const Received& received) {
+    now_ = now;
+    Result<> heard = received.refused ? Result<>(*received.refused) : hear(now, received.frames);
+    if (heard) return;
+    ++num_refused_;  // nobody to answer
+    spdlog::warn("refused a message of the tree: {}", heard.error().message);
+}
+
+Result<> Doors::hear(TimePoint now, const Frames& frames) {
+    if (frames.type == TextBatch::kType) {
+        ASSIGN_OR_RETURN(TextBatch batch, decode<TextBatch>(frames, UnknownFields::kIgnore));
+        deliver(now, std::move(batch));
+        return Ok{};
+    }
+    if (frames.type == SchedulerHello::kType) {
+        ASSIGN_OR_RETURN(
+            const SchedulerHello hello, decode<SchedulerHello>(frames, UnknownFields::kIgnore)
+        );
+        RETURN_IF_ERROR(greet(hello));
+        if (is_ready()) ready_time_ = now;
+        return Ok{};
+    }
+    ASSIGN_OR_RETURN(const bool is_part, admin_.part(now, frames));
+    if (is_part) return Ok{};
+    return make_error(
+        ErrorCode::kUnknownMessage, "'{}' is not for this process", shown(frames.type)
+    );
+}
+
+Result<> Doors::greet(const SchedulerHello& hello) {
+    const auto index = static_cast<std::size_t>(raw(hello.replica));
+    if (index >= hellos_.size() || hellos_[index]) {
+        return make_error(
+            ErrorCode::kAlreadyExists,
+            "a hello of replica {}; there are {}, each once",
+            raw(hello.replica),
+            hellos_.size()
+        );
+    }
+    if (hello.vocab_size <= 0 || hello.context_len <= 0 || hello.page_size <= 0 || hello.tp <= 0) {
+        return make_error(
+            ErrorCode::kInvalidArgument, "a hello of replica {} without sizes", raw(hello.replica)
+        );
+    }
+    hellos_[index] = hello;
+    ++num_hellos_;
+    if (!is_ready()) return Ok{};
+    const SchedulerHello& first = *hellos_.front();
+    for (const auto& other : hellos_) {
+        if (other->digest != first.digest || other->vocab_size != first.vocab_size) {
+            spdlog::error(
+                "replicas 0 and {} hold different weights: {} and {}",
+                raw(other->replica),
+                first.digest,
+                other->digest
+            );
+        }
+    }
+    choice_.emplace(config_.num_replicas, first.page_size);
+    admin_.set_version(first);
+    return Ok{};
+}
+
+void Doors::deliver(TimePoint now, TextBatch batch) {
+    // First, as the chunks below close their requests.
+    std::map<ReplicaId, std::vector<RequestKey>> stopped;
+    for (const RequestKey key : batch.stopped) {
+        if (const OpenRequest* request = requests_.find(key))
+            stopped[request->replica].push_back(key);
+    }
+    for (auto& [replica, keys] : stopped) {
+        end_in_tree(std::move(keys), replica, EndCause::kStopText, {});
+    }
+    for (OutputChunk& chunk : batch.chunks) {
+        OpenRequest* request = requests_.find(chunk.key);
+        if (request == nullptr) continue;  // its client is gone
+        const bool is_last = chunk.finish.has_value();
+        chunk.key = RequestKey{};
+        chunk.rid = request->rid;
+        outbox_.add(request->peer, std::move(chunk));
+        if (is_last) close(*request);
+    }
+    flush_outbox(now);
+}
+
+void Doors::to_control(ReplicaId replica, Frames frames) {
+    std::deque<Frames>& held = held_control_[static_cast<std::size_t>(raw(replica))];
+    if (held.empty() &&
+        ports_.to_replica(replica, ReplicaSocket::kControl, frames) == Sent::kSent) {
+        return;
+    }
+    held.push_back(std::move(frames));  // bounded by open requests and open calls
+}
+
+void Doors::flush_control() {
+    for (std::size_t i = 0; i < held_control_.size(); ++i) {
+        std::deque<Frames>& held = held_control_[i];
+        const auto replica = static_cast<ReplicaId>(i);
+        while (!held.empty() &&
+               ports_.to_replica(replica, ReplicaSocket::kControl, held.front()) == Sent::kSent) {
+            held.pop_front();
+        }
+    }
+}
+
+void Doors::flush_outbox(TimePoint now) {
+    outbox_.flush(now);
+    lose_clients();
+    for (const std::string& rid : std::exchange(ended_rids_, {})) admin_.request_ended(rid);
+}
+
+// ---- time ----
+
+void Doors::tick(TimePoint now) {
+    flush_control();
+    if (now >= next_probe_) {
+        next_probe_ = now + Outbox::kProbeAfter;
+        outbox_.probe(requests_.peers(), now);
+    }
+    flush_outbox(now);
+    admin_.tick(now);
+}
+
+TimePoint Doors::next_deadline(TimePoint now) const {
+    TimePoint first = std::min(admin_.next_deadline(), next_probe_);
+    const bool is_held =
+        std::ranges::any_of(held_control_, [](const auto& held) { return !held.empty(); });
+    if (is_held || outbox_.has_backlog()) first = std::min(first, now + kRetryAfter);
+    return first;
+}
+
+void Doors::shut_down(TimePoint now, const std::string& why) {
+    down_why_ = why;
+    const Error error{ErrorCode::kUnavailable, why};
+    for (OpenRequest* request : requests_.all()) fail(*request, error);
+    for (const auto& [id, call] : std::exchange(tokenize_calls_, {})) {
+        ErrorReply reply;
+        reply.call = call.call;
+        reply.code = name_of(error.code);
+        reply.message = why;
+        outbox_.reply(Door::kData, call.peer, encode(reply));
+    }
+    flush_outbox(now);
+    admin_.fail_all(error);
+}
+
+std::string Doors::who_is_missing() const {
+    std::string names;
+    for (std::size_t i = 0; i < hellos_.size(); ++i) {
+        if (hellos_[i]) continue;
+        names += fmt::format("{}scheduler_proc[{}]", names.empty() ? "" : ", ", i);
+    }
+    return names;
+}
+
+std::string Doors::random_rid() const {
+    return fmt::format("{:016x}{:016x}", ports_.random(), ports_.random());
+}
+
+std::string Doors::describe() const {
+    return fmt::format("serves {} on {} replicas", config_.model, config_.num_replicas);
+}
+
+}  // namespace pitstop

@@ -1,0 +1,154 @@
+// The two doors of the tree: the data door (generate, cancel, tokenize) and the admin door. This is
+// the core of tokenizer_proc: what comes from clients is checked, tokenized and given a key and a
+// replica; what comes back from the tree is handed to whoever asked.
+//
+// A request here is its client, its id and where it runs, nothing more; its tokens and text pass
+// through. Whatever is wrong with a message is answered, and nothing a client sends ends this
+// process.
+//
+// Pure but for its ports: no clock, no socket; tests drive it with vectors.
+// Thread:  the loop thread only.
+// Bounded: kOpenMax requests; outbox.h, admin.h and text_worker.h bound the rest.
+#pragma once
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "base/time.h"
+#include "bus/socket.h"
+#include "client/calls.h"
+#include "messages/generation.h"
+#include "messages/status.h"
+#include "text/tokenizer.h"
+#include "tokenizer_proc/admin.h"
+#include "tokenizer_proc/outbox.h"
+#include "tokenizer_proc/replica_choice.h"
+#include "tokenizer_proc/request_table.h"
+#include "tokenizer_proc/text_worker.h"
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace pitstop {
+
+enum class ReplicaSocket { kRequests, kControl };
+
+class Doors {
+  public:
+    struct Config {
+        std::string server{};      // "pitstop 0.1.0"
+        std::string model{};       // the served model's name
+        std::string model_path{};  // its directory
+        int num_replicas = 1;
+    };
+    struct Ports {
+        Outbox::Send to_client{};
+        std::function<Sent(ReplicaId, ReplicaSocket, const Frames&)> to_replica{};
+        // Hands a long text to another thread. False: too much is waiting.
+        std::function<bool(TextJob)> start_job{};
+        std::function<std::uint64_t()> random{};  // for ids and seeds
+    };
+
+    static constexpr std::size_t kOpenMax = std::size_t{1} << 18;
+    // What a reply about a prompt's logprobs may take.
+    static constexpr std::int64_t kPromptLogprobBytesMax = std::int64_t{32} << 20;
+
+    Doors(Config config, std::shared_ptr<const Tokenizer> tokenizer, Ports ports);
+
+    // A message, or what was refused of one, from a client.
+    void from_client(TimePoint now, Door door, const Received& received);
+    // A message from a scheduler or the detokenizer.
+    void from_tree(TimePoint now, const Received& received);
+    // A text that was tokenized elsewhere.
+    void job_done(TimePoint now, TextDone done);
+
+    // Sends what waits and acts on deadlines. Call at the end of every turn.
+    void tick(TimePoint now);
+    [[nodiscard]] TimePoint next_deadline(TimePoint now) const;
+
+    // Every replica has said hello.
+    [[nodiscard]] bool is_ready() const { return num_hellos_ == config_.num_replicas; }
+    // What to say about it, in one line.
+    [[nodiscard]] std::string describe() const;
+
+    // Answers everything that is open with kUnavailable; what still comes is answered the same.
+    void shut_down(TimePoint now, const std::string& why);
+
+  private:
+    struct TokenizeCall {
+        std::string peer{};
+        CallId call{};
+    };
+
+    // ---- clients' messages ----
+    Result<> take(TimePoint now, Door door, const std::string& peer, const Frames& frames);
+    void refuse(Door door, const std::string& peer, const Frames& frames, const Error& error);
+    Result<> hello(Door door, const std::string& peer, const Frames& frames);
+    Result<> generate(TimePoint now, const std::string& peer, Generate message);
+    Result<> cancel(const std::string& peer, const Frames& frames);
+    Result<> tokenize(TimePoint now, const std::string& peer, const Frames& frames);
+    Result<> start_job(TimePoint now, TextJob job);
+
+    // ---- requests (requests.cpp) ----
+    [[nodiscard]] std::optional<Error> problem_of(const Generate& message) const;
+    [[nodiscard]] std::optional<Error> problem_of_ids(
+        std::string_view field, std::span<const TokenId> ids
+    ) const;
+    [[nodiscard]] std::optional<Error> problem_of_prompt(
+        const Generate& message, std::span<const TokenId> prompt
+    ) const;
+    Result<> dispatch(OpenRequest& request, Generate message, std::vector<TokenId> prompt);
+    void close(OpenRequest& request);
+    void abort(const std::vector<OpenRequest*>& requests, const std::string& message);
+    std::vector<AbortResult> abort_ids(
+        const std::vector<std::string>* rids, const std::string& message
+    );
+    void end_in_tree(
+        std::vector<RequestKey> keys, ReplicaId replica, EndCause cause, std::string message
+    );
+    void lose_clients();
+    void fail(OpenRequest& request, const Error& error);
+
+    // ---- the tree's messages ----
+    Result<> hear(TimePoint now, const Frames& frames);
+    Result<> greet(const SchedulerHello& hello);
+    void deliver(TimePoint now, TextBatch batch);
+    void to_control(ReplicaId replica, Frames frames);
+    void flush_control();
+    void flush_outbox(TimePoint now);
+
+    [[nodiscard]] std::string who_is_missing() const;
+    [[nodiscard]] std::string random_rid() const;
+
+    Config config_;
+    std::shared_ptr<const Tokenizer> tokenizer_;
+    Ports ports_;
+    Outbox outbox_;
+    Admin admin_;
+    RequestTable requests_{};
+    std::map<JobId, TokenizeCall> tokenize_calls_{};  // whose text is with the other thread
+    JobId next_job_{1};
+    RequestKey next_key_{1};
+    // From the hellos; of replica 0 where all must be alike.
+    std::vector<std::optional<SchedulerHello>> hellos_;  // by replica
+    int num_hellos_ = 0;
+    std::optional<ReplicaChoice> choice_{};  // once ready
+    // Control that found a replica's queue full, in order, by replica.
+    std::vector<std::deque<Frames>> held_control_;
+    std::vector<std::string>
+        ended_rids_{};  // since the last flush: their last chunks go out with it
+    TimePoint now_{};   // of the tree's last message
+    TimePoint ready_time_{};
+    TimePoint next_probe_{};
+    std::string down_why_{};  // not empty: the tree is going down
+    std::int64_t num_refused_ = 0;
+};
+
+}  // namespace pitstop

@@ -1,0 +1,231 @@
+// tokenizer_proc: the thin loop around the doors. Takes what the tree says, then the admin door,
+// then the data door, and sends what that led to. It waits in Poller::wait and nowhere else.
+#include "base/flags.h"
+#include "base/log.h"
+#include "base/supervision.h"
+#include "bus/poller.h"
+#include "bus/run_dir.h"
+#include "bus/socket.h"
+#include "tokenizer_proc/doors.h"
+#include "tokenizer_proc/text_worker.h"
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <sys/random.h>
+#include <vector>
+
+namespace pitstop {
+namespace {
+
+constexpr std::chrono::seconds kIdleWait{10};
+// Tokenizing takes time: after so much of it outputs go out before more is taken in.
+constexpr std::chrono::milliseconds kIntakeMax{5};
+constexpr int kFarewellLingerMs = 1000;  // for the last answers of a tree that goes down
+constexpr int kReplicasMax = 1024;
+
+struct Flags {
+    std::string run_dir{};
+    std::string model{};
+    std::string served_model_name{};
+    std::string log_level = "info";
+    int dp = 1;
+};
+
+struct Sockets {
+    Socket data;
+    Socket admin;
+    Socket inbox;
+    std::vector<Socket> requests{};  // by replica
+    std::vector<Socket> control{};   // likewise
+
+    static Result<Sockets> open(zmq::context_t& context, const RunDir& run_dir, int num_replicas);
+};
+
+Result<Sockets> Sockets::open(zmq::context_t& context, const RunDir& run_dir, int num_replicas) {
+    ASSIGN_OR_RETURN(
+        Socket data, Socket::bind(context, SocketKind::kRouter, run_dir.data_door(), kDoorLimits)
+    );
+    ASSIGN_OR_RETURN(
+        Socket admin, Socket::bind(context, SocketKind::kRouter, run_dir.admin_door(), kDoorLimits)
+    );
+    ASSIGN_OR_RETURN(
+        Socket inbox, Socket::bind(context, SocketKind::kPull, run_dir.tokenizer(), kInnerLimits)
+    );
+    Sockets sockets{std::move(data), std::move(admin), std::move(inbox)};
+    for (int i = 0; i < num_replicas; ++i) {
+        ASSIGN_OR_RETURN(
+            Socket requests,
+            Socket::connect(
+                context, SocketKind::kPush, run_dir.requests(ReplicaId{i}), kInnerLimits
+            )
+        );
+        ASSIGN_OR_RETURN(
+            Socket control,
+            Socket::connect(context, SocketKind::kPush, run_dir.control(ReplicaId{i}), kInnerLimits)
+        );
+        sockets.requests.push_back(std::move(requests));
+        sockets.control.push_back(std::move(control));
+    }
+    return sockets;
+}
+
+std::uint64_t random_number() {
+    std::uint64_t number = 0;
+    // Up to 256 bytes are never interrupted once the kernel's pool is ready.
+    CHECK(::getrandom(&number, sizeof number, 0) == sizeof number);
+    return number;
+}
+
+// One turn's intake from a door, up to `deadline`.
+void take_from_door(Doors& doors, Door door, Socket& socket, TimePoint deadline) {
+    for (int n = 0; n < kMessagesPerTurnMax; ++n) {
+        const std::optional<Received> received = socket.receive();
+        if (!received) return;
+        const TimePoint now = Clock::now();
+        doors.from_client(now, door, *received);
+        if (now >= deadline) return;
+    }
+}
+
+void take_from_tree(Doors& doors, Socket& inbox) {
+    for (int n = 0; n < kMessagesPerTurnMax; ++n) {
+        const std::optional<Received> received = inbox.receive();
+        if (!received) return;
+        doors.from_tree(Clock::now(), *received);
+    }
+}
+
+// Why the tree goes down, if it does.
+std::optional<std::string> farewell(Supervision& supervision) {
+    for (const std::string& line : supervision.read_lines()) {
+        if (line == "stop") return "the tree is shutting down";
+        if (line.starts_with("died ")) {
+            const std::size_t end = std::min(line.find(' ', 5), line.size());
+            const std::string how = end < line.size() ? line.substr(end + 1) : "";
+            return fmt::format(
+                "{} died ({}); the tree is shutting down", line.substr(5, end - 5), how
+            );
+        }
+    }
+    if (supervision.is_over()) return "the launcher is gone; the tree is shutting down";
+    return std::nullopt;
+}
+
+void run(Doors& doors, Sockets& sockets, TextWorker& worker, Supervision& supervision) {
+    Poller poller;
+    poller.add(sockets.data);
+    poller.add(sockets.admin);
+    poller.add(sockets.inbox);
+    poller.add_fd(worker.fd());
+    if (supervision.fd() >= 0) poller.add_fd(supervision.fd());
+    bool was_ready = false;
+    for (;;) {
+        const std::optional<std::string> why = farewell(supervision);
+        take_from_tree(doors, sockets.inbox);
+        if (why) doors.shut_down(Clock::now(), *why);
+        const TimePoint deadline = Clock::now() + kIntakeMax;
+        take_from_door(doors, Door::kAdmin, sockets.admin, deadline);
+        for (TextDone& done : worker.take_done()) doors.job_done(Clock::now(), std::move(done));
+        take_from_door(doors, Door::kData, sockets.data, deadline);
+        doors.tick(Clock::now());
+        if (why) return;
+        if (doors.is_ready() && !was_ready) {
+            was_ready = true;
+            supervision.say_ready(doors.describe());
+        }
+        const TimePoint now = Clock::now();
+        poller.wait(std::min(now + kIdleWait, doors.next_deadline(now)));
+    }
+}
+
+std::string name_of_model(const Flags& flags) {
+    if (!flags.served_model_name.empty()) return flags.served_model_name;
+    std::filesystem::path path(flags.model);
+    if (!path.has_filename()) path = path.parent_path();  // "models/stories/"
+    return path.filename().string();
+}
+
+int main_with(int argc, char** argv) {
+    Flags values;
+    Supervision supervision;
+    FlagSet flags("tokenizer_proc", "The doors of the tree: clients, tokenization, control.");
+    flags.add("run-dir", &values.run_dir, "where the tree's sockets live");
+    flags.add("model", &values.model, "the model's directory, for its tokenizer.json");
+    flags.add("served-model-name", &values.served_model_name, "default: the directory's name");
+    flags.add("dp", &values.dp, "data-parallel replicas");
+    flags.add("log-level", &values.log_level, "trace, debug, info, warning, error or off");
+    supervision.add_flags(flags);
+    if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
+    if (flags.help_asked()) {
+        std::fputs(flags.help().c_str(), stdout);
+        return 0;
+    }
+    if (values.dp < 1 || values.dp > kReplicasMax) {
+        return flags.fail(make_error(
+            ErrorCode::kInvalidArgument, "--dp is {}; accepted is [1, {}]", values.dp, kReplicasMax
+        ));
+    }
+    if (auto logging = init_logging("tokenizer_proc", values.log_level); !logging)
+        return flags.fail(logging.error());
+
+    const auto fail = [&](const Error& error) {
+        spdlog::error("{}: {}", name_of(error.code), error.message);
+        supervision.say_failed(error.message);
+        return 1;
+    };
+    if (auto attached = supervision.attach(); !attached) return fail(attached.error());
+    const Result<RunDir> run_dir = RunDir::open(values.run_dir);
+    if (!run_dir) return fail(run_dir.error());
+    const Result<std::shared_ptr<const Tokenizer>> tokenizer = Tokenizer::load(values.model);
+    if (!tokenizer) return fail(tokenizer.error());
+    for (const std::string& warning : (*tokenizer)->warnings()) spdlog::info("{}", warning);
+
+    zmq::context_t context;
+    Result<Sockets> sockets = Sockets::open(context, *run_dir, values.dp);
+    if (!sockets) return fail(sockets.error());
+    TextWorker worker(*tokenizer);
+    Doors doors(
+        {.server = "pitstop " PITSTOP_VERSION,
+         .model = name_of_model(values),
+         .model_path = values.model,
+         .num_replicas = values.dp},
+        *tokenizer,
+        {.to_client =
+             [&](Door door, const std::string& peer, const Frames& frames) {
+                 return (door == Door::kData ? sockets->data : sockets->admin).send(frames, peer);
+             },
+         .to_replica =
+             [&](ReplicaId replica, ReplicaSocket which, const Frames& frames) {
+                 std::vector<Socket>& to =
+                     which == ReplicaSocket::kRequests ? sockets->requests : sockets->control;
+                 return to[static_cast<std::size_t>(raw(replica))].send(frames);
+             },
+         .start_job = [&](TextJob job) { return worker.push(std::move(job)); },
+         .random = random_number}
+    );
+    run(doors, *sockets, worker, supervision);
+    sockets->data.set_linger_ms(kFarewellLingerMs);
+    sockets->admin.set_linger_ms(kFarewellLingerMs);
+    { const Sockets closed = *std::move(sockets); }
+    context.close();  // returns when the last answers are out, or the linger is over
+    // A long text in progress would hold up the end of its thread; nothing waits for it.
+    if (worker.is_busy()) std::_Exit(0);
+    return 0;
+}
+
+}  // namespace
+}  // namespace pitstop
+
+int main(int argc, char** argv) {
+    try {
+        return pitstop::main_with(argc, argv);
+    } catch (const std::exception& error) {
+        std::fprintf(stderr, "tokenizer_proc: %s\n", error.what());
+        return 1;
+    }
+}

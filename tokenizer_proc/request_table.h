@@ -1,0 +1,75 @@
+// The open requests: whose each is, and where it runs.
+//
+// Thread:  the loop thread only.
+// Bounded: by its user, through size(); ids of ended requests are remembered up to kEndedMax.
+#pragma once
+
+#include "base/ids.h"
+#include "messages/generation.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+namespace pitstop {
+
+// A piece of text work handed to another thread (text_worker.h).
+enum class JobId : std::uint64_t {};
+
+struct OpenRequest {
+    std::string peer{};  // the client's identity at the data door
+    std::string rid{};   // the client's id, unique among its open requests
+    // While its text is tokenized elsewhere: the job, and the request as it came.
+    std::optional<JobId> job{};
+    Generate generate{};
+    // Once it was sent to a replica.
+    RequestKey key{};
+    ReplicaId replica{};
+    std::int64_t load = 0;  // tokens, an estimate of its work
+
+    [[nodiscard]] bool is_sent() const { return key != RequestKey{}; }
+};
+
+class RequestTable {
+  public:
+    static constexpr std::size_t kEndedMax = 65536;
+
+    // Null if the client has an open request of that id.
+    OpenRequest* add(const std::string& peer, const std::string& rid);
+    // It waits for that job; or it was sent, and waits for nothing here.
+    void set_job(OpenRequest& request, JobId job);
+    void set_key(OpenRequest& request, RequestKey key);
+
+    // Null where there is none. Pointers stay until close().
+    [[nodiscard]] OpenRequest* find(const std::string& peer, const std::string& rid);
+    [[nodiscard]] OpenRequest* find(RequestKey key);
+    [[nodiscard]] OpenRequest* find(JobId job);
+    // In the order of peers, then ids, so that nothing depends on a hash.
+    [[nodiscard]] std::vector<OpenRequest*> of_peer(const std::string& peer);
+    [[nodiscard]] std::vector<OpenRequest*> with_rid(const std::string& rid);
+    [[nodiscard]] std::vector<OpenRequest*> all();
+
+    void close(OpenRequest& request);
+    // Among the last kEndedMax.
+    [[nodiscard]] bool has_ended(const std::string& rid) const { return ended_.contains(rid); }
+
+    [[nodiscard]] std::size_t size() const { return size_; }
+    [[nodiscard]] std::size_t num_peers() const { return peers_.size(); }
+    [[nodiscard]] std::vector<std::string> peers() const;
+
+  private:
+    std::map<std::string, std::map<std::string, OpenRequest>> peers_{};  // none is empty
+    std::unordered_map<RequestKey, OpenRequest*> by_key_{};
+    std::map<JobId, OpenRequest*> by_job_{};
+    std::size_t size_ = 0;
+    std::deque<std::string> ended_order_{};
+    std::unordered_multiset<std::string> ended_{};
+};
+
+}  // namespace pitstop

@@ -1,0 +1,253 @@
+// The Doors' part about requests: checking, sending to a replica, ending.
+#include "base/log.h"
+#include "messages/codec.h"
+#include "text/incremental_decoder.h"
+#include "tokenizer_proc/doors.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace pitstop {
+
+// What is wrong with it that decode() cannot know, but for its prompt.
+std::optional<Error> Doors::problem_of(const Generate& message) const {
+    if (message.replica && (*message.replica < 0 || *message.replica >= config_.num_replicas)) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "replica is {}; there are [0, {})",
+            *message.replica,
+            config_.num_replicas
+        );
+    }
+    const std::int64_t vocab_size = hellos_.front()->vocab_size;
+    for (const auto& [id, bias] : message.sampling.logit_bias) {
+        if (id < vocab_size) continue;
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "sampling.logit_bias names token {}; the model has tokens [0, {})",
+            id,
+            vocab_size
+        );
+    }
+    if (auto error = problem_of_ids("sampling.stop_token_ids", message.sampling.stop_token_ids))
+        return error;
+    if (auto error = problem_of_ids("logprobs.ids", message.logprobs.ids)) return error;
+    if (message.input_ids) return problem_of_prompt(message, *message.input_ids);
+    return std::nullopt;
+}
+
+std::optional<Error> Doors::problem_of_ids(std::string_view field, std::span<const TokenId> ids)
+    const {
+    const std::int64_t vocab_size = hellos_.front()->vocab_size;
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+        if (raw(ids[i]) >= 0 && raw(ids[i]) < vocab_size) continue;
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "{}[{}] is token {}; the model has tokens [0, {})",
+            field,
+            i,
+            raw(ids[i]),
+            vocab_size
+        );
+    }
+    return std::nullopt;
+}
+
+std::optional<Error> Doors::problem_of_prompt(
+    const Generate& message, std::span<const TokenId> prompt
+) const {
+    const SchedulerHello& replica = *hellos_.front();
+    const auto prompt_len = static_cast<std::int64_t>(prompt.size());
+    if (prompt_len == 0) {
+        return make_error(
+            ErrorCode::kInvalidArgument, "the prompt is empty; it needs at least one token"
+        );
+    }
+    if (auto error = problem_of_ids("input_ids", prompt)) return error;
+    // Without a number there must be room for one; with one, for all of them.
+    const std::int64_t output_len = message.sampling.max_new_tokens.value_or(1);
+    if (prompt_len > replica.context_len || output_len > replica.context_len - prompt_len) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "{} prompt tokens and {} output tokens are more than the model's context of {} tokens",
+            prompt_len,
+            output_len,
+            replica.context_len
+        );
+    }
+    if (message.logprobs.prompt_start >= 0) {
+        constexpr std::int64_t kBytesPerNumber = 5;
+        const auto num_ids = static_cast<std::int64_t>(message.logprobs.ids.size());
+        const std::int64_t num_scored =
+            std::max<std::int64_t>(0, prompt_len - message.logprobs.prompt_start);
+        const std::int64_t num_bytes =
+            num_scored * (1 + 2 * message.logprobs.top + num_ids) * kBytesPerNumber;
+        if (num_bytes > kPromptLogprobBytesMax) {
+            return make_error(
+                ErrorCode::kTooLarge,
+                "logprobs of {} prompt tokens with top {} and {} ids take {} bytes; a reply holds "
+                "{}",
+                num_scored,
+                message.logprobs.top,
+                num_ids,
+                num_bytes,
+                kPromptLogprobBytesMax
+            );
+        }
+    }
+    return std::nullopt;
+}
+
+// Sends it to a replica. On an error nothing was sent, and the request is still open.
+Result<> Doors::dispatch(OpenRequest& request, Generate message, std::vector<TokenId> prompt) {
+    if (auto problem = problem_of_prompt(message, prompt)) return *std::move(problem);
+    const auto prompt_len = static_cast<std::int64_t>(prompt.size());
+    const ReplicaId replica =
+        message.replica ? static_cast<ReplicaId>(*message.replica) : choice_->choose(prompt);
+    const std::size_t tail_len = std::min(prompt.size(), IncrementalDecoder::kPromptTailLen);
+
+    TokenizedRequest tokenized;
+    tokenized.key = next_key_;
+    tokenized.text = {
+        .prompt_tail = {prompt.end() - static_cast<std::ptrdiff_t>(tail_len), prompt.end()},
+        .stop = std::exchange(message.sampling.stop, {}),
+        .min_new_tokens = message.sampling.min_new_tokens,
+        .no_stop_trim = message.sampling.no_stop_trim,
+        .skip_special_tokens = message.sampling.skip_special_tokens,
+        .spaces_between_special_tokens = message.sampling.spaces_between_special_tokens,
+        .stream = message.stream,
+        .text_output = message.text_output,
+    };
+    tokenized.sampling = std::move(message.sampling);
+    if (!tokenized.sampling.seed) tokenized.sampling.seed = ports_.random();
+    tokenized.logprobs = std::move(message.logprobs);
+    tokenized.priority = message.priority;
+    tokenized.kv_tolerance = message.kv_tolerance;
+    tokenized.kv_max_lag = message.kv_max_lag;
+    tokenized.prompt.values = std::move(prompt);
+    if (ports_.to_replica(replica, ReplicaSocket::kRequests, encode(tokenized)) != Sent::kSent) {
+        return make_error(
+            ErrorCode::kResourceExhausted, "replica {} has its queue full", raw(replica)
+        );
+    }
+    next_key_ = next(next_key_);
+    requests_.set_key(request, tokenized.key);
+    request.replica = replica;
+    request.load =
+        prompt_len +
+        std::min(
+            tokenized.sampling.max_new_tokens.value_or(ReplicaChoice::kExpectedOutputMax),
+            ReplicaChoice::kExpectedOutputMax
+        );
+    choice_->add(replica, tokenized.prompt.values, request.load);
+    return Ok{};
+}
+
+void Doors::close(OpenRequest& request) {
+    if (request.is_sent()) choice_->remove(request.replica, request.load);
+    ended_rids_.push_back(request.rid);
+    requests_.close(request);
+}
+
+// Ends a request with an error chunk; the replica is not told.
+void Doors::fail(OpenRequest& request, const Error& error) {
+    OutputChunk chunk;
+    chunk.rid = request.rid;
+    chunk.finish = Finish{
+        .reason = FinishReason::kError,
+        .code = std::string(name_of(error.code)),
+        .message = error.message,
+    };
+    outbox_.add(request.peer, std::move(chunk));
+    close(request);
+}
+
+// Each ends with finish.reason abort: those that run say so themselves, with their output so far.
+void Doors::abort(const std::vector<OpenRequest*>& requests, const std::string& message) {
+    std::map<ReplicaId, std::vector<RequestKey>> keys;
+    for (OpenRequest* request : requests) {
+        if (request->is_sent()) {
+            keys[request->replica].push_back(request->key);
+            continue;
+        }
+        OutputChunk chunk;  // its text is still being tokenized
+        chunk.rid = request->rid;
+        chunk.counts = RequestCounts{};
+        chunk.finish = Finish{.reason = FinishReason::kAbort, .message = message};
+        outbox_.add(request->peer, std::move(chunk));
+        close(*request);
+    }
+    for (auto& [replica, of_replica] : keys) {
+        std::ranges::sort(of_replica);
+        end_in_tree(std::move(of_replica), replica, EndCause::kAbort, message);
+    }
+}
+
+std::vector<AbortResult> Doors::abort_ids(
+    const std::vector<std::string>* rids, const std::string& message
+) {
+    std::vector<AbortResult> results;
+    std::vector<OpenRequest*> requests;
+    if (rids == nullptr) {
+        requests = requests_.all();
+        for (const OpenRequest* request : requests) {
+            results.push_back({request->rid, AbortOutcome::kAborted});
+        }
+    } else {
+        for (const std::string& rid : *rids) {
+            const std::vector<OpenRequest*> found = requests_.with_rid(rid);
+            requests.insert(requests.end(), found.begin(), found.end());
+            AbortOutcome outcome = AbortOutcome::kUnknown;
+            if (requests_.has_ended(rid)) outcome = AbortOutcome::kAlreadyDone;
+            if (!found.empty()) outcome = AbortOutcome::kAborted;
+            results.push_back({rid, outcome});
+        }
+        std::ranges::sort(requests);
+        requests.erase(std::ranges::unique(requests).begin(), requests.end());
+    }
+    abort(requests, message.empty() ? "aborted at the admin door" : message);
+    return results;
+}
+
+void Doors::end_in_tree(
+    std::vector<RequestKey> keys, ReplicaId replica, EndCause cause, std::string message
+) {
+    EndRequests ends;
+    ends.keys = std::move(keys);
+    ends.cause = cause;
+    ends.message = std::move(message);
+    to_control(replica, encode(ends));
+}
+
+// Clients that are gone, and clients that do not read: nobody takes their requests' output.
+void Doors::lose_clients() {
+    for (const Outbox::Lost& lost : outbox_.take_lost()) {
+        std::map<ReplicaId, std::vector<RequestKey>> keys;
+        std::vector<std::string> rids;
+        for (OpenRequest* request : requests_.of_peer(lost.peer)) {
+            if (request->is_sent()) keys[request->replica].push_back(request->key);
+            rids.push_back(request->rid);
+            close(*request);
+        }
+        const bool is_slow = lost.how == Outbox::LostHow::kSlow;
+        if (is_slow) {
+            outbox_.fail(
+                lost.peer,
+                rids,
+                make_error(
+                    ErrorCode::kResourceExhausted,
+                    "slow reader: more than {} bytes of output were waiting for this client",
+                    Outbox::kBacklogBytesMax
+                )
+            );
+        }
+        for (auto& [replica, of_replica] : keys) {
+            end_in_tree(std::move(of_replica), replica, EndCause::kPeerGone, {});
+        }
+        spdlog::info(
+            "a client {}; {} requests ended", is_slow ? "does not read" : "is gone", rids.size()
+        );
+    }
+}
+
+}  // namespace pitstop

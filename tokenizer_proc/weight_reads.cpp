@@ -1,0 +1,174 @@
+#include "tokenizer_proc/weight_reads.h"
+
+#include "messages/version_digest.h"
+
+#include <cstring>
+
+namespace pitstop {
+namespace {
+
+std::int64_t element_bytes_of(std::string_view dtype) {
+    if (dtype == "BF16" || dtype == "F16") return 2;
+    if (dtype == "F32") return 4;
+    return 0;
+}
+
+constexpr std::int64_t kTensorBytesMax = std::int64_t{1} << 30;  // of a reply's one raw frame
+
+}  // namespace
+
+Result<> TensorRead::begin(const WorkerTensor& piece) {
+    cols_ = piece.tensor.shape.empty() ? 1 : piece.tensor.shape.back();
+    rows_ = 1;
+    element_bytes_ = element_bytes_of(piece.tensor.dtype);
+    for (std::size_t i = 0; i + 1 < piece.tensor.shape.size(); ++i) {
+        const std::int64_t extent = piece.tensor.shape[i];
+        if (extent <= 0 || rows_ > kTensorBytesMax / extent) rows_ = 0;
+        rows_ *= extent;
+    }
+    if (element_bytes_ == 0 || rows_ <= 0 || cols_ <= 0) {
+        return make_error(ErrorCode::kInternal, "'{}': no such dtype or shape", piece.tensor.name);
+    }
+    if (cols_ > kTensorBytesMax / element_bytes_ / rows_) {
+        return make_error(
+            ErrorCode::kTooLarge,
+            "'{}' has {} x {} elements; a reply holds at most {} bytes",
+            piece.tensor.name,
+            rows_,
+            cols_,
+            kTensorBytesMax
+        );
+    }
+    reply_.emplace();
+    reply_->epoch = piece.epoch;
+    reply_->tensor = piece.tensor;
+    elements_left_ = rows_ * cols_;
+    reply_->data.values.resize(static_cast<std::size_t>(elements_left_ * element_bytes_));
+    return Ok{};
+}
+
+Result<> TensorRead::place(const WorkerTensor& piece) {
+    const bool is_inside = piece.row_begin >= 0 && piece.num_rows >= 0 &&
+                           piece.row_begin <= rows_ - piece.num_rows && piece.col_begin >= 0 &&
+                           piece.num_cols >= 0 && piece.col_begin <= cols_ - piece.num_cols;
+    const auto num_bytes =
+        is_inside ? static_cast<std::size_t>(piece.num_rows * piece.num_cols * element_bytes_) : 0;
+    if (!is_inside || piece.data.values.size() != num_bytes) {
+        return make_error(
+            ErrorCode::kInternal,
+            "rank {} sent a rectangle that is not inside '{}'",
+            raw(piece.rank),
+            piece.tensor.name
+        );
+    }
+    // Ranks may hold copies of the same part.
+    if (!placed_.emplace(piece.row_begin, piece.col_begin).second) return Ok{};
+    const auto row_bytes = static_cast<std::size_t>(piece.num_cols * element_bytes_);
+    for (std::int64_t row = 0; row < piece.num_rows && row_bytes > 0; ++row) {
+        const std::int64_t at = (piece.row_begin + row) * cols_ + piece.col_begin;
+        std::memcpy(
+            reply_->data.values.data() + at * element_bytes_,
+            piece.data.values.data() + static_cast<std::size_t>(row) * row_bytes,
+            row_bytes
+        );
+    }
+    elements_left_ -= piece.num_rows * piece.num_cols;
+    return Ok{};
+}
+
+std::optional<Result<WeightsReply>> TensorRead::add(WorkerTensor piece) {
+    using Answer = std::optional<Result<WeightsReply>>;
+    if (!piece.code.empty()) {
+        return Answer(Error{error_code_named(piece.code), std::move(piece.message)});
+    }
+    if (!reply_) {
+        if (auto begun = begin(piece); !begun) return Answer(begun.error());
+    }
+    if (piece.epoch != reply_->epoch || piece.tensor != reply_->tensor) {
+        return Answer(make_error(
+            ErrorCode::kAborted,
+            "'{}' changed from version {} to {} while it was read",
+            piece.tensor.name,
+            raw(reply_->epoch),
+            raw(piece.epoch)
+        ));
+    }
+    if (auto placed = place(piece); !placed) return Answer(placed.error());
+    if (elements_left_ > 0) return std::nullopt;
+    return Answer(*std::move(reply_));
+}
+
+std::optional<DigestsReply> DigestRead::add(WorkerDigests part) {
+    const bool is_ours = raw(part.replica) >= 0 && raw(part.replica) < num_replicas_ &&
+                         raw(part.rank) >= 0 && raw(part.rank) < tp_;
+    if (!is_ours) return std::nullopt;
+    parts_.emplace(std::pair(part.replica, part.rank), std::move(part));
+    if (parts_.size() < static_cast<std::size_t>(num_replicas_) * static_cast<std::size_t>(tp_)) {
+        return std::nullopt;
+    }
+    return merge();
+}
+
+std::string DigestRead::who_is_missing() const {
+    std::string names;
+    for (int replica = 0; replica < num_replicas_; ++replica) {
+        for (int rank = 0; rank < tp_; ++rank) {
+            if (parts_.contains({ReplicaId{replica}, Rank{rank}})) continue;
+            names += fmt::format("{}replica {} rank {}", names.empty() ? "" : ", ", replica, rank);
+        }
+    }
+    return names;
+}
+
+DigestsReply DigestRead::merge() const {
+    DigestsReply reply;
+    const WorkerDigests& first = parts_.begin()->second;
+    reply.epoch = first.epoch;
+    reply.label = first.label;
+    const auto fail = [&](ErrorCode code, std::string message) {
+        reply.code = name_of(code);
+        reply.message = std::move(message);
+        return reply;
+    };
+    for (const auto& [who, part] : parts_) {
+        if (part.epoch == first.epoch) continue;
+        return fail(
+            ErrorCode::kAborted,
+            fmt::format(
+                "the version changed from {} to {} while it was digested",
+                raw(std::min(first.epoch, part.epoch)),
+                raw(std::max(first.epoch, part.epoch))
+            )
+        );
+    }
+    for (int replica = 0; replica < num_replicas_; ++replica) {
+        std::vector<RankParts> ranks;
+        for (int rank = 0; rank < tp_; ++rank) {
+            const WorkerDigests& part = parts_.at({ReplicaId{replica}, Rank{rank}});
+            ranks.push_back({part.rank, part.digests});
+        }
+        Result<VersionDigest> version = version_digest(ranks);
+        if (!version) {
+            return fail(
+                version.error().code,
+                fmt::format("replica {}: {}", replica, version.error().message)
+            );
+        }
+        const std::string digest = to_hex(version->digest);
+        if (replica == 0) {
+            reply.digest = digest;
+            reply.tensors = std::move(version->tensors);
+        } else if (digest != reply.digest) {
+            return fail(
+                ErrorCode::kDataLoss,
+                fmt::format(
+                    "replica 0 has digest {}, replica {} has {}", reply.digest, replica, digest
+                )
+            );
+        }
+    }
+    reply.ok = true;
+    return reply;
+}
+
+}  // namespace pitstop
