@@ -11,8 +11,8 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <sched.h>
-#include <sstream>
 #include <sys/sysinfo.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -51,24 +51,18 @@ std::string first_line_of(const char* command) {
     return text;
 }
 
-std::string slurp(const std::filesystem::path& path) {
-    std::ifstream file(path, std::ios::binary);
-    std::ostringstream text;
-    text << file.rdbuf();
-    return text.str();
-}
-
-// Fields 14 and 15 of /proc/PID/stat: user and system time in ticks. The name in field 2 may hold
-// spaces and parentheses, so counting starts behind its end.
-double cpu_seconds(const std::string& stat) {
-    const std::size_t name_end = stat.rfind(')');
-    if (name_end == stat.npos) return 0;
-    std::istringstream fields(stat.substr(name_end + 1));
-    std::string skipped;
-    for (int field = 3; field < 14; ++field) fields >> skipped;
-    double user = 0, system = 0;
-    fields >> user >> system;
-    return (user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+// Of all threads that live: the scheduler's own count of nanoseconds, as the times in
+// /proc/PID/stat are ticks of 10 ms. Nothing: the process is gone.
+std::optional<double> cpu_seconds(const std::filesystem::path& proc) {
+    std::error_code error;
+    double nanoseconds = 0;
+    for (const auto& thread : std::filesystem::directory_iterator(proc / "task", error)) {
+        std::ifstream file(thread.path() / "schedstat");
+        double of_thread = 0;
+        if (file >> of_thread) nanoseconds += of_thread;
+    }
+    if (error) return std::nullopt;
+    return nanoseconds * 1e-9;
 }
 
 }  // namespace
@@ -121,12 +115,12 @@ Result<std::vector<ProcessUse>> processes_of(const std::string& run_dir) {
     std::vector<ProcessUse> found;
     const auto add = [&](std::string name, pid_t pid) {
         const std::filesystem::path proc = fmt::format("/proc/{}", pid);
-        const std::string stat = slurp(proc / "stat");
-        if (stat.empty()) return;
+        const std::optional<double> cpu_s = cpu_seconds(proc);
+        if (!cpu_s) return;
         found.push_back({
             .name = std::move(name),
             .pid = pid,
-            .cpu_s = cpu_seconds(stat),
+            .cpu_s = *cpu_s,
             .peak_bytes = number_of(proc / "status", "VmHWM") * 1024,
             .resident_bytes = number_of(proc / "status", "VmRSS") * 1024,
         });

@@ -28,7 +28,7 @@ struct Machine {
 struct ProcessUse {
     std::string name{};  // "tp_worker[0.1]"
     pid_t pid = 0;
-    double cpu_s = 0;                 // user and system, since it started
+    double cpu_s = 0;                 // user and system, of its threads, since it started
     std::int64_t peak_bytes = 0;      // resident, at most (VmHWM)
     std::int64_t resident_bytes = 0;  // now
 };
