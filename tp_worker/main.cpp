@@ -179,15 +179,15 @@ class Worker {
     }
 
     Result<> handle(const Received& received) {
-        if (received.refused) return *received.refused;
+        if (received.refused) return drop(*received.refused);
         if (Updater::takes(received.frames.type)) {
             ASSIGN_OR_RETURN(const std::vector<Frames> replies, updater_.obey(received.frames));
             return send_all(replies);
         }
         if (received.frames.type != StepPlan::kType) {
-            return make_error(
+            return drop(make_error(
                 ErrorCode::kUnknownMessage, "'{}' is no message for a worker", received.frames.type
-            );
+            ));
         }
         ASSIGN_OR_RETURN(
             const StepPlan plan, decode<StepPlan>(received.frames, UnknownFields::kIgnore)
@@ -197,6 +197,14 @@ class Worker {
         pace_.set_stepping(false);
         if (!result) return result.error();
         return send(encode(*result));
+    }
+
+    // What is no order to this worker changes nothing here and has nobody to answer. A plan that
+    // cannot be read is another matter: its peers run it, so this rank must end.
+    Result<> drop(const Error& error) {
+        ++num_dropped_;
+        spdlog::warn("message {} dropped: {}", num_dropped_, error.message);
+        return Ok{};
     }
 
     Result<> send_all(const std::vector<Frames>& all) {
@@ -209,6 +217,7 @@ class Worker {
     Pace& pace_;
     Socket& scheduler_;
     Supervision& supervision_;
+    std::int64_t num_dropped_ = 0;
 };
 
 Result<> run(Options& options, Supervision& supervision) {

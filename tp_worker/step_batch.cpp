@@ -36,21 +36,17 @@ Result<> set_up_requests(const StepPlan& plan, std::int64_t vocab_len, RequestSl
         RETURN_IF_ERROR(check_ids(setup.stop_ids, "stop_ids"));
         RETURN_IF_ERROR(check_ids(setup.history, "history"));
         RETURN_IF_ERROR(check_ids(setup.logprobs.ids, "logprobs.ids"));
+        std::optional<std::string> problem = invalid(setup.sampling);
+        if (!problem) problem = invalid(setup.logprobs);
         const auto& bias = setup.sampling.logit_bias;
-        if (!bias.empty() && (bias.begin()->first < 0 || bias.rbegin()->first >= vocab_len)) {
-            return make_error(
-                ErrorCode::kInvalidArgument, "setup of slot {}: logit_bias is out of range", slot
-            );
+        if (!problem && !bias.empty() && bias.rbegin()->first >= vocab_len) {
+            problem = fmt::format("logit_bias has token {}", bias.rbegin()->first);
         }
-        if (setup.prompt_len < 0 || setup.prompt_len > kPromptTokensMax || setup.logprobs.top < 0 ||
-            setup.logprobs.top > kTopLogprobsMax) {
-            return make_error(
-                ErrorCode::kInvalidArgument,
-                "setup of slot {}: prompt_len {} or top {} is out of range",
-                slot,
-                setup.prompt_len,
-                setup.logprobs.top
-            );
+        if (!problem && (setup.prompt_len < 0 || setup.prompt_len > kPromptTokensMax)) {
+            problem = fmt::format("prompt_len is {}", setup.prompt_len);
+        }
+        if (problem) {
+            return make_error(ErrorCode::kInvalidArgument, "setup of slot {}: {}", slot, *problem);
         }
         (*slots)[static_cast<std::size_t>(slot)].emplace(setup);
     }

@@ -256,6 +256,7 @@ TEST(BatchInvarianceOfLogitChunks, P6_ScoringALongPromptInOneStepOrManyIsTheSame
     for (int i = 0; i < 900; ++i) whole.tokens.push_back(static_cast<TokenId>(random() % 2045));
     whole.prompt_len = 900;
     whole.sampling = greedy();
+    whole.logprobs.enabled = true;
     whole.logprobs.prompt_start = 0;
     for (int i = 0; i < 57; ++i) whole.pages.push_back(static_cast<PageId>(i));
     TestRequest pieces = whole;

@@ -273,6 +273,7 @@ TEST(NullModel, IsUniformAndNeverEndsARequest) {
     plan.epoch = (*engine)->epoch();
     RequestSetup setup;
     setup.prompt_len = 7;
+    setup.logprobs.enabled = true;
     setup.logprobs.top = 2;
     setup.stop_ids = {TokenId{7}, TokenId{8}, TokenId{10}};
     plan.setups = {setup};

@@ -1,0 +1,225 @@
+// The worker's process, with this test in the scheduler's place.
+#include "base/time.h"
+#include "bus/poller.h"
+#include "bus/run_dir.h"
+#include "bus/socket.h"
+#include "messages/codec.h"
+#include "messages/steps.h"
+#include "tests/tp_worker/temp_dir.h"
+#include "tests/tp_worker/test_replica.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <fcntl.h>
+#include <map>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace pitstop {
+namespace {
+
+constexpr auto kDeadline = std::chrono::seconds(20);
+
+// Worker processes and the socket they connect to.
+class WorkerProcess : public testing::Test {
+  protected:
+    void SetUp() override {
+        Result<RunDir> run_dir = RunDir::open(dir_.path());
+        ASSERT_TRUE(run_dir.has_value());
+        Result<Socket> socket = Socket::bind(
+            context_, SocketKind::kRouter, run_dir->workers(ReplicaId{0}), kInnerLimits
+        );
+        ASSERT_TRUE(socket.has_value());
+        socket_.emplace(*std::move(socket));
+    }
+
+    void TearDown() override {
+        for (const auto& [rank, process] : processes_) {
+            ::kill(process.pid, SIGKILL);
+            ::waitpid(process.pid, nullptr, 0);
+        }
+        ::close(supervisor_[1]);
+    }
+
+    void start(int tp, std::vector<std::string> more_flags = {}) {
+        ASSERT_EQ(::pipe2(supervisor_, O_CLOEXEC), 0);
+        for (int rank = 0; rank < tp; ++rank) {
+            std::vector<std::string> command{
+                PITSTOP_TP_WORKER,
+                "--run-dir=" + dir_.path(),
+                "--model=" + model_dir("stories"),
+                fmt::format("--rank={}", rank),
+                fmt::format("--tp={}", tp),
+                "--threads=1",
+                "--max-total-tokens=512",
+                "--log-level=error",
+                fmt::format("--supervisor-fd={}", kSupervisorFd),
+                fmt::format("--parent-pid={}", ::getpid())};
+            command.insert(command.end(), more_flags.begin(), more_flags.end());
+            std::vector<char*> arguments;
+            for (std::string& word : command) arguments.push_back(word.data());
+            arguments.push_back(nullptr);
+            const pid_t pid = ::fork();
+            ASSERT_GE(pid, 0);
+            if (pid == 0) {
+                ::dup2(supervisor_[0], kSupervisorFd);
+                ::execv(arguments[0], arguments.data());
+                ::_exit(127);
+            }
+            processes_[rank] = {.pid = pid};
+        }
+        ::close(supervisor_[0]);
+    }
+
+    // The next message, from whichever worker.
+    Received receive() {
+        Poller poller;
+        poller.add(*socket_);
+        const TimePoint deadline = Clock::now() + kDeadline;
+        while (Clock::now() < deadline) {
+            if (std::optional<Received> received = socket_->receive()) return *std::move(received);
+            poller.wait(deadline);
+        }
+        ADD_FAILURE() << "no message in time";
+        return {};
+    }
+
+    void expect_hellos() {
+        for (std::size_t i = 0; i < processes_.size(); ++i) {
+            const Received received = receive();
+            ASSERT_EQ(received.frames.type, WorkerHello::kType);
+            const auto hello = decode<WorkerHello>(received.frames, UnknownFields::kRefuse);
+            ASSERT_TRUE(hello.has_value()) << hello.error().message;
+            EXPECT_EQ(invalid(*hello), std::nullopt);
+            processes_.at(raw(hello->rank)).peer = received.peer;
+            EXPECT_EQ(hello->pid, processes_.at(raw(hello->rank)).pid);
+        }
+    }
+
+    void send_to_all(const Frames& frames) {
+        for (const auto& [rank, process] : processes_) {
+            EXPECT_EQ(socket_->send(frames, process.peer), Sent::kSent);
+        }
+    }
+
+    // The exit code, or minus the signal.
+    int wait_for_exit(int rank) {
+        const TimePoint deadline = Clock::now() + kDeadline;
+        int status = 0;
+        while (::waitpid(processes_.at(rank).pid, &status, WNOHANG) == 0) {
+            if (Clock::now() > deadline) {
+                ADD_FAILURE() << "rank " << rank << " does not end";
+                return -1000;
+            }
+            ::usleep(1000);
+        }
+        processes_.erase(rank);
+        return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+    }
+
+    struct Process {
+        pid_t pid = -1;
+        std::string peer{};
+    };
+    static constexpr int kSupervisorFd = 50;
+    TempDir dir_{};
+    zmq::context_t context_{1};
+    std::optional<Socket> socket_{};
+    std::map<int, Process> processes_{};
+    int supervisor_[2] = {-1, -1};
+};
+
+// "Once upon a time" -> "," as the reference has it.
+StepPlan first_plan() {
+    StepPlan plan;
+    plan.step = StepId{1};
+    plan.epoch = Epoch{1};
+    RequestSetup setup;
+    setup.prompt_len = 4;
+    setup.sampling.temperature = 0;
+    plan.setups = {setup};
+    plan.rows = {{.num_new = 4, .num_pages = 1, .output_index = 0}};
+    plan.tokens.values = {TokenId{740}, TokenId{543}, TokenId{258}, TokenId{498}};
+    plan.pages.values = {PageId{0}};
+    return plan;
+}
+
+TEST_F(WorkerProcess, SaysHelloRunsPlansAndStopsWhenTold) {
+    start(2);
+    expect_hellos();
+    send_to_all(encode(first_plan()));
+    for (int i = 0; i < 2; ++i) {
+        const Received received = receive();
+        ASSERT_EQ(received.frames.type, StepResult::kType);
+        const auto result = decode<StepResult>(received.frames, UnknownFields::kRefuse);
+        ASSERT_TRUE(result.has_value());
+        EXPECT_EQ(result->step, StepId{1});
+        EXPECT_EQ(
+            result->sampled.values,
+            raw(result->rank) == 0 ? std::vector<TokenId>{TokenId{11}} : std::vector<TokenId>{}
+        );
+    }
+    EXPECT_EQ(::write(supervisor_[1], "stop\nstop\n", 10), 10);
+    ::close(std::exchange(supervisor_[1], -1));
+    EXPECT_EQ(wait_for_exit(0), 0);
+    EXPECT_EQ(wait_for_exit(1), 0);
+}
+
+TEST_F(WorkerProcess, P5_ARankWhosePeerWasKilledSaysSoAndEnds) {
+    start(2);
+    expect_hellos();
+    ::kill(processes_.at(1).pid, SIGKILL);
+    EXPECT_EQ(wait_for_exit(1), -SIGKILL);
+    send_to_all(encode(first_plan()));
+    const Received received = receive();
+    ASSERT_EQ(received.frames.type, WorkerError::kType);
+    const auto error = decode<WorkerError>(received.frames, UnknownFields::kRefuse);
+    ASSERT_TRUE(error.has_value());
+    EXPECT_EQ(error->rank, Rank{0});
+    EXPECT_EQ(error->code, "unavailable");
+    EXPECT_NE(error->message.find("rank 1"), std::string::npos) << error->message;
+    EXPECT_EQ(wait_for_exit(0), 1);
+}
+
+TEST_F(WorkerProcess, DropsWhatIsNoOrderAndGoesOn) {
+    start(1);
+    expect_hellos();
+    send_to_all({.type = "generate", .body = "\x80"});
+    send_to_all({.type = std::string("\xff\x00\x01", 3), .body = "random bytes"});
+    send_to_all({.type = "", .body = ""});
+    send_to_all(encode(first_plan()));
+    EXPECT_EQ(receive().frames.type, StepResult::kType);
+}
+
+TEST_F(WorkerProcess, APlanThatCannotBeReadEndsTheRankWithTheReason) {
+    start(1);
+    expect_hellos();
+    Frames frames = encode(first_plan());
+    frames.body.resize(frames.body.size() / 2);
+    send_to_all(frames);
+    const Received received = receive();
+    ASSERT_EQ(received.frames.type, WorkerError::kType);
+    EXPECT_EQ(decode<WorkerError>(received.frames, UnknownFields::kRefuse)->code, "malformed");
+    EXPECT_EQ(wait_for_exit(0), 1);
+}
+
+TEST_F(WorkerProcess, EndsWhenTheLauncherIsGone) {
+    start(1);
+    expect_hellos();
+    ::close(std::exchange(supervisor_[1], -1));  // what the launcher's death does
+    EXPECT_EQ(wait_for_exit(0), 0);
+}
+
+TEST_F(WorkerProcess, ABadModelDirectoryIsAnExitWithTheReason) {
+    start(1, {"--model=" + dir_.path()});
+    EXPECT_EQ(wait_for_exit(0), 1);
+}
+
+TEST_F(WorkerProcess, ABadFlagIsAUsageError) {
+    start(1, {"--compute=fp8"});
+    EXPECT_EQ(wait_for_exit(0), 2);
+}
+
+}  // namespace
+}  // namespace pitstop
