@@ -19,7 +19,7 @@ std::vector<std::string> golden_names() {
     std::vector<std::string> names;
     for (const auto& entry :
          std::filesystem::directory_iterator(PITSTOP_SOURCE_DIR "/tests/data/golden")) {
-        names.push_back(entry.path().filename());
+        if (entry.is_directory()) names.push_back(entry.path().filename());
     }
     std::sort(names.begin(), names.end());
     return names;

@@ -86,10 +86,8 @@ TEST_P(Reference, Fp32LogitsAreWithinAThousandth) {
 }
 
 // Teacher-forced: the reference's own continuation is the context at every step.
-TEST_P(Reference, Bf16FollowsWhereTheReferenceIsSure) {
+void expect_follows(TestReplica* replica, const std::string& model) {
     constexpr double kSureGap = 0.15;
-    const auto& [model, tp] = GetParam();
-    const auto replica = open(model, Compute::kBf16, tp);
     double worst = 0.0;
     for (const Json& entry : reference()[model]["greedy"]) {
         SCOPED_TRACE(entry["prompt"].get<std::string>());
@@ -97,7 +95,7 @@ TEST_P(Reference, Bf16FollowsWhereTheReferenceIsSure) {
         const std::size_t prompt_len = ids.size();
         const std::vector<TokenId> continuation = ids_of(entry["continuation"]);
         ids.insert(ids.end(), continuation.begin(), continuation.end());
-        generate(replica.get(), ids, 1);
+        generate(replica, ids, 1);
         std::vector<std::int32_t> rows;
         for (std::size_t i = 0; i < continuation.size(); ++i) {
             rows.push_back(static_cast<std::int32_t>(prompt_len - 1 + i));
@@ -120,8 +118,40 @@ TEST_P(Reference, Bf16FollowsWhereTheReferenceIsSure) {
             worst = std::max(worst, error);
         }
     }
-    RecordProperty("largest_logprob_error", std::to_string(worst));
     std::printf("largest logprob error %.4f\n", worst);
+}
+
+TEST_P(Reference, Bf16FollowsWhereTheReferenceIsSure) {
+    const auto& [model, tp] = GetParam();
+    expect_follows(open(model, Compute::kBf16, tp).get(), model);
+}
+
+TEST(ReferenceOnEveryIsa, Bf16FollowsWhereTheReferenceIsSure) {
+    for (const IsaLevel isa :
+         {IsaLevel::kScalar, IsaLevel::kAvx2, IsaLevel::kAvx512, IsaLevel::kAvx512Bf16}) {
+        if (isa > best_isa()) break;
+        SCOPED_TRACE(name_of(isa));
+        expect_follows(open("bard", Compute::kBf16, 1, isa).get(), "bard");
+    }
+}
+
+// The truth mode does not depend on what the processor has: every instruction set gives the ids.
+TEST(ReferenceOnEveryIsa, Fp32GivesExactlyTheGreedyIds) {
+    for (const IsaLevel isa :
+         {IsaLevel::kScalar, IsaLevel::kAvx2, IsaLevel::kAvx512, IsaLevel::kAvx512Bf16}) {
+        if (isa > best_isa()) break;
+        SCOPED_TRACE(name_of(isa));
+        const auto replica = open("stories", Compute::kFp32, 1, isa);
+        for (const Json& entry : reference()["stories"]["greedy"]) {
+            const std::vector<TokenId> expected = ids_of(entry["continuation"]);
+            EXPECT_EQ(
+                generate(
+                    replica.get(), ids_of(entry["ids"]), static_cast<std::int64_t>(expected.size())
+                ),
+                expected
+            );
+        }
+    }
 }
 
 INSTANTIATE_TEST_SUITE_P(
