@@ -1,0 +1,277 @@
+#include "tests/sim/model_worker.h"
+
+#include "tests/sim/random.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace pitstop::sim {
+
+WeightsId weights_of(const std::string& label) {
+    const Digest digest = digest_of(label);
+    return static_cast<WeightsId>(digest.lane0 ^ digest.lane1);
+}
+
+ModelWorker::ModelWorker(
+    int replica, Rank rank, const ModelShape& shape, int num_replicas, Oracle& oracle
+)
+    : replica_(replica), rank_(rank), shape_(shape), num_replicas_(num_replicas), oracle_(oracle) {
+    if (raw(rank) == 0) kv_.resize(static_cast<std::size_t>(shape.num_pages * shape.page_size));
+    slots_.resize(static_cast<std::size_t>(shape.num_slots));
+}
+
+void ModelWorker::fail(const std::string& what) {
+    oracle_.fail(fmt::format("replica {} rank {}: {}", replica_, raw(rank_), what));
+}
+
+WorkerHello ModelWorker::hello() const {
+    WorkerHello hello;
+    hello.rank = rank_;
+    hello.tp = shape_.tp;
+    hello.model_type = "sim";
+    hello.context_len = shape_.context_len;
+    hello.vocab_size = kVocab;
+    hello.num_pages = shape_.num_pages;
+    hello.page_size = shape_.page_size;
+    hello.num_slots = shape_.num_slots;
+    hello.eos_ids = {kEos};
+    hello.digests = parts(live_);
+    return hello;
+}
+
+std::vector<PartDigest> ModelWorker::parts(WeightsId weights) const {
+    const auto id = static_cast<std::uint64_t>(weights);
+    PartDigest split{
+        .name = "layer.weight", .shape = {8, 8}, .part = raw(rank_), .parts = shape_.tp};
+    split.lane0 = hash_of(id, raw(rank_));
+    split.lane1 = hash_of(id, raw(rank_), 1);
+    PartDigest copied{.name = "norm.weight", .shape = {8}, .part = 0, .parts = 1};
+    copied.lane0 = hash_of(id, 99);
+    copied.lane1 = hash_of(id, 98);
+    return {split, copied};
+}
+
+StepResult ModelWorker::run(const StepPlan& plan) {
+    StepResult result;
+    result.step = plan.step;
+    result.epoch = epoch_;
+    result.rank = rank_;
+    if (auto problem = invalid(plan)) fail("an invalid plan: " + *problem);
+    if (plan.step <= last_step_)
+        fail(fmt::format("step {} after step {}", raw(plan.step), raw(last_step_)));
+    last_step_ = plan.step;
+    if (is_torn_) fail("a pass over torn weights (P2)");
+    oracle_.ran(replica_, raw(rank_), plan.step, plan.epoch, epoch_, live_);
+    if (raw(rank_) != 0 || oracle_.problem()) return result;
+
+    for (const RequestSetup& setup : plan.setups) {
+        if (raw(setup.slot) < 0 || raw(setup.slot) >= shape_.num_slots) {
+            fail(fmt::format("slot {}", raw(setup.slot)));
+            return result;
+        }
+        slots_[static_cast<std::size_t>(raw(setup.slot))] = {setup, {}, true};
+    }
+    std::size_t token = 0;
+    std::size_t page = 0;
+    std::size_t target = 0;
+    for (const PlanRow& row : plan.rows) {
+        run_row(plan, row, token, page, target, result);
+        if (oracle_.problem()) return result;
+        token += static_cast<std::size_t>(row.num_new);
+        page += static_cast<std::size_t>(row.num_pages);
+        target += static_cast<std::size_t>(row.num_scored);
+    }
+    return result;
+}
+
+void ModelWorker::run_row(
+    const StepPlan& plan,
+    const PlanRow& row,
+    std::size_t first_token,
+    std::size_t first_page,
+    std::size_t first_target,
+    StepResult& result
+) {
+    if (raw(row.slot) < 0 || raw(row.slot) >= shape_.num_slots ||
+        !slots_[static_cast<std::size_t>(raw(row.slot))].is_set_up) {
+        return fail(fmt::format("a row for slot {}, which is not set up", raw(row.slot)));
+    }
+    Slot& slot = slots_[static_cast<std::size_t>(raw(row.slot))];
+    const RequestKey key = slot.setup.key;
+    const TokenizedRequest& request = oracle_.request(key);
+    const std::int64_t end = row.begin + row.num_new;
+    if (row.num_pages * shape_.page_size < end)
+        return fail(
+            fmt::format("request {}: {} pages for {} positions", raw(key), row.num_pages, end)
+        );
+
+    const auto entry_of = [&](std::int64_t position) -> Entry* {
+        const auto page = raw(
+            plan.pages.values[first_page + static_cast<std::size_t>(position / shape_.page_size)]
+        );
+        if (page < 0 || page >= shape_.num_pages) return nullptr;
+        return &kv_[static_cast<std::size_t>(
+            page * shape_.page_size + position % shape_.page_size
+        )];
+    };
+
+    // The context that is there must be this request's, computed under versions it accepts.
+    std::uint64_t chain = 0;
+    Epochs kv{raw(epoch_), raw(epoch_)};
+    const bool is_first_row =
+        std::any_of(plan.setups.begin(), plan.setups.end(), [&](const RequestSetup& setup) {
+            return setup.slot == row.slot;
+        });
+    for (std::int64_t position = 0; position < row.begin; ++position) {
+        const Entry* entry = entry_of(position);
+        if (entry == nullptr) return fail(fmt::format("request {}: a page out of range", raw(key)));
+        const std::optional<TokenId> want = oracle_.context_token(key, position);
+        if (!want || entry->position != position || entry->token != *want) {
+            return fail(fmt::format(
+                "request {}: position {} attends to KV of token {} at {} (step {})",
+                raw(key),
+                position,
+                raw(entry->token),
+                entry->position,
+                raw(plan.step)
+            ));
+        }
+        chain = hash_of(chain, raw(*want));
+        if (entry->chain != chain)
+            return fail(fmt::format(
+                "request {}: position {} attends to KV of another context", raw(key), position
+            ));
+        kv.min = std::min(kv.min, raw(entry->epoch));
+        kv.max = std::max(kv.max, raw(entry->epoch));
+        if (!is_first_row) continue;
+        const std::int64_t lag = raw(plan.epoch) - raw(entry->epoch);
+        const bool is_accepted =
+            request.kv_tolerance == KvTolerance::kKeep || lag == 0 ||
+            (request.kv_tolerance == KvTolerance::kMaxLag && lag <= request.kv_max_lag);
+        if (!is_accepted)
+            return fail(
+                fmt::format("request {}: starts from cached KV {} epochs old (P9)", raw(key), lag)
+            );
+    }
+    for (std::int64_t position = row.begin; position < end; ++position) {
+        const TokenId planned =
+            plan.tokens.values[first_token + static_cast<std::size_t>(position - row.begin)];
+        const TokenId token = row.takes_sampled ? slot.last : planned;
+        const std::optional<TokenId> want = oracle_.context_token(key, position);
+        if (!want || token != *want) {
+            return fail(fmt::format(
+                "request {}: token {} at position {}, not {}",
+                raw(key),
+                raw(token),
+                position,
+                want ? raw(*want) : -1
+            ));
+        }
+        chain = hash_of(chain, raw(token));
+        Entry* entry = entry_of(position);
+        if (entry == nullptr) return fail(fmt::format("request {}: a page out of range", raw(key)));
+        *entry = {position, token, chain, epoch_};
+    }
+    for (std::int64_t i = 0; i < row.num_scored; ++i) {
+        const TokenId target = plan.targets.values[first_target + static_cast<std::size_t>(i)];
+        result.scores.logprobs.values.push_back(score_at(target, end - row.num_scored + i, live_));
+    }
+    if (row.output_index < 0) return;
+    if (end != slot.setup.prompt_len + row.output_index) {
+        return fail(fmt::format(
+            "request {}: output {} is sampled at position {}", raw(key), row.output_index, end
+        ));
+    }
+    const std::uint64_t seed = *slot.setup.sampling.seed;
+    const bool may_stop = row.output_index >= slot.setup.sampling.min_new_tokens;
+    slot.last = token_at(seed, row.output_index, live_, may_stop, slot.setup.stop_ids);
+    oracle_.sampled(key, row.output_index, slot.last, kv);
+    result.sampled.values.push_back(slot.last);
+    result.logprobs.values.push_back(logprob_at(seed, row.output_index, live_));
+}
+
+void ModelWorker::begin_stage(const WorkerStage& order, StageFate fate) {
+    if (stage_)
+        return fail(fmt::format(
+            "update {} is staged over update {}",
+            static_cast<std::uint64_t>(order.update),
+            static_cast<std::uint64_t>(stage_->update)
+        ));
+    retained_.reset();  // its copy is being overwritten
+    stage_ = Stage{order.update, order.spec.mode, fate, weights_of(order.spec.label)};
+    if (fate == StageFate::kOther)
+        stage_->weights = static_cast<WeightsId>(
+            hash_of(static_cast<std::uint64_t>(stage_->weights), replica_, raw(rank_))
+        );
+    if (order.spec.mode == UpdateMode::kDirect && fate != StageFate::kRefused) is_torn_ = true;
+}
+
+WorkerStaged ModelWorker::finish_stage() {
+    Stage& stage = *stage_;
+    stage.is_done = true;
+    stage.is_ok = stage.fate == StageFate::kGood || stage.fate == StageFate::kOther;
+    WorkerStaged vote;
+    vote.update = stage.update;
+    vote.outcome.rank = rank_;
+    vote.outcome.ok = stage.is_ok;
+    vote.outcome.phase = stage.is_ok                         ? "prepared"
+                         : stage.fate == StageFate::kRefused ? "idle"
+                                                             : "stage";
+    if (stage.is_ok) {
+        vote.digests = parts(stage.weights);
+        if (stage.mode == UpdateMode::kDirect) live_ = stage.weights;
+    } else {
+        vote.outcome.code = "data_loss";
+        vote.outcome.problems = {"layer.weight: the simulator broke it"};
+        vote.outcome.num_problems = 1;
+    }
+    oracle_.voted(static_cast<std::uint64_t>(stage.update), replica_, raw(rank_), stage.is_ok);
+    return vote;
+}
+
+WorkerCommitted ModelWorker::commit(const WorkerCommit& order) {
+    const auto id = static_cast<std::uint64_t>(order.update);
+    if (order.rollback) {
+        if (!retained_) {
+            fail("a rollback with nothing retained");
+        } else {
+            std::swap(live_, *retained_);
+        }
+    } else if (!stage_ || stage_->update != order.update || !stage_->is_ok) {
+        fail(fmt::format("update {} is committed and not staged here (P2)", id));
+    } else {
+        oracle_.commit_ordered(id, num_replicas_, shape_.tp);
+        if (stage_->mode == UpdateMode::kStaged) {
+            retained_ = live_;
+            live_ = stage_->weights;
+        }
+        is_torn_ = false;
+        stage_.reset();
+    }
+    if (order.epoch <= epoch_)
+        fail(fmt::format("epoch {} after epoch {}", raw(order.epoch), raw(epoch_)));
+    epoch_ = order.epoch;
+    oracle_.committed(epoch_, live_);
+    return {.update = order.update, .rank = rank_, .epoch = epoch_};
+}
+
+WorkerDropped ModelWorker::drop(const WorkerDrop& order) {
+    if (stage_ && stage_->update == order.update) stage_.reset();
+    return {.update = order.update, .rank = rank_};
+}
+
+WorkerDigests ModelWorker::digests(CallId call) const {
+    return {.call = call, .rank = rank_, .epoch = epoch_, .digests = parts(live_)};
+}
+
+WorkerTensor ModelWorker::tensor(const WorkerReadTensor& order) const {
+    WorkerTensor tensor;
+    tensor.call = order.call;
+    tensor.rank = rank_;
+    tensor.epoch = epoch_;
+    tensor.tensor.name = order.name;
+    return tensor;
+}
+
+}  // namespace pitstop::sim

@@ -1,0 +1,283 @@
+#include "tests/sim/oracle.h"
+
+#include "tests/sim/random.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace pitstop::sim {
+
+TokenId token_at(
+    std::uint64_t seed,
+    std::int64_t output_index,
+    WeightsId weights,
+    bool may_stop,
+    const std::vector<TokenId>& stop_ids
+) {
+    const std::uint64_t h = hash_of(seed, output_index, static_cast<std::uint64_t>(weights));
+    for (std::uint64_t i = 0;; ++i) {  // at most one turn around the vocabulary
+        const auto id = static_cast<TokenId>(1 + (h + i) % (kVocab - 1));
+        const bool is_stop = std::find(stop_ids.begin(), stop_ids.end(), id) != stop_ids.end();
+        if (may_stop || !is_stop || i > kVocab) return id;
+    }
+}
+
+float logprob_at(std::uint64_t seed, std::int64_t output_index, WeightsId weights) {
+    return -static_cast<float>(
+               hash_of(seed, output_index, static_cast<std::uint64_t>(weights), 7) % 100'000
+           ) /
+           1024.f;
+}
+
+float score_at(TokenId target, std::int64_t position, WeightsId weights) {
+    return -static_cast<float>(
+               hash_of(raw(target), position, static_cast<std::uint64_t>(weights), 9) % 100'000
+           ) /
+           1024.f;
+}
+
+void Oracle::submitted(const TokenizedRequest& request) { requests_.emplace(request.key, request); }
+
+void Oracle::announced(RequestKey key) {
+    if (!requests_.contains(key))
+        return fail(fmt::format("request {} was announced and never sent", raw(key)));
+    if (!announced_.insert(key).second)
+        fail(fmt::format("request {} was announced twice", raw(key)));
+}
+
+void Oracle::dropped(RequestKey key) {
+    if (!silenced_.contains(key))
+        fail(fmt::format("request {} was dropped though somebody waits for it (P4)", raw(key)));
+}
+
+void Oracle::emitted(const OutputChunk& chunk) {
+    const RequestKey key = chunk.key;
+    if (!requests_.contains(key))
+        return fail(fmt::format("a chunk for request {}, which was never sent", raw(key)));
+    if (!announced_.contains(key))
+        return fail(fmt::format("a chunk for request {} before its start", raw(key)));
+    if (finished_.contains(key))
+        return fail(fmt::format("request {} got a chunk after its last (P4)", raw(key)));
+    const TokenizedRequest& request = requests_.at(key);
+    std::vector<TokenId>& outputs = outputs_[key];
+
+    std::int64_t num_in_spans = 0;
+    for (const Span& span : chunk.spans) num_in_spans += span.tokens;
+    const auto num_tokens = static_cast<std::int64_t>(chunk.tokens.size());
+    if (num_in_spans != num_tokens) {
+        return fail(fmt::format(
+            "request {}: spans of {} tokens for {} tokens (P3)", raw(key), num_in_spans, num_tokens
+        ));
+    }
+    const std::size_t num_logprobs = request.logprobs.enabled ? chunk.tokens.size() : 0;
+    if (chunk.logprobs.size() != num_logprobs) {
+        return fail(fmt::format(
+            "request {}: {} logprobs for {} tokens (P3)",
+            raw(key),
+            chunk.logprobs.size(),
+            num_tokens
+        ));
+    }
+
+    std::vector<TokenId> stop_ids = request.sampling.stop_token_ids;
+    if (!request.sampling.ignore_eos) stop_ids.push_back(kEos);
+    std::size_t at = 0;
+    for (const Span& span : chunk.spans) {
+        if (span.kv_min_epoch > span.kv_max_epoch || span.kv_max_epoch > span.epoch) {
+            return fail(fmt::format(
+                "request {}: a span of epoch {} over KV [{}, {}]",
+                raw(key),
+                raw(span.epoch),
+                raw(span.kv_min_epoch),
+                raw(span.kv_max_epoch)
+            ));
+        }
+        if (!weights_.contains(span.epoch))
+            return fail(fmt::format(
+                "request {}: a span of epoch {}, which was never live", raw(key), raw(span.epoch)
+            ));
+        const WeightsId weights = weights_.at(span.epoch);
+        const auto [last, is_first] = last_epoch_.try_emplace(key, span.epoch);
+        if (span.epoch < last->second)
+            return fail(fmt::format(
+                "request {}: epoch {} after {}", raw(key), raw(span.epoch), raw(last->second)
+            ));
+        if (!is_first && span.epoch != last->second) ++num_requests_split;
+        last->second = span.epoch;
+        if (span.kv_min_epoch != span.kv_max_epoch) ++num_spans_mixed;
+        for (std::int64_t k = 0; k < span.tokens; ++k, ++at) {
+            const auto index = static_cast<std::int64_t>(outputs.size());
+            const std::uint64_t seed = *request.sampling.seed;
+            const TokenId want =
+                token_at(seed, index, weights, index >= request.sampling.min_new_tokens, stop_ids);
+            if (chunk.tokens[at] != want) {
+                return fail(fmt::format(
+                    "request {}: output {} is {}, under epoch {} it must be {} (P3)",
+                    raw(key),
+                    index,
+                    raw(chunk.tokens[at]),
+                    raw(span.epoch),
+                    raw(want)
+                ));
+            }
+            if (request.logprobs.enabled &&
+                chunk.logprobs[at] != logprob_at(seed, index, weights)) {
+                return fail(fmt::format(
+                    "request {}: output {} has a logprob of another pass (P3)", raw(key), index
+                ));
+            }
+            const auto& passes = sampled_[key];
+            if (static_cast<std::size_t>(index) >= passes.size())
+                return fail(fmt::format("request {}: output {} was never sampled", raw(key), index)
+                );
+            const Epochs kv = passes[static_cast<std::size_t>(index)].kv;
+            if (kv != Epochs{raw(span.kv_min_epoch), raw(span.kv_max_epoch)}) {
+                return fail(fmt::format(
+                    "request {}: output {} attended to KV of epochs [{}, {}], its span says [{}, "
+                    "{}] (P3)",
+                    raw(key),
+                    index,
+                    kv.min,
+                    kv.max,
+                    raw(span.kv_min_epoch),
+                    raw(span.kv_max_epoch)
+                ));
+            }
+            outputs.push_back(chunk.tokens[at]);
+            ++num_tokens_checked;
+        }
+    }
+    if (chunk.counts) {
+        if (chunk.counts->completion_tokens != static_cast<std::int64_t>(outputs.size())) {
+            return fail(fmt::format(
+                "request {}: completion_tokens is {} after {} tokens",
+                raw(key),
+                chunk.counts->completion_tokens,
+                outputs.size()
+            ));
+        }
+        if (chunk.counts->cached_tokens > 0) ++num_cache_hits;
+        std::int64_t& retractions = num_retractions_[key];
+        if (chunk.counts->retractions < retractions)
+            return fail(fmt::format("request {}: retractions went back", raw(key)));
+        retractions = chunk.counts->retractions;
+    }
+    if (chunk.finish) {
+        finished_.insert(key);
+        check_finish(chunk, *chunk.finish);
+    }
+}
+
+void Oracle::check_finish(const OutputChunk& chunk, const Finish& finish) {
+    const RequestKey key = chunk.key;
+    const TokenizedRequest& request = requests_.at(key);
+    const std::vector<TokenId>& outputs = outputs_[key];
+    if (!chunk.counts) fail(fmt::format("request {}: no counts in the last chunk", raw(key)));
+    switch (finish.reason) {
+        case FinishReason::kAbort:
+            if (!abort_asked_.contains(key) && !is_mass_abort_allowed_) {
+                fail(fmt::format("request {} was aborted and nobody asked for it (P4)", raw(key)));
+            }
+            break;
+        case FinishReason::kLength:
+            if (request.sampling.max_new_tokens &&
+                static_cast<std::int64_t>(outputs.size()) != *request.sampling.max_new_tokens) {
+                fail(fmt::format(
+                    "request {}: length after {} of {} tokens",
+                    raw(key),
+                    outputs.size(),
+                    *request.sampling.max_new_tokens
+                ));
+            }
+            break;
+        case FinishReason::kStop:
+            if (outputs.empty() || !finish.matched_token ||
+                *finish.matched_token != outputs.back()) {
+                fail(fmt::format("request {}: stopped by what is not its last token", raw(key)));
+            }
+            break;
+        case FinishReason::kError:
+            if (finish.code.empty() || finish.message.empty())
+                fail(fmt::format("request {}: an error without words", raw(key)));
+            if (!outputs.empty())
+                fail(fmt::format(
+                    "request {}: an error after {} tokens: {}",
+                    raw(key),
+                    outputs.size(),
+                    finish.message
+                ));
+            break;
+    }
+}
+
+std::vector<RequestKey> Oracle::unanswered() const {
+    std::vector<RequestKey> keys;
+    for (const auto& [key, request] : requests_) {
+        if (!is_over(key)) keys.push_back(key);
+    }
+    return keys;
+}
+
+void Oracle::committed(Epoch epoch, WeightsId weights) {
+    const auto [place, is_new] = weights_.try_emplace(epoch, weights);
+    if (!is_new && place->second != weights)
+        fail(fmt::format("epoch {} has two sets of weights (P2)", raw(epoch)));
+}
+
+void Oracle::voted(std::uint64_t update, int replica, int rank, bool is_ok) {
+    if (is_ok) votes_[update].emplace(replica, rank);
+}
+
+void Oracle::commit_ordered(std::uint64_t update, int num_replicas, int tp) {
+    const std::size_t num_votes = votes_[update].size();
+    if (num_votes != static_cast<std::size_t>(num_replicas * tp)) {
+        fail(fmt::format(
+            "update {} is committed with {} of {} votes (P2)", update, num_votes, num_replicas * tp
+        ));
+    }
+}
+
+void Oracle::ran(
+    int replica, int rank, StepId step, Epoch plan_epoch, Epoch live_epoch, WeightsId live
+) {
+    if (plan_epoch != live_epoch) {
+        return fail(fmt::format(
+            "replica {} rank {}: step {} was planned for epoch {}, live is {} (P1)",
+            replica,
+            rank,
+            raw(step),
+            raw(plan_epoch),
+            raw(live_epoch)
+        ));
+    }
+    const auto [place, is_new] = passes_.try_emplace({replica, step}, live_epoch, live);
+    if (!is_new && place->second != std::pair(live_epoch, live)) {
+        fail(
+            fmt::format("replica {}: ranks ran step {} under two versions (P1)", replica, raw(step))
+        );
+    }
+}
+
+void Oracle::sampled(RequestKey key, std::int64_t index, TokenId token, Epochs kv) {
+    std::vector<Sampled>& all = sampled_[key];
+    if (index > static_cast<std::int64_t>(all.size()))
+        return fail(
+            fmt::format("request {}: output {} sampled after {}", raw(key), index, all.size())
+        );
+    if (index == static_cast<std::int64_t>(all.size())) all.emplace_back();
+    all[static_cast<std::size_t>(index)] = {token, kv};
+}
+
+std::optional<TokenId> Oracle::context_token(RequestKey key, std::int64_t position) const {
+    const TokenizedRequest& request = requests_.at(key);
+    const auto prompt_len = static_cast<std::int64_t>(request.prompt.values.size());
+    if (position < prompt_len) return request.prompt.values[static_cast<std::size_t>(position)];
+    const auto found = sampled_.find(key);
+    const std::int64_t index = position - prompt_len;
+    if (found == sampled_.end() || index >= static_cast<std::int64_t>(found->second.size()))
+        return std::nullopt;
+    return found->second[static_cast<std::size_t>(index)].token;
+}
+
+}  // namespace pitstop::sim

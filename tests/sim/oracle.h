@@ -1,0 +1,121 @@
+// What must be true of a run, kept apart from the code under test.
+//
+// The model here is a hash: the token and the logprob that a request gets at output index i depend
+// on its seed, on i and on the weights alone. So for every emitted token the oracle can say what it
+// must be, given only the epoch its span claims. It also follows every KV entry that workers write
+// and read: an entry knows its token, its position, the chain of tokens before it and the epoch
+// that computed it; a page that is shared, freed or overwritten wrongly shows at once.
+#pragma once
+
+#include "base/ids.h"
+#include "messages/generation.h"
+#include "messages/steps.h"
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace pitstop::sim {
+
+inline constexpr std::int32_t kVocab = 40;
+inline constexpr TokenId kEos{1};
+
+// Which bytes: two epochs may have the same weights (after a rollback).
+enum class WeightsId : std::uint64_t {};
+
+struct Epochs {
+    std::int64_t min = 0;
+    std::int64_t max = 0;
+    friend bool operator==(const Epochs&, const Epochs&) = default;
+};
+
+// The model.
+[[nodiscard]] TokenId token_at(
+    std::uint64_t seed,
+    std::int64_t output_index,
+    WeightsId weights,
+    bool may_stop,
+    const std::vector<TokenId>& stop_ids
+);
+[[nodiscard]] float logprob_at(std::uint64_t seed, std::int64_t output_index, WeightsId weights);
+[[nodiscard]] float score_at(TokenId target, std::int64_t position, WeightsId weights);
+
+class Oracle {
+  public:
+    // The first thing found wrong, with the virtual time; nothing: all is well.
+    [[nodiscard]] const std::optional<std::string>& problem() const { return problem_; }
+    void fail(std::string what) {
+        if (!problem_) problem_ = std::move(what);
+    }
+
+    // ---- requests ----
+    void submitted(const TokenizedRequest& request);
+    // Somebody outside ended it without wanting an answer.
+    void silenced(RequestKey key) { silenced_.insert(key); }
+    void abort_asked(RequestKey key) { abort_asked_.insert(key); }
+    // From a scheduler to the detokenizer.
+    void announced(RequestKey key);
+    void emitted(const OutputChunk& chunk);
+    void dropped(RequestKey key);
+    [[nodiscard]] bool is_over(RequestKey key) const {
+        return finished_.contains(key) || silenced_.contains(key);
+    }
+    [[nodiscard]] std::vector<RequestKey> unanswered() const;
+    // A weight update with policy abort, or a pause abort, may end requests that did not ask for
+    // it.
+    void mass_abort_allowed() { is_mass_abort_allowed_ = true; }
+
+    // ---- weights ----
+    void loaded(Epoch epoch, WeightsId weights) { weights_[epoch] = weights; }
+    // A rank makes `epoch` live. Every rank that does must hold the same weights.
+    void committed(Epoch epoch, WeightsId weights);
+    void voted(std::uint64_t update, int replica, int rank, bool is_ok);
+    // A rank carries out the commit of an update over `num_replicas` * `tp` ranks.
+    void commit_ordered(std::uint64_t update, int num_replicas, int tp);
+
+    // ---- passes ----
+    // Every rank reports each plan as it runs it.
+    void ran(
+        int replica, int rank, StepId step, Epoch plan_epoch, Epoch live_epoch, WeightsId live
+    );
+    // What output `index` of a request was last sampled with, and the epochs its pass attended to.
+    void sampled(RequestKey key, std::int64_t index, TokenId token, Epochs kv);
+    // Token `position` of a request's context, as far as it is known here.
+    [[nodiscard]] std::optional<TokenId> context_token(RequestKey key, std::int64_t position) const;
+    [[nodiscard]] const TokenizedRequest& request(RequestKey key) const {
+        return requests_.at(key);
+    }
+
+    std::int64_t num_tokens_checked = 0;
+    std::int64_t num_spans_mixed = 0;     // spans over KV of several versions
+    std::int64_t num_requests_split = 0;  // requests whose output has several versions
+    std::int64_t num_cache_hits = 0;
+
+  private:
+    struct Sampled {
+        TokenId token{};
+        Epochs kv{};
+    };
+    void check_finish(const OutputChunk& chunk, const Finish& finish);
+
+    std::optional<std::string> problem_{};
+    std::map<RequestKey, TokenizedRequest> requests_{};
+    std::map<RequestKey, std::vector<Sampled>> sampled_{};
+    std::map<RequestKey, std::vector<TokenId>> outputs_{};
+    std::map<RequestKey, Epoch> last_epoch_{};
+    std::map<RequestKey, std::int64_t> num_retractions_{};
+    std::set<RequestKey> announced_{};
+    std::set<RequestKey> finished_{};
+    std::set<RequestKey> silenced_{};
+    std::set<RequestKey> abort_asked_{};
+    bool is_mass_abort_allowed_ = false;
+    std::map<Epoch, WeightsId> weights_{};
+    std::map<std::uint64_t, std::set<std::pair<int, int>>> votes_{};  // update -> (replica, rank)
+    std::map<std::pair<int, StepId>, std::pair<Epoch, WeightsId>> passes_{};
+};
+
+}  // namespace pitstop::sim

@@ -1,0 +1,44 @@
+// pitstop_sim: random schedules by the hundred thousand (tests/sim/world.h). The nightly run:
+//   pitstop_sim --num 100000
+#include "base/flags.h"
+#include "tests/sim/world.h"
+
+#include <cstdio>
+
+int main(int argc, char** argv) {
+    using namespace pitstop;
+    std::int64_t first = 1;
+    std::int64_t num = 100'000;
+    bool keep_going = false;
+    FlagSet flags(
+        "pitstop_sim", "Runs the scheduler and the update coordinator through random schedules."
+    );
+    flags.add("first", &first, "the first seed");
+    flags.add("num", &num, "how many seeds");
+    flags.add("keep-going", &keep_going, "go on after a schedule that fails");
+    if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
+    if (flags.help_asked()) {
+        std::fputs(flags.help().c_str(), stdout);
+        return 0;
+    }
+    std::int64_t num_failed = 0;
+    std::int64_t num_events = 0;
+    std::int64_t num_tokens = 0;
+    for (std::int64_t seed = first; seed < first + num; ++seed) {
+        const sim::Report report = sim::World(static_cast<std::uint64_t>(seed)).run();
+        num_events += report.num_events;
+        num_tokens += report.num_tokens;
+        if (!report.problem) continue;
+        ++num_failed;
+        std::printf("seed %lld: %s\n", static_cast<long long>(seed), report.problem->c_str());
+        if (!keep_going) break;
+    }
+    std::printf(
+        "%lld schedules, %lld events, %lld tokens, %lld failed\n",
+        static_cast<long long>(num),
+        static_cast<long long>(num_events),
+        static_cast<long long>(num_tokens),
+        static_cast<long long>(num_failed)
+    );
+    return num_failed == 0 ? 0 : 1;
+}

@@ -1,0 +1,48 @@
+// Random schedules over the real cores. One that fails prints its seed; run it alone with
+//   pitstop_sim --first SEED --num 1
+#include "tests/sim/world.h"
+
+#include <gtest/gtest.h>
+
+namespace pitstop::sim {
+namespace {
+
+constexpr std::uint64_t kSchedules = 2000;
+
+TEST(Sim, P1ToP5_P9_HoldInEverySchedule) {
+    Report all;
+    for (std::uint64_t seed = 1; seed <= kSchedules; ++seed) {
+        const Report report = World(seed).run();
+        ASSERT_FALSE(report.problem) << "seed " << seed << ": " << *report.problem;
+        all.num_tokens += report.num_tokens;
+        all.num_requests_split += report.num_requests_split;
+        all.num_spans_mixed += report.num_spans_mixed;
+        all.num_cache_hits += report.num_cache_hits;
+        all.num_commits += report.num_commits;
+        all.num_drops += report.num_drops;
+        all.num_torn += report.num_torn;
+        all.num_retractions += report.num_retractions;
+    }
+    // A check that never sees what it checks cannot fail: the schedules reach every corner.
+    EXPECT_GT(all.num_tokens, 100'000);
+    EXPECT_GT(all.num_requests_split, 200);
+    EXPECT_GT(all.num_spans_mixed, 500);
+    EXPECT_GT(all.num_cache_hits, 2000);
+    EXPECT_GT(all.num_commits, 2000);
+    EXPECT_GT(all.num_drops, 500);
+    EXPECT_GT(all.num_torn, 50);
+    EXPECT_GT(all.num_retractions, 500);
+}
+
+TEST(Sim, AScheduleIsTheSameEveryTime) {
+    for (const std::uint64_t seed : {3u, 77u, 1234u}) {
+        const Report first = World(seed).run();
+        const Report second = World(seed).run();
+        EXPECT_EQ(first.num_events, second.num_events);
+        EXPECT_EQ(first.num_tokens, second.num_tokens);
+        EXPECT_EQ(first.num_requests_split, second.num_requests_split);
+    }
+}
+
+}  // namespace
+}  // namespace pitstop::sim
