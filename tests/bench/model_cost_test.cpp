@@ -3,11 +3,30 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace pitstop::bench {
 namespace {
 
 ModelShape shape(std::string_view name) { return *find_shape(name); }
+
+TEST(ModelShape, HasThePublishedNumberOfParameters) {
+    const std::vector<std::pair<std::string, double>> published{
+        {"qwen3-0.6b", 596.05e6},
+        {"qwen3-8b", 8190.7e6},
+        {"qwen2.5-0.5b", 494.03e6},
+        {"llama-3.2-1b", 1235.81e6},
+        {"mistral-7b", 7241.73e6},
+    };
+    for (const auto& [name, parameters] : published) {
+        double count = 0;
+        for (const PlannedTensor& tensor : tensors_of(shape(name))) {
+            count += static_cast<double>(num_elements(tensor));
+        }
+        EXPECT_NEAR(count, parameters, parameters * 1e-5) << name;
+    }
+}
 
 TEST(ModelCost, AStepReadsTheHeadButNotASecondEmbedding) {
     // Qwen3-0.6B: 596.05 M parameters, tied: all are read.

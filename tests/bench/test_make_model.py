@@ -119,20 +119,6 @@ class MakeModel(unittest.TestCase):
                 self.assertEqual({n: t[1] for n, t in tensors.items()}, expected_shapes(config))
                 self.assertEqual({t[0] for t in tensors.values()}, {"BF16"})
 
-    def test_shapes_are_the_published_ones(self):
-        # Parameters of the published checkpoints (of tiny: this project's).
-        for shape, num_layers, millions in (
-            ("qwen3-0.6b", 28, 596.0),
-            ("qwen2.5-0.5b", 24, 494.0),
-            ("llama-3.2-1b", 16, 1235.8),
-        ):
-            with self.subTest(shape=shape):
-                # One layer is written; the others have its shapes.
-                _, tensors = self.model(shape, shape, "--layers", "1")
-                layer = sum(math.prod(t[1]) for n, t in tensors.items() if ".layers." in n)
-                others = sum(math.prod(t[1]) for n, t in tensors.items() if ".layers." not in n)
-                self.assertAlmostEqual((num_layers * layer + others) / 1e6, millions, delta=0.1)
-
     def test_shards_threads_and_dtypes_hold_the_same_values(self):
         _, one = self.model("one", "tiny", *SMALL, "--threads", "1", "--seed", "7")
         for shards in ("2", "5"):
