@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <variant>
 
 namespace pitstop::scheduler {
 namespace {
@@ -29,6 +30,47 @@ bool should_stop(Supervision& supervision) {
     return stop || supervision.is_over();
 }
 
+// What an operator wants to find in the log: the turning points, not the steps.
+void log_turn(const TurnOutput& out) {
+    for (const ToTokenizer& message : out.tokenizer) {
+        if (const auto* hello = std::get_if<SchedulerHello>(&message)) {
+            spdlog::info(
+                "{} is loaded: context {}, pool {} tokens, digest {}",
+                hello->model_type,
+                hello->context_len,
+                hello->pool_tokens,
+                hello->digest
+            );
+        } else if (const auto* pause = std::get_if<PausePart>(&message)) {
+            spdlog::info(
+                "pause: {} {} aborted {}, retracted {}, frozen {}, waiting {}, after {} us",
+                pause->code.empty() ? "stands" : pause->code,
+                pause->message,
+                pause->num_aborted,
+                pause->num_retracted,
+                pause->num_frozen,
+                pause->num_waiting,
+                pause->elapsed_us
+            );
+        } else if (const auto* go_on = std::get_if<ContinuePart>(&message)) {
+            spdlog::info("continue after {:.3f} s {}", go_on->paused_s, go_on->message);
+        } else if (const auto* part = std::get_if<UpdatePart>(&message)) {
+            spdlog::log(
+                part->ok ? spdlog::level::info : spdlog::level::warn,
+                "update {}: {}{} {}, {} epoch {} '{}' {}",
+                static_cast<std::uint64_t>(part->update),
+                part->ok ? "" : "not ",
+                part->phase,
+                part->message,
+                part->state,
+                raw(part->epoch),
+                part->label,
+                part->digest
+            );
+        }
+    }
+}
+
 Result<> run(Scheduler& scheduler, Ports& ports, Supervision& supervision) {
     Poller poller;
     ports.add_to(poller);
@@ -37,6 +79,7 @@ Result<> run(Scheduler& scheduler, Ports& ports, Supervision& supervision) {
     for (;;) {
         if (should_stop(supervision)) return Ok{};
         TurnOutput out = scheduler.turn(ports.receive());
+        log_turn(out);
         const std::optional<Error> fatal = std::move(out.fatal);
         const std::optional<TimePoint> wake_at = out.wake_at;
         if (auto sent = ports.send(std::move(out)); !sent) return sent.error();
@@ -86,7 +129,10 @@ int main_with(int argc, char** argv) {
         return flags.fail(logging.error());
 
     const auto fail = [&](const Error& error) {
-        spdlog::error("{}: {}", name_of(error.code), error.message);
+        // One line per problem: a launcher prints what it is told.
+        if (supervision.fd() < 0) {
+            spdlog::error("{}: {}", name_of(error.code), error.message);
+        }
         supervision.say_failed(error.message);
         return 1;
     };

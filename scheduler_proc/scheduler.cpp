@@ -42,7 +42,7 @@ std::optional<Error> problem_of(const SchedulerConfig& config) {
         return e;
     if (auto e = out_of_range("--max-running-requests", config.running_max, 1, StepPlan::kRowsMax))
         return e;
-    return out_of_range("--max-queued-requests", config.queue_len_max, 0, kQueueLenMax);
+    return out_of_range("--max-queued-requests", config.queue_len_max, 1, kQueueLenMax);
 }
 
 Scheduler::Scheduler(SchedulerConfig config) : config_(config), workers_(config.tp) {

@@ -52,7 +52,7 @@ struct SchedulerConfig {
     std::int64_t page_size = 16;             // tokens per page; the workers' too
     std::int64_t tokens_per_step_max = 512;  // --chunked-prefill-size
     std::int64_t running_max = 256;          // requests that hold pages; at most the workers' slots
-    std::int64_t queue_len_max = 16384;      // requests that wait
+    std::int64_t queue_len_max = 16384;      // requests that wait; at least 1
 };
 // What is wrong with it, or nothing.
 [[nodiscard]] std::optional<Error> problem_of(const SchedulerConfig& config);

@@ -313,6 +313,7 @@ void Scheduler::drop(const UpdateDrop& order, TurnOutput& out) {
         is_torn_ = is_torn_ || order.torn;
         UpdatePart part = update_part(order.update, kDropped);
         part.ok = true;
+        part.message = order.reason;
         out.tokenizer.emplace_back(std::move(part));
         return;
     }
@@ -323,6 +324,7 @@ void Scheduler::drop(const UpdateDrop& order, TurnOutput& out) {
     }
     UpdateJob& job = *job_;
     job.end = UpdateJob::End::kDropping;
+    job.drop_reason = order.reason;
     job.stage_deadline = TimePoint::max();
     is_torn_ = is_torn_ || order.torn || job.may_be_torn();
     if (!job.is_stage_sent) return finish_drop(out);
@@ -380,6 +382,8 @@ void Scheduler::answer_update(std::string_view phase, std::optional<Error> error
         part.epoch = job_->new_epoch;
         part.label = job_->label;
         part.digest = job_->digest;
+    } else if (phase == kDropped) {
+        part.message = job_->drop_reason;
     }
     part.outcome = job_->full_outcome();
     part.outcome.replica = config_.replica;

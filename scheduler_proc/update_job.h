@@ -56,6 +56,7 @@ struct UpdateJob {
     TimePoint stage_deadline = TimePoint::max();
     std::optional<TimePoint> standing_since{};  // direct: no step has run since
     TimePoint commit_ordered{};
+    std::string drop_reason{};
     ReplicaOutcome outcome{};  // without ranks
 
     UpdateJob(UpdateId update, Kind update_kind, int tp);

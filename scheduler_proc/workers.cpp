@@ -82,13 +82,13 @@ ModelLimits Workers::limits() const {
 }
 
 std::int64_t Workers::num_pages() const {
-    std::int64_t num = first().num_pages;
+    std::int64_t num = kPagesMax;
     for (const auto& hello : hellos_) num = std::min(num, hello->num_pages);
     return num;
 }
 
 std::int64_t Workers::num_slots() const {
-    std::int64_t num = first().num_slots;
+    std::int64_t num = static_cast<std::int64_t>(StepPlan::kRowsMax);
     for (const auto& hello : hellos_) num = std::min(num, hello->num_slots);
     return num;
 }

@@ -14,6 +14,9 @@
 
 namespace pitstop::scheduler {
 
+// What a scheduler keeps books of, at most; at 16 tokens a page a pool of a billion tokens.
+inline constexpr std::int64_t kPagesMax = std::int64_t{1} << 26;
+
 class Workers {
   public:
     explicit Workers(int tp) : hellos_(static_cast<std::size_t>(tp)) {}
@@ -32,7 +35,7 @@ class Workers {
     // ---- REQUIRES: is_complete() ----
     [[nodiscard]] const std::string& model_type() const { return first().model_type; }
     [[nodiscard]] ModelLimits limits() const;
-    [[nodiscard]] std::int64_t num_pages() const;  // the fewest of any rank
+    [[nodiscard]] std::int64_t num_pages() const;  // the fewest of any rank, at most kPagesMax
     [[nodiscard]] std::int64_t num_slots() const;  // likewise
     // The digest of the loaded weights; empty if no rank computed its part.
     // Errors: as version_digest().

@@ -639,7 +639,7 @@ TEST(SchedulerConfig, OutOfRangeIsRefusedWithTheFlagsName) {
     EXPECT_EQ(flag_of({.page_size = 0}), "--page-size");
     EXPECT_EQ(flag_of({.tokens_per_step_max = 0}), "--chunked-prefill-size");
     EXPECT_EQ(flag_of({.running_max = 5000}), "--max-running-requests");
-    EXPECT_EQ(flag_of({.queue_len_max = -1}), "--max-queued-requests");
+    EXPECT_EQ(flag_of({.queue_len_max = 0}), "--max-queued-requests");
 }
 
 }  // namespace

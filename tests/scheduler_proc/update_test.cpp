@@ -304,6 +304,7 @@ TEST_F(UpdateTest, P2_OneRankThatFailsIsNamedAndTheOldVersionServesOn) {
     EXPECT_TRUE(gone.ok);
     EXPECT_EQ(gone.phase, "dropped");
     EXPECT_EQ(gone.state, "serving");
+    EXPECT_EQ(gone.message, "a rank failed");
     EXPECT_EQ(gone.outcome.ranks[1].phase, "verify") << "how far it came";
     EXPECT_EQ(gone.outcome.ranks[0].phase, "dropped");
     EXPECT_EQ(rig.scheduler.version().epoch, before.epoch);

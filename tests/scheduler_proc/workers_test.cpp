@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 namespace pitstop::scheduler {
 namespace {
 
@@ -36,6 +38,16 @@ TEST(Workers, TheRankWithTheFewestPagesSetsThePool) {
     EXPECT_EQ(workers.num_pages(), 10);
     EXPECT_EQ(workers.num_slots(), 3);
     EXPECT_EQ(workers.limits().pool_tokens, 40);
+}
+
+TEST(Workers, ThatClaimMoreThanCanBeKeptTrackOfAreCutShort) {
+    Workers workers(1);
+    WorkerHello huge = hello_of(0, {});
+    huge.num_pages = std::numeric_limits<std::int64_t>::max();
+    huge.num_slots = std::numeric_limits<std::int64_t>::max();
+    ASSERT_TRUE(workers.add(huge, 4));
+    EXPECT_EQ(workers.num_pages(), kPagesMax);
+    EXPECT_EQ(workers.num_slots(), 4096);
 }
 
 TEST(Workers, ThatDisagreeAreRefusedWithTheField) {
