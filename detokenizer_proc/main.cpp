@@ -96,7 +96,8 @@ int main_with(int argc, char** argv) {
         return flags.fail(logging.error());
 
     const auto fail = [&](const Error& error) {
-        spdlog::error("{}: {}", name_of(error.code), error.message);
+        // One line per problem: a launcher prints what it is told.
+        if (supervision.fd() < 0) spdlog::error("{}: {}", name_of(error.code), error.message);
         supervision.say_failed(error.message);
         return 1;
     };

@@ -116,12 +116,11 @@ Result<> Admin::obey(TimePoint now, const std::string& peer, const Abort& messag
         .caller = {peer, message.call},
         .deadline = now + timeout_of(message.timeout_ms, kControlTimeout),
     };
-    call.reply.results = ports_.abort(message.all ? nullptr : &message.rids, message.message);
-    for (const AbortResult& result : call.reply.results) {
-        if (result.outcome == AbortOutcome::kAborted) call.waiting.insert(result.rid);
-    }
+    Aborted aborted = ports_.abort(message.all ? nullptr : &message.rids, message.message);
+    call.ending = std::move(aborted.ending);
+    call.reply.results = std::move(aborted.results);
     call.reply.ok = true;
-    if (call.waiting.empty()) {
+    if (call.ending.empty()) {
         answer(call.caller, std::move(call.reply));
     } else {
         aborts_.push_back(std::move(call));
@@ -291,12 +290,10 @@ void Admin::hear(TimePoint, WorkerDigests part) {
     digest_reads_.erase(place);
 }
 
-void Admin::request_ended(const std::string& rid) {
+void Admin::request_ended(OpenId request) {
     std::erase_if(aborts_, [&](AbortCall& call) {
-        if (const auto place = call.waiting.find(rid); place != call.waiting.end()) {
-            call.waiting.erase(place);
-        }
-        if (!call.waiting.empty()) return false;
+        call.ending.erase(request);
+        if (!call.ending.empty()) return false;
         answer(call.caller, std::move(call.reply));
         return true;
     });
@@ -349,9 +346,9 @@ void Admin::tick(TimePoint now) {
             call.caller,
             make_error(
                 ErrorCode::kDeadlineExceeded,
-                "abort, phase finish: {} requests have not ended, '{}' among them",
-                call.waiting.size(),
-                *call.waiting.begin()
+                "abort, phase finish: {} of {} requests have not ended",
+                call.ending.size(),
+                call.reply.results.size()
             )
         );
         return true;

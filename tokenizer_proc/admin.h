@@ -18,6 +18,7 @@
 #include "messages/status.h"
 #include "messages/weights.h"
 #include "tokenizer_proc/fan_out.h"
+#include "tokenizer_proc/request_table.h"
 #include "tokenizer_proc/update_coordinator.h"
 #include "tokenizer_proc/weight_reads.h"
 
@@ -32,17 +33,19 @@ namespace pitstop {
 
 class Admin {
   public:
+    // What an abort did, per id given (all: per open request), and which requests will end.
+    struct Aborted {
+        std::vector<AbortResult> results{};
+        std::set<OpenId> ending{};
+    };
     struct Ports {
         std::function<void(const std::string& peer, Frames)> reply{};
         std::function<void(const Frames&)> to_all_replicas{};
         std::function<void(ReplicaId, const Frames&)> to_replica{};
         // Fills in what the door itself knows: names, clients, counts.
         std::function<void(StatusReply&)> describe{};
-        // Ends the requests of those ids (null: all) with finish.reason abort. Returns per id
-        // (null: per open request) what became of it.
-        std::function<std::vector<AbortResult>(
-            const std::vector<std::string>* rids, const std::string& message
-        )>
+        // Ends the requests of those ids (null: all) with finish.reason abort.
+        std::function<Aborted(const std::vector<std::string>* rids, const std::string& message)>
             abort{};
     };
 
@@ -68,7 +71,7 @@ class Admin {
     void set_version(const SchedulerHello& hello);
 
     // A request has ended, and its last chunk was sent.
-    void request_ended(const std::string& rid);
+    void request_ended(OpenId request);
 
     // Acts on deadlines.
     void tick(TimePoint now);
@@ -81,7 +84,7 @@ class Admin {
     struct AbortCall {
         AdminCaller caller{};
         TimePoint deadline{};
-        std::multiset<std::string> waiting{};  // rids whose last chunk is to come
+        std::set<OpenId> ending{};  // their last chunks are to come
         AbortReply reply{};
     };
     template <class Read>

@@ -184,11 +184,13 @@ Result<> Doors::generate(TimePoint now, const std::string& peer, Generate messag
 
 Result<> Doors::cancel(const std::string& peer, const Frames& frames) {
     ASSIGN_OR_RETURN(const Cancel message, decode<Cancel>(frames, UnknownFields::kRefuse));
-    std::set<OpenRequest*> requests;  // an id may be named twice
+    std::map<OpenId, OpenRequest*> found;  // an id may be named twice
     for (const std::string& rid : message.rids) {
-        if (OpenRequest* request = requests_.find(peer, rid)) requests.insert(request);
+        if (OpenRequest* request = requests_.find(peer, rid)) found.emplace(request->id, request);
     }
-    abort({requests.begin(), requests.end()}, "cancelled by the client");
+    std::vector<OpenRequest*> requests;
+    for (const auto& [id, request] : found) requests.push_back(request);
+    abort(requests, "cancelled by the client");
     return Ok{};
 }
 
@@ -372,7 +374,7 @@ void Doors::flush_control() {
 void Doors::flush_outbox(TimePoint now) {
     outbox_.flush(now);
     lose_clients();
-    for (const std::string& rid : std::exchange(ended_rids_, {})) admin_.request_ended(rid);
+    for (const OpenId request : std::exchange(ended_, {})) admin_.request_ended(request);
 }
 
 // ---- time ----

@@ -31,7 +31,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -107,9 +106,7 @@ class Doors {
     Result<> dispatch(OpenRequest& request, Generate message, std::vector<TokenId> prompt);
     void close(OpenRequest& request);
     void abort(const std::vector<OpenRequest*>& requests, const std::string& message);
-    std::vector<AbortResult> abort_ids(
-        const std::vector<std::string>* rids, const std::string& message
-    );
+    Admin::Aborted abort_ids(const std::vector<std::string>* rids, const std::string& message);
     void end_in_tree(
         std::vector<RequestKey> keys, ReplicaId replica, EndCause cause, std::string message
     );
@@ -142,9 +139,8 @@ class Doors {
     std::optional<ReplicaChoice> choice_{};  // once ready
     // Control that found a replica's queue full, in order, by replica.
     std::vector<std::deque<Frames>> held_control_;
-    std::vector<std::string>
-        ended_rids_{};  // since the last flush: their last chunks go out with it
-    TimePoint now_{};   // of the tree's last message
+    std::vector<OpenId> ended_{};  // since the last flush, which sends their last chunks
+    TimePoint now_{};              // of the tree's last message
     TimePoint ready_time_{};
     TimePoint next_probe_{};
     std::string down_why_{};  // not empty: the tree is going down

@@ -2,11 +2,14 @@
 
 #include "base/check.h"
 
+#include <utility>
+
 namespace pitstop {
 
 OpenRequest* RequestTable::add(const std::string& peer, const std::string& rid) {
     const auto [place, is_new] = peers_[peer].try_emplace(rid);
     if (!is_new) return nullptr;
+    place->second.id = std::exchange(next_id_, next(next_id_));
     place->second.peer = peer;
     place->second.rid = rid;
     ++size_;

@@ -22,7 +22,11 @@ namespace pitstop {
 // A piece of text work handed to another thread (text_worker.h).
 enum class JobId : std::uint64_t {};
 
+// Which request, also where clients use the same ids; never used again.
+enum class OpenId : std::uint64_t {};
+
 struct OpenRequest {
+    OpenId id{};
     std::string peer{};  // the client's identity at the data door
     std::string rid{};   // the client's id, unique among its open requests
     // While its text is tokenized elsewhere: the job, and the request as it came.
@@ -68,6 +72,7 @@ class RequestTable {
     std::unordered_map<RequestKey, OpenRequest*> by_key_{};
     std::map<JobId, OpenRequest*> by_job_{};
     std::size_t size_ = 0;
+    OpenId next_id_{1};
     std::deque<std::string> ended_order_{};
     std::unordered_multiset<std::string> ended_{};
 };

@@ -145,7 +145,7 @@ Result<> Doors::dispatch(OpenRequest& request, Generate message, std::vector<Tok
 
 void Doors::close(OpenRequest& request) {
     if (request.is_sent()) choice_->remove(request.replica, request.load);
-    ended_rids_.push_back(request.rid);
+    ended_.push_back(request.id);
     requests_.close(request);
 }
 
@@ -183,30 +183,31 @@ void Doors::abort(const std::vector<OpenRequest*>& requests, const std::string& 
     }
 }
 
-std::vector<AbortResult> Doors::abort_ids(
-    const std::vector<std::string>* rids, const std::string& message
-) {
-    std::vector<AbortResult> results;
-    std::vector<OpenRequest*> requests;
+Admin::Aborted Doors::abort_ids(const std::vector<std::string>* rids, const std::string& message) {
+    Admin::Aborted aborted;
+    std::map<OpenId, OpenRequest*> requests;  // in their order of arrival; an id may be given twice
     if (rids == nullptr) {
-        requests = requests_.all();
-        for (const OpenRequest* request : requests) {
-            results.push_back({request->rid, AbortOutcome::kAborted});
+        for (OpenRequest* request : requests_.all()) {
+            requests.emplace(request->id, request);
+            aborted.results.push_back({request->rid, AbortOutcome::kAborted});
         }
     } else {
         for (const std::string& rid : *rids) {
             const std::vector<OpenRequest*> found = requests_.with_rid(rid);
-            requests.insert(requests.end(), found.begin(), found.end());
+            for (OpenRequest* request : found) requests.emplace(request->id, request);
             AbortOutcome outcome = AbortOutcome::kUnknown;
             if (requests_.has_ended(rid)) outcome = AbortOutcome::kAlreadyDone;
             if (!found.empty()) outcome = AbortOutcome::kAborted;
-            results.push_back({rid, outcome});
+            aborted.results.push_back({rid, outcome});
         }
-        std::ranges::sort(requests);
-        requests.erase(std::ranges::unique(requests).begin(), requests.end());
     }
-    abort(requests, message.empty() ? "aborted at the admin door" : message);
-    return results;
+    std::vector<OpenRequest*> to_end;
+    for (const auto& [id, request] : requests) {
+        aborted.ending.insert(id);
+        to_end.push_back(request);
+    }
+    abort(to_end, message.empty() ? "aborted at the admin door" : message);
+    return aborted;
 }
 
 void Doors::end_in_tree(

@@ -1,0 +1,324 @@
+// The admin door: fan-out, merging, deadlines.
+#include "doors_fixture.h"
+#include "messages/control.h"
+#include "messages/version_digest.h"
+
+namespace pitstop {
+namespace {
+
+using namespace std::chrono_literals;
+
+class AdminTest : public DoorsTest {
+  protected:
+    template <class Message>
+    void call(Message message, std::uint64_t number = 5, const std::string& peer = "admin") {
+        message.call = CallId{number};
+        send(peer, message, Door::kAdmin);
+    }
+    template <class Message>
+    Message order(int replica) {
+        return next_to_replica<Message>(replica, ReplicaSocket::kControl);
+    }
+    template <class Message>
+    Message reply(const std::string& peer = "admin") {
+        return next_to<Message>(peer, Door::kAdmin);
+    }
+};
+
+TEST_F(AdminTest, StatusIsMergedFromAllReplicas) {
+    start(2);
+    call(Status{}, 41);
+    for (const int replica : {1, 0}) {
+        ReplicaStatus part;
+        part.call = order<Status>(replica).call;
+        part.replica = ReplicaId{replica};
+        part.num_running = 10 + replica;
+        from_tree(part);
+    }
+    const StatusReply status = reply<StatusReply>();
+    EXPECT_EQ(status.call, CallId{41});
+    EXPECT_EQ(status.model, "stories");
+    ASSERT_EQ(status.replicas.size(), 2u);
+    EXPECT_EQ(status.replicas[0].num_running, 10);
+    EXPECT_EQ(status.replicas[1].num_running, 11);
+}
+
+TEST_F(AdminTest, P5_ALateCallFailsNamingWhoDidNotAnswerAndThePhase) {
+    start(2);
+    Status status;
+    status.timeout_ms = 1000;
+    call(status, 41);
+    ReplicaStatus part;
+    part.call = order<Status>(0).call;
+    from_tree(part);
+    wait(999ms);
+    EXPECT_FALSE(has_message("admin", Door::kAdmin));
+    wait(300ms);
+    const ErrorReply error = refusal("admin", Door::kAdmin);
+    EXPECT_EQ(error.call, CallId{41});
+    EXPECT_EQ(error.code, "deadline_exceeded");
+    EXPECT_NE(error.message.find("scheduler_proc[1]"), std::string::npos);
+    EXPECT_EQ(error.message.find("scheduler_proc[0]"), std::string::npos);
+    EXPECT_NE(error.message.find("phase status"), std::string::npos);
+    // Its answer after all: nobody is answered twice.
+    part.call = order<Status>(1).call;
+    part.replica = ReplicaId{1};
+    from_tree(part);
+    EXPECT_FALSE(has_message("admin", Door::kAdmin));
+}
+
+TEST_F(AdminTest, TheDeadlineIsKnownToTheLoopAndToTheReplicas) {
+    start();
+    call(Status{});
+    EXPECT_EQ(order<Status>(0).timeout_ms, 5000);
+    EXPECT_LE(doors_->next_deadline(now_), now_ + 6s);
+}
+
+TEST_F(AdminTest, CallersNumbersNeverMeet) {
+    start();
+    call(Status{}, 1, "one");
+    call(Status{}, 1, "two");
+    const CallId first = order<Status>(0).call;
+    const CallId second = order<Status>(0).call;
+    EXPECT_NE(first, second);
+    ReplicaStatus part;
+    part.call = second;
+    part.num_running = 2;
+    from_tree(part);
+    EXPECT_EQ(reply<StatusReply>("two").replicas[0].num_running, 2);
+    EXPECT_FALSE(has_message("one", Door::kAdmin));
+}
+
+TEST_F(AdminTest, APauseIsOkOnlyIfEveryReplicaIs) {
+    start(2);
+    PauseGeneration pause;
+    pause.mode = PauseMode::kRetract;
+    call(pause);
+    for (const int replica : {0, 1}) {
+        const auto given = order<PauseGeneration>(replica);
+        EXPECT_EQ(given.mode, PauseMode::kRetract);
+        PausePart part;
+        part.call = given.call;
+        part.replica = ReplicaId{replica};
+        part.message = "already paused";
+        if (replica == 1) {
+            part.code = "deadline_exceeded";
+            part.message = "phase pause: step 7 runs";
+        }
+        from_tree(part);
+    }
+    const PauseReply paused = reply<PauseReply>();
+    EXPECT_FALSE(paused.ok);
+    EXPECT_EQ(paused.code, "deadline_exceeded");
+    EXPECT_EQ(paused.message, "replica 1: phase pause: step 7 runs");
+    EXPECT_EQ(paused.parts.size(), 2u);
+}
+
+TEST_F(AdminTest, HarmlessnessIsSaidInTheMessageOfAnOkReply) {
+    start();
+    call(ContinueGeneration{});
+    ContinuePart part;
+    part.call = order<ContinueGeneration>(0).call;
+    part.message = "not paused";
+    from_tree(part);
+    const ContinueReply reply_ = reply<ContinueReply>();
+    EXPECT_TRUE(reply_.ok);
+    EXPECT_EQ(reply_.message, "replica 0: not paused");
+}
+
+TEST_F(AdminTest, AnAbortIsAnsweredWhenTheLastChunksAreOut) {
+    start();
+    send("p", prompt("a"));
+    send("q", prompt("a"));
+    send("p", prompt("b"));
+    const RequestKey first = next_request().key;
+    const RequestKey second = next_request().key;
+    const RequestKey other = next_request().key;
+    deliver({chunk(other, "x", /*is_last=*/true)});
+    Abort abort;
+    abort.rids = {"a", "b", "never"};
+    call(abort);
+    const EndRequests end = next_end();
+    EXPECT_EQ(end.keys, (std::vector<RequestKey>{first, second}));  // of any client
+    EXPECT_EQ(end.cause, EndCause::kAbort);
+    deliver({chunk(first, "", /*is_last=*/true)});
+    EXPECT_FALSE(has_message("admin", Door::kAdmin));
+    deliver({chunk(second, "", /*is_last=*/true)});
+    const AbortReply aborted = reply<AbortReply>();
+    EXPECT_TRUE(aborted.ok);
+    ASSERT_EQ(aborted.results.size(), 3u);
+    EXPECT_EQ(aborted.results[0].outcome, AbortOutcome::kAborted);
+    EXPECT_EQ(aborted.results[1].outcome, AbortOutcome::kAlreadyDone);
+    EXPECT_EQ(aborted.results[2].outcome, AbortOutcome::kUnknown);
+}
+
+TEST_F(AdminTest, AnAbortOfAllNamesEveryOpenRequest) {
+    start(2);
+    for (const char* rid : {"a", "b", "c"}) send("p", prompt(rid));
+    Abort abort;
+    abort.all = true;
+    call(abort);
+    std::vector<OutputChunk> last;
+    for (const int replica : {0, 1}) {
+        for (const RequestKey key : next_end(replica).keys) {
+            last.push_back(chunk(key, "", /*is_last=*/true));
+        }
+    }
+    ASSERT_EQ(last.size(), 3u);
+    deliver(last);
+    EXPECT_EQ(reply<AbortReply>().results.size(), 3u);
+}
+
+TEST_F(AdminTest, AnAbortOfNothingOpenIsAnsweredAtOnce) {
+    start();
+    Abort abort;
+    abort.all = true;
+    call(abort);
+    EXPECT_TRUE(reply<AbortReply>().ok);
+}
+
+TEST_F(AdminTest, ALateAbortSaysHowManyAreLeft) {
+    start();
+    send("p", prompt("a"));
+    Abort abort;
+    abort.rids = {"a"};
+    abort.timeout_ms = 100;
+    call(abort);
+    wait(150ms);
+    const ErrorReply error = refusal("admin", Door::kAdmin);
+    EXPECT_EQ(error.code, "deadline_exceeded");
+    EXPECT_NE(error.message.find("1 of 1"), std::string::npos) << error.message;
+}
+
+TEST_F(AdminTest, CallsAreBounded) {
+    start();
+    for (std::size_t i = 0; i < kCallsMax; ++i) call(Status{}, i + 1);
+    EXPECT_FALSE(has_message("admin", Door::kAdmin));
+    call(Status{}, 9999);
+    const ErrorReply error = refusal("admin", Door::kAdmin);
+    EXPECT_EQ(error.code, "resource_exhausted");
+    EXPECT_EQ(error.call, CallId{9999});
+}
+
+TEST_F(AdminTest, ACallWithoutANumberIsRefused) {
+    start();
+    send("admin", Status{}, Door::kAdmin);
+    EXPECT_EQ(refusal("admin", Door::kAdmin).code, "invalid_argument");
+}
+
+TEST_F(AdminTest, AnUpdateGoesThroughTheCoordinatorAndIsAnsweredOnce) {
+    start(2);
+    UpdateWeights update;
+    update.update.source.path = "/somewhere";
+    call(update, 8);
+    const UpdateId id = order<UpdateStage>(0).update;
+    order<UpdateStage>(1);
+    const auto answer_all = [&](const std::string& phase) {
+        for (const int replica : {0, 1}) {
+            UpdatePart part;
+            part.update = id;
+            part.replica = ReplicaId{replica};
+            part.phase = phase;
+            part.ok = true;
+            part.state = "serving";
+            part.epoch = Epoch{2};
+            part.digest = "d2";
+            part.outcome.replica = ReplicaId{replica};
+            from_tree(part);
+        }
+    };
+    answer_all("prepared");
+    order<UpdateReady>(0);
+    answer_all("ready");
+    order<UpdateCommit>(1);
+    answer_all("committed");
+    const UpdateReply updated = reply<UpdateReply>();
+    EXPECT_EQ(updated.call, CallId{8});
+    EXPECT_TRUE(updated.ok) << updated.message;
+    EXPECT_EQ(updated.epoch, Epoch{2});
+}
+
+WorkerTensor piece_of(CallId call, std::int64_t row, std::int64_t col, std::uint8_t fill) {
+    WorkerTensor piece;
+    piece.call = call;
+    piece.epoch = Epoch{1};
+    piece.tensor = {.name = "w", .dtype = "BF16", .shape = {2, 4}};
+    piece.row_begin = row;
+    piece.num_rows = 1;
+    piece.col_begin = col;
+    piece.num_cols = 2;
+    piece.data.values.assign(4, fill);
+    return piece;
+}
+
+TEST_F(AdminTest, ATensorIsPutTogetherFromItsRectangles) {
+    start(2);
+    GetWeights get;
+    get.name = "w";
+    call(get);
+    const auto read = order<WorkerReadTensor>(0);
+    EXPECT_EQ(read.name, "w");
+    from_tree(piece_of(read.call, 1, 2, 4));
+    from_tree(piece_of(read.call, 0, 0, 1));
+    from_tree(piece_of(read.call, 0, 0, 1));  // another rank's copy
+    from_tree(piece_of(read.call, 0, 2, 2));
+    EXPECT_FALSE(has_message("admin", Door::kAdmin));
+    from_tree(piece_of(read.call, 1, 0, 3));
+    const WeightsReply got = reply<WeightsReply>();
+    EXPECT_EQ(
+        got.data.values, (std::vector<std::uint8_t>{1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4})
+    );
+    EXPECT_EQ(got.tensor.shape, (std::vector<std::int64_t>{2, 4}));
+}
+
+TEST_F(AdminTest, ARectangleOutsideTheTensorIsAnErrorNotAWrite) {
+    start();
+    call(GetWeights{.name = "w"});
+    WorkerTensor piece = piece_of(order<WorkerReadTensor>(0).call, 0, 0, 1);
+    piece.row_begin = 5;
+    from_tree(piece);
+    EXPECT_EQ(refusal("admin", Door::kAdmin).code, "internal");
+}
+
+TEST_F(AdminTest, ATensorThatDoesNotExistIsNotFound) {
+    start();
+    call(GetWeights{.name = "w"});
+    WorkerTensor piece;
+    piece.call = order<WorkerReadTensor>(0).call;
+    piece.code = "not_found";
+    piece.message = "near are: v";
+    from_tree(piece);
+    const ErrorReply error = refusal("admin", Door::kAdmin);
+    EXPECT_EQ(error.code, "not_found");
+    EXPECT_EQ(error.message, "near are: v");
+}
+
+TEST_F(AdminTest, DigestsAreComparedOverReplicas) {
+    start(2);
+    for (const bool is_same : {true, false}) {
+        call(WeightDigests{});
+        for (const int replica : {0, 1}) {
+            WorkerDigests part;
+            part.call = order<WorkerDigest>(replica).call;
+            part.replica = ReplicaId{replica};
+            part.epoch = Epoch{1};
+            part.digests = {
+                {.name = "w",
+                 .shape = {2, 4},
+                 .lane0 = 1,
+                 .lane1 = is_same ? 2u : 2u + static_cast<std::uint64_t>(replica)}};
+            from_tree(part);
+        }
+        const DigestsReply digests = reply<DigestsReply>();
+        EXPECT_EQ(digests.ok, is_same) << digests.message;
+        if (is_same) {
+            EXPECT_EQ(digests.tensors.size(), 1u);
+            EXPECT_EQ(digests.digest.size(), 32u);
+        } else {
+            EXPECT_EQ(digests.code, "data_loss");
+        }
+    }
+}
+
+}  // namespace
+}  // namespace pitstop

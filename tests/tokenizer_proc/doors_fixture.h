@@ -1,0 +1,183 @@
+// Doors with vectors for sockets: what was sent to whom is in memory, and a client may be made slow
+// or gone.
+#pragma once
+
+#include "messages/codec.h"
+#include "tokenizer_proc/doors.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <map>
+#include <set>
+
+namespace pitstop {
+
+class DoorsTest : public testing::Test {
+  protected:
+    static constexpr std::int64_t kContextLen = 1024;
+    static constexpr std::int64_t kVocabSize = 2048;
+
+    static void SetUpTestSuite() {
+        if (tokenizer_) return;
+        auto loaded = Tokenizer::load(PITSTOP_SOURCE_DIR "/launch/models/stories");
+        CHECK(loaded.has_value());
+        tokenizer_ = *loaded;
+    }
+
+    void make(int num_replicas) {
+        doors_.emplace(
+            Doors::Config{
+                .server = "pitstop test",
+                .model = "stories",
+                .model_path = "/models/stories",
+                .num_replicas = num_replicas},
+            tokenizer_,
+            Doors::Ports{
+                .to_client =
+                    [this](Door door, const std::string& peer, const Frames& frames) {
+                        if (gone_.contains(peer)) return Sent::kGone;
+                        if (full_.contains(peer)) return Sent::kFull;
+                        to_client_[{door, peer}].push_back(frames);
+                        return Sent::kSent;
+                    },
+                .to_replica =
+                    [this](ReplicaId replica, ReplicaSocket which, const Frames& frames) {
+                        if (replica_is_full_) return Sent::kFull;
+                        to_replica_[{raw(replica), which}].push_back(frames);
+                        return Sent::kSent;
+                    },
+                .start_job =
+                    [this](TextJob job) {
+                        jobs_.push_back(std::move(job));
+                        return !job_queue_is_full_;
+                    },
+                .random = [this] { return ++random_; },
+            }
+        );
+    }
+
+    void say_hello(int replica) {
+        SchedulerHello hello;
+        hello.replica = ReplicaId{replica};
+        hello.model_type = "llama";
+        hello.context_len = context_len_;
+        hello.vocab_size = kVocabSize;
+        hello.pool_tokens = 4096;
+        hello.page_size = 16;
+        hello.queue_len_max = 100;
+        hello.epoch = Epoch{1};
+        hello.digest = "d1";
+        from_tree(hello);
+    }
+    void start(int num_replicas = 1) {
+        make(num_replicas);
+        for (int i = 0; i < num_replicas; ++i) say_hello(i);
+    }
+
+    template <class Message>
+    void from_tree(const Message& message) {
+        doors_->from_tree(now_, Received{.frames = encode(message)});
+    }
+    void from_client(const std::string& peer, Frames frames, Door door = Door::kData) {
+        doors_->from_client(now_, door, Received{.peer = peer, .frames = std::move(frames)});
+    }
+    template <class Message>
+    void send(const std::string& peer, const Message& message, Door door = Door::kData) {
+        from_client(peer, encode(message), door);
+    }
+    void wait(std::chrono::milliseconds time) {
+        now_ += time;
+        doors_->tick(now_);
+    }
+
+    static Generate prompt(const std::string& rid, const std::string& text = "Once upon a time") {
+        Generate message;
+        message.rid = rid;
+        message.text = text;
+        message.sampling.max_new_tokens = 8;
+        return message;
+    }
+
+    // The next message of this type to that client or replica; the test ends without one.
+    template <class Message>
+    Message next_to(const std::string& peer, Door door = Door::kData) {
+        return take<Message>(to_client_[{door, peer}]);
+    }
+    template <class Message>
+    Message next_to_replica(int replica, ReplicaSocket which) {
+        return take<Message>(to_replica_[{replica, which}]);
+    }
+    [[nodiscard]] bool has_message(const std::string& peer, Door door = Door::kData) {
+        return !to_client_[{door, peer}].empty();
+    }
+    TokenizedRequest next_request(int replica = 0) {
+        return next_to_replica<TokenizedRequest>(replica, ReplicaSocket::kRequests);
+    }
+    EndRequests next_end(int replica = 0) {
+        return next_to_replica<EndRequests>(replica, ReplicaSocket::kControl);
+    }
+    ErrorReply refusal(const std::string& peer, Door door = Door::kData) {
+        return next_to<ErrorReply>(peer, door);
+    }
+
+    static OutputChunk chunk(RequestKey key, const std::string& text, bool is_last = false) {
+        OutputChunk chunk;
+        chunk.key = key;
+        chunk.text = text;
+        chunk.tokens = {TokenId{1}};
+        if (is_last) chunk.finish = Finish{.reason = FinishReason::kLength};
+        return chunk;
+    }
+    void deliver(std::vector<OutputChunk> chunks, std::vector<RequestKey> stopped = {}) {
+        TextBatch batch;
+        batch.chunks = std::move(chunks);
+        batch.stopped = std::move(stopped);
+        from_tree(batch);
+    }
+
+    StatusReply status() {
+        Status call;
+        call.call = CallId{77};
+        send("status", call, Door::kAdmin);
+        for (int i = 0; to_replica_.contains({i, ReplicaSocket::kControl}); ++i) {
+            ReplicaStatus part;
+            part.call = next_to_replica<Status>(i, ReplicaSocket::kControl).call;
+            part.replica = ReplicaId{i};
+            from_tree(part);
+        }
+        return next_to<StatusReply>("status", Door::kAdmin);
+    }
+
+    inline static std::shared_ptr<const Tokenizer> tokenizer_;
+    TimePoint now_ = TimePoint{} + std::chrono::hours(1);
+    std::map<std::pair<Door, std::string>, std::deque<Frames>> to_client_{};
+    std::map<std::pair<int, ReplicaSocket>, std::deque<Frames>> to_replica_{};
+    std::vector<TextJob> jobs_{};
+    std::set<std::string> gone_{};
+    std::set<std::string> full_{};
+    bool replica_is_full_ = false;
+    bool job_queue_is_full_ = false;
+    std::uint64_t random_ = 0;
+    std::int64_t context_len_ = kContextLen;
+    std::optional<Doors> doors_{};
+
+  private:
+    template <class Message>
+    static Message take(std::deque<Frames>& queue) {
+        for (auto place = queue.begin(); place != queue.end(); ++place) {
+            if (place->type != Message::kType) continue;
+            auto message = decode<Message>(*place, UnknownFields::kRefuse);
+            CHECK(message.has_value());
+            queue.erase(place);
+            return *std::move(message);
+        }
+        std::string types;
+        for (const Frames& frames : queue) types += frames.type + " ";
+        throw std::runtime_error(
+            fmt::format("no '{}' was sent; there is: {}", Message::kType, types)
+        );
+    }
+};
+
+}  // namespace pitstop
