@@ -47,10 +47,10 @@ std::size_t leading_space_end(std::string_view text) {
 
 void StringMatcher::insert(std::string_view text, TokenId id) {
     CHECK(!text.empty());
-    bool& begins = begins_[static_cast<unsigned char>(text[0])];
-    if (!begins) ++num_begins_;
-    begins = true;
-    begin_ = text[0];
+    begins_[static_cast<unsigned char>(text[0])] = true;
+    if (is_empty()) prefix_ = text;
+    const auto differs = std::mismatch(prefix_.begin(), prefix_.end(), text.begin(), text.end());
+    prefix_.erase(differs.first, prefix_.end());
     std::uint32_t node = 0;
     for (const char byte : text) {
         std::optional<std::uint32_t> next = follow(nodes_[node], byte);
@@ -73,9 +73,12 @@ std::optional<std::uint32_t> StringMatcher::follow(const Node& node, char byte) 
 std::optional<StringMatcher::Match> StringMatcher::find(std::string_view text, std::size_t from)
     const {
     for (std::size_t begin = from; begin < text.size(); ++begin) {
-        if (num_begins_ == 1) {
-            begin = text.find(begin_, begin);
-            if (begin == text.npos) return std::nullopt;
+        if (!prefix_.empty()) {
+            const std::size_t before = prefix_.size() - 1;
+            const std::size_t last = text.find(prefix_.back(), begin + before);
+            if (last == text.npos) return std::nullopt;
+            begin = last - before;
+            if (!text.substr(begin).starts_with(prefix_)) continue;
         } else if (!begins_[static_cast<unsigned char>(text[begin])]) {
             continue;
         }

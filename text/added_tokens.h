@@ -53,8 +53,9 @@ class StringMatcher {
 
     std::vector<Node> nodes_{1};
     std::array<bool, 256> begins_{};  // [byte]: some string begins with it
-    int num_begins_ = 0;              // how many do
-    char begin_ = 0;                  // if it is one: that
+    // What all strings begin with. Its last byte ('|' of "<|", '<' of "▁<") is the rarest, so that
+    // is what the text is searched for.
+    std::string prefix_{};
 };
 
 class AddedTokens {

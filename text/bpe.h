@@ -41,6 +41,9 @@ class Bpe {
     // character that byte_alphabet.h gives it.
     enum class Unit { kCodePoint, kByte };
 
+    // Pieces are looked up by whole words of memory.
+    static constexpr std::size_t kReadableBytes = PieceCache::kKeyBytesMax;
+
     using Merge = std::pair<std::string_view, std::string_view>;
 
     // REQUIRES: vocab.finish() was called. kMalformed: a merge of or into what is no token.
@@ -54,7 +57,8 @@ class Bpe {
     class Scratch;
 
     // Appends the encoding of `piece`. False: a character is unknown and the vocabulary lacks the
-    // unk_token; what was appended is unspecified. REQUIRES: valid UTF-8 unless the unit is kByte.
+    // unk_token; what was appended is unspecified. REQUIRES: valid UTF-8 unless the unit is kByte;
+    // kReadableBytes bytes can be read behind its end.
     [[nodiscard]] bool encode(std::string_view piece, Scratch& scratch, std::vector<TokenId>& out)
         const;
 

@@ -24,29 +24,31 @@ namespace pitstop {
 class PieceCache {
   public:
     static constexpr std::size_t kKeyBytesMax = 32;
-    static constexpr std::size_t kIdsMax = 7;
+    static constexpr std::size_t kIdsMax = 23;
 
     PieceCache() : short_(kShortEntries), long_(kLongEntries) {}
 
     // Appends the ids of `piece` and returns true, or does nothing and returns false.
-    // REQUIRES: 0 < piece.size() <= kKeyBytesMax.
+    // REQUIRES: 0 < piece.size() <= kKeyBytesMax; kKeyBytesMax bytes can be read from its
+    // beginning.
     bool find(std::string_view piece, std::vector<TokenId>& out) {
-        if (piece.size() <= ShortEntry::kKeyBytesMax) return find_in(short_, piece, out);
+        if (piece.size() <= ShortEntry::kKeyBytesMax && find_in(short_, piece, out)) return true;
         return find_in(long_, piece, out);
     }
 
-    // Remembers a piece that find() did not know. More than kIdsMax ids are not remembered.
+    // Remembers a piece that find() did not know. REQUIRES: as find(). More than kIdsMax ids are
+    // not remembered.
     void insert(std::string_view piece, std::span<const TokenId> ids) {
         if (piece.size() <= ShortEntry::kKeyBytesMax && ids.size() <= ShortEntry::kIdsMax) {
             insert_in(short_, piece, ids);
-        } else if (piece.size() > ShortEntry::kKeyBytesMax && ids.size() <= LongEntry::kIdsMax) {
+        } else if (ids.size() <= LongEntry::kIdsMax) {
             insert_in(long_, piece, ids);
         }
     }
 
   private:
     template <std::size_t kWords, std::size_t kIds>
-    struct alignas(kWords * 16) Entry {
+    struct alignas(32) Entry {
         static constexpr std::size_t kKeyBytesMax = kWords * 8;
         static constexpr std::size_t kIdsMax = kIds;
         std::array<std::uint64_t, kWords> key{};
@@ -55,11 +57,11 @@ class PieceCache {
         std::uint8_t num_ids = 0;
     };
     using ShortEntry = Entry<2, 3>;
-    using LongEntry = Entry<4, 7>;
-    static_assert(sizeof(ShortEntry) == 32 && sizeof(LongEntry) == 64);
+    using LongEntry = Entry<4, 23>;
+    static_assert(sizeof(ShortEntry) == 32 && sizeof(LongEntry) == 128);
     static_assert(LongEntry::kKeyBytesMax == kKeyBytesMax && LongEntry::kIdsMax == kIdsMax);
     static constexpr std::size_t kShortEntries = std::size_t{1} << 15;
-    static constexpr std::size_t kLongEntries = std::size_t{1} << 13;
+    static constexpr std::size_t kLongEntries = std::size_t{1} << 12;
     static constexpr std::size_t kWays =
         2;  // neighbours that share a place, the one used last in front
 
@@ -68,27 +70,26 @@ class PieceCache {
         kShortEntries * sizeof(ShortEntry) + kLongEntries * sizeof(LongEntry);
 
   private:
-    static std::uint64_t load(const char* at, std::size_t len) {
-        std::uint64_t word = 0;
-        std::memcpy(&word, at, len);
-        return word;
-    }
-
-    // The piece as words, which with its length say all of it: the last ones overlap, so that each
-    // is loaded whole.
+    // The piece as words, filled up with zeros: loads and masks, for a branch on the length would
+    // often be guessed wrong.
     template <std::size_t kWords>
     static std::array<std::uint64_t, kWords> key_of(std::string_view piece) {
-        const char* at = piece.data();
-        const std::size_t len = piece.size();
-        if constexpr (kWords == 4) {
-            return {load(at, 8), load(at + 8, 8), load(at + len - 16, 8), load(at + len - 8, 8)};
-        } else {
-            if (len >= 8) return {load(at, 8), load(at + len - 8, 8)};
-            if (len >= 4) return {load(at, 4), load(at + len - 4, 4)};
-            // First, middle and last byte are all of up to three.
-            return {load(at, 1) | (load(at + len / 2, 1) << 8) | (load(at + len - 1, 1) << 16), 0};
-        }
+        std::array<std::uint64_t, kWords> key;
+        std::memcpy(key.data(), piece.data(), sizeof key);
+        for (std::size_t i = 0; i < kWords; ++i)
+            key[i] &= kMasks[8 * (kKeyBytesMax / 8 - 1 - i) + piece.size()];
+        return key;
     }
+    // [8 * k + n]: for n bytes of text, what counts of the word that k whole words follow.
+    static constexpr auto kMasks = [] {
+        std::array<std::uint64_t, 2 * kKeyBytesMax> masks{};
+        for (std::size_t i = 0; i < masks.size(); ++i) {
+            const std::size_t before = kKeyBytesMax - 8;  // bytes in the words before the last one
+            const std::size_t num = i <= before ? 0 : i - before >= 8 ? 8 : i - before;
+            masks[i] = num == 8 ? ~std::uint64_t{0} : (std::uint64_t{1} << (8 * num)) - 1;
+        }
+        return masks;
+    }();
 
     template <class E>
     static E* set_of(std::vector<E>& entries, const decltype(E::key)& key, std::size_t len) {
@@ -117,9 +118,12 @@ class PieceCache {
             if (!is_same(set[1], key, piece.size())) return false;
             std::swap(set[0], set[1]);
         }
-        const std::size_t num_before = out.size();
-        out.resize(num_before + set[0].num_ids);
-        for (std::size_t i = 0; i < set[0].num_ids; ++i) out[num_before + i] = set[0].ids[i];
+        out.push_back(set[0].ids[0]
+        );  // nearly always the only one; none means a character was dropped
+        if (set[0].num_ids == 1) [[likely]]
+            return true;
+        out.pop_back();
+        out.insert(out.end(), set[0].ids.begin(), set[0].ids.begin() + set[0].num_ids);
         return true;
     }
 

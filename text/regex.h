@@ -91,6 +91,13 @@ Result<> Regex::for_each_match(std::string_view text, OnMatch&& on_match) const 
         }
         return Ok{};
     }
+    if (!literal_.empty()) {
+        for (std::size_t at = 0; (at = text.find(literal_, at)) != text.npos;
+             at += literal_.size()) {
+            on_match(TextSpan{at, at + literal_.size()});
+        }
+        return Ok{};
+    }
     Search search(*this, text);
     for (;;) {
         ASSIGN_OR_RETURN(const std::optional<TextSpan> match, search.next());

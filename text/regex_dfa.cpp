@@ -31,6 +31,8 @@ using PlaceList = std::vector<int>;  // in order of preference, none twice
 
 }  // namespace
 
+static_assert(Dfa::kStatesMax < (1u << 14), "a step has 14 bits for the state");
+
 class DfaBuilder {
   public:
     std::optional<Dfa> build(const Node& pattern) {
@@ -75,6 +77,7 @@ class DfaBuilder {
     std::vector<std::uint64_t>
         sets_of_class_{};       // [class]: bit s is on where the class is in sets_[s]
     std::vector<bool> seen_{};  // [places]
+    std::array<std::uint8_t, Dfa::kAsciiLen> ascii_{};  // [byte]: its class
     Dfa dfa_{};
 };
 
@@ -212,7 +215,7 @@ bool DfaBuilder::make_classes() {
     }
     dfa_.end_class_ = sets_of_class_.size();
     dfa_.num_classes_ = sets_of_class_.size() + 1;
-    std::copy_n(class_of.begin(), dfa_.ascii_.size(), dfa_.ascii_.begin());
+    std::copy_n(class_of.begin(), ascii_.size(), ascii_.begin());
 
     std::map<std::array<std::uint8_t, Dfa::kPageSize>, std::uint16_t> index_of_page;
     for (std::size_t first = 0; first < class_of.size(); first += Dfa::kPageSize) {
@@ -321,11 +324,13 @@ bool DfaBuilder::make_states(int start) {
             if (next.empty()) {
                 step |= Dfa::kDeadBit;
             } else {
-                const std::uint32_t state = state_of(std::move(next));
-                step |= (state * static_cast<std::uint32_t>(dfa_.num_classes_)) << Dfa::kRowShift;
+                step |= state_of(std::move(next)) << Dfa::kStateShift;
             }
-            dfa_.table_.push_back(step);
+            dfa_.table_.push_back(static_cast<std::uint16_t>(step));
         }
+        const std::uint16_t* row = dfa_.table_.data() + s * dfa_.num_classes_;
+        for (const std::uint8_t character_class : ascii_)
+            dfa_.ascii_table_.push_back(row[character_class]);
     }
     return true;
 }

@@ -34,19 +34,19 @@ class Dfa {
     // The end of the match that begins at `at`, or null. REQUIRES: [at, end) is valid UTF-8.
     [[nodiscard]] const char* match(const char* at, const char* end) const {
         const char* matched = nullptr;
-        const std::uint32_t* row = table_.data();
+        std::uint32_t state = 0;
         while (at != end) {
             const auto byte = static_cast<unsigned char>(*at);
             std::size_t len = 1;
-            const std::size_t character_class =
-                byte < 0x80 ? ascii_[byte] : class_beyond_ascii(at, len);
-            const std::uint32_t step = row[character_class];
+            const std::uint32_t step =
+                byte < 0x80 ? ascii_table_[state * kAsciiLen + byte]
+                            : table_[state * num_classes_ + class_beyond_ascii(at, len)];
             if ((step & kMatchBit) != 0) matched = at;
             if ((step & kDeadBit) != 0) return matched;
-            row = table_.data() + (step >> kRowShift);
+            state = step >> kStateShift;
             at += len;
         }
-        return (row[end_class_] & kMatchBit) != 0 ? end : matched;
+        return (table_[state * num_classes_ + end_class_] & kMatchBit) != 0 ? end : matched;
     }
 
     [[nodiscard]] std::size_t num_states() const { return table_.size() / num_classes_; }
@@ -56,7 +56,7 @@ class Dfa {
     friend class DfaBuilder;
     static constexpr std::uint32_t kMatchBit = 1;  // a match ended before the code point read
     static constexpr std::uint32_t kDeadBit = 2;   // nothing longer matches
-    static constexpr int kRowShift = 2;            // above it: where the next state's row begins
+    static constexpr int kStateShift = 2;          // above it: the next state
 
     [[nodiscard]] std::size_t class_beyond_ascii(const char* at, std::size_t& len) const {
         std::size_t pos = 0;
@@ -69,12 +69,14 @@ class Dfa {
     static constexpr std::size_t kPageSize = 1u << kPageBits;
 
     // Code points that no part of the pattern tells apart share a class; one more is the end.
-    std::array<std::uint8_t, 128> ascii_{};
+    static constexpr std::size_t kAsciiLen = 128;
+
     std::vector<std::uint16_t> page_of_{};                      // [(kCodePointMax + 1) / kPageSize]
     std::vector<std::array<std::uint8_t, kPageSize>> pages_{};  // the distinct pages
     std::size_t num_classes_ = 1;
     std::size_t end_class_ = 0;
-    std::vector<std::uint32_t> table_{};  // [states, num_classes_]: the step; state 0 begins
+    std::vector<std::uint16_t> table_{};        // [states, num_classes_]: the step; state 0 begins
+    std::vector<std::uint16_t> ascii_table_{};  // [states, kAsciiLen]: the same, by byte
 };
 
 }  // namespace pitstop::regex

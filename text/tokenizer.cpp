@@ -121,6 +121,7 @@ Result<> Tokenizer::State::encode_normalized(
     RETURN_IF_ERROR(
         parts.pre_tokenizer.apply(std::move(section), scratch.pieces, scratch.pieces_before)
     );
+    scratch.pieces.text.append(Bpe::kReadableBytes, '\0');
     for (const Pieces::Piece& piece : scratch.pieces.pieces) {
         if (!parts.model->encode(scratch.pieces.text_of(piece), scratch.model, ids)) {
             return make_error(
