@@ -72,11 +72,16 @@ class Child:
     def has_ended(self):
         return self._process.poll() is not None
 
+    def exit_code(self):
+        """Negative: the signal that killed it. REQUIRES: has_ended()."""
+        self.read_ready()  # its last words
+        return self._process.returncode
+
     def how_it_ended(self):
         """REQUIRES: has_ended()."""
-        code = self._process.returncode
+        code = self.exit_code()
         if code >= 0:
-            return f"exit {code}"
+            return f"exit {code}" + (f": {self.failed_line}" if self.failed_line else "")
         try:
             return f"signal {-code} ({signal.Signals(-code).name})"
         except ValueError:

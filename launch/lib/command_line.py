@@ -4,6 +4,7 @@ import argparse
 import sys
 
 from problem import EXIT_USAGE, Problem
+import demo
 import serve
 import talk
 
@@ -117,6 +118,13 @@ def parser():
     status.add_argument("--run-dir", metavar="DIR", help="of the tree, if several run")
     status.add_argument("--json", action="store_true", help="the whole answer")
 
+    show = commands.add_parser("demo", help="a story that changes its author in mid-sentence")
+    show.add_argument("--run-dir", metavar="DIR", help="of the tree, if several run")
+
+    for name, meaning in talk.CONTROL.items():
+        control = commands.add_parser(name, help=meaning, add_help=False)
+        control.add_argument("--run-dir", metavar="DIR", help="of the tree, if several run")
+
     tokenize = commands.add_parser(
         "tokenize",
         help='JSON lines in ({"text": ...} or {"ids": [...]}), JSON lines out',
@@ -133,12 +141,16 @@ COMMANDS = {
     "serve": serve.serve,
     "generate": talk.generate,
     "status": talk.status,
+    "demo": demo.demo,
     "tokenize": talk.tokenize,
+    **{name: talk.control for name in talk.CONTROL},
 }
 
 
 def main(arguments):
-    options = parser().parse_args(arguments)
+    options, options.rest = parser().parse_known_args(arguments)
+    if options.rest and options.command not in talk.CONTROL:
+        parser().parse_args(arguments)  # says which argument is not known
     try:
         return COMMANDS[options.command](options)
     except Problem as problem:

@@ -118,13 +118,10 @@ def _serve_until_end(served, options, signals):
 def serve(options):
     """Runs until a process dies or a signal comes; returns the exit code."""
     signals = Signals()
+    served = Served(options, signals)
     try:
-        served = Served(options, signals)
-        try:
-            return _serve_until_end(served, options, signals)
-        except Asked:
-            return EXIT_OK
-        finally:
-            served.close()
+        return _serve_until_end(served, options, signals)
+    except Asked:
+        return EXIT_OK
     finally:
-        signals.close()
+        served.close()

@@ -65,17 +65,13 @@ def generate(options):
     run_dir = find_live(options.run_dir)
     if run_dir is not None:
         _run(_generate_command(options, run_dir))
-    signals = Signals()
+    served = Served(options, Signals())
     try:
-        served = Served(options, signals)
-        try:
-            return _generate_on(served, options)
-        except Asked:
-            return 128 + signal.SIGINT
-        finally:
-            served.close()
+        return _generate_on(served, options)
+    except Asked:
+        return 128 + signal.SIGINT
     finally:
-        signals.close()
+        served.close()
 
 
 def _generate_on(served, options):
@@ -104,6 +100,40 @@ def status(options):
         raise Problem("no tree runs; start one with launch/pitstop serve", EXIT_PLACE)
     command = [programs.program("cli"), "status", f"--run-dir={run_dir}"]
     _run(command + (["--json"] if options.json else []))
+
+
+# The admin door's commands, which `pitstop_cli` does; their flags are handed on as they are.
+CONTROL = {
+    "pause": "stop generating; requests wait (--mode abort, in_place, retract, wait)",
+    "continue": "generate again",
+    "abort": "end requests by their ids, or --all",
+    "flush": "forget all cached prefixes",
+    "update": "swap in a checkpoint, or a bundled model, while the tree generates",
+    "stage": "the first half of an update",
+    "commit": "the second half: all ranks swap at one step boundary",
+    "drop": "forget the stage",
+    "rollback": "back to the version before",
+    "digests": "digest the resident weights",
+}
+
+CONTROL_VALUE_FLAGS = ("--label", "--kv-policy", "--epoch", "--digest", "--timeout-s")
+
+
+def control(options):
+    if "--help" in options.rest or "-h" in options.rest:
+        _run([programs.program("cli"), options.command, "--help"])
+    run_dir = find_live(options.run_dir)
+    if run_dir is None:
+        raise Problem("no tree runs; start one with launch/pitstop serve", EXIT_PLACE)
+    command = [programs.program("cli"), options.command, f"--run-dir={run_dir}"]
+    # The checkpoint may be a bundled model's name; a label may be called the same.
+    names_model = options.command in ("update", "stage")
+    for before, argument in zip(["", *options.rest], options.rest):
+        is_value = before in CONTROL_VALUE_FLAGS
+        if names_model and not is_value and (programs.MODELS / argument).is_dir():
+            argument = str(programs.MODELS / argument)
+        command.append(argument)
+    _run(command)
 
 
 def tokenize(options):

@@ -14,11 +14,17 @@ import programs
 
 # What each step of an end may take. A process that is told to stop answers its open requests first.
 FAREWELL_S = 2.0  # after a death: for the tokenizer to answer every open request with an error
-STOP_S = 5.0  # from "stop" to SIGTERM
+STOP_S = 5.0  # from "stop" to SIGTERM, all stages together
+STAGE_S = 0.5  # but for each stage at least
 TERM_S = 1.0  # from SIGTERM to SIGKILL
 FAILURES_S = 0.2  # at start: for other processes to say what is wrong with them, too
 WATCH_S = 3600.0  # a wait for nothing in particular: events end it
 PROGRESS_S = 5.0  # between two lines about a start that takes long
+
+# Who answers stops before whom it asks, so that nobody misses a peer that was told to go.
+STOP_ORDER = (("http_proc",), ("tokenizer_proc",), ("scheduler_proc",), ("detokenizer_proc", "tp_worker"))
+# Of several dead, who is the likeliest cause: a worker ends its scheduler, not the other way round.
+BLAME_ORDER = ("tp_worker", "detokenizer_proc", "tokenizer_proc", "scheduler_proc", "http_proc")
 
 
 def cores_per_worker(num_workers):
@@ -72,31 +78,23 @@ def plan(options, run_dir):
 class Signals:
     """SIGINT, SIGTERM and SIGHUP become a readable descriptor, so that they end a wait.
 
-    Owns: the handlers of this program, until close().
+    For the rest of this program's life: a second Ctrl-C while a tree is stopping is still no death.
     """
 
     NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def __init__(self):
-        self.fd, self._write_fd = os.pipe()
-        for fd in (self.fd, self._write_fd):
-            os.set_blocking(fd, False)
         self.is_asked_to_end = False
-        self._old_fd = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
-        self._old = {}
+        self.fd, write_fd = os.pipe()
+        for fd in (self.fd, write_fd):
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
         for number in self.NUMBERS:
             if signal.getsignal(number) != signal.SIG_IGN:  # nohup, or in the background
-                self._old[number] = signal.signal(number, self._take)
+                signal.signal(number, self._take)
 
     def _take(self, _number, _frame):
         self.is_asked_to_end = True
-
-    def close(self):
-        for number, handler in self._old.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(self._old_fd)
-        os.close(self.fd)
-        os.close(self._write_fd)
 
 
 class Asked(Exception):
@@ -169,7 +167,7 @@ class Tree:
             self._wait(deadline)
         reasons = {}  # the reason -> the first process that gave it
         for child in self.children:
-            if child.failed_line:
+            if child.failed_line and not self._names_a_sibling(child.failed_line):
                 reasons.setdefault(child.failed_line, child)
         if not reasons:  # nobody could say anything: the dead themselves are the news
             for child in self.children:
@@ -180,6 +178,10 @@ class Tree:
             self._say(line)
         raise Problem(last, EXIT_START)
 
+    def _names_a_sibling(self, line):
+        """"rank 0 (pid 71) is gone" is what the death of 71 led to, and no reason of its own."""
+        return any(f"(pid {child.pid})" in line for child in self.children)
+
     def watch(self, guest=None):
         """Until a process dies: the dead child; or until `guest` (a Popen) ends: None."""
         if guest is not None:
@@ -187,9 +189,9 @@ class Tree:
             self._on_readable(guest_fd, guest.poll)
         try:
             while True:
-                for child in self.children:
-                    if child.has_ended():
-                        return child
+                ended = [child for child in self.children if child.has_ended()]
+                if ended:
+                    return min(ended, key=self._how_late_in_a_chain)
                 if guest is not None and guest.poll() is not None:
                     return None
                 self._wait(time.monotonic() + WATCH_S)
@@ -197,6 +199,12 @@ class Tree:
             if guest is not None:
                 self._selector.unregister(guest_fd)
                 os.close(guest_fd)
+
+    def _how_late_in_a_chain(self, dead):
+        """A death leads to others (a scheduler ends when its worker is gone), and this program may
+        see several at once. The first cause was killed, or at least blames nobody."""
+        was_killed, blames = dead.exit_code() < 0, self._names_a_sibling(dead.failed_line or "")
+        return (not was_killed, blames, BLAME_ORDER.index(dead.kind))
 
     def say_farewell(self, dead):
         """Lets the tokenizer tell every open request who died, and end by itself."""
@@ -207,12 +215,15 @@ class Tree:
 
     def stop(self):
         """Ends every process, kindly while there is time. Signals meanwhile change nothing."""
-        for child in self.children:
-            child.tell("stop")
-        self._wait_for_end(self.children, STOP_S)
+        deadline = time.monotonic() + STOP_S
+        for kinds in STOP_ORDER:
+            stage = [child for child in self.children if child.kind in kinds]
+            for child in stage:
+                child.tell("stop")
+            self._wait_for_end(stage, max(STAGE_S, deadline - time.monotonic()))
         late = [child for child in self.children if not child.has_ended()]
         for child in late:
-            self._say(f"{child.name} did not stop in {STOP_S:.0f} s")
+            self._say(f"{child.name} did not stop in time")
             child.send_signal(signal.SIGTERM)
         self._wait_for_end(late, TERM_S)
         self.kill()

@@ -1,0 +1,67 @@
+"""Trees for tests. Each test that is given one sees that nothing of it is left."""
+
+import json
+import pathlib
+import shutil
+import tempfile
+
+import pytest
+
+from process_tree import ROOT, ProcessTree
+
+REFERENCE = ROOT / "tests" / "data" / "models" / "reference.json"
+
+
+@pytest.fixture(scope="session")
+def reference():
+    """Greedy continuations by an independent implementation, per bundled model."""
+    return json.loads(REFERENCE.read_text())["models"]
+
+
+@pytest.fixture
+def place():
+    """A short private directory: a unix socket's path has room for some hundred bytes."""
+    path = pathlib.Path(tempfile.mkdtemp(prefix="pitstop-test-", dir="/tmp"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def start_tree(place):
+    """start_tree(*flags): a tree of the test's own; ended with the test if it still runs."""
+    trees = []
+
+    def start(*flags):
+        trees.append(ProcessTree(place / f"tree-{len(trees)}", *flags))
+        return trees[-1]
+
+    yield start
+    try:
+        for tree in trees:
+            if tree.launcher.poll() is None:
+                tree.stop()
+            else:
+                tree.check_gone(is_killed=tree.launcher.returncode < 0)
+    finally:
+        for tree in trees:
+            tree.abandon()
+
+
+@pytest.fixture(scope="module")
+def shared_tree(request):
+    """One tree for the tests of a module that only talk to it; flags from its TREE_FLAGS."""
+    path = pathlib.Path(tempfile.mkdtemp(prefix="pitstop-test-", dir="/tmp"))
+    tree = ProcessTree(path / "tree", *getattr(request.module, "TREE_FLAGS", ()))
+    try:
+        yield tree
+        tree.stop()
+    finally:
+        tree.abandon()
+        shutil.rmtree(path)
+
+
+@pytest.fixture
+def door(shared_tree):
+    """A connection of the test's own to the module's tree."""
+    with shared_tree.door() as door:
+        yield door

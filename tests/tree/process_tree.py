@@ -1,0 +1,130 @@
+"""A tree under test: started with launch/pitstop, looked at, stopped, and seen to leave nothing."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import time
+
+from wire import DEADLINE_S, Door
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+LAUNCHER = ROOT / "launch" / "pitstop"
+
+
+def environment():
+    """Of every program under test: the build that is tested, and no other tree in sight."""
+    return {**os.environ, "PITSTOP_BUILD": os.environ.get("PITSTOP_BUILD", str(ROOT / "build/cpu"))}
+
+
+def is_alive(pid):
+    """It runs. A zombie does not: it has ended, and waits for a parent that looks."""
+    try:
+        stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rsplit(")", 1)[1].split()[0] not in "ZX"
+
+
+def wait_until(condition, what, timeout_s=DEADLINE_S):
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {timeout_s:.0f} s for {what}"
+        time.sleep(0.005)
+
+
+def run(*arguments, timeout_s=DEADLINE_S, **options):
+    """launch/pitstop with these arguments, to its end."""
+    return subprocess.run(
+        [LAUNCHER, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        env=environment(),
+        **options,
+    )
+
+
+class ProcessTree:
+    """Owns: a launcher and, through it, a tree. stop() or check_gone() ends it."""
+
+    def __init__(self, run_dir, *flags):
+        self.run_dir = pathlib.Path(run_dir)
+        self._log = open(f"{run_dir}.log", "w+")
+        begin = time.monotonic()
+        self.launcher = subprocess.Popen(
+            [LAUNCHER, "serve", "--run-dir", str(run_dir), *map(str, flags)],
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            env=environment(),
+        )
+        self.ready_line = self.launcher.stdout.readline()
+        self.start_s = time.monotonic() - begin
+        if not self.ready_line:
+            self.launcher.wait(DEADLINE_S)
+            raise AssertionError(f"exit {self.launcher.returncode}: {self.log()}")
+        self.processes = json.loads((self.run_dir / "tree.json").read_text())["processes"]
+        self.doors = []
+
+    def log(self):
+        """What launcher and processes wrote to standard error."""
+        self._log.flush()
+        return pathlib.Path(self._log.name).read_text()
+
+    def door(self, name="data", **options):
+        """Closed with the tree."""
+        self.doors.append(Door(self.run_dir, name, **options))
+        return self.doors[-1]
+
+    def pids(self, kind=None):
+        return [p["pid"] for p in self.processes if kind in (None, p["kind"])]
+
+    def kill(self, name, number=signal.SIGKILL):
+        """Sends a signal to the process of that name: tp_worker[0.0]."""
+        (pid,) = [p["pid"] for p in self.processes if p["name"] == name]
+        os.kill(pid, number)
+
+    def memory_mib(self):
+        """The most that each kind of process has held so far, summed over its processes."""
+        peak = {}
+        for process in self.processes:
+            text = pathlib.Path(f"/proc/{process['pid']}/status").read_text()
+            kib = int(re.search(r"VmHWM:\s+(\d+)", text).group(1))
+            peak[process["kind"]] = peak.get(process["kind"], 0) + kib / 1024
+        return {kind: round(mib) for kind, mib in peak.items()}
+
+    def wait_exit(self, timeout_s=DEADLINE_S):
+        """The launcher's exit code."""
+        return self.launcher.wait(timeout_s)
+
+    def check_gone(self, is_killed=False):
+        """Nothing is left: no process, no file (unless the launcher itself was killed)."""
+        for door in self.doors:
+            door.close()
+        self.launcher.stdout.close()
+        wait_until(
+            lambda: not any(map(is_alive, self.pids())), "processes to end", timeout_s=10.0
+        )
+        if not is_killed:
+            assert not self.run_dir.exists(), list(self.run_dir.iterdir())
+
+    def stop(self, number=signal.SIGINT):
+        """A clean end."""
+        if self.launcher.poll() is None:
+            self.launcher.send_signal(number)
+        code = self.wait_exit()
+        self.check_gone()
+        assert code == 0, f"exit {code}: {self.log()}"
+
+    def abandon(self):
+        """After a failed test: nothing may be left to disturb the next one."""
+        if self.launcher.poll() is None:
+            self.launcher.terminate()
+            try:
+                self.launcher.wait(20)
+            except subprocess.TimeoutExpired:
+                self.launcher.kill()
+                self.launcher.wait()

@@ -1,0 +1,78 @@
+"""cancel ends the requests it names, wherever they are, and no other."""
+
+import pytest
+
+from wire import Refused
+
+GREEDY = {"temperature": 0.0, "ignore_eos": True}
+TREE_FLAGS = ("--max-running-requests", 2, "--chunked-prefill-size", 32)
+
+
+def cancel(door, *rids):
+    door.send("cancel", rids=list(rids))
+
+
+def test_P4_a_decoding_request_gives_back_every_token_so_far(door):
+    whole = door.generate("Once upon a time", max_new_tokens=200, **GREEDY)
+    rid = door.start("Once upon a time", max_new_tokens=200, **GREEDY)
+    while len(door.outputs[rid].tokens) < 5:
+        door.step()
+    cancel(door, rid)
+    (output,) = door.finish([rid])
+    assert output.finish["reason"] == "abort"
+    assert 5 <= len(output.tokens) < 200
+    assert output.tokens == whole.tokens[: len(output.tokens)]
+    assert whole.text.startswith(output.text)
+    assert sum(span["tokens"] for span in output.spans) == len(output.tokens)
+    assert output.counts["completion_tokens"] == len(output.tokens)
+
+
+def test_P4_a_queued_request_ends_and_those_that_run_do_not(door):
+    running = [door.start(f"The king {i}", max_new_tokens=150, **GREEDY) for i in range(2)]
+    queued = [door.start(f"The queen {i}", max_new_tokens=20, **GREEDY) for i in range(4)]
+    cancel(door, *queued[1:3])
+    outputs = door.finish(queued)
+    assert [output.finish["reason"] for output in outputs] == ["length", "abort", "abort", "length"]
+    assert outputs[1].tokens == []
+    assert [len(output.tokens) for output in door.finish(running)] == [150, 150]
+
+
+def test_P4_a_request_in_prefill_ends(door):
+    rid = door.start([5] * 900, max_new_tokens=50, **GREEDY)  # 29 chunks
+    cancel(door, rid)
+    (output,) = door.finish([rid])
+    assert output.finish["reason"] == "abort"
+
+
+def test_an_abort_is_by_exact_id(door):
+    rids = [
+        door.start("Once", rid=rid, max_new_tokens=60, **GREEDY) for rid in ("a", "a1", "A", "aa")
+    ]
+    cancel(door, "a")
+    outputs = door.finish(rids)
+    assert [output.finish["reason"] for output in outputs] == ["abort"] + ["length"] * 3
+
+
+def test_ids_that_are_not_open_and_clients_that_do_not_own_them_change_nothing(shared_tree, door):
+    rid = door.start("Once", rid="owned", max_new_tokens=60, **GREEDY)
+    with shared_tree.door() as stranger:
+        cancel(stranger, "owned", "nobody")
+        assert len(stranger.generate("One", max_new_tokens=3, **GREEDY).tokens) == 3
+    assert door.finish([rid])[0].finish["reason"] == "length"
+    cancel(door, "owned")  # finished
+    assert len(door.generate("One", max_new_tokens=3, **GREEDY).tokens) == 3
+
+
+def test_an_id_is_free_again_after_its_request_has_ended(door):
+    for _ in range(3):
+        rid = door.start("Once", rid="again", max_new_tokens=200, **GREEDY)
+        door.step()
+        cancel(door, rid)
+        assert door.finish([rid])[0].finish["reason"] == "abort"
+
+
+def test_a_cancel_of_nothing_is_refused(door):
+    cancel(door)
+    with pytest.raises(Refused) as refused:
+        door.step()
+    assert refused.value.code == "invalid_argument"

@@ -1,0 +1,191 @@
+"""A model that cannot be served: one line that says why, exit code 3, nothing left behind."""
+
+import json
+import shutil
+import struct
+
+import pytest
+
+from process_tree import ROOT, run
+
+STORIES = ROOT / "launch" / "models" / "stories"
+
+
+@pytest.fixture
+def model(place):
+    return copy_model(place / "model")
+
+
+def copy_model(path):
+    shutil.copytree(STORIES, path)
+    for file in path.iterdir():
+        file.chmod(0o644)
+    path.chmod(0o755)
+    return path
+
+
+def refusals(model, place, *flags):
+    """What standard error says: a line per problem."""
+    ended = run("serve", "--model", model, "--run-dir", place / "tree", *flags)
+    assert ended.returncode == 3, ended.stderr
+    assert ended.stdout == ""
+    assert not (place / "tree").exists()
+    lines = ended.stderr.splitlines()
+    assert all(line.startswith("pitstop: ") for line in lines), ended.stderr
+    return lines
+
+
+def refusal(model, place, *flags):
+    """The one problem there is."""
+    (line,) = refusals(model, place, *flags)
+    return line
+
+
+def header_of(path):
+    data = path.read_bytes()
+    (size,) = struct.unpack("<Q", data[:8])
+    return json.loads(data[8 : 8 + size]), data[8 + size :]
+
+
+def last_tensor(header):
+    """The one whose bytes end the file: what is done to it leaves no gap."""
+    return max(
+        (name for name in header if name != "__metadata__"),
+        key=lambda name: header[name]["data_offsets"][1],
+    )
+
+
+def write_safetensors(path, header, body):
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + body)
+
+
+def change_config(model, **fields):
+    path = model / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def test_no_such_directory(place):
+    ended = run("serve", "--model", place / "nothing")
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(f"pitstop: --model {place}/nothing: no such directory")
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_an_empty_directory_is_two_problems(place):
+    (place / "model").mkdir()
+    lines = refusals(place / "model", place)
+    assert len(lines) == 2
+    assert any("tokenizer.json" in line for line in lines)
+    assert any("config.json" in line for line in lines)
+
+
+def test_a_config_that_is_not_json(model, place):
+    (model / "config.json").write_text("{")
+    assert "config.json" in refusal(model, place)
+
+
+def test_a_config_of_an_unknown_family(model, place):
+    change_config(model, architectures=["PigeonForCausalLM"], model_type="pigeon")
+    assert "igeon" in refusal(model, place)
+
+
+def test_a_config_with_a_negative_size(model, place):
+    change_config(model, hidden_size=-128)
+    assert "hidden_size" in refusal(model, place)
+
+
+def test_a_shape_that_disagrees_with_the_config(model, place):
+    change_config(model, intermediate_size=512)
+    line = refusal(model, place)
+    assert "mlp" in line and "512" in line and "384" in line
+
+
+def test_a_truncated_safetensors_file(model, place):
+    path = model / "model.safetensors"
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    assert "model.safetensors" in refusal(model, place)
+
+
+@pytest.mark.parametrize("size", [0, 4, 8, 100])
+def test_a_safetensors_file_that_ends_in_its_header(model, place, size):
+    path = model / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:size])
+    assert "model.safetensors" in refusal(model, place)
+
+
+def test_a_header_that_claims_to_be_enormous(model, place):
+    path = model / "model.safetensors"
+    path.write_bytes(struct.pack("<Q", 1 << 62) + path.read_bytes()[8:])
+    assert "model.safetensors" in refusal(model, place)
+
+
+def test_a_header_that_points_outside_the_file(model, place):
+    path = model / "model.safetensors"
+    header, body = header_of(path)
+    name = last_tensor(header)
+    begin, end = header[name]["data_offsets"]
+    header[name]["data_offsets"] = [begin, end + (end - begin)]
+    header[name]["shape"][0] *= 2
+    write_safetensors(path, header, body)
+    line = refusal(model, place)
+    assert "model.safetensors" in line and name in line
+
+
+def test_a_missing_tensor(model, place):
+    path = model / "model.safetensors"
+    header, body = header_of(path)
+    name = last_tensor(header)
+    body = body[: header.pop(name)["data_offsets"][0]]
+    write_safetensors(path, header, body)
+    assert name in refusal(model, place)
+
+
+def test_a_missing_shard(model, place):
+    path = model / "model.safetensors"
+    header, _ = header_of(path)
+    first = path.rename(model / "model-00001-of-00002.safetensors")
+    names = [name for name in header if name != "__metadata__"]
+    index = {name: first.name for name in names}
+    index[names[-1]] = "model-00002-of-00002.safetensors"
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    assert "model-00002-of-00002.safetensors" in refusal(model, place)
+
+
+def test_an_index_that_leads_out_of_the_directory(model, place):
+    header, _ = header_of(model / "model.safetensors")
+    names = [name for name in header if name != "__metadata__"]
+    (model / "model.safetensors").rename(place / "model.safetensors")
+    index = {name: "../model.safetensors" for name in names}
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    assert "../model.safetensors" in refusal(model, place)
+
+
+def test_a_corrupt_tokenizer(model, place):
+    (model / "tokenizer.json").write_text('{"model": {"type": "BPE", "vocab": {')
+    assert "tokenizer.json" in refusal(model, place)
+
+
+def test_a_tokenizer_of_an_unknown_kind(model, place):
+    path = model / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    tokenizer["model"]["type"] = "Pigeon"
+    path.write_text(json.dumps(tokenizer))
+    line = refusal(model, place)
+    assert "tokenizer.json" in line and "Pigeon" in line
+
+
+def test_a_missing_tokenizer(model, place):
+    (model / "tokenizer.json").unlink()
+    assert "tokenizer.json" in refusal(model, place)
+
+
+def test_more_ranks_than_the_model_can_be_split_into(model, place):
+    line = refusal(model, place, "--tp", 3)
+    assert "3" in line
+
+
+def test_a_pool_that_holds_no_page(model, place):
+    line = refusal(model, place, "--max-total-tokens", 4, "--page-size", 16)
+    assert "page" in line or "tokens" in line

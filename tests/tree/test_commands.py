@@ -1,0 +1,147 @@
+"""The commands of launch/pitstop, as a user types them."""
+
+import json
+import subprocess
+import time
+
+import pytest
+
+from process_tree import LAUNCHER, ROOT, environment, run
+
+STORIES = ROOT / "launch" / "models" / "stories"
+
+
+def test_ready_is_one_line_with_the_model_and_the_place(shared_tree):
+    assert shared_tree.ready_line.startswith("pitstop: stories is ready after ")
+    assert shared_tree.ready_line.endswith(f"run directory {shared_tree.run_dir}\n")
+    assert shared_tree.log() == ""
+
+
+def test_the_run_directory_is_private(shared_tree):
+    assert shared_tree.run_dir.stat().st_mode & 0o777 == 0o700
+
+
+def test_generate_streams_from_a_running_tree(shared_tree, reference):
+    case = reference["stories"]["greedy"][2]
+    client = subprocess.Popen(
+        [LAUNCHER, "generate", "--run-dir", shared_tree.run_dir, "--temperature", "0",
+         "--max-new-tokens", "400", "--ignore-eos", case["prompt"]],
+        stdout=subprocess.PIPE,
+        env=environment(),
+    )
+    first = client.stdout.read1()
+    rest = client.stdout.read()
+    assert client.wait() == 0
+    assert len(first) < len(rest), "text comes as it is made"
+    assert len((first + rest).decode()) > 800
+
+
+def test_generate_without_a_tree_starts_one_for_the_call(place, reference):
+    case = reference["stories"]["greedy"][0]
+    ended = subprocess.run(
+        [LAUNCHER, "generate", "--compute", "fp32", "--temperature", "0",
+         "--max-new-tokens", "20", case["prompt"]],
+        capture_output=True,
+        text=True,
+        env={**environment(), "XDG_RUNTIME_DIR": str(place)},
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.rstrip("\n") in case["text"]
+    assert len(ended.stdout) > 40
+    assert ended.stderr == ""
+    assert list((place / "pitstop").glob("[!.]*")) == []
+
+
+def test_generate_says_what_is_wrong_in_one_line(shared_tree):
+    for flags, expected in ((["--top-p", "2"], "top_p"), (["--temperature", "x"], "temperature")):
+        ended = run("generate", "--run-dir", shared_tree.run_dir, *flags, "Once")
+        assert ended.returncode in (1, 2)
+        assert expected in ended.stderr
+        assert len(ended.stderr.splitlines()) == 1, ended.stderr
+        assert ended.stdout == ""
+
+
+def test_status_shows_the_tree(shared_tree):
+    ended = run("status", "--run-dir", shared_tree.run_dir)
+    assert ended.returncode == 0, ended.stderr
+    assert "stories" in ended.stdout
+    facts = json.loads(run("status", "--json", "--run-dir", shared_tree.run_dir).stdout)
+    assert facts["model"] == "stories"
+    assert len(facts["replicas"]) == 1
+
+
+def test_no_tree_is_said_so(place):
+    ended = run("status", "--run-dir", place)
+    assert ended.returncode == 4
+    assert ended.stderr == f"pitstop: no tree runs in {place}\n"
+
+
+def test_tokenize_reads_and_writes_json_lines(reference):
+    case = reference["stories"]["greedy"][4]
+    lines = [{"text": case["prompt"]}, {"ids": case["ids"]}, {"text": ""}, {"text": "Straße 終"}]
+    ended = run(
+        "tokenize", "--tokenizer", STORIES, input="".join(json.dumps(x) + "\n" for x in lines)
+    )
+    assert ended.returncode == 0, ended.stderr
+    encoded, decoded, empty, other = map(json.loads, ended.stdout.splitlines())
+    assert encoded == {"ids": case["ids"], "text": case["prompt"]}
+    assert decoded["text"] == case["prompt"]
+    assert empty["ids"] == []
+    assert other["text"] == "Straße 終"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--tp", "0"],
+        ["--dp", "-1"],
+        ["--page-size", "many"],
+        ["--compute", "fp8"],
+        ["--wings", "2"],
+        ["--log-level", "loud"],
+        ["--start-timeout", "nan"],
+    ],
+    ids=" ".join,
+)
+def test_a_bad_flag_is_one_line(flags):
+    ended = run("serve", *flags)
+    assert ended.returncode == 2
+    assert len(ended.stderr.splitlines()) == 1
+    assert flags[0] in ended.stderr
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o710])
+def test_a_run_directory_that_others_can_enter_is_refused(place, mode):
+    (place / "open").mkdir()
+    (place / "open").chmod(mode)
+    ended = run("serve", "--run-dir", place / "open")
+    assert ended.returncode == 4
+    assert "closed to others" in ended.stderr and len(ended.stderr.splitlines()) == 1
+
+
+def test_a_run_directory_that_is_too_long_is_refused(place):
+    ended = run("serve", "--run-dir", place / ("x" * 100))
+    assert ended.returncode == 4
+    assert "too long" in ended.stderr and len(ended.stderr.splitlines()) == 1
+
+
+def test_a_named_directory_keeps_what_is_not_the_trees(start_tree, place):
+    named = place / "tree-0"
+    named.mkdir(mode=0o700)
+    (named / "notes.txt").write_text("mine")
+    tree = start_tree()
+    tree.launcher.terminate()
+    assert tree.wait_exit() == 0
+    assert [path.name for path in named.iterdir()] == ["notes.txt"]
+    (named / "notes.txt").unlink()
+    named.rmdir()
+
+
+def test_from_serve_to_the_first_token(start_tree):
+    """A number to read; bench/ holds it to a limit."""
+    begin = time.monotonic()
+    tree = start_tree()
+    door = tree.door()
+    door.start("Once upon a time", max_new_tokens=1)
+    door.step()
+    print(f"\nserve to first token: {time.monotonic() - begin:.3f} s (ready {tree.start_s:.3f} s)")

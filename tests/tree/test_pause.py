@@ -1,0 +1,163 @@
+"""Pause, continue, abort and flush on a real tree: the table of pause states in docs/design.md."""
+
+import pytest
+
+from process_tree import wait_until
+from wire import Refused
+
+GREEDY = {"temperature": 0.0, "ignore_eos": True}
+SEEDED = {"temperature": 1.0, "seed": 5, "ignore_eos": True}
+LONG = 600
+TREE_FLAGS = ("--tp", 2)
+
+
+@pytest.fixture
+def admin(shared_tree):
+    with shared_tree.door("admin") as admin:
+        yield admin
+        admin.call("continue_generation")
+        admin.call("abort", all=True)
+        admin.call("flush_cache", wait_idle=True)
+
+
+def status(admin):
+    return admin.call("status")["replicas"][0]
+
+
+def start_and_wait(door, *rids, tokens=8, **sampling):
+    """Requests that decode."""
+    for rid in rids:
+        door.start("Once upon a time", rid=rid, max_new_tokens=LONG, **{**GREEDY, **sampling})
+    while any(len(door.outputs[rid].tokens) < tokens for rid in rids):
+        door.step()
+
+
+def drain(door):
+    """Takes what is on its way."""
+    while not door.is_quiet(0.2):
+        door.step()
+
+
+def test_P4_in_place_freezes_and_goes_on_from_the_very_next_token(door, admin):
+    undisturbed = door.generate("Once upon a time", max_new_tokens=LONG, logprobs={"enabled": True}, **SEEDED)
+    rid = door.start("Once upon a time", max_new_tokens=LONG, logprobs={"enabled": True}, **SEEDED)
+    while len(door.outputs[rid].tokens) < 8:
+        door.step()
+    paused = admin.call("pause_generation", mode="in_place")
+    assert paused["ok"] and paused["parts"][0]["num_frozen"] == 1
+    drain(door)
+    num_before = len(door.outputs[rid].tokens)
+    assert num_before < LONG
+    assert status(admin)["state"] == "paused"
+    assert status(admin)["num_running"] == 1
+    late = door.start("The king", max_new_tokens=5, **GREEDY)
+    wait_until(lambda: status(admin)["num_waiting"] == 1, "the new request to be queued")
+    with_pages = admin.call("flush_cache")
+    assert not with_pages["ok"] and with_pages["code"] == "failed_precondition"
+    assert door.is_quiet(0.2)
+    went_on = admin.call("continue_generation")
+    assert went_on["parts"][0]["was_paused"] and went_on["parts"][0]["paused_s"] > 0
+    output, other = door.finish([rid, late])
+    assert output.tokens == undisturbed.tokens
+    assert output.logprobs == undisturbed.logprobs
+    assert output.counts["retractions"] == 0
+    assert len(other.tokens) == 5
+
+
+def test_P6_retract_loses_no_token_and_changes_none(door, admin):
+    undisturbed = door.generate("Once upon a time", max_new_tokens=LONG, logprobs={"enabled": True}, **SEEDED)
+    rid = door.start("Once upon a time", max_new_tokens=LONG, logprobs={"enabled": True}, **SEEDED)
+    for seen in (8, 60, 150):
+        while len(door.outputs[rid].tokens) < seen:
+            door.step()
+        paused = admin.call("pause_generation", mode="retract")
+        assert paused["ok"] and paused["parts"][0]["num_retracted"] == 1
+        assert status(admin)["num_running"] == 0
+        flushed = admin.call("flush_cache")
+        assert flushed["ok"], flushed
+        now = status(admin)
+        assert now["pages_free"] == now["pages_total"]
+        admin.call("continue_generation")
+    (output,) = door.finish([rid])
+    assert output.tokens == undisturbed.tokens
+    assert output.logprobs == undisturbed.logprobs
+    assert output.counts["retractions"] == 3
+
+
+def test_P4_abort_returns_what_was_sampled_and_queues_newcomers(door, admin):
+    start_and_wait(door, "a1", "a2")
+    paused = admin.call("pause_generation", mode="abort")
+    assert paused["ok"] and paused["parts"][0]["num_aborted"] == 2
+    outputs = door.finish(["a1", "a2"])
+    for output in outputs:
+        assert output.finish["reason"] == "abort"
+        assert 8 <= len(output.tokens) < LONG
+        assert sum(span["tokens"] for span in output.spans) == len(output.tokens)
+        assert output.counts["completion_tokens"] == len(output.tokens)
+    late = door.start("The king", max_new_tokens=5, **GREEDY)
+    assert door.is_quiet(0.3)
+    admin.call("continue_generation")
+    assert len(door.finish([late])[0].tokens) == 5
+
+
+def test_wait_lets_running_requests_end_and_keeps_newcomers_out(shared_tree, door, admin):
+    start_and_wait(door, "w1")
+    with shared_tree.door("admin") as pauser:
+        pauser.send("pause_generation", call=1, mode="wait")
+        wait_until(lambda: status(admin)["state"] == "pausing", "the drain to begin")
+        late = door.start("The king", max_new_tokens=5, **GREEDY)
+        kind, reply = pauser.receive()
+        assert kind == "pause_reply" and reply["ok"], reply
+    (output,) = door.finish(["w1"])
+    assert output.finish["reason"] == "length" and len(output.tokens) == LONG
+    assert door.outputs[late].tokens == []
+    assert door.is_quiet(0.2)
+    admin.call("continue_generation")
+    assert len(door.finish([late])[0].tokens) == 5
+
+
+def test_a_pause_ends_by_itself_after_max_pause_s(door, admin):
+    start_and_wait(door, "m1")
+    assert admin.call("pause_generation", mode="in_place", max_pause_s=0.3)["ok"]
+    (output,) = door.finish(["m1"])
+    assert len(output.tokens) == LONG
+    assert status(admin)["state"] == "running"
+
+
+def test_pausing_twice_and_continuing_twice_are_harmless_and_say_so(admin):
+    assert not admin.call("pause_generation", mode="in_place")["parts"][0]["was_paused"]
+    again = admin.call("pause_generation", mode="retract")
+    assert again["ok"] and again["parts"][0]["was_paused"]
+    assert admin.call("continue_generation")["parts"][0]["was_paused"]
+    not_paused = admin.call("continue_generation")
+    assert not_paused["ok"] and not not_paused["parts"][0]["was_paused"]
+
+
+def test_P4_aborts_while_paused_come_back_at_once(door, admin):
+    start_and_wait(door, "p1", "p2")
+    admin.call("pause_generation", mode="in_place")
+    reply = admin.call("abort", rids=["p1", "nobody"])
+    assert [result["outcome"] for result in reply["results"]] == ["aborted", "unknown"]
+    (output,) = door.finish(["p1"])
+    assert output.finish["reason"] == "abort" and len(output.tokens) >= 8
+    assert admin.call("abort", rids=["p1"])["results"][0]["outcome"] == "already_done"
+    admin.call("continue_generation")
+    assert len(door.finish(["p2"])[0].tokens) == LONG
+
+
+def test_P5_status_is_answered_while_paused_and_bad_calls_are_refused(admin):
+    admin.call("pause_generation", mode="in_place")
+    assert status(admin)["state"] == "paused"
+    for fields in ({"mode": "sideways"}, {"max_pause_s": -1.0}, {"mod": "abort"}, {"mode": 3}):
+        with pytest.raises(Refused) as refused:
+            admin.call("pause_generation", **fields)
+        assert refused.value.code == "invalid_argument"
+    with pytest.raises(Refused):
+        admin.call("abort")
+    assert status(admin)["state"] == "paused"
+
+
+def test_the_admin_door_is_a_door_of_its_own(door):
+    with pytest.raises(Refused) as refused:
+        door.call("pause_generation", mode="abort")
+    assert refused.value.code == "permission_denied"

@@ -1,0 +1,274 @@
+"""Weight updates on a real tree: all or nothing, verified, reversible, told per token."""
+
+import itertools
+import json
+import pathlib
+import shutil
+import struct
+
+import pytest
+
+from process_tree import ROOT
+from wire import Refused
+
+GREEDY = {"temperature": 0.0, "ignore_eos": True}
+SEEDED = {"temperature": 1.0, "seed": 5, "ignore_eos": True}
+LONG = 600
+STORIES = str(ROOT / "launch/models/stories")
+BARD = str(ROOT / "launch/models/bard")
+DIGESTS = json.loads((ROOT / "tests/data/golden/digests.json").read_text())["models"]
+TREE_FLAGS = ("--tp", 2)
+
+
+@pytest.fixture
+def admin(shared_tree):
+    """The tree serves stories before and after, and nothing runs."""
+    with shared_tree.door("admin") as admin:
+        update(admin, STORIES)
+        yield admin
+        admin.call("continue_generation")
+        admin.call("abort", all=True)
+
+
+def update(admin, path, **spec):
+    return admin.call("update_weights", update={"source": {"kind": "disk", "path": path}, **spec})
+
+
+def start(door, prompt="Once upon a time", tokens=8, **fields):
+    fields = {"max_new_tokens": LONG, "logprobs": {"enabled": True}, **SEEDED, **fields}
+    rid = door.start(prompt, **fields)
+    while len(door.outputs[rid].tokens) < tokens:
+        door.step()
+    return rid
+
+
+def joined(spans):
+    """Spans of chunks, run-length encoded over the whole output."""
+    key = lambda span: {name: value for name, value in span.items() if name != "tokens"}
+    return [
+        {**fields, "tokens": sum(span["tokens"] for span in group)}
+        for fields, group in itertools.groupby(spans, key)
+    ]
+
+
+@pytest.mark.parametrize("mode", ("staged", "direct"))
+@pytest.mark.parametrize("kv_policy", ("keep", "recompute", "drain", "abort"))
+def test_P1_P3_every_mode_with_every_policy(door, admin, mode, kv_policy):
+    before = admin.call("status")["replicas"][0]["epoch"]
+    rid = start(door)
+    reply = update(admin, BARD, mode=mode, kv_policy=kv_policy, label="bard")
+    assert reply["ok"], reply
+    assert reply["digest"] == DIGESTS["bard"]["digest"]
+    assert reply["epoch"] == before + 1
+    (replica,) = reply["replicas"]
+    assert [rank["phase"] for rank in replica["ranks"]] == ["committed"] * 2
+    assert reply["bytes"] > 2_800_000
+    (output,) = door.finish([rid])
+    spans = joined(output.spans)
+    assert sum(span["tokens"] for span in spans) == len(output.tokens) == len(output.logprobs)
+    assert output.counts["completion_tokens"] == len(output.tokens)
+    assert spans[0]["epoch"] == before and spans[0]["digest"] == DIGESTS["stories"]["digest"]
+    if kv_policy == "abort":
+        assert output.finish["reason"] == "abort" and len(spans) == 1
+    else:
+        assert output.finish["reason"] == "length" and len(output.tokens) == LONG
+    if kv_policy == "drain":
+        assert len(spans) == 1 and replica["num_drained"] == 1
+    if kv_policy in ("keep", "recompute"):
+        assert [span["epoch"] for span in spans] == [before, before + 1]
+        assert spans[1]["label"] == "bard" and spans[1]["digest"] == DIGESTS["bard"]["digest"]
+        oldest = before if kv_policy == "keep" else before + 1
+        assert (spans[1]["kv_min_epoch"], spans[1]["kv_max_epoch"]) == (oldest, before + 1)
+        assert replica["num_kept" if kv_policy == "keep" else "num_recomputed"] == 1
+    # What comes next is the new model's alone.
+    fresh = door.generate("ROMEO:", max_new_tokens=20, **GREEDY)
+    assert {span["kv_min_epoch"] for span in fresh.spans} == {before + 1}
+
+
+def test_P6_unchanged_weights_leave_every_bit_as_it_was(door, admin):
+    undisturbed = door.generate(
+        "Once upon a time", max_new_tokens=LONG, logprobs={"enabled": True}, **SEEDED
+    )
+    rid = start(door)
+    assert update(admin, STORIES, kv_policy="keep")["ok"]
+    assert admin.call("pause_generation", mode="retract")["ok"]
+    assert admin.call("rollback_weights")["ok"]
+    assert admin.call("continue_generation")["ok"]
+    assert update(admin, STORIES, kv_policy="recompute")["ok"]
+    assert admin.call("pause_generation", mode="in_place")["ok"]
+    assert update(admin, STORIES, mode="direct", kv_policy="keep")["ok"]
+    assert admin.call("continue_generation")["ok"]
+    (output,) = door.finish([rid])
+    assert output.tokens == undisturbed.tokens
+    assert output.logprobs == undisturbed.logprobs
+    assert len(joined(output.spans)) > 1
+
+
+def test_P2_a_rollback_returns_to_the_version_before(door, admin):
+    first = door.generate("Once upon a time", max_new_tokens=40, **GREEDY)
+    assert update(admin, BARD)["ok"]
+    changed = door.generate("Once upon a time", max_new_tokens=40, **GREEDY)
+    assert changed.tokens != first.tokens
+    back = admin.call("rollback_weights")
+    assert back["ok"] and back["digest"] == DIGESTS["stories"]["digest"]
+    assert door.generate("Once upon a time", max_new_tokens=40, **GREEDY).tokens == first.tokens
+    assert update(admin, BARD, mode="direct")["ok"]
+    nothing = admin.call("rollback_weights")
+    assert not nothing["ok"] and nothing["code"] == "failed_precondition"
+
+
+def test_stage_commit_and_drop_in_separate_calls(door, admin):
+    spec = {"source": {"kind": "disk", "path": BARD}, "label": "two steps"}
+    staged = admin.call("stage_weights", update=spec)
+    assert staged["ok"] and staged["state"] == "staged"
+    assert staged["digest"] == DIGESTS["bard"]["digest"]
+    again = admin.call("stage_weights", update=spec)
+    assert not again["ok"] and again["code"] == "failed_precondition"
+    dropped = admin.call("drop_stage")
+    assert dropped["ok"] and dropped["digest"] == DIGESTS["stories"]["digest"]
+    assert not admin.call("commit_weights")["ok"]
+    assert admin.call("stage_weights", update=spec)["ok"]
+    committed = admin.call("commit_weights", kv_policy="recompute")
+    assert committed["ok"] and committed["label"] == "two steps"
+    assert admin.call("weight_digests")["digest"] == DIGESTS["bard"]["digest"]
+
+
+def test_P10_digests_are_of_what_is_resident(admin):
+    answer = admin.call("weight_digests")
+    assert answer["ok"] and answer["digest"] == DIGESTS["stories"]["digest"]
+    assert {t["name"]: t["digest"] for t in answer["tensors"]} == DIGESTS["stories"]["tensors"]
+    declared = [{"name": n, "digest": d} for n, d in DIGESTS["bard"]["tensors"].items()]
+    good = update(admin, BARD, manifest=declared, digest=DIGESTS["bard"]["digest"])
+    assert good["ok"], good
+
+
+def test_P9_a_cached_prefix_is_shared_only_as_far_as_the_request_allows(door, admin):
+    prompt = "Once upon a time there was a king who had three sons and a golden apple tree. " * 3
+    ask = lambda **fields: door.generate(prompt, max_new_tokens=4, **GREEDY, **fields)
+    admin.call("flush_cache", wait_idle=True)
+    assert ask().counts["cached_tokens"] == 0
+    assert ask().counts["cached_tokens"] > 0
+    assert update(admin, BARD)["ok"]
+    assert ask(kv_tolerance="max_lag", kv_max_lag=1).counts["cached_tokens"] > 0
+    assert update(admin, STORIES)["ok"]
+    stale = ask(kv_tolerance="keep")
+    assert stale.counts["cached_tokens"] > 0
+    assert stale.spans[0]["kv_min_epoch"] < stale.spans[0]["epoch"]
+    clean = ask()
+    assert {s["kv_min_epoch"] for s in clean.spans} == {clean.spans[0]["epoch"]}
+
+
+def read_checkpoint(directory):
+    blob = (pathlib.Path(directory) / "model.safetensors").read_bytes()
+    (size,) = struct.unpack("<Q", blob[:8])
+    return json.loads(blob[8 : 8 + size]), blob[8 + size :]
+
+
+def write_checkpoint(directory, header, data):
+    text = json.dumps(header).encode()
+    blob = struct.pack("<Q", len(text)) + text + data
+    (directory / "model.safetensors").write_bytes(blob)
+
+
+BAD = {
+    "a missing tensor": (lambda h, d: h.pop("model.norm.weight") and (h, d), "model.norm.weight"),
+    "an extra one": (
+        lambda h, d: ({**h, "extra.weight": h["model.norm.weight"]}, d),
+        "extra.weight",
+    ),
+    "a wrong shape": (
+        lambda h, d: (h["model.norm.weight"].update(shape=[2, 64]), (h, d))[1],
+        "model.norm.weight",
+    ),
+    "a wrong dtype": (
+        lambda h, d: (h["model.norm.weight"].update(dtype="I16"), (h, d))[1],
+        "model.norm.weight",
+    ),
+    "a truncated file": (lambda h, d: (h, d[:-1000]), "model.safetensors"),
+    "a NaN": (lambda h, d: (h, d[:-2] + b"\xc0\x7f"), "not finite"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_P2_a_bad_checkpoint_is_refused_and_the_old_version_serves_on(door, admin, place, what):
+    edit, named = BAD[what]
+    shutil.copytree(BARD, place / "bad")
+    write_checkpoint(place / "bad", *edit(*read_checkpoint(BARD)))
+    expected = door.generate("Once upon a time", max_new_tokens=LONG, **SEEDED)
+    rid = start(door)
+    reply = update(admin, str(place / "bad"))
+    assert not reply["ok"] and reply["code"], reply
+    assert named in reply["message"] and "rank 0" in reply["message"], reply["message"]
+    assert reply["state"] == "serving" and reply["digest"] == DIGESTS["stories"]["digest"]
+    assert door.finish([rid])[0].tokens == expected.tokens
+    assert admin.call("weight_digests")["digest"] == DIGESTS["stories"]["digest"]
+    if what == "a NaN":
+        assert update(admin, str(place / "bad"), allow_nonfinite=True)["ok"]
+
+
+def test_P10_a_flipped_bit_is_found_by_the_manifest(admin, place):
+    shutil.copytree(BARD, place / "bad")
+    header, data = read_checkpoint(BARD)
+    write_checkpoint(place / "bad", header, data[:1000] + bytes([data[1000] ^ 1]) + data[1001:])
+    declared = [{"name": n, "digest": d} for n, d in DIGESTS["bard"]["tensors"].items()]
+    reply = update(admin, str(place / "bad"), manifest=declared)
+    assert not reply["ok"] and reply["code"] == "data_loss", reply
+    reply = update(admin, str(place / "bad"), digest=DIGESTS["bard"]["digest"])
+    assert not reply["ok"] and reply["code"] == "data_loss"
+    assert admin.call("weight_digests")["digest"] == DIGESTS["stories"]["digest"]
+
+
+def test_an_old_epoch_is_refused(admin):
+    now = admin.call("status")["replicas"][0]["epoch"]
+    for epoch in (1, now):
+        reply = update(admin, BARD, epoch=epoch)
+        assert not reply["ok"] and reply["code"] == "failed_precondition", reply
+    assert update(admin, BARD, epoch=now + 10)["epoch"] == now + 10
+
+
+def test_P2_torn_refuses_to_generate_until_a_complete_update(start_tree, place):
+    tree = start_tree("--tp", 2)
+    door, admin = tree.door(), tree.door("admin")
+    shutil.copytree(BARD, place / "bad")
+    header, data = read_checkpoint(BARD)
+    write_checkpoint(place / "bad", header, data[:-2] + b"\xc0\x7f")  # found when it is written
+    reply = update(admin, str(place / "bad"), mode="direct")
+    assert not reply["ok"] and reply["state"] == "torn", reply
+    assert admin.call("status")["replicas"][0]["state"] == "torn"
+    try:
+        finish = door.generate("Once upon a time", max_new_tokens=5, **GREEDY).finish
+        code, message = finish.get("code"), finish.get("message", "")
+    except Refused as refused:
+        code, message = refused.code, refused.message
+    assert code == "failed_precondition" and "torn" in message
+    assert not update(admin, BARD, partial=True)["ok"]
+    assert update(admin, STORIES, mode="direct")["ok"]
+    assert len(door.generate("Once upon a time", max_new_tokens=5, **GREEDY).tokens) == 5
+
+
+def test_P2_replicas_change_together_or_not_at_all(start_tree):
+    tree = start_tree("--dp", 2)
+    door, admin = tree.door(), tree.door("admin")
+    rids = [start(door, replica=replica) for replica in (0, 1)]
+    assert not update(admin, "/nowhere")["ok"]
+    reply = update(admin, BARD, label="both")
+    assert reply["ok"] and len(reply["replicas"]) == 2
+    states = admin.call("status")["replicas"]
+    assert {(state["epoch"], state["digest"]) for state in states} == {
+        (2, DIGESTS["bard"]["digest"])
+    }
+    for output in door.finish(rids):
+        assert [span["epoch"] for span in joined(output.spans)] == [1, 2]
+
+
+def test_a_tensor_is_read_back_whole(admin):
+    header, data = read_checkpoint(STORIES)
+    for name in ("model.layers.0.self_attn.k_proj.weight", "model.layers.3.mlp.down_proj.weight"):
+        begin, end = header[name]["data_offsets"]
+        admin.send("get_weights", call=77, name=name)
+        assert admin.socket.poll(20_000)
+        kind, _, raw = admin.socket.recv_multipart()
+        assert kind == b"weights_reply" and raw == data[begin:end]
+    with pytest.raises(Refused) as refused:
+        admin.call("get_weights", name="model.layers.0.self_attn.k_proj.weigth")
+    assert refused.value.code == "not_found"

@@ -1,0 +1,173 @@
+"""The protocol of docs/protocol.md in a few lines of Python: pyzmq and msgpack, nothing of ours.
+
+So these tests do not depend on the client libraries, and can say things no library would.
+"""
+
+import itertools
+import time
+
+import msgpack
+import zmq
+
+DEADLINE_S = 120.0  # of everything that must happen; generous, as machines of tests are busy
+
+
+class Refused(Exception):
+    """The tree answered with `error`."""
+
+    def __init__(self, body):
+        super().__init__(f"{body['code']}: {body['message']}")
+        self.code = body["code"]
+        self.message = body["message"]
+        self.rid = body.get("rid", "")
+
+
+class Output:
+    """What came for one request."""
+
+    def __init__(self, rid):
+        self.rid = rid
+        self.chunks = []
+
+    def add(self, chunk):
+        assert self.finish is None, f"{self.rid}: a chunk after the last one"
+        self.chunks.append(chunk)
+
+    def _joined(self, field):
+        return [entry for chunk in self.chunks for entry in chunk.get(field, [])]
+
+    @property
+    def text(self):
+        return "".join(chunk.get("text", "") for chunk in self.chunks)
+
+    @property
+    def tokens(self):
+        return self._joined("tokens")
+
+    @property
+    def logprobs(self):
+        return self._joined("logprobs")
+
+    @property
+    def spans(self):
+        return self._joined("spans")
+
+    @property
+    def finish(self):
+        return self.chunks[-1].get("finish") if self.chunks else None
+
+    @property
+    def counts(self):
+        return self.chunks[-1].get("counts")
+
+
+class Door:
+    """A client's connection to a door."""
+
+    numbers = itertools.count(1)
+
+    def __init__(self, run_dir, door="data", hello=True):
+        self.socket = zmq.Context.instance().socket(zmq.DEALER)
+        self.socket.linger = 0
+        self.socket.rcvhwm = 0
+        self.socket.connect(f"ipc://{run_dir}/{door}.sock")
+        self.outputs = {}
+        if hello:
+            self.send("hello", protocol=1, name="test")
+            kind, self.hello = self.receive()
+            assert kind == "hello_reply", (kind, self.hello)
+
+    def close(self):
+        self.socket.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def send_raw(self, *frames):
+        self.socket.send_multipart(frames)
+
+    def send(self, kind, **fields):
+        self.send_raw(kind.encode(), msgpack.packb(fields))
+
+    def receive(self, timeout_s=DEADLINE_S):
+        """(type, body) of the next message."""
+        if not self.socket.poll(timeout_s * 1000):
+            raise TimeoutError(f"nothing came in {timeout_s} s")
+        kind, body, *_ = self.socket.recv_multipart()
+        return kind.decode(), msgpack.unpackb(body, strict_map_key=False)
+
+    def is_quiet(self, timeout_s):
+        return not self.socket.poll(timeout_s * 1000)
+
+    def call(self, kind, **fields):
+        number = next(self.numbers)
+        self.send(kind, call=number, **fields)
+        while True:
+            kind, body = self.receive()
+            if kind == "outputs":
+                self._take(body)
+                continue
+            assert body["call"] == number, (kind, body)
+            if kind == "error":
+                raise Refused(body)
+            return body
+
+    def start(self, prompt, **fields):
+        """A request; `prompt` is text or token ids, sampling parameters are given flat."""
+        rid = fields.pop("rid", None) or f"r-{next(self.numbers)}"
+        sampling = {name: fields.pop(name) for name in list(fields) if name in SAMPLING}
+        prompt = {"text": prompt} if isinstance(prompt, str) else {"input_ids": prompt}
+        self.outputs[rid] = Output(rid)
+        self.send("generate", rid=rid, sampling=sampling, **prompt, **fields)
+        return rid
+
+    def _take(self, body):
+        for chunk in body["chunks"]:
+            assert chunk["rid"] in self.outputs, f"a chunk of {chunk['rid']}, which is not ours"
+            self.outputs[chunk["rid"]].add(chunk)
+
+    def step(self, timeout_s=DEADLINE_S):
+        """Takes one message about requests. Raises Refused for an error."""
+        kind, body = self.receive(timeout_s)
+        if kind == "error":
+            raise Refused(body)
+        assert kind == "outputs", (kind, body)
+        self._take(body)
+
+    def finish(self, rids, timeout_s=DEADLINE_S):
+        """The outputs of `rids`, complete."""
+        deadline = time.monotonic() + timeout_s
+        while any(self.outputs[rid].finish is None for rid in rids):
+            if time.monotonic() > deadline:
+                open_rids = [rid for rid in rids if self.outputs[rid].finish is None]
+                raise TimeoutError(f"{len(open_rids)} of {len(rids)} are open: {open_rids[:5]}")
+            self.step(max(0.001, deadline - time.monotonic()))
+        return [self.outputs[rid] for rid in rids]
+
+    def generate(self, prompt, **fields):
+        """One request, whole."""
+        return self.finish([self.start(prompt, **fields)])[0]
+
+
+SAMPLING = {
+    "max_new_tokens",
+    "min_new_tokens",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+    "logit_bias",
+    "seed",
+    "stop",
+    "stop_token_ids",
+    "ignore_eos",
+    "no_stop_trim",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+}
