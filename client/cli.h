@@ -4,12 +4,17 @@
 
 #include "base/result.h"
 
+#include <optional>
 #include <string>
+#include <string_view>
 
 namespace pitstop {
 
 int cli_generate(int argc, char** argv);
 int cli_status(int argc, char** argv);
+// pause, continue, abort, flush, update, stage, commit, drop, rollback, digests; nothing: no such
+// command.
+std::optional<int> cli_control(std::string_view command, int argc, char** argv);
 
 // Prints "pitstop_cli: <code>: <message>" and returns 1.
 int cli_fail(const Error& error);

@@ -5,6 +5,8 @@
 
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
+#include <future>
 #include <iostream>
 #include <iterator>
 #include <sys/signal.h>
@@ -37,6 +39,9 @@ struct GenerateFlags {
     std::int64_t replica = -1;
     double timeout_s = 0;
     double connect_timeout_s = 10;
+    std::string update_to{};
+    std::string update_label{};
+    std::int64_t update_after = 16;
 
     void add_to(FlagSet& flags) {
         flags.add("run-dir", &run_dir, "the tree's run directory");
@@ -60,6 +65,9 @@ struct GenerateFlags {
         flags.add("replica", &replica, "run on this replica; -1: the least loaded");
         flags.add("timeout-s", &timeout_s, "give up after so many seconds; 0: never");
         flags.add("connect-timeout-s", &connect_timeout_s, "wait so long for a tree");
+        flags.add("update-to", &update_to, "swap this checkpoint in while the text streams");
+        flags.add("update-after", &update_after, "so many output tokens into it");
+        flags.add("update-label", &update_label, "the new version's name");
     }
 
     [[nodiscard]] Generate request(std::string prompt) const {
@@ -116,8 +124,56 @@ void print_chunk(const OutputChunk& chunk, const GenerateFlags& flags) {
     std::fflush(stdout);
 }
 
+// An update sent while the request streams; its answer is printed when the request has ended.
+class UpdateMeanwhile {
+  public:
+    UpdateMeanwhile(Client& client, const GenerateFlags& flags) : client_(client), flags_(flags) {}
+
+    void count(const OutputChunk& chunk) {
+        num_tokens_ += static_cast<std::int64_t>(chunk.tokens.size());
+        if (flags_.update_to.empty() || reply_.valid() || num_tokens_ < flags_.update_after) return;
+        UpdateWeights call;
+        call.update.source.path = std::filesystem::absolute(flags_.update_to).string();
+        call.update.label = flags_.update_label;
+        auto promise = std::make_shared<std::promise<Result<UpdateReply>>>();
+        reply_ = promise->get_future();
+        client_.call<UpdateWeights>(
+            std::move(call),
+            [promise](Result<UpdateReply> reply) { promise->set_value(std::move(reply)); },
+            kTimeout
+        );
+    }
+
+    // The exit code.
+    int finish() {
+        if (!reply_.valid()) return 0;
+        const Result<UpdateReply> reply = reply_.get();  // answered by its deadline
+        if (!reply) return cli_fail(reply.error());
+        if (flags_.json) {
+            nlohmann::ordered_json line;
+            line["update"] = json_text::to_json(*reply);
+            fmt::print("{}\n", line.dump());
+        } else if (reply->ok) {
+            fmt::print(
+                stderr, "updated to version {}, digest {}\n", raw(reply->epoch), reply->digest
+            );
+        } else {
+            fmt::print(stderr, "pitstop_cli: {}: {}\n", reply->code, reply->message);
+        }
+        return reply->ok ? 0 : 1;
+    }
+
+  private:
+    static constexpr std::chrono::seconds kTimeout{60};
+
+    Client& client_;
+    const GenerateFlags& flags_;
+    std::int64_t num_tokens_ = 0;
+    std::future<Result<UpdateReply>> reply_{};
+};
+
 // Prints until the end. A first Ctrl-C cancels: what came so far stays.
-int print_stream(Stream& stream, const GenerateFlags& flags) {
+int print_stream(Stream& stream, UpdateMeanwhile& update, const GenerateFlags& flags) {
     bool is_cancelled = false;
     bool ends_line = true;
     for (;;) {
@@ -127,12 +183,14 @@ int print_stream(Stream& stream, const GenerateFlags& flags) {
         if (!chunk->text.empty()) ends_line = chunk->text.back() == '\n';
         const bool is_error = chunk->finish && chunk->finish->reason == FinishReason::kError;
         if (!is_error || flags.json || !chunk->text.empty()) print_chunk(*chunk, flags);
+        update.count(*chunk);
         if (std::ferror(stdout) != 0) return 1;  // nobody reads on; the stream cancels itself
         if (!chunk->finish) continue;
         if (!flags.json && !flags.logprobs && !ends_line) fmt::print("\n");
         if (is_error) {
             return cli_fail({error_code_named(chunk->finish->code), chunk->finish->message});
         }
+        if (const int code = update.finish(); code != 0) return code;
         return is_cancelled ? 130 : 0;
     }
 }
@@ -169,7 +227,8 @@ int cli_generate(int argc, char** argv) {
         values.request(std::move(prompt)),
         values.timeout_s > 0 ? to_ms(values.timeout_s) : Client::kForever
     );
-    return print_stream(stream, values);
+    UpdateMeanwhile update(**client, values);
+    return print_stream(stream, update, values);
 }
 
 }  // namespace pitstop

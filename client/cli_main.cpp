@@ -19,6 +19,8 @@ int usage(std::FILE* out, int exit_code) {
         out,
         "usage: pitstop_cli generate --run-dir DIR \"prompt\" [flags]   stream text\n"
         "       pitstop_cli status --run-dir DIR [--json]            the tree's state\n"
+        "       pitstop_cli pause | continue | abort | flush         generation (admin door)\n"
+        "       pitstop_cli update DIR | stage DIR | commit | drop | rollback | digests   weights\n"
         "Each command takes --help.\n"
     );
     return exit_code;
@@ -29,6 +31,7 @@ int run(int argc, char** argv) {
     const std::string_view command = argv[1];
     if (command == "generate") return cli_generate(argc - 1, argv + 1);
     if (command == "status") return cli_status(argc - 1, argv + 1);
+    if (const auto code = cli_control(command, argc - 1, argv + 1)) return *code;
     if (command == "--help" || command == "help") return usage(stdout, 0);
     fmt::print(stderr, "pitstop_cli: no command '{}'\n", command);
     return usage(stderr, 2);

@@ -1,0 +1,346 @@
+// The admin door from the command line: each command is one call, its answer printed.
+#include "base/flags.h"
+#include "client/cli.h"
+#include "client/client.h"
+#include "client/json_text.h"
+
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+
+namespace pitstop {
+namespace {
+
+// Flags that every command has.
+struct Common {
+    std::string run_dir{};
+    bool json = false;
+    double timeout_s = 60;
+
+    void add_to(FlagSet& flags) {
+        flags.add("run-dir", &run_dir, "the tree's run directory");
+        flags.add("json", &json, "the whole answer as one JSON object");
+        flags.add("timeout-s", &timeout_s, "the call's deadline");
+    }
+};
+
+// Reads the arguments; nothing to return means: go on.
+std::optional<int> read_arguments(
+    FlagSet& flags, Common& common, int argc, char** argv, std::size_t num_positional_max
+) {
+    common.add_to(flags);
+    if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
+    if (flags.help_asked()) return fmt::print("{}", flags.help()), 0;
+    if (common.run_dir.empty())
+        return flags.fail({ErrorCode::kInvalidArgument, "--run-dir is missing"});
+    if (!(common.timeout_s > 0 && common.timeout_s < 1e6)) {
+        return flags.fail({ErrorCode::kInvalidArgument, "--timeout-s takes seconds, more than 0"});
+    }
+    if (flags.positional().size() > num_positional_max) {
+        return flags.fail(make_error(
+            ErrorCode::kInvalidArgument, "'{}' is one argument too many", flags.positional().back()
+        ));
+    }
+    return std::nullopt;
+}
+
+template <class E>
+Result<E> parse_enum(std::string_view flag, std::string_view text) {
+    for (std::size_t i = 0; i < EnumNames<E>::kNames.size(); ++i) {
+        if (EnumNames<E>::kNames[i] == text) return static_cast<E>(i);
+    }
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "--{} takes one of {}, not '{}'",
+        flag,
+        fmt::join(EnumNames<E>::kNames, ", "),
+        text
+    );
+}
+
+// Makes the call and prints its answer; the exit code is 0 only if the answer is ok.
+template <class Request>
+int make_call(
+    const Common& common,
+    const Request& request,
+    const std::function<void(const ReplyTo<Request>&)>& print
+) {
+    const std::chrono::milliseconds timeout(static_cast<std::int64_t>(common.timeout_s * 1000));
+    auto client = Client::connect(
+        {.run_dir = common.run_dir, .name = "pitstop_cli", .connect_timeout = timeout}
+    );
+    if (!client) return cli_fail(client.error());
+    const Result<ReplyTo<Request>> reply = (*client)->call(request, timeout);
+    if (!reply) return cli_fail(reply.error());
+    if (common.json) {
+        fmt::print("{}\n", json_text::to_json(*reply).dump());
+    } else {
+        print(*reply);
+    }
+    if constexpr (requires { reply->ok; }) {
+        if (reply->ok) return 0;
+        fmt::print(stderr, "pitstop_cli: {}: {}\n", reply->code, reply->message);
+        return 1;
+    }
+    return 0;
+}
+
+int cli_pause(int argc, char** argv) {
+    FlagSet flags("pitstop_cli pause", "Stops generating; requests wait.");
+    Common common;
+    PauseGeneration call;
+    std::string mode = "in_place";
+    flags.add(
+        "mode",
+        &mode,
+        "running requests: abort, in_place (frozen), retract (back to the queue) or wait (run out)"
+    );
+    flags.add("max-pause-s", &call.max_pause_s, "go on by itself after so many seconds; 0: never");
+    if (auto code = read_arguments(flags, common, argc, argv, 0)) return *code;
+    const auto parsed = parse_enum<PauseMode>("mode", mode);
+    if (!parsed) return flags.fail(parsed.error());
+    call.mode = *parsed;
+    return make_call<PauseGeneration>(common, call, [](const PauseReply& reply) {
+        for (const PausePart& part : reply.parts) {
+            fmt::print(
+                "replica {}: {} frozen, {} retracted, {} aborted, {} waiting; stood still after "
+                "{:.3f} ms{}{}\n",
+                raw(part.replica),
+                part.num_frozen,
+                part.num_retracted,
+                part.num_aborted,
+                part.num_waiting,
+                static_cast<double>(part.elapsed_us) / 1000,
+                part.message.empty() ? "" : "; ",
+                part.message
+            );
+        }
+    });
+}
+
+int cli_continue(int argc, char** argv) {
+    FlagSet flags("pitstop_cli continue", "Generates again.");
+    Common common;
+    if (auto code = read_arguments(flags, common, argc, argv, 0)) return *code;
+    return make_call<ContinueGeneration>(common, {}, [](const ContinueReply& reply) {
+        for (const ContinuePart& part : reply.parts) {
+            if (part.was_paused) {
+                fmt::print(
+                    "replica {}: goes on after {:.3f} s\n", raw(part.replica), part.paused_s
+                );
+            } else {
+                fmt::print("replica {}: {}\n", raw(part.replica), part.message);
+            }
+        }
+    });
+}
+
+int cli_abort(int argc, char** argv) {
+    FlagSet flags(
+        "pitstop_cli abort RID...", "Ends requests by exact id, with their output so far."
+    );
+    Common common;
+    Abort call;
+    flags.add("all", &call.all, "every open request");
+    if (auto code = read_arguments(flags, common, argc, argv, kAbortIdsMax)) return *code;
+    call.rids = flags.positional();
+    return make_call<Abort>(common, call, [](const AbortReply& reply) {
+        for (const AbortResult& result : reply.results)
+            fmt::print("{}  {}\n", result.rid, name_of(result.outcome));
+    });
+}
+
+int cli_flush(int argc, char** argv) {
+    FlagSet flags("pitstop_cli flush", "Forgets all cached prefixes.");
+    Common common;
+    FlushCache call;
+    flags.add("wait", &call.wait_idle, "wait until no request holds pages");
+    if (auto code = read_arguments(flags, common, argc, argv, 0)) return *code;
+    return make_call<FlushCache>(common, call, [](const FlushReply& reply) {
+        for (const FlushPart& part : reply.parts) {
+            if (part.code.empty())
+                fmt::print("replica {}: {} pages freed\n", raw(part.replica), part.pages_freed);
+        }
+    });
+}
+
+void print_update(const UpdateReply& reply) {
+    fmt::print(
+        "{}: version {}{}, digest {}\n",
+        reply.state,
+        raw(reply.epoch),
+        reply.label.empty() ? "" : " (" + reply.label + ")",
+        reply.digest
+    );
+    fmt::print(
+        "  {:.1f} MiB; receive {:.3f} s, verify {:.3f} s, vote {:.3f} ms, pause {:.3f} ms, commit "
+        "{:.3f} ms; {:.3f} s in all\n",
+        static_cast<double>(reply.bytes) / (1 << 20),
+        reply.receive_s,
+        reply.verify_s,
+        reply.vote_s * 1000,
+        reply.pause_s * 1000,
+        reply.commit_s * 1000,
+        reply.total_s
+    );
+    for (const ReplicaOutcome& replica : reply.replicas) {
+        fmt::print(
+            "  replica {}: {} kept, {} recomputed, {} drained, {} aborted\n",
+            raw(replica.replica),
+            replica.num_kept,
+            replica.num_recomputed,
+            replica.num_drained,
+            replica.num_aborted
+        );
+        for (const RankOutcome& rank : replica.ranks) {
+            for (const std::string& problem : rank.problems)
+                fmt::print("    rank {}: {}\n", raw(rank.rank), problem);
+        }
+    }
+}
+
+// Flags of update and stage.
+struct UpdateFlags {
+    std::string kv_policy = "keep";
+    std::int64_t epoch = 0;
+    bool direct = false;
+    UpdateSpec spec{};
+
+    void add_to(FlagSet& flags) {
+        flags.add("kv-policy", &kv_policy, "running requests: keep, recompute, drain or abort");
+        flags.add("label", &spec.label, "the new version's name");
+        flags.add(
+            "epoch", &epoch, "the new version's number, newer than the one that serves; 0: one more"
+        );
+        flags.add("digest", &spec.digest, "the digest that must result, 32 hex digits");
+        flags.add("partial", &spec.partial, "only some tensors are there; the others stay");
+        flags.add("allow-nonfinite", &spec.allow_nonfinite, "accept infinities and NaNs");
+    }
+    Result<UpdateSpec> read(const FlagSet& flags) {
+        if (flags.positional().empty())
+            return make_error(ErrorCode::kInvalidArgument, "name a checkpoint directory");
+        // The workers may have another working directory.
+        spec.source.path = std::filesystem::absolute(flags.positional().front()).string();
+        ASSIGN_OR_RETURN(spec.kv_policy, parse_enum<KvPolicy>("kv-policy", kv_policy));
+        if (epoch != 0) spec.epoch = Epoch{epoch};
+        spec.mode = direct ? UpdateMode::kDirect : UpdateMode::kStaged;
+        return spec;
+    }
+};
+
+int cli_update(int argc, char** argv) {
+    FlagSet flags("pitstop_cli update DIR", "Swaps in a checkpoint while the tree generates.");
+    Common common;
+    UpdateFlags update;
+    update.add_to(flags);
+    flags.add(
+        "direct", &update.direct, "overwrite the live copy under a pause, without a second one"
+    );
+    if (auto code = read_arguments(flags, common, argc, argv, 1)) return *code;
+    const auto spec = update.read(flags);
+    if (!spec) return flags.fail(spec.error());
+    UpdateWeights call;
+    call.update = *spec;
+    return make_call<UpdateWeights>(common, call, print_update);
+}
+
+int cli_stage(int argc, char** argv) {
+    FlagSet flags(
+        "pitstop_cli stage DIR", "The first half of an update: it then waits for commit or drop."
+    );
+    Common common;
+    UpdateFlags update;
+    update.add_to(flags);
+    if (auto code = read_arguments(flags, common, argc, argv, 1)) return *code;
+    const auto spec = update.read(flags);
+    if (!spec) return flags.fail(spec.error());
+    StageWeights call;
+    call.update = *spec;
+    return make_call<StageWeights>(common, call, print_update);
+}
+
+int cli_commit(int argc, char** argv) {
+    FlagSet flags("pitstop_cli commit", "The second half: all ranks swap at one step boundary.");
+    Common common;
+    std::string kv_policy;
+    flags.add("kv-policy", &kv_policy, "in place of the one staged with");
+    if (auto code = read_arguments(flags, common, argc, argv, 0)) return *code;
+    CommitWeights call;
+    if (!kv_policy.empty()) {
+        const auto parsed = parse_enum<KvPolicy>("kv-policy", kv_policy);
+        if (!parsed) return flags.fail(parsed.error());
+        call.kv_policy = *parsed;
+    }
+    return make_call<CommitWeights>(common, call, print_update);
+}
+
+int cli_drop(int argc, char** argv) {
+    FlagSet flags("pitstop_cli drop", "Forgets the stage.");
+    Common common;
+    if (auto code = read_arguments(flags, common, argc, argv, 0)) return *code;
+    return make_call<DropStage>(common, {}, print_update);
+}
+
+int cli_rollback(int argc, char** argv) {
+    FlagSet flags("pitstop_cli rollback", "Back to the version before the last commit.");
+    Common common;
+    std::string kv_policy = "keep";
+    flags.add("kv-policy", &kv_policy, "running requests: keep, recompute, drain or abort");
+    if (auto code = read_arguments(flags, common, argc, argv, 0)) return *code;
+    const auto parsed = parse_enum<KvPolicy>("kv-policy", kv_policy);
+    if (!parsed) return flags.fail(parsed.error());
+    RollbackWeights call;
+    call.kv_policy = *parsed;
+    return make_call<RollbackWeights>(common, call, print_update);
+}
+
+int cli_digests(int argc, char** argv) {
+    FlagSet flags("pitstop_cli digests", "Digests the resident weights, on every rank.");
+    Common common;
+    if (auto code = read_arguments(flags, common, argc, argv, 0)) return *code;
+    return make_call<WeightDigests>(common, {}, [](const DigestsReply& reply) {
+        for (const TensorInfo& tensor : reply.tensors) {
+            fmt::print(
+                "{}  {} {} {}\n",
+                tensor.digest,
+                tensor.name,
+                tensor.dtype,
+                fmt::join(tensor.shape, "x")
+            );
+        }
+        fmt::print(
+            "{}  version {}{}\n",
+            reply.digest,
+            raw(reply.epoch),
+            reply.label.empty() ? "" : " (" + reply.label + ")"
+        );
+    });
+}
+
+struct Command {
+    std::string_view name;
+    int (*run)(int argc, char** argv);
+};
+constexpr std::array<Command, 10> kCommands{{
+    {"pause", cli_pause},
+    {"continue", cli_continue},
+    {"abort", cli_abort},
+    {"flush", cli_flush},
+    {"update", cli_update},
+    {"stage", cli_stage},
+    {"commit", cli_commit},
+    {"drop", cli_drop},
+    {"rollback", cli_rollback},
+    {"digests", cli_digests},
+}};
+
+}  // namespace
+
+std::optional<int> cli_control(std::string_view command, int argc, char** argv) {
+    for (const Command& known : kCommands) {
+        if (known.name == command) return known.run(argc, argv);
+    }
+    return std::nullopt;
+}
+
+}  // namespace pitstop
