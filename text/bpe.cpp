@@ -60,47 +60,67 @@ Result<> Bpe::build_merges(std::span<const Merge> merges) {
     const std::size_t num_slots = std::bit_ceil(std::max<std::size_t>(merges.size() * 2, 16));
     merges_.resize(num_slots);
     merges_shift_ = 64 - std::countr_zero(num_slots);
-    const std::string& prefix = options_.continuing_subword_prefix;
-    std::string joined;
-    for (std::size_t rank = 0; rank < merges.size(); ++rank) {
-        const auto& [left, right] = merges[rank];
-        const auto missing = [&](std::string_view token) {
+    // In blocks, so that look-ups can wait for memory together.
+    constexpr std::size_t kBlock = 256;
+    for (std::size_t begin = 0; begin < merges.size(); begin += kBlock) {
+        const std::size_t num = std::min(kBlock, merges.size() - begin);
+        RETURN_IF_ERROR(
+            build_merge_block(merges.subspan(begin, num), static_cast<std::uint32_t>(begin))
+        );
+    }
+    return Ok{};
+}
+
+// `first_rank`: of the block's first merge.
+Result<> Bpe::build_merge_block(std::span<const Merge> merges, std::uint32_t first_rank) {
+    const std::size_t prefix_len = options_.continuing_subword_prefix.size();
+    std::string joined;  // the texts of what the pairs become
+    for (const auto& [left, right] : merges) {
+        if (right.size() < prefix_len) {
+            return make_error(
+                ErrorCode::kMalformed,
+                "a merge joins '{}' and '{}', which is shorter than the continuing_subword_prefix "
+                "'{}'",
+                left,
+                right,
+                options_.continuing_subword_prefix
+            );
+        }
+        joined += left;
+        joined += right.substr(prefix_len);
+    }
+    std::vector<std::string_view> tokens;  // left, right and joined, of each merge
+    std::size_t done = 0;
+    for (const auto& [left, right] : merges) {
+        const std::size_t len = left.size() + right.size() - prefix_len;
+        tokens.insert(tokens.end(), {left, right, std::string_view(joined).substr(done, len)});
+        done += len;
+    }
+    std::vector<std::int32_t> ids(tokens.size());
+    vocab_.find_all(tokens, ids);
+    for (std::size_t i = 0; i < merges.size(); ++i) {
+        __builtin_prefetch(&merges_[slot_of(pair_of(ids[3 * i], ids[3 * i + 1]))], /*rw=*/1);
+    }
+    for (std::size_t i = 0; i < merges.size(); ++i) {
+        const std::uint32_t rank = first_rank + static_cast<std::uint32_t>(i);
+        for (std::size_t side = 0; side < 3; ++side) {
+            if (ids[3 * i + side] >= 0) continue;
             return make_error(
                 ErrorCode::kMalformed,
                 "merge {} joins '{}' and '{}', but '{}' is not in the vocabulary",
                 rank,
-                left,
-                right,
-                token
-            );
-        };
-        const std::optional<TokenId> left_id = vocab_.find(left);
-        if (!left_id) return missing(left);
-        const std::optional<TokenId> right_id = vocab_.find(right);
-        if (!right_id) return missing(right);
-        if (right.size() < prefix.size()) {
-            return make_error(
-                ErrorCode::kMalformed,
-                "merge {} joins '{}' and '{}', which is shorter than the continuing_subword_prefix "
-                "'{}'",
-                rank,
-                left,
-                right,
-                prefix
+                merges[i].first,
+                merges[i].second,
+                tokens[3 * i + side]
             );
         }
-        joined = left;
-        joined += right.substr(prefix.size());
-        const std::optional<TokenId> joined_id = vocab_.find(joined);
-        if (!joined_id) return missing(joined);
-
-        const std::uint64_t pair = pair_of(raw(*left_id), raw(*right_id));
+        const std::uint64_t pair = pair_of(ids[3 * i], ids[3 * i + 1]);
         std::size_t at = slot_of(pair);
         while (merges_[at].pair != pair && merges_[at].pair != ~std::uint64_t{0}) {
-            at = (at + 1) & (num_slots - 1);
+            at = (at + 1) & (merges_.size() - 1);
         }
         // A pair that comes twice counts where it came last, as in the reference.
-        merges_[at] = {pair, {static_cast<std::uint32_t>(rank), raw(*joined_id)}};
+        merges_[at] = {pair, {rank, ids[3 * i + 2]}};
     }
     return Ok{};
 }

@@ -140,6 +140,7 @@ class Bpe {
     };
 
     Result<> build_merges(std::span<const Merge> merges);
+    Result<> build_merge_block(std::span<const Merge> merges, std::uint32_t first_rank);
     void find_characters();
     void find_cuts(std::span<const Merge> merges);
     [[nodiscard]] bool may_cut(char32_t left, char32_t right) const;

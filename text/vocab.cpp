@@ -1,5 +1,9 @@
 #include "text/vocab.h"
 
+#include "base/check.h"
+
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 
@@ -90,16 +94,43 @@ Result<> Vocab::finish() {
 
 std::optional<TokenId> Vocab::find(std::string_view token) const {
     if (slots_.empty()) return std::nullopt;
-    const std::uint64_t hash = hash_bytes(token);
+    const std::int32_t id = find_hashed(token, hash_bytes(token));
+    return id < 0 ? std::nullopt : std::optional(TokenId{id});
+}
+
+std::int32_t Vocab::find_hashed(std::string_view token, std::uint64_t hash) const {
     const auto tag = static_cast<std::uint32_t>(hash >> 32);
     const std::size_t mask = slots_.size() - 1;
     for (std::size_t at = hash & mask; slots_[at].id >= 0; at = (at + 1) & mask) {
         if (slots_[at].tag != tag) continue;
-        if (text_of(spans_[static_cast<std::size_t>(slots_[at].id)]) == token) {
-            return TokenId{slots_[at].id};
-        }
+        if (text_of(spans_[static_cast<std::size_t>(slots_[at].id)]) == token) return slots_[at].id;
     }
-    return std::nullopt;
+    return -1;
+}
+
+void Vocab::find_all(std::span<const std::string_view> tokens, std::span<std::int32_t> ids) const {
+    CHECK(ids.size() == tokens.size() && !slots_.empty());
+    constexpr std::size_t kTogether = 32;
+    const std::size_t mask = slots_.size() - 1;
+    std::array<std::uint64_t, kTogether> hashes;
+    for (std::size_t begin = 0; begin < tokens.size(); begin += kTogether) {
+        const std::size_t num = std::min(kTogether, tokens.size() - begin);
+        for (std::size_t i = 0; i < num; ++i) {
+            hashes[i] = hash_bytes(tokens[begin + i]);
+            __builtin_prefetch(&slots_[hashes[i] & mask]);
+        }
+        for (std::size_t i = 0; i < num; ++i) {
+            const Slot& slot = slots_[hashes[i] & mask];
+            if (slot.id >= 0) __builtin_prefetch(&spans_[static_cast<std::size_t>(slot.id)]);
+        }
+        for (std::size_t i = 0; i < num; ++i) {
+            const Slot& slot = slots_[hashes[i] & mask];
+            if (slot.id >= 0)
+                __builtin_prefetch(bytes_.data() + spans_[static_cast<std::size_t>(slot.id)].begin);
+        }
+        for (std::size_t i = 0; i < num; ++i)
+            ids[begin + i] = find_hashed(tokens[begin + i], hashes[i]);
+    }
 }
 
 std::optional<std::string_view> Vocab::token(TokenId id) const {

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,6 +37,10 @@ class Vocab {
     // One more than the largest id.
     [[nodiscard]] std::int32_t id_end() const { return static_cast<std::int32_t>(spans_.size()); }
     [[nodiscard]] std::optional<TokenId> find(std::string_view token) const;
+    // find() for many: ids[i] is that of tokens[i], or -1. The table is larger than the caches, so
+    // the look-ups are made to wait for memory together: several times faster than one by one.
+    // REQUIRES: ids.size() == tokens.size().
+    void find_all(std::span<const std::string_view> tokens, std::span<std::int32_t> ids) const;
     // Nothing where no token has this id.
     [[nodiscard]] std::optional<std::string_view> token(TokenId id) const;
 
@@ -49,6 +54,8 @@ class Vocab {
         std::uint32_t tag = 0;  // the hash's high half
         std::int32_t id = -1;   // negative: empty
     };
+    [[nodiscard]] std::int32_t find_hashed(std::string_view token, std::uint64_t hash)
+        const;  // -1: none
     [[nodiscard]] std::string_view text_of(Span span) const {
         return std::string_view(bytes_).substr(span.begin, span.len);
     }
