@@ -5,8 +5,9 @@
 //   avx512      AVX-512 F, BW, DQ, VL
 //   avx512bf16  and AVX512_BF16, for products of two bf16 matrices
 //
-// avx2 and avx512 give equal bits. avx512bf16 differs from them in `linear` with bf16 activations
-// only, scalar everywhere (no fused multiply-add); KERNELS.md states by how much at most.
+// avx2 and avx512 give equal bits. avx512bf16 differs from them where two bf16 matrices are
+// multiplied (linear with bf16 activations, the scores of attention), scalar everywhere (no fused
+// multiply-add); KERNELS.md states by how much at most.
 #pragma once
 
 #include "base/result.h"

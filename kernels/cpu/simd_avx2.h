@@ -47,12 +47,6 @@ PITSTOP_INLINE U32x16 load_u32(const void* p) {
     const __m256i* q = static_cast<const __m256i*>(p);
     return {_mm256_loadu_si256(q), _mm256_loadu_si256(q + 1)};
 }
-PITSTOP_INLINE U32x16 load_u32(const void* p, std::int64_t n) {
-    const int* q = static_cast<const int*>(p);
-    return {
-        _mm256_maskload_epi32(q, first_lanes8(n)),
-        _mm256_maskload_epi32(q + 8, first_lanes8(n - 8))};
-}
 PITSTOP_INLINE void store_u32(void* p, U32x16 x) {
     __m256i* q = static_cast<__m256i*>(p);
     _mm256_storeu_si256(q, x.lo);

@@ -33,9 +33,6 @@ PITSTOP_INLINE void store(float* p, F32x16 x, std::int64_t n) {
     _mm512_mask_storeu_ps(p, first_lanes(n), x.v);
 }
 PITSTOP_INLINE U32x16 load_u32(const void* p) { return {_mm512_loadu_si512(p)}; }
-PITSTOP_INLINE U32x16 load_u32(const void* p, std::int64_t n) {
-    return {_mm512_maskz_loadu_epi32(first_lanes(n), p)};
-}
 PITSTOP_INLINE void store_u32(void* p, U32x16 x) { _mm512_storeu_si512(p, x.v); }
 PITSTOP_INLINE U32x16 load_u16(const void* p) {
     return {_mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p)))};

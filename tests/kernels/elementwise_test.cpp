@@ -94,17 +94,19 @@ TEST_P(RmsNorm, ARowOfZerosStaysZero) {
 TEST_P(RmsNorm, P6_RowDoesNotDependOnBatch) {
     for (const std::int64_t H : kWidths) {
         Matrix<float> x = random_matrix<float>(333, H, 1);
+        Matrix<float> x_alone(2, H, 0x7f);  // the row at another address, of another alignment
+        for (std::int64_t i = 0; i < H; ++i) x_alone(1, i) = x(7, i);
         const Matrix<bf16> w = random_matrix<bf16>(1, H, 2);
         Matrix<float> alone(1, H, 0x11);
         Matrix<float> batch(333, H, 0x22);
-        ops().rmsnorm({.x = x.rows(7, 1), .w = &w(0, 0), .y = alone.view(), .eps = 1e-5f});
-        ops().rmsnorm(
-            {.x = x.view(),
-             .w = &w(0, 0),
-             .y = batch.view(),
-             .eps = 1e-5f,
-             .stream = stream_of(pool_)}
-        );
+        ops().rmsnorm({.x = x_alone.rows(1, 1), .w = &w(0, 0), .y = alone.view(), .eps = 1e-5f});
+        ops().rmsnorm({
+            .x = x.view(),
+            .w = &w(0, 0),
+            .y = batch.view(),
+            .eps = 1e-5f,
+            .stream = stream_of(pool_),
+        });
         EXPECT_EQ(alone.bits(0), batch.bits(7)) << "H " << H;
     }
 }
