@@ -145,6 +145,7 @@ struct TopShared {
 // One warp finds the digit of the wanted-th largest: lane l looks at digits 8l .. 8l+7.
 __device__ void find_digit(TopShared& shared, int shift) {
     const int lane = lane_index();
+    const std::uint32_t wanted = shared.wanted;  // before the shuffles: one lane changes it after
     std::uint32_t counts[8];
     std::uint32_t sum = 0;
 #pragma unroll
@@ -156,7 +157,6 @@ __device__ void find_digit(TopShared& shared, int shift) {
         if (lane + offset < kWarp) above += other;
     }
     above -= sum;
-    const std::uint32_t wanted = shared.wanted;
     if (above < wanted && above + sum >= wanted) {
 #pragma unroll
         for (int k = 7; k >= 0; --k) {

@@ -463,6 +463,7 @@ __device__ float select_threshold(
         __syncthreads();
         if (warp_index() == 0) {  // lane l looks at digits 8l .. 8l+7
             const int lane = lane_index();
+            const std::uint64_t known_above = shared.above;  // before the shuffles: it changes after
             std::uint64_t sum = 0;
 #pragma unroll
             for (int k = 0; k < 8; ++k) sum += shared.histogram[lane * 8 + k];
@@ -472,8 +473,7 @@ __device__ float select_threshold(
                 const std::uint64_t other = __shfl_down_sync(kAllLanes, above, offset);
                 if (lane + offset < kWarp) above += other;
             }
-            above = above - sum + shared.above;
-            __syncwarp();  // all have read shared.above
+            above = above - sum + known_above;
             if (above < target && above + sum >= target) {
                 for (int k = 7; k >= 0; --k) {
                     const std::uint64_t own = shared.histogram[lane * 8 + k];

@@ -1,0 +1,31 @@
+# The CUDA ops' tests, twice: on a GPU, and on any machine under the emulator.
+set(PITSTOP_CUDA_TESTS
+    cuda_attention_test.cpp cuda_elementwise_test.cpp cuda_linear_test.cpp cuda_logprobs_test.cpp
+    cuda_sampling_test.cpp)
+if(PITSTOP_WITH_CUDA)
+    pitstop_test(kernels_gpu_test LABEL gpu SOURCES ${PITSTOP_CUDA_TESTS} LIBS pitstop_kernels)
+endif()
+
+# The kernels' own sources as C++, with the emulator's headers before CUDA's. Its objects come before
+# pitstop_kernels, so what that library has under the same names is never linked.
+set(PITSTOP_EMULATED_SOURCES
+    attention_decode.cu attention_general.cu attention_prefill.cu digest.cu embedding.cu gather_rows.cu
+    linear.cu logprobs.cu penalties.cu rmsnorm.cu rope.cu sampling.cu shard_copy.cu silu_mul.cu
+    attention_cuda.cpp device_memory_cuda.cpp ops_cuda.cpp)
+list(TRANSFORM PITSTOP_EMULATED_SOURCES PREPEND ${PROJECT_SOURCE_DIR}/kernels/)
+add_library(pitstop_emulated OBJECT
+    ${PITSTOP_EMULATED_SOURCES} emulator/emulator.cpp emulator/device.cpp emulator_test.cpp)
+set_source_files_properties(${PITSTOP_EMULATED_SOURCES} PROPERTIES LANGUAGE CXX)
+target_include_directories(pitstop_emulated BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/emulator/include)
+target_include_directories(pitstop_emulated PRIVATE ${PROJECT_SOURCE_DIR})
+target_compile_options(pitstop_emulated PRIVATE -Wall -Wextra -Wno-unknown-pragmas)
+target_compile_definitions(pitstop_emulated PRIVATE PITSTOP_EMULATED)
+target_link_libraries(pitstop_emulated PRIVATE pitstop_base GTest::gtest)
+pitstop_test(kernels_emulated_test LABEL kernel
+    SOURCES ${PITSTOP_CUDA_TESTS} device_index_test.cpp $<TARGET_OBJECTS:pitstop_emulated>
+    LIBS pitstop_kernels)
+target_compile_definitions(kernels_emulated_test PRIVATE PITSTOP_EMULATED)
+# Asynchronous copies at once instead of at the last moment (emulator/emulator.h).
+add_test(NAME kernels_emulated_copies_test COMMAND kernels_emulated_test --gtest_filter=*Attention*:*Linear*)
+set_tests_properties(kernels_emulated_copies_test PROPERTIES
+    LABELS kernel TIMEOUT 300 ENVIRONMENT PITSTOP_EMULATOR_COPIES=at_once)

@@ -1,0 +1,128 @@
+// What the tests of the CUDA ops share. They run on a GPU (kernels_gpu_test, which says that it
+// skips where there is none), and, smaller, under the emulator (kernels_emulated_test), which any
+// machine has: emulator/emulator.h says what that finds.
+#pragma once
+
+#include "kernels/cuda_device.h"
+#include "kernels/device_memory.h"
+#include "tests/kernels/support.h"
+
+#include <gtest/gtest.h>
+
+#include <span>
+#include <vector>
+
+namespace pitstop::test {
+
+#if defined(PITSTOP_EMULATED)
+inline constexpr bool kIsEmulated = true;
+#else
+inline constexpr bool kIsEmulated = false;
+#endif
+
+// A test's stream on the GPU; skips the test where there is none.
+class OnCuda : public testing::Test {
+  protected:
+    void SetUp() override {
+        const Result<int> num = num_cuda_devices();
+        if (!num) GTEST_SKIP() << "no CUDA device: " << num.error().message;
+        if (*num == 0) GTEST_SKIP() << "no CUDA device: the driver shows none";
+        const Result<CudaDeviceInfo> info = open_cuda_device(0);
+        if (!info) GTEST_SKIP() << "GPU 0 cannot be used: " << info.error().message;
+        Result<DeviceStream> stream = DeviceStream::create(StreamPriority::kStep);
+        ASSERT_TRUE(stream.has_value());
+        stream_ = *std::move(stream);
+    }
+    [[nodiscard]] Stream stream() const { return stream_.stream(); }
+
+    DeviceStream stream_{};
+};
+
+// Bytes of the host and their copy on the device, which starts 256-byte aligned.
+class DeviceCopy {
+  public:
+    DeviceCopy(const void* host, std::int64_t bytes, Stream stream) : stream_(stream) {
+        Result<DeviceBuffer> buffer = DeviceBuffer::create(bytes);
+        EXPECT_TRUE(buffer.has_value());
+        buffer_ = *std::move(buffer);
+        copy_to_device(buffer_.data(), host, bytes, stream);
+    }
+    void* data() const { return buffer_.data(); }
+    void fetch(void* host) const {
+        copy_to_host(host, buffer_.data(), buffer_.bytes(), stream_);
+        Result<DeviceEvent> event = DeviceEvent::create();
+        EXPECT_TRUE(event.has_value());
+        event->record(stream_);
+        while (!event->is_done()) {
+        }
+    }
+
+  private:
+    Stream stream_{};
+    DeviceBuffer buffer_{};
+};
+
+// A matrix's copy on the device, guard bands and all. fetch() brings it back into the matrix, whose
+// destructor then checks the bands.
+template <class T>
+class OnDevice {
+  public:
+    OnDevice(const Matrix<T>& host, Stream stream)
+        : host_(host.view()), copy_(begin_of(host_), bytes_of(host_), stream) {}
+
+    [[nodiscard]] View2<T> view() const {
+        return {
+            static_cast<T*>(copy_.data()) + Matrix<T>::kGuard,
+            host_.rows,
+            host_.cols,
+            host_.stride};
+    }
+    void fetch(Matrix<T>& into) const { copy_.fetch(const_cast<T*>(begin_of(into.view()))); }
+
+  private:
+    static const T* begin_of(View2<const T> view) { return view.data - Matrix<T>::kGuard; }
+    static std::int64_t bytes_of(View2<const T> view) {
+        return (view.rows * view.stride + Matrix<T>::kGuard) * static_cast<std::int64_t>(sizeof(T));
+    }
+
+    View2<const T> host_{};
+    DeviceCopy copy_;
+};
+
+template <class T>
+class DeviceArray {
+  public:
+    DeviceArray(std::span<const T> host, Stream stream)
+        : size_(host.size()),
+          copy_(host.data(), static_cast<std::int64_t>(host.size_bytes()), stream) {}
+    DeviceArray(const std::vector<T>& host, Stream stream)
+        : DeviceArray(std::span<const T>(host), stream) {}
+
+    [[nodiscard]] T* data() const { return static_cast<T*>(copy_.data()); }
+    [[nodiscard]] std::vector<T> fetch() const {
+        std::vector<T> host(size_);
+        copy_.fetch(host.data());
+        return host;
+    }
+
+  private:
+    std::size_t size_;
+    DeviceCopy copy_;
+};
+
+// Scratch memory of an op on the device, filled with NaNs.
+class DeviceScratch {
+  public:
+    DeviceScratch(std::int64_t bytes, Stream stream) {
+        Result<DeviceBuffer> buffer = DeviceBuffer::create(bytes);
+        EXPECT_TRUE(buffer.has_value());
+        buffer_ = *std::move(buffer);
+        fill_device(buffer_.data(), 0xff, bytes, stream);
+    }
+    [[nodiscard]] Workspace workspace() const { return {buffer_.data(), buffer_.bytes()}; }
+
+  private:
+    DeviceBuffer buffer_{};
+};
+
+}  // namespace pitstop::test

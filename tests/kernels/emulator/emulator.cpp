@@ -1,0 +1,306 @@
+#include "tests/kernels/emulator/emulator.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+namespace pitstop::emulator {
+
+// Saves the running stack's pointer in *save and goes on with the stack `load`: a swapcontext()
+// without its system call, of which a kernel needs millions.
+#if !defined(__x86_64__)
+#error "the emulator switches stacks on x86-64 only"
+#endif
+extern "C" void pitstop_emulator_switch(void** save, void* load);
+asm(R"(
+    .text
+    .globl pitstop_emulator_switch
+pitstop_emulator_switch:
+    pushq %rbp
+    pushq %rbx
+    pushq %r12
+    pushq %r13
+    pushq %r14
+    pushq %r15
+    movq %rsp, (%rdi)
+    movq %rsi, %rsp
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbx
+    popq %rbp
+    ret
+    .section .note.GNU-stack,"",@progbits
+    .text
+)");
+
+Thread* current = nullptr;
+Dim3 block_index, block_dim, grid_dim;
+
+namespace {
+
+constexpr std::size_t kStackBytes = 256 << 10;
+
+enum class CopyTime : std::uint8_t { kLate, kAtOnce };
+CopyTime copy_time() {
+    static const CopyTime time = [] {
+        const char* const asked = std::getenv("PITSTOP_EMULATOR_COPIES");
+        return asked != nullptr && std::strcmp(asked, "at_once") == 0 ? CopyTime::kAtOnce
+                                                                      : CopyTime::kLate;
+    }();
+    return time;
+}
+std::int64_t blocks_run = 0;
+
+enum class State : std::uint8_t { kReady, kAtBarrier, kAtWarp, kDone };
+
+struct Fiber {
+    void* stack_pointer = nullptr;
+    std::unique_ptr<std::byte[]> stack{new std::byte[kStackBytes]};
+    Thread thread{};
+    State state = State::kReady;
+    std::int64_t waits_for = 0;  // of the barrier or of the warp: how many must be done
+    const char* waits_at = "";
+    void* sanitizer_stack = nullptr;
+};
+
+struct Block {
+    std::vector<std::unique_ptr<Fiber>> fibers{};
+    std::vector<std::unique_ptr<Warp>> warps{};
+    std::vector<std::byte> shared{};
+    std::byte* shared_begin = nullptr;
+    std::size_t shared_bytes = 0;
+    const std::function<void()>* body = nullptr;
+    std::int64_t barriers_done = 0;
+    int num_at_barrier = 0;
+    int num_threads = 0;
+    int num_done = 0;
+};
+Block block;
+void* scheduler_pointer = nullptr;
+Fiber* running = nullptr;
+#if defined(__SANITIZE_ADDRESS__)
+const void* scheduler_stack = nullptr;
+std::size_t scheduler_stack_bytes = 0;
+void* scheduler_fake = nullptr;
+#endif
+
+void enter(Fiber& fiber) {
+    running = &fiber;
+    current = &fiber.thread;
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_start_switch_fiber(&scheduler_fake, fiber.stack.get(), kStackBytes);
+#endif
+    pitstop_emulator_switch(&scheduler_pointer, fiber.stack_pointer);
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(scheduler_fake, nullptr, nullptr);
+#endif
+}
+
+void leave() {
+    Fiber& fiber = *running;
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_start_switch_fiber(
+        fiber.state == State::kDone ? nullptr : &fiber.sanitizer_stack,
+        scheduler_stack,
+        scheduler_stack_bytes
+    );
+#endif
+    pitstop_emulator_switch(&fiber.stack_pointer, scheduler_pointer);
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(fiber.sanitizer_stack, nullptr, nullptr);
+#endif
+}
+
+void run_thread() {
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(nullptr, &scheduler_stack, &scheduler_stack_bytes);
+#endif
+    (*block.body)();
+    running->state = State::kDone;
+    ++block.num_done;
+    leave();
+}
+
+// A stack that pitstop_emulator_switch() enters at run_thread(): six registers, its address, and
+// where a call would have left the return address, 16-byte aligned below.
+void prepare(Fiber& fiber) {
+    auto top =
+        reinterpret_cast<std::uintptr_t>(fiber.stack.get() + kStackBytes) & ~std::uintptr_t{15};
+    auto* words = reinterpret_cast<std::uintptr_t*>(top);
+    *--words = 0;
+    *--words = reinterpret_cast<std::uintptr_t>(&run_thread);
+    for (int i = 0; i < 6; ++i) *--words = 0;
+    fiber.stack_pointer = words;
+}
+
+bool may_run(const Fiber& fiber) {
+    switch (fiber.state) {
+        case State::kReady:
+            return true;
+        case State::kAtBarrier:
+            return block.barriers_done >= fiber.waits_for;
+        case State::kAtWarp:
+            return fiber.thread.warp->num_done >= fiber.waits_for;
+        case State::kDone:
+            return false;
+    }
+    return false;
+}
+
+void perform(const std::vector<AsyncCopy>& copies) {
+    for (const AsyncCopy& copy : copies) {
+        std::byte bytes[16] = {};
+        if (copy.src_bytes != 0) std::memcpy(bytes, copy.from, copy.src_bytes);
+        std::memcpy(copy.to, bytes, sizeof bytes);
+    }
+}
+
+// Every other block runs its threads from the last to the first: which one is ahead at a barrier is
+// not to matter.
+void run_block() {
+    const bool is_reversed = blocks_run++ % 2 == 1;
+    const auto num = static_cast<std::size_t>(block.num_threads);
+    while (block.num_done < block.num_threads) {
+        bool has_progress = false;
+        for (std::size_t i = 0; i < num; ++i) {
+            Fiber& fiber = *block.fibers[is_reversed ? num - 1 - i : i];
+            if (!may_run(fiber)) continue;
+            fiber.state = State::kReady;
+            has_progress = true;
+            enter(fiber);
+        }
+        if (!has_progress) {
+            std::string where;
+            for (std::size_t i = 0; i < num; ++i) {
+                const Fiber& fiber = *block.fibers[i];
+                if (fiber.state != State::kDone && where.size() < 400)
+                    where += "\n  thread " + std::to_string(i) + " at " + fiber.waits_at;
+            }
+            fail(
+                "the block is stuck, " + std::to_string(block.num_done) + " of " +
+                std::to_string(block.num_threads) + " threads have left:" + where
+            );
+        }
+    }
+}
+
+}  // namespace
+
+std::int64_t num_blocks_run() { return blocks_run; }
+
+void fail(const std::string& what) {
+    std::fprintf(
+        stderr,
+        "emulator: block (%u, %u, %u), thread %d: %s\n",
+        block_index.x,
+        block_index.y,
+        block_index.z,
+        current == nullptr ? -1 : current->linear,
+        what.c_str()
+    );
+    std::fflush(stderr);
+    std::abort();
+}
+
+void block_barrier() {
+    if (block.num_done != 0) fail("a barrier that some threads have left the kernel before");
+    if (++block.num_at_barrier == block.num_threads) {
+        block.num_at_barrier = 0;
+        ++block.barriers_done;
+        return;
+    }
+    running->state = State::kAtBarrier;
+    running->waits_for = block.barriers_done + 1;
+    running->waits_at = "__syncthreads";
+    leave();
+}
+
+void wait_for_warp(const char* name) {
+    running->state = State::kAtWarp;
+    running->waits_for = current->warp_instructions;
+    running->waits_at = name;
+    leave();
+}
+
+void copy_async(void* to, const void* from, std::uint32_t src_bytes) {
+    check_shared(to, 16, 16);
+    if (src_bytes != 0) check_aligned(from, 16);
+    const AsyncCopy copy{to, from, src_bytes};
+    if (copy_time() == CopyTime::kAtOnce) perform({copy});
+    if (current->groups.empty()) current->groups.emplace_back();
+    current->groups.back().push_back(copy);
+}
+
+void commit_copies() {
+    if (current->groups.empty()) current->groups.emplace_back();
+    current->groups.emplace_back();
+}
+
+void wait_copies(int num_pending) {
+    auto& groups = current->groups;  // the last one is open, and not waited for
+    while (groups.size() > static_cast<std::size_t>(num_pending) + 1) {
+        if (copy_time() == CopyTime::kLate) perform(groups.front());
+        groups.erase(groups.begin());
+    }
+}
+
+std::byte* dynamic_shared_memory() { return block.shared_begin; }
+
+void check_aligned(const void* pointer, std::size_t alignment) {
+    if (reinterpret_cast<std::uintptr_t>(pointer) % alignment != 0) fail("a misaligned address");
+}
+
+void check_shared(const void* pointer, std::size_t bytes, std::size_t alignment) {
+    const auto* const begin = static_cast<const std::byte*>(pointer);
+    if (begin < block.shared_begin || begin + bytes > block.shared_begin + block.shared_bytes)
+        fail("an address outside the block's dynamic shared memory");
+    check_aligned(pointer, alignment);
+}
+
+void run_grid(Dim3 grid, Dim3 dim, std::size_t shared_bytes, const std::function<void()>& body) {
+    if (shared_bytes > kSharedBytesMax) fail("more shared memory than a block can have");
+    grid_dim = grid;
+    block_dim = dim;
+    block.num_threads = static_cast<int>(dim.x * dim.y * dim.z);
+    if (block.num_threads % kLanes != 0 || block.num_threads > 1024) fail("an odd block size");
+    block.body = &body;
+    block.shared_bytes = shared_bytes;
+    block.shared.resize(kSharedBytesMax + 1024);
+    const auto address = reinterpret_cast<std::uintptr_t>(block.shared.data());
+    block.shared_begin = block.shared.data() + (1024 - address % 1024) % 1024;
+    while (block.fibers.size() < static_cast<std::size_t>(block.num_threads))
+        block.fibers.push_back(std::make_unique<Fiber>());
+    for (unsigned z = 0; z < grid.z; ++z) {
+        for (unsigned y = 0; y < grid.y; ++y) {
+            for (unsigned x = 0; x < grid.x; ++x) {
+                block_index = {x, y, z};
+                std::memset(block.shared_begin, 0xff, shared_bytes);
+                block.warps.clear();
+                for (int i = 0; i < block.num_threads / kLanes; ++i)
+                    block.warps.push_back(std::make_unique<Warp>());
+                block.barriers_done = 0;
+                block.num_at_barrier = 0;
+                block.num_done = 0;
+                for (int i = 0; i < block.num_threads; ++i) {
+                    Fiber& fiber = *block.fibers[static_cast<std::size_t>(i)];
+                    const auto number = static_cast<unsigned>(i);
+                    fiber.thread = Thread{
+                        .index = {number % dim.x, number / dim.x % dim.y, number / dim.x / dim.y},
+                        .linear = i,
+                        .warp = block.warps[static_cast<std::size_t>(i / kLanes)].get()};
+                    fiber.state = State::kReady;
+                    prepare(fiber);
+                }
+                run_block();
+            }
+        }
+    }
+    current = nullptr;
+}
+
+}  // namespace pitstop::emulator

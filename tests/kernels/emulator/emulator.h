@@ -1,0 +1,119 @@
+// Runs CUDA kernels on the host, one block after the other, so that their indices, masks, barriers,
+// fragment layouts and copies are tested where there is no GPU. The kernels' sources are compiled
+// as C++ against the headers in include/, which stand in for <cuda_runtime.h> and for the two
+// device headers that hold PTX; nothing in kernels/ knows of it.
+//
+// Each thread of a block is a fiber. A thread runs until it waits: at a barrier, or at a warp-wide
+// instruction until all 32 lanes have come to the same one. Emulated as PTX documents them:
+// shuffles and votes, ldmatrix, mma.m16n8k16, cp.async with its groups. What it finds: a barrier or
+// warp instruction that not all reach, a wait that is missing or too late, an index that leaves its
+// allocation (guard bands here, AddressSanitizer in that build), misaligned vector loads and matrix
+// rows, unwritten shared memory (it starts as NaN). What it cannot: speed, occupancy, weak memory
+// ordering between barriers, the exact rounding of the tensor cores and of approximate functions.
+//
+// A cp.async takes place as late as its wait allows; with PITSTOP_EMULATOR_COPIES=at_once in the
+// environment, at once. A correct kernel cannot tell: a missing wait shows in the first case, a
+// slot refilled too early in the second.
+//
+// Thread: one. Bounded: by the grid.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace pitstop::emulator {
+
+struct Dim3 {
+    unsigned x = 1, y = 1, z = 1;
+    constexpr Dim3(unsigned x_in = 1, unsigned y_in = 1, unsigned z_in = 1)
+        : x(x_in), y(y_in), z(z_in) {}
+};
+
+inline constexpr int kLanes = 32;
+inline constexpr std::size_t kSlotBytes = 64;
+inline constexpr std::size_t kSharedBytesMax = 227 << 10;  // of a block on Hopper
+
+struct AsyncCopy {
+    void* to;
+    const void* from;
+    std::uint32_t src_bytes;
+};
+
+// A warp-wide instruction: lanes put their operands into `in`, the last to come computes all of
+// `out`. Two sets, as a lane may be at the next instruction before another has read this one's.
+struct Warp {
+    struct Set {
+        alignas(16) std::byte in[kLanes][kSlotBytes];
+        alignas(16) std::byte out[kLanes][kSlotBytes];
+        const char* name = nullptr;
+        int num_here = 0;
+    };
+    Set sets[2];
+    std::int64_t num_done = 0;  // instructions completed
+    int num_lanes = kLanes;
+};
+
+struct Thread {
+    Dim3 index{};    // threadIdx
+    int linear = 0;  // its number in the block
+    Warp* warp = nullptr;
+    std::int64_t warp_instructions = 0;            // it has come to
+    std::vector<std::vector<AsyncCopy>> groups{};  // of cp.async, oldest first; the last is open
+};
+
+extern Thread* current;
+extern Dim3 block_index, block_dim, grid_dim;
+
+[[noreturn]] void fail(const std::string& what);
+void block_barrier();
+void wait_for_warp(const char* name);  // after depositing; returns when all lanes have come
+
+// compute(in, out) sees all lanes' operands.
+template <class In, class Out, class F>
+Out warp_instruction(const char* name, const In& in, F compute) {
+    static_assert(sizeof(In) <= kSlotBytes && sizeof(Out) <= kSlotBytes);
+    Warp& warp = *current->warp;
+    Warp::Set& set = warp.sets[current->warp_instructions++ % 2];
+    const int lane = current->linear % kLanes;
+    if (set.num_here == 0) set.name = name;
+    if (std::strcmp(set.name, name) != 0)
+        fail(
+            std::string("lanes of a warp are at different instructions: ") + set.name + ", " + name
+        );
+    std::memcpy(set.in[lane], &in, sizeof in);
+    if (++set.num_here == warp.num_lanes) {
+        In all_in[kLanes];
+        Out all_out[kLanes] = {};
+        for (int l = 0; l < kLanes; ++l) std::memcpy(&all_in[l], set.in[l], sizeof(In));
+        compute(all_in, all_out);
+        for (int l = 0; l < kLanes; ++l) std::memcpy(set.out[l], &all_out[l], sizeof(Out));
+        set.num_here = 0;
+        ++warp.num_done;
+    } else {
+        wait_for_warp(name);
+    }
+    Out out;
+    std::memcpy(&out, set.out[lane], sizeof out);
+    return out;
+}
+
+void copy_async(void* to, const void* from, std::uint32_t src_bytes);
+void commit_copies();
+void wait_copies(int num_pending);
+
+[[nodiscard]] std::byte* dynamic_shared_memory();
+// Fails unless [pointer, pointer + bytes) lies in the block's dynamic shared memory, aligned.
+void check_shared(const void* pointer, std::size_t bytes, std::size_t alignment);
+void check_aligned(const void* pointer, std::size_t alignment);
+
+// Runs `body` once per thread of the grid.
+void run_grid(Dim3 grid, Dim3 block, std::size_t shared_bytes, const std::function<void()>& body);
+
+// Blocks run since the program started.
+[[nodiscard]] std::int64_t num_blocks_run();
+
+}  // namespace pitstop::emulator

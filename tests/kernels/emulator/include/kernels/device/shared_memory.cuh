@@ -1,0 +1,12 @@
+// Stands in for kernels/device/shared_memory.cuh in the emulator.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+
+namespace pitstop {
+
+inline std::byte* dynamic_shared_memory() { return emulator::dynamic_shared_memory(); }
+
+}  // namespace pitstop

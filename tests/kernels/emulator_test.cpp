@@ -1,0 +1,133 @@
+// The emulator does what the instructions do, and finds what it is there to find.
+#include "tests/kernels/emulator/emulator.h"
+
+#include "kernels/device/ptx.cuh"
+#include "kernels/device/reduce.cuh"
+#include "kernels/device/shared_memory.cuh"
+#include "tests/kernels/cuda_support.h"
+
+#include <cuda_runtime.h>
+
+namespace pitstop::test {
+namespace {
+
+void run(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function<void()>& body) {
+    emulator::run_grid(grid, block, shared_bytes, body);
+}
+
+TEST(Emulator, BarriersAndShufflesExchange) {
+    std::vector<int> sums(3 * 64);
+    run({3}, {64}, 0, [&] {
+        __shared__ int partial[2];
+        const int sum = warp_sum(static_cast<int>(threadIdx.x + blockIdx.x));
+        if (lane_index() == 0) partial[warp_index()] = sum;
+        __syncthreads();
+        sums[blockIdx.x * 64 + threadIdx.x] = partial[0] + partial[1];
+        __syncthreads();
+    });
+    for (int block = 0; block < 3; ++block) {
+        for (int thread = 0; thread < 64; ++thread)
+            EXPECT_EQ(sums[static_cast<std::size_t>(block * 64 + thread)], 63 * 32 + block * 64);
+    }
+}
+
+// An mma against its definition, with operands loaded by ldmatrix from plain row-major tiles.
+TEST(Emulator, MatrixInstructionsMultiply) {
+    const Matrix<bf16> a = random_matrix<bf16>(16, 16, 1);
+    const Matrix<bf16> b = random_matrix<bf16>(8, 16, 2);  // transposed: [n, k]
+    double d[16][8] = {};
+    run({1}, {32}, 1024, [&] {
+        auto* const shared = reinterpret_cast<bf16*>(dynamic_shared_memory());
+        for (int i = lane_index(); i < 256; i += 32) shared[i] = a(i / 16, i % 16);
+        for (int i = lane_index(); i < 128; i += 32) shared[256 + i] = b(i / 16, i % 16);
+        __syncwarp();
+        const int lane = lane_index();
+        std::uint32_t fa[4], fb[4];
+        load_matrices(fa, shared + lane % 16 * 16 + lane / 16 * 8);
+        load_matrices(fb, shared + 256 + lane % 8 * 16 + lane / 8 % 2 * 8);
+        float sum[4] = {};
+        mma_16x8x16(sum, fa, fb[0], fb[1]);
+        for (int i = 0; i < 4; ++i) d[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2] = double{sum[i]};
+    });
+    for (int m = 0; m < 16; ++m) {
+        for (int n = 0; n < 8; ++n) {
+            double expected = 0.0;
+            for (int k = 0; k < 16; ++k) expected += a.value(m, k) * b.value(n, k);
+            EXPECT_NEAR(d[m][n], expected, 1e-5);
+        }
+    }
+}
+
+using EmulatorDeathTest = testing::Test;
+
+TEST(EmulatorDeathTest, ABarrierThatNotAllReachIsFound) {
+    EXPECT_DEATH(
+        run({1},
+            {64},
+            0,
+            [] {
+                if (threadIdx.x < 32) __syncthreads();
+            }),
+        "barrier|stuck"
+    );
+}
+
+TEST(EmulatorDeathTest, AShuffleThatNotAllLanesReachIsFound) {
+    EXPECT_DEATH(
+        run({1},
+            {32},
+            0,
+            [] {
+                if (threadIdx.x != 7) (void)warp_sum(1);
+            }),
+        "stuck"
+    );
+}
+
+TEST(EmulatorDeathTest, DifferentInstructionsOfAWarpAreFound) {
+    EXPECT_DEATH(
+        run({1},
+            {32},
+            0,
+            [] {
+                if (threadIdx.x < 16) {
+                    __syncwarp();
+                } else {
+                    (void)warp_sum(1);
+                }
+            }),
+        "different instructions"
+    );
+}
+
+TEST(EmulatorDeathTest, ACopyOutsideSharedMemoryIsFound) {
+    alignas(16) static const char source[16] = {};
+    EXPECT_DEATH(
+        run({1},
+            {32},
+            512,
+            [] { copy16_async(dynamic_shared_memory() + 16 * (threadIdx.x + 1), source, 16); }),
+        "outside"
+    );
+}
+
+// A copy is not there before its wait: the late time shows the missing one.
+TEST(Emulator, ACopyIsLateUnlessItIsWaitedFor) {
+    if (std::getenv("PITSTOP_EMULATOR_COPIES") != nullptr) GTEST_SKIP() << "copies are at once";
+    alignas(16) static const std::uint32_t source[4] = {1, 2, 3, 4};
+    for (const bool waits : {true, false}) {
+        std::uint32_t seen = 0;
+        run({1}, {32}, 16, [&] {
+            if (threadIdx.x == 0) {
+                copy16_async(dynamic_shared_memory(), source, 16);
+                commit_copies();
+                if (waits) wait_copies<0>();
+                seen = *reinterpret_cast<std::uint32_t*>(dynamic_shared_memory());
+            }
+        });
+        EXPECT_EQ(seen, waits ? 1u : 0xffffffffu);
+    }
+}
+
+}  // namespace
+}  // namespace pitstop::test
