@@ -249,6 +249,7 @@ Result<std::vector<StoredTensor>> parse_safetensors_header(
     }
     // The format wants the bytes covered without a hole, so sorted tensors must follow each other.
     std::vector<const StoredTensor*> in_order;
+    in_order.reserve(tensors.size());
     for (const StoredTensor& tensor : tensors) in_order.push_back(&tensor);
     std::stable_sort(in_order.begin(), in_order.end(), [](const auto* a, const auto* b) {
         return std::pair(a->file_offset, a->bytes) < std::pair(b->file_offset, b->bytes);
@@ -367,8 +368,11 @@ Result<> Checkpoint::add_file(const std::string& path) {
 
 Result<Checkpoint> Checkpoint::open(const std::string& directory) {
     Checkpoint checkpoint;
-    const std::string single = directory + "/model.safetensors";
-    const std::string index_path = directory + "/model.safetensors.index.json";
+    const auto path_of = [&](std::string_view file) {
+        return fmt::format("{}/{}", directory, file);
+    };
+    const std::string single = path_of("model.safetensors");
+    const std::string index_path = path_of("model.safetensors.index.json");
     if (is_file(single)) {
         RETURN_IF_ERROR(checkpoint.add_file(single));
         return checkpoint;
@@ -383,7 +387,7 @@ Result<Checkpoint> Checkpoint::open(const std::string& directory) {
     ASSIGN_OR_RETURN(const ShardIndex index, read_index(index_path));
     std::vector<std::string> missing;
     for (const std::string& shard : index.shards) {
-        if (!is_file(directory + "/" + shard)) missing.push_back(shard);
+        if (!is_file(path_of(shard))) missing.push_back(shard);
     }
     if (!missing.empty()) {
         return make_error(
@@ -396,11 +400,11 @@ Result<Checkpoint> Checkpoint::open(const std::string& directory) {
         );
     }
     for (const std::string& shard : index.shards) {
-        RETURN_IF_ERROR(checkpoint.add_file(directory + "/" + shard));
+        RETURN_IF_ERROR(checkpoint.add_file(path_of(shard)));
     }
     for (const auto& [tensor, shard] : index.shard_of) {
         const StoredTensor* stored = checkpoint.find(tensor);
-        if (stored == nullptr || checkpoint.files_[stored->file].path != directory + "/" + shard) {
+        if (stored == nullptr || checkpoint.files_[stored->file].path != path_of(shard)) {
             return make_error(
                 ErrorCode::kMalformed,
                 "'{}' says that tensor '{}' is in '{}'; it is not",

@@ -54,6 +54,7 @@ struct alignas(64) RankSlot {
     std::array<Tag, 2> tags{};                  // by the chunk's parity
 };
 
+// NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): each word its own cache line
 struct Segment {
     std::atomic<std::uint64_t> magic{0};  // last to be written
     std::int32_t size = 0;
@@ -66,7 +67,9 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 constexpr std::int64_t kHeaderBytes = (sizeof(Segment) + 4095) / 4096 * 4096;
 
-std::int64_t segment_bytes(int size) { return kHeaderBytes + 2 * size * kShmChunkBytes; }
+std::int64_t segment_bytes(int size) {
+    return kHeaderBytes + std::int64_t{2} * size * kShmChunkBytes;
+}
 
 void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t seen, int timeout_ms) {
     const timespec timeout{timeout_ms / 1000, (timeout_ms % 1000) * 1'000'000L};
