@@ -1,29 +1,36 @@
 #include "base/fault_point.h"
 
+#ifdef PITSTOP_FAULT_POINTS
 #include <csignal>
 #include <cstdio>
-#include <unistd.h>
+#include <cstdlib>
+#endif
 
 namespace pitstop {
 
 #ifdef PITSTOP_FAULT_POINTS
 
-void FaultPoint::add_flags(FlagSet& flags) {
-    flags.add("fault-point", &name_, "stop at this place; for tests");
-    flags.add("fault-dir", &dir_, "where to say so; for tests");
+FaultPoint::FaultPoint(std::string_view process) {
+    const char* point = std::getenv("PITSTOP_FAULT_POINT");
+    const char* file = std::getenv("PITSTOP_FAULT_FILE");
+    if (point == nullptr || file == nullptr) return;
+    const std::string_view named = point;
+    const std::size_t slash = named.find('/');
+    if (slash == named.npos || named.substr(0, slash) != process) return;
+    place_ = named.substr(slash + 1);
+    file_ = file;
 }
 
-void FaultPoint::reach(std::string_view name) {
-    if (name_.empty() || name != name_) return;
-    const std::string path = fmt::format("{}/fault-{}-{}", dir_, name_, ::getpid());
-    name_.clear();
-    if (std::FILE* file = std::fopen(path.c_str(), "w"); file != nullptr) std::fclose(file);
+void FaultPoint::reach(std::string_view place) {
+    if (place_.empty() || place != place_) return;
+    place_.clear();
+    if (std::FILE* file = std::fopen(file_.c_str(), "w"); file != nullptr) std::fclose(file);
     std::raise(SIGSTOP);
 }
 
 #else
 
-void FaultPoint::add_flags(FlagSet&) {}
+FaultPoint::FaultPoint(std::string_view) {}
 void FaultPoint::reach(std::string_view) {}
 
 #endif

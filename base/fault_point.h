@@ -1,12 +1,11 @@
 // Named places where a test may stop a process, to see what the others make of it. They exist only
-// in builds with PITSTOP_FAULT_POINTS (the presets); elsewhere there is no flag and no code.
+// in builds with PITSTOP_FAULT_POINTS (the presets); elsewhere there is no code.
 //
-// A process started with --fault-point NAME --fault-dir DIR, on reaching NAME, writes the file
-// DIR/fault-NAME-PID and stops itself (SIGSTOP). The test then kills it, or lets it go on
-// (SIGCONT).
+// A process that finds itself named in the environment,
+//   PITSTOP_FAULT_POINT="tp_worker[0.1]/stage_half" PITSTOP_FAULT_FILE=/tmp/here
+// writes that file on reaching the place for the first time and stops itself (SIGSTOP). The test
+// then kills it, or lets it go on (SIGCONT).
 #pragma once
-
-#include "base/flags.h"
 
 #include <string>
 #include <string_view>
@@ -15,14 +14,15 @@ namespace pitstop {
 
 class FaultPoint {
   public:
-    void add_flags(FlagSet& flags);
+    // `process` is how this process names itself: "tp_worker[0.1]".
+    explicit FaultPoint(std::string_view process);
 
-    // Stops here if this is the place, the first time.
-    void reach(std::string_view name);
+    // Stops here if this is the place.
+    void reach(std::string_view place);
 
   private:
-    std::string name_{};
-    std::string dir_{};
+    std::string place_{};
+    std::string file_{};
 };
 
 }  // namespace pitstop

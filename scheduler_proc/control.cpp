@@ -184,6 +184,11 @@ void Scheduler::act_on_time(TurnOutput& out) {
         out.tokenizer.emplace_back(std::move(part));
         return true;
     });
+    // A rank that never answers would hold every request for ever (P5): this replica ends, and with
+    // it the tree, which answers them.
+    if (!in_flight_.empty() && now_ >= in_flight_.front().sent_at + config_.step_timeout) {
+        out.fatal = Error{ErrorCode::kDeadlineExceeded, step_in_flight()};
+    }
     if (job_ && now_ >= job_->stage_deadline) {
         fail_vote(
             make_error(
@@ -205,6 +210,7 @@ std::optional<TimePoint> Scheduler::next_deadline() const {
     for (const PauseCall& call : pause_calls_) add(call.deadline);
     for (const FlushCall& call : flush_calls_) add(call.deadline);
     if (job_) add(job_->stage_deadline);
+    if (!in_flight_.empty()) add(in_flight_.front().sent_at + config_.step_timeout);
     return first;
 }
 

@@ -101,6 +101,7 @@ int main_with(int argc, char** argv) {
     std::string run_dir_path;
     std::string log_level = "info";
     int replica = 0;
+    double step_timeout_s = std::chrono::duration<double>(config.step_timeout).count();
 
     FlagSet flags("scheduler_proc", "The scheduler of one replica: requests, KV pages, updates.");
     flags.add("run-dir", &run_dir_path, "where the tree's sockets live");
@@ -115,6 +116,9 @@ int main_with(int argc, char** argv) {
     );
     flags.add("max-running-requests", &config.running_max, "requests that run at once");
     flags.add("max-queued-requests", &config.queue_len_max, "requests that may wait");
+    flags.add(
+        "step-timeout-s", &step_timeout_s, "seconds a pass may take before this process ends"
+    );
     flags.add("log-level", &log_level, "trace, debug, info, warning, error or off");
     supervision.add_flags(flags);
     if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
@@ -123,6 +127,13 @@ int main_with(int argc, char** argv) {
         return 0;
     }
     config.replica = static_cast<ReplicaId>(replica);
+    if (!(step_timeout_s > 0 && step_timeout_s < 1e6)) {
+        return flags.fail(
+            {ErrorCode::kInvalidArgument, "--step-timeout-s takes seconds, more than 0"}
+        );
+    }
+    config.step_timeout =
+        std::chrono::duration_cast<Duration>(std::chrono::duration<double>(step_timeout_s));
     if (const auto problem = problem_of(config)) return flags.fail(*problem);
     if (auto logging = init_logging(fmt::format("scheduler_proc[{}]", replica), log_level);
         !logging)

@@ -53,6 +53,7 @@ struct SchedulerConfig {
     std::int64_t tokens_per_step_max = 512;  // --chunked-prefill-size
     std::int64_t running_max = 256;          // requests that hold pages; at most the workers' slots
     std::int64_t queue_len_max = 16384;      // requests that wait; at least 1
+    Duration step_timeout = std::chrono::seconds(300);  // a pass that takes longer never ends
 };
 // What is wrong with it, or nothing.
 [[nodiscard]] std::optional<Error> problem_of(const SchedulerConfig& config);

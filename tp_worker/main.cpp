@@ -41,7 +41,6 @@ struct Options {
     int attach_timeout_ms = 60'000;
     int peer_timeout_ms = 120'000;
     double stage_share = 0.25;
-    FaultPoint fault_point{};
     EngineOptions engine{};
 };
 
@@ -71,7 +70,6 @@ void add_flags(Options& options, FlagSet& flags) {
         &options.stage_share,
         "of a core's time that staging weights may take while passes run, in (0, 1]"
     );
-    options.fault_point.add_flags(flags);
     flags.add("log-level", &options.log_level, "trace, debug, info, warning, error, off");
 }
 
@@ -220,7 +218,7 @@ class Worker {
     std::int64_t num_dropped_ = 0;
 };
 
-Result<> run(Options& options, Supervision& supervision) {
+Result<> run(const Options& options, Supervision& supervision) {
     ASSIGN_OR_RETURN(const RunDir run_dir, RunDir::open(options.run_dir));
     ThreadPool threads(choose_threads(options));
     ASSIGN_OR_RETURN(
@@ -253,7 +251,8 @@ Result<> run(Options& options, Supervision& supervision) {
         )
     );
     Pace pace(options.stage_share);
-    Updater updater(*engine, pace, options.fault_point);
+    FaultPoint fault_point(fmt::format("tp_worker[{}.{}]", options.replica, options.rank));
+    Updater updater(*engine, pace, fault_point);
     Worker worker({
         .engine = *engine,
         .updater = updater,
@@ -297,7 +296,10 @@ int main(int argc, char** argv) {
     Result<> result = supervision.attach();
     if (result) result = run(options, supervision);
     if (result) return 0;
-    spdlog::error("{}: {}", name_of(result.error().code), result.error().message);
+    // One line per problem: a launcher prints what it is told.
+    if (supervision.fd() < 0) {
+        spdlog::error("{}: {}", name_of(result.error().code), result.error().message);
+    }
     supervision.say_failed(result.error().message);
     return 1;
 }

@@ -72,6 +72,14 @@ class Child:
     def has_ended(self):
         return self._process.poll() is not None
 
+    def is_stopped(self):
+        """Somebody sent it SIGSTOP (or a debugger holds it): it does nothing, and cannot say so."""
+        try:
+            with open(f"/proc/{self.pid}/stat", encoding="utf-8", errors="replace") as stat:
+                return stat.read().rsplit(")", 1)[1].split()[0] in "Tt"
+        except (OSError, IndexError):
+            return False
+
     def exit_code(self):
         """Negative: the signal that killed it. REQUIRES: has_ended()."""
         self.read_ready()  # its last words

@@ -78,6 +78,20 @@ def add_tree_flags(parser):
         help="what the processes write to standard error",
     )
     add(
+        "--stall-timeout",
+        type=seconds,
+        default=30.0,
+        metavar="S",
+        help="seconds a process may be stopped (SIGSTOP) before the tree is ended (default 30)",
+    )
+    add(
+        "--step-timeout",
+        type=seconds,
+        default=300.0,
+        metavar="S",
+        help="seconds a forward pass may take before the tree is ended (default 300)",
+    )
+    add(
         "--start-timeout",
         type=seconds,
         default=600.0,

@@ -39,7 +39,8 @@ class Served:
         begin = time.monotonic()
         self.run_dir.clear()
         try:
-            self._tree = Tree(plan(self._options, self.run_dir.path), self._signals, say)
+            processes = plan(self._options, self.run_dir.path)
+            self._tree = Tree(processes, self._signals, say, self._options.stall_timeout)
             self._tree.wait_ready(self._options.start_timeout)
         except BaseException:
             self.stop()

@@ -18,7 +18,7 @@ STOP_S = 5.0  # from "stop" to SIGTERM, all stages together
 STAGE_S = 0.5  # but for each stage at least
 TERM_S = 1.0  # from SIGTERM to SIGKILL
 FAILURES_S = 0.2  # at start: for other processes to say what is wrong with them, too
-WATCH_S = 3600.0  # a wait for nothing in particular: events end it
+WATCH_S = 1.0  # between two looks for processes that stand still; events end the wait
 PROGRESS_S = 5.0  # between two lines about a start that takes long
 
 # Who answers stops before whom it asks, so that nobody misses a peer that was told to go.
@@ -54,6 +54,7 @@ def plan(options, run_dir):
         scheduler += _flags(
             options, "tp", "page_size", "chunked_prefill_size", "max_running_requests"
         )
+        scheduler.append(f"--step-timeout-s={options.step_timeout:g}")
         processes.append(("scheduler_proc", f"scheduler_proc[{replica}]", scheduler))
         for rank in range(options.tp):
             worker = [f"--replica={replica}", f"--rank={rank}", f"--threads={threads}"]
@@ -104,8 +105,9 @@ class Asked(Exception):
 class Tree:
     """Owns: the processes. After stop() there are none."""
 
-    def __init__(self, processes, signals, say):
+    def __init__(self, processes, signals, say, stall_timeout_s):
         self._signals = signals
+        self._stall_timeout_s = stall_timeout_s
         self._say = say  # one line about a problem or about progress
         self._selector = selectors.DefaultSelector()
         self._on_readable(signals.fd, lambda: os.read(signals.fd, 4096))
@@ -187,8 +189,10 @@ class Tree:
         if guest is not None:
             guest_fd = os.pidfd_open(guest.pid)
             self._on_readable(guest_fd, guest.poll)
+        stopped_since = {}  # child -> when it was first seen to be stopped
         try:
             while True:
+                self._end_stalled(stopped_since)
                 ended = [child for child in self.children if child.has_ended()]
                 if ended:
                     return min(ended, key=self._how_late_in_a_chain)
@@ -199,6 +203,16 @@ class Tree:
             if guest is not None:
                 self._selector.unregister(guest_fd)
                 os.close(guest_fd)
+
+    def _end_stalled(self, stopped_since):
+        """Kills what has been stopped for too long: a tree that hangs helps nobody."""
+        now = time.monotonic()
+        for child in self.children:
+            if not child.is_stopped():
+                stopped_since.pop(child, None)
+            elif now - stopped_since.setdefault(child, now) > self._stall_timeout_s:
+                self._say(f"{child.name} was stopped for {self._stall_timeout_s:g} s")
+                child.send_signal(signal.SIGKILL)
 
     def _how_late_in_a_chain(self, dead):
         """A death leads to others (a scheduler ends when its worker is gone), and this program may

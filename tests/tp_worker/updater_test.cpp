@@ -144,7 +144,7 @@ class UpdaterTest : public testing::Test {
     }
 
     Pace pace_{1.0};
-    FaultPoint fault_point_{};
+    FaultPoint fault_point_{"none"};
     std::unique_ptr<TestReplica> replica_{};
     std::vector<std::unique_ptr<Updater>> updaters_{};
     UpdateSpec spec_{};
