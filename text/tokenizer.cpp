@@ -56,8 +56,8 @@ class ScratchPool {
     }
 
   private:
-    std::mutex mutex_{};  // guards free_
-    std::vector<std::unique_ptr<Scratch>> free_{};
+    std::mutex mutex_{};
+    std::vector<std::unique_ptr<Scratch>> free_{};  // GUARDED_BY(mutex_)
 };
 
 }  // namespace
