@@ -1,6 +1,6 @@
 #include "client/client.h"
 
-#include "fake_door.h"
+#include "tests/client/fake_door.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // The admin door: fan-out, merging, deadlines.
-#include "doors_fixture.h"
 #include "messages/control.h"
 #include "messages/version_digest.h"
+#include "tests/tokenizer_proc/doors_fixture.h"
 
 namespace pitstop {
 namespace {

@@ -1,4 +1,4 @@
-#include "doors_fixture.h"
+#include "tests/tokenizer_proc/doors_fixture.h"
 
 #include <msgpack.hpp>
 

@@ -1,0 +1,273 @@
+"""The asyncio client. It lives on the event loop that opened it, without a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import os
+import time
+import uuid
+from typing import Any, AsyncIterator, Optional
+
+import zmq
+
+from .calls import CALL_TIMEOUT_S, Calls
+from .client import REPLY_GRACE_S
+from .errors import PitstopError
+from .messages import Chunk, Prompt, ServerInfo, generate_body
+from .wire import Wire, door_endpoint
+
+
+class _Mailbox:
+    """Chunks on their way to whoever takes them; at most a request's whole output."""
+
+    def __init__(self) -> None:
+        self._chunks: collections.deque[Chunk] = collections.deque()
+        self._filled = asyncio.Event()
+
+    def put(self, chunk: Chunk) -> None:
+        self._chunks.append(chunk)
+        self._filled.set()
+
+    async def take(self) -> Chunk:
+        while not self._chunks:
+            self._filled.clear()
+            await self._filled.wait()
+        return self._chunks.popleft()
+
+
+class AsyncStream(AsyncIterator[Chunk]):
+    """A request's output. Iterating yields its chunks and raises PitstopError if it failed.
+
+    A stream that is dropped, or whose task is cancelled, before its end is cancelled in the tree.
+    """
+
+    def __init__(self, client: AsyncClient, rid: str, mailbox: _Mailbox, deadline: Optional[float]):
+        self._client = client
+        self._mailbox = mailbox
+        self._deadline = deadline  # as the loop's time() counts
+        self._whole: Optional[Chunk] = None
+        self.rid = rid
+        self.finished = False
+
+    def __aiter__(self) -> AsyncStream:
+        return self
+
+    async def __anext__(self) -> Chunk:
+        if self.finished:
+            raise StopAsyncIteration
+        if self._deadline is None:
+            chunk = await self._mailbox.take()
+        else:
+            left = self._deadline - asyncio.get_running_loop().time()
+            try:
+                chunk = await asyncio.wait_for(self._mailbox.take(), max(0.0, left))
+            except asyncio.TimeoutError:
+                self.cancel()
+                self.finished = True
+                raise PitstopError(
+                    "deadline_exceeded", f"request '{self.rid}' was not done in time"
+                ) from None
+        if chunk.finish is not None:
+            self.finished = True
+            if chunk.finish.reason == "error":
+                raise PitstopError(chunk.finish.code, chunk.finish.message)
+        return chunk
+
+    async def result(self) -> Chunk:
+        """Everything that was not taken yet, joined. Raises PitstopError."""
+        async for chunk in self:
+            if self._whole is None:
+                self._whole = Chunk(rid=self.rid)
+            self._whole.append(chunk)
+        whole, self._whole = self._whole, None
+        return whole or Chunk(rid=self.rid)
+
+    def cancel(self) -> None:
+        """Ends it with its output so far: the last chunk has finish.reason "abort"."""
+        self._client._cancel(self.rid)
+
+    def __del__(self) -> None:
+        if not self.finished:
+            self.cancel()
+
+
+class AsyncClient(Calls):
+    """A connection to a running tree; calls are in calls.py, and are awaited.
+
+        async with AsyncClient(run_dir) as client: ...
+
+    run_dir   the tree's run directory; or data and admin, its doors' ZeroMQ endpoints
+    timeout   seconds that connect() waits for a tree that answers; also one that is still starting
+    """
+
+    def __init__(
+        self,
+        run_dir: Optional[str] = None,
+        *,
+        data: Optional[str] = None,
+        admin: Optional[str] = None,
+        name: str = "python",
+        timeout: float = 10.0,
+    ):
+        if run_dir is None and data is None:
+            raise TypeError("give run_dir or data")
+        self._run_dir = run_dir
+        self._data = data
+        self._admin = admin
+        self._name = name
+        self._timeout = timeout
+        self._wire: Optional[Wire] = None
+        self._context: Optional[zmq.Context] = None
+        self._loop: Optional[asyncio.AbstractEventLoop] = None
+        self._fds: list[int] = []
+        self._timer: Optional[asyncio.TimerHandle] = None
+        self._is_pump_due = False
+        self._changed: Optional[asyncio.Event] = None
+        self._info: Optional[ServerInfo] = None
+
+    @property
+    def info(self) -> ServerInfo:
+        """What the tree serves."""
+        return self._info or ServerInfo()
+
+    async def connect(self) -> AsyncClient:
+        """Raises PitstopError: "unavailable" if no tree answers, "not_found" without a run
+        directory."""
+        if self._run_dir is not None:
+            self._data = door_endpoint(os.fspath(self._run_dir), "data")
+            self._admin = door_endpoint(os.fspath(self._run_dir), "admin")
+        self._loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
+        self._context = zmq.Context()
+        self._wire = Wire(self._context, self._data, self._admin, self._name)
+        self._watch()
+        self._pump()
+        try:
+            await asyncio.wait_for(self._changed.wait(), self._timeout)
+        except asyncio.TimeoutError:
+            await self.close()
+            raise PitstopError(
+                "unavailable", f"no tree is ready at {self._data} after {self._timeout} s"
+            ) from None
+        refusal = self._wire.data.refusal
+        if refusal is not None:
+            await self.close()
+            raise refusal
+        return self
+
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        rid: str = "",
+        stream: bool = True,
+        text_output: bool = True,
+        logprobs: Any = None,
+        priority: int = 0,
+        kv_tolerance: str = "never",
+        kv_max_lag: int = 0,
+        replica: Optional[int] = None,
+        timeout: Optional[float] = None,
+        **sampling: Any,
+    ) -> AsyncStream:
+        """Starts a request, at once; see Client.generate."""
+        rid = rid or uuid.uuid4().hex
+        options = {
+            "stream": stream,
+            "text_output": text_output,
+            "logprobs": logprobs,
+            "priority": priority,
+            "kv_tolerance": kv_tolerance,
+            "kv_max_lag": kv_max_lag,
+            "replica": replica,
+        }
+        body = generate_body(rid, prompt, sampling, options)
+        mailbox = _Mailbox()
+        self._open_wire().start_request(rid, body, mailbox)
+        self._pump_soon()
+        deadline = None if timeout is None else self._loop.time() + timeout
+        return AsyncStream(self, rid, mailbox, deadline)
+
+    async def call(self, door: str, kind: str, timeout: float = CALL_TIMEOUT_S, **fields: Any) -> dict[str, Any]:
+        """Any call by its message type. Raises PitstopError."""
+        wire = self._open_wire()
+        future: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+
+        def on_reply(reply: Optional[dict[str, Any]], error: Optional[PitstopError]) -> None:
+            if future.done():
+                return  # its task was cancelled
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(reply or {})
+
+        number = wire.start_call(door, kind, fields, on_reply)
+        self._pump_soon()
+        try:
+            return await asyncio.wait_for(future, timeout + REPLY_GRACE_S)
+        except asyncio.TimeoutError:
+            raise PitstopError("deadline_exceeded", f"{kind}: the tree did not answer in time") from None
+        finally:
+            wire.forget_call(number)
+
+    async def close(self) -> None:
+        """Open requests are cancelled, and end with code "aborted"."""
+        if self._wire is None:
+            return
+        wire, self._wire = self._wire, None
+        for fd in self._fds:
+            self._loop.remove_reader(fd)
+        self._fds = []
+        if self._timer is not None:
+            self._timer.cancel()
+        wire.close()
+        # Waits for the last cancels to go out, 100 ms at most; not on the loop.
+        await self._loop.run_in_executor(None, self._context.term)
+
+    async def __aenter__(self) -> AsyncClient:
+        return await self.connect()
+
+    async def __aexit__(self, *_: Any) -> None:
+        await self.close()
+
+    def _open_wire(self) -> Wire:
+        if self._wire is None:
+            raise PitstopError("failed_precondition", "the client is not connected, or was closed")
+        return self._wire
+
+    def _cancel(self, rid: str) -> None:
+        if self._wire is not None and not self._loop.is_closed():
+            self._wire.cancel(rid)
+            self._pump_soon()
+
+    def _watch(self) -> None:
+        """Follows the wire's sockets: a lost tree gets new ones."""
+        for fd in self._fds:
+            self._loop.remove_reader(fd)
+        self._fds = [socket.getsockopt(zmq.FD) for socket in self._wire.sockets()]
+        for fd in self._fds:
+            self._loop.add_reader(fd, self._pump)
+
+    def _pump_soon(self) -> None:
+        """ZeroMQ's descriptor tells of edges, and sending may swallow one: look after each send."""
+        if not self._is_pump_due:
+            self._is_pump_due = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._is_pump_due = False
+        if self._wire is None:
+            return
+        if self._wire.pump():
+            self._watch()
+            self._pump_soon()  # what came before they were watched
+        if self._wire.data.info or self._wire.data.refusal:
+            self._info = self._wire.data.info or self._info
+            self._changed.set()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+        left_s = self._wire.wake_time() - time.monotonic()
+        if left_s != float("inf"):
+            self._timer = self._loop.call_later(max(0.0, left_s), self._pump)

@@ -1,0 +1,107 @@
+"""The calls of both doors, for both clients: each method is one message and its one reply.
+
+With Client they return the reply, with AsyncClient an awaitable of it. A reply is a dict with the
+fields of docs/protocol.md (absent fields are at their defaults). A control call that is not ok
+raises PitstopError with the whole reply in `reply`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Sequence
+
+CALL_TIMEOUT_S = 10.0
+UPDATE_TIMEOUT_S = 600.0
+
+
+class Calls:
+    def call(self, door: str, kind: str, timeout: float = CALL_TIMEOUT_S, **fields: Any) -> Any:
+        """Any call by its message type: call("admin", "status")."""
+        raise NotImplementedError
+
+    def _control(self, kind: str, timeout: float, **fields: Any) -> Any:
+        """A call whose message has a deadline of its own, which names who is late."""
+        given = {name: value for name, value in fields.items() if value is not None}
+        return self.call("admin", kind, timeout, timeout_ms=max(1, int(timeout * 1000)), **given)
+
+    # ---- data door ----
+
+    def tokenize(self, text: str, add_special_tokens: bool = True, timeout: float = CALL_TIMEOUT_S) -> Any:
+        """{"ids": [...], "text": what they decode to}."""
+        return self.call(
+            "data", "tokenize", timeout, text=text, add_special_tokens=add_special_tokens
+        )
+
+    def detokenize(self, ids: Sequence[int], skip_special_tokens: bool = False, timeout: float = CALL_TIMEOUT_S) -> Any:
+        """{"ids": [...], "text": "..."}."""
+        return self.call(
+            "data", "tokenize", timeout, ids=list(ids), skip_special_tokens=skip_special_tokens
+        )
+
+    # ---- admin door ----
+
+    def status(self, timeout: float = CALL_TIMEOUT_S) -> Any:
+        """The whole tree: {"model", "open_requests", "replicas": [{"state", "epoch", ...}], ...}."""
+        return self._control("status", timeout)
+
+    def pause(self, mode: str = "abort", max_pause_s: float = 0.0, timeout: float = UPDATE_TIMEOUT_S) -> Any:
+        """Stops generating: mode "abort", "in_place", "retract" or "wait"."""
+        return self._control("pause_generation", timeout, mode=mode, max_pause_s=float(max_pause_s))
+
+    def continue_generation(self, timeout: float = CALL_TIMEOUT_S) -> Any:
+        """Generates again; harmless when running."""
+        return self._control("continue_generation", timeout)
+
+    def abort(self, rids: Optional[Sequence[str]] = None, all: bool = False, message: str = "",
+              timeout: float = CALL_TIMEOUT_S) -> Any:
+        """Ends requests of any client by exact id: {"results": [{"rid", "outcome"}]}."""
+        given = {"rids": list(rids)} if rids else {}
+        return self._control("abort", timeout, all=all, message=message, **given)
+
+    def flush_cache(self, wait_idle: bool = False, timeout: float = CALL_TIMEOUT_S) -> Any:
+        """Forgets all cached prefixes."""
+        return self._control("flush_cache", timeout, wait_idle=wait_idle)
+
+    def update_weights(self, path: str, mode: str = "staged", kv_policy: str = "keep", label: str = "",
+                       timeout: float = UPDATE_TIMEOUT_S, **update: Any) -> Any:
+        """Stages, verifies, votes and commits a checkpoint directory in one call."""
+        return self._control(
+            "update_weights", timeout, update=_update(path, mode, kv_policy, label, update)
+        )
+
+    def stage_weights(self, path: str, kv_policy: str = "keep", label: str = "",
+                      timeout: float = UPDATE_TIMEOUT_S, **update: Any) -> Any:
+        """The first half of update_weights; commit_weights or drop_stage is the second."""
+        return self._control(
+            "stage_weights", timeout, update=_update(path, "staged", kv_policy, label, update)
+        )
+
+    def commit_weights(self, kv_policy: Optional[str] = None, timeout: float = UPDATE_TIMEOUT_S) -> Any:
+        """All ranks swap to the staged version at one step boundary."""
+        return self._control("commit_weights", timeout, kv_policy=kv_policy)
+
+    def drop_stage(self, timeout: float = UPDATE_TIMEOUT_S) -> Any:
+        """Forgets the staged version."""
+        return self._control("drop_stage", timeout)
+
+    def rollback_weights(self, kv_policy: str = "keep", timeout: float = UPDATE_TIMEOUT_S) -> Any:
+        """Back to the version before the last commit, while its copy is retained."""
+        return self._control("rollback_weights", timeout, kv_policy=kv_policy)
+
+    def get_weights(self, name: str, timeout: float = UPDATE_TIMEOUT_S) -> Any:
+        """A tensor by name: {"epoch", "tensor": {"dtype", "shape"}, "data": row-major bytes}."""
+        return self._control("get_weights", timeout, name=name)
+
+    def weight_digests(self, timeout: float = UPDATE_TIMEOUT_S) -> Any:
+        """Digests of what is resident, computed now: {"digest", "tensors": [...]}."""
+        return self._control("weight_digests", timeout)
+
+
+def _update(path: str, mode: str, kv_policy: str, label: str, more: dict[str, Any]) -> dict[str, Any]:
+    """The `update` of a message; `more` are the further fields of docs/protocol.md's UpdateSpec."""
+    return {
+        "source": {"kind": "disk", "path": str(path)},
+        "mode": mode,
+        "kv_policy": kv_policy,
+        "label": label,
+        **more,
+    }

@@ -1,0 +1,176 @@
+"""What a tree sends and takes, as Python has it. Names and meanings are docs/protocol.md's."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Mapping, Optional, Sequence, Union
+
+PROTOCOL_VERSION = 1
+
+SAMPLING_FIELDS = frozenset(
+    {
+        "max_new_tokens",
+        "min_new_tokens",
+        "temperature",
+        "top_k",
+        "top_p",
+        "min_p",
+        "repetition_penalty",
+        "frequency_penalty",
+        "presence_penalty",
+        "logit_bias",
+        "seed",
+        "stop",
+        "stop_token_ids",
+        "ignore_eos",
+        "no_stop_trim",
+        "skip_special_tokens",
+        "spaces_between_special_tokens",
+    }
+)
+
+Prompt = Union[str, Sequence[int]]
+
+
+@dataclass
+class Span:
+    """A run of output tokens sampled under one version of the weights."""
+
+    epoch: int = 0
+    label: str = ""
+    digest: str = ""
+    tokens: int = 0
+    kv_min_epoch: int = 0
+    kv_max_epoch: int = 0
+
+
+@dataclass
+class Finish:
+    """Why a request ended: reason is "stop", "length", "abort" or "error"."""
+
+    reason: str = ""
+    matched_token: Optional[int] = None
+    matched_text: str = ""
+    code: str = ""
+    message: str = ""
+
+
+@dataclass
+class PromptLogprobs:
+    """Logprobs of prompt tokens [start, prompt length): n of them."""
+
+    start: int = 0
+    logprobs: list[float] = field(default_factory=list)  # [n]
+    top_ids: list[int] = field(default_factory=list)  # [n * top]
+    top_logprobs: list[float] = field(default_factory=list)  # [n * top]
+    ids_logprobs: list[float] = field(default_factory=list)  # [n * ids]
+
+
+@dataclass
+class Counts:
+    """How much a request is and was."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    retractions: int = 0
+    replica: int = 0
+
+
+@dataclass
+class Chunk:
+    """What was added to a request's output: n tokens and their text."""
+
+    rid: str = ""
+    text: str = ""
+    tokens: list[int] = field(default_factory=list)  # [n]
+    logprobs: list[float] = field(default_factory=list)  # [n], if asked for
+    top_ids: list[int] = field(default_factory=list)  # [n * top], most probable first
+    top_logprobs: list[float] = field(default_factory=list)  # [n * top]
+    ids_logprobs: list[float] = field(default_factory=list)  # [n * ids]
+    spans: list[Span] = field(default_factory=list)  # their tokens sum to n
+    prompt: Optional[PromptLogprobs] = None  # in the first chunk, if asked for
+    counts: Optional[Counts] = None  # in the first and the last chunk
+    finish: Optional[Finish] = None  # in the last chunk
+
+    def append(self, other: Chunk) -> None:
+        """Joins the chunk that follows this one; its counts and finish win."""
+        self.text += other.text
+        for name in ("tokens", "logprobs", "top_ids", "top_logprobs", "ids_logprobs"):
+            getattr(self, name).extend(getattr(other, name))
+        for span in other.spans:
+            last = self.spans[-1] if self.spans else None
+            if last is not None and dataclasses.replace(last, tokens=span.tokens) == span:
+                last.tokens += span.tokens
+            else:
+                self.spans.append(dataclasses.replace(span))
+        self.prompt = self.prompt or other.prompt
+        self.counts = other.counts or self.counts
+        self.finish = other.finish or self.finish
+
+
+@dataclass
+class ServerInfo:
+    """Who answers at a door, and what it serves."""
+
+    protocol: int = 0
+    server: str = ""
+    model: str = ""
+    model_path: str = ""
+    model_type: str = ""
+    context_len: int = 0
+    vocab_size: int = 0
+    replicas: int = 0
+    tp: int = 0
+    eos_ids: list[int] = field(default_factory=list)
+
+
+def read(kind: type, body: Mapping[str, Any]) -> Any:
+    """A dataclass from a message's map. Fields of a newer tree are ignored."""
+    names = {each.name for each in dataclasses.fields(kind)}
+    return kind(**{name: value for name, value in body.items() if name in names})
+
+
+def read_chunk(body: Mapping[str, Any]) -> Chunk:
+    chunk = read(Chunk, body)
+    chunk.spans = [read(Span, span) for span in chunk.spans]
+    if chunk.prompt is not None:
+        chunk.prompt = read(PromptLogprobs, chunk.prompt)
+    if chunk.counts is not None:
+        chunk.counts = read(Counts, chunk.counts)
+    if chunk.finish is not None:
+        chunk.finish = read(Finish, chunk.finish)
+    return chunk
+
+
+def error_chunk(rid: str, code: str, message: str) -> Chunk:
+    return Chunk(rid=rid, finish=Finish(reason="error", code=code, message=message))
+
+
+def generate_body(
+    rid: str,
+    prompt: Prompt,
+    sampling: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The map of a `generate`. Raises TypeError for a sampling parameter that does not exist."""
+    unknown = sorted(set(sampling) - SAMPLING_FIELDS)
+    if unknown:
+        known = ", ".join(sorted(SAMPLING_FIELDS))
+        raise TypeError(f"no sampling parameter {', '.join(unknown)}; there are {known}")
+    body: dict[str, Any] = {"rid": rid}
+    if isinstance(prompt, str):
+        body["text"] = prompt
+    else:
+        body["input_ids"] = [int(token) for token in prompt]
+    if sampling:
+        body["sampling"] = dict(sampling)
+    if isinstance(sampling.get("stop"), str):
+        body["sampling"]["stop"] = [sampling["stop"]]
+    body.update({name: value for name, value in options.items() if value is not None})
+    if options.get("logprobs") is True:
+        body["logprobs"] = {"enabled": True}
+    elif options.get("logprobs") is False:
+        del body["logprobs"]
+    return body

@@ -1,0 +1,267 @@
+"""The bus as a client sees it, without a thread or an event loop: sockets, greeting, routing.
+
+Its owner calls pump() when a socket is readable or wake_time() has come. Everything here belongs
+to one thread.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import time
+from typing import Any, Callable, Optional, Protocol
+
+import msgpack
+import zmq
+
+from .errors import PitstopError
+from .messages import PROTOCOL_VERSION, Chunk, ServerInfo, error_chunk, read, read_chunk
+
+GREET_AGAIN_S = 0.05  # a tree that is starting
+REOPEN_S = 10.0  # a greeting may be lost with a tree that dies right then
+RETRY_S = 0.005  # a full queue says not when it has room
+QUEUE_LEN_MAX = 4096
+# A tree that is stuck, not dead: found by heartbeats.
+HEARTBEAT_MS = 5000
+HEARTBEAT_TIMEOUT_MS = 30000
+
+# Called once, with the reply's map or the error.
+OnReply = Callable[[Optional[dict[str, Any]], Optional[PitstopError]], None]
+
+
+class Sink(Protocol):
+    """Takes a request's chunks; the last has `finish`."""
+
+    def put(self, chunk: Chunk) -> None: ...
+
+
+def door_endpoint(run_dir: str, door: str) -> str:
+    if not os.path.isdir(run_dir):
+        raise PitstopError("not_found", f"run directory '{run_dir}' is not there")
+    return f"ipc://{run_dir}/{door}.sock"
+
+
+class Link:
+    """One connection to a door, begun again with a new socket whenever the tree is lost."""
+
+    def __init__(self, context: zmq.Context, endpoint: str, name: str):
+        self._context = context
+        self._name = name
+        self.endpoint = endpoint
+        self.socket: Optional[zmq.Socket] = None
+        self.reopen()
+
+    def reopen(self) -> None:
+        self.close()
+        self.info: Optional[ServerInfo] = None  # set: the tree greeted back
+        self.refusal: Optional[PitstopError] = None
+        self._greet_time = float("inf")
+        self._reopen_time = time.monotonic() + REOPEN_S
+        self._unsent: collections.deque[list[bytes]] = collections.deque()
+        self.socket = self._context.socket(zmq.DEALER)
+        self.socket.linger = 100  # for the cancels of a client that closes
+        self.socket.sndhwm = self.socket.rcvhwm = QUEUE_LEN_MAX
+        self.socket.setsockopt(zmq.RECONNECT_IVL, 20)
+        self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
+        self.socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+        self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
+        self.monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self.socket.connect(self.endpoint)
+        self._greet()
+
+    def close(self) -> None:
+        if self.socket is None:
+            return
+        if not self.info:
+            self.socket.linger = 0
+        self.socket.disable_monitor()
+        self.monitor.close(linger=0)  # else the context would wait for it for ever
+        self.socket.close()
+        self.socket = None
+
+    def _greet(self) -> None:
+        self.send("hello", {"protocol": PROTOCOL_VERSION, "name": self._name})
+
+    def send(self, kind: str, body: dict[str, Any]) -> None:
+        """Queues a message, however full the connection is."""
+        self._unsent.append([kind.encode(), msgpack.packb(body)])
+        self._flush()
+
+    def _flush(self) -> None:
+        while self._unsent:
+            try:
+                self.socket.send_multipart(self._unsent[0], zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self._unsent.popleft()
+
+    def receive(self) -> Optional[tuple[str, dict[str, Any], list[bytes]]]:
+        """The next message that is not about the greeting."""
+        while True:
+            try:
+                kind_frame, body_frame, *raw = self.socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return None
+            except ValueError:
+                continue  # no message of this protocol
+            kind = kind_frame.decode("ascii", "replace")
+            try:
+                body = msgpack.unpackb(body_frame, strict_map_key=False)
+            except Exception as error:  # msgpack's own classes differ between versions
+                return "", {"code": "malformed", "message": f"'{kind}': {error}"}, []
+            if not self._take_greeting(kind, body):
+                return kind, body, raw
+
+    def _take_greeting(self, kind: str, body: dict[str, Any]) -> bool:
+        if kind == "hello_reply":
+            info = read(ServerInfo, body)
+            if info.protocol == PROTOCOL_VERSION:
+                self.info = info
+                self._greet_time = self._reopen_time = float("inf")
+            else:
+                self.refusal = PitstopError(
+                    "unsupported",
+                    f"{self.endpoint} speaks protocol {info.protocol}; "
+                    f"this client speaks {PROTOCOL_VERSION}",
+                )
+            return True
+        if kind != "error" or self.info or body.get("rid") or body.get("call"):
+            return False
+        if body["code"] == "unavailable":  # it is starting
+            self._greet_time = time.monotonic() + GREET_AGAIN_S
+            self._reopen_time = time.monotonic() + REOPEN_S
+        else:
+            self.refusal = PitstopError(body["code"], body["message"])
+        return True
+
+    def take_loss(self) -> bool:
+        """Whether the tree was lost since the last call."""
+        is_lost = False
+        while True:
+            try:
+                self.monitor.recv_multipart(zmq.NOBLOCK)
+                is_lost = True
+            except zmq.Again:
+                return is_lost
+
+    def tend(self) -> None:
+        now = time.monotonic()
+        if now >= self._reopen_time:
+            self.reopen()
+        elif now >= self._greet_time:
+            self._greet_time = float("inf")
+            self._greet()
+        self._flush()
+
+    def wake_time(self) -> float:
+        retry = time.monotonic() + RETRY_S if self._unsent else float("inf")
+        return min(self._greet_time, self._reopen_time, retry)
+
+
+class Wire:
+    """Both doors of a tree, the open requests and the open calls."""
+
+    def __init__(self, context: zmq.Context, data: str, admin: Optional[str], name: str):
+        self.data = Link(context, data, name)
+        self.admin = Link(context, admin, name) if admin else None
+        self.links = [self.data] + ([self.admin] if self.admin else [])
+        self._requests: dict[str, Sink] = {}
+        self._calls: dict[int, tuple[Link, OnReply]] = {}
+        self._next_call = 1
+
+    def sockets(self) -> list[zmq.Socket]:
+        return [each for link in self.links for each in (link.socket, link.monitor)]
+
+    def wake_time(self) -> float:
+        """When pump() is due at the latest, as time.monotonic() counts."""
+        return min(link.wake_time() for link in self.links)
+
+    def pump(self) -> bool:
+        """Takes what is there. True: sockets() are others now."""
+        before = self.sockets()
+        for link in self.links:
+            # A loss first asked for, then acted on: what the tree said before is still there.
+            is_lost = link.take_loss()
+            while (message := link.receive()) is not None:
+                self._take(link, *message)
+            if is_lost:
+                link.reopen()
+                self._fail(link, PitstopError("unavailable", f"the connection to {link.endpoint} is lost"))
+            link.tend()
+        return self.sockets() != before
+
+    def start_request(self, rid: str, body: dict[str, Any], sink: Sink) -> None:
+        if self.data.info is None:
+            sink.put(error_chunk(rid, "unavailable", f"the connection to {self.data.endpoint} is lost"))
+        elif rid in self._requests:
+            sink.put(error_chunk(rid, "already_exists", f"rid '{rid}' is an open request of this client"))
+        else:
+            self._requests[rid] = sink
+            self.data.send("generate", body)
+
+    def cancel(self, rid: str) -> None:
+        if rid in self._requests:
+            self.data.send("cancel", {"rids": [rid]})
+
+    def start_call(self, door: str, kind: str, body: dict[str, Any], on_reply: OnReply) -> int:
+        """Returns the call's number, for forget_call()."""
+        link = self.data if door == "data" else self.admin
+        number = self._next_call
+        self._next_call += 1
+        if link is None:
+            on_reply(None, PitstopError("failed_precondition", "this client has no admin door"))
+            return number
+        self._calls[number] = (link, on_reply)
+        link.send(kind, {"call": number, **body})
+        return number
+
+    def forget_call(self, number: int) -> None:
+        self._calls.pop(number, None)
+
+    def close(self) -> None:
+        for rid in list(self._requests):
+            self.cancel(rid)
+        for link in self.links:
+            self._fail(link, PitstopError("aborted", "the client was closed"))
+            link.close()
+
+    def _take(self, link: Link, kind: str, body: dict[str, Any], raw: list[bytes]) -> None:
+        if kind == "outputs":
+            for chunk in map(read_chunk, body.get("chunks", [])):
+                self._put(chunk)
+        elif kind == "error":
+            error = PitstopError(body.get("code", ""), body.get("message", ""))
+            if body.get("rid"):
+                self._put(error_chunk(body["rid"], error.code, error.message))
+            self._end_call(body.get("call", 0), None, error)
+        elif kind == "":  # unreadable: whose it was is unknown
+            self._fail(link, PitstopError(body["code"], body["message"]))
+        else:
+            # A large array's field holds the number of its raw frame.
+            if kind == "weights_reply":
+                body["data"] = raw[body["data"]] if raw else b""
+            number = body.pop("call", 0)
+            if body.get("ok") is False:
+                self._end_call(number, None, PitstopError(body.get("code", ""), body.get("message", ""), body))
+            else:
+                self._end_call(number, body, None)
+
+    def _put(self, chunk: Chunk) -> None:
+        sink = self._requests.get(chunk.rid)
+        if sink is None:
+            return  # nobody is waiting any more
+        if chunk.finish is not None:
+            del self._requests[chunk.rid]
+        sink.put(chunk)
+
+    def _end_call(self, number: int, reply: Optional[dict[str, Any]], error: Optional[PitstopError]) -> None:
+        _, on_reply = self._calls.pop(number, (None, None))
+        if on_reply is not None:
+            on_reply(reply, error)
+
+    def _fail(self, link: Link, error: PitstopError) -> None:
+        if link is self.data:
+            for rid in list(self._requests):
+                self._put(error_chunk(rid, error.code, error.message))
+        for number in [n for n, (its_link, _) in self._calls.items() if its_link is link]:
+            self._end_call(number, None, error)

@@ -1,0 +1,429 @@
+"""The Python clients against a fake door: what a tree might do, and rarely does."""
+
+import asyncio
+import pathlib
+import queue
+import sys
+import tempfile
+import threading
+
+import msgpack
+import pytest
+import zmq
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "client" / "python"))
+
+import pitstop  # noqa: E402
+
+DEADLINE_S = 20.0
+
+
+class FakeDoor:
+    """Answers greetings by itself and leaves every other message to the test."""
+
+    def __init__(self, run_dir, greetings=()):
+        self.received = queue.Queue()
+        self._greetings = list(greetings)  # errors to answer the first greetings with
+        self._to_send = queue.Queue()
+        self._is_stopping = False
+        self._context = zmq.Context()
+        self._wake_out = self._context.socket(zmq.PAIR)
+        self._wake_out.bind("inproc://wake")
+        self._sockets = {}
+        for door in ("data", "admin"):
+            socket = self._context.socket(zmq.ROUTER)
+            socket.linger = 1000
+            socket.bind(f"ipc://{run_dir}/{door}.sock")
+            self._sockets[door] = socket
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def take(self, kind):
+        """(peer, body) of the next message, which must be of this type."""
+        door, peer, got, body = self.received.get(timeout=DEADLINE_S)
+        assert got == kind, (got, body)
+        return peer, body
+
+    def send_raw(self, door, peer, *frames):
+        self._to_send.put((door, [peer, *frames]))
+        self._wake_out.send(b"")
+
+    def send(self, peer, kind, door="data", **body):
+        self.send_raw(door, peer, kind.encode(), msgpack.packb(body))
+
+    def chunk(self, peer, rid, text="", finish=None, **fields):
+        chunk = {"rid": rid, "text": text, **fields}
+        if finish:
+            chunk["finish"] = finish
+        self.send(peer, "outputs", chunks=[chunk])
+
+    def die(self):
+        """What it said before is delivered, then the connections close."""
+        self._is_stopping = True
+        self._wake_out.send(b"")
+        self._thread.join()
+        self._wake_out.close()
+        self._context.term()
+
+    def _run(self):
+        wake = self._context.socket(zmq.PAIR)
+        wake.connect("inproc://wake")
+        poller = zmq.Poller()
+        for socket in [wake, *self._sockets.values()]:
+            poller.register(socket, zmq.POLLIN)
+        is_last = False
+        while not is_last:
+            is_last = self._is_stopping
+            for socket, _ in poller.poll(0 if is_last else 10_000):
+                if socket is wake:
+                    wake.recv()
+                    continue
+                peer, kind, body = socket.recv_multipart()
+                body = msgpack.unpackb(body, strict_map_key=False)
+                if kind != b"hello":
+                    door = next(name for name, each in self._sockets.items() if each is socket)
+                    self.received.put((door, peer, kind.decode(), body))
+                elif self._greetings:
+                    error = msgpack.packb(self._greetings.pop(0))
+                    socket.send_multipart([peer, b"error", error])
+                else:
+                    reply = msgpack.packb({"protocol": 1, "model": "fake", "unheard_of": 1})
+                    socket.send_multipart([peer, b"hello_reply", reply])
+            while not self._to_send.empty():
+                door, frames = self._to_send.get()
+                self._sockets[door].send_multipart(frames)
+        for socket in [wake, *self._sockets.values()]:
+            socket.close()
+
+
+@pytest.fixture
+def run_dir():
+    with tempfile.TemporaryDirectory() as path:
+        yield path
+
+
+@pytest.fixture
+def door(run_dir):
+    doors = [FakeDoor(run_dir)]
+    yield doors[0]
+    if not doors[0]._is_stopping:
+        doors[0].die()
+
+
+@pytest.fixture
+def client(door, run_dir):
+    with pitstop.Client(run_dir, timeout=DEADLINE_S) as client:
+        yield client
+
+
+def test_chunks_come_as_they_are_sent(door, client):
+    stream = client.generate("hello", max_new_tokens=5, temperature=0.5, stop="end")
+    peer, body = door.take("generate")
+    assert body["text"] == "hello"
+    assert body["sampling"] == {"max_new_tokens": 5, "temperature": 0.5, "stop": ["end"]}
+    assert body["rid"] == stream.rid
+    span = {"epoch": 1, "tokens": 1}
+    door.chunk(peer, stream.rid, "a", tokens=[1], spans=[span], logprobs=[-0.5])
+    assert next(stream).text == "a"
+    assert stream.next(timeout=0.01) is None
+    door.chunk(peer, stream.rid, "b", tokens=[2], spans=[span], finish={"reason": "length"})
+    chunk = next(stream)
+    assert chunk.finish == pitstop.Finish(reason="length")
+    assert list(stream) == []
+
+
+def test_a_result_is_all_chunks_joined(door, client):
+    stream = client.generate([1, 2, 3], logprobs=True)
+    peer, body = door.take("generate")
+    assert body["input_ids"] == [1, 2, 3]
+    assert body["logprobs"] == {"enabled": True}
+    for i in range(10):
+        door.chunk(peer, stream.rid, "x", tokens=[i], logprobs=[-1.0], spans=[{"epoch": 2, "tokens": 1}])
+    door.chunk(peer, stream.rid, finish={"reason": "stop"}, counts={"completion_tokens": 10})
+    whole = stream.result()
+    assert whole.text == "x" * 10
+    assert whole.tokens == list(range(10))
+    assert whole.spans == [pitstop.Span(epoch=2, tokens=10)]
+    assert whole.counts.completion_tokens == 10
+
+
+def test_a_result_that_is_not_there_in_time_loses_nothing(door, client):
+    stream = client.generate("hello")
+    peer, _ = door.take("generate")
+    door.chunk(peer, stream.rid, "a")
+    with pytest.raises(pitstop.PitstopError) as error:
+        stream.result(timeout=0.05)
+    assert error.value.code == "deadline_exceeded"
+    door.chunk(peer, stream.rid, "b", finish={"reason": "stop"})
+    assert stream.result().text == "ab"
+
+
+def test_a_refused_request_raises_the_doors_error(door, client):
+    stream = client.generate("hello")
+    peer, _ = door.take("generate")
+    door.send(peer, "error", rid=stream.rid, code="too_large", message="of everything")
+    with pytest.raises(pitstop.PitstopError, match="of everything") as error:
+        next(stream)
+    assert error.value.code == "too_large"
+
+
+def test_a_lost_tree_ends_every_request_and_call_and_a_new_one_gets_nothing_old(door, client, run_dir):
+    streams = [client.generate("hello") for _ in range(3)]
+    door.take("generate")
+    call = []
+    caller = threading.Thread(target=lambda: call.append(pytest.raises(pitstop.PitstopError, client.status)))
+    caller.start()
+    door.take("generate"), door.take("generate"), door.take("status")
+    door.die()
+    for stream in streams:
+        with pytest.raises(pitstop.PitstopError) as error:
+            next(stream)
+        assert error.value.code == "unavailable"
+    caller.join(DEADLINE_S)
+    assert call[0].value.code == "unavailable"
+    with pytest.raises(pitstop.PitstopError) as error:
+        client.generate("lost").result()
+    assert error.value.code == "unavailable"
+    again = FakeDoor(run_dir)
+    try:
+        for _ in range(1000):  # until it is found: tens of milliseconds
+            stream = client.generate("new")
+            try:
+                peer, body = again.take("generate") if stream.next(timeout=0.02) is None else (None, None)
+                break
+            except pitstop.PitstopError:
+                continue
+        assert body["text"] == "new"
+        again.chunk(peer, stream.rid, "yes", finish={"reason": "stop"})
+        assert stream.result().text == "yes"
+    finally:
+        again.die()
+
+
+def test_what_a_dying_tree_said_last_is_heard(door, client):
+    stream = client.generate("hello")
+    peer, _ = door.take("generate")
+    error = {"reason": "error", "code": "unavailable", "message": "tp_worker[0.1] died"}
+    door.chunk(peer, stream.rid, finish=error)
+    door.die()
+    with pytest.raises(pitstop.PitstopError, match=r"tp_worker\[0.1\] died"):
+        stream.result()
+
+
+def test_a_request_with_a_timeout_is_cancelled(door, client):
+    stream = client.generate("hello", timeout=0.05)
+    door.take("generate")
+    with pytest.raises(pitstop.PitstopError) as error:
+        stream.result()
+    assert error.value.code == "deadline_exceeded"
+    assert door.take("cancel")[1] == {"rids": [stream.rid]}
+
+
+def test_a_dropped_stream_is_cancelled(door, client):
+    rid = client.generate("hello").rid
+    door.take("generate")
+    assert door.take("cancel")[1] == {"rids": [rid]}
+
+
+def test_streams_of_many_threads_are_not_mixed_up(door, client):
+    results = {}
+
+    def one(number):
+        results[number] = client.generate(str(number)).result().text
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(64)]
+    for thread in threads:
+        thread.start()
+    for _ in threads:
+        peer, body = door.take("generate")
+        door.chunk(peer, body["rid"], f"<{body['text']}>", finish={"reason": "stop"})
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert results == {number: f"<{number}>" for number in range(64)}
+
+
+def test_a_duplicate_rid_leaves_the_first_request_alone(door, client):
+    first = client.generate("hello", rid="mine")
+    with pytest.raises(pitstop.PitstopError) as error:
+        client.generate("hello", rid="mine").result()
+    assert error.value.code == "already_exists"
+    peer, _ = door.take("generate")
+    door.chunk(peer, "mine", finish={"reason": "stop"})
+    first.result()
+
+
+def test_calls_get_their_own_replies_and_errors(door, client):
+    with pytest.raises(pitstop.PitstopError) as error:
+        client.status(timeout=0.01)
+    assert error.value.code == "deadline_exceeded"
+    peer, late = door.take("status")
+
+    def answer():
+        peer, body = door.take("status")
+        door.send(peer, "status_reply", door="admin", call=late["call"], model="late")
+        door.send(peer, "status_reply", door="admin", call=body["call"], model="in time")
+
+    helper = threading.Thread(target=answer)
+    helper.start()
+    assert client.status()["model"] == "in time"
+    helper.join(DEADLINE_S)
+
+
+def test_a_control_call_that_is_not_ok_raises_with_its_reply(door, client):
+    def answer():
+        peer, body = door.take("pause_generation")
+        assert body["mode"] == "retract"
+        door.send(peer, "pause_reply", door="admin", call=body["call"], ok=False, code="internal",
+                  message="why", parts=[1])
+
+    helper = threading.Thread(target=answer)
+    helper.start()
+    with pytest.raises(pitstop.PitstopError, match="why") as error:
+        client.pause("retract")
+    assert error.value.reply["parts"] == [1]
+    helper.join(DEADLINE_S)
+
+
+def test_unreadable_outputs_end_the_requests_they_may_belong_to(door, client):
+    stream = client.generate("hello")
+    peer, _ = door.take("generate")
+    door.send_raw("data", peer, b"outputs", b"\xc1 not msgpack")
+    with pytest.raises(pitstop.PitstopError) as error:
+        stream.result()
+    assert error.value.code == "malformed"
+
+
+def test_a_sampling_parameter_that_does_not_exist_is_a_type_error(client):
+    with pytest.raises(TypeError, match="topp"):
+        client.generate("hello", topp=0.5)
+
+
+def test_closing_ends_what_is_open(door, run_dir):
+    client = pitstop.Client(run_dir)
+    stream = client.generate("hello")
+    door.take("generate")
+    client.close()
+    with pytest.raises(pitstop.PitstopError) as error:
+        stream.result()
+    assert error.value.code == "aborted"
+    assert door.take("cancel")[1] == {"rids": [stream.rid]}
+    with pytest.raises(pitstop.PitstopError):
+        client.generate("late")
+
+
+def test_connecting_waits_for_a_tree_that_is_starting(run_dir):
+    door = FakeDoor(run_dir, greetings=[{"code": "unavailable", "message": "starting"}] * 2)
+    with pitstop.Client(run_dir, timeout=DEADLINE_S) as client:
+        assert client.info.model == "fake"
+    door.die()
+
+
+def test_connecting_says_why_not(run_dir):
+    with pytest.raises(pitstop.PitstopError) as error:
+        pitstop.Client(run_dir, timeout=0.05)
+    assert error.value.code == "unavailable"
+    with pytest.raises(pitstop.PitstopError) as error:
+        pitstop.Client(run_dir + "/nowhere")
+    assert error.value.code == "not_found"
+    door = FakeDoor(run_dir, greetings=[{"code": "invalid_argument", "message": "protocol 1"}] * 2)
+    with pytest.raises(pitstop.PitstopError, match="protocol 1"):
+        pitstop.Client(run_dir, timeout=DEADLINE_S)
+    door.die()
+
+
+# ---- asyncio ----
+
+
+def run(run_dir, scenario):
+    async def main():
+        async with pitstop.AsyncClient(run_dir, timeout=DEADLINE_S) as client:
+            await asyncio.wait_for(scenario(client), DEADLINE_S)
+
+    asyncio.run(main())
+
+
+async def take(door, kind):
+    return await asyncio.get_running_loop().run_in_executor(None, door.take, kind)
+
+
+def test_async_chunks_come_as_they_are_sent(door, run_dir):
+    async def scenario(client):
+        assert client.info.model == "fake"
+        stream = client.generate("hello")
+        peer, body = await take(door, "generate")
+        texts = []
+        door.chunk(peer, stream.rid, "a")
+        async for chunk in stream:
+            texts.append(chunk.text)
+            if chunk.text == "a":
+                door.chunk(peer, stream.rid, "b", finish={"reason": "stop"})
+        assert texts == ["a", "b"]
+
+    run(run_dir, scenario)
+
+
+def test_async_requests_at_once_are_not_mixed_up(door, run_dir):
+    async def scenario(client):
+        streams = [client.generate(str(number)) for number in range(256)]
+        for _ in streams:
+            peer, body = await take(door, "generate")
+            door.chunk(peer, body["rid"], f"<{body['text']}>", finish={"reason": "stop"})
+        results = await asyncio.gather(*(stream.result() for stream in streams))
+        assert [each.text for each in results] == [f"<{number}>" for number in range(256)]
+
+    run(run_dir, scenario)
+
+
+def test_async_a_lost_tree_ends_everything_that_is_open(door, run_dir):
+    async def scenario(client):
+        stream = client.generate("hello")
+        await take(door, "generate")
+        status = asyncio.ensure_future(client.status())
+        await take(door, "status")
+        await asyncio.get_running_loop().run_in_executor(None, door.die)
+        for waiting in (stream.result(), status):
+            with pytest.raises(pitstop.PitstopError) as error:
+                await waiting
+            assert error.value.code == "unavailable"
+
+    run(run_dir, scenario)
+
+
+def test_async_a_cancelled_task_and_a_timeout_cancel_the_request(door, run_dir):
+    async def scenario(client):
+        task = asyncio.ensure_future(client.generate("hello", rid="one").result())
+        await take(door, "generate")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        del task
+        assert (await take(door, "cancel"))[1] == {"rids": ["one"]}
+        with pytest.raises(pitstop.PitstopError) as error:
+            await client.generate("hello", rid="two", timeout=0.05).result()
+        assert error.value.code == "deadline_exceeded"
+        await take(door, "generate")
+        assert (await take(door, "cancel"))[1] == {"rids": ["two"]}
+
+    run(run_dir, scenario)
+
+
+def test_async_calls_are_awaited(door, run_dir):
+    async def scenario(client):
+        reply = asyncio.ensure_future(client.tokenize("hi"))
+        peer, body = await take(door, "tokenize")
+        door.send(peer, "tokenize_reply", call=body["call"], ids=[7], text="hi")
+        assert await reply == {"ids": [7], "text": "hi"}
+        with pytest.raises(pitstop.PitstopError) as error:
+            await client.status(timeout=0.01)
+        assert error.value.code == "deadline_exceeded"
+
+    run(run_dir, scenario)
+
+
+def test_async_connecting_says_why_not(run_dir):
+    async def connect():
+        with pytest.raises(pitstop.PitstopError) as error:
+            await pitstop.AsyncClient(run_dir, timeout=0.05).connect()
+        assert error.value.code == "unavailable"
+
+    asyncio.run(connect())
