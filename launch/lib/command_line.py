@@ -42,6 +42,16 @@ def seconds(text):
     return value
 
 
+def share(text):
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"takes a number in (0, 1], not '{text}'")
+    return value
+
+
 def add_tree_flags(parser):
     """What a tree is started with."""
     one = at_least(1)
@@ -83,6 +93,12 @@ def add_tree_flags(parser):
         default=30.0,
         metavar="S",
         help="seconds a process may be stopped (SIGSTOP) before the tree is ended (default 30)",
+    )
+    add(
+        "--stage-share",
+        type=share,
+        metavar="X",
+        help="of a core's time that staging weights may take while passes run (default 0.25)",
     )
     add(
         "--step-timeout",

@@ -68,6 +68,7 @@ def plan(options, run_dir):
                 "chunked_prefill_size",
                 "compute",
                 "load_format",
+                "stage_share",
             )
             processes.append(("tp_worker", f"tp_worker[{replica}.{rank}]", worker))
     common = [f"--run-dir={run_dir}", f"--log-level={options.log_level}"]
