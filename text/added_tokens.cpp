@@ -143,6 +143,18 @@ std::optional<std::string_view> AddedTokens::text_of(TokenId id) const {
                                   : std::optional<std::string_view>(found->second.text);
 }
 
+std::vector<TokenId> AddedTokens::special_ids(const Vocab& vocab) const {
+    std::vector<TokenId> ids;
+    for (const auto& [id, entry] : tokens_) {
+        if (special_.contains(entry.text)) ids.push_back(TokenId{id});
+    }
+    for (const std::string& content : special_) {
+        const std::optional<TokenId> id = vocab.find(content);
+        if (id && !contains(*id)) ids.push_back(*id);
+    }
+    return ids;
+}
+
 // Step for step as AddedVocabulary::find_matches of the reference, whose corners decide ids: a
 // match that is not a single word is passed over whole; white space already taken is not taken
 // again.

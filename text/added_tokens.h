@@ -7,6 +7,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "text/normalizer.h"
+#include "text/vocab.h"
 
 #include <array>
 #include <cstdint>
@@ -70,10 +71,8 @@ class AddedTokens {
     [[nodiscard]] std::optional<TokenId> find(std::string_view content) const;
     // What the id decodes to: its content, normalized if it is matched so.
     [[nodiscard]] std::optional<std::string_view> text_of(TokenId id) const;
-    // Whether decoding without special tokens leaves out a token with this text.
-    [[nodiscard]] bool is_special(std::string_view text) const {
-        return special_.contains(std::string(text));
-    }
+    // Every id, of these tokens and of the model's, whose text is a special token's.
+    [[nodiscard]] std::vector<TokenId> special_ids(const Vocab& vocab) const;
     [[nodiscard]] bool contains(TokenId id) const { return tokens_.contains(raw(id)); }
     // One more than the largest id.
     [[nodiscard]] std::int32_t id_end() const {

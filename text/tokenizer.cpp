@@ -64,6 +64,7 @@ class ScratchPool {
 
 struct Tokenizer::State {
     TokenizerParts parts{};
+    std::vector<bool> is_special{};  // [id]
     mutable ScratchPool pool{};
 
     Result<> encode(std::string_view text, Scratch& scratch, std::vector<TokenId>& ids) const;
@@ -141,7 +142,13 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::parse(std::string_view json)
     ASSIGN_OR_RETURN(TokenizerParts parts, read_tokenizer_file(json));
     auto state = std::make_unique<State>();
     state->parts = std::move(parts);
-    return std::shared_ptr<const Tokenizer>(new Tokenizer(std::move(state)));
+    std::shared_ptr<Tokenizer> tokenizer(new Tokenizer(std::move(state)));
+    State& made = *tokenizer->state_;
+    made.is_special.resize(static_cast<std::size_t>(tokenizer->vocab_size()));
+    for (const TokenId id : made.parts.added_tokens.special_ids(made.parts.model->vocab())) {
+        made.is_special[static_cast<std::size_t>(raw(id))] = true;
+    }
+    return std::shared_ptr<const Tokenizer>(std::move(tokenizer));
 }
 
 Result<std::shared_ptr<const Tokenizer>> Tokenizer::load(const std::string& path) {
@@ -181,8 +188,7 @@ Result<std::string> Tokenizer::decode(std::span<const TokenId> ids, SkipSpecial 
     for (const TokenId id : ids) {
         const std::optional<std::string_view> token = id_to_token(id);
         if (!token) continue;
-        if (skip_special == SkipSpecial::kYes && state_->parts.added_tokens.is_special(*token))
-            continue;
+        if (skip_special == SkipSpecial::kYes && is_special(id)) continue;
         RETURN_IF_ERROR(stream.push(*token, text));
     }
     RETURN_IF_ERROR(stream.finish(text));
@@ -204,8 +210,8 @@ std::optional<std::string_view> Tokenizer::id_to_token(TokenId id) const {
 }
 
 bool Tokenizer::is_special(TokenId id) const {
-    const std::optional<std::string_view> token = id_to_token(id);
-    return token && state_->parts.added_tokens.is_special(*token);
+    const auto index = static_cast<std::size_t>(raw(id));
+    return raw(id) >= 0 && index < state_->is_special.size() && state_->is_special[index];
 }
 
 bool Tokenizer::is_added(TokenId id) const { return state_->parts.added_tokens.contains(id); }
