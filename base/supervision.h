@@ -27,6 +27,8 @@ class Supervision {
 
     // Tells the launcher, once.
     void say_ready(std::string_view line);
+    // Tells the launcher which checkpoint serves from now on, for a restart; empty: none does whole.
+    void say_weights(std::string_view path);
     // Tells the launcher why this process is about to end, in one line.
     void say_failed(std::string_view line);
 

@@ -80,6 +80,9 @@ class Admin {
     // Every open call gets this error: the tree is going down.
     void fail_all(const Error& error);
 
+    // UpdateCoordinator::path.
+    [[nodiscard]] const std::optional<std::string>& weights_path() const { return updates_.path(); }
+
   private:
     struct AbortCall {
         AdminCaller caller{};

@@ -74,6 +74,10 @@ class Doors {
 
     // Every replica has said hello.
     [[nodiscard]] bool is_ready() const { return num_hellos_ == config_.num_replicas; }
+    // The checkpoint that serves, if an update brought it (UpdateCoordinator::path).
+    [[nodiscard]] const std::optional<std::string>& weights_path() const {
+        return admin_.weights_path();
+    }
     // What to say about it, in one line.
     [[nodiscard]] std::string describe() const;
 

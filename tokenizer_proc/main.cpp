@@ -124,6 +124,7 @@ void run(Doors& doors, Sockets& sockets, TextWorker& worker, Supervision& superv
     poller.add_fd(worker.fd());
     if (supervision.fd() >= 0) poller.add_fd(supervision.fd());
     bool was_ready = false;
+    std::optional<std::string> weights_path;
     for (;;) {
         const std::optional<std::string> why = farewell(supervision);
         take_from_tree(doors, sockets.inbox);
@@ -137,6 +138,10 @@ void run(Doors& doors, Sockets& sockets, TextWorker& worker, Supervision& superv
         if (doors.is_ready() && !was_ready) {
             was_ready = true;
             supervision.say_ready(doors.describe());
+        }
+        if (doors.weights_path() != weights_path) {
+            weights_path = doors.weights_path();
+            supervision.say_weights(weights_path.value_or(""));
         }
         const TimePoint now = Clock::now();
         poller.wait(std::min(now + kIdleWait, doors.next_deadline(now)));

@@ -294,6 +294,11 @@ void UpdateCoordinator::finish_commit(TimePoint now, Out& out) {
     // A direct update has no copy to go back to; a rollback leaves the version it left.
     has_retained_ = job.spec.mode == UpdateMode::kStaged;
     is_torn_ = false;
+    if (job.kind == Kind::kRollback) {
+        std::swap(path_, retained_path_);
+    } else {
+        retained_path_ = std::exchange(path_, job.spec.partial ? "" : job.spec.source.path);
+    }
     epoch_ = job.new_epoch;
     label_ = job.label;
     digest_ = job.digest;

@@ -74,6 +74,9 @@ class UpdateCoordinator {
     [[nodiscard]] Epoch epoch() const { return epoch_; }
     [[nodiscard]] const std::string& label() const { return label_; }
     [[nodiscard]] const std::string& digest() const { return digest_; }
+    // The checkpoint that serves, if an update brought it: nothing before the first one, empty
+    // where no one directory holds it (after a partial update).
+    [[nodiscard]] const std::optional<std::string>& path() const { return path_; }
     [[nodiscard]] std::int64_t num_late_parts() const { return num_late_parts_; }
 
   private:
@@ -122,6 +125,8 @@ class UpdateCoordinator {
     Epoch epoch_{};
     std::string label_{};
     std::string digest_{};
+    std::optional<std::string> path_{};
+    std::optional<std::string> retained_path_{};
     bool has_retained_ = false;
     bool is_torn_ = false;
     std::int64_t num_late_parts_ = 0;

@@ -113,10 +113,12 @@ Result<std::unique_ptr<Engine>> Engine::load(
 }
 
 Result<> Engine::load_model() {
-    ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(options_.model_dir));
+    const std::string& weights_dir =
+        options_.weights_dir.empty() ? options_.model_dir : options_.weights_dir;
+    ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(weights_dir));
     ASSIGN_OR_RETURN(weights_, WeightStore::make(layout_, config_));
     RETURN_IF_ERROR(
-        load_weights(layout_, checkpoint, options_.model_dir, *ops_, stream_, weights_->live_data())
+        load_weights(layout_, checkpoint, weights_dir, *ops_, stream_, weights_->live_data())
     );
     Result<std::vector<PartDigest>> digests =
         digest_weights(layout_, weights_->live_data(), *ops_, stream_);

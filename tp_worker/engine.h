@@ -36,6 +36,7 @@ enum class LoadFormat : std::uint8_t {
 
 struct EngineOptions {
     std::string model_dir{};
+    std::string weights_dir{};  // a checkpoint of the same shape to load instead; empty: model_dir
     LoadFormat load_format = LoadFormat::kAuto;
     Compute compute = Compute::kBf16;
     IsaLevel isa = IsaLevel::kScalar;

@@ -50,6 +50,11 @@ void add_flags(Options& options, FlagSet& flags) {
     flags.add("rank", &options.rank, "this rank, from 0");
     flags.add("tp", &options.tp, "ranks of the replica");
     flags.add("model", &options.engine.model_dir, "checkpoint directory");
+    flags.add(
+        "weights",
+        &options.engine.weights_dir,
+        "load this checkpoint of the same shape; empty: the model's own"
+    );
     flags.add("load-format", &options.load_format, "auto, or null: compute nothing");
     flags.add("compute", &options.compute, "bf16, or fp32: the truth mode");
     flags.add("isa", &options.isa, "scalar, avx2, avx512, avx512bf16; empty: the best there is");

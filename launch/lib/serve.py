@@ -32,6 +32,7 @@ class Served:
         self._options = options
         self._signals = signals
         self._tree = None
+        self._weights = None  # the last committed checkpoint, for a restart
         self.run_dir = RunDir.hold(options.run_dir)
 
     def start(self):
@@ -39,7 +40,7 @@ class Served:
         begin = time.monotonic()
         self.run_dir.clear()
         try:
-            processes = plan(self._options, self.run_dir.path)
+            processes = plan(self._options, self.run_dir.path, self._weights)
             self._tree = Tree(processes, self._signals, say, self._options.stall_timeout)
             self._tree.wait_ready(self._options.start_timeout)
         except BaseException:
@@ -63,6 +64,9 @@ class Served:
     def watch(self, guest=None):
         """Tree.watch; the clients have been told of a dead process when it returns."""
         dead = self._tree.watch(guest)
+        weights = self._tree.weights_path()
+        if weights is not None:
+            self._weights = weights
         if dead is not None:
             say(f"{dead.name} died: {dead.how_it_ended()}")
             self._tree.say_farewell(dead)

@@ -38,8 +38,9 @@ def _flags(options, *names):
     return [f"--{name.replace('_', '-')}={value}" for name, value in given if value is not None]
 
 
-def plan(options, run_dir):
-    """[(kind, name, command)] of every process, from the parsed flags of serve."""
+def plan(options, run_dir, weights=None):
+    """[(kind, name, command)] of every process, from the parsed flags of serve. `weights`: a
+    checkpoint to load in place of the model's own."""
     processes = [
         (
             "tokenizer_proc",
@@ -58,6 +59,8 @@ def plan(options, run_dir):
         processes.append(("scheduler_proc", f"scheduler_proc[{replica}]", scheduler))
         for rank in range(options.tp):
             worker = [f"--replica={replica}", f"--rank={rank}", f"--threads={threads}"]
+            if weights:
+                worker.append(f"--weights={weights}")
             worker += _flags(
                 options,
                 "model",
@@ -220,6 +223,12 @@ class Tree:
         see several at once. The first cause was killed, or at least blames nobody."""
         was_killed, blames = dead.exit_code() < 0, self._names_a_sibling(dead.failed_line or "")
         return (not was_killed, blames, BLAME_ORDER.index(dead.kind))
+
+    def weights_path(self):
+        """The checkpoint that serves, as the tokenizer said last: "" for the model's own (or one that
+        no directory holds whole, after a partial update), None if no update came."""
+        said = [child.weights_path for child in self.children if child.weights_path is not None]
+        return said[-1] if said else None
 
     def say_farewell(self, dead):
         """Lets the tokenizer tell every open request who died, and end by itself."""

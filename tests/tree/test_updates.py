@@ -291,3 +291,16 @@ def test_a_tensor_is_read_back_whole(admin):
     with pytest.raises(Refused) as refused:
         admin.call("get_weights", name="model.layers.0.self_attn.k_proj.weigth")
     assert refused.value.code == "not_found"
+
+
+def test_a_restarted_tree_serves_the_last_committed_weights(start_tree):
+    tree = start_tree("--restart")
+    door, admin = tree.door(), tree.door("admin")
+    assert update(admin, BARD)["ok"]
+    expected = door.generate("ROMEO:", max_new_tokens=20, **GREEDY).tokens
+    tree.kill("scheduler_proc[0]")
+    assert tree.launcher.stdout.readline(), "ready again"
+    assert tree.door("admin").call("weight_digests")["digest"] == DIGESTS["bard"]["digest"]
+    assert tree.door().generate("ROMEO:", max_new_tokens=20, **GREEDY).tokens == expected
+    tree.processes = json.loads((tree.run_dir / "tree.json").read_text())["processes"]
+    tree.stop()
