@@ -19,10 +19,18 @@ zmq::socket_type type_of(SocketKind kind) {
     return zmq::socket_type::pair;
 }
 
-// A dead peer on a local socket is noticed by the kernel; heartbeats notice one that is stuck in a
-// network, and cost two frames every few seconds.
+// Over a network a peer may vanish without a word; heartbeats notice it. On a local socket the
+// kernel does, and a heartbeat could only do harm: a process that the machine keeps waiting for
+// half a minute would lose its connection, and what is on it.
 constexpr int kHeartbeatIntervalMs = 5000;
 constexpr int kHeartbeatTimeoutMs = 30000;
+
+bool is_remote(const std::string& endpoint) { return endpoint.starts_with("tcp://"); }
+
+void set_heartbeat(zmq::socket_t& socket) {
+    socket.set(zmq::sockopt::heartbeat_ivl, kHeartbeatIntervalMs);
+    socket.set(zmq::sockopt::heartbeat_timeout, kHeartbeatTimeoutMs);
+}
 
 }  // namespace
 
@@ -35,8 +43,6 @@ Result<Socket> Socket::open(zmq::context_t& context, SocketKind kind, const Sock
         socket.set(zmq::sockopt::linger, 0);
         socket.set(zmq::sockopt::reconnect_ivl, 20);
         socket.set(zmq::sockopt::reconnect_ivl_max, 500);
-        socket.set(zmq::sockopt::heartbeat_ivl, kHeartbeatIntervalMs);
-        socket.set(zmq::sockopt::heartbeat_timeout, kHeartbeatTimeoutMs);
         if (kind == SocketKind::kRouter) socket.set(zmq::sockopt::router_mandatory, true);
         return Socket(std::move(socket), kind, limits);
     } catch (const zmq::error_t& error) {
@@ -52,6 +58,7 @@ Result<Socket> Socket::bind(
 ) {
     ASSIGN_OR_RETURN(Socket socket, open(context, kind, limits));
     try {
+        if (is_remote(endpoint)) set_heartbeat(socket.socket_);
         socket.socket_.bind(endpoint);
     } catch (const zmq::error_t& error) {
         return make_error(
@@ -69,6 +76,7 @@ Result<Socket> Socket::connect(
 ) {
     ASSIGN_OR_RETURN(Socket socket, open(context, kind, limits));
     try {
+        if (is_remote(endpoint)) set_heartbeat(socket.socket_);
         socket.socket_.connect(endpoint);
     } catch (const zmq::error_t& error) {
         return make_error(

@@ -47,7 +47,8 @@ class Page:
         self.paint = paint
         self.width = min(shutil.get_terminal_size((88, 24)).columns - len(INDENT), 88)
         self.column = 0
-        self.word = []  # pieces (style, text) of a word whose end is not there yet
+        self.word = []  # (style, char) of a word whose end is not there yet
+        self.style = ""
 
     def write(self, style, text):
         for char in text:
@@ -62,6 +63,7 @@ class Page:
 
     def end(self):
         self._end_word()
+        self._set_style("")
         self._break()
 
     def _end_word(self):
@@ -75,8 +77,14 @@ class Page:
     def _put(self, style, char):
         if self.column == 0:
             self.out.write(INDENT)
-        self.out.write(self.paint(style, char))
+        self._set_style(style)
+        self.out.write(char)
         self.column += 1
+
+    def _set_style(self, style):
+        if self.paint.is_on and style != self.style:
+            self.out.write(PLAIN + style)
+            self.style = style
 
     def _break(self):
         self.out.write("\n")
