@@ -66,7 +66,7 @@ def test_P2_a_process_killed_in_an_update_ends_the_tree_with_every_answer(start_
     assert tree.wait_exit(60) == EXIT_CODES.get(name, 13)
     for rid in rids:  # never mixed: one version per token, and never back
         epochs = [span["epoch"] for span in joined(door.outputs[rid].spans)]
-        assert epochs in ([1], [1, 2], [2]), epochs
+        assert epochs in ([], [1], [1, 2], [2]), epochs
 
 
 @pytest.mark.parametrize("phase", ("stage_begin", "stage_half"))

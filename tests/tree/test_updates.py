@@ -269,8 +269,10 @@ def test_P2_replicas_change_together_or_not_at_all(start_tree):
     tree = start_tree("--dp", 2)
     door, admin = tree.door(), tree.door("admin")
     rids = [start(door, replica=replica) for replica in (0, 1)]
+    assert admin.call("pause_generation", mode="in_place")["ok"]  # else they may end before
     assert not update(admin, "/nowhere")["ok"]
     reply = update(admin, BARD, label="both")
+    assert admin.call("continue_generation")["ok"]
     assert reply["ok"] and len(reply["replicas"]) == 2
     states = admin.call("status")["replicas"]
     assert {(state["epoch"], state["digest"]) for state in states} == {
