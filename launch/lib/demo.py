@@ -149,11 +149,12 @@ def _summary(versions, gaps, stop, reply, paint, out, width):
     ranks = [rank for replica in reply["replicas"] for rank in replica["ranks"]]
     swap_us = max(rank["commit_s"] for rank in ranks) * 1e6
     usual = statistics.median(gaps)
+    swap = f"{swap_us:.0f} µs" if swap_us >= 1 else "less than a µs"
     before, after = versions[0].name, versions[1].name
-    line(paint(BOLD, f"The stop took {stop * 1e3:.1f} ms, from {before}'s last token to {after}'s first."))
+    line(paint(BOLD, f"The stop took {stop * 1e3:.1f} ms, from the last token of {before} to the first of {after}."))
     facts = (
         f"Between two tokens {usual * 1e3:.1f} ms are usual; the swap itself, between two forward "
-        f"passes, took {swap_us:.0f} µs. "
+        f"passes, took {swap}. "
         f"{reply['bytes'] / 2**20:.1f} MiB were staged, checked and digested in the background in "
         f"{(reply['receive_s'] + reply['verify_s']) * 1e3:.1f} ms while the story went on. The request "
         "kept its place and its memory; no token was lost, and each one says whose it is."
