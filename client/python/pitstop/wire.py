@@ -21,7 +21,7 @@ GREET_AGAIN_S = 0.05  # a tree that is starting
 REOPEN_S = 10.0  # a greeting may be lost with a tree that dies right then
 RETRY_S = 0.005  # a full queue says not when it has room
 QUEUE_LEN_MAX = 4096
-# A tree that is stuck, not dead: found by heartbeats.
+# Over a network a tree may vanish without a word; on a local socket the kernel says so.
 HEARTBEAT_MS = 5000
 HEARTBEAT_TIMEOUT_MS = 30000
 
@@ -63,8 +63,9 @@ class Link:
         self.socket.sndhwm = self.socket.rcvhwm = QUEUE_LEN_MAX
         self.socket.setsockopt(zmq.RECONNECT_IVL, 20)
         self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
-        self.socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
-        self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
+        if self.endpoint.startswith("tcp://"):
+            self.socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+            self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
         self.monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self.socket.connect(self.endpoint)
         self._greet()
