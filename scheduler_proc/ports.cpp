@@ -24,7 +24,7 @@ Result<bool> decode_as(const Frames& frames, std::vector<To>& to) {
     }
 }
 
-template <class... Messages, class To = std::variant<Messages...>>
+template <class... Messages>
 Result<bool> decode_any(const Frames& frames, std::vector<std::variant<Messages...>>& to) {
     return decode_as<Messages...>(frames, to);
 }
