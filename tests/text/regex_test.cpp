@@ -158,7 +158,7 @@ TEST(Regex, RandomPatternsNeverCrash) {
         "(?<=", "(?>", ".", "$",     "é", "s",  "\\x{41}", "[:alpha:]"};
     std::mt19937 random(3);
     int num_compiled = 0;
-    for (int round = 0; round < 20000; ++round) {
+    for (int round = 0; round < 5000; ++round) {
         std::string pattern;
         for (std::size_t n = random() % 10; n > 0; --n)
             pattern += pieces[random() % std::size(pieces)];
@@ -169,7 +169,7 @@ TEST(Regex, RandomPatternsNeverCrash) {
         for (auto match = search.next(); match && *match; match = search.next()) {
         }
     }
-    EXPECT_GT(num_compiled, 1000);
+    EXPECT_GT(num_compiled, 500);
 }
 
 // A pattern that would try 2^n ways ends in an error, or is none of the kind.
