@@ -50,9 +50,11 @@ void note_finish(RequestRecord& record, const OutputChunk& last, std::int64_t pl
     const Finish& finish = *last.finish;
     if (finish.reason == FinishReason::kError || finish.reason == FinishReason::kAbort) {
         record.error = fmt::format("{} {}", finish.code, finish.message);
-    } else if (record.output_tokens > planned_len) {
-        record.error = fmt::format("{} tokens of {}", record.output_tokens, planned_len);
-    } else if (finish.reason == FinishReason::kLength && record.output_tokens != planned_len) {
+        return;
+    }
+    const bool is_short =
+        finish.reason == FinishReason::kLength && record.output_tokens < planned_len;
+    if (is_short || record.output_tokens > planned_len) {
         record.error = fmt::format("{} tokens of {}", record.output_tokens, planned_len);
     }
 }
@@ -87,7 +89,7 @@ DriveResult drive(const DriveArgs& args) {
         open.add();
         args.clients[client]->generate(
             std::move(request),
-            [&, i, client](OutputChunk chunk) {
+            [&, i, client](const OutputChunk& chunk) {
                 const std::int64_t at_ns = ns_between(result.begin, Clock::now());
                 RequestRecord& mine = result.requests[i];
                 const auto tokens = static_cast<std::uint32_t>(chunk.tokens.size());

@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 namespace pitstop::bench {
 
@@ -68,15 +69,19 @@ Result<Streams> Streams::start(const Args& args) {
                 static_cast<TokenId>(random.integer(0, hello.vocab_size - 1))
             );
         }
-        rids.push_back(args.client->generate(std::move(request), [notes, i](OutputChunk chunk) {
-            const auto at = std::chrono::nanoseconds(Clock::now() - notes->begin).count();
-            const auto tokens = static_cast<std::uint32_t>(chunk.tokens.size());
-            const std::lock_guard lock(notes->mutex);
-            if (tokens > 0) notes->chunks.push_back({at, static_cast<std::uint32_t>(i), tokens});
-            notes->tokens[static_cast<std::size_t>(i)] += tokens;
-            if (chunk.finish) notes->ends.push_back(*chunk.finish);
-            notes->changed.notify_all();
-        }));
+        rids.push_back(args.client->generate(
+            std::move(request),
+            [notes, i](const OutputChunk& chunk) {
+                const auto at = std::chrono::nanoseconds(Clock::now() - notes->begin).count();
+                const auto tokens = static_cast<std::uint32_t>(chunk.tokens.size());
+                const std::lock_guard lock(notes->mutex);
+                if (tokens > 0)
+                    notes->chunks.push_back({at, static_cast<std::uint32_t>(i), tokens});
+                notes->tokens[static_cast<std::size_t>(i)] += tokens;
+                if (chunk.finish) notes->ends.push_back(*chunk.finish);
+                notes->changed.notify_all();
+            }
+        ));
     }
     Streams streams(args.client, notes, std::move(rids));
     RETURN_IF_ERROR(notes->wait_tokens(1, args.first_token_timeout));
@@ -140,15 +145,15 @@ SplitGaps split_gaps(
     SplitGaps gaps;
     std::map<std::uint32_t, std::int64_t> last_ns;  // by request
     for (const ChunkEvent& chunk : chunks) {
-        const auto [last, is_first] = last_ns.try_emplace(chunk.request, chunk.at_ns);
+        const auto [place, is_first] = last_ns.try_emplace(chunk.request, chunk.at_ns);
         if (is_first) continue;
+        const std::int64_t before_ns = std::exchange(place->second, chunk.at_ns);
         const bool overlaps =
             std::any_of(windows.begin(), windows.end(), [&](const TimeWindow& window) {
-                return last->second < window.end_ns && chunk.at_ns > window.begin_ns;
+                return before_ns < window.end_ns && chunk.at_ns > window.begin_ns;
             });
-        const double gap_ms = static_cast<double>(chunk.at_ns - last->second) * 1e-6;
+        const double gap_ms = static_cast<double>(chunk.at_ns - before_ns) * 1e-6;
         (overlaps ? gaps.inside_ms : gaps.outside_ms).push_back(gap_ms);
-        last->second = chunk.at_ns;
     }
     return gaps;
 }

@@ -51,6 +51,7 @@ Result<Tree> Tree::start(const Args& args) {
     std::vector<std::string> words{args.launcher, "serve", "--run-dir", tree.run_dir_};
     words.insert(words.end(), args.serve.begin(), args.serve.end());
     std::vector<char*> argv;
+    argv.reserve(words.size() + 1);
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);
 
