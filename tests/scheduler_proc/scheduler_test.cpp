@@ -141,6 +141,40 @@ TEST(Scheduler, TheNextStepIsPlannedWhileOneRuns) {
     EXPECT_EQ(rig.workers.num_plans_queued(), 2u) << "no third one";
 }
 
+TEST(Scheduler, TwoStepsInOneTurnMakeOneChunkWithTheCountsOfBoth) {
+    Rig rig;
+    const Ask ask{.prompt = prompt_of(5)};
+    const RequestKey key = rig.send(ask);
+    rig.turn();
+    TurnInput in;
+    for (int i = 0; i < 2; ++i) {
+        for (FromWorker& answer : rig.workers.run_one()) in.workers.push_back(std::move(answer));
+    }
+    rig.turn(std::move(in));
+    EXPECT_EQ(rig.of(key).num_chunks, 1);
+    EXPECT_EQ(rig.of(key).tokens.size(), 2u);
+    EXPECT_EQ(rig.of(key).spans.size(), 1u);
+    EXPECT_EQ(rig.of(key).first_counts->completion_tokens, 2);
+    rig.run();
+    expect_all(rig, key, ask);
+}
+
+TEST(Scheduler, P5_APassThatNeverEndsEndsTheReplicaAndNamesTheRank) {
+    Rig rig({.tp = 2}, {.step_timeout = std::chrono::seconds(30)});
+    rig.send({.prompt = prompt_of(5)});
+    rig.turn();
+    TurnInput in;
+    in.workers.push_back(rig.workers.run_one().at(0));  // rank 1 is stuck
+    const TurnOutput out = rig.turn(std::move(in));
+    ASSERT_TRUE(out.wake_at);
+    EXPECT_FALSE(out.fatal);
+    rig.now = *out.wake_at;
+    const TurnOutput late = rig.turn();
+    ASSERT_TRUE(late.fatal);
+    EXPECT_EQ(late.fatal->code, ErrorCode::kDeadlineExceeded);
+    EXPECT_NE(late.fatal->message.find("rank 1"), std::string::npos);
+}
+
 TEST(Scheduler, ARowPlannedPastTheEndIsDropped) {
     FakeModel model{.eos_one_in = 3};
     Rig rig(model);
