@@ -32,6 +32,9 @@ void digest_ref(const DigestArgs& args) {
                                     static_cast<std::uint64_t>(r) * args.words_per_row +
                                     static_cast<std::uint64_t>(begin / 8);
             const std::uint64_t h = mix64(word + (i + 1) * kDigestStep);
+            if (args.num_nonfinite != nullptr)
+                *args.num_nonfinite +=
+                    static_cast<std::uint64_t>(std::popcount(nonfinite_bits(word)));
             *args.sum += Digest{.lane0 = h, .lane1 = (h >> 32) * (h & 0xffffffffu)};
         }
     }

@@ -6,6 +6,9 @@
 // A shard is a rectangle of the tensor; the digests of shards that cover it add up to its digest.
 // The cut of a row must fall on a word: first_word counts words. A row that ends the tensor's row
 // may have any number of bytes.
+//
+// The same reading of the bytes also counts infinities and NaNs, as the words are at hand: a second
+// pass would cost as much as the digest.
 #pragma once
 
 #include "base/digest.h"
@@ -21,8 +24,17 @@ struct DigestArgs {
     std::uint64_t first_word = 0;       // number of the shard's first word in the whole tensor
     std::uint64_t words_per_row = 0;    // of the whole tensor, >= digest_words(row_bytes)
     Digest* sum = nullptr;              // the shard's digest is ADDED here
+    // The shard's elements that are an infinity or a NaN, its rows read as bf16, are ADDED here.
+    // Null: they are not counted.
+    std::uint64_t* num_nonfinite = nullptr;
     Stream stream{};
 };
+
+// Of the four bf16 numbers in a word: those whose exponent bits are all set. A carry out of a
+// number's exponent stops at its sign bit.
+[[nodiscard]] constexpr std::uint64_t nonfinite_bits(std::uint64_t word) {
+    return ((word & 0x7f807f807f807f80u) + 0x0080008000800080u) & 0x8000800080008000u;
+}
 
 void check(const DigestArgs& args);
 void digest_ref(const DigestArgs& args);

@@ -23,11 +23,12 @@ void append_parts(const WeightTensor& tensor, std::vector<PartDigest>& parts) {
     }
 }
 
-void add_rows_digest(const RowsDigestArgs& args, std::span<PartDigest> parts) {
+std::uint64_t add_rows_digest(const RowsDigestArgs& args, std::span<PartDigest> parts) {
     const WeightTensor& tensor = args.tensor;
     CHECK(parts.size() == tensor.parts.size() && !tensor.cuts_words);
     const std::int64_t stride = tensor.cols * kElementBytes;
     const std::uint64_t words_per_row = digest_words(tensor.whole_cols * kElementBytes);
+    std::uint64_t num_nonfinite = 0;
     std::int64_t shard_at = 0;  // where the part starts along the split axis of the shard
     for (std::size_t i = 0; i < parts.size(); ++i) {
         const ShardPart& part = tensor.parts[i];
@@ -60,11 +61,13 @@ void add_rows_digest(const RowsDigestArgs& args, std::span<PartDigest> parts) {
             .first_word = static_cast<std::uint64_t>(whole_row) * words_per_row + first_word,
             .words_per_row = words_per_row,
             .sum = &sum,
+            .num_nonfinite = &num_nonfinite,
             .stream = args.stream,
         });
         parts[i].lane0 += sum.lane0;
         parts[i].lane1 += sum.lane1;
     }
+    return num_nonfinite;
 }
 
 Result<std::vector<PartDigest>> digest_weights(

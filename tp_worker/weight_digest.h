@@ -17,8 +17,8 @@ namespace pitstop {
 // The entries of one tensor's parts on this rank, their lanes zero.
 void append_parts(const WeightTensor& tensor, std::vector<PartDigest>& parts);
 
-// Adds rows [row_begin, row_begin + num_rows) of the shard to its parts' digests. Rows of padding
-// belong to no part.
+// Adds rows [row_begin, row_begin + num_rows) of the shard to its parts' digests, and returns how
+// many of their elements are infinities or NaNs. Rows of padding belong to no part.
 // REQUIRES: !tensor.cuts_words; parts as append_parts made them.
 struct RowsDigestArgs {
     const WeightTensor& tensor;
@@ -28,7 +28,7 @@ struct RowsDigestArgs {
     const Ops& ops;
     Stream stream{};
 };
-void add_rows_digest(const RowsDigestArgs& args, std::span<PartDigest> parts);
+std::uint64_t add_rows_digest(const RowsDigestArgs& args, std::span<PartDigest> parts);
 
 // One entry per part that this rank holds, in name order. A tensor that every rank holds whole has
 // one part; a split one a part per rank; a replicated KV projection a part per KV head.

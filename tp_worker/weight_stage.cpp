@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <utility>
@@ -14,23 +15,6 @@ namespace pitstop {
 namespace {
 
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
-
-// The first element that is an infinity or a NaN: all exponent bits set.
-std::optional<std::int64_t> find_nonfinite(std::span<const bf16> values) {
-    constexpr std::size_t kBlock = 4096;
-    constexpr std::uint16_t kExponent = 0x7f80;
-    for (std::size_t begin = 0; begin < values.size(); begin += kBlock) {
-        const std::size_t end = std::min(begin + kBlock, values.size());
-        std::uint32_t num = 0;  // without a branch, so that it vectorizes
-        for (std::size_t i = begin; i < end; ++i)
-            num += (values[i].bits & kExponent) == kExponent ? 1u : 0u;
-        if (num == 0) continue;
-        for (std::size_t i = begin; i < end; ++i) {
-            if ((values[i].bits & kExponent) == kExponent) return static_cast<std::int64_t>(i);
-        }
-    }
-    return std::nullopt;
-}
 
 class WeightStage {
   public:
@@ -180,7 +164,7 @@ class WeightStage {
         const TimePoint received = Clock::now();
         vote_.outcome.receive_s += seconds(received - piece_begun_);
         vote_.outcome.bytes += num * tensor.cols * static_cast<std::int64_t>(sizeof(bf16));
-        add_rows_digest(
+        const std::uint64_t num_nonfinite = add_rows_digest(
             {.tensor = tensor,
              .arena = args_.target,
              .row_begin = begin,
@@ -188,7 +172,7 @@ class WeightStage {
              .ops = args_.ops},
             parts_
         );
-        if (!args_.spec.allow_nonfinite) look_for_nonfinite(tensor, begin, num);
+        if (num_nonfinite != 0 && !args_.spec.allow_nonfinite) report_nonfinite(tensor, begin, num);
         vote_.outcome.verify_s += seconds(Clock::now() - received);
         args_.pace.rest();
         if (args_.is_dropped.load(std::memory_order_relaxed))
@@ -197,20 +181,21 @@ class WeightStage {
         return Ok{};
     }
 
-    void look_for_nonfinite(const WeightTensor& tensor, std::int64_t begin, std::int64_t num) {
+    // Which one: rows [begin, begin + num) of the shard have at least one.
+    void report_nonfinite(const WeightTensor& tensor, std::int64_t begin, std::int64_t num) {
         if (last_nonfinite_ == &tensor) return;  // one report a tensor
         const auto* rows =
             reinterpret_cast<const bf16*>(args_.target + tensor.offset) + begin * tensor.cols;
-        const auto found = find_nonfinite({rows, static_cast<std::size_t>(num * tensor.cols)});
-        if (!found) return;
+        std::int64_t index = 0;
+        while (index + 1 < num * tensor.cols && std::isfinite(to_float(rows[index]))) ++index;
         last_nonfinite_ = &tensor;
         problems_.push_back(fmt::format(
             "'{}' is not finite: {} at row {}, column {} of this rank's shard (allow_nonfinite "
             "would accept it)",
             tensor.name,
-            to_float(rows[*found]),
-            begin + *found / tensor.cols,
-            *found % tensor.cols
+            to_float(rows[index]),
+            begin + index / tensor.cols,
+            index % tensor.cols
         ));
     }
 

@@ -7,11 +7,15 @@ namespace {
 struct Lanes {
     std::uint64_t lane0 = 0;
     std::uint64_t lane1 = 0;
+    std::uint64_t num_nonfinite = 0;
 };
 
+// digest.h's mix64 and nonfinite_bits again, of this level.
 PITSTOP_INLINE void add_word(Lanes& sum, std::uint64_t word, std::uint64_t index) {
-    std::uint64_t z =
-        word + (index + 1) * kDigestStep;  // mix64 (digest.h), which is not of this level
+    const std::uint64_t carried = (word & 0x7f807f807f807f80u) + 0x0080008000800080u;
+    sum.num_nonfinite +=
+        static_cast<std::uint64_t>(__builtin_popcountll(carried & 0x8000800080008000u));
+    std::uint64_t z = word + (index + 1) * kDigestStep;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     z ^= z >> 31;
@@ -51,10 +55,15 @@ std::int64_t add_words(
             _mm512_add_epi64(lane_offset, steps(first_word + static_cast<std::uint64_t>(c) * 8));
     }
     const __m512i advance = steps(32);
+    const __m512i exponent = _mm512_set1_epi16(0x7f80);
+    std::uint64_t num_nonfinite = 0;
     std::int64_t i = 0;
     for (; i + 32 <= n; i += 32) {
         for (int c = 0; c < 4; ++c) {
             const __m512i words = _mm512_loadu_si512(bytes + (i + c * 8) * 8);
+            num_nonfinite += static_cast<std::uint64_t>(__builtin_popcount(
+                _mm512_cmpeq_epi16_mask(_mm512_and_si512(words, exponent), exponent)
+            ));
             const __m512i h = mix64x8(_mm512_add_epi64(words, offset[c]));
             lane0[c] = _mm512_add_epi64(lane0[c], h);
             lane1[c] = _mm512_add_epi64(lane1[c], _mm512_mul_epu32(h, _mm512_srli_epi64(h, 32)));
@@ -65,6 +74,7 @@ std::int64_t add_words(
         sum.lane0 += static_cast<std::uint64_t>(_mm512_reduce_add_epi64(lane0[c]));
         sum.lane1 += static_cast<std::uint64_t>(_mm512_reduce_add_epi64(lane1[c]));
     }
+    sum.num_nonfinite += num_nonfinite;
     return i;
 }
 
@@ -126,10 +136,12 @@ void digest(const DigestArgs& args) {
             &total.lane0, sum.lane0, __ATOMIC_RELAXED
         );  // std::atomic is not of this level
         __atomic_fetch_add(&total.lane1, sum.lane1, __ATOMIC_RELAXED);
+        __atomic_fetch_add(&total.num_nonfinite, sum.num_nonfinite, __ATOMIC_RELAXED);
     };
     for_ranges(args.stream, args.rows * cuts, grain_of_bytes(args.row_bytes / cuts), pieces);
     args.sum->lane0 += total.lane0;
     args.sum->lane1 += total.lane1;
+    if (args.num_nonfinite != nullptr) *args.num_nonfinite += total.num_nonfinite;
 }
 
 }  // namespace pitstop::PITSTOP_ISA

@@ -387,6 +387,10 @@ class CudaDigest : public OnCuda {
         const DeviceArray<std::uint8_t> bytes_there(bytes, stream());
         Digest expected{.lane0 = 5, .lane1 = 7};
         const DeviceArray<Digest> sum(std::vector<Digest>{expected}, stream());
+        std::uint64_t expected_nonfinite = 3;
+        const DeviceArray<std::uint64_t> num_nonfinite(
+            std::vector<std::uint64_t>{expected_nonfinite}, stream()
+        );
         DigestArgs args{
             .data = bytes.data() + shift,
             .rows = rows,
@@ -394,13 +398,16 @@ class CudaDigest : public OnCuda {
             .row_stride_bytes = stride,
             .first_word = 11,
             .words_per_row = digest_words(row_bytes) + 3,
-            .sum = &expected};
+            .sum = &expected,
+            .num_nonfinite = &expected_nonfinite};
         digest_ref(args);
         args.data = bytes_there.data() + shift;
         args.sum = sum.data();
+        args.num_nonfinite = num_nonfinite.data();
         args.stream = stream();
         digest_cuda(args);
         EXPECT_EQ(sum.fetch()[0], expected);
+        EXPECT_EQ(num_nonfinite.fetch()[0], expected_nonfinite);
     }
 };
 

@@ -4,7 +4,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include <bit>
+#include <cmath>
 #include <fstream>
+#include <random>
 
 namespace pitstop::test {
 namespace {
@@ -138,6 +141,37 @@ TEST_P(DigestOp, AWideRowIsTheSameOnOneThreadAndOnMany) {
     EXPECT_EQ(
         digest_of(ops(), bytes, 1, stream_of(pool_)), digest_of(*reference_ops(), bytes, 1, {})
     );
+}
+
+// Every bf16 there is, at every place in a word, in rows whose last word is not full.
+TEST_P(DigestOp, CountsInfinitiesAndNans) {
+    std::vector<std::uint16_t> all(1 << 16);
+    for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint16_t>(i);
+    std::mt19937 engine(7);
+    std::shuffle(all.begin(), all.end(), engine);
+    for (const std::int64_t cols : {1, 3, 4, 7, 130, 1 << 16}) {
+        const std::int64_t rows = (1 << 16) / cols;
+        std::uint64_t expected = 100;
+        for (std::int64_t i = 0; i < rows * cols; ++i) {
+            const std::uint32_t bits = all[static_cast<std::size_t>(i)];
+            if (!std::isfinite(std::bit_cast<float>(bits << 16))) ++expected;
+        }
+        for (const Ops* ops : {reference_ops(), &this->ops()}) {
+            Digest sum;
+            std::uint64_t num = 100;
+            ops->digest({
+                .data = all.data(),
+                .rows = rows,
+                .row_bytes = cols * 2,
+                .row_stride_bytes = cols * 2,
+                .words_per_row = digest_words(cols * 2),
+                .sum = &sum,
+                .num_nonfinite = &num,
+                .stream = stream_of(pool_),
+            });
+            EXPECT_EQ(num, expected) << ops->name << ", " << cols << " columns";
+        }
+    }
 }
 
 TEST_P(DigestOp, NothingAddsNothing) {
