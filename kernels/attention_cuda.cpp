@@ -1,6 +1,7 @@
 #include "kernels/attention_cuda.h"
 
 #include "kernels/attention.h"
+#include "kernels/cuda_device.h"
 #include "kernels/device/attention_index.h"
 #include "kernels/device/launch.cuh"
 
@@ -8,6 +9,9 @@
 
 namespace pitstop {
 namespace {
+
+constexpr int kHopper = 90;  // the one that wgmma's machine code is for
+enum class PrefillKernel : std::uint8_t { kMma, kWgmma };
 
 bool fits_chunks(const AttentionArgs& args) {
     const KvCache& kv = args.kv;
@@ -57,7 +61,7 @@ std::int64_t segment_bytes(
     return num_rows * num_q_heads * num_segments * (head_dim + 2) * 4;
 }
 
-void run(const AttentionArgs& args, AttentionOrder order) {
+void run(const AttentionArgs& args, AttentionOrder order, PrefillKernel prefill) {
     check(args);
     if (args.q.rows == 0 || args.num_rows == 0) return;
     AttentionParams params = params_of(args);
@@ -95,14 +99,30 @@ void run(const AttentionArgs& args, AttentionOrder order) {
     params.q_len_min = has_decode ? 2 : 1;
     if (has_decode) attention_decode_cuda(params, args.stream);
     const bool has_prefill = args.q_len_max == 0 || args.q_len_max >= params.q_len_min;
-    if (has_prefill) attention_prefill_cuda(params, order, args.stream);
+    if (!has_prefill) return;
+    if (prefill == PrefillKernel::kWgmma) {
+        CHECK(!is_fixed);
+        attention_prefill_wgmma_cuda(params, args.stream);
+    } else {
+        attention_prefill_cuda(params, order, args.stream);
+    }
 }
 
 }  // namespace
 
-void attention_cuda(const AttentionArgs& args) { run(args, AttentionOrder::kFree); }
+void attention_cuda(const AttentionArgs& args) {
+    run(args,
+        AttentionOrder::kFree,
+        compute_capability() == kHopper ? PrefillKernel::kWgmma : PrefillKernel::kMma);
+}
 
-void attention_cuda_deterministic(const AttentionArgs& args) { run(args, AttentionOrder::kFixed); }
+void attention_cuda_mma(const AttentionArgs& args) {
+    run(args, AttentionOrder::kFree, PrefillKernel::kMma);
+}
+
+void attention_cuda_deterministic(const AttentionArgs& args) {
+    run(args, AttentionOrder::kFixed, PrefillKernel::kMma);
+}
 
 std::int64_t attention_cuda_workspace_bytes(const AttentionShape& shape) {
     const std::int64_t num_segments = ceil_div(shape.kv_len_max, AttentionArgs::kSegmentKeys);

@@ -1,4 +1,5 @@
-#include "kernels/device/attention_rows.cuh"
+#include "kernels/device/attention_prefill.cuh"
+
 #include "kernels/device/launch.cuh"
 #include "kernels/device/shared_memory.cuh"
 
@@ -7,7 +8,6 @@ namespace {
 
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * kWarp;
-constexpr std::int32_t kNoKey = -1;
 
 template <int D_, int kRowTiles_, int kBlocksPerSm_, bool kIsSegmented_>
 struct Shape {
@@ -22,27 +22,7 @@ struct Shape {
     static constexpr int kSharedBytes = kQueryBytes + 2 * kTileBytes;
 };
 
-// The block's row of the batch: the last r whose first_block is at or below `block`. 32 rows are
-// looked at per step, ascending by 32^k; every warp does it for itself.
-__device__ std::int32_t find_row(
-    const AttentionParams& params, std::int32_t block, std::int32_t tile_len
-) {
-    std::int32_t step = 1;
-    while (step * kWarp < params.num_rows) step *= kWarp;
-    std::int32_t begin = 0;  // the row is in [begin, begin + 32 * step)
-    for (; step >= 1; step /= kWarp) {
-        const std::int32_t r = begin + lane_index() * step;
-        const bool starts_before =
-            r < params.num_rows && first_block(params.q_starts[r], r, tile_len) <= block;
-        // The lanes that do are the lower ones; lane 0 is one of them.
-        begin += (__popc(__ballot_sync(kAllLanes, starts_before)) - 1) * step;
-    }
-    return begin;
-}
-
-// grid [KV heads, num_prefill_blocks], block [kThreads]; a block owns a tile of tokens of one row
-// for the query heads of one KV head: tile row i is token i / group, head i % group. Longest first:
-// the blocks run from the batch's end, where a row's later tokens see more keys.
+// grid [KV heads, num_prefill_blocks], block [kThreads]; a block owns a PrefillTile of kRows rows.
 //
 // Bound by the tensor cores: 4 D flops per (query head, key) pair; and beside them by exp2, a pair
 // of which costs half as long at D = 128. K and V come from L2, once per block. One key tile is in
@@ -60,29 +40,19 @@ __global__ void __launch_bounds__(kThreads, S::kBlocksPerSm)
     std::byte* const values = keys + S::kTileBytes;
     const int thread = static_cast<int>(threadIdx.x);
     const int lane = lane_index();
-    const auto kv_head = static_cast<std::int32_t>(blockIdx.x);
-    const auto block = static_cast<std::int32_t>(gridDim.y - 1 - blockIdx.y);
-    const std::int32_t group = params.group;
-    const std::int32_t tile_len = S::kRows / group;  // tokens
-    const std::int32_t r = find_row(params, block, tile_len);
-    const BatchRow row = batch_row(params, r);
-    const std::int32_t first_token = (block - first_block(row.q_begin, r, tile_len)) * tile_len;
-    if (first_token >= row.q_len || row.q_len < params.q_len_min) return;
-    const std::int32_t num_tokens = min(tile_len, row.q_len - first_token);
-    const std::int32_t keys_begin = first_key(row.position(first_token), params.window);
-    const std::int32_t keys_end = row.position(first_token + num_tokens - 1) + 1;
+    const PrefillTile work = prefill_tile(params, S::kRows);
+    if (work.num_tokens <= 0) return;
 
     // Queries, zeros where the tile has no such row.
     for (int i = thread; i < S::kRows * S::kChunks; i += kThreads) {
         const int tile_row = i / S::kChunks;
         const int chunk = i % S::kChunks;
-        const std::int32_t token = tile_row / group;
-        const int head = kv_head * group + tile_row % group;
-        const bool is_there = token < num_tokens;
+        const bool is_there = tile_row / params.group < work.num_tokens;
         const auto* const q = static_cast<const bf16*>(params.q);
-        const std::int64_t t = row.q_begin + first_token + token;
-        const bf16* const from =
-            is_there ? q + head_index(t, params.q_stride, head, D) + chunk * kChunkElements : q;
+        const bf16* const from = is_there
+                                     ? q + work.query_index(params, tile_row, params.q_stride, D) +
+                                           chunk * kChunkElements
+                                     : q;
         copy16_async(
             queries + swizzled<S::kChunks>(tile_row, chunk), from, is_there ? kChunkBytes : 0
         );
@@ -90,19 +60,16 @@ __global__ void __launch_bounds__(kThreads, S::kBlocksPerSm)
 
     // What the tile's rows see, in shared memory as it is needed in few key tiles; what any row of
     // the warp sees and what all of them do, in registers.
-    for (int i = thread; i < S::kRows; i += kThreads) {
-        const std::int32_t token = i / group;
-        last_keys[i] = token < num_tokens ? row.position(first_token + token) : kNoKey;
-    }
+    for (int i = thread; i < S::kRows; i += kThreads) last_keys[i] = work.last_key(params, i);
     __syncthreads();
-    std::int32_t warp_first = keys_end;
+    std::int32_t warp_first = work.keys_end;
     std::int32_t warp_last = kNoKey;
     std::int32_t all_first = 0;
-    std::int32_t all_last = keys_end;
+    std::int32_t all_last = work.keys_end;
     const int warp_row = warp_index() * S::kRowTiles * kRowsPerWarp;
     for (int i = lane; i < S::kRowTiles * kRowsPerWarp; i += kWarp) {
         const std::int32_t last = last_keys[warp_row + i];
-        const std::int32_t first = last == kNoKey ? keys_end : first_key(last, params.window);
+        const std::int32_t first = last == kNoKey ? work.keys_end : first_key(last, params.window);
         warp_first = min(warp_first, first);
         warp_last = max(warp_last, last);
         all_first = max(all_first, first);
@@ -126,10 +93,17 @@ __global__ void __launch_bounds__(kThreads, S::kBlocksPerSm)
         }
     };
     const auto row_of_key = [&](std::int32_t tile) {  // this thread's key of a tile
-        return key_row(params, row, kv_head, tile * kKeysPerTile + thread, keys_begin, keys_end);
+        return key_row(
+            params,
+            work.row,
+            work.kv_head,
+            tile * kKeysPerTile + thread,
+            work.keys_begin,
+            work.keys_end
+        );
     };
-    const std::int32_t tile_begin = keys_begin / kKeysPerTile;
-    const std::int32_t tile_end = (keys_end + kKeysPerTile - 1) / kKeysPerTile;
+    const std::int32_t tile_begin = work.keys_begin / kKeysPerTile;
+    const std::int32_t tile_end = (work.keys_end + kKeysPerTile - 1) / kKeysPerTile;
     if (thread < kKeysPerTile) rows[tile_begin % 2][thread] = row_of_key(tile_begin);
     __syncthreads();
     copy_tile(keys, rows[tile_begin % 2], 0);
@@ -236,12 +210,7 @@ __global__ void __launch_bounds__(kThreads, S::kBlocksPerSm)
         for (int e = 0; e < 2; ++e) {
             const int tile_row = warp_row + i * kRowsPerWarp + lane / 4 + e * 8;
             if (last_keys[tile_row] == kNoKey) continue;
-            const std::int64_t index = head_index(
-                row.q_begin + first_token + tile_row / group,
-                params.out_stride,
-                kv_head * group + tile_row % group,
-                D
-            );
+            const std::int64_t index = work.query_index(params, tile_row, params.out_stride, D);
 #pragma unroll
             for (int n = 0; n < D / 8; ++n) {
                 store_pair(

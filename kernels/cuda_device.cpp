@@ -3,6 +3,7 @@
 #include "kernels/cublas_lt.h"
 #include "kernels/device/check.cuh"
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
@@ -16,6 +17,7 @@ constexpr int kComputeMajorMin = 8;  // cp.async and bf16 mma
 struct Opened {
     std::mutex mutex{};
     std::optional<CudaDeviceInfo> info{};
+    std::atomic<int> compute_capability{0};
 };
 Opened& opened() {
     static Opened instance;
@@ -110,8 +112,11 @@ Result<CudaDeviceInfo> open_cuda_device(int index) {
     info.cublas_lt_path = cublas->path;
     info.cublas_lt_version = static_cast<std::int64_t>(cublas->get_version());
     opened().info = info;
+    opened().compute_capability = 10 * info.compute_major + info.compute_minor;
     return info;
 }
+
+int compute_capability() { return opened().compute_capability; }
 
 DeviceMemoryInfo device_memory_info() {
     std::size_t free_bytes = 0;

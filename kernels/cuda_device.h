@@ -39,6 +39,9 @@ struct DeviceMemoryInfo {
 // index return the same. kUnsupported: older than compute capability 8.0.
 [[nodiscard]] Result<CudaDeviceInfo> open_cuda_device(int index);
 
+// 10 * major + minor of the opened device; 0 where none is open.
+[[nodiscard]] int compute_capability();
+
 // Of the opened device, as the driver sees it: other processes' use counts too.
 [[nodiscard]] DeviceMemoryInfo device_memory_info();
 

@@ -17,6 +17,7 @@ const Ops* cuda_deterministic_ops() { return nullptr; }
 
 Result<int> num_cuda_devices() { return no_cuda(); }
 Result<CudaDeviceInfo> open_cuda_device(int) { return no_cuda(); }
+int compute_capability() { return 0; }
 DeviceMemoryInfo device_memory_info() { return {}; }
 
 // None can be created, so the others have nothing to act on.

@@ -64,16 +64,27 @@ __device__ inline std::int64_t head_index(std::int64_t t, std::int64_t stride, i
     return t * stride + std::int64_t{head} * D;
 }
 
+// Two neighbouring elements of out, in one store where the address allows: a row of out may start
+// at any element.
 __device__ inline void store_pair(
     const AttentionParams& params, std::int64_t index, float low, float high
 ) {
     if (params.out_dtype == DType::kBF16) {
-        // Two stores: a row of out may start at any element.
-        store_float(static_cast<bf16*>(params.out) + index, low);
-        store_float(static_cast<bf16*>(params.out) + index + 1, high);
+        bf16* const to = static_cast<bf16*>(params.out) + index;
+        if (reinterpret_cast<std::uintptr_t>(to) % 4 == 0) {
+            *reinterpret_cast<std::uint32_t*>(to) = pack_bf16x2(low, high);
+        } else {
+            store_float(to, low);
+            store_float(to + 1, high);
+        }
     } else {
-        store_float(static_cast<float*>(params.out) + index, low);
-        store_float(static_cast<float*>(params.out) + index + 1, high);
+        float* const to = static_cast<float*>(params.out) + index;
+        if (reinterpret_cast<std::uintptr_t>(to) % 8 == 0) {
+            *reinterpret_cast<float2*>(to) = make_float2(low, high);
+        } else {
+            store_float(to, low);
+            store_float(to + 1, high);
+        }
     }
 }
 

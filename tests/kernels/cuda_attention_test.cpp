@@ -219,7 +219,8 @@ TEST_F(CudaAttention, MeetsTheReferenceOnAwkwardShapes) {
             ? std::vector<Heads>{{4, 1, 128}, {6, 2, 64}, {7, 1, 64}}
             : std::vector<Heads>{
                   {4, 1, 128}, {32, 8, 128}, {6, 2, 64}, {7, 1, 64}, {2, 2, 128}, {16, 1, 64}};
-    for (const AttentionFn op : {attention_cuda, attention_cuda_deterministic}) {
+    for (const AttentionFn op :
+         {attention_cuda, attention_cuda_mma, attention_cuda_deterministic}) {
         for (const Heads& heads : shapes) {
             for (const std::int32_t page_size : {1, 5, 16, 64})
                 expect_reference<bf16, float>(op, heads, page_size, kNoWindow);

@@ -19,6 +19,7 @@ Result<int> num_cuda_devices() { return 1; }
 Result<CudaDeviceInfo> open_cuda_device(int) {
     return CudaDeviceInfo{.name = "emulator", .compute_major = 9, .num_multiprocessors = 1};
 }
+int compute_capability() { return 90; }
 DeviceMemoryInfo device_memory_info() { return {}; }
 
 void linear_cublas(const LinearArgs& args) {

@@ -1,5 +1,6 @@
 #include "tests/kernels/emulator/emulator.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -56,7 +57,9 @@ CopyTime copy_time() {
 }
 std::int64_t blocks_run = 0;
 
-enum class State : std::uint8_t { kReady, kAtBarrier, kAtWarp, kDone };
+enum class State : std::uint8_t { kReady, kAtBarrier, kAtWarp, kSpinning, kDone };
+
+constexpr int kSpinsMax = 1000;  // rounds in which nobody but waiting threads ran: nobody will
 
 struct Fiber {
     void* stack_pointer = nullptr;
@@ -79,6 +82,8 @@ struct Block {
     int num_at_barrier = 0;
     int num_threads = 0;
     int num_done = 0;
+    int named_arrived[16] = {};
+    std::int64_t named_done[16] = {};
 };
 Block block;
 void* scheduler_pointer = nullptr;
@@ -141,6 +146,7 @@ void prepare(Fiber& fiber) {
 bool may_run(const Fiber& fiber) {
     switch (fiber.state) {
         case State::kReady:
+        case State::kSpinning:
             return true;
         case State::kAtBarrier:
             return block.barriers_done >= fiber.waits_for;
@@ -165,16 +171,20 @@ void perform(const std::vector<AsyncCopy>& copies) {
 void run_block() {
     const bool is_reversed = blocks_run++ % 2 == 1;
     const auto num = static_cast<std::size_t>(block.num_threads);
+    int num_spins = 0;
     while (block.num_done < block.num_threads) {
         bool has_progress = false;
         for (std::size_t i = 0; i < num; ++i) {
             Fiber& fiber = *block.fibers[is_reversed ? num - 1 - i : i];
             if (!may_run(fiber)) continue;
+            const bool was_spinning = fiber.state == State::kSpinning;
             fiber.state = State::kReady;
-            has_progress = true;
             enter(fiber);
+            has_progress = has_progress || !was_spinning || fiber.state != State::kSpinning;
         }
-        if (!has_progress) {
+        num_spins = has_progress ? 0 : num_spins + 1;
+        const bool is_stuck = num_spins > kSpinsMax;
+        if (is_stuck) {
             std::string where;
             for (std::size_t i = 0; i < num; ++i) {
                 const Fiber& fiber = *block.fibers[i];
@@ -249,6 +259,79 @@ void wait_copies(int num_pending) {
     }
 }
 
+void multiply_async(std::function<void()> product) {
+    if (copy_time() == CopyTime::kAtOnce) {
+        product();
+        product = [] {};
+    }
+    if (current->products.empty()) current->products.emplace_back();
+    current->products.back().push_back(std::move(product));
+}
+
+void commit_products() {
+    if (current->products.empty()) current->products.emplace_back();
+    current->products.emplace_back();
+}
+
+void wait_products(int num_pending) {
+    auto& groups = current->products;
+    while (groups.size() > static_cast<std::size_t>(num_pending) + 1) {
+        for (const std::function<void()>& product : groups.front()) product();
+        groups.erase(groups.begin());
+    }
+}
+
+namespace {
+
+void spin(const char* where) {
+    running->state = State::kSpinning;
+    running->waits_at = where;
+    leave();
+}
+
+// A barrier's word: arrivals that end a phase, arrivals so far, phases ended.
+struct BarrierWord {
+    std::uint16_t num;
+    std::uint16_t here;
+    std::uint32_t phases;
+};
+
+}  // namespace
+
+void barrier_init(std::uint64_t* barrier, int num) {
+    const BarrierWord word{static_cast<std::uint16_t>(num), 0, 0};
+    std::memcpy(barrier, &word, sizeof word);
+}
+
+void barrier_arrive(std::uint64_t* barrier) {
+    BarrierWord word;
+    std::memcpy(&word, barrier, sizeof word);
+    if (++word.here == word.num) {
+        word.here = 0;
+        ++word.phases;
+    }
+    std::memcpy(barrier, &word, sizeof word);
+}
+
+void barrier_wait(const std::uint64_t* barrier, int parity) {
+    while (true) {
+        BarrierWord word;
+        std::memcpy(&word, barrier, sizeof word);
+        if (static_cast<int>(word.phases % 2) != parity) return;
+        spin("mbarrier.try_wait");
+    }
+}
+
+void named_barrier(int id, int num) {
+    const std::int64_t mine = block.named_done[id] + 1;
+    if (++block.named_arrived[id] == num) {
+        block.named_arrived[id] = 0;
+        ++block.named_done[id];
+        return;
+    }
+    while (block.named_done[id] < mine) spin("bar.sync");
+}
+
 std::byte* dynamic_shared_memory() { return block.shared_begin; }
 
 void check_aligned(const void* pointer, std::size_t alignment) {
@@ -286,6 +369,8 @@ void run_grid(Dim3 grid, Dim3 dim, std::size_t shared_bytes, const std::function
                 block.barriers_done = 0;
                 block.num_at_barrier = 0;
                 block.num_done = 0;
+                std::fill_n(block.named_arrived, 16, 0);
+                std::fill_n(block.named_done, 16, 0);
                 for (int i = 0; i < block.num_threads; ++i) {
                     Fiber& fiber = *block.fibers[static_cast<std::size_t>(i)];
                     const auto number = static_cast<unsigned>(i);

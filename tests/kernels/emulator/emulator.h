@@ -5,15 +5,16 @@
 //
 // Each thread of a block is a fiber. A thread runs until it waits: at a barrier, or at a warp-wide
 // instruction until all 32 lanes have come to the same one. Emulated as PTX documents them:
-// shuffles and votes, ldmatrix, mma.m16n8k16, cp.async with its groups. What it finds: a barrier or
-// warp instruction that not all reach, a wait that is missing or too late, an index that leaves its
-// allocation (guard bands here, AddressSanitizer in that build), misaligned vector loads and matrix
-// rows, unwritten shared memory (it starts as NaN). What it cannot: speed, occupancy, weak memory
-// ordering between barriers, the exact rounding of the tensor cores and of approximate functions.
+// shuffles and votes, ldmatrix, mma.m16n8k16, cp.async with its groups, mbarriers, and wgmma with
+// its shared-memory descriptors. What it finds: a barrier or warp instruction that not all reach, a
+// wait that is missing or too late, an index that leaves its allocation (guard bands here,
+// AddressSanitizer in that build), misaligned vector loads and matrix rows, unwritten shared memory
+// (it starts as NaN). What it cannot: speed, occupancy, weak memory ordering between barriers, the
+// exact rounding of the tensor cores and of approximate functions.
 //
-// A cp.async takes place as late as its wait allows; with PITSTOP_EMULATOR_COPIES=at_once in the
-// environment, at once. A correct kernel cannot tell: a missing wait shows in the first case, a
-// slot refilled too early in the second.
+// A cp.async or wgmma takes place as late as its wait allows; with PITSTOP_EMULATOR_COPIES=at_once
+// in the environment, at once. A correct kernel cannot tell: a missing wait shows in the first
+// case, a slot refilled too early in the second.
 //
 // Thread: one. Bounded: by the grid.
 #pragma once
@@ -63,6 +64,7 @@ struct Thread {
     Warp* warp = nullptr;
     std::int64_t warp_instructions = 0;            // it has come to
     std::vector<std::vector<AsyncCopy>> groups{};  // of cp.async, oldest first; the last is open
+    std::vector<std::vector<std::function<void()>>> products{};  // of wgmma, likewise
 };
 
 extern Thread* current;
@@ -104,6 +106,17 @@ Out warp_instruction(const char* name, const In& in, F compute) {
 void copy_async(void* to, const void* from, std::uint32_t src_bytes);
 void commit_copies();
 void wait_copies(int num_pending);
+
+// wgmma: `product` computes this thread's sums, when its group is waited for (or at once).
+void multiply_async(std::function<void()> product);
+void commit_products();
+void wait_products(int num_pending);
+
+// Barriers of shared memory and of names. A thread that waits in vain lets the others run.
+void barrier_init(std::uint64_t* barrier, int num);
+void barrier_arrive(std::uint64_t* barrier);
+void barrier_wait(const std::uint64_t* barrier, int parity);
+void named_barrier(int id, int num);
 
 [[nodiscard]] std::byte* dynamic_shared_memory();
 // Fails unless [pointer, pointer + bytes) lies in the block's dynamic shared memory, aligned.

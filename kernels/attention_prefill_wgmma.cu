@@ -1,0 +1,402 @@
+#include "kernels/device/attention_prefill.cuh"
+#include "kernels/device/launch.cuh"
+#include "kernels/device/shared_memory.cuh"
+#include "kernels/device/wgmma.cuh"
+
+namespace pitstop {
+namespace {
+
+// One warpgroup copies, two multiply, 64 rows each.
+constexpr int kThreads = 3 * kWarpgroup;
+constexpr int kRows = 128;
+constexpr int kTileKeys = 128;
+constexpr int kStages = 2;  // of keys, and of values
+
+template <int D>
+struct Shape {
+    static constexpr int kPanels = D / kPanelColumns;
+    static constexpr int kPanelBytes = kTileKeys * kPanelRowBytes;  // of queries, keys or values
+    static constexpr int kTileBytes = kPanels * kPanelBytes;
+    static constexpr int kSharedBytes = (1 + 2 * kStages) * kTileBytes;
+    static_assert(kRows == kTileKeys);
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+constexpr int kTableTiles = 4;
+constexpr int kCopyBarrier = 1;  // __syncthreads' is 0
+
+// Registers per thread: 128 * (40 + 2 * 232) = 64,512 of 65,536.
+constexpr int kCopyRegisters = 40;
+constexpr int kMultiplyRegisters = 232;
+
+// What the warpgroups tell each other. Arrivals: every copying thread for `full`, every multiplying
+// warp for `empty`.
+struct Barriers {
+    std::uint64_t keys_full[kStages];
+    std::uint64_t keys_empty[kStages];
+    std::uint64_t values_full[kStages];
+    std::uint64_t values_empty[kStages];
+};
+constexpr int kMultiplyWarps = 2 * kWarpgroup / kWarp;
+
+// Byte of chunk `chunk` (of 8 elements) of row `row` in a tile of panels.
+template <int D>
+__device__ int panel_place(int row, int chunk) {
+    constexpr int kPanelChunks = kPanelRowBytes / kChunkBytes;
+    return chunk / kPanelChunks * Shape<D>::kPanelBytes +
+           swizzled<kPanelChunks>(row, chunk % kPanelChunks);
+}
+
+// The copying warpgroup: fills keys and values in the order they are used, one group of cp.async
+// ahead of the one it waits for. keys 0 (with the queries), keys 1, values 0, keys 2, values 1, ...
+template <int D>
+__device__ void copy_tiles(
+    const AttentionParams& params,
+    const PrefillTile& work,
+    std::byte* queries,
+    std::byte* keys,
+    std::byte* values,
+    Barriers& barriers,
+    std::int32_t (&rows)[kTableTiles][kTileKeys]  // of KV memory, by key of the latest tiles
+) {
+    using S = Shape<D>;
+    const int thread = static_cast<int>(threadIdx.x);  // of the first warpgroup
+    constexpr int kChunks = D / kChunkElements;        // of a row
+    constexpr int kRowsPerPass = kWarpgroup / kChunks;
+    const int chunk = thread % kChunks;
+    const std::int32_t tile_begin = work.keys_begin / kTileKeys;
+    const std::int32_t num_tiles = (work.keys_end + kTileKeys - 1) / kTileKeys - tile_begin;
+
+    for (int row = thread / kChunks; row < kRows; row += kRowsPerPass) {
+        const std::int32_t token = row / params.group;
+        const bool is_there = token < work.num_tokens;
+        const auto* const q = static_cast<const bf16*>(params.q);
+        const bf16* const from = is_there ? q + work.query_index(params, row, params.q_stride, D) +
+                                                chunk * kChunkElements
+                                          : q;
+        copy16_async(queries + panel_place<D>(row, chunk), from, is_there ? kChunkBytes : 0);
+    }
+
+    const auto look_up = [&](std::int32_t n) {  // this thread's key of tile n
+        return key_row(
+            params,
+            work.row,
+            work.kv_head,
+            (tile_begin + n) * kTileKeys + thread,
+            work.keys_begin,
+            work.keys_end
+        );
+    };
+    const auto copy_tile = [&](std::byte* tile, std::int32_t n, std::int32_t offset) {
+        const auto* const kv = static_cast<const bf16*>(params.kv);
+#pragma unroll 4
+        for (int key = thread / kChunks; key < kTileKeys; key += kRowsPerPass) {
+            const std::int32_t kv_row = rows[n % kTableTiles][key];
+            const bool is_there = kv_row != kNoRow;
+            const bf16* const from =
+                is_there ? kv + std::int64_t{kv_row + offset} * D + chunk * kChunkElements : kv;
+            copy16_async(tile + panel_place<D>(key, chunk), from, is_there ? kChunkBytes : 0);
+        }
+        commit_copies();
+    };
+    // What was copied a group ago is there: say so to the multiplying warpgroups.
+    std::uint64_t* copied = nullptr;
+    const auto announce = [&](std::uint64_t* next) {
+        if (copied != nullptr) {
+            wait_copies<1>();
+            fence_async_proxy();
+            barrier_arrive(copied);
+        }
+        copied = next;
+    };
+    std::int32_t next_row = look_up(0);
+    const auto copy_keys = [&](std::int32_t n) {
+        const int stage = n % kStages;
+        if (n >= kStages) barrier_wait(&barriers.keys_empty[stage], (n / kStages - 1) % 2);
+        rows[n % kTableTiles][thread] = next_row;
+        named_barrier<kCopyBarrier, kWarpgroup>();
+        copy_tile(keys + stage * S::kTileBytes, n, 0);
+        next_row = look_up(n + 1);
+        announce(&barriers.keys_full[stage]);
+    };
+    const auto copy_values = [&](std::int32_t n) {
+        const int stage = n % kStages;
+        if (n >= kStages) barrier_wait(&barriers.values_empty[stage], (n / kStages - 1) % 2);
+        copy_tile(values + stage * S::kTileBytes, n, params.value_rows);
+        announce(&barriers.values_full[stage]);
+    };
+    copy_keys(0);
+    for (std::int32_t n = 1; n < num_tiles; ++n) {
+        copy_keys(n);
+        copy_values(n - 1);
+    }
+    copy_values(num_tiles - 1);
+    wait_copies<0>();
+    fence_async_proxy();
+    barrier_arrive(copied);
+}
+
+// Online-softmax state of a multiplying thread's two rows (g and g + 8 of its warp's 16).
+struct RowState {
+    float max[2];
+    float sum[2];     // this thread's share
+    float factor[2];  // by which the last step scales what was summed before it
+};
+
+// Scores become probabilities. 128 keys: 16 accumulator tiles of 4.
+__device__ void softmax(float (&scores)[64], RowState& state, float scale_log2) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        float max = state.max[r];
+#pragma unroll
+        for (int n = 0; n < 16; ++n)
+            max = fmaxf(max, fmaxf(scores[n * 4 + 2 * r], scores[n * 4 + 2 * r + 1]));
+        max = warp_max<4>(max);
+        const float base = max == minus_infinity() ? 0.f : max * scale_log2;
+        state.factor[r] = rescale_factor(state.max[r], max, scale_log2);
+        float sum = state.sum[r] * state.factor[r];
+#pragma unroll
+        for (int n = 0; n < 16; ++n) {
+#pragma unroll
+            for (int e = n * 4 + 2 * r; e < n * 4 + 2 * r + 2; ++e) {
+                scores[e] = exp2_approx(fmaf(scores[e], scale_log2, -base));
+                sum += scores[e];
+            }
+        }
+        state.max[r] = max;
+        state.sum[r] = sum;
+    }
+}
+
+__device__ void mask(
+    float (&scores)[64],
+    std::int32_t tile_begin,
+    const std::int32_t (&first)[2],
+    const std::int32_t (&last)[2]
+) {
+    const std::int32_t column = tile_begin + lane_index() % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < 64; ++i) {
+        const std::int32_t key = column + i / 4 * 8 + i % 2;
+        const int r = i % 4 / 2;
+        if (key < first[r] || key > last[r]) scores[i] = minus_infinity();
+    }
+}
+
+// The probabilities of 128 keys as eight A fragments of 16.
+__device__ void pack_probabilities(std::uint32_t (&p)[8][4], const float (&scores)[64]) {
+#pragma unroll
+    for (int k16 = 0; k16 < 8; ++k16) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            p[k16][i] = pack_bf16x2(scores[k16 * 8 + i * 2], scores[k16 * 8 + i * 2 + 1]);
+    }
+}
+
+// Issues the products of the warpgroup's 64 queries with a tile's keys.
+template <int D>
+__device__ void multiply_keys(
+    float (&scores)[64], const std::byte* queries, const std::byte* keys
+) {
+#pragma unroll
+    for (int k16 = 0; k16 < D / 16; ++k16) {
+        const int place = k16 / 4 * Shape<D>::kPanelBytes + k16 % 4 * 32;
+        wgmma_ss(
+            scores,
+            wgmma_rows_descriptor(shared_address(queries + place)),
+            wgmma_rows_descriptor(shared_address(keys + place)),
+            k16 > 0
+        );
+    }
+    wgmma_commit();
+}
+
+// Issues the products of the probabilities with a tile's values.
+template <int D>
+__device__ void multiply_values(
+    float (&acc)[D / 2], const std::uint32_t (&p)[8][4], const std::byte* values
+) {
+#pragma unroll
+    for (int k16 = 0; k16 < kTileKeys / 16; ++k16) {
+        wgmma_rs(
+            acc,
+            p[k16],
+            wgmma_columns_descriptor(
+                shared_address(values + k16 * 16 * kPanelRowBytes), Shape<D>::kPanelBytes
+            )
+        );
+    }
+    wgmma_commit();
+}
+
+// A multiplying warpgroup: the scores of a tile are computed while the values of the tile before
+// are multiplied, and its softmax runs beside that product.
+template <int D>
+__device__ void multiply_tiles(
+    const AttentionParams& params,
+    const PrefillTile& work,
+    const std::byte* queries,  // of this warpgroup
+    const std::byte* keys,
+    const std::byte* values,
+    Barriers& barriers,
+    const std::int32_t* last_keys  // of this warp's 16 rows
+) {
+    using S = Shape<D>;
+    const std::int32_t tile_begin = work.keys_begin / kTileKeys;
+    const std::int32_t num_tiles = (work.keys_end + kTileKeys - 1) / kTileKeys - tile_begin;
+    const int lane = lane_index();
+    std::int32_t first[2];
+    std::int32_t last[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        last[r] = last_keys[lane / 4 + r * 8];
+        first[r] = first_key(last[r], params.window);
+    }
+    // All four rows of 128 keys seen by all rows of the warp need no mask.
+    const std::int32_t all_first = __reduce_max_sync(kAllLanes, max(first[0], first[1]));
+    const std::int32_t all_last = __reduce_min_sync(kAllLanes, min(last[0], last[1]));
+
+    RowState state{{minus_infinity(), minus_infinity()}, {0.f, 0.f}, {0.f, 0.f}};
+    float acc[D / 2];
+#pragma unroll
+    for (int i = 0; i < D / 2; ++i) acc[i] = 0.f;
+    float scores[64];
+    std::uint32_t p[8][4];
+    const auto softmax_tile = [&](std::int32_t n) {
+        const std::int32_t begin = (tile_begin + n) * kTileKeys;
+        if (begin < all_first || begin + kTileKeys - 1 > all_last) mask(scores, begin, first, last);
+        softmax(scores, state, params.scale_log2);
+    };
+    const auto release = [&](std::uint64_t* empty) {
+        if (lane == 0) barrier_arrive(empty);
+    };
+
+    // The first tile stands apart: with a condition around the product of the values, the compiler
+    // can no longer prove that no product in flight uses a register and serializes them all.
+    barrier_wait(&barriers.keys_full[0], 0);
+    wgmma_fence();
+    multiply_keys<D>(scores, queries, keys);
+    wgmma_wait<0>(scores);
+    release(&barriers.keys_empty[0]);
+    softmax_tile(0);
+    pack_probabilities(p, scores);
+
+    for (std::int32_t n = 1; n < num_tiles; ++n) {
+        const int stage = n % kStages;
+        const int before = (n - 1) % kStages;
+        barrier_wait(&barriers.keys_full[stage], n / kStages % 2);
+        wgmma_fence();
+        multiply_keys<D>(scores, queries, keys + stage * S::kTileBytes);
+        barrier_wait(&barriers.values_full[before], (n - 1) / kStages % 2);
+        wgmma_fence();
+        multiply_values<D>(acc, p, values + before * S::kTileBytes);
+        wgmma_wait<1>(scores);
+        release(&barriers.keys_empty[stage]);
+        softmax_tile(n);
+        wgmma_wait<0>(acc);
+        release(&barriers.values_empty[before]);
+#pragma unroll
+        for (int i = 0; i < D / 2; ++i) acc[i] *= state.factor[i % 4 / 2];
+        pack_probabilities(p, scores);
+    }
+    const int final_stage = (num_tiles - 1) % kStages;
+    barrier_wait(&barriers.values_full[final_stage], (num_tiles - 1) / kStages % 2);
+    wgmma_fence();
+    multiply_values<D>(acc, p, values + final_stage * S::kTileBytes);
+    wgmma_wait<0>(acc);
+
+    const int warp_row = (warp_index() - kWarpgroup / kWarp) * kRowsPerWarp;  // of the block's 128
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        const float sum = warp_sum<4>(state.sum[r]);
+        if (last[r] == kNoKey) continue;
+        const std::int64_t index =
+            work.query_index(params, warp_row + lane / 4 + r * 8, params.out_stride, D);
+#pragma unroll
+        for (int n = 0; n < D / 8; ++n) {
+            store_pair(
+                params,
+                index + n * 8 + lane % 4 * 2,
+                attention_output(acc[n * 4 + 2 * r], sum),
+                attention_output(acc[n * 4 + 2 * r + 1], sum)
+            );
+        }
+    }
+}
+
+#endif  // __CUDA_ARCH_FEAT_SM90_ALL
+
+// grid [KV heads, num_prefill_blocks], block [kThreads]; tiles and order as attention_prefill.cu.
+//
+// Bound by the tensor cores: 4 D flops per (query head, key) pair, 0.55 TFLOP per layer of qwen3-8b
+// at 8k; wgmma reads its operands from shared memory once per 64 rows, so that exp2 (16 per clock
+// and SM, half as long as the products at D = 128) is the second limit: a tile's softmax runs
+// beside the other warpgroup's products and beside this one's product of the values before. 160 KiB
+// of shared memory at D = 128 (queries 32, two stages of keys and of values 32 each): one block per
+// SM.
+template <int D>
+__global__ void __launch_bounds__(kThreads, 1)
+    prefill_wgmma_kernel(const __grid_constant__ AttentionParams params) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    using S = Shape<D>;
+    __shared__ Barriers barriers;
+    __shared__ std::int32_t rows[kTableTiles][kTileKeys];
+    __shared__ std::int32_t last_keys[kRows];
+    std::byte* const queries = dynamic_shared_memory();
+    std::byte* const keys = queries + S::kTileBytes;
+    std::byte* const values = keys + kStages * S::kTileBytes;
+    const int thread = static_cast<int>(threadIdx.x);
+    const PrefillTile work = prefill_tile(params, kRows);
+    if (work.num_tokens <= 0) return;
+    if (thread < kRows) last_keys[thread] = work.last_key(params, thread);
+    if (thread == 0) {
+        for (int stage = 0; stage < kStages; ++stage) {
+            barrier_init(&barriers.keys_full[stage], kWarpgroup);
+            barrier_init(&barriers.values_full[stage], kWarpgroup);
+            barrier_init(&barriers.keys_empty[stage], kMultiplyWarps);
+            barrier_init(&barriers.values_empty[stage], kMultiplyWarps);
+        }
+        fence_async_proxy();
+    }
+    __syncthreads();
+    if (thread < kWarpgroup) {
+        give_registers<kCopyRegisters>();
+        copy_tiles<D>(params, work, queries, keys, values, barriers, rows);
+    } else {
+        take_registers<kMultiplyRegisters>();
+        const int warpgroup = thread / kWarpgroup - 1;
+        multiply_tiles<D>(
+            params,
+            work,
+            queries + warpgroup * 64 * kPanelRowBytes,
+            keys,
+            values,
+            barriers,
+            last_keys + (thread - kWarpgroup) / kWarp * kRowsPerWarp
+        );
+    }
+#endif
+}
+
+template <int D>
+void run(const AttentionParams& params, Stream stream) {
+    const std::int64_t num_blocks =
+        num_prefill_blocks(params.num_tokens, params.num_rows, kRows / params.group);
+    CHECK(num_blocks <= 65535);
+    launch<prefill_wgmma_kernel<D>>(
+        {.grid = dim3(narrow<unsigned>(params.num_kv_heads), narrow<unsigned>(num_blocks)),
+         .block = dim3(kThreads),
+         .shared_bytes = Shape<D>::kSharedBytes,
+         .stream = stream},
+        params
+    );
+}
+
+}  // namespace
+
+void attention_prefill_wgmma_cuda(const AttentionParams& params, Stream stream) {
+    params.head_dim == 128 ? run<128>(params, stream) : run<64>(params, stream);
+}
+
+}  // namespace pitstop

@@ -1,0 +1,77 @@
+// A prefill block's part of a ragged batch; shared by the two prefill kernels.
+#pragma once
+
+#include "kernels/device/attention_rows.cuh"
+
+namespace pitstop {
+
+inline constexpr std::int32_t kNoKey = -1;
+
+// A tile of tokens of one row, for the query heads of one KV head: tile row i is token i / group,
+// head i % group.
+struct PrefillTile {
+    BatchRow row;
+    std::int32_t kv_head;
+    std::int32_t first_token;  // of the row's new tokens
+    std::int32_t num_tokens;   // none: nothing to do
+    std::int32_t keys_begin;   // what the tile's tokens see, together
+    std::int32_t keys_end;
+
+    // The last key that tile row i sees, kNoKey if there is no such row.
+    __device__ std::int32_t last_key(const AttentionParams& params, int i) const {
+        const std::int32_t token = i / params.group;
+        return token < num_tokens ? row.position(first_token + token) : kNoKey;
+    }
+    // Elements to tile row i's queries or output. REQUIRES: there is such a row.
+    __device__ std::int64_t query_index(
+        const AttentionParams& params, int i, std::int64_t stride, int D
+    ) const {
+        return head_index(
+            std::int64_t{row.q_begin} + first_token + i / params.group,
+            stride,
+            kv_head * params.group + i % params.group,
+            D
+        );
+    }
+};
+
+// The block's row of the batch: the last r whose first_block is at or below `block`. 32 rows are
+// looked at per step, ascending by 32^k; every warp does it for itself.
+__device__ inline std::int32_t find_row(
+    const AttentionParams& params, std::int32_t block, std::int32_t tile_len
+) {
+    std::int32_t step = 1;
+    while (step * kWarp < params.num_rows) step *= kWarp;
+    std::int32_t begin = 0;  // the row is in [begin, begin + 32 * step)
+    for (; step >= 1; step /= kWarp) {
+        const std::int32_t r = begin + lane_index() * step;
+        const bool starts_before =
+            r < params.num_rows && first_block(params.q_starts[r], r, tile_len) <= block;
+        // The lanes that do are the lower ones; lane 0 is one of them.
+        begin += (__popc(__ballot_sync(kAllLanes, starts_before)) - 1) * step;
+    }
+    return begin;
+}
+
+// This block's, by its place in a grid [KV heads, num_prefill_blocks] of tiles of `num_rows` rows.
+// Longest first: the blocks run from the batch's end, where a row's later tokens see more keys.
+__device__ inline PrefillTile prefill_tile(const AttentionParams& params, int num_rows) {
+    const auto block = static_cast<std::int32_t>(gridDim.y - 1 - blockIdx.y);
+    const std::int32_t tile_len = num_rows / params.group;  // tokens
+    const std::int32_t r = find_row(params, block, tile_len);
+    PrefillTile tile{
+        .row = batch_row(params, r),
+        .kv_head = static_cast<std::int32_t>(blockIdx.x),
+        .first_token = 0,
+        .num_tokens = 0,
+        .keys_begin = 0,
+        .keys_end = 0};
+    tile.first_token = (block - first_block(tile.row.q_begin, r, tile_len)) * tile_len;
+    if (tile.row.q_len < params.q_len_min) return tile;
+    tile.num_tokens = min(tile_len, tile.row.q_len - tile.first_token);  // <= 0: one block too many
+    tile.keys_begin = first_key(tile.row.position(tile.first_token), params.window);
+    tile.keys_end = tile.row.position(tile.first_token + tile.num_tokens - 1) + 1;
+    return tile;
+}
+
+}  // namespace pitstop
