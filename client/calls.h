@@ -3,6 +3,7 @@
 #pragma once
 
 #include "messages/control.h"
+#include "messages/memory.h"
 #include "messages/status.h"
 #include "messages/weights.h"
 
@@ -25,6 +26,10 @@ PITSTOP_CALL(PauseGeneration, PauseReply, kAdmin)
 PITSTOP_CALL(ContinueGeneration, ContinueReply, kAdmin)
 PITSTOP_CALL(Abort, AbortReply, kAdmin)
 PITSTOP_CALL(FlushCache, FlushReply, kAdmin)
+PITSTOP_CALL(SetWeightLabel, LabelReply, kAdmin)
+PITSTOP_CALL(ReleaseMemory, MemoryReply, kAdmin)
+PITSTOP_CALL(ResumeMemory, MemoryReply, kAdmin)
+PITSTOP_CALL(Shutdown, ShutdownReply, kAdmin)
 PITSTOP_CALL(UpdateWeights, UpdateReply, kAdmin)
 PITSTOP_CALL(StageWeights, UpdateReply, kAdmin)
 PITSTOP_CALL(CommitWeights, UpdateReply, kAdmin)

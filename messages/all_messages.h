@@ -4,6 +4,7 @@
 
 #include "messages/control.h"
 #include "messages/generation.h"
+#include "messages/memory.h"
 #include "messages/status.h"
 #include "messages/steps.h"
 #include "messages/weights.h"
@@ -39,6 +40,13 @@ using AllMessages = MessageList<
     AbortReply,
     FlushCache,
     FlushReply,
+    SetWeightLabel,
+    LabelReply,
+    ReleaseMemory,
+    ResumeMemory,
+    MemoryReply,
+    Shutdown,
+    ShutdownReply,
     UpdateWeights,
     StageWeights,
     CommitWeights,
@@ -58,6 +66,8 @@ using AllMessages = MessageList<
     PausePart,
     ContinuePart,
     FlushPart,
+    LabelPart,
+    MemoryPart,
     UpdateStage,
     UpdateReady,
     UpdateCommit,
@@ -77,6 +87,8 @@ using AllMessages = MessageList<
     WorkerReadTensor,
     WorkerTensor,
     WorkerDigest,
-    WorkerDigests>;
+    WorkerDigests,
+    WorkerMemory,
+    WorkerMemoryDone>;
 
 }  // namespace pitstop

@@ -2,6 +2,7 @@
 
 #include "messages/codec_impl.h"
 #include "messages/generation.h"
+#include "messages/weights.h"
 
 #include <fmt/format.h>
 
@@ -43,6 +44,24 @@ std::optional<std::string> invalid(const FlushCache& message) {
     return invalid_call(message.call, message.timeout_ms);
 }
 
+std::optional<std::string> invalid(const SetWeightLabel& message) {
+    if (message.label.empty() || message.label.size() > kLabelBytesMax) {
+        return fmt::format(
+            "label has {} bytes; accepted are 1 to {}", message.label.size(), kLabelBytesMax
+        );
+    }
+    return invalid_call(message.call, message.timeout_ms);
+}
+
+std::optional<std::string> invalid(const Shutdown& message) {
+    if (!std::isfinite(message.drain_s) || message.drain_s < 0) {
+        return fmt::format(
+            "drain_s is {}; accepted is a finite number of 0 or more", message.drain_s
+        );
+    }
+    return invalid_call(message.call, message.timeout_ms);
+}
+
 INSTANTIATE_CODEC(PauseGeneration)
 INSTANTIATE_CODEC(PausePart)
 INSTANTIATE_CODEC(PauseReply)
@@ -54,5 +73,10 @@ INSTANTIATE_CODEC(AbortReply)
 INSTANTIATE_CODEC(FlushCache)
 INSTANTIATE_CODEC(FlushPart)
 INSTANTIATE_CODEC(FlushReply)
+INSTANTIATE_CODEC(SetWeightLabel)
+INSTANTIATE_CODEC(LabelPart)
+INSTANTIATE_CODEC(LabelReply)
+INSTANTIATE_CODEC(Shutdown)
+INSTANTIATE_CODEC(ShutdownReply)
 
 }  // namespace pitstop

@@ -1,4 +1,4 @@
-// Control: pause, continue, abort, flush, on the admin door.
+// Control: pause, continue, abort, flush, relabel, shut down, on the admin door.
 //
 // Every call has a number, chosen by the caller, and a deadline. The door fans it out to all
 // replicas and answers once with the parts of all of them: `ok` is true only if every part is. Past
@@ -274,9 +274,116 @@ struct FlushReply {
     }
 };
 
+struct SetWeightLabel {
+    static constexpr std::string_view kType = "set_weight_label";
+    static constexpr std::string_view kAbout =
+        "client -> admin door -> schedulers: the version that serves gets another label; epoch and "
+        "digest stay. Steps sent before keep the old one, so a running request's spans split "
+        "there. "
+        "Refused while an update is under way or nothing serves. Answered by `label_reply`.";
+    CallId call{};
+    std::int64_t timeout_ms = 0;
+    std::string label{};
+    bool abort_all = false;
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the caller's number for this call, not 0");
+        f("timeout_ms", timeout_ms, "deadline; 0: the default");
+        f("label", label, "1 to 256 bytes");
+        f("abort_all", abort_all, "also end every open request with its output so far");
+    }
+};
+
+struct LabelPart {
+    static constexpr std::string_view kType = "label_part";
+    static constexpr std::string_view kAbout =
+        "scheduler_proc -> tokenizer_proc: steps planned from now on carry the label.";
+    CallId call{};
+    ReplicaId replica{};
+    std::string code{};
+    std::string message{};
+    Epoch epoch{};
+    std::string old_label{};
+    std::int64_t num_aborted = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the tokenizer's number for the call; 0 outside the tree");
+        f("replica", replica, "the sender");
+        f("code", code, "error code; empty: done");
+        f("message", message, "what went wrong");
+        f("epoch", epoch, "the version that was labelled");
+        f("old_label", old_label, "its label before");
+        f("num_aborted", num_aborted, "requests ended by this call");
+    }
+};
+
+struct LabelReply {
+    static constexpr std::string_view kType = "label_reply";
+    static constexpr std::string_view kAbout =
+        "admin door -> client: every replica has the label, or which has not.";
+    CallId call{};
+    bool ok = false;
+    std::string code{};
+    std::string message{};
+    std::vector<LabelPart> parts{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the call answered");
+        f("ok", ok, "every part is");
+        f("code", code, "the first error's code; empty: ok");
+        f("message", message, "every error");
+        f("parts", parts, "one per replica");
+    }
+};
+
+struct Shutdown {
+    static constexpr std::string_view kType = "shutdown";
+    static constexpr std::string_view kAbout =
+        "client -> admin door: end the tree; its launcher's exit code is 0. Answered by "
+        "`shutdown_reply`.";
+    CallId call{};
+    std::int64_t timeout_ms = 0;
+    double drain_s = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the caller's number for this call, not 0");
+        f("timeout_ms", timeout_ms, "unused: the answer comes at once");
+        f("drain_s",
+          drain_s,
+          "open requests may run out for so many seconds while new ones are refused; then, or with "
+          "0 at once, the rest end with an error");
+    }
+};
+
+struct ShutdownReply {
+    static constexpr std::string_view kType = "shutdown_reply";
+    static constexpr std::string_view kAbout =
+        "admin door -> client: the end has begun; the last message of the drain is the tree's.";
+    CallId call{};
+    bool ok = false;
+    std::string code{};
+    std::string message{};
+    std::int64_t open_requests = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the call answered");
+        f("ok", ok, "the tree ends");
+        f("code", code, "error code; empty: ok");
+        f("message", message, "what went wrong");
+        f("open_requests", open_requests, "requests that are open");
+    }
+};
+
 std::optional<std::string> invalid(const PauseGeneration& message);
 std::optional<std::string> invalid(const ContinueGeneration& message);
 std::optional<std::string> invalid(const Abort& message);
 std::optional<std::string> invalid(const FlushCache& message);
+std::optional<std::string> invalid(const SetWeightLabel& message);
+std::optional<std::string> invalid(const Shutdown& message);
 
 }  // namespace pitstop

@@ -4,6 +4,8 @@
 #include "base/ids.h"
 #include "messages/fields.h"
 #include "messages/frames.h"
+#include "messages/generation.h"
+#include "messages/memory.h"
 
 #include <cstdint>
 #include <optional>
@@ -93,6 +95,7 @@ struct SchedulerHello {
     Epoch epoch{};
     std::string label{};
     std::string digest{};
+    bool has_weights = true;
 
     template <class F>
     void fields(F&& f) {
@@ -108,6 +111,7 @@ struct SchedulerHello {
         f("epoch", epoch, "the weight version that serves");
         f("label", label, "its label");
         f("digest", digest, "its digest");
+        f("has_weights", has_weights, "false: it waits for a first complete update");
     }
 };
 
@@ -146,6 +150,33 @@ struct WorkerStatus {
     friend bool operator==(const WorkerStatus&, const WorkerStatus&) = default;
 };
 
+// Prompt tokens found in the prefix cache, by how many epochs older than the version that served
+// the oldest KV of their page was.
+struct CacheHits {
+    static constexpr std::int64_t kLagMax = 16;  // and more
+    std::int64_t lag = 0;
+    std::int64_t tokens = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("lag", lag, "epochs; 16: 16 or more");
+        f("tokens", tokens, "tokens found in the cache, also by requests that were retracted");
+    }
+    friend bool operator==(const CacheHits&, const CacheHits&) = default;
+};
+
+struct FinishCount {
+    FinishReason reason = FinishReason::kStop;
+    std::int64_t requests = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("reason", reason, "stop, length, abort or error");
+        f("requests", requests, "requests that ended so");
+    }
+    friend bool operator==(const FinishCount&, const FinishCount&) = default;
+};
+
 // One replica's state.
 struct ReplicaStatus {
     static constexpr std::string_view kType = "replica_status";
@@ -173,12 +204,30 @@ struct ReplicaStatus {
     std::int64_t retractions_total = 0;
     std::int64_t refused_total = 0;
     std::vector<WorkerStatus> workers{};
+    bool has_weights = true;
+    std::string pause_mode{};
+    double paused_s = 0;
+    std::int64_t pauses_total = 0;
+    double paused_s_total = 0;
+    std::vector<TagMemory> memory{};
+    std::int64_t num_retracted = 0;
+    std::int64_t running_max = 0;
+    std::int64_t queue_len_max = 0;
+    double output_tokens_per_s = 0;
+    std::int64_t recomputed_tokens_total = 0;
+    std::int64_t spanning_requests_total = 0;
+    std::vector<CacheHits> cache_hits{};
+    std::vector<FinishCount> finished{};
 
     template <class F>
     void fields(F&& f) {
         f("call", call, "the tokenizer's number for the call; 0 outside the tree");
         f("replica", replica, "the sender");
-        f("state", state, "running, paused, ...");
+        f("state",
+          state,
+          "loading, awaiting_weights, torn, released (some memory is), pausing, paused, updating "
+          "or "
+          "running");
         f("epoch", epoch, "weight version that serves");
         f("label", label, "its label");
         f("digest", digest, "its digest");
@@ -198,7 +247,69 @@ struct ReplicaStatus {
         f("retractions_total", retractions_total, "retractions");
         f("refused_total", refused_total, "messages refused with nobody to answer");
         f("workers", workers, "one per rank");
+        f("has_weights",
+          has_weights,
+          "false: nothing can be generated until the next complete update (none came yet, the "
+          "weights were released and not kept, or they are torn)");
+        f("pause_mode", pause_mode, "abort, in_place, retract or wait; empty: not paused");
+        f("paused_s", paused_s, "paused for so many seconds; 0: not paused");
+        f("pauses_total", pauses_total, "pauses begun");
+        f("paused_s_total", paused_s_total, "seconds paused, this pause included");
+        f("memory", memory, "by tag, all ranks together");
+        f("num_retracted", num_retracted, "of num_waiting: ran before and were retracted");
+        f("running_max", running_max, "requests that may run at once");
+        f("queue_len_max", queue_len_max, "requests that may wait");
+        f("output_tokens_per_s",
+          output_tokens_per_s,
+          "tokens emitted per second, over the last second or so; 0 while paused");
+        f("recomputed_tokens_total",
+          recomputed_tokens_total,
+          "tokens of retracted requests that were prefilled again");
+        f("spanning_requests_total",
+          spanning_requests_total,
+          "requests whose output was sampled under more than one version or label");
+        f("cache_hits", cache_hits, "by lag, ascending; lags without hits are left out");
+        f("finished", finished, "one per reason");
     }
+};
+
+// One update, rollback or drop, as its caller was told.
+struct UpdateRecord {
+    std::string what{};
+    bool ok = false;
+    std::string code{};
+    std::string message{};
+    Epoch epoch{};
+    std::string label{};
+    std::string digest{};
+    double age_s = 0;
+    std::int64_t bytes = 0;
+    double receive_s = 0;
+    double verify_s = 0;
+    double vote_s = 0;
+    double pause_s = 0;
+    double commit_s = 0;
+    double total_s = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("what", what, "the call's type: update_weights, rollback_weights, ...");
+        f("ok", ok, "as in update_reply, like all below");
+        f("code", code, "error code; empty: ok");
+        f("message", message, "what went wrong");
+        f("epoch", epoch, "the version that served afterwards");
+        f("label", label, "its label");
+        f("digest", digest, "its digest");
+        f("age_s", age_s, "seconds since the answer");
+        f("bytes", bytes, "bytes written, all ranks");
+        f("receive_s", receive_s, "seconds");
+        f("verify_s", verify_s, "seconds");
+        f("vote_s", vote_s, "seconds");
+        f("pause_s", pause_s, "seconds");
+        f("commit_s", commit_s, "seconds");
+        f("total_s", total_s, "seconds");
+    }
+    friend bool operator==(const UpdateRecord&, const UpdateRecord&) = default;
 };
 
 struct StatusReply {
@@ -212,6 +323,10 @@ struct StatusReply {
     std::int64_t open_requests = 0;
     std::int64_t refused_total = 0;
     std::vector<ReplicaStatus> replicas{};
+    bool is_ready = false;
+    std::vector<UpdateRecord> updates{};
+    std::int64_t updates_total = 0;
+    std::int64_t updates_failed_total = 0;
 
     template <class F>
     void fields(F&& f) {
@@ -223,6 +338,13 @@ struct StatusReply {
         f("open_requests", open_requests, "requests not yet answered in full");
         f("refused_total", refused_total, "messages refused at the doors");
         f("replicas", replicas, "one per replica");
+        f("is_ready",
+          is_ready,
+          "true from the first weights on: at once, or with --wait-for-initial-weights from the "
+          "first complete update on. It stays true while paused, released or torn");
+        f("updates", updates, "the latest 16, oldest first");
+        f("updates_total", updates_total, "updates, rollbacks and commits that took effect");
+        f("updates_failed_total", updates_failed_total, "those that did not");
     }
 };
 

@@ -39,6 +39,7 @@ struct WorkerHello {
     std::int64_t kv_bytes = 0;
     std::string device{};
     std::string compute{};
+    bool has_weights = true;
 
     template <class F>
     void fields(F&& f) {
@@ -58,6 +59,7 @@ struct WorkerHello {
         f("kv_bytes", kv_bytes, "bytes of KV on this rank");
         f("device", device, "cpu, with its instruction set, or the GPU's name");
         f("compute", compute, "bf16 or fp32");
+        f("has_weights", has_weights, "false: it waits for a first complete update");
     }
 };
 

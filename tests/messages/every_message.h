@@ -120,6 +120,11 @@ class Filler {
     void make_valid(Tokenize& message) { message.text.reset(); }
     void make_valid(PauseGeneration& message) { message.max_pause_s = 1.5; }
     void make_valid(Abort& message) { message.all = false; }
+    void make_valid(Shutdown& message) { message.drain_s = 1.5; }
+    void make_valid(ReleaseMemory& message) { message.tags = {MemoryTag::kKvCache}; }
+    void make_valid(ResumeMemory& message) {
+        message.tags = {MemoryTag::kKvCache, MemoryTag::kWeights};
+    }
     void make_valid(UpdateSpec& spec) {
         const std::string digest = "0123456789abcdef0123456789abcdef";
         spec.digest = digest;

@@ -149,6 +149,39 @@ MESSAGES = [
         int32s(9, 4, 5),
         int32s(543, 258),
     ),
+    (
+        "set_weight_label",
+        {"call": 9, "timeout_ms": 0, "label": "pas 12 – été", "abort_all": True},
+    ),
+    (
+        "release_memory",
+        {"call": 3, "timeout_ms": 2500, "tags": ["kv_cache", "weights"], "keep_weights": True},
+    ),
+    (
+        "memory_reply",
+        {
+            "call": 3,
+            "ok": True,
+            "parts": [
+                {
+                    "call": 0,
+                    "replica": 1,
+                    "was_done": False,
+                    "tags": [
+                        {
+                            "tag": "weights",
+                            "state": "released",
+                            "resident_bytes": 0,
+                            "host_bytes": 1 << 33,
+                            "freed_bytes": (1 << 33) + 4096,
+                        }
+                    ],
+                    "has_weights": True,
+                }
+            ],
+        },
+    ),
+    ("shutdown", {"call": 1, "timeout_ms": 0, "drain_s": 2.5}),
 ]
 
 

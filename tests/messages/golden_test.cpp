@@ -209,5 +209,27 @@ TEST(Golden, StepPlanIsPythons) {
     expect_golden(plan);
 }
 
+TEST(Golden, SetWeightLabelIsPythons) {
+    expect_golden(SetWeightLabel{.call = CallId{9}, .label = "pas 12 – été", .abort_all = true});
+}
+
+TEST(Golden, MemoryIsPythons) {
+    expect_golden(ReleaseMemory{
+        .call = CallId{3},
+        .timeout_ms = 2500,
+        .tags = {MemoryTag::kKvCache, MemoryTag::kWeights},
+        .keep_weights = true});
+    MemoryPart part;
+    part.replica = ReplicaId{1};
+    part.tags = {
+        {.tag = MemoryTag::kWeights,
+         .state = MemoryState::kReleased,
+         .host_bytes = std::int64_t{1} << 33,
+         .freed_bytes = (std::int64_t{1} << 33) + 4096}};
+    expect_golden(MemoryReply{.call = CallId{3}, .ok = true, .parts = {part}});
+}
+
+TEST(Golden, ShutdownIsPythons) { expect_golden(Shutdown{.call = CallId{1}, .drain_s = 2.5}); }
+
 }  // namespace
 }  // namespace pitstop

@@ -1,0 +1,197 @@
+// Memory by tags: give the weights' or the KV's memory back while others need it, and take it again
+// at the same addresses (design section 6).
+//
+// Which memory is there (released) and whether requests run (paused) are two things: a release
+// needs requests that hold nothing it takes away, and while something is released nothing is
+// generated. Order: a replica handles these calls with control, in the order sent. A call in the
+// wrong state is refused and changes nothing. Weights that were released without being kept are
+// gone: the replica generates nothing until the next complete update brings new ones.
+#pragma once
+
+#include "base/ids.h"
+#include "messages/fields.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop {
+
+enum class MemoryTag : std::uint8_t { kWeights, kKvCache };
+template <>
+struct EnumNames<MemoryTag> {
+    static constexpr std::array<std::string_view, 2> kNames{"weights", "kv_cache"};
+};
+inline constexpr std::array kAllMemoryTags{MemoryTag::kWeights, MemoryTag::kKvCache};
+
+enum class MemoryState : std::uint8_t { kResident, kReleasing, kReleased, kResuming };
+template <>
+struct EnumNames<MemoryState> {
+    static constexpr std::array<std::string_view, 4> kNames{
+        "resident", "releasing", "released", "resuming"};
+};
+
+// What a rank (in a part and in status: a replica, all its ranks together) has under a tag.
+struct TagMemory {
+    MemoryTag tag = MemoryTag::kWeights;
+    MemoryState state = MemoryState::kResident;
+    std::int64_t resident_bytes = 0;
+    std::int64_t host_bytes = 0;
+    std::int64_t freed_bytes = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("tag", tag, "weights (every copy of them) or kv_cache");
+        f("state", state, "resident, releasing, released or resuming");
+        f("resident_bytes", resident_bytes, "physical memory under the tag, as measured last");
+        f("host_bytes", host_bytes, "of it kept aside in host memory while it is released");
+        f("freed_bytes", freed_bytes, "in an answer to release_memory: what was measured to go back"
+        );
+    }
+    friend bool operator==(const TagMemory&, const TagMemory&) = default;
+};
+
+struct ReleaseMemory {
+    static constexpr std::string_view kType = "release_memory";
+    static constexpr std::string_view kAbout =
+        "client -> admin door -> schedulers: give memory back. Refused while requests are open and "
+        "generation is not paused, while requests hold pages (kv_cache) and while an update is "
+        "under way (weights). Cached prefixes go with kv_cache, the retained version with weights. "
+        "Answered by `memory_reply`.";
+    CallId call{};
+    std::int64_t timeout_ms = 0;
+    std::vector<MemoryTag> tags{};
+    bool keep_weights = false;
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the caller's number for this call, not 0");
+        f("timeout_ms", timeout_ms, "deadline; 0: the default");
+        f("tags", tags, "weights, kv_cache; empty: all that are resident");
+        f("keep_weights",
+          keep_weights,
+          "keep the live weights in host memory and put them back on resume; false: they are gone");
+    }
+};
+
+struct ResumeMemory {
+    static constexpr std::string_view kType = "resume_memory";
+    static constexpr std::string_view kAbout =
+        "client -> admin door -> schedulers: take released memory again, at the same addresses. "
+        "Answered by `memory_reply`.";
+    CallId call{};
+    std::int64_t timeout_ms = 0;
+    std::vector<MemoryTag> tags{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the caller's number for this call, not 0");
+        f("timeout_ms", timeout_ms, "deadline; 0: the default");
+        f("tags", tags, "weights, kv_cache; empty: all that are released");
+    }
+};
+
+struct MemoryPart {
+    static constexpr std::string_view kType = "memory_part";
+    static constexpr std::string_view kAbout =
+        "scheduler_proc -> tokenizer_proc: a replica has released or resumed, or why not.";
+    CallId call{};
+    ReplicaId replica{};
+    std::string code{};
+    std::string message{};
+    bool was_done = false;
+    std::vector<TagMemory> tags{};
+    bool has_weights = true;
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the tokenizer's number for the call; 0 outside the tree");
+        f("replica", replica, "the sender");
+        f("code", code, "error code; empty: done");
+        f("message", message, "what went wrong, on which rank");
+        f("was_done",
+          was_done,
+          "refused because every tag asked for was in that state already: nothing was left to do");
+        f("tags", tags, "the replica's memory now");
+        f("has_weights",
+          has_weights,
+          "false: the weights are gone; only a complete update brings generation back");
+    }
+};
+
+struct MemoryReply {
+    static constexpr std::string_view kType = "memory_reply";
+    static constexpr std::string_view kAbout =
+        "admin door -> client: every replica has released or resumed, or which has not. A replica "
+        "that had done it before does not make the answer an error if another did it now: so a "
+        "call "
+        "that failed on one replica can be made again.";
+    CallId call{};
+    bool ok = false;
+    std::string code{};
+    std::string message{};
+    std::vector<MemoryPart> parts{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the call answered");
+        f("ok", ok, "it is in effect on every replica");
+        f("code", code, "the first error's code; empty: ok");
+        f("message", message, "every error");
+        f("parts", parts, "one per replica");
+    }
+};
+
+// ---- scheduler <-> workers ----
+
+enum class MemoryAction : std::uint8_t { kRelease, kResume };
+template <>
+struct EnumNames<MemoryAction> {
+    static constexpr std::array<std::string_view, 2> kNames{"release", "resume"};
+};
+
+struct WorkerMemory {
+    static constexpr std::string_view kType = "worker_memory";
+    static constexpr std::string_view kAbout =
+        "scheduler_proc -> tp_worker, with no step in flight: release or resume. A tag that is in "
+        "that state already stays as it is. Answered by `worker_memory_done`.";
+    CallId call{};
+    MemoryAction action = MemoryAction::kRelease;
+    std::vector<MemoryTag> tags{};
+    bool keep_weights = false;
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the scheduler's number");
+        f("action", action, "release or resume");
+        f("tags", tags, "which memory");
+        f("keep_weights", keep_weights, "release: keep the live weights in host memory");
+    }
+};
+
+struct WorkerMemoryDone {
+    static constexpr std::string_view kType = "worker_memory_done";
+    static constexpr std::string_view kAbout =
+        "tp_worker -> scheduler_proc: this rank's memory is as ordered, or why not.";
+    CallId call{};
+    Rank rank{};
+    std::string code{};
+    std::string message{};
+    std::vector<TagMemory> tags{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the order answered");
+        f("rank", rank, "the sender");
+        f("code", code, "error code; empty: done");
+        f("message", message, "what went wrong");
+        f("tags", tags, "every tag of this rank, measured");
+    }
+};
+
+std::optional<std::string> invalid(const ReleaseMemory& message);
+std::optional<std::string> invalid(const ResumeMemory& message);
+
+}  // namespace pitstop
