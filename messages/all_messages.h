@@ -4,7 +4,9 @@
 
 #include "messages/control.h"
 #include "messages/generation.h"
+#include "messages/groups.h"
 #include "messages/memory.h"
+#include "messages/push.h"
 #include "messages/status.h"
 #include "messages/steps.h"
 #include "messages/weights.h"
@@ -49,6 +51,8 @@ using AllMessages = MessageList<
     ShutdownReply,
     UpdateWeights,
     StageWeights,
+    BeginUpdate,
+    UpdateBucket,
     CommitWeights,
     DropStage,
     RollbackWeights,
@@ -57,6 +61,9 @@ using AllMessages = MessageList<
     WeightsReply,
     WeightDigests,
     DigestsReply,
+    InitGroup,
+    DestroyGroup,
+    GroupReply,
     TokenizedRequest,
     EndRequests,
     TokenBatch,
@@ -69,6 +76,8 @@ using AllMessages = MessageList<
     LabelPart,
     MemoryPart,
     UpdateStage,
+    UpdateFill,
+    UpdateFinish,
     UpdateReady,
     UpdateCommit,
     UpdateDrop,
@@ -79,6 +88,9 @@ using AllMessages = MessageList<
     StepResult,
     WorkerError,
     WorkerStage,
+    WorkerFill,
+    WorkerFilled,
+    WorkerFinish,
     WorkerStaged,
     WorkerCommit,
     WorkerCommitted,
@@ -89,6 +101,14 @@ using AllMessages = MessageList<
     WorkerDigest,
     WorkerDigests,
     WorkerMemory,
-    WorkerMemoryDone>;
+    WorkerMemoryDone,
+    WorkerGroup,
+    WorkerGrouped,
+    PushOpen,
+    PushLayout,
+    PushBucket,
+    PushShard,
+    PushEnd,
+    PushDone>;
 
 }  // namespace pitstop

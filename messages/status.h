@@ -136,6 +136,7 @@ struct WorkerStatus {
     Rank rank{};
     std::int64_t pid = 0;
     std::string device{};
+    std::string device_uuid{};
     std::int64_t weight_bytes = 0;
     std::int64_t kv_bytes = 0;
 
@@ -144,6 +145,7 @@ struct WorkerStatus {
         f("rank", rank, "tensor-parallel rank");
         f("pid", pid, "process id");
         f("device", device, "where it runs");
+        f("device_uuid", device_uuid, "its name in an ipc source's handles: GPU-..., CPU-...");
         f("weight_bytes", weight_bytes, "bytes of weights");
         f("kv_bytes", kv_bytes, "bytes of KV");
     }

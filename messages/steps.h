@@ -38,6 +38,7 @@ struct WorkerHello {
     std::int64_t weight_bytes = 0;
     std::int64_t kv_bytes = 0;
     std::string device{};
+    std::string device_uuid{};
     std::string compute{};
     bool has_weights = true;
 
@@ -58,6 +59,7 @@ struct WorkerHello {
         f("weight_bytes", weight_bytes, "bytes of weights on this rank");
         f("kv_bytes", kv_bytes, "bytes of KV on this rank");
         f("device", device, "cpu, with its instruction set, or the GPU's name");
+        f("device_uuid", device_uuid, "its name in an ipc source's handles");
         f("compute", compute, "bf16 or fp32");
         f("has_weights", has_weights, "false: it waits for a first complete update");
     }

@@ -30,8 +30,7 @@ Problem invalid_digest(std::string_view field, std::string_view digest) {
 }  // namespace
 
 Problem invalid(const UpdateSpec& spec) {
-    if (spec.source.path.empty())
-        return "source.path is empty; a disk source names a checkpoint directory";
+    if (auto problem = invalid(spec.source)) return problem;
     if (spec.label.size() > kLabelBytesMax) {
         return fmt::format(
             "label has {} bytes; at most {} are accepted", spec.label.size(), kLabelBytesMax
@@ -49,22 +48,57 @@ Problem invalid(const UpdateSpec& spec) {
         if (auto problem = invalid_digest("manifest: digest of " + tensor.name, tensor.digest))
             return problem;
     }
+    if (auto problem = invalid_digest("base_digest", spec.base_digest)) return problem;
+    if (spec.source.format == TensorFormat::kSparse && spec.source.kind != SourceKind::kBuckets &&
+        (spec.base_digest.empty() || !spec.partial)) {
+        return "a sparse source needs base_digest, and partial: it changes some elements of the "
+               "version it was made for";
+    }
     return invalid_digest("digest", spec.digest);
 }
 
 Problem invalid(const UpdateWeights& message) {
     if (auto problem = invalid_call(message.call, message.timeout_ms)) return problem;
+    if (message.update.source.kind == SourceKind::kBuckets)
+        return "source.kind is buckets; a session begins with begin_update";
     return invalid(message.update);
+}
+
+Problem invalid(const BeginUpdate& message) {
+    if (auto problem = invalid_call(message.call, message.timeout_ms)) return problem;
+    if (message.idle_timeout_ms < 0)
+        return fmt::format("idle_timeout_ms is {}; accepted is 0 or more", message.idle_timeout_ms);
+    if (message.update.source.kind != SourceKind::kBuckets)
+        return "begin_update needs source.kind buckets; a source that brings everything goes with "
+               "update_weights";
+    if (message.update.mode != UpdateMode::kStaged)
+        return "begin_update needs mode staged; direct has no stage to wait in";
+    return invalid(message.update);
+}
+
+Problem invalid(const UpdateBucket& message) {
+    if (auto problem = invalid_call(message.call, message.timeout_ms)) return problem;
+    if (message.source.kind == SourceKind::kBuckets)
+        return "source.kind is buckets; a bucket has bytes of its own";
+    return invalid(message.source);
 }
 
 Problem invalid(const StageWeights& message) {
     if (auto problem = invalid_call(message.call, message.timeout_ms)) return problem;
     if (message.update.mode != UpdateMode::kStaged)
         return "stage_weights needs mode staged; direct has no stage to wait in";
+    if (message.update.source.kind == SourceKind::kBuckets)
+        return "source.kind is buckets; a session begins with begin_update";
     return invalid(message.update);
 }
 
 Problem invalid(const CommitWeights& message) {
+    if (message.label.size() > kLabelBytesMax) {
+        return fmt::format(
+            "label has {} bytes; at most {} are accepted", message.label.size(), kLabelBytesMax
+        );
+    }
+    if (auto problem = invalid_digest("digest", message.digest)) return problem;
     return invalid_call(message.call, message.timeout_ms);
 }
 Problem invalid(const DropStage& message) { return invalid_call(message.call, message.timeout_ms); }
@@ -83,6 +117,8 @@ Problem invalid(const WeightDigests& message) {
 
 INSTANTIATE_CODEC(UpdateWeights)
 INSTANTIATE_CODEC(StageWeights)
+INSTANTIATE_CODEC(BeginUpdate)
+INSTANTIATE_CODEC(UpdateBucket)
 INSTANTIATE_CODEC(CommitWeights)
 INSTANTIATE_CODEC(DropStage)
 INSTANTIATE_CODEC(RollbackWeights)
@@ -92,12 +128,17 @@ INSTANTIATE_CODEC(WeightsReply)
 INSTANTIATE_CODEC(WeightDigests)
 INSTANTIATE_CODEC(DigestsReply)
 INSTANTIATE_CODEC(UpdateStage)
+INSTANTIATE_CODEC(UpdateFill)
+INSTANTIATE_CODEC(UpdateFinish)
 INSTANTIATE_CODEC(UpdateReady)
 INSTANTIATE_CODEC(UpdateCommit)
 INSTANTIATE_CODEC(UpdateDrop)
 INSTANTIATE_CODEC(UpdateRollback)
 INSTANTIATE_CODEC(UpdatePart)
 INSTANTIATE_CODEC(WorkerStage)
+INSTANTIATE_CODEC(WorkerFill)
+INSTANTIATE_CODEC(WorkerFilled)
+INSTANTIATE_CODEC(WorkerFinish)
 INSTANTIATE_CODEC(WorkerStaged)
 INSTANTIATE_CODEC(WorkerCommit)
 INSTANTIATE_CODEC(WorkerCommitted)

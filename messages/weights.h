@@ -10,12 +10,17 @@
 //           between two plans on every worker's socket, so all ranks swap at the same step boundary
 //   drop    instead, if any rank failed, vanished or was late: the old version serves on
 //
+// An update that comes in many calls is a session: begin, then buckets, then commit (or drop). A
+// call that brings everything is a session of its own. A session that nobody goes on with is
+// dropped by its deadline.
+//
 // Order: first in, first out per socket. Loss: a process that dies takes the tree down; a rank that
 // does not answer is named when the deadline comes.
 #pragma once
 
 #include "base/ids.h"
 #include "messages/fields.h"
+#include "messages/weight_source.h"
 
 #include <cstdint>
 #include <map>
@@ -54,41 +59,6 @@ struct EnumNames<KvPolicy> {
     static constexpr std::array<std::string_view, 4> kNames{"keep", "recompute", "drain", "abort"};
 };
 
-enum class SourceKind : std::uint8_t { kDisk };
-template <>
-struct EnumNames<SourceKind> {
-    static constexpr std::array<std::string_view, 1> kNames{"disk"};
-};
-
-struct WeightSource {
-    SourceKind kind = SourceKind::kDisk;
-    std::string path{};
-
-    template <class F>
-    void fields(F&& f) {
-        f("kind", kind, "disk");
-        f("path", path, "disk: a checkpoint directory, the same checks as at start");
-    }
-    friend bool operator==(const WeightSource&, const WeightSource&) = default;
-};
-
-// A tensor as the sender declares it.
-struct TensorInfo {
-    std::string name{};
-    std::string dtype{};
-    std::vector<std::int64_t> shape{};
-    std::string digest{};
-
-    template <class F>
-    void fields(F&& f) {
-        f("name", name, "checkpoint name");
-        f("dtype", dtype, "BF16, F16 or F32, as safetensors has it; of the resident tensor: BF16");
-        f("shape", shape, "of the whole tensor");
-        f("digest", digest, "32 hex digits: lane 0, lane 1; empty: not declared");
-    }
-    friend bool operator==(const TensorInfo&, const TensorInfo&) = default;
-};
-
 // What an update is. Part of update_weights, stage_weights and the workers' orders.
 struct UpdateSpec {
     WeightSource source{};
@@ -98,6 +68,7 @@ struct UpdateSpec {
     std::optional<Epoch> epoch{};
     std::vector<TensorInfo> manifest{};
     std::string digest{};
+    std::string base_digest{};
     bool partial = false;
     bool allow_nonfinite = false;
 
@@ -118,6 +89,10 @@ struct UpdateSpec {
         f("digest",
           digest,
           "the version's digest that must result, 32 hex digits; empty: not declared");
+        f("base_digest",
+          base_digest,
+          "the version's digest that must serve when the update begins; sparse sources need it; "
+          "empty: any");
         f("partial", partial, "only some tensors are sent, the others stay; false: all must arrive"
         );
         f("allow_nonfinite", allow_nonfinite, "accept infinities and NaNs in the weights");
@@ -159,6 +134,46 @@ struct StageWeights {
     }
 };
 
+struct BeginUpdate {
+    static constexpr std::string_view kType = "begin_update";
+    static constexpr std::string_view kAbout =
+        "client -> admin door: open a session (mode staged only): update_bucket brings tensors, "
+        "commit_weights verifies and commits, drop_stage forgets. Answered by `update_reply`.";
+    CallId call{};
+    std::int64_t timeout_ms = 0;
+    std::int64_t idle_timeout_ms = 0;
+    UpdateSpec update{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the caller's number for this call, not 0");
+        f("timeout_ms", timeout_ms, "deadline; 0: the default");
+        f("idle_timeout_ms",
+          idle_timeout_ms,
+          "the session is dropped if no call comes for so long; 0: 5 minutes");
+        f("update", update, "what to do; source.kind is buckets");
+    }
+};
+
+struct UpdateBucket {
+    static constexpr std::string_view kType = "update_bucket";
+    static constexpr std::string_view kAbout =
+        "client -> admin door: some tensors of the open session. A bucket that fails drops the "
+        "session. Answered by `update_reply`.";
+    CallId call{};
+    std::int64_t timeout_ms = 0;
+    std::uint64_t session = 0;
+    WeightSource source{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the caller's number for this call, not 0");
+        f("timeout_ms", timeout_ms, "deadline; 0: the default");
+        f("session", session, "as begin_update's reply named it; 0: whichever is open");
+        f("source", source, "where this bucket's bytes come from");
+    }
+};
+
 struct CommitWeights {
     static constexpr std::string_view kType = "commit_weights";
     static constexpr std::string_view kAbout =
@@ -167,26 +182,34 @@ struct CommitWeights {
     CallId call{};
     std::int64_t timeout_ms = 0;
     std::optional<KvPolicy> kv_policy{};
+    std::uint64_t session = 0;
+    std::string label{};
+    std::string digest{};
 
     template <class F>
     void fields(F&& f) {
         f("call", call, "the caller's number for this call, not 0");
         f("timeout_ms", timeout_ms, "deadline; 0: the default");
         f("kv_policy", kv_policy, "instead of the one staged with");
+        f("session", session, "the session or stage meant; 0: whichever there is");
+        f("label", label, "of a session: the version's name, if begin_update gave none");
+        f("digest", digest, "of a session: the digest that must result; empty: as begun");
     }
 };
 
 struct DropStage {
     static constexpr std::string_view kType = "drop_stage";
     static constexpr std::string_view kAbout =
-        "client -> admin door: forget the stage. Answered by `update_reply`.";
+        "client -> admin door: forget the stage or the session. Answered by `update_reply`.";
     CallId call{};
     std::int64_t timeout_ms = 0;
+    std::uint64_t session = 0;
 
     template <class F>
     void fields(F&& f) {
         f("call", call, "the caller's number for this call, not 0");
         f("timeout_ms", timeout_ms, "deadline; 0: the default");
+        f("session", session, "the session or stage meant; 0: whichever there is");
     }
 };
 
@@ -278,6 +301,7 @@ struct UpdateReply {
     std::string code{};
     std::string message{};
     std::string state{};
+    std::uint64_t session = 0;
     Epoch epoch{};
     std::string label{};
     std::string digest{};
@@ -296,7 +320,8 @@ struct UpdateReply {
         f("ok", ok, "in effect on every rank, digest computed and equal to the declared one");
         f("code", code, "error code; empty: ok");
         f("message", message, "what went wrong, on which rank, in which phase");
-        f("state", state, "the engine now: serving, staged, torn");
+        f("state", state, "the engine now: serving, open (a session), staged, torn");
+        f("session", session, "begin_update: the number to name in its calls; else 0");
         f("epoch", epoch, "the version that serves now (staged: the one that would)");
         f("label", label, "its label");
         f("digest", digest, "its digest: of the resident weights");
@@ -393,7 +418,8 @@ struct DigestsReply {
 struct UpdateStage {
     static constexpr std::string_view kType = "update_stage";
     static constexpr std::string_view kAbout =
-        "tokenizer_proc -> scheduler_proc: begin. Answered by `update_part` phase prepared.";
+        "tokenizer_proc -> scheduler_proc: begin. Answered by `update_part` phase prepared; of a "
+        "session, by phase opened.";
     UpdateId update{};
     UpdateSpec spec{};
     Epoch new_epoch{};
@@ -404,6 +430,44 @@ struct UpdateStage {
         f("update", update, "the door's number of this update");
         f("spec", spec, "what to do");
         f("new_epoch", new_epoch, "the epoch the version gets if it is committed");
+        f("timeout_ms", timeout_ms, "a replica gives up by itself after it");
+    }
+};
+
+struct UpdateFill {
+    static constexpr std::string_view kType = "update_fill";
+    static constexpr std::string_view kAbout =
+        "tokenizer_proc -> scheduler_proc: a bucket of an open session. Answered by `update_part` "
+        "phase filled.";
+    UpdateId update{};
+    std::int64_t bucket = 0;
+    WeightSource source{};
+    std::int64_t timeout_ms = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("update", update, "the update");
+        f("bucket", bucket, "counted from 1");
+        f("source", source, "where its bytes come from");
+        f("timeout_ms", timeout_ms, "a replica gives up by itself after it");
+    }
+};
+
+struct UpdateFinish {
+    static constexpr std::string_view kType = "update_finish";
+    static constexpr std::string_view kAbout =
+        "tokenizer_proc -> scheduler_proc: the session's last bucket is in: verify. Answered by "
+        "`update_part` phase prepared.";
+    UpdateId update{};
+    std::string label{};
+    std::string digest{};
+    std::int64_t timeout_ms = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("update", update, "the update");
+        f("label", label, "the new version's name; empty: as begun");
+        f("digest", digest, "the digest that must result; empty: as begun");
         f("timeout_ms", timeout_ms, "a replica gives up by itself after it");
     }
 };
@@ -491,7 +555,9 @@ struct UpdatePart {
     void fields(F&& f) {
         f("update", update, "the update");
         f("replica", replica, "the sender");
-        f("phase", phase, "prepared, ready, committed or dropped: which order is answered");
+        f("phase",
+          phase,
+          "opened, filled, prepared, ready, committed or dropped: which order is answered");
         f("ok", ok, "the order was carried out");
         f("code", code, "error code; empty: none");
         f("message", message, "what went wrong, on which rank");
@@ -531,14 +597,62 @@ struct WorkerStage {
     static constexpr std::string_view kAbout =
         "scheduler_proc -> tp_worker: fill and check the shadow copy (direct: the live one) in the "
         "background. "
-        "Answered by `worker_staged`.";
+        "Answered by `worker_staged`; of a session, by `worker_filled`.";
     UpdateId update{};
     UpdateSpec spec{};
+    std::int64_t timeout_ms = 0;
 
     template <class F>
     void fields(F&& f) {
         f("update", update, "the update");
         f("spec", spec, "what to do");
+        f("timeout_ms", timeout_ms, "a rank gives up by itself after it; 0: never");
+    }
+};
+
+struct WorkerFill {
+    static constexpr std::string_view kType = "worker_fill";
+    static constexpr std::string_view kAbout =
+        "scheduler_proc -> tp_worker: a bucket of an open session. Answered by `worker_filled`.";
+    UpdateId update{};
+    std::int64_t bucket = 0;
+    WeightSource source{};
+    std::int64_t timeout_ms = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("update", update, "the update");
+        f("bucket", bucket, "counted from 1");
+        f("source", source, "where its bytes come from");
+        f("timeout_ms", timeout_ms, "a rank gives up by itself after it; 0: never");
+    }
+};
+
+struct WorkerFilled {
+    static constexpr std::string_view kType = "worker_filled";
+    static constexpr std::string_view kAbout =
+        "tp_worker -> scheduler_proc: a bucket is in its place, or why it is not.";
+    UpdateId update{};
+    std::int64_t bucket = 0;
+    RankOutcome outcome{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("update", update, "the update");
+        f("bucket", bucket, "the bucket; 0: the session is open");
+        f("outcome", outcome, "of the whole session so far");
+    }
+};
+
+struct WorkerFinish {
+    static constexpr std::string_view kType = "worker_finish";
+    static constexpr std::string_view kAbout =
+        "scheduler_proc -> tp_worker: the last bucket is in: verify. Answered by `worker_staged`.";
+    UpdateId update{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("update", update, "the update");
     }
 };
 
@@ -707,6 +821,8 @@ struct WorkerDigests {
 std::optional<std::string> invalid(const UpdateSpec& spec);
 std::optional<std::string> invalid(const UpdateWeights& message);
 std::optional<std::string> invalid(const StageWeights& message);
+std::optional<std::string> invalid(const BeginUpdate& message);
+std::optional<std::string> invalid(const UpdateBucket& message);
 std::optional<std::string> invalid(const CommitWeights& message);
 std::optional<std::string> invalid(const DropStage& message);
 std::optional<std::string> invalid(const RollbackWeights& message);

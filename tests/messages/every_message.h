@@ -125,8 +125,30 @@ class Filler {
     void make_valid(ResumeMemory& message) {
         message.tags = {MemoryTag::kKvCache, MemoryTag::kWeights};
     }
+    void make_valid(WeightSource& source) {
+        source.kind = SourceKind::kTensors;
+        source.format = TensorFormat::kSparse;
+        source.num_updates.resize(source.tensors.size());
+        for (std::int64_t& num : source.num_updates) num = draw(1, 9);
+    }
+    void make_valid(BeginUpdate& message) {
+        make_valid(message.update);
+        message.update.mode = UpdateMode::kStaged;
+        message.update.source.kind = SourceKind::kBuckets;
+    }
+    void make_valid(UpdateBucket& message) { make_valid(message.source); }
+    void make_valid(CommitWeights& message) { message.digest = "0123456789abcdef0123456789abcdef"; }
+    void make_valid(InitGroup& message) {
+        message.spec.world_size = 9;
+        message.spec.rank_offset = 2;
+        message.spec.port = 29500;
+        message.spec.unique_id.values.resize(128);
+    }
+    void make_valid(PushOpen& message) { message.protocol = 1; }
     void make_valid(UpdateSpec& spec) {
         const std::string digest = "0123456789abcdef0123456789abcdef";
+        make_valid(spec.source);
+        spec.base_digest = digest;
         spec.digest = digest;
         int i = 0;
         for (TensorInfo& tensor : spec.manifest) {

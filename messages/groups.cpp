@@ -1,0 +1,74 @@
+#include "messages/groups.h"
+
+#include "messages/codec_impl.h"
+#include "messages/weight_source.h"
+
+#include <fmt/format.h>
+
+namespace pitstop {
+namespace {
+
+using Problem = std::optional<std::string>;
+
+constexpr std::size_t kUniqueIdBytes = 128;  // NCCL_UNIQUE_ID_BYTES
+constexpr std::int64_t kWorldSizeMax = 65536;
+
+Problem invalid_call(CallId call, std::int64_t timeout_ms) {
+    if (raw(call) == 0) return "call is 0; choose a number of 1 or more";
+    if (timeout_ms < 0) return fmt::format("timeout_ms is {}; accepted is 0 or more", timeout_ms);
+    return std::nullopt;
+}
+
+Problem invalid_group(std::string_view group) {
+    if (!group.empty() && group.size() <= kGroupNameBytesMax) return std::nullopt;
+    return fmt::format(
+        "group has {} bytes; 1 to {} are accepted", group.size(), kGroupNameBytesMax
+    );
+}
+
+}  // namespace
+
+Problem invalid(const InitGroup& message) {
+    if (auto problem = invalid_call(message.call, message.timeout_ms)) return problem;
+    const GroupSpec& spec = message.spec;
+    if (auto problem = invalid_group(spec.group)) return problem;
+    if (spec.world_size < 2 || spec.world_size > kWorldSizeMax) {
+        return fmt::format(
+            "world_size is {}; accepted is 2 to {}, the trainer's rank among them",
+            spec.world_size,
+            kWorldSizeMax
+        );
+    }
+    if (spec.rank_offset < 1 || spec.rank_offset >= spec.world_size) {
+        return fmt::format(
+            "rank_offset is {}; accepted is 1 (0 is the trainer) to {}",
+            spec.rank_offset,
+            spec.world_size - 1
+        );
+    }
+    const bool is_direct =
+        spec.backend == GroupBackend::kNccl && spec.rendezvous == Rendezvous::kDirect;
+    if (is_direct && spec.unique_id.values.size() != kUniqueIdBytes) {
+        return fmt::format(
+            "unique_id has {} bytes; NCCL's has {}", spec.unique_id.values.size(), kUniqueIdBytes
+        );
+    }
+    if (!is_direct && (spec.address.empty() || spec.address.size() > kHandleBytesMax))
+        return "address is empty or too long; name the trainer's host";
+    if (!is_direct && (spec.port < 1 || spec.port > 65535))
+        return fmt::format("port is {}; accepted is 1 to 65535", spec.port);
+    return std::nullopt;
+}
+
+Problem invalid(const DestroyGroup& message) {
+    if (auto problem = invalid_call(message.call, message.timeout_ms)) return problem;
+    return invalid_group(message.group);
+}
+
+INSTANTIATE_CODEC(InitGroup)
+INSTANTIATE_CODEC(DestroyGroup)
+INSTANTIATE_CODEC(GroupReply)
+INSTANTIATE_CODEC(WorkerGroup)
+INSTANTIATE_CODEC(WorkerGrouped)
+
+}  // namespace pitstop

@@ -1,0 +1,192 @@
+// pitstop's own protocol on the sockets of an ipc source, for pushers without PyTorch.
+//
+// The pusher binds a REQ socket per worker and says where in the update call (weight_source.h,
+// `handles`); the worker connects a REP socket. Each message of the pusher's gets one answer:
+//
+//   push_open     -> push_layout    greeting; where the worker wants its shard, if it can adopt
+//   push_bucket*  -> push_done      tensors in the pusher's memory; answered when they were read
+//   push_shard    -> push_done      instead: the whole shard, laid out as push_layout asked; the
+//                                   worker computes from this very memory after the commit
+//   push_end      -> push_done      that was all; nothing more comes
+//
+// A push_done with a code ends the push: the stage is dropped, the old version serves on.
+//
+// Memory is a memfd of the pusher's, named by its process and descriptor, and opened through /proc.
+// A bucket's is sealed against shrinking, so that reading it cannot fault. An adopted shard's is
+// sealed against writing, too: from then on its bytes are what was digested, whoever has it open.
+// A tensor in a bucket is whole, row-major; every worker may read the same bucket, and reads only
+// what its shard needs.
+#pragma once
+
+#include "base/ids.h"
+#include "messages/fields.h"
+#include "messages/weight_source.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop {
+
+// A memfd of the sender's.
+struct SharedMemory {
+    std::int64_t pid = 0;
+    std::int64_t fd = 0;
+    std::int64_t bytes = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("pid", pid, "the process that owns it");
+        f("fd", fd, "its descriptor there");
+        f("bytes", bytes, "its size");
+    }
+    friend bool operator==(const SharedMemory&, const SharedMemory&) = default;
+};
+
+struct PushOpen {
+    static constexpr std::string_view kType = "push_open";
+    static constexpr std::string_view kAbout =
+        "pusher -> tp_worker: first. Answered by `push_layout`.";
+    int protocol = 1;
+    SharedMemory memory{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("protocol", protocol, "version of the push protocol: 1");
+        f("memory", memory, "where buckets will lie; bytes 0: none, a shard is pushed");
+    }
+};
+
+// A rectangle of a tensor, in a shard.
+struct ShardPiece {
+    std::int64_t row_begin = 0;
+    std::int64_t num_rows = 0;
+    std::int64_t col_begin = 0;
+    std::int64_t num_cols = 0;
+    std::int64_t offset = 0;
+    std::int64_t row_stride = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("row_begin", row_begin, "first row of the whole tensor");
+        f("num_rows", num_rows, "rows");
+        f("col_begin", col_begin, "first column of the whole tensor");
+        f("num_cols", num_cols, "columns");
+        f("offset", offset, "where its first element goes: bytes from the shard's start");
+        f("row_stride", row_stride, "bytes from row to row there");
+    }
+    friend bool operator==(const ShardPiece&, const ShardPiece&) = default;
+};
+
+struct ShardTensor {
+    std::string name{};
+    std::vector<std::int64_t> shape{};
+    std::vector<ShardPiece> pieces{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("name", name, "checkpoint name");
+        f("shape", shape, "of the whole tensor; all but the last dimension are rows");
+        f("pieces", pieces, "what the worker holds of it, as BF16");
+    }
+    friend bool operator==(const ShardTensor&, const ShardTensor&) = default;
+};
+
+struct PushLayout {
+    static constexpr std::string_view kType = "push_layout";
+    static constexpr std::string_view kAbout = "tp_worker -> pusher: the answer to `push_open`.";
+    std::string code{};
+    std::string message{};
+    Rank rank{};
+    std::int64_t tp = 1;
+    std::int64_t shard_bytes = 0;
+    std::vector<ShardTensor> tensors{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("code", code, "error code; empty: go on");
+        f("message", message, "what went wrong");
+        f("rank", rank, "tensor-parallel rank");
+        f("tp", tp, "ranks");
+        f("shard_bytes", shard_bytes, "a shard to adopt has this size; 0: this worker adopts none");
+        f("tensors", tensors, "where everything goes in it; what nothing goes to is zero");
+    }
+};
+
+struct PushTensor {
+    std::string name{};
+    std::string dtype{};
+    std::vector<std::int64_t> shape{};
+    std::int64_t offset = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("name", name, "checkpoint name");
+        f("dtype", dtype, "BF16, F16 or F32");
+        f("shape", shape, "of the whole tensor");
+        f("offset", offset, "of its first byte in the memory");
+    }
+    friend bool operator==(const PushTensor&, const PushTensor&) = default;
+};
+
+struct PushBucket {
+    static constexpr std::string_view kType = "push_bucket";
+    static constexpr std::string_view kAbout =
+        "pusher -> tp_worker: tensors that lie in the memory now. Answered by `push_done` when "
+        "they were read.";
+    std::int64_t bucket = 0;
+    std::vector<PushTensor> tensors{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("bucket", bucket, "counted from 0");
+        f("tensors", tensors, "in any order");
+    }
+};
+
+struct PushShard {
+    static constexpr std::string_view kType = "push_shard";
+    static constexpr std::string_view kAbout =
+        "pusher -> tp_worker: the whole shard, sealed. Answered by `push_done` when it was "
+        "verified.";
+    SharedMemory memory{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("memory", memory, "its memory");
+    }
+};
+
+struct PushEnd {
+    static constexpr std::string_view kType = "push_end";
+    static constexpr std::string_view kAbout =
+        "pusher -> tp_worker: that was all, or why there is no more. Answered by `push_done`.";
+    std::string code{};
+    std::string message{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("code", code, "error code: the push is given up; empty: complete");
+        f("message", message, "why");
+    }
+};
+
+struct PushDone {
+    static constexpr std::string_view kType = "push_done";
+    static constexpr std::string_view kAbout = "tp_worker -> pusher: done with it, or why not.";
+    std::string code{};
+    std::string message{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("code", code, "error code; empty: done");
+        f("message", message, "every problem");
+    }
+};
+
+std::optional<std::string> invalid(const PushOpen& message);
+std::optional<std::string> invalid(const PushBucket& message);
+
+}  // namespace pitstop
