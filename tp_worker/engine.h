@@ -77,6 +77,7 @@ class Engine {
     [[nodiscard]] const WeightLayout& layout() const { return layout_; }
     [[nodiscard]] Epoch epoch() const { return epoch_; }
     [[nodiscard]] Rank rank() const { return communicator_.rank(); }
+    [[nodiscard]] int num_threads() const { return num_threads_of(stream_); }
     [[nodiscard]] const Ops& ops() const { return *ops_; }
 
     // The copies of the weights, for updates; null with the null model. Only between passes may the

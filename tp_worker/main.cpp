@@ -195,9 +195,9 @@ class Worker {
         ASSIGN_OR_RETURN(
             const StepPlan plan, decode<StepPlan>(received.frames, UnknownFields::kIgnore)
         );
-        pace_.set_stepping(true);
+        pace_.begin_pass();
         Result<StepResult> result = engine_.run(plan);
-        pace_.set_stepping(false);
+        pace_.end_pass();
         if (!result) return result.error();
         return send(encode(*result));
     }

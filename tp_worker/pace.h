@@ -1,7 +1,13 @@
-// Keeps work in the background from slowing passes down: while a pass runs, the background may be
-// busy for a share of the time only; between passes it goes at full speed.
+// Keeps work in the background from slowing passes down: while passes run, a background thread may
+// take a share of one core's time only; when none has run for a while it goes at full speed.
 //
-// Thread: the loop's for is_stepping, the background's for the rest.
+// A background thread is the processor's last choice (background.cpp lowers its priority), so on
+// busy cores a rest of a microsecond costs the time until some pass ends. Therefore it rests rarely
+// and long: once it has used as much of the processor as a pass may lose. What counts is the
+// thread's processor time; waiting for a core or a disk slows nobody down.
+//
+// Thread: the loop's for begin_pass() and end_pass(), any for the rest; a Pacer is its thread's
+// own.
 #pragma once
 
 #include "base/time.h"
@@ -9,6 +15,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <ctime>
 #include <thread>
 
 namespace pitstop {
@@ -18,27 +25,72 @@ class Pace {
     // `share` in (0, 1]: of one core's time while passes run; 1: no limit.
     explicit Pace(double share) : share_(share) {}
 
-    void set_stepping(bool is_stepping) {
-        is_stepping_.store(is_stepping, std::memory_order_relaxed);
+    void begin_pass() {
+        begun_ = Clock::now();
+        is_in_pass_.store(true, std::memory_order_relaxed);
+    }
+    void end_pass() {
+        const TimePoint now = Clock::now();
+        pass_ns_.store((now - begun_).count(), std::memory_order_relaxed);
+        ended_ns_.store(now.time_since_epoch().count(), std::memory_order_relaxed);
+        is_in_pass_.store(false, std::memory_order_relaxed);
     }
 
-    // A piece of work begins.
-    void begin() { begun_ = Clock::now(); }
-    // It has ended: rests as long as the share asks for, but no longer than kRestMax, so that a
-    // stage always moves.
-    void rest() {
-        if (share_ >= 1.0 || !is_stepping_.load(std::memory_order_relaxed)) return;
-        const Duration busy = Clock::now() - begun_;
-        const auto rest = std::chrono::duration_cast<Duration>(busy * ((1.0 - share_) / share_));
-        std::this_thread::sleep_for(std::min<Duration>(rest, kRestMax));
+    [[nodiscard]] double share() const { return share_; }
+    // A pass runs, or one ended so lately that the next is to be expected.
+    [[nodiscard]] bool is_serving() const {
+        if (is_in_pass_.load(std::memory_order_relaxed)) return true;
+        const Duration ended{ended_ns_.load(std::memory_order_relaxed)};
+        return ended.count() != 0 && Clock::now().time_since_epoch() - ended < kLull;
+    }
+    [[nodiscard]] Duration last_pass() const {
+        return Duration{pass_ns_.load(std::memory_order_relaxed)};
     }
 
   private:
-    static constexpr auto kRestMax = std::chrono::milliseconds(50);
+    static constexpr auto kLull = std::chrono::milliseconds(5);
 
     double share_;
-    std::atomic<bool> is_stepping_{false};
-    TimePoint begun_{};
+    TimePoint begun_{};  // the loop's
+    std::atomic<bool> is_in_pass_{false};
+    std::atomic<Duration::rep> pass_ns_{0};
+    std::atomic<Duration::rep> ended_ns_{0};  // 0: there was no pass yet
+};
+
+class Pacer {
+  public:
+    explicit Pacer(const Pace& pace) : pace_(pace), rested_at_(thread_time()) {}
+
+    // Between two pieces of work: rests if this thread has used up its share.
+    void rest_if_due() {
+        const Duration now = thread_time();
+        if (pace_.share() >= 1.0 || !pace_.is_serving()) {
+            rested_at_ = now;
+            return;
+        }
+        const Duration used = now - rested_at_;
+        const auto quantum =
+            std::chrono::duration_cast<Duration>(pace_.last_pass() * pace_.share());
+        if (used < std::min<Duration>(quantum, kUsedMax)) return;
+        const auto rest =
+            std::chrono::duration_cast<Duration>(used * ((1.0 - pace_.share()) / pace_.share()));
+        std::this_thread::sleep_for(std::min<Duration>(rest, kRestMax));
+        rested_at_ = thread_time();
+    }
+
+  private:
+    static constexpr auto kUsedMax = std::chrono::milliseconds(10);
+    static constexpr auto kRestMax =
+        std::chrono::milliseconds(200);  // so that a stage always moves
+
+    static Duration thread_time() {
+        std::timespec used{};
+        ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+        return std::chrono::seconds(used.tv_sec) + std::chrono::nanoseconds(used.tv_nsec);
+    }
+
+    const Pace& pace_;
+    Duration rested_at_;
 };
 
 }  // namespace pitstop

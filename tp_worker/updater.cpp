@@ -157,6 +157,7 @@ Result<std::vector<Frames>> Updater::stage(WorkerStage order) {
                 .target = target,
                 .live = live,
                 .pace = pace_,
+                .num_threads = engine_.num_threads(),
                 .is_dropped = stage->is_dropped,
                 .at = [this](std::string_view name) { fault_point_.reach(name); },
             });
@@ -252,10 +253,8 @@ Result<std::vector<Frames>> Updater::digest(const WorkerDigest& order) {
     // The copy that is live now stays as it is until this job is done: only a stage writes to
     // copies, and its job comes after this one. So the digest is of the epoch named here.
     const bool is_given = background_.give([this, answer, arena = store->live_data()]() mutable {
-        pace_.begin();
         const Result<std::vector<PartDigest>> digests =
             digest_weights(engine_.layout(), arena, engine_.ops(), Stream{});
-        pace_.rest();
         if (digests) answer.digests = *digests;
         return std::vector{encode(answer)};
     });

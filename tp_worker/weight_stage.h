@@ -4,7 +4,7 @@
 // A piece at a time: read, slice and convert into its place, digest it and look for non-finite
 // values there while it is in the cache, rest (pace.h). Between two pieces a drop is noticed.
 //
-// Thread: the background's.
+// Thread: the background's, and while no pass runs others of its own beside it.
 #pragma once
 
 #include "kernels/ops.h"
@@ -29,7 +29,8 @@ struct StageArgs {
     const Ops& ops;
     std::byte* target = nullptr;      // the copy to fill
     const std::byte* live = nullptr;  // the copy that serves; direct: the same
-    Pace& pace;
+    const Pace& pace;
+    int num_threads = 1;  // when no pass runs; while one does, one
     const std::atomic<bool>& is_dropped;
     std::function<void(std::string_view)> at{};  // named places, for fault tests
 };
