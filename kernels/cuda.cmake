@@ -1,9 +1,10 @@
 # The CUDA ops of pitstop_kernels, or, without CUDA, what says that there are none.
 set(PITSTOP_CUDA_SOURCES
     attention_decode.cu attention_general.cu attention_prefill.cu attention_prefill_wgmma.cu digest.cu embedding.cu
-    gather_rows.cu linear.cu logprobs.cu penalties.cu rmsnorm.cu rope.cu sampling.cu shard_copy.cu silu_mul.cu
-    attention_cuda.cpp cublas_lt.cpp cuda_device.cpp device_memory_cuda.cpp linear_cublas.cpp ops_cuda.cpp)
-target_sources(pitstop_kernels PUBLIC FILE_SET HEADERS FILES cuda_device.h device_memory.h)
+    gather_rows.cu linear.cu logprobs.cu nonfinite.cu penalties.cu rmsnorm.cu rope.cu sampling.cu shard_copy.cu silu_mul.cu
+    attention_cuda.cpp cublas_lt.cpp cuda_device.cpp device_memory_cuda.cpp device_range_cuda.cpp linear_cublas.cpp
+    ops_cuda.cpp)
+target_sources(pitstop_kernels PUBLIC FILE_SET HEADERS FILES cuda_device.h device_memory.h device_range.h)
 if(PITSTOP_WITH_CUDA)
     target_sources(pitstop_kernels PRIVATE ${PITSTOP_CUDA_SOURCES})
     # cuBLASLt's header alone: the library is opened at run time (cublas_lt.h).

@@ -18,6 +18,7 @@ struct Opened {
     std::mutex mutex{};
     std::optional<CudaDeviceInfo> info{};
     std::atomic<int> compute_capability{0};
+    std::atomic<CudaFailureHandler> failure_handler{nullptr};
 };
 Opened& opened() {
     static Opened instance;
@@ -36,18 +37,19 @@ std::string uuid_of(const cudaDeviceProp& properties) {
 }  // namespace
 
 void cuda_failed(const char* call, cudaError_t error, const char* file, int line) {
-    std::fprintf(
-        stderr,
-        "%s:%d: %s: %s, %s\n",
-        file,
-        line,
-        call,
-        cudaGetErrorName(error),
-        cudaGetErrorString(error)
-    );
+    end_by_cuda_failure(fmt::format(
+        "{}:{}: {}: {}, {}", file, line, call, cudaGetErrorName(error), cudaGetErrorString(error)
+    ));
+}
+
+void end_by_cuda_failure(const std::string& line) {
+    std::fprintf(stderr, "%s\n", line.c_str());
     std::fflush(stderr);
+    if (const CudaFailureHandler handler = opened().failure_handler) handler(line);
     std::abort();
 }
+
+void set_cuda_failure_handler(CudaFailureHandler handler) { opened().failure_handler = handler; }
 
 Result<int> num_cuda_devices() {
     int num = 0;

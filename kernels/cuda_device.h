@@ -39,6 +39,13 @@ struct DeviceMemoryInfo {
 // index return the same. kUnsupported: older than compute capability 8.0.
 [[nodiscard]] Result<CudaDeviceInfo> open_cuda_device(int index);
 
+// A CUDA or cuBLAS call failed, and the process cannot go on: prints `line`, which names the call,
+// gives it to the handler, and aborts should that return. The handler: a worker's, which tells the
+// launcher and ends; called on the thread that made the call.
+[[noreturn]] void end_by_cuda_failure(const std::string& line);
+using CudaFailureHandler = void (*)(const std::string& line);
+void set_cuda_failure_handler(CudaFailureHandler handler);
+
 // 10 * major + minor of the opened device; 0 where none is open.
 [[nodiscard]] int compute_capability();
 

@@ -99,6 +99,7 @@ class DeviceEvent {
     void record(Stream stream) const;
     // Whether everything before the last record() is done. True if there was none.
     [[nodiscard]] bool is_done() const;
+    void wait() const;  // until everything before the last record() is done
     // What is enqueued on `stream` from now on starts after the last record().
     void order_before(Stream stream) const;
     // Milliseconds on the device from `begin` to this event. REQUIRES: both are done.

@@ -98,6 +98,8 @@ bool DeviceEvent::is_done() const {
     return true;
 }
 
+void DeviceEvent::wait() const { CUDA_CHECK(cudaEventSynchronize(as_event(handle_))); }
+
 void DeviceEvent::order_before(Stream stream) const {
     CUDA_CHECK(cudaStreamWaitEvent(cuda_stream(stream), as_event(handle_), 0));
 }

@@ -1,10 +1,9 @@
 #include "kernels/cublas_lt.h"
+#include "kernels/cuda_device.h"
 #include "kernels/device/launch.cuh"
 #include "kernels/linear_cuda.h"
 
 #include <compare>
-#include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <mutex>
 
@@ -20,11 +19,9 @@ namespace {
 [[noreturn]] void cublas_failed(
     const char* call, cublasStatus_t status, const char* file, int line
 ) {
-    std::fprintf(
-        stderr, "%s:%d: %s: cuBLAS status %d\n", file, line, call, static_cast<int>(status)
+    end_by_cuda_failure(
+        fmt::format("{}:{}: {}: cuBLAS status {}", file, line, call, static_cast<int>(status))
     );
-    std::fflush(stderr);
-    std::abort();
 }
 
 // What the choice of an algorithm depends on.

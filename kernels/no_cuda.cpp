@@ -1,6 +1,7 @@
 // A build without CUDA: the table is null, and whoever asks for a device is told.
 #include "kernels/cuda_device.h"
 #include "kernels/device_memory.h"
+#include "kernels/device_range.h"
 #include "kernels/ops.h"
 
 namespace pitstop {
@@ -17,6 +18,8 @@ const Ops* cuda_deterministic_ops() { return nullptr; }
 
 Result<int> num_cuda_devices() { return no_cuda(); }
 Result<CudaDeviceInfo> open_cuda_device(int) { return no_cuda(); }
+void end_by_cuda_failure(const std::string&) { CHECK(false); }
+void set_cuda_failure_handler(CudaFailureHandler) {}
 int compute_capability() { return 0; }
 DeviceMemoryInfo device_memory_info() { return {}; }
 
@@ -31,9 +34,14 @@ void DeviceStream::wait() const { CHECK(false); }
 Result<DeviceEvent> DeviceEvent::create() { return no_cuda(); }
 DeviceEvent::~DeviceEvent() = default;
 void DeviceEvent::record(Stream) const { CHECK(false); }
+void DeviceEvent::wait() const { CHECK(false); }
 bool DeviceEvent::is_done() const { CHECK(false); }
 void DeviceEvent::order_before(Stream) const { CHECK(false); }
 double DeviceEvent::ms_since(const DeviceEvent&) const { CHECK(false); }
+Result<DeviceRange> DeviceRange::reserve(std::int64_t) { return no_cuda(); }
+DeviceRange::~DeviceRange() = default;
+Result<> DeviceRange::map() { return no_cuda(); }
+void DeviceRange::unmap() { CHECK(false); }
 void copy_to_device(void*, const void*, std::int64_t, Stream) { CHECK(false); }
 void copy_to_host(void*, const void*, std::int64_t, Stream) { CHECK(false); }
 void copy_on_device(void*, const void*, std::int64_t, Stream) { CHECK(false); }

@@ -4,6 +4,8 @@
 
 namespace pitstop {
 
+std::int64_t no_workspace_bytes() { return 0; }
+
 const Ops* reference_ops() {
     static constexpr Ops kReference = {
         .name = "reference",
@@ -14,6 +16,7 @@ const Ops* reference_ops() {
         .attention = attention_ref,
         .silu_mul = silu_mul_ref,
         .gather_rows = gather_rows_ref,
+        .count_nonfinite = count_nonfinite_ref,
         .penalties = penalties_ref,
         .sample = sample_ref,
         .softmax_stats = softmax_stats_ref,
@@ -21,6 +24,7 @@ const Ops* reference_ops() {
         .top_logits = top_logits_ref,
         .digest = digest_ref,
         .shard_copy = shard_copy_ref,
+        .linear_workspace_bytes = no_workspace_bytes,
         .attention_workspace_bytes = attention_workspace_bytes,
         .sample_workspace_bytes = sample_workspace_bytes,
         .softmax_stats_workspace_bytes = softmax_stats_workspace_bytes,

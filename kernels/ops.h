@@ -15,6 +15,7 @@
 #include "kernels/isa.h"
 #include "kernels/linear.h"
 #include "kernels/logprobs.h"
+#include "kernels/nonfinite.h"
 #include "kernels/penalties.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/rope.h"
@@ -34,6 +35,7 @@ struct Ops {
     void (*attention)(const AttentionArgs&) = nullptr;
     void (*silu_mul)(const SiluMulArgs&) = nullptr;
     void (*gather_rows)(const GatherRowsArgs&) = nullptr;
+    void (*count_nonfinite)(const CountNonfiniteArgs&) = nullptr;
     void (*penalties)(const PenaltyArgs&) = nullptr;
     void (*sample)(const SampleArgs&) = nullptr;
     void (*softmax_stats)(const SoftmaxStatsArgs&) = nullptr;
@@ -42,6 +44,7 @@ struct Ops {
     void (*digest)(const DigestArgs&) = nullptr;
     void (*shard_copy)(const ShardCopyArgs&) = nullptr;
 
+    std::int64_t (*linear_workspace_bytes)() = nullptr;
     std::int64_t (*attention_workspace_bytes)(const AttentionShape&) = nullptr;
     std::int64_t (*sample_workspace_bytes)(std::int64_t num_rows, std::int64_t vocab_len) = nullptr;
     std::int64_t (*softmax_stats_workspace_bytes
@@ -54,7 +57,8 @@ struct Ops {
 // REQUIRES: level <= best_isa().
 [[nodiscard]] const Ops* cpu_ops(IsaLevel level);
 
-// Null in a build without CUDA. REQUIRES, before an op is called: open_cuda_device() (cuda_device.h).
+// Null in a build without CUDA. REQUIRES, before an op is called: open_cuda_device()
+// (cuda_device.h).
 [[nodiscard]] const Ops* cuda_ops();
 // The same, but a row's bits do not depend on the batch (P6), as they never do on the CPU.
 [[nodiscard]] const Ops* cuda_deterministic_ops();

@@ -20,6 +20,8 @@ extern const Ops kOps;
 
 // Ops that move bytes or touch a few entries are the same at every level (<family>.cpp).
 void gather_rows_cpu(const GatherRowsArgs& args);
+void count_nonfinite_cpu(const CountNonfiniteArgs& args);
+[[nodiscard]] std::int64_t no_workspace_bytes();
 void penalties_cpu(const PenaltyArgs& args);
 
 }  // namespace pitstop

@@ -6,7 +6,8 @@
 
 namespace pitstop {
 
-// Prints "file:line: call: name of the error, its description", then aborts.
+// Ends the process by end_by_cuda_failure() (cuda_device.h) with "file:line: call: name of the
+// error, its description".
 [[noreturn]] void cuda_failed(const char* call, cudaError_t error, const char* file, int line);
 
 }  // namespace pitstop

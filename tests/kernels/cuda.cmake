@@ -10,7 +10,7 @@ endif()
 # pitstop_kernels, so what that library has under the same names is never linked.
 set(PITSTOP_EMULATED_SOURCES
     attention_decode.cu attention_general.cu attention_prefill.cu attention_prefill_wgmma.cu digest.cu embedding.cu
-    gather_rows.cu linear.cu logprobs.cu penalties.cu rmsnorm.cu rope.cu sampling.cu shard_copy.cu silu_mul.cu
+    gather_rows.cu linear.cu logprobs.cu nonfinite.cu penalties.cu rmsnorm.cu rope.cu sampling.cu shard_copy.cu silu_mul.cu
     attention_cuda.cpp device_memory_cuda.cpp ops_cuda.cpp)
 list(TRANSFORM PITSTOP_EMULATED_SOURCES PREPEND ${PROJECT_SOURCE_DIR}/kernels/)
 add_library(pitstop_emulated OBJECT

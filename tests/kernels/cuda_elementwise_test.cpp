@@ -202,6 +202,26 @@ TEST_F(CudaGatherRows, CopiesTheRowsAskedFor) {
     }
 }
 
+using CudaCountNonfinite = OnCuda;
+TEST_F(CudaCountNonfinite, CountsInEveryPlaceOfARow) {
+    for (const std::int64_t V : {1, 15, 4096, 4097, 9000}) {
+        SCOPED_TRACE(testing::Message() << "V " << V);
+        Matrix<float> logits = random_matrix<float>(3, V, 1, 5.0);
+        logits.view().data[0] = kInf;
+        logits.view().data[V - 1] = std::numeric_limits<float>::quiet_NaN();
+        row(logits.view(), 2)[static_cast<std::size_t>(V / 2)] = -kInf;
+        std::vector<std::int32_t> expected(3);
+        count_nonfinite_ref({.logits = logits.view(), .counts = expected.data()});
+        ASSERT_EQ(expected, (std::vector<std::int32_t>{V == 1 ? 1 : 2, 0, 1}));
+        const OnDevice<float> logits_there(logits, stream());
+        const DeviceArray<std::int32_t> counts(std::vector<std::int32_t>(3, -7), stream());
+        count_nonfinite_cuda(
+            {.logits = logits_there.view(), .counts = counts.data(), .stream = stream()}
+        );
+        EXPECT_EQ(counts.fetch(), expected);
+    }
+}
+
 using CudaPenalties = OnCuda;
 TEST_F(CudaPenalties, MeetTheReferenceOnEveryRow) {
     const Matrix<float> logits = random_matrix<float>(3, 300, 1, 5.0);

@@ -155,6 +155,21 @@ TEST_P(GatherRows, CopiesTheRowsAskedFor) {
     for (std::int64_t i = 0; i < 4; ++i) EXPECT_EQ(y.bits(i), x.bits(index[i]));
 }
 
+class CountNonfinite : public OnLevel {};
+PITSTOP_ON_EVERY_LEVEL(CountNonfinite);
+
+TEST_P(CountNonfinite, CountsInfinitiesAndNaNsOfEachRow) {
+    Matrix<float> logits = random_matrix<float>(4, 37, 1);
+    row(logits.view(), 1)[0] = std::numeric_limits<float>::infinity();
+    row(logits.view(), 1)[36] = -std::numeric_limits<float>::infinity();
+    row(logits.view(), 3)[16] = std::numeric_limits<float>::quiet_NaN();
+    std::vector<std::int32_t> counts(4, -7);
+    ops().count_nonfinite(
+        {.logits = logits.view(), .counts = counts.data(), .stream = stream_of(pool_)}
+    );
+    EXPECT_EQ(counts, (std::vector<std::int32_t>{0, 2, 0, 1}));
+}
+
 class ShardCopyOp : public OnLevel {};
 PITSTOP_ON_EVERY_LEVEL(ShardCopyOp);
 

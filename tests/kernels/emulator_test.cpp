@@ -4,6 +4,7 @@
 #include "kernels/device/ptx.cuh"
 #include "kernels/device/reduce.cuh"
 #include "kernels/device/shared_memory.cuh"
+#include "kernels/device_range.h"
 #include "tests/kernels/cuda_support.h"
 
 #include <cuda_runtime.h>
@@ -127,6 +128,17 @@ TEST(Emulator, ACopyIsLateUnlessItIsWaitedFor) {
         });
         EXPECT_EQ(seen, waits ? 1u : 0xffffffffu);
     }
+}
+
+TEST(EmulatorDeathTest, TheHostFindsDeviceMemoryOutOfReach) {
+    Result<DeviceRange> range = DeviceRange::reserve(1);
+    ASSERT_TRUE(range.has_value() && range->map().has_value());
+    int stream = 0;
+    fill_device(range->data(), 7, 16, {&stream});
+    int sum = 0;
+    run({1}, {32}, 0, [&] { sum += static_cast<int>(range->data()[threadIdx.x % 16]); });
+    EXPECT_EQ(sum, 32 * 7);
+    EXPECT_DEATH(static_cast<void>(*const_cast<volatile std::byte*>(range->data())), "");
 }
 
 }  // namespace

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <memory>
+#include <sys/mman.h>
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
 #endif
@@ -201,6 +203,34 @@ void run_block() {
 
 }  // namespace
 
+namespace {
+
+std::map<void*, std::size_t> guarded;
+int num_accesses = 0;
+
+void protect_guarded(int protection) {
+    for (const auto& [begin, bytes] : guarded) {
+        if (::mprotect(begin, bytes, protection) != 0) fail("mprotect of device memory");
+    }
+}
+
+}  // namespace
+
+void guard_from_host(void* begin, std::size_t bytes) {
+    guarded[begin] = bytes;
+    if (num_accesses == 0) protect_guarded(PROT_NONE);
+}
+
+void forget_guarded(void* begin) { guarded.erase(begin); }
+
+DeviceAccess::DeviceAccess() {
+    if (num_accesses++ == 0) protect_guarded(PROT_READ | PROT_WRITE);
+}
+
+DeviceAccess::~DeviceAccess() {
+    if (--num_accesses == 0) protect_guarded(PROT_NONE);
+}
+
 std::int64_t num_blocks_run() { return blocks_run; }
 
 void fail(const std::string& what) {
@@ -346,6 +376,7 @@ void check_shared(const void* pointer, std::size_t bytes, std::size_t alignment)
 }
 
 void run_grid(Dim3 grid, Dim3 dim, std::size_t shared_bytes, const std::function<void()>& body) {
+    const DeviceAccess access;
     if (shared_bytes > kSharedBytesMax) fail("more shared memory than a block can have");
     grid_dim = grid;
     block_dim = dim;

@@ -126,6 +126,19 @@ void check_aligned(const void* pointer, std::size_t alignment);
 // Runs `body` once per thread of the grid.
 void run_grid(Dim3 grid, Dim3 block, std::size_t shared_bytes, const std::function<void()>& body);
 
+// Device memory that the host must not touch: outside launches and copies an access faults. `begin`
+// and `bytes` are whole pages of the operating system.
+void guard_from_host(void* begin, std::size_t bytes);
+void forget_guarded(void* begin);
+// The device's turn: guarded memory may be used while there is one.
+class DeviceAccess {
+  public:
+    DeviceAccess();
+    ~DeviceAccess();
+    DeviceAccess(const DeviceAccess&) = delete;
+    DeviceAccess& operator=(const DeviceAccess&) = delete;
+};
+
 // Blocks run since the program started.
 [[nodiscard]] std::int64_t num_blocks_run();
 
