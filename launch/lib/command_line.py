@@ -1,6 +1,7 @@
 """The commands and their flags. Each command's work is in a module of its own."""
 
 import argparse
+import os
 import sys
 
 from problem import EXIT_USAGE, Problem
@@ -116,12 +117,44 @@ def add_tree_flags(parser):
     )
 
 
+def port(text):
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if not 0 <= value <= 65535:
+        raise argparse.ArgumentTypeError(f"takes a port, or 0 for any free one, not '{text}'")
+    return value
+
+
+def add_http_flags(parser):
+    """Where the tree's own front end listens, and for whom."""
+    add = parser.add_argument
+    add("--host", default="127.0.0.1", metavar="H", help="address of HTTP (default 127.0.0.1)")
+    add("--port", type=port, default=30000, metavar="P", help="port of HTTP (default 30000)")
+    add(
+        "--api-key",
+        default=os.environ.get("PITSTOP_API_KEY"),
+        metavar="K",
+        help="what HTTP requests must carry; default: PITSTOP_API_KEY of the environment",
+    )
+    add(
+        "--admin-api-key",
+        default=os.environ.get("PITSTOP_ADMIN_API_KEY"),
+        metavar="K",
+        help="the same for pause, weights, memory; default: PITSTOP_ADMIN_API_KEY",
+    )
+    add("--insecure", action="store_true", help="let others reach HTTP without an API key")
+    add("--no-http", action="store_true", help="no HTTP: the bus alone")
+
+
 def parser():
     top = Parser(prog="pitstop", description="An LLM rollout engine whose weights may change.")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
     tree = commands.add_parser("serve", help="start a tree and watch over it")
     add_tree_flags(tree)
+    add_http_flags(tree)
     tree.add_argument(
         "--run-dir", metavar="DIR", help="where its sockets are; default: a new private directory"
     )

@@ -29,6 +29,10 @@ class Served:
         options.model = programs.model_dir(options.model)
         if not options.served_model_name:
             options.served_model_name = os.path.basename(options.model)
+        # In the environment, as a command line is for everybody to read.
+        for name in ("api_key", "admin_api_key"):
+            if getattr(options, name, None):
+                os.environ[f"PITSTOP_{name.upper()}"] = getattr(options, name)
         self._options = options
         self._signals = signals
         self._tree = None
@@ -49,6 +53,7 @@ class Served:
         self.run_dir.write_tree(
             {
                 "launcher": os.getpid(),
+                "url": self.url(),
                 "model": self._options.model,
                 "served_model_name": self._options.served_model_name,
                 "tp": self._options.tp,
@@ -60,6 +65,10 @@ class Served:
             }
         )
         return time.monotonic() - begin
+
+    def url(self):
+        """Where HTTP listens; None: it does not. REQUIRES: started."""
+        return self._tree.url()
 
     def watch(self, guest=None):
         """Tree.watch; the clients have been told of a dead process when it returns."""
@@ -82,12 +91,12 @@ class Served:
         self.run_dir.remove()
 
 
-def describe(options, run_dir, seconds):
+def describe(options, served, seconds):
     workers = options.tp * options.dp
     shape = "1 worker" if workers == 1 else f"{workers} workers (dp {options.dp} x tp {options.tp})"
     return (
         f"pitstop: {options.served_model_name} is ready after {seconds:.2f} s: {shape}, "
-        f"run directory {run_dir}"
+        f"{served.url() or 'no HTTP'}, run directory {served.run_dir.path}"
     )
 
 
@@ -106,7 +115,7 @@ def _serve_until_end(served, options, signals):
     while True:
         begin = time.monotonic()
         seconds = served.start()
-        print(describe(options, served.run_dir.path, seconds), flush=True)
+        print(describe(options, served, seconds), flush=True)
         dead = served.watch()
         served.stop()
         if not options.restart:

@@ -74,6 +74,11 @@ def plan(options, run_dir, weights=None):
                 "stage_share",
             )
             processes.append(("tp_worker", f"tp_worker[{replica}.{rank}]", worker))
+    if not getattr(options, "no_http", True):  # a tree for one call has no HTTP
+        http = _flags(options, "host", "port")
+        if options.insecure:
+            http.append("--insecure")
+        processes.append(("http_proc", "http_proc", http))
     common = [f"--run-dir={run_dir}", f"--log-level={options.log_level}"]
     return [
         (kind, name, [programs.program(kind), *flags, *common]) for kind, name, flags in processes
@@ -223,6 +228,13 @@ class Tree:
         see several at once. The first cause was killed, or at least blames nobody."""
         was_killed, blames = dead.exit_code() < 0, self._names_a_sibling(dead.failed_line or "")
         return (not was_killed, blames, BLAME_ORDER.index(dead.kind))
+
+    def url(self):
+        """Where HTTP listens; None: it does not."""
+        for child in self.children:
+            if child.kind == "http_proc":
+                return child.ready_line
+        return None
 
     def weights_path(self):
         """The checkpoint that serves, as the tokenizer said last: "" for the model's own (or one that

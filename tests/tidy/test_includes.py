@@ -31,6 +31,7 @@ PACKAGES = {
     "pcre2.h": "libpcre2-dev",
     "utf8proc.h": "libutf8proc-dev",
     "xxhash.h": "libxxhash-dev",
+    "boost/": "libboost-dev",
     "gtest/": "libgtest-dev",
     "benchmark/": "libbenchmark-dev",
     "sanitizer/": "build-essential",

@@ -1,5 +1,6 @@
 """A tree under test: started with launch/pitstop, looked at, stopped, and seen to leave nothing."""
 
+import ctypes
 import json
 import os
 import pathlib
@@ -11,12 +12,18 @@ import time
 from wire import DEADLINE_S, Door
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+PR_SET_PDEATHSIG = 1
 LAUNCHER = ROOT / "launch" / "pitstop"
 
 
 def environment():
     """Of every program under test: the build that is tested, and no other tree in sight."""
     return {**os.environ, "PITSTOP_BUILD": os.environ.get("PITSTOP_BUILD", str(ROOT / "build/cpu"))}
+
+
+def end_with_parent():
+    """In a new process: an interrupted test run leaves no tree behind."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def is_alive(pid):
@@ -53,20 +60,24 @@ class ProcessTree:
     def __init__(self, run_dir, *flags):
         self.run_dir = pathlib.Path(run_dir)
         self._log = open(f"{run_dir}.log", "w+")
+        no_http = [] if "--port" in flags else ["--no-http"]  # tests of HTTP name their port
         begin = time.monotonic()
         self.launcher = subprocess.Popen(
-            [LAUNCHER, "serve", "--run-dir", str(run_dir), *map(str, flags)],
+            [LAUNCHER, "serve", "--run-dir", str(run_dir), *no_http, *map(str, flags)],
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
             env=environment(),
+            preexec_fn=end_with_parent,
         )
         self.ready_line = self.launcher.stdout.readline()
         self.start_s = time.monotonic() - begin
         if not self.ready_line:
             self.launcher.wait(DEADLINE_S)
             raise AssertionError(f"exit {self.launcher.returncode}: {self.log()}")
-        self.processes = json.loads((self.run_dir / "tree.json").read_text())["processes"]
+        description = json.loads((self.run_dir / "tree.json").read_text())
+        self.processes = description["processes"]
+        self.url = description["url"]  # of HTTP; None: without
         self.doors = []
 
     def log(self):

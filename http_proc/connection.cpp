@@ -1,0 +1,486 @@
+#include "http_proc/connection.h"
+
+#include "base/log.h"
+#include "http_proc/errors.h"
+
+#include <boost/asio/write.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <ctime>
+#include <exception>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+namespace pitstop {
+namespace {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+using boost::system::error_code;
+
+constexpr std::chrono::milliseconds kLingerTime{2'000};
+constexpr std::size_t kLingerBytesMax = 4 << 20;
+constexpr std::size_t kRenewBytes = 64 << 10;  // a writer that got rid of so many is not stuck
+
+// IMF-fixdate, RFC 9110 5.6.7.
+std::string http_date() {
+    const std::time_t now = std::time(nullptr);
+    std::tm parts{};
+    ::gmtime_r(&now, &parts);
+    std::array<char, 40> text{};
+    const std::size_t length =
+        std::strftime(text.data(), text.size(), "%a, %d %b %Y %H:%M:%S GMT", &parts);
+    return {text.data(), length};
+}
+
+std::string lower(std::string_view text) {
+    std::string lowered(text);
+    std::ranges::transform(lowered, lowered.begin(), [](char c) {
+        return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    });
+    return lowered;
+}
+
+std::string_view view_of(boost::string_view text) { return {text.data(), text.size()}; }
+
+Response refusal(const Request& request, int status, std::string_view message) {
+    return error_response(Router::dialect_of(request.path), status, message);
+}
+
+Response refusal_of_parse(const Request& request, error_code problem, std::size_t body_bytes_max) {
+    if (problem == http::error::header_limit)
+        return refusal(request, 431, "the header is too large");
+    if (problem == http::error::body_limit) {
+        return refusal(
+            request, 413, fmt::format("the body is too large; accepted is {} bytes", body_bytes_max)
+        );
+    }
+    if (problem == http::error::bad_version)
+        return refusal(request, 505, "accepted is HTTP/1.1 and HTTP/1.0");
+    return refusal(request, 400, "not HTTP: " + problem.message());
+}
+
+}  // namespace
+
+struct Connection::Parser {
+    http::request_parser<http::string_body> beast;
+
+    explicit Parser(const ServerLimits& limits) {
+        beast.header_limit(static_cast<std::uint32_t>(limits.header_bytes_max));
+        beast.body_limit(limits.body_bytes_max);
+    }
+    // Feeds `input`; what was taken is gone from it. False: `problem` is set, or more is needed.
+    void put(std::string& input, error_code& problem) {
+        while (!input.empty()) {
+            problem = {};
+            const std::size_t taken = beast.put(asio::buffer(input), problem);
+            input.erase(0, taken);
+            if (problem == http::error::need_more) {
+                problem = {};
+                return;
+            }
+            if (problem || taken == 0 || beast.is_done()) return;
+            if (beast.is_header_done() && !is_reading_body) return;
+        }
+    }
+    bool is_reading_body = false;
+};
+
+// co_await gives whether more was read: false at the end, at an error, and when time is up.
+struct Connection::More {
+    Connection& connection;
+
+    bool await_ready() const { return connection.is_at_end_ || connection.is_late_; }
+    void await_suspend(std::coroutine_handle<> waiter) {
+        connection.on_more_ = waiter;
+        connection.pump();
+    }
+    bool await_resume() const { return !connection.is_at_end_ && !connection.is_late_; }
+};
+
+struct Connection::Sending {
+    Connection& connection;
+    Sent sent;
+
+    bool await_ready() const { return sent != Sent::kPending; }
+    void await_suspend(std::coroutine_handle<> waiter) { connection.on_sent_ = waiter; }
+    bool await_resume() const { return !connection.is_gone_; }
+};
+
+Connection::Connection(asio::ip::tcp::socket socket, Shared& shared)
+    : socket_(std::move(socket)), shared_(&shared) {}
+
+void Connection::start() { run_detached(run()); }
+
+Task<> Connection::run() {
+    const std::shared_ptr<Connection> self = shared_from_this();
+    Next next = Next::kKeepAlive;
+    while (next == Next::kKeepAlive) next = co_await serve_one();
+    if (next == Next::kLinger) co_await linger();
+    close();
+    shared_->on_closed(*this);
+}
+
+// ---- reading ----
+
+void Connection::pump() {
+    if (is_reading_ || is_at_end_) return;
+    is_reading_ = true;
+    socket_.async_read_some(
+        asio::buffer(incoming_),
+        [self = shared_from_this()](error_code problem, std::size_t num_bytes) {
+            self->on_read(num_bytes, problem.failed());
+        }
+    );
+}
+
+void Connection::on_read(std::size_t num_bytes, bool has_failed) {
+    is_reading_ = false;
+    if (has_failed) is_at_end_ = true;
+    input_.append(incoming_.data(), num_bytes);
+    if (const auto waiter = std::exchange(on_more_, nullptr)) return waiter.resume();
+    if (exchange_ == nullptr) return;
+    if (is_at_end_) return become_gone();
+    if (input_.size() < kAheadBytesMax) pump();
+}
+
+// The request's head, its route and whether its sender may call it. Returns a refusal if any.
+Task<std::optional<Response>> Connection::read_head(
+    Parser& parser, Request& request, const Route*& route
+) {
+    const ServerLimits& limits = shared_->context.options().limits;
+    while (!parser.beast.is_header_done()) {
+        error_code problem;
+        parser.put(input_, problem);
+        if (problem) co_return refusal_of_parse(request, problem, limits.body_bytes_max);
+        if (parser.beast.is_header_done()) break;
+        if (parser.beast.got_some() && is_idle_) {
+            is_idle_ = false;
+            set_deadline(limits.header_timeout);
+        }
+        if (co_await More{*this}) continue;
+        if (is_late_ && !is_idle_) co_return refusal(request, 408, "the header took too long");
+        is_gone_ = true;  // between requests, or in the middle of one: there is nobody to answer
+        co_return Response::empty(400);
+    }
+    is_idle_ = false;
+    const auto& head = parser.beast.get();
+    is_http_1_0_ = head.version() < 11;
+    request.method = std::string(view_of(head.method_string()));
+    is_head_request_ = request.method == "HEAD";
+    for (const auto& field : head) {
+        request.headers.push_back(
+            {lower(view_of(field.name_string())), std::string(view_of(field.value()))}
+        );
+    }
+    if (!parse_target(view_of(head.target()), request))
+        co_return refusal(request, 400, "the request target is not a path");
+    const auto num_hosts = std::ranges::count(request.headers, "host", &Header::name);
+    if (num_hosts > 1 || (num_hosts == 0 && !is_http_1_0_))
+        co_return refusal(request, 400, "a request names its host, once");
+    // Beast takes apart "chunked" alone; anything before it would be handed on as it came.
+    const auto coding = request.header("transfer-encoding");
+    if (coding && lower(*coding) != "chunked")
+        co_return refusal(request, 501, "the only transfer coding is chunked");
+    if (const auto encoded = request.header("content-encoding");
+        encoded && lower(*encoded) != "identity") {
+        co_return refusal(request, 415, "a body with a content encoding is not accepted");
+    }
+
+    Router::Found found = shared_->router.find(request.method, request.path);
+    if (request.method == "OPTIONS") co_return options_answer(request, found.allow);
+    if (found.route == nullptr) {
+        if (found.allow.empty())
+            co_return refusal(request, 404, fmt::format("there is no {}", request.path));
+        Response response = refusal(
+            request,
+            405,
+            fmt::format("{} takes {}, not {}", request.path, found.allow, request.method)
+        );
+        response.headers.push_back({"allow", found.allow});
+        co_return response;
+    }
+    request.rest = std::move(found.rest);
+    route = found.route;
+    const Grant grant = grant_of(request, shared_->context.options().keys);
+    if (!may(grant, route->access)) {
+        const int status = grant == Grant::kNone ? 401 : 403;
+        co_return error_response(route->dialect, status, reason_phrase(status));
+    }
+    if (route->needs_tree && !shared_->context.has_tree())
+        co_return error_response(route->dialect, 503, "the engine is starting");
+    co_return std::nullopt;
+}
+
+Task<std::optional<Response>> Connection::read_body(Parser& parser, Request& request) {
+    const ServerLimits& limits = shared_->context.options().limits;
+    const auto expected = request.header("expect");
+    if (expected && lower(*expected) != "100-continue")
+        co_return refusal(request, 417, "the only expectation is 100-continue");
+    if (expected && !is_http_1_0_ && !parser.beast.is_done() && input_.empty()) {
+        if (!co_await Sending{*this, send_now("HTTP/1.1 100 Continue\r\n\r\n", {}, {})})
+            co_return Response::empty(400);
+    }
+    parser.is_reading_body = true;
+    parser.beast.eager(true);
+    const TimePoint begin = Clock::now();
+    std::size_t num_counted = 0;
+    const auto count = [&](std::size_t num_bytes) {
+        shared_->bodies_bytes += num_bytes - num_counted;
+        num_counted = num_bytes;
+    };
+    std::optional<Response> refused;
+    deadline_ = begin + limits.body_timeout;
+    while (!parser.beast.is_done() && !refused) {
+        error_code problem;
+        parser.put(input_, problem);
+        count(parser.beast.get().body().size());
+        if (problem) {
+            refused = refusal_of_parse(request, problem, limits.body_bytes_max);
+        } else if (shared_->bodies_bytes > limits.bodies_bytes_max) {
+            refused = refusal(request, 503, "too many bytes of bodies are being read; try again");
+        } else if (!parser.beast.is_done()) {
+            const std::size_t seconds = num_counted / limits.body_bytes_per_second_min;
+            deadline_ = begin + limits.body_timeout + std::chrono::seconds(seconds);
+            if (!co_await More{*this}) {
+                if (!is_late_) is_gone_ = true;
+                refused = refusal(request, 408, "the body took too long");
+            }
+        }
+    }
+    count(0);
+    if (!refused) request.body = std::move(parser.beast.get().body());
+    co_return refused;
+}
+
+Response Connection::options_answer(const Request& request, const std::string& allow) const {
+    if (allow.empty() && request.path != "*")
+        return refusal(request, 404, fmt::format("there is no {}", request.path));
+    Response response = Response::empty(204);
+    response.headers.push_back({"allow", allow.empty() ? "GET, HEAD, POST, PUT, OPTIONS" : allow});
+    if (!shared_->context.options().cors_origin.empty()) {
+        response.headers.push_back({"access-control-allow-methods", response.headers[0].value});
+        response.headers.push_back(
+            {"access-control-allow-headers", "authorization, content-type, x-api-key"}
+        );
+    }
+    return response;
+}
+
+// ---- one request ----
+
+Task<Response> Connection::answer_of(const Route& route, Exchange& exchange) {
+    try {
+        co_return co_await route.handler(exchange);
+    } catch (const std::exception& error) {
+        spdlog::error("{} {}: {}", exchange.request().method, route.path, error.what());
+    }
+    co_return error_response(route.dialect, 500, "Internal Server Error");
+}
+
+Task<Connection::Next> Connection::serve_one() {
+    const ServerLimits& limits = shared_->context.options().limits;
+    Parser parser(limits);
+    Request request;
+    const Route* route = nullptr;
+    is_idle_ = true;
+    is_late_ = is_http_1_0_ = is_head_request_ = has_begun_ = is_chunked_ = false;
+    pending_head_.clear();
+    set_deadline(limits.idle_timeout);
+    std::optional<Response> refused = co_await read_head(parser, request, route);
+    if (!refused) refused = co_await read_body(parser, request);
+    deadline_.reset();
+    if (is_gone_) co_return Next::kClose;
+    // Where a body was not read, what follows cannot be told from it.
+    const bool may_keep_alive = parser.beast.is_done() && parser.beast.keep_alive();
+    if (refused) {
+        const bool is_whole = parser.beast.is_done();
+        const Next next = co_await finish(*std::move(refused), may_keep_alive);
+        co_return next == Next::kClose && !is_whole ? Next::kLinger : next;
+    }
+    is_closing_ = !may_keep_alive;
+    const Grant grant = grant_of(request, shared_->context.options().keys);
+    Exchange exchange(std::move(request), grant, shared_->context, *this);
+    exchange_ = &exchange;
+    if (is_at_end_) is_gone_ = true;
+    pump();
+    Response response = co_await answer_of(*route, exchange);
+    exchange_ = nullptr;
+    if (is_gone_) co_return Next::kClose;
+    co_return co_await finish(std::move(response), may_keep_alive);
+}
+
+Task<Connection::Next> Connection::finish(Response response, bool may_keep_alive) {
+    is_closing_ = !may_keep_alive || shared_->is_stopping;
+    if (has_begun_) {
+        if (!response.is_streamed)
+            co_return Next::kClose;  // it failed in the middle: no last chunk
+        // A stream that had nothing to say is its head and its end.
+        const std::string_view end = is_chunked_ && !is_head_request_ ? "0\r\n\r\n" : "";
+        const std::string head = std::exchange(pending_head_, {});
+        if (!co_await Sending{*this, send_now(head, {}, end)}) co_return Next::kClose;
+        co_return is_closing_ || !is_chunked_ ? Next::kClose : Next::kKeepAlive;
+    }
+    const std::string head = head_of(response, response.body.size());
+    const std::string_view body = is_head_request_ ? std::string_view{} : response.body;
+    if (!co_await Sending{*this, send_now(head, body, {})}) co_return Next::kClose;
+    co_return is_closing_ ? Next::kClose : Next::kKeepAlive;
+}
+
+// Closing while the client still sends would take the answer away from it (RFC 9112, 9.6).
+Task<> Connection::linger() {
+    error_code ignored;
+    socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
+    is_late_ = false;
+    is_idle_ = true;
+    set_deadline(kLingerTime);
+    std::size_t num_bytes = input_.size();
+    input_.clear();
+    while (num_bytes < kLingerBytesMax && co_await More{*this}) {
+        num_bytes += input_.size();
+        input_.clear();
+    }
+}
+
+// ---- writing ----
+
+std::string Connection::head_of(const Response& response, std::optional<std::size_t> length) const {
+    std::string head = fmt::format(
+        "HTTP/1.1 {} {}\r\nDate: {}\r\nServer: pitstop\r\n",
+        response.status,
+        reason_phrase(response.status),
+        http_date()
+    );
+    if (!response.content_type.empty())
+        head += fmt::format("Content-Type: {}\r\n", response.content_type);
+    if (length && response.status != 204) head += fmt::format("Content-Length: {}\r\n", *length);
+    if (!length && is_chunked_) head += "Transfer-Encoding: chunked\r\n";
+    if (is_closing_) {
+        head += "Connection: close\r\n";
+    } else if (is_http_1_0_) {
+        head += "Connection: keep-alive\r\n";
+    }
+    const std::string& origin = shared_->context.options().cors_origin;
+    if (!origin.empty()) head += fmt::format("Access-Control-Allow-Origin: {}\r\n", origin);
+    for (const Header& header : response.headers) {
+        CHECK(is_header_value(header.value));  // whoever quotes a client's bytes asks first
+        head += fmt::format("{}: {}\r\n", header.name, header.value);
+    }
+    return head + "\r\n";
+}
+
+void Connection::begin(Response head) {
+    CHECK(!has_begun_);
+    has_begun_ = true;
+    is_chunked_ = !is_http_1_0_;  // an older client reads to the end of the connection
+    if (!is_chunked_ || shared_->is_stopping) is_closing_ = true;
+    pending_head_ = head_of(head, std::nullopt);
+}
+
+Wire::Sent Connection::send(std::string_view bytes) {
+    CHECK(has_begun_);
+    if (is_gone_ || is_head_request_) return Sent::kGone;
+    std::string head = std::exchange(pending_head_, {});
+    if (!is_chunked_) return send_now(head, bytes, {});
+    head += fmt::format("{:x}\r\n", bytes.size());
+    return send_now(head, bytes, "\r\n");
+}
+
+Wire::Sent Connection::send_now(
+    std::string_view head, std::string_view bytes, std::string_view tail
+) {
+    if (is_gone_) return Sent::kGone;
+    CHECK(output_.empty());  // one write at a time
+    std::array<::iovec, 3> parts{};
+    std::size_t num_bytes = 0;
+    const std::array<std::string_view, 3> views{head, bytes, tail};
+    for (std::size_t i = 0; i < views.size(); ++i) {
+        parts[i] = {const_cast<char*>(views[i].data()), views[i].size()};
+        num_bytes += views[i].size();
+    }
+    ::msghdr message{};
+    message.msg_iov = parts.data();
+    message.msg_iovlen = parts.size();
+    // Without a trip through the loop: the socket nearly always has room.
+    const ssize_t sent = ::sendmsg(socket_.native_handle(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && errno != EAGAIN && errno != EINTR) {
+        become_gone();
+        return Sent::kGone;
+    }
+    std::size_t num_sent = static_cast<std::size_t>(std::max<ssize_t>(sent, 0));
+    if (num_sent == num_bytes) return Sent::kDone;
+    for (const std::string_view view : views) {
+        const std::size_t skipped = std::min(num_sent, view.size());
+        output_.append(view.substr(skipped));
+        num_sent -= skipped;
+    }
+    output_begin_ = output_renewed_ = 0;
+    set_deadline(shared_->context.options().limits.write_timeout);
+    send_rest();
+    return Sent::kPending;
+}
+
+void Connection::send_rest() {
+    socket_.async_write_some(
+        asio::buffer(output_.data() + output_begin_, output_.size() - output_begin_),
+        [self = shared_from_this()](error_code problem, std::size_t num_bytes) {
+            self->on_written(num_bytes, problem.failed());
+        }
+    );
+}
+
+void Connection::on_written(std::size_t num_bytes, bool has_failed) {
+    output_begin_ += num_bytes;
+    if (!has_failed && !is_gone_ && output_begin_ < output_.size()) {
+        if (output_begin_ - output_renewed_ >= kRenewBytes) {
+            output_renewed_ = output_begin_;
+            set_deadline(shared_->context.options().limits.write_timeout);
+        }
+        return send_rest();
+    }
+    output_.clear();
+    output_.shrink_to_fit();  // a large answer's memory is not kept by an idle connection
+    deadline_.reset();
+    if (has_failed) become_gone();
+    if (const auto waiter = std::exchange(on_sent_, nullptr)) waiter.resume();
+}
+
+// ---- the end ----
+
+void Connection::become_gone() {
+    if (is_gone_) return;
+    is_gone_ = true;
+    if (exchange_ != nullptr) exchange_->say_gone();
+}
+
+void Connection::check_deadline(TimePoint now) {
+    if (!deadline_ || now < *deadline_) return;
+    deadline_.reset();
+    if (!output_.empty()) {  // the client does not read
+        spdlog::info("a client took nothing for too long; its request is ended");
+        close();
+        return;
+    }
+    is_late_ = true;
+    if (const auto waiter = std::exchange(on_more_, nullptr)) waiter.resume();
+}
+
+void Connection::close_soon() {
+    is_closing_ = true;
+    if (is_idle_ && input_.empty()) close();
+}
+
+void Connection::end_exchange() {
+    if (exchange_ != nullptr) exchange_->say_gone();
+}
+
+void Connection::close() {
+    error_code ignored;
+    socket_.close(ignored);  // what is in flight ends with an error
+    become_gone();
+}
+
+}  // namespace pitstop

@@ -1,0 +1,102 @@
+// One request being answered: what a handler is given.
+//
+//   Task<Response> count(Exchange& exchange) {
+//       exchange.begin_events();                         // 200, text/event-stream
+//       for (int i = 0; i < 3; ++i) {
+//           const std::string event = fmt::format("data: {}\n\n", i);
+//           if (!co_await exchange.write(event)) break;  // the client is gone, or reads too slowly
+//       }
+//       co_return Response::streamed();
+//   }
+//
+// Thread: the server's loop.
+#pragma once
+
+#include "http_proc/keys.h"
+#include "http_proc/message.h"
+#include "http_proc/server_context.h"
+#include "http_proc/task.h"
+
+#include <coroutine>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace pitstop {
+
+// The connection, as an exchange uses it. Tests put their own in its place.
+class Wire {
+  public:
+    enum class Sent { kDone, kPending, kGone };
+
+    virtual ~Wire() = default;
+    // The head of a streamed answer. It leaves with the first bytes of the body, so that an answer
+    // can still become an error until there is something to send.
+    virtual void begin(Response head) = 0;
+    // Takes the bytes, or a copy of what could not be sent at once.
+    virtual Sent send(std::string_view bytes) = 0;
+    // After kPending: resumes `waiter` when all is sent, or never will be.
+    virtual void resume_when_sent(std::coroutine_handle<> waiter) = 0;
+    [[nodiscard]] virtual bool is_gone() const = 0;
+};
+
+class Exchange {
+  public:
+    Exchange(Request request, Grant grant, ServerContext& server, Wire& wire)
+        : request_(std::move(request)), grant_(grant), server_(&server), wire_(&wire) {}
+    Exchange(const Exchange&) = delete;
+    Exchange& operator=(const Exchange&) = delete;
+
+    [[nodiscard]] const Request& request() const { return request_; }
+    [[nodiscard]] ServerContext& server() const { return *server_; }
+    [[nodiscard]] Tree& tree() const { return server_->tree(); }
+    // Whether the caller's key opens admin routes: for data routes that have an admin part.
+    [[nodiscard]] bool may_admin() const { return grant_ == Grant::kAdmin; }
+
+    // Starts a streamed answer; sent with the first write. A handler that has begun returns
+    // Response::streamed(), one that has not may still return anything else.
+    void begin(Response head) { wire_->begin(std::move(head)); }
+    void begin_events() {
+        Response head = Response::text(200, {});
+        head.content_type = "text/event-stream; charset=utf-8";
+        head.headers.push_back({"cache-control", "no-cache"});
+        begin(std::move(head));
+    }
+
+    // Sends some of the body. co_await gives false when the client will not get it: it is gone, or
+    // has not read for the server's write timeout. One at a time; `bytes` is kept until it is done.
+    struct [[nodiscard]] Write {
+        Wire& wire;
+        Wire::Sent sent;
+
+        bool await_ready() const noexcept { return sent != Wire::Sent::kPending; }
+        void await_suspend(std::coroutine_handle<> waiter) { wire.resume_when_sent(waiter); }
+        bool await_resume() const { return sent != Wire::Sent::kGone && !wire.is_gone(); }
+    };
+    Write write(std::string_view bytes) {
+        if (bytes.empty()) return {*wire_, Wire::Sent::kDone};  // an empty chunk would be the end
+        return {*wire_, wire_->send(bytes)};
+    }
+
+    [[nodiscard]] bool is_gone() const { return wire_->is_gone(); }
+    // Called once if the client goes away or the server stops while the handler runs; at once if
+    // that has happened. It ends what the handler waits for, and destroys nothing.
+    void on_gone(std::function<void()> callback) {
+        if (is_gone()) return callback();
+        on_gone_ = std::move(callback);
+    }
+    // By the server.
+    void say_gone() {
+        if (auto callback = std::exchange(on_gone_, nullptr)) callback();
+    }
+
+  private:
+    Request request_;
+    Grant grant_;
+    ServerContext* server_;
+    Wire* wire_;
+    std::function<void()> on_gone_{};
+};
+
+}  // namespace pitstop

@@ -1,0 +1,80 @@
+// Bodies: JSON with limits, and its members read with lenience where the engines have it.
+//
+//   const Result<nlohmann::json> body = parse_json(request.body);
+//   FieldReader fields(*body, "sampling_params");
+//   fields.read("temperature", params.temperature);   // absent or null: left as it is
+//   fields.read("max_new_tokens", params.max_new_tokens);
+//   if (fields.error()) return *fields.error();       // names the member and what is accepted
+//
+// Like the engines, a reader takes an integer from an integral float or from a string of digits, a
+// number from a string, a bool from 0, 1 or "true", and ignores members it does not know.
+#pragma once
+
+#include "base/ids.h"
+#include "base/result.h"
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop {
+
+inline constexpr int kJsonDepthMax = 64;
+
+// An empty body is an empty object. Errors: kMalformed (not JSON, at which byte; not UTF-8; too
+// deep). Bounded: by the body, whose size the server limits.
+[[nodiscard]] Result<nlohmann::json> parse_json(std::string_view body);
+// The same, and it is an object.
+[[nodiscard]] Result<nlohmann::json> parse_json_object(std::string_view body);
+
+class FieldReader {
+  public:
+    // `where` stands before names in errors: "sampling_params.top_k". REQUIRES: object.is_object();
+    // it outlives the reader.
+    explicit FieldReader(const nlohmann::json& object, std::string_view where = {});
+
+    // Each leaves `target` alone where the member is absent or null, or wrong, or where an error
+    // came before.
+    void read(std::string_view name, bool& target);
+    void read(std::string_view name, std::int64_t& target);
+    void read(std::string_view name, double& target);
+    void read(std::string_view name, std::string& target);
+    void read(std::string_view name, std::optional<bool>& target);
+    void read(std::string_view name, std::optional<std::int64_t>& target);
+    void read(std::string_view name, std::optional<std::uint64_t>& target);
+    void read(std::string_view name, std::optional<double>& target);
+    void read(std::string_view name, std::optional<std::string>& target);
+    void read(std::string_view name, std::vector<std::string>& target);  // or one string
+    // Nulls in it are dropped, as the engines do.
+    void read(std::string_view name, std::vector<TokenId>& target);
+
+    // The member, or nullptr where it is absent or null.
+    [[nodiscard]] const nlohmann::json* find(std::string_view name) const;
+    [[nodiscard]] bool has(std::string_view name) const { return find(name) != nullptr; }
+
+    void fail(std::string_view name, std::string_view accepted);
+    // A member that is given and asks for what is not there: "is not supported".
+    void refuse(std::string_view name, std::string_view why);
+    [[nodiscard]] const std::optional<Error>& error() const { return error_; }
+
+  private:
+    template <class T, class Read>
+    void read_with(std::string_view name, T& target, std::string_view accepted, Read convert);
+
+    const nlohmann::json* object_;
+    std::string where_;
+    std::optional<Error> error_{};
+};
+
+// A token id from a JSON value; nothing: it is none.
+[[nodiscard]] std::optional<TokenId> token_of(const nlohmann::json& value);
+[[nodiscard]] std::optional<std::int64_t> integer_of(const nlohmann::json& value);
+[[nodiscard]] std::optional<double> number_of(const nlohmann::json& value);
+[[nodiscard]] std::optional<bool> bool_of(const nlohmann::json& value);
+
+}  // namespace pitstop

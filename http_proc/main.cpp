@@ -1,0 +1,209 @@
+// http_proc: a front end that speaks HTTP. It listens at once (/ping answers), connects to the tree
+// as any client does, and is ready when the tree is. Server::run is the loop.
+#include "base/flags.h"
+#include "base/log.h"
+#include "base/supervision.h"
+#include "http_proc/routes.h"
+#include "http_proc/server.h"
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <string>
+#include <sys/resource.h>
+#include <thread>
+
+namespace pitstop {
+namespace {
+
+// The launcher's --start-timeout ends a start that takes too long, not this.
+constexpr std::chrono::hours kConnectTimeout{24};
+
+struct Flags {
+    std::string run_dir{};
+    std::string log_level = "info";
+    bool is_insecure = false;
+    bool shows_routes = false;
+    std::int64_t body_bytes_max = 0;
+    std::int64_t connections_max = 0;
+    double idle_timeout_s = 0;
+    double header_timeout_s = 0;
+    double body_timeout_s = 0;
+    double write_timeout_s = 0;
+};
+
+void add_flags(FlagSet& flags, Flags& values, ServerOptions& options) {
+    const auto seconds = [](std::chrono::milliseconds time) {
+        return std::chrono::duration<double>(time).count();
+    };
+    values.body_bytes_max = static_cast<std::int64_t>(options.limits.body_bytes_max);
+    values.connections_max = static_cast<std::int64_t>(options.limits.connections_max);
+    values.idle_timeout_s = seconds(options.limits.idle_timeout);
+    values.header_timeout_s = seconds(options.limits.header_timeout);
+    values.body_timeout_s = seconds(options.limits.body_timeout);
+    values.write_timeout_s = seconds(options.limits.write_timeout);
+    flags.add("run-dir", &values.run_dir, "where the tree's sockets live");
+    flags.add("host", &options.host, "the address to listen at");
+    flags.add("port", &options.port, "the port to listen at; 0: any free one");
+    flags.add("insecure", &values.is_insecure, "allow an address of others without an API key");
+    flags.add("cors-origin", &options.cors_origin, "browsers' pages of this origin may call");
+    flags.add("body-bytes-max", &values.body_bytes_max, "of a request");
+    flags.add("connections-max", &values.connections_max, "at once");
+    flags.add("idle-timeout-s", &values.idle_timeout_s, "between two requests of a connection");
+    flags.add("header-timeout-s", &values.header_timeout_s, "for a request's header to come");
+    flags.add(
+        "body-timeout-s", &values.body_timeout_s, "for a body to come, and more for a large one"
+    );
+    flags.add("write-timeout-s", &values.write_timeout_s, "for a client that takes nothing");
+    flags.add("routes", &values.shows_routes, "print the routes and end");
+    flags.add("log-level", &values.log_level, "trace, debug, info, warning, error or off");
+}
+
+Result<> take_limits(const Flags& values, ServerOptions& options) {
+    const auto milliseconds = [](double seconds) {
+        return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+    };
+    for (const double seconds :
+         {values.idle_timeout_s,
+          values.header_timeout_s,
+          values.body_timeout_s,
+          values.write_timeout_s}) {
+        if (!(seconds > 0 && seconds < 1e6))
+            return make_error(ErrorCode::kInvalidArgument, "timeouts are more than 0 seconds");
+    }
+    if (values.body_bytes_max < 1 || values.connections_max < 1)
+        return make_error(ErrorCode::kInvalidArgument, "limits are 1 or more");
+    ServerLimits& limits = options.limits;
+    limits.body_bytes_max = static_cast<std::size_t>(values.body_bytes_max);
+    limits.connections_max = static_cast<std::size_t>(values.connections_max);
+    limits.idle_timeout = milliseconds(values.idle_timeout_s);
+    limits.header_timeout = milliseconds(values.header_timeout_s);
+    limits.body_timeout = milliseconds(values.body_timeout_s);
+    limits.write_timeout = milliseconds(values.write_timeout_s);
+    return Ok{};
+}
+
+std::string from_environment(const char* name) {
+    const char* value = std::getenv(name);
+    return value == nullptr ? "" : value;
+}
+
+Result<> check_address(const Flags& values, const ServerOptions& options) {
+    if (options.port < 0 || options.port > 65535) {
+        return make_error(
+            ErrorCode::kInvalidArgument, "--port is {}; accepted is [0, 65535]", options.port
+        );
+    }
+    if (!is_header_value(options.cors_origin))
+        return make_error(ErrorCode::kInvalidArgument, "--cors-origin is no header value");
+    if (is_loopback(options.host) || values.is_insecure || !options.keys.api.empty()) return Ok{};
+    return make_error(
+        ErrorCode::kPermissionDenied,
+        "--host {} can be reached by others and there is no --api-key; give one, or say --insecure",
+        options.host
+    );
+}
+
+// Each connection is a descriptor; the soft limit is often 1024.
+void raise_descriptor_limit() {
+    ::rlimit limit{};
+    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+    limit.rlim_cur = limit.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+int main_with(int argc, char** argv) {
+    Flags values;
+    ServerOptions options;
+    Supervision supervision;
+    FlagSet flags(
+        "http_proc",
+        "HTTP for a tree: SGLang's, OpenAI's and vLLM's routes. Keys come in the environment: "
+        "PITSTOP_API_KEY, PITSTOP_ADMIN_API_KEY."
+    );
+    add_flags(flags, values, options);
+    supervision.add_flags(flags);
+    if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
+    if (flags.help_asked()) {
+        std::fputs(flags.help().c_str(), stdout);
+        return 0;
+    }
+    const Router router = all_routes();
+    if (values.shows_routes) {
+        std::fputs(router.describe().c_str(), stdout);
+        return 0;
+    }
+    if (auto taken = take_limits(values, options); !taken) return flags.fail(taken.error());
+    if (auto logging = init_logging("http_proc", values.log_level); !logging)
+        return flags.fail(logging.error());
+    const auto fail = [&](const Error& error) {
+        // One line per problem: a launcher prints what it is told.
+        if (supervision.fd() < 0) spdlog::error("{}: {}", name_of(error.code), error.message);
+        supervision.say_failed(error.message);
+        return 1;
+    };
+    if (auto attached = supervision.attach(); !attached) return fail(attached.error());
+    options.keys = {
+        .api = from_environment("PITSTOP_API_KEY"),
+        .admin = from_environment("PITSTOP_ADMIN_API_KEY")};
+    if (auto checked = check_address(values, options); !checked) return fail(checked.error());
+    raise_descriptor_limit();
+
+    ServerContext context(options);
+    Server server(context, router);
+    if (auto listening = server.listen(); !listening) return fail(listening.error());
+    const std::string url = server.url();
+
+    int exit_code = 0;
+    const auto take_tree = [&](Result<std::unique_ptr<Client>> client) {
+        if (!client) {
+            exit_code = fail(client.error());
+            return server.stop();
+        }
+        context.set_tree(std::make_unique<Tree>(*std::move(client)));
+        server.watch(context.tree().client().ready_fd(), [&context] {
+            context.tree().client().run_callbacks();
+            return true;
+        });
+        supervision.say_ready(url);
+        if (supervision.fd() < 0) spdlog::info("listening at {}", url);
+    };
+    // It waits until the tree is there, hence the thread. It may outlive the loop: a start that is
+    // given up ends the process below without it.
+    std::thread([&server, &take_tree, run_dir = values.run_dir] {
+        auto client = std::make_shared<Result<std::unique_ptr<Client>>>(Client::connect(
+            {.run_dir = run_dir,
+             .name = "http",
+             .connect_timeout = kConnectTimeout,
+             .callbacks = CallbackThread::kCaller}
+        ));
+        server.post([client, &take_tree] { take_tree(std::move(*client)); });
+    }).detach();
+    if (supervision.fd() >= 0) {
+        server.watch(supervision.fd(), [&] {
+            for (const std::string& line : supervision.read_lines()) {
+                if (line == "stop" || line.starts_with("died ")) server.stop();
+            }
+            if (supervision.is_over()) server.stop();
+            return !supervision.is_over();
+        });
+    }
+    server.run();
+    std::fflush(nullptr);
+    // No connection is left, and nothing here outlives the process.
+    std::_Exit(exit_code);
+}
+
+}  // namespace
+}  // namespace pitstop
+
+int main(int argc, char** argv) {
+    try {
+        return pitstop::main_with(argc, argv);
+    } catch (const std::exception& error) {
+        std::fprintf(stderr, "http_proc: %s\n", error.what());
+        return 1;
+    }
+}

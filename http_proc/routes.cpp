@@ -1,0 +1,13 @@
+#include "http_proc/routes.h"
+
+namespace pitstop {
+
+Router all_routes() {
+    Router router;
+    add_pitstop_health(router);
+    add_sglang_info(router);
+    add_openai_models(router);
+    return router;
+}
+
+}  // namespace pitstop

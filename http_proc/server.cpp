@@ -1,0 +1,204 @@
+#include "http_proc/server.h"
+
+#include "base/log.h"
+#include "http_proc/connection.h"
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ip/v6_only.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include <chrono>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace pitstop {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+constexpr std::chrono::milliseconds kTick{200};          // deadlines are kept to within it
+constexpr std::chrono::milliseconds kAcceptRetry{100};   // no descriptor is left
+constexpr std::chrono::milliseconds kStopLinger{1'000};  // for last answers, after the grace time
+constexpr int kSendBufferBytes = 256 << 10;  // what the kernel holds of a slow reader's stream
+constexpr std::string_view kFull =
+    "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 1\r\n"
+    "Connection: close\r\n\r\n";
+
+ErrorCode code_of(const error_code& problem) {
+    if (problem == asio::error::address_in_use) return ErrorCode::kAlreadyExists;
+    if (problem == asio::error::access_denied) return ErrorCode::kPermissionDenied;
+    return ErrorCode::kInvalidArgument;
+}
+
+}  // namespace
+
+bool is_loopback(const std::string& host) {
+    if (host == "localhost") return true;
+    error_code problem;
+    const auto address = asio::ip::make_address(host, problem);
+    return !problem && address.is_loopback();
+}
+
+struct Server::State {
+    State(ServerContext& context_given, const Router& router)
+        : context(context_given), shared{.context = context_given, .router = router} {
+        // A connection that is being closed still runs its last lines: it is let go of afterwards.
+        shared.on_closed = [this](Connection& connection) {
+            const auto place = connections.find(&connection);
+            if (place == connections.end()) return;
+            asio::post(io, [last = std::move(place->second)] {});
+            connections.erase(place);
+        };
+    }
+
+    void accept();
+    void tick();
+    void take(tcp::socket socket);
+
+    ServerContext& context;
+    asio::io_context io{1};  // one thread runs it
+    tcp::acceptor acceptor{io};
+    asio::steady_timer accept_timer{io};
+    asio::steady_timer ticker{io};
+    Connection::Shared shared;
+    std::unordered_map<Connection*, std::shared_ptr<Connection>> connections{};
+    std::vector<std::unique_ptr<asio::posix::stream_descriptor>> watched{};
+    std::optional<TimePoint> grace_end{};
+    std::optional<TimePoint> stop_end{};
+};
+
+Server::Server(ServerContext& context, const Router& router)
+    : state_(std::make_unique<State>(context, router)) {}
+Server::~Server() {
+    for (const auto& descriptor : state_->watched) descriptor->release();  // they are the caller's
+}
+
+Result<> Server::listen() {
+    const ServerOptions& options = state_->context.options();
+    error_code problem;
+    const std::string host = options.host == "localhost" ? "127.0.0.1" : options.host;
+    const auto address = asio::ip::make_address(host, problem);
+    if (problem) {
+        return make_error(
+            ErrorCode::kInvalidArgument, "--host is '{}'; accepted is an IP address", options.host
+        );
+    }
+    const tcp::endpoint endpoint(address, static_cast<std::uint16_t>(options.port));
+    tcp::acceptor& acceptor = state_->acceptor;
+    acceptor.open(endpoint.protocol(), problem);
+    if (!problem) acceptor.set_option(asio::socket_base::reuse_address(true), problem);
+    if (!problem) acceptor.bind(endpoint, problem);
+    if (!problem) acceptor.listen(asio::socket_base::max_listen_connections, problem);
+    if (problem) {
+        return make_error(
+            code_of(problem), "cannot listen at {}:{}: {}", host, options.port, problem.message()
+        );
+    }
+    state_->accept();
+    state_->tick();
+    return Ok{};
+}
+
+std::string Server::url() const {
+    const tcp::endpoint endpoint = state_->acceptor.local_endpoint();
+    const std::string host = endpoint.address().to_string();
+    return fmt::format(
+        "http://{}:{}", endpoint.address().is_v6() ? "[" + host + "]" : host, endpoint.port()
+    );
+}
+
+void Server::State::accept() {
+    acceptor.async_accept([this](error_code problem, tcp::socket socket) {
+        if (!acceptor.is_open()) return;
+        if (!problem) {
+            take(std::move(socket));
+            return accept();
+        }
+        // Out of descriptors, mostly: the backlog waits.
+        spdlog::warn("cannot take a connection: {}", problem.message());
+        accept_timer.expires_after(kAcceptRetry);
+        accept_timer.async_wait([this](error_code) {
+            if (acceptor.is_open()) accept();
+        });
+    });
+}
+
+void Server::State::take(tcp::socket socket) {
+    if (connections.size() >= context.options().limits.connections_max) {
+        socket.non_blocking(true);
+        error_code ignored;
+        socket.write_some(asio::buffer(kFull), ignored);
+        return;
+    }
+    error_code ignored;
+    socket.set_option(tcp::no_delay(true), ignored);
+    socket.set_option(asio::socket_base::send_buffer_size(kSendBufferBytes), ignored);
+    const auto connection = std::make_shared<Connection>(std::move(socket), shared);
+    connections.emplace(connection.get(), connection);
+    connection->start();
+}
+
+void Server::State::tick() {
+    const TimePoint now = Clock::now();
+    // Ending one may take it off the list.
+    std::vector<std::shared_ptr<Connection>> all;
+    all.reserve(connections.size());
+    for (const auto& [key, connection] : connections) all.push_back(connection);
+    for (const auto& connection : all) connection->check_deadline(now);
+    if (grace_end && now >= *grace_end) {
+        for (const auto& connection : all) connection->end_exchange();
+    }
+    if (stop_end && now >= *stop_end) {
+        for (const auto& connection : all) connection->close();
+    }
+    if (stop_end && (connections.empty() || now >= *stop_end + kStopLinger)) return io.stop();
+    ticker.expires_after(kTick);
+    ticker.async_wait([this](error_code problem) {
+        if (!problem) tick();
+    });
+}
+
+void Server::watch(int fd, std::function<bool()> on_readable) {
+    auto& descriptor = state_->watched.emplace_back(
+        std::make_unique<asio::posix::stream_descriptor>(state_->io, fd)
+    );
+    // Waits again after each call. Owned by the pending wait alone.
+    struct Again {
+        asio::posix::stream_descriptor* descriptor;
+        std::shared_ptr<std::function<bool()>> on_readable;
+        void operator()(error_code problem) const {
+            if (!problem && (*on_readable)()) start();
+        }
+        void start() const {
+            descriptor->async_wait(asio::posix::stream_descriptor::wait_read, *this);
+        }
+    };
+    Again{descriptor.get(), std::make_shared<std::function<bool()>>(std::move(on_readable))}.start(
+    );
+}
+
+void Server::post(std::function<void()> action) { asio::post(state_->io, std::move(action)); }
+
+void Server::run() { state_->io.run(); }
+
+void Server::stop() {
+    if (state_->shared.is_stopping) return;
+    state_->shared.is_stopping = state_->context.is_stopping = true;
+    error_code ignored;
+    state_->acceptor.close(ignored);
+    state_->grace_end = Clock::now() + state_->context.options().limits.stop_grace;
+    state_->stop_end = *state_->grace_end + kStopLinger;
+    std::vector<std::shared_ptr<Connection>> all;
+    for (const auto& [key, connection] : state_->connections) all.push_back(connection);
+    for (const auto& connection : all) connection->close_soon();
+    state_->ticker.cancel();
+    state_->tick();
+}
+
+}  // namespace pitstop

@@ -1,0 +1,75 @@
+// What all exchanges share: the tree, the keys, the limits.
+//
+// Thread: the server's loop.
+#pragma once
+
+#include "base/check.h"
+#include "http_proc/keys.h"
+#include "http_proc/tree.h"
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace pitstop {
+
+// Every bound of the server. Times are of the client's part: what the engine takes has no limit
+// here.
+struct ServerLimits {
+    std::size_t connections_max = 8192;
+    std::size_t header_bytes_max = 64 << 10;
+    std::size_t body_bytes_max = std::size_t{32} << 20;
+    // Of all bodies being read at once: connections times bodies would be too much.
+    std::size_t bodies_bytes_max = std::size_t{512} << 20;
+    std::chrono::milliseconds idle_timeout{120'000};   // between two requests of a connection
+    std::chrono::milliseconds header_timeout{10'000};  // from a request's first byte to its body
+    std::chrono::milliseconds body_timeout{20'000};    // and then a second more for each
+    std::size_t body_bytes_per_second_min = 16 << 10;  // so many bytes that came
+    std::chrono::milliseconds write_timeout{30'000};   // a client that takes nothing for so long
+    std::chrono::milliseconds stop_grace{1'500};       // of requests in progress, at a stop
+};
+
+struct ServerOptions {
+    std::string host = "127.0.0.1";
+    int port = 30000;  // 0: any free one
+    Keys keys{};
+    std::string cors_origin{};  // empty: no answer has a CORS header
+    ServerLimits limits{};
+};
+
+class ServerContext {
+  public:
+    explicit ServerContext(ServerOptions options) : options_(std::move(options)) {}
+
+    [[nodiscard]] const ServerOptions& options() const { return options_; }
+
+    // The tree may come later than the first request: routes that need it are refused until then.
+    [[nodiscard]] bool has_tree() const { return tree_ != nullptr; }
+    [[nodiscard]] Tree& tree() const {
+        CHECK(tree_ != nullptr);
+        return *tree_;
+    }
+    void set_tree(std::unique_ptr<Tree> tree) { tree_ = std::move(tree); }
+
+    // Seconds since 1970, of this process's start: "created" of a model.
+    [[nodiscard]] std::int64_t start_time() const { return start_time_; }
+    [[nodiscard]] static std::int64_t unix_time() {
+        return std::chrono::duration_cast<std::chrono::seconds>(
+                   std::chrono::system_clock::now().time_since_epoch()
+        )
+            .count();
+    }
+
+    // From the order to stop on: health says so.
+    bool is_stopping = false;
+
+  private:
+    ServerOptions options_;
+    std::unique_ptr<Tree> tree_{};
+    std::int64_t start_time_ = unix_time();
+};
+
+}  // namespace pitstop

@@ -1,0 +1,159 @@
+// Coroutines of the HTTP server: what a handler is.
+//
+//   Task<Response> ping(Exchange& exchange) { co_return Response::empty(200); }
+//
+// A Task starts when it is awaited, and is awaited once. Its body always runs to its end: nothing
+// destroys a suspended one, so a handler needs no care for being cut off. A client that goes away
+// is seen as a write() that returns false and as streams that end early (exchange.h).
+//
+// Why not asio::awaitable: handlers compile without Asio (a second each), a wait is resumed where
+// its value arrives, without a trip through a queue, and tests drive handlers with no socket.
+//
+// Thread: the server's loop.
+#pragma once
+
+#include "base/check.h"
+
+#include <coroutine>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+namespace pitstop {
+
+template <class T = void>
+class Task;
+
+namespace task_detail {
+
+struct FinalAwaiter {
+    bool await_ready() noexcept { return false; }
+    template <class Promise>
+    std::coroutine_handle<> await_suspend(std::coroutine_handle<Promise> done) noexcept {
+        return done.promise().continuation;
+    }
+    void await_resume() noexcept {}
+};
+
+struct PromiseBase {
+    std::coroutine_handle<> continuation = std::noop_coroutine();
+    // A handler that throws (a JSON accessor, bad_alloc) costs its own request, not the server.
+    std::exception_ptr thrown{};
+
+    std::suspend_always initial_suspend() noexcept { return {}; }
+    FinalAwaiter final_suspend() noexcept { return {}; }
+    void unhandled_exception() noexcept { thrown = std::current_exception(); }
+};
+
+template <class T>
+struct Promise : PromiseBase {
+    std::optional<T> value{};
+
+    Task<T> get_return_object();
+    void return_value(T result) { value.emplace(std::move(result)); }
+    T take() {
+        if (thrown) std::rethrow_exception(thrown);
+        return std::move(*value);
+    }
+};
+
+template <>
+struct Promise<void> : PromiseBase {
+    Task<void> get_return_object();
+    void return_void() {}
+    void take() {
+        if (thrown) std::rethrow_exception(thrown);
+    }
+};
+
+}  // namespace task_detail
+
+template <class T>
+class [[nodiscard]] Task {
+  public:
+    using promise_type = task_detail::Promise<T>;
+
+    explicit Task(std::coroutine_handle<promise_type> frame) : frame_(frame) {}
+    Task(Task&& other) noexcept : frame_(std::exchange(other.frame_, nullptr)) {}
+    Task& operator=(Task&&) = delete;
+    ~Task() {
+        if (frame_) frame_.destroy();
+    }
+
+    bool await_ready() noexcept { return false; }
+    std::coroutine_handle<> await_suspend(std::coroutine_handle<> waiter) noexcept {
+        frame_.promise().continuation = waiter;
+        return frame_;
+    }
+    T await_resume() { return frame_.promise().take(); }
+
+  private:
+    std::coroutine_handle<promise_type> frame_;
+};
+
+template <class T>
+Task<T> task_detail::Promise<T>::get_return_object() {
+    return Task<T>(std::coroutine_handle<Promise<T>>::from_promise(*this));
+}
+inline Task<void> task_detail::Promise<void>::get_return_object() {
+    return Task<void>(std::coroutine_handle<Promise<void>>::from_promise(*this));
+}
+
+// Runs a task with nobody waiting for it. REQUIRES: it does not throw.
+namespace task_detail {
+struct Detached {
+    struct promise_type {
+        Detached get_return_object() { return {}; }
+        std::suspend_never initial_suspend() noexcept { return {}; }
+        std::suspend_never final_suspend() noexcept { return {}; }
+        void return_void() {}
+        void unhandled_exception() noexcept { CHECK(false); }
+    };
+};
+}  // namespace task_detail
+
+inline task_detail::Detached run_detached(Task<> task) { co_await task; }
+
+// A value that arrives once: one side sets it, the other awaits it, in any order.
+//
+//   Later<int> later;
+//   start([setter = later.setter()](int value) { setter.set(value); });
+//   int value = co_await later;
+template <class T>
+class Later {
+    struct State {
+        std::optional<T> value{};
+        std::coroutine_handle<> waiter{};
+    };
+
+  public:
+    class Setter {
+      public:
+        // Resumes the waiter before it returns. REQUIRES: called once.
+        void set(T value) const {
+            CHECK(!state_->value);
+            const std::shared_ptr<State> state = state_;  // the waiter may end what holds this
+            state->value.emplace(std::move(value));
+            if (state->waiter) state->waiter.resume();
+        }
+
+      private:
+        friend class Later;
+        explicit Setter(std::shared_ptr<State> state) : state_(std::move(state)) {}
+        std::shared_ptr<State> state_;  // of whoever is left: the setter or the waiter
+    };
+
+    Later() : state_(std::make_shared<State>()) {}
+    [[nodiscard]] Setter setter() const { return Setter(state_); }
+
+    bool await_ready() const noexcept { return state_->value.has_value(); }
+    void await_suspend(std::coroutine_handle<> waiter) noexcept { state_->waiter = waiter; }
+    T await_resume() { return std::move(*state_->value); }
+
+  private:
+    std::shared_ptr<State> state_;
+};
+
+}  // namespace pitstop
