@@ -81,9 +81,9 @@ class Exchange {
 
     [[nodiscard]] bool is_gone() const { return wire_->is_gone(); }
     // Called once if the client goes away or the server stops while the handler runs; at once if
-    // that has happened. It ends what the handler waits for, and destroys nothing.
+    // that has happened. It ends what the handler waits for, and destroys nothing. Null: none.
     void on_gone(std::function<void()> callback) {
-        if (is_gone()) return callback();
+        if (callback && is_gone()) return callback();
         on_gone_ = std::move(callback);
     }
     // By the server.

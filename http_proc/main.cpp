@@ -48,6 +48,7 @@ void add_flags(FlagSet& flags, Flags& values, ServerOptions& options) {
     flags.add("host", &options.host, "the address to listen at");
     flags.add("port", &options.port, "the port to listen at; 0: any free one");
     flags.add("insecure", &values.is_insecure, "allow an address of others without an API key");
+    flags.add("incremental-streaming-output", &options.is_incremental, "/generate streams deltas");
     flags.add("cors-origin", &options.cors_origin, "browsers' pages of this origin may call");
     flags.add("body-bytes-max", &values.body_bytes_max, "of a request");
     flags.add("connections-max", &values.connections_max, "at once");

@@ -5,6 +5,8 @@ namespace pitstop {
 Router all_routes() {
     Router router;
     add_pitstop_health(router);
+    add_sglang_generate(router);
+    add_sglang_abort(router);
     add_sglang_info(router);
     add_openai_models(router);
     return router;

@@ -36,7 +36,8 @@ struct ServerOptions {
     std::string host = "127.0.0.1";
     int port = 30000;  // 0: any free one
     Keys keys{};
-    std::string cors_origin{};  // empty: no answer has a CORS header
+    bool is_incremental = false;  // /generate streams deltas where a request does not say
+    std::string cors_origin{};    // empty: no answer has a CORS header
     ServerLimits limits{};
 };
 

@@ -1,6 +1,7 @@
 // What is served, in SGLang's words: /model_info and its older name.
 #include "http_proc/errors.h"
 #include "http_proc/routes.h"
+#include "http_proc/version_name.h"
 
 #include <nlohmann/json.hpp>
 
@@ -17,7 +18,7 @@ Task<Response> model_info(Exchange& exchange) {
          {"tokenizer_path", hello.model_path},
          {"is_generation", true},
          {"preferred_sampling_params", nullptr},
-         {"weight_version", status->replicas.front().label},
+         {"weight_version", version_name(status->replicas.front().label)},
          {"has_image_understanding", false},
          {"has_audio_understanding", false},
          {"model_type", hello.model_type},

@@ -9,6 +9,7 @@
 
 #include "client/client.h"
 #include "http_proc/task.h"
+#include "http_proc/token_texts.h"
 
 #include <chrono>
 #include <memory>
@@ -56,12 +57,15 @@ class Tree {
     // it may be the rid of another front end's request.
     [[nodiscard]] std::vector<std::string> rids_named(const std::string& name) const;
 
+    [[nodiscard]] TokenTexts& token_texts() { return token_texts_; }
+
     // HTTP requests to generate that are open.
     int num_generating = 0;
 
   private:
     std::unique_ptr<Client> client_;
     HelloReply hello_{};
+    TokenTexts token_texts_{};
     std::unordered_map<std::string, std::vector<std::string>> rids_{};  // by name
 };
 

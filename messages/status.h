@@ -359,6 +359,7 @@ struct Tokenize {
     std::optional<std::vector<TokenId>> ids{};
     bool add_special_tokens = true;
     bool skip_special_tokens = false;
+    bool each_token = false;
 
     template <class F>
     void fields(F&& f) {
@@ -368,6 +369,7 @@ struct Tokenize {
         f("add_special_tokens", add_special_tokens, "add the model's own special tokens");
         f("skip_special_tokens", skip_special_tokens, "leave special tokens out of the decoded text"
         );
+        f("each_token", each_token, "also the text of every token by itself");
     }
 };
 
@@ -378,12 +380,14 @@ struct TokenizeReply {
     CallId call{};
     std::vector<TokenId> ids{};
     std::string text{};
+    std::vector<std::string> texts{};
 
     template <class F>
     void fields(F&& f) {
         f("call", call, "the call answered");
         f("ids", ids, "token ids");
         f("text", text, "their text");
+        f("texts", texts, "with each_token: of each; part of a character is U+FFFD");
     }
 };
 

@@ -63,6 +63,7 @@ Doors::Doors(Config config, std::shared_ptr<const Tokenizer> tokenizer, Ports po
               .abort = [this](
                            const std::vector<std::string>* rids, const std::string& message
                        ) { return abort_ids(rids, message); },
+              .shut_down = [this](Duration drain) { drain_until_ = admin_time_ + drain; },
           }
       ),
       hellos_(static_cast<std::size_t>(config_.num_replicas)),
@@ -110,7 +111,10 @@ Result<> Doors::take(TimePoint now, Door door, const std::string& peer, const Fr
     }
     if (!down_why_.empty()) return Error{ErrorCode::kUnavailable, down_why_};
     if (frames.type == Hello::kType) return hello(door, peer, frames);
-    if (is_admin_type) return admin_.call(now, peer, frames);
+    if (is_admin_type) {
+        admin_time_ = now;
+        return admin_.call(now, peer, frames);
+    }
     if (frames.type == Generate::kType) {
         ASSIGN_OR_RETURN(Generate message, decode<Generate>(frames, UnknownFields::kRefuse));
         return generate(now, peer, std::move(message));
@@ -148,6 +152,9 @@ Result<> Doors::generate(TimePoint now, const std::string& peer, Generate messag
         return make_error(
             ErrorCode::kUnavailable, "the tree is starting; no word yet from {}", who_is_missing()
         );
+    }
+    if (drain_until_) {
+        return Error{ErrorCode::kUnavailable, "the tree is shutting down: it takes no new request"};
     }
     if (outbox_.is_slow(peer)) {
         return make_error(
@@ -205,6 +212,7 @@ Result<> Doors::tokenize(TimePoint now, const std::string& peer, const Frames& f
         .add_special = message.add_special_tokens ? AddSpecial::kYes : AddSpecial::kNo,
         .skip_special = message.skip_special_tokens ? SkipSpecial::kYes : SkipSpecial::kNo,
         .wants_text = true,
+        .wants_texts = message.each_token,
     };
     if (message.ids) job.ids = *std::move(message.ids);
     const JobId id = job.id;
@@ -244,6 +252,7 @@ void Doors::job_done(TimePoint, TextDone done) {
             reply.call = call.call;
             reply.ids = std::move(done.ids);
             reply.text = std::move(done.text);
+            reply.texts = std::move(done.texts);
             answer = encode(reply);
         }
         outbox_.reply(Door::kData, call.peer, std::move(answer));
@@ -391,6 +400,7 @@ void Doors::tick(TimePoint now) {
 
 TimePoint Doors::next_deadline(TimePoint now) const {
     TimePoint first = std::min(admin_.next_deadline(), next_probe_);
+    if (drain_until_) first = std::min(first, *drain_until_);
     const bool is_held =
         std::ranges::any_of(held_control_, [](const auto& held) { return !held.empty(); });
     if (is_held || outbox_.has_backlog()) first = std::min(first, now + kRetryAfter);
@@ -426,7 +436,12 @@ std::string Doors::random_rid() const {
 }
 
 std::string Doors::describe() const {
-    return fmt::format("serves {} on {} replicas", config_.model, config_.num_replicas);
+    return fmt::format(
+        "{} {} on {} replicas",
+        admin_.has_had_weights() ? "serves" : "waits for the first weights of",
+        config_.model,
+        config_.num_replicas
+    );
 }
 
 }  // namespace pitstop

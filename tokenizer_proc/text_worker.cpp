@@ -29,6 +29,12 @@ TextDone run_job(const Tokenizer& tokenizer, TextJob job) {
     } else {
         done.error = text.error();
     }
+    if (!job.wants_texts || done.error) return done;
+    done.texts.reserve(done.ids.size());
+    for (const TokenId& id : done.ids) {
+        Result<std::string> one = tokenizer.decode({&id, 1}, job.skip_special);
+        done.texts.push_back(one ? *std::move(one) : std::string());
+    }
     return done;
 }
 

@@ -30,13 +30,15 @@ struct TextJob {
     std::vector<TokenId> ids{};
     AddSpecial add_special = AddSpecial::kYes;
     SkipSpecial skip_special = SkipSpecial::kNo;
-    bool wants_text = false;  // also decode what was encoded
+    bool wants_text = false;   // also decode what was encoded
+    bool wants_texts = false;  // and every token by itself
 };
 
 struct TextDone {
     JobId id{};
     std::vector<TokenId> ids{};
     std::string text{};
+    std::vector<std::string> texts{};  // of each token, if asked for
     std::optional<Error> error{};
 };
 

@@ -1,0 +1,85 @@
+#include "http_proc/generation.h"
+
+#include "messages/chunks.h"
+
+#include <utility>
+
+namespace pitstop {
+
+Generation::Generation(Exchange& exchange) : exchange_(&exchange), tree_(&exchange.tree()) {}
+
+Generation::~Generation() {
+    exchange_->on_gone(nullptr);
+    cancel();
+    for (const std::string& name : names_) {
+        for (const std::string& rid : state_->rids) tree_->remove_name(name, rid);
+    }
+    tree_->num_generating -= static_cast<int>(state_->rids.size());
+}
+
+void Generation::start(std::vector<Generate> requests, std::vector<std::string> names) {
+    CHECK(state_->rids.empty());
+    State& state = *state_;
+    names_ = std::move(names);
+    state.waiting.resize(requests.size());
+    state.is_open.assign(requests.size(), true);
+    state.num_open = requests.size();
+    tree_->num_generating += static_cast<int>(requests.size());
+    for (Generate& request : requests) {
+        if (request.rid.empty()) request.rid = Tree::random_id();
+        state.rids.push_back(request.rid);
+        for (const std::string& name : names_) tree_->add_name(name, request.rid);
+    }
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+        tree_->client().generate(std::move(requests[i]), [shared = state_, i](OutputChunk chunk) {
+            State& its = *shared;
+            if (chunk.finish) {
+                its.is_open[i] = false;
+                --its.num_open;
+            }
+            if (its.waiting[i]) {
+                append_chunk(*its.waiting[i], std::move(chunk));
+            } else {
+                its.waiting[i] = std::move(chunk);
+                its.ready.push_back(i);
+            }
+            if (const auto waiter = std::exchange(its.waiter, nullptr)) waiter.resume();
+        });
+    }
+    exchange_->on_gone([this] { cancel(); });
+}
+
+std::optional<Generation::Event> Generation::Next::await_resume() {
+    if (state.ready.empty()) return std::nullopt;
+    Event event;
+    event.index = state.ready.front();
+    state.ready.pop_front();
+    event.chunk = *std::exchange(state.waiting[event.index], std::nullopt);
+    return event;
+}
+
+void Generation::cancel() {
+    if (state_->num_open == 0) return;
+    std::vector<std::string> rids;
+    for (std::size_t i = 0; i < state_->rids.size(); ++i) {
+        if (state_->is_open[i]) rids.push_back(state_->rids[i]);
+    }
+    tree_->client().cancel(std::move(rids));
+}
+
+Task<Result<std::vector<OutputChunk>>> collect(Generation& generation) {
+    std::vector<OutputChunk> outputs;
+    while (auto event = co_await generation.next()) {
+        if (auto error = error_of(event->chunk)) co_return *std::move(error);
+        if (outputs.size() <= event->index) outputs.resize(event->index + 1);
+        append_chunk(outputs[event->index], std::move(event->chunk));
+    }
+    co_return outputs;
+}
+
+std::optional<Error> error_of(const OutputChunk& chunk) {
+    if (!chunk.finish || chunk.finish->reason != FinishReason::kError) return std::nullopt;
+    return Error{error_code_named(chunk.finish->code), chunk.finish->message};
+}
+
+}  // namespace pitstop

@@ -1,0 +1,55 @@
+// JSON written straight into a string: the answers' hot path, where building a tree of values first
+// would cost more than the engine's own work for the token.
+//
+//   JsonWriter json;
+//   json.begin_object();
+//   json.key("text").string(text).key("output_ids").raw("[1,2]");
+//   json.end_object();
+//   send(json.take());
+//
+// Commas come by themselves. What is written is not checked to be balanced.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace pitstop {
+
+class JsonWriter {
+  public:
+    JsonWriter& begin_object() { return open('{'); }
+    JsonWriter& end_object() { return close('}'); }
+    JsonWriter& begin_array() { return open('['); }
+    JsonWriter& end_array() { return close(']'); }
+
+    JsonWriter& key(std::string_view name);  // a name of ours: written as it is
+    JsonWriter& string(std::string_view text);
+    JsonWriter& integer(std::int64_t value);
+    JsonWriter& number(double value);
+    // The shortest text that reads back to the same float; -inf, which JSON has not, is -9999.0, as
+    // the engines write it.
+    JsonWriter& logprob(float value);
+    JsonWriter& boolean(bool value) { return raw(value ? "true" : "false"); }
+    JsonWriter& null() { return raw("null"); }
+    JsonWriter& raw(std::string_view json);  // one value, already JSON
+
+    [[nodiscard]] const std::string& text() const { return text_; }
+    [[nodiscard]] std::string take() { return std::exchange(text_, {}); }
+    // Bytes that are no JSON: the frame of an event.
+    void append(std::string_view bytes) { text_ += bytes; }
+
+  private:
+    JsonWriter& open(char bracket);
+    JsonWriter& close(char bracket);
+    void comma();
+
+    std::string text_{};
+    bool needs_comma_ = false;
+};
+
+void append_json_string(std::string& to, std::string_view text);
+void append_json_logprob(std::string& to, float value);
+
+}  // namespace pitstop

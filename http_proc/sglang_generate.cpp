@@ -1,0 +1,212 @@
+// SGLang's /generate: parse, tokenize where the answer shows the prompt's tokens, run, render.
+#include "http_proc/errors.h"
+#include "http_proc/generation.h"
+#include "http_proc/routes.h"
+#include "http_proc/sglang_generate_request.h"
+#include "http_proc/sglang_output.h"
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace pitstop {
+namespace {
+
+constexpr std::string_view kDone = "data: [DONE]\n\n";
+constexpr std::size_t kJoinBytesMax = 64 << 10;  // events that are ready go out together
+
+// A rid in use is the caller's mistake, as in SGLang.
+Response refusal(const Error& error) {
+    if (error.code == ErrorCode::kAlreadyExists) {
+        return error_response(
+            Dialect::kSglang, 400, "Duplicate request ID detected: " + error.message
+        );
+    }
+    return error_response(Dialect::kSglang, error);
+}
+
+struct Prepared {
+    std::vector<Generate> requests{};  // prompts times samples, the samples of a prompt together
+    std::vector<SglangOutput> outputs{};
+    std::vector<std::string> names{};
+};
+
+// Puts the prompt's tokens in place of its text. Errors: the tree's.
+Task<Result<>> tokenize(Exchange& exchange, Generate& prompt) {
+    if (prompt.input_ids) co_return Ok{};
+    Tokenize question;
+    question.text = std::exchange(prompt.text, std::nullopt);
+    Result<TokenizeReply> reply = co_await exchange.tree().call(std::move(question));
+    if (!reply) co_return std::move(reply).error();
+    prompt.input_ids = std::move(reply->ids);
+    co_return Ok{};
+}
+
+Result<> check_prompt_start(const Generate& prompt) {
+    const auto prompt_len = static_cast<std::int64_t>(prompt.input_ids->size());
+    if (prompt.logprobs.prompt_start <= prompt_len) return Ok{};
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "logprob_start_len is {}; the prompt has {} tokens",
+        prompt.logprobs.prompt_start,
+        prompt_len
+    );
+}
+
+Task<Result<Prepared>> prepare(Exchange& exchange, SglangGenerate call) {
+    const TimePoint start = Clock::now();
+    const TokenTexts* texts = nullptr;
+    if (call.wants_text_in_logprobs) {
+        const Result<> loaded = co_await exchange.tree().token_texts().load(exchange.tree());
+        if (!loaded) co_return loaded.error();
+        texts = &exchange.tree().token_texts();
+    }
+    Prepared prepared;
+    if (!call.batch_rid.empty()) prepared.names.push_back(call.batch_rid);
+    for (Generate& prompt : call.prompts) {
+        const bool shows_prompt = call.wants_prompt_token_ids || prompt.logprobs.prompt_start >= 0;
+        if (shows_prompt) {
+            const Result<> tokenized = co_await tokenize(exchange, prompt);
+            if (!tokenized) co_return tokenized.error();
+            if (auto checked = check_prompt_start(prompt); !checked) co_return checked.error();
+        }
+        if (call.samples > 1 && !prompt.rid.empty())
+            prepared.names.push_back(std::exchange(prompt.rid, {}));
+        for (std::int64_t sample = 0; sample < call.samples; ++sample) {
+            Generate request = prompt;
+            if (request.rid.empty()) request.rid = Tree::random_id();
+            // Samples that shared a seed would all be the same.
+            if (request.sampling.seed) *request.sampling.seed += static_cast<std::uint64_t>(sample);
+            const std::size_t index = prepared.outputs.size();
+            prepared.outputs.emplace_back(SglangOutput::Args{
+                .rid = request.rid,
+                .logprobs = request.logprobs,
+                .prompt_ids = shows_prompt ? *request.input_ids : std::vector<TokenId>{},
+                .shows_prompt_ids = call.wants_prompt_token_ids,
+                .is_incremental = call.is_streamed && call.is_incremental,
+                .index =
+                    call.is_streamed && call.answers_list() ? std::optional(index) : std::nullopt,
+                .texts = texts,
+                .start = start,
+            });
+            prepared.requests.push_back(std::move(request));
+        }
+    }
+    co_return prepared;
+}
+
+Task<> complete_version(Exchange& exchange, SglangOutput& output) {
+    if (!output.lacks_version()) co_return;
+    const Result<StatusReply> status = co_await exchange.tree().call(Status{});
+    if (!status) co_return;
+    const ReplicaStatus& replica = status->replicas.front();
+    output.set_version(
+        {.epoch = replica.epoch,
+         .label = replica.label,
+         .digest = replica.digest,
+         .tokens = 0,
+         .kv_min_epoch = replica.epoch,
+         .kv_max_epoch = replica.epoch}
+    );
+}
+
+Task<Response> answer_whole(
+    Exchange& exchange, Generation& generation, std::vector<SglangOutput>& outputs, bool is_list
+) {
+    while (auto event = co_await generation.next()) {
+        if (const auto error = error_of(event->chunk)) co_return refusal(*error);
+        outputs[event->index].take(std::move(event->chunk));
+    }
+    JsonWriter json;
+    if (is_list) json.begin_array();
+    for (SglangOutput& output : outputs) {
+        co_await complete_version(exchange, output);
+        output.write(json);
+    }
+    if (is_list) json.end_array();
+    co_return Response::json_text(200, json.take());
+}
+
+// Whether a request with so many tokens gets an event: with interval k at 1, k + 1, 2k + 1, ...
+class Interval {
+  public:
+    explicit Interval(std::int64_t interval) : interval_(interval) {}
+    bool is_due(std::int64_t num_tokens) {
+        if (num_tokens < next_) return false;
+        next_ = num_tokens + interval_ - (num_tokens - 1) % interval_;
+        return true;
+    }
+
+  private:
+    std::int64_t interval_;
+    std::int64_t next_ = 1;
+};
+
+Task<Response> answer_streamed(
+    Exchange& exchange,
+    Generation& generation,
+    std::vector<SglangOutput>& outputs,
+    std::int64_t interval
+) {
+    std::vector<Interval> intervals(outputs.size(), Interval(interval));
+    bool has_begun = false;
+    JsonWriter json;
+    while (auto event = co_await generation.next()) {
+        if (const auto error = error_of(event->chunk)) {
+            if (!has_begun) co_return refusal(*error);
+            const int status = status_of(error->code);
+            json.append("data: " + error_json(Dialect::kSglang, status, error->message) + "\n\n");
+            break;
+        }
+        SglangOutput& output = outputs[event->index];
+        output.take(std::move(event->chunk));
+        const bool is_due = intervals[event->index].is_due(output.num_tokens());
+        if (!is_due && !output.is_done()) continue;
+        co_await complete_version(exchange, output);
+        json.append("data: ");
+        JsonWriter one;
+        output.write(one);
+        json.append(one.text());
+        json.append("\n\n");
+        if (generation.has_more_now() && json.text().size() < kJoinBytesMax) continue;
+        if (!has_begun) exchange.begin_events();
+        has_begun = true;
+        const std::string events = json.take();
+        if (!co_await exchange.write(events)) co_return Response::streamed();
+    }
+    if (!has_begun) exchange.begin_events();
+    const std::string last = json.take() + std::string(kDone);
+    co_await exchange.write(last);
+    co_return Response::streamed();
+}
+
+Task<Response> generate(Exchange& exchange) {
+    Result<SglangGenerate> call = parse_sglang_generate(exchange.request().body);
+    if (!call) co_return refusal(call.error());
+    const bool is_streamed = call->is_streamed;
+    const bool is_list = call->answers_list();
+    const std::int64_t interval = call->stream_interval;
+    if (exchange.server().options().is_incremental) call->is_incremental = true;
+    Result<Prepared> prepared = co_await prepare(exchange, *std::move(call));
+    if (!prepared) co_return refusal(prepared.error());
+
+    Generation generation(exchange);
+    generation.start(std::move(prepared->requests), std::move(prepared->names));
+    if (is_streamed)
+        co_return co_await answer_streamed(exchange, generation, prepared->outputs, interval);
+    co_return co_await answer_whole(exchange, generation, prepared->outputs, is_list);
+}
+
+}  // namespace
+
+void add_sglang_generate(Router& router) {
+    router.add(
+        {.methods = "POST, PUT",
+         .path = "/generate",
+         .dialect = Dialect::kSglang,
+         .access = Access::kData,
+         .handler = generate}
+    );
+}
+
+}  // namespace pitstop

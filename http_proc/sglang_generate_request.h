@@ -1,0 +1,40 @@
+// The body of SGLang's /generate. Source: GenerateReqInput and SamplingParams of SGLang, in the
+// versions docs/http.md names.
+//
+// Parsing alone, without coroutines: the fuzz target runs it.
+#pragma once
+
+#include "base/result.h"
+#include "messages/generation.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop {
+
+inline constexpr std::size_t kBatchMax = 4096;     // prompts of one request
+inline constexpr std::size_t kSamplesMax = 1024;   // of one prompt
+inline constexpr std::size_t kRequestsMax = 8192;  // prompts times samples
+
+struct SglangGenerate {
+    // A prompt each, with the rid that is its own: empty where the caller gave none.
+    std::vector<Generate> prompts{};
+    bool is_batch = false;  // lists came in, so a list goes out, also of one
+    std::int64_t samples = 1;
+    std::string batch_rid{};  // the base of the rids of a batch; empty: none
+    bool is_streamed = false;
+    bool is_incremental = false;  // events are deltas
+    bool wants_text_in_logprobs = false;
+    bool wants_prompt_token_ids = false;
+    std::int64_t stream_interval = 1;
+
+    [[nodiscard]] bool answers_list() const { return is_batch || samples > 1; }
+};
+
+// Errors: kInvalidArgument, kMalformed: 400 with the text.
+[[nodiscard]] Result<SglangGenerate> parse_sglang_generate(std::string_view body);
+
+}  // namespace pitstop
