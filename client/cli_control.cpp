@@ -317,11 +317,100 @@ int cli_digests(int argc, char** argv) {
     });
 }
 
+int cli_label(int argc, char** argv) {
+    FlagSet flags("pitstop_cli label LABEL", "Gives the version that serves another label.");
+    Common common;
+    SetWeightLabel call;
+    flags.add("abort-all", &call.abort_all, "also end every open request");
+    if (auto code = read_arguments(flags, common, argc, argv, 1)) return *code;
+    if (flags.positional().empty())
+        return flags.fail({ErrorCode::kInvalidArgument, "name the label"});
+    call.label = flags.positional().front();
+    return make_call<SetWeightLabel>(common, call, [](const LabelReply& reply) {
+        for (const LabelPart& part : reply.parts) {
+            fmt::print(
+                "replica {}: version {}, {} requests ended\n",
+                raw(part.replica),
+                raw(part.epoch),
+                part.num_aborted
+            );
+        }
+    });
+}
+
+void print_memory(const MemoryReply& reply) {
+    constexpr double kMib = 1 << 20;
+    for (const MemoryPart& part : reply.parts) {
+        for (const TagMemory& memory : part.tags) {
+            fmt::print(
+                "replica {}: {:<8} {}, {:.1f} MiB resident, {:.1f} MiB went back{}\n",
+                raw(part.replica),
+                name_of(memory.tag),
+                name_of(memory.state),
+                static_cast<double>(memory.resident_bytes) / kMib,
+                static_cast<double>(memory.freed_bytes) / kMib,
+                memory.host_bytes == 0 ? ""
+                                       : fmt::format(
+                                             ", {:.1f} MiB kept in host memory",
+                                             static_cast<double>(memory.host_bytes) / kMib
+                                         )
+            );
+        }
+        if (!part.has_weights)
+            fmt::print("replica {}: without weights until the next update\n", raw(part.replica));
+    }
+}
+
+Result<std::vector<MemoryTag>> read_tags(const FlagSet& flags) {
+    std::vector<MemoryTag> tags;
+    for (const std::string& name : flags.positional()) {
+        ASSIGN_OR_RETURN(const MemoryTag tag, parse_enum<MemoryTag>("TAG", name));
+        tags.push_back(tag);
+    }
+    return tags;
+}
+
+int cli_release(int argc, char** argv) {
+    FlagSet flags(
+        "pitstop_cli release [TAG...]", "Gives memory back: weights, kv_cache; default: all."
+    );
+    Common common;
+    ReleaseMemory call;
+    flags.add("keep-weights", &call.keep_weights, "keep them in host memory, for resume");
+    if (auto code = read_arguments(flags, common, argc, argv, kAllMemoryTags.size())) return *code;
+    auto tags = read_tags(flags);
+    if (!tags) return flags.fail(tags.error());
+    call.tags = *std::move(tags);
+    return make_call<ReleaseMemory>(common, call, print_memory);
+}
+
+int cli_resume(int argc, char** argv) {
+    FlagSet flags("pitstop_cli resume [TAG...]", "Takes released memory again; default: all.");
+    Common common;
+    ResumeMemory call;
+    if (auto code = read_arguments(flags, common, argc, argv, kAllMemoryTags.size())) return *code;
+    auto tags = read_tags(flags);
+    if (!tags) return flags.fail(tags.error());
+    call.tags = *std::move(tags);
+    return make_call<ResumeMemory>(common, call, print_memory);
+}
+
+int cli_shutdown(int argc, char** argv) {
+    FlagSet flags("pitstop_cli shutdown", "Ends the tree.");
+    Common common;
+    Shutdown call;
+    flags.add("drain-s", &call.drain_s, "open requests may run out for so many seconds");
+    if (auto code = read_arguments(flags, common, argc, argv, 0)) return *code;
+    return make_call<Shutdown>(common, call, [](const ShutdownReply& reply) {
+        fmt::print("the tree ends; {} requests are open\n", reply.open_requests);
+    });
+}
+
 struct Command {
     std::string_view name;
     int (*run)(int argc, char** argv);
 };
-constexpr std::array<Command, 10> kCommands{{
+constexpr std::array<Command, 14> kCommands{{
     {"pause", cli_pause},
     {"continue", cli_continue},
     {"abort", cli_abort},
@@ -332,6 +421,10 @@ constexpr std::array<Command, 10> kCommands{{
     {"drop", cli_drop},
     {"rollback", cli_rollback},
     {"digests", cli_digests},
+    {"label", cli_label},
+    {"release", cli_release},
+    {"resume", cli_resume},
+    {"shutdown", cli_shutdown},
 }};
 
 }  // namespace

@@ -50,6 +50,12 @@ void print_replica(const ReplicaStatus& replica) {
         replica.steps_in_flight > 0 ? fmt::format(", the oldest {:.3f} s ago", replica.step_age_s)
                                     : ""
     );
+    if (!replica.pause_mode.empty())
+        fmt::print("  paused     {} for {:.1f} s\n", replica.pause_mode, replica.paused_s);
+    for (const TagMemory& memory : replica.memory) {
+        if (memory.state == MemoryState::kResident) continue;
+        fmt::print("  {:<10} {}\n", name_of(memory.tag), name_of(memory.state));
+    }
     for (const WorkerStatus& worker : replica.workers) {
         fmt::print(
             "  rank {:<3}   pid {}, {}, weights {}, KV {}\n",

@@ -68,7 +68,7 @@ void Scheduler::collect(StepResult result, TurnOutput& out) {
 void Scheduler::finish_step(TurnOutput& out) {
     const InFlightStep step = std::move(in_flight_.front());
     in_flight_.pop_front();
-    ++num_steps_;
+    ++tallies_.num_steps;
     ResultReader reader(step);
     for (const StepRow& row : step.rows) collect_row(step, row, reader, out);
     for (const Lease& lease : step.leases) release(lease);
@@ -139,7 +139,13 @@ void Scheduler::collect_token(
         return finish(request, how, out);
     }
     request.tokens.push_back(token);
-    ++num_output_tokens_;
+    ++tallies_.num_output_tokens;
+    tallies_.output_rate.add(now_, 1);
+    if (request.version_serial != 0 && request.version_serial != step.version.serial &&
+        !std::exchange(request.is_spanning, true)) {
+        ++tallies_.num_spanning_requests;
+    }
+    request.version_serial = step.version.serial;
 
     OutputChunk& chunk = chunk_of(request, out);
     chunk.tokens.push_back(token);
@@ -186,7 +192,8 @@ OutputChunk& Scheduler::chunk_of(Request& request, TurnOutput& out) {
 }
 
 // Answers a request that is not taken.
-void Scheduler::refuse(TokenizedRequest& arrived, Finish how, TurnOutput& out) const {
+void Scheduler::refuse(TokenizedRequest& arrived, Finish how, TurnOutput& out) {
+    tallies_.count_finish(how.reason);
     TokenBatch& batch = batch_of(out);
     batch.starts.push_back({.key = arrived.key, .text = std::move(arrived.text)});
     const auto prompt_len = static_cast<std::int64_t>(arrived.prompt.values.size());

@@ -1,4 +1,4 @@
-// Pause, continue, flush, status (design section 4, the table of pause states).
+// Pause, continue, flush, relabel (design section 4, the table of pause states).
 #include "scheduler_proc/scheduler.h"
 
 #include <algorithm>
@@ -43,6 +43,7 @@ void Scheduler::pause(const PauseGeneration& call, TurnOutput& out) {
     // requests going again.
     if (!pause_) {
         pause_ = Pause{.mode = call.mode, .since = now_};
+        ++tallies_.num_pauses;
     } else if (call.mode != PauseMode::kWait) {
         const bool takes_over = pause_->mode == PauseMode::kWait && !pause_->is_standing;
         for (PauseCall& other : pause_calls_) {
@@ -64,13 +65,16 @@ void Scheduler::pause(const PauseGeneration& call, TurnOutput& out) {
 void Scheduler::go_on(const ContinueGeneration& call, TurnOutput& out) {
     ContinuePart part{
         .call = call.call, .replica = config_.replica, .was_paused = pause_.has_value()};
-    if (is_torn_) {
-        part.code = name_of(ErrorCode::kFailedPrecondition);
-        part.message = "the weights are torn; nothing can run until the next complete update";
+    const std::optional<Error> reason = why_idle();
+    // Without weights alone it goes on as soon as an update brings some.
+    if (reason && (weights_ == Weights::kTorn || !memory_.is_all_resident())) {
+        part.code = name_of(reason->code);
+        part.message = reason->message;
     } else if (!pause_) {
         part.message = "not paused";
     } else {
         part.paused_s = seconds(now_ - pause_->since);
+        if (reason) part.message = reason->message;
         end_pause("a continue ended the pause before everything stood still", out);
     }
     out.tokenizer.emplace_back(std::move(part));
@@ -78,6 +82,7 @@ void Scheduler::go_on(const ContinueGeneration& call, TurnOutput& out) {
 
 // Generates again; pauses that still wait are told why they never will be.
 void Scheduler::end_pause(const std::string& why, TurnOutput& out) {
+    tallies_.paused += now_ - pause_->since;
     pause_.reset();
     for (PauseCall& call : pause_calls_) {
         call.part.code = name_of(ErrorCode::kAborted);
@@ -120,6 +125,44 @@ void Scheduler::answer_flush(CallId call, TurnOutput& out) {
     out.tokenizer.emplace_back(std::move(part));
 }
 
+// Steps planned from now on carry it; those in flight keep the label they were planned under, and
+// so do the tokens they bring.
+void Scheduler::set_label(const SetWeightLabel& call, TurnOutput& out) {
+    LabelPart part{
+        .call = call.call,
+        .replica = config_.replica,
+        .epoch = version_.epoch,
+        .old_label = version_.label,
+    };
+    std::optional<Error> problem;
+    if (!is_ready()) {
+        problem = not_ready();
+    } else if (job_) {
+        problem = make_error(
+            ErrorCode::kFailedPrecondition,
+            "update {} is under way; its own label comes with it",
+            static_cast<std::uint64_t>(job_->id)
+        );
+    } else if (weights_ != Weights::kWhole) {
+        problem = why_idle();
+    }
+    if (problem) {
+        part.code = name_of(problem->code);
+        part.message = std::move(problem->message);
+    } else {
+        if (version_.label != call.label) {
+            version_.label = call.label;
+            ++version_.serial;
+        }
+        if (call.abort_all) {
+            part.num_aborted = abort_all(
+                /*also_new=*/true, fmt::format("the weights are labelled '{}'", call.label), out
+            );
+        }
+    }
+    out.tokenizer.emplace_back(std::move(part));
+}
+
 void Scheduler::read_tensor(const WorkerReadTensor& call, TurnOutput& out) {
     if (is_ready()) {
         out.workers.emplace_back(call);
@@ -142,6 +185,7 @@ void Scheduler::settle(TurnOutput& out) {
         !(pause_->mode == PauseMode::kWait && has_started_requests())) {
         pause_->is_standing = true;
         if (pause_->mode == PauseMode::kAbort) cache_.evict(cache_.num_nodes(), pages_);
+        tallies_.output_rate.stop(now_);
     }
     if (pause_ && pause_->is_standing) {
         for (PauseCall& call : pause_calls_) {
@@ -158,6 +202,7 @@ void Scheduler::settle(TurnOutput& out) {
         flush_calls_.clear();
     }
     settle_update(out);
+    settle_memory(out);
 }
 
 void Scheduler::act_on_time(TurnOutput& out) {
@@ -184,6 +229,7 @@ void Scheduler::act_on_time(TurnOutput& out) {
         out.tokenizer.emplace_back(std::move(part));
         return true;
     });
+    end_late_memory_call(out);
     // A rank that never answers would hold every request for ever (P5): this replica ends, and with
     // it the tree, which answers them.
     if (!in_flight_.empty() && now_ >= in_flight_.front().sent_at + config_.step_timeout) {
@@ -210,6 +256,7 @@ std::optional<TimePoint> Scheduler::next_deadline() const {
     for (const PauseCall& call : pause_calls_) add(call.deadline);
     for (const FlushCall& call : flush_calls_) add(call.deadline);
     if (job_) add(job_->stage_deadline);
+    if (memory_.job() != nullptr && !memory_.job()->is_answered) add(memory_.job()->deadline);
     if (!in_flight_.empty()) add(in_flight_.front().sent_at + config_.step_timeout);
     return first;
 }
@@ -229,41 +276,6 @@ std::string Scheduler::step_in_flight() const {
         seconds(now_ - step.sent_at),
         step.who_is_missing()
     );
-}
-
-std::string Scheduler::state() const {
-    if (!is_ready()) return "loading";
-    if (is_torn_) return "torn";
-    if (pause_) return pause_->is_standing ? "paused" : "pausing";
-    if (scope() != Scope::kEverything) return "updating";
-    return "running";
-}
-
-ReplicaStatus Scheduler::status(TimePoint now, CallId call) const {
-    ReplicaStatus status;
-    status.call = call;
-    status.replica = config_.replica;
-    status.state = state();
-    status.epoch = version_.epoch;
-    status.label = version_.label;
-    status.digest = version_.digest;
-    status.num_waiting = waiting_.size();
-    status.num_running = static_cast<std::int64_t>(running_.size());
-    status.num_steps = num_steps_;
-    status.steps_in_flight = static_cast<std::int64_t>(in_flight_.size());
-    if (!in_flight_.empty()) status.step_age_s = seconds(now - in_flight_.front().sent_at);
-    status.pages_total = pages_.num_pages();
-    status.pages_free = pages_.num_free();
-    status.pages_cached = cache_.num_unreferenced();
-    status.page_size = config_.page_size;
-    status.prompt_tokens_total = num_prompt_tokens_;
-    status.cached_tokens_total = num_cached_tokens_;
-    status.output_tokens_total = num_output_tokens_;
-    status.requests_total = num_requests_;
-    status.retractions_total = num_retractions_;
-    status.refused_total = num_refused_ + num_late_;
-    status.workers = workers_.status();
-    return status;
 }
 
 }  // namespace pitstop::scheduler

@@ -19,6 +19,7 @@ struct Version {
     Epoch epoch{1};
     std::string label{};
     std::string digest{};
+    std::uint64_t serial = 1;  // another one for every commit and every new label
 };
 
 // What a request held and no longer needs, while a step in flight still uses it.

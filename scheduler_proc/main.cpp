@@ -54,6 +54,23 @@ void log_turn(const TurnOutput& out) {
             );
         } else if (const auto* go_on = std::get_if<ContinuePart>(&message)) {
             spdlog::info("continue after {:.3f} s {}", go_on->paused_s, go_on->message);
+        } else if (const auto* label = std::get_if<LabelPart>(&message)) {
+            spdlog::info(
+                "relabel: {} {}", label->code.empty() ? "done" : label->code, label->message
+            );
+        } else if (const auto* memory = std::get_if<MemoryPart>(&message)) {
+            spdlog::info(
+                "memory: {} {}", memory->code.empty() ? "done" : memory->code, memory->message
+            );
+            for (const TagMemory& tag : memory->tags) {
+                spdlog::info(
+                    "memory: {} {}, {} bytes resident, {} in host memory",
+                    name_of(tag.tag),
+                    name_of(tag.state),
+                    tag.resident_bytes,
+                    tag.host_bytes
+                );
+            }
         } else if (const auto* part = std::get_if<UpdatePart>(&message)) {
             spdlog::log(
                 part->ok ? spdlog::level::info : spdlog::level::warn,

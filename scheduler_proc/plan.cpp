@@ -18,7 +18,8 @@ constexpr std::int64_t kPrefillShare = 4;  // a fourth
 }  // namespace
 
 Scheduler::Scope Scheduler::scope() const {
-    if (!is_ready() || is_torn_) return Scope::kNothing;
+    if (!is_ready() || weights_ != Weights::kWhole || !memory_.is_all_resident())
+        return Scope::kNothing;
     // A flush of an idle cache waits for the steps in flight, which are few.
     if (std::ranges::any_of(flush_calls_, [](const FlushCall& call) { return !call.waits_idle; }))
         return Scope::kNothing;
@@ -130,8 +131,14 @@ void Scheduler::start(Request& request, PrefixCache::Match match) {
     if (!request.was_admitted) {
         request.was_admitted = true;
         request.cached_tokens = num_cached;
-        num_prompt_tokens_ += request.prompt_len;
-        num_cached_tokens_ += num_cached;
+        tallies_.num_prompt_tokens += request.prompt_len;
+        tallies_.num_cached_tokens += num_cached;
+    } else {
+        tallies_.num_recomputed_tokens += std::max<std::int64_t>(request.num_lost - num_cached, 0);
+    }
+    for (const PageId page : match.pages) {
+        const std::int64_t lag = raw(version_.epoch) - raw(cache_.epochs_of(page).min);
+        tallies_.count_cache_hit(lag, config_.page_size);
     }
     request.is_running = true;
     ++request.run;

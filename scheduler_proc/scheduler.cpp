@@ -45,7 +45,8 @@ std::optional<Error> problem_of(const SchedulerConfig& config) {
     return out_of_range("--max-queued-requests", config.queue_len_max, 1, kQueueLenMax);
 }
 
-Scheduler::Scheduler(SchedulerConfig config) : config_(config), workers_(config.tp) {
+Scheduler::Scheduler(SchedulerConfig config)
+    : config_(config), workers_(config.tp), memory_(config.tp) {
     CHECK(!problem_of(config));
 }
 
@@ -55,7 +56,7 @@ TurnOutput Scheduler::turn(TurnInput in) {
     CHECK(in.now >= now_);
     now_ = in.now;
     ++turn_;
-    num_refused_ += in.num_refused;
+    tallies_.num_refused += in.num_refused;
 
     std::vector<CallId> status_calls;
     const auto obey = Overloaded{
@@ -64,6 +65,9 @@ TurnOutput Scheduler::turn(TurnInput in) {
         [&](PauseGeneration& call) { pause(call, out); },
         [&](ContinueGeneration& call) { go_on(call, out); },
         [&](FlushCache& call) { flush(call, out); },
+        [&](SetWeightLabel& call) { set_label(call, out); },
+        [&](ReleaseMemory& call) { release_memory(call, out); },
+        [&](ResumeMemory& call) { resume_memory(call, out); },
         [&](UpdateStage& order) { stage(std::move(order), out); },
         [&](UpdateReady& order) { make_ready(order, out); },
         [&](UpdateCommit& order) { commit(order, out); },
@@ -87,6 +91,7 @@ TurnOutput Scheduler::turn(TurnInput in) {
             if (digests.epoch == version_.epoch) digests.label = version_.label;
             out.tokenizer.emplace_back(std::move(digests));
         },
+        [&](WorkerMemoryDone& answer) { hear_memory(answer); },
     };
 
     for (Control& message : in.control) std::visit(obey, message);  // before generation (P5)
@@ -112,6 +117,7 @@ void Scheduler::greet(WorkerHello hello, TurnOutput& out) {
         ++num_late_;  // a rank that is here already, or none of ours
         return;
     }
+    memory_.loaded(hello.rank, hello.weight_bytes, hello.kv_bytes);
     if (auto added = workers_.add(std::move(hello), config_.page_size); !added) {
         out.fatal = added.error();
         return;
@@ -123,6 +129,7 @@ void Scheduler::greet(WorkerHello hello, TurnOutput& out) {
         return;
     }
     version_.digest = *std::move(digest);
+    if (!workers_.have_weights()) weights_ = Weights::kAwaited;
     limits_ = workers_.limits();
     pages_ = PageAllocator(workers_.num_pages());
     cache_ = PrefixCache(workers_.num_pages(), config_.page_size);
@@ -143,16 +150,17 @@ void Scheduler::greet(WorkerHello hello, TurnOutput& out) {
         .epoch = version_.epoch,
         .label = version_.label,
         .digest = version_.digest,
+        .has_weights = weights_ == Weights::kWhole,
     });
 }
 
 void Scheduler::enqueue(TokenizedRequest arrived, TurnOutput& out) {
     if (arrived.key <= last_key_) {
-        ++num_refused_;  // sent twice; an answer would end the one that is open
+        ++tallies_.num_refused;  // sent twice; an answer would end the one that is open
         return;
     }
     last_key_ = arrived.key;
-    ++num_requests_;
+    ++tallies_.num_requests;
     const auto refuse_with = [&](const Error& error) {
         refuse(
             arrived,
@@ -167,20 +175,9 @@ void Scheduler::enqueue(TokenizedRequest arrived, TurnOutput& out) {
         refuse(arrived, {.reason = FinishReason::kAbort, .message = end->message}, out);
         return;
     }
-    if (!is_ready()) {
-        return refuse_with(make_error(
-            ErrorCode::kUnavailable,
-            "replica {} is loading; no word yet from {}",
-            raw(config_.replica),
-            workers_.who_is_missing()
-        ));
-    }
-    if (is_torn_ && !pause_) {
-        return refuse_with(make_error(
-            ErrorCode::kFailedPrecondition,
-            "the weights are torn: a direct update failed half-way; nothing is generated until the "
-            "next complete update"
-        ));
+    if (!is_ready()) return refuse_with(not_ready());
+    if (!pause_) {
+        if (const auto reason = why_idle()) return refuse_with(*reason);
     }
     if (const auto error = problem_of(arrived, limits_)) return refuse_with(*error);
     if (waiting_.size() >= config_.queue_len_max) {
@@ -216,10 +213,14 @@ void Scheduler::end_request(
     }
     // The detokenizer learns that nothing more comes, so that it may forget the request.
     if (request.is_announced) batch_of(out).drops.push_back(key);
+    tallies_.count_finish(
+        cause == EndCause::kStopText ? FinishReason::kStop : FinishReason::kAbort
+    );
     forget(request);
 }
 
 void Scheduler::finish(Request& request, Finish how, TurnOutput& out) {
+    tallies_.count_finish(how.reason);
     OutputChunk& chunk = chunk_of(request, out);
     chunk.counts = request.counts(config_.replica);
     chunk.finish = std::move(how);
@@ -247,9 +248,10 @@ void Scheduler::retract(Request& request) {
         ++request.run;
         if (request.num_outputs() == 0) request.scores = {.start = request.scores.start};
     }
+    request.num_lost = request.num_planned;
     leave_run(request);
     ++request.num_retractions;
-    ++num_retractions_;
+    ++tallies_.num_retractions;
     waiting_.push(request);
 }
 

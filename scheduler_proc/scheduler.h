@@ -6,7 +6,9 @@
 //   scheduler.cpp  the turn; requests in and out; pages, slots and leases
 //   plan.cpp       which rows the next step has
 //   collect.cpp    what a finished step brought; chunks and spans
-//   control.cpp    pause, continue, flush, status
+//   control.cpp    pause, continue, flush, relabel
+//   memory.cpp     release and resume
+//   status.cpp     what it is doing
 //   update.cpp     this replica's part of a weight update
 //   audit.cpp      the invariants
 //
@@ -24,14 +26,17 @@
 #include "base/time.h"
 #include "messages/control.h"
 #include "messages/generation.h"
+#include "messages/memory.h"
 #include "messages/status.h"
 #include "messages/steps.h"
 #include "messages/weights.h"
 #include "scheduler_proc/early_ends.h"
 #include "scheduler_proc/in_flight_step.h"
+#include "scheduler_proc/memory_book.h"
 #include "scheduler_proc/page_allocator.h"
 #include "scheduler_proc/prefix_cache.h"
 #include "scheduler_proc/request.h"
+#include "scheduler_proc/tallies.h"
 #include "scheduler_proc/update_job.h"
 #include "scheduler_proc/waiting_queue.h"
 #include "scheduler_proc/workers.h"
@@ -65,6 +70,9 @@ using Control = std::variant<
     PauseGeneration,
     ContinueGeneration,
     FlushCache,
+    SetWeightLabel,
+    ReleaseMemory,
+    ResumeMemory,
     UpdateStage,
     UpdateReady,
     UpdateCommit,
@@ -81,11 +89,18 @@ using FromWorker = std::variant<
     WorkerCommitted,
     WorkerDropped,
     WorkerTensor,
-    WorkerDigests>;
+    WorkerDigests,
+    WorkerMemoryDone>;
 
 // To every rank of the replica, each the same, in this order: the order is P1.
-using ToWorkers =
-    std::variant<StepPlan, WorkerStage, WorkerCommit, WorkerDrop, WorkerReadTensor, WorkerDigest>;
+using ToWorkers = std::variant<
+    StepPlan,
+    WorkerStage,
+    WorkerCommit,
+    WorkerDrop,
+    WorkerReadTensor,
+    WorkerDigest,
+    WorkerMemory>;
 
 using ToTokenizer = std::variant<
     SchedulerHello,
@@ -93,6 +108,8 @@ using ToTokenizer = std::variant<
     PausePart,
     ContinuePart,
     FlushPart,
+    LabelPart,
+    MemoryPart,
     UpdatePart,
     WorkerTensor,
     WorkerDigests>;
@@ -133,7 +150,9 @@ class Scheduler {
     [[nodiscard]] const Version& version() const { return version_; }
     [[nodiscard]] bool is_ready() const { return workers_.is_complete(); }
     [[nodiscard]] bool is_paused() const { return pause_.has_value(); }
-    [[nodiscard]] bool is_torn() const { return is_torn_; }
+    [[nodiscard]] bool is_torn() const { return weights_ == Weights::kTorn; }
+    [[nodiscard]] bool has_weights() const { return weights_ == Weights::kWhole; }
+    [[nodiscard]] bool is_all_resident() const { return memory_.is_all_resident(); }
     [[nodiscard]] bool has_request(RequestKey key) const { return requests_.contains(key); }
     [[nodiscard]] std::int64_t num_open() const {
         return static_cast<std::int64_t>(requests_.size());
@@ -201,7 +220,7 @@ class Scheduler {
         TurnOutput& out
     );
     OutputChunk& chunk_of(Request& request, TurnOutput& out);
-    void refuse(TokenizedRequest& arrived, Finish how, TurnOutput& out) const;
+    void refuse(TokenizedRequest& arrived, Finish how, TurnOutput& out);
     [[nodiscard]] TokenBatch& batch_of(TurnOutput& out) const;
 
     // ---- control.cpp ----
@@ -227,6 +246,7 @@ class Scheduler {
     void end_pause(const std::string& why, TurnOutput& out);
     void flush(const FlushCache& call, TurnOutput& out);
     void answer_flush(CallId call, TurnOutput& out);
+    void set_label(const SetWeightLabel& call, TurnOutput& out);
     void read_tensor(const WorkerReadTensor& call, TurnOutput& out);
     void digest_weights(const WorkerDigest& call, TurnOutput& out);
     // Whether a request that ran before is still to run out.
@@ -240,6 +260,20 @@ class Scheduler {
     [[nodiscard]] std::string step_in_flight() const;
     [[nodiscard]] std::string who_holds_pages() const;
     [[nodiscard]] std::string state() const;
+
+    // ---- memory.cpp ----
+    // Of the live copy. kAwaited: none came yet, or they were released and not kept.
+    enum class Weights { kWhole, kTorn, kAwaited };
+    void release_memory(const ReleaseMemory& call, TurnOutput& out);
+    void resume_memory(const ResumeMemory& call, TurnOutput& out);
+    void settle_memory(TurnOutput& out);
+    void hear_memory(const WorkerMemoryDone& answer);
+    void end_late_memory_call(TurnOutput& out);
+    void answer_memory(CallId call, std::optional<Error> error, bool was_done, TurnOutput& out)
+        const;
+    [[nodiscard]] std::optional<Error> problem_of_release(const std::vector<MemoryTag>& tags) const;
+    [[nodiscard]] std::optional<Error> why_idle() const;
+    [[nodiscard]] Error not_ready() const;
 
     // ---- update.cpp ----
     void stage(UpdateStage order, TurnOutput& out);
@@ -282,7 +316,11 @@ class Scheduler {
     Version version_{};                  // that the next plan runs under
     std::optional<Version> retained_{};  // whose copy the workers still hold
     std::optional<UpdateJob> job_{};
-    bool is_torn_ = false;  // the live copy is half overwritten somewhere: nothing may run
+    Weights weights_ = Weights::kWhole;  // anything else: nothing may run
+
+    MemoryBook memory_;
+    bool are_weights_kept_ = false;  // while they are released: in host memory
+    std::uint64_t num_memory_orders_ = 0;
 
     std::optional<Pause> pause_{};
     std::vector<PauseCall> pause_calls_{};
@@ -290,13 +328,7 @@ class Scheduler {
 
     TimePoint now_{};         // of this turn
     std::uint64_t turn_ = 0;  // counted from 1
-    std::int64_t num_steps_ = 0;
-    std::int64_t num_requests_ = 0;
-    std::int64_t num_prompt_tokens_ = 0;
-    std::int64_t num_cached_tokens_ = 0;
-    std::int64_t num_output_tokens_ = 0;
-    std::int64_t num_retractions_ = 0;
-    std::int64_t num_refused_ = 0;
+    Tallies tallies_{};
     std::int64_t num_late_ = 0;
     std::int64_t num_rows_dropped_ = 0;
 };

@@ -72,10 +72,13 @@ void Scheduler::stage(UpdateStage order, TurnOutput& out) {
             raw(version_.epoch)
         ));
     }
-    if (is_torn_ && order.spec.partial) {
-        return refuse_with(
-            wrong_order("stage", order.update, "torn; only a complete update mends it")
-        );
+    if (!memory_.is_resident(MemoryTag::kWeights)) {
+        return refuse_with(wrong_order("stage", order.update, memory_.what_is_missing()));
+    }
+    if (weights_ != Weights::kWhole && order.spec.partial) {
+        return refuse_with(wrong_order(
+            "stage", order.update, "torn or without weights; only a complete update mends it"
+        ));
     }
     if (is_direct) {
         // It overwrites what serves: only after this replica has been told to stand still.
@@ -103,6 +106,8 @@ void Scheduler::stage(UpdateStage order, TurnOutput& out) {
     for (RankOutcome& rank : job.ranks) rank.phase = "stage";
     job.spec = std::move(order.spec);
     retained_.reset();  // its copy is what the stage overwrites
+    // Over weights that are gone a stage writes in place.
+    if (!is_direct && weights_ == Weights::kWhole) memory_.add_second_copy();
     out.workers.emplace_back(WorkerStage{.update = job.id, .spec = job.spec});
 }
 
@@ -117,7 +122,7 @@ void Scheduler::roll_back(const UpdateRollback& order, TurnOutput& out) {
             "rollback", order.update, fmt::format("update {} is under way", number(job_->id))
         ));
     }
-    if (!retained_ || is_torn_) {
+    if (!retained_ || weights_ != Weights::kWhole) {
         return refuse_with(wrong_order("rollback", order.update, "no previous version is retained")
         );
     }
@@ -187,9 +192,12 @@ void Scheduler::make_ready(const UpdateReady& order, TurnOutput& out) {
             waiting_.size()
         ));
     }
-    if (order.kv_policy == KvPolicy::kDrain && is_torn_ && has_started_requests()) {
-        return refuse_with("torn with running requests, which cannot run out (drain)");
+    if (order.kv_policy == KvPolicy::kDrain && why_idle() && has_started_requests()) {
+        return refuse_with(
+            fmt::format("running requests cannot run out (drain): {}", why_idle()->message)
+        );
     }
+    if (!memory_.is_resident(MemoryTag::kWeights)) return refuse_with(memory_.what_is_missing());
     // A staged update and a rollback are prepared before they are made ready; a direct one after.
     if (!job_) job_.emplace(order.update, UpdateJob::Kind::kDirect, config_.tp);
     job_->kv_policy = order.kv_policy;
@@ -265,12 +273,19 @@ void Scheduler::apply_kv_policy(TurnOutput& out) {
 void Scheduler::swap_version() {
     const UpdateJob& job = *job_;
     Version old = std::exchange(
-        version_, Version{.epoch = job.new_epoch, .label = job.label, .digest = job.digest}
+        version_,
+        Version{
+            .epoch = job.new_epoch,
+            .label = job.label,
+            .digest = job.digest,
+            .serial = version_.serial + 1,
+        }
     );
     // A direct update has overwritten the old copy; a torn one is no version to go back to.
     retained_.reset();
-    if (job.kind != UpdateJob::Kind::kDirect && !is_torn_) retained_ = std::move(old);
-    is_torn_ = false;
+    if (job.kind != UpdateJob::Kind::kDirect && weights_ == Weights::kWhole)
+        retained_ = std::move(old);
+    weights_ = Weights::kWhole;
 }
 
 void Scheduler::committed(const WorkerCommitted& answer, TurnOutput& out) {
@@ -310,7 +325,7 @@ void Scheduler::committed(const WorkerCommitted& answer, TurnOutput& out) {
 void Scheduler::drop(const UpdateDrop& order, TurnOutput& out) {
     if (!job_ || job_->id != order.update) {
         // It was refused here or never came; but another replica may have been overwritten.
-        is_torn_ = is_torn_ || order.torn;
+        if (order.torn) weights_ = Weights::kTorn;
         UpdatePart part = update_part(order.update, kDropped);
         part.ok = true;
         part.message = order.reason;
@@ -326,7 +341,7 @@ void Scheduler::drop(const UpdateDrop& order, TurnOutput& out) {
     job.end = UpdateJob::End::kDropping;
     job.drop_reason = order.reason;
     job.stage_deadline = TimePoint::max();
-    is_torn_ = is_torn_ || order.torn || job.may_be_torn();
+    if (order.torn || job.may_be_torn()) weights_ = Weights::kTorn;
     if (!job.is_stage_sent) return finish_drop(out);
     out.workers.emplace_back(WorkerDrop{.update = job.id});
 }
@@ -351,7 +366,7 @@ void Scheduler::finish_drop(TurnOutput& out) {
 }
 
 std::string_view Scheduler::update_state() const {
-    if (is_torn_) return "torn";
+    if (weights_ == Weights::kTorn) return "torn";
     const bool is_staged =
         job_ && job_->vote == UpdateJob::Vote::kPrepared && job_->end == UpdateJob::End::kNone;
     return is_staged ? "staged" : "serving";

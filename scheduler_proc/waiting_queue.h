@@ -27,8 +27,12 @@ class WaitingQueue {
     };
 
     // The place is given by what the request is now; while it waits, that does not change.
-    void push(const Request& request) { places_.insert(place_of(request)); }
-    void remove(const Request& request) { places_.erase(place_of(request)); }
+    void push(const Request& request) {
+        if (places_.insert(place_of(request)).second && request.was_admitted) ++num_retracted_;
+    }
+    void remove(const Request& request) {
+        if (places_.erase(place_of(request)) > 0 && request.was_admitted) --num_retracted_;
+    }
     [[nodiscard]] bool contains(const Request& request) const {
         return places_.contains(place_of(request));
     }
@@ -38,6 +42,9 @@ class WaitingQueue {
     // Whether a request waits that ran before.
     [[nodiscard]] bool has_retracted() const { return !empty() && !places_.begin()->is_new; }
 
+    // How many.
+    [[nodiscard]] std::int64_t num_retracted() const { return num_retracted_; }
+
     [[nodiscard]] auto begin() const { return places_.begin(); }
     [[nodiscard]] auto end() const { return places_.end(); }
 
@@ -46,6 +53,7 @@ class WaitingQueue {
         return {!request.was_admitted, request.priority, request.key};
     }
     std::set<Place> places_{};
+    std::int64_t num_retracted_ = 0;
 };
 
 }  // namespace pitstop::scheduler

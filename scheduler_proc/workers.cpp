@@ -19,6 +19,7 @@ std::optional<std::string> difference(const WorkerHello& a, const WorkerHello& b
     if (a.context_len != b.context_len) return differ("context_len", a.context_len, b.context_len);
     if (a.vocab_size != b.vocab_size) return differ("vocab_size", a.vocab_size, b.vocab_size);
     if (a.compute != b.compute) return differ("compute", a.compute, b.compute);
+    if (a.has_weights != b.has_weights) return differ("has_weights", a.has_weights, b.has_weights);
     if (a.eos_ids != b.eos_ids)
         return differ("so many eos_ids", a.eos_ids.size(), b.eos_ids.size());
     return std::nullopt;

@@ -33,6 +33,7 @@ class Workers {
     Result<> add(WorkerHello hello, std::int64_t page_size);
 
     // ---- REQUIRES: is_complete() ----
+    [[nodiscard]] bool have_weights() const { return first().has_weights; }
     [[nodiscard]] const std::string& model_type() const { return first().model_type; }
     [[nodiscard]] ModelLimits limits() const;
     [[nodiscard]] std::int64_t num_pages() const;  // the fewest of any rank, at most kPagesMax

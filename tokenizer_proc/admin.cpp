@@ -16,6 +16,10 @@ using Calls = Types<
     PauseGeneration,
     ContinueGeneration,
     FlushCache,
+    SetWeightLabel,
+    ReleaseMemory,
+    ResumeMemory,
+    Shutdown,
     Abort,
     UpdateWeights,
     StageWeights,
@@ -50,12 +54,15 @@ Admin::Admin(int num_replicas, Ports ports)
       pauses_(num_replicas, PauseGeneration::kType, "pause"),
       continues_(num_replicas, ContinueGeneration::kType, "continue"),
       flushes_(num_replicas, FlushCache::kType, "flush"),
+      labels_(num_replicas, SetWeightLabel::kType, "relabel"),
+      memories_(num_replicas, "release_memory or resume_memory", "order"),
       updates_(num_replicas) {}
 
 bool Admin::takes(std::string_view type) { return Calls::has(type); }
 
 void Admin::set_version(const SchedulerHello& hello) {
     tp_ = static_cast<int>(hello.tp);
+    has_had_weights_ = hello.has_weights;
     updates_.set_version(hello.epoch, hello.label, hello.digest);
 }
 
@@ -110,6 +117,33 @@ Result<> Admin::obey(TimePoint now, const std::string& peer, FlushCache message)
     return fan_out(now, peer, std::move(message), flushes_, kControlTimeout);
 }
 
+Result<> Admin::obey(TimePoint now, const std::string& peer, SetWeightLabel message) {
+    std::string label = message.label;
+    RETURN_IF_ERROR(fan_out(now, peer, std::move(message), labels_, kControlTimeout));
+    last_label_ = std::move(label);
+    return Ok{};
+}
+Result<> Admin::obey(TimePoint now, const std::string& peer, ReleaseMemory message) {
+    return fan_out(now, peer, std::move(message), memories_, kControlTimeout);
+}
+Result<> Admin::obey(TimePoint now, const std::string& peer, ResumeMemory message) {
+    return fan_out(now, peer, std::move(message), memories_, kControlTimeout);
+}
+
+Result<> Admin::obey(TimePoint, const std::string& peer, const Shutdown& message) {
+    StatusReply tree;
+    ports_.describe(tree);
+    ShutdownReply reply;
+    reply.ok = true;
+    reply.open_requests = tree.open_requests;
+    answer({peer, message.call}, std::move(reply));
+    constexpr double kDrainMaxS = 7 * 24 * 3600;  // so that no sum overflows
+    ports_.shut_down(std::chrono::duration_cast<Duration>(
+        std::chrono::duration<double>(std::min(message.drain_s, kDrainMaxS))
+    ));
+    return Ok{};
+}
+
 Result<> Admin::obey(TimePoint now, const std::string& peer, const Abort& message) {
     if (aborts_.size() >= kCallsMax) return too_many(Abort::kType);
     AbortCall call{
@@ -130,32 +164,37 @@ Result<> Admin::obey(TimePoint now, const std::string& peer, const Abort& messag
 
 Result<> Admin::obey(TimePoint now, const std::string& peer, const UpdateWeights& message) {
     UpdateCoordinator::Out out;
+    update_call_ = UpdateWeights::kType;
     updates_.update(now, {peer, message.call}, message, out);
-    carry_out(std::move(out));
+    carry_out(now, std::move(out));
     return Ok{};
 }
 Result<> Admin::obey(TimePoint now, const std::string& peer, const StageWeights& message) {
     UpdateCoordinator::Out out;
+    update_call_ = StageWeights::kType;
     updates_.stage(now, {peer, message.call}, message, out);
-    carry_out(std::move(out));
+    carry_out(now, std::move(out));
     return Ok{};
 }
 Result<> Admin::obey(TimePoint now, const std::string& peer, const CommitWeights& message) {
     UpdateCoordinator::Out out;
+    update_call_ = CommitWeights::kType;
     updates_.commit(now, {peer, message.call}, message, out);
-    carry_out(std::move(out));
+    carry_out(now, std::move(out));
     return Ok{};
 }
 Result<> Admin::obey(TimePoint now, const std::string& peer, const DropStage& message) {
     UpdateCoordinator::Out out;
+    update_call_ = DropStage::kType;
     updates_.drop(now, {peer, message.call}, message, out);
-    carry_out(std::move(out));
+    carry_out(now, std::move(out));
     return Ok{};
 }
 Result<> Admin::obey(TimePoint now, const std::string& peer, const RollbackWeights& message) {
     UpdateCoordinator::Out out;
+    update_call_ = RollbackWeights::kType;
     updates_.rollback(now, {peer, message.call}, message, out);
-    carry_out(std::move(out));
+    carry_out(now, std::move(out));
     return Ok{};
 }
 
@@ -205,18 +244,27 @@ Result<bool> Admin::part(TimePoint now, const Frames& frames) {
                    PausePart,
                    ContinuePart,
                    FlushPart,
+                   LabelPart,
+                   MemoryPart,
                    UpdatePart,
                    WorkerTensor,
                    WorkerDigests>{});
 }
 
-void Admin::hear(TimePoint, ReplicaStatus part) {
+void Admin::hear(TimePoint now, ReplicaStatus part) {
     auto ended = statuses_.add(part.call, part.replica, part);
     if (!ended) return;
     StatusReply reply;
     reply.replicas = std::move(ended->parts);
     for (ReplicaStatus& replica : reply.replicas) replica.call = CallId{};
     ports_.describe(reply);
+    reply.is_ready = has_had_weights_;
+    reply.updates_total = num_updates_;
+    reply.updates_failed_total = num_updates_failed_;
+    for (const PastUpdate& past : past_updates_) {
+        reply.updates.push_back(past.record);
+        reply.updates.back().age_s = std::chrono::duration<double>(now - past.at).count();
+    }
     answer(ended->caller, std::move(reply));
 }
 
@@ -261,11 +309,30 @@ void Admin::hear(TimePoint, FlushPart part) {
         answer_parts<FlushReply, FlushPart>(*std::move(ended));
     }
 }
+void Admin::hear(TimePoint, LabelPart part) {
+    auto ended = labels_.add(part.call, part.replica, part);
+    if (!ended) return;
+    const bool is_done =
+        std::ranges::all_of(ended->parts, [](const LabelPart& each) { return each.code.empty(); });
+    if (is_done) updates_.relabel(last_label_);
+    answer_parts<LabelReply, LabelPart>(*std::move(ended));
+}
+void Admin::hear(TimePoint, MemoryPart part) {
+    auto ended = memories_.add(part.call, part.replica, part);
+    if (!ended) return;
+    // Done before on some replicas and now on the others: done everywhere.
+    const bool is_any_done =
+        std::ranges::any_of(ended->parts, [](const MemoryPart& each) { return each.code.empty(); });
+    for (MemoryPart& each : ended->parts) {
+        if (is_any_done && each.was_done) each.code.clear();
+    }
+    answer_parts<MemoryReply, MemoryPart>(*std::move(ended));
+}
 
 void Admin::hear(TimePoint now, const UpdatePart& part) {
     UpdateCoordinator::Out out;
     updates_.part(now, part, out);
-    carry_out(std::move(out));
+    carry_out(now, std::move(out));
 }
 
 void Admin::hear(TimePoint, WorkerTensor part) {
@@ -314,13 +381,39 @@ void Admin::answer_error(const AdminCaller& caller, const Error& error) {
     answer(caller, std::move(reply));
 }
 
-void Admin::carry_out(UpdateCoordinator::Out out) {
+// For status: what came of the latest calls about weights.
+void Admin::record(TimePoint now, const UpdateReply& reply) {
+    const bool is_effect = update_call_ != StageWeights::kType && update_call_ != DropStage::kType;
+    if (is_effect) ++(reply.ok ? num_updates_ : num_updates_failed_);
+    if (reply.ok && is_effect) has_had_weights_ = true;
+    past_updates_.push_back(
+        {now,
+         {.what = std::string(update_call_),
+          .ok = reply.ok,
+          .code = reply.code,
+          .message = reply.message,
+          .epoch = reply.epoch,
+          .label = reply.label,
+          .digest = reply.digest,
+          .bytes = reply.bytes,
+          .receive_s = reply.receive_s,
+          .verify_s = reply.verify_s,
+          .vote_s = reply.vote_s,
+          .pause_s = reply.pause_s,
+          .commit_s = reply.commit_s,
+          .total_s = reply.total_s}}
+    );
+    if (past_updates_.size() > kUpdatesShown) past_updates_.pop_front();
+}
+
+void Admin::carry_out(TimePoint now, UpdateCoordinator::Out out) {
     for (const UpdateCoordinator::Order& order : out.orders) {
         ports_.to_all_replicas(
             std::visit([](const auto& message) { return encode(message); }, order)
         );
     }
     for (auto& [caller, reply] : out.replies) {
+        record(now, reply);
         answer(AdminCaller{caller.peer, caller.call}, std::move(reply));
     }
 }
@@ -331,6 +424,8 @@ void Admin::for_each_fan_out(Visit visit) {
     visit(pauses_);
     visit(continues_);
     visit(flushes_);
+    visit(labels_);
+    visit(memories_);
 }
 
 void Admin::tick(TimePoint now) {
@@ -339,7 +434,7 @@ void Admin::tick(TimePoint now) {
     });
     UpdateCoordinator::Out out;
     updates_.tick(now, out);
-    carry_out(std::move(out));
+    carry_out(now, std::move(out));
     std::erase_if(aborts_, [&](const AbortCall& call) {
         if (call.deadline > now) return false;
         answer_error(
@@ -382,6 +477,7 @@ TimePoint Admin::next_deadline() const {
     TimePoint first = updates_.next_deadline().value_or(TimePoint::max());
     first = std::min({first, statuses_.next_deadline(), pauses_.next_deadline()});
     first = std::min({first, continues_.next_deadline(), flushes_.next_deadline()});
+    first = std::min({first, labels_.next_deadline(), memories_.next_deadline()});
     for (const AbortCall& call : aborts_) first = std::min(first, call.deadline);
     for (const auto& [id, call] : tensor_reads_) first = std::min(first, call.deadline);
     for (const auto& [id, call] : digest_reads_) first = std::min(first, call.deadline);
@@ -395,7 +491,7 @@ void Admin::fail_all(const Error& error) {
     UpdateCoordinator::Out out;
     updates_.fail(error.message, out);
     out.orders.clear();  // nobody is left to carry them out
-    carry_out(std::move(out));
+    carry_out(TimePoint{}, std::move(out));
     for (const AbortCall& call : std::exchange(aborts_, {})) answer_error(call.caller, error);
     for (const auto& [id, call] : std::exchange(tensor_reads_, {}))
         answer_error(call.caller, error);

@@ -1,9 +1,9 @@
 // The admin door: control calls go to every replica, and one answer comes back.
 //
-// Status, pause, continue and flush are a row each of the same table (fan_out.h); an update is a
-// transaction (update_coordinator.h); an abort waits for the requests' last chunks; reads of
-// weights collect pieces (weight_reads.h). Whatever the call, its caller is answered once: with its
-// reply, or with an error by its deadline.
+// Status, pause, continue, flush, relabel and memory are a row each of the same table (fan_out.h);
+// an update is a transaction (update_coordinator.h); an abort waits for the requests' last chunks;
+// reads of weights collect pieces (weight_reads.h). Whatever the call, its caller is answered once:
+// with its reply, or with an error by its deadline.
 //
 // Pure but for its ports: no clock, no socket.
 // Thread:  the loop thread only.
@@ -15,6 +15,7 @@
 #include "base/time.h"
 #include "messages/codec.h"
 #include "messages/control.h"
+#include "messages/memory.h"
 #include "messages/status.h"
 #include "messages/weights.h"
 #include "tokenizer_proc/fan_out.h"
@@ -22,6 +23,7 @@
 #include "tokenizer_proc/update_coordinator.h"
 #include "tokenizer_proc/weight_reads.h"
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <set>
@@ -47,7 +49,10 @@ class Admin {
         // Ends the requests of those ids (null: all) with finish.reason abort.
         std::function<Aborted(const std::vector<std::string>* rids, const std::string& message)>
             abort{};
+        // Begins the end of the tree; open requests may run out for so long.
+        std::function<void(Duration drain)> shut_down{};
     };
+    static constexpr std::size_t kUpdatesShown = 16;  // in status
 
     // Deadlines of calls that name none. A flush or pause that waits for requests may take long.
     static constexpr auto kStatusTimeout = std::chrono::seconds(5);
@@ -83,6 +88,9 @@ class Admin {
     // UpdateCoordinator::path.
     [[nodiscard]] const std::optional<std::string>& weights_path() const { return updates_.path(); }
 
+    // Every replica has or had weights to serve: at once, or from the first complete update on.
+    [[nodiscard]] bool has_had_weights() const { return has_had_weights_; }
+
   private:
     struct AbortCall {
         AdminCaller caller{};
@@ -110,6 +118,10 @@ class Admin {
     Result<> obey(TimePoint now, const std::string& peer, PauseGeneration message);
     Result<> obey(TimePoint now, const std::string& peer, ContinueGeneration message);
     Result<> obey(TimePoint now, const std::string& peer, FlushCache message);
+    Result<> obey(TimePoint now, const std::string& peer, SetWeightLabel message);
+    Result<> obey(TimePoint now, const std::string& peer, ReleaseMemory message);
+    Result<> obey(TimePoint now, const std::string& peer, ResumeMemory message);
+    Result<> obey(TimePoint now, const std::string& peer, const Shutdown& message);
     Result<> obey(TimePoint now, const std::string& peer, const Abort& message);
     Result<> obey(TimePoint now, const std::string& peer, const UpdateWeights& message);
     Result<> obey(TimePoint now, const std::string& peer, const StageWeights& message);
@@ -123,6 +135,8 @@ class Admin {
     void hear(TimePoint now, PausePart part);
     void hear(TimePoint now, ContinuePart part);
     void hear(TimePoint now, FlushPart part);
+    void hear(TimePoint now, LabelPart part);
+    void hear(TimePoint now, MemoryPart part);
     void hear(TimePoint now, const UpdatePart& part);
     void hear(TimePoint now, WorkerTensor part);
     void hear(TimePoint now, WorkerDigests part);
@@ -132,7 +146,8 @@ class Admin {
     void answer_error(const AdminCaller& caller, const Error& error);
     template <class Reply, class Part>
     void answer_parts(typename FanOut<Part>::Ended ended);
-    void carry_out(UpdateCoordinator::Out out);
+    void carry_out(TimePoint now, UpdateCoordinator::Out out);
+    void record(TimePoint now, const UpdateReply& reply);
     template <class Visit>
     void for_each_fan_out(Visit visit);
 
@@ -144,7 +159,19 @@ class Admin {
     FanOut<PausePart> pauses_;
     FanOut<ContinuePart> continues_;
     FanOut<FlushPart> flushes_;
+    FanOut<LabelPart> labels_;
+    std::string last_label_{};  // of the latest call that was fanned out
+    FanOut<MemoryPart> memories_;
     UpdateCoordinator updates_;
+    struct PastUpdate {
+        TimePoint at{};
+        UpdateRecord record{};
+    };
+    std::deque<PastUpdate> past_updates_{};  // the latest kUpdatesShown
+    std::string_view update_call_{};         // the type of the latest call about weights
+    std::int64_t num_updates_ = 0;
+    std::int64_t num_updates_failed_ = 0;
+    bool has_had_weights_ = false;
     std::vector<AbortCall> aborts_{};
     std::map<CallId, ReadCall<TensorRead>> tensor_reads_{};
     std::map<CallId, ReadCall<DigestRead>> digest_reads_{};

@@ -78,6 +78,10 @@ class Doors {
     [[nodiscard]] const std::optional<std::string>& weights_path() const {
         return admin_.weights_path();
     }
+    // The tree was asked to end, and what was open has ended or had its time.
+    [[nodiscard]] bool is_end_due(TimePoint now) const {
+        return drain_until_ && (requests_.size() == 0 || now >= *drain_until_);
+    }
     // What to say about it, in one line.
     [[nodiscard]] std::string describe() const;
 
@@ -145,9 +149,11 @@ class Doors {
     std::vector<std::deque<Frames>> held_control_;
     std::vector<OpenId> ended_{};  // since the last flush, which sends their last chunks
     TimePoint now_{};              // of the tree's last message
+    TimePoint admin_time_{};       // of the last call at the admin door
     TimePoint ready_time_{};
     TimePoint next_probe_{};
-    std::string down_why_{};  // not empty: the tree is going down
+    std::optional<TimePoint> drain_until_{};  // after it the tree ends; new requests are refused
+    std::string down_why_{};                  // not empty: the tree is going down
     std::int64_t num_refused_ = 0;
 };
 

@@ -124,9 +124,15 @@ void run(Doors& doors, Sockets& sockets, TextWorker& worker, Supervision& superv
     poller.add_fd(worker.fd());
     if (supervision.fd() >= 0) poller.add_fd(supervision.fd());
     bool was_ready = false;
+    bool said_end = false;
     std::optional<std::string> weights_path;
     for (;;) {
-        const std::optional<std::string> why = farewell(supervision);
+        std::optional<std::string> why = farewell(supervision);
+        if (!said_end && doors.is_end_due(Clock::now())) {
+            said_end = true;
+            supervision.say_end("asked for at the admin door");
+            if (supervision.fd() < 0) why = "the tree is shutting down";  // nobody else ends it
+        }
         take_from_tree(doors, sockets.inbox);
         if (why) doors.shut_down(Clock::now(), *why);
         const TimePoint deadline = Clock::now() + kIntakeMax;

@@ -50,6 +50,9 @@ class UpdateCoordinator {
     // What serves, from a scheduler's hello.
     void set_version(Epoch epoch, std::string label, std::string digest);
 
+    // The version that serves has another label, on every replica.
+    void relabel(std::string label) { label_ = std::move(label); }
+
     void update(TimePoint now, Caller caller, const UpdateWeights& call, Out& out);
     void stage(TimePoint now, Caller caller, const StageWeights& call, Out& out);
     void commit(TimePoint now, Caller caller, const CommitWeights& call, Out& out);

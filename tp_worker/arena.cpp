@@ -107,6 +107,17 @@ Result<std::int64_t> Arena::release() {
     return before - resident_bytes();
 }
 
+void Arena::move_to(Arena& to) {
+    CHECK(is_committed_ && to.is_committed_ && to.bytes_ == bytes_);
+    constexpr std::int64_t kPieceBytes = std::int64_t{64} << 20;  // of whole pages, huge ones too
+    for (std::int64_t begin = 0; begin < bytes_; begin += kPieceBytes) {
+        const auto size = static_cast<std::size_t>(std::min(kPieceBytes, bytes_ - begin));
+        std::memcpy(to.data_ + begin, data_ + begin, size);
+        // Private anonymous memory: it reads as zeros from here on.
+        ::madvise(data_ + begin, size, MADV_DONTNEED);
+    }
+}
+
 std::int64_t Arena::resident_bytes() const {
     std::array<unsigned char, 4096> state{};  // one byte per page; 16 MiB at a time
     const std::int64_t window = static_cast<std::int64_t>(state.size()) * page_bytes();

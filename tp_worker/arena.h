@@ -32,6 +32,11 @@ class Arena {
     // is not committed.
     Result<std::int64_t> release();
 
+    // Copies everything to the start of `to`, piece by piece, and gives each piece's physical memory
+    // back when it is copied: both together never take much more than one of them.
+    // REQUIRES: both are committed; `to` is as large.
+    void move_to(Arena& to);
+
     [[nodiscard]] bool is_committed() const { return is_committed_; }
     [[nodiscard]] std::byte* data() const { return data_; }
     [[nodiscard]] std::int64_t bytes() const { return bytes_; }

@@ -113,19 +113,12 @@ Result<std::unique_ptr<Engine>> Engine::load(
 }
 
 Result<> Engine::load_model() {
-    const std::string& weights_dir =
-        options_.weights_dir.empty() ? options_.model_dir : options_.weights_dir;
-    ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(weights_dir));
     ASSIGN_OR_RETURN(weights_, WeightStore::make(layout_, config_));
-    RETURN_IF_ERROR(
-        load_weights(layout_, checkpoint, weights_dir, *ops_, stream_, weights_->live_data())
-    );
-    Result<std::vector<PartDigest>> digests =
-        digest_weights(layout_, weights_->live_data(), *ops_, stream_);
-    if (digests) {
-        digests_ = *std::move(digests);
+    // A tree that was restarted after an update has its weights.
+    if (options_.awaits_weights && options_.weights_dir.empty()) {
+        weights_->mark_lost();
     } else {
-        spdlog::warn("no digest of the weights: {}", digests.error().message);
+        RETURN_IF_ERROR(load_checkpoint());
     }
 
     const KvCache layer_kv = kv_of_layer(sizes_, config_, layout_.shape(), options_.compute);
@@ -148,6 +141,23 @@ Result<> Engine::load_model() {
     ASSIGN_OR_RETURN(
         sampler_, Sampler::make(ops_, stream_, sizes_.logit_rows_max, config_.vocab_len)
     );
+    return Ok{};
+}
+
+Result<> Engine::load_checkpoint() {
+    const std::string& weights_dir =
+        options_.weights_dir.empty() ? options_.model_dir : options_.weights_dir;
+    ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(weights_dir));
+    RETURN_IF_ERROR(
+        load_weights(layout_, checkpoint, weights_dir, *ops_, stream_, weights_->live_data())
+    );
+    Result<std::vector<PartDigest>> digests =
+        digest_weights(layout_, weights_->live_data(), *ops_, stream_);
+    if (digests) {
+        digests_ = *std::move(digests);
+    } else {
+        spdlog::warn("no digest of the weights: {}", digests.error().message);
+    }
     return Ok{};
 }
 
@@ -234,6 +244,7 @@ WorkerHello Engine::describe() const {
     hello.kv_bytes = kv_memory_ ? kv_memory_->bytes() : 0;
     hello.device = model_ ? ops_->name : "null";
     hello.compute = name_of(options_.compute);
+    hello.has_weights = !weights_ || !weights_->is_lost();
     return hello;
 }
 

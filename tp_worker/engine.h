@@ -36,6 +36,7 @@ enum class LoadFormat : std::uint8_t {
 
 struct EngineOptions {
     std::string model_dir{};
+    bool awaits_weights = false;  // load none: the first complete update brings them
     std::string weights_dir{};  // a checkpoint of the same shape to load instead; empty: model_dir
     LoadFormat load_format = LoadFormat::kAuto;
     Compute compute = Compute::kBf16;
@@ -84,6 +85,8 @@ class Engine {
     // live copy change, and the epoch with it.
     [[nodiscard]] WeightStore* weights() { return weights_ ? &*weights_ : nullptr; }
     void set_epoch(Epoch epoch) { epoch_ = epoch; }
+    // The KV memory; null with the null model. Only without a pass in flight may it be released.
+    [[nodiscard]] Arena* kv_memory() { return kv_memory_ ? &*kv_memory_ : nullptr; }
 
   private:
     Engine(
@@ -94,6 +97,7 @@ class Engine {
         Communicator& communicator
     );
     Result<> load_model();
+    Result<> load_checkpoint();
     Result<> compute(const StepPlan& plan, StepResult* result);
     Result<> share_sampled(StepResult* result);
     [[nodiscard]] bool is_root() const { return raw(communicator_.rank()) == 0; }

@@ -55,6 +55,11 @@ void add_flags(Options& options, FlagSet& flags) {
         &options.engine.weights_dir,
         "load this checkpoint of the same shape; empty: the model's own"
     );
+    flags.add(
+        "wait-for-initial-weights",
+        &options.engine.awaits_weights,
+        "load no weights: the first complete update brings them"
+    );
     flags.add("load-format", &options.load_format, "auto, or null: compute nothing");
     flags.add("compute", &options.compute, "bf16, or fp32: the truth mode");
     flags.add("isa", &options.isa, "scalar, avx2, avx512, avx512bf16; empty: the best there is");

@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "messages/codec.h"
+#include "tp_worker/memory_tags.h"
 #include "tp_worker/weight_digest.h"
 #include "tp_worker/weight_stage.h"
 
@@ -77,7 +78,8 @@ Updater::~Updater() {
 
 bool Updater::takes(std::string_view type) {
     return type == WorkerStage::kType || type == WorkerCommit::kType || type == WorkerDrop::kType ||
-           type == WorkerReadTensor::kType || type == WorkerDigest::kType;
+           type == WorkerReadTensor::kType || type == WorkerDigest::kType ||
+           type == WorkerMemory::kType;
 }
 
 Result<std::vector<Frames>> Updater::obey(const Frames& order) {
@@ -102,6 +104,10 @@ Result<std::vector<Frames>> Updater::obey(const Frames& order) {
             const WorkerReadTensor message, decode<WorkerReadTensor>(order, UnknownFields::kIgnore)
         );
         return read_tensor(message);
+    }
+    if (order.type == WorkerMemory::kType) {
+        ASSIGN_OR_RETURN(WorkerMemory message, decode<WorkerMemory>(order, UnknownFields::kIgnore));
+        return change(std::move(message));
     }
     CHECK(order.type == WorkerDigest::kType);
     ASSIGN_OR_RETURN(
@@ -260,6 +266,26 @@ Result<std::vector<Frames>> Updater::digest(const WorkerDigest& order) {
     });
     if (is_given) return std::vector<Frames>{};
     return std::vector{encode(answer)};
+}
+
+// In the background, where it waits for reads and digests ordered before: none sees memory go away.
+Result<std::vector<Frames>> Updater::change(WorkerMemory order) {
+    WorkerMemoryDone refusal;
+    refusal.call = order.call;
+    refusal.rank = engine_.rank();
+    if (stage_ && std::ranges::find(order.tags, MemoryTag::kWeights) != order.tags.end()) {
+        refusal.code = name_of(ErrorCode::kFailedPrecondition);
+        refusal.message = "a stage of weights is held";
+        return std::vector{encode(refusal)};
+    }
+    fault_point_.reach("memory_begin");
+    if (background_.give([this, order = std::move(order)] {
+            return std::vector{encode(change_memory(engine_, order))};
+        }))
+        return std::vector<Frames>{};
+    refusal.code = name_of(ErrorCode::kResourceExhausted);
+    refusal.message = "too many calls wait for this worker";
+    return std::vector{encode(refusal)};
 }
 
 }  // namespace pitstop

@@ -7,6 +7,7 @@
 
 #include "base/fault_point.h"
 #include "base/result.h"
+#include "messages/memory.h"
 #include "messages/weights.h"
 #include "tp_worker/background.h"
 #include "tp_worker/engine.h"
@@ -51,6 +52,7 @@ class Updater {
     Result<std::vector<Frames>> drop(const WorkerDrop& order);
     Result<std::vector<Frames>> read_tensor(const WorkerReadTensor& order);
     Result<std::vector<Frames>> digest(const WorkerDigest& order);
+    Result<std::vector<Frames>> change(WorkerMemory order);
     Frames refusal(const WorkerStage& order, Error error) const;
 
     Engine& engine_;

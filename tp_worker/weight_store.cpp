@@ -2,6 +2,8 @@
 
 #include "base/check.h"
 
+#include <utility>
+
 namespace pitstop {
 
 Result<WeightStore> WeightStore::make(const WeightLayout& layout, const ModelConfig& config) {
@@ -16,14 +18,14 @@ Result<WeightStore> WeightStore::make(const WeightLayout& layout, const ModelCon
 }
 
 Result<std::byte*> WeightStore::target(UpdateMode mode) {
-    if (mode == UpdateMode::kDirect) return live_data();
+    if (mode == UpdateMode::kDirect || is_lost_) return live_data();
     Arena& other = *copies_[1 - live_].memory;
     if (!other.is_committed()) RETURN_IF_ERROR(other.commit());
     return other.data();
 }
 
 void WeightStore::commit(UpdateMode mode) {
-    if (mode == UpdateMode::kDirect) return;
+    if (std::exchange(is_lost_, false) || mode == UpdateMode::kDirect) return;
     live_ = 1 - live_;
     has_retained_ = true;
 }
@@ -31,6 +33,39 @@ void WeightStore::commit(UpdateMode mode) {
 void WeightStore::roll_back() {
     CHECK(has_retained_);
     live_ = 1 - live_;
+}
+
+Result<std::int64_t> WeightStore::release(Keep keep) {
+    Arena& live = *copies_[live_].memory;
+    Arena& other = *copies_[1 - live_].memory;
+    const std::int64_t before = resident_bytes();
+    if (keep == Keep::kYes && !is_lost_) {
+        ASSIGN_OR_RETURN(Arena kept, Arena::reserve("weights kept in host memory", bytes_));
+        RETURN_IF_ERROR(kept.commit());
+        live.move_to(kept);
+        kept_ = std::move(kept);
+    }
+    for (Arena* arena : {&live, &other}) {
+        if (!arena->is_committed()) continue;
+        ASSIGN_OR_RETURN([[maybe_unused]] const std::int64_t freed, arena->release());
+    }
+    has_retained_ = false;
+    is_lost_ = !kept_.has_value();
+    return before - resident_bytes();
+}
+
+Result<> WeightStore::resume() {
+    Arena& live = *copies_[live_].memory;
+    RETURN_IF_ERROR(live.commit());
+    if (kept_) kept_->move_to(live);
+    kept_.reset();
+    return Ok{};
+}
+
+std::int64_t WeightStore::resident_bytes() const {
+    std::int64_t bytes = 0;
+    for (const Copy& copy : copies_) bytes += copy.memory->resident_bytes();
+    return bytes;
 }
 
 }  // namespace pitstop

@@ -45,6 +45,23 @@ class WeightStore {
 
     [[nodiscard]] std::int64_t bytes() const { return bytes_; }  // of one copy
 
+    // The live copy holds nothing that could serve: none was loaded, or it was released and not
+    // kept. Then a stage writes into it, and its commit makes it whole.
+    void mark_lost() { is_lost_ = true; }
+    [[nodiscard]] bool is_lost() const { return is_lost_; }
+
+    // Gives back the memory of both copies; what was retained is forgotten. With `keep` the live
+    // copy's bytes are moved to host memory first. Returns the bytes that were measured to go back.
+    // Errors: kResourceExhausted, there is no host memory to keep them in; nothing has changed.
+    enum class Keep { kNo, kYes };
+    Result<std::int64_t> release(Keep keep);
+    // Takes memory for the live copy again; what was kept is put back.
+    // Errors: kResourceExhausted; nothing has changed.
+    Result<> resume();
+    [[nodiscard]] bool is_resident() const { return copies_[live_].memory->is_committed(); }
+    [[nodiscard]] std::int64_t resident_bytes() const;  // physical memory of both copies
+    [[nodiscard]] std::int64_t host_bytes() const { return kept_ ? kept_->resident_bytes() : 0; }
+
   private:
     struct Copy {
         std::optional<Arena> memory{};
@@ -55,6 +72,8 @@ class WeightStore {
     std::array<Copy, 2> copies_{};
     std::size_t live_ = 0;
     bool has_retained_ = false;
+    bool is_lost_ = false;
+    std::optional<Arena> kept_{};  // the live copy's bytes while it is released
     std::int64_t bytes_ = 0;
 };
 

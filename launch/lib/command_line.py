@@ -109,6 +109,12 @@ def add_tree_flags(parser):
         help="seconds a forward pass may take before the tree is ended (default 300)",
     )
     add(
+        "--wait-for-initial-weights",
+        "--checkpoint-engine-wait-weights-before-ready",
+        action="store_true",
+        help="load no weights: up from the start, ready after the first complete update",
+    )
+    add(
         "--start-timeout",
         type=seconds,
         default=600.0,

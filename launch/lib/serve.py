@@ -70,6 +70,10 @@ class Served:
         """Where HTTP listens; None: it does not. REQUIRES: started."""
         return self._tree.url()
 
+    def awaits_weights(self):
+        """It has none: --wait-for-initial-weights, and no update has come."""
+        return self._options.wait_for_initial_weights and not self._weights
+
     def watch(self, guest=None):
         """Tree.watch; the clients have been told of a dead process when it returns."""
         dead = self._tree.watch(guest)
@@ -94,8 +98,9 @@ class Served:
 def describe(options, served, seconds):
     workers = options.tp * options.dp
     shape = "1 worker" if workers == 1 else f"{workers} workers (dp {options.dp} x tp {options.tp})"
+    state = "is up, and waits for its first weights," if served.awaits_weights() else "is ready"
     return (
-        f"pitstop: {options.served_model_name} is ready after {seconds:.2f} s: {shape}, "
+        f"pitstop: {options.served_model_name} {state} after {seconds:.2f} s: {shape}, "
         f"{served.url() or 'no HTTP'}, run directory {served.run_dir.path}"
     )
 
@@ -118,7 +123,7 @@ def _serve_until_end(served, options, signals):
         print(describe(options, served, seconds), flush=True)
         dead = served.watch()
         served.stop()
-        if not options.restart:
+        if dead is None or not options.restart:
             return exit_code_of(dead)
         num_restarts = 1 if time.monotonic() - begin > STEADY_S else num_restarts + 1
         if num_restarts > RESTARTS_MAX:

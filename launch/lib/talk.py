@@ -114,6 +114,10 @@ CONTROL = {
     "drop": "forget the stage",
     "rollback": "back to the version before",
     "digests": "digest the resident weights",
+    "label": "give the version that serves another label",
+    "release": "give the memory of the weights or the KV back",
+    "resume": "take released memory again",
+    "shutdown": "end the tree",
 }
 
 CONTROL_VALUE_FLAGS = ("--label", "--kv-policy", "--epoch", "--digest", "--timeout-s")

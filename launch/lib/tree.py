@@ -61,6 +61,8 @@ def plan(options, run_dir, weights=None):
             worker = [f"--replica={replica}", f"--rank={rank}", f"--threads={threads}"]
             if weights:
                 worker.append(f"--weights={weights}")
+            if options.wait_for_initial_weights:
+                worker.append("--wait-for-initial-weights")
             worker += _flags(
                 options,
                 "model",
@@ -194,7 +196,8 @@ class Tree:
         return any(f"(pid {child.pid})" in line for child in self.children)
 
     def watch(self, guest=None):
-        """Until a process dies: the dead child; or until `guest` (a Popen) ends: None."""
+        """Until a process dies: the dead child; or until `guest` (a Popen) ends, or a process asks
+        for the end (the admin door's shutdown): None."""
         if guest is not None:
             guest_fd = os.pidfd_open(guest.pid)
             self._on_readable(guest_fd, guest.poll)
@@ -206,6 +209,8 @@ class Tree:
                 if ended:
                     return min(ended, key=self._how_late_in_a_chain)
                 if guest is not None and guest.poll() is not None:
+                    return None
+                if any(child.end_line is not None for child in self.children):
                     return None
                 self._wait(time.monotonic() + WATCH_S)
         finally:

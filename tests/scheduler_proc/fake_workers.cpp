@@ -62,6 +62,8 @@ FakeWorkers::FakeWorkers(FakeModel model) : model_(std::move(model)) {
     kv_.resize(static_cast<std::size_t>(model_.num_pages * model_.page_size));
     slots_.resize(static_cast<std::size_t>(model_.num_slots));
     stage_failures.resize(static_cast<std::size_t>(model_.tp));
+    memory_failures.resize(static_cast<std::size_t>(model_.tp));
+    released_.resize(static_cast<std::size_t>(model_.tp));
     is_silent.assign(static_cast<std::size_t>(model_.tp), false);
 }
 
@@ -92,6 +94,9 @@ std::vector<FromWorker> FakeWorkers::hellos() const {
         hello.eos_ids = model_.eos_ids;
         hello.digests = digests(model_.weights, hello.rank);
         hello.compute = "bf16";
+        hello.weight_bytes = 1000;
+        hello.kv_bytes = 1000;
+        hello.has_weights = model_.has_weights;
         all.emplace_back(std::move(hello));
     }
     return all;
@@ -160,6 +165,9 @@ StepResult FakeWorkers::run(const StepPlan& plan) {
     };
     if (plan.epoch != epoch_)
         fail(fmt::format("epoch {}, live is {}", raw(plan.epoch), raw(epoch_)));
+    for (const auto& tags : released_) {
+        if (!tags.empty()) fail(fmt::format("runs while {} is released", name_of(*tags.begin())));
+    }
     StepResult result;
     result.step = plan.step;
     result.epoch = epoch_;
@@ -288,6 +296,34 @@ std::vector<FromWorker> FakeWorkers::run_one() {
         for (int rank = 0; rank < model_.tp; ++rank) {
             answers.emplace_back(WorkerDropped{
                 .update = drop->update, .rank = static_cast<Rank>(rank)});
+        }
+    } else if (const auto* memory = std::get_if<WorkerMemory>(&message)) {
+        memory_orders_.push_back(*memory);
+        for (int i = 0; i < model_.tp; ++i) {
+            const auto at = static_cast<std::size_t>(i);
+            if (is_silent[at]) continue;
+            WorkerMemoryDone done{.call = memory->call, .rank = static_cast<Rank>(i)};
+            if (memory_failures[at]) {
+                done.code = "resource_exhausted";
+                done.message = *std::exchange(memory_failures[at], std::nullopt);
+            } else {
+                for (const MemoryTag tag : memory->tags) {
+                    if (memory->action == MemoryAction::kRelease) {
+                        released_[at].insert(tag);
+                    } else {
+                        released_[at].erase(tag);
+                    }
+                }
+            }
+            for (const MemoryTag tag : kAllMemoryTags) {
+                const bool is_released = released_[at].contains(tag);
+                done.tags.push_back({
+                    .tag = tag,
+                    .state = is_released ? MemoryState::kReleased : MemoryState::kResident,
+                    .resident_bytes = is_released ? 0 : 1000,
+                });
+            }
+            answers.emplace_back(std::move(done));
         }
     } else if (const auto* read = std::get_if<WorkerReadTensor>(&message)) {
         for (int rank = 0; rank < model_.tp; ++rank) {

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,6 +27,7 @@ struct FakeModel {
     std::int64_t vocab_size = 1000;
     std::vector<TokenId> eos_ids{TokenId{1}};
     std::uint64_t weights = 0;    // another number, another model
+    bool has_weights = true;      // false: they wait for a first update
     std::int64_t eos_one_in = 0;  // every so many contexts end; 0: none
     std::int64_t nan_one_in = 0;  // every so many contexts have logits that are not finite
 };
@@ -73,7 +75,11 @@ class FakeWorkers {
     std::optional<std::uint64_t> staged_weights{};
     // Ranks that vote no on the next stage, and why.
     std::vector<std::optional<std::string>> stage_failures{};
-    // Ranks that do not answer stages.
+    // Ranks that fail the next order about memory, and why; it is used up.
+    std::vector<std::optional<std::string>> memory_failures{};
+    // Every order about memory.
+    [[nodiscard]] const std::vector<WorkerMemory>& memory_orders() const { return memory_orders_; }
+    // Ranks that do not answer stages and orders about memory.
     std::vector<bool> is_silent{};
 
     // The oldest and newest epoch of the KV that the last row with this output index of this key
@@ -101,6 +107,8 @@ class FakeWorkers {
     std::deque<ToWorkers> queue_{};
     std::vector<StepPlan> plans_{};
     std::vector<std::string> problems_{};
+    std::vector<WorkerMemory> memory_orders_{};
+    std::vector<std::set<MemoryTag>> released_{};  // by rank
     std::map<std::pair<RequestKey, std::int64_t>, EpochRange> kv_read_{};
     Epoch epoch_{1};
     std::uint64_t retained_weights_ = 0;

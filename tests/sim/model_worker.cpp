@@ -62,6 +62,9 @@ StepResult ModelWorker::run(const StepPlan& plan) {
         fail(fmt::format("step {} after step {}", raw(plan.step), raw(last_step_)));
     last_step_ = plan.step;
     if (is_torn_) fail("a pass over torn weights (P2)");
+    if (are_weights_gone_) fail("a pass over weights that are gone");
+    if (!released_.empty())
+        fail(fmt::format("a pass while {} is released", name_of(*released_.begin())));
     oracle_.ran(replica_, raw(rank_), plan.step, plan.epoch, epoch_, live_);
     if (raw(rank_) != 0 || oracle_.problem()) return result;
 
@@ -198,6 +201,7 @@ void ModelWorker::begin_stage(const WorkerStage& order, StageFate fate) {
             static_cast<std::uint64_t>(order.update),
             static_cast<std::uint64_t>(stage_->update)
         ));
+    if (released_.contains(MemoryTag::kWeights)) return fail("a stage into released memory");
     retained_.reset();  // its copy is being overwritten
     stage_ = Stage{order.update, order.spec.mode, fate, weights_of(order.spec.label)};
     if (fate == StageFate::kOther)
@@ -246,7 +250,9 @@ WorkerCommitted ModelWorker::commit(const WorkerCommit& order) {
             retained_ = live_;
             live_ = stage_->weights;
         }
+        if (are_weights_gone_) retained_.reset();
         is_torn_ = false;
+        are_weights_gone_ = false;
         stage_.reset();
     }
     if (order.epoch <= epoch_)
@@ -259,6 +265,34 @@ WorkerCommitted ModelWorker::commit(const WorkerCommit& order) {
 WorkerDropped ModelWorker::drop(const WorkerDrop& order) {
     if (stage_ && stage_->update == order.update) stage_.reset();
     return {.update = order.update, .rank = rank_};
+}
+
+WorkerMemoryDone ModelWorker::change_memory(const WorkerMemory& order, bool fails) {
+    WorkerMemoryDone done{.call = order.call, .rank = rank_};
+    if (fails) {
+        done.code = "resource_exhausted";
+        done.message = "the simulator has no room";
+    }
+    for (const MemoryTag tag : kAllMemoryTags) {
+        const bool is_meant =
+            !fails && std::find(order.tags.begin(), order.tags.end(), tag) != order.tags.end();
+        if (is_meant && order.action == MemoryAction::kRelease && released_.insert(tag).second) {
+            if (tag == MemoryTag::kKvCache) {
+                std::fill(kv_.begin(), kv_.end(), Entry{});
+            } else {
+                if (stage_) fail("weights are released under a stage");
+                retained_.reset();
+                are_weights_kept_ = order.keep_weights;
+            }
+        } else if (is_meant && order.action == MemoryAction::kResume && released_.erase(tag) > 0) {
+            if (tag == MemoryTag::kWeights && !are_weights_kept_) are_weights_gone_ = true;
+        }
+        done.tags.push_back({
+            .tag = tag,
+            .state = released_.contains(tag) ? MemoryState::kReleased : MemoryState::kResident,
+        });
+    }
+    return done;
 }
 
 WorkerDigests ModelWorker::digests(CallId call) const {

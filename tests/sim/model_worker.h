@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <vector>
 
 namespace pitstop::sim {
@@ -38,6 +39,8 @@ class ModelWorker {
     WorkerStaged finish_stage();
     WorkerCommitted commit(const WorkerCommit& order);
     WorkerDropped drop(const WorkerDrop& order);
+    // With `fails` nothing is done.
+    WorkerMemoryDone change_memory(const WorkerMemory& order, bool fails);
     [[nodiscard]] WorkerDigests digests(CallId call) const;
     [[nodiscard]] WorkerTensor tensor(const WorkerReadTensor& order) const;
 
@@ -81,6 +84,9 @@ class ModelWorker {
     WeightsId live_{};
     bool is_torn_ = false;
     std::optional<WeightsId> retained_{};
+    std::set<MemoryTag> released_{};
+    bool are_weights_gone_ = false;
+    bool are_weights_kept_ = false;  // while they are released
     std::optional<Stage> stage_{};
     StepId last_step_{};
     std::vector<Entry> kv_{};  // [num_pages * page_size]; rank 0 only

@@ -22,6 +22,8 @@ TEST(Sim, P1ToP5_P9_HoldInEverySchedule) {
         all.num_drops += report.num_drops;
         all.num_torn += report.num_torn;
         all.num_retractions += report.num_retractions;
+        all.num_releases += report.num_releases;
+        all.num_discards += report.num_discards;
     }
     // A check that never sees what it checks cannot fail: the schedules reach every corner.
     EXPECT_GT(all.num_tokens, 100'000);
@@ -32,6 +34,8 @@ TEST(Sim, P1ToP5_P9_HoldInEverySchedule) {
     EXPECT_GT(all.num_drops, 500);
     EXPECT_GT(all.num_torn, 50);
     EXPECT_GT(all.num_retractions, 500);
+    EXPECT_GT(all.num_releases, 2000);
+    EXPECT_GT(all.num_discards, 200);
 }
 
 TEST(Sim, AScheduleIsTheSameEveryTime) {

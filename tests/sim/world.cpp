@@ -186,6 +186,17 @@ void World::work(std::size_t r, std::size_t k) {
     } else if (const auto* drop = std::get_if<WorkerDrop>(&order)) {
         answer(r, k, rank.worker->drop(*drop));
         ++report_.num_drops;
+    } else if (const auto* memory = std::get_if<WorkerMemory>(&order)) {
+        const bool fails = is_active_ && random_.once_in(20);
+        rank.is_busy = true;
+        after(some(50, random_.once_in(10) ? 30'000 : 2000), [this, r, k, fails, m = *memory] {
+            Rank& busy = replicas_[r].ranks[k];
+            busy.is_busy = false;
+            answer(r, k, busy.worker->change_memory(m, fails));
+            work(r, k);
+        });
+        ++report_.num_releases;
+        return;
     } else if (const auto* read = std::get_if<WorkerReadTensor>(&order)) {
         answer(r, k, rank.worker->tensor(*read));
     } else if (const auto* digest = std::get_if<WorkerDigest>(&order)) {
@@ -225,6 +236,11 @@ void World::hear(std::size_t r, scheduler::ToTokenizer message) {
         answered(go_on->call, r);
     } else if (const auto* flush = std::get_if<FlushPart>(&message)) {
         answered(flush->call, r);
+    } else if (const auto* label = std::get_if<LabelPart>(&message)) {
+        answered(label->call, r);
+    } else if (const auto* memory = std::get_if<MemoryPart>(&message)) {
+        if (!memory->has_weights) ++report_.num_discards;
+        answered(memory->call, r);
     } else if (const auto* digests = std::get_if<WorkerDigests>(&message)) {
         if (raw(digests->rank) == 0) answered(digests->call, r);
     } else if (const auto* tensor = std::get_if<WorkerTensor>(&message)) {
@@ -237,7 +253,7 @@ void World::hear(std::size_t r, scheduler::ToTokenizer message) {
 void World::act() {
     // The doors open when every replica has said hello.
     if (num_hellos_ < num_replicas_) return;
-    switch (random_.between(0, 19)) {
+    switch (random_.between(0, 22)) {
         case 0:
         case 1:
         case 2:
@@ -277,6 +293,29 @@ void World::act() {
         case 10:
         case 11:
             return start_update(/*is_good=*/!random_.once_in(3));
+        case 20: {
+            // Under a pause, as trainers do, or at any moment.
+            if (random_.once_in(2)) {
+                call_all("pause", 200, [](CallId call) {
+                    return PauseGeneration{call, 0, PauseMode::kRetract, 0};
+                });
+            }
+            const bool keeps = random_.once_in(2);
+            return call_all("release", random_.once_in(4) ? 3 : 100, [&](CallId call) {
+                return ReleaseMemory{call, 0, some_tags(), keeps};
+            });
+        }
+        case 21:
+            return call_all("resume", random_.once_in(4) ? 3 : 100, [&](CallId call) {
+                return ResumeMemory{call, 0, some_tags()};
+            });
+        case 22: {
+            const bool aborts = random_.once_in(4);
+            if (aborts) oracle_.mass_abort_allowed();
+            return call_all("relabel", 100, [&](CallId call) {
+                return SetWeightLabel{call, 0, fmt::format("label-{}", raw(call)), aborts};
+            });
+        }
         case 12: {
             const std::int64_t kind = random_.between(0, 3);
             const std::int64_t timeout_ms = 300;
@@ -303,6 +342,20 @@ void World::act() {
         }
         default:
             return submit();
+    }
+}
+
+// None stands for all that the call can change.
+std::vector<MemoryTag> World::some_tags() {
+    switch (random_.between(0, 3)) {
+        case 0:
+            return {MemoryTag::kWeights};
+        case 1:
+            return {MemoryTag::kKvCache};
+        case 2:
+            return {MemoryTag::kKvCache, MemoryTag::kWeights};
+        default:
+            return {};
     }
 }
 
@@ -489,6 +542,13 @@ void World::check_calls() {
     }
 }
 
+// Some replica can generate nothing until new weights come.
+bool World::needs_update() const {
+    return coordinator_.is_torn() || std::ranges::any_of(replicas_, [](const Replica& replica) {
+               return !replica.core->has_weights() && replica.core->is_all_resident();
+           });
+}
+
 bool World::is_quiet() const {
     return oracle_.unanswered().empty() &&
            std::ranges::all_of(replicas_, [](const Replica& replica) {
@@ -521,6 +581,7 @@ std::string World::describe() const {
 void World::settle_down() {
     const TimePoint end = now_ + kSettleTime;
     next_fate_ = ModelWorker::StageFate::kGood;
+    is_active_ = false;
     while (!oracle_.problem() && now_ < end) {
         advance_until(now_ + milliseconds(500));
         if (oracle_.problem()) return;
@@ -534,12 +595,13 @@ void World::settle_down() {
             coordinate([&](UpdateCoordinator::Out& out) {
                 coordinator_.drop(now_, caller(1000), DropStage{CallId{next_call_}, 1000}, out);
             });
-        } else if (coordinator_.is_torn() && !coordinator_.is_busy()) {
+        } else if (needs_update() && !coordinator_.is_busy()) {
             start_update(/*is_good=*/true);
         }
+        call_all("resume", 1000, [](CallId call) { return ResumeMemory{call, 0, {}}; });
         call_all("continue", 1000, [](CallId call) { return ContinueGeneration{call, 0}; });
         advance_until(now_ + milliseconds(500));
-        if (is_quiet() && coordinator_.state() == "serving") break;
+        if (is_quiet() && coordinator_.state() == "serving" && !needs_update()) break;
     }
     if (oracle_.problem() || stuck_any_) return;
     if (const auto keys = oracle_.unanswered(); !keys.empty()) {

@@ -34,6 +34,8 @@ struct Report {
     std::int64_t num_torn = 0;
     std::int64_t num_retractions = 0;
     std::int64_t num_calls = 0;
+    std::int64_t num_releases = 0;
+    std::int64_t num_discards = 0;  // of weights
 };
 
 class World {
@@ -117,6 +119,8 @@ class World {
     void check_calls();
     void settle_down();
     [[nodiscard]] bool is_quiet() const;
+    [[nodiscard]] bool needs_update() const;
+    std::vector<MemoryTag> some_tags();
     [[nodiscard]] std::string describe() const;  // where everything stands, for a failure
 
     Random random_;
@@ -126,6 +130,7 @@ class World {
     int num_replicas_ = 1;
     int num_hellos_ = 0;
     bool has_faults_ = false;  // ranks may get stuck, messages come twice
+    bool is_active_ = true;    // the faults have not stopped yet
     TimePoint now_{};
     std::uint64_t next_order_ = 0;
     std::priority_queue<Timed, std::vector<Timed>, std::greater<>> events_{};

@@ -320,5 +320,124 @@ TEST_F(AdminTest, DigestsAreComparedOverReplicas) {
     }
 }
 
+MemoryPart memory_part(CallId call, int replica, std::string code, bool was_done) {
+    MemoryPart part;
+    part.call = call;
+    part.replica = ReplicaId{replica};
+    part.code = std::move(code);
+    part.message = part.code.empty() ? "" : "kv_cache is already released";
+    part.was_done = was_done;
+    return part;
+}
+
+TEST_F(AdminTest, AReleaseThatWasDoneOnSomeReplicasIsCompletedOnTheOthers) {
+    start(2);
+    call(ReleaseMemory{.tags = {MemoryTag::kKvCache}});
+    const auto first = order<ReleaseMemory>(0);
+    EXPECT_EQ(first.tags, std::vector{MemoryTag::kKvCache});
+    from_tree(memory_part(first.call, 0, "failed_precondition", true));
+    from_tree(memory_part(order<ReleaseMemory>(1).call, 1, "", false));
+    const MemoryReply completed = reply<MemoryReply>();
+    EXPECT_TRUE(completed.ok) << completed.message;
+    EXPECT_EQ(completed.parts.size(), 2u);
+}
+
+TEST_F(AdminTest, AReleaseThatWasDoneEverywhereIsAnError) {
+    start(2);
+    call(ReleaseMemory{});
+    for (const int replica : {0, 1}) {
+        const CallId id = order<ReleaseMemory>(replica).call;
+        from_tree(memory_part(id, replica, "failed_precondition", true));
+    }
+    const MemoryReply refused = reply<MemoryReply>();
+    EXPECT_FALSE(refused.ok);
+    EXPECT_EQ(refused.code, "failed_precondition");
+    EXPECT_NE(refused.message.find("already released"), std::string::npos);
+}
+
+TEST_F(AdminTest, AReleaseThatOneReplicaCannotDoIsAnErrorThatNamesIt) {
+    start(2);
+    call(ReleaseMemory{});
+    from_tree(memory_part(order<ReleaseMemory>(0).call, 0, "", false));
+    from_tree(memory_part(order<ReleaseMemory>(1).call, 1, "failed_precondition", false));
+    const MemoryReply refused = reply<MemoryReply>();
+    EXPECT_FALSE(refused.ok);
+    EXPECT_NE(refused.message.find("replica 1"), std::string::npos);
+}
+
+TEST_F(AdminTest, ANewLabelIsKnownToLaterAnswersAboutWeights) {
+    start(2);
+    call(SetWeightLabel{.label = "step-7"});
+    for (const int replica : {0, 1}) {
+        LabelPart part;
+        part.call = order<SetWeightLabel>(replica).call;
+        part.replica = ReplicaId{replica};
+        part.epoch = Epoch{1};
+        from_tree(part);
+    }
+    EXPECT_TRUE(reply<LabelReply>().ok);
+    call(DropStage{});  // nothing is staged: the answer says what serves
+    EXPECT_EQ(reply<UpdateReply>().label, "step-7");
+}
+
+TEST_F(AdminTest, StatusListsTheLatestUpdates) {
+    start();
+    for (int i = 0; i < 20; ++i) {
+        call(RollbackWeights{});
+        EXPECT_FALSE(reply<UpdateReply>().ok);
+    }
+    call(DropStage{});
+    EXPECT_FALSE(reply<UpdateReply>().ok);
+    wait(3000ms);
+    const StatusReply now = status();
+    ASSERT_EQ(now.updates.size(), Admin::kUpdatesShown);
+    EXPECT_EQ(now.updates.back().what, "drop_stage");
+    EXPECT_EQ(now.updates.front().what, "rollback_weights");
+    EXPECT_EQ(now.updates.front().code, "failed_precondition");
+    EXPECT_GE(now.updates.back().age_s, 0);
+    EXPECT_EQ(now.updates_total, 0);
+    EXPECT_EQ(now.updates_failed_total, 20);
+}
+
+TEST_F(AdminTest, AShutdownLetsOpenRequestsRunOutAndTakesNoNewOnes) {
+    start();
+    send("client", prompt("r1"));
+    const RequestKey key = next_request().key;
+    call(Shutdown{.drain_s = 5});
+    const ShutdownReply ending = reply<ShutdownReply>();
+    EXPECT_TRUE(ending.ok);
+    EXPECT_EQ(ending.open_requests, 1);
+    EXPECT_FALSE(doors_->is_end_due(now_));
+    send("client", prompt("r2"));
+    EXPECT_EQ(refusal("client").code, "unavailable");
+    EXPECT_LE(doors_->next_deadline(now_), now_ + 5s);
+    deliver({chunk(key, "the end", /*is_last=*/true)});
+    EXPECT_TRUE(doors_->is_end_due(now_));
+}
+
+TEST_F(AdminTest, AShutdownWithoutADrainIsDueAtOnce) {
+    start();
+    send("client", prompt("r1"));
+    call(Shutdown{});
+    EXPECT_TRUE(reply<ShutdownReply>().ok);
+    EXPECT_TRUE(doors_->is_end_due(now_));
+}
+
+TEST_F(AdminTest, ATreeThatWaitsForItsFirstWeightsSaysThatItIsNotReady) {
+    make(1);
+    SchedulerHello hello;
+    hello.replica = ReplicaId{0};
+    hello.model_type = "llama";
+    hello.context_len = kContextLen;
+    hello.vocab_size = kVocabSize;
+    hello.page_size = 16;
+    hello.epoch = Epoch{1};
+    hello.has_weights = false;
+    from_tree(hello);
+    EXPECT_TRUE(doors_->is_ready()) << "the doors are open";
+    EXPECT_NE(doors_->describe().find("waits"), std::string::npos);
+    EXPECT_FALSE(status().is_ready);
+}
+
 }  // namespace
 }  // namespace pitstop

@@ -371,5 +371,74 @@ TEST_F(UpdaterTest, ATensorIsReadBackFromItsShards) {
     }
 }
 
+// ---- memory ----
+
+const TagMemory& of_tag(const WorkerMemoryDone& done, MemoryTag tag) {
+    return done.tags.at(static_cast<std::size_t>(tag));
+}
+
+TEST_F(UpdaterTest, P8_ReleasedMemoryGoesBackAndComesAgainAtTheSameAddress) {
+    open(2);
+    expect_generates_as("stories");
+    const std::byte* const address = replica_->engine(0).weights()->live_data();
+    const auto released = ask<WorkerMemoryDone>(WorkerMemory{
+        .call = CallId{1},
+        .action = MemoryAction::kRelease,
+        .tags = {MemoryTag::kWeights, MemoryTag::kKvCache}});
+    for (const WorkerMemoryDone& done : released) {
+        EXPECT_EQ(done.code, "");
+        for (const MemoryTag tag : kAllMemoryTags) {
+            EXPECT_EQ(of_tag(done, tag).state, MemoryState::kReleased);
+            EXPECT_EQ(of_tag(done, tag).resident_bytes, 0);
+            EXPECT_GT(of_tag(done, tag).freed_bytes, 0) << name_of(tag);
+        }
+        EXPECT_EQ(of_tag(done, MemoryTag::kWeights).host_bytes, 0);
+    }
+    const auto resumed = ask<WorkerMemoryDone>(WorkerMemory{
+        .call = CallId{2},
+        .action = MemoryAction::kResume,
+        .tags = {MemoryTag::kKvCache, MemoryTag::kWeights}});
+    for (const WorkerMemoryDone& done : resumed) {
+        for (const MemoryTag tag : kAllMemoryTags)
+            EXPECT_EQ(of_tag(done, tag).state, MemoryState::kResident);
+    }
+    EXPECT_EQ(replica_->engine(0).weights()->live_data(), address);
+    EXPECT_FALSE(replica_->engine(0).describe().has_weights);
+    // New weights: written in place, as there is nothing to protect.
+    EXPECT_EQ(digest_of_votes(stage(model_dir("bard"))), expected_["bard"]["digest"]);
+    commit();
+    EXPECT_EQ(replica_->engine(0).weights()->live_data(), address);
+    EXPECT_EQ(live_digest(), expected_["bard"]["digest"]);
+    expect_generates_as("bard");
+}
+
+TEST_F(UpdaterTest, KeptWeightsComeBackBitForBit) {
+    open(2);
+    const auto released = ask<WorkerMemoryDone>(WorkerMemory{
+        .call = CallId{1},
+        .action = MemoryAction::kRelease,
+        .tags = {MemoryTag::kWeights},
+        .keep_weights = true});
+    for (const WorkerMemoryDone& done : released) {
+        const TagMemory& weights = of_tag(done, MemoryTag::kWeights);
+        EXPECT_EQ(weights.resident_bytes, 0);
+        EXPECT_GE(weights.host_bytes, weights.freed_bytes);
+        EXPECT_EQ(of_tag(done, MemoryTag::kKvCache).state, MemoryState::kResident);
+    }
+    const auto resumed = ask<WorkerMemoryDone>(WorkerMemory{
+        .call = CallId{2}, .action = MemoryAction::kResume, .tags = {MemoryTag::kWeights}});
+    EXPECT_EQ(of_tag(resumed[0], MemoryTag::kWeights).host_bytes, 0);
+    EXPECT_EQ(live_digest(), expected_["stories"]["digest"]);
+    expect_generates_as("stories");
+}
+
+TEST_F(UpdaterTest, ATagThatIsInThatStateAlreadyStaysAsItIs) {
+    open(1);
+    const WorkerMemory order{
+        .call = CallId{1}, .action = MemoryAction::kResume, .tags = {MemoryTag::kWeights}};
+    EXPECT_EQ(ask<WorkerMemoryDone>(order)[0].code, "");
+    EXPECT_EQ(live_digest(), expected_["stories"]["digest"]);
+}
+
 }  // namespace
 }  // namespace pitstop

@@ -61,6 +61,25 @@ class Calls:
         """Forgets all cached prefixes."""
         return self._control("flush_cache", timeout, wait_idle=wait_idle)
 
+    def set_weight_label(self, label: str, abort_all: bool = False, timeout: float = CALL_TIMEOUT_S) -> Any:
+        """The version that serves gets another label; epoch and digest stay."""
+        return self._control("set_weight_label", timeout, label=label, abort_all=abort_all)
+
+    def release_memory(self, tags: Optional[Sequence[str]] = None, keep_weights: bool = False,
+                       timeout: float = UPDATE_TIMEOUT_S) -> Any:
+        """Gives memory back: "weights", "kv_cache"; None: all that is resident."""
+        return self._control(
+            "release_memory", timeout, tags=list(tags) if tags else None, keep_weights=keep_weights
+        )
+
+    def resume_memory(self, tags: Optional[Sequence[str]] = None, timeout: float = UPDATE_TIMEOUT_S) -> Any:
+        """Takes released memory again, at the same addresses; None: all that is released."""
+        return self._control("resume_memory", timeout, tags=list(tags) if tags else None)
+
+    def shutdown(self, drain_s: float = 0.0, timeout: float = CALL_TIMEOUT_S) -> Any:
+        """Ends the tree; open requests may run out for drain_s seconds."""
+        return self._control("shutdown", timeout, drain_s=float(drain_s))
+
     def update_weights(self, path: str, mode: str = "staged", kv_policy: str = "keep", label: str = "",
                        timeout: float = UPDATE_TIMEOUT_S, **update: Any) -> Any:
         """Stages, verifies, votes and commits a checkpoint directory in one call."""

@@ -1,0 +1,203 @@
+#include "scheduler_proc/memory_book.h"
+
+#include "base/check.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace pitstop::scheduler {
+
+MemoryBook::MemoryBook(int tp)
+    : tp_(tp),
+      ranks_(static_cast<std::size_t>(tp)),
+      weight_bytes_(static_cast<std::size_t>(tp), 0) {
+    for (auto& rank : ranks_) {
+        for (const MemoryTag tag : kAllMemoryTags) rank[index_of(tag)].tag = tag;
+    }
+}
+
+void MemoryBook::loaded(Rank rank, std::int64_t weight_bytes, std::int64_t kv_bytes) {
+    const auto at = static_cast<std::size_t>(raw(rank));
+    weight_bytes_[at] = weight_bytes;
+    ranks_[at][index_of(MemoryTag::kWeights)].resident_bytes = weight_bytes;
+    ranks_[at][index_of(MemoryTag::kKvCache)].resident_bytes = kv_bytes;
+}
+
+void MemoryBook::add_second_copy() {
+    if (std::exchange(has_second_copy_, true)) return;
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+        ranks_[rank][index_of(MemoryTag::kWeights)].resident_bytes += weight_bytes_[rank];
+    }
+}
+
+bool MemoryBook::is_all_resident() const {
+    return std::ranges::all_of(states_, [](MemoryState state) {
+        return state == MemoryState::kResident;
+    });
+}
+
+std::string MemoryBook::what_is_missing() const {
+    std::string text;
+    for (const MemoryTag tag : kAllMemoryTags) {
+        if (is_resident(tag)) continue;
+        const std::string_view how = state(tag) == MemoryState::kReleasing  ? "being released"
+                                     : state(tag) == MemoryState::kResuming ? "being resumed"
+                                                                            : "released";
+        text += fmt::format("{}{} is {}", text.empty() ? "" : ", ", name_of(tag), how);
+    }
+    return text;
+}
+
+std::vector<MemoryTag> MemoryBook::tags_for(MemoryAction action, const std::vector<MemoryTag>& tags)
+    const {
+    if (!tags.empty()) return tags;
+    const MemoryState from =
+        action == MemoryAction::kRelease ? MemoryState::kResident : MemoryState::kReleased;
+    std::vector<MemoryTag> all;
+    for (const MemoryTag tag : kAllMemoryTags) {
+        if (state(tag) == from) all.push_back(tag);
+    }
+    return all;
+}
+
+std::optional<Error> MemoryBook::problem_of(
+    MemoryAction action, const std::vector<MemoryTag>& tags, bool& is_done
+) const {
+    is_done = false;
+    const bool is_release = action == MemoryAction::kRelease;
+    if (job_) {
+        return make_error(
+            ErrorCode::kFailedPrecondition,
+            "a {} of memory is under way ({})",
+            name_of(job_->action),
+            what_is_missing()
+        );
+    }
+    const MemoryState from = is_release ? MemoryState::kResident : MemoryState::kReleased;
+    const auto is_there = [&](MemoryTag tag) { return state(tag) == from; };
+    if (!tags.empty() && std::ranges::all_of(tags, is_there)) return std::nullopt;
+    is_done = std::ranges::none_of(tags, is_there);
+    if (tags.empty()) {
+        return make_error(
+            ErrorCode::kFailedPrecondition,
+            "{}",
+            is_release ? "weights and kv_cache are already released"
+                       : "weights and kv_cache are not currently released"
+        );
+    }
+    const MemoryTag wrong = *std::ranges::find_if_not(tags, is_there);
+    return make_error(
+        ErrorCode::kFailedPrecondition,
+        "{} is {}",
+        name_of(wrong),
+        is_release ? "already released" : "not currently released"
+    );
+}
+
+void MemoryBook::begin(Job job) {
+    CHECK(!job_ && !job.tags.empty());
+    for (const MemoryTag tag : job.tags) {
+        states_[index_of(tag)] =
+            job.action == MemoryAction::kRelease ? MemoryState::kReleasing : MemoryState::kResuming;
+    }
+    job.has_answered.assign(static_cast<std::size_t>(tp_), false);
+    job_ = std::move(job);
+}
+
+WorkerMemory MemoryBook::order() const {
+    CHECK(job_);
+    MemoryAction action = job_->action;
+    if (job_->is_turned_back) {
+        action = action == MemoryAction::kRelease ? MemoryAction::kResume : MemoryAction::kRelease;
+    }
+    return {
+        .call = job_->order,
+        .action = action,
+        .tags = job_->tags,
+        .keep_weights = job_->keep_weights,
+    };
+}
+
+bool MemoryBook::add(const WorkerMemoryDone& answer) {
+    const auto rank = static_cast<std::size_t>(raw(answer.rank));
+    if (!job_ || !job_->is_sent || answer.call != job_->order || raw(answer.rank) < 0 ||
+        rank >= ranks_.size() || job_->has_answered[rank]) {
+        return false;
+    }
+    job_->has_answered[rank] = true;
+    for (const TagMemory& measured : answer.tags) {
+        const auto at = index_of(measured.tag);
+        if (at < ranks_[rank].size()) ranks_[rank][at] = measured;
+    }
+    if (answer.code.empty() && !job_->is_turned_back) ++job_->num_done;
+    if (!answer.code.empty() && job_->is_turned_back) job_->has_way_back_failed = true;
+    if (!answer.code.empty() && !job_->failure) {
+        // Kept until every rank has answered: only then may they be ordered back.
+        job_->failure = make_error(
+            error_code_named(answer.code), "rank {}: {}", raw(answer.rank), answer.message
+        );
+    }
+    return true;
+}
+
+bool MemoryBook::have_all_answered() const {
+    return job_ && job_->is_sent &&
+           std::ranges::all_of(job_->has_answered, [](bool answered) { return answered; });
+}
+
+void MemoryBook::turn_back() {
+    CHECK(have_all_answered() && job_->failure && !job_->is_turned_back);
+    job_->is_turned_back = true;
+    job_->order = next(job_->order);
+    job_->has_answered.assign(static_cast<std::size_t>(tp_), false);
+}
+
+MemoryBook::Job MemoryBook::finish() {
+    CHECK(have_all_answered());
+    const bool is_released =
+        (job_->action == MemoryAction::kRelease) == !job_->failure || job_->has_way_back_failed;
+    for (const MemoryTag tag : job_->tags) {
+        states_[index_of(tag)] = is_released ? MemoryState::kReleased : MemoryState::kResident;
+        // A release takes every copy of the weights.
+        if (tag == MemoryTag::kWeights && is_released) has_second_copy_ = false;
+    }
+    Job done = *std::move(job_);
+    job_.reset();
+    return done;
+}
+
+MemoryBook::Job MemoryBook::cancel() {
+    CHECK(job_ && !job_->is_sent);
+    for (const MemoryTag tag : job_->tags) {
+        states_[index_of(tag)] = job_->action == MemoryAction::kRelease ? MemoryState::kResident
+                                                                        : MemoryState::kReleased;
+    }
+    Job job = *std::move(job_);
+    job_.reset();
+    return job;
+}
+
+std::vector<TagMemory> MemoryBook::totals() const {
+    std::vector<TagMemory> totals;
+    for (const MemoryTag tag : kAllMemoryTags) {
+        TagMemory total{.tag = tag, .state = state(tag)};
+        for (const auto& rank : ranks_) {
+            total.resident_bytes += rank[index_of(tag)].resident_bytes;
+            total.host_bytes += rank[index_of(tag)].host_bytes;
+            total.freed_bytes += rank[index_of(tag)].freed_bytes;
+        }
+        totals.push_back(total);
+    }
+    return totals;
+}
+
+std::string MemoryBook::who_is_missing() const {
+    std::string names;
+    for (std::size_t rank = 0; job_ && rank < job_->has_answered.size(); ++rank) {
+        if (job_->has_answered[rank]) continue;
+        names += fmt::format("{}rank {}", names.empty() ? "" : ", ", rank);
+    }
+    return names;
+}
+
+}  // namespace pitstop::scheduler

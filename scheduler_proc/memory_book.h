@@ -1,0 +1,102 @@
+// Which memory the ranks have under each tag, and the order about it that is under way (design
+// section 6).
+//
+//   release   accepted -> (steps in flight end) -> ordered -> every rank has answered
+//   resume    ordered at once -> every rank has answered
+//
+// Where a rank fails, every rank is ordered back, so that all are alike again; the call is answered
+// after that. So a tag's state here is what the whole replica has.
+//
+// Thread:  the loop thread only.
+// Bounded: one order at a time.
+#pragma once
+
+#include "base/result.h"
+#include "base/time.h"
+#include "messages/memory.h"
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace pitstop::scheduler {
+
+class MemoryBook {
+  public:
+    struct Job {
+        CallId call{};   // the caller's
+        CallId order{};  // the number the ranks get
+        MemoryAction action = MemoryAction::kRelease;
+        std::vector<MemoryTag> tags{};
+        bool keep_weights = false;
+        TimePoint deadline = TimePoint::max();  // the caller is told by then
+        bool is_sent = false;
+        bool is_answered = false;          // the caller was told that it is late
+        std::optional<Error> failure{};    // the first rank's that failed
+        int num_done = 0;                  // ranks that have carried the order out
+        bool has_way_back_failed = false;  // on some rank: only a resume makes all alike again
+        bool is_turned_back = false;       // after it: every rank is ordered back
+        std::vector<bool> has_answered{};  // by rank: the order, or the way back
+    };
+
+    explicit MemoryBook(int tp);
+
+    void loaded(Rank rank, std::int64_t weight_bytes, std::int64_t kv_bytes);
+    // A staged update takes memory for a second copy of the weights, on every rank.
+    void add_second_copy();
+
+    [[nodiscard]] MemoryState state(MemoryTag tag) const { return states_[index_of(tag)]; }
+    [[nodiscard]] bool is_resident(MemoryTag tag) const {
+        return state(tag) == MemoryState::kResident;
+    }
+    // Every tag is: a pass may run.
+    [[nodiscard]] bool is_all_resident() const;
+    // "kv_cache is released, weights is being released": what is not there.
+    [[nodiscard]] std::string what_is_missing() const;
+
+    // The tags that `tags` names: itself, or (empty) all that such an order would change.
+    [[nodiscard]] std::vector<MemoryTag> tags_for(
+        MemoryAction action, const std::vector<MemoryTag>& tags
+    ) const;
+    // Why the order cannot be given now, or nothing. `is_done` then tells whether there was simply
+    // nothing left to do.
+    [[nodiscard]] std::optional<Error> problem_of(
+        MemoryAction action, const std::vector<MemoryTag>& tags, bool& is_done
+    ) const;
+
+    // REQUIRES: !problem_of(job.action, job.tags).
+    void begin(Job job);
+    [[nodiscard]] Job* job() { return job_ ? &*job_ : nullptr; }
+    [[nodiscard]] const Job* job() const { return job_ ? &*job_ : nullptr; }
+    // The message to every rank: the order, or (after a failure) the way back.
+    [[nodiscard]] WorkerMemory order() const;
+
+    // A rank's answer. False: to no order under way.
+    bool add(const WorkerMemoryDone& answer);
+    [[nodiscard]] bool have_all_answered() const;
+    // A rank failed and every rank has answered: sets out to order all back.
+    void turn_back();
+    // REQUIRES: have_all_answered(). The job ends; the tags are as it ordered, or as before; or
+    // released, where a rank could not even go back.
+    Job finish();
+    // REQUIRES: the job was not sent. Nothing has changed.
+    Job cancel();
+
+    [[nodiscard]] std::vector<TagMemory> totals() const;  // by tag, all ranks together
+    // "rank 0, rank 2": who has not answered the order.
+    [[nodiscard]] std::string who_is_missing() const;
+
+  private:
+    static std::size_t index_of(MemoryTag tag) { return static_cast<std::size_t>(tag); }
+
+    int tp_;
+    std::array<MemoryState, kAllMemoryTags.size()> states_{};
+    std::vector<std::array<TagMemory, kAllMemoryTags.size()>> ranks_;  // by rank
+    std::vector<std::int64_t> weight_bytes_;                           // by rank, of one copy
+    bool has_second_copy_ = false;
+    std::optional<Job> job_{};
+};
+
+}  // namespace pitstop::scheduler

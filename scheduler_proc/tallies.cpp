@@ -1,0 +1,61 @@
+#include "scheduler_proc/tallies.h"
+
+#include <algorithm>
+
+namespace pitstop::scheduler {
+namespace {
+
+double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+}  // namespace
+
+void Rate::add(TimePoint now, std::int64_t num) {
+    const Duration age = now - begin_;
+    if (age >= kWindow) {
+        // After a long silence the window that ends here says nothing of now.
+        last_ = age < 2 * kWindow ? static_cast<double>(num_) / seconds(age) : 0;
+        begin_ = now;
+        num_ = 0;
+    }
+    num_ += num;
+}
+
+double Rate::at(TimePoint now) const {
+    const double age = seconds(now - begin_);
+    const double window = seconds(kWindow);
+    if (age < window) {
+        // The young window is filled up with the one before.
+        return static_cast<double>(num_) / window + last_ * (1 - age / window);
+    }
+    return age < 2 * window ? static_cast<double>(num_) / age : 0;
+}
+
+void Rate::stop(TimePoint now) {
+    begin_ = now;
+    num_ = 0;
+    last_ = 0;
+}
+
+void Tallies::count_cache_hit(std::int64_t lag, std::int64_t num_tokens) {
+    cache_hits[static_cast<std::size_t>(std::clamp<std::int64_t>(lag, 0, CacheHits::kLagMax))] +=
+        num_tokens;
+}
+
+std::vector<CacheHits> Tallies::cache_hits_by_lag() const {
+    std::vector<CacheHits> hits;
+    for (std::size_t lag = 0; lag < cache_hits.size(); ++lag) {
+        if (cache_hits[lag] > 0)
+            hits.push_back({.lag = static_cast<std::int64_t>(lag), .tokens = cache_hits[lag]});
+    }
+    return hits;
+}
+
+std::vector<FinishCount> Tallies::finish_counts() const {
+    std::vector<FinishCount> counts;
+    for (std::size_t i = 0; i < finished.size(); ++i) {
+        counts.push_back({.reason = static_cast<FinishReason>(i), .requests = finished[i]});
+    }
+    return counts;
+}
+
+}  // namespace pitstop::scheduler

@@ -1,0 +1,53 @@
+// What a replica has counted since it started, for status alone: no decision reads it.
+//
+// Thread: the loop thread only.
+#pragma once
+
+#include "base/time.h"
+#include "messages/status.h"
+
+#include <array>
+#include <cstdint>
+
+namespace pitstop::scheduler {
+
+// How fast something happens: over a window of about kWindow, the last complete one.
+class Rate {
+  public:
+    static constexpr auto kWindow = std::chrono::seconds(1);
+
+    void add(TimePoint now, std::int64_t num);
+    // Per second. A window that nothing was added to for long counts as it stands.
+    [[nodiscard]] double at(TimePoint now) const;
+    // From now on it is 0.
+    void stop(TimePoint now);
+
+  private:
+    TimePoint begin_{};
+    std::int64_t num_ = 0;
+    double last_ = 0;  // of the window before
+};
+
+struct Tallies {
+    std::int64_t num_steps = 0;
+    std::int64_t num_requests = 0;
+    std::int64_t num_prompt_tokens = 0;
+    std::int64_t num_cached_tokens = 0;
+    std::int64_t num_output_tokens = 0;
+    std::int64_t num_retractions = 0;
+    std::int64_t num_recomputed_tokens = 0;
+    std::int64_t num_spanning_requests = 0;
+    std::int64_t num_refused = 0;
+    std::int64_t num_pauses = 0;
+    Duration paused{};  // of pauses that are over
+    Rate output_rate{};
+    std::array<std::int64_t, CacheHits::kLagMax + 1> cache_hits{};                // tokens, by lag
+    std::array<std::int64_t, EnumNames<FinishReason>::kNames.size()> finished{};  // by reason
+
+    void count_cache_hit(std::int64_t lag, std::int64_t num_tokens);
+    void count_finish(FinishReason reason) { ++finished[static_cast<std::size_t>(reason)]; }
+    [[nodiscard]] std::vector<CacheHits> cache_hits_by_lag() const;
+    [[nodiscard]] std::vector<FinishCount> finish_counts() const;
+};
+
+}  // namespace pitstop::scheduler
