@@ -18,6 +18,7 @@ struct Opened {
     std::mutex mutex{};
     std::optional<CudaDeviceInfo> info{};
     std::atomic<int> compute_capability{0};
+    std::atomic<int> index{-1};
     std::atomic<CudaFailureHandler> failure_handler{nullptr};
 };
 Opened& opened() {
@@ -114,8 +115,15 @@ Result<CudaDeviceInfo> open_cuda_device(int index) {
     info.cublas_lt_path = cublas->path;
     info.cublas_lt_version = static_cast<std::int64_t>(cublas->get_version());
     opened().info = info;
+    opened().index = index;
     opened().compute_capability = 10 * info.compute_major + info.compute_minor;
     return info;
+}
+
+void enter_cuda_device() {
+    const int index = opened().index;
+    CHECK(index >= 0);
+    CUDA_CHECK(cudaSetDevice(index));
 }
 
 int compute_capability() { return opened().compute_capability; }

@@ -46,6 +46,9 @@ struct DeviceMemoryInfo {
 using CudaFailureHandler = void (*)(const std::string& line);
 void set_cuda_failure_handler(CudaFailureHandler handler);
 
+// Makes the opened GPU the calling thread's: what creates memory, streams and events does it.
+void enter_cuda_device();
+
 // 10 * major + minor of the opened device; 0 where none is open.
 [[nodiscard]] int compute_capability();
 

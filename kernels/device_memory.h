@@ -113,6 +113,9 @@ class DeviceEvent {
 void copy_to_device(void* to, const void* from_host, std::int64_t bytes, Stream stream);
 void copy_to_host(void* to_host, const void* from, std::int64_t bytes, Stream stream);
 void copy_on_device(void* to, const void* from, std::int64_t bytes, Stream stream);
+// Between any two memories; returns when it is done. Orders itself against no stream: what is read
+// was written before, and nothing writes to it.
+void copy_and_wait(void* to, const void* from, std::int64_t bytes);
 void fill_device(void* to, std::uint8_t value, std::int64_t bytes, Stream stream);
 
 }  // namespace pitstop

@@ -13,6 +13,7 @@ cudaEvent_t as_event(void* handle) { return static_cast<cudaEvent_t>(handle); }
 
 Result<DeviceBuffer> DeviceBuffer::create(std::int64_t bytes) {
     CHECK(bytes >= 0);
+    enter_cuda_device();
     DeviceBuffer buffer;
     if (bytes == 0) return buffer;
     const cudaError_t error = cudaMalloc(&buffer.data_, static_cast<std::size_t>(bytes));
@@ -36,6 +37,7 @@ DeviceBuffer::~DeviceBuffer() {
 
 Result<PinnedBuffer> PinnedBuffer::create(std::int64_t bytes) {
     CHECK(bytes >= 0);
+    enter_cuda_device();
     PinnedBuffer buffer;
     if (bytes == 0) return buffer;
     void* data = nullptr;
@@ -57,6 +59,7 @@ PinnedBuffer::~PinnedBuffer() {
 }
 
 Result<DeviceStream> DeviceStream::create(StreamPriority priority) {
+    enter_cuda_device();
     int lowest = 0;
     int highest = 0;
     CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
@@ -76,6 +79,7 @@ DeviceStream::~DeviceStream() {
 void DeviceStream::wait() const { CUDA_CHECK(cudaStreamSynchronize(as_stream(handle_))); }
 
 Result<DeviceEvent> DeviceEvent::create() {
+    enter_cuda_device();
     cudaEvent_t handle = nullptr;
     CUDA_CHECK(cudaEventCreate(&handle));
     DeviceEvent event;
@@ -126,6 +130,11 @@ void copy_on_device(void* to, const void* from, std::int64_t bytes, Stream strea
     CUDA_CHECK(cudaMemcpyAsync(
         to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToDevice, cuda_stream(stream)
     ));
+}
+
+void copy_and_wait(void* to, const void* from, std::int64_t bytes) {
+    enter_cuda_device();
+    CUDA_CHECK(cudaMemcpy(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault));
 }
 
 void fill_device(void* to, std::uint8_t value, std::int64_t bytes, Stream stream) {

@@ -2,7 +2,7 @@
 // stay valid (CUDA's virtual memory API). What a rank's arenas are on a GPU.
 //
 // Owns:   the address range, and its physical memory while mapped.
-// Thread: one at a time changes its state; nothing on the device may use what is being unmapped.
+// Thread: one at a time changes its state.
 // No legacy IPC handle can be made of it: what a peer is to open is a DeviceBuffer.
 #pragma once
 
@@ -26,10 +26,11 @@ class DeviceRange {
         return *this;
     }
 
-    // Contents are undefined. kResourceExhausted: the device has not got that much; says what is
+    // Reads as zeros. kResourceExhausted: the device has not got that much; says what is
     // free. REQUIRES: !is_mapped().
     [[nodiscard]] Result<> map();
-    // Gives the memory back to the driver. REQUIRES: is_mapped(); the device is done with it.
+    // Gives the memory back to the driver. Waits until the device has done all it was given.
+    // REQUIRES: is_mapped().
     void unmap();
 
     [[nodiscard]] bool is_mapped() const { return handle_ != 0; }

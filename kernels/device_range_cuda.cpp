@@ -89,6 +89,7 @@ CUdeviceptr address_of(const std::byte* data) { return reinterpret_cast<CUdevice
 
 Result<DeviceRange> DeviceRange::reserve(std::int64_t bytes) {
     CHECK(bytes > 0);
+    enter_cuda_device();
     const CUmemAllocationProp properties = memory_properties();
     std::size_t granularity = 0;
     check(
@@ -124,6 +125,7 @@ DeviceRange::~DeviceRange() {
 
 Result<> DeviceRange::map() {
     CHECK(!is_mapped());
+    enter_cuda_device();
     const auto size = static_cast<std::size_t>(bytes_);
     const CUmemAllocationProp properties = memory_properties();
     CUmemGenericAllocationHandle handle = 0;
@@ -143,11 +145,15 @@ Result<> DeviceRange::map() {
     check(driver().set_access(address_of(data_), size, &access, 1), "cuMemSetAccess");
     CHECK(handle != 0);
     handle_ = handle;
+    CUDA_CHECK(cudaMemset(data_, 0, size));
+    CUDA_CHECK(cudaDeviceSynchronize());
     return Ok{};
 }
 
 void DeviceRange::unmap() {
     CHECK(is_mapped());
+    enter_cuda_device();
+    CUDA_CHECK(cudaDeviceSynchronize());
     check(driver().unmap(address_of(data_), static_cast<std::size_t>(bytes_)), "cuMemUnmap");
     check(driver().release(std::exchange(handle_, 0)), "cuMemRelease");
 }

@@ -20,6 +20,7 @@ Result<int> num_cuda_devices() { return no_cuda(); }
 Result<CudaDeviceInfo> open_cuda_device(int) { return no_cuda(); }
 void end_by_cuda_failure(const std::string&) { CHECK(false); }
 void set_cuda_failure_handler(CudaFailureHandler) {}
+void enter_cuda_device() { CHECK(false); }
 int compute_capability() { return 0; }
 DeviceMemoryInfo device_memory_info() { return {}; }
 
@@ -45,6 +46,7 @@ void DeviceRange::unmap() { CHECK(false); }
 void copy_to_device(void*, const void*, std::int64_t, Stream) { CHECK(false); }
 void copy_to_host(void*, const void*, std::int64_t, Stream) { CHECK(false); }
 void copy_on_device(void*, const void*, std::int64_t, Stream) { CHECK(false); }
+void copy_and_wait(void*, const void*, std::int64_t) { CHECK(false); }
 void fill_device(void*, std::uint8_t, std::int64_t, Stream) { CHECK(false); }
 
 }  // namespace pitstop

@@ -1,5 +1,7 @@
 #include "tp_worker/arena.h"
 
+#include "kernels/device_memory.h"
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -46,27 +48,48 @@ Result<Arena> Arena::reserve(std::string tag, std::int64_t bytes) {
     return Arena(std::move(tag), begin + head, rounded);
 }
 
+Result<Arena> Arena::reserve_on_gpu(std::string tag, std::int64_t bytes) {
+    Result<DeviceRange> range = DeviceRange::reserve(bytes);
+    if (!range) {
+        return make_error(
+            range.error().code, "no addresses for {}: {}", tag, range.error().message
+        );
+    }
+    return Arena(std::move(tag), *std::move(range));
+}
+
 Arena::Arena(Arena&& other) noexcept
     : tag_(std::move(other.tag_)),
       data_(std::exchange(other.data_, nullptr)),
       bytes_(std::exchange(other.bytes_, 0)),
-      is_committed_(std::exchange(other.is_committed_, false)) {}
+      is_committed_(std::exchange(other.is_committed_, false)),
+      gpu_(std::move(other.gpu_)) {}
 
 Arena& Arena::operator=(Arena&& other) noexcept {
     std::swap(tag_, other.tag_);
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
     std::swap(is_committed_, other.is_committed_);
+    std::swap(gpu_, other.gpu_);
     return *this;
 }
 
 Arena::~Arena() {
-    if (data_ != nullptr) ::munmap(data_, static_cast<std::size_t>(bytes_));
+    if (data_ != nullptr && !is_on_gpu()) ::munmap(data_, static_cast<std::size_t>(bytes_));
 }
 
 Result<> Arena::commit() {
     if (is_committed_) {
         return make_error(ErrorCode::kFailedPrecondition, "{} is in memory already", tag_);
+    }
+    if (is_on_gpu()) {
+        if (Result<> mapped = gpu_.map(); !mapped) {
+            return make_error(
+                mapped.error().code, "no room for {}: {}", tag_, mapped.error().message
+            );
+        }
+        is_committed_ = true;
+        return Ok{};
     }
     const auto size = static_cast<std::size_t>(bytes_);
     if (::mprotect(data_, size, PROT_READ | PROT_WRITE) != 0) {
@@ -87,6 +110,11 @@ Result<> Arena::commit() {
 Result<std::int64_t> Arena::release() {
     if (!is_committed_) {
         return make_error(ErrorCode::kFailedPrecondition, "{} is released already", tag_);
+    }
+    if (is_on_gpu()) {
+        gpu_.unmap();
+        is_committed_ = false;
+        return bytes_;
     }
     const std::int64_t before = resident_bytes();
     // A new mapping over the old one: the pages are freed and the addresses stay ours, atomically.
@@ -109,6 +137,10 @@ Result<std::int64_t> Arena::release() {
 
 void Arena::move_to(Arena& to) {
     CHECK(is_committed_ && to.is_committed_ && to.bytes_ == bytes_);
+    if (is_on_gpu() || to.is_on_gpu()) {
+        copy_and_wait(to.data_, data_, bytes_);
+        return;
+    }
     constexpr std::int64_t kPieceBytes = std::int64_t{64} << 20;  // of whole pages, huge ones too
     for (std::int64_t begin = 0; begin < bytes_; begin += kPieceBytes) {
         const auto size = static_cast<std::size_t>(std::min(kPieceBytes, bytes_ - begin));
@@ -119,6 +151,7 @@ void Arena::move_to(Arena& to) {
 }
 
 std::int64_t Arena::resident_bytes() const {
+    if (is_on_gpu()) return is_committed_ ? bytes_ : 0;
     std::array<unsigned char, 4096> state{};  // one byte per page; 16 MiB at a time
     const std::int64_t window = static_cast<std::int64_t>(state.size()) * page_bytes();
     std::int64_t num_pages = 0;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "base/result.h"
+#include "kernels/device_range.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -18,13 +19,16 @@ class Arena {
     // Reserves addresses for `bytes`, rounded up to whole pages; takes no memory yet. `tag` names
     // it in errors: "weights", "kv_cache".
     static Result<Arena> reserve(std::string tag, std::int64_t bytes);
+    // The same in the opened GPU's memory, which the host cannot touch (device.h).
+    static Result<Arena> reserve_on_gpu(std::string tag, std::int64_t bytes);
 
     Arena(Arena&& other) noexcept;
     Arena& operator=(Arena&& other) noexcept;
     ~Arena();
 
     // Makes the range readable and writable; reads as zeros. Physical memory comes when it is first
-    // touched. kFailedPrecondition if it is committed, kResourceExhausted if there is no room.
+    // touched, on a GPU at once. kFailedPrecondition if it is committed, kResourceExhausted if
+    // there is no room.
     Result<> commit();
 
     // Gives the physical memory back; returns the bytes that were resident and no longer are, as
@@ -32,9 +36,9 @@ class Arena {
     // is not committed.
     Result<std::int64_t> release();
 
-    // Copies everything to the start of `to`, piece by piece, and gives each piece's physical memory
-    // back when it is copied: both together never take much more than one of them.
-    // REQUIRES: both are committed; `to` is as large.
+    // Copies everything to the start of `to`, piece by piece, and gives each piece's physical
+    // memory back when it is copied: both together never take much more than one of them. REQUIRES:
+    // both are committed; `to` is as large.
     void move_to(Arena& to);
 
     [[nodiscard]] bool is_committed() const { return is_committed_; }
@@ -46,11 +50,15 @@ class Arena {
   private:
     Arena(std::string tag, std::byte* data, std::int64_t bytes)
         : tag_(std::move(tag)), data_(data), bytes_(bytes) {}
+    Arena(std::string tag, DeviceRange gpu)
+        : tag_(std::move(tag)), data_(gpu.data()), bytes_(gpu.bytes()), gpu_(std::move(gpu)) {}
+    [[nodiscard]] bool is_on_gpu() const { return gpu_.data() != nullptr; }
 
     std::string tag_;
     std::byte* data_ = nullptr;
     std::int64_t bytes_ = 0;
     bool is_committed_ = false;
+    DeviceRange gpu_{};  // empty: the range is the host's
 };
 
 }  // namespace pitstop

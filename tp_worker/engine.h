@@ -14,10 +14,12 @@
 #include "messages/steps.h"
 #include "tp_worker/arena.h"
 #include "tp_worker/communicator.h"
+#include "tp_worker/device.h"
 #include "tp_worker/model.h"
 #include "tp_worker/model_config.h"
 #include "tp_worker/sampler.h"
 #include "tp_worker/step_batch.h"
+#include "tp_worker/transfers.h"
 #include "tp_worker/weight_layout.h"
 #include "tp_worker/weight_store.h"
 
@@ -41,15 +43,22 @@ struct EngineOptions {
     LoadFormat load_format = LoadFormat::kAuto;
     Compute compute = Compute::kBf16;
     IsaLevel isa = IsaLevel::kScalar;
+    DeviceKind device = DeviceKind::kCpu;
+    int gpu = 0;
+    Determinism determinism = Determinism::kFast;
+    double mem_fraction = 0.9;          // of the GPU's free memory that this rank may take
     std::int64_t page_size = 16;        // tokens
-    std::int64_t max_total_tokens = 0;  // of KV; 0: kDefaultKvBytes' worth, on all ranks together
+    std::int64_t max_total_tokens = 0;  // of KV; 0: kDefaultKvBytes' worth on all ranks
+                                        // together, on a GPU what mem_fraction leaves
     std::int64_t context_len = 0;       // 0: the model's
     std::int64_t num_slots = 256;       // requests that may run at once
     std::int64_t tokens_per_step_max = 8192;
 };
 
 inline constexpr std::int64_t kDefaultKvBytes = std::int64_t{1} << 30;
-inline constexpr std::int64_t kLogitBytesMax = std::int64_t{64} << 20;  // of logits held at a time
+// Of logits held at a time: a GPU has the room, and each part costs it a round trip.
+inline constexpr std::int64_t kLogitBytesMax = std::int64_t{64} << 20;
+inline constexpr std::int64_t kGpuLogitBytesMax = std::int64_t{512} << 20;
 inline constexpr std::int64_t kLogitRowsMax = 512;
 
 class Engine {
@@ -78,8 +87,10 @@ class Engine {
     [[nodiscard]] const WeightLayout& layout() const { return layout_; }
     [[nodiscard]] Epoch epoch() const { return epoch_; }
     [[nodiscard]] Rank rank() const { return communicator_.rank(); }
-    [[nodiscard]] int num_threads() const { return num_threads_of(stream_); }
-    [[nodiscard]] const Ops& ops() const { return *ops_; }
+    [[nodiscard]] int num_threads() const { return num_threads_of(device_.host_stream()); }
+    [[nodiscard]] const Device& device() const { return device_; }
+    // For weights in host memory: staging.
+    [[nodiscard]] const Ops& ops() const { return device_.host_ops(); }
 
     // The copies of the weights, for updates; null with the null model. Only between passes may the
     // live copy change, and the epoch with it.
@@ -93,10 +104,13 @@ class Engine {
         const EngineOptions& options,
         ModelConfig config,
         WeightLayout layout,
-        ThreadPool& threads,
+        Device device,
         Communicator& communicator
     );
     Result<> load_model();
+    Result<> load_runtime();
+    Result<> choose_num_pages(const Model::Args& args);
+    [[nodiscard]] std::int64_t transfer_bytes_max() const;
     Result<> load_checkpoint();
     Result<> compute(const StepPlan& plan, StepResult* result);
     Result<> share_sampled(StepResult* result);
@@ -105,10 +119,10 @@ class Engine {
     EngineOptions options_;
     ModelConfig config_;
     WeightLayout layout_;
-    const Ops* ops_;
-    Stream stream_;
+    Device device_;
     Communicator& communicator_;
     ModelSizes sizes_{};
+    std::int64_t gpu_free_bytes_ = 0;  // before anything was put there
     StepLimits limits_{};
     RequestSlots slots_;
     PlannedStep planned_{};
@@ -119,6 +133,7 @@ class Engine {
     std::vector<PartDigest>
         digests_{};  // as loaded; empty where they cannot be had (weight_digest.h)
     std::optional<Arena> kv_memory_{};
+    std::optional<Transfers> transfers_{};
     std::optional<Model> model_{};
     std::optional<Sampler> sampler_{};
 };

@@ -10,6 +10,7 @@
 #include "bus/poller.h"
 #include "bus/run_dir.h"
 #include "bus/socket.h"
+#include "kernels/cuda_device.h"
 #include "messages/codec.h"
 #include "messages/steps.h"
 #include "tp_worker/engine.h"
@@ -20,6 +21,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <thread>
 #include <unistd.h>
@@ -32,6 +34,8 @@ struct Options {
     std::string log_level = "info";
     std::string load_format = "auto";
     std::string compute = "bf16";
+    std::string device = "cpu";
+    bool is_deterministic = false;
     std::string isa{};
     int replica = 0;
     int rank = 0;
@@ -60,12 +64,28 @@ void add_flags(Options& options, FlagSet& flags) {
         &options.engine.awaits_weights,
         "load no weights: the first complete update brings them"
     );
+    flags.add("device", &options.device, "auto, cpu, or cuda: one GPU per replica, --tp 1");
+    flags.add("gpu", &options.engine.gpu, "with cuda: which, as the driver counts");
+    flags.add(
+        "mem-fraction",
+        &options.engine.mem_fraction,
+        "with cuda: of the GPU's free memory, what weights, activations and KV may take, in (0, 1]"
+    );
+    flags.add(
+        "deterministic",
+        &options.is_deterministic,
+        "with cuda: no result depends on what else is in the batch, as it never does on a CPU"
+    );
     flags.add("load-format", &options.load_format, "auto, or null: compute nothing");
     flags.add("compute", &options.compute, "bf16, or fp32: the truth mode");
     flags.add("isa", &options.isa, "scalar, avx2, avx512, avx512bf16; empty: the best there is");
     flags.add("threads", &options.threads, "threads of this rank; 0: an even share of the cores");
     flags.add("page-size", &options.engine.page_size, "tokens per KV page");
-    flags.add("max-total-tokens", &options.engine.max_total_tokens, "tokens of KV; 0: 1 GiB");
+    flags.add(
+        "max-total-tokens",
+        &options.engine.max_total_tokens,
+        "tokens of KV; 0: 1 GiB, on a GPU by --mem-fraction"
+    );
     flags.add("context-len", &options.engine.context_len, "positions of a request; 0: the model's");
     flags.add("max-running-requests", &options.engine.num_slots, "requests that may run at once");
     flags.add(
@@ -110,6 +130,8 @@ Result<> check_options(Options& options) {
     EngineOptions& engine = options.engine;
     if (options.load_format == "null") engine.load_format = LoadFormat::kNull;
     if (options.compute == "fp32") engine.compute = Compute::kFp32;
+    ASSIGN_OR_RETURN(engine.device, parse_device_kind(options.device));
+    if (options.is_deterministic) engine.determinism = Determinism::kBatchInvariant;
     engine.tokens_per_step_max = options.chunked_prefill_size + engine.num_slots;
     ASSIGN_OR_RETURN(engine.isa, choose_isa(options.isa));
     return Ok{};
@@ -285,6 +307,18 @@ Result<> run(const Options& options, Supervision& supervision) {
     return result;
 }
 
+// Who hears of a CUDA call that failed.
+Supervision* told_of_cuda_failure = nullptr;
+
+// On any thread. What the GPU holds is lost, so there is nothing to put in order: the launcher is
+// told which call it was, and ends the tree.
+void end_by_failed_call(const std::string& line) {
+    spdlog::critical("a CUDA call failed: {}", line);
+    if (told_of_cuda_failure != nullptr) told_of_cuda_failure->say_failed(line);
+    spdlog::shutdown();
+    std::_Exit(1);
+}
+
 int main(int argc, char** argv) {
     Options options;
     Supervision supervision;
@@ -303,6 +337,8 @@ int main(int argc, char** argv) {
     if (Result<> logging = init_logging(name, options.log_level); !logging) {
         return flags.fail(logging.error());
     }
+    told_of_cuda_failure = &supervision;
+    set_cuda_failure_handler(end_by_failed_call);
     Result<> result = supervision.attach();
     if (result) result = run(options, supervision);
     if (result) return 0;

@@ -11,7 +11,7 @@
 namespace pitstop {
 namespace {
 
-constexpr std::int64_t kAlignment = 64;  // bytes
+constexpr std::int64_t kAlignment = 256;  // bytes: a GPU's workspaces
 
 // Cuts buffers out of a range, one after the other. From null it only counts.
 class Carver {
@@ -35,6 +35,12 @@ class Carver {
     std::byte* memory_;
     std::int64_t used_ = 0;
 };
+
+// Of what leaves a product and is not summed over the ranks (model.h).
+DType product_dtype(const Model::Args& args) {
+    const bool is_bf16 = args.device.is_cuda() && args.compute == Compute::kBf16;
+    return is_bf16 ? DType::kBF16 : DType::kF32;
+}
 
 DType act_dtype(Compute compute) { return compute == Compute::kFp32 ? DType::kF32 : DType::kBF16; }
 
@@ -67,18 +73,21 @@ std::int64_t Model::place(const Args& args, std::byte* memory, Buffers* buffers)
     const std::int64_t QD = args.shard.num_q_heads * args.config.head_dim;
     const std::int64_t KD = args.shard.num_kv_heads * args.config.head_dim;
     const DType dtype = act_dtype(args.compute);
+    const Ops& ops = args.device.ops();
     Carver carver(memory);
     Buffers b;
     b.x = carver.floats(T, H);
     b.delta = carver.floats(T, H);
     b.normed = carver.acts(dtype, T, H);
-    b.q = carver.floats(T, QD);
-    b.k = carver.floats(T, KD);
-    b.v = carver.floats(T, KD);
+    const ActView qkv = carver.acts(product_dtype(args), T, QD + 2 * KD);
+    b.q = cols(qkv, 0, QD);
+    b.k = cols(qkv, QD, KD);
+    b.v = cols(qkv, QD + KD, KD);
     b.rotated = carver.acts(dtype, T, QD);
     b.attended = carver.acts(dtype, T, QD);
-    b.gate = carver.floats(T, F);
-    b.up = carver.floats(T, F);
+    const ActView gate_up = carver.acts(product_dtype(args), T, 2 * F);
+    b.gate = cols(gate_up, 0, F);
+    b.up = cols(gate_up, F, F);
     b.gated = carver.acts(dtype, T, F);
     b.head_x = carver.floats(L, H);
     b.head_delta = carver.floats(L, H);
@@ -93,20 +102,24 @@ std::int64_t Model::place(const Args& args, std::byte* memory, Buffers* buffers)
     }
     b.cos = carver.floats(args.sizes.num_positions, args.config.head_dim / 2);
     b.sin = carver.floats(args.sizes.num_positions, args.config.head_dim / 2);
-    b.attention.bytes = args.ops->attention_workspace_bytes({
+    b.attention.bytes = ops.attention_workspace_bytes({
         .num_tokens = T,
         .num_q_heads = narrow(args.shard.num_q_heads),
         .head_dim = narrow(args.config.head_dim),
         .kv_len_max = narrow(args.sizes.num_positions),
     });
     b.attention.data = carver.take(b.attention.bytes);
+    b.linear.bytes = ops.linear_workspace_bytes();
+    b.linear.data = carver.take(b.linear.bytes);
     if (buffers != nullptr) *buffers = b;
     return carver.used();
 }
 
+std::int64_t Model::bytes(const Args& args) { return place(args, nullptr, nullptr); }
+
 Result<Model> Model::make(const Args& args) {
-    CHECK(args.ops != nullptr && args.communicator != nullptr && args.kv != nullptr);
-    ASSIGN_OR_RETURN(Arena memory, Arena::reserve("activations", place(args, nullptr, nullptr)));
+    CHECK(args.transfers != nullptr && args.communicator != nullptr && args.kv != nullptr);
+    ASSIGN_OR_RETURN(Arena memory, args.device.reserve("activations", bytes(args)));
     RETURN_IF_ERROR(memory.commit());
     return Model(args, std::move(memory));
 }
@@ -115,25 +128,34 @@ Model::Model(const Args& args, Arena memory)
     : config_(&args.config),
       shard_(args.shard),
       sizes_(args.sizes),
-      ops_(args.ops),
-      stream_(args.stream),
+      ops_(&args.device.ops()),
+      stream_(args.device.stream()),
+      transfers_(args.transfers),
       communicator_(args.communicator),
       kv_(args.kv),
       layer_kv_(kv_of_layer(args.sizes, args.config, args.shard, args.compute)),
       memory_(std::move(memory)) {
     place(args, memory_.data(), &buffers_);
-    fill_rope_tables();
+    fill_rope_tables(args.device);
 }
 
 // The angle is rounded to fp32 before its sine is taken, as in transformers and the trainers that
 // use it: at position 100,000 the rounding moves an angle by up to 0.004 radians, and the engine
 // should be off by the same.
-void Model::fill_rope_tables() {
+void Model::fill_rope_tables(const Device& device) {
     const std::vector<double> frequencies = rope_frequencies(config_->rope, config_->head_dim);
+    const std::int64_t num_bytes = buffers_.cos.rows * buffers_.cos.cols * 4;
+    std::vector<float> host(static_cast<std::size_t>(device.is_cuda() ? num_bytes / 2 : 0));
+    View2<float> host_cos = buffers_.cos;
+    View2<float> host_sin = buffers_.sin;
+    if (device.is_cuda()) {
+        host_cos.data = host.data();
+        host_sin.data = host.data() + num_bytes / 4;
+    }
     auto fill = [&](std::int64_t begin, std::int64_t end, int /*thread*/) {
         for (std::int64_t position = begin; position < end; ++position) {
-            const std::span cos = row(buffers_.cos, position);
-            const std::span sin = row(buffers_.sin, position);
+            const std::span cos = row(host_cos, position);
+            const std::span sin = row(host_sin, position);
             for (std::size_t i = 0; i < frequencies.size(); ++i) {
                 const float angle =
                     static_cast<float>(position) * static_cast<float>(frequencies[i]);
@@ -142,7 +164,10 @@ void Model::fill_rope_tables() {
             }
         }
     };
-    parallel_for(stream_, sizes_.num_positions, /*grain=*/256, fill);
+    parallel_for(device.host_stream(), sizes_.num_positions, /*grain=*/256, fill);
+    if (!device.is_cuda()) return;
+    copy_and_wait(buffers_.cos.data, host_cos.data, num_bytes);
+    copy_and_wait(buffers_.sin.data, host_sin.data, num_bytes);
 }
 
 Result<> Model::sum_over_ranks(View2<float> x) {
@@ -150,12 +175,34 @@ Result<> Model::sum_over_ranks(View2<float> x) {
     return communicator_->all_reduce_sum({x.data, static_cast<std::size_t>(x.rows * x.cols)});
 }
 
+std::int64_t transfer_bytes(const StepBatch& batch) {
+    const auto bytes = [](auto array) {
+        return Transfers::bytes_of(static_cast<std::int64_t>(array.size_bytes()));
+    };
+    return bytes(batch.tokens) + bytes(batch.positions) + bytes(batch.kv_slots) +
+           bytes(batch.q_starts) + bytes(batch.kv_lens) + bytes(batch.page_starts) +
+           bytes(batch.pages);
+}
+
+StepBatch Model::there(const StepBatch& batch) {
+    const auto move = [&](auto& array) { array = {transfers_->in(array), array.size()}; };
+    StepBatch there = batch;
+    move(there.tokens);
+    move(there.positions);
+    move(there.kv_slots);
+    move(there.q_starts);
+    move(there.kv_lens);
+    move(there.page_starts);
+    move(there.pages);
+    return there;
+}
+
 // normed -> delta: this rank's heads.
-void Model::attend(const LayerWeights& layer, std::int64_t index, const StepBatch& batch) {
-    const auto T = static_cast<std::int64_t>(batch.tokens.size());
-    const View2<float> q = rows(buffers_.q, 0, T);
-    const View2<float> k = rows(buffers_.k, 0, T);
-    const View2<float> v = rows(buffers_.v, 0, T);
+void Model::attend(const LayerWeights& layer, std::int64_t index, const StepBatch& there) {
+    const auto T = static_cast<std::int64_t>(there.tokens.size());
+    const ActView q = rows(buffers_.q, 0, T);
+    const ActView k = rows(buffers_.k, 0, T);
+    const ActView v = rows(buffers_.v, 0, T);
     const ActView rotated = rows(buffers_.rotated, 0, T);
     const ActView attended = rows(buffers_.attended, 0, T);
     const View2<float> delta = rows(buffers_.delta, 0, T);
@@ -164,7 +211,12 @@ void Model::attend(const LayerWeights& layer, std::int64_t index, const StepBatc
         {.w = layer.k, .bias = layer.k_bias, .y = k},
         {.w = layer.v, .bias = layer.v_bias, .y = v},
     }};
-    ops_->linear({.x = rows(buffers_.normed, 0, T), .parts = qkv, .stream = stream_});
+    ops_->linear(
+        {.x = rows(buffers_.normed, 0, T),
+         .parts = qkv,
+         .workspace = buffers_.linear,
+         .stream = stream_}
+    );
 
     KvCache kv = layer_kv_;
     kv.data = kv_ + index * kv_bytes(layer_kv_);
@@ -174,8 +226,8 @@ void Model::attend(const LayerWeights& layer, std::int64_t index, const StepBatc
         .v = v,
         .q_out = rotated,
         .kv = kv,
-        .slots = batch.kv_slots.data(),
-        .positions = batch.positions.data(),
+        .slots = there.kv_slots.data(),
+        .positions = there.positions.data(),
         .cos = buffers_.cos,
         .sin = buffers_.sin,
         .q_norm = layer.q_norm,
@@ -189,12 +241,13 @@ void Model::attend(const LayerWeights& layer, std::int64_t index, const StepBatc
         .out = attended,
         .kv = kv,
         .num_q_heads = narrow(shard_.num_q_heads),
-        .num_rows = narrow(static_cast<std::int64_t>(batch.kv_lens.size())),
-        .q_starts = batch.q_starts.data(),
-        .kv_lens = batch.kv_lens.data(),
-        .pages = batch.pages.data(),
-        .page_starts = batch.page_starts.data(),
-        .kv_len_max = batch.kv_len_max,
+        .num_rows = narrow(static_cast<std::int64_t>(there.kv_lens.size())),
+        .q_starts = there.q_starts.data(),
+        .kv_lens = there.kv_lens.data(),
+        .pages = there.pages.data(),
+        .page_starts = there.page_starts.data(),
+        .kv_len_max = there.kv_len_max,
+        .q_len_max = there.q_len_max,
         .window = window ? narrow(*window) : kNoWindow,
         .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_->head_dim))),
         .workspace = buffers_.attention,
@@ -204,39 +257,53 @@ void Model::attend(const LayerWeights& layer, std::int64_t index, const StepBatc
     const bool is_first = raw(communicator_->rank()) == 0;
     const std::array<LinearPart, 1> o{
         {{.w = layer.o, .bias = is_first ? layer.o_bias : nullptr, .y = delta}}};
-    ops_->linear({.x = attended, .parts = o, .stream = stream_});
+    ops_->linear({.x = attended, .parts = o, .workspace = buffers_.linear, .stream = stream_});
 }
 
 // normed -> delta: this rank's columns of the MLP.
 void Model::feed_forward(const LayerWeights& layer, std::int64_t num_tokens) {
     const std::int64_t T = num_tokens;
-    const View2<float> gate = rows(buffers_.gate, 0, T);
-    const View2<float> up = rows(buffers_.up, 0, T);
+    const ActView gate = rows(buffers_.gate, 0, T);
+    const ActView up = rows(buffers_.up, 0, T);
     const ActView gated = rows(buffers_.gated, 0, T);
     const std::array<LinearPart, 2> gate_up{{
         {.w = layer.gate, .bias = layer.gate_bias, .y = gate},
         {.w = layer.up, .bias = layer.up_bias, .y = up},
     }};
-    ops_->linear({.x = rows(buffers_.normed, 0, T), .parts = gate_up, .stream = stream_});
+    ops_->linear(
+        {.x = rows(buffers_.normed, 0, T),
+         .parts = gate_up,
+         .workspace = buffers_.linear,
+         .stream = stream_}
+    );
     ops_->silu_mul({.gate = gate, .up = up, .y = gated, .stream = stream_});
     const bool is_first = raw(communicator_->rank()) == 0;
     const std::array<LinearPart, 1> down{
         {{.w = layer.down,
           .bias = is_first ? layer.down_bias : nullptr,
           .y = rows(buffers_.delta, 0, T)}}};
-    ops_->linear({.x = gated, .parts = down, .stream = stream_});
+    ops_->linear({.x = gated, .parts = down, .workspace = buffers_.linear, .stream = stream_});
 }
 
 Result<> Model::forward(const StepBatch& batch, const ModelWeights& weights) {
     const auto T = static_cast<std::int64_t>(batch.tokens.size());
     CHECK(T <= sizes_.tokens_max);
+    if (transfer_bytes(batch) > transfers_->bytes_left()) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "a step with {} bytes of tokens and pages; this worker has room for {}",
+            transfer_bytes(batch),
+            transfers_->bytes_left()
+        );
+    }
+    const StepBatch on_device = there(batch);
     const View2<float> x = rows(buffers_.x, 0, T);
     const View2<float> delta = rows(buffers_.delta, 0, T);
     const ActView normed = rows(buffers_.normed, 0, T);
     const auto eps = static_cast<float>(config_->norm_eps);
 
     ops_->embedding({
-        .ids = batch.tokens.data(),
+        .ids = on_device.tokens.data(),
         .table = weights.embedding,
         .vocab_begin = shard_.vocab_begin,
         .y = x,
@@ -254,7 +321,7 @@ Result<> Model::forward(const StepBatch& batch, const ModelWeights& weights) {
              .eps = eps,
              .stream = stream_}
         );
-        attend(layer, i, batch);
+        attend(layer, i, on_device);
         RETURN_IF_ERROR(sum_over_ranks(delta));
         ops_->rmsnorm(
             {.x = x,
@@ -281,15 +348,13 @@ Result<View2<float>> Model::logits(
     const View2<float> delta = rows(buffers_.head_delta, 0, L);
     const ActView normed = rows(buffers_.head_normed, 0, L);
     const View2<float> part = rows(buffers_.head_part, 0, L);
+    const std::int32_t* const row_index = transfers_->in(token_rows);
     ops_->gather_rows(
-        {.x = rows(buffers_.x, 0, num_tokens_),
-         .row_index = token_rows.data(),
-         .y = x,
-         .stream = stream_}
+        {.x = rows(buffers_.x, 0, num_tokens_), .row_index = row_index, .y = x, .stream = stream_}
     );
     ops_->gather_rows({
         .x = rows(buffers_.delta, 0, num_tokens_),
-        .row_index = token_rows.data(),
+        .row_index = row_index,
         .y = delta,
         .stream = stream_,
     });
@@ -302,7 +367,7 @@ Result<View2<float>> Model::logits(
         .stream = stream_,
     });
     const std::array<LinearPart, 1> head{{{.w = weights.head, .y = part}}};
-    ops_->linear({.x = normed, .parts = head, .stream = stream_});
+    ops_->linear({.x = normed, .parts = head, .workspace = buffers_.linear, .stream = stream_});
     const bool is_root = raw(communicator_->rank()) == 0;
     const View2<float> whole = is_root ? rows(buffers_.head_whole, 0, L) : View2<float>{};
     RETURN_IF_ERROR(communicator_->gather_columns(part, whole));

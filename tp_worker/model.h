@@ -8,7 +8,8 @@
 //   logits = head(norm(x)) of the rows asked for                      gather to rank 0
 //
 // The residual stream x is fp32 in both modes.
-//   kBf16  products of bf16 by bf16: what goes into a product is rounded to bf16 once; KV in bf16
+//   kBf16  products of bf16 by bf16: what goes into a product is rounded to bf16 once; KV in bf16.
+//          On a GPU q, k, v, gate and up are bf16 as they leave their products, too: half the bytes
 //   kFp32  the truth mode: fp32 activations and KV on the bf16 weights
 //
 // Owns:    activations, rotary tables. Weights and KV are the caller's (engine.h).
@@ -20,7 +21,9 @@
 #include "kernels/ops.h"
 #include "tp_worker/arena.h"
 #include "tp_worker/communicator.h"
+#include "tp_worker/device.h"
 #include "tp_worker/model_config.h"
+#include "tp_worker/transfers.h"
 #include "tp_worker/weight_layout.h"
 
 #include <cstdint>
@@ -55,7 +58,10 @@ struct StepBatch {
     std::span<const std::int32_t> page_starts{};  // [R]
     std::span<const PageId> pages{};
     std::int32_t kv_len_max = 0;
+    std::int32_t q_len_max = 0;  // new tokens of a row
 };
+// What a batch takes of the transfers (transfers.h).
+[[nodiscard]] std::int64_t transfer_bytes(const StepBatch& batch);
 
 class Model {
   public:
@@ -64,16 +70,20 @@ class Model {
         ShardShape shard{};
         ModelSizes sizes{};
         Compute compute = Compute::kBf16;
-        const Ops* ops = nullptr;
-        Stream stream{};
+        const Device& device;
+        Transfers* transfers = nullptr;
         Communicator* communicator = nullptr;
         std::byte* kv = nullptr;  // [num_layers][kv_bytes(kv_of_layer)]
     };
+    // What make() takes of the device's memory; does not depend on sizes.num_pages, kv or
+    // transfers.
+    [[nodiscard]] static std::int64_t bytes(const Args& args);
     // kResourceExhausted if the activations cannot be had.
     static Result<Model> make(const Args& args);
 
     // Runs the layers: fills the tokens' KV and leaves the hidden state of all T tokens here.
-    // Errors are the communicator's.
+    // Errors: the communicator's; kInvalidArgument where the step's arrays do not fit the
+    // transfers.
     Result<> forward(const StepBatch& batch, const ModelWeights& weights);
 
     // Logits of tokens of the last forward() by their index in it: on rank 0 [n, V], borrowed until
@@ -84,9 +94,11 @@ class Model {
 
   private:
     explicit Model(const Args& args, Arena memory);
-    void attend(const LayerWeights& layer, std::int64_t index, const StepBatch& batch);
+    void attend(const LayerWeights& layer, std::int64_t index, const StepBatch& there);
     void feed_forward(const LayerWeights& layer, std::int64_t num_tokens);
-    void fill_rope_tables();
+    void fill_rope_tables(const Device& device);
+    // The batch as the ops read it.
+    [[nodiscard]] StepBatch there(const StepBatch& batch);
     [[nodiscard]] Result<> sum_over_ranks(View2<float> x);
 
     // The buffers' places in `memory_`; the ranges are fixed by Args.
@@ -94,13 +106,13 @@ class Model {
         View2<float> x{};           // [T, H]
         View2<float> delta{};       // [T, H], a sublayer's output
         ActView normed{};           // [T, H]
-        View2<float> q{};           // [T, Q*D]
-        View2<float> k{};           // [T, K*D]
-        View2<float> v{};           // [T, K*D]
+        ActView q{};                // [T, Q*D]: q, k and v are columns of one matrix, so that
+        ActView k{};                // [T, K*D]  their product is one product where the weights
+        ActView v{};                // [T, K*D]  lie back to back; gate and up likewise
         ActView rotated{};          // [T, Q*D]: queries as attention reads them
         ActView attended{};         // [T, Q*D]
-        View2<float> gate{};        // [T, F]
-        View2<float> up{};          // [T, F]
+        ActView gate{};             // [T, F]
+        ActView up{};               // [T, F]
         ActView gated{};            // [T, F]
         View2<float> head_x{};      // [L, H]
         View2<float> head_delta{};  // [L, H]
@@ -110,6 +122,7 @@ class Model {
         View2<float> cos{};         // [positions, D/2]
         View2<float> sin{};         // [positions, D/2]
         Workspace attention{};
+        Workspace linear{};
     };
     // Lays the buffers out from `memory`; returns the bytes they take. Null: only counts.
     static std::int64_t place(const Args& args, std::byte* memory, Buffers* buffers);
@@ -119,6 +132,7 @@ class Model {
     ModelSizes sizes_;
     const Ops* ops_;
     Stream stream_;
+    Transfers* transfers_;
     Communicator* communicator_;
     std::byte* kv_;
     KvCache layer_kv_;

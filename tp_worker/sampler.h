@@ -10,13 +10,17 @@
 //
 // Owns:    the edited copy of rows with penalties or bias, and the ops' scratch memory.
 // Bounded: rows_max rows a call.
+//
+// A call waits for the device twice: for the choices, then for the logprobs that depend on them.
 #pragma once
 
 #include "base/result.h"
 #include "kernels/ops.h"
 #include "messages/steps.h"
 #include "tp_worker/arena.h"
+#include "tp_worker/device.h"
 #include "tp_worker/step_batch.h"
+#include "tp_worker/transfers.h"
 
 #include <cstdint>
 #include <span>
@@ -26,12 +30,21 @@ namespace pitstop {
 
 class Sampler {
   public:
-    static Result<Sampler> make(
-        const Ops* ops, Stream stream, std::int64_t rows_max, std::int64_t vocab_len
+    struct Args {
+        const Device& device;
+        Transfers* transfers = nullptr;  // with room for transfer_bytes()
+        std::int64_t rows_max = 0;
+        std::int64_t vocab_len = 0;
+    };
+    // What make() takes of the device's memory.
+    [[nodiscard]] static std::int64_t bytes(
+        const Ops& ops, std::int64_t rows_max, std::int64_t vocab_len
     );
+    [[nodiscard]] static std::int64_t transfer_bytes(std::int64_t rows_max, std::int64_t vocab_len);
+    static Result<Sampler> make(const Args& args);
 
-    // Row i of `logits` [n, V] belongs to rows[i]. Writes the result's entries that the rows name;
-    // changes no request.
+    // Row i of `logits` [n, V], in the device's memory, belongs to rows[i]. Writes the result's
+    // entries that the rows name; changes no request.
     void run(
         View2<float> logits,
         std::span<const LogitRow> rows,
@@ -40,27 +53,39 @@ class Sampler {
     );
 
   private:
-    Sampler(
-        const Ops* ops, Stream stream, std::int64_t rows_max, std::int64_t vocab_len, Arena memory
-    );
+    Sampler(const Args& args, Arena memory);
 
-    void find_nonfinite(View2<const float> logits);
-    void report_raw(View2<float> logits, const RequestSlots& slots, StepResult* result);
-    void report_top(View2<float> logits, const RequestSlots& slots, StepResult* result);
     void draw_all(View2<float> logits, const RequestSlots& slots);
-    void draw_plain(
-        View2<float> logits, std::size_t begin, std::size_t end, const RequestSlots& slots
+    void draw(View2<float> logits, std::span<const std::size_t> rows, const RequestSlots& slots);
+    void draw_edited(View2<float> logits, const RequestSlots& slots);
+    void edit(
+        View2<float> logits,
+        std::span<const std::size_t> rows,
+        View2<float> edited,
+        const RequestSlots& slots
     );
-    View2<float> edit(
-        View2<float> logits, std::span<const std::size_t> indices, const RequestSlots& slots
-    );
-    void report_edited(
-        std::size_t index, View2<float> source, const RequestSlots& slots, StepResult* result
-    );
+    void start_raw(View2<float> logits, const RequestSlots& slots);
+    void pick_raw(View2<float> logits, const RequestSlots& slots);
+    void start_edited(View2<float> logits, const RequestSlots& slots);
+    void report_raw(const RequestSlots& slots, StepResult* result);
+    void report_edited(StepResult* result);
+    void make_room(std::int64_t transfer_bytes);
     [[nodiscard]] bool is_raw(const LogitRow& row, const RequestSlots& slots) const;
+    [[nodiscard]] bool is_finite(std::size_t index) const { return num_nonfinite_[index] == 0; }
+
+    // A sampled row whose request wants logprobs of what it was drawn from.
+    struct EditedReport {
+        std::size_t row = 0;
+        SoftmaxRow softmax{};
+        SoftmaxStats stats{};
+        std::vector<float> logits{};  // of the choice, then of the ids asked for
+        std::vector<TokenId> top_ids{};
+        std::vector<float> top_logits{};
+    };
 
     const Ops* ops_;
     Stream stream_;
+    Transfers* transfers_;
     std::int64_t vocab_len_;
     Arena memory_;
     View2<float> edited_{};  // [rows_max, V]
@@ -69,18 +94,24 @@ class Sampler {
 
     // Of the current call, by row.
     std::span<const LogitRow> rows_{};
-    std::vector<std::uint8_t> is_finite_{};
-    std::vector<SoftmaxRow> softmax_rows_{};
+    std::vector<std::int32_t> num_nonfinite_{};
     std::vector<SoftmaxStats> stats_{};  // of the raw logits
-    std::vector<SampleRow> draws_{};
     std::vector<Choice> choices_{};
+    std::vector<std::size_t> top_starts_{};  // in top_ids_ and top_logits_; of raw rows
+
+    std::vector<std::size_t> edited_rows_{};  // row k of edited_ is a copy of this row
+    std::vector<Choice> edited_choices_{};
+    std::vector<EditedReport> edited_reports_{};
 
     // Scratch, kept to avoid allocation.
-    std::vector<std::size_t> edited_rows_{};
+    std::vector<std::size_t> run_{};
+    std::vector<SoftmaxRow> softmax_rows_{};
+    std::vector<SampleRow> draws_{};
     std::vector<LogitPick> picks_{};
     std::vector<float> picked_{};
     std::vector<TokenId> top_ids_{};
     std::vector<float> top_logits_{};
+    std::vector<std::int32_t> row_index_{};
     std::vector<PenaltyRow> penalties_{};
     std::vector<std::int32_t> count_starts_{};
     std::vector<TokenCount> counts_{};

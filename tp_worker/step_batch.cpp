@@ -72,6 +72,7 @@ Result<> PlannedStep::prepare(
     page_starts_.clear();
     logit_rows_.clear();
     kv_len_max_ = 0;
+    q_len_max_ = 0;
     sampled_ = {};
     scored_ = {};
     token_at_ = page_at_ = target_at_ = 0;
@@ -133,6 +134,7 @@ Result<> PlannedStep::add_row(
     q_starts_.push_back(static_cast<std::int32_t>(token_at_));
     kv_lens_.push_back(static_cast<std::int32_t>(kv_len));
     kv_len_max_ = std::max(kv_len_max_, kv_lens_.back());
+    q_len_max_ = std::max(q_len_max_, static_cast<std::int32_t>(row.num_new));
     add_logits(row, request, plan);
     target_at_ += static_cast<std::size_t>(row.num_scored);
     return Ok{};
@@ -178,6 +180,7 @@ StepBatch PlannedStep::batch(const StepPlan& plan) const {
         .page_starts = page_starts_,
         .pages = plan.pages.values,
         .kv_len_max = kv_len_max_,
+        .q_len_max = q_len_max_,
     };
 }
 

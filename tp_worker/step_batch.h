@@ -75,6 +75,7 @@ class PlannedStep {
     std::vector<std::int32_t> kv_lens_{};
     std::vector<std::int32_t> page_starts_{};
     std::int32_t kv_len_max_ = 0;
+    std::int32_t q_len_max_ = 0;
     std::vector<LogitRow> logit_rows_{};
     Sizes sampled_{};
     Sizes scored_{};

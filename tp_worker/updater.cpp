@@ -1,6 +1,7 @@
 #include "tp_worker/updater.h"
 
 #include "base/check.h"
+#include "kernels/device_memory.h"
 #include "messages/codec.h"
 #include "tp_worker/memory_tags.h"
 #include "tp_worker/weight_digest.h"
@@ -65,6 +66,16 @@ std::vector<Frames> read_parts(
         answers.push_back(encode(piece));
     }
     return answers;
+}
+
+std::vector<Frames> read_parts_of_gpu(
+    const WeightTensor& tensor, const std::byte* arena, WorkerTensor head
+) {
+    std::vector<std::byte> host(static_cast<std::size_t>(tensor.bytes()));
+    copy_and_wait(host.data(), arena + tensor.offset, tensor.bytes());
+    WeightTensor at_start = tensor;
+    at_start.offset = 0;
+    return read_parts(at_start, host.data(), std::move(head));
 }
 
 }  // namespace
@@ -142,6 +153,16 @@ Result<std::vector<Frames>> Updater::stage(WorkerStage order) {
             order,
             {ErrorCode::kUnsupported,
              "this worker computes nothing (--load-format null) and has no weights"}
+        )};
+    }
+    if (engine_.device().is_cuda()) {
+        return std::vector{refusal(
+            order,
+            {ErrorCode::kUnsupported,
+             fmt::format(
+                 "weights on a GPU ({}) cannot be updated yet: restart with --weights",
+                 engine_.device().name()
+             )}
         )};
     }
     Result<std::byte*> target = store->target(order.spec.mode);
@@ -242,7 +263,11 @@ Result<std::vector<Frames>> Updater::read_tensor(const WorkerReadTensor& order) 
     }
     head.tensor = {.name = order.name, .dtype = "BF16", .shape = tensor->shape};
     const std::byte* arena = engine_.weights()->live_data();
-    if (background_.give([tensor, arena, head] { return read_parts(*tensor, arena, head); }))
+    const bool is_on_gpu = engine_.device().is_cuda();
+    if (background_.give([tensor, arena, head, is_on_gpu] {
+            return is_on_gpu ? read_parts_of_gpu(*tensor, arena, head)
+                             : read_parts(*tensor, arena, head);
+        }))
         return std::vector<Frames>{};
     head.code = name_of(ErrorCode::kResourceExhausted);
     head.message = "too many calls wait for this worker";
@@ -260,7 +285,9 @@ Result<std::vector<Frames>> Updater::digest(const WorkerDigest& order) {
     // copies, and its job comes after this one. So the digest is of the epoch named here.
     const bool is_given = background_.give([this, answer, arena = store->live_data()]() mutable {
         const Result<std::vector<PartDigest>> digests =
-            digest_weights(engine_.layout(), arena, engine_.ops(), Stream{});
+            engine_.device().is_cuda()
+                ? digest_weights_on_gpu(engine_.layout(), arena, engine_.device().ops())
+                : digest_weights(engine_.layout(), arena, engine_.ops(), Stream{});
         if (digests) answer.digests = *digests;
         return std::vector{encode(answer)};
     });

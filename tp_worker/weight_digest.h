@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -34,8 +35,18 @@ std::uint64_t add_rows_digest(const RowsDigestArgs& args, std::span<PartDigest> 
 // one part; a split one a part per rank; a replicated KV projection a part per KV head.
 // kUnsupported, naming the tensor, where tp cuts a row between the digest's 8-byte words: no shard
 // can be digested alone then.
+// `between` is called after each piece of some MiB.
 Result<std::vector<PartDigest>> digest_weights(
-    const WeightLayout& layout, const std::byte* arena, const Ops& ops, Stream stream
+    const WeightLayout& layout,
+    const std::byte* arena,
+    const Ops& ops,
+    Stream stream,
+    const std::function<void()>& between = [] {}
+);
+
+// The same of weights in the opened GPU's memory, by its ops, on a stream of its own. Waits for it.
+Result<std::vector<PartDigest>> digest_weights_on_gpu(
+    const WeightLayout& layout, const std::byte* arena, const Ops& ops
 );
 
 }  // namespace pitstop

@@ -6,11 +6,13 @@
 
 namespace pitstop {
 
-Result<WeightStore> WeightStore::make(const WeightLayout& layout, const ModelConfig& config) {
+Result<WeightStore> WeightStore::make(
+    const WeightLayout& layout, const ModelConfig& config, const Device& device
+) {
     WeightStore store;
     store.bytes_ = layout.bytes();
     for (Copy& copy : store.copies_) {
-        ASSIGN_OR_RETURN(copy.memory, Arena::reserve("weights", layout.bytes()));
+        ASSIGN_OR_RETURN(copy.memory, device.reserve("weights", layout.bytes()));
         copy.views = bind_weights(layout, config, copy.memory->data());
     }
     RETURN_IF_ERROR(store.copies_[store.live_].memory->commit());

@@ -12,6 +12,7 @@
 #include "base/result.h"
 #include "messages/weights.h"
 #include "tp_worker/arena.h"
+#include "tp_worker/device.h"
 #include "tp_worker/model_config.h"
 #include "tp_worker/weight_layout.h"
 
@@ -25,7 +26,9 @@ namespace pitstop {
 class WeightStore {
   public:
     // Reserves addresses for both copies and takes memory for the live one, which starts as zeros.
-    static Result<WeightStore> make(const WeightLayout& layout, const ModelConfig& config);
+    static Result<WeightStore> make(
+        const WeightLayout& layout, const ModelConfig& config, const Device& device
+    );
 
     [[nodiscard]] const ModelWeights& live() const { return copies_[live_].views; }
     [[nodiscard]] std::byte* live_data() const { return copies_[live_].memory->data(); }

@@ -57,7 +57,12 @@ class SamplerTest : public testing::Test {
     StepResult run() {
         const std::int64_t V = vocab_len_;
         const auto n = static_cast<std::int64_t>(rows_.size());
-        Result<Sampler> sampler = Sampler::make(cpu_ops(best_isa()), {}, n, V);
+        const Device device = Device::on_cpu(best_isa(), nullptr);
+        Result<Transfers> transfers = Transfers::make(device, 0);
+        EXPECT_TRUE(transfers.has_value());
+        Result<Sampler> sampler = Sampler::make(
+            {.device = device, .transfers = &*transfers, .rows_max = n, .vocab_len = V}
+        );
         EXPECT_TRUE(sampler.has_value());
         StepResult result;
         result.sampled.values.resize(num_sampled_);

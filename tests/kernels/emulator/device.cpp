@@ -25,6 +25,7 @@ Result<int> num_cuda_devices() { return 1; }
 Result<CudaDeviceInfo> open_cuda_device(int) {
     return CudaDeviceInfo{.name = "emulator", .compute_major = 9, .num_multiprocessors = 1};
 }
+void enter_cuda_device() {}
 int compute_capability() { return 90; }
 
 // What an emulated GPU has: enough for the bundled models.

@@ -191,7 +191,12 @@ T atomicMin(T* to, T value) {
 
 enum cudaError_t { cudaSuccess, cudaErrorMemoryAllocation, cudaErrorNotReady };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
-enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
+enum cudaMemcpyKind {
+    cudaMemcpyHostToDevice,
+    cudaMemcpyDeviceToHost,
+    cudaMemcpyDeviceToDevice,
+    cudaMemcpyDefault
+};
 inline constexpr unsigned cudaStreamNonBlocking = 1;
 using cudaStream_t = int*;
 using cudaEvent_t = int*;
@@ -268,6 +273,11 @@ inline cudaError_t cudaMemcpyAsync(
     const pitstop::emulator::DeviceAccess access;
     if (bytes != 0) std::memcpy(to, from, bytes);
     return cudaSuccess;
+}
+inline cudaError_t cudaMemcpy(
+    void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind
+) {
+    return cudaMemcpyAsync(to, from, bytes, kind, nullptr);
 }
 inline cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t) {
     const pitstop::emulator::DeviceAccess access;

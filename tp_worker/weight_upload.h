@@ -1,0 +1,26 @@
+// Fills a GPU's copy of a rank's weights from a checkpoint, a tensor at a time: read, sliced and
+// converted in host memory as weight_loader.h does it, then copied through page-locked memory while
+// the next piece is put there. Says how far it is once a second.
+//
+// Thread: the loop's, at start-up. Bounded: host memory for the largest tensor of the shard.
+#pragma once
+
+#include "base/result.h"
+#include "tp_worker/device.h"
+#include "tp_worker/safetensors.h"
+#include "tp_worker/weight_layout.h"
+
+#include <string>
+
+namespace pitstop {
+
+// As load_weights (weight_loader.h); `arena` is the GPU's. Returns when everything is there.
+Result<> upload_weights(
+    const WeightLayout& layout,
+    const Checkpoint& checkpoint,
+    const std::string& source,
+    const Device& device,
+    std::byte* arena
+);
+
+}  // namespace pitstop
