@@ -10,6 +10,7 @@ from project import CODE, ROOT, files, read
 LAYERS = [
     {"base"},
     {"messages", "kernels", "text", "pickle"},
+    {"jinja"},
     {"bus"},
     {"client"},
     {"tokenizer_proc", "scheduler_proc", "detokenizer_proc", "tp_worker", "http_proc"},

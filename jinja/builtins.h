@@ -1,0 +1,84 @@
+// The filters, tests, methods and functions a template can use, by name, and how they are called.
+#pragma once
+
+#include "base/result.h"
+#include "jinja/budget.h"
+#include "jinja/value.h"
+
+#include <ctime>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace pitstop::jinja {
+
+struct Env {
+    Budget& budget;
+    const std::tm& now;  // for strftime_now
+};
+
+// What a call gives.
+struct Args {
+    std::vector<Value> positional{};
+    std::vector<std::pair<std::string, Value>> named{};
+};
+
+// The same, by parameter. Null where nothing was given.
+class Given {
+  public:
+    explicit Given(Args raw) : raw_(std::move(raw)) {}
+
+    [[nodiscard]] const Value* operator[](std::size_t param) const {
+        return param < by_param_.size() && by_param_[param] ? &*by_param_[param] : nullptr;
+    }
+    [[nodiscard]] const Args& raw() const { return raw_; }  // of builtins that take anything
+
+    // REQUIRES: called once. Error: too many, too few, unknown, twice.
+    Result<> bind(std::string_view params, std::size_t num_required);
+
+    // The argument as what it must be. Absent: the default. Error: names the parameter and type.
+    [[nodiscard]] Result<std::int64_t> integer(
+        std::size_t param, std::string_view name, std::int64_t otherwise
+    ) const;
+    [[nodiscard]] Result<std::string_view> text(
+        std::size_t param, std::string_view name, std::string_view otherwise
+    ) const;
+    [[nodiscard]] bool flag(std::size_t param, bool otherwise) const;
+
+  private:
+    Args raw_;
+    std::vector<std::optional<Value>> by_param_{};
+};
+
+inline constexpr std::string_view kAnyParams = "*";
+
+struct Builtin {
+    std::string_view name;
+    std::string_view params;  // names, a space between two; or kAnyParams
+    std::size_t num_required;
+    // `self`: what is filtered or tested, or whose method it is.
+    Result<Value> (*run)(Env& env, const Value& self, const Given& given);
+};
+
+[[nodiscard]] Result<Value> call(Env& env, const Builtin& builtin, const Value& self, Args args);
+
+// Null where there is none.
+[[nodiscard]] const Builtin* find_filter(std::string_view name);
+[[nodiscard]] const Builtin* find_test(std::string_view name);
+[[nodiscard]] const Builtin* find_method(const Value& self, std::string_view name);
+[[nodiscard]] const Builtin* find_function(std::string_view name);
+
+// Names that Jinja or Python has and this library has not: a template that uses one is refused when
+// it is loaded.
+[[nodiscard]] bool is_unsupported_function(std::string_view name);
+[[nodiscard]] bool is_unsupported_method(std::string_view name);
+
+// An error about the template or what it was given.
+template <class... Text>
+[[nodiscard]] Error type_error(fmt::format_string<Text...> format, Text&&... text) {
+    return make_error(ErrorCode::kInvalidArgument, format, std::forward<Text>(text)...);
+}
+
+}  // namespace pitstop::jinja

@@ -1,0 +1,297 @@
+// The renderer's expressions.
+#include "jinja/operators.h"
+#include "jinja/python_text.h"
+#include "jinja/renderer.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace pitstop::jinja {
+
+Result<Value> Renderer::eval(const Expr& expr, const Scope& scope) {
+    if (const auto* constant = std::get_if<Constant>(&expr.node)) return constant->value;
+    RETURN_IF_ERROR(budget_.steps());
+    RETURN_IF_ERROR(deeper());
+    Result<Value> value = eval_node(expr, scope);
+    --depth_;
+    if (value && value->depth() > budget_.limits().depth_max) {
+        value = make_error(
+            ErrorCode::kTooLarge,
+            "a value is nested deeper than {} levels",
+            budget_.limits().depth_max
+        );
+    }
+    if (!value && !error_line_) error_line_ = expr.line;
+    return value;
+}
+
+Result<Value> Renderer::eval_node(const Expr& expr, const Scope& scope) {
+    const auto& node = expr.node;
+    if (const auto* name = std::get_if<Name>(&node)) {
+        ASSIGN_OR_RETURN(Value value, lookup(name->name, scope));
+        if (Loop* const* loop = value.get_if<Loop*>()) (*loop)->is_captured = true;
+        return value;
+    }
+    if (const auto* tuple = std::get_if<TupleExpr>(&node)) {
+        ASSIGN_OR_RETURN(std::vector<Value> items, eval_all(tuple->items, scope));
+        return Value::tuple(std::move(items));
+    }
+    if (const auto* list = std::get_if<ListExpr>(&node)) {
+        ASSIGN_OR_RETURN(std::vector<Value> items, eval_all(list->items, scope));
+        return Value::list(std::move(items));
+    }
+    if (const auto* dict = std::get_if<DictExpr>(&node)) return eval_dict(*dict, scope);
+    if (const auto* get = std::get_if<GetAttribute>(&node)) return eval_attribute(*get, scope);
+    if (const auto* get = std::get_if<GetItem>(&node)) return eval_item(*get, scope);
+    if (const auto* cut = std::get_if<Slice>(&node)) return eval_slice(*cut, scope);
+    if (const auto* called = std::get_if<Call>(&node)) return eval_call(*called, scope);
+    if (const auto* filter = std::get_if<FilterExpr>(&node)) {
+        ASSIGN_OR_RETURN(const Value of, eval(*filter->of, scope));
+        ASSIGN_OR_RETURN(Args args, eval_args(filter->args, scope));
+        return call(env_, *filter->filter, of, std::move(args));
+    }
+    if (const auto* test = std::get_if<TestExpr>(&node)) {
+        ASSIGN_OR_RETURN(const Value of, eval(*test->of, scope));
+        ASSIGN_OR_RETURN(Args args, eval_args(test->args, scope));
+        return call(env_, *test->test, of, std::move(args));
+    }
+    if (const auto* op = std::get_if<Unary>(&node)) {
+        ASSIGN_OR_RETURN(const Value of, eval(*op->of, scope));
+        return unary(op->op, of);
+    }
+    if (const auto* op = std::get_if<Binary>(&node)) return eval_binary(*op, scope);
+    if (const auto* concat = std::get_if<Concat>(&node)) return eval_concat(*concat, scope);
+    if (const auto* comparison = std::get_if<Compare>(&node))
+        return eval_compare(*comparison, scope);
+    const auto& conditional = std::get<Conditional>(node);
+    ASSIGN_OR_RETURN(const Value condition, eval(*conditional.condition, scope));
+    if (condition.is_true()) return eval(*conditional.yes, scope);
+    if (conditional.no != nullptr) return eval(*conditional.no, scope);
+    return Value::undefined("the inline if-expression is false and has no else");
+}
+
+Result<Value> Renderer::lookup(const std::string& name, const Scope& scope) {
+    if (const Value* found = scope.find(name)) return *found;
+    if (const Value* found = variables_.find(std::string_view(name))) return *found;
+    if (const Builtin* function = find_function(name)) return Value::of(Function{function});
+    return Value::undefined(fmt::format("'{}' is undefined", name));
+}
+
+Result<std::vector<Value>> Renderer::eval_all(
+    const std::vector<ExprPtr>& exprs, const Scope& scope
+) {
+    RETURN_IF_ERROR(budget_.bytes(exprs.size() * sizeof(Value)));
+    std::vector<Value> values;
+    for (const ExprPtr& expr : exprs) {
+        ASSIGN_OR_RETURN(Value value, eval(*expr, scope));
+        values.push_back(std::move(value));
+    }
+    return values;
+}
+
+Result<Value> Renderer::eval_dict(const DictExpr& node, const Scope& scope) {
+    RETURN_IF_ERROR(budget_.bytes(node.items.size() * 2 * sizeof(Value)));
+    Mapping mapping;
+    for (const auto& [key_expr, value_expr] : node.items) {
+        ASSIGN_OR_RETURN(Value key, eval(*key_expr, scope));
+        const Sequence* sequence = key.as_sequence();
+        if (key.as_mapping() != nullptr ||
+            (sequence != nullptr && sequence->kind == SequenceKind::kList)) {
+            return type_error("a {} is no key", key.type_name());
+        }
+        ASSIGN_OR_RETURN(Value value, eval(*value_expr, scope));
+        mapping.insert(std::move(key), std::move(value));
+    }
+    return Value::mapping(std::move(mapping));
+}
+
+Result<Value> Renderer::eval_attribute(const GetAttribute& node, const Scope& scope) {
+    // `loop.index` does not take the loop itself as a value, which would have to be kept.
+    if (const auto* name = std::get_if<Name>(&node.of->node)) {
+        ASSIGN_OR_RETURN(const Value of, lookup(name->name, scope));
+        if (Loop* const* loop = of.get_if<Loop*>()) return loop_attribute(**loop, node.name);
+        return get_attribute(of, node.name);
+    }
+    ASSIGN_OR_RETURN(const Value of, eval(*node.of, scope));
+    if (Loop* const* loop = of.get_if<Loop*>()) return loop_attribute(**loop, node.name);
+    return get_attribute(of, node.name);
+}
+
+Result<Value> Renderer::eval_item(const GetItem& node, const Scope& scope) {
+    ASSIGN_OR_RETURN(const Value of, eval(*node.of, scope));
+    ASSIGN_OR_RETURN(const Value key, eval(*node.key, scope));
+    if (const Text* text = of.as_text()) {  // a position is counted from the beginning
+        RETURN_IF_ERROR(budget_.steps(static_cast<std::int64_t>(text->bytes.size() / 256)));
+    }
+    if (Loop* const* loop = of.get_if<Loop*>(); loop != nullptr && key.as_text() != nullptr) {
+        return loop_attribute(**loop, key.as_text()->bytes);
+    }
+    return get_item(of, key);
+}
+
+Result<Value> Renderer::eval_slice(const Slice& node, const Scope& scope) {
+    ASSIGN_OR_RETURN(const Value of, eval(*node.of, scope));
+    const auto bound = [&](const ExprPtr& expr) -> Result<std::optional<std::int64_t>> {
+        if (expr == nullptr) return std::optional<std::int64_t>{};
+        ASSIGN_OR_RETURN(const Value value, eval(*expr, scope));
+        if (value.is_none()) return std::optional<std::int64_t>{};
+        if (value.is_whole()) return std::optional(value.whole());
+        return type_error("a slice is of integers, not {}", value.type_name());
+    };
+    SliceBounds bounds;
+    ASSIGN_OR_RETURN(bounds.begin, bound(node.begin));
+    ASSIGN_OR_RETURN(bounds.end, bound(node.end));
+    ASSIGN_OR_RETURN(const std::optional<std::int64_t> step, bound(node.step));
+    bounds.step = step.value_or(1);
+    if (bounds.step == 0) return type_error("a slice's step is 0");
+    return slice(of, bounds, budget_);
+}
+
+Result<Value> Renderer::eval_binary(const Binary& node, const Scope& scope) {
+    ASSIGN_OR_RETURN(const Value left, eval(*node.left, scope));
+    if (node.op == BinaryOp::kAnd) return left.is_true() ? eval(*node.right, scope) : left;
+    if (node.op == BinaryOp::kOr) return left.is_true() ? left : eval(*node.right, scope);
+    ASSIGN_OR_RETURN(const Value right, eval(*node.right, scope));
+    return binary(node.op, left, right, budget_);
+}
+
+Result<Value> Renderer::eval_concat(const Concat& node, const Scope& scope) {
+    TextBuilder out(budget_);
+    for (const ExprPtr& part : node.parts) {
+        ASSIGN_OR_RETURN(const Value value, eval(*part, scope));
+        write_str(value, out);
+    }
+    ASSIGN_OR_RETURN(std::string text, out.take());
+    return Value::text(std::move(text));
+}
+
+Result<Value> Renderer::eval_compare(const Compare& node, const Scope& scope) {
+    ASSIGN_OR_RETURN(Value left, eval(*node.first, scope));
+    for (const auto& [op, expr] : node.rest) {
+        ASSIGN_OR_RETURN(Value right, eval(*expr, scope));
+        ASSIGN_OR_RETURN(const bool holds, compare(op, left, right, budget_));
+        if (!holds) return Value::boolean(false);
+        left = std::move(right);
+    }
+    return Value::boolean(true);
+}
+
+// ---- calls ----
+
+Result<Args> Renderer::eval_args(const CallArgs& args, const Scope& scope) {
+    Args out;
+    ASSIGN_OR_RETURN(out.positional, eval_all(args.positional, scope));
+    for (const auto& [name, expr] : args.named) {
+        ASSIGN_OR_RETURN(Value value, eval(*expr, scope));
+        out.named.emplace_back(name, std::move(value));
+    }
+    if (args.more_positional != nullptr) {
+        ASSIGN_OR_RETURN(const Value value, eval(*args.more_positional, scope));
+        ASSIGN_OR_RETURN(const std::vector<Value> more, items_of(value, budget_));
+        out.positional.insert(out.positional.end(), more.begin(), more.end());
+    }
+    if (args.more_named != nullptr) {
+        ASSIGN_OR_RETURN(const Value value, eval(*args.more_named, scope));
+        const Mapping* mapping = value.as_mapping();
+        if (mapping == nullptr) return type_error("what follows '**' is no mapping");
+        for (const auto& [key, item] : mapping->entries()) {
+            if (key.as_text() == nullptr) return type_error("a keyword is no string");
+            out.named.emplace_back(key.as_text()->bytes, item);
+        }
+    }
+    return out;
+}
+
+Result<Value> Renderer::eval_call(const Call& node, const Scope& scope) {
+    ASSIGN_OR_RETURN(const Value callee, eval(*node.callee, scope));
+    ASSIGN_OR_RETURN(Args args, eval_args(node.args, scope));
+    return call_value(callee, std::move(args));
+}
+
+Result<Value> Renderer::call_value(const Value& callee, Args args) {
+    if (callee.is_undefined()) return undefined_error(callee);
+    if (const auto* macro = callee.get_if<const Macro*>())
+        return call_macro(**macro, std::move(args));
+    if (const auto* method = callee.get_if<Method>()) {
+        return call(env_, *method->builtin, *method->self, std::move(args));
+    }
+    if (const auto* method = callee.get_if<LoopMethod>())
+        return call_loop(*method, std::move(args));
+    if (const auto* function = callee.get_if<Function>()) {
+        const Builtin& builtin = *function->builtin;
+        if (builtin.run == nullptr) return make_namespace(std::move(args));
+        Result<Value> value = call(env_, builtin, Value(), std::move(args));
+        if (!value && builtin.name == "raise_exception") is_raised_ = true;
+        return value;
+    }
+    return type_error("a value of type {} cannot be called", callee.type_name());
+}
+
+Result<Value> Renderer::make_namespace(Args args) {
+    auto space = std::make_unique<Namespace>();
+    if (args.positional.size() > 1) return type_error("namespace takes one mapping");
+    if (!args.positional.empty()) {
+        const Mapping* mapping = args.positional[0].as_mapping();
+        if (mapping == nullptr) return type_error("namespace takes a mapping");
+        for (const auto& [key, value] : mapping->entries()) space->attributes.insert(key, value);
+    }
+    for (auto& [name, value] : args.named) {
+        space->attributes.insert(Value::text(std::move(name)), std::move(value));
+    }
+    RETURN_IF_ERROR(budget_.bytes(sizeof(Namespace) + space->attributes.size() * 2 * sizeof(Value))
+    );
+    namespaces_.push_back(std::move(space));
+    return Value::of(namespaces_.back().get());
+}
+
+// Source: Jinja 3.1, runtime.py, Macro.__call__.
+Result<Value> Renderer::call_macro(const Macro& macro, Args args) {
+    const MacroDefinition& definition = *macro.definition;
+    const std::size_t num_params = definition.params.size();
+    auto scope = std::make_unique<Scope>(Scope{.parent = macro.scope});
+    const std::size_t num_positional = std::min(args.positional.size(), num_params);
+    for (std::size_t i = 0; i < num_positional; ++i) {
+        scope->set(definition.params[i], args.positional[i]);
+    }
+    const std::size_t first_default = num_params - definition.defaults.size();
+    for (std::size_t i = num_positional; i < num_params; ++i) {
+        const std::string& param = definition.params[i];
+        const auto named =
+            std::ranges::find(args.named, param, &decltype(args.named)::value_type::first);
+        if (named != args.named.end()) {
+            scope->set(param, std::move(named->second));
+            args.named.erase(named);
+        } else if (i >= first_default) {
+            ASSIGN_OR_RETURN(Value value, eval(*definition.defaults[i - first_default], *scope));
+            scope->set(param, std::move(value));
+        } else {
+            scope->set(
+                param, Value::undefined(fmt::format("parameter '{}' was not provided", param))
+            );
+        }
+    }
+    if (definition.takes_more_named) {
+        Mapping more;
+        for (auto& [name, value] : args.named) more.insert(Value::text(name), std::move(value));
+        scope->set("kwargs", Value::mapping(std::move(more)));
+    } else if (!args.named.empty()) {
+        return type_error(
+            "the macro '{}' takes no argument '{}'", definition.name, args.named.front().first
+        );
+    }
+    if (definition.takes_more_positional) {
+        const auto begin = args.positional.begin() + static_cast<std::ptrdiff_t>(num_positional);
+        scope->set("varargs", Value::tuple({begin, args.positional.end()}));
+    } else if (args.positional.size() > num_params) {
+        return type_error("the macro '{}' takes at most {} arguments", definition.name, num_params);
+    }
+    TextBuilder out(budget_);
+    const Result<Flow> flow = run(definition.body, *scope, out);
+    keep(std::move(scope));
+    if (!flow) return flow.error();
+    ASSIGN_OR_RETURN(std::string text, out.take());
+    return Value::text(std::move(text));
+}
+
+}  // namespace pitstop::jinja

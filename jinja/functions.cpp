@@ -1,0 +1,102 @@
+// The functions of the environment. Source: Jinja 3.1, sandbox.py (range), and transformers,
+// chat_template_utils.py (raise_exception, strftime_now).
+#include "jinja/builtins.h"
+#include "jinja/operators.h"
+#include "jinja/python_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+namespace pitstop::jinja {
+namespace {
+
+constexpr std::int64_t kRangeMax = 100'000;
+
+Result<Value> make_range(Env& env, const Value&, const Given& given) {
+    const std::vector<Value>& args = given.raw().positional;
+    if (!given.raw().named.empty() || args.empty() || args.size() > 3) {
+        return type_error("takes one to three integers");
+    }
+    for (const Value& arg : args) {
+        if (arg.is_undefined()) return undefined_error(arg);
+        if (!arg.is_whole()) return type_error("takes integers, not {}", arg.type_name());
+    }
+    const std::int64_t begin = args.size() > 1 ? args[0].whole() : 0;
+    const std::int64_t end = args.size() > 1 ? args[1].whole() : args[0].whole();
+    const std::int64_t step = args.size() > 2 ? args[2].whole() : 1;
+    if (step == 0) return type_error("its step is 0");
+    std::vector<Value> items;
+    for (std::int64_t i = begin; step > 0 ? i < end : i > end;) {
+        if (static_cast<std::int64_t>(items.size()) >= kRangeMax) {
+            return type_error("has more than {} numbers", kRangeMax);
+        }
+        items.push_back(Value::integer(i));
+        if (__builtin_add_overflow(i, step, &i)) break;
+    }
+    RETURN_IF_ERROR(env.budget.bytes(items.size() * sizeof(Value)));
+    return Value::sequence(
+        SequenceKind::kRange,
+        std::move(items),
+        step == 1 ? fmt::format("range({}, {})", begin, end)
+                  : fmt::format("range({}, {}, {})", begin, end, step)
+    );
+}
+
+Result<Value> make_dict(Env& env, const Value&, const Given& given) {
+    const Args& args = given.raw();
+    if (args.positional.size() > 1) return type_error("takes at most one mapping");
+    Mapping mapping;
+    if (!args.positional.empty()) {
+        if (const Mapping* other = args.positional[0].as_mapping()) {
+            for (const auto& [key, value] : other->entries()) mapping.insert(key, value);
+        } else {
+            ASSIGN_OR_RETURN(
+                const std::vector<Value> pairs, items_of(args.positional[0], env.budget)
+            );
+            for (const Value& pair : pairs) {
+                ASSIGN_OR_RETURN(const std::vector<Value> parts, items_of(pair, env.budget));
+                if (parts.size() != 2) return type_error("takes pairs");
+                mapping.insert(parts[0], parts[1]);
+            }
+        }
+    }
+    for (const auto& [name, value] : args.named) mapping.insert(Value::text(name), value);
+    RETURN_IF_ERROR(env.budget.bytes(mapping.size() * 2 * sizeof(Value)));
+    return Value::mapping(std::move(mapping));
+}
+
+Result<Value> raise_exception(Env& env, const Value&, const Given& given) {
+    ASSIGN_OR_RETURN(const std::string message, str_of(*given[0], env.budget));
+    return make_error(ErrorCode::kInvalidArgument, "{}", message);
+}
+
+Result<Value> strftime_now(Env& env, const Value&, const Given& given) {
+    ASSIGN_OR_RETURN(const std::string_view format, given.text(0, "format", ""));
+    // One character more: strftime says 0 also where the result is empty.
+    const std::string padded = std::string(format) + "x";
+    std::string out(padded.size() * 16 + 64, '\0');
+    RETURN_IF_ERROR(env.budget.bytes(out.size()));
+    const std::size_t len = std::strftime(out.data(), out.size(), padded.c_str(), &env.now);
+    if (len == 0) return type_error("the format '{}' gives too long a text", format);
+    out.resize(len - 1);
+    return Value::text(std::move(out));
+}
+
+constexpr std::array kFunctions{
+    Builtin{"range", kAnyParams, 0, make_range},
+    Builtin{"dict", kAnyParams, 0, make_dict},
+    Builtin{"namespace", kAnyParams, 0, nullptr},  // the renderer's: it owns namespaces
+    Builtin{"raise_exception", "message", 1, raise_exception},
+    Builtin{"strftime_now", "format", 1, strftime_now},
+};
+
+}  // namespace
+
+const Builtin* find_function(std::string_view name) {
+    const auto* const found = std::ranges::find(kFunctions, name, &Builtin::name);
+    return found == kFunctions.end() ? nullptr : found;
+}
+
+}  // namespace pitstop::jinja

@@ -1,0 +1,54 @@
+// A template's source to tokens, with what surrounds tags trimmed as Hugging Face's settings say:
+// trim_blocks (a line end behind a block tag goes), lstrip_blocks (white space before a block tag
+// that begins a line goes), `-` and `+` at a tag, one line end at the very end.
+//
+// Source: Jinja 3.1, lexer.py, and transformers' chat_template_utils.py (its environment).
+#pragma once
+
+#include "base/result.h"
+#include "jinja/value.h"
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop::jinja {
+
+enum class TokenKind : std::uint8_t {
+    kData,           // text between tags
+    kVariableBegin,  // {{
+    kVariableEnd,
+    kBlockBegin,  // {%
+    kBlockEnd,
+    kName,
+    kString,
+    kNumber,
+    kOperator,
+    kEnd,
+};
+
+struct Token {
+    TokenKind kind = TokenKind::kEnd;
+    int line = 1;
+    std::string text{};  // of data, names and operators; a string's value
+    Value number{};
+
+    [[nodiscard]] bool is(TokenKind a_kind, std::string_view a_text) const {
+        return kind == a_kind && text == a_text;
+    }
+    [[nodiscard]] bool is_operator(std::string_view a_text) const {
+        return is(TokenKind::kOperator, a_text);
+    }
+    [[nodiscard]] bool is_name(std::string_view a_text) const {
+        return is(TokenKind::kName, a_text);
+    }
+};
+
+// How a token reads in an error.
+[[nodiscard]] std::string describe(const Token& token);
+
+// The last token is kEnd. Errors: kInvalidArgument, naming the line. REQUIRES: valid UTF-8.
+[[nodiscard]] Result<std::vector<Token>> tokenize(std::string_view source);
+
+}  // namespace pitstop::jinja

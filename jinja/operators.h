@@ -1,0 +1,53 @@
+// Python's operators on values: arithmetic, comparison, membership, attributes, items, slices.
+#pragma once
+
+#include "base/result.h"
+#include "jinja/ast.h"
+#include "jinja/budget.h"
+#include "jinja/value.h"
+
+#include <compare>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop::jinja {
+
+// The error of using what is undefined.
+[[nodiscard]] Error undefined_error(const Value& value);
+
+[[nodiscard]] Result<bool> equals(const Value& a, const Value& b, Budget& budget);
+// Error: the two have no order.
+[[nodiscard]] Result<std::partial_ordering> order(const Value& a, const Value& b, Budget& budget);
+[[nodiscard]] Result<bool> contains(const Value& container, const Value& item, Budget& budget);
+[[nodiscard]] Result<bool> compare(
+    CompareOp op, const Value& left, const Value& right, Budget& budget
+);
+
+// REQUIRES: not kAnd, kOr.
+[[nodiscard]] Result<Value> binary(
+    BinaryOp op, const Value& left, const Value& right, Budget& budget
+);
+[[nodiscard]] Result<Value> unary(UnaryOp op, const Value& of);
+
+// value.name: a method, else an item; undefined where there is neither. Of a loop and a macro:
+// render.h.
+[[nodiscard]] Result<Value> get_attribute(const Value& of, const std::string& name);
+// value[key]: an item, else a method.
+[[nodiscard]] Result<Value> get_item(const Value& of, const Value& key);
+
+struct SliceBounds {
+    std::optional<std::int64_t> begin{};
+    std::optional<std::int64_t> end{};
+    std::int64_t step = 1;  // not 0
+};
+[[nodiscard]] Result<Value> slice(const Value& of, const SliceBounds& bounds, Budget& budget);
+
+// What a loop goes through. An iterator is used up.
+[[nodiscard]] Result<std::vector<Value>> items_of(const Value& value, Budget& budget);
+[[nodiscard]] bool is_iterable(const Value& value);
+// len(); nothing where Python has none.
+[[nodiscard]] std::optional<std::size_t> length_of(const Value& value);
+
+}  // namespace pitstop::jinja

@@ -1,0 +1,459 @@
+#include "jinja/python_text.h"
+
+#include "text/unicode.h"
+#include "text/utf8.h"
+
+#include <fmt/format.h>
+#include <utf8proc.h>
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+
+namespace pitstop::jinja {
+namespace {
+
+utf8proc_category_t category_of(char32_t code_point) {
+    return utf8proc_category(static_cast<utf8proc_int32_t>(code_point));
+}
+
+bool is_lower_case(char32_t c) {
+    return c < 0x80 ? (c >= 'a' && c <= 'z')
+                    : utf8proc_islower(static_cast<utf8proc_int32_t>(c)) != 0;
+}
+bool is_upper_case(char32_t c) {
+    return c < 0x80 ? (c >= 'A' && c <= 'Z')
+                    : utf8proc_isupper(static_cast<utf8proc_int32_t>(c)) != 0;
+}
+bool is_title_case(char32_t c) { return c >= 0x80 && category_of(c) == UTF8PROC_CATEGORY_LT; }
+bool is_cased(char32_t c) { return is_lower_case(c) || is_upper_case(c) || is_title_case(c); }
+
+// The letters whose upper case is more than one, of those that occur in running text; the rest of
+// SpecialCasing.txt are polytonic Greek and Armenian ligatures, which stay as they are.
+struct Expansion {
+    char32_t letter;
+    std::string_view upper;
+    std::string_view title;
+};
+constexpr std::array kExpansions{
+    Expansion{0x00df, "SS", "Ss"},
+    Expansion{0x0149, "\xca\xbcN", "\xca\xbcN"},
+    Expansion{0xfb00, "FF", "Ff"},
+    Expansion{0xfb01, "FI", "Fi"},
+    Expansion{0xfb02, "FL", "Fl"},
+    Expansion{0xfb03, "FFI", "Ffi"},
+    Expansion{0xfb04, "FFL", "Ffl"},
+    Expansion{0xfb05, "ST", "St"},
+    Expansion{0xfb06, "ST", "St"},
+};
+
+enum class Case { kUpper, kTitle };
+
+void append_cased(char32_t c, Case to, std::string& out) {
+    for (const Expansion& expansion : kExpansions) {
+        if (expansion.letter != c) continue;
+        out += to == Case::kUpper ? expansion.upper : expansion.title;
+        return;
+    }
+    const auto wide = static_cast<utf8proc_int32_t>(c);
+    append_utf8(
+        static_cast<char32_t>(to == Case::kUpper ? utf8proc_toupper(wide) : utf8proc_totitle(wide)),
+        out
+    );
+}
+
+constexpr char32_t kSigma = 0x03a3;
+constexpr char32_t kFinalSigma = 0x03c2;
+
+// Lower case of the letter at [begin, end). A sigma that ends a word has a form of its own.
+void append_lower(std::string_view text, std::size_t begin, std::size_t end, std::string& out) {
+    std::size_t pos = begin;
+    const char32_t c = next_code_point(text, pos);
+    if (c != kSigma) {
+        append_lowercase(c, out);
+        return;
+    }
+    bool is_after_letter = false;
+    for (std::size_t i = begin; i > 0;) {
+        --i;
+        while (i > 0 && is_continuation_byte(text[i])) --i;
+        std::size_t at = i;
+        const char32_t before = next_code_point(text, at);
+        if (before == '\'' || before == '.') continue;  // do not end a word
+        is_after_letter = is_cased(before);
+        break;
+    }
+    std::size_t next = end;
+    const bool is_before_letter = next < text.size() && is_cased(next_code_point(text, next));
+    append_utf8(is_after_letter && !is_before_letter ? kFinalSigma : char32_t{0x03c3}, out);
+}
+
+// Calls with each code point and its bytes [begin, end).
+template <class F>
+void for_each_code_point(std::string_view text, F&& f) {
+    for (std::size_t pos = 0; pos < text.size();) {
+        const std::size_t begin = pos;
+        const char32_t c = next_code_point(text, pos);
+        f(c, begin, pos);
+    }
+}
+
+bool is_printable(char32_t c) {
+    if (c == ' ') return true;
+    switch (category_of(c)) {
+        case UTF8PROC_CATEGORY_CC:
+        case UTF8PROC_CATEGORY_CF:
+        case UTF8PROC_CATEGORY_CS:
+        case UTF8PROC_CATEGORY_CO:
+        case UTF8PROC_CATEGORY_CN:
+        case UTF8PROC_CATEGORY_ZL:
+        case UTF8PROC_CATEGORY_ZP:
+        case UTF8PROC_CATEGORY_ZS:
+            return false;
+        default:
+            return true;
+    }
+}
+
+bool write_repr_of_text(std::string_view text, TextBuilder& out) {
+    const bool has_single = text.find('\'') != std::string_view::npos;
+    const bool has_double = text.find('"') != std::string_view::npos;
+    const char quote = has_single && !has_double ? '"' : '\'';
+    std::string quoted(1, quote);
+    for_each_code_point(text, [&](char32_t c, std::size_t begin, std::size_t end) {
+        if (c == '\\' || c == static_cast<char32_t>(quote)) {
+            quoted += '\\';
+            quoted += static_cast<char>(c);
+        } else if (c == '\n') {
+            quoted += "\\n";
+        } else if (c == '\r') {
+            quoted += "\\r";
+        } else if (c == '\t') {
+            quoted += "\\t";
+        } else if (is_printable(c)) {
+            quoted += text.substr(begin, end - begin);
+        } else if (c < 0x100) {
+            quoted += fmt::format("\\x{:02x}", static_cast<std::uint32_t>(c));
+        } else if (c < 0x10000) {
+            quoted += fmt::format("\\u{:04x}", static_cast<std::uint32_t>(c));
+        } else {
+            quoted += fmt::format("\\U{:08x}", static_cast<std::uint32_t>(c));
+        }
+    });
+    quoted += quote;
+    return out.add(quoted);
+}
+
+bool write_items(
+    std::string_view open, const std::vector<Value>& items, std::string_view close, TextBuilder& out
+) {
+    out.add(open);
+    for (std::size_t i = 0; i < items.size(); ++i) {
+        if (i != 0) out.add(", ");
+        if (!write_repr(items[i], out)) return false;
+    }
+    return out.add(close);
+}
+
+bool write_sequence(const Sequence& sequence, TextBuilder& out) {
+    switch (sequence.kind) {
+        case SequenceKind::kList:
+            return write_items("[", sequence.items, "]", out);
+        case SequenceKind::kTuple:
+            return write_items("(", sequence.items, sequence.items.size() == 1 ? ",)" : ")", out);
+        case SequenceKind::kRange:
+            return out.add(sequence.range);
+        case SequenceKind::kKeys:
+            return write_items("dict_keys([", sequence.items, "])", out);
+        case SequenceKind::kValues:
+            return write_items("dict_values([", sequence.items, "])", out);
+        case SequenceKind::kItems:
+            return write_items("dict_items([", sequence.items, "])", out);
+    }
+    return out.add("");
+}
+
+bool write_mapping(const Mapping& mapping, TextBuilder& out) {
+    out.add("{");
+    bool is_first = true;
+    for (const auto& [key, value] : mapping.entries()) {
+        if (!std::exchange(is_first, false)) out.add(", ");
+        write_repr(key, out);
+        out.add(": ");
+        if (!write_repr(value, out)) return false;
+    }
+    return out.add("}");
+}
+
+}  // namespace
+
+std::size_t num_code_points(std::string_view text) {
+    std::size_t count = 0;
+    for (const char c : text) count += is_continuation_byte(c) ? 0U : 1U;
+    return count;
+}
+
+std::size_t byte_at(std::string_view text, std::size_t index) {
+    std::size_t pos = 0;
+    while (index-- > 0 && pos < text.size()) pos += utf8_len(text[pos]);
+    return pos;
+}
+
+std::vector<std::string_view> code_points_of(std::string_view text) {
+    std::vector<std::string_view> all;
+    for (std::size_t pos = 0; pos < text.size();) {
+        const std::size_t len = utf8_len(text[pos]);
+        all.push_back(text.substr(pos, len));
+        pos += len;
+    }
+    return all;
+}
+
+bool is_python_space(char32_t c) {
+    // The four separators are white space to Python, though not to Unicode.
+    return (c >= 0x1c && c <= 0x1f) || is_white_space(c);
+}
+
+std::string to_lower(std::string_view text) {
+    std::string out;
+    for_each_code_point(text, [&](char32_t, std::size_t begin, std::size_t end) {
+        append_lower(text, begin, end, out);
+    });
+    return out;
+}
+
+std::string to_upper(std::string_view text) {
+    std::string out;
+    for_each_code_point(text, [&](char32_t c, std::size_t, std::size_t) {
+        append_cased(c, Case::kUpper, out);
+    });
+    return out;
+}
+
+std::string to_capitalized(std::string_view text) {
+    std::string out;
+    for_each_code_point(text, [&](char32_t c, std::size_t begin, std::size_t end) {
+        if (begin == 0) {
+            append_cased(c, Case::kTitle, out);
+        } else {
+            append_lower(text, begin, end, out);
+        }
+    });
+    return out;
+}
+
+std::string to_title(std::string_view text) {
+    std::string out;
+    bool is_in_word = false;
+    for_each_code_point(text, [&](char32_t c, std::size_t begin, std::size_t end) {
+        if (is_in_word) {
+            append_lower(text, begin, end, out);
+        } else {
+            append_cased(c, Case::kTitle, out);
+        }
+        is_in_word = is_cased(c);
+    });
+    return out;
+}
+
+std::string swap_case(std::string_view text) {
+    std::string out;
+    for_each_code_point(text, [&](char32_t c, std::size_t begin, std::size_t end) {
+        if (is_upper_case(c)) {
+            append_lower(text, begin, end, out);
+        } else if (is_lower_case(c)) {
+            append_cased(c, Case::kUpper, out);
+        } else {
+            out += text.substr(begin, end - begin);
+        }
+    });
+    return out;
+}
+
+bool is_all(std::string_view text, TextClass text_class) {
+    bool all = !text.empty();
+    bool any_cased = false;
+    for_each_code_point(text, [&](char32_t c, std::size_t, std::size_t) {
+        const utf8proc_category_t category = category_of(c);
+        const bool is_alpha = category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO;
+        // Superscripts are digits to Python; of the category No it takes no others.
+        const bool is_digit = category == UTF8PROC_CATEGORY_ND || c == 0xb2 || c == 0xb3 ||
+                              c == 0xb9 || (c >= 0x2070 && c <= 0x2089 && c != 0x2071);
+        switch (text_class) {
+            case TextClass::kAlpha:
+                all &= is_alpha;
+                break;
+            case TextClass::kDigit:
+                all &= is_digit;
+                break;
+            case TextClass::kAlnum:
+                all &= is_alpha || is_digit || category == UTF8PROC_CATEGORY_NO ||
+                       category == UTF8PROC_CATEGORY_NL;
+                break;
+            case TextClass::kSpace:
+                all &= is_python_space(c);
+                break;
+            case TextClass::kLower:
+                all &= !is_upper_case(c) && !is_title_case(c);
+                any_cased |= is_lower_case(c);
+                break;
+            case TextClass::kUpper:
+                all &= !is_lower_case(c) && !is_title_case(c);
+                any_cased |= is_upper_case(c);
+                break;
+        }
+    });
+    const bool asks_case = text_class == TextClass::kLower || text_class == TextClass::kUpper;
+    return asks_case ? all && any_cased : all;
+}
+
+namespace {
+
+template <class IsStripped>
+std::string_view strip_if(std::string_view text, StripSide side, IsStripped is_stripped) {
+    std::size_t begin = 0;
+    while (side != StripSide::kRight && begin < text.size()) {
+        const std::size_t len = utf8_len(text[begin]);
+        if (!is_stripped(text.substr(begin, len))) break;
+        begin += len;
+    }
+    std::size_t end = text.size();
+    while (side != StripSide::kLeft && end > begin) {
+        std::size_t last = end - 1;
+        while (last > begin && is_continuation_byte(text[last])) --last;
+        if (!is_stripped(text.substr(last, end - last))) break;
+        end = last;
+    }
+    return text.substr(begin, end - begin);
+}
+
+}  // namespace
+
+std::string_view strip(std::string_view text, StripSide side) {
+    return strip_if(text, side, [](std::string_view one) {
+        std::size_t pos = 0;
+        return is_python_space(next_code_point(one, pos));
+    });
+}
+
+std::string_view strip(std::string_view text, std::string_view characters, StripSide side) {
+    // A code point's bytes are found only where that code point is: UTF-8 synchronizes itself.
+    return strip_if(text, side, [characters](std::string_view one) {
+        return characters.find(one) != std::string_view::npos;
+    });
+}
+
+std::string repr_of(double value) {
+    if (std::isnan(value)) return "nan";
+    if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
+    std::array<char, 32> buffer{};
+    const auto shortest = std::to_chars(
+        buffer.data(), buffer.data() + buffer.size(), value, std::chars_format::scientific
+    );
+    std::string_view text(buffer.data(), static_cast<std::size_t>(shortest.ptr - buffer.data()));
+    std::string out;
+    if (text.front() == '-') {
+        out = "-";
+        text.remove_prefix(1);
+    }
+    const std::size_t e = text.find('e');
+    int exponent = 0;
+    const std::string_view exponent_text = text.substr(text[e + 1] == '+' ? e + 2 : e + 1);
+    std::from_chars(exponent_text.data(), exponent_text.data() + exponent_text.size(), exponent);
+    std::string digits(1, text.front());
+    if (e > 1) digits += text.substr(2, e - 2);
+    // Python writes plain digits for 1e-4 <= |value| < 1e16.
+    const int num_digits = static_cast<int>(digits.size());
+    if (exponent < -4 || exponent >= 16) {
+        out += digits.front();
+        if (num_digits > 1) out += "." + digits.substr(1);
+        return out + fmt::format("e{}{:02}", exponent < 0 ? '-' : '+', std::abs(exponent));
+    }
+    if (exponent < 0) {
+        return out + "0." + std::string(static_cast<std::size_t>(-exponent - 1), '0') + digits;
+    }
+    if (num_digits <= exponent + 1) {
+        return out + digits +
+               std::string(static_cast<std::size_t>(exponent + 1 - num_digits), '0') + ".0";
+    }
+    const auto point = static_cast<std::size_t>(exponent + 1);
+    return out + digits.substr(0, point) + "." + digits.substr(point);
+}
+
+std::string formatted(double value, const std::string& format) {
+    const int len = std::snprintf(nullptr, 0, format.c_str(), value);
+    std::string out(static_cast<std::size_t>(len > 0 ? len : 0) + 1, '\0');
+    std::snprintf(out.data(), out.size(), format.c_str(), value);
+    out.pop_back();
+    return out;
+}
+
+bool write_str(const Value& value, TextBuilder& out) {
+    if (const Text* text = value.as_text()) return out.add(text->bytes);
+    if (value.is_undefined()) return out.add("");
+    return write_repr(value, out);
+}
+
+bool write_repr(const Value& value, TextBuilder& out) {
+    if (const Text* text = value.as_text()) {
+        if (!text->is_markup) return write_repr_of_text(text->bytes, out);
+        out.add("Markup(");
+        write_repr_of_text(text->bytes, out);
+        return out.add(")");
+    }
+    if (value.is_undefined()) return out.add("Undefined");
+    if (value.is_none()) return out.add("None");
+    if (const bool* flag = value.get_if<bool>()) return out.add(*flag ? "True" : "False");
+    if (const auto* integer = value.get_if<std::int64_t>())
+        return out.add(fmt::to_string(*integer));
+    if (const auto* big = value.get_if<BigInteger>()) return out.add(*big->digits);
+    if (const double* real = value.get_if<double>()) return out.add(repr_of(*real));
+    if (const Sequence* sequence = value.as_sequence()) return write_sequence(*sequence, out);
+    if (const Mapping* mapping = value.as_mapping()) return write_mapping(*mapping, out);
+    if (Namespace* const* space = value.get_if<Namespace*>()) {
+        out.add("<Namespace ");
+        // A namespace may hold itself; the budget ends what would not end.
+        static constexpr int kInsideMax = 64;
+        thread_local int depth = 0;
+        ++depth;
+        if (depth < kInsideMax) write_mapping((*space)->attributes, out);
+        --depth;
+        return out.add(">");
+    }
+    return out.add(fmt::format("<{}>", value.type_name()));
+}
+
+Result<std::string> str_of(const Value& value, Budget& budget) {
+    TextBuilder out(budget);
+    write_str(value, out);
+    return out.take();
+}
+
+std::string escape_html(std::string_view text) {
+    std::string out;
+    for (const char c : text) {
+        switch (c) {
+            case '&':
+                out += "&amp;";
+                break;
+            case '<':
+                out += "&lt;";
+                break;
+            case '>':
+                out += "&gt;";
+                break;
+            case '\'':
+                out += "&#39;";
+                break;
+            case '"':
+                out += "&#34;";
+                break;
+            default:
+                out += c;
+        }
+    }
+    return out;
+}
+
+}  // namespace pitstop::jinja

@@ -1,0 +1,55 @@
+// Texts as Python has them: sequences of code points, with Python's idea of white space, case,
+// digits, str() and repr().
+//
+// Positions and lengths are in code points; texts are UTF-8.
+#pragma once
+
+#include "base/result.h"
+#include "jinja/budget.h"
+#include "jinja/value.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop::jinja {
+
+[[nodiscard]] std::size_t num_code_points(std::string_view text);
+// The byte at which code point `index` begins; the end where there are fewer.
+[[nodiscard]] std::size_t byte_at(std::string_view text, std::size_t index);
+[[nodiscard]] std::vector<std::string_view> code_points_of(std::string_view text);
+
+[[nodiscard]] bool is_python_space(char32_t code_point);
+[[nodiscard]] std::string to_lower(std::string_view text);
+[[nodiscard]] std::string to_upper(std::string_view text);
+// The first code point in title case, the others in lower case.
+[[nodiscard]] std::string to_capitalized(std::string_view text);
+// Each word's first letter in title case, as str.title(), to which "they're" is two words.
+[[nodiscard]] std::string to_title(std::string_view text);
+[[nodiscard]] std::string swap_case(std::string_view text);
+
+enum class TextClass { kAlpha, kDigit, kAlnum, kSpace, kLower, kUpper };
+// str.isalpha() and its like: true of at least one character, and of all.
+[[nodiscard]] bool is_all(std::string_view text, TextClass text_class);
+
+enum class StripSide { kBoth, kLeft, kRight };
+[[nodiscard]] std::string_view strip(std::string_view text, StripSide side);
+[[nodiscard]] std::string_view strip(
+    std::string_view text, std::string_view characters, StripSide side
+);
+
+// The shortest digits that read back the same, as repr(float): 1.0, 1e+16, 0.0001, nan.
+[[nodiscard]] std::string repr_of(double value);
+// printf's, which Python's formatting agrees with: "%.2f".
+[[nodiscard]] std::string formatted(double value, const std::string& format);
+
+// As str(): what `{{ value }}` writes.
+bool write_str(const Value& value, TextBuilder& out);
+bool write_repr(const Value& value, TextBuilder& out);
+[[nodiscard]] Result<std::string> str_of(const Value& value, Budget& budget);
+
+[[nodiscard]] std::string escape_html(std::string_view text);
+
+}  // namespace pitstop::jinja

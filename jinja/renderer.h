@@ -1,0 +1,87 @@
+// Runs a parsed template once. Source: what Jinja 3.1's compiler.py generates.
+//
+// Owns:    namespaces, macros, and the scopes and loops that values still name.
+// Bounded: by its budget; by the depth of nested expressions, statements and calls.
+#pragma once
+
+#include "base/result.h"
+#include "jinja/ast.h"
+#include "jinja/budget.h"
+#include "jinja/builtins.h"
+#include "jinja/scope.h"
+#include "jinja/value.h"
+
+#include <ctime>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace pitstop::jinja {
+
+class Renderer {
+  public:
+    Renderer(const Mapping& variables, const std::tm& now, Budget& budget)
+        : variables_(variables), budget_(budget), env_{budget, now} {}
+
+    Result<std::string> render(const Body& body);
+
+  private:
+    enum class Flow { kNext, kBreak, kContinue };
+
+    // ---- statements (renderer.cpp) ----
+    Result<Flow> run(const Body& body, Scope& scope, TextBuilder& out);
+    Result<Flow> run(const Statement& statement, Scope& scope, TextBuilder& out);
+    Result<Flow> run_if(const If& node, Scope& scope, TextBuilder& out);
+    Result<Flow> run_for(const For& node, Scope& scope, TextBuilder& out);
+    Result<Flow> run_turns(const For& node, Loop& loop, Scope& scope, TextBuilder& out);
+    Result<Flow> run_with(const With& node, Scope& scope, TextBuilder& out);
+    // A body in a scope of its own.
+    Result<Flow> run_inner(const Body& body, const Scope& scope, TextBuilder& out);
+    Result<Value> text_of(const Body& body, const Scope& scope);
+    Result<Value> filtered(const std::vector<FilterExpr>& filters, Value value, Scope& scope);
+    Result<> assign(const Target& target, Value value, Scope& scope);
+    void keep(std::unique_ptr<Scope> scope);
+
+    // ---- loops ----
+    // The item of the next turn, or nothing.
+    Result<std::optional<Value>> pull(Loop& loop);
+    Result<bool> look_ahead(Loop& loop);
+    Result<std::int64_t> length_of_loop(Loop& loop);
+    Result<Value> loop_attribute(Loop& loop, std::string_view name);
+    Result<Value> call_loop(const LoopMethod& method, Args args);
+
+    // ---- expressions (expressions.cpp) ----
+    Result<Value> eval(const Expr& expr, const Scope& scope);
+    Result<Value> eval_node(const Expr& expr, const Scope& scope);
+    Result<Value> lookup(const std::string& name, const Scope& scope);
+    Result<std::vector<Value>> eval_all(const std::vector<ExprPtr>& exprs, const Scope& scope);
+    Result<Value> eval_dict(const DictExpr& node, const Scope& scope);
+    Result<Value> eval_attribute(const GetAttribute& node, const Scope& scope);
+    Result<Value> eval_item(const GetItem& node, const Scope& scope);
+    Result<Value> eval_slice(const Slice& node, const Scope& scope);
+    Result<Value> eval_call(const Call& node, const Scope& scope);
+    Result<Value> eval_binary(const Binary& node, const Scope& scope);
+    Result<Value> eval_concat(const Concat& node, const Scope& scope);
+    Result<Value> eval_compare(const Compare& node, const Scope& scope);
+    Result<Args> eval_args(const CallArgs& args, const Scope& scope);
+    Result<Value> call_value(const Value& callee, Args args);
+    Result<Value> call_macro(const Macro& macro, Args args);
+    Result<Value> make_namespace(Args args);
+
+    [[nodiscard]] Result<> deeper();  // one level of recursion; given back by --depth_
+
+    const Mapping& variables_;
+    Budget& budget_;
+    Env env_;
+    int depth_ = 0;
+    std::optional<int> error_line_{};  // where the first error was
+    bool is_raised_ = false;           // the template's own: its words alone
+
+    std::vector<std::unique_ptr<Namespace>> namespaces_{};
+    std::vector<std::unique_ptr<Macro>> macros_{};
+    std::vector<std::unique_ptr<Scope>> captured_scopes_{};
+    std::vector<std::unique_ptr<Loop>> captured_loops_{};
+};
+
+}  // namespace pitstop::jinja

@@ -1,0 +1,186 @@
+// What a template computes with: Python's values, as far as a template can meet them.
+//
+// A value is small and cheap to copy: texts, lists and mappings are shared and never change, as the
+// sandbox that templates are written for forbids changing them. Two things do change: a namespace,
+// and an iterator, which is used up by whoever goes through it.
+//
+// `shared_ptr`: one message of a chat is in many places at once (the list, a slice of it, a loop's
+// variable). There are no cycles: a namespace, the one thing that could close one, is not owned by
+// its values but by the rendering (render.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace pitstop::jinja {
+
+class Value;
+struct Builtin;    // builtins.h
+struct Namespace;  // render.h owns these three
+struct Loop;
+struct Macro;
+
+// Nothing was found: prints as nothing, is false and empty; any other use is an error that says
+// why.
+struct Undefined {
+    std::shared_ptr<const std::string> why{};  // null: "undefined value"
+};
+struct None {};
+// An integer beyond 64 bits, from JSON: printed and compared, not computed with.
+struct BigInteger {
+    std::shared_ptr<const std::string> digits{};
+};
+
+struct Text {
+    std::string bytes{};     // UTF-8
+    bool is_markup = false;  // from `safe` or `escape`: escapes what is added to it
+};
+
+enum class SequenceKind : std::uint8_t { kList, kTuple, kRange, kKeys, kValues, kItems };
+struct Sequence {
+    SequenceKind kind = SequenceKind::kList;
+    std::vector<Value> items{};
+    std::string range{};  // kRange: how it prints
+    int depth = 1;        // of the nesting of sequences and mappings in it, itself included
+};
+
+// The result of `map`, `select`, ...: can be gone through once.
+struct Iterator {
+    std::vector<Value> items{};
+    std::size_t next = 0;
+    int depth = 1;
+};
+
+// A mapping, in the order of insertion.
+class Mapping {
+  public:
+    // A key that is there already keeps its place and gets the new value.
+    void insert(Value key, Value value);
+    [[nodiscard]] const Value* find(const Value& key) const;
+    [[nodiscard]] const Value* find(std::string_view key) const;
+    [[nodiscard]] const std::vector<std::pair<Value, Value>>& entries() const { return entries_; }
+    [[nodiscard]] std::size_t size() const { return entries_.size(); }
+    [[nodiscard]] int depth() const { return depth_; }
+
+  private:
+    struct Hash {
+        using is_transparent = void;
+        std::size_t operator()(std::string_view text) const {
+            return std::hash<std::string_view>{}(text);
+        }
+    };
+    std::vector<std::pair<Value, Value>> entries_{};
+    std::unordered_map<std::string, std::size_t, Hash, std::equal_to<>> by_text_{};
+    int depth_ = 1;
+};
+
+// Something that can be called: a method of a value, a function of the environment, loop.cycle and
+// loop.changed.
+struct Method {
+    std::shared_ptr<const Value> self{};
+    const Builtin* builtin = nullptr;
+    int depth = 1;
+};
+struct Function {
+    const Builtin* builtin = nullptr;
+};
+struct LoopMethod {
+    Loop* loop = nullptr;
+    enum class Which : std::uint8_t { kCycle, kChanged } which{};
+};
+
+class Value {
+  public:
+    using State = std::variant<
+        Undefined,
+        None,
+        bool,
+        std::int64_t,
+        BigInteger,
+        double,
+        std::shared_ptr<const Text>,
+        std::shared_ptr<const Sequence>,
+        std::shared_ptr<Iterator>,
+        std::shared_ptr<const Mapping>,
+        Namespace*,
+        Loop*,
+        const Macro*,
+        Method,
+        Function,
+        LoopMethod>;
+
+    Value() = default;  // undefined
+    static Value undefined(std::string why);
+    static Value none() { return Value(State(None{})); }
+    static Value boolean(bool value) { return Value(State(value)); }
+    static Value integer(std::int64_t value) { return Value(State(value)); }
+    static Value integer(std::size_t value) {
+        return Value(State(static_cast<std::int64_t>(value)));
+    }
+    static Value integer(int value) { return Value(State(std::int64_t{value})); }
+    static Value big_integer(std::string digits);
+    static Value real(double value) { return Value(State(value)); }
+    static Value text(std::string bytes);
+    static Value markup(std::string bytes);
+    static Value sequence(SequenceKind kind, std::vector<Value> items, std::string range = {});
+    static Value list(std::vector<Value> items) {
+        return sequence(SequenceKind::kList, std::move(items));
+    }
+    static Value tuple(std::vector<Value> items) {
+        return sequence(SequenceKind::kTuple, std::move(items));
+    }
+    static Value iterator(std::vector<Value> items);
+    static Value mapping(Mapping mapping);
+    static Value method(Value self, const Builtin& builtin);
+    static Value of(State state) { return Value(std::move(state)); }
+
+    [[nodiscard]] const State& state() const { return state_; }
+    template <class T>
+    [[nodiscard]] const T* get_if() const {
+        return std::get_if<T>(&state_);
+    }
+    template <class T>
+    [[nodiscard]] bool is() const {
+        return std::holds_alternative<T>(state_);
+    }
+
+    // Null where it is something else.
+    [[nodiscard]] const Text* as_text() const;
+    [[nodiscard]] const Sequence* as_sequence() const;
+    [[nodiscard]] const Mapping* as_mapping() const;
+    [[nodiscard]] Iterator* as_iterator() const;
+    // A boolean or an integer of 64 bits.
+    [[nodiscard]] bool is_whole() const { return is<bool>() || is<std::int64_t>(); }
+    [[nodiscard]] std::int64_t whole() const;  // REQUIRES: is_whole()
+    [[nodiscard]] bool is_number() const { return is_whole() || is<double>(); }
+    [[nodiscard]] double number() const;  // REQUIRES: is_number()
+
+    [[nodiscard]] bool is_undefined() const { return is<Undefined>(); }
+    [[nodiscard]] bool is_none() const { return is<None>(); }
+    [[nodiscard]] bool is_callable() const;
+    // As Python's bool().
+    [[nodiscard]] bool is_true() const;
+    // As Python calls its type: "str", "int", "NoneType".
+    [[nodiscard]] std::string_view type_name() const;
+    // How deep values are nested in it.
+    [[nodiscard]] int depth() const;
+
+  private:
+    explicit Value(State state) : state_(std::move(state)) {}
+    State state_{};
+};
+
+// `namespace(...)`: the one thing a template can change. Owned by the rendering.
+struct Namespace {
+    Mapping attributes{};
+};
+
+}  // namespace pitstop::jinja
