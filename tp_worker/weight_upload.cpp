@@ -59,9 +59,9 @@ class Upload {
         last_said_ = Clock::now();
         const std::chrono::duration<double> elapsed = last_said_ - begin_;
         spdlog::info(
-            "weights: {:.2f} of {:.2f} GB on the GPU, {:.1f} s",
-            static_cast<double>(bytes_sent_) * 1e-9,
-            static_cast<double>(bytes_total_) * 1e-9,
+            "weights: {:.1f} of {:.1f} MB on the GPU, {:.1f} s",
+            static_cast<double>(bytes_sent_) * 1e-6,
+            static_cast<double>(bytes_total_) * 1e-6,
             elapsed.count()
         );
     }

@@ -14,15 +14,19 @@ set(PITSTOP_EMULATED_SOURCES
     attention_cuda.cpp device_memory_cuda.cpp ops_cuda.cpp)
 list(TRANSFORM PITSTOP_EMULATED_SOURCES PREPEND ${PROJECT_SOURCE_DIR}/kernels/)
 add_library(pitstop_emulated OBJECT
-    ${PITSTOP_EMULATED_SOURCES} emulator/emulator.cpp emulator/device.cpp emulator_test.cpp)
+    ${PITSTOP_EMULATED_SOURCES} emulator/emulator.cpp emulator/device.cpp)
 set_source_files_properties(${PITSTOP_EMULATED_SOURCES} PROPERTIES LANGUAGE CXX)
-target_include_directories(pitstop_emulated BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/emulator/include)
-target_include_directories(pitstop_emulated PRIVATE ${PROJECT_SOURCE_DIR})
-target_compile_options(pitstop_emulated PRIVATE -Wall -Wextra -Wno-unknown-pragmas)
-target_compile_definitions(pitstop_emulated PRIVATE PITSTOP_EMULATED)
-target_link_libraries(pitstop_emulated PRIVATE pitstop_base GTest::gtest)
+add_library(pitstop_emulator_test OBJECT emulator_test.cpp)
+foreach(target pitstop_emulated pitstop_emulator_test)
+    target_include_directories(${target} BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/emulator/include)
+    target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
+    target_compile_options(${target} PRIVATE -Wall -Wextra -Wno-unknown-pragmas)
+    target_compile_definitions(${target} PRIVATE PITSTOP_EMULATED)
+    target_link_libraries(${target} PRIVATE pitstop_base GTest::gtest)
+endforeach()
 pitstop_test(kernels_emulated_test LABEL kernel
-    SOURCES ${PITSTOP_CUDA_TESTS} device_index_test.cpp $<TARGET_OBJECTS:pitstop_emulated>
+    SOURCES ${PITSTOP_CUDA_TESTS} device_index_test.cpp $<TARGET_OBJECTS:pitstop_emulator_test>
+            $<TARGET_OBJECTS:pitstop_emulated>
     LIBS pitstop_kernels)
 target_compile_definitions(kernels_emulated_test PRIVATE PITSTOP_EMULATED)
 # Asynchronous copies at once instead of at the last moment (emulator/emulator.h).

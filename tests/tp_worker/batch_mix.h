@@ -1,0 +1,32 @@
+// Requests of every kind, each alone or in random batches: what P6 says must be the same bits.
+#pragma once
+
+#include "tests/tp_worker/test_replica.h"
+
+#include <cstdint>
+#include <vector>
+
+namespace pitstop {
+
+struct BatchMix {
+    std::size_t num_requests = 7;  // at most 7
+    std::int64_t num_output = 24;  // tokens of each
+    std::int64_t prompt_len_max = 130;
+};
+
+// A bit of everything: greedy and seeded draws, truncation, penalties, every logprobs mode.
+[[nodiscard]] std::vector<TestRequest> make_requests(const BatchMix& mix);
+
+// Each alone, its prompt in one piece.
+[[nodiscard]] std::vector<TestRequest> run_alone(TestReplica* replica, const BatchMix& mix);
+
+// All together: random subsets in random order, random chunks and pages, retractions, a shared
+// prefix.
+[[nodiscard]] std::vector<TestRequest> run_mixed(
+    TestReplica* replica, const BatchMix& mix, unsigned seed
+);
+
+// Tokens, logprobs and scores are the same bits.
+void expect_same(const std::vector<TestRequest>& a, const std::vector<TestRequest>& b);
+
+}  // namespace pitstop
