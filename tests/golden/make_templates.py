@@ -334,7 +334,7 @@ class Random:
             # Slicing a constant number gives nothing, slicing a variable an error: Jinja folds
             # constants by other rules than it runs by. That one is not followed.
             of = inner()
-            if not re.search(r"\b(nope|" + "|".join(NAMES) + r")\b", of):
+            if not re.search(r"\b(nope|" + "|".join(NAMES) + r")\b", re.sub(r"'[^']*'", "", of)):
                 of = self.one(list(NAMES))
             return f"({of})[{self.one(SLICES)}]"
         if pick < 0.80:
