@@ -1,5 +1,7 @@
 #include "http_proc/routes.h"
 
+#include "http_proc/control_routes.h"
+
 namespace pitstop {
 
 Router all_routes() {
@@ -9,6 +11,7 @@ Router all_routes() {
     add_sglang_abort(router);
     add_sglang_info(router);
     add_openai_models(router);
+    add_control_routes(router);
     return router;
 }
 

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -63,6 +64,9 @@ class ServerContext {
         )
             .count();
     }
+
+    // What /weights_checker compares with: the digests at its last snapshot.
+    std::optional<DigestsReply> weights_snapshot{};
 
     // From the order to stop on: health says so.
     bool is_stopping = false;

@@ -326,6 +326,7 @@ struct StatusReply {
     std::int64_t refused_total = 0;
     std::vector<ReplicaStatus> replicas{};
     bool is_ready = false;
+    std::string weights_path{};
     std::vector<UpdateRecord> updates{};
     std::int64_t updates_total = 0;
     std::int64_t updates_failed_total = 0;
@@ -344,6 +345,9 @@ struct StatusReply {
           is_ready,
           "true from the first weights on: at once, or with --wait-for-initial-weights from the "
           "first complete update on. It stays true while paused, released or torn");
+        f("weights_path",
+          weights_path,
+          "the checkpoint directory that serves; empty: no one directory holds it whole");
         f("updates", updates, "the latest 16, oldest first");
         f("updates_total", updates_total, "updates, rollbacks and commits that took effect");
         f("updates_failed_total", updates_failed_total, "those that did not");
@@ -391,8 +395,37 @@ struct TokenizeReply {
     }
 };
 
+struct RenderChat {
+    static constexpr std::string_view kType = "render_chat";
+    static constexpr std::string_view kAbout =
+        "client -> data door: a chat to the prompt that the model's chat template makes of it. "
+        "Answered by `tokenize_reply`.";
+    CallId call{};
+    std::string variables{};
+    bool continue_final_message = false;
+    std::string chat_template{};
+    bool add_special_tokens = false;
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the caller's number for this call, not 0");
+        f("variables",
+          variables,
+          "a JSON object: `messages`, and what else the template takes: tools, "
+          "add_generation_prompt, enable_thinking, ... The special tokens are there already");
+        f("continue_final_message",
+          continue_final_message,
+          "the prompt ends within the last message, for the model to go on with it");
+        f("chat_template", chat_template, "a template in place of the model's; empty: the model's");
+        f("add_special_tokens",
+          add_special_tokens,
+          "also add the model's own special tokens; templates write their own");
+    }
+};
+
 std::optional<std::string> invalid(const Hello& message);
 std::optional<std::string> invalid(const Status& message);
 std::optional<std::string> invalid(const Tokenize& message);
+std::optional<std::string> invalid(const RenderChat& message);
 
 }  // namespace pitstop

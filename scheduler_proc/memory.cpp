@@ -112,6 +112,9 @@ void Scheduler::settle_memory(TurnOutput& out) {
     if (has(done.tags, MemoryTag::kWeights)) {
         are_weights_kept_ =
             !memory_.is_resident(MemoryTag::kWeights) && done.keep_weights && !is_discard;
+        // A rank that could not go back may release without keeping when a later resume fails.
+        const bool may_be_lost = !memory_.is_resident(MemoryTag::kWeights) && !are_weights_kept_;
+        if (may_be_lost && weights_ == Weights::kWhole) weights_ = Weights::kAwaited;
     }
     if (!done.is_answered) answer_memory(done.call, done.failure, /*was_done=*/false, out);
 }

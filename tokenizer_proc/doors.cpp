@@ -52,6 +52,7 @@ Doors::Doors(Config config, std::shared_ptr<const Tokenizer> tokenizer, Ports po
                   [this](StatusReply& reply) {
                       reply.server = config_.server;
                       reply.model = config_.model;
+                      reply.weights_path = admin_.weights_path().value_or(config_.model_path);
                       if (is_ready()) {
                           reply.uptime_s =
                               std::chrono::duration<double>(now_ - ready_time_).count();

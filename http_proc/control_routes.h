@@ -1,0 +1,25 @@
+// The control routes of both dialects, file by file.
+#pragma once
+
+#include "http_proc/router.h"
+
+namespace pitstop {
+
+void add_pitstop_shutdown(Router& router);
+void add_server_info(Router& router);
+void add_sglang_control(Router& router);
+void add_sglang_memory(Router& router);
+void add_sglang_weights(Router& router);
+void add_vllm_pause(Router& router);
+void add_vllm_rpc(Router& router);
+void add_vllm_sleep(Router& router);
+void add_weight_label(Router& router);
+void add_weight_transfer(Router& router);
+
+// collective_rpc's update_weights (weight_transfer.cpp).
+[[nodiscard]] Task<Response> update_weights_by_rpc(Exchange& exchange);
+
+// All of them.
+void add_control_routes(Router& router);
+
+}  // namespace pitstop

@@ -1,0 +1,66 @@
+"""What the tests of control routes share. `http` is a fixture: import it by name."""
+
+import json
+import struct
+
+import numpy
+import pytest
+
+from http_calls import ROOT, Http
+
+from process_tree import wait_until
+
+STORIES = str(ROOT / "launch/models/stories")
+BARD = str(ROOT / "launch/models/bard")
+LONG = 600
+
+
+@pytest.fixture
+def http(tree):
+    """It serves stories, generates, and holds nothing, before and after."""
+    client = Http(tree.url)
+    yield client
+    client.post("/abort_request", {"abort_all": True})
+    states = [memory["state"] for state in client.states() for memory in state["memory_usage"].values()]
+    if any(state != "resident" for state in states):
+        client.ok("POST", "/resume_memory_occupation")
+    client.ok("POST", "/continue_generation")
+    client.ok("POST", "/update_weights_from_disk", {"model_path": STORIES, "weight_version": "stories"})
+
+
+def replicas(admin):
+    return admin.call("status")["replicas"]
+
+
+def wait_running(admin, num, waiting=0):
+    """Until so many requests decode, and so many at least wait."""
+
+    def is_there():
+        status = replicas(admin)
+        tokens = sum(replica["output_tokens_total"] for replica in status)
+        is_there.begin = getattr(is_there, "begin", tokens)
+        return (
+            sum(replica["num_running"] for replica in status) >= num
+            and sum(replica["num_waiting"] for replica in status) >= waiting
+            and tokens >= is_there.begin + 4 * num
+        )
+
+    wait_until(is_there, f"{num} requests to decode and {waiting} to wait")
+
+
+def read_tensor(directory, name):
+    """From a checkpoint, by the format's own description: float32."""
+    with open(f"{directory}/model.safetensors", "rb") as file:
+        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+        base = file.tell()
+        begin, end = header[name]["data_offsets"]
+        file.seek(base + begin)
+        words = numpy.frombuffer(file.read(end - begin), dtype="<u2")
+    assert header[name]["dtype"] == "BF16"
+    return (words.astype("<u4") << 16).view("<f4").reshape(header[name]["shape"])
+
+
+def tensor_names(directory):
+    with open(f"{directory}/model.safetensors", "rb") as file:
+        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+    return [name for name in header if name != "__metadata__"]
