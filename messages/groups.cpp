@@ -46,6 +46,8 @@ Problem invalid(const InitGroup& message) {
             spec.world_size - 1
         );
     }
+    if (spec.store_version < 1 || spec.store_version > 2)
+        return fmt::format("store_version is {}; accepted are 1 and 2", spec.store_version);
     const bool is_direct =
         spec.backend == GroupBackend::kNccl && spec.rendezvous == Rendezvous::kDirect;
     if (is_direct && spec.unique_id.values.size() != kUniqueIdBytes) {

@@ -42,6 +42,7 @@ struct GroupSpec {
     Rendezvous rendezvous = Rendezvous::kSglang;
     std::string address{};
     std::int64_t port = 0;
+    std::int64_t store_version = 2;
     std::int64_t rank_offset = 1;
     std::int64_t world_size = 0;
     RawArray<std::uint8_t> unique_id{};
@@ -53,6 +54,9 @@ struct GroupSpec {
         f("rendezvous", rendezvous, "nccl: sglang, vllm or direct");
         f("address", address, "the trainer's host");
         f("port", port, "the trainer's port");
+        f("store_version",
+          store_version,
+          "sglang, vllm: the TCPStore's protocol: 2 (torch 2.x), or 1 (torch 1.x)");
         f("rank_offset", rank_offset, "the first worker's rank in the group");
         f("world_size", world_size, "ranks of the group, the trainer's among them");
         f("unique_id", unique_id, "direct: NCCL's 128 bytes");

@@ -142,6 +142,7 @@ class Filler {
         message.spec.world_size = 9;
         message.spec.rank_offset = 2;
         message.spec.port = 29500;
+        message.spec.store_version = 1;
         message.spec.unique_id.values.resize(128);
     }
     void make_valid(PushOpen& message) { message.protocol = 1; }
