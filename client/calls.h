@@ -3,6 +3,7 @@
 #pragma once
 
 #include "messages/control.h"
+#include "messages/groups.h"
 #include "messages/memory.h"
 #include "messages/status.h"
 #include "messages/weights.h"
@@ -32,11 +33,15 @@ PITSTOP_CALL(ResumeMemory, MemoryReply, kAdmin)
 PITSTOP_CALL(Shutdown, ShutdownReply, kAdmin)
 PITSTOP_CALL(UpdateWeights, UpdateReply, kAdmin)
 PITSTOP_CALL(StageWeights, UpdateReply, kAdmin)
+PITSTOP_CALL(BeginUpdate, UpdateReply, kAdmin)
+PITSTOP_CALL(UpdateBucket, UpdateReply, kAdmin)
 PITSTOP_CALL(CommitWeights, UpdateReply, kAdmin)
 PITSTOP_CALL(DropStage, UpdateReply, kAdmin)
 PITSTOP_CALL(RollbackWeights, UpdateReply, kAdmin)
 PITSTOP_CALL(GetWeights, WeightsReply, kAdmin)
 PITSTOP_CALL(WeightDigests, DigestsReply, kAdmin)
+PITSTOP_CALL(InitGroup, GroupReply, kAdmin)
+PITSTOP_CALL(DestroyGroup, GroupReply, kAdmin)
 #undef PITSTOP_CALL
 
 template <class Request>

@@ -32,7 +32,7 @@ Result<bool> decode_any(const Frames& frames, std::vector<std::variant<Messages.
 // The sender's rank, as the message has it.
 template <class Message>
 Rank rank_of(const Message& message) {
-    if constexpr (std::is_same_v<Message, WorkerStaged>) {
+    if constexpr (std::is_same_v<Message, WorkerStaged> || std::is_same_v<Message, WorkerFilled>) {
         return message.outcome.rank;
     } else {
         return message.rank;

@@ -69,16 +69,22 @@ TurnOutput Scheduler::turn(TurnInput in) {
         [&](ReleaseMemory& call) { release_memory(call, out); },
         [&](ResumeMemory& call) { resume_memory(call, out); },
         [&](UpdateStage& order) { stage(std::move(order), out); },
+        [&](UpdateFill& order) { fill(std::move(order), out); },
+        [&](UpdateFinish& order) { finish_session(order, out); },
         [&](UpdateReady& order) { make_ready(order, out); },
         [&](UpdateCommit& order) { commit(order, out); },
         [&](UpdateDrop& order) { drop(order, out); },
         [&](UpdateRollback& order) { roll_back(order, out); },
         [&](WorkerReadTensor& call) { read_tensor(call, out); },
         [&](WorkerDigest& call) { digest_weights(call, out); },
+        [&](WorkerGroup& call) {
+            if (is_ready()) out.workers.emplace_back(std::move(call));
+        },
     };
     const auto hear = Overloaded{
         [&](WorkerHello& hello) { greet(std::move(hello), out); },
         [&](StepResult& result) { collect(std::move(result), out); },
+        [&](WorkerFilled& answer) { filled(std::move(answer), out); },
         [&](WorkerStaged& vote) { staged(std::move(vote), out); },
         [&](WorkerCommitted& answer) { committed(answer, out); },
         [&](WorkerDropped& answer) { dropped(answer, out); },
@@ -92,6 +98,10 @@ TurnOutput Scheduler::turn(TurnInput in) {
             out.tokenizer.emplace_back(std::move(digests));
         },
         [&](WorkerMemoryDone& answer) { hear_memory(answer); },
+        [&](WorkerGrouped& answer) {
+            answer.replica = config_.replica;
+            out.tokenizer.emplace_back(std::move(answer));
+        },
     };
 
     for (Control& message : in.control) std::visit(obey, message);  // before generation (P5)

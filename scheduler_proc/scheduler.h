@@ -26,6 +26,7 @@
 #include "base/time.h"
 #include "messages/control.h"
 #include "messages/generation.h"
+#include "messages/groups.h"
 #include "messages/memory.h"
 #include "messages/status.h"
 #include "messages/steps.h"
@@ -74,33 +75,41 @@ using Control = std::variant<
     ReleaseMemory,
     ResumeMemory,
     UpdateStage,
+    UpdateFill,
+    UpdateFinish,
     UpdateReady,
     UpdateCommit,
     UpdateDrop,
     UpdateRollback,
     WorkerReadTensor,
-    WorkerDigest>;
+    WorkerDigest,
+    WorkerGroup>;
 
 // In the order of arrival; the rank in each is the sender's.
 using FromWorker = std::variant<
     WorkerHello,
     StepResult,
+    WorkerFilled,
     WorkerStaged,
     WorkerCommitted,
     WorkerDropped,
     WorkerTensor,
     WorkerDigests,
-    WorkerMemoryDone>;
+    WorkerMemoryDone,
+    WorkerGrouped>;
 
 // To every rank of the replica, each the same, in this order: the order is P1.
 using ToWorkers = std::variant<
     StepPlan,
     WorkerStage,
+    WorkerFill,
+    WorkerFinish,
     WorkerCommit,
     WorkerDrop,
     WorkerReadTensor,
     WorkerDigest,
-    WorkerMemory>;
+    WorkerMemory,
+    WorkerGroup>;
 
 using ToTokenizer = std::variant<
     SchedulerHello,
@@ -112,7 +121,8 @@ using ToTokenizer = std::variant<
     MemoryPart,
     UpdatePart,
     WorkerTensor,
-    WorkerDigests>;
+    WorkerDigests,
+    WorkerGrouped>;
 
 struct TurnInput {
     TimePoint now{};  // the only clock the turn sees; never before the last turn's
@@ -277,10 +287,13 @@ class Scheduler {
 
     // ---- update.cpp ----
     void stage(UpdateStage order, TurnOutput& out);
+    void fill(UpdateFill order, TurnOutput& out);
+    void finish_session(const UpdateFinish& order, TurnOutput& out);
     void make_ready(const UpdateReady& order, TurnOutput& out);
     void commit(const UpdateCommit& order, TurnOutput& out);
     void drop(const UpdateDrop& order, TurnOutput& out);
     void roll_back(const UpdateRollback& order, TurnOutput& out);
+    void filled(WorkerFilled answer, TurnOutput& out);
     void staged(WorkerStaged vote, TurnOutput& out);
     void committed(const WorkerCommitted& answer, TurnOutput& out);
     void dropped(const WorkerDropped& answer, TurnOutput& out);

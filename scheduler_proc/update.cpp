@@ -13,6 +13,8 @@
 namespace pitstop::scheduler {
 namespace {
 
+constexpr std::string_view kOpened = "opened";
+constexpr std::string_view kFilled = "filled";
 constexpr std::string_view kPrepared = "prepared";
 constexpr std::string_view kReady = "ready";
 constexpr std::string_view kCommitted = "committed";
@@ -53,11 +55,18 @@ Error no_votes(const std::vector<RankOutcome>& ranks, const std::vector<bool>& h
     return error;
 }
 
+// A rank gives up a little before its scheduler does, so that it says itself what it waited for.
+std::int64_t time_of_workers(std::int64_t timeout_ms) {
+    constexpr std::int64_t kHeadStartMs = 500;
+    return timeout_ms - std::min(timeout_ms / 10, kHeadStartMs);
+}
+
 }  // namespace
 
 void Scheduler::stage(UpdateStage order, TurnOutput& out) {
+    const bool is_session = order.spec.source.kind == SourceKind::kBuckets;
     const auto refuse_with = [&](Error error) {
-        refuse_update(order.update, kPrepared, std::move(error), out);
+        refuse_update(order.update, is_session ? kOpened : kPrepared, std::move(error), out);
     };
     const bool is_direct = order.spec.mode == UpdateMode::kDirect;
     if (!is_ready()) return refuse_with(wrong_order("stage", order.update, "still loading"));
@@ -100,7 +109,7 @@ void Scheduler::stage(UpdateStage order, TurnOutput& out) {
     job.kv_policy = is_direct ? job.kv_policy : order.spec.kv_policy;
     job.new_epoch = order.new_epoch;
     job.label = order.spec.label.empty() ? version_.label : order.spec.label;
-    job.vote = UpdateJob::Vote::kStaging;
+    job.ask(is_session ? UpdateJob::Vote::kFilling : UpdateJob::Vote::kStaging);
     job.stage_deadline = deadline_of(order.timeout_ms);
     job.is_stage_sent = true;
     for (RankOutcome& rank : job.ranks) rank.phase = "stage";
@@ -108,7 +117,73 @@ void Scheduler::stage(UpdateStage order, TurnOutput& out) {
     retained_.reset();  // its copy is what the stage overwrites
     // Over weights that are gone a stage writes in place.
     if (!is_direct && weights_ == Weights::kWhole) memory_.add_second_copy();
-    out.workers.emplace_back(WorkerStage{.update = job.id, .spec = job.spec});
+    out.workers.emplace_back(WorkerStage{
+        .update = job.id,
+        .spec = job.spec,
+        .timeout_ms = time_of_workers(order.timeout_ms),
+    });
+    job.spec.source.payloads.clear();  // large, and not needed again
+}
+
+void Scheduler::fill(UpdateFill order, TurnOutput& out) {
+    const auto refuse_with = [&](Error error) {
+        refuse_update(order.update, kFilled, std::move(error), out);
+    };
+    if (const auto problem = invalid(order.source))
+        return refuse_with({ErrorCode::kInvalidArgument, *problem});
+    if (!job_ || job_->id != order.update || job_->vote != UpdateJob::Vote::kOpen ||
+        job_->end != UpdateJob::End::kNone) {
+        return refuse_with(wrong_order("fill", order.update, "its session is not open"));
+    }
+    UpdateJob& job = *job_;
+    job.ask(UpdateJob::Vote::kFilling);
+    job.bucket = order.bucket;
+    job.stage_deadline = deadline_of(order.timeout_ms);
+    out.workers.emplace_back(WorkerFill{
+        .update = job.id,
+        .bucket = order.bucket,
+        .source = std::move(order.source),
+        .timeout_ms = time_of_workers(order.timeout_ms),
+    });
+}
+
+void Scheduler::filled(WorkerFilled answer, TurnOutput& out) {
+    const std::int64_t rank = raw(answer.outcome.rank);
+    const auto at = static_cast<std::size_t>(rank);
+    if (!job_ || job_->id != answer.update || rank < 0 || rank >= config_.tp ||
+        job_->bucket != answer.bucket || job_->has_voted[at] ||
+        (job_->vote != UpdateJob::Vote::kFilling && job_->vote != UpdateJob::Vote::kFailed)) {
+        ++num_late_;
+        return;
+    }
+    UpdateJob& job = *job_;
+    job.has_voted[at] = true;
+    job.ranks[at] = std::move(answer.outcome);
+    if (job.vote != UpdateJob::Vote::kFilling) return;  // failed already: for the report only
+    if (!job.ranks[at].ok) return fail_vote(no_votes(job.ranks, job.has_voted), out);
+    if (!job.have_all_voted()) return;
+    job.vote = UpdateJob::Vote::kOpen;
+    job.stage_deadline = TimePoint::max();
+    answer_update(job.bucket == 0 ? kOpened : kFilled, std::nullopt, out);
+}
+
+// The door has no more buckets: the ranks verify and vote.
+void Scheduler::finish_session(const UpdateFinish& order, TurnOutput& out) {
+    if (!job_ || job_->id != order.update || job_->vote != UpdateJob::Vote::kOpen ||
+        job_->end != UpdateJob::End::kNone) {
+        return refuse_update(
+            order.update,
+            kPrepared,
+            wrong_order("finish", order.update, "its session is not open"),
+            out
+        );
+    }
+    UpdateJob& job = *job_;
+    if (!order.label.empty()) job.label = order.label;
+    if (!order.digest.empty()) job.spec.digest = order.digest;
+    job.ask(UpdateJob::Vote::kStaging);
+    job.stage_deadline = deadline_of(order.timeout_ms);
+    out.workers.emplace_back(WorkerFinish{.update = job.id});
 }
 
 // The retained copy is there on every rank, so this replica is prepared at once.
@@ -149,7 +224,8 @@ void Scheduler::roll_back(const UpdateRollback& order, TurnOutput& out) {
 void Scheduler::staged(WorkerStaged vote, TurnOutput& out) {
     const std::int64_t rank = raw(vote.outcome.rank);
     if (!job_ || job_->id != vote.update || rank < 0 || rank >= config_.tp ||
-        !job_->is_stage_sent || job_->has_voted[static_cast<std::size_t>(rank)]) {
+        !job_->is_stage_sent || job_->has_voted[static_cast<std::size_t>(rank)] ||
+        job_->vote == UpdateJob::Vote::kOpen || job_->vote == UpdateJob::Vote::kFilling) {
         ++num_late_;
         return;
     }
@@ -171,9 +247,11 @@ void Scheduler::staged(WorkerStaged vote, TurnOutput& out) {
 }
 
 void Scheduler::fail_vote(Error error, TurnOutput& out) {
+    const bool was_filling = job_->vote == UpdateJob::Vote::kFilling;
     job_->vote = UpdateJob::Vote::kFailed;
     job_->stage_deadline = TimePoint::max();
-    answer_update(kPrepared, std::move(error), out);
+    const std::string_view filling = job_->bucket == 0 ? kOpened : kFilled;
+    answer_update(was_filling ? filling : kPrepared, std::move(error), out);
 }
 
 void Scheduler::make_ready(const UpdateReady& order, TurnOutput& out) {

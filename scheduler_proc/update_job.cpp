@@ -18,6 +18,11 @@ UpdateJob::UpdateJob(UpdateId update, Kind update_kind, int tp) : id(update), ki
     has_answered.assign(ranks.size(), false);
 }
 
+void UpdateJob::ask(Vote what) {
+    vote = what;
+    has_voted.assign(ranks.size(), false);
+}
+
 bool UpdateJob::have_all_voted() const {
     return std::ranges::all_of(has_voted, [](bool voted) { return voted; });
 }

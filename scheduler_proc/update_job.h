@@ -2,6 +2,9 @@
 // The door (tokenizer_proc) drives the update over all replicas; this is one replica's part.
 //
 //   staged    stage -> ranks vote -> prepared; ready; commit -> ranks swap -> committed
+//   session   stage -> opened; fill -> filled, any number of times; finish -> ranks vote ->
+//   prepared;
+//             ready; commit
 //   direct    ready (stand still); stage over the live copy -> prepared; commit
 //   rollback  prepared at once (the retained copy is there); ready; commit
 //
@@ -24,6 +27,8 @@ struct UpdateJob {
     enum class Kind { kStaged, kDirect, kRollback };
     enum class Vote {
         kNotAsked,
+        kOpen,      // a session, between two buckets
+        kFilling,   // ranks open the session, or take a bucket
         kStaging,   // ranks fill their copies
         kPrepared,  // every rank can swap
         kFailed,    // some rank cannot: only a drop ends the job
@@ -41,6 +46,8 @@ struct UpdateJob {
     Stand stand = Stand::kNotAsked;
     End end = End::kNone;
 
+    std::int64_t bucket = 0;  // session: the one ordered last; 0: the opening
+
     UpdateSpec spec{};
     KvPolicy kv_policy = KvPolicy::kKeep;
     Epoch new_epoch{};
@@ -50,7 +57,7 @@ struct UpdateJob {
     bool is_stage_sent = false;                      // workers may have begun to write
     std::vector<RankOutcome> ranks{};                // by rank
     std::vector<std::vector<PartDigest>> digests{};  // by rank
-    std::vector<bool> has_voted{};                   // by rank
+    std::vector<bool> has_voted{};                   // by rank: on what was asked last
     std::vector<bool> has_answered{};                // by rank: the commit or the drop
 
     TimePoint stage_deadline = TimePoint::max();
@@ -61,6 +68,8 @@ struct UpdateJob {
 
     UpdateJob(UpdateId update, Kind update_kind, int tp);
 
+    // Every rank is asked again.
+    void ask(Vote what);
     [[nodiscard]] bool have_all_voted() const;
     [[nodiscard]] bool have_all_answered() const;
     // "rank 0, rank 2"

@@ -114,6 +114,7 @@ std::vector<WorkerStatus> Workers::status() const {
             .rank = hello->rank,
             .pid = hello->pid,
             .device = hello->device,
+            .device_uuid = hello->device_uuid,
             .weight_bytes = hello->weight_bytes,
             .kv_bytes = hello->kv_bytes,
         });

@@ -23,11 +23,15 @@ using Calls = Types<
     Abort,
     UpdateWeights,
     StageWeights,
+    BeginUpdate,
+    UpdateBucket,
     CommitWeights,
     DropStage,
     RollbackWeights,
     GetWeights,
-    WeightDigests>;
+    WeightDigests,
+    InitGroup,
+    DestroyGroup>;
 
 // A caller's own deadline, or the default; never longer than a day, so that no sum overflows.
 Duration timeout_of(std::int64_t timeout_ms, Duration when_none) {
@@ -176,6 +180,20 @@ Result<> Admin::obey(TimePoint now, const std::string& peer, const StageWeights&
     carry_out(now, std::move(out));
     return Ok{};
 }
+Result<> Admin::obey(TimePoint now, const std::string& peer, const BeginUpdate& message) {
+    UpdateCoordinator::Out out;
+    update_call_ = BeginUpdate::kType;
+    updates_.begin_session(now, {peer, message.call}, message, out);
+    carry_out(now, std::move(out));
+    return Ok{};
+}
+Result<> Admin::obey(TimePoint now, const std::string& peer, const UpdateBucket& message) {
+    UpdateCoordinator::Out out;
+    update_call_ = UpdateBucket::kType;
+    updates_.bucket(now, {peer, message.call}, message, out);
+    carry_out(now, std::move(out));
+    return Ok{};
+}
 Result<> Admin::obey(TimePoint now, const std::string& peer, const CommitWeights& message) {
     UpdateCoordinator::Out out;
     update_call_ = CommitWeights::kType;
@@ -223,6 +241,47 @@ Result<> Admin::obey(TimePoint now, const std::string& peer, const WeightDigests
     return Ok{};
 }
 
+Result<> Admin::obey(TimePoint now, const std::string& peer, const InitGroup& message) {
+    if (message.spec.rank_offset + std::int64_t{num_replicas_} * tp_ > message.spec.world_size) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "init_group: world_size is {}; {} replicas of {} ranks from rank_offset {} need {}",
+            message.spec.world_size,
+            num_replicas_,
+            tp_,
+            message.spec.rank_offset,
+            message.spec.rank_offset + std::int64_t{num_replicas_} * tp_
+        );
+    }
+    WorkerGroup order;
+    order.action = GroupAction::kInit;
+    order.spec = message.spec;
+    return order_group(now, {peer, message.call}, message.timeout_ms, std::move(order));
+}
+
+Result<> Admin::obey(TimePoint now, const std::string& peer, const DestroyGroup& message) {
+    WorkerGroup order;
+    order.action = GroupAction::kDestroy;
+    order.spec.group = message.group;
+    return order_group(now, {peer, message.call}, message.timeout_ms, std::move(order));
+}
+
+Result<> Admin::order_group(
+    TimePoint now, const AdminCaller& caller, std::int64_t timeout_ms, WorkerGroup order
+) {
+    if (group_calls_.size() >= kCallsMax) return too_many(InitGroup::kType);
+    const Duration timeout = timeout_of(timeout_ms, kGroupTimeout);
+    const CallId id = std::exchange(next_call_, next(next_call_));
+    group_calls_.emplace(
+        id,
+        ReadCall<GroupCall>{caller, now + timeout + kReplicaGrace, GroupCall(num_replicas_, tp_)}
+    );
+    order.call = id;
+    order.timeout_ms = std::chrono::ceil<std::chrono::milliseconds>(timeout).count();
+    ports_.to_all_replicas(encode(order));
+    return Ok{};
+}
+
 // ---- parts ----
 
 template <class Message>
@@ -248,7 +307,8 @@ Result<bool> Admin::part(TimePoint now, const Frames& frames) {
                    MemoryPart,
                    UpdatePart,
                    WorkerTensor,
-                   WorkerDigests>{});
+                   WorkerDigests,
+                   WorkerGrouped>{});
 }
 
 void Admin::hear(TimePoint now, ReplicaStatus part) {
@@ -355,6 +415,15 @@ void Admin::hear(TimePoint, WorkerDigests part) {
     if (!reply) return;
     answer(place->second.caller, *std::move(reply));
     digest_reads_.erase(place);
+}
+
+void Admin::hear(TimePoint, WorkerGrouped part) {
+    const auto place = group_calls_.find(part.call);
+    if (place == group_calls_.end()) return;
+    std::optional<GroupReply> reply = place->second.read.add(std::move(part));
+    if (!reply) return;
+    answer(place->second.caller, *std::move(reply));
+    group_calls_.erase(place);
 }
 
 void Admin::request_ended(OpenId request) {
@@ -471,6 +540,18 @@ void Admin::tick(TimePoint now) {
         );
         return true;
     });
+    std::erase_if(group_calls_, [&](const auto& entry) {
+        if (entry.second.deadline > now) return false;
+        answer_error(
+            entry.second.caller,
+            make_error(
+                ErrorCode::kDeadlineExceeded,
+                "group, phase join: no answer in time from {}",
+                entry.second.read.who_is_missing()
+            )
+        );
+        return true;
+    });
 }
 
 TimePoint Admin::next_deadline() const {
@@ -481,6 +562,7 @@ TimePoint Admin::next_deadline() const {
     for (const AbortCall& call : aborts_) first = std::min(first, call.deadline);
     for (const auto& [id, call] : tensor_reads_) first = std::min(first, call.deadline);
     for (const auto& [id, call] : digest_reads_) first = std::min(first, call.deadline);
+    for (const auto& [id, call] : group_calls_) first = std::min(first, call.deadline);
     return first;
 }
 
@@ -497,6 +579,7 @@ void Admin::fail_all(const Error& error) {
         answer_error(call.caller, error);
     for (const auto& [id, call] : std::exchange(digest_reads_, {}))
         answer_error(call.caller, error);
+    for (const auto& [id, call] : std::exchange(group_calls_, {})) answer_error(call.caller, error);
 }
 
 }  // namespace pitstop

@@ -15,10 +15,12 @@
 #include "base/time.h"
 #include "messages/codec.h"
 #include "messages/control.h"
+#include "messages/groups.h"
 #include "messages/memory.h"
 #include "messages/status.h"
 #include "messages/weights.h"
 #include "tokenizer_proc/fan_out.h"
+#include "tokenizer_proc/group_call.h"
 #include "tokenizer_proc/request_table.h"
 #include "tokenizer_proc/update_coordinator.h"
 #include "tokenizer_proc/weight_reads.h"
@@ -58,6 +60,7 @@ class Admin {
     static constexpr auto kStatusTimeout = std::chrono::seconds(5);
     static constexpr auto kControlTimeout = std::chrono::minutes(10);
     static constexpr auto kReadTimeout = std::chrono::minutes(1);
+    static constexpr auto kGroupTimeout = std::chrono::minutes(5);
     // A replica's own answer to a late call says more than ours; so it gets this much longer.
     static constexpr auto kReplicaGrace = std::chrono::milliseconds(200);
 
@@ -125,11 +128,18 @@ class Admin {
     Result<> obey(TimePoint now, const std::string& peer, const Abort& message);
     Result<> obey(TimePoint now, const std::string& peer, const UpdateWeights& message);
     Result<> obey(TimePoint now, const std::string& peer, const StageWeights& message);
+    Result<> obey(TimePoint now, const std::string& peer, const BeginUpdate& message);
+    Result<> obey(TimePoint now, const std::string& peer, const UpdateBucket& message);
     Result<> obey(TimePoint now, const std::string& peer, const CommitWeights& message);
     Result<> obey(TimePoint now, const std::string& peer, const DropStage& message);
     Result<> obey(TimePoint now, const std::string& peer, const RollbackWeights& message);
     Result<> obey(TimePoint now, const std::string& peer, const GetWeights& message);
     Result<> obey(TimePoint now, const std::string& peer, const WeightDigests& message);
+    Result<> obey(TimePoint now, const std::string& peer, const InitGroup& message);
+    Result<> obey(TimePoint now, const std::string& peer, const DestroyGroup& message);
+    Result<> order_group(
+        TimePoint now, const AdminCaller& caller, std::int64_t timeout_ms, WorkerGroup order
+    );
 
     void hear(TimePoint now, ReplicaStatus part);
     void hear(TimePoint now, PausePart part);
@@ -140,6 +150,7 @@ class Admin {
     void hear(TimePoint now, const UpdatePart& part);
     void hear(TimePoint now, WorkerTensor part);
     void hear(TimePoint now, WorkerDigests part);
+    void hear(TimePoint now, WorkerGrouped part);
 
     template <class Message>
     void answer(const AdminCaller& caller, Message message);
@@ -175,6 +186,7 @@ class Admin {
     std::vector<AbortCall> aborts_{};
     std::map<CallId, ReadCall<TensorRead>> tensor_reads_{};
     std::map<CallId, ReadCall<DigestRead>> digest_reads_{};
+    std::map<CallId, ReadCall<GroupCall>> group_calls_{};
 };
 
 }  // namespace pitstop

@@ -11,6 +11,8 @@ namespace {
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 // Which order a phase waits for the answers to, as UpdatePart::phase names it.
+constexpr std::string_view kOpened = "opened";
+constexpr std::string_view kFilled = "filled";
 constexpr std::string_view kPrepared = "prepared";
 constexpr std::string_view kReady = "ready";
 constexpr std::string_view kCommitted = "committed";
@@ -28,6 +30,12 @@ std::string_view UpdateCoordinator::phase_name() const {
     switch (phase_) {
         case Phase::kIdle:
             return "idle";
+        case Phase::kOpening:
+            return "open_stage";
+        case Phase::kOpen:
+            return "open";
+        case Phase::kFilling:
+            return "fill";
         case Phase::kStaging:
             return "stage";
         case Phase::kStaged:
@@ -68,6 +76,14 @@ std::optional<Error> UpdateCoordinator::refusal(const UpdateSpec* spec) const {
             raw(epoch_)
         );
     }
+    if (!spec->base_digest.empty() && spec->base_digest != digest_) {
+        return make_error(
+            ErrorCode::kFailedPrecondition,
+            "the update is made for the version with digest {}; {} serves",
+            spec->base_digest,
+            digest_
+        );
+    }
     if (is_torn_ && spec->partial) {
         return make_error(
             ErrorCode::kFailedPrecondition,
@@ -106,42 +122,81 @@ void UpdateCoordinator::rollback(
     begin(now, std::move(caller), call.timeout_ms, Kind::kRollback, std::move(spec), out);
 }
 
-void UpdateCoordinator::commit(TimePoint now, Caller caller, const CommitWeights& call, Out& out) {
-    if (phase_ != Phase::kStaged) {
-        return refuse(
-            std::move(caller),
-            make_error(
-                ErrorCode::kFailedPrecondition,
-                "nothing is staged (the engine is in phase {})",
-                phase_name()
-            ),
-            out
-        );
-    }
-    job_->caller = std::move(caller);
-    job_->kind = Kind::kUpdate;
-    job_->started = now;
-    job_->deadline =
-        now + (call.timeout_ms > 0 ? Duration(std::chrono::milliseconds(call.timeout_ms))
-                                   : Duration(kCallTimeout));
-    if (call.kv_policy) job_->spec.kv_policy = *call.kv_policy;
-    order(Phase::kReadying, UpdateReady{job_->id, job_->spec.kv_policy}, out);
+void UpdateCoordinator::begin_session(
+    TimePoint now, Caller caller, const BeginUpdate& call, Out& out
+) {
+    if (auto error = refusal(&call.update)) return refuse(std::move(caller), *error, out);
+    begin(now, std::move(caller), call.timeout_ms, Kind::kSession, call.update, out);
+    job_->idle_timeout = call.idle_timeout_ms > 0
+                             ? Duration(std::chrono::milliseconds(call.idle_timeout_ms))
+                             : Duration(kSessionIdle);
 }
 
-void UpdateCoordinator::drop(TimePoint now, Caller caller, const DropStage&, Out& out) {
-    if (phase_ != Phase::kStaged) {
+// Why a call of `session` (0: any) cannot be made now, or nothing. A session that is open may be
+// filled and committed; what is staged may only be committed.
+std::optional<Error> UpdateCoordinator::not_at(std::uint64_t session, bool needs_open) const {
+    if (phase_ != Phase::kOpen && (needs_open || phase_ != Phase::kStaged)) {
+        return make_error(
+            ErrorCode::kFailedPrecondition,
+            "{} (the engine is in phase {})",
+            needs_open ? "no session is open" : "nothing is staged",
+            phase_name()
+        );
+    }
+    const auto open = static_cast<std::uint64_t>(job_->id);
+    if (session == 0 || session == open) return std::nullopt;
+    return make_error(
+        ErrorCode::kFailedPrecondition, "session {} is over; {} is under way", session, open
+    );
+}
+
+// Somebody goes on with what was held.
+void UpdateCoordinator::hear_caller(TimePoint now, Caller caller, std::int64_t timeout_ms) {
+    job_->caller = std::move(caller);
+    job_->started = now;
+    job_->deadline = now + (timeout_ms > 0 ? Duration(std::chrono::milliseconds(timeout_ms))
+                                           : Duration(kCallTimeout));
+}
+
+void UpdateCoordinator::bucket(TimePoint now, Caller caller, const UpdateBucket& call, Out& out) {
+    if (auto error = not_at(call.session, /*needs_open=*/true))
+        return refuse(std::move(caller), *error, out);
+    if (call.source.format == TensorFormat::kSparse && job_->spec.base_digest.empty()) {
         return refuse(
             std::move(caller),
             make_error(
                 ErrorCode::kFailedPrecondition,
-                "nothing is staged (the engine is in phase {})",
-                phase_name()
+                "a sparse bucket changes the version it was made for; the session named no "
+                "base_digest"
             ),
             out
         );
     }
-    job_->caller = std::move(caller);
-    job_->started = now;
+    hear_caller(now, std::move(caller), call.timeout_ms);
+    order(
+        Phase::kFilling,
+        UpdateFill{job_->id, ++job_->num_buckets, call.source, time_of_replicas()},
+        out
+    );
+}
+
+void UpdateCoordinator::commit(TimePoint now, Caller caller, const CommitWeights& call, Out& out) {
+    if (auto error = not_at(call.session, /*needs_open=*/false))
+        return refuse(std::move(caller), *error, out);
+    hear_caller(now, std::move(caller), call.timeout_ms);
+    job_->kind = Kind::kUpdate;
+    if (call.kv_policy) job_->spec.kv_policy = *call.kv_policy;
+    if (phase_ == Phase::kStaged)
+        return order(Phase::kReadying, UpdateReady{job_->id, job_->spec.kv_policy}, out);
+    order(
+        Phase::kStaging, UpdateFinish{job_->id, call.label, call.digest, time_of_replicas()}, out
+    );
+}
+
+void UpdateCoordinator::drop(TimePoint now, Caller caller, const DropStage& call, Out& out) {
+    if (auto error = not_at(call.session, /*needs_open=*/false))
+        return refuse(std::move(caller), *error, out);
+    hear_caller(now, std::move(caller), call.timeout_ms);
     begin_drop(now, Error{ErrorCode::kAborted, ""}, out);
 }
 
@@ -176,16 +231,27 @@ void UpdateCoordinator::order(Phase phase, Order order, Out& out) {
 }
 
 void UpdateCoordinator::order_stage(Out& out) {
-    // A replica gives up a little before the door does, so that the answer names the rank.
+    order(
+        job_->kind == Kind::kSession ? Phase::kOpening : Phase::kStaging,
+        UpdateStage{job_->id, job_->spec, job_->new_epoch, time_of_replicas()},
+        out
+    );
+}
+
+// A replica gives up a little before the door does, so that the answer names the rank.
+std::int64_t UpdateCoordinator::time_of_replicas() const {
     const auto all =
         std::chrono::duration_cast<std::chrono::milliseconds>(job_->deadline - job_->started);
-    const auto left = all - std::min(all / 10, std::chrono::milliseconds(1000));
-    order(Phase::kStaging, UpdateStage{job_->id, job_->spec, job_->new_epoch, left.count()}, out);
+    return (all - std::min(all / 10, std::chrono::milliseconds(1000))).count();
 }
 
 void UpdateCoordinator::part(TimePoint now, const UpdatePart& part, Out& out) {
     const auto expected = [&]() -> std::string_view {
         switch (phase_) {
+            case Phase::kOpening:
+                return kOpened;
+            case Phase::kFilling:
+                return kFilled;
             case Phase::kStaging:
                 return kPrepared;
             case Phase::kReadying:
@@ -195,6 +261,7 @@ void UpdateCoordinator::part(TimePoint now, const UpdatePart& part, Out& out) {
             case Phase::kDropping:
                 return kDropped;
             case Phase::kIdle:
+            case Phase::kOpen:
             case Phase::kStaged:
                 break;
         }
@@ -210,7 +277,7 @@ void UpdateCoordinator::part(TimePoint now, const UpdatePart& part, Out& out) {
     job_->answers[at] = part;
     if (!part.outcome.ranks.empty() || phase_ == Phase::kCommitting)
         job_->outcomes[at] = part.outcome;
-    if (!part.ok && (phase_ == Phase::kStaging || phase_ == Phase::kReadying)) {
+    if (!part.ok && phase_ != Phase::kCommitting && phase_ != Phase::kDropping) {
         return begin_drop(
             now, make_error(ErrorCode::kInternal, "replica {}: {}", index, part.message), out
         );
@@ -226,6 +293,12 @@ void UpdateCoordinator::part(TimePoint now, const UpdatePart& part, Out& out) {
 void UpdateCoordinator::all_answered(TimePoint now, Out& out) {
     Job& job = *job_;
     switch (phase_) {
+        case Phase::kOpening:
+        case Phase::kFilling:
+            phase_ = Phase::kOpen;
+            reply(now, std::nullopt, out);
+            job.deadline = now + job.idle_timeout;
+            return;
         case Phase::kStaging: {
             const UpdatePart& first = *job.answers.front();
             for (const auto& answer : job.answers) {
@@ -265,6 +338,7 @@ void UpdateCoordinator::all_answered(TimePoint now, Out& out) {
         case Phase::kDropping:
             return finish_drop(now, out);
         case Phase::kIdle:
+        case Phase::kOpen:
         case Phase::kStaged:
             CHECK(false);
     }
@@ -324,6 +398,8 @@ void UpdateCoordinator::finish_drop(TimePoint now, Out& out) {
 void UpdateCoordinator::tick(TimePoint now, Out& out) {
     if (!job_ || now < job_->deadline) return;
     switch (phase_) {
+        case Phase::kOpening:
+        case Phase::kFilling:
         case Phase::kStaging:
         case Phase::kReadying:
             return begin_drop(
@@ -336,6 +412,10 @@ void UpdateCoordinator::tick(TimePoint now, Out& out) {
                 ),
                 out
             );
+        case Phase::kOpen:
+            job_->failure = {
+                ErrorCode::kDeadlineExceeded, "nobody went on with the session in time"};
+            return begin_drop(now, job_->failure, out);
         case Phase::kStaged:
             job_->failure = {ErrorCode::kDeadlineExceeded, "the stage was held too long"};
             return begin_drop(now, job_->failure, out);
@@ -400,6 +480,7 @@ void UpdateCoordinator::reply(TimePoint now, std::optional<Error> error, Out& ou
     }
     reply.state = state();
     const bool is_about_stage = phase_ == Phase::kStaged;
+    if (phase_ == Phase::kOpen) reply.session = static_cast<std::uint64_t>(job.id);
     reply.epoch = is_about_stage ? job.new_epoch : epoch_;
     reply.label = is_about_stage ? job.label : label_;
     reply.digest = is_about_stage ? job.digest : digest_;

@@ -1,8 +1,10 @@
 // Drives one weight update over all replicas: stage, ready, commit, or drop (messages/weights.h).
 //
 //   staged    stage everywhere -> all prepared -> ready everywhere -> all ready -> commit
-//   everywhere direct    ready everywhere -> all ready -> stage (over the live copy) -> all
-//   prepared -> commit rollback  prepare everywhere -> all prepared -> ready -> commit
+//   session   stage -> all opened; fill -> all filled, for each bucket; finish -> all prepared ->
+//             ready -> all ready -> commit. It is dropped when nobody goes on with it in time
+//   direct    ready -> all ready -> stage (over the live copy) -> all prepared -> commit
+//   rollback  prepare everywhere -> all prepared -> ready -> commit
 //
 // A commit is ordered only when every rank of every replica has said prepared and ready; before
 // that any failure, disagreement or lateness drops the stage everywhere and the old version serves
@@ -34,7 +36,14 @@ class UpdateCoordinator {
         std::string peer{};
         CallId call{};
     };
-    using Order = std::variant<UpdateStage, UpdateReady, UpdateCommit, UpdateDrop, UpdateRollback>;
+    using Order = std::variant<
+        UpdateStage,
+        UpdateFill,
+        UpdateFinish,
+        UpdateReady,
+        UpdateCommit,
+        UpdateDrop,
+        UpdateRollback>;
     struct Out {
         std::vector<Order> orders{};  // each goes to every replica
         std::vector<std::pair<Caller, UpdateReply>> replies{};
@@ -44,6 +53,7 @@ class UpdateCoordinator {
     static constexpr auto kCallTimeout = std::chrono::minutes(10);
     static constexpr auto kDropTimeout = std::chrono::seconds(10);
     static constexpr auto kStagedHoldMax = std::chrono::hours(1);
+    static constexpr auto kSessionIdle = std::chrono::minutes(5);  // of sessions that name none
 
     explicit UpdateCoordinator(int num_replicas) : num_replicas_(num_replicas) {}
 
@@ -55,6 +65,8 @@ class UpdateCoordinator {
 
     void update(TimePoint now, Caller caller, const UpdateWeights& call, Out& out);
     void stage(TimePoint now, Caller caller, const StageWeights& call, Out& out);
+    void begin_session(TimePoint now, Caller caller, const BeginUpdate& call, Out& out);
+    void bucket(TimePoint now, Caller caller, const UpdateBucket& call, Out& out);
     void commit(TimePoint now, Caller caller, const CommitWeights& call, Out& out);
     void drop(TimePoint now, Caller caller, const DropStage& call, Out& out);
     void rollback(TimePoint now, Caller caller, const RollbackWeights& call, Out& out);
@@ -72,6 +84,8 @@ class UpdateCoordinator {
     [[nodiscard]] bool is_torn() const { return is_torn_; }
     // A stage is held and waits for its commit or drop.
     [[nodiscard]] bool is_staged() const { return phase_ == Phase::kStaged; }
+    // A session is open and waits for its next call.
+    [[nodiscard]] bool is_open() const { return phase_ == Phase::kOpen; }
     [[nodiscard]] bool is_busy() const { return phase_ != Phase::kIdle; }
     [[nodiscard]] std::string_view state() const;
     [[nodiscard]] Epoch epoch() const { return epoch_; }
@@ -83,8 +97,18 @@ class UpdateCoordinator {
     [[nodiscard]] std::int64_t num_late_parts() const { return num_late_parts_; }
 
   private:
-    enum class Phase { kIdle, kStaging, kStaged, kReadying, kCommitting, kDropping };
-    enum class Kind { kUpdate, kStageOnly, kRollback };
+    enum class Phase {
+        kIdle,
+        kOpening,
+        kOpen,  // a session, between two calls
+        kFilling,
+        kStaging,
+        kStaged,
+        kReadying,
+        kCommitting,
+        kDropping
+    };
+    enum class Kind { kUpdate, kStageOnly, kRollback, kSession };
 
     // The update under way. Times are for the waterfall.
     struct Job {
@@ -95,6 +119,8 @@ class UpdateCoordinator {
         std::optional<Caller> caller{};  // nobody waits while a stage is held
         TimePoint started{};
         TimePoint deadline{};
+        Duration idle_timeout{};       // session
+        std::int64_t num_buckets = 0;  // session: ordered so far
         TimePoint last_prepared{};
         TimePoint commit_ordered{};
         bool is_staging_done = false;
@@ -107,6 +133,9 @@ class UpdateCoordinator {
     };
 
     [[nodiscard]] std::optional<Error> refusal(const UpdateSpec* spec) const;
+    [[nodiscard]] std::optional<Error> not_at(std::uint64_t session, bool needs_open) const;
+    void hear_caller(TimePoint now, Caller caller, std::int64_t timeout_ms);
+    [[nodiscard]] std::int64_t time_of_replicas() const;
     void begin(
         TimePoint now, Caller caller, std::int64_t timeout_ms, Kind kind, UpdateSpec spec, Out& out
     );

@@ -307,5 +307,132 @@ TEST_F(UpdateCoordinatorTest, P4_TheCallerIsAnsweredWhenTheTreeEnds) {
     EXPECT_EQ(out_.replies.front().second.code, "unavailable");
 }
 
+// ---- sessions ----
+
+class UpdateSessionTest : public UpdateCoordinatorTest {
+  protected:
+    void begin(std::string base_digest = "") {
+        BeginUpdate call;
+        call.call = CallId{11};
+        call.timeout_ms = 60'000;
+        call.idle_timeout_ms = 30'000;
+        call.update.source.kind = SourceKind::kBuckets;
+        call.update.base_digest = std::move(base_digest);
+        coordinator_.begin_session(now_, {"trainer", call.call}, call, out_);
+    }
+    void bucket(std::uint64_t session = 0, TensorFormat format = TensorFormat::kPickle) {
+        UpdateBucket call;
+        call.call = CallId{12};
+        call.timeout_ms = 60'000;
+        call.session = session;
+        call.source.kind = SourceKind::kTensors;
+        call.source.format = format;
+        coordinator_.bucket(now_, {"trainer", call.call}, call, out_);
+    }
+    void commit(std::uint64_t session = 0) {
+        CommitWeights call;
+        call.call = CallId{13};
+        call.timeout_ms = 60'000;
+        call.session = session;
+        call.label = "last";
+        coordinator_.commit(now_, {"trainer", call.call}, call, out_);
+    }
+    const UpdateReply& last_reply() const { return out_.replies.back().second; }
+};
+
+TEST_F(UpdateSessionTest, P2_ManyBucketsAreOneTransaction) {
+    begin();
+    EXPECT_EQ(last_order<UpdateStage>().spec.source.kind, SourceKind::kBuckets);
+    both_answer("opened");
+    ASSERT_EQ(out_.replies.size(), 1u);
+    EXPECT_TRUE(last_reply().ok);
+    EXPECT_EQ(last_reply().session, 1u);
+    EXPECT_EQ(last_reply().state, "open");
+    for (std::int64_t i = 1; i <= 3; ++i) {
+        bucket(1);
+        EXPECT_EQ(last_order<UpdateFill>().bucket, i);
+        both_answer("filled");
+        EXPECT_EQ(out_.replies.size(), static_cast<std::size_t>(i) + 1);
+        EXPECT_TRUE(last_reply().ok);
+        EXPECT_EQ(last_reply().digest, "d1") << "nothing serves yet";
+    }
+    commit(1);
+    EXPECT_EQ(last_order<UpdateFinish>().label, "last");
+    both_answer("prepared");
+    both_answer("ready");
+    both_answer("committed");
+    EXPECT_TRUE(last_reply().ok);
+    EXPECT_EQ(last_reply().digest, "d2");
+    EXPECT_EQ(coordinator_.state(), "serving");
+}
+
+TEST_F(UpdateSessionTest, AnAbandonedSessionIsDroppedByItsDeadline) {
+    begin();
+    both_answer("opened");
+    bucket();
+    both_answer("filled");
+    now_ += seconds(29);
+    coordinator_.tick(now_, out_);
+    EXPECT_EQ(count_orders<UpdateDrop>(), 0u);
+    now_ += seconds(1);
+    EXPECT_EQ(coordinator_.next_deadline(), now_);
+    coordinator_.tick(now_, out_);
+    EXPECT_EQ(count_orders<UpdateDrop>(), 1u);
+    both_answer("dropped");
+    EXPECT_EQ(coordinator_.state(), "serving");
+    commit();
+    EXPECT_EQ(last_reply().code, "failed_precondition");
+    EXPECT_EQ(last_reply().digest, "d1");
+}
+
+TEST_F(UpdateSessionTest, P2_ABucketThatFailsDropsTheSession) {
+    begin();
+    both_answer("opened");
+    bucket();
+    answer(0, "filled");
+    answer(1, "filled", /*ok=*/false, "invalid_argument");
+    EXPECT_EQ(count_orders<UpdateDrop>(), 1u);
+    both_answer("dropped");
+    EXPECT_EQ(last_reply().code, "invalid_argument");
+    EXPECT_EQ(coordinator_.state(), "serving");
+    bucket();
+    EXPECT_EQ(last_reply().code, "failed_precondition");
+}
+
+TEST_F(UpdateSessionTest, ASecondSenderIsRefused) {
+    begin();
+    both_answer("opened");
+    begin();
+    EXPECT_EQ(last_reply().code, "failed_precondition");
+    start(call());
+    EXPECT_EQ(last_reply().code, "failed_precondition");
+    bucket(/*session=*/7);
+    EXPECT_EQ(last_reply().code, "failed_precondition");
+    EXPECT_EQ(count_orders<UpdateFill>(), 0u);
+    bucket();
+    bucket();
+    EXPECT_EQ(last_reply().code, "failed_precondition") << "one bucket at a time";
+    EXPECT_EQ(count_orders<UpdateFill>(), 1u);
+}
+
+TEST_F(UpdateSessionTest, ASparseBucketNeedsTheVersionItWasMadeFor) {
+    begin(/*base_digest=*/"d0");
+    EXPECT_EQ(last_reply().code, "failed_precondition");
+    begin();
+    both_answer("opened");
+    bucket(0, TensorFormat::kSparse);
+    EXPECT_EQ(last_reply().code, "failed_precondition");
+    DropStage drop;
+    drop.call = CallId{14};
+    coordinator_.drop(now_, {"trainer", drop.call}, drop, out_);
+    both_answer("dropped");
+    EXPECT_TRUE(last_reply().ok);
+    next_update_ = 2;
+    begin(/*base_digest=*/"d1");
+    both_answer("opened");
+    bucket(0, TensorFormat::kSparse);
+    EXPECT_EQ(count_orders<UpdateFill>(), 1u);
+}
+
 }  // namespace
 }  // namespace pitstop

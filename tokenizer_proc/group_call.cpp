@@ -1,0 +1,45 @@
+#include "tokenizer_proc/group_call.h"
+
+#include <fmt/format.h>
+
+namespace pitstop {
+
+std::optional<GroupReply> GroupCall::add(WorkerGrouped part) {
+    const bool is_ours = raw(part.replica) >= 0 && raw(part.replica) < num_replicas_ &&
+                         raw(part.rank) >= 0 && raw(part.rank) < tp_;
+    if (!is_ours) return std::nullopt;
+    parts_.emplace(std::pair(part.replica, part.rank), std::move(part));
+    if (parts_.size() < static_cast<std::size_t>(num_replicas_) * static_cast<std::size_t>(tp_))
+        return std::nullopt;
+    GroupReply reply;
+    reply.ok = true;
+    for (auto& [who, answer] : parts_) {
+        answer.call = CallId{};
+        if (!answer.code.empty()) {
+            if (reply.ok) reply.code = answer.code;
+            reply.ok = false;
+            reply.message += fmt::format(
+                "{}replica {} rank {}: {}",
+                reply.message.empty() ? "" : "; ",
+                raw(answer.replica),
+                raw(answer.rank),
+                answer.message
+            );
+        }
+        reply.ranks.push_back(std::move(answer));
+    }
+    return reply;
+}
+
+std::string GroupCall::who_is_missing() const {
+    std::string names;
+    for (int replica = 0; replica < num_replicas_; ++replica) {
+        for (int rank = 0; rank < tp_; ++rank) {
+            if (parts_.contains({ReplicaId{replica}, Rank{rank}})) continue;
+            names += fmt::format("{}replica {} rank {}", names.empty() ? "" : ", ", replica, rank);
+        }
+    }
+    return names;
+}
+
+}  // namespace pitstop
