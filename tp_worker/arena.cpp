@@ -63,7 +63,8 @@ Arena::Arena(Arena&& other) noexcept
       data_(std::exchange(other.data_, nullptr)),
       bytes_(std::exchange(other.bytes_, 0)),
       is_committed_(std::exchange(other.is_committed_, false)),
-      gpu_(std::move(other.gpu_)) {}
+      gpu_(std::move(other.gpu_)),
+      is_adopted_(std::exchange(other.is_adopted_, false)) {}
 
 Arena& Arena::operator=(Arena&& other) noexcept {
     std::swap(tag_, other.tag_);
@@ -71,6 +72,7 @@ Arena& Arena::operator=(Arena&& other) noexcept {
     std::swap(bytes_, other.bytes_);
     std::swap(is_committed_, other.is_committed_);
     std::swap(gpu_, other.gpu_);
+    std::swap(is_adopted_, other.is_adopted_);
     return *this;
 }
 
@@ -132,6 +134,7 @@ Result<std::int64_t> Arena::release() {
         );
     }
     is_committed_ = false;
+    is_adopted_ = false;
     return before - resident_bytes();
 }
 
@@ -148,6 +151,41 @@ void Arena::move_to(Arena& to) {
         // Private anonymous memory: it reads as zeros from here on.
         ::madvise(data_ + begin, size, MADV_DONTNEED);
     }
+}
+
+Result<> Arena::adopt(int fd) {
+    CHECK(is_committed_);
+    void* start =
+        ::mmap(data_, static_cast<std::size_t>(bytes_), PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0);
+    if (start == MAP_FAILED) {
+        return make_error(
+            ErrorCode::kResourceExhausted,
+            "cannot map memory for {}: {}",
+            tag_,
+            std::strerror(errno)
+        );
+    }
+    is_adopted_ = true;
+    return Ok{};
+}
+
+Result<> Arena::disown() {
+    if (!is_adopted_) return Ok{};
+    const auto size = static_cast<std::size_t>(bytes_);
+    void* own = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (own == MAP_FAILED) {
+        return make_error(
+            ErrorCode::kResourceExhausted,
+            "cannot get {} bytes for {}: {}",
+            bytes_,
+            tag_,
+            std::strerror(errno)
+        );
+    }
+    std::memcpy(own, data_, size);
+    CHECK(::mremap(own, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, data_) == data_);
+    is_adopted_ = false;
+    return Ok{};
 }
 
 std::int64_t Arena::resident_bytes() const {

@@ -41,6 +41,13 @@ class Arena {
     // both are committed; `to` is as large.
     void move_to(Arena& to);
 
+    // The range's memory is this memfd's from now on: read-only, sealed, as large as the range.
+    // What was there is given back. REQUIRES: is_committed().
+    Result<> adopt(int fd);
+    [[nodiscard]] bool is_adopted() const { return is_adopted_; }
+    // Adopted memory is replaced by memory of our own with the same bytes, which may be written.
+    Result<> disown();
+
     [[nodiscard]] bool is_committed() const { return is_committed_; }
     [[nodiscard]] std::byte* data() const { return data_; }
     [[nodiscard]] std::int64_t bytes() const { return bytes_; }
@@ -59,6 +66,7 @@ class Arena {
     std::int64_t bytes_ = 0;
     bool is_committed_ = false;
     DeviceRange gpu_{};  // empty: the range is the host's
+    bool is_adopted_ = false;
 };
 
 }  // namespace pitstop

@@ -50,6 +50,15 @@ std::vector<Frames> Background::take_answers() {
     return std::exchange(answers_, {});
 }
 
+void Background::answer(Frames frames) {
+    {
+        const std::lock_guard lock(mutex_);
+        answers_.push_back(std::move(frames));
+    }
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const ssize_t size = ::write(event_fd_, &one, sizeof one);
+}
+
 void Background::run() {
     ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), kNice);
     std::unique_lock lock(mutex_);

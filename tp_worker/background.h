@@ -3,6 +3,8 @@
 // writing.
 //
 // Thread:  the loop gives jobs and takes answers; fd() becomes readable when there are some.
+// answer()
+//          is any thread's.
 // Bounded: kJobsMax.
 #pragma once
 
@@ -32,6 +34,8 @@ class Background {
     // False if too many wait already; the job is not taken then.
     [[nodiscard]] bool give(Job job);
     [[nodiscard]] std::vector<Frames> take_answers();
+    // Says this too, from any thread.
+    void answer(Frames frames);
     [[nodiscard]] int fd() const { return event_fd_; }
 
   private:

@@ -87,6 +87,7 @@ class Engine {
     [[nodiscard]] const WeightLayout& layout() const { return layout_; }
     [[nodiscard]] Epoch epoch() const { return epoch_; }
     [[nodiscard]] Rank rank() const { return communicator_.rank(); }
+    [[nodiscard]] int tp() const { return communicator_.size(); }
     [[nodiscard]] int num_threads() const { return num_threads_of(device_.host_stream()); }
     [[nodiscard]] const Device& device() const { return device_; }
     // For weights in host memory: staging.

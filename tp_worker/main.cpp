@@ -260,7 +260,9 @@ Result<> run(const Options& options, Supervision& supervision) {
     ASSIGN_OR_RETURN(
         const std::unique_ptr<Engine> engine, Engine::load(options.engine, threads, *communicator)
     );
-    const WorkerHello hello = engine->describe();
+    WorkerHello hello = engine->describe();
+    hello.device_uuid =
+        device_uuid(static_cast<ReplicaId>(options.replica), static_cast<Rank>(options.rank));
     spdlog::info(
         "loaded {} in {} ms: {} bytes of weights, {} KV pages of {} tokens, {}, {}, {} thread(s)",
         options.engine.model_dir,
@@ -284,7 +286,8 @@ Result<> run(const Options& options, Supervision& supervision) {
     );
     Pace pace(options.stage_share);
     FaultPoint fault_point(fmt::format("tp_worker[{}.{}]", options.replica, options.rank));
-    Updater updater(*engine, pace, fault_point);
+    const auto replica = static_cast<ReplicaId>(options.replica);
+    Updater updater(*engine, pace, fault_point, replica);
     Worker worker({
         .engine = *engine,
         .updater = updater,

@@ -78,25 +78,65 @@ std::vector<Frames> read_parts_of_gpu(
     return read_parts(at_start, host.data(), std::move(head));
 }
 
+// A rank's answer to a bucket; 0: the session is open.
+Frames filled(UpdateId update, std::int64_t bucket, RankOutcome outcome) {
+    WorkerFilled answer;
+    answer.update = update;
+    answer.bucket = bucket;
+    answer.outcome = std::move(outcome);
+    return encode(answer);
+}
+
+TimePoint deadline_of(std::int64_t timeout_ms) {
+    return timeout_ms > 0 ? Clock::now() + std::chrono::milliseconds(timeout_ms) : TimePoint::max();
+}
+
 }  // namespace
 
-Updater::Updater(Engine& engine, Pace& pace, FaultPoint& fault_point)
-    : engine_(engine), pace_(pace), fault_point_(fault_point) {}
+// A worker on a CPU has a name of its own, as a sender must name each rank.
+std::string device_uuid(ReplicaId replica, Rank rank) {
+    return fmt::format("CPU-{}-{}", raw(replica), raw(rank));
+}
+
+Updater::Updater(Engine& engine, Pace& pace, FaultPoint& fault_point, ReplicaId replica)
+    : engine_(engine), pace_(pace), fault_point_(fault_point) {
+    worker_.replica = replica;
+    worker_.rank = engine.rank();
+    worker_.tp = engine.tp();
+    worker_.device_uuid = device_uuid(replica, engine.rank());
+    worker_.groups = &groups_;
+}
 
 Updater::~Updater() {
+    is_over_ = true;
     if (stage_) stage_->is_dropped = true;  // so that the background comes to its end soon
 }
 
 bool Updater::takes(std::string_view type) {
     return type == WorkerStage::kType || type == WorkerCommit::kType || type == WorkerDrop::kType ||
            type == WorkerReadTensor::kType || type == WorkerDigest::kType ||
-           type == WorkerMemory::kType;
+           type == WorkerMemory::kType || type == WorkerFill::kType ||
+           type == WorkerFinish::kType || type == WorkerGroup::kType;
 }
 
 Result<std::vector<Frames>> Updater::obey(const Frames& order) {
     if (order.type == WorkerStage::kType) {
         ASSIGN_OR_RETURN(WorkerStage message, decode<WorkerStage>(order, UnknownFields::kIgnore));
         return stage(std::move(message));
+    }
+    if (order.type == WorkerFill::kType) {
+        ASSIGN_OR_RETURN(WorkerFill message, decode<WorkerFill>(order, UnknownFields::kIgnore));
+        return fill(std::move(message));
+    }
+    if (order.type == WorkerFinish::kType) {
+        ASSIGN_OR_RETURN(
+            const WorkerFinish message, decode<WorkerFinish>(order, UnknownFields::kIgnore)
+        );
+        return finish(message);
+    }
+    if (order.type == WorkerGroup::kType) {
+        ASSIGN_OR_RETURN(WorkerGroup message, decode<WorkerGroup>(order, UnknownFields::kIgnore));
+        return group(std::move(message));
     }
     if (order.type == WorkerCommit::kType) {
         ASSIGN_OR_RETURN(
@@ -138,6 +178,8 @@ Frames Updater::refusal(const WorkerStage& order, Error error) const {
     vote.outcome.code = name_of(error.code);
     vote.outcome.problems = {std::move(error.message)};
     vote.outcome.num_problems = 1;
+    if (order.spec.source.kind == SourceKind::kBuckets)
+        return filled(order.update, 0, std::move(vote.outcome));
     return encode(vote);
 }
 
@@ -170,29 +212,115 @@ Result<std::vector<Frames>> Updater::stage(WorkerStage order) {
     store->forget_retained();
     stage_ = std::make_shared<Stage>();
     stage_->update = order.update;
-    stage_->mode = order.spec.mode;
-    const std::byte* live = store->live_data();
-    const bool is_given =
-        background_.give([this, stage = stage_, order = std::move(order), target = *target, live] {
-            const WorkerStaged vote = stage_weights({
-                .update = order.update,
-                .spec = order.spec,
-                .rank = engine_.rank(),
-                .layout = engine_.layout(),
-                .config = engine_.config(),
-                .ops = engine_.ops(),
-                .target = target,
-                .live = live,
-                .pace = pace_,
-                .num_threads = engine_.num_threads(),
-                .is_dropped = stage->is_dropped,
-                .at = [this](std::string_view name) { fault_point_.reach(name); },
+    stage_->spec = std::move(order.spec);
+    std::function<Result<>(int)> adopt;
+    if (*target != store->live_data()) adopt = [store](int fd) { return store->adopt(fd); };
+    stage_->fill.emplace(StageArgs{
+        .update = order.update,
+        .spec = stage_->spec,
+        .rank = engine_.rank(),
+        .layout = engine_.layout(),
+        .config = engine_.config(),
+        .ops = engine_.ops(),
+        .target = *target,
+        .live = store->live_data(),
+        .target_bytes = store->arena_bytes(),
+        .adopt = std::move(adopt),
+        .pace = pace_,
+        .num_threads = engine_.num_threads(),
+        .is_dropped = stage_->is_dropped,
+        .at = [this](std::string_view name) { fault_point_.reach(name); },
+    });
+    const bool is_session = stage_->spec.source.kind == SourceKind::kBuckets;
+    give([this, is_session, deadline = deadline_of(order.timeout_ms)](Stage& stage) {
+        Result<> result = stage.fill->begin();
+        if (is_session) return filled(stage.update, 0, stage.fill->outcome(result));
+        if (result) {
+            result = deliver({
+                .source = stage.spec.source,
+                .worker = worker_,
+                .stage = *stage.fill,
+                .deadline = deadline,
             });
-            stage->is_prepared = vote.outcome.ok;
-            return std::vector{encode(vote)};
-        });
-    CHECK(is_given);  // one stage at a time, and few other jobs
+        }
+        stage.spec.source.payloads = {};  // may be large
+        if (result) result = stage.fill->finish();
+        stage.is_prepared = result.has_value();
+        return encode(stage.fill->vote(result));
+    });
     return std::vector<Frames>{};
+}
+
+// Does it in the background, after whatever was ordered before.
+void Updater::give(StageJob job) {
+    const bool is_given = background_.give([stage = stage_, job = std::move(job)] {
+        return std::vector{job(*stage)};
+    });
+    CHECK(is_given);  // one stage at a time, and few other jobs
+}
+
+Result<std::vector<Frames>> Updater::fill(WorkerFill order) {
+    if (!stage_ || stage_->update != order.update) {
+        return make_error(
+            ErrorCode::kFailedPrecondition,
+            "a bucket of update {} is ordered, which is not staged",
+            static_cast<std::uint64_t>(order.update)
+        );
+    }
+    const TimePoint deadline = deadline_of(order.timeout_ms);
+    give([this, deadline, order = std::move(order)](Stage& stage) {
+        const Result<> result = deliver({
+            .source = order.source,
+            .worker = worker_,
+            .stage = *stage.fill,
+            .expect = WeightStage::Expect::kMore,
+            .deadline = deadline,
+        });
+        return filled(order.update, order.bucket, stage.fill->outcome(result));
+    });
+    return std::vector<Frames>{};
+}
+
+Result<std::vector<Frames>> Updater::finish(const WorkerFinish& order) {
+    if (!stage_ || stage_->update != order.update) {
+        return make_error(
+            ErrorCode::kFailedPrecondition,
+            "the end of update {} is ordered, which is not staged",
+            static_cast<std::uint64_t>(order.update)
+        );
+    }
+    give([](Stage& stage) {
+        const Result<> result = stage.fill->finish();
+        stage.is_prepared = result.has_value();
+        return encode(stage.fill->vote(result));
+    });
+    return std::vector<Frames>{};
+}
+
+// Joining may wait for a trainer that is still to come; nothing else waits for it.
+Result<std::vector<Frames>> Updater::group(WorkerGroup order) {
+    WorkerGrouped answer;
+    answer.call = order.call;
+    answer.rank = engine_.rank();
+    const TimePoint deadline = deadline_of(order.timeout_ms);
+    const bool is_given =
+        joining_.give([this, answer, deadline, order = std::move(order)]() mutable {
+            const std::int64_t rank =
+                order.spec.rank_offset + raw(worker_.replica) * worker_.tp + raw(worker_.rank);
+            const Result<> result = order.action == GroupAction::kDestroy
+                                        ? groups_.destroy(order.spec.group)
+                                        : groups_.init(order.spec, rank, {deadline, is_over_});
+            if (!result) {
+                answer.code = name_of(result.error().code);
+                answer.message = result.error().message;
+            }
+            background_.answer(encode(answer));
+            return std::vector<Frames>{};
+        });
+    if (is_given) return std::vector<Frames>{};
+    answer.code = name_of(ErrorCode::kResourceExhausted);
+    answer.message = "too many calls wait for this worker";
+    return std::vector{encode(answer)};
 }
 
 // Between two passes: the next plan is the new version's.
@@ -215,7 +343,7 @@ Result<std::vector<Frames>> Updater::commit(const WorkerCommit& order) {
                 static_cast<std::uint64_t>(order.update)
             );
         }
-        store->commit(stage_->mode);
+        store->commit(stage_->spec.mode);
         stage_.reset();
     }
     engine_.set_epoch(order.epoch);

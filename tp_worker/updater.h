@@ -7,23 +7,31 @@
 
 #include "base/fault_point.h"
 #include "base/result.h"
+#include "messages/groups.h"
 #include "messages/memory.h"
 #include "messages/weights.h"
 #include "tp_worker/background.h"
 #include "tp_worker/engine.h"
+#include "tp_worker/groups.h"
 #include "tp_worker/pace.h"
+#include "tp_worker/source.h"
+#include "tp_worker/weight_stage.h"
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
 
 namespace pitstop {
 
+// How this rank's device is named in an ipc source's handles.
+[[nodiscard]] std::string device_uuid(ReplicaId replica, Rank rank);
+
 class Updater {
   public:
     // All outlive the updater.
-    Updater(Engine& engine, Pace& pace, FaultPoint& fault_point);
+    Updater(Engine& engine, Pace& pace, FaultPoint& fault_point, ReplicaId replica = {});
     ~Updater();
     Updater(const Updater&) = delete;
     Updater& operator=(const Updater&) = delete;
@@ -40,26 +48,37 @@ class Updater {
     std::vector<Frames> take_answers();
 
   private:
+    // Its parts are the background's once the stage is ordered, the flags everybody's.
     struct Stage {
         UpdateId update{};
-        UpdateMode mode = UpdateMode::kStaged;
+        UpdateSpec spec{};
         std::atomic<bool> is_dropped{false};
         std::atomic<bool> is_prepared{false};
+        std::optional<WeightStage> fill{};
     };
+    using StageJob = std::function<Frames(Stage&)>;
 
     Result<std::vector<Frames>> stage(WorkerStage order);
+    Result<std::vector<Frames>> fill(WorkerFill order);
+    Result<std::vector<Frames>> finish(const WorkerFinish& order);
+    void give(StageJob job);
     Result<std::vector<Frames>> commit(const WorkerCommit& order);
     Result<std::vector<Frames>> drop(const WorkerDrop& order);
     Result<std::vector<Frames>> read_tensor(const WorkerReadTensor& order);
     Result<std::vector<Frames>> digest(const WorkerDigest& order);
     Result<std::vector<Frames>> change(WorkerMemory order);
+    Result<std::vector<Frames>> group(WorkerGroup order);
     Frames refusal(const WorkerStage& order, Error error) const;
 
     Engine& engine_;
     Pace& pace_;
     FaultPoint& fault_point_;
-    std::shared_ptr<Stage> stage_{};  // shared with its job, which may outlast a drop
+    Groups groups_{};
+    Worker worker_{};
+    std::atomic<bool> is_over_{false};
+    std::shared_ptr<Stage> stage_{};  // shared with its jobs, which may outlast a drop
     Background background_{};         // last: its jobs use the rest
+    Background joining_{};            // joins groups, which may wait long for a trainer
 };
 
 }  // namespace pitstop

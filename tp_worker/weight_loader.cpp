@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <vector>
 
 namespace pitstop {
@@ -29,7 +30,8 @@ Result<> load_rows(
     const RowsWritten& rows_written
 ) {
     const WeightTensor& tensor = args.tensor;
-    const StoredDtype dtype = args.stored.spec.dtype;
+    const TensorBytes& bytes = args.bytes;
+    const StoredDtype dtype = bytes.dtype;
     const std::int64_t row_bytes = tensor.whole_cols * bytes_of(dtype);
     const std::int64_t rows_max = std::max<std::int64_t>(1, kChunkBytes / row_bytes);
     // The shard's rows may be the tensor's, bit for bit: then they are read into their place.
@@ -38,16 +40,24 @@ Result<> load_rows(
         const std::int64_t num = std::min(rows_max, rows.num - done);
         const std::int64_t row = rows.begin + done;
         const auto size = static_cast<std::size_t>(num * row_bytes);
+        const std::byte* src = bytes.data == nullptr ? nullptr : bytes.data + row * row_bytes;
         if (is_in_place) {
             std::byte* dst = args.arena + tensor.offset + (rows.shard_row + done) * row_bytes;
-            RETURN_IF_ERROR(args.checkpoint.read(args.stored, row * row_bytes, {dst, size}));
+            if (src != nullptr) {
+                std::memcpy(dst, src, size);
+            } else {
+                RETURN_IF_ERROR(bytes.read(row * row_bytes, {dst, size}));
+            }
         } else {
-            scratch.resize(size);
-            RETURN_IF_ERROR(args.checkpoint.read(args.stored, row * row_bytes, scratch));
+            if (src == nullptr) {
+                scratch.resize(size);
+                RETURN_IF_ERROR(bytes.read(row * row_bytes, scratch));
+                src = scratch.data();
+            }
             copy_rows({
                 .tensor = tensor,
                 .dtype = dtype,
-                .src = scratch.data(),
+                .src = src,
                 .row_begin = row,
                 .num_rows = num,
                 .arena = args.arena,
@@ -100,6 +110,15 @@ void copy_rows(const RowsArgs& args) {
     }
 }
 
+TensorBytes stored_bytes(const Checkpoint& checkpoint, const StoredTensor& stored) {
+    return {
+        .dtype = stored.spec.dtype,
+        .read = [&checkpoint, &stored](
+                    std::int64_t begin, std::span<std::byte> out
+                ) { return checkpoint.read(stored, begin, out); },
+    };
+}
+
 Result<> load_tensor(
     const LoadTensorArgs& args, std::vector<std::byte>& scratch, const RowsWritten& rows_written
 ) {
@@ -137,12 +156,9 @@ Result<> load_weights(
             const WeightTensor& tensor = layout.tensors()[i];
             const StoredTensor* stored = checkpoint.find(tensor.name);
             CHECK(stored != nullptr);
+            const TensorBytes bytes = stored_bytes(checkpoint, *stored);
             results[i] = load_tensor(
-                {.tensor = tensor,
-                 .stored = *stored,
-                 .checkpoint = checkpoint,
-                 .ops = ops,
-                 .arena = arena},
+                {.tensor = tensor, .bytes = bytes, .ops = ops, .arena = arena},
                 scratch[static_cast<std::size_t>(thread)],
                 [](std::int64_t, std::int64_t) { return Result<>(Ok{}); }
             );

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,14 +36,22 @@ struct RowsArgs {
 };
 void copy_rows(const RowsArgs& args);
 
+// Where the bytes of a whole tensor are: in memory, or to be read piece by piece.
+struct TensorBytes {
+    StoredDtype dtype = StoredDtype::kBf16;
+    const std::byte* data = nullptr;  // row-major, any alignment; null: `read` fills `out` from
+                                      // byte `begin` of the tensor on
+    std::function<Result<>(std::int64_t begin, std::span<std::byte> out)> read{};
+};
+[[nodiscard]] TensorBytes stored_bytes(const Checkpoint& checkpoint, const StoredTensor& stored);
+
 // Fills one tensor of the shard, a piece of about kChunkBytes at a time. After each piece
 // `rows_written(begin, num)` is told which rows of the shard are in their place; an error of its
-// ends the work. `scratch` is kept between calls. Errors: kDataLoss (the file has become shorter),
-// or the hook's.
+// ends the work. `scratch` is kept between calls. Errors: those of reading (kDataLoss: the file has
+// become shorter), or the hook's.
 struct LoadTensorArgs {
     const WeightTensor& tensor;
-    const StoredTensor& stored;
-    const Checkpoint& checkpoint;
+    const TensorBytes& bytes;
     const Ops& ops;
     std::byte* arena = nullptr;
 };

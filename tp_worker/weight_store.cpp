@@ -20,8 +20,12 @@ Result<WeightStore> WeightStore::make(
 }
 
 Result<std::byte*> WeightStore::target(UpdateMode mode) {
-    if (mode == UpdateMode::kDirect || is_lost_) return live_data();
+    if (mode == UpdateMode::kDirect || is_lost_) {
+        RETURN_IF_ERROR(copies_[live_].memory->disown());
+        return live_data();
+    }
     Arena& other = *copies_[1 - live_].memory;
+    if (other.is_adopted()) RETURN_IF_ERROR(other.release());
     if (!other.is_committed()) RETURN_IF_ERROR(other.commit());
     return other.data();
 }

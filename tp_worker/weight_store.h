@@ -37,6 +37,11 @@ class WeightStore {
     // Errors: kResourceExhausted, there is no memory for a second copy.
     Result<std::byte*> target(UpdateMode mode);
 
+    // Makes a sealed memfd the other copy's memory, in place of what target(kStaged) named; at the
+    // same address. For the stage's thread. Errors: Arena::adopt's.
+    Result<> adopt(int fd) { return copies_[1 - live_].memory->adopt(fd); }
+    [[nodiscard]] std::int64_t arena_bytes() const { return copies_[live_].memory->bytes(); }
+
     // A stage begins: what was retained is about to be overwritten.
     void forget_retained() { has_retained_ = false; }
 

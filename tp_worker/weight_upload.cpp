@@ -105,12 +105,9 @@ Result<> upload_weights(
         const StoredTensor* const stored = checkpoint.find(tensor.name);
         CHECK(stored != nullptr);  // find_problems found none
         const std::int64_t row_bytes = tensor.bytes() / tensor.rows;
+        const TensorBytes bytes = stored_bytes(checkpoint, *stored);
         RETURN_IF_ERROR(load_tensor(
-            {.tensor = at_start,
-             .stored = *stored,
-             .checkpoint = checkpoint,
-             .ops = device.host_ops(),
-             .arena = shard.data()},
+            {.tensor = at_start, .bytes = bytes, .ops = device.host_ops(), .arena = shard.data()},
             scratch,
             [&](std::int64_t begin, std::int64_t num) -> Result<> {
                 upload.send(

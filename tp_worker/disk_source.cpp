@@ -1,0 +1,26 @@
+#include "tp_worker/disk_source.h"
+
+#include "tp_worker/safetensors.h"
+
+#include <filesystem>
+
+namespace pitstop {
+
+Result<> deliver_disk(const SourceArgs& args) {
+    const std::string& path = args.source.path;
+    ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(path));
+    if (std::filesystem::exists(std::filesystem::path(path) / "config.json")) {
+        ASSIGN_OR_RETURN(const ModelConfig config, ModelConfig::read(path));
+        if (const auto difference = difference_in_shape(args.stage.args().config, config)) {
+            return make_error(
+                ErrorCode::kInvalidArgument, "'{}' is another model: {}", path, *difference
+            );
+        }
+    }
+    std::vector<Incoming> tensors;
+    for (const StoredTensor& stored : checkpoint.tensors())
+        tensors.push_back({.spec = stored.spec, .bytes = stored_bytes(checkpoint, stored)});
+    return args.stage.take(tensors, args.expect);
+}
+
+}  // namespace pitstop

@@ -1,0 +1,75 @@
+#include "tp_worker/ipc_source.h"
+
+#include "tp_worker/checkpoint_engine.h"
+#include "tp_worker/push_session.h"
+#include "tp_worker/reply_socket.h"
+
+#include <algorithm>
+
+namespace pitstop {
+
+Result<> deliver_ipc(const SourceArgs& args) {
+    const auto& handles = args.source.handles;
+    const auto found = handles.find(args.worker.device_uuid);
+    if (found == handles.end()) {
+        std::string names;
+        for (const auto& [device, endpoint] : handles) {
+            constexpr std::size_t kShown = 256;
+            if (names.size() < kShown) names += (names.empty() ? "" : ", ") + device;
+        }
+        return make_error(
+            ErrorCode::kNotFound,
+            "Device UUID {} not found in zmq_handles: [{}]",
+            args.worker.device_uuid,
+            names
+        );
+    }
+    ASSIGN_OR_RETURN(ReplySocket socket, ReplySocket::connect(found->second));
+    ASSIGN_OR_RETURN(
+        const std::vector<std::string> first,
+        socket.receive(args.stall_deadline(), args.stage.args().is_dropped)
+    );
+    if (first.size() == 1) return CheckpointEngine(args, socket).run(first.front());
+    return PushSession(args, socket).run(first);
+}
+
+std::string text_of(const WeightStage& stage, const Error& error) {
+    constexpr std::size_t kTextMax = 16 << 10;
+    std::string text;
+    for (const std::string& problem : stage.outcome(error).problems)
+        text += (text.empty() ? "" : "; ") + problem;
+    if (text.empty()) text = name_of(error.code);
+    if (text.size() <= kTextMax) return text;
+    std::size_t end = kTextMax;
+    // Not within a character: continuation bytes are 10xxxxxx.
+    while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+    return text.substr(0, end);
+}
+
+Result<> check_places(std::vector<Placed> places, std::int64_t buffer_bytes) {
+    for (const Placed& place : places) {
+        if (place.begin >= 0 && place.end >= place.begin && place.end <= buffer_bytes) continue;
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "'{}' is bytes [{}, {}) of a buffer of {}",
+            place.name,
+            place.begin,
+            place.end,
+            buffer_bytes
+        );
+    }
+    std::erase_if(places, [](const Placed& place) { return place.begin == place.end; });
+    std::ranges::sort(places, {}, &Placed::begin);
+    for (std::size_t i = 1; i < places.size(); ++i) {
+        if (places[i].begin >= places[i - 1].end) continue;
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "'{}' and '{}' overlap in the buffer",
+            places[i - 1].name,
+            places[i].name
+        );
+    }
+    return Ok{};
+}
+
+}  // namespace pitstop
