@@ -1,0 +1,205 @@
+"""PyTorch's side of weight transfers, with real tensors, real pickles and real shared memory.
+
+ParameterServer does what checkpoint-engine's does with the workers of one engine, on a CPU: its
+buffer is a tensor shared by torch's file_system strategy in place of CUDA IPC, and everything else
+(pickles, sockets, order, errors both ways) is the same. Each worker has a buffer of its own, as
+each GPU has.
+"""
+
+import ctypes
+import json
+import os
+import pathlib
+import pickle
+import struct
+import sys
+import types
+import uuid
+
+import numpy
+import zmq
+
+try:
+    import torch
+    from torch.multiprocessing.reductions import ForkingPickler
+
+    torch.multiprocessing.set_sharing_strategy("file_system")
+except ImportError:
+    torch = None
+
+REASON = "PyTorch is not installed (Debian: python3-torch)"
+DEADLINE_MS = 60_000
+
+
+def load(directory):
+    """The checkpoint's tensors by name, as torch's; bytes as they are."""
+    data = (pathlib.Path(directory) / "model.safetensors").read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + length])
+    header.pop("__metadata__", None)
+    tensors = {}
+    for name, entry in header.items():
+        begin, end = (8 + length + offset for offset in entry["data_offsets"])
+        assert entry["dtype"] == "BF16"
+        flat = torch.frombuffer(bytearray(data[begin:end]), dtype=torch.uint8)
+        tensors[name] = flat.view(torch.bfloat16).reshape(entry["shape"])
+    return tensors
+
+
+def as_bytes(tensor):
+    """A flat uint8 view of a contiguous tensor."""
+    return tensor.contiguous().flatten().view(torch.uint8)
+
+
+def shared(tensor):
+    """As a trainer hands it over: in shared memory, pickled with torch's own reductions."""
+    return bytes(ForkingPickler.dumps(tensor.share_memory_()))
+
+
+def torch_segments():
+    """Shared memory of this process's torch."""
+    return {
+        path.name
+        for path in pathlib.Path("/dev/shm").iterdir()
+        if path.name.startswith(f"torch_{os.getpid()}_")
+    }
+
+
+def bucket_class():
+    """FlattenedTensorMetadata, under the module name SGLang has it."""
+    name = "sglang.srt.weight_sync.tensor_bucket"
+    if name not in sys.modules:
+        parents = name.split(".")
+        for i in range(1, len(parents) + 1):
+            sys.modules.setdefault(".".join(parents[:i]), types.ModuleType(".".join(parents[:i])))
+
+        class FlattenedTensorMetadata:
+            pass
+
+        FlattenedTensorMetadata.__module__ = name
+        FlattenedTensorMetadata.__qualname__ = "FlattenedTensorMetadata"
+        sys.modules[name].FlattenedTensorMetadata = FlattenedTensorMetadata
+    return sys.modules[name].FlattenedTensorMetadata
+
+
+def flattened_bucket(tensors):
+    """SGLang's FlattenedTensorBucket: bytes back to back, offsets in bytes."""
+    kind = bucket_class()
+    metadata, at = [], 0
+    for name, tensor in tensors.items():
+        size = tensor.numel() * tensor.element_size()
+        entry = kind()
+        entry.name, entry.shape, entry.dtype = name, tensor.shape, tensor.dtype
+        entry.start_idx, entry.end_idx, entry.numel = at, at + size, size
+        metadata.append(entry)
+        at += size
+    flat = torch.cat([as_bytes(tensor) for tensor in tensors.values()]).share_memory_()
+    return bytes(ForkingPickler.dumps({"flattened_tensor": flat, "metadata": metadata})), flat
+
+
+def unique_id_class():
+    """ctypes' ncclUniqueId, under the module name vLLM has it."""
+    name = "vllm.distributed.device_communicators.pynccl_wrapper"
+    if name not in sys.modules:
+        parents = name.split(".")
+        for i in range(1, len(parents) + 1):
+            sys.modules.setdefault(".".join(parents[:i]), types.ModuleType(".".join(parents[:i])))
+
+        class ncclUniqueId(ctypes.Structure):
+            _fields_ = [("internal", ctypes.c_byte * 128)]
+
+        ncclUniqueId.__module__ = name
+        ncclUniqueId.__qualname__ = "ncclUniqueId"
+        sys.modules[name].ncclUniqueId = ncclUniqueId
+    return sys.modules[name].ncclUniqueId
+
+
+class Failed(Exception):
+    """A worker answered with an error's text."""
+
+
+class ParameterServer:
+    """Owns: the sockets and the shared buffers."""
+
+    def __init__(self, devices, bucket_bytes=1 << 20, num_nones=2):
+        self.context = zmq.Context()
+        self.bucket_bytes = bucket_bytes
+        self.num_nones = num_nones
+        self.sockets, self.handles, self.buffers = {}, {}, {}
+        for device in devices:
+            socket = self.context.socket(zmq.REQ)
+            socket.linger = 0
+            endpoint = f"ipc://@checkpoint-engine-{device}-{uuid.uuid4().hex}.sock"
+            socket.bind(endpoint)
+            self.sockets[device] = socket
+            self.handles[device] = endpoint
+            self.buffers[device] = torch.zeros(2 * bucket_bytes, dtype=torch.uint8).share_memory_()
+
+    def send(self, message):
+        """The same to every worker."""
+        for socket in self.sockets.values():
+            socket.send(message)
+
+    def answers(self):
+        """Each worker's answer to the last message, by device."""
+        texts = {}
+        for device, socket in self.sockets.items():
+            assert socket.poll(DEADLINE_MS), f"{device} does not answer"
+            texts[device] = socket.recv().decode()  # strictly UTF-8, as the real one does
+        return texts
+
+    def check_answers(self):
+        failed = {device: text for device, text in self.answers().items() if text}
+        if failed:
+            raise Failed(str(failed))
+
+    def open(self):
+        for device, socket in self.sockets.items():
+            socket.send(bytes(ForkingPickler.dumps(self.buffers[device])))
+
+    def buckets(self, tensors):
+        """[(name, tensor, offset in its half)], each list fits half of the buffer."""
+        bucket, at = [], 0
+        for name, tensor in tensors.items():
+            size = (tensor.numel() * tensor.element_size() + 255) // 256 * 256
+            assert size <= self.bucket_bytes
+            if at + size > self.bucket_bytes:
+                yield bucket
+                bucket, at = [], 0
+            bucket.append((name, tensor, at))
+            at += size
+        yield bucket
+
+    def fill(self, bucket, half):
+        """Puts a bucket into its half of every buffer; what is said about it."""
+        metadata = []
+        for name, tensor, at in bucket:
+            offset = half * self.bucket_bytes + at
+            flat = as_bytes(tensor)
+            for buffer in self.buffers.values():
+                buffer[offset : offset + len(flat)] = flat
+            metadata.append(
+                {"name": name, "dtype": tensor.dtype, "shape": tensor.shape, "offset": offset}
+            )
+        return metadata
+
+    def update(self, tensors, tamper=lambda index, metadata: metadata):
+        """All of it. Raises Failed, after telling every worker, as the real one does."""
+        self.open()
+        for index, bucket in enumerate(self.buckets(tensors)):
+            metadata = tamper(index, self.fill(bucket, index % 2))
+            try:
+                self.check_answers()
+            except Failed:
+                self.send(pickle.dumps(RuntimeError("Some workers failed to update weights")))
+                raise
+            self.send(pickle.dumps(metadata))
+        self.answers()  # of the last bucket: received and not looked at
+        for _ in range(self.num_nones):
+            self.send(pickle.dumps(None))
+            self.answers()
+        self.close()
+
+    def close(self):
+        self.buffers.clear()
+        self.context.destroy(linger=0)
