@@ -4,19 +4,10 @@
 
 #include <cstdint>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 #include <utility>
 
 namespace pitstop {
-namespace {
-
-// Below the threads that compute passes: they are to win a core that both want.
-constexpr int kNice = 10;
-
-}  // namespace
-
 Background::Background() : event_fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
     CHECK(event_fd_ >= 0);
     thread_ = std::thread([this] { run(); });
@@ -60,7 +51,6 @@ void Background::answer(Frames frames) {
 }
 
 void Background::run() {
-    ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), kNice);
     std::unique_lock lock(mutex_);
     for (;;) {
         is_changed_.wait(lock, [&] { return is_over_ || !jobs_.empty(); });

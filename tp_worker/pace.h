@@ -1,10 +1,11 @@
 // Keeps work in the background from slowing passes down: while passes run, a background thread may
 // take a share of one core's time only; when none has run for a while it goes at full speed.
 //
-// A background thread is the processor's last choice (background.cpp lowers its priority), so on
-// busy cores a rest of a microsecond costs the time until some pass ends. Therefore it rests rarely
-// and long: once it has used as much of the processor as a pass may lose. What counts is the
-// thread's processor time; waiting for a core or a disk slows nobody down.
+// On busy cores every rest costs a wait for a core besides, so a thread rests rarely and long: once
+// it has used as much of the processor as a pass may lose. What counts is the thread's processor
+// time; waiting for a core or a disk slows nobody down. Its priority is that of the threads that
+// compute: at a lower one the kernel, not the share, decides (nice 10 got 6 % of a core, and an
+// update took a minute).
 //
 // Thread: the loop's for begin_pass() and end_pass(), any for the rest; a Pacer is its thread's
 // own.

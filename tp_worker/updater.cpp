@@ -412,10 +412,12 @@ Result<std::vector<Frames>> Updater::digest(const WorkerDigest& order) {
     // The copy that is live now stays as it is until this job is done: only a stage writes to
     // copies, and its job comes after this one. So the digest is of the epoch named here.
     const bool is_given = background_.give([this, answer, arena = store->live_data()]() mutable {
+        Pacer pacer(pace_);
+        const auto rest = [&] { pacer.rest_if_due(); };
         const Result<std::vector<PartDigest>> digests =
             engine_.device().is_cuda()
                 ? digest_weights_on_gpu(engine_.layout(), arena, engine_.device().ops())
-                : digest_weights(engine_.layout(), arena, engine_.ops(), Stream{});
+                : digest_weights(engine_.layout(), arena, engine_.ops(), Stream{}, rest);
         if (digests) answer.digests = *digests;
         return std::vector{encode(answer)};
     });

@@ -5,6 +5,7 @@
 #include "bus/socket.h"
 #include "messages/codec.h"
 #include "messages/steps.h"
+#include "messages/weights.h"
 #include "tests/tp_worker/temp_dir.h"
 #include "tests/tp_worker/test_replica.h"
 
@@ -164,6 +165,39 @@ TEST_F(WorkerProcess, SaysHelloRunsPlansAndStopsWhenTold) {
     ::close(std::exchange(supervisor_[1], -1));
     EXPECT_EQ(wait_for_exit(0), 0);
     EXPECT_EQ(wait_for_exit(1), 0);
+}
+
+// As under load: the next plan is always there before the last result is out.
+TEST_F(WorkerProcess, VotesThoughPlansNeverCease) {
+    start(1);
+    expect_hellos();
+    WorkerStage stage;
+    stage.update = UpdateId{1};
+    stage.spec.source.path = model_dir("stories");
+    send_to_all(encode(stage));
+    StepPlan plan = first_plan();
+    constexpr std::int64_t kPlansAhead = 8;
+    constexpr std::int64_t kPlansMax = 900;  // fewer than the messages of a turn of the loop
+    std::int64_t num_results = 0;
+    std::optional<WorkerStaged> vote;
+    for (std::int64_t sent = 0; !vote && num_results < kPlansMax;) {
+        for (; sent < num_results + kPlansAhead; ++sent) {
+            plan.step = StepId{sent + 1};
+            send_to_all(encode(plan));
+        }
+        const Received received = receive();
+        if (received.frames.type == StepResult::kType) {
+            ++num_results;
+            continue;
+        }
+        ASSERT_EQ(received.frames.type, WorkerStaged::kType);
+        auto decoded = decode<WorkerStaged>(received.frames, UnknownFields::kRefuse);
+        ASSERT_TRUE(decoded.has_value()) << decoded.error().message;
+        vote = *std::move(decoded);
+    }
+    ASSERT_TRUE(vote.has_value()) << "none in " << num_results << " passes";
+    EXPECT_TRUE(vote->outcome.ok) << vote->outcome.code;
+    EXPECT_EQ(vote->update, UpdateId{1});
 }
 
 TEST_F(WorkerProcess, P5_ARankWhosePeerWasKilledSaysSoAndEnds) {
