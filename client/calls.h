@@ -22,6 +22,7 @@ struct CallOf;
         static constexpr Door kDoor = Door::door;  \
     };
 PITSTOP_CALL(Tokenize, TokenizeReply, kData)
+PITSTOP_CALL(RenderChat, TokenizeReply, kData)
 PITSTOP_CALL(Status, StatusReply, kAdmin)
 PITSTOP_CALL(PauseGeneration, PauseReply, kAdmin)
 PITSTOP_CALL(ContinueGeneration, ContinueReply, kAdmin)

@@ -136,6 +136,12 @@ Result<TokenizeReply> Client::detokenize(std::vector<TokenId> ids) {
     return call(std::move(request));
 }
 
+Result<TokenizeReply> Client::render_chat(std::string_view variables) {
+    RenderChat question;
+    question.variables = variables;
+    return call(std::move(question));
+}
+
 Result<Frames> Client::call_frames(
     Door door, CallId call, Frames request, std::chrono::milliseconds timeout
 ) {

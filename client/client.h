@@ -132,6 +132,9 @@ class Client {
     }
     Result<TokenizeReply> tokenize(std::string_view text);
     Result<TokenizeReply> detokenize(std::vector<TokenId> ids);
+    // The prompt, as text and tokens, that the model's chat template makes of a chat. `variables`:
+    // a JSON object with `messages` and what else the template takes.
+    Result<TokenizeReply> render_chat(std::string_view variables);
 
     // With CallbackThread::kCaller: readable while callbacks wait. For poll and epoll; not to be
     // read by the caller. Runs at most `max` callbacks; returns how many it ran.

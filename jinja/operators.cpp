@@ -363,14 +363,19 @@ Result<bool> contains(const Value& container, const Value& item, Budget& budget)
         RETURN_IF_ERROR(budget.steps(1 + static_cast<std::int64_t>(text->bytes.size() / 1024)));
         return text->bytes.find(part->bytes) != std::string::npos;
     }
+    const Sequence* sequence = container.as_sequence();
+    const bool is_keys = sequence != nullptr && sequence->kind == SequenceKind::kKeys;
+    if (is_keys || container.as_mapping() != nullptr) {
+        const Sequence* list = item.as_sequence();
+        const bool is_list = list != nullptr && list->kind != SequenceKind::kTuple;
+        if (is_list || item.as_mapping() != nullptr) {
+            return type_error("a {} is no key", item.type_name());
+        }
+    }
     if (const Mapping* mapping = container.as_mapping()) {
-        if (item.as_mapping() != nullptr) return type_error("a dict is no key");
-        const Sequence* key = item.as_sequence();
-        if (key != nullptr && key->kind == SequenceKind::kList)
-            return type_error("a list is no key");
         return mapping->find(item) != nullptr;
     }
-    if (const Sequence* sequence = container.as_sequence()) {
+    if (sequence != nullptr) {
         for (const Value& one : sequence->items) {
             ASSIGN_OR_RETURN(const bool is_equal, equals(one, item, budget));
             if (is_equal) return true;

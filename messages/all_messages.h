@@ -32,6 +32,7 @@ using AllMessages = MessageList<
     Outputs,
     Tokenize,
     TokenizeReply,
+    RenderChat,
     Status,
     StatusReply,
     PauseGeneration,

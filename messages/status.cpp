@@ -29,6 +29,12 @@ std::optional<std::string> invalid(const Tokenize& message) {
     return std::nullopt;
 }
 
+std::optional<std::string> invalid(const RenderChat& message) {
+    if (raw(message.call) == 0) return "call is 0; choose a number of 1 or more";
+    if (message.variables.empty()) return "variables is empty; it is a JSON object";
+    return std::nullopt;
+}
+
 INSTANTIATE_CODEC(Hello)
 INSTANTIATE_CODEC(HelloReply)
 INSTANTIATE_CODEC(ErrorReply)
@@ -38,5 +44,6 @@ INSTANTIATE_CODEC(ReplicaStatus)
 INSTANTIATE_CODEC(StatusReply)
 INSTANTIATE_CODEC(Tokenize)
 INSTANTIATE_CODEC(TokenizeReply)
+INSTANTIATE_CODEC(RenderChat)
 
 }  // namespace pitstop

@@ -10,13 +10,14 @@
 namespace pitstop {
 namespace {
 
-constexpr std::string_view kDataTypes = "hello, generate, cancel, tokenize";
+constexpr std::string_view kDataTypes = "hello, generate, cancel, tokenize, render_chat";
 constexpr auto kRetryAfter =
     std::chrono::milliseconds(5);  // a full queue says not when it has room
 constexpr std::size_t kTypeShown = 64;
 
 bool is_data_type(std::string_view type) {
-    return type == Generate::kType || type == Cancel::kType || type == Tokenize::kType;
+    return type == Generate::kType || type == Cancel::kType || type == Tokenize::kType ||
+           type == RenderChat::kType;
 }
 
 // A client's type name, fit for a message.
@@ -121,6 +122,7 @@ Result<> Doors::take(TimePoint now, Door door, const std::string& peer, const Fr
         return generate(now, peer, std::move(message));
     }
     if (frames.type == Cancel::kType) return cancel(peer, frames);
+    if (frames.type == RenderChat::kType) return render_chat(now, peer, frames);
     return tokenize(now, peer, frames);
 }
 
@@ -204,11 +206,7 @@ Result<> Doors::cancel(const std::string& peer, const Frames& frames) {
 
 Result<> Doors::tokenize(TimePoint now, const std::string& peer, const Frames& frames) {
     ASSIGN_OR_RETURN(Tokenize message, decode<Tokenize>(frames, UnknownFields::kRefuse));
-    if (tokenize_calls_.size() >= kCallsMax) {
-        return make_error(ErrorCode::kResourceExhausted, "{} tokenize calls are open", kCallsMax);
-    }
     TextJob job{
-        .id = std::exchange(next_job_, next(next_job_)),
         .text = std::move(message.text),
         .add_special = message.add_special_tokens ? AddSpecial::kYes : AddSpecial::kNo,
         .skip_special = message.skip_special_tokens ? SkipSpecial::kYes : SkipSpecial::kNo,
@@ -216,16 +214,44 @@ Result<> Doors::tokenize(TimePoint now, const std::string& peer, const Frames& f
         .wants_texts = message.each_token,
     };
     if (message.ids) job.ids = *std::move(message.ids);
+    return start_call(now, peer, message.call, std::move(job));
+}
+
+Result<> Doors::render_chat(TimePoint now, const std::string& peer, const Frames& frames) {
+    ASSIGN_OR_RETURN(RenderChat message, decode<RenderChat>(frames, UnknownFields::kRefuse));
+    if (config_.chat_template == nullptr) {
+        return Error{ErrorCode::kUnsupported, "no chat template was loaded"};
+    }
+    TextJob job{
+        .chat =
+            ChatJob{
+                config_.chat_template,
+                {.variables = std::move(message.variables),
+                 .continue_final_message = message.continue_final_message,
+                 .chat_template = std::move(message.chat_template)}},
+        .add_special = message.add_special_tokens ? AddSpecial::kYes : AddSpecial::kNo,
+    };
+    return start_call(now, peer, message.call, std::move(job));
+}
+
+// A call that a `tokenize_reply` answers.
+Result<> Doors::start_call(TimePoint now, const std::string& peer, CallId call, TextJob job) {
+    if (tokenize_calls_.size() >= kCallsMax) {
+        return make_error(ErrorCode::kResourceExhausted, "{} tokenize calls are open", kCallsMax);
+    }
+    job.id = std::exchange(next_job_, next(next_job_));
     const JobId id = job.id;
-    tokenize_calls_.emplace(id, TokenizeCall{peer, message.call});
+    tokenize_calls_.emplace(id, TokenizeCall{peer, call});
     Result<> started = start_job(now, std::move(job));
     if (!started) tokenize_calls_.erase(id);
     return started;
 }
 
-// Short texts are done at once.
+// Short texts are done at once; a template that came with a request may take its time, however
+// short.
 Result<> Doors::start_job(TimePoint now, TextJob job) {
-    if (bytes_of(job) <= TextWorker::kInlineBytesMax) {
+    const bool is_foreign = job.chat && !job.chat->chat.chat_template.empty();
+    if (bytes_of(job) <= TextWorker::kInlineBytesMax && !is_foreign) {
         job_done(now, run_job(*tokenizer_, std::move(job)));
         return Ok{};
     }

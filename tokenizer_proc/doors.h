@@ -46,6 +46,7 @@ class Doors {
         std::string model{};       // the served model's name
         std::string model_path{};  // its directory
         int num_replicas = 1;
+        std::shared_ptr<const ChatTemplate> chat_template{};  // null: no chats
     };
     struct Ports {
         Outbox::Send to_client{};
@@ -101,6 +102,8 @@ class Doors {
     Result<> generate(TimePoint now, const std::string& peer, Generate message);
     Result<> cancel(const std::string& peer, const Frames& frames);
     Result<> tokenize(TimePoint now, const std::string& peer, const Frames& frames);
+    Result<> render_chat(TimePoint now, const std::string& peer, const Frames& frames);
+    Result<> start_call(TimePoint now, const std::string& peer, CallId call, TextJob job);
     Result<> start_job(TimePoint now, TextJob job);
 
     // ---- requests (requests.cpp) ----

@@ -6,6 +6,7 @@
 #include "bus/poller.h"
 #include "bus/run_dir.h"
 #include "bus/socket.h"
+#include "tokenizer_proc/chat_template.h"
 #include "tokenizer_proc/doors.h"
 #include "tokenizer_proc/text_worker.h"
 
@@ -196,6 +197,8 @@ int main_with(int argc, char** argv) {
     const Result<std::shared_ptr<const Tokenizer>> tokenizer = Tokenizer::load(values.model);
     if (!tokenizer) return fail(tokenizer.error());
     for (const std::string& warning : (*tokenizer)->warnings()) spdlog::info("{}", warning);
+    const auto chat_template = ChatTemplate::load(values.model);
+    if (const auto& problem = chat_template->problem()) spdlog::info("{}", problem->message);
 
     zmq::context_t context;
     Result<Sockets> sockets = Sockets::open(context, *run_dir, values.dp);
@@ -205,7 +208,8 @@ int main_with(int argc, char** argv) {
         {.server = "pitstop " PITSTOP_VERSION,
          .model = name_of_model(values),
          .model_path = values.model,
-         .num_replicas = values.dp},
+         .num_replicas = values.dp,
+         .chat_template = chat_template},
         *tokenizer,
         {.to_client =
              [&](Door door, const std::string& peer, const Frames& frames) {

@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 
+#include <ctime>
 #include <sys/eventfd.h>
 #include <unistd.h>
 #include <utility>
@@ -9,11 +10,30 @@
 namespace pitstop {
 
 std::size_t bytes_of(const TextJob& job) {
+    if (job.chat) return job.chat->chat.variables.size() + job.chat->chat.chat_template.size();
     return job.text ? job.text->size() : job.ids.size() * sizeof(TokenId);
 }
 
 TextDone run_job(const Tokenizer& tokenizer, TextJob job) {
     TextDone done{.id = job.id, .ids = std::move(job.ids)};
+    if (job.chat) {
+        const std::time_t seconds = std::time(nullptr);
+        std::tm now{};
+        ::localtime_r(&seconds, &now);
+        Result<std::string> prompt = job.chat->chat_template->render(job.chat->chat, now);
+        if (!prompt) {
+            done.error = prompt.error();
+            return done;
+        }
+        Result<std::vector<TokenId>> ids = tokenizer.encode(*prompt, job.add_special);
+        if (ids) {
+            done.ids = *std::move(ids);
+            done.text = *std::move(prompt);
+        } else {
+            done.error = ids.error();
+        }
+        return done;
+    }
     if (job.text) {
         Result<std::vector<TokenId>> ids = tokenizer.encode(*job.text, job.add_special);
         if (!ids) {

@@ -9,6 +9,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "text/tokenizer.h"
+#include "tokenizer_proc/chat_template.h"
 #include "tokenizer_proc/request_table.h"
 
 #include <condition_variable>
@@ -23,9 +24,16 @@
 
 namespace pitstop {
 
-// Encode `text`, or decode `ids`.
+// A chat to render before anything else: its text is what is encoded.
+struct ChatJob {
+    std::shared_ptr<const ChatTemplate> chat_template{};  // shared: the loop's, on this thread
+    Chat chat{};
+};
+
+// Render `chat` and encode it, encode `text`, or decode `ids`.
 struct TextJob {
     JobId id{};
+    std::optional<ChatJob> chat{};
     std::optional<std::string> text{};
     std::vector<TokenId> ids{};
     AddSpecial add_special = AddSpecial::kYes;
@@ -43,6 +51,7 @@ struct TextDone {
 };
 
 [[nodiscard]] std::size_t bytes_of(const TextJob& job);
+// Reads the clock for a chat template that says the date.
 [[nodiscard]] TextDone run_job(const Tokenizer& tokenizer, TextJob job);
 
 class TextWorker {

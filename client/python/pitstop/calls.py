@@ -7,6 +7,7 @@ raises PitstopError with the whole reply in `reply`.
 
 from __future__ import annotations
 
+import json
 from typing import Any, Optional, Sequence
 
 CALL_TIMEOUT_S = 10.0
@@ -35,6 +36,14 @@ class Calls:
         """{"ids": [...], "text": "..."}."""
         return self.call(
             "data", "tokenize", timeout, ids=list(ids), skip_special_tokens=skip_special_tokens
+        )
+
+    def render_chat(self, messages: Sequence[Any], continue_final_message: bool = False, chat_template: str = "",
+                    timeout: float = CALL_TIMEOUT_S, **variables: Any) -> Any:
+        """{"text": the prompt, "ids": its tokens}. `variables`: tools, add_generation_prompt, ..."""
+        return self.call(
+            "data", "render_chat", timeout, variables=json.dumps({"messages": messages, **variables}),
+            continue_final_message=continue_final_message, chat_template=chat_template,
         )
 
     # ---- admin door ----

@@ -1,0 +1,69 @@
+// A model's chat template: chats to prompts, as transformers' apply_chat_template makes them, with
+// what the engines do to a chat before (null content is empty text, parts of text are joined for a
+// template that wants text, arguments of tool calls are objects).
+//
+// Thread: any; immutable.
+#pragma once
+
+#include "base/result.h"
+#include "jinja/template.h"
+#include "jinja/value.h"
+
+#include <ctime>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace pitstop {
+
+struct Chat {
+    std::string variables{};              // JSON: `messages`, tools, add_generation_prompt, ...
+    bool continue_final_message = false;  // the prompt ends within the last message
+    std::string chat_template{};          // in place of the model's; empty: the model's
+};
+
+class ChatTemplate {
+  public:
+    static constexpr std::size_t kFileBytesMax = std::size_t{4} << 20;
+    // A template that came with a request; the model's own has jinja::Limits' default.
+    static constexpr std::int64_t kForeignStepsMax = 1'000'000;
+
+    // From a model's directory: chat_template.jinja, else chat_template of tokenizer_config.json
+    // (one, or several by name: "tool_use" where there are tools, else "default"), and the special
+    // tokens. A model without a template, or with one that is not supported, is served: rendering
+    // is what fails then, with problem().
+    static std::shared_ptr<const ChatTemplate> load(const std::string& model_dir);
+
+    // `now`: local time, for templates that say the date. Errors: kInvalidArgument (not a chat, or
+    // what the template raised), kUnsupported (no template), kTooLarge.
+    [[nodiscard]] Result<std::string> render(const Chat& chat, const std::tm& now) const;
+
+    // Why there is no template to render with, if there is none.
+    [[nodiscard]] const std::optional<Error>& problem() const { return problem_; }
+
+  private:
+    struct Source {
+        jinja::Template parsed;
+        // It goes through the parts of a content; one that does not gets their text.
+        bool takes_parts = false;
+    };
+    static Result<Source> parse(std::string_view text);
+    Result<> read_config(const std::string& text);
+    Result<> read_template(const std::string& name, std::string_view text);
+
+    [[nodiscard]] Result<std::string> render_with(
+        const Source& source,
+        const jinja::Mapping& variables,
+        const Chat& chat,
+        const std::tm& now,
+        const jinja::Limits& limits
+    ) const;
+
+    std::optional<Source> default_{};
+    std::optional<Source> tool_use_{};
+    jinja::Mapping special_tokens_{};  // bos_token, eos_token, ...
+    std::optional<Error> problem_{};
+};
+
+}  // namespace pitstop
