@@ -190,6 +190,8 @@ Task<std::optional<Response>> Connection::read_head(
         co_return refusal(request, 415, "a body with a content encoding is not accepted");
     }
 
+    is_malformed_ = false;
+
     Router::Found found = shared_->router.find(request.method, request.path);
     if (request.method == "OPTIONS") co_return options_answer(request, found.allow);
     if (found.route == nullptr) {
@@ -287,6 +289,7 @@ Task<Connection::Next> Connection::serve_one() {
     Request request;
     const Route* route = nullptr;
     is_idle_ = true;
+    is_malformed_ = true;  // until its head was understood
     is_late_ = is_http_1_0_ = is_head_request_ = has_begun_ = is_chunked_ = false;
     pending_head_.clear();
     set_deadline(limits.idle_timeout);
@@ -295,7 +298,8 @@ Task<Connection::Next> Connection::serve_one() {
     deadline_.reset();
     if (is_gone_) co_return Next::kClose;
     // Where a body was not read, what follows cannot be told from it.
-    const bool may_keep_alive = parser.beast.is_done() && parser.beast.keep_alive();
+    const bool may_keep_alive =
+        !is_malformed_ && parser.beast.is_done() && parser.beast.keep_alive();
     if (refused) {
         const bool is_whole = parser.beast.is_done();
         const Next next = co_await finish(*std::move(refused), may_keep_alive);

@@ -105,7 +105,8 @@ class Connection final : public Wire, public std::enable_shared_from_this<Connec
     bool is_chunked_ = false;
     bool is_head_request_ = false;
     bool is_http_1_0_ = false;
-    bool is_closing_ = false;  // after this answer
+    bool is_malformed_ = false;  // the request: what follows it cannot be trusted
+    bool is_closing_ = false;    // after this answer
     bool is_gone_ = false;
     Exchange* exchange_ = nullptr;  // while a handler runs
 };

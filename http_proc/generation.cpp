@@ -31,7 +31,9 @@ void Generation::start(std::vector<Generate> requests, std::vector<std::string> 
         for (const std::string& name : names_) tree_->add_name(name, request.rid);
     }
     for (std::size_t i = 0; i < requests.size(); ++i) {
-        tree_->client().generate(std::move(requests[i]), [shared = state_, i](OutputChunk chunk) {
+        RequestClock clock(Clock::now(), requests[i].stream);
+        const auto on_chunk = [shared = state_, i, clock, tree = tree_](OutputChunk chunk) mutable {
+            clock.chunk(chunk, Clock::now(), tree->request_metrics);
             State& its = *shared;
             if (chunk.finish) {
                 its.is_open[i] = false;
@@ -44,7 +46,8 @@ void Generation::start(std::vector<Generate> requests, std::vector<std::string> 
                 its.ready.push_back(i);
             }
             if (const auto waiter = std::exchange(its.waiter, nullptr)) waiter.resume();
-        });
+        };
+        tree_->client().generate(std::move(requests[i]), on_chunk);
     }
     exchange_->on_gone([this] { cancel(); });
 }
@@ -75,6 +78,13 @@ Task<Result<std::vector<OutputChunk>>> collect(Generation& generation) {
         append_chunk(outputs[event->index], std::move(event->chunk));
     }
     co_return outputs;
+}
+
+std::string name_of_caller(const Request& request, const std::string& id) {
+    constexpr std::size_t kBytesMax = kRidBytesMax / 2;  // a prefix and an index come to it
+    const auto header = request.header("x-request-id");
+    if (header && !header->empty() && header->size() <= kBytesMax) return std::string(*header);
+    return id.empty() ? Tree::random_id() : id;
 }
 
 std::optional<Error> error_of(const OutputChunk& chunk) {

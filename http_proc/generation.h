@@ -77,6 +77,10 @@ class Generation {
 // The whole output of each request, in order. An error of any is the error of all.
 [[nodiscard]] Task<Result<std::vector<OutputChunk>>> collect(Generation& generation);
 
+// What the caller of OpenAI's and vLLM's routes names the answer: X-Request-Id, or the `id` of the
+// body, or a random one.
+[[nodiscard]] std::string name_of_caller(const Request& request, const std::string& id);
+
 // The error that ended it, if one did.
 [[nodiscard]] std::optional<Error> error_of(const OutputChunk& chunk);
 

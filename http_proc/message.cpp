@@ -70,6 +70,15 @@ std::optional<std::string_view> Request::query_value(std::string_view name) cons
     return std::nullopt;
 }
 
+bool is_json(const Request& request) {
+    constexpr std::string_view kJson = "application/json";
+    const std::string_view type = request.header("content-type").value_or("");
+    const std::string_view essence = type.substr(0, type.find_first_of("; \t"));
+    return std::ranges::equal(essence, kJson, [](char given, char wanted) {
+        return (given >= 'A' && given <= 'Z' ? given - 'A' + 'a' : given) == wanted;
+    });
+}
+
 bool parse_target(std::string_view target, Request& request) {
     if (target == "*") {
         request.path = "*";

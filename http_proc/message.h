@@ -32,6 +32,10 @@ struct Request {
     [[nodiscard]] std::optional<std::string_view> query_value(std::string_view name) const;
 };
 
+// Whether the content type is application/json, as OpenAI's routes demand: a page of another site
+// can send anything else without asking.
+[[nodiscard]] bool is_json(const Request& request);
+
 // Takes a request target apart: origin form ("/path?query"), absolute form ("http://host/path") and
 // "*". False: it is none of these, or has a bad escape or a control character.
 [[nodiscard]] bool parse_target(std::string_view target, Request& request);

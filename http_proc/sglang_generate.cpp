@@ -1,6 +1,7 @@
 // SGLang's /generate: parse, tokenize where the answer shows the prompt's tokens, run, render.
 #include "http_proc/errors.h"
 #include "http_proc/generation.h"
+#include "http_proc/prompts.h"
 #include "http_proc/routes.h"
 #include "http_proc/sglang_generate_request.h"
 #include "http_proc/sglang_output.h"
@@ -31,17 +32,6 @@ struct Prepared {
     std::vector<std::string> names{};
 };
 
-// Puts the prompt's tokens in place of its text. Errors: the tree's.
-Task<Result<>> tokenize(Exchange& exchange, Generate& prompt) {
-    if (prompt.input_ids) co_return Ok{};
-    Tokenize question;
-    question.text = std::exchange(prompt.text, std::nullopt);
-    Result<TokenizeReply> reply = co_await exchange.tree().call(std::move(question));
-    if (!reply) co_return std::move(reply).error();
-    prompt.input_ids = std::move(reply->ids);
-    co_return Ok{};
-}
-
 Result<> check_prompt_start(const Generate& prompt) {
     const auto prompt_len = static_cast<std::int64_t>(prompt.input_ids->size());
     if (prompt.logprobs.prompt_start <= prompt_len) return Ok{};
@@ -66,7 +56,7 @@ Task<Result<Prepared>> prepare(Exchange& exchange, SglangGenerate call) {
     for (Generate& prompt : call.prompts) {
         const bool shows_prompt = call.wants_prompt_token_ids || prompt.logprobs.prompt_start >= 0;
         if (shows_prompt) {
-            const Result<> tokenized = co_await tokenize(exchange, prompt);
+            const Result<> tokenized = co_await tokenize_prompt(exchange, prompt);
             if (!tokenized) co_return tokenized.error();
             if (auto checked = check_prompt_start(prompt); !checked) co_return checked.error();
         }

@@ -1,7 +1,7 @@
 // What is served, in SGLang's words: /model_info and its older name.
 #include "http_proc/errors.h"
 #include "http_proc/routes.h"
-#include "http_proc/version_name.h"
+#include "http_proc/versions.h"
 
 #include <nlohmann/json.hpp>
 
@@ -12,9 +12,12 @@ Task<Response> model_info(Exchange& exchange) {
     const Result<StatusReply> status = co_await exchange.tree().call(Status{});
     if (!status) co_return error_response(Dialect::kSglang, status.error());
     const HelloReply& hello = exchange.tree().hello();
+    // Where an update brought the weights, its directory, as in SGLang.
+    const std::string& path =
+        status->weights_path.empty() ? hello.model_path : status->weights_path;
     co_return Response::json(
         200,
-        {{"model_path", hello.model_path},
+        {{"model_path", path},
          {"tokenizer_path", hello.model_path},
          {"is_generation", true},
          {"preferred_sampling_params", nullptr},

@@ -1,7 +1,6 @@
 #include "http_proc/sglang_output.h"
 
-#include "http_proc/version_name.h"
-#include "messages/chunks.h"
+#include "http_proc/versions.h"
 
 #include <fmt/format.h>
 
@@ -97,13 +96,7 @@ void SglangOutput::take(OutputChunk chunk) {
     }
     num_tokens_ += static_cast<std::int64_t>(chunk.tokens.size());
     if (chunk.prompt) take_prompt(*chunk.prompt);
-    // Joined as the library joins them: equal neighbours are one.
-    OutputChunk joined;
-    joined.spans = std::move(spans_);
-    OutputChunk next;
-    next.spans = std::move(chunk.spans);
-    append_chunk(joined, std::move(next));
-    spans_ = std::move(joined.spans);
+    append_spans(spans_, std::move(chunk.spans));
     if (!spans_.empty()) current_ = spans_.back();
     if (chunk.counts) counts_ = *chunk.counts;
     if (chunk.finish) finish_ = std::move(chunk.finish);
@@ -136,38 +129,17 @@ void SglangOutput::write_finish(JsonWriter& json) const {
     json.end_object();
 }
 
-// SGLang's spans tell labels apart, ours also what KV the tokens attended to. A request that ended
-// before its first token has one, empty.
+// A request that ended before its first token has one span, empty.
 void SglangOutput::write_versions(JsonWriter& json) const {
     std::vector<Span> spans = spans_;
     if (spans.empty()) {
         spans.push_back(current_);
         spans.back().tokens = 0;
     }
-    json.key("weight_versions").begin_array();
-    std::int64_t begin = 0;
-    for (std::size_t i = 0; i < spans.size();) {
-        std::int64_t end = begin;
-        std::size_t next = i;
-        for (; next < spans.size() && spans[next].label == spans[i].label; ++next)
-            end += spans[next].tokens;
-        json.begin_object().key("version").string(version_name(spans[i].label));
-        json.key("start").integer(begin).key("end").integer(end).end_object();
-        begin = end;
-        i = next;
-    }
-    json.end_array();
-    json.key("weight_version_spans").begin_array();
-    begin = 0;
-    for (const Span& span : spans) {
-        json.begin_object().key("version").string(version_name(span.label));
-        json.key("epoch").integer(raw(span.epoch)).key("digest").string(span.digest);
-        json.key("start").integer(begin).key("end").integer(begin + span.tokens);
-        json.key("kv_min_epoch").integer(raw(span.kv_min_epoch));
-        json.key("kv_max_epoch").integer(raw(span.kv_max_epoch)).end_object();
-        begin += span.tokens;
-    }
-    json.end_array();
+    json.key("weight_versions");
+    write_weight_versions(json, spans);
+    json.key("weight_version_spans");
+    write_version_spans(json, spans);
 }
 
 void SglangOutput::write_meta(JsonWriter& json) const {

@@ -1,0 +1,70 @@
+"""HTTP servers for tests: one per module on a live tree, and any number beside it."""
+
+import pathlib
+import shutil
+import sys
+import tempfile
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tree"))
+
+from http_client import FrontEnd, Http  # noqa: E402
+from process_tree import ProcessTree, wait_until  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def tree(request):
+    """One tree with HTTP for the tests of a module; flags from its TREE_FLAGS."""
+    path = pathlib.Path(tempfile.mkdtemp(prefix="pitstop-test-", dir="/tmp"))
+    served = ProcessTree(path / "tree", "--port", "0", *getattr(request.module, "TREE_FLAGS", ()))
+    try:
+        yield served
+        served.stop()
+    finally:
+        served.abandon()
+        shutil.rmtree(path)
+
+
+@pytest.fixture
+def http(tree):
+    return Http(tree.url)
+
+
+@pytest.fixture
+def door(tree):
+    """The bus, to see the tree by another way."""
+    with tree.door() as connection:
+        yield connection
+
+
+@pytest.fixture
+def admin(tree):
+    with tree.door("admin") as connection:
+        yield connection
+
+
+@pytest.fixture
+def wait_for_open(admin):
+    """wait_for_open(n): until the tree has n open requests."""
+
+    def wait(num_open):
+        wait_until(
+            lambda: admin.call("status")["open_requests"] == num_open, f"{num_open} open requests"
+        )
+
+    return wait
+
+
+@pytest.fixture
+def front_end(tree):
+    """front_end(*flags): a server beside the module's own."""
+    started = []
+
+    def start(*flags, **options):
+        started.append(FrontEnd(tree.run_dir, *flags, **options))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.stop()

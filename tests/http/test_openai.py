@@ -1,0 +1,257 @@
+"""/v1/completions and vLLM's /inference/v1/generate on a live tree."""
+
+import threading
+
+import pytest
+
+PROMPT = "Once upon a time"
+GREEDY = {"prompt": PROMPT, "max_tokens": 6, "temperature": 0}
+
+
+def complete(http, **body):
+    answer = http.post("/v1/completions", {**GREEDY, **body})
+    assert answer.status == 200, answer
+    return answer.json
+
+
+def test_the_models_are_one(http):
+    listed = http.get("/v1/models").json
+    (model,) = listed["data"]
+    assert model["id"] == "stories" and model["object"] == "model" and model["max_model_len"] == 1024
+    assert http.get("/v1/models/stories").json == model
+    missing = http.get("/v1/models/other")
+    assert missing.status == 404 and missing.json["error"]["type"] == "not_found_error"
+
+
+def test_a_completion_has_openais_shape(http, door):
+    expected = door.generate(PROMPT, max_new_tokens=6, temperature=0)
+    answer = complete(http, model="stories")
+    assert answer["id"].startswith("cmpl-") and answer["object"] == "text_completion"
+    assert answer["model"] == "stories"
+    (choice,) = answer["choices"]
+    assert choice["text"] == expected.text and choice["finish_reason"] == "length"
+    assert choice["logprobs"] is None and choice["stop_reason"] is None
+    usage = answer["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (4, 6, 10)
+    assert answer["metadata"]["weight_version"] == "default"
+    assert choice["weight_versions"] == [{"version": "default", "start": 0, "end": 6}]
+
+
+def test_max_tokens_is_16_by_default(http):
+    answer = http.post("/v1/completions", {"prompt": PROMPT, "ignore_eos": True})
+    assert answer.json["usage"]["completion_tokens"] == 16
+
+
+@pytest.mark.parametrize("prompt", [[740, 543, 258, 498], [[740, 543, 258, 498]], [PROMPT]])
+def test_a_prompt_may_be_tokens_or_a_list(http, prompt):
+    assert complete(http, prompt=prompt)["choices"][0]["text"] == complete(http)["choices"][0]["text"]
+
+
+def test_choices_are_prompts_times_samples(http):
+    answer = complete(http, prompt=[PROMPT, "The"], n=2, temperature=1.5, seed=3)
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
+    assert answer["usage"]["prompt_tokens"] == 5  # each prompt once
+    again = complete(http, prompt=[PROMPT, "The"], n=2, temperature=1.5, seed=3)
+    assert [c["text"] for c in again["choices"]] == [c["text"] for c in answer["choices"]]
+    assert answer["choices"][0]["text"] != answer["choices"][1]["text"]
+
+
+def test_logprobs_are_raw_and_hold_the_sampled_token(http, door):
+    expected = door.generate(
+        PROMPT, max_new_tokens=6, temperature=0.7, seed=1,
+        logprobs={"enabled": True, "mode": "raw", "top": 2},
+    )  # fmt: skip
+    answer = complete(http, temperature=0.7, seed=1, logprobs=2)
+    logprobs = answer["choices"][0]["logprobs"]
+    assert logprobs["token_logprobs"] == pytest.approx(expected.logprobs, rel=1e-6)
+    assert "".join(logprobs["tokens"]) == answer["choices"][0]["text"]
+    assert logprobs["text_offset"][0] == 0
+    for token, offset in zip(logprobs["tokens"], logprobs["text_offset"]):
+        assert answer["choices"][0]["text"][offset:].startswith(token)
+    for token, value, top in zip(
+        logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"]
+    ):
+        assert top[token] == value and 2 <= len(top) <= 3
+    none = complete(http, logprobs=0)["choices"][0]["logprobs"]
+    assert [len(top) for top in none["top_logprobs"]] == [1] * 6
+
+
+def test_echo_puts_the_prompt_first_with_its_logprobs(http):
+    answer = complete(http, echo=True, logprobs=1)
+    choice = answer["choices"][0]
+    assert choice["text"].startswith(PROMPT)
+    assert choice["logprobs"]["tokens"][:4] == ["Once", " upon", " a", " time"]
+    assert choice["logprobs"]["token_logprobs"][0] is None
+    assert len(choice["logprobs"]["tokens"]) == 10
+    by_ids = complete(http, prompt=[740, 543, 258, 498], echo=True, max_tokens=0)
+    assert by_ids["choices"][0]["text"] == PROMPT
+
+
+def test_tokens_can_be_shown_as_ids(http):
+    choice = complete(http, return_token_ids=True, logprobs=0, return_tokens_as_token_ids=True)["choices"][0]
+    assert choice["prompt_token_ids"] == [740, 543, 258, 498]
+    assert choice["logprobs"]["tokens"] == [f"token_id:{i}" for i in choice["token_ids"]]
+
+
+def test_prompt_logprobs_are_maps_by_token(http):
+    choice = complete(http, prompt_logprobs=2, max_tokens=1)["choices"][0]
+    first, *rest = choice["prompt_logprobs"]
+    assert first is None and len(rest) == 3
+    assert rest[0]["543"]["decoded_token"] == " upon" and rest[0]["543"]["rank"] == 1
+    assert all(len(entry) >= 2 for entry in rest)
+
+
+def test_a_stop_is_said_in_each_engines_word(http):
+    choice = complete(http, max_tokens=50, stop=["was"])["choices"][0]
+    assert choice["finish_reason"] == "stop"
+    assert choice["stop_reason"] == choice["matched_stop"] == "was"
+    assert not choice["text"].endswith("was")
+    kept = complete(http, max_tokens=50, stop="was", include_stop_str_in_output=True)["choices"][0]
+    assert kept["text"].endswith("was")
+
+
+def test_a_stream_is_deltas_and_the_usage_comes_last(http):
+    whole = complete(http, logprobs=1, return_token_ids=True)
+    body = {**GREEDY, "logprobs": 1, "return_token_ids": True, "stream": True,
+            "stream_options": {"include_usage": True}}  # fmt: skip
+    *events, usage = http.events("/v1/completions", body)
+    choices = [event["choices"][0] for event in events]
+    wanted = whole["choices"][0]
+    assert "".join(choice["text"] for choice in choices) == wanted["text"]
+    assert sum((choice["token_ids"] for choice in choices), []) == wanted["token_ids"]
+    for part in ("tokens", "token_logprobs", "text_offset", "top_logprobs"):
+        assert sum((choice["logprobs"][part] for choice in choices), []) == wanted["logprobs"][part]
+    assert ["prompt_token_ids" in choice for choice in choices] == [True] + [False] * (len(choices) - 1)
+    assert [choice["finish_reason"] for choice in choices] == [None] * (len(choices) - 1) + ["length"]
+    assert len({event["id"] for event in events}) == 1
+    assert all(event["usage"] is None for event in events)
+    assert usage["choices"] == [] and usage["usage"] == whole["usage"] | {
+        "prompt_tokens_details": usage["usage"]["prompt_tokens_details"]
+    }
+
+
+def test_a_stream_of_several_choices_keeps_them_apart(http):
+    body = {**GREEDY, "prompt": [PROMPT, "The dog"], "stream": True}
+    texts = ["", ""]
+    for event in http.events("/v1/completions", body):
+        for choice in event["choices"]:
+            texts[choice["index"]] += choice["text"]
+    assert texts == [c["text"] for c in complete(http, prompt=[PROMPT, "The dog"])["choices"]]
+
+
+REFUSED = {
+    "no prompt": ({"prompt": None}, "prompt"),
+    "a word for logprobs": ({"logprobs": "many"}, "logprobs"),
+    "n 0": ({"n": 0}, "n is 0"),
+    "a grammar": ({"regex": "a*"}, "regex"),
+    "JSON mode": ({"response_format": {"type": "json_object"}}, "response_format"),
+    "best_of": ({"best_of": 3}, "best_of"),
+    "a suffix": ({"suffix": "x"}, "suffix"),
+    "stream options without a stream": ({"stream_options": {"include_usage": True}}, "stream"),
+    "prompt logprobs in a stream": ({"stream": True, "prompt_logprobs": 1}, "prompt_logprobs"),
+    "more tokens than fit": ({"max_tokens": 5000}, "context"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_has_openais_shape(http, name):
+    body, part = REFUSED[name]
+    answer = http.post("/v1/completions", {**GREEDY, **body})
+    assert answer.status == 400, answer
+    error = answer.json["error"]
+    assert part in error["message"] and error["type"] == "invalid_request_error"
+    assert set(error) == {"message", "type", "param", "code"}
+
+
+def test_a_content_type_other_than_json_is_refused(http):
+    answer = http.post("/v1/completions", b'{"prompt": "x"}', headers={"Content-Type": "text/plain"})
+    assert answer.status == 400 and "application/json" in answer.message
+
+
+# ---- vLLM's tokens in, tokens out ----
+
+
+def infer(http, **body):
+    sampling = {"max_tokens": 6, "temperature": 0, **body.pop("sampling", {})}
+    answer = http.post(
+        "/inference/v1/generate",
+        {"token_ids": [740, 543, 258, 498], "sampling_params": sampling, **body},
+    )
+    assert answer.status == 200, answer
+    return answer.json
+
+
+def test_tokens_go_in_and_tokens_come_out(http, door):
+    expected = door.generate(PROMPT, max_new_tokens=6, temperature=0)
+    answer = infer(http, request_id="mine", return_token_ids=True)
+    assert answer["request_id"] == "generate-tokens-mine"
+    (choice,) = answer["choices"]
+    assert choice["token_ids"] == expected.tokens and choice["finish_reason"] == "length"
+    assert choice["logprobs"] is None and "text" not in choice
+    assert choice["weight_versions"] == [{"version": "default", "start": 0, "end": 6}]
+    assert answer["prompt_token_ids"] == [740, 543, 258, 498]
+    assert answer["usage"]["total_tokens"] == 10
+
+
+def test_logprob_entries_satisfy_older_and_newer_clients(http):
+    choice = infer(http, sampling={"logprobs": 2})["choices"][0]
+    for token, entry in zip(choice["token_ids"], choice["logprobs"]["content"]):
+        assert entry["token_id"] == token and entry["token"] == f"token_id:{token}"
+        assert entry["logprob"] <= 0 and entry["rank"] == 1
+        assert entry["top_logprobs"][0]["token_id"] == token  # the sampled one first
+        assert len(entry["top_logprobs"]) == 2
+
+
+def test_without_max_tokens_the_context_is_the_limit(http):
+    answer = http.post(
+        "/inference/v1/generate", {"token_ids": [740], "sampling_params": {"ignore_eos": True}}
+    )
+    assert answer.json["usage"]["completion_tokens"] == 1023
+
+
+def test_scoring_with_prompt_logprobs(http):
+    answer = infer(http, sampling={"prompt_logprobs": 1, "max_tokens": 1})
+    first, *rest = answer["prompt_logprobs"]
+    assert first is None and [list(entry)[0] for entry in rest] == ["543", "258", "498"]
+
+
+def test_text_mode_adds_the_text(http):
+    answer = infer(http, output_mode="text")
+    assert answer["choices"][0]["text"] == complete(http)["choices"][0]["text"]
+
+
+def test_a_stream_of_tokens_is_deltas(http):
+    whole = infer(http)["choices"][0]["token_ids"]
+    body = {"token_ids": [740, 543, 258, 498], "stream": True,
+            "sampling_params": {"max_tokens": 6, "temperature": 0}}  # fmt: skip
+    events = list(http.events("/inference/v1/generate", body))
+    assert sum((event["choices"][0]["token_ids"] for event in events), []) == whole
+    assert events[-1]["choices"][0]["finish_reason"] == "length"
+
+
+def test_sampling_params_are_required(http):
+    answer = http.post("/inference/v1/generate", {"token_ids": [1]})
+    assert answer.status == 400 and answer.json["error"]["type"] == "Bad Request"
+
+
+def test_an_answers_id_aborts_it_prefixed_and_bare(http, wait_for_open):
+    answers = []
+
+    def call(path, body, name):
+        answers.append(http.post(path, body, headers={"X-Request-Id": name}).json)
+
+    body = {"prompt": PROMPT, "max_tokens": 1000, "ignore_eos": True}
+    tokens = {"token_ids": [740], "sampling_params": {"max_tokens": 1000, "ignore_eos": True}}
+    threads = [
+        threading.Thread(target=call, args=("/v1/completions", body, "a")),
+        threading.Thread(target=call, args=("/v1/completions", body, "b")),
+        threading.Thread(target=call, args=("/inference/v1/generate", tokens, "c")),
+    ]
+    for thread in threads:
+        thread.start()
+    wait_for_open(3)
+    for rid in ("cmpl-a", "b", "generate-tokens-c"):
+        http.post("/abort_request", {"rid": rid})
+    for thread in threads:
+        thread.join()
+    assert [answer["choices"][0]["finish_reason"] for answer in answers] == ["abort"] * 3
