@@ -56,6 +56,11 @@ Result<int> num_cuda_devices() {
     int num = 0;
     const cudaError_t error = cudaGetDeviceCount(&num);
     if (error == cudaErrorNoDevice) return 0;
+    int driver_version = 0;  // stays 0 where there is no driver
+    if (error == cudaErrorInsufficientDriver &&
+        cudaDriverGetVersion(&driver_version) == cudaSuccess && driver_version == 0) {
+        return make_error(ErrorCode::kUnavailable, "no CUDA device: no NVIDIA driver is installed");
+    }
     if (error != cudaSuccess) {
         return make_error(
             ErrorCode::kUnavailable,

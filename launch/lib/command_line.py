@@ -72,6 +72,23 @@ def add_tree_flags(parser):
     add("--served-model-name", metavar="S", help="what the model is called; default: its directory")
     add("--compute", choices=("bf16", "fp32"), help="precision of activations and KV")
     add(
+        "--device",
+        default="cpu",
+        choices=("auto", "cpu", "cuda"),
+        help="cuda: replica i runs on GPU i, --tp 1; auto: a GPU where one can be used (default cpu)",
+    )
+    add(
+        "--mem-fraction",
+        type=share,
+        metavar="X",
+        help="of a GPU's free memory, for weights, activations and KV (default 0.9)",
+    )
+    add(
+        "--deterministic",
+        action="store_true",
+        help="on a GPU, too, no result depends on what else is in the batch",
+    )
+    add(
         "--load-format",
         choices=("auto", "null"),
         help="null: no weights and no arithmetic, to measure the rest",

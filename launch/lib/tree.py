@@ -61,12 +61,18 @@ def plan(options, run_dir, weights=None):
             worker = [f"--replica={replica}", f"--rank={rank}", f"--threads={threads}"]
             if weights:
                 worker.append(f"--weights={weights}")
+            if options.device != "cpu":
+                worker.append(f"--gpu={replica}")
+            if options.deterministic:
+                worker.append("--deterministic")
             if options.wait_for_initial_weights:
                 worker.append("--wait-for-initial-weights")
             worker += _flags(
                 options,
                 "model",
                 "tp",
+                "device",
+                "mem_fraction",
                 "max_total_tokens",
                 "page_size",
                 "max_running_requests",

@@ -26,7 +26,7 @@ constexpr bool kIsEmulated = false;
 
 const Json& reference() {
     static const Json json =
-        Json::parse(std::ifstream(PITSTOP_SOURCE_DIR "/tests/data/models/reference.json"));
+        Json::parse(std::ifstream(source_dir() + "/tests/data/models/reference.json"));
     return json["models"];
 }
 
@@ -40,7 +40,7 @@ class GpuEngine : public testing::Test {
   protected:
     void SetUp() override {
         const Result<int> num = num_cuda_devices();
-        if (!num) GTEST_SKIP() << "no CUDA device: " << num.error().message;
+        if (!num) GTEST_SKIP() << num.error().message;
         if (*num == 0) GTEST_SKIP() << "no CUDA device: the driver shows none";
         const Result<CudaDeviceInfo> info = open_cuda_device(0);
         if (!info) GTEST_SKIP() << "GPU 0 cannot be used: " << info.error().message;

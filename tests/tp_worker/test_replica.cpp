@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <optional>
 #include <thread>
@@ -239,8 +240,11 @@ std::vector<TokenId> generate(
     return {request.tokens.begin() + request.prompt_len, request.tokens.end()};
 }
 
-std::string model_dir(const std::string& name) {
-    return std::string(PITSTOP_SOURCE_DIR "/launch/models/") + name;
+std::string source_dir() {
+    const char* const bundle = std::getenv("PITSTOP_SOURCE_DIR");
+    return bundle != nullptr ? bundle : PITSTOP_SOURCE_DIR;
 }
+
+std::string model_dir(const std::string& name) { return source_dir() + "/launch/models/" + name; }
 
 }  // namespace pitstop
