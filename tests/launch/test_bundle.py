@@ -1,0 +1,105 @@
+"""A bundle, unpacked elsewhere, with nothing of this machine's environment."""
+
+import json
+import os
+import pathlib
+import subprocess
+import tarfile
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+COMPRESSED_BYTES_MAX = 60e6  # without the CUDA libraries
+PYTHON = "/usr/bin/python3"
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    """Made in one place, packed, unpacked in another; the first is gone."""
+    made = tmp_path_factory.mktemp("made") / "pitstop"
+    build = os.environ.get("PITSTOP_BUILD", str(ROOT / "build" / "cpu"))
+    done = subprocess.run(
+        [ROOT / "launch" / "bundle", made, "--archive"],
+        env={**os.environ, "PITSTOP_BUILD": build},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    archive = made.with_name("pitstop.tar.xz")
+    assert archive.stat().st_size < COMPRESSED_BYTES_MAX
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    with tarfile.open(archive) as file:
+        file.extractall(elsewhere)
+    made.rename(made.with_name("gone"))
+    return elsewhere / "pitstop"
+
+
+def call(bundle, *command, **environment):
+    return subprocess.run(
+        [PYTHON, *map(str, command)],
+        cwd=bundle,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_every_library_is_its_own_or_glibcs(bundle):
+    of_glibc = ("ld-linux", "linux-vdso", "libc.", "libm.", "libdl.", "libpthread.", "librt.", "libresolv.")
+    for path in [*(bundle / "bin").iterdir(), *(bundle / "lib").iterdir()]:
+        done = subprocess.run(["ldd", path], env={}, capture_output=True, text=True)
+        for line in done.stdout.splitlines():
+            name = line.split()[0].rsplit("/", 1)[-1]
+            assert name.startswith(of_glibc) or str(bundle) in line, f"{path.name}: {line}"
+
+
+def test_generates_with_an_empty_environment(bundle):
+    done = call(bundle, "launch/pitstop", "generate", "Once upon a time", "--temperature=0")
+    assert done.returncode == 0, done.stderr
+    assert "little girl named Lily" in done.stdout
+
+
+def test_brings_the_python_client(bundle):
+    done = call(bundle, "-c", "import pitstop; pitstop.Client", PYTHONPATH="client/python")
+    assert done.returncode == 0, done.stderr
+
+
+def test_refuses_a_directory_that_holds_something(tmp_path):
+    (tmp_path / "mine").write_text("kept")
+    done = subprocess.run([ROOT / "launch" / "bundle", tmp_path], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "not an empty directory" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_gpu_tests_say_that_there_is_no_gpu(bundle, tmp_path):
+    """Where there is one they would run for minutes: tests/gpu/run is for that."""
+    device = call(bundle, "-c", "import os; print(os.path.exists('/dev/nvidia0'))")
+    if device.stdout.strip() == "True":
+        pytest.skip("this machine has a GPU")
+    done = call(bundle, "tests/gpu/run", f"--out={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["status"] == "not run"
+    assert report["parts"] and all(
+        part["status"] == "skipped" and part["why"] for part in report["parts"].values()
+    )
+    assert "Not run" in (tmp_path / "report.md").read_text()
+
+
+def test_cuda_without_a_gpu_is_an_error_at_the_start(bundle):
+    if os.path.exists("/dev/nvidia0"):
+        pytest.skip("this machine has a GPU")
+    done = call(bundle, "launch/pitstop", "serve", "--device=cuda", "--no-http")
+    assert done.returncode == 3
+    assert "CUDA" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_auto_without_a_gpu_takes_the_cpu_and_says_so(bundle):
+    if os.path.exists("/dev/nvidia0"):
+        pytest.skip("this machine has a GPU")
+    done = call(bundle, "launch/pitstop", "generate", "Once", "--device=auto", "--max-new-tokens=2")
+    assert done.returncode == 0, done.stderr
+    assert "computing on the CPU" in done.stderr
