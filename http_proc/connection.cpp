@@ -465,6 +465,10 @@ void Connection::check_deadline(TimePoint now) {
     deadline_.reset();
     if (!output_.empty()) {  // the client does not read
         spdlog::info("a client took nothing for too long; its request is ended");
+        // By a reset: otherwise the kernel would keep what it holds of the stream, for a client that
+        // has no room to be told of the end.
+        error_code ignored;
+        socket_.set_option(asio::socket_base::linger(true, 0), ignored);
         close();
         return;
     }
