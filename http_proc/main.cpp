@@ -157,6 +157,10 @@ int main_with(int argc, char** argv) {
     if (auto listening = server.listen(); !listening) return fail(listening.error());
     const std::string url = server.url();
 
+    server.watch(context.ticker.fd(), [&context] {
+        context.ticker.beat();
+        return true;
+    });
     int exit_code = 0;
     const auto take_tree = [&](Result<std::unique_ptr<Client>> client) {
         if (!client) {

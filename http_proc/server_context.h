@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "http_proc/keys.h"
+#include "http_proc/ticker.h"
 #include "http_proc/tree.h"
 
 #include <chrono>
@@ -68,8 +69,14 @@ class ServerContext {
     // What /weights_checker compares with: the digests at its last snapshot.
     std::optional<DigestsReply> weights_snapshot{};
 
+    // The tree was seen with weights to serve: at once, or (--wait-for-initial-weights) after the
+    // first complete update. It stays so.
+    bool has_been_ready = false;
     // From the order to stop on: health says so.
     bool is_stopping = false;
+
+    Ticker ticker{};
+    int num_status_pages = 0;  // that listen
 
   private:
     ServerOptions options_;

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "client/client.h"
+#include "http_proc/request_metrics.h"
 #include "http_proc/task.h"
 #include "http_proc/token_texts.h"
 
@@ -61,6 +62,7 @@ class Tree {
 
     // HTTP requests to generate that are open.
     int num_generating = 0;
+    RequestMetrics request_metrics{};
 
   private:
     std::unique_ptr<Client> client_;

@@ -373,7 +373,6 @@ Result<Value> filter_first(Env& env, const Value& self, const Given&) {
 }
 
 Result<Value> filter_last(Env& env, const Value& self, const Given&) {
-    if (self.is_undefined()) return undefined_error(self);
     if (self.as_iterator() != nullptr) return type_error("a generator has no last item");
     if (const Sequence* sequence = self.as_sequence(); sequence != nullptr) {
         if (!sequence->items.empty()) return sequence->items.back();

@@ -1,0 +1,314 @@
+// OpenAI's /v1/chat/completions, with the extras of SGLang and vLLM. The prompt is what the model's
+// chat template makes of the messages (tokenizer_proc/chat_template.h); a call of a tool comes back
+// as the text that the model wrote.
+#include "http_proc/errors.h"
+#include "http_proc/generation.h"
+#include "http_proc/openai_chat_request.h"
+#include "http_proc/openai_choice.h"
+#include "http_proc/routes.h"
+#include "http_proc/versions.h"
+#include "messages/chunks.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace pitstop {
+namespace {
+
+constexpr std::string_view kDone = "data: [DONE]\n\n";
+constexpr std::size_t kJoinBytesMax = 64 << 10;  // events that are ready go out together
+
+struct Choice {
+    std::vector<Span> spans{};
+    Usage usage{};
+    bool has_begun = false;  // its role was sent
+};
+
+struct Answer {
+    OpenAiOptions options{};
+    LogprobOptions logprobs{};
+    bool has_logprobs = false;
+    std::string id{};
+    std::string model{};
+    std::int64_t created = 0;
+    std::vector<TokenId> prompt_ids{};
+    std::vector<Choice> choices{};
+    const TokenTexts* texts = nullptr;
+    std::vector<TokenId> eos_ids{};
+};
+
+Response refusal(const Error& error) {
+    // A rid in use is the caller's mistake.
+    const int status = error.code == ErrorCode::kAlreadyExists ? 400 : status_of(error.code);
+    return error_response(Dialect::kOpenAi, status, error.message);
+}
+
+void write_head(JsonWriter& json, const Answer& answer, std::string_view object) {
+    json.begin_object().key("id").string(answer.id).key("object").string(object);
+    json.key("created").integer(answer.created).key("model").string(answer.model);
+}
+
+void write_token(JsonWriter& json, const Answer& answer, TokenId id, float logprob) {
+    const TokenNames names(answer.texts, answer.options.shows_tokens_as_ids);
+    const std::string name = names.of(id);
+    json.key("token").string(name).key("logprob").logprob(logprob).key("bytes").begin_array();
+    for (const char c : name) json.integer(static_cast<unsigned char>(c));
+    json.end_array();
+}
+
+void write_logprobs(JsonWriter& json, const Answer& answer, const OutputChunk& chunk) {
+    json.key("logprobs");
+    if (!answer.has_logprobs) {
+        json.null();
+        return;
+    }
+    json.begin_object().key("content").begin_array();
+    for (std::size_t i = 0; i < chunk.tokens.size(); ++i) {
+        const TokenLogprob position = output_logprob(chunk, i, answer.logprobs);
+        json.begin_object();
+        write_token(json, answer, position.id, *position.logprob);
+        json.key("top_logprobs").begin_array();
+        for (std::size_t k = 0; k < position.top_ids.size(); ++k) {
+            json.begin_object();
+            write_token(json, answer, position.top_ids[k], position.top_logprobs[k]);
+            json.end_object();
+        }
+        json.end_array().end_object();
+    }
+    json.end_array().end_object();
+}
+
+void write_ids(JsonWriter& json, std::string_view name, const std::vector<TokenId>& ids) {
+    json.key(name).begin_array();
+    for (const TokenId id : ids) json.integer(raw(id));
+    json.end_array();
+}
+
+// What follows the message or the delta of a choice.
+void write_rest_of_choice(JsonWriter& json, Answer& answer, Choice& choice, OutputChunk& chunk) {
+    write_logprobs(json, answer, chunk);
+    write_finish(json, chunk.finish ? &*chunk.finish : nullptr, answer.eos_ids);
+    if (answer.options.wants_token_ids) write_ids(json, "token_ids", chunk.tokens);
+    append_spans(choice.spans, std::move(chunk.spans));
+    if (chunk.finish) {
+        json.key("weight_versions");
+        write_weight_versions(json, choice.spans);
+    }
+    json.end_object();
+}
+
+void write_metadata(JsonWriter& json, const Answer& answer) {
+    const std::vector<Span>& spans = answer.choices.front().spans;
+    json.key("metadata").begin_object();
+    json.key("weight_version").string(version_name(spans.empty() ? "" : spans.back().label));
+    json.key("weight_versions");
+    write_weight_versions(json, spans);
+    json.key("weight_version_spans");
+    write_version_spans(json, spans);
+    json.end_object();
+}
+
+void write_prompt(JsonWriter& json, const Answer& answer, const PromptLogprobs* prompt) {
+    if (answer.options.wants_token_ids) write_ids(json, "prompt_token_ids", answer.prompt_ids);
+    if (!answer.options.prompt_logprobs) return;
+    json.key("prompt_logprobs");
+    const PromptLogprobs none;
+    write_prompt_logprobs(
+        json,
+        prompt != nullptr ? *prompt : none,
+        answer.prompt_ids,
+        answer.logprobs,
+        TokenNames(answer.texts, answer.options.shows_tokens_as_ids)
+    );
+}
+
+void count(Choice& choice, const OutputChunk& chunk) {
+    choice.usage.completion_tokens += static_cast<std::int64_t>(chunk.tokens.size());
+    if (!chunk.counts) return;
+    choice.usage.prompt_tokens = chunk.counts->prompt_tokens;
+    choice.usage.cached_tokens = chunk.counts->cached_tokens;
+}
+
+// The prompt's tokens count once, however many samples it has.
+Usage usage_of(const Answer& answer) {
+    Usage sum = answer.choices.front().usage;
+    for (std::size_t i = 1; i < answer.choices.size(); ++i)
+        sum.completion_tokens += answer.choices[i].usage.completion_tokens;
+    return sum;
+}
+
+Task<Response> answer_whole(Generation& generation, Answer& answer) {
+    Result<std::vector<OutputChunk>> outputs = co_await collect(generation);
+    if (!outputs) co_return refusal(outputs.error());
+    JsonWriter json;
+    write_head(json, answer, "chat.completion");
+    json.key("choices").begin_array();
+    const std::optional<PromptLogprobs> prompt = outputs->front().prompt;
+    for (std::size_t i = 0; i < outputs->size(); ++i) {
+        OutputChunk& chunk = (*outputs)[i];
+        count(answer.choices[i], chunk);
+        json.begin_object().key("index").integer(static_cast<std::int64_t>(i));
+        json.key("message").begin_object().key("role").string("assistant");
+        json.key("content").string(chunk.text).key("refusal").null().end_object();
+        write_rest_of_choice(json, answer, answer.choices[i], chunk);
+    }
+    json.end_array().key("usage");
+    write_usage(json, usage_of(answer));
+    write_prompt(json, answer, prompt ? &*prompt : nullptr);
+    write_metadata(json, answer);
+    json.end_object();
+    co_return Response::json_text(200, json.take());
+}
+
+// One event, in the frame of the stream. `chunk`: null for the first of a choice, its role.
+void append_event(std::string& events, Answer& answer, std::size_t index, OutputChunk* chunk) {
+    Choice& choice = answer.choices[index];
+    JsonWriter json;
+    write_head(json, answer, "chat.completion.chunk");
+    json.key("choices").begin_array();
+    json.begin_object().key("index").integer(static_cast<std::int64_t>(index));
+    json.key("delta").begin_object();
+    bool is_last = false;
+    if (chunk == nullptr) {
+        json.key("role").string("assistant").key("content").string("").end_object();
+        json.key("logprobs").null().key("finish_reason").null().end_object();
+    } else {
+        is_last = chunk->finish.has_value();
+        json.key("content").string(chunk->text).end_object();
+        write_rest_of_choice(json, answer, choice, *chunk);
+    }
+    json.end_array();
+    if (chunk == nullptr && index == 0) {
+        const PromptLogprobs none;
+        write_prompt(json, answer, &none);
+    }
+    if (answer.options.wants_usage_always) {
+        json.key("usage");
+        write_usage(json, choice.usage);
+    } else if (answer.options.wants_usage) {
+        json.key("usage").null();
+    }
+    if (is_last && index == 0) write_metadata(json, answer);
+    json.end_object();
+    events += "data: " + json.take() + "\n\n";
+}
+
+Task<Response> answer_streamed(Exchange& exchange, Generation& generation, Answer& answer) {
+    bool has_begun = false;
+    std::string events;
+    while (auto event = co_await generation.next()) {
+        if (const auto error = error_of(event->chunk)) {
+            if (!has_begun && events.empty()) co_return refusal(*error);
+            events +=
+                "data: " + error_json(Dialect::kOpenAi, status_of(error->code), error->message) +
+                "\n\n";
+            break;
+        }
+        Choice& choice = answer.choices[event->index];
+        count(choice, event->chunk);
+        if (!std::exchange(choice.has_begun, true))
+            append_event(events, answer, event->index, nullptr);
+        append_event(events, answer, event->index, &event->chunk);
+        if (generation.has_more_now() && events.size() < kJoinBytesMax) continue;
+        if (!has_begun) exchange.begin_events();
+        has_begun = true;
+        if (!co_await exchange.write(events)) co_return Response::streamed();
+        events.clear();
+    }
+    if (!has_begun) exchange.begin_events();
+    if (answer.options.wants_usage) {
+        JsonWriter json;
+        write_head(json, answer, "chat.completion.chunk");
+        json.key("choices").begin_array().end_array().key("usage");
+        write_usage(json, usage_of(answer));
+        json.end_object();
+        events += "data: " + json.take() + "\n\n";
+    }
+    events += kDone;
+    co_await exchange.write(events);
+    co_return Response::streamed();
+}
+
+LogprobOptions logprob_options(const OpenAiChat& call) {
+    const OpenAiOptions& options = call.options;
+    LogprobOptions logprobs;
+    logprobs.mode = options.logprobs_mode;
+    logprobs.enabled = call.has_logprobs || options.prompt_logprobs;
+    logprobs.top = std::max(call.top_logprobs, options.prompt_logprobs.value_or(0));
+    if (options.prompt_logprobs) logprobs.prompt_start = 0;
+    return logprobs;
+}
+
+// Fills `answer` and returns the engine's requests, a sample each.
+Task<Result<std::vector<Generate>>> prepare(
+    Exchange& exchange, const OpenAiChat& call, Answer& answer
+) {
+    if (answer.logprobs.enabled && !call.options.shows_tokens_as_ids) {
+        const Result<> loaded = co_await exchange.tree().token_texts().load(exchange.tree());
+        if (!loaded) co_return loaded.error();
+        answer.texts = &exchange.tree().token_texts();
+    }
+    if (call.input_ids) {
+        answer.prompt_ids = *call.input_ids;
+    } else {
+        Result<TokenizeReply> prompt = co_await exchange.tree().call(call.chat.question());
+        if (!prompt) co_return prompt.error();
+        answer.prompt_ids = std::move(prompt->ids);
+    }
+    Generate request = call.options.request();
+    request.input_ids = answer.prompt_ids;
+    request.logprobs = answer.logprobs;
+    std::vector<Generate> requests;
+    for (std::int64_t sample = 0; sample < call.options.n; ++sample) {
+        request.rid = fmt::format("{}-{}", answer.id, sample);
+        // Samples that shared a seed would all be the same.
+        if (sample > 0 && request.sampling.seed) ++*request.sampling.seed;
+        requests.push_back(request);
+    }
+    answer.choices.resize(requests.size());
+    co_return requests;
+}
+
+Task<Response> chat_completions(Exchange& exchange) {
+    const Request& request = exchange.request();
+    if (!is_json(request)) {
+        co_return error_response(
+            Dialect::kOpenAi, 400, "the content type of a request is application/json"
+        );
+    }
+    const Result<OpenAiChat> call = parse_openai_chat(request.body);
+    if (!call) co_return refusal(call.error());
+    const HelloReply& hello = exchange.tree().hello();
+    const std::string caller = name_of_caller(request, call->options.id);
+    Answer answer;
+    answer.options = call->options;
+    answer.logprobs = logprob_options(*call);
+    answer.has_logprobs = call->has_logprobs;
+    answer.id = "chatcmpl-" + caller;
+    answer.model = call->options.model.empty() ? hello.model : call->options.model;
+    answer.created = ServerContext::unix_time();
+    answer.eos_ids = hello.eos_ids;
+    Result<std::vector<Generate>> requests = co_await prepare(exchange, *call, answer);
+    if (!requests) co_return refusal(requests.error());
+
+    Generation generation(exchange);
+    generation.start(*std::move(requests), {answer.id, caller});
+    if (call->options.is_streamed) co_return co_await answer_streamed(exchange, generation, answer);
+    co_return co_await answer_whole(generation, answer);
+}
+
+}  // namespace
+
+void add_openai_chat(Router& router) {
+    router.add(
+        {.methods = "POST",
+         .path = "/v1/chat/completions",
+         .dialect = Dialect::kOpenAi,
+         .access = Access::kData,
+         .handler = chat_completions}
+    );
+}
+
+}  // namespace pitstop
