@@ -105,8 +105,7 @@ struct Ring {
 
 // grid [segments (or fewer), KV heads, R], block [one warp]; a warp owns segments blockIdx.x,
 // + gridDim.x, ... of one (row, KV head): the group's query heads are the rows of its mma, padded
-// to
-// 16. A warp waits for nobody.
+// to 16. A warp waits for nobody.
 //
 // Memory-bound: 4 D bytes per key and KV head; 64 rows of 4096 keys, K = 8, D = 128: 1.07 GB per
 // layer, 250 us at 4.3 TB/s. 28 KiB in flight per warp, 6 warps per SM by shared memory: 168 KiB,
