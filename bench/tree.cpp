@@ -48,7 +48,7 @@ Result<Tree> Tree::start(const Args& args) {
     }
     tree.run_dir_ = pattern;
 
-    std::vector<std::string> words{args.launcher, "serve", "--run-dir", tree.run_dir_};
+    std::vector<std::string> words{args.launcher, "serve", "--no-http", "--run-dir", tree.run_dir_};
     words.insert(words.end(), args.serve.begin(), args.serve.end());
     std::vector<char*> argv;
     argv.reserve(words.size() + 1);
