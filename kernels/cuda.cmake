@@ -8,8 +8,9 @@ target_sources(pitstop_kernels PUBLIC FILE_SET HEADERS FILES cuda_device.h devic
 if(PITSTOP_WITH_CUDA)
     target_sources(pitstop_kernels PRIVATE ${PITSTOP_CUDA_SOURCES})
     # cuBLASLt's header alone: the library is opened at run time (cublas_lt.h).
+    # Private: who uses the ops compiles the same with and without CUDA.
     target_include_directories(pitstop_kernels SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
-    target_link_libraries(pitstop_kernels PUBLIC CUDA::cudart_static PRIVATE ${CMAKE_DL_LIBS})
+    target_link_libraries(pitstop_kernels PRIVATE CUDA::cudart_static ${CMAKE_DL_LIBS})
 else()
     target_sources(pitstop_kernels PRIVATE no_cuda.cpp)
 endif()
