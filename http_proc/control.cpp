@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <system_error>
 #include <utility>
 
 namespace pitstop::control {
@@ -106,7 +107,9 @@ Task<Result<UpdateReply>> update_from_disk(Exchange& exchange, DiskUpdate update
     }
     UpdateWeights call;
     // The workers may have another working directory.
-    call.update.source.path = std::filesystem::absolute(update.path).string();
+    std::error_code ignored;
+    const std::filesystem::path path = std::filesystem::absolute(update.path, ignored);
+    call.update.source.path = path.empty() ? update.path : path.string();
     call.update.label = std::move(update.label);
     call.update.mode = update.mode;
     call.update.digest = std::move(update.digest);

@@ -13,12 +13,21 @@ constexpr std::chrono::seconds kProbeTimeout{20};
 
 Task<Response> ping(Exchange&) { co_return Response::empty(200); }
 
+// Whether the tree has ever had weights; asked until it has.
+Task<bool> has_been_ready(Exchange& exchange) {
+    bool& known = exchange.server().has_been_ready;
+    if (known) co_return true;
+    const Result<StatusReply> status = co_await exchange.tree().call(Status{}, kStatusTimeout);
+    known = known || (status && status->is_ready);
+    co_return known;
+}
+
 // Liveness alone: 200 also while paused, asleep or updating, as routers evict what says otherwise.
 Task<Response> health(Exchange& exchange) {
     ServerContext& server = exchange.server();
     const bool is_up =
         server.has_tree() && !server.is_stopping && server.tree().client().is_connected();
-    co_return Response::empty(is_up ? 200 : 503);
+    co_return Response::empty(is_up && co_await has_been_ready(exchange) ? 200 : 503);
 }
 
 bool is_idle_and_running(const StatusReply& status) {
@@ -29,7 +38,8 @@ bool is_idle_and_running(const StatusReply& status) {
 
 // A tree that answers and is busy or paused is healthy; one that claims to be idle has to show it.
 Task<Response> health_generate(Exchange& exchange) {
-    if (exchange.server().is_stopping) co_return Response::empty(503);
+    if (exchange.server().is_stopping || !co_await has_been_ready(exchange))
+        co_return Response::empty(503);
     const Result<StatusReply> before = co_await exchange.tree().call(Status{}, kStatusTimeout);
     if (!before) co_return Response::empty(503);
     if (!is_idle_and_running(*before)) co_return Response::empty(200);

@@ -133,10 +133,16 @@ Task<Response> abort_requests(Exchange& exchange) {
     fields.read("request_ids", names);
     if (fields.error()) co_return failure(*fields.error());
     const bool is_all = names.empty();
+    // Others' requests are not the business of a key for generating.
+    if (is_all && !exchange.may_admin()) {
+        co_return error_response(
+            Dialect::kVllm, 403, "aborting everything needs the admin key; name request_ids"
+        );
+    }
     co_return co_await abort_named(exchange, std::move(names), is_all);
 }
 
-// The same for whoever may only generate: ids are required.
+// The same with ids alone.
 Task<Response> abort_own_requests(Exchange& exchange) {
     const Result<nlohmann::json> body = control_fields(exchange.request());
     if (!body) co_return failure(body.error());
@@ -165,10 +171,10 @@ void add_vllm_pause(Router& router) {
     route.handler = reset_prefix_cache;
     router.add(route);
     route.path = "/abort_requests";
+    route.access = Access::kData;
     route.handler = abort_requests;
     router.add(route);
     route.path = "/inference/v1/abort_requests";
-    route.access = Access::kData;
     route.handler = abort_own_requests;
     router.add(route);
     route.methods = "GET";

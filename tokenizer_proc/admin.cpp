@@ -452,7 +452,9 @@ void Admin::answer_error(const AdminCaller& caller, const Error& error) {
 
 // For status: what came of the latest calls about weights.
 void Admin::record(TimePoint now, const UpdateReply& reply) {
-    const bool is_effect = update_call_ != StageWeights::kType && update_call_ != DropStage::kType;
+    const bool is_effect = update_call_ == UpdateWeights::kType ||
+                           update_call_ == CommitWeights::kType ||
+                           update_call_ == RollbackWeights::kType;
     if (is_effect) ++(reply.ok ? num_updates_ : num_updates_failed_);
     if (reply.ok && is_effect) has_had_weights_ = true;
     past_updates_.push_back(

@@ -270,6 +270,25 @@ def test_calls_get_their_own_replies_and_errors(door, client):
     helper.join(DEADLINE_S)
 
 
+def test_memory_labels_and_shutdown_are_one_message_each(door, client):
+    calls = (
+        ("release_memory", {"tags": ["kv_cache"], "keep_weights": True}, {"tags": ["kv_cache"], "keep_weights": True}),
+        ("release_memory", {}, {"keep_weights": False}),
+        ("resume_memory", {"tags": ("weights",)}, {"tags": ["weights"]}),
+        ("set_weight_label", {"label": "step-4"}, {"label": "step-4", "abort_all": False}),
+        ("shutdown", {"drain_s": 2}, {"drain_s": 2.0}),
+    )
+    for kind, arguments, fields in calls:
+        answers = []
+        thread = threading.Thread(target=lambda: answers.append(getattr(client, kind)(**arguments)))
+        thread.start()
+        peer, body = door.take(kind)
+        assert {name: body[name] for name in body if name not in ("call", "timeout_ms")} == fields
+        door.send(peer, "reply_of_" + kind, door="admin", call=body["call"], ok=True)
+        thread.join(DEADLINE_S)
+        assert answers and answers[0]["ok"] is True
+
+
 def test_a_control_call_that_is_not_ok_raises_with_its_reply(door, client):
     def answer():
         peer, body = door.take("pause_generation")

@@ -250,6 +250,24 @@ TEST_F(MemoryTest, ARankThatCannotEvenGoBackLeavesTheTagReleased) {
     EXPECT_TRUE(rig.workers.problems().empty());
 }
 
+// Found by the simulator (seed 2470 of its day): the way back of the later resume lets go of
+// weights that the release had not.
+TEST_F(MemoryTest, WeightsThatMayHaveBeenLetGoOnAWayBackDoNotServe) {
+    for (auto& failure : rig.workers.memory_failures) failure = "the kernel says no";
+    rig.control(ReleaseMemory{.call = CallId{7}, .tags = kWeights});
+    rig.turn();
+    ASSERT_TRUE(rig.step());
+    for (auto& failure : rig.workers.memory_failures) failure = "no room";
+    rig.run();
+    EXPECT_NE(rig.take<MemoryPart>().at(0).code, "");
+    EXPECT_EQ(rig.status().memory[0].state, MemoryState::kReleased);
+    rig.workers.memory_failures[0] = "no room";
+    EXPECT_EQ(resume(kWeights).code, "resource_exhausted");
+    const MemoryPart back = resume(kWeights);
+    EXPECT_EQ(back.code, "");
+    EXPECT_FALSE(back.has_weights);
+}
+
 TEST_F(MemoryTest, P5_ALateRankIsNamedAndTheOrderStands) {
     rig.workers.is_silent[1] = true;
     rig.control(ReleaseMemory{.call = CallId{7}, .timeout_ms = 1000, .tags = kKv});

@@ -1,0 +1,183 @@
+"""Memory by tags, labels, shutdown and the wait for first weights, on real trees: design section 6."""
+
+import json
+import pathlib
+import re
+
+import pytest
+
+from process_tree import ROOT, run
+from wire import Refused
+
+GREEDY = {"temperature": 0.0, "ignore_eos": True}
+LONG = 600
+STORIES = str(ROOT / "launch/models/stories")
+BARD = str(ROOT / "launch/models/bard")
+DIGESTS = json.loads((ROOT / "tests/data/golden/digests.json").read_text())["models"]
+TREE_FLAGS = ("--tp", 2, "--dp", 2)
+
+
+@pytest.fixture
+def admin(shared_tree):
+    with shared_tree.door("admin") as admin:
+        yield admin
+        admin.call("abort", all=True)
+        admin.call("resume_memory")
+        admin.call("continue_generation")
+        update(admin, STORIES)
+
+
+def update(admin, path, **spec):
+    return admin.call("update_weights", update={"source": {"kind": "disk", "path": path}, **spec})
+
+
+def anonymous_kib(tree):
+    """The workers' own physical memory, as the kernel counts it."""
+    texts = [pathlib.Path(f"/proc/{pid}/status").read_text() for pid in tree.pids("tp_worker")]
+    return sum(int(re.search(r"RssAnon:\s+(\d+)", text).group(1)) for text in texts)
+
+
+def states(reply):
+    return [{tag["tag"]: tag["state"] for tag in part["tags"]} for part in reply["parts"]]
+
+
+def start(door, rid, **fields):
+    door.start("Once upon a time", rid=rid, max_new_tokens=LONG, **{**GREEDY, **fields})
+    while len(door.outputs[rid].tokens) < 8:
+        door.step()
+
+
+def test_P8_memory_goes_back_measured_and_comes_again(shared_tree, door, admin):
+    door.generate("Once upon a time", max_new_tokens=200, **GREEDY)
+    before = anonymous_kib(shared_tree)
+    released = admin.call("release_memory", keep_weights=False)
+    assert released["ok"], released
+    assert states(released) == [{"weights": "released", "kv_cache": "released"}] * 2
+    assert not any(part.get("has_weights", True) for part in released["parts"])
+    freed = sum(tag["freed_bytes"] for part in released["parts"] for tag in part["tags"])
+    assert freed > 0
+    # Nothing else of the workers grows or shrinks meanwhile but by a few pages.
+    assert abs((before - anonymous_kib(shared_tree)) - freed / 1024) < 0.1 * freed / 1024 + 512
+    assert admin.call("resume_memory")["ok"]
+    refused = door.generate("Once", max_new_tokens=1).finish
+    assert refused["code"] == "failed_precondition" and "no weights" in refused["message"]
+    brought = update(admin, BARD)
+    assert brought["ok"] and brought["digest"] == DIGESTS["bard"]["digest"]
+    assert door.generate("Once upon a time", max_new_tokens=5, **GREEDY).finish["reason"] == "length"
+
+
+def test_P4_sleeping_and_waking_loses_no_request_and_changes_no_token(door, admin):
+    undisturbed = door.generate("Once upon a time", max_new_tokens=LONG, **GREEDY)
+    for rid in ("s1", "s2", "s3"):
+        start(door, rid)
+    assert admin.call("pause_generation", mode="retract")["ok"]
+    assert admin.call("release_memory", keep_weights=True)["ok"]
+    late = door.start("Once upon a time", max_new_tokens=LONG, **GREEDY)
+    too_early = admin.call("continue_generation")
+    assert not too_early["ok"] and "is released" in too_early["message"]
+    assert admin.call("resume_memory", tags=["weights"])["ok"]
+    assert admin.call("resume_memory", tags=["kv_cache"])["ok"]
+    assert admin.call("continue_generation")["ok"]
+    for output in door.finish(["s1", "s2", "s3", late]):
+        assert output.tokens == undisturbed.tokens
+
+
+def test_a_wrong_call_is_a_typed_error_of_every_replica_and_changes_nothing(door, admin):
+    start(door, "w1")
+    busy = admin.call("release_memory")
+    assert not busy["ok"] and busy["code"] == "failed_precondition" and "not paused" in busy["message"]
+    door.finish(["w1"])
+    # The replica that was idle has released; the same call again completes the other.
+    completed = admin.call("release_memory", tags=["weights", "kv_cache"])
+    assert completed["ok"], completed
+    assert "already released" in admin.call("release_memory", tags=["weights"])["message"]
+    assert "released" in update(admin, BARD)["message"]
+    for fields in ({"tags": ["graphs"]}, {"tags": ["weights", "weights"]}, {"keep": True}):
+        with pytest.raises(Refused):
+            admin.call("release_memory", **fields)
+    assert admin.call("resume_memory")["ok"]
+    assert "not currently released" in admin.call("resume_memory")["message"]
+
+
+def test_P3_a_new_label_splits_spans_at_a_token(door, admin):
+    start(door, "l1", logprobs={"enabled": True})
+    label = admin.call("set_weight_label", label="after")
+    assert label["ok"] and len(label["parts"]) == 2
+    (output,) = door.finish(["l1"])
+    labels = [span.get("label", "") for span in output.spans]
+    assert labels[-1] == "after" and labels[0] != "after"
+    assert len({span["epoch"] for span in output.spans}) == 1
+    assert sum(span["tokens"] for span in output.spans) == LONG == len(output.logprobs)
+
+
+def test_status_tells_pauses_memory_and_the_last_updates(door, admin):
+    assert update(admin, BARD, label="told")["ok"]
+    assert not update(admin, "/nowhere")["ok"]
+    admin.call("pause_generation", mode="retract")
+    admin.call("release_memory", tags=["kv_cache"])
+    status = admin.call("status")
+    assert status["is_ready"] and status["weights_path"] == BARD
+    assert [entry["ok"] for entry in status["updates"][-2:]] == [True, False]
+    assert status["updates"][-2]["label"] == "told" and status["updates"][-2]["bytes"] > 0
+    for replica in status["replicas"]:
+        assert replica["state"] == "released" and replica["pause_mode"] == "retract"
+        assert replica["paused_s"] > 0 and replica["pauses_total"] >= 1
+        memory = {tag["tag"]: tag for tag in replica["memory"]}
+        assert memory["kv_cache"]["state"] == "released"
+        assert memory["weights"]["resident_bytes"] > 0
+
+
+def test_a_tree_may_wait_for_its_first_weights(start_tree):
+    tree = start_tree("--checkpoint-engine-wait-weights-before-ready")
+    assert "waits for its first weights" in tree.ready_line
+    door, admin = tree.door(), tree.door("admin")
+    status = admin.call("status")
+    assert status["is_ready"] is False and status["replicas"][0]["state"] == "awaiting_weights"
+    refused = door.generate("Once", max_new_tokens=1).finish
+    assert refused["code"] == "failed_precondition" and "no weights" in refused["message"]
+    partial = update(admin, BARD, partial=True)
+    assert not partial["ok"] and "complete" in partial["message"]
+    # What comes under a pause waits for them.
+    admin.call("pause_generation", mode="in_place")
+    early = door.start("Once upon a time", max_new_tokens=5, **GREEDY)
+    assert admin.call("continue_generation")["ok"]
+    assert update(admin, BARD, label="first")["digest"] == DIGESTS["bard"]["digest"]
+    (output,) = door.finish([early])
+    assert [span["label"] for span in output.spans][0] == "first"
+    assert admin.call("status")["is_ready"] is True
+
+
+def test_shutdown_drains_and_ends_the_tree_with_exit_code_0(start_tree):
+    tree = start_tree()
+    door, admin = tree.door(), tree.door("admin")
+    rid = door.start("Once upon a time", max_new_tokens=LONG, **GREEDY)
+    while not door.outputs[rid].tokens:
+        door.step()
+    assert admin.call("shutdown", drain_s=60.0)["open_requests"] == 1
+    late = door.start("Too late", max_new_tokens=1)
+    with pytest.raises(Refused) as refused:
+        door.finish([late])
+    assert refused.value.code == "unavailable" and "shutting down" in refused.value.message
+    (output,) = door.finish([rid])
+    assert len(output.tokens) == LONG
+    assert tree.wait_exit(30) == 0
+    tree.check_gone()
+
+
+def test_the_commands_do_the_same(start_tree):
+    tree = start_tree()
+
+    def command(name, *arguments):
+        done = run(name, *arguments, "--run-dir", tree.run_dir)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "version 1" in command("label", "step-3")
+    assert "released" in command("release", "kv_cache", "weights", "--keep-weights")
+    assert "kept in host memory" not in command("resume")
+    refused = run("resume", "weights", "--run-dir", tree.run_dir)
+    assert refused.returncode == 1 and "not currently released" in refused.stderr
+    assert run("release", "graphs", "--run-dir", tree.run_dir).returncode == 2
+    assert "the tree ends" in command("shutdown")
+    assert tree.wait_exit(30) == 0
+    tree.check_gone()
