@@ -3,7 +3,7 @@ set(PITSTOP_CUDA_TESTS
     cuda_attention_test.cpp cuda_elementwise_test.cpp cuda_linear_test.cpp cuda_logprobs_test.cpp
     cuda_sampling_test.cpp)
 if(PITSTOP_WITH_CUDA)
-    pitstop_test(kernels_gpu_test LABEL gpu SOURCES ${PITSTOP_CUDA_TESTS} LIBS pitstop_kernels)
+    pitstop_test(kernels_gpu_test LABEL gpu SOURCES ${PITSTOP_CUDA_TESTS} cuda_failure_test.cpp LIBS pitstop_kernels)
 endif()
 
 # The kernels' own sources as C++, with the emulator's headers before CUDA's. Its objects come before
