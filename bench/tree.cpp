@@ -2,6 +2,7 @@
 
 #include "base/time.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -49,6 +50,8 @@ Result<Tree> Tree::start(const Args& args) {
     tree.run_dir_ = pattern;
 
     std::vector<std::string> words{args.launcher, "serve", "--no-http", "--run-dir", tree.run_dir_};
+    // HTTP takes a port, which another tree of this machine may have.
+    if (std::ranges::find(args.serve, "--port") == args.serve.end()) words.push_back("--no-http");
     words.insert(words.end(), args.serve.begin(), args.serve.end());
     std::vector<char*> argv;
     argv.reserve(words.size() + 1);

@@ -94,3 +94,15 @@ make_venv() {
         return 1
     fi
 }
+
+# Other people's clients, for end-to-end tests (tests/requirements.txt). Those tests skip without.
+add_clients() {
+    local venv=$ROOT/build/venv mark=$ROOT/build/venv/clients
+    cmp -s "$ROOT/tests/requirements.txt" "$mark" && return 0
+    if timeout 300 "$venv/bin/pip" install -q --disable-pip-version-check --retries 1 \
+        -r "$ROOT/tests/requirements.txt" >/dev/null 2>&1; then
+        cp "$ROOT/tests/requirements.txt" "$mark"
+    else
+        plain "no package index can be reached: tests with the openai package and sglang-router skip"
+    fi
+}

@@ -74,7 +74,7 @@ def test_a_killed_launcher_leaves_no_process_that_is_still_starting(place):
     for delay_s in (0.02, 0.05, 0.08, 0.12, 0.2):
         run_dir = place / "early"
         launcher = subprocess.Popen(
-            [LAUNCHER, "serve", "--dp", "2", "--run-dir", run_dir],
+            [LAUNCHER, "serve", "--no-http", "--dp", "2", "--run-dir", run_dir],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env=environment(),
@@ -96,7 +96,7 @@ def test_the_next_tree_removes_what_a_killed_launcher_left(place):
 
     def start():
         launcher = subprocess.Popen(
-            [LAUNCHER, "serve"], stdout=subprocess.PIPE, text=True, env=env
+            [LAUNCHER, "serve", "--no-http"], stdout=subprocess.PIPE, text=True, env=env
         )
         line = launcher.stdout.readline()
         return launcher, line.rsplit(" ", 1)[1].strip()

@@ -1,0 +1,172 @@
+#include "bench/http_load.h"
+
+#include "base/time.h"
+
+#include <fmt/format.h>
+
+#include <arpa/inet.h>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <memory>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <string_view>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+namespace pitstop::bench {
+namespace {
+
+constexpr std::string_view kLastChunk = "\r\n0\r\n\r\n";
+constexpr std::string_view kLength = "Content-Length: ";
+constexpr std::string_view kTokens = "\"completion_tokens\":";
+
+double ms_between(TimePoint from, TimePoint to) {
+    return std::chrono::duration<double, std::milli>(to - from).count();
+}
+
+struct Connection {
+    int fd = -1;
+    TimePoint start{};
+    std::string answer{};      // a stream's: its tail; another's: all of it
+    std::size_t body_end = 0;  // of an answer with a length: where it ends; 0: not known yet
+    std::int64_t tokens = 0;
+    bool is_chunked = false;
+    bool has_event = false;
+
+    ~Connection() {
+        if (fd >= 0) ::close(fd);
+    }
+};
+
+std::int64_t number_after(std::string_view text, std::size_t at) {
+    std::int64_t value = 0;
+    std::from_chars(text.data() + at, text.data() + text.size(), value);
+    return value;
+}
+
+// The number behind the last `key`, if there is one.
+void take_last(std::string_view text, std::string_view key, std::int64_t& value) {
+    const std::size_t place = text.rfind(key);
+    if (place != std::string_view::npos) value = number_after(text, place + key.size());
+}
+
+// Whether the answer is whole.
+bool is_complete(Connection& connection, HttpLoadResult& result) {
+    std::string& answer = connection.answer;
+    if (!connection.is_chunked && connection.body_end == 0) {
+        const std::size_t head_end = answer.find("\r\n\r\n");
+        if (head_end == std::string::npos) return false;
+        const std::string_view head = std::string_view(answer).substr(0, head_end);
+        const std::size_t length = head.find(kLength);
+        connection.is_chunked = length == std::string_view::npos;
+        if (!connection.is_chunked) {
+            connection.body_end =
+                head_end + 4 +
+                static_cast<std::size_t>(number_after(head, length + kLength.size()));
+        }
+    }
+    if (!connection.is_chunked) {
+        if (answer.size() < connection.body_end) return false;
+        take_last(answer, kTokens, connection.tokens);
+        return true;
+    }
+    if (!connection.has_event && answer.find("data: ") != std::string::npos) {
+        connection.has_event = true;
+        result.first_event_ms.push_back(ms_between(connection.start, Clock::now()));
+    }
+    take_last(answer, kTokens, connection.tokens);
+    if (std::string_view(answer).ends_with(kLastChunk)) return true;
+    constexpr std::size_t kTail = 64;  // a number or an end that was cut in two is found again
+    if (answer.size() > kTail) answer.erase(0, answer.size() - kTail);
+    return false;
+}
+
+Result<> connect_to(Connection& connection, const HttpLoad& load) {
+    connection.fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ::sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(load.port);
+    const int one = 1;
+    ::setsockopt(connection.fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    if (::inet_pton(AF_INET, load.host.c_str(), &address.sin_addr) != 1 ||
+        ::connect(connection.fd, reinterpret_cast<::sockaddr*>(&address), sizeof address) != 0) {
+        return make_error(
+            ErrorCode::kUnavailable, "{}:{}: {}", load.host, load.port, std::strerror(errno)
+        );
+    }
+    return Ok{};
+}
+
+Result<> send_request(Connection& connection, const std::string& request) {
+    connection.start = Clock::now();
+    connection.answer.clear();
+    connection.body_end = 0;
+    connection.tokens = 0;
+    connection.is_chunked = connection.has_event = false;
+    if (::send(connection.fd, request.data(), request.size(), MSG_NOSIGNAL) !=
+        static_cast<ssize_t>(request.size())) {
+        return make_error(ErrorCode::kUnavailable, "cannot send: {}", std::strerror(errno));
+    }
+    return Ok{};
+}
+
+}  // namespace
+
+Result<HttpLoadResult> run_http_load(const HttpLoad& load) {
+    const std::string request = fmt::format(
+        "POST /generate HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
+        "Content-Length: {}\r\n\r\n{}",
+        load.body.size(),
+        load.body
+    );
+    HttpLoadResult result;
+    const int poll = ::epoll_create1(EPOLL_CLOEXEC);
+    const std::unique_ptr<const int, void (*)(const int*)> closer(&poll, [](const int* fd) {
+        ::close(*fd);
+    });
+    std::vector<std::unique_ptr<Connection>> connections;
+    int num_sent = 0;
+    const TimePoint begin = Clock::now();
+    for (int i = 0; i < load.connections && num_sent < load.requests; ++i, ++num_sent) {
+        Connection& connection = *connections.emplace_back(std::make_unique<Connection>());
+        RETURN_IF_ERROR(connect_to(connection, load));
+        ::epoll_event event{.events = EPOLLIN, .data = {.ptr = &connection}};
+        ::epoll_ctl(poll, EPOLL_CTL_ADD, connection.fd, &event);
+        RETURN_IF_ERROR(send_request(connection, request));
+    }
+    int num_done = 0;
+    std::vector<char> buffer(256 << 10);
+    std::vector<::epoll_event> events(256);
+    while (num_done < load.requests) {
+        if (Clock::now() - begin > load.timeout)
+            return make_error(
+                ErrorCode::kDeadlineExceeded, "{} requests are not done", load.requests - num_done
+            );
+        const int num = ::epoll_wait(poll, events.data(), static_cast<int>(events.size()), 1000);
+        for (int e = 0; e < num; ++e) {
+            Connection& connection =
+                *static_cast<Connection*>(events[static_cast<std::size_t>(e)].data.ptr);
+            const ssize_t got = ::recv(connection.fd, buffer.data(), buffer.size(), 0);
+            if (got <= 0)
+                return make_error(ErrorCode::kUnavailable, "the server closed a connection");
+            const bool is_first = connection.answer.empty() && !connection.is_chunked;
+            connection.answer.append(buffer.data(), static_cast<std::size_t>(got));
+            if (is_first && !connection.answer.starts_with("HTTP/1.1 200"))
+                return make_error(ErrorCode::kInternal, "the answer is {}", connection.answer);
+            if (!is_complete(connection, result)) continue;
+            result.latencies_ms.push_back(ms_between(connection.start, Clock::now()));
+            result.output_tokens += connection.tokens;
+            ++num_done;
+            if (num_sent == load.requests) continue;
+            ++num_sent;
+            RETURN_IF_ERROR(send_request(connection, request));
+        }
+    }
+    result.seconds = ms_between(begin, Clock::now()) / 1000;
+    return result;
+}
+
+}  // namespace pitstop::bench

@@ -1,0 +1,234 @@
+// pitstop_http_bench: what HTTP costs over the client library, on workers that compute nothing.
+//
+// One tree, one run: rounds of the same requests by each way in turn, so that the ratios mean
+// something where the machine's speed drifts. Throughput: many streams at once. Latency: one
+// request of one token after the other.
+#include "base/flags.h"
+#include "base/time.h"
+#include "bench/http_load.h"
+#include "bench/machine.h"
+#include "bench/tree.h"
+#include "client/client.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace pitstop::bench {
+namespace {
+
+struct Options {
+    std::string launcher = PITSTOP_SOURCE_DIR "/launch/pitstop";
+    int streams = 64;
+    int requests = 512;
+    std::int64_t output_len = 128;
+    int probes = 1000;
+    int rounds = 3;
+    std::string json{};
+};
+
+struct Figures {
+    std::vector<double> tokens_per_s{};  // of each round
+    std::vector<double> latency_ms{};    // of every probe
+};
+
+Generate request_of(std::int64_t output_len, bool is_streamed) {
+    Generate request;
+    request.input_ids = {TokenId{1}, TokenId{2}, TokenId{3}, TokenId{4}};
+    request.sampling.max_new_tokens = output_len;
+    request.sampling.ignore_eos = true;
+    request.stream = is_streamed;
+    return request;
+}
+
+std::string body_of(std::int64_t output_len, bool is_streamed) {
+    const nlohmann::json body{
+        {"input_ids", {1, 2, 3, 4}},
+        {"stream", is_streamed},
+        {"incremental_streaming_output", is_streamed},  // deltas, as the library gives them
+        {"sampling_params", {{"max_new_tokens", output_len}, {"ignore_eos", true}}}};
+    return body.dump();
+}
+
+// Keeps `streams` requests open until `requests` are done; their output tokens per second.
+Result<double> client_throughput(Client& client, const Options& options) {
+    struct Shared {
+        std::mutex mutex;
+        std::condition_variable changed;
+        int num_started = 0;
+        int num_done = 0;
+        std::int64_t tokens = 0;
+        std::string error{};
+    } shared;
+    std::function<void()> start = [&] {
+        client.generate(request_of(options.output_len, true), [&](const OutputChunk& chunk) {
+            bool goes_on = false;
+            {
+                const std::lock_guard lock(shared.mutex);
+                shared.tokens += static_cast<std::int64_t>(chunk.tokens.size());
+                if (!chunk.finish) return;
+                if (chunk.finish->reason == FinishReason::kError)
+                    shared.error = chunk.finish->message;
+                ++shared.num_done;
+                goes_on = shared.num_started < options.requests;
+                if (goes_on) ++shared.num_started;
+                shared.changed.notify_all();
+            }
+            if (goes_on) start();
+        });
+    };
+    const TimePoint begin = Clock::now();
+    shared.num_started = std::min(options.streams, options.requests);
+    for (int i = std::min(options.streams, options.requests); i > 0; --i) start();
+    std::unique_lock lock(shared.mutex);
+    shared.changed.wait(lock, [&] { return shared.num_done == options.requests; });
+    if (!shared.error.empty()) return Error{ErrorCode::kInternal, shared.error};
+    return static_cast<double>(shared.tokens) /
+           std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+Result<> client_latency(Client& client, const Options& options, std::vector<double>& latency_ms) {
+    for (int i = 0; i < options.probes; ++i) {
+        const TimePoint begin = Clock::now();
+        RETURN_IF_ERROR(client.generate_blocking(request_of(1, false)));
+        latency_ms.push_back(std::chrono::duration<double, std::milli>(Clock::now() - begin).count()
+        );
+    }
+    return Ok{};
+}
+
+Result<> run_round(
+    Client& client, const HttpLoad& server, const Options& options, Figures& bus, Figures& http
+) {
+    ASSIGN_OR_RETURN(const double tokens_per_s, client_throughput(client, options));
+    bus.tokens_per_s.push_back(tokens_per_s);
+    HttpLoad load = server;
+    load.connections = options.streams;
+    load.requests = options.requests;
+    load.body = body_of(options.output_len, true);
+    ASSIGN_OR_RETURN(const HttpLoadResult many, run_http_load(load));
+    http.tokens_per_s.push_back(static_cast<double>(many.output_tokens) / many.seconds);
+    RETURN_IF_ERROR(client_latency(client, options, bus.latency_ms));
+    load.connections = 1;
+    load.requests = options.probes;
+    load.body = body_of(1, false);
+    ASSIGN_OR_RETURN(const HttpLoadResult one, run_http_load(load));
+    http.latency_ms.insert(http.latency_ms.end(), one.latencies_ms.begin(), one.latencies_ms.end());
+    return Ok{};
+}
+
+double median(std::vector<double> values) {
+    std::ranges::sort(values);
+    return values[values.size() / 2];
+}
+
+Result<HttpLoad> address_of(const std::string& run_dir) {
+    std::ifstream file(run_dir + "/tree.json");
+    const auto tree = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+    if (tree.is_discarded() || !tree.contains("url") || !tree["url"].is_string())
+        return make_error(ErrorCode::kNotFound, "{}/tree.json names no url", run_dir);
+    const std::string url = tree["url"];  // http://127.0.0.1:30000
+    const std::size_t host = url.find("//") + 2;
+    const std::size_t colon = url.rfind(':');
+    HttpLoad load;
+    load.host = url.substr(host, colon - host);
+    load.port = static_cast<std::uint16_t>(std::stoi(url.substr(colon + 1)));
+    return load;
+}
+
+Result<> run(const Options& options, const std::vector<std::string>& serve, int argc, char** argv) {
+    Tree::Args args{
+        .launcher = options.launcher, .serve = {"--load-format", "null", "--port", "0"}};
+    args.serve.insert(args.serve.end(), serve.begin(), serve.end());
+    ASSIGN_OR_RETURN(Tree tree, Tree::start(args));
+    ASSIGN_OR_RETURN(const HttpLoad server, address_of(tree.run_dir()));
+    ASSIGN_OR_RETURN(const auto client, Client::connect({.run_dir = tree.run_dir()}));
+    Figures bus;
+    Figures http;
+    Options warm = options;
+    warm.requests = options.streams;
+    warm.probes = 100;
+    Figures unused;
+    RETURN_IF_ERROR(run_round(*client, server, warm, unused, unused));
+    for (int round = 0; round < options.rounds; ++round)
+        RETURN_IF_ERROR(run_round(*client, server, options, bus, http));
+
+    const double ratio = median(bus.tokens_per_s) / median(http.tokens_per_s) - 1;
+    const double added_ms = median(http.latency_ms) - median(bus.latency_ms);
+    fmt::print(
+        "throughput, {} streams of {} tokens (median of {} rounds)\n",
+        options.streams,
+        options.output_len,
+        options.rounds
+    );
+    fmt::print("  client library  {:>10.0f} tokens/s\n", median(bus.tokens_per_s));
+    fmt::print(
+        "  HTTP            {:>10.0f} tokens/s   {:+.1f} % time (target: at most +15 %)\n",
+        median(http.tokens_per_s),
+        100 * ratio
+    );
+    fmt::print("latency of a request of one token (median of {})\n", bus.latency_ms.size());
+    fmt::print("  client library  {:>10.3f} ms\n", median(bus.latency_ms));
+    fmt::print(
+        "  HTTP            {:>10.3f} ms         {:+.3f} ms (target: at most +0.3 ms)\n",
+        median(http.latency_ms),
+        added_ms
+    );
+    if (options.json.empty()) return Ok{};
+    const Machine machine = this_machine();
+    const nlohmann::ordered_json report{
+        {"command", command_of(argc, argv)},
+        {"commit", source_commit()},
+        {"time", utc_now()},
+        {"machine", {{"cpu", machine.cpu}, {"cores", machine.cores}, {"kernel", machine.kernel}}},
+        {"streams", options.streams},
+        {"output_len", options.output_len},
+        {"client_tokens_per_s", bus.tokens_per_s},
+        {"http_tokens_per_s", http.tokens_per_s},
+        {"client_latency_ms", median(bus.latency_ms)},
+        {"http_latency_ms", median(http.latency_ms)},
+        {"added_time_share", ratio},
+        {"added_latency_ms", added_ms}};
+    std::ofstream(options.json) << report.dump(2) << "\n";
+    return Ok{};
+}
+
+int main_with(int argc, char** argv) {
+    Options options;
+    FlagSet flags(
+        "pitstop_http_bench", "What HTTP costs over the client library. After --: flags of serve."
+    );
+    flags.add("launcher", &options.launcher, "the launcher that starts the tree");
+    flags.add("streams", &options.streams, "open at once");
+    flags.add("requests", &options.requests, "of each round");
+    flags.add("output-len", &options.output_len, "tokens of each");
+    flags.add("probes", &options.probes, "requests of one token, one after the other");
+    flags.add("rounds", &options.rounds, "of each way in turn");
+    flags.add("json", &options.json, "write the figures to this file, too");
+    if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
+    if (flags.help_asked()) {
+        std::fputs(flags.help().c_str(), stdout);
+        return 0;
+    }
+    if (options.streams < 1 || options.requests < 1 || options.output_len < 1 ||
+        options.probes < 1 || options.rounds < 1)
+        return flags.fail(make_error(ErrorCode::kInvalidArgument, "numbers are 1 or more"));
+    if (auto done = run(options, flags.positional(), argc, argv); !done) {
+        std::fprintf(stderr, "pitstop_http_bench: %s\n", done.error().message.c_str());
+        return 1;
+    }
+    return 0;
+}
+
+}  // namespace
+}  // namespace pitstop::bench
+
+int main(int argc, char** argv) { return pitstop::bench::main_with(argc, argv); }

@@ -1,0 +1,92 @@
+// What bodies become, and that no change of a byte makes a parser do more than refuse.
+#include "http_proc/openai_completions_request.h"
+#include "http_proc/sglang_generate_request.h"
+#include "http_proc/vllm_generate_request.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+
+namespace pitstop {
+namespace {
+
+const std::string kSglang = R"({"text": ["a", "b"], "rid": "r", "return_logprob": [true, false],
+    "top_logprobs_num": 2, "stream": true, "logprobs_mode": "raw", "kv_tolerance": "max_lag",
+    "kv_max_lag": 2, "sampling_params": {"max_new_tokens": 7, "temperature": 1e-7, "n": 1,
+    "stop": "x", "logit_bias": {"5": 1.5}, "sampling_seed": 3}})";
+
+TEST(SglangRequest, BecomesTheEnginesRequests) {
+    const auto call = parse_sglang_generate(kSglang);
+    ASSERT_TRUE(call) << call.error().message;
+    ASSERT_EQ(call->prompts.size(), 2U);
+    EXPECT_TRUE(call->is_batch && call->is_streamed && call->answers_list());
+    const Generate& first = call->prompts[0];
+    EXPECT_EQ(first.rid, "r_0");
+    EXPECT_EQ(first.sampling.temperature, 0);
+    EXPECT_EQ(first.sampling.max_new_tokens, 7);
+    EXPECT_EQ(first.sampling.logit_bias.at(5), 1.5);
+    EXPECT_EQ(first.sampling.seed, 3U);
+    EXPECT_EQ(first.logprobs.top, 2);
+    EXPECT_EQ(first.logprobs.mode, LogprobsMode::kRaw);
+    EXPECT_EQ(first.kv_tolerance, KvTolerance::kMaxLag);
+    EXPECT_FALSE(call->prompts[1].logprobs.enabled);
+    EXPECT_EQ(call->prompts[1].logprobs.top, 0);  // of what is not asked for
+}
+
+TEST(SglangRequest, HasSglangsDefaults) {
+    const auto call = parse_sglang_generate(R"({"input_ids": [1]})");
+    ASSERT_TRUE(call);
+    EXPECT_EQ(call->prompts[0].sampling.max_new_tokens, 128);
+    EXPECT_EQ(call->prompts[0].logprobs.mode, LogprobsMode::kRaw);  // not asked for
+    EXPECT_FALSE(call->answers_list());
+    const auto null = parse_sglang_generate(
+        R"({"input_ids": [1], "return_logprob": true,
+            "sampling_params": {"max_new_tokens": null, "top_k": null, "temperature": null}})"
+    );
+    ASSERT_TRUE(null);
+    EXPECT_FALSE(null->prompts[0].sampling.max_new_tokens);
+    EXPECT_EQ(null->prompts[0].sampling.top_k, -1);
+    EXPECT_EQ(null->prompts[0].logprobs.mode, LogprobsMode::kScaled);
+}
+
+TEST(OpenAiRequest, HasOpenAisDefaults) {
+    const auto call = parse_openai_completions(R"({"prompt": [1, 2]})");
+    ASSERT_TRUE(call) << call.error().message;
+    EXPECT_EQ(call->prompts.size(), 1U);
+    EXPECT_EQ(call->options.sampling.max_new_tokens, 16);
+    EXPECT_EQ(call->options.logprobs_mode, LogprobsMode::kRaw);
+    EXPECT_FALSE(call->logprobs);
+}
+
+TEST(VllmRequest, KeepsTheTwoLevelsApart) {
+    const auto call = parse_vllm_generate(
+        R"({"token_ids": [1], "priority": 3, "temperature": 0.1,
+            "sampling_params": {"temperature": 0.5, "max_tokens": 2, "logprobs": 0, "n": 2}})"
+    );
+    ASSERT_TRUE(call) << call.error().message;
+    EXPECT_EQ(call->options.sampling.temperature, 0.5);
+    EXPECT_EQ(call->options.sampling.max_new_tokens, 2);
+    EXPECT_EQ(call->options.n, 2);
+    EXPECT_EQ(call->logprobs, 0);
+    EXPECT_EQ(call->options.priority, -3);  // vLLM's lower is first
+    EXPECT_FALSE(parse_vllm_generate(R"({"token_ids": [], "sampling_params": {}})"));
+}
+
+TEST(Requests, AnyDamageIsRefusedOrValid) {
+    std::mt19937 random(7);
+    for (int round = 0; round < 3000; ++round) {
+        std::string body = kSglang;
+        for (int i = 0; i <= round % 3; ++i)
+            body[random() % body.size()] = static_cast<char>(random() % 256);
+        if (random() % 4 == 0) body.resize(random() % body.size());
+        if (const auto call = parse_sglang_generate(body)) {
+            for (const Generate& prompt : call->prompts) EXPECT_FALSE(invalid(prompt));
+        }
+        (void)parse_openai_completions(body).has_value();
+        (void)parse_vllm_generate(body).has_value();
+    }
+}
+
+}  // namespace
+}  // namespace pitstop

@@ -1,0 +1,99 @@
+// One request's output in SGLang's shape, from chunks as the engine sends them.
+#include "http_proc/sglang_output.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <string>
+#include <vector>
+
+namespace pitstop {
+namespace {
+
+using nlohmann::json;
+
+json written(SglangOutput& output) {
+    JsonWriter writer;
+    output.write(writer);
+    return json::parse(writer.text());
+}
+
+OutputChunk chunk(std::string text, std::vector<TokenId> tokens, std::string label) {
+    OutputChunk next;
+    next.text = std::move(text);
+    next.logprobs.assign(tokens.size(), -0.5F);
+    next.spans = {
+        {.epoch = Epoch{label.empty() ? 1 : 2},
+         .label = std::move(label),
+         .digest = "d",
+         .tokens = static_cast<std::int64_t>(tokens.size()),
+         .kv_min_epoch = Epoch{1},
+         .kv_max_epoch = Epoch{2}}};
+    next.tokens = std::move(tokens);
+    return next;
+}
+
+TEST(SglangOutput, EventsAreCumulativeAndSpansComeLast) {
+    SglangOutput output({.rid = "r", .logprobs = {.enabled = true}});
+    output.take(chunk("a", {TokenId{1}}, ""));
+    json event = written(output);
+    EXPECT_EQ(event["text"], "a");
+    EXPECT_EQ(event["meta_info"]["finish_reason"], nullptr);
+    EXPECT_EQ(event["meta_info"]["weight_version"], "default");
+    EXPECT_FALSE(event["meta_info"].contains("weight_versions"));
+    OutputChunk last = chunk("b", {TokenId{2}, TokenId{3}}, "new");
+    last.finish = Finish{.reason = FinishReason::kStop, .matched_token = TokenId{3}};
+    output.take(std::move(last));
+    event = written(output);
+    EXPECT_EQ(event["text"], "ab");
+    EXPECT_EQ(event["output_ids"], json::parse("[1, 2, 3]"));
+    const json& meta = event["meta_info"];
+    EXPECT_EQ(meta["finish_reason"], json::parse(R"({"type": "stop", "matched": 3})"));
+    EXPECT_EQ(meta["weight_version"], "new");
+    EXPECT_EQ(meta["weight_versions"], json::parse(R"([{"version": "default", "start": 0, "end": 1},
+                        {"version": "new", "start": 1, "end": 3}])"));
+    EXPECT_EQ(meta["output_token_logprobs"].size(), 3U);
+    EXPECT_EQ(meta["output_token_logprobs"][2], json::parse("[-0.5, 3, null]"));
+}
+
+TEST(SglangOutput, DeltasHaveWhatIsNewAndCountsOfAll) {
+    SglangOutput output({.rid = "r", .logprobs = {.enabled = true}, .is_incremental = true});
+    output.take(chunk("a", {TokenId{1}}, ""));
+    written(output);
+    output.take(chunk("b", {TokenId{2}}, ""));
+    const json event = written(output);
+    EXPECT_EQ(event["text"], "b");
+    EXPECT_EQ(event["output_ids"], json::parse("[2]"));
+    EXPECT_EQ(event["meta_info"]["output_token_logprobs"].size(), 1U);
+    EXPECT_EQ(event["meta_info"]["completion_tokens"], 2);
+}
+
+TEST(SglangOutput, SpansOfOneLabelAreOneForSglang) {
+    SglangOutput output({.rid = "r"});
+    OutputChunk whole = chunk("ab", {TokenId{1}, TokenId{2}}, "same");
+    whole.spans[0].tokens = 1;
+    whole.spans.push_back(whole.spans[0]);
+    whole.spans[1].kv_min_epoch = Epoch{2};  // after a recompute: other KV, the same weights
+    whole.finish = Finish{.reason = FinishReason::kLength};
+    output.take(std::move(whole));
+    const json meta = written(output)["meta_info"];
+    EXPECT_EQ(meta["weight_versions"].size(), 1U);
+    EXPECT_EQ(meta["weight_version_spans"].size(), 2U);
+}
+
+TEST(SglangOutput, AnAbortBeforeTheFirstTokenHasOneEmptySpan) {
+    SglangOutput output({.rid = "r"});
+    OutputChunk end;
+    end.finish = Finish{.reason = FinishReason::kAbort, .message = "Aborted"};
+    output.take(std::move(end));
+    EXPECT_TRUE(output.lacks_version());
+    output.set_version({.epoch = Epoch{3}, .label = "now"});
+    const json meta = written(output)["meta_info"];
+    EXPECT_EQ(meta["finish_reason"]["type"], "abort");
+    EXPECT_EQ(
+        meta["weight_versions"], json::parse(R"([{"version": "now", "start": 0, "end": 0}])")
+    );
+}
+
+}  // namespace
+}  // namespace pitstop
