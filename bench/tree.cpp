@@ -49,7 +49,7 @@ Result<Tree> Tree::start(const Args& args) {
     }
     tree.run_dir_ = pattern;
 
-    std::vector<std::string> words{args.launcher, "serve", "--no-http", "--run-dir", tree.run_dir_};
+    std::vector<std::string> words{args.launcher, "serve", "--run-dir", tree.run_dir_};
     // HTTP takes a port, which another tree of this machine may have.
     if (std::ranges::find(args.serve, "--port") == args.serve.end()) words.push_back("--no-http");
     words.insert(words.end(), args.serve.begin(), args.serve.end());
