@@ -1,6 +1,6 @@
 #include "tp_worker/disk_source.h"
 
-#include "tp_worker/safetensors.h"
+#include "checkpoint/safetensors.h"
 
 #include <filesystem>
 

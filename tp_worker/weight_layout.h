@@ -16,7 +16,7 @@
 #include "base/result.h"
 #include "base/view.h"
 #include "tp_worker/model_config.h"
-#include "tp_worker/safetensors.h"
+#include "checkpoint/safetensors.h"
 
 #include <cstdint>
 #include <map>

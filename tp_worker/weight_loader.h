@@ -7,7 +7,7 @@
 
 #include "base/result.h"
 #include "kernels/ops.h"
-#include "tp_worker/safetensors.h"
+#include "checkpoint/safetensors.h"
 #include "tp_worker/weight_layout.h"
 
 #include <cstddef>

@@ -9,7 +9,7 @@ from project import CODE, ROOT, files, read
 # A folder may include itself and the layers below its own. No process includes another.
 LAYERS = [
     {"base"},
-    {"messages", "kernels", "text", "pickle"},
+    {"messages", "kernels", "text", "pickle", "checkpoint"},
     {"jinja"},
     {"bus"},
     {"client"},
@@ -52,10 +52,12 @@ PYTHON_PACKAGES = {
 }
 # tests/requirements.txt: tests without them skip.
 CLIENTS = {"openai", "sglang_router"}
+# Imported where a test is skipped without: launch/dependencies_optional.txt.
+OPTIONAL_PACKAGES = {"torch": "python3-torch"}
 
 
-def packages():
-    lines = read("launch/dependencies.txt").splitlines()
+def packages(path="launch/dependencies.txt"):
+    lines = read(path).splitlines()
     return {line.split("#")[0].strip() for line in lines} - {""}
 
 
@@ -120,7 +122,9 @@ def test_third_party_headers_come_from_the_listed_packages():
 def test_python_imports_come_from_the_standard_library_or_the_listed_packages():
     import sys
 
-    listed, wrong = packages(), []
+    wrong = []
+    listed = packages() | packages("launch/dependencies_optional.txt")
+    known = {**PYTHON_PACKAGES, **OPTIONAL_PACKAGES}
     own = {path.stem for path in files(".py")} | {path.parent.name for path in files(".py")}
     for path in files(".py"):
         if path.parts[:2] == ("tests", "golden") or path.name.startswith("make_"):
@@ -128,7 +132,7 @@ def test_python_imports_come_from_the_standard_library_or_the_listed_packages():
         for name in re.findall(r"^\s*(?:import|from)\s+(\w+)", read(path), re.MULTILINE):
             if name in sys.stdlib_module_names or name in own:
                 continue
-            if PYTHON_PACKAGES.get(name) not in listed and name not in CLIENTS:
+            if known.get(name) not in listed and name not in CLIENTS:
                 wrong.append(f"{path} imports {name}")
     assert not wrong, "\n".join(wrong)
 

@@ -1,4 +1,4 @@
-#include "tp_worker/safetensors.h"
+#include "checkpoint/safetensors.h"
 
 #include "tests/tp_worker/temp_dir.h"
 

@@ -1,4 +1,4 @@
-#include "tp_worker/safetensors.h"
+#include "checkpoint/safetensors.h"
 
 #include "base/mapped_file.h"
 
