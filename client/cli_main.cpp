@@ -31,6 +31,7 @@ int run(int argc, char** argv) {
     const std::string_view command = argv[1];
     if (command == "generate") return cli_generate(argc - 1, argv + 1);
     if (command == "status") return cli_status(argc - 1, argv + 1);
+    if (command == "push") return cli_push(argc - 1, argv + 1);
     if (const auto code = cli_control(command, argc - 1, argv + 1)) return *code;
     if (command == "--help" || command == "help") return usage(stdout, 0);
     fmt::print(stderr, "pitstop_cli: no command '{}'\n", command);

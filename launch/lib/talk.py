@@ -109,6 +109,7 @@ CONTROL = {
     "abort": "end requests by their ids, or --all",
     "flush": "forget all cached prefixes",
     "update": "swap in a checkpoint, or a bundled model, while the tree generates",
+    "push": "the same from the outside, over shared memory, as a checkpoint engine does",
     "stage": "the first half of an update",
     "commit": "the second half: all ranks swap at one step boundary",
     "drop": "forget the stage",
@@ -120,7 +121,8 @@ CONTROL = {
     "shutdown": "end the tree",
 }
 
-CONTROL_VALUE_FLAGS = ("--label", "--kv-policy", "--epoch", "--digest", "--timeout-s")
+CONTROL_VALUE_FLAGS = ("--label", "--kv-policy", "--epoch", "--digest", "--timeout-s", "--bucket-size",
+                       "--workers")
 
 
 def control(options):
@@ -131,7 +133,7 @@ def control(options):
         raise Problem("no tree runs; start one with launch/pitstop serve", EXIT_PLACE)
     command = [programs.program("cli"), options.command, f"--run-dir={run_dir}"]
     # The checkpoint may be a bundled model's name; a label may be called the same.
-    names_model = options.command in ("update", "stage")
+    names_model = options.command in ("update", "stage", "push")
     for before, argument in zip(["", *options.rest], options.rest):
         is_value = before in CONTROL_VALUE_FLAGS
         if names_model and not is_value and (programs.MODELS / argument).is_dir():

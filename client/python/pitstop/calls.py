@@ -89,9 +89,10 @@ class Calls:
         """Ends the tree; open requests may run out for drain_s seconds."""
         return self._control("shutdown", timeout, drain_s=float(drain_s))
 
-    def update_weights(self, path: str, mode: str = "staged", kv_policy: str = "keep", label: str = "",
+    def update_weights(self, path: Optional[str] = None, mode: str = "staged", kv_policy: str = "keep", label: str = "",
                        timeout: float = UPDATE_TIMEOUT_S, **update: Any) -> Any:
-        """Stages, verifies, votes and commits a checkpoint directory in one call."""
+        """Stages, verifies, votes and commits in one call: a checkpoint directory, or `source`, a
+        dict with the fields of docs/protocol.md's WeightSource (bytes go as they are)."""
         return self._control(
             "update_weights", timeout, update=_update(path, mode, kv_policy, label, update)
         )
@@ -103,13 +104,36 @@ class Calls:
             "stage_weights", timeout, update=_update(path, "staged", kv_policy, label, update)
         )
 
-    def commit_weights(self, kv_policy: Optional[str] = None, timeout: float = UPDATE_TIMEOUT_S) -> Any:
-        """All ranks swap to the staged version at one step boundary."""
-        return self._control("commit_weights", timeout, kv_policy=kv_policy)
+    def begin_update(self, idle_timeout: float = 300.0, timeout: float = UPDATE_TIMEOUT_S, **update: Any) -> Any:
+        """Opens a session: update_bucket brings tensors, commit_weights verifies and commits all of
+        them as one, drop_stage forgets. {"session": its number, ...}."""
+        update.setdefault("source", {"kind": "buckets"})
+        return self._control(
+            "begin_update", timeout, idle_timeout_ms=max(1, int(idle_timeout * 1000)), update=update
+        )
 
-    def drop_stage(self, timeout: float = UPDATE_TIMEOUT_S) -> Any:
-        """Forgets the staged version."""
-        return self._control("drop_stage", timeout)
+    def update_bucket(self, source: dict[str, Any], session: int = 0, timeout: float = UPDATE_TIMEOUT_S) -> Any:
+        """Some tensors of the open session. One that fails drops the session."""
+        return self._control("update_bucket", timeout, source=source, session=session)
+
+    def commit_weights(self, kv_policy: Optional[str] = None, session: int = 0, label: str = "",
+                       digest: str = "", timeout: float = UPDATE_TIMEOUT_S) -> Any:
+        """All ranks swap to the staged version, or the session's, at one step boundary."""
+        return self._control(
+            "commit_weights", timeout, kv_policy=kv_policy, session=session, label=label, digest=digest
+        )
+
+    def drop_stage(self, session: int = 0, timeout: float = UPDATE_TIMEOUT_S) -> Any:
+        """Forgets the staged version, or the session."""
+        return self._control("drop_stage", timeout, session=session)
+
+    def init_group(self, group: str, backend: str = "nccl", timeout: float = UPDATE_TIMEOUT_S, **spec: Any) -> Any:
+        """Every worker joins the trainer's group (broadcast.py has a trainer's side)."""
+        return self._control("init_group", timeout, spec={"group": group, "backend": backend, **spec})
+
+    def destroy_group(self, group: str, timeout: float = UPDATE_TIMEOUT_S) -> Any:
+        """Every worker leaves the group."""
+        return self._control("destroy_group", timeout, group=group)
 
     def rollback_weights(self, kv_policy: str = "keep", timeout: float = UPDATE_TIMEOUT_S) -> Any:
         """Back to the version before the last commit, while its copy is retained."""
@@ -124,10 +148,10 @@ class Calls:
         return self._control("weight_digests", timeout)
 
 
-def _update(path: str, mode: str, kv_policy: str, label: str, more: dict[str, Any]) -> dict[str, Any]:
+def _update(path: Optional[str], mode: str, kv_policy: str, label: str, more: dict[str, Any]) -> dict[str, Any]:
     """The `update` of a message; `more` are the further fields of docs/protocol.md's UpdateSpec."""
     return {
-        "source": {"kind": "disk", "path": str(path)},
+        "source": {"kind": "disk", "path": str(path or "")},
         "mode": mode,
         "kv_policy": kv_policy,
         "label": label,

@@ -41,6 +41,18 @@ def door_endpoint(run_dir: str, door: str) -> str:
     return f"ipc://{run_dir}/{door}.sock"
 
 
+def _without_bytes(value: Any, raw: list[bytes]) -> Any:
+    """Large arrays cross as frames of their own; the body has their numbers."""
+    if isinstance(value, (bytes, memoryview)):
+        raw.append(bytes(value))
+        return len(raw) - 1
+    if isinstance(value, dict):
+        return {key: _without_bytes(each, raw) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_without_bytes(each, raw) for each in value]
+    return value
+
+
 class Link:
     """One connection to a door, begun again with a new socket whenever the tree is lost."""
 
@@ -85,7 +97,9 @@ class Link:
 
     def send(self, kind: str, body: dict[str, Any]) -> None:
         """Queues a message, however full the connection is."""
-        self._unsent.append([kind.encode(), msgpack.packb(body)])
+        raw: list[bytes] = []
+        body = _without_bytes(body, raw)
+        self._unsent.append([kind.encode(), msgpack.packb(body), *raw])
         self._flush()
 
     def _flush(self) -> None:

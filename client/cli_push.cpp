@@ -1,0 +1,187 @@
+// A complete external checkpoint engine in one command: maps a checkpoint, pushes it into a running
+// tree, and says where the time went.
+#include "base/flags.h"
+#include "checkpoint/safetensors.h"
+#include "client/cli.h"
+#include "client/client.h"
+#include "client/json_text.h"
+#include "client/weight_pusher.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <unistd.h>
+
+namespace pitstop {
+namespace {
+
+constexpr int kBarCells = 40;
+
+struct PushFlags {
+    std::string run_dir{};
+    std::string label{};
+    std::string kv_policy = "keep";
+    std::int64_t bucket_mib = 64;
+    int workers = 2;
+    bool adopt = false;
+    bool no_digest = false;
+    bool partial = false;
+    bool json = false;
+    double timeout_s = 600;
+
+    void add_to(FlagSet& flags) {
+        flags.add("run-dir", &run_dir, "the tree's run directory");
+        flags.add("label", &label, "the new version's name");
+        flags.add("kv-policy", &kv_policy, "running requests: keep, recompute, drain or abort");
+        flags.add("bucket-size", &bucket_mib, "MiB of a bucket; two are shared with the workers");
+        flags.add("workers", &workers, "threads that fill buckets");
+        flags.add("adopt", &adopt, "the workers compute from the pushed memory, nothing is copied");
+        flags.add("no-digest", &no_digest, "declare no digest with the commit");
+        flags.add("partial", &partial, "only some tensors are there; the others stay");
+        flags.add("json", &json, "the whole answer as one JSON object");
+        flags.add("timeout-s", &timeout_s, "the push's deadline");
+    }
+
+    Result<PushOptions> read() const {
+        const auto bad = [](std::string_view flag, std::string_view accepted) {
+            return make_error(ErrorCode::kInvalidArgument, "--{} takes {}", flag, accepted);
+        };
+        PushOptions options;
+        if (run_dir.empty()) return Error{ErrorCode::kInvalidArgument, "--run-dir is missing"};
+        if (bucket_mib < 1 || bucket_mib > (1 << 20)) return bad("bucket-size", "1 to 1048576 MiB");
+        if (workers < 1 || workers > 1024) return bad("workers", "1 to 1024");
+        if (!(timeout_s > 0 && timeout_s < 1e6)) return bad("timeout-s", "seconds, more than 0");
+        bool is_known = false;
+        for (std::size_t i = 0; i < EnumNames<KvPolicy>::kNames.size(); ++i) {
+            if (EnumNames<KvPolicy>::kNames[i] != kv_policy) continue;
+            options.kv_policy = static_cast<KvPolicy>(i);
+            is_known = true;
+        }
+        if (!is_known) return bad("kv-policy", "keep, recompute, drain or abort");
+        options.label = label;
+        options.bucket_bytes = bucket_mib << 20;
+        options.num_threads = workers;
+        options.adopt = adopt;
+        options.declare_digest = !no_digest;
+        options.partial = partial;
+        options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1000));
+        return options;
+    }
+};
+
+// One moving line on a terminal; nothing elsewhere.
+void draw_bar(const PushProgress& progress) {
+    static int last_cells = -1;
+    const double share = static_cast<double>(progress.bytes_sent) /
+                         static_cast<double>(std::max<std::int64_t>(1, progress.bytes_total));
+    const int cells = static_cast<int>(share * kBarCells);
+    if (cells == last_cells) return;
+    last_cells = cells;
+    fmt::print(
+        stderr,
+        "\r[{:<{}}] {:5.1f} % of {:.1f} MiB",
+        std::string(static_cast<std::size_t>(cells), '#'),
+        kBarCells,
+        share * 100,
+        static_cast<double>(progress.bytes_total) / (1 << 20)
+    );
+    if (progress.bytes_sent == progress.bytes_total) fmt::print(stderr, "\n");
+    std::fflush(stderr);
+}
+
+void print_report(const PushReport& report) {
+    const double mib = static_cast<double>(report.bytes) / (1 << 20);
+    fmt::print(
+        "{}: version {}{}, digest {}{}\n",
+        report.reply.state,
+        raw(report.reply.epoch),
+        report.reply.label.empty() ? "" : " (" + report.reply.label + ")",
+        report.reply.digest,
+        report.digest.empty() ? "" : ", as declared"
+    );
+    fmt::print(
+        "  {:.1f} MiB to {} workers in {} buckets: {:.3f} s, {:.0f} MiB/s\n",
+        mib,
+        report.num_workers,
+        report.num_buckets,
+        report.push_s,
+        mib / std::max(report.push_s, 1e-9)
+    );
+    fmt::print(
+        "  here: fill {:.3f} s, wait {:.3f} s; there: receive {:.3f} s, verify {:.3f} s, vote "
+        "{:.3f} "
+        "ms, pause {:.3f} ms, commit {:.3f} ms; {:.3f} s in all\n",
+        report.fill_s,
+        report.wait_s,
+        report.filled.receive_s,
+        report.filled.verify_s,
+        report.reply.vote_s * 1000,
+        report.reply.pause_s * 1000,
+        report.reply.commit_s * 1000,
+        report.total_s
+    );
+    for (const ReplicaOutcome& replica : report.reply.replicas) {
+        for (const RankOutcome& rank : replica.ranks) {
+            fmt::print(
+                "  replica {} rank {}: {:.1f} MiB, receive {:.3f} s, verify {:.3f} s, commit "
+                "{:.3f} "
+                "ms\n",
+                raw(replica.replica),
+                raw(rank.rank),
+                static_cast<double>(rank.bytes) / (1 << 20),
+                rank.receive_s,
+                rank.verify_s,
+                rank.commit_s * 1000
+            );
+        }
+    }
+}
+
+Result<int> push(const PushFlags& flags, const PushOptions& options, const std::string& directory) {
+    ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(directory));
+    std::vector<TensorToPush> tensors;
+    for (const StoredTensor& stored : checkpoint.tensors()) {
+        tensors.push_back({
+            .name = stored.spec.name,
+            .dtype = std::string(name_of(stored.spec.dtype)),
+            .shape = stored.spec.shape,
+            .read = [&checkpoint, &stored](
+                        std::int64_t begin, std::span<std::byte> out
+                    ) { return checkpoint.read(stored, begin, out); },
+        });
+    }
+    ASSIGN_OR_RETURN(
+        const std::unique_ptr<Client> client,
+        Client::connect(
+            {.run_dir = flags.run_dir, .name = "pitstop_cli", .connect_timeout = options.timeout}
+        )
+    );
+    ASSIGN_OR_RETURN(const PushReport report, WeightPusher(*client, options).push(tensors));
+    if (flags.json) {
+        fmt::print("{}\n", json_text::to_json(report).dump());
+    } else {
+        print_report(report);
+    }
+    return 0;
+}
+
+}  // namespace
+
+int cli_push(int argc, char** argv) {
+    FlagSet flags(
+        "pitstop_cli push DIR", "Pushes a checkpoint into a tree that generates, from the outside."
+    );
+    PushFlags options;
+    options.add_to(flags);
+    if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
+    if (flags.help_asked()) return fmt::print("{}", flags.help()), 0;
+    if (flags.positional().size() != 1)
+        return flags.fail({ErrorCode::kInvalidArgument, "name one checkpoint directory"});
+    Result<PushOptions> push_options = options.read();
+    if (!push_options) return flags.fail(push_options.error());
+    if (::isatty(STDERR_FILENO) == 1) push_options->on_progress = draw_bar;
+    const Result<int> pushed = push(options, *push_options, flags.positional().front());
+    return pushed ? *pushed : cli_fail(pushed.error());
+}
+
+}  // namespace pitstop

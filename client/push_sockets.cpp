@@ -1,0 +1,169 @@
+#include "client/push_sockets.h"
+
+#include "base/check.h"
+#include "messages/codec.h"
+
+#include <zmq.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <unistd.h>
+#include <utility>
+
+namespace pitstop {
+namespace {
+
+constexpr auto kLook = std::chrono::milliseconds(20);  // how soon the tree's end of it is noticed
+std::atomic<int> num_pushes{0};                        // makes endpoints of one process differ
+
+}  // namespace
+
+struct PushSockets::State {
+    struct Worker {
+        std::string device{};
+        // A DEALER that speaks as a REQ does: a REQ could not be sent to before its worker is
+        // there.
+        zmq::socket_t socket{};
+        std::optional<Frames> unsent{};
+        bool owes = false;  // an answer
+    };
+    zmq::context_t context{1};
+    std::vector<Worker> workers{};
+    std::map<std::string, std::string> handles{};
+
+    static void try_send(Worker& worker) {
+        if (!worker.unsent) return;
+        const auto flags = zmq::send_flags::sndmore | zmq::send_flags::dontwait;
+        if (!worker.socket.send(zmq::message_t(), flags)) return;  // its worker is still to come
+        static_cast<void>(worker.socket.send(zmq::buffer(worker.unsent->type), flags));
+        static_cast<void>(
+            worker.socket.send(zmq::buffer(worker.unsent->body), zmq::send_flags::dontwait)
+        );
+        worker.unsent.reset();
+    }
+
+    // The worker's answer, if it is there.
+    static std::optional<Frames> try_take(Worker& worker) {
+        std::vector<std::string> parts;
+        zmq::message_t part;
+        if (!worker.socket.recv(part, zmq::recv_flags::dontwait)) return std::nullopt;
+        parts.push_back(part.to_string());
+        while (part.more() && worker.socket.recv(part, zmq::recv_flags::dontwait))
+            parts.push_back(part.to_string());
+        Frames frames;
+        if (parts.size() == 3) frames = {.type = parts[1], .body = parts[2]};
+        return frames;
+    }
+};
+
+PushSockets::PushSockets(std::unique_ptr<State> state) : state_(std::move(state)) {}
+PushSockets::PushSockets(PushSockets&&) noexcept = default;
+PushSockets& PushSockets::operator=(PushSockets&&) noexcept = default;
+PushSockets::~PushSockets() = default;
+
+Result<PushSockets> PushSockets::bind(const std::vector<std::string>& devices) {
+    auto state = std::make_unique<State>();
+    const int push = num_pushes.fetch_add(1);
+    try {
+        for (const std::string& device : devices) {
+            zmq::socket_t socket(state->context, zmq::socket_type::dealer);
+            socket.set(zmq::sockopt::linger, 0);
+            const std::string endpoint =
+                fmt::format("ipc://@pitstop-push-{}-{}-{}.sock", ::getpid(), push, device);
+            socket.bind(endpoint);
+            state->workers.push_back({.device = device, .socket = std::move(socket)});
+            state->handles[device] = endpoint;
+        }
+    } catch (const zmq::error_t& error) {
+        return make_error(ErrorCode::kUnavailable, "cannot bind a socket: {}", error.what());
+    }
+    return PushSockets(std::move(state));
+}
+
+const std::map<std::string, std::string>& PushSockets::handles() const { return state_->handles; }
+std::size_t PushSockets::size() const { return state_->workers.size(); }
+
+void PushSockets::send(std::size_t index, const Frames& message) {
+    State::Worker& worker = state_->workers[index];
+    CHECK(!worker.owes);
+    worker.owes = true;
+    worker.unsent = message;
+    State::try_send(worker);
+}
+
+void PushSockets::send_all(const Frames& message) {
+    for (std::size_t worker = 0; worker < size(); ++worker) send(worker, message);
+}
+
+void PushSockets::send_to_ready(const Frames& message) {
+    for (std::size_t worker = 0; worker < size(); ++worker) {
+        if (!state_->workers[worker].owes) send(worker, message);
+    }
+}
+
+// By worker. REQUIRES: every worker owes an answer.
+Result<std::vector<Frames>> PushSockets::take_all(Duration patience, const IsOver& is_over) {
+    std::vector<Frames> answers(size());
+    TimePoint deadline = Clock::now() + patience;
+    std::vector<zmq::pollitem_t> items;
+    for (State::Worker& worker : state_->workers)
+        items.push_back({worker.socket.handle(), 0, ZMQ_POLLIN, 0});
+    while (true) {
+        std::string missing;
+        for (std::size_t i = 0; i < size(); ++i) {
+            State::Worker& worker = state_->workers[i];
+            if (!worker.owes) continue;
+            State::try_send(worker);
+            if (auto answer = State::try_take(worker)) {
+                answers[i] = *std::move(answer);
+                worker.owes = false;
+                deadline = Clock::now() + patience;
+            } else {
+                missing += (missing.empty() ? "" : ", ") + worker.device;
+            }
+        }
+        if (missing.empty()) return answers;
+        if (const std::optional<Error> error = is_over()) return *error;
+        if (Clock::now() >= deadline) {
+            return make_error(ErrorCode::kDeadlineExceeded, "no answer in time from {}", missing);
+        }
+        zmq::poll(items.data(), items.size(), kLook);
+    }
+}
+
+Result<std::vector<PushLayout>> PushSockets::take_layouts(
+    Duration patience, const IsOver& is_over
+) {
+    ASSIGN_OR_RETURN(const std::vector<Frames> answers, take_all(patience, is_over));
+    std::vector<PushLayout> layouts;
+    for (std::size_t i = 0; i < answers.size(); ++i) {
+        const std::string& device = state_->workers[i].device;
+        if (answers[i].type != PushLayout::kType)
+            return make_error(
+                ErrorCode::kMalformed, "{} answers with '{}'", device, answers[i].type
+            );
+        ASSIGN_OR_RETURN(PushLayout layout, decode<PushLayout>(answers[i], UnknownFields::kIgnore));
+        if (!layout.code.empty())
+            return make_error(error_code_named(layout.code), "{}: {}", device, layout.message);
+        layouts.push_back(std::move(layout));
+    }
+    return layouts;
+}
+
+Result<> PushSockets::take_done(Duration patience, const IsOver& is_over) {
+    ASSIGN_OR_RETURN(const std::vector<Frames> answers, take_all(patience, is_over));
+    for (std::size_t i = 0; i < answers.size(); ++i) {
+        const std::string& device = state_->workers[i].device;
+        if (answers[i].type != PushDone::kType)
+            return make_error(
+                ErrorCode::kMalformed, "{} answers with '{}'", device, answers[i].type
+            );
+        ASSIGN_OR_RETURN(const PushDone done, decode<PushDone>(answers[i], UnknownFields::kIgnore));
+        if (!done.code.empty())
+            return make_error(error_code_named(done.code), "{}: {}", device, done.message);
+    }
+    return Ok{};
+}
+
+}  // namespace pitstop

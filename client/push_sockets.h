@@ -1,0 +1,52 @@
+// The pusher's end of its conversations with all workers: a REQ socket each, all asked at once.
+//
+// Owns: the sockets and their context. Thread: one.
+#pragma once
+
+#include "base/result.h"
+#include "base/time.h"
+#include "messages/frames.h"
+#include "messages/push.h"
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace pitstop {
+
+class PushSockets {
+  public:
+    // Binds a socket per device. Errors: kUnavailable, the system gives no socket.
+    static Result<PushSockets> bind(const std::vector<std::string>& devices);
+    PushSockets(PushSockets&&) noexcept;
+    PushSockets& operator=(PushSockets&&) noexcept;
+    ~PushSockets();
+
+    // Where each worker finds its socket: an ipc source's handles.
+    [[nodiscard]] const std::map<std::string, std::string>& handles() const;
+    [[nodiscard]] std::size_t size() const;
+
+    // To one worker, or the same to all. REQUIRES: it has answered what it was sent before.
+    void send(std::size_t worker, const Frames& message);
+    void send_all(const Frames& message);
+    // To those that owe no answer: nothing is expected any more.
+    void send_to_ready(const Frames& message);
+
+    // One answer of every worker that owes one. Errors: the first answer with a code, as an error
+    // that names the worker; kDeadlineExceeded; what `is_over` says (asked now and then): the tree
+    // has ended the update.
+    using IsOver = std::function<std::optional<Error>()>;
+    Result<std::vector<PushLayout>> take_layouts(Duration patience, const IsOver& is_over);
+    Result<> take_done(Duration patience, const IsOver& is_over);
+
+  private:
+    struct State;
+    explicit PushSockets(std::unique_ptr<State> state);
+    Result<std::vector<Frames>> take_all(Duration patience, const IsOver& is_over);
+    std::unique_ptr<State> state_;
+};
+
+}  // namespace pitstop

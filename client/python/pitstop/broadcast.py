@@ -1,0 +1,152 @@
+"""The trainer's side of a `host` group: broadcast over TCP to every worker that joined.
+
+    with HostBroadcast("w", num_workers=2) as group:
+        thread = Thread(target=client.init_group, kwargs=group.spec())   # they join meanwhile
+        thread.start(); group.accept(); thread.join()
+        ... client.update_weights(source=...) on a thread, and here:
+        group.broadcast(array)                                           # once per tensor
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+import time
+from typing import Any
+
+import numpy
+
+from .errors import PitstopError
+
+MAGIC = b"PITSTOPB"
+VERSION = 1
+TEXT_MAX = 16 << 10
+GREETING_S = 5.0
+
+
+class HostBroadcast:
+    """Owns: the listening socket and a connection per worker. Every wait has a deadline."""
+
+    def __init__(self, group: str, num_workers: int, host: str = "127.0.0.1", port: int = 0):
+        self.group = group
+        self.num_workers = num_workers
+        self._listener = socket.create_server((host, port))
+        self.host, self.port = self._listener.getsockname()
+        self._peers: dict[int, socket.socket] = {}  # by rank
+        self._next = 0
+
+    def spec(self) -> dict[str, Any]:
+        """For init_group."""
+        return {
+            "group": self.group,
+            "backend": "host",
+            "address": self.host,
+            "port": self.port,
+            "rank_offset": 1,
+            "world_size": self.num_workers + 1,
+        }
+
+    def accept(self, timeout: float = 60.0) -> None:
+        """Waits until all workers have joined. What joins wrongly is told so."""
+        deadline = time.monotonic() + timeout
+        while len(self._peers) < self.num_workers:
+            self._listener.settimeout(max(0.001, deadline - time.monotonic()))
+            try:
+                peer, _ = self._listener.accept()
+            except socket.timeout:
+                raise PitstopError(
+                    "deadline_exceeded",
+                    f"{len(self._peers)} of {self.num_workers} workers have joined '{self.group}'",
+                ) from None
+            self._greet(peer)
+        for peer in self._peers.values():
+            peer.sendall(struct.pack("<I", 0))
+
+    def _greet(self, peer: socket.socket) -> None:
+        peer.settimeout(GREETING_S)
+        why = "this is no hello of a worker"
+        try:
+            head = _read(peer, 24)
+            magic, version, rank, world_size, length = struct.unpack("<8sIIII", head)
+            name = _read(peer, min(length, TEXT_MAX)).decode("utf-8", "replace")
+            if magic == MAGIC:
+                why = ""
+                if version != VERSION:
+                    why = f"version {version}; this trainer speaks {VERSION}"
+                elif name != self.group or world_size != self.num_workers + 1:
+                    why = f"group '{name}' of {world_size} ranks; this is '{self.group}' of {self.num_workers + 1}"
+                elif not 1 <= rank <= self.num_workers or rank in self._peers:
+                    why = f"rank {rank} is the trainer's, joined already, or out of range"
+        except (OSError, EOFError, struct.error):
+            pass
+        if why:
+            try:
+                peer.sendall(struct.pack("<I", len(why)) + why.encode())
+            except OSError:
+                pass
+            peer.close()
+        else:
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._peers[rank] = peer
+
+    def broadcast(self, array: numpy.ndarray, timeout: float = 60.0) -> None:
+        """The same bytes to every worker, all at once. Raises PitstopError naming the rank."""
+        flat = memoryview(numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8))
+        header = struct.pack("<4sQQ", b"BCST", self._next, len(flat))
+        self._next += 1
+        deadline = time.monotonic() + timeout
+        left = {rank: [memoryview(header), flat] for rank in self._peers}
+        for peer in self._peers.values():
+            peer.setblocking(False)
+        while left:
+            by_socket = {self._peers[rank]: rank for rank in left}
+            wait = deadline - time.monotonic()
+            if wait <= 0:
+                raise PitstopError("deadline_exceeded", f"rank {min(left)} does not read")
+            speaking, ready, _ = select.select(list(by_socket), list(by_socket), [], wait)
+            for peer in speaking:  # a worker speaks only to say that it gives up
+                raise self._gone(by_socket[peer])
+            for peer in ready:
+                rank = by_socket[peer]
+                pieces = left[rank]
+                try:
+                    sent = peer.send(pieces[0])
+                except OSError:
+                    raise self._gone(rank) from None
+                pieces[0] = pieces[0][sent:]
+                if not pieces[0]:
+                    pieces.pop(0)
+                if not pieces or (len(pieces) == 1 and not pieces[0]):
+                    del left[rank]
+
+    def _gone(self, rank: int) -> PitstopError:
+        peer = self._peers[rank]
+        peer.settimeout(0.5)
+        try:
+            (length,) = struct.unpack("<I", _read(peer, 4))
+            why = _read(peer, min(length, TEXT_MAX)).decode("utf-8", "replace")
+            return PitstopError("aborted", f"rank {rank} gave up: {why}")
+        except (OSError, EOFError):
+            return PitstopError("unavailable", f"rank {rank} is gone")
+
+    def close(self) -> None:
+        for peer in self._peers.values():
+            peer.close()
+        self._listener.close()
+
+    def __enter__(self) -> HostBroadcast:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+def _read(peer: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = peer.recv(size - len(data))
+        if not piece:
+            raise EOFError
+        data += piece
+    return data

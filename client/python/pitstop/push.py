@@ -1,0 +1,235 @@
+"""Pushes NumPy arrays into a running tree: pitstop's own push protocol, without PyTorch.
+
+    with pitstop.Client(run_dir) as client:
+        report = WeightPusher(client).push({"model.norm.weight": array, ...}, label="step 12")
+
+Arrays are float32 or float16, or bfloat16 as uint16 holds it (or ml_dtypes has it). Buckets lie in
+memory that all workers of the machine share: each is filled once, while the workers read the one
+before. Nothing takes effect before every rank has every byte and the digests agree.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import mmap
+import os
+import threading
+import time
+from typing import Any, Callable, Mapping, Optional
+
+import msgpack
+import numpy
+import zmq
+
+from .client import Client
+from .errors import PitstopError
+
+PROTOCOL = 1
+ALIGN = 64
+MIX_STEP = numpy.uint64(0x9E3779B97F4A7C15)
+F_ADD_SEALS, F_SEAL_SHRINK, F_SEAL_GROW = 1033, 2, 4
+
+_numbers = itertools.count()
+
+
+def dtype_name(array: numpy.ndarray) -> str:
+    """As the tree calls it. Raises TypeError for what is no weight."""
+    name = array.dtype.name
+    known = {"float32": "F32", "float16": "F16", "uint16": "BF16", "bfloat16": "BF16"}
+    if name not in known:
+        raise TypeError(f"dtype {name}; accepted are float32, float16 and bfloat16 (as uint16)")
+    return known[name]
+
+
+def tensor_digest(array: numpy.ndarray) -> str:
+    """Of a bfloat16 tensor, 32 hex digits: docs/design.md, section 5."""
+    words = array.view(numpy.uint16)
+    rows = words.reshape(-1, words.shape[-1]) if words.ndim else words.reshape(1, 1)
+    padding = -rows.shape[1] % 4
+    if padding:
+        rows = numpy.pad(rows, ((0, 0), (0, padding)))
+    word = numpy.ascontiguousarray(rows).view(numpy.uint64).ravel()
+    with numpy.errstate(over="ignore"):
+        z = word + numpy.arange(1, len(word) + 1, dtype=numpy.uint64) * MIX_STEP
+        z = (z ^ (z >> numpy.uint64(30))) * numpy.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> numpy.uint64(27))) * numpy.uint64(0x94D049BB133111EB)
+        z = z ^ (z >> numpy.uint64(31))
+        lane0 = int(z.sum(dtype=numpy.uint64))
+        lane1 = int(((z >> numpy.uint64(32)) * (z & numpy.uint64(0xFFFFFFFF))).sum(dtype=numpy.uint64))
+    return f"{lane0:016x}{lane1:016x}"
+
+
+class _Memory:
+    """A memfd that workers may open: sealed against shrinking, so that reading it cannot fail."""
+
+    def __init__(self, size: int):
+        self.fd = os.memfd_create("pitstop_push", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self.fd, size)
+        fcntl.fcntl(self.fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)
+        self.map = mmap.mmap(self.fd, size)
+        self.bytes = numpy.frombuffer(self.map, dtype=numpy.uint8)
+
+    def describe(self) -> dict[str, int]:
+        return {"pid": os.getpid(), "fd": self.fd, "bytes": len(self.bytes)}
+
+    def close(self) -> None:
+        self.bytes = None
+        self.map.close()
+        os.close(self.fd)
+
+
+class WeightPusher:
+    """Owns nothing between two pushes. One push at a time per tree."""
+
+    def __init__(self, client: Client, bucket_bytes: int = 64 << 20, stall: float = 60.0):
+        self._client = client
+        self._bucket_bytes = bucket_bytes
+        self._stall = stall
+
+    def push(
+        self,
+        tensors: Mapping[str, numpy.ndarray],
+        *,
+        partial: bool = False,
+        digests: bool = True,
+        on_progress: Optional[Callable[[int, int], None]] = None,
+        timeout: float = 600.0,
+        **update: Any,
+    ) -> dict[str, Any]:
+        """The commit's reply. `update` are further fields of docs/protocol.md's UpdateSpec (label,
+        kv_policy, ...). `digests`: bfloat16 tensors are declared with theirs. Raises PitstopError;
+        the old version serves on then."""
+        spec = {"source": {"kind": "buckets"}, "partial": partial, **update}
+        if digests:
+            spec["manifest"] = [
+                {"name": name, "dtype": "BF16", "shape": list(array.shape), "digest": tensor_digest(array)}
+                for name, array in tensors.items()
+                if dtype_name(array) == "BF16"
+            ]
+        status = self._client.status()
+        devices = [w["device_uuid"] for r in status["replicas"] for w in r["workers"]]
+        session = self._client.begin_update(timeout=timeout, **spec)["session"]
+        context = zmq.Context()
+        try:
+            self._push_buckets(context, devices, session, tensors, on_progress, timeout)
+        except BaseException:
+            try:
+                self._client.drop_stage(session=session)
+            except PitstopError:
+                pass  # the tree has dropped it already, and said why
+            raise
+        finally:
+            context.destroy(linger=0)
+        return self._client.commit_weights(session=session, timeout=timeout)
+
+    def _push_buckets(self, context, devices, session, tensors, on_progress, timeout) -> None:
+        sockets, handles = {}, {}
+        for device in devices:
+            socket = context.socket(zmq.DEALER)
+            endpoint = f"ipc://@pitstop-push-{os.getpid()}-{next(_numbers)}-{device}.sock"
+            socket.bind(endpoint)
+            sockets[device], handles[device] = socket, endpoint
+        failures: list[BaseException] = []
+
+        def bucket_call() -> None:
+            try:
+                self._client.update_bucket(
+                    {"kind": "ipc", "handles": handles, "stall_ms": int(self._stall * 1000)},
+                    session=session,
+                    timeout=timeout,
+                )
+            except BaseException as error:
+                failures.append(error)
+
+        call = threading.Thread(target=bucket_call)
+        call.start()
+        sizes = [-(-max(1, array.nbytes) // ALIGN) * ALIGN for array in tensors.values()]
+        half = min(max([self._bucket_bytes, *sizes]), sum(sizes))
+        memory = _Memory(2 * half)
+        try:
+            conversation = _Conversation(sockets, self._stall, failures)
+            conversation.ask("push_open", protocol=PROTOCOL, memory=memory.describe())
+            conversation.answers()
+            is_reading = False
+            sent, total = 0, sum(array.nbytes for array in tensors.values())
+            for number, bucket in enumerate(_buckets(tensors, half)):
+                entries = []
+                for name, array, at in bucket:
+                    offset = number % 2 * half + at
+                    flat = numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8)
+                    memory.bytes[offset : offset + len(flat)] = flat
+                    entries.append(
+                        {
+                            "name": name,
+                            "dtype": dtype_name(array),
+                            "shape": list(array.shape),
+                            "offset": offset,
+                        }
+                    )
+                    sent += len(flat)
+                if is_reading:
+                    conversation.answers()
+                conversation.ask("push_bucket", bucket=number, tensors=entries)
+                is_reading = True
+                if on_progress is not None:
+                    on_progress(sent, total)
+            conversation.answers()
+            conversation.ask("push_end")
+            conversation.answers()
+        finally:
+            if not failures and call.is_alive():
+                call.join(self._stall)
+            memory.close()
+        call.join(timeout)
+        if failures:
+            raise failures[0]
+
+
+class _Conversation:
+    """All workers are asked at once; each answers once."""
+
+    def __init__(self, sockets: Mapping[str, zmq.Socket], stall: float, failures: list):
+        self._sockets = sockets
+        self._stall = stall
+        self._failures = failures
+
+    def ask(self, kind: str, **body: Any) -> None:
+        frames = [b"", kind.encode(), msgpack.packb(body)]
+        deadline = time.monotonic() + self._stall
+        for socket in self._sockets.values():
+            while not socket.poll(20, zmq.POLLOUT):  # its worker is still to come
+                self._check(deadline, "a worker did not connect in time")
+            socket.send_multipart(frames)
+
+    def answers(self) -> list[dict[str, Any]]:
+        bodies = []
+        deadline = time.monotonic() + self._stall
+        for device, socket in self._sockets.items():
+            while not socket.poll(20):
+                self._check(deadline, f"no answer in time from {device}")
+            _, _, body = socket.recv_multipart()
+            body = msgpack.unpackb(body)
+            if body.get("code"):
+                raise PitstopError(body["code"], f"{device}: {body.get('message', '')}")
+            bodies.append(body)
+        return bodies
+
+    def _check(self, deadline: float, what: str) -> None:
+        if self._failures:  # the tree has ended it
+            raise self._failures[0]
+        if time.monotonic() > deadline:
+            raise PitstopError("deadline_exceeded", what)
+
+
+def _buckets(tensors: Mapping[str, numpy.ndarray], half: int):
+    """Lists of (name, array, offset), each of at most `half` bytes."""
+    bucket, at = [], 0
+    for name, array in tensors.items():
+        size = -(-max(1, array.nbytes) // ALIGN) * ALIGN
+        if at + size > half and bucket:
+            yield bucket
+            bucket, at = [], 0
+        bucket.append((name, array, at))
+        at += size
+    yield bucket

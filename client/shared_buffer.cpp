@@ -1,0 +1,66 @@
+#include "client/shared_buffer.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <utility>
+
+namespace pitstop {
+
+Result<SharedBuffer> SharedBuffer::make(std::int64_t bytes) {
+    const int fd = ::memfd_create("pitstop_push", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0) {
+        return make_error(
+            ErrorCode::kResourceExhausted, "cannot make shared memory: {}", std::strerror(errno)
+        );
+    }
+    SharedBuffer buffer(fd, nullptr, 0);
+    const auto size = static_cast<std::size_t>(bytes);
+    void* data = MAP_FAILED;
+    if (::ftruncate(fd, bytes) == 0 && ::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0)
+        data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (data == MAP_FAILED) {
+        return make_error(
+            ErrorCode::kResourceExhausted,
+            "cannot get {} bytes of shared memory: {}",
+            bytes,
+            std::strerror(errno)
+        );
+    }
+    buffer.data_ = static_cast<std::byte*>(data);
+    buffer.size_ = size;
+    return buffer;
+}
+
+SharedBuffer::SharedBuffer(SharedBuffer&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
+SharedBuffer& SharedBuffer::operator=(SharedBuffer&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    return *this;
+}
+SharedBuffer::~SharedBuffer() {
+    if (data_ != nullptr) ::munmap(data_, size_);
+    if (fd_ >= 0) ::close(fd_);
+}
+
+SharedMemory SharedBuffer::describe() const {
+    return {
+        .pid = ::getpid(),
+        .fd = fd_,
+        .bytes = static_cast<std::int64_t>(size_),
+    };
+}
+
+Result<> SharedBuffer::seal() {
+    if (data_ != nullptr) ::munmap(std::exchange(data_, nullptr), size_);
+    if (::fcntl(fd_, F_ADD_SEALS, F_SEAL_WRITE) == 0) return Ok{};
+    return make_error(ErrorCode::kInternal, "cannot seal shared memory: {}", std::strerror(errno));
+}
+
+}  // namespace pitstop
