@@ -1,7 +1,7 @@
 # The control routes: flow, weights, memory, of both dialects.
 target_sources(pitstop_http_requests
-    PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES control_fields.h
-    PRIVATE control_fields.cpp)
+    PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES base64.h control_fields.h
+    PRIVATE base64.cpp control_fields.cpp)
 target_sources(pitstop_http_proc
     PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES
         control.h control_routes.h sglang_answers.h vllm_pause.h

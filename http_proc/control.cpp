@@ -106,10 +106,15 @@ Task<Result<UpdateReply>> update_from_disk(Exchange& exchange, DiskUpdate update
         if (auto problem = problem_of_clearing(*before)) co_return *std::move(problem);
     }
     UpdateWeights call;
-    // The workers may have another working directory.
-    std::error_code ignored;
-    const std::filesystem::path path = std::filesystem::absolute(update.path, ignored);
-    call.update.source.path = path.empty() ? update.path : path.string();
+    call.update.partial = update.partial;
+    if (update.source) {
+        call.update.source = *std::move(update.source);
+    } else {
+        // The workers may have another working directory.
+        std::error_code ignored;
+        const std::filesystem::path path = std::filesystem::absolute(update.path, ignored);
+        call.update.source.path = path.empty() ? update.path : path.string();
+    }
     call.update.label = std::move(update.label);
     call.update.mode = update.mode;
     call.update.digest = std::move(update.digest);

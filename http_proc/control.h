@@ -50,10 +50,12 @@ template <class Reply>
 );
 [[nodiscard]] Task<Result<MemoryReply>> resume(Exchange& exchange, std::vector<MemoryTag> tags);
 
-// An update from a checkpoint directory.
+// An update from a checkpoint directory, or from elsewhere.
 struct DiskUpdate {
     std::string path{};
-    std::string label{};  // empty: as it is
+    std::optional<WeightSource> source{};  // in place of the path
+    bool partial = false;                  // only some tensors come
+    std::string label{};                   // empty: as it is
     bool clears_cache = true;
     bool aborts_all = false;  // first
     // Absent: what a pause has made of the requests stays so; without a pause they run out first.

@@ -3,6 +3,8 @@
 
 #include "http_proc/router.h"
 
+#include <nlohmann/json_fwd.hpp>
+
 namespace pitstop {
 
 void add_pitstop_shutdown(Router& router);
@@ -16,8 +18,11 @@ void add_vllm_sleep(Router& router);
 void add_weight_label(Router& router);
 void add_weight_transfer(Router& router);
 
-// collective_rpc's update_weights (weight_transfer.cpp).
-[[nodiscard]] Task<Response> update_weights_by_rpc(Exchange& exchange);
+// collective_rpc's update_weights and update_weights_from_ipc (weight_transfer.cpp). Null: no args.
+[[nodiscard]] Task<Response> update_weights_by_rpc(
+    Exchange& exchange, const nlohmann::json& kwargs
+);
+[[nodiscard]] Task<Response> update_from_ipc_by_rpc(Exchange& exchange, const nlohmann::json* args);
 
 // All of them.
 void add_control_routes(Router& router);

@@ -43,6 +43,12 @@ struct ServerOptions {
     ServerLimits limits{};
 };
 
+// How vLLM's trainers pack broadcasts.
+struct VllmPacking {
+    bool is_packed = false;
+    std::int64_t bytes = std::int64_t{1} << 30;
+};
+
 class ServerContext {
   public:
     explicit ServerContext(ServerOptions options) : options_(std::move(options)) {}
@@ -68,6 +74,10 @@ class ServerContext {
 
     // What /weights_checker compares with: the digests at its last snapshot.
     std::optional<DigestsReply> weights_snapshot{};
+
+    // The weight update that /begin_weight_update or /start_weight_update has opened; 0: none.
+    std::uint64_t weight_session = 0;
+    VllmPacking vllm_packing{};  // as /init_weight_transfer_engine said
 
     // The tree was seen with weights to serve: at once, or (--wait-for-initial-weights) after the
     // first complete update. It stays so.

@@ -46,18 +46,21 @@ Task<Response> collective_rpc(Exchange& exchange) {
     std::string method;
     fields.read("method", method);
     if (method.empty() && !fields.error())
-        fields.fail("method", "reload_weights or update_weights");
+        fields.fail("method", "reload_weights, update_weights or update_weights_from_ipc");
     const nlohmann::json* kwargs = fields.find("kwargs");
     if (kwargs != nullptr && !kwargs->is_object()) fields.fail("kwargs", "an object");
     if (fields.error()) co_return failure(*fields.error());
     const nlohmann::json none = nlohmann::json::object();
     if (method == "reload_weights")
         co_return co_await reload_weights(exchange, kwargs != nullptr ? *kwargs : none);
-    if (method == "update_weights") co_return co_await update_weights_by_rpc(exchange);
+    if (method == "update_weights")
+        co_return co_await update_weights_by_rpc(exchange, kwargs != nullptr ? *kwargs : none);
+    if (method == "update_weights_from_ipc")
+        co_return co_await update_from_ipc_by_rpc(exchange, fields.find("args"));
     co_return failure(make_error(
         ErrorCode::kUnsupported,
-        "Call to {} method failed: there is no such method; there are reload_weights and "
-        "update_weights",
+        "Call to {} method failed: there is no such method; there are reload_weights, "
+        "update_weights and update_weights_from_ipc",
         method.substr(0, 64)
     ));
 }

@@ -1,0 +1,15 @@
+// Base64 as RFC 4648 section 4 has it: the standard alphabet, padded.
+#pragma once
+
+#include "base/result.h"
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace pitstop {
+
+// Errors: kMalformed, at which character.
+[[nodiscard]] Result<std::vector<std::uint8_t>> base64_decode(std::string_view text);
+
+}  // namespace pitstop
