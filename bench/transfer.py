@@ -1,0 +1,214 @@
+#!/usr/bin/env python3
+"""How fast weights come in from outside, as ratios to memcpy in the same run.
+
+    bench/transfer.py --build build/cpu [--gb 1.2] [--tp 1] [--json out.json]
+
+Makes a model of that size (and one of 10,000 tensors), starts a tree, pushes, prints a table. Every
+push is verified: the digest is declared, and computed on what is resident.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "client" / "python"))
+
+import numpy  # noqa: E402  (after the path)
+import pitstop  # noqa: E402
+
+NUM_SMALL_TENSORS = 10_000
+
+
+def make_model(directory, hidden, ffn, num_layers, seed):
+    """A Llama with random bf16 weights in the bundled vocabulary; returns its tensors' names."""
+    source = ROOT / "launch/models/stories"
+    config = json.loads((source / "config.json").read_text())
+    head_dim = 64 if hidden >= 64 else hidden
+    config.update(
+        hidden_size=hidden,
+        intermediate_size=ffn,
+        num_hidden_layers=num_layers,
+        num_attention_heads=hidden // head_dim,
+        num_key_value_heads=hidden // head_dim,
+        head_dim=head_dim,
+        tie_word_embeddings=False,
+    )
+    directory.mkdir(parents=True)
+    (directory / "config.json").write_text(json.dumps(config))
+    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        (directory / name).write_bytes((source / name).read_bytes())
+    shapes = {
+        "model.embed_tokens.weight": [config["vocab_size"], hidden],
+        "lm_head.weight": [config["vocab_size"], hidden],
+        "model.norm.weight": [hidden],
+    }
+    for layer in range(num_layers):
+        at = f"model.layers.{layer}"
+        shapes[f"{at}.input_layernorm.weight"] = [hidden]
+        shapes[f"{at}.post_attention_layernorm.weight"] = [hidden]
+        for name in ("q", "k", "v", "o"):
+            shapes[f"{at}.self_attn.{name}_proj.weight"] = [hidden, hidden]
+        shapes[f"{at}.mlp.gate_proj.weight"] = [ffn, hidden]
+        shapes[f"{at}.mlp.up_proj.weight"] = [ffn, hidden]
+        shapes[f"{at}.mlp.down_proj.weight"] = [hidden, ffn]
+    header, offset = {}, 0
+    for name, shape in shapes.items():
+        size = 2 * int(numpy.prod(shape))
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [offset, offset + size]}
+        offset += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    rng = numpy.random.default_rng(seed)
+    # Finite numbers around 2^-7: exponent bits fixed, sign and mantissa random.
+    pattern = (rng.integers(0, 1 << 16, 1 << 22, dtype=numpy.uint16) & 0x807F) | 0x3C00
+    with open(directory / "model.safetensors", "wb") as out:
+        out.write(struct.pack("<Q", len(text)) + text)
+        left = offset
+        while left > 0:
+            piece = pattern.tobytes()[: min(left, pattern.nbytes)]
+            out.write(piece)
+            left -= len(piece)
+    return shapes, offset
+
+
+def memcpy_rate(num_bytes):
+    """Bytes a second of the best of three copies of as many bytes, memory touched before."""
+    source = numpy.ones(num_bytes, numpy.uint8)
+    target = numpy.zeros(num_bytes, numpy.uint8)
+    best = 0.0
+    for _ in range(3):
+        begin = time.perf_counter()
+        numpy.copyto(target, source)
+        best = max(best, num_bytes / (time.perf_counter() - begin))
+    return best
+
+
+class Tree:
+    """Owns: a tree of this build, for a with block."""
+
+    def __init__(self, build, model, place, *flags):
+        self.run_dir = place / "tree"
+        self.environment = {**os.environ, "PITSTOP_BUILD": str(build)}
+        self.launcher = subprocess.Popen(
+            [ROOT / "launch/pitstop", "serve", "--run-dir", self.run_dir, "--model", model]
+            + ["--max-total-tokens", "1024", *map(str, flags)],
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        if not self.launcher.stdout.readline():
+            raise SystemExit("the tree did not start")
+
+    def push(self, build, directory, *flags):
+        """The push's report and its seconds."""
+        begin = time.perf_counter()
+        answer = subprocess.run(
+            [build / "bin/pitstop_cli", "push", directory, "--run-dir", self.run_dir, "--json", *flags],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        return json.loads(answer.stdout), time.perf_counter() - begin
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.launcher.terminate()
+        self.launcher.wait(30)
+
+
+def large(options, place, results):
+    model = place / "large"
+    _, num_bytes = make_model(model, 1024, 3072, max(1, round(options.gb * 1e9 / 27.3e6)), seed=1)
+    copied = memcpy_rate(num_bytes)
+    results["memcpy_gb_s"] = copied / 1e9
+    results["model_bytes"] = num_bytes
+    with Tree(options.build, model, place, "--tp", options.tp) as tree:
+        for name, flags in (("push", ()), ("push, adopted", ("--adopt",))):
+            best = None
+            for _ in range(3):
+                report, _ = tree.push(options.build, model, *flags)
+                assert report["reply"]["ok"], report
+                if best is None or report["push_s"] < best["push_s"]:
+                    best = report
+            rate = num_bytes / best["push_s"]
+            results[name] = {
+                "push_s": best["push_s"],
+                "gb_s": rate / 1e9,
+                "ratio_to_memcpy": rate / copied,
+                "fill_s": best["fill_s"],
+                "wait_s": best["wait_s"],
+                "receive_s": best["filled"]["receive_s"],
+                "verify_s": best["filled"]["verify_s"],
+                "commit_ms": best["reply"]["commit_s"] * 1e3,
+                "total_s": best["total_s"],
+            }
+
+
+def small(options, place, results):
+    model = place / "small"
+    shapes, num_bytes = make_model(model, 16, 16, NUM_SMALL_TENSORS // 9, seed=2)
+    data = (model / "model.safetensors").read_bytes()[-num_bytes:]
+    tensors = [{"name": n, "dtype": "BF16", "shape": s} for n, s in shapes.items()]
+    with Tree(options.build, model, place) as tree, pitstop.Client(str(tree.run_dir)) as client:
+        source = {"kind": "tensors", "format": "flattened"}
+        begin = time.perf_counter()
+        client.begin_update()
+        bucket = client.update_bucket({**source, "tensors": tensors, "payloads": [{"data": data}]})
+        client.commit_weights()
+        flattened_s = time.perf_counter() - begin
+        begin = time.perf_counter()
+        client.begin_update(partial=True)
+        at, num_sent = 0, 1000
+        for tensor in tensors[:num_sent]:
+            size = 2 * int(numpy.prod(tensor["shape"]))
+            client.update_bucket(
+                {**source, "tensors": [tensor], "payloads": [{"data": data[at : at + size]}]}
+            )
+            at += size
+        client.drop_stage()
+        each_s = (time.perf_counter() - begin) * len(tensors) / num_sent
+        worker_s = bucket["receive_s"] + bucket["verify_s"]
+        results["many tensors"] = {
+            "tensors": len(tensors),
+            "flattened_s": flattened_s,
+            "one_message_each_s": each_s,
+            "ratio": each_s / flattened_s,
+            "us_per_tensor_in_a_bucket": worker_s / len(tensors) * 1e6,
+            "us_per_tensor_of_the_call": bucket["total_s"] / len(tensors) * 1e6,
+        }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/cpu")
+    parser.add_argument("--gb", type=float, default=1.2, help="bytes of the large model / 1e9")
+    parser.add_argument("--tp", type=int, default=1)
+    parser.add_argument("--json", type=pathlib.Path, help="write the numbers here, too")
+    options = parser.parse_args()
+    options.build = options.build.resolve()
+    results = {"tp": options.tp}
+    with tempfile.TemporaryDirectory(prefix="pitstop-transfer-", dir="/tmp") as place:
+        large(options, pathlib.Path(place) / "a", results)
+        small(options, pathlib.Path(place) / "b", results)
+    for name, value in results.items():
+        if isinstance(value, dict):
+            print(name)
+            for key, number in value.items():
+                print(f"  {key:28} {number:12.4g}")
+        else:
+            print(f"{name:30} {value:12.4g}")
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,456 @@
+"""Weights from trainers over the bus: serialized tensors, raw bytes, sessions, sparse updates,
+broadcasts, NumPy pushes; each all or nothing."""
+
+import json
+import os
+import pathlib
+import pickle
+import struct
+import subprocess
+import sys
+import threading
+
+import numpy
+import pytest
+
+import torch_sender
+from process_tree import ROOT, wait_until
+
+sys.path.insert(0, str(ROOT / "client" / "python"))
+import pitstop  # noqa: E402  (after the path)
+from pitstop.broadcast import HostBroadcast  # noqa: E402
+from pitstop.push import WeightPusher, tensor_digest  # noqa: E402
+
+needs_torch = pytest.mark.skipif(torch_sender.torch is None, reason=torch_sender.REASON)
+
+STORIES = ROOT / "launch/models/stories"
+BARD = ROOT / "launch/models/bard"
+DIGESTS = json.loads((ROOT / "tests/data/golden/digests.json").read_text())["models"]
+TREE_FLAGS = ("--tp", 2)
+
+
+def load(directory):
+    """The checkpoint's tensors as NumPy has them: bfloat16 as uint16."""
+    data = (pathlib.Path(directory) / "model.safetensors").read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + length])
+    header.pop("__metadata__", None)
+    return {
+        name: numpy.frombuffer(
+            data[8 + length + entry["data_offsets"][0] : 8 + length + entry["data_offsets"][1]],
+            dtype=numpy.uint16,
+        ).reshape(entry["shape"])
+        for name, entry in header.items()
+    }
+
+
+STORE = pathlib.Path(__file__).with_name("torch_store.py")
+BARD_TENSORS = load(BARD)
+STORIES_TENSORS = load(STORIES)
+
+
+@pytest.fixture
+def client(shared_tree):
+    """The tree serves stories before, bit for bit."""
+    with pitstop.Client(shared_tree.run_dir) as client:
+        client.update_weights(str(STORIES))
+        yield client
+        with pytest.raises(pitstop.PitstopError, match="nothing is staged"):
+            client.drop_stage()
+
+
+def digest_of(client):
+    """Computed from memory."""
+    return client.weight_digests()["digest"]
+
+
+def infos(tensors):
+    return [{"name": n, "dtype": "BF16", "shape": list(a.shape)} for n, a in tensors.items()]
+
+
+def raw_source(tensors, **fields):
+    data = b"".join(array.tobytes() for array in tensors.values())
+    return {
+        "kind": "tensors",
+        "format": "flattened",
+        "tensors": infos(tensors),
+        "payloads": [{"data": data}],
+        **fields,
+    }
+
+
+def halves(tensors):
+    items = list(tensors.items())
+    return dict(items[: len(items) // 2]), dict(items[len(items) // 2 :])
+
+
+def refused(call, *args, **kwargs):
+    with pytest.raises(pitstop.PitstopError) as error:
+        call(*args, **kwargs)
+    return error.value
+
+
+# ---- bytes in the call ----
+
+
+def test_P10_raw_bytes_in_one_call(client):
+    reply = client.update_weights(source=raw_source(BARD_TENSORS), label="raw")
+    assert reply["digest"] == DIGESTS["bard"]["digest"] == digest_of(client)
+
+
+def test_P2_a_session_is_one_transaction(client):
+    first, second = halves(BARD_TENSORS)
+    session = client.begin_update(label="bard")["session"]
+    client.update_bucket(raw_source(first), session=session)
+    assert digest_of(client) == DIGESTS["stories"]["digest"], "nothing serves before the commit"
+    client.update_bucket(raw_source(second), session=session)
+    reply = client.commit_weights(session=session, digest=DIGESTS["bard"]["digest"])
+    assert reply["label"] == "bard"
+    assert digest_of(client) == DIGESTS["bard"]["digest"]
+
+
+def test_P2_a_session_that_is_not_complete_or_wrong_is_dropped(client):
+    first, second = halves(BARD_TENSORS)
+    client.begin_update()
+    client.update_bucket(raw_source(first))
+    error = refused(client.commit_weights)
+    assert error.code == "invalid_argument" and list(second)[0] in error.message
+
+    client.begin_update()
+    client.update_bucket(raw_source(first))
+    client.update_bucket(raw_source(second))
+    error = refused(client.commit_weights, digest="0" * 32)
+    assert error.code == "data_loss", error
+
+    client.begin_update()
+    client.update_bucket(raw_source(first))
+    assert "arrived before" in refused(client.update_bucket, raw_source(first)).message
+    assert refused(client.commit_weights).code == "failed_precondition"
+    assert digest_of(client) == DIGESTS["stories"]["digest"]
+
+
+def test_P5_an_abandoned_session_ends_by_its_deadline(client, shared_tree):
+    client.begin_update(idle_timeout=0.3)
+    client.update_bucket(raw_source(halves(BARD_TENSORS)[0]))
+
+    def is_over():
+        try:
+            client.update_weights(str(STORIES))
+            return True
+        except pitstop.PitstopError as error:
+            assert error.code == "failed_precondition", error
+            return False
+
+    wait_until(is_over, "the session to expire", timeout_s=20)
+
+
+def test_a_partial_update_says_so(client):
+    name = "model.norm.weight"
+    source = raw_source({name: BARD_TENSORS[name]})
+    assert "model.embed_tokens.weight" in refused(client.update_weights, source=source).message
+    client.update_weights(source=source, partial=True)
+    tensors = {t["name"]: t["digest"] for t in client.weight_digests()["tensors"]}
+    assert tensors[name] == DIGESTS["bard"]["tensors"][name]
+    other = "model.embed_tokens.weight"
+    assert tensors[other] == DIGESTS["stories"]["tensors"][other]
+
+
+@pytest.mark.parametrize(
+    "change, what",
+    [
+        (lambda s: s["payloads"][0].update(data=s["payloads"][0]["data"][:-2]), "were sent"),
+        (lambda s: s["payloads"][0].update(data=s["payloads"][0]["data"] + b"00"), "were sent"),
+        (lambda s: s["tensors"][0].update(shape=[1 << 62, 1 << 62]), "shape"),
+        (lambda s: s["tensors"][0].update(shape=[-1]), "[-1]"),
+        (lambda s: s["tensors"][0].update(dtype="int7"), "int7"),
+        (lambda s: s["payloads"].extend([{"data": b""}] * 8), "bytes were sent|were sent|payloads"),
+    ],
+)
+def test_P2_bytes_that_do_not_fit_are_refused(client, change, what):
+    source = raw_source(BARD_TENSORS)
+    change(source)
+    error = refused(client.update_weights, source=source)
+    assert any(part in error.message for part in what.split("|")), error
+    assert digest_of(client) == DIGESTS["stories"]["digest"]
+
+
+# ---- sparse ----
+
+
+def sparse_source(name, shape, indices, values):
+    data = numpy.array(indices, numpy.int32).tobytes() + numpy.array(values, numpy.uint16).tobytes()
+    return {
+        "kind": "tensors",
+        "format": "sparse",
+        "tensors": [{"name": name, "dtype": "bfloat16", "shape": list(shape)}],
+        "num_updates": [len(indices)],
+        "payloads": [{"data": data}],
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.embed_tokens.weight",
+        "model.layers.0.self_attn.q_proj.weight",
+        "model.layers.1.mlp.down_proj.weight",
+        "model.norm.weight",
+    ],
+)
+def test_P10_a_sparse_update_changes_those_elements(client, name):
+    want = STORIES_TENSORS[name].copy()
+    rng = numpy.random.default_rng(5)
+    indices = rng.choice(want.size, size=min(want.size, 200), replace=False)
+    values = BARD_TENSORS[name].reshape(-1)[indices]
+    want.reshape(-1)[indices] = values
+    base = digest_of(client)
+    source = sparse_source(name, want.shape, indices, values)
+    client.update_weights(source=source, partial=True, base_digest=base)
+    tensors = {t["name"]: t["digest"] for t in client.weight_digests()["tensors"]}
+    assert tensors.pop(name) == tensor_digest(want)
+    expected = dict(DIGESTS["stories"]["tensors"])
+    expected.pop(name)
+    assert tensors == expected
+    # The version it was made for serves no more.
+    error = refused(client.update_weights, source=source, partial=True, base_digest=base)
+    assert error.code == "failed_precondition"
+
+
+def test_P2_a_sparse_update_out_of_range_is_refused(client):
+    shape = STORIES_TENSORS["model.norm.weight"].shape
+    base = digest_of(client)
+    for index in (-1, shape[0], 2**31 - 1):
+        source = sparse_source("model.norm.weight", shape, [0, index], [0, 0])
+        error = refused(client.update_weights, source=source, partial=True, base_digest=base)
+        assert error.code == "invalid_argument" and str(index) in error.message
+    source = sparse_source("model.norm.weight", shape, [0], [0])
+    assert "base_digest" in refused(client.update_weights, source=source, partial=True).message
+    assert digest_of(client) == base
+
+
+# ---- PyTorch's serialized tensors ----
+
+
+def pickled(payloads):
+    return {"kind": "tensors", "format": "pickle", "payloads": [{"data": p} for p in payloads]}
+
+
+@needs_torch
+def test_P10_serialized_named_tensors_and_their_references_come_back(client):
+    before = torch_sender.torch_segments()
+
+    def send():
+        tensors = {n: t.share_memory_() for n, t in torch_sender.load(BARD).items()}
+        payload = lambda: bytes(torch_sender.ForkingPickler.dumps(list(tensors.items())))
+        return client.update_weights(source=pickled([payload(), payload()]))
+
+    assert send()["digest"] == DIGESTS["bard"]["digest"] == digest_of(client)
+    wait_until(lambda: torch_sender.torch_segments() <= before, "shared memory to be freed")
+
+
+@needs_torch
+def test_P10_flattened_buckets_in_a_session(client):
+    before = torch_sender.torch_segments()
+    client.begin_update()
+
+    def send(half):
+        buckets = [torch_sender.flattened_bucket(half) for _ in range(2)]
+        client.update_bucket(pickled([payload for payload, _ in buckets]))
+
+    for half in halves(torch_sender.load(BARD)):
+        send(half)
+    assert client.commit_weights()["digest"] == DIGESTS["bard"]["digest"]
+    wait_until(lambda: torch_sender.torch_segments() <= before, "shared memory to be freed")
+
+
+@needs_torch
+def test_a_view_that_is_not_contiguous_is_gathered(client):
+    name = "model.layers.0.mlp.gate_proj.weight"
+    tensor = torch_sender.load(BARD)[name].t().contiguous().share_memory_().t()
+    assert not tensor.is_contiguous()
+    payload = lambda: bytes(torch_sender.ForkingPickler.dumps([(name, tensor)]))
+    client.update_weights(source=pickled([payload(), payload()]), partial=True)
+    tensors = {t["name"]: t["digest"] for t in client.weight_digests()["tensors"]}
+    assert tensors[name] == DIGESTS["bard"]["tensors"][name]
+
+
+@needs_torch
+def test_P7_bad_payloads_are_refused_and_lend_nothing(client):
+    class Exploit:
+        def __reduce__(self):
+            return os.system, ("false",)
+
+    tensor = torch_sender.load(BARD)["model.norm.weight"]
+    plain = pickle.dumps([("model.norm.weight", tensor)])
+    for payload, code in (
+        (pickle.dumps([("model.norm.weight", Exploit())]), "permission_denied"),
+        (plain, "permission_denied"),  # a torch.save stream inside
+        (b"", "malformed"),
+        (pickle.dumps({"flattened_tensor": None}), "invalid_argument"),
+        (pickle.dumps([("model.norm.weight", 5)]), "invalid_argument"),
+    ):
+        error = refused(client.update_weights, source=pickled([payload] * 2), partial=True)
+        assert error.code == code, error
+    one = refused(client.update_weights, source=pickled([plain]), partial=True)
+    assert "one payload of handles for 2 ranks" in one.message
+    assert digest_of(client) == DIGESTS["stories"]["digest"]
+
+
+# ---- broadcasts ----
+
+
+def in_thread(function, *args, **kwargs):
+    """Its result, or the error it raised, when joined."""
+    result = {}
+
+    def run():
+        try:
+            result["value"] = function(*args, **kwargs)
+        except Exception as error:
+            result["error"] = error
+
+    thread = threading.Thread(target=run)
+    thread.start()
+
+    def join():
+        thread.join(60)
+        assert not thread.is_alive()
+        if "error" in result:
+            raise result["error"]
+        return result["value"]
+
+    return join
+
+
+def join_group(client, group):
+    joined = in_thread(client.init_group, **group.spec())
+    group.accept(30)
+    joined()
+
+
+def distributed(tensors, **fields):
+    return {"kind": "distributed", "group": "w", "tensors": infos(tensors), **fields}
+
+
+@pytest.mark.parametrize("packed_bytes", (None, 0, 500_000))
+def test_P10_a_broadcast_over_tcp(client, packed_bytes):
+    with HostBroadcast("w", num_workers=2) as group:
+        join_group(client, group)
+        if packed_bytes is None:
+            source = distributed(BARD_TENSORS, format="each")
+            packs = [array for array in BARD_TENSORS.values()]
+        else:
+            source = distributed(BARD_TENSORS, format="flattened", packed_bytes=packed_bytes)
+            packs, pack, size = [], [], 0
+            for array in BARD_TENSORS.values():
+                pack.append(array.reshape(-1))
+                size += array.nbytes
+                if packed_bytes and size > packed_bytes:
+                    packs.append(numpy.concatenate(pack))
+                    pack, size = [], 0
+            if pack:
+                packs.append(numpy.concatenate(pack))
+        update = in_thread(client.update_weights, source=source, label="broadcast")
+        for pack in packs:
+            group.broadcast(pack)
+        assert update()["digest"] == DIGESTS["bard"]["digest"]
+        client.destroy_group("w")
+    assert refused(client.destroy_group, "w").code == "not_found"
+
+
+def test_P2_a_trainer_that_dies_costs_the_stage_and_the_next_one_joins(client):
+    for num_sent in (0, 3):
+        group = HostBroadcast("w", num_workers=2)
+        join_group(client, group)
+        update = in_thread(client.update_weights, source=distributed(BARD_TENSORS, format="each"))
+        for array in list(BARD_TENSORS.values())[:num_sent]:
+            group.broadcast(array)
+        group.close()
+        error = refused(update)
+        assert error.code == "unavailable" and "is gone" in error.message, error
+        assert digest_of(client) == DIGESTS["stories"]["digest"]
+
+
+def test_P2_a_broadcast_of_another_size_is_told_to_the_trainer(client):
+    with HostBroadcast("w", num_workers=2) as group:
+        join_group(client, group)
+        update = in_thread(client.update_weights, source=distributed(BARD_TENSORS, format="each"))
+        with pytest.raises(pitstop.PitstopError):
+            for _ in range(1000):
+                group.broadcast(numpy.zeros(7, numpy.uint16))
+        assert "broadcast 0 has 14 bytes" in refused(update).message
+
+
+def test_P5_a_group_that_nobody_serves_ends_by_its_deadline(client):
+    group = HostBroadcast("w", num_workers=2)
+    spec = group.spec()
+    group.close()
+    error = refused(client.init_group, timeout=1.0, **spec)
+    assert error.code == "deadline_exceeded" and "did not answer in time" in error.message
+    update = refused(client.update_weights, source=distributed(BARD_TENSORS, format="each"))
+    assert update.code == "not_found" and "init_weights_update_group" in update.message
+
+
+@needs_torch
+@pytest.mark.parametrize("style", ("sglang", "vllm"))
+def test_the_rendezvous_with_a_real_tcp_store(client, style):
+    """torch's own TCPStore serves; its constructor returns when both workers have counted in."""
+    import socket
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    version = 2 if int(torch_sender.torch.__version__.split(".")[0]) >= 2 else 1
+    spec = {
+        "backend": "nccl",
+        "rendezvous": style,
+        "address": "127.0.0.1",
+        "port": port,
+        "rank_offset": 1,
+        "world_size": 3,
+        "store_version": version,
+    }
+    trainer = subprocess.Popen(
+        [sys.executable, STORE, str(port), "3", style],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=STORE.parent,
+    )
+    joined = in_thread(client.init_group, "g", timeout=60, **spec)
+    assert trainer.stdout.readline() == "joined\n"
+    if style == "sglang":
+        joined()
+        name = "model.norm.weight"
+        source = distributed({name: BARD_TENSORS[name]}, format="each", group="g")
+        error = refused(client.update_weights, source=source, partial=True)
+    else:
+        error = refused(joined)
+    trainer.communicate("", timeout=20)
+    # A CPU has no NCCL: it says so after the id has come, and nothing is left joined.
+    assert error.code == "unsupported" and "unique id came" in error.message, error
+    assert digest_of(client) == DIGESTS["stories"]["digest"]
+    assert refused(client.destroy_group, "g").code == "not_found"
+
+
+# ---- pushes ----
+
+
+def test_P10_numpy_arrays_are_pushed(client):
+    seen = []
+    reply = WeightPusher(client, bucket_bytes=300_000).push(
+        BARD_TENSORS, label="numpy", on_progress=lambda done, total: seen.append(done / total)
+    )
+    assert reply["digest"] == DIGESTS["bard"]["digest"] == digest_of(client)
+    assert reply["label"] == "numpy" and seen[-1] == 1.0 and len(seen) > 3
+    single = {"model.norm.weight": STORIES_TENSORS["model.norm.weight"]}
+    WeightPusher(client).push(single, partial=True)
+    tensors = {t["name"]: t["digest"] for t in client.weight_digests()["tensors"]}
+    assert tensors["model.norm.weight"] == DIGESTS["stories"]["tensors"]["model.norm.weight"]
+
+
+def test_P2_a_push_of_another_model_is_refused(client):
+    wrong = {**BARD_TENSORS, "model.norm.weight": numpy.zeros((3,), numpy.uint16)}
+    error = refused(WeightPusher(client).push, wrong)
+    assert error.code == "invalid_argument" and "model.norm.weight" in error.message, error
+    assert digest_of(client) == DIGESTS["stories"]["digest"]
