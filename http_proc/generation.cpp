@@ -31,10 +31,10 @@ void Generation::start(std::vector<Generate> requests, std::vector<std::string> 
         for (const std::string& name : names_) tree_->add_name(name, request.rid);
     }
     for (std::size_t i = 0; i < requests.size(); ++i) {
-        RequestClock clock(Clock::now(), requests[i].stream);
-        const auto on_chunk = [shared = state_, i, clock, tree = tree_](OutputChunk chunk) mutable {
-            clock.chunk(chunk, Clock::now(), tree->request_metrics);
+        state.clocks.emplace_back(Clock::now(), requests[i].stream);
+        const auto on_chunk = [shared = state_, i, tree = tree_](OutputChunk chunk) {
             State& its = *shared;
+            its.clocks[i].chunk(chunk, Clock::now(), tree->request_metrics);
             if (chunk.finish) {
                 its.is_open[i] = false;
                 --its.num_open;

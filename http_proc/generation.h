@@ -14,6 +14,7 @@
 #pragma once
 
 #include "http_proc/exchange.h"
+#include "http_proc/request_metrics.h"
 #include "messages/generation.h"
 
 #include <coroutine>
@@ -33,6 +34,7 @@ class Generation {
         std::vector<bool> is_open{};                        // likewise
         std::deque<std::size_t> ready{};                    // indices of what waits, oldest first
         std::size_t num_open = 0;
+        std::vector<RequestClock> clocks{};  // by index
         std::coroutine_handle<> waiter{};
     };
 

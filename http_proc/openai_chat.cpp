@@ -40,8 +40,10 @@ struct Answer {
 };
 
 Response refusal(const Error& error) {
-    // A rid in use is the caller's mistake.
-    const int status = error.code == ErrorCode::kAlreadyExists ? 400 : status_of(error.code);
+    // A rid in use is the caller's mistake, and so is a chat for a model without a template for it.
+    const bool is_callers =
+        error.code == ErrorCode::kAlreadyExists || error.code == ErrorCode::kUnsupported;
+    const int status = is_callers ? 400 : status_of(error.code);
     return error_response(Dialect::kOpenAi, status, error.message);
 }
 

@@ -17,7 +17,11 @@ using Json = nlohmann::json;
 
 constexpr std::size_t kTextsMax = 4096;  // of one call
 
-Response refusal(const Error& error) { return error_response(Dialect::kVllm, error); }
+Response refusal(const Error& error) {
+    // Also a chat for a model without a template for it.
+    const int status = error.code == ErrorCode::kUnsupported ? 400 : status_of(error.code);
+    return error_response(Dialect::kVllm, status, error.message);
+}
 
 nlohmann::ordered_json ids_json(const std::vector<TokenId>& ids) {
     auto list = nlohmann::ordered_json::array();

@@ -138,13 +138,15 @@ struct Expr {
 };
 
 // ---- statements ----
+//
+// Bodies and lists of targets have no initializer, as clang asks for the whole type there.
 
 // What is assigned to: a name, a namespace's attribute, or several.
 struct Target {
     int line = 1;
     std::string name{};
     std::optional<std::string> attribute{};
-    std::vector<Target> items{};  // if is_tuple
+    std::vector<Target> items;  // if is_tuple
     bool is_tuple = false;
 };
 
@@ -155,15 +157,15 @@ struct Print {
     ExprPtr value{};
 };
 struct If {
-    std::vector<std::pair<ExprPtr, Body>> branches{};
-    Body otherwise{};
+    std::vector<std::pair<ExprPtr, Body>> branches;
+    Body otherwise;
 };
 struct For {
     Target target{};
     ExprPtr items{};
     ExprPtr condition{};  // may be null
-    Body body{};
-    Body otherwise{};
+    Body body;
+    Body otherwise;
 };
 struct Set {
     Target target{};
@@ -172,7 +174,7 @@ struct Set {
 struct SetBlock {
     Target target{};
     std::vector<FilterExpr> filters{};
-    Body body{};
+    Body body;
 };
 struct MacroDefinition {
     std::string name{};
@@ -180,18 +182,18 @@ struct MacroDefinition {
     std::vector<ExprPtr> defaults{};     // of the last so many params
     bool takes_more_positional = false;  // the body says `varargs`
     bool takes_more_named = false;       // the body says `kwargs`
-    Body body{};
+    Body body;
 };
 struct FilterBlock {
     std::vector<FilterExpr> filters{};
-    Body body{};
+    Body body;
 };
 struct With {
     std::vector<std::pair<Target, ExprPtr>> values{};
-    Body body{};
+    Body body;
 };
 struct Scoped {  // generation: the text of an assistant, which training masks by
-    Body body{};
+    Body body;
 };
 struct Break {};
 struct Continue {};

@@ -307,7 +307,8 @@ class Parser {
     Result<Target> target(bool ends_with_in) {
         const Level level(depth_);
         if (level.is_too_deep()) return too_deep();
-        Target all{.line = peek().line};
+        Target all;
+        all.line = peek().line;
         for (;;) {
             const bool is_end = (ends_with_in && peek().is_name("in")) || peek().is_operator(")") ||
                                 peek().is_operator("=") || peek().kind == TokenKind::kBlockEnd;
@@ -324,7 +325,8 @@ class Parser {
     }
 
     Result<Target> single_target() {
-        Target one{.line = peek().line};
+        Target one;
+        one.line = peek().line;
         if (skip_operator("(")) {
             ASSIGN_OR_RETURN(one, target(/*ends_with_in=*/false));
             RETURN_IF_ERROR(expect_operator(")"));

@@ -87,8 +87,10 @@ Result<Value> is_same(Env& env, const Value& self, const Given& given) {
 // Looking for it among names hashes it, which Python does not do with lists and mappings.
 Result<> check_hashable(const Value& value) {
     const Sequence* sequence = value.as_sequence();
-    const bool is_list = sequence != nullptr && sequence->kind == SequenceKind::kList;
-    if (!is_list && value.as_mapping() == nullptr) return Ok{};
+    const bool is_hashable = sequence == nullptr || sequence->kind == SequenceKind::kTuple ||
+                             sequence->kind == SequenceKind::kRange ||
+                             sequence->kind == SequenceKind::kValues;
+    if (is_hashable && value.as_mapping() == nullptr) return Ok{};
     return type_error("a value of type {} is no name", value.type_name());
 }
 

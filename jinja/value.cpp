@@ -36,6 +36,8 @@ int depth_of(const std::vector<Value>& items) {
 
 }  // namespace
 
+std::size_t Mapping::size() const { return entries_.size(); }
+
 void Mapping::insert(Value key, Value value) {
     depth_ = std::max({depth_, key.depth() + 1, value.depth() + 1});
     if (const Text* text = key.as_text()) {

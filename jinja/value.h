@@ -47,14 +47,14 @@ struct Text {
 enum class SequenceKind : std::uint8_t { kList, kTuple, kRange, kKeys, kValues, kItems };
 struct Sequence {
     SequenceKind kind = SequenceKind::kList;
-    std::vector<Value> items{};
-    std::string range{};  // kRange: how it prints
-    int depth = 1;        // of the nesting of sequences and mappings in it, itself included
+    std::vector<Value> items;  // no initializer, like below: clang asks for the whole Value there
+    std::string range{};       // kRange: how it prints
+    int depth = 1;             // of the nesting of sequences and mappings in it, itself included
 };
 
 // The result of `map`, `select`, ...: can be gone through once.
 struct Iterator {
-    std::vector<Value> items{};
+    std::vector<Value> items;
     std::size_t next = 0;
     int depth = 1;
 };
@@ -67,7 +67,7 @@ class Mapping {
     [[nodiscard]] const Value* find(const Value& key) const;
     [[nodiscard]] const Value* find(std::string_view key) const;
     [[nodiscard]] const std::vector<std::pair<Value, Value>>& entries() const { return entries_; }
-    [[nodiscard]] std::size_t size() const { return entries_.size(); }
+    [[nodiscard]] std::size_t size() const;
     [[nodiscard]] int depth() const { return depth_; }
 
   private:
@@ -77,7 +77,7 @@ class Mapping {
             return std::hash<std::string_view>{}(text);
         }
     };
-    std::vector<std::pair<Value, Value>> entries_{};
+    std::vector<std::pair<Value, Value>> entries_;
     std::unordered_map<std::string, std::size_t, Hash, std::equal_to<>> by_text_{};
     int depth_ = 1;
 };

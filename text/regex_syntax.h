@@ -25,24 +25,24 @@ struct OneOf {  // one code point of the set
     CodePointSet set{};
 };
 struct Concat {  // none: the empty match
-    std::vector<Node> parts{};
+    std::vector<Node> parts;
 };
 struct Alternate {  // the first that leads to a match wins
-    std::vector<Node> branches{};
+    std::vector<Node> branches;
 };
 enum class Greed { kGreedy, kLazy, kPossessive };
 struct Repeat {
-    std::vector<Node> body{};  // one node; a vector because Node is not complete yet
+    std::vector<Node> body;  // one node; a vector because Node is not complete yet
     int min = 0;
     std::optional<int> max{};  // none: no bound
     Greed greed = Greed::kGreedy;
 };
 struct Atomic {  // (?>body): once left, never tried again
-    std::vector<Node> body{};
+    std::vector<Node> body;
 };
 enum class Direction { kAhead, kBehind };
 struct Look {
-    std::vector<Node> body{};
+    std::vector<Node> body;
     Direction direction = Direction::kAhead;
     bool negated = false;
 };

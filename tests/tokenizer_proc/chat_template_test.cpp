@@ -71,7 +71,7 @@ TEST_F(ChatTemplateTest, AModelWithoutATemplateSaysSoWhenAChatComes) {
         "error: the model has no chat template: neither chat_template.jinja nor chat_template in "
         "tokenizer_config.json; a request may bring one"
     );
-    EXPECT_EQ(render({.variables = kHi, .chat_template = "{{ messages[0].role }}"}), "user");
+    EXPECT_EQ(render(Chat{.variables = kHi, .chat_template = "{{ messages[0].role }}"}), "user");
 }
 
 TEST_F(ChatTemplateTest, ATemplateThatIsNotSupportedNamesItsLineWhenAChatComes) {
@@ -162,7 +162,7 @@ TEST_F(ChatTemplateTest, ATemplateOfARequestHasFewerSteps) {
     write("chat_template.jinja", loops);
     EXPECT_EQ(render(kHi), "");
     EXPECT_EQ(
-        render({.variables = kHi, .chat_template = loops}),
+        render(Chat{.variables = kHi, .chat_template = loops}),
         "error: the chat template: line 1: the rendering takes more than 1000000 steps"
     );
 }

@@ -1,0 +1,131 @@
+"""The status page: its events, and the page itself in a browser.
+
+PITSTOP_SCREENSHOT=docs/status_page.png also keeps the picture that the page's documentation shows.
+"""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import threading
+
+import pytest
+
+from browser import CHROMIUM, Browser
+from process_tree import ROOT, wait_until
+
+STORIES = ROOT / "launch" / "models" / "stories"
+
+
+def first_events(http, count):
+    """The first events of the page's stream, which has no end of its own."""
+    connection = http.connect()
+    connection.request("GET", "/status/events")
+    response = connection.getresponse()
+    assert response.status == 200
+    assert response.getheader("Content-Type").startswith("text/event-stream")
+    events = []
+    while len(events) < count:
+        line = response.readline().decode()
+        if line.startswith("data: "):
+            events.append(json.loads(line[6:]))
+    connection.close()
+    return events
+
+
+def test_the_page_is_one_file_without_outside_assets(http):
+    answer = http.get("/")
+    assert answer.status == 200 and answer.headers["content-type"].startswith("text/html")
+    page = answer.body.decode()
+    assert page.startswith("<!doctype html>") and page.rstrip().endswith("</html>")
+    outside = re.findall(r'(?:src|href)="(?!data:)[^"]*"|url\((?!data:)|@import|https?://(?!www\.w3\.org)', page)
+    assert not outside, outside
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+
+
+def test_events_come_by_themselves_and_say_the_state(http):
+    first, second = first_events(http, 2)
+    (replica,) = first["replicas"]
+    assert first["model"] == "stories" and replica["state"] == "running" and replica["epoch"] >= 0
+    assert {m["tag"] for m in replica["memory"]} == {"weights", "kv_cache"}
+    assert second["uptime_s"] > first["uptime_s"]
+
+
+def test_a_pause_and_an_update_are_in_the_events(http, admin):
+    admin.call("pause_generation", mode="in_place")
+    try:
+        (event,) = first_events(http, 1)
+        assert event["replicas"][0]["pause_mode"] == "in_place"
+    finally:
+        admin.call("continue_generation")
+    reply = admin.call("update_weights", update={"source": {"kind": "disk", "path": str(STORIES)}, "label": "step-1"})
+    assert reply["ok"], reply
+    (event,) = first_events(http, 1)
+    assert event["replicas"][0]["label"] == "step-1"
+    assert event["updates"][-1]["ok"] and event["updates"][-1]["total_s"] > 0
+
+
+def test_so_many_may_listen_and_who_leaves_is_forgotten(http):
+    def listen():
+        connection = http.connect()
+        connection.request("GET", "/status/events")
+        return connection, connection.getresponse()
+
+    listeners = [listen()]
+    while listeners[-1][1].status == 200:
+        assert len(listeners) < 1000
+        listeners.append(listen())
+    # 64, less those of earlier tests whose leaving was not noticed yet.
+    assert listeners[-1][1].status == 503 and 32 < len(listeners) <= 65
+    for connection, response in listeners:
+        response.close()
+        connection.close()
+
+    def is_accepted():
+        connection, response = listen()
+        connection.close()
+        return response.status == 200
+
+    wait_until(is_accepted, "a place to listen at")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium (the Debian package) to show the page in")
+def test_the_page_shows_the_tree_in_a_browser(http, admin, tmp_path):
+    stop = threading.Event()
+
+    def keep_busy():
+        body = {"prompt": "Once upon a time", "n": 4, "max_tokens": 300, "ignore_eos": True}
+        while not stop.is_set():
+            http.post("/v1/completions", body)
+
+    def update(step):
+        source = {"kind": "disk", "path": str(STORIES)}
+        assert admin.call("update_weights", update={"source": source, "label": f"step-{step}"})["ok"]
+
+    worker = threading.Thread(target=keep_busy)
+    worker.start()
+    try:
+        with Browser(tmp_path / "profile") as browser:
+            browser.open(http.url + "/")
+            browser.wait_for("document.title.startsWith('Serving')")
+            for step in (2, 3):
+                update(step)
+                browser.wait_for(f"document.getElementById('version').textContent.includes('step-{step}')")
+            admin.call("pause_generation", mode="in_place")
+            browser.wait_for("document.getElementById('said').textContent === 'Paused'")
+            assert "in_place" in browser.value("document.getElementById('why').textContent")
+            admin.call("continue_generation")
+            browser.wait_for("document.title.startsWith('Serving')")
+            events = int(browser.value("document.documentElement.dataset.events"))
+            browser.wait_for(f"Number(document.documentElement.dataset.events) >= {events + 6}")
+            text = browser.value("document.body.innerText")
+            browser.screenshot(tmp_path / "page.png")
+    finally:
+        stop.set()
+        worker.join()
+    assert "kv_cache" in text and "step-3" in text and "nothing is stuck" in text
+    assert (tmp_path / "page.png").stat().st_size > 20_000
+    keep = os.environ.get("PITSTOP_SCREENSHOT")
+    if keep:
+        shutil.copyfile(tmp_path / "page.png", pathlib.Path(keep))
