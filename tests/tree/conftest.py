@@ -18,6 +18,27 @@ def reference():
     return json.loads(REFERENCE.read_text())["models"]
 
 
+NUMBERS = pytest.StashKey[list]()
+
+
+def pytest_configure(config):
+    config.stash[NUMBERS] = []
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """What tests measured, for people to read: no limit is held to it here."""
+    if config.stash[NUMBERS]:
+        terminalreporter.section("numbers")
+        for line in config.stash[NUMBERS]:
+            terminalreporter.write_line(line)
+
+
+@pytest.fixture
+def tell(request):
+    """tell(line): shown at the end of the run."""
+    return request.config.stash[NUMBERS].append
+
+
 @pytest.fixture
 def place():
     """A short private directory: a unix socket's path has room for some hundred bytes."""

@@ -137,11 +137,11 @@ def test_a_named_directory_keeps_what_is_not_the_trees(start_tree, place):
     named.rmdir()
 
 
-def test_from_serve_to_the_first_token(start_tree):
+def test_from_serve_to_the_first_token(start_tree, tell):
     """A number to read; bench/ holds it to a limit."""
     begin = time.monotonic()
     tree = start_tree()
     door = tree.door()
     door.start("Once upon a time", max_new_tokens=1)
     door.step()
-    print(f"\nserve to first token: {time.monotonic() - begin:.3f} s (ready {tree.start_s:.3f} s)")
+    tell(f"serve to first token: {time.monotonic() - begin:.3f} s (ready {tree.start_s:.3f} s)")

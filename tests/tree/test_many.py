@@ -44,7 +44,7 @@ def start_all(door, work, **fields):
 
 
 @pytest.mark.parametrize("dp", [1, 2])
-def test_P6_256_streams_of_one_client_are_what_each_is_alone(start_tree, dp):
+def test_P6_256_streams_of_one_client_are_what_each_is_alone(start_tree, tell, dp):
     tree = start_tree("--dp", dp)
     door = tree.door()
     work = list(zip(prompts(256), lengths(256)))
@@ -56,11 +56,11 @@ def test_P6_256_streams_of_one_client_are_what_each_is_alone(start_tree, dp):
         assert alone(door, prompt, length, **GREEDY) == output, prompt
     replicas = {output.counts["replica"] for output in map(door.outputs.get, rids)}
     assert replicas == set(range(dp))
-    print(f"\n256 streams, dp {dp}: peak MiB {tree.memory_mib()}")
+    tell(f"256 streams, dp {dp}: peak MiB {tree.memory_mib()}")
 
 
 @pytest.mark.parametrize("dp", [1, 2])
-def test_P6_64_clients_get_their_own_output_and_nobody_elses(start_tree, dp):
+def test_P6_64_clients_get_their_own_output_and_nobody_elses(start_tree, tell, dp):
     tree = start_tree("--dp", dp)
     doors = [tree.door() for _ in range(64)]
     work = list(zip(prompts(64, seed=3), lengths(64, seed=4)))
@@ -72,7 +72,7 @@ def test_P6_64_clients_get_their_own_output_and_nobody_elses(start_tree, dp):
     together = [bits(door.finish(["mine"])[0]) for door in doors]
     for (prompt, length), output in zip(work, together):
         assert alone(doors[0], prompt, length, **GREEDY) == output, prompt
-    print(f"\n64 clients, dp {dp}: peak MiB {tree.memory_mib()}")
+    tell(f"64 clients, dp {dp}: peak MiB {tree.memory_mib()}")
 
 
 def test_P6_draws_with_a_seed_do_not_depend_on_the_batch_the_chunks_or_the_cache(start_tree):
