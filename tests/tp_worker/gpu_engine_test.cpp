@@ -4,6 +4,7 @@
 #include "kernels/cuda_device.h"
 #include "kernels/isa.h"
 #include "tests/tp_worker/batch_mix.h"
+#include "tests/tp_worker/random_checkpoint.h"
 #include "tests/tp_worker/test_replica.h"
 
 #include <gtest/gtest.h>
@@ -36,6 +37,11 @@ std::vector<TokenId> ids_of(const Json& json) {
     for (const int id : json) ids.push_back(static_cast<TokenId>(id));
     return ids;
 }
+
+// In bf16 the GPU rounds what leaves the products, too: twice the roundings of the CPU, and their
+// luck.
+constexpr double kTimesTheCpus = 4.0;
+constexpr double kBf16Floor = 0.01;
 
 class GpuEngine : public testing::Test {
   protected:
@@ -200,10 +206,6 @@ TEST_F(GpuEngine, GivesTheLogitsOfTransformersForEveryFamily) {
     // As on the CPU (golden_test.cpp), and the GPU's exponentials, within 2^-21 of a score's
     // weight.
     constexpr double kFp32Error = 2e-4;
-    // In bf16 the GPU rounds what leaves the products, too: twice the roundings of the CPU, and
-    // their luck.
-    constexpr double kTimesTheCpus = 4.0;
-    constexpr double kBf16Floor = 0.01;
     for (const auto& entry :
          std::filesystem::directory_iterator(source_dir() + "/tests/data/golden")) {
         if (!entry.is_directory()) continue;
@@ -257,6 +259,72 @@ TEST_F(GpuEngine, P6_DeterministicResultsDoNotDependOnTheBatch) {
         const auto replica = open(deterministic);
         expect_same(alone, run_mixed(replica.get(), mix, seed++));
         if (!kIsEmulated) expect_same(alone, run_mixed(replica.get(), mix, seed++));
+    }
+}
+
+// Heads of 64 and 128: the kernels on tensor cores, which the bundled models' heads of 32 do not
+// reach. Logits of a prompt and of its continuation, fed token by token; the truth is the CPU's
+// fp32.
+TEST_F(GpuEngine, OnTensorCoresIsAsNearTheTruthAsTheCpu) {
+    for (const std::int64_t head_dim : {64, 128}) {
+        SCOPED_TRACE(testing::Message() << "head size " << head_dim);
+        const TempDir directory;
+        write_random_checkpoint({.head_dim = head_dim}, directory);
+        std::vector<TokenId> tokens;
+        for (int i = 0; i < 40; ++i) tokens.push_back(static_cast<TokenId>(i * 47 % 2045));
+        const auto logits_of = [&](DeviceKind device, Compute compute) {
+            ReplicaOptions options = GpuEngine::options(device, compute);
+            options.engine.model_dir = directory.path();
+            const auto replica = open(options);
+            TestRequest request;
+            request.tokens = tokens;
+            request.prompt_len = static_cast<std::int64_t>(tokens.size());
+            request.sampling = greedy();
+            for (std::int32_t page = 0; page < 3; ++page) request.pages.push_back(PageId{page});
+            std::vector<float> logits;
+            for (const std::int64_t num_new : {37, 1, 1, 1}) {  // prefill, then decode
+                StepPlan plan;
+                add_row(&request, num_new, &plan);
+                replica->run(std::move(plan));
+                const std::vector<float> last =
+                    replica->read_logits({static_cast<std::int32_t>(num_new - 1)});
+                logits.insert(logits.end(), last.begin(), last.end());
+            }
+            return logits;
+        };
+        const std::vector<float> truth = logits_of(DeviceKind::kCpu, Compute::kFp32);
+        const auto error_of = [&](const std::vector<float>& logits) {
+            double worst = 0.0;
+            for (std::size_t i = 0; i < truth.size(); ++i) {
+                const double error = std::abs(double{logits[i]} - double{truth[i]});
+                worst = std::max(worst, std::isfinite(error) ? error : 1e30);
+            }
+            return worst;
+        };
+        const double cpu = error_of(logits_of(DeviceKind::kCpu, Compute::kBf16));
+        const double gpu = error_of(logits_of(DeviceKind::kCuda, Compute::kBf16));
+        EXPECT_LE(gpu, kTimesTheCpus * cpu + kBf16Floor);
+        std::printf(
+            "head size %d: error %.4f, the CPU's %.4f\n", static_cast<int>(head_dim), gpu, cpu
+        );
+    }
+}
+
+TEST_F(GpuEngine, P6_DeterministicOnTensorCoresDoesNotDependOnTheBatch) {
+    const BatchMix mix = kIsEmulated
+                             ? BatchMix{.num_requests = 3, .num_output = 3, .prompt_len_max = 30}
+                             : BatchMix{};
+    const TempDir directory;
+    write_random_checkpoint({.head_dim = 128}, directory);
+    ReplicaOptions deterministic = options(DeviceKind::kCuda);
+    deterministic.engine.model_dir = directory.path();
+    deterministic.engine.determinism = Determinism::kBatchInvariant;
+    deterministic.engine.max_total_tokens = 3200;
+    const std::vector<TestRequest> alone = run_alone(open(deterministic).get(), mix);
+    for (unsigned seed = 1; seed <= (kIsEmulated ? 1u : 8u); ++seed) {
+        SCOPED_TRACE(testing::Message() << "seed " << seed);
+        deterministic.engine.page_size = seed % 2 == 0 ? 16 : 5;
+        expect_same(alone, run_mixed(open(deterministic).get(), mix, seed));
     }
 }
 

@@ -1,0 +1,23 @@
+// A checkpoint of one small Qwen3 layer with random weights, for head sizes that no bundled model
+// has.
+#pragma once
+
+#include "tests/tp_worker/temp_dir.h"
+
+#include <cstdint>
+
+namespace pitstop {
+
+struct CheckpointShape {
+    std::int64_t hidden = 64;
+    std::int64_t ffn = 96;
+    std::int64_t num_q_heads = 4;
+    std::int64_t num_kv_heads = 1;
+    std::int64_t head_dim = 128;
+    std::int64_t vocab_len = 2048;  // what batch_mix.h's requests use
+};
+
+// Writes config.json and model.safetensors. Logits are of order one.
+void write_random_checkpoint(const CheckpointShape& shape, const TempDir& to);
+
+}  // namespace pitstop
