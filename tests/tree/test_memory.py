@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from process_tree import ROOT, run
+from process_tree import ROOT, run, wait_until
 from wire import Refused
 
 GREEDY = {"temperature": 0.0, "ignore_eos": True}
@@ -140,6 +140,9 @@ def test_a_tree_may_wait_for_its_first_weights(start_tree):
     # What comes under a pause waits for them.
     admin.call("pause_generation", mode="in_place")
     early = door.start("Once upon a time", max_new_tokens=5, **GREEDY)
+    wait_until(
+        lambda: admin.call("status")["replicas"][0]["num_waiting"] == 1, "the request to be queued"
+    )
     assert admin.call("continue_generation")["ok"]
     assert update(admin, BARD, label="first")["digest"] == DIGESTS["bard"]["digest"]
     (output,) = door.finish([early])
