@@ -3,6 +3,7 @@
 #include "http_proc/control.h"
 #include "http_proc/control_routes.h"
 #include "http_proc/errors.h"
+#include "http_proc/versions.h"
 
 #include <nlohmann/json.hpp>
 
@@ -25,7 +26,7 @@ Json internal_state(const ReplicaStatus& replica, const HelloReply& hello) {
         {"memory_usage", memory},
         {"effective_max_running_requests_per_dp", replica.running_max},
         {"weight_epoch", raw(replica.epoch)},
-        {"weight_version", replica.label.empty() ? "default" : replica.label}};
+        {"weight_version", version_name(replica.label)}};
 }
 
 Task<Response> server_info(Exchange& exchange) {

@@ -7,6 +7,7 @@
 #include "http_proc/control_routes.h"
 #include "http_proc/json_body.h"
 #include "http_proc/sglang_answers.h"
+#include "http_proc/versions.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -42,7 +43,7 @@ Task<Response> get_weight_version(Exchange& exchange) {
     const ReplicaStatus& replica = status->replicas.front();
     co_return Response::json(
         200,
-        {{"weight_version", replica.label.empty() ? "default" : replica.label},
+        {{"weight_version", version_name(replica.label)},
          {"weight_epoch", raw(replica.epoch)},
          {"weight_digest", replica.digest}}
     );
