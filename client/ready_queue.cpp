@@ -2,6 +2,8 @@
 
 #include "base/check.h"
 
+#include <cstddef>
+#include <iterator>
 #include <sys/eventfd.h>
 #include <unistd.h>
 #include <utility>
@@ -19,20 +21,23 @@ void ReadyQueue::push(std::function<void()> callback) {
 }
 
 std::size_t ReadyQueue::run(std::size_t max) {
-    std::size_t num_run = 0;
-    for (; num_run < max; ++num_run) {
-        std::function<void()> callback;
-        {
-            const std::lock_guard lock(mutex_);
-            if (waiting_.empty()) break;
-            callback = std::move(waiting_.front());
-            waiting_.pop_front();
+    // All at once: one by one, every callback would cost a system call to reset the descriptor.
+    std::deque<std::function<void()>> batch;
+    {
+        const std::lock_guard lock(mutex_);
+        if (waiting_.size() <= max) {
+            batch.swap(waiting_);
             eventfd_t count = 0;
-            if (waiting_.empty()) ::eventfd_read(fd_, &count);
+            ::eventfd_read(fd_, &count);
+        } else {
+            const auto end = waiting_.begin() + static_cast<std::ptrdiff_t>(max);
+            std::move(waiting_.begin(), end, std::back_inserter(batch));
+            waiting_.erase(waiting_.begin(), end);
         }
-        callback();  // unlocked: it may start a request
     }
-    return num_run;
+    for (const std::function<void()>& callback : batch)
+        callback();  // unlocked: it may start a request
+    return batch.size();
 }
 
 }  // namespace pitstop

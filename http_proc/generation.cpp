@@ -5,6 +5,17 @@
 #include <utility>
 
 namespace pitstop {
+namespace {
+
+void join(std::optional<OutputChunk>& waiting, OutputChunk next) {
+    if (waiting) {
+        append_chunk(*waiting, std::move(next));
+    } else {
+        waiting = std::move(next);
+    }
+}
+
+}  // namespace
 
 Generation::Generation(Exchange& exchange) : exchange_(&exchange), tree_(&exchange.tree()) {}
 
@@ -23,6 +34,9 @@ void Generation::start(std::vector<Generate> requests, std::vector<std::string> 
     names_ = std::move(names);
     state.waiting.resize(requests.size());
     state.is_open.assign(requests.size(), true);
+    state.taken_at.assign(requests.size(), TimePoint{});
+    state.is_ready.assign(requests.size(), false);
+    state.is_held.assign(requests.size(), false);
     state.num_open = requests.size();
     tree_->num_generating += static_cast<int>(requests.size());
     for (Generate& request : requests) {
@@ -39,17 +53,42 @@ void Generation::start(std::vector<Generate> requests, std::vector<std::string> 
                 its.is_open[i] = false;
                 --its.num_open;
             }
-            if (its.waiting[i]) {
-                append_chunk(*its.waiting[i], std::move(chunk));
-            } else {
-                its.waiting[i] = std::move(chunk);
-                its.ready.push_back(i);
+            if (chunk.finish || Clock::now() - its.taken_at[i] >= EventPace::kPeriod) {
+                join(its.waiting[i], std::move(chunk));
+                its.make_ready(i);
+                return its.resume_waiter();
             }
-            if (const auto waiter = std::exchange(its.waiter, nullptr)) waiter.resume();
+            join(its.waiting[i], std::move(chunk));
+            if (its.is_ready[i] || its.is_held[i]) return;
+            its.is_held[i] = true;
+            its.held.push_back(i);
+            if (its.held.size() > 1) return;
+            tree->event_pace().hold([weak = std::weak_ptr<State>(shared)] {
+                if (const auto kept = weak.lock()) kept->release();
+            });
         };
         tree_->client().generate(std::move(requests[i]), on_chunk);
     }
     exchange_->on_gone([this] { cancel(); });
+}
+
+void Generation::State::make_ready(std::size_t i) {
+    is_held[i] = false;
+    if (is_ready[i]) return;
+    is_ready[i] = true;
+    ready.push_back(i);
+}
+
+// The time of what was held has come.
+void Generation::State::release() {
+    for (const std::size_t i : std::exchange(held, {})) {
+        if (is_held[i]) make_ready(i);
+    }
+    if (!ready.empty()) resume_waiter();
+}
+
+void Generation::State::resume_waiter() {
+    if (const auto resumed = std::exchange(waiter, nullptr)) resumed.resume();
 }
 
 std::optional<Generation::Event> Generation::Next::await_resume() {
@@ -57,6 +96,8 @@ std::optional<Generation::Event> Generation::Next::await_resume() {
     Event event;
     event.index = state.ready.front();
     state.ready.pop_front();
+    state.is_ready[event.index] = false;
+    state.taken_at[event.index] = Clock::now();
     event.chunk = *std::exchange(state.waiting[event.index], std::nullopt);
     return event;
 }

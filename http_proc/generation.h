@@ -13,6 +13,7 @@
 //          at most its whole output here.
 #pragma once
 
+#include "base/time.h"
 #include "http_proc/exchange.h"
 #include "http_proc/request_metrics.h"
 #include "messages/generation.h"
@@ -32,10 +33,18 @@ class Generation {
         std::vector<std::string> rids{};
         std::vector<std::optional<OutputChunk>> waiting{};  // by index
         std::vector<bool> is_open{};                        // likewise
+        std::vector<TimePoint> taken_at{};                  // likewise; the last chunk
+        std::vector<bool> is_ready{};                       // likewise; it is in `ready`
+        std::vector<bool> is_held{};                        // likewise; it is in `held`
         std::deque<std::size_t> ready{};                    // indices of what waits, oldest first
+        std::vector<std::size_t> held{};  // what waits for its time (event_pace.h)
         std::size_t num_open = 0;
         std::vector<RequestClock> clocks{};  // by index
         std::coroutine_handle<> waiter{};
+
+        void make_ready(std::size_t i);
+        void release();
+        void resume_waiter();
     };
 
   public:

@@ -115,6 +115,14 @@ JsonWriter& JsonWriter::logprob(float value) {
     return *this;
 }
 
+JsonWriter& JsonWriter::raw_list(std::string_view entries) {
+    comma();
+    text_ += '[';
+    text_ += entries;
+    text_ += ']';
+    return *this;
+}
+
 JsonWriter& JsonWriter::raw(std::string_view json) {
     comma();
     text_ += json;

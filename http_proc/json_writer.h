@@ -33,12 +33,16 @@ class JsonWriter {
     JsonWriter& logprob(float value);
     JsonWriter& boolean(bool value) { return raw(value ? "true" : "false"); }
     JsonWriter& null() { return raw("null"); }
-    JsonWriter& raw(std::string_view json);  // one value, already JSON
+    JsonWriter& raw(std::string_view json);          // one value, already JSON
+    JsonWriter& raw_list(std::string_view entries);  // "1,2": the inside of an array
 
     [[nodiscard]] const std::string& text() const { return text_; }
     [[nodiscard]] std::string take() { return std::exchange(text_, {}); }
     // Bytes that are no JSON: the frame of an event.
-    void append(std::string_view bytes) { text_ += bytes; }
+    void append(std::string_view bytes) {
+        text_ += bytes;
+        needs_comma_ = false;
+    }
 
   private:
     JsonWriter& open(char bracket);

@@ -172,6 +172,10 @@ int main_with(int argc, char** argv) {
             context.tree().client().run_callbacks();
             return true;
         });
+        server.watch(context.tree().event_pace().fd(), [&context] {
+            context.tree().event_pace().beat();
+            return true;
+        });
         supervision.say_ready(url);
         if (supervision.fd() < 0) spdlog::info("listening at {}", url);
     };

@@ -154,9 +154,7 @@ Task<Response> answer_streamed(
         if (!is_due && !output.is_done()) continue;
         co_await complete_version(exchange, output);
         json.append("data: ");
-        JsonWriter one;
-        output.write(one);
-        json.append(one.text());
+        output.write(json);
         json.append("\n\n");
         if (generation.has_more_now() && json.text().size() < kJoinBytesMax) continue;
         if (!has_begun) exchange.begin_events();

@@ -151,16 +151,16 @@ void SglangOutput::write_meta(JsonWriter& json) const {
     json.key("num_retractions").integer(counts_.retractions);
     json.key("total_retractions").integer(counts_.retractions);
     if (args_.logprobs.enabled) {
-        json.key("input_token_logprobs").raw(list_of(input_logprobs_.json));
-        json.key("output_token_logprobs").raw(list_of(logprobs_.json));
+        json.key("input_token_logprobs").raw_list(input_logprobs_.json);
+        json.key("output_token_logprobs").raw_list(logprobs_.json);
         json.key("output_token_logprobs_length").integer(num_tokens_);
         if (args_.logprobs.top > 0) {
-            json.key("input_top_logprobs").raw(list_of(input_top_.json));
-            json.key("output_top_logprobs").raw(list_of(top_.json));
+            json.key("input_top_logprobs").raw_list(input_top_.json);
+            json.key("output_top_logprobs").raw_list(top_.json);
         }
         if (!args_.logprobs.ids.empty()) {
-            json.key("input_token_ids_logprobs").raw(list_of(input_of_ids_.json));
-            json.key("output_token_ids_logprobs").raw(list_of(of_ids_.json));
+            json.key("input_token_ids_logprobs").raw_list(input_of_ids_.json);
+            json.key("output_token_ids_logprobs").raw_list(of_ids_.json);
         }
     }
     json.key("completion_tokens").integer(num_tokens_);
@@ -178,7 +178,7 @@ void SglangOutput::write_meta(JsonWriter& json) const {
 
 void SglangOutput::write(JsonWriter& json) {
     json.begin_object().key("text").string(text_);
-    json.key("output_ids").raw(list_of(ids_.json));
+    json.key("output_ids").raw_list(ids_.json);
     if (args_.shows_prompt_ids) {
         json.key("prompt_token_ids").begin_array();
         for (const TokenId id : args_.prompt_ids) json.integer(raw(id));

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <random>
+#include <array>
+#include <cstdint>
+#include <sys/random.h>
 
 namespace pitstop {
 
@@ -13,8 +15,10 @@ const HelloReply& Tree::hello() {
 }
 
 std::string Tree::random_id() {
-    std::random_device random;
-    return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
+    std::array<std::uint64_t, 2> bits{};
+    // Up to 256 bytes are never interrupted once the kernel's pool is ready.
+    CHECK(::getrandom(bits.data(), sizeof bits, 0) == sizeof bits);
+    return fmt::format("{:016x}{:016x}", bits[0], bits[1]);
 }
 
 void Tree::add_name(const std::string& name, const std::string& rid) { rids_[name].push_back(rid); }

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "client/client.h"
+#include "http_proc/event_pace.h"
 #include "http_proc/request_metrics.h"
 #include "http_proc/task.h"
 #include "http_proc/token_texts.h"
@@ -59,6 +60,7 @@ class Tree {
     [[nodiscard]] std::vector<std::string> rids_named(const std::string& name) const;
 
     [[nodiscard]] TokenTexts& token_texts() { return token_texts_; }
+    [[nodiscard]] EventPace& event_pace() { return event_pace_; }
 
     // HTTP requests to generate that are open.
     int num_generating = 0;
@@ -68,6 +70,7 @@ class Tree {
     std::unique_ptr<Client> client_;
     HelloReply hello_{};
     TokenTexts token_texts_{};
+    EventPace event_pace_{};
     std::unordered_map<std::string, std::vector<std::string>> rids_{};  // by name
 };
 

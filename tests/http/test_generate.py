@@ -1,5 +1,7 @@
 """SGLang's /generate on a live tree: shapes, framing, semantics. The bus is the other witness."""
 
+import time
+
 import pytest
 
 PROMPT = "Once upon a time"
@@ -260,3 +262,11 @@ def test_unknown_members_and_odd_types_are_taken_as_sglang_takes_them(http):
          "sampling_params": {"max_new_tokens": "2", "temperature": "0", "top_p": None}},
     )  # fmt: skip
     assert answer.status == 200 and answer.json["meta_info"]["completion_tokens"] == 2
+
+
+def test_a_stream_has_at_most_an_event_every_2_ms(http):
+    begin = time.monotonic()
+    events = list(http.events("/generate", stream_body(max_new_tokens=900)))
+    elapsed_ms = 1000 * (time.monotonic() - begin)
+    assert len(events) <= elapsed_ms / 2 + 2
+    assert events[-1]["meta_info"]["completion_tokens"] == 900
