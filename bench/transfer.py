@@ -27,7 +27,7 @@ NUM_SMALL_TENSORS = 10_000
 
 
 def make_model(directory, hidden, ffn, num_layers, seed):
-    """A Llama with random bf16 weights in the bundled vocabulary; returns its tensors' names."""
+    """A Qwen3 with random bf16 weights in the bundled vocabulary; returns its tensors' names."""
     source = ROOT / "launch/models/stories"
     config = json.loads((source / "config.json").read_text())
     head_dim = 64 if hidden >= 64 else hidden
@@ -55,6 +55,8 @@ def make_model(directory, hidden, ffn, num_layers, seed):
         shapes[f"{at}.post_attention_layernorm.weight"] = [hidden]
         for name in ("q", "k", "v", "o"):
             shapes[f"{at}.self_attn.{name}_proj.weight"] = [hidden, hidden]
+        for name in ("q", "k"):
+            shapes[f"{at}.self_attn.{name}_norm.weight"] = [head_dim]
         shapes[f"{at}.mlp.gate_proj.weight"] = [ffn, hidden]
         shapes[f"{at}.mlp.up_proj.weight"] = [ffn, hidden]
         shapes[f"{at}.mlp.down_proj.weight"] = [hidden, ffn]
@@ -155,7 +157,7 @@ def large(options, place, results):
 
 def small(options, place, results):
     model = place / "small"
-    shapes, num_bytes = make_model(model, 16, 16, NUM_SMALL_TENSORS // 9, seed=2)
+    shapes, num_bytes = make_model(model, 16, 16, NUM_SMALL_TENSORS // 11, seed=2)
     data = (model / "model.safetensors").read_bytes()[-num_bytes:]
     tensors = [{"name": n, "dtype": "BF16", "shape": s} for n, s in shapes.items()]
     with Tree(options.build, model, place) as tree, pitstop.Client(str(tree.run_dir)) as client:
