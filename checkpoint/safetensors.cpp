@@ -301,7 +301,7 @@ Result<std::vector<StoredTensor>> parse_safetensors_header(
 }
 
 Result<> Checkpoint::add_file(const std::string& path) {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
         const ErrorCode code = errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kInvalidArgument;
         return make_error(code, "cannot open '{}': {}", path, std::strerror(errno));

@@ -804,6 +804,8 @@ struct WorkerDigests {
     Epoch epoch{};
     std::string label{};
     std::vector<PartDigest> digests{};
+    std::string code{};
+    std::string message{};
 
     template <class F>
     void fields(F&& f) {
@@ -815,6 +817,8 @@ struct WorkerDigests {
           "the version that was live when it began; digested again if it changed meanwhile");
         f("label", label, "set by the scheduler");
         f("digests", digests, "in name order");
+        f("code", code, "error code; empty: ok. One rank's answer is then the replica's");
+        f("message", message, "the error, as a sentence");
     }
 };
 

@@ -163,21 +163,50 @@ void Scheduler::set_label(const SetWeightLabel& call, TurnOutput& out) {
     out.tokenizer.emplace_back(std::move(part));
 }
 
+// Why the live weights cannot be read, or nothing. Torn ones can: digests tell what is torn.
+std::optional<Error> Scheduler::why_unreadable() const {
+    if (!is_ready()) return not_ready();
+    if (memory_.state(MemoryTag::kWeights) != MemoryState::kResident) {
+        return Error{
+            ErrorCode::kFailedPrecondition,
+            "the weights are released, or about to be; resume them first"};
+    }
+    if (weights_ == Weights::kAwaited) {
+        return Error{
+            ErrorCode::kFailedPrecondition,
+            "there are no weights: none came yet, or they were released and not kept"};
+    }
+    return std::nullopt;
+}
+
 void Scheduler::read_tensor(const WorkerReadTensor& call, TurnOutput& out) {
-    if (is_ready()) {
+    std::optional<Error> problem = why_unreadable();
+    if (!problem) {
         out.workers.emplace_back(call);
         return;
     }
     out.tokenizer.emplace_back(WorkerTensor{
         .call = call.call,
         .replica = config_.replica,
-        .code = std::string(name_of(ErrorCode::kUnavailable)),
-        .message = "still loading; no word yet from " + workers_.who_is_missing(),
+        .code = std::string(name_of(problem->code)),
+        .message = std::move(problem->message),
     });
 }
 
 void Scheduler::digest_weights(const WorkerDigest& call, TurnOutput& out) {
-    if (is_ready()) out.workers.emplace_back(call);  // else the door has said no hello yet
+    std::optional<Error> problem = why_unreadable();
+    if (!problem) {
+        out.workers.emplace_back(call);
+        return;
+    }
+    out.tokenizer.emplace_back(WorkerDigests{
+        .call = call.call,
+        .replica = config_.replica,
+        .epoch = version_.epoch,
+        .label = version_.label,
+        .code = std::string(name_of(problem->code)),
+        .message = std::move(problem->message),
+    });
 }
 
 void Scheduler::settle(TurnOutput& out) {

@@ -283,6 +283,7 @@ class Scheduler {
         const;
     [[nodiscard]] std::optional<Error> problem_of_release(const std::vector<MemoryTag>& tags) const;
     [[nodiscard]] std::optional<Error> why_idle() const;
+    [[nodiscard]] std::optional<Error> why_unreadable() const;
     [[nodiscard]] Error not_ready() const;
 
     // ---- update.cpp ----

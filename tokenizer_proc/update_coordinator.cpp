@@ -156,6 +156,7 @@ void UpdateCoordinator::hear_caller(TimePoint now, Caller caller, std::int64_t t
     job_->started = now;
     job_->deadline = now + (timeout_ms > 0 ? Duration(std::chrono::milliseconds(timeout_ms))
                                            : Duration(kCallTimeout));
+    job_->caller_deadline = job_->deadline;
 }
 
 void UpdateCoordinator::bucket(TimePoint now, Caller caller, const UpdateBucket& call, Out& out) {
@@ -213,6 +214,7 @@ void UpdateCoordinator::begin(
     job.started = now;
     job.deadline = now + (timeout_ms > 0 ? Duration(std::chrono::milliseconds(timeout_ms))
                                          : Duration(kCallTimeout));
+    job.caller_deadline = job.deadline;
     job.outcomes.resize(static_cast<std::size_t>(num_replicas_));
     job_ = std::move(job);
     if (kind == Kind::kRollback)
@@ -347,9 +349,20 @@ void UpdateCoordinator::all_answered(TimePoint now, Out& out) {
     order(Phase::kCommitting, UpdateCommit{job.id}, out);
 }
 
+// Whether a direct update may have changed live weights: its stage was ordered, and not every rank
+// has said that it failed before it wrote anything.
+bool UpdateCoordinator::may_have_been_written() const {
+    if (job_->spec.mode != UpdateMode::kDirect || !job_->is_ready_done) return false;
+    return !std::ranges::all_of(job_->outcomes, [](const ReplicaOutcome& replica) {
+        return !replica.ranks.empty() &&
+               std::ranges::all_of(replica.ranks, [](const RankOutcome& rank) {
+                   return !rank.ok && rank.phase == "idle";
+               });
+    });
+}
+
 void UpdateCoordinator::begin_drop(TimePoint now, Error failure, Out& out) {
-    // Workers of a direct update may have begun to overwrite once the stage was ordered.
-    const bool may_be_torn = job_->spec.mode == UpdateMode::kDirect && job_->is_ready_done;
+    const bool may_be_torn = may_have_been_written();
     job_->failure = std::move(failure);
     for (const auto& answer : job_->answers) {
         if (!answer || answer->ok || answer->code.empty()) continue;
@@ -358,7 +371,12 @@ void UpdateCoordinator::begin_drop(TimePoint now, Error failure, Out& out) {
         }
         break;
     }
+    // Who called hears in time, even if a replica does not: tick() goes on without them.
     job_->deadline = now + kDropTimeout;
+    if (job_->caller) {
+        job_->deadline =
+            std::clamp<TimePoint>(job_->caller_deadline, now + kDropGrace, now + kDropTimeout);
+    }
     const std::string reason = job_->failure.message;
     order(Phase::kDropping, UpdateDrop{job_->id, reason, may_be_torn}, out);
 }

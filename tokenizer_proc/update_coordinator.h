@@ -52,6 +52,8 @@ class UpdateCoordinator {
     // Deadlines of calls that name none, and of what nobody asked for.
     static constexpr auto kCallTimeout = std::chrono::minutes(10);
     static constexpr auto kDropTimeout = std::chrono::seconds(10);
+    // What a caller whose time is up still waits for a drop, which takes no longer as a rule.
+    static constexpr auto kDropGrace = std::chrono::milliseconds(200);
     static constexpr auto kStagedHoldMax = std::chrono::hours(1);
     static constexpr auto kSessionIdle = std::chrono::minutes(5);  // of sessions that name none
 
@@ -118,7 +120,8 @@ class UpdateCoordinator {
         Epoch new_epoch{};
         std::optional<Caller> caller{};  // nobody waits while a stage is held
         TimePoint started{};
-        TimePoint deadline{};
+        TimePoint deadline{};          // of the phase
+        TimePoint caller_deadline{};   // of who waits for an answer
         Duration idle_timeout{};       // session
         std::int64_t num_buckets = 0;  // session: ordered so far
         TimePoint last_prepared{};
@@ -142,6 +145,7 @@ class UpdateCoordinator {
     void order(Phase phase, Order order, Out& out);
     void order_stage(Out& out);
     void all_answered(TimePoint now, Out& out);
+    [[nodiscard]] bool may_have_been_written() const;
     void begin_drop(TimePoint now, Error failure, Out& out);
     void finish_commit(TimePoint now, Out& out);
     void finish_drop(TimePoint now, Out& out);

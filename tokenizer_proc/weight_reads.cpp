@@ -102,6 +102,14 @@ std::optional<DigestsReply> DigestRead::add(WorkerDigests part) {
     const bool is_ours = raw(part.replica) >= 0 && raw(part.replica) < num_replicas_ &&
                          raw(part.rank) >= 0 && raw(part.rank) < tp_;
     if (!is_ours) return std::nullopt;
+    if (!part.code.empty()) {
+        DigestsReply refusal;
+        refusal.epoch = part.epoch;
+        refusal.label = std::move(part.label);
+        refusal.code = std::move(part.code);
+        refusal.message = fmt::format("replica {}: {}", raw(part.replica), part.message);
+        return refusal;
+    }
     parts_.emplace(std::pair(part.replica, part.rank), std::move(part));
     if (parts_.size() < static_cast<std::size_t>(num_replicas_) * static_cast<std::size_t>(tp_)) {
         return std::nullopt;

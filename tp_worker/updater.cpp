@@ -15,6 +15,8 @@
 namespace pitstop {
 namespace {
 
+constexpr std::string_view kReleased = "the weights are released; resume them first";
+
 // Names in errors, at most so many.
 constexpr std::size_t kNearNamesMax = 5;
 
@@ -392,7 +394,12 @@ Result<std::vector<Frames>> Updater::read_tensor(const WorkerReadTensor& order) 
     head.tensor = {.name = order.name, .dtype = "BF16", .shape = tensor->shape};
     const std::byte* arena = engine_.weights()->live_data();
     const bool is_on_gpu = engine_.device().is_cuda();
-    if (background_.give([tensor, arena, head, is_on_gpu] {
+    if (background_.give([store = engine_.weights(), tensor, arena, head, is_on_gpu]() mutable {
+            if (!store->is_resident()) {  // a release was ordered before this
+                head.code = name_of(ErrorCode::kFailedPrecondition);
+                head.message = kReleased;
+                return std::vector{encode(head)};
+            }
             return is_on_gpu ? read_parts_of_gpu(*tensor, arena, head)
                              : read_parts(*tensor, arena, head);
         }))
@@ -411,16 +418,22 @@ Result<std::vector<Frames>> Updater::digest(const WorkerDigest& order) {
     if (store == nullptr) return std::vector{encode(answer)};
     // The copy that is live now stays as it is until this job is done: only a stage writes to
     // copies, and its job comes after this one. So the digest is of the epoch named here.
-    const bool is_given = background_.give([this, answer, arena = store->live_data()]() mutable {
-        Pacer pacer(pace_);
-        const auto rest = [&] { pacer.rest_if_due(); };
-        const Result<std::vector<PartDigest>> digests =
-            engine_.device().is_cuda()
-                ? digest_weights_on_gpu(engine_.layout(), arena, engine_.device().ops())
-                : digest_weights(engine_.layout(), arena, engine_.ops(), Stream{}, rest);
-        if (digests) answer.digests = *digests;
-        return std::vector{encode(answer)};
-    });
+    const bool is_given =
+        background_.give([this, store, answer, arena = store->live_data()]() mutable {
+            if (!store->is_resident()) {  // a release was ordered before this
+                answer.code = name_of(ErrorCode::kFailedPrecondition);
+                answer.message = kReleased;
+                return std::vector{encode(answer)};
+            }
+            Pacer pacer(pace_);
+            const auto rest = [&] { pacer.rest_if_due(); };
+            const Result<std::vector<PartDigest>> digests =
+                engine_.device().is_cuda()
+                    ? digest_weights_on_gpu(engine_.layout(), arena, engine_.device().ops())
+                    : digest_weights(engine_.layout(), arena, engine_.ops(), Stream{}, rest);
+            if (digests) answer.digests = *digests;
+            return std::vector{encode(answer)};
+        });
     if (is_given) return std::vector<Frames>{};
     return std::vector{encode(answer)};
 }

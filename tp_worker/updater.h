@@ -1,6 +1,6 @@
-// A rank's part of weight updates: orders from the scheduler in, answers out (messages/weights.h).
-// Staging, digesting and reading go to the background; commits and rollbacks happen here, between
-// two passes.
+// A rank's part of weight updates and of releases of memory: orders from the scheduler in, answers
+// out (messages/weights.h). Staging, digesting and reading go to the background; commits and
+// rollbacks happen here, between two passes.
 //
 // Thread: the loop's.
 #pragma once

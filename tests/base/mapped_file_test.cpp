@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <sys/stat.h>
 
 namespace pitstop {
 namespace {
@@ -50,6 +51,15 @@ TEST_F(MappedFileTest, WhatCannotBeOpenedIsNamed) {
     EXPECT_EQ(missing.error().code, ErrorCode::kNotFound);
     EXPECT_NE(missing.error().message.find("missing"), std::string::npos);
     EXPECT_FALSE(MappedFile::open(dir_)) << "a directory";
+}
+
+TEST_F(MappedFileTest, AFifoThatNobodyWritesToIsRefusedAtOnce) {
+    const std::string path = dir_ / "fifo";
+    ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+    const auto file = MappedFile::open(path);
+    ::unlink(path.c_str());
+    ASSERT_FALSE(file.has_value());
+    EXPECT_NE(file.error().message.find("not a regular file"), std::string::npos);
 }
 
 TEST_F(MappedFileTest, ReadTakesASmallFileWholeAndRefusesALargeOne) {

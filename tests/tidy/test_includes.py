@@ -50,8 +50,8 @@ PYTHON_PACKAGES = {
     "numpy": "python3-numpy",
     "pytest": "python3-pytest",
 }
-# tests/requirements.txt: tests without them skip.
-CLIENTS = {"openai", "sglang_router"}
+# tests/requirements.txt, without which tests skip; and a benchmark's peer.
+CLIENTS = {"openai", "sglang_router", "tokenizers"}
 # Imported where a test is skipped without: launch/dependencies_optional.txt.
 OPTIONAL_PACKAGES = {"torch": "python3-torch"}
 

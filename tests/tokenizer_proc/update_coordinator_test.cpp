@@ -234,6 +234,58 @@ TEST_F(UpdateCoordinatorTest, P2_ADirectUpdateThatFailsHalfWayIsTornUntilAComple
     EXPECT_FALSE(coordinator_.is_torn());
 }
 
+TEST_F(UpdateCoordinatorTest, P2_ADirectUpdateRefusedBeforeItsFirstByteTearsNothing) {
+    const auto refused = [&](int replica, std::vector<RankOutcome> ranks) {
+        UpdatePart part;
+        part.update = UpdateId{next_update_};
+        part.replica = ReplicaId{replica};
+        part.phase = "prepared";
+        part.code = "not_found";
+        part.message = "no such directory";
+        part.outcome.ranks = std::move(ranks);
+        coordinator_.part(now_, part, out_);
+    };
+    const RankOutcome idle{.rank = Rank{0}, .phase = "idle"};
+    const RankOutcome writing{.rank = Rank{1}, .phase = "stage"};
+    UpdateCoordinator alone(1);
+    coordinator_ = alone;
+    start(call(UpdateMode::kDirect));
+    answer(0, "ready");
+    refused(0, {idle, idle});
+    EXPECT_FALSE(last_order<UpdateDrop>().torn);
+
+    coordinator_ = alone;
+    start(call(UpdateMode::kDirect));
+    answer(0, "ready");
+    refused(0, {idle, writing});
+    EXPECT_TRUE(last_order<UpdateDrop>().torn) << "another rank may be writing";
+
+    coordinator_ = UpdateCoordinator(2);
+    start(call(UpdateMode::kDirect));
+    both_answer("ready");
+    refused(0, {idle, idle});
+    EXPECT_TRUE(last_order<UpdateDrop>().torn) << "another replica may be writing";
+}
+
+TEST_F(UpdateCoordinatorTest, P5_TheCallerHearsByTheirDeadlineThoughTheDropGoesOn) {
+    start(call());  // 60 s
+    answer(0, "prepared");
+    now_ += std::chrono::milliseconds(59'500);
+    answer(1, "prepared", /*ok=*/false, "data_loss");
+    answer(0, "dropped");
+    EXPECT_TRUE(out_.replies.empty());
+    now_ += std::chrono::milliseconds(500);
+    ASSERT_LE(coordinator_.next_deadline(), now_);
+    coordinator_.tick(now_, out_);
+    ASSERT_EQ(out_.replies.size(), 1u);
+    EXPECT_EQ(out_.replies[0].second.code, "deadline_exceeded");
+    EXPECT_NE(out_.replies[0].second.message.find("disk on fire"), std::string::npos);
+    EXPECT_EQ(coordinator_.state(), "drop") << "and no other update begins";
+    answer(1, "dropped");
+    EXPECT_EQ(coordinator_.state(), "serving");
+    EXPECT_EQ(out_.replies.size(), 1u);
+}
+
 TEST_F(UpdateCoordinatorTest, StageThenCommitInSeparateCalls) {
     StageWeights stage;
     stage.call = CallId{1};

@@ -47,6 +47,14 @@ def start(door, rid, **fields):
         door.step()
 
 
+def expect_unreadable(admin, why):
+    """What is not there is neither digested nor read, and nobody dies of the try."""
+    digests = admin.call("weight_digests")
+    assert digests["code"] == "failed_precondition" and why in digests["message"], digests
+    with pytest.raises(Refused, match=f"failed_precondition.*{why}"):
+        admin.call("get_weights", name="model.norm.weight")
+
+
 def test_P8_memory_goes_back_measured_and_comes_again(shared_tree, door, admin):
     door.generate("Once upon a time", max_new_tokens=200, **GREEDY)
     before = anonymous_kib(shared_tree)
@@ -58,7 +66,9 @@ def test_P8_memory_goes_back_measured_and_comes_again(shared_tree, door, admin):
     assert freed > 0
     # Nothing else of the workers grows or shrinks meanwhile but by a few pages.
     assert abs((before - anonymous_kib(shared_tree)) - freed / 1024) < 0.1 * freed / 1024 + 512
+    expect_unreadable(admin, "released")
     assert admin.call("resume_memory")["ok"]
+    expect_unreadable(admin, "no weights")
     refused = door.generate("Once", max_new_tokens=1).finish
     assert refused["code"] == "failed_precondition" and "no weights" in refused["message"]
     brought = update(admin, BARD)
