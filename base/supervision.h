@@ -27,9 +27,11 @@ class Supervision {
 
     // Tells the launcher, once.
     void say_ready(std::string_view line);
-    // Tells the launcher which checkpoint serves from now on, for a restart; empty: none does
-    // whole.
+    // Tells the launcher which checkpoint serves from now on, for a restart; empty: the model's
+    // own.
     void say_weights(std::string_view path);
+    // Or that what serves from now on lies whole in no directory: a restart cannot bring it back.
+    void say_weights_are_nowhere();
     // Asks the launcher to end the tree, with exit code 0.
     void say_end(std::string_view line);
     // Tells the launcher why this process is about to end, in one line.

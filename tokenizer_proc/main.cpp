@@ -148,7 +148,12 @@ void run(Doors& doors, Sockets& sockets, TextWorker& worker, Supervision& superv
         }
         if (doors.weights_path() != weights_path) {
             weights_path = doors.weights_path();
-            supervision.say_weights(weights_path.value_or(""));
+            // Empty: a partial update, or one whose source was no directory.
+            if (weights_path && weights_path->empty()) {
+                supervision.say_weights_are_nowhere();
+            } else {
+                supervision.say_weights(weights_path.value_or(""));
+            }
         }
         const TimePoint now = Clock::now();
         poller.wait(std::min(now + kIdleWait, doors.next_deadline(now)));

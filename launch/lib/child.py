@@ -1,8 +1,8 @@
 """One process of the tree, as its launcher sees it (base/supervision.h is the other side).
 
-Two pipes: on `ready` the process says READY, FAILED, WEIGHTS or END in one line; on `supervisor` it is told
-"stop" or who died. It dies with this program whatever happens: it asks the kernel for that itself
-(--parent-pid), and the end of the supervisor pipe says the same.
+Two pipes: on `ready` the process says READY, FAILED, WEIGHTS, NOWHERE or END in one line; on
+`supervisor` it is told "stop" or who died. It dies with this program whatever happens: it asks the
+kernel for that itself (--parent-pid), and the end of the supervisor pipe says the same.
 """
 
 import os
@@ -21,6 +21,7 @@ class Child:
         self.ready_line = None  # what it said with READY
         self.failed_line = None  # what it said with FAILED
         self.weights_path = None  # what it said last with WEIGHTS: the checkpoint that serves
+        self.weights_are_nowhere = False  # or that no directory holds what serves (NOWHERE)
         self.end_line = None  # what it said with END: the tree is to end
         self._said = b""
         ready_read, ready_write = os.pipe()
@@ -63,7 +64,9 @@ class Child:
             elif kind == "FAILED":
                 self.failed_line = text
             elif kind == "WEIGHTS":
-                self.weights_path = text
+                self.weights_path, self.weights_are_nowhere = text, False
+            elif kind == "NOWHERE":
+                self.weights_path, self.weights_are_nowhere = None, True
             elif kind == "END":
                 self.end_line = text
         return bool(data)

@@ -37,6 +37,7 @@ class Served:
         self._signals = signals
         self._tree = None
         self._weights = None  # the last committed checkpoint, for a restart
+        self._waits_at_first = options.wait_for_initial_weights
         self.run_dir = RunDir.hold(options.run_dir)
 
     def start(self):
@@ -80,6 +81,13 @@ class Served:
         weights = self._tree.weights_path()
         if weights is not None:
             self._weights = weights
+        if self._tree.weights_are_nowhere():
+            self._weights = None
+            self._options.wait_for_initial_weights = True
+            if dead is not None and self._options.restart:
+                say("the last committed weights came from no directory: a restart waits for new ones")
+        elif weights is not None:
+            self._options.wait_for_initial_weights = self._waits_at_first
         if dead is not None:
             say(f"{dead.name} died: {dead.how_it_ended()}")
             self._tree.say_farewell(dead)

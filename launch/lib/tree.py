@@ -248,10 +248,14 @@ class Tree:
         return None
 
     def weights_path(self):
-        """The checkpoint that serves, as the tokenizer said last: "" for the model's own (or one that
-        no directory holds whole, after a partial update), None if no update came."""
+        """The checkpoint that serves, as the tokenizer said last: "" for the model's own, None if no
+        update came, or what it brought lies in no directory."""
         said = [child.weights_path for child in self.children if child.weights_path is not None]
         return said[-1] if said else None
+
+    def weights_are_nowhere(self):
+        """What serves lies whole in no directory: a partial update, or tensors that were sent."""
+        return any(child.weights_are_nowhere for child in self.children)
 
     def say_farewell(self, dead):
         """Lets the tokenizer tell every open request who died, and end by itself."""
