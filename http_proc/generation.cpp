@@ -1,5 +1,6 @@
 #include "http_proc/generation.h"
 
+#include "base/utf8.h"
 #include "messages/chunks.h"
 
 #include <utility>
@@ -124,7 +125,8 @@ Task<Result<std::vector<OutputChunk>>> collect(Generation& generation) {
 std::string name_of_caller(const Request& request, const std::string& id) {
     constexpr std::size_t kBytesMax = kRidBytesMax / 2;  // a prefix and an index come to it
     const auto header = request.header("x-request-id");
-    if (header && !header->empty() && header->size() <= kBytesMax) return std::string(*header);
+    if (header && !header->empty() && header->size() <= kBytesMax && is_utf8(*header))
+        return std::string(*header);
     return id.empty() ? Tree::random_id() : id;
 }
 

@@ -152,8 +152,11 @@ Result<Sampling> read_sampling(const Json& object) {
     read_logit_bias(fields, params.logit_bias);
     if (!fields.error() && (sampling.n < 1 || sampling.n > static_cast<std::int64_t>(kSamplesMax)))
         fields.fail("n", fmt::format("[1, {}]", kSamplesMax));
-    if (!fields.error() && sampling.stream_interval < 1)
-        fields.fail("stream_interval", "1 or more");
+    constexpr std::int64_t kIntervalMax = std::int64_t{1}
+                                          << 30;  // counts of tokens are added to it
+    if (!fields.error() &&
+        (sampling.stream_interval < 1 || sampling.stream_interval > kIntervalMax))
+        fields.fail("stream_interval", fmt::format("[1, {}]", kIntervalMax));
     if (fields.error()) return *fields.error();
     return sampling;
 }

@@ -11,6 +11,13 @@ namespace {
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 // Which order a phase waits for the answers to, as UpdatePart::phase names it.
+// What the caller asked for, a day at most: far more overflows the clock. 0: `otherwise`.
+Duration timeout_or(Duration otherwise, std::int64_t asked_ms) {
+    constexpr std::int64_t kDayMs = 24 * 3600 * 1000;
+    return asked_ms > 0 ? Duration(std::chrono::milliseconds(std::min(asked_ms, kDayMs)))
+                        : otherwise;
+}
+
 constexpr std::string_view kOpened = "opened";
 constexpr std::string_view kFilled = "filled";
 constexpr std::string_view kPrepared = "prepared";
@@ -127,9 +134,7 @@ void UpdateCoordinator::begin_session(
 ) {
     if (auto error = refusal(&call.update)) return refuse(std::move(caller), *error, out);
     begin(now, std::move(caller), call.timeout_ms, Kind::kSession, call.update, out);
-    job_->idle_timeout = call.idle_timeout_ms > 0
-                             ? Duration(std::chrono::milliseconds(call.idle_timeout_ms))
-                             : Duration(kSessionIdle);
+    job_->idle_timeout = timeout_or(kSessionIdle, call.idle_timeout_ms);
 }
 
 // Why a call of `session` (0: any) cannot be made now, or nothing. A session that is open may be
@@ -154,8 +159,7 @@ std::optional<Error> UpdateCoordinator::not_at(std::uint64_t session, bool needs
 void UpdateCoordinator::hear_caller(TimePoint now, Caller caller, std::int64_t timeout_ms) {
     job_->caller = std::move(caller);
     job_->started = now;
-    job_->deadline = now + (timeout_ms > 0 ? Duration(std::chrono::milliseconds(timeout_ms))
-                                           : Duration(kCallTimeout));
+    job_->deadline = now + timeout_or(kCallTimeout, timeout_ms);
     job_->caller_deadline = job_->deadline;
 }
 
@@ -212,8 +216,7 @@ void UpdateCoordinator::begin(
     job.spec = std::move(spec);
     job.caller = std::move(caller);
     job.started = now;
-    job.deadline = now + (timeout_ms > 0 ? Duration(std::chrono::milliseconds(timeout_ms))
-                                         : Duration(kCallTimeout));
+    job.deadline = now + timeout_or(kCallTimeout, timeout_ms);
     job.caller_deadline = job.deadline;
     job.outcomes.resize(static_cast<std::size_t>(num_replicas_));
     job_ = std::move(job);

@@ -221,11 +221,18 @@ Result<TensorBytes> TorchStorages::open(const TensorHandle& handle, StoredDtype 
     }
     const std::int64_t first = handle.offset * size;
     TensorBytes bytes{.dtype = dtype};
-    if (extent.is_contiguous) {
+    if (extent.is_contiguous || extent.elements == 0) {
         bytes.read = [storage, first](std::int64_t begin, std::span<std::byte> out) {
             return storage->read(first + begin, out);
         };
         return bytes;
+    }
+    if (extent.elements > room) {  // an expanded view: as large as the sender likes
+        return bad_handle(fmt::format(
+            "{} elements seen through a view of a storage of {}; send it contiguous",
+            extent.elements,
+            room
+        ));
     }
     // Gathered element by element: rare, and never large (a transposed view).
     std::vector<std::byte> source(static_cast<std::size_t>((extent.last + 1) * size));

@@ -435,6 +435,8 @@ Result<std::vector<Frames>> Updater::digest(const WorkerDigest& order) {
             return std::vector{encode(answer)};
         });
     if (is_given) return std::vector<Frames>{};
+    answer.code = name_of(ErrorCode::kResourceExhausted);
+    answer.message = "too many calls wait for this worker";
     return std::vector{encode(answer)};
 }
 

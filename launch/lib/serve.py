@@ -37,6 +37,7 @@ class Served:
         self._signals = signals
         self._tree = None
         self._weights = None  # the last committed checkpoint, for a restart
+        self._started_with = None  # what the tree that runs was given of it
         self._waits_at_first = options.wait_for_initial_weights
         self.run_dir = RunDir.hold(options.run_dir)
 
@@ -45,6 +46,7 @@ class Served:
         begin = time.monotonic()
         self.run_dir.clear()
         try:
+            self._started_with = self._weights
             processes = plan(self._options, self.run_dir.path, self._weights)
             self._tree = Tree(processes, self._signals, say, self._options.stall_timeout)
             self._tree.wait_ready(self._options.start_timeout)
@@ -79,8 +81,8 @@ class Served:
         """Tree.watch; the clients have been told of a dead process when it returns."""
         dead = self._tree.watch(guest)
         weights = self._tree.weights_path()
-        if weights is not None:
-            self._weights = weights
+        if weights is not None:  # "": back to what this tree was started with
+            self._weights = weights or self._started_with
         if self._tree.weights_are_nowhere():
             self._weights = None
             self._options.wait_for_initial_weights = True
