@@ -190,6 +190,12 @@ Result<> Arena::disown() {
     return Ok{};
 }
 
+Result<> Arena::renew() {
+    if (is_adopted_) RETURN_IF_ERROR(release());
+    if (is_committed_) return Ok{};
+    return commit();
+}
+
 std::int64_t Arena::resident_bytes() const {
     if (is_on_gpu()) return is_committed_ ? bytes_ : 0;
     std::array<unsigned char, 4096> state{};  // one byte per page; 16 MiB at a time

@@ -47,6 +47,9 @@ class Arena {
     [[nodiscard]] bool is_adopted() const { return is_adopted_; }
     // Adopted memory is replaced by memory of our own with the same bytes, which may be written.
     Result<> disown();
+    // Memory of our own, which may be written, whatever was there: other bytes, adopted ones, none.
+    // Errors: commit()'s.
+    Result<> renew();
 
     [[nodiscard]] bool is_committed() const { return is_committed_; }
     [[nodiscard]] std::byte* data() const { return data_; }

@@ -24,10 +24,18 @@ Background::~Background() {
     ::close(event_fd_);
 }
 
-bool Background::give(Job job) {
+void Background::give(Job job) {
     {
         const std::lock_guard lock(mutex_);
-        if (jobs_.size() >= kJobsMax) return false;
+        jobs_.push_back(std::move(job));
+    }
+    is_changed_.notify_one();
+}
+
+bool Background::offer(Job job) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (jobs_.size() >= kOffersMax) return false;
         jobs_.push_back(std::move(job));
     }
     is_changed_.notify_one();

@@ -3,9 +3,9 @@
 // writing.
 //
 // Thread:  the loop gives jobs and takes answers; fd() becomes readable when there are some.
-// answer()
-//          is any thread's.
-// Bounded: kJobsMax.
+//          answer() is any thread's.
+// Bounded: offer() takes no job beyond kOffersMax that wait. Orders that must be carried out, and
+//          are few by the protocol, are given whatever waits.
 #pragma once
 
 #include "messages/frames.h"
@@ -21,7 +21,7 @@ namespace pitstop {
 
 class Background {
   public:
-    static constexpr std::size_t kJobsMax = 1024;
+    static constexpr std::size_t kOffersMax = 1024;
     // A job gives back what is to be sent, if anything.
     using Job = std::function<std::vector<Frames>()>;
 
@@ -31,8 +31,11 @@ class Background {
     Background(const Background&) = delete;
     Background& operator=(const Background&) = delete;
 
-    // False if too many wait already; the job is not taken then.
-    [[nodiscard]] bool give(Job job);
+    // One of jobs whose number the protocol bounds: a stage's, one at a time.
+    void give(Job job);
+    // One of jobs of which callers may order any number. False if too many wait already; the job is
+    // not taken then.
+    [[nodiscard]] bool offer(Job job);
     [[nodiscard]] std::vector<Frames> take_answers();
     // Says this too, from any thread.
     void answer(Frames frames);

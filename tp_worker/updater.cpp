@@ -16,6 +16,9 @@ namespace pitstop {
 namespace {
 
 constexpr std::string_view kReleased = "the weights are released; resume them first";
+constexpr std::string_view kBeingWritten =
+    "a direct update writes the live weights; read them when it is committed";
+constexpr std::string_view kTooManyCalls = "too many calls wait for this worker";
 
 // Names in errors, at most so many.
 constexpr std::size_t kNearNamesMax = 5;
@@ -209,14 +212,15 @@ Result<std::vector<Frames>> Updater::stage(WorkerStage order) {
              )}
         )};
     }
-    Result<std::byte*> target = store->target(order.spec.mode);
-    if (!target) return std::vector{refusal(order, target.error())};
+    Arena& target = store->target(order.spec.mode);
+    const bool is_in_place = &target == &store->live_memory();
     store->forget_retained();
     stage_ = std::make_shared<Stage>();
     stage_->update = order.update;
     stage_->spec = std::move(order.spec);
+    stage_->is_in_place = is_in_place;
     std::function<Result<>(int)> adopt;
-    if (*target != store->live_data()) adopt = [store](int fd) { return store->adopt(fd); };
+    if (!is_in_place) adopt = [&target](int fd) { return target.adopt(fd); };
     stage_->fill.emplace(StageArgs{
         .update = order.update,
         .spec = stage_->spec,
@@ -224,9 +228,9 @@ Result<std::vector<Frames>> Updater::stage(WorkerStage order) {
         .layout = engine_.layout(),
         .config = engine_.config(),
         .ops = engine_.ops(),
-        .target = *target,
+        .target = target.data(),
         .live = store->live_data(),
-        .target_bytes = store->arena_bytes(),
+        .target_bytes = target.bytes(),
         .adopt = std::move(adopt),
         .pace = pace_,
         .num_threads = engine_.num_threads(),
@@ -234,8 +238,10 @@ Result<std::vector<Frames>> Updater::stage(WorkerStage order) {
         .at = [this](std::string_view name) { fault_point_.reach(name); },
     });
     const bool is_session = stage_->spec.source.kind == SourceKind::kBuckets;
-    give([this, is_session, deadline = deadline_of(order.timeout_ms)](Stage& stage) {
-        Result<> result = stage.fill->begin();
+    give([this, is_session, &target, deadline = deadline_of(order.timeout_ms)](Stage& stage) {
+        // A read of what the target held before may have waited until now.
+        Result<> result = stage.is_in_place ? target.disown() : target.renew();
+        if (result) result = stage.fill->begin();
         if (is_session) return filled(stage.update, 0, stage.fill->outcome(result));
         if (result) {
             result = deliver({
@@ -253,12 +259,10 @@ Result<std::vector<Frames>> Updater::stage(WorkerStage order) {
     return std::vector<Frames>{};
 }
 
-// Does it in the background, after whatever was ordered before.
+// Does it in the background, after whatever was ordered before. Whatever waits: there is one stage
+// at a time, and the scheduler orders its steps one by one.
 void Updater::give(StageJob job) {
-    const bool is_given = background_.give([stage = stage_, job = std::move(job)] {
-        return std::vector{job(*stage)};
-    });
-    CHECK(is_given);  // one stage at a time, and few other jobs
+    background_.give([stage = stage_, job = std::move(job)] { return std::vector{job(*stage)}; });
 }
 
 Result<std::vector<Frames>> Updater::fill(WorkerFill order) {
@@ -306,7 +310,7 @@ Result<std::vector<Frames>> Updater::group(WorkerGroup order) {
     answer.rank = engine_.rank();
     const TimePoint deadline = deadline_of(order.timeout_ms);
     const bool is_given =
-        joining_.give([this, answer, deadline, order = std::move(order)]() mutable {
+        joining_.offer([this, answer, deadline, order = std::move(order)]() mutable {
             const std::int64_t rank =
                 order.spec.rank_offset + raw(worker_.replica) * worker_.tp + raw(worker_.rank);
             const Result<> result = order.action == GroupAction::kDestroy
@@ -321,7 +325,7 @@ Result<std::vector<Frames>> Updater::group(WorkerGroup order) {
         });
     if (is_given) return std::vector<Frames>{};
     answer.code = name_of(ErrorCode::kResourceExhausted);
-    answer.message = "too many calls wait for this worker";
+    answer.message = kTooManyCalls;
     return std::vector{encode(answer)};
 }
 
@@ -368,8 +372,7 @@ Result<std::vector<Frames>> Updater::drop(const WorkerDrop& order) {
     stage_->is_dropped = true;
     stage_.reset();
     // Said when the stage has stopped writing: jobs are done in order.
-    const bool is_given = background_.give([answer] { return std::vector{encode(answer)}; });
-    CHECK(is_given);
+    background_.give([answer] { return std::vector{encode(answer)}; });
     return std::vector<Frames>{};
 }
 
@@ -392,20 +395,25 @@ Result<std::vector<Frames>> Updater::read_tensor(const WorkerReadTensor& order) 
         return std::vector{encode(head)};
     }
     head.tensor = {.name = order.name, .dtype = "BF16", .shape = tensor->shape};
-    const std::byte* arena = engine_.weights()->live_data();
+    if (stage_ && stage_->is_in_place) {
+        head.code = name_of(ErrorCode::kFailedPrecondition);
+        head.message = kBeingWritten;
+        return std::vector{encode(head)};
+    }
     const bool is_on_gpu = engine_.device().is_cuda();
-    if (background_.give([store = engine_.weights(), tensor, arena, head, is_on_gpu]() mutable {
-            if (!store->is_resident()) {  // a release was ordered before this
+    const Arena& live = engine_.weights()->live_memory();
+    if (background_.offer([&live, tensor, head, is_on_gpu]() mutable {
+            if (!live.is_committed()) {  // a release was ordered before this
                 head.code = name_of(ErrorCode::kFailedPrecondition);
                 head.message = kReleased;
                 return std::vector{encode(head)};
             }
-            return is_on_gpu ? read_parts_of_gpu(*tensor, arena, head)
-                             : read_parts(*tensor, arena, head);
+            return is_on_gpu ? read_parts_of_gpu(*tensor, live.data(), head)
+                             : read_parts(*tensor, live.data(), head);
         }))
         return std::vector<Frames>{};
     head.code = name_of(ErrorCode::kResourceExhausted);
-    head.message = "too many calls wait for this worker";
+    head.message = kTooManyCalls;
     return std::vector{encode(head)};
 }
 
@@ -414,13 +422,17 @@ Result<std::vector<Frames>> Updater::digest(const WorkerDigest& order) {
     answer.call = order.call;
     answer.rank = engine_.rank();
     answer.epoch = engine_.epoch();
-    const WeightStore* store = engine_.weights();
-    if (store == nullptr) return std::vector{encode(answer)};
+    if (engine_.weights() == nullptr) return std::vector{encode(answer)};
+    if (stage_ && stage_->is_in_place) {
+        answer.code = name_of(ErrorCode::kFailedPrecondition);
+        answer.message = kBeingWritten;
+        return std::vector{encode(answer)};
+    }
     // The copy that is live now stays as it is until this job is done: only a stage writes to
     // copies, and its job comes after this one. So the digest is of the epoch named here.
     const bool is_given =
-        background_.give([this, store, answer, arena = store->live_data()]() mutable {
-            if (!store->is_resident()) {  // a release was ordered before this
+        background_.offer([this, &live = engine_.weights()->live_memory(), answer]() mutable {
+            if (!live.is_committed()) {  // a release was ordered before this
                 answer.code = name_of(ErrorCode::kFailedPrecondition);
                 answer.message = kReleased;
                 return std::vector{encode(answer)};
@@ -429,14 +441,14 @@ Result<std::vector<Frames>> Updater::digest(const WorkerDigest& order) {
             const auto rest = [&] { pacer.rest_if_due(); };
             const Result<std::vector<PartDigest>> digests =
                 engine_.device().is_cuda()
-                    ? digest_weights_on_gpu(engine_.layout(), arena, engine_.device().ops())
-                    : digest_weights(engine_.layout(), arena, engine_.ops(), Stream{}, rest);
+                    ? digest_weights_on_gpu(engine_.layout(), live.data(), engine_.device().ops())
+                    : digest_weights(engine_.layout(), live.data(), engine_.ops(), Stream{}, rest);
             if (digests) answer.digests = *digests;
             return std::vector{encode(answer)};
         });
     if (is_given) return std::vector<Frames>{};
     answer.code = name_of(ErrorCode::kResourceExhausted);
-    answer.message = "too many calls wait for this worker";
+    answer.message = kTooManyCalls;
     return std::vector{encode(answer)};
 }
 
@@ -445,18 +457,24 @@ Result<std::vector<Frames>> Updater::change(WorkerMemory order) {
     WorkerMemoryDone refusal;
     refusal.call = order.call;
     refusal.rank = engine_.rank();
-    if (stage_ && std::ranges::find(order.tags, MemoryTag::kWeights) != order.tags.end()) {
+    const bool is_of_weights =
+        std::ranges::find(order.tags, MemoryTag::kWeights) != order.tags.end();
+    if (stage_ && is_of_weights) {
         refusal.code = name_of(ErrorCode::kFailedPrecondition);
         refusal.message = "a stage of weights is held";
         return std::vector{encode(refusal)};
     }
     fault_point_.reach("memory_begin");
-    if (background_.give([this, order = std::move(order)] {
+    const bool is_release = order.action == MemoryAction::kRelease;
+    if (background_.offer([this, order = std::move(order)] {
             return std::vector{encode(change_memory(engine_, order))};
-        }))
+        })) {
+        WeightStore* store = engine_.weights();
+        if (store != nullptr && is_release && is_of_weights) store->forget_retained();
         return std::vector<Frames>{};
+    }
     refusal.code = name_of(ErrorCode::kResourceExhausted);
-    refusal.message = "too many calls wait for this worker";
+    refusal.message = kTooManyCalls;
     return std::vector{encode(refusal)};
 }
 

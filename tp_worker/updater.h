@@ -52,6 +52,7 @@ class Updater {
     struct Stage {
         UpdateId update{};
         UpdateSpec spec{};
+        bool is_in_place = false;  // it fills the live copy
         std::atomic<bool> is_dropped{false};
         std::atomic<bool> is_prepared{false};
         std::optional<WeightStage> fill{};

@@ -19,15 +19,9 @@ Result<WeightStore> WeightStore::make(
     return store;
 }
 
-Result<std::byte*> WeightStore::target(UpdateMode mode) {
-    if (mode == UpdateMode::kDirect || is_lost_) {
-        RETURN_IF_ERROR(copies_[live_].memory->disown());
-        return live_data();
-    }
-    Arena& other = *copies_[1 - live_].memory;
-    if (other.is_adopted()) RETURN_IF_ERROR(other.release());
-    if (!other.is_committed()) RETURN_IF_ERROR(other.commit());
-    return other.data();
+Arena& WeightStore::target(UpdateMode mode) {
+    const bool is_live = mode == UpdateMode::kDirect || is_lost_;
+    return *copies_[is_live ? live_ : 1 - live_].memory;
 }
 
 void WeightStore::commit(UpdateMode mode) {
@@ -55,7 +49,6 @@ Result<std::int64_t> WeightStore::release(Keep keep) {
         if (!arena->is_committed()) continue;
         ASSIGN_OR_RETURN([[maybe_unused]] const std::int64_t freed, arena->release());
     }
-    has_retained_ = false;
     is_lost_ = !kept_.has_value();
     return before - resident_bytes();
 }

@@ -4,9 +4,9 @@
 // A swap changes one index: views into both copies are bound when the copies are made.
 //
 // Owns:   both arenas.
-// Thread: the loop's. A stage writes into target() on another thread, which the loop has ordered
-// and
-//         waits for before it swaps (background.h).
+// Thread: the loop's, which alone says which copy is which. What memory a copy has is changed in
+//         the background alone (background.h), whose jobs are done in the order given: a job that
+//         names its copy when it is ordered finds that copy's memory as jobs before it left it.
 #pragma once
 
 #include "base/result.h"
@@ -33,16 +33,13 @@ class WeightStore {
     [[nodiscard]] const ModelWeights& live() const { return copies_[live_].views; }
     [[nodiscard]] std::byte* live_data() const { return copies_[live_].memory->data(); }
 
-    // Where a stage of this mode writes: the other copy, or the live one itself.
-    // Errors: kResourceExhausted, there is no memory for a second copy.
-    Result<std::byte*> target(UpdateMode mode);
+    [[nodiscard]] const Arena& live_memory() const { return *copies_[live_].memory; }
 
-    // Makes a sealed memfd the other copy's memory, in place of what target(kStaged) named; at the
-    // same address. For the stage's thread. Errors: Arena::adopt's.
-    Result<> adopt(int fd) { return copies_[1 - live_].memory->adopt(fd); }
-    [[nodiscard]] std::int64_t arena_bytes() const { return copies_[live_].memory->bytes(); }
+    // What a stage of this mode fills: the other copy, or the live one itself. Neither has to have
+    // memory that can be written: Arena::own() in the background sees to it.
+    [[nodiscard]] Arena& target(UpdateMode mode);
 
-    // A stage begins: what was retained is about to be overwritten.
+    // What was retained is about to be overwritten, or to be given back.
     void forget_retained() { has_retained_ = false; }
 
     // The staged copy becomes the live one; the one before is retained. Direct: nothing moves.
@@ -58,15 +55,18 @@ class WeightStore {
     void mark_lost() { is_lost_ = true; }
     [[nodiscard]] bool is_lost() const { return is_lost_; }
 
-    // Gives back the memory of both copies; what was retained is forgotten. With `keep` the live
-    // copy's bytes are moved to host memory first. Returns the bytes that were measured to go back.
+    // For the background, from here to resume(), while nothing is retained and no stage is held, so
+    // that the copies stay which they are.
+    //
+    // Gives back the memory of both copies. With `keep` the live copy's bytes are moved to host
+    // memory first. Returns the bytes that were measured to go back.
     // Errors: kResourceExhausted, there is no host memory to keep them in; nothing has changed.
     enum class Keep { kNo, kYes };
     Result<std::int64_t> release(Keep keep);
     // Takes memory for the live copy again; what was kept is put back.
     // Errors: kResourceExhausted; nothing has changed.
     Result<> resume();
-    [[nodiscard]] bool is_resident() const { return copies_[live_].memory->is_committed(); }
+    [[nodiscard]] bool is_resident() const { return live_memory().is_committed(); }
     [[nodiscard]] std::int64_t resident_bytes() const;  // physical memory of both copies
     [[nodiscard]] std::int64_t host_bytes() const { return kept_ ? kept_->resident_bytes() : 0; }
 

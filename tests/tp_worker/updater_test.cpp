@@ -12,6 +12,8 @@
 #include <cstring>
 #include <fstream>
 #include <poll.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 namespace pitstop {
 namespace {
@@ -48,6 +50,41 @@ class UpdaterTest : public testing::Test {
         }
     }
     ~UpdaterTest() override { updaters_.clear(); }
+
+    // Ordered on rank 0; its answers come later.
+    template <class Order>
+    void order(const Order& order) {
+        const Result<std::vector<Frames>> now = updaters_[0]->obey(encode(order));
+        ASSERT_TRUE(now) << now.error().message;
+        ASSERT_TRUE(now->empty()) << "answered at once, by " << now->front().type;
+    }
+    // Rank 0's next answers of this type, of whatever else comes meanwhile.
+    template <class Answer>
+    std::vector<Answer> wait_for(std::size_t num) {
+        std::vector<Answer> answers;
+        while (answers.size() < num) {
+            pollfd item{updaters_[0]->fd(), POLLIN, 0};
+            if (::poll(&item, 1, 20'000) != 1) break;
+            for (const Frames& one : updaters_[0]->take_answers()) {
+                if (one.type == Answer::kType)
+                    answers.push_back(*decode<Answer>(one, UnknownFields::kRefuse));
+            }
+        }
+        EXPECT_EQ(answers.size(), num);
+        return answers;
+    }
+    static std::string digest_of(const WorkerDigests& answer) {
+        const auto version = version_digest({{{answer.rank, answer.digests}}});
+        EXPECT_TRUE(version);
+        return version ? to_hex(version->digest) : "";
+    }
+    WorkerStage stage_order(const std::string& path, UpdateMode mode = UpdateMode::kStaged) {
+        WorkerStage order;
+        order.update = UpdateId{++last_update_};
+        order.spec.source.path = path;
+        order.spec.mode = mode;
+        return order;
+    }
 
     // Orders on every rank, and one answer of each.
     template <class Answer, class Order>
@@ -231,14 +268,78 @@ TEST_F(UpdaterTest, APartialUpdateKeepsTheOtherTensors) {
 TEST_F(UpdaterTest, ADropStopsAStageAndAnotherCanBegin) {
     open(1);
     for (int i = 0; i < 5; ++i) {
-        WorkerStage order;
-        order.update = UpdateId{++last_update_};
-        order.spec.source.path = model_dir("bard");
-        ASSERT_TRUE(updaters_[0]->obey(encode(order)));
+        order(stage_order(model_dir("bard")));
         drop();  // waits until the stage has stopped writing
         EXPECT_EQ(live_digest(), expected_["stories"]["digest"]);
     }
     EXPECT_EQ(digest_of_votes(stage(model_dir("bard"))), expected_["bard"]["digest"]);
+}
+
+TEST_F(UpdaterTest, AStageIsTakenHoweverManyCallsWait) {
+    open(1);
+    const WorkerDigest call{.call = CallId{1}};
+    std::size_t num_waiting = 0;
+    std::string refusal;
+    while (refusal.empty()) {
+        ASSERT_LT(num_waiting, 1'000'000u);
+        const auto now = updaters_[0]->obey(encode(call));
+        ASSERT_TRUE(now);
+        if (now->empty())
+            ++num_waiting;
+        else
+            refusal = decode<WorkerDigests>(now->front(), UnknownFields::kRefuse)->code;
+    }
+    EXPECT_EQ(refusal, "resource_exhausted");
+    for (int i = 0; i < 3; ++i) {
+        order(stage_order(model_dir("bard")));
+        order(WorkerDrop{.update = UpdateId{last_update_}});
+    }
+    wait_for<WorkerDropped>(3);
+    EXPECT_EQ(digest_of_votes(stage(model_dir("bard"))), expected_["bard"]["digest"]);
+}
+
+// The memory that a read was ordered of may be a sender's, whose place the stage after next takes.
+TEST_F(UpdaterTest, ReadsOrderedBeforeAStageSeeTheMemoryAsItWasThen) {
+    open(1);
+    stage(model_dir("bard"));
+    WeightStore& store = *replica_->engine(0).weights();
+    Arena& staged = store.target(UpdateMode::kStaged);
+    const int fd = ::memfd_create("adopted", MFD_CLOEXEC);
+    ASSERT_EQ(::write(fd, staged.data(), static_cast<std::size_t>(staged.bytes())), staged.bytes());
+    ASSERT_TRUE(staged.adopt(fd));
+    ::close(fd);
+    commit();
+    stage(model_dir("stories"));
+    constexpr std::size_t kNumReads = 200;
+    for (std::size_t i = 0; i < kNumReads; ++i) order(WorkerDigest{.call = CallId{1}});
+    ASSERT_TRUE(updaters_[0]->obey(encode(WorkerCommit{
+        .update = UpdateId{last_update_}, .epoch = Epoch{++epoch_}})));
+    order(stage_order(model_dir("stories")));  // into the adopted copy's place
+    for (const WorkerDigests& answer : wait_for<WorkerDigests>(kNumReads)) {
+        EXPECT_EQ(answer.epoch, Epoch{epoch_ - 1});
+        EXPECT_EQ(digest_of(answer), expected_["bard"]["digest"]);
+    }
+    drop();
+}
+
+TEST_F(UpdaterTest, WhatADirectUpdateWritesIsNotRead) {
+    open(1);
+    order(stage_order(model_dir("bard"), UpdateMode::kDirect));
+    const auto digest = updaters_[0]->obey(encode(WorkerDigest{.call = CallId{1}}));
+    ASSERT_TRUE(digest && digest->size() == 1);
+    EXPECT_EQ(
+        decode<WorkerDigests>(digest->front(), UnknownFields::kRefuse)->code, "failed_precondition"
+    );
+    const auto tensor =
+        updaters_[0]->obey(encode(WorkerReadTensor{.call = CallId{2}, .name = "model.norm.weight"})
+        );
+    ASSERT_TRUE(tensor && tensor->size() == 1);
+    EXPECT_EQ(
+        decode<WorkerTensor>(tensor->front(), UnknownFields::kRefuse)->code, "failed_precondition"
+    );
+    wait_for<WorkerStaged>(1);
+    commit();
+    EXPECT_EQ(live_digest(), expected_["bard"]["digest"]);
 }
 
 TEST_F(UpdaterTest, OrdersThatBreakTheProtocolEndTheRank) {
