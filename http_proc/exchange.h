@@ -65,7 +65,8 @@ class Exchange {
     }
 
     // Sends some of the body. co_await gives false when the client will not get it: it is gone, or
-    // has not read for the server's write timeout. One at a time; `bytes` is kept until it is done.
+    // has not read for the server's write timeout. One at a time; what could not be sent at once is
+    // copied.
     struct [[nodiscard]] Write {
         Wire& wire;
         Wire::Sent sent;

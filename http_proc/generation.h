@@ -73,8 +73,6 @@ class Generation {
     // Whether next() would not wait, and give something.
     [[nodiscard]] bool has_more_now() const { return !state_->ready.empty(); }
 
-    [[nodiscard]] const std::string& rid(std::size_t index) const { return state_->rids[index]; }
-
     // Ends what is open: it still gives its last chunks.
     void cancel();
 

@@ -123,6 +123,18 @@ JsonWriter& JsonWriter::raw_list(std::string_view entries) {
     return *this;
 }
 
+JsonWriter& JsonWriter::ids(std::span<const TokenId> ids) {
+    begin_array();
+    for (const TokenId id : ids) integer(pitstop::raw(id));
+    return end_array();
+}
+
+void JsonWriter::clear(std::size_t kept_bytes_max) {
+    text_.clear();
+    if (text_.capacity() > kept_bytes_max) text_.shrink_to_fit();
+    needs_comma_ = false;
+}
+
 JsonWriter& JsonWriter::raw(std::string_view json) {
     comma();
     text_ += json;

@@ -10,7 +10,11 @@
 // Commas come by themselves. What is written is not checked to be balanced.
 #pragma once
 
+#include "base/ids.h"
+
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -35,9 +39,12 @@ class JsonWriter {
     JsonWriter& null() { return raw("null"); }
     JsonWriter& raw(std::string_view json);          // one value, already JSON
     JsonWriter& raw_list(std::string_view entries);  // "1,2": the inside of an array
+    JsonWriter& ids(std::span<const TokenId> ids);   // an array
 
     [[nodiscard]] const std::string& text() const { return text_; }
     [[nodiscard]] std::string take() { return std::exchange(text_, {}); }
+    // Begins anew, in the same memory unless that is more than `kept_bytes_max`.
+    void clear(std::size_t kept_bytes_max);
     // Bytes that are no JSON: the frame of an event.
     void append(std::string_view bytes) {
         text_ += bytes;

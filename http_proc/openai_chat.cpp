@@ -2,6 +2,7 @@
 // chat template makes of the messages (tokenizer_proc/chat_template.h); a call of a tool comes back
 // as the text that the model wrote.
 #include "http_proc/errors.h"
+#include "http_proc/event_stream.h"
 #include "http_proc/generation.h"
 #include "http_proc/openai_chat_request.h"
 #include "http_proc/openai_choice.h"
@@ -16,9 +17,6 @@
 
 namespace pitstop {
 namespace {
-
-constexpr std::string_view kDone = "data: [DONE]\n\n";
-constexpr std::size_t kJoinBytesMax = 64 << 10;  // events that are ready go out together
 
 struct Choice {
     std::vector<Span> spans{};
@@ -82,17 +80,11 @@ void write_logprobs(JsonWriter& json, const Answer& answer, const OutputChunk& c
     json.end_array().end_object();
 }
 
-void write_ids(JsonWriter& json, std::string_view name, const std::vector<TokenId>& ids) {
-    json.key(name).begin_array();
-    for (const TokenId id : ids) json.integer(raw(id));
-    json.end_array();
-}
-
 // What follows the message or the delta of a choice.
 void write_rest_of_choice(JsonWriter& json, Answer& answer, Choice& choice, OutputChunk& chunk) {
     write_logprobs(json, answer, chunk);
     write_finish(json, chunk.finish ? &*chunk.finish : nullptr, answer.eos_ids);
-    if (answer.options.wants_token_ids) write_ids(json, "token_ids", chunk.tokens);
+    if (answer.options.wants_token_ids) json.key("token_ids").ids(chunk.tokens);
     append_spans(choice.spans, std::move(chunk.spans));
     if (chunk.finish) {
         json.key("weight_versions");
@@ -101,19 +93,8 @@ void write_rest_of_choice(JsonWriter& json, Answer& answer, Choice& choice, Outp
     json.end_object();
 }
 
-void write_metadata(JsonWriter& json, const Answer& answer) {
-    const std::vector<Span>& spans = answer.choices.front().spans;
-    json.key("metadata").begin_object();
-    json.key("weight_version").string(version_name(spans.empty() ? "" : spans.back().label));
-    json.key("weight_versions");
-    write_weight_versions(json, spans);
-    json.key("weight_version_spans");
-    write_version_spans(json, spans);
-    json.end_object();
-}
-
 void write_prompt(JsonWriter& json, const Answer& answer, const PromptLogprobs* prompt) {
-    if (answer.options.wants_token_ids) write_ids(json, "prompt_token_ids", answer.prompt_ids);
+    if (answer.options.wants_token_ids) json.key("prompt_token_ids").ids(answer.prompt_ids);
     if (!answer.options.prompt_logprobs) return;
     json.key("prompt_logprobs");
     const PromptLogprobs none;
@@ -124,13 +105,6 @@ void write_prompt(JsonWriter& json, const Answer& answer, const PromptLogprobs* 
         answer.logprobs,
         TokenNames(answer.texts, answer.options.shows_tokens_as_ids)
     );
-}
-
-void count(Choice& choice, const OutputChunk& chunk) {
-    choice.usage.completion_tokens += static_cast<std::int64_t>(chunk.tokens.size());
-    if (!chunk.counts) return;
-    choice.usage.prompt_tokens = chunk.counts->prompt_tokens;
-    choice.usage.cached_tokens = chunk.counts->cached_tokens;
 }
 
 // The prompt's tokens count once, however many samples it has.
@@ -150,7 +124,7 @@ Task<Response> answer_whole(Generation& generation, Answer& answer) {
     const std::optional<PromptLogprobs> prompt = outputs->front().prompt;
     for (std::size_t i = 0; i < outputs->size(); ++i) {
         OutputChunk& chunk = (*outputs)[i];
-        count(answer.choices[i], chunk);
+        answer.choices[i].usage.add(chunk);
         json.begin_object().key("index").integer(static_cast<std::int64_t>(i));
         json.key("message").begin_object().key("role").string("assistant");
         json.key("content").string(chunk.text).key("refusal").null().end_object();
@@ -159,15 +133,14 @@ Task<Response> answer_whole(Generation& generation, Answer& answer) {
     json.end_array().key("usage");
     write_usage(json, usage_of(answer));
     write_prompt(json, answer, prompt ? &*prompt : nullptr);
-    write_metadata(json, answer);
+    write_metadata(json, answer.choices.front().spans);
     json.end_object();
     co_return Response::json_text(200, json.take());
 }
 
-// One event, in the frame of the stream. `chunk`: null for the first of a choice, its role.
-void append_event(std::string& events, Answer& answer, std::size_t index, OutputChunk* chunk) {
+// `chunk`: null for the first event of a choice, its role.
+void write_event(JsonWriter& json, Answer& answer, std::size_t index, OutputChunk* chunk) {
     Choice& choice = answer.choices[index];
-    JsonWriter json;
     write_head(json, answer, "chat.completion.chunk");
     json.key("choices").begin_array();
     json.begin_object().key("index").integer(static_cast<std::int64_t>(index));
@@ -186,50 +159,36 @@ void append_event(std::string& events, Answer& answer, std::size_t index, Output
         const PromptLogprobs none;
         write_prompt(json, answer, &none);
     }
-    if (answer.options.wants_usage_always) {
-        json.key("usage");
-        write_usage(json, choice.usage);
-    } else if (answer.options.wants_usage) {
-        json.key("usage").null();
-    }
-    if (is_last && index == 0) write_metadata(json, answer);
+    write_event_usage(json, answer.options, choice.usage);
+    if (is_last && index == 0) write_metadata(json, choice.spans);
     json.end_object();
-    events += "data: " + json.take() + "\n\n";
 }
 
 Task<Response> answer_streamed(Exchange& exchange, Generation& generation, Answer& answer) {
-    bool has_begun = false;
-    std::string events;
+    EventStream stream(exchange);
     while (auto event = co_await generation.next()) {
         if (const auto error = error_of(event->chunk)) {
-            if (!has_begun && events.empty()) co_return refusal(*error);
-            events +=
-                "data: " + error_json(Dialect::kOpenAi, status_of(error->code), error->message) +
-                "\n\n";
+            if (!stream.has_begun()) co_return refusal(*error);
+            stream.add_error(Dialect::kOpenAi, *error);
             break;
         }
         Choice& choice = answer.choices[event->index];
-        count(choice, event->chunk);
-        if (!std::exchange(choice.has_begun, true))
-            append_event(events, answer, event->index, nullptr);
-        append_event(events, answer, event->index, &event->chunk);
-        if (generation.has_more_now() && events.size() < kJoinBytesMax) continue;
-        if (!has_begun) exchange.begin_events();
-        has_begun = true;
-        if (!co_await exchange.write(events)) co_return Response::streamed();
-        events.clear();
+        choice.usage.add(event->chunk);
+        if (!std::exchange(choice.has_begun, true)) {
+            write_event(stream.begin_event(), answer, event->index, nullptr);
+            stream.end_event();
+        }
+        write_event(stream.begin_event(), answer, event->index, &event->chunk);
+        stream.end_event();
+        if (!co_await stream.send(generation.has_more_now())) co_return Response::streamed();
     }
-    if (!has_begun) exchange.begin_events();
     if (answer.options.wants_usage) {
-        JsonWriter json;
+        JsonWriter& json = stream.begin_event();
         write_head(json, answer, "chat.completion.chunk");
-        json.key("choices").begin_array().end_array().key("usage");
-        write_usage(json, usage_of(answer));
-        json.end_object();
-        events += "data: " + json.take() + "\n\n";
+        write_last_usage(json, usage_of(answer));
+        stream.end_event();
     }
-    events += kDone;
-    co_await exchange.write(events);
+    co_await stream.end();
     co_return Response::streamed();
 }
 

@@ -1,5 +1,7 @@
 #include "http_proc/openai_choice.h"
 
+#include "http_proc/versions.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -154,6 +156,38 @@ void write_finish(JsonWriter& json, const Finish* finish, std::span<const TokenI
     } else {
         json.null();
     }
+}
+
+void Usage::add(const OutputChunk& chunk) {
+    completion_tokens += static_cast<std::int64_t>(chunk.tokens.size());
+    if (!chunk.counts) return;
+    prompt_tokens = chunk.counts->prompt_tokens;
+    cached_tokens = chunk.counts->cached_tokens;
+}
+
+void write_event_usage(JsonWriter& json, const OpenAiOptions& options, const Usage& usage) {
+    if (options.wants_usage_always) {
+        json.key("usage");
+        write_usage(json, usage);
+    } else if (options.wants_usage) {
+        json.key("usage").null();
+    }
+}
+
+void write_last_usage(JsonWriter& json, const Usage& usage) {
+    json.key("choices").begin_array().end_array().key("usage");
+    write_usage(json, usage);
+    json.end_object();
+}
+
+void write_metadata(JsonWriter& json, std::span<const Span> spans) {
+    json.key("metadata").begin_object();
+    json.key("weight_version").string(version_name(spans.empty() ? "" : spans.back().label));
+    json.key("weight_versions");
+    write_weight_versions(json, spans);
+    json.key("weight_version_spans");
+    write_version_spans(json, spans);
+    json.end_object();
 }
 
 void write_usage(JsonWriter& json, const Usage& usage) {

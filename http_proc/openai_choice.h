@@ -1,7 +1,9 @@
-// The parts of an answer that OpenAI's and vLLM's shapes share: logprobs, finish reasons, usage.
+// The parts of an answer that OpenAI's and vLLM's shapes share: logprobs, finish reasons, usage,
+// weight versions.
 #pragma once
 
 #include "http_proc/json_writer.h"
+#include "http_proc/openai_options.h"
 #include "http_proc/token_texts.h"
 #include "messages/generation.h"
 
@@ -83,7 +85,16 @@ struct Usage {
     std::int64_t prompt_tokens = 0;
     std::int64_t completion_tokens = 0;
     std::int64_t cached_tokens = 0;
+
+    void add(const OutputChunk& chunk);
 };
 void write_usage(JsonWriter& json, const Usage& usage);
+// The end of a stream's event, after its choices: the choice's usage so far, null, or no member.
+void write_event_usage(JsonWriter& json, const OpenAiOptions& options, const Usage& usage);
+// The rest of a stream's last event, after its head: usage without a choice.
+void write_last_usage(JsonWriter& json, const Usage& usage);
+
+// "metadata" of an answer: SGLang's, of the weights that made it.
+void write_metadata(JsonWriter& json, std::span<const Span> spans);
 
 }  // namespace pitstop

@@ -1,5 +1,6 @@
 // OpenAI's /v1/completions, with the extras of SGLang and vLLM.
 #include "http_proc/errors.h"
+#include "http_proc/event_stream.h"
 #include "http_proc/generation.h"
 #include "http_proc/openai_choice.h"
 #include "http_proc/openai_completions_request.h"
@@ -15,9 +16,6 @@
 
 namespace pitstop {
 namespace {
-
-constexpr std::string_view kDone = "data: [DONE]\n\n";
-constexpr std::size_t kJoinBytesMax = 64 << 10;  // events that are ready go out together
 
 struct Choice {
     LogprobOptions logprobs{};
@@ -75,14 +73,8 @@ void write_choice(JsonWriter& json, Completion& completion, std::size_t index, O
     }
     write_finish(json, chunk.finish ? &*chunk.finish : nullptr, completion.eos_ids);
     if (options.wants_token_ids) {
-        json.key("token_ids").begin_array();
-        for (const TokenId id : chunk.tokens) json.integer(raw(id));
-        json.end_array();
-        if (choice.is_first) {
-            json.key("prompt_token_ids").begin_array();
-            for (const TokenId id : choice.prompt_ids) json.integer(raw(id));
-            json.end_array();
-        }
+        json.key("token_ids").ids(chunk.tokens);
+        if (choice.is_first) json.key("prompt_token_ids").ids(choice.prompt_ids);
     }
     if (options.prompt_logprobs && choice.is_first) {
         json.key("prompt_logprobs");
@@ -120,24 +112,6 @@ Usage usage_of(const Completion& completion) {
     return sum;
 }
 
-void count(Choice& choice, const OutputChunk& chunk) {
-    choice.usage.completion_tokens += static_cast<std::int64_t>(chunk.tokens.size());
-    if (!chunk.counts) return;
-    choice.usage.prompt_tokens = chunk.counts->prompt_tokens;
-    choice.usage.cached_tokens = chunk.counts->cached_tokens;
-}
-
-void write_metadata(JsonWriter& json, const Completion& completion) {
-    const std::vector<Span>& spans = completion.choices.front().spans;
-    json.key("metadata").begin_object();
-    json.key("weight_version").string(version_name(spans.empty() ? "" : spans.back().label));
-    json.key("weight_versions");
-    write_weight_versions(json, spans);
-    json.key("weight_version_spans");
-    write_version_spans(json, spans);
-    json.end_object();
-}
-
 Task<Response> answer_whole(Generation& generation, Completion& completion) {
     const Result<std::vector<OutputChunk>> outputs = co_await collect(generation);
     if (!outputs) co_return refusal(outputs.error());
@@ -145,61 +119,48 @@ Task<Response> answer_whole(Generation& generation, Completion& completion) {
     write_head(json, completion);
     json.key("choices").begin_array();
     for (std::size_t i = 0; i < outputs->size(); ++i) {
-        count(completion.choices[i], (*outputs)[i]);
+        completion.choices[i].usage.add((*outputs)[i]);
         write_choice(json, completion, i, (*outputs)[i]);
     }
     json.end_array().key("usage");
     write_usage(json, usage_of(completion));
-    write_metadata(json, completion);
+    write_metadata(json, completion.choices.front().spans);
     json.end_object();
     co_return Response::json_text(200, json.take());
 }
 
+void write_event(JsonWriter& json, Completion& completion, Generation::Event event) {
+    const Choice& choice = completion.choices[event.index];
+    const bool is_last = event.chunk.finish.has_value();
+    write_head(json, completion);
+    json.key("choices").begin_array();
+    write_choice(json, completion, event.index, std::move(event.chunk));
+    json.end_array();
+    write_event_usage(json, completion.options, choice.usage);
+    if (is_last && event.index == 0) write_metadata(json, choice.spans);
+    json.end_object();
+}
+
 Task<Response> answer_streamed(Exchange& exchange, Generation& generation, Completion& completion) {
-    bool has_begun = false;
-    std::string events;
+    EventStream stream(exchange);
     while (auto event = co_await generation.next()) {
         if (const auto error = error_of(event->chunk)) {
-            if (!has_begun && events.empty()) co_return refusal(*error);
-            events +=
-                "data: " + error_json(Dialect::kOpenAi, status_of(error->code), error->message) +
-                "\n\n";
+            if (!stream.has_begun()) co_return refusal(*error);
+            stream.add_error(Dialect::kOpenAi, *error);
             break;
         }
-        Choice& choice = completion.choices[event->index];
-        count(choice, event->chunk);
-        const bool is_last = event->chunk.finish.has_value();
-        JsonWriter json;
-        write_head(json, completion);
-        json.key("choices").begin_array();
-        write_choice(json, completion, event->index, std::move(event->chunk));
-        json.end_array();
-        if (completion.options.wants_usage_always) {
-            json.key("usage");
-            write_usage(json, choice.usage);
-        } else if (completion.options.wants_usage) {
-            json.key("usage").null();
-        }
-        if (is_last && event->index == 0) write_metadata(json, completion);
-        json.end_object();
-        events += "data: " + json.take() + "\n\n";
-        if (generation.has_more_now() && events.size() < kJoinBytesMax) continue;
-        if (!has_begun) exchange.begin_events();
-        has_begun = true;
-        if (!co_await exchange.write(events)) co_return Response::streamed();
-        events.clear();
+        completion.choices[event->index].usage.add(event->chunk);
+        write_event(stream.begin_event(), completion, *std::move(event));
+        stream.end_event();
+        if (!co_await stream.send(generation.has_more_now())) co_return Response::streamed();
     }
-    if (!has_begun) exchange.begin_events();
     if (completion.options.wants_usage) {
-        JsonWriter json;
+        JsonWriter& json = stream.begin_event();
         write_head(json, completion);
-        json.key("choices").begin_array().end_array().key("usage");
-        write_usage(json, usage_of(completion));
-        json.end_object();
-        events += "data: " + json.take() + "\n\n";
+        write_last_usage(json, usage_of(completion));
+        stream.end_event();
     }
-    events += kDone;
-    co_await exchange.write(events);
+    co_await stream.end();
     co_return Response::streamed();
 }
 

@@ -1,5 +1,6 @@
 // SGLang's /generate: parse, tokenize where the answer shows the prompt's tokens, run, render.
 #include "http_proc/errors.h"
+#include "http_proc/event_stream.h"
 #include "http_proc/generation.h"
 #include "http_proc/prompts.h"
 #include "http_proc/routes.h"
@@ -12,9 +13,6 @@
 
 namespace pitstop {
 namespace {
-
-constexpr std::string_view kDone = "data: [DONE]\n\n";
-constexpr std::size_t kJoinBytesMax = 64 << 10;  // events that are ready go out together
 
 // A rid in use is the caller's mistake, as in SGLang.
 Response refusal(const Error& error) {
@@ -139,32 +137,23 @@ Task<Response> answer_streamed(
     std::int64_t interval
 ) {
     std::vector<Interval> intervals(outputs.size(), Interval(interval));
-    bool has_begun = false;
-    JsonWriter json;
+    EventStream stream(exchange);
     while (auto event = co_await generation.next()) {
         if (const auto error = error_of(event->chunk)) {
-            if (!has_begun) co_return refusal(*error);
-            const int status = status_of(error->code);
-            json.append("data: " + error_json(Dialect::kSglang, status, error->message) + "\n\n");
+            if (!stream.has_begun()) co_return refusal(*error);
+            stream.add_error(Dialect::kSglang, *error);
             break;
         }
         SglangOutput& output = outputs[event->index];
         output.take(std::move(event->chunk));
-        const bool is_due = intervals[event->index].is_due(output.num_tokens());
-        if (!is_due && !output.is_done()) continue;
-        co_await complete_version(exchange, output);
-        json.append("data: ");
-        output.write(json);
-        json.append("\n\n");
-        if (generation.has_more_now() && json.text().size() < kJoinBytesMax) continue;
-        if (!has_begun) exchange.begin_events();
-        has_begun = true;
-        const std::string events = json.take();
-        if (!co_await exchange.write(events)) co_return Response::streamed();
+        if (intervals[event->index].is_due(output.num_tokens()) || output.is_done()) {
+            co_await complete_version(exchange, output);
+            output.write(stream.begin_event());
+            stream.end_event();
+        }
+        if (!co_await stream.send(generation.has_more_now())) co_return Response::streamed();
     }
-    if (!has_begun) exchange.begin_events();
-    const std::string last = json.take() + std::string(kDone);
-    co_await exchange.write(last);
+    co_await stream.end();
     co_return Response::streamed();
 }
 

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <set>
 #include <utility>
 
@@ -17,13 +16,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::int64_t kMaxNewTokensDefault = 128;
-constexpr double kGreedyBelow = 1e-6;
 
-// What the engine has not: refused where it is asked for, never dropped in silence.
-struct Unsupported {
-    std::string_view name{};
-    std::string_view why{};
-};
 constexpr std::array kUnsupported{
     Unsupported{"input_embeds", "prompts are text or tokens"},
     Unsupported{"image_data", "the model is of text alone"},
@@ -33,8 +26,6 @@ constexpr std::array kUnsupported{
     Unsupported{"session_params", "there are no sessions"},
     Unsupported{"session_id", "there are no sessions"},
     Unsupported{"custom_logit_processor", "code is not run"},
-};
-constexpr std::array kUnsupportedIfTrue{
     Unsupported{"return_hidden_states", "hidden states are not kept"},
     Unsupported{"return_routed_experts", "routed experts are not kept"},
     Unsupported{"return_indexer_topk", "there is no indexer"},
@@ -81,34 +72,13 @@ constexpr auto kSamplingNames = std::to_array<std::string_view>({
     "is_normalized",
 });
 
-bool is_empty(const Json& value) {
-    return value.is_null() || value == false || (value.is_string() && value == "") ||
-           (value.is_array() && std::ranges::all_of(value, is_empty)) ||
-           (value.is_object() && value.empty());
-}
-
-void read_logit_bias(FieldReader& fields, std::map<std::int64_t, double>& bias) {
-    const Json* given = fields.find("logit_bias");
-    if (given == nullptr) return;
-    constexpr std::string_view kAccepted = "an object from token ids to numbers";
-    if (!given->is_object()) return fields.fail("logit_bias", kAccepted);
-    for (const auto& [key, value] : given->items()) {
-        std::int64_t id = 0;
-        const auto [end, problem] = std::from_chars(key.data(), key.data() + key.size(), id);
-        const auto number = number_of(value);
-        if (problem != std::errc{} || end != key.data() + key.size() || !number)
-            return fields.fail("logit_bias", kAccepted);
-        bias[id] = *number;
-    }
-}
-
 struct Sampling {
     SamplingParams params{};
     std::int64_t n = 1;
     std::int64_t stream_interval = 1;
 };
 
-Result<Sampling> read_sampling(const Json& object) {
+Result<Sampling> sampling_of(const Json& object) {
     if (!object.is_object())
         return make_error(ErrorCode::kInvalidArgument, "sampling_params is not an object");
     for (const auto& [name, value] : object.items()) {
@@ -119,37 +89,19 @@ Result<Sampling> read_sampling(const Json& object) {
         }
     }
     FieldReader fields(object, "sampling_params");
-    for (const Unsupported& entry : kUnsupportedSampling) {
-        if (const Json* given = fields.find(entry.name); given != nullptr && !is_empty(*given))
-            fields.refuse(entry.name, entry.why);
-    }
+    refuse_unsupported(fields, kUnsupportedSampling);
     Sampling sampling;
     SamplingParams& params = sampling.params;
     // Absent is 128; an explicit null is as many as fit.
     if (!object.contains("max_new_tokens")) params.max_new_tokens = kMaxNewTokensDefault;
     fields.read("max_new_tokens", params.max_new_tokens);
     fields.read("min_new_tokens", params.min_new_tokens);
-    fields.read("temperature", params.temperature);
-    if (params.temperature >= 0 && params.temperature < kGreedyBelow) params.temperature = 0;
-    fields.read("top_p", params.top_p);
-    fields.read("top_k", params.top_k);
-    fields.read("min_p", params.min_p);
-    fields.read("frequency_penalty", params.frequency_penalty);
-    fields.read("presence_penalty", params.presence_penalty);
-    fields.read("repetition_penalty", params.repetition_penalty);
-    fields.read("stop", params.stop);
-    std::erase(params.stop, "");
-    fields.read("stop_token_ids", params.stop_token_ids);
-    fields.read("ignore_eos", params.ignore_eos);
+    read_sampling(fields, params);
     // As in SGLang, it stands for every stop by token.
     if (params.ignore_eos) params.stop_token_ids.clear();
-    fields.read("skip_special_tokens", params.skip_special_tokens);
-    fields.read("spaces_between_special_tokens", params.spaces_between_special_tokens);
-    fields.read("no_stop_trim", params.no_stop_trim);
     fields.read("sampling_seed", params.seed);
     fields.read("n", sampling.n);
     fields.read("stream_interval", sampling.stream_interval);
-    read_logit_bias(fields, params.logit_bias);
     if (!fields.error() && (sampling.n < 1 || sampling.n > static_cast<std::int64_t>(kSamplesMax)))
         fields.fail("n", fmt::format("[1, {}]", kSamplesMax));
     constexpr std::int64_t kIntervalMax = std::int64_t{1}
@@ -386,7 +338,7 @@ Result<> read_sampling_params(FieldReader& fields, SglangGenerate& call) {
             continue;
         }
         const Json& object = is_list ? (*given)[i] : given != nullptr ? *given : none;
-        ASSIGN_OR_RETURN(Sampling sampling, read_sampling(object.is_null() ? none : object));
+        ASSIGN_OR_RETURN(Sampling sampling, sampling_of(object.is_null() ? none : object));
         call.prompts[i].sampling = std::move(sampling.params);
         if (i > 0 && sampling.n != call.samples)
             return make_error(
@@ -412,14 +364,7 @@ Result<> read_sampling_params(FieldReader& fields, SglangGenerate& call) {
 Result<SglangGenerate> parse_sglang_generate(std::string_view body) {
     ASSIGN_OR_RETURN(const Json json, parse_json_object(body));
     FieldReader fields(json);
-    for (const Unsupported& entry : kUnsupported) {
-        if (const Json* given = fields.find(entry.name); given != nullptr && !is_empty(*given))
-            fields.refuse(entry.name, entry.why);
-    }
-    for (const Unsupported& entry : kUnsupportedIfTrue) {
-        if (const Json* given = fields.find(entry.name); given != nullptr && !is_empty(*given))
-            fields.refuse(entry.name, entry.why);
-    }
+    refuse_unsupported(fields, kUnsupported);
     if (fields.error()) return *fields.error();
 
     SglangGenerate call;

@@ -1,5 +1,6 @@
 // vLLM's /inference/v1/generate: tokens in, tokens out.
 #include "http_proc/errors.h"
+#include "http_proc/event_stream.h"
 #include "http_proc/generation.h"
 #include "http_proc/openai_choice.h"
 #include "http_proc/routes.h"
@@ -14,8 +15,6 @@
 
 namespace pitstop {
 namespace {
-
-constexpr std::string_view kDone = "data: [DONE]\n\n";
 
 struct Answer {
     VllmGenerate call{};
@@ -77,9 +76,7 @@ void write_logprobs(JsonWriter& json, const Answer& answer, const OutputChunk& c
 
 void write_choice(JsonWriter& json, Answer& answer, std::size_t index, OutputChunk chunk) {
     json.begin_object().key("index").integer(static_cast<std::int64_t>(index));
-    json.key("token_ids").begin_array();
-    for (const TokenId id : chunk.tokens) json.integer(raw(id));
-    json.end_array();
+    json.key("token_ids").ids(chunk.tokens);
     if (answer.call.shows_text) json.key("text").string(chunk.text);
     write_finish(json, chunk.finish ? &*chunk.finish : nullptr, answer.eos_ids);
     json.key("logprobs");
@@ -103,17 +100,10 @@ void write_head(JsonWriter& json, const Answer& answer) {
     json.key("created").integer(answer.created);
 }
 
-void count(Answer& answer, const OutputChunk& chunk) {
-    answer.usage.completion_tokens += static_cast<std::int64_t>(chunk.tokens.size());
-    if (!chunk.counts) return;
-    answer.usage.prompt_tokens = chunk.counts->prompt_tokens;
-    answer.usage.cached_tokens = chunk.counts->cached_tokens;
-}
-
 Task<Response> answer_whole(Generation& generation, Answer& answer) {
     const Result<std::vector<OutputChunk>> outputs = co_await collect(generation);
     if (!outputs) co_return refusal(outputs.error());
-    for (const OutputChunk& output : *outputs) count(answer, output);
+    for (const OutputChunk& output : *outputs) answer.usage.add(output);
     JsonWriter json;
     write_head(json, answer);
     json.key("usage");
@@ -134,9 +124,7 @@ Task<Response> answer_whole(Generation& generation, Answer& answer) {
     }
     json.key("prompt_token_ids");
     if (options.wants_token_ids) {
-        json.begin_array();
-        for (const TokenId id : answer.call.prompt) json.integer(raw(id));
-        json.end_array();
+        json.ids(answer.call.prompt);
     } else {
         json.null();
     }
@@ -147,42 +135,34 @@ Task<Response> answer_whole(Generation& generation, Answer& answer) {
 
 Task<Response> answer_streamed(Exchange& exchange, Generation& generation, Answer& answer) {
     const OpenAiOptions& options = answer.call.options;
-    bool has_begun = false;
+    EventStream stream(exchange);
     while (auto event = co_await generation.next()) {
-        const std::optional<Error> error = error_of(event->chunk);
-        if (error && !has_begun) co_return refusal(*error);
-        if (!has_begun) exchange.begin_events();
-        has_begun = true;
-        JsonWriter json;
-        if (error) {
-            json.raw(error_json(Dialect::kVllm, status_of(error->code), error->message));
-        } else {
-            count(answer, event->chunk);
-            write_head(json, answer);
-            json.key("choices").begin_array();
-            write_choice(json, answer, event->index, std::move(event->chunk));
-            json.end_array();
-            if (options.wants_usage_always) {
-                json.key("usage");
-                write_usage(json, answer.usage);
-            }
-            json.end_object();
+        if (const auto error = error_of(event->chunk)) {
+            if (!stream.has_begun()) co_return refusal(*error);
+            stream.add_error(Dialect::kVllm, *error);
+            break;
         }
-        const std::string data = "data: " + json.take() + "\n\n";
-        if (!co_await exchange.write(data)) co_return Response::streamed();
-        if (error) break;
-    }
-    std::string last;
-    if (options.wants_usage) {
-        JsonWriter json;
+        answer.usage.add(event->chunk);
+        JsonWriter& json = stream.begin_event();
         write_head(json, answer);
-        json.key("choices").begin_array().end_array().key("usage");
-        write_usage(json, answer.usage);
+        json.key("choices").begin_array();
+        write_choice(json, answer, event->index, std::move(event->chunk));
+        json.end_array();
+        if (options.wants_usage_always) {
+            json.key("usage");
+            write_usage(json, answer.usage);
+        }
         json.end_object();
-        last = "data: " + json.take() + "\n\n";
+        stream.end_event();
+        if (!co_await stream.send(generation.has_more_now())) co_return Response::streamed();
     }
-    last += kDone;
-    co_await exchange.write(last);
+    if (options.wants_usage) {
+        JsonWriter& json = stream.begin_event();
+        write_head(json, answer);
+        write_last_usage(json, answer.usage);
+        stream.end_event();
+    }
+    co_await stream.end();
     co_return Response::streamed();
 }
 
