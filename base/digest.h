@@ -46,12 +46,14 @@ inline constexpr std::uint64_t kDigestStep = 0x9e3779b97f4a7c15u;
     return z ^ (z >> 31);
 }
 
+inline constexpr std::int64_t kDigestWordBytes = 8;
+
 // Words of a row of the whole tensor.
 [[nodiscard]] constexpr std::uint64_t digest_words(std::int64_t row_bytes) {
-    return (static_cast<std::uint64_t>(row_bytes) + 7) / 8;
+    return static_cast<std::uint64_t>((row_bytes + kDigestWordBytes - 1) / kDigestWordBytes);
 }
 
-// Of a text, as one row. For texts; tensors go through kernels/digest.h.
+// Of a text, as one row. For texts; tensors go through digest/ and kernels/digest.h.
 [[nodiscard]] Digest digest_of(std::string_view text);
 
 // 32 lower-case hex digits: lane 0, lane 1.

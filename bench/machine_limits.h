@@ -3,7 +3,7 @@
 // Each limit is the best of `kRepeats` runs: a limit is what is possible, not what is usual.
 #pragma once
 
-#include "kernels/isa.h"
+#include "base/isa.h"
 #include "kernels/thread_pool.h"
 
 namespace pitstop {

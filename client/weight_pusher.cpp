@@ -3,7 +3,7 @@
 #include "base/check.h"
 #include "client/push_sockets.h"
 #include "client/shared_buffer.h"
-#include "client/tensor_digest.h"
+#include "digest/digest_rows.h"
 #include "messages/codec.h"
 #include "messages/version_digest.h"
 
@@ -314,11 +314,14 @@ class Push {
         if (!has_digest()) return;
         const Matrix matrix = matrix_of(tensors_[piece.tensor].shape);
         const std::int64_t row_bytes = matrix.cols * kElementBytes;
-        const Digest sum = digest_rows(
-            {rows, static_cast<std::size_t>(piece.num_rows * row_bytes)}, row_bytes, piece.row_begin
+        if (row_bytes == 0) return;
+        const std::span<const std::byte> bytes(
+            rows, static_cast<std::size_t>(piece.num_rows * row_bytes)
         );
+        static const AddRun add_run = add_run_on(best_isa());
+        const DigestSum sum = digest_of(whole_rows(bytes, row_bytes, piece.row_begin), add_run);
         const std::lock_guard lock(mutex_);
-        digests_[piece.tensor] += sum;
+        digests_[piece.tensor] += sum.digest;
     }
 
     void tell_progress(std::int64_t bytes) {

@@ -1,17 +1,15 @@
 // The digest of a weight tensor, shard by shard: base/digest.h defines it.
 //
-// Test vectors (tests/kernels/digest_vectors.json has more, and the numpy reference beside it):
+// Test vectors (tests/digest/digest_vectors.json has more, and the numpy reference beside it):
 //   1 row of 8 zero bytes        lane0 e220a8397b1dcdaf  lane1 = e220a839 * 7b1dcdaf
 //
 // A shard is a rectangle of the tensor; the digests of shards that cover it add up to its digest.
 // The cut of a row must fall on a word: first_word counts words. A row that ends the tensor's row
-// may have any number of bytes.
-//
-// The same reading of the bytes also counts infinities and NaNs, as the words are at hand: a second
-// pass would cost as much as the digest.
+// may have any number of bytes. On the CPU the loops are digest/'s, and this spreads them over the
+// stream's threads.
 #pragma once
 
-#include "base/digest.h"
+#include "digest/digest_rows.h"
 #include "kernels/tensor.h"
 
 namespace pitstop {
@@ -29,12 +27,6 @@ struct DigestArgs {
     std::uint64_t* num_nonfinite = nullptr;
     Stream stream{};
 };
-
-// Of the four bf16 numbers in a word: those whose exponent bits are all set. A carry out of a
-// number's exponent stops at its sign bit.
-[[nodiscard]] constexpr std::uint64_t nonfinite_bits(std::uint64_t word) {
-    return ((word & 0x7f807f807f807f80u) + 0x0080008000800080u) & 0x8000800080008000u;
-}
 
 void check(const DigestArgs& args);
 void digest_ref(const DigestArgs& args);

@@ -12,7 +12,7 @@
 #include "kernels/digest.h"
 #include "kernels/embedding.h"
 #include "kernels/gather_rows.h"
-#include "kernels/isa.h"
+#include "base/isa.h"
 #include "kernels/linear.h"
 #include "kernels/logprobs.h"
 #include "kernels/nonfinite.h"

@@ -15,7 +15,6 @@ void silu_mul(const SiluMulArgs& args);
 void sample(const SampleArgs& args);
 void softmax_stats(const SoftmaxStatsArgs& args);
 void top_logits(const TopLogitsArgs& args);
-void digest(const DigestArgs& args);
 void shard_copy(const ShardCopyArgs& args);
 
 }  // namespace pitstop::PITSTOP_ISA

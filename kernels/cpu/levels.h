@@ -1,4 +1,5 @@
-// The tables of the levels. Each is defined by cpu/table.cpp, compiled once per level.
+// The tables of the levels. Each is defined by cpu/table.cpp, compiled once per level; the digest,
+// whose loops are in a library of their own, by digest.cpp.
 #pragma once
 
 #include "kernels/ops.h"
@@ -7,16 +8,20 @@ namespace pitstop {
 
 namespace scalar {
 extern const Ops kOps;
-}
+void digest(const DigestArgs& args);
+}  // namespace scalar
 namespace avx2 {
 extern const Ops kOps;
-}
+void digest(const DigestArgs& args);
+}  // namespace avx2
 namespace avx512 {
 extern const Ops kOps;
-}
+void digest(const DigestArgs& args);
+}  // namespace avx512
 namespace avx512bf16 {
 extern const Ops kOps;
-}
+void digest(const DigestArgs& args);
+}  // namespace avx512bf16
 
 // Ops that move bytes or touch a few entries are the same at every level (<family>.cpp).
 void gather_rows_cpu(const GatherRowsArgs& args);

@@ -9,6 +9,7 @@ from project import CODE, ROOT, files, read
 # A folder may include itself and the layers below its own. No process includes another.
 LAYERS = [
     {"base"},
+    {"digest"},
     {"messages", "kernels", "text", "pickle", "checkpoint"},
     {"jinja"},
     {"bus"},

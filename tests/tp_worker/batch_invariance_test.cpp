@@ -1,7 +1,7 @@
 // P6: a request's tokens and logprobs are the same bits whatever else is in the batch, however its
 // prompt was chunked, wherever its pages are, whether its prefix was another request's, and whether
 // it was retracted and recomputed on the way.
-#include "kernels/isa.h"
+#include "base/isa.h"
 #include "tests/tp_worker/batch_mix.h"
 
 #include <gtest/gtest.h>

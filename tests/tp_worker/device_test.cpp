@@ -2,7 +2,7 @@
 #include "tp_worker/device.h"
 
 #include "kernels/cuda_device.h"
-#include "kernels/isa.h"
+#include "base/isa.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 #include "tp_worker/engine.h"
 
-#include "kernels/isa.h"
+#include "base/isa.h"
 #include "tests/tp_worker/temp_dir.h"
 #include "tests/tp_worker/test_replica.h"
 

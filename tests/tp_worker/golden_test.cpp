@@ -1,6 +1,6 @@
 // Every family and odd shapes against Hugging Face transformers in fp32
 // (tests/golden/make_golden.py made tests/data/golden and says how).
-#include "kernels/isa.h"
+#include "base/isa.h"
 #include "tests/tp_worker/test_replica.h"
 
 #include <gtest/gtest.h>

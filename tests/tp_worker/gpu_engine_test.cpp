@@ -2,7 +2,7 @@
 // (tp_worker_gpu_test, which says that it skips where there is none) and, on less, under the
 // kernels' emulator (tp_worker_emulated_test), where the host cannot touch device memory.
 #include "kernels/cuda_device.h"
-#include "kernels/isa.h"
+#include "base/isa.h"
 #include "tests/tp_worker/batch_mix.h"
 #include "tests/tp_worker/random_checkpoint.h"
 #include "tests/tp_worker/test_replica.h"

@@ -1,6 +1,6 @@
 // The bundled models against what fp32 arithmetic gives on them (tests/data/models/reference.json,
 // computed by another program; its `about` says how).
-#include "kernels/isa.h"
+#include "base/isa.h"
 #include "tests/tp_worker/test_replica.h"
 
 #include <gtest/gtest.h>

@@ -2,7 +2,7 @@
 // definitions in messages/generation.h.
 #include "tp_worker/sampler.h"
 
-#include "kernels/isa.h"
+#include "base/isa.h"
 #include "tp_worker/request_state.h"
 
 #include <gtest/gtest.h>

@@ -1,0 +1,18 @@
+// add_run.cpp, once per level.
+#pragma once
+
+#include "digest/digest_run.h"
+
+namespace pitstop {
+
+namespace scalar {
+void add_run(const DigestRun& run, DigestSum& sum);
+}
+namespace avx2 {
+void add_run(const DigestRun& run, DigestSum& sum);
+}
+namespace avx512 {
+void add_run(const DigestRun& run, DigestSum& sum);
+}
+
+}  // namespace pitstop
