@@ -1,6 +1,7 @@
 #include "client/weight_pusher.h"
 
 #include "base/check.h"
+#include "base/isa.h"
 #include "client/push_sockets.h"
 #include "client/shared_buffer.h"
 #include "digest/digest_rows.h"

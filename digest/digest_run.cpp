@@ -1,6 +1,7 @@
 #include "digest/digest_run.h"
 
 #include "base/check.h"
+#include "base/isa.h"
 #include "digest/levels.h"
 
 namespace pitstop {

@@ -9,12 +9,13 @@
 #pragma once
 
 #include "base/digest.h"
-#include "base/isa.h"
 
 #include <cstddef>
 #include <cstdint>
 
 namespace pitstop {
+
+enum class IsaLevel : std::uint8_t;  // base/isa.h, which CUDA's compiler cannot read for its fmt
 
 struct DigestRun {
     const std::byte* data = nullptr;  // any alignment

@@ -1,5 +1,7 @@
 #include "digest/digest_rows.h"
 
+#include "base/isa.h"
+
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
