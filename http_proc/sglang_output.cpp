@@ -121,6 +121,11 @@ void SglangOutput::write_finish(JsonWriter& json) const {
             }
             break;
         case FinishReason::kAbort:
+            if (finish_->was_waiting) {  // these two keys alone, and these words, as in SGLang
+                json.key("type").string("abort").key("message").string("Abort in waiting queue");
+                break;
+            }
+            [[fallthrough]];
         case FinishReason::kError:
             json.key("type").string("abort").key("message").string(finish_->message);
             json.key("status_code").null().key("err_type").null();
@@ -180,9 +185,7 @@ void SglangOutput::write(JsonWriter& json) {
     json.begin_object().key("text").string(text_);
     json.key("output_ids").raw_list(ids_.json);
     if (args_.shows_prompt_ids) {
-        json.key("prompt_token_ids").begin_array();
-        for (const TokenId id : args_.prompt_ids) json.integer(raw(id));
-        json.end_array();
+        json.key("prompt_token_ids").ids(args_.prompt_ids);
     }
     json.key("meta_info");
     write_meta(json);

@@ -214,6 +214,7 @@ struct Finish {
     std::string matched_text{};
     std::string code{};
     std::string message{};
+    bool was_waiting = false;
 
     template <class F>
     void fields(F&& f) {
@@ -223,6 +224,7 @@ struct Finish {
         f("matched_text", matched_text, "stop: the stop text that ended it");
         f("code", code, "error: the error's code");
         f("message", message, "abort, error: why");
+        f("was_waiting", was_waiting, "abort: it was not running: not yet, or not again");
     }
     friend bool operator==(const Finish&, const Finish&) = default;
 };

@@ -182,7 +182,11 @@ void Scheduler::enqueue(TokenizedRequest arrived, TurnOutput& out) {
     };
     if (const auto end = early_ends_.take(arrived.key)) {
         if (end->cause != EndCause::kAbort) return;
-        refuse(arrived, {.reason = FinishReason::kAbort, .message = end->message}, out);
+        refuse(
+            arrived,
+            {.reason = FinishReason::kAbort, .message = end->message, .was_waiting = true},
+            out
+        );
         return;
     }
     if (!is_ready()) return refuse_with(not_ready());
@@ -218,9 +222,7 @@ void Scheduler::end_request(
         return;
     }
     Request& request = found->second;
-    if (cause == EndCause::kAbort) {
-        return finish(request, {.reason = FinishReason::kAbort, .message = message}, out);
-    }
+    if (cause == EndCause::kAbort) return abort(request, message, out);
     // The detokenizer learns that nothing more comes, so that it may forget the request.
     if (request.is_announced) batch_of(out).drops.push_back(key);
     tallies_.count_finish(
@@ -235,6 +237,14 @@ void Scheduler::finish(Request& request, Finish how, TurnOutput& out) {
     chunk.counts = request.counts(config_.replica);
     chunk.finish = std::move(how);
     forget(request);
+}
+
+void Scheduler::abort(Request& request, const std::string& message, TurnOutput& out) {
+    finish(
+        request,
+        {.reason = FinishReason::kAbort, .message = message, .was_waiting = !request.is_running},
+        out
+    );
 }
 
 void Scheduler::forget(Request& request) {
@@ -277,9 +287,7 @@ std::int64_t Scheduler::abort_all(bool also_new, const std::string& message, Tur
     for (auto& [key, request] : requests_) {
         if (also_new || request.was_admitted) all.push_back(&request);
     }
-    for (Request* request : all) {
-        finish(*request, {.reason = FinishReason::kAbort, .message = message}, out);
-    }
+    for (Request* request : all) abort(*request, message, out);
     return static_cast<std::int64_t>(all.size());
 }
 

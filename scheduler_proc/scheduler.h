@@ -180,7 +180,8 @@ class Scheduler {
     void end_requests(const EndRequests& ends, TurnOutput& out);
     void end_request(RequestKey key, EndCause cause, const std::string& message, TurnOutput& out);
     void finish(Request& request, Finish how, TurnOutput& out);  // with its last chunk
-    void forget(Request& request);                               // without
+    void abort(Request& request, const std::string& message, TurnOutput& out);  // likewise
+    void forget(Request& request);                                              // without
     void retract(Request& request);
     std::int64_t retract_all();
     std::int64_t abort_all(bool also_new, const std::string& message, TurnOutput& out);

@@ -173,7 +173,8 @@ void Doors::abort(const std::vector<OpenRequest*>& requests, const std::string& 
         OutputChunk chunk;  // its text is still being tokenized
         chunk.rid = request->rid;
         chunk.counts = RequestCounts{};
-        chunk.finish = Finish{.reason = FinishReason::kAbort, .message = message};
+        chunk.finish =
+            Finish{.reason = FinishReason::kAbort, .message = message, .was_waiting = true};
         outbox_.add(request->peer, std::move(chunk));
         close(*request);
     }

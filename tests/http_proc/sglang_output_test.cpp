@@ -81,6 +81,24 @@ TEST(SglangOutput, SpansOfOneLabelAreOneForSglang) {
     EXPECT_EQ(meta["weight_version_spans"].size(), 2U);
 }
 
+TEST(SglangOutput, AnAbortWhileWaitingHasSglangsWordsAndNoMore) {
+    for (const bool was_waiting : {false, true}) {
+        SglangOutput output({.rid = "r"});
+        OutputChunk end = chunk("a", {TokenId{1}}, "");
+        end.finish =
+            Finish{.reason = FinishReason::kAbort, .message = "enough", .was_waiting = was_waiting};
+        output.take(std::move(end));
+        EXPECT_EQ(
+            written(output)["meta_info"]["finish_reason"],
+            json::parse(
+                was_waiting ? R"({"type": "abort", "message": "Abort in waiting queue"})"
+                            : R"({"type": "abort", "message": "enough",
+                                  "status_code": null, "err_type": null})"
+            )
+        );
+    }
+}
+
 TEST(SglangOutput, AnAbortBeforeTheFirstTokenHasOneEmptySpan) {
     SglangOutput output({.rid = "r"});
     OutputChunk end;

@@ -111,7 +111,7 @@ MESSAGES = [
                         "retractions": 1,
                         "replica": 1,
                     },
-                    "finish": {"reason": "stop", "matched_token": 2},
+                    "finish": {"reason": "stop", "matched_token": 2, "was_waiting": False},
                 }
             ]
         },

@@ -468,6 +468,7 @@ TEST(Abort, AQueuedRequestEndsWithItsCounts) {
     ASSERT_TRUE(rig.of(queued).finish);
     EXPECT_EQ(rig.of(queued).finish->reason, FinishReason::kAbort);
     EXPECT_EQ(rig.of(queued).finish->message, "enough");
+    EXPECT_TRUE(rig.of(queued).finish->was_waiting);
     EXPECT_EQ(rig.of(queued).counts->prompt_tokens, 7);
     EXPECT_EQ(rig.of(queued).counts->completion_tokens, 0);
     rig.run();

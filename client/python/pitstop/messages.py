@@ -54,6 +54,7 @@ class Finish:
     matched_text: str = ""
     code: str = ""
     message: str = ""
+    was_waiting: bool = False
 
 
 @dataclass
