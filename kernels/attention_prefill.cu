@@ -67,6 +67,7 @@ __global__ void __launch_bounds__(kThreads, S::kBlocksPerSm)
     std::int32_t all_first = 0;
     std::int32_t all_last = work.keys_end;
     const int warp_row = warp_index() * S::kRowTiles * kRowsPerWarp;
+    const std::byte* const warp_queries = queries + warp_row * D * 2;
     for (int i = lane; i < S::kRowTiles * kRowsPerWarp; i += kWarp) {
         const std::int32_t last = last_keys[warp_row + i];
         const std::int32_t first = last == kNoKey ? work.keys_end : first_key(last, params.window);
@@ -154,7 +155,7 @@ __global__ void __launch_bounds__(kThreads, S::kBlocksPerSm)
                 std::uint32_t q[S::kRowTiles][4];
 #pragma unroll
                 for (int i = 0; i < S::kRowTiles; ++i) {
-                    load_query<D>(q[i], queries, warp_row + i * kRowsPerWarp, k16);
+                    load_query<D>(q[i], warp_queries + i * kRowsPerWarp * D * 2, k16);
                 }
 #pragma unroll
                 for (int n = 0; n < kScoreTiles; n += 2) {

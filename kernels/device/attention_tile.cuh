@@ -72,11 +72,13 @@ __device__ void add_scores(
     mma_16x8x16(high, q, b[2], b[3]);
 }
 
-// Query fragment k16 (16 dimensions) of 16 rows from a swizzled tile, starting at its row `row`.
+// Query fragment k16 (16 dimensions) of 16 rows of a swizzled tile. `queries` is the first of them,
+// whose number is a multiple of 8, so that the swizzle starts over there: tiles of one warp then
+// share the addresses but for a constant, where a row number would cost a register for each k16.
 template <int D>
-__device__ void load_query(std::uint32_t (&q)[4], const std::byte* queries, int row, int k16) {
+__device__ void load_query(std::uint32_t (&q)[4], const std::byte* queries, int k16) {
     const int lane = lane_index();
-    load_matrices(q, queries + swizzled<D / 8>(row + lane % 16, k16 * 2 + lane / 16));
+    load_matrices(q, queries + swizzled<D / 8>(lane % 16, k16 * 2 + lane / 16));
 }
 
 // acc += p v for 16 keys: `low` and `high` are the probabilities of keys 0-7 and 8-15, rounded to
