@@ -10,7 +10,7 @@ namespace {
 // Fixed, never tuned to T: the block size sets the order of the sum, hence the bits (P6).
 constexpr int kThreads = 256;
 constexpr int kPack = 4;  // numbers a thread takes at a time; pack p belongs to thread p mod 256
-constexpr int kHeldPacks = 8;  // per thread in registers: H up to 8192
+constexpr int kHeldPacksMax = 8;  // per thread in registers: H up to 8192
 
 // Numbers 4p .. 4p+3 of a row of H: one load where the row is aligned, else one each, zeros past H.
 template <bool kIsAligned, class T>
@@ -54,10 +54,13 @@ __device__ void store_scaled(
 
 // grid [T], block [kThreads]; block t owns row t. Memory-bound: per row 4H bytes of x in, with
 // delta 4H more in and 4H of x out, 2H (bf16) out; w stays in L2. With delta 14H: 8k rows of H =
-// 4096 move 470 MB, 109 us at 4.3 TB/s. The row is read once and held in registers (kIsHeld), else
-// its second pass hits L2. x, delta and y may alias, so none is __restrict__: a thread writes only
-// what it alone reads. The order of the sum is the same in all four variants.
-template <class Out, bool kIsHeld>  // held: aligned, H % 4 == 0, H <= kThreads * kPack * kHeldPacks
+// 4096 move 470 MB, 109 us at 4.3 TB/s. x, delta and y may alias, so none is __restrict__: a thread
+// writes only what it alone reads. The order of the sum is the same in all variants.
+//
+// The row is read once and held in registers (kHeldPacks > 0), else its second pass hits L2. All
+// its loads, delta's too, stand before the first store, which the compiler may not move them over:
+// H = 4096 has 128 bytes per thread in flight, 160 KiB per SM at 5 blocks.
+template <class Out, int kHeldPacks>  // held: aligned, H % 4 == 0, H <= kThreads * kPack * held
 __global__ void __launch_bounds__(kThreads) rmsnorm_kernel(
     float* x,  // [T, H]
     std::int64_t x_stride,
@@ -75,7 +78,7 @@ __global__ void __launch_bounds__(kThreads) rmsnorm_kernel(
     const float* const delta_t = delta == nullptr ? nullptr : delta + t * delta_stride;
     Out* const y_t = y + t * y_stride;
     float sum_sq = 0.f;
-    if constexpr (kIsHeld) {
+    if constexpr (kHeldPacks > 0) {
         float held[kHeldPacks][kPack];
 #pragma unroll
         for (int j = 0; j < kHeldPacks; ++j) {
@@ -83,14 +86,18 @@ __global__ void __launch_bounds__(kThreads) rmsnorm_kernel(
             if (p * kPack < H) load_pack<true>(x_t, p, H, held[j]);
         }
         if (delta_t != nullptr) {
+            float added[kHeldPacks][kPack];
+#pragma unroll
+            for (int j = 0; j < kHeldPacks; ++j) {
+                const int p = thread + j * kThreads;
+                if (p * kPack < H) load_pack<true>(delta_t, p, H, added[j]);
+            }
 #pragma unroll
             for (int j = 0; j < kHeldPacks; ++j) {
                 const int p = thread + j * kThreads;
                 if (p * kPack >= H) continue;
-                float added[kPack];
-                load_pack<true>(delta_t, p, H, added);
 #pragma unroll
-                for (int k = 0; k < kPack; ++k) held[j][k] += added[k];
+                for (int k = 0; k < kPack; ++k) held[j][k] += added[j][k];
                 store_pack<true>(x_t, p, H, held[j]);
             }
         }
@@ -127,8 +134,9 @@ __global__ void __launch_bounds__(kThreads) rmsnorm_kernel(
 
 template <class Out>
 void run(const RmsNormArgs& args, bool may_be_held) {
-    const auto go = [&]<bool kIsHeld>() {
-        launch<rmsnorm_kernel<Out, kIsHeld>>(
+    const std::int64_t H = args.x.cols;
+    const auto go = [&]<int kHeldPacks>() {
+        launch<rmsnorm_kernel<Out, kHeldPacks>>(
             {.grid = dim3(narrow<unsigned>(args.x.rows)),
              .block = dim3(kThreads),
              .stream = args.stream},
@@ -139,11 +147,17 @@ void run(const RmsNormArgs& args, bool may_be_held) {
             args.w,
             static_cast<Out*>(args.y.data),
             args.y.stride,
-            narrow<int>(args.x.cols),
+            narrow<int>(H),
             args.eps
         );
     };
-    may_be_held ? go.template operator()<true>() : go.template operator()<false>();
+    if (!may_be_held) {
+        go.template operator()<0>();
+    } else if (H <= kThreads * kPack * kHeldPacksMax / 2) {
+        go.template operator()<kHeldPacksMax / 2>();
+    } else {
+        go.template operator()<kHeldPacksMax>();
+    }
 }
 
 }  // namespace
@@ -152,7 +166,7 @@ void rmsnorm_cuda(const RmsNormArgs& args) {
     check(args);
     CHECK(args.x.cols <= std::int64_t{1} << 30);
     const bool may_be_held =
-        args.x.cols % kPack == 0 && args.x.cols <= kThreads * kPack * kHeldPacks &&
+        args.x.cols % kPack == 0 && args.x.cols <= kThreads * kPack * kHeldPacksMax &&
         is_aligned(args.x.data, 16) && args.x.stride % kPack == 0 &&
         is_aligned(args.delta.data, 16) && args.delta.stride % kPack == 0 &&
         is_aligned(args.w, 8) && is_aligned(args.y.data, 16) && args.y.stride % kPack == 0;

@@ -1,5 +1,6 @@
 #include "kernels/rope.h"
 
+#include "kernels/device/fast_div.h"
 #include "kernels/device/launch.cuh"
 #include "kernels/device/numbers.cuh"
 #include "kernels/device/reduce.cuh"
@@ -25,7 +26,8 @@ struct Params {
     std::int64_t q_stride, k_stride, v_stride, q_out_stride;  // elements between tokens
     std::int64_t cos_stride, sin_stride;
     std::int64_t page_elements;
-    std::int32_t num_q_heads, num_kv_heads, head_dim, half, page_size;
+    FastDiv page_size;
+    std::int32_t num_q_heads, num_kv_heads, head_dim, half;
     float norm_eps;
     DType in_dtype, q_out_dtype, kv_dtype;
 };
@@ -34,34 +36,39 @@ struct Params {
 struct Head {
     const void* from;
     std::int64_t from_index;
-    void* to;
-    std::int64_t to_index;
     const bf16* norm;  // null: none
     bool is_rotated;   // a value is not
+    bool is_query;
+    std::int64_t kv_index;  // of a key or value, from the start of its page
+
+    __device__ static Head of(const Params& p, std::int64_t t, int number) {
+        const std::int64_t D = p.head_dim;
+        if (number < p.num_q_heads)
+            return {p.q, t * p.q_stride + number * D, p.q_norm, true, true, 0};
+        const bool is_value = number >= p.num_q_heads + p.num_kv_heads;
+        const std::int64_t column = (number - p.num_q_heads - (is_value ? p.num_kv_heads : 0)) * D;
+        const std::int64_t P = p.page_size.divisor();
+        if (is_value) {
+            return {
+                p.v,
+                t * p.v_stride + column,
+                nullptr,
+                false,
+                false,
+                (p.num_kv_heads * D + column) * P};
+        }
+        return {p.k, t * p.k_stride + column, p.k_norm, true, false, column * P};
+    }
 };
 
-__device__ Head head_of(const Params& p, std::int64_t t, int head) {
-    if (head < p.num_q_heads) {
-        const std::int64_t column = std::int64_t{head} * p.head_dim;
-        return {p.q, t * p.q_stride + column, p.q_out, t * p.q_out_stride + column, p.q_norm, true};
-    }
-    const bool is_value = head >= p.num_q_heads + p.num_kv_heads;
-    const int kv_head = head - p.num_q_heads - (is_value ? p.num_kv_heads : 0);
-    const std::int64_t column = std::int64_t{kv_head} * p.head_dim;
-    const std::int64_t slot = p.slots[t];
-    const std::int64_t page = slot / p.page_size;
-    const std::int64_t key =
-        page * p.page_elements + column * p.page_size + (slot - page * p.page_size) * p.head_dim;
-    if (is_value) {
-        return {
-            p.v,
-            t * p.v_stride + column,
-            p.kv,
-            key + std::int64_t{p.num_kv_heads} * p.page_size * p.head_dim,
-            nullptr,
-            false};
-    }
-    return {p.k, t * p.k_stride + column, p.kv, key, p.k_norm, true};
+// Where in q_out or the KV memory, in elements. `slot` is the token's; a query needs none.
+__device__ std::int64_t place_of(
+    const Params& p, const Head& head, std::int64_t t, int number, std::int64_t slot
+) {
+    if (head.is_query) return t * p.q_out_stride + std::int64_t{number} * p.head_dim;
+    const std::int64_t page = p.page_size.quotient(static_cast<std::uint32_t>(slot));
+    return page * p.page_elements + head.kv_index +
+           (slot - page * p.page_size.divisor()) * p.head_dim;
 }
 
 constexpr int kPack = 8;  // elements of a lane: D / 8 neighbouring lanes hold a head
@@ -70,42 +77,45 @@ constexpr int kPack = 8;  // elements of a lane: D / 8 neighbouring lanes hold a
 // head of a token, so that the norm is a butterfly among them and a rotation's partner is the lane
 // half of them away. Memory-bound: (Q + 2K) * D * 2 bytes in and out per token (bf16); qwen3-8b: 12
 // KiB each way, 8k tokens 201 MB, 47 us at 4.3 TB/s. The cosines are read from L1 by all heads of
-// the token, 4 times the bytes of its bf16. q_out may be q: a lane writes what it alone read.
-template <class In>  // q_out and kv are bf16; D in {64, 128, 256}, R = D, rows 16-byte aligned
+// the token, 4 times the bytes of its bf16. A thread has 16 bytes in flight, an SM 24 KiB at 6
+// blocks, twice what half of the traffic being reads needs: so no other load may stand between a
+// thread's start and that one, and position and slot come along with it. q_out may be q: a lane
+// writes what it alone read.
+template <class In, int D>  // q_out and kv are bf16; R = D, rows 16-byte aligned
 __global__ void __launch_bounds__(kThreads) rope_kernel(const __grid_constant__ Params p) {
     const std::int64_t t = blockIdx.x;
-    const int lanes_per_head = p.head_dim / kPack;  // 8, 16 or 32
+    constexpr int kLanesPerHead = D / kPack;  // 8, 16 or 32
     const int index = static_cast<int>(blockIdx.y * kThreads + threadIdx.x);
-    const int head_index = index / lanes_per_head;
-    const int lane_in_head = index % lanes_per_head;
-    const bool is_here = head_index < p.num_q_heads + 2 * p.num_kv_heads;
+    const int num_heads = p.num_q_heads + 2 * p.num_kv_heads;
+    const bool is_here = index / kLanesPerHead < num_heads;
     // A lane past the last head goes along with it, for the shuffles, and stores nothing.
-    const Head head = head_of(p, t, is_here ? head_index : p.num_q_heads + 2 * p.num_kv_heads - 1);
-    const int i = lane_in_head * kPack;
+    const int number = min(index / kLanesPerHead, num_heads - 1);
+    const Head head = Head::of(p, t, number);
+    const int i = index % kLanesPerHead * kPack;
     float x[kPack];
     load_floats(static_cast<const In*>(head.from) + head.from_index + i, x);
+    const std::int64_t position = p.positions[t];
+    const std::int64_t slot = p.slots[t];
 
     float sum_sq = 0.f;
 #pragma unroll
     for (int k = 0; k < kPack; ++k) sum_sq = fmaf(x[k], x[k], sum_sq);
-    for (int offset = lanes_per_head / 2; offset > 0; offset /= 2)
-        sum_sq += __shfl_xor_sync(kAllLanes, sum_sq, offset);
+    sum_sq = warp_sum<kLanesPerHead>(sum_sq);
     if (head.norm != nullptr) {
-        const float scale = rsqrtf(sum_sq / static_cast<float>(p.head_dim) + p.norm_eps);
+        const float scale = rsqrtf(sum_sq / static_cast<float>(D) + p.norm_eps);
         float weights[kPack];
         load_floats(head.norm + i, weights);
 #pragma unroll
         for (int k = 0; k < kPack; ++k) x[k] *= scale * weights[k];
     }
 
-    const bool is_first_half = i < p.half;
+    const bool is_first_half = i < D / 2;
     float partner[kPack];
 #pragma unroll
     for (int k = 0; k < kPack; ++k)
-        partner[k] = __shfl_xor_sync(kAllLanes, x[k], lanes_per_head / 2);
+        partner[k] = __shfl_xor_sync(kAllLanes, x[k], kLanesPerHead / 2);
     if (head.is_rotated) {
-        const std::int64_t position = p.positions[t];
-        const int column = is_first_half ? i : i - p.half;
+        const int column = is_first_half ? i : i - D / 2;
         float cos[kPack];
         float sin[kPack];
         load_floats(p.cos + position * p.cos_stride + column, cos);
@@ -114,7 +124,8 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(const __grid_constant__ 
         for (int k = 0; k < kPack; ++k)
             x[k] = x[k] * cos[k] + (is_first_half ? -partner[k] : partner[k]) * sin[k];
     }
-    if (is_here) store_floats(static_cast<bf16*>(head.to) + head.to_index + i, x);
+    bf16* const to = static_cast<bf16*>(head.is_query ? p.q_out : p.kv);
+    if (is_here) store_floats(to + place_of(p, head, t, number, slot) + i, x);
 }
 
 constexpr int kGeneralWarps = 4;
@@ -140,8 +151,10 @@ __global__ void __launch_bounds__(kGeneralWarps* kWarp)
     const std::int64_t t = blockIdx.x;
     const int head_index = static_cast<int>(blockIdx.y) * kGeneralWarps + warp_index();
     if (head_index >= p.num_q_heads + 2 * p.num_kv_heads) return;  // whole warps
-    const Head head = head_of(p, t, head_index);
-    const DType to_dtype = head_index < p.num_q_heads ? p.q_out_dtype : p.kv_dtype;
+    const Head head = Head::of(p, t, head_index);
+    void* const to = head.is_query ? p.q_out : p.kv;
+    const DType to_dtype = head.is_query ? p.q_out_dtype : p.kv_dtype;
+    const std::int64_t to_index = place_of(p, head, t, head_index, p.slots[t]);
     float* const x = heads[warp_index()];
     float sum_sq = 0.f;
     for (int i = lane_index(); i < p.head_dim; i += kWarp) {
@@ -165,7 +178,7 @@ __global__ void __launch_bounds__(kGeneralWarps* kWarp)
             out = x[i] * p.cos[position * p.cos_stride + column] +
                   partner * p.sin[position * p.sin_stride + column];
         }
-        store_as(head.to, to_dtype, head.to_index + i, out);
+        store_as(to, to_dtype, to_index + i, out);
     }
 }
 
@@ -180,6 +193,7 @@ void rope_cuda(const RopeArgs& args) {
     const KvCache& kv = args.kv;
     const int D = kv.head_dim;
     CHECK(D <= kGeneralHeadDimMax);
+    CHECK(std::int64_t{kv.num_pages} * kv.page_size <= FastDiv::kDividendMax);  // slots
     const Params params{
         .q = args.q.data,
         .k = args.k.data,
@@ -199,11 +213,11 @@ void rope_cuda(const RopeArgs& args) {
         .cos_stride = args.cos.stride,
         .sin_stride = args.sin.stride,
         .page_elements = page_elements(kv),
+        .page_size = FastDiv(kv.page_size),
         .num_q_heads = narrow<std::int32_t>(args.q.cols / D),
         .num_kv_heads = kv.num_kv_heads,
         .head_dim = D,
         .half = narrow<std::int32_t>(args.cos.cols),
-        .page_size = kv.page_size,
         .norm_eps = args.norm_eps,
         .in_dtype = args.q.dtype,
         .q_out_dtype = args.q_out.dtype,
@@ -230,8 +244,13 @@ void rope_cuda(const RopeArgs& args) {
         .grid = dim3(T, narrow<unsigned>(ceil_div(std::int64_t{num_heads} * D / kPack, kThreads))),
         .block = dim3(kThreads),
         .stream = args.stream};
-    args.q.dtype == DType::kBF16 ? launch<rope_kernel<bf16>>(where, params)
-                                 : launch<rope_kernel<float>>(where, params);
+    const auto run = [&]<int kHeadDim>() {
+        args.q.dtype == DType::kBF16 ? launch<rope_kernel<bf16, kHeadDim>>(where, params)
+                                     : launch<rope_kernel<float, kHeadDim>>(where, params);
+    };
+    if (D == 64) return run.operator()<64>();
+    if (D == 128) return run.operator()<128>();
+    run.operator()<256>();
 }
 
 }  // namespace pitstop
