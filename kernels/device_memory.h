@@ -84,6 +84,10 @@ class DeviceStream {
     void* handle_ = nullptr;
 };
 
+// Whether what is enqueued there becomes part of a graph instead of running: nothing may wait for
+// it then.
+[[nodiscard]] bool is_capturing(Stream stream);
+
 // A point in a stream.
 class DeviceEvent {
   public:

@@ -78,6 +78,12 @@ DeviceStream::~DeviceStream() {
 
 void DeviceStream::wait() const { CUDA_CHECK(cudaStreamSynchronize(as_stream(handle_))); }
 
+bool is_capturing(Stream stream) {
+    cudaStreamCaptureStatus status{};
+    CUDA_CHECK(cudaStreamIsCapturing(cuda_stream(stream), &status));
+    return status != cudaStreamCaptureStatusNone;
+}
+
 Result<DeviceEvent> DeviceEvent::create() {
     enter_cuda_device();
     cudaEvent_t handle = nullptr;

@@ -1,11 +1,14 @@
 #include "kernels/cublas_lt.h"
 #include "kernels/cuda_device.h"
 #include "kernels/device/launch.cuh"
+#include "kernels/device_memory.h"
 #include "kernels/linear_cuda.h"
 
 #include <compare>
+#include <limits>
 #include <map>
 #include <mutex>
+#include <vector>
 
 #define CUBLAS_CHECK(call)                                                                   \
     do {                                                                                     \
@@ -39,13 +42,18 @@ struct Key {
     auto operator<=>(const Key&) const = default;
 };
 
+// The library's guesses that are timed against each other, and how often.
+constexpr int kGuesses = 8;
+constexpr int kTimedRuns = 3;  // after one that is not
+
 // Made once per key and kept; the layouts' M and the bias pointer are set call by call.
 struct Plan {
     cublasLtMatmulDesc_t desc = nullptr;
     cublasLtMatrixLayout_t w = nullptr;
     cublasLtMatrixLayout_t x = nullptr;
     cublasLtMatrixLayout_t y = nullptr;
-    cublasLtMatmulAlgo_t algo{};
+    // The library's guesses, its best first; the fastest alone once they were timed.
+    std::vector<cublasLtMatmulAlgo_t> algos{};
 };
 
 // Bounded: by the shapes of one model times the buckets of M, some 40 each.
@@ -104,14 +112,25 @@ Plan make_plan(const Key& key) {
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, aligned_16);
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.y_alignment);
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.y_alignment);
-    cublasLtMatmulHeuristicResult_t result{};
-    int num_results = 0;
+    cublasLtMatmulHeuristicResult_t guesses[kGuesses] = {};
+    int num_guesses = 0;
     CUBLAS_CHECK(lt.get_heuristic(
-        lt.handle, plan.desc, plan.w, plan.x, plan.y, plan.y, preference, 1, &result, &num_results
+        lt.handle,
+        plan.desc,
+        plan.w,
+        plan.x,
+        plan.y,
+        plan.y,
+        preference,
+        kGuesses,
+        guesses,
+        &num_guesses
     ));
-    CUBLAS_CHECK(num_results == 1 ? result.state : CUBLAS_STATUS_NOT_SUPPORTED);
     CUBLAS_CHECK(lt.preference_destroy(preference));
-    plan.algo = result.algo;
+    for (int i = 0; i < num_guesses; ++i) {
+        if (guesses[i].state == CUBLAS_STATUS_SUCCESS) plan.algos.push_back(guesses[i].algo);
+    }
+    CUBLAS_CHECK(plan.algos.empty() ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS);
     return plan;
 }
 
@@ -122,12 +141,94 @@ std::uint32_t alignment_of(const ActView& y) {
     return alignment;
 }
 
-void multiply(const LinearArgs& args, const LinearPart& part) {
+// REQUIRES: plans().mutex.
+Plan& plan_of(const Key& key) {
+    auto found = plans().by_key.find(key);
+    if (found == plans().by_key.end()) {
+        found = plans().by_key.emplace(key, make_plan(key)).first;
+    }
+    return found->second;
+}
+
+// y = x w^T (+ y, + bias in the epilogue) by one of the plan's algorithms; enqueued, or refused.
+cublasStatus_t multiply(
+    const LinearArgs& args,
+    const LinearPart& part,
+    const Key& key,
+    const Plan& plan,
+    const cublasLtMatmulAlgo_t& algo
+) {
     const CublasLt& lt = cublas_lt();
-    const bool adds = args.mode == LinearMode::kAdd;
+    const auto M = static_cast<std::uint64_t>(args.x.rows);
+    CUBLAS_CHECK(lt.layout_set(plan.x, CUBLASLT_MATRIX_LAYOUT_COLS, &M, sizeof M));
+    CUBLAS_CHECK(lt.layout_set(plan.y, CUBLASLT_MATRIX_LAYOUT_COLS, &M, sizeof M));
+    if (key.has_bias) set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, part.bias);
+    const float alpha = 1.f;
+    const float beta = args.mode == LinearMode::kAdd ? 1.f : 0.f;
+    return lt.matmul(
+        lt.handle,
+        plan.desc,
+        &alpha,
+        part.w.data,
+        plan.w,
+        args.x.data,
+        plan.x,
+        &beta,
+        part.y.data,
+        plan.y,
+        part.y.data,
+        plan.y,
+        &algo,
+        args.workspace.data,
+        static_cast<std::size_t>(key.workspace_bytes),
+        cuda_stream(args.stream)
+    );
+}
+
+// Milliseconds of one product; infinite where the algorithm is refused.
+double time_of(
+    const LinearArgs& args,
+    const LinearPart& part,
+    const Key& key,
+    const Plan& plan,
+    const cublasLtMatmulAlgo_t& algo
+) {
+    constexpr double kRefused = std::numeric_limits<double>::infinity();
+    const Result<DeviceEvent> begin = DeviceEvent::create();
+    const Result<DeviceEvent> end = DeviceEvent::create();
+    if (!begin || !end) return kRefused;
+    if (multiply(args, part, key, plan, algo) != CUBLAS_STATUS_SUCCESS) return kRefused;
+    begin->record(args.stream);
+    for (int i = 0; i < kTimedRuns; ++i) CUBLAS_CHECK(multiply(args, part, key, plan, algo));
+    end->record(args.stream);
+    end->wait();
+    return end->ms_since(*begin);
+}
+
+// Times the guesses on the product that was asked for, whose result is written over each time: so
+// not where it is added to, nor while a graph is captured, when nothing may be waited for. The
+// stream is held up once per plan, for kGuesses * (1 + kTimedRuns) products. Which guess wins is up
+// to the clock, and with it the order of the sums: two processes may differ in the last bits. Who
+// must not see that has linear_cuda_deterministic(), which never comes here.
+void keep_fastest(const LinearArgs& args, const LinearPart& part, const Key& key, Plan& plan) {
+    if (plan.algos.size() == 1 || args.mode == LinearMode::kAdd || is_capturing(args.stream))
+        return;
+    const cublasLtMatmulAlgo_t* fastest = &plan.algos.front();
+    double least = std::numeric_limits<double>::infinity();
+    for (const cublasLtMatmulAlgo_t& algo : plan.algos) {
+        const double ms = time_of(args, part, key, plan, algo);
+        if (ms < least) {
+            least = ms;
+            fastest = &algo;
+        }
+    }
+    plan.algos = {cublasLtMatmulAlgo_t(*fastest)};
+}
+
+void multiply(const LinearArgs& args, const LinearPart& part) {
     // The epilogue's bias has the type of y.
     const bool has_bias = part.bias != nullptr && part.y.dtype == DType::kBF16;
-    const Key key{
+    Key key{
         .bucket = gemm_bucket(args.x.rows),
         .N = part.w.rows,
         .K = args.x.cols,
@@ -141,34 +242,16 @@ void multiply(const LinearArgs& args, const LinearPart& part) {
     };
     {
         const std::scoped_lock lock(plans().mutex);
-        auto found = plans().by_key.find(key);
-        if (found == plans().by_key.end())
-            found = plans().by_key.emplace(key, make_plan(key)).first;
-        const Plan& plan = found->second;
-        const auto M = static_cast<std::uint64_t>(args.x.rows);
-        CUBLAS_CHECK(lt.layout_set(plan.x, CUBLASLT_MATRIX_LAYOUT_COLS, &M, sizeof M));
-        CUBLAS_CHECK(lt.layout_set(plan.y, CUBLASLT_MATRIX_LAYOUT_COLS, &M, sizeof M));
-        if (has_bias) set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, part.bias);
-        const float alpha = 1.f;
-        const float beta = adds ? 1.f : 0.f;
-        CUBLAS_CHECK(lt.matmul(
-            lt.handle,
-            plan.desc,
-            &alpha,
-            part.w.data,
-            plan.w,
-            args.x.data,
-            plan.x,
-            &beta,
-            part.y.data,
-            plan.y,
-            part.y.data,
-            plan.y,
-            &plan.algo,
-            args.workspace.data,
-            static_cast<std::size_t>(key.workspace_bytes),
-            cuda_stream(args.stream)
-        ));
+        Plan& plan = plan_of(key);
+        keep_fastest(args, part, key, plan);
+        cublasStatus_t status = multiply(args, part, key, plan, plan.algos.front());
+        if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) {
+            // Chosen for the bucket's M, but not made for this one: a plan of its own.
+            key.bucket = args.x.rows;
+            const Plan& own = plan_of(key);
+            status = multiply(args, part, key, own, own.algos.front());
+        }
+        CUBLAS_CHECK(status);
     }
     if (part.bias != nullptr && !has_bias) {
         add_bias_cuda(

@@ -32,6 +32,7 @@ PinnedBuffer::~PinnedBuffer() = default;
 Result<DeviceStream> DeviceStream::create(StreamPriority) { return no_cuda(); }
 DeviceStream::~DeviceStream() = default;
 void DeviceStream::wait() const { CHECK(false); }
+bool is_capturing(Stream) { return false; }
 Result<DeviceEvent> DeviceEvent::create() { return no_cuda(); }
 DeviceEvent::~DeviceEvent() = default;
 void DeviceEvent::record(Stream) const { CHECK(false); }

@@ -4,6 +4,11 @@ set(PITSTOP_CUDA_TESTS
     cuda_sampling_test.cpp)
 if(PITSTOP_WITH_CUDA)
     pitstop_test(kernels_gpu_test LABEL gpu SOURCES ${PITSTOP_CUDA_TESTS} cuda_failure_test.cpp LIBS pitstop_kernels)
+    # Needs cuBLASLt's header, no GPU: it has the device's functions itself, so it links no pitstop_kernels.
+    pitstop_test(kernels_cublas_test LABEL kernel
+        SOURCES cublas_test.cpp ${PROJECT_SOURCE_DIR}/kernels/linear.cpp ${PROJECT_SOURCE_DIR}/kernels/linear_cublas.cpp
+        LIBS pitstop_base)
+    target_include_directories(kernels_cublas_test SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
 endif()
 
 # The kernels' own sources as C++, with the emulator's headers before CUDA's. Its objects come before
