@@ -1,5 +1,7 @@
 #include "base/mapped_file.h"
 
+#include "base/cut_guard.h"
+
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
@@ -12,14 +14,17 @@ namespace pitstop {
 namespace {
 
 Error cannot(const char* verb, const std::string& path) {
-    const ErrorCode code = errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kInvalidArgument;
+    ErrorCode code = ErrorCode::kInvalidArgument;
+    if (errno == ENOENT) code = ErrorCode::kNotFound;
+    if (errno == ENODEV) code = ErrorCode::kUnsupported;
     return make_error(code, "cannot {} '{}': {}", verb, path, std::strerror(errno));
 }
 
 }  // namespace
 
 Result<MappedFile> MappedFile::open(const std::string& path) {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a FIFO does not block
+    const int fd =
+        ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a FIFO does not block
     if (fd < 0) return cannot("open", path);
     struct stat info {};
     if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
@@ -27,12 +32,14 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
         return make_error(ErrorCode::kInvalidArgument, "'{}' is not a regular file", path);
     }
     const auto size = static_cast<std::size_t>(info.st_size);
-    if (size == 0) {
-        ::close(fd);
-        return MappedFile(nullptr, 0);
-    }
-    void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
+    Result<MappedFile> file = of(fd, size, path);
     ::close(fd);
+    return file;
+}
+
+Result<MappedFile> MappedFile::of(int fd, std::size_t size, const std::string& path) {
+    if (size == 0) return MappedFile(nullptr, 0);
+    void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
     if (data == MAP_FAILED) return cannot("map", path);
     return MappedFile(static_cast<const std::byte*>(data), size);
 }
@@ -48,7 +55,11 @@ Result<std::string> MappedFile::read(const std::string& path, std::size_t size_m
             size_max
         );
     }
-    return std::string(reinterpret_cast<const char*>(file.data_), file.size_);
+    const CutGuard guard(file.bytes());
+    std::string text(reinterpret_cast<const char*>(file.data_), file.size_);
+    if (guard.is_cut())
+        return make_error(ErrorCode::kDataLoss, "'{}' was cut short while it was read", path);
+    return text;
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept

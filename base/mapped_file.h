@@ -1,7 +1,7 @@
 // A file mapped read-only into memory.
 //
 // Owns: the mapping. The file may be replaced on disk meanwhile; one that is *truncated* under a
-// mapping raises SIGBUS on access, so readers that must survive that use pread (see tp_worker).
+// mapping raises SIGBUS on access, so readers that must survive that use a CutGuard (cut_guard.h).
 #pragma once
 
 #include "base/result.h"
@@ -15,7 +15,11 @@ namespace pitstop {
 class MappedFile {
   public:
     static Result<MappedFile> open(const std::string& path);
-    // Reads a whole small file. kTooLarge over `size_max` bytes.
+    // The first `size` bytes of an open file, which is `path` in errors. The descriptor may be
+    // closed afterwards. kUnsupported: its file system maps no files.
+    static Result<MappedFile> of(int fd, std::size_t size, const std::string& path);
+    // Reads a whole small file. kTooLarge over `size_max` bytes; kDataLoss if it is cut short
+    // meanwhile.
     static Result<std::string> read(const std::string& path, std::size_t size_max);
 
     MappedFile(MappedFile&& other) noexcept;

@@ -25,6 +25,8 @@ using Json = nlohmann::json;
 // The format is little-endian and so is every machine this builds for.
 static_assert(std::endian::native == std::endian::little);
 
+constexpr std::string_view kCutShort = "the file has become shorter";
+
 struct DtypeRow {
     std::string_view name;
     std::int64_t bytes;
@@ -307,7 +309,7 @@ Result<> Checkpoint::add_file(const std::string& path) {
         return make_error(code, "cannot open '{}': {}", path, std::strerror(errno));
     }
     const std::size_t file = files_.size();
-    files_.push_back({path, fd});  // closed by the destructor from here on
+    files_.push_back({.path = path, .fd = fd});  // closed by the destructor from here on
 
     struct stat info {};
     if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
@@ -363,6 +365,8 @@ Result<> Checkpoint::add_file(const std::string& path) {
         }
         tensors_.push_back(std::move(tensor));
     }
+    if (auto mapping = MappedFile::of(fd, static_cast<std::size_t>(file_bytes), path))
+        files_[file].mapping = *std::move(mapping);
     return Ok{};
 }
 
@@ -443,12 +447,31 @@ Result<> Checkpoint::read(const StoredTensor& tensor, std::int64_t begin, std::s
     CHECK(begin >= 0 && begin + static_cast<std::int64_t>(out.size()) <= tensor.bytes);
     const File& file = files_[tensor.file];
     if (read_exactly(file.fd, tensor.file_offset + begin, out)) return Ok{};
+    return data_loss(tensor, errno == 0 ? kCutShort : std::string_view(std::strerror(errno)));
+}
+
+std::span<const std::byte> Checkpoint::mapped(const StoredTensor& tensor) const {
+    const std::optional<MappedFile>& mapping = files_[tensor.file].mapping;
+    if (!mapping) return {};
+    return mapping->bytes().subspan(
+        static_cast<std::size_t>(tensor.file_offset), static_cast<std::size_t>(tensor.bytes)
+    );
+}
+
+Result<> Checkpoint::is_whole(const StoredTensor& tensor) const {
+    struct stat info {};
+    if (::fstat(files_[tensor.file].fd, &info) != 0) return data_loss(tensor, std::strerror(errno));
+    if (info.st_size < tensor.file_offset + tensor.bytes) return data_loss(tensor, kCutShort);
+    return Ok{};
+}
+
+Error Checkpoint::data_loss(const StoredTensor& tensor, std::string_view why) const {
     return make_error(
         ErrorCode::kDataLoss,
         "cannot read tensor '{}' of '{}': {}",
         tensor.spec.name,
-        file.path,
-        errno == 0 ? "the file has become shorter" : std::strerror(errno)
+        files_[tensor.file].path,
+        why
     );
 }
 

@@ -1,20 +1,25 @@
 // Reads safetensors checkpoints: one file, or the shards that model.safetensors.index.json lists.
-// A header is bounded and checked in full before anything in it is believed; tensor bytes are read
-// on demand, into the caller's memory.
+// A header is bounded and checked in full before anything in it is believed. Tensor bytes are
+// looked at in a mapping of their file, or read into the caller's memory where a file system maps
+// none.
 //
-// Owns:    the open files. Bytes are read by pread, not through a mapping: a file that is truncated
-//          while it is read is an error here, and would be a SIGBUS there. It costs nothing, since
-//          weights are copied into an arena either way.
+// Mapped is faster: what is copied out of the page cache and digested on the way goes at 16 GB/s on
+// a thread, while pread alone, which copies too, has 14 and leaves the digest to come (AMD EPYC
+// 9004; 2 threads: 21 and 17).
+//
+// Owns:    the open files and their mappings.
 // Thread:  any; reading changes nothing here.
 // Bounded: kHeaderBytesMax, kTensorsMax, kShardsMax, kIndexBytesMax.
 // Source:  https://github.com/huggingface/safetensors#format
 #pragma once
 
+#include "base/mapped_file.h"
 #include "base/result.h"
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -87,6 +92,12 @@ class Checkpoint {
     [[nodiscard]] std::span<const StoredTensor> tensors() const { return tensors_; }
     [[nodiscard]] const StoredTensor* find(std::string_view name) const;  // null: none
 
+    // The tensor's bytes where they are mapped; empty where they are not (read() them, then). Read
+    // them inside a CutGuard, and ask is_whole() afterwards: the file may be cut short meanwhile.
+    [[nodiscard]] std::span<const std::byte> mapped(const StoredTensor& tensor) const;
+    // kDataLoss if the file now ends before the tensor does.
+    Result<> is_whole(const StoredTensor& tensor) const;
+
     // Fills `out` with the tensor's bytes from `begin` on. kDataLoss if the file has become
     // shorter. REQUIRES: 0 <= begin, begin + out.size() <= tensor.bytes.
     Result<> read(const StoredTensor& tensor, std::int64_t begin, std::span<std::byte> out) const;
@@ -95,9 +106,11 @@ class Checkpoint {
     struct File {
         std::string path{};
         int fd = -1;
+        std::optional<MappedFile> mapping{};
     };
     Checkpoint() = default;
     Result<> add_file(const std::string& path);
+    [[nodiscard]] Error data_loss(const StoredTensor& tensor, std::string_view why) const;
 
     std::vector<File> files_{};
     std::vector<StoredTensor> tensors_{};

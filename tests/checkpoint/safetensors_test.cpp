@@ -169,12 +169,30 @@ TEST(Safetensors, AFileThatShrinksWhileOpenIsAnErrorNotACrash) {
     dir.write("model.safetensors", file_of(kTwoTensors, 16));
     Result<Checkpoint> checkpoint = Checkpoint::open(dir.path());
     ASSERT_TRUE(checkpoint.has_value());
-    dir.truncate("model.safetensors", 150);
+    dir.truncate("model.safetensors", 165);  // in "b", the last one
     std::array<std::byte, 4> bytes{};
     const Result<> read = checkpoint->read(*checkpoint->find("b"), 0, bytes);
     ASSERT_FALSE(read.has_value());
     EXPECT_EQ(read.error().code, ErrorCode::kDataLoss);
     EXPECT_NE(read.error().message.find("'b'"), std::string::npos);
+    EXPECT_TRUE(checkpoint->is_whole(*checkpoint->find("a")));
+    const Result<> whole = checkpoint->is_whole(*checkpoint->find("b"));
+    ASSERT_FALSE(whole.has_value());
+    EXPECT_EQ(whole.error().code, ErrorCode::kDataLoss);
+    EXPECT_NE(whole.error().message.find("'b'"), std::string::npos);
+}
+
+TEST(Safetensors, MappedBytesAreTheTensors) {
+    TempDir dir;
+    dir.write("model.safetensors", file_of(kTwoTensors, 16));
+    const Result<Checkpoint> checkpoint = Checkpoint::open(dir.path());
+    ASSERT_TRUE(checkpoint.has_value());
+    for (const StoredTensor& tensor : checkpoint->tensors()) {
+        std::vector<std::byte> read(static_cast<std::size_t>(tensor.bytes));
+        ASSERT_TRUE(checkpoint->read(tensor, 0, read).has_value());
+        EXPECT_TRUE(std::ranges::equal(checkpoint->mapped(tensor), read)) << tensor.spec.name;
+        EXPECT_TRUE(checkpoint->is_whole(tensor));
+    }
 }
 
 class Shards : public testing::Test {
