@@ -35,6 +35,9 @@ PITSTOP_INLINE void add_word(DigestSum& sum, std::uint64_t word, std::uint64_t i
     sum.digest.lane1 += (z >> 32) * (z & 0xffffffffu);
 }
 
+// Whether words are stored as well: in the cache, or past it, which takes whole lines.
+enum class Copy { kNone, kPlain, kStream };
+
 // add_words: words [0, n - n % kWords) of the run; returns how many that is.
 
 #if defined(__AVX512DQ__)
@@ -49,7 +52,10 @@ PITSTOP_INLINE __m512i mix64x8(__m512i z) {
     return _mm512_xor_si512(z, _mm512_srli_epi64(z, 31));
 }
 
+constexpr std::uintptr_t kStreamBytes = 64;  // alignment of what is stored past the cache
+
 // In four independent chains of eight words.
+template <Copy kCopy>
 std::int64_t add_words(DigestSum& sum, const DigestRun& run, std::int64_t n) {
     __m512i lane0[4];
     __m512i lane1[4];
@@ -68,6 +74,11 @@ std::int64_t add_words(DigestSum& sum, const DigestRun& run, std::int64_t n) {
     for (; i + 32 <= n; i += 32) {
         for (int c = 0; c < 4; ++c) {
             const __m512i words = _mm512_loadu_si512(run.data + (i + c * 8) * 8);
+            if constexpr (kCopy != Copy::kNone) {
+                auto* to = reinterpret_cast<__m512i*>(run.copy_to + (i + c * 8) * 8);
+                kCopy == Copy::kStream ? _mm512_stream_si512(to, words)
+                                       : _mm512_storeu_si512(to, words);
+            }
             num_nonfinite += static_cast<std::uint64_t>(__builtin_popcount(
                 _mm512_cmpeq_epi16_mask(_mm512_and_si512(words, exponent), exponent)
             ));
@@ -113,7 +124,10 @@ PITSTOP_INLINE std::uint64_t sum_of(__m256i lanes) {
     return words[0] + words[1] + words[2] + words[3];
 }
 
+constexpr std::uintptr_t kStreamBytes = 32;  // alignment of what is stored past the cache
+
 // In two independent chains of four words: more would not fit sixteen registers.
+template <Copy kCopy>
 std::int64_t add_words(DigestSum& sum, const DigestRun& run, std::int64_t n) {
     __m256i lane0 = _mm256_setzero_si256();
     __m256i lane1 = _mm256_setzero_si256();
@@ -135,6 +149,11 @@ std::int64_t add_words(DigestSum& sum, const DigestRun& run, std::int64_t n) {
         for (int c = 0; c < 2; ++c) {
             const __m256i words =
                 _mm256_loadu_si256(reinterpret_cast<const __m256i*>(run.data + (i + c * 4) * 8));
+            if constexpr (kCopy != Copy::kNone) {
+                auto* to = reinterpret_cast<__m256i*>(run.copy_to + (i + c * 4) * 8);
+                kCopy == Copy::kStream ? _mm256_stream_si256(to, words)
+                                       : _mm256_storeu_si256(to, words);
+            }
             const __m256i is_nonfinite =
                 _mm256_cmpeq_epi16(_mm256_and_si256(words, exponent), exponent);
             num_nonfinite_x2 += static_cast<std::uint64_t>(
@@ -154,10 +173,12 @@ std::int64_t add_words(DigestSum& sum, const DigestRun& run, std::int64_t n) {
 
 #else
 
+template <Copy kCopy>
 std::int64_t add_words(DigestSum& sum, const DigestRun& run, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) {
         std::uint64_t word;
         std::memcpy(&word, run.data + i * 8, 8);
+        if constexpr (kCopy != Copy::kNone) std::memcpy(run.copy_to + i * 8, &word, 8);
         add_word(sum, word, run.first_word + static_cast<std::uint64_t>(i));
     }
     return n;
@@ -165,14 +186,29 @@ std::int64_t add_words(DigestSum& sum, const DigestRun& run, std::int64_t n) {
 
 #endif
 
+std::int64_t add_most(DigestSum& sum, const DigestRun& run) {
+    const std::int64_t n = run.num_bytes / 8;
+    if (run.copy_to == nullptr) return add_words<Copy::kNone>(sum, run, n);
+#if defined(__AVX2__)
+    if (reinterpret_cast<std::uintptr_t>(run.copy_to) % kStreamBytes == 0) {
+        const std::int64_t num = add_words<Copy::kStream>(sum, run, n);
+        _mm_sfence();  // such stores may be seen later than those that say that they are done
+        return num;
+    }
+#endif
+    return add_words<Copy::kPlain>(sum, run, n);
+}
+
 }  // namespace
 
 void add_run(const DigestRun& run, DigestSum& to) {
     DigestSum sum;  // in registers: `to` could be where the bytes are
-    for (std::int64_t i = add_words(sum, run, run.num_bytes / 8); i * 8 < run.num_bytes; ++i) {
+    for (std::int64_t i = add_most(sum, run); i * 8 < run.num_bytes; ++i) {
         std::uint64_t word = 0;
         const std::int64_t left = run.num_bytes - i * 8;
-        std::memcpy(&word, run.data + i * 8, static_cast<std::size_t>(left < 8 ? left : 8));
+        const auto size = static_cast<std::size_t>(left < 8 ? left : 8);
+        std::memcpy(&word, run.data + i * 8, size);
+        if (run.copy_to != nullptr) std::memcpy(run.copy_to + i * 8, &word, size);
         add_word(sum, word, run.first_word + static_cast<std::uint64_t>(i));
     }
     to.digest.lane0 += sum.digest.lane0;

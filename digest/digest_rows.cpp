@@ -6,11 +6,13 @@ namespace pitstop {
 
 DigestRows DigestRows::joined() const {
     const bool are_joined = row_stride_bytes == row_bytes && row_bytes % kDigestWordBytes == 0 &&
-                            words_per_row == digest_words(row_bytes);
+                            words_per_row == digest_words(row_bytes) &&
+                            (copy_to == nullptr || copy_stride_bytes == row_bytes);
     if (num_rows == 1 || !are_joined) return *this;
     DigestRows row = *this;
     row.row_bytes *= num_rows;
     row.row_stride_bytes = row.row_bytes;
+    row.copy_stride_bytes = row.row_bytes;
     row.words_per_row = digest_words(row.row_bytes);
     row.num_rows = 1;
     return row;

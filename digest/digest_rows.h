@@ -20,6 +20,9 @@ struct DigestRows {
     std::int64_t row_stride_bytes = 0;  // from row to row in memory
     std::uint64_t first_word = 0;       // number of the rectangle's first word in the tensor
     std::uint64_t words_per_row = 0;    // of the tensor, >= digest_words(row_bytes)
+    // Where the rectangle is copied to on the way; overlaps nothing. Null: nowhere.
+    std::byte* copy_to = nullptr;
+    std::int64_t copy_stride_bytes = 0;  // from row to row there
 
     // The same as one row, where its rows follow each other in memory and in words.
     [[nodiscard]] DigestRows joined() const;
@@ -31,6 +34,7 @@ struct DigestRows {
             .num_bytes = num_bytes,
             .first_word = first_word + static_cast<std::uint64_t>(row) * words_per_row +
                           static_cast<std::uint64_t>(begin / kDigestWordBytes),
+            .copy_to = copy_to == nullptr ? nullptr : copy_to + row * copy_stride_bytes + begin,
         };
     }
 };

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -94,6 +95,54 @@ TEST_P(DigestOnLevel, RunsOfEveryLengthAtEveryAddressFollowTheDefinition) {
         expected.digest += {.lane0 = 1, .lane1 = 2};
         ASSERT_EQ(sum.digest, expected.digest) << num;
         ASSERT_EQ(sum.num_nonfinite, expected.num_nonfinite + 3) << num;
+    }
+}
+
+// Every length, aligned or not; and nothing beyond.
+TEST_P(DigestOnLevel, ARunIsCopiedOnTheWay) {
+    std::mt19937_64 engine(5);
+    std::vector<std::byte> bytes(2048);
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(engine());
+    struct alignas(64) Line {
+        std::array<std::byte, 64> bytes;
+    };
+    for (std::int64_t num = 0; num < 1200; num += num < 600 ? 1 : 37) {
+        for (const std::size_t shift : {std::size_t{0}, static_cast<std::size_t>(num % 64)}) {
+            std::vector<Line> there(22);
+            std::byte* to = there[1].bytes.data() + shift;
+            std::memset(there.data(), 0x5a, there.size() * sizeof(Line));
+            const DigestRun run{
+                .data = bytes.data() + num % 5, .num_bytes = num, .first_word = 11, .copy_to = to};
+            DigestSum sum;
+            add_run_(run, sum);
+            ASSERT_EQ(sum.digest, by_definition(run).digest) << num;
+            ASSERT_TRUE(std::equal(run.data, run.data + num, to)) << num << ", " << shift;
+            ASSERT_EQ(to[-1], std::byte{0x5a}) << num;
+            ASSERT_EQ(to[num], std::byte{0x5a}) << num;
+        }
+    }
+}
+
+TEST_P(DigestOnLevel, ARectangleIsCopiedToRowsOfAnotherLength) {
+    const std::vector<std::byte> bytes = pattern(40 * 96);
+    std::vector<std::byte> there(40 * 200, std::byte{0x5a});
+    DigestRows rows{
+        .data = bytes.data() + 8,
+        .num_rows = 40,
+        .row_bytes = 64,
+        .row_stride_bytes = 96,
+        .first_word = 1,
+        .words_per_row = 12,
+    };
+    const Digest expected = digest_of(rows, add_run_).digest;
+    rows.copy_to = there.data();
+    rows.copy_stride_bytes = 200;
+    EXPECT_EQ(digest_of(rows, add_run_).digest, expected);
+    for (std::size_t row = 0; row < 40; ++row) {
+        for (std::size_t i = 0; i < 200; ++i) {
+            ASSERT_EQ(there[row * 200 + i], i < 64 ? bytes[row * 96 + 8 + i] : std::byte{0x5a})
+                << row << ", " << i;
+        }
     }
 }
 
