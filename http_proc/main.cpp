@@ -25,6 +25,7 @@ struct Flags {
     std::string run_dir{};
     std::string log_level = "info";
     bool is_insecure = false;
+    std::string tool_call_parser{};
     bool shows_routes = false;
     std::int64_t body_bytes_max = 0;
     std::int64_t connections_max = 0;
@@ -50,6 +51,11 @@ void add_flags(FlagSet& flags, Flags& values, ServerOptions& options) {
     flags.add("insecure", &values.is_insecure, "allow an address of others without an API key");
     flags.add("incremental-streaming-output", &options.is_incremental, "/generate streams deltas");
     flags.add("cors-origin", &options.cors_origin, "browsers' pages of this origin may call");
+    flags.add(
+        "tool-call-parser",
+        &values.tool_call_parser,
+        "the format of the model's calls of tools: " + tool_format_names() + "; empty: text"
+    );
     flags.add("body-bytes-max", &values.body_bytes_max, "of a request");
     flags.add("connections-max", &values.connections_max, "at once");
     flags.add("idle-timeout-s", &values.idle_timeout_s, "between two requests of a connection");
@@ -74,6 +80,18 @@ Result<> take_limits(const Flags& values, ServerOptions& options) {
         if (!(seconds > 0 && seconds < 1e6))
             return make_error(ErrorCode::kInvalidArgument, "timeouts are more than 0 seconds");
     }
+Result<> take_tool_format(const Flags& values, ServerOptions& options) {
+    if (values.tool_call_parser.empty()) return Ok{};
+    options.tool_format = tool_format_named(values.tool_call_parser);
+    if (options.tool_format) return Ok{};
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "--tool-call-parser is '{}'; accepted are {}",
+        values.tool_call_parser,
+        tool_format_names()
+    );
+}
+
     if (values.body_bytes_max < 1 || values.connections_max < 1)
         return make_error(ErrorCode::kInvalidArgument, "limits are 1 or more");
     ServerLimits& limits = options.limits;
@@ -158,6 +176,7 @@ int main_with(int argc, char** argv) {
     const std::string url = server.url();
 
     server.watch(context.ticker.fd(), [&context] {
+    if (auto taken = take_tool_format(values, options); !taken) return flags.fail(taken.error());
         context.ticker.beat();
         return true;
     });

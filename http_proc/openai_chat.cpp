@@ -1,16 +1,18 @@
 // OpenAI's /v1/chat/completions, with the extras of SGLang and vLLM. The prompt is what the model's
-// chat template makes of the messages (tokenizer_proc/chat_template.h); a call of a tool comes back
-// as the text that the model wrote.
+// chat template makes of the messages (tokenizer_proc/chat_template.h). Calls of tools are parsed
+// out of what the model writes where --tool-call-parser names its format (tool_calls.h).
 #include "http_proc/errors.h"
 #include "http_proc/event_stream.h"
 #include "http_proc/generation.h"
 #include "http_proc/openai_chat_request.h"
 #include "http_proc/openai_choice.h"
 #include "http_proc/routes.h"
+#include "http_proc/tool_calls.h"
 #include "http_proc/versions.h"
 #include "messages/chunks.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -21,7 +23,9 @@ namespace {
 struct Choice {
     std::vector<Span> spans{};
     Usage usage{};
-    bool has_begun = false;  // its role was sent
+    bool has_begun = false;                 // its role was sent
+    std::optional<ToolCallParser> tools{};  // null: what it writes is text
+    std::int64_t num_calls = 0;             // told so far
 };
 
 struct Answer {
@@ -32,6 +36,7 @@ struct Answer {
     std::string model{};
     std::int64_t created = 0;
     std::vector<TokenId> prompt_ids{};
+    std::optional<ToolFormat> tool_format{};  // of calls to look for
     std::vector<Choice> choices{};
     const TokenTexts* texts = nullptr;
     std::vector<TokenId> eos_ids{};
@@ -80,10 +85,47 @@ void write_logprobs(JsonWriter& json, const Answer& answer, const OutputChunk& c
     json.end_array().end_object();
 }
 
+// What a chunk says: its text, or what is told of it where calls are looked for.
+ToolCallParser::Part told(Choice& choice, OutputChunk& chunk) {
+    if (!choice.tools) return {.text = std::move(chunk.text)};
+    ToolCallParser::Part part = choice.tools->add(chunk.text);
+    if (!chunk.finish) return part;
+    ToolCallParser::Part last = choice.tools->finish();
+    part.text += last.text;
+    std::ranges::move(last.calls, std::back_inserter(part.calls));
+    return part;
+}
+
+// Mistral's template takes back nine letters and digits, the others any id.
+std::string call_id(ToolFormat format) {
+    if (format == ToolFormat::kMistral) return Tree::random_id().substr(0, 9);
+    return "call_" + Tree::random_id().substr(0, 24);
+}
+
+// The members of a message or of a delta. A message always has content, if only null.
+void write_part(JsonWriter& json, const Answer& answer, Choice& choice, ToolCallParser::Part part) {
+    if (part.calls.empty() || !part.text.empty()) json.key("content").string(part.text);
+    if (part.calls.empty()) return;
+    json.key("tool_calls").begin_array();
+    for (ToolCall& call : part.calls) {
+        json.begin_object().key("index").integer(choice.num_calls++);
+        json.key("id").string(call_id(*answer.tool_format)).key("type").string("function");
+        json.key("function").begin_object().key("name").string(call.name);
+        json.key("arguments").string(call.arguments).end_object().end_object();
+    }
+    json.end_array();
+}
+
 // What follows the message or the delta of a choice.
 void write_rest_of_choice(JsonWriter& json, Answer& answer, Choice& choice, OutputChunk& chunk) {
     write_logprobs(json, answer, chunk);
-    write_finish(json, chunk.finish ? &*chunk.finish : nullptr, answer.eos_ids);
+    const bool has_calls = choice.tools && choice.tools->has_calls();
+    write_finish(
+        json,
+        chunk.finish ? &*chunk.finish : nullptr,
+        answer.eos_ids,
+        has_calls ? "tool_calls" : "stop"
+    );
     if (answer.options.wants_token_ids) json.key("token_ids").ids(chunk.tokens);
     append_spans(choice.spans, std::move(chunk.spans));
     if (chunk.finish) {
@@ -127,7 +169,10 @@ Task<Response> answer_whole(Generation& generation, Answer& answer) {
         answer.choices[i].usage.add(chunk);
         json.begin_object().key("index").integer(static_cast<std::int64_t>(i));
         json.key("message").begin_object().key("role").string("assistant");
-        json.key("content").string(chunk.text).key("refusal").null().end_object();
+        ToolCallParser::Part part = told(answer.choices[i], chunk);
+        if (part.text.empty() && !part.calls.empty()) json.key("content").null();
+        write_part(json, answer, answer.choices[i], std::move(part));
+        json.key("refusal").null().end_object();
         write_rest_of_choice(json, answer, answer.choices[i], chunk);
     }
     json.end_array().key("usage");
@@ -138,29 +183,35 @@ Task<Response> answer_whole(Generation& generation, Answer& answer) {
     co_return Response::json_text(200, json.take());
 }
 
-// `chunk`: null for the first event of a choice, its role.
-void write_event(JsonWriter& json, Answer& answer, std::size_t index, OutputChunk* chunk) {
-    Choice& choice = answer.choices[index];
+void begin_choice(JsonWriter& json, const Answer& answer, std::size_t index) {
     write_head(json, answer, "chat.completion.chunk");
     json.key("choices").begin_array();
     json.begin_object().key("index").integer(static_cast<std::int64_t>(index));
     json.key("delta").begin_object();
-    bool is_last = false;
-    if (chunk == nullptr) {
-        json.key("role").string("assistant").key("content").string("").end_object();
-        json.key("logprobs").null().key("finish_reason").null().end_object();
-    } else {
-        is_last = chunk->finish.has_value();
-        json.key("content").string(chunk->text).end_object();
-        write_rest_of_choice(json, answer, choice, *chunk);
-    }
+}
+
+// The first event of a choice has its role; of the first choice the prompt, too, of which `chunk`,
+// the choice's first, has the logprobs.
+void write_first_event(
+    JsonWriter& json, const Answer& answer, std::size_t index, const OutputChunk& chunk
+) {
+    begin_choice(json, answer, index);
+    json.key("role").string("assistant").key("content").string("").end_object();
+    json.key("logprobs").null().key("finish_reason").null().end_object().end_array();
+    if (index == 0) write_prompt(json, answer, chunk.prompt ? &*chunk.prompt : nullptr);
+    write_event_usage(json, answer.options, answer.choices[index].usage);
+    json.end_object();
+}
+
+void write_event(JsonWriter& json, Answer& answer, std::size_t index, OutputChunk chunk) {
+    Choice& choice = answer.choices[index];
+    begin_choice(json, answer, index);
+    write_part(json, answer, choice, told(choice, chunk));
+    json.end_object();
+    write_rest_of_choice(json, answer, choice, chunk);
     json.end_array();
-    if (chunk == nullptr && index == 0) {
-        const PromptLogprobs none;
-        write_prompt(json, answer, &none);
-    }
     write_event_usage(json, answer.options, choice.usage);
-    if (is_last && index == 0) write_metadata(json, choice.spans);
+    if (chunk.finish && index == 0) write_metadata(json, choice.spans);
     json.end_object();
 }
 
@@ -175,10 +226,10 @@ Task<Response> answer_streamed(Exchange& exchange, Generation& generation, Answe
         Choice& choice = answer.choices[event->index];
         choice.usage.add(event->chunk);
         if (!std::exchange(choice.has_begun, true)) {
-            write_event(stream.begin_event(), answer, event->index, nullptr);
+            write_first_event(stream.begin_event(), answer, event->index, event->chunk);
             stream.end_event();
         }
-        write_event(stream.begin_event(), answer, event->index, &event->chunk);
+        write_event(stream.begin_event(), answer, event->index, std::move(event->chunk));
         stream.end_event();
         if (!co_await stream.send(generation.has_more_now())) co_return Response::streamed();
     }
@@ -221,6 +272,8 @@ Task<Result<std::vector<Generate>>> prepare(
     Generate request = call.options.request();
     request.input_ids = answer.prompt_ids;
     request.logprobs = answer.logprobs;
+    // Some models' markers of calls are special tokens.
+    if (answer.tool_format) request.sampling.skip_special_tokens = false;
     std::vector<Generate> requests;
     for (std::int64_t sample = 0; sample < call.options.n; ++sample) {
         request.rid = fmt::format("{}-{}", answer.id, sample);
@@ -233,6 +286,9 @@ Task<Result<std::vector<Generate>>> prepare(
 }
 
 Task<Response> chat_completions(Exchange& exchange) {
+    for (Choice& choice : answer.choices) {
+        if (answer.tool_format) choice.tools.emplace(*answer.tool_format);
+    }
     const Request& request = exchange.request();
     if (!is_json(request)) {
         co_return error_response(
@@ -251,6 +307,7 @@ Task<Response> chat_completions(Exchange& exchange) {
     answer.model = call->options.model.empty() ? hello.model : call->options.model;
     answer.created = ServerContext::unix_time();
     answer.eos_ids = hello.eos_ids;
+    if (call->has_tools) answer.tool_format = exchange.server().options().tool_format;
     Result<std::vector<Generate>> requests = co_await prepare(exchange, *call, answer);
     if (!requests) co_return refusal(requests.error());
 

@@ -15,9 +15,13 @@ using OrderedJson = nlohmann::ordered_json;
 constexpr std::array<std::string_view, 5> kVariables{
     "messages", "tools", "documents", "reasoning_effort", "chat_template_kwargs"};
 
-bool wants_tools(const OrderedJson& body) {
+// Of either kind of JSON: there are tools, and the model may call them.
+template <class AnyJson>
+bool has_tools(const AnyJson& body) {
+    const auto tools = body.find("tools");
     const auto choice = body.find("tool_choice");
-    return choice == body.end() || *choice != "none";
+    const bool has_some = tools != body.end() && tools->is_array() && !tools->empty();
+    return has_some && (choice == body.end() || *choice != "none");
 }
 
 // The template's variables, in the order they were written in.
@@ -26,8 +30,7 @@ std::string variables_of(const OrderedJson& body, bool begins_turn) {
     for (const std::string_view name : kVariables) {
         const auto given = body.find(std::string(name));
         if (given == body.end() || given->is_null()) continue;
-        const bool is_empty_list = given->is_array() && given->empty();
-        if (name == "tools" && (!wants_tools(body) || is_empty_list)) continue;
+        if (name == "tools" && !has_tools(body)) continue;
         if (name != "chat_template_kwargs") {
             variables[std::string(name)] = *given;
         } else if (given->is_object()) {
@@ -103,6 +106,7 @@ Result<OpenAiChat> parse_openai_chat(std::string_view body) {
     if (options.is_streamed && options.prompt_logprobs.value_or(0) > 0)
         fields.refuse("prompt_logprobs", "a stream carries none but 0");
     if (fields.has("input_ids")) fields.read("input_ids", call.input_ids.emplace());
+    call.has_tools = has_tools(json);
     if (fields.error()) return *fields.error();
     if (!call.input_ids) {
         ASSIGN_OR_RETURN(call.chat, read_chat(fields, body));

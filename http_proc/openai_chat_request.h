@@ -30,6 +30,7 @@ struct OpenAiChat {
     std::optional<std::vector<TokenId>> input_ids{};  // SGLang's: the prompt, past the template
     bool has_logprobs = false;
     std::int64_t top_logprobs = 0;
+    bool has_tools = false;  // that the model may call
 };
 
 // Errors: kInvalidArgument, kMalformed: 400 with the text.

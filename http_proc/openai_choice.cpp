@@ -132,14 +132,16 @@ void write_prompt_logprobs(
     json.end_array();
 }
 
-void write_finish(JsonWriter& json, const Finish* finish, std::span<const TokenId> eos_ids) {
+void write_finish(
+    JsonWriter& json, const Finish* finish, std::span<const TokenId> eos_ids, std::string_view stop
+) {
     json.key("finish_reason");
     if (finish == nullptr) {
         json.null().key("stop_reason").null();
         return;
     }
-    json.string(name_of(finish->reason));
     const bool is_stop = finish->reason == FinishReason::kStop;
+    json.string(is_stop ? stop : name_of(finish->reason));
     json.key("stop_reason");  // vLLM's: null for the end of the sequence
     if (is_stop && !finish->matched_text.empty()) {
         json.string(finish->matched_text);

@@ -78,7 +78,13 @@ void write_prompt_logprobs(
 );
 
 // "finish_reason", and what matched in SGLang's and in vLLM's word for it.
-void write_finish(JsonWriter& json, const Finish* finish, std::span<const TokenId> eos_ids);
+// `stop`: what a stop is called.
+void write_finish(
+    JsonWriter& json,
+    const Finish* finish,
+    std::span<const TokenId> eos_ids,
+    std::string_view stop = "stop"
+);
 
 // {"prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details"}
 struct Usage {

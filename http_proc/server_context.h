@@ -7,6 +7,7 @@
 #include "http_proc/keys.h"
 #include "http_proc/ticker.h"
 #include "http_proc/tree.h"
+#include "http_proc/tool_calls.h"
 
 #include <chrono>
 #include <cstddef>
@@ -42,6 +43,7 @@ struct ServerOptions {
     std::string cors_origin{};    // empty: no answer has a CORS header
     ServerLimits limits{};
 };
+    std::optional<ToolFormat> tool_format{};  // null: calls of tools come back as text
 
 // How vLLM's trainers pack broadcasts.
 struct VllmPacking {

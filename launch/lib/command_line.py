@@ -69,6 +69,7 @@ def add_tree_flags(parser):
     add("--page-size", type=one, metavar="N", help="tokens per page of KV")
     add("--chunked-prefill-size", type=one, metavar="N", help="tokens of a step, at most")
     add("--max-running-requests", type=one, metavar="N", help="requests that run at once, at most")
+    add("--max-queued-requests", type=one, metavar="N", help="requests that may wait, at most")
     add("--served-model-name", metavar="S", help="what the model is called; default: its directory")
     add("--compute", choices=("bf16", "fp32"), help="precision of activations and KV")
     add(
@@ -168,6 +169,11 @@ def add_http_flags(parser):
         help="the same for pause, weights, memory; default: PITSTOP_ADMIN_API_KEY",
     )
     add("--insecure", action="store_true", help="let others reach HTTP without an API key")
+    add(
+        "--tool-call-parser",
+        choices=("hermes", "qwen", "qwen25", "llama3", "llama3_json", "mistral"),
+        help="chats: the format of the model's calls of tools; without, calls come back as text",
+    )
     add("--no-http", action="store_true", help="no HTTP: the bus alone")
 
 

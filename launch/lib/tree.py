@@ -53,7 +53,12 @@ def plan(options, run_dir, weights=None):
     for replica in range(options.dp):
         scheduler = [f"--replica={replica}"]
         scheduler += _flags(
-            options, "tp", "page_size", "chunked_prefill_size", "max_running_requests"
+            options,
+            "tp",
+            "page_size",
+            "chunked_prefill_size",
+            "max_running_requests",
+            "max_queued_requests",
         )
         scheduler.append(f"--step-timeout-s={options.step_timeout:g}")
         processes.append(("scheduler_proc", f"scheduler_proc[{replica}]", scheduler))
@@ -83,7 +88,7 @@ def plan(options, run_dir, weights=None):
             )
             processes.append(("tp_worker", f"tp_worker[{replica}.{rank}]", worker))
     if not getattr(options, "no_http", True):  # a tree for one call has no HTTP
-        http = _flags(options, "host", "port")
+        http = _flags(options, "host", "port", "tool_call_parser")
         if options.insecure:
             http.append("--insecure")
         processes.append(("http_proc", "http_proc", http))

@@ -21,6 +21,7 @@ def http(tree):
     client = Http(tree.url)
     yield client
     client.post("/abort_request", {"abort_all": True})
+    client.post("/finish_weight_update")  # where a test has failed within a session
     states = [memory["state"] for state in client.states() for memory in state["memory_usage"].values()]
     if any(state != "resident" for state in states):
         client.ok("POST", "/resume_memory_occupation")
@@ -30,6 +31,25 @@ def http(tree):
 
 def replicas(admin):
     return admin.call("status")["replicas"]
+
+
+def start_all(http, admin, num, prompt="Story {}: once", **sampling):
+    """So many requests in the background; none is over before the last one is there."""
+    held = sum(replica["num_waiting"] + replica["num_running"] for replica in replicas(admin))
+    http.ok("POST", "/pause_generation", {"mode": "in_place"})
+    requests = [http.start(prompt=prompt.format(i), **sampling) for i in range(num)]
+
+    def are_there():
+        status = replicas(admin)
+        return sum(r["num_waiting"] + r["num_running"] for r in status) == held + num
+
+    wait_until(are_there, f"{num} requests to be there")
+    http.ok("POST", "/continue_generation")
+    return requests
+
+
+def kind(answer):
+    return answer["meta_info"]["finish_reason"]["type"]
 
 
 def wait_running(admin, num, waiting=0):

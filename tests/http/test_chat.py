@@ -88,6 +88,15 @@ def test_a_stream_adds_up_to_the_whole(http):
     assert chunks[-1]["choices"] == [] and chunks[-1]["usage"] == whole["usage"]
 
 
+def test_a_streams_first_event_has_the_prompts_logprobs(http):
+    whole = chat(http, prompt_logprobs=0)["prompt_logprobs"]
+    assert whole[0] is None and None not in whole[1:]
+    body = {**GREEDY, "stream": True, "prompt_logprobs": 0}
+    first, *rest = events(http.post("/v1/chat/completions", body))
+    assert first["prompt_logprobs"] == whole
+    assert all("prompt_logprobs" not in event for event in rest)
+
+
 def test_a_stream_of_several_samples_says_whose_each_delta_is(http):
     whole = chat(http, n=2, temperature=1.0, seed=9)
     chunks = events(
