@@ -6,6 +6,8 @@ void add_control_routes(Router& router) {
     add_sglang_control(router);
     add_sglang_weights(router);
     add_sglang_memory(router);
+    add_sglang_drain(router);
+    add_weights_checker(router);
     add_weight_label(router);
     add_weight_transfer(router);
     add_server_info(router);

@@ -10,6 +10,7 @@ namespace pitstop {
 void add_pitstop_shutdown(Router& router);
 void add_server_info(Router& router);
 void add_sglang_control(Router& router);
+void add_sglang_drain(Router& router);
 void add_sglang_memory(Router& router);
 void add_sglang_weights(Router& router);
 void add_vllm_pause(Router& router);
@@ -17,6 +18,7 @@ void add_vllm_rpc(Router& router);
 void add_vllm_sleep(Router& router);
 void add_weight_label(Router& router);
 void add_weight_transfer(Router& router);
+void add_weights_checker(Router& router);
 
 // collective_rpc's update_weights and update_weights_from_ipc (weight_transfer.cpp). Null: no args.
 [[nodiscard]] Task<Response> update_weights_by_rpc(

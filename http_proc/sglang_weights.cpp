@@ -11,14 +11,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 
 namespace pitstop {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr std::size_t kMismatchesShown = 64;
 
 template <class E>
 std::optional<E> enum_named(std::string_view name) {
@@ -140,90 +137,6 @@ Task<Response> get_weights_by_name(Exchange& exchange) {
     co_return Response::json_text(200, rows_of(*reply, truncate_size).dump());
 }
 
-// ---- /weights_checker ----
-
-Json ranks_of(const DigestsReply& reply, const HelloReply& hello) {
-    Json checksums = Json::object();
-    for (const TensorInfo& tensor : reply.tensors)
-        checksums[tensor.name] = tensor.digest.substr(0, 16);  // lane 0
-    // Digests are of whole tensors, whoever holds their parts: the engine is one rank here.
-    return {
-        {{"checksums", std::move(checksums)},
-         {"per_gpu_checksum", reply.digest},
-         {"parallelism_info",
-          {{"tp_rank", 0},
-           {"tp_size", hello.tp},
-           {"dp_rank", 0},
-           {"dp_size", hello.replicas},
-           {"pp_rank", 0},
-           {"pp_size", 1},
-           {"rank", 0},
-           {"size", hello.tp * hello.replicas}}}}};
-}
-
-std::vector<std::string> mismatches(const DigestsReply& before, const DigestsReply& now) {
-    std::map<std::string_view, std::string_view> known;
-    for (const TensorInfo& tensor : before.tensors) known[tensor.name] = tensor.digest;
-    std::vector<std::string> found;
-    for (const TensorInfo& tensor : now.tensors) {
-        const auto place = known.find(tensor.name);
-        if (place != known.end() && place->second == tensor.digest) continue;
-        found.push_back(fmt::format(
-            "name={} digest={} was={}",
-            tensor.name,
-            tensor.digest,
-            place == known.end() ? "not there" : place->second
-        ));
-    }
-    return found;
-}
-
-Task<Response> weights_checker(Exchange& exchange) {
-    const Result<nlohmann::json> body = control_fields(exchange.request());
-    if (!body) co_return sglang_failure(body.error());
-    FieldReader fields(*body);
-    std::string action = "checksum";
-    fields.read("action", action);
-    if (fields.error()) co_return sglang_failure(*fields.error());
-    if (action != "checksum" && action != "snapshot" && action != "compare") {
-        co_return sglang_failure(
-            {ErrorCode::kInvalidArgument,
-             fmt::format(
-                 "Unsupported action '{}'; there are checksum, snapshot and compare",
-                 action.substr(0, 64)
-             )}
-        );
-    }
-    std::optional<DigestsReply>& snapshot = exchange.server().weights_snapshot;
-    if (action == "compare" && !snapshot)
-        co_return sglang_failure({ErrorCode::kFailedPrecondition, "no snapshot was taken before"});
-    Result<DigestsReply> now =
-        control::checked(co_await exchange.tree().call(WeightDigests{}, control::kTimeout));
-    if (!now) co_return sglang_failure(now.error());
-    if (action == "compare") {
-        const std::vector<std::string> found = mismatches(*snapshot, *now);
-        if (!found.empty()) {
-            const std::span shown =
-                std::span(found).first(std::min(found.size(), kMismatchesShown));
-            co_return sglang_failure(
-                {ErrorCode::kDataLoss,
-                 fmt::format("{} tensors have changed: {}", found.size(), fmt::join(shown, "; "))}
-            );
-        }
-        co_return Response::json(200, {{"success", true}, {"message", "Success."}});
-    }
-    Json answer{
-        {"success", true},
-        {"message", "Success."},
-        {"ranks", ranks_of(*now, exchange.tree().hello())},
-        {"per_engine_checksum", now->digest}};
-    if (action == "snapshot") {
-        snapshot = *std::move(now);
-        answer.erase("ranks");
-    }
-    co_return Response::json(200, answer);
-}
-
 }  // namespace
 
 void add_sglang_weights(Router& router) {
@@ -237,9 +150,6 @@ void add_sglang_weights(Router& router) {
     route.methods = "GET, POST";
     route.path = "/get_weights_by_name";
     route.handler = get_weights_by_name;
-    router.add(route);
-    route.path = "/weights_checker";
-    route.handler = weights_checker;
     router.add(route);
 }
 

@@ -104,6 +104,9 @@ Task<Response> reset_prefix_cache(Exchange& exchange) {
     );
 }
 
+// There are no pictures, so their caches are empty as they are.
+Task<Response> reset_absent_cache(Exchange&) { co_return Response::empty(200); }
+
 Task<Response> abort_named(Exchange& exchange, std::vector<std::string> names, bool all) {
     std::vector<std::string> rids;
     for (const std::string& name : names) {
@@ -170,6 +173,11 @@ void add_vllm_pause(Router& router) {
     route.path = "/reset_prefix_cache";
     route.handler = reset_prefix_cache;
     router.add(route);
+    for (const std::string_view path : {"/reset_mm_cache", "/reset_encoder_cache"}) {
+        route.path = path;
+        route.handler = reset_absent_cache;
+        router.add(route);
+    }
     route.path = "/abort_requests";
     route.access = Access::kData;
     route.handler = abort_requests;

@@ -16,6 +16,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <array>
 #include <utility>
 
 namespace pitstop {
@@ -201,8 +203,10 @@ Task<Response> update_weights_from_tensor(Exchange& exchange) {
     fields.read("load_format", load_format);
     if (serialized.empty() && !fields.error())
         fields.fail("serialized_named_tensors", "a base64 text per rank");
-    if (!load_format.empty() && load_format != "flattened_bucket" && load_format != "auto")
-        fields.refuse("load_format", "there are null and flattened_bucket");
+    // direct: by the engine's own names, which are the checkpoint's here.
+    constexpr std::array<std::string_view, 4> kFormats{"", "auto", "direct", "flattened_bucket"};
+    if (std::ranges::count(kFormats, load_format) == 0)
+        fields.refuse("load_format", "there are null, direct and flattened_bucket");
     if (fields.error()) co_return sglang_failure(*fields.error());
     update.partial = true;
     update.source.emplace();
@@ -337,13 +341,15 @@ void read_packing(FieldReader& fields, VllmPacking& packing) {
 Task<Response> init_engine(Exchange& exchange) {
     const Result<nlohmann::json> body = parse_json_object(exchange.request().body);
     if (!body) co_return vllm_failure(body.error());
-    const nlohmann::json none = nlohmann::json::object();
-    const nlohmann::json* info = body->contains("init_info") ? &(*body)["init_info"] : &none;
-    if (!info->is_object()) {
-        co_return vllm_failure({ErrorCode::kInvalidArgument, "init_info must be an object"});
+    const nlohmann::json* info = FieldReader(*body).find("init_info");
+    if (info == nullptr || !info->is_object()) {
+        co_return vllm_failure(
+            {ErrorCode::kInvalidArgument, "init_info must be an object; for ipc it is empty"}
+        );
     }
     FieldReader fields(*info, "init_info");
-    read_packing(fields, exchange.server().vllm_packing);
+    VllmPacking packing;
+    read_packing(fields, packing);
     InitGroup call;
     call.spec.group = kVllmGroup;
     call.spec.rendezvous = Rendezvous::kVllm;
@@ -362,6 +368,7 @@ Task<Response> init_engine(Exchange& exchange) {
             control::checked(co_await exchange.tree().call(std::move(call), kGroupTimeout));
         if (!reply) co_return vllm_failure(reply.error());
     }
+    exchange.server().vllm_packing = packing;
     co_return Response::json(200, {{"message", "Weight transfer initialized"}});
 }
 

@@ -1,19 +1,8 @@
-"""Other people's clients, unmodified: the openai package, and sglang-router before two replicas."""
-
-import os
-import socket
-import subprocess
-import sys
+"""OpenAI's own client, unmodified. The routers are in test_routers.py."""
 
 import pytest
 
-from http_client import Http
-from process_tree import end_with_parent, wait_until
-
 PROMPT = "Once upon a time"
-
-
-# ---- openai ----
 
 
 @pytest.fixture
@@ -74,61 +63,3 @@ def test_openai_ends_a_stream_it_leaves(openai_client, wait_for_open):
     next(iter(stream))
     stream.close()
     wait_for_open(0)
-
-
-# ---- sglang-router ----
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-@pytest.fixture
-def router(tree, front_end):
-    """sglang-router before the tree's server and a second one."""
-    pytest.importorskip("sglang_router", reason="the package index could not be reached")
-    port, metrics_port = free_port(), free_port()
-    second = front_end().http.url
-    process = subprocess.Popen(
-        [sys.executable, "-m", "sglang_router.launch_router", "--worker-urls", tree.url, second,
-         "--host", "127.0.0.1", "--port", str(port), "--policy", "round_robin",
-         "--prometheus-port", str(metrics_port), "--worker-startup-check-interval", "1"],
-        preexec_fn=end_with_parent,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=os.environ,
-    )  # fmt: skip
-    http = Http(f"http://127.0.0.1:{port}")
-
-    def is_ready():
-        assert process.poll() is None, process.stdout.read().decode()
-        try:
-            return http.get("/health").status == 200 and http.get("/v1/models").status == 200
-        except OSError:
-            return False
-
-    try:
-        wait_until(is_ready, "the router", timeout_s=60)
-        yield http
-    finally:
-        process.terminate()
-        process.wait(20)
-        process.stdout.close()
-
-
-def test_sglang_router_routes_to_both_replicas(router, http):
-    expected = http.generate(text=PROMPT, max_new_tokens=8, temperature=0)["text"]
-    for _ in range(4):
-        assert router.generate(text=PROMPT, max_new_tokens=8, temperature=0)["text"] == expected
-    body = {"model": "stories", "prompt": PROMPT, "max_tokens": 8, "temperature": 0}
-    assert router.post("/v1/completions", body).json["choices"][0]["text"] == expected
-    texts = [event["choices"][0]["text"] for event in router.events("/v1/completions", {**body, "stream": True})]
-    assert "".join(texts) == expected
-
-
-def test_sglang_router_keeps_a_paused_worker(router, admin):
-    admin.call("pause_generation", mode="in_place")
-    admin.call("continue_generation")
-    assert router.generate(text=PROMPT, max_new_tokens=2)["output_ids"]

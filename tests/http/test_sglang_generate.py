@@ -47,6 +47,14 @@ def test_samples_are_grouped_by_prompt_and_have_ids_of_their_own(http):
     assert len({item["meta_info"]["id"] for item in items} - {"x", "y"}) == 6
 
 
+def test_samples_compute_their_prompt_once(http, door):
+    """SGLang runs a prefill of it first, for the same end."""
+    prompt = list(range(300, 700))
+    items = http.generate(input_ids=prompt, max_new_tokens=2, n=4)
+    cached = sorted(item["meta_info"]["cached_tokens"] for item in items)
+    assert cached[0] == 0 and all(num > 300 for num in cached[1:]), cached
+
+
 def test_samples_with_a_seed_differ_and_come_again(http):
     ask = {"text": PROMPT, "max_new_tokens": 20, "n": 4, "sampling_seed": 5, "temperature": 1.5}
     first = [item["output_ids"] for item in http.generate(**ask)]

@@ -6,33 +6,55 @@ import time
 
 import pytest
 
-from http_client import native
+from http_client import Http, native
 from process_tree import wait_until
 
-TREE_FLAGS = ("--max-running-requests", "4", "--max-total-tokens", "4096")
+TREE_FLAGS = (
+    "--max-running-requests", "4", "--max-total-tokens", "4096", "--max-queued-requests", "12",
+)  # fmt: skip
 PROMPT = "Once upon a time"
+OPENAI = ("/v1/completions", "/v1/chat/completions")
 
 
 class Background:
-    """Calls in threads of their own."""
+    """Calls in threads of their own. With `admin` none begins before all are there."""
 
-    def __init__(self, http, bodies):
+    def __init__(self, http, bodies, paths=None, admin=None):
         self.answers = [None] * len(bodies)
         self.threads = [
-            threading.Thread(target=self._call, args=(http, i, body))
+            threading.Thread(target=self._call, args=(http, i, body, paths))
             for i, body in enumerate(bodies)
         ]
+        if admin:
+            admin.call("pause_generation", mode="in_place")
         for thread in self.threads:
             thread.start()
+        if admin:
+            wait_until(
+                lambda: admin.call("status")["open_requests"] == len(bodies), "all to be there"
+            )
+            admin.call("continue_generation")
 
-    def _call(self, http, i, body):
-        self.answers[i] = http.post("/generate", native(body))
+    def _call(self, http, i, body, paths):
+        self.answers[i] = http.post(paths[i], body) if paths else http.post("/generate", native(body))
 
     def join(self):
         for thread in self.threads:
             thread.join(60)
         assert all(self.answers), self.answers
         return self.answers
+
+
+def wait_decoding(admin, num=4):
+    """So many run, and have some tokens."""
+
+    def is_there():
+        (replica,) = admin.call("status")["replicas"]
+        is_there.begin = getattr(is_there, "begin", replica["output_tokens_total"])
+        num_new = replica["output_tokens_total"] - is_there.begin
+        return replica["num_running"] >= num and num_new >= 4 * num
+
+    wait_until(is_there, f"{num} requests to decode")
 
 
 def long_body(**more):
@@ -55,38 +77,54 @@ def test_22_spans_are_in_the_last_event_alone(http):
     assert last["meta_info"]["weight_versions"] == [{"version": "default", "start": 0, "end": 400}]
 
 
-def test_40_abort_all_ends_every_request_with_type_abort(http, wait_for_open):
-    calls = Background(http, [long_body() for _ in range(12)])  # four run, eight wait
-    wait_for_open(12)
-    assert http.post("/abort_request", {"abort_all": True}).status == 200
+def test_24_openai_routes_have_the_same_spans_and_those_of_the_first_sample(http, admin, wait_for_open):
+    chat = {"messages": [{"role": "user", "content": PROMPT}]}
+    asked = {"max_tokens": 900, "ignore_eos": True, "n": 2, "temperature": 1.0}
+    calls = Background(http, [{"prompt": PROMPT, **asked}, {**chat, **asked}], OPENAI)
+    wait_decoding(admin)
+    admin.call("set_weight_label", label="later")
     for answer in calls.join():
-        assert answer.status == 200
-        assert answer.json["meta_info"]["finish_reason"]["type"] == "abort"
+        body = answer.json
+        metadata = body["metadata"]
+        for choice in body["choices"]:
+            spans = choice["weight_versions"]
+            assert [span["version"] for span in spans] == ["default", "later"]
+            assert (spans[0]["start"], spans[-1]["end"]) == (0, 900)
+        assert metadata["weight_versions"] == body["choices"][0]["weight_versions"]
+        assert metadata["weight_version"] == "later"
+    admin.call("set_weight_label", label="default")
 
 
-def test_41_an_aborted_request_says_all_that_it_has(http, admin, wait_for_open):
+def test_41_an_aborted_request_says_all_that_it_has(http, admin):
     body = long_body(return_logprob=True, top_logprobs_num=2)
-    calls = Background(http, [body for _ in range(8)])
-    wait_for_open(8)
-    wait_until(
-        lambda: admin.call("status")["replicas"][0]["output_tokens_total"] > 0, "the first tokens"
-    )
+    calls = Background(http, [body for _ in range(8)], admin=admin)
+    wait_decoding(admin)
     admin.call("pause_generation", mode="retract")
     http.post("/abort_request", {"abort_all": True})
     admin.call("continue_generation")
     num_partial = 0
     for answer in calls.join():
         meta = answer.json["meta_info"]
-        assert meta["finish_reason"]["type"] == "abort"
+        assert meta["finish_reason"] == {"type": "abort", "message": "Abort in waiting queue"}
         count = meta["completion_tokens"]
         num_partial += count > 0
         assert len(answer.json["output_ids"]) == count == len(meta["output_token_logprobs"])
         assert len(meta["output_top_logprobs"]) == count
         assert bool(answer.json["text"]) == (count > 0)
         assert meta["weight_version"] == "default" and meta["e2e_latency"] > 0
-        assert meta["prompt_tokens"] == 4 or count == 0  # better than SGLang: never left out
+        assert meta["prompt_tokens"] == 4  # better than SGLang: never left out
         assert meta["weight_versions"] == [{"version": "default", "start": 0, "end": count}]
     assert num_partial > 0
+
+
+def test_an_abort_while_running_has_sglangs_shape(http, admin):
+    calls = Background(http, [long_body(rid="runs")], admin=admin)
+    wait_decoding(admin, 1)
+    http.post("/abort_request", {"rid": "runs"})
+    (answer,) = calls.join()
+    assert answer.json["meta_info"]["finish_reason"] == {
+        "type": "abort", "message": "Aborted", "status_code": None, "err_type": None,
+    }  # fmt: skip
 
 
 def test_42_a_rid_is_used_again_but_not_twice_at_once(http, wait_for_open):
@@ -105,21 +143,90 @@ def test_42_a_rid_is_used_again_but_not_twice_at_once(http, wait_for_open):
     assert http.get("/health_generate").status == 200
 
 
-def test_44_a_client_that_is_gone_ends_its_requests(http, wait_for_open):
+def test_43_a_queue_that_is_full_is_503_in_the_shape_of_errors(http, admin, wait_for_open):
+    admin.call("pause_generation", mode="in_place")
+    calls = Background(http, [{"text": PROMPT, "max_new_tokens": 1} for _ in range(12)])
+    wait_for_open(12)
+    for stream in (False, True):
+        refused = http.post("/generate", native({"text": PROMPT, "max_new_tokens": 1, "stream": stream}))
+        assert refused.status == 503, refused
+        assert refused.json["object"] == "error" and refused.json["code"] == 503
+        assert "--max-queued-requests" in refused.json["message"]
+    admin.call("continue_generation")
+    assert {answer.status for answer in calls.join()} == {200}
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_44_a_client_that_is_gone_ends_its_requests(http, front_end, admin, wait_for_open, key):
+    if key:
+        server = front_end(env={"PITSTOP_API_KEY": key})
+        http = Http(server.http.url, {"Authorization": f"Bearer {key}"})
     bodies = [{"text": [PROMPT] * 3, "sampling_params": {"max_new_tokens": 1000, "ignore_eos": True}}]
     bodies += [{**bodies[0], "stream": True}]
     for body in bodies:
         connection = http.connect()
-        connection.request("POST", "/generate", json.dumps(body))
+        connection.request("POST", "/generate", json.dumps(body), http.headers)
         wait_for_open(3)
         connection.sock.close()
         connection.close()
         wait_for_open(0)
+    (replica,) = admin.call("status")["replicas"]
+    assert replica["num_running"] == replica["num_waiting"] == 0
+    assert replica["pages_free"] + replica["pages_cached"] == replica["pages_total"], "a leak"
 
 
-def test_an_abort_is_by_exact_id(http, wait_for_open):
-    calls = Background(http, [long_body(rid="req-1"), long_body(rid="req-10")])
-    wait_for_open(2)
+@pytest.mark.parametrize("mode", ["in_place", "retract"])
+def test_49_a_pause_just_after_a_prefill_shifts_no_requests_tokens(http, admin, mode):
+    """Some end with their prefill, others begin and go on: whenever the pause comes, whatever it
+    finds, each answer is what it is alone."""
+    def body(i):
+        return {"text": f"Story {i}: {PROMPT}", "max_new_tokens": 1 + 7 * (i % 3), "temperature": 0,
+                "ignore_eos": True, "return_logprob": True}  # fmt: skip
+
+    def essence(answer):
+        meta = answer["meta_info"]
+        assert len(meta["output_token_logprobs"]) == meta["completion_tokens"] == len(answer["output_ids"])
+        return answer["output_ids"], meta["output_token_logprobs"]
+
+    alone = [essence(http.generate(**body(i))) for i in range(12)]
+    for _ in range(6):
+        calls = Background(http, [body(i) for i in range(12)])
+        while any(thread.is_alive() for thread in calls.threads):
+            admin.call("pause_generation", mode=mode)
+            admin.call("continue_generation")
+        assert [essence(answer.json) for answer in calls.join()] == alone
+
+
+def test_50_a_drain_waits_until_nothing_is_open(http, admin):
+    begin = time.monotonic()
+    assert http.post("/drain", {"timeout": 30}).json == {"success": True, "remaining_requests": 0}
+    assert time.monotonic() - begin < 1
+    calls = Background(http, [long_body() for _ in range(2)], admin=admin)
+    admin.call("pause_generation", mode="in_place")
+    late = http.post("/drain", {"timeout": 0.2})
+    assert (late.status, late.json) == (200, {"success": False, "remaining_requests": 2})
+    admin.call("continue_generation")
+    assert http.post("/drain?timeout=60").json == {"success": True, "remaining_requests": 0}
+    assert {a.json["meta_info"]["finish_reason"]["type"] for a in calls.join()} == {"length"}
+    assert http.post("/drain", {"timeout": -1}).status == 400
+
+
+def test_28_29_memory_goes_and_comes_back_on_one_rank(http, admin):
+    """test_sglang_control.py has it with two."""
+    before = http.generate(text=PROMPT, max_new_tokens=24, temperature=0)["text"]
+    for keeps in (True, False):
+        assert http.post("/release_memory_occupation", {"keep_weights": keeps}).json is None
+        (replica,) = admin.call("status")["replicas"]
+        assert {tag["state"] for tag in replica["memory"]} == {"released"}
+        assert http.post("/resume_memory_occupation", {}).json is None
+        if not keeps:
+            model = http.get("/server_info").json["model_path"]
+            assert http.post("/update_weights_from_disk", {"model_path": model}).status == 200
+        assert http.generate(text=PROMPT, max_new_tokens=24, temperature=0)["text"] == before
+
+
+def test_an_abort_is_by_exact_id(http, admin, wait_for_open):
+    calls = Background(http, [long_body(rid="req-1"), long_body(rid="req-10")], admin=admin)
     http.post("/abort_request", {"rid": "req-1"})
     wait_for_open(1)  # SGLang would have ended both
     http.post("/abort_request", {"rid": "req-10"})

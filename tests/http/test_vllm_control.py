@@ -6,16 +6,12 @@ import time
 
 import pytest
 
-from control_tree import BARD, LONG, http, replicas, wait_running  # noqa: F401
+from control_tree import BARD, LONG, http, kind, replicas, start_all, wait_running  # noqa: F401
 from http_calls import Http, finished, is_prefix
 
 from process_tree import ROOT, environment, end_with_parent, wait_until
 
 TREE_FLAGS = ("--dp", 2, "--max-running-requests", 4)
-
-
-def kind(answer):
-    return answer["meta_info"]["finish_reason"]["type"]
 
 
 def num(admin, field):
