@@ -12,11 +12,14 @@
 //
 //   race or maximum   every row; a row that does not truncate is decided but for the merge
 //   histogram         count and mass of the ids, by how far they are below the maximum
-//   collect           the ids of the bins that may survive, if they are few, into a list
-//   resolve           the exact thresholds and the race over the list (else over the whole row); or
-//                     the merge of the first kernel's parts
+//   collect           into a list: the ids of the bins that may survive, if they are few; else
+//   those
+//                     of the bin that top-p's threshold falls into, while those above it race
+//   resolve           the exact thresholds and the race over the list; the merge of parts of a
+//   race.
+//                     Where even the list would be too long, the whole row again
 //
-// A row of 152k logits is read from memory once and twice more from L2.
+// A row of 152k logits is read from memory once and twice more from L2, peaked or flat.
 namespace pitstop {
 namespace {
 
@@ -24,7 +27,7 @@ constexpr int kThreads = 256;
 constexpr int kBlockIds = static_cast<int>(kSampleVocabBlock);
 constexpr int kPacks = kBlockIds / (kThreads * 4);  // float4s of a thread
 constexpr int kResolveThreads = 1024;
-constexpr int kListMax = 4096;               // ids; with more the whole row is read again
+constexpr int kListMax = 4096;               // ids
 constexpr std::int64_t kRowsPerGroup = 256;  // that share the workspace; more rows take turns
 
 // Bins of 1/16 below the maximum, the last one open: below 32 a mass is round(2^40 e^-32) = 0.
@@ -59,6 +62,7 @@ struct Params {
     Choice* choices;        // [R]
     RowSpace* spaces;       // [R]
     Part* parts;            // [R, num_parts]
+    Part* race_parts;       // [R, num_parts], of rows whose collect is Collect::kRace
     int num_parts;
     bool is_aligned_16;  // rows of logits
 };
@@ -139,6 +143,35 @@ __device__ std::array<std::uint32_t, 4> draw(const SampleRow& row, std::int64_t 
     );
 }
 
+// Four neighbours, the first of which is id `first` of the row, join the race; not those whose x is
+// -inf, nor those that cannot come up to to_beat, for which the logarithms are not taken.
+__device__ void race(
+    const Params& params,
+    const SampleRow& row,
+    std::int32_t first,
+    const float (&x)[4],
+    float to_beat,
+    Part& best
+) {
+    const bool is_whole_draw = params.vocab_begin % 4 == 0;  // four neighbours share a draw
+    const std::int64_t id = params.vocab_begin + first;      // in the whole vocabulary
+    std::array<std::uint32_t, 4> words{};
+    if (is_whole_draw) words = draw(row, id / 4);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+        const std::uint32_t bits =
+            is_whole_draw ? words[static_cast<std::size_t>(k)]
+                          : draw(row, (id + k) / 4)[static_cast<std::size_t>((id + k) % 4)];
+        if (x[k] + gumbel_bound(bits) < to_beat || x[k] == negative_infinity()) continue;
+        const float score = x[k] + gumbel(bits);
+        if (score > best.score) best = {score, first + k};  // ids ascend: ties keep
+    }
+}
+// The best score of the warp so far.
+__device__ float score_to_beat(const Part& best) {
+    return from_ordered_image(__reduce_max_sync(kAllLanes, ordered_image(best.score)));
+}
+
 // ---- race or maximum ----
 
 // grid [parts, R], block [kThreads]; a block owns kBlockIds ids of a row. Memory-bound: 4 bytes in
@@ -180,35 +213,23 @@ __global__ void __launch_bounds__(kThreads)
     }
 
     const bool is_greedy = row.temperature == 0.f;
-    const bool is_whole_draw = params.vocab_begin % 4 == 0;  // four neighbours share a draw
     Part best{.score = negative_infinity(), .id = begin};
-    float to_beat = negative_infinity();  // the best score of the warp so far
+    float to_beat = negative_infinity();
     float x[kPacks][4];
 #pragma unroll
     for (int j = 0; j < kPacks; ++j)
         load_x(params, from, thread + j * kThreads, num, inverse, x[j]);
 #pragma unroll
     for (int j = 0; j < kPacks; ++j) {
-        const int first = (thread + j * kThreads) * 4;
+        const int first = begin + (thread + j * kThreads) * 4;
         if (is_greedy) {
 #pragma unroll
             for (int k = 0; k < 4; ++k)
-                if (x[j][k] > best.score) best = {x[j][k], begin + first + k};
+                if (x[j][k] > best.score) best = {x[j][k], first + k};
             continue;
         }
-        const std::int64_t id = params.vocab_begin + begin + first;  // in the whole vocabulary
-        std::array<std::uint32_t, 4> words{};
-        if (is_whole_draw) words = draw(row, id / 4);
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-            const std::uint32_t bits =
-                is_whole_draw ? words[static_cast<std::size_t>(k)]
-                              : draw(row, (id + k) / 4)[static_cast<std::size_t>((id + k) % 4)];
-            if (x[j][k] + gumbel_bound(bits) < to_beat || x[j][k] == negative_infinity()) continue;
-            const float score = x[j][k] + gumbel(bits);
-            if (score > best.score) best = {score, begin + first + k};  // ids ascend: ties keep
-        }
-        to_beat = from_ordered_image(__reduce_max_sync(kAllLanes, ordered_image(best.score)));
+        race(params, row, first, x[j], to_beat, best);
+        to_beat = score_to_beat(best);
     }
     best = block_best<kThreads>(best);
     if (thread == 0) *part = best;
@@ -280,11 +301,26 @@ __global__ void __launch_bounds__(kThreads)
     }
 }
 
-// No id below this bin survives, and so many are in it or above.
+// What collect does with the ids of a row.
+enum class Collect : std::uint8_t {
+    kList,  // lists all that may survive
+    kRace,  // lists those of the boundary's bin; those above survive and race
+    kNone,  // too many in one bin, or by top-k: resolve reads the row
+};
+
+// No id below this bin survives.
 struct Boundary {
-    int bin;
-    std::uint32_t num_ids;
-    std::uint64_t mass;  // of all ids that min-p left
+    int bin;                // kBins: all survive that min-p left
+    std::uint32_t num_ids;  // in the bin and above
+    std::uint32_t num_in_bin;
+    std::uint64_t mass_above;  // of the bins above
+    std::uint64_t mass;        // of all ids that min-p left
+
+    __device__ Collect collect(const SampleRow& row, std::int32_t num_vocab_ids) const {
+        if (num_ids <= kListMax) return Collect::kList;
+        const bool is_top_k = row.top_k < num_vocab_ids;  // counts the mass of what top-k left
+        return is_top_k || num_in_bin > kListMax ? Collect::kNone : Collect::kRace;
+    }
 };
 
 // With top-k the top_k-th largest is in the first bin whose ids and those above are top_k; all of
@@ -336,7 +372,14 @@ __device__ Boundary boundary_of(const RowSpace& space, const SampleRow& row, std
         count_all += warp_counts[warp];
         mass_all += warp_mass[warp];
     }
-    if (thread == 0) boundary = {.bin = kBins - 1, .num_ids = count_all, .mass = mass_all};
+    if (thread == 0) {
+        boundary = {
+            .bin = kBins,
+            .num_ids = count_all,
+            .num_in_bin = 0,
+            .mass_above = mass_all,
+            .mass = mass_all};
+    }
     __syncthreads();
     if (works) {
         counts[0] += count_before, counts[1] += count_before;
@@ -354,6 +397,8 @@ __device__ Boundary boundary_of(const RowSpace& space, const SampleRow& row, std
             if (is_first) {
                 boundary.bin = bin + b;  // one thread at most: no other bin is the first
                 boundary.num_ids = counts[b];
+                boundary.num_in_bin = counts[b] - count_above;
+                boundary.mass_above = mass_above;
             }
             count_above = counts[b];
             mass_above = mass[b];
@@ -363,32 +408,48 @@ __device__ Boundary boundary_of(const RowSpace& space, const SampleRow& row, std
     return boundary;
 }
 
-// grid [parts, R], block [kThreads]: as above. Reads from L2, writes the few survivors; where they
-// are not few it leaves.
+// grid [parts, R], block [kThreads]: as above. Reads from L2, and writes the list and the race's
+// parts (Collect).
 __global__ void __launch_bounds__(kThreads) collect_kernel(const __grid_constant__ Params params) {
     const std::int64_t r = blockIdx.y;
     const SampleRow row = params.rows[r];
     if (!is_truncating(row, params.num_ids)) return;
     RowSpace& space = params.spaces[r];
     const Boundary boundary = boundary_of(space, row, params.num_ids);
-    if (boundary.num_ids > kListMax) return;
+    const Collect collect = boundary.collect(row, params.num_ids);
+    if (collect == Collect::kNone) return;
+    const bool races = collect == Collect::kRace;
     const std::int32_t begin = static_cast<std::int32_t>(blockIdx.x) * kBlockIds;
     const int num = min(kBlockIds, params.num_ids - begin);
     const float* const from = params.logits + r * params.stride + begin;
     const float inverse = inverse_temperature(row);
     const float max = row_max(params, r);
     const float min_p = min_p_threshold_of(row, max);
+    Part best{.score = negative_infinity(), .id = begin};
+    float to_beat = negative_infinity();
     for (int j = 0; j < kPacks; ++j) {
         const int p = static_cast<int>(threadIdx.x) + j * kThreads;
         float x[4];
         load_x(params, from, p, num, inverse, x);
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
-            if (p * 4 + k >= num || !(x[k] >= min_p) || bin_of(max, x[k]) > boundary.bin) continue;
-            const std::uint32_t slot = atomicAdd(&space.num_listed, 1u);  // no order: see resolve
-            space.list[slot] = {.x = x[k], .id = begin + p * 4 + k};
+            const bool may_survive = p * 4 + k < num && x[k] >= min_p;
+            const int bin = may_survive ? bin_of(max, x[k]) : kBins;
+            if (races && may_survive && bin < boundary.bin) continue;
+            if (may_survive && bin <= boundary.bin) {
+                const std::uint32_t slot =
+                    atomicAdd(&space.num_listed, 1u);  // no order: see resolve
+                space.list[slot] = {.x = x[k], .id = begin + p * 4 + k};
+            }
+            x[k] = negative_infinity();  // does not race here
         }
+        if (!races) continue;
+        race(params, row, begin + p * 4, x, to_beat, best);
+        to_beat = score_to_beat(best);
     }
+    if (!races) return;
+    best = block_best<kThreads>(best);
+    if (threadIdx.x == 0) params.race_parts[r * params.num_parts + blockIdx.x] = best;
 }
 
 // The ids that the exact thresholds are taken over: the list, or the whole row.
@@ -463,7 +524,8 @@ __device__ float select_threshold(
         __syncthreads();
         if (warp_index() == 0) {  // lane l looks at digits 8l .. 8l+7
             const int lane = lane_index();
-            const std::uint64_t known_above = shared.above;  // before the shuffles: it changes after
+            const std::uint64_t known_above =
+                shared.above;  // before the shuffles: it changes after
             std::uint64_t sum = 0;
 #pragma unroll
             for (int k = 0; k < 8; ++k) sum += shared.histogram[lane * 8 + k];
@@ -502,8 +564,8 @@ __device__ std::uint64_t total_weight(const Source& source, const Weight& weight
 }
 
 // grid [R], block [kResolveThreads]; a block owns a row. With a list it is latency: some ten passes
-// over at most 32 KiB in L2. Without one (a flat distribution) each pass reads the row from L2,
-// some 5 us for 152k ids at one block's 115 GB/s.
+// over at most 32 KiB in L2. Without one (Collect::kNone: a top-k in the thousands, or as many equal
+// logits) each pass reads the row from L2, some 5 us for 152k ids at one block's 115 GB/s.
 __global__ void __launch_bounds__(kResolveThreads)
     resolve_kernel(const __grid_constant__ Params params) {
     __shared__ Select shared;
@@ -530,7 +592,8 @@ __global__ void __launch_bounds__(kResolveThreads)
 
     const RowSpace& space = params.spaces[r];
     const Boundary boundary = boundary_of(space, row, params.num_ids);
-    const bool is_listed = boundary.num_ids <= kListMax;
+    const Collect collect = boundary.collect(row, params.num_ids);
+    const bool is_listed = collect != Collect::kNone;
     const Source source{
         .list = is_listed ? space.list : nullptr,
         .logits = params.logits + r * params.stride,
@@ -550,9 +613,11 @@ __global__ void __launch_bounds__(kResolveThreads)
         const auto mass = [=](float x) {
             return x >= kept_min ? mass_of(max, x) : std::uint64_t{0};
         };
-        // Without top-k the source may lack ids that count towards the total.
+        // Without top-k the source may lack ids that count towards the total: those below the
+        // boundary, and in a race those above, whose mass the target then is without.
         const std::uint64_t total = is_top_k ? total_weight(source, mass) : boundary.mass;
-        const std::uint64_t target = top_p_target_of(row, total);
+        const std::uint64_t target =
+            top_p_target_of(row, total) - (collect == Collect::kRace ? boundary.mass_above : 0);
         kept_min = fmaxf(kept_min, select_threshold(shared, source, target, mass));
     }
 
@@ -563,6 +628,12 @@ __global__ void __launch_bounds__(kResolveThreads)
         const std::int64_t id = params.vocab_begin + one.id;
         const float score = one.x + gumbel(draw(row, id / 4)[static_cast<std::size_t>(id % 4)]);
         if (is_better(score, one.id, best)) best = {score, one.id};
+    }
+    if (collect == Collect::kRace) {
+        for (int i = thread; i < params.num_parts; i += kResolveThreads) {
+            const Part part = params.race_parts[r * params.num_parts + i];
+            if (is_better(part.score, part.id, best)) best = part;
+        }
     }
     best = block_best<kResolveThreads>(best);
     if (thread == 0) {
@@ -577,7 +648,7 @@ std::int64_t group_bytes(std::int64_t num_rows, std::int64_t vocab_len) {
     const std::int64_t num_parts = ceil_div(vocab_len, kBlockIds);
     return std::min(num_rows, kRowsPerGroup) *
            static_cast<std::int64_t>(
-               sizeof(RowSpace) + sizeof(Part) * static_cast<std::size_t>(num_parts)
+               sizeof(RowSpace) + 2 * sizeof(Part) * static_cast<std::size_t>(num_parts)
            );
 }
 
@@ -596,6 +667,7 @@ void sample_cuda(const SampleArgs& args) {
     const std::int64_t num_parts = ceil_div(logits.cols, kBlockIds);
     const std::int64_t rows_at_once = std::min(logits.rows, kRowsPerGroup);
     auto* const spaces = static_cast<RowSpace*>(workspace.data);
+    auto* const parts = reinterpret_cast<Part*>(spaces + rows_at_once);
     for (std::int64_t begin = 0; begin < logits.rows; begin += kRowsPerGroup) {
         const std::int64_t num = std::min(kRowsPerGroup, logits.rows - begin);
         const Params params{
@@ -606,7 +678,8 @@ void sample_cuda(const SampleArgs& args) {
             .rows = rows_of + begin,
             .choices = choices + begin,
             .spaces = spaces,
-            .parts = reinterpret_cast<Part*>(spaces + rows_at_once),
+            .parts = parts,
+            .race_parts = parts + rows_at_once * num_parts,
             .num_parts = narrow<int>(num_parts),
             .is_aligned_16 = is_aligned(logits.data, 16) && logits.stride % 4 == 0};
         const Launch over_parts{

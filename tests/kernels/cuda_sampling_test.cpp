@@ -192,7 +192,8 @@ TEST_F(CudaSample, TiesAtTheThresholdAreAllKept) {
     EXPECT_EQ(run(there.view(), {{.temperature = 1.f, .top_p = 0.1f, .seed = 1}})[0].kept_min, 9.f);
 }
 
-// Peaked rows go by the list, flat ones (more survivors than it holds) by the whole row.
+// Peaked rows go by the list; flat ones, with more survivors than it holds, race where they are
+// collected; those of a bin that it cannot hold by the whole row.
 TEST_F(CudaSample, TopPKeepsTheSmallestSetThatHoldsTheMass) {
     for (const std::int64_t V : {1, 4, 100, 5000, 12001}) {
         for (const double deviation : {0.01, 1.0, 6.0}) {
