@@ -15,12 +15,16 @@ enum class PrefillKernel : std::uint8_t { kMma, kWgmma };
 
 bool fits_chunks(const AttentionArgs& args) {
     const KvCache& kv = args.kv;
-    const std::int64_t kv_rows = std::int64_t{kv.num_pages} * 2 * kv.num_kv_heads * kv.page_size;
     return args.q.dtype == DType::kBF16 && kv.dtype == DType::kBF16 &&
            (kv.head_dim == 64 || kv.head_dim == 128) &&
            args.num_q_heads / kv.num_kv_heads <= kAttentionGroupMax && args.scale > 0.f &&
-           is_aligned(args.q.data, 16) && args.q.stride % 8 == 0 && is_aligned(kv.data, 16) &&
-           kv_rows <= std::numeric_limits<std::int32_t>::max();  // a row's number is 32 bits
+           is_aligned(args.q.data, 16) && args.q.stride % 8 == 0 && is_aligned(kv.data, 16);
+}
+
+// A row's number is 32 bits in every kernel: at 64 elements a row, 256 GiB of a layer's bf16.
+bool fits_row_numbers(const KvCache& kv) {
+    const std::int64_t kv_rows = std::int64_t{kv.num_pages} * 2 * kv.num_kv_heads * kv.page_size;
+    return kv_rows <= std::numeric_limits<std::int32_t>::max();
 }
 
 AttentionParams params_of(const AttentionArgs& args) {
@@ -64,6 +68,7 @@ std::int64_t segment_bytes(
 void run(const AttentionArgs& args, AttentionOrder order, PrefillKernel prefill) {
     check(args);
     if (args.q.rows == 0 || args.num_rows == 0) return;
+    CHECK(fits_row_numbers(args.kv));
     AttentionParams params = params_of(args);
     if (!fits_chunks(args)) {
         attention_general_cuda(params, args.stream);

@@ -35,6 +35,20 @@ std::string uuid_of(const cudaDeviceProp& properties) {
     return text;
 }
 
+// Of a call at start-up, when nothing is lost yet: the GPU is not ours to use, and why.
+Result<> usable(cudaError_t error, int index, const char* call) {
+    if (error == cudaSuccess) return Ok{};
+    (void)cudaGetLastError();
+    return make_error(
+        ErrorCode::kUnavailable,
+        "GPU {} cannot be used: {}: {} ({})",
+        index,
+        call,
+        cudaGetErrorString(error),
+        cudaGetErrorName(error)
+    );
+}
+
 }  // namespace
 
 void cuda_failed(const char* call, cudaError_t error, const char* file, int line) {
@@ -90,7 +104,9 @@ Result<CudaDeviceInfo> open_cuda_device(int index) {
         );
     }
     cudaDeviceProp properties{};
-    CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
+    RETURN_IF_ERROR(
+        usable(cudaGetDeviceProperties(&properties, index), index, "cudaGetDeviceProperties")
+    );
     if (properties.major < kComputeMajorMin) {
         return make_error(
             ErrorCode::kUnsupported,
@@ -115,7 +131,8 @@ Result<CudaDeviceInfo> open_cuda_device(int index) {
     };
     CUDA_CHECK(cudaDriverGetVersion(&info.driver_version));
     CUDA_CHECK(cudaRuntimeGetVersion(&info.runtime_version));
-    CUDA_CHECK(cudaSetDevice(index));
+    // Makes the context, too: what takes the GPU from us (exclusive mode, no memory) shows here.
+    RETURN_IF_ERROR(usable(cudaSetDevice(index), index, "cudaSetDevice"));
     ASSIGN_OR_RETURN(const CublasLt* const cublas, CublasLt::load());
     info.cublas_lt_path = cublas->path;
     info.cublas_lt_version = static_cast<std::int64_t>(cublas->get_version());

@@ -36,7 +36,8 @@ struct DeviceMemoryInfo {
 [[nodiscard]] Result<int> num_cuda_devices();
 
 // Makes GPU `index` this process's, and finds cuBLASLt. Once per process; later calls with the same
-// index return the same. kUnsupported: older than compute capability 8.0.
+// index return the same. kNotFound: no such GPU, no cuBLASLt. kUnsupported: older than compute
+// capability 8.0. kUnavailable: the driver gives it to nobody, or to somebody else.
 [[nodiscard]] Result<CudaDeviceInfo> open_cuda_device(int index);
 
 // A CUDA or cuBLAS call failed, and the process cannot go on: prints `line`, which names the call,
