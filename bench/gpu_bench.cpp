@@ -1,6 +1,9 @@
 // pitstop_gpu_bench: every family of CUDA kernels at serving sizes of qwen3-8b, as a fraction of
 // what this GPU copies and multiplies at most, measured in the same run. Without a GPU it says so.
 //
+// One family can be asked for alone, with limits that were measured before: a caller that gives
+// each a process loses one to a crash and no other. The file of figures is written anew after each.
+//
 // A figure is the median of kSamples timings, by events, of as many launches as take kSampleMs.
 // Inputs rotate over more memory than the L2 cache holds; matrices of the limits are random, as
 // zeros draw less power.
@@ -103,18 +106,13 @@ class GpuBench {
         );
     }
 
-    void run_all() {
-        run_norm();
-        run_rope();
-        run_silu();
-        run_embedding();
-        run_digest();
-        run_shard_copy();
-        run_logits();
-        run_decode();
-        run_prefill();
-        run_products();
-    }
+    void set_limits(const Limits& limits) { limits_ = limits; }
+
+    struct Family {
+        const char* name;
+        void (GpuBench::*run)();
+    };
+    static const std::vector<Family>& families();
 
     [[nodiscard]] Json report() const {
         return {
@@ -123,6 +121,7 @@ class GpuBench {
               {"matrix_tflop_s", limits_.matrix_flop_s * 1e-12}}},
             {"kernels", rows_}};
     }
+    void call_after_each_figure(std::function<void()> call) { after_figure_ = std::move(call); }
 
   private:
     static constexpr std::int64_t kWorkspaceBytes = std::int64_t{512} << 20;
@@ -218,6 +217,7 @@ class GpuBench {
                                    : ", BELOW TARGET"
         );
         std::fflush(stdout);
+        after_figure_();
     }
 
     static View2<float> floats_of(
@@ -616,6 +616,7 @@ class GpuBench {
     std::vector<bf16> noise_{};
     Limits limits_{};
     Json rows_ = Json::array();
+    std::function<void()> after_figure_ = [] {};
 };
 
 Json describe(const CudaDeviceInfo& info) {
@@ -634,36 +635,107 @@ Json describe(const CudaDeviceInfo& info) {
         {"cublas_lt_path", info.cublas_lt_path}};
 }
 
-Result<Json> run(bool is_device_only) {
+const std::vector<GpuBench::Family>& GpuBench::families() {
+    static const std::vector<Family> all{
+        {"rmsnorm", &GpuBench::run_norm},
+        {"rope", &GpuBench::run_rope},
+        {"silu_mul", &GpuBench::run_silu},
+        {"embedding", &GpuBench::run_embedding},
+        {"digest", &GpuBench::run_digest},
+        {"shard_copy", &GpuBench::run_shard_copy},
+        {"logits", &GpuBench::run_logits},
+        {"decode", &GpuBench::run_decode},
+        {"prefill", &GpuBench::run_prefill},
+        {"linear", &GpuBench::run_products},
+    };
+    return all;
+}
+
+struct Options {
+    std::string json{};
+    std::string family{};  // empty: all; kLimits: none
+    double copy_gb_s = 0;  // 0: to be measured
+    double matrix_tflop_s = 0;
+    bool is_device_only = false;
+    bool is_list = false;
+};
+constexpr const char* kLimits = "limits";
+
+void write(const std::string& path, const Json& report) {
+    if (!path.empty()) std::ofstream(path) << report.dump(2) << '\n';
+}
+
+Result<> check(const Options& options) {
+    const auto& all = GpuBench::families();
+    const bool is_known = options.family.empty() || options.family == kLimits ||
+                          std::any_of(all.begin(), all.end(), [&](const GpuBench::Family& family) {
+                              return options.family == family.name;
+                          });
+    if (!is_known) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "--family={}; --list names them, and '{}' measures those alone",
+            options.family,
+            kLimits
+        );
+    }
+    if ((options.copy_gb_s > 0) != (options.matrix_tflop_s > 0)) {
+        return make_error(
+            ErrorCode::kInvalidArgument, "--copy-gb-s and --matrix-tflop-s: both, or none"
+        );
+    }
+    return Ok{};
+}
+
+Result<Json> run(const Options& options) {
     ASSIGN_OR_RETURN(const int num, num_cuda_devices());
     if (num == 0) return make_error(ErrorCode::kUnavailable, "the driver shows no GPU");
     ASSIGN_OR_RETURN(const CudaDeviceInfo info, open_cuda_device(0));
     Json report{{"status", "run"}, {"device", describe(info)}};
-    if (is_device_only) return report;
+    if (options.is_device_only) return report;
     ASSIGN_OR_RETURN(GpuBench bench, GpuBench::make());
-    bench.measure_limits();
-    bench.run_all();
-    report.update(bench.report());
+    const auto write_so_far = [&] {
+        report.update(bench.report());
+        write(options.json, report);
+    };
+    bench.call_after_each_figure(write_so_far);
+    if (options.copy_gb_s > 0) {
+        bench.set_limits({options.copy_gb_s * 1e9, options.matrix_tflop_s * 1e12});
+    } else {
+        bench.measure_limits();
+    }
+    write_so_far();
+    for (const GpuBench::Family& family : GpuBench::families()) {
+        if (options.family.empty() || options.family == family.name) (bench.*family.run)();
+    }
     return report;
 }
 
 int main(int argc, char** argv) {
-    std::string json_path;
-    bool is_device_only = false;
+    Options options;
     FlagSet flags("pitstop_gpu_bench", "CUDA kernels as fractions of what the GPU can do at most.");
-    flags.add("json", &json_path, "write the figures there, too");
-    flags.add("device-only", &is_device_only, "say what the GPU is; measure nothing");
+    flags.add("json", &options.json, "write the figures there, too");
+    flags.add("device-only", &options.is_device_only, "say what the GPU is; measure nothing");
+    flags.add("list", &options.is_list, "name the families");
+    flags.add("family", &options.family, "one alone, or 'limits'");
+    flags.add("copy-gb-s", &options.copy_gb_s, "limit, measured before");
+    flags.add("matrix-tflop-s", &options.matrix_tflop_s, "limit, measured before");
     if (Result<> parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
     if (flags.help_asked()) {
         std::fputs(flags.help().c_str(), stdout);
         return 0;
     }
-    const Result<Json> measured = run(is_device_only);
+    if (Result<> checked = check(options); !checked) return flags.fail(checked.error());
+    if (options.is_list) {
+        for (const GpuBench::Family& family : GpuBench::families()) std::puts(family.name);
+        return 0;
+    }
+    const Result<Json> measured = run(options);
     const Json report =
         measured ? *measured : Json{{"status", "not run"}, {"why", measured.error().message}};
     if (!measured) std::printf("not run: %s\n", measured.error().message.c_str());
-    if (measured && is_device_only) std::printf("%s\n", report["device"].dump(2).c_str());
-    if (!json_path.empty()) std::ofstream(json_path) << report.dump(2) << '\n';
+    if (measured && options.is_device_only) std::printf("%s\n", report["device"].dump(2).c_str());
+    write(options.json, report);
     return 0;
 }
 

@@ -10,8 +10,10 @@
 #include "kernels/reference.h"
 #include "kernels/thread_pool.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -157,12 +159,28 @@ class Scratch {
     std::vector<Line> words_;
 };
 
+// Properties of the running test, for tests/gpu/run: the largest error that it saw, and the largest
+// share that one had of its bound. Of all comparisons: the property alone would be the last one's.
+inline void record_error(double error, double share_of_bound) {
+    static const testing::TestInfo* test = nullptr;
+    static double worst_error = 0.0;
+    static double worst_share = 0.0;
+    const testing::TestInfo* const now = testing::UnitTest::GetInstance()->current_test_info();
+    if (now != test) worst_error = worst_share = 0.0;
+    test = now;
+    worst_error = std::max(worst_error, error);
+    worst_share = std::max(worst_share, share_of_bound);
+    testing::Test::RecordProperty("worst_error", fmt::format("{:.3g}", worst_error));
+    testing::Test::RecordProperty("worst_error_over_bound", fmt::format("{:.3g}", worst_share));
+}
+
 // The largest |actual - expected| / bound, where bound(r, c) is the derived tolerance. Passes at
 // <= 1.
 template <class Actual, class Expected, class Bound>
 void expect_within(const Actual& actual, const Expected& expected, Bound bound) {
     ASSERT_EQ(actual.num_rows(), expected.num_rows());
-    double worst = 0.0;
+    double worst_error = 0.0;
+    double worst_share = 0.0;
     for (std::int64_t r = 0; r < expected.num_rows(); ++r) {
         for (std::int64_t c = 0; c < expected.num_cols(); ++c) {
             const double error = std::abs(actual.value(r, c) - expected.value(r, c));
@@ -171,10 +189,11 @@ void expect_within(const Actual& actual, const Expected& expected, Bound bound) 
             ASSERT_TRUE(ratio <= 1.0)
                 << "at (" << r << ", " << c << "): " << actual.value(r, c) << " for "
                 << expected.value(r, c) << ", " << ratio << " times the bound";
-            worst = std::max(worst, ratio);
+            worst_error = std::max(worst_error, error);
+            worst_share = std::max(worst_share, ratio);
         }
     }
-    testing::Test::RecordProperty("worst_error_over_bound", std::to_string(worst));
+    record_error(worst_error, worst_share);
 }
 
 }  // namespace pitstop::test

@@ -1,0 +1,116 @@
+"""What tests/gpu/run has found, written anew after each part: an end in the middle loses nothing."""
+
+import json
+import pathlib
+import subprocess
+import time
+
+import targets
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+class Report:
+    """parts: {name: {"status": passed|failed|skipped, "why", figures ...}}, in order."""
+
+    def __init__(self, out):
+        self._out = out
+        self.why_not = None  # nothing can be run
+        self.device = None
+        self.parts = {}
+        self.errors = {}  # {suite: {worst_error, worst_error_over_bound}}
+        self.kernels = None  # {"limits", "kernels"} of pitstop_gpu_bench
+        self._commit = commit()
+
+    def add(self, name, status, why="", **figures):
+        self.parts[name] = {"status": status, "why": why, **figures}
+        print(f"{status:8} {name}{': ' + why if why else ''}", flush=True)
+        self.write()
+
+    def has_failed(self):
+        return any(part["status"] == "failed" for part in self.parts.values())
+
+    def write(self):
+        self._out.mkdir(parents=True, exist_ok=True)
+        for name, text in (("report.json", self._as_json()), ("report.md", self._as_markdown())):
+            draft = self._out / f".{name}"
+            draft.write_text(text)
+            draft.replace(self._out / name)
+
+    def _targets(self):
+        return targets.evaluate(self.kernels, self.parts)
+
+    def _as_json(self):
+        found = {
+            "commit": self._commit,
+            "date": time.strftime("%Y-%m-%d"),
+            "status": "run" if self.device else "not run",
+            "why": self.why_not or "",
+            "device": self.device,
+            "targets": self._targets(),
+            "parts": self.parts,
+            "errors": self.errors,
+            "kernels": self.kernels,
+        }
+        return json.dumps(found, indent=2) + "\n"
+
+    def _as_markdown(self):
+        lines = ["# GPU report", "", f"Commit {self._commit}, {time.strftime('%Y-%m-%d')}.", ""]
+        if self.device:
+            lines += [f"* {key}: {value}" for key, value in self.device.items()]
+        else:
+            lines.append(f"Not run: {self.why_not or 'the GPU was not asked yet'}.")
+        lines += ["", "## Targets", "", *targets.as_lines(self._targets())]
+        lines += ["", "## Parts", "", "| part | status | |", "|---|---|---|"]
+        lines += [f"| {name} | {part['status']} | {_note(part)} |" for name, part in self.parts.items()]
+        if self.errors:
+            lines += ["", "## Errors against the reference", ""]
+            lines += ["| suite | largest error | of the bound that its test derives |", "|---|---|---|"]
+            lines += [_error_row(suite, errors) for suite, errors in self.errors.items()]
+        if self.kernels:
+            lines += ["", "## Kernels", "", _limits(self.kernels["limits"]), ""]
+            lines += ["| family | what | us | MB | GFLOP | GB/s | TFLOP/s | share | of | target | met |"]
+            lines += ["|---|---|---|---|---|---|---|---|---|---|---|"]
+            lines += [_kernel_row(row) for row in self.kernels["kernels"]]
+        return "\n".join(lines) + "\n"
+
+
+def commit():
+    file = ROOT / "COMMIT"  # a bundle's
+    if file.exists():
+        return file.read_text().strip()
+    command = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except OSError:
+        return "unknown"
+    return done.stdout.strip() or "unknown"
+
+
+def _note(part):
+    figures = [f"{key} {value}" for key, value in part.items() if key not in ("status", "why")]
+    return "; ".join(([part["why"]] if part["why"] else []) + figures).replace("|", "/")
+
+
+def _error_row(suite, errors):
+    worst = errors.get("worst_error")
+    share = errors.get("worst_error_over_bound")
+    return f"| {suite} | {'' if worst is None else f'{worst:.3g}'} | {'' if share is None else f'{share:.0%}'} |"
+
+
+def _limits(limits):
+    return (
+        f"Copy {limits['copy_gb_s']:.0f} GB/s (read + write), bf16 products "
+        f"{limits['matrix_tflop_s']:.0f} TFLOP/s, measured in the same run."
+    )
+
+
+def _kernel_row(row):
+    seconds = row["us"] * 1e-6
+    target = f"{row['target']:.0%}" if row["target"] else ""
+    met = {True: "yes", False: "no", None: ""}[row["met"]]
+    return (
+        f"| {row['family']} | {row['what']} | {row['us']:.1f} | {row['bytes'] * 1e-6:.1f} "
+        f"| {row['flops'] * 1e-9:.1f} | {row['bytes'] / seconds * 1e-9:.0f} "
+        f"| {row['flops'] / seconds * 1e-12:.0f} | {row['fraction']:.0%} | {row['of']} | {target} | {met} |"
+    )

@@ -1,0 +1,154 @@
+"""tests/gpu/run on a machine without a GPU: what it does with programs that crash, hang or lie."""
+
+import os
+import pathlib
+import stat
+import sys
+import textwrap
+import time
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "gpu"))
+
+import child  # noqa: E402  (after the path)
+import gtest_program  # noqa: E402
+import report as gpu_report  # noqa: E402
+import targets  # noqa: E402
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Writes a program of GoogleTest's manners: suites and tests, of which some misbehave."""
+
+    def write(body):
+        path = tmp_path / "program"
+        path.write_text(f"#!{sys.executable}\n" + HEAD + textwrap.dedent(body))
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        return path
+
+    return write
+
+
+HEAD = """
+import json, os, sys, time
+TESTS = {"Good": ["A", "B"], "Bad": ["First", "Crashes", "Hangs", "Last"], "After": ["C"]}
+if "--gtest_list_tests" in sys.argv:
+    for suite, tests in TESTS.items():
+        print(suite + ".")
+        for test in tests: print("  " + test)
+    sys.exit(0)
+def argument(name):
+    return next(a.split("=", 1)[1] for a in sys.argv if a.startswith(name + "="))
+names = argument("--gtest_filter").split(":")
+results = []
+def run(name, act=lambda: None, **properties):
+    if name not in names: return
+    print("[ RUN      ] " + name, flush=True)
+    act()
+    print("[       OK ] " + name + " (0 ms)", flush=True)
+    results.append({"name": name.split(".")[1], "result": "COMPLETED", **properties})
+def finish():
+    path = argument("--gtest_output").split(":", 1)[1]
+    suite = names[0].split(".")[0]
+    json.dump({"testsuites": [{"name": suite, "testsuite": results}]}, open(path, "w"))
+"""
+
+MISBEHAVES = """
+run("Good.A", worst_error="0.5", worst_error_over_bound="0.25")
+run("Good.B", worst_error="0.1", worst_error_over_bound="0.75")
+run("Bad.First")
+run("Bad.Crashes", os.abort)
+run("Bad.Hangs", lambda: time.sleep(600))
+run("Bad.Last")
+run("After.C")
+finish()
+"""
+
+
+def test_a_crash_and_a_hang_cost_themselves_alone(program, monkeypatch):
+    monkeypatch.setattr(gtest_program, "TEST_S", 1.0)
+    counts = gtest_program.run(program(MISBEHAVES), dict(os.environ), child.Budget(60), 60)
+    assert [line.split(":")[0] for line in counts.failed] == ["Bad.Crashes", "Bad.Hangs"]
+    assert "SIGABRT" in counts.failed[0]
+    assert "silence" in counts.failed[1]
+    assert counts.passed == 5 and not counts.not_run
+    assert counts.suites["Good"] == {"worst_error": 0.5, "worst_error_over_bound": 0.75}
+
+
+def test_what_has_no_time_left_is_named(program):
+    body = """
+    run("Good.A", lambda: time.sleep(600))
+    finish()
+    """
+    begin = time.monotonic()
+    counts = gtest_program.run(program(body), dict(os.environ), child.Budget(60), 2.0)
+    assert time.monotonic() - begin < 20
+    assert [line.split(":")[0] for line in counts.failed] == ["Good.A"]
+    assert "Bad.First" in counts.not_run and "After.C" in counts.not_run
+
+
+def test_a_program_that_does_not_start_is_a_failure(tmp_path):
+    counts = gtest_program.run(tmp_path / "none", dict(os.environ), child.Budget(60), 10)
+    assert len(counts.failed) == 1 and "none" in counts.failed[0]
+
+
+def test_what_a_stopped_program_started_is_stopped_too(tmp_path):
+    script = f"import subprocess, time; subprocess.Popen(['sleep', '600.25']); print('up', flush=True); time.sleep(600)"
+    ended = child.call([sys.executable, "-c", script], dict(os.environ), 1.0)
+    assert ended.code is None and "up" in ended.output
+    commands = [path.read_bytes() for path in pathlib.Path("/proc").glob("[0-9]*/cmdline") if os.access(path, os.R_OK)]
+    assert not any(b"600.25" in command and command.startswith(b"sleep") for command in commands)
+
+
+def test_the_report_is_whole_after_each_part(tmp_path):
+    report = gpu_report.Report(tmp_path)
+    report.device = {"name": "NVIDIA H200"}
+    report.add("kernel tests", "failed", "Bad.Crashes: ended by SIGABRT")
+    text = (tmp_path / "report.md").read_text()
+    assert "Bad.Crashes" in text and "NVIDIA H200" in text
+    assert (tmp_path / "report.json").exists() and report.has_failed()
+
+
+def row(family, what, fraction, target):
+    return {"family": family, "what": what, "fraction": fraction, "target": target}
+
+
+def test_a_target_is_the_worst_of_its_figures_and_not_run_without_all_of_them():
+    kernels = {
+        "limits": {"copy_gb_s": 4000.0, "matrix_tflop_s": 700.0},
+        "kernels": [
+            row("linear", "qkv, M = 1", 0.9, 0.8),
+            row("linear", "down, M = 1", 0.7, 0.8),
+            row("linear", "down, M = 1, deterministic", 0.2, 0),
+            row("attention", "prefill, 8192, causal, mma", 0.5, 0.45),
+            row("rmsnorm", "8192 x 4096, residual added", 0.9, 0.85),
+        ],
+    }
+    decode = {"decode_1": {"decode.tokens_per_s": 200.0, "weight_bytes_per_step": 15e9}}
+    found = {t["what"]: t for t in targets.evaluate(kernels, {targets.DECODE_PART: decode})}
+    assert found["GEMMs of qwen3-8b, M = 1"]["measured"] == 0.7
+    assert found["GEMMs of qwen3-8b, M = 1"]["holds"] is False
+    assert found["prefill attention, 8k, causal, mma"]["holds"] is True
+    assert found["norms, rope + KV write, silu_mul, digest, scatter"]["holds"] is None  # only one of five
+    assert found[targets.DECODE[0]]["measured"] == pytest.approx(0.75)
+    assert found[targets.DECODE[0]]["holds"] is True
+
+
+def test_without_a_gpu_every_target_says_not_run(tmp_path):
+    report = gpu_report.Report(tmp_path)
+    report.why_not = "no driver"
+    report.add("kernel tests", "skipped", "no driver")
+    assert all(t["holds"] is None for t in targets.evaluate(None, report.parts))
+    lines = (tmp_path / "report.md").read_text().splitlines()
+    assert sum("not run |" in line for line in lines) == len(targets.evaluate(None, {}))
+
+
+def test_every_target_names_benchmarks_that_there_are():
+    """The names are gpu_bench's: a target that no row answers to would stay `not run` for ever."""
+    source = (ROOT / "bench" / "gpu_bench.cpp").read_text()
+    for _, _, _, names in targets.KERNELS:
+        for family, name in names.items():
+            assert f'"{family}"' in source
+            assert family == "linear" or name in source
