@@ -50,6 +50,11 @@ __device__ int panel_place(int row, int chunk) {
 
 // The copying warpgroup: fills keys and values in the order they are used, one group of cp.async
 // ahead of the one it waits for. keys 0 (with the queries), keys 1, values 0, keys 2, values 1, ...
+//
+// Not TMA, which would need a tensor map per layer and page size, made by the driver and kept as
+// long as the arena, and boxes that end with a page and with a row: pages may have any number of
+// tokens here. What it would give back is the registers and issue slots of this warpgroup, of which
+// the products need neither. Not measured.
 template <int D>
 __device__ void copy_tiles(
     const AttentionParams& params,
