@@ -367,13 +367,5 @@ TEST_F(GpuEngine, WithoutRoomForKvSaysWhatTakesIt) {
         << replica.error().message;
 }
 
-TEST_F(GpuEngine, RunsOneRankOnly) {
-    ReplicaOptions two = options(DeviceKind::kCuda);
-    two.tp = 2;
-    const auto replica = TestReplica::make(two);
-    ASSERT_FALSE(replica.has_value());
-    EXPECT_EQ(replica.error().code, ErrorCode::kUnsupported) << replica.error().message;
-}
-
 }  // namespace
 }  // namespace pitstop
