@@ -54,6 +54,9 @@ def test_a_request_posted_during_a_pause_gets_no_byte_until_resume(http, admin):
     http.ok("POST", "/pause?mode=keep")
     request = http.start(max_new_tokens=5)
     wait_until(lambda: num(admin, "num_waiting") == 1, "it to be counted as waiting")
+    metrics = http.ok("GET", "/metrics").body.decode().splitlines()
+    waiting = [line for line in metrics if line.startswith("vllm:num_requests_waiting{")]
+    assert sorted(line.split()[-1] for line in waiting) == ["0", "1"]
     assert not request.done()
     http.ok("POST", "/resume")
     assert request.result()["meta_info"]["completion_tokens"] == 5
@@ -89,16 +92,38 @@ def test_pauses_and_resumes_may_be_made_again_and_together(http):
         http.ok("POST", "/resume")
 
 
-def test_dp_a_pause_with_one_rank_busy_and_a_hundred_cycles_with_arrivals(http, admin):
+def test_dp_a_pause_with_one_rank_busy_and_a_thousand_cycles_with_arrivals(http, admin):
     busy = http.start(max_new_tokens=LONG)
     wait_running(admin, 1)
     arrivals = []
-    for i in range(100):
+    for i in range(1000):
         http.ok("POST", "/pause?mode=keep&clear_cache=false")
-        if i % 4 == 0:
+        if i % 20 == 0:
             arrivals.append(http.start(f"Arrival {i}", max_new_tokens=8))
         http.ok("POST", "/resume")
     assert {kind(output) for output in finished([busy, *arrivals])} == {"length"}
+
+
+@pytest.mark.parametrize("fan_out", ("sequential", "concurrent"))
+def test_dp_a_fan_out_to_every_server_pauses_once_however_it_is_made(http, admin, front_end, fan_out):
+    """Trainers call every server that they know of; here those are two of one tree."""
+    servers = [http, Http(front_end().http.url)]
+
+    def everywhere(path):
+        if fan_out == "sequential":
+            answers = [server.post(path) for server in servers]
+        else:
+            answers = finished([http.in_background(server.post, path) for server in servers])
+        assert {answer.status for answer in answers} == {200}
+
+    whole = http.generate(max_new_tokens=LONG)["output_ids"]
+    requests = [server.start(max_new_tokens=LONG) for server in servers]
+    for clear_cache in ("false", "true"):
+        wait_running(admin, 1)
+        everywhere(f"/pause?mode=keep&clear_cache={clear_cache}")
+        assert http.ok("GET", "/is_paused").json()["is_paused"] is True
+        everywhere("/resume")
+    assert [output["output_ids"] for output in finished(requests)] == [whole, whole]
 
 
 # ---- sleep and wake ----

@@ -1,0 +1,171 @@
+"""Fields of requests that decide where, when and on what a request runs, by every dialect's name for them; two
+replicas, each of which runs one request at a time."""
+
+import json
+import threading
+
+import pytest
+
+from control_tree import BARD, STORIES
+from process_tree import wait_until
+
+TREE_FLAGS = ("--dp", 2, "--max-running-requests", 1)
+PROMPT = list(range(5, 205))
+PATHS = ("/generate", "/v1/completions", "/v1/chat/completions", "/inference/v1/generate")
+
+
+def body_of(path, prompt=PROMPT, max_tokens=2, sampling=None, **fields):
+    """The same request by any route: greedy, to its last token."""
+    names = {"temperature": 0, "ignore_eos": True, **(sampling or {})}
+    if path == "/generate":
+        return {"input_ids": prompt, "sampling_params": {"max_new_tokens": max_tokens, **names}, **fields}
+    if path == "/inference/v1/generate":
+        return {"token_ids": prompt, "sampling_params": {"max_tokens": max_tokens, **names}, **fields}
+    key = "prompt" if path == "/v1/completions" else "input_ids"
+    return {key: prompt, "max_tokens": max_tokens, **names, **fields}
+
+
+def cached_tokens(answer):
+    assert answer.status == 200, answer
+    if "usage" in answer.json:
+        return answer.json["usage"]["prompt_tokens_details"]["cached_tokens"]
+    return answer.json["meta_info"]["cached_tokens"]
+
+
+def requests_by_replica(admin):
+    return [replica["requests_total"] for replica in admin.call("status")["replicas"]]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("name", ("routed_dp_rank", "data_parallel_rank"))
+def test_a_request_runs_on_the_replica_it_names(http, admin, path, name):
+    before = requests_by_replica(admin)
+    for rank in (1, 1, 0, 1):
+        assert http.post(path, body_of(path, **{name: rank})).status == 200
+    assert [b - a for a, b in zip(before, requests_by_replica(admin))] == [1, 3]
+    refused = http.post(path, body_of(path, **{name: 2}))
+    assert refused.status == 400 and "replica" in refused.message
+
+
+def test_vllm_routers_header_names_the_replica(http, admin):
+    path = "/inference/v1/generate"
+    before = requests_by_replica(admin)
+    for _ in range(3):
+        assert http.post(path, body_of(path), headers={"X-data-parallel-rank": "1"}).status == 200
+    assert [b - a for a, b in zip(before, requests_by_replica(admin))] == [0, 3]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_what_is_more_urgent_runs_first(http, admin, path):
+    """Larger first; by vLLM's own route lower first, as there."""
+    order, threads = [], []
+    # Both replicas are made to wait, so that all are queued before any runs.
+    admin.call("pause_generation", mode="in_place")
+
+    def call(priority):
+        body = body_of(path, max_tokens=300, priority=priority, routed_dp_rank=0)
+        assert http.post(path, body).status == 200
+        order.append(priority)
+
+    for priority in (1, 9, 5):
+        threads.append(threading.Thread(target=call, args=(priority,)))
+        threads[-1].start()
+        wait_until(
+            lambda: admin.call("status")["open_requests"] == len(threads), "it to be queued"
+        )
+    admin.call("continue_generation")
+    for thread in threads:
+        thread.join(60)
+    assert order == ([1, 5, 9] if path == "/inference/v1/generate" else [9, 5, 1])
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_26_a_prefix_of_older_weights_is_shared_by_those_that_tolerate_it_and_by_no_other_replica(
+    http, admin, path
+):
+    """SGLang's scenario: the stale part of the prompt is named, and gone after a flush."""
+    http.post("/update_weights_from_disk", {"model_path": STORIES})
+    http.post("/flush_cache")
+
+    def ask(rank=0, **fields):
+        return http.post(path, body_of(path, routed_dp_rank=rank, **fields))
+
+    assert cached_tokens(ask()) == 0
+    assert cached_tokens(ask()) >= 150
+    update = {"model_path": BARD, "flush_cache": False, "weight_version": "26"}
+    assert http.post("/update_weights_from_disk", update).status == 200
+    epoch = http.get("/weight_version").json["weight_epoch"]
+    for fields in ({"kv_tolerance": "keep"}, {"kv_tolerance": "max_lag", "kv_max_lag": 1}):
+        stale = ask(**fields)
+        assert cached_tokens(stale) >= 150
+        if path == "/generate":
+            (span,) = stale.json["meta_info"]["weight_version_spans"]
+            assert (span["kv_min_epoch"], span["kv_max_epoch"]) == (epoch - 1, epoch)
+    assert cached_tokens(ask(rank=1, kv_tolerance="keep")) == 0
+    assert cached_tokens(ask(kv_tolerance="max_lag", kv_max_lag=0)) == 0
+    assert http.post("/flush_cache").status == 200
+    assert cached_tokens(ask(kv_tolerance="keep")) == 0
+    for wrong in ({"kv_tolerance": "some"}, {"kv_tolerance": "max_lag", "kv_max_lag": -1}):
+        assert ask(**wrong).status == 400, wrong
+
+
+@pytest.mark.parametrize("path", ("/v1/completions", "/inference/v1/generate"))
+def test_logprobs_of_tokens_that_were_asked_for(http, path):
+    sampling = {"logprobs": 0, "logprob_token_ids": [7, 11]}
+    choice = http.post(path, body_of(path, sampling=sampling)).json["choices"][0]
+    native = {"return_logprob": True, "token_ids_logprob": [7, 11], "logprobs_mode": "raw"}
+    meta = http.post("/generate", body_of("/generate", **native)).json["meta_info"]
+    wanted = [[entry[0] for entry in entries] for entries in meta["output_token_ids_logprobs"]]
+    if path == "/v1/completions":
+        got = [sorted(top.values()) for top in choice["logprobs"]["top_logprobs"]]
+        assert all(set(w) <= set(g) for w, g in zip(wanted, got))
+    else:
+        got = [
+            {top["token_id"]: top["logprob"] for top in entry["top_logprobs"]}
+            for entry in choice["logprobs"]["content"]
+        ]
+        assert [[g[7], g[11]] for g in got] == wanted
+
+
+@pytest.mark.parametrize("path", PATHS[1:])
+def test_usage_is_told_with_every_event_where_it_is_asked_for(http, path):
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = body_of(path, max_tokens=9, stream=True, stream_options=options)
+    *events, last = http.events(path, body)
+    counts = [event["usage"]["completion_tokens"] for event in events]
+    assert counts == sorted(counts) and counts[-1] == 9
+    assert last["choices"] == [] and last["usage"]["completion_tokens"] == 9
+
+
+def test_an_update_may_say_what_must_result_and_how_it_is_made(http):
+    digest = http.get("/weight_version").json["weight_digest"]
+    wrong = http.post("/update_weights_from_disk", {"model_path": BARD, "digest": "0" * 32})
+    assert wrong.status == 400 and wrong.json["success"] is False
+    assert http.get("/weight_version").json["weight_digest"] == digest
+    for mode in ("staged", "direct"):
+        body = {"model_path": STORIES, "update_mode": mode, "kv_policy": "drain"}
+        answer = http.post("/update_weights_from_disk", body)
+        assert answer.status == 200, answer
+        assert answer.json["weight_digest"] == http.get("/weight_version").json["weight_digest"]
+    assert http.post("/update_weights_from_disk", {"model_path": BARD, "update_mode": "x"}).status == 400
+
+
+@pytest.mark.parametrize("path", PATHS[1:])
+def test_the_callers_name_for_an_answer_aborts_it_by_vllms_route(http, admin, path):
+    """As an answer shows it, or bare."""
+    prefix = {"/v1/completions": "cmpl-", "/v1/chat/completions": "chatcmpl-"}.get(path, "generate-tokens-")
+    for name in (prefix + "mine", "mine"):
+        got = []
+
+        def call():
+            got.append(http.post(path, body_of(path, max_tokens=800), headers={"X-Request-Id": "mine"}))
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        wait_until(lambda: admin.call("status")["open_requests"] == 1, "it to be open")
+        answer = http.post("/abort_requests", {"request_ids": [name, "nobody"]})
+        assert answer.json == {"status": "aborted", "aborted": 1}
+        thread.join(60)
+        assert got[0].json["choices"][0]["finish_reason"] == "abort"
+        assert got[0].json["id" if path.startswith("/v1") else "request_id"] == prefix + "mine"
+    assert json.loads(http.post("/abort_requests", {"request_ids": ["mine"]}).body)["aborted"] == 0
