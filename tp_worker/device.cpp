@@ -19,6 +19,7 @@ Result<DeviceKind> parse_device_kind(std::string_view name) {
 Device Device::on_cpu(IsaLevel isa, ThreadPool* threads) {
     Device device;
     device.ops_ = device.host_ops_ = cpu_ops(isa);
+    device.add_run_ = add_run_on(isa);
     device.stream_ = device.host_stream_ = Stream{threads};
     device.name_ = device.ops_->name;
     return device;

@@ -54,6 +54,7 @@ class Device {
     [[nodiscard]] Stream stream() const { return stream_; }
     // For what is done in host memory on either: loading, staging.
     [[nodiscard]] const Ops& host_ops() const { return *host_ops_; }
+    [[nodiscard]] AddRun add_run() const { return add_run_; }  // digests in host memory
     [[nodiscard]] Stream host_stream() const { return host_stream_; }
 
     // An arena in the device's memory.
@@ -71,6 +72,7 @@ class Device {
     std::string why_{};
     const Ops* ops_ = nullptr;
     const Ops* host_ops_ = nullptr;
+    AddRun add_run_ = nullptr;
     Stream stream_{};
     Stream host_stream_{};
     DeviceStream stream_owner_{};  // empty on the CPU

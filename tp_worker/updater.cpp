@@ -228,6 +228,7 @@ Result<std::vector<Frames>> Updater::stage(WorkerStage order) {
         .layout = engine_.layout(),
         .config = engine_.config(),
         .ops = engine_.ops(),
+        .add_run = engine_.device().add_run(),
         .target = target.data(),
         .live = store->live_data(),
         .target_bytes = target.bytes(),

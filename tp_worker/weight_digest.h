@@ -3,8 +3,9 @@
 #pragma once
 
 #include "base/result.h"
+#include "digest/digest_run.h"
 #include "kernels/ops.h"
-#include "messages/weights.h"
+#include "messages/version_digest.h"
 #include "tp_worker/weight_layout.h"
 
 #include <cstddef>
@@ -30,6 +31,23 @@ struct RowsDigestArgs {
     Stream stream{};
 };
 std::uint64_t add_rows_digest(const RowsDigestArgs& args, std::span<PartDigest> parts);
+
+// Copies rows of the shard to their place and adds them as add_rows_digest does, in one reading of
+// their bytes. REQUIRES: as above; neither overlaps the other.
+enum class RowsFrom {
+    kTensor,  // `src` is the whole tensor's first byte: bf16, row-major, any alignment
+    kShard,   // `src` is another arena of the same layout
+};
+struct CopyRowsArgs {
+    const WeightTensor& tensor;
+    RowsFrom from = RowsFrom::kTensor;
+    const std::byte* src = nullptr;
+    std::byte* arena = nullptr;
+    std::int64_t row_begin = 0;
+    std::int64_t num_rows = 0;
+    AddRun add_run = nullptr;
+};
+std::uint64_t copy_rows_and_digest(const CopyRowsArgs& args, std::span<PartDigest> parts);
 
 // One entry per part that this rank holds, in name order. A tensor that every rank holds whole has
 // one part; a split one a part per rank; a replicated KV projection a part per KV head.

@@ -1,6 +1,8 @@
 #include "tp_worker/weight_loader.h"
 
+#include "base/cut_guard.h"
 #include "kernels/thread_pool.h"
+#include "tp_worker/weight_digest.h"
 
 #include <algorithm>
 #include <array>
@@ -23,48 +25,104 @@ struct RowRange {
     std::int64_t shard_row = 0;
 };
 
+// Digests what is in its place.
+std::uint64_t digest_if_asked(const LoadTensorArgs& args, const RowRange& rows) {
+    if (args.parts.empty()) return 0;
+    return add_rows_digest(
+        {.tensor = args.tensor,
+         .arena = args.arena,
+         .row_begin = rows.shard_row,
+         .num_rows = rows.num,
+         .ops = args.ops},
+        args.parts
+    );
+}
+
+// Puts rows of the whole tensor into their place in the shard; `src` is the first of them.
+// Returns how many elements are not finite, if that is asked for.
+std::uint64_t place_rows(const LoadTensorArgs& args, const RowRange& rows, const std::byte* src) {
+    const WeightTensor& tensor = args.tensor;
+    const StoredDtype dtype = args.bytes.dtype;
+    const std::int64_t row_bytes = tensor.whole_cols * bytes_of(dtype);
+    if (dtype == StoredDtype::kBf16 && !args.parts.empty()) {
+        return copy_rows_and_digest(
+            {.tensor = tensor,
+             .src = src - rows.begin * row_bytes,
+             .arena = args.arena,
+             .row_begin = rows.shard_row,
+             .num_rows = rows.num,
+             .add_run = args.add_run},
+            args.parts
+        );
+    }
+    copy_rows({
+        .tensor = tensor,
+        .dtype = dtype,
+        .src = src,
+        .row_begin = rows.begin,
+        .num_rows = rows.num,
+        .arena = args.arena,
+        .ops = args.ops,
+    });
+    return digest_if_asked(args, rows);
+}
+
+// The same, out of memory that may be somebody else's to cut short.
+Result<std::uint64_t> place_mapped(const LoadTensorArgs& args, const RowRange& rows) {
+    const TensorBytes& bytes = args.bytes;
+    const std::int64_t row_bytes = args.tensor.whole_cols * bytes_of(bytes.dtype);
+    const std::byte* src = bytes.data + rows.begin * row_bytes;
+    if (!bytes.is_whole) return place_rows(args, rows, src);
+    const CutGuard guard({src, static_cast<std::size_t>(rows.num * row_bytes)});
+    const std::uint64_t num_nonfinite = place_rows(args, rows, src);
+    RETURN_IF_ERROR(bytes.is_whole());
+    if (guard.is_cut()) {
+        return make_error(
+            ErrorCode::kDataLoss, "'{}' was cut short while it was read", args.tensor.name
+        );
+    }
+    return num_nonfinite;
+}
+
+Result<std::uint64_t> place_read(
+    const LoadTensorArgs& args, const RowRange& rows, std::vector<std::byte>& scratch
+) {
+    const WeightTensor& tensor = args.tensor;
+    const StoredDtype dtype = args.bytes.dtype;
+    const std::int64_t row_bytes = tensor.whole_cols * bytes_of(dtype);
+    const auto size = static_cast<std::size_t>(rows.num * row_bytes);
+    // The shard's rows may be the tensor's, bit for bit: then they are read into their place.
+    if (dtype == StoredDtype::kBf16 && tensor.axis != SplitAxis::kCols) {
+        std::byte* dst = args.arena + tensor.offset + rows.shard_row * row_bytes;
+        RETURN_IF_ERROR(args.bytes.read(rows.begin * row_bytes, {dst, size}));
+        return digest_if_asked(args, rows);
+    }
+    scratch.resize(size);
+    RETURN_IF_ERROR(args.bytes.read(rows.begin * row_bytes, scratch));
+    return place_rows(args, rows, scratch.data());
+}
+
 Result<> load_rows(
     const LoadTensorArgs& args,
     const RowRange& rows,
     std::vector<std::byte>& scratch,
     const RowsWritten& rows_written
 ) {
-    const WeightTensor& tensor = args.tensor;
-    const TensorBytes& bytes = args.bytes;
-    const StoredDtype dtype = bytes.dtype;
-    const std::int64_t row_bytes = tensor.whole_cols * bytes_of(dtype);
+    const std::int64_t row_bytes = args.tensor.whole_cols * bytes_of(args.bytes.dtype);
     const std::int64_t rows_max = std::max<std::int64_t>(1, kChunkBytes / row_bytes);
-    // The shard's rows may be the tensor's, bit for bit: then they are read into their place.
-    const bool is_in_place = dtype == StoredDtype::kBf16 && tensor.axis != SplitAxis::kCols;
     for (std::int64_t done = 0; done < rows.num; done += rows_max) {
-        const std::int64_t num = std::min(rows_max, rows.num - done);
-        const std::int64_t row = rows.begin + done;
-        const auto size = static_cast<std::size_t>(num * row_bytes);
-        const std::byte* src = bytes.data == nullptr ? nullptr : bytes.data + row * row_bytes;
-        if (is_in_place) {
-            std::byte* dst = args.arena + tensor.offset + (rows.shard_row + done) * row_bytes;
-            if (src != nullptr) {
-                std::memcpy(dst, src, size);
-            } else {
-                RETURN_IF_ERROR(bytes.read(row * row_bytes, {dst, size}));
-            }
-        } else {
-            if (src == nullptr) {
-                scratch.resize(size);
-                RETURN_IF_ERROR(bytes.read(row * row_bytes, scratch));
-                src = scratch.data();
-            }
-            copy_rows({
-                .tensor = tensor,
-                .dtype = dtype,
-                .src = src,
-                .row_begin = row,
-                .num_rows = num,
-                .arena = args.arena,
-                .ops = args.ops,
-            });
-        }
-        RETURN_IF_ERROR(rows_written(rows.shard_row + done, num));
+        const RowRange piece{
+            .begin = rows.begin + done,
+            .num = std::min(rows_max, rows.num - done),
+            .shard_row = rows.shard_row + done};
+        ASSIGN_OR_RETURN(
+            const std::uint64_t num_nonfinite,
+            args.bytes.data != nullptr ? place_mapped(args, piece)
+                                       : place_read(args, piece, scratch)
+        );
+        RETURN_IF_ERROR(rows_written(
+            {.begin = piece.shard_row, .num = piece.num, .num_nonfinite = num_nonfinite}
+        ));
     }
     return Ok{};
 }
@@ -111,12 +169,15 @@ void copy_rows(const RowsArgs& args) {
 }
 
 TensorBytes stored_bytes(const Checkpoint& checkpoint, const StoredTensor& stored) {
-    return {
-        .dtype = stored.spec.dtype,
-        .read = [&checkpoint, &stored](
-                    std::int64_t begin, std::span<std::byte> out
-                ) { return checkpoint.read(stored, begin, out); },
+    TensorBytes bytes{.dtype = stored.spec.dtype};
+    bytes.read = [&checkpoint, &stored](std::int64_t begin, std::span<std::byte> out) {
+        return checkpoint.read(stored, begin, out);
     };
+    if (const std::span<const std::byte> mapped = checkpoint.mapped(stored); !mapped.empty()) {
+        bytes.data = mapped.data();
+        bytes.is_whole = [&checkpoint, &stored] { return checkpoint.is_whole(stored); };
+    }
+    return bytes;
 }
 
 Result<> load_tensor(
@@ -160,7 +221,7 @@ Result<> load_weights(
             results[i] = load_tensor(
                 {.tensor = tensor, .bytes = bytes, .ops = ops, .arena = arena},
                 scratch[static_cast<std::size_t>(thread)],
-                [](std::int64_t, std::int64_t) { return Result<>(Ok{}); }
+                [](const WrittenRows&) { return Result<>(Ok{}); }
             );
         }
     };

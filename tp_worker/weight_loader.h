@@ -6,8 +6,10 @@
 #pragma once
 
 #include "base/result.h"
-#include "kernels/ops.h"
 #include "checkpoint/safetensors.h"
+#include "digest/digest_run.h"
+#include "kernels/ops.h"
+#include "messages/version_digest.h"
 #include "tp_worker/weight_layout.h"
 
 #include <cstddef>
@@ -42,20 +44,32 @@ struct TensorBytes {
     const std::byte* data = nullptr;  // row-major, any alignment; null: `read` fills `out` from
                                       // byte `begin` of the tensor on
     std::function<Result<>(std::int64_t begin, std::span<std::byte> out)> read{};
+    // Not empty: `data` is a mapping of what somebody else may cut short. Asked after every piece,
+    // which is read in a CutGuard.
+    std::function<Result<>()> is_whole{};
 };
 [[nodiscard]] TensorBytes stored_bytes(const Checkpoint& checkpoint, const StoredTensor& stored);
 
 // Fills one tensor of the shard, a piece of about kChunkBytes at a time. After each piece
-// `rows_written(begin, num)` is told which rows of the shard are in their place; an error of its
-// ends the work. `scratch` is kept between calls. Errors: those of reading (kDataLoss: the file has
-// become shorter), or the hook's.
+// `rows_written` is told which rows of the shard are in their place; an error of its ends the work.
+// `scratch` is kept between calls. Errors: those of reading (kDataLoss: the file has become
+// shorter), or the hook's.
 struct LoadTensorArgs {
     const WeightTensor& tensor;
     const TensorBytes& bytes;
     const Ops& ops;
     std::byte* arena = nullptr;
+    // Not empty: what is written is added to the digests of the tensor's parts, in one reading
+    // where the bytes are bf16 in memory. REQUIRES then: !tensor.cuts_words.
+    std::span<PartDigest> parts{};
+    AddRun add_run = nullptr;  // with parts
 };
-using RowsWritten = std::function<Result<>(std::int64_t begin, std::int64_t num)>;
+struct WrittenRows {
+    std::int64_t begin = 0;  // of the shard
+    std::int64_t num = 0;
+    std::uint64_t num_nonfinite = 0;  // elements that are an infinity or a NaN, if digested
+};
+using RowsWritten = std::function<Result<>(const WrittenRows& rows)>;
 Result<> load_tensor(
     const LoadTensorArgs& args, std::vector<std::byte>& scratch, const RowsWritten& rows_written
 );

@@ -56,46 +56,64 @@ class TensorFiller {
     Result<> load(const WeightTensor& tensor, const TensorBytes& bytes) {
         ++filled_.num_tensors;
         return load_tensor(
-            {.tensor = tensor, .bytes = bytes, .ops = args_.ops, .arena = args_.target},
+            {.tensor = tensor,
+             .bytes = bytes,
+             .ops = args_.ops,
+             .arena = args_.target,
+             .parts = parts_,
+             .add_run = args_.add_run},
             scratch_,
-            [&](std::int64_t begin, std::int64_t num) { return written(tensor, begin, num); }
+            [&](const WrittenRows& rows) { return written(tensor, rows); }
         );
     }
 
     // A partial update leaves it as it is: in the staged copy a copy of the live one.
     Result<> keep(const WeightTensor& tensor, bool is_in_place) {
-        const std::int64_t row_bytes = tensor.cols * kElementBytes;
-        const std::int64_t rows_max = std::max<std::int64_t>(1, kChunkBytes / row_bytes);
+        const std::int64_t rows_max =
+            std::max<std::int64_t>(1, kChunkBytes / (tensor.cols * kElementBytes));
         for (std::int64_t row = 0; row < tensor.rows; row += rows_max) {
-            const std::int64_t num = std::min(rows_max, tensor.rows - row);
-            const std::int64_t offset = tensor.offset + row * row_bytes;
-            if (!is_in_place && args_.target != args_.live) {
-                std::memcpy(
-                    args_.target + offset,
-                    args_.live + offset,
-                    static_cast<std::size_t>(num * row_bytes)
-                );
-            }
-            RETURN_IF_ERROR(written(tensor, row, num));
+            WrittenRows rows{.begin = row, .num = std::min(rows_max, tensor.rows - row)};
+            rows.num_nonfinite = is_in_place || args_.target == args_.live
+                                     ? digest(tensor, rows)
+                                     : copy_live(tensor, rows);
+            RETURN_IF_ERROR(written(tensor, rows));
         }
         return Ok{};
     }
-
-    // Rows [begin, begin + num) of the shard are in their place.
-    Result<> written(const WeightTensor& tensor, std::int64_t begin, std::int64_t num) {
-        const TimePoint received = Clock::now();
-        filled_.receive += received - piece_begun_;
-        filled_.bytes += num * tensor.cols * kElementBytes;
+    std::uint64_t copy_live(const WeightTensor& tensor, const WrittenRows& rows) {
+        return copy_rows_and_digest(
+            {.tensor = tensor,
+             .from = RowsFrom::kShard,
+             .src = args_.live,
+             .arena = args_.target,
+             .row_begin = rows.begin,
+             .num_rows = rows.num,
+             .add_run = args_.add_run},
+            parts_
+        );
+    }
+    std::uint64_t digest(const WeightTensor& tensor, const WrittenRows& rows) {
+        const TimePoint begun = Clock::now();
         const std::uint64_t num_nonfinite = add_rows_digest(
             {.tensor = tensor,
              .arena = args_.target,
-             .row_begin = begin,
-             .num_rows = num,
+             .row_begin = rows.begin,
+             .num_rows = rows.num,
              .ops = args_.ops},
             parts_
         );
-        if (num_nonfinite != 0 && !args_.spec.allow_nonfinite) report_nonfinite(tensor, begin, num);
-        filled_.verify += Clock::now() - received;
+        verify_now_ = Clock::now() - begun;
+        return num_nonfinite;
+    }
+
+    // Rows of the shard are in their place, and digested.
+    Result<> written(const WeightTensor& tensor, const WrittenRows& rows) {
+        const Duration verify = std::exchange(verify_now_, Duration{});
+        filled_.verify += verify;
+        filled_.receive += Clock::now() - piece_begun_ - verify;
+        filled_.bytes += rows.num * tensor.cols * kElementBytes;
+        if (rows.num_nonfinite != 0 && !args_.spec.allow_nonfinite)
+            report_nonfinite(tensor, rows.begin, rows.num);
         pacer_.rest_if_due();
         if (args_.is_dropped.load(std::memory_order_relaxed))
             return make_error(ErrorCode::kAborted, "the stage was dropped");
@@ -132,6 +150,7 @@ class TensorFiller {
     bool is_nonfinite_ = false;      // and that was said
     std::vector<std::byte> scratch_{};
     TimePoint piece_begun_{};
+    Duration verify_now_{};  // of the piece under way, what digesting took apart from copying
 };
 
 bf16 bf16_from(StoredDtype dtype, const std::byte* at) {

@@ -15,6 +15,8 @@
 
 #include "base/result.h"
 #include "kernels/ops.h"
+#include "messages/update_orders.h"
+#include "messages/version_digest.h"
 #include "messages/weights.h"
 #include "tp_worker/model_config.h"
 #include "tp_worker/pace.h"
@@ -39,6 +41,7 @@ struct StageArgs {
     const WeightLayout& layout;
     const ModelConfig& config;
     const Ops& ops;
+    AddRun add_run = nullptr;         // of the same level
     std::byte* target = nullptr;      // the copy to fill
     const std::byte* live = nullptr;  // the copy that serves; direct: the same
     std::int64_t target_bytes = 0;    // of the target's memory

@@ -109,11 +109,11 @@ Result<> upload_weights(
         RETURN_IF_ERROR(load_tensor(
             {.tensor = at_start, .bytes = bytes, .ops = device.host_ops(), .arena = shard.data()},
             scratch,
-            [&](std::int64_t begin, std::int64_t num) -> Result<> {
+            [&](const WrittenRows& rows) -> Result<> {
                 upload.send(
-                    arena + tensor.offset + begin * row_bytes,
-                    shard.data() + begin * row_bytes,
-                    num * row_bytes
+                    arena + tensor.offset + rows.begin * row_bytes,
+                    shard.data() + rows.begin * row_bytes,
+                    rows.num * row_bytes
                 );
                 return Ok{};
             }

@@ -6,8 +6,8 @@
 #pragma once
 
 #include "base/result.h"
-#include "tp_worker/device.h"
 #include "checkpoint/safetensors.h"
+#include "tp_worker/device.h"
 #include "tp_worker/weight_layout.h"
 
 #include <string>

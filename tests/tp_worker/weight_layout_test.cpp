@@ -65,6 +65,26 @@ Shard load(const ModelConfig& config, const std::string& directory, int rank, in
     return {*std::move(layout), std::move(arena)};
 }
 
+// At a page, where reading its mapping raises SIGBUS, and inside one, where it reads zeros.
+TEST(WeightLoader, AFileThatIsCutShortWhileItIsReadIsAnErrorNotACrash) {
+    for (const std::uintmax_t left : {std::uintmax_t{64} << 10, (std::uintmax_t{64} << 10) + 100}) {
+        const TempDir dir;
+        dir.copy_from(model_dir("stories"));
+        const ModelConfig config = config_of(dir.path());
+        const Result<WeightLayout> layout = WeightLayout::make(config, Rank{0}, 1);
+        const Result<Checkpoint> checkpoint = Checkpoint::open(dir.path());
+        ASSERT_TRUE(layout && checkpoint);
+        std::vector<std::byte> arena(static_cast<std::size_t>(layout->bytes()));
+        dir.truncate("model.safetensors", left);
+        const Result<> loaded =
+            load_weights(*layout, *checkpoint, dir.path(), *reference_ops(), {}, arena.data());
+        ASSERT_FALSE(loaded);
+        EXPECT_EQ(loaded.error().code, ErrorCode::kDataLoss);
+        EXPECT_NE(loaded.error().message.find("shorter"), std::string::npos)
+            << loaded.error().message;
+    }
+}
+
 TEST(WeightLayout, NamesExactlyTheTensorsThatTransformersWrites) {
     for (const std::string& name : kModels) {
         SCOPED_TRACE(name);
