@@ -6,6 +6,7 @@
 #include "messages/groups.h"
 #include "messages/memory.h"
 #include "messages/status.h"
+#include "messages/weight_reads.h"
 #include "messages/weights.h"
 
 namespace pitstop {

@@ -9,6 +9,8 @@
 #include "messages/push.h"
 #include "messages/status.h"
 #include "messages/steps.h"
+#include "messages/update_orders.h"
+#include "messages/weight_reads.h"
 #include "messages/weights.h"
 
 namespace pitstop {

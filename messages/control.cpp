@@ -1,24 +1,13 @@
 #include "messages/control.h"
 
+#include "messages/checks.h"
 #include "messages/codec_impl.h"
-#include "messages/generation.h"
-#include "messages/weights.h"
 
 #include <fmt/format.h>
 
 #include <cmath>
 
 namespace pitstop {
-namespace {
-
-std::optional<std::string> invalid_call(CallId call, std::int64_t timeout_ms) {
-    if (raw(call) == 0) return "call is 0; choose a number of 1 or more";
-    if (timeout_ms < 0) return fmt::format("timeout_ms is {}; accepted is 0 or more", timeout_ms);
-    return std::nullopt;
-}
-
-}  // namespace
-
 std::optional<std::string> invalid(const PauseGeneration& message) {
     if (!std::isfinite(message.max_pause_s) || message.max_pause_s < 0) {
         return fmt::format(
@@ -45,11 +34,8 @@ std::optional<std::string> invalid(const FlushCache& message) {
 }
 
 std::optional<std::string> invalid(const SetWeightLabel& message) {
-    if (message.label.empty() || message.label.size() > kLabelBytesMax) {
-        return fmt::format(
-            "label has {} bytes; accepted are 1 to {}", message.label.size(), kLabelBytesMax
-        );
-    }
+    if (message.label.empty()) return "label is empty; the version that serves gets another one";
+    if (auto problem = invalid_label(message.label)) return problem;
     return invalid_call(message.call, message.timeout_ms);
 }
 

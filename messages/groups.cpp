@@ -1,5 +1,6 @@
 #include "messages/groups.h"
 
+#include "messages/checks.h"
 #include "messages/codec_impl.h"
 #include "messages/weight_source.h"
 
@@ -12,12 +13,6 @@ using Problem = std::optional<std::string>;
 
 constexpr std::size_t kUniqueIdBytes = 128;  // NCCL_UNIQUE_ID_BYTES
 constexpr std::int64_t kWorldSizeMax = 65536;
-
-Problem invalid_call(CallId call, std::int64_t timeout_ms) {
-    if (raw(call) == 0) return "call is 0; choose a number of 1 or more";
-    if (timeout_ms < 0) return fmt::format("timeout_ms is {}; accepted is 0 or more", timeout_ms);
-    return std::nullopt;
-}
 
 Problem invalid_group(std::string_view group) {
     if (!group.empty() && group.size() <= kGroupNameBytesMax) return std::nullopt;

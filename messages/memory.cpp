@@ -1,5 +1,6 @@
 #include "messages/memory.h"
 
+#include "messages/checks.h"
 #include "messages/codec_impl.h"
 
 #include <fmt/format.h>
@@ -9,11 +10,7 @@
 namespace pitstop {
 namespace {
 
-std::optional<std::string> invalid_call(
-    CallId call, std::int64_t timeout_ms, const std::vector<MemoryTag>& tags
-) {
-    if (raw(call) == 0) return "call is 0; choose a number of 1 or more";
-    if (timeout_ms < 0) return fmt::format("timeout_ms is {}; accepted is 0 or more", timeout_ms);
+std::optional<std::string> invalid_tags(const std::vector<MemoryTag>& tags) {
     for (const MemoryTag tag : tags) {
         if (std::ranges::count(tags, tag) > 1)
             return fmt::format("tags names {} more than once", name_of(tag));
@@ -24,11 +21,13 @@ std::optional<std::string> invalid_call(
 }  // namespace
 
 std::optional<std::string> invalid(const ReleaseMemory& message) {
-    return invalid_call(message.call, message.timeout_ms, message.tags);
+    if (auto problem = invalid_tags(message.tags)) return problem;
+    return invalid_call(message.call, message.timeout_ms);
 }
 
 std::optional<std::string> invalid(const ResumeMemory& message) {
-    return invalid_call(message.call, message.timeout_ms, message.tags);
+    if (auto problem = invalid_tags(message.tags)) return problem;
+    return invalid_call(message.call, message.timeout_ms);
 }
 
 INSTANTIATE_CODEC(ReleaseMemory)

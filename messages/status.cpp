@@ -1,5 +1,6 @@
 #include "messages/status.h"
 
+#include "messages/checks.h"
 #include "messages/codec_impl.h"
 
 #include <fmt/format.h>
@@ -16,21 +17,18 @@ std::optional<std::string> invalid(const Hello& message) {
 }
 
 std::optional<std::string> invalid(const Status& message) {
-    if (raw(message.call) == 0) return "call is 0; choose a number of 1 or more";
-    if (message.timeout_ms < 0)
-        return fmt::format("timeout_ms is {}; accepted is 0 or more", message.timeout_ms);
-    return std::nullopt;
+    return invalid_call(message.call, message.timeout_ms);
 }
 
 std::optional<std::string> invalid(const Tokenize& message) {
-    if (raw(message.call) == 0) return "call is 0; choose a number of 1 or more";
+    if (auto problem = invalid_call(message.call)) return problem;
     if (message.text.has_value() == message.ids.has_value())
         return "give exactly one of text and ids";
     return std::nullopt;
 }
 
 std::optional<std::string> invalid(const RenderChat& message) {
-    if (raw(message.call) == 0) return "call is 0; choose a number of 1 or more";
+    if (auto problem = invalid_call(message.call)) return problem;
     if (message.variables.empty()) return "variables is empty; it is a JSON object";
     return std::nullopt;
 }

@@ -9,7 +9,7 @@
 #include "messages/fields.h"
 #include "messages/frames.h"
 #include "messages/generation.h"
-#include "messages/weights.h"
+#include "messages/version_digest.h"
 
 #include <cstdint>
 #include <optional>

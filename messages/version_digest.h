@@ -2,14 +2,38 @@
 #pragma once
 
 #include "base/digest.h"
+#include "base/ids.h"
 #include "base/result.h"
-#include "messages/weights.h"
+#include "messages/fields.h"
+#include "messages/weight_source.h"
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
 
 namespace pitstop {
+
+// The digest of one rank's part of one tensor.
+struct PartDigest {
+    std::string name{};
+    std::vector<std::int64_t> shape{};
+    std::int64_t part = 0;
+    std::int64_t parts = 1;
+    std::uint64_t lane0 = 0;
+    std::uint64_t lane1 = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("name", name, "checkpoint name");
+        f("shape", shape, "of the whole tensor");
+        f("part", part, "which part this rank holds; ranks with the same part hold copies");
+        f("parts", parts, "the tensor's digest is the sum over so many parts");
+        f("lane0", lane0, "the part's lane 0");
+        f("lane1", lane1, "the part's lane 1");
+    }
+    friend bool operator==(const PartDigest&, const PartDigest&) = default;
+};
 
 struct VersionDigest {
     Digest digest{};

@@ -1,5 +1,6 @@
 #include "messages/weights.h"
 
+#include "messages/checks.h"
 #include "messages/codec_impl.h"
 
 #include <fmt/format.h>
@@ -10,12 +11,6 @@ namespace pitstop {
 namespace {
 
 using Problem = std::optional<std::string>;
-
-Problem invalid_call(CallId call, std::int64_t timeout_ms) {
-    if (raw(call) == 0) return "call is 0; choose a number of 1 or more";
-    if (timeout_ms < 0) return fmt::format("timeout_ms is {}; accepted is 0 or more", timeout_ms);
-    return std::nullopt;
-}
 
 Problem invalid_digest(std::string_view field, std::string_view digest) {
     const bool is_hex = std::all_of(digest.begin(), digest.end(), [](char c) {
@@ -31,13 +26,10 @@ Problem invalid_digest(std::string_view field, std::string_view digest) {
 
 Problem invalid(const UpdateSpec& spec) {
     if (auto problem = invalid(spec.source)) return problem;
-    if (spec.label.size() > kLabelBytesMax) {
-        return fmt::format(
-            "label has {} bytes; at most {} are accepted", spec.label.size(), kLabelBytesMax
-        );
+    if (auto problem = invalid_label(spec.label)) return problem;
+    if (spec.epoch && (raw(*spec.epoch) < 1 || *spec.epoch > kEpochMax)) {
+        return fmt::format("epoch is {}; accepted is [1, {}]", raw(*spec.epoch), raw(kEpochMax));
     }
-    if (spec.epoch && raw(*spec.epoch) < 1)
-        return fmt::format("epoch is {}; accepted is 1 or more", raw(*spec.epoch));
     if (spec.manifest.size() > kManifestMax) {
         return fmt::format(
             "manifest has {} tensors; at most {} are accepted", spec.manifest.size(), kManifestMax
@@ -93,25 +85,12 @@ Problem invalid(const StageWeights& message) {
 }
 
 Problem invalid(const CommitWeights& message) {
-    if (message.label.size() > kLabelBytesMax) {
-        return fmt::format(
-            "label has {} bytes; at most {} are accepted", message.label.size(), kLabelBytesMax
-        );
-    }
+    if (auto problem = invalid_label(message.label)) return problem;
     if (auto problem = invalid_digest("digest", message.digest)) return problem;
     return invalid_call(message.call, message.timeout_ms);
 }
 Problem invalid(const DropStage& message) { return invalid_call(message.call, message.timeout_ms); }
 Problem invalid(const RollbackWeights& message) {
-    return invalid_call(message.call, message.timeout_ms);
-}
-
-Problem invalid(const GetWeights& message) {
-    if (message.name.empty()) return "name is empty; name a tensor of the checkpoint";
-    return invalid_call(message.call, message.timeout_ms);
-}
-
-Problem invalid(const WeightDigests& message) {
     return invalid_call(message.call, message.timeout_ms);
 }
 
@@ -123,30 +102,5 @@ INSTANTIATE_CODEC(CommitWeights)
 INSTANTIATE_CODEC(DropStage)
 INSTANTIATE_CODEC(RollbackWeights)
 INSTANTIATE_CODEC(UpdateReply)
-INSTANTIATE_CODEC(GetWeights)
-INSTANTIATE_CODEC(WeightsReply)
-INSTANTIATE_CODEC(WeightDigests)
-INSTANTIATE_CODEC(DigestsReply)
-INSTANTIATE_CODEC(UpdateStage)
-INSTANTIATE_CODEC(UpdateFill)
-INSTANTIATE_CODEC(UpdateFinish)
-INSTANTIATE_CODEC(UpdateReady)
-INSTANTIATE_CODEC(UpdateCommit)
-INSTANTIATE_CODEC(UpdateDrop)
-INSTANTIATE_CODEC(UpdateRollback)
-INSTANTIATE_CODEC(UpdatePart)
-INSTANTIATE_CODEC(WorkerStage)
-INSTANTIATE_CODEC(WorkerFill)
-INSTANTIATE_CODEC(WorkerFilled)
-INSTANTIATE_CODEC(WorkerFinish)
-INSTANTIATE_CODEC(WorkerStaged)
-INSTANTIATE_CODEC(WorkerCommit)
-INSTANTIATE_CODEC(WorkerCommitted)
-INSTANTIATE_CODEC(WorkerDrop)
-INSTANTIATE_CODEC(WorkerDropped)
-INSTANTIATE_CODEC(WorkerReadTensor)
-INSTANTIATE_CODEC(WorkerTensor)
-INSTANTIATE_CODEC(WorkerDigest)
-INSTANTIATE_CODEC(WorkerDigests)
 
 }  // namespace pitstop

@@ -6,13 +6,15 @@
 //           generation goes on (direct: into the live copy, under a pause)
 //   ready   door -> schedulers: stand so that the swap can happen at once (drain: run out first)
 //   commit  door -> schedulers: sent only when all are staged and ready. A scheduler puts the
-//   commit
-//           between two plans on every worker's socket, so all ranks swap at the same step boundary
+//           commit between two plans on every worker's socket, so all ranks swap at the same step
+//           boundary
 //   drop    instead, if any rank failed, vanished or was late: the old version serves on
 //
 // An update that comes in many calls is a session: begin, then buckets, then commit (or drop). A
 // call that brings everything is a session of its own. A session that nobody goes on with is
 // dropped by its deadline.
+//
+// Here is what callers say and hear; update_orders.h has the tree's own half.
 //
 // Order: first in, first out per socket. Loss: a process that dies takes the tree down; a rank that
 // does not answer is named when the deadline comes.
@@ -32,6 +34,7 @@
 namespace pitstop {
 
 inline constexpr std::size_t kLabelBytesMax = 256;
+inline constexpr Epoch kEpochMax{std::int64_t{1} << 62};  // so that counting on never overflows
 inline constexpr std::size_t kManifestMax = 1 << 20;
 inline constexpr std::size_t kProblemsMax = 64;  // listed; further ones are counted
 
@@ -78,7 +81,10 @@ struct UpdateSpec {
         f("mode", mode, "staged or direct");
         f("kv_policy", kv_policy, "keep, recompute, drain or abort: running requests at the commit"
         );
-        f("label", label, "the caller's name for the new version; empty: the old label stays");
+        f("label",
+          label,
+          "the caller's name for the new version, at most 256 bytes without control characters; "
+          "empty: the old label stays");
         f("epoch",
           epoch,
           "the new version's epoch; refused unless newer than the current one; absent: one more");
@@ -320,7 +326,11 @@ struct UpdateReply {
         f("ok", ok, "in effect on every rank, digest computed and equal to the declared one");
         f("code", code, "error code; empty: ok");
         f("message", message, "what went wrong, on which rank, in which phase");
-        f("state", state, "the engine now: serving, open (a session), staged, torn");
+        f("state",
+          state,
+          "the engine now: serving, awaiting_weights (it has none), open (a session), staged, "
+          "torn, or "
+          "the phase of the update under way");
         f("session", session, "begin_update: the number to name in its calls; else 0");
         f("epoch", epoch, "the version that serves now (staged: the one that would)");
         f("label", label, "its label");
@@ -336,492 +346,6 @@ struct UpdateReply {
     }
 };
 
-struct GetWeights {
-    static constexpr std::string_view kType = "get_weights";
-    static constexpr std::string_view kAbout =
-        "client -> admin door: a tensor by its checkpoint name, assembled from its shards on "
-        "replica 0. "
-        "Answered by `weights_reply`.";
-    CallId call{};
-    std::int64_t timeout_ms = 0;
-    std::string name{};
-
-    template <class F>
-    void fields(F&& f) {
-        f("call", call, "the caller's number for this call, not 0");
-        f("timeout_ms", timeout_ms, "deadline; 0: the default");
-        f("name", name, "checkpoint name; a tied lm_head.weight is the embedding");
-    }
-};
-
-struct WeightsReply {
-    static constexpr std::string_view kType = "weights_reply";
-    static constexpr std::string_view kAbout =
-        "admin door -> client: the tensor as it is resident.";
-    CallId call{};
-    Epoch epoch{};
-    TensorInfo tensor{};
-    RawArray<std::uint8_t> data{};
-
-    template <class F>
-    void fields(F&& f) {
-        f("call", call, "the call answered");
-        f("epoch", epoch, "the version it belongs to");
-        f("tensor", tensor, "name, dtype, shape, digest");
-        f("data", data, "row-major bytes of the whole tensor");
-    }
-};
-
-struct WeightDigests {
-    static constexpr std::string_view kType = "weight_digests";
-    static constexpr std::string_view kAbout =
-        "client -> admin door: digest the resident weights now, on every rank of every replica. "
-        "Answered by `digests_reply`.";
-    CallId call{};
-    std::int64_t timeout_ms = 0;
-
-    template <class F>
-    void fields(F&& f) {
-        f("call", call, "the caller's number for this call, not 0");
-        f("timeout_ms", timeout_ms, "deadline; 0: the default");
-    }
-};
-
-struct DigestsReply {
-    static constexpr std::string_view kType = "digests_reply";
-    static constexpr std::string_view kAbout =
-        "admin door -> client: computed from memory, not remembered.";
-    CallId call{};
-    bool ok = false;
-    std::string code{};
-    std::string message{};
-    Epoch epoch{};
-    std::string label{};
-    std::string digest{};
-    std::vector<TensorInfo> tensors{};
-
-    template <class F>
-    void fields(F&& f) {
-        f("call", call, "the call answered");
-        f("ok", ok, "replicas agree, and each rank's replicated tensors too");
-        f("code", code, "error code; empty: ok");
-        f("message", message, "who differs in what");
-        f("epoch", epoch, "the version that serves");
-        f("label", label, "its label");
-        f("digest", digest, "the version's digest");
-        f("tensors", tensors, "every tensor with its digest, in name order");
-    }
-};
-
-// ---- door <-> schedulers ----
-
-struct UpdateStage {
-    static constexpr std::string_view kType = "update_stage";
-    static constexpr std::string_view kAbout =
-        "tokenizer_proc -> scheduler_proc: begin. Answered by `update_part` phase prepared; of a "
-        "session, by phase opened.";
-    UpdateId update{};
-    UpdateSpec spec{};
-    Epoch new_epoch{};
-    std::int64_t timeout_ms = 0;
-
-    template <class F>
-    void fields(F&& f) {
-        f("update", update, "the door's number of this update");
-        f("spec", spec, "what to do");
-        f("new_epoch", new_epoch, "the epoch the version gets if it is committed");
-        f("timeout_ms", timeout_ms, "a replica gives up by itself after it");
-    }
-};
-
-struct UpdateFill {
-    static constexpr std::string_view kType = "update_fill";
-    static constexpr std::string_view kAbout =
-        "tokenizer_proc -> scheduler_proc: a bucket of an open session. Answered by `update_part` "
-        "phase filled.";
-    UpdateId update{};
-    std::int64_t bucket = 0;
-    WeightSource source{};
-    std::int64_t timeout_ms = 0;
-
-    template <class F>
-    void fields(F&& f) {
-        f("update", update, "the update");
-        f("bucket", bucket, "counted from 1");
-        f("source", source, "where its bytes come from");
-        f("timeout_ms", timeout_ms, "a replica gives up by itself after it");
-    }
-};
-
-struct UpdateFinish {
-    static constexpr std::string_view kType = "update_finish";
-    static constexpr std::string_view kAbout =
-        "tokenizer_proc -> scheduler_proc: the session's last bucket is in: verify. Answered by "
-        "`update_part` phase prepared.";
-    UpdateId update{};
-    std::string label{};
-    std::string digest{};
-    std::int64_t timeout_ms = 0;
-
-    template <class F>
-    void fields(F&& f) {
-        f("update", update, "the update");
-        f("label", label, "the new version's name; empty: as begun");
-        f("digest", digest, "the digest that must result; empty: as begun");
-        f("timeout_ms", timeout_ms, "a replica gives up by itself after it");
-    }
-};
-
-struct UpdateReady {
-    static constexpr std::string_view kType = "update_ready";
-    static constexpr std::string_view kAbout =
-        "tokenizer_proc -> scheduler_proc: stand so that a commit can happen at once. Answered by "
-        "`update_part` phase ready.";
-    UpdateId update{};
-    KvPolicy kv_policy = KvPolicy::kKeep;
-
-    template <class F>
-    void fields(F&& f) {
-        f("update", update, "the update");
-        f("kv_policy", kv_policy, "running requests at the commit");
-    }
-};
-
-struct UpdateCommit {
-    static constexpr std::string_view kType = "update_commit";
-    static constexpr std::string_view kAbout =
-        "tokenizer_proc -> scheduler_proc: swap, between two steps. All are prepared and ready. "
-        "Answered by `update_part` phase committed.";
-    UpdateId update{};
-
-    template <class F>
-    void fields(F&& f) {
-        f("update", update, "the update");
-    }
-};
-
-struct UpdateDrop {
-    static constexpr std::string_view kType = "update_drop";
-    static constexpr std::string_view kAbout =
-        "tokenizer_proc -> scheduler_proc: forget the stage; the old version serves on. Answered "
-        "by `update_part` phase dropped.";
-    UpdateId update{};
-    std::string reason{};
-    bool torn = false;
-
-    template <class F>
-    void fields(F&& f) {
-        f("update", update, "the update");
-        f("reason", reason, "for logs");
-        f("torn",
-          torn,
-          "some replica was overwritten half-way: stand still until the next complete update");
-    }
-};
-
-struct UpdateRollback {
-    static constexpr std::string_view kType = "update_rollback";
-    static constexpr std::string_view kAbout =
-        "tokenizer_proc -> scheduler_proc: prepare a swap to the retained copy; then ready and "
-        "commit as "
-        "any update. Answered by `update_part` phase prepared.";
-    UpdateId update{};
-    Epoch new_epoch{};
-
-    template <class F>
-    void fields(F&& f) {
-        f("update", update, "the door's number of this update");
-        f("new_epoch", new_epoch, "the epoch the version gets");
-    }
-};
-
-struct UpdatePart {
-    static constexpr std::string_view kType = "update_part";
-    static constexpr std::string_view kAbout =
-        "scheduler_proc -> tokenizer_proc: a replica's answer to an update order.";
-    UpdateId update{};
-    ReplicaId replica{};
-    std::string phase{};
-    bool ok = false;
-    std::string code{};
-    std::string message{};
-    std::string state{};
-    Epoch epoch{};
-    std::string label{};
-    std::string digest{};
-    ReplicaOutcome outcome{};
-
-    template <class F>
-    void fields(F&& f) {
-        f("update", update, "the update");
-        f("replica", replica, "the sender");
-        f("phase",
-          phase,
-          "opened, filled, prepared, ready, committed or dropped: which order is answered");
-        f("ok", ok, "the order was carried out");
-        f("code", code, "error code; empty: none");
-        f("message", message, "what went wrong, on which rank");
-        f("state", state, "serving, staged or torn");
-        f("epoch", epoch, "prepared: of the new version; else of the one that serves");
-        f("label", label, "its label");
-        f("digest", digest, "its digest");
-        f("outcome", outcome, "every rank's");
-    }
-};
-
-// ---- scheduler <-> workers ----
-
-// The digest of one rank's part of one tensor.
-struct PartDigest {
-    std::string name{};
-    std::vector<std::int64_t> shape{};
-    std::int64_t part = 0;
-    std::int64_t parts = 1;
-    std::uint64_t lane0 = 0;
-    std::uint64_t lane1 = 0;
-
-    template <class F>
-    void fields(F&& f) {
-        f("name", name, "checkpoint name");
-        f("shape", shape, "of the whole tensor");
-        f("part", part, "which part this rank holds; ranks with the same part hold copies");
-        f("parts", parts, "the tensor's digest is the sum over so many parts");
-        f("lane0", lane0, "the part's lane 0");
-        f("lane1", lane1, "the part's lane 1");
-    }
-    friend bool operator==(const PartDigest&, const PartDigest&) = default;
-};
-
-struct WorkerStage {
-    static constexpr std::string_view kType = "worker_stage";
-    static constexpr std::string_view kAbout =
-        "scheduler_proc -> tp_worker: fill and check the shadow copy (direct: the live one) in the "
-        "background. "
-        "Answered by `worker_staged`; of a session, by `worker_filled`.";
-    UpdateId update{};
-    UpdateSpec spec{};
-    std::int64_t timeout_ms = 0;
-
-    template <class F>
-    void fields(F&& f) {
-        f("update", update, "the update");
-        f("spec", spec, "what to do");
-        f("timeout_ms", timeout_ms, "a rank gives up by itself after it; 0: never");
-    }
-};
-
-struct WorkerFill {
-    static constexpr std::string_view kType = "worker_fill";
-    static constexpr std::string_view kAbout =
-        "scheduler_proc -> tp_worker: a bucket of an open session. Answered by `worker_filled`.";
-    UpdateId update{};
-    std::int64_t bucket = 0;
-    WeightSource source{};
-    std::int64_t timeout_ms = 0;
-
-    template <class F>
-    void fields(F&& f) {
-        f("update", update, "the update");
-        f("bucket", bucket, "counted from 1");
-        f("source", source, "where its bytes come from");
-        f("timeout_ms", timeout_ms, "a rank gives up by itself after it; 0: never");
-    }
-};
-
-struct WorkerFilled {
-    static constexpr std::string_view kType = "worker_filled";
-    static constexpr std::string_view kAbout =
-        "tp_worker -> scheduler_proc: a bucket is in its place, or why it is not.";
-    UpdateId update{};
-    std::int64_t bucket = 0;
-    RankOutcome outcome{};
-
-    template <class F>
-    void fields(F&& f) {
-        f("update", update, "the update");
-        f("bucket", bucket, "the bucket; 0: the session is open");
-        f("outcome", outcome, "of the whole session so far");
-    }
-};
-
-struct WorkerFinish {
-    static constexpr std::string_view kType = "worker_finish";
-    static constexpr std::string_view kAbout =
-        "scheduler_proc -> tp_worker: the last bucket is in: verify. Answered by `worker_staged`.";
-    UpdateId update{};
-
-    template <class F>
-    void fields(F&& f) {
-        f("update", update, "the update");
-    }
-};
-
-struct WorkerStaged {
-    static constexpr std::string_view kType = "worker_staged";
-    static constexpr std::string_view kAbout = "tp_worker -> scheduler_proc: this rank's vote.";
-    UpdateId update{};
-    RankOutcome outcome{};
-    std::vector<PartDigest> digests{};
-
-    template <class F>
-    void fields(F&& f) {
-        f("update", update, "the update");
-        f("outcome", outcome, "ok: prepared");
-        f("digests", digests, "of everything resident in the staged copy, in name order");
-    }
-};
-
-struct WorkerCommit {
-    static constexpr std::string_view kType = "worker_commit";
-    static constexpr std::string_view kAbout =
-        "scheduler_proc -> tp_worker, between two plans: the staged copy (rollback: the retained "
-        "one) is "
-        "the live one from the next plan on. Answered by `worker_committed`.";
-    UpdateId update{};
-    Epoch epoch{};
-    bool rollback = false;
-
-    template <class F>
-    void fields(F&& f) {
-        f("update", update, "the update");
-        f("epoch", epoch, "the new version's epoch: plans name it from now on");
-        f("rollback", rollback, "swap back to the retained copy");
-    }
-};
-
-struct WorkerCommitted {
-    static constexpr std::string_view kType = "worker_committed";
-    static constexpr std::string_view kAbout = "tp_worker -> scheduler_proc: swapped.";
-    UpdateId update{};
-    Rank rank{};
-    Epoch epoch{};
-    std::int64_t elapsed_us = 0;
-
-    template <class F>
-    void fields(F&& f) {
-        f("update", update, "the update");
-        f("rank", rank, "the sender");
-        f("epoch", epoch, "the live version's epoch");
-        f("elapsed_us", elapsed_us, "microseconds of the swap");
-    }
-};
-
-struct WorkerDrop {
-    static constexpr std::string_view kType = "worker_drop";
-    static constexpr std::string_view kAbout =
-        "scheduler_proc -> tp_worker: stop staging and forget it. Answered by `worker_dropped`.";
-    UpdateId update{};
-
-    template <class F>
-    void fields(F&& f) {
-        f("update", update, "the update");
-    }
-};
-
-struct WorkerDropped {
-    static constexpr std::string_view kType = "worker_dropped";
-    static constexpr std::string_view kAbout =
-        "tp_worker -> scheduler_proc: nothing of that update is left.";
-    UpdateId update{};
-    Rank rank{};
-
-    template <class F>
-    void fields(F&& f) {
-        f("update", update, "the update");
-        f("rank", rank, "the sender");
-    }
-};
-
-struct WorkerReadTensor {
-    static constexpr std::string_view kType = "worker_read_tensor";
-    static constexpr std::string_view kAbout =
-        "scheduler_proc -> tp_worker: this rank's part of a tensor. Answered by `worker_tensor`.";
-    CallId call{};
-    std::string name{};
-
-    template <class F>
-    void fields(F&& f) {
-        f("call", call, "the scheduler's number");
-        f("name", name, "checkpoint name");
-    }
-};
-
-struct WorkerTensor {
-    static constexpr std::string_view kType = "worker_tensor";
-    static constexpr std::string_view kAbout =
-        "tp_worker -> scheduler_proc -> tokenizer_proc: a rectangle of a tensor.";
-    CallId call{};
-    ReplicaId replica{};
-    Rank rank{};
-    Epoch epoch{};
-    std::string code{};
-    std::string message{};
-    TensorInfo tensor{};
-    std::int64_t row_begin = 0;
-    std::int64_t num_rows = 0;
-    std::int64_t col_begin = 0;
-    std::int64_t num_cols = 0;
-    RawArray<std::uint8_t> data{};
-
-    template <class F>
-    void fields(F&& f) {
-        f("call", call, "the call answered");
-        f("replica", replica, "set by the scheduler");
-        f("rank", rank, "the sender");
-        f("epoch", epoch, "the version it belongs to");
-        f("code", code, "error code (not_found: no such tensor); empty: here it is");
-        f("message", message, "what went wrong, with names that are near");
-        f("tensor", tensor, "name, dtype and shape of the whole tensor (one dimension: a row)");
-        f("row_begin", row_begin, "the rectangle's first row");
-        f("num_rows", num_rows, "its rows");
-        f("col_begin", col_begin, "its first column");
-        f("num_cols", num_cols, "its columns");
-        f("data", data, "its elements, row-major");
-    }
-};
-
-struct WorkerDigest {
-    static constexpr std::string_view kType = "worker_digest";
-    static constexpr std::string_view kAbout =
-        "tokenizer_proc -> scheduler_proc -> tp_worker: digest the live weights from memory, in "
-        "the background. "
-        "Answered by `worker_digests`.";
-    CallId call{};
-
-    template <class F>
-    void fields(F&& f) {
-        f("call", call, "the call");
-    }
-};
-
-struct WorkerDigests {
-    static constexpr std::string_view kType = "worker_digests";
-    static constexpr std::string_view kAbout =
-        "tp_worker -> scheduler_proc -> tokenizer_proc: computed from memory.";
-    CallId call{};
-    ReplicaId replica{};
-    Rank rank{};
-    Epoch epoch{};
-    std::string label{};
-    std::vector<PartDigest> digests{};
-    std::string code{};
-    std::string message{};
-
-    template <class F>
-    void fields(F&& f) {
-        f("call", call, "the call answered");
-        f("replica", replica, "set by the scheduler");
-        f("rank", rank, "the sender");
-        f("epoch",
-          epoch,
-          "the version that was live when it began; digested again if it changed meanwhile");
-        f("label", label, "set by the scheduler");
-        f("digests", digests, "in name order");
-        f("code", code, "error code; empty: ok. One rank's answer is then the replica's");
-        f("message", message, "the error, as a sentence");
-    }
-};
-
 std::optional<std::string> invalid(const UpdateSpec& spec);
 std::optional<std::string> invalid(const UpdateWeights& message);
 std::optional<std::string> invalid(const StageWeights& message);
@@ -830,7 +354,5 @@ std::optional<std::string> invalid(const UpdateBucket& message);
 std::optional<std::string> invalid(const CommitWeights& message);
 std::optional<std::string> invalid(const DropStage& message);
 std::optional<std::string> invalid(const RollbackWeights& message);
-std::optional<std::string> invalid(const GetWeights& message);
-std::optional<std::string> invalid(const WeightDigests& message);
 
 }  // namespace pitstop

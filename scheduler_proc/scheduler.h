@@ -30,6 +30,8 @@
 #include "messages/memory.h"
 #include "messages/status.h"
 #include "messages/steps.h"
+#include "messages/update_orders.h"
+#include "messages/weight_reads.h"
 #include "messages/weights.h"
 #include "scheduler_proc/early_ends.h"
 #include "scheduler_proc/in_flight_step.h"

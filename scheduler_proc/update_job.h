@@ -13,6 +13,7 @@
 
 #include "base/result.h"
 #include "base/time.h"
+#include "messages/version_digest.h"
 #include "messages/weights.h"
 
 #include <cstdint>

@@ -18,6 +18,8 @@
 #include "messages/groups.h"
 #include "messages/memory.h"
 #include "messages/status.h"
+#include "messages/update_orders.h"
+#include "messages/weight_reads.h"
 #include "messages/weights.h"
 #include "tokenizer_proc/fan_out.h"
 #include "tokenizer_proc/group_call.h"

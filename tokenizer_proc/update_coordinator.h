@@ -19,6 +19,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "base/time.h"
+#include "messages/update_orders.h"
 #include "messages/weights.h"
 
 #include <optional>

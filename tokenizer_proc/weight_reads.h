@@ -7,7 +7,7 @@
 
 #include "base/ids.h"
 #include "base/result.h"
-#include "messages/weights.h"
+#include "messages/weight_reads.h"
 
 #include <cstdint>
 #include <map>

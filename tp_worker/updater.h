@@ -9,6 +9,8 @@
 #include "base/result.h"
 #include "messages/groups.h"
 #include "messages/memory.h"
+#include "messages/update_orders.h"
+#include "messages/weight_reads.h"
 #include "messages/weights.h"
 #include "tp_worker/background.h"
 #include "tp_worker/engine.h"

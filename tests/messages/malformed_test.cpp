@@ -74,6 +74,36 @@ TEST(Malformed, ABodyThatIsNotAMap) {
     EXPECT_EQ(refusal<Cancel>(map({kOne, kOne})), "cancel: a field name must be a string");
 }
 
+TEST(Malformed, ALabelIsOneLineOfText) {
+    const auto problem = [](std::string label) {
+        return invalid(SetWeightLabel{.call = CallId{1}, .label = std::move(label)});
+    };
+    EXPECT_FALSE(problem("step 7, Straße"));
+    EXPECT_FALSE(problem(std::string(kLabelBytesMax, 'x')));
+    EXPECT_TRUE(problem(""));
+    EXPECT_TRUE(problem(std::string(kLabelBytesMax + 1, 'x')));
+    for (const char c : {'\0', '\n', '\r', '\x1b', '\x7f'}) {
+        EXPECT_TRUE(problem(std::string("step") + c)) << int{c};
+        UpdateSpec spec;
+        spec.source.path = "/somewhere";
+        EXPECT_FALSE(invalid(spec));
+        spec.label = std::string("step") + c;
+        EXPECT_TRUE(invalid(spec)) << int{c};
+    }
+}
+
+TEST(Malformed, AnEpochLeavesRoomToCountOn) {
+    UpdateSpec spec;
+    spec.source.path = "/somewhere";
+    spec.epoch = kEpochMax;
+    EXPECT_FALSE(invalid(spec));
+    for (const std::int64_t epoch :
+         {std::int64_t{0}, raw(kEpochMax) + 1, std::numeric_limits<std::int64_t>::max()}) {
+        spec.epoch = Epoch{epoch};
+        EXPECT_TRUE(invalid(spec)) << epoch;
+    }
+}
+
 TEST(Malformed, SizesThatTheBytesDoNotHoldAskForNoMemory) {
     for (const char* head :
          {"\xdd\xff\xff\xff\xff",

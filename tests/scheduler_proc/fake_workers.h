@@ -5,7 +5,7 @@
 #pragma once
 
 #include "messages/steps.h"
-#include "messages/weights.h"
+#include "messages/version_digest.h"
 #include "scheduler_proc/scheduler.h"
 
 #include <cstdint>

@@ -5,6 +5,7 @@
 #include "bus/socket.h"
 #include "messages/codec.h"
 #include "messages/steps.h"
+#include "messages/update_orders.h"
 #include "messages/weights.h"
 #include "tests/tp_worker/temp_dir.h"
 #include "tests/tp_worker/test_replica.h"

@@ -1,0 +1,36 @@
+#include "messages/checks.h"
+
+#include "messages/weights.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace pitstop {
+
+std::optional<std::string> invalid_call(CallId call) {
+    if (raw(call) == 0) return "call is 0; choose a number of 1 or more";
+    return std::nullopt;
+}
+
+std::optional<std::string> invalid_call(CallId call, std::int64_t timeout_ms) {
+    if (timeout_ms < 0) return fmt::format("timeout_ms is {}; accepted is 0 or more", timeout_ms);
+    return invalid_call(call);
+}
+
+std::optional<std::string> invalid_label(std::string_view label) {
+    if (label.size() > kLabelBytesMax) {
+        return fmt::format(
+            "label has {} bytes; at most {} are accepted", label.size(), kLabelBytesMax
+        );
+    }
+    const auto is_control = [](char c) {
+        const auto byte = static_cast<unsigned char>(c);
+        return byte < 0x20 || byte == 0x7f;
+    };
+    if (std::ranges::any_of(label, is_control))
+        return "label has a control character; it is one line of text";
+    return std::nullopt;
+}
+
+}  // namespace pitstop

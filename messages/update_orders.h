@@ -1,0 +1,321 @@
+// What the tree's own processes tell each other during an update: the door's orders to the
+// schedulers, and theirs to the workers. weights.h has the transaction they carry out, and its
+// callers' side.
+//
+// Order: first in, first out per socket; a commit goes to the workers on the socket of the plans.
+// Every order names its update, so that an answer to an earlier one is known as late.
+#pragma once
+
+#include "base/ids.h"
+#include "messages/fields.h"
+#include "messages/version_digest.h"
+#include "messages/weight_source.h"
+#include "messages/weights.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop {
+
+// ---- door <-> schedulers ----
+
+struct UpdateStage {
+    static constexpr std::string_view kType = "update_stage";
+    static constexpr std::string_view kAbout =
+        "tokenizer_proc -> scheduler_proc: begin. Answered by `update_part` phase prepared; of a "
+        "session, by phase opened.";
+    UpdateId update{};
+    UpdateSpec spec{};
+    Epoch new_epoch{};
+    std::int64_t timeout_ms = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("update", update, "the door's number of this update");
+        f("spec", spec, "what to do");
+        f("new_epoch", new_epoch, "the epoch the version gets if it is committed");
+        f("timeout_ms", timeout_ms, "a replica gives up by itself after it");
+    }
+};
+
+struct UpdateFill {
+    static constexpr std::string_view kType = "update_fill";
+    static constexpr std::string_view kAbout =
+        "tokenizer_proc -> scheduler_proc: a bucket of an open session. Answered by `update_part` "
+        "phase filled.";
+    UpdateId update{};
+    std::int64_t bucket = 0;
+    WeightSource source{};
+    std::int64_t timeout_ms = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("update", update, "the update");
+        f("bucket", bucket, "counted from 1");
+        f("source", source, "where its bytes come from");
+        f("timeout_ms", timeout_ms, "a replica gives up by itself after it");
+    }
+};
+
+struct UpdateFinish {
+    static constexpr std::string_view kType = "update_finish";
+    static constexpr std::string_view kAbout =
+        "tokenizer_proc -> scheduler_proc: the session's last bucket is in: verify. Answered by "
+        "`update_part` phase prepared.";
+    UpdateId update{};
+    std::string label{};
+    std::string digest{};
+    std::int64_t timeout_ms = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("update", update, "the update");
+        f("label", label, "the new version's name; empty: as begun");
+        f("digest", digest, "the digest that must result; empty: as begun");
+        f("timeout_ms", timeout_ms, "a replica gives up by itself after it");
+    }
+};
+
+struct UpdateReady {
+    static constexpr std::string_view kType = "update_ready";
+    static constexpr std::string_view kAbout =
+        "tokenizer_proc -> scheduler_proc: stand so that a commit can happen at once. Answered by "
+        "`update_part` phase ready.";
+    UpdateId update{};
+    KvPolicy kv_policy = KvPolicy::kKeep;
+
+    template <class F>
+    void fields(F&& f) {
+        f("update", update, "the update");
+        f("kv_policy", kv_policy, "running requests at the commit");
+    }
+};
+
+struct UpdateCommit {
+    static constexpr std::string_view kType = "update_commit";
+    static constexpr std::string_view kAbout =
+        "tokenizer_proc -> scheduler_proc: swap, between two steps. All are prepared and ready. "
+        "Answered by `update_part` phase committed.";
+    UpdateId update{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("update", update, "the update");
+    }
+};
+
+struct UpdateDrop {
+    static constexpr std::string_view kType = "update_drop";
+    static constexpr std::string_view kAbout =
+        "tokenizer_proc -> scheduler_proc: forget the stage; the old version serves on. Answered "
+        "by `update_part` phase dropped.";
+    UpdateId update{};
+    std::string reason{};
+    bool torn = false;
+
+    template <class F>
+    void fields(F&& f) {
+        f("update", update, "the update");
+        f("reason", reason, "for logs");
+        f("torn",
+          torn,
+          "some replica was overwritten half-way: stand still until the next complete update");
+    }
+};
+
+struct UpdateRollback {
+    static constexpr std::string_view kType = "update_rollback";
+    static constexpr std::string_view kAbout =
+        "tokenizer_proc -> scheduler_proc: prepare a swap to the retained copy; then ready and "
+        "commit as "
+        "any update. Answered by `update_part` phase prepared.";
+    UpdateId update{};
+    Epoch new_epoch{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("update", update, "the door's number of this update");
+        f("new_epoch", new_epoch, "the epoch the version gets");
+    }
+};
+
+struct UpdatePart {
+    static constexpr std::string_view kType = "update_part";
+    static constexpr std::string_view kAbout =
+        "scheduler_proc -> tokenizer_proc: a replica's answer to an update order.";
+    UpdateId update{};
+    ReplicaId replica{};
+    std::string phase{};
+    bool ok = false;
+    std::string code{};
+    std::string message{};
+    std::string state{};
+    Epoch epoch{};
+    std::string label{};
+    std::string digest{};
+    ReplicaOutcome outcome{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("update", update, "the update");
+        f("replica", replica, "the sender");
+        f("phase",
+          phase,
+          "opened, filled, prepared, ready, committed or dropped: which order is answered");
+        f("ok", ok, "the order was carried out");
+        f("code", code, "error code; empty: none");
+        f("message", message, "what went wrong, on which rank");
+        f("state", state, "serving, staged or torn");
+        f("epoch", epoch, "prepared: of the new version; else of the one that serves");
+        f("label", label, "its label");
+        f("digest", digest, "its digest");
+        f("outcome", outcome, "every rank's");
+    }
+};
+
+// ---- scheduler <-> workers ----
+
+struct WorkerStage {
+    static constexpr std::string_view kType = "worker_stage";
+    static constexpr std::string_view kAbout =
+        "scheduler_proc -> tp_worker: fill and check the shadow copy (direct: the live one) in the "
+        "background. "
+        "Answered by `worker_staged`; of a session, by `worker_filled`.";
+    UpdateId update{};
+    UpdateSpec spec{};
+    std::int64_t timeout_ms = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("update", update, "the update");
+        f("spec", spec, "what to do");
+        f("timeout_ms", timeout_ms, "a rank gives up by itself after it; 0: never");
+    }
+};
+
+struct WorkerFill {
+    static constexpr std::string_view kType = "worker_fill";
+    static constexpr std::string_view kAbout =
+        "scheduler_proc -> tp_worker: a bucket of an open session. Answered by `worker_filled`.";
+    UpdateId update{};
+    std::int64_t bucket = 0;
+    WeightSource source{};
+    std::int64_t timeout_ms = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("update", update, "the update");
+        f("bucket", bucket, "counted from 1");
+        f("source", source, "where its bytes come from");
+        f("timeout_ms", timeout_ms, "a rank gives up by itself after it; 0: never");
+    }
+};
+
+struct WorkerFilled {
+    static constexpr std::string_view kType = "worker_filled";
+    static constexpr std::string_view kAbout =
+        "tp_worker -> scheduler_proc: a bucket is in its place, or why it is not.";
+    UpdateId update{};
+    std::int64_t bucket = 0;
+    RankOutcome outcome{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("update", update, "the update");
+        f("bucket", bucket, "the bucket; 0: the session is open");
+        f("outcome", outcome, "of the whole session so far");
+    }
+};
+
+struct WorkerFinish {
+    static constexpr std::string_view kType = "worker_finish";
+    static constexpr std::string_view kAbout =
+        "scheduler_proc -> tp_worker: the last bucket is in: verify. Answered by `worker_staged`.";
+    UpdateId update{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("update", update, "the update");
+    }
+};
+
+struct WorkerStaged {
+    static constexpr std::string_view kType = "worker_staged";
+    static constexpr std::string_view kAbout = "tp_worker -> scheduler_proc: this rank's vote.";
+    UpdateId update{};
+    RankOutcome outcome{};
+    std::vector<PartDigest> digests{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("update", update, "the update");
+        f("outcome", outcome, "ok: prepared");
+        f("digests", digests, "of everything resident in the staged copy, in name order");
+    }
+};
+
+struct WorkerCommit {
+    static constexpr std::string_view kType = "worker_commit";
+    static constexpr std::string_view kAbout =
+        "scheduler_proc -> tp_worker, between two plans: the staged copy (rollback: the retained "
+        "one) is "
+        "the live one from the next plan on. Answered by `worker_committed`.";
+    UpdateId update{};
+    Epoch epoch{};
+    bool rollback = false;
+
+    template <class F>
+    void fields(F&& f) {
+        f("update", update, "the update");
+        f("epoch", epoch, "the new version's epoch: plans name it from now on");
+        f("rollback", rollback, "swap back to the retained copy");
+    }
+};
+
+struct WorkerCommitted {
+    static constexpr std::string_view kType = "worker_committed";
+    static constexpr std::string_view kAbout = "tp_worker -> scheduler_proc: swapped.";
+    UpdateId update{};
+    Rank rank{};
+    Epoch epoch{};
+    std::int64_t elapsed_us = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("update", update, "the update");
+        f("rank", rank, "the sender");
+        f("epoch", epoch, "the live version's epoch");
+        f("elapsed_us", elapsed_us, "microseconds of the swap");
+    }
+};
+
+struct WorkerDrop {
+    static constexpr std::string_view kType = "worker_drop";
+    static constexpr std::string_view kAbout =
+        "scheduler_proc -> tp_worker: stop staging and forget it. Answered by `worker_dropped`.";
+    UpdateId update{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("update", update, "the update");
+    }
+};
+
+struct WorkerDropped {
+    static constexpr std::string_view kType = "worker_dropped";
+    static constexpr std::string_view kAbout =
+        "tp_worker -> scheduler_proc: nothing of that update is left.";
+    UpdateId update{};
+    Rank rank{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("update", update, "the update");
+        f("rank", rank, "the sender");
+    }
+};
+
+}  // namespace pitstop

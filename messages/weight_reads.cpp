@@ -1,0 +1,26 @@
+#include "messages/weight_reads.h"
+
+#include "messages/checks.h"
+#include "messages/codec_impl.h"
+
+namespace pitstop {
+
+std::optional<std::string> invalid(const GetWeights& message) {
+    if (message.name.empty()) return "name is empty; name a tensor of the checkpoint";
+    return invalid_call(message.call, message.timeout_ms);
+}
+
+std::optional<std::string> invalid(const WeightDigests& message) {
+    return invalid_call(message.call, message.timeout_ms);
+}
+
+INSTANTIATE_CODEC(GetWeights)
+INSTANTIATE_CODEC(WeightsReply)
+INSTANTIATE_CODEC(WeightDigests)
+INSTANTIATE_CODEC(DigestsReply)
+INSTANTIATE_CODEC(WorkerReadTensor)
+INSTANTIATE_CODEC(WorkerTensor)
+INSTANTIATE_CODEC(WorkerDigest)
+INSTANTIATE_CODEC(WorkerDigests)
+
+}  // namespace pitstop

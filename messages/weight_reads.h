@@ -1,0 +1,193 @@
+// Reads of the live weights: a tensor by its name, and the digests of what is resident. They change
+// nothing, and go on beside generation.
+//
+// A call goes from the admin door through the scheduler, which knows whether there is anything to
+// read, to the workers; each rank answers for its shard, and the door puts the answers together.
+#pragma once
+
+#include "base/ids.h"
+#include "messages/fields.h"
+#include "messages/version_digest.h"
+#include "messages/weight_source.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop {
+
+struct GetWeights {
+    static constexpr std::string_view kType = "get_weights";
+    static constexpr std::string_view kAbout =
+        "client -> admin door: a tensor by its checkpoint name, assembled from its shards on "
+        "replica 0. "
+        "Answered by `weights_reply`.";
+    CallId call{};
+    std::int64_t timeout_ms = 0;
+    std::string name{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the caller's number for this call, not 0");
+        f("timeout_ms", timeout_ms, "deadline; 0: the default");
+        f("name", name, "checkpoint name; a tied lm_head.weight is the embedding");
+    }
+};
+
+struct WeightsReply {
+    static constexpr std::string_view kType = "weights_reply";
+    static constexpr std::string_view kAbout =
+        "admin door -> client: the tensor as it is resident.";
+    CallId call{};
+    Epoch epoch{};
+    TensorInfo tensor{};
+    RawArray<std::uint8_t> data{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the call answered");
+        f("epoch", epoch, "the version it belongs to");
+        f("tensor", tensor, "name, dtype, shape, digest");
+        f("data", data, "row-major bytes of the whole tensor");
+    }
+};
+
+struct WeightDigests {
+    static constexpr std::string_view kType = "weight_digests";
+    static constexpr std::string_view kAbout =
+        "client -> admin door: digest the resident weights now, on every rank of every replica. "
+        "Answered by `digests_reply`.";
+    CallId call{};
+    std::int64_t timeout_ms = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the caller's number for this call, not 0");
+        f("timeout_ms", timeout_ms, "deadline; 0: the default");
+    }
+};
+
+struct DigestsReply {
+    static constexpr std::string_view kType = "digests_reply";
+    static constexpr std::string_view kAbout =
+        "admin door -> client: computed from memory, not remembered.";
+    CallId call{};
+    bool ok = false;
+    std::string code{};
+    std::string message{};
+    Epoch epoch{};
+    std::string label{};
+    std::string digest{};
+    std::vector<TensorInfo> tensors{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the call answered");
+        f("ok", ok, "replicas agree, and each rank's replicated tensors too");
+        f("code", code, "error code; empty: ok");
+        f("message", message, "who differs in what");
+        f("epoch", epoch, "the version that serves");
+        f("label", label, "its label");
+        f("digest", digest, "the version's digest");
+        f("tensors", tensors, "every tensor with its digest, in name order");
+    }
+};
+
+// ---- scheduler <-> workers ----
+
+struct WorkerReadTensor {
+    static constexpr std::string_view kType = "worker_read_tensor";
+    static constexpr std::string_view kAbout =
+        "scheduler_proc -> tp_worker: this rank's part of a tensor. Answered by `worker_tensor`.";
+    CallId call{};
+    std::string name{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the scheduler's number");
+        f("name", name, "checkpoint name");
+    }
+};
+
+struct WorkerTensor {
+    static constexpr std::string_view kType = "worker_tensor";
+    static constexpr std::string_view kAbout =
+        "tp_worker -> scheduler_proc -> tokenizer_proc: a rectangle of a tensor.";
+    CallId call{};
+    ReplicaId replica{};
+    Rank rank{};
+    Epoch epoch{};
+    std::string code{};
+    std::string message{};
+    TensorInfo tensor{};
+    std::int64_t row_begin = 0;
+    std::int64_t num_rows = 0;
+    std::int64_t col_begin = 0;
+    std::int64_t num_cols = 0;
+    RawArray<std::uint8_t> data{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the call answered");
+        f("replica", replica, "set by the scheduler");
+        f("rank", rank, "the sender");
+        f("epoch", epoch, "the version it belongs to");
+        f("code", code, "error code (not_found: no such tensor); empty: here it is");
+        f("message", message, "what went wrong, with names that are near");
+        f("tensor", tensor, "name, dtype and shape of the whole tensor (one dimension: a row)");
+        f("row_begin", row_begin, "the rectangle's first row");
+        f("num_rows", num_rows, "its rows");
+        f("col_begin", col_begin, "its first column");
+        f("num_cols", num_cols, "its columns");
+        f("data", data, "its elements, row-major");
+    }
+};
+
+struct WorkerDigest {
+    static constexpr std::string_view kType = "worker_digest";
+    static constexpr std::string_view kAbout =
+        "tokenizer_proc -> scheduler_proc -> tp_worker: digest the live weights from memory, in "
+        "the background. "
+        "Answered by `worker_digests`.";
+    CallId call{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the call");
+    }
+};
+
+struct WorkerDigests {
+    static constexpr std::string_view kType = "worker_digests";
+    static constexpr std::string_view kAbout =
+        "tp_worker -> scheduler_proc -> tokenizer_proc: computed from memory.";
+    CallId call{};
+    ReplicaId replica{};
+    Rank rank{};
+    Epoch epoch{};
+    std::string label{};
+    std::vector<PartDigest> digests{};
+    std::string code{};
+    std::string message{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the call answered");
+        f("replica", replica, "set by the scheduler");
+        f("rank", rank, "the sender");
+        f("epoch",
+          epoch,
+          "the version that was live when it began; digested again if it changed meanwhile");
+        f("label", label, "set by the scheduler");
+        f("digests", digests, "in name order");
+        f("code", code, "error code; empty: ok. One rank's answer is then the replica's");
+        f("message", message, "the error, as a sentence");
+    }
+};
+
+std::optional<std::string> invalid(const GetWeights& message);
+std::optional<std::string> invalid(const WeightDigests& message);
+
+}  // namespace pitstop
