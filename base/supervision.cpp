@@ -58,6 +58,9 @@ void Supervision::say(std::string_view kind, std::string_view line) {
 void Supervision::say_ready(std::string_view line) { say("READY", line); }
 void Supervision::say_weights(std::string_view path) { say("WEIGHTS", path); }
 void Supervision::say_weights_are_nowhere() { say("NOWHERE", ""); }
+void Supervision::say_version(std::int64_t epoch, std::string_view label) {
+    say("VERSION", fmt::format("{} {}", epoch, label));
+}
 void Supervision::say_end(std::string_view line) { say("END", line); }
 void Supervision::say_failed(std::string_view line) { say("FAILED", line); }
 

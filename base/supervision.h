@@ -12,6 +12,7 @@
 #include "base/flags.h"
 #include "base/result.h"
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,11 +28,12 @@ class Supervision {
 
     // Tells the launcher, once.
     void say_ready(std::string_view line);
-    // Tells the launcher which checkpoint serves from now on, for a restart; empty: the model's
-    // own.
+    // Tells the launcher which checkpoint serves from now on, for a restart.
     void say_weights(std::string_view path);
     // Or that what serves from now on lies whole in no directory: a restart cannot bring it back.
     void say_weights_are_nowhere();
+    // And that version's epoch and label.
+    void say_version(std::int64_t epoch, std::string_view label);
     // Asks the launcher to end the tree, with exit code 0.
     void say_end(std::string_view line);
     // Tells the launcher why this process is about to end, in one line.

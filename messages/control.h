@@ -290,7 +290,7 @@ struct SetWeightLabel {
     void fields(F&& f) {
         f("call", call, "the caller's number for this call, not 0");
         f("timeout_ms", timeout_ms, "deadline; 0: the default");
-        f("label", label, "1 to 256 bytes");
+        f("label", label, "1 to 256 bytes without control characters");
         f("abort_all", abort_all, "also end every open request with its output so far");
     }
 };
@@ -306,6 +306,7 @@ struct LabelPart {
     Epoch epoch{};
     std::string old_label{};
     std::int64_t num_aborted = 0;
+    std::string label{};
 
     template <class F>
     void fields(F&& f) {
@@ -316,6 +317,7 @@ struct LabelPart {
         f("epoch", epoch, "the version that was labelled");
         f("old_label", old_label, "its label before");
         f("num_aborted", num_aborted, "requests ended by this call");
+        f("label", label, "its label now");
     }
 };
 

@@ -220,6 +220,7 @@ struct ReplicaStatus {
     std::int64_t spanning_requests_total = 0;
     std::vector<CacheHits> cache_hits{};
     std::vector<FinishCount> finished{};
+    std::string pause_expiry{};
 
     template <class F>
     void fields(F&& f) {
@@ -272,6 +273,10 @@ struct ReplicaStatus {
           "requests whose output was sampled under more than one version or label");
         f("cache_hits", cache_hits, "by lag, ascending; lags without hits are left out");
         f("finished", finished, "one per reason");
+        f("pause_expiry",
+          pause_expiry,
+          "what came of the latest pause's max_pause_s when it ran out: it went on by itself, or "
+          "why it stays paused (it goes on as soon as it may); empty: it has not run out");
     }
 };
 

@@ -53,6 +53,7 @@ void Scheduler::pause(const PauseGeneration& call, TurnOutput& out) {
         pause_->is_standing = false;
     }
     pause_->until.reset();
+    pause_expiry_.clear();
     if (call.max_pause_s > 0) pause_->until = now_ + from_seconds(call.max_pause_s);
     if (call.mode == PauseMode::kAbort) {
         part.num_aborted = abort_all(/*also_new=*/true, "generation was paused (abort)", out);
@@ -65,19 +66,35 @@ void Scheduler::pause(const PauseGeneration& call, TurnOutput& out) {
 void Scheduler::go_on(const ContinueGeneration& call, TurnOutput& out) {
     ContinuePart part{
         .call = call.call, .replica = config_.replica, .was_paused = pause_.has_value()};
-    const std::optional<Error> reason = why_idle();
-    // Without weights alone it goes on as soon as an update brings some.
-    if (reason && (weights_ == Weights::kTorn || !memory_.is_all_resident())) {
+    if (const std::optional<Error> reason = why_not_on()) {
         part.code = name_of(reason->code);
         part.message = reason->message;
     } else if (!pause_) {
         part.message = "not paused";
     } else {
         part.paused_s = seconds(now_ - pause_->since);
-        if (reason) part.message = reason->message;
+        if (const auto later = why_idle()) part.message = later->message;
         end_pause("a continue ended the pause before everything stood still", out);
     }
     out.tokenizer.emplace_back(std::move(part));
+}
+
+// Why a pause cannot end now, or nothing. Without weights alone it can: what is open goes on as
+// soon as an update brings some.
+std::optional<Error> Scheduler::why_not_on() const {
+    if (weights_ != Weights::kTorn && memory_.is_all_resident()) return std::nullopt;
+    return why_idle();
+}
+
+// max_pause_s was over: goes on by the rule of a continue. What cannot go on yet stays paused, so
+// that its requests wait and are not refused, and goes on as soon as it may.
+void Scheduler::end_overdue_pause(TurnOutput& out) {
+    if (const std::optional<Error> reason = why_not_on()) {
+        pause_expiry_ = fmt::format("stays paused: {}", reason->message);
+        return;
+    }
+    pause_expiry_ = fmt::format("went on by itself after {:.3f} s", seconds(now_ - pause_->since));
+    end_pause("max_pause_s was over before everything stood still", out);
 }
 
 // Generates again; pauses that still wait are told why they never will be.
@@ -133,6 +150,7 @@ void Scheduler::set_label(const SetWeightLabel& call, TurnOutput& out) {
         .replica = config_.replica,
         .epoch = version_.epoch,
         .old_label = version_.label,
+        .label = version_.label,
     };
     std::optional<Error> problem;
     if (!is_ready()) {
@@ -154,6 +172,7 @@ void Scheduler::set_label(const SetWeightLabel& call, TurnOutput& out) {
             version_.label = call.label;
             ++version_.serial;
         }
+        part.label = version_.label;
         if (call.abort_all) {
             part.num_aborted = abort_all(
                 /*also_new=*/true, fmt::format("the weights are labelled '{}'", call.label), out
@@ -235,9 +254,7 @@ void Scheduler::settle(TurnOutput& out) {
 }
 
 void Scheduler::act_on_time(TurnOutput& out) {
-    if (pause_ && pause_->until && now_ >= *pause_->until) {
-        end_pause("max_pause_s was over before everything stood still", out);
-    }
+    if (pause_ && pause_->until && now_ >= *pause_->until) end_overdue_pause(out);
     std::erase_if(pause_calls_, [&](PauseCall& call) {
         if (now_ < call.deadline) return false;
         call.part.code = name_of(ErrorCode::kDeadlineExceeded);
@@ -281,7 +298,8 @@ std::optional<TimePoint> Scheduler::next_deadline() const {
     const auto add = [&](TimePoint at) {
         if (at != TimePoint::max() && (!first || at < *first)) first = at;
     };
-    if (pause_ && pause_->until) add(*pause_->until);
+    // One that is over and still cannot end waits for the message that mends what stops it.
+    if (pause_ && pause_->until && (now_ < *pause_->until || !why_not_on())) add(*pause_->until);
     for (const PauseCall& call : pause_calls_) add(call.deadline);
     for (const FlushCall& call : flush_calls_) add(call.deadline);
     if (job_) add(job_->stage_deadline);

@@ -118,6 +118,7 @@ int main_with(int argc, char** argv) {
     std::string run_dir_path;
     std::string log_level = "info";
     int replica = 0;
+    std::int64_t epoch = raw(config.epoch);
     double step_timeout_s = std::chrono::duration<double>(config.step_timeout).count();
 
     FlagSet flags("scheduler_proc", "The scheduler of one replica: requests, KV pages, updates.");
@@ -136,6 +137,8 @@ int main_with(int argc, char** argv) {
     flags.add(
         "step-timeout-s", &step_timeout_s, "seconds a pass may take before this process ends"
     );
+    flags.add("epoch", &epoch, "of the weights that are loaded; larger after a restart");
+    flags.add("label", &config.label, "of the weights that are loaded");
     flags.add("log-level", &log_level, "trace, debug, info, warning, error or off");
     supervision.add_flags(flags);
     if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
@@ -144,6 +147,7 @@ int main_with(int argc, char** argv) {
         return 0;
     }
     config.replica = static_cast<ReplicaId>(replica);
+    config.epoch = Epoch{epoch};
     if (!(step_timeout_s > 0 && step_timeout_s < 1e6)) {
         return flags.fail(
             {ErrorCode::kInvalidArgument, "--step-timeout-s takes seconds, more than 0"}

@@ -1,6 +1,7 @@
 #include "scheduler_proc/scheduler.h"
 
 #include "base/check.h"
+#include "messages/checks.h"
 
 #include <algorithm>
 
@@ -42,12 +43,17 @@ std::optional<Error> problem_of(const SchedulerConfig& config) {
         return e;
     if (auto e = out_of_range("--max-running-requests", config.running_max, 1, StepPlan::kRowsMax))
         return e;
+    if (auto e = out_of_range("--epoch", raw(config.epoch), 1, raw(kEpochMax))) return e;
+    if (const auto problem = invalid_label(config.label))
+        return Error{ErrorCode::kInvalidArgument, "--" + *problem};
     return out_of_range("--max-queued-requests", config.queue_len_max, 1, kQueueLenMax);
 }
 
 Scheduler::Scheduler(SchedulerConfig config)
     : config_(config), workers_(config.tp), memory_(config.tp) {
     CHECK(!problem_of(config));
+    version_.epoch = config_.epoch;
+    version_.label = config_.label;
 }
 
 // One turn: facts in, decisions out.

@@ -62,6 +62,9 @@ struct SchedulerConfig {
     std::int64_t running_max = 256;          // requests that hold pages; at most the workers' slots
     std::int64_t queue_len_max = 16384;      // requests that wait; at least 1
     Duration step_timeout = std::chrono::seconds(300);  // a pass that takes longer never ends
+    // Of the weights that the workers load: another one where a tree was started again.
+    Epoch epoch{1};
+    std::string label{};
 };
 // What is wrong with it, or nothing.
 [[nodiscard]] std::optional<Error> problem_of(const SchedulerConfig& config);
@@ -256,6 +259,8 @@ class Scheduler {
     };
     void pause(const PauseGeneration& call, TurnOutput& out);
     void go_on(const ContinueGeneration& call, TurnOutput& out);
+    [[nodiscard]] std::optional<Error> why_not_on() const;
+    void end_overdue_pause(TurnOutput& out);
     void end_pause(const std::string& why, TurnOutput& out);
     void flush(const FlushCache& call, TurnOutput& out);
     void answer_flush(CallId call, TurnOutput& out);
@@ -340,6 +345,7 @@ class Scheduler {
     std::uint64_t num_memory_orders_ = 0;
 
     std::optional<Pause> pause_{};
+    std::string pause_expiry_{};  // ReplicaStatus::pause_expiry
     std::vector<PauseCall> pause_calls_{};
     std::vector<FlushCall> flush_calls_{};
 

@@ -61,6 +61,7 @@ ReplicaStatus Scheduler::status(TimePoint now, CallId call) const {
     status.spanning_requests_total = tallies_.num_spanning_requests;
     status.cache_hits = tallies_.cache_hits_by_lag();
     status.finished = tallies_.finish_counts();
+    status.pause_expiry = pause_expiry_;
     return status;
 }
 

@@ -447,7 +447,8 @@ std::string_view Scheduler::update_state() const {
     if (weights_ == Weights::kTorn) return "torn";
     const bool is_staged =
         job_ && job_->vote == UpdateJob::Vote::kPrepared && job_->end == UpdateJob::End::kNone;
-    return is_staged ? "staged" : "serving";
+    if (is_staged) return "staged";
+    return weights_ == Weights::kAwaited ? "awaiting_weights" : "serving";
 }
 
 UpdatePart Scheduler::update_part(UpdateId update, std::string_view phase) const {

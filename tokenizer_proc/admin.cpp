@@ -1,5 +1,7 @@
 #include "tokenizer_proc/admin.h"
 
+#include "tokenizer_proc/timeout.h"
+
 #include <algorithm>
 #include <utility>
 
@@ -33,13 +35,6 @@ using Calls = Types<
     InitGroup,
     DestroyGroup>;
 
-// A caller's own deadline, or the default; never longer than a day, so that no sum overflows.
-Duration timeout_of(std::int64_t timeout_ms, Duration when_none) {
-    constexpr std::int64_t kDayMs = 24LL * 3600 * 1000;
-    return timeout_ms > 0 ? Duration(std::chrono::milliseconds(std::min(timeout_ms, kDayMs)))
-                          : when_none;
-}
-
 Error too_many(std::string_view type) {
     return make_error(
         ErrorCode::kResourceExhausted,
@@ -64,10 +59,18 @@ Admin::Admin(int num_replicas, Ports ports)
 
 bool Admin::takes(std::string_view type) { return Calls::has(type); }
 
-void Admin::set_version(const SchedulerHello& hello) {
+void Admin::set_version(const SchedulerHello& hello, const std::string& weights_path) {
     tp_ = static_cast<int>(hello.tp);
     has_had_weights_ = hello.has_weights;
-    updates_.set_version(hello.epoch, hello.label, hello.digest);
+    updates_.set_version(
+        {.epoch = hello.epoch,
+         .label = hello.label,
+         .digest = hello.digest,
+         .path = hello.has_weights ? weights_path : std::string()}
+    );
+    said_ = updates_.version();
+    for (int i = 0; i < num_replicas_; ++i)
+        updates_.set_has_weights(ReplicaId{i}, hello.has_weights);
 }
 
 // ---- calls ----
@@ -99,7 +102,7 @@ Result<> Admin::fan_out(
     TimePoint now, const std::string& peer, Message message, FanOut<Part>& calls, Duration most
 ) {
     if (calls.is_full()) return too_many(Message::kType);
-    const Duration timeout = timeout_of(message.timeout_ms, most);
+    const Duration timeout = timeout_or(most, message.timeout_ms);
     const CallId id = std::exchange(next_call_, next(next_call_));
     calls.begin(id, {peer, message.call}, now + timeout + kReplicaGrace);
     message.call = id;
@@ -122,10 +125,7 @@ Result<> Admin::obey(TimePoint now, const std::string& peer, FlushCache message)
 }
 
 Result<> Admin::obey(TimePoint now, const std::string& peer, SetWeightLabel message) {
-    std::string label = message.label;
-    RETURN_IF_ERROR(fan_out(now, peer, std::move(message), labels_, kControlTimeout));
-    last_label_ = std::move(label);
-    return Ok{};
+    return fan_out(now, peer, std::move(message), labels_, kControlTimeout);
 }
 Result<> Admin::obey(TimePoint now, const std::string& peer, ReleaseMemory message) {
     return fan_out(now, peer, std::move(message), memories_, kControlTimeout);
@@ -152,7 +152,7 @@ Result<> Admin::obey(TimePoint now, const std::string& peer, const Abort& messag
     if (aborts_.size() >= kCallsMax) return too_many(Abort::kType);
     AbortCall call{
         .caller = {peer, message.call},
-        .deadline = now + timeout_of(message.timeout_ms, kControlTimeout),
+        .deadline = now + timeout_or(kControlTimeout, message.timeout_ms),
     };
     Aborted aborted = ports_.abort(message.all ? nullptr : &message.rids, message.message);
     call.ending = std::move(aborted.ending);
@@ -166,60 +166,47 @@ Result<> Admin::obey(TimePoint now, const std::string& peer, const Abort& messag
     return Ok{};
 }
 
-Result<> Admin::obey(TimePoint now, const std::string& peer, const UpdateWeights& message) {
+// One of the calls that drive the update under way.
+template <class Message>
+Result<> Admin::drive(
+    TimePoint now,
+    const std::string& peer,
+    const Message& message,
+    void (UpdateCoordinator::*what
+    )(TimePoint, UpdateCoordinator::Caller, const Message&, UpdateCoordinator::Out&)
+) {
     UpdateCoordinator::Out out;
-    update_call_ = UpdateWeights::kType;
-    updates_.update(now, {peer, message.call}, message, out);
+    (updates_.*what)(now, {peer, message.call, Message::kType}, message, out);
     carry_out(now, std::move(out));
     return Ok{};
+}
+
+Result<> Admin::obey(TimePoint now, const std::string& peer, const UpdateWeights& message) {
+    return drive(now, peer, message, &UpdateCoordinator::update);
 }
 Result<> Admin::obey(TimePoint now, const std::string& peer, const StageWeights& message) {
-    UpdateCoordinator::Out out;
-    update_call_ = StageWeights::kType;
-    updates_.stage(now, {peer, message.call}, message, out);
-    carry_out(now, std::move(out));
-    return Ok{};
+    return drive(now, peer, message, &UpdateCoordinator::stage);
 }
 Result<> Admin::obey(TimePoint now, const std::string& peer, const BeginUpdate& message) {
-    UpdateCoordinator::Out out;
-    update_call_ = BeginUpdate::kType;
-    updates_.begin_session(now, {peer, message.call}, message, out);
-    carry_out(now, std::move(out));
-    return Ok{};
+    return drive(now, peer, message, &UpdateCoordinator::begin_session);
 }
 Result<> Admin::obey(TimePoint now, const std::string& peer, const UpdateBucket& message) {
-    UpdateCoordinator::Out out;
-    update_call_ = UpdateBucket::kType;
-    updates_.bucket(now, {peer, message.call}, message, out);
-    carry_out(now, std::move(out));
-    return Ok{};
+    return drive(now, peer, message, &UpdateCoordinator::bucket);
 }
 Result<> Admin::obey(TimePoint now, const std::string& peer, const CommitWeights& message) {
-    UpdateCoordinator::Out out;
-    update_call_ = CommitWeights::kType;
-    updates_.commit(now, {peer, message.call}, message, out);
-    carry_out(now, std::move(out));
-    return Ok{};
+    return drive(now, peer, message, &UpdateCoordinator::commit);
 }
 Result<> Admin::obey(TimePoint now, const std::string& peer, const DropStage& message) {
-    UpdateCoordinator::Out out;
-    update_call_ = DropStage::kType;
-    updates_.drop(now, {peer, message.call}, message, out);
-    carry_out(now, std::move(out));
-    return Ok{};
+    return drive(now, peer, message, &UpdateCoordinator::drop);
 }
 Result<> Admin::obey(TimePoint now, const std::string& peer, const RollbackWeights& message) {
-    UpdateCoordinator::Out out;
-    update_call_ = RollbackWeights::kType;
-    updates_.rollback(now, {peer, message.call}, message, out);
-    carry_out(now, std::move(out));
-    return Ok{};
+    return drive(now, peer, message, &UpdateCoordinator::rollback);
 }
 
 Result<> Admin::obey(TimePoint now, const std::string& peer, const GetWeights& message) {
     if (tensor_reads_.size() >= kCallsMax) return too_many(GetWeights::kType);
     const CallId id = std::exchange(next_call_, next(next_call_));
-    const TimePoint deadline = now + timeout_of(message.timeout_ms, kReadTimeout);
+    const TimePoint deadline = now + timeout_or(kReadTimeout, message.timeout_ms);
     tensor_reads_.emplace(id, ReadCall<TensorRead>{{peer, message.call}, deadline, TensorRead{}});
     WorkerReadTensor order;
     order.call = id;
@@ -231,7 +218,7 @@ Result<> Admin::obey(TimePoint now, const std::string& peer, const GetWeights& m
 Result<> Admin::obey(TimePoint now, const std::string& peer, const WeightDigests& message) {
     if (digest_reads_.size() >= kCallsMax) return too_many(WeightDigests::kType);
     const CallId id = std::exchange(next_call_, next(next_call_));
-    const TimePoint deadline = now + timeout_of(message.timeout_ms, kReadTimeout);
+    const TimePoint deadline = now + timeout_or(kReadTimeout, message.timeout_ms);
     digest_reads_.emplace(
         id, ReadCall<DigestRead>{{peer, message.call}, deadline, DigestRead(num_replicas_, tp_)}
     );
@@ -270,7 +257,7 @@ Result<> Admin::order_group(
     TimePoint now, const AdminCaller& caller, std::int64_t timeout_ms, WorkerGroup order
 ) {
     if (group_calls_.size() >= kCallsMax) return too_many(InitGroup::kType);
-    const Duration timeout = timeout_of(timeout_ms, kGroupTimeout);
+    const Duration timeout = timeout_or(kGroupTimeout, timeout_ms);
     const CallId id = std::exchange(next_call_, next(next_call_));
     group_calls_.emplace(
         id,
@@ -312,6 +299,7 @@ Result<bool> Admin::part(TimePoint now, const Frames& frames) {
 }
 
 void Admin::hear(TimePoint now, ReplicaStatus part) {
+    updates_.set_has_weights(part.replica, part.has_weights);
     auto ended = statuses_.add(part.call, part.replica, part);
     if (!ended) return;
     StatusReply reply;
@@ -374,10 +362,14 @@ void Admin::hear(TimePoint, LabelPart part) {
     if (!ended) return;
     const bool is_done =
         std::ranges::all_of(ended->parts, [](const LabelPart& each) { return each.code.empty(); });
-    if (is_done) updates_.relabel(last_label_);
+    if (is_done) {
+        updates_.relabel(ended->parts.front().label);
+        say_version();
+    }
     answer_parts<LabelReply, LabelPart>(*std::move(ended));
 }
 void Admin::hear(TimePoint, MemoryPart part) {
+    updates_.set_has_weights(part.replica, part.has_weights);
     auto ended = memories_.add(part.call, part.replica, part);
     if (!ended) return;
     // Done before on some replicas and now on the others: done everywhere.
@@ -450,16 +442,15 @@ void Admin::answer_error(const AdminCaller& caller, const Error& error) {
     answer(caller, std::move(reply));
 }
 
-// For status: what came of the latest calls about weights.
-void Admin::record(TimePoint now, const UpdateReply& reply) {
-    const bool is_effect = update_call_ == UpdateWeights::kType ||
-                           update_call_ == CommitWeights::kType ||
-                           update_call_ == RollbackWeights::kType;
+// For status: what came of the latest calls about weights; `what` is the call's type.
+void Admin::record(TimePoint now, std::string_view what, const UpdateReply& reply) {
+    const bool is_effect = what == UpdateWeights::kType || what == CommitWeights::kType ||
+                           what == RollbackWeights::kType;
     if (is_effect) ++(reply.ok ? num_updates_ : num_updates_failed_);
     if (reply.ok && is_effect) has_had_weights_ = true;
     past_updates_.push_back(
         {now,
-         {.what = std::string(update_call_),
+         {.what = std::string(what),
           .ok = reply.ok,
           .code = reply.code,
           .message = reply.message,
@@ -483,10 +474,17 @@ void Admin::carry_out(TimePoint now, UpdateCoordinator::Out out) {
             std::visit([](const auto& message) { return encode(message); }, order)
         );
     }
+    say_version();
     for (auto& [caller, reply] : out.replies) {
-        record(now, reply);
+        record(now, caller.what, reply);
         answer(AdminCaller{caller.peer, caller.call}, std::move(reply));
     }
+}
+
+void Admin::say_version() {
+    if (updates_.version() == said_) return;
+    said_ = updates_.version();
+    ports_.serves(said_);
 }
 
 template <class Visit>

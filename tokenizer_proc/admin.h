@@ -53,6 +53,8 @@ class Admin {
         // Ends the requests of those ids (null: all) with finish.reason abort.
         std::function<Aborted(const std::vector<std::string>* rids, const std::string& message)>
             abort{};
+        // Another version serves, or it has another label; whoever asked is answered after this.
+        std::function<void(const ServedVersion&)> serves{};
         // Begins the end of the tree; open requests may run out for so long.
         std::function<void(Duration drain)> shut_down{};
     };
@@ -77,8 +79,8 @@ class Admin {
     // A part of an answer. Errors: it is malformed. False: not a message for here.
     Result<bool> part(TimePoint now, const Frames& frames);
 
-    // The schedulers agree on the version that serves.
-    void set_version(const SchedulerHello& hello);
+    // The schedulers agree on the version that serves, loaded from that directory.
+    void set_version(const SchedulerHello& hello, const std::string& weights_path);
 
     // A request has ended, and its last chunk was sent.
     void request_ended(OpenId request);
@@ -90,8 +92,8 @@ class Admin {
     // Every open call gets this error: the tree is going down.
     void fail_all(const Error& error);
 
-    // UpdateCoordinator::path.
-    [[nodiscard]] const std::optional<std::string>& weights_path() const { return updates_.path(); }
+    // The version that every replica serves.
+    [[nodiscard]] const ServedVersion& version() const { return updates_.version(); }
 
     // Every replica has or had weights to serve: at once, or from the first complete update on.
     [[nodiscard]] bool has_had_weights() const { return has_had_weights_; }
@@ -139,6 +141,14 @@ class Admin {
     Result<> obey(TimePoint now, const std::string& peer, const WeightDigests& message);
     Result<> obey(TimePoint now, const std::string& peer, const InitGroup& message);
     Result<> obey(TimePoint now, const std::string& peer, const DestroyGroup& message);
+    template <class Message>
+    Result<> drive(
+        TimePoint now,
+        const std::string& peer,
+        const Message& message,
+        void (UpdateCoordinator::*what
+        )(TimePoint, UpdateCoordinator::Caller, const Message&, UpdateCoordinator::Out&)
+    );
     Result<> order_group(
         TimePoint now, const AdminCaller& caller, std::int64_t timeout_ms, WorkerGroup order
     );
@@ -160,7 +170,8 @@ class Admin {
     template <class Reply, class Part>
     void answer_parts(typename FanOut<Part>::Ended ended);
     void carry_out(TimePoint now, UpdateCoordinator::Out out);
-    void record(TimePoint now, const UpdateReply& reply);
+    void say_version();
+    void record(TimePoint now, std::string_view what, const UpdateReply& reply);
     template <class Visit>
     void for_each_fan_out(Visit visit);
 
@@ -173,15 +184,14 @@ class Admin {
     FanOut<ContinuePart> continues_;
     FanOut<FlushPart> flushes_;
     FanOut<LabelPart> labels_;
-    std::string last_label_{};  // of the latest call that was fanned out
     FanOut<MemoryPart> memories_;
     UpdateCoordinator updates_;
+    ServedVersion said_{};  // last, through ports_.serves
     struct PastUpdate {
         TimePoint at{};
         UpdateRecord record{};
     };
     std::deque<PastUpdate> past_updates_{};  // the latest kUpdatesShown
-    std::string_view update_call_{};         // the type of the latest call about weights
     std::int64_t num_updates_ = 0;
     std::int64_t num_updates_failed_ = 0;
     bool has_had_weights_ = false;

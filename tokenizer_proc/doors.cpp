@@ -53,7 +53,7 @@ Doors::Doors(Config config, std::shared_ptr<const Tokenizer> tokenizer, Ports po
                   [this](StatusReply& reply) {
                       reply.server = config_.server;
                       reply.model = config_.model;
-                      reply.weights_path = admin_.weights_path().value_or(config_.model_path);
+                      reply.weights_path = admin_.version().path;
                       if (is_ready()) {
                           reply.uptime_s =
                               std::chrono::duration<double>(now_ - ready_time_).count();
@@ -65,6 +65,7 @@ Doors::Doors(Config config, std::shared_ptr<const Tokenizer> tokenizer, Ports po
               .abort = [this](
                            const std::vector<std::string>* rids, const std::string& message
                        ) { return abort_ids(rids, message); },
+              .serves = [this](const ServedVersion& version) { ports_.serves(version); },
               .shut_down = [this](Duration drain) { drain_until_ = admin_time_ + drain; },
           }
       ),
@@ -84,6 +85,12 @@ void Doors::from_client(TimePoint now, Door door, const Received& received) {
 
 void Doors::refuse(Door door, const std::string& peer, const Frames& frames, const Error& error) {
     ++num_refused_;
+    answer_error(door, peer, frames, error);
+}
+
+void Doors::answer_error(
+    Door door, const std::string& peer, const Frames& frames, const Error& error
+) {
     ErrorReply reply;
     reply.rid = peek_string(frames, "rid");
     reply.call = CallId{peek_uint(frames, "call")};
@@ -130,9 +137,8 @@ Result<> Doors::hello(Door door, const std::string& peer, const Frames& frames) 
     // A newer client may say more of itself than is known here.
     ASSIGN_OR_RETURN(const Hello message, decode<Hello>(frames, UnknownFields::kIgnore));
     if (!is_ready()) {
-        return make_error(
-            ErrorCode::kUnavailable, "the tree is starting; no word yet from {}", who_is_missing()
-        );
+        answer_error(door, peer, frames, starting());  // not counted: it asks again until all is up
+        return Ok{};
     }
     spdlog::debug("hello from '{}'", message.name.substr(0, kTypeShown));
     const SchedulerHello& replica = *hellos_.front();
@@ -151,11 +157,7 @@ Result<> Doors::hello(Door door, const std::string& peer, const Frames& frames) 
 }
 
 Result<> Doors::generate(TimePoint now, const std::string& peer, Generate message) {
-    if (!is_ready()) {
-        return make_error(
-            ErrorCode::kUnavailable, "the tree is starting; no word yet from {}", who_is_missing()
-        );
-    }
+    if (!is_ready()) return starting();
     if (drain_until_) {
         return Error{ErrorCode::kUnavailable, "the tree is shutting down: it takes no new request"};
     }
@@ -361,7 +363,7 @@ Result<> Doors::greet(const SchedulerHello& hello) {
         }
     }
     choice_.emplace(config_.num_replicas, first.page_size);
-    admin_.set_version(first);
+    admin_.set_version(first, config_.weights_path);
     return Ok{};
 }
 
@@ -456,6 +458,12 @@ std::string Doors::who_is_missing() const {
         names += fmt::format("{}scheduler_proc[{}]", names.empty() ? "" : ", ", i);
     }
     return names;
+}
+
+Error Doors::starting() const {
+    return make_error(
+        ErrorCode::kUnavailable, "the tree is starting; no word yet from {}", who_is_missing()
+    );
 }
 
 std::string Doors::random_rid() const {

@@ -42,9 +42,10 @@ enum class ReplicaSocket { kRequests, kControl };
 class Doors {
   public:
     struct Config {
-        std::string server{};      // "pitstop 0.1.0"
-        std::string model{};       // the served model's name
-        std::string model_path{};  // its directory
+        std::string server{};        // "pitstop 0.1.0"
+        std::string model{};         // the served model's name
+        std::string model_path{};    // its directory
+        std::string weights_path{};  // the checkpoint that the workers load, as a rule the same
         int num_replicas = 1;
         std::shared_ptr<const ChatTemplate> chat_template{};  // null: no chats
     };
@@ -54,6 +55,8 @@ class Doors {
         // Hands a long text to another thread. False: too much is waiting.
         std::function<bool(TextJob)> start_job{};
         std::function<std::uint64_t()> random{};  // for ids and seeds
+        // Admin::Ports::serves.
+        std::function<void(const ServedVersion&)> serves{};
     };
 
     static constexpr std::size_t kOpenMax = std::size_t{1} << 18;
@@ -75,10 +78,6 @@ class Doors {
 
     // Every replica has said hello.
     [[nodiscard]] bool is_ready() const { return num_hellos_ == config_.num_replicas; }
-    // The checkpoint that serves, if an update brought it (UpdateCoordinator::path).
-    [[nodiscard]] const std::optional<std::string>& weights_path() const {
-        return admin_.weights_path();
-    }
     // The tree was asked to end, and what was open has ended or had its time.
     [[nodiscard]] bool is_end_due(TimePoint now) const {
         return drain_until_ && (requests_.size() == 0 || now >= *drain_until_);
@@ -98,6 +97,7 @@ class Doors {
     // ---- clients' messages ----
     Result<> take(TimePoint now, Door door, const std::string& peer, const Frames& frames);
     void refuse(Door door, const std::string& peer, const Frames& frames, const Error& error);
+    void answer_error(Door door, const std::string& peer, const Frames& frames, const Error& error);
     Result<> hello(Door door, const std::string& peer, const Frames& frames);
     Result<> generate(TimePoint now, const std::string& peer, Generate message);
     Result<> cancel(const std::string& peer, const Frames& frames);
@@ -133,6 +133,7 @@ class Doors {
     void flush_outbox(TimePoint now);
 
     [[nodiscard]] std::string who_is_missing() const;
+    [[nodiscard]] Error starting() const;
     [[nodiscard]] std::string random_rid() const;
 
     Config config_;

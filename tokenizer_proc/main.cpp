@@ -32,6 +32,7 @@ constexpr int kReplicasMax = 1024;
 struct Flags {
     std::string run_dir{};
     std::string model{};
+    std::string weights{};
     std::string served_model_name{};
     std::string log_level = "info";
     int dp = 1;
@@ -117,6 +118,16 @@ std::optional<std::string> farewell(Supervision& supervision) {
     return std::nullopt;
 }
 
+// What a restart needs to know: where the weights are, and what they are called.
+void tell_version(const ServedVersion& version, Supervision& supervision) {
+    if (version.path.empty()) {  // a partial update, or one whose source was no directory
+        supervision.say_weights_are_nowhere();
+    } else {
+        supervision.say_weights(version.path);
+    }
+    supervision.say_version(raw(version.epoch), version.label);
+}
+
 void run(Doors& doors, Sockets& sockets, TextWorker& worker, Supervision& supervision) {
     Poller poller;
     poller.add(sockets.data);
@@ -126,7 +137,6 @@ void run(Doors& doors, Sockets& sockets, TextWorker& worker, Supervision& superv
     if (supervision.fd() >= 0) poller.add_fd(supervision.fd());
     bool was_ready = false;
     bool said_end = false;
-    std::optional<std::string> weights_path;
     for (;;) {
         std::optional<std::string> why = farewell(supervision);
         if (!said_end && doors.is_end_due(Clock::now())) {
@@ -146,15 +156,6 @@ void run(Doors& doors, Sockets& sockets, TextWorker& worker, Supervision& superv
             was_ready = true;
             supervision.say_ready(doors.describe());
         }
-        if (doors.weights_path() != weights_path) {
-            weights_path = doors.weights_path();
-            // Empty: a partial update, or one whose source was no directory.
-            if (weights_path && weights_path->empty()) {
-                supervision.say_weights_are_nowhere();
-            } else {
-                supervision.say_weights(weights_path.value_or(""));
-            }
-        }
         const TimePoint now = Clock::now();
         poller.wait(std::min(now + kIdleWait, doors.next_deadline(now)));
     }
@@ -173,6 +174,7 @@ int main_with(int argc, char** argv) {
     FlagSet flags("tokenizer_proc", "The doors of the tree: clients, tokenization, control.");
     flags.add("run-dir", &values.run_dir, "where the tree's sockets live");
     flags.add("model", &values.model, "the model's directory, for its tokenizer.json");
+    flags.add("weights", &values.weights, "what the workers load; default: the model's directory");
     flags.add("served-model-name", &values.served_model_name, "default: the directory's name");
     flags.add("dp", &values.dp, "data-parallel replicas");
     flags.add("log-level", &values.log_level, "trace, debug, info, warning, error or off");
@@ -213,6 +215,7 @@ int main_with(int argc, char** argv) {
         {.server = "pitstop " PITSTOP_VERSION,
          .model = name_of_model(values),
          .model_path = values.model,
+         .weights_path = values.weights.empty() ? values.model : values.weights,
          .num_replicas = values.dp,
          .chat_template = chat_template},
         *tokenizer,
@@ -227,7 +230,8 @@ int main_with(int argc, char** argv) {
                  return to[static_cast<std::size_t>(raw(replica))].send(frames);
              },
          .start_job = [&](TextJob job) { return worker.push(std::move(job)); },
-         .random = random_number}
+         .random = random_number,
+         .serves = [&](const ServedVersion& version) { tell_version(version, supervision); }}
     );
     run(doors, *sockets, worker, supervision);
     sockets->data.set_linger_ms(kFarewellLingerMs);

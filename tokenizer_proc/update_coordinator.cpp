@@ -1,6 +1,7 @@
 #include "tokenizer_proc/update_coordinator.h"
 
 #include "base/check.h"
+#include "tokenizer_proc/timeout.h"
 
 #include <algorithm>
 #include <chrono>
@@ -11,13 +12,6 @@ namespace {
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 // Which order a phase waits for the answers to, as UpdatePart::phase names it.
-// What the caller asked for, a day at most: far more overflows the clock. 0: `otherwise`.
-Duration timeout_or(Duration otherwise, std::int64_t asked_ms) {
-    constexpr std::int64_t kDayMs = 24 * 3600 * 1000;
-    return asked_ms > 0 ? Duration(std::chrono::milliseconds(std::min(asked_ms, kDayMs)))
-                        : otherwise;
-}
-
 constexpr std::string_view kOpened = "opened";
 constexpr std::string_view kFilled = "filled";
 constexpr std::string_view kPrepared = "prepared";
@@ -27,10 +21,10 @@ constexpr std::string_view kDropped = "dropped";
 
 }  // namespace
 
-void UpdateCoordinator::set_version(Epoch epoch, std::string label, std::string digest) {
-    epoch_ = epoch;
-    label_ = std::move(label);
-    digest_ = std::move(digest);
+void UpdateCoordinator::set_has_weights(ReplicaId replica, bool has_weights) {
+    const std::int32_t index = raw(replica);
+    if (index >= 0 && index < num_replicas_)
+        has_weights_[static_cast<std::size_t>(index)] = has_weights;
 }
 
 std::string_view UpdateCoordinator::phase_name() const {
@@ -59,8 +53,9 @@ std::string_view UpdateCoordinator::phase_name() const {
 
 std::string_view UpdateCoordinator::state() const {
     if (is_torn_) return "torn";
-    if (phase_ == Phase::kIdle) return "serving";
-    return phase_name();
+    if (phase_ != Phase::kIdle) return phase_name();
+    const bool is_whole = std::ranges::all_of(has_weights_, [](bool has) { return has; });
+    return is_whole ? "serving" : "awaiting_weights";
 }
 
 // Why an update with this spec (null: not a stage) cannot begin now, or nothing.
@@ -75,20 +70,20 @@ std::optional<Error> UpdateCoordinator::refusal(const UpdateSpec* spec) const {
         );
     }
     if (spec == nullptr) return std::nullopt;
-    if (spec->epoch && *spec->epoch <= epoch_) {
+    if (spec->epoch && *spec->epoch <= version_.epoch) {
         return make_error(
             ErrorCode::kFailedPrecondition,
             "epoch {} is not newer than the one that serves, {}",
             raw(*spec->epoch),
-            raw(epoch_)
+            raw(version_.epoch)
         );
     }
-    if (!spec->base_digest.empty() && spec->base_digest != digest_) {
+    if (!spec->base_digest.empty() && spec->base_digest != version_.digest) {
         return make_error(
             ErrorCode::kFailedPrecondition,
             "the update is made for the version with digest {}; {} serves",
             spec->base_digest,
-            digest_
+            version_.digest
         );
     }
     if (is_torn_ && spec->partial) {
@@ -212,7 +207,7 @@ void UpdateCoordinator::begin(
     job.id =
         std::exchange(next_id_, static_cast<UpdateId>(static_cast<std::uint64_t>(next_id_) + 1));
     job.kind = kind;
-    job.new_epoch = spec.epoch.value_or(next(epoch_));
+    job.new_epoch = spec.epoch.value_or(next(version_.epoch));
     job.spec = std::move(spec);
     job.caller = std::move(caller);
     job.started = now;
@@ -389,14 +384,12 @@ void UpdateCoordinator::finish_commit(TimePoint now, Out& out) {
     // A direct update has no copy to go back to; a rollback leaves the version it left.
     has_retained_ = job.spec.mode == UpdateMode::kStaged;
     is_torn_ = false;
-    if (job.kind == Kind::kRollback) {
-        std::swap(path_, retained_path_);
-    } else {
-        retained_path_ = std::exchange(path_, job.spec.partial ? "" : job.spec.source.path);
-    }
-    epoch_ = job.new_epoch;
-    label_ = job.label;
-    digest_ = job.digest;
+    has_weights_.assign(has_weights_.size(), true);
+    std::string path = job.spec.partial ? "" : job.spec.source.path;
+    if (job.kind == Kind::kRollback) path = std::move(retained_path_);
+    retained_path_ = std::move(version_.path);
+    version_ = {
+        .epoch = job.new_epoch, .label = job.label, .digest = job.digest, .path = std::move(path)};
     phase_ = Phase::kIdle;
     reply(now, std::nullopt, out);
     job_.reset();
@@ -482,9 +475,9 @@ void UpdateCoordinator::refuse(Caller caller, Error error, Out& out) const {
     reply.code = name_of(error.code);
     reply.message = std::move(error.message);
     reply.state = state();
-    reply.epoch = epoch_;
-    reply.label = label_;
-    reply.digest = digest_;
+    reply.epoch = version_.epoch;
+    reply.label = version_.label;
+    reply.digest = version_.digest;
     out.replies.emplace_back(std::move(caller), std::move(reply));
 }
 
@@ -502,9 +495,9 @@ void UpdateCoordinator::reply(TimePoint now, std::optional<Error> error, Out& ou
     reply.state = state();
     const bool is_about_stage = phase_ == Phase::kStaged;
     if (phase_ == Phase::kOpen) reply.session = static_cast<std::uint64_t>(job.id);
-    reply.epoch = is_about_stage ? job.new_epoch : epoch_;
-    reply.label = is_about_stage ? job.label : label_;
-    reply.digest = is_about_stage ? job.digest : digest_;
+    reply.epoch = is_about_stage ? job.new_epoch : version_.epoch;
+    reply.label = is_about_stage ? job.label : version_.label;
+    reply.digest = is_about_stage ? job.digest : version_.digest;
     for (const ReplicaOutcome& replica : job.outcomes) {
         for (const RankOutcome& rank : replica.ranks) {
             reply.bytes += rank.bytes;

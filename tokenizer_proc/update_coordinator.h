@@ -30,12 +30,23 @@
 
 namespace pitstop {
 
+// The version that serves, on every replica alike.
+struct ServedVersion {
+    Epoch epoch{};
+    std::string label{};
+    std::string digest{};
+    std::string path{};  // the checkpoint it came from; empty: no one directory holds it whole
+
+    friend bool operator==(const ServedVersion&, const ServedVersion&) = default;
+};
+
 class UpdateCoordinator {
   public:
     // Who asked, to be answered.
     struct Caller {
         std::string peer{};
         CallId call{};
+        std::string_view what{};  // the call's type
     };
     using Order = std::variant<
         UpdateStage,
@@ -58,13 +69,15 @@ class UpdateCoordinator {
     static constexpr auto kStagedHoldMax = std::chrono::hours(1);
     static constexpr auto kSessionIdle = std::chrono::minutes(5);  // of sessions that name none
 
-    explicit UpdateCoordinator(int num_replicas) : num_replicas_(num_replicas) {}
+    explicit UpdateCoordinator(int num_replicas)
+        : num_replicas_(num_replicas), has_weights_(static_cast<std::size_t>(num_replicas), true) {}
 
-    // What serves, from a scheduler's hello.
-    void set_version(Epoch epoch, std::string label, std::string digest);
-
+    // What serves from the start.
+    void set_version(ServedVersion version) { version_ = std::move(version); }
     // The version that serves has another label, on every replica.
-    void relabel(std::string label) { label_ = std::move(label); }
+    void relabel(std::string label) { version_.label = std::move(label); }
+    // A replica says that it has weights, or none (they were released and not kept, or never came).
+    void set_has_weights(ReplicaId replica, bool has_weights);
 
     void update(TimePoint now, Caller caller, const UpdateWeights& call, Out& out);
     void stage(TimePoint now, Caller caller, const StageWeights& call, Out& out);
@@ -91,12 +104,7 @@ class UpdateCoordinator {
     [[nodiscard]] bool is_open() const { return phase_ == Phase::kOpen; }
     [[nodiscard]] bool is_busy() const { return phase_ != Phase::kIdle; }
     [[nodiscard]] std::string_view state() const;
-    [[nodiscard]] Epoch epoch() const { return epoch_; }
-    [[nodiscard]] const std::string& label() const { return label_; }
-    [[nodiscard]] const std::string& digest() const { return digest_; }
-    // The checkpoint that serves, if an update brought it: nothing before the first one, empty
-    // where no one directory holds it (after a partial update).
-    [[nodiscard]] const std::optional<std::string>& path() const { return path_; }
+    [[nodiscard]] const ServedVersion& version() const { return version_; }
     [[nodiscard]] std::int64_t num_late_parts() const { return num_late_parts_; }
 
   private:
@@ -159,11 +167,9 @@ class UpdateCoordinator {
     Phase phase_ = Phase::kIdle;
     std::optional<Job> job_{};
     UpdateId next_id_{1};
-    Epoch epoch_{};
-    std::string label_{};
-    std::string digest_{};
-    std::optional<std::string> path_{};
-    std::optional<std::string> retained_path_{};
+    ServedVersion version_{};
+    std::vector<bool> has_weights_;  // by replica
+    std::string retained_path_{};
     bool has_retained_ = false;
     bool is_torn_ = false;
     std::int64_t num_late_parts_ = 0;

@@ -60,6 +60,8 @@ TEST(Supervision, SaysReadyAndFailedInOneLineEach) {
     ASSERT_TRUE(attach(supervision, launcher, 0));
     supervision.say_ready("42 pages");
     EXPECT_EQ(launcher.read(), "READY 42 pages\n");
+    supervision.say_version(7, "step 7");
+    EXPECT_EQ(launcher.read(), "VERSION 7 step 7\n");
     supervision.say_failed("two\nlines");
     EXPECT_EQ(launcher.read(), "FAILED two lines\n");
     supervision.say_failed(std::string(100'000, 'x'));

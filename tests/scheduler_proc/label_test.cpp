@@ -34,6 +34,7 @@ TEST_F(LabelTest, P3_SplitsTheSpansOfRunningRequestsAndChangesNoToken) {
     EXPECT_EQ(part.code, "");
     EXPECT_EQ(part.epoch, Epoch{1});
     EXPECT_EQ(part.old_label, "");
+    EXPECT_EQ(part.label, "step-7");
     rig.run();
     const Received& got = rig.of(key);
     EXPECT_EQ(got.tokens, rig.expected(ask).tokens);

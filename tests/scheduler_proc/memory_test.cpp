@@ -107,6 +107,39 @@ TEST_F(MemoryTest, RequestsAreRefusedWithAClearErrorWhileRunningAndQueuedWhilePa
     EXPECT_EQ(rig.of(queued).tokens, rig.expected(asks[0]).tokens);
 }
 
+// The rule that a continue obeys: what cannot be generated waits, and is not refused (P4).
+TEST_F(MemoryTest, P4_APauseThatIsOverDueStaysWhileMemoryIsReleasedAndEndsByItselfThen) {
+    const RequestKey key = start();
+    rig.control(PauseGeneration{.call = CallId{1}, .mode = PauseMode::kRetract, .max_pause_s = 2.0}
+    );
+    EXPECT_EQ(answer<PausePart>().num_retracted, 1);
+    EXPECT_EQ(release({}, /*keep_weights=*/true).code, "");
+    rig.now += seconds(3);
+    const TurnOutput over = rig.turn();
+    EXPECT_TRUE(rig.scheduler.is_paused());
+    EXPECT_TRUE(!over.wake_at || *over.wake_at > rig.now) << "nothing to do until memory is back";
+    EXPECT_EQ(
+        rig.status().pause_expiry,
+        "stays paused: weights is released, kv_cache is released; nothing is generated until it is "
+        "resumed"
+    );
+    const RequestKey late = rig.send({.prompt = prompt_of(5), .max_new_tokens = 3});
+    rig.turn();
+    EXPECT_FALSE(rig.of(late).finish) << "it waits, as in any pause";
+    EXPECT_EQ(resume(kKv).code, "");
+    EXPECT_TRUE(rig.scheduler.is_paused()) << "the weights are still missing";
+    EXPECT_EQ(resume(kWeights).code, "");
+    rig.run();
+    EXPECT_FALSE(rig.scheduler.is_paused());
+    EXPECT_EQ(rig.status().pause_expiry.rfind("went on by itself after 3.", 0), 0u)
+        << rig.status().pause_expiry;
+    EXPECT_EQ(rig.of(key).tokens, rig.expected(asks.front()).tokens);
+    ASSERT_TRUE(rig.of(late).finish);
+    EXPECT_EQ(rig.of(late).finish->reason, FinishReason::kLength);
+    pause(PauseMode::kInPlace);
+    EXPECT_EQ(rig.status().pause_expiry, "") << "it is about the latest pause";
+}
+
 TEST_F(MemoryTest, OpenRequestsStopAReleaseThatNoPauseAnnounced) {
     const RequestKey key = start();
     rig.control(ReleaseMemory{.call = CallId{7}});

@@ -226,7 +226,9 @@ void World::hear(std::size_t r, scheduler::ToTokenizer message) {
     if (const auto* part = std::get_if<UpdatePart>(&message)) {
         coordinate([&](UpdateCoordinator::Out& out) { coordinator_.part(now_, *part, out); });
     } else if (const auto* hello = std::get_if<SchedulerHello>(&message)) {
-        coordinator_.set_version(hello->epoch, hello->label, hello->digest);
+        coordinator_.set_version(
+            {.epoch = hello->epoch, .label = hello->label, .digest = hello->digest}
+        );
         ++num_hellos_;
     } else if (const auto* status = std::get_if<ReplicaStatus>(&message)) {
         answered(status->call, r);
@@ -470,7 +472,8 @@ void World::start_update(bool is_good) {
     spec.mode = random_.once_in(3) ? UpdateMode::kDirect : UpdateMode::kStaged;
     spec.kv_policy = static_cast<KvPolicy>(random_.between(0, 3));
     spec.label = fmt::format("w{}", next_weights_++);
-    if (random_.once_in(6)) spec.epoch = Epoch{raw(coordinator_.epoch()) + random_.between(-1, 3)};
+    if (random_.once_in(6))
+        spec.epoch = Epoch{raw(coordinator_.version().epoch) + random_.between(-1, 3)};
     if (spec.epoch && raw(*spec.epoch) < 1) spec.epoch.reset();
     if (spec.kv_policy == KvPolicy::kAbort) oracle_.mass_abort_allowed();
     const std::int64_t timeout_ms = random_.once_in(5) ? 3 : 300;

@@ -23,6 +23,17 @@ class AdminTest : public DoorsTest {
     Message reply(const std::string& peer = "admin") {
         return next_to<Message>(peer, Door::kAdmin);
     }
+    // Replica 0 has done what the update needs.
+    void update_part(UpdateId update, const std::string& phase, const std::string& label = "") {
+        UpdatePart part;
+        part.update = update;
+        part.phase = phase;
+        part.ok = true;
+        part.state = "serving";
+        part.label = label;
+        part.digest = "d-" + label;
+        from_tree(part);
+    }
 };
 
 TEST_F(AdminTest, StatusIsMergedFromAllReplicas) {
@@ -373,11 +384,110 @@ TEST_F(AdminTest, ANewLabelIsKnownToLaterAnswersAboutWeights) {
         part.call = order<SetWeightLabel>(replica).call;
         part.replica = ReplicaId{replica};
         part.epoch = Epoch{1};
+        part.label = "step-7";
         from_tree(part);
     }
     EXPECT_TRUE(reply<LabelReply>().ok);
     call(DropStage{});  // nothing is staged: the answer says what serves
     EXPECT_EQ(reply<UpdateReply>().label, "step-7");
+}
+
+TEST_F(AdminTest, LabelCallsUnderWayTogetherDoNotConfuseEachOther) {
+    start();
+    call(SetWeightLabel{.label = "one"}, 1);
+    call(SetWeightLabel{.label = "two"}, 2);
+    const auto label_part = [&](const std::string& label, const std::string& code) {
+        LabelPart part;
+        part.call = order<SetWeightLabel>(0).call;
+        part.label = label;
+        part.code = code;
+        from_tree(part);
+        return reply<LabelReply>();
+    };
+    EXPECT_TRUE(label_part("one", "").ok);
+    call(DropStage{});
+    EXPECT_EQ(reply<UpdateReply>().label, "one") << "the second call is still under way";
+    EXPECT_FALSE(label_part("one", "failed_precondition").ok);
+    call(DropStage{});
+    EXPECT_EQ(reply<UpdateReply>().label, "one") << "and was refused";
+}
+
+TEST_F(AdminTest, P2_TheLauncherKnowsTheVersionBeforeWhoAskedForIt) {
+    weights_path_ = "/checkpoints/7";
+    start();
+    EXPECT_EQ(status().weights_path, "/checkpoints/7");
+    call(SetWeightLabel{.label = "step-7"});
+    LabelPart part;
+    part.call = order<SetWeightLabel>(0).call;
+    part.label = "step-7";
+    from_tree(part);
+    EXPECT_TRUE(reply<LabelReply>().ok);
+    UpdateWeights update;
+    update.update.source.path = "/checkpoints/8";
+    call(update);
+    update_part(order<UpdateStage>(0).update, "prepared", "step-8");
+    update_part(order<UpdateReady>(0).update, "ready");
+    EXPECT_EQ(served_.size(), 1u) << "nothing is said before the commit";
+    update_part(order<UpdateCommit>(0).update, "committed");
+    EXPECT_TRUE(reply<UpdateReply>().ok);
+    ASSERT_EQ(served_.size(), 2u);
+    EXPECT_EQ(num_answers_at_served_, 0u);
+    const ServedVersion relabelled{
+        .epoch = Epoch{1}, .label = "step-7", .digest = "d1", .path = "/checkpoints/7"};
+    const ServedVersion updated{
+        .epoch = Epoch{2}, .label = "step-8", .digest = "d-step-8", .path = "/checkpoints/8"};
+    EXPECT_EQ(served_[0], relabelled);
+    EXPECT_EQ(served_[1], updated);
+    call(RollbackWeights{});
+    update_part(order<UpdateRollback>(0).update, "prepared", "step-7");
+    update_part(order<UpdateReady>(0).update, "ready");
+    update_part(order<UpdateCommit>(0).update, "committed");
+    EXPECT_EQ(served_.back().path, "/checkpoints/7")
+        << "also where no update of this tree brought it";
+    EXPECT_EQ(status().weights_path, "/checkpoints/7");
+}
+
+TEST_F(AdminTest, ARefusalSaysThatThereAreNoWeights) {
+    has_weights_ = false;
+    start();
+    EXPECT_EQ(status().weights_path, "");
+    call(RollbackWeights{});
+    EXPECT_EQ(reply<UpdateReply>().state, "awaiting_weights");
+    UpdateWeights update;
+    update.update.source.path = "/checkpoints/8";
+    call(update);
+    update_part(order<UpdateStage>(0).update, "prepared", "step-8");
+    update_part(order<UpdateReady>(0).update, "ready");
+    update_part(order<UpdateCommit>(0).update, "committed");
+    EXPECT_EQ(reply<UpdateReply>().state, "serving");
+    call(ReleaseMemory{});
+    from_tree(memory_part(order<ReleaseMemory>(0).call, 0, "", false));
+    call(DropStage{});
+    EXPECT_EQ(reply<UpdateReply>().state, "serving") << "they are kept";
+    call(ReleaseMemory{});
+    MemoryPart gone = memory_part(order<ReleaseMemory>(0).call, 0, "", false);
+    gone.has_weights = false;
+    from_tree(gone);
+    call(DropStage{});
+    EXPECT_EQ(reply<UpdateReply>().state, "awaiting_weights");
+}
+
+TEST_F(AdminTest, StatusNamesACallByItsOwnTypeWhateverElseWasAskedMeanwhile) {
+    start();
+    UpdateWeights update;
+    update.update.source.path = "/checkpoints/8";
+    call(update, 1);
+    call(DropStage{}, 2);  // refused: nothing is staged
+    EXPECT_FALSE(reply<UpdateReply>().ok);
+    update_part(order<UpdateStage>(0).update, "prepared", "step-8");
+    update_part(order<UpdateReady>(0).update, "ready");
+    update_part(order<UpdateCommit>(0).update, "committed");
+    EXPECT_TRUE(reply<UpdateReply>().ok);
+    const StatusReply now = status();
+    ASSERT_EQ(now.updates.size(), 2u);
+    EXPECT_EQ(now.updates[1].what, "update_weights");
+    EXPECT_EQ(now.updates_total, 1);
+    EXPECT_EQ(now.updates_failed_total, 0);
 }
 
 TEST_F(AdminTest, StatusListsTheLatestUpdates) {

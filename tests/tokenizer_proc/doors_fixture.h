@@ -31,6 +31,7 @@ class DoorsTest : public testing::Test {
                 .server = "pitstop test",
                 .model = "stories",
                 .model_path = "/models/stories",
+                .weights_path = weights_path_,
                 .num_replicas = num_replicas},
             tokenizer_,
             Doors::Ports{
@@ -53,6 +54,11 @@ class DoorsTest : public testing::Test {
                         return !job_queue_is_full_;
                     },
                 .random = [this] { return ++random_; },
+                .serves =
+                    [this](const ServedVersion& version) {
+                        served_.push_back(version);
+                        num_answers_at_served_ = to_client_[{Door::kAdmin, "admin"}].size();
+                    },
             }
         );
     }
@@ -68,6 +74,7 @@ class DoorsTest : public testing::Test {
         hello.queue_len_max = 100;
         hello.epoch = Epoch{1};
         hello.digest = "d1";
+        hello.has_weights = has_weights_;
         from_tree(hello);
     }
     void start(int num_replicas = 1) {
@@ -144,6 +151,7 @@ class DoorsTest : public testing::Test {
             ReplicaStatus part;
             part.call = next_to_replica<Status>(i, ReplicaSocket::kControl).call;
             part.replica = ReplicaId{i};
+            part.has_weights = has_weights_;
             from_tree(part);
         }
         return next_to<StatusReply>("status", Door::kAdmin);
@@ -160,6 +168,10 @@ class DoorsTest : public testing::Test {
     bool job_queue_is_full_ = false;
     std::uint64_t random_ = 0;
     std::int64_t context_len_ = kContextLen;
+    bool has_weights_ = true;
+    std::string weights_path_ = "/models/stories";
+    std::vector<ServedVersion> served_{};    // as the launcher was told
+    std::size_t num_answers_at_served_ = 0;  // that "admin" had when it was told last
     std::optional<Doors> doors_{};
 
   private:

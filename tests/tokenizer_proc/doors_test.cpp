@@ -444,6 +444,23 @@ TEST_F(DoorsTest, BeforeAllReplicasAreThereRequestsAreUnavailableAndSaySoWhy) {
     EXPECT_TRUE(doors_->is_ready());
     send("p", prompt("a"));
     next_request();
+    EXPECT_EQ(status().refused_total, 1);
+}
+
+// A client that starts with the tree asks until all is up: nothing is wrong with that.
+TEST_F(DoorsTest, AHelloBeforeTheTreeIsReadyIsAnsweredAndNotCountedAsRefused) {
+    make(2);
+    Hello hello;
+    hello.protocol = kProtocolVersion;
+    send("p", hello);
+    const ErrorReply error = refusal("p");
+    EXPECT_EQ(error.code, "unavailable");
+    EXPECT_NE(error.message.find("scheduler_proc[1]"), std::string::npos);
+    say_hello(0);
+    say_hello(1);
+    send("p", hello);
+    EXPECT_EQ(next_to<HelloReply>("p").replicas, 2);
+    EXPECT_EQ(status().refused_total, 0);
 }
 
 TEST_F(DoorsTest, TokenizeEncodesAndDecodes) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 
 namespace pitstop {
 namespace {
@@ -12,7 +13,11 @@ using std::chrono::seconds;
 // Two replicas that answer as a test tells them to.
 class UpdateCoordinatorTest : public testing::Test {
   protected:
-    UpdateCoordinatorTest() { coordinator_.set_version(Epoch{1}, "base", "d1"); }
+    UpdateCoordinatorTest() {
+        coordinator_.set_version(
+            {.epoch = Epoch{1}, .label = "base", .digest = "d1", .path = "/base"}
+        );
+    }
 
     static UpdateWeights call(UpdateMode mode = UpdateMode::kStaged) {
         UpdateWeights update;
@@ -97,6 +102,31 @@ TEST_F(UpdateCoordinatorTest, P2_CommitsOnlyAfterEveryReplicaIsPreparedAndReady)
     EXPECT_EQ(reply.label, "new");
     EXPECT_EQ(reply.digest, "d2");
     EXPECT_EQ(coordinator_.state(), "serving");
+}
+
+// 2^63 ms and more are far past what the clock counts.
+TEST_F(UpdateCoordinatorTest, P5_TheLongestTimeoutsOverflowNothing) {
+    constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+    BeginUpdate begin;
+    begin.call = CallId{1};
+    begin.timeout_ms = kMost;
+    begin.idle_timeout_ms = kMost;
+    begin.update.source.kind = SourceKind::kBuckets;
+    coordinator_.begin_session(now_, {"peer", begin.call}, begin, out_);
+    EXPECT_GT(*coordinator_.next_deadline(), now_);
+    EXPECT_LE(*coordinator_.next_deadline(), now_ + std::chrono::hours(24));
+    EXPECT_GT(last_order<UpdateStage>().timeout_ms, 0);
+    both_answer("opened");
+    ASSERT_TRUE(coordinator_.is_open());
+    EXPECT_GT(*coordinator_.next_deadline(), now_);
+    EXPECT_LE(*coordinator_.next_deadline(), now_ + std::chrono::hours(24));
+    DropStage drop;
+    drop.call = CallId{2};
+    drop.timeout_ms = kMost;
+    coordinator_.drop(now_, {"peer", drop.call}, drop, out_);
+    EXPECT_GT(*coordinator_.next_deadline(), now_);
+    coordinator_.tick(now_, out_);
+    EXPECT_EQ(out_.replies.size(), 1u) << "nobody was told that their time is up";
 }
 
 TEST_F(UpdateCoordinatorTest, P2_OneReplicaFailingDropsTheStageEverywhere) {
@@ -296,7 +326,7 @@ TEST_F(UpdateCoordinatorTest, StageThenCommitInSeparateCalls) {
     EXPECT_TRUE(out_.replies[0].second.ok);
     EXPECT_EQ(out_.replies[0].second.state, "staged");
     EXPECT_EQ(out_.replies[0].second.epoch, Epoch{2});
-    EXPECT_EQ(coordinator_.epoch(), Epoch{1});
+    EXPECT_EQ(coordinator_.version().epoch, Epoch{1});
 
     CommitWeights commit;
     commit.call = CallId{2};
@@ -307,7 +337,7 @@ TEST_F(UpdateCoordinatorTest, StageThenCommitInSeparateCalls) {
     both_answer("committed");
     ASSERT_EQ(out_.replies.size(), 2u);
     EXPECT_TRUE(out_.replies[1].second.ok);
-    EXPECT_EQ(coordinator_.epoch(), Epoch{2});
+    EXPECT_EQ(coordinator_.version().epoch, Epoch{2});
 
     coordinator_.commit(now_, {"trainer", commit.call}, commit, out_);
     EXPECT_EQ(out_.replies.back().second.code, "failed_precondition")
@@ -349,7 +379,7 @@ TEST_F(UpdateCoordinatorTest, RollbackNeedsARetainedVersionAndCountsAsACommit) {
     next_update_ = 2;
     both_answer("prepared"), both_answer("ready"), both_answer("committed");
     EXPECT_TRUE(out_.replies.back().second.ok);
-    EXPECT_EQ(coordinator_.epoch(), Epoch{3});
+    EXPECT_EQ(coordinator_.version().epoch, Epoch{3});
 }
 
 TEST_F(UpdateCoordinatorTest, P4_TheCallerIsAnsweredWhenTheTreeEnds) {

@@ -1,0 +1,18 @@
+// The timeouts of calls, as callers name them.
+#pragma once
+
+#include "base/time.h"
+
+#include <algorithm>
+#include <cstdint>
+
+namespace pitstop {
+
+// What the caller asked for, a day at most: far more overflows the clock. 0: `otherwise`.
+[[nodiscard]] inline Duration timeout_or(Duration otherwise, std::int64_t asked_ms) {
+    constexpr std::int64_t kDayMs = std::int64_t{24} * 3600 * 1000;
+    return asked_ms > 0 ? Duration(std::chrono::milliseconds(std::min(asked_ms, kDayMs)))
+                        : otherwise;
+}
+
+}  // namespace pitstop
