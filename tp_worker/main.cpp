@@ -48,6 +48,7 @@ struct Options {
     int attach_timeout_ms = 60'000;
     int peer_timeout_ms = 120'000;
     double stage_share = 0.25;
+    std::int64_t epoch = 1;
     EngineOptions engine{};
 };
 
@@ -103,6 +104,7 @@ void add_flags(Options& options, FlagSet& flags) {
         &options.stage_share,
         "of a core's time that staging weights may take while passes run, in (0, 1]"
     );
+    flags.add("epoch", &options.epoch, "of the weights that are loaded; larger after a restart");
     flags.add("log-level", &options.log_level, "trace, debug, info, warning, error, off");
 }
 
@@ -115,6 +117,7 @@ Result<> check_options(Options& options) {
     if (options.tp < 1 || options.tp > kTpMax) return bad("tp", fmt::format("1 to {}", kTpMax));
     if (options.rank < 0 || options.rank >= options.tp) return bad("rank", "0 to tp - 1");
     if (options.replica < 0) return bad("replica", "0 or more");
+    if (options.epoch < 1) return bad("epoch", "1 or more");
     if (options.threads < 0 || options.threads > 1024) return bad("threads", "0 to 1024");
     if (options.load_format != "auto" && options.load_format != "null") {
         return bad("load-format", "auto or null");
@@ -275,6 +278,7 @@ Result<> run(const Options& options, Supervision& supervision) {
     ASSIGN_OR_RETURN(
         const std::unique_ptr<Engine> engine, Engine::load(options.engine, threads, *communicator)
     );
+    engine->set_epoch(Epoch{options.epoch});
     WorkerHello hello = engine->describe();
     hello.device_uuid =
         device_uuid(static_cast<ReplicaId>(options.replica), static_cast<Rank>(options.rank));

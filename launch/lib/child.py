@@ -1,7 +1,7 @@
 """One process of the tree, as its launcher sees it (base/supervision.h is the other side).
 
-Two pipes: on `ready` the process says READY, FAILED, WEIGHTS, NOWHERE or END in one line; on
-`supervisor` it is told "stop" or who died. It dies with this program whatever happens: it asks the
+Two pipes: on `ready` the process says READY, FAILED, WEIGHTS, NOWHERE, VERSION or END in one line;
+on `supervisor` it is told "stop" or who died. It dies with this program whatever happens: it asks the
 kernel for that itself (--parent-pid), and the end of the supervisor pipe says the same.
 """
 
@@ -22,6 +22,7 @@ class Child:
         self.failed_line = None  # what it said with FAILED
         self.weights_path = None  # what it said last with WEIGHTS: the checkpoint that serves
         self.weights_are_nowhere = False  # or that no directory holds what serves (NOWHERE)
+        self.version = None  # and its epoch and label (VERSION)
         self.end_line = None  # what it said with END: the tree is to end
         self._said = b""
         ready_read, ready_write = os.pipe()
@@ -50,13 +51,19 @@ class Child:
         self.pidfd = os.pidfd_open(self.pid)  # readable when it has ended
 
     def read_ready(self):
-        """Takes what it said; False at the end of the pipe."""
-        try:
-            data = os.read(self.ready_fd, LINE_BYTES_MAX)
-        except BlockingIOError:
-            return True
-        self._said = (self._said + data)[-LINE_BYTES_MAX:]
-        *lines, self._said = self._said.split(b"\n")
+        """Takes all that it said; False at the end of the pipe."""
+        while True:
+            try:
+                data = os.read(self.ready_fd, LINE_BYTES_MAX)
+            except BlockingIOError:
+                return True
+            if not data:
+                return False
+            self._said = (self._said + data)[-LINE_BYTES_MAX:]
+            *lines, self._said = self._said.split(b"\n")
+            self._take(lines)
+
+    def _take(self, lines):
         for line in lines:
             kind, _, text = line.decode("utf-8", "replace").partition(" ")
             if kind == "READY":
@@ -67,9 +74,11 @@ class Child:
                 self.weights_path, self.weights_are_nowhere = text, False
             elif kind == "NOWHERE":
                 self.weights_path, self.weights_are_nowhere = None, True
+            elif kind == "VERSION":
+                epoch, _, label = text.partition(" ")
+                self.version = (int(epoch), label)
             elif kind == "END":
                 self.end_line = text
-        return bool(data)
 
     def tell(self, line):
         """One line; a process that is gone or has not read for 64 KiB does not get it."""

@@ -6,7 +6,7 @@ import time
 
 from problem import EXIT_OK, Problem
 from run_dir import RunDir
-from tree import Asked, Signals, Tree, exit_code_of, plan
+from tree import Asked, Signals, Tree, Weights, exit_code_of, plan
 import programs
 
 # --restart: the wait before each new attempt doubles up to the maximum; a tree that served for
@@ -36,9 +36,7 @@ class Served:
         self._options = options
         self._signals = signals
         self._tree = None
-        self._weights = None  # the last committed checkpoint, for a restart
-        self._started_with = None  # what the tree that runs was given of it
-        self._waits_at_first = options.wait_for_initial_weights
+        self._weights = Weights()  # what was committed last, for a restart
         self.run_dir = RunDir.hold(options.run_dir)
 
     def start(self):
@@ -46,7 +44,6 @@ class Served:
         begin = time.monotonic()
         self.run_dir.clear()
         try:
-            self._started_with = self._weights
             processes = plan(self._options, self.run_dir.path, self._weights)
             self._tree = Tree(processes, self._signals, say, self._options.stall_timeout)
             self._tree.wait_ready(self._options.start_timeout)
@@ -75,25 +72,29 @@ class Served:
 
     def awaits_weights(self):
         """It has none: --wait-for-initial-weights, and no update has come."""
-        return self._options.wait_for_initial_weights and not self._weights
+        return self._options.wait_for_initial_weights and not self._weights.path
 
     def watch(self, guest=None):
         """Tree.watch; the clients have been told of a dead process when it returns."""
         dead = self._tree.watch(guest)
-        weights = self._tree.weights_path()
-        if weights is not None:  # "": back to what this tree was started with
-            self._weights = weights or self._started_with
-        if self._tree.weights_are_nowhere():
-            self._weights = None
-            self._options.wait_for_initial_weights = True
-            if dead is not None and self._options.restart:
-                say("the last committed weights came from no directory: a restart waits for new ones")
-        elif weights is not None:
-            self._options.wait_for_initial_weights = self._waits_at_first
-        if dead is not None:
-            say(f"{dead.name} died: {dead.how_it_ended()}")
-            self._tree.say_farewell(dead)
+        if dead is None:
+            return None
+        say(f"{dead.name} died: {dead.how_it_ended()}")
+        self._tree.say_farewell(dead)
+        self._remember_weights()
         return dead
+
+    def _remember_weights(self):
+        """For the next start. Epochs go on counting, so that a trainer from the past stays out."""
+        self._tree.hear_all()  # the tokenizer's last words are about what it committed last
+        epoch, label = self._tree.version() or (self._weights.epoch, self._weights.label)
+        path = self._tree.weights_path() or self._weights.path
+        if self._tree.weights_are_nowhere():
+            path, label = None, ""
+            self._options.wait_for_initial_weights = True
+            if self._options.restart:
+                say("the last committed weights came from no directory: a restart waits for new ones")
+        self._weights = Weights(path, epoch, label)
 
     def stop(self):
         if self._tree is not None:

@@ -3,6 +3,7 @@
 Thread: one. Everything waits in Tree._wait, always with a deadline.
 """
 
+import dataclasses
 import os
 import selectors
 import signal
@@ -38,20 +39,29 @@ def _flags(options, *names):
     return [f"--{name.replace('_', '-')}={value}" for name, value in given if value is not None]
 
 
-def plan(options, run_dir, weights=None):
-    """[(kind, name, command)] of every process, from the parsed flags of serve. `weights`: a
-    checkpoint to load in place of the model's own."""
+@dataclasses.dataclass(frozen=True)
+class Weights:
+    """What the workers load, and what it is called."""
+
+    path: str | None = None  # a checkpoint; None: the model's own
+    epoch: int = 1
+    label: str = ""
+
+
+def plan(options, run_dir, weights=Weights()):
+    """[(kind, name, command)] of every process, from the parsed flags of serve."""
+    path = [f"--weights={weights.path}"] if weights.path else []
     processes = [
         (
             "tokenizer_proc",
             "tokenizer_proc",
-            _flags(options, "model", "dp", "served_model_name"),
+            _flags(options, "model", "dp", "served_model_name") + path,
         ),
         ("detokenizer_proc", "detokenizer_proc", _flags(options, "model")),
     ]
     threads = options.threads or cores_per_worker(options.tp * options.dp)
     for replica in range(options.dp):
-        scheduler = [f"--replica={replica}"]
+        scheduler = [f"--replica={replica}", f"--epoch={weights.epoch}", f"--label={weights.label}"]
         scheduler += _flags(
             options,
             "tp",
@@ -64,13 +74,12 @@ def plan(options, run_dir, weights=None):
         processes.append(("scheduler_proc", f"scheduler_proc[{replica}]", scheduler))
         for rank in range(options.tp):
             worker = [f"--replica={replica}", f"--rank={rank}", f"--threads={threads}"]
-            if weights:
-                worker.append(f"--weights={weights}")
+            worker += [f"--epoch={weights.epoch}", *path]
             if options.device != "cpu":
                 worker.append(f"--gpu={replica}")
             if options.deterministic:
                 worker.append("--deterministic")
-            if options.wait_for_initial_weights:
+            if options.wait_for_initial_weights and not weights.path:
                 worker.append("--wait-for-initial-weights")
             worker += _flags(
                 options,
@@ -245,6 +254,11 @@ class Tree:
         was_killed, blames = dead.exit_code() < 0, self._names_a_sibling(dead.failed_line or "")
         return (not was_killed, blames, BLAME_ORDER.index(dead.kind))
 
+    def hear_all(self):
+        """Takes what the processes have said up to now."""
+        for child in self.children:
+            child.read_ready()
+
     def url(self):
         """Where HTTP listens; None: it does not."""
         for child in self.children:
@@ -253,9 +267,14 @@ class Tree:
         return None
 
     def weights_path(self):
-        """The checkpoint that serves, as the tokenizer said last: "" for the model's own, None if no
-        update came, or what it brought lies in no directory."""
+        """The checkpoint that serves, as the tokenizer said last: None if no update came, or what it
+        brought lies in no directory."""
         said = [child.weights_path for child in self.children if child.weights_path is not None]
+        return said[-1] if said else None
+
+    def version(self):
+        """(epoch, label) of what serves, as the tokenizer said last: None if they did not change."""
+        said = [child.version for child in self.children if child.version is not None]
         return said[-1] if said else None
 
     def weights_are_nowhere(self):

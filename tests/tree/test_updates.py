@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from process_tree import ROOT, run
+from process_tree import ROOT
 from wire import Refused
 
 GREEDY = {"temperature": 0.0, "ignore_eos": True}
@@ -293,33 +293,3 @@ def test_a_tensor_is_read_back_whole(admin):
     with pytest.raises(Refused) as refused:
         admin.call("get_weights", name="model.layers.0.self_attn.k_proj.weigth")
     assert refused.value.code == "not_found"
-
-
-def test_P2_a_restarted_tree_serves_no_older_weights_in_place_of_pushed_ones(start_tree):
-    tree = start_tree("--restart")
-    pushed = run("push", BARD, "--run-dir", tree.run_dir)
-    assert pushed.returncode == 0, pushed.stderr
-    tree.kill("scheduler_proc[0]")
-    assert "waits for its first weights" in tree.launcher.stdout.readline()
-    door, admin = tree.door(), tree.door("admin")
-    refused = door.generate("ROMEO:", max_new_tokens=1).finish
-    assert refused["code"] == "failed_precondition" and "no weights" in refused["message"]
-    assert update(admin, BARD)["ok"]
-    assert admin.call("weight_digests")["digest"] == DIGESTS["bard"]["digest"]
-    assert door.generate("ROMEO:", max_new_tokens=5, **GREEDY).finish["reason"] == "length"
-    tree.processes = json.loads((tree.run_dir / "tree.json").read_text())["processes"]
-    tree.stop()
-    assert "came from no directory" in tree.log()
-
-
-def test_a_restarted_tree_serves_the_last_committed_weights(start_tree):
-    tree = start_tree("--restart")
-    door, admin = tree.door(), tree.door("admin")
-    assert update(admin, BARD)["ok"]
-    expected = door.generate("ROMEO:", max_new_tokens=20, **GREEDY).tokens
-    tree.kill("scheduler_proc[0]")
-    assert tree.launcher.stdout.readline(), "ready again"
-    assert tree.door("admin").call("weight_digests")["digest"] == DIGESTS["bard"]["digest"]
-    assert tree.door().generate("ROMEO:", max_new_tokens=20, **GREEDY).tokens == expected
-    tree.processes = json.loads((tree.run_dir / "tree.json").read_text())["processes"]
-    tree.stop()
