@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <ctime>
 #include <exception>
+#include <new>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -23,6 +24,8 @@ using boost::system::error_code;
 
 constexpr std::chrono::milliseconds kLingerTime{2'000};
 constexpr std::size_t kLingerBytesMax = 4 << 20;
+constexpr std::string_view kFailed =
+    "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 constexpr std::size_t kRenewBytes = 64 << 10;  // a writer that got rid of so many is not stuck
 
 // IMF-fixdate, RFC 9110 5.6.7.
@@ -93,12 +96,15 @@ struct Connection::Parser {
 struct Connection::More {
     Connection& connection;
 
-    bool await_ready() const { return connection.is_at_end_ || connection.is_late_; }
+    bool is_over() const {
+        return connection.is_at_end_ || connection.is_late_ || connection.is_overrun_;
+    }
+    bool await_ready() const { return is_over(); }
     void await_suspend(std::coroutine_handle<> waiter) {
         connection.on_more_ = waiter;
         connection.pump();
     }
-    bool await_resume() const { return !connection.is_at_end_ && !connection.is_late_; }
+    bool await_resume() const { return !is_over(); }
 };
 
 struct Connection::Sending {
@@ -118,10 +124,30 @@ void Connection::start() { run_detached(run()); }
 Task<> Connection::run() {
     const std::shared_ptr<Connection> self = shared_from_this();
     Next next = Next::kKeepAlive;
-    while (next == Next::kKeepAlive) next = co_await serve_one();
+    while (next == Next::kKeepAlive) next = co_await serve_or_fail();
     if (next == Next::kLinger) co_await linger();
     close();
     shared_->on_closed(*this);
+}
+
+// Memory that runs out costs this connection alone.
+Task<Connection::Next> Connection::serve_or_fail() {
+    try {
+        co_return co_await serve_one();
+    } catch (const std::exception& error) {
+        spdlog::error("a connection is closed: {}", error.what());
+    }
+    co_return fail();
+}
+
+// With an answer where none has begun, from memory that is there.
+Connection::Next Connection::fail() {
+    exchange_ = nullptr;
+    deadline_.reset();
+    std::exchange(input_, {});
+    if (has_begun_ || has_answered_ || is_gone_) return Next::kClose;
+    ::send(socket_.native_handle(), kFailed.data(), kFailed.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    return Next::kLinger;
 }
 
 // ---- reading ----
@@ -140,11 +166,22 @@ void Connection::pump() {
 void Connection::on_read(std::size_t num_bytes, bool has_failed) {
     is_reading_ = false;
     if (has_failed) is_at_end_ = true;
-    input_.append(incoming_.data(), num_bytes);
+    keep({incoming_.data(), num_bytes});
     if (const auto waiter = std::exchange(on_more_, nullptr)) return waiter.resume();
     if (exchange_ == nullptr) return;
     if (is_at_end_) return become_gone();
-    if (input_.size() < kAheadBytesMax) pump();
+    pump();
+}
+
+void Connection::keep(std::string_view bytes) {
+    if (exchange_ != nullptr && input_.size() + bytes.size() > kAheadBytesMax) is_overrun_ = true;
+    if (is_overrun_) return;
+    try {
+        input_.append(bytes);
+    } catch (const std::bad_alloc&) {
+        spdlog::error("a connection is closed: there is no memory for what it sends");
+        is_at_end_ = true;
+    }
 }
 
 // The request's head, its route and whether its sender may call it. Returns a refusal if any.
@@ -217,7 +254,9 @@ Task<std::optional<Response>> Connection::read_head(
     co_return std::nullopt;
 }
 
-Task<std::optional<Response>> Connection::read_body(Parser& parser, Request& request) {
+Task<std::optional<Response>> Connection::read_body(
+    Parser& parser, Request& request, MemoryBudget::Share& share
+) {
     const ServerLimits& limits = shared_->context.options().limits;
     const auto expected = request.header("expect");
     if (expected && lower(*expected) != "100-continue")
@@ -229,23 +268,21 @@ Task<std::optional<Response>> Connection::read_body(Parser& parser, Request& req
     parser.is_reading_body = true;
     parser.beast.eager(true);
     const TimePoint begin = Clock::now();
-    std::size_t num_counted = 0;
-    const auto count = [&](std::size_t num_bytes) {
-        shared_->bodies_bytes += num_bytes - num_counted;
-        num_counted = num_bytes;
-    };
     std::optional<Response> refused;
     deadline_ = begin + limits.body_timeout;
     while (!parser.beast.is_done() && !refused) {
         error_code problem;
         parser.put(input_, problem);
-        count(parser.beast.get().body().size());
+        const std::size_t num_bytes = parser.beast.get().body().size();
         if (problem) {
             refused = refusal_of_parse(request, problem, limits.body_bytes_max);
-        } else if (shared_->bodies_bytes > limits.bodies_bytes_max) {
-            refused = refusal(request, 503, "too many bytes of bodies are being read; try again");
+        } else if (!share.resize(num_bytes)) {
+            refused = refusal(request, 503, "requests hold too much memory; try again");
+        } else if (!parser.beast.is_done() && input_.size() > limits.header_bytes_max) {
+            // A line that the parser waits for the end of.
+            refused = refusal(request, 431, "a chunk's extensions or the trailer are too large");
         } else if (!parser.beast.is_done()) {
-            const std::size_t seconds = num_counted / limits.body_bytes_per_second_min;
+            const std::size_t seconds = num_bytes / limits.body_bytes_per_second_min;
             deadline_ = begin + limits.body_timeout + std::chrono::seconds(seconds);
             if (!co_await More{*this}) {
                 if (!is_late_) is_gone_ = true;
@@ -253,8 +290,12 @@ Task<std::optional<Response>> Connection::read_body(Parser& parser, Request& req
             }
         }
     }
-    count(0);
-    if (!refused) request.body = std::move(parser.beast.get().body());
+    if (refused) {
+        parser.beast.get().body() = std::string();
+        static_cast<void>(share.resize(0));
+    } else {
+        request.body = std::move(parser.beast.get().body());
+    }
     co_return refused;
 }
 
@@ -290,13 +331,15 @@ Task<Connection::Next> Connection::serve_one() {
     const Route* route = nullptr;
     is_idle_ = true;
     is_malformed_ = true;  // until its head was understood
-    is_late_ = is_http_1_0_ = is_head_request_ = has_begun_ = is_chunked_ = false;
+    is_late_ = is_http_1_0_ = is_head_request_ = has_begun_ = has_answered_ = is_chunked_ = false;
     pending_head_.clear();
     set_deadline(limits.idle_timeout);
+    MemoryBudget::Share share(shared_->context.memory());
     std::optional<Response> refused = co_await read_head(parser, request, route);
-    if (!refused) refused = co_await read_body(parser, request);
+    if (!refused) refused = co_await read_body(parser, request, share);
     deadline_.reset();
-    if (is_gone_) co_return Next::kClose;
+    // With bytes that were not looked at, a close would take answers on their way with it.
+    if (is_gone_) co_return is_overrun_ && !is_at_end_ ? Next::kLinger : Next::kClose;
     // Where a body was not read, what follows cannot be told from it.
     const bool may_keep_alive =
         !is_malformed_ && parser.beast.is_done() && parser.beast.keep_alive();
@@ -307,7 +350,7 @@ Task<Connection::Next> Connection::serve_one() {
     }
     is_closing_ = !may_keep_alive;
     const Grant grant = grant_of(request, shared_->context.options().keys);
-    Exchange exchange(std::move(request), grant, shared_->context, *this);
+    Exchange exchange(std::move(request), grant, shared_->context, *this, std::move(share));
     exchange_ = &exchange;
     if (is_at_end_) is_gone_ = true;
     pump();
@@ -319,6 +362,7 @@ Task<Connection::Next> Connection::serve_one() {
 
 Task<Connection::Next> Connection::finish(Response response, bool may_keep_alive) {
     is_closing_ = !may_keep_alive || shared_->is_stopping;
+    has_answered_ = true;
     if (has_begun_) {
         if (!response.is_streamed)
             co_return Next::kClose;  // it failed in the middle: no last chunk
@@ -338,7 +382,7 @@ Task<Connection::Next> Connection::finish(Response response, bool may_keep_alive
 Task<> Connection::linger() {
     error_code ignored;
     socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
-    is_late_ = false;
+    is_late_ = is_overrun_ = false;
     is_idle_ = true;
     set_deadline(kLingerTime);
     std::size_t num_bytes = input_.size();
@@ -465,8 +509,8 @@ void Connection::check_deadline(TimePoint now) {
     deadline_.reset();
     if (!output_.empty()) {  // the client does not read
         spdlog::info("a client took nothing for too long; its request is ended");
-        // By a reset: otherwise the kernel would keep what it holds of the stream, for a client that
-        // has no room to be told of the end.
+        // By a reset: otherwise the kernel would keep what it holds of the stream, for a client
+        // that has no room to be told of the end.
         error_code ignored;
         socket_.set_option(asio::socket_base::linger(true, 0), ignored);
         close();

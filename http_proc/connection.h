@@ -1,8 +1,11 @@
 // One client's connection: reads requests, runs their handlers one after the other, writes answers.
 //
 // While a handler runs the socket is read on, so that a client that goes away is noticed at once;
-// what it sent ahead (pipelining) waits its turn. A client that closes its sending half while it
-// waits for an answer counts as gone, as with the engines' own servers.
+// what it sent ahead (pipelining) waits its turn. Of a client that sends more than kAheadBytesMax
+// ahead the rest is read and forgotten, as leaving it unread would hide the client's departure:
+// what was kept is answered, then the connection is closed (RFC 9112 9.3.2 has such clients send
+// again what was not answered). A client that closes its sending half while it waits for an answer
+// counts as gone, as with the engines' own servers.
 //
 // Owns:    the socket; itself, by the operations in flight.
 // Thread:  the server's loop.
@@ -33,7 +36,6 @@ class Connection final : public Wire, public std::enable_shared_from_this<Connec
     struct Shared {
         ServerContext& context;
         const Router& router;
-        std::size_t bodies_bytes = 0;  // of all bodies being read
         bool is_stopping = false;
         std::function<void(Connection&)> on_closed{};
     };
@@ -65,9 +67,12 @@ class Connection final : public Wire, public std::enable_shared_from_this<Connec
     static constexpr std::size_t kAheadBytesMax = 64 << 10;
 
     Task<> run();
+    Task<Next> serve_or_fail();
     Task<Next> serve_one();
     Task<std::optional<Response>> read_head(Parser& parser, Request& request, const Route*& route);
-    Task<std::optional<Response>> read_body(Parser& parser, Request& request);
+    Task<std::optional<Response>> read_body(
+        Parser& parser, Request& request, MemoryBudget::Share& share
+    );
     Task<Response> answer_of(const Route& route, Exchange& exchange);
     Task<Next> finish(Response response, bool may_keep_alive);
     Task<> linger();
@@ -77,6 +82,8 @@ class Connection final : public Wire, public std::enable_shared_from_this<Connec
         const;
     void pump();
     void on_read(std::size_t num_bytes, bool has_failed);
+    void keep(std::string_view bytes);
+    Next fail();
     Sent send_now(std::string_view head, std::string_view bytes, std::string_view tail);
     void send_rest();
     void on_written(std::size_t num_bytes, bool has_failed);
@@ -89,9 +96,10 @@ class Connection final : public Wire, public std::enable_shared_from_this<Connec
     std::array<char, kReadBytes> incoming_{};
     std::string input_{};  // read and not parsed yet
     bool is_reading_ = false;
-    bool is_at_end_ = false;  // nothing more comes
-    bool is_late_ = false;    // the deadline of what is being read has passed
-    bool is_idle_ = false;    // between two requests
+    bool is_at_end_ = false;   // nothing more comes
+    bool is_overrun_ = false;  // it sent too far ahead: what follows input_ was forgotten
+    bool is_late_ = false;     // the deadline of what is being read has passed
+    bool is_idle_ = false;     // between two requests
     std::coroutine_handle<> on_more_{};
 
     std::string output_{};  // what the socket did not take at once
@@ -102,6 +110,7 @@ class Connection final : public Wire, public std::enable_shared_from_this<Connec
     std::optional<TimePoint> deadline_{};
     std::string pending_head_{};  // of a streamed answer, until its first bytes
     bool has_begun_ = false;      // a streamed answer
+    bool has_answered_ = false;   // some of an answer may have been sent
     bool is_chunked_ = false;
     bool is_head_request_ = false;
     bool is_http_1_0_ = false;

@@ -12,12 +12,17 @@
 // Thread: the server's loop.
 #pragma once
 
+#include "base/result.h"
 #include "http_proc/keys.h"
+#include "http_proc/memory_budget.h"
 #include "http_proc/message.h"
 #include "http_proc/server_context.h"
 #include "http_proc/task.h"
+#include "messages/generation.h"
 
 #include <coroutine>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -41,10 +46,22 @@ class Wire {
     [[nodiscard]] virtual bool is_gone() const = 0;
 };
 
+// What a copy of it takes, its parts included.
+[[nodiscard]] std::size_t bytes_of(const Generate& prompt);
+
 class Exchange {
   public:
     Exchange(Request request, Grant grant, ServerContext& server, Wire& wire)
-        : request_(std::move(request)), grant_(grant), server_(&server), wire_(&wire) {}
+        : Exchange(std::move(request), grant, server, wire, MemoryBudget::Share(server.memory())) {}
+    // `share`: of the server's memory, for the request's body.
+    Exchange(
+        Request request, Grant grant, ServerContext& server, Wire& wire, MemoryBudget::Share share
+    )
+        : request_(std::move(request)),
+          grant_(grant),
+          server_(&server),
+          wire_(&wire),
+          share_(std::move(share)) {}
     Exchange(const Exchange&) = delete;
     Exchange& operator=(const Exchange&) = delete;
 
@@ -80,6 +97,16 @@ class Exchange {
         return {*wire_, wire_->send(bytes)};
     }
 
+    // Takes memory of the server's budget for a prompt. REQUIRES: called before it is copied.
+    // Errors: kTooLarge (it never fits), kResourceExhausted (others hold too much now).
+    struct Copies {
+        std::int64_t num_copies = 1;  // one per sample, until let_go()
+        std::int64_t num_kept = 0;    // besides, to the end: those that the answer shows
+    };
+    [[nodiscard]] Result<> hold(const Generate& prompt, Copies copies);
+    // The prompts are with the tree: frees the request's body, and their share of the budget.
+    void let_go();
+
     [[nodiscard]] bool is_gone() const { return wire_->is_gone(); }
     // Called once if the client goes away or the server stops while the handler runs; at once if
     // that has happened. It ends what the handler waits for, and destroys nothing. Null: none.
@@ -97,6 +124,8 @@ class Exchange {
     Grant grant_;
     ServerContext* server_;
     Wire* wire_;
+    MemoryBudget::Share share_;
+    std::size_t kept_bytes_ = 0;  // of it, to the end
     std::function<void()> on_gone_{};
 };
 

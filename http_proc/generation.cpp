@@ -1,8 +1,10 @@
 #include "http_proc/generation.h"
 
+#include "base/log.h"
 #include "base/utf8.h"
 #include "messages/chunks.h"
 
+#include <new>
 #include <utility>
 
 namespace pitstop {
@@ -22,7 +24,11 @@ Generation::Generation(Exchange& exchange) : exchange_(&exchange), tree_(&exchan
 
 Generation::~Generation() {
     exchange_->on_gone(nullptr);
-    cancel();
+    try {
+        cancel();
+    } catch (const std::bad_alloc&) {
+        spdlog::error("there is no memory to end requests that nobody waits for");
+    }
     for (const std::string& name : names_) {
         for (const std::string& rid : state_->rids) tree_->remove_name(name, rid);
     }
@@ -48,29 +54,55 @@ void Generation::start(std::vector<Generate> requests, std::vector<std::string> 
     for (std::size_t i = 0; i < requests.size(); ++i) {
         state.clocks.emplace_back(Clock::now(), requests[i].stream);
         const auto on_chunk = [shared = state_, i, tree = tree_](OutputChunk chunk) {
-            State& its = *shared;
-            its.clocks[i].chunk(chunk, Clock::now(), tree->request_metrics);
-            if (chunk.finish) {
-                its.is_open[i] = false;
-                --its.num_open;
+            if (!shared->is_open[i]) return;  // it failed here
+            try {
+                shared->take(i, std::move(chunk), *tree, shared);
+            } catch (const std::bad_alloc&) {
+                shared->fail(i, *tree);
             }
-            if (chunk.finish || Clock::now() - its.taken_at[i] >= EventPace::kPeriod) {
-                join(its.waiting[i], std::move(chunk));
-                its.make_ready(i);
-                return its.resume_waiter();
-            }
-            join(its.waiting[i], std::move(chunk));
-            if (its.is_ready[i] || its.is_held[i]) return;
-            its.is_held[i] = true;
-            its.held.push_back(i);
-            if (its.held.size() > 1) return;
-            tree->event_pace().hold([weak = std::weak_ptr<State>(shared)] {
-                if (const auto kept = weak.lock()) kept->release();
-            });
         };
         tree_->client().generate(std::move(requests[i]), on_chunk);
     }
+    exchange_->let_go();
     exchange_->on_gone([this] { cancel(); });
+}
+
+void Generation::State::take(
+    std::size_t i, OutputChunk chunk, Tree& tree, const std::shared_ptr<State>& self
+) {
+    const TimePoint now = Clock::now();
+    clocks[i].chunk(chunk, now, tree.request_metrics);
+    const bool is_last = chunk.finish.has_value();
+    join(waiting[i], std::move(chunk));
+    if (is_last) close(i);
+    if (is_last || now - taken_at[i] >= EventPace::kPeriod) {
+        make_ready(i);
+        return resume_waiter();
+    }
+    if (is_ready[i] || is_held[i]) return;
+    is_held[i] = true;
+    held.push_back(i);
+    if (held.size() > 1) return;
+    tree.event_pace().hold([weak = std::weak_ptr<State>(self)] {
+        if (const auto kept = weak.lock()) kept->release();
+    });
+}
+
+void Generation::State::close(std::size_t i) {
+    is_open[i] = false;
+    --num_open;
+}
+
+// There is no memory for its output: it ends with that for an error, here and in the tree.
+void Generation::State::fail(std::size_t i, Tree& tree) {
+    close(i);
+    Finish finish{.reason = FinishReason::kError};
+    finish.code = name_of(ErrorCode::kResourceExhausted);
+    finish.message = "there is no memory for the output";
+    waiting[i].emplace().finish = std::move(finish);
+    tree.client().cancel({rids[i]});
+    make_ready(i);
+    resume_waiter();
 }
 
 void Generation::State::make_ready(std::size_t i) {

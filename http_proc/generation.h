@@ -42,6 +42,9 @@ class Generation {
         std::vector<RequestClock> clocks{};  // by index
         std::coroutine_handle<> waiter{};
 
+        void take(std::size_t i, OutputChunk chunk, Tree& tree, const std::shared_ptr<State>& self);
+        void close(std::size_t i);
+        void fail(std::size_t i, Tree& tree);
         void make_ready(std::size_t i);
         void release();
         void resume_waiter();

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <limits>
 #include <memory>
 #include <string>
 #include <sys/resource.h>
@@ -24,10 +25,12 @@ constexpr std::chrono::hours kConnectTimeout{24};
 struct Flags {
     std::string run_dir{};
     std::string log_level = "info";
-    bool is_insecure = false;
     std::string tool_call_parser{};
+    bool is_insecure = false;
     bool shows_routes = false;
+    std::int64_t header_bytes_max = 0;
     std::int64_t body_bytes_max = 0;
+    std::int64_t held_bytes_max = 0;
     std::int64_t connections_max = 0;
     double idle_timeout_s = 0;
     double header_timeout_s = 0;
@@ -39,7 +42,9 @@ void add_flags(FlagSet& flags, Flags& values, ServerOptions& options) {
     const auto seconds = [](std::chrono::milliseconds time) {
         return std::chrono::duration<double>(time).count();
     };
+    values.header_bytes_max = static_cast<std::int64_t>(options.limits.header_bytes_max);
     values.body_bytes_max = static_cast<std::int64_t>(options.limits.body_bytes_max);
+    values.held_bytes_max = static_cast<std::int64_t>(options.limits.held_bytes_max);
     values.connections_max = static_cast<std::int64_t>(options.limits.connections_max);
     values.idle_timeout_s = seconds(options.limits.idle_timeout);
     values.header_timeout_s = seconds(options.limits.header_timeout);
@@ -56,7 +61,9 @@ void add_flags(FlagSet& flags, Flags& values, ServerOptions& options) {
         &values.tool_call_parser,
         "the format of the model's calls of tools: " + tool_format_names() + "; empty: text"
     );
+    flags.add("header-bytes-max", &values.header_bytes_max, "of a request's header");
     flags.add("body-bytes-max", &values.body_bytes_max, "of a request");
+    flags.add("held-bytes-max", &values.held_bytes_max, "of bodies and prompts, together");
     flags.add("connections-max", &values.connections_max, "at once");
     flags.add("idle-timeout-s", &values.idle_timeout_s, "between two requests of a connection");
     flags.add("header-timeout-s", &values.header_timeout_s, "for a request's header to come");
@@ -66,6 +73,18 @@ void add_flags(FlagSet& flags, Flags& values, ServerOptions& options) {
     flags.add("write-timeout-s", &values.write_timeout_s, "for a client that takes nothing");
     flags.add("routes", &values.shows_routes, "print the routes and end");
     flags.add("log-level", &values.log_level, "trace, debug, info, warning, error or off");
+}
+
+Result<> take_tool_format(const Flags& values, ServerOptions& options) {
+    if (values.tool_call_parser.empty()) return Ok{};
+    options.tool_format = tool_format_named(values.tool_call_parser);
+    if (options.tool_format) return Ok{};
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "--tool-call-parser is '{}'; accepted are {}",
+        values.tool_call_parser,
+        tool_format_names()
+    );
 }
 
 Result<> take_limits(const Flags& values, ServerOptions& options) {
@@ -80,21 +99,18 @@ Result<> take_limits(const Flags& values, ServerOptions& options) {
         if (!(seconds > 0 && seconds < 1e6))
             return make_error(ErrorCode::kInvalidArgument, "timeouts are more than 0 seconds");
     }
-Result<> take_tool_format(const Flags& values, ServerOptions& options) {
-    if (values.tool_call_parser.empty()) return Ok{};
-    options.tool_format = tool_format_named(values.tool_call_parser);
-    if (options.tool_format) return Ok{};
-    return make_error(
-        ErrorCode::kInvalidArgument,
-        "--tool-call-parser is '{}'; accepted are {}",
-        values.tool_call_parser,
-        tool_format_names()
-    );
-}
-
-    if (values.body_bytes_max < 1 || values.connections_max < 1)
-        return make_error(ErrorCode::kInvalidArgument, "limits are 1 or more");
+    for (const std::int64_t limit :
+         {values.header_bytes_max,
+          values.body_bytes_max,
+          values.held_bytes_max,
+          values.connections_max}) {
+        if (limit < 1) return make_error(ErrorCode::kInvalidArgument, "limits are 1 or more");
+    }
+    if (values.header_bytes_max > std::numeric_limits<std::int32_t>::max())
+        return make_error(ErrorCode::kInvalidArgument, "--header-bytes-max is 2^31 - 1 at most");
     ServerLimits& limits = options.limits;
+    limits.header_bytes_max = static_cast<std::size_t>(values.header_bytes_max);
+    limits.held_bytes_max = static_cast<std::size_t>(values.held_bytes_max);
     limits.body_bytes_max = static_cast<std::size_t>(values.body_bytes_max);
     limits.connections_max = static_cast<std::size_t>(values.connections_max);
     limits.idle_timeout = milliseconds(values.idle_timeout_s);
@@ -155,6 +171,7 @@ int main_with(int argc, char** argv) {
         return 0;
     }
     if (auto taken = take_limits(values, options); !taken) return flags.fail(taken.error());
+    if (auto taken = take_tool_format(values, options); !taken) return flags.fail(taken.error());
     if (auto logging = init_logging("http_proc", values.log_level); !logging)
         return flags.fail(logging.error());
     const auto fail = [&](const Error& error) {
@@ -176,7 +193,6 @@ int main_with(int argc, char** argv) {
     const std::string url = server.url();
 
     server.watch(context.ticker.fd(), [&context] {
-    if (auto taken = take_tool_format(values, options); !taken) return flags.fail(taken.error());
         context.ticker.beat();
         return true;
     });

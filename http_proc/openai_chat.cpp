@@ -254,9 +254,7 @@ LogprobOptions logprob_options(const OpenAiChat& call) {
 }
 
 // Fills `answer` and returns the engine's requests, a sample each.
-Task<Result<std::vector<Generate>>> prepare(
-    Exchange& exchange, const OpenAiChat& call, Answer& answer
-) {
+Task<Result<std::vector<Generate>>> prepare(Exchange& exchange, OpenAiChat call, Answer& answer) {
     if (answer.logprobs.enabled && !call.options.shows_tokens_as_ids) {
         const Result<> loaded = co_await exchange.tree().token_texts().load(exchange.tree());
         if (!loaded) co_return loaded.error();
@@ -274,6 +272,8 @@ Task<Result<std::vector<Generate>>> prepare(
     request.logprobs = answer.logprobs;
     // Some models' markers of calls are special tokens.
     if (answer.tool_format) request.sampling.skip_special_tokens = false;
+    const Result<> held = exchange.hold(request, {.num_copies = call.options.n, .num_kept = 1});
+    if (!held) co_return held.error();
     std::vector<Generate> requests;
     for (std::int64_t sample = 0; sample < call.options.n; ++sample) {
         request.rid = fmt::format("{}-{}", answer.id, sample);
@@ -282,20 +282,20 @@ Task<Result<std::vector<Generate>>> prepare(
         requests.push_back(request);
     }
     answer.choices.resize(requests.size());
+    for (Choice& choice : answer.choices) {
+        if (answer.tool_format) choice.tools.emplace(*answer.tool_format);
+    }
     co_return requests;
 }
 
 Task<Response> chat_completions(Exchange& exchange) {
-    for (Choice& choice : answer.choices) {
-        if (answer.tool_format) choice.tools.emplace(*answer.tool_format);
-    }
     const Request& request = exchange.request();
     if (!is_json(request)) {
         co_return error_response(
             Dialect::kOpenAi, 400, "the content type of a request is application/json"
         );
     }
-    const Result<OpenAiChat> call = parse_openai_chat(request.body);
+    Result<OpenAiChat> call = parse_openai_chat(request.body);
     if (!call) co_return refusal(call.error());
     const HelloReply& hello = exchange.tree().hello();
     const std::string caller = name_of_caller(request, call->options.id);
@@ -308,12 +308,13 @@ Task<Response> chat_completions(Exchange& exchange) {
     answer.created = ServerContext::unix_time();
     answer.eos_ids = hello.eos_ids;
     if (call->has_tools) answer.tool_format = exchange.server().options().tool_format;
-    Result<std::vector<Generate>> requests = co_await prepare(exchange, *call, answer);
+    Result<std::vector<Generate>> requests = co_await prepare(exchange, *std::move(call), answer);
     if (!requests) co_return refusal(requests.error());
 
     Generation generation(exchange);
     generation.start(*std::move(requests), {answer.id, caller});
-    if (call->options.is_streamed) co_return co_await answer_streamed(exchange, generation, answer);
+    if (answer.options.is_streamed)
+        co_return co_await answer_streamed(exchange, generation, answer);
     co_return co_await answer_whole(generation, answer);
 }
 

@@ -177,7 +177,7 @@ LogprobOptions logprob_options(const OpenAiCompletions& call) {
 
 // Fills `completion` and returns the engine's requests, a sample each.
 Task<Result<std::vector<Generate>>> prepare(
-    Exchange& exchange, const OpenAiCompletions& call, Completion& completion
+    Exchange& exchange, OpenAiCompletions call, Completion& completion
 ) {
     const OpenAiOptions& options = call.options;
     const LogprobOptions logprobs = logprob_options(call);
@@ -189,8 +189,8 @@ Task<Result<std::vector<Generate>>> prepare(
     std::vector<Generate> requests;
     for (std::size_t p = 0; p < call.prompts.size(); ++p) {
         Generate request = options.request();
-        request.text = call.prompts[p].text;
-        request.input_ids = call.prompts[p].ids;
+        request.text = std::move(call.prompts[p].text);
+        request.input_ids = std::move(call.prompts[p].ids);
         request.logprobs = logprobs;
         Choice choice;
         choice.logprobs = logprobs;
@@ -206,6 +206,10 @@ Task<Result<std::vector<Generate>>> prepare(
             if (!tokenized) co_return tokenized.error();
             choice.prompt_ids = *request.input_ids;
         }
+        const bool is_shown = call.is_echoed || !choice.prompt_ids.empty();
+        const Result<> held =
+            exchange.hold(request, {.num_copies = options.n, .num_kept = is_shown ? options.n : 0});
+        if (!held) co_return held.error();
         for (std::int64_t sample = 0; sample < options.n; ++sample) {
             request.rid = fmt::format("{}-{}", completion.id, requests.size());
             // Samples that shared a seed would all be the same.
@@ -224,7 +228,7 @@ Task<Response> completions(Exchange& exchange) {
             Dialect::kOpenAi, 400, "the content type of a request is application/json"
         );
     }
-    const Result<OpenAiCompletions> call = parse_openai_completions(request.body);
+    Result<OpenAiCompletions> call = parse_openai_completions(request.body);
     if (!call) co_return refusal(call.error());
     const std::string caller = name_of_caller(request, call->options.id);
     Completion completion;
@@ -236,13 +240,14 @@ Task<Response> completions(Exchange& exchange) {
     completion.model = call->options.model.empty() ? hello.model : call->options.model;
     completion.created = ServerContext::unix_time();
     completion.eos_ids = hello.eos_ids;
-    Result<std::vector<Generate>> requests = co_await prepare(exchange, *call, completion);
+    Result<std::vector<Generate>> requests =
+        co_await prepare(exchange, *std::move(call), completion);
     if (!requests) co_return refusal(requests.error());
 
     Generation generation(exchange);
     const std::string& id = completion.id;
     generation.start(*std::move(requests), {id, caller});
-    if (call->options.is_streamed)
+    if (completion.options.is_streamed)
         co_return co_await answer_streamed(exchange, generation, completion);
     co_return co_await answer_whole(generation, completion);
 }

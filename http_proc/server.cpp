@@ -11,6 +11,7 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include <chrono>
+#include <new>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -139,12 +140,20 @@ void Server::State::take(tcp::socket socket) {
     error_code ignored;
     socket.set_option(tcp::no_delay(true), ignored);
     socket.set_option(asio::socket_base::send_buffer_size(kSendBufferBytes), ignored);
-    const auto connection = std::make_shared<Connection>(std::move(socket), shared);
-    connections.emplace(connection.get(), connection);
-    connection->start();
+    try {
+        const auto connection = std::make_shared<Connection>(std::move(socket), shared);
+        connections.emplace(connection.get(), connection);
+        connection->start();
+    } catch (const std::bad_alloc&) {
+        spdlog::error("a connection is closed: there is no memory for it");
+    }
 }
 
 void Server::State::tick() {
+    ticker.expires_after(kTick);  // first, as what follows may run out of memory
+    ticker.async_wait([this](error_code problem) {
+        if (!problem) tick();
+    });
     const TimePoint now = Clock::now();
     // Ending one may take it off the list.
     std::vector<std::shared_ptr<Connection>> all;
@@ -157,11 +166,7 @@ void Server::State::tick() {
     if (stop_end && now >= *stop_end) {
         for (const auto& connection : all) connection->close();
     }
-    if (stop_end && (connections.empty() || now >= *stop_end + kStopLinger)) return io.stop();
-    ticker.expires_after(kTick);
-    ticker.async_wait([this](error_code problem) {
-        if (!problem) tick();
-    });
+    if (stop_end && (connections.empty() || now >= *stop_end + kStopLinger)) io.stop();
 }
 
 void Server::watch(int fd, std::function<bool()> on_readable) {
@@ -173,7 +178,15 @@ void Server::watch(int fd, std::function<bool()> on_readable) {
         asio::posix::stream_descriptor* descriptor;
         std::shared_ptr<std::function<bool()>> on_readable;
         void operator()(error_code problem) const {
-            if (!problem && (*on_readable)()) start();
+            if (!problem && may_go_on()) start();
+        }
+        bool may_go_on() const {
+            try {
+                return (*on_readable)();
+            } catch (const std::bad_alloc&) {
+                spdlog::error("there is no memory for what came");
+                return true;
+            }
         }
         void start() const {
             descriptor->async_wait(asio::posix::stream_descriptor::wait_read, *this);
@@ -185,7 +198,16 @@ void Server::watch(int fd, std::function<bool()> on_readable) {
 
 void Server::post(std::function<void()> action) { asio::post(state_->io, std::move(action)); }
 
-void Server::run() { state_->io.run(); }
+void Server::run() {
+    for (;;) {
+        try {
+            state_->io.run();
+            return;
+        } catch (const std::bad_alloc&) {
+            spdlog::error("there is no memory for a step of the loop; it was left out");
+        }
+    }
+}
 
 void Server::stop() {
     if (state_->shared.is_stopping) return;

@@ -5,9 +5,10 @@
 
 #include "base/check.h"
 #include "http_proc/keys.h"
+#include "http_proc/memory_budget.h"
 #include "http_proc/ticker.h"
-#include "http_proc/tree.h"
 #include "http_proc/tool_calls.h"
+#include "http_proc/tree.h"
 
 #include <chrono>
 #include <cstddef>
@@ -25,8 +26,9 @@ struct ServerLimits {
     std::size_t connections_max = 8192;
     std::size_t header_bytes_max = 64 << 10;
     std::size_t body_bytes_max = std::size_t{32} << 20;
-    // Of all bodies being read at once: connections times bodies would be too much.
-    std::size_t bodies_bytes_max = std::size_t{512} << 20;
+    // Of bodies and prompts, of all requests together: connections times bodies times samples would
+    // be too much.
+    std::size_t held_bytes_max = std::size_t{512} << 20;
     std::chrono::milliseconds idle_timeout{120'000};   // between two requests of a connection
     std::chrono::milliseconds header_timeout{10'000};  // from a request's first byte to its body
     std::chrono::milliseconds body_timeout{20'000};    // and then a second more for each
@@ -41,9 +43,9 @@ struct ServerOptions {
     Keys keys{};
     bool is_incremental = false;  // /generate streams deltas where a request does not say
     std::string cors_origin{};    // empty: no answer has a CORS header
+    std::optional<ToolFormat> tool_format{};  // null: calls of tools come back as text
     ServerLimits limits{};
 };
-    std::optional<ToolFormat> tool_format{};  // null: calls of tools come back as text
 
 // How vLLM's trainers pack broadcasts.
 struct VllmPacking {
@@ -53,7 +55,8 @@ struct VllmPacking {
 
 class ServerContext {
   public:
-    explicit ServerContext(ServerOptions options) : options_(std::move(options)) {}
+    explicit ServerContext(ServerOptions options)
+        : options_(std::move(options)), memory_(options_.limits.held_bytes_max) {}
 
     [[nodiscard]] const ServerOptions& options() const { return options_; }
 
@@ -64,6 +67,8 @@ class ServerContext {
         return *tree_;
     }
     void set_tree(std::unique_ptr<Tree> tree) { tree_ = std::move(tree); }
+
+    [[nodiscard]] MemoryBudget& memory() { return memory_; }
 
     // Seconds since 1970, of this process's start: "created" of a model.
     [[nodiscard]] std::int64_t start_time() const { return start_time_; }
@@ -92,6 +97,7 @@ class ServerContext {
 
   private:
     ServerOptions options_;
+    MemoryBudget memory_;
     std::unique_ptr<Tree> tree_{};
     std::int64_t start_time_ = unix_time();
 };

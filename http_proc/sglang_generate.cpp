@@ -58,6 +58,10 @@ Task<Result<Prepared>> prepare(Exchange& exchange, SglangGenerate call) {
             if (!tokenized) co_return tokenized.error();
             if (auto checked = check_prompt_start(prompt); !checked) co_return checked.error();
         }
+        const std::int64_t num_kept = shows_prompt ? call.samples : 0;
+        const Result<> held =
+            exchange.hold(prompt, {.num_copies = call.samples, .num_kept = num_kept});
+        if (!held) co_return held.error();
         if (call.samples > 1 && !prompt.rid.empty())
             prepared.names.push_back(std::exchange(prompt.rid, {}));
         for (std::int64_t sample = 0; sample < call.samples; ++sample) {

@@ -209,6 +209,8 @@ Task<Response> generate(Exchange& exchange) {
     one.logprobs = answer.logprobs;
     one.text_output = answer.call.shows_text || !one.sampling.stop.empty();
     read_replica_header(request, one);
+    const Result<> held = exchange.hold(one, {.num_copies = options.n, .num_kept = 1});
+    if (!held) co_return refusal(held.error());
     for (std::int64_t sample = 0; sample < options.n; ++sample) {
         one.rid = options.n == 1 ? answer.id : fmt::format("{}-{}", answer.id, sample);
         if (sample > 0 && one.sampling.seed) ++*one.sampling.seed;

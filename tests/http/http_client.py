@@ -126,7 +126,9 @@ class Raw:
                 length = int(line.split(b":")[1])
         body = b""
         while len(body) < length:
-            body += self.socket.recv(length - len(body))
+            block = self.socket.recv(length - len(body))
+            assert block, (head, body)
+            body += block
         return status, head, body
 
     def close(self):
