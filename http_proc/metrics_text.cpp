@@ -340,8 +340,10 @@ void write_vllm_rest(Writer& out, std::string_view model, const StatusReply& sta
         const bool is_awake = std::ranges::all_of(replica.memory, [](const TagMemory& tag) {
             return tag.state == MemoryState::kResident;
         });
-        const bool is_kept = std::ranges::any_of(replica.memory, [](const TagMemory& tag) {
-            return tag.tag == MemoryTag::kWeights && tag.host_bytes > 0;
+        // With the KV alone released nothing is lost that a wake does not bring back.
+        const bool is_discarded = std::ranges::any_of(replica.memory, [](const TagMemory& tag) {
+            return tag.tag == MemoryTag::kWeights && tag.state != MemoryState::kResident &&
+                   tag.host_bytes == 0;
         });
         const auto sample = [&](std::string_view state, bool holds) {
             out.sample(
@@ -349,8 +351,8 @@ void write_vllm_rest(Writer& out, std::string_view model, const StatusReply& sta
             );
         };
         sample("awake", is_awake);
-        sample("weights_offloaded", !is_awake && is_kept);
-        sample("discard_all", !is_awake && !is_kept);
+        sample("weights_offloaded", !is_awake && !is_discarded);
+        sample("discard_all", is_discarded);
     }
     out.metric("vllm:cache_config_info", "gauge", "The KV pool.");
     for (const ReplicaStatus& replica : status.replicas) {

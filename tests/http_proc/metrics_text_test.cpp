@@ -1,0 +1,161 @@
+// /metrics from a status: the text format, and what each dashboard reads.
+#include "http_proc/metrics_text.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+#include <string>
+
+namespace pitstop {
+namespace {
+
+ReplicaStatus replica(int number) {
+    ReplicaStatus one;
+    one.replica = ReplicaId{number};
+    one.page_size = 16;
+    one.pages_total = 100;
+    one.pages_free = 50;
+    one.pages_cached = 25;
+    one.memory = {
+        {.tag = MemoryTag::kWeights, .resident_bytes = 1000},
+        {.tag = MemoryTag::kKvCache, .resident_bytes = 2000}};
+    return one;
+}
+
+struct Page {
+    std::map<std::string, std::string> samples{};  // "name{labels}" -> value
+    std::map<std::string, std::string> types{};
+
+    [[nodiscard]] std::string of(const std::string& sample) const {
+        const auto found = samples.find(sample);
+        return found == samples.end() ? "none: " + sample : found->second;
+    }
+    [[nodiscard]] bool has(std::string_view part) const {
+        return std::ranges::any_of(samples, [&](const auto& sample) {
+            return sample.first.find(part) != std::string::npos;
+        });
+    }
+};
+
+// Read by the format's rules: TYPE once, before the first sample of its metric.
+Page page_of(const StatusReply& status, const RequestMetrics& requests = {}) {
+    HelloReply hello;
+    hello.model = "a \"quoted\" \\ name";
+    std::istringstream lines(metrics_text(status, hello, requests, /*num_generating=*/3));
+    Page page;
+    for (std::string line; std::getline(lines, line);) {
+        std::istringstream words(line);
+        std::string mark;
+        std::string what;
+        std::string name;
+        std::string type;
+        if (line.starts_with("# TYPE ")) {
+            words >> mark >> what >> name >> type;
+            EXPECT_TRUE(page.types.emplace(name, type).second) << name << " twice";
+            continue;
+        }
+        if (line.starts_with("#")) continue;
+        const std::size_t end = line.rfind(' ');
+        const std::string base = line.substr(0, line.find('{'));
+        const bool is_part = page.types.contains(base.substr(0, base.rfind('_')));
+        EXPECT_TRUE(page.types.contains(base) || is_part) << line;
+        EXPECT_TRUE(page.samples.emplace(line.substr(0, end), line.substr(end + 1)).second) << line;
+    }
+    return page;
+}
+
+constexpr const char* kVllm = "{model_name=\"a \\\"quoted\\\" \\\\ name\",engine=\"";
+
+TEST(MetricsText, HasASamplePerReplicaAndEscapesLabels) {
+    StatusReply status;
+    status.replicas = {replica(0), replica(1)};
+    status.replicas[1].num_running = 4;
+    const Page page = page_of(status);
+    EXPECT_EQ(page.of(std::string("vllm:num_requests_running") + kVllm + "0\"}"), "0");
+    EXPECT_EQ(page.of(std::string("vllm:num_requests_running") + kVllm + "1\"}"), "4");
+    EXPECT_EQ(page.of(std::string("vllm:kv_cache_usage_perc") + kVllm + "0\"}"), "0.25");
+    EXPECT_EQ(page.of("pitstop_http_requests{}"), "3");
+    EXPECT_EQ(page.types.at("sglang:gen_throughput"), "gauge");
+    EXPECT_EQ(page.types.at("sglang:num_requests_total"), "counter");
+}
+
+TEST(MetricsText, SaysWhatIsAsleep) {
+    struct Case {
+        MemoryState weights{};
+        std::int64_t host_bytes = 0;
+        MemoryState kv{};
+        std::string state{};
+    };
+    using enum MemoryState;
+    for (const Case& one :
+         {Case{kResident, 0, kResident, "awake"},
+          Case{kReleased, 1000, kReleased, "weights_offloaded"},
+          Case{kReleased, 0, kReleased, "discard_all"},
+          Case{kReleased, 0, kResident, "discard_all"},
+          Case{kResident, 0, kReleased, "weights_offloaded"}}) {
+        StatusReply status;
+        status.replicas = {replica(0)};
+        status.replicas[0].memory[0].state = one.weights;
+        status.replicas[0].memory[0].host_bytes = one.host_bytes;
+        status.replicas[0].memory[1].state = one.kv;
+        const Page page = page_of(status);
+        for (const std::string state : {"awake", "weights_offloaded", "discard_all"}) {
+            EXPECT_EQ(
+                page.of(
+                    "vllm:engine_sleep_state" + (kVllm + ("0\",sleep_state=\"" + state + "\"}"))
+                ),
+                state == one.state ? "1" : "0"
+            ) << "wanted "
+              << one.state;
+        }
+    }
+}
+
+TEST(MetricsText, HasTheLastUpdatesWaterfallOnceThereIsOne) {
+    StatusReply status;
+    status.replicas = {replica(0)};
+    EXPECT_FALSE(page_of(status).has("pitstop_update_phase_seconds"));
+    status.updates.push_back({.what = "update_weights", .ok = true, .bytes = 5, .verify_s = 0.5});
+    status.updates.push_back({.what = "update_weights", .ok = false, .verify_s = 0.25});
+    const Page page = page_of(status);
+    EXPECT_EQ(
+        page.of(
+            "pitstop_update_phase_seconds{what=\"update_weights\",ok=\"false\",phase=\"verify\"}"
+        ),
+        "0.25"
+    );
+}
+
+TEST(MetricsText, HistogramsAreCumulativeAndEndWithInfinity) {
+    RequestMetrics requests;
+    requests.whole_request.add(0.02);
+    requests.whole_request.add(1e9);
+    StatusReply status;
+    status.replicas = {replica(0)};
+    const Page page = page_of(status, requests);
+    const std::string name = "vllm:e2e_request_latency_seconds";
+    EXPECT_EQ(page.types.at(name), "histogram");
+    EXPECT_EQ(page.of(name + "_bucket" + kVllm + "0\",le=\"0.01\"}"), "0");
+    EXPECT_EQ(page.of(name + "_bucket" + kVllm + "0\",le=\"0.05\"}"), "1");
+    EXPECT_EQ(page.of(name + "_bucket" + kVllm + "0\",le=\"7680\"}"), "1");
+    EXPECT_EQ(page.of(name + "_bucket" + kVllm + "0\",le=\"+Inf\"}"), "2");
+    EXPECT_EQ(page.of(name + "_count" + kVllm + "0\"}"), "2");
+}
+
+TEST(KvUse, IsWithoutWhatTheCacheAloneHolds) {
+    ReplicaStatus one = replica(0);
+    EXPECT_EQ(kv_use_of(one).used_tokens, 25 * 16);
+    EXPECT_EQ(kv_use_of(one).total_tokens, 1600);
+    EXPECT_DOUBLE_EQ(kv_use_of(one).usage, 0.25);
+    EXPECT_DOUBLE_EQ(kv_use_of(one).hit_rate, 0);
+    one.prompt_tokens_total = 8;
+    one.cached_tokens_total = 2;
+    EXPECT_DOUBLE_EQ(kv_use_of(one).hit_rate, 0.25);
+    // Before a worker has said how much there is.
+    EXPECT_DOUBLE_EQ(kv_use_of(ReplicaStatus{}).usage, 0);
+}
+
+}  // namespace
+}  // namespace pitstop

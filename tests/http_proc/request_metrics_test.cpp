@@ -1,0 +1,80 @@
+// How long requests took, from their chunks and a clock.
+#include "http_proc/request_metrics.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <chrono>
+
+namespace pitstop {
+namespace {
+
+using std::chrono::milliseconds;
+
+std::int64_t count(const Histogram& histogram) {
+    return histogram.count_up_to(histogram.bounds().size());
+}
+
+OutputChunk chunk(std::size_t num_tokens, std::optional<FinishReason> reason = std::nullopt) {
+    OutputChunk next;
+    next.tokens.resize(num_tokens);
+    if (!reason) return next;
+    next.finish = Finish{.reason = *reason};
+    next.counts = RequestCounts{.prompt_tokens = 7};
+    return next;
+}
+
+TEST(Histogram, CountsValuesUpToEachBoundAndAboveTheLast) {
+    constexpr std::array kBounds{1.0, 2.0, 5.0};
+    Histogram histogram(kBounds);
+    histogram.add(1.0);  // at most 1
+    histogram.add(1.5, 3);
+    histogram.add(100);
+    EXPECT_EQ(histogram.count_up_to(0), 1);
+    EXPECT_EQ(histogram.count_up_to(1), 4);
+    EXPECT_EQ(histogram.count_up_to(2), 4);
+    EXPECT_EQ(histogram.count_up_to(3), 5);
+    EXPECT_DOUBLE_EQ(histogram.sum(), 1.0 + 4.5 + 100);
+}
+
+TEST(RequestClock, TimesAStreamsFirstTokenTheOthersAndTheWhole) {
+    RequestMetrics metrics;
+    const TimePoint start{};
+    RequestClock clock(start, /*is_streamed=*/true);
+    clock.chunk(chunk(0), start + milliseconds(1), metrics);  // nothing yet
+    EXPECT_EQ(count(metrics.first_token), 0);
+    clock.chunk(chunk(2), start + milliseconds(30), metrics);
+    EXPECT_DOUBLE_EQ(metrics.first_token.sum(), 0.030);
+    EXPECT_EQ(count(metrics.between_tokens), 0);
+    // Tokens that came together share the time since the last one.
+    clock.chunk(chunk(4), start + milliseconds(50), metrics);
+    EXPECT_EQ(count(metrics.between_tokens), 4);
+    EXPECT_DOUBLE_EQ(metrics.between_tokens.sum(), 0.020);
+    EXPECT_EQ(count(metrics.whole_request), 0);
+    clock.chunk(chunk(0, FinishReason::kStop), start + milliseconds(60), metrics);
+    EXPECT_EQ(count(metrics.first_token), 1);
+    EXPECT_DOUBLE_EQ(metrics.whole_request.sum(), 0.060);
+    EXPECT_DOUBLE_EQ(metrics.output_tokens.sum(), 6);
+    EXPECT_DOUBLE_EQ(metrics.prompt_tokens.sum(), 7);
+}
+
+TEST(RequestClock, OfAWholeAnswerOnlyTheEndIsSeen) {
+    RequestMetrics metrics;
+    RequestClock clock(TimePoint{}, /*is_streamed=*/false);
+    clock.chunk(chunk(5, FinishReason::kLength), TimePoint{} + milliseconds(10), metrics);
+    EXPECT_EQ(count(metrics.first_token) + count(metrics.between_tokens), 0);
+    EXPECT_EQ(count(metrics.whole_request), 1);
+    EXPECT_DOUBLE_EQ(metrics.output_tokens.sum(), 5);
+}
+
+TEST(RequestClock, AnAbortIsARequestAnErrorIsNone) {
+    RequestMetrics metrics;
+    for (const FinishReason reason : {FinishReason::kAbort, FinishReason::kError}) {
+        RequestClock clock(TimePoint{}, /*is_streamed=*/true);
+        clock.chunk(chunk(0, reason), TimePoint{} + milliseconds(10), metrics);
+    }
+    EXPECT_EQ(count(metrics.whole_request), 1);
+}
+
+}  // namespace
+}  // namespace pitstop
