@@ -6,6 +6,7 @@ import sys
 
 from problem import EXIT_USAGE, Problem
 import demo
+import http_limits
 import serve
 import talk
 
@@ -151,8 +152,18 @@ def port(text):
     return value
 
 
+def add_http_limits(parser):
+    for names, kind, metavar in (
+        (http_limits.COUNTS, at_least(1), "N"),
+        (http_limits.TIMES, seconds, "S"),
+    ):
+        for name, text in names.items():
+            flag = "--" + name.replace("_", "-")
+            parser.add_argument(flag, type=kind, metavar=metavar, help=text)
+
+
 def add_http_flags(parser):
-    """Where the tree's own front end listens, and for whom."""
+    """Where the tree's own front end listens, for whom, and its limits."""
     add = parser.add_argument
     add("--host", default="127.0.0.1", metavar="H", help="address of HTTP (default 127.0.0.1)")
     add("--port", type=port, default=30000, metavar="P", help="port of HTTP (default 30000)")
@@ -174,6 +185,13 @@ def add_http_flags(parser):
         choices=("hermes", "qwen", "qwen25", "llama3", "llama3_json", "mistral"),
         help="chats: the format of the model's calls of tools; without, calls come back as text",
     )
+    add("--cors-origin", metavar="O", help="browsers' pages of this origin may call HTTP")
+    add(
+        "--incremental-streaming-output",
+        action="store_true",
+        help="/generate streams what is new, not all so far, where a request does not say",
+    )
+    add_http_limits(parser)
     add("--no-http", action="store_true", help="no HTTP: the bus alone")
 
 

@@ -11,6 +11,7 @@ import time
 
 from child import Child
 from problem import EXIT_DIED, EXIT_OK, EXIT_START, Problem
+import http_limits
 import programs
 
 # What each step of an end may take. A process that is told to stop answers its open requests first.
@@ -37,6 +38,14 @@ def _flags(options, *names):
     """--name=value for each option that was given; the others are the process's own defaults."""
     given = [(name, getattr(options, name)) for name in names]
     return [f"--{name.replace('_', '-')}={value}" for name, value in given if value is not None]
+
+
+def _http_flags(options):
+    flags = _flags(options, "host", "port", "tool_call_parser", "cors_origin")
+    for name in ("insecure", "incremental_streaming_output"):
+        if getattr(options, name):
+            flags.append(f"--{name.replace('_', '-')}")
+    return flags + http_limits.flags(options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,10 +106,7 @@ def plan(options, run_dir, weights=Weights()):
             )
             processes.append(("tp_worker", f"tp_worker[{replica}.{rank}]", worker))
     if not getattr(options, "no_http", True):  # a tree for one call has no HTTP
-        http = _flags(options, "host", "port", "tool_call_parser")
-        if options.insecure:
-            http.append("--insecure")
-        processes.append(("http_proc", "http_proc", http))
+        processes.append(("http_proc", "http_proc", _http_flags(options)))
     common = [f"--run-dir={run_dir}", f"--log-level={options.log_level}"]
     return [
         (kind, name, [programs.program(kind), *flags, *common]) for kind, name, flags in processes

@@ -1,0 +1,25 @@
+"""The limits of http_proc that `serve` passes on: their names without "http_" are its flags."""
+
+COUNTS = {
+    "http_connections_max": "connections to HTTP at once (default 8192)",
+    "http_header_bytes_max": "bytes of a request's header (default 64 KiB)",
+    "http_body_bytes_max": "bytes of a request's body (default 32 MiB)",
+    "http_held_bytes_max": "bytes of all bodies and prompts together (default 512 MiB)",
+}
+TIMES = {
+    "http_idle_timeout": "seconds between two requests of a connection (default 120)",
+    "http_header_timeout": "seconds for a request's header to come (default 10)",
+    "http_body_timeout": "seconds for a body to come, more for a large one (default 20)",
+    "http_write_timeout": "seconds a client may take nothing of its answer (default 30)",
+}
+
+
+def flags(options):
+    """Of those that were given; the others are the process's own defaults."""
+    units = {**dict.fromkeys(COUNTS, ""), **dict.fromkeys(TIMES, "-s")}
+    given = {name: getattr(options, name) for name in units}
+    return [
+        f"--{name.removeprefix('http_').replace('_', '-')}{units[name]}={value}"
+        for name, value in given.items()
+        if value is not None
+    ]
