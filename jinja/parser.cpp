@@ -99,6 +99,7 @@ class Parser {
                     body.push_back({token.line, Data{token.text}});
                     break;
                 case TokenKind::kVariableBegin: {
+                    num_chained_ = 0;
                     ASSIGN_OR_RETURN(ExprPtr value, tuple(AllowIf::kYes));
                     if (peek().kind != TokenKind::kVariableEnd) return unexpected(peek(), "}}");
                     take();
@@ -143,6 +144,7 @@ class Parser {
         const Token token = peek();
         if (token.kind != TokenKind::kName) return unexpected(token, "the name of a tag");
         take();
+        num_chained_ = 0;
         const std::string& name = token.text;
         const int line = token.line;
         const auto add = [&](auto node) {
@@ -378,7 +380,8 @@ class Parser {
         if (level.is_too_deep()) return too_deep();
         int line = peek().line;
         ASSIGN_OR_RETURN(ExprPtr left, or_expression());
-        while (skip_name("if")) {
+        for (int chain = 1; skip_name("if"); ++chain) {
+            if (!may_chain(chain)) return too_deep();
             ASSIGN_OR_RETURN(ExprPtr condition, or_expression());
             ExprPtr otherwise;
             if (skip_name("else")) {
@@ -398,7 +401,7 @@ class Parser {
         const int line = peek().line;
         ASSIGN_OR_RETURN(ExprPtr left, and_expression());
         for (int chain = 1; skip_name("or"); ++chain) {
-            if (chain > kChainMax) return too_deep();
+            if (!may_chain(chain)) return too_deep();
             ASSIGN_OR_RETURN(ExprPtr right, and_expression());
             left = expr(line, Binary{BinaryOp::kOr, std::move(left), std::move(right)});
         }
@@ -409,7 +412,7 @@ class Parser {
         const int line = peek().line;
         ASSIGN_OR_RETURN(ExprPtr left, not_expression());
         for (int chain = 1; skip_name("and"); ++chain) {
-            if (chain > kChainMax) return too_deep();
+            if (!may_chain(chain)) return too_deep();
             ASSIGN_OR_RETURN(ExprPtr right, not_expression());
             left = expr(line, Binary{BinaryOp::kAnd, std::move(left), std::move(right)});
         }
@@ -471,7 +474,7 @@ class Parser {
                 return peek().is_operator(one.first);
             });
             if (op == ops.end()) return left;
-            if (num_ops > kChainMax) return too_deep();
+            if (!may_chain(num_ops)) return too_deep();
             take();
             ASSIGN_OR_RETURN(ExprPtr right, operand());
             left = expr(line, Binary{op->second, std::move(left), std::move(right)});
@@ -527,7 +530,7 @@ class Parser {
         }
         ASSIGN_OR_RETURN(node, postfix(std::move(node)));
         if (!with_filter) return node;
-        for (int num_filters = 0; num_filters <= kChainMax; ++num_filters) {
+        for (int num_filters = 1; may_chain(num_filters); ++num_filters) {
             if (skip_operator("|")) {
                 const int filter_line = peek().line;
                 ASSIGN_OR_RETURN(FilterExpr filter, filter_call());
@@ -606,7 +609,7 @@ class Parser {
 
     // .name, [key], (args), one behind the other.
     Result<ExprPtr> postfix(ExprPtr node) {
-        for (int chain_len = 0; chain_len <= kChainMax; ++chain_len) {
+        for (int chain_len = 1; may_chain(chain_len); ++chain_len) {
             if (peek().is_operator(".") || peek().is_operator("[")) {
                 ASSIGN_OR_RETURN(node, subscript(std::move(node)));
             } else if (peek().is_operator("(")) {
@@ -733,12 +736,19 @@ class Parser {
         return is_negated ? expr(line, Unary{UnaryOp::kNot, std::move(tested)}) : std::move(tested);
     }
 
-    // Of operators one behind the other: they nest to the left, and rendering recurses.
+    // Of operators one behind the other, and of all of them in one expression: they nest to the
+    // left, and whoever renders or destroys the tree recurses.
     static constexpr int kChainMax = 150;
+    static constexpr int kChainedMax = 5000;
+    [[nodiscard]] bool may_chain(int chain_len) {
+        if (chain_len > 1) ++num_chained_;
+        return chain_len <= kChainMax + 1 && num_chained_ <= kChainedMax;
+    }
 
     std::vector<Token> tokens_;
     std::size_t pos_ = 0;
     int depth_ = 0;
+    int num_chained_ = 0;  // in the expression being parsed
     int num_loops_ = 0;
 };
 

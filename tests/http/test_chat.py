@@ -147,6 +147,7 @@ def test_the_final_message_is_continued(http):
         ({"messages": MESSAGES, "max_tokens": 100000}, "context"),
         ({"messages": MESSAGES, "chat_template": "{% include 'x' %}"}, "include"),
         ({"messages": MESSAGES, "chat_template": "{{ raise_exception('no way') }}"}, "no way"),
+        ({"messages": MESSAGES, "chat_template": "{{ 1" + " if 1" * 200_000 + " }}"}, "nested"),
         ({"messages": MESSAGES, "response_format": {"type": "json_object"}}, "response_format"),
         ({"messages": MESSAGES, "continue_final_message": True, "add_generation_prompt": True}, "continue_final"),
     ],

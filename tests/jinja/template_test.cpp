@@ -2,6 +2,7 @@
 #include "jinja/template.h"
 
 #include "jinja/json.h"
+#include "jinja/parser.h"
 
 #include <gtest/gtest.h>
 
@@ -128,6 +129,28 @@ TEST(Template, ValuesNestedTooDeepAreRefused) {
                 "{% for i in range(9999) %}{% set ns.s = [ns.s] %}{% endfor %}"),
         ErrorCode::kTooLarge
     );
+}
+
+// They nest to the left, without a bracket; whoever ends the tree recurses, too.
+TEST(Template, ChainsOfOperatorsThatAreTooLongAreRefusedAtLoad) {
+    for (const std::string_view op :
+         {" if a", " or a", " and a", " + a", " * a", " ** a", "|d", ".b", "[a]", "()"}) {
+        SCOPED_TRACE(op);
+        std::string source = "{{ a";
+        for (int i = 0; i < 150; ++i) source += op;
+        EXPECT_EQ(load_error(source + " }}"), "loaded");
+        while (source.size() < kSourceBytesMax - 10) source += op;
+        EXPECT_TRUE(load_error(source + " }}").starts_with("line 1: nested deeper"));
+    }
+    // And each kind in brackets around the last.
+    std::string inner = "a";
+    for (int i = 0; i < 20; ++i) {
+        inner = "(" + inner + ")";
+        for (const std::string_view op : {".b", "|d", " ** 1", " * 1", " + 1", " and 1", " or 1"}) {
+            for (int k = 0; k < 149; ++k) inner += op;
+        }
+    }
+    EXPECT_TRUE(load_error("{{ " + inner + " }}").starts_with("line 1: nested deeper"));
 }
 
 TEST(Template, ExpressionsNestedTooDeepAreRefusedAtLoad) {
