@@ -5,6 +5,7 @@
 // one long forward pass. Every figure comes from one run, so that ratios mean something.
 #include "base/flags.h"
 #include "bench/checkpoint_writer.h"
+#include "bench/digest_cost.h"
 #include "bench/machine.h"
 #include "bench/stall_report.h"
 #include "bench/step_limits.h"
@@ -40,7 +41,7 @@ struct Options {
     std::string shape = "qwen3-0.6b";
     std::string model{};
     std::string next{};
-    std::string launcher = PITSTOP_SOURCE_DIR "/launch/pitstop";
+    std::string launcher = root_dir() + "/launch/pitstop";
     std::vector<std::string> serve{};
     int streams = 4;
     std::int64_t prompt_len = 64;
@@ -296,6 +297,11 @@ Result<StallReport> measure(const Options& o) {
     RETURN_IF_ERROR(measure_idle(o, *client, checkpoints, report));
     RETURN_IF_ERROR(measure_status(*client, report));
     tree.stop();
+    ASSIGN_OR_RETURN(
+        const DigestCost cost, measure_digest_cost(checkpoints.first(), this_machine().cores)
+    );
+    report.copy_s = cost.copy_s;
+    report.digested_copy_s = cost.digested_s;
     const double bytes = std::min(report.idle_updates[0].bytes, kCopyBytesMax);
     report.copy_rate = measure_step_limits(static_cast<std::int64_t>(bytes)).copy_bytes_per_s;
     return report;

@@ -32,6 +32,8 @@ struct StallReport {
     std::vector<UpdateWaterfall> updates{};       // while streams decode
     std::vector<UpdateWaterfall> idle_updates{};  // while nothing does
     double copy_rate = 0;                         // this machine's memcpy, bytes per second
+    double copy_s = 0;                            // a checkpoint, copied as a stage does
+    double digested_copy_s = 0;                   // the same, digested on the way
     Summary pause_idle_ms{};                      // a pause and a continue, nothing running
     Summary pause_streams_ms{};                   // likewise with streams, mode in_place
     Summary pause_gap_ms{};                       // the gaps those tore
