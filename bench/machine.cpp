@@ -86,10 +86,22 @@ Machine this_machine() {
     return machine;
 }
 
+std::string root_dir() {
+    std::error_code error;
+    const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+    const std::filesystem::path bundle = program.parent_path().parent_path();
+    const bool is_bundle = !error && std::filesystem::exists(bundle / "launch" / "pitstop", error);
+    return is_bundle ? bundle.string() : PITSTOP_SOURCE_DIR;
+}
+
 std::string source_commit() {
-    const std::string commit =
-        first_line_of("git -C '" PITSTOP_SOURCE_DIR
-                      "' describe --always --dirty --abbrev=12 --exclude '*' 2>/dev/null");
+    const std::string root = root_dir();
+    std::string commit;
+    if (std::getline(std::ifstream(root + "/COMMIT"), commit)) return commit;
+    const std::string git = fmt::format(
+        "git -C '{}' describe --always --dirty --abbrev=12 --exclude '*' 2>/dev/null", root
+    );
+    commit = first_line_of(git.c_str());
     return commit.empty() ? "unknown" : commit;
 }
 

@@ -18,7 +18,11 @@ struct Machine {
 };
 [[nodiscard]] Machine this_machine();
 
-// "1a2b3c4d5e6f", with "-dirty" where tracked files differ; "unknown" outside a clone.
+// The directory that holds launch/: the bundle that this program lies in, else the sources that it
+// was built from.
+[[nodiscard]] std::string root_dir();
+
+// "1a2b3c4d5e6f", with "-dirty" where tracked files differ; a bundle's own; else "unknown".
 [[nodiscard]] std::string source_commit();
 [[nodiscard]] std::string utc_now();  // "2025-11-21T07:30:00Z"
 

@@ -33,7 +33,7 @@ struct Options {
     std::string mode{};
     std::string model = "stories";
     std::string run_dir{};
-    std::string launcher = PITSTOP_SOURCE_DIR "/launch/pitstop";
+    std::string launcher = root_dir() + "/launch/pitstop";
     std::string load_format = "auto";
     std::vector<std::string> serve{};
     std::int64_t num_requests = 0;

@@ -65,6 +65,22 @@ def test_brings_the_python_client(bundle):
     assert done.returncode == 0, done.stderr
 
 
+def test_its_benchmarks_start_its_own_tree(bundle, tmp_path):
+    """Not that of the sources they were built from, and say which commit it is."""
+    path = tmp_path / "figures.json"
+    command = ["offline", "--num-requests=1", "--prompt-len=4", "--output-len=4", f"--json={path}"]
+    done = subprocess.run(
+        [bundle / "bin" / "pitstop_bench", *command],
+        cwd=bundle,
+        env={"PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(path.read_text())["commit"] == (bundle / "COMMIT").read_text().strip()
+
+
 def test_refuses_a_directory_that_holds_something(tmp_path):
     (tmp_path / "mine").write_text("kept")
     done = subprocess.run([ROOT / "launch" / "bundle", tmp_path], capture_output=True, text=True)
