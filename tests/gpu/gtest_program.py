@@ -6,7 +6,7 @@ import pathlib
 import re
 import tempfile
 
-from child import call
+from timed_call import call
 
 TEST_S = 45.0  # without a line of output: a test hangs
 CRASHES_MAX = 3  # of a suite: then something is wrong for all of it

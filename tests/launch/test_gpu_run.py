@@ -12,7 +12,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "gpu"))
 
-import child  # noqa: E402  (after the path)
+import timed_call  # noqa: E402  (after the path)
 import gtest_program  # noqa: E402
 import report as gpu_report  # noqa: E402
 import targets  # noqa: E402
@@ -69,7 +69,7 @@ finish()
 
 def test_a_crash_and_a_hang_cost_themselves_alone(program, monkeypatch):
     monkeypatch.setattr(gtest_program, "TEST_S", 1.0)
-    counts = gtest_program.run(program(MISBEHAVES), dict(os.environ), child.Budget(60), 60)
+    counts = gtest_program.run(program(MISBEHAVES), dict(os.environ), timed_call.Budget(60), 60)
     assert [line.split(":")[0] for line in counts.failed] == ["Bad.Crashes", "Bad.Hangs"]
     assert "SIGABRT" in counts.failed[0]
     assert "silence" in counts.failed[1]
@@ -83,20 +83,20 @@ def test_what_has_no_time_left_is_named(program):
     finish()
     """
     begin = time.monotonic()
-    counts = gtest_program.run(program(body), dict(os.environ), child.Budget(60), 2.0)
+    counts = gtest_program.run(program(body), dict(os.environ), timed_call.Budget(60), 2.0)
     assert time.monotonic() - begin < 20
     assert [line.split(":")[0] for line in counts.failed] == ["Good.A"]
     assert "Bad.First" in counts.not_run and "After.C" in counts.not_run
 
 
 def test_a_program_that_does_not_start_is_a_failure(tmp_path):
-    counts = gtest_program.run(tmp_path / "none", dict(os.environ), child.Budget(60), 10)
+    counts = gtest_program.run(tmp_path / "none", dict(os.environ), timed_call.Budget(60), 10)
     assert len(counts.failed) == 1 and "none" in counts.failed[0]
 
 
 def test_what_a_stopped_program_started_is_stopped_too(tmp_path):
     script = f"import subprocess, time; subprocess.Popen(['sleep', '600.25']); print('up', flush=True); time.sleep(600)"
-    ended = child.call([sys.executable, "-c", script], dict(os.environ), 1.0)
+    ended = timed_call.call([sys.executable, "-c", script], dict(os.environ), 1.0)
     assert ended.code is None and "up" in ended.output
     commands = [path.read_bytes() for path in pathlib.Path("/proc").glob("[0-9]*/cmdline") if os.access(path, os.R_OK)]
     assert not any(b"600.25" in command and command.startswith(b"sleep") for command in commands)
