@@ -564,8 +564,8 @@ __device__ std::uint64_t total_weight(const Source& source, const Weight& weight
 }
 
 // grid [R], block [kResolveThreads]; a block owns a row. With a list it is latency: some ten passes
-// over at most 32 KiB in L2. Without one (Collect::kNone: a top-k in the thousands, or as many equal
-// logits) each pass reads the row from L2, some 5 us for 152k ids at one block's 115 GB/s.
+// over at most 32 KiB in L2. Without one (Collect::kNone: a top-k in the thousands, or as many
+// equal logits) each pass reads the row from L2, some 5 us for 152k ids at one block's 115 GB/s.
 __global__ void __launch_bounds__(kResolveThreads)
     resolve_kernel(const __grid_constant__ Params params) {
     __shared__ Select shared;
