@@ -233,12 +233,20 @@ TEST_F(CudaAttention, MeetsTheReferenceOnAwkwardShapes) {
 
 TEST_F(CudaAttention, GeneralKernelMeetsTheReference) {
     for (const Heads& heads :
-         {Heads{4, 2, 32}, Heads{3, 3, 24}, Heads{2, 1, 80}, Heads{2, 1, 128}, Heads{20, 1, 64}}) {
+         {Heads{4, 2, 32},
+          Heads{3, 3, 24},
+          Heads{2, 1, 80},
+          Heads{2, 1, 128},
+          Heads{20, 1, 64},
+          Heads{5, 1, 96},
+          Heads{2, 1, 256}}) {
         expect_reference<float, float>(attention_cuda, heads, 16, kNoWindow);
         expect_reference<float, float>(attention_cuda, heads, 5, 65);
     }
     expect_reference<bf16, float>(attention_cuda, {3, 3, 24}, 16, kNoWindow);
     expect_reference<bf16, bf16>(attention_cuda, {20, 1, 64}, 16, 65);
+    expect_reference<bf16, bf16>(attention_cuda_deterministic, {5, 1, 96}, 16, kNoWindow);
+    expect_reference<bf16, bf16>(attention_cuda_deterministic, {2, 1, 256}, 5, 300);
 }
 
 // A row without new tokens, as a padded one, takes part in nothing.
