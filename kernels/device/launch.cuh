@@ -27,6 +27,12 @@ struct Launch {
 // A block gets this much dynamic shared memory without asking (CUDA guide, "compute capabilities").
 inline constexpr std::int64_t kSharedBytesPlain = 48 << 10;
 
+// Says which kernel, in a line about a launch that failed: the compiler puts it into the name.
+template <auto kKernel>
+const char* launch_of() {
+    return __PRETTY_FUNCTION__;
+}
+
 template <auto kKernel, class... Args>
 void launch(const Launch& where, Args&&... args) {
     if (where.grid.x == 0 || where.grid.y == 0 || where.grid.z == 0) return;
@@ -37,14 +43,15 @@ void launch(const Launch& where, Args&&... args) {
             cudaFuncAttributeMaxDynamicSharedMemorySize,
             static_cast<int>(where.shared_bytes)
         );
-        CUDA_CHECK(raised);
+        if (raised != cudaSuccess) cuda_failed(launch_of<kKernel>(), raised, __FILE__, __LINE__);
     }
     cudaLaunchConfig_t config{};
     config.gridDim = where.grid;
     config.blockDim = where.block;
     config.dynamicSmemBytes = static_cast<std::size_t>(where.shared_bytes);
     config.stream = cuda_stream(where.stream);
-    CUDA_CHECK(cudaLaunchKernelEx(&config, kKernel, std::forward<Args>(args)...));
+    const cudaError_t error = cudaLaunchKernelEx(&config, kKernel, std::forward<Args>(args)...);
+    if (error != cudaSuccess) cuda_failed(launch_of<kKernel>(), error, __FILE__, __LINE__);
 }
 
 // For a grid or a kernel parameter, in sight.

@@ -1,6 +1,7 @@
 // The emulator does what the instructions do, and finds what it is there to find.
 #include "tests/kernels/emulator/emulator.h"
 
+#include "kernels/device/launch.cuh"
 #include "kernels/device/ptx.cuh"
 #include "kernels/device/reduce.cuh"
 #include "kernels/device/shared_memory.cuh"
@@ -60,6 +61,22 @@ TEST(Emulator, MatrixInstructionsMultiply) {
 }
 
 using EmulatorDeathTest = testing::Test;
+
+__global__ void idle_kernel() {}
+
+TEST(EmulatorDeathTest, ALaunchThatIsRefusedNamesItsKernel) {
+    int stream = 0;
+    const auto run_idle = [&](dim3 grid, dim3 block, std::int64_t shared_bytes) {
+        launch<idle_kernel>(
+            {.grid = grid, .block = block, .shared_bytes = shared_bytes, .stream = {&stream}}
+        );
+    };
+    run_idle({1, 65535}, {1024}, 48 << 10);
+    run_idle({0}, {32}, 0);  // no rows, no work
+    EXPECT_DEATH(run_idle({1, 65536}, {32}, 0), "idle_kernel");
+    EXPECT_DEATH(run_idle({1}, {1056}, 0), "idle_kernel");
+    EXPECT_DEATH(run_idle({1}, {32}, 228 << 10), "idle_kernel");
+}
 
 TEST(EmulatorDeathTest, ABarrierThatNotAllReachIsFound) {
     EXPECT_DEATH(

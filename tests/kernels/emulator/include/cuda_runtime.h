@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <utility>
 
 #define __CUDA_ARCH_FEAT_SM90_ALL 1  // what sm_90a has is emulated
@@ -189,7 +190,13 @@ T atomicMin(T* to, T value) {
 
 // ---- the runtime: device memory is host memory, streams are done at once ----
 
-enum cudaError_t { cudaSuccess, cudaErrorMemoryAllocation, cudaErrorNotReady };
+enum cudaError_t {
+    cudaSuccess,
+    cudaErrorMemoryAllocation,
+    cudaErrorNotReady,
+    cudaErrorInvalidValue,
+    cudaErrorInvalidConfiguration
+};
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
 enum cudaMemcpyKind {
     cudaMemcpyHostToDevice,
@@ -208,17 +215,35 @@ struct cudaLaunchConfig_t {
     cudaStream_t stream = nullptr;
 };
 
+// Bytes of dynamic shared memory that a kernel may have, where it asked for more than the 48 KiB
+// that all may.
+template <class Kernel>
+std::size_t& shared_bytes_max(Kernel* kernel) {
+    static std::map<Kernel*, std::size_t> raised;
+    return raised.try_emplace(kernel, std::size_t{48} << 10).first->second;
+}
+
+// Refuses what a GPU refuses. Source: CUDA C++ Programming Guide, "Technical specifications per
+// compute capability".
 template <class... Params, class... Args>
 cudaError_t cudaLaunchKernelEx(
     const cudaLaunchConfig_t* config, void (*kernel)(Params...), Args&&... args
 ) {
+    const dim3 grid = config->gridDim, block = config->blockDim;
+    if (grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535 ||
+        std::size_t{block.x} * block.y * block.z > 1024)
+        return cudaErrorInvalidConfiguration;
+    if (config->dynamicSmemBytes > shared_bytes_max(kernel)) return cudaErrorInvalidValue;
     pitstop::emulator::run_grid(config->gridDim, config->blockDim, config->dynamicSmemBytes, [&] {
         kernel(static_cast<Params>(args)...);
     });
     return cudaSuccess;
 }
 template <class Kernel>
-cudaError_t cudaFuncSetAttribute(Kernel*, cudaFuncAttribute, int) {
+cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute, int bytes) {
+    if (static_cast<std::size_t>(bytes) > pitstop::emulator::kSharedBytesMax)
+        return cudaErrorInvalidValue;
+    shared_bytes_max(kernel) = static_cast<std::size_t>(bytes);
     return cudaSuccess;
 }
 inline const char* cudaGetErrorName(cudaError_t) { return "cudaErrorEmulated"; }
@@ -279,9 +304,7 @@ inline cudaError_t cudaMemcpyAsync(
     if (bytes != 0) std::memcpy(to, from, bytes);
     return cudaSuccess;
 }
-inline cudaError_t cudaMemcpy(
-    void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind
-) {
+inline cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
     return cudaMemcpyAsync(to, from, bytes, kind, nullptr);
 }
 inline cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t) {
