@@ -21,14 +21,30 @@ class Parser(argparse.ArgumentParser):
         self.exit(EXIT_USAGE, f"{self.prog}: {message} (--help lists the flags)\n")
 
 
-def at_least(low):
+# The most that each of these takes. The processes refuse what is more, too, each in its own words;
+# a test compares, so that the launcher's one line comes before there are any.
+MOST = {
+    "--tp": 64,
+    "--dp": 1024,
+    "--max-total-tokens": (1 << 31) - 1,
+    "--page-size": 4096,
+    "--chunked-prefill-size": 126976,
+    "--max-running-requests": 4096,
+    "--max-queued-requests": 1 << 24,
+    "--threads": 1024,
+}
+
+
+def whole_number(low, high=None):
+    accepted = f"of {low} or more" if high is None else f"from {low} to {high}"
+
     def parse(text):
         try:
             value = int(text)
         except ValueError:
             value = None
-        if value is None or value < low:
-            raise argparse.ArgumentTypeError(f"takes a whole number of {low} or more, not '{text}'")
+        if value is None or value < low or (high is not None and value > high):
+            raise argparse.ArgumentTypeError(f"takes a whole number {accepted}, not '{text}'")
         return value
 
     return parse
@@ -56,21 +72,24 @@ def share(text):
 
 def add_tree_flags(parser):
     """What a tree is started with."""
-    one = at_least(1)
     add = parser.add_argument
+
+    def add_count(name, help, **more):
+        add(name, type=whole_number(1, MOST[name]), metavar="N", help=help, **more)
+
     add(
         "--model",
         default="stories",
         metavar="DIR",
         help="a checkpoint directory, or a bundled model: stories (the default) or bard",
     )
-    add("--tp", type=one, default=1, metavar="N", help="tensor-parallel ranks per replica")
-    add("--dp", type=one, default=1, metavar="N", help="data-parallel replicas")
-    add("--max-total-tokens", type=one, metavar="N", help="tokens the KV pool of a replica holds")
-    add("--page-size", type=one, metavar="N", help="tokens per page of KV")
-    add("--chunked-prefill-size", type=one, metavar="N", help="tokens of a step, at most")
-    add("--max-running-requests", type=one, metavar="N", help="requests that run at once, at most")
-    add("--max-queued-requests", type=one, metavar="N", help="requests that may wait, at most")
+    add_count("--tp", "tensor-parallel ranks per replica", default=1)
+    add_count("--dp", "data-parallel replicas", default=1)
+    add_count("--max-total-tokens", "tokens the KV pool of a replica holds")
+    add_count("--page-size", "tokens per page of KV")
+    add_count("--chunked-prefill-size", "tokens of a step, at most")
+    add_count("--max-running-requests", "requests that run at once, at most")
+    add_count("--max-queued-requests", "requests that may wait, at most")
     add("--served-model-name", metavar="S", help="what the model is called; default: its directory")
     add("--compute", choices=("bf16", "fp32"), help="precision of activations and KV")
     add(
@@ -95,11 +114,8 @@ def add_tree_flags(parser):
         choices=("auto", "null"),
         help="null: no weights and no arithmetic, to measure the rest",
     )
-    add(
-        "--threads",
-        type=one,
-        metavar="N",
-        help="threads of each worker; default: the cores, shared evenly by the workers",
+    add_count(
+        "--threads", "threads of each worker; default: the cores, shared evenly by the workers"
     )
     add(
         "--log-level",
@@ -154,7 +170,7 @@ def port(text):
 
 def add_http_limits(parser):
     for names, kind, metavar in (
-        (http_limits.COUNTS, at_least(1), "N"),
+        (http_limits.COUNTS, whole_number(1), "N"),
         (http_limits.TIMES, seconds, "S"),
     ):
         for name, text in names.items():

@@ -1,13 +1,23 @@
 """The commands of launch/pitstop, as a user types them."""
 
 import json
+import re
 import subprocess
+import sys
 import time
 
 import pytest
 
 from process_tree import LAUNCHER, ROOT, environment, run
 
+
+# As the launcher has it; in a process of its own, as its modules' names are everybody's.
+MOST = json.loads(
+    subprocess.check_output(
+        [sys.executable, "-c", "import command_line, json; print(json.dumps(command_line.MOST))"],
+        cwd=ROOT / "launch" / "lib",
+    )
+)
 STORIES = ROOT / "launch" / "models" / "stories"
 
 
@@ -108,6 +118,46 @@ def test_a_bad_flag_is_one_line(flags):
     assert ended.returncode == 2
     assert len(ended.stderr.splitlines()) == 1
     assert flags[0] in ended.stderr
+
+
+@pytest.mark.parametrize("flag", MOST)
+def test_an_absurd_number_is_refused_at_once_in_one_line(flag):
+    most = MOST[flag]
+    for number in (most + 1, 10**30, -1):
+        ended = run("serve", flag, number)
+        assert ended.returncode == 2
+        (line,) = ended.stderr.splitlines()
+        assert line == (
+            f"pitstop serve: argument {flag}: takes a whole number from 1 to {most}, not '{number}'"
+            " (--help lists the flags)"
+        )
+
+
+# What the launcher says is the most, the process says as well.
+@pytest.mark.parametrize(
+    "program, flag",
+    [
+        ("tokenizer_proc", "--dp"),
+        ("scheduler_proc", "--page-size"),
+        ("scheduler_proc", "--chunked-prefill-size"),
+        ("scheduler_proc", "--max-running-requests"),
+        ("scheduler_proc", "--max-queued-requests"),
+        ("tp_worker", "--tp"),
+        ("tp_worker", "--threads"),
+    ],
+)
+def test_the_launcher_and_the_process_have_one_limit(program, flag):
+    most = MOST[flag]
+    needed = ["--run-dir=/nowhere", f"--model={STORIES}"] if program == "tp_worker" else []
+
+    def said(number):
+        return subprocess.run(
+            [f"{environment()['PITSTOP_BUILD']}/bin/pitstop_{program}", *needed, f"{flag}={number}"],
+            capture_output=True, text=True, timeout=20, env=environment(),
+        ).stderr
+
+    assert flag in said(most + 1) and re.search(rf"\b{most}\b", said(most + 1))
+    assert flag not in said(most), "it goes on to the next problem: it has no run directory"
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o710])
