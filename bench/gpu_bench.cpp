@@ -436,6 +436,19 @@ class GpuBench {
                  .stream = stream()}
             );
         });
+        constexpr std::int64_t kTop = 20;
+        const DeviceBuffer top_ids = buffer(R * kTop * 4), top_values = buffer(R * kTop * 4);
+        measure(
+            {.family = "logprobs", .what = "top 20 of 64 x 151936", .bytes = bytes},
+            [&](int i) {
+                cuda_ops()->top_logits(
+                    {.logits = view(i),
+                     .ids = {static_cast<TokenId*>(top_ids.data()), R, kTop, kTop},
+                     .values = floats_of(top_values, R, kTop),
+                     .stream = stream()}
+                );
+            }
+        );
         const auto sample = [&](const char* what, const SampleRow& row, double target) {
             std::vector<SampleRow> rows(R, row);
             for (std::size_t r = 0; r < rows.size(); ++r) rows[r].seed = r;
@@ -457,6 +470,58 @@ class GpuBench {
         sample("64 x 151936, plain draw", {.temperature = 1.f}, 0);
         sample("64 x 151936, top-p 0.95", {.temperature = 1.f, .top_p = 0.95f}, 0.5);
         sample("64 x 151936, top-k 50", {.temperature = 1.f, .top_k = 50}, 0);
+    }
+
+    // What a step of 64 requests does besides: a few microseconds each, whatever they move.
+    void run_small() {
+        constexpr std::int64_t R = 64, kEntries = 500;
+        const DeviceBuffer hidden = floats(T * H), rows_there = floats(R * H);
+        std::vector<std::int32_t> index, starts;
+        std::vector<TokenCount> counts;
+        std::vector<LogitBias> biases;
+        std::mt19937 random(4);
+        for (std::int64_t r = 0; r < R; ++r) {
+            index.push_back(static_cast<std::int32_t>(r * (T / R)));
+            starts.push_back(static_cast<std::int32_t>(r * kEntries));
+            for (std::int64_t i = 0; i < kEntries; ++i) {
+                // Each id once per row.
+                const auto id = static_cast<TokenId>(i * (V / kEntries) + random() % 100);
+                counts.push_back({.id = id, .num_output = 2});
+                biases.push_back({.id = id, .bias = 0.f});
+            }
+        }
+        starts.push_back(static_cast<std::int32_t>(R * kEntries));
+        const DeviceBuffer index_there = array(index), starts_there = array(starts);
+        measure(
+            {.family = "gather_rows", .what = "64 rows of 4096 fp32", .bytes = 8.0 * R * H},
+            [&](int) {
+                cuda_ops()->gather_rows(
+                    {.x = floats_of(hidden, T, H),
+                     .row_index = static_cast<const std::int32_t*>(index_there.data()),
+                     .y = floats_of(rows_there, R, H),
+                     .stream = stream()}
+                );
+            }
+        );
+        const DeviceBuffer logits = floats(R * V), counts_there = array(counts);
+        const DeviceBuffer biases_there = array(biases);
+        const DeviceBuffer penalties = array(std::vector<PenaltyRow>(R, {.presence = 0.1f}));
+        measure(
+            {.family = "penalties",
+             .what = "64 rows, 500 counts and biases each",
+             .bytes = 4.0 * 8.0 * R * kEntries},
+            [&](int) {
+                cuda_ops()->penalties(
+                    {.logits = floats_of(logits, R, V),
+                     .rows = static_cast<const PenaltyRow*>(penalties.data()),
+                     .count_starts = static_cast<const std::int32_t*>(starts_there.data()),
+                     .counts = static_cast<const TokenCount*>(counts_there.data()),
+                     .bias_starts = static_cast<const std::int32_t*>(starts_there.data()),
+                     .biases = static_cast<const LogitBias*>(biases_there.data()),
+                     .stream = stream()}
+                );
+            }
+        );
     }
 
     void run_decode() {
@@ -644,6 +709,7 @@ const std::vector<GpuBench::Family>& GpuBench::families() {
         {"digest", &GpuBench::run_digest},
         {"shard_copy", &GpuBench::run_shard_copy},
         {"logits", &GpuBench::run_logits},
+        {"small", &GpuBench::run_small},
         {"decode", &GpuBench::run_decode},
         {"prefill", &GpuBench::run_prefill},
         {"linear", &GpuBench::run_products},
