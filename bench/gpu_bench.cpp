@@ -479,13 +479,11 @@ class GpuBench {
         std::vector<std::int32_t> index, starts;
         std::vector<TokenCount> counts;
         std::vector<LogitBias> biases;
-        std::mt19937 random(4);
         for (std::int64_t r = 0; r < R; ++r) {
             index.push_back(static_cast<std::int32_t>(r * (T / R)));
             starts.push_back(static_cast<std::int32_t>(r * kEntries));
             for (std::int64_t i = 0; i < kEntries; ++i) {
-                // Each id once per row.
-                const auto id = static_cast<TokenId>(i * (V / kEntries) + random() % 100);
+                const auto id = static_cast<TokenId>(i * (V / kEntries) + r);  // once per row
                 counts.push_back({.id = id, .num_output = 2});
                 biases.push_back({.id = id, .bias = 0.f});
             }
