@@ -1,8 +1,10 @@
 """tests/gpu/run on a machine without a GPU: what it does with programs that crash, hang or lie."""
 
+import json
 import os
 import pathlib
 import stat
+import subprocess
 import sys
 import textwrap
 import time
@@ -152,3 +154,93 @@ def test_every_target_names_benchmarks_that_there_are():
         for family, name in names.items():
             assert f'"{family}"' in source
             assert family == "linear" or name in source
+
+
+# ---- the whole of tests/gpu/run, with programs that say what they would on a GPU ----
+
+FAKES = {
+    "pitstop_tp_worker": "",
+    "pitstop_gpu_bench": """
+        import json, os, sys
+        flags = dict(word[2:].split("=", 1) for word in sys.argv[1:] if "=" in word)
+        def write(report): open(flags["json"], "w").write(json.dumps(report))
+        if "--device-only" in sys.argv:
+            write({"status": "run", "device": {"name": "NVIDIA H200"}})
+        elif "--list" in sys.argv:
+            print("rmsnorm"); print("crashes"); print("linear")
+        else:
+            family = flags["family"]
+            assert (family == "limits") == ("copy-gb-s" not in flags)
+            row = {"family": family, "what": "qkv, M = 1", "us": 10.0, "bytes": 4e7, "flops": 1e9,
+                   "fraction": 0.9, "of": "copy bandwidth", "target": 0.8, "met": True}
+            rows = [] if family == "limits" else [row]
+            write({"limits": {"copy_gb_s": 4000.0, "matrix_tflop_s": 700.0}, "kernels": rows})
+            if family == "crashes": os.abort()
+        """,
+    "kernels_gpu_test": MISBEHAVES.replace('lambda: time.sleep(600)', 'os.abort'),
+    "tp_worker_gpu_test": 'run("Good.A")\nrun("Good.B")\nfinish()\n',
+    "pitstop_make_model": "import os, sys; os.makedirs(sys.argv[2])",
+    "pitstop_bench": """
+        import json, sys
+        flags = dict(word[2:].split("=", 1) for word in sys.argv[1:] if "=" in word)
+        json.dump({"figures": {"decode": {"tokens_per_s": 190.0}}, "start_up": {"ready_s": 3.5},
+                   "model": {"weight_bytes_per_step": 15e9}}, open(flags["json"], "w"))
+        """,
+}
+
+
+@pytest.fixture
+def build(tmp_path):
+    place = tmp_path / "build" / "bin"
+    place.mkdir(parents=True)
+    for name, body in FAKES.items():
+        head = HEAD if name.endswith("gpu_test") else ""
+        path = place / name
+        path.write_text(f"#!{sys.executable}\n{head}{textwrap.dedent(body)}")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return place.parent
+
+
+def run_all(build, out, *flags):
+    return subprocess.run(
+        [sys.executable, ROOT / "tests" / "gpu" / "run", f"--out={out}", *flags],
+        env={**os.environ, "PITSTOP_BUILD": str(build)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_with_a_gpu_every_part_is_run_and_reported(build, tmp_path):
+    done = run_all(build, tmp_path / "out")
+    assert done.returncode == 1, done.stderr  # tests failed
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["status"] == "run" and report["device"]["name"] == "NVIDIA H200"
+    parts = report["parts"]
+    assert parts["kernel tests"]["status"] == "failed" and parts["kernel tests"]["passed"] == 5
+    assert parts["engine tests"]["status"] == "passed"
+    assert "crashes" in parts["kernel benchmarks"]["why"]  # and the family after it is there
+    assert [row["family"] for row in report["kernels"]["kernels"]] == ["rmsnorm", "crashes", "linear"]
+    assert parts["generate on the GPU"]["status"] == "failed"  # no program of the tree is there
+    assert parts["qwen3-8b, random weights"]["prefill_8k"]["decode.tokens_per_s"] == 190.0
+    assert report["errors"]["Good"]["worst_error"] == 0.5
+    holds = {target["what"]: target["holds"] for target in report["targets"]}
+    assert holds["GEMMs of qwen3-8b, M = 1"] is True
+    assert holds[targets.DECODE[0]] is True
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "Copy 4000 GB/s" in text and "Bad.Crashes" in text
+
+
+def test_without_time_every_part_says_so(build, tmp_path):
+    done = run_all(build, tmp_path / "out", "--budget=4")
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert {part["why"] for part in report["parts"].values()} == {"no time left"}
+
+
+def test_a_driver_that_hangs_leaves_a_report(build, tmp_path):
+    (build / "bin" / "pitstop_gpu_bench").write_text(f"#!{sys.executable}\nimport time; time.sleep(600)\n")
+    done = run_all(build, tmp_path / "out", "--budget=3")
+    assert done.returncode == 1, done.stderr
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["status"] == "not run" and "stopped after" in report["why"]
