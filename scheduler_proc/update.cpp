@@ -401,9 +401,9 @@ void Scheduler::committed(const WorkerCommitted& answer, TurnOutput& out) {
 }
 
 void Scheduler::drop(const UpdateDrop& order, TurnOutput& out) {
-    if (!job_ || job_->id != order.update) {
-        // It was refused here or never came; but another replica may have been overwritten.
-        if (order.torn) weights_ = Weights::kTorn;
+    // Whatever came of it here: another replica was overwritten, or has not committed.
+    if (order.torn) weights_ = Weights::kTorn;
+    if (!job_ || job_->id != order.update) {  // it was refused here, or never came
         UpdatePart part = update_part(order.update, kDropped);
         part.ok = true;
         part.message = order.reason;
@@ -419,7 +419,7 @@ void Scheduler::drop(const UpdateDrop& order, TurnOutput& out) {
     job.end = UpdateJob::End::kDropping;
     job.drop_reason = order.reason;
     job.stage_deadline = TimePoint::max();
-    if (order.torn || job.may_be_torn()) weights_ = Weights::kTorn;
+    if (job.may_be_torn()) weights_ = Weights::kTorn;
     if (!job.is_stage_sent) return finish_drop(out);
     out.workers.emplace_back(WorkerDrop{.update = job.id});
 }

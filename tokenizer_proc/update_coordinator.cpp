@@ -277,7 +277,10 @@ void UpdateCoordinator::part(TimePoint now, const UpdatePart& part, Out& out) {
     job_->answers[at] = part;
     if (!part.outcome.ranks.empty() || phase_ == Phase::kCommitting)
         job_->outcomes[at] = part.outcome;
-    if (!part.ok && phase_ != Phase::kCommitting && phase_ != Phase::kDropping) {
+    if (!part.ok && phase_ != Phase::kDropping) {
+        // Refused although it was prepared and ready: others may have committed. So no replica
+        // generates until the next complete update, which must be newer than theirs.
+        if (phase_ == Phase::kCommitting) version_.epoch = job_->new_epoch;
         return begin_drop(
             now, make_error(ErrorCode::kInternal, "replica {}: {}", index, part.message), out
         );
@@ -347,9 +350,10 @@ void UpdateCoordinator::all_answered(TimePoint now, Out& out) {
     order(Phase::kCommitting, UpdateCommit{job.id}, out);
 }
 
-// Whether a direct update may have changed live weights: its stage was ordered, and not every rank
-// has said that it failed before it wrote anything.
-bool UpdateCoordinator::may_have_been_written() const {
+// Whether replicas may differ, or one of them be half-written: a commit was ordered; or a direct
+// stage was, and not every rank has said that it failed before it wrote anything.
+bool UpdateCoordinator::may_be_torn() const {
+    if (phase_ == Phase::kCommitting) return true;
     if (job_->spec.mode != UpdateMode::kDirect || !job_->is_ready_done) return false;
     return !std::ranges::all_of(job_->outcomes, [](const ReplicaOutcome& replica) {
         return !replica.ranks.empty() &&
@@ -360,7 +364,7 @@ bool UpdateCoordinator::may_have_been_written() const {
 }
 
 void UpdateCoordinator::begin_drop(TimePoint now, Error failure, Out& out) {
-    const bool may_be_torn = may_have_been_written();
+    const bool is_torn = may_be_torn();
     job_->failure = std::move(failure);
     for (const auto& answer : job_->answers) {
         if (!answer || answer->ok || answer->code.empty()) continue;
@@ -376,7 +380,7 @@ void UpdateCoordinator::begin_drop(TimePoint now, Error failure, Out& out) {
             std::clamp<TimePoint>(job_->caller_deadline, now + kDropGrace, now + kDropTimeout);
     }
     const std::string reason = job_->failure.message;
-    order(Phase::kDropping, UpdateDrop{job_->id, reason, may_be_torn}, out);
+    order(Phase::kDropping, UpdateDrop{job_->id, reason, is_torn}, out);
 }
 
 void UpdateCoordinator::finish_commit(TimePoint now, Out& out) {

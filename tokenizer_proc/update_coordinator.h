@@ -154,7 +154,7 @@ class UpdateCoordinator {
     void order(Phase phase, Order order, Out& out);
     void order_stage(Out& out);
     void all_answered(TimePoint now, Out& out);
-    [[nodiscard]] bool may_have_been_written() const;
+    [[nodiscard]] bool may_be_torn() const;
     void begin_drop(TimePoint now, Error failure, Out& out);
     void finish_commit(TimePoint now, Out& out);
     void finish_drop(TimePoint now, Out& out);

@@ -505,6 +505,19 @@ TEST_F(UpdateTest, ATornReplicaTearsTheOthersToo) {
     EXPECT_TRUE(rig.scheduler.is_torn());
 }
 
+TEST_F(UpdateTest, P2_AReplicaThatCommitsStandsStillTooWhereAnotherDidNot) {
+    order_stage(spec_of(UpdateMode::kStaged, KvPolicy::kKeep));
+    ASSERT_TRUE(answer().ok);
+    order(UpdateReady{.update = kUpdate});
+    ASSERT_TRUE(answer().ok);
+    rig.workers.is_silent = {true, true};
+    rig.control(UpdateCommit{.update = kUpdate});
+    rig.control(UpdateDrop{.update = kUpdate, .reason = "replica 1", .torn = true});
+    rig.turn();
+    EXPECT_EQ(answer().state, "torn");
+    EXPECT_TRUE(rig.scheduler.is_torn());
+}
+
 TEST_F(UpdateTest, ADirectUpdateDroppedBeforeItsStageIsNotTorn) {
     start_requests();
     order(UpdateReady{.update = kUpdate, .kv_policy = KvPolicy::kKeep});

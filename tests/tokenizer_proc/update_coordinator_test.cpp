@@ -129,6 +129,29 @@ TEST_F(UpdateCoordinatorTest, P5_TheLongestTimeoutsOverflowNothing) {
     EXPECT_EQ(out_.replies.size(), 1u) << "nobody was told that their time is up";
 }
 
+// It cannot happen while schedulers keep the protocol; an OK would be the worst answer (P10).
+TEST_F(UpdateCoordinatorTest, P2_AReplicaThatDoesNotCommitLeavesEveryoneTornAndNobodyMixed) {
+    start(call());
+    both_answer("prepared");
+    both_answer("ready");
+    ASSERT_EQ(count_orders<UpdateCommit>(), 1u);
+    answer(0, "committed");
+    answer(1, "committed", /*ok=*/false, "failed_precondition");
+    EXPECT_TRUE(out_.replies.empty());
+    EXPECT_TRUE(last_order<UpdateDrop>().torn);
+    answer(0, "dropped", true, "", "d2", "torn");
+    answer(1, "dropped", true, "", "d1", "torn");
+    ASSERT_EQ(out_.replies.size(), 1u);
+    const UpdateReply& reply = out_.replies.front().second;
+    EXPECT_FALSE(reply.ok);
+    EXPECT_EQ(reply.state, "torn");
+    EXPECT_NE(reply.message.find("replica 1"), std::string::npos) << reply.message;
+    out_ = {};
+    ++next_update_;
+    start(call());
+    EXPECT_EQ(last_order<UpdateStage>().new_epoch, Epoch{3}) << "newer than any replica's";
+}
+
 TEST_F(UpdateCoordinatorTest, P2_OneReplicaFailingDropsTheStageEverywhere) {
     start(call());
     answer(0, "prepared");
