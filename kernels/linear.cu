@@ -68,17 +68,19 @@ __device__ void finish(const Part& part, LinearMode mode, std::int64_t m, int n,
 
 constexpr int kGemvThreads = 256;
 constexpr int kGemvWarps = kGemvThreads / kWarp;
-constexpr int kGemvRows = 2;    // weight rows of a warp, which share its reads of x
-constexpr int kGemvUnroll = 4;  // 16-byte loads per row and lane before the first use
+constexpr int kGemvRows = 2;  // weight rows of a warp, which share its reads of x
+// 16-byte loads per row and lane before the first use: as the registers allow beside kM sums.
+template <int kM>
+constexpr int kGemvUnroll = kM == 1 ? 4 : 2;
 constexpr int kGemvTile = kGemvWarps * kGemvRows;
 
 // grid [tiles of kGemvTile weight rows], block [kGemvThreads]; a warp owns two rows of w, its lanes
 // every 32nd chunk of 8 of them. Memory-bound: 2 N K bytes of w, read once past L1; x comes from
 // L1. qwen3-8b at 4.3 TB/s: QKV 50 MB 11.7 us, gate-up 201 MB 46.8 us, head 1.24 GB 289 us. 8 loads
-// of 16 bytes in flight per lane: 4 KiB per warp, 64 KiB per SM at 16 warps, twice what is needed
-// (26 KiB). About 26 instructions per 16 bytes of w at M = 1, a quarter of the SM's issue slots at
-// that rate; M = 4 stays below it. An output's sum: the lane's chunks ascending, then the
-// butterfly.
+// of 16 bytes in flight per lane (4 at M > 1): 4 KiB per warp, 96 KiB per SM at 24 warps, three
+// times what is needed (26 KiB). About 26 instructions per 16 bytes of w at M = 1, a quarter of the
+// SM's issue slots at that rate; M = 4 stays below it. An output's sum: the lane's chunks
+// ascending, then the butterfly.
 template <int kM>  // M <= kM; the loads of x past M repeat the last row
 __global__ void __launch_bounds__(kGemvThreads) gemv_kernel(const __grid_constant__ Params params) {
     const Place place = place_of(params, static_cast<int>(blockIdx.x));
@@ -91,20 +93,19 @@ __global__ void __launch_bounds__(kGemvThreads) gemv_kernel(const __grid_constan
 #pragma unroll
     for (int r = 0; r < kGemvRows; ++r) w[r] = part.w + min(n0 + r, part.N - 1) * part.w_stride;
     float sums[kGemvRows][kM] = {};
-    for (int first = lane_index(); first < num_chunks; first += kWarp * kGemvUnroll) {
-        uint4 packs[kGemvUnroll][kGemvRows] = {};
+    // kNum of the lane's chunks, ascending.
+    const auto add_chunks = [&]<int kNum>(int first) {
+        uint4 packs[kNum][kGemvRows];
 #pragma unroll
-        for (int u = 0; u < kGemvUnroll; ++u) {
-            const int chunk = first + u * kWarp;
+        for (int u = 0; u < kNum; ++u) {
 #pragma unroll
             for (int r = 0; r < kGemvRows; ++r)
-                if (chunk < num_chunks)
-                    packs[u][r] = load16_streaming(w[r] + chunk * kChunkElements);
+                packs[u][r] = load16_streaming(w[r] + (first + u * kWarp) * kChunkElements);
         }
+        // No load may sink below it: the compiler would save registers by waiting for each in turn.
+        if constexpr (kNum > 1) __syncwarp();
 #pragma unroll
-        for (int u = 0; u < kGemvUnroll; ++u) {
-            const int chunk = first + u * kWarp;
-            if (chunk >= num_chunks) break;
+        for (int u = 0; u < kNum; ++u) {
             float weights[kGemvRows][kChunkElements];
 #pragma unroll
             for (int r = 0; r < kGemvRows; ++r) {
@@ -118,7 +119,9 @@ __global__ void __launch_bounds__(kGemvThreads) gemv_kernel(const __grid_constan
             for (int m = 0; m < kM; ++m) {
                 const std::int64_t row = min(std::int64_t{m}, params.M - 1);
                 float numbers[kChunkElements];
-                load_floats(x + row * params.x_stride + chunk * kChunkElements, numbers);
+                load_floats(
+                    x + row * params.x_stride + (first + u * kWarp) * kChunkElements, numbers
+                );
 #pragma unroll
                 for (int r = 0; r < kGemvRows; ++r) {
 #pragma unroll
@@ -127,7 +130,12 @@ __global__ void __launch_bounds__(kGemvThreads) gemv_kernel(const __grid_constan
                 }
             }
         }
-    }
+    };
+    int first = 0;  // of the warp's chunks
+    for (; first + kGemvUnroll<kM> * kWarp <= num_chunks; first += kGemvUnroll<kM> * kWarp)
+        add_chunks.template operator()<kGemvUnroll<kM>>(first + lane_index());
+    for (int chunk = first + lane_index(); chunk < num_chunks; chunk += kWarp)
+        add_chunks.template operator()<1>(chunk);
 #pragma unroll
     for (int r = 0; r < kGemvRows; ++r) {
 #pragma unroll

@@ -95,6 +95,26 @@ __device__ void load_x(
     }
 }
 
+// A thread's share of a block of kBlockIds. Of a whole block all loads come before the first use.
+__device__ void load_block(
+    const Params& params, const float* from, int num, float inverse, float (&x)[kPacks][4]
+) {
+    const int thread = static_cast<int>(threadIdx.x);
+    if (params.is_aligned_16 && num == kBlockIds) {
+#pragma unroll
+        for (int j = 0; j < kPacks; ++j) load_floats(from + (thread + j * kThreads) * 4, x[j]);
+#pragma unroll
+        for (int j = 0; j < kPacks; ++j) {
+#pragma unroll
+            for (int k = 0; k < 4; ++k) x[j][k] = scaled(x[j][k], inverse);
+        }
+    } else {
+#pragma unroll
+        for (int j = 0; j < kPacks; ++j)
+            load_x(params, from, thread + j * kThreads, num, inverse, x[j]);
+    }
+}
+
 // ---- the race ----
 
 __device__ bool is_better(float score, std::int32_t id, const Part& best) {
@@ -199,9 +219,7 @@ __global__ void __launch_bounds__(kThreads)
         if (blockIdx.x == 0 && thread == 0) space.num_listed = 0;
         float max = negative_infinity();
         float x[kPacks][4];
-#pragma unroll
-        for (int j = 0; j < kPacks; ++j)
-            load_x(params, from, thread + j * kThreads, num, inverse, x[j]);
+        load_block(params, from, num, inverse, x);
 #pragma unroll
         for (int j = 0; j < kPacks; ++j) {
 #pragma unroll
@@ -216,9 +234,7 @@ __global__ void __launch_bounds__(kThreads)
     Part best{.score = negative_infinity(), .id = begin};
     float to_beat = negative_infinity();
     float x[kPacks][4];
-#pragma unroll
-    for (int j = 0; j < kPacks; ++j)
-        load_x(params, from, thread + j * kThreads, num, inverse, x[j]);
+    load_block(params, from, num, inverse, x);
 #pragma unroll
     for (int j = 0; j < kPacks; ++j) {
         const int first = begin + (thread + j * kThreads) * 4;

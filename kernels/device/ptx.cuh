@@ -79,12 +79,14 @@ __device__ inline void mma_16x8x16(
     );
 }
 
-// 16 bytes that are read once: they neither stay in L1 nor push others out of L2 first.
+// 16 bytes that are read once: they do not stay in L1. Not ".nc", and said to touch memory, so that
+// a barrier orders it.
 __device__ inline uint4 load16_streaming(const void* from) {
     uint4 pack;
-    asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+    asm volatile("ld.global.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(pack.x), "=r"(pack.y), "=r"(pack.z), "=r"(pack.w)
-                 : "l"(from));
+                 : "l"(from)
+                 : "memory");
     return pack;
 }
 
