@@ -21,7 +21,7 @@ struct PushFlags {
     std::string run_dir{};
     std::string label{};
     std::string kv_policy = "keep";
-    std::int64_t bucket_mib = 64;
+    std::int64_t bucket_mib = 8;
     int workers = 2;
     bool adopt = false;
     bool no_digest = false;
@@ -148,6 +148,8 @@ Result<int> push(const PushFlags& flags, const PushOptions& options, const std::
             .read = [&checkpoint, &stored](
                         std::int64_t begin, std::span<std::byte> out
                     ) { return checkpoint.read(stored, begin, out); },
+            .data = checkpoint.mapped(stored).data(),
+            .is_whole = [&checkpoint, &stored] { return checkpoint.is_whole(stored); },
         });
     }
     ASSIGN_OR_RETURN(

@@ -1,6 +1,7 @@
 #include "client/weight_pusher.h"
 
 #include "base/check.h"
+#include "base/cut_guard.h"
 #include "base/isa.h"
 #include "client/push_sockets.h"
 #include "client/shared_buffer.h"
@@ -79,7 +80,11 @@ class Push {
   public:
     Push(Client& client, const PushOptions& options, std::span<const TensorToPush> tensors)
         : client_(client), options_(options), tensors_(tensors), digests_(tensors.size()) {
-        for (const TensorToPush& tensor : tensors_) report_.bytes += tensor.bytes();
+        has_digest_ = options_.declare_digest && !options_.partial;
+        for (const TensorToPush& tensor : tensors_) {
+            report_.bytes += tensor.bytes();
+            has_digest_ = has_digest_ && tensor.dtype == "BF16";
+        }
     }
 
     Result<PushReport> run() {
@@ -129,13 +134,6 @@ class Push {
         if (tensors_.empty())
             return make_error(ErrorCode::kInvalidArgument, "there is no tensor to push");
         return Ok{};
-    }
-
-    [[nodiscard]] bool has_digest() const {
-        return options_.declare_digest && !options_.partial &&
-               std::ranges::all_of(tensors_, [](const TensorToPush& tensor) {
-                   return tensor.dtype == "BF16";
-               });
     }
 
     Result<std::vector<std::string>> find_workers() {
@@ -243,6 +241,7 @@ class Push {
         return (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes;
     }
 
+    // Most tensors share a bucket of bucket_bytes at most; a larger one has half the buffer.
     std::int64_t half_bytes() const {
         std::int64_t most = std::max(options_.bucket_bytes, kAlignBytes);
         std::int64_t all = 0;
@@ -265,7 +264,7 @@ class Push {
             std::size_t end = begin;
             for (; end < tensors_.size(); ++end) {
                 const TensorToPush& tensor = tensors_[end];
-                if (at + aligned(tensor.bytes()) > half && end > begin) break;
+                if (end > begin && at + aligned(tensor.bytes()) > options_.bucket_bytes) break;
                 bucket.tensors.push_back({tensor.name, tensor.dtype, tensor.shape, base + at});
                 add_pieces(end, pieces);
                 at += aligned(tensor.bytes());
@@ -296,31 +295,67 @@ class Push {
             pieces.push_back({index, row, std::min(rows_max, matrix.rows - row)});
     }
 
+    [[nodiscard]] std::int64_t row_bytes_of(const Piece& piece) const {
+        const TensorToPush& tensor = tensors_[piece.tensor];
+        return matrix_of(tensor.shape).cols * element_bytes(tensor.dtype);
+    }
+
     // `tensor_begin`: where the whole tensor lies.
     Result<> fill(const Piece& piece, std::byte* tensor_begin) {
         const TensorToPush& tensor = tensors_[piece.tensor];
-        const Matrix matrix = matrix_of(tensor.shape);
-        const std::int64_t row_bytes = matrix.cols * element_bytes(tensor.dtype);
+        const std::int64_t row_bytes = row_bytes_of(piece);
         const std::int64_t first = piece.row_begin * row_bytes;
         const std::span<std::byte> out(
             tensor_begin + first, static_cast<std::size_t>(piece.num_rows * row_bytes)
         );
-        RETURN_IF_ERROR(tensor.read(first, out));
-        add_digest(piece, out.data());
+        if (tensor.data == nullptr) {
+            RETURN_IF_ERROR(tensor.read(first, out));
+            add_digest(piece, out.data(), nullptr);
+        } else {
+            RETURN_IF_ERROR(visit(piece, [&](const std::byte* rows) {
+                if (has_digest_) {
+                    add_digest(piece, rows, out.data());
+                } else if (!out.empty()) {
+                    std::memcpy(out.data(), rows, out.size());
+                }
+            }));
+        }
         tell_progress(static_cast<std::int64_t>(out.size()));
         return Ok{};
     }
 
-    void add_digest(const Piece& piece, const std::byte* rows) {
-        if (!has_digest()) return;
-        const Matrix matrix = matrix_of(tensors_[piece.tensor].shape);
-        const std::int64_t row_bytes = matrix.cols * kElementBytes;
-        if (row_bytes == 0) return;
+    // Calls use(rows) with the piece where it is in memory. REQUIRES: its tensor has data.
+    template <class F>
+    Result<> visit(const Piece& piece, F use) const {
+        const TensorToPush& tensor = tensors_[piece.tensor];
+        const std::int64_t row_bytes = row_bytes_of(piece);
+        const std::byte* rows = tensor.data + piece.row_begin * row_bytes;
+        if (!tensor.is_whole) {
+            use(rows);
+            return Ok{};
+        }
+        const CutGuard guard({rows, static_cast<std::size_t>(piece.num_rows * row_bytes)});
+        use(rows);
+        RETURN_IF_ERROR(tensor.is_whole());
+        if (!guard.is_cut()) return Ok{};
+        return make_error(
+            ErrorCode::kDataLoss, "'{}' was cut short while it was read", tensor.name
+        );
+    }
+
+    // Of the piece at `rows`, which is also copied to `copy_to`, if that is not null.
+    void add_digest(const Piece& piece, const std::byte* rows, std::byte* copy_to) {
+        const std::int64_t row_bytes = row_bytes_of(piece);
+        if (!has_digest_ || row_bytes == 0) return;
         const std::span<const std::byte> bytes(
             rows, static_cast<std::size_t>(piece.num_rows * row_bytes)
         );
+        DigestRows to_digest = whole_rows(bytes, row_bytes, piece.row_begin);
+        to_digest.copy_to = copy_to;
+        to_digest.copy_stride_bytes = row_bytes;
+        to_digest.copy_path = CopyPath::kCached;  // workers read it at once
         static const AddRun add_run = add_run_on(best_isa());
-        const DigestSum sum = digest_of(whole_rows(bytes, row_bytes, piece.row_begin), add_run);
+        const DigestSum sum = digest_of(to_digest, add_run);
         const std::lock_guard lock(mutex_);
         digests_[piece.tensor] += sum.digest;
     }
@@ -331,6 +366,9 @@ class Push {
         if (options_.on_progress)
             options_.on_progress({.bytes_sent = bytes_sent_, .bytes_total = report_.bytes});
     }
+
+    // What each kind of worker wants of each tensor.
+    using ShardTensors = std::vector<std::map<std::string_view, const ShardTensor*>>;
 
     // Every worker's whole shard, each piece of a tensor read once and put wherever it is wanted.
     // Ranks of different replicas that want the same share one.
@@ -354,7 +392,7 @@ class Push {
         for (std::size_t i = 0; i < tensors_.size(); ++i) {
             if (wanted_.contains(tensors_[i].name)) add_pieces(i, pieces);
         }
-        std::vector<std::map<std::string_view, const ShardTensor*>> by_name(kinds.size());
+        ShardTensors by_name(kinds.size());
         for (std::size_t k = 0; k < kinds.size(); ++k) {
             for (const ShardTensor& tensor : kinds[k]->tensors) by_name[k][tensor.name] = &tensor;
         }
@@ -371,39 +409,56 @@ class Push {
     }
 
     Result<> fill_shards(
-        const Piece& piece,
-        const std::vector<std::map<std::string_view, const ShardTensor*>>& by_name,
-        const std::vector<SharedBuffer>& shards
+        const Piece& piece, const ShardTensors& by_name, const std::vector<SharedBuffer>& shards
     ) {
         const TensorToPush& tensor = tensors_[piece.tensor];
-        const std::int64_t row_bytes = matrix_of(tensor.shape).cols * kElementBytes;
-        thread_local std::vector<std::byte> rows;  // kept between pieces
-        rows.resize(static_cast<std::size_t>(piece.num_rows * row_bytes));
-        RETURN_IF_ERROR(tensor.read(piece.row_begin * row_bytes, rows));
-        add_digest(piece, rows.data());
-        for (std::size_t k = 0; k < by_name.size(); ++k) {
-            const ShardTensor& shard = *by_name[k].at(tensor.name);
-            if (shard.shape != tensor.shape) {
-                return make_error(
-                    ErrorCode::kInvalidArgument, "'{}' has another shape in the model", tensor.name
-                );
-            }
-            for (const ShardPiece& to : shard.pieces) {
-                const std::int64_t begin = std::max(piece.row_begin, to.row_begin);
-                const std::int64_t end =
-                    std::min(piece.row_begin + piece.num_rows, to.row_begin + to.num_rows);
-                for (std::int64_t row = begin; row < end; ++row) {
-                    std::memcpy(
-                        shards[k].bytes().data() + to.offset + (row - to.row_begin) * to.row_stride,
-                        rows.data() + (row - piece.row_begin) * row_bytes +
-                            to.col_begin * kElementBytes,
-                        static_cast<std::size_t>(to.num_cols * kElementBytes)
-                    );
-                }
-            }
+        for (const auto& kind : by_name) {
+            if (kind.at(tensor.name)->shape == tensor.shape) continue;
+            return make_error(
+                ErrorCode::kInvalidArgument, "'{}' has another shape in the model", tensor.name
+            );
         }
-        tell_progress(static_cast<std::int64_t>(rows.size()));
+        const std::int64_t row_bytes = row_bytes_of(piece);
+        const auto use = [&](const std::byte* rows) {
+            add_digest(piece, rows, nullptr);  // which brings them into the cache
+            for (std::size_t k = 0; k < by_name.size(); ++k) {
+                for (const ShardPiece& to : by_name[k].at(tensor.name)->pieces)
+                    copy_overlap(piece, rows, row_bytes, to, shards[k].bytes().data());
+            }
+        };
+        if (tensor.data != nullptr) {
+            RETURN_IF_ERROR(visit(piece, use));
+        } else {
+            thread_local std::vector<std::byte> rows;  // kept between pieces
+            rows.resize(static_cast<std::size_t>(piece.num_rows * row_bytes));
+            RETURN_IF_ERROR(tensor.read(piece.row_begin * row_bytes, rows));
+            use(rows.data());
+        }
+        tell_progress(piece.num_rows * row_bytes);
         return Ok{};
+    }
+
+    // What of the piece, whose rows are at `rows`, goes to this part of a shard.
+    static void copy_overlap(
+        const Piece& piece,
+        const std::byte* rows,
+        std::int64_t row_bytes,
+        const ShardPiece& to,
+        std::byte* shard
+    ) {
+        const std::int64_t begin = std::max(piece.row_begin, to.row_begin);
+        const std::int64_t end =
+            std::min(piece.row_begin + piece.num_rows, to.row_begin + to.num_rows);
+        const std::int64_t copy_bytes = to.num_cols * kElementBytes;
+        const bool is_joined = copy_bytes == row_bytes && to.row_stride == row_bytes;
+        const std::int64_t step = is_joined ? std::max<std::int64_t>(1, end - begin) : 1;
+        for (std::int64_t row = begin; row < end; row += step) {
+            std::memcpy(
+                shard + to.offset + (row - to.row_begin) * to.row_stride,
+                rows + (row - piece.row_begin) * row_bytes + to.col_begin * kElementBytes,
+                static_cast<std::size_t>(step * copy_bytes)
+            );
+        }
     }
 
     Result<> commit() {
@@ -412,7 +467,7 @@ class Push {
             return make_error(ErrorCode::kDeadlineExceeded, "the tree did not answer in time");
         if (!*filled_) return filled_->error();
         report_.filled = **filled_;
-        if (has_digest() && !wanted_.empty()) {
+        if (has_digest_ && !wanted_.empty()) {
             std::vector<TensorInfo> sent;
             for (std::size_t i = 0; i < tensors_.size(); ++i) {
                 if (!wanted_.contains(tensors_[i].name)) continue;
@@ -446,6 +501,7 @@ class Push {
     std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
     std::optional<Result<UpdateReply>> filled_{};
     std::uint64_t session_ = 0;
+    bool has_digest_ = false;  // to declare
     std::set<std::string, std::less<>>
         wanted_{};  // the model's tensors; empty: workers did not say
     std::mutex mutex_{};

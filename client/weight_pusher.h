@@ -31,12 +31,18 @@
 
 namespace pitstop {
 
-// A whole tensor, row-major; `read` fills `out` from byte `begin` on, from any thread.
+// A whole tensor, row-major. Its bytes are in memory, and copied and digested in one reading there;
+// or `read` fills `out` from byte `begin` on. Both happen on any thread.
 struct TensorToPush {
     std::string name{};
     std::string dtype{};  // BF16, F16 or F32
     std::vector<std::int64_t> shape{};
     std::function<Result<>(std::int64_t begin, std::span<std::byte> out)> read{};
+    const std::byte* data = nullptr;  // any alignment; null: read() it
+    // Not null: `data` is a mapping of a file that somebody may make shorter; asked for after each
+    // reading, it says whether the tensor was all there. What is gone is read as zeros, not a
+    // SIGBUS.
+    std::function<Result<>()> is_whole{};
 
     [[nodiscard]] std::int64_t bytes() const;
 };
@@ -53,8 +59,10 @@ struct PushOptions {
     bool allow_nonfinite = false;
     bool adopt = false;          // BF16 only, the whole model only
     bool declare_digest = true;  // BF16 only, the whole model only; else nothing is declared
-    std::int64_t bucket_bytes = std::int64_t{64} << 20;  // two of them are shared
-    int num_threads = 2;                                 // that fill
+    // Two are shared; a tensor that is larger has one of its own. Small ones are still in the
+    // cache when a worker reads them: 8 MiB are faster than 64.
+    std::int64_t bucket_bytes = std::int64_t{8} << 20;
+    int num_threads = 2;  // that fill
     std::chrono::milliseconds timeout{600'000};
     std::chrono::milliseconds stall{60'000};  // a worker that is silent for so long is given up
     std::function<void(const PushProgress&)> on_progress{};

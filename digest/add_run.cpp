@@ -190,7 +190,8 @@ std::int64_t add_most(DigestSum& sum, const DigestRun& run) {
     const std::int64_t n = run.num_bytes / 8;
     if (run.copy_to == nullptr) return add_words<Copy::kNone>(sum, run, n);
 #if defined(__AVX2__)
-    if (reinterpret_cast<std::uintptr_t>(run.copy_to) % kStreamBytes == 0) {
+    const bool is_aligned = reinterpret_cast<std::uintptr_t>(run.copy_to) % kStreamBytes == 0;
+    if (run.copy_path == CopyPath::kPastCache && is_aligned) {
         const std::int64_t num = add_words<Copy::kStream>(sum, run, n);
         _mm_sfence();  // such stores may be seen later than those that say that they are done
         return num;

@@ -23,6 +23,7 @@ struct DigestRows {
     // Where the rectangle is copied to on the way; overlaps nothing. Null: nowhere.
     std::byte* copy_to = nullptr;
     std::int64_t copy_stride_bytes = 0;  // from row to row there
+    CopyPath copy_path = CopyPath::kPastCache;
 
     // The same as one row, where its rows follow each other in memory and in words.
     [[nodiscard]] DigestRows joined() const;
@@ -35,6 +36,7 @@ struct DigestRows {
             .first_word = first_word + static_cast<std::uint64_t>(row) * words_per_row +
                           static_cast<std::uint64_t>(begin / kDigestWordBytes),
             .copy_to = copy_to == nullptr ? nullptr : copy_to + row * copy_stride_bytes + begin,
+            .copy_path = copy_path,
         };
     }
 };

@@ -4,7 +4,7 @@
 // The same reading of the bytes also counts infinities and NaNs, as the words are at hand: a second
 // pass would cost as much as the digest.
 //
-// And it may copy them on the way, past the cache: out of a mapped file that is nearly as fast as
+// And it may copy them on the way: out of a mapped file that is nearly as fast as
 // copying alone, since what digests waits for memory otherwise.
 //
 // A thread digests 23 GB/s with AVX-512, 12 with AVX2 and 3 with neither (AMD EPYC with AVX-512,
@@ -20,6 +20,10 @@ namespace pitstop {
 
 enum class IsaLevel : std::uint8_t;  // base/isa.h, which CUDA's compiler cannot read for its fmt
 
+// Where a copy goes: kPastCache, to memory that is read much later; kCached, to whoever reads it
+// next.
+enum class CopyPath : std::uint8_t { kPastCache, kCached };
+
 struct DigestRun {
     const std::byte* data = nullptr;  // any alignment
     std::int64_t num_bytes = 0;       // the last word, if it is not whole, is padded with zeros
@@ -27,6 +31,7 @@ struct DigestRun {
     // Where the bytes are stored as well, any alignment (64 is fastest); overlaps nothing. Null:
     // nowhere.
     std::byte* copy_to = nullptr;
+    CopyPath copy_path = CopyPath::kPastCache;
 };
 
 struct DigestSum {

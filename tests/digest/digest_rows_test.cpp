@@ -112,7 +112,12 @@ TEST_P(DigestOnLevel, ARunIsCopiedOnTheWay) {
             std::byte* to = there[1].bytes.data() + shift;
             std::memset(there.data(), 0x5a, there.size() * sizeof(Line));
             const DigestRun run{
-                .data = bytes.data() + num % 5, .num_bytes = num, .first_word = 11, .copy_to = to};
+                .data = bytes.data() + num % 5,
+                .num_bytes = num,
+                .first_word = 11,
+                .copy_to = to,
+                .copy_path = num % 2 == 0 ? CopyPath::kPastCache : CopyPath::kCached,
+            };
             DigestSum sum;
             add_run_(run, sum);
             ASSERT_EQ(sum.digest, by_definition(run).digest) << num;
