@@ -1,0 +1,65 @@
+// Expressions, from the loosest binding to the tightest. Source: Jinja 3.1, parser.py.
+#pragma once
+
+#include "base/result.h"
+#include "jinja/ast.h"
+#include "jinja/token_cursor.h"
+
+#include <initializer_list>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+namespace pitstop::jinja {
+
+class ExpressionParser {
+  public:
+    enum class AllowIf { kNo, kYes };
+
+    // `tokens` outlive it.
+    explicit ExpressionParser(TokenCursor& tokens) : tokens_(tokens) {}
+
+    // Before an expression that is no part of another.
+    void begin() { num_chained_ = 0; }
+
+    // One expression, or a tuple without parentheses.
+    Result<ExprPtr> tuple(AllowIf allow_if, bool may_be_empty = false);
+    Result<ExprPtr> expression();
+    // upper, or indent(2)
+    Result<FilterExpr> filter_call();
+
+  private:
+    [[nodiscard]] bool is_tuple_end() const;
+    Result<ExprPtr> or_expression();
+    Result<ExprPtr> and_expression();
+    Result<ExprPtr> not_expression();
+    std::optional<CompareOp> compare_op();
+    Result<ExprPtr> comparison();
+    Result<ExprPtr> sum();
+    Result<ExprPtr> concatenation();
+    Result<ExprPtr> product();
+    Result<ExprPtr> power();
+    Result<ExprPtr> unary_expression(bool with_filter);
+    Result<ExprPtr> primary();
+    Result<ExprPtr> postfix(ExprPtr node);
+    Result<ExprPtr> subscript(ExprPtr of);
+    Result<ExprPtr> call_of(ExprPtr callee);
+    Result<CallArgs> call_args();
+    Result<ExprPtr> test(ExprPtr of);
+    // A chain of left-binding operators.
+    template <class Operand>
+    Result<ExprPtr> chain(
+        std::initializer_list<std::pair<std::string_view, BinaryOp>> ops, Operand operand
+    );
+
+    // Of operators one behind the other, and of all of them in one expression: they nest to the
+    // left, and whoever renders or destroys the tree recurses.
+    static constexpr int kChainMax = 150;
+    static constexpr int kChainedMax = 5000;
+    [[nodiscard]] bool may_chain(int chain_len);
+
+    TokenCursor& tokens_;
+    int num_chained_ = 0;  // in the expression being parsed
+};
+
+}  // namespace pitstop::jinja

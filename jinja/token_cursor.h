@@ -1,0 +1,93 @@
+// A template's tokens one after the other, and how deep the parser is in them.
+#pragma once
+
+#include "jinja/builtins.h"
+#include "jinja/lexer.h"
+#include "jinja/parser.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace pitstop::jinja {
+
+[[nodiscard]] inline Error unexpected(const Token& token, std::string_view wanted) {
+    return type_error("line {}: {} where {} is needed", token.line, describe(token), wanted);
+}
+
+// What Jinja has and this library has not.
+[[nodiscard]] inline Error unsupported(int line, std::string_view what, std::string_view name) {
+    return make_error(
+        ErrorCode::kUnsupported, "line {}: {} '{}' is not supported", line, what, name
+    );
+}
+
+class TokenCursor {
+  public:
+    // REQUIRES: the last one is the end.
+    explicit TokenCursor(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
+
+    [[nodiscard]] const Token& peek(std::size_t ahead = 0) const {
+        return tokens_[std::min(pos_ + ahead, tokens_.size() - 1)];
+    }
+    const Token& take() {
+        const Token& token = peek();
+        if (pos_ + 1 < tokens_.size()) ++pos_;
+        return token;
+    }
+    bool skip_operator(std::string_view text) {
+        const bool is_there = peek().is_operator(text);
+        if (is_there) take();
+        return is_there;
+    }
+    bool skip_name(std::string_view text) {
+        const bool is_there = peek().is_name(text);
+        if (is_there) take();
+        return is_there;
+    }
+    Result<> expect_operator(std::string_view text) {
+        if (skip_operator(text)) return Ok{};
+        return unexpected(peek(), "'" + std::string(text) + "'");
+    }
+    Result<std::string> expect_name() {
+        if (peek().kind != TokenKind::kName) return unexpected(peek(), "a name");
+        return take().text;
+    }
+    Result<> expect_block_end() {
+        if (peek().kind != TokenKind::kBlockEnd) return unexpected(peek(), "%}");
+        take();
+        return Ok{};
+    }
+
+    // Where it is, and a token it has passed.
+    [[nodiscard]] std::size_t position() const { return pos_; }
+    [[nodiscard]] const Token& at(std::size_t position) const { return tokens_[position]; }
+
+    // One level of recursion, given back at its end.
+    class Level {
+      public:
+        explicit Level(TokenCursor& tokens) : depth_(tokens.depth_) { ++depth_; }
+        ~Level() { --depth_; }
+        Level(const Level&) = delete;
+        Level& operator=(const Level&) = delete;
+        [[nodiscard]] bool is_too_deep() const { return depth_ > kNestingMax; }
+
+      private:
+        int& depth_;
+    };
+    [[nodiscard]] Error too_deep() const {
+        return make_error(
+            ErrorCode::kTooLarge, "line {}: nested deeper than {} levels", peek().line, kNestingMax
+        );
+    }
+
+  private:
+    std::vector<Token> tokens_;
+    std::size_t pos_ = 0;
+    int depth_ = 0;
+};
+
+}  // namespace pitstop::jinja
