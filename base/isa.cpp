@@ -2,12 +2,26 @@
 
 #include <array>
 #include <cstdlib>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 namespace pitstop {
 namespace {
 
 constexpr std::array kLevels = {
     IsaLevel::kScalar, IsaLevel::kAvx2, IsaLevel::kAvx512, IsaLevel::kAvx512Bf16};
+
+#if defined(__x86_64__)
+// clang 14's run-time check does not know f16c. Its registers are avx's.
+bool has_f16c() {
+    unsigned eax = 0;
+    unsigned ebx = 0;
+    unsigned ecx = 0;
+    unsigned edx = 0;
+    return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+#endif
 
 }  // namespace
 
@@ -28,8 +42,8 @@ std::string_view name_of(IsaLevel level) {
 IsaLevel best_isa() {
 #if defined(__x86_64__)
     // The compiler's run-time check also asks the operating system whether it saves the registers.
-    const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                          __builtin_cpu_supports("f16c");
+    const bool has_avx2 =
+        __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
     if (!has_avx2) return IsaLevel::kScalar;
     const bool has_avx512 =
         __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

@@ -166,16 +166,18 @@ ToolCallParser::Step ToolCallParser::step_text(Part& part, bool is_end) {
     if (state_ == State::kStart && format_ == ToolFormat::kLlama3) {
         const std::string_view rest = without_leading(held_, kSpace);
         if (rest.starts_with('{')) {
-            begin_call(std::string_view(held_).substr(0, held_.size() - rest.size()));
+            begin_call(held_.size() - rest.size());
             return Step::kAgain;
         }
     }
     const std::size_t begin = held_.find(marker());
     if (begin != std::string::npos) {
+        std::size_t num_clear = 0;
         const std::string_view before = std::string_view(held_).substr(0, begin);
-        if (state_ == State::kText || !is_space(before)) part.text += before;
-        held_.erase(0, begin);
-        begin_call(marker());
+        if (state_ == State::kText || !is_space(before)) num_clear = begin;
+        part.text += before.substr(0, num_clear);
+        held_.erase(0, num_clear);
+        begin_call(begin - num_clear + marker().size());
         return Step::kAgain;
     }
     const std::size_t num_held = is_end ? 0 : overlap(held_, marker());
@@ -278,10 +280,10 @@ std::string_view ToolCallParser::marker() const {
     return kMistralOpen;
 }
 
-// `opening` is at the front of `held_`.
-void ToolCallParser::begin_call(std::string_view opening) {
-    opening_ = opening;
-    held_.erase(0, opening_.size());
+// Its marker, and white space before it, are the first `len` bytes of `held_`.
+void ToolCallParser::begin_call(std::size_t len) {
+    opening_ = held_.substr(0, len);
+    held_.erase(0, len);
     state_ = State::kCall;
 }
 

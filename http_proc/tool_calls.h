@@ -96,7 +96,7 @@ class ToolCallParser {
     Step step_llama3(Part& part, bool is_end);
     Step step_mistral(Part& part, bool is_end);
     [[nodiscard]] std::string_view marker() const;
-    void begin_call(std::string_view opening);
+    void begin_call(std::size_t len);
     void end_call(Part& part, std::vector<ToolCall> calls, std::size_t end);
     void give_up(Part& part, State next);
 

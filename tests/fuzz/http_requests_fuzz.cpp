@@ -1,18 +1,22 @@
 // Every parser of http_proc that sees a client's bytes: bodies of the three dialects, targets,
-// keys. What they accept must be valid for the engine, and must come out of the JSON writer as
-// JSON.
+// keys; and the one that sees a model's. What they accept must be valid for the engine, and must
+// come out of the JSON writer as JSON. The first byte is a digit that says which.
 #include "base/check.h"
 #include "base/utf8.h"
+#include "http_proc/control_fields.h"
 #include "http_proc/json_body.h"
 #include "http_proc/json_writer.h"
 #include "http_proc/keys.h"
 #include "http_proc/message.h"
+#include "http_proc/openai_chat_request.h"
 #include "http_proc/openai_completions_request.h"
 #include "http_proc/sglang_generate_request.h"
+#include "http_proc/tool_calls.h"
 #include "http_proc/vllm_generate_request.h"
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -45,8 +49,54 @@ void write_as_json(std::string_view text) {
     CHECK(nlohmann::json::parse(json.text())[0] == text);
 }
 
+void parse_as_chat(std::string_view text) {
+    if (const auto call = parse_openai_chat(text)) {
+        CHECK(!invalid(call->options.sampling));
+        CHECK(call->input_ids || nlohmann::json::accept(call->chat.variables));
+    }
+    // The same chat is one for /tokenize, which reads nothing else.
+    if (const auto chat = parse_prompt_chat(text)) CHECK(nlohmann::json::accept(chat->variables));
+}
+
+// The first line is a target, what follows a body.
+void parse_as_control(std::string_view text) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    Request request;
+    if (!parse_target(text.substr(0, end), request)) return;
+    request.body = text.substr(std::min(end + 1, text.size()));
+    const auto fields = control_fields(request);
+    if (!fields) return;
+    CHECK(fields->is_object());
+    for (const auto& [name, value] : request.query) CHECK(fields->contains(name));
+}
+
+// The first byte is a format and the length of the pieces: in pieces and as a whole it is the same.
+void parse_as_tool_calls(std::string_view text) {
+    if (text.empty()) return;
+    const auto first = static_cast<std::uint8_t>(text[0]);
+    const ToolFormat format = kToolFormats[first % kToolFormats.size()].format;
+    const std::size_t len = 1 + first / kToolFormats.size();
+    text.remove_prefix(1);
+    ToolCallParser whole_parser(format);
+    ToolCallParser::Part whole = whole_parser.add(text);
+    const auto add = [](ToolCallParser::Part& to, ToolCallParser::Part part) {
+        to.text += part.text;
+        to.calls.insert(to.calls.end(), part.calls.begin(), part.calls.end());
+    };
+    add(whole, whole_parser.finish());
+    ToolCallParser parser(format);
+    ToolCallParser::Part pieces;
+    for (std::size_t at = 0; at < text.size(); at += len)
+        add(pieces, parser.add(text.substr(at, len)));
+    add(pieces, parser.finish());
+    CHECK(pieces.calls == whole.calls && pieces.text == whole.text);
+    CHECK(!whole.calls.empty() || whole.text == text);
+    for (const ToolCall& call : whole.calls)
+        CHECK(nlohmann::json::parse(call.arguments).is_object());
+}
+
 void fuzz(std::uint8_t which, std::string_view text) {
-    switch (which % 6) {
+    switch (static_cast<std::uint8_t>(which - '0') % 9) {
         case 0:
             if (const auto call = parse_sglang_generate(text)) {
                 CHECK(!call->prompts.empty());
@@ -65,6 +115,15 @@ void fuzz(std::uint8_t which, std::string_view text) {
             break;
         case 4:
             parse_as_key(text);
+            break;
+        case 5:
+            parse_as_chat(text);
+            break;
+        case 6:
+            parse_as_control(text);
+            break;
+        case 7:
+            parse_as_tool_calls(text);
             break;
         default:
             write_as_json(text);

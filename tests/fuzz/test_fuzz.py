@@ -10,6 +10,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "fuzz"
+SEEDS = ROOT / "tests" / "data" / "fuzz"
 SECONDS = int(os.environ.get("PITSTOP_FUZZ_SECONDS", "60"))
 CLANG = shutil.which("clang++-14") or shutil.which("clang++")
 TARGETS = re.findall(r"(?m)^pitstop_fuzz\((\w+)", (ROOT / "tests/fuzz/CMakeLists.txt").read_text())
@@ -28,7 +29,7 @@ def test_a_fuzzed_parser_finds_nothing(target, tmp_path):
         assert built.returncode == 0, built.stdout[-4000:] + built.stderr[-4000:]
     fuzzed = subprocess.run(
         [BUILD / "bin" / f"fuzz_{target}", f"-max_total_time={SECONDS}", "-max_len=4096",
-         f"-artifact_prefix={BUILD}/", tmp_path],
+         f"-artifact_prefix={BUILD}/", tmp_path, *SEEDS.glob(target)],
         capture_output=True,
         text=True,
     )  # fmt: skip

@@ -127,6 +127,7 @@ TEST(ToolCalls, WhatIsMalformedStaysTheTextItIs) {
           "<tool_call>{\"name\": \"f\", \"arguments\": [1]}</tool_call>",
           "<tool_call>{\"name\": \"f\", \"arguments\": \"{nope\"}</tool_call>",
           "<tool_call>nonsense</tool_call> x",
+          "\n <tool_call>{oops}",
           "a < b and <tool_cal",
           "</tool_call>",
           "  ",
