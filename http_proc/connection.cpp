@@ -291,7 +291,7 @@ Task<std::optional<Response>> Connection::read_body(
         }
     }
     if (refused) {
-        parser.beast.get().body() = std::string();
+        std::string().swap(parser.beast.get().body());
         static_cast<void>(share.resize(0));
     } else {
         request.body = std::move(parser.beast.get().body());

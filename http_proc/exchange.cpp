@@ -46,7 +46,7 @@ Result<> Exchange::hold(const Generate& prompt, Copies copies) {
 }
 
 void Exchange::let_go() {
-    request_.body = std::string();
+    std::string().swap(request_.body);  // an assignment would keep its memory
     static_cast<void>(share_.resize(kept_bytes_));  // less is always granted
 }
 

@@ -75,17 +75,22 @@ void Generation::State::take(
     const bool is_last = chunk.finish.has_value();
     join(waiting[i], std::move(chunk));
     if (is_last) close(i);
-    if (is_last || now - taken_at[i] >= EventPace::kPeriod) {
+    if (is_ready[i]) return;
+    const auto period = EventPace::period_of(tree.num_generating);
+    const bool is_due = is_last || now - taken_at[i] >= period;
+    if (is_due && tree.num_generating <= EventPace::kAtOnceMax) {
         make_ready(i);
         return resume_waiter();
     }
-    if (is_ready[i] || is_held[i]) return;
+    const bool is_asked = is_due ? is_due_asked : !held.empty();
+    if (is_due) is_due_asked = true;
+    if (!is_held[i]) held.push_back(i);
     is_held[i] = true;
-    held.push_back(i);
-    if (held.size() > 1) return;
-    tree.event_pace().hold([weak = std::weak_ptr<State>(self)] {
+    if (is_asked) return;
+    const auto release_kept = [weak = std::weak_ptr<State>(self)] {
         if (const auto kept = weak.lock()) kept->release();
-    });
+    };
+    tree.event_pace().hold(release_kept, is_due ? EventPace::Wait{0} : period);
 }
 
 void Generation::State::close(std::size_t i) {
@@ -95,7 +100,7 @@ void Generation::State::close(std::size_t i) {
 
 // There is no memory for its output: it ends with that for an error, here and in the tree.
 void Generation::State::fail(std::size_t i, Tree& tree) {
-    close(i);
+    if (is_open[i]) close(i);  // its last chunk may be what there was no room for
     Finish finish{.reason = FinishReason::kError};
     finish.code = name_of(ErrorCode::kResourceExhausted);
     finish.message = "there is no memory for the output";
@@ -114,10 +119,11 @@ void Generation::State::make_ready(std::size_t i) {
 
 // The time of what was held has come.
 void Generation::State::release() {
+    is_due_asked = false;
     for (const std::size_t i : std::exchange(held, {})) {
         if (is_held[i]) make_ready(i);
     }
-    if (!ready.empty()) resume_waiter();
+    if (!ready.empty() || num_open == 0) resume_waiter();
 }
 
 void Generation::State::resume_waiter() {

@@ -38,6 +38,7 @@ class Generation {
         std::vector<bool> is_held{};                        // likewise; it is in `held`
         std::deque<std::size_t> ready{};                    // indices of what waits, oldest first
         std::vector<std::size_t> held{};  // what waits for its time (event_pace.h)
+        bool is_due_asked = false;        // for some of it to be let go of as soon as may be
         std::size_t num_open = 0;
         std::vector<RequestClock> clocks{};  // by index
         std::coroutine_handle<> waiter{};
@@ -67,7 +68,9 @@ class Generation {
 
     struct [[nodiscard]] Next {
         State& state;
-        bool await_ready() const { return !state.ready.empty() || state.num_open == 0; }
+        bool await_ready() const {
+            return !state.ready.empty() || (state.num_open == 0 && state.held.empty());
+        }
         void await_suspend(std::coroutine_handle<> waiter) { state.waiter = waiter; }
         std::optional<Event> await_resume();
     };
