@@ -52,6 +52,7 @@ void print_replica(const ReplicaStatus& replica) {
     );
     if (!replica.pause_mode.empty())
         fmt::print("  paused     {} for {:.1f} s\n", replica.pause_mode, replica.paused_s);
+    if (!replica.pause_expiry.empty()) fmt::print("  max_pause  {}\n", replica.pause_expiry);
     for (const TagMemory& memory : replica.memory) {
         if (memory.state == MemoryState::kResident) continue;
         fmt::print("  {:<10} {}\n", name_of(memory.tag), name_of(memory.state));
