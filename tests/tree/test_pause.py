@@ -133,6 +133,20 @@ def test_pausing_twice_and_continuing_twice_are_harmless_and_say_so(admin):
     assert not_paused["ok"] and not not_paused["parts"][0]["was_paused"]
 
 
+def test_P4_a_pause_that_is_overdue_waits_for_released_memory(door, admin):
+    rid = door.start("Once upon a time", max_new_tokens=LONG, **GREEDY)
+    assert admin.call("pause_generation", mode="retract", max_pause_s=1.5)["ok"]
+    assert admin.call("release_memory", keep_weights=True)["ok"]
+    wait_until(lambda: "pause_expiry" in status(admin), "max_pause_s to run out")
+    now = status(admin)
+    assert now["pause_mode"] == "retract" and now["state"] == "released"
+    assert now["pause_expiry"].startswith("stays paused: weights is released, kv_cache is released")
+    assert admin.call("resume_memory")["ok"]
+    assert len(door.finish([rid])[0].tokens) == LONG, "nobody had to continue it"
+    now = status(admin)
+    assert "pause_mode" not in now and now["pause_expiry"].startswith("went on by itself after ")
+
+
 def test_P4_aborts_while_paused_come_back_at_once(door, admin):
     start_and_wait(door, "p1", "p2")
     admin.call("pause_generation", mode="in_place")
