@@ -33,16 +33,10 @@ Error wrong_order(std::string_view order, UpdateId id, std::string_view why) {
 // Every problem of every rank that voted no, as far as one message goes.
 Error no_votes(const std::vector<RankOutcome>& ranks, const std::vector<bool>& has_voted) {
     Error error{ErrorCode::kInternal, ""};
-    bool has_code = false;
     for (std::size_t i = 0; i < ranks.size(); ++i) {
         const RankOutcome& rank = ranks[i];
         if (!has_voted[i] || rank.ok) continue;
-        for (const ErrorCode code : kAllErrorCodes) {
-            if (!has_code && name_of(code) == rank.code) {
-                error.code = code;
-                has_code = true;
-            }
-        }
+        if (error.message.empty()) error.code = error_code_named(rank.code);
         error.message += fmt::format(
             "{}rank {} in phase {}: {}",
             error.message.empty() ? "" : "; ",

@@ -368,9 +368,7 @@ void UpdateCoordinator::begin_drop(TimePoint now, Error failure, Out& out) {
     job_->failure = std::move(failure);
     for (const auto& answer : job_->answers) {
         if (!answer || answer->ok || answer->code.empty()) continue;
-        for (const ErrorCode code : kAllErrorCodes) {
-            if (name_of(code) == answer->code) job_->failure.code = code;
-        }
+        job_->failure.code = error_code_named(answer->code);
         break;
     }
     // Who called hears in time, even if a replica does not: tick() goes on without them.
