@@ -2,15 +2,8 @@
 
 #include "base/time.h"
 
-#include <fmt/format.h>
-
-#include <arpa/inet.h>
-#include <cerrno>
 #include <charconv>
-#include <cstring>
 #include <memory>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <string_view>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -28,17 +21,13 @@ double ms_between(TimePoint from, TimePoint to) {
 }
 
 struct Connection {
-    int fd = -1;
+    HttpSocket socket{};
     TimePoint start{};
     std::string answer{};      // a stream's: its tail; another's: all of it
     std::size_t body_end = 0;  // of an answer with a length: where it ends; 0: not known yet
     std::int64_t tokens = 0;
     bool is_chunked = false;
     bool has_event = false;
-
-    ~Connection() {
-        if (fd >= 0) ::close(fd);
-    }
 };
 
 std::int64_t number_after(std::string_view text, std::size_t at) {
@@ -84,44 +73,19 @@ bool is_complete(Connection& connection, HttpLoadResult& result) {
     return false;
 }
 
-Result<> connect_to(Connection& connection, const HttpLoad& load) {
-    connection.fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    ::sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(load.port);
-    const int one = 1;
-    ::setsockopt(connection.fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    if (::inet_pton(AF_INET, load.host.c_str(), &address.sin_addr) != 1 ||
-        ::connect(connection.fd, reinterpret_cast<::sockaddr*>(&address), sizeof address) != 0) {
-        return make_error(
-            ErrorCode::kUnavailable, "{}:{}: {}", load.host, load.port, std::strerror(errno)
-        );
-    }
-    return Ok{};
-}
-
 Result<> send_request(Connection& connection, const std::string& request) {
     connection.start = Clock::now();
     connection.answer.clear();
     connection.body_end = 0;
     connection.tokens = 0;
     connection.is_chunked = connection.has_event = false;
-    if (::send(connection.fd, request.data(), request.size(), MSG_NOSIGNAL) !=
-        static_cast<ssize_t>(request.size())) {
-        return make_error(ErrorCode::kUnavailable, "cannot send: {}", std::strerror(errno));
-    }
-    return Ok{};
+    return connection.socket.send(request);
 }
 
 }  // namespace
 
 Result<HttpLoadResult> run_http_load(const HttpLoad& load) {
-    const std::string request = fmt::format(
-        "POST /generate HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
-        "Content-Length: {}\r\n\r\n{}",
-        load.body.size(),
-        load.body
-    );
+    const std::string request = http_request("POST", "/generate", load.body);
     HttpLoadResult result;
     const int poll = ::epoll_create1(EPOLL_CLOEXEC);
     const std::unique_ptr<const int, void (*)(const int*)> closer(&poll, [](const int* fd) {
@@ -132,9 +96,9 @@ Result<HttpLoadResult> run_http_load(const HttpLoad& load) {
     const TimePoint begin = Clock::now();
     for (int i = 0; i < load.connections && num_sent < load.requests; ++i, ++num_sent) {
         Connection& connection = *connections.emplace_back(std::make_unique<Connection>());
-        RETURN_IF_ERROR(connect_to(connection, load));
+        ASSIGN_OR_RETURN(connection.socket, HttpSocket::connect(load.server));
         ::epoll_event event{.events = EPOLLIN, .data = {.ptr = &connection}};
-        ::epoll_ctl(poll, EPOLL_CTL_ADD, connection.fd, &event);
+        ::epoll_ctl(poll, EPOLL_CTL_ADD, connection.socket.fd(), &event);
         RETURN_IF_ERROR(send_request(connection, request));
     }
     int num_done = 0;
@@ -149,7 +113,7 @@ Result<HttpLoadResult> run_http_load(const HttpLoad& load) {
         for (int e = 0; e < num; ++e) {
             Connection& connection =
                 *static_cast<Connection*>(events[static_cast<std::size_t>(e)].data.ptr);
-            const ssize_t got = ::recv(connection.fd, buffer.data(), buffer.size(), 0);
+            const ssize_t got = ::recv(connection.socket.fd(), buffer.data(), buffer.size(), 0);
             if (got <= 0)
                 return make_error(ErrorCode::kUnavailable, "the server closed a connection");
             const bool is_first = connection.answer.empty() && !connection.is_chunked;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "base/result.h"
+#include "bench/http_socket.h"
 
 #include <chrono>
 #include <cstdint>
@@ -15,8 +16,7 @@
 namespace pitstop::bench {
 
 struct HttpLoad {
-    std::string host{};
-    std::uint16_t port = 0;
+    HttpAddress server{};
     std::string body{};  // of every request; streams or not, as it says
     int connections = 1;
     int requests = 1;  // in all

@@ -130,26 +130,13 @@ double median(std::vector<double> values) {
     return values[values.size() / 2];
 }
 
-Result<HttpLoad> address_of(const std::string& run_dir) {
-    std::ifstream file(run_dir + "/tree.json");
-    const auto tree = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
-    if (tree.is_discarded() || !tree.contains("url") || !tree["url"].is_string())
-        return make_error(ErrorCode::kNotFound, "{}/tree.json names no url", run_dir);
-    const std::string url = tree["url"];  // http://127.0.0.1:30000
-    const std::size_t host = url.find("//") + 2;
-    const std::size_t colon = url.rfind(':');
-    HttpLoad load;
-    load.host = url.substr(host, colon - host);
-    load.port = static_cast<std::uint16_t>(std::stoi(url.substr(colon + 1)));
-    return load;
-}
-
 Result<> run(const Options& options, const std::vector<std::string>& serve, int argc, char** argv) {
     Tree::Args args{
         .launcher = options.launcher, .serve = {"--load-format", "null", "--port", "0"}};
     args.serve.insert(args.serve.end(), serve.begin(), serve.end());
     ASSIGN_OR_RETURN(Tree tree, Tree::start(args));
-    ASSIGN_OR_RETURN(const HttpLoad server, address_of(tree.run_dir()));
+    HttpLoad server;
+    ASSIGN_OR_RETURN(server.server, http_address_of(tree.run_dir()));
     ASSIGN_OR_RETURN(const auto client, Client::connect({.run_dir = tree.run_dir()}));
     Figures bus;
     Figures http;

@@ -1,0 +1,194 @@
+// pitstop_http_hold: thousands of streams held open at once over HTTP, each checked to be its own,
+// while control routes are asked and generation is paused and continued (http_hold.h).
+//
+// Ends with 1 where a stream was lost or mixed.
+#include "base/flags.h"
+#include "bench/http_hold.h"
+#include "bench/machine.h"
+#include "bench/percentiles.h"
+#include "bench/tree.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <sys/resource.h>
+#include <vector>
+
+namespace pitstop::bench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Options {
+    std::string launcher = root_dir() + "/launch/pitstop";
+    int streams = 2000;
+    double seconds = 60;
+    double pause_every_s = 5;
+    int prompts = 64;
+    std::int64_t output_len = 64;
+    std::string json{};
+};
+
+// What each process held at some time.
+struct Memory {
+    double seconds = 0;
+    std::vector<ProcessUse> processes{};
+};
+
+Json json_of(const Summary& summary) {
+    return {
+        {"count", summary.count}, {"p50", summary.p50}, {"p99", summary.p99}, {"max", summary.max}};
+}
+
+void print(const char* what, const Summary& summary) {
+    fmt::print(
+        "  {:<44} {:>6} calls  p50 {:>8.2f}  p99 {:>8.2f}  max {:>8.2f} ms\n",
+        what,
+        summary.count,
+        summary.p50,
+        summary.p99,
+        summary.max
+    );
+}
+
+void print(const std::vector<Memory>& marks) {
+    for (const Memory& mark : marks) {
+        fmt::print("resident after {:.0f} s:", mark.seconds);
+        for (const ProcessUse& process : mark.processes)
+            fmt::print("  {} {} MiB", process.name, process.resident_bytes >> 20);
+        fmt::print("\n");
+    }
+}
+
+Json json_of(const std::vector<Memory>& marks) {
+    Json list = Json::array();
+    for (const Memory& mark : marks) {
+        Json bytes = Json::object();
+        for (const ProcessUse& process : mark.processes)
+            bytes[process.name] = process.resident_bytes;
+        list.push_back({{"seconds", mark.seconds}, {"resident_bytes", bytes}});
+    }
+    return list;
+}
+
+// A connection is a descriptor; the soft limit is often 1024.
+void raise_descriptor_limit() {
+    ::rlimit limit{};
+    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+    limit.rlim_cur = limit.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+Result<HttpHoldResult> run(
+    const Options& options, const std::vector<std::string>& serve, std::vector<Memory>& marks
+) {
+    const auto milliseconds = [](double seconds) {
+        return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+    };
+    Tree::Args args{.launcher = options.launcher, .serve = {"--port", "0"}};
+    args.serve.insert(args.serve.end(), serve.begin(), serve.end());
+    ASSIGN_OR_RETURN(Tree tree, Tree::start(args));
+    HttpHold hold;
+    ASSIGN_OR_RETURN(hold.server, http_address_of(tree.run_dir()));
+    hold.streams = options.streams;
+    hold.prompts = options.prompts;
+    hold.output_len = options.output_len;
+    hold.duration = milliseconds(options.seconds);
+    hold.pause_every = milliseconds(options.pause_every_s);
+    hold.at_memory_mark = [&](std::chrono::milliseconds since_begin) {
+        auto processes = processes_of(tree.run_dir());
+        const double seconds = std::chrono::duration<double>(since_begin).count();
+        if (processes) marks.push_back({seconds, *std::move(processes)});
+    };
+    return hold_streams(hold);
+}
+
+void report(
+    const Options& options,
+    const HttpHoldResult& result,
+    const std::vector<Memory>& marks,
+    int argc,
+    char** argv
+) {
+    const Summary poll = summarize(result.poll_ms);
+    const Summary pause = summarize(result.pause_ms);
+    const Summary go_on = summarize(result.continue_ms);
+    const double tokens_per_s = static_cast<double>(result.output_tokens) / result.seconds;
+    fmt::print(
+        "{} streams of {} tokens held for {:.1f} s (never fewer than {} open), {:.0f} tokens/s\n"
+        "  whole and as their prompts give alone {}   lost {}   mixed {}   (target: none)\n",
+        options.streams,
+        options.output_len,
+        result.seconds,
+        result.open_min,
+        tokens_per_s,
+        result.finished,
+        result.lost,
+        result.mixed
+    );
+    if (!result.first_problem.empty()) fmt::print("  first: {}\n", result.first_problem);
+    fmt::print("control routes meanwhile (target: p99 at most 50 ms)\n");
+    print("is_paused, get_weight_version, health", poll);
+    print("pause_generation (ends the step in flight)", pause);
+    print("continue_generation", go_on);
+    print(marks);
+    if (options.json.empty()) return;
+    const Machine machine = this_machine();
+    const Json report{
+        {"command", command_of(argc, argv)},
+        {"commit", source_commit()},
+        {"time", utc_now()},
+        {"machine", {{"cpu", machine.cpu}, {"cores", machine.cores}, {"kernel", machine.kernel}}},
+        {"streams", options.streams},
+        {"output_len", options.output_len},
+        {"seconds", result.seconds},
+        {"open_min", result.open_min},
+        {"finished", result.finished},
+        {"lost", result.lost},
+        {"mixed", result.mixed},
+        {"tokens_per_s", tokens_per_s},
+        {"poll_ms", json_of(poll)},
+        {"pause_ms", json_of(pause)},
+        {"continue_ms", json_of(go_on)},
+        {"memory", json_of(marks)}};
+    std::ofstream(options.json) << report.dump(2) << "\n";
+}
+
+int main_with(int argc, char** argv) {
+    Options options;
+    FlagSet flags(
+        "pitstop_http_hold", "Streams held open over HTTP, checked. After --: flags of serve."
+    );
+    flags.add("launcher", &options.launcher, "the launcher that starts the tree");
+    flags.add("streams", &options.streams, "open at once");
+    flags.add("seconds", &options.seconds, "with all of them open");
+    flags.add("pause-every-s", &options.pause_every_s, "paused and continued so often");
+    flags.add("prompts", &options.prompts, "different ones");
+    flags.add("output-len", &options.output_len, "tokens of each stream");
+    flags.add("json", &options.json, "write the figures to this file, too");
+    if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
+    if (flags.help_asked()) {
+        std::fputs(flags.help().c_str(), stdout);
+        return 0;
+    }
+    if (options.streams < 1 || options.prompts < 1 || options.output_len < 1 ||
+        !(options.seconds > 0) || !(options.pause_every_s > 0))
+        return flags.fail(make_error(ErrorCode::kInvalidArgument, "numbers are more than 0"));
+    raise_descriptor_limit();
+    std::vector<Memory> marks;
+    const Result<HttpHoldResult> result = run(options, flags.positional(), marks);
+    if (!result) {
+        std::fprintf(stderr, "pitstop_http_hold: %s\n", result.error().message.c_str());
+        return 1;
+    }
+    report(options, *result, marks, argc, argv);
+    return result->lost + result->mixed == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace pitstop::bench
+
+int main(int argc, char** argv) { return pitstop::bench::main_with(argc, argv); }
