@@ -181,6 +181,58 @@ MESSAGES = [
             ],
         },
     ),
+    ("push_open", {"protocol": 1, "memory": {"pid": 4711, "fd": 23, "bytes": 1 << 33}}),
+    (
+        "push_layout",
+        {
+            "rank": 1,
+            "tp": 2,
+            "shard_bytes": 1 << 32,
+            "tensors": [
+                {
+                    "name": "model.norm.weight",
+                    "shape": [1024],
+                    "pieces": [
+                        {
+                            "row_begin": 0,
+                            "num_rows": 1,
+                            "col_begin": 512,
+                            "num_cols": 512,
+                            "offset": 4096,
+                            "row_stride": 1024,
+                        }
+                    ],
+                }
+            ],
+        },
+    ),
+    (
+        "push_bucket",
+        {
+            "bucket": 3,
+            "tensors": [
+                {"name": "lm_head.weight", "dtype": "F32", "shape": [151936, 1024], "offset": 64}
+            ],
+        },
+    ),
+    ("push_shard", {"memory": {"pid": 4711, "fd": 24, "bytes": 4096}}),
+    ("push_end", {"code": "data_loss", "message": "'a' was cut short"}),
+    ("push_done", {}),
+    (
+        "update_bucket",
+        {
+            "call": 5,
+            "timeout_ms": 0,
+            "session": 7,
+            "source": {
+                "kind": "ipc",
+                "handles": {"CPU-0-0": "ipc://@a", "CPU-0-1": "ipc://@b"},
+                "stall_ms": 60000,
+                "format": "flattened",
+                "packed_bytes": 0,
+            },
+        },
+    ),
     ("shutdown", {"call": 1, "timeout_ms": 0, "drain_s": 2.5}),
 ]
 

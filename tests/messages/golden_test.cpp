@@ -229,6 +229,40 @@ TEST(Golden, MemoryIsPythons) {
     expect_golden(MemoryReply{.call = CallId{3}, .ok = true, .parts = {part}});
 }
 
+TEST(Golden, PushIsPythons) {
+    expect_golden(PushOpen{.memory = {.pid = 4711, .fd = 23, .bytes = std::int64_t{1} << 33}});
+    PushLayout layout;
+    layout.rank = Rank{1};
+    layout.tp = 2;
+    layout.shard_bytes = std::int64_t{1} << 32;
+    const ShardPiece piece{
+        .row_begin = 0,
+        .num_rows = 1,
+        .col_begin = 512,
+        .num_cols = 512,
+        .offset = 4096,
+        .row_stride = 1024};
+    layout.tensors = {{.name = "model.norm.weight", .shape = {1024}, .pieces = {piece}}};
+    expect_golden(layout);
+    PushBucket bucket{.bucket = 3};
+    bucket.tensors = {
+        {.name = "lm_head.weight", .dtype = "F32", .shape = {151'936, 1024}, .offset = 64}};
+    expect_golden(bucket);
+    expect_golden(PushShard{.memory = {.pid = 4711, .fd = 24, .bytes = 4096}});
+    expect_golden(PushEnd{.code = "data_loss", .message = "'a' was cut short"});
+    expect_golden(PushDone{});
+}
+
+TEST(Golden, UpdateBucketIsPythons) {
+    UpdateBucket message;
+    message.call = CallId{5};
+    message.session = 7;
+    message.source.kind = SourceKind::kIpc;
+    message.source.handles = {{"CPU-0-0", "ipc://@a"}, {"CPU-0-1", "ipc://@b"}};
+    message.source.stall_ms = 60'000;
+    expect_golden(message);
+}
+
 TEST(Golden, ShutdownIsPythons) { expect_golden(Shutdown{.call = CallId{1}, .drain_s = 2.5}); }
 
 }  // namespace
