@@ -54,6 +54,13 @@ PITSTOP_INLINE __m512i mix64x8(__m512i z) {
 
 constexpr std::uintptr_t kStreamBytes = 64;  // alignment of what is stored past the cache
 
+// Unsigned, as the sums are to wrap: _mm512_reduce_add_epi64 adds signed words in its header.
+PITSTOP_INLINE std::uint64_t sum_of(__m512i lanes) {
+    alignas(64) std::uint64_t words[8];
+    _mm512_store_si512(words, lanes);
+    return words[0] + words[1] + words[2] + words[3] + words[4] + words[5] + words[6] + words[7];
+}
+
 // In four independent chains of eight words.
 template <Copy kCopy>
 std::int64_t add_words(DigestSum& sum, const DigestRun& run, std::int64_t n) {
@@ -89,8 +96,8 @@ std::int64_t add_words(DigestSum& sum, const DigestRun& run, std::int64_t n) {
         }
     }
     for (int c = 0; c < 4; ++c) {
-        sum.digest.lane0 += static_cast<std::uint64_t>(_mm512_reduce_add_epi64(lane0[c]));
-        sum.digest.lane1 += static_cast<std::uint64_t>(_mm512_reduce_add_epi64(lane1[c]));
+        sum.digest.lane0 += sum_of(lane0[c]);
+        sum.digest.lane1 += sum_of(lane1[c]);
     }
     sum.num_nonfinite += num_nonfinite;
     return i;

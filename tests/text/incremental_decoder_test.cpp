@@ -53,7 +53,8 @@ class StreamedText : public testing::TestWithParam<std::string> {
         std::ifstream lines(tokenizer_dir(GetParam()) / "expected.jsonl");
         for (std::string line; std::getline(lines, line);) {
             Ids ids;
-            for (const json& id : json::parse(line)["ids_special"])
+            const json expected = json::parse(line);
+            for (const json& id : expected["ids_special"])
                 ids.push_back(TokenId{id.get<std::int32_t>()});
             if (ids.size() < 500) sequences_.push_back(std::move(ids));
         }
