@@ -16,7 +16,7 @@ using pickle::Global;
 using pickle::Kind;
 using pickle::Node;
 
-// For a dropped stage to part from its sender: it is told with its next message, if it has one.
+// For a dropped stage to part from its sender, however much that still has to say.
 constexpr auto kFarewellMax = std::chrono::seconds(2);
 
 std::span<const std::byte> as_bytes(const std::string& text) {
@@ -32,28 +32,25 @@ Result<> CheckpointEngine::run(const std::string& first) {
     while (true) {
         const TimePoint begun = Clock::now();
         Result<std::vector<std::string>> frames =
-            socket_.receive(deadline(), error_ ? is_deaf_ : args_.stage.args().is_dropped);
+            parting_until_ ? socket_.receive(*parting_until_, is_deaf_)
+                           : socket_.receive(args_.stall_deadline(), args_.stage.args().is_dropped);
         args_.stage.add_receive(Clock::now() - begun);
         if (!frames) {
             // One None was the end of releases before 0.4.0: they close then.
             const bool is_over =
                 frames.error().code == ErrorCode::kUnavailable && num_nones_ > 0 && !error_;
             if (is_over) return Ok{};
-            if (error_) return *std::move(error_);
-            error_ = std::move(frames).error();
-            // Dropped: the sender is told why with its next message; else it is past hearing.
-            if (error_->code != ErrorCode::kAborted) return *std::move(error_);
+            const bool is_dropped = frames.error().code == ErrorCode::kAborted;
+            if (!error_) error_ = std::move(frames).error();
+            // Dropped: the sender is told why with its next messages; else it is past hearing.
+            if (!is_dropped) return *std::move(error_);
+            parting_until_ = Clock::now() + kFarewellMax;
             continue;
         }
         if (take_message(frames->front()) == Next::kGoOn) continue;
         if (error_) return *std::move(error_);
         return Ok{};
     }
-}
-
-TimePoint CheckpointEngine::deadline() const {
-    if (error_ && args_.stage.is_dropped()) return Clock::now() + kFarewellMax;
-    return args_.stall_deadline();
 }
 
 // "" is the only yes. An answer is owed even to what could not be understood.

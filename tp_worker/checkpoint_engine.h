@@ -39,7 +39,6 @@ class CheckpointEngine {
     Result<> take_bucket(const pickle::Document& document);
     Next take_message(const std::string& message);
     void answer(const Result<>& result);
-    [[nodiscard]] TimePoint deadline() const;
 
     const SourceArgs& args_;
     ReplySocket& socket_;
@@ -48,7 +47,9 @@ class CheckpointEngine {
     std::int64_t buffer_bytes_ = 0;
     int num_nones_ = 0;
     std::optional<Error> error_{};  // the first
-    std::atomic<bool> is_deaf_{false};
+    std::optional<TimePoint>
+        parting_until_{};                     // the stage was dropped, and the sender not yet told
+    const std::atomic<bool> is_deaf_{false};  // a drop that was heard
 };
 
 }  // namespace pitstop

@@ -26,6 +26,16 @@ class Broadcasts {
         for (const TensorInfo& info : args_.source.tensors) {
             ASSIGN_OR_RETURN(TensorSpec spec, read_spec(info.name, info.dtype, info.shape));
             ASSIGN_OR_RETURN(const std::int64_t bytes, bytes_of(spec));
+            // One that the model ignores may have any shape; sums of these do not overflow.
+            if (args_.source.format != TensorFormat::kSparse && bytes > kBroadcastBytesMax) {
+                return make_error(
+                    ErrorCode::kTooLarge,
+                    "'{}' has {} bytes; at most {} are accepted in a broadcast",
+                    spec.name,
+                    bytes,
+                    kBroadcastBytesMax
+                );
+            }
             specs_.push_back(std::move(spec));
             bytes_.push_back(bytes);
         }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <utility>
@@ -31,10 +32,18 @@ struct ReplySocket::State {
     bool is_gone = false;
     bool owes_answer = false;
 
+    // Whether a frame is there, whatever signals come meanwhile.
+    static bool take_frame(zmq::socket_t& from, zmq::message_t& frame) {
+        while (::zmq_msg_recv(frame.handle(), from.handle(), ZMQ_DONTWAIT) < 0) {
+            if (errno != EINTR) return false;
+        }
+        return true;
+    }
+
     // Reads what the monitor has to say. An event is a 16-bit number and 32 bits of detail.
     void hear_monitor() {
         zmq::message_t event;
-        while (monitor.recv(event, zmq::recv_flags::dontwait)) {
+        while (take_frame(monitor, event)) {
             std::uint16_t number = 0;
             if (event.size() >= sizeof number) std::memcpy(&number, event.data(), sizeof number);
             if (number == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) is_connected = true;
@@ -45,11 +54,11 @@ struct ReplySocket::State {
     std::optional<std::vector<std::string>> take() {
         std::vector<std::string> frames;
         zmq::message_t part;
-        if (!socket.recv(part, zmq::recv_flags::dontwait)) return std::nullopt;
+        if (!take_frame(socket, part)) return std::nullopt;
         frames.push_back(part.to_string());
         while (part.more()) {
             // The rest of a message is there once its first frame is.
-            if (!socket.recv(part, zmq::recv_flags::dontwait)) break;
+            if (!take_frame(socket, part)) break;
             if (frames.size() < kFramesMax) frames.push_back(part.to_string());
         }
         owes_answer = true;
@@ -63,7 +72,12 @@ ReplySocket& ReplySocket::operator=(ReplySocket&&) noexcept = default;
 ReplySocket::~ReplySocket() = default;
 
 Result<ReplySocket> ReplySocket::connect(const std::string& endpoint) {
-    auto state = std::make_unique<State>();
+    std::unique_ptr<State> state;
+    try {
+        state = std::make_unique<State>();
+    } catch (const zmq::error_t& error) {
+        return make_error(ErrorCode::kResourceExhausted, "no socket: {}", error.what());
+    }
     state->endpoint = endpoint;
     try {
         state->socket.set(zmq::sockopt::linger, kLingerMs);
@@ -108,11 +122,15 @@ Result<std::vector<std::string>> ReplySocket::receive(
             {state.socket.handle(), 0, ZMQ_POLLIN, 0},
             {state.monitor.handle(), 0, ZMQ_POLLIN, 0},
         }};
-        zmq::poll(
-            items.data(),
-            items.size(),
-            std::chrono::ceil<std::chrono::milliseconds>(std::min<Duration>(kLook, deadline - now))
-        );
+        const auto wait =
+            std::chrono::ceil<std::chrono::milliseconds>(std::min<Duration>(kLook, deadline - now));
+        // A signal ends it early, and it is asked again.
+        if (::zmq_poll(items.data(), static_cast<int>(items.size()), wait.count()) < 0 &&
+            errno != EINTR) {
+            return make_error(
+                ErrorCode::kUnavailable, "the socket to {}: {}", state.endpoint, zmq_strerror(errno)
+            );
+        }
     }
 }
 
@@ -120,11 +138,13 @@ void ReplySocket::send(const std::vector<std::string>& frames) {
     CHECK(state_->owes_answer && !frames.empty());
     state_->owes_answer = false;
     for (std::size_t i = 0; i < frames.size(); ++i) {
-        const auto flags = i + 1 < frames.size() ? zmq::send_flags::sndmore : zmq::send_flags::none;
+        const int flags = i + 1 < frames.size() ? ZMQ_SNDMORE : 0;
         // Never waits: an answer has a place in the queue; to a sender that is gone it is lost.
-        static_cast<void>(
-            state_->socket.send(zmq::buffer(frames[i]), flags | zmq::send_flags::dontwait)
-        );
+        while (::zmq_send(
+                   state_->socket.handle(), frames[i].data(), frames[i].size(), flags | ZMQ_DONTWAIT
+               ) < 0 &&
+               errno == EINTR) {
+        }
     }
 }
 

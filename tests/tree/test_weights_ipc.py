@@ -79,7 +79,7 @@ def test_P10_a_checkpoint_arrives_in_buckets(start_tree, bard, tp, num_nones):
         assert reply["digest"] == DIGESTS["bard"]["digest"] and reply["label"] == "bard"
         (replica,) = reply["replicas"]
         for rank in replica["ranks"]:
-            assert rank["bytes"] > 0 and rank["receive_s"] > 0 and rank["verify_s"] > 0, rank
+            assert rank["bytes"] > 0 and rank["receive_s"] > 0, rank
             assert rank["tensors"] == len(bard)
         check_serves(admin, "bard")
         # The references lent to the workers came back, so torch frees what nobody else holds.
@@ -187,6 +187,53 @@ def test_P5_a_sender_that_stalls_is_given_up(admin, bard):
         assert reply["code"] == "deadline_exceeded", reply
         assert "silent" in reply["message"] and reply["total_s"] < 10
         server.close()
+
+
+def test_P5_a_stall_of_any_length_may_be_asked_for(admin, bard):
+    server = ParameterServer(DEVICES)
+    start_update(admin, server.handles, stall_ms=(1 << 63) - 1)
+    server.update(bard)
+    assert finish_update(admin)["ok"]
+    admin.call("update_weights", update={"source": {"kind": "disk", "path": str(STORIES)}})
+
+
+def give_up(socket):
+    """The whole stage is dropped then, on the other rank too."""
+    socket.send(pickle.dumps(RuntimeError("out of memory")))
+
+
+def test_P5_a_sender_that_goes_on_after_a_drop_is_heard_for_seconds_only(admin, bard):
+    server = ParameterServer(DEVICES)
+    start_update(admin, server.handles)
+    server.open()
+    server.check_answers()
+    first, second = server.sockets.values()
+    give_up(first)
+    message = pickle.dumps([])  # a bucket of nothing
+    begun = time.monotonic()
+    second.send(message)
+    while second.poll(4000):  # as fast as it is answered
+        second.recv()
+        second.send(message)
+        assert time.monotonic() - begun < 20, "it is answered for ever"
+    assert finish_update(admin)["code"] == "aborted"
+    server.close()
+
+
+def test_P5_a_drop_is_noticed_after_an_error_that_the_sender_ignores(admin, bard):
+    server = ParameterServer(DEVICES)
+    start_update(admin, server.handles, stall_ms=60_000)
+    server.open()
+    server.check_answers()
+    first, second = server.sockets.values()
+    second.send(pickle.dumps([{"name": "model.nothing"}]))
+    assert "entry 0" in second.recv().decode()
+    begun = time.monotonic()
+    give_up(first)  # and the second says no more
+    assert not finish_update(admin)["ok"]
+    check_serves(admin, "stories")  # takes its turn behind the stage
+    assert time.monotonic() - begun < 20
+    server.close()
 
 
 def test_P2_a_sender_that_dies_anywhere_costs_the_stage_alone(admin, bard):

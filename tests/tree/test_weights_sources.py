@@ -381,6 +381,20 @@ def test_P2_a_broadcast_of_another_size_is_told_to_the_trainer(client):
         assert "broadcast 0 has 14 bytes" in refused(update).message
 
 
+@pytest.mark.parametrize("format", ("each", "flattened"))
+def test_a_tensor_too_large_to_broadcast_is_named_before_anything_is_received(client, format):
+    """The model ignores these names, so any shape may be announced for them."""
+    name = "model.layers.{}.self_attn.rotary_emb.inv_freq"
+    tensors = [{"name": name.format(i), "dtype": "BF16", "shape": [1 << 61]} for i in range(4)]
+    source = {"kind": "distributed", "group": "w", "tensors": tensors, "format": format}
+    if format == "flattened":
+        source["packed_bytes"] = (1 << 63) - 1
+    with HostBroadcast("w", num_workers=2) as group:
+        join_group(client, group)
+        error = refused(client.update_weights, source=source, partial=True)
+        assert error.code == "too_large" and name.format(0) in error.message, error
+
+
 def test_P5_a_group_that_nobody_serves_ends_by_its_deadline(client):
     group = HostBroadcast("w", num_workers=2)
     spec = group.spec()
