@@ -7,6 +7,7 @@
 #include "bench/checkpoint_writer.h"
 #include "bench/digest_cost.h"
 #include "bench/machine.h"
+#include "bench/push_command.h"
 #include "bench/stall_report.h"
 #include "bench/step_limits.h"
 #include "bench/streams.h"
@@ -48,6 +49,7 @@ struct Options {
     std::int64_t quiet_tokens = 48;
     int updates = 4;
     int pauses = 20;
+    std::string source = "disk";
     std::string json{};
 };
 
@@ -61,6 +63,7 @@ void add_flags(FlagSet& flags, Options& o) {
     flags.add("quiet-tokens", &o.quiet_tokens, "tokens of each stream between two updates");
     flags.add("updates", &o.updates, "updates while decoding, and as many while idle");
     flags.add("pauses", &o.pauses, "pauses with streams, and as many without");
+    flags.add("source", &o.source, "of the updates: disk, push, or push-adopt");
     flags.add("json", &o.json, "also write the figures to this file");
 }
 
@@ -71,6 +74,9 @@ Result<> check(const FlagSet& flags, Options& o) {
     }
     if (o.streams < 1 || o.prompt_len < 1 || o.quiet_tokens < 1 || o.updates < 1 || o.pauses < 1) {
         return make_error(ErrorCode::kInvalidArgument, "every count is 1 or more");
+    }
+    if (o.source != "disk" && o.source != "push" && o.source != "push-adopt") {
+        return make_error(ErrorCode::kInvalidArgument, "--source is disk, push or push-adopt");
     }
     return Ok{};
 }
@@ -125,7 +131,7 @@ double seconds_since(TimePoint begin) {
     return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-Result<UpdateWaterfall> update(Client& client, const std::string& path) {
+Result<UpdateWaterfall> update_from_disk(Client& client, const std::string& path) {
     UpdateWeights request;
     request.update.source.path = path;
     request.update.mode = UpdateMode::kStaged;
@@ -150,6 +156,20 @@ Result<UpdateWaterfall> update(Client& client, const std::string& path) {
     };
 }
 
+// From disk, or by another process that pushes.
+struct Updater {
+    const Options& options;
+    Client& client;
+    std::string run_dir{};
+
+    Result<UpdateWaterfall> update(const std::string& path) const {
+        if (options.source == "disk") return update_from_disk(client, path);
+        PushCommand push{.launcher = options.launcher, .run_dir = run_dir, .checkpoint = path};
+        if (options.source == "push-adopt") push.flags.emplace_back("--adopt");
+        return run_push(push);
+    }
+};
+
 // Pauses in place and continues; the milliseconds both took.
 Result<double> pause_and_continue(Client& client) {
     PauseGeneration pause;
@@ -167,9 +187,9 @@ Result<double> pause_and_continue(Client& client) {
 }
 
 // Streams decode; updates come, with quiet times of the same length before and after each.
-Result<> measure_updates(
-    const Options& o, Client& client, Checkpoints& checkpoints, StallReport& r
-) {
+Result<> measure_updates(const Updater& updater, Checkpoints& checkpoints, StallReport& r) {
+    const Options& o = updater.options;
+    Client& client = updater.client;
     const std::int64_t room = client.hello().context_len - o.prompt_len;
     ASSIGN_OR_RETURN(
         Streams streams,
@@ -187,7 +207,7 @@ Result<> measure_updates(
     for (int i = 0; i < o.updates; ++i) {
         RETURN_IF_ERROR(streams.wait_tokens(o.quiet_tokens, kTokensTimeout));
         TimeWindow window{.begin_ns = streams.now_ns()};
-        ASSIGN_OR_RETURN(const UpdateWaterfall done, update(client, checkpoints.next()));
+        ASSIGN_OR_RETURN(const UpdateWaterfall done, updater.update(checkpoints.next()));
         window.end_ns = streams.now_ns();
         windows.push_back(window);
         r.updates.push_back(done);
@@ -219,9 +239,11 @@ Result<> measure_updates(
     return Ok{};
 }
 
-Result<> measure_idle(const Options& o, Client& client, Checkpoints& checkpoints, StallReport& r) {
+Result<> measure_idle(const Updater& updater, Checkpoints& checkpoints, StallReport& r) {
+    const Options& o = updater.options;
+    Client& client = updater.client;
     for (int i = 0; i < o.updates; ++i) {
-        ASSIGN_OR_RETURN(const UpdateWaterfall done, update(client, checkpoints.next()));
+        ASSIGN_OR_RETURN(const UpdateWaterfall done, updater.update(checkpoints.next()));
         r.idle_updates.push_back(done);
     }
     std::vector<double> pause_ms;
@@ -291,10 +313,11 @@ Result<StallReport> measure(const Options& o) {
     if (!status.replicas.empty() && !status.replicas[0].workers.empty()) {
         report.device = status.replicas[0].workers[0].device;
     }
-    RETURN_IF_ERROR(update(*client, checkpoints.next()));  // both are in the page cache from here
-    RETURN_IF_ERROR(update(*client, checkpoints.next()));
-    RETURN_IF_ERROR(measure_updates(o, *client, checkpoints, report));
-    RETURN_IF_ERROR(measure_idle(o, *client, checkpoints, report));
+    const Updater updater{.options = o, .client = *client, .run_dir = tree.run_dir()};
+    RETURN_IF_ERROR(updater.update(checkpoints.next()));  // both are in the page cache from here
+    RETURN_IF_ERROR(updater.update(checkpoints.next()));
+    RETURN_IF_ERROR(measure_updates(updater, checkpoints, report));
+    RETURN_IF_ERROR(measure_idle(updater, checkpoints, report));
     RETURN_IF_ERROR(measure_status(*client, report));
     tree.stop();
     ASSIGN_OR_RETURN(

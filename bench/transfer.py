@@ -1,16 +1,20 @@
 #!/usr/bin/env python3
 """How fast weights come in from outside, as ratios to memcpy in the same run.
 
-    bench/transfer.py --build build/cpu [--gb 1.2] [--tp 1] [--json out.json]
+    bench/transfer.py --build build/cpu [--gb 1.2] [--tp 1] [--json out.json] [-- flags of push]
 
 Makes a model of that size (and one of 10,000 tensors), starts a tree, pushes, prints a table. Every
-push is verified: the digest is declared, and computed on what is resident.
+push is verified: the sender digests what it sends and declares that with the commit, each worker
+digests what it has written. The best of five counts, as for memcpy: one thread's, between arrays
+of the model's size that were touched before.
 """
 
 import argparse
+import concurrent.futures
 import json
 import os
 import pathlib
+import re
 import struct
 import subprocess
 import sys
@@ -80,16 +84,36 @@ def make_model(directory, hidden, ffn, num_layers, seed):
     return shapes, offset
 
 
-def memcpy_rate(num_bytes):
-    """Bytes a second of the best of three copies of as many bytes, memory touched before."""
-    source = numpy.ones(num_bytes, numpy.uint8)
-    target = numpy.zeros(num_bytes, numpy.uint8)
+def memcpy_rate(num_bytes, num_threads=1):
+    """Bytes a second of the best of five copies of as many bytes, memory touched before."""
+    sources = numpy.array_split(numpy.ones(num_bytes, numpy.uint8), num_threads)
+    targets = numpy.array_split(numpy.zeros(num_bytes, numpy.uint8), num_threads)
     best = 0.0
-    for _ in range(3):
-        begin = time.perf_counter()
-        numpy.copyto(target, source)
-        best = max(best, num_bytes / (time.perf_counter() - begin))
+    with concurrent.futures.ThreadPoolExecutor(num_threads) as threads:
+        for _ in range(5):
+            begin = time.perf_counter()
+            list(threads.map(numpy.copyto, targets, sources))  # lets go of the interpreter
+            best = max(best, num_bytes / (time.perf_counter() - begin))
     return best
+
+
+def machine():
+    """What the figures were measured on."""
+    model = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--abbrev=12"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return {
+        "command": "bench/transfer.py " + " ".join(sys.argv[1:]),
+        "commit": commit.stdout.strip(),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "cpu": model.group(1) if model else "",
+        "cores": os.cpu_count(),
+    }
 
 
 class Tree:
@@ -132,16 +156,22 @@ def large(options, place, results):
     _, num_bytes = make_model(model, 1024, 3072, max(1, round(options.gb * 1e9 / 27.3e6)), seed=1)
     copied = memcpy_rate(num_bytes)
     results["memcpy_gb_s"] = copied / 1e9
+    results["memcpy_2_threads_gb_s"] = memcpy_rate(num_bytes, 2) / 1e9
     results["model_bytes"] = num_bytes
     with Tree(options.build, model, place, "--tp", options.tp) as tree:
-        for name, flags in (("push", ()), ("push, adopted", ("--adopt",))):
+        for name, flags in (
+            ("push", ()),
+            ("push, nothing declared", ("--no-digest",)),
+            ("push, adopted", ("--adopt",)),
+        ):
             best = None
-            for _ in range(3):
-                report, _ = tree.push(options.build, model, *flags)
+            for _ in range(5):
+                report, _ = tree.push(options.build, model, *flags, *options.flags)
                 assert report["reply"]["ok"], report
                 if best is None or report["push_s"] < best["push_s"]:
                     best = report
             rate = num_bytes / best["push_s"]
+            ranks = best["filled"]["replicas"][0]["ranks"]
             results[name] = {
                 "push_s": best["push_s"],
                 "gb_s": rate / 1e9,
@@ -152,7 +182,12 @@ def large(options, place, results):
                 "verify_s": best["filled"]["verify_s"],
                 "commit_ms": best["reply"]["commit_s"] * 1e3,
                 "total_s": best["total_s"],
+                "buckets": best["num_buckets"],
             }
+            for rank in ranks:
+                results[name][f"bytes of rank {rank['rank']}, of the model's"] = (
+                    rank["bytes"] / num_bytes
+                )
 
 
 def small(options, place, results):
@@ -194,20 +229,23 @@ def main():
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/cpu")
     parser.add_argument("--gb", type=float, default=1.2, help="bytes of the large model / 1e9")
     parser.add_argument("--tp", type=int, default=1)
+    parser.add_argument("--no-small", action="store_true", help="the large model alone")
     parser.add_argument("--json", type=pathlib.Path, help="write the numbers here, too")
+    parser.add_argument("flags", nargs="*", help="of launch/pitstop push, after --")
     options = parser.parse_args()
     options.build = options.build.resolve()
-    results = {"tp": options.tp}
+    results = {**machine(), "tp": options.tp}
     with tempfile.TemporaryDirectory(prefix="pitstop-transfer-", dir="/tmp") as place:
         large(options, pathlib.Path(place) / "a", results)
-        small(options, pathlib.Path(place) / "b", results)
+        if not options.no_small:
+            small(options, pathlib.Path(place) / "b", results)
     for name, value in results.items():
         if isinstance(value, dict):
             print(name)
             for key, number in value.items():
                 print(f"  {key:28} {number:12.4g}")
         else:
-            print(f"{name:30} {value:12.4g}")
+            print(f"{name:30} {value:12.4g}" if isinstance(value, float) else f"{name:30} {value}")
     if options.json:
         options.json.write_text(json.dumps(results, indent=1))
 

@@ -1,0 +1,79 @@
+#include "bench/push_command.h"
+
+#include "base/time.h"
+
+#include <nlohmann/json.hpp>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char** environ;
+
+namespace pitstop::bench {
+namespace {
+
+// What the command writes to standard output, once it has ended well.
+Result<std::string> output_of(std::vector<std::string> words) {
+    std::array<int, 2> pipe_fds{};
+    if (::pipe2(pipe_fds.data(), O_CLOEXEC) != 0)
+        return make_error(ErrorCode::kResourceExhausted, "no pipe: {}", std::strerror(errno));
+    std::vector<char*> argv;
+    for (std::string& word : words) argv.push_back(word.data());
+    argv.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawn_file_actions_adddup2(&actions, pipe_fds[1], STDOUT_FILENO);
+    pid_t pid = 0;
+    const int error = ::posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), environ);
+    ::posix_spawn_file_actions_destroy(&actions);
+    ::close(pipe_fds[1]);
+    std::string output;
+    std::array<char, 4096> piece{};
+    ssize_t num = 0;
+    while (error == 0 && ((num = ::read(pipe_fds[0], piece.data(), piece.size())) > 0 ||
+                          (num < 0 && errno == EINTR))) {
+        if (num > 0) output.append(piece.data(), static_cast<std::size_t>(num));
+    }
+    ::close(pipe_fds[0]);
+    if (error != 0)
+        return make_error(ErrorCode::kNotFound, "cannot run {}: {}", words[0], strerror(error));
+    int status = 0;
+    while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+    }
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return output;
+    return make_error(ErrorCode::kUnavailable, "{} {} failed", words[0], words[1]);
+}
+
+}  // namespace
+
+Result<UpdateWaterfall> run_push(const PushCommand& command) {
+    std::vector<std::string> words{
+        command.launcher, "push", command.checkpoint, "--run-dir", command.run_dir, "--json"};
+    words.insert(words.end(), command.flags.begin(), command.flags.end());
+    const TimePoint begin = Clock::now();
+    ASSIGN_OR_RETURN(const std::string output, output_of(std::move(words)));
+    const std::chrono::duration<double> call = Clock::now() - begin;
+    const auto report = nlohmann::json::parse(output, nullptr, /*allow_exceptions=*/false);
+    if (!report.is_object() || !report.contains("reply") || !report.contains("filled"))
+        return make_error(ErrorCode::kMalformed, "the push says: {}", output);
+    const auto& reply = report["reply"];
+    const auto& filled = report["filled"];
+    return UpdateWaterfall{
+        .call_s = call.count(),
+        .total_s = report["total_s"],
+        .receive_s = filled["receive_s"],
+        .verify_s = filled["verify_s"],
+        .vote_s = reply["vote_s"],
+        .pause_s = reply["pause_s"],
+        .commit_s = reply["commit_s"],
+        .bytes = report["bytes"],
+    };
+}
+
+}  // namespace pitstop::bench
