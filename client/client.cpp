@@ -6,7 +6,9 @@
 #include "client/io_loop.h"
 #include "client/mailbox.h"
 
+#include <algorithm>
 #include <future>
+#include <optional>
 #include <random>
 #include <utility>
 
@@ -42,10 +44,16 @@ Result<Frames> to_frames(const Generate& request) {
     return frames;
 }
 
-void start(IoLoop& io, Generate request, IoLoop::Sink sink, std::chrono::milliseconds timeout) {
+// Nothing: it could not be sent. Either way it ends through its sink.
+std::optional<RequestNumber> start(
+    IoLoop& io, Generate request, IoLoop::Sink sink, std::chrono::milliseconds timeout
+) {
     Result<Frames> frames = to_frames(request);
-    if (!frames) return io.refuse_request(request.rid, frames.error(), std::move(sink));
-    io.start_request(
+    if (!frames) {
+        io.refuse_request(request.rid, frames.error(), std::move(sink));
+        return std::nullopt;
+    }
+    return io.start_request(
         *std::move(frames), std::move(request.rid), std::move(sink), deadline_after(timeout)
     );
 }
@@ -71,7 +79,7 @@ Result<std::unique_ptr<Client>> Client::connect(ClientOptions options) {
         );
     }
     ASSIGN_OR_RETURN(std::shared_ptr<IoLoop> io, IoLoop::start(std::move(args)));
-    RETURN_IF_ERROR(io->wait_ready(options.connect_timeout));
+    RETURN_IF_ERROR(io->wait_ready(std::min(options.connect_timeout, Stream::kForever)));
     return std::unique_ptr<Client>(new Client(std::move(io)));
 }
 
@@ -85,13 +93,13 @@ Stream Client::generate(Generate request, std::chrono::milliseconds timeout) {
     if (request.rid.empty()) request.rid = random_rid();
     const std::string rid = request.rid;
     const auto mailbox = std::make_shared<Mailbox>();
-    start(
+    const std::optional<RequestNumber> number = start(
         *io_,
         std::move(request),
         [mailbox](OutputChunk chunk) { mailbox->put(std::move(chunk)); },
         timeout
     );
-    return Stream(rid, mailbox, io_);
+    return Stream(rid, number, mailbox, io_);
 }
 
 std::string Client::generate(

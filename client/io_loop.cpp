@@ -115,10 +115,11 @@ void IoLoop::refuse_late(Command& command) {
     }
 }
 
-void IoLoop::start_request(Frames frames, std::string rid, Sink sink, TimePoint deadline) {
+RequestNumber IoLoop::start_request(Frames frames, std::string rid, Sink sink, TimePoint deadline) {
+    const RequestNumber number{next_request_.fetch_add(1)};
     if (num_open_.fetch_add(1) >= args_.open_max) {
         num_open_.fetch_sub(1);
-        return refuse_request(
+        refuse_request(
             rid,
             make_error(
                 ErrorCode::kResourceExhausted,
@@ -127,19 +128,21 @@ void IoLoop::start_request(Frames frames, std::string rid, Sink sink, TimePoint 
             ),
             std::move(sink)
         );
+        return number;
     }
-    push(StartRequest{std::move(frames), std::move(rid), {std::move(sink), deadline, {}}});
+    push(StartRequest{std::move(frames), std::move(rid), {number, std::move(sink), deadline, {}}});
+    return number;
 }
 
 void IoLoop::refuse_request(const std::string& rid, const Error& error, Sink sink) {
     push(RefuseRequest{rid, error, std::move(sink)});
 }
 
-void IoLoop::cancel(std::vector<std::string> rids) {
-    push(CancelRequests{std::move(rids), /*is_abandoned=*/false});
-}
+void IoLoop::cancel(std::vector<std::string> rids) { push(CancelRequests{std::move(rids)}); }
 
-void IoLoop::abandon(const std::string& rid) { push(CancelRequests{{rid}, /*is_abandoned=*/true}); }
+void IoLoop::abandon(const std::string& rid, RequestNumber number) {
+    push(AbandonRequest{rid, number});
+}
 
 void IoLoop::start_call(
     Door door, Frames frames, CallId call, TimePoint deadline, OnFrames on_reply
@@ -157,6 +160,7 @@ Link& IoLoop::link(Door door) {
 }
 
 void IoLoop::io_run() {
+    thread_id_ = std::this_thread::get_id();
     for (;;) {
         Poller poller;
         for (Link& link : links_) link.add_to(poller);
@@ -191,7 +195,7 @@ void IoLoop::io_run() {
     // Freed in the tree now, not when it next writes to us.
     std::vector<std::string> rids;
     for (const auto& [rid, request] : requests_) rids.push_back(rid);
-    CancelRequests all{std::move(rids), /*is_abandoned=*/false};
+    CancelRequests all{std::move(rids)};
     if (!all.rids.empty()) io_obey(all);
     io_flush();
     io_fail_all(Door::kData, closed);
@@ -246,11 +250,18 @@ void IoLoop::io_obey(CancelRequests& command) {
     for (std::string& rid : command.rids) {
         const auto place = requests_.find(rid);
         if (place == requests_.end()) continue;
-        if (command.is_abandoned) place->second.sink = [](const OutputChunk&) {};
         cancel.rids.push_back(std::move(rid));
         if (cancel.rids.size() == kCancelRidsMax) send();
     }
     send();
+}
+
+void IoLoop::io_obey(AbandonRequest& command) {
+    const auto place = requests_.find(command.rid);
+    if (place == requests_.end() || place->second.number != command.number) return;
+    place->second.sink = [](const OutputChunk&) {};
+    CancelRequests cancel{{std::move(command.rid)}};
+    io_obey(cancel);
 }
 
 void IoLoop::io_obey(StartCall& command) {
@@ -373,7 +384,7 @@ void IoLoop::io_expire(TimePoint now) {
             continue;
         }
         const std::string& rid = std::get<std::string>(late);
-        CancelRequests cancel{{rid}, /*is_abandoned=*/false};
+        CancelRequests cancel{{rid}};
         io_obey(cancel);
         io_end_request(
             rid, make_error(ErrorCode::kDeadlineExceeded, "request '{}' was not done in time", rid)

@@ -32,6 +32,9 @@
 
 namespace pitstop {
 
+// Tells a request from others of its rid: one that was before it, or is refused because of it.
+enum class RequestNumber : std::uint64_t {};
+
 class IoLoop {
   public:
     using Sink = std::function<void(OutputChunk)>;         // runs on the loop's thread
@@ -53,18 +56,19 @@ class IoLoop {
     // Ends everything that is open and joins the thread.
     void stop();
 
-    void start_request(Frames frames, std::string rid, Sink sink, TimePoint deadline);
+    RequestNumber start_request(Frames frames, std::string rid, Sink sink, TimePoint deadline);
     // A request that cannot be sent: ends through the same path.
     void refuse_request(const std::string& rid, const Error& error, Sink sink);
     void cancel(std::vector<std::string> rids);
-    // The same, and the sink is not called any more.
-    void abandon(const std::string& rid);
+    // Cancels this request, if it is the one that is open under its rid; its sink is not called any
+    // more.
+    void abandon(const std::string& rid, RequestNumber number);
     void start_call(Door door, Frames frames, CallId call, TimePoint deadline, OnFrames on_reply);
 
     [[nodiscard]] HelloReply hello() const;
     [[nodiscard]] bool is_connected() const { return is_connected_; }
     [[nodiscard]] bool is_on_thread() const {
-        return std::this_thread::get_id() == thread_.get_id();
+        return std::this_thread::get_id() == thread_id_.load();
     }
     [[nodiscard]] CallId next_call() { return CallId{next_call_.fetch_add(1)}; }
     [[nodiscard]] ReadyQueue& ready() { return ready_; }
@@ -73,6 +77,7 @@ class IoLoop {
   private:
     using Deadlines = std::multimap<TimePoint, std::variant<std::string, CallId>>;
     struct Request {
+        RequestNumber number{};
         Sink sink{};
         TimePoint deadline{};
         Deadlines::iterator deadline_entry{};
@@ -95,14 +100,18 @@ class IoLoop {
     };
     struct CancelRequests {
         std::vector<std::string> rids{};
-        bool is_abandoned = false;
+    };
+    struct AbandonRequest {
+        std::string rid{};
+        RequestNumber number{};
     };
     struct StartCall {
         Frames frames{};
         CallId id{};
         Call call{};
     };
-    using Command = std::variant<StartRequest, RefuseRequest, CancelRequests, StartCall>;
+    using Command =
+        std::variant<StartRequest, RefuseRequest, CancelRequests, AbandonRequest, StartCall>;
 
     explicit IoLoop(Args args);
     void push(Command command);
@@ -112,6 +121,7 @@ class IoLoop {
     void io_obey(StartRequest& command);
     void io_obey(RefuseRequest& command);
     void io_obey(CancelRequests& command);
+    void io_obey(AbandonRequest& command);
     void io_obey(StartCall& command);
     void io_receive(Door door, TimePoint now, int messages_max);
     void io_take(Door door, const Frames& frames);
@@ -132,7 +142,9 @@ class IoLoop {
     zmq::context_t context_{1};
     int wake_fd_ = -1;
     std::atomic<std::uint64_t> next_call_{1};
+    std::atomic<std::uint64_t> next_request_{1};
     std::atomic<bool> is_connected_{false};
+    std::atomic<std::thread::id> thread_id_{};  // asked while another thread joins thread_
     std::atomic<std::size_t> num_open_{0};
     ReadyQueue ready_;
 

@@ -8,15 +8,29 @@
 #include <utility>
 
 namespace pitstop {
+namespace {
 
-Stream::Stream(std::string rid, std::shared_ptr<Mailbox> mailbox, std::weak_ptr<IoLoop> io)
-    : rid_(std::move(rid)), mailbox_(std::move(mailbox)), io_(std::move(io)) {}
+// What a clock can hold: max() overflows it, and would be over at once.
+std::chrono::milliseconds within(std::chrono::milliseconds timeout) {
+    return std::min(timeout, Stream::kForever);
+}
+
+}  // namespace
+
+Stream::Stream(
+    std::string rid,
+    std::optional<RequestNumber> number,
+    std::shared_ptr<Mailbox> mailbox,
+    std::weak_ptr<IoLoop> io
+)
+    : rid_(std::move(rid)), number_(number), mailbox_(std::move(mailbox)), io_(std::move(io)) {}
 
 Stream::Stream(Stream&&) noexcept = default;
 
 Stream& Stream::operator=(Stream&& other) noexcept {
     Stream old(std::move(*this));  // ends what this one had
     rid_ = std::move(other.rid_);
+    number_ = other.number_;
     mailbox_ = std::move(other.mailbox_);
     io_ = std::move(other.io_);
     collected_ = std::move(other.collected_);
@@ -25,14 +39,19 @@ Stream& Stream::operator=(Stream&& other) noexcept {
 }
 
 Stream::~Stream() {
-    if (!mailbox_ || is_done_) return;  // moved from, or over
-    if (const std::shared_ptr<IoLoop> io = io_.lock()) io->abandon(rid_);
+    if (!mailbox_ || !number_ || is_done_) return;  // moved from, never sent, or over
+    if (const std::shared_ptr<IoLoop> io = io_.lock()) io->abandon(rid_, *number_);
+}
+
+bool Stream::is_in_callback() const {
+    const std::shared_ptr<IoLoop> io = io_.lock();
+    return io && io->is_on_thread();
 }
 
 std::optional<OutputChunk> Stream::next(std::chrono::milliseconds timeout) {
     if (is_done_) return std::nullopt;
     std::optional<OutputChunk> chunk = std::exchange(collected_, std::nullopt);
-    if (!chunk) chunk = mailbox_->take(timeout);
+    if (!chunk) chunk = is_in_callback() ? mailbox_->take() : mailbox_->take(within(timeout));
     if (chunk && chunk->finish) is_done_ = true;
     return chunk;
 }
@@ -41,7 +60,12 @@ Result<OutputChunk> Stream::wait(std::chrono::milliseconds timeout) {
     if (is_done_) {
         return make_error(ErrorCode::kFailedPrecondition, "request '{}' was read to its end", rid_);
     }
-    const TimePoint deadline = Clock::now() + timeout;
+    if (is_in_callback()) {
+        return make_error(
+            ErrorCode::kFailedPrecondition, "Stream::wait in a callback would wait for itself"
+        );
+    }
+    const TimePoint deadline = Clock::now() + within(timeout);
     while (!collected_ || !collected_->finish) {
         const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
         std::optional<OutputChunk> chunk =

@@ -5,6 +5,7 @@
 #include "messages/generation.h"
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -16,8 +17,10 @@ using OnChunk = std::function<void(OutputChunk)>;
 
 class IoLoop;
 class Mailbox;
+enum class RequestNumber : std::uint64_t;
 
-// Thread: one at a time; the client that made it may be gone.
+// Thread: one at a time; the client that made it may be gone. In a callback on the client's thread
+//         nothing waits: what comes next comes on that thread.
 class Stream {
   public:
     // About three years: a deadline that never comes and still fits every clock.
@@ -30,13 +33,13 @@ class Stream {
 
     [[nodiscard]] const std::string& rid() const { return rid_; }
 
-    // What came since the last call, or what comes next. Nothing: the time ran out, or the last
-    // chunk was taken before (is_done() tells which).
+    // What came since the last call, or what comes next. Nothing: the time ran out (at once in such
+    // a callback), or the last chunk was taken before (is_done() tells which).
     std::optional<OutputChunk> next(std::chrono::milliseconds timeout = kForever);
 
     // Everything that next() has not returned yet, joined. Errors: the request's own; and
     // kDeadlineExceeded if the time runs out, in which case the request goes on and wait() may be
-    // called again.
+    // called again; kFailedPrecondition in a callback on the client's thread.
     Result<OutputChunk> wait(std::chrono::milliseconds timeout = kForever);
 
     // The chunk with `finish` was taken.
@@ -47,10 +50,17 @@ class Stream {
 
   private:
     friend class Client;
-    Stream(std::string rid, std::shared_ptr<Mailbox> mailbox, std::weak_ptr<IoLoop> io);
+    Stream(
+        std::string rid,
+        std::optional<RequestNumber> number,
+        std::shared_ptr<Mailbox> mailbox,
+        std::weak_ptr<IoLoop> io
+    );
+    [[nodiscard]] bool is_in_callback() const;
 
     std::string rid_;
-    std::shared_ptr<Mailbox> mailbox_;  // shared with the I/O thread, which fills it
+    std::optional<RequestNumber> number_;  // nothing: it was never sent
+    std::shared_ptr<Mailbox> mailbox_;     // shared with the I/O thread, which fills it
     std::weak_ptr<IoLoop> io_;
     std::optional<OutputChunk> collected_{};  // by a wait() whose time ran out
     bool is_done_ = false;

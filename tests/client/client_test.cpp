@@ -201,6 +201,54 @@ TEST_F(ClientTest, ADuplicateRidLeavesTheFirstRequestAlone) {
     EXPECT_TRUE(first.wait(kLong).has_value());
 }
 
+TEST_F(ClientTest, AStreamOfARefusedDuplicateThatNobodyReadsLeavesTheFirstAlone) {
+    const auto client = connect();
+    Generate request = prompt("hello");
+    request.rid = "mine";
+    Stream first = client->generate(request);
+    { const Stream refused = client->generate(request); }
+    const auto [peer, received] = door_->take<Generate>();
+    Stream other = client->generate(prompt("other"));  // behind whatever the refused one said
+    const auto [other_peer, other_request] = door_->take<Generate>();
+    EXPECT_EQ(other_request.text, "other");
+    door_->send_chunk(peer, last_chunk("mine", FinishReason::kStop));
+    EXPECT_TRUE(first.wait(kLong).has_value());
+}
+
+TEST_F(ClientTest, AStreamThatWasNotReadToItsEndLeavesTheNextOfItsRidAlone) {
+    const auto client = connect();
+    Generate request = prompt("hello");
+    request.rid = "mine";
+    Stream stream = client->generate(request);
+    const auto [peer, received] = door_->take<Generate>();
+    door_->send_chunk(peer, last_chunk("mine", FinishReason::kStop));
+    // A round trip on the same socket: the end above has come.
+    Stream marker = client->generate(prompt("marker"));
+    const auto [marker_peer, marker_request] = door_->take<Generate>();
+    door_->send_chunk(marker_peer, last_chunk(marker_request.rid, FinishReason::kStop));
+    ASSERT_TRUE(marker.wait(kLong).has_value());
+
+    stream = client->generate(request);  // the old one goes after the new one has begun
+    door_->take<Generate>();
+    door_->send_chunk(peer, text_chunk("mine", "again", 1));
+    door_->send_chunk(peer, last_chunk("mine", FinishReason::kStop));
+    const Result<OutputChunk> whole = stream.wait(kLong);
+    ASSERT_TRUE(whole.has_value()) << whole.error().message;
+    EXPECT_EQ(whole->text, "again");
+}
+
+TEST_F(ClientTest, TheLongestTimeoutIsNotOverAtOnce) {
+    const auto client = connect();
+    Stream stream = client->generate(prompt("hello"));
+    std::future<Result<OutputChunk>> whole = std::async(std::launch::async, [&] {
+        return stream.wait(std::chrono::milliseconds::max());
+    });
+    const auto [peer, request] = door_->take<Generate>();
+    EXPECT_EQ(whole.wait_for(50ms), std::future_status::timeout);
+    door_->send_chunk(peer, last_chunk(request.rid, FinishReason::kStop));
+    EXPECT_TRUE(whole.get().has_value());
+}
+
 TEST_F(ClientTest, ALateRequestIsCancelledAndEndsWithDeadlineExceeded) {
     const auto client = connect();
     Stream stream = client->generate(prompt("hello"), 30ms);
@@ -274,8 +322,12 @@ TEST_F(ClientTest, ACallbackMayStartTheNextRequestButNotWait) {
     const auto client = connect();
     std::promise<std::string> second;
     std::promise<ErrorCode> wait_error;
+    std::promise<ErrorCode> stream_error;
     client->generate(prompt("first"), [&](const OutputChunk&) {
         wait_error.set_value(client->status().error().code);
+        Stream stream = client->generate({});  // of an empty request: refused, on this thread
+        EXPECT_FALSE(stream.next(kLong).has_value());
+        stream_error.set_value(stream.wait(kLong).error().code);
         client->generate(prompt("second"), [&](const OutputChunk& chunk) {
             second.set_value(chunk.text);
         });
@@ -283,6 +335,7 @@ TEST_F(ClientTest, ACallbackMayStartTheNextRequestButNotWait) {
     const auto [peer, request] = door_->take<Generate>();
     door_->send_chunk(peer, last_chunk(request.rid, FinishReason::kStop));
     EXPECT_EQ(wait_error.get_future().get(), ErrorCode::kFailedPrecondition);
+    EXPECT_EQ(stream_error.get_future().get(), ErrorCode::kFailedPrecondition);
     const auto [second_peer, second_request] = door_->take<Generate>();
     OutputChunk last = last_chunk(second_request.rid, FinishReason::kStop);
     last.text = "done";
