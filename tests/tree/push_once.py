@@ -1,11 +1,15 @@
 """One push into a running tree, in a process of its own, so that a test may kill it at any moment.
 
-    push_once.py RUN_DIR MODEL_DIR KIND     KIND: push, session, broadcast, checkpoint_engine
+    push_once.py RUN_DIR MODEL_DIR KIND
+
+KIND: push (NumPy), adopted (the C++ command), session, broadcast, sparse, and with PyTorch:
+checkpoint_engine, handles.
 
 Exit code 0: the tree said that the new version is in effect.
 """
 
 import json
+import os
 import pathlib
 import struct
 import sys
@@ -35,6 +39,12 @@ def load(directory):
         ).reshape(entry["shape"])
         for name, entry in header.items()
     }
+
+
+def push_adopted(run_dir, model):
+    """This process becomes the command, so that a kill hits it."""
+    cli = ROOT / os.environ.get("PITSTOP_BUILD", "build/cpu") / "bin/pitstop_cli"
+    os.execv(cli, [cli, "push", model, "--run-dir", run_dir, "--adopt", "--json"])
 
 
 def infos(tensors):
@@ -83,6 +93,46 @@ def broadcast(client, tensors):
         client.destroy_group(name)
 
 
+def sparse(client, tensors):
+    """Every element of a few tensors as an update of it, on top of the version that serves; the
+    rest in the same session, whole."""
+    base = client.weight_digests()["digest"]
+    number = client.begin_update(idle_timeout=5, partial=True, base_digest=base)["session"]
+    whole = {n: a for n, a in tensors.items() if "norm" not in n}
+    data = b"".join(array.tobytes() for array in whole.values())
+    flattened = {"kind": "tensors", "format": "flattened"}
+    client.update_bucket(
+        {**flattened, "tensors": infos(whole), "payloads": [{"data": data}]}, session=number
+    )
+    few = {n: a for n, a in tensors.items() if "norm" in n}
+    data = b"".join(
+        numpy.arange(a.size, dtype=numpy.int32).tobytes() + a.tobytes() for a in few.values()
+    )
+    client.update_bucket(
+        {
+            "kind": "tensors",
+            "format": "sparse",
+            "tensors": infos(few),
+            "num_updates": [a.size for a in few.values()],
+            "payloads": [{"data": data}],
+        },
+        session=number,
+    )
+    client.commit_weights(session=number)
+
+
+def handles(client, _):
+    """A pickle per rank of tensors in torch's shared memory."""
+    import torch_sender
+
+    tensors = {n: t.share_memory_() for n, t in torch_sender.load(sys.argv[2]).items()}
+    tp = len(client.status()["replicas"][0]["workers"])
+    pickles = [bytes(torch_sender.ForkingPickler.dumps(list(tensors.items()))) for _ in range(tp)]
+    client.update_weights(
+        source={"kind": "tensors", "format": "pickle", "payloads": [{"data": p} for p in pickles]}
+    )
+
+
 def checkpoint_engine(client, _):
     import torch_sender
 
@@ -108,9 +158,13 @@ KINDS = {
     "push": push,
     "session": session,
     "broadcast": broadcast,
+    "sparse": sparse,
+    "handles": handles,
     "checkpoint_engine": checkpoint_engine,
 }
 
 if __name__ == "__main__":
+    if sys.argv[3] == "adopted":
+        push_adopted(*sys.argv[1:3])
     with pitstop.Client(sys.argv[1]) as tree:
         KINDS[sys.argv[3]](tree, load(sys.argv[2]))

@@ -9,23 +9,54 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 
 import torch_sender
-from process_tree import ROOT, wait_until
+from process_tree import ROOT, environment, is_alive, wait_until
 
-STORIES = ROOT / "launch/models/stories"
-BARD = ROOT / "launch/models/bard"
 DIGESTS = json.loads((ROOT / "tests/data/golden/digests.json").read_text())["models"]
 NUM_PUSHES = int(os.environ.get("PITSTOP_SOAK_PUSHES", "16"))
 PUSH_ONCE = pathlib.Path(__file__).with_name("push_once.py")
+KINDS = ["push", "adopted", "session", "broadcast", "sparse"]
+TORCH_KINDS = ["checkpoint_engine", "handles"]
+NUM_WARM = 50  # after so many pushes memory has been everywhere it goes
+GROWTH_MAX_KIB = 20_000
+PUSH_MAX_S = 600  # the machine of a soak is busy
 
 
-def num_open_files(pid):
-    return len(os.listdir(f"/proc/{pid}/fd"))
+def is_left_behind(segment):
+    """A segment of PyTorch's, /dev/shm/torch_PID_..., whose process is gone."""
+    pid = re.match(r"torch_(\d+)_", segment)
+    return pid is not None and not is_alive(int(pid.group(1)))
 
 
-def resident_kib(pid):
-    return int(re.search(r"VmRSS:\s+(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text()).group(1))
+class Held:
+    """What each process of a tree holds now, and what all share."""
+
+    def __init__(self, tree):
+        self.files, self.sockets, self.kib = {}, {}, {}
+        for process in tree.processes:
+            pid, name = process["pid"], process["name"]
+            links = []
+            for entry in os.listdir(f"/proc/{pid}/fd"):
+                try:
+                    links.append(os.readlink(f"/proc/{pid}/fd/{entry}"))
+                except FileNotFoundError:
+                    pass  # closed since
+            self.files[name] = len(links)
+            self.sockets[name] = sum(link.startswith("socket:") for link in links)
+            status = pathlib.Path(f"/proc/{pid}/status").read_text()
+            self.kib[name] = int(re.search(r"VmRSS:\s+(\d+)", status).group(1))
+        self.segments = set(filter(is_left_behind, os.listdir("/dev/shm")))
+
+    def describe(self):
+        """A line per process."""
+        lines = [
+            f"  {name:20} {self.kib[name]:8} KiB {self.files[name]:4} files, {self.sockets[name]:3} sockets"
+            for name in self.files
+        ]
+        return "\n".join(lines + [f"  {len(self.segments)} segments of dead processes in /dev/shm"])
 
 
 def settle(admin):
@@ -38,46 +69,72 @@ def is_idle(admin):
     return not reply["ok"] and "phase idle" in reply["message"]
 
 
+def push(tree, model, kind, kill_after_s):
+    """Whether the tree said that the new version is in effect, and what the pusher said."""
+    # Into a file: PyTorch's helper process keeps a pipe open that its dead parent left to it.
+    with tempfile.TemporaryFile() as words:
+        child = subprocess.Popen(
+            [sys.executable, PUSH_ONCE, tree.run_dir, ROOT / "launch/models" / model, kind],
+            stdout=subprocess.DEVNULL,
+            stderr=words,
+            cwd=PUSH_ONCE.parent,
+            env=environment(),
+        )
+        try:
+            child.wait(PUSH_MAX_S if kill_after_s is None else kill_after_s)
+        except subprocess.TimeoutExpired:
+            child.send_signal(signal.SIGKILL)
+            child.wait()
+        words.seek(0)
+        return child.returncode == 0, words.read().decode()
+
+
 def test_P2_P4_pushes_in_a_row_with_random_kills(start_tree):
     tree = start_tree("--tp", 2)
-    workers = tree.pids("tp_worker")
-    kinds = ["push", "session", "broadcast"]
-    if torch_sender.torch is not None:
-        kinds.append("checkpoint_engine")
+    kinds = KINDS + (TORCH_KINDS if torch_sender.torch is not None else [])
+    whole_s = dict.fromkeys(kinds, 1.0)  # of a push of this kind; learnt
     rng = random.Random(7)
     counts = {"done": 0, "killed": 0}
-    before = {}
+    before = None
     with tree.door("admin") as admin, tree.door() as door:
         rid = door.start("Once upon a time", max_new_tokens=60, ignore_eos=True)
         for number in range(NUM_PUSHES):
-            model = ("bard", "stories")[number % 2]
-            child = subprocess.Popen(
-                [sys.executable, PUSH_ONCE, tree.run_dir, ROOT / "launch/models" / model, rng.choice(kinds)],
-                stderr=subprocess.PIPE,
-                cwd=PUSH_ONCE.parent,
-            )
-            is_killed = rng.random() < 0.5
-            if is_killed:
-                try:
-                    child.wait(rng.uniform(0.2, 0.8))
-                except subprocess.TimeoutExpired:
-                    child.send_signal(signal.SIGKILL)
-            _, words = child.communicate(timeout=120)
-            assert is_killed or child.returncode == 0, words.decode()
-            counts["killed" if child.returncode else "done"] += 1
+            model, kind = ("bard", "stories")[number % 2], kinds[rng.randrange(len(kinds))]
+            kill_after_s = rng.uniform(0.2, 1.0) * whole_s[kind] if rng.random() < 0.5 else None
+            begun = time.monotonic()
+            is_done, words = push(tree, model, kind, kill_after_s)
+            assert is_done or kill_after_s is not None, f"push {number}, {kind}: {words}"
+            if is_done:
+                whole_s[kind] = time.monotonic() - begun
+            counts["done" if is_done else "killed"] += 1
             settle(admin)
             digest = admin.call("weight_digests")["digest"]
-            if child.returncode == 0:
-                assert digest == DIGESTS[model]["digest"]
+            if is_done:
+                assert digest == DIGESTS[model]["digest"], f"push {number}, {kind}"
             assert digest in (DIGESTS["bard"]["digest"], DIGESTS["stories"]["digest"])
             (output,) = door.finish([rid])
             assert len(output.tokens) == 60, "a request was lost"
             rid = door.start("Once upon a time", max_new_tokens=60, ignore_eos=True)
-            if number == min(7, NUM_PUSHES // 2):
-                before = {pid: (num_open_files(pid), resident_kib(pid)) for pid in workers}
+            if number == min(NUM_WARM, NUM_PUSHES // 2):
+                before = Held(tree)
+            if number % 100 == 99:
+                print(f"{number + 1} pushes, {counts}:\n{Held(tree).describe()}", flush=True)
         door.finish([rid])
-        for pid in workers:
-            files, kib = before[pid]
-            wait_until(lambda: num_open_files(pid) <= files + 2, "descriptors to be closed", 20)
-            assert resident_kib(pid) < kib + 20_000, "memory grew"
+
+        def is_closed():
+            held = Held(tree)
+            return (
+                all(held.files[name] <= before.files[name] + 2 for name in held.files)
+                and held.segments <= before.segments
+            )
+
+        wait_until(is_closed, "descriptors to be closed, segments to be removed", 20)
+    after = Held(tree)
     print(f"soak: {NUM_PUSHES} pushes, {counts['done']} done, {counts['killed']} killed")
+    print(f"after {min(NUM_WARM, NUM_PUSHES // 2)} pushes:\n{before.describe()}\nat the end:\n{after.describe()}")
+    grown = {
+        name: kib - before.kib[name]
+        for name, kib in after.kib.items()
+        if kib > before.kib[name] + GROWTH_MAX_KIB
+    }
+    assert not grown, f"memory grew: {grown} KiB"
