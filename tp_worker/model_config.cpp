@@ -24,6 +24,7 @@ constexpr std::int64_t kLayersMax = 1024;
 constexpr std::int64_t kVocabMax = 1 << 22;
 constexpr std::int64_t kContextMax = 1 << 24;
 constexpr std::size_t kEosMax = 64;
+constexpr int kDepthMax = 32;  // of config.json; what copies or shows a value does so by recursion
 constexpr std::int64_t kHeadDimMax = 256;  // what attention takes (kernels/attention.h)
 
 struct FamilyRow {
@@ -372,7 +373,15 @@ void read_eos(Reader& reader, std::int64_t vocab_len, std::set<TokenId>* ids) {
 }
 
 Result<Json> parse_object(std::string_view text, const std::string& path) {
-    Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+    bool is_too_deep = false;
+    const auto watch = [&](int depth, Json::parse_event_t, Json&) {
+        is_too_deep = is_too_deep || depth > kDepthMax;
+        return !is_too_deep;
+    };
+    Json json = Json::parse(text.begin(), text.end(), watch, /*allow_exceptions=*/false);
+    if (is_too_deep) {
+        return make_error(ErrorCode::kMalformed, "'{}' is nested deeper than {}", path, kDepthMax);
+    }
     if (json.is_discarded()) return make_error(ErrorCode::kMalformed, "'{}' is not JSON", path);
     if (!json.is_object()) return make_error(ErrorCode::kMalformed, "'{}' is no JSON object", path);
     return json;

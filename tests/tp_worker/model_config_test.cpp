@@ -226,6 +226,19 @@ TEST(ModelConfig, ListsEveryProblem) {
     }
 }
 
+TEST(ModelConfig, RefusesWhatIsNestedTooDeeply) {
+    constexpr std::size_t kDepth = 500'000;
+    const std::string deep = std::string(kDepth, '[') + std::string(kDepth, ']');
+    for (const std::string_view key : {"eos_token_id", "hidden_size", "unheard_of"}) {
+        std::string text = qwen3().dump();
+        text.insert(text.size() - 1, fmt::format(",\"{}\":{}", key, deep));
+        const Result<ModelConfig> config = ModelConfig::parse(text, "", "config.json");
+        ASSERT_FALSE(config.has_value());
+        EXPECT_EQ(config.error().code, ErrorCode::kMalformed);
+        EXPECT_NE(config.error().message.find("nested deeper"), std::string::npos);
+    }
+}
+
 TEST(ModelConfig, RefusesWhatIsNotJson) {
     for (const std::string_view text : {"", "{", "[]", "null", "\xff\xfe"}) {
         const Result<ModelConfig> config = ModelConfig::parse(text, "", "config.json");
