@@ -63,10 +63,11 @@ void Background::run() {
     for (;;) {
         is_changed_.wait(lock, [&] { return is_over_ || !jobs_.empty(); });
         if (is_over_) return;
-        const Job job = std::move(jobs_.front());
+        Job job = std::move(jobs_.front());
         jobs_.pop_front();
         lock.unlock();
         std::vector<Frames> answers = job();
+        job = nullptr;  // what it holds may be a payload of many bytes: the loop waits for no such
         lock.lock();
         for (Frames& frames : answers) answers_.push_back(std::move(frames));
         if (answers.empty()) continue;
