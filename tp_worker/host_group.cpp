@@ -1,5 +1,7 @@
 #include "tp_worker/host_group.h"
 
+#include "base/log.h"
+
 #include <chrono>
 #include <cstring>
 #include <utility>
@@ -91,7 +93,9 @@ Result<std::shared_ptr<BroadcastGroup>> join_host_group(
     if (length != 0) {
         std::string why(length, '\0');
         RETURN_IF_ERROR(stream.read(std::as_writable_bytes(std::span(why)), patience));
-        return make_error(ErrorCode::kFailedPrecondition, "the trainer refuses: {}", why);
+        return make_error(
+            ErrorCode::kFailedPrecondition, "the trainer refuses: {}", printable(why)  // any bytes
+        );
     }
     return std::shared_ptr<BroadcastGroup>(std::make_shared<HostGroup>(std::move(stream)));
 }

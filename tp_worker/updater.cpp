@@ -1,6 +1,8 @@
 #include "tp_worker/updater.h"
 
 #include "base/check.h"
+#include "base/log.h"
+#include "bus/limits.h"
 #include "kernels/device_memory.h"
 #include "messages/codec.h"
 #include "tp_worker/memory_tags.h"
@@ -19,6 +21,11 @@ constexpr std::string_view kReleased = "the weights are released; resume them fi
 constexpr std::string_view kBeingWritten =
     "a direct update writes the live weights; read them when it is committed";
 constexpr std::string_view kTooManyCalls = "too many calls wait for this worker";
+
+// Of a tensor that is read: what a message of the tree holds, less the head of one. A larger one
+// would end the connection to the scheduler.
+constexpr auto kReadBytesMax =
+    static_cast<std::int64_t>(kInnerLimits.message_bytes_max) - (std::int64_t{1} << 20);
 
 // Names in errors, at most so many.
 constexpr std::size_t kNearNamesMax = 5;
@@ -390,12 +397,24 @@ Result<std::vector<Frames>> Updater::read_tensor(const WorkerReadTensor& order) 
         head.code = name_of(ErrorCode::kNotFound);
         head.message = fmt::format(
             "'{}' is no tensor of this model; near are: {}",
-            order.name.substr(0, 256),
+            printable(std::string_view(order.name).substr(0, 256)),  // a cut character is no UTF-8
             near_names(layout, order.name)
         );
         return std::vector{encode(head)};
     }
     head.tensor = {.name = order.name, .dtype = "BF16", .shape = tensor->shape};
+    const std::int64_t whole_bytes =
+        tensor->whole_rows * tensor->whole_cols * static_cast<std::int64_t>(sizeof(bf16));
+    if (whole_bytes > kReadBytesMax) {
+        head.code = name_of(ErrorCode::kTooLarge);
+        head.message = fmt::format(
+            "'{}' has {} bytes; tensors of at most {} can be read",
+            order.name,
+            whole_bytes,
+            kReadBytesMax
+        );
+        return std::vector{encode(head)};
+    }
     if (stage_ && stage_->is_in_place) {
         head.code = name_of(ErrorCode::kFailedPrecondition);
         head.message = kBeingWritten;

@@ -1,6 +1,8 @@
 #include "tp_worker/weight_stage.h"
 
 #include "base/check.h"
+#include "base/log.h"
+#include "base/utf8.h"
 #include "tp_worker/weight_digest.h"
 
 #include <algorithm>
@@ -492,6 +494,10 @@ RankOutcome WeightStage::outcome(const Result<>& result) const {
     if (outcome.problems.empty()) outcome.problems.push_back(result.error().message);
     outcome.num_problems = static_cast<std::int64_t>(outcome.problems.size());
     outcome.problems.resize(std::min(outcome.problems.size(), kProblemsMax));
+    // Sources quote what a sender said, or its beginning; a message's texts are UTF-8.
+    for (std::string& problem : outcome.problems) {
+        if (!is_utf8(problem)) problem = printable(problem);
+    }
     return outcome;
 }
 

@@ -7,6 +7,9 @@
 
 #include <chrono>
 #include <future>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 #include <vector>
 
 namespace pitstop {
@@ -104,6 +107,30 @@ TEST_F(HostGroupTest, AWorkerOfAnotherGroupIsToldSo) {
     EXPECT_EQ(joined.error().code, ErrorCode::kFailedPrecondition);
     EXPECT_NE(joined.error().message.find("of 9 ranks"), std::string::npos)
         << joined.error().message;
+}
+
+// The refusal goes on in messages, whose texts are UTF-8.
+TEST_F(HostGroupTest, ARefusalInAnyBytesIsAnErrorInText) {
+    const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    ASSERT_EQ(::bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
+    ASSERT_EQ(::listen(listener, 1), 0);
+    ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
+    GroupSpec other = spec();
+    other.port = ntohs(address.sin_port);
+    auto join =
+        std::async(std::launch::async, [&] { return workers_[0].init(other, 1, patience()); });
+    const int peer = ::accept(listener, nullptr, nullptr);
+    const std::string refusal("\x03\0\0\0no\xff", 7);
+    EXPECT_EQ(::send(peer, refusal.data(), refusal.size(), MSG_NOSIGNAL), 7);
+    const Result<> joined = join.get();
+    ASSERT_FALSE(joined);
+    EXPECT_EQ(joined.error().message, "the trainer refuses: no\\xff");
+    ::close(peer);
+    ::close(listener);
 }
 
 TEST_F(HostGroupTest, P5_AWaitEndsWhenItIsCalledOff) {

@@ -472,6 +472,51 @@ TEST_F(UpdaterTest, ATensorIsReadBackFromItsShards) {
     }
 }
 
+TEST_F(UpdaterTest, AnAnswerIsReadableWhateverNameWasAskedFor) {
+    open(1);
+    const std::string name = std::string(255, 'x') + "\xc3\xa9";  // its 256th byte is half of one
+    const auto unknown = ask<WorkerTensor>(WorkerReadTensor{.call = CallId{1}, .name = name});
+    ASSERT_EQ(unknown.size(), 1u);
+    EXPECT_EQ(unknown.front().code, "not_found");
+}
+
+TEST_F(UpdaterTest, AVoteIsReadableWhateverTheSourceQuotes) {
+    open(1);
+    spec_.source.kind = SourceKind::kDistributed;
+    spec_.source.group = "g";
+    const std::string dtype = std::string(63, 'x') + "\xc3\xa9";  // quoted up to its 64th byte
+    spec_.source.tensors = {{.name = "model.norm.weight", .dtype = dtype, .shape = {128}}};
+    const std::vector<WorkerStaged> votes = stage("");
+    ASSERT_EQ(votes.size(), 1u);
+    EXPECT_EQ(votes.front().outcome.code, "invalid_argument");
+    ASSERT_EQ(votes.front().outcome.problems.size(), 1u);
+    EXPECT_NE(votes.front().outcome.problems.front().find("x\\xc3'"), std::string::npos)
+        << votes.front().outcome.problems.front();
+}
+
+TEST(UpdaterLimits, ATensorThatNoMessageHoldsIsRefused) {
+    const TempDir dir;
+    Json config = Json::parse(std::ifstream(model_dir("stories") + "/config.json"));
+    config["vocab_size"] = 1 << 22;  // of 128 columns of 2 bytes: 1 GiB
+    dir.write("config.json", config.dump());
+    ReplicaOptions options;
+    options.engine.model_dir = dir.path();
+    options.engine.awaits_weights = true;
+    options.engine.max_total_tokens = 64;
+    const auto replica = TestReplica::make(options);
+    ASSERT_TRUE(replica) << replica.error().message;
+    Pace pace(1.0);
+    FaultPoint fault_point("test");
+    Updater updater((*replica)->root(), pace, fault_point);
+    const auto answers = updater.obey(encode(WorkerReadTensor{
+        .call = CallId{1}, .name = "model.embed_tokens.weight"}));
+    ASSERT_TRUE(answers && answers->size() == 1);
+    const auto answer = decode<WorkerTensor>(answers->front(), UnknownFields::kRefuse);
+    ASSERT_TRUE(answer) << answer.error().message;
+    EXPECT_EQ(answer->code, "too_large");
+    EXPECT_NE(answer->message.find("1073741824 bytes"), std::string::npos) << answer->message;
+}
+
 // ---- memory ----
 
 const TagMemory& of_tag(const WorkerMemoryDone& done, MemoryTag tag) {
