@@ -130,9 +130,13 @@ Result<> check_options(Options& options) {
     if (!(options.stage_share > 0 && options.stage_share <= 1)) {
         return bad("stage-share", "a number in (0, 1]");
     }
-    if (options.chunked_prefill_size < 1 || options.engine.num_slots < 1) {
-        return bad("chunked-prefill-size and --max-running-requests", "1 or more");
-    }
+    // A step has room for both; each is bounded before they are added up.
+    constexpr auto kTokensMax = static_cast<std::int64_t>(StepPlan::kTokensMax);
+    if (options.chunked_prefill_size < 1 || options.chunked_prefill_size > kTokensMax)
+        return bad("chunked-prefill-size", fmt::format("1 to {}", kTokensMax));
+    constexpr auto kRowsMax = static_cast<std::int64_t>(StepPlan::kRowsMax);
+    if (options.engine.num_slots < 1 || options.engine.num_slots > kRowsMax)
+        return bad("max-running-requests", fmt::format("1 to {}", kRowsMax));
     EngineOptions& engine = options.engine;
     if (options.load_format == "null") engine.load_format = LoadFormat::kNull;
     if (options.compute == "fp32") engine.compute = Compute::kFp32;

@@ -251,6 +251,11 @@ TEST_F(WorkerProcess, ABadModelDirectoryIsAnExitWithTheReason) {
     EXPECT_EQ(wait_for_exit(0), 1);
 }
 
+TEST_F(WorkerProcess, ASizeThatNoStepHasIsAUsageError) {
+    start(1, {"--chunked-prefill-size=9223372036854775807"});
+    EXPECT_EQ(wait_for_exit(0), 2);
+}
+
 TEST_F(WorkerProcess, ABadFlagIsAUsageError) {
     start(1, {"--compute=fp8"});
     EXPECT_EQ(wait_for_exit(0), 2);
