@@ -151,7 +151,11 @@ std::optional<int> DfaBuilder::append_kind(const Repeat& node, int next) {
         places_[static_cast<std::size_t>(loop)] = either(*again, next);
         begin = loop;
     }
-    for (int i = 0; i < node.min && begin; ++i) begin = append(body, *begin);
+    for (int i = 0; i < node.min && begin; ++i) {
+        const int behind = *begin;
+        begin = append(body, behind);
+        if (begin == behind) break;  // it is empty: once is as good as a thousand thousand times
+    }
     return begin;
 }
 

@@ -185,5 +185,12 @@ TEST(Regex, NoPatternRunsForEver) {
     EXPECT_TRUE(match || match.error().code == ErrorCode::kResourceExhausted);
 }
 
+// Written out, these would be a trillion times nothing.
+TEST(Regex, RepeatsOfNothingAreNotWrittenOut) {
+    const auto nothing = Regex::compile("a(){1000}{1000}{1000}{1000}");
+    ASSERT_TRUE(nothing);
+    EXPECT_EQ(all_matches(*nothing, "aa").size(), 2u);
+}
+
 }  // namespace
 }  // namespace pitstop
