@@ -23,4 +23,11 @@ bool is_utf8(std::string_view text) {
     return true;
 }
 
+std::string_view utf8_prefix(std::string_view text, std::size_t bytes_max) {
+    if (text.size() <= bytes_max) return text;
+    std::size_t end = bytes_max;
+    while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+    return text.substr(0, end);
+}
+
 }  // namespace pitstop

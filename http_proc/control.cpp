@@ -1,5 +1,7 @@
 #include "http_proc/control.h"
 
+#include "base/utf8.h"
+
 #include <algorithm>
 #include <filesystem>
 #include <system_error>
@@ -144,7 +146,7 @@ Result<std::vector<MemoryTag>> tags_named(
             return make_error(
                 ErrorCode::kInvalidArgument,
                 "no memory is tagged '{}'; accepted are weights, kv_cache and cuda_graph",
-                name.substr(0, 64)
+                utf8_prefix(name, 64)
             );
         }
         if (std::ranges::find(tags, *known) == tags.end()) tags.push_back(*known);

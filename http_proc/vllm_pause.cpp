@@ -7,6 +7,7 @@
 //   keep, clear_cache=true      retract, then flush
 #include "http_proc/vllm_pause.h"
 
+#include "base/utf8.h"
 #include "http_proc/control.h"
 #include "http_proc/control_fields.h"
 #include "http_proc/control_routes.h"
@@ -27,7 +28,7 @@ Result<PauseMode> vllm_pause_mode(std::string_view mode, bool clears_cache) {
     return make_error(
         ErrorCode::kInvalidArgument,
         "mode is '{}'; accepted are abort, wait and keep",
-        mode.substr(0, 64)
+        utf8_prefix(mode, 64)
     );
 }
 

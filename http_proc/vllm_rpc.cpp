@@ -1,5 +1,6 @@
 // vLLM's collective_rpc (the methods about weights alone: there are no Python workers to call), the
 // world's size and the version.
+#include "base/utf8.h"
 #include "http_proc/control.h"
 #include "http_proc/control_fields.h"
 #include "http_proc/control_routes.h"
@@ -61,7 +62,7 @@ Task<Response> collective_rpc(Exchange& exchange) {
         ErrorCode::kUnsupported,
         "Call to {} method failed: there is no such method; there are reload_weights, "
         "update_weights and update_weights_from_ipc",
-        method.substr(0, 64)
+        utf8_prefix(method, 64)
     ));
 }
 

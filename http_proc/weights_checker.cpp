@@ -3,6 +3,7 @@
 // Both engines can also overwrite weights with noise, for a test to see that an update brings every
 // tensor. Here they are dropped instead: nothing is generated from noise, and only a complete
 // update brings generation back.
+#include "base/utf8.h"
 #include "http_proc/control.h"
 #include "http_proc/control_fields.h"
 #include "http_proc/control_routes.h"
@@ -136,7 +137,7 @@ Task<Response> weights_checker(Exchange& exchange) {
     co_return sglang_failure(make_error(
         ErrorCode::kInvalidArgument,
         "Unsupported action '{}'; there are checksum, snapshot, compare and reset_tensors",
-        action.substr(0, 64)
+        utf8_prefix(action, 64)
     ));
 }
 

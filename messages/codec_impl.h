@@ -204,7 +204,9 @@ class Decoder {
                 }
             }
             fail(
-                "'{}' is not one of {}", name.substr(0, 64), fmt::join(EnumNames<E>::kNames, ", ")
+                "'{}' is not one of {}",
+                utf8_prefix(name, 64),
+                fmt::join(EnumNames<E>::kNames, ", ")
             );
         } else {
             std::underlying_type_t<E> number{};
@@ -275,7 +277,7 @@ class Decoder {
                     names += known;
                 });
                 const std::string_view shown =
-                    is_utf8(name.substr(0, 64)) ? name.substr(0, 64) : "(not UTF-8)";
+                    is_utf8(name) ? utf8_prefix(name, 64) : "(not UTF-8)";
                 return fail("unknown field '{}'; known are {}", shown, names);
             }
             for (const auto* other = begin; is_known && other != kv; ++other) {

@@ -1,5 +1,6 @@
 #include "messages/weight_source.h"
 
+#include "base/utf8.h"
 #include "messages/codec_impl.h"
 #include "messages/weights.h"
 
@@ -23,8 +24,8 @@ Problem invalid_handles(const WeightSource& source) {
             !endpoint.starts_with("ipc://")) {
             return fmt::format(
                 "source.handles['{}'] is '{}'; accepted is a local endpoint, ipc://...",
-                device.substr(0, 64),
-                endpoint.substr(0, 64)
+                utf8_prefix(device, 64),
+                utf8_prefix(endpoint, 64)
             );
         }
     }

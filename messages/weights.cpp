@@ -1,5 +1,6 @@
 #include "messages/weights.h"
 
+#include "base/utf8.h"
 #include "messages/checks.h"
 #include "messages/codec_impl.h"
 
@@ -18,7 +19,7 @@ Problem invalid_digest(std::string_view field, std::string_view digest) {
     });
     if (digest.empty() || (digest.size() == 32 && is_hex)) return std::nullopt;
     return fmt::format(
-        "{} is '{}'; accepted are 32 lower-case hex digits", field, digest.substr(0, 64)
+        "{} is '{}'; accepted are 32 lower-case hex digits", field, utf8_prefix(digest, 64)
     );
 }
 

@@ -1,5 +1,6 @@
 #include "tp_worker/source.h"
 
+#include "base/utf8.h"
 #include "tp_worker/disk_source.h"
 #include "tp_worker/distributed_source.h"
 #include "tp_worker/ipc_source.h"
@@ -72,7 +73,7 @@ Result<TensorSpec> read_spec(
         ErrorCode::kInvalidArgument,
         "'{}' has dtype '{}'; accepted are BF16, F16 and F32",
         name,
-        dtype.substr(0, 64)
+        utf8_prefix(dtype, 64)
     );
 }
 

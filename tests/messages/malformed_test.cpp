@@ -1,6 +1,7 @@
 // Input that is not what the protocol says: what is answered, and that it costs little. (Damage at
 // random places, cuts at every byte and unknown fields are tried on every message in
 // round_trip_test.cpp.)
+#include "base/utf8.h"
 #include "messages/all_messages.h"
 #include "messages/codec.h"
 
@@ -217,6 +218,18 @@ TEST(Malformed, TextThatIsNotUtf8) {
     EXPECT_NE(
         refusal<Generate>(map({str("\xff\xfe"), kOne})).find("(not UTF-8)"), std::string::npos
     );
+    // So must one that quotes the start of something long, wherever a character ends.
+    for (std::size_t num = 60; num < 70; ++num) {
+        const std::string text =  // "str 8", with its length in a byte
+            "\xd9" + std::string(1, static_cast<char>(num + 4)) + std::string(num, 'a') +
+            "\xf0\x90\x80\x80";
+        for (const std::string& why :
+             {refusal<Generate>(map({text, kOne})),
+              refusal<Generate>(map({str("kv_tolerance"), text}))}) {
+            EXPECT_NE(why.find("aaa"), std::string::npos) << why;
+            EXPECT_TRUE(is_utf8(why)) << num;
+        }
+    }
 }
 
 TEST(Malformed, FieldsAndKeysThatAppearTwice) {
