@@ -10,6 +10,9 @@ namespace pitstop {
 Result<> Groups::init(const GroupSpec& spec, std::int64_t rank, const Patience& patience) {
     {
         const std::lock_guard lock(mutex_);
+        std::erase_if(groups_, [](const auto& entry) {
+            return entry.second != nullptr && entry.second->is_over();
+        });
         if (groups_.size() >= kGroupsMax) {
             return make_error(
                 ErrorCode::kResourceExhausted,

@@ -26,6 +26,8 @@ class BroadcastGroup {
     virtual Result<> receive(std::span<std::byte> out, const Patience& patience) = 0;
     // Tells the trainer, where there is a way to, that nothing more will be received.
     virtual void refuse(const std::string& reason) = 0;
+    // Whether the trainer is known to be gone: nothing more will come.
+    [[nodiscard]] virtual bool is_over() const = 0;
 };
 
 class Groups {
@@ -33,6 +35,7 @@ class Groups {
     static constexpr std::size_t kGroupsMax = 64;
 
     // `rank`: this worker's in the group. Waits as long as the backend's rendezvous does.
+    // A group whose trainer died is in nobody's way: it is forgotten first.
     // Errors: kAlreadyExists, kResourceExhausted, kUnsupported, those of the rendezvous.
     Result<> init(const GroupSpec& spec, std::int64_t rank, const Patience& patience);
     // kNotFound: there is none of this name.

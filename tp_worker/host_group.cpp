@@ -68,6 +68,8 @@ class HostGroup : public BroadcastGroup {
         );
     }
 
+    [[nodiscard]] bool is_over() const override { return stream_.is_closed(); }
+
   private:
     TcpStream stream_;
     std::uint64_t next_ = 0;

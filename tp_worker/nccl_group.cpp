@@ -57,6 +57,8 @@ class NcclGroup : public BroadcastGroup {
         }
         return needs_gpu("torch's store");
     }
+    // A communicator says so only to who receives.
+    [[nodiscard]] bool is_over() const override { return false; }
     void refuse(const std::string&) override {}  // NCCL has no words for it; the trainer sees us go
 
   private:

@@ -136,4 +136,10 @@ Result<> TcpStream::write(std::span<const std::byte> bytes, const Patience& pati
     return Ok{};
 }
 
+bool TcpStream::is_closed() const {
+    char byte = 0;
+    const ssize_t num = ::recv(fd_, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    return num == 0 || (num < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+}
+
 }  // namespace pitstop

@@ -35,6 +35,9 @@ class TcpStream {
     Result<> read(std::span<std::byte> out, const Patience& patience);
     Result<> write(std::span<const std::byte> bytes, const Patience& patience);
 
+    // Whether the peer has hung up and all that it sent is read, or the connection is broken.
+    [[nodiscard]] bool is_closed() const;
+
   private:
     explicit TcpStream(int fd, std::string peer) : fd_(fd), peer_(std::move(peer)) {}
     Result<> wait(short events, const Patience& patience) const;

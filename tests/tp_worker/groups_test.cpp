@@ -96,6 +96,15 @@ TEST_F(HostGroupTest, ATrainerThatIsGoneEndsTheGroup) {
     EXPECT_EQ(workers_[0].receive("g", bytes, patience()).error().code, ErrorCode::kNotFound);
 }
 
+TEST_F(HostGroupTest, ATrainerThatDiedBetweenUpdatesIsInNobodysWay) {
+    join_all();
+    trainer_.reset();
+    SetUp();  // the next one, with a group of the same name
+    join_all();
+    // One that lives is.
+    EXPECT_EQ(workers_[0].init(spec(), 1, patience()).error().code, ErrorCode::kAlreadyExists);
+}
+
 TEST_F(HostGroupTest, AWorkerOfAnotherGroupIsToldSo) {
     GroupSpec other = spec();
     other.world_size = 9;
