@@ -248,7 +248,11 @@ def test_a_duplicate_rid_leaves_the_first_request_alone(door, client):
     with pytest.raises(pitstop.PitstopError) as error:
         client.generate("hello", rid="mine").result()
     assert error.value.code == "already_exists"
+    unread = client.generate("hello", rid="mine")  # refused, too, which nobody looks at
+    del unread
     peer, _ = door.take("generate")
+    client.generate("another", rid="other")  # whatever was sent before has come when this has
+    assert door.take("generate")[1]["rid"] == "other"
     door.chunk(peer, "mine", finish={"reason": "stop"})
     first.result()
 

@@ -85,7 +85,7 @@ class AsyncStream(AsyncIterator[Chunk]):
 
     def cancel(self) -> None:
         """Ends it with its output so far: the last chunk has finish.reason "abort"."""
-        self._client._cancel(self.rid)
+        self._client._cancel(self.rid, self._mailbox)
 
     def __del__(self) -> None:
         if not self.finished:
@@ -236,9 +236,9 @@ class AsyncClient(Calls):
             raise PitstopError("failed_precondition", "the client is not connected, or was closed")
         return self._wire
 
-    def _cancel(self, rid: str) -> None:
+    def _cancel(self, rid: str, mailbox: _Mailbox) -> None:
         if self._wire is not None and not self._loop.is_closed():
-            self._wire.cancel(rid)
+            self._wire.cancel(rid, mailbox)
             self._pump_soon()
 
     def _watch(self) -> None:

@@ -89,7 +89,7 @@ class Stream(Iterator[Chunk]):
 
     def cancel(self) -> None:
         """Ends it with its output so far: the last chunk has finish.reason "abort"."""
-        self._client._command(lambda wire: wire.cancel(self.rid))
+        self._client._command(lambda wire: wire.cancel(self.rid, self._mailbox))
 
     def _take(self, timeout: Optional[float]) -> Chunk:
         """Raises TimeoutError if nothing came in time."""

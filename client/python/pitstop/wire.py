@@ -214,8 +214,9 @@ class Wire:
             self._requests[rid] = sink
             self.data.send("generate", body)
 
-    def cancel(self, rid: str) -> None:
-        if rid in self._requests:
+    def cancel(self, rid: str, sink: Sink) -> None:
+        """Of the request that `sink` is of, if it is open: another may have its rid."""
+        if self._requests.get(rid) is sink:
             self.data.send("cancel", {"rids": [rid]})
 
     def start_call(self, door: str, kind: str, body: dict[str, Any], on_reply: OnReply) -> int:
@@ -234,8 +235,8 @@ class Wire:
         self._calls.pop(number, None)
 
     def close(self) -> None:
-        for rid in list(self._requests):
-            self.cancel(rid)
+        for rid, sink in list(self._requests.items()):
+            self.cancel(rid, sink)
         for link in self.links:
             self._fail(link, PitstopError("aborted", "the client was closed"))
             link.close()
