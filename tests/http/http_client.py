@@ -150,8 +150,8 @@ SAMPLING = {
 
 def native(body):
     """/generate's body from flat arguments."""
-    sampling = {name: body.pop(name) for name in list(body) if name in SAMPLING}
-    return {**body, "sampling_params": sampling}
+    rest = {name: value for name, value in body.items() if name not in SAMPLING}
+    return {**rest, "sampling_params": {name: value for name, value in body.items() if name in SAMPLING}}
 
 
 def program(name):

@@ -96,12 +96,23 @@ def test_a_program_that_does_not_start_is_a_failure(tmp_path):
     assert len(counts.failed) == 1 and "none" in counts.failed[0]
 
 
+def commands():
+    """Command lines of all processes."""
+    for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            yield path.read_bytes()
+        except OSError:
+            pass  # it has ended meanwhile
+
+
 def test_what_a_stopped_program_started_is_stopped_too(tmp_path):
     script = f"import subprocess, time; subprocess.Popen(['sleep', '600.25']); print('up', flush=True); time.sleep(600)"
     ended = timed_call.call([sys.executable, "-c", script], dict(os.environ), 1.0)
     assert ended.code is None and "up" in ended.output
-    commands = [path.read_bytes() for path in pathlib.Path("/proc").glob("[0-9]*/cmdline") if os.access(path, os.R_OK)]
-    assert not any(b"600.25" in command and command.startswith(b"sleep") for command in commands)
+    deadline = time.monotonic() + 5  # what is killed takes a moment to be gone
+    while any(command.startswith(b"sleep") and b"600.25" in command for command in commands()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_the_report_is_whole_after_each_part(tmp_path):

@@ -265,11 +265,24 @@ def test_P2_torn_refuses_to_generate_until_a_complete_update(start_tree, place):
     assert len(door.generate("Once upon a time", max_new_tokens=5, **GREEDY).tokens) == 5
 
 
+def pause_with_both_running(door, admin):
+    """A request on each of two replicas, frozen half-way: one may have ended when the other begins."""
+    for _ in range(20):
+        rids = [door.start("Once upon a time", max_new_tokens=LONG, replica=replica, **SEEDED) for replica in (0, 1)]
+        while not all(door.outputs[rid].tokens for rid in rids):
+            door.step()
+        parts = admin.call("pause_generation", mode="in_place")["parts"]
+        if [part["num_frozen"] for part in parts] == [1, 1]:
+            return rids
+        assert admin.call("continue_generation")["ok"]
+        door.finish(rids)
+    raise AssertionError("one request was always over when the other had begun")
+
+
 def test_P2_replicas_change_together_or_not_at_all(start_tree):
     tree = start_tree("--dp", 2)
     door, admin = tree.door(), tree.door("admin")
-    rids = [start(door, replica=replica) for replica in (0, 1)]
-    assert admin.call("pause_generation", mode="in_place")["ok"]  # else they may end before
+    rids = pause_with_both_running(door, admin)
     assert not update(admin, "/nowhere")["ok"]
     reply = update(admin, BARD, label="both")
     assert admin.call("continue_generation")["ok"]
