@@ -21,6 +21,10 @@
 namespace pitstop {
 namespace {
 
+// Between two calls of a push lies a moment's work. Where a pusher is killed there, the session it
+// leaves keeps others out for so long.
+constexpr std::chrono::milliseconds kIdleMax(10'000);
+
 constexpr std::int64_t kElementBytes = 2;                    // of a resident weight
 constexpr std::int64_t kPieceBytes = std::int64_t{1} << 20;  // digested while in the cache
 constexpr std::int64_t kAlignBytes = 64;                     // of a tensor in a bucket
@@ -149,6 +153,7 @@ class Push {
 
     Result<> begin_session() {
         BeginUpdate begin;
+        begin.idle_timeout_ms = kIdleMax.count();
         begin.update.source.kind = SourceKind::kBuckets;
         begin.update.label = options_.label;
         begin.update.kv_policy = options_.kv_policy;

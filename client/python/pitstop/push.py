@@ -26,6 +26,8 @@ from .client import Client
 from .errors import PitstopError
 
 PROTOCOL = 1
+# Between two calls of a push lies a moment's work: a session left there keeps others out for so long.
+IDLE_MAX_S = 10.0
 ALIGN = 64
 MIX_STEP = numpy.uint64(0x9E3779B97F4A7C15)
 F_ADD_SEALS, F_SEAL_SHRINK, F_SEAL_GROW = 1033, 2, 4
@@ -109,7 +111,7 @@ class WeightPusher:
             ]
         status = self._client.status()
         devices = [w["device_uuid"] for r in status["replicas"] for w in r["workers"]]
-        session = self._client.begin_update(timeout=timeout, **spec)["session"]
+        session = self._client.begin_update(idle_timeout=IDLE_MAX_S, timeout=timeout, **spec)["session"]
         context = zmq.Context()
         try:
             self._push_buckets(context, devices, session, tensors, on_progress, timeout)
