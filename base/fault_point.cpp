@@ -2,7 +2,6 @@
 
 #ifdef PITSTOP_FAULT_POINTS
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
 #endif
 
@@ -12,19 +11,16 @@ namespace pitstop {
 
 FaultPoint::FaultPoint(std::string_view process) {
     const char* point = std::getenv("PITSTOP_FAULT_POINT");
-    const char* file = std::getenv("PITSTOP_FAULT_FILE");
-    if (point == nullptr || file == nullptr) return;
+    if (point == nullptr) return;
     const std::string_view named = point;
     const std::size_t slash = named.find('/');
     if (slash == named.npos || named.substr(0, slash) != process) return;
     place_ = named.substr(slash + 1);
-    file_ = file;
 }
 
 void FaultPoint::reach(std::string_view place) {
     if (place_.empty() || place != place_) return;
     place_.clear();
-    if (std::FILE* file = std::fopen(file_.c_str(), "w"); file != nullptr) std::fclose(file);
     std::raise(SIGSTOP);
 }
 

@@ -2,9 +2,9 @@
 // in builds with PITSTOP_FAULT_POINTS (the presets); elsewhere there is no code.
 //
 // A process that finds itself named in the environment,
-//   PITSTOP_FAULT_POINT="tp_worker[0.1]/stage_half" PITSTOP_FAULT_FILE=/tmp/here
-// writes that file on reaching the place for the first time and stops itself (SIGSTOP). The test
-// then kills it, or lets it go on (SIGCONT).
+//   PITSTOP_FAULT_POINT="tp_worker[0.1]/stage_half"
+// stops itself (SIGSTOP) on reaching the place for the first time. The test waits until it stands
+// (state T in /proc), then kills it or lets it go on (SIGCONT).
 #pragma once
 
 #include <string>
@@ -22,7 +22,6 @@ class FaultPoint {
 
   private:
     std::string place_{};
-    std::string file_{};
 };
 
 }  // namespace pitstop

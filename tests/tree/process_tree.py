@@ -98,6 +98,12 @@ class ProcessTree:
         (pid,) = [p["pid"] for p in self.processes if p["name"] == name]
         os.kill(pid, number)
 
+    def wait_stopped(self, name):
+        """Until SIGSTOP has taken hold of that process: a SIGCONT before that is lost."""
+        (pid,) = [p["pid"] for p in self.processes if p["name"] == name]
+        stat = pathlib.Path(f"/proc/{pid}/stat")
+        wait_until(lambda: stat.read_text().rsplit(")", 1)[1].split()[0] == "T", f"{name} to stand still")
+
     def memory_mib(self):
         """The most that each kind of process has held so far, summed over its processes."""
         peak = {}

@@ -28,7 +28,6 @@ def start_held(place, monkeypatch):
 
     def start_tree(phase, *flags):
         monkeypatch.setenv("PITSTOP_FAULT_POINT", f"tp_worker[0.1]/{phase}")
-        monkeypatch.setenv("PITSTOP_FAULT_FILE", str(place / "reached"))
         trees.append(ProcessTree(place / "tree", "--tp", 2, *flags))
         return trees[-1]
 
@@ -41,22 +40,22 @@ def start_held(place, monkeypatch):
             tree.abandon()
 
 
-def begin_update(tree, place, timeout_ms=60_000):
+def begin_update(tree, timeout_ms=60_000):
     """Sends an update and waits until the worker stands at the phase."""
     admin = tree.door("admin")
     spec = {"source": {"kind": "disk", "path": BARD}, "label": "bard"}
     admin.send("update_weights", call=1, timeout_ms=timeout_ms, update=spec)
-    wait_until((place / "reached").exists, "the worker to reach the phase")
+    tree.wait_stopped("tp_worker[0.1]")
     return admin
 
 
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("name", PROCESSES)
-def test_P2_a_process_killed_in_an_update_ends_the_tree_with_every_answer(start_held, place, phase, name):
+def test_P2_a_process_killed_in_an_update_ends_the_tree_with_every_answer(start_held, phase, name):
     tree = start_held(phase)
     door = tree.door()
     rids = start_long(door)
-    admin = begin_update(tree, place)
+    admin = begin_update(tree)
     tree.kill(name)
     if name != "tokenizer_proc":  # else nobody is left to answer: the client's library says so
         for rid, reason in reasons(door, rids).items():
@@ -70,9 +69,9 @@ def test_P2_a_process_killed_in_an_update_ends_the_tree_with_every_answer(start_
 
 
 @pytest.mark.parametrize("phase", ("stage_begin", "stage_half"))
-def test_P5_a_worker_that_stands_still_in_a_stage_is_named_by_the_deadline(start_held, place, phase):
+def test_P5_a_worker_that_stands_still_in_a_stage_is_named_by_the_deadline(start_held, phase):
     tree = start_held(phase)
-    admin = begin_update(tree, place, timeout_ms=1500)
+    admin = begin_update(tree, timeout_ms=1500)
     kind, reply = admin.receive(30)
     assert kind == "update_reply" and not reply["ok"], reply
     assert reply["code"] == "deadline_exceeded", reply
@@ -87,11 +86,11 @@ def test_P5_a_worker_that_stands_still_in_a_stage_is_named_by_the_deadline(start
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_P4_a_worker_that_goes_on_completes_the_update(start_held, place, phase):
+def test_P4_a_worker_that_goes_on_completes_the_update(start_held, phase):
     tree = start_held(phase)
     door = tree.door()
     rid = start(door)
-    admin = begin_update(tree, place)
+    admin = begin_update(tree)
     tree.kill("tp_worker[0.1]", signal.SIGCONT)
     kind, reply = admin.receive(60)
     assert kind == "update_reply" and reply["ok"], reply
@@ -102,11 +101,11 @@ def test_P4_a_worker_that_goes_on_completes_the_update(start_held, place, phase)
 
 
 @pytest.mark.parametrize("name", PROCESSES)
-def test_P5_a_process_that_is_stopped_for_good_ends_the_tree(start_held, place, name):
+def test_P5_a_process_that_is_stopped_for_good_ends_the_tree(start_held, name):
     tree = start_held("stage_half", "--stall-timeout", 2)
     door = tree.door()
     rids = start_long(door)
-    begin_update(tree, place)
+    begin_update(tree)
     if name != "tp_worker[0.1]":
         tree.kill("tp_worker[0.1]", signal.SIGCONT)
         tree.kill(name, signal.SIGSTOP)

@@ -13,7 +13,7 @@ from test_updates import GREEDY
 LONG = 600
 
 
-def begin_release(tree, place):
+def begin_release(tree):
     """With a request that waits in the pause; returns once worker [0.1] stands still in the release."""
     door, admin = tree.door(), tree.door("admin")
     rid = door.start("Once upon a time", max_new_tokens=LONG, **GREEDY)
@@ -21,7 +21,7 @@ def begin_release(tree, place):
         door.step()
     assert admin.call("pause_generation", mode="retract")["ok"]
     admin.send("release_memory", call=1, timeout_ms=1500, keep_weights=True)
-    wait_until((place / "reached").exists, "the worker to reach the release")
+    tree.wait_stopped("tp_worker[0.1]")
     return door, admin, rid
 
 
@@ -29,9 +29,9 @@ def states(admin):
     return {tag["tag"]: tag["state"] for tag in admin.call("status")["replicas"][0]["memory"]}
 
 
-def test_P5_a_rank_that_stands_still_is_named_and_the_release_is_carried_out_later(start_held, place):  # noqa: F811
+def test_P5_a_rank_that_stands_still_is_named_and_the_release_is_carried_out_later(start_held):  # noqa: F811
     tree = start_held("memory_begin")
-    door, admin, rid = begin_release(tree, place)
+    door, admin, rid = begin_release(tree)
     assert set(states(admin).values()) == {"releasing"}, "status is answered meanwhile"
     kind, reply = admin.receive(30)
     assert kind == "memory_reply" and reply["code"] == "deadline_exceeded", reply
@@ -46,9 +46,9 @@ def test_P5_a_rank_that_stands_still_is_named_and_the_release_is_carried_out_lat
 
 
 @pytest.mark.parametrize("name", ("tp_worker[0.1]", "tp_worker[0.0]", "scheduler_proc[0]"))
-def test_P5_a_process_killed_in_a_release_ends_the_tree_with_every_answer(start_held, place, name):  # noqa: F811
+def test_P5_a_process_killed_in_a_release_ends_the_tree_with_every_answer(start_held, name):  # noqa: F811
     tree = start_held("memory_begin")
-    door, admin, rid = begin_release(tree, place)
+    door, admin, rid = begin_release(tree)
     tree.kill(name)
     assert reasons(door, [rid])[rid].startswith("unavailable: ")
     kind, reply = admin.receive(30)
