@@ -1,6 +1,5 @@
-// The pickle reader on arbitrary bytes: the first one chooses the channel. A value that comes out
-// is walked whole, as its users do. Corpus: tests/data/pickle, which has no such first byte and
-// needs none.
+// The pickle reader on arbitrary bytes, as each channel would take them. A value that comes out is
+// walked whole, as its users do. Corpus: tests/data/pickle.
 #include "pickle/reader.h"
 
 #include <cstddef>
@@ -9,15 +8,16 @@
 #include <span>
 #include <vector>
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-    using namespace pitstop::pickle;
-    if (size == 0) return 0;
-    const auto channel = static_cast<Channel>(data[0] % 4);
-    // A corpus file begins with PROTO; the reader is to see it.
-    const std::size_t skip = data[0] == 0x80 ? 0 : 1;
-    const pitstop::Result<Document> document =
-        read(std::as_bytes(std::span(data + skip, size - skip)), channel);
-    if (!document) return document.error().message.empty() ? std::abort(), 0 : 0;
+namespace {
+
+using namespace pitstop::pickle;  // NOLINT: a program of two functions
+
+void read_as(Channel channel, std::span<const std::byte> bytes) {
+    const pitstop::Result<Document> document = read(bytes, channel);
+    if (!document) {
+        if (document.error().message.empty()) std::abort();
+        return;
+    }
     std::vector<const Node*> open{&document->root()};
     std::size_t num_nodes = 0;
     while (!open.empty()) {
@@ -27,6 +27,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         if (node.kind == Kind::kDict && node.children.size() % 2 != 0) std::abort();
         for (std::size_t i = 0; i < node.children.size(); ++i)
             open.push_back(&document->child(node, i));
+    }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+    for (const Channel channel :
+         {Channel::kHandle, Channel::kBucket, Channel::kTensors, Channel::kNcclId}) {
+        read_as(channel, std::as_bytes(std::span(data, size)));
     }
     return 0;
 }
