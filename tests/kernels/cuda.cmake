@@ -37,7 +37,8 @@ foreach(target pitstop_emulated pitstop_emulator_test)
     target_compile_definitions(${target} PRIVATE PITSTOP_EMULATED)
     target_link_libraries(${target} PRIVATE pitstop_base GTest::gtest)
 endforeach()
-pitstop_test(kernels_emulated_test LABEL kernel
+# The tsan preset leaves these out: the emulator is one thread that switches stacks.
+pitstop_test(kernels_emulated_test LABEL emulated
     SOURCES ${PITSTOP_CUDA_TESTS} device_index_test.cpp $<TARGET_OBJECTS:pitstop_emulator_test>
             $<TARGET_OBJECTS:pitstop_emulated>
     LIBS pitstop_kernels)
@@ -46,4 +47,4 @@ target_link_options(kernels_emulated_test PRIVATE LINKER:--allow-multiple-defini
 # Asynchronous copies at once instead of at the last moment (emulator/emulator.h).
 add_test(NAME kernels_emulated_copies_test COMMAND kernels_emulated_test --gtest_filter=*Attention*:*Linear*)
 set_tests_properties(kernels_emulated_copies_test PROPERTIES
-    LABELS kernel TIMEOUT 300 ENVIRONMENT PITSTOP_EMULATOR_COPIES=at_once)
+    LABELS emulated TIMEOUT 300 ENVIRONMENT PITSTOP_EMULATOR_COPIES=at_once)
