@@ -1,10 +1,10 @@
 #include "kernels/sampling.h"
 
+#include "kernels/device/gumbel_race.cuh"
 #include "kernels/device/launch.cuh"
 #include "kernels/device/numbers.cuh"
-#include "kernels/device/ordered.h"
+#include "kernels/device/radix_select.cuh"
 #include "kernels/device/reduce.cuh"
-#include "kernels/philox.h"
 
 #include <algorithm>
 
@@ -12,11 +12,9 @@
 //
 //   race or maximum   every row; a row that does not truncate is decided but for the merge
 //   histogram         count and mass of the ids, by how far they are below the maximum
-//   collect           into a list: the ids of the bins that may survive, if they are few; else
-//   those
-//                     of the bin that top-p's threshold falls into, while those above it race
-//   resolve           the exact thresholds and the race over the list; the merge of parts of a
-//   race.
+//   collect           into a list: the ids of the bins that may survive, if they are few; else the
+//                     ids of the bin that top-p's threshold falls into, while those above it race
+//   resolve           the exact thresholds and the race over the list; the merge of a race's parts.
 //                     Where even the list would be too long, the whole row again
 //
 // A row of 152k logits is read from memory once and twice more from L2, peaked or flat.
@@ -34,11 +32,6 @@ constexpr std::int64_t kRowsPerGroup = 256;  // that share the workspace; more r
 constexpr int kBins = 512;
 constexpr float kBinsPerUnit = 16.f;
 static_assert(kBins == 2 * kThreads);
-
-struct Part {  // of a row's race, or its maximum in `score`
-    float score;
-    std::int32_t id;
-};
 
 struct Listed {
     float x;
@@ -61,13 +54,11 @@ struct Params {
     const SampleRow* rows;  // [R]
     Choice* choices;        // [R]
     RowSpace* spaces;       // [R]
-    Part* parts;            // [R, num_parts]
-    Part* race_parts;       // [R, num_parts], of rows whose collect is Collect::kRace
+    RacePart* parts;        // [R, num_parts]
+    RacePart* race_parts;   // [R, num_parts], of rows whose collect is Collect::kRace
     int num_parts;
     bool is_aligned_16;  // rows of logits
 };
-
-__device__ float negative_infinity() { return __uint_as_float(0xff800000u); }
 
 __device__ bool is_truncating(const SampleRow& row, std::int32_t num_ids) {
     return row.temperature != 0.f && (row.top_k < num_ids || row.top_p < 1.f || row.min_p > 0.f);
@@ -115,83 +106,6 @@ __device__ void load_block(
     }
 }
 
-// ---- the race ----
-
-__device__ bool is_better(float score, std::int32_t id, const Part& best) {
-    return score > best.score || (score == best.score && id < best.id);
-}
-__device__ Part warp_best(Part best) {
-#pragma unroll
-    for (int offset = kWarp / 2; offset > 0; offset /= 2) {
-        const float score = __shfl_xor_sync(kAllLanes, best.score, offset);
-        const std::int32_t id = __shfl_xor_sync(kAllLanes, best.id, offset);
-        if (is_better(score, id, best)) best = {score, id};
-    }
-    return best;
-}
-template <int kBlockThreads>
-__device__ Part block_best(Part best) {
-    __shared__ Part parts[kBlockThreads / kWarp];
-    best = warp_best(best);
-    __syncthreads();
-    if (lane_index() == 0) parts[warp_index()] = best;
-    __syncthreads();
-    best = parts[0];
-    for (int warp = 1; warp < kBlockThreads / kWarp; ++warp)
-        if (is_better(parts[warp].score, parts[warp].id, best)) best = parts[warp];
-    return best;
-}
-
-// -log(-log1p(-v)), v = (bits + 0.5) 2^-32. Near v = 1 the difference 1 - v is taken from the bits:
-// in fp32 v would round to 1, whose score is minus infinity.
-__device__ float gumbel(std::uint32_t bits) {
-    const float exponential = bits < 0x80000000u
-                                  ? -log1pf(-(static_cast<float>(bits) + 0.5f) * 0x1p-32f)
-                                  : -logf((static_cast<float>(~bits) + 0.5f) * 0x1p-32f);
-    return -logf(exponential);
-}
-// Never below gumbel(bits): E >= v, so -log(E) <= -log(v). The margin covers __logf's error
-// (2^-21.4 near 1, else 2 ulp of at most 23) and gumbel's own.
-__device__ float gumbel_bound(std::uint32_t bits) {
-    return -__logf((static_cast<float>(bits) + 0.5f) * 0x1p-32f) + 1e-3f;
-}
-
-__device__ std::array<std::uint32_t, 4> draw(const SampleRow& row, std::int64_t id_div_4) {
-    return philox(
-        {static_cast<std::uint32_t>(id_div_4), row.position, 0, 0},
-        {static_cast<std::uint32_t>(row.seed), static_cast<std::uint32_t>(row.seed >> 32)}
-    );
-}
-
-// Four neighbours, the first of which is id `first` of the row, join the race; not those whose x is
-// -inf, nor those that cannot come up to to_beat, for which the logarithms are not taken.
-__device__ void race(
-    const Params& params,
-    const SampleRow& row,
-    std::int32_t first,
-    const float (&x)[4],
-    float to_beat,
-    Part& best
-) {
-    const bool is_whole_draw = params.vocab_begin % 4 == 0;  // four neighbours share a draw
-    const std::int64_t id = params.vocab_begin + first;      // in the whole vocabulary
-    std::array<std::uint32_t, 4> words{};
-    if (is_whole_draw) words = draw(row, id / 4);
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-        const std::uint32_t bits =
-            is_whole_draw ? words[static_cast<std::size_t>(k)]
-                          : draw(row, (id + k) / 4)[static_cast<std::size_t>((id + k) % 4)];
-        if (x[k] + gumbel_bound(bits) < to_beat || x[k] == negative_infinity()) continue;
-        const float score = x[k] + gumbel(bits);
-        if (score > best.score) best = {score, first + k};  // ids ascend: ties keep
-    }
-}
-// The best score of the warp so far.
-__device__ float score_to_beat(const Part& best) {
-    return from_ordered_image(__reduce_max_sync(kAllLanes, ordered_image(best.score)));
-}
-
 // ---- race or maximum ----
 
 // grid [parts, R], block [kThreads]; a block owns kBlockIds ids of a row. Memory-bound: 4 bytes in
@@ -207,7 +121,7 @@ __global__ void __launch_bounds__(kThreads)
     const SampleRow row = params.rows[r];
     const float inverse = inverse_temperature(row);
     const int thread = static_cast<int>(threadIdx.x);
-    Part* const part = params.parts + r * params.num_parts + blockIdx.x;
+    RacePart* const part = params.parts + r * params.num_parts + blockIdx.x;
 
     if (is_truncating(row, params.num_ids)) {
         RowSpace& space = params.spaces[r];
@@ -231,7 +145,7 @@ __global__ void __launch_bounds__(kThreads)
     }
 
     const bool is_greedy = row.temperature == 0.f;
-    Part best{.score = negative_infinity(), .id = begin};
+    RacePart best{.score = negative_infinity(), .id = begin};
     float to_beat = negative_infinity();
     float x[kPacks][4];
     load_block(params, from, num, inverse, x);
@@ -244,7 +158,7 @@ __global__ void __launch_bounds__(kThreads)
                 if (x[j][k] > best.score) best = {x[j][k], first + k};
             continue;
         }
-        race(params, row, first, x[j], to_beat, best);
+        race(row, params.vocab_begin, first, x[j], to_beat, best);
         to_beat = score_to_beat(best);
     }
     best = block_best<kThreads>(best);
@@ -441,7 +355,7 @@ __global__ void __launch_bounds__(kThreads) collect_kernel(const __grid_constant
     const float inverse = inverse_temperature(row);
     const float max = row_max(params, r);
     const float min_p = min_p_threshold_of(row, max);
-    Part best{.score = negative_infinity(), .id = begin};
+    RacePart best{.score = negative_infinity(), .id = begin};
     float to_beat = negative_infinity();
     for (int j = 0; j < kPacks; ++j) {
         const int p = static_cast<int>(threadIdx.x) + j * kThreads;
@@ -460,7 +374,7 @@ __global__ void __launch_bounds__(kThreads) collect_kernel(const __grid_constant
             x[k] = negative_infinity();  // does not race here
         }
         if (!races) continue;
-        race(params, row, begin + p * 4, x, to_beat, best);
+        race(row, params.vocab_begin, begin + p * 4, x, to_beat, best);
         to_beat = score_to_beat(best);
     }
     if (!races) return;
@@ -480,105 +394,6 @@ struct Source {
     }
 };
 
-constexpr int kDigits = 256;
-struct Select {
-    unsigned long long histogram[kDigits];
-    std::uint32_t image_max;
-    std::uint32_t image_min;
-    std::uint32_t prefix;
-    std::uint64_t above;  // weight of the images above those with the prefix
-};
-
-// The largest x such that the ids at or above it weigh at least `target` together; weights are
-// integers, so the order of the ids does not matter. A radix select on the images, digits of 8 bits
-// from the highest one in which two of them differ. REQUIRES: 1 <= target <= the weight of all; the
-// whole block calls it.
-template <class Weight>
-__device__ float select_threshold(
-    Select& shared, const Source& source, std::uint64_t target, const Weight& weight
-) {
-    const int thread = static_cast<int>(threadIdx.x);
-    __syncthreads();
-    if (thread == 0) {
-        shared.image_max = 0;
-        shared.image_min = ~0u;
-        shared.above = 0;
-    }
-    __syncthreads();
-    std::uint32_t image_max = 0;
-    std::uint32_t image_min = ~0u;
-    for (std::int32_t i = thread; i < source.num; i += kResolveThreads) {
-        const float x = source[i].x;
-        if (weight(x) == 0) continue;
-        image_max = max(image_max, ordered_image(x));
-        image_min = min(image_min, ordered_image(x));
-    }
-    image_max = __reduce_max_sync(kAllLanes, image_max);
-    image_min = __reduce_min_sync(kAllLanes, image_min);
-    if (lane_index() == 0) {
-        atomicMax(&shared.image_max, image_max);
-        atomicMin(&shared.image_min, image_min);
-    }
-    __syncthreads();
-    int bits = kWarp - __clz(static_cast<int>(shared.image_max ^ shared.image_min));  // that differ
-    if (thread == 0)
-        shared.prefix = bits == 32 ? 0 : shared.image_max & (bits == 0 ? ~0u : ~0u << bits);
-    while (bits > 0) {
-        const int width = min(bits, 8);
-        const int low = bits - width;
-        const std::uint32_t known = bits == 32 ? 0 : ~0u << bits;
-        if (thread < kDigits) shared.histogram[thread] = 0;
-        __syncthreads();
-        const std::uint32_t prefix = shared.prefix;
-        for (std::int32_t i = thread; i < source.num; i += kResolveThreads) {
-            const float x = source[i].x;
-            const std::uint32_t image = ordered_image(x);
-            if ((image & known) != prefix) continue;
-            const std::uint64_t own = weight(x);
-            if (own != 0) atomicAdd(&shared.histogram[image >> low & ((1u << width) - 1)], own);
-        }
-        __syncthreads();
-        if (warp_index() == 0) {  // lane l looks at digits 8l .. 8l+7
-            const int lane = lane_index();
-            const std::uint64_t known_above =
-                shared.above;  // before the shuffles: it changes after
-            std::uint64_t sum = 0;
-#pragma unroll
-            for (int k = 0; k < 8; ++k) sum += shared.histogram[lane * 8 + k];
-            std::uint64_t above = sum;  // in this lane's digits and all above
-#pragma unroll
-            for (int offset = 1; offset < kWarp; offset *= 2) {
-                const std::uint64_t other = __shfl_down_sync(kAllLanes, above, offset);
-                if (lane + offset < kWarp) above += other;
-            }
-            above = above - sum + known_above;
-            if (above < target && above + sum >= target) {
-                for (int k = 7; k >= 0; --k) {
-                    const std::uint64_t own = shared.histogram[lane * 8 + k];
-                    if (above + own >= target) {
-                        shared.prefix |= static_cast<std::uint32_t>(lane * 8 + k) << low;
-                        shared.above = above;
-                        break;
-                    }
-                    above += own;
-                }
-            }
-        }
-        __syncthreads();
-        bits = low;
-    }
-    __syncthreads();
-    return from_ordered_image(shared.prefix);
-}
-
-template <class Weight>
-__device__ std::uint64_t total_weight(const Source& source, const Weight& weight) {
-    std::uint64_t total = 0;
-    for (std::int32_t i = static_cast<int>(threadIdx.x); i < source.num; i += kResolveThreads)
-        total += weight(source[i].x);
-    return block_sum<kResolveThreads>(total);
-}
-
 // grid [R], block [kResolveThreads]; a block owns a row. With a list it is latency: some ten passes
 // over at most 32 KiB in L2. Without one (Collect::kNone: a top-k in the thousands, or as many
 // equal logits) each pass reads the row from L2, some 5 us for 152k ids at one block's 115 GB/s.
@@ -591,9 +406,9 @@ __global__ void __launch_bounds__(kResolveThreads)
     const auto vocab_begin = static_cast<std::int32_t>(params.vocab_begin);
     if (!is_truncating(row, params.num_ids)) {
         if (warp_index() != 0) return;
-        Part best{.score = negative_infinity(), .id = 0};
+        RacePart best{.score = negative_infinity(), .id = 0};
         for (int i = thread; i < params.num_parts; i += kWarp) {
-            const Part part = params.parts[r * params.num_parts + i];
+            const RacePart part = params.parts[r * params.num_parts + i];
             if (is_better(part.score, part.id, best)) best = part;
         }
         best = warp_best(best);
@@ -622,7 +437,10 @@ __global__ void __launch_bounds__(kResolveThreads)
     if (is_top_k && row.top_k <= source.num) {
         const auto one = [](float) { return std::uint64_t{1}; };
         kept_min = fmaxf(
-            kept_min, select_threshold(shared, source, static_cast<std::uint64_t>(row.top_k), one)
+            kept_min,
+            select_threshold<kResolveThreads>(
+                shared, source, static_cast<std::uint64_t>(row.top_k), one
+            )
         );
     }
     if (row.top_p < 1.f) {
@@ -631,13 +449,14 @@ __global__ void __launch_bounds__(kResolveThreads)
         };
         // Without top-k the source may lack ids that count towards the total: those below the
         // boundary, and in a race those above, whose mass the target then is without.
-        const std::uint64_t total = is_top_k ? total_weight(source, mass) : boundary.mass;
+        const std::uint64_t total =
+            is_top_k ? total_weight<kResolveThreads>(source, mass) : boundary.mass;
         const std::uint64_t target =
             top_p_target_of(row, total) - (collect == Collect::kRace ? boundary.mass_above : 0);
-        kept_min = fmaxf(kept_min, select_threshold(shared, source, target, mass));
+        kept_min = fmaxf(kept_min, select_threshold<kResolveThreads>(shared, source, target, mass));
     }
 
-    Part best{.score = negative_infinity(), .id = 0};
+    RacePart best{.score = negative_infinity(), .id = 0};
     for (std::int32_t i = thread; i < source.num; i += kResolveThreads) {
         const Listed one = source[i];
         if (!(one.x >= kept_min) || one.x == negative_infinity()) continue;
@@ -647,7 +466,7 @@ __global__ void __launch_bounds__(kResolveThreads)
     }
     if (collect == Collect::kRace) {
         for (int i = thread; i < params.num_parts; i += kResolveThreads) {
-            const Part part = params.race_parts[r * params.num_parts + i];
+            const RacePart part = params.race_parts[r * params.num_parts + i];
             if (is_better(part.score, part.id, best)) best = part;
         }
     }
@@ -664,7 +483,7 @@ std::int64_t group_bytes(std::int64_t num_rows, std::int64_t vocab_len) {
     const std::int64_t num_parts = ceil_div(vocab_len, kBlockIds);
     return std::min(num_rows, kRowsPerGroup) *
            static_cast<std::int64_t>(
-               sizeof(RowSpace) + 2 * sizeof(Part) * static_cast<std::size_t>(num_parts)
+               sizeof(RowSpace) + 2 * sizeof(RacePart) * static_cast<std::size_t>(num_parts)
            );
 }
 
@@ -683,7 +502,7 @@ void sample_cuda(const SampleArgs& args) {
     const std::int64_t num_parts = ceil_div(logits.cols, kBlockIds);
     const std::int64_t rows_at_once = std::min(logits.rows, kRowsPerGroup);
     auto* const spaces = static_cast<RowSpace*>(workspace.data);
-    auto* const parts = reinterpret_cast<Part*>(spaces + rows_at_once);
+    auto* const parts = reinterpret_cast<RacePart*>(spaces + rows_at_once);
     for (std::int64_t begin = 0; begin < logits.rows; begin += kRowsPerGroup) {
         const std::int64_t num = std::min(kRowsPerGroup, logits.rows - begin);
         const Params params{

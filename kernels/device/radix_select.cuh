@@ -1,0 +1,113 @@
+// The threshold that a given weight of a block's numbers lies at or above: a radix select on their
+// ordered images. A Source has `num` elements and source[i].x.
+#pragma once
+
+#include "kernels/device/ordered.h"
+#include "kernels/device/reduce.cuh"
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace pitstop {
+
+inline constexpr int kDigits = 256;
+struct Select {
+    unsigned long long histogram[kDigits];
+    std::uint32_t image_max;
+    std::uint32_t image_min;
+    std::uint32_t prefix;
+    std::uint64_t above;  // weight of the images above those with the prefix
+};
+
+// The largest x such that the ids at or above it weigh at least `target` together; weights are
+// integers, so the order of the ids does not matter. A radix select on the images, digits of 8 bits
+// from the highest one in which two of them differ. REQUIRES: 1 <= target <= the weight of all; the
+// whole block calls it.
+template <int kBlockThreads, class Source, class Weight>
+__device__ float select_threshold(
+    Select& shared, const Source& source, std::uint64_t target, const Weight& weight
+) {
+    const int thread = static_cast<int>(threadIdx.x);
+    __syncthreads();
+    if (thread == 0) {
+        shared.image_max = 0;
+        shared.image_min = ~0u;
+        shared.above = 0;
+    }
+    __syncthreads();
+    std::uint32_t image_max = 0;
+    std::uint32_t image_min = ~0u;
+    for (std::int32_t i = thread; i < source.num; i += kBlockThreads) {
+        const float x = source[i].x;
+        if (weight(x) == 0) continue;
+        image_max = max(image_max, ordered_image(x));
+        image_min = min(image_min, ordered_image(x));
+    }
+    image_max = __reduce_max_sync(kAllLanes, image_max);
+    image_min = __reduce_min_sync(kAllLanes, image_min);
+    if (lane_index() == 0) {
+        atomicMax(&shared.image_max, image_max);
+        atomicMin(&shared.image_min, image_min);
+    }
+    __syncthreads();
+    int bits = kWarp - __clz(static_cast<int>(shared.image_max ^ shared.image_min));  // that differ
+    if (thread == 0)
+        shared.prefix = bits == 32 ? 0 : shared.image_max & (bits == 0 ? ~0u : ~0u << bits);
+    while (bits > 0) {
+        const int width = min(bits, 8);
+        const int low = bits - width;
+        const std::uint32_t known = bits == 32 ? 0 : ~0u << bits;
+        if (thread < kDigits) shared.histogram[thread] = 0;
+        __syncthreads();
+        const std::uint32_t prefix = shared.prefix;
+        for (std::int32_t i = thread; i < source.num; i += kBlockThreads) {
+            const float x = source[i].x;
+            const std::uint32_t image = ordered_image(x);
+            if ((image & known) != prefix) continue;
+            const std::uint64_t own = weight(x);
+            if (own != 0) atomicAdd(&shared.histogram[image >> low & ((1u << width) - 1)], own);
+        }
+        __syncthreads();
+        if (warp_index() == 0) {  // lane l looks at digits 8l .. 8l+7
+            const int lane = lane_index();
+            const std::uint64_t known_above =
+                shared.above;  // before the shuffles: it changes after
+            std::uint64_t sum = 0;
+#pragma unroll
+            for (int k = 0; k < 8; ++k) sum += shared.histogram[lane * 8 + k];
+            std::uint64_t above = sum;  // in this lane's digits and all above
+#pragma unroll
+            for (int offset = 1; offset < kWarp; offset *= 2) {
+                const std::uint64_t other = __shfl_down_sync(kAllLanes, above, offset);
+                if (lane + offset < kWarp) above += other;
+            }
+            above = above - sum + known_above;
+            if (above < target && above + sum >= target) {
+                for (int k = 7; k >= 0; --k) {
+                    const std::uint64_t own = shared.histogram[lane * 8 + k];
+                    if (above + own >= target) {
+                        shared.prefix |= static_cast<std::uint32_t>(lane * 8 + k) << low;
+                        shared.above = above;
+                        break;
+                    }
+                    above += own;
+                }
+            }
+        }
+        __syncthreads();
+        bits = low;
+    }
+    __syncthreads();
+    return from_ordered_image(shared.prefix);
+}
+
+template <int kBlockThreads, class Source, class Weight>
+__device__ std::uint64_t total_weight(const Source& source, const Weight& weight) {
+    std::uint64_t total = 0;
+    for (std::int32_t i = static_cast<int>(threadIdx.x); i < source.num; i += kBlockThreads)
+        total += weight(source[i].x);
+    return block_sum<kBlockThreads>(total);
+}
+
+}  // namespace pitstop
