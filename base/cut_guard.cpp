@@ -52,7 +52,7 @@ bool CutGuard::mend(const void* address) {
         void* zeros = ::mmap(
             reinterpret_cast<void*>(from),  // NOLINT(performance-no-int-to-ptr)
             to - from,
-            PROT_READ,
+            PROT_READ | PROT_WRITE,  // whichever the access was
             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
             -1,
             0

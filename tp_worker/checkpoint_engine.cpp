@@ -2,7 +2,6 @@
 
 #include "base/log.h"
 #include "tp_worker/ipc_source.h"
-#include "tp_worker/torch_handle.h"
 
 #include <chrono>
 #include <utility>
@@ -83,7 +82,8 @@ CheckpointEngine::Next CheckpointEngine::take_message(const std::string& message
         return Next::kOver;
     }
     if (document->root().kind == Kind::kNone) {
-        buffer_.reset();
+        buffer_ = nullptr;
+        storages_.reset();
         ++num_nones_;
         socket_.send({""});
         return num_nones_ == 2 ? Next::kOver : Next::kGoOn;
@@ -116,17 +116,17 @@ Result<> CheckpointEngine::open_buffer(const std::string& message) {
             own
         );
     }
-    TorchStorages storages;
-    ASSIGN_OR_RETURN(buffer_, storages.storage(handle));
+    ASSIGN_OR_RETURN(buffer_, storages_.emplace().storage(handle));
     buffer_offset_ = handle.offset;
     buffer_bytes_ = handle.shape[0];
-    if (buffer_offset_ > buffer_->bytes() || buffer_bytes_ > buffer_->bytes() - buffer_offset_) {
+    const std::int64_t storage_bytes = std::ssize(buffer_->bytes());
+    if (buffer_offset_ > storage_bytes || buffer_bytes_ > storage_bytes - buffer_offset_) {
         return make_error(
             ErrorCode::kInvalidArgument,
             "the buffer is bytes {} to {} of a storage of {}",
             buffer_offset_,
             buffer_offset_ + buffer_bytes_,
-            buffer_->bytes()
+            storage_bytes
         );
     }
     return Ok{};
@@ -179,10 +179,10 @@ Result<> CheckpointEngine::take_bucket(const Document& document) {
             );
         }
         places.push_back({at, at + bytes, name->text});
-        TensorBytes source{.dtype = spec.dtype};
-        source.read = [this, first = buffer_offset_ + at](
-                          std::int64_t begin, std::span<std::byte> out
-                      ) { return buffer_->read(first + begin, out); };
+        TensorBytes source{
+            .dtype = spec.dtype,
+            .data = buffer_->bytes().data() + buffer_offset_ + at,
+            .is_whole = [this] { return buffer_->is_whole(); }};
         tensors.push_back({.spec = std::move(spec), .bytes = std::move(source)});
     }
     RETURN_IF_ERROR(check_places(std::move(places), buffer_bytes_));

@@ -16,15 +16,13 @@
 #include "pickle/reader.h"
 #include "tp_worker/reply_socket.h"
 #include "tp_worker/source.h"
+#include "tp_worker/torch_handle.h"
 
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace pitstop {
-
-class TorchStorage;
 
 class CheckpointEngine {
   public:
@@ -42,8 +40,9 @@ class CheckpointEngine {
 
     const SourceArgs& args_;
     ReplySocket& socket_;
-    std::shared_ptr<const TorchStorage> buffer_{};
-    std::int64_t buffer_offset_ = 0;  // of the buffer in its storage
+    std::optional<TorchStorages> storages_{};  // the buffer's one
+    const TorchStorage* buffer_ = nullptr;     // in it
+    std::int64_t buffer_offset_ = 0;           // of the buffer in its storage
     std::int64_t buffer_bytes_ = 0;
     int num_nones_ = 0;
     std::optional<Error> error_{};  // the first

@@ -1,8 +1,5 @@
 #include "tp_worker/shared_memory.h"
 
-#include "base/check.h"
-
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
@@ -12,100 +9,6 @@
 #include <utility>
 
 namespace pitstop {
-namespace {
-
-constexpr std::int64_t kTorchHeaderBytes = 64;
-
-// "/torch_<digits>_<digits>_<digits>": no other slash, so no path but one in /dev/shm.
-bool is_torch_name(std::string_view name) {
-    constexpr std::string_view kPrefix = "/torch_";
-    constexpr std::size_t kNameMax = 128;
-    if (!name.starts_with(kPrefix) || name.size() > kNameMax) return false;
-    name.remove_prefix(kPrefix.size());
-    int num_numbers = 0;
-    bool was_digit = false;
-    for (const char c : name) {
-        if (c >= '0' && c <= '9') {
-            num_numbers += was_digit ? 0 : 1;
-            was_digit = true;
-        } else if (c == '_' && was_digit) {
-            was_digit = false;
-        } else {
-            return false;
-        }
-    }
-    return was_digit && num_numbers == 3;
-}
-
-}  // namespace
-
-Result<std::shared_ptr<const TorchStorage>> TorchStorage::open(
-    const std::string& name, std::int64_t bytes
-) {
-    if (!is_torch_name(name)) {
-        return make_error(
-            ErrorCode::kInvalidArgument,
-            "'{}' is no name of a shared storage of torch (/torch_<pid>_<random>_<n>)",
-            name.substr(0, 128)
-        );
-    }
-    const int fd = ::shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0);
-    if (fd < 0) {
-        return make_error(
-            errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kPermissionDenied,
-            "the sender's shared memory {} cannot be opened: {}",
-            name,
-            std::strerror(errno)
-        );
-    }
-    // From here on the destructor gives the reference back.
-    std::shared_ptr<const TorchStorage> storage(new TorchStorage(name, fd, bytes));
-    struct stat info {};
-    if (::fstat(fd, &info) != 0 || bytes < 0 || info.st_size - kTorchHeaderBytes < bytes) {
-        return make_error(
-            ErrorCode::kInvalidArgument,
-            "shared memory {} has {} bytes after its header; {} were promised",
-            name,
-            info.st_size - kTorchHeaderBytes,
-            bytes
-        );
-    }
-    return storage;
-}
-
-TorchStorage::~TorchStorage() {
-    struct stat info {};
-    if (::fstat(fd_, &info) == 0 && info.st_size >= kTorchHeaderBytes) {
-        void* header =
-            ::mmap(nullptr, kTorchHeaderBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
-        if (header != MAP_FAILED) {
-            const std::atomic_ref<std::int32_t> count(*static_cast<std::int32_t*>(header));
-            if (count.fetch_sub(1) == 1) ::shm_unlink(name_.c_str());
-            ::munmap(header, kTorchHeaderBytes);
-        }
-    }
-    ::close(fd_);
-}
-
-Result<> TorchStorage::read(std::int64_t begin, std::span<std::byte> out) const {
-    CHECK(begin >= 0 && begin + static_cast<std::int64_t>(out.size()) <= bytes_);
-    std::size_t done = 0;
-    while (done < out.size()) {
-        const ssize_t num = ::pread(
-            fd_,
-            out.data() + done,
-            out.size() - done,
-            kTorchHeaderBytes + begin + static_cast<off_t>(done)
-        );
-        if (num < 0 && errno == EINTR) continue;
-        if (num <= 0) {
-            return make_error(ErrorCode::kDataLoss, "shared memory {} has become shorter", name_);
-        }
-        done += static_cast<std::size_t>(num);
-    }
-    return Ok{};
-}
-
 Result<SharedFd> SharedFd::open(const SharedMemory& memory, Seal seal) {
     if (memory.pid < 1 || memory.fd < 0 || memory.bytes < 1) {
         return make_error(

@@ -38,23 +38,24 @@ Result<std::span<const std::byte>> payload_of(const SourceArgs& args) {
     return std::as_bytes(std::span(bytes));
 }
 
-// What one pickle holds. Documents and storages live as long as the tensors are read.
+// What one pickle holds. Documents and storages live as long as the tensors are read: storages are
+// known by their nodes, and end first.
 class PickledTensors {
   public:
     explicit PickledTensors(const SourceArgs& args) : args_(args) {}
 
     Result<> read(std::span<const std::byte> bytes) {
-        ASSIGN_OR_RETURN(const Parsed parsed, parse(bytes));
-        const Node& root = parsed.document.root();
-        if (root.kind == Kind::kList) return read_list(parsed);
-        if (root.kind == Kind::kDict) return read_bucket(parsed);
+        ASSIGN_OR_RETURN(const Document* const document, parse(bytes));
+        const Kind kind = document->root().kind;
+        if (kind == Kind::kList) return read_list(*document);
+        if (kind == Kind::kDict) return read_bucket(*document);
         return bad_payload("neither a list of (name, tensor) nor a flattened bucket");
     }
 
     // vLLM: per tensor a dict of handles by device, or one for all of them, packed.
     Result<> read_vllm(std::span<const std::byte> bytes) {
-        ASSIGN_OR_RETURN(const Parsed parsed, parse(bytes));
-        const Document& document = parsed.document;
+        ASSIGN_OR_RETURN(const Document* const parsed, parse(bytes));
+        const Document& document = *parsed;
         const Node& root = document.root();
         const std::vector<TensorInfo>& tensors = args_.source.tensors;
         const bool is_packed = root.kind == Kind::kDict;
@@ -65,11 +66,11 @@ class PickledTensors {
             const Node& by_device = is_packed ? root : document.child(root, i);
             ASSIGN_OR_RETURN(const Node* const own, own_entry(document, by_device));
             ASSIGN_OR_RETURN(const TensorHandle handle, read_handle(document, *own));
-            if (is_packed) return add_packed(parsed, handle);
+            if (is_packed) return add_packed(handle);
             ASSIGN_OR_RETURN(
                 TensorSpec spec, read_spec(tensors[i].name, tensors[i].dtype, tensors[i].shape)
             );
-            RETURN_IF_ERROR(add(parsed, std::move(spec), handle));
+            RETURN_IF_ERROR(add(std::move(spec), handle));
         }
         return Ok{};
     }
@@ -77,16 +78,12 @@ class PickledTensors {
     [[nodiscard]] std::span<const Incoming> incoming() const { return incoming_; }
 
   private:
-    struct Parsed {
-        const Document& document;
-        TorchStorages& storages;
-    };
-    Result<Parsed> parse(std::span<const std::byte> bytes) {
+    Result<const Document*> parse(std::span<const std::byte> bytes) {
         ASSIGN_OR_RETURN(Document document, pickle::read(bytes, Channel::kTensors));
-        return Parsed{documents_.emplace_back(std::move(document)), storages_.emplace_back()};
+        return &documents_.emplace_back(std::move(document));
     }
 
-    Result<> add(const Parsed& parsed, TensorSpec spec, const TensorHandle& handle) {
+    Result<> add(TensorSpec spec, const TensorHandle& handle) {
         ASSIGN_OR_RETURN(const TensorSpec found, read_spec(spec.name, handle.dtype, handle.shape));
         if (found.dtype != spec.dtype || found.shape != spec.shape) {
             return bad_payload(fmt::format(
@@ -98,20 +95,19 @@ class PickledTensors {
                 text_of(found.shape)
             ));
         }
-        ASSIGN_OR_RETURN(TensorBytes bytes, parsed.storages.open(handle, spec.dtype));
+        ASSIGN_OR_RETURN(TensorBytes bytes, storages_.open(handle, spec.dtype));
         incoming_.push_back({.spec = std::move(spec), .bytes = std::move(bytes)});
         return Ok{};
     }
 
-    Result<> add_named(const Parsed& parsed, const std::string& name, const Node& node) {
-        ASSIGN_OR_RETURN(const TensorHandle handle, read_handle(parsed.document, node));
+    Result<> add_named(const Document& document, const std::string& name, const Node& node) {
+        ASSIGN_OR_RETURN(const TensorHandle handle, read_handle(document, node));
         ASSIGN_OR_RETURN(TensorSpec spec, read_spec(name, handle.dtype, handle.shape));
-        return add(parsed, std::move(spec), handle);
+        return add(std::move(spec), handle);
     }
 
     // [(name, tensor or LocalSerializedTensor), ...]
-    Result<> read_list(const Parsed& parsed) {
-        const Document& document = parsed.document;
+    Result<> read_list(const Document& document) {
         const Node& root = document.root();
         for (std::size_t i = 0; i < root.children.size(); ++i) {
             const Node& pair = document.child(root, i);
@@ -122,31 +118,30 @@ class PickledTensors {
             const std::string& name = document.child(pair, 0).text;
             const Node& tensor = document.child(pair, 1);
             if (tensor.kind == Kind::kRecord && tensor.global == Global::kLocalSerializedTensor) {
-                RETURN_IF_ERROR(read_local(parsed, name, tensor));
+                RETURN_IF_ERROR(read_local(document, name, tensor));
             } else {
-                RETURN_IF_ERROR(add_named(parsed, name, tensor));
+                RETURN_IF_ERROR(add_named(document, name, tensor));
             }
         }
         return Ok{};
     }
 
     // A pickle per rank inside the pickle; one level, as `parse` of it allows no other.
-    Result<> read_local(const Parsed& parsed, const std::string& name, const Node& record) {
-        const Node* values = parsed.document.find(record, "values");
+    Result<> read_local(const Document& document, const std::string& name, const Node& record) {
+        const Node* values = document.find(record, "values");
         const auto rank = static_cast<std::size_t>(raw(args_.worker.rank));
         if (values == nullptr || values->kind != Kind::kList || rank >= values->children.size() ||
-            parsed.document.child(*values, rank).kind != Kind::kBytes) {
+            document.child(*values, rank).kind != Kind::kBytes) {
             return bad_payload(fmt::format("'{}' has no entry for rank {}", name, rank));
         }
-        const std::string& bytes = parsed.document.child(*values, rank).text;
-        ASSIGN_OR_RETURN(const Parsed inner, parse(std::as_bytes(std::span(bytes))));
-        return add_named(inner, name, inner.document.root());
+        const std::string& bytes = document.child(*values, rank).text;
+        ASSIGN_OR_RETURN(const Document* const inner, parse(std::as_bytes(std::span(bytes))));
+        return add_named(*inner, name, inner->root());
     }
 
     // {"flattened_tensor": tensor, "metadata": [FlattenedTensorMetadata, ...]}. Offsets are bytes
     // where the flattened tensor is uint8, else elements of its dtype.
-    Result<> read_bucket(const Parsed& parsed) {
-        const Document& document = parsed.document;
+    Result<> read_bucket(const Document& document) {
         const Node* flattened = document.find(document.root(), "flattened_tensor");
         const Node* metadata = document.find(document.root(), "metadata");
         if (flattened == nullptr || metadata == nullptr || metadata->kind != Kind::kList)
@@ -156,7 +151,7 @@ class PickledTensors {
             const TensorSpec whole, read_spec("flattened_tensor", handle.dtype, handle.shape)
         );
         ASSIGN_OR_RETURN(const std::int64_t bytes, bytes_of(whole));
-        ASSIGN_OR_RETURN(const TensorBytes source, parsed.storages.open(handle, whole.dtype));
+        ASSIGN_OR_RETURN(const TensorBytes source, storages_.open(handle, whole.dtype));
         const std::int64_t unit = bytes_of(whole.dtype);
         for (std::size_t i = 0; i < metadata->children.size(); ++i) {
             const Node& entry = document.child(*metadata, i);
@@ -204,29 +199,27 @@ class PickledTensors {
                 bytes
             ));
         }
-        TensorBytes part{.dtype = spec.dtype};
-        part.read = [read = source.read, first = begin->integer * unit](
-                        std::int64_t at, std::span<std::byte> out
-                    ) { return read(first + at, out); };
+        TensorBytes part = source;
+        part.dtype = spec.dtype;
+        part.data += begin->integer * unit;
         incoming_.push_back({.spec = std::move(spec), .bytes = std::move(part)});
         return Ok{};
     }
 
     // One buffer that holds all the tensors back to back.
-    Result<> add_packed(const Parsed& parsed, const TensorHandle& handle) {
+    Result<> add_packed(const TensorHandle& handle) {
         ASSIGN_OR_RETURN(const TensorSpec whole, read_spec("packed", handle.dtype, handle.shape));
         ASSIGN_OR_RETURN(const std::int64_t room, bytes_of(whole));
-        ASSIGN_OR_RETURN(const TensorBytes source, parsed.storages.open(handle, whole.dtype));
+        ASSIGN_OR_RETURN(const TensorBytes source, storages_.open(handle, whole.dtype));
         std::int64_t at = 0;
         for (const TensorInfo& info : args_.source.tensors) {
             ASSIGN_OR_RETURN(TensorSpec spec, read_spec(info.name, info.dtype, info.shape));
             ASSIGN_OR_RETURN(const std::int64_t bytes, bytes_of(spec));
             if (bytes > room - at)
                 return bad_payload(fmt::format("'{}' ends beyond the packed buffer", spec.name));
-            TensorBytes part{.dtype = spec.dtype};
-            part.read = [read = source.read, at](std::int64_t begin, std::span<std::byte> out) {
-                return read(at + begin, out);
-            };
+            TensorBytes part = source;
+            part.dtype = spec.dtype;
+            part.data += at;
             at += bytes;
             incoming_.push_back({.spec = std::move(spec), .bytes = std::move(part)});
         }
@@ -245,7 +238,7 @@ class PickledTensors {
 
     const SourceArgs& args_;
     std::deque<Document> documents_{};
-    std::deque<TorchStorages> storages_{};
+    TorchStorages storages_{};
     std::vector<Incoming> incoming_{};
 };
 

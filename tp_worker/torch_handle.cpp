@@ -1,5 +1,6 @@
 #include "tp_worker/torch_handle.h"
 
+#include "base/cut_guard.h"
 #include "tp_worker/source.h"
 
 #include <cstring>
@@ -130,7 +131,7 @@ Result<TensorHandle> read_cpu(const Document& document, const Node& record) {
         .shape = ints(document, document.child(metadata, 1)),
         .stride = ints(document, document.child(metadata, 2)),
         .offset = document.child(metadata, 0).integer,
-        .storage = typed.children[0],
+        .storage = &untyped,
         .segment = document.child(untyped, 2).text,
         .segment_bytes = document.child(untyped, 3).integer,
     };
@@ -194,7 +195,7 @@ Result<TensorHandle> read_handle(const Document& document, const Node& node) {
     return handle;
 }
 
-Result<std::shared_ptr<const TorchStorage>> TorchStorages::storage(const TensorHandle& handle) {
+Result<const TorchStorage*> TorchStorages::storage(const TensorHandle& handle) {
     if (handle.cuda) {
         return make_error(
             ErrorCode::kUnsupported,
@@ -202,30 +203,29 @@ Result<std::shared_ptr<const TorchStorage>> TorchStorages::storage(const TensorH
             "(torch.multiprocessing.set_sharing_strategy('file_system'))"
         );
     }
-    std::shared_ptr<const TorchStorage>& open = open_[handle.storage];
-    if (!open) {
-        ASSIGN_OR_RETURN(open, TorchStorage::open(handle.segment, handle.segment_bytes));
-    }
-    return open;
+    const TorchStorage*& known = by_node_[handle.storage];
+    if (known != nullptr) return known;
+    ASSIGN_OR_RETURN(std::unique_ptr<TorchStorage> opened, TorchStorage::open(handle.segment));
+    TorchStorage& storage = *storages_.emplace_back(std::move(opened));
+    RETURN_IF_ERROR(storage.map(handle.segment_bytes));
+    known = &storage;
+    return known;
 }
 
 Result<TensorBytes> TorchStorages::open(const TensorHandle& handle, StoredDtype dtype) {
-    ASSIGN_OR_RETURN(const std::shared_ptr<const TorchStorage> storage, this->storage(handle));
+    ASSIGN_OR_RETURN(const TorchStorage* const storage, this->storage(handle));
     ASSIGN_OR_RETURN(const Extent extent, extent_of(handle));
     const std::int64_t size = bytes_of(dtype);
-    const std::int64_t room = storage->bytes() / size;
+    const std::int64_t room = std::ssize(storage->bytes()) / size;
     if (handle.offset > room || (extent.elements > 0 && extent.last >= room - handle.offset)) {
         return bad_handle(fmt::format(
             "elements {} to {} of a storage of {}", handle.offset, handle.offset + extent.last, room
         ));
     }
-    const std::int64_t first = handle.offset * size;
-    TensorBytes bytes{.dtype = dtype};
+    const std::byte* first = storage->bytes().data() + handle.offset * size;
     if (extent.is_contiguous || extent.elements == 0) {
-        bytes.read = [storage, first](std::int64_t begin, std::span<std::byte> out) {
-            return storage->read(first + begin, out);
-        };
-        return bytes;
+        return TensorBytes{
+            .dtype = dtype, .data = first, .is_whole = [storage] { return storage->is_whole(); }};
     }
     if (extent.elements > room) {  // an expanded view: as large as the sender likes
         return bad_handle(fmt::format(
@@ -234,28 +234,39 @@ Result<TensorBytes> TorchStorages::open(const TensorHandle& handle, StoredDtype 
             room
         ));
     }
-    // Gathered element by element: rare, and never large (a transposed view).
-    std::vector<std::byte> source(static_cast<std::size_t>((extent.last + 1) * size));
-    RETURN_IF_ERROR(storage->read(first, source));
-    auto gathered =
-        std::make_shared<std::vector<std::byte>>(static_cast<std::size_t>(extent.elements * size));
+    const std::span elements(first, static_cast<std::size_t>((extent.last + 1) * size));
+    const CutGuard guard(elements);
+    const std::byte* gathered = gather(handle, extent.elements, size, first);
+    RETURN_IF_ERROR(storage->is_whole());
+    if (guard.is_cut())
+        return make_error(ErrorCode::kDataLoss, "a tensor was cut short while it was read");
+    return TensorBytes{.dtype = dtype, .data = gathered};
+}
+
+// Element by element: rare, and never large (a transposed view).
+const std::byte* TorchStorages::gather(
+    const TensorHandle& handle,
+    std::int64_t num_elements,
+    std::int64_t element_bytes,
+    const std::byte* first
+) {
+    std::vector<std::byte>& gathered = gathered_.emplace_back();
+    gathered.resize(static_cast<std::size_t>(num_elements * element_bytes));
     std::vector<std::int64_t> index(handle.shape.size(), 0);
-    for (std::int64_t i = 0; i < extent.elements; ++i) {
+    for (std::int64_t i = 0; i < num_elements; ++i) {
         std::int64_t at = 0;
         for (std::size_t d = 0; d < index.size(); ++d) at += index[d] * handle.stride[d];
         std::memcpy(
-            gathered->data() + i * size, source.data() + at * size, static_cast<std::size_t>(size)
+            gathered.data() + i * element_bytes,
+            first + at * element_bytes,
+            static_cast<std::size_t>(element_bytes)
         );
         for (std::size_t d = index.size(); d-- > 0;) {
             if (++index[d] < handle.shape[d]) break;
             index[d] = 0;
         }
     }
-    bytes.read = [gathered](std::int64_t begin, std::span<std::byte> out) -> Result<> {
-        std::memcpy(out.data(), gathered->data() + begin, out.size());
-        return Ok{};
-    };
-    return bytes;
+    return gathered.data();
 }
 
 }  // namespace pitstop

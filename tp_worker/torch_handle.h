@@ -9,12 +9,14 @@
 
 #include "base/result.h"
 #include "pickle/reader.h"
-#include "tp_worker/shared_memory.h"
+#include "tp_worker/torch_storage.h"
 #include "tp_worker/weight_stage.h"
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -36,11 +38,11 @@ struct CudaHandle {
 struct TensorHandle {
     std::string dtype{};  // torch's name
     std::vector<std::int64_t> shape{};
-    std::vector<std::int64_t> stride{};  // elements
-    std::int64_t offset = 0;             // elements, in the storage
-    pickle::NodeId storage{};            // the node that made it: one reference of the sender's
-    std::string segment{};               // CPU: the shared memory's name
-    std::int64_t segment_bytes = 0;      // CPU
+    std::vector<std::int64_t> stride{};     // elements
+    std::int64_t offset = 0;                // elements, in the storage
+    const pickle::Node* storage = nullptr;  // what made it: one reference of the sender's
+    std::string segment{};                  // CPU: the shared memory's name
+    std::int64_t segment_bytes = 0;         // CPU
     std::unique_ptr<CudaHandle> cuda{};
 };
 
@@ -48,16 +50,34 @@ struct TensorHandle {
 Result<TensorHandle> read_handle(const pickle::Document& document, const pickle::Node& node);
 
 // Opened storages of one message, each once: a storage that several tensors share was sent once.
+//
+// Owns: the storages, whose references it gives back at its end, and what was gathered.
 class TorchStorages {
   public:
-    // The tensor's bytes. Contiguous ones are read from the storage on demand; others are gathered
-    // here. kUnsupported for CUDA handles in a build or on a worker without a GPU.
+    TorchStorages() = default;
+    ~TorchStorages() { give_back(storages_); }
+    TorchStorages(const TorchStorages&) = delete;
+    TorchStorages& operator=(const TorchStorages&) = delete;
+
+    // The tensor's bytes, valid as long as this is: where they are, if they are contiguous; others
+    // are gathered here. kUnsupported for CUDA handles in a build or on a worker without a GPU.
+    // REQUIRES: the document of handles from before is still there.
     Result<TensorBytes> open(const TensorHandle& handle, StoredDtype dtype);
     // The storage behind it, for a buffer that is read again and again.
-    Result<std::shared_ptr<const TorchStorage>> storage(const TensorHandle& handle);
+    Result<const TorchStorage*> storage(const TensorHandle& handle);
 
   private:
-    std::map<pickle::NodeId, std::shared_ptr<const TorchStorage>> open_{};
+    // The elements of a view, row-major. `first` is its first.
+    const std::byte* gather(
+        const TensorHandle& handle,
+        std::int64_t num_elements,
+        std::int64_t element_bytes,
+        const std::byte* first
+    );
+
+    std::vector<std::unique_ptr<TorchStorage>> storages_{};
+    std::map<const pickle::Node*, const TorchStorage*> by_node_{};
+    std::deque<std::vector<std::byte>> gathered_{};
 };
 
 }  // namespace pitstop

@@ -86,6 +86,21 @@ def test_P10_a_checkpoint_arrives_in_buckets(start_tree, bard, tp, num_nones):
         wait_until(lambda: torch_sender.torch_segments() <= before, "shared memory to be freed")
 
 
+def test_P10_a_buffer_that_was_exported_once_serves_many_updates(admin, bard):
+    before = torch_sender.torch_segments()
+    bucket_bytes = 1 << 20
+    exported = torch_sender.Exported(DEVICES, 2 * bucket_bytes)
+    stories = load(STORIES)
+    for model, tensors in (("bard", bard), ("stories", stories), ("bard", bard), ("stories", stories)):
+        server = ParameterServer(DEVICES, bucket_bytes, exported=exported)
+        start_update(admin, server.handles, label=model)
+        server.update(tensors)
+        reply = finish_update(admin)
+        assert reply["ok"] and reply["digest"] == DIGESTS[model]["digest"], reply
+    del exported, server
+    wait_until(lambda: torch_sender.torch_segments() <= before, "shared memory to be freed")
+
+
 def test_P2_tokens_flow_while_buckets_come(door, admin, bard):
     rid = door.start("Once upon a time", max_new_tokens=400, ignore_eos=True, temperature=0.0)
     server = ParameterServer(DEVICES, bucket_bytes=600_000)

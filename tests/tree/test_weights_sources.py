@@ -264,6 +264,41 @@ def test_P10_flattened_buckets_in_a_session(client):
 
 
 @needs_torch
+def test_P10_tensors_that_were_serialized_once_serve_many_updates(client):
+    """Every update after the first has no reference lent to it: the sender's own are all there are."""
+    before = torch_sender.torch_segments()
+
+    def send():
+        resident = {n: t.share_memory_() for n, t in torch_sender.load(BARD).items()}
+        versions = {"bard": torch_sender.load(BARD), "stories": torch_sender.load(STORIES)}
+        dumps = torch_sender.ForkingPickler.dumps
+        source = pickled([bytes(dumps(list(resident.items()))) for _ in range(2)])
+        for version in ("bard", "stories", "bard", "stories"):
+            for name, tensor in resident.items():
+                tensor.copy_(versions[version][name])
+            assert client.update_weights(source=source)["digest"] == DIGESTS[version]["digest"]
+
+    send()
+    wait_until(lambda: torch_sender.torch_segments() <= before, "shared memory to be freed")
+
+
+@needs_torch
+def test_P10_what_its_sender_has_let_go_of_is_freed_by_the_last_that_reads_it(client):
+    before = torch_sender.torch_segments()
+
+    def lent():
+        """Nobody holds the tensors but the two pickles."""
+        tensors = {n: t.share_memory_() for n, t in torch_sender.load(BARD).items()}
+        return [bytes(torch_sender.ForkingPickler.dumps(list(tensors.items()))) for _ in range(2)]
+
+    source = pickled(lent())
+    assert len(torch_sender.torch_segments() - before) == len(BARD_TENSORS)
+    assert client.update_weights(source=source)["digest"] == DIGESTS["bard"]["digest"]
+    wait_until(lambda: torch_sender.torch_segments() <= before, "shared memory to be freed")
+    assert refused(client.update_weights, source=source).code == "not_found"
+
+
+@needs_torch
 def test_a_view_that_is_not_contiguous_is_gathered(client):
     name = "model.layers.0.mlp.gate_proj.weight"
     tensor = torch_sender.load(BARD)[name].t().contiguous().share_memory_().t()

@@ -118,11 +118,24 @@ class Failed(Exception):
     """A worker answered with an error's text."""
 
 
-class ParameterServer:
-    """Owns: the sockets and the shared buffers."""
+class Exported:
+    """A buffer per device, made and pickled once, for as many updates as its owner likes."""
 
-    def __init__(self, devices, bucket_bytes=1 << 20, num_nones=2):
+    def __init__(self, devices, num_bytes):
+        self.tensors = {
+            device: torch.zeros(num_bytes, dtype=torch.uint8).share_memory_() for device in devices
+        }
+        self.pickles = {
+            device: bytes(ForkingPickler.dumps(tensor)) for device, tensor in self.tensors.items()
+        }
+
+
+class ParameterServer:
+    """Owns: the sockets and the shared buffers, unless it is given exported ones."""
+
+    def __init__(self, devices, bucket_bytes=1 << 20, num_nones=2, exported=None):
         self.context = zmq.Context()
+        self.exported = exported
         self.bucket_bytes = bucket_bytes
         self.num_nones = num_nones
         self.sockets, self.handles, self.buffers = {}, {}, {}
@@ -133,7 +146,11 @@ class ParameterServer:
             socket.bind(endpoint)
             self.sockets[device] = socket
             self.handles[device] = endpoint
-            self.buffers[device] = torch.zeros(2 * bucket_bytes, dtype=torch.uint8).share_memory_()
+            self.buffers[device] = (
+                exported.tensors[device]
+                if exported
+                else torch.zeros(2 * bucket_bytes, dtype=torch.uint8).share_memory_()
+            )
 
     def send(self, message):
         """The same to every worker."""
@@ -155,7 +172,12 @@ class ParameterServer:
 
     def open(self):
         for device, socket in self.sockets.items():
-            socket.send(bytes(ForkingPickler.dumps(self.buffers[device])))
+            handle = (
+                self.exported.pickles[device]
+                if self.exported
+                else bytes(ForkingPickler.dumps(self.buffers[device]))
+            )
+            socket.send(handle)
 
     def buckets(self, tensors):
         """[(name, tensor, offset in its half)], each list fits half of the buffer."""

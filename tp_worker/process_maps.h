@@ -1,0 +1,26 @@
+// Which files another process has mapped, at one moment.
+//
+// Bounded: kMapsMax mappings are looked at, more than the kernel allows by default.
+// Source: proc(5), /proc/PID/maps.
+#pragma once
+
+#include <sys/types.h>
+#include <utility>
+#include <vector>
+
+namespace pitstop {
+
+class ProcessMaps {
+  public:
+    static constexpr std::size_t kMapsMax = std::size_t{1} << 20;
+
+    // Empty where there is no such process, or this one may not look at it.
+    explicit ProcessMaps(pid_t process);
+
+    [[nodiscard]] bool has(dev_t device, ino_t inode) const;
+
+  private:
+    std::vector<std::pair<dev_t, ino_t>> files_{};  // sorted
+};
+
+}  // namespace pitstop
