@@ -159,8 +159,8 @@ def test_without_a_gpu_every_target_says_not_run(tmp_path):
 
 
 def test_every_target_names_benchmarks_that_there_are():
-    """The names are gpu_bench's: a target that no row answers to would stay `not run` for ever."""
-    source = (ROOT / "bench" / "gpu_bench.cpp").read_text()
+    """The names are gpu_families.cpp's: a target that no row answers to would stay `not run` for ever."""
+    source = (ROOT / "bench" / "gpu_families.cpp").read_text()
     for _, _, _, names in targets.KERNELS:
         for family, name in names.items():
             assert f'"{family}"' in source

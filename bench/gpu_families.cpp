@@ -1,0 +1,462 @@
+#include "bench/gpu_families.h"
+
+#include "kernels/attention_cuda.h"
+
+#include <algorithm>
+#include <random>
+
+namespace pitstop {
+namespace {
+
+constexpr std::int64_t kRotateBytes = std::int64_t{256} << 20;  // four L2 caches and more
+
+// qwen3-8b.
+constexpr std::int64_t H = 4096, F = 12288, Q = 32, K = 8, D = 128, V = 151936, P = 16;
+constexpr std::int64_t T = 8192;  // tokens of a prefill step
+
+void run_norm(GpuMeter& gpu) {
+    const DeviceBuffer x = gpu.floats(T * H), delta = gpu.floats(T * H), w = gpu.buffer(H * 2);
+    const DeviceBuffer y = gpu.buffer(T * H * 2);
+    gpu.measure(
+        {.family = "rmsnorm",
+         .what = "8192 x 4096, residual added",
+         .bytes = 14.0 * T * H,
+         .target = 0.85},
+        [&](int) {
+            cuda_ops()->rmsnorm(
+                {.x = floats_of(x, T, H),
+                 .delta = floats_of(delta, T, H),
+                 .w = static_cast<const bf16*>(w.data()),
+                 .y = halves_of(y, T, H),
+                 .eps = 1e-6f,
+                 .stream = gpu.stream()}
+            );
+        }
+    );
+}
+
+// A layer's KV: pages in shuffled order.
+struct Paged {
+    DeviceBuffer memory{};
+    DeviceBuffer pages{};
+    std::vector<std::int32_t> order{};
+    KvCache kv{};
+};
+Paged paged(const GpuMeter& gpu, std::int64_t tokens) {
+    Paged made;
+    const std::int64_t num = tokens / P;
+    made.order.resize(static_cast<std::size_t>(num));
+    for (std::size_t i = 0; i < made.order.size(); ++i)
+        made.order[i] = static_cast<std::int32_t>(i);
+    std::shuffle(made.order.begin(), made.order.end(), std::mt19937(2));
+    made.pages = gpu.array(made.order);
+    made.kv = {
+        .num_pages = static_cast<std::int32_t>(num),
+        .page_size = P,
+        .num_kv_heads = K,
+        .head_dim = D};
+    made.memory = gpu.buffer(kv_bytes(made.kv));
+    made.kv.data = made.memory.data();
+    return made;
+}
+
+void run_rope(GpuMeter& gpu) {
+    const Paged to = paged(gpu, T);
+    std::vector<std::int64_t> slots;
+    std::vector<std::int32_t> positions;
+    for (std::int64_t t = 0; t < T; ++t) {
+        slots.push_back(to.order[static_cast<std::size_t>(t / P)] * P + t % P);
+        positions.push_back(static_cast<std::int32_t>(t));
+    }
+    const DeviceBuffer slots_there = gpu.array(slots), positions_there = gpu.array(positions);
+    const DeviceBuffer qkv = gpu.buffer(T * (Q + 2 * K) * D * 2), q_out = gpu.buffer(T * Q * D * 2);
+    const DeviceBuffer cos = gpu.floats(T * D / 2), sin = gpu.floats(T * D / 2),
+                       norm = gpu.buffer(D * 2);
+    const ActView all = halves_of(qkv, T, (Q + 2 * K) * D);
+    gpu.measure(
+        {.family = "rope",
+         .what = "8192 tokens, qk-norm, KV write",
+         .bytes = 4.0 * T * (Q + 2 * K) * D,
+         .target = 0.85},
+        [&](int) {
+            cuda_ops()->rope(
+                {.q = cols(all, 0, Q * D),
+                 .k = cols(all, Q * D, K * D),
+                 .v = cols(all, (Q + K) * D, K * D),
+                 .q_out = halves_of(q_out, T, Q * D),
+                 .kv = to.kv,
+                 .slots = static_cast<const std::int64_t*>(slots_there.data()),
+                 .positions = static_cast<const std::int32_t*>(positions_there.data()),
+                 .cos = floats_of(cos, T, D / 2),
+                 .sin = floats_of(sin, T, D / 2),
+                 .q_norm = static_cast<const bf16*>(norm.data()),
+                 .k_norm = static_cast<const bf16*>(norm.data()),
+                 .norm_eps = 1e-6f,
+                 .stream = gpu.stream()}
+            );
+        }
+    );
+}
+
+void run_silu(GpuMeter& gpu) {
+    const DeviceBuffer both = gpu.buffer(T * 2 * F * 2), y = gpu.buffer(T * F * 2);
+    const ActView all = halves_of(both, T, 2 * F);
+    gpu.measure(
+        {.family = "silu_mul", .what = "8192 x 12288", .bytes = 6.0 * T * F, .target = 0.85},
+        [&](int) {
+            cuda_ops()->silu_mul(
+                {.gate = cols(all, 0, F),
+                 .up = cols(all, F, F),
+                 .y = halves_of(y, T, F),
+                 .stream = gpu.stream()}
+            );
+        }
+    );
+}
+
+void run_embedding(GpuMeter& gpu) {
+    std::vector<TokenId> ids;
+    std::mt19937 random(3);
+    for (std::int64_t t = 0; t < T; ++t) ids.push_back(static_cast<TokenId>(random() % V));
+    const DeviceBuffer ids_there = gpu.array(ids), table = gpu.buffer(V * H * 2),
+                       y = gpu.floats(T * H);
+    gpu.measure(
+        {.family = "embedding", .what = "8192 x 4096", .bytes = 6.0 * T * H, .target = 0.85},
+        [&](int) {
+            cuda_ops()->embedding(
+                {.ids = static_cast<const TokenId*>(ids_there.data()),
+                 .table = {static_cast<const bf16*>(table.data()), V, H, H},
+                 .y = floats_of(y, T, H),
+                 .stream = gpu.stream()}
+            );
+        }
+    );
+}
+
+void run_digest(GpuMeter& gpu) {
+    const std::int64_t bytes = std::int64_t{2} << 30;
+    const DeviceBuffer data = gpu.buffer(bytes), sum = gpu.buffer(256);
+    gpu.measure(
+        {.family = "digest", .what = "2 GiB", .bytes = static_cast<double>(bytes), .target = 0.85},
+        [&](int) {
+            cuda_ops()->digest(
+                {.data = data.data(),
+                 .rows = bytes / (2 * H),
+                 .row_bytes = 2 * H,
+                 .row_stride_bytes = 2 * H,
+                 .words_per_row = H / 4,
+                 .sum = static_cast<Digest*>(sum.data()),
+                 .stream = gpu.stream()}
+            );
+        }
+    );
+}
+
+void run_shard_copy(GpuMeter& gpu) {
+    const std::int64_t rows = 65536;
+    const DeviceBuffer from = gpu.buffer(rows * H * 2), to = gpu.buffer(rows * H * 2);
+    const ShardCopy copy{
+        .src = from.data(),
+        .src_dtype = DType::kBF16,
+        .src_stride = H,
+        .dst = {static_cast<bf16*>(to.data()), rows, H / 2, H / 2}};
+    gpu.measure(
+        {.family = "shard_copy",
+         .what = "half the columns of 65536 x 4096",
+         .bytes = 2.0 * rows * H,
+         .target = 0.85},
+        [&](int) {
+            cuda_ops()->shard_copy({.copies = {&copy, 1}, .stream = gpu.stream()});
+        }
+    );
+}
+
+void run_logits(GpuMeter& gpu) {
+    constexpr std::int64_t R = 64;
+    const int copies = 7;  // 39 MB each
+    std::vector<DeviceBuffer> logits;
+    for (int i = 0; i < copies; ++i) logits.push_back(gpu.floats(R * V));
+    const auto view = [&](int i) {
+        return floats_of(logits[static_cast<std::size_t>(i % copies)], R, V);
+    };
+    const double bytes = 4.0 * R * V;
+    const DeviceBuffer counts = gpu.buffer(R * 4), stats = gpu.buffer(R * 64),
+                       choices = gpu.buffer(R * 64);
+    const DeviceBuffer softmax_rows = gpu.array(std::vector<SoftmaxRow>(R));
+    gpu.measure(
+        {.family = "nonfinite", .what = "64 x 151936", .bytes = bytes, .target = 0.85},
+        [&](int i) {
+            cuda_ops()->count_nonfinite(
+                {.logits = view(i),
+                 .counts = static_cast<std::int32_t*>(counts.data()),
+                 .stream = gpu.stream()}
+            );
+        }
+    );
+    gpu.measure({.family = "logprobs", .what = "sums of 64 x 151936", .bytes = bytes}, [&](int i) {
+        cuda_ops()->softmax_stats(
+            {.logits = view(i),
+             .rows = static_cast<const SoftmaxRow*>(softmax_rows.data()),
+             .stats = static_cast<SoftmaxStats*>(stats.data()),
+             .workspace = gpu.workspace(),
+             .stream = gpu.stream()}
+        );
+    });
+    constexpr std::int64_t kTop = 20;
+    const DeviceBuffer top_ids = gpu.buffer(R * kTop * 4), top_values = gpu.buffer(R * kTop * 4);
+    gpu.measure(
+        {.family = "logprobs", .what = "top 20 of 64 x 151936", .bytes = bytes},
+        [&](int i) {
+            cuda_ops()->top_logits(
+                {.logits = view(i),
+                 .ids = {static_cast<TokenId*>(top_ids.data()), R, kTop, kTop},
+                 .values = floats_of(top_values, R, kTop),
+                 .stream = gpu.stream()}
+            );
+        }
+    );
+    const auto sample = [&](const char* what, const SampleRow& row, double target) {
+        std::vector<SampleRow> rows(R, row);
+        for (std::size_t r = 0; r < rows.size(); ++r) rows[r].seed = r;
+        const DeviceBuffer rows_there = gpu.array(rows);
+        gpu.measure(
+            {.family = "sampling", .what = what, .bytes = bytes, .target = target},
+            [&](int i) {
+                cuda_ops()->sample(
+                    {.logits = view(i),
+                     .rows = static_cast<const SampleRow*>(rows_there.data()),
+                     .choices = static_cast<Choice*>(choices.data()),
+                     .workspace = gpu.workspace(),
+                     .stream = gpu.stream()}
+                );
+            }
+        );
+    };
+    sample("64 x 151936, greedy", {}, 0);
+    sample("64 x 151936, plain draw", {.temperature = 1.f}, 0);
+    sample("64 x 151936, top-p 0.95", {.temperature = 1.f, .top_p = 0.95f}, 0.5);
+    sample("64 x 151936, top-k 50", {.temperature = 1.f, .top_k = 50}, 0);
+}
+
+// What a step of 64 requests does besides: a few microseconds each, whatever they move.
+void run_small(GpuMeter& gpu) {
+    constexpr std::int64_t R = 64, kEntries = 500;
+    const DeviceBuffer hidden = gpu.floats(T * H), rows_there = gpu.floats(R * H);
+    std::vector<std::int32_t> index, starts;
+    std::vector<TokenCount> counts;
+    std::vector<LogitBias> biases;
+    for (std::int64_t r = 0; r < R; ++r) {
+        index.push_back(static_cast<std::int32_t>(r * (T / R)));
+        starts.push_back(static_cast<std::int32_t>(r * kEntries));
+        for (std::int64_t i = 0; i < kEntries; ++i) {
+            const auto id = static_cast<TokenId>(i * (V / kEntries) + r);  // once per row
+            counts.push_back({.id = id, .num_output = 2});
+            biases.push_back({.id = id, .bias = 0.f});
+        }
+    }
+    starts.push_back(static_cast<std::int32_t>(R * kEntries));
+    const DeviceBuffer index_there = gpu.array(index), starts_there = gpu.array(starts);
+    gpu.measure(
+        {.family = "gather_rows", .what = "64 rows of 4096 fp32", .bytes = 8.0 * R * H},
+        [&](int) {
+            cuda_ops()->gather_rows(
+                {.x = floats_of(hidden, T, H),
+                 .row_index = static_cast<const std::int32_t*>(index_there.data()),
+                 .y = floats_of(rows_there, R, H),
+                 .stream = gpu.stream()}
+            );
+        }
+    );
+    const DeviceBuffer logits = gpu.floats(R * V), counts_there = gpu.array(counts);
+    const DeviceBuffer biases_there = gpu.array(biases);
+    const DeviceBuffer penalties = gpu.array(std::vector<PenaltyRow>(R, {.presence = 0.1f}));
+    gpu.measure(
+        {.family = "penalties",
+         .what = "64 rows, 500 counts and biases each",
+         .bytes = 4.0 * 8.0 * R * kEntries},
+        [&](int) {
+            cuda_ops()->penalties(
+                {.logits = floats_of(logits, R, V),
+                 .rows = static_cast<const PenaltyRow*>(penalties.data()),
+                 .count_starts = static_cast<const std::int32_t*>(starts_there.data()),
+                 .counts = static_cast<const TokenCount*>(counts_there.data()),
+                 .bias_starts = static_cast<const std::int32_t*>(starts_there.data()),
+                 .biases = static_cast<const LogitBias*>(biases_there.data()),
+                 .stream = gpu.stream()}
+            );
+        }
+    );
+}
+
+void attend(
+    GpuMeter& gpu,
+    const char* what,
+    const Paged& kv,
+    const std::vector<std::int32_t>& q_starts,
+    const std::vector<std::int32_t>& kv_lens,
+    const std::vector<std::int32_t>& page_starts,
+    GpuCase c,
+    void (*op)(const AttentionArgs&)
+) {
+    const std::int64_t tokens = q_starts.back();
+    const DeviceBuffer q = gpu.buffer(tokens * Q * D * 2), out = gpu.buffer(tokens * Q * D * 2);
+    const DeviceBuffer starts = gpu.array(q_starts), lens = gpu.array(kv_lens);
+    const DeviceBuffer page_starts_there = gpu.array(page_starts);
+    c.family = "attention";
+    c.what = what;
+    gpu.measure(c, [&](int) {
+        op({.q = halves_of(q, tokens, Q * D),
+            .out = halves_of(out, tokens, Q * D),
+            .kv = kv.kv,
+            .num_q_heads = Q,
+            .num_rows = static_cast<std::int32_t>(kv_lens.size()),
+            .q_starts = static_cast<const std::int32_t*>(starts.data()),
+            .kv_lens = static_cast<const std::int32_t*>(lens.data()),
+            .pages = static_cast<const PageId*>(kv.pages.data()),
+            .page_starts = static_cast<const std::int32_t*>(page_starts_there.data()),
+            .kv_len_max = kv_lens.front(),
+            .q_len_max = q_starts[1],
+            .scale = 0.0883883476f,
+            .workspace = gpu.workspace(),
+            .stream = gpu.stream()});
+    });
+}
+
+void run_decode(GpuMeter& gpu) {
+    constexpr std::int64_t R = 64, kLen = 4096;
+    const Paged kv = paged(gpu, R * kLen);
+    std::vector<std::int32_t> q_starts, kv_lens(R, kLen), page_starts;
+    for (std::int64_t r = 0; r <= R; ++r) q_starts.push_back(static_cast<std::int32_t>(r));
+    for (std::int64_t r = 0; r < R; ++r)
+        page_starts.push_back(static_cast<std::int32_t>(r * kLen / P));
+    const double bytes = 4.0 * R * kLen * K * D;
+    attend(
+        gpu,
+        "decode, 64 requests x 4096, GQA 4:1",
+        kv,
+        q_starts,
+        kv_lens,
+        page_starts,
+        {.bytes = bytes, .against = GpuLimit::kCopy, .target = 0.80},
+        attention_cuda
+    );
+    attend(
+        gpu,
+        "the same, deterministic",
+        kv,
+        q_starts,
+        kv_lens,
+        page_starts,
+        {.bytes = bytes, .against = GpuLimit::kCopy},
+        attention_cuda_deterministic
+    );
+}
+
+void run_prefill(GpuMeter& gpu) {
+    const Paged kv = paged(gpu, T);
+    const double flops = 4.0 * D * Q * T * (T + 1) / 2;
+    const bool is_hopper = compute_capability() == 90;
+    const std::vector<std::int32_t> q_starts{0, T}, kv_lens{T}, page_starts{0};
+    attend(
+        gpu,
+        "prefill, 8192, causal, mma",
+        kv,
+        q_starts,
+        kv_lens,
+        page_starts,
+        {.flops = flops, .against = GpuLimit::kMatrix, .target = 0.45},
+        attention_cuda_mma
+    );
+    if (is_hopper) {
+        attend(
+            gpu,
+            "prefill, 8192, causal, wgmma",
+            kv,
+            q_starts,
+            kv_lens,
+            page_starts,
+            {.flops = flops, .against = GpuLimit::kMatrix, .target = 0.60},
+            attention_cuda
+        );
+    }
+    attend(
+        gpu,
+        "prefill, 8192, causal, deterministic",
+        kv,
+        q_starts,
+        kv_lens,
+        page_starts,
+        {.flops = flops, .against = GpuLimit::kMatrix},
+        attention_cuda_deterministic
+    );
+}
+
+void run_products(GpuMeter& gpu) {
+    struct Shape {
+        const char* name;
+        std::int64_t N;
+        std::int64_t depth;
+    };
+    constexpr Shape kShapes[] = {
+        {"qkv", (Q + 2 * K) * D, H},
+        {"o", H, Q * D},
+        {"gate, up", 2 * F, H},
+        {"down", H, F},
+        {"head", V, H},
+    };
+    for (const Shape& shape : kShapes) {
+        const std::int64_t w_bytes = shape.N * shape.depth * 2;
+        const auto copies = static_cast<int>(kRotateBytes / w_bytes + 1);
+        const DeviceBuffer w = gpu.buffer(w_bytes * copies);
+        const DeviceBuffer x = gpu.buffer(4096 * shape.depth * 2),
+                           y = gpu.buffer(4096 * shape.N * 2);
+        for (const std::int64_t M : {1, 64, 4096}) {
+            if (M == 4096 && shape.N == V) continue;  // logits of so many rows are never asked
+            const double m = static_cast<double>(M), n = static_cast<double>(shape.N);
+            const auto depth = static_cast<double>(shape.depth);
+            GpuCase c{
+                .family = "linear",
+                .bytes = 2 * (n * depth + m * depth + m * n),
+                .flops = 2 * m * n * depth};
+            c.against = M == 1    ? GpuLimit::kCopy
+                        : M == 64 ? GpuLimit::kRoofline
+                                  : GpuLimit::kMatrix;
+            c.target = M == 64 ? 0.75 : 0.80;
+            const auto named = [&](const char* suffix) {
+                return std::string(shape.name) + ", M = " + std::to_string(M) + suffix;
+            };
+            const auto w_of = [&](int i) {
+                return static_cast<const std::byte*>(w.data()) + i % copies * w_bytes;
+            };
+            c.what = named("");
+            gpu.measure(c, [&](int i) {
+                gpu.multiply(*cuda_ops(), x, w_of(i), y, M, shape.N, shape.depth);
+            });
+            c.what = named(", deterministic");
+            c.target = 0;
+            gpu.measure(c, [&](int i) {
+                gpu.multiply(*cuda_deterministic_ops(), x, w_of(i), y, M, shape.N, shape.depth);
+            });
+        }
+    }
+}
+
+constexpr GpuFamily kFamilies[] = {
+    {"rmsnorm", run_norm},
+    {"rope", run_rope},
+    {"silu_mul", run_silu},
+    {"embedding", run_embedding},
+    {"digest", run_digest},
+    {"shard_copy", run_shard_copy},
+    {"logits", run_logits},
+    {"small", run_small},
+    {"decode", run_decode},
+    {"prefill", run_prefill},
+    {"linear", run_products},
+};
+
+}  // namespace
+
+std::span<const GpuFamily> gpu_families() { return kFamilies; }
+
+}  // namespace pitstop

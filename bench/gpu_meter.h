@@ -1,0 +1,106 @@
+// Times calls of CUDA kernels, and says what fraction of the GPU's limits they reach.
+#pragma once
+
+#include "kernels/cuda_device.h"
+#include "kernels/device_memory.h"
+#include "kernels/ops.h"
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace pitstop {
+
+enum class GpuLimit : std::uint8_t { kCopy, kMatrix, kRoofline };
+
+struct GpuCase {
+    std::string family{};
+    std::string what{};
+    double bytes = 0;  // moved at least, per call
+    double flops = 0;
+    GpuLimit against = GpuLimit::kCopy;
+    double target = 0;  // fraction; 0: none
+};
+
+struct GpuLimits {
+    double copy_bytes_s = 0;
+    double matrix_flop_s = 0;
+
+    // Seconds that a case takes at least.
+    [[nodiscard]] double least(const GpuCase& c) const {
+        const double copy = c.bytes / copy_bytes_s;
+        const double matrix = c.flops / matrix_flop_s;
+        if (c.against == GpuLimit::kCopy) return copy;
+        return c.against == GpuLimit::kMatrix ? matrix : std::max(copy, matrix);
+    }
+};
+
+// A figure is the median of some timings, by events, of as many launches as take 20 ms. Whatever
+// fails here (device memory, most likely) ends the program: std::runtime_error.
+class GpuMeter {
+  public:
+    // Told the number of the call, to rotate its inputs.
+    using Call = std::function<void(int number)>;
+
+    static Result<GpuMeter> make();
+    GpuMeter(GpuMeter&&) noexcept;
+    GpuMeter& operator=(GpuMeter&&) noexcept;
+    ~GpuMeter();
+
+    // Copies 4 GiB, and multiplies bf16 matrices of 8192 x 8192.
+    void measure_limits();
+    void set_limits(const GpuLimits& limits) { limits_ = limits; }
+
+    // Prints the figure, and keeps it for the report.
+    void measure(const GpuCase& c, const Call& call);
+    void call_after_each_figure(std::function<void()> call) { after_figure_ = std::move(call); }
+    [[nodiscard]] nlohmann::json report() const;
+
+    // What the calls work on. Device memory full of normal bf16 numbers:
+    [[nodiscard]] DeviceBuffer buffer(std::int64_t bytes) const;
+    // of fp32 numbers (the same memory read as fp32 would hold NaNs):
+    [[nodiscard]] DeviceBuffer floats(std::int64_t num) const;
+    // and of what the host has.
+    template <class X>
+    [[nodiscard]] DeviceBuffer array(const std::vector<X>& host) const {
+        return filled(host.data(), host.size() * sizeof(X), host.size() * sizeof(X));
+    }
+    [[nodiscard]] Stream stream() const { return stream_.stream(); }
+    [[nodiscard]] Workspace workspace() const { return {workspace_.data(), workspace_.bytes()}; }
+
+    // y [M, N] = x [M, depth] w [N, depth]^T, in bf16.
+    void multiply(
+        const Ops& ops,
+        const DeviceBuffer& x,
+        const void* w,
+        const DeviceBuffer& y,
+        std::int64_t M,
+        std::int64_t N,
+        std::int64_t depth
+    ) const;
+
+  private:
+    GpuMeter();
+
+    // The host's bytes, over and over.
+    [[nodiscard]] DeviceBuffer filled(const void* host, std::size_t host_bytes, std::size_t bytes)
+        const;
+    [[nodiscard]] double median_seconds(const Call& call);
+
+    DeviceStream stream_{};
+    DeviceEvent begin_{};
+    DeviceEvent end_{};
+    DeviceBuffer workspace_{};
+    std::vector<bf16> noise_{};
+    GpuLimits limits_{};
+    std::unique_ptr<nlohmann::json> figures_;
+    std::function<void()> after_figure_ = [] {};
+};
+
+View2<float> floats_of(const DeviceBuffer& memory, std::int64_t rows, std::int64_t cols);
+ActView halves_of(const DeviceBuffer& memory, std::int64_t rows, std::int64_t cols);
+
+}  // namespace pitstop
