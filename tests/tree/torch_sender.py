@@ -15,17 +15,17 @@ import struct
 import sys
 import types
 import uuid
+from multiprocessing.reduction import ForkingPickler  # into which torch puts its own
 
 import numpy
 import zmq
 
 try:
     import torch
-    from torch.multiprocessing.reductions import ForkingPickler
-
-    torch.multiprocessing.set_sharing_strategy("file_system")
 except ImportError:
     torch = None
+else:
+    torch.multiprocessing.set_sharing_strategy("file_system")
 
 REASON = "PyTorch is not installed (Debian: python3-torch)"
 DEADLINE_MS = 60_000
