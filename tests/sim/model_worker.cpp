@@ -1,5 +1,6 @@
 #include "tests/sim/model_worker.h"
 
+#include "tests/sim/pusher.h"
 #include "tests/sim/random.h"
 
 #include <fmt/format.h>
@@ -11,6 +12,24 @@ namespace pitstop::sim {
 WeightsId weights_of(const std::string& label) {
     const Digest digest = digest_of(label);
     return static_cast<WeightsId>(digest.lane0 ^ digest.lane1);
+}
+
+WeightsId with_bytes(WeightsId weights, const std::string& bytes) {
+    const Digest digest = digest_of(bytes);
+    return static_cast<WeightsId>(
+        hash_of(static_cast<std::uint64_t>(weights), digest.lane0, digest.lane1)
+    );
+}
+
+std::vector<PartDigest> parts_of(WeightsId weights, Rank rank, int tp) {
+    const auto id = static_cast<std::uint64_t>(weights);
+    PartDigest split{.name = "layer.weight", .shape = {8, 8}, .part = raw(rank), .parts = tp};
+    split.lane0 = hash_of(id, raw(rank));
+    split.lane1 = hash_of(id, raw(rank), 1);
+    PartDigest copied{.name = "norm.weight", .shape = {8}, .part = 0, .parts = 1};
+    copied.lane0 = hash_of(id, 99);
+    copied.lane1 = hash_of(id, 98);
+    return {split, copied};
 }
 
 ModelWorker::ModelWorker(
@@ -38,18 +57,6 @@ WorkerHello ModelWorker::hello() const {
     hello.eos_ids = {kEos};
     hello.digests = parts(live_);
     return hello;
-}
-
-std::vector<PartDigest> ModelWorker::parts(WeightsId weights) const {
-    const auto id = static_cast<std::uint64_t>(weights);
-    PartDigest split{
-        .name = "layer.weight", .shape = {8, 8}, .part = raw(rank_), .parts = shape_.tp};
-    split.lane0 = hash_of(id, raw(rank_));
-    split.lane1 = hash_of(id, raw(rank_), 1);
-    PartDigest copied{.name = "norm.weight", .shape = {8}, .part = 0, .parts = 1};
-    copied.lane0 = hash_of(id, 99);
-    copied.lane1 = hash_of(id, 98);
-    return {split, copied};
 }
 
 StepResult ModelWorker::run(const StepPlan& plan) {
@@ -194,41 +201,93 @@ void ModelWorker::run_row(
     result.logprobs.values.push_back(logprob_at(seed, row.output_index, live_));
 }
 
-void ModelWorker::begin_stage(const WorkerStage& order, StageFate fate) {
+ModelWorker::Task ModelWorker::begin_stage(const WorkerStage& order, StageFate fate) {
+    const bool is_session = order.spec.source.kind == SourceKind::kBuckets;
+    Task task{.update = order.update};
+    if (is_session) task.bucket = 0;
     if (stage_)
-        return fail(fmt::format(
+        fail(fmt::format(
             "update {} is staged over update {}",
             static_cast<std::uint64_t>(order.update),
             static_cast<std::uint64_t>(stage_->update)
         ));
-    if (released_.contains(MemoryTag::kWeights)) return fail("a stage into released memory");
+    if (released_.contains(MemoryTag::kWeights)) fail("a stage into released memory");
     retained_.reset();  // its copy is being overwritten
-    stage_ = Stage{order.update, order.spec.mode, fate, weights_of(order.spec.label)};
-    if (fate == StageFate::kOther)
-        stage_->weights = static_cast<WeightsId>(
-            hash_of(static_cast<std::uint64_t>(stage_->weights), replica_, raw(rank_))
-        );
+    stage_ = Stage{order.update, order.spec.mode, fate, weights_of(order.spec.label), task};
+    if (is_session) stage_->weights = order.spec.partial ? live_ : WeightsId{};
+    if (fate == StageFate::kOther) spoil();
     if (order.spec.mode == UpdateMode::kDirect && fate != StageFate::kRefused) is_torn_ = true;
+    return task;
 }
 
-WorkerStaged ModelWorker::finish_stage() {
+ModelWorker::Task ModelWorker::begin_fill(const WorkerFill& order, StageFate fate) {
+    const Task task{.update = order.update, .bucket = order.bucket};
+    if (!stage_ || stage_->update != order.update || stage_->task) {
+        fail(fmt::format(
+            "bucket {} of update {}, which does not wait for one here",
+            order.bucket,
+            static_cast<std::uint64_t>(order.update)
+        ));
+        return task;
+    }
+    stage_->task = task;
+    stage_->fate = fate;
+    stage_->weights = with_bytes(stage_->weights, name_of_bytes(order.source));
+    if (fate == StageFate::kOther) spoil();
+    return task;
+}
+
+ModelWorker::Task ModelWorker::begin_finish(const WorkerFinish& order) {
+    const Task task{.update = order.update};
+    if (!stage_ || stage_->update != order.update || stage_->task) {
+        fail(fmt::format(
+            "the end of update {}, which does not wait for it here",
+            static_cast<std::uint64_t>(order.update)
+        ));
+        return task;
+    }
+    stage_->task = task;
+    return task;
+}
+
+// This rank gets other bytes than the others, and does not know.
+void ModelWorker::spoil() {
+    stage_->weights = static_cast<WeightsId>(
+        hash_of(static_cast<std::uint64_t>(stage_->weights), replica_, raw(rank_))
+    );
+}
+
+scheduler::FromWorker ModelWorker::finish(const Task& task) {
+    stage_->task.reset();
+    if (!task.bucket) return vote();
+    return WorkerFilled{
+        .update = task.update, .bucket = *task.bucket, .outcome = outcome_of_stage()};
+}
+
+RankOutcome ModelWorker::outcome_of_stage() const {
+    const StageFate fate = stage_->fate;
+    RankOutcome outcome;
+    outcome.rank = rank_;
+    outcome.ok = fate == StageFate::kGood || fate == StageFate::kOther;
+    outcome.phase = fate == StageFate::kRefused ? "idle" : "stage";
+    if (!outcome.ok) {
+        outcome.code = "data_loss";
+        outcome.problems = {"layer.weight: the simulator broke it"};
+        outcome.num_problems = 1;
+    }
+    return outcome;
+}
+
+WorkerStaged ModelWorker::vote() {
     Stage& stage = *stage_;
-    stage.is_done = true;
-    stage.is_ok = stage.fate == StageFate::kGood || stage.fate == StageFate::kOther;
     WorkerStaged vote;
     vote.update = stage.update;
-    vote.outcome.rank = rank_;
-    vote.outcome.ok = stage.is_ok;
-    vote.outcome.phase = stage.is_ok                         ? "prepared"
-                         : stage.fate == StageFate::kRefused ? "idle"
-                                                             : "stage";
+    vote.outcome = outcome_of_stage();
+    stage.is_ok = vote.outcome.ok;
     if (stage.is_ok) {
+        vote.outcome.phase = "prepared";
         vote.digests = parts(stage.weights);
         if (stage.mode == UpdateMode::kDirect) live_ = stage.weights;
-    } else {
-        vote.outcome.code = "data_loss";
-        vote.outcome.problems = {"layer.weight: the simulator broke it"};
-        vote.outcome.num_problems = 1;
     }
     oracle_.voted(static_cast<std::uint64_t>(stage.update), replica_, raw(rank_), stage.is_ok);
     return vote;

@@ -21,22 +21,39 @@ struct ModelShape {
     std::int64_t context_len = 64;
 };
 
+// Which weights an update's label stands for.
+[[nodiscard]] WeightsId weights_of(const std::string& label);
+// What a session holds when a bucket with these bytes has come to what it held before.
+[[nodiscard]] WeightsId with_bytes(WeightsId weights, const std::string& bytes);
+// The digests of a rank's parts of them.
+[[nodiscard]] std::vector<PartDigest> parts_of(WeightsId weights, Rank rank, int tp);
+
 class ModelWorker {
   public:
     // How a stage goes on this rank.
     enum class StageFate { kGood, kRefused, kBroken, kOther };
+
+    // What a rank does in the background for an update: a bucket (0: it opens the session), or all
+    // that its vote is about.
+    struct Task {
+        UpdateId update{};
+        std::optional<std::int64_t> bucket{};
+        friend bool operator==(const Task&, const Task&) = default;
+    };
 
     ModelWorker(int replica, Rank rank, const ModelShape& shape, int num_replicas, Oracle& oracle);
 
     [[nodiscard]] WorkerHello hello() const;
 
     StepResult run(const StepPlan& plan);
-    // Begins a stage; its vote comes from finish_stage(). A second one without a drop is a bug.
-    void begin_stage(const WorkerStage& order, StageFate fate);
-    [[nodiscard]] bool is_staging(UpdateId update) const {
-        return stage_ && stage_->update == update && !stage_->is_done;
-    }
-    WorkerStaged finish_stage();
+    // Each begins a task, whose answer comes from finish(). A second stage without a drop is a bug,
+    // as is a bucket or an end for what is not staged.
+    Task begin_stage(const WorkerStage& order, StageFate fate);
+    Task begin_fill(const WorkerFill& order, StageFate fate);
+    Task begin_finish(const WorkerFinish& order);
+    // It has not been dropped meanwhile.
+    [[nodiscard]] bool is_at(const Task& task) const { return stage_ && stage_->task == task; }
+    scheduler::FromWorker finish(const Task& task);
     WorkerCommitted commit(const WorkerCommit& order);
     WorkerDropped drop(const WorkerDrop& order);
     // With `fails` nothing is done.
@@ -61,8 +78,8 @@ class ModelWorker {
         UpdateMode mode = UpdateMode::kStaged;
         StageFate fate = StageFate::kGood;
         WeightsId weights{};
-        bool is_done = false;
-        bool is_ok = false;
+        std::optional<Task> task{};
+        bool is_ok = false;  // prepared
     };
     void run_row(
         const StepPlan& plan,
@@ -72,7 +89,12 @@ class ModelWorker {
         std::size_t first_target,
         StepResult& result
     );
-    [[nodiscard]] std::vector<PartDigest> parts(WeightsId weights) const;
+    void spoil();
+    [[nodiscard]] RankOutcome outcome_of_stage() const;
+    [[nodiscard]] WorkerStaged vote();
+    [[nodiscard]] std::vector<PartDigest> parts(WeightsId weights) const {
+        return parts_of(weights, rank_, shape_.tp);
+    }
     void fail(const std::string& what);
 
     int replica_;
@@ -92,8 +114,5 @@ class ModelWorker {
     std::vector<Entry> kv_{};  // [num_pages * page_size]; rank 0 only
     std::vector<Slot> slots_{};
 };
-
-// Which weights an update's label stands for.
-[[nodiscard]] WeightsId weights_of(const std::string& label);
 
 }  // namespace pitstop::sim

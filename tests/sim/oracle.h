@@ -73,6 +73,7 @@ class Oracle {
     void loaded(Epoch epoch, WeightsId weights) { weights_[epoch] = weights; }
     // A rank makes `epoch` live. Every rank that does must hold the same weights.
     void committed(Epoch epoch, WeightsId weights);
+    [[nodiscard]] WeightsId weights_at(Epoch epoch) const { return weights_.at(epoch); }
     void voted(std::uint64_t update, int replica, int rank, bool is_ok);
     // A rank carries out the commit of an update over `num_replicas` * `tp` ranks.
     void commit_ordered(std::uint64_t update, int num_replicas, int tp);

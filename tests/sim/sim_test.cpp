@@ -24,6 +24,10 @@ TEST(Sim, P1ToP5_P9_HoldInEverySchedule) {
         all.num_retractions += report.num_retractions;
         all.num_releases += report.num_releases;
         all.num_discards += report.num_discards;
+        all.num_sessions += report.num_sessions;
+        all.num_buckets += report.num_buckets;
+        all.num_sessions_committed += report.num_sessions_committed;
+        all.num_sessions_expired += report.num_sessions_expired;
     }
     // A check that never sees what it checks cannot fail: the schedules reach every corner.
     EXPECT_GT(all.num_tokens, 100'000);
@@ -36,6 +40,10 @@ TEST(Sim, P1ToP5_P9_HoldInEverySchedule) {
     EXPECT_GT(all.num_retractions, 500);
     EXPECT_GT(all.num_releases, 2000);
     EXPECT_GT(all.num_discards, 200);
+    EXPECT_GT(all.num_sessions, 2000);
+    EXPECT_GT(all.num_buckets, 2000);
+    EXPECT_GT(all.num_sessions_committed, 2000);
+    EXPECT_GT(all.num_sessions_expired, 200);
 }
 
 TEST(Sim, AScheduleIsTheSameEveryTime) {

@@ -66,6 +66,10 @@ Report World::run() {
     report_.num_requests_split = oracle_.num_requests_split;
     report_.num_spans_mixed = oracle_.num_spans_mixed;
     report_.num_cache_hits = oracle_.num_cache_hits;
+    report_.num_sessions = sessions_.num_begun;
+    report_.num_buckets = sessions_.num_buckets;
+    report_.num_sessions_committed = sessions_.num_committed;
+    report_.num_sessions_expired = sessions_.num_expired;
     for (const Replica& replica : replicas_)
         report_.num_retractions += replica.core->status(now_, CallId{1}).retractions_total;
     return report_;
@@ -170,16 +174,19 @@ void World::work(std::size_t r, std::size_t k) {
         return;
     }
     if (const auto* stage = std::get_if<WorkerStage>(&order)) {
-        const bool is_hit =
-            fate_replica_ == static_cast<int>(r) && fate_rank_ == static_cast<int>(k);
-        rank.worker->begin_stage(*stage, is_hit ? next_fate_ : ModelWorker::StageFate::kGood);
-        const UpdateId update = stage->update;
-        after(some(200, random_.once_in(10) ? 400'000 : 8000), [this, r, k, update] {
-            Rank& staging = replicas_[r].ranks[k];
-            if (staging.is_stuck || !staging.worker->is_staging(update))
-                return;  // dropped meanwhile
-            answer(r, k, staging.worker->finish_stage());
-        });
+        const ModelWorker::Task task = rank.worker->begin_stage(*stage, fate_of(r, k));
+        answer_later(r, k, some(200, random_.once_in(10) ? 400'000 : 8000), task);
+    } else if (const auto* fill = std::get_if<WorkerFill>(&order)) {
+        // A sender may stall; then the rank gives up by itself.
+        const Duration takes = some(100, random_.once_in(10) ? 400'000 : 4000);
+        const Duration patience = milliseconds(fill->timeout_ms);
+        const bool gives_up = takes > patience;
+        const ModelWorker::Task task = rank.worker->begin_fill(
+            *fill, gives_up ? ModelWorker::StageFate::kBroken : fate_of(r, k)
+        );
+        answer_later(r, k, std::min(takes, patience), task);
+    } else if (const auto* finish = std::get_if<WorkerFinish>(&order)) {
+        answer_later(r, k, some(100, 4000), rank.worker->begin_finish(*finish));
     } else if (const auto* commit = std::get_if<WorkerCommit>(&order)) {
         answer(r, k, rank.worker->commit(*commit));
         ++report_.num_commits;
@@ -213,6 +220,21 @@ void World::answer(std::size_t r, std::size_t k, scheduler::FromWorker message) 
             make_turn(r);
         });
     }
+}
+
+void World::answer_later(
+    std::size_t r, std::size_t k, Duration takes, const ModelWorker::Task& task
+) {
+    after(takes, [this, r, k, task] {
+        Rank& rank = replicas_[r].ranks[k];
+        if (rank.is_stuck || !rank.worker->is_at(task)) return;  // dropped meanwhile
+        answer(r, k, rank.worker->finish(task));
+    });
+}
+
+ModelWorker::StageFate World::fate_of(std::size_t r, std::size_t k) const {
+    const bool is_hit = fate_replica_ == static_cast<int>(r) && fate_rank_ == static_cast<int>(k);
+    return is_hit ? next_fate_ : ModelWorker::StageFate::kGood;
 }
 
 void World::control(std::size_t r, scheduler::Control message) {
@@ -255,7 +277,7 @@ void World::hear(std::size_t r, scheduler::ToTokenizer message) {
 void World::act() {
     // The doors open when every replica has said hello.
     if (num_hellos_ < num_replicas_) return;
-    switch (random_.between(0, 22)) {
+    switch (random_.between(0, 24)) {
         case 0:
         case 1:
         case 2:
@@ -295,6 +317,9 @@ void World::act() {
         case 10:
         case 11:
             return start_update(/*is_good=*/!random_.once_in(3));
+        case 23:
+        case 24:
+            return start_push(/*is_dependable=*/false);
         case 20: {
             // Under a pause, as trainers do, or at any moment.
             if (random_.once_in(2)) {
@@ -329,18 +354,7 @@ void World::act() {
                     coordinator_.rollback(now_, caller(timeout_ms), call, out);
                 });
             }
-            if (kind == 1) {
-                return coordinate([&](UpdateCoordinator::Out& out) {
-                    coordinator_.drop(
-                        now_, caller(timeout_ms), DropStage{CallId{next_call_}, timeout_ms}, out
-                    );
-                });
-            }
-            return coordinate([&](UpdateCoordinator::Out& out) {
-                coordinator_.commit(
-                    now_, caller(timeout_ms), CommitWeights{CallId{next_call_}, timeout_ms, {}}, out
-                );
-            });
+            return kind == 1 ? drop_any(timeout_ms) : commit_any();
         }
         default:
             return submit();
@@ -458,11 +472,11 @@ void World::answered(CallId id, std::size_t r) {
     }
 }
 
-UpdateCoordinator::Caller World::caller(std::int64_t timeout_ms) {
+UpdateCoordinator::Caller World::caller(std::int64_t timeout_ms, Heard heard) {
     const std::uint64_t id = next_call_++;
-    // The worst case: the deadline comes in the stage, and the drop takes its own time.
-    update_calls_[id] = {
-        now_ + milliseconds(timeout_ms) + UpdateCoordinator::kDropTimeout + kAnswerSlack, 0};
+    // The worst case: the deadline comes in the stage, and the drop is waited for a little.
+    const Duration time = milliseconds(timeout_ms) + UpdateCoordinator::kDropGrace + kAnswerSlack;
+    update_calls_[id] = {now_ + time, 0, std::move(heard)};
     return {"trainer", CallId{id}};
 }
 
@@ -485,18 +499,29 @@ void World::start_update(bool is_good) {
         } else {
             coordinator_.update(now_, who, UpdateWeights{id, timeout_ms, spec}, out);
         }
-        if (out.orders.empty()) return;  // refused
-        next_fate_ = is_good ? ModelWorker::StageFate::kGood
-                             : static_cast<ModelWorker::StageFate>(random_.between(1, 3));
-        fate_replica_ = static_cast<int>(random_.between(0, num_replicas_ - 1));
-        fate_rank_ = static_cast<int>(random_.between(0, shape_.tp - 1));
+        if (!out.orders.empty()) draw_fate(is_good);  // not refused
     });
+}
+
+// What becomes of the next stage or bucket, and on which rank.
+void World::draw_fate(bool is_good) {
+    // A rank that gets other bytes than the others is found out by them alone.
+    const bool has_others = num_replicas_ * shape_.tp > 1;
+    next_fate_ = is_good
+                     ? ModelWorker::StageFate::kGood
+                     : static_cast<ModelWorker::StageFate>(random_.between(1, has_others ? 3 : 2));
+    fate_replica_ = static_cast<int>(random_.between(0, num_replicas_ - 1));
+    fate_rank_ = static_cast<int>(random_.between(0, shape_.tp - 1));
 }
 
 void World::coordinate(const std::function<void(UpdateCoordinator::Out&)>& what) {
     UpdateCoordinator::Out out;
     what(out);
     for (const UpdateCoordinator::Order& order : out.orders) {
+        sessions_.ordered(now_, order);
+        const auto* drop = std::get_if<UpdateDrop>(&order);
+        dropping_ = drop != nullptr ? drop->update : UpdateId{};
+        if (drop != nullptr) watch_drop(drop->update);
         std::visit(
             [&](const auto& message) {
                 for (std::size_t r = 0; r < replicas_.size(); ++r) control(r, message);
@@ -512,6 +537,7 @@ void World::coordinate(const std::function<void(UpdateCoordinator::Out&)>& what)
         if (reply.state == "torn") ++report_.num_torn;
         if (reply.ok == !reply.code.empty())
             oracle_.fail("an update's answer is ok with an error, or not ok without");
+        if (call != update_calls_.end() && call->second.heard) call->second.heard(reply);
     }
     if (const auto deadline = coordinator_.next_deadline())
         at(*deadline, [this] { tick_coordinator(); });
@@ -526,6 +552,7 @@ void World::tick_coordinator() {
 // ---- what must hold ----
 
 void World::check() {
+    sessions_.check(now_);
     if (report_.num_events % 64 == 0) check_calls();
 }
 
@@ -595,9 +622,7 @@ void World::settle_down() {
             continue;
         }
         if (coordinator_.is_staged()) {
-            coordinate([&](UpdateCoordinator::Out& out) {
-                coordinator_.drop(now_, caller(1000), DropStage{CallId{next_call_}, 1000}, out);
-            });
+            drop_any(1000);
         } else if (needs_update() && !coordinator_.is_busy()) {
             start_update(/*is_good=*/true);
         }
@@ -617,6 +642,7 @@ void World::settle_down() {
     }
     if (coordinator_.state() != "serving")
         return oracle_.fail("the update does not come to its end; " + describe());
+    push_to_the_end();
     for (std::size_t r = 0; r < replicas_.size(); ++r) {
         const ReplicaStatus status = replicas_[r].core->status(now_, CallId{1});
         if (status.pages_free + status.pages_cached != status.pages_total) {

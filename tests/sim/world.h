@@ -6,7 +6,9 @@
 #include "scheduler_proc/scheduler.h"
 #include "tests/sim/model_worker.h"
 #include "tests/sim/oracle.h"
+#include "tests/sim/pusher.h"
 #include "tests/sim/random.h"
+#include "tests/sim/session_book.h"
 #include "tokenizer_proc/update_coordinator.h"
 
 #include <cstdint>
@@ -36,6 +38,10 @@ struct Report {
     std::int64_t num_calls = 0;
     std::int64_t num_releases = 0;
     std::int64_t num_discards = 0;  // of weights
+    std::int64_t num_sessions = 0;  // begun
+    std::int64_t num_buckets = 0;
+    std::int64_t num_sessions_committed = 0;
+    std::int64_t num_sessions_expired = 0;
 };
 
 class World {
@@ -97,6 +103,10 @@ class World {
     void order(std::size_t replica, std::size_t rank, const scheduler::ToWorkers& message);
     void work(std::size_t replica, std::size_t rank);
     void answer(std::size_t replica, std::size_t rank, scheduler::FromWorker message);
+    void answer_later(
+        std::size_t replica, std::size_t rank, Duration takes, const ModelWorker::Task& task
+    );
+    [[nodiscard]] ModelWorker::StageFate fate_of(std::size_t replica, std::size_t rank) const;
     void control(std::size_t replica, scheduler::Control message);
 
     void act();  // something random
@@ -109,15 +119,23 @@ class World {
         bool is_exempt = false
     );
     void answered(CallId call, std::size_t replica);
+    using Heard = std::function<void(const UpdateReply&)>;
     void start_update(bool is_good);
+    void start_push(bool is_dependable);
+    void go_on(std::size_t pusher);
+    void commit_any();
+    void drop_any(std::int64_t timeout_ms);
+    void draw_fate(bool is_good);
+    void watch_drop(UpdateId update);
     void coordinate(const std::function<void(UpdateCoordinator::Out&)>& what);
-    [[nodiscard]] UpdateCoordinator::Caller caller(std::int64_t timeout_ms);
+    [[nodiscard]] UpdateCoordinator::Caller caller(std::int64_t timeout_ms, Heard heard = {});
     void tick_coordinator();
 
     void advance_until(TimePoint end);
     void check();
     void check_calls();
     void settle_down();
+    void push_to_the_end();
     [[nodiscard]] bool is_quiet() const;
     [[nodiscard]] bool needs_update() const;
     std::vector<MemoryTag> some_tags();
@@ -144,8 +162,12 @@ class World {
     struct UpdateCall {
         TimePoint deadline{};
         int num_answers = 0;
+        Heard heard{};
     };
     std::map<std::uint64_t, UpdateCall> update_calls_{};
+    std::vector<std::unique_ptr<Pusher>> pushers_{};
+    SessionBook sessions_{shape_, oracle_};
+    UpdateId dropping_{};  // if the last order was to drop
     bool stuck_any_ = false;
     ModelWorker::StageFate next_fate_ = ModelWorker::StageFate::kGood;
     int fate_replica_ = 0;

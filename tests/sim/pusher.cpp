@@ -1,0 +1,116 @@
+#include "tests/sim/pusher.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+#include <utility>
+
+namespace pitstop::sim {
+namespace {
+
+using std::chrono::microseconds;
+
+constexpr std::string_view kOtherDigest = "00112233445566778899aabbccddeeff";  // nobody's
+
+}  // namespace
+
+const std::string& name_of_bytes(const WeightSource& source) {
+    return source.kind == SourceKind::kIpc ? source.handles.begin()->second : source.group;
+}
+
+Pusher::Pusher(Random& random, std::string name, bool is_dependable)
+    : random_(random), name_(std::move(name)), is_dependable_(is_dependable) {
+    num_buckets_left_ = random_.between(0, 4);
+    num_calls_left_ = std::numeric_limits<std::int64_t>::max();
+    if (is_dependable_) return;
+    if (random_.once_in(3)) num_calls_left_ = random_.between(1, 5);
+    is_slow_ = random_.once_in(5);
+}
+
+Duration Pusher::pause() {
+    return microseconds(is_slow_ ? random_.between(10'000, 90'000) : random_.between(1, 3000));
+}
+
+std::int64_t Pusher::timeout_ms() {
+    if (is_dependable_) return 2000;
+    return random_.once_in(8) ? 3 : 300;
+}
+
+std::optional<Pusher::Call> Pusher::next(const Seen& seen) {
+    if (at_ == At::kOver || num_calls_left_-- == 0) return std::nullopt;
+    if (at_ == At::kBegin) return begin(seen);
+    if (at_ == At::kBuckets && num_buckets_left_ > 0) return bucket();
+    at_ = At::kEnd;
+    return end(seen);
+}
+
+void Pusher::heard(const UpdateReply& reply) {
+    if (at_ == At::kBegin) {
+        if (reply.ok) {
+            at_ = At::kBuckets;
+            session_ = reply.session;
+        } else if (!is_dependable_ && random_.once_in(4)) {
+            at_ = At::kOver;  // it gives up; others try again
+        }
+    } else if (at_ == At::kEnd) {
+        has_committed_ = reply.ok;
+        at_ = is_dependable_ && !reply.ok ? At::kBegin : At::kOver;
+    } else if (!reply.ok) {
+        // Most have understood. The others' further calls must be refused.
+        if (is_dependable_) {
+            at_ = At::kBegin;
+        } else if (!random_.once_in(4)) {
+            at_ = At::kOver;
+        }
+    }
+}
+
+BeginUpdate Pusher::begin(const Seen& seen) {
+    BeginUpdate begin;
+    begin.update.source.kind = SourceKind::kBuckets;
+    begin.update.label = name_;
+    begin.idle_timeout_ms = is_dependable_ ? 2000 : random_.between(5, 60);
+    if (is_dependable_) return begin;
+    begin.update.kv_policy = static_cast<KvPolicy>(random_.between(0, 2));  // others' requests live
+    begin.update.partial = random_.once_in(3);
+    if (random_.once_in(3)) begin.update.base_digest = seen.serving_digest;
+    if (random_.once_in(20)) begin.update.base_digest = kOtherDigest;
+    return begin;
+}
+
+UpdateBucket Pusher::bucket() {
+    UpdateBucket bucket;
+    bucket.session = session();
+    const std::string bytes = fmt::format("ipc://@{}-{}", name_, num_buckets_sent_++);
+    --num_buckets_left_;
+    if (is_dependable_ || !random_.once_in(8)) {
+        bucket.source.kind = SourceKind::kIpc;
+        bucket.source.handles = {{"CPU-0-0", bytes}};
+    } else {  // refused, unless the session has named its base
+        bucket.source.kind = SourceKind::kDistributed;
+        bucket.source.group = bytes;
+        bucket.source.format = TensorFormat::kSparse;
+        bucket.source.tensors = {{.name = "layer.weight", .dtype = "BF16", .shape = {8, 8}}};
+        bucket.source.num_updates = {1};
+    }
+    return bucket;
+}
+
+Pusher::Call Pusher::end(const Seen& seen) {
+    if (!is_dependable_ && random_.once_in(8)) return DropStage{.session = session()};
+    CommitWeights commit;
+    commit.session = session();
+    if (random_.once_in(2)) commit.digest = seen.open_digest;
+    if (is_dependable_) return commit;
+    if (random_.once_in(12)) commit.digest = kOtherDigest;
+    if (random_.once_in(4)) commit.label = name_ + "-final";
+    return commit;
+}
+
+// Its own; sometimes whichever is open, sometimes one of long ago.
+std::uint64_t Pusher::session() {
+    if (is_dependable_ || random_.between(1, 8) > 2) return session_;
+    return random_.once_in(2) ? 0 : static_cast<std::uint64_t>(random_.between(1, 3));
+}
+
+}  // namespace pitstop::sim

@@ -1,0 +1,62 @@
+// A trainer that brings weights in a session of calls: it begins, sends buckets, commits. It may be
+// slow, vanish between any two calls, call for a session that is not its own, or declare what is
+// not so. Pure: the world carries its calls and the answers.
+#pragma once
+
+#include "base/time.h"
+#include "messages/weights.h"
+#include "tests/sim/random.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+
+namespace pitstop::sim {
+
+class Pusher {
+  public:
+    using Call = std::variant<BeginUpdate, UpdateBucket, CommitWeights, DropStage>;
+    // What a trainer can know.
+    struct Seen {
+        std::string serving_digest{};
+        std::string open_digest{};  // of what the open session holds; empty: none is open
+    };
+
+    // `name` is its own: it names its versions and buckets. A dependable one does everything right,
+    // and does not give up.
+    Pusher(Random& random, std::string name, bool is_dependable);
+
+    // Its next call, without a number; nothing: it has come to its end, or vanished.
+    std::optional<Call> next(const Seen& seen);
+    // The answer to that call.
+    void heard(const UpdateReply& reply);
+
+    [[nodiscard]] Duration pause();  // before its next call
+    [[nodiscard]] std::int64_t timeout_ms();
+    [[nodiscard]] bool has_committed() const { return has_committed_; }
+
+  private:
+    enum class At { kBegin, kBuckets, kEnd, kOver };
+
+    [[nodiscard]] BeginUpdate begin(const Seen& seen);
+    [[nodiscard]] UpdateBucket bucket();
+    [[nodiscard]] Call end(const Seen& seen);
+    [[nodiscard]] std::uint64_t session();
+
+    Random& random_;
+    std::string name_;
+    bool is_dependable_;
+    At at_ = At::kBegin;
+    std::uint64_t session_ = 0;
+    std::int64_t num_buckets_left_ = 0;
+    std::int64_t num_buckets_sent_ = 0;
+    std::int64_t num_calls_left_ = 0;  // then it vanishes
+    bool is_slow_ = false;
+    bool has_committed_ = false;
+};
+
+// Which bytes a bucket brings.
+[[nodiscard]] const std::string& name_of_bytes(const WeightSource& source);
+
+}  // namespace pitstop::sim

@@ -1,0 +1,63 @@
+// What the session under way holds by what its callers were told, and by when it must be over.
+#pragma once
+
+#include "base/time.h"
+#include "messages/weights.h"
+#include "tests/sim/model_worker.h"
+#include "tests/sim/oracle.h"
+#include "tests/sim/pusher.h"
+#include "tokenizer_proc/update_coordinator.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace pitstop::sim {
+
+class SessionBook {
+  public:
+    // The oracle outlives the book.
+    SessionBook(const ModelShape& shape, Oracle& oracle) : shape_(shape), oracle_(oracle) {}
+
+    // The coordinator orders something.
+    void ordered(TimePoint now, const UpdateCoordinator::Order& order);
+    // Somebody's call is answered; `serving` was live before it.
+    void heard(TimePoint now, const Pusher::Call& call, const UpdateReply& reply, Epoch serving);
+    // What must be over by now.
+    void check(TimePoint now);
+
+    // The digest of what the open session holds; empty: none is open.
+    [[nodiscard]] std::string digest() const;
+
+    std::int64_t num_begun = 0;
+    std::int64_t num_buckets = 0;
+    std::int64_t num_committed = 0;
+    std::int64_t num_expired = 0;
+
+  private:
+    enum class At { kIdle, kBusy, kEnding };
+    struct Session {
+        std::uint64_t id = 0;
+        At at = At::kIdle;
+        std::string label{};
+        WeightsId weights{};
+        Duration idle_timeout{};
+        TimePoint idle_since{};
+    };
+
+    void begun(TimePoint now, const BeginUpdate& call, const UpdateReply& reply, Epoch serving);
+    void filled(TimePoint now, const UpdateBucket& call, const UpdateReply& reply);
+    void committed(const CommitWeights& call, const UpdateReply& reply);
+    [[nodiscard]] bool is_about(UpdateId update) const {
+        return session_ && session_->id == static_cast<std::uint64_t>(update);
+    }
+    // The version's digest, as all ranks of a replica add up to it.
+    [[nodiscard]] std::string digest_of_weights(WeightsId weights) const;
+
+    const ModelShape& shape_;
+    Oracle& oracle_;
+    std::optional<Session> session_{};  // the last one that was begun
+    UpdateId committed_update_{};       // ordered last
+};
+
+}  // namespace pitstop::sim
