@@ -1,5 +1,8 @@
 // Which call goes to which door, and what answers it. A call is a message with a `call` number that
 // is answered once, by its reply or by an `error`.
+//
+// The doors are two sockets: neither keeps its messages behind those of the other. A call at the
+// admin door that is about requests is therefore sent when the data door has read those before it.
 #pragma once
 
 #include "messages/control.h"
@@ -8,6 +11,8 @@
 #include "messages/status.h"
 #include "messages/weight_reads.h"
 #include "messages/weights.h"
+
+#include <type_traits>
 
 namespace pitstop {
 
@@ -48,5 +53,11 @@ PITSTOP_CALL(DestroyGroup, GroupReply, kAdmin)
 
 template <class Request>
 using ReplyTo = typename CallOf<Request>::Reply;
+
+enum class CallOrder { kAtOnce, kAfterRequests };
+
+template <class Request>
+inline constexpr CallOrder kOrderOf =
+    std::is_same_v<Request, Abort> ? CallOrder::kAfterRequests : CallOrder::kAtOnce;
 
 }  // namespace pitstop

@@ -150,9 +150,18 @@ Result<TokenizeReply> Client::render_chat(std::string_view variables) {
     return call(std::move(question));
 }
 
-Result<Frames> Client::call_frames(
-    Door door, CallId call, Frames request, std::chrono::milliseconds timeout
-) {
+void Client::start_call(Call call, std::chrono::milliseconds timeout, OnFrames on_reply) {
+    io_->start_call(
+        {.door = call.door,
+         .order = call.order,
+         .id = call.id,
+         .frames = std::move(call.frames),
+         .on_reply = std::move(on_reply),
+         .deadline = deadline_after(timeout) + kReplyGrace}
+    );
+}
+
+Result<Frames> Client::call_frames(Call call, std::chrono::milliseconds timeout) {
     if (io_->is_on_thread()) {
         return make_error(
             ErrorCode::kFailedPrecondition,
@@ -162,28 +171,20 @@ Result<Frames> Client::call_frames(
     // Shared with the I/O thread, which may still be in set_value() when get() returns.
     const auto promise = std::make_shared<std::promise<Result<Frames>>>();
     std::future<Result<Frames>> future = promise->get_future();
-    io_->start_call(
-        door,
-        std::move(request),
-        call,
-        deadline_after(timeout) + kReplyGrace,
-        [promise](Result<Frames> reply) { promise->set_value(std::move(reply)); }
-    );
+    start_call(std::move(call), timeout, [promise](Result<Frames> reply) {
+        promise->set_value(std::move(reply));
+    });
     return future.get();
 }
 
-void Client::call_frames(
-    Door door, CallId call, Frames request, std::chrono::milliseconds timeout, OnFrames on_reply
-) {
+void Client::call_frames(Call call, std::chrono::milliseconds timeout, OnFrames on_reply) {
     OnFrames sink = std::move(on_reply);
     if (io_->has_callbacks_on_caller()) {
         sink = [on_reply = std::move(sink), &ready = io_->ready()](Result<Frames> reply) {
             ready.push([on_reply, reply = std::move(reply)] { on_reply(reply); });
         };
     }
-    io_->start_call(
-        door, std::move(request), call, deadline_after(timeout) + kReplyGrace, std::move(sink)
-    );
+    start_call(std::move(call), timeout, std::move(sink));
 }
 
 int Client::ready_fd() const { return io_->ready().fd(); }

@@ -94,7 +94,8 @@ class Client {
     // Each ends with its output so far and finish.reason abort. Ids that are not open are ignored.
     void cancel(std::vector<std::string> rids);
 
-    // A call and its one answer (calls.h). The caller leaves `call` at 0. Where the message has a
+    // A call and its one answer (calls.h). An abort ends the requests that this client has made
+    // before it, and those it has heard of. The caller leaves `call` at 0. Where the message has a
     // timeout_ms of 0 the tree gets `timeout` too, so that its error, which names who is late,
     // comes before ours.
     template <class Request>
@@ -102,10 +103,7 @@ class Client {
         Request request, std::chrono::milliseconds timeout = kCallTimeout
     ) {
         prepare(request, timeout);
-        ASSIGN_OR_RETURN(
-            const Frames reply,
-            call_frames(CallOf<Request>::kDoor, request.call, encode(request), timeout)
-        );
+        ASSIGN_OR_RETURN(const Frames reply, call_frames(to_call(request), timeout));
         return read_reply<ReplyTo<Request>>(reply);
     }
     template <class Request>
@@ -116,9 +114,7 @@ class Client {
     ) {
         prepare(request, timeout);
         call_frames(
-            CallOf<Request>::kDoor,
-            request.call,
-            encode(request),
+            to_call(request),
             timeout,
             [on_reply = std::move(on_reply)](Result<Frames> reply) {
                 if (!reply) return on_reply(std::move(reply).error());
@@ -164,13 +160,20 @@ class Client {
         }
         return decode<Reply>(frames, UnknownFields::kIgnore);
     }
+    struct Call {
+        Door door{};
+        CallOrder order{};
+        CallId id{};
+        Frames frames{};
+    };
+    template <class Request>
+    static Call to_call(const Request& request) {
+        return {CallOf<Request>::kDoor, kOrderOf<Request>, request.call, encode(request)};
+    }
     using OnFrames = std::function<void(Result<Frames>)>;
-    Result<Frames> call_frames(
-        Door door, CallId call, Frames request, std::chrono::milliseconds timeout
-    );
-    void call_frames(
-        Door door, CallId call, Frames request, std::chrono::milliseconds timeout, OnFrames on_reply
-    );
+    Result<Frames> call_frames(Call call, std::chrono::milliseconds timeout);
+    void call_frames(Call call, std::chrono::milliseconds timeout, OnFrames on_reply);
+    void start_call(Call call, std::chrono::milliseconds timeout, OnFrames on_reply);
 
     std::shared_ptr<IoLoop> io_;  // shared with the streams, which may outlive the client
 };

@@ -111,7 +111,7 @@ void IoLoop::refuse_late(Command& command) {
     } else if (auto* refuse = std::get_if<RefuseRequest>(&command)) {
         refuse->sink(error_chunk(refuse->rid, refuse->error));
     } else if (auto* call = std::get_if<StartCall>(&command)) {
-        call->call.on_reply(closed);
+        call->args.on_reply(closed);
     }
 }
 
@@ -144,11 +144,7 @@ void IoLoop::abandon(const std::string& rid, RequestNumber number) {
     push(AbandonRequest{rid, number});
 }
 
-void IoLoop::start_call(
-    Door door, Frames frames, CallId call, TimePoint deadline, OnFrames on_reply
-) {
-    push(StartCall{std::move(frames), call, {door, std::move(on_reply), deadline, {}}});
-}
+void IoLoop::start_call(CallArgs call) { push(StartCall{std::move(call)}); }
 
 // ---- the loop ----
 
@@ -265,27 +261,51 @@ void IoLoop::io_obey(AbandonRequest& command) {
 }
 
 void IoLoop::io_obey(StartCall& command) {
-    if (!has_link(command.call.door)) {
-        return command.call.on_reply(
+    CallArgs& args = command.args;
+    if (!has_link(args.door)) {
+        return args.on_reply(
             make_error(ErrorCode::kFailedPrecondition, "this client has no admin door")
         );
     }
-    if (command.call.door == Door::kData && !link(Door::kData).is_ready()) {
-        return command.call.on_reply(
+    if (args.door == Door::kData && !link(Door::kData).is_ready()) {
+        return args.on_reply(
             make_error(ErrorCode::kUnavailable, "the connection to {} is lost", args_.data_endpoint)
         );
     }
     if (calls_.size() >= args_.open_max) {
-        return command.call.on_reply(make_error(
+        return args.on_reply(make_error(
             ErrorCode::kResourceExhausted,
             "this client has {} open calls, the most it may",
             args_.open_max
         ));
     }
-    const Door door = command.call.door;
-    command.call.deadline_entry = deadlines_.emplace(command.call.deadline, command.id);
-    calls_.emplace(command.id, std::move(command.call));
-    io_send(door, std::move(command.frames));
+    if (args.order == CallOrder::kAfterRequests) return io_obey_after_requests(command);
+    Call call{.door = args.door, .on_reply = std::move(args.on_reply), .deadline = args.deadline};
+    call.deadline_entry = deadlines_.emplace(args.deadline, args.id);
+    calls_.emplace(args.id, std::move(call));
+    io_send(args.door, std::move(args.frames));
+}
+
+// Asks the data door for something: its answer, of whatever kind, says that it has read all that
+// was sent there before. So does the lack of one: where the door is lost nothing is open, and after
+// the deadline the caller is told that, but what it asked for is still done.
+void IoLoop::io_obey_after_requests(StartCall& command) {
+    Tokenize question;
+    question.call = next_call();
+    question.text = "";
+    StartCall first{
+        {.door = Door::kData,
+         .order = CallOrder::kAtOnce,
+         .id = question.call,
+         .frames = encode(question),
+         .deadline = command.args.deadline}};
+    command.args.order = CallOrder::kAtOnce;
+    // Shared because a std::function is copyable; there is one.
+    first.args.on_reply =
+        [this, then = std::make_shared<StartCall>(std::move(command))](const Result<Frames>&) {
+            io_obey(*then);
+        };
+    io_obey(first);
 }
 
 void IoLoop::io_send(Door door, Frames frames) {

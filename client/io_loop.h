@@ -63,7 +63,15 @@ class IoLoop {
     // Cancels this request, if it is the one that is open under its rid; its sink is not called any
     // more.
     void abandon(const std::string& rid, RequestNumber number);
-    void start_call(Door door, Frames frames, CallId call, TimePoint deadline, OnFrames on_reply);
+    struct CallArgs {
+        Door door{};
+        CallOrder order{};
+        CallId id{};
+        Frames frames{};
+        OnFrames on_reply{};
+        TimePoint deadline{};
+    };
+    void start_call(CallArgs call);
 
     [[nodiscard]] HelloReply hello() const;
     [[nodiscard]] bool is_connected() const { return is_connected_; }
@@ -106,9 +114,7 @@ class IoLoop {
         RequestNumber number{};
     };
     struct StartCall {
-        Frames frames{};
-        CallId id{};
-        Call call{};
+        CallArgs args{};
     };
     using Command =
         std::variant<StartRequest, RefuseRequest, CancelRequests, AbandonRequest, StartCall>;
@@ -123,6 +129,7 @@ class IoLoop {
     void io_obey(CancelRequests& command);
     void io_obey(AbandonRequest& command);
     void io_obey(StartCall& command);
+    void io_obey_after_requests(StartCall& command);
     void io_receive(Door door, TimePoint now, int messages_max);
     void io_take(Door door, const Frames& frames);
     void io_chunk(OutputChunk chunk);

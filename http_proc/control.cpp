@@ -31,7 +31,12 @@ Task<Result<PauseReply>> pause(Exchange& exchange, PauseMode mode, double max_pa
     PauseGeneration call;
     call.mode = mode;
     call.max_pause_s = max_pause_s;
-    co_return checked(co_await exchange.tree().call(std::move(call), kTimeout));
+    Result<PauseReply> reply = checked(co_await exchange.tree().call(std::move(call), kTimeout));
+    if (!reply || mode != PauseMode::kAbort) co_return reply;
+    const Result<AbortReply> aborted = co_await abort_all(exchange);
+    if (!aborted) co_return aborted.error();
+    if (!reply->parts.empty()) reply->parts.front().num_aborted += num_aborted(*aborted);
+    co_return reply;
 }
 
 Task<Result<ContinueReply>> go_on(Exchange& exchange) {
@@ -45,12 +50,28 @@ Task<Result<FlushReply>> flush(Exchange& exchange, std::chrono::milliseconds wai
     co_return checked(co_await exchange.tree().call(std::move(call), timeout));
 }
 
-Task<Result<AbortReply>> abort(Exchange& exchange, std::vector<std::string> rids, bool all) {
+Task<Result<AbortReply>> abort(Exchange& exchange, Aborting aborting) {
+    Tree& tree = exchange.tree();
+    if (aborting.all) aborting.names.clear();
+    if (aborting.names.empty() && !aborting.all) co_return AbortReply{.ok = true};
+    co_await tree.preparations().over(aborting.names);
     Abort call;
-    call.rids = std::move(rids);
-    call.all = all;
-    call.message = "Aborted";
-    co_return checked(co_await exchange.tree().call(std::move(call)));
+    for (const std::string& name : aborting.names) {
+        for (std::string& rid : tree.rids_named(name)) call.rids.push_back(std::move(rid));
+    }
+    call.all = aborting.all;
+    call.message = std::move(aborting.message);
+    co_return checked(co_await tree.call(std::move(call)));
+}
+
+Task<Result<AbortReply>> abort_all(Exchange& exchange) {
+    Aborting aborting;
+    aborting.all = true;
+    co_return co_await abort(exchange, std::move(aborting));
+}
+
+std::int64_t num_aborted(const AbortReply& reply) {
+    return std::ranges::count(reply.results, AbortOutcome::kAborted, &AbortResult::outcome);
 }
 
 Task<Result<MemoryReply>> release(
@@ -102,7 +123,7 @@ Task<Result<UpdateReply>> update_from_disk(Exchange& exchange, DiskUpdate update
     const Result<StatusReply> before = co_await status(exchange);
     if (!before) co_return before.error();
     if (update.aborts_all) {
-        const Result<AbortReply> aborted = co_await abort(exchange, {}, /*all=*/true);
+        const Result<AbortReply> aborted = co_await abort_all(exchange);
         if (!aborted) co_return aborted.error();
     } else if (update.clears_cache) {
         if (auto problem = problem_of_clearing(*before)) co_return *std::move(problem);

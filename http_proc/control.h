@@ -13,6 +13,7 @@
 #include "messages/weights.h"
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,6 +35,8 @@ template <class Reply>
 // Some memory is released.
 [[nodiscard]] bool is_released(const StatusReply& status);
 
+// With kAbort also the requests end that were on their way to the schedulers: they would wait for
+// the continue, and a caller that collects its answers first would never send it.
 [[nodiscard]] Task<Result<PauseReply>> pause(
     Exchange& exchange, PauseMode mode, double max_pause_s = 0
 );
@@ -42,9 +45,18 @@ template <class Reply>
 [[nodiscard]] Task<Result<FlushReply>> flush(
     Exchange& exchange, std::chrono::milliseconds wait = std::chrono::milliseconds(0)
 );
-[[nodiscard]] Task<Result<AbortReply>> abort(
-    Exchange& exchange, std::vector<std::string> rids, bool all
-);
+
+struct Aborting {
+    std::vector<std::string> names{};  // of requests, batches, answers; not empty ones
+    bool all = false;                  // of every front end, in place of the names
+    std::string message = "Aborted";
+};
+// Ends what this server has read before; of what others have read, what has reached the tree.
+// Comes back when every final output has been sent.
+[[nodiscard]] Task<Result<AbortReply>> abort(Exchange& exchange, Aborting aborting);
+[[nodiscard]] Task<Result<AbortReply>> abort_all(Exchange& exchange);
+[[nodiscard]] std::int64_t num_aborted(const AbortReply& reply);
+
 [[nodiscard]] Task<Result<MemoryReply>> release(
     Exchange& exchange, std::vector<MemoryTag> tags, bool keep_weights
 );

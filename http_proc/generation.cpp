@@ -35,7 +35,11 @@ Generation::~Generation() {
     tree_->num_generating -= static_cast<int>(state_->rids.size());
 }
 
-void Generation::start(std::vector<Generate> requests, std::vector<std::string> names) {
+void Generation::start(
+    Preparations::Entry preparation, std::vector<Generate> requests, std::vector<std::string> names
+) {
+    // Over once they are with the client, and an abort finds them.
+    const Preparations::Entry to_the_end = std::move(preparation);
     CHECK(state_->rids.empty());
     State& state = *state_;
     names_ = std::move(names);

@@ -62,9 +62,14 @@ class Generation {
     Generation(const Generation&) = delete;
     Generation& operator=(const Generation&) = delete;
 
-    // Once. Each request gets a random rid where it has none. `names`: what all of them can be
-    // aborted by, besides their rids.
-    void start(std::vector<Generate> requests, std::vector<std::string> names = {});
+    // Once; ends `preparation`, which began when the HTTP request had been read. Each request gets
+    // a random rid where it has none. `names`: what all of them can be aborted by, besides their
+    // rids.
+    void start(
+        Preparations::Entry preparation,
+        std::vector<Generate> requests,
+        std::vector<std::string> names = {}
+    );
 
     struct [[nodiscard]] Next {
         State& state;

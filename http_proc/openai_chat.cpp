@@ -308,11 +308,12 @@ Task<Response> chat_completions(Exchange& exchange) {
     answer.created = ServerContext::unix_time();
     answer.eos_ids = hello.eos_ids;
     if (call->has_tools) answer.tool_format = exchange.server().options().tool_format;
+    Preparations::Entry preparation = exchange.tree().preparations().begin({answer.id, caller});
     Result<std::vector<Generate>> requests = co_await prepare(exchange, *std::move(call), answer);
     if (!requests) co_return refusal(requests.error());
 
     Generation generation(exchange);
-    generation.start(*std::move(requests), {answer.id, caller});
+    generation.start(std::move(preparation), *std::move(requests), {answer.id, caller});
     if (answer.options.is_streamed)
         co_return co_await answer_streamed(exchange, generation, answer);
     co_return co_await answer_whole(generation, answer);

@@ -240,13 +240,14 @@ Task<Response> completions(Exchange& exchange) {
     completion.model = call->options.model.empty() ? hello.model : call->options.model;
     completion.created = ServerContext::unix_time();
     completion.eos_ids = hello.eos_ids;
+    const std::string& id = completion.id;
+    Preparations::Entry preparation = exchange.tree().preparations().begin({id, caller});
     Result<std::vector<Generate>> requests =
         co_await prepare(exchange, *std::move(call), completion);
     if (!requests) co_return refusal(requests.error());
 
     Generation generation(exchange);
-    const std::string& id = completion.id;
-    generation.start(*std::move(requests), {id, caller});
+    generation.start(std::move(preparation), *std::move(requests), {id, caller});
     if (completion.options.is_streamed)
         co_return co_await answer_streamed(exchange, generation, completion);
     co_return co_await answer_whole(generation, completion);

@@ -87,6 +87,16 @@ Task<Result<Prepared>> prepare(Exchange& exchange, SglangGenerate call) {
     co_return prepared;
 }
 
+// What an abort of some of it may name (preparations.h).
+std::vector<std::string> ids_of(const SglangGenerate& call) {
+    std::vector<std::string> ids;
+    if (!call.batch_rid.empty()) ids.push_back(call.batch_rid);
+    for (const Generate& prompt : call.prompts) {
+        if (!prompt.rid.empty()) ids.push_back(prompt.rid);
+    }
+    return ids;
+}
+
 Task<> complete_version(Exchange& exchange, SglangOutput& output) {
     if (!output.lacks_version()) co_return;
     const Result<StatusReply> status = co_await exchange.tree().call(Status{});
@@ -168,11 +178,14 @@ Task<Response> generate(Exchange& exchange) {
     const bool is_list = call->answers_list();
     const std::int64_t interval = call->stream_interval;
     if (exchange.server().options().is_incremental) call->is_incremental = true;
+    Preparations::Entry preparation = exchange.tree().preparations().begin(ids_of(*call));
     Result<Prepared> prepared = co_await prepare(exchange, *std::move(call));
     if (!prepared) co_return refusal(prepared.error());
 
     Generation generation(exchange);
-    generation.start(std::move(prepared->requests), std::move(prepared->names));
+    generation.start(
+        std::move(preparation), std::move(prepared->requests), std::move(prepared->names)
+    );
     if (is_streamed)
         co_return co_await answer_streamed(exchange, generation, prepared->outputs, interval);
     co_return co_await answer_whole(exchange, generation, prepared->outputs, is_list);

@@ -9,6 +9,7 @@
 
 #include "client/client.h"
 #include "http_proc/event_pace.h"
+#include "http_proc/preparations.h"
 #include "http_proc/request_metrics.h"
 #include "http_proc/task.h"
 #include "http_proc/token_texts.h"
@@ -61,6 +62,7 @@ class Tree {
 
     [[nodiscard]] TokenTexts& token_texts() { return token_texts_; }
     [[nodiscard]] EventPace& event_pace() { return event_pace_; }
+    [[nodiscard]] Preparations& preparations() { return preparations_; }
 
     // HTTP requests to generate that are open.
     int num_generating = 0;
@@ -71,6 +73,7 @@ class Tree {
     HelloReply hello_{};
     TokenTexts token_texts_{};
     EventPace event_pace_{};
+    Preparations preparations_{};
     std::unordered_map<std::string, std::vector<std::string>> rids_{};  // by name
 };
 

@@ -186,6 +186,7 @@ Task<Response> generate(Exchange& exchange) {
     const OpenAiOptions& options = answer.call.options;
     const std::string caller = name_of_caller(request, options.id);
     answer.id = "generate-tokens-" + caller;
+    Preparations::Entry preparation = exchange.tree().preparations().begin({answer.id, caller});
     answer.logprobs.mode = options.logprobs_mode;
     answer.logprobs.enabled = answer.call.logprobs || options.prompt_logprobs;
     answer.logprobs.top =
@@ -217,8 +218,7 @@ Task<Response> generate(Exchange& exchange) {
         requests.push_back(one);
     }
     Generation generation(exchange);
-    const std::string& id = answer.id;
-    generation.start(std::move(requests), {id, caller});
+    generation.start(std::move(preparation), std::move(requests), {answer.id, caller});
     if (options.is_streamed) co_return co_await answer_streamed(exchange, generation, answer);
     co_return co_await answer_whole(generation, answer);
 }

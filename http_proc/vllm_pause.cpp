@@ -17,8 +17,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
-
 namespace pitstop {
 
 Result<PauseMode> vllm_pause_mode(std::string_view mode, bool clears_cache) {
@@ -108,19 +106,12 @@ Task<Response> reset_prefix_cache(Exchange& exchange) {
 // There are no pictures, so their caches are empty as they are.
 Task<Response> reset_absent_cache(Exchange&) { co_return Response::empty(200); }
 
-Task<Response> abort_named(Exchange& exchange, std::vector<std::string> names, bool all) {
-    std::vector<std::string> rids;
-    for (const std::string& name : names) {
-        for (std::string& rid : exchange.tree().rids_named(name)) rids.push_back(std::move(rid));
-    }
-    std::int64_t num_aborted = 0;
-    if (all || !rids.empty()) {
-        const Result<AbortReply> reply = co_await control::abort(exchange, std::move(rids), all);
-        if (!reply) co_return failure(reply.error());
-        num_aborted =
-            std::ranges::count(reply->results, AbortOutcome::kAborted, &AbortResult::outcome);
-    }
-    co_return Response::json(200, {{"status", "aborted"}, {"aborted", num_aborted}});
+Task<Response> answer_abort(Exchange& exchange, control::Aborting aborting) {
+    const Result<AbortReply> reply = co_await control::abort(exchange, std::move(aborting));
+    if (!reply) co_return failure(reply.error());
+    co_return Response::json(
+        200, {{"status", "aborted"}, {"aborted", control::num_aborted(*reply)}}
+    );
 }
 
 Task<Response> abort_requests(Exchange& exchange) {
@@ -133,17 +124,17 @@ Task<Response> abort_requests(Exchange& exchange) {
     const Result<nlohmann::json> body = control_fields(exchange.request());
     if (!body) co_return failure(body.error());
     FieldReader fields(*body);
-    std::vector<std::string> names;
-    fields.read("request_ids", names);
+    control::Aborting aborting;
+    fields.read("request_ids", aborting.names);
     if (fields.error()) co_return failure(*fields.error());
-    const bool is_all = names.empty();
+    aborting.all = aborting.names.empty();
     // Others' requests are not the business of a key for generating.
-    if (is_all && !exchange.may_admin()) {
+    if (aborting.all && !exchange.may_admin()) {
         co_return error_response(
             Dialect::kVllm, 403, "aborting everything needs the admin key; name request_ids"
         );
     }
-    co_return co_await abort_named(exchange, std::move(names), is_all);
+    co_return co_await answer_abort(exchange, std::move(aborting));
 }
 
 // The same with ids alone.
@@ -151,11 +142,11 @@ Task<Response> abort_own_requests(Exchange& exchange) {
     const Result<nlohmann::json> body = control_fields(exchange.request());
     if (!body) co_return failure(body.error());
     FieldReader fields(*body);
-    std::vector<std::string> names;
-    fields.read("request_ids", names);
-    if (names.empty() && !fields.error()) fields.fail("request_ids", "at least one id");
+    control::Aborting aborting;
+    fields.read("request_ids", aborting.names);
+    if (aborting.names.empty() && !fields.error()) fields.fail("request_ids", "at least one id");
     if (fields.error()) co_return failure(*fields.error());
-    co_return co_await abort_named(exchange, std::move(names), /*all=*/false);
+    co_return co_await answer_abort(exchange, std::move(aborting));
 }
 
 }  // namespace

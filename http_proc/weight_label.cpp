@@ -25,9 +25,14 @@ Task<Response> update_weight_version(Exchange& exchange) {
     if (call.label.empty() && !fields.error()) fields.fail("new_version", "a text, not empty");
     if (fields.error()) co_return sglang_failure(*fields.error());
     const std::string label = call.label;
+    const bool aborts_all = call.abort_all;
     const Result<LabelReply> reply =
         control::checked(co_await exchange.tree().call(std::move(call)));
     if (!reply) co_return sglang_failure(reply.error());
+    if (aborts_all) {  // those, too, that were on their way to the schedulers
+        const Result<AbortReply> aborted = co_await control::abort_all(exchange);
+        if (!aborted) co_return sglang_failure(aborted.error());
+    }
     co_return Response::json(
         200,
         {{"success", true},

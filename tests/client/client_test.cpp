@@ -361,6 +361,42 @@ TEST_F(ClientTest, ALateReplyIsNotTakenForAnother) {
     EXPECT_EQ(second.get_future().get()->model, "in time");
 }
 
+TEST_F(ClientTest, AnAbortIsSentWhenTheDataDoorHasReadTheRequestsBeforeIt) {
+    const auto client = connect();
+    const Stream stream = client->generate(prompt("hello"));
+    std::promise<Result<AbortReply>> aborted;
+    Abort abort;
+    abort.rids = {stream.rid()};
+    client->call<Abort>(abort, [&](Result<AbortReply> reply) {
+        aborted.set_value(std::move(reply));
+    });
+    client->call<Status>(Status{}, [](const Result<StatusReply>&) {});
+    const auto [peer, question] = door_->take<Tokenize>();
+    door_->take<Status>();  // asked for after the abort, and at the same door
+    EXPECT_FALSE(door_->has<Abort>());
+    ErrorReply any_answer;  // also a refusal says that the door has come so far
+    any_answer.call = question.call;
+    any_answer.code = name_of(ErrorCode::kResourceExhausted);
+    door_->send(Door::kData, peer, encode(any_answer));
+    const auto [admin_peer, call] = door_->take<Abort>();
+    EXPECT_EQ(call.rids, std::vector{stream.rid()});
+    AbortReply reply;
+    reply.call = call.call;
+    reply.ok = true;
+    door_->send(Door::kAdmin, admin_peer, encode(reply));
+    EXPECT_TRUE(aborted.get_future().get().has_value());
+}
+
+TEST_F(ClientTest, AnAbortThatTheDataDoorHoldsUpIsSentAtItsDeadline) {
+    const auto client = connect();
+    const Stream stream = client->generate(prompt("hello"));
+    Abort abort;
+    abort.rids = {stream.rid()};
+    const Result<AbortReply> reply = client->call(abort, 10ms);
+    EXPECT_EQ(reply.error().code, ErrorCode::kDeadlineExceeded);
+    EXPECT_EQ(door_->take<Abort>().second.rids, std::vector{stream.rid()});
+}
+
 TEST_F(ClientTest, UnreadableOutputsEndTheRequestsTheyMayBelongTo) {
     const auto client = connect();
     Stream stream = client->generate(prompt("hello"));

@@ -91,6 +91,15 @@ class FakeDoor {
         return {message.peer, *std::move(decoded)};
     }
 
+    // Whether a message of that type has come and was not taken.
+    template <class Message>
+    bool has() {
+        const std::lock_guard lock(mutex_);
+        return std::any_of(received_.begin(), received_.end(), [](const DoorMessage& m) {
+            return m.frames.type == Message::kType;
+        });
+    }
+
     void send(Door door, const std::string& peer, Frames frames) {
         const std::lock_guard lock(mutex_);
         to_send_.push_back({door, peer, std::move(frames)});

@@ -1,0 +1,173 @@
+"""An abort ends the requests that came before it: they go to the tree by the data door and aborts by the admin
+door, and neither door may overtake the other. What the server has read before an abort never runs on."""
+
+import contextlib
+import json
+import signal
+
+import pytest
+
+from http_client import native
+
+LONG = 600
+NUM_PAIRS = 200
+DOORS = "tokenizer_proc"
+
+
+@pytest.fixture(autouse=True)
+def paused(http):
+    """So no request is over before its abort, however long that takes."""
+    assert http.post("/pause_generation", {"mode": "in_place"}).status == 200
+    yield
+    assert http.post("/continue_generation").status == 200
+
+
+class Line:
+    """A connection that is kept: one call after the other, each sent and read apart."""
+
+    def __init__(self, http):
+        self.connection = http.connect()
+
+    def send(self, path, body):
+        self.connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        return self
+
+    def read(self):
+        answer = self.connection.getresponse()
+        body = answer.read()
+        assert answer.status == 200, (answer.status, body)
+        return json.loads(body) if body else None
+
+
+@contextlib.contextmanager
+def frozen(tree, name):
+    """Nothing sent to that process is read meanwhile; then all of it is there at once."""
+    tree.kill(name, signal.SIGSTOP)
+    try:
+        tree.wait_stopped(name)
+        yield
+    finally:
+        tree.kill(name, signal.SIGCONT)
+
+
+def body_of(rid, **more):
+    return native({"input_ids": [1, 2, 3], "rid": rid, "max_new_tokens": LONG, "ignore_eos": True, **more})
+
+
+def end_of(output):
+    return output["meta_info"]["finish_reason"]["type"]
+
+
+def was_read(http):
+    """What came to the server before has been read: it looks at its connections in the order of arrival."""
+    for _ in range(2):
+        assert http.get("/ping").status == 200
+
+
+def test_an_abort_right_behind_its_request_ends_it_or_came_first(http):
+    """By the count of vLLM's route: where it is 0 the request was not there yet, and the next one ends it."""
+    requests, aborts = Line(http), Line(http)
+    for i in range(NUM_PAIRS):
+        requests.send("/generate", body_of(f"pair-{i}"))
+        abort = {"request_ids": [f"pair-{i}"]}
+        if aborts.send("/abort_requests", abort).read()["aborted"] == 0:
+            was_read(http)
+            assert aborts.send("/abort_requests", abort).read()["aborted"] == 1
+        assert end_of(requests.read()) == "abort"
+
+
+@pytest.mark.parametrize("abort", ({"rid": "read"}, {"abort_all": True}))
+def test_an_abort_of_a_request_that_was_read_ends_it(http, abort):
+    requests, aborts = Line(http), Line(http)
+    for i in range(NUM_PAIRS):
+        requests.send("/generate", body_of("read"))
+        was_read(http)
+        aborts.send("/abort_request", abort).read()
+        assert end_of(requests.read()) == "abort", i
+
+
+ABORTS = (
+    ("/abort_request", {"rid": "held"}),
+    ("/abort_request", {"abort_all": True}),
+    ("/abort_requests", {"request_ids": ["held"]}),
+    ("/abort_requests", {}),
+    ("/inference/v1/abort_requests", {"request_ids": ["held"]}),
+    ("/pause_generation", {"mode": "abort"}),
+    ("/pause", {"mode": "abort"}),
+    ("/update_weight_version", {"new_version": "x", "abort_all_requests": True}),
+)
+# What is asked for of a request's prompt takes a question to the tree before the request itself.
+FIELDS = ({}, {"return_prompt_token_ids": True}, {"return_logprob": True, "logprob_start_len": 0})
+
+
+@pytest.mark.parametrize("fields", FIELDS, ids=("plain", "prompt_ids", "prompt_logprobs"))
+@pytest.mark.parametrize("path, body", ABORTS, ids=lambda value: str(value))
+@pytest.mark.parametrize("process", (DOORS, "scheduler_proc[0]"))
+def test_no_process_on_the_way_lets_an_abort_overtake(tree, http, process, path, body, fields):
+    request, control = Line(http), Line(http)
+    with frozen(tree, process):
+        prompt = {"text": "Once", "input_ids": None} if fields else {}
+        request.send("/generate", body_of("held", **fields, **prompt))
+        was_read(http)
+        control.send(path, body)
+        was_read(http)
+    control.read()
+    assert end_of(request.read()) == "abort"
+
+
+def test_an_abort_reaches_what_another_front_end_has_read(tree, http, front_end):
+    other = front_end().http
+    request, aborts = Line(other), Line(http)
+    for body in ({"rid": "held"}, {"abort_all": True}):
+        with frozen(tree, DOORS):
+            request.send("/generate", body_of("held"))
+            was_read(other)
+            aborts.send("/abort_request", body)
+            was_read(http)
+        aborts.read()
+        assert end_of(request.read()) == "abort", body
+
+
+@pytest.mark.parametrize(
+    "path, fields",
+    (
+        ("/v1/completions", {"prompt": "Once", "return_token_ids": True}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Once"}]}),
+        ("/inference/v1/generate", {"token_ids": [1, 2], "sampling_params": {"max_tokens": LONG, "ignore_eos": True}}),
+    ),
+)
+def test_an_answer_is_aborted_by_its_name_from_the_moment_it_was_read(tree, http, path, fields):
+    request, aborts = Line(http), Line(http)
+    with frozen(tree, DOORS):
+        request.send(path, {"request_id": "named", "max_tokens": LONG, "ignore_eos": True, **fields})
+        was_read(http)
+        aborts.send("/abort_requests", {"request_ids": ["named"]})
+        was_read(http)
+    assert aborts.read()["aborted"] == 1
+    assert request.read()["choices"][0]["finish_reason"] == "abort"
+
+
+def test_an_abort_does_not_wait_for_a_request_that_was_refused(tree, http):
+    """Its preparation ended without a request."""
+    request, aborts = http.connect(), Line(http)
+    with frozen(tree, DOORS):
+        body = body_of("wrong", text="Once", input_ids=None, return_logprob=True, logprob_start_len=99)
+        request.request("POST", "/generate", json.dumps(body))
+        was_read(http)
+        aborts.send("/abort_requests", {"request_ids": ["wrong"]})
+        was_read(http)
+    assert request.getresponse().status == 400
+    assert aborts.read()["aborted"] == 0
+
+
+def test_an_abort_does_not_wait_for_a_client_that_left(tree, http, wait_for_open):
+    request, aborts = http.connect(), Line(http)
+    with frozen(tree, DOORS):
+        request.request("POST", "/generate", json.dumps(body_of("left", return_prompt_token_ids=True)))
+        was_read(http)
+        aborts.send("/abort_request", {"rid": "left"})
+        was_read(http)
+        request.close()
+        was_read(http)
+    aborts.read()
+    wait_for_open(0)
