@@ -1,10 +1,7 @@
 // The bytes on the wire, against an independent source: written out by hand from the msgpack
-// specification, or made by Python's msgpack (tests/messages/golden.py writes
-// tests/data/messages/golden.txt).
-#include "messages/all_messages.h"
-#include "messages/codec.h"
-
-#include <gtest/gtest.h>
+// specification, or made by Python's msgpack: some messages with chosen values (golden.py writes
+// tests/data/messages/golden.txt), and every one with every field (every_golden.py, every.txt).
+#include "tests/messages/every_message.h"
 
 #include <fstream>
 #include <map>
@@ -101,9 +98,9 @@ std::string from_hex(const std::string& hex) {
 }
 
 // Lines: type, body in hex, raw frames in hex.
-std::map<std::string, Golden> read_golden() {
+std::map<std::string, Golden> read_golden(const std::string& name) {
     std::map<std::string, Golden> golden;
-    std::ifstream file(PITSTOP_SOURCE_DIR "/tests/data/messages/golden.txt");
+    std::ifstream file(PITSTOP_SOURCE_DIR "/tests/data/messages/" + name);
     for (std::string line; std::getline(file, line);) {
         if (line.empty() || line[0] == '#') continue;
         std::istringstream words(line);
@@ -120,7 +117,7 @@ std::map<std::string, Golden> read_golden() {
 // Both ways: our bytes are Python's, and Python's bytes are our message.
 template <class Message>
 void expect_golden(const Message& message) {
-    static const std::map<std::string, Golden> all = read_golden();
+    static const std::map<std::string, Golden> all = read_golden("golden.txt");
     const auto golden = all.find(std::string(Message::kType));
     ASSERT_NE(golden, all.end()) << Message::kType << " is not in golden.txt";
     const Frames frames = encode(message);
@@ -264,6 +261,41 @@ TEST(Golden, UpdateBucketIsPythons) {
 }
 
 TEST(Golden, ShutdownIsPythons) { expect_golden(Shutdown{.call = CallId{1}, .drain_s = 2.5}); }
+
+// ---- every message, every field ----
+
+const std::map<std::string, Golden>& every_golden() {
+    static const std::map<std::string, Golden> all = read_golden("every.txt");
+    return all;
+}
+
+template <class Message>
+class GoldenOfEvery : public testing::Test {};
+TYPED_TEST_SUITE(GoldenOfEvery, EveryMessage, MessageNames);
+
+// The page's fields, names, types and order are ours: none is unknown, and none of ours is missing,
+// as one that the page left out would be sent with its default.
+TYPED_TEST(GoldenOfEvery, IsPythons) {
+    const auto golden = every_golden().find(std::string(TypeParam::kType));
+    ASSERT_NE(golden, every_golden().end())
+        << "not in every.txt: run tests/messages/every_golden.py";
+    const auto& [body, raw] = golden->second;
+    const Result<TypeParam> decoded =
+        decode<TypeParam>({std::string(TypeParam::kType), body, raw}, UnknownFields::kRefuse);
+    ASSERT_TRUE(decoded) << decoded.error().message;
+    const Frames frames = encode(*decoded);
+    EXPECT_EQ(frames.body, body);
+    EXPECT_EQ(frames.raw, raw);
+}
+
+template <class... Messages>
+std::size_t num_of(MessageList<Messages...>) {
+    return sizeof...(Messages);
+}
+
+TEST(Golden, EveryTxtHasNoOtherMessages) {
+    EXPECT_EQ(every_golden().size(), num_of(AllMessages{}));
+}
 
 }  // namespace
 }  // namespace pitstop

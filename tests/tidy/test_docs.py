@@ -109,6 +109,13 @@ def test_protocol_md_has_the_messages_as_they_are():
     assert check.returncode == 0, check.stderr
 
 
+@pytest.mark.parametrize("script", ["golden.py", "every_golden.py"])
+def test_the_golden_bytes_are_what_their_script_writes(script):
+    """every_golden.py reads them off the page."""
+    pytest.importorskip("msgpack")
+    subprocess.run([sys.executable, ROOT / "tests/messages" / script, "--check"], check=True)
+
+
 def test_the_bytes_in_protocol_md_are_what_its_example_sends():
     msgpack = pytest.importorskip("msgpack")
     block = read("docs/protocol.md").split("byte for byte:")[1].split("```")[1]

@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""Writes tests/data/messages/every.txt: every message of docs/protocol.md once, as Python's msgpack
+encodes it.
+
+It knows the page's tables and nothing of the C++ code: each field is there, in the page's order,
+with a value of the page's type that no other field of the message has, and that is accepted.
+
+    tests/messages/every_golden.py            write
+    tests/messages/every_golden.py --check    exit code 1 if the file is something else
+"""
+
+import itertools
+import pathlib
+import re
+import struct
+import sys
+
+from golden import F32, pack
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "protocol.md"
+PATH = ROOT / "tests" / "data" / "messages" / "every.txt"
+
+DIGEST = "00112233445566778899aabbccddeeff"
+ABSENT = object()
+# What the meanings on the page ask for. By message or part, and field.
+VALUES = {
+    "hello": {"protocol": 1},
+    "push_open": {"protocol": 1},
+    "worker_hello": {"protocol": 1, "rank": 3, "tp": 4},
+    "SamplingParams": {
+        "min_new_tokens": 5,
+        "max_new_tokens": 300,
+        "top_p": 0.5,
+        "repetition_penalty": 1.5,
+        "min_p": 0.25,
+        "frequency_penalty": -1.5,
+        "presence_penalty": 0.125,
+        "logit_bias": {5: -100.0, 2047: 0.25, 1 << 20: 7.5},
+        "skip_special_tokens": False,
+    },
+    "LogprobOptions": {"top": 20},
+    "generate": {"input_ids": ABSENT, "text_output": True, "kv_tolerance": "max_lag"},
+    "tokenize": {"text": ABSENT},
+    "abort": {"all": False},
+    "begin_update": {"update": {"mode": "staged", "source": {"kind": "buckets"}}},
+    "stage_weights": {"update": {"mode": "staged"}},
+    "UpdateSpec": {"digest": DIGEST, "base_digest": DIGEST[::-1]},
+    "TensorInfo": {"digest": DIGEST},
+    "WeightSource": {"kind": "tensors", "format": "sparse", "num_updates": [3, 70_000]},
+    "commit_weights": {"digest": DIGEST},
+    "GroupSpec": {
+        "world_size": 9,
+        "rank_offset": 2,
+        "port": 29500,
+        "store_version": 1,
+        "unique_id": bytes(range(128)),
+    },
+    "PlanRow": {"num_new": 2, "num_pages": 1, "num_scored": 1, "takes_sampled": False},
+    "step_plan": {
+        "tokens": struct.pack("<4i", 740, -1, 1 << 30, 258),
+        "pages": struct.pack("<2i", 9, 4),
+        "targets": struct.pack("<2i", 543, 258),
+    },
+}
+RAW = {"int32": "i", "float32": "f", "byte": "B"}
+
+
+def read_tables():
+    """[(field, type, default)] of every message and part of the page, in its order."""
+    tables, name = {}, None
+    for line in PAGE.read_text().splitlines():
+        if heading := re.fullmatch(r"### `?(\w+)`?", line):
+            name = heading[1]
+            tables[name] = []
+        elif row := re.match(r"\| `(\w+)` \| (.+?) \| (.*?) \| .* \|$", line):
+            if name is not None:
+                tables[name].append(row.groups())
+    return tables
+
+
+def message_names(page):
+    part = page[page.index("\n## Messages\n") : page.index("\n## Parts\n")]
+    return re.findall(r"(?m)^### `(\w+)`$", part)
+
+
+class Maker:
+    """Makes one message."""
+
+    def __init__(self, tables):
+        self.tables = tables
+        self.numbers = itertools.count(1)
+        self.raw = []
+
+    def fields_of(self, name, values):
+        """`values`: of this one in particular."""
+        values = {**VALUES.get(name, {}), **values}
+        fields = {}
+        for field, kind, default in self.tables[name]:
+            value = values.get(field)
+            if value is ABSENT:
+                continue
+            if isinstance(value, bytes):
+                value = self.frame(value)
+            elif value is None or isinstance(value, dict) and "](#" in kind:
+                value = self.value(kind.removesuffix(", optional"), field, default, value or {})
+            fields[field] = value
+        return fields
+
+    def frame(self, data):
+        self.raw.append(data)
+        return len(self.raw) - 1
+
+    def value(self, kind, field, default, values):
+        number = next(self.numbers)
+        if link := re.fullmatch(r"\[(\w+)\]\(#\w+\)", kind):
+            return self.fields_of(link[1], values)
+        if kind.startswith("array of "):
+            kind = kind.removeprefix("array of ")
+            if kind.startswith("one of "):  # each of them once
+                return re.findall(r"`(\w+)`", kind)[:2]
+            return [self.value(kind, field, default, values) for _ in range(2)]
+        if kind.startswith("raw frame of "):
+            code = RAW[kind.removeprefix("raw frame of ")]
+            return self.frame(struct.pack(f"<3{code}", number, 0, number + 1))
+        if kind.startswith("one of "):
+            return next(name for name in re.findall(r"`(\w+)`", kind)[::-1] if name != default)
+        if kind == "map of str to str":
+            return {"CPU-0-0": f"ipc://@{field}", "CPU-0-1": f"ipc://@{field}-{number}"}
+        match kind:
+            case "str":
+                return f"{field} № {number}" + "." * (number % 3 * 20)  # fixstr, and str 8
+            case "bool":
+                return default != "true"
+            case "int32":
+                return (1 << 20) + number
+            case "int64":  # of every width
+                return number + [0, 200, 70_000, 1 << 33][number % 4]
+            case "uint64":
+                return (1 << 63) + number
+            case "float64":
+                return number + 0.1
+            case "float32":
+                return F32(number + 0.5)
+        raise ValueError(f"{field}: what is {kind}?")
+
+
+def main():
+    tables = read_tables()
+    text = "# Written by tests/messages/every_golden.py: type, body, raw frames.\n"
+    for name in message_names(PAGE.read_text()):
+        maker = Maker(tables)
+        body = pack(maker.fields_of(name, {}))
+        text += " ".join([name, body.hex(), *(frame.hex() for frame in maker.raw)]) + "\n"
+    if sys.argv[1:] == ["--check"]:
+        sys.exit(PATH.read_text() != text)
+    PATH.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
