@@ -16,11 +16,11 @@ namespace {
 using Json = nlohmann::json;
 
 std::string data_path(const std::string& file) {
-    return std::string(PITSTOP_SOURCE_DIR) + "/tests/data/pickle/" + file;
+    return std::string(PITSTOP_SOURCE_DIR) + "/tests/data/" + file;
 }
 
-std::string file_bytes(const std::string& file) {
-    Result<std::string> bytes = MappedFile::read(data_path(file), 1 << 24);
+std::string file_bytes(const std::string& file, const std::string& folder = "pickle/") {
+    Result<std::string> bytes = MappedFile::read(data_path(folder + file), 1 << 24);
     EXPECT_TRUE(bytes) << file;
     return bytes ? *bytes : "";
 }
@@ -217,6 +217,22 @@ TEST(PickleReader, SharedMemoryTensorsAndFlattenedBucketsBecomeRecords) {
     EXPECT_EQ(failure->root().global, Global::kException);
     EXPECT_EQ(failure->root().text, "RuntimeError");
     EXPECT_EQ(failure->child(failure->root(), 0).text, "Some workers failed to update weights");
+}
+
+// tests/golden/make_torch_pickles.py: every dtype there is, parts, strides, a parameter.
+TEST(PickleReader, WhatACurrentPyTorchSendsIsReadAsItsOwnTensors) {
+    const std::string folder = "torch_pickles/";
+    const Json expected = Json::parse(file_bytes("expected.json", folder));
+    for (const auto& [name, channel] :
+         {std::pair("handles", Channel::kTensors),
+          std::pair("bucket", Channel::kBucket),
+          std::pair("flattened", Channel::kTensors)}) {
+        SCOPED_TRACE(name);
+        const Result<Document> document =
+            read_text(file_bytes(name + std::string(".pkl"), folder), channel);
+        ASSERT_TRUE(document) << document.error().message;
+        EXPECT_EQ(plain(*document, document->root()), expected.at(name));
+    }
 }
 
 TEST(PickleReader, AnErrorNamesTheOpcodeOrTheGlobal) {
