@@ -15,9 +15,6 @@ using pickle::Global;
 using pickle::Kind;
 using pickle::Node;
 
-// For a dropped stage to part from its sender, however much that still has to say.
-constexpr auto kFarewellMax = std::chrono::seconds(2);
-
 std::span<const std::byte> as_bytes(const std::string& text) {
     return std::as_bytes(std::span(text));
 }
@@ -28,6 +25,17 @@ Result<> CheckpointEngine::run(const std::string& first) {
     Result<> opened = open_buffer(first);
     if (!opened) error_ = opened.error();
     answer(opened);
+    return converse();
+}
+
+Result<> CheckpointEngine::refuse(Error why) {
+    answer(why);
+    error_ = std::move(why);
+    parting_until_ = Clock::now() + kFarewellMax;
+    return converse();
+}
+
+Result<> CheckpointEngine::converse() {
     while (true) {
         const TimePoint begun = Clock::now();
         Result<std::vector<std::string>> frames =

@@ -30,12 +30,15 @@ class CheckpointEngine {
 
     // From the sender's first message to its last. Errors: ipc_source.h.
     Result<> run(const std::string& first);
+    // Nothing is taken: the sender is told why, from its first message on. Returns `why`.
+    Result<> refuse(Error why);
 
   private:
     enum class Next { kGoOn, kOver };
     Result<> open_buffer(const std::string& message);
     Result<> take_bucket(const pickle::Document& document);
     Next take_message(const std::string& message);
+    Result<> converse();
     void answer(const Result<>& result);
 
     const SourceArgs& args_;

@@ -8,29 +8,54 @@
 
 namespace pitstop {
 
-Result<> deliver_ipc(const SourceArgs& args) {
+namespace {
+
+// The socket of whoever sends to this rank's device.
+Result<ReplySocket> connect(const SourceArgs& args) {
     const auto& handles = args.source.handles;
     const auto found = handles.find(args.worker.device_uuid);
-    if (found == handles.end()) {
-        std::string names;
-        for (const auto& [device, endpoint] : handles) {
-            constexpr std::size_t kShown = 256;
-            if (names.size() < kShown) names += (names.empty() ? "" : ", ") + device;
-        }
-        return make_error(
-            ErrorCode::kNotFound,
-            "Device UUID {} not found in zmq_handles: [{}]",
-            args.worker.device_uuid,
-            names
-        );
+    if (found != handles.end()) return ReplySocket::connect(found->second);
+    std::string names;
+    for (const auto& [device, endpoint] : handles) {
+        constexpr std::size_t kShown = 256;
+        if (names.size() < kShown) names += (names.empty() ? "" : ", ") + device;
     }
-    ASSIGN_OR_RETURN(ReplySocket socket, ReplySocket::connect(found->second));
-    ASSIGN_OR_RETURN(
-        const std::vector<std::string> first,
-        socket.receive(args.stall_deadline(), args.stage.args().is_dropped)
+    return make_error(
+        ErrorCode::kNotFound,
+        "Device UUID {} not found in zmq_handles: [{}]",
+        args.worker.device_uuid,
+        names
     );
-    if (first.size() == 1) return CheckpointEngine(args, socket).run(first.front());
-    return PushSession(args, socket).run(first);
+}
+
+// A sender that is on its way waits without end for somebody to hear it.
+Result<> decline(const SourceArgs& args, ReplySocket& socket, const Error& why) {
+    const std::atomic<bool> is_deaf{false};  // to the drop, if it is what happened
+    const auto first = socket.receive(Clock::now() + kFarewellMax, is_deaf);
+    if (!first) return why;
+    if (first->size() == 1) return CheckpointEngine(args, socket).refuse(why);
+    PushSession(args, socket).refuse(why);
+    return why;
+}
+
+}  // namespace
+
+Result<> deliver_ipc(const SourceArgs& args) {
+    ASSIGN_OR_RETURN(ReplySocket socket, connect(args));
+    const Result<std::vector<std::string>> first =
+        socket.receive(args.stall_deadline(), args.stage.args().is_dropped);
+    if (!first) {
+        const bool is_dropped = first.error().code == ErrorCode::kAborted;
+        return is_dropped ? decline(args, socket, first.error()) : first.error();
+    }
+    if (first->size() == 1) return CheckpointEngine(args, socket).run(first->front());
+    return PushSession(args, socket).run(*first);
+}
+
+Result<> decline_ipc(const SourceArgs& args, const Error& why) {
+    Result<ReplySocket> socket = connect(args);
+    if (!socket) return why;
+    return decline(args, *socket, why);
 }
 
 std::string text_of(const WeightStage& stage, const Error& error) {

@@ -5,6 +5,7 @@
 
 #include "tp_worker/source.h"
 
+#include <chrono>
 #include <span>
 #include <string>
 #include <utility>
@@ -14,6 +15,12 @@ namespace pitstop {
 // Errors: kNotFound (no handle for this rank's device), kUnavailable (no sender, or it died),
 // kDeadlineExceeded (it is silent), kAborted (it gave up), and whatever is wrong with what it sent.
 Result<> deliver_ipc(const SourceArgs& args);
+
+// The stage could not begin: whoever sends to this rank is told so. Returns `why`.
+Result<> decline_ipc(const SourceArgs& args, const Error& why);
+
+// How long a sender may take to hear that nothing comes of it, however much it still has to say.
+inline constexpr std::chrono::seconds kFarewellMax{2};
 
 // Every problem of a failed step, for the sender: valid UTF-8, and not empty.
 [[nodiscard]] std::string text_of(const WeightStage& stage, const Error& error);

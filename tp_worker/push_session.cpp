@@ -10,7 +10,6 @@
 namespace pitstop {
 namespace {
 
-constexpr auto kFarewellMax = std::chrono::seconds(2);  // for a pusher to hear of a drop
 constexpr auto kElementBytes = static_cast<std::int64_t>(sizeof(bf16));
 
 std::vector<std::string> frames_of(Frames frames) {

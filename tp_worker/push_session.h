@@ -18,6 +18,8 @@ class PushSession {
 
     // From the pusher's first message to its last. Errors: ipc_source.h.
     Result<> run(std::vector<std::string> first);
+    // The answer to a message that is owed one: nothing is taken, and why.
+    void refuse(const Error& why);
 
   private:
     enum class Next { kGoOn, kOver };
@@ -25,7 +27,6 @@ class PushSession {
     Result<> open(const PushOpen& message);
     Result<> take_bucket(const PushBucket& message);
     Result<> take_shard(const PushShard& message);
-    void refuse(const Error& error);
     [[nodiscard]] PushLayout layout() const;
 
     const SourceArgs& args_;

@@ -104,10 +104,10 @@ Result<std::vector<std::string>> ReplySocket::receive(
     CHECK(!state_->owes_answer);
     State& state = *state_;
     while (true) {
-        state.hear_monitor();
-        if (auto frames = state.take()) return *std::move(frames);
         if (is_dropped.load(std::memory_order_relaxed))
             return make_error(ErrorCode::kAborted, "the stage was dropped");
+        state.hear_monitor();
+        if (auto frames = state.take()) return *std::move(frames);
         if (state.is_gone)
             return make_error(ErrorCode::kUnavailable, "the sender at {} is gone", state.endpoint);
         const TimePoint now = Clock::now();

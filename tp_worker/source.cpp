@@ -116,4 +116,9 @@ Result<> deliver(const SourceArgs& args) {
     return make_error(ErrorCode::kInvalidArgument, "a session's buckets bring the bytes");
 }
 
+Result<> decline(const SourceArgs& args, const Error& why) {
+    // The others send nothing to this rank alone.
+    return args.source.kind == SourceKind::kIpc ? decline_ipc(args, why) : why;
+}
+
 }  // namespace pitstop

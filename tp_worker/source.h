@@ -55,6 +55,9 @@ struct SourceArgs {
 // after the stage was dropped.
 Result<> deliver(const SourceArgs& args);
 
+// The stage could not begin: a sender that would wait for this rank is told so. Returns `why`.
+Result<> decline(const SourceArgs& args, const Error& why);
+
 // A tensor of a message from outside; kInvalidArgument names what is wrong with it.
 Result<TensorSpec> read_spec(
     std::string_view name, std::string_view dtype, const std::vector<std::int64_t>& shape

@@ -251,14 +251,13 @@ Result<std::vector<Frames>> Updater::stage(WorkerStage order) {
         Result<> result = stage.is_in_place ? target.disown() : target.renew();
         if (result) result = stage.fill->begin();
         if (is_session) return filled(stage.update, 0, stage.fill->outcome(result));
-        if (result) {
-            result = deliver({
-                .source = stage.spec.source,
-                .worker = worker_,
-                .stage = *stage.fill,
-                .deadline = deadline,
-            });
-        }
+        const SourceArgs source{
+            .source = stage.spec.source,
+            .worker = worker_,
+            .stage = *stage.fill,
+            .deadline = deadline,
+        };
+        result = result ? deliver(source) : decline(source, result.error());
         stage.spec.source.payloads = {};  // may be large
         if (result) result = stage.fill->finish();
         stage.is_prepared = result.has_value();

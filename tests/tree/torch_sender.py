@@ -142,6 +142,7 @@ class ParameterServer:
         for device in devices:
             socket = self.context.socket(zmq.REQ)
             socket.linger = 0
+            socket.sndtimeo = DEADLINE_MS  # a worker that never comes
             endpoint = f"ipc://@checkpoint-engine-{device}-{uuid.uuid4().hex}.sock"
             socket.bind(endpoint)
             self.sockets[device] = socket
