@@ -9,23 +9,28 @@ say() { printf '\033[1m%s\033[0m\n' "$*" >&2; }
 plain() { printf '%s\n' "$*" >&2; }
 [ -t 2 ] || say() { plain "$@"; }
 
-packages() { sed -e 's/#.*//' -e 's/[[:space:]]*$//' -e '/^$/d' "$ROOT/launch/dependencies.txt"; }
+# packages [tests]: what the build and a tree need; with `tests` also what only the tests do.
+packages() {
+    local left_out='# tests:'
+    [ "${1:-}" = tests ] && left_out='^$'
+    sed -e "/$left_out/d" -e 's/#.*//' -e 's/[[:space:]]*$//' -e '/^$/d' "$ROOT/launch/dependencies.txt"
+}
 
 missing_packages() {
     local package
-    for package in $(packages); do
+    for package in $(packages "$@"); do
         dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || echo "$package"
     done
 }
 
-# Installs what launch/dependencies.txt lists and this machine does not have.
+# install_packages [tests]: what launch/dependencies.txt lists and this machine does not have.
 install_packages() {
     if ! command -v dpkg-query >/dev/null; then
         plain "not a Debian machine: going on as if everything in launch/dependencies.txt were there"
         return 0
     fi
     local missing as_root=()
-    missing=$(missing_packages)
+    missing=$(missing_packages "$@")
     [ -z "$missing" ] && return 0
     say "installing" $missing
     if [ "$(id -u)" != 0 ]; then
