@@ -21,7 +21,9 @@ PUSH_ONCE = pathlib.Path(__file__).with_name("push_once.py")
 KINDS = ["push", "adopted", "session", "broadcast", "sparse"]
 TORCH_KINDS = ["checkpoint_engine", "handles"]
 NUM_WARM = 50  # after so many pushes memory has been everywhere it goes
-GROWTH_MAX_KIB = 20_000
+GROWTH_MAX_KIB = 10_000
+# A KV pool that the warm pushes' requests fill: one that is larger is touched, and grows, for long.
+KV_TOKENS = 1024
 PUSH_MAX_S = 600  # the machine of a soak is busy
 
 
@@ -90,7 +92,7 @@ def push(tree, model, kind, kill_after_s):
 
 
 def test_P2_P4_pushes_in_a_row_with_random_kills(start_tree):
-    tree = start_tree("--tp", 2)
+    tree = start_tree("--tp", 2, "--max-total-tokens", KV_TOKENS)
     kinds = KINDS + (TORCH_KINDS if torch_sender.torch is not None else [])
     whole_s = dict.fromkeys(kinds, 1.0)  # of a push of this kind; learnt
     rng = random.Random(7)
