@@ -29,6 +29,10 @@ std::string_view kind_of(const msgpack::object& object) {
     return "something else";
 }
 
+namespace {
+bool stays_in_place(msgpack::type::object_type, std::size_t, void*) { return true; }
+}  // namespace
+
 Result<msgpack::object_handle> parse(const Frames& frames) {
     if (frames.body.size() > kBodyBytesMax) {
         return make_error(
@@ -46,7 +50,7 @@ Result<msgpack::object_handle> parse(const Frames& frames) {
     try {
         std::size_t offset = 0;
         msgpack::object_handle handle =
-            msgpack::unpack(frames.body.data(), size, offset, nullptr, nullptr, limit);
+            msgpack::unpack(frames.body.data(), size, offset, stays_in_place, nullptr, limit);
         if (offset != size) {
             return make_error(
                 ErrorCode::kMalformed,

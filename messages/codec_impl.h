@@ -263,6 +263,15 @@ class Decoder {
         if (object.type != msgpack::type::MAP) return expected("a map", object);
         const msgpack::object_kv* begin = object.via.map.ptr;
         const msgpack::object_kv* end = begin + object.via.map.size;
+        if (is_in_order(begin, end, value)) {
+            value.fields([&](std::string_view name, auto& field, std::string_view) {
+                if (error_ || begin == end || !has_name(*begin, name)) return;
+                const Step step(*this, name);
+                get(begin->val, field);
+                ++begin;
+            });
+            return;
+        }
         for (const auto* kv = begin; kv != end; ++kv) {
             if (kv->key.type != msgpack::type::STR) return fail("a field name must be a string");
             const std::string_view name(kv->key.via.str.ptr, kv->key.via.str.size);
@@ -289,7 +298,7 @@ class Decoder {
         value.fields([&](std::string_view name, auto& field, std::string_view) {
             if (error_) return;
             for (const auto* kv = begin; kv != end; ++kv) {
-                if (std::string_view(kv->key.via.str.ptr, kv->key.via.str.size) != name) continue;
+                if (!has_name(*kv, name)) continue;
                 const Step step(*this, name);
                 get(kv->val, field);
                 return;
@@ -300,34 +309,58 @@ class Decoder {
     template <class... Args>
     void fail(fmt::format_string<Args...> format, Args&&... args) {
         if (error_) return;
-        std::string message = path_.empty() ? "" : path_ + ": ";
+        std::string message = path();
+        if (!message.empty()) message += ": ";
         message += fmt::format(format, std::forward<Args>(args)...);
         error_ = Error{ErrorCode::kInvalidArgument, std::move(message)};
     }
 
   private:
-    // Extends the path while a field or an element is being read.
+    // A field or an element while it is being read: the way to it, should it be wrong.
     class Step {
       public:
         Step(Decoder& decoder, std::string_view name)
-            : decoder_(decoder), old_size_(decoder.path_.size()) {
-            if (!decoder_.path_.empty()) decoder_.path_ += '.';
-            decoder_.path_ += name;
+            : decoder_(decoder), outer_(decoder.step_), name_(name) {
+            decoder_.step_ = this;
         }
         Step(Decoder& decoder, std::uint32_t index)
-            : decoder_(decoder), old_size_(decoder.path_.size()) {
-            fmt::format_to(std::back_inserter(decoder_.path_), "[{}]", index);
+            : decoder_(decoder), outer_(decoder.step_), index_(index) {
+            decoder_.step_ = this;
         }
-        ~Step() {
-            if (!decoder_.error_) decoder_.path_.resize(old_size_);
-        }
+        ~Step() { decoder_.step_ = outer_; }
         Step(const Step&) = delete;
         Step& operator=(const Step&) = delete;
 
+        [[nodiscard]] std::string path() const {
+            std::string text = outer_ == nullptr ? "" : outer_->path();
+            if (name_.empty()) return text + fmt::format("[{}]", index_);
+            if (!text.empty()) text += '.';
+            return text.append(name_);
+        }
+
       private:
         Decoder& decoder_;
-        std::size_t old_size_;
+        const Step* outer_;
+        std::string_view name_{};  // empty: the element at index_
+        std::uint32_t index_ = 0;
     };
+
+    [[nodiscard]] std::string path() const { return step_ == nullptr ? "" : step_->path(); }
+
+    static bool has_name(const msgpack::object_kv& kv, std::string_view name) {
+        return kv.key.type == msgpack::type::STR &&
+               std::string_view(kv.key.via.str.ptr, kv.key.via.str.size) == name;
+    }
+    // As our own encoder writes it: every name is known, comes once, and in the order of fields().
+    template <Fielded T>
+    static bool is_in_order(
+        const msgpack::object_kv* begin, const msgpack::object_kv* end, T& value
+    ) {
+        value.fields([&](std::string_view name, auto&, std::string_view) {
+            if (begin != end && has_name(*begin, name)) ++begin;
+        });
+        return begin == end;
+    }
 
     void expected(std::string_view what, const msgpack::object& object) {
         fail("expected {}, got {}", what, kind_of(object));
@@ -335,11 +368,12 @@ class Decoder {
 
     const std::vector<std::string>& raw_;
     UnknownFields unknown_fields_;
-    std::string path_{};
+    const Step* step_ = nullptr;  // the innermost
     std::optional<Error> error_{};
 };
 
-// Parses a body under the limits; kMalformed otherwise.
+// Parses a body under the limits; kMalformed otherwise. Texts stay in `frames`, which must outlive
+// what comes back.
 Result<msgpack::object_handle> parse(const Frames& frames);
 
 template <class Message>
