@@ -109,11 +109,14 @@ std::string Client::generate(
     std::string rid = request.rid;
     IoLoop::Sink sink = std::move(on_chunk);
     if (io_->has_callbacks_on_caller()) {
-        sink = [mailbox = std::make_shared<Mailbox>(),
-                on_chunk = std::move(sink),
-                &ready = io_->ready()](OutputChunk chunk) {
+        const auto mailbox = std::make_shared<Mailbox>();
+        auto callback =
+            std::make_shared<const std::function<void()>>([mailbox, on_chunk = std::move(sink)] {
+                on_chunk(*mailbox->take());
+            });
+        sink = [mailbox, callback = std::move(callback), &ready = io_->ready()](OutputChunk chunk) {
             if (!mailbox->put(std::move(chunk))) return;  // it is in the queue already
-            ready.push([mailbox, on_chunk] { on_chunk(*mailbox->take()); });
+            ready.push(callback);
         };
     }
     start(*io_, std::move(request), std::move(sink), timeout);
@@ -181,7 +184,9 @@ void Client::call_frames(Call call, std::chrono::milliseconds timeout, OnFrames 
     OnFrames sink = std::move(on_reply);
     if (io_->has_callbacks_on_caller()) {
         sink = [on_reply = std::move(sink), &ready = io_->ready()](Result<Frames> reply) {
-            ready.push([on_reply, reply = std::move(reply)] { on_reply(reply); });
+            ready.push(std::make_shared<const std::function<void()>>(
+                [on_reply, reply = std::move(reply)] { on_reply(reply); }
+            ));
         };
     }
     start_call(std::move(call), timeout, std::move(sink));

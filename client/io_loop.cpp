@@ -184,6 +184,7 @@ void IoLoop::io_run() {
         }
         io_flush();
         io_expire(now);
+        ready_.wake();  // of what was refused, lost or late
         io_publish();
         if (is_stopping) break;
     }
@@ -327,6 +328,7 @@ void IoLoop::io_receive(Door door, TimePoint now, int messages_max) {
         const std::optional<Received> received = link(door).receive(now);
         if (!received) return;
         if (!received->refused) io_take(door, received->frames);
+        ready_.wake();
     }
 }
 

@@ -14,29 +14,35 @@ ReadyQueue::ReadyQueue() : fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) { CHECK
 
 ReadyQueue::~ReadyQueue() { ::close(fd_); }
 
-void ReadyQueue::push(std::function<void()> callback) {
+void ReadyQueue::push(Callback callback) {
     const std::lock_guard lock(mutex_);
     waiting_.push_back(std::move(callback));
-    if (waiting_.size() == 1) ::eventfd_write(fd_, 1);
+}
+
+void ReadyQueue::wake() {
+    const std::lock_guard lock(mutex_);
+    if (waiting_.empty() || is_awake_) return;
+    ::eventfd_write(fd_, 1);
+    is_awake_ = true;
 }
 
 std::size_t ReadyQueue::run(std::size_t max) {
     // All at once: one by one, every callback would cost a system call to reset the descriptor.
-    std::deque<std::function<void()>> batch;
+    std::deque<Callback> batch;
     {
         const std::lock_guard lock(mutex_);
         if (waiting_.size() <= max) {
             batch.swap(waiting_);
             eventfd_t count = 0;
             ::eventfd_read(fd_, &count);
+            is_awake_ = false;
         } else {
             const auto end = waiting_.begin() + static_cast<std::ptrdiff_t>(max);
             std::move(waiting_.begin(), end, std::back_inserter(batch));
             waiting_.erase(waiting_.begin(), end);
         }
     }
-    for (const std::function<void()>& callback : batch)
-        callback();  // unlocked: it may start a request
+    for (const Callback& callback : batch) (*callback)();  // unlocked: it may start a request
     return batch.size();
 }
 

@@ -1,5 +1,8 @@
 // Callbacks waiting for the caller's thread, and a descriptor that is readable while some do.
 //
+// A message of the tree's brings output for many requests: the caller is woken once, when all of it
+// was read.
+//
 // Thread:  any; run() on one at a time.
 // Bounded: an entry per open request (its chunks are joined meanwhile) and per answered call.
 #pragma once
@@ -7,6 +10,7 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 
 namespace pitstop {
@@ -19,13 +23,18 @@ class ReadyQueue {
     ReadyQueue& operator=(const ReadyQueue&) = delete;
 
     [[nodiscard]] int fd() const { return fd_; }
-    void push(std::function<void()> callback);
+    // Shared, as a request's callback is made once and not for every chunk.
+    using Callback = std::shared_ptr<const std::function<void()>>;
+    void push(Callback callback);
+    // Makes fd() readable if something waits.
+    void wake();
     std::size_t run(std::size_t max);
 
   private:
     int fd_ = -1;  // an eventfd
     std::mutex mutex_;
-    std::deque<std::function<void()>> waiting_{};  // GUARDED_BY(mutex_)
+    std::deque<Callback> waiting_{};  // GUARDED_BY(mutex_)
+    bool is_awake_ = false;           // GUARDED_BY(mutex_): fd_ is readable
 };
 
 }  // namespace pitstop
