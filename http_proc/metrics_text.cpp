@@ -14,8 +14,8 @@ namespace {
 std::string escaped(std::string_view value) {
     std::string out;
     for (const char c : value) {
-        if (c == '\\' || c == '"') out += '\\';
-        out += c == '\n' ? ' ' : c;
+        if (c == '\\' || c == '"' || c == '\n') out += '\\';
+        out += c == '\n' ? 'n' : c;
     }
     return out;
 }

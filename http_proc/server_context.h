@@ -47,6 +47,13 @@ struct ServerOptions {
     ServerLimits limits{};
 };
 
+// The weight update that /begin_weight_update or /start_weight_update has opened.
+struct WeightSession {
+    std::uint64_t number = 0;  // the tree's; 0: none is open
+    std::string label{};       // that a bucket gave, for an end that gives none
+    bool is_busy = false;      // a bucket or the end is under way: nothing else may go into it
+};
+
 // How vLLM's trainers pack broadcasts.
 struct VllmPacking {
     bool is_packed = false;
@@ -82,8 +89,7 @@ class ServerContext {
     // What /weights_checker compares with: the digests at its last snapshot.
     std::optional<DigestsReply> weights_snapshot{};
 
-    // The weight update that /begin_weight_update or /start_weight_update has opened; 0: none.
-    std::uint64_t weight_session = 0;
+    WeightSession weight_session{};
     VllmPacking vllm_packing{};  // as /init_weight_transfer_engine said
 
     // The tree was seen with weights to serve: at once, or (--wait-for-initial-weights) after the

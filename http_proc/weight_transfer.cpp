@@ -3,7 +3,8 @@
 //
 // Without a session each call is an update of its own. Between /begin_weight_update (vLLM:
 // /start_weight_update) and /end_weight_update (/finish_weight_update) the calls are buckets of one
-// update, which takes effect as a whole at its end, or not at all.
+// update, which takes effect as a whole at its end, or not at all. A call that the tree could not
+// read leaves the session open, one that fails in it ends it: that is what the tree does.
 #include "http_proc/base64.h"
 #include "http_proc/control.h"
 #include "http_proc/control_fields.h"
@@ -92,6 +93,9 @@ Result<RankPayload> payload_of(const std::string& base64) {
 
 // ---- what is done ----
 
+// Whether a session is open after it: this was a bucket of it.
+bool is_open(const UpdateReply& reply) { return reply.state == "open"; }
+
 Json ranks_of(const UpdateReply& reply) {
     Json ranks = Json::array();
     for (const ReplicaOutcome& replica : reply.replicas) {
@@ -111,7 +115,8 @@ Json ranks_of(const UpdateReply& reply) {
 }
 
 Response success(std::string message, const std::string& label, const UpdateReply& reply) {
-    if (!label.empty()) message += fmt::format(" Weight version updated to {}.", label);
+    if (!label.empty() && !is_open(reply))
+        message += fmt::format(" Weight version updated to {}.", label);
     if (!reply.message.empty()) message += " " + reply.message;
     return Response::json(
         200,
@@ -130,38 +135,63 @@ Response success(std::string message, const std::string& label, const UpdateRepl
     );
 }
 
+Error busy() {
+    return {
+        ErrorCode::kFailedPrecondition,
+        "a call of the open weight update is under way; wait for its answer"};
+}
+
+// A call in the open session, one at a time. REQUIRES: it is open and not busy.
+template <class Call>
+Task<Result<UpdateReply>> call_in_session(Exchange& exchange, Call call) {
+    WeightSession& session = exchange.server().weight_session;
+    session.is_busy = true;
+    call.session = session.number;
+    const Result<UpdateReply> reply =
+        co_await exchange.tree().call(std::move(call), control::kTimeout);
+    session.is_busy = false;
+    if (reply && !is_open(*reply)) session = {};
+    co_return control::checked(reply);
+}
+
 Task<Result<UpdateReply>> begin_session(Exchange& exchange) {
+    if (exchange.server().weight_session.is_busy) co_return busy();
     BeginUpdate call;
     call.update.source.kind = SourceKind::kBuckets;
     call.update.partial = true;
     Result<UpdateReply> reply =
         control::checked(co_await exchange.tree().call(std::move(call), control::kTimeout));
-    if (reply) exchange.server().weight_session = reply->session;
+    if (reply) exchange.server().weight_session = {.number = reply->session};
     co_return reply;
 }
 
 Task<Result<UpdateReply>> commit_session(Exchange& exchange, std::string label) {
-    CommitWeights call;
-    call.session = std::exchange(exchange.server().weight_session, 0);
-    call.label = std::move(label);
-    if (call.session == 0) {
+    const WeightSession& session = exchange.server().weight_session;
+    if (session.is_busy) co_return busy();
+    if (session.number == 0) {
         co_return Error{
             ErrorCode::kFailedPrecondition, "no weight update is open; begin one first"};
     }
-    co_return control::checked(co_await exchange.tree().call(std::move(call), control::kTimeout));
+    CommitWeights call;
+    call.label = label.empty() ? session.label : std::move(label);
+    co_return co_await call_in_session(exchange, std::move(call));
 }
 
 // In the open session, or as an update of its own.
 Task<Result<UpdateReply>> take(Exchange& exchange, control::DiskUpdate update) {
-    std::uint64_t& session = exchange.server().weight_session;
-    if (session == 0) co_return co_await control::update_from_disk(exchange, std::move(update));
+    WeightSession& session = exchange.server().weight_session;
+    if (session.number == 0)
+        co_return co_await control::update_from_disk(exchange, std::move(update));
+    if (session.is_busy) co_return busy();
+    if (update.aborts_all) {
+        const Result<AbortReply> aborted = co_await control::abort_all(exchange);
+        if (!aborted) co_return aborted.error();
+        if (session.is_busy || session.number == 0) co_return busy();  // meanwhile
+    }
+    if (!update.label.empty()) session.label = std::move(update.label);
     UpdateBucket call;
-    call.session = session;
     call.source = *std::move(update.source);
-    Result<UpdateReply> reply =
-        control::checked(co_await exchange.tree().call(std::move(call), control::kTimeout));
-    if (!reply) session = 0;  // the tree has dropped it
-    co_return reply;
+    co_return co_await call_in_session(exchange, std::move(call));
 }
 
 // ---- SGLang ----
@@ -405,8 +435,12 @@ Result<WeightSource> read_update_info(const nlohmann::json& info, VllmPacking pa
     ASSIGN_OR_RETURN(source.tensors, read_tensors(fields, "names", "dtype_names"));
     if (const nlohmann::json* numbers = fields.find("num_updates_list")) {
         source.format = TensorFormat::kSparse;
-        for (const nlohmann::json& number : *numbers)
-            source.num_updates.push_back(integer_of(number).value_or(-1));
+        if (!numbers->is_array()) fields.fail("num_updates_list", "a list of integers");
+        for (const nlohmann::json& number : *numbers) {
+            const std::optional<std::int64_t> count = integer_of(number);
+            if (!count) fields.fail("num_updates_list", "a list of integers");
+            source.num_updates.push_back(count.value_or(0));
+        }
     }
     if (fields.error()) return *fields.error();
     for (std::size_t i = 0; i < (is_list ? info.size() : 1); ++i) {

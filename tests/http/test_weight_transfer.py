@@ -3,19 +3,15 @@
 import base64
 import json
 import pathlib
-import sys
-import threading
 
 import pytest
 
+import torch_sender
+from control_tree import http  # noqa: F401
+from process_tree import wait_until
+from trainers import broadcast, load, serialized, sglang_group, vllm_chunks, vllm_group
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "client" / "python"))
-
-import torch_sender  # noqa: E402  (after the path)
-from control_tree import http  # noqa: E402, F401
-from pitstop.broadcast import HostBroadcast  # noqa: E402
-from push_once import load  # noqa: E402
-
 needs_torch = pytest.mark.skipif(torch_sender.torch is None, reason=torch_sender.REASON)
 
 TREE_FLAGS = ("--tp", 2)
@@ -34,30 +30,18 @@ def check_bard(admin):
     assert admin.call("weight_digests")["digest"] == DIGESTS["bard"]["digest"]
 
 
-def in_thread(function, *args):
-    result = []
-    thread = threading.Thread(target=lambda: result.append(function(*args)))
-    thread.start()
-
-    def join():
-        thread.join(60)
-        return result[0]
-
-    return join
-
-
 @needs_torch
 @pytest.mark.parametrize("flavour", ("sglang", "vllm"))
 def test_P10_checkpoint_engine(http, admin, flavour):
     server = torch_sender.ParameterServer(DEVICES)
     if flavour == "sglang":
         body = {"zmq_handles": server.handles, "flush_cache": True, "weight_version": "v1"}
-        request = in_thread(http.post, "/update_weights_from_ipc", body)
+        request = http.in_background(http.post, "/update_weights_from_ipc", body)
     else:
         body = {"method": "update_weights_from_ipc", "args": [server.handles], "timeout": 300.0}
-        request = in_thread(http.post, "/collective_rpc", body)
+        request = http.in_background(http.post, "/collective_rpc", body)
     server.update(torch_sender.load(BARD))
-    answer = request()
+    answer = request.result()
     assert answer.status == 200, answer
     check_bard(admin)
     if flavour == "sglang":
@@ -87,7 +71,7 @@ def test_P10_flattened_buckets_in_a_session(http, admin):
     for part in (dict(tensors[:30]), dict(tensors[30:])):
         buckets = [torch_sender.flattened_bucket(part) for _ in range(2)]
         body = {
-            "serialized_named_tensors": [base64.b64encode(p).decode() for p, _ in buckets],
+            "serialized_named_tensors": serialized(payload for payload, _ in buckets),
             "load_format": "flattened_bucket",
             "flush_cache": False,
         }
@@ -111,72 +95,25 @@ def test_bad_payloads_are_400(http):
 
 @pytest.mark.parametrize("load_format", (None, "flattened_bucket"))
 def test_P10_a_broadcast_by_sglangs_routes(http, admin, load_format):
-    tensors = load(BARD)
-    with HostBroadcast("weight_update_group", num_workers=2) as group:
-        spec = {
-            "master_address": group.host,
-            "master_port": str(group.port),
-            "rank_offset": 1,
-            "world_size": 3,
-            "backend": "host",
-        }
-        joined = in_thread(http.post, "/init_weights_update_group", spec)
-        group.accept(20)
-        assert joined().status == 200
-        body = {
-            "names": list(tensors),
-            "dtypes": ["bfloat16"] * len(tensors),
-            "shapes": [list(a.shape) for a in tensors.values()],
-            "load_format": load_format,
-        }
-        update = in_thread(http.post, "/update_weights_from_distributed", body)
-        if load_format is None:
-            for array in tensors.values():
-                group.broadcast(array)
-        else:
-            import numpy
-
-            group.broadcast(numpy.concatenate([a.reshape(-1) for a in tensors.values()]))
-        assert update().status == 200
+    with sglang_group(http) as group:
+        assert broadcast(http, group, load(BARD), load_format).status == 200
         check_bard(admin)
-        assert http.post("/destroy_weights_update_group", {}).status == 200
     assert http.post("/destroy_weights_update_group", {}).status == 400
 
 
 def test_P10_vllms_session_with_packed_broadcasts(http, admin):
-    import numpy
-
-    tensors = load(BARD)
-    with HostBroadcast("vllm_weight_transfer", num_workers=2) as group:
-        info = {
-            "master_address": group.host,
-            "master_port": group.port,
-            "rank_offset": 1,
-            "world_size": 3,
-            "backend": "host",
-            "packed": True,
-            "packed_buffer_size_bytes": 500_000,
-        }
-        joined = in_thread(http.post, "/init_weight_transfer_engine", {"init_info": info})
-        group.accept(20)
-        assert joined().status == 200
+    tensors, size = load(BARD), 500_000
+    with vllm_group(http, packed=True, packed_buffer_size_bytes=size) as group:
         assert http.post("/start_weight_update", {"is_checkpoint_format": True}).status == 200
         update_info = {
             "names": list(tensors),
             "dtype_names": ["bfloat16"] * len(tensors),
             "shapes": [list(a.shape) for a in tensors.values()],
         }
-        update = in_thread(http.post, "/update_weights", {"update_info": update_info})
-        pack, size = [], 0
-        for array in tensors.values():
-            pack.append(array.reshape(-1))
-            size += array.nbytes
-            if size > 500_000:
-                group.broadcast(numpy.concatenate(pack))
-                pack, size = [], 0
-        if pack:
-            group.broadcast(numpy.concatenate(pack))
-        assert update().status == 200
+        update = http.in_background(http.post, "/update_weights", {"update_info": update_info})
+        for chunk in vllm_chunks(tensors.values(), size):
+            group.broadcast(chunk)
+        assert update.result().status == 200
         answer = http.post("/finish_weight_update", {"weight_version": "step-7"})
         assert answer.status == 200, answer
         check_bard(admin)
@@ -198,4 +135,46 @@ def test_P10_vllms_ipc_handles(http, admin):
     }
     answer = http.post("/update_weights", {"update_info": update_info})  # without a session
     assert answer.status == 200, answer
+    check_bard(admin)
+
+
+def update_info(**fields):
+    return {"update_info": {"names": [], "dtype_names": [], "shapes": [], **fields}}
+
+
+@pytest.mark.parametrize("counts", (3, "3", {"a": 3}, ["x"], [None]))
+def test_counts_of_sparse_updates_that_are_no_list_of_numbers_are_named(http, counts):
+    answer = http.post("/update_weights", update_info(num_updates_list=counts))
+    assert answer.status == 400 and "num_updates_list" in answer.json()["error"]["message"], answer
+
+
+def test_a_call_that_was_not_understood_leaves_the_session_open(http, admin):
+    with sglang_group(http) as group:
+        http.ok("POST", "/begin_weight_update")
+        bucket = broadcast(http, group, load(BARD), weight_version="named-by-a-bucket").json()
+        assert bucket["success"] and "updated to" not in bucket["message"], bucket
+        assert http.ok("GET", "/get_weight_version").json()["weight_version"] != "named-by-a-bucket"
+        assert http.post("/end_weight_update", {"weight_version": "x" * 100_000}).status == 400
+        assert http.post("/begin_weight_update").status == 400
+        ended = http.ok("POST", "/end_weight_update").json()
+        assert ended["weight_digest"] == DIGESTS["bard"]["digest"]
+        assert http.ok("GET", "/get_weight_version").json()["weight_version"] == "named-by-a-bucket"
+        assert http.post("/end_weight_update").status == 400  # it is over
+
+
+def test_a_call_beside_a_bucket_is_refused_and_ends_nothing(http, admin):
+    tensors = load(BARD)
+    body = {"names": list(tensors), "dtypes": ["bfloat16"] * len(tensors)}
+    body["shapes"] = [list(array.shape) for array in tensors.values()]
+    with sglang_group(http) as group:
+        http.ok("POST", "/begin_weight_update")
+        bucket = http.in_background(http.post, "/update_weights_from_distributed", body)
+        wait_until(lambda: admin.call("drop_stage", session=2**63)["state"] == "fill", "the bucket to fill")
+        for path in ("/update_weights_from_distributed", "/begin_weight_update", "/end_weight_update"):
+            refused = http.post(path, body)
+            assert refused.status == 400 and "under way" in refused.json()["message"], refused
+        for array in tensors.values():
+            group.broadcast(array)
+        assert bucket.result().status == 200
+        http.ok("POST", "/end_weight_update")
     check_bard(admin)

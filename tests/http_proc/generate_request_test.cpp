@@ -34,6 +34,21 @@ TEST(SglangRequest, BecomesTheEnginesRequests) {
     EXPECT_EQ(call->prompts[1].logprobs.top, 0);  // of what is not asked for
 }
 
+TEST(SglangRequest, AStreamIntervalIsBetweenOneAndTwoToThe30) {
+    const auto parse = [](const std::string& interval) {
+        return parse_sglang_generate(
+            R"({"input_ids": [1], "sampling_params": {"stream_interval": )" + interval + "}}"
+        );
+    };
+    EXPECT_EQ(parse("1")->stream_interval, 1);
+    EXPECT_EQ(parse("1073741824")->stream_interval, 1 << 30);
+    for (const char* wrong : {"0", "-1", "1073741825", "9223372036854775807", "1e300", "[]"}) {
+        const auto refused = parse(wrong);
+        ASSERT_FALSE(refused) << wrong;
+        EXPECT_NE(refused.error().message.find("stream_interval"), std::string::npos) << wrong;
+    }
+}
+
 TEST(SglangRequest, HasSglangsDefaults) {
     const auto call = parse_sglang_generate(R"({"input_ids": [1]})");
     ASSERT_TRUE(call);
