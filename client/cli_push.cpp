@@ -21,8 +21,8 @@ struct PushFlags {
     std::string run_dir{};
     std::string label{};
     std::string kv_policy = "keep";
-    std::int64_t bucket_mib = 8;
-    int workers = 2;
+    std::int64_t bucket_mib = 4;
+    int workers = 0;
     bool adopt = false;
     bool no_digest = false;
     bool partial = false;
@@ -33,8 +33,10 @@ struct PushFlags {
         flags.add("run-dir", &run_dir, "the tree's run directory");
         flags.add("label", &label, "the new version's name");
         flags.add("kv-policy", &kv_policy, "running requests: keep, recompute, drain or abort");
-        flags.add("bucket-size", &bucket_mib, "MiB of a bucket; two are shared with the workers");
-        flags.add("workers", &workers, "threads that fill buckets");
+        flags.add("bucket-size", &bucket_mib, "MiB of a bucket; four are shared with the workers");
+        flags.add(
+            "workers", &workers, "threads that fill buckets; 0: a quarter of the machine's, 1 to 4"
+        );
         flags.add("adopt", &adopt, "the workers compute from the pushed memory, nothing is copied");
         flags.add("no-digest", &no_digest, "declare no digest with the commit");
         flags.add("partial", &partial, "only some tensors are there; the others stay");
@@ -49,7 +51,7 @@ struct PushFlags {
         PushOptions options;
         if (run_dir.empty()) return Error{ErrorCode::kInvalidArgument, "--run-dir is missing"};
         if (bucket_mib < 1 || bucket_mib > (1 << 20)) return bad("bucket-size", "1 to 1048576 MiB");
-        if (workers < 1 || workers > 1024) return bad("workers", "1 to 1024");
+        if (workers < 0 || workers > 1024) return bad("workers", "0 to 1024");
         if (!(timeout_s > 0 && timeout_s < 1e6)) return bad("timeout-s", "seconds, more than 0");
         bool is_known = false;
         for (std::size_t i = 0; i < EnumNames<KvPolicy>::kNames.size(); ++i) {

@@ -1,6 +1,5 @@
 #include "client/push_sockets.h"
 
-#include "base/check.h"
 #include "messages/codec.h"
 
 #include <zmq.hpp>
@@ -8,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <unistd.h>
 #include <utility>
 
@@ -25,22 +25,23 @@ struct PushSockets::State {
         // A DEALER that speaks as a REQ does: a REQ could not be sent to before its worker is
         // there.
         zmq::socket_t socket{};
-        std::optional<Frames> unsent{};
-        bool owes = false;  // an answer
+        std::deque<Frames> unsent{};
+        int num_owed = 0;  // answers
     };
     zmq::context_t context{1};
     std::vector<Worker> workers{};
     std::map<std::string, std::string> handles{};
 
     static void try_send(Worker& worker) {
-        if (!worker.unsent) return;
-        const auto flags = zmq::send_flags::sndmore | zmq::send_flags::dontwait;
-        if (!worker.socket.send(zmq::message_t(), flags)) return;  // its worker is still to come
-        static_cast<void>(worker.socket.send(zmq::buffer(worker.unsent->type), flags));
-        static_cast<void>(
-            worker.socket.send(zmq::buffer(worker.unsent->body), zmq::send_flags::dontwait)
-        );
-        worker.unsent.reset();
+        const auto last = zmq::send_flags::dontwait;
+        const auto flags = zmq::send_flags::sndmore | last;
+        while (!worker.unsent.empty()) {
+            if (!worker.socket.send(zmq::message_t(), flags)) return;  // its worker is to come
+            const Frames& message = worker.unsent.front();
+            static_cast<void>(worker.socket.send(zmq::buffer(message.type), flags));
+            static_cast<void>(worker.socket.send(zmq::buffer(message.body), last));
+            worker.unsent.pop_front();
+        }
     }
 
     // The worker's answer, if it is there.
@@ -86,9 +87,8 @@ std::size_t PushSockets::size() const { return state_->workers.size(); }
 
 void PushSockets::send(std::size_t index, const Frames& message) {
     State::Worker& worker = state_->workers[index];
-    CHECK(!worker.owes);
-    worker.owes = true;
-    worker.unsent = message;
+    ++worker.num_owed;
+    worker.unsent.push_back(message);
     State::try_send(worker);
 }
 
@@ -96,15 +96,11 @@ void PushSockets::send_all(const Frames& message) {
     for (std::size_t worker = 0; worker < size(); ++worker) send(worker, message);
 }
 
-void PushSockets::send_to_ready(const Frames& message) {
-    for (std::size_t worker = 0; worker < size(); ++worker) {
-        if (!state_->workers[worker].owes) send(worker, message);
-    }
-}
-
-// By worker. REQUIRES: every worker owes an answer.
+// By worker.
 Result<std::vector<Frames>> PushSockets::take_all(Duration patience, const IsOver& is_over) {
     std::vector<Frames> answers(size());
+    std::vector<char> is_awaited(size());
+    for (std::size_t i = 0; i < size(); ++i) is_awaited[i] = state_->workers[i].num_owed > 0;
     TimePoint deadline = Clock::now() + patience;
     std::vector<zmq::pollitem_t> items;
     for (State::Worker& worker : state_->workers)
@@ -113,11 +109,12 @@ Result<std::vector<Frames>> PushSockets::take_all(Duration patience, const IsOve
         std::string missing;
         for (std::size_t i = 0; i < size(); ++i) {
             State::Worker& worker = state_->workers[i];
-            if (!worker.owes) continue;
             State::try_send(worker);
+            if (!is_awaited[i]) continue;
             if (auto answer = State::try_take(worker)) {
                 answers[i] = *std::move(answer);
-                worker.owes = false;
+                --worker.num_owed;
+                is_awaited[i] = false;
                 deadline = Clock::now() + patience;
             } else {
                 missing += (missing.empty() ? "" : ", ") + worker.device;

@@ -29,15 +29,14 @@ class PushSockets {
     [[nodiscard]] const std::map<std::string, std::string>& handles() const;
     [[nodiscard]] std::size_t size() const;
 
-    // To one worker, or the same to all. REQUIRES: it has answered what it was sent before.
+    // To one worker, or the same to all. Those before need not have been answered: a worker answers
+    // in order. Bounded: by ZeroMQ's queue, 1000 messages.
     void send(std::size_t worker, const Frames& message);
     void send_all(const Frames& message);
-    // To those that owe no answer: nothing is expected any more.
-    void send_to_ready(const Frames& message);
 
-    // One answer of every worker that owes one. Errors: the first answer with a code, as an error
-    // that names the worker; kDeadlineExceeded; what `is_over` says (asked now and then): the tree
-    // has ended the update.
+    // The oldest answer of every worker that owes one. Errors: the first answer with a code, as an
+    // error that names the worker; kDeadlineExceeded; what `is_over` says (asked now and then): the
+    // tree has ended the update.
     using IsOver = std::function<std::optional<Error>()>;
     Result<std::vector<PushLayout>> take_layouts(Duration patience, const IsOver& is_over);
     Result<> take_done(Duration patience, const IsOver& is_over);

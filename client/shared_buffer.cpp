@@ -1,5 +1,7 @@
 #include "client/shared_buffer.h"
 
+#include "base/check.h"
+
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
@@ -8,30 +10,29 @@
 #include <utility>
 
 namespace pitstop {
-
-Result<SharedBuffer> SharedBuffer::make(std::int64_t bytes) {
+Result<SharedBuffer> SharedBuffer::make(std::int64_t bytes, Access access) {
     const int fd = ::memfd_create("pitstop_push", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) {
         return make_error(
             ErrorCode::kResourceExhausted, "cannot make shared memory: {}", std::strerror(errno)
         );
     }
-    SharedBuffer buffer(fd, nullptr, 0);
     const auto size = static_cast<std::size_t>(bytes);
-    void* data = MAP_FAILED;
-    if (::ftruncate(fd, bytes) == 0 && ::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0)
-        data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (data == MAP_FAILED) {
-        return make_error(
-            ErrorCode::kResourceExhausted,
-            "cannot get {} bytes of shared memory: {}",
-            bytes,
-            std::strerror(errno)
-        );
+    SharedBuffer buffer(fd, nullptr, size);
+    bool is_made =
+        ::ftruncate(fd, bytes) == 0 && ::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0;
+    if (is_made && access == Access::kMapped) {
+        void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        is_made = data != MAP_FAILED;
+        if (is_made) buffer.data_ = static_cast<std::byte*>(data);
     }
-    buffer.data_ = static_cast<std::byte*>(data);
-    buffer.size_ = size;
-    return buffer;
+    if (is_made) return buffer;
+    return make_error(
+        ErrorCode::kResourceExhausted,
+        "cannot get {} bytes of shared memory: {}",
+        bytes,
+        std::strerror(errno)
+    );
 }
 
 SharedBuffer::SharedBuffer(SharedBuffer&& other) noexcept
@@ -47,6 +48,25 @@ SharedBuffer& SharedBuffer::operator=(SharedBuffer&& other) noexcept {
 SharedBuffer::~SharedBuffer() {
     if (data_ != nullptr) ::munmap(data_, size_);
     if (fd_ >= 0) ::close(fd_);
+}
+
+Result<> SharedBuffer::write(std::int64_t at, std::span<const std::byte> from) const {
+    CHECK(at >= 0 && at + std::ssize(from) <= static_cast<std::int64_t>(size_));
+    while (!from.empty()) {
+        const ssize_t num = ::pwrite(fd_, from.data(), from.size(), at);
+        if (num < 0 && errno == EINTR) continue;
+        if (num <= 0) {
+            return make_error(
+                errno == EFAULT ? ErrorCode::kDataLoss : ErrorCode::kResourceExhausted,
+                "cannot write {} bytes of shared memory: {}",
+                from.size(),
+                std::strerror(errno)
+            );
+        }
+        at += num;
+        from = from.subspan(static_cast<std::size_t>(num));
+    }
+    return Ok{};
 }
 
 SharedMemory SharedBuffer::describe() const {

@@ -1,5 +1,5 @@
 // A memfd that other processes may open (messages/push.h): sealed against shrinking from the start,
-// and against everything by seal(). Owns: the descriptor and the mapping.
+// and against everything by seal(). Owns: the descriptor and the mapping, if there is one.
 #pragma once
 
 #include "base/result.h"
@@ -12,12 +12,21 @@ namespace pitstop {
 
 class SharedBuffer {
   public:
-    static Result<SharedBuffer> make(std::int64_t bytes);
+    enum class Access {
+        kMapped,   // filled again and again, through bytes()
+        kWritten,  // filled once, by write(): a page that was never there costs half as much so, as
+                   // the kernel need not clear it first
+    };
+    static Result<SharedBuffer> make(std::int64_t bytes, Access access);
     SharedBuffer(SharedBuffer&& other) noexcept;
     SharedBuffer& operator=(SharedBuffer&& other) noexcept;
     ~SharedBuffer();
 
+    // REQUIRES: kMapped.
     [[nodiscard]] std::span<std::byte> bytes() const { return {data_, size_}; }
+    // From any thread. What nobody writes reads as zeros. REQUIRES: it lies in the buffer.
+    // Errors: kResourceExhausted; kDataLoss, `from` is a mapping that was cut short.
+    Result<> write(std::int64_t at, std::span<const std::byte> from) const;
     [[nodiscard]] SharedMemory describe() const;
     // Unmaps it; from now on nobody can write to it.
     Result<> seal();
@@ -25,7 +34,7 @@ class SharedBuffer {
   private:
     SharedBuffer(int fd, std::byte* data, std::size_t size) : fd_(fd), data_(data), size_(size) {}
     int fd_ = -1;
-    std::byte* data_ = nullptr;
+    std::byte* data_ = nullptr;  // null: not mapped
     std::size_t size_ = 0;
 };
 

@@ -3,6 +3,8 @@
 #include "base/check.h"
 #include "base/cut_guard.h"
 #include "base/isa.h"
+#include "base/task_pool.h"
+#include "client/bucket_ring.h"
 #include "client/push_sockets.h"
 #include "client/shared_buffer.h"
 #include "digest/digest_rows.h"
@@ -28,6 +30,7 @@ constexpr std::chrono::milliseconds kIdleMax(10'000);
 constexpr std::int64_t kElementBytes = 2;                    // of a resident weight
 constexpr std::int64_t kPieceBytes = std::int64_t{1} << 20;  // digested while in the cache
 constexpr std::int64_t kAlignBytes = 64;                     // of a tensor in a bucket
+constexpr std::int64_t kBucketsMax = 4;                      // under way: filled, not yet read
 
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
@@ -45,32 +48,11 @@ Matrix matrix_of(std::span<const std::int64_t> shape) {
     return matrix;
 }
 
-// Runs work(i) for i in [0, num) on some threads; the first error ends it.
-Result<> on_threads(
-    std::size_t num, int num_threads, const std::function<Result<>(std::size_t)>& work
-) {
-    std::atomic<std::size_t> next{0};
-    std::atomic<bool> is_over{false};
-    std::mutex mutex;
-    std::optional<Error> error;
-    const auto run = [&] {
-        while (!is_over.load(std::memory_order_relaxed)) {
-            const std::size_t i = next.fetch_add(1, std::memory_order_relaxed);
-            if (i >= num) return;
-            if (Result<> done = work(i); !done) {
-                const std::lock_guard lock(mutex);
-                if (!error) error = std::move(done).error();
-                is_over = true;
-            }
-        }
-    };
-    std::vector<std::thread> helpers;
-    const auto most = static_cast<std::size_t>(std::max(1, num_threads));
-    for (std::size_t i = 1; i < std::min(most, num); ++i) helpers.emplace_back(run);
-    run();
-    for (std::thread& helper : helpers) helper.join();
-    if (error) return *std::move(error);
-    return Ok{};
+// One thread fills as fast as one copies memory, and the workers' threads want cores, too.
+int num_threads(const PushOptions& options) {
+    if (options.num_threads > 0) return options.num_threads;
+    constexpr int kThreadsMax = 4;
+    return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 4, 1, kThreadsMax);
 }
 
 // Part of a tensor: whole rows, read and digested in one go.
@@ -83,7 +65,11 @@ struct Piece {
 class Push {
   public:
     Push(Client& client, const PushOptions& options, std::span<const TensorToPush> tensors)
-        : client_(client), options_(options), tensors_(tensors), digests_(tensors.size()) {
+        : client_(client),
+          options_(options),
+          tensors_(tensors),
+          threads_(num_threads(options)),
+          digests_(tensors.size()) {
         has_digest_ = options_.declare_digest && !options_.partial;
         for (const TensorToPush& tensor : tensors_) {
             report_.bytes += tensor.bytes();
@@ -206,16 +192,17 @@ class Push {
         PushEnd end;
         end.code = name_of(error.code);
         end.message = error.message;
-        sockets_->send_to_ready(encode(end));
+        sockets_->send_all(encode(end));
     }
 
     Result<> push() {
         const TimePoint begun = Clock::now();
-        const std::int64_t half = options_.adopt ? 0 : half_bytes();
         PushOpen open;
         std::optional<SharedBuffer> buffer;
-        if (half > 0) {
-            ASSIGN_OR_RETURN(buffer, SharedBuffer::make(2 * half));
+        if (!options_.adopt) {
+            ASSIGN_OR_RETURN(
+                buffer, SharedBuffer::make(buffer_bytes(), SharedBuffer::Access::kMapped)
+            );
             open.memory = buffer->describe();
         }
         sockets_->send_all(encode(open));
@@ -227,7 +214,7 @@ class Push {
         if (options_.adopt) {
             RETURN_IF_ERROR(push_shards(layouts));
         } else {
-            RETURN_IF_ERROR(push_buckets(*buffer, half));
+            RETURN_IF_ERROR(push_buckets(*buffer));
         }
         sockets_->send_all(encode(PushEnd{}));
         RETURN_IF_ERROR(take_done());
@@ -246,48 +233,74 @@ class Push {
         return (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes;
     }
 
-    // Most tensors share a bucket of bucket_bytes at most; a larger one has half the buffer.
-    std::int64_t half_bytes() const {
-        std::int64_t most = std::max(options_.bucket_bytes, kAlignBytes);
+    // Room for as many buckets as may be under way; for two, where a tensor is larger than a
+    // bucket.
+    [[nodiscard]] std::int64_t buffer_bytes() const {
+        std::int64_t largest = kAlignBytes;
         std::int64_t all = 0;
         for (const TensorToPush& tensor : tensors_) {
-            most = std::max(most, aligned(tensor.bytes()));
+            largest = std::max(largest, aligned(tensor.bytes()));
             all += aligned(tensor.bytes());
         }
-        return std::min(most, std::max(all, kAlignBytes));
+        const std::int64_t bucket = std::max(options_.bucket_bytes, largest);
+        const std::int64_t room = std::max(kBucketsMax * options_.bucket_bytes, 2 * bucket);
+        return std::min(room, std::max(all, kAlignBytes));
     }
 
-    // Two halves take turns: one is filled while every worker reads the other.
-    Result<> push_buckets(const SharedBuffer& buffer, std::int64_t half) {
-        bool is_reading = false;
+    // Buckets are filled as long as there is room, while every worker reads those before: a worker
+    // that has answered one finds the next in its queue.
+    Result<> push_buckets(const SharedBuffer& buffer) {
+        BucketRing ring(std::ssize(buffer.bytes()));
         std::size_t begin = 0;
         while (begin < tensors_.size()) {
+            const std::size_t end = end_of_bucket(begin);
+            ASSIGN_OR_RETURN(const std::int64_t base, take_room(ring, begin, end));
             PushBucket bucket{.bucket = report_.num_buckets};
-            const std::int64_t base = report_.num_buckets % 2 * half;
-            std::int64_t at = 0;
             std::vector<Piece> pieces;
-            std::size_t end = begin;
-            for (; end < tensors_.size(); ++end) {
-                const TensorToPush& tensor = tensors_[end];
-                if (end > begin && at + aligned(tensor.bytes()) > options_.bucket_bytes) break;
-                bucket.tensors.push_back({tensor.name, tensor.dtype, tensor.shape, base + at});
-                add_pieces(end, pieces);
+            std::int64_t at = base;
+            for (std::size_t i = begin; i < end; ++i) {
+                const TensorToPush& tensor = tensors_[i];
+                bucket.tensors.push_back({tensor.name, tensor.dtype, tensor.shape, at});
+                add_pieces(i, pieces);
                 at += aligned(tensor.bytes());
             }
             const TimePoint begun = Clock::now();
-            RETURN_IF_ERROR(on_threads(pieces.size(), options_.num_threads, [&](std::size_t i) {
+            RETURN_IF_ERROR(threads_.run(pieces.size(), [&](std::size_t i) {
                 const Piece& piece = pieces[i];
                 std::byte* to = buffer.bytes().data() + bucket.tensors[piece.tensor - begin].offset;
                 return fill(piece, to);
             }));
             report_.fill_s += seconds(Clock::now() - begun);
-            if (is_reading) RETURN_IF_ERROR(take_done());
             sockets_->send_all(encode(bucket));
-            is_reading = true;
             ++report_.num_buckets;
             begin = end;
         }
-        return take_done();
+        for (; ring.num_taken() > 0; ring.release_oldest()) RETURN_IF_ERROR(take_done());
+        return Ok{};
+    }
+
+    // Tensors [begin, the result) share a bucket of bucket_bytes at most; a larger one has its own.
+    [[nodiscard]] std::size_t end_of_bucket(std::size_t begin) const {
+        std::int64_t bytes = 0;
+        std::size_t end = begin;
+        for (; end < tensors_.size(); ++end) {
+            bytes += aligned(tensors_[end].bytes());
+            if (end > begin && bytes > options_.bucket_bytes) break;
+        }
+        return end;
+    }
+
+    // Where tensors [begin, end) may go: behind what workers read, or where they have read.
+    Result<std::int64_t> take_room(BucketRing& ring, std::size_t begin, std::size_t end) {
+        std::int64_t bytes = 0;
+        for (std::size_t i = begin; i < end; ++i) bytes += aligned(tensors_[i].bytes());
+        while (true) {
+            if (ring.num_taken() < kBucketsMax) {
+                if (const auto base = ring.take(std::max(bytes, kAlignBytes))) return *base;
+            }
+            RETURN_IF_ERROR(take_done());
+            ring.release_oldest();
+        }
     }
 
     void add_pieces(std::size_t index, std::vector<Piece>& pieces) const {
@@ -323,6 +336,7 @@ class Push {
                 } else if (!out.empty()) {
                     std::memcpy(out.data(), rows, out.size());
                 }
+                return Result<>(Ok{});
             }));
         }
         tell_progress(static_cast<std::int64_t>(out.size()));
@@ -335,14 +349,11 @@ class Push {
         const TensorToPush& tensor = tensors_[piece.tensor];
         const std::int64_t row_bytes = row_bytes_of(piece);
         const std::byte* rows = tensor.data + piece.row_begin * row_bytes;
-        if (!tensor.is_whole) {
-            use(rows);
-            return Ok{};
-        }
+        if (!tensor.is_whole) return use(rows);
         const CutGuard guard({rows, static_cast<std::size_t>(piece.num_rows * row_bytes)});
-        use(rows);
+        Result<> used = use(rows);
         RETURN_IF_ERROR(tensor.is_whole());
-        if (!guard.is_cut()) return Ok{};
+        if (!guard.is_cut()) return used;
         return make_error(
             ErrorCode::kDataLoss, "'{}' was cut short while it was read", tensor.name
         );
@@ -390,7 +401,10 @@ class Push {
             shard_of[i] = static_cast<std::size_t>(same - kinds.begin());
             if (same != kinds.end()) continue;
             kinds.push_back(&layouts[i]);
-            ASSIGN_OR_RETURN(SharedBuffer shard, SharedBuffer::make(layouts[i].shard_bytes));
+            ASSIGN_OR_RETURN(
+                SharedBuffer shard,
+                SharedBuffer::make(layouts[i].shard_bytes, SharedBuffer::Access::kWritten)
+            );
             shards.push_back(std::move(shard));
         }
         std::vector<Piece> pieces;
@@ -402,7 +416,7 @@ class Push {
             for (const ShardTensor& tensor : kinds[k]->tensors) by_name[k][tensor.name] = &tensor;
         }
         const TimePoint begun = Clock::now();
-        RETURN_IF_ERROR(on_threads(pieces.size(), options_.num_threads, [&](std::size_t i) {
+        RETURN_IF_ERROR(threads_.run(pieces.size(), [&](std::size_t i) {
             return fill_shards(pieces[i], by_name, shards);
         }));
         for (SharedBuffer& shard : shards) RETURN_IF_ERROR(shard.seal());
@@ -424,12 +438,13 @@ class Push {
             );
         }
         const std::int64_t row_bytes = row_bytes_of(piece);
-        const auto use = [&](const std::byte* rows) {
+        const auto use = [&](const std::byte* rows) -> Result<> {
             add_digest(piece, rows, nullptr);  // which brings them into the cache
             for (std::size_t k = 0; k < by_name.size(); ++k) {
                 for (const ShardPiece& to : by_name[k].at(tensor.name)->pieces)
-                    copy_overlap(piece, rows, row_bytes, to, shards[k].bytes().data());
+                    RETURN_IF_ERROR(write_overlap(piece, rows, row_bytes, to, shards[k]));
             }
+            return Ok{};
         };
         if (tensor.data != nullptr) {
             RETURN_IF_ERROR(visit(piece, use));
@@ -437,33 +452,43 @@ class Push {
             thread_local std::vector<std::byte> rows;  // kept between pieces
             rows.resize(static_cast<std::size_t>(piece.num_rows * row_bytes));
             RETURN_IF_ERROR(tensor.read(piece.row_begin * row_bytes, rows));
-            use(rows.data());
+            RETURN_IF_ERROR(use(rows.data()));
         }
         tell_progress(piece.num_rows * row_bytes);
         return Ok{};
     }
 
     // What of the piece, whose rows are at `rows`, goes to this part of a shard.
-    static void copy_overlap(
+    static Result<> write_overlap(
         const Piece& piece,
         const std::byte* rows,
         std::int64_t row_bytes,
         const ShardPiece& to,
-        std::byte* shard
+        const SharedBuffer& shard
     ) {
         const std::int64_t begin = std::max(piece.row_begin, to.row_begin);
         const std::int64_t end =
             std::min(piece.row_begin + piece.num_rows, to.row_begin + to.num_rows);
+        if (begin >= end) return Ok{};
         const std::int64_t copy_bytes = to.num_cols * kElementBytes;
-        const bool is_joined = copy_bytes == row_bytes && to.row_stride == row_bytes;
-        const std::int64_t step = is_joined ? std::max<std::int64_t>(1, end - begin) : 1;
-        for (std::int64_t row = begin; row < end; row += step) {
-            std::memcpy(
-                shard + to.offset + (row - to.row_begin) * to.row_stride,
-                rows + (row - piece.row_begin) * row_bytes + to.col_begin * kElementBytes,
-                static_cast<std::size_t>(step * copy_bytes)
-            );
+        const std::byte* first =
+            rows + (begin - piece.row_begin) * row_bytes + to.col_begin * kElementBytes;
+        const std::int64_t at = to.offset + (begin - to.row_begin) * to.row_stride;
+        const auto size = static_cast<std::size_t>(copy_bytes);
+        if (to.row_stride != copy_bytes) {  // a row of the shard holds more than this
+            for (std::int64_t row = 0; row < end - begin; ++row)
+                RETURN_IF_ERROR(
+                    shard.write(at + row * to.row_stride, {first + row * row_bytes, size})
+                );
+            return Ok{};
         }
+        const std::size_t all = static_cast<std::size_t>(end - begin) * size;
+        if (copy_bytes == row_bytes) return shard.write(at, {first, all});
+        thread_local std::vector<std::byte> cut;  // kept between pieces
+        cut.resize(all);
+        for (std::int64_t row = 0; row < end - begin; ++row)
+            std::memcpy(cut.data() + row * copy_bytes, first + row * row_bytes, size);
+        return shard.write(at, cut);
     }
 
     Result<> commit() {
@@ -502,6 +527,7 @@ class Push {
     Client& client_;
     const PushOptions& options_;
     std::span<const TensorToPush> tensors_;
+    TaskPool threads_;
     std::optional<PushSockets> sockets_{};
     std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
     std::optional<Result<UpdateReply>> filled_{};

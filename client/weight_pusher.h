@@ -6,8 +6,8 @@
 //   auto report = WeightPusher(**client, {.label = "step 12"}).push(tensors);
 //   if (!report) return fail(report.error());
 //
-// Buckets lie in memory shared by all workers of the machine: each is filled once, by several
-// threads, and every worker reads from it what its shard needs, while the next one is filled. With
+// Buckets lie in memory shared by all workers of the machine: each is filled once, and every worker
+// reads from it what its shard needs, while the next ones are filled. With
 // `adopt` whole shards are laid out instead, as the workers asked, and become the memory they
 // compute from: a commit moves no bytes.
 //
@@ -59,10 +59,10 @@ struct PushOptions {
     bool allow_nonfinite = false;
     bool adopt = false;          // BF16 only, the whole model only
     bool declare_digest = true;  // BF16 only, the whole model only; else nothing is declared
-    // Two are shared; a tensor that is larger has one of its own. Small ones are still in the
-    // cache when a worker reads them: 8 MiB are faster than 64.
-    std::int64_t bucket_bytes = std::int64_t{8} << 20;
-    int num_threads = 2;  // that fill
+    // Four are under way; a tensor that is larger has one of its own. Small ones are still in the
+    // cache when a worker reads them, and have few pages that were never touched.
+    std::int64_t bucket_bytes = std::int64_t{4} << 20;
+    int num_threads = 0;  // that fill; 0: a quarter of the machine's, 1 to 4
     std::chrono::milliseconds timeout{600'000};
     std::chrono::milliseconds stall{60'000};  // a worker that is silent for so long is given up
     std::function<void(const PushProgress&)> on_progress{};

@@ -14,6 +14,7 @@
 #pragma once
 
 #include "base/result.h"
+#include "base/task_pool.h"
 #include "kernels/ops.h"
 #include "messages/update_orders.h"
 #include "messages/version_digest.h"
@@ -26,6 +27,7 @@
 #include <atomic>
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -111,7 +113,11 @@ class WeightStage {
 
     enum class State : std::uint8_t { kAbsent, kArrived, kSparse };
 
+    // Made with the first work that is worth a second thread.
+    TaskPool& threads();
+
     StageArgs args_;
+    std::optional<TaskPool> threads_{};
     std::string phase_ = "idle";
     std::vector<State> states_{};            // by tensor
     std::vector<std::size_t> first_part_{};  // of each tensor, in digests_

@@ -4,7 +4,7 @@
         report = WeightPusher(client).push({"model.norm.weight": array, ...}, label="step 12")
 
 Arrays are float32 or float16, or bfloat16 as uint16 holds it (or ml_dtypes has it). Buckets lie in
-memory that all workers of the machine share: each is filled once, while the workers read the one
+memory that all workers of the machine share: each is filled once, while the workers read those
 before. Nothing takes effect before every rank has every byte and the digests agree.
 """
 
@@ -29,6 +29,7 @@ PROTOCOL = 1
 # Between two calls of a push lies a moment's work: a session left there keeps others out for so long.
 IDLE_MAX_S = 10.0
 ALIGN = 64
+BUCKETS_MAX = 4  # under way: filled, not yet read by every worker
 MIX_STEP = numpy.uint64(0x9E3779B97F4A7C15)
 F_ADD_SEALS, F_SEAL_SHRINK, F_SEAL_GROW = 1033, 2, 4
 
@@ -84,7 +85,7 @@ class _Memory:
 class WeightPusher:
     """Owns nothing between two pushes. One push at a time per tree."""
 
-    def __init__(self, client: Client, bucket_bytes: int = 64 << 20, stall: float = 60.0):
+    def __init__(self, client: Client, bucket_bytes: int = 8 << 20, stall: float = 60.0):
         self._client = client
         self._bucket_bytes = bucket_bytes
         self._stall = stall
@@ -147,18 +148,23 @@ class WeightPusher:
         call = threading.Thread(target=bucket_call)
         call.start()
         sizes = [-(-max(1, array.nbytes) // ALIGN) * ALIGN for array in tensors.values()]
-        half = min(max([self._bucket_bytes, *sizes]), sum(sizes))
-        memory = _Memory(2 * half)
+        # Small buckets are still in the cache when workers read them. A larger tensor makes few large ones.
+        most = min(max([self._bucket_bytes, *sizes]), sum(sizes))
+        num_slots = BUCKETS_MAX if most <= self._bucket_bytes else 2
+        memory = _Memory(num_slots * most)
         try:
             conversation = _Conversation(sockets, self._stall, failures)
             conversation.ask("push_open", protocol=PROTOCOL, memory=memory.describe())
             conversation.answers()
-            is_reading = False
+            num_asked = 0
             sent, total = 0, sum(array.nbytes for array in tensors.values())
-            for number, bucket in enumerate(_buckets(tensors, half)):
+            for number, bucket in enumerate(_buckets(tensors, self._bucket_bytes)):
+                if num_asked == num_slots:  # the oldest one's slot is needed
+                    conversation.answers()
+                    num_asked -= 1
                 entries = []
                 for name, array, at in bucket:
-                    offset = number % 2 * half + at
+                    offset = number % num_slots * most + at
                     flat = numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8)
                     memory.bytes[offset : offset + len(flat)] = flat
                     entries.append(
@@ -170,13 +176,12 @@ class WeightPusher:
                         }
                     )
                     sent += len(flat)
-                if is_reading:
-                    conversation.answers()
                 conversation.ask("push_bucket", bucket=number, tensors=entries)
-                is_reading = True
+                num_asked += 1
                 if on_progress is not None:
                     on_progress(sent, total)
-            conversation.answers()
+            for _ in range(num_asked):
+                conversation.answers()
             conversation.ask("push_end")
             conversation.answers()
         finally:
@@ -189,7 +194,7 @@ class WeightPusher:
 
 
 class _Conversation:
-    """All workers are asked at once; each answers once."""
+    """All workers are asked at once; each answers every message once, in order."""
 
     def __init__(self, sockets: Mapping[str, zmq.Socket], stall: float, failures: list):
         self._sockets = sockets
@@ -224,12 +229,12 @@ class _Conversation:
             raise PitstopError("deadline_exceeded", what)
 
 
-def _buckets(tensors: Mapping[str, numpy.ndarray], half: int):
-    """Lists of (name, array, offset), each of at most `half` bytes."""
+def _buckets(tensors: Mapping[str, numpy.ndarray], bucket_bytes: int):
+    """Lists of (name, array, offset), each of at most that many bytes, or of one larger tensor."""
     bucket, at = [], 0
     for name, array in tensors.items():
         size = -(-max(1, array.nbytes) // ALIGN) * ALIGN
-        if at + size > half and bucket:
+        if at + size > bucket_bytes and bucket:
             yield bucket
             bucket, at = [], 0
         bucket.append((name, array, at))

@@ -1,0 +1,62 @@
+#include "base/task_pool.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace pitstop {
+
+TaskPool::TaskPool(int num_threads) {
+    for (int thread = 1; thread < num_threads; ++thread) threads_.emplace_back([this] { help(); });
+}
+
+TaskPool::~TaskPool() {
+    {
+        const std::lock_guard lock(mutex_);
+        is_over_ = true;
+    }
+    there_is_work_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+}
+
+Result<> TaskPool::run(std::size_t num, const Work& work) {
+    std::unique_lock lock(mutex_);
+    work_ = &work;
+    next_ = 0;
+    num_ = num;
+    error_.reset();
+    for (std::size_t i = 1; i < std::min(num, threads_.size() + 1); ++i)
+        there_is_work_.notify_one();
+    run_items(lock);
+    is_done_.wait(lock, [this] { return num_running_ == 0; });
+    work_ = nullptr;
+    num_ = 0;
+    if (error_) return *std::exchange(error_, std::nullopt);
+    return Ok{};
+}
+
+void TaskPool::help() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+        there_is_work_.wait(lock, [this] { return is_over_ || next_ < num_; });
+        if (is_over_) return;
+        run_items(lock);
+    }
+}
+
+void TaskPool::run_items(std::unique_lock<std::mutex>& lock) {
+    while (next_ < num_) {
+        const std::size_t item = next_++;
+        const Work& work = *work_;  // stays as long as an item runs
+        ++num_running_;
+        lock.unlock();
+        Result<> done = work(item);
+        lock.lock();
+        --num_running_;
+        if (done) continue;
+        next_ = num_;
+        if (!error_) error_ = std::move(done).error();
+    }
+    if (num_running_ == 0) is_done_.notify_one();
+}
+
+}  // namespace pitstop

@@ -1,0 +1,136 @@
+// The sockets and the memory of a push, with a worker's end played here.
+#include "client/push_sockets.h"
+#include "client/shared_buffer.h"
+#include "messages/codec.h"
+
+#include <gtest/gtest.h>
+#include <zmq.hpp>
+
+#include <chrono>
+#include <cstring>
+#include <fcntl.h>
+#include <string>
+#include <sys/mman.h>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+namespace pitstop {
+namespace {
+
+constexpr auto kPatience = std::chrono::seconds(20);
+const PushSockets::IsOver kNever = [] { return std::optional<Error>(); };
+
+// A worker's REP socket.
+class Worker {
+  public:
+    explicit Worker(const std::string& endpoint) {
+        socket_.set(zmq::sockopt::linger, 0);
+        socket_.set(zmq::sockopt::rcvtimeo, 20'000);
+        socket_.connect(endpoint);
+    }
+    // The bucket it is asked to read.
+    std::int64_t take() {
+        zmq::message_t type, body;
+        if (!socket_.recv(type) || !socket_.recv(body)) return -1;
+        const auto bucket =
+            decode<PushBucket>({type.to_string(), body.to_string()}, UnknownFields::kIgnore);
+        return bucket ? bucket->bucket : -1;
+    }
+    void answer(const PushDone& done) {
+        const Frames frames = encode(done);
+        socket_.send(zmq::buffer(frames.type), zmq::send_flags::sndmore);
+        socket_.send(zmq::buffer(frames.body), zmq::send_flags::none);
+    }
+
+  private:
+    zmq::context_t context_{1};
+    zmq::socket_t socket_{context_, zmq::socket_type::rep};
+};
+
+TEST(PushSockets, BucketsAreUnderWayBeforeTheFirstIsAnswered) {
+    Result<PushSockets> sockets = PushSockets::bind({"a", "b"});
+    ASSERT_TRUE(sockets);
+    for (std::int64_t bucket = 0; bucket < 3; ++bucket)
+        sockets->send_all(encode(PushBucket{.bucket = bucket}));
+    Worker quick(sockets->handles().at("a"));
+    Worker slow(sockets->handles().at("b"));
+    for (std::int64_t bucket = 0; bucket < 3; ++bucket) {
+        // Sent when the worker has come, which taking an answer waits for.
+        std::thread workers([&] {
+            EXPECT_EQ(quick.take(), bucket);
+            quick.answer({});
+            EXPECT_EQ(slow.take(), bucket);
+            slow.answer({});
+        });
+        EXPECT_TRUE(sockets->take_done(kPatience, kNever)) << bucket;
+        workers.join();
+    }
+}
+
+TEST(PushSockets, ARefusalIsTheAnswerToItsOwnBucket) {
+    Result<PushSockets> sockets = PushSockets::bind({"a"});
+    ASSERT_TRUE(sockets);
+    for (std::int64_t bucket = 0; bucket < 2; ++bucket)
+        sockets->send_all(encode(PushBucket{.bucket = bucket}));
+    std::thread thread([endpoint = sockets->handles().at("a")] {
+        Worker worker(endpoint);
+        EXPECT_EQ(worker.take(), 0);
+        worker.answer({});
+        EXPECT_EQ(worker.take(), 1);
+        worker.answer({.code = "invalid_argument", .message = "bucket 1"});
+        // Nothing more comes; it stays until the answer is read.
+        EXPECT_EQ(worker.take(), 2);
+    });
+    EXPECT_TRUE(sockets->take_done(kPatience, kNever));
+    const Result<> refused = sockets->take_done(kPatience, kNever);
+    sockets->send_all(encode(PushBucket{.bucket = 2}));
+    thread.join();
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(refused.error().message, "a: bucket 1");
+}
+
+std::vector<std::byte> read_back(const SharedBuffer& buffer) {
+    const SharedMemory memory = buffer.describe();
+    std::vector<std::byte> bytes(static_cast<std::size_t>(memory.bytes));
+    EXPECT_EQ(::pread(static_cast<int>(memory.fd), bytes.data(), bytes.size(), 0), memory.bytes);
+    return bytes;
+}
+
+TEST(SharedBuffer, WhatWasWrittenIsThereAndTheRestIsZero) {
+    constexpr std::int64_t kBytes = 3 * 4096 + 17;
+    Result<SharedBuffer> buffer = SharedBuffer::make(kBytes, SharedBuffer::Access::kWritten);
+    ASSERT_TRUE(buffer);
+    std::vector<std::byte> expected(kBytes, std::byte{0});
+    struct Part {
+        std::int64_t at = 0;
+        std::size_t size = 0;
+    };
+    for (const Part part : {Part{4090, 20}, Part{0, 1}, Part{kBytes - 5, 5}, Part{7, 0}}) {
+        const std::vector<std::byte> bytes(part.size, std::byte{0xa5});
+        ASSERT_TRUE(buffer->write(part.at, bytes));
+        std::memcpy(expected.data() + part.at, bytes.data(), part.size);
+    }
+    ASSERT_TRUE(buffer->seal());
+    EXPECT_EQ(read_back(*buffer), expected);
+    EXPECT_FALSE(buffer->write(0, std::vector<std::byte>(1)));  // sealed
+}
+
+TEST(SharedBuffer, ASourceThatWasCutShortIsAnErrorAndNoSignal) {
+    const int fd = ::memfd_create("source", MFD_CLOEXEC);
+    ASSERT_EQ(::ftruncate(fd, 8192), 0);
+    void* source = ::mmap(nullptr, 8192, PROT_READ, MAP_SHARED, fd, 0);
+    ASSERT_NE(source, MAP_FAILED);
+    ASSERT_EQ(::ftruncate(fd, 0), 0);
+    Result<SharedBuffer> buffer = SharedBuffer::make(8192, SharedBuffer::Access::kWritten);
+    ASSERT_TRUE(buffer);
+    const Result<> written = buffer->write(0, {static_cast<const std::byte*>(source), 8192});
+    ASSERT_FALSE(written);
+    EXPECT_EQ(written.error().code, ErrorCode::kDataLoss);
+    ::munmap(source, 8192);
+    ::close(fd);
+}
+
+}  // namespace
+}  // namespace pitstop
