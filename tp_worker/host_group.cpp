@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <utility>
@@ -14,6 +15,9 @@ constexpr std::uint32_t kVersion = 1;
 constexpr char kBroadcast[] = {'B', 'C', 'S', 'T'};
 constexpr std::uint32_t kTextMax = 16 << 10;
 constexpr auto kFarewellMax = std::chrono::milliseconds(200);
+// A trainer listens before it can say where. If nobody does for so long, it has died, and others
+// wait to join theirs.
+constexpr auto kListenMax = std::chrono::seconds(5);
 
 struct Header {
     char magic[4] = {};
@@ -80,7 +84,9 @@ class HostGroup : public BroadcastGroup {
 Result<std::shared_ptr<BroadcastGroup>> join_host_group(
     const GroupSpec& spec, std::int64_t rank, const Patience& patience
 ) {
-    ASSIGN_OR_RETURN(TcpStream stream, TcpStream::connect(spec.address, spec.port, patience));
+    const Patience connecting{
+        std::min<TimePoint>(patience.deadline, Clock::now() + kListenMax), patience.is_called_off};
+    ASSIGN_OR_RETURN(TcpStream stream, TcpStream::connect(spec.address, spec.port, connecting));
     std::string hello(kMagic);
     put(hello, kVersion);
     put(hello, static_cast<std::uint32_t>(rank));

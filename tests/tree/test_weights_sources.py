@@ -406,6 +406,17 @@ def test_P2_a_trainer_that_dies_costs_the_stage_and_the_next_one_joins(client):
         assert digest_of(client) == DIGESTS["stories"]["digest"]
 
 
+def test_P2_a_trainer_that_died_before_it_was_joined_keeps_the_next_one_out_for_seconds(client):
+    dead = HostBroadcast("dead", num_workers=2)
+    spec = dead.spec()
+    dead.close()
+    call = in_thread(client.init_group, **spec)  # with ten minutes of time
+    with HostBroadcast("w", num_workers=2) as group:
+        join_group(client, group)
+        client.destroy_group("w")
+    assert refused(call).code == "deadline_exceeded"
+
+
 def test_P2_a_broadcast_of_another_size_is_told_to_the_trainer(client):
     with HostBroadcast("w", num_workers=2) as group:
         join_group(client, group)
