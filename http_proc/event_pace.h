@@ -28,7 +28,7 @@ class EventPace {
   public:
     using Wait = std::chrono::microseconds;
     static constexpr Wait kPeriodMin{2'000};
-    static constexpr Wait kPeriodMax{10'000};  // nobody reads faster
+    static constexpr Wait kPeriodMax{20'000};  // 50 a second: nobody reads faster
     static constexpr Wait kPerStream{200};     // some 5,000 events a second
     static constexpr int kAtOnceMax = 32;      // of so many streams the writes take under 1 ms
     static constexpr std::size_t kPerBeat = 32;
