@@ -133,6 +133,8 @@ class Push {
             for (const WorkerStatus& worker : replica.workers)
                 devices.push_back(worker.device_uuid);
         }
+        if (devices.empty())
+            return make_error(ErrorCode::kUnavailable, "the tree has no worker to push to");
         report_.num_workers = static_cast<std::int64_t>(devices.size());
         return devices;
     }
@@ -206,13 +208,9 @@ class Push {
             open.memory = buffer->describe();
         }
         sockets_->send_all(encode(open));
-        ASSIGN_OR_RETURN(
-            const std::vector<PushLayout> layouts,
-            sockets_->take_layouts(options_.stall, [this] { return is_over(); })
-        );
-        for (const ShardTensor& tensor : layouts.front().tensors) wanted_.insert(tensor.name);
         if (options_.adopt) {
-            RETURN_IF_ERROR(push_shards(layouts));
+            RETURN_IF_ERROR(take_layouts());
+            RETURN_IF_ERROR(push_shards());
         } else {
             RETURN_IF_ERROR(push_buckets(*buffer));
         }
@@ -222,7 +220,19 @@ class Push {
         return Ok{};
     }
 
+    // The first buckets are filled while the workers are still to come.
+    Result<> take_layouts() {
+        const TimePoint begun = Clock::now();
+        ASSIGN_OR_RETURN(layouts_, sockets_->take_layouts(options_.stall, [this] {
+            return is_over();
+        }));
+        report_.wait_s += seconds(Clock::now() - begun);
+        for (const ShardTensor& tensor : layouts_.front().tensors) wanted_.insert(tensor.name);
+        return Ok{};
+    }
+
     Result<> take_done() {
+        if (layouts_.empty()) RETURN_IF_ERROR(take_layouts());
         const TimePoint begun = Clock::now();
         Result<> done = sockets_->take_done(options_.stall, [this] { return is_over(); });
         report_.wait_s += seconds(Clock::now() - begun);
@@ -388,7 +398,8 @@ class Push {
 
     // Every worker's whole shard, each piece of a tensor read once and put wherever it is wanted.
     // Ranks of different replicas that want the same share one.
-    Result<> push_shards(const std::vector<PushLayout>& layouts) {
+    Result<> push_shards() {
+        const std::vector<PushLayout>& layouts = layouts_;
         std::vector<SharedBuffer> shards;
         std::vector<std::size_t> shard_of(layouts.size());
         std::vector<const PushLayout*> kinds;
@@ -531,6 +542,7 @@ class Push {
     std::optional<PushSockets> sockets_{};
     std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
     std::optional<Result<UpdateReply>> filled_{};
+    std::vector<PushLayout> layouts_{};  // by worker; empty: not answered yet
     std::uint64_t session_ = 0;
     bool has_digest_ = false;  // to declare
     std::set<std::string, std::less<>>
