@@ -1,5 +1,6 @@
 """HTTP servers for tests: one per module on a live tree, and any number beside it."""
 
+import contextlib
 import pathlib
 import shutil
 import sys
@@ -54,6 +55,19 @@ def wait_for_open(admin):
         )
 
     return wait
+
+
+@pytest.fixture
+def paused(admin):
+    """with paused(): what is open stays so, as nothing is generated. Aborts work."""
+
+    @contextlib.contextmanager
+    def hold():
+        admin.call("pause_generation", mode="in_place")
+        yield
+        admin.call("continue_generation")
+
+    return hold
 
 
 @pytest.fixture

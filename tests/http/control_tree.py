@@ -1,5 +1,6 @@
 """What the tests of control routes share. `http` is a fixture: import it by name."""
 
+import contextlib
 import json
 import struct
 
@@ -12,7 +13,8 @@ from process_tree import wait_until
 
 STORIES = str(ROOT / "launch/models/stories")
 BARD = str(ROOT / "launch/models/bard")
-LONG = 600
+LONG = 960  # of the model's context of 1024: what is looked at while it runs should still do so
+LONG_OF_MANY = 600  # whose steps are slower
 
 
 @pytest.fixture
@@ -33,11 +35,12 @@ def replicas(admin):
     return admin.call("status")["replicas"]
 
 
-def start_all(http, admin, num, prompt="Story {}: once", **sampling):
-    """So many requests in the background; none is over before the last one is there."""
+@contextlib.contextmanager
+def together(http, admin, num):
+    """So many requests are started within; none is over before the last one is there."""
     held = sum(replica["num_waiting"] + replica["num_running"] for replica in replicas(admin))
     http.ok("POST", "/pause_generation", {"mode": "in_place"})
-    requests = [http.start(prompt=prompt.format(i), **sampling) for i in range(num)]
+    yield
 
     def are_there():
         status = replicas(admin)
@@ -45,7 +48,12 @@ def start_all(http, admin, num, prompt="Story {}: once", **sampling):
 
     wait_until(are_there, f"{num} requests to be there")
     http.ok("POST", "/continue_generation")
-    return requests
+
+
+def start_all(http, admin, num, prompt="Story {}: once", **sampling):
+    """So many requests in the background, together."""
+    with together(http, admin, num):
+        return [http.start(prompt=prompt.format(i), **sampling) for i in range(num)]
 
 
 def kind(answer):

@@ -234,7 +234,7 @@ def test_sampling_params_are_required(http):
     assert answer.status == 400 and answer.json["error"]["type"] == "Bad Request"
 
 
-def test_an_answers_id_aborts_it_prefixed_and_bare(http, wait_for_open):
+def test_an_answers_id_aborts_it_prefixed_and_bare(http, wait_for_open, paused):
     answers = []
 
     def call(path, body, name):
@@ -247,11 +247,12 @@ def test_an_answers_id_aborts_it_prefixed_and_bare(http, wait_for_open):
         threading.Thread(target=call, args=("/v1/completions", body, "b")),
         threading.Thread(target=call, args=("/inference/v1/generate", tokens, "c")),
     ]
-    for thread in threads:
-        thread.start()
-    wait_for_open(3)
-    for rid in ("cmpl-a", "b", "generate-tokens-c"):
-        http.post("/abort_request", {"rid": rid})
-    for thread in threads:
-        thread.join()
+    with paused():
+        for thread in threads:
+            thread.start()
+        wait_for_open(3)
+        for rid in ("cmpl-a", "b", "generate-tokens-c"):
+            http.post("/abort_request", {"rid": rid})
+        for thread in threads:
+            thread.join()
     assert [answer["choices"][0]["finish_reason"] for answer in answers] == ["abort"] * 3

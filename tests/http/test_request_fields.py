@@ -151,7 +151,7 @@ def test_an_update_may_say_what_must_result_and_how_it_is_made(http):
 
 
 @pytest.mark.parametrize("path", PATHS[1:])
-def test_the_callers_name_for_an_answer_aborts_it_by_vllms_route(http, admin, path):
+def test_the_callers_name_for_an_answer_aborts_it_by_vllms_route(http, admin, paused, path):
     """As an answer shows it, or bare."""
     prefix = {"/v1/completions": "cmpl-", "/v1/chat/completions": "chatcmpl-"}.get(path, "generate-tokens-")
     for name in (prefix + "mine", "mine"):
@@ -161,11 +161,12 @@ def test_the_callers_name_for_an_answer_aborts_it_by_vllms_route(http, admin, pa
             got.append(http.post(path, body_of(path, max_tokens=800), headers={"X-Request-Id": "mine"}))
 
         thread = threading.Thread(target=call)
-        thread.start()
-        wait_until(lambda: admin.call("status")["open_requests"] == 1, "it to be open")
-        answer = http.post("/abort_requests", {"request_ids": [name, "nobody"]})
-        assert answer.json == {"status": "aborted", "aborted": 1}
-        thread.join(60)
+        with paused():
+            thread.start()
+            wait_until(lambda: admin.call("status")["open_requests"] == 1, "it to be open")
+            answer = http.post("/abort_requests", {"request_ids": [name, "nobody"]})
+            assert answer.json == {"status": "aborted", "aborted": 1}
+            thread.join(60)
         assert got[0].json["choices"][0]["finish_reason"] == "abort"
         assert got[0].json["id" if path.startswith("/v1") else "request_id"] == prefix + "mine"
     assert json.loads(http.post("/abort_requests", {"request_ids": ["mine"]}).body)["aborted"] == 0

@@ -12,12 +12,14 @@ import pytest
 from control_tree import (  # noqa: F401
     BARD,
     LONG,
+    LONG_OF_MANY,
     STORIES,
     http,
     kind,
     read_tensor,
     replicas,
     start_all,
+    together,
     tensor_names,
     wait_running,
 )
@@ -86,7 +88,7 @@ def test_scenario_11_a_path_that_is_not_there_changes_nothing(http):
 
 @pytest.mark.parametrize("mode, flush", (("in_place", False), ("retract", True)))
 def test_scenarios_2_9_12_14_an_update_under_a_pause_ends_no_request(http, admin, mode, flush):
-    requests = start_all(http, admin, 32, max_new_tokens=LONG)
+    requests = start_all(http, admin, 32, max_new_tokens=LONG_OF_MANY)
     wait_running(admin, 8, waiting=24)
     paused = http.ok("POST", "/pause_generation", {"mode": mode}).json()
     assert paused["status"] == "ok" and paused["message"] == "Generation paused successfully."
@@ -97,7 +99,7 @@ def test_scenarios_2_9_12_14_an_update_under_a_pause_ends_no_request(http, admin
     assert continued == {"message": "Generation continued successfully.", "status": "ok"}
     outputs = finished(requests)
     assert {kind(output) for output in outputs} == {"length"}
-    assert all(output["meta_info"]["completion_tokens"] == LONG for output in outputs)
+    assert all(output["meta_info"]["completion_tokens"] == LONG_OF_MANY for output in outputs)
     assert any(len(spans(output)) == 2 for output in outputs)
     name = "model.embed_tokens.weight"
     rows = http.ok("POST", "/get_weights_by_name", {"name": name, "truncate_size": 2}).json()
@@ -119,7 +121,7 @@ def test_a_flush_that_could_not_be_is_refused_before_anything_is_updated(http, a
 
 
 def test_scenario_13_abort_all_requests_ends_running_and_queued_ones(http, admin):
-    requests = start_all(http, admin, 32, max_new_tokens=LONG)
+    requests = start_all(http, admin, 32, max_new_tokens=LONG_OF_MANY)
     wait_running(admin, 8, waiting=20)
     assert update(http, BARD, abort_all_requests=True).json()["success"]
     assert {kind(output) for output in finished(requests)} == {"abort"}
@@ -417,14 +419,15 @@ def test_scenario_38_checksums_are_stable_and_follow_the_weights(http):
 
 
 def test_scenario_40_abort_all_ends_running_and_queued_requests(http, admin):
-    requests = start_all(http, admin, 32, max_new_tokens=LONG)
+    requests = start_all(http, admin, 32, max_new_tokens=LONG_OF_MANY)
     wait_running(admin, 8, waiting=20)
     assert http.post("/abort_request", {"abort_all": True}).status == 200
     assert {kind(output) for output in finished(requests)} == {"abort"}
 
 
 def test_an_abort_takes_an_exact_id_and_no_prefix(http, admin):
-    requests = [http.start(rid=rid, max_new_tokens=LONG) for rid in ("req-1", "req-10")]
+    with together(http, admin, 2):
+        requests = [http.start(rid=rid, max_new_tokens=LONG) for rid in ("req-1", "req-10")]
     wait_running(admin, 2)
     assert http.post("/abort_request", {"rid": "req-1"}).status == 200
     assert [kind(output) for output in finished(requests)] == ["abort", "length"]

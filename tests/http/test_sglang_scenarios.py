@@ -127,15 +127,16 @@ def test_an_abort_while_running_has_sglangs_shape(http, admin):
     }  # fmt: skip
 
 
-def test_42_a_rid_is_used_again_but_not_twice_at_once(http, wait_for_open):
+def test_42_a_rid_is_used_again_but_not_twice_at_once(http, wait_for_open, paused):
     for _ in range(2):
         assert http.generate(text=PROMPT, max_new_tokens=1, rid="again")["meta_info"]["id"] == "again"
-    calls = Background(http, [long_body(rid="twice")])
-    wait_for_open(1)
-    refused = http.post("/generate", native(long_body(rid="twice")))
-    assert refused.status == 400 and "Duplicate request ID" in refused.message
-    http.post("/abort_request", {"rid": "twice"})
-    (answer,) = calls.join()
+    with paused():
+        calls = Background(http, [long_body(rid="twice")])
+        wait_for_open(1)
+        refused = http.post("/generate", native(long_body(rid="twice")))
+        assert refused.status == 400 and "Duplicate request ID" in refused.message
+        http.post("/abort_request", {"rid": "twice"})
+        (answer,) = calls.join()
     assert answer.json["meta_info"]["finish_reason"]["type"] == "abort"
     within = http.post("/generate", {"text": ["a", "b"], "rid": ["same", "same"]})
     assert within.status == 400
@@ -157,7 +158,7 @@ def test_43_a_queue_that_is_full_is_503_in_the_shape_of_errors(http, admin, wait
 
 
 @pytest.mark.parametrize("key", [None, "k"])
-def test_44_a_client_that_is_gone_ends_its_requests(http, front_end, admin, wait_for_open, key):
+def test_44_a_client_that_is_gone_ends_its_requests(http, front_end, admin, wait_for_open, paused, key):
     if key:
         server = front_end(env={"PITSTOP_API_KEY": key})
         http = Http(server.http.url, {"Authorization": f"Bearer {key}"})
@@ -165,11 +166,12 @@ def test_44_a_client_that_is_gone_ends_its_requests(http, front_end, admin, wait
     bodies += [{**bodies[0], "stream": True}]
     for body in bodies:
         connection = http.connect()
-        connection.request("POST", "/generate", json.dumps(body), http.headers)
-        wait_for_open(3)
-        connection.sock.close()
-        connection.close()
-        wait_for_open(0)
+        with paused():
+            connection.request("POST", "/generate", json.dumps(body), http.headers)
+            wait_for_open(3)
+            connection.sock.close()
+            connection.close()
+            wait_for_open(0)
     (replica,) = admin.call("status")["replicas"]
     assert replica["num_running"] == replica["num_waiting"] == 0
     assert replica["pages_free"] + replica["pages_cached"] == replica["pages_total"], "a leak"
@@ -225,21 +227,25 @@ def test_28_29_memory_goes_and_comes_back_on_one_rank(http, admin):
         assert http.generate(text=PROMPT, max_new_tokens=24, temperature=0)["text"] == before
 
 
-def test_an_abort_is_by_exact_id(http, admin, wait_for_open):
-    calls = Background(http, [long_body(rid="req-1"), long_body(rid="req-10")], admin=admin)
-    http.post("/abort_request", {"rid": "req-1"})
-    wait_for_open(1)  # SGLang would have ended both
-    http.post("/abort_request", {"rid": "req-10"})
-    assert [a.json["meta_info"]["id"] for a in calls.join()] == ["req-1", "req-10"]
+def test_an_abort_is_by_exact_id(http, wait_for_open, paused):
+    with paused():
+        calls = Background(http, [long_body(rid="req-1"), long_body(rid="req-10")])
+        wait_for_open(2)
+        http.post("/abort_request", {"rid": "req-1"})
+        wait_for_open(1)  # SGLang would have ended both
+        http.post("/abort_request", {"rid": "req-10"})
+        assert [a.json["meta_info"]["id"] for a in calls.join()] == ["req-1", "req-10"]
 
 
-def test_the_name_of_a_batch_aborts_all_of_it(http, wait_for_open):
-    calls = Background(http, [long_body(text=[PROMPT, "The"], rid="batch"), long_body(n=2, rid="samples")])
-    wait_for_open(4)
-    http.post("/abort_request", {"rid": "batch"})
-    wait_for_open(2)
-    http.post("/abort_request", {"rid": "samples"})
-    for answer in calls.join():
+def test_the_name_of_a_batch_aborts_all_of_it(http, wait_for_open, paused):
+    with paused():
+        calls = Background(http, [long_body(text=[PROMPT, "The"], rid="batch"), long_body(n=2, rid="samples")])
+        wait_for_open(4)
+        http.post("/abort_request", {"rid": "batch"})
+        wait_for_open(2)
+        http.post("/abort_request", {"rid": "samples"})
+        answers = calls.join()
+    for answer in answers:
         assert {item["meta_info"]["finish_reason"]["type"] for item in answer.json} == {"abort"}
 
 

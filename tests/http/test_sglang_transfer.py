@@ -12,7 +12,7 @@ import pytest
 import torch_sender
 from control_tree import (  # noqa: F401
     BARD,
-    LONG,
+    LONG_OF_MANY,
     STORIES,
     http,
     kind,
@@ -77,7 +77,7 @@ def test_scenarios_1_4_5_6_a_broadcast_brings_the_other_model_within_seconds(htt
 def test_scenario_2_a_broadcast_under_a_pause_and_an_abort_pause_after_it(
     http, admin, mode, flush, load_format
 ):
-    requests = start_all(http, admin, 32, max_new_tokens=LONG)
+    requests = start_all(http, admin, 32, max_new_tokens=LONG_OF_MANY)
     wait_running(admin, 8, waiting=24)
     with sglang_group(http) as group:
         http.ok("POST", "/pause_generation", {"mode": mode})
@@ -175,7 +175,7 @@ def test_scenario_8_the_senders_memory_is_let_go(http, tree):
 @needs_torch
 @PAUSES
 def test_scenario_9_tensors_under_a_pause_end_no_request_and_read_back(http, admin, mode, flush):
-    requests = start_all(http, admin, 32, max_new_tokens=LONG)
+    requests = start_all(http, admin, 32, max_new_tokens=LONG_OF_MANY)
     wait_running(admin, 8, waiting=24)
     http.ok("POST", "/pause_generation", {"mode": mode})
     filled = torch_sender.torch.full_like(torch_sender.load(STORIES)[DOWN], 1.5)

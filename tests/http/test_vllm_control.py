@@ -6,7 +6,16 @@ import time
 
 import pytest
 
-from control_tree import BARD, LONG, http, kind, replicas, start_all, wait_running  # noqa: F401
+from control_tree import (  # noqa: F401
+    BARD,
+    LONG,
+    http,
+    kind,
+    replicas,
+    start_all,
+    together,
+    wait_running,
+)
 from http_calls import Http, finished, is_prefix
 
 from process_tree import ROOT, environment, end_with_parent, wait_until
@@ -24,7 +33,8 @@ def num(admin, field):
 def test_pause_by_default_ends_streams_and_waiting_requests_with_what_they_have(http, admin):
     prompts = [f"Tale {i}: there was" for i in range(12)]
     whole = [http.generate(prompt, max_new_tokens=LONG)["output_ids"] for prompt in prompts]
-    streams = [http.in_background(http.stream, prompt, max_new_tokens=LONG) for prompt in prompts]
+    with together(http, admin, len(prompts)):
+        streams = [http.in_background(http.stream, prompt, max_new_tokens=LONG) for prompt in prompts]
     wait_running(admin, 8, waiting=4)
     assert http.ok("POST", "/pause").json() == {"status": "paused"}
     for chunks, undisturbed in zip(finished(streams), whole):
@@ -63,7 +73,7 @@ def test_a_request_posted_during_a_pause_gets_no_byte_until_resume(http, admin):
 
 
 def test_wait_returns_after_the_running_ones_and_queued_ones_survive(http, admin):
-    requests = [http.start(f"Tale {i}", max_new_tokens=LONG) for i in range(12)]
+    requests = start_all(http, admin, 12, "Tale {}", max_new_tokens=LONG)
     wait_running(admin, 8, waiting=4)
     http.ok("POST", "/pause?mode=wait")
     wait_until(lambda: sum(request.done() for request in requests) == 8, "the eight to be answered")
@@ -222,7 +232,8 @@ def test_reset_prefix_cache_says_what_came_of_it(http, admin):
 
 
 def test_abort_requests_by_bare_unknown_and_no_ids(http, admin):
-    requests = [http.start(rid=f"mine-{i}", max_new_tokens=LONG) for i in range(3)]
+    with together(http, admin, 3):
+        requests = [http.start(rid=f"mine-{i}", max_new_tokens=LONG) for i in range(3)]
     wait_running(admin, 3)
     answer = http.ok("POST", "/abort_requests", {"request_ids": ["mine-0", "nobody"]}).json()
     assert answer == {"status": "aborted", "aborted": 1}
@@ -247,7 +258,8 @@ def test_two_servers_abort_and_pause_the_same_tree(http, admin, tree):
     try:
         url = next(word for line in second.stderr for word in line.split() if word.startswith("http://"))
         other = Http(url.rstrip(".,;"))
-        requests = [http.start(max_new_tokens=LONG), other.start(max_new_tokens=LONG)]
+        with together(http, admin, 2):
+            requests = [server.start(max_new_tokens=LONG) for server in (http, other)]
         wait_running(admin, 2)
         assert other.ok("POST", "/abort_requests", {}).json()["aborted"] == 2
         assert {kind(output) for output in finished(requests)} == {"abort"}
@@ -322,7 +334,7 @@ def test_world_size_and_version(http):
 
 def test_scenario_23_every_request_on_every_replica_is_split(http, admin):
     http.ok("POST", "/update_weight_version", {"new_version": "x"})
-    requests = [http.start(f"Tale {i}", max_new_tokens=LONG) for i in range(8)]
+    requests = start_all(http, admin, 8, "Tale {}", max_new_tokens=LONG)
     wait_running(admin, 8)
     http.ok("POST", "/pause?mode=keep&clear_cache=false")
     http.ok("POST", "/update_weight_version", {"new_version": "y"})
@@ -332,7 +344,7 @@ def test_scenario_23_every_request_on_every_replica_is_split(http, admin):
 
 
 def test_control_is_answered_at_once_while_the_engine_is_busy(http, admin, tmp_path):
-    requests = [http.start(f"Tale {i}", max_new_tokens=LONG) for i in range(8)]
+    requests = start_all(http, admin, 8, "Tale {}", max_new_tokens=LONG)
     wait_running(admin, 8)
     waits = []
     for _ in range(20):
