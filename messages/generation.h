@@ -66,7 +66,8 @@ struct SamplingParams {
         );
         f("repetition_penalty",
           repetition_penalty,
-          "> 0: logits of prompt and output tokens are divided (if positive) or multiplied by it");
+          "in (0, 2]: logits of prompt and output tokens are divided (if positive) or multiplied "
+          "by it");
         f("frequency_penalty",
           frequency_penalty,
           "in [-2, 2]: subtracted once per occurrence in the output");
