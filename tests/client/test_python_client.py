@@ -293,6 +293,24 @@ def test_memory_labels_and_shutdown_are_one_message_each(door, client):
         assert answers and answers[0]["ok"] is True
 
 
+@pytest.mark.parametrize("answer", ("tokenize_reply", "error"))
+def test_an_abort_is_sent_when_the_requests_before_it_have_been_read(door, client, answer):
+    stream = client.generate("hello")
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(client.abort([stream.rid])))
+    thread.start()
+    door.take("generate")
+    peer, fence = door.take("tokenize")
+    with pytest.raises(queue.Empty):
+        door.received.get(timeout=0.1)
+    door.send(peer, answer, call=fence["call"], code="invalid_argument", message="whatever it is")
+    peer, body = door.take("abort")
+    assert body["rids"] == [stream.rid]
+    door.send(peer, "abort_reply", door="admin", call=body["call"], ok=True)
+    thread.join(DEADLINE_S)
+    assert answers and answers[0]["ok"] is True
+
+
 def test_a_control_call_that_is_not_ok_raises_with_its_reply(door, client):
     def answer():
         peer, body = door.take("pause_generation")

@@ -228,8 +228,16 @@ class Wire:
             on_reply(None, PitstopError("failed_precondition", "this client has no admin door"))
             return number
         self._calls[number] = (link, on_reply)
-        link.send(kind, {"call": number, **body})
+        if kind == "abort":
+            self._after_requests(lambda: number in self._calls and link.send(kind, {"call": number, **body}))
+        else:
+            link.send(kind, {"call": number, **body})
         return number
+
+    def _after_requests(self, send: Callable[[], Any]) -> None:
+        """Neither door keeps its messages behind those of the other: the answer to a question, of
+        whatever kind, says that the data door has read the requests that were sent before it."""
+        self.start_call("data", "tokenize", {"text": ""}, lambda reply, error: send())
 
     def forget_call(self, number: int) -> None:
         self._calls.pop(number, None)
