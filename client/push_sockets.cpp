@@ -96,6 +96,10 @@ void PushSockets::send_all(const Frames& message) {
     for (std::size_t worker = 0; worker < size(); ++worker) send(worker, message);
 }
 
+void PushSockets::flush() {
+    for (State::Worker& worker : state_->workers) State::try_send(worker);
+}
+
 // By worker.
 Result<std::vector<Frames>> PushSockets::take_all(Duration patience, const IsOver& is_over) {
     std::vector<Frames> answers(size());
@@ -125,6 +129,9 @@ Result<std::vector<Frames>> PushSockets::take_all(Duration patience, const IsOve
         if (Clock::now() >= deadline) {
             return make_error(ErrorCode::kDeadlineExceeded, "no answer in time from {}", missing);
         }
+        // Not those that are ahead of the others: their next answers are there to stay.
+        for (std::size_t i = 0; i < size(); ++i)
+            items[i].events = is_awaited[i] ? short{ZMQ_POLLIN} : short{0};
         zmq::poll(items.data(), items.size(), kLook);
     }
 }

@@ -33,6 +33,8 @@ class PushSockets {
     // in order. Bounded: by ZeroMQ's queue, 1000 messages.
     void send(std::size_t worker, const Frames& message);
     void send_all(const Frames& message);
+    // Sends what waits for a worker that has come since. Taking answers does so, too.
+    void flush();
 
     // The oldest answer of every worker that owes one. Errors: the first answer with a code, as an
     // error that names the worker; kDeadlineExceeded; what `is_over` says (asked now and then): the

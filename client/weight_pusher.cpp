@@ -185,7 +185,10 @@ class Push {
     void wait_for_bucket() {
         constexpr auto kLook = std::chrono::milliseconds(1);
         const TimePoint deadline = Clock::now() + options_.timeout;
-        while (!shared_->is_filled && Clock::now() < deadline) std::this_thread::sleep_for(kLook);
+        while (!shared_->is_filled && Clock::now() < deadline) {
+            sockets_->flush();  // a worker that has yet to come waits for what it is told
+            std::this_thread::sleep_for(kLook);
+        }
         const std::lock_guard lock(shared_->mutex);
         if (shared_->is_filled) filled_ = shared_->filled;
     }

@@ -28,10 +28,10 @@ Result<> CheckpointEngine::run(const std::string& first) {
     return converse();
 }
 
-Result<> CheckpointEngine::refuse(Error why) {
+Result<> CheckpointEngine::refuse(Error why, TimePoint until) {
     answer(why);
     error_ = std::move(why);
-    parting_until_ = Clock::now() + kFarewellMax;
+    parting_until_ = until;
     return converse();
 }
 
@@ -39,7 +39,7 @@ Result<> CheckpointEngine::converse() {
     while (true) {
         const TimePoint begun = Clock::now();
         Result<std::vector<std::string>> frames =
-            parting_until_ ? socket_.receive(*parting_until_, is_deaf_)
+            parting_until_ ? socket_.receive(*parting_until_, args_.is_over())
                            : socket_.receive(args_.stall_deadline(), args_.stage.args().is_dropped);
         args_.stage.add_receive(Clock::now() - begun);
         if (!frames) {

@@ -31,7 +31,7 @@ class CheckpointEngine {
     // From the sender's first message to its last. Errors: ipc_source.h.
     Result<> run(const std::string& first);
     // Nothing is taken: the sender is told why, from its first message on. Returns `why`.
-    Result<> refuse(Error why);
+    Result<> refuse(Error why, TimePoint until);
 
   private:
     enum class Next { kGoOn, kOver };
@@ -50,8 +50,7 @@ class CheckpointEngine {
     int num_nones_ = 0;
     std::optional<Error> error_{};  // the first
     std::optional<TimePoint>
-        parting_until_{};                     // the stage was dropped, and the sender not yet told
-    const std::atomic<bool> is_deaf_{false};  // a drop that was heard
+        parting_until_{};  // nothing comes of it, and the sender is not yet told
 };
 
 }  // namespace pitstop

@@ -86,7 +86,20 @@ Result<std::shared_ptr<BroadcastGroup>> join_host_group(
 ) {
     const Patience connecting{
         std::min<TimePoint>(patience.deadline, Clock::now() + kListenMax), patience.is_called_off};
-    ASSIGN_OR_RETURN(TcpStream stream, TcpStream::connect(spec.address, spec.port, connecting));
+    Result<TcpStream> connected = TcpStream::connect(spec.address, spec.port, connecting);
+    if (!connected) {
+        const bool is_given_up = connected.error().code == ErrorCode::kDeadlineExceeded &&
+                                 Clock::now() < patience.deadline;
+        if (!is_given_up) return connected.error();
+        return make_error(
+            ErrorCode::kUnavailable,
+            "nobody has listened at {}:{} for {} s; a trainer listens before it calls",
+            printable(spec.address),
+            spec.port,
+            kListenMax.count()
+        );
+    }
+    TcpStream& stream = *connected;
     std::string hello(kMagic);
     put(hello, kVersion);
     put(hello, static_cast<std::uint32_t>(rank));

@@ -14,8 +14,8 @@
 
 namespace pitstop {
 
-// Waits until every rank of the group is there; for a trainer that does not listen, 5 s. Errors:
-// tcp_stream.h's; kFailedPrecondition (the trainer refuses), kMalformed.
+// Waits until every rank of the group is there. Errors: tcp_stream.h's; kUnavailable (for 5 s
+// nobody listens), kFailedPrecondition (the trainer refuses), kMalformed.
 Result<std::shared_ptr<BroadcastGroup>> join_host_group(
     const GroupSpec& spec, std::int64_t rank, const Patience& patience
 );

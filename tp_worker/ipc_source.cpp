@@ -30,10 +30,10 @@ Result<ReplySocket> connect(const SourceArgs& args) {
 
 // A sender that is on its way waits without end for somebody to hear it.
 Result<> decline(const SourceArgs& args, ReplySocket& socket, const Error& why) {
-    const std::atomic<bool> is_deaf{false};  // to the drop, if it is what happened
-    const auto first = socket.receive(Clock::now() + kFarewellMax, is_deaf);
+    const TimePoint until = Clock::now() + kFarewellMax;
+    const auto first = socket.receive(until, args.is_over());
     if (!first) return why;
-    if (first->size() == 1) return CheckpointEngine(args, socket).refuse(why);
+    if (first->size() == 1) return CheckpointEngine(args, socket).refuse(why, until);
     PushSession(args, socket).refuse(why);
     return why;
 }

@@ -20,7 +20,8 @@ ProcessMaps::ProcessMaps(pid_t process) {
     // "begin-end perms offset major:minor inode path", numbers but the inode's hexadecimal.
     char* line = nullptr;
     std::size_t room = 0;
-    for (std::size_t i = 0; i<kMapsMax&& ::getline(&line, &room, file.get())> 0; ++i) {
+    for (std::size_t i = 0; i < kMapsMax; ++i) {
+        if (::getline(&line, &room, file.get()) <= 0) break;
         unsigned device_major = 0;
         unsigned device_minor = 0;
         unsigned long inode = 0;

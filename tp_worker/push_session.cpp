@@ -59,8 +59,8 @@ Result<> PushSession::run(std::vector<std::string> frames) {
         if (!received) {
             if (received.error().code == ErrorCode::kAborted) {
                 // Dropped: the pusher hears it with its next message, if it has one.
-                const std::atomic<bool> is_deaf{false};
-                if (socket_.receive(Clock::now() + kFarewellMax, is_deaf)) refuse(received.error());
+                const TimePoint until = Clock::now() + kFarewellMax;
+                if (socket_.receive(until, args_.is_over())) refuse(received.error());
             }
             return received.error();
         }

@@ -16,6 +16,7 @@
 #include "tp_worker/weight_stage.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -33,6 +34,7 @@ struct Worker {
     int tp = 1;
     std::string device_uuid{};  // as senders' handles name it
     Groups* groups = nullptr;
+    const std::atomic<bool>* is_over = nullptr;  // set when the process ends
 };
 
 struct SourceArgs {
@@ -41,6 +43,12 @@ struct SourceArgs {
     WeightStage& stage;
     WeightStage::Expect expect = WeightStage::Expect::kAll;  // kMore: one bucket of a session
     TimePoint deadline = TimePoint::max();                   // of the whole delivery
+
+    // What ends even a farewell.
+    [[nodiscard]] const std::atomic<bool>& is_over() const {
+        static const std::atomic<bool> never{false};
+        return worker.is_over == nullptr ? never : *worker.is_over;
+    }
 
     // How long a sender may be silent from now on.
     [[nodiscard]] TimePoint stall_deadline() const {

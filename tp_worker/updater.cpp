@@ -117,6 +117,7 @@ Updater::Updater(Engine& engine, Pace& pace, FaultPoint& fault_point, ReplicaId 
     worker_.tp = engine.tp();
     worker_.device_uuid = device_uuid(replica, engine.rank());
     worker_.groups = &groups_;
+    worker_.is_over = &is_over_;
 }
 
 Updater::~Updater() {

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <zmq.hpp>
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <fcntl.h>
@@ -66,6 +67,23 @@ TEST(PushSockets, BucketsAreUnderWayBeforeTheFirstIsAnswered) {
         EXPECT_TRUE(sockets->take_done(kPatience, kNever)) << bucket;
         workers.join();
     }
+}
+
+TEST(PushSockets, WhatWaitsForAWorkerIsSentOnceItHasCome) {
+    Result<PushSockets> sockets = PushSockets::bind({"a"});
+    ASSERT_TRUE(sockets);
+    sockets->send_all(encode(PushBucket{.bucket = 7}));  // nobody is there
+    std::atomic<std::int64_t> heard{-1};
+    std::thread thread([&heard, endpoint = sockets->handles().at("a")] {
+        heard = Worker(endpoint).take();
+    });
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    while (heard < 0 && std::chrono::steady_clock::now() < deadline) {
+        sockets->flush();
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    thread.join();
+    EXPECT_EQ(heard, 7);
 }
 
 TEST(PushSockets, ARefusalIsTheAnswerToItsOwnBucket) {

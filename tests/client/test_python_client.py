@@ -311,6 +311,20 @@ def test_an_abort_is_sent_when_the_requests_before_it_have_been_read(door, clien
     assert answers and answers[0]["ok"] is True
 
 
+def test_an_abort_is_sent_though_its_caller_has_stopped_waiting(door, run_dir):
+    async def give_up():
+        async with pitstop.AsyncClient(run_dir) as client:
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(client.abort(["r"]), 0.05)
+            peer, fence = door.take("tokenize")
+            door.send(peer, "tokenize_reply", call=fence["call"])
+            while door.received.empty():  # the client's loop runs on
+                await asyncio.sleep(0.01)
+            return door.take("abort")[1]["rids"]
+
+    assert asyncio.run(asyncio.wait_for(give_up(), DEADLINE_S)) == ["r"]
+
+
 def test_a_control_call_that_is_not_ok_raises_with_its_reply(door, client):
     def answer():
         peer, body = door.take("pause_generation")

@@ -229,7 +229,10 @@ class Wire:
             return number
         self._calls[number] = (link, on_reply)
         if kind == "abort":
-            self._after_requests(lambda: number in self._calls and link.send(kind, {"call": number, **body}))
+            socket = link.socket  # whoever has stopped waiting still means it
+            self._after_requests(
+                lambda: link.socket is socket and link.send(kind, {"call": number, **body})
+            )
         else:
             link.send(kind, {"call": number, **body})
         return number
