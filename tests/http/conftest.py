@@ -64,8 +64,10 @@ def paused(admin):
     @contextlib.contextmanager
     def hold():
         admin.call("pause_generation", mode="in_place")
-        yield
-        admin.call("continue_generation")
+        try:
+            yield
+        finally:
+            admin.call("continue_generation")
 
     return hold
 

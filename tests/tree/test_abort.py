@@ -82,16 +82,18 @@ def test_a_cancel_right_behind_its_request_always_finds_it(door):
 
 def test_an_abort_finds_every_request_that_came_before_an_answered_hello(shared_tree, door):
     with shared_tree.door("admin") as admin:
-        for _ in range(30):
-            rid = door.start("Once", max_new_tokens=LONG, **GREEDY)
-            door.send("hello", protocol=1, name="fence")
-            while (message := door.receive())[0] == "outputs":
-                door._take(message[1])
-            assert message[0] == "hello_reply"
-            reply = admin.call("abort", rids=[rid])
-            assert [entry["outcome"] for entry in reply["results"]] == ["aborted"]
-            (output,) = door.finish([rid])
-            assert output.finish["reason"] == "abort"
+        assert admin.call("pause_generation", mode="in_place")["ok"]  # else one may be over before
+        try:
+            for _ in range(30):
+                rid = door.start("Once", max_new_tokens=LONG, **GREEDY)
+                door.send("hello", protocol=1, name="fence")
+                assert door.receive()[0] == "hello_reply"
+                reply = admin.call("abort", rids=[rid])
+                assert [entry["outcome"] for entry in reply["results"]] == ["aborted"]
+                (output,) = door.finish([rid])
+                assert output.finish["reason"] == "abort"
+        finally:
+            assert admin.call("continue_generation")["ok"]
 
 
 def test_a_cancel_of_nothing_is_refused(door):
