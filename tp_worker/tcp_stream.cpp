@@ -137,9 +137,8 @@ Result<> TcpStream::write(std::span<const std::byte> bytes, const Patience& pati
 }
 
 bool TcpStream::is_closed() const {
-    char byte = 0;
-    const ssize_t num = ::recv(fd_, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-    return num == 0 || (num < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+    pollfd item{.fd = fd_, .events = POLLRDHUP, .revents = 0};
+    return ::poll(&item, 1, 0) > 0;  // POLLHUP and POLLERR need not be asked for
 }
 
 }  // namespace pitstop

@@ -35,7 +35,8 @@ class TcpStream {
     Result<> read(std::span<std::byte> out, const Patience& patience);
     Result<> write(std::span<const std::byte> bytes, const Patience& patience);
 
-    // Whether the peer has hung up and all that it sent is read, or the connection is broken.
+    // Whether the peer has hung up, maybe with bytes that are still to be read, or the connection
+    // is broken.
     [[nodiscard]] bool is_closed() const;
 
   private:

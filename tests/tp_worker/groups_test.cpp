@@ -105,6 +105,15 @@ TEST_F(HostGroupTest, ATrainerThatDiedBetweenUpdatesIsInNobodysWay) {
     EXPECT_EQ(workers_[0].init(spec(), 1, patience()).error().code, ErrorCode::kAlreadyExists);
 }
 
+TEST_F(HostGroupTest, NorIsOneThatDiedInMidBroadcast) {
+    join_all();
+    const std::vector<std::byte> unread(10);
+    static_cast<void>(trainer_->broadcast(unread, milliseconds(200)));
+    trainer_.reset();
+    SetUp();
+    join_all();
+}
+
 TEST_F(HostGroupTest, AWorkerOfAnotherGroupIsToldSo) {
     GroupSpec other = spec();
     other.world_size = 9;
