@@ -1,12 +1,19 @@
 #include "base/task_pool.h"
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 namespace pitstop {
 
 TaskPool::TaskPool(int num_threads) {
-    for (int thread = 1; thread < num_threads; ++thread) threads_.emplace_back([this] { help(); });
+    for (int thread = 1; thread < num_threads; ++thread) {
+        try {
+            threads_.emplace_back([this] { help(); });
+        } catch (const std::system_error&) {
+            break;  // the system gives no more: those there are, and the caller, do the work
+        }
+    }
 }
 
 TaskPool::~TaskPool() {

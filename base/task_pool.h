@@ -4,8 +4,8 @@
 // For work that copies megabytes. (The ops of a forward pass have kernels/thread_pool.h, whose
 // threads spin.)
 //
-// Owns:   num_threads - 1 threads, which sleep between two runs; the caller of run() is the last.
-// Thread: one caller at a time.
+// Owns:   num_threads - 1 threads, or as many as the system gives, which sleep between two runs;
+// the caller of run() is the last. Thread: one caller at a time.
 #pragma once
 
 #include "base/result.h"

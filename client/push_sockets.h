@@ -30,7 +30,7 @@ class PushSockets {
     [[nodiscard]] std::size_t size() const;
 
     // To one worker, or the same to all. Those before need not have been answered: a worker answers
-    // in order. Bounded: by ZeroMQ's queue, 1000 messages.
+    // in order. Bounded by the caller, who takes answers.
     void send(std::size_t worker, const Frames& message);
     void send_all(const Frames& message);
     // Sends what waits for a worker that has come since. Taking answers does so, too.

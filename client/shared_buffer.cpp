@@ -10,6 +10,7 @@
 #include <utility>
 
 namespace pitstop {
+
 Result<SharedBuffer> SharedBuffer::make(std::int64_t bytes, Access access) {
     const int fd = ::memfd_create("pitstop_push", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) {

@@ -446,7 +446,8 @@ class Push {
     ) {
         const TensorToPush& tensor = tensors_[piece.tensor];
         for (const auto& kind : by_name) {
-            if (kind.at(tensor.name)->shape == tensor.shape) continue;
+            const auto wanted = kind.find(tensor.name);
+            if (wanted != kind.end() && wanted->second->shape == tensor.shape) continue;
             return make_error(
                 ErrorCode::kInvalidArgument, "'{}' has another shape in the model", tensor.name
             );

@@ -10,7 +10,53 @@ namespace {
 
 constexpr int kPushProtocol = 1;
 
+// Whether the piece lies in its tensor and, if there is one, in the shard.
+bool is_inside(
+    const ShardPiece& piece, std::int64_t rows, std::int64_t cols, std::int64_t shard_bytes
+) {
+    constexpr std::int64_t kElementBytes = 2;  // BF16
+    const bool is_in_tensor = piece.row_begin >= 0 && piece.num_rows >= 0 && piece.col_begin >= 0 &&
+                              piece.num_cols >= 0 && piece.row_begin <= rows &&
+                              piece.num_rows <= rows - piece.row_begin && piece.col_begin <= cols &&
+                              piece.num_cols <= cols - piece.col_begin;
+    if (!is_in_tensor || piece.offset < 0 || piece.row_stride < 0) return false;
+    if (shard_bytes == 0 || piece.num_rows == 0) return true;
+    std::int64_t end = 0;
+    std::int64_t row_bytes = 0;
+    return !__builtin_mul_overflow(piece.num_cols, kElementBytes, &row_bytes) &&
+           !__builtin_mul_overflow(piece.num_rows - 1, piece.row_stride, &end) &&
+           !__builtin_add_overflow(end, row_bytes, &end) &&
+           !__builtin_add_overflow(end, piece.offset, &end) && end <= shard_bytes;
+}
+
+std::optional<std::string> invalid(const ShardTensor& tensor, std::int64_t shard_bytes) {
+    std::int64_t rows = 1;
+    bool is_shape = true;
+    for (std::size_t d = 0; d < tensor.shape.size(); ++d) {
+        is_shape = is_shape && tensor.shape[d] >= 0;
+        if (d + 1 < tensor.shape.size())
+            is_shape = is_shape && !__builtin_mul_overflow(rows, tensor.shape[d], &rows);
+    }
+    if (!is_shape) return fmt::format("tensor '{}' has no possible shape", tensor.name);
+    const std::int64_t cols = tensor.shape.empty() ? 1 : tensor.shape.back();
+    for (std::size_t i = 0; i < tensor.pieces.size(); ++i) {
+        if (!is_inside(tensor.pieces[i], rows, cols, shard_bytes))
+            return fmt::format(
+                "piece {} of '{}' lies outside of it or of the shard", i, tensor.name
+            );
+    }
+    return std::nullopt;
+}
+
 }  // namespace
+
+std::optional<std::string> invalid(const PushLayout& message) {
+    if (message.shard_bytes < 0) return "shard_bytes is negative";
+    for (const ShardTensor& tensor : message.tensors) {
+        if (auto problem = invalid(tensor, message.shard_bytes)) return problem;
+    }
+    return std::nullopt;
+}
 
 std::optional<std::string> invalid(const PushOpen& message) {
     if (message.protocol == kPushProtocol) return std::nullopt;

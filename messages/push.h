@@ -10,8 +10,8 @@
 //   push_end      -> push_done      that was all; nothing more comes
 //
 // Answers come in the order of the messages, and a pusher need not wait for one before it sends the
-// next: a bucket's place in the memory is its own again with the bucket's answer. A push_done with a
-// code ends the push: the stage is dropped, the old version serves on.
+// next: a bucket's place in the memory is its own again with the bucket's answer. A push_done with
+// a code ends the push: the stage is dropped, the old version serves on.
 //
 // Memory is a memfd of the pusher's, named by its process and descriptor, and opened through /proc.
 // A bucket's is sealed against shrinking, so that reading it cannot fault. An adopted shard's is
@@ -189,6 +189,7 @@ struct PushDone {
 };
 
 std::optional<std::string> invalid(const PushOpen& message);
+std::optional<std::string> invalid(const PushLayout& message);
 std::optional<std::string> invalid(const PushBucket& message);
 
 }  // namespace pitstop

@@ -47,7 +47,7 @@ Result<> CheckpointEngine::converse() {
             const bool is_over =
                 frames.error().code == ErrorCode::kUnavailable && num_nones_ > 0 && !error_;
             if (is_over) return Ok{};
-            const bool is_dropped = frames.error().code == ErrorCode::kAborted;
+            const bool is_dropped = frames.error().code == ErrorCode::kAborted && !parting_until_;
             if (!error_) error_ = std::move(frames).error();
             // Dropped: the sender is told why with its next messages; else it is past hearing.
             if (!is_dropped) return *std::move(error_);

@@ -1,5 +1,6 @@
 #include "tp_worker/ipc_source.h"
 
+#include "base/utf8.h"
 #include "tp_worker/checkpoint_engine.h"
 #include "tp_worker/push_session.h"
 #include "tp_worker/reply_socket.h"
@@ -7,7 +8,6 @@
 #include <algorithm>
 
 namespace pitstop {
-
 namespace {
 
 // The socket of whoever sends to this rank's device.
@@ -64,11 +64,7 @@ std::string text_of(const WeightStage& stage, const Error& error) {
     for (const std::string& problem : stage.outcome(error).problems)
         text += (text.empty() ? "" : "; ") + problem;
     if (text.empty()) text = name_of(error.code);
-    if (text.size() <= kTextMax) return text;
-    std::size_t end = kTextMax;
-    // Not within a character: continuation bytes are 10xxxxxx.
-    while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
-    return text.substr(0, end);
+    return std::string(utf8_prefix(text, kTextMax));
 }
 
 Result<> check_places(std::vector<Placed> places, std::int64_t buffer_bytes) {

@@ -9,6 +9,7 @@
 #include <utility>
 
 namespace pitstop {
+
 Result<SharedFd> SharedFd::open(const SharedMemory& memory, Seal seal) {
     if (memory.pid < 1 || memory.fd < 0 || memory.bytes < 1) {
         return make_error(

@@ -311,7 +311,7 @@ Result<std::vector<Frames>> Updater::finish(const WorkerFinish& order) {
     return std::vector<Frames>{};
 }
 
-// Joining may wait for a trainer that is still to come; nothing else waits for it.
+// Joining waits for the other ranks; nothing else waits for it.
 Result<std::vector<Frames>> Updater::group(WorkerGroup order) {
     WorkerGrouped answer;
     answer.call = order.call;

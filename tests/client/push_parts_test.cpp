@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstring>
 #include <fcntl.h>
+#include <limits>
 #include <string>
 #include <sys/mman.h>
 #include <thread>
@@ -84,6 +85,37 @@ TEST(PushSockets, WhatWaitsForAWorkerIsSentOnceItHasCome) {
     }
     thread.join();
     EXPECT_EQ(heard, 7);
+}
+
+TEST(PushSockets, ALayoutWhosePiecesLieElsewhereIsRefused) {
+    const ShardPiece good{.num_rows = 4, .num_cols = 8, .offset = 64, .row_stride = 16};
+    PushLayout layout;
+    layout.shard_bytes = 128;
+    const auto decoded = [&layout](const ShardPiece& piece) {
+        layout.tensors = {{.name = "w", .shape = {2, 2, 8}, .pieces = {piece}}};
+        return decode<PushLayout>(encode(layout), UnknownFields::kRefuse);
+    };
+    EXPECT_TRUE(decoded(good));
+    constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
+    const auto changed = [&good](std::int64_t ShardPiece::*field, std::int64_t value) {
+        ShardPiece piece = good;
+        piece.*field = value;
+        return piece;
+    };
+    for (const ShardPiece& bad :
+         {changed(&ShardPiece::row_begin, 1),
+          changed(&ShardPiece::row_begin, -1),
+          changed(&ShardPiece::num_rows, kHuge),
+          changed(&ShardPiece::col_begin, 1),
+          changed(&ShardPiece::num_cols, -1),
+          changed(&ShardPiece::offset, 65),
+          changed(&ShardPiece::offset, -1),
+          changed(&ShardPiece::row_stride, 17),
+          changed(&ShardPiece::row_stride, kHuge)}) {
+        const auto refused = decoded(bad);
+        ASSERT_FALSE(refused);
+        EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+    }
 }
 
 TEST(PushSockets, ARefusalIsTheAnswerToItsOwnBucket) {

@@ -47,6 +47,16 @@ VALUES = {
     "stage_weights": {"update": {"mode": "staged"}},
     "UpdateSpec": {"digest": DIGEST, "base_digest": DIGEST[::-1]},
     "TensorInfo": {"digest": DIGEST},
+    "push_layout": {"shard_bytes": 1 << 33},
+    "ShardTensor": {"shape": [300, 70_000]},
+    "ShardPiece": {
+        "row_begin": 1,
+        "num_rows": 200,
+        "col_begin": 3,
+        "num_cols": 40_000,
+        "offset": 70_000,
+        "row_stride": 140_000,
+    },
     "WeightSource": {"kind": "tensors", "format": "sparse", "num_updates": [3, 70_000]},
     "commit_weights": {"digest": DIGEST},
     "GroupSpec": {

@@ -102,6 +102,14 @@ TEST_F(IpcSourceTest, APusherIsToldOfADropThatCameBeforeIt) {
     EXPECT_TRUE(answer<WorkerDropped>());
 }
 
+TEST_F(IpcSourceTest, P5_AFarewellEndsWithTheProcess) {
+    give(order_);
+    give(WorkerDrop{.update = order_.update});
+    say({"whatever it is, it is not read"});
+    EXPECT_EQ(hear(), "the stage was dropped");
+    updater_.reset();  // while the sender still has its two None to say
+}
+
 TEST_F(IpcSourceTest, ASenderIsToldOfAManifestThatIsNotTheModels) {
     order_.spec.manifest = {{.name = "no.such.tensor"}};
     give(order_);
