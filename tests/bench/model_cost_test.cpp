@@ -1,5 +1,7 @@
 #include "bench/model_cost.h"
 
+#include "tests/source_dir.h"
+
 #include <gtest/gtest.h>
 
 #include <string>
@@ -51,7 +53,7 @@ TEST(ModelCost, TheLongerOfBytesAndFlopsBoundsAStep) {
 }
 
 TEST(ModelCost, ReadsTheBundledModelsConfig) {
-    const auto read = read_shape(std::string(PITSTOP_SOURCE_DIR) + "/launch/models/stories");
+    const auto read = read_shape(source_dir() + "/launch/models/stories");
     ASSERT_TRUE(read.has_value());
     EXPECT_EQ(read->layers, 6);
     EXPECT_EQ(read->vocab, 2048);

@@ -1,5 +1,7 @@
 #include "detokenizer_proc/detokenizer.h"
 
+#include "tests/source_dir.h"
+
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -12,7 +14,7 @@ constexpr std::string_view kStory = "Once upon a time, a little café stood by t
 class DetokenizerTest : public testing::Test {
   protected:
     static void SetUpTestSuite() {
-        auto loaded = Tokenizer::load(PITSTOP_SOURCE_DIR "/launch/models/stories");
+        auto loaded = Tokenizer::load(source_dir() + "/launch/models/stories");
         CHECK(loaded.has_value());
         tokenizer_ = *loaded;
     }

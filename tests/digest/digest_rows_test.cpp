@@ -1,6 +1,7 @@
 #include "digest/digest_rows.h"
 
 #include "base/isa.h"
+#include "tests/source_dir.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -59,7 +60,7 @@ INSTANTIATE_TEST_SUITE_P(
 );
 
 TEST_P(DigestOnLevel, GiveTheVectorsThatNumpyGave) {
-    std::ifstream file(PITSTOP_SOURCE_DIR "/tests/digest/digest_vectors.json");
+    std::ifstream file(source_dir() + "/tests/digest/digest_vectors.json");
     const nlohmann::json vectors = nlohmann::json::parse(file);
     ASSERT_GE(vectors.size(), 16u);
     for (const auto& vector : vectors) {

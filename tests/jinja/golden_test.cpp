@@ -2,6 +2,7 @@
 // make_templates.py): the same text, or an error where it has one.
 #include "jinja/json.h"
 #include "jinja/template.h"
+#include "tests/source_dir.h"
 
 #include <gtest/gtest.h>
 
@@ -58,7 +59,7 @@ void check_case(const Mapping& line, const std::string& source, const Mapping& v
 class Golden : public testing::TestWithParam<std::string> {};
 
 TEST_P(Golden, RendersAsThePythonReference) {
-    const std::filesystem::path folder = PITSTOP_SOURCE_DIR "/tests/data/jinja";
+    const std::filesystem::path folder = source_dir() + "/tests/data/jinja";
     std::ifstream file(folder / (GetParam() + ".jsonl"));
     ASSERT_TRUE(file);
     int num_cases = 0;
@@ -79,7 +80,7 @@ TEST_P(Golden, RendersAsThePythonReference) {
 std::vector<std::string> golden_files() {
     std::vector<std::string> names;
     for (const auto& entry :
-         std::filesystem::directory_iterator(PITSTOP_SOURCE_DIR "/tests/data/jinja")) {
+         std::filesystem::directory_iterator(source_dir() + "/tests/data/jinja")) {
         if (entry.path().extension() == ".jsonl") names.push_back(entry.path().stem().string());
     }
     std::ranges::sort(names);

@@ -1,6 +1,7 @@
 #include "kernels/digest.h"
 
 #include "tests/kernels/support.h"
+#include "tests/source_dir.h"
 
 #include <nlohmann/json.hpp>
 
@@ -40,7 +41,7 @@ class DigestOp : public OnLevel {};
 PITSTOP_ON_EVERY_LEVEL(DigestOp);
 
 TEST_P(DigestOp, GivesTheVectorsThatNumpyGave) {
-    std::ifstream file(PITSTOP_SOURCE_DIR "/tests/digest/digest_vectors.json");
+    std::ifstream file(source_dir() + "/tests/digest/digest_vectors.json");
     const nlohmann::json vectors = nlohmann::json::parse(file);
     ASSERT_GE(vectors.size(), 16u);
     for (const auto& vector : vectors) {

@@ -1,5 +1,6 @@
 // The table, the levels, the threads, and what KERNELS.md promises about them.
 #include "tests/kernels/support.h"
+#include "tests/source_dir.h"
 
 #include <atomic>
 #include <cstdlib>
@@ -117,7 +118,7 @@ std::string read_file(const std::filesystem::path& path) {
 
 // Every family header has its row, and the row has every column filled.
 TEST(KernelsMd, HasARowForEveryFamily) {
-    const std::filesystem::path folder = std::filesystem::path(PITSTOP_SOURCE_DIR) / "kernels";
+    const std::filesystem::path folder = std::filesystem::path(source_dir()) / "kernels";
     const std::string text = read_file(folder / "KERNELS.md");
     int families = 0;
     for (const auto& entry : std::filesystem::directory_iterator(folder)) {

@@ -2,6 +2,7 @@
 // specification, or made by Python's msgpack: some messages with chosen values (golden.py writes
 // tests/data/messages/golden.txt), and every one with every field (every_golden.py, every.txt).
 #include "tests/messages/every_message.h"
+#include "tests/source_dir.h"
 
 #include <fstream>
 #include <map>
@@ -100,7 +101,7 @@ std::string from_hex(const std::string& hex) {
 // Lines: type, body in hex, raw frames in hex.
 std::map<std::string, Golden> read_golden(const std::string& name) {
     std::map<std::string, Golden> golden;
-    std::ifstream file(PITSTOP_SOURCE_DIR "/tests/data/messages/" + name);
+    std::ifstream file(source_dir() + "/tests/data/messages/" + name);
     for (std::string line; std::getline(file, line);) {
         if (line.empty() || line[0] == '#') continue;
         std::istringstream words(line);

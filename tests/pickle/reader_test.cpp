@@ -3,6 +3,7 @@
 #include "pickle/reader.h"
 
 #include "base/mapped_file.h"
+#include "tests/source_dir.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -15,9 +16,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-std::string data_path(const std::string& file) {
-    return std::string(PITSTOP_SOURCE_DIR) + "/tests/data/" + file;
-}
+std::string data_path(const std::string& file) { return source_dir() + "/tests/data/" + file; }
 
 std::string file_bytes(const std::string& file, const std::string& folder = "pickle/") {
     Result<std::string> bytes = MappedFile::read(data_path(folder + file), 1 << 24);

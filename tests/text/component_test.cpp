@@ -1,5 +1,6 @@
 // Every component of tokenizer.json by itself, with a made-up vocabulary: the reference
 // implementation wrote what comes out (make_component_cases.py).
+#include "tests/source_dir.h"
 #include "text/tokenizer.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +39,7 @@ void expect_as_reference(const Tokenizer& tokenizer, const json& expected) {
 }
 
 TEST(Components, DoWhatTheReferenceDoes) {
-    std::ifstream lines(PITSTOP_SOURCE_DIR "/tests/data/tokenizers/component_cases.jsonl");
+    std::ifstream lines(source_dir() + "/tests/data/tokenizers/component_cases.jsonl");
     std::vector<json> models;
     int num_cases = 0;
     for (std::string line; std::getline(lines, line);) {

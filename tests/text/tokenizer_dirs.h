@@ -2,6 +2,8 @@
 // directory named by PITSTOP_SHARED, or beside the sources, where they are there.
 #pragma once
 
+#include "tests/source_dir.h"
+
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -11,14 +13,14 @@
 namespace pitstop {
 
 inline std::filesystem::path demo_tokenizer_dir() {
-    return std::filesystem::path(PITSTOP_SOURCE_DIR) / "tests/data/tokenizers/demo";
+    return std::filesystem::path(source_dir()) / "tests/data/tokenizers/demo";
 }
 
 inline std::filesystem::path shared_tokenizers_dir() {
     const char* named = std::getenv("PITSTOP_SHARED");
-    const std::filesystem::path shared =
-        named != nullptr ? std::filesystem::path(named)
-                         : std::filesystem::path(PITSTOP_SOURCE_DIR) / "../shared";
+    const std::filesystem::path shared = named != nullptr
+                                             ? std::filesystem::path(named)
+                                             : std::filesystem::path(source_dir()) / "../shared";
     return shared / "tokenizers";
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "messages/codec.h"
+#include "tests/source_dir.h"
 #include "tokenizer_proc/doors.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +21,7 @@ class DoorsTest : public testing::Test {
 
     static void SetUpTestSuite() {
         if (tokenizer_) return;
-        auto loaded = Tokenizer::load(PITSTOP_SOURCE_DIR "/launch/models/stories");
+        auto loaded = Tokenizer::load(source_dir() + "/launch/models/stories");
         CHECK(loaded.has_value());
         tokenizer_ = *loaded;
     }

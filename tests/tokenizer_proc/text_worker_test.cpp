@@ -1,5 +1,7 @@
 #include "tokenizer_proc/text_worker.h"
 
+#include "tests/source_dir.h"
+
 #include <gtest/gtest.h>
 
 #include <poll.h>
@@ -10,7 +12,7 @@ namespace {
 class TextWorkerTest : public testing::Test {
   protected:
     static std::shared_ptr<const Tokenizer> load() {
-        auto loaded = Tokenizer::load(PITSTOP_SOURCE_DIR "/launch/models/stories");
+        auto loaded = Tokenizer::load(source_dir() + "/launch/models/stories");
         CHECK(loaded.has_value());
         return *loaded;
     }

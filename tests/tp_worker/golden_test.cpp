@@ -1,6 +1,7 @@
 // Every family and odd shapes against Hugging Face transformers in fp32
 // (tests/golden/make_golden.py made tests/data/golden and says how).
 #include "base/isa.h"
+#include "tests/source_dir.h"
 #include "tests/tp_worker/test_replica.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +19,7 @@ using Json = nlohmann::json;
 std::vector<std::string> golden_names() {
     std::vector<std::string> names;
     for (const auto& entry :
-         std::filesystem::directory_iterator(PITSTOP_SOURCE_DIR "/tests/data/golden")) {
+         std::filesystem::directory_iterator(source_dir() + "/tests/data/golden")) {
         if (entry.is_directory()) names.push_back(entry.path().filename());
     }
     std::sort(names.begin(), names.end());
@@ -26,7 +27,7 @@ std::vector<std::string> golden_names() {
 }
 
 std::string golden_dir(const std::string& name) {
-    return PITSTOP_SOURCE_DIR "/tests/data/golden/" + name;
+    return source_dir() + "/tests/data/golden/" + name;
 }
 
 std::vector<TokenId> ids_of(const Json& json) {

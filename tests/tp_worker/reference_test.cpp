@@ -1,6 +1,7 @@
 // The bundled models against what fp32 arithmetic gives on them (tests/data/models/reference.json,
 // computed by another program; its `about` says how).
 #include "base/isa.h"
+#include "tests/source_dir.h"
 #include "tests/tp_worker/test_replica.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +18,7 @@ using Json = nlohmann::json;
 
 const Json& reference() {
     static const Json json =
-        Json::parse(std::ifstream(PITSTOP_SOURCE_DIR "/tests/data/models/reference.json"));
+        Json::parse(std::ifstream(source_dir() + "/tests/data/models/reference.json"));
     return json["models"];
 }
 

@@ -1,5 +1,6 @@
 #include "tests/tp_worker/test_replica.h"
 
+#include "tests/source_dir.h"
 #include "tp_worker/shm_communicator.h"
 
 #include <gtest/gtest.h>
@@ -238,11 +239,6 @@ std::vector<TokenId> generate(
         run_step(replica, std::move(plan), {&request});
     }
     return {request.tokens.begin() + request.prompt_len, request.tokens.end()};
-}
-
-std::string source_dir() {
-    const char* const bundle = std::getenv("PITSTOP_SOURCE_DIR");
-    return bundle != nullptr ? bundle : PITSTOP_SOURCE_DIR;
 }
 
 std::string model_dir(const std::string& name) { return source_dir() + "/launch/models/" + name; }

@@ -86,9 +86,7 @@ std::vector<TokenId> generate(
     TestReplica* replica, const std::vector<TokenId>& prompt, std::int64_t num_tokens
 );
 
-// Where tests/data and launch/models lie: PITSTOP_SOURCE_DIR of the environment (a bundle), else
-// where this was built from.
-[[nodiscard]] std::string source_dir();
-[[nodiscard]] std::string model_dir(const std::string& name);  // "stories", "bard"
+// In launch/models: "stories", "bard".
+[[nodiscard]] std::string model_dir(const std::string& name);
 
 }  // namespace pitstop

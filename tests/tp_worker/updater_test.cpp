@@ -3,6 +3,7 @@
 
 #include "messages/codec.h"
 #include "messages/version_digest.h"
+#include "tests/source_dir.h"
 #include "tests/tp_worker/temp_dir.h"
 #include "tests/tp_worker/test_replica.h"
 
@@ -21,7 +22,7 @@ namespace {
 using Json = nlohmann::json;
 
 Json load_json(const std::string& path) {
-    return Json::parse(std::ifstream(PITSTOP_SOURCE_DIR "/" + path));
+    return Json::parse(std::ifstream(source_dir() + "/" + path));
 }
 
 std::vector<TokenId> ids_of(const Json& json) {

@@ -2,6 +2,7 @@
 
 #include "kernels/ops.h"
 #include "messages/version_digest.h"
+#include "tests/source_dir.h"
 #include "tests/tp_worker/temp_dir.h"
 #include "tests/tp_worker/test_replica.h"
 #include "tp_worker/weight_digest.h"
@@ -26,7 +27,7 @@ const std::vector<std::string> kModels{
 };
 
 std::string golden_dir(const std::string& name) {
-    return PITSTOP_SOURCE_DIR "/tests/data/golden/" + name;
+    return source_dir() + "/tests/data/golden/" + name;
 }
 
 ModelConfig config_of(const std::string& directory) {
