@@ -3,6 +3,7 @@
 // kernels' emulator (tp_worker_emulated_test), where the host cannot touch device memory.
 #include "kernels/cuda_device.h"
 #include "base/isa.h"
+#include "tests/source_dir.h"
 #include "tests/tp_worker/batch_mix.h"
 #include "tests/tp_worker/random_checkpoint.h"
 #include "tests/tp_worker/test_replica.h"
