@@ -387,7 +387,9 @@ Task<> Connection::linger() {
     set_deadline(kLingerTime);
     std::size_t num_bytes = input_.size();
     input_.clear();
-    while (num_bytes < kLingerBytesMax && co_await More{*this}) {
+    while (num_bytes < kLingerBytesMax) {
+        const bool has_more = co_await More{*this};
+        if (!has_more) co_return;
         num_bytes += input_.size();
         input_.clear();
     }

@@ -27,7 +27,9 @@ Task<Response> health(Exchange& exchange) {
     ServerContext& server = exchange.server();
     const bool is_up =
         server.has_tree() && !server.is_stopping && server.tree().client().is_connected();
-    co_return Response::empty(is_up && co_await has_been_ready(exchange) ? 200 : 503);
+    if (!is_up) co_return Response::empty(503);
+    const bool is_ready = co_await has_been_ready(exchange);
+    co_return Response::empty(is_ready ? 200 : 503);
 }
 
 bool is_idle_and_running(const StatusReply& status) {
@@ -38,8 +40,9 @@ bool is_idle_and_running(const StatusReply& status) {
 
 // A tree that answers and is busy or paused is healthy; one that claims to be idle has to show it.
 Task<Response> health_generate(Exchange& exchange) {
-    if (exchange.server().is_stopping || !co_await has_been_ready(exchange))
-        co_return Response::empty(503);
+    if (exchange.server().is_stopping) co_return Response::empty(503);
+    const bool is_ready = co_await has_been_ready(exchange);
+    if (!is_ready) co_return Response::empty(503);
     const Result<StatusReply> before = co_await exchange.tree().call(Status{}, kStatusTimeout);
     if (!before) co_return Response::empty(503);
     if (!is_idle_and_running(*before)) co_return Response::empty(200);

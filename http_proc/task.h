@@ -9,9 +9,10 @@
 // Why not asio::awaitable: handlers compile without Asio (a second each), a wait is resumed where
 // its value arrives, without a trip through a queue, and tests drive handlers with no socket.
 //
-// Two forms that GCC 12 compiles to something else are not used here: co_await in the condition of
-// an `if`, in a function that declares no variable outside of it (nothing runs); and braces that
-// make an aggregate inside a co_await expression (destroyed twice).
+// Three forms that GCC 12 compiles to something else are not used here: co_await inside `?:`, `&&`
+// or `||` (evaluated also where it must not be; tests/tidy/test_coroutines.py refuses it); co_await
+// in the condition of an `if`, in a function that declares no variable outside of it (nothing
+// runs); and braces that make an aggregate inside a co_await expression (destroyed twice).
 //
 // Thread: the server's loop.
 #pragma once

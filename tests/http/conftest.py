@@ -28,6 +28,14 @@ def tree(request):
 
 
 @pytest.fixture
+def place():
+    """A short private directory for trees of the test's own."""
+    path = pathlib.Path(tempfile.mkdtemp(prefix="pitstop-test-", dir="/tmp"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
 def http(tree):
     return Http(tree.url)
 
