@@ -1,5 +1,7 @@
 #include "bus/socket.h"
 
+#include "base/fault_point.h"
+
 #include <utility>
 
 namespace pitstop {
@@ -153,10 +155,12 @@ std::optional<Received> Socket::receive() {
             ErrorCode::kMalformed, "a message of {} frames; it has a type and a body", num_frames
         ));
     }
+    reach_fault_point("receive", received.frames.type);
     return received;
 }
 
 Sent Socket::send(const Frames& frames, const std::string& peer) {
+    reach_fault_point("send", frames.type);
     // Only the first part can fail: a message is queued whole once its first part is.
     bool is_first = true;
     const auto send_part = [&](const std::string& bytes, bool more) {
