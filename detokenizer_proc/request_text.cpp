@@ -37,7 +37,9 @@ RequestText::Taken RequestText::take(OutputChunk chunk) {
     Taken taken;
     if (has_ended_) return taken;
     const bool scheduler_ended = chunk.finish.has_value();
-    if (chunk.counts) counts_ = chunk.counts;
+    // Between the first chunk and the last they are told to this process alone, for a stop text.
+    const bool is_told = counts_.has_value() && !scheduler_ended;
+    if (chunk.counts) counts_ = is_told ? std::exchange(chunk.counts, std::nullopt) : chunk.counts;
     if (options_.text_output) {
         if (auto added = add_text(chunk); !added) {
             chunk.finish = Finish{

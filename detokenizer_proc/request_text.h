@@ -52,7 +52,7 @@ class RequestText {
     std::optional<StopMatcher> matcher_;  // none without stop texts
     std::string piece_{};                 // what the last token added
     std::int64_t num_tokens_ = 0;
-    std::optional<RequestCounts> counts_{};  // from the first chunk: a stop text needs them
+    std::optional<RequestCounts> counts_{};  // the latest: a stop text needs them
     std::optional<OutputChunk> held_{};      // of a request that does not stream
     bool has_ended_ = false;
 };

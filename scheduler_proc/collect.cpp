@@ -164,8 +164,13 @@ void Scheduler::collect_token(
          .kv_min_epoch = row.kv.min,
          .kv_max_epoch = row.kv.max}
     );
-    // Two steps may have ended since the last turn: counts are of the whole chunk.
-    if (row.output_index == 0 || chunk.counts) chunk.counts = request.counts(config_.replica);
+    // Two steps may have ended since the last turn: counts are of the whole chunk. A retraction is
+    // told at once, as a stop text may end the request where only the detokenizer sees it.
+    if (row.output_index == 0 || chunk.counts ||
+        request.told_retractions != request.num_retractions) {
+        request.told_retractions = request.num_retractions;
+        chunk.counts = request.counts(config_.replica);
+    }
     if (row.output_index == 0 && request.wants_scores()) chunk.prompt = std::move(request.scores);
     if (auto how = request.finish_of(token, row.output_index)) {
         finish(request, *std::move(how), out);

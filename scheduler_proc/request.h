@@ -48,7 +48,8 @@ struct Request {
     PromptLogprobs scores{};         // filled chunk by chunk until the first output chunk
     std::int64_t cached_tokens = 0;  // prompt tokens found in the cache when first admitted
     std::int64_t num_retractions = 0;
-    std::int64_t num_lost = 0;  // positions whose KV its last retraction gave up
+    std::int64_t told_retractions = 0;  // in the counts that were sent last
+    std::int64_t num_lost = 0;          // positions whose KV its last retraction gave up
     // Of the version its latest token was sampled under (Version::serial); 0: no token yet.
     std::uint64_t version_serial = 0;
     bool is_spanning = false;   // its tokens are of more than one

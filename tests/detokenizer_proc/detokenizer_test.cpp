@@ -144,6 +144,27 @@ TEST_F(DetokenizerTest, AStopTextOverSeveralTokensEndsTheOutputBeforeIt) {
     EXPECT_EQ(detokenizer_.num_open(), 0u);
 }
 
+// The scheduler tells of it when it happens; clients see counts in the first and the last chunk
+// alone.
+TEST_F(DetokenizerTest, AStopTextEndsARequestWithTheRetractionsItHadByThen) {
+    const std::vector<TokenId> tokens = encode(kStory);
+    std::vector<OutputChunk> chunks;
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+        TokenBatch batch = batch_of(chunk_of(RequestKey{7}, std::span(tokens).subspan(i, 1)));
+        if (i == 0) batch.starts.push_back({RequestKey{7}, {.stop = {"stood by the"}}});
+        if (i == 0 || i == 2) {
+            batch.chunks[0].counts = RequestCounts{.prompt_tokens = 5, .retractions = i == 2};
+        }
+        TextBatch text = detokenizer_.turn(std::move(batch));
+        for (OutputChunk& chunk : text.chunks) chunks.push_back(std::move(chunk));
+    }
+    EXPECT_EQ(chunks.front().counts->retractions, 0);
+    EXPECT_FALSE(chunks[2].counts);
+    ASSERT_TRUE(chunks.back().finish && chunks.back().counts);
+    EXPECT_EQ(chunks.back().finish->matched_text, "stood by the");
+    EXPECT_EQ(chunks.back().counts->retractions, 1);
+}
+
 TEST_F(DetokenizerTest, AStopTextInsideAChunkOfManyTokensCutsIt) {
     const std::vector<TokenId> all = encode(kStory);
     TokenBatch batch = batch_of(chunk_of(RequestKey{7}, all));

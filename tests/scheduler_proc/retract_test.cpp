@@ -142,5 +142,19 @@ TEST(Retract, AnAbortedRetractedRequestReturnsItsTokens) {
     rig.run();
 }
 
+// The detokenizer may end it at any token, by a stop text, with the counts that it was told last.
+TEST(Retract, IsToldWithTheFirstTokenAfterIt) {
+    Rig rig({.num_pages = 14});
+    rig.send({.prompt = prompt_of(8, 1), .max_new_tokens = 40});
+    const RequestKey younger = rig.send({.prompt = prompt_of(8, 2), .max_new_tokens = 40});
+    rig.turn();
+    while (rig.status().retractions_total == 0) ASSERT_TRUE(rig.step());
+    const std::size_t before = rig.of(younger).tokens.size();
+    while (rig.of(younger).tokens.size() < before + 4) ASSERT_TRUE(rig.step());
+    ASSERT_FALSE(rig.of(younger).finish);
+    EXPECT_EQ(rig.of(younger).counts->retractions, 1);
+    rig.run();
+}
+
 }  // namespace
 }  // namespace pitstop::scheduler
