@@ -1,0 +1,67 @@
+"""What is asked: every open request with its deadline, and the prompts."""
+
+import threading
+import time
+
+REQUEST_S = 150.0  # every request has ended after so long, whatever happened to the tree
+WORDS = ["Once upon a time", "ROMEO: What", "The little dog", "Tell me", "a b c d", "JULIET:"]
+
+
+class Requests:
+    """Every open request with its deadline; what became of the others."""
+
+    def __init__(self, report, submit):
+        self._lock = threading.Lock()
+        self._open = {}  # rid -> (client, since)
+        self._report = report
+        self._submit = submit  # of a Record
+        self._late = set()
+
+    def begin(self, rid, client):
+        with self._lock:
+            self._open[rid] = (client, time.monotonic())
+
+    def end(self, rid, ending, record=None):
+        with self._lock:
+            client, _ = self._open.pop(rid)
+        self._report.count("requests", f"{client}: {ending}")
+        if record is not None and record.tokens:
+            record.client, record.ending = client, ending
+            self._submit(record)
+
+    def num_open(self):
+        with self._lock:
+            return len(self._open)
+
+    def open_rids(self):
+        with self._lock:
+            return sorted(self._open)
+
+    def hanging(self):
+        """Those past their time, each said once."""
+        now = time.monotonic()
+        with self._lock:
+            late = {rid: client for rid, (client, since) in self._open.items() if now - since > REQUEST_S}
+            new = {rid: client for rid, client in late.items() if rid not in self._late}
+            self._late |= set(new)
+        return new
+
+
+class Prompts:
+    """Token ids and texts with shared beginnings."""
+
+    def __init__(self, rng, vocab_size):
+        self._rng, self._vocab_size = rng, vocab_size
+        self._bases = [self._ids(rng.randint(8, 80)) for _ in range(6)]
+
+    def _ids(self, count):
+        return [self._rng.randrange(self._vocab_size - 16) for _ in range(count)]
+
+    def ids(self, rng):
+        base = rng.choice(self._bases)
+        return base[: rng.randint(1, len(base))] + [
+            rng.randrange(self._vocab_size - 16) for _ in range(rng.randint(1, 24))
+        ]
+
+    def text(self, rng):
+        return rng.choice(WORDS) + rng.choice(WORDS) * rng.randint(0, 3)

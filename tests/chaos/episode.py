@@ -1,0 +1,360 @@
+"""One tree: its shape, what is done to it and by whom, and what must hold when all is over."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import random
+import signal
+import threading
+import time
+
+import numpy
+import pitstop
+
+from . import asked, faults, load, trainers, tree, warden, weights
+from .oracle import Rounding, tolerance
+from .verifier import Verifiers
+from .versions import EpochBook, VersionBook
+
+BACKLOG_MAX = 150  # records that wait for the oracle; load rests beyond it
+QUIET_S = 200.0  # for all that is open to end, once nothing new begins
+MORE_S = 240.0  # an episode goes on for so long at most until it has seen what it is for
+VERIFY_S = 600.0
+NUM_CHECKPOINTS = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """What a tree is started with."""
+
+    model: str  # "random" or a bundled one's name
+    tp: int
+    dp: int
+    compute: str
+    page_size: int
+    chunk: int
+    pool: int
+    running: int
+
+    @classmethod
+    def choose(cls, rng):
+        return cls(
+            model=rng.choice(("random", "random", "random", "stories")),
+            tp=rng.choice((1, 2)),
+            dp=rng.choice((1, 1, 2)),
+            compute=rng.choice(("fp32", "fp32", "bf16")),
+            page_size=rng.choice((8, 16)),
+            chunk=rng.choice((24, 64, 512)),
+            pool=rng.choice((512, 1024, 4096)),
+            running=rng.choice((4, 16)),
+        )
+
+    def flags(self, model_dir):
+        return [
+            "--restart",
+            "--model",
+            model_dir,
+            "--tp",
+            self.tp,
+            "--dp",
+            self.dp,
+            "--compute",
+            self.compute,
+            "--page-size",
+            self.page_size,
+            "--chunked-prefill-size",
+            self.chunk,
+            "--max-total-tokens",
+            self.pool,
+            "--max-running-requests",
+            self.running,
+            "--stall-timeout",
+            6,
+            "--step-timeout",
+            60,
+            "--threads",
+            1,
+        ]
+
+
+class World:
+    """What all parts of an episode share."""
+
+    def __init__(self, number, seed, report, place, options):
+        self.number, self.report, self.place, self.options = number, report, place, options
+        self.rng = random.Random(f"{seed}/{number}")
+        self.shape = Shape.choose(self.rng)
+        self.directory = place.root / f"tree-{number}"
+        self.directory.mkdir()
+        self.build = os.environ.get("PITSTOP_BUILD", str(weights.ROOT / "build/cpu"))
+        self.book, self.epochs = VersionBook(self.directory / "versions"), EpochBook()
+        self.checkpoints = []  # (directory, digest, tensors)
+        self._lock = threading.Lock()
+        self._confirmed = 0
+        self._scratch = {}
+        self._make_checkpoints(seed)
+        self.tree = self.trainers = self.verifiers = self.requests = self.warden = None
+
+    def _make_checkpoints(self, seed):
+        generator = numpy.random.default_rng([seed, self.number])
+        if self.shape.model == "random":
+            self.config = weights.tiny_config()
+            sets = [weights.random_tensors(self.config, generator) for _ in range(NUM_CHECKPOINTS)]
+        else:
+            self.config = json.loads((weights.MODELS / "stories" / "config.json").read_text())
+            stories, bard = (weights.read_checkpoint(weights.MODELS / name) for name in ("stories", "bard"))
+            mixed = [
+                {name: bits if generator.random() < 0.7 else bard[name] for name, bits in stories.items()}
+                for _ in range(2)
+            ]
+            sets = [stories, bard, *mixed]
+        for index, tensors in enumerate(sets):
+            directory = self.directory / f"checkpoint-{index}"
+            directory.mkdir()
+            (directory / "config.json").write_text(json.dumps(self.config))
+            weights.write_checkpoint(directory, tensors, weights.MODELS / "stories")
+            self.checkpoints.append((directory, self.book.add(tensors), tensors))
+            self.book.knows(self.checkpoints[-1][1])
+
+    def scratch(self, name):
+        """A directory of that trainer's own; a new one each time, as a tree may go on reading the old."""
+        number = self._scratch[name] = self._scratch.get(name, 0) + 1
+        directory = self.directory / f"{name}-{number}"
+        directory.mkdir()
+        (directory / "config.json").write_text(json.dumps(self.config))
+        return directory
+
+    def is_serving(self):
+        return self.warden is not None and self.warden.is_serving
+
+    def confirm(self, epoch):
+        """A trainer was told that this epoch is in effect."""
+        with self._lock:
+            self._confirmed = max(self._confirmed, epoch)
+
+    def newest_confirmed(self):
+        """No status from now on may show an older one, restarts or not."""
+        with self._lock:
+            return self._confirmed
+
+    def open_rids(self, rng):
+        rids = self.requests.open_rids()
+        return rng.sample(rids, min(len(rids), rng.randint(0, 3)))
+
+    def allowed_growth_kib(self, name):
+        """Two copies of the weights are a trainer's doing, and an adopted push's memory counts."""
+        size = sum(bits.nbytes for bits in self.checkpoints[0][2].values()) >> 10
+        return warden.GROWTH_MAX_KIB + 4 * size
+
+
+class Episode:
+    """Runs until its time is over; all that it started has ended when run() returns."""
+
+    def __init__(self, number, seed, report, place, options):
+        self.world = World(number, seed, report, place, options)
+        self.report, self.place, self.options = report, place, options
+        self._begin = time.monotonic()
+        self._found_at_start = report.num_problems
+        self._verified_at_start = report.total("oracle", "verified")
+        self._faults_at_start = report.total("faults")
+        self._updates_at_start = report.total("updates")
+
+    def run(self, seconds, tick):
+        world = self.world
+        self.report.act(f"tree {world.number}: {world.shape}")
+        self.report.count(
+            "trees", f"{world.shape.model} {world.shape.compute} tp {world.shape.tp} dp {world.shape.dp}"
+        )
+        rounding = Rounding(world.shape.compute)
+        self._tolerance = tolerance(world.config, [each[2] for each in world.checkpoints[:3]], rounding)
+        world.verifiers = Verifiers(
+            self.options.verifiers,
+            world.config,
+            rounding,
+            self._tolerance,
+            world.shape.page_size,
+            world.book.directory,
+            self._judge,
+        )
+        self._lock = threading.Lock()
+        world.epochs.see(1, world.checkpoints[0][1])  # a tree begins with its model's own weights
+        self._start_tree()
+        try:
+            if world.tree.wait_life(1):
+                self._chaos(seconds, tick)
+            else:
+                self.report.problem(f"the tree did not start: {world.tree.log()[-2000:]}")
+        finally:
+            self._end()
+
+    def _start_tree(self):
+        world = self.world
+        run_dir = self.place.run_root / str(world.number)
+        log = self.report.out_dir / f"tree-{world.number}.log"
+        self.place.step_clock(0)
+        self._shared = set(pathlib.Path("/dev/shm").iterdir())  # the verifiers' queues
+        world.tree = tree.ChaosTree(
+            run_dir, world.shape.flags(world.checkpoints[0][0]), log, self.place.environment
+        )
+        paths = os.pathsep.join([str(weights.ROOT / "tests"), str(weights.ROOT / "client/python")])
+        world.trainers = trainers.TrainerProcesses(world.directory / "jobs", {"PYTHONPATH": paths})
+        world.requests = asked.Requests(self.report, self._submit)
+
+    def _submit(self, record):
+        for span in record.spans:
+            self.world.book.knows(span[1])  # what a partial update made is worked out now
+        self.world.verifiers.put(record, self.world.epochs.all())
+
+    def _judge(self, verdict, record, cpu_s):
+        report, name = self.report, self.world.shape.compute
+        with self._lock:
+            report.oracle_cpu_s += cpu_s
+            error, _ = report.largest_error.get(name, (0.0, 0.0))
+            if verdict.largest_error >= error:
+                report.largest_error[name] = (verdict.largest_error, self._tolerance)
+        report.count("oracle", "verified", verdict.num_verified)
+        if verdict.num_hypotheses > 1:
+            report.count("oracle", "requests with more than one possible history")
+        if verdict.is_undecided:
+            report.count("oracle", "undecided requests")
+        if verdict.problem:
+            report.problem(f"tokens of {verdict.rid}: {verdict.problem}\n  {record}")
+
+    def _chaos(self, seconds, tick):
+        world, rng = self.world, self.world.rng
+        world.warden = warden.Warden(world)
+        prompts = asked.Prompts(rng, world.config["vocab_size"])
+        clients = [
+            kind(
+                number,
+                random.Random(rng.random()),
+                world.tree,
+                world.requests,
+                prompts,
+                self.report,
+                lambda: world.verifiers.num_waiting() < BACKLOG_MAX,
+            )
+            for number, kind in enumerate(load.KINDS)
+        ]
+        doers = [
+            trainers.TrainerThread(number, random.Random(rng.random()), world)
+            for number in range(rng.choice((2, 3)))
+        ]
+        doers.append(faults.Faults(random.Random(rng.random()), world, self.place))
+        for thread in [world.warden, *clients, *doers]:
+            thread.start()
+        deadline = time.monotonic() + seconds
+        while not self._is_over(deadline):
+            time.sleep(0.2)
+            tick()
+            for rid, client in world.requests.hanging().items():
+                self.report.problem(f"{rid} of {client} has no end after {asked.REQUEST_S:.0f} s")
+        self._wind_down(clients, doers, tick)
+
+    def _is_over(self, deadline):
+        if self.world.tree.has_ended() or self.report.num_problems > self._found_at_start:
+            return True
+        now = time.monotonic()
+        if now < deadline:
+            return False
+        has_seen_all = (
+            self.report.total("oracle", "verified") > self._verified_at_start
+            and self.report.total("faults") > self._faults_at_start
+            and self.report.total("updates") > self._updates_at_start
+        )
+        return has_seen_all or now > deadline + MORE_S
+
+    def _wind_down(self, clients, doers, tick):
+        """Nothing new begins; everything open ends in bounded time."""
+        world = self.world
+        for thread in doers:
+            thread.stopped.set()
+        self._join(doers, trainers.JOB_S + 60, "trainers and faults", tick)
+        world.tree.undo_faults()
+        self.place.step_clock(0)
+        for thread in clients:
+            thread.stopped.set()
+        self._join(clients, QUIET_S, "clients", tick)
+        if world.requests.num_open():
+            self.report.problem(
+                f"{world.requests.num_open()} requests never ended: {world.requests.open_rids()[:5]}"
+            )
+        if not world.tree.has_ended():
+            self._check_still_serves(tick)
+        world.warden.stopped.set()
+        self._join([world.warden], 60, "warden", tick)
+
+    def _join(self, threads, timeout_s, what, tick):
+        deadline = time.monotonic() + timeout_s
+        while any(thread.is_alive() for thread in threads):
+            if time.monotonic() > deadline:
+                names = [thread.name for thread in threads if thread.is_alive()]
+                self.report.problem(f"{what} did not end in {timeout_s:.0f} s: {names}")
+                return
+            time.sleep(0.1)
+            tick()
+
+    def _check_still_serves(self, tick):
+        """After all of it: what is resident is a version that was sent, and it generates."""
+        world, deadline = self.world, time.monotonic() + QUIET_S
+        while time.monotonic() < deadline and not world.tree.has_ended():
+            tick()
+            try:
+                with pitstop.Client(str(world.tree.run_dir), timeout=10) as client:
+                    digest = client.weight_digests(timeout=30)["digest"]
+                    if not world.book.knows(digest):
+                        self.report.problem(f"what is resident at the end is {digest}, which nobody sent")
+                    client.generate([1, 2, 3], max_new_tokens=4, timeout=30).result()
+                    return
+            except pitstop.PitstopError as error:
+                last = error
+                time.sleep(0.5)
+        if not world.tree.has_ended():
+            self.report.problem(f"the tree does not serve at the end: {last}")
+
+    def _end(self):
+        world = self.world
+        gave_up = world.tree.has_ended()
+        deaths = world.tree.num_deaths()
+        is_killed = not gave_up and world.rng.random() < 0.2
+        if is_killed:
+            world.tree.launcher.send_signal(signal.SIGKILL)
+        code = world.tree.stop()
+        self._check_exit(code, gave_up, is_killed, deaths)
+        pids = set(world.trainers.all_pids)
+        world.trainers.close()
+        for what in world.tree.leftovers():
+            if not (is_killed and what.startswith(("file", "directory"))):
+                self.report.problem(f"left behind: {what}")
+        for name in tree.sockets_left(pids):
+            self.report.problem(f"left behind: socket {name}")
+        if self.place.has_mounts:
+            for path in set(pathlib.Path("/dev/shm").iterdir()) - self._shared:
+                self.report.problem(f"left behind: {path}")
+        left = world.verifiers.finish(VERIFY_S)
+        if left:
+            self.report.count("oracle", "records that were not verified in time", left)
+        if world.verifiers.num_skipped:
+            self.report.count("oracle", "records skipped", world.verifiers.num_skipped)
+
+    def _check_exit(self, code, gave_up, is_killed, deaths):
+        """A tree gives up after many deaths, or where its run directory was full; else it ends with 0."""
+        if deaths:
+            self.report.count(
+                "deaths", "of trees that gave up" if gave_up else "of trees that went on", deaths
+            )
+        if gave_up:
+            self.report.act(f"the launcher gave up with {code} after {deaths} deaths")
+            self.report.count("trees", f"gave up with exit code {code}")
+            if (
+                code not in tree.EXIT_DIED | {tree.EXIT_START, tree.EXIT_PLACE}
+                or "Traceback" in self.world.tree.log()
+            ):
+                self.report.problem(f"the launcher ended with {code}: {self.world.tree.log()[-1500:]}")
+            elif code in tree.EXIT_DIED and deaths <= 5:
+                self.report.problem(f"the launcher gave up with {code} after {deaths} deaths")
+        elif is_killed:
+            self.report.count("faults", "kill launcher")
+        elif code != 0:
+            self.report.problem(f"the launcher ended with {code} when it was asked to end")

@@ -1,0 +1,348 @@
+"""Clients of every kind, each a thread: what they ask, and what becomes of it."""
+
+import http.client
+import json
+import threading
+import time
+import urllib.parse
+
+import pitstop
+import zmq
+
+from .asked import REQUEST_S
+from .replay import Record
+
+ENDINGS_OK = {"stop", "length", "abort"}
+# What a request may end with while processes die, pauses expire and weights are away.
+CODES_OK = {"unavailable", "aborted", "failed_precondition", "resource_exhausted", "deadline_exceeded"}
+STATUS_OK = {409, 503}
+
+
+class LoadThread(threading.Thread):
+    """A client that asks again and again until it is told to stop. What it raises is a finding."""
+
+    kind = ""
+
+    def __init__(self, number, rng, tree, requests, prompts, report, may_ask):
+        super().__init__(name=f"{self.kind}-{number}", daemon=True)
+        self.rng, self.tree, self.requests, self.prompts, self.report = rng, tree, requests, prompts, report
+        self._may_ask = may_ask  # (): the verifiers keep up
+        self.stopped = threading.Event()
+        self._number = 0
+
+    def rid(self):
+        self._number += 1
+        return f"{self.name}-{self._number}"
+
+    def run(self):
+        while not self.stopped.is_set():
+            if not self._may_ask():
+                self.stopped.wait(0.2)
+                continue
+            try:
+                self.ask()
+            except Exception as error:
+                self.report.problem(f"{self.name}: {type(error).__name__}: {error}", trace=True)
+                return
+        self.close()
+
+    def ask(self):
+        raise NotImplementedError
+
+    def close(self):
+        pass
+
+    def sampling(self):
+        """Fields that all dialects have: (fields, is greedy, top_k)."""
+        fields = {"max_new_tokens": self.rng.choice((1, 5, 16, 40, 64)), "temperature": 0.0}
+        is_greedy, top_k = self.rng.random() < 0.5, 0
+        if not is_greedy:
+            fields["temperature"] = self.rng.choice((0.6, 1.0, 1.4))
+            if self.rng.random() < 0.4:
+                fields["top_k"] = top_k = self.rng.choice((1, 5, 40))
+            if self.rng.random() < 0.3:
+                fields["top_p"] = 0.9
+        if self.rng.random() < 0.5:
+            fields["ignore_eos"] = True
+        if self.rng.random() < 0.15:
+            fields["stop"] = [self.rng.choice(("e", " the", "no such text at all"))]
+        return fields, is_greedy, top_k
+
+
+class PythonClient(LoadThread):
+    """The bus by the Python client: several requests at once, some cancelled, some of old KV."""
+
+    kind = "bus"
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self._client = None
+
+    def _connected(self):
+        if self._client is None:
+            try:
+                self._client = pitstop.Client(str(self.tree.run_dir), timeout=5)
+            except pitstop.PitstopError:
+                self.stopped.wait(0.2)
+        return self._client
+
+    def ask(self):
+        client = self._connected()
+        if client is None:
+            return
+        open_streams = [self._start(client) for _ in range(self.rng.choice((1, 1, 2, 4)))]
+        for each in open_streams:
+            self._finish(*each)
+        if self.rng.random() < 0.05:
+            self.close()
+
+    def _start(self, client):
+        rid = self.rid()
+        fields, is_greedy, top_k = self.sampling()
+        record = Record(rid, self.prompts.ids(self.rng), [], [], is_greedy=is_greedy, top_k=top_k)
+        options = {
+            "stream": self.rng.random() < 0.7,
+            "text_output": "stop" in fields or self.rng.random() < 0.5,
+        }
+        if not is_greedy or self.rng.random() < 0.8:
+            options["logprobs"], record.logprobs = True, []
+        if self.rng.random() < 0.25:
+            options["kv_tolerance"] = record.kv_tolerance = self.rng.choice(("keep", "max_lag"))
+            if record.kv_tolerance == "max_lag":
+                options["kv_max_lag"] = self.rng.choice((1, 3))
+        if self.rng.random() < 0.1:
+            options["priority"] = self.rng.choice((-1, 5))
+        self.requests.begin(rid, self.kind)
+        cancel_after = self.rng.randint(0, 12) if self.rng.random() < 0.12 else None
+        return client.generate(record.prompt, rid=rid, **options, **fields), record, cancel_after
+
+    def _finish(self, stream, record, cancel_after):
+        ending, deadline = None, time.monotonic() + REQUEST_S
+        while ending is None:
+            if cancel_after is not None and len(record.tokens) >= cancel_after:
+                stream.cancel()
+                cancel_after = None
+            try:
+                chunk = stream.next(timeout=1.0)
+            except pitstop.PitstopError as error:
+                ending = f"error {error.code}"
+                if error.code not in CODES_OK:
+                    self.report.problem(f"{record.rid} ended with {error}")
+                break
+            if chunk is None:
+                if time.monotonic() > deadline:
+                    self.requests.hanging()
+                    self.report.problem(
+                        f"{record.rid} hangs: nothing for {REQUEST_S:.0f} s after {len(record.tokens)} tokens"
+                    )
+                    stream.cancel()
+                    ending = "hangs"
+                continue
+            record.tokens += chunk.tokens
+            if record.logprobs is not None:
+                record.logprobs += chunk.logprobs
+            record.spans += [
+                (s.epoch, s.digest, s.tokens, s.kv_min_epoch, s.kv_max_epoch) for s in chunk.spans
+            ]
+            if chunk.counts:
+                record.cached, record.retractions = chunk.counts.cached_tokens, chunk.counts.retractions
+            if chunk.finish:
+                ending = chunk.finish.reason
+        if ending.startswith("error"):
+            record.retractions = max(record.retractions, 4)  # no last chunk says how often
+            self.stopped.wait(0.05)
+        self.requests.end(record.rid, ending, record)
+
+    def close(self):
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+class HttpClient(LoadThread):
+    """HTTP by the standard library; a dialect says what is posted and how it is read."""
+
+    path = ""
+    reads_slowly = False
+
+    def body(self, rid, record, fields):
+        raise NotImplementedError
+
+    def take(self, record, answer):
+        """Adds an event's or an answer's object to the record; returns how it ended, or None."""
+        raise NotImplementedError
+
+    def ask(self):
+        url = self.tree.url()
+        if url is None:
+            self.stopped.wait(0.2)
+            return
+        rid = self.rid()
+        fields, is_greedy, top_k = self.sampling()
+        record = Record(rid, [], [], [], [], is_greedy=is_greedy, top_k=top_k)
+        body = self.body(rid, record, fields)
+        self.requests.begin(rid, self.kind)
+        ending = self._post(urllib.parse.urlsplit(url), body, record)
+        self.requests.end(rid, ending, record if ending in ENDINGS_OK else None)
+        if ending in ("no connection", "connection lost") or ending.startswith("status"):
+            self.stopped.wait(0.2)
+
+    def _post(self, url, body, record):
+        connection = http.client.HTTPConnection(url.hostname, url.port, timeout=REQUEST_S)
+        try:
+            try:
+                connection.connect()
+            except OSError:
+                return "no connection"
+            try:
+                connection.request("POST", self.path, json.dumps(body), {"Content-Type": "application/json"})
+                response = connection.getresponse()
+                if response.status != 200:
+                    text = response.read(2000).decode("utf-8", "replace")
+                    if response.status not in STATUS_OK:
+                        self.report.problem(f"{record.rid}: HTTP {response.status}: {text[:300]}")
+                    return f"status {response.status}"
+                if not body.get("stream"):
+                    return self.take(record, json.loads(response.read())) or "no end"
+                return self._read_stream(response, record)
+            except TimeoutError:
+                self.report.problem(f"{record.rid} hangs: nothing by HTTP for {REQUEST_S:.0f} s")
+                return "hangs"
+            except (OSError, http.client.HTTPException):
+                return "connection lost"
+        finally:
+            connection.close()
+
+    def _read_stream(self, response, record):
+        ending = None
+        for line in response:
+            if not line.startswith(b"data: "):
+                continue
+            data = line[6:].strip()
+            if data == b"[DONE]":
+                break
+            answer = json.loads(data)
+            if "error" in answer:
+                return "error in stream"
+            ending = self.take(record, answer) or ending
+            if self.reads_slowly:
+                if self.rng.random() < 0.1:
+                    return "client left"
+                self.stopped.wait(self.rng.choice((0.0, 0.5, 3.0)))
+        return ending or "connection lost"
+
+
+class SglangClient(HttpClient):
+    kind, path = "sglang", "/generate"
+
+    def body(self, rid, record, fields):
+        body = {
+            "rid": rid,
+            "sampling_params": fields,
+            "stream": self.rng.random() < 0.6,
+            "return_logprob": True,
+            "logprobs_mode": "raw",
+            "return_prompt_token_ids": True,
+        }
+        if self.rng.random() < 0.5:
+            record.prompt = body["input_ids"] = self.prompts.ids(self.rng)
+        else:
+            body["text"] = self.prompts.text(self.rng)
+        return body
+
+    def take(self, record, answer):
+        meta = answer["meta_info"]
+        finish = meta.get("finish_reason")
+        if finish is None:
+            return None
+        record.prompt = answer["prompt_token_ids"]
+        record.tokens = answer["output_ids"]
+        record.logprobs = [entry[0] for entry in meta["output_token_logprobs"]]
+        record.spans = [
+            (s["epoch"], s["digest"], s["end"] - s["start"], s["kv_min_epoch"], s["kv_max_epoch"])
+            for s in meta["weight_version_spans"]
+            if s["end"] > s["start"]
+        ]
+        record.cached, record.retractions = meta["cached_tokens"], meta["num_retractions"]
+        return finish["type"]
+
+
+class OpenAiClient(HttpClient):
+    kind, path = "openai", "/v1/completions"
+
+    def body(self, rid, record, fields):
+        fields["max_tokens"] = fields.pop("max_new_tokens")
+        is_text = self.rng.random() < 0.5
+        prompt = self.prompts.text(self.rng) if is_text else self.prompts.ids(self.rng)
+        return {
+            "model": "any",
+            "prompt": prompt,
+            "stream": self.rng.random() < 0.6,
+            "logprobs": 0,
+            "return_token_ids": True,
+            "request_id": rid,
+            **fields,
+        }
+
+    def take(self, record, answer):
+        choice = answer["choices"][0]
+        record.prompt = choice.get("prompt_token_ids") or record.prompt
+        record.tokens = record.tokens + choice["token_ids"]
+        record.logprobs += (choice.get("logprobs") or {"token_logprobs": []})["token_logprobs"]
+        record.retractions = 4  # this dialect does not say
+        if "metadata" in answer:
+            record.spans = [
+                (s["epoch"], s["digest"], s["end"] - s["start"], s["kv_min_epoch"], s["kv_max_epoch"])
+                for s in answer["metadata"]["weight_version_spans"]
+                if s["end"] > s["start"]
+            ]
+        return choice.get("finish_reason")
+
+
+class SlowReader(SglangClient):
+    """Reads an event, rests, reads on, or leaves in mid-stream."""
+
+    kind, reads_slowly = "slow", True
+
+    def body(self, rid, record, fields):
+        return {**super().body(rid, record, fields), "stream": True}
+
+
+class DeafClient(LoadThread):
+    """A client of the bus that asks and never reads. Its requests are not counted as open: what is
+    owed is that nobody else notices."""
+
+    kind = "deaf"
+
+    def ask(self):
+        import msgpack
+
+        if not (self.tree.run_dir / "data.sock").exists():
+            self.stopped.wait(0.5)
+            return
+        context = zmq.Context()
+        socket = context.socket(zmq.DEALER)
+        socket.linger, socket.rcvhwm = 0, 1
+        try:
+            socket.connect(f"ipc://{self.tree.run_dir}/data.sock")
+            hello = [b"hello", msgpack.packb({"protocol": 1, "name": "deaf"})]
+            socket.send_multipart(hello, zmq.DONTWAIT)
+            if socket.poll(2000):
+                socket.recv_multipart()
+            for _ in range(self.rng.randint(1, 6)):
+                body = {
+                    "rid": self.rid(),
+                    "input_ids": self.prompts.ids(self.rng),
+                    "sampling": {"max_new_tokens": 64, "ignore_eos": True},
+                }
+                socket.send_multipart([b"generate", msgpack.packb(body)], zmq.DONTWAIT)
+            self.report.count("requests", "deaf: never read")
+            self.stopped.wait(self.rng.uniform(1, 6))
+        except zmq.Again:
+            self.stopped.wait(0.5)
+        finally:
+            socket.close()
+            context.term()
+
+
+KINDS = (PythonClient, PythonClient, SglangClient, OpenAiClient, SlowReader, DeafClient)

@@ -1,0 +1,228 @@
+"""The checker finds what it is there to find: mutations of a right record are refused."""
+
+import dataclasses
+import itertools
+import json
+
+import numpy
+import pytest
+
+from chaos import weights
+from chaos.oracle import Oracle, Rounding, Sequence, log_softmax, tolerance
+from chaos.replay import Record, Replay
+from chaos.versions import EpochBook, VersionBook, load_version
+
+GOLDEN = weights.ROOT / "tests/data/golden"
+CONFIG = weights.tiny_config(vocab_size=256)
+PAGE = 8
+PROMPT_LEN, NUM_TOKENS = 13, 24
+
+
+@pytest.fixture(scope="module")
+def versions():
+    """{epoch: tensors}: of epochs 1, 2 and 3."""
+    rng = numpy.random.default_rng(5)
+    return {epoch: weights.random_tensors(CONFIG, rng) for epoch in (1, 2, 3)}
+
+
+@pytest.fixture(scope="module")
+def checker(versions):
+    oracle = Oracle(CONFIG, Rounding.FP32)
+    ready = {f"d{epoch}": oracle.weights(tensors) for epoch, tensors in versions.items()}
+    return Replay(oracle, ready.__getitem__, tolerance(CONFIG, versions.values(), Rounding.FP32), PAGE)
+
+
+def kv_digests(epochs):
+    return {epoch: f"d{epoch}" for epoch in epochs}
+
+
+def generated(versions, history, is_greedy=True, reset_at=None):
+    """A record of a request as a right engine would serve it, in float64: `history` is the epoch of
+    each pass: of the prompt, then of each further token. With `reset_at` the passes before that token
+    are computed again under its epoch."""
+    oracle = Oracle(CONFIG, Rounding.EXACT)
+    ready = {epoch: oracle.weights(tensors) for epoch, tensors in versions.items()}
+    rng = numpy.random.default_rng(9)
+    prompt = [int(each) for each in rng.integers(0, CONFIG["vocab_size"], PROMPT_LEN)]
+    record = Record("r", prompt, [], [], [], is_greedy=is_greedy, retractions=0 if reset_at is None else 1)
+    sequence, kv = Sequence(oracle), []
+    for number, epoch in enumerate(history):
+        ids = (prompt + record.tokens)[sequence.length :]
+        if number == reset_at:
+            sequence, kv, ids = Sequence(oracle), [], prompt + record.tokens
+        logprobs = log_softmax(oracle.forward(sequence, ready[epoch], ids, len(ids) - 1))[0]
+        kv += [epoch] * len(ids)
+        chosen = (
+            int(logprobs.argmax()) if is_greedy else int(rng.choice(len(logprobs), p=numpy.exp(logprobs)))
+        )
+        record.tokens.append(chosen)
+        record.logprobs.append(float(numpy.float32(logprobs[chosen])))
+        span = (epoch, f"d{epoch}", 1, min(kv), max(kv))
+        record.spans.append(span)
+    record.spans = [(*key[:2], len(list(run)), *key[3:]) for key, run in itertools.groupby(record.spans)]
+    return record
+
+
+KEPT = [1] * 10 + [2] * 14  # an update in mid-request, the KV is kept
+
+
+@pytest.mark.parametrize("name", ["qwen3_tied"])
+def test_the_oracle_computes_what_transformers_computes(name):
+    config = json.loads((GOLDEN / name / "config.json").read_text())
+    golden = json.loads((GOLDEN / name / "golden.json").read_text())
+    oracle = Oracle(config, Rounding.FP32)
+    ready = oracle.weights(weights.read_checkpoint(GOLDEN / name))
+    for prompt in golden["prompts"]:
+        logits = oracle.forward(Sequence(oracle), ready, prompt["ids"], 0)
+        assert numpy.abs(logits[-1] - prompt["logits"][-1]).max() < 5e-5
+
+
+def test_the_oracles_digests_are_those_of_the_definition():
+    golden = json.loads((GOLDEN / "digests.json").read_text())["models"]
+    for name in ("stories", "bard"):
+        tensors = weights.read_checkpoint(weights.MODELS / name)
+        digests = {each: weights.tensor_digest(bits) for each, bits in tensors.items()}
+        assert digests == golden[name]["tensors"]
+        shapes = {each: bits.shape for each, bits in tensors.items()}
+        assert weights.version_digest(shapes, digests) == golden[name]["digest"]
+
+
+@pytest.mark.parametrize("is_greedy", [True, False])
+@pytest.mark.parametrize(
+    "history, reset_at",
+    [([1] * 24, None), (KEPT, None), (KEPT, 10), (KEPT, 17), ([1] * 5 + [2] * 9 + [3] * 10, None)],
+)
+def test_what_a_right_engine_gives_is_verified(versions, checker, is_greedy, history, reset_at):
+    record = generated(versions, history, is_greedy, reset_at)
+    verdict = checker.verify(record, kv_digests(versions))
+    assert verdict.problem is None and not verdict.is_undecided, verdict
+    assert verdict.num_verified == NUM_TOKENS
+
+
+def test_a_prompt_whose_chunks_lie_on_both_sides_of_an_update_is_verified(versions, checker):
+    oracle = Oracle(CONFIG, Rounding.EXACT)
+    record = generated(versions, [1] * NUM_TOKENS)
+    sequence, logprobs = Sequence(oracle), []
+    ids = record.prompt + record.tokens[:-1]
+    oracle.forward(sequence, oracle.weights(versions[1]), ids[:9], 8)
+    logits = oracle.forward(sequence, oracle.weights(versions[2]), ids[9:], PROMPT_LEN - 10)
+    logprobs = log_softmax(logits)[numpy.arange(NUM_TOKENS), record.tokens]
+    record = dataclasses.replace(
+        record, logprobs=list(logprobs), is_greedy=False, spans=[(2, "d2", NUM_TOKENS, 1, 2)]
+    )
+    verdict = checker.verify(record, kv_digests(versions))
+    assert verdict.problem is None and verdict.num_verified == NUM_TOKENS, verdict
+
+
+def dropped_token(record):
+    tokens, logprobs = list(record.tokens), list(record.logprobs)
+    del tokens[6], logprobs[6]
+    spans = [list(span) for span in record.spans]
+    spans[0][2] -= 1
+    return dataclasses.replace(record, tokens=tokens, logprobs=logprobs, spans=spans)
+
+
+def one_more_under_the_old_version(record):
+    first, second = record.spans
+    return dataclasses.replace(
+        record, spans=[(*first[:2], first[2] + 1, *first[3:]), (*second[:2], second[2] - 1, *second[3:])]
+    )
+
+
+def swapped_digest(record):
+    return dataclasses.replace(record, spans=[(1, "d3", *record.spans[0][2:]), record.spans[1]])
+
+
+def hidden_old_kv(record):
+    """An engine that says that it computed everything again, and did not."""
+    second = record.spans[1]
+    return dataclasses.replace(record, retractions=1, spans=[record.spans[0], (*second[:3], 2, 2)])
+
+
+def old_kv_that_is_not_there(record):
+    return dataclasses.replace(record, spans=[record.spans[0], (*record.spans[1][:3], 1, 2)])
+
+
+def another_token(record):
+    return dataclasses.replace(
+        record, tokens=[*record.tokens[:9], (record.tokens[9] + 1) % 256, *record.tokens[10:]]
+    )
+
+
+def another_logprob(record):
+    return dataclasses.replace(
+        record, logprobs=[*record.logprobs[:9], record.logprobs[9] + 0.001, *record.logprobs[10:]]
+    )
+
+
+def a_token_twice(record):
+    first, second = record.spans
+    return dataclasses.replace(
+        record,
+        tokens=[record.tokens[0], *record.tokens],
+        logprobs=[record.logprobs[0], *record.logprobs],
+        spans=[(*first[:2], first[2] + 1, *first[3:]), second],
+    )
+
+
+def an_older_epoch_after_a_newer(record):
+    return dataclasses.replace(record, spans=record.spans[::-1])
+
+
+@pytest.mark.parametrize(
+    "mutation",
+    [
+        dropped_token,
+        one_more_under_the_old_version,
+        swapped_digest,
+        hidden_old_kv,
+        another_token,
+        another_logprob,
+        a_token_twice,
+        an_older_epoch_after_a_newer,
+    ],
+)
+def test_a_mutation_of_a_right_record_is_found(versions, checker, mutation):
+    record = mutation(generated(versions, KEPT))
+    verdict = checker.verify(record, kv_digests(versions))
+    assert verdict.problem is not None, verdict
+
+
+def test_old_kv_that_was_computed_again_is_found(versions, checker):
+    record = old_kv_that_is_not_there(generated(versions, KEPT, reset_at=10))
+    assert checker.verify(record, kv_digests(versions)).problem is not None
+
+
+def test_a_version_that_nobody_sent_is_found(versions, checker):
+    record = generated(versions, [1] * NUM_TOKENS)
+    record.spans = [(1, "unknown", *record.spans[0][2:])]
+    assert "nobody sent" in checker.verify(record, {}).problem
+
+
+@pytest.mark.parametrize("layer", range(CONFIG["num_hidden_layers"]))
+def test_a_pass_with_one_tensor_of_another_version_is_found(versions, checker, layer):
+    """A mixed pass: the smallest tensor of a layer is still the old one's."""
+    name = f"model.layers.{layer}.self_attn.q_norm.weight"
+    mixed = {**versions, 2: {**versions[2], name: versions[1][name]}}
+    record = generated(mixed, KEPT)
+    assert checker.verify(record, kv_digests(versions)).problem is not None
+
+
+def test_an_epoch_is_one_version_for_ever():
+    epochs = EpochBook()
+    assert epochs.see(2, "a") is None and epochs.see(2, "a") is None
+    assert "was a and is now b" in epochs.see(2, "b")
+
+
+def test_what_a_partial_update_makes_is_found_by_its_digest(tmp_path, versions):
+    book = VersionBook(tmp_path)
+    base = book.add(versions[1])
+    assert book.knows(base) and not book.knows("0" * 32)
+    changes = {name: versions[2][name] for name in list(versions[2])[:4]}
+    book.add_partial(changes)
+    whole = {**versions[1], **changes}
+    digests = {name: weights.tensor_digest(bits) for name, bits in whole.items()}
+    digest = weights.version_digest({name: bits.shape for name, bits in whole.items()}, digests)
+    assert book.knows(digest)
+    loaded = load_version(tmp_path, digest)
+    assert all((loaded[name] == bits).all() for name, bits in whole.items())

@@ -1,0 +1,316 @@
+"""Trainers, each a process of its own that may be killed at any moment, or kills itself at a named point.
+
+    python -m chaos.trainer         a line of JSON per job in; a line per start and per end out
+
+One process has imported everything and forks for every job, as a job is often shorter than an import.
+A job: {"id", "kind", "run_dir", "url", "dir", "names", "label", "kv_policy", "mode", "die_at", ...}.
+"""
+
+import json
+import os
+import pathlib
+import signal
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import numpy
+
+import pitstop
+from pitstop.broadcast import HostBroadcast
+from pitstop.push import WeightPusher
+
+from . import weights
+
+CALL_S = 60.0
+BUCKET_BYTES = 100_000
+POINTS = ("connected", "begun", "half", "sent", "paused", "released", "resumed", "committed")
+
+
+class Job:
+    """Owns: nothing that outlives the process."""
+
+    def __init__(self, spec):
+        self.spec = spec
+        self.client = None
+
+    def point(self, name):
+        """Where it may die."""
+        if self.spec.get("die_at") == name:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def tensors(self):
+        """What is sent: the directory's checkpoint, or some of it."""
+        tensors = weights.read_checkpoint(self.spec["dir"])
+        names = self.spec.get("names")
+        return {name: tensors[name] for name in names} if names else tensors
+
+    def update(self):
+        """Fields of the update that every source takes."""
+        fields = {"label": self.spec.get("label", ""), "kv_policy": self.spec.get("kv_policy", "keep")}
+        for name in ("partial", "base_digest", "epoch", "digest"):
+            if self.spec.get(name):
+                fields[name] = self.spec[name]
+        return fields
+
+    def run(self):
+        self.client = pitstop.Client(self.spec["run_dir"], timeout=10)
+        self.point("connected")
+        reply = getattr(self, self.spec["kind"])()
+        self.point("committed")
+        return reply
+
+    # ---- complete updates ----
+
+    def disk(self):
+        return self.client.update_weights(
+            self.spec["dir"], mode=self.spec.get("mode", "staged"), timeout=CALL_S, **self.update()
+        )
+
+    def http_disk(self):
+        body = {
+            "model_path": self.spec["dir"],
+            "weight_version": self.spec["label"],
+            "flush_cache": False,
+            "kv_policy": self.spec["kv_policy"],
+            "update_mode": self.spec.get("mode", "staged"),
+        }
+        answer = self._post("/update_weights_from_disk", body)
+        return {"ok": answer["success"], "digest": answer["weight_digest"], "epoch": answer["weight_epoch"]}
+
+    def _post(self, path, body):
+        request = urllib.request.Request(
+            self.spec["url"] + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=CALL_S) as answer:
+                return json.loads(answer.read() or b"{}")
+        except urllib.error.HTTPError as error:
+            raise pitstop.PitstopError(
+                f"http_{error.code}", error.read().decode("utf-8", "replace")[:300]
+            ) from None
+        except OSError as error:
+            raise pitstop.PitstopError("unavailable", f"HTTP: {error}") from None
+
+    def stage_commit(self):
+        fields = self.update()
+        policy = fields.pop("kv_policy")
+        self.client.stage_weights(self.spec["dir"], timeout=CALL_S, **fields)
+        self.point("sent")
+        return self.client.commit_weights(kv_policy=policy, timeout=CALL_S)
+
+    def stage_drop(self):
+        self.client.stage_weights(self.spec["dir"], timeout=CALL_S, **self.update())
+        self.point("sent")
+        self.client.drop_stage(timeout=CALL_S)
+        return {"ok": True}
+
+    def push(self):
+        def on_progress(sent, total):
+            self.point("begun")
+            if sent * 2 > total:
+                self.point("half")
+
+        pusher = WeightPusher(self.client, bucket_bytes=BUCKET_BYTES, stall=20)
+        return pusher.push(self.tensors(), timeout=CALL_S, on_progress=on_progress, **self.update())
+
+    def push_cli(self):
+        """The command, which becomes this process, so that a kill hits it; its --json is the reply."""
+        flags = ["--label", self.spec["label"], "--kv-policy", self.spec["kv_policy"], "--json"]
+        flags += ["--adopt"] if self.spec.get("adopt") else []
+        os.dup2(os.open(self.spec["reply"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 1)
+        cli = os.path.join(self.spec["build"], "bin", "pitstop_cli")
+        os.execv(cli, [cli, "push", self.spec["dir"], "--run-dir", self.spec["run_dir"], *flags])
+
+    def session(self):
+        opened = self.client.begin_update(idle_timeout=5, timeout=CALL_S, **self.update())
+        self.point("begun")
+        items = list(self.tensors().items())
+        for at in range(0, len(items), 8):
+            part = dict(items[at : at + 8])
+            self.client.update_bucket(_flattened(part), session=opened["session"], timeout=CALL_S)
+            if at * 2 > len(items):
+                self.point("half")
+        self.point("sent")
+        return self.client.commit_weights(session=opened["session"], timeout=CALL_S)
+
+    def tensors_call(self):
+        """One call with the bytes in it."""
+        return self.client.update_weights(source=_flattened(self.tensors()), timeout=CALL_S, **self.update())
+
+    def broadcast(self):
+        replicas = self.client.status()["replicas"]
+        name = f"group-{os.getpid()}"
+        tensors = self.tensors()
+        with HostBroadcast(name, num_workers=sum(len(r["workers"]) for r in replicas)) as group:
+            failures, reply = [], {}
+
+            def call(method, *arguments, **fields):
+                try:
+                    reply.update(method(*arguments, timeout=CALL_S, **fields))
+                except pitstop.PitstopError as error:
+                    failures.append(error)
+
+            joined = threading.Thread(target=call, args=(self.client.init_group,), kwargs=group.spec())
+            joined.start()
+            try:
+                group.accept(20)
+            except pitstop.PitstopError:
+                joined.join()
+                raise (
+                    failures[0] if failures else pitstop.PitstopError("unavailable", "nobody joined")
+                ) from None
+            joined.join()
+            self.point("begun")
+            source = {"kind": "distributed", "group": name, "format": "each", "tensors": _infos(tensors)}
+            reply.clear()
+            update = threading.Thread(
+                target=call, args=(self.client.update_weights,), kwargs={"source": source, **self.update()}
+            )
+            update.start()
+            try:
+                for number, array in enumerate(tensors.values()):
+                    group.broadcast(array, 20)
+                    if number * 2 > len(tensors):
+                        self.point("half")
+            except pitstop.PitstopError as error:
+                failures.append(error)
+            self.point("sent")
+            update.join()
+            if not reply.get("ok"):
+                raise failures[0] if failures else pitstop.PitstopError("aborted", "the update failed")
+            whole = dict(reply)
+            self.client.destroy_group(name, timeout=CALL_S)
+            return whole
+
+    # ---- partial ones ----
+
+    def sparse(self):
+        """The elements that differ from the version that serves."""
+        base = weights.read_checkpoint(self.spec["base_dir"])
+        data, counts, infos = b"", [], {}
+        for name, new in self.tensors().items():
+            where = numpy.flatnonzero(new.reshape(-1) != base[name].reshape(-1)).astype(numpy.int32)
+            data += where.tobytes() + new.reshape(-1)[where].tobytes()
+            counts.append(len(where))
+            infos[name] = new
+        source = {
+            "kind": "tensors",
+            "format": "sparse",
+            "tensors": _infos(infos),
+            "num_updates": counts,
+            "payloads": [{"data": data}],
+        }
+        return self.client.update_weights(source=source, timeout=CALL_S, **self.update())
+
+    # ---- what trainers do besides ----
+
+    def rollback(self):
+        return self.client.rollback_weights(kv_policy=self.spec["kv_policy"], timeout=CALL_S)
+
+    def relabel(self):
+        self.client.set_weight_label(self.spec["label"])
+        return {"ok": True}
+
+    def flush(self):
+        self.client.flush_cache(timeout=20)
+        return {"ok": True}
+
+    def abort_some(self):
+        reply = self.client.abort(rids=self.spec["rids"], timeout=20) if self.spec["rids"] else {}
+        return {"ok": True, "aborted": len(reply.get("results", []))}
+
+    def pause_update(self):
+        """The sequence of the other engines: pause, update, continue."""
+        self.client.pause(self.spec["pause_mode"], max_pause_s=self.spec.get("max_pause_s", 0.0), timeout=20)
+        self.point("paused")
+        try:
+            reply = self.disk()
+        finally:
+            self.client.continue_generation(timeout=CALL_S)
+        return reply
+
+    def pause_continue(self):
+        self.client.pause(self.spec["pause_mode"], max_pause_s=self.spec.get("max_pause_s", 0.0), timeout=20)
+        self.point("paused")
+        time.sleep(self.spec["hold_s"])
+        self.client.continue_generation(timeout=CALL_S)
+        return {"ok": True}
+
+    def memory(self):
+        """Sleep and wake: the weights kept, or gone and replaced."""
+        self.client.pause("retract", timeout=20)
+        self.point("paused")
+        keep = self.spec["keep_weights"]
+        tags = self.spec["tags"]
+        reply = {"ok": True}
+        try:
+            self.client.release_memory(tags, keep_weights=keep, timeout=CALL_S)
+            self.point("released")
+            self.client.resume_memory(timeout=CALL_S)
+            self.point("resumed")
+            if "weights" in tags and not keep:
+                reply = self.disk()
+        finally:
+            self.client.continue_generation(timeout=CALL_S)
+        return reply
+
+
+def _infos(tensors):
+    return [{"name": name, "dtype": "BF16", "shape": list(bits.shape)} for name, bits in tensors.items()]
+
+
+def _flattened(tensors):
+    data = b"".join(bits.tobytes() for bits in tensors.values())
+    return {
+        "kind": "tensors",
+        "format": "flattened",
+        "tensors": _infos(tensors),
+        "payloads": [{"data": data}],
+    }
+
+
+def _run(spec):
+    """In the job's process: never returns."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    begin = time.monotonic()
+    try:
+        reply = Job(spec).run()
+        result = {name: reply.get(name) for name in ("ok", "digest", "epoch", "aborted")}
+    except pitstop.PitstopError as error:
+        result = {"ok": False, "code": error.code, "message": error.message[:500]}
+    except Exception as error:  # reported as a finding
+        result = {"ok": False, "code": "trainer", "message": f"{type(error).__name__}: {error}"}
+    result["seconds"] = time.monotonic() - begin
+    path = pathlib.Path(spec["reply"])
+    path.with_suffix(".new").write_text(json.dumps(result))
+    path.with_suffix(".new").rename(path)
+    os._exit(0)
+
+
+def main():
+    ended = threading.Lock()
+    for line in sys.stdin:
+        spec = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            os.setsid()
+            _run(spec)
+
+        def wait(pid=pid, number=spec["id"]):
+            _, status = os.waitpid(pid, 0)
+            with ended:
+                print(
+                    json.dumps({"id": number, "pid": pid, "status": os.waitstatus_to_exitcode(status)}),
+                    flush=True,
+                )
+
+        with ended:
+            print(json.dumps({"id": spec["id"], "pid": pid}), flush=True)
+        threading.Thread(target=wait, daemon=True).start()
+
+
+if __name__ == "__main__":
+    main()

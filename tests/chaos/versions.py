@@ -1,0 +1,115 @@
+"""Which versions exist: everything that a trainer was given to send, by its digest.
+
+A version is registered before anybody sends it, so that a commit whose trainer died is known, too. What
+a partial update makes depends on what served when it was committed: it is found by its digest.
+"""
+
+import json
+import pathlib
+import threading
+
+import numpy
+
+from . import weights
+
+PARTIALS_MAX = 32  # the latest, of which a commit may still be seen
+SERVED_MAX = 64
+
+
+class VersionBook:
+    """Thread: any."""
+
+    def __init__(self, directory):
+        self.directory = pathlib.Path(directory)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._lock = threading.Lock()
+        self._tensors = {}  # digest -> array
+        self._digests = {}  # id of an array that _tensors holds -> digest
+        self._versions = {}  # digest -> {name: tensor digest}
+        self._shapes = {}
+        self._partials = []  # {name: tensor digest}
+        self._served = []  # digests that were asked for: what a partial update may be based on
+
+    def _key(self, bits):
+        """A tensor's digest; each is computed once and kept on disk for the verifiers."""
+        known = self._digests.get(id(bits))
+        if known is not None:
+            return known
+        digest = weights.tensor_digest(bits)
+        if digest not in self._tensors:
+            self._tensors[digest] = bits
+            numpy.save(self.directory / f"{digest}.npy", bits)
+        self._digests[id(self._tensors[digest])] = digest
+        return digest
+
+    def _add_keys(self, keys):
+        digest = weights.version_digest(self._shapes, keys)
+        if digest not in self._versions:
+            self._versions[digest] = keys
+            path = self.directory / f"{digest}.json"
+            path.with_suffix(".new").write_text(json.dumps(keys))
+            path.with_suffix(".new").rename(path)
+        return digest
+
+    def add(self, tensors):
+        """The version's digest."""
+        with self._lock:
+            for name, bits in tensors.items():
+                self._shapes[name] = bits.shape
+            return self._add_keys({name: self._key(bits) for name, bits in tensors.items()})
+
+    def add_partial(self, changes):
+        """An update of some tensors that may be committed on top of any version."""
+        with self._lock:
+            keys = {name: self._key(bits) for name, bits in changes.items()}
+            if keys in self._partials:
+                self._partials.remove(keys)
+            self._partials = [*self._partials, keys][-PARTIALS_MAX:]
+
+    def tensors(self, digest):
+        """{name: array} of a known version."""
+        with self._lock:
+            return {name: self._tensors[key] for name, key in self._versions[digest].items()}
+
+    def knows(self, digest):
+        """Whether anybody sent it; what a partial update made is found here."""
+        with self._lock:
+            if digest not in self._versions:
+                for base in self._served:
+                    for changes in reversed(self._partials):
+                        keys = {**self._versions[base], **changes}
+                        if weights.version_digest(self._shapes, keys) == digest:
+                            self._add_keys(keys)
+            if digest in self._versions and digest not in self._served:
+                self._served = [digest, *self._served][:SERVED_MAX]
+            return digest in self._versions
+
+
+def load_version(directory, digest):
+    """{name: array}, in a verifier. KeyError: there is no such version."""
+    directory = pathlib.Path(directory)
+    try:
+        keys = json.loads((directory / f"{digest}.json").read_text())
+    except FileNotFoundError:
+        raise KeyError(digest) from None
+    return {name: numpy.load(directory / f"{key}.npy") for name, key in keys.items()}
+
+
+class EpochBook:
+    """Which version each epoch of a tree is, whoever said so first. An epoch is one version for ever."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._digests = {}
+
+    def see(self, epoch, digest):
+        """None, or what is wrong."""
+        if not digest:
+            return None
+        with self._lock:
+            known = self._digests.setdefault(epoch, digest)
+        return None if known == digest else f"epoch {epoch} was {known} and is now {digest}"
+
+    def all(self):
+        with self._lock:
+            return dict(self._digests)
