@@ -5,6 +5,7 @@ on `supervisor` it is told "stop" or who died. It dies with this program whateve
 kernel for that itself (--parent-pid), and the end of the supervisor pipe says the same.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -25,30 +26,35 @@ class Child:
         self.version = None  # and its epoch and label (VERSION)
         self.end_line = None  # what it said with END: the tree is to end
         self._said = b""
-        ready_read, ready_write = os.pipe()
-        supervisor_read, supervisor_write = os.pipe()
-        os.set_blocking(ready_read, False)
-        os.set_blocking(supervisor_write, False)
-        self.ready_fd = ready_read
-        self._supervisor_fd = supervisor_write
-        try:
-            self._process = subprocess.Popen(
-                [
-                    *command,
-                    f"--ready-fd={ready_write}",
-                    f"--supervisor-fd={supervisor_read}",
-                    f"--parent-pid={os.getpid()}",
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=2,  # nothing of a process belongs to this program's answers
-                pass_fds=(ready_write, supervisor_read),
-                start_new_session=True,  # Ctrl-C is for the launcher alone, which stops the tree
-            )
-        finally:
-            os.close(ready_write)
-            os.close(supervisor_read)
+        with contextlib.ExitStack() as undo:  # what was taken, if something cannot be had
+            self._start(command, undo)
+            undo.pop_all()
         self.pid = self._process.pid
-        self.pidfd = os.pidfd_open(self.pid)  # readable when it has ended
+
+    def _start(self, command, undo):
+        self.ready_fd, ready_write = os.pipe()
+        with os.fdopen(ready_write, "wb"):  # the process's end: closed here when it has it
+            undo.callback(os.close, self.ready_fd)
+            supervisor_read, self._supervisor_fd = os.pipe()
+            with os.fdopen(supervisor_read, "rb"):
+                undo.callback(os.close, self._supervisor_fd)
+                os.set_blocking(self.ready_fd, False)
+                os.set_blocking(self._supervisor_fd, False)
+                self._process = subprocess.Popen(
+                    [
+                        *command,
+                        f"--ready-fd={ready_write}",
+                        f"--supervisor-fd={supervisor_read}",
+                        f"--parent-pid={os.getpid()}",
+                    ],
+                    stdin=subprocess.DEVNULL,
+                    stdout=2,  # nothing of a process belongs to this program's answers
+                    pass_fds=(ready_write, supervisor_read),
+                    start_new_session=True,  # Ctrl-C is for the launcher alone: it stops the tree
+                )
+        undo.callback(self._process.wait)
+        undo.callback(self._process.kill)
+        self.pidfd = os.pidfd_open(self._process.pid)  # readable when it has ended
 
     def read_ready(self):
         """Takes all that it said; False at the end of the pipe."""

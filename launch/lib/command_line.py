@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 
-from problem import EXIT_USAGE, Problem
+from problem import EXIT_PLACE, EXIT_USAGE, Problem
 import demo
 import http_limits
 import serve
@@ -279,6 +279,9 @@ def main(arguments):
         parser().parse_args(arguments)  # says which argument is not known
     try:
         return COMMANDS[options.command](options)
-    except Problem as problem:
-        print(f"pitstop: {problem}", file=sys.stderr, flush=True)
-        return problem.exit_code
+    except OSError as error:  # of a file that no command counts on: what the system has run out of
+        problem = Problem.of(options.command, error, EXIT_PLACE)
+    except Problem as told:
+        problem = told
+    serve.say(str(problem))
+    return problem.exit_code

@@ -9,6 +9,7 @@ Trees that were given no place live side by side under one private directory of 
 client finds the one that runs. What a killed launcher left there is removed by the next one.
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -77,6 +78,17 @@ def _remove_files(path, keep=()):
             (path / name).unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def _unmade(path, is_made):
+    """A directory that was made here goes again where it cannot be held."""
+    try:
+        yield
+    except OSError:
+        if is_made:
+            path.rmdir()
+        raise
+
+
 def _gate(place):
     """Held while directories in home() come and go; elsewhere for a few system calls at most."""
     gate = os.open(place / ".gate", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -98,7 +110,7 @@ class RunDir:
         try:
             return cls._hold_named(pathlib.Path(named).absolute()) if named else cls._hold_new()
         except OSError as error:
-            raise Problem(f"run directory: {error}", EXIT_PLACE) from error
+            raise Problem.of("run directory", error, EXIT_PLACE) from error
 
     @classmethod
     def _hold_named(cls, path):
@@ -107,11 +119,17 @@ class RunDir:
         if is_made:
             path.mkdir(mode=0o700)
         _check_private(path)
-        lock = _try_lock(path)
+        with _unmade(path, is_made):
+            lock = _try_lock(path)
         if lock is None:
             raise Problem(f"a tree already runs in {path}", EXIT_PLACE)
-        _remove_files(path, keep=(LOCK,))
-        return cls(path, lock, is_made)
+        held = cls(path, lock, is_made)
+        try:
+            held.clear()
+        except Problem:
+            held.remove()
+            raise
+        return held
 
     @classmethod
     def _hold_new(cls):
@@ -127,26 +145,35 @@ class RunDir:
                     os.close(lock)
             path = place / str(os.getpid())
             path.mkdir(mode=0o700)
-            return cls(path, _try_lock(path), True)
+            with _unmade(path, True):
+                return cls(path, _try_lock(path), True)
         finally:
             os.close(gate)
 
     def write_tree(self, facts):
         new = self.path / (TREE + ".new")
-        new.write_text(json.dumps(facts, indent=1) + "\n")
-        new.rename(self.path / TREE)
+        try:
+            new.write_text(json.dumps(facts, indent=1) + "\n")
+            new.rename(self.path / TREE)
+        except OSError as error:
+            raise Problem.of("run directory", error, EXIT_PLACE) from error
 
     def clear(self):
         """Removes what the processes left, between two lives of a tree in one place."""
-        _remove_files(self.path, keep=(LOCK,))
+        try:
+            _remove_files(self.path, keep=(LOCK,))
+        except OSError as error:
+            raise Problem.of("run directory", error, EXIT_PLACE) from error
 
     def remove(self):
-        _remove_files(self.path)
+        """As far as it can be: what stays is removed by the next launcher that starts here."""
+        with contextlib.suppress(OSError):
+            _remove_files(self.path)
+        with contextlib.suppress(OSError):  # also where no descriptor is left to list the others
+            (self.path / LOCK).unlink(missing_ok=True)
         if self._is_made:
-            try:
+            with contextlib.suppress(OSError):  # somebody keeps files of their own in it
                 self.path.rmdir()
-            except OSError:
-                pass  # somebody keeps files of their own in it
         os.close(self._lock)
 
 

@@ -1,5 +1,6 @@
 """serve: a tree in its run directory, from the first process to the last, and again if asked."""
 
+import math
 import os
 import sys
 import time
@@ -19,7 +20,19 @@ STEADY_S = 60.0
 
 def say(line):
     """One line about a problem or about progress."""
-    print(f"pitstop: {line}", file=sys.stderr, flush=True)
+    try:
+        print(f"pitstop: {line}", file=sys.stderr, flush=True)
+    except OSError:
+        pass  # a log on a full disk: nobody is left to tell
+
+
+def announce(line):
+    """The line that a script waits for. A tree goes on also where it cannot be written."""
+    try:
+        print(f"pitstop: {line}", flush=True)
+    except OSError as error:
+        say(f"standard output: {error.strerror}; the line was: {line}")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what it still holds
 
 
 class Served:
@@ -111,7 +124,7 @@ def describe(options, served, seconds):
     shape = "1 worker" if workers == 1 else f"{workers} workers (dp {options.dp} x tp {options.tp})"
     state = "is up, and waits for its first weights," if served.awaits_weights() else "is ready"
     return (
-        f"pitstop: {options.served_model_name} {state} after {seconds:.2f} s: {shape}, "
+        f"{options.served_model_name} {state} after {seconds:.2f} s: {shape}, "
         f"{served.url() or 'no HTTP'}, run directory {served.run_dir.path}"
     )
 
@@ -129,17 +142,23 @@ def _serve_until_end(served, options, signals):
     """The exit code. Problem: it could not start."""
     num_restarts = 0
     while True:
-        begin = time.monotonic()
-        seconds = served.start()
-        print(describe(options, served, seconds), flush=True)
-        dead = served.watch()
-        served.stop()
-        if dead is None or not options.restart:
-            return exit_code_of(dead)
-        num_restarts = 1 if time.monotonic() - begin > STEADY_S else num_restarts + 1
+        ready_at = math.inf
+        try:
+            announce(describe(options, served, served.start()))
+            ready_at = time.monotonic()
+            code = exit_code_of(served.watch())
+            served.stop()
+        except Problem as problem:
+            if num_restarts == 0:
+                raise  # it never ran
+            say(str(problem))
+            code = problem.exit_code
+        if code == EXIT_OK or not options.restart:
+            return code
+        num_restarts = 1 if time.monotonic() - ready_at > STEADY_S else num_restarts + 1
         if num_restarts > RESTARTS_MAX:
             say(f"{RESTARTS_MAX} restarts in a row did not help; giving up")
-            return exit_code_of(dead)
+            return code
         wait_s = min(BACK_OFF_MAX_S, BACK_OFF_S * 2 ** (num_restarts - 1))
         say(f"restart {num_restarts} of at most {RESTARTS_MAX} in {wait_s:g} s")
         _pause(wait_s, signals)

@@ -151,7 +151,10 @@ class Tree:
         self.children = []
         try:
             for kind, name, command in processes:
-                child = Child(kind, name, command)
+                try:
+                    child = Child(kind, name, command)
+                except OSError as error:
+                    raise Problem.of(f"{name} cannot be started", error, EXIT_START) from error
                 self.children.append(child)
                 self._on_readable(child.ready_fd, lambda child=child: self._listen(child))
                 self._on_readable(child.pidfd, lambda child=child: self._bury(child))

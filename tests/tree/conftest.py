@@ -3,6 +3,7 @@
 import json
 import pathlib
 import shutil
+import subprocess
 import tempfile
 
 import pytest
@@ -45,6 +46,26 @@ def place():
     path = pathlib.Path(tempfile.mkdtemp(prefix="pitstop-test-", dir="/tmp"))
     yield path
     shutil.rmtree(path)
+
+
+@pytest.fixture
+def mount_tmpfs(place):
+    """mount_tmpfs(megabytes): a small file system of the test's own; skips where none can be had."""
+    mounts = []
+
+    def mount(megabytes, options=""):
+        path = place / f"small-{len(mounts)}"
+        path.mkdir(mode=0o700)
+        command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=700{options}", "tmpfs", path]
+        mounted = subprocess.run(command, capture_output=True, text=True)
+        if mounted.returncode != 0:
+            pytest.skip(f"cannot mount a small file system here: {mounted.stderr.strip()}")
+        mounts.append(path)
+        return path
+
+    yield mount
+    for path in mounts:
+        subprocess.run(["umount", "-l", path], check=True)
 
 
 @pytest.fixture

@@ -1,8 +1,9 @@
 """--restart: the tree comes back with the weights that were committed last, and what they are called."""
 
 import json
+import shutil
 
-from process_tree import ROOT, run
+from process_tree import ROOT, run, wait_until
 
 GREEDY = {"temperature": 0.0, "ignore_eos": True}
 STORIES = str(ROOT / "launch/models/stories")
@@ -100,3 +101,17 @@ def test_P2_a_restarted_tree_serves_no_older_weights_in_place_of_pushed_ones(sta
     assert door.generate("ROMEO:", max_new_tokens=5, **GREEDY).finish["reason"] == "length"
     tree.stop()
     assert "came from no directory" in tree.log()
+
+
+def test_a_restart_that_does_not_start_is_tried_again_and_then_given_up(start_tree, place):
+    model = place / "model"
+    shutil.copytree(STORIES, model)
+    tree = start_tree("--restart", "--model", model)
+    (model / "config.json").rename(model / "config.json.away")
+    tree.kill("scheduler_proc[0]")
+    wait_until(lambda: "restart 2 of at most 5" in tree.log(), "a second try")
+    (model / "config.json.away").rename(model / "config.json")
+    line = tree.launcher.stdout.readline()
+    assert "is ready" in line, tree.log()
+    tree.processes = json.loads((tree.run_dir / "tree.json").read_text())["processes"]
+    assert serving(tree.door("admin"))["digest"] == DIGESTS["stories"]["digest"]
