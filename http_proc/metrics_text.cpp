@@ -256,9 +256,9 @@ constexpr std::array kOwn{
     PerReplica{
         "pitstop_paused", "gauge", "1 while paused.", [](R r) { return is_paused(r) ? 1.0 : 0.0; }},
     PerReplica{
-        "pitstop_paused_seconds",
+        "pitstop_pause_age_seconds",
         "gauge",
-        "Seconds of the pause under way.",
+        "Seconds since the pause under way began; 0 without one.",
         [](R r) { return r.paused_s; }},
     PerReplica{
         "pitstop_paused_seconds_total",

@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from process_tree import ROOT
+
 SAMPLE = re.compile(r'^([a-zA-Z_:][\w:]*)\{((?:[a-zA-Z_]\w*="(?:[^"\\]|\\.)*",?)*)\} (\S+)$')
 
 
@@ -32,6 +34,44 @@ def value(found, name, *labels):
     values = [v for (n, ls), v in found.items() if n == name and all(label in ls for label in labels)]
     assert len(values) == 1, (name, labels, values)
     return values[0]
+
+
+def exposition(http, admin):
+    """/metrics of a tree that has something to say in every family: requests, a pause, an update."""
+    body = {"prompt": "Once", "max_tokens": 3, "stream": True}
+    assert http.post("/v1/completions", body).status == 200
+    source = {"kind": "disk", "path": str(ROOT / "launch/models/stories")}
+    # What a label may hold, and what would end it if it were not escaped.
+    assert admin.call("update_weights", update={"source": source, "label": 'step "7" \\ one'})["ok"]
+    admin.call("pause_generation", mode="in_place")
+    try:
+        return http.get("/metrics").body.decode()
+    finally:
+        admin.call("continue_generation")
+
+
+def test_prometheus_reads_every_line(http, admin):
+    parser = pytest.importorskip("prometheus_client.parser")
+    text = exposition(http, admin)
+    families = list(parser.text_string_to_metric_families(text))
+    names = [family.name for family in families]  # of a counter without its _total
+    assert sorted(names) == sorted(set(names)), "a family twice"
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert sum(len(family.samples) for family in families) == len(lines)
+    assert all(family.type in ("gauge", "counter", "histogram") and family.documentation for family in families)
+    info = next(family for family in families if family.name == "pitstop_weight_info")
+    assert info.samples[0].labels["label"] == 'step "7" \\ one'
+
+
+def test_the_strict_parser_of_openmetrics_reads_it_too(http, admin):
+    """It refuses what Prometheus overlooks: families that clash, samples apart, bad histograms."""
+    parser = pytest.importorskip("prometheus_client.openmetrics.parser")
+    # OpenMetrics names a counter's family without the suffix, and ends with a line of its own.
+    text = re.sub(r"(?m)^# (HELP|TYPE) (\S+)_total ", r"# \1 \2 ", exposition(http, admin)) + "# EOF\n"
+    families = {family.name: family for family in parser.text_string_to_metric_families(text)}
+    assert families["pitstop_paused_seconds"].type == "counter"
+    assert families["pitstop_pause_age_seconds"].type == "gauge"
+    assert families["pitstop_pause_age_seconds"].samples[0].value > 0
 
 
 def test_counters_follow_requests(http):
