@@ -186,7 +186,7 @@ void Connection::keep(std::string_view bytes) {
 
 // The request's head, its route and whether its sender may call it. Returns a refusal if any.
 Task<std::optional<Response>> Connection::read_head(
-    Parser& parser, Request& request, const Route*& route
+    Parser& parser, Request& request, const Route*& route, Grant& grant
 ) {
     const ServerLimits& limits = shared_->context.options().limits;
     while (!parser.beast.is_header_done()) {
@@ -244,14 +244,28 @@ Task<std::optional<Response>> Connection::read_head(
     }
     request.rest = std::move(found.rest);
     route = found.route;
-    const Grant grant = grant_of(request, shared_->context.options().keys);
-    if (!may(grant, route->access)) {
-        const int status = grant == Grant::kNone ? 401 : 403;
-        co_return error_response(route->dialect, status, reason_phrase(status));
-    }
+    if (auto refused = check_sender(request, *route, grant)) co_return refused;
     if (route->needs_tree && !shared_->context.has_tree())
         co_return error_response(route->dialect, 503, "the engine is starting");
     co_return std::nullopt;
+}
+
+// Whether its sender may call the route, and what else it may.
+std::optional<Response> Connection::check_sender(
+    const Request& request, const Route& route, Grant& grant
+) const {
+    const ServerOptions& options = shared_->context.options();
+    grant = grant_of(request, options.keys);
+    if (!may(grant, route.access)) {
+        const int status = grant == Grant::kNone ? 401 : 403;
+        return error_response(route.dialect, status, reason_phrase(status));
+    }
+    if (has_key(request, options.keys)) return std::nullopt;
+    const auto problem = problem_of_site(request, route.access, options.site);
+    if (!problem) return std::nullopt;
+    grant = Grant::kNone;
+    if (route.access == Access::kOpen) return std::nullopt;
+    return error_response(route.dialect, 403, *problem);
 }
 
 Task<std::optional<Response>> Connection::read_body(
@@ -304,7 +318,7 @@ Response Connection::options_answer(const Request& request, const std::string& a
         return refusal(request, 404, fmt::format("there is no {}", request.path));
     Response response = Response::empty(204);
     response.headers.push_back({"allow", allow.empty() ? "GET, HEAD, POST, PUT, OPTIONS" : allow});
-    if (!shared_->context.options().cors_origin.empty()) {
+    if (!shared_->context.options().site.cors_origin.empty()) {
         response.headers.push_back({"access-control-allow-methods", response.headers[0].value});
         response.headers.push_back(
             {"access-control-allow-headers", "authorization, content-type, x-api-key"}
@@ -335,7 +349,8 @@ Task<Connection::Next> Connection::serve_one() {
     pending_head_.clear();
     set_deadline(limits.idle_timeout);
     MemoryBudget::Share share(shared_->context.memory());
-    std::optional<Response> refused = co_await read_head(parser, request, route);
+    Grant grant = Grant::kNone;
+    std::optional<Response> refused = co_await read_head(parser, request, route, grant);
     if (!refused) refused = co_await read_body(parser, request, share);
     deadline_.reset();
     // With bytes that were not looked at, a close would take answers on their way with it.
@@ -349,7 +364,6 @@ Task<Connection::Next> Connection::serve_one() {
         co_return next == Next::kClose && !is_whole ? Next::kLinger : next;
     }
     is_closing_ = !may_keep_alive;
-    const Grant grant = grant_of(request, shared_->context.options().keys);
     Exchange exchange(std::move(request), grant, shared_->context, *this, std::move(share));
     exchange_ = &exchange;
     if (is_at_end_) is_gone_ = true;
@@ -413,7 +427,7 @@ std::string Connection::head_of(const Response& response, std::optional<std::siz
     } else if (is_http_1_0_) {
         head += "Connection: keep-alive\r\n";
     }
-    const std::string& origin = shared_->context.options().cors_origin;
+    const std::string& origin = shared_->context.options().site.cors_origin;
     if (!origin.empty()) head += fmt::format("Access-Control-Allow-Origin: {}\r\n", origin);
     for (const Header& header : response.headers) {
         CHECK(is_header_value(header.value));  // whoever quotes a client's bytes asks first

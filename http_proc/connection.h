@@ -69,7 +69,12 @@ class Connection final : public Wire, public std::enable_shared_from_this<Connec
     Task<> run();
     Task<Next> serve_or_fail();
     Task<Next> serve_one();
-    Task<std::optional<Response>> read_head(Parser& parser, Request& request, const Route*& route);
+    Task<std::optional<Response>> read_head(
+        Parser& parser, Request& request, const Route*& route, Grant& grant
+    );
+    [[nodiscard]] std::optional<Response> check_sender(
+        const Request& request, const Route& route, Grant& grant
+    ) const;
     Task<std::optional<Response>> read_body(
         Parser& parser, Request& request, MemoryBudget::Share& share
     );

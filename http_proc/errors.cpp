@@ -49,7 +49,9 @@ Json body_of(Dialect dialect, int status, std::string_view message) {
         case Dialect::kPitstop:
             break;
     }
-    if (status == 401 || status == 403) return {{"error", reason_phrase(status)}};
+    // Of a key that is missing or wrong; other refusals say why.
+    if ((status == 401 || status == 403) && message == reason_phrase(status))
+        return {{"error", message}};
     return {
         {"error", {{"message", message}}},
         {"object", "error"},

@@ -71,6 +71,9 @@ class Exchange {
     // Whether the caller's key opens admin routes: for data routes that have an admin part.
     [[nodiscard]] bool may_admin() const { return grant_ == Grant::kAdmin; }
 
+    // Whether data routes are open to the caller: for open routes that have a data part.
+    [[nodiscard]] bool may_data() const { return may(grant_, Access::kData); }
+
     // Starts a streamed answer; sent with the first write. A handler that has begun returns
     // Response::streamed(), one that has not may still return anything else.
     void begin(Response head) { wire_->begin(std::move(head)); }

@@ -19,6 +19,10 @@ std::string_view key_of(const Request& request) {
     return key.substr(std::min(key.find_first_not_of(' '), key.size()));
 }
 
+bool is_key(std::string_view given, const std::string& key) {
+    return !key.empty() && Keys::is_equal(given, key);
+}
+
 }  // namespace
 
 std::string_view name_of(Access access) {
@@ -45,10 +49,15 @@ bool Keys::is_equal(std::string_view given, std::string_view key) {
     return result == 0;
 }
 
+bool has_key(const Request& request, const Keys& keys) {
+    const std::string_view key = key_of(request);
+    return is_key(key, keys.api) || is_key(key, keys.admin);
+}
+
 Grant grant_of(const Request& request, const Keys& keys) {
     const std::string_view key = key_of(request);
-    const bool is_api = !keys.api.empty() && Keys::is_equal(key, keys.api);
-    const bool is_admin = !keys.admin.empty() && Keys::is_equal(key, keys.admin);
+    const bool is_api = is_key(key, keys.api);
+    const bool is_admin = is_key(key, keys.admin);
     if (is_admin) return Grant::kAdmin;
     if (keys.admin.empty()) return keys.api.empty() || is_api ? Grant::kAdmin : Grant::kNone;
     return keys.api.empty() || is_api ? Grant::kData : Grant::kNone;

@@ -29,6 +29,9 @@ struct Keys {
     static bool is_equal(std::string_view given, std::string_view key);
 };
 
+// Whether it carries one of the keys: then its sender was told it, and is no stranger's page.
+[[nodiscard]] bool has_key(const Request& request, const Keys& keys);
+
 // What a request's key opens.
 enum class Grant {
     kNone,   // no key, or a wrong one: open routes alone

@@ -55,7 +55,13 @@ void add_flags(FlagSet& flags, Flags& values, ServerOptions& options) {
     flags.add("port", &options.port, "the port to listen at; 0: any free one");
     flags.add("insecure", &values.is_insecure, "allow an address of others without an API key");
     flags.add("incremental-streaming-output", &options.is_incremental, "/generate streams deltas");
-    flags.add("cors-origin", &options.cors_origin, "browsers' pages of this origin may call");
+    flags.add("cors-origin", &options.site.cors_origin, "browsers' pages of this origin may call");
+    flags.add(
+        "allowed-host",
+        &options.site.allowed_hosts,
+        "a name that requests without a key may ask for (.x: all below x; *: any), besides IP "
+        "addresses and localhost; may be given again"
+    );
     flags.add(
         "tool-call-parser",
         &values.tool_call_parser,
@@ -131,8 +137,9 @@ Result<> check_address(const Flags& values, const ServerOptions& options) {
             ErrorCode::kInvalidArgument, "--port is {}; accepted is [0, 65535]", options.port
         );
     }
-    if (!is_header_value(options.cors_origin))
+    if (!is_header_value(options.site.cors_origin))
         return make_error(ErrorCode::kInvalidArgument, "--cors-origin is no header value");
+    RETURN_IF_ERROR(check_site_rules(options.site));
     if (is_loopback(options.host) || values.is_insecure || !options.keys.api.empty()) return Ok{};
     return make_error(
         ErrorCode::kPermissionDenied,

@@ -87,7 +87,9 @@ bool parse_target(std::string_view target, Request& request) {
     for (const std::string_view scheme : {"http://", "https://"}) {
         if (!target.starts_with(scheme)) continue;
         target.remove_prefix(scheme.size());
-        target.remove_prefix(std::min(target.find_first_of("/?"), target.size()));
+        request.authority = target.substr(0, target.find_first_of("/?"));
+        if (request.authority.empty()) return false;
+        target.remove_prefix(request.authority.size());
         if (target.empty()) target = "/";
     }
     if (!target.starts_with('/') && !target.starts_with('?')) return false;

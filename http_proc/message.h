@@ -20,9 +20,10 @@ struct Header {
 };
 
 struct Request {
-    std::string method{};  // as sent: methods are case-sensitive
-    std::string path{};    // without the query, percent-decoded
-    std::string rest{};    // what a route that ends with "/*" left of the path
+    std::string method{};     // as sent: methods are case-sensitive
+    std::string path{};       // without the query, percent-decoded
+    std::string authority{};  // of an absolute target: it counts in place of Host
+    std::string rest{};       // what a route that ends with "/*" left of the path
     std::vector<std::pair<std::string, std::string>> query{};  // decoded, in order
     std::vector<Header> headers{};
     std::string body{};

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "http_proc/keys.h"
 #include "http_proc/memory_budget.h"
+#include "http_proc/site.h"
 #include "http_proc/ticker.h"
 #include "http_proc/tool_calls.h"
 #include "http_proc/tree.h"
@@ -42,7 +43,7 @@ struct ServerOptions {
     int port = 30000;  // 0: any free one
     Keys keys{};
     bool is_incremental = false;  // /generate streams deltas where a request does not say
-    std::string cors_origin{};    // empty: no answer has a CORS header
+    SiteRules site{};  // whose pages may call; with a cors_origin answers have its header
     std::optional<ToolFormat> tool_format{};  // null: calls of tools come back as text
     ServerLimits limits{};
 };

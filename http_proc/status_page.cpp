@@ -74,11 +74,14 @@ Json replica_json(const ReplicaStatus& replica) {
         {"device", replica.workers.empty() ? "" : replica.workers.front().device}};
 }
 
-Json update_json(const UpdateRecord& update) {
+// What anybody may see names no place of the machine: errors do.
+enum class Reader { kAnybody, kMayData };
+
+Json update_json(const UpdateRecord& update, Reader reader) {
     return {
         {"what", update.what},
         {"ok", update.ok},
-        {"message", update.message},
+        {"message", reader == Reader::kMayData ? update.message : update.code},
         {"epoch", raw(update.epoch)},
         {"label", update.label},
         {"age_s", update.age_s},
@@ -91,16 +94,18 @@ Json update_json(const UpdateRecord& update) {
         {"total_s", update.total_s}};
 }
 
-std::string event_of(const Result<StatusReply>& status, const HelloReply& hello) {
+std::string event_of(const Result<StatusReply>& status, const HelloReply& hello, Reader reader) {
     Json event;
     if (!status) {
-        event = {{"error", status.error().message}};
+        const Error& error = status.error();
+        event = {
+            {"error",
+             reader == Reader::kMayData ? error.message : std::string(name_of(error.code))}};
     } else {
         event = {
             {"server", status->server},
             {"model", status->model},
             {"model_type", hello.model_type},
-            {"weights_path", status->weights_path},
             {"uptime_s", status->uptime_s},
             {"open_requests", status->open_requests},
             {"clients", status->clients},
@@ -111,7 +116,7 @@ std::string event_of(const Result<StatusReply>& status, const HelloReply& hello)
         for (const ReplicaStatus& replica : status->replicas)
             event["replicas"].push_back(replica_json(replica));
         for (const UpdateRecord& update : status->updates)
-            event["updates"].push_back(update_json(update));
+            event["updates"].push_back(update_json(update, reader));
     }
     return "data: " + event.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n\n";
 }
@@ -127,7 +132,8 @@ Task<Response> events(Exchange& exchange) {
     exchange.begin_events();
     while (!exchange.is_gone() && !server.is_stopping) {
         const Result<StatusReply> status = co_await exchange.tree().call(Status{}, kStatusTimeout);
-        const std::string event = event_of(status, exchange.tree().hello());
+        const Reader reader = exchange.may_data() ? Reader::kMayData : Reader::kAnybody;
+        const std::string event = event_of(status, exchange.tree().hello(), reader);
         if (!co_await exchange.write(event)) break;
         co_await server.ticker.next();
     }

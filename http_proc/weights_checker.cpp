@@ -133,7 +133,13 @@ Task<Response> weights_checker(Exchange& exchange) {
     if (action == "checksum") co_return co_await checksum(exchange);
     if (action == "snapshot") co_return co_await snapshot(exchange);
     if (action == "compare") co_return co_await compare(exchange);
-    if (action == "reset_tensors") co_return co_await reset_tensors(exchange);
+    if (action == "reset_tensors") {
+        // A GET is what links, images and prefetches do; no trainer resets by it.
+        if (exchange.request().method == "POST") co_return co_await reset_tensors(exchange);
+        Response refused = error_response(Dialect::kSglang, 405, "reset_tensors takes POST alone");
+        refused.headers.push_back({"allow", "POST"});
+        co_return refused;
+    }
     co_return sglang_failure(make_error(
         ErrorCode::kInvalidArgument,
         "Unsupported action '{}'; there are checksum, snapshot, compare and reset_tensors",

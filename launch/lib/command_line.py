@@ -203,6 +203,14 @@ def add_http_flags(parser):
     )
     add("--cors-origin", metavar="O", help="browsers' pages of this origin may call HTTP")
     add(
+        "--allowed-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a name that requests without a key may ask for, besides IP addresses and localhost; "
+        ".NAME: all names below it; '*': any; may be given again",
+    )
+    add(
         "--incremental-streaming-output",
         action="store_true",
         help="/generate streams what is new, not all so far, where a request does not say",

@@ -45,6 +45,7 @@ def _http_flags(options):
     for name in ("insecure", "incremental_streaming_output"):
         if getattr(options, name):
             flags.append(f"--{name.replace('_', '-')}")
+    flags += [f"--allowed-host={name}" for name in options.allowed_host]
     return flags + http_limits.flags(options)
 
 

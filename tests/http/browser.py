@@ -15,7 +15,7 @@ DEADLINE_S = 60
 class Browser:
     """One page. Messages end with a zero byte; the browser reads descriptor 3 and writes 4."""
 
-    def __init__(self, profile, width=1280, height=1040):
+    def __init__(self, profile, *flags, width=1280, height=1040):
         to_read, self.to_browser = os.pipe()
         self.from_browser, to_write = os.pipe()
         self.number, self.session, self.received = 0, None, b""
@@ -24,7 +24,7 @@ class Browser:
         self.process = subprocess.Popen(
             ["bash", "-c", command, CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu",
              "--hide-scrollbars", "--no-first-run", f"--user-data-dir={profile}",
-             f"--window-size={width},{height}", "--remote-debugging-pipe", "about:blank"],
+             f"--window-size={width},{height}", "--remote-debugging-pipe", *flags, "about:blank"],
             pass_fds=(to_read, to_write), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         )  # fmt: skip
         os.close(to_read)

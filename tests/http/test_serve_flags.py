@@ -39,7 +39,7 @@ def test_limits_on_size(http):
 def test_a_limit_on_connections(http):
     held = [http.raw() for _ in range(3)]
     for raw in held:
-        raw.send(b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n").read_answer()
+        raw.send(b"GET /ping HTTP/1.1\r\nHost: localhost\r\n\r\n").read_answer()
     with http.raw() as raw:
         assert raw.read_all().startswith(b"HTTP/1.1 503 ")
     for raw in held:
@@ -58,7 +58,7 @@ def test_limits_on_time(http):
     begun = {
         b"": b"",  # idle
         b"GET /ping HTTP/1.1\r\n": b"HTTP/1.1 408 ",
-        b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n": b"HTTP/1.1 408 ",
+        b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n": b"HTTP/1.1 408 ",
     }
     for sent, said in begun.items():
         begin = time.monotonic()

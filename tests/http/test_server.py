@@ -9,10 +9,10 @@ import pytest
 from http_client import Raw
 from process_tree import wait_until
 
-PING = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
+PING = b"GET /ping HTTP/1.1\r\nHost: localhost\r\n\r\n"
 BODY = json.dumps({"text": "Once", "sampling_params": {"max_new_tokens": 1}}).encode()
 GENERATE = (
-    b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     b"Content-Length: %d\r\n\r\n%s" % (len(BODY), BODY)
 )
 
@@ -27,7 +27,7 @@ def test_a_connection_serves_many_requests(http):
 
 def test_pipelined_requests_are_answered_in_order(http):
     with http.raw() as raw:
-        raw.send(PING + GENERATE + b"GET /nope HTTP/1.1\r\nHost: x\r\n\r\n" + PING)
+        raw.send(PING + GENERATE + b"GET /nope HTTP/1.1\r\nHost: localhost\r\n\r\n" + PING)
         assert [raw.read_answer()[0] for _ in range(4)] == [200, 200, 404, 200]
 
 
@@ -61,7 +61,7 @@ def test_100_continue_is_said_before_a_body_is_read(http):
 def test_a_refusal_needs_no_body(http):
     with http.raw() as raw:
         raw.send(
-            b"POST /nope HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\nExpect: 100-continue\r\n\r\n"
+            b"POST /nope HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\nExpect: 100-continue\r\n\r\n"
         )
         assert raw.read_all().startswith(b"HTTP/1.1 404 ")
 
@@ -108,49 +108,49 @@ MALFORMED = {
     "no HTTP at all": (b"\x16\x03\x01\x02\x00 hello\r\n\r\n", 400),
     "no host": (b"GET /ping HTTP/1.1\r\n\r\n", 400),
     "two hosts": (b"GET /ping HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
-    "a target that is no path": (b"GET ping HTTP/1.1\r\nHost: x\r\n\r\n", 400),
-    "a bad escape": (b"GET /%zz HTTP/1.1\r\nHost: x\r\n\r\n", 400),
-    "a zero byte in a path": (b"GET /%00 HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+    "a target that is no path": (b"GET ping HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+    "a bad escape": (b"GET /%zz HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+    "a zero byte in a path": (b"GET /%00 HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
     "two lengths": (
-        b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
+        b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
         400,
     ),
     "a length and chunks": (
-        b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n"
+        b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n"
         b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         400,
     ),
     "a negative length": (
-        b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\nhello",
+        b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\nhello",
         400,
     ),
     "a length that overflows": (
-        b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999\r\n\r\nhello",
+        b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999999999999\r\n\r\nhello",
         400,
     ),
     "a chunk size that is none": (
-        b"POST /generate HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nhello",
+        b"POST /generate HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nhello",
         400,
     ),
     "a coding we do not have": (
-        b"POST /generate HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        b"POST /generate HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
         501,
     ),
     "a compressed body": (
-        b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}",
+        b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}",
         415,
     ),
     "a header name with a space": (b"GET /ping HTTP/1.1\r\nHost : x\r\n\r\n", 400),
-    "a header with a zero byte": (b"GET /ping HTTP/1.1\r\nHost: x\r\nA: b\x00c\r\n\r\n", 400),
-    "a bare carriage return": (b"GET /ping HTTP/1.1\r\nHost: x\r\nA: b\rc\r\n\r\n", 400),
-    "HTTP/2.0": (b"GET /ping HTTP/2.0\r\nHost: x\r\n\r\n", 505),
+    "a header with a zero byte": (b"GET /ping HTTP/1.1\r\nHost: localhost\r\nA: b\x00c\r\n\r\n", 400),
+    "a bare carriage return": (b"GET /ping HTTP/1.1\r\nHost: localhost\r\nA: b\rc\r\n\r\n", 400),
+    "HTTP/2.0": (b"GET /ping HTTP/2.0\r\nHost: localhost\r\n\r\n", 505),
     "an expectation we do not meet": (
-        b"POST /generate HTTP/1.1\r\nHost: x\r\nExpect: miracle\r\nContent-Length: 2\r\n\r\n{}",
+        b"POST /generate HTTP/1.1\r\nHost: localhost\r\nExpect: miracle\r\nContent-Length: 2\r\n\r\n{}",
         417,
     ),
-    "a header of 100 KB": (b"GET /ping HTTP/1.1\r\nHost: x\r\nA: " + b"b" * 100_000 + b"\r\n\r\n", 431),
+    "a header of 100 KB": (b"GET /ping HTTP/1.1\r\nHost: localhost\r\nA: " + b"b" * 100_000 + b"\r\n\r\n", 431),
     "a body of 1 GB, announced": (
-        b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n",
+        b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000\r\n\r\n",
         413,
     ),
 }
@@ -197,7 +197,7 @@ def test_a_body_over_the_limit_is_413_however_it_comes(front_end):
     assert server.http.post("/generate", b" " * 1001).status == 413
     with server.http.raw() as raw:
         raw.send(
-            b"POST /generate HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"POST /generate HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
             + b"200\r\n" + b" " * 512 + b"\r\n200\r\n" + b" " * 512 + b"\r\n"
         )
         assert raw.read_all().startswith(b"HTTP/1.1 413 ")
@@ -285,7 +285,7 @@ def test_nothing_a_client_sends_gets_into_the_head_of_an_answer(http):
     assert answer.status == 200 and "set-cookie" not in answer.headers
     assert answer.json["id"] == "cmpl-id-1"
     with http.raw() as raw:
-        raw.send(b"GET /a%0d%0aSet-Cookie:%20a=b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        raw.send(b"GET /a%0d%0aSet-Cookie:%20a=b HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         head = raw.read_all().split(b"\r\n\r\n")[0].lower()
     assert head.startswith(b"http/1.1 404 ") and b"set-cookie" not in head
 

@@ -8,9 +8,9 @@ from http_client import native
 from process_tree import wait_until
 from wire import DEADLINE_S
 
-PING = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
+PING = b"GET /ping HTTP/1.1\r\nHost: localhost\r\n\r\n"
 CHUNKED = (
-    b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     b"Transfer-Encoding: chunked\r\n\r\n"
 )
 MIB = 1 << 20
@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 def post(body):
     data = json.dumps(body).encode()
-    return b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(data), data)
+    return b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (len(data), data)
 
 
 def send_what_is_taken(raw, data):
@@ -119,7 +119,7 @@ def test_memory_that_runs_out_costs_one_connection(front_end):
     limit = kib * 1024 + 2 * MIB
     resource.prlimit(server.process.pid, resource.RLIMIT_AS, (limit, limit))
     with server.http.raw() as raw:  # a body within the server's limits, and more than there is
-        raw.send(b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (30 * MIB))
+        raw.send(b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (30 * MIB))
         send_what_is_taken(raw, b" " * (5 * MIB))
         answer = raw.read_all()  # none: closed with bytes unread, the kernel threw it away
     assert not answer or answer.startswith(b"HTTP/1.1 500 "), answer

@@ -17,7 +17,7 @@ EVENT_MIB = 2  # the last one
 def start(http):
     data = json.dumps(BODY).encode()
     return http.raw().send(
-        b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(data), data)
+        b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (len(data), data)
     )
 
 

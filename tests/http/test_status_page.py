@@ -52,6 +52,35 @@ def test_events_come_by_themselves_and_say_the_state(http):
     assert second["uptime_s"] > first["uptime_s"]
 
 
+def text_of_events(http, headers=None):
+    connection = http.connect()
+    connection.request("GET", "/status/events", headers=headers or {})
+    line = connection.getresponse().readline().decode()
+    connection.close()
+    return line
+
+
+def test_without_a_key_nobody_learns_where_anything_lies(tree, http, admin, front_end):
+    """A caller that data routes are closed to, too, may see the events."""
+    nowhere = "/nowhere-at-all/step-3"
+    failed = admin.call("update_weights", update={"source": {"kind": "disk", "path": nowhere}})
+    assert not failed["ok"] and nowhere in failed["message"]
+    keyed = front_end(env={"PITSTOP_API_KEY": "api-secret"}).http
+    strangers = [
+        text_of_events(keyed),
+        text_of_events(keyed, {"Authorization": "Bearer wrong"}),
+        text_of_events(http, {"Host": "evil.example"}),
+        text_of_events(http, {"Origin": "http://evil.example"}),
+    ]
+    for text in strangers:
+        assert "stories" in text and "nowhere" not in text, "the reason of a failed update"
+    owners = [text_of_events(http), text_of_events(keyed, {"Authorization": "Bearer api-secret"})]
+    for text in owners:
+        assert nowhere in text
+    for text in strangers + owners:
+        assert str(STORIES) not in text and str(tree.run_dir) not in text
+
+
 def test_a_pause_and_an_update_are_in_the_events(http, admin):
     admin.call("pause_generation", mode="in_place")
     try:
