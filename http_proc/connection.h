@@ -92,6 +92,7 @@ class Connection final : public Wire, public std::enable_shared_from_this<Connec
     Sent send_now(std::string_view head, std::string_view bytes, std::string_view tail);
     void send_rest();
     void on_written(std::size_t num_bytes, bool has_failed);
+    void end_output();
     void become_gone();
     void set_deadline(std::chrono::milliseconds from_now) { deadline_ = Clock::now() + from_now; }
 

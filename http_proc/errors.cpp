@@ -1,12 +1,13 @@
 #include "http_proc/errors.h"
 
+#include "base/utf8.h"
+#include "http_proc/json_writer.h"
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 namespace pitstop {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 std::string_view openai_type(int status) {
     switch (status) {
@@ -23,42 +24,58 @@ std::string_view openai_type(int status) {
     }
 }
 
-Json openai_code(int status) {
-    if (status == 401) return "invalid_api_key";
-    if (status == 404) return "not_found";
-    return nullptr;
+void write_openai_code(JsonWriter& json, int status) {
+    json.key("code");
+    if (status == 401) {
+        json.string("invalid_api_key");
+    } else if (status == 404) {
+        json.string("not_found");
+    } else {
+        json.null();
+    }
 }
 
-Json body_of(Dialect dialect, int status, std::string_view message) {
-    switch (dialect) {
-        case Dialect::kOpenAi:
-            return {
-                {"error",
-                 {{"message", message},
-                  {"type", openai_type(status)},
-                  {"param", nullptr},
-                  {"code", openai_code(status)}}}};
-        case Dialect::kVllm:
-            return {
-                {"error",
-                 {{"message", message},
-                  {"type", reason_phrase(status)},
-                  {"param", nullptr},
-                  {"code", status}}}};
-        case Dialect::kSglang:
-        case Dialect::kPitstop:
-            break;
+// It may quote what no UTF-8 is: that becomes U+FFFD.
+void write_message(JsonWriter& json, std::string_view message) {
+    json.key("message");
+    if (is_utf8(message)) {
+        json.string(message);
+    } else {
+        constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
+        json.raw(nlohmann::json(message).dump(-1, ' ', false, kReplace));
     }
+}
+
+void write_sglang(JsonWriter& json, int status, std::string_view message) {
     // Of a key that is missing or wrong; other refusals say why.
-    if ((status == 401 || status == 403) && message == reason_phrase(status))
-        return {{"error", message}};
-    return {
-        {"error", {{"message", message}}},
-        {"object", "error"},
-        {"message", message},
-        {"type", status < 500 ? std::string(reason_phrase(status)) : std::to_string(status)},
-        {"param", nullptr},
-        {"code", status}};
+    if ((status == 401 || status == 403) && message == reason_phrase(status)) {
+        json.key("error").string(message);
+        return;
+    }
+    json.key("error").begin_object();
+    write_message(json, message);
+    json.end_object();
+    json.key("object").string("error");
+    write_message(json, message);
+    json.key("type").string(status < 500 ? reason_phrase(status) : std::to_string(status));
+    json.key("param").null().key("code").integer(status);
+}
+
+// By a writer, not from a tree of values: nlohmann's destructors of those allocate, and where there
+// is no memory that ends the process.
+void write_body(JsonWriter& json, Dialect dialect, int status, std::string_view message) {
+    if (dialect == Dialect::kSglang || dialect == Dialect::kPitstop)
+        return write_sglang(json, status, message);
+    json.key("error").begin_object();
+    write_message(json, message);
+    if (dialect == Dialect::kOpenAi) {
+        json.key("type").string(openai_type(status)).key("param").null();
+        write_openai_code(json, status);
+    } else {
+        json.key("type").string(reason_phrase(status)).key("param").null();
+        json.key("code").integer(status);
+    }
+    json.end_object();
 }
 
 }  // namespace
@@ -93,7 +110,11 @@ int status_of(ErrorCode code) {
 }
 
 std::string error_json(Dialect dialect, int status, std::string_view message) {
-    return body_of(dialect, status, message).dump(-1, ' ', false, Json::error_handler_t::replace);
+    JsonWriter json;
+    json.begin_object();
+    write_body(json, dialect, status, message);
+    json.end_object();
+    return json.take();
 }
 
 Response error_response(Dialect dialect, int status, std::string_view message) {

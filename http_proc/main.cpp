@@ -19,6 +19,10 @@
 namespace pitstop {
 namespace {
 
+// What the process opens besides connections: the bus and what it makes anew after a loss, timers.
+constexpr std::size_t kDescriptorsReserved = 40;
+constexpr std::size_t kConnectionsMin = 8;  // with fewer it is no server
+
 // The launcher's --start-timeout ends a start that takes too long, not this.
 constexpr std::chrono::hours kConnectTimeout{24};
 
@@ -156,6 +160,30 @@ void raise_descriptor_limit() {
     ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+// Clients get no descriptor that the tree's connection needs: libzmq ends the process without it.
+Result<> leave_descriptors(ServerLimits& limits) {
+    ::rlimit limit{};
+    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return Ok{};
+    if (limit.rlim_cur < kDescriptorsReserved + kConnectionsMin) {
+        return make_error(
+            ErrorCode::kResourceExhausted,
+            "{} descriptors may be open (ulimit -n); {} or more are needed",
+            limit.rlim_cur,
+            kDescriptorsReserved + kConnectionsMin
+        );
+    }
+    const std::size_t connections_max = limit.rlim_cur - kDescriptorsReserved;
+    if (limits.connections_max <= connections_max) return Ok{};
+    spdlog::warn(
+        "{} connections at once, not {}: {} descriptors may be open (ulimit -n)",
+        connections_max,
+        limits.connections_max,
+        limit.rlim_cur
+    );
+    limits.connections_max = connections_max;
+    return Ok{};
+}
+
 int main_with(int argc, char** argv) {
     Flags values;
     ServerOptions options;
@@ -193,6 +221,7 @@ int main_with(int argc, char** argv) {
         .admin = from_environment("PITSTOP_ADMIN_API_KEY")};
     if (auto checked = check_address(values, options); !checked) return fail(checked.error());
     raise_descriptor_limit();
+    if (auto left = leave_descriptors(options.limits); !left) return fail(left.error());
 
     ServerContext context(options);
     Server server(context, router);

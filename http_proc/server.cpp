@@ -24,7 +24,6 @@ using asio::ip::tcp;
 using boost::system::error_code;
 
 constexpr std::chrono::milliseconds kTick{200};          // deadlines are kept to within it
-constexpr std::chrono::milliseconds kAcceptRetry{100};   // no descriptor is left
 constexpr std::chrono::milliseconds kStopLinger{1'000};  // for last answers, after the grace time
 constexpr int kSendBufferBytes = 256 << 10;  // what the kernel holds of a slow reader's stream
 constexpr std::string_view kFull =
@@ -49,27 +48,33 @@ bool is_loopback(const std::string& host) {
 struct Server::State {
     State(ServerContext& context_given, const Router& router)
         : context(context_given), shared{.context = context_given, .router = router} {
-        // A connection that is being closed still runs its last lines: it is let go of afterwards.
-        shared.on_closed = [this](Connection& connection) {
-            const auto place = connections.find(&connection);
-            if (place == connections.end()) return;
-            asio::post(io, [last = std::move(place->second)] {});
-            connections.erase(place);
-        };
+        // One that is being closed still runs its last lines, and owns itself until then.
+        shared.on_closed = [this](Connection& connection) { connections.erase(&connection); };
     }
+
+    // A descriptor that somebody else reads. Owned by the server: what waits holds its address.
+    struct Watched {
+        asio::posix::stream_descriptor descriptor;
+        std::function<bool()> on_readable;
+        bool is_waiting = false;
+        bool is_over = false;
+    };
 
     void accept();
     void tick();
+    void begin_again();
     void take(tcp::socket socket);
+    void wait_for(Watched& watched);
 
     ServerContext& context;
     asio::io_context io{1};  // one thread runs it
     tcp::acceptor acceptor{io};
-    asio::steady_timer accept_timer{io};
+    bool is_accepting = false;
     asio::steady_timer ticker{io};
+    bool is_ticking = false;
     Connection::Shared shared;
     std::unordered_map<Connection*, std::shared_ptr<Connection>> connections{};
-    std::vector<std::unique_ptr<asio::posix::stream_descriptor>> watched{};
+    std::vector<std::unique_ptr<Watched>> watched{};
     std::optional<TimePoint> grace_end{};
     std::optional<TimePoint> stop_end{};
 };
@@ -77,7 +82,7 @@ struct Server::State {
 Server::Server(ServerContext& context, const Router& router)
     : state_(std::make_unique<State>(context, router)) {}
 Server::~Server() {
-    for (const auto& descriptor : state_->watched) descriptor->release();  // they are the caller's
+    for (const auto& watched : state_->watched) watched->descriptor.release();  // the caller's
 }
 
 Result<> Server::listen() {
@@ -116,44 +121,45 @@ std::string Server::url() const {
 
 void Server::State::accept() {
     acceptor.async_accept([this](error_code problem, tcp::socket socket) {
+        is_accepting = false;
         if (!acceptor.is_open()) return;
-        if (!problem) {
-            take(std::move(socket));
-            return accept();
-        }
-        // Out of descriptors, mostly: the backlog waits.
-        spdlog::warn("cannot take a connection: {}", problem.message());
-        accept_timer.expires_after(kAcceptRetry);
-        accept_timer.async_wait([this](error_code) {
-            if (acceptor.is_open()) accept();
-        });
+        // Out of descriptors, mostly: the backlog waits for the next tick.
+        if (problem) return spdlog::warn("cannot take a connection: {}", problem.message());
+        take(std::move(socket));
+        accept();
     });
+    is_accepting = true;
 }
 
 void Server::State::take(tcp::socket socket) {
+    error_code ignored;
     if (connections.size() >= context.options().limits.connections_max) {
-        socket.non_blocking(true);
-        error_code ignored;
+        socket.non_blocking(true, ignored);
         socket.write_some(asio::buffer(kFull), ignored);
         return;
     }
-    error_code ignored;
     socket.set_option(tcp::no_delay(true), ignored);
     socket.set_option(asio::socket_base::send_buffer_size(kSendBufferBytes), ignored);
+    std::shared_ptr<Connection> connection;
     try {
-        const auto connection = std::make_shared<Connection>(std::move(socket), shared);
+        connection = std::make_shared<Connection>(std::move(socket), shared);
         connections.emplace(connection.get(), connection);
         connection->start();
     } catch (const std::bad_alloc&) {
         spdlog::error("a connection is closed: there is no memory for it");
+        if (connection) connections.erase(connection.get());
     }
 }
 
 void Server::State::tick() {
     ticker.expires_after(kTick);  // first, as what follows may run out of memory
     ticker.async_wait([this](error_code problem) {
-        if (!problem) tick();
+        if (problem) return;
+        is_ticking = false;
+        tick();
     });
+    is_ticking = true;
+    begin_again();
     const TimePoint now = Clock::now();
     // Ending one may take it off the list.
     std::vector<std::shared_ptr<Connection>> all;
@@ -169,31 +175,34 @@ void Server::State::tick() {
     if (stop_end && (connections.empty() || now >= *stop_end + kStopLinger)) io.stop();
 }
 
-void Server::watch(int fd, std::function<bool()> on_readable) {
-    auto& descriptor = state_->watched.emplace_back(
-        std::make_unique<asio::posix::stream_descriptor>(state_->io, fd)
-    );
-    // Waits again after each call. Owned by the pending wait alone.
-    struct Again {
-        asio::posix::stream_descriptor* descriptor;
-        std::shared_ptr<std::function<bool()>> on_readable;
-        void operator()(error_code problem) const {
-            if (!problem && may_go_on()) start();
+// What could not wait for more, as no memory was left to do it with.
+void Server::State::begin_again() {
+    if (!is_accepting && acceptor.is_open()) accept();
+    for (const auto& each : watched) {
+        if (!each->is_waiting && !each->is_over) wait_for(*each);
+    }
+}
+
+void Server::State::wait_for(Watched& each) {
+    const auto on_ready = [this, &each](error_code problem) {
+        each.is_waiting = false;
+        each.is_over = problem.failed();
+        try {
+            if (!each.is_over) each.is_over = !each.on_readable();
+        } catch (const std::exception& error) {
+            spdlog::error("some of what came was not looked at: {}", error.what());
         }
-        bool may_go_on() const {
-            try {
-                return (*on_readable)();
-            } catch (const std::bad_alloc&) {
-                spdlog::error("there is no memory for what came");
-                return true;
-            }
-        }
-        void start() const {
-            descriptor->async_wait(asio::posix::stream_descriptor::wait_read, *this);
-        }
+        if (!each.is_over) wait_for(each);
     };
-    Again{descriptor.get(), std::make_shared<std::function<bool()>>(std::move(on_readable))}.start(
-    );
+    each.descriptor.async_wait(asio::posix::stream_descriptor::wait_read, on_ready);
+    each.is_waiting = true;
+}
+
+void Server::watch(int fd, std::function<bool()> on_readable) {
+    const auto& each = state_->watched.emplace_back(std::make_unique<State::Watched>(
+        asio::posix::stream_descriptor(state_->io, fd), std::move(on_readable)
+    ));
+    state_->wait_for(*each);
 }
 
 void Server::post(std::function<void()> action) { asio::post(state_->io, std::move(action)); }
@@ -201,10 +210,11 @@ void Server::post(std::function<void()> action) { asio::post(state_->io, std::mo
 void Server::run() {
     for (;;) {
         try {
+            if (!state_->is_ticking) state_->tick();
             state_->io.run();
             return;
-        } catch (const std::bad_alloc&) {
-            spdlog::error("there is no memory for a step of the loop; it was left out");
+        } catch (const std::exception& error) {  // no memory, mostly
+            spdlog::error("a step of the loop was left out: {}", error.what());
         }
     }
 }

@@ -3,6 +3,7 @@
 import contextlib
 import pathlib
 import shutil
+import socket
 import sys
 import tempfile
 
@@ -33,6 +34,15 @@ def place():
     path = pathlib.Path(tempfile.mkdtemp(prefix="pitstop-test-", dir="/tmp"))
     yield path
     shutil.rmtree(path)
+
+
+@pytest.fixture
+def port():
+    """One that stays free between two trees: it is bound here, and nobody listens."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import resource
 import socket
 import subprocess
 import urllib.parse
@@ -162,19 +163,31 @@ def program(name):
 class FrontEnd:
     """A pitstop_http_proc of the test's own beside a tree: with limits that a test can reach."""
 
-    def __init__(self, run_dir, *flags, env=None):
+    def __init__(self, run_dir, *flags, env=None, num_descriptors=None, waits=True):
+        def begin():
+            end_with_parent()
+            if num_descriptors:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (num_descriptors, num_descriptors))
+
         read_fd, write_fd = os.pipe()
         self.process = subprocess.Popen(
             [program("http_proc"), f"--run-dir={run_dir}", "--port=0", f"--ready-fd={write_fd}",
              "--log-level=warning", *map(str, flags)],
             pass_fds=(write_fd,),
             env={**os.environ, **(env or {})},
-            preexec_fn=end_with_parent,
+            preexec_fn=begin,
             stderr=subprocess.PIPE,
             text=True,
         )
         os.close(write_fd)
-        with os.fdopen(read_fd) as ready:
+        self._ready = os.fdopen(read_fd)
+        self.said, self.http = "", None
+        if waits:
+            self.wait_ready()
+
+    def wait_ready(self):
+        """Until it has the tree; `http` is None where it could not start."""
+        with self._ready as ready:
             line = ready.readline()
         self.said = line.strip()
         self.http = Http(line.split()[1]) if line.startswith("READY") else None

@@ -7,8 +7,6 @@ import socket
 import subprocess
 import threading
 
-import pytest
-
 from http_client import program
 from process_tree import ProcessTree, wait_until
 
@@ -21,15 +19,6 @@ def open_routes():
     printed = subprocess.run([program("http_proc"), "--routes"], capture_output=True, text=True, check=True)
     rows = [line.split("\t") for line in printed.stdout.splitlines()]
     return [(methods.split(",")[0], path) for methods, path, _, access in rows if access == "open"]
-
-
-@pytest.fixture
-def port():
-    """One that stays free between two trees: it is bound here, and nobody listens."""
-    with socket.socket() as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("127.0.0.1", 0))
-        yield held.getsockname()[1]
 
 
 class Pollers:
