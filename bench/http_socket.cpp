@@ -85,7 +85,7 @@ Result<std::string> HttpSocket::call(std::string_view request) {
 }
 
 std::string http_request(std::string_view method, std::string_view path, std::string_view body) {
-    std::string head = fmt::format("{} {} HTTP/1.1\r\nHost: bench\r\n", method, path);
+    std::string head = fmt::format("{} {} HTTP/1.1\r\nHost: localhost\r\n", method, path);
     if (method == "POST") {
         head +=
             fmt::format("Content-Type: application/json\r\nContent-Length: {}\r\n", body.size());
