@@ -11,9 +11,9 @@
 //   q      [T, Q*D]      fp32 or bf16
 //   k, v   [T, K*D]      the dtype of q
 //   q_out  [T, Q*D]      fp32 or bf16: what attention reads. May be q where the dtypes agree
-//   cos    [positions, R/2], sin likewise: fp32; scaling of the frequencies (Llama 3) is in the
-//   table slots  [T]           where token t goes: page * P + offset in the page. Each once, none
-//   outside
+//   cos    [positions, R/2], sin likewise: fp32; scaling of the frequencies (Llama 3, YaRN), and
+//                        YaRN's of cosines and sines, are in the tables
+//   slots  [T]           where token t goes: page * P + offset in the page. Each once, none outside
 //                        the cache; a padded row brings a slot of a scratch page
 //   kv                   written in its dtype: fp32, or bf16 rounded once
 #pragma once

@@ -141,9 +141,10 @@ Model::Model(const Args& args, Arena memory)
 
 // The angle is rounded to fp32 before its sine is taken, as in transformers and the trainers that
 // use it: at position 100,000 the rounding moves an angle by up to 0.004 radians, and the engine
-// should be off by the same.
+// should be off by the same. YaRN's factor multiplies what was rounded, there as here.
 void Model::fill_rope_tables(const Device& device) {
-    const std::vector<double> frequencies = rope_frequencies(config_->rope, config_->head_dim);
+    const auto factor = static_cast<float>(config_->rope.attention_factor);
+    const std::vector<float> frequencies = rope_frequencies(config_->rope, config_->head_dim);
     const std::int64_t num_bytes = buffers_.cos.rows * buffers_.cos.cols * 4;
     std::vector<float> host(static_cast<std::size_t>(device.is_cuda() ? num_bytes / 2 : 0));
     View2<float> host_cos = buffers_.cos;
@@ -157,10 +158,9 @@ void Model::fill_rope_tables(const Device& device) {
             const std::span cos = row(host_cos, position);
             const std::span sin = row(host_sin, position);
             for (std::size_t i = 0; i < frequencies.size(); ++i) {
-                const float angle =
-                    static_cast<float>(position) * static_cast<float>(frequencies[i]);
-                cos[i] = static_cast<float>(std::cos(static_cast<double>(angle)));
-                sin[i] = static_cast<float>(std::sin(static_cast<double>(angle)));
+                const float angle = static_cast<float>(position) * frequencies[i];
+                cos[i] = static_cast<float>(std::cos(static_cast<double>(angle))) * factor;
+                sin[i] = static_cast<float>(std::sin(static_cast<double>(angle))) * factor;
             }
         }
     };

@@ -1,14 +1,14 @@
 #include "tp_worker/model_config.h"
 
 #include "base/mapped_file.h"
+#include "base/utf8.h"
+#include "tp_worker/config_reader.h"
 
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <numbers>
 #include <set>
 #include <sys/stat.h>
 
@@ -24,6 +24,7 @@ constexpr std::int64_t kLayersMax = 1024;
 constexpr std::int64_t kVocabMax = 1 << 22;
 constexpr std::int64_t kContextMax = 1 << 24;
 constexpr std::size_t kEosMax = 64;
+constexpr std::size_t kNameShownMax = 256;  // bytes, of a name that is not known
 constexpr int kDepthMax = 32;  // of config.json; what copies or shows a value does so by recursion
 constexpr std::int64_t kHeadDimMax = 256;  // what attention takes (kernels/attention.h)
 
@@ -39,135 +40,62 @@ constexpr std::array<FamilyRow, 4> kFamilies{{
     {"qwen3", "Qwen3ForCausalLM"},
 }};
 
-// Reads typed values out of one JSON object, collecting what is wrong. An absent or null key is the
-// default.
-class Reader {
-  public:
-    Reader(const Json& json, std::string prefix, std::vector<std::string>* problems)
-        : json_(json), prefix_(std::move(prefix)), problems_(problems) {}
-
-    [[nodiscard]] const Json* find(const char* key) const {
-        const auto place = json_.find(key);
-        return place == json_.end() || place->is_null() ? nullptr : &*place;
-    }
-    [[nodiscard]] bool has(const char* key) const { return find(key) != nullptr; }
-    [[nodiscard]] bool is_absent(const char* key) const { return !json_.contains(key); }
-
-    template <class... Args>
-    void problem(ErrorCode code, fmt::format_string<Args...> format, Args&&... args) {
-        if (code == ErrorCode::kUnsupported) any_unsupported_ = true;
-        problems_->push_back(prefix_ + fmt::format(format, std::forward<Args>(args)...));
-    }
-
-    std::int64_t whole(const char* key, std::optional<std::int64_t> absent, std::int64_t max) {
-        const Json* value = find(key);
-        if (value == nullptr) {
-            if (!absent) problem(ErrorCode::kMalformed, "{} is missing", key);
-            return absent.value_or(1);
-        }
-        if (!value->is_number_integer() || *value < 1 || *value > max) {
-            problem(
-                ErrorCode::kMalformed,
-                "{} must be a whole number from 1 to {}, not {}",
-                key,
-                max,
-                shown(*value)
-            );
-            return 1;
-        }
-        return value->get<std::int64_t>();
-    }
-
-    // A finite number > 0.
-    double positive(const char* key, std::optional<double> absent) {
-        const Json* value = find(key);
-        if (value == nullptr) {
-            if (!absent) problem(ErrorCode::kMalformed, "{} is missing", key);
-            return absent.value_or(1.0);
-        }
-        const double number = value->is_number() ? value->get<double>() : 0.0;
-        if (!std::isfinite(number) || number <= 0.0) {
-            problem(ErrorCode::kMalformed, "{} must be a number > 0, not {}", key, shown(*value));
-            return 1.0;
-        }
-        return number;
-    }
-
-    bool flag(const char* key, bool absent) {
-        const Json* value = find(key);
-        if (value == nullptr) return absent;
-        if (!value->is_boolean()) {
-            problem(ErrorCode::kMalformed, "{} must be true or false, not {}", key, shown(*value));
-            return absent;
-        }
-        return value->get<bool>();
-    }
-
-    std::string text(const char* key, std::string_view absent) {
-        const Json* value = find(key);
-        if (value == nullptr) return std::string(absent);
-        if (!value->is_string()) {
-            problem(ErrorCode::kMalformed, "{} must be a string, not {}", key, shown(*value));
-            return std::string(absent);
-        }
-        return value->get<std::string>();
-    }
-
-    static std::string shown(const Json& value) {
-        constexpr std::size_t kShownMax = 80;
-        std::string text =
-            value.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
-        if (text.size() > kShownMax) text = text.substr(0, kShownMax) + "...";
-        return text;
-    }
-
-    [[nodiscard]] bool any_unsupported() const { return any_unsupported_; }
-
-  private:
-    const Json& json_;
-    std::string prefix_;
-    std::vector<std::string>* problems_;
-    bool any_unsupported_ = false;
-};
-
-std::optional<Family> read_family(Reader& reader) {
+// transformers goes by model_type, SGLang and vLLM by architectures: they must agree.
+std::optional<Family> read_family(ConfigReader& reader) {
     std::string architecture;
-    if (const Json* list = reader.find("architectures")) {
+    if (const Json* list = reader.find_value("architectures"); list != nullptr && !list->empty()) {
         if (!list->is_array() || list->size() != 1 || !list->front().is_string()) {
-            reader.problem(ErrorCode::kMalformed, "architectures must name one architecture");
+            reader.malformed("architectures must name one architecture");
             return std::nullopt;
         }
         architecture = list->front().get<std::string>();
     }
     const std::string model_type = reader.text("model_type", "");
+    std::optional<Family> by_architecture;
+    std::optional<Family> by_type;
     std::vector<std::string_view> known;
     for (std::size_t i = 0; i < kFamilies.size(); ++i) {
-        const FamilyRow& row = kFamilies[i];
-        known.push_back(row.architecture);
-        if (!architecture.empty() ? architecture == row.architecture
-                                  : model_type == row.model_type) {
-            return static_cast<Family>(i);
-        }
+        known.push_back(kFamilies[i].architecture);
+        if (architecture == kFamilies[i].architecture) by_architecture = static_cast<Family>(i);
+        if (model_type == kFamilies[i].model_type) by_type = static_cast<Family>(i);
     }
-    reader.problem(
-        ErrorCode::kUnsupported,
-        "architecture '{}' is unknown; known are {}",
-        architecture.empty() ? model_type : architecture,
-        fmt::join(known, ", ")
-    );
-    return std::nullopt;
+    if (architecture.empty() ? !by_type : !by_architecture) {
+        reader.unsupported(
+            "{} '{}' is unknown; known are {}",
+            architecture.empty() ? "model_type" : "architectures",
+            utf8_prefix(architecture.empty() ? model_type : architecture, kNameShownMax),
+            fmt::join(known, ", ")
+        );
+        return std::nullopt;
+    }
+    if (!architecture.empty() && !model_type.empty() && by_architecture != by_type) {
+        reader.malformed(
+            "architectures says {}, model_type says '{}': one of them is wrong",
+            architecture,
+            utf8_prefix(model_type, kNameShownMax)
+        );
+        return std::nullopt;
+    }
+    return architecture.empty() ? by_type : by_architecture;
 }
 
 // Settings that change the arithmetic and that nothing here computes: refused unless they have the
 // value that means "off".
-void refuse_unsupported(Reader& reader) {
+void refuse_unsupported(ConfigReader& reader) {
     const std::string act = reader.text("hidden_act", "silu");
     if (act != "silu" && act != "swish") {
-        reader.problem(ErrorCode::kUnsupported, "hidden_act '{}'; only silu is supported", act);
+        reader.unsupported(
+            "hidden_act '{}'; only silu is supported", utf8_prefix(act, kNameShownMax)
+        );
     }
-    if (reader.has("quantization_config") || reader.has("compression_config")) {
-        reader.problem(
-            ErrorCode::kUnsupported, "quantization_config: quantized checkpoints are not supported"
+    if (reader.find_value("quantization_config") != nullptr ||
+        reader.find_value("compression_config") != nullptr) {
+        reader.unsupported("quantization_config: quantized checkpoints are not supported");
+    }
+    // null is no "off" here: transformers takes it for false.
+    if (const Json* causal = reader.find("is_causal"); causal != nullptr && *causal != true) {
+        reader.unsupported(
+            "is_causal {}; only causal attention is supported", ConfigReader::shown(*causal)
         );
     }
     struct Setting {
@@ -188,183 +116,151 @@ void refuse_unsupported(Reader& reader) {
         {"query_pre_attn_scalar", 0.0},
     }};
     for (const Setting& setting : kSettings) {
-        const Json* value = reader.find(setting.key);
+        const Json* value = reader.find_value(setting.key);
         if (value == nullptr || (value->is_number() && value->get<double>() == setting.off))
             continue;
-        reader.problem(
-            ErrorCode::kUnsupported, "{} {} is not supported", setting.key, Reader::shown(*value)
-        );
+        reader.unsupported("{} {} is not supported", setting.key, ConfigReader::shown(*value));
     }
 }
 
-void read_scaling(Reader& reader, const std::string& type, RopeConfig* rope) {
-    if (type == "default") return;
-    if (type == "linear") {
-        rope->scaling = RopeConfig::Scaling::kLinear;
-        rope->factor = reader.positive("factor", std::nullopt);
-        return;
-    }
-    if (type == "llama3") {
-        rope->scaling = RopeConfig::Scaling::kLlama3;
-        rope->factor = reader.positive("factor", std::nullopt);
-        rope->low_freq_factor = reader.positive("low_freq_factor", std::nullopt);
-        rope->high_freq_factor = reader.positive("high_freq_factor", std::nullopt);
-        rope->original_context =
-            reader.whole("original_max_position_embeddings", std::nullopt, kContextMax);
-        if (rope->high_freq_factor <= rope->low_freq_factor) {
-            reader.problem(ErrorCode::kMalformed, "high_freq_factor must exceed low_freq_factor");
-        }
-        return;
-    }
-    reader.problem(
-        ErrorCode::kUnsupported, "rope type '{}'; known are default, linear and llama3", type
-    );
-}
+bool is_qwen(Family family) { return family == Family::kQwen2 || family == Family::kQwen3; }
 
-RopeConfig read_rope(Reader& config, std::vector<std::string>* problems) {
-    RopeConfig rope;
-    const bool is_new_form = config.has("rope_parameters");
-    const char* key = is_new_form ? "rope_parameters" : "rope_scaling";
-    if (!is_new_form) rope.theta = config.positive("rope_theta", 10000.0);
-    const Json* settings = config.find(key);
-    if (settings == nullptr) return rope;
-    if (!settings->is_object()) {
-        config.problem(ErrorCode::kMalformed, "{} must be an object", key);
-        return rope;
+using Window = std::optional<std::int64_t>;  // keys a token sees; empty: all
+
+// `sliding_window`, where the model has one at all. Absent is not the same as null, which means
+// none.
+Window read_window(ConfigReader& reader, const ModelConfig& config, std::int64_t max_positions) {
+    constexpr std::int64_t kDefault = 4096;
+    const bool is_used = !is_qwen(config.family) || reader.flag("use_sliding_window", false);
+    const Json* value = reader.find("sliding_window");
+    if (value == nullptr)
+        return is_used && config.family != Family::kLlama ? Window(kDefault) : Window();
+    if (value->is_null()) return std::nullopt;
+    const std::int64_t window = reader.any_whole("sliding_window", kDefault);
+    if (!is_used) return std::nullopt;
+    if (config.family == Family::kLlama) {
+        // transformers has no window in the model then, but one in its cache.
+        if (window < max_positions)
+            reader.unsupported("sliding_window {}: Llama attends to all positions", window);
+        return std::nullopt;
     }
-    Reader reader(*settings, fmt::format("{}: ", key), problems);
-    if (std::any_of(settings->begin(), settings->end(), [](const Json& v) {
-            return v.is_object();
-        })) {
-        config.problem(ErrorCode::kUnsupported, "{} that differ from layer to layer", key);
-        return rope;
-    }
-    if (is_new_form)
-        rope.theta = reader.positive("rope_theta", config.positive("rope_theta", 10000.0));
-    if (const Json* part = reader.find("partial_rotary_factor"); part != nullptr && *part != 1.0) {
-        config.problem(ErrorCode::kUnsupported, "partial_rotary_factor {}", Reader::shown(*part));
-    }
-    // "type" is the older spelling. Without either, the settings mean nothing to transformers too.
-    const std::string type = reader.text("rope_type", reader.text("type", "default"));
-    read_scaling(reader, type, &rope);
-    if (reader.any_unsupported())
-        config.problem(ErrorCode::kUnsupported, "{} is not supported", key);
-    return rope;
+    if (window < 1) reader.malformed("sliding_window must be at least 1, not {}", window);
+    return std::clamp<std::int64_t>(window, 1, kContextMax);
 }
 
 // Which layers look at a window only. As in transformers: Mistral's every layer; Qwen's from
-// max_window_layers on and only with use_sliding_window; `layer_types` overrides both.
-std::vector<std::optional<std::int64_t>> read_windows(Reader& reader, const ModelConfig& config) {
-    const bool is_qwen = config.family == Family::kQwen2 || config.family == Family::kQwen3;
-    const auto num_layers = static_cast<std::size_t>(config.num_layers);
-    std::vector<std::optional<std::int64_t>> windows(num_layers);
-    std::optional<std::int64_t> window;
-    if (reader.has("sliding_window")) window = reader.whole("sliding_window", 1, kContextMax);
-    if (is_qwen && !reader.flag("use_sliding_window", false)) window.reset();
-    // Not the same as null, which means none: transformers' default.
-    if (config.family == Family::kMistral && reader.is_absent("sliding_window")) window = 4096;
-    if (config.family == Family::kLlama) window.reset();  // its config has no such setting
+// max_window_layers on; `layer_types` overrides both.
+std::vector<Window> read_windows(
+    ConfigReader& reader, const ModelConfig& config, std::int64_t max_positions
+) {
+    constexpr std::int64_t kFullLayersDefault = 28;
+    const Window window = read_window(reader, config, max_positions);
+    std::int64_t first = 0;
+    if (is_qwen(config.family)) first = reader.any_whole("max_window_layers", kFullLayersDefault);
+    std::vector<Window> windows(static_cast<std::size_t>(config.num_layers));
+    for (std::int64_t layer = std::max<std::int64_t>(first, 0); layer < config.num_layers; ++layer)
+        windows[static_cast<std::size_t>(layer)] = window;
 
-    std::size_t first = 0;
-    if (is_qwen && window) {
-        const Json* value = reader.find("max_window_layers");
-        if (value != nullptr && value->is_number_unsigned()) {
-            first = std::min<std::size_t>(value->get<std::size_t>(), num_layers);
-        } else {
-            first = std::min<std::size_t>(28, num_layers);  // transformers' default
-        }
-    }
-    for (std::size_t layer = first; layer < num_layers; ++layer) windows[layer] = window;
-
-    const Json* types = reader.find("layer_types");
-    if (types == nullptr || config.family == Family::kLlama) return windows;
-    if (!types->is_array() || types->size() != num_layers) {
-        reader.problem(ErrorCode::kMalformed, "layer_types must have {} entries", num_layers);
+    const Json* types = reader.find_value("layer_types");
+    if (types == nullptr) return windows;
+    if (!types->is_array() || types->size() != windows.size()) {
+        reader.malformed("layer_types must have {} entries", windows.size());
         return windows;
     }
-    for (std::size_t layer = 0; layer < num_layers; ++layer) {
+    for (std::size_t layer = 0; layer < windows.size(); ++layer) {
         const Json& type = (*types)[layer];
-        if (type == "full_attention") {
+        if (type == "full_attention" || type == "attention") {  // the older name
             windows[layer].reset();
         } else if (type == "sliding_attention" && window) {
             windows[layer] = window;
         } else {
-            reader.problem(
-                ErrorCode::kUnsupported,
-                "layer_types: {} for layer {}; known are full_attention and, with a "
-                "sliding_window, sliding_attention",
-                Reader::shown(type),
+            reader.unsupported(
+                "layer_types: {} for layer {}; known are full_attention and, with a sliding_window "
+                "(Qwen: and use_sliding_window), sliding_attention",
+                ConfigReader::shown(type),
                 layer
             );
-            return windows;
+            break;
         }
     }
     return windows;
 }
 
-void read_shape(Reader& reader, ModelConfig* config) {
+// The defaults of transformers' config classes, where the key is absent; null: as many as there are
+// query heads.
+std::int64_t read_kv_heads(ConfigReader& reader, const ModelConfig& config) {
+    constexpr const char* kKey = "num_key_value_heads";
+    const Json* value = reader.find(kKey);
+    const bool is_null = value != nullptr && value->is_null();
+    if (is_null && config.family != Family::kMistral) return config.num_q_heads;
+    std::int64_t absent = config.num_q_heads;
+    if (config.family == Family::kMistral) absent = 8;
+    if (is_qwen(config.family)) absent = 32;
+    return reader.whole(kKey, absent, kSizeMax);
+}
+
+std::int64_t read_head_dim(ConfigReader& reader, const ModelConfig& config) {
+    constexpr std::int64_t kQwen3Default = 128;
+    const Json* value = reader.find("head_dim");
+    if (value != nullptr && !value->is_null()) return reader.whole("head_dim", 1, 1 << 16);
+    if (value == nullptr && config.family == Family::kQwen3) return kQwen3Default;
+    if (config.family == Family::kLlama && config.hidden % config.num_q_heads != 0) {
+        reader.malformed(
+            "hidden_size {} is no multiple of num_attention_heads {}, and there is no head_dim",
+            config.hidden,
+            config.num_q_heads
+        );
+    }
+    return std::max<std::int64_t>(config.hidden / config.num_q_heads, 1);
+}
+
+void read_shape(ConfigReader& reader, ModelConfig* config) {
     config->hidden = reader.whole("hidden_size", std::nullopt, kSizeMax);
     config->ffn = reader.whole("intermediate_size", std::nullopt, kSizeMax);
     config->num_layers = reader.whole("num_hidden_layers", std::nullopt, kLayersMax);
     config->num_q_heads = reader.whole("num_attention_heads", std::nullopt, kSizeMax);
-    config->num_kv_heads = reader.whole("num_key_value_heads", config->num_q_heads, kSizeMax);
+    config->num_kv_heads = read_kv_heads(reader, *config);
     config->vocab_len = reader.whole("vocab_size", std::nullopt, kVocabMax);
-    config->context_len = reader.whole("max_position_embeddings", std::nullopt, kContextMax);
     config->norm_eps = reader.positive("rms_norm_eps", 1e-6);
+    config->head_dim = read_head_dim(reader, *config);
 
     if (config->num_q_heads % config->num_kv_heads != 0) {
-        reader.problem(
-            ErrorCode::kMalformed,
+        reader.malformed(
             "num_attention_heads {} is no multiple of num_key_value_heads {}",
             config->num_q_heads,
             config->num_kv_heads
         );
     }
-    // Qwen3's head_dim is 128 where the key is absent; the others divide.
-    const bool divides = config->hidden % config->num_q_heads == 0;
-    std::optional<std::int64_t> head_dim = config->hidden / config->num_q_heads;
-    if (config->family == Family::kQwen3) {
-        head_dim = 128;
-    } else if (!divides && !reader.has("head_dim")) {
-        reader.problem(
-            ErrorCode::kMalformed,
-            "hidden_size {} is no multiple of num_attention_heads {}, and there is no head_dim",
-            config->hidden,
-            config->num_q_heads
-        );
-        return;
-    }
-    config->head_dim = reader.whole("head_dim", head_dim, 1 << 16);
     if (config->head_dim > kHeadDimMax) {
-        reader.problem(
-            ErrorCode::kUnsupported,
-            "head_dim {}; at most {} is supported",
-            config->head_dim,
-            kHeadDimMax
-        );
+        reader.unsupported("head_dim {}; at most {} is supported", config->head_dim, kHeadDimMax);
     }
-    if (config->head_dim % 2 != 0) {
-        reader.problem(
-            ErrorCode::kUnsupported, "head_dim {}: rotary embedding needs it even", config->head_dim
-        );
-    }
-    if (config->num_q_heads * config->head_dim > kSizeMax) {
-        reader.problem(ErrorCode::kTooLarge, "num_attention_heads * head_dim is over {}", kSizeMax);
-    }
+    if (config->head_dim % 2 != 0)
+        reader.unsupported("head_dim {}: rotary embedding needs it even", config->head_dim);
+    if (config->num_q_heads * config->head_dim > kSizeMax)
+        reader.malformed("num_attention_heads * head_dim is over {}", kSizeMax);
 }
 
-void read_eos(Reader& reader, std::int64_t vocab_len, std::set<TokenId>* ids) {
-    const Json* value = reader.find("eos_token_id");
+void read_biases(ConfigReader& reader, ModelConfig* config) {
+    if (config->family == Family::kQwen2) {
+        config->qkv_bias = true;  // part of the architecture, not a setting
+    } else if (config->family != Family::kMistral) {
+        config->qkv_bias = reader.flag("attention_bias", false);
+        config->o_bias = config->qkv_bias;
+    }
+    if (config->family == Family::kLlama) config->mlp_bias = reader.flag("mlp_bias", false);
+}
+
+void read_eos(ConfigReader& reader, std::int64_t vocab_len, std::set<TokenId>* ids) {
+    const Json* value = reader.find_value("eos_token_id");
     if (value == nullptr) return;
     const Json list = value->is_array() ? *value : Json::array({*value});
     for (const Json& id : list) {
         if (!id.is_number_integer() || id < 0 || id >= vocab_len || ids->size() == kEosMax) {
-            reader.problem(
-                ErrorCode::kMalformed,
+            reader.malformed(
                 "eos_token_id must be token ids below {}, at most {}, not {}",
                 vocab_len,
                 kEosMax,
-                Reader::shown(*value)
+                ConfigReader::shown(*value)
             );
             return;
         }
@@ -387,6 +283,15 @@ Result<Json> parse_object(std::string_view text, const std::string& path) {
     return json;
 }
 
+Error error_of(const ConfigProblems& problems, const std::string& path) {
+    return make_error(
+        problems.any_unsupported ? ErrorCode::kUnsupported : ErrorCode::kMalformed,
+        "'{}': {}",
+        path,
+        fmt::join(problems.list, "; ")
+    );
+}
+
 }  // namespace
 
 std::string_view name_of(Family family) {
@@ -394,112 +299,134 @@ std::string_view name_of(Family family) {
 }
 
 Result<ModelConfig> ModelConfig::parse(
-    std::string_view config_text, std::string_view generation_text, const std::string& path
+    std::string_view config_text, std::string_view generation_text, const std::string& directory
 ) {
+    const std::string path = directory + "/config.json";
+    const std::string generation_path = directory + "/generation_config.json";
     ASSIGN_OR_RETURN(const Json json, parse_object(config_text, path));
-    std::vector<std::string> problems;
-    Reader reader(json, "", &problems);
+    Json generation = Json::object();
+    if (!generation_text.empty()) {
+        ASSIGN_OR_RETURN(generation, parse_object(generation_text, generation_path));
+    }
 
+    ConfigProblems problems;
+    ConfigReader reader(json, "", &problems);
     ModelConfig config;
     const std::optional<Family> family = read_family(reader);
-    if (!family) return make_error(ErrorCode::kUnsupported, "'{}': {}", path, problems.front());
+    if (!family) return error_of(problems, path);
     config.family = *family;
     refuse_unsupported(reader);
     read_shape(reader, &config);
-    config.rope = read_rope(reader, &problems);
-    config.windows = read_windows(reader, config);
-
-    config.tied_embeddings = reader.flag("tie_word_embeddings", false);
+    read_biases(reader, &config);
     config.qk_norm = config.family == Family::kQwen3;
-    if (config.family == Family::kQwen2) {
-        config.qkv_bias = true;  // part of the architecture, not a setting
-    } else if (config.family != Family::kMistral) {
-        config.qkv_bias = reader.flag("attention_bias", false);
-        config.o_bias = config.qkv_bias;
+    config.tied_embeddings = reader.flag("tie_word_embeddings", false);
+    const std::int64_t max_positions =
+        reader.whole("max_position_embeddings", std::nullopt, kContextMax);
+    config.windows = read_windows(reader, config, max_positions);
+    config.rope = read_rope(reader, max_positions, &problems, &config.notes);
+    config.context_len = scaled_context_len(config.rope, max_positions);
+    if (config.context_len > kContextMax && problems.list.empty()) {
+        reader.unsupported(
+            "{} positions with rope factor {}; at most {} are supported",
+            config.context_len,
+            config.rope.factor,
+            kContextMax
+        );
     }
-    if (config.family == Family::kLlama) config.mlp_bias = reader.flag("mlp_bias", false);
 
     std::set<TokenId> eos;
     read_eos(reader, config.vocab_len, &eos);
-    if (!generation_text.empty()) {
-        ASSIGN_OR_RETURN(const Json generation, parse_object(generation_text, path));
-        Reader generation_reader(generation, "generation_config.json: ", &problems);
-        read_eos(generation_reader, config.vocab_len, &eos);
-    }
+    if (!problems.list.empty()) return error_of(problems, path);
+    ConfigReader generation_reader(generation, "", &problems);
+    read_eos(generation_reader, config.vocab_len, &eos);
+    if (!problems.list.empty()) return error_of(problems, generation_path);
     config.eos_ids.assign(eos.begin(), eos.end());
-
-    if (!problems.empty()) {
-        const ErrorCode code =
-            reader.any_unsupported() ? ErrorCode::kUnsupported : ErrorCode::kMalformed;
-        return make_error(code, "'{}': {}", path, fmt::join(problems, "; "));
-    }
     return config;
 }
 
 Result<ModelConfig> ModelConfig::read(const std::string& directory) {
-    const std::string path = directory + "/config.json";
-    ASSIGN_OR_RETURN(const std::string config, MappedFile::read(path, kConfigBytesMax));
+    ASSIGN_OR_RETURN(
+        const std::string config, MappedFile::read(directory + "/config.json", kConfigBytesMax)
+    );
     const std::string generation_path = directory + "/generation_config.json";
     struct stat info {};
     std::string generation;
     if (::stat(generation_path.c_str(), &info) == 0) {
         ASSIGN_OR_RETURN(generation, MappedFile::read(generation_path, kConfigBytesMax));
+        if (generation.empty()) generation = " ";  // not JSON, which is not the same as no file
     }
-    return parse(config, generation, path);
+    return parse(config, generation, directory);
 }
 
-std::vector<double> rope_frequencies(const RopeConfig& rope, std::int64_t head_dim) {
-    std::vector<double> frequencies(static_cast<std::size_t>(head_dim / 2));
-    for (std::size_t i = 0; i < frequencies.size(); ++i) {
-        const double exponent = 2.0 * static_cast<double>(i) / static_cast<double>(head_dim);
-        double frequency = std::pow(rope.theta, -exponent);
-        if (rope.scaling == RopeConfig::Scaling::kLinear) frequency /= rope.factor;
-        if (rope.scaling == RopeConfig::Scaling::kLlama3) {
-            // Llama 3.1's reference code: by how often the wave fits into the pretraining's
-            // context.
-            const double waves =
-                static_cast<double>(rope.original_context) * frequency / (2.0 * std::numbers::pi);
-            const double ramp =
-                (waves - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor);
-            const double kept = std::clamp(ramp, 0.0, 1.0);
-            frequency = (1.0 - kept) * frequency / rope.factor + kept * frequency;
-        }
-        frequencies[i] = frequency;
+namespace {
+
+// Compares one after the other; keeps the first that differs.
+class Comparison {
+  public:
+    template <class T>
+    void of(std::string_view key, const T& serving, const T& other) {
+        if (!first_ && serving != other)
+            first_ = fmt::format("{} is {}, serving is {}", key, other, serving);
     }
-    return frequencies;
+    void of_windows(const std::vector<Window>& serving, const std::vector<Window>& other) {
+        const auto shown = [](const Window& window) {
+            return window ? fmt::format("{}", *window) : std::string("none");
+        };
+        for (std::size_t i = 0; !first_ && i < std::min(serving.size(), other.size()); ++i)
+            of(fmt::format("the sliding window of layer {}", i), shown(serving[i]), shown(other[i])
+            );
+    }
+    [[nodiscard]] const std::optional<std::string>& first() const { return first_; }
+
+  private:
+    std::optional<std::string> first_{};
+};
+
+void compare_rope(const RopeConfig& serving, const RopeConfig& other, Comparison* compare) {
+    compare->of("rope_type", name_of(serving.scaling), name_of(other.scaling));
+    compare->of("rope_theta", serving.theta, other.theta);
+    compare->of("the rope's factor", serving.factor, other.factor);
+    compare->of("low_freq_factor", serving.low_freq_factor, other.low_freq_factor);
+    compare->of("high_freq_factor", serving.high_freq_factor, other.high_freq_factor);
+    compare->of(
+        "original_max_position_embeddings", serving.original_context, other.original_context
+    );
+    compare->of("beta_fast", serving.beta_fast, other.beta_fast);
+    compare->of("beta_slow", serving.beta_slow, other.beta_slow);
+    compare->of("truncate", serving.truncate, other.truncate);
+    compare->of("attention_factor", serving.attention_factor, other.attention_factor);
 }
+
+}  // namespace
 
 std::optional<std::string> difference_in_shape(
     const ModelConfig& serving, const ModelConfig& other
 ) {
-    std::optional<std::string> first;
-    const auto compare = [&](std::string_view what, const auto& ours, const auto& theirs) {
-        if (!first && ours != theirs)
-            first = fmt::format("{} is {}, serving is {}", what, theirs, ours);
-    };
-    compare("the family", name_of(serving.family), name_of(other.family));
-    compare("hidden_size", serving.hidden, other.hidden);
-    compare("intermediate_size", serving.ffn, other.ffn);
-    compare("num_hidden_layers", serving.num_layers, other.num_layers);
-    compare("num_attention_heads", serving.num_q_heads, other.num_q_heads);
-    compare("num_key_value_heads", serving.num_kv_heads, other.num_kv_heads);
-    compare("head_dim", serving.head_dim, other.head_dim);
-    compare("vocab_size", serving.vocab_len, other.vocab_len);
-    compare("rms_norm_eps", serving.norm_eps, other.norm_eps);
-    compare("tie_word_embeddings", serving.tied_embeddings, other.tied_embeddings);
-    compare("the q, k, v bias", serving.qkv_bias, other.qkv_bias);
-    compare("the o bias", serving.o_bias, other.o_bias);
-    compare("the mlp bias", serving.mlp_bias, other.mlp_bias);
-    compare("the q and k norm", serving.qk_norm, other.qk_norm);
-    compare("rope_theta", serving.rope.theta, other.rope.theta);
-    compare(
-        "the rope scaling",
-        static_cast<int>(serving.rope.scaling),
-        static_cast<int>(other.rope.scaling)
-    );
-    compare("the rope factor", serving.rope.factor, other.rope.factor);
-    if (!first && serving.windows != other.windows) first = "the sliding windows differ";
-    return first;
+    ModelConfig theirs = other;
+    theirs.context_len = serving.context_len;
+    theirs.eos_ids = serving.eos_ids;
+    theirs.notes = serving.notes;
+    if (theirs == serving) return std::nullopt;
+
+    Comparison compare;
+    compare.of("model_type", name_of(serving.family), name_of(other.family));
+    compare.of("hidden_size", serving.hidden, other.hidden);
+    compare.of("intermediate_size", serving.ffn, other.ffn);
+    compare.of("num_hidden_layers", serving.num_layers, other.num_layers);
+    compare.of("num_attention_heads", serving.num_q_heads, other.num_q_heads);
+    compare.of("num_key_value_heads", serving.num_kv_heads, other.num_kv_heads);
+    compare.of("head_dim", serving.head_dim, other.head_dim);
+    compare.of("vocab_size", serving.vocab_len, other.vocab_len);
+    compare.of("rms_norm_eps", serving.norm_eps, other.norm_eps);
+    compare.of("tie_word_embeddings", serving.tied_embeddings, other.tied_embeddings);
+    compare.of("attention_bias", serving.qkv_bias, other.qkv_bias);
+    compare.of("the bias of o_proj", serving.o_bias, other.o_bias);
+    compare.of("mlp_bias", serving.mlp_bias, other.mlp_bias);
+    compare.of("the norm of queries and keys", serving.qk_norm, other.qk_norm);
+    compare_rope(serving.rope, other.rope, &compare);
+    compare.of_windows(serving.windows, other.windows);
+    // They are not equal: what has no name above differs all the same.
+    return compare.first().value_or("its configuration computes something else");
 }
 
 }  // namespace pitstop

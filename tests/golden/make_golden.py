@@ -40,6 +40,8 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+# As Qwen's cards have it, for a model that was pretrained on 32 positions.
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
 
 
 def shape(**changes):
@@ -123,6 +125,44 @@ MODELS = {
         ),
         40,
     ),
+    "qwen3_yarn": (
+        Qwen3Config,
+        Qwen3ForCausalLM,
+        shape(
+            head_dim=32,
+            max_position_embeddings=40,
+            rope_parameters={**YARN, "rope_theta": 1000000.0},
+        ),
+        110,
+    ),
+    "qwen2_yarn_beside": (
+        Qwen2Config,
+        Qwen2ForCausalLM,
+        shape(
+            hidden_size=64,
+            max_position_embeddings=32,
+            rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
+        ),
+        110,
+    ),
+    "llama_yarn_all": (
+        LlamaConfig,
+        LlamaForCausalLM,
+        shape(
+            hidden_size=56,
+            rope_parameters={
+                **YARN,
+                "rope_theta": 10000.0,
+                "factor": 7.5,
+                "beta_fast": 4,
+                "beta_slow": 0.5,
+                "mscale": 1.3,
+                "mscale_all_dim": 0.8,
+                "truncate": False,
+            },
+        ),
+        120,
+    ),
     "mistral_window": (
         MistralConfig,
         MistralForCausalLM,
@@ -137,6 +177,9 @@ MODELS = {
         23,
     ),
 }
+
+# What a user writes into the config.json that transformers saved.
+EDITS = {"qwen2_yarn_beside": {"rope_scaling": {**YARN, "rope_theta": 1000000.0}}}
 
 
 def randomize(model, seed):
@@ -181,6 +224,8 @@ def make(name):
     folder = OUT / name
     shutil.rmtree(folder, ignore_errors=True)
     model.to(torch.bfloat16).save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text()) | EDITS.get(name, {})
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
     model = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager"

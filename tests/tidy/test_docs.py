@@ -62,6 +62,18 @@ def test_links_between_pages_lead_somewhere():
     assert not wrong, "\n".join(wrong)
 
 
+# ---- docs/design.md ----
+
+
+def test_the_families_of_the_design_are_those_of_the_code():
+    rows = re.search(r"kFamilies\{\{(.*?)\}\};", read("tp_worker/model_config.cpp"), re.DOTALL)
+    built = re.findall(r'"(\w+)ForCausalLM"', rows.group(1))
+    assert built
+    page = read("docs/design.md")
+    named = re.search(r"<!-- begin: families -->(.*?)<!-- end: families -->", page, re.DOTALL)
+    assert [name.strip() for name in named.group(1).split(",")] == built
+
+
 # ---- docs/operations.md ----
 
 

@@ -5,8 +5,6 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <cmath>
-
 namespace pitstop {
 namespace {
 
@@ -29,7 +27,7 @@ Json of_family(const std::string& architecture) {
 }
 
 Result<ModelConfig> parse(const Json& json, const std::string& generation = "") {
-    return ModelConfig::parse(json.dump(), generation, "config.json");
+    return ModelConfig::parse(json.dump(), generation, "model");
 }
 
 Error error_of(const Json& json) {
@@ -75,59 +73,6 @@ TEST(ModelConfig, GoesByTheModelTypeWhereNoArchitectureIsNamed) {
     EXPECT_EQ(parse(json)->family, Family::kQwen3);
 }
 
-TEST(ModelConfig, TakesBothSpellingsOfRotarySettings) {
-    Json json = of_family("LlamaForCausalLM");
-    const Json llama3 = {
-        {"rope_type", "llama3"},
-        {"factor", 8.0},
-        {"low_freq_factor", 1.0},
-        {"high_freq_factor", 4.0},
-        {"original_max_position_embeddings", 64}};
-    json["rope_scaling"] = llama3;
-    const Result<ModelConfig> older = parse(json);
-    ASSERT_TRUE(older.has_value()) << older.error().message;
-    EXPECT_EQ(older->rope.scaling, RopeConfig::Scaling::kLlama3);
-    EXPECT_EQ(older->rope.theta, 1e6);
-    EXPECT_EQ(older->rope.original_context, 64);
-
-    json.erase("rope_scaling");
-    json.erase("rope_theta");
-    json["rope_parameters"] = llama3;
-    json["rope_parameters"]["rope_theta"] = 1e6;
-    const Result<ModelConfig> newer = parse(json);
-    ASSERT_TRUE(newer.has_value()) << newer.error().message;
-    EXPECT_EQ(rope_frequencies(newer->rope, 32), rope_frequencies(older->rope, 32));
-
-    json.erase("rope_parameters");
-    json["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};
-    EXPECT_EQ(parse(json)->rope.scaling, RopeConfig::Scaling::kLinear);
-}
-
-// Llama 3.1: wavelengths under 8192/4 keep their frequency, those over 8192/1 are divided by 8.
-TEST(ModelConfig, Llama3ScalingKeepsHighFrequenciesAndDividesLowOnes) {
-    const RopeConfig rope{
-        .scaling = RopeConfig::Scaling::kLlama3,
-        .theta = 500000.0,
-        .factor = 8.0,
-        .low_freq_factor = 1.0,
-        .high_freq_factor = 4.0,
-        .original_context = 8192};
-    const std::vector<double> scaled = rope_frequencies(rope, 128);
-    const std::vector<double> plain = rope_frequencies({.theta = 500000.0}, 128);
-    EXPECT_EQ(scaled.front(), 1.0);
-    EXPECT_DOUBLE_EQ(scaled.back(), plain.back() / 8.0);
-    for (std::size_t i = 0; i < plain.size(); ++i) {
-        const double wavelength = 2.0 * M_PI / plain[i];
-        if (wavelength < 2048.0) {
-            EXPECT_DOUBLE_EQ(scaled[i], plain[i]);
-        } else if (wavelength > 8192.0) {
-            EXPECT_DOUBLE_EQ(scaled[i], plain[i] / 8.0);
-        }
-        EXPECT_LE(scaled[i], plain[i]);
-        EXPECT_GE(scaled[i], plain[i] / 8.0);
-    }
-}
-
 TEST(ModelConfig, SlidingWindowsAreThoseOfTransformers) {
     Json mistral = of_family("MistralForCausalLM");
     EXPECT_EQ(parse(mistral)->windows.front(), 4096);  // the default of an absent key
@@ -149,6 +94,175 @@ TEST(ModelConfig, SlidingWindowsAreThoseOfTransformers) {
     EXPECT_EQ(parse(qwen)->windows[1], std::nullopt);
 }
 
+// What transformers 5.23 does with each of them (tests/golden/compare_configs.py asks it).
+TEST(ModelConfig, WindowsOfOddConfigurationsAreThoseOfTransformers) {
+    const auto qwen = [](Json changes) {
+        Json json = qwen3();
+        json.update(changes);
+        return json;
+    };
+    const std::vector<std::optional<std::int64_t>> none(4);
+    // Without a window it is 4096, from layer 28 on.
+    EXPECT_EQ(parse(qwen({{"use_sliding_window", true}}))->windows, none);
+    const Result<ModelConfig> all =
+        parse(qwen({{"use_sliding_window", true}, {"max_window_layers", 0}}));
+    ASSERT_TRUE(all.has_value()) << all.error().message;
+    EXPECT_EQ(all->windows, std::vector<std::optional<std::int64_t>>(4, 4096));
+    EXPECT_EQ(
+        parse(qwen({{"use_sliding_window", true}, {"sliding_window", 5}, {"max_window_layers", -1}})
+        )->windows.front(),
+        5
+    );
+    EXPECT_EQ(
+        parse(qwen({{"use_sliding_window", true}, {"sliding_window", nullptr}}))->windows, none
+    );
+    EXPECT_EQ(parse(qwen({{"sliding_window", 0}}))->windows, none);  // of no consequence
+    for (const Json& value : {Json("1"), Json(1.0), Json(true), Json()}) {
+        expect_refused(
+            qwen({{"max_window_layers", value}}), ErrorCode::kMalformed, "max_window_layers"
+        );
+    }
+    expect_refused(qwen({{"sliding_window", "5"}}), ErrorCode::kMalformed, "sliding_window");
+    expect_refused(qwen({{"use_sliding_window", nullptr}}), ErrorCode::kMalformed, "use_sliding");
+    const Json layers{"sliding_attention", "attention", "attention", "attention"};
+    expect_refused(qwen({{"layer_types", layers}}), ErrorCode::kUnsupported, "layer_types");
+
+    Json llama = of_family("LlamaForCausalLM");
+    llama["sliding_window"] = 511;
+    expect_refused(llama, ErrorCode::kUnsupported, "sliding_window");
+    llama["sliding_window"] = 512;  // all its positions
+    EXPECT_EQ(parse(llama)->windows, none);
+    llama["layer_types"] = layers;
+    expect_refused(llama, ErrorCode::kUnsupported, "layer_types");
+}
+
+TEST(ModelConfig, HeadsThatAreNotNamedAreThoseOfTransformers) {
+    const auto kv_heads_of = [](const std::string& architecture, const Json* value) {
+        Json json = of_family(architecture);
+        json["num_attention_heads"] = 32;
+        json.erase("num_key_value_heads");
+        if (value != nullptr) json["num_key_value_heads"] = *value;
+        const Result<ModelConfig> config = parse(json);
+        return config ? config->num_kv_heads : -1;
+    };
+    const Json null;
+    EXPECT_EQ(kv_heads_of("MistralForCausalLM", nullptr), 8);
+    EXPECT_EQ(kv_heads_of("MistralForCausalLM", &null), -1);
+    EXPECT_EQ(kv_heads_of("LlamaForCausalLM", nullptr), 32);
+    EXPECT_EQ(kv_heads_of("Qwen3ForCausalLM", nullptr), 32);
+    EXPECT_EQ(kv_heads_of("Qwen3ForCausalLM", &null), 32);
+
+    Json uneven = of_family("MistralForCausalLM");
+    uneven["hidden_size"] = 50;
+    uneven["head_dim"] = nullptr;
+    EXPECT_EQ(parse(uneven)->head_dim, 12);
+    uneven["architectures"] = {"LlamaForCausalLM"};
+    expect_refused(uneven, ErrorCode::kMalformed, "no multiple");
+    Json null_dim = qwen3();
+    null_dim["head_dim"] = nullptr;
+    EXPECT_EQ(parse(null_dim)->head_dim, 16);
+    null_dim.erase("head_dim");
+    EXPECT_EQ(parse(null_dim)->head_dim, 128);
+}
+
+TEST(ModelConfig, RefusesArchitecturesAndAModelTypeThatContradictEachOther) {
+    Json json = qwen3();
+    json["model_type"] = "llama";
+    expect_refused(json, ErrorCode::kMalformed, "model_type");
+    EXPECT_NE(error_of(json).message.find("Qwen3ForCausalLM"), std::string::npos);
+    json["model_type"] = "gemma3";
+    expect_refused(json, ErrorCode::kMalformed, "gemma3");
+    json["architectures"] = Json::array();
+    expect_refused(json, ErrorCode::kUnsupported, "model_type 'gemma3'");
+    json["model_type"] = "qwen3";
+    EXPECT_EQ(parse(json)->family, Family::kQwen3);
+}
+
+TEST(ModelConfig, RefusesNullWhereTransformersDoes) {
+    for (const std::string key :
+         {"tie_word_embeddings",
+          "attention_bias",
+          "rms_norm_eps",
+          "hidden_act",
+          "vocab_size",
+          "max_position_embeddings",
+          "rope_theta"}) {
+        Json json = qwen3();
+        json[key] = nullptr;
+        expect_refused(json, ErrorCode::kMalformed, key);
+    }
+    Json json = qwen3();
+    for (const std::string key : {"rope_scaling", "layer_types", "eos_token_id", "sliding_window"})
+        json[key] = nullptr;
+    EXPECT_TRUE(parse(json).has_value()) << error_of(json).message;
+}
+
+TEST(ModelConfig, BlamesTheFileThatIsBroken) {
+    for (const std::string_view text : {"{", "[]", "{\"eos_token_id\": \"no\"}"}) {
+        const Result<ModelConfig> config = parse(qwen3(), std::string(text));
+        ASSERT_FALSE(config.has_value());
+        EXPECT_TRUE(config.error().message.starts_with("'model/generation_config.json'"))
+            << config.error().message;
+    }
+    Json json = qwen3();
+    json["hidden_size"] = 0;
+    EXPECT_TRUE(error_of(json).message.starts_with("'model/config.json'"));
+}
+
+// Whatever of two configurations differs is found, and named; here by each key that changes how
+// weights of these shapes compute.
+TEST(ModelConfig, NamesWhatDiffersBetweenTwoModels) {
+    const auto llama = [](Json scaling) {
+        Json json = of_family("LlamaForCausalLM");
+        json["rope_scaling"] = std::move(scaling);
+        return *parse(json);
+    };
+    const Json llama3 = {
+        {"rope_type", "llama3"},
+        {"factor", 8.0},
+        {"low_freq_factor", 1.0},
+        {"high_freq_factor", 4.0},
+        {"original_max_position_embeddings", 64}};
+    const Json yarn = {
+        {"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 64}};
+    const auto expect_named = [&](Json scaling, const std::string& key, const Json& value) {
+        Json changed = scaling;
+        changed[key] = value;
+        const auto difference = difference_in_shape(llama(scaling), llama(changed));
+        ASSERT_TRUE(difference.has_value()) << key;
+        EXPECT_NE(difference->find(key), std::string::npos) << *difference;
+        EXPECT_EQ(difference_in_shape(llama(scaling), llama(scaling)), std::nullopt);
+    };
+    expect_named(llama3, "factor", 4.0);
+    expect_named(llama3, "low_freq_factor", 2.0);
+    expect_named(llama3, "high_freq_factor", 5.0);
+    expect_named(llama3, "original_max_position_embeddings", 32);
+    expect_named(llama3, "rope_theta", 5e5);
+    expect_named(yarn, "factor", 2.0);
+    expect_named(yarn, "original_max_position_embeddings", 32);
+    expect_named(yarn, "attention_factor", 1.5);
+    expect_named(yarn, "beta_fast", 16);
+    expect_named(yarn, "beta_slow", 2);
+    expect_named(yarn, "truncate", false);
+    const auto types = difference_in_shape(llama(llama3), llama(yarn));
+    ASSERT_TRUE(types.has_value());
+    EXPECT_EQ(*types, "rope_type is yarn, serving is llama3");
+
+    Json qwen = qwen3();
+    const ModelConfig serving = *parse(qwen);
+    qwen["use_sliding_window"] = true;
+    qwen["sliding_window"] = 100;
+    qwen["max_window_layers"] = 3;
+    EXPECT_EQ(
+        difference_in_shape(serving, *parse(qwen)),
+        "the sliding window of layer 3 is 100, serving is none"
+    );
+    qwen = qwen3();
+    qwen["eos_token_id"] = 1;
+    qwen["max_position_embeddings"] = 1024;
+    EXPECT_EQ(difference_in_shape(serving, *parse(qwen)), std::nullopt);
+}
+
 TEST(ModelConfig, JoinsTheEndTokensOfBothFiles) {
     const Result<ModelConfig> config = parse(qwen3(), R"({"eos_token_id": [9, 3]})");
     ASSERT_TRUE(config.has_value());
@@ -167,8 +281,10 @@ TEST(ModelConfig, RefusesWhatItDoesNotCompute) {
     expect_refused(with("hidden_act", "gelu"), kUnsupported, "gelu");
     expect_refused(with("quantization_config", {{"bits", 4}}), kUnsupported, "quantized");
     expect_refused(
-        with("rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}), kUnsupported, "'yarn'"
+        with("rope_scaling", {{"rope_type", "dynamic"}, {"factor", 4.0}}), kUnsupported, "'dynamic'"
     );
+    for (const Json& value : {Json(false), Json(0), Json()})
+        expect_refused(with("is_causal", value), kUnsupported, "is_causal");
     expect_refused(
         with("rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}),
         kUnsupported,
@@ -232,7 +348,7 @@ TEST(ModelConfig, RefusesWhatIsNestedTooDeeply) {
     for (const std::string_view key : {"eos_token_id", "hidden_size", "unheard_of"}) {
         std::string text = qwen3().dump();
         text.insert(text.size() - 1, fmt::format(",\"{}\":{}", key, deep));
-        const Result<ModelConfig> config = ModelConfig::parse(text, "", "config.json");
+        const Result<ModelConfig> config = ModelConfig::parse(text, "", "model");
         ASSERT_FALSE(config.has_value());
         EXPECT_EQ(config.error().code, ErrorCode::kMalformed);
         EXPECT_NE(config.error().message.find("nested deeper"), std::string::npos);
@@ -241,7 +357,7 @@ TEST(ModelConfig, RefusesWhatIsNestedTooDeeply) {
 
 TEST(ModelConfig, RefusesWhatIsNotJson) {
     for (const std::string_view text : {"", "{", "[]", "null", "\xff\xfe"}) {
-        const Result<ModelConfig> config = ModelConfig::parse(text, "", "config.json");
+        const Result<ModelConfig> config = ModelConfig::parse(text, "", "model");
         ASSERT_FALSE(config.has_value());
         EXPECT_EQ(config.error().code, ErrorCode::kMalformed);
     }

@@ -1,0 +1,67 @@
+// Typed values out of one JSON object of a checkpoint's configuration, collecting all that is wrong
+// with it. A key that is absent has the default that its reader names; null is another value, and a
+// problem unless the reader asks for it: transformers, too, knows which keys may be null.
+#pragma once
+
+#include "base/result.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace pitstop {
+
+// Of one file.
+struct ConfigProblems {
+    std::vector<std::string> list{};
+    bool any_unsupported = false;  // else each is malformed
+};
+
+class ConfigReader {
+  public:
+    using Json = nlohmann::json;
+
+    // `prefix` stands before each problem: where in its file the object is.
+    ConfigReader(const Json& object, std::string prefix, ConfigProblems* problems)
+        : object_(object), prefix_(std::move(prefix)), problems_(problems) {}
+
+    // The key's value; null pointer where it is absent.
+    [[nodiscard]] const Json* find(const char* key) const;
+    // The same where it is absent or null.
+    [[nodiscard]] const Json* find_value(const char* key) const;
+
+    template <class... Args>
+    void malformed(fmt::format_string<Args...> format, Args&&... args) {
+        problems_->list.push_back(prefix_ + fmt::format(format, std::forward<Args>(args)...));
+    }
+    template <class... Args>
+    void unsupported(fmt::format_string<Args...> format, Args&&... args) {
+        problems_->any_unsupported = true;
+        problems_->list.push_back(prefix_ + fmt::format(format, std::forward<Args>(args)...));
+    }
+
+    // A whole number from 1 to `max`; `absent` empty: the key must be there.
+    std::int64_t whole(const char* key, std::optional<std::int64_t> absent, std::int64_t max);
+    // Any whole number, for keys whose value may be of no consequence; clamped to +-2^62.
+    std::int64_t any_whole(const char* key, std::int64_t absent);
+    // A number > 0, or >= 0, that fp32 holds.
+    double positive(const char* key, std::optional<double> absent);
+    double not_negative(const char* key, double absent);
+    bool flag(const char* key, bool absent);
+    std::string text(const char* key, std::string_view absent);
+
+    [[nodiscard]] static std::string shown(const Json& value);
+
+  private:
+    const Json& object_;
+    std::string prefix_;
+    ConfigProblems* problems_;
+};
+
+}  // namespace pitstop
