@@ -1,6 +1,8 @@
 #include "tp_worker/disk_source.h"
 
+#include "base/log.h"
 #include "checkpoint/safetensors.h"
+#include "tp_worker/checkpoint_tensors.h"
 
 #include <filesystem>
 #include <system_error>
@@ -19,10 +21,14 @@ Result<> deliver_disk(const SourceArgs& args) {
             );
         }
     }
-    std::vector<Incoming> tensors;
-    for (const StoredTensor& stored : checkpoint.tensors())
-        tensors.push_back({.spec = stored.spec, .bytes = stored_bytes(checkpoint, stored)});
-    return args.stage.take(tensors, args.expect);
+    const CheckpointTensors tensors(args.stage.args().layout, checkpoint);
+    if (raw(args.worker.rank) == 0) {
+        for (const std::string& note : tensors.notes()) spdlog::warn("'{}': {}", path, note);
+    }
+    std::vector<Incoming> incoming;
+    for (const StoredTensor* stored : tensors.offered())
+        incoming.push_back({.spec = stored->spec, .bytes = stored_bytes(checkpoint, *stored)});
+    return args.stage.take(incoming, args.expect);
 }
 
 }  // namespace pitstop

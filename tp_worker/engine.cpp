@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "kernels/cuda_device.h"
+#include "tp_worker/checkpoint_tensors.h"
 #include "tp_worker/null_model.h"
 #include "tp_worker/weight_digest.h"
 #include "tp_worker/weight_loader.h"
@@ -110,8 +111,13 @@ Result<std::unique_ptr<Engine>> Engine::load(
 ) {
     ASSIGN_OR_RETURN(ModelConfig config, ModelConfig::read(options.model_dir));
     ASSIGN_OR_RETURN(
-        WeightLayout layout, WeightLayout::make(config, communicator.rank(), communicator.size())
+        WeightLayout layout,
+        WeightLayout::make(config, communicator.rank(), communicator.size(), options.extra_tensors)
     );
+    if (raw(communicator.rank()) == 0) {
+        for (const std::string& note : config.notes)
+            spdlog::warn("'{}/config.json': {}", options.model_dir, note);
+    }
     const DeviceOptions device_options{
         .kind = options.load_format == LoadFormat::kNull ? DeviceKind::kCpu : options.device,
         .gpu = options.gpu,
@@ -243,13 +249,17 @@ Result<> Engine::load_checkpoint() {
     const std::string& weights_dir =
         options_.weights_dir.empty() ? options_.model_dir : options_.weights_dir;
     ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(weights_dir));
+    const CheckpointTensors tensors(layout_, checkpoint);
     std::byte* const live = weights_->live_data();
     if (device_.is_cuda()) {
-        RETURN_IF_ERROR(upload_weights(layout_, checkpoint, weights_dir, device_, live));
+        RETURN_IF_ERROR(upload_weights(layout_, tensors, weights_dir, device_, live));
     } else {
         RETURN_IF_ERROR(
-            load_weights(layout_, checkpoint, weights_dir, device_.ops(), device_.stream(), live)
+            load_weights(layout_, tensors, weights_dir, device_.ops(), device_.stream(), live)
         );
+    }
+    if (is_root()) {
+        for (const std::string& note : tensors.notes()) spdlog::warn("'{}': {}", weights_dir, note);
     }
     Result<std::vector<PartDigest>> digests =
         device_.is_cuda() ? digest_weights_on_gpu(layout_, live, device_.ops())

@@ -41,6 +41,7 @@ struct EngineOptions {
     bool awaits_weights = false;  // load none: the first complete update brings them
     std::string weights_dir{};  // a checkpoint of the same shape to load instead; empty: model_dir
     LoadFormat load_format = LoadFormat::kAuto;
+    ExtraTensors extra_tensors = ExtraTensors::kRefuse;  // of checkpoints and of updates
     Compute compute = Compute::kBf16;
     IsaLevel isa = IsaLevel::kScalar;
     DeviceKind device = DeviceKind::kCpu;

@@ -39,6 +39,7 @@ struct Options {
     std::string compute = "bf16";
     std::string device = "cpu";
     bool is_deterministic = false;
+    bool ignores_extra_tensors = false;
     std::string isa{};
     int replica = 0;
     int rank = 0;
@@ -81,6 +82,11 @@ void add_flags(Options& options, FlagSet& flags) {
         "with cuda: no result depends on what else is in the batch, as it never does on a CPU"
     );
     flags.add("load-format", &options.load_format, "auto, or null: compute nothing");
+    flags.add(
+        "ignore-extra-tensors",
+        &options.ignores_extra_tensors,
+        "leave out tensors of a checkpoint or an update that the model does not have"
+    );
     flags.add("compute", &options.compute, "bf16, or fp32: the truth mode");
     flags.add("isa", &options.isa, "scalar, avx2, avx512, avx512bf16; empty: the best there is");
     flags.add("threads", &options.threads, "threads of this rank; 0: an even share of the cores");
@@ -141,6 +147,7 @@ Result<> check_options(Options& options) {
     if (options.load_format == "null") engine.load_format = LoadFormat::kNull;
     if (options.compute == "fp32") engine.compute = Compute::kFp32;
     ASSIGN_OR_RETURN(engine.device, parse_device_kind(options.device));
+    if (options.ignores_extra_tensors) engine.extra_tensors = ExtraTensors::kIgnore;
     if (options.is_deterministic) engine.determinism = Determinism::kBatchInvariant;
     engine.tokens_per_step_max = options.chunked_prefill_size + engine.num_slots;
     ASSIGN_OR_RETURN(engine.isa, choose_isa(options.isa));

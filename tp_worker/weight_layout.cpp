@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <set>
 
@@ -16,17 +17,14 @@ std::string layer_name(std::int64_t layer, std::string_view tail) {
     return fmt::format("model.layers.{}.{}", layer, tail);
 }
 
-// "model.layers.3.self_attn.rotary_emb.inv_freq"
-bool is_rotary_table(std::string_view name) {
-    return name.ends_with(".rotary_emb.inv_freq") && name.starts_with("model.");
-}
-
 }  // namespace
 
 class LayoutBuilder {
   public:
-    LayoutBuilder(const ModelConfig& config, Rank rank, int tp)
-        : config_(config), rank_(raw(rank)), tp_(tp) {}
+    LayoutBuilder(const ModelConfig& config, Rank rank, int tp, ExtraTensors extra)
+        : config_(config), rank_(raw(rank)), tp_(tp) {
+        layout_.extra_ = extra;
+    }
 
     Result<WeightLayout> build() {
         RETURN_IF_ERROR(check_split());
@@ -184,10 +182,10 @@ class LayoutBuilder {
     }
 
     void add_all() {
-        add_vocab("model.embed_tokens.weight");
+        add_vocab(std::string(kEmbeddingName));
         for (std::int64_t layer = 0; layer < config_.num_layers; ++layer) add_layer(layer);
         add_whole("model.norm.weight", {config_.hidden});
-        if (!config_.tied_embeddings) add_vocab("lm_head.weight");
+        if (!config_.tied_embeddings) add_vocab(std::string(kHeadName));
     }
 
     // In the order added, which is the order of use; then listed by name.
@@ -215,8 +213,10 @@ class LayoutBuilder {
     WeightLayout layout_{};
 };
 
-Result<WeightLayout> WeightLayout::make(const ModelConfig& config, Rank rank, int tp) {
-    return LayoutBuilder(config, rank, tp).build();
+Result<WeightLayout> WeightLayout::make(
+    const ModelConfig& config, Rank rank, int tp, ExtraTensors extra
+) {
+    return LayoutBuilder(config, rank, tp, extra).build();
 }
 
 const WeightTensor* WeightLayout::find(std::string_view name) const {
@@ -224,8 +224,14 @@ const WeightTensor* WeightLayout::find(std::string_view name) const {
     return place == by_name_.end() ? nullptr : &tensors_[place->second];
 }
 
+// "model.layers.3.self_attn.rotary_emb.inv_freq"
+bool WeightLayout::is_rotary_table(std::string_view name) {
+    return name.ends_with(".rotary_emb.inv_freq") && name.starts_with("model.");
+}
+
 bool WeightLayout::is_ignored(std::string_view name) const {
-    return is_rotary_table(name) || (tied_embeddings_ && name == "lm_head.weight");
+    if (find(name) != nullptr || is_tied_head(name)) return false;
+    return is_rotary_table(name) || extra_ == ExtraTensors::kIgnore;
 }
 
 std::vector<std::string> find_problems(
@@ -234,13 +240,17 @@ std::vector<std::string> find_problems(
     std::vector<std::string> problems;
     std::set<std::string_view> seen;
     for (const TensorSpec& spec : offered) {
-        const WeightTensor* tensor = layout.find(spec.name);
+        const WeightTensor* tensor =
+            layout.find(layout.is_tied_head(spec.name) ? kEmbeddingName : spec.name);
         if (tensor == nullptr) {
             if (layout.is_ignored(spec.name)) continue;
-            problems.push_back(fmt::format("'{}' is no tensor of this model", spec.name));
+            problems.push_back(fmt::format(
+                "'{}' is no tensor of this model (--ignore-extra-tensors leaves such out)",
+                spec.name
+            ));
             continue;
         }
-        if (!seen.insert(tensor->name).second) {
+        if (!seen.insert(spec.name).second) {
             problems.push_back(fmt::format("'{}' is there twice", spec.name));
         }
         if (spec.shape != tensor->shape) {
@@ -260,7 +270,10 @@ std::vector<std::string> find_problems(
     }
     if (completeness == Completeness::kPartial) return problems;
     for (const WeightTensor& tensor : layout.tensors()) {
-        if (!seen.contains(tensor.name)) {
+        const bool is_there = seen.contains(tensor.name) ||
+                              (tensor.name == kEmbeddingName && layout.is_tied_head(kHeadName) &&
+                               seen.contains(kHeadName));
+        if (!is_there) {
             problems.push_back(fmt::format("'{}' is missing", tensor.name));
         }
     }
@@ -282,6 +295,17 @@ Error error_of(std::string_view source, std::span<const std::string> problems) {
     );
 }
 
+bf16 bf16_from(StoredDtype dtype, const std::byte* at) {
+    if (dtype == StoredDtype::kF32) {
+        float value = 0;
+        std::memcpy(&value, at, sizeof value);
+        return to_bf16(value);
+    }
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, at, sizeof bits);
+    return dtype == StoredDtype::kF16 ? to_bf16(to_float(f16{bits})) : bf16{bits};
+}
+
 ModelWeights bind_weights(
     const WeightLayout& layout, const ModelConfig& config, const std::byte* arena
 ) {
@@ -292,8 +316,8 @@ ModelWeights bind_weights(
         return view2(data, tensor->rows, tensor->cols);
     };
     ModelWeights weights;
-    weights.embedding = matrix("model.embed_tokens.weight");
-    weights.head = config.tied_embeddings ? weights.embedding : matrix("lm_head.weight");
+    weights.embedding = matrix(std::string(kEmbeddingName));
+    weights.head = config.tied_embeddings ? weights.embedding : matrix(std::string(kHeadName));
     weights.final_norm = matrix("model.norm.weight").data;
     for (std::int64_t i = 0; i < config.num_layers; ++i) {
         const auto part = [&](std::string_view tail) { return matrix(layer_name(i, tail)); };

@@ -15,8 +15,8 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "base/view.h"
-#include "tp_worker/model_config.h"
 #include "checkpoint/safetensors.h"
+#include "tp_worker/model_config.h"
 
 #include <cstdint>
 #include <map>
@@ -67,10 +67,18 @@ struct ShardShape {
     std::int64_t vocab_len = 0;    // without padding; may be 0
 };
 
+inline constexpr std::string_view kEmbeddingName = "model.embed_tokens.weight";
+inline constexpr std::string_view kHeadName = "lm_head.weight";
+
+// Of names that the model has no use for.
+enum class ExtraTensors : std::uint8_t { kRefuse, kIgnore };
+
 class WeightLayout {
   public:
     // kUnsupported where the model does not split into tp ranks; says which size does not.
-    static Result<WeightLayout> make(const ModelConfig& config, Rank rank, int tp);
+    static Result<WeightLayout> make(
+        const ModelConfig& config, Rank rank, int tp, ExtraTensors extra = ExtraTensors::kRefuse
+    );
 
     [[nodiscard]] std::span<const WeightTensor> tensors() const {
         return tensors_;
@@ -79,9 +87,14 @@ class WeightLayout {
     [[nodiscard]] const ShardShape& shape() const { return shape_; }
     [[nodiscard]] std::int64_t bytes() const { return bytes_; }  // of the arena
 
-    // Tensors that checkpoints carry and this model does not use: rotary tables of old exports, and
-    // a head beside tied embeddings (transformers ties them and drops it, too).
+    // Tensors that may be offered and that this model does not use: rotary tables of old exports,
+    // and with kIgnore all that it does not have.
     [[nodiscard]] bool is_ignored(std::string_view name) const;
+    [[nodiscard]] static bool is_rotary_table(std::string_view name);
+    // The head of a model with tied embeddings: another name of the embedding.
+    [[nodiscard]] bool is_tied_head(std::string_view name) const {
+        return tied_embeddings_ && name == kHeadName;
+    }
 
   private:
     friend class LayoutBuilder;
@@ -90,19 +103,24 @@ class WeightLayout {
     ShardShape shape_{};
     std::int64_t bytes_ = 0;
     bool tied_embeddings_ = false;
+    ExtraTensors extra_ = ExtraTensors::kRefuse;
 };
 
 enum class Completeness { kWhole, kPartial };
 
 // Everything that is wrong with what a source offers: tensors that are missing (unless kPartial),
 // not of this model, offered twice, or of another shape or a dtype that is not BF16, F16 or F32.
-// Empty: nothing.
+// A tied head is held against the embedding, and stands for it where that is missing. Empty:
+// nothing.
 [[nodiscard]] std::vector<std::string> find_problems(
     const WeightLayout& layout, std::span<const TensorSpec> offered, Completeness completeness
 );
 // One error that lists them all; past kProblemsShownMax, how many more there are.
 inline constexpr std::size_t kProblemsShownMax = 256;
 [[nodiscard]] Error error_of(std::string_view source, std::span<const std::string> problems);
+
+// An element as it is resident. REQUIRES: dtype is BF16, F16 or F32.
+[[nodiscard]] bf16 bf16_from(StoredDtype dtype, const std::byte* at);
 
 // Borrowed views of one layer's shards.
 struct LayerWeights {

@@ -198,16 +198,13 @@ Result<> load_tensor(
 
 Result<> load_weights(
     const WeightLayout& layout,
-    const Checkpoint& checkpoint,
+    const CheckpointTensors& tensors,
     const std::string& source,
     const Ops& ops,
     Stream stream,
     std::byte* arena
 ) {
-    std::vector<TensorSpec> offered;
-    for (const StoredTensor& stored : checkpoint.tensors()) offered.push_back(stored.spec);
-    const std::vector<std::string> problems = find_problems(layout, offered, Completeness::kWhole);
-    if (!problems.empty()) return error_of(source, problems);
+    RETURN_IF_ERROR(tensors.check_whole(source));
 
     const auto num_tensors = static_cast<std::int64_t>(layout.tensors().size());
     std::vector<Result<>> results(layout.tensors().size(), Ok{});
@@ -215,9 +212,9 @@ Result<> load_weights(
     auto load = [&](std::int64_t begin, std::int64_t end, int thread) {
         for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
             const WeightTensor& tensor = layout.tensors()[i];
-            const StoredTensor* stored = checkpoint.find(tensor.name);
+            const StoredTensor* stored = tensors.find(tensor.name);
             CHECK(stored != nullptr);
-            const TensorBytes bytes = stored_bytes(checkpoint, *stored);
+            const TensorBytes bytes = stored_bytes(tensors.checkpoint(), *stored);
             results[i] = load_tensor(
                 {.tensor = tensor, .bytes = bytes, .ops = ops, .arena = arena},
                 scratch[static_cast<std::size_t>(thread)],

@@ -10,6 +10,7 @@
 #include "digest/digest_run.h"
 #include "kernels/ops.h"
 #include "messages/version_digest.h"
+#include "tp_worker/checkpoint_tensors.h"
 #include "tp_worker/weight_layout.h"
 
 #include <cstddef>
@@ -79,7 +80,7 @@ Result<> load_tensor(
 // On an error while reading (kDataLoss) the arena holds a mix: it must not be used.
 Result<> load_weights(
     const WeightLayout& layout,
-    const Checkpoint& checkpoint,
+    const CheckpointTensors& tensors,
     const std::string& source,
     const Ops& ops,
     Stream stream,

@@ -3,11 +3,11 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/utf8.h"
+#include "tp_worker/tensor_filler.h"
 #include "tp_worker/weight_digest.h"
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstring>
 #include <iterator>
 #include <optional>
@@ -20,150 +20,31 @@ constexpr auto kElementBytes = static_cast<std::int64_t>(sizeof(bf16));
 
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
-// What filling came to, on one thread.
-struct Filled {
-    std::int64_t num_tensors = 0;
-    std::int64_t bytes = 0;
-    Duration receive{};
-    Duration verify{};
-    std::vector<std::pair<std::size_t, std::string>> problems{};  // of the tensor with this index
-    std::optional<std::pair<std::size_t, Error>> error{};         // that ended the work
-
-    [[nodiscard]] Duration busy() const { return receive + verify; }
-};
-
-// Fills tensors on one thread, one after the other.
-class TensorFiller {
-  public:
-    explicit TensorFiller(const StageArgs& args) : args_(args), pacer_(args.pace) {}
-
-    // `incoming` null: the tensor is kept, from the live copy or (kInPlace) where it is.
-    // `parts`: the entries of the tensor's parts, their lanes zero. False: the stage is over.
-    bool fill(
-        std::size_t index, const Incoming* incoming, bool is_in_place, std::span<PartDigest> parts
-    ) {
-        index_ = index;
-        parts_ = parts;
-        is_nonfinite_ = false;
-        const WeightTensor& tensor = args_.layout.tensors()[index];
-        piece_begun_ = Clock::now();
-        Result<> result =
-            incoming == nullptr ? keep(tensor, is_in_place) : load(tensor, incoming->bytes);
-        if (!result) filled_.error = {index, std::move(result.error())};
-        return !filled_.error;
-    }
-    [[nodiscard]] const Filled& filled() const { return filled_; }
-
-  private:
-    Result<> load(const WeightTensor& tensor, const TensorBytes& bytes) {
-        ++filled_.num_tensors;
-        return load_tensor(
-            {.tensor = tensor,
-             .bytes = bytes,
-             .ops = args_.ops,
-             .arena = args_.target,
-             .parts = parts_,
-             .add_run = args_.add_run},
-            scratch_,
-            [&](const WrittenRows& rows) { return written(tensor, rows); }
-        );
-    }
-
-    // A partial update leaves it as it is: in the staged copy a copy of the live one.
-    Result<> keep(const WeightTensor& tensor, bool is_in_place) {
-        const std::int64_t rows_max =
-            std::max<std::int64_t>(1, kChunkBytes / (tensor.cols * kElementBytes));
-        for (std::int64_t row = 0; row < tensor.rows; row += rows_max) {
-            WrittenRows rows{.begin = row, .num = std::min(rows_max, tensor.rows - row)};
-            rows.num_nonfinite = is_in_place || args_.target == args_.live
-                                     ? digest(tensor, rows)
-                                     : copy_live(tensor, rows);
-            RETURN_IF_ERROR(written(tensor, rows));
+// Calls use(element of the shard, value) for each update of an element that this rank holds.
+template <class F>
+void for_each_here(const SparseTensor& sparse, const WeightTensor& tensor, F use) {
+    const std::int64_t value_bytes = bytes_of(sparse.spec.dtype);
+    for (std::int64_t i = 0; i < sparse.num; ++i) {
+        std::int32_t index = 0;
+        std::memcpy(&index, sparse.indices + i * 4, sizeof index);
+        const std::int64_t row = index / tensor.whole_cols;
+        const std::int64_t col = index % tensor.whole_cols;
+        std::int64_t shard_at = 0;
+        for (const ShardPart& part : tensor.parts) {
+            const std::int64_t at = tensor.axis == SplitAxis::kCols ? col : row;
+            const bool is_here =
+                tensor.axis == SplitAxis::kNone || (at >= part.begin && at < part.begin + part.num);
+            if (is_here) {
+                const std::int64_t shard_row =
+                    tensor.axis == SplitAxis::kRows ? shard_at + row - part.begin : row;
+                const std::int64_t shard_col =
+                    tensor.axis == SplitAxis::kCols ? shard_at + col - part.begin : col;
+                use(shard_row * tensor.cols + shard_col,
+                    bf16_from(sparse.spec.dtype, sparse.values + i * value_bytes));
+            }
+            shard_at += part.num;
         }
-        return Ok{};
     }
-    std::uint64_t copy_live(const WeightTensor& tensor, const WrittenRows& rows) {
-        return copy_rows_and_digest(
-            {.tensor = tensor,
-             .from = RowsFrom::kShard,
-             .src = args_.live,
-             .arena = args_.target,
-             .row_begin = rows.begin,
-             .num_rows = rows.num,
-             .add_run = args_.add_run},
-            parts_
-        );
-    }
-    std::uint64_t digest(const WeightTensor& tensor, const WrittenRows& rows) {
-        const TimePoint begun = Clock::now();
-        const std::uint64_t num_nonfinite = add_rows_digest(
-            {.tensor = tensor,
-             .arena = args_.target,
-             .row_begin = rows.begin,
-             .num_rows = rows.num,
-             .ops = args_.ops},
-            parts_
-        );
-        verify_now_ = Clock::now() - begun;
-        return num_nonfinite;
-    }
-
-    // Rows of the shard are in their place, and digested.
-    Result<> written(const WeightTensor& tensor, const WrittenRows& rows) {
-        const Duration verify = std::exchange(verify_now_, Duration{});
-        filled_.verify += verify;
-        filled_.receive += Clock::now() - piece_begun_ - verify;
-        filled_.bytes += rows.num * tensor.cols * kElementBytes;
-        if (rows.num_nonfinite != 0 && !args_.spec.allow_nonfinite)
-            report_nonfinite(tensor, rows.begin, rows.num);
-        pacer_.rest_if_due();
-        if (args_.is_dropped.load(std::memory_order_relaxed))
-            return make_error(ErrorCode::kAborted, "the stage was dropped");
-        piece_begun_ = Clock::now();
-        return Ok{};
-    }
-
-    // Which one: rows [begin, begin + num) of the shard have at least one.
-    void report_nonfinite(const WeightTensor& tensor, std::int64_t begin, std::int64_t num) {
-        if (is_nonfinite_) return;  // one report a tensor
-        is_nonfinite_ = true;
-        const auto* rows =
-            reinterpret_cast<const bf16*>(args_.target + tensor.offset) + begin * tensor.cols;
-        std::int64_t index = 0;
-        while (index + 1 < num * tensor.cols && std::isfinite(to_float(rows[index]))) ++index;
-        filled_.problems.emplace_back(
-            index_,
-            fmt::format(
-                "'{}' is not finite: {} at row {}, column {} of this rank's shard (allow_nonfinite "
-                "would accept it)",
-                tensor.name,
-                to_float(rows[index]),
-                begin + index / tensor.cols,
-                index % tensor.cols
-            )
-        );
-    }
-
-    const StageArgs& args_;
-    Pacer pacer_;
-    Filled filled_{};
-    std::size_t index_ = 0;          // of the tensor being filled
-    std::span<PartDigest> parts_{};  // its
-    bool is_nonfinite_ = false;      // and that was said
-    std::vector<std::byte> scratch_{};
-    TimePoint piece_begun_{};
-    Duration verify_now_{};  // of the piece under way, what digesting took apart from copying
-};
-
-bf16 bf16_from(StoredDtype dtype, const std::byte* at) {
-    if (dtype == StoredDtype::kF32) {
-        float value = 0;
-        std::memcpy(&value, at, sizeof value);
-        return to_bf16(value);
-    }
-    std::uint16_t bits = 0;
-    std::memcpy(&bits, at, sizeof bits);
-    return dtype == StoredDtype::kF16 ? to_bf16(to_float(f16{bits})) : bf16{bits};
 }
 
 // The whole model's tensors that this update did not bring, as find_problems wants them.
@@ -184,6 +65,12 @@ WeightStage::WeightStage(const StageArgs& args) : args_(args) {
 
 std::size_t WeightStage::index_of(const WeightTensor& tensor) const {
     return static_cast<std::size_t>(&tensor - args_.layout.tensors().data());
+}
+
+std::span<PartDigest> WeightStage::digests_of(std::size_t index) {
+    return std::span(digests_).subspan(
+        first_part_[index], args_.layout.tensors()[index].parts.size()
+    );
 }
 
 Result<> WeightStage::fail_with_problems() {
@@ -235,30 +122,62 @@ void WeightStage::mark_written() {
 Result<> WeightStage::take(std::span<const Incoming> tensors, Expect expect) {
     std::vector<TensorSpec> offered;
     std::vector<Job> jobs;
+    const Incoming* head = nullptr;  // a tied one
     for (const Incoming& incoming : tensors) {
         offered.push_back(incoming.spec);
+        const bool is_head = args_.layout.is_tied_head(incoming.spec.name);
         const WeightTensor* tensor = args_.layout.find(incoming.spec.name);
-        if (tensor == nullptr) continue;
-        if (states_[index_of(*tensor)] != State::kAbsent) {
+        if (tensor == nullptr && !is_head) continue;
+        const bool was_here = is_head ? !head_digests_.empty()
+                                      : states_[index_of(*tensor)] != State::kAbsent &&
+                                            states_[index_of(*tensor)] != State::kFromHead;
+        if (was_here) {
             problems_.push_back(
                 fmt::format("'{}' arrived before in this update", incoming.spec.name)
             );
         }
-        jobs.push_back({index_of(*tensor), &incoming});
+        if (is_head) {
+            head = &incoming;
+        } else {
+            jobs.push_back({.index = index_of(*tensor), .incoming = &incoming});
+        }
+    }
+    const std::size_t embedding = index_of(*args_.layout.find(kEmbeddingName));
+    const bool fills_embedding =
+        head != nullptr && states_[embedding] == State::kAbsent &&
+        std::ranges::none_of(jobs, [&](const Job& job) { return job.index == embedding; });
+    if (fills_embedding) {
+        jobs.push_back({.index = embedding, .incoming = head});
+    } else if (head != nullptr) {
+        jobs.push_back({.index = embedding, .incoming = head, .is_head_beside = true});
     }
     std::vector<std::string> found = find_problems(args_.layout, offered, Completeness::kPartial);
     std::ranges::move(found, std::back_inserter(problems_));
     if (expect == Expect::kAll) {
         std::vector<State> after = states_;
-        for (const Job& job : jobs) after[job.index] = State::kArrived;
+        for (const Job& job : jobs) after[job.index] = State::kArrived;  // a head is one, too
         std::swap(states_, after);
         add_missing();
         std::swap(states_, after);
     }
     if (!problems_.empty()) return fail_with_problems();
     mark_written();
-    for (const Job& job : jobs) states_[job.index] = State::kArrived;
-    return fill_all(std::move(jobs), Keep::kCopy);
+    if (head != nullptr && !fills_embedding)
+        append_parts(args_.layout.tensors()[embedding], head_digests_);
+    for (const Job& job : jobs) {
+        if (job.is_head_beside) continue;
+        if (states_[job.index] == State::kFromHead) {  // it comes over the head's, which is kept
+            for (PartDigest& part : digests_of(job.index)) part.lane0 = part.lane1 = 0;
+        }
+        states_[job.index] = State::kArrived;
+    }
+    if (fills_embedding) states_[embedding] = State::kFromHead;
+    RETURN_IF_ERROR(fill_all(std::move(jobs), Keep::kCopy));
+    if (fills_embedding) {
+        const std::span<const PartDigest> filled = digests_of(embedding);
+        head_digests_.assign(filled.begin(), filled.end());
+    }
+    return Ok{};
 }
 
 // What this update should have brought and did not.
@@ -321,8 +240,35 @@ Result<> WeightStage::finish() {
     }
     RETURN_IF_ERROR(fill_all(std::move(scattered), Keep::kInPlace));
     RETURN_IF_ERROR(fill_all(std::move(kept), Keep::kCopy));
+    check_tied();
+    if (!problems_.empty()) return fail_with_problems();
     phase_ = "prepared";
     return Ok{};
+}
+
+// The head that was sent beside the embedding would have been dropped: it must be the same.
+void WeightStage::check_tied() {
+    constexpr std::string_view kWhy = "this model ties them (tie_word_embeddings is true)";
+    if (num_sparse_head_ > 0 && num_sparse_embedding_ > 0 &&
+        num_sparse_head_ != num_sparse_embedding_) {
+        problems_.push_back(fmt::format(
+            "'{}' has {} updates, '{}' has {}: {}",
+            kHeadName,
+            num_sparse_head_,
+            kEmbeddingName,
+            num_sparse_embedding_,
+            kWhy
+        ));
+    }
+    if (head_digests_.empty()) return;
+    const std::span<const PartDigest> embedding =
+        digests_of(index_of(*args_.layout.find(kEmbeddingName)));
+    const bool is_same =
+        std::ranges::equal(head_digests_, embedding, [](const PartDigest& a, const PartDigest& b) {
+            return a.lane0 == b.lane0 && a.lane1 == b.lane1;
+        });
+    if (is_same) return;
+    problems_.push_back(fmt::format("'{}' differs from '{}': {}", kHeadName, kEmbeddingName, kWhy));
 }
 
 TaskPool& WeightStage::threads() {
@@ -365,11 +311,13 @@ Result<> WeightStage::fill_all(std::vector<Job> jobs, Keep keep) {
             if (claim >= jobs.size()) break;
             if (claim == jobs.size() / 2) args_.at("stage_half");
             const Job& job = jobs[claim];
-            const std::span<PartDigest> parts = std::span(digests_).subspan(
-                first_part_[job.index], tensors[job.index].parts.size()
-            );
-            if (!filler.fill(job.index, job.incoming, keep == Keep::kInPlace, parts))
-                is_over.store(true, std::memory_order_relaxed);
+            const bool is_on =
+                job.is_head_beside
+                    ? filler.digest_head(job.index, *job.incoming, head_digests_)
+                    : filler.fill(
+                          job.index, job.incoming, keep == Keep::kInPlace, digests_of(job.index)
+                      );
+            if (!is_on) is_over.store(true, std::memory_order_relaxed);
         }
         filled[thread] = filler.filled();
         return Result<>(Ok{});
@@ -439,11 +387,37 @@ Result<> WeightStage::take_sparse(std::span<const SparseTensor> tensors) {
     if (!problems_.empty()) return fail_with_problems();
     mark_written();
     for (const SparseTensor& sparse : tensors) {
-        const WeightTensor* tensor = args_.layout.find(sparse.spec.name);
+        const bool is_head = args_.layout.is_tied_head(sparse.spec.name);
+        const WeightTensor* tensor = args_.layout.find(is_head ? kEmbeddingName : sparse.spec.name);
         if (tensor == nullptr) continue;  // one that checkpoints carry and this model ignores
-        RETURN_IF_ERROR(scatter(sparse, *tensor));
+        const bool is_tied =
+            is_head || (tensor->name == kEmbeddingName && args_.layout.is_tied_head(kHeadName));
+        RETURN_IF_ERROR(is_tied ? take_tied(sparse, *tensor) : scatter(sparse, *tensor));
     }
     return Ok{};
+}
+
+// The first of the two names to come is scattered; elements of the other must be there already.
+Result<> WeightStage::take_tied(const SparseTensor& sparse, const WeightTensor& embedding) {
+    const bool is_head = sparse.spec.name == kHeadName;
+    (is_head ? num_sparse_head_ : num_sparse_embedding_) += sparse.num;
+    const bool is_first = tied_sparse_.empty() && states_[index_of(embedding)] == State::kAbsent;
+    if (is_first) tied_sparse_ = is_head ? kHeadName : kEmbeddingName;
+    if (sparse.spec.name == tied_sparse_) return scatter(sparse, embedding);
+    const auto* shard = reinterpret_cast<const bf16*>(args_.target + embedding.offset);
+    std::int64_t num_other = 0;
+    for_each_here(sparse, embedding, [&](std::int64_t at, bf16 value) {
+        num_other += shard[at].bits != value.bits;
+    });
+    if (num_other == 0) return Ok{};
+    problems_.push_back(fmt::format(
+        "'{}': {} updates differ from '{}', which came before: this model ties them "
+        "(tie_word_embeddings is true)",
+        sparse.spec.name,
+        num_other,
+        is_head ? kEmbeddingName : kHeadName
+    ));
+    return fail_with_problems();
 }
 
 // Digested by finish(): more updates of the same tensor may come.
@@ -460,28 +434,7 @@ Result<> WeightStage::scatter(const SparseTensor& sparse, const WeightTensor& te
     state = State::kSparse;
     ++num_tensors_;
     auto* shard = reinterpret_cast<bf16*>(args_.target + tensor.offset);
-    const std::int64_t value_bytes = bytes_of(sparse.spec.dtype);
-    for (std::int64_t i = 0; i < sparse.num; ++i) {
-        std::int32_t index = 0;
-        std::memcpy(&index, sparse.indices + i * 4, sizeof index);
-        const std::int64_t row = index / tensor.whole_cols;
-        const std::int64_t col = index % tensor.whole_cols;
-        std::int64_t shard_at = 0;
-        for (const ShardPart& part : tensor.parts) {
-            const std::int64_t at = tensor.axis == SplitAxis::kCols ? col : row;
-            const bool is_here =
-                tensor.axis == SplitAxis::kNone || (at >= part.begin && at < part.begin + part.num);
-            if (is_here) {
-                const std::int64_t shard_row =
-                    tensor.axis == SplitAxis::kRows ? shard_at + row - part.begin : row;
-                const std::int64_t shard_col =
-                    tensor.axis == SplitAxis::kCols ? shard_at + col - part.begin : col;
-                shard[shard_row * tensor.cols + shard_col] =
-                    bf16_from(sparse.spec.dtype, sparse.values + i * value_bytes);
-            }
-            shard_at += part.num;
-        }
-    }
+    for_each_here(sparse, tensor, [&](std::int64_t at, bf16 value) { shard[at] = value; });
     receive_ += Clock::now() - begun;
     if (is_dropped()) return make_error(ErrorCode::kAborted, "the stage was dropped");
     return Ok{};

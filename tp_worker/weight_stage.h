@@ -6,6 +6,9 @@
 //             the first byte is written is found then, and all of them are listed
 //   finish()  what did not arrive stays as it is (partial), or is a problem; the digests
 //
+// Where embeddings are tied, the head is another name of the embedding: trainers send one of them,
+// or both. Whichever comes first fills the embedding, and the other must be the same.
+//
 // A piece at a time: copied, sliced and converted into its place, digested and looked at for
 // non-finite values there while it is in the cache, then a rest (pace.h). Between two pieces a drop
 // is noticed.
@@ -100,6 +103,7 @@ class WeightStage {
     struct Job {
         std::size_t index = 0;               // of the tensor in the layout
         const Incoming* incoming = nullptr;  // null: kept
+        bool is_head_beside = false;  // a tied head, and the embedding comes, too: only digested
     };
     enum class Keep { kCopy, kInPlace };
     Result<> fill_all(std::vector<Job> jobs, Keep keep);
@@ -109,9 +113,12 @@ class WeightStage {
     void check_padding(const WeightTensor& tensor);
     void mark_written();
     [[nodiscard]] std::size_t index_of(const WeightTensor& tensor) const;
+    [[nodiscard]] std::span<PartDigest> digests_of(std::size_t index);
     Result<> scatter(const SparseTensor& sparse, const WeightTensor& tensor);
+    Result<> take_tied(const SparseTensor& sparse, const WeightTensor& embedding);
+    void check_tied();
 
-    enum class State : std::uint8_t { kAbsent, kArrived, kSparse };
+    enum class State : std::uint8_t { kAbsent, kArrived, kFromHead, kSparse };
 
     // Made with the first work that is worth a second thread.
     TaskPool& threads();
@@ -119,9 +126,13 @@ class WeightStage {
     StageArgs args_;
     std::optional<TaskPool> threads_{};
     std::string phase_ = "idle";
-    std::vector<State> states_{};            // by tensor
-    std::vector<std::size_t> first_part_{};  // of each tensor, in digests_
-    std::vector<PartDigest> digests_{};      // of everything, in name order
+    std::vector<State> states_{};             // by tensor
+    std::vector<std::size_t> first_part_{};   // of each tensor, in digests_
+    std::vector<PartDigest> digests_{};       // of everything, in name order
+    std::vector<PartDigest> head_digests_{};  // of a tied head that arrived; empty: none did
+    std::string_view tied_sparse_{};         // which of the two names is scattered; empty: none yet
+    std::int64_t num_sparse_head_ = 0;       // elements, of a tied head
+    std::int64_t num_sparse_embedding_ = 0;  // elements, of the embedding beside it
     std::vector<std::string> problems_{};
     std::int64_t num_tensors_ = 0;
     std::int64_t bytes_ = 0;

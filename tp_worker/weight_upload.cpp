@@ -79,15 +79,12 @@ class Upload {
 
 Result<> upload_weights(
     const WeightLayout& layout,
-    const Checkpoint& checkpoint,
+    const CheckpointTensors& tensors,
     const std::string& source,
     const Device& device,
     std::byte* arena
 ) {
-    std::vector<TensorSpec> offered;
-    for (const StoredTensor& stored : checkpoint.tensors()) offered.push_back(stored.spec);
-    const std::vector<std::string> problems = find_problems(layout, offered, Completeness::kWhole);
-    if (!problems.empty()) return error_of(source, problems);
+    RETURN_IF_ERROR(tensors.check_whole(source));
 
     std::int64_t bytes_total = 0;
     std::int64_t bytes_max = 0;
@@ -102,10 +99,10 @@ Result<> upload_weights(
     for (const WeightTensor& tensor : layout.tensors()) {
         WeightTensor at_start = tensor;
         at_start.offset = 0;
-        const StoredTensor* const stored = checkpoint.find(tensor.name);
-        CHECK(stored != nullptr);  // find_problems found none
+        const StoredTensor* const stored = tensors.find(tensor.name);
+        CHECK(stored != nullptr);  // the check found nothing missing
         const std::int64_t row_bytes = tensor.bytes() / tensor.rows;
-        const TensorBytes bytes = stored_bytes(checkpoint, *stored);
+        const TensorBytes bytes = stored_bytes(tensors.checkpoint(), *stored);
         RETURN_IF_ERROR(load_tensor(
             {.tensor = at_start, .bytes = bytes, .ops = device.host_ops(), .arena = shard.data()},
             scratch,

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "base/result.h"
-#include "checkpoint/safetensors.h"
+#include "tp_worker/checkpoint_tensors.h"
 #include "tp_worker/device.h"
 #include "tp_worker/weight_layout.h"
 
@@ -17,7 +17,7 @@ namespace pitstop {
 // As load_weights (weight_loader.h); `arena` is the GPU's. Returns when everything is there.
 Result<> upload_weights(
     const WeightLayout& layout,
-    const Checkpoint& checkpoint,
+    const CheckpointTensors& tensors,
     const std::string& source,
     const Device& device,
     std::byte* arena

@@ -114,6 +114,11 @@ def add_tree_flags(parser):
         choices=("auto", "null"),
         help="null: no weights and no arithmetic, to measure the rest",
     )
+    add(
+        "--ignore-extra-tensors",
+        action="store_true",
+        help="leave out tensors of a checkpoint or an update that the model does not have",
+    )
     add_count(
         "--threads", "threads of each worker; default: the cores, shared evenly by the workers"
     )

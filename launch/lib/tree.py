@@ -89,6 +89,8 @@ def plan(options, run_dir, weights=Weights()):
                 worker.append(f"--gpu={replica}")
             if options.deterministic:
                 worker.append("--deterministic")
+            if options.ignore_extra_tensors:
+                worker.append("--ignore-extra-tensors")
             if options.wait_for_initial_weights and not weights.path:
                 worker.append("--wait-for-initial-weights")
             worker += _flags(

@@ -60,8 +60,9 @@ Shard load(const ModelConfig& config, const std::string& directory, int rank, in
     EXPECT_TRUE(layout.has_value());
     const Result<Checkpoint> checkpoint = Checkpoint::open(directory);
     std::vector<std::byte> arena(static_cast<std::size_t>(layout->bytes()));
-    const Result<> loaded =
-        load_weights(*layout, *checkpoint, directory, *reference_ops(), {}, arena.data());
+    const Result<> loaded = load_weights(
+        *layout, {*layout, *checkpoint}, directory, *reference_ops(), {}, arena.data()
+    );
     EXPECT_TRUE(loaded.has_value()) << loaded.error().message;
     return {*std::move(layout), std::move(arena)};
 }
@@ -77,8 +78,9 @@ TEST(WeightLoader, AFileThatIsCutShortWhileItIsReadIsAnErrorNotACrash) {
         ASSERT_TRUE(layout && checkpoint);
         std::vector<std::byte> arena(static_cast<std::size_t>(layout->bytes()));
         dir.truncate("model.safetensors", left);
-        const Result<> loaded =
-            load_weights(*layout, *checkpoint, dir.path(), *reference_ops(), {}, arena.data());
+        const Result<> loaded = load_weights(
+            *layout, {*layout, *checkpoint}, dir.path(), *reference_ops(), {}, arena.data()
+        );
         ASSERT_FALSE(loaded);
         EXPECT_EQ(loaded.error().code, ErrorCode::kDataLoss);
         EXPECT_NE(loaded.error().message.find("shorter"), std::string::npos)

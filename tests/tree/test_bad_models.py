@@ -189,3 +189,76 @@ def test_more_ranks_than_the_model_can_be_split_into(model, place):
 def test_a_pool_that_holds_no_page(model, place):
     line = refusal(model, place, "--max-total-tokens", 4, "--page-size", 16)
     assert "page" in line or "tokens" in line
+
+
+def test_a_broken_generation_config_is_named_itself(model, place):
+    (model / "generation_config.json").write_text("{")
+    line = refusal(model, place)
+    assert "generation_config.json" in line and "model/config.json" not in line
+
+
+def test_two_families_in_one_config(model, place):
+    change_config(model, model_type="llama")
+    line = refusal(model, place)
+    assert "Qwen3ForCausalLM" in line and "model_type" in line
+
+
+# ---- tensors that transformers ties, leaves out or keeps wider ----
+
+EMBEDDING = "model.embed_tokens.weight"
+
+
+def add_tensor(model, name, dtype, shape, raw):
+    path = model / "model.safetensors"
+    header, body = header_of(path)
+    header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(body), len(body) + len(raw)]}
+    write_safetensors(path, header, body + raw)
+
+
+def generated(model, *flags):
+    """What a tree of this model writes, and the lines it warns with."""
+    ended = run("generate", "--model", model, "--temperature", 0, "--max-new-tokens", 12, *flags,
+                "Once upon a time")  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout, [line for line in ended.stderr.splitlines() if "warning" in line]
+
+
+def test_another_head_beside_tied_embeddings(model, place):
+    header, body = header_of(model / "model.safetensors")
+    begin, end = header[EMBEDDING]["data_offsets"]
+    raw = bytearray(body[begin:end])
+    raw[-1] ^= 1
+    add_tensor(model, "lm_head.weight", "BF16", header[EMBEDDING]["shape"], bytes(raw))
+    line = refusal(model, place, "--tp", 2)
+    assert "tie_word_embeddings" in line and "lm_head.weight" in line
+
+
+def test_an_extra_layer_is_served_if_asked(model, place):
+    name = "model.layers.6.input_layernorm.weight"
+    add_tensor(model, name, "BF16", [128], bytes(256))
+    line = refusal(model, place)
+    assert name in line and "--ignore-extra-tensors" in line
+    add_tensor(model, "v_head.summary.weight", "F32", [2], bytes(8))
+    text, warnings = generated(model, "--ignore-extra-tensors")
+    assert text == generated("stories")[0]
+    (warning,) = warnings
+    assert name in warning and "v_head.summary.weight" in warning
+
+
+def test_a_wider_checkpoint_says_that_it_is_rounded(model):
+    path = model / "model.safetensors"
+    header, body = header_of(path)
+    wide_header, wide = {}, b""
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        raw = body[slice(*entry["data_offsets"])]
+        raw = b"".join(b"\0\0" + raw[i : i + 2] for i in range(0, len(raw), 2))
+        wide_header[name] = {**entry, "dtype": "F32", "data_offsets": [len(wide), len(wide) + len(raw)]}
+        wide += raw
+    write_safetensors(path, wide_header, wide)
+    for flags in ((), ("--compute", "fp32", "--tp", 2)):
+        text, warnings = generated(model, *flags)
+        assert text == generated("stories", *flags)[0]
+        (warning,) = warnings  # of one rank
+        assert "F32 are rounded to BF16" in warning

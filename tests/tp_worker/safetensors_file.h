@@ -1,0 +1,73 @@
+// model.safetensors of a test's own directory: read apart, changed, and written again.
+#pragma once
+
+#include "tests/tp_worker/temp_dir.h"
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace pitstop {
+
+class SafetensorsFile {
+  public:
+    explicit SafetensorsFile(const TempDir& dir) : dir_(dir) {
+        const std::string bytes = dir.read("model.safetensors");
+        std::uint64_t header_len = 0;
+        std::memcpy(&header_len, bytes.data(), sizeof header_len);
+        header_ = nlohmann::json::parse(bytes.substr(8, header_len));
+        data_ = bytes.substr(8 + header_len);
+    }
+    [[nodiscard]] std::string bytes_of(const std::string& name) const {
+        const std::size_t begin = header_[name]["data_offsets"][0];
+        const std::size_t end = header_[name]["data_offsets"][1];
+        return data_.substr(begin, end - begin);
+    }
+    [[nodiscard]] std::vector<std::int64_t> shape_of(const std::string& name) const {
+        return header_[name]["shape"];
+    }
+    void add(
+        const std::string& name,
+        const std::string& dtype,
+        const std::vector<std::int64_t>& shape,
+        const std::string& bytes
+    ) {
+        header_[name] = {
+            {"dtype", dtype},
+            {"shape", shape},
+            {"data_offsets", {data_.size(), data_.size() + bytes.size()}}};
+        data_ += bytes;
+    }
+    // Under another name; its bytes stay where they are.
+    void rename(const std::string& name, const std::string& other) {
+        header_[other] = header_[name];
+        header_.erase(name);
+    }
+    void write() const {
+        const std::string text = header_.dump();
+        const std::uint64_t text_len = text.size();
+        dir_.write(
+            "model.safetensors",
+            std::string(reinterpret_cast<const char*>(&text_len), 8) + text + data_
+        );
+    }
+
+  private:
+    const TempDir& dir_;
+    nlohmann::json header_{};
+    std::string data_{};
+};
+
+// bf16 as fp32: the same numbers.
+inline std::string widened(const std::string& bf16_bytes) {
+    std::string wide;
+    for (std::size_t i = 0; i + 1 < bf16_bytes.size(); i += 2)
+        wide += std::string(2, '\0') + bf16_bytes.substr(i, 2);
+    return wide;
+}
+
+}  // namespace pitstop
