@@ -151,7 +151,7 @@ Result<> Doors::hello(Door door, const std::string& peer, const Frames& frames) 
     reply.vocab_size = replica.vocab_size;
     reply.replicas = config_.num_replicas;
     reply.tp = replica.tp;
-    reply.eos_ids = replica.eos_ids;
+    reply.eos_ids = end_tokens();
     outbox_.reply(door, peer, encode(reply));
     return Ok{};
 }

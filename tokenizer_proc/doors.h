@@ -47,6 +47,7 @@ class Doors {
         std::string model_path{};    // its directory
         std::string weights_path{};  // the checkpoint that the workers load, as a rule the same
         int num_replicas = 1;
+        std::optional<TokenId> end_token{};                   // the tokenizer's (end_token.h)
         std::shared_ptr<const ChatTemplate> chat_template{};  // null: no chats
     };
     struct Ports {
@@ -114,6 +115,8 @@ class Doors {
     [[nodiscard]] std::optional<Error> problem_of_prompt(
         const Generate& message, std::span<const TokenId> prompt
     ) const;
+    [[nodiscard]] std::vector<TokenId> end_tokens() const;
+    [[nodiscard]] std::optional<TokenId> further_stop(const SamplingParams& sampling) const;
     Result<> dispatch(OpenRequest& request, Generate message, std::vector<TokenId> prompt);
     void close(OpenRequest& request);
     void abort(const std::vector<OpenRequest*>& requests, const std::string& message);

@@ -8,6 +8,7 @@
 #include "bus/socket.h"
 #include "tokenizer_proc/chat_template.h"
 #include "tokenizer_proc/doors.h"
+#include "tokenizer_proc/end_token.h"
 #include "tokenizer_proc/text_worker.h"
 
 #include <chrono>
@@ -206,6 +207,8 @@ int main_with(int argc, char** argv) {
     for (const std::string& warning : (*tokenizer)->warnings()) spdlog::info("{}", warning);
     const auto chat_template = ChatTemplate::load(values.model);
     if (const auto& problem = chat_template->problem()) spdlog::info("{}", problem->message);
+    const Result<std::optional<TokenId>> end_token = read_end_token(values.model, **tokenizer);
+    if (!end_token) spdlog::warn("no end token of the tokenizer: {}", end_token.error().message);
 
     zmq::context_t context;
     Result<Sockets> sockets = Sockets::open(context, *run_dir, values.dp);
@@ -217,6 +220,7 @@ int main_with(int argc, char** argv) {
          .model_path = values.model,
          .weights_path = values.weights.empty() ? values.model : values.weights,
          .num_replicas = values.dp,
+         .end_token = end_token ? *end_token : std::nullopt,
          .chat_template = chat_template},
         *tokenizer,
         {.to_client =

@@ -31,6 +31,16 @@ std::optional<Error> Doors::problem_of(const Generate& message) const {
     }
     if (auto error = problem_of_ids("sampling.stop_token_ids", message.sampling.stop_token_ids))
         return error;
+    if (message.sampling.stop_token_ids.size() >= kStopTokensMax &&
+        further_stop(message.sampling)) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "sampling.stop_token_ids has {} entries; at most {} are accepted beside the "
+            "tokenizer's end token",
+            message.sampling.stop_token_ids.size(),
+            kStopTokensMax - 1
+        );
+    }
     if (auto error = problem_of_ids("logprobs.ids", message.logprobs.ids)) return error;
     if (message.input_ids) return problem_of_prompt(message, *message.input_ids);
     return std::nullopt;
@@ -98,6 +108,29 @@ std::optional<Error> Doors::problem_of_prompt(
     return std::nullopt;
 }
 
+// What ends an output unless a request says otherwise, ascending: the model's, and the
+// tokenizer's own.
+std::vector<TokenId> Doors::end_tokens() const {
+    std::vector<TokenId> ids = hellos_.front()->eos_ids;
+    if (config_.end_token && raw(*config_.end_token) < hellos_.front()->vocab_size)
+        ids.push_back(*config_.end_token);
+    std::ranges::sort(ids);
+    ids.erase(std::ranges::unique(ids).begin(), ids.end());
+    return ids;
+}
+
+// The tokenizer's end token, where this request is to end there and its replica does not know.
+std::optional<TokenId> Doors::further_stop(const SamplingParams& sampling) const {
+    const SchedulerHello& replica = *hellos_.front();
+    const std::optional<TokenId> id = config_.end_token;
+    if (!id || sampling.ignore_eos || raw(*id) >= replica.vocab_size) return std::nullopt;
+    const auto has = [&](const std::vector<TokenId>& ids) {
+        return std::ranges::find(ids, *id) != ids.end();
+    };
+    if (has(replica.eos_ids) || has(sampling.stop_token_ids)) return std::nullopt;
+    return id;
+}
+
 // Sends it to a replica. On an error nothing was sent, and the request is still open.
 Result<> Doors::dispatch(OpenRequest& request, Generate message, std::vector<TokenId> prompt) {
     if (auto problem = problem_of_prompt(message, prompt)) return *std::move(problem);
@@ -119,6 +152,8 @@ Result<> Doors::dispatch(OpenRequest& request, Generate message, std::vector<Tok
         .text_output = message.text_output,
     };
     tokenized.sampling = std::move(message.sampling);
+    if (const std::optional<TokenId> id = further_stop(tokenized.sampling))
+        tokenized.sampling.stop_token_ids.push_back(*id);
     if (!tokenized.sampling.seed) tokenized.sampling.seed = ports_.random();
     tokenized.logprobs = std::move(message.logprobs);
     tokenized.priority = message.priority;

@@ -33,7 +33,8 @@ class DoorsTest : public testing::Test {
                 .model = "stories",
                 .model_path = "/models/stories",
                 .weights_path = weights_path_,
-                .num_replicas = num_replicas},
+                .num_replicas = num_replicas,
+                .end_token = end_token_},
             tokenizer_,
             Doors::Ports{
                 .to_client =
@@ -73,6 +74,7 @@ class DoorsTest : public testing::Test {
         hello.pool_tokens = 4096;
         hello.page_size = 16;
         hello.queue_len_max = 100;
+        hello.eos_ids = eos_ids_;
         hello.epoch = Epoch{1};
         hello.digest = "d1";
         hello.has_weights = has_weights_;
@@ -170,6 +172,8 @@ class DoorsTest : public testing::Test {
     std::uint64_t random_ = 0;
     std::int64_t context_len_ = kContextLen;
     bool has_weights_ = true;
+    std::vector<TokenId> eos_ids_{};      // of the model
+    std::optional<TokenId> end_token_{};  // of the tokenizer
     std::string weights_path_ = "/models/stories";
     std::vector<ServedVersion> served_{};    // as the launcher was told
     std::size_t num_answers_at_served_ = 0;  // that "admin" had when it was told last

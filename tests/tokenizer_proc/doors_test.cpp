@@ -29,6 +29,46 @@ TEST_F(DoorsTest, ATextIsTokenizedAndSentWithASeedAndItsTextOptions) {
     EXPECT_EQ(request.text.prompt_tail, request.prompt.values);  // short: all of it
 }
 
+TEST_F(DoorsTest, TheTokenizersEndTokenEndsAnOutputToo) {
+    eos_ids_ = {TokenId{2045}};
+    end_token_ = TokenId{2047};
+    start();
+    send("p", prompt("a"));
+    EXPECT_EQ(next_request().sampling.stop_token_ids, std::vector<TokenId>{TokenId{2047}});
+    Generate named = prompt("b");
+    named.sampling.stop_token_ids = {TokenId{5}, TokenId{2047}};
+    send("p", named);
+    EXPECT_EQ(next_request().sampling.stop_token_ids, named.sampling.stop_token_ids);
+    Generate ignoring = prompt("c");
+    ignoring.sampling.ignore_eos = true;
+    send("p", ignoring);
+    EXPECT_TRUE(next_request().sampling.stop_token_ids.empty());
+    Generate full = prompt("d");
+    full.sampling.stop_token_ids.assign(kStopTokensMax, TokenId{5});
+    send("p", full);
+    EXPECT_NE(refusal("p").message.find("at most 1023"), std::string::npos);
+    full.sampling.ignore_eos = true;
+    send("p", full);
+    EXPECT_EQ(next_request().sampling.stop_token_ids.size(), kStopTokensMax);
+
+    send("p", Hello{.protocol = kProtocolVersion});
+    EXPECT_EQ(
+        next_to<HelloReply>("p").eos_ids, (std::vector<TokenId>{TokenId{2045}, TokenId{2047}})
+    );
+}
+
+TEST_F(DoorsTest, AnEndTokenThatTheModelHasItselfOrCannotDrawChangesNothing) {
+    for (const std::int32_t id : {2045, static_cast<std::int32_t>(kVocabSize)}) {
+        eos_ids_ = {TokenId{2045}};
+        end_token_ = TokenId{id};
+        start();
+        send("p", prompt("a"));
+        EXPECT_TRUE(next_request().sampling.stop_token_ids.empty());
+        send("p", Hello{.protocol = kProtocolVersion});
+        EXPECT_EQ(next_to<HelloReply>("p").eos_ids, std::vector<TokenId>{TokenId{2045}});
+    }
+}
+
 TEST_F(DoorsTest, KeysAscendAndOutputsFindTheirClients) {
     start();
     send("p", prompt("a"));

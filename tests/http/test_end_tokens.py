@@ -1,0 +1,54 @@
+"""Which tokens end an output: the tokenizer's, too, where the model's own files name another."""
+
+import json
+import pathlib
+import shutil
+import tempfile
+
+import pytest
+
+from http_client import Http
+from process_tree import ProcessTree
+from scripted_model import EOS, write_scripted_model
+
+
+@pytest.fixture(scope="module")
+def place():
+    path = pathlib.Path(tempfile.mkdtemp(prefix="pitstop-test-", dir="/tmp"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(scope="module")
+def turns(place):
+    """A model that writes " One", an end of turn that tokenizer_config.json alone names, " two"."""
+    model, prompts = write_scripted_model(place / "model", {"a": [" One", ("<turn>",), " two"]})
+    path = place / "model" / "tokenizer_config.json"
+    config = json.loads(path.read_text())
+    config |= {"eos_token": "<turn>", "chat_template": "{{ messages[0].content }}"}
+    path.write_text(json.dumps(config))
+    tree = ProcessTree(place / "tree", "--port", "0", "--model", model)
+    try:
+        yield Http(tree.url), prompts["a"]
+        tree.stop()
+    finally:
+        tree.abandon()
+
+
+def test_the_tokenizers_end_token_ends_a_chat(turns):
+    http, _ = turns
+    body = {"messages": [{"role": "user", "content": "<script a>"}], "max_tokens": 8, "temperature": 0}
+    (choice,) = http.ok("POST", "/v1/chat/completions", body).json()["choices"]
+    assert choice["message"]["content"] == " One"
+    assert choice["finish_reason"] == "stop"
+    assert choice["stop_reason"] is None  # as the model's own: no stop token of the request
+
+
+def test_a_request_may_go_on_past_it(turns):
+    http, prompt = turns
+    sampling = {"temperature": 0, "max_new_tokens": 3, "skip_special_tokens": True}
+    ends = http.ok("POST", "/generate", {"input_ids": prompt, "sampling_params": sampling}).json()
+    assert ends["meta_info"]["finish_reason"] == {"type": "stop", "matched": EOS + 3}
+    sampling["ignore_eos"] = True
+    goes_on = http.ok("POST", "/generate", {"input_ids": prompt, "sampling_params": sampling}).json()
+    assert goes_on["text"] == " One two"
