@@ -1,0 +1,322 @@
+#!/usr/bin/env python3
+"""Random configurations of the families, the odd ones included: read as transformers reads them, or refused.
+
+For each, a tiny model of random weights is written as a checkpoint directory, its config.json is changed,
+and both transformers and the engine load it and compute in fp32. Either the logits agree within 1e-4, or
+one of them refuses; what the engine refuses names a key that was changed. Nightly; the reference is not
+among the tests' requirements:
+
+    python3 -m venv /tmp/golden && /tmp/golden/bin/pip install torch transformers
+    ninja -C build/cpu pitstop_config_logits
+    /tmp/golden/bin/python tests/golden/compare_configs.py [--num 300] [--seed 1] [--list]
+
+Exits with 1 if logits differ, or a refusal names nothing of what was changed; a line of JSON per such case
+says how to make it again. --list prints every case with what transformers did.
+"""
+
+import argparse
+import collections
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+import warnings
+
+os.environ["TRANSFORMERS_VERBOSITY"] = "critical"
+os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+warnings.simplefilter("ignore")
+import torch  # noqa: E402
+import transformers  # noqa: E402
+from safetensors.torch import save_file  # noqa: E402
+
+from make_golden import randomize  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+LOGIT_ERROR = 1e-4  # as tests/tp_worker/golden_test.cpp
+ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+
+def clean(rng):
+    """A configuration that means one thing, in one of the ways to write it."""
+    family = rng.choice(list(ARCHITECTURES))
+    heads = rng.choice([2, 4, 6])
+    kv_heads = rng.choice([k for k in (1, 2, 3, heads) if heads % k == 0])
+    head_dim = rng.choice([8, 10, 16, 24, 32, 64])
+    layers = rng.choice([1, 2, 3])
+    config = {
+        "architectures": [ARCHITECTURES[family]],
+        "model_type": family,
+        "vocab_size": rng.choice([61, 67, 96]),
+        "hidden_size": heads * rng.choice([8, 12, 20]),
+        "intermediate_size": rng.choice([24, 56, 100]),
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": head_dim,
+        "max_position_embeddings": rng.choice([128, 256]),  # the prompts fit
+        "rms_norm_eps": rng.choice([1e-5, 1e-6]),
+        "tie_word_embeddings": rng.random() < 0.4,
+        "hidden_act": rng.choice(["silu", "silu", "swish"]),
+        "bos_token_id": 1,
+        "eos_token_id": rng.choice([2, [2, 3], None]),
+    }
+    if family == "llama":
+        config["attention_bias"], config["mlp_bias"] = rng.random() < 0.3, rng.random() < 0.3
+    if family == "qwen3":
+        config["attention_bias"] = rng.random() < 0.3
+    if family == "mistral":
+        config["sliding_window"] = rng.choice([None, 4, 9, 4096])
+    if family.startswith("qwen"):
+        config["use_sliding_window"] = rng.random() < 0.5
+        config["sliding_window"] = rng.choice([None, 3, 8, 4096])
+        config["max_window_layers"] = rng.choice([0, 1, 2, 28])
+    if family != "mistral":  # whose layer_types make it another model
+        if rng.random() < 0.3 and config.get("sliding_window") and config.get("use_sliding_window"):
+            config["layer_types"] = [
+                rng.choice(["full_attention", "sliding_attention"]) for _ in range(layers)
+            ]
+    if family != "qwen3" and rng.random() < 0.3:
+        del config["head_dim"]
+    config.update(rope(rng))
+    return config
+
+
+def rope(rng):
+    theta = rng.choice([10000.0, 500000.0, 1e6, 10000])
+    original = rng.choice([16, 32, 64])
+    llama3 = {"factor": rng.choice([2.0, 8.0]), "low_freq_factor": rng.choice([1.0, 1.5]),
+              "high_freq_factor": rng.choice([2.0, 4.0])}  # fmt: skip
+    yarn = {"factor": rng.choice([1.0, 2, 4.0, 7.5])}
+    for key, values in (
+        ("beta_fast", [32, 16.0, 4, 0, None]), ("beta_slow", [1, 0.5, 2, None]),
+        ("attention_factor", [1.25, 0.9, None]), ("mscale", [1.0, 0.7, 0]), ("mscale_all_dim", [1.0, 0.8, 0]),
+        ("truncate", [True, False, None]),
+    ):  # fmt: skip
+        if rng.random() < 0.3:
+            yarn[key] = rng.choice(values)
+    kind = rng.choice(["default", "default", "linear", "llama3", "yarn", "yarn"])
+    scaling = {"linear": {"factor": rng.choice([2.0, 3])}, "llama3": llama3, "yarn": yarn}.get(kind, {})
+    if kind in ("llama3", "yarn") and rng.random() < 0.7:
+        scaling["original_max_position_embeddings"] = original
+    if kind == "yarn" and "original_max_position_embeddings" in scaling and rng.random() < 0.2:
+        scaling["factor"] = None
+    scaling[rng.choice(["rope_type", "rope_type", "type"])] = kind
+    form = rng.choice(["scaling", "parameters", "parameters with theta", "both", "none"])
+    if form == "none":
+        return {"rope_theta": theta}
+    if form == "scaling":
+        return {"rope_theta": theta, "rope_scaling": scaling}
+    if form == "parameters":
+        return {"rope_theta": theta, "rope_parameters": scaling}
+    if form == "parameters with theta":
+        return {"rope_parameters": {**scaling, "rope_theta": theta}}
+    inner = {"rope_theta": theta} if rng.random() < 0.5 else {}
+    return {"rope_scaling": {**scaling, **inner},
+            "rope_parameters": {"rope_type": "default", "rope_theta": 777.0}}  # fmt: skip
+
+
+DELETED = object()
+
+
+def oddities(rng, config):
+    """(the keys that change, how) of ways to make a configuration strange."""
+    null = None
+    other = rng.choice([a for a in ARCHITECTURES if a != config["model_type"]])
+    nullable = ["head_dim", "num_key_value_heads", "sliding_window", "max_window_layers", "rope_theta",
+                "use_sliding_window", "tie_word_embeddings", "attention_bias", "mlp_bias", "rms_norm_eps",
+                "hidden_act", "max_position_embeddings", "layer_types", "is_causal", "rope_scaling",
+                "rope_parameters", "eos_token_id", "architectures"]  # fmt: skip
+    missing = ["head_dim", "num_key_value_heads", "sliding_window", "max_window_layers", "rope_theta",
+               "use_sliding_window", "tie_word_embeddings", "rms_norm_eps", "hidden_act", "architectures",
+               "model_type", "rope_parameters", "rope_scaling"]  # fmt: skip
+    values = [
+        {"is_causal": False}, {"is_causal": True}, {"is_causal": 0},
+        {"model_type": other}, {"architectures": [ARCHITECTURES[other]]}, {"architectures": []},
+        {"architectures": ["GPT2LMHeadModel"]},
+        {"use_sliding_window": True, "sliding_window": DELETED, "max_window_layers": 0},
+        {"use_sliding_window": True, "sliding_window": null, "max_window_layers": 0},
+        {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": -1},
+        {"max_window_layers": "1"}, {"max_window_layers": 1.0}, {"max_window_layers": True},
+        {"sliding_window": 0}, {"sliding_window": -3}, {"sliding_window": "7"},
+        {"use_sliding_window": False, "sliding_window": 0},
+        {"layer_types": ["full_attention"] * config["num_hidden_layers"]},
+        {"layer_types": ["attention"] * config["num_hidden_layers"]},
+        {"layer_types": ["sliding_attention"] * config["num_hidden_layers"], "sliding_window": 6,
+         "use_sliding_window": True},
+        {"layer_types": ["sliding_attention"] * config["num_hidden_layers"], "sliding_window": null},
+        {"layer_types": ["full_attention"] * (config["num_hidden_layers"] + 1)},
+        {"partial_rotary_factor": 0.5}, {"partial_rotary_factor": 1.0},
+        {"rope_scaling": {}}, {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
+        {"rope_scaling": {"rope_type": null}}, {"rope_scaling": {"type": "linear"}},
+        {"rope_scaling": {"type": "yarn", "original_max_position_embeddings": 16}},
+        {"rope_scaling": {"type": "linear", "rope_type": "default", "factor": 2.0}},
+        {"rope_scaling": {"type": "yarn", "factor": 4.0, "truncate": null}},
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}, "original_max_position_embeddings": 20},
+        {"rope_scaling": {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0,
+                          "high_freq_factor": 4.0}},
+        {"rope_scaling": {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0,
+                          "high_freq_factor": 4.0}, "original_max_position_embeddings": 24},
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0,
+                          "original_max_position_embeddings": 16},
+         "rope_parameters": {"rope_type": "linear", "factor": 3.0, "rope_theta": 5e5}},
+        {"rope_theta": "10000"}, {"rope_parameters": {"full_attention": {"rope_type": "default"}}},
+        {"hidden_size": float(config["hidden_size"])}, {"hidden_act": "gelu"}, {"tie_word_embeddings": 1},
+        {"attention_bias": 0}, {"quantization_config": {"bits": 4}}, {"unheard_of": {"a": [1]}},
+        {"torch_dtype": "float16"}, {"use_cache": False}, {"pretraining_tp": 2},
+    ]  # fmt: skip
+    kind = rng.random()
+    if kind < 0.2:
+        return {rng.choice(nullable): null}
+    if kind < 0.35:
+        return {rng.choice(missing): DELETED}
+    return rng.choice(values)
+
+
+def changed(config, changes):
+    merged = {**config, **changes}
+    return {key: value for key, value in merged.items() if value is not DELETED}
+
+
+def stored_weights(rng, config, model):
+    """What the file holds, and how it was made odd: the names a refusal may say."""
+    tensors = {name: value.to(torch.bfloat16) for name, value in model.state_dict().items()}
+    odd = []
+    if config.get("tie_word_embeddings") is True:
+        tensors.pop(HEAD, None)
+        kind = rng.random()
+        if kind < 0.15:
+            tensors[HEAD] = tensors[EMBEDDING].clone()
+        elif kind < 0.3:
+            tensors[HEAD] = tensors.pop(EMBEDDING)
+        elif kind < 0.4:
+            tensors[HEAD] = tensors[EMBEDDING].flip(0).contiguous()
+            odd.append("tie_word_embeddings")
+    if rng.random() < 0.1:
+        tensors["v_head.summary.weight"] = torch.zeros(3)
+    if rng.random() < 0.1:
+        name = f"model.layers.{config['num_hidden_layers']}.input_layernorm.weight"
+        tensors[name] = torch.ones(4)
+        odd.append(name)
+    dtype = rng.choice([torch.bfloat16] * 4 + [torch.float32])  # the numbers stay the same
+    return {name: value.to(dtype).contiguous() for name, value in tensors.items()}, odd
+
+
+def reference(directory, prompts):
+    """transformers' logits, or why there are none."""
+    try:
+        model, info = transformers.AutoModelForCausalLM.from_pretrained(
+            directory, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+        )
+        lacking = sorted(info["missing_keys"]) + sorted(map(str, info["mismatched_keys"]))
+        if lacking:
+            return None, f"lacks {lacking[0]}"
+        with torch.no_grad():
+            ids = [torch.tensor([prompt]) for prompt in prompts]
+            return [model.eval()(one, use_cache=False).logits[0].double() for one in ids], None
+    except Exception as error:  # whatever it is, it is transformers' refusal
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return None, f"{type(error).__name__}: {' '.join(lines)[:160]}"
+
+
+class Engine:
+    def __init__(self, program):
+        self.process = subprocess.Popen(
+            [program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def logits(self, directory, tp, prompts):
+        question = {"dir": str(directory), "tp": tp, "prompts": prompts}
+        self.process.stdin.write(json.dumps(question) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit(f"the engine died on {directory}")
+        answer = json.loads(line)
+        return answer.get("logits"), answer.get("error")
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait(10)
+
+
+def run_case(seed, engine, place):
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    config = clean(rng)
+    changes = oddities(rng, config) if rng.random() < 0.6 else {}
+    auto = transformers.AutoConfig.for_model(**config)
+    model = transformers.AutoModelForCausalLM.from_config(auto)
+    randomize(model, seed)
+    tensors, odd = stored_weights(rng, config, model)
+    directory = pathlib.Path(place) / str(seed)
+    directory.mkdir()
+    written = changed(config, changes)
+    (directory / "config.json").write_text(json.dumps(written))
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    prompts = [[rng.randrange(config["vocab_size"]) for _ in range(n)] for n in (1, 19, 90)]
+    expected, why = reference(directory, prompts)
+    tp = 2 if config["num_attention_heads"] % 2 == 0 and rng.random() < 0.3 else 1
+    logits, error = engine.logits(directory, tp, prompts)
+    for path in directory.iterdir():
+        path.unlink()
+    case = {"seed": seed, "family": config["model_type"], "tp": tp,
+            "changes": {k: "deleted" if v is DELETED else v for k, v in changes.items()},
+            "odd": odd, "transformers": why, "engine": error}  # fmt: skip
+    if logits is None:
+        keys = [*changes, *odd]
+        inner = [k for v in changes.values() if isinstance(v, dict) for k in v]
+        # A size that was changed is named by the shapes of the tensors that contradict it.
+        is_of_shape = "does not hold this model's weights" in error
+        is_named = any(key in error for key in keys + inner) or is_of_shape or "split over tp" in error
+        case["outcome"] = "both refuse" if expected is None else "the engine refuses"
+        if not is_named:
+            case["outcome"] = "REFUSED WITHOUT A NAME"
+        return case
+    if expected is None:
+        case["outcome"] = "transformers refuses"
+        return case
+    case["error"] = max(
+        float((torch.tensor(mine).double() - theirs).abs().max()) for mine, theirs in zip(logits, expected)
+    )
+    case["outcome"] = "the same" if case["error"] <= LOGIT_ERROR else "DIFFERENT"
+    return case
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--num", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=1, help="of the first case")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--program", default=ROOT / "build" / "cpu" / "bin" / "pitstop_config_logits")
+    options = parser.parse_args()
+    engine = Engine(options.program)
+    counts, worst, bad = collections.Counter(), 0.0, []
+    with tempfile.TemporaryDirectory() as place:
+        for seed in range(options.seed, options.seed + options.num):
+            case = run_case(seed, engine, place)
+            counts[case["outcome"]] += 1
+            worst = max(worst, case.get("error", 0.0)) if case["outcome"] == "the same" else worst
+            if case["outcome"].isupper():
+                bad.append(case)
+            if options.list:
+                print(json.dumps(case))
+    engine.close()
+    for case in bad:
+        print(json.dumps(case))
+    print(f"transformers {transformers.__version__}, torch {torch.__version__}: {options.num} configurations, "
+          + ", ".join(f"{outcome}: {num}" for outcome, num in sorted(counts.items()))
+          + f"; largest difference of a logit where they are the same: {worst:.2g}")  # fmt: skip
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
