@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 
 import numpy
 import pytest
@@ -507,6 +508,24 @@ def test_P10_numpy_arrays_are_pushed(client):
     WeightPusher(client).push(single, partial=True)
     tensors = {t["name"]: t["digest"] for t in client.weight_digests()["tensors"]}
     assert tensors["model.norm.weight"] == DIGESTS["stories"]["tensors"]["model.norm.weight"]
+
+
+def test_P2_a_pusher_that_fails_tells_its_workers(client):
+    """They do not wait for the stall, and the next push gets through at once."""
+
+    class Failed(Exception):
+        pass
+
+    def fail(done, total):
+        raise Failed("the disk is full")
+
+    stall = 120.0
+    begin = time.monotonic()
+    with pytest.raises(Failed):
+        WeightPusher(client, bucket_bytes=300_000, stall=stall).push(BARD_TENSORS, on_progress=fail)
+    reply = WeightPusher(client).push(BARD_TENSORS)
+    assert reply["digest"] == DIGESTS["bard"]["digest"]
+    assert time.monotonic() - begin < stall / 2
 
 
 def test_P2_a_push_of_another_model_is_refused(client):

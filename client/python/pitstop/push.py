@@ -30,6 +30,7 @@ PROTOCOL = 1
 IDLE_MAX_S = 10.0
 ALIGN = 64
 BUCKETS_MAX = 4  # under way: filled, not yet read by every worker
+MESSAGE_MAX = 1024  # of what workers are told, in characters
 MIX_STEP = numpy.uint64(0x9E3779B97F4A7C15)
 F_ADD_SEALS, F_SEAL_SHRINK, F_SEAL_GROW = 1033, 2, 4
 
@@ -152,8 +153,8 @@ class WeightPusher:
         most = min(max([self._bucket_bytes, *sizes]), sum(sizes))
         num_slots = BUCKETS_MAX if most <= self._bucket_bytes else 2
         memory = _Memory(num_slots * most)
+        conversation = _Conversation(sockets, self._stall, failures)
         try:
-            conversation = _Conversation(sockets, self._stall, failures)
             conversation.ask("push_open", protocol=PROTOCOL, memory=memory.describe())
             conversation.answers()
             num_asked = 0
@@ -184,6 +185,10 @@ class WeightPusher:
                 conversation.answers()
             conversation.ask("push_end")
             conversation.answers()
+        except BaseException as error:
+            if not failures:  # it failed here alone: workers wait for what does not come
+                conversation.give_up(error)
+            raise
         finally:
             if not failures and call.is_alive():
                 call.join(self._stall)
@@ -221,6 +226,15 @@ class _Conversation:
                 raise PitstopError(body["code"], f"{device}: {body.get('message', '')}")
             bodies.append(body)
         return bodies
+
+    def give_up(self, error: BaseException) -> None:
+        """Tells every worker why nothing more comes; one that is not there, or does not read, finds out by itself."""
+        code = getattr(error, "code", "aborted")
+        body = {"code": code, "message": f"the pusher failed: {type(error).__name__}: {error}"[:MESSAGE_MAX]}
+        frames = [b"", b"push_end", msgpack.packb(body)]
+        for socket in self._sockets.values():
+            if socket.poll(0, zmq.POLLOUT):
+                socket.send_multipart(frames)
 
     def _check(self, deadline: float, what: str) -> None:
         if self._failures:  # the tree has ended it
