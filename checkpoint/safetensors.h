@@ -1,7 +1,6 @@
 // Reads safetensors checkpoints: one file, or the shards that model.safetensors.index.json lists.
-// A header is bounded and checked in full before anything in it is believed. Tensor bytes are
-// looked at in a mapping of their file, or read into the caller's memory where a file system maps
-// none.
+// Tensor bytes are looked at in a mapping of their file, or read into the caller's memory where a
+// file system maps none. Files that change meanwhile are noticed.
 //
 // Mapped is faster: what is copied out of the page cache and digested on the way goes at 16 GB/s on
 // a thread, while pread alone, which copies too, has 14 and leaves the digest to come (AMD EPYC
@@ -9,12 +8,14 @@
 //
 // Owns:    the open files and their mappings.
 // Thread:  any; reading changes nothing here.
-// Bounded: kHeaderBytesMax, kTensorsMax, kShardsMax, kIndexBytesMax.
+// Bounded: ReadLimits, kHeaderBytesMax, kShardsMax, kIndexBytesMax.
 // Source:  https://github.com/huggingface/safetensors#format
 #pragma once
 
 #include "base/mapped_file.h"
 #include "base/result.h"
+#include "checkpoint/safetensors_header.h"
+#include "checkpoint/seen_files.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -27,63 +28,18 @@
 
 namespace pitstop {
 
-inline constexpr std::int64_t kHeaderBytesMax = 100'000'000;  // the format's own limit
-inline constexpr std::size_t kTensorsMax = 1'000'000;
-inline constexpr std::size_t kShardsMax = 10'000;
+// What is read of a file before any of it is believed: the format's own limit, and less where few
+// tensors are accepted.
+inline constexpr std::size_t kHeaderBytesMax = 100'000'000;
 inline constexpr std::size_t kIndexBytesMax = std::size_t{256} << 20;
-inline constexpr std::size_t kTensorDimsMax = 8;
-
-// The element types of the format. A model takes the first three.
-enum class StoredDtype : std::uint8_t {
-    kBf16,
-    kF16,
-    kF32,
-    kBool,
-    kU8,
-    kI8,
-    kF8E5m2,
-    kF8E4m3,
-    kF8E8m0,
-    kI16,
-    kU16,
-    kI32,
-    kU32,
-    kF64,
-    kI64,
-    kU64,
-    kC64,
-};
-[[nodiscard]] std::string_view name_of(StoredDtype dtype);  // as the format writes it: "BF16"
-[[nodiscard]] std::int64_t bytes_of(StoredDtype dtype);     // of one element
-
-// What a source says of a tensor that it offers.
-struct TensorSpec {
-    std::string name{};
-    StoredDtype dtype = StoredDtype::kBf16;
-    std::vector<std::int64_t> shape{};  // outermost first, row-major
-};
-[[nodiscard]] std::string text_of(std::span<const std::int64_t> shape);  // "[2048, 128]"
-
-struct StoredTensor {
-    TensorSpec spec{};
-    std::int64_t bytes = 0;
-    std::size_t file = 0;          // index of its file
-    std::int64_t file_offset = 0;  // of its first byte in that file
-};
-
-// One header, parsed and checked against the size of its file.
-// `header` is the JSON text; `data_bytes` is what follows it in the file.
-// Fills spec, bytes and file_offset (from the end of the header). kMalformed, kUnsupported (dtype),
-// kDataLoss (the file is shorter than its header says); `path` is for the messages.
-[[nodiscard]] Result<std::vector<StoredTensor>> parse_safetensors_header(
-    std::string_view header, std::int64_t data_bytes, const std::string& path
-);
+inline constexpr std::size_t kEntryBytesMax = 2 * kTensorNameBytesMax;  // a tensor's, of either
+inline constexpr std::size_t kMetadataBytesMax = std::size_t{16} << 20;
 
 class Checkpoint {
   public:
     // `directory` holds model.safetensors, or model.safetensors.index.json and its shards.
     // kNotFound names every missing shard; other errors name the file and the tensor.
-    static Result<Checkpoint> open(const std::string& directory);
+    static Result<Checkpoint> open(const std::string& directory, const ReadLimits& limits = {});
 
     Checkpoint(Checkpoint&& other) noexcept;
     Checkpoint& operator=(Checkpoint&& other) noexcept;
@@ -95,8 +51,11 @@ class Checkpoint {
     // The tensor's bytes where they are mapped; empty where they are not (read() them, then). Read
     // them inside a CutGuard, and ask is_whole() afterwards: the file may be cut short meanwhile.
     [[nodiscard]] std::span<const std::byte> mapped(const StoredTensor& tensor) const;
-    // kDataLoss if the file now ends before the tensor does.
+    // kDataLoss if the file now ends before the tensor does, or was written to since it was opened.
     Result<> is_whole(const StoredTensor& tensor) const;
+    // kDataLoss if one of the files, config.json among them, was written to, replaced, or has come
+    // or gone since open() began. Asked when everything was read: what was read is one state then.
+    Result<> is_unchanged() const;
 
     // Fills `out` with the tensor's bytes from `begin` on. kDataLoss if the file has become
     // shorter. REQUIRES: 0 <= begin, begin + out.size() <= tensor.bytes.
@@ -106,12 +65,16 @@ class Checkpoint {
     struct File {
         std::string path{};
         int fd = -1;
+        FileIdentity identity{};
         std::optional<MappedFile> mapping{};
     };
     Checkpoint() = default;
-    Result<> add_file(const std::string& path);
+    Result<> add_file(const std::string& path, const ReadLimits& limits);
+    Result<> add_tensors(std::vector<StoredTensor> tensors, const std::string& path);
+    Result<> open_shards(const std::string& directory, const ReadLimits& limits);
     [[nodiscard]] Error data_loss(const StoredTensor& tensor, std::string_view why) const;
 
+    SeenFiles seen_{};
     std::vector<File> files_{};
     std::vector<StoredTensor> tensors_{};
     std::map<std::string, std::size_t, std::less<>> by_name_{};

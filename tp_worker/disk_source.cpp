@@ -11,24 +11,31 @@ namespace pitstop {
 
 Result<> deliver_disk(const SourceArgs& args) {
     const std::string& path = args.source.path;
-    ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(path));
+    const StageArgs& stage = args.stage.args();
+    ASSIGN_OR_RETURN(
+        const Checkpoint checkpoint,
+        Checkpoint::open(
+            path, {.tensors_max = offered_max(stage.layout), .is_dropped = &stage.is_dropped}
+        )
+    );
     std::error_code unseen;  // what cannot be looked at is not there: the tensors decide
     if (std::filesystem::exists(std::filesystem::path(path) / "config.json", unseen)) {
         ASSIGN_OR_RETURN(const ModelConfig config, ModelConfig::read(path));
-        if (const auto difference = difference_in_shape(args.stage.args().config, config)) {
+        if (const auto difference = difference_in_shape(stage.config, config)) {
             return make_error(
                 ErrorCode::kInvalidArgument, "'{}' is another model: {}", path, *difference
             );
         }
     }
-    const CheckpointTensors tensors(args.stage.args().layout, checkpoint);
+    const CheckpointTensors tensors(stage.layout, checkpoint);
     if (raw(args.worker.rank) == 0) {
         for (const std::string& note : tensors.notes()) spdlog::warn("'{}': {}", path, note);
     }
     std::vector<Incoming> incoming;
     for (const StoredTensor* stored : tensors.offered())
         incoming.push_back({.spec = stored->spec, .bytes = stored_bytes(checkpoint, *stored)});
-    return args.stage.take(incoming, args.expect);
+    RETURN_IF_ERROR(args.stage.take(incoming, args.expect));
+    return checkpoint.is_unchanged();
 }
 
 }  // namespace pitstop

@@ -5,7 +5,7 @@
 
 namespace pitstop {
 
-// Errors: what Checkpoint::open says; another model.
+// Errors: what Checkpoint::open says; another model; files that changed while they were read.
 Result<> deliver_disk(const SourceArgs& args);
 
 }  // namespace pitstop

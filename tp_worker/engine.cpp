@@ -248,7 +248,10 @@ Result<> Engine::load_runtime() {
 Result<> Engine::load_checkpoint() {
     const std::string& weights_dir =
         options_.weights_dir.empty() ? options_.model_dir : options_.weights_dir;
-    ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(weights_dir));
+    ASSIGN_OR_RETURN(
+        const Checkpoint checkpoint,
+        Checkpoint::open(weights_dir, {.tensors_max = offered_max(layout_)})
+    );
     const CheckpointTensors tensors(layout_, checkpoint);
     std::byte* const live = weights_->live_data();
     if (device_.is_cuda()) {
@@ -258,6 +261,7 @@ Result<> Engine::load_checkpoint() {
             load_weights(layout_, tensors, weights_dir, device_.ops(), device_.stream(), live)
         );
     }
+    RETURN_IF_ERROR(checkpoint.is_unchanged());
     if (is_root()) {
         for (const std::string& note : tensors.notes()) spdlog::warn("'{}': {}", weights_dir, note);
     }

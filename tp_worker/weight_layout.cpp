@@ -234,6 +234,10 @@ bool WeightLayout::is_ignored(std::string_view name) const {
     return is_rotary_table(name) || extra_ == ExtraTensors::kIgnore;
 }
 
+std::size_t offered_max(const WeightLayout& layout) {
+    return std::max(kOfferedMin, kOfferedPerTensor * layout.tensors().size());
+}
+
 std::vector<std::string> find_problems(
     const WeightLayout& layout, std::span<const TensorSpec> offered, Completeness completeness
 ) {

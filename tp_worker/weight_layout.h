@@ -18,6 +18,7 @@
 #include "checkpoint/safetensors.h"
 #include "tp_worker/model_config.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <span>
@@ -105,6 +106,12 @@ class WeightLayout {
     bool tied_embeddings_ = false;
     ExtraTensors extra_ = ExtraTensors::kRefuse;
 };
+
+// How many tensors a checkpoint of this model may hold, those of other layers and heads that it
+// does not use among them: what is more is no checkpoint of it, and is not read.
+inline constexpr std::size_t kOfferedPerTensor = 16;
+inline constexpr std::size_t kOfferedMin = 4096;
+[[nodiscard]] std::size_t offered_max(const WeightLayout& layout);
 
 enum class Completeness { kWhole, kPartial };
 
