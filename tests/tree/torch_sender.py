@@ -14,6 +14,7 @@ import pickle
 import struct
 import sys
 import types
+import unittest.mock
 import uuid
 from multiprocessing.reduction import ForkingPickler  # into which torch puts its own
 
@@ -26,6 +27,11 @@ except ImportError:
     torch = None
 else:
     torch.multiprocessing.set_sharing_strategy("file_system")
+    # The first shared tensor starts torch_shm_manager, which ends behind this process and aborts
+    # ("terminate called ...", a core) if the socket it has under TMPDIR is gone by then, as where
+    # whoever runs the tests removes a TMPDIR of its own (PyTorch 2.15, libshm/socket.h:128).
+    with unittest.mock.patch.dict(os.environ, TMPDIR="/tmp"):
+        torch.empty(1).share_memory_()
 
 REASON = "PyTorch is not installed (Debian: python3-torch)"
 DEADLINE_MS = 60_000
