@@ -1,0 +1,83 @@
+// Every message of the wire as its receiver decodes it. What is accepted must come out of the
+// encoder as something that is accepted again, and the same.
+//
+// The first byte says which message, the second how many raw frames, the third whether the peer is
+// a client or newer; two bytes with its length stand before each raw frame, and the rest is the
+// body.
+#include "base/check.h"
+#include "messages/all_messages.h"
+#include "messages/codec.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop {
+namespace {
+
+constexpr std::size_t kRawFramesTried = 3;  // no message has more of them
+
+struct Input {
+    Frames frames{};
+    UnknownFields unknown_fields = UnknownFields::kRefuse;
+};
+
+// `bytes`: what follows the first byte.
+Input input_of(std::string_view bytes) {
+    Input input;
+    const auto take = [&](std::size_t len) {
+        const std::string_view taken = bytes.substr(0, len);
+        bytes.remove_prefix(taken.size());
+        return taken;
+    };
+    const auto byte = [&] {
+        const std::string_view taken = take(1);
+        return taken.empty() ? std::size_t{0} : static_cast<std::size_t>(taken[0]) & 0xff;
+    };
+    const std::size_t num_raw = byte() % (kRawFramesTried + 1);
+    if (byte() % 2 == 1) input.unknown_fields = UnknownFields::kIgnore;
+    for (std::size_t i = 0; i < num_raw; ++i) {
+        const std::size_t low = byte();
+        input.frames.raw.emplace_back(take(low | byte() << 8));
+    }
+    input.frames.body = bytes;
+    return input;
+}
+
+template <class Message>
+void decode_twice(Input& input) {
+    input.frames.type = Message::kType;
+    const Result<Message> message = decode<Message>(input.frames, input.unknown_fields);
+    if (!message) {
+        CHECK(!message.error().message.empty());
+        return;
+    }
+    const Frames once = encode(*message);
+    const Result<Message> again = decode<Message>(once, UnknownFields::kRefuse);
+    CHECK(again);
+    const Frames twice = encode(*again);
+    CHECK(once.type == twice.type && once.body == twice.body && once.raw == twice.raw);
+}
+
+void fuzz(std::uint8_t which, std::string_view bytes) {
+    Input input = input_of(bytes);
+    // What an answer needs of a message that is none.
+    static_cast<void>(peek_uint(input.frames, "call"));
+    static_cast<void>(peek_string(input.frames, "rid"));
+    std::size_t index = 0;
+    AllMessages::for_each([&]<class Message>() {
+        if (index++ == which) decode_twice<Message>(input);
+    });
+}
+
+}  // namespace
+}  // namespace pitstop
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+    if (size == 0) return 0;
+    pitstop::fuzz(data[0], {reinterpret_cast<const char*>(data + 1), size - 1});
+    return 0;
+}
