@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <ctime>
+
 namespace pitstop {
 namespace {
 
@@ -361,6 +363,27 @@ TEST(ModelConfig, RefusesWhatIsNotJson) {
         ASSERT_FALSE(config.has_value());
         EXPECT_EQ(config.error().code, ErrorCode::kMalformed);
     }
+}
+
+// A minute of the processor's time where each member was looked for among all before it.
+TEST(ModelConfig, ReadsAFileOfManyMembersInTimeThatGrowsWithThem) {
+    std::string config = R"({"model_type": "qwen3")";
+    for (int i = 0; i < 80'000; ++i) config += fmt::format(R"(,"{}":{{}})", i);
+    const auto cpu_seconds = [] { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; };
+    const double begun = cpu_seconds();
+    EXPECT_FALSE(ModelConfig::parse(config + "}", "", "config.json"));
+    EXPECT_LT(cpu_seconds() - begun, 20);
+}
+
+TEST(ModelConfig, RefusesWhatIsNestedTooDeeplyAndNoBracketInAString) {
+    const std::string deep = R"({"a":)" + std::string(100'000, '[');
+    const Result<ModelConfig> refused = ModelConfig::parse(deep, "", "config.json");
+    ASSERT_FALSE(refused);
+    EXPECT_NE(refused.error().message.find("nested deeper"), std::string::npos);
+    const std::string text = R"({"model_type": "\"[[[[)" + std::string(100, '[') + R"(\\"})";
+    const Result<ModelConfig> other = ModelConfig::parse(text, "", "config.json");
+    ASSERT_FALSE(other);
+    EXPECT_EQ(other.error().message.find("nested"), std::string::npos) << other.error().message;
 }
 
 }  // namespace
