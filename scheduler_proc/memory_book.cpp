@@ -7,26 +7,9 @@
 
 namespace pitstop::scheduler {
 
-MemoryBook::MemoryBook(int tp)
-    : tp_(tp),
-      ranks_(static_cast<std::size_t>(tp)),
-      weight_bytes_(static_cast<std::size_t>(tp), 0) {
+MemoryBook::MemoryBook(int tp) : tp_(tp), ranks_(static_cast<std::size_t>(tp)) {
     for (auto& rank : ranks_) {
         for (const MemoryTag tag : kAllMemoryTags) rank[index_of(tag)].tag = tag;
-    }
-}
-
-void MemoryBook::loaded(Rank rank, std::int64_t weight_bytes, std::int64_t kv_bytes) {
-    const auto at = static_cast<std::size_t>(raw(rank));
-    weight_bytes_[at] = weight_bytes;
-    ranks_[at][index_of(MemoryTag::kWeights)].resident_bytes = weight_bytes;
-    ranks_[at][index_of(MemoryTag::kKvCache)].resident_bytes = kv_bytes;
-}
-
-void MemoryBook::add_second_copy() {
-    if (std::exchange(has_second_copy_, true)) return;
-    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-        ranks_[rank][index_of(MemoryTag::kWeights)].resident_bytes += weight_bytes_[rank];
     }
 }
 
@@ -119,6 +102,7 @@ WorkerMemory MemoryBook::order() const {
 }
 
 bool MemoryBook::add(const WorkerMemoryDone& answer) {
+    if (answer.call == CallId{}) return take_measured(answer);
     const auto rank = static_cast<std::size_t>(raw(answer.rank));
     if (!job_ || !job_->is_sent || answer.call != job_->order || raw(answer.rank) < 0 ||
         rank >= ranks_.size() || job_->has_answered[rank]) {
@@ -136,6 +120,18 @@ bool MemoryBook::add(const WorkerMemoryDone& answer) {
         job_->failure = make_error(
             error_code_named(answer.code), "rank {}: {}", raw(answer.rank), answer.message
         );
+    }
+    return true;
+}
+
+// What an order freed stays what it freed.
+bool MemoryBook::take_measured(const WorkerMemoryDone& answer) {
+    if (raw(answer.rank) < 0 || raw(answer.rank) >= tp_) return false;
+    auto& tags = ranks_[static_cast<std::size_t>(raw(answer.rank))];
+    for (const TagMemory& measured : answer.tags) {
+        TagMemory& tag = tags[index_of(measured.tag)];
+        tag.resident_bytes = measured.resident_bytes;
+        tag.host_bytes = measured.host_bytes;
     }
     return true;
 }
@@ -158,8 +154,6 @@ MemoryBook::Job MemoryBook::finish() {
         (job_->action == MemoryAction::kRelease) == !job_->failure || job_->has_way_back_failed;
     for (const MemoryTag tag : job_->tags) {
         states_[index_of(tag)] = is_released ? MemoryState::kReleased : MemoryState::kResident;
-        // A release takes every copy of the weights.
-        if (tag == MemoryTag::kWeights && is_released) has_second_copy_ = false;
     }
     Job done = *std::move(job_);
     job_.reset();

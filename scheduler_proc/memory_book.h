@@ -43,10 +43,6 @@ class MemoryBook {
 
     explicit MemoryBook(int tp);
 
-    void loaded(Rank rank, std::int64_t weight_bytes, std::int64_t kv_bytes);
-    // A staged update takes memory for a second copy of the weights, on every rank.
-    void add_second_copy();
-
     [[nodiscard]] MemoryState state(MemoryTag tag) const { return states_[index_of(tag)]; }
     [[nodiscard]] bool is_resident(MemoryTag tag) const {
         return state(tag) == MemoryState::kResident;
@@ -73,7 +69,7 @@ class MemoryBook {
     // The message to every rank: the order, or (after a failure) the way back.
     [[nodiscard]] WorkerMemory order() const;
 
-    // A rank's answer. False: to no order under way.
+    // A rank's answer, or (call 0) what it measured unasked. False: to no order under way.
     bool add(const WorkerMemoryDone& answer);
     [[nodiscard]] bool have_all_answered() const;
     // A rank failed and every rank has answered: sets out to order all back.
@@ -89,13 +85,12 @@ class MemoryBook {
     [[nodiscard]] std::string who_is_missing() const;
 
   private:
+    bool take_measured(const WorkerMemoryDone& answer);
     static std::size_t index_of(MemoryTag tag) { return static_cast<std::size_t>(tag); }
 
     int tp_;
     std::array<MemoryState, kAllMemoryTags.size()> states_{};
     std::vector<std::array<TagMemory, kAllMemoryTags.size()>> ranks_;  // by rank
-    std::vector<std::int64_t> weight_bytes_;                           // by rank, of one copy
-    bool has_second_copy_ = false;
     std::optional<Job> job_{};
 };
 

@@ -133,7 +133,6 @@ void Scheduler::greet(WorkerHello hello, TurnOutput& out) {
         ++num_late_;  // a rank that is here already, or none of ours
         return;
     }
-    memory_.loaded(hello.rank, hello.weight_bytes, hello.kv_bytes);
     if (auto added = workers_.add(std::move(hello), config_.page_size); !added) {
         out.fatal = added.error();
         return;

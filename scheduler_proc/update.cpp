@@ -109,8 +109,6 @@ void Scheduler::stage(UpdateStage order, TurnOutput& out) {
     for (RankOutcome& rank : job.ranks) rank.phase = "stage";
     job.spec = std::move(order.spec);
     retained_.reset();  // its copy is what the stage overwrites
-    // Over weights that are gone a stage writes in place.
-    if (!is_direct && weights_ == Weights::kWhole) memory_.add_second_copy();
     out.workers.emplace_back(WorkerStage{
         .update = job.id,
         .spec = job.spec,

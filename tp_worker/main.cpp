@@ -14,6 +14,7 @@
 #include "messages/codec.h"
 #include "messages/steps.h"
 #include "tp_worker/engine.h"
+#include "tp_worker/memory_tags.h"
 #include "tp_worker/pace.h"
 #include "tp_worker/shm_communicator.h"
 #include "tp_worker/updater.h"
@@ -194,7 +195,10 @@ class Worker {
         const std::size_t answers = poller.add_fd(updater_.fd());
         if (supervision_.fd() >= 0) poller.add_fd(supervision_.fd());
         while (true) {
-            poller.wait(Clock::now() + kIdle);  // the only place this process waits for work
+            updater_.meter().measure_if_due(Clock::now());
+            TimePoint deadline = Clock::now() + kIdle;
+            if (const auto due = updater_.meter().due()) deadline = std::min(deadline, *due);
+            poller.wait(deadline);  // the only place this process waits for work
             if (is_over()) return Ok{};
             if (poller.is_ready(answers)) RETURN_IF_ERROR(send_all(updater_.take_answers()));
             if (!poller.is_ready(orders)) continue;
@@ -244,6 +248,7 @@ class Worker {
         pace_.begin_pass();
         Result<StepResult> result = engine_.run(plan);
         pace_.end_pass();
+        updater_.meter().touch();
         if (!result) return result.error();
         return send(encode(*result));
     }
@@ -326,6 +331,7 @@ Result<> run(const Options& options, Supervision& supervision) {
         .supervision = supervision,
     });
     RETURN_IF_ERROR(worker.send(encode(hello)));
+    RETURN_IF_ERROR(worker.send(encode(measure_memory(*engine))));
     supervision.say_ready(fmt::format("rank {}", options.rank));
     Result<> result = worker.loop();
     if (!result) {

@@ -27,29 +27,31 @@ Result<> resume(Engine& engine, MemoryTag tag) {
     return kv->commit();
 }
 
-TagMemory measure(Engine& engine, MemoryTag tag) {
+TagMemory measure(const Engine& engine, MemoryTag tag) {
     TagMemory memory{.tag = tag};
-    bool is_resident = true;
     if (tag == MemoryTag::kWeights) {
         if (const WeightStore* store = engine.weights()) {
-            is_resident = store->is_resident();
             memory.resident_bytes = store->resident_bytes();
             memory.host_bytes = store->host_bytes();
         }
     } else if (const Arena* kv = engine.kv_memory()) {
-        is_resident = kv->is_committed();
         memory.resident_bytes = kv->resident_bytes();
     }
-    memory.state = is_resident ? MemoryState::kResident : MemoryState::kReleased;
     return memory;
+}
+
+MemoryState state_of(const Engine& engine, MemoryTag tag) {
+    const Arena* kv = engine.kv_memory();
+    const WeightStore* store = engine.weights();
+    const bool is_resident = tag == MemoryTag::kWeights ? store == nullptr || store->is_resident()
+                                                        : kv == nullptr || kv->is_committed();
+    return is_resident ? MemoryState::kResident : MemoryState::kReleased;
 }
 
 }  // namespace
 
 WorkerMemoryDone change_memory(Engine& engine, const WorkerMemory& order) {
     WorkerMemoryDone done;
-    done.call = order.call;
-    done.rank = engine.rank();
     std::array<std::int64_t, kAllMemoryTags.size()> freed{};
     for (const MemoryTag tag : order.tags) {
         Result<> result = Ok{};
@@ -65,11 +67,21 @@ WorkerMemoryDone change_memory(Engine& engine, const WorkerMemory& order) {
         done.message = result.error().message;
         break;
     }
+    done.call = order.call;
+    done.rank = engine.rank();
     for (const MemoryTag tag : kAllMemoryTags) {
         done.tags.push_back(measure(engine, tag));
+        done.tags.back().state = state_of(engine, tag);
         done.tags.back().freed_bytes = freed[static_cast<std::size_t>(tag)];
     }
     return done;
+}
+
+WorkerMemoryDone measure_memory(const Engine& engine) {
+    WorkerMemoryDone measured;
+    measured.rank = engine.rank();
+    for (const MemoryTag tag : kAllMemoryTags) measured.tags.push_back(measure(engine, tag));
+    return measured;
 }
 
 }  // namespace pitstop

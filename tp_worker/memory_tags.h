@@ -12,4 +12,9 @@ namespace pitstop {
 // Thread: no pass runs and nobody reads the weights meanwhile.
 WorkerMemoryDone change_memory(Engine& engine, const WorkerMemory& order);
 
+// Every tag of this rank, measured; the answer to no order (call 0). Says nothing of states, which
+// follow from orders.
+// Thread: the one that carries orders out. Passes may run.
+WorkerMemoryDone measure_memory(const Engine& engine);
+
 }  // namespace pitstop

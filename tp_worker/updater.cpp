@@ -111,7 +111,7 @@ std::string device_uuid(ReplicaId replica, Rank rank) {
 }
 
 Updater::Updater(Engine& engine, Pace& pace, FaultPoint& fault_point, ReplicaId replica)
-    : engine_(engine), pace_(pace), fault_point_(fault_point) {
+    : engine_(engine), pace_(pace), fault_point_(fault_point), meter_(engine, background_) {
     worker_.replica = replica;
     worker_.rank = engine.rank();
     worker_.tp = engine.tp();
@@ -133,6 +133,7 @@ bool Updater::takes(std::string_view type) {
 }
 
 Result<std::vector<Frames>> Updater::obey(const Frames& order) {
+    meter_.touch();
     if (order.type == WorkerStage::kType) {
         ASSIGN_OR_RETURN(WorkerStage message, decode<WorkerStage>(order, UnknownFields::kIgnore));
         return stage(std::move(message));

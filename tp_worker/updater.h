@@ -15,6 +15,7 @@
 #include "tp_worker/background.h"
 #include "tp_worker/engine.h"
 #include "tp_worker/groups.h"
+#include "tp_worker/memory_meter.h"
 #include "tp_worker/pace.h"
 #include "tp_worker/source.h"
 #include "tp_worker/weight_stage.h"
@@ -44,6 +45,9 @@ class Updater {
     // Answers that are there at once; others come from take_answers() later.
     // Errors: the order breaks the protocol (a commit of what is not staged): this rank must end.
     Result<std::vector<Frames>> obey(const Frames& order);
+
+    // What this rank's memory takes is told from time to time, as an answer to no order.
+    [[nodiscard]] MemoryMeter& meter() { return meter_; }
 
     // To be polled; then take_answers().
     [[nodiscard]] int fd() const { return background_.fd(); }
@@ -80,8 +84,9 @@ class Updater {
     Worker worker_{};
     std::atomic<bool> is_over_{false};
     std::shared_ptr<Stage> stage_{};  // shared with its jobs, which may outlast a drop
-    Background background_{};         // last: its jobs use the rest
-    Background joining_{};            // joins groups, which may wait long for a trainer
+    MemoryMeter meter_;
+    Background background_{};  // last: its jobs use the rest
+    Background joining_{};     // joins groups, which may wait long for a trainer
 };
 
 }  // namespace pitstop

@@ -323,6 +323,27 @@ TEST_F(MemoryTest, P5_ALateRankIsNamedAndTheOrderStands) {
     EXPECT_EQ(rig.status().memory[1].state, MemoryState::kReleased);
 }
 
+TEST_F(MemoryTest, WhatRanksMeasureUnaskedIsWhatStatusTells) {
+    const auto measured = [](int rank, std::int64_t kv_bytes) {
+        return WorkerMemoryDone{
+            .rank = static_cast<Rank>(rank),
+            .tags = {
+                {.tag = MemoryTag::kWeights, .resident_bytes = 100},
+                {.tag = MemoryTag::kKvCache,
+                 .state = MemoryState::kReleased,
+                 .resident_bytes = kv_bytes}}};
+    };
+    TurnInput in;
+    for (const int rank : {0, 1, 2, -1}) in.workers.emplace_back(measured(rank, 7));
+    rig.turn(std::move(in));
+    EXPECT_EQ(rig.status().memory[0].resident_bytes, 200) << "of both ranks, and of no other";
+    EXPECT_EQ(rig.status().memory[1].resident_bytes, 14);
+    EXPECT_EQ(rig.status().memory[1].state, MemoryState::kResident) << "orders say, nobody else";
+    EXPECT_TRUE(rig.take<MemoryPart>().empty()) << "nobody asked";
+    release(kKv);
+    EXPECT_EQ(rig.status().memory[1].resident_bytes, 0);
+}
+
 TEST_F(MemoryTest, AReleaseWaitsForStepsInFlightAndNothingStartsMeanwhile) {
     const RequestKey key = start();
     // Aborted, its steps still in flight: the replica has no open request.

@@ -37,6 +37,32 @@ def anonymous_kib(tree):
     return sum(int(re.search(r"RssAnon:\s+(\d+)", text).group(1)) for text in texts)
 
 
+def resident_bytes(admin, name):
+    """What `status` says that all replicas have under a tag."""
+    return sum(
+        tag["resident_bytes"]
+        for replica in admin.call("status")["replicas"]
+        for tag in replica["memory"]
+        if tag["tag"] == name
+    )
+
+
+def test_what_is_resident_is_what_the_kernel_counts(start_tree):
+    tree = start_tree(*TREE_FLAGS, "--max-total-tokens", 200_000)
+    door, admin = tree.door(), tree.door("admin")
+    # Beside the tags a worker has its code, and what it computes in.
+    wait_until(lambda: resident_bytes(admin, "weights") > 0, "a first measurement")
+    weights, kv = resident_bytes(admin, "weights"), resident_bytes(admin, "kv_cache")
+    assert weights + kv <= 1024 * anonymous_kib(tree)
+    assert kv < admin.call("status")["replicas"][0]["workers"][0]["kv_bytes"] / 10
+    door.generate("Once upon a time " * 1500, max_new_tokens=5, **GREEDY)
+    wait_until(lambda: resident_bytes(admin, "kv_cache") > kv + (1 << 20), "what a prompt takes")
+    assert update(admin, BARD)["ok"]
+    wait_until(lambda: resident_bytes(admin, "weights") > 1.5 * weights, "the second copy")
+    both = resident_bytes(admin, "weights") + resident_bytes(admin, "kv_cache")
+    assert both <= 1024 * anonymous_kib(tree)
+
+
 def states(reply):
     return [{tag["tag"]: tag["state"] for tag in part["tags"]} for part in reply["parts"]]
 
