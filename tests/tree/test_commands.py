@@ -1,6 +1,8 @@
 """The commands of launch/pitstop, as a user types them."""
 
 import json
+import os
+import pathlib
 import re
 import subprocess
 import sys
@@ -29,6 +31,20 @@ def test_ready_is_one_line_with_the_model_and_the_place(shared_tree):
 
 def test_the_run_directory_is_private(shared_tree):
     assert shared_tree.run_dir.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_worker_yields_to_the_processes_around_it(shared_tree):
+    (worker,) = shared_tree.pids("tp_worker")
+    (scheduler,) = shared_tree.pids("scheduler_proc")
+    usual = os.getpriority(os.PRIO_PROCESS, scheduler)
+    assert os.getpriority(os.PRIO_PROCESS, worker) == min(usual + 5, 19)
+    if not pathlib.Path("/proc/self/autogroup").exists():
+        return  # no sessions that share cores
+    session, usual = (
+        int(pathlib.Path(f"/proc/{pid}/autogroup").read_text().split()[-1])
+        for pid in (worker, scheduler)
+    )
+    assert session > usual
 
 
 def test_generate_streams_from_a_running_tree(shared_tree, reference):
