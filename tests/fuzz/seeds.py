@@ -9,7 +9,9 @@ import shutil
 import struct
 import sys
 
-DATA = pathlib.Path(__file__).resolve().parents[1] / "data"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DATA = ROOT / "tests" / "data"
+MODELS = ROOT / "launch" / "models"
 
 
 def files_of(directory):
@@ -79,7 +81,18 @@ def safetensors():
     }
 
 
+def config():
+    """Those of the models that the tests have, behind the ends of generation."""
+    ends = {"eos_token_id": [1, 2]}
+    paths = sorted(DATA.glob("**/config.json")) + sorted(MODELS.glob("*/config.json"))
+    return {
+        f"{index}": (json.dumps(ends) + "\n").encode() + path.read_bytes()
+        for index, path in enumerate(paths)
+    }
+
+
 SEEDS = {
+    "config": config,
     "http_requests": lambda: files_of("fuzz/http_requests"),
     "messages": messages,
     "pickle": lambda: files_of("pickle"),
