@@ -1,14 +1,17 @@
 // What a rendering may cost, and what it has cost so far.
 //
-// A template comes with a model, a chat from anybody: neither may take a process's memory or hold
-// its thread. Everything that is built is counted when it is built, also if it is dropped again, so
-// what is alive is never more.
+// A template comes with a model or with a request, a chat from anybody: neither may take a
+// process's memory or hold its thread. Whatever is built, read or compared is charged before that
+// is done; what was built counts also after it is dropped, so what is alive is never more.
 #pragma once
 
+#include "base/interrupt.h"
 #include "base/result.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,41 +19,84 @@
 namespace pitstop::jinja {
 
 struct Limits {
-    std::int64_t steps_max = 10'000'000;                 // expressions, comparisons, loop turns
-    std::size_t built_bytes_max = std::size_t{1} << 30;  // of all texts and lists ever built
-    std::size_t output_bytes_max = std::size_t{64} << 20;
+    // Steps are a rendering's time, and do not depend on the machine: an expression, a comparison
+    // or a turn of a loop is one, and so are Budget::kBytesPerStep bytes. A chat of 4,000 messages
+    // fits (LongChatsRenderWithinTheDefaults).
+    std::int64_t steps_max = 2'000'000;
+    // Of all texts and lists ever built. The longest chat that a door takes, 16 MiB, is copied
+    // about six times on its way through a template.
+    std::size_t built_bytes_max = std::size_t{128} << 20;
+    std::size_t output_bytes_max = std::size_t{32} << 20;
     int depth_max = 400;  // of nested expressions, statements and calls; of nested values
+    Interrupt interrupt{};
 };
 
 class Budget {
   public:
-    explicit Budget(const Limits& limits) : limits_(limits) {}
+    static constexpr std::uint64_t kBytesPerStep = 256;  // copied; one takes about as long
+    // Bytes whose code points are looked up one by one, in tables of Unicode, count so often.
+    static constexpr std::size_t kBytesPerLookUp = 8;
+
+    explicit Budget(const Limits& limits)
+        : limits_(limits),
+          work_max_(static_cast<std::uint64_t>(std::max<std::int64_t>(limits.steps_max, 0))) {
+        work_max_ = times(work_max_, kBytesPerStep);
+    }
 
     [[nodiscard]] const Limits& limits() const { return limits_; }
 
-    Result<> steps(std::int64_t count = 1) {
-        num_steps_ += count;
-        if (num_steps_ <= limits_.steps_max) [[likely]]
-            return Ok{};
-        return make_error(
-            ErrorCode::kTooLarge, "the rendering takes more than {} steps", limits_.steps_max
-        );
-    }
+    Result<> steps(std::size_t count = 1) { return work(times(count, kBytesPerStep)); }
+    // So many bytes are going to be read.
+    Result<> scan(std::size_t count) { return work(count); }
+    // So many code points' bytes are going to be looked up.
+    Result<> look_up(std::size_t count) { return work(times(count, kBytesPerLookUp)); }
+    // So many bytes are going to be built.
     Result<> bytes(std::size_t count) {
-        if (count <= limits_.built_bytes_max - built_bytes_) [[likely]] {
-            built_bytes_ += count;
-            return Ok{};
+        if (count > limits_.built_bytes_max - built_bytes_) {
+            return make_error(
+                ErrorCode::kTooLarge,
+                "the rendering builds more than {} bytes of values",
+                limits_.built_bytes_max
+            );
         }
-        return make_error(
-            ErrorCode::kTooLarge,
-            "the rendering builds more than {} bytes of values",
-            limits_.built_bytes_max
-        );
+        built_bytes_ += count;
+        return work(count + kPieceWork);
     }
+    // So many things of so many bytes.
+    Result<> items(std::size_t count, std::size_t each) { return bytes(times(count, each)); }
 
   private:
+    static constexpr std::uint64_t kPieceWork = 32;  // of a piece, however short
+    static constexpr std::uint64_t kWorkPerLook = 512 * kBytesPerStep;
+
+    // The product, or the largest number there is.
+    static std::uint64_t times(std::uint64_t a, std::uint64_t b) {
+        std::uint64_t product = 0;
+        if (__builtin_mul_overflow(a, b, &product))
+            return std::numeric_limits<std::uint64_t>::max();
+        return product;
+    }
+    Result<> work(std::uint64_t amount) {
+        if (amount > work_max_ - work_) {
+            work_ = work_max_;
+            return make_error(
+                ErrorCode::kTooLarge, "the rendering takes more than {} steps", limits_.steps_max
+            );
+        }
+        work_ += amount;
+        if (work_ < next_look_) [[likely]]
+            return Ok{};
+        next_look_ = work_ + kWorkPerLook;
+        if (limits_.interrupt) {
+            if (std::optional<Error> why = limits_.interrupt()) return *std::move(why);
+        }
+        return Ok{};
+    }
+
     Limits limits_;
-    std::int64_t num_steps_ = 0;
+    std::uint64_t work_max_;  // in bytes, as steps are counted
+    std::uint64_t work_ = 0;
+    std::uint64_t next_look_ = kWorkPerLook;
     std::size_t built_bytes_ = 0;
 };
 
@@ -65,6 +111,23 @@ class TextBuilder {
         failure_ = budget_.bytes(piece.size() + 1);
         if (failure_) text_.append(piece);
         return failure_.has_value();
+    }
+    // So many bytes are going to be looked up for it.
+    bool look_up(std::size_t count) {
+        if (failure_) failure_ = budget_.look_up(count);
+        return failure_.has_value();
+    }
+    // The same piece so many times.
+    bool add(std::string_view piece, std::size_t times) {
+        if (!failure_) return false;
+        failure_ = budget_.items(times, piece.size());
+        if (!failure_) return false;
+        if (piece.size() == 1) {
+            text_.append(times, piece.front());
+        } else {
+            for (std::size_t i = 0; i < times; ++i) text_.append(piece);
+        }
+        return true;
     }
     [[nodiscard]] bool is_full() const { return !failure_; }
     [[nodiscard]] Result<std::string> take() {

@@ -72,7 +72,10 @@ Result<Value> Renderer::eval_node(const Expr& expr, const Scope& scope) {
 }
 
 Result<Value> Renderer::lookup(const std::string& name, const Scope& scope) {
-    if (const Value* found = scope.find(name)) return *found;
+    std::size_t num_seen = 0;
+    const Value* in_scope = scope.find(name, num_seen);
+    RETURN_IF_ERROR(budget_.scan(num_seen * sizeof(scope.variables[0])));
+    if (in_scope != nullptr) return *in_scope;
     if (const Value* found = variables_.find(std::string_view(name))) return *found;
     if (const Builtin* function = find_function(name)) return Value::of(Function{function});
     return Value::undefined(fmt::format("'{}' is undefined", name));
@@ -81,7 +84,7 @@ Result<Value> Renderer::lookup(const std::string& name, const Scope& scope) {
 Result<std::vector<Value>> Renderer::eval_all(
     const std::vector<ExprPtr>& exprs, const Scope& scope
 ) {
-    RETURN_IF_ERROR(budget_.bytes(exprs.size() * sizeof(Value)));
+    RETURN_IF_ERROR(budget_.items(exprs.size(), sizeof(Value)));
     std::vector<Value> values;
     for (const ExprPtr& expr : exprs) {
         ASSIGN_OR_RETURN(Value value, eval(*expr, scope));
@@ -91,7 +94,6 @@ Result<std::vector<Value>> Renderer::eval_all(
 }
 
 Result<Value> Renderer::eval_dict(const DictExpr& node, const Scope& scope) {
-    RETURN_IF_ERROR(budget_.bytes(node.items.size() * 2 * sizeof(Value)));
     Mapping mapping;
     for (const auto& [key_expr, value_expr] : node.items) {
         ASSIGN_OR_RETURN(Value key, eval(*key_expr, scope));
@@ -101,7 +103,7 @@ Result<Value> Renderer::eval_dict(const DictExpr& node, const Scope& scope) {
             return type_error("a {} is no key", key.type_name());
         }
         ASSIGN_OR_RETURN(Value value, eval(*value_expr, scope));
-        mapping.insert(std::move(key), std::move(value));
+        RETURN_IF_ERROR(set_item(mapping, std::move(key), std::move(value), budget_));
     }
     return Value::mapping(std::move(mapping));
 }
@@ -121,13 +123,10 @@ Result<Value> Renderer::eval_attribute(const GetAttribute& node, const Scope& sc
 Result<Value> Renderer::eval_item(const GetItem& node, const Scope& scope) {
     ASSIGN_OR_RETURN(const Value of, eval(*node.of, scope));
     ASSIGN_OR_RETURN(const Value key, eval(*node.key, scope));
-    if (const Text* text = of.as_text()) {  // a position is counted from the beginning
-        RETURN_IF_ERROR(budget_.steps(static_cast<std::int64_t>(text->bytes.size() / 256)));
-    }
     if (Loop* const* loop = of.get_if<Loop*>(); loop != nullptr && key.as_text() != nullptr) {
         return loop_attribute(**loop, key.as_text()->bytes);
     }
-    return get_item(of, key);
+    return get_item(of, key, budget_);
 }
 
 Result<Value> Renderer::eval_slice(const Slice& node, const Scope& scope) {
@@ -189,12 +188,14 @@ Result<Args> Renderer::eval_args(const CallArgs& args, const Scope& scope) {
     if (args.more_positional != nullptr) {
         ASSIGN_OR_RETURN(const Value value, eval(*args.more_positional, scope));
         ASSIGN_OR_RETURN(const std::vector<Value> more, items_of(value, budget_));
+        RETURN_IF_ERROR(budget_.items(more.size(), sizeof(Value)));
         out.positional.insert(out.positional.end(), more.begin(), more.end());
     }
     if (args.more_named != nullptr) {
         ASSIGN_OR_RETURN(const Value value, eval(*args.more_named, scope));
         const Mapping* mapping = value.as_mapping();
         if (mapping == nullptr) return type_error("what follows '**' is no mapping");
+        RETURN_IF_ERROR(budget_.items(mapping->size(), kEntryBytes));
         for (const auto& [key, item] : mapping->entries()) {
             if (key.as_text() == nullptr) return type_error("a keyword is no string");
             out.named.emplace_back(key.as_text()->bytes, item);
@@ -234,13 +235,14 @@ Result<Value> Renderer::make_namespace(Args args) {
     if (!args.positional.empty()) {
         const Mapping* mapping = args.positional[0].as_mapping();
         if (mapping == nullptr) return type_error("namespace takes a mapping");
-        for (const auto& [key, value] : mapping->entries()) space->attributes.insert(key, value);
+        RETURN_IF_ERROR(budget_.items(mapping->size(), kEntryBytes));
+        space->attributes = *mapping;
     }
+    RETURN_IF_ERROR(budget_.bytes(sizeof(Namespace)));
+    RETURN_IF_ERROR(budget_.items(args.named.size(), kEntryBytes));
     for (auto& [name, value] : args.named) {
-        space->attributes.insert(Value::text(std::move(name)), std::move(value));
+        space->attributes.insert(std::move(name), std::move(value));
     }
-    RETURN_IF_ERROR(budget_.bytes(sizeof(Namespace) + space->attributes.size() * 2 * sizeof(Value))
-    );
     namespaces_.push_back(std::move(space));
     return Value::of(namespaces_.back().get());
 }
@@ -257,6 +259,7 @@ Result<Value> Renderer::call_macro(const Macro& macro, Args args) {
     const std::size_t first_default = num_params - definition.defaults.size();
     for (std::size_t i = num_positional; i < num_params; ++i) {
         const std::string& param = definition.params[i];
+        RETURN_IF_ERROR(budget_.scan(sizeof(param) * (1 + args.named.size())));
         const auto named =
             std::ranges::find(args.named, param, &decltype(args.named)::value_type::first);
         if (named != args.named.end()) {
@@ -273,7 +276,8 @@ Result<Value> Renderer::call_macro(const Macro& macro, Args args) {
     }
     if (definition.takes_more_named) {
         Mapping more;
-        for (auto& [name, value] : args.named) more.insert(Value::text(name), std::move(value));
+        RETURN_IF_ERROR(budget_.items(args.named.size(), kEntryBytes));
+        for (auto& [name, value] : args.named) more.insert(name, std::move(value));
         scope->set("kwargs", Value::mapping(std::move(more)));
     } else if (!args.named.empty()) {
         return type_error(
@@ -281,6 +285,7 @@ Result<Value> Renderer::call_macro(const Macro& macro, Args args) {
         );
     }
     if (definition.takes_more_positional) {
+        RETURN_IF_ERROR(budget_.items(args.positional.size(), sizeof(Value)));
         const auto begin = args.positional.begin() + static_cast<std::ptrdiff_t>(num_positional);
         scope->set("varargs", Value::tuple({begin, args.positional.end()}));
     } else if (args.positional.size() > num_params) {

@@ -1,6 +1,7 @@
 // Filters of numbers and of anything, and where the others are. Source: Jinja 3.1, filters.py.
 #include "jinja/filters.h"
 
+#include "base/utf8.h"
 #include "jinja/format.h"
 #include "jinja/operators.h"
 #include "jinja/python_text.h"
@@ -23,7 +24,7 @@ Result<Value> filter_abs(Env&, const Value& self, const Given&) {
     return Value::real(std::abs(self.number()));
 }
 
-Result<Value> filter_int(Env&, const Value& self, const Given& given) {
+Result<Value> filter_int(Env& env, const Value& self, const Given& given) {
     ASSIGN_OR_RETURN(const std::int64_t base, given.integer(1, "base", 10));
     const Value otherwise = given[0] != nullptr ? *given[0] : Value::integer(0);
     if (self.is_undefined()) return undefined_error(self);
@@ -32,6 +33,8 @@ Result<Value> filter_int(Env&, const Value& self, const Given& given) {
     std::optional<double> real;
     if (self.is<double>()) real = self.number();
     if (const Text* text = self.as_text()) {
+        RETURN_IF_ERROR(env.budget.items(3, text->bytes.size()));
+        RETURN_IF_ERROR(env.budget.look_up(text->bytes.size()));
         if (std::optional<Value> whole = parse_whole(text->bytes, base)) return *std::move(whole);
         real = parse_real(text->bytes);
     }
@@ -40,10 +43,12 @@ Result<Value> filter_int(Env&, const Value& self, const Given& given) {
     return Value::integer(static_cast<std::int64_t>(*real));
 }
 
-Result<Value> filter_float(Env&, const Value& self, const Given& given) {
+Result<Value> filter_float(Env& env, const Value& self, const Given& given) {
     if (self.is_undefined()) return undefined_error(self);
     if (self.is_number()) return Value::real(self.number());
     if (const Text* text = self.as_text()) {
+        RETURN_IF_ERROR(env.budget.bytes(text->bytes.size()));
+        RETURN_IF_ERROR(env.budget.look_up(text->bytes.size()));
         if (const std::optional<double> real = parse_real(text->bytes)) return Value::real(*real);
     }
     return given[0] != nullptr ? *given[0] : Value::real(0.0);
@@ -95,7 +100,8 @@ Result<Value> filter_attr(Env&, const Value& self, const Given& given) {
     } else if (const Builtin* method = find_method(self, name)) {
         return Value::method(self, *method);
     }
-    return Value::undefined(fmt::format("'{} object' has no attribute '{}'", self.type_name(), name)
+    return Value::undefined(
+        fmt::format("'{} object' has no attribute '{}'", self.type_name(), utf8_prefix(name, 256))
     );
 }
 

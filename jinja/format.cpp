@@ -1,5 +1,6 @@
 #include "jinja/format.h"
 
+#include "base/utf8.h"
 #include "jinja/json.h"
 #include "jinja/operators.h"
 #include "jinja/python_text.h"
@@ -30,27 +31,35 @@ struct Spec {
     char type = '\0';
 };
 
-std::string padded(std::string text, const Spec& spec, char own_align, std::size_t sign_len) {
+Result<std::string> padded(
+    std::string text, const Spec& spec, char own_align, std::size_t sign_len, Budget& budget
+) {
+    RETURN_IF_ERROR(budget.scan(text.size()));
     const std::size_t len = num_code_points(text);
     const auto width = static_cast<std::size_t>(spec.width);
     if (len >= width) return text;
-    std::string fill;
-    const auto fill_of = [&](std::size_t count) {
-        std::string out;
-        for (std::size_t i = 0; i < count; ++i) out += spec.fill;
-        return out;
-    };
     const std::size_t missing = width - len;
+    std::size_t before = missing;  // of the fill, in front of what follows the sign
+    std::size_t kept = 0;          // in front of the fill
     switch (spec.align == '\0' ? own_align : spec.align) {
         case '<':
-            return text + fill_of(missing);
+            before = 0;
+            break;
         case '^':
-            return fill_of(missing / 2) + text + fill_of(missing - missing / 2);
+            before = missing / 2;
+            break;
         case '=':
-            return text.substr(0, sign_len) + fill_of(missing) + text.substr(sign_len);
+            kept = sign_len;
+            break;
         default:
-            return fill_of(missing) + text;
+            break;
     }
+    TextBuilder out(budget);
+    out.add(std::string_view(text).substr(0, kept));
+    out.add(spec.fill, before);
+    out.add(std::string_view(text).substr(kept));
+    out.add(spec.fill, missing - before);
+    return out.take();
 }
 
 std::string grouped(const std::string& digits, char separator, std::size_t group_len) {
@@ -67,7 +76,7 @@ std::string sign_of(bool is_negative, char sign) {
     return sign == '+' ? "+" : sign == ' ' ? " " : "";
 }
 
-Result<std::string> write_whole(std::int64_t value, const Spec& spec) {
+Result<std::string> write_whole(std::int64_t value, const Spec& spec, Budget& budget) {
     const bool is_negative = value < 0;
     const std::uint64_t magnitude =
         is_negative ? ~static_cast<std::uint64_t>(value) + 1 : static_cast<std::uint64_t>(value);
@@ -97,7 +106,7 @@ Result<std::string> write_whole(std::int64_t value, const Spec& spec) {
             }
             std::string one;
             append_utf8(static_cast<char32_t>(value), one);
-            return padded(one, spec, '<', 0);
+            return padded(one, spec, '<', 0, budget);
         }
         default:
             digits = fmt::to_string(magnitude);
@@ -106,10 +115,10 @@ Result<std::string> write_whole(std::int64_t value, const Spec& spec) {
     const bool is_decimal = prefix.empty();
     if (spec.grouping != '\0') digits = grouped(digits, spec.grouping, is_decimal ? 3 : 4);
     const std::string sign = sign_of(is_negative, spec.sign) + (spec.is_alternate ? prefix : "");
-    return padded(sign + digits, spec, '>', sign.size());
+    return padded(sign + digits, spec, '>', sign.size(), budget);
 }
 
-Result<std::string> write_real(double value, const Spec& spec) {
+Result<std::string> write_real(double value, const Spec& spec, Budget& budget) {
     const char type = spec.type == '\0' ? (spec.precision ? 'g' : 'r') : spec.type;
     const bool is_negative = std::signbit(value) && !std::isnan(value);
     const double magnitude = std::abs(value);
@@ -141,7 +150,7 @@ Result<std::string> write_real(double value, const Spec& spec) {
         digits = grouped(digits.substr(0, end), spec.grouping, 3) + digits.substr(end);
     }
     const std::string sign = sign_of(is_negative, spec.sign);
-    return padded(sign + digits, spec, '>', sign.size());
+    return padded(sign + digits, spec, '>', sign.size(), budget);
 }
 
 // ---- the % operator ----
@@ -203,6 +212,7 @@ class PercentFormat {
     }
 
     Result<> conversion() {
+        RETURN_IF_ERROR(budget_.steps());
         std::optional<Value> named;
         if (peek() == '(') {
             const std::size_t end = format_.find(')', pos_);
@@ -211,7 +221,8 @@ class PercentFormat {
             if (mapping == nullptr) return type_error("the format needs a mapping");
             const std::string_view key = format_.substr(pos_ + 1, end - pos_ - 1);
             const Value* found = mapping->find(key);
-            if (found == nullptr) return type_error("the format's key '{}' is not there", key);
+            if (found == nullptr)
+                return type_error("the format's key '{}' is not there", utf8_prefix(key, 256));
             named = *found;
             pos_ = end + 1;
         }
@@ -279,14 +290,12 @@ class PercentFormat {
                 if (spec.precision) {
                     written.resize(byte_at(written, static_cast<std::size_t>(*spec.precision)));
                 }
-                out_.add(padded(std::move(written), spec, '>', 0));
-                return Ok{};
+                return add_padded(std::move(written), spec, 0);
             }
             case 'c': {
                 const Text* one = value.as_text();
-                if (one != nullptr && num_code_points(one->bytes) == 1) {
-                    out_.add(padded(one->bytes, spec, '>', 0));
-                    return Ok{};
+                if (one != nullptr && one->bytes.size() <= 4 && num_code_points(one->bytes) == 1) {
+                    return add_padded(one->bytes, spec, 0);
                 }
                 if (!value.is_whole()) return type_error("%c needs an integer or one character");
                 spec.type = 'c';
@@ -296,9 +305,8 @@ class PercentFormat {
             case 'i':
             case 'u':
                 if (const auto* big = value.get_if<BigInteger>()) {
-                    out_.add(padded(*big->digits, spec, '>', big->digits->starts_with('-') ? 1 : 0)
-                    );
-                    return Ok{};
+                    RETURN_IF_ERROR(budget_.bytes(big->digits->size()));
+                    return add_padded(*big->digits, spec, big->digits->starts_with('-') ? 1 : 0);
                 }
                 if (!value.is_number())
                     return type_error("%d needs a number, not {}", value.type_name());
@@ -319,7 +327,9 @@ class PercentFormat {
                 if (!value.is_number())
                     return type_error("%{} needs a number, not {}", type, value.type_name());
                 spec.type = type;
-                ASSIGN_OR_RETURN(const std::string written, write_real(value.number(), spec));
+                ASSIGN_OR_RETURN(
+                    const std::string written, write_real(value.number(), spec, budget_)
+                );
                 out_.add(written);
                 return Ok{};
             }
@@ -338,14 +348,23 @@ class PercentFormat {
             Spec digits{.fill = "0", .align = '=', .width = *spec.precision, .type = spec.type};
             ASSIGN_OR_RETURN(
                 std::string written,
-                write_whole(whole < 0 ? (whole == INT64_MIN ? INT64_MAX : -whole) : whole, digits)
+                write_whole(
+                    whole < 0 ? (whole == INT64_MIN ? INT64_MAX : -whole) : whole, digits, budget_
+                )
             );
             const std::string sign = sign_of(whole < 0, spec.sign);
-            out_.add(padded(sign + written, spec, '>', sign.size()));
-            return Ok{};
+            return add_padded(sign + written, spec, sign.size());
         }
-        ASSIGN_OR_RETURN(const std::string written, write_whole(whole, spec));
+        ASSIGN_OR_RETURN(const std::string written, write_whole(whole, spec, budget_));
         out_.add(written);
+        return Ok{};
+    }
+
+    Result<> add_padded(std::string text, const Spec& spec, std::size_t sign_len) {
+        ASSIGN_OR_RETURN(
+            const std::string out, padded(std::move(text), spec, '>', sign_len, budget_)
+        );
+        out_.add(out);
         return Ok{};
     }
 
@@ -368,7 +387,7 @@ class BraceFormat {
         TextBuilder out(budget_);
         for (std::size_t pos = 0; pos < format.size();) {
             const std::size_t brace = std::min(format.find_first_of("{}", pos), format.size());
-            out.add(format.substr(pos, brace - pos));
+            if (!out.add(format.substr(pos, brace - pos))) break;
             if (brace == format.size()) break;
             if (brace + 1 < format.size() && format[brace + 1] == format[brace]) {
                 out.add(format.substr(brace, 1));
@@ -394,6 +413,8 @@ class BraceFormat {
 
   private:
     Result<std::string> write_field(std::string_view field, int depth) {
+        RETURN_IF_ERROR(budget_.steps());
+        RETURN_IF_ERROR(budget_.bytes(field.size()));
         const std::size_t name_end = std::min(field.find_first_of("!:"), field.size());
         const std::string_view name = field.substr(0, name_end);
         std::string_view rest = field.substr(name_end);
@@ -439,7 +460,7 @@ class BraceFormat {
             } else {
                 const std::size_t stop = name.find(']', pos);
                 if (name[pos] != '[' || stop == std::string_view::npos) {
-                    return type_error("a format's field '{}' is malformed", name);
+                    return type_error("a format's field '{}' is malformed", utf8_prefix(name, 256));
                 }
                 const std::string_view key = name.substr(pos + 1, stop - pos - 1);
                 std::int64_t index = 0;
@@ -448,7 +469,9 @@ class BraceFormat {
                 ASSIGN_OR_RETURN(
                     value,
                     get_item(
-                        value, is_index ? Value::integer(index) : Value::text(std::string(key))
+                        value,
+                        is_index ? Value::integer(index) : Value::text(std::string(key)),
+                        budget_
                     )
                 );
                 pos = stop + 1;
@@ -467,10 +490,11 @@ class BraceFormat {
             if (index < args_.positional.size()) return args_.positional[index];
             return type_error("the format has no argument {}", index);
         }
+        RETURN_IF_ERROR(budget_.scan(args_.named.size() * sizeof(args_.named[0])));
         for (const auto& [key, value] : args_.named) {
             if (key == name) return value;
         }
-        return type_error("the format has no argument '{}'", name);
+        return type_error("the format has no argument '{}'", utf8_prefix(name, 256));
     }
 
     static bool is_align(char c) { return c == '<' || c == '>' || c == '^' || c == '='; }
@@ -515,7 +539,8 @@ class BraceFormat {
             spec.precision = precision;
         }
         if (pos < text.size()) spec.type = text[pos++];
-        if (pos != text.size()) return type_error("the format '{}' is malformed", text);
+        if (pos != text.size())
+            return type_error("the format '{}' is malformed", utf8_prefix(text, 256));
         return written(value, spec, text.empty());
     }
 
@@ -525,18 +550,18 @@ class BraceFormat {
         if (!is_plain && value.is_whole() && !(value.is<bool>() && spec.type == '\0')) {
             const bool as_real = spec.type != '\0' && spec.type != 'n' &&
                                  kReal.find(spec.type) != std::string_view::npos;
-            if (as_real) return write_real(value.number(), spec);
+            if (as_real) return write_real(value.number(), spec, budget_);
             if (spec.type != '\0' && kWhole.find(spec.type) == std::string_view::npos) {
                 return type_error("the format '{}' is not for integers", spec.type);
             }
             if (spec.precision) return type_error("a precision is not for integers");
-            return write_whole(value.whole(), spec);
+            return write_whole(value.whole(), spec, budget_);
         }
         if (!is_plain && value.is<double>()) {
             if (spec.type != '\0' && kReal.find(spec.type) == std::string_view::npos) {
                 return type_error("the format '{}' is not for reals", spec.type);
             }
-            return write_real(value.number(), spec);
+            return write_real(value.number(), spec, budget_);
         }
         if (!is_plain && value.as_text() == nullptr && !value.is<bool>()) {
             return type_error("a format is not for {}", value.type_name());
@@ -546,7 +571,7 @@ class BraceFormat {
         }
         ASSIGN_OR_RETURN(std::string text, str_of(value, budget_));
         if (spec.precision) text.resize(byte_at(text, static_cast<std::size_t>(*spec.precision)));
-        return padded(std::move(text), spec, '<', 0);
+        return padded(std::move(text), spec, '<', 0, budget_);
     }
 
     const Args& args_;

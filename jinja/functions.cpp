@@ -12,7 +12,8 @@
 namespace pitstop::jinja {
 namespace {
 
-constexpr std::int64_t kRangeMax = 100'000;
+constexpr std::size_t kTimeFormatMax = 1024;
+constexpr std::size_t kRangeMax = 100'000;
 
 Result<Value> make_range(Env& env, const Value&, const Given& given) {
     const std::vector<Value>& args = given.raw().positional;
@@ -27,15 +28,18 @@ Result<Value> make_range(Env& env, const Value&, const Given& given) {
     const std::int64_t end = args.size() > 1 ? args[1].whole() : args[0].whole();
     const std::int64_t step = args.size() > 2 ? args[2].whole() : 1;
     if (step == 0) return type_error("its step is 0");
-    std::vector<Value> items;
+    std::size_t count = 0;
     for (std::int64_t i = begin; step > 0 ? i < end : i > end;) {
-        if (static_cast<std::int64_t>(items.size()) >= kRangeMax) {
-            return type_error("has more than {} numbers", kRangeMax);
-        }
+        if (++count > kRangeMax) return type_error("has more than {} numbers", kRangeMax);
+        if (__builtin_add_overflow(i, step, &i)) break;
+    }
+    RETURN_IF_ERROR(env.budget.items(count, sizeof(Value)));
+    std::vector<Value> items;
+    items.reserve(count);
+    for (std::int64_t i = begin; items.size() < count;) {
         items.push_back(Value::integer(i));
         if (__builtin_add_overflow(i, step, &i)) break;
     }
-    RETURN_IF_ERROR(env.budget.bytes(items.size() * sizeof(Value)));
     return Value::sequence(
         SequenceKind::kRange,
         std::move(items),
@@ -50,7 +54,8 @@ Result<Value> make_dict(Env& env, const Value&, const Given& given) {
     Mapping mapping;
     if (!args.positional.empty()) {
         if (const Mapping* other = args.positional[0].as_mapping()) {
-            for (const auto& [key, value] : other->entries()) mapping.insert(key, value);
+            RETURN_IF_ERROR(env.budget.items(other->size(), kEntryBytes));
+            mapping = *other;
         } else {
             ASSIGN_OR_RETURN(
                 const std::vector<Value> pairs, items_of(args.positional[0], env.budget)
@@ -58,12 +63,12 @@ Result<Value> make_dict(Env& env, const Value&, const Given& given) {
             for (const Value& pair : pairs) {
                 ASSIGN_OR_RETURN(const std::vector<Value> parts, items_of(pair, env.budget));
                 if (parts.size() != 2) return type_error("takes pairs");
-                mapping.insert(parts[0], parts[1]);
+                RETURN_IF_ERROR(set_item(mapping, parts[0], parts[1], env.budget));
             }
         }
     }
-    for (const auto& [name, value] : args.named) mapping.insert(Value::text(name), value);
-    RETURN_IF_ERROR(env.budget.bytes(mapping.size() * 2 * sizeof(Value)));
+    RETURN_IF_ERROR(env.budget.items(args.named.size(), kEntryBytes));
+    for (const auto& [name, value] : args.named) mapping.insert(name, value);
     return Value::mapping(std::move(mapping));
 }
 
@@ -74,10 +79,14 @@ Result<Value> raise_exception(Env& env, const Value&, const Given& given) {
 
 Result<Value> strftime_now(Env& env, const Value&, const Given& given) {
     ASSIGN_OR_RETURN(const std::string_view format, given.text(0, "format", ""));
+    if (format.size() > kTimeFormatMax) {
+        return type_error("a format of {} bytes; accepted are {}", format.size(), kTimeFormatMax);
+    }
     // One character more: strftime says 0 also where the result is empty.
     const std::string padded = std::string(format) + "x";
-    std::string out(padded.size() * 16 + 64, '\0');
-    RETURN_IF_ERROR(env.budget.bytes(out.size()));
+    const std::size_t room = padded.size() * 16 + 64;
+    RETURN_IF_ERROR(env.budget.bytes(room));
+    std::string out(room, '\0');
     const std::size_t len = std::strftime(out.data(), out.size(), padded.c_str(), &env.now);
     if (len == 0) return type_error("the format '{}' gives too long a text", format);
     out.resize(len - 1);

@@ -85,10 +85,15 @@ class Builder {
         return true;
     }
     bool add(Value value) {
+        if (++num_values_ > kJsonValuesMax) {
+            error_ =
+                make_error(ErrorCode::kTooLarge, "JSON has more than {} values", kJsonValuesMax);
+            return false;
+        }
         if (open_.empty()) {
             root_ = std::move(value);
         } else if (Open& parent = open_.back(); parent.is_mapping) {
-            parent.mapping.insert(Value::text(std::move(parent.key)), std::move(value));
+            parent.mapping.insert(std::move(parent.key), std::move(value));
         } else {
             parent.items.push_back(std::move(value));
         }
@@ -96,6 +101,7 @@ class Builder {
     }
 
     std::vector<Open> open_{};
+    std::size_t num_values_ = 0;
     Value root_{};
     std::optional<Error> error_{};
 };
@@ -107,6 +113,7 @@ class Writer {
     // Nothing was wrong, or what.
     Result<> write(const Value& value) {
         RETURN_IF_ERROR(out_.budget().steps());
+        if (out_.is_full()) return out_.take().error();
         if (const Text* text = value.as_text()) {
             write_text(text->bytes);
         } else if (value.is_none()) {
@@ -136,6 +143,9 @@ class Writer {
     }
 
   private:
+    // Pieces of text are handed on when they are so long.
+    static constexpr std::size_t kPieceBytes = 4096;
+
     static std::string text_of(double value) {
         if (std::isnan(value)) return "NaN";
         if (std::isinf(value)) return value < 0 ? "-Infinity" : "Infinity";
@@ -143,8 +153,13 @@ class Writer {
     }
 
     void write_text(std::string_view text) {
+        if (!out_.look_up(text.size())) return;
         std::string quoted = "\"";
         for (std::size_t pos = 0; pos < text.size();) {
+            if (quoted.size() >= kPieceBytes) {
+                if (!out_.add(quoted)) return;
+                quoted.clear();
+            }
             const std::size_t begin = pos;
             const char32_t c = next_code_point(text, pos);
             switch (c) {
@@ -196,7 +211,7 @@ class Writer {
     void new_line() {
         if (!format_.indent) return;
         out_.add("\n");
-        for (int i = 0; i < level_; ++i) out_.add(*format_.indent);
+        out_.add(*format_.indent, static_cast<std::size_t>(level_));
     }
 
     Result<> write_list(const std::vector<Value>& items) {
@@ -243,6 +258,7 @@ class Writer {
     // Their order in the output.
     [[nodiscard]] Result<std::vector<std::size_t>> order_of(const Mapping& mapping) const {
         const auto& entries = mapping.entries();
+        RETURN_IF_ERROR(out_.budget().items(entries.size(), sizeof(std::size_t)));
         std::vector<std::size_t> order(entries.size());
         std::iota(order.begin(), order.end(), std::size_t{0});
         if (!format_.sort_keys) return order;
@@ -253,9 +269,14 @@ class Writer {
                 ErrorCode::kInvalidArgument, "tojson: sort_keys is for keys that are strings"
             );
         }
+        Result<> charged = Ok{};
         std::ranges::sort(order, [&](std::size_t a, std::size_t b) {
-            return text_of_key(a)->bytes < text_of_key(b)->bytes;
+            const std::string& left = text_of_key(a)->bytes;
+            const std::string& right = text_of_key(b)->bytes;
+            if (charged) charged = out_.budget().look_up(std::min(left.size(), right.size()) + 1);
+            return charged && left < right;
         });
+        RETURN_IF_ERROR(std::move(charged));
         return order;
     }
 

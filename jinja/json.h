@@ -12,9 +12,11 @@
 namespace pitstop::jinja {
 
 inline constexpr int kJsonDepthMax = 100;
+// A value takes about 100 bytes however few it is written with: "[],[],[]".
+inline constexpr std::size_t kJsonValuesMax = 500'000;
 
 // Integers beyond 64 bits are kept as they are written. Errors: kInvalidArgument (not JSON, and at
-// which byte), kTooLarge (nested deeper than kJsonDepthMax).
+// which byte), kTooLarge (over kJsonDepthMax or kJsonValuesMax).
 [[nodiscard]] Result<Value> parse_json(std::string_view json);
 
 struct JsonFormat {

@@ -22,31 +22,38 @@ Value like(const Value& self, std::string text) {
 }
 
 // An argument beside markup is escaped, as markup's methods do.
-std::string beside(const Value& self, const Value& arg) {
+Result<std::string> beside(const Value& self, const Value& arg, Budget& budget) {
     const Text* text = arg.as_text();
-    if (!self.as_text()->is_markup || text->is_markup) return text->bytes;
-    return escape_html(text->bytes);
+    if (self.as_text()->is_markup && !text->is_markup) return escaped(text->bytes, budget);
+    RETURN_IF_ERROR(budget.bytes(text->bytes.size()));
+    return text->bytes;
 }
 
 template <std::string (*kChange)(std::string_view)>
 Result<Value> changed(Env& env, const Value& self, const Given&) {
-    RETURN_IF_ERROR(env.budget.bytes(text_of(self).size() + 1));
+    RETURN_IF_ERROR(env.budget.items(kCasedGrowthMax, text_of(self).size()));
+    RETURN_IF_ERROR(env.budget.look_up(text_of(self).size()));
     return like(self, kChange(text_of(self)));
 }
 
 template <TextClass kClass>
-Result<Value> is_class(Env&, const Value& self, const Given&) {
+Result<Value> is_class(Env& env, const Value& self, const Given&) {
+    RETURN_IF_ERROR(env.budget.look_up(text_of(self).size()));
     return Value::boolean(is_all(text_of(self), kClass));
 }
 
 template <StripSide kSide>
 Result<Value> stripped(Env& env, const Value& self, const Given& given) {
-    RETURN_IF_ERROR(env.budget.bytes(text_of(self).size() + 1));
+    RETURN_IF_ERROR(env.budget.bytes(text_of(self).size()));
     if (given[0] == nullptr || given[0]->is_none()) {
+        RETURN_IF_ERROR(env.budget.look_up(text_of(self).size()));
         return like(self, std::string(strip(text_of(self), kSide)));
     }
     ASSIGN_OR_RETURN(const std::string_view characters, given.text(0, "chars", ""));
-    return like(self, std::string(strip(text_of(self), characters, kSide)));
+    ASSIGN_OR_RETURN(
+        const std::string_view kept, strip(text_of(self), characters, kSide, env.budget)
+    );
+    return like(self, std::string(kept));
 }
 
 // The part that start and end leave, and where it begins in code points. Nothing: start is behind
@@ -55,8 +62,11 @@ struct Part {
     std::string_view text{};
     std::int64_t begin = 0;
 };
-Result<std::optional<Part>> part_of(const Value& self, const Given& given, std::size_t first) {
+Result<std::optional<Part>> part_of(
+    Env& env, const Value& self, const Given& given, std::size_t first
+) {
     const std::string_view text = text_of(self);
+    RETURN_IF_ERROR(env.budget.scan(2 * text.size()));  // positions are counted
     const bool has_start = given[first] != nullptr && !given[first]->is_none();
     const bool has_end = given[first + 1] != nullptr && !given[first + 1]->is_none();
     if (!has_start && !has_end) return std::optional(Part{text, 0});
@@ -84,10 +94,15 @@ enum class IfMissing { kMinusOne, kError };
 template <End kEnd, IfMissing kIfMissing>
 Result<Value> found(Env& env, const Value& self, const Given& given) {
     ASSIGN_OR_RETURN(const std::string_view sub, given.text(0, "sub", ""));
-    ASSIGN_OR_RETURN(const std::optional<Part> part, part_of(self, given, 1));
-    RETURN_IF_ERROR(env.budget.steps(1 + static_cast<std::int64_t>(text_of(self).size() / 1024)));
+    ASSIGN_OR_RETURN(const std::optional<Part> part, part_of(env, self, given, 1));
     std::size_t at = std::string_view::npos;
-    if (part) at = kEnd == End::kFirst ? part->text.find(sub) : part->text.rfind(sub);
+    if (part) {
+        ASSIGN_OR_RETURN(
+            at,
+            kEnd == End::kFirst ? find_text(part->text, sub, env.budget)
+                                : find_last_text(part->text, sub, env.budget)
+        );
+    }
     if (at == std::string_view::npos) {
         if (kIfMissing == IfMissing::kError) return type_error("substring not found");
         return Value::integer(-1);
@@ -98,14 +113,16 @@ Result<Value> found(Env& env, const Value& self, const Given& given) {
 
 Result<Value> counted(Env& env, const Value& self, const Given& given) {
     ASSIGN_OR_RETURN(const std::string_view sub, given.text(0, "sub", ""));
-    ASSIGN_OR_RETURN(const std::optional<Part> part, part_of(self, given, 1));
-    RETURN_IF_ERROR(env.budget.steps(1 + static_cast<std::int64_t>(text_of(self).size() / 256)));
+    ASSIGN_OR_RETURN(const std::optional<Part> part, part_of(env, self, given, 1));
+    RETURN_IF_ERROR(env.budget.look_up(text_of(self).size()));
     if (!part) return Value::integer(0);
     if (sub.empty()) return Value::integer(num_code_points(part->text) + 1);
     std::int64_t count = 0;
-    for (std::size_t pos = part->text.find(sub); pos != std::string_view::npos;
-         pos = part->text.find(sub, pos + sub.size())) {
+    std::string_view rest = part->text;
+    for (std::size_t at = find_text(rest, sub); at != std::string_view::npos;
+         at = find_text(rest, sub)) {
         ++count;
+        rest.remove_prefix(at + sub.size());
     }
     return Value::integer(count);
 }
@@ -113,8 +130,8 @@ Result<Value> counted(Env& env, const Value& self, const Given& given) {
 enum class Side { kStart, kEnd };
 
 template <Side kSide>
-Result<Value> has_affix(Env&, const Value& self, const Given& given) {
-    ASSIGN_OR_RETURN(const std::optional<Part> part, part_of(self, given, 1));
+Result<Value> has_affix(Env& env, const Value& self, const Given& given) {
+    ASSIGN_OR_RETURN(const std::optional<Part> part, part_of(env, self, given, 1));
     const auto matches = [&](const Value& affix) -> Result<bool> {
         const Text* text = affix.as_text();
         if (text == nullptr) {
@@ -122,6 +139,8 @@ Result<Value> has_affix(Env&, const Value& self, const Given& given) {
             return type_error("takes a string or a tuple of strings, not {}", affix.type_name());
         }
         if (!part) return false;
+        RETURN_IF_ERROR(env.budget.steps());
+        RETURN_IF_ERROR(env.budget.scan(std::min(text->bytes.size(), part->text.size())));
         return kSide == Side::kStart ? part->text.starts_with(text->bytes)
                                      : part->text.ends_with(text->bytes);
     };
@@ -151,40 +170,50 @@ Result<Value> replaced(Env& env, const Value& self, const Given& given) {
     RETURN_IF_ERROR(given.text(0, "old", ""));
     RETURN_IF_ERROR(given.text(1, "new", ""));
     ASSIGN_OR_RETURN(const std::int64_t count, given.integer(2, "count", -1));
-    const std::string from = beside(self, *given[0]);
-    const std::string to = beside(self, *given[1]);
+    ASSIGN_OR_RETURN(const std::string from, beside(self, *given[0], env.budget));
+    ASSIGN_OR_RETURN(const std::string to, beside(self, *given[1], env.budget));
     ASSIGN_OR_RETURN(std::string out, replace_all(text_of(self), from, to, count, env.budget));
     return like(self, std::move(out));
 }
 
-// The pieces, from the left; `at` finds the next separator in [0, text.size()).
-std::vector<std::string_view> split_at_space(std::string_view text, std::int64_t count) {
-    std::vector<std::string_view> parts;
+// The pieces of a text: the next to be cut off, from the left or from the right, up to `count` of
+// them, and what is left.
+using Pieces = std::vector<std::string_view>;
+Result<> add_piece(Pieces& pieces, std::string_view piece, Budget& budget) {
+    RETURN_IF_ERROR(budget.bytes(piece.size() + sizeof(piece) + kTextBytes));
+    pieces.push_back(piece);
+    return Ok{};
+}
+
+bool is_space(std::string_view one) { return strip(one, StripSide::kLeft).empty(); }
+
+Result<Pieces> split_at_space(std::string_view text, std::int64_t count, Budget& budget) {
+    Pieces pieces;
     text = strip(text, StripSide::kLeft);
     while (!text.empty()) {
         if (count-- == 0) {
-            parts.push_back(strip(text, StripSide::kRight));
-            return parts;
+            RETURN_IF_ERROR(add_piece(pieces, text, budget));  // with the white space behind it
+            return pieces;
         }
         std::size_t end = 0;
         while (end < text.size()) {
             const std::string_view rest = text.substr(end);
             const std::size_t len = byte_at(rest, 1);
-            if (strip(rest.substr(0, len), StripSide::kLeft).empty()) break;
+            if (is_space(rest.substr(0, len))) break;
             end += len;
         }
-        parts.push_back(text.substr(0, end));
+        RETURN_IF_ERROR(add_piece(pieces, text.substr(0, end), budget));
         text = strip(text.substr(end), StripSide::kLeft);
     }
-    return parts;
+    return pieces;
 }
 
-std::vector<std::string_view> split_at_last_space(std::string_view text, std::int64_t count) {
-    std::vector<std::string_view> parts;
+Result<Pieces> split_at_last_space(std::string_view text, std::int64_t count, Budget& budget) {
+    Pieces pieces;
     text = strip(text, StripSide::kRight);
     while (!text.empty()) {
         if (count-- == 0) {
-            parts.push_back(strip(text, StripSide::kLeft));
+            RETURN_IF_ERROR(add_piece(pieces, text, budget));
             break;
         }
         // The last word: what is left when everything up to it is stripped.
@@ -192,50 +221,75 @@ std::vector<std::string_view> split_at_last_space(std::string_view text, std::in
         while (begin > 0) {
             std::size_t last = begin - 1;
             while (last > 0 && (static_cast<unsigned char>(text[last]) & 0xc0u) == 0x80u) --last;
-            if (strip(text.substr(last, begin - last), StripSide::kLeft).empty()) break;
+            if (is_space(text.substr(last, begin - last))) break;
             begin = last;
         }
-        parts.push_back(text.substr(begin));
+        RETURN_IF_ERROR(add_piece(pieces, text.substr(begin), budget));
         text = strip(text.substr(0, begin), StripSide::kRight);
     }
-    std::ranges::reverse(parts);
-    return parts;
+    std::ranges::reverse(pieces);
+    return pieces;
 }
 
-template <End kFrom>
-std::vector<std::string_view> split_at(
-    std::string_view text, std::string_view separator, std::int64_t count
+Result<Pieces> split_at(
+    std::string_view text, std::string_view separator, std::int64_t count, Budget& budget
 ) {
-    std::vector<std::string_view> parts;
+    Pieces pieces;
     for (; count != 0; --count) {
-        const std::size_t at = kFrom == End::kFirst ? text.find(separator) : text.rfind(separator);
+        const std::size_t at = find_text(text, separator);
         if (at == std::string_view::npos) break;
-        const std::string_view behind = text.substr(at + separator.size());
-        parts.push_back(kFrom == End::kFirst ? text.substr(0, at) : behind);
-        text = kFrom == End::kFirst ? behind : text.substr(0, at);
+        RETURN_IF_ERROR(add_piece(pieces, text.substr(0, at), budget));
+        text.remove_prefix(at + separator.size());
     }
-    parts.push_back(text);
-    if (kFrom == End::kLast) std::ranges::reverse(parts);
-    return parts;
+    RETURN_IF_ERROR(add_piece(pieces, text, budget));
+    return pieces;
+}
+
+// The text is turned round, as a search from its end is linear only so.
+Result<Pieces> split_at_last(
+    std::string_view text, std::string_view separator, std::int64_t count, Budget& budget
+) {
+    RETURN_IF_ERROR(budget.items(2, text.size()));
+    const std::string backwards(text.rbegin(), text.rend());
+    const std::string separator_backwards(separator.rbegin(), separator.rend());
+    std::string_view rest = backwards;
+    Pieces pieces;
+    for (; count != 0; --count) {
+        const std::size_t at = find_text(rest, separator_backwards);
+        if (at == std::string_view::npos) break;
+        const std::size_t end = rest.size();
+        RETURN_IF_ERROR(add_piece(pieces, text.substr(end - at, at), budget));
+        rest.remove_prefix(at + separator.size());
+    }
+    RETURN_IF_ERROR(add_piece(pieces, text.substr(0, rest.size()), budget));
+    std::ranges::reverse(pieces);
+    return pieces;
 }
 
 template <End kFrom>
 Result<Value> split(Env& env, const Value& self, const Given& given) {
     ASSIGN_OR_RETURN(const std::int64_t count, given.integer(1, "maxsplit", -1));
     const std::string_view text = text_of(self);
-    RETURN_IF_ERROR(env.budget.bytes(text.size()));
-    std::vector<std::string_view> parts;
+    RETURN_IF_ERROR(env.budget.look_up(text.size()));
+    Pieces pieces;
     if (given[0] == nullptr || given[0]->is_none()) {
-        parts =
-            kFrom == End::kFirst ? split_at_space(text, count) : split_at_last_space(text, count);
+        ASSIGN_OR_RETURN(
+            pieces,
+            kFrom == End::kFirst ? split_at_space(text, count, env.budget)
+                                 : split_at_last_space(text, count, env.budget)
+        );
     } else {
         ASSIGN_OR_RETURN(const std::string_view separator, given.text(0, "sep", ""));
         if (separator.empty()) return type_error("empty separator");
-        parts = split_at<kFrom>(text, separator, count);
+        ASSIGN_OR_RETURN(
+            pieces,
+            kFrom == End::kFirst ? split_at(text, separator, count, env.budget)
+                                 : split_at_last(text, separator, count, env.budget)
+        );
     }
-    RETURN_IF_ERROR(env.budget.bytes(parts.size() * (sizeof(Value) + sizeof(Text))));
     std::vector<Value> items;
-    for (const std::string_view part : parts) items.push_back(like(self, std::string(part)));
+    items.reserve(pieces.size());
+    for (const std::string_view piece : pieces) items.push_back(like(self, std::string(piece)));
     return Value::list(std::move(items));
 }
 
@@ -245,7 +299,11 @@ Result<Value> partition(Env& env, const Value& self, const Given& given) {
     if (separator.empty()) return type_error("empty separator");
     const std::string_view text = text_of(self);
     RETURN_IF_ERROR(env.budget.bytes(text.size()));
-    const std::size_t at = kFrom == End::kFirst ? text.find(separator) : text.rfind(separator);
+    ASSIGN_OR_RETURN(
+        const std::size_t at,
+        kFrom == End::kFirst ? find_text(text, separator, env.budget)
+                             : find_last_text(text, separator, env.budget)
+    );
     std::array<std::string_view, 3> parts{};
     if (at != std::string_view::npos) {
         parts = {text.substr(0, at), separator, text.substr(at + separator.size())};
@@ -260,11 +318,14 @@ Result<Value> partition(Env& env, const Value& self, const Given& given) {
 }
 
 Result<Value> split_to_lines(Env& env, const Value& self, const Given& given) {
-    RETURN_IF_ERROR(env.budget.bytes(text_of(self).size() * 2));
+    ASSIGN_OR_RETURN(
+        const std::vector<std::string_view> all,
+        split_lines(text_of(self), given.flag(0, false), env.budget)
+    );
+    RETURN_IF_ERROR(env.budget.items(all.size(), kTextBytes));
+    RETURN_IF_ERROR(env.budget.bytes(text_of(self).size()));
     std::vector<Value> lines;
-    for (std::string& line : split_lines(text_of(self), given.flag(0, false))) {
-        lines.push_back(like(self, std::move(line)));
-    }
+    for (const std::string_view line : all) lines.push_back(like(self, std::string(line)));
     return Value::list(std::move(lines));
 }
 
@@ -276,7 +337,13 @@ Result<Value> joined(Env& env, const Value& self, const Given& given) {
             return type_error("item {} is {}, not a string", i, items[i].type_name());
         }
         if (i != 0) out.add(text_of(self));
-        out.add(beside(self, items[i]));
+        const Text& item = *items[i].as_text();
+        if (self.as_text()->is_markup && !item.is_markup) {
+            write_escaped(item.bytes, out);
+        } else {
+            out.add(item.bytes);
+        }
+        if (out.is_full()) break;
     }
     ASSIGN_OR_RETURN(std::string text, out.take());
     return like(self, std::move(text));
@@ -294,13 +361,13 @@ Result<Value> zero_filled(Env& env, const Value& self, const Given& given) {
     ASSIGN_OR_RETURN(const std::int64_t width, given.integer(0, "width", 0));
     std::string_view text = text_of(self);
     const bool is_signed = text.starts_with('-') || text.starts_with('+');
-    const std::string sign(text.substr(0, is_signed ? 1 : 0));
+    const std::string_view sign = text.substr(0, is_signed ? 1 : 0);
     text.remove_prefix(sign.size());
+    const std::int64_t rest_width = width > 0 && is_signed ? width - 1 : width;
     ASSIGN_OR_RETURN(
-        const std::string filled,
-        justify(text, width - (is_signed ? 1 : 0), "0", Justify::kRight, env.budget)
+        const std::string filled, justify(text, rest_width, "0", Justify::kRight, env.budget)
     );
-    return like(self, sign + filled);
+    return like(self, std::string(sign) + filled);
 }
 
 Result<Value> format(Env& env, const Value& self, const Given& given) {
@@ -376,8 +443,10 @@ constexpr std::array kSequenceMethods{
 
 // ---- mappings ----
 
-Result<Value> get(Env&, const Value& self, const Given& given) {
-    const Value* found_value = self.as_mapping()->find(*given[0]);
+Result<Value> get(Env& env, const Value& self, const Given& given) {
+    ASSIGN_OR_RETURN(
+        const Value* found_value, find_item(*self.as_mapping(), *given[0], env.budget)
+    );
     if (found_value != nullptr) return *found_value;
     return given[1] != nullptr ? *given[1] : Value::none();
 }
@@ -385,8 +454,10 @@ Result<Value> get(Env&, const Value& self, const Given& given) {
 template <SequenceKind kKind>
 Result<Value> view(Env& env, const Value& self, const Given&) {
     const Mapping& mapping = *self.as_mapping();
-    RETURN_IF_ERROR(env.budget.bytes(mapping.size() * 2 * sizeof(Value)));
+    constexpr std::size_t kEach = kKind == SequenceKind::kItems ? kPairBytes : sizeof(Value);
+    RETURN_IF_ERROR(env.budget.items(mapping.size(), kEach));
     std::vector<Value> items;
+    items.reserve(mapping.size());
     for (const auto& [key, value] : mapping.entries()) {
         if (kKind == SequenceKind::kKeys) items.push_back(key);
         if (kKind == SequenceKind::kValues) items.push_back(value);

@@ -1,5 +1,6 @@
 #include "jinja/operators.h"
 
+#include "base/utf8.h"
 #include "jinja/builtins.h"
 #include "jinja/format.h"
 #include "jinja/python_text.h"
@@ -32,7 +33,7 @@ Result<bool> equals_items(
 Result<bool> equals_mappings(const Mapping& a, const Mapping& b, Budget& budget) {
     if (a.size() != b.size()) return false;
     for (const auto& [key, value] : a.entries()) {
-        const Value* other = b.find(key);
+        ASSIGN_OR_RETURN(const Value* other, find_item(b, key, budget));
         if (other == nullptr) return false;
         ASSIGN_OR_RETURN(const bool is_equal, equals(value, *other, budget));
         if (!is_equal) return false;
@@ -50,38 +51,37 @@ Result<Value> add(const Value& left, const Value& right, Budget& budget) {
     const Text* a = left.as_text();
     const Text* b = right.as_text();
     if (a != nullptr && b != nullptr) {
-        RETURN_IF_ERROR(budget.bytes(a->bytes.size() + b->bytes.size()));
-        if (!a->is_markup && !b->is_markup) return Value::text(a->bytes + b->bytes);
-        const auto escaped = [](const Text& text) {
-            return text.is_markup ? text.bytes : escape_html(text.bytes);
-        };
-        return Value::markup(escaped(*a) + escaped(*b));
+        TextBuilder out(budget);
+        const bool is_markup = a->is_markup || b->is_markup;
+        for (const Text* text : {a, b}) {
+            if (is_markup && !text->is_markup) {
+                write_escaped(text->bytes, out);
+            } else {
+                out.add(text->bytes);
+            }
+        }
+        ASSIGN_OR_RETURN(std::string sum, out.take());
+        return is_markup ? Value::markup(std::move(sum)) : Value::text(std::move(sum));
     }
     const Sequence* x = left.as_sequence();
     const Sequence* y = right.as_sequence();
     const bool is_addable = x != nullptr && y != nullptr && x->kind == y->kind &&
                             (x->kind == SequenceKind::kList || x->kind == SequenceKind::kTuple);
     if (!is_addable) return no_operator("+", left, right);
-    RETURN_IF_ERROR(budget.bytes((x->items.size() + y->items.size()) * sizeof(Value)));
-    std::vector<Value> items = x->items;
+    RETURN_IF_ERROR(budget.items(x->items.size() + y->items.size(), sizeof(Value)));
+    std::vector<Value> items;
+    items.reserve(x->items.size() + y->items.size());
+    items.insert(items.end(), x->items.begin(), x->items.end());
     items.insert(items.end(), y->items.begin(), y->items.end());
     return Value::sequence(x->kind, std::move(items));
 }
 
 Result<Value> repeat(const Value& of, std::int64_t times, Budget& budget) {
     const auto count = static_cast<std::size_t>(std::max<std::int64_t>(times, 0));
-    const std::size_t budget_max = budget.limits().built_bytes_max;
-    const auto charge = [&](std::size_t bytes) -> Result<> {
-        if (bytes != 0 && count > budget_max / bytes) return budget.bytes(budget_max + 1);
-        return budget.bytes(bytes * count);
-    };
     if (const Text* text = of.as_text()) {
-        RETURN_IF_ERROR(charge(text->bytes.size()));
-        std::string repeated;
-        repeated.reserve(text->bytes.size() * count);
-        if (!text->bytes.empty()) {
-            for (std::size_t i = 0; i < count; ++i) repeated += text->bytes;
-        }
+        TextBuilder out(budget);
+        if (!text->bytes.empty()) out.add(text->bytes, count);
+        ASSIGN_OR_RETURN(std::string repeated, out.take());
         return text->is_markup ? Value::markup(std::move(repeated))
                                : Value::text(std::move(repeated));
     }
@@ -90,9 +90,10 @@ Result<Value> repeat(const Value& of, std::int64_t times, Budget& budget) {
         (sequence->kind != SequenceKind::kList && sequence->kind != SequenceKind::kTuple)) {
         return type_error("'*' is not for {} and int", of.type_name());
     }
-    RETURN_IF_ERROR(charge(sequence->items.size() * sizeof(Value)));
     std::vector<Value> items;
     if (!sequence->items.empty()) {
+        RETURN_IF_ERROR(budget.items(count, sequence->items.size() * sizeof(Value)));
+        items.reserve(count * sequence->items.size());
         for (std::size_t i = 0; i < count; ++i) {
             items.insert(items.end(), sequence->items.begin(), sequence->items.end());
         }
@@ -261,29 +262,52 @@ std::optional<Value> method_of(const Value& of, std::string_view name) {
     return std::nullopt;
 }
 
-std::optional<Value> item_of(const Value& of, const Value& key) {
+Result<std::optional<Value>> item_of(const Value& of, const Value& key, Budget& budget) {
+    constexpr std::optional<Value> kNone{};
     if (const Mapping* mapping = of.as_mapping()) {
-        const Value* found = mapping->find(key);
-        if (found == nullptr) return std::nullopt;
-        return *found;
+        ASSIGN_OR_RETURN(const Value* found, find_item(*mapping, key, budget));
+        return found == nullptr ? kNone : std::optional(*found);
     }
-    if (!key.is_whole()) return std::nullopt;
+    if (!key.is_whole()) return kNone;
     std::int64_t index = key.whole();
     if (const Text* text = of.as_text()) {
+        RETURN_IF_ERROR(budget.scan(2 * text->bytes.size()));  // positions are counted
         const auto len = static_cast<std::int64_t>(num_code_points(text->bytes));
         if (index < 0) index += len;
-        if (index < 0 || index >= len) return std::nullopt;
+        if (index < 0 || index >= len) return kNone;
         const std::size_t begin = byte_at(text->bytes, static_cast<std::size_t>(index));
         const std::string_view rest = std::string_view(text->bytes).substr(begin);
         std::string one(rest.substr(0, byte_at(rest, 1)));
-        return text->is_markup ? Value::markup(std::move(one)) : Value::text(std::move(one));
+        return std::optional(
+            text->is_markup ? Value::markup(std::move(one)) : Value::text(std::move(one))
+        );
     }
     const Sequence* sequence = of.as_sequence();
-    if (sequence == nullptr || sequence->kind > SequenceKind::kRange) return std::nullopt;
+    if (sequence == nullptr || sequence->kind > SequenceKind::kRange) return kNone;
     const auto len = static_cast<std::int64_t>(sequence->items.size());
     if (index < 0) index += len;
-    if (index < 0 || index >= len) return std::nullopt;
-    return sequence->items[static_cast<std::size_t>(index)];
+    if (index < 0 || index >= len) return kNone;
+    return std::optional(sequence->items[static_cast<std::size_t>(index)]);
+}
+
+// The entry of a key that is no text.
+Result<std::optional<std::size_t>> place_of(
+    const Mapping& mapping, const Value& key, Budget& budget
+) {
+    const auto& entries = mapping.entries();
+    RETURN_IF_ERROR(budget.scan(entries.size() * sizeof(entries[0])));
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+        if (entries[i].first.as_text() != nullptr) continue;
+        ASSIGN_OR_RETURN(const bool is_equal, equals(entries[i].first, key, budget));
+        if (is_equal) return std::optional(i);
+    }
+    return std::optional<std::size_t>{};
+}
+
+// A name fit for a message.
+std::string_view shown(std::string_view name) {
+    constexpr std::size_t kNameShown = 256;
+    return utf8_prefix(name, kNameShown);
 }
 
 }  // namespace
@@ -298,7 +322,9 @@ Result<bool> equals(const Value& a, const Value& b, Budget& budget) {
     RETURN_IF_ERROR(budget.steps());
     if (const Text* text = a.as_text()) {
         const Text* other = b.as_text();
-        return other != nullptr && text->bytes == other->bytes;
+        if (other == nullptr || text->bytes.size() != other->bytes.size()) return false;
+        RETURN_IF_ERROR(budget.scan(text->bytes.size()));
+        return text->bytes == other->bytes;
     }
     if (a.is_number()) return b.is_number() && exact(a) == exact(b);
     if (a.is_none()) return b.is_none();
@@ -336,6 +362,7 @@ Result<std::partial_ordering> order(const Value& a, const Value& b, Budget& budg
     if (const Text* text = a.as_text()) {
         const Text* other = b.as_text();
         if (other == nullptr) return no_order(a, b);
+        RETURN_IF_ERROR(budget.scan(std::min(text->bytes.size(), other->bytes.size())));
         const int sign = text->bytes.compare(other->bytes);  // bytes: the order of code points
         return std::partial_ordering(sign <=> 0);
     }
@@ -360,8 +387,8 @@ Result<bool> contains(const Value& container, const Value& item, Budget& budget)
             if (item.is_undefined()) return undefined_error(item);
             return type_error("'in <string>' needs a string on its left, not {}", item.type_name());
         }
-        RETURN_IF_ERROR(budget.steps(1 + static_cast<std::int64_t>(text->bytes.size() / 1024)));
-        return text->bytes.find(part->bytes) != std::string::npos;
+        ASSIGN_OR_RETURN(const std::size_t at, find_text(text->bytes, part->bytes, budget));
+        return at != std::string::npos;
     }
     const Sequence* sequence = container.as_sequence();
     const bool is_keys = sequence != nullptr && sequence->kind == SequenceKind::kKeys;
@@ -373,7 +400,8 @@ Result<bool> contains(const Value& container, const Value& item, Budget& budget)
         }
     }
     if (const Mapping* mapping = container.as_mapping()) {
-        return mapping->find(item) != nullptr;
+        ASSIGN_OR_RETURN(const Value* found, find_item(*mapping, item, budget));
+        return found != nullptr;
     }
     if (sequence != nullptr) {
         for (const Value& one : sequence->items) {
@@ -454,12 +482,35 @@ Result<Value> get_attribute(const Value& of, const std::string& name) {
     if (const Mapping* mapping = of.as_mapping()) {
         if (const Value* found = mapping->find(name)) return *found;
     }
-    return Value::undefined(fmt::format("'{}' has no attribute '{}'", described(of), name));
+    return Value::undefined(fmt::format("'{}' has no attribute '{}'", described(of), shown(name)));
 }
 
-Result<Value> get_item(const Value& of, const Value& key) {
+Result<const Value*> find_item(const Mapping& mapping, const Value& key, Budget& budget) {
+    if (const Text* text = key.as_text()) {
+        RETURN_IF_ERROR(budget.scan(text->bytes.size()));
+        return mapping.find(text->bytes);
+    }
+    ASSIGN_OR_RETURN(const std::optional<std::size_t> place, place_of(mapping, key, budget));
+    return place ? &mapping.entries()[*place].second : nullptr;
+}
+
+Result<> set_item(Mapping& mapping, Value key, Value value, Budget& budget) {
+    RETURN_IF_ERROR(budget.bytes(kEntryBytes));
+    if (const Text* text = key.as_text()) {
+        RETURN_IF_ERROR(budget.items(2, text->bytes.size()));
+        mapping.insert(text->bytes, std::move(value));
+        return Ok{};
+    }
+    ASSIGN_OR_RETURN(const std::optional<std::size_t> place, place_of(mapping, key, budget));
+    mapping.put(place, std::move(key), std::move(value));
+    return Ok{};
+}
+
+Result<Value> get_item(const Value& of, const Value& key, Budget& budget) {
+    RETURN_IF_ERROR(budget.steps());
     if (of.is_undefined()) return undefined_error(of);
-    if (std::optional<Value> item = item_of(of, key)) return *std::move(item);
+    ASSIGN_OR_RETURN(std::optional<Value> item, item_of(of, key, budget));
+    if (item) return *std::move(item);
     if (const Text* text = key.as_text()) {
         if (Namespace* const* space = of.get_if<Namespace*>()) {
             const Value* found = (*space)->attributes.find(text->bytes);
@@ -468,14 +519,14 @@ Result<Value> get_item(const Value& of, const Value& key) {
             if (std::optional<Value> method = method_of(of, text->bytes)) return *std::move(method);
         }
         return Value::undefined(
-            fmt::format("'{}' has no attribute '{}'", described(of), text->bytes)
+            fmt::format("'{}' has no attribute '{}'", described(of), shown(text->bytes))
         );
     }
     return Value::undefined(fmt::format("{} has no such element", described(of)));
 }
 
 Result<Value> slice(const Value& of, const SliceBounds& bounds, Budget& budget) {
-    const std::optional<std::size_t> size = length_of(of);
+    ASSIGN_OR_RETURN(const std::optional<std::size_t> size, length_of(of, budget));
     const Text* text = of.as_text();
     const Sequence* sequence = of.as_sequence();
     if (of.is_undefined()) return undefined_error(of);
@@ -495,9 +546,18 @@ Result<Value> slice(const Value& of, const SliceBounds& bounds, Budget& budget) 
     const std::int64_t begin = adjusted(bounds.begin, is_down ? len - 1 : 0);
     const std::int64_t end = adjusted(bounds.end, is_down ? -1 : len);
 
+    // How many it takes; of 64 bits, as the whole of a step may not be added to a position.
+    std::uint64_t count = 0;
+    if (is_down ? begin > end : begin < end) {
+        const std::uint64_t stride =
+            is_down ? ~static_cast<std::uint64_t>(step) + 1 : static_cast<std::uint64_t>(step);
+        const auto distance = static_cast<std::uint64_t>(is_down ? begin - end : end - begin);
+        count = (distance - 1) / stride + 1;
+    }
     if (text != nullptr) {
         RETURN_IF_ERROR(budget.bytes(text->bytes.size()));
         std::string out;
+        if (step != 1) RETURN_IF_ERROR(budget.items(*size, sizeof(std::string_view)));
         if (step == 1) {
             if (end > begin) {
                 const std::size_t from = byte_at(text->bytes, static_cast<std::size_t>(begin));
@@ -513,12 +573,13 @@ Result<Value> slice(const Value& of, const SliceBounds& bounds, Budget& budget) 
         }
         return text->is_markup ? Value::markup(std::move(out)) : Value::text(std::move(out));
     }
+    RETURN_IF_ERROR(budget.items(count, sizeof(Value)));
     std::vector<Value> items;
+    items.reserve(count);
     for (std::int64_t i = begin; is_down ? i > end : i < end;) {
         items.push_back(sequence->items[static_cast<std::size_t>(i)]);
         if (__builtin_add_overflow(i, step, &i)) break;
     }
-    RETURN_IF_ERROR(budget.bytes(items.size() * sizeof(Value)));
     const SequenceKind kind =
         sequence->kind == SequenceKind::kTuple ? SequenceKind::kTuple : SequenceKind::kList;
     return Value::sequence(kind, std::move(items));
@@ -527,27 +588,31 @@ Result<Value> slice(const Value& of, const SliceBounds& bounds, Budget& budget) 
 Result<std::vector<Value>> items_of(const Value& value, Budget& budget) {
     if (value.is_undefined()) return std::vector<Value>{};
     if (const Sequence* sequence = value.as_sequence()) {
-        RETURN_IF_ERROR(budget.bytes(sequence->items.size() * sizeof(Value)));
+        RETURN_IF_ERROR(budget.items(sequence->items.size(), sizeof(Value)));
         return sequence->items;
     }
     std::vector<Value> items;
     if (Iterator* iterator = value.as_iterator()) {
+        RETURN_IF_ERROR(budget.items(iterator->items.size() - iterator->next, sizeof(Value)));
         items.assign(
             iterator->items.begin() + static_cast<std::ptrdiff_t>(iterator->next),
             iterator->items.end()
         );
         iterator->next = iterator->items.size();
     } else if (const Mapping* mapping = value.as_mapping()) {
+        RETURN_IF_ERROR(budget.items(mapping->size(), sizeof(Value)));
+        items.reserve(mapping->size());
         for (const auto& [key, item] : mapping->entries()) items.push_back(key);
     } else if (const Text* text = value.as_text()) {
-        RETURN_IF_ERROR(budget.bytes(text->bytes.size() * (sizeof(Value) + sizeof(Text))));
+        RETURN_IF_ERROR(
+            budget.items(num_code_points(text->bytes), kTextBytes + sizeof(std::string_view))
+        );
         for (const std::string_view one : code_points_of(text->bytes)) {
             items.push_back(Value::text(std::string(one)));
         }
     } else {
         return type_error("a value of type {} cannot be iterated", value.type_name());
     }
-    RETURN_IF_ERROR(budget.bytes(items.size() * sizeof(Value)));
     return items;
 }
 
@@ -557,12 +622,17 @@ bool is_iterable(const Value& value) {
            value.as_text() != nullptr || value.is<Loop*>();
 }
 
-std::optional<std::size_t> length_of(const Value& value) {
-    if (value.is_undefined()) return 0;
-    if (const Text* text = value.as_text()) return num_code_points(text->bytes);
-    if (const Sequence* sequence = value.as_sequence()) return sequence->items.size();
-    if (const Mapping* mapping = value.as_mapping()) return mapping->size();
-    return std::nullopt;
+Result<std::optional<std::size_t>> length_of(const Value& value, Budget& budget) {
+    if (value.is_undefined()) return std::optional<std::size_t>(0);
+    if (const Text* text = value.as_text()) {
+        RETURN_IF_ERROR(budget.scan(text->bytes.size()));
+        return std::optional(num_code_points(text->bytes));
+    }
+    if (const Sequence* sequence = value.as_sequence()) {
+        return std::optional(sequence->items.size());
+    }
+    if (const Mapping* mapping = value.as_mapping()) return std::optional(mapping->size());
+    return std::optional<std::size_t>{};
 }
 
 }  // namespace pitstop::jinja

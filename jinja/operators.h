@@ -31,11 +31,18 @@ namespace pitstop::jinja {
 );
 [[nodiscard]] Result<Value> unary(UnaryOp op, const Value& of);
 
+// mapping[key]; null where there is none.
+[[nodiscard]] Result<const Value*> find_item(
+    const Mapping& mapping, const Value& key, Budget& budget
+);
+// A key that is there already keeps its place and gets the new value.
+[[nodiscard]] Result<> set_item(Mapping& mapping, Value key, Value value, Budget& budget);
+
 // value.name: a method, else an item; undefined where there is neither. Of a loop and a macro:
 // render.h.
 [[nodiscard]] Result<Value> get_attribute(const Value& of, const std::string& name);
 // value[key]: an item, else a method.
-[[nodiscard]] Result<Value> get_item(const Value& of, const Value& key);
+[[nodiscard]] Result<Value> get_item(const Value& of, const Value& key, Budget& budget);
 
 struct SliceBounds {
     std::optional<std::int64_t> begin{};
@@ -47,7 +54,7 @@ struct SliceBounds {
 // What a loop goes through. An iterator is used up.
 [[nodiscard]] Result<std::vector<Value>> items_of(const Value& value, Budget& budget);
 [[nodiscard]] bool is_iterable(const Value& value);
-// len(); nothing where Python has none.
-[[nodiscard]] std::optional<std::size_t> length_of(const Value& value);
+// len(); nothing where Python has none. A text's is counted.
+[[nodiscard]] Result<std::optional<std::size_t>> length_of(const Value& value, Budget& budget);
 
 }  // namespace pitstop::jinja

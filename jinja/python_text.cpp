@@ -6,10 +6,12 @@
 #include <fmt/format.h>
 #include <utf8proc.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 
 namespace pitstop::jinja {
 namespace {
@@ -116,12 +118,18 @@ bool is_printable(char32_t c) {
     }
 }
 
+// Pieces of text are handed on when they are so long, so that what is not charged yet is short.
+constexpr std::size_t kPieceBytes = 4096;
+
 bool write_repr_of_text(std::string_view text, TextBuilder& out) {
+    if (!out.look_up(text.size())) return false;
     const bool has_single = text.find('\'') != std::string_view::npos;
     const bool has_double = text.find('"') != std::string_view::npos;
     const char quote = has_single && !has_double ? '"' : '\'';
     std::string quoted(1, quote);
-    for_each_code_point(text, [&](char32_t c, std::size_t begin, std::size_t end) {
+    for (std::size_t pos = 0; pos < text.size();) {
+        const std::size_t begin = pos;
+        const char32_t c = next_code_point(text, pos);
         if (c == '\\' || c == static_cast<char32_t>(quote)) {
             quoted += '\\';
             quoted += static_cast<char>(c);
@@ -132,7 +140,7 @@ bool write_repr_of_text(std::string_view text, TextBuilder& out) {
         } else if (c == '\t') {
             quoted += "\\t";
         } else if (is_printable(c)) {
-            quoted += text.substr(begin, end - begin);
+            quoted += text.substr(begin, pos - begin);
         } else if (c < 0x100) {
             quoted += fmt::format("\\x{:02x}", static_cast<std::uint32_t>(c));
         } else if (c < 0x10000) {
@@ -140,7 +148,10 @@ bool write_repr_of_text(std::string_view text, TextBuilder& out) {
         } else {
             quoted += fmt::format("\\U{:08x}", static_cast<std::uint32_t>(c));
         }
-    });
+        if (quoted.size() < kPieceBytes) continue;
+        if (!out.add(quoted)) return false;
+        quoted.clear();
+    }
     quoted += quote;
     return out.add(quoted);
 }
@@ -337,11 +348,39 @@ std::string_view strip(std::string_view text, StripSide side) {
     });
 }
 
-std::string_view strip(std::string_view text, std::string_view characters, StripSide side) {
-    // A code point's bytes are found only where that code point is: UTF-8 synchronizes itself.
-    return strip_if(text, side, [characters](std::string_view one) {
-        return characters.find(one) != std::string_view::npos;
+Result<std::string_view> strip(
+    std::string_view text, std::string_view characters, StripSide side, Budget& budget
+) {
+    RETURN_IF_ERROR(budget.items(num_code_points(characters), sizeof(std::string_view)));
+    RETURN_IF_ERROR(budget.look_up(characters.size()));  // they are sorted
+    RETURN_IF_ERROR(budget.look_up(text.size()));
+    std::vector<std::string_view> set = code_points_of(characters);
+    std::ranges::sort(set);
+    return strip_if(text, side, [&set](std::string_view one) {
+        return std::ranges::binary_search(set, one);
     });
+}
+
+std::size_t find_text(std::string_view text, std::string_view part) {
+    if (part.empty()) return 0;
+    if (text.empty()) return std::string_view::npos;
+    const void* found = ::memmem(text.data(), text.size(), part.data(), part.size());
+    if (found == nullptr) return std::string_view::npos;
+    return static_cast<std::size_t>(static_cast<const char*>(found) - text.data());
+}
+
+Result<std::size_t> find_text(std::string_view text, std::string_view part, Budget& budget) {
+    RETURN_IF_ERROR(budget.look_up(text.size()));
+    return find_text(text, part);
+}
+
+Result<std::size_t> find_last_text(std::string_view text, std::string_view part, Budget& budget) {
+    if (part.size() > text.size()) return std::string_view::npos;
+    RETURN_IF_ERROR(budget.items(2, text.size()));
+    RETURN_IF_ERROR(budget.look_up(text.size()));
+    const std::string backwards(text.rbegin(), text.rend());
+    const std::size_t at = find_text(backwards, std::string(part.rbegin(), part.rend()));
+    return at == std::string_view::npos ? at : text.size() - part.size() - at;
 }
 
 std::string repr_of(double value) {
@@ -430,30 +469,37 @@ Result<std::string> str_of(const Value& value, Budget& budget) {
     return out.take();
 }
 
-std::string escape_html(std::string_view text) {
-    std::string out;
-    for (const char c : text) {
-        switch (c) {
+void write_escaped(std::string_view text, TextBuilder& out) {
+    static constexpr std::string_view kSpecial = "&<>'\"";
+    while (!out.is_full()) {
+        const std::size_t at = std::min(text.find_first_of(kSpecial), text.size());
+        out.add(text.substr(0, at));
+        if (at == text.size()) return;
+        switch (text[at]) {
             case '&':
-                out += "&amp;";
+                out.add("&amp;");
                 break;
             case '<':
-                out += "&lt;";
+                out.add("&lt;");
                 break;
             case '>':
-                out += "&gt;";
+                out.add("&gt;");
                 break;
             case '\'':
-                out += "&#39;";
-                break;
-            case '"':
-                out += "&#34;";
+                out.add("&#39;");
                 break;
             default:
-                out += c;
+                out.add("&#34;");
+                break;
         }
+        text.remove_prefix(at + 1);
     }
-    return out;
+}
+
+Result<std::string> escaped(std::string_view text, Budget& budget) {
+    TextBuilder out(budget);
+    write_escaped(text, out);
+    return out.take();
 }
 
 }  // namespace pitstop::jinja

@@ -22,6 +22,8 @@ namespace pitstop::jinja {
 [[nodiscard]] std::vector<std::string_view> code_points_of(std::string_view text);
 
 [[nodiscard]] bool is_python_space(char32_t code_point);
+// A text whose letters change their case is at most so many times as long.
+inline constexpr std::size_t kCasedGrowthMax = 2;
 [[nodiscard]] std::string to_lower(std::string_view text);
 [[nodiscard]] std::string to_upper(std::string_view text);
 // The first code point in title case, the others in lower case.
@@ -36,8 +38,18 @@ enum class TextClass { kAlpha, kDigit, kAlnum, kSpace, kLower, kUpper };
 
 enum class StripSide { kBoth, kLeft, kRight };
 [[nodiscard]] std::string_view strip(std::string_view text, StripSide side);
-[[nodiscard]] std::string_view strip(
-    std::string_view text, std::string_view characters, StripSide side
+[[nodiscard]] Result<std::string_view> strip(
+    std::string_view text, std::string_view characters, StripSide side, Budget& budget
+);
+
+// Where `part` is in the text, first or last; npos: nowhere. Linear in the text, whatever is in
+// the two: std::string's own is not.
+[[nodiscard]] std::size_t find_text(std::string_view text, std::string_view part);
+[[nodiscard]] Result<std::size_t> find_text(
+    std::string_view text, std::string_view part, Budget& budget
+);
+[[nodiscard]] Result<std::size_t> find_last_text(
+    std::string_view text, std::string_view part, Budget& budget
 );
 
 // The shortest digits that read back the same, as repr(float): 1.0, 1e+16, 0.0001, nan.
@@ -50,6 +62,8 @@ bool write_str(const Value& value, TextBuilder& out);
 bool write_repr(const Value& value, TextBuilder& out);
 [[nodiscard]] Result<std::string> str_of(const Value& value, Budget& budget);
 
-[[nodiscard]] std::string escape_html(std::string_view text);
+// With HTML's characters escaped.
+void write_escaped(std::string_view text, TextBuilder& out);
+[[nodiscard]] Result<std::string> escaped(std::string_view text, Budget& budget);
 
 }  // namespace pitstop::jinja

@@ -1,5 +1,6 @@
 #include "jinja/renderer.h"
 
+#include "base/utf8.h"
 #include "jinja/operators.h"
 #include "jinja/python_text.h"
 
@@ -8,6 +9,12 @@
 #include <utility>
 
 namespace pitstop::jinja {
+namespace {
+
+// Of an error: a template may raise whatever it was given.
+constexpr std::size_t kMessageBytesMax = 4096;
+
+}  // namespace
 
 Result<std::string> Renderer::render(const Body& body) {
     TextBuilder out(budget_);
@@ -16,6 +23,7 @@ Result<std::string> Renderer::render(const Body& body) {
     Result<std::string> text = flow ? out.take() : Result<std::string>(flow.error());
     if (!text) {
         Error error = std::move(text).error();
+        error.message = utf8_prefix(error.message, kMessageBytesMax);
         if (error_line_ && !is_raised_) {
             error.message = fmt::format("line {}: {}", *error_line_, error.message);
         }
@@ -161,6 +169,7 @@ Result<> Renderer::assign(const Target& target, Value value, Scope& scope) {
         return Ok{};
     }
     if (!target.attribute) {
+        RETURN_IF_ERROR(budget_.scan(scope.variables.size() * sizeof(scope.variables[0])));
         scope.set(target.name, std::move(value));
         return Ok{};
     }
@@ -169,8 +178,8 @@ Result<> Renderer::assign(const Target& target, Value value, Scope& scope) {
     if (space == nullptr) {
         return type_error("'{}' is no namespace: its attributes cannot be set", target.name);
     }
-    RETURN_IF_ERROR(budget_.bytes(sizeof(Value)));
-    (*space)->attributes.insert(Value::text(*target.attribute), std::move(value));
+    RETURN_IF_ERROR(budget_.bytes(kEntryBytes + target.attribute->size()));
+    (*space)->attributes.insert(*target.attribute, std::move(value));
     return Ok{};
 }
 
@@ -300,6 +309,9 @@ Result<Value> Renderer::call_loop(const LoopMethod& method, Args args) {
     }
     bool is_changed = true;
     if (loop.last_changed) {
+        RETURN_IF_ERROR(
+            budget_.items(loop.last_changed->size() + args.positional.size(), sizeof(Value))
+        );
         ASSIGN_OR_RETURN(
             const bool is_equal,
             equals(Value::tuple(*loop.last_changed), Value::tuple(args.positional), budget_)

@@ -5,6 +5,7 @@
 #include "jinja/value.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -39,8 +40,11 @@ struct Scope {
             variables.emplace_back(name, std::move(value));
         }
     }
-    [[nodiscard]] const Value* find(std::string_view name) const {
+    // `num_seen`: so many variables were looked at, or scopes without any.
+    [[nodiscard]] const Value* find(std::string_view name, std::size_t& num_seen) const {
+        num_seen = 0;
         for (const Scope* scope = this; scope != nullptr; scope = scope->parent) {
+            num_seen += 1 + scope->variables.size();
             const auto found =
                 std::ranges::find(scope->variables, name, &decltype(variables)::value_type::first);
             if (found != scope->variables.end()) return &found->second;

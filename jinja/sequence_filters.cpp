@@ -15,15 +15,19 @@ namespace {
 
 using Items = std::vector<Value>;
 
-Value lowered(const Value& value) {
+Result<Value> lowered(const Value& value, Budget& budget) {
     const Text* text = value.as_text();
-    return text == nullptr ? value : Value::text(to_lower(text->bytes));
+    if (text == nullptr) return value;
+    RETURN_IF_ERROR(budget.bytes(kTextBytes));
+    RETURN_IF_ERROR(budget.items(kCasedGrowthMax, text->bytes.size()));
+    RETURN_IF_ERROR(budget.look_up(text->bytes.size()));
+    return Value::text(to_lower(text->bytes));
 }
 
 // "a.b.0" one after the other, as map(attribute=...) and its like take it.
 class Path {
   public:
-    static Result<Path> of(const Value& attribute) {
+    static Result<Path> of(const Value& attribute, Budget& budget) {
         Path path;
         if (attribute.is_none()) return path;
         const Text* text = attribute.as_text();
@@ -39,6 +43,7 @@ class Path {
             const auto read = std::from_chars(part.data(), part.data() + part.size(), index);
             const bool is_index = !part.empty() && part.front() != '-' && read.ec == std::errc{} &&
                                   read.ptr == part.data() + part.size();
+            RETURN_IF_ERROR(budget.bytes(kTextBytes + part.size()));
             path.parts_.push_back(
                 is_index ? Value::integer(index) : Value::text(std::string(part))
             );
@@ -47,9 +52,10 @@ class Path {
         }
     }
 
-    [[nodiscard]] Result<Value> read(Value item, const Value* otherwise = nullptr) const {
+    [[nodiscard]] Result<Value> read(Value item, Budget& budget, const Value* otherwise = nullptr)
+        const {
         for (const Value& part : parts_) {
-            ASSIGN_OR_RETURN(item, get_item(item, part));
+            ASSIGN_OR_RETURN(item, get_item(item, part, budget));
             if (otherwise != nullptr && !otherwise->is_none() && item.is_undefined()) {
                 item = *otherwise;
             }
@@ -61,13 +67,19 @@ class Path {
     std::vector<Value> parts_{};
 };
 
+// Before arguments are copied: a template may give a great many.
+Result<> charge_copy(const Args& args, Budget& budget) {
+    RETURN_IF_ERROR(budget.items(args.positional.size(), sizeof(Value)));
+    return budget.items(args.named.size(), kEntryBytes);
+}
+
 Value given_or_none(const Given& given, std::size_t param) {
     const Value* value = given[param];
     return value == nullptr ? Value::none() : *value;
 }
 
-Result<Value> filter_length(Env&, const Value& self, const Given&) {
-    const std::optional<std::size_t> length = length_of(self);
+Result<Value> filter_length(Env& env, const Value& self, const Given&) {
+    ASSIGN_OR_RETURN(const std::optional<std::size_t> length, length_of(self, env.budget));
     if (!length) return type_error("a value of type {} has no length", self.type_name());
     return Value::integer(*length);
 }
@@ -111,15 +123,16 @@ Result<Value> filter_join(Env& env, const Value& self, const Given& given) {
     if (given[0] != nullptr) {
         ASSIGN_OR_RETURN(between, str_of(*given[0], env.budget));
     }
-    ASSIGN_OR_RETURN(const Path path, Path::of(given_or_none(given, 1)));
+    ASSIGN_OR_RETURN(const Path path, Path::of(given_or_none(given, 1), env.budget));
     if (const Text* text = self.as_text(); text != nullptr && between.empty()) {
+        RETURN_IF_ERROR(env.budget.bytes(text->bytes.size()));
         return Value::text(text->bytes);
     }
     ASSIGN_OR_RETURN(const Items items, items_of(self, env.budget));
     TextBuilder out(env.budget);
     for (std::size_t i = 0; i < items.size(); ++i) {
         if (i != 0) out.add(between);
-        ASSIGN_OR_RETURN(const Value item, path.read(items[i]));
+        ASSIGN_OR_RETURN(const Value item, path.read(items[i], env.budget));
         if (!write_str(item, out)) break;
     }
     ASSIGN_OR_RETURN(std::string joined, out.take());
@@ -128,6 +141,9 @@ Result<Value> filter_join(Env& env, const Value& self, const Given& given) {
 
 Result<Value> filter_reverse(Env& env, const Value& self, const Given&) {
     if (const Text* text = self.as_text()) {
+        RETURN_IF_ERROR(env.budget.items(num_code_points(text->bytes), sizeof(std::string_view)));
+        RETURN_IF_ERROR(env.budget.bytes(text->bytes.size()));
+        RETURN_IF_ERROR(env.budget.look_up(text->bytes.size()));
         std::string out;
         const std::vector<std::string_view> all = code_points_of(text->bytes);
         for (auto one = all.rbegin(); one != all.rend(); ++one) out += *one;
@@ -178,14 +194,18 @@ Result<Value> filter_sort(Env& env, const Value& self, const Given& given) {
     std::vector<Path> paths;
     const Text* attribute = given[2] == nullptr ? nullptr : given[2]->as_text();
     if (attribute == nullptr) {
-        ASSIGN_OR_RETURN(Path path, Path::of(given_or_none(given, 2)));
+        ASSIGN_OR_RETURN(Path path, Path::of(given_or_none(given, 2), env.budget));
         paths.push_back(std::move(path));
     } else {
         std::string_view rest = attribute->bytes;
         for (bool more = true; more;) {
             const std::size_t end = rest.find(',');
             more = end != std::string_view::npos;
-            ASSIGN_OR_RETURN(Path path, Path::of(Value::text(std::string(rest.substr(0, end)))));
+            RETURN_IF_ERROR(env.budget.bytes(kTextBytes + sizeof(Path)));
+            RETURN_IF_ERROR(env.budget.bytes(std::min(end, rest.size())));
+            ASSIGN_OR_RETURN(
+                Path path, Path::of(Value::text(std::string(rest.substr(0, end))), env.budget)
+            );
             paths.push_back(std::move(path));
             if (more) rest.remove_prefix(end + 1);
         }
@@ -194,9 +214,14 @@ Result<Value> filter_sort(Env& env, const Value& self, const Given& given) {
     std::vector<Sortable> all;
     for (Value& item : items) {
         Sortable one;
+        RETURN_IF_ERROR(env.budget.bytes(sizeof(one)));
+        RETURN_IF_ERROR(env.budget.items(paths.size(), sizeof(Value)));
         for (const Path& path : paths) {
-            ASSIGN_OR_RETURN(Value key, path.read(item));
-            one.keys.push_back(keeps_case ? std::move(key) : lowered(key));
+            ASSIGN_OR_RETURN(Value key, path.read(item, env.budget));
+            if (!keeps_case) {
+                ASSIGN_OR_RETURN(key, lowered(key, env.budget));
+            }
+            one.keys.push_back(std::move(key));
         }
         one.item = std::move(item);
         all.push_back(std::move(one));
@@ -211,26 +236,34 @@ Result<Value> filter_dictsort(Env& env, const Value& self, const Given& given) {
     const Mapping* mapping = self.as_mapping();
     if (mapping == nullptr) return type_error("not for {}", self.type_name());
     const bool keeps_case = given.flag(0, false);
-    RETURN_IF_ERROR(env.budget.bytes(mapping->size() * 2 * sizeof(Value)));
+    RETURN_IF_ERROR(env.budget.items(mapping->size(), kPairBytes + sizeof(Sortable)));
     std::vector<Sortable> all;
     for (const auto& [key, value] : mapping->entries()) {
-        const Value& sort_key = by == "key" ? key : value;
-        all.push_back({Value::tuple({key, value}), {keeps_case ? sort_key : lowered(sort_key)}});
+        Value sort_key = by == "key" ? key : value;
+        if (!keeps_case) {
+            ASSIGN_OR_RETURN(sort_key, lowered(sort_key, env.budget));
+        }
+        all.push_back({Value::tuple({key, value}), {std::move(sort_key)}});
     }
     return sorted(env, std::move(all), given.flag(2, false));
 }
 
 Result<Value> filter_unique(Env& env, const Value& self, const Given& given) {
     const bool keeps_case = given.flag(0, false);
-    ASSIGN_OR_RETURN(const Path path, Path::of(given_or_none(given, 1)));
+    ASSIGN_OR_RETURN(const Path path, Path::of(given_or_none(given, 1), env.budget));
     ASSIGN_OR_RETURN(const Items items, items_of(self, env.budget));
     std::set<std::string> seen_texts;
     Items seen;
     Items kept;
     for (const Value& item : items) {
-        ASSIGN_OR_RETURN(Value key, path.read(item));
-        if (!keeps_case) key = lowered(key);
+        RETURN_IF_ERROR(env.budget.steps());
+        ASSIGN_OR_RETURN(Value key, path.read(item, env.budget));
+        if (!keeps_case) {
+            ASSIGN_OR_RETURN(key, lowered(key, env.budget));
+        }
         if (const Text* text = key.as_text()) {
+            RETURN_IF_ERROR(env.budget.bytes(kTextBytes + text->bytes.size()));
+            RETURN_IF_ERROR(env.budget.look_up(text->bytes.size()));  // compared on its way down
             if (seen_texts.insert(text->bytes).second) kept.push_back(item);
             continue;
         }
@@ -256,14 +289,17 @@ enum class Extreme { kMin, kMax };
 template <Extreme kWhich>
 Result<Value> filter_extreme(Env& env, const Value& self, const Given& given) {
     const bool keeps_case = given.flag(0, false);
-    ASSIGN_OR_RETURN(const Path path, Path::of(given_or_none(given, 1)));
+    ASSIGN_OR_RETURN(const Path path, Path::of(given_or_none(given, 1), env.budget));
     ASSIGN_OR_RETURN(const Items items, items_of(self, env.budget));
     if (items.empty()) return Value::undefined("No aggregated item, sequence was empty.");
     std::size_t best = 0;
     Value best_key;
     for (std::size_t i = 0; i < items.size(); ++i) {
-        ASSIGN_OR_RETURN(Value key, path.read(items[i]));
-        if (!keeps_case) key = lowered(key);
+        RETURN_IF_ERROR(env.budget.steps());
+        ASSIGN_OR_RETURN(Value key, path.read(items[i], env.budget));
+        if (!keeps_case) {
+            ASSIGN_OR_RETURN(key, lowered(key, env.budget));
+        }
         if (i != 0) {
             ASSIGN_OR_RETURN(const auto sign, order(key, best_key, env.budget));
             if (kWhich == Extreme::kMin ? !(sign < 0) : !(sign > 0)) continue;
@@ -278,7 +314,7 @@ Result<Value> filter_items(Env& env, const Value& self, const Given&) {
     if (self.is_undefined()) return Value::iterator({});
     const Mapping* mapping = self.as_mapping();
     if (mapping == nullptr) return type_error("can only get item pairs from a mapping");
-    RETURN_IF_ERROR(env.budget.bytes(mapping->size() * 2 * sizeof(Value)));
+    RETURN_IF_ERROR(env.budget.items(mapping->size(), kPairBytes));
     Items items;
     for (const auto& [key, value] : mapping->entries()) {
         items.push_back(Value::tuple({key, value}));
@@ -293,13 +329,14 @@ Result<Value> filter_batch(Env& env, const Value& self, const Given& given) {
     const auto line_len = static_cast<std::size_t>(count);
     Items lines;
     for (std::size_t begin = 0; begin < items.size(); begin += line_len) {
+        RETURN_IF_ERROR(env.budget.bytes(kSequenceBytes));
         const std::size_t end = std::min(begin + line_len, items.size());
         Items line(
             items.begin() + static_cast<std::ptrdiff_t>(begin),
             items.begin() + static_cast<std::ptrdiff_t>(end)
         );
         if (given[1] != nullptr && !given[1]->is_none() && line.size() < line_len) {
-            RETURN_IF_ERROR(env.budget.bytes(line_len));
+            RETURN_IF_ERROR(env.budget.items(line_len, sizeof(Value)));
             line.resize(line_len, *given[1]);
         }
         lines.push_back(Value::list(std::move(line)));
@@ -315,6 +352,7 @@ Result<Value> filter_slice(Env& env, const Value& self, const Given& given) {
     const auto count = static_cast<std::size_t>(slices);
     const std::size_t len = items.size() / count;
     const std::size_t num_longer = items.size() % count;
+    RETURN_IF_ERROR(env.budget.items(count, kSequenceBytes + sizeof(Value)));
     Items out;
     std::size_t begin = 0;
     for (std::size_t i = 0; i < count; ++i) {
@@ -333,6 +371,7 @@ Result<Value> filter_slice(Env& env, const Value& self, const Given& given) {
 }
 
 Result<Value> filter_map(Env& env, const Value& self, const Given& given) {
+    RETURN_IF_ERROR(charge_copy(given.raw(), env.budget));
     Args args = given.raw();
     if (!self.is_true()) return Value::iterator({});
     ASSIGN_OR_RETURN(const Items items, items_of(self, env.budget));
@@ -349,9 +388,10 @@ Result<Value> filter_map(Env& env, const Value& self, const Given& given) {
                 return type_error("has no argument '{}'", name);
         }
         if (attribute == nullptr) return type_error("needs a filter's name or an attribute");
-        ASSIGN_OR_RETURN(const Path path, Path::of(*attribute));
+        ASSIGN_OR_RETURN(const Path path, Path::of(*attribute, env.budget));
         for (const Value& item : items) {
-            ASSIGN_OR_RETURN(Value value, path.read(item, otherwise));
+            RETURN_IF_ERROR(env.budget.steps());
+            ASSIGN_OR_RETURN(Value value, path.read(item, env.budget, otherwise));
             out.push_back(std::move(value));
         }
         return Value::iterator(std::move(out));
@@ -362,6 +402,7 @@ Result<Value> filter_map(Env& env, const Value& self, const Given& given) {
     args.positional.erase(args.positional.begin());
     for (const Value& item : items) {
         RETURN_IF_ERROR(env.budget.steps());
+        RETURN_IF_ERROR(charge_copy(args, env.budget));
         ASSIGN_OR_RETURN(Value value, call(env, *filter, item, args));
         out.push_back(std::move(value));
     }
@@ -373,12 +414,13 @@ enum class Of { kItem, kAttribute };
 
 template <Keep kKeep, Of kOf>
 Result<Value> filter_select(Env& env, const Value& self, const Given& given) {
+    RETURN_IF_ERROR(charge_copy(given.raw(), env.budget));
     Args args = given.raw();
     Path path;
     if (!self.is_true()) return Value::iterator({});
     if (kOf == Of::kAttribute) {
         if (args.positional.empty()) return type_error("needs an attribute's name");
-        ASSIGN_OR_RETURN(path, Path::of(args.positional.front()));
+        ASSIGN_OR_RETURN(path, Path::of(args.positional.front(), env.budget));
         args.positional.erase(args.positional.begin());
     }
     const Builtin* test = nullptr;
@@ -392,8 +434,9 @@ Result<Value> filter_select(Env& env, const Value& self, const Given& given) {
     Items kept;
     for (const Value& item : items) {
         RETURN_IF_ERROR(env.budget.steps());
-        ASSIGN_OR_RETURN(Value value, path.read(item));
+        ASSIGN_OR_RETURN(Value value, path.read(item, env.budget));
         if (test != nullptr) {
+            RETURN_IF_ERROR(charge_copy(args, env.budget));
             ASSIGN_OR_RETURN(value, call(env, *test, value, args));
         }
         if (value.is_true() == (kKeep == Keep::kPassing)) kept.push_back(item);
@@ -402,11 +445,12 @@ Result<Value> filter_select(Env& env, const Value& self, const Given& given) {
 }
 
 Result<Value> filter_sum(Env& env, const Value& self, const Given& given) {
-    ASSIGN_OR_RETURN(const Path path, Path::of(given_or_none(given, 0)));
+    ASSIGN_OR_RETURN(const Path path, Path::of(given_or_none(given, 0), env.budget));
     Value sum = given[1] != nullptr ? *given[1] : Value::integer(0);
     ASSIGN_OR_RETURN(const Items items, items_of(self, env.budget));
     for (const Value& item : items) {
-        ASSIGN_OR_RETURN(const Value value, path.read(item));
+        RETURN_IF_ERROR(env.budget.steps());
+        ASSIGN_OR_RETURN(const Value value, path.read(item, env.budget));
         ASSIGN_OR_RETURN(sum, binary(BinaryOp::kAdd, sum, value, env.budget));
     }
     return sum;

@@ -67,6 +67,7 @@ Result<Value> is_divisible(Env& env, const Value& self, const Given& given) {
 template <TextClass kClass>
 Result<Value> is_cased(Env& env, const Value& self, const Given&) {
     ASSIGN_OR_RETURN(const std::string text, str_of(self, env.budget));
+    RETURN_IF_ERROR(env.budget.look_up(text.size()));
     return Value::boolean(is_all(text, kClass));
 }
 

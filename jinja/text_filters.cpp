@@ -17,6 +17,8 @@ namespace {
 template <auto kChange>
 Result<Value> filter_text(Env& env, const Value& self, const Given&) {
     ASSIGN_OR_RETURN(const std::string text, str_of(self, env.budget));
+    RETURN_IF_ERROR(env.budget.items(kCasedGrowthMax, text.size()));
+    RETURN_IF_ERROR(env.budget.look_up(text.size()));
     return text_like(self, kChange(text));
 }
 
@@ -60,17 +62,21 @@ Result<Value> filter_safe(Env& env, const Value& self, const Given&) {
 Result<Value> filter_escape(Env& env, const Value& self, const Given&) {
     if (const Text* text = self.as_text(); text != nullptr && text->is_markup) return self;
     ASSIGN_OR_RETURN(const std::string text, str_of(self, env.budget));
-    RETURN_IF_ERROR(env.budget.bytes(text.size() * 6));
-    return Value::markup(escape_html(text));
+    ASSIGN_OR_RETURN(std::string out, escaped(text, env.budget));
+    return Value::markup(std::move(out));
 }
 
 Result<Value> filter_trim(Env& env, const Value& self, const Given& given) {
     ASSIGN_OR_RETURN(const std::string text, str_of(self, env.budget));
     if (given[0] == nullptr || given[0]->is_none()) {
+        RETURN_IF_ERROR(env.budget.look_up(text.size()));
         return text_like(self, std::string(strip(text, StripSide::kBoth)));
     }
     ASSIGN_OR_RETURN(const std::string_view characters, given.text(0, "chars", ""));
-    return text_like(self, std::string(strip(text, characters, StripSide::kBoth)));
+    ASSIGN_OR_RETURN(
+        const std::string_view kept, strip(text, characters, StripSide::kBoth, env.budget)
+    );
+    return text_like(self, std::string(kept));
 }
 
 Result<Value> filter_replace(Env& env, const Value& self, const Given& given) {
@@ -99,6 +105,7 @@ Result<Value> filter_indent(Env& env, const Value& self, const Given& given) {
     std::string indent(4, ' ');
     if (given[0] != nullptr) {
         if (const Text* width = given[0]->as_text()) {
+            RETURN_IF_ERROR(env.budget.bytes(width->bytes.size()));
             indent = width->bytes;
         } else {
             ASSIGN_OR_RETURN(const std::int64_t width_len, given.integer(0, "width", 4));
@@ -107,10 +114,15 @@ Result<Value> filter_indent(Env& env, const Value& self, const Given& given) {
         }
     }
     const bool indents_blank = given.flag(2, false);
-    const std::vector<std::string> lines = split_lines(text->bytes + "\n", /*keeps_ends=*/false);
+    RETURN_IF_ERROR(env.budget.bytes(text->bytes.size() + 1));
+    const std::string ended = text->bytes + "\n";
+    ASSIGN_OR_RETURN(
+        const std::vector<std::string_view> lines,
+        split_lines(ended, /*keeps_ends=*/false, env.budget)
+    );
     TextBuilder out(env.budget);
     if (given.flag(1, false)) out.add(indent);
-    for (std::size_t i = 0; i < lines.size(); ++i) {
+    for (std::size_t i = 0; i < lines.size() && !out.is_full(); ++i) {
         if (i != 0) {
             out.add("\n");
             if (indents_blank || !lines[i].empty()) out.add(indent);
@@ -129,13 +141,16 @@ Result<Value> filter_truncate(Env& env, const Value& self, const Given& given) {
         ASSIGN_OR_RETURN(leeway, given.integer(3, "leeway", 5));
     }
     if (self.is_undefined()) return self;
+    RETURN_IF_ERROR(env.budget.scan(end.size()));
     const auto end_len = static_cast<std::int64_t>(num_code_points(end));
     if (length < end_len || leeway < 0) return type_error("its length or leeway is too small");
-    const std::optional<std::size_t> self_len = length_of(self);
-    if (self_len && static_cast<std::int64_t>(*self_len) <= length + leeway) return self;
+    ASSIGN_OR_RETURN(const std::optional<std::size_t> self_len, length_of(self, env.budget));
+    // Not `length + leeway`: either may be as large as a number can be.
+    if (self_len && static_cast<std::int64_t>(*self_len) - leeway <= length) return self;
     const Text* text = self.as_text();
     if (text == nullptr) return type_error("not for {}", self.type_name());
     RETURN_IF_ERROR(env.budget.bytes(text->bytes.size()));
+    RETURN_IF_ERROR(env.budget.bytes(end.size()));
     std::string cut =
         text->bytes.substr(0, byte_at(text->bytes, static_cast<std::size_t>(length - end_len)));
     if (!given.flag(1, false)) {
@@ -147,6 +162,8 @@ Result<Value> filter_truncate(Env& env, const Value& self, const Given& given) {
 
 Result<Value> filter_format(Env& env, const Value& self, const Given& given) {
     const Args& args = given.raw();
+    RETURN_IF_ERROR(env.budget.items(args.positional.size(), sizeof(Value)));
+    RETURN_IF_ERROR(env.budget.items(args.named.size(), kEntryBytes));
     ASSIGN_OR_RETURN(std::string text, str_of(self, env.budget));
     if (!args.positional.empty() && !args.named.empty()) {
         return type_error("takes positional or named arguments, not both");
@@ -155,12 +172,14 @@ Result<Value> filter_format(Env& env, const Value& self, const Given& given) {
         return percent_format(Text{std::move(text)}, Value::tuple(args.positional), env.budget);
     }
     Mapping named;
-    for (const auto& [name, value] : args.named) named.insert(Value::text(name), value);
+    for (const auto& [name, value] : args.named) named.insert(name, value);
     return percent_format(Text{std::move(text)}, Value::mapping(std::move(named)), env.budget);
 }
 
 Result<Value> filter_wordcount(Env& env, const Value& self, const Given&) {
     ASSIGN_OR_RETURN(const std::string text, str_of(self, env.budget));
+    RETURN_IF_ERROR(env.budget.items(num_code_points(text), sizeof(std::string_view)));
+    RETURN_IF_ERROR(env.budget.look_up(text.size()));
     std::int64_t count = 0;
     bool was_word = false;
     for (const std::string_view one : code_points_of(text)) {
@@ -175,6 +194,7 @@ Result<Value> filter_tojson(Env& env, const Value& self, const Given& given) {
     JsonFormat format{.ascii_only = given.flag(0, false), .sort_keys = given.flag(3, false)};
     if (given[1] != nullptr && !given[1]->is_none()) {
         if (const Text* indent = given[1]->as_text()) {
+            RETURN_IF_ERROR(env.budget.bytes(indent->bytes.size()));
             format.indent = indent->bytes;
         } else {
             ASSIGN_OR_RETURN(const std::int64_t width, given.integer(1, "indent", 0));
@@ -190,6 +210,9 @@ Result<Value> filter_tojson(Env& env, const Value& self, const Given& given) {
                              separators->items[0].as_text() != nullptr &&
                              separators->items[1].as_text() != nullptr;
         if (!is_pair) return type_error("its separators are two strings");
+        for (const Value& separator : separators->items) {
+            RETURN_IF_ERROR(env.budget.bytes(separator.as_text()->bytes.size()));
+        }
         format.item_separator = separators->items[0].as_text()->bytes;
         format.key_separator = separators->items[1].as_text()->bytes;
     }

@@ -44,6 +44,7 @@ Result<std::string> replace_all(
     Budget& budget
 ) {
     TextBuilder out(budget);
+    out.look_up(text.size());
     std::size_t pos = 0;
     for (; count != 0 && !out.is_full(); --count) {
         if (from.empty()) {  // between any two characters, and at both ends
@@ -54,11 +55,11 @@ Result<std::string> replace_all(
             pos += len;
             continue;
         }
-        const std::size_t found = text.find(from, pos);
+        const std::size_t found = find_text(text.substr(pos), from);
         if (found == std::string_view::npos) break;
-        out.add(text.substr(pos, found - pos));
+        out.add(text.substr(pos, found));
         out.add(to);
-        pos = found + from.size();
+        pos += found + from.size();
     }
     out.add(text.substr(pos));
     return out.take();
@@ -67,33 +68,36 @@ Result<std::string> replace_all(
 Result<std::string> justify(
     std::string_view text, std::int64_t width, std::string_view fill, Justify how, Budget& budget
 ) {
+    RETURN_IF_ERROR(budget.scan(text.size() + fill.size()));
     if (num_code_points(fill) != 1) return type_error("the fill is one character");
     const auto len = static_cast<std::int64_t>(num_code_points(text));
-    if (width <= len) return std::string(text);
-    const std::int64_t missing = width - len;
-    RETURN_IF_ERROR(budget.bytes(static_cast<std::size_t>(missing) * fill.size() + text.size()));
+    const std::int64_t missing = std::max<std::int64_t>(width - len, 0);
     std::int64_t left = 0;
     if (how == Justify::kRight) left = missing;
     if (how == Justify::kCenter) left = missing / 2 + (missing & width & 1);  // as CPython rounds
-    std::string out;
-    for (std::int64_t i = 0; i < left; ++i) out += fill;
-    out += text;
-    for (std::int64_t i = left; i < missing; ++i) out += fill;
-    return out;
+    TextBuilder out(budget);
+    out.add(fill, static_cast<std::size_t>(left));
+    out.add(text);
+    out.add(fill, static_cast<std::size_t>(missing - left));
+    return out.take();
 }
 
-std::vector<std::string> split_lines(std::string_view text, bool keeps_ends) {
-    std::vector<std::string> lines;
+Result<std::vector<std::string_view>> split_lines(
+    std::string_view text, bool keeps_ends, Budget& budget
+) {
+    RETURN_IF_ERROR(budget.look_up(text.size()));
+    std::vector<std::string_view> lines;
     std::size_t begin = 0;
     for (std::size_t pos = 0; pos < text.size();) {
         const std::size_t end = pos;
         const char32_t c = next_code_point(text, pos);
         if (!is_line_end(c)) continue;
         if (c == '\r' && pos < text.size() && text[pos] == '\n') ++pos;
-        lines.emplace_back(text.substr(begin, (keeps_ends ? pos : end) - begin));
+        RETURN_IF_ERROR(budget.bytes(sizeof(std::string_view)));
+        lines.push_back(text.substr(begin, (keeps_ends ? pos : end) - begin));
         begin = pos;
     }
-    if (begin < text.size()) lines.emplace_back(text.substr(begin));
+    if (begin < text.size()) lines.push_back(text.substr(begin));
     return lines;
 }
 

@@ -28,7 +28,9 @@ enum class Justify { kLeft, kRight, kCenter };
 );
 
 // str.splitlines.
-[[nodiscard]] std::vector<std::string> split_lines(std::string_view text, bool keeps_ends);
+[[nodiscard]] Result<std::vector<std::string_view>> split_lines(
+    std::string_view text, bool keeps_ends, Budget& budget
+);
 
 // int(text, base) and float(text); nothing where Python raises.
 [[nodiscard]] std::optional<Value> parse_whole(std::string_view text, std::int64_t base);

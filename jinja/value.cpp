@@ -7,27 +7,6 @@
 namespace pitstop::jinja {
 namespace {
 
-// Whether two keys are one key: of numbers and texts; a tuple as a key equals none but by its
-// parts.
-bool is_same_key(const Value& a, const Value& b) {
-    if (const Text* text = a.as_text()) {
-        const Text* other = b.as_text();
-        return other != nullptr && text->bytes == other->bytes;
-    }
-    if (a.is_whole() && b.is_whole()) return a.whole() == b.whole();
-    if (a.is_number() && b.is_number()) return a.number() == b.number();
-    if (a.is_none()) return b.is_none();
-    if (const auto* big = a.get_if<BigInteger>()) {
-        const auto* other = b.get_if<BigInteger>();
-        return other != nullptr && *big->digits == *other->digits;
-    }
-    if (const Sequence* tuple = a.as_sequence()) {
-        const Sequence* other = b.as_sequence();
-        return other != nullptr && std::ranges::equal(tuple->items, other->items, is_same_key);
-    }
-    return a.is_undefined() && b.is_undefined();
-}
-
 int depth_of(const std::vector<Value>& items) {
     int depth = 0;
     for (const Value& item : items) depth = std::max(depth, item.depth());
@@ -38,35 +17,28 @@ int depth_of(const std::vector<Value>& items) {
 
 std::size_t Mapping::size() const { return entries_.size(); }
 
-void Mapping::insert(Value key, Value value) {
-    depth_ = std::max({depth_, key.depth() + 1, value.depth() + 1});
-    if (const Text* text = key.as_text()) {
-        const auto [entry, is_new] = by_text_.emplace(text->bytes, entries_.size());
-        if (!is_new) {
-            entries_[entry->second].second = std::move(value);
-            return;
-        }
+void Mapping::insert(std::string key, Value value) {
+    depth_ = std::max(depth_, value.depth() + 1);
+    const auto [entry, is_new] = by_text_.emplace(key, entries_.size());
+    if (!is_new) {
+        entries_[entry->second].second = std::move(value);
     } else {
-        for (auto& [existing, old] : entries_) {
-            if (!is_same_key(existing, key)) continue;
-            old = std::move(value);
-            return;
-        }
+        entries_.emplace_back(Value::text(std::move(key)), std::move(value));
     }
-    entries_.emplace_back(std::move(key), std::move(value));
+}
+
+void Mapping::put(std::optional<std::size_t> place, Value key, Value value) {
+    depth_ = std::max({depth_, key.depth() + 1, value.depth() + 1});
+    if (place) {
+        entries_[*place].second = std::move(value);
+    } else {
+        entries_.emplace_back(std::move(key), std::move(value));
+    }
 }
 
 const Value* Mapping::find(std::string_view key) const {
     const auto found = by_text_.find(key);
     return found == by_text_.end() ? nullptr : &entries_[found->second].second;
-}
-
-const Value* Mapping::find(const Value& key) const {
-    if (const Text* text = key.as_text()) return find(text->bytes);
-    for (const auto& [existing, value] : entries_) {
-        if (is_same_key(existing, key)) return &value;
-    }
-    return nullptr;
 }
 
 Value Value::undefined(std::string why) {

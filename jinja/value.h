@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -59,13 +60,15 @@ struct Iterator {
     int depth = 1;
 };
 
-// A mapping, in the order of insertion.
+// A mapping, in the order of insertion. Keys that are no texts are looked for one by one, within a
+// budget: find_item() and set_item() (operators.h).
 class Mapping {
   public:
     // A key that is there already keeps its place and gets the new value.
-    void insert(Value key, Value value);
-    [[nodiscard]] const Value* find(const Value& key) const;
+    void insert(std::string key, Value value);
     [[nodiscard]] const Value* find(std::string_view key) const;
+    // What find_item() found at `place`, or did not find. REQUIRES: the key is no text.
+    void put(std::optional<std::size_t> place, Value key, Value value);
     [[nodiscard]] const std::vector<std::pair<Value, Value>>& entries() const { return entries_; }
     [[nodiscard]] std::size_t size() const;
     [[nodiscard]] int depth() const { return depth_; }
@@ -177,6 +180,12 @@ class Value {
     explicit Value(State state) : state_(std::move(state)) {}
     State state_{};
 };
+
+// What a value takes besides its bytes or its items, allocations included: as it is charged.
+inline constexpr std::size_t kTextBytes = sizeof(Value) + sizeof(Text) + 32;
+inline constexpr std::size_t kSequenceBytes = sizeof(Value) + sizeof(Sequence) + 48;
+inline constexpr std::size_t kEntryBytes = 2 * sizeof(Value) + sizeof(std::string) + 48;
+inline constexpr std::size_t kPairBytes = kSequenceBytes + 2 * sizeof(Value);
 
 // `namespace(...)`: the one thing a template can change. Owned by the rendering.
 struct Namespace {

@@ -3,6 +3,7 @@
 #include "jinja/json.h"
 #include "jinja/python_text.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -75,9 +76,9 @@ Value with_arguments(const Value& call) {
     const Result<Value> arguments = jinja::parse_json(*text);
     if (!arguments || arguments->as_mapping() == nullptr) return call;
     Mapping new_function = *of_function;
-    new_function.insert(Value::text("arguments"), *arguments);
+    new_function.insert("arguments", *arguments);
     Mapping new_call = *mapping;
-    new_call.insert(Value::text("function"), Value::mapping(std::move(new_function)));
+    new_call.insert("function", Value::mapping(std::move(new_function)));
     return Value::mapping(std::move(new_call));
 }
 
@@ -97,17 +98,17 @@ Result<Value> prepared_message(
     const bool has_calls = calls != nullptr && calls->as_sequence() != nullptr;
     const Value* content = message->find(std::string_view("content"));
     if (content != nullptr && content->is_none() && !has_calls) {
-        out.insert(Value::text("content"), Value::text(""));
+        out.insert("content", Value::text(""));
     } else if (content != nullptr && content->as_sequence() != nullptr && !takes_parts) {
         ASSIGN_OR_RETURN(std::string text, joined_parts(content->as_sequence()->items, index));
-        out.insert(Value::text("content"), Value::text(std::move(text)));
+        out.insert("content", Value::text(std::move(text)));
     }
     if (has_calls && arguments == Arguments::kAsObjects) {
         std::vector<Value> new_calls;
         for (const Value& call : calls->as_sequence()->items) {
             new_calls.push_back(with_arguments(call));
         }
-        out.insert(Value::text("tool_calls"), Value::list(std::move(new_calls)));
+        out.insert("tool_calls", Value::list(std::move(new_calls)));
     }
     return Value::mapping(std::move(out));
 }
@@ -129,16 +130,26 @@ Result<Mapping> prepared(
     Mapping all = special_tokens;
     // Templates ask whether these are none, not only whether they are defined.
     for (const std::string_view name : {"tools", "documents"}) {
-        all.insert(Value::text(std::string(name)), Value::none());
+        all.insert(std::string(name), Value::none());
     }
-    all.insert(Value::text("add_generation_prompt"), Value::boolean(false));
-    for (const auto& [name, value] : variables.entries()) all.insert(name, value);
-    all.insert(Value::text("messages"), Value::list(std::move(out)));
+    all.insert("add_generation_prompt", Value::boolean(false));
+    for (const auto& [name, value] : variables.entries()) all.insert(name.as_text()->bytes, value);
+    all.insert("messages", Value::list(std::move(out)));
     return all;
 }
 
+// Some message has calls of tools.
+bool has_calls(const Mapping& variables) {
+    const Value* messages = variables.find("messages");
+    return std::ranges::any_of(messages->as_sequence()->items, [](const Value& message) {
+        return message.as_mapping()->find("tool_calls") != nullptr;
+    });
+}
+
 // Source: transformers 4.5x, utils/chat_template_utils.py, render_jinja_template.
-Result<std::string> cut_behind_final_message(std::string prompt, const Mapping& variables) {
+Result<std::string> cut_behind_final_message(
+    std::string prompt, const Mapping& variables, const jinja::Limits& limits
+) {
     const Value& last = variables.find(std::string_view("messages"))->as_sequence()->items.back();
     const Value* content = last.as_mapping()->find(std::string_view("content"));
     const std::string* text = text_of(*last.as_mapping(), "content");
@@ -155,7 +166,8 @@ Result<std::string> cut_behind_final_message(std::string prompt, const Mapping& 
         );
     }
     const std::string_view stripped = jinja::strip(*text, jinja::StripSide::kBoth);
-    const std::size_t at = prompt.rfind(stripped);
+    jinja::Budget budget(limits);
+    ASSIGN_OR_RETURN(const std::size_t at, jinja::find_last_text(prompt, stripped, budget));
     if (at == std::string::npos) {
         return make_error(
             ErrorCode::kInvalidArgument,
@@ -209,9 +221,9 @@ Result<> ChatTemplate::read_config(const std::string& text) {
         if (!name.ends_with("_token") && name != "additional_special_tokens") continue;
         if (value.as_mapping() != nullptr) {
             const std::string* content = text_of(*value.as_mapping(), "content");
-            if (content != nullptr) special_tokens_.insert(key, Value::text(*content));
+            if (content != nullptr) special_tokens_.insert(name, Value::text(*content));
         } else if (value.as_text() != nullptr || value.as_sequence() != nullptr) {
-            special_tokens_.insert(key, value);
+            special_tokens_.insert(name, value);
         }
     }
     if (default_) return Ok{};  // chat_template.jinja comes first
@@ -269,7 +281,7 @@ Result<std::string> ChatTemplate::render_with(
         Mapping all, prepared(special_tokens_, variables, source.takes_parts, Arguments::kAsObjects)
     );
     Result<std::string> prompt = source.parsed.render(all, now, limits);
-    if (!prompt && prompt.error().code == ErrorCode::kInvalidArgument) {
+    if (!prompt && prompt.error().code == ErrorCode::kInvalidArgument && has_calls(all)) {
         // Some templates want the arguments of tool calls as the text they came in.
         ASSIGN_OR_RETURN(
             all, prepared(special_tokens_, variables, source.takes_parts, Arguments::kAsGiven)
@@ -281,10 +293,12 @@ Result<std::string> ChatTemplate::render_with(
         return make_error(prompt.error().code, "the chat template: {}", prompt.error().message);
     }
     if (!chat.continue_final_message) return prompt;
-    return cut_behind_final_message(*std::move(prompt), all);
+    return cut_behind_final_message(*std::move(prompt), all, limits);
 }
 
-Result<std::string> ChatTemplate::render(const Chat& chat, const std::tm& now) const {
+Result<std::string> ChatTemplate::render(
+    const Chat& chat, const std::tm& now, const Interrupt& interrupt
+) const {
     ASSIGN_OR_RETURN(const Value variables, jinja::parse_json(chat.variables));
     if (variables.as_mapping() == nullptr) {
         return make_error(ErrorCode::kInvalidArgument, "the variables of a chat are an object");
@@ -298,14 +312,30 @@ Result<std::string> ChatTemplate::render(const Chat& chat, const std::tm& now) c
         );
     }
     if (!chat.chat_template.empty()) {
+        if (chat.chat_template.size() > kForeignBytesMax) {
+            return make_error(
+                ErrorCode::kTooLarge,
+                "the chat template has {} bytes; one that comes with a request has at most {}",
+                chat.chat_template.size(),
+                kForeignBytesMax
+            );
+        }
         ASSIGN_OR_RETURN(const Source source, parse(chat.chat_template));
-        return render_with(source, mapping, chat, now, {.steps_max = kForeignStepsMax});
+        const jinja::Limits limits{
+            .steps_max = kForeignStepsMax,
+            .built_bytes_max = kForeignBuiltBytesMax,
+            .interrupt = interrupt};
+        return render_with(source, mapping, chat, now, limits);
     }
     if (problem_) return *problem_;
     const Value* tools = mapping.find(std::string_view("tools"));
     const bool has_tools = tools != nullptr && tools->is_true();
     return render_with(
-        has_tools && tool_use_ ? *tool_use_ : *default_, mapping, chat, now, jinja::Limits{}
+        has_tools && tool_use_ ? *tool_use_ : *default_,
+        mapping,
+        chat,
+        now,
+        jinja::Limits{.interrupt = interrupt}
     );
 }
 

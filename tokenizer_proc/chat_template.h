@@ -5,6 +5,7 @@
 // Thread: any; immutable.
 #pragma once
 
+#include "base/interrupt.h"
 #include "base/result.h"
 #include "jinja/template.h"
 #include "jinja/value.h"
@@ -26,8 +27,11 @@ struct Chat {
 class ChatTemplate {
   public:
     static constexpr std::size_t kFileBytesMax = std::size_t{4} << 20;
-    // A template that came with a request; the model's own has jinja::Limits' default.
-    static constexpr std::int64_t kForeignStepsMax = 1'000'000;
+    // A template that came with a request; the model's own has jinja::Limits' defaults. Models'
+    // own have some 10 KiB.
+    static constexpr std::size_t kForeignBytesMax = std::size_t{256} << 10;
+    static constexpr std::int64_t kForeignStepsMax = 500'000;
+    static constexpr std::size_t kForeignBuiltBytesMax = std::size_t{64} << 20;
 
     // From a model's directory: chat_template.jinja, else chat_template of tokenizer_config.json
     // (one, or several by name: "tool_use" where there are tools, else "default"), and the special
@@ -36,8 +40,10 @@ class ChatTemplate {
     static std::shared_ptr<const ChatTemplate> load(const std::string& model_dir);
 
     // `now`: local time, for templates that say the date. Errors: kInvalidArgument (not a chat, or
-    // what the template raised), kUnsupported (no template), kTooLarge.
-    [[nodiscard]] Result<std::string> render(const Chat& chat, const std::tm& now) const;
+    // what the template raised), kUnsupported (no template), kTooLarge; and the interrupt's.
+    [[nodiscard]] Result<std::string> render(
+        const Chat& chat, const std::tm& now, const Interrupt& interrupt = {}
+    ) const;
 
     // Why there is no template to render with, if there is none.
     [[nodiscard]] const std::optional<Error>& problem() const { return problem_; }

@@ -39,7 +39,7 @@ int run() {
         const Result<std::string> text = render_line(line);
         Mapping answer;
         answer.insert(
-            Value::text(text ? "text" : "error"), Value::text(text ? *text : text.error().message)
+            text ? "text" : "error", Value::text(text ? *text : text.error().message)
         );
         Budget budget{Limits{}};
         const Result<std::string> json = to_json(Value::mapping(std::move(answer)), {}, budget);
