@@ -7,7 +7,7 @@ import tempfile
 
 import pytest
 
-from http_client import Http
+from http_calls import Http
 from process_tree import ProcessTree
 from scripted_model import EOS, write_scripted_model
 
