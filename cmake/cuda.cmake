@@ -1,10 +1,11 @@
-# Sets PITSTOP_WITH_CUDA. AUTO takes the toolkit where it is found, 12.4 or newer; ON insists.
+# Sets PITSTOP_WITH_CUDA. AUTO takes the toolkit where it is found, 12.4 or newer; ON insists. EMULATED takes
+# tests/emulated_gpu in place of CUDA: the same sources, compiled as C++, on a GPU in software.
 # The CUDA runtime is linked statically, cuBLASLt is found at run time (kernels/cublas_lt.h), the
 # driver by the runtime: what is built here starts where there is no GPU and no CUDA library.
 set(PITSTOP_WITH_CUDA OFF)
 set(PITSTOP_CUDA_VERSION_MIN 12.4)
-if(NOT PITSTOP_CUDA MATCHES "^(AUTO|ON|OFF)$")
-    message(FATAL_ERROR "PITSTOP_CUDA is '${PITSTOP_CUDA}'; it takes AUTO, ON or OFF")
+if(NOT PITSTOP_CUDA MATCHES "^(AUTO|ON|OFF|EMULATED)$")
+    message(FATAL_ERROR "PITSTOP_CUDA is '${PITSTOP_CUDA}'; it takes AUTO, ON, OFF or EMULATED")
 endif()
 
 # Machine code for A100-like and Hopper GPUs; wgmma and setmaxnreg need the "a" of 90a, whose PTX
@@ -13,7 +14,7 @@ if(NOT CMAKE_CUDA_ARCHITECTURES)
     set(CMAKE_CUDA_ARCHITECTURES 80-real 90a-real 90-virtual)
 endif()
 
-if(NOT PITSTOP_CUDA STREQUAL "OFF")
+if(PITSTOP_CUDA MATCHES "^(AUTO|ON)$")
     if(NOT CMAKE_CUDA_COMPILER)
         find_program(PITSTOP_NVCC nvcc HINTS ENV CUDACXX ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda
                      PATH_SUFFIXES bin)
@@ -35,7 +36,7 @@ if(NOT PITSTOP_CUDA STREQUAL "OFF")
     endif()
 endif()
 
-if(PITSTOP_WITH_CUDA)
+if(PITSTOP_WITH_CUDA AND NOT PITSTOP_CUDA STREQUAL "EMULATED")
     message(STATUS "CUDA: toolkit ${CUDAToolkit_VERSION}, architectures ${CMAKE_CUDA_ARCHITECTURES}")
     if(PITSTOP_CCACHE AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
         set(CMAKE_CUDA_COMPILER_LAUNCHER ${PITSTOP_CCACHE})
@@ -54,4 +55,10 @@ if(PITSTOP_WITH_CUDA)
     target_compile_options(pitstop_warnings INTERFACE
         $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra --diag-suppress=554>
         $<$<AND:$<BOOL:${PITSTOP_WERROR}>,$<COMPILE_LANGUAGE:CUDA>>:-Werror=all-warnings>)
+endif()
+
+if(PITSTOP_CUDA STREQUAL "EMULATED")
+    set(PITSTOP_WITH_CUDA ON)
+    set(PITSTOP_EMULATED_GPU ON)
+    message(STATUS "CUDA: emulated")
 endif()

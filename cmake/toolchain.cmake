@@ -27,7 +27,9 @@ endif()
 
 find_program(PITSTOP_CCACHE ccache)
 if(PITSTOP_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-    set(CMAKE_CXX_COMPILER_LAUNCHER ${PITSTOP_CCACHE})
+    # Paths relative to the sources, and without the build directory: the presets share what is the same in them.
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
+        CCACHE_NOHASHDIR=1 CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} ${PITSTOP_CCACHE})
 endif()
 find_program(PITSTOP_LLD ld.lld)
 if(PITSTOP_LLD)

@@ -5,7 +5,16 @@ set(PITSTOP_CUDA_SOURCES
     attention_cuda.cpp cublas_lt.cpp cuda_device.cpp device_memory_cuda.cpp device_range_cuda.cpp linear_cublas.cpp
     ops_cuda.cpp)
 target_sources(pitstop_kernels PUBLIC FILE_SET HEADERS FILES cuda_device.h device_memory.h device_range.h)
-if(PITSTOP_WITH_CUDA)
+if(PITSTOP_EMULATED_GPU)
+    # The same sources as C++, against the emulated GPU's headers (tests/emulated_gpu).
+    set_source_files_properties(${PITSTOP_CUDA_SOURCES} PROPERTIES LANGUAGE CXX)
+    add_library(pitstop_kernels_emulated OBJECT ${PITSTOP_CUDA_SOURCES})
+    target_compile_options(pitstop_kernels_emulated PRIVATE -Wall -Wextra -Wno-unknown-pragmas)
+    target_link_libraries(pitstop_kernels_emulated PRIVATE pitstop_emulated_cuda pitstop_digest pitstop_base)
+    target_sources(pitstop_kernels PRIVATE $<TARGET_OBJECTS:pitstop_kernels_emulated>)
+    target_link_libraries(pitstop_kernels PRIVATE pitstop_emulated_cuda ${CMAKE_DL_LIBS})
+    add_dependencies(pitstop_kernels pitstop_emulated_cublas)
+elseif(PITSTOP_WITH_CUDA)
     target_sources(pitstop_kernels PRIVATE ${PITSTOP_CUDA_SOURCES})
     # cuBLASLt's header alone: the library is opened at run time (cublas_lt.h).
     # Private: who uses the ops compiles the same with and without CUDA.

@@ -5,7 +5,6 @@
 #include "messages/control.h"
 #include "messages/generation.h"
 #include "messages/groups.h"
-#include "messages/keep.h"
 #include "messages/memory.h"
 #include "messages/push.h"
 #include "messages/status.h"
@@ -104,8 +103,6 @@ using AllMessages = MessageList<
     WorkerTensor,
     WorkerDigest,
     WorkerDigests,
-    WorkerKeep,
-    WorkerKept,
     WorkerMemory,
     WorkerMemoryDone,
     WorkerGroup,

@@ -27,7 +27,6 @@
 #include "messages/control.h"
 #include "messages/generation.h"
 #include "messages/groups.h"
-#include "messages/keep.h"
 #include "messages/memory.h"
 #include "messages/status.h"
 #include "messages/steps.h"
@@ -66,7 +65,6 @@ struct SchedulerConfig {
     // Of the weights that the workers load: another one where a tree was started again.
     Epoch epoch{1};
     std::string label{};
-    std::string digest{};  // which these weights must have; empty: any
 };
 // What is wrong with it, or nothing.
 [[nodiscard]] std::optional<Error> problem_of(const SchedulerConfig& config);
@@ -90,8 +88,7 @@ using Control = std::variant<
     UpdateRollback,
     WorkerReadTensor,
     WorkerDigest,
-    WorkerGroup,
-    WorkerKeep>;
+    WorkerGroup>;
 
 // In the order of arrival; the rank in each is the sender's.
 using FromWorker = std::variant<
@@ -104,8 +101,7 @@ using FromWorker = std::variant<
     WorkerTensor,
     WorkerDigests,
     WorkerMemoryDone,
-    WorkerGrouped,
-    WorkerKept>;
+    WorkerGrouped>;
 
 // To every rank of the replica, each the same, in this order: the order is P1.
 using ToWorkers = std::variant<
@@ -118,8 +114,7 @@ using ToWorkers = std::variant<
     WorkerReadTensor,
     WorkerDigest,
     WorkerMemory,
-    WorkerGroup,
-    WorkerKeep>;
+    WorkerGroup>;
 
 using ToTokenizer = std::variant<
     SchedulerHello,
@@ -132,8 +127,7 @@ using ToTokenizer = std::variant<
     UpdatePart,
     WorkerTensor,
     WorkerDigests,
-    WorkerGrouped,
-    WorkerKept>;
+    WorkerGrouped>;
 
 struct TurnInput {
     TimePoint now{};  // the only clock the turn sees; never before the last turn's

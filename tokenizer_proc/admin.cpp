@@ -1,6 +1,5 @@
 #include "tokenizer_proc/admin.h"
 
-#include "base/log.h"
 #include "tokenizer_proc/timeout.h"
 
 #include <algorithm>
@@ -60,11 +59,7 @@ Admin::Admin(int num_replicas, Ports ports)
 
 bool Admin::takes(std::string_view type) { return Calls::has(type); }
 
-void Admin::set_version(
-    const SchedulerHello& hello,
-    const std::string& weights_path,
-    const std::optional<LostVersion>& lost
-) {
+void Admin::set_version(const SchedulerHello& hello, const std::string& weights_path) {
     tp_ = static_cast<int>(hello.tp);
     has_had_weights_ = hello.has_weights;
     updates_.set_version(
@@ -73,15 +68,9 @@ void Admin::set_version(
          .digest = hello.digest,
          .path = hello.has_weights ? weights_path : std::string()}
     );
-    lost_ = lost;
-    if (lost_) lost_->epoch = hello.epoch;
-    say_version();
+    said_ = updates_.version();
     for (int i = 0; i < num_replicas_; ++i)
         updates_.set_has_weights(ReplicaId{i}, hello.has_weights);
-}
-
-void Admin::keep_in(TimePoint now, const std::string& directory) {
-    keep_.emplace(now, directory, tp_, updates_.version());
 }
 
 // ---- calls ----
@@ -306,8 +295,7 @@ Result<bool> Admin::part(TimePoint now, const Frames& frames) {
                    UpdatePart,
                    WorkerTensor,
                    WorkerDigests,
-                   WorkerGrouped,
-                   WorkerKept>{});
+                   WorkerGrouped>{});
 }
 
 void Admin::hear(TimePoint now, ReplicaStatus part) {
@@ -319,8 +307,6 @@ void Admin::hear(TimePoint now, ReplicaStatus part) {
     for (ReplicaStatus& replica : reply.replicas) replica.call = CallId{};
     ports_.describe(reply);
     reply.is_ready = has_had_weights_;
-    reply.lost = lost_;
-    if (keep_) reply.keep = keep_->status(now);
     reply.updates_total = num_updates_;
     reply.updates_failed_total = num_updates_failed_;
     for (const PastUpdate& past : past_updates_) {
@@ -432,18 +418,6 @@ void Admin::hear(TimePoint, WorkerGrouped part) {
     group_calls_.erase(place);
 }
 
-void Admin::hear(TimePoint now, const WorkerKept& part) {
-    if (!keep_) return;
-    const std::optional<WorkerKeep> next = keep_->part(now, part);
-    if (next) ports_.to_replica(ReplicaId{0}, encode(*next));
-    const KeepStatus status = keep_->status(now);
-    if (status.state == "failed" && next) {
-        spdlog::warn("epoch {} is not kept: {}", raw(status.epoch), status.message);
-    } else if (status.state == "kept") {
-        spdlog::info("epoch {} is kept in {}", raw(status.epoch), status.path);
-    }
-}
-
 void Admin::request_ended(OpenId request) {
     std::erase_if(aborts_, [&](AbortCall& call) {
         call.ending.erase(request);
@@ -473,6 +447,7 @@ void Admin::record(TimePoint now, std::string_view what, const UpdateReply& repl
     const bool is_effect = what == UpdateWeights::kType || what == CommitWeights::kType ||
                            what == RollbackWeights::kType;
     if (is_effect) ++(reply.ok ? num_updates_ : num_updates_failed_);
+    if (reply.ok && is_effect) has_had_weights_ = true;
     past_updates_.push_back(
         {now,
          {.what = std::string(what),
@@ -494,18 +469,12 @@ void Admin::record(TimePoint now, std::string_view what, const UpdateReply& repl
 }
 
 void Admin::carry_out(TimePoint now, UpdateCoordinator::Out out) {
-    say_version();  // before a commit is ordered: no token comes of a version that is not on record
     for (const UpdateCoordinator::Order& order : out.orders) {
         ports_.to_all_replicas(
             std::visit([](const auto& message) { return encode(message); }, order)
         );
     }
-    if (updates_.has_weights()) {
-        has_had_weights_ = true;
-        lost_.reset();
-    }
-    if (keep_ && !updates_.is_torn() && updates_.version().epoch != keep_->version().epoch)
-        ports_.to_replica(ReplicaId{0}, encode(keep_->committed(now, updates_.version())));
+    say_version();
     for (auto& [caller, reply] : out.replies) {
         record(now, caller.what, reply);
         answer(AdminCaller{caller.peer, caller.call}, std::move(reply));
@@ -513,8 +482,8 @@ void Admin::carry_out(TimePoint now, UpdateCoordinator::Out out) {
 }
 
 void Admin::say_version() {
-    if (updates_.decided() == said_) return;
-    said_ = updates_.decided();
+    if (updates_.version() == said_) return;
+    said_ = updates_.version();
     ports_.serves(said_);
 }
 

@@ -1,6 +1,6 @@
 // What the tests of the CUDA ops share. They run on a GPU (kernels_gpu_test, which says that it
-// skips where there is none), and, smaller, under the emulator (kernels_emulated_test), which any
-// machine has: emulator/emulator.h says what that finds.
+// skips where there is none), and, smaller, in the emulated preset on a GPU in software, which any
+// machine has: tests/emulated_gpu/README.md says what that finds.
 #pragma once
 
 #include "kernels/cuda_device.h"

@@ -1,6 +1,6 @@
 // The engine on a GPU against the reference, against the CPU and against itself. Runs on a GPU
-// (tp_worker_gpu_test, which says that it skips where there is none) and, on less, under the
-// kernels' emulator (tp_worker_emulated_test), where the host cannot touch device memory.
+// (which says that it skips where there is none) and, on less, in the emulated preset on a GPU in
+// software, where the host cannot touch device memory.
 #include "kernels/cuda_device.h"
 #include "base/isa.h"
 #include "tests/source_dir.h"

@@ -1,17 +1,14 @@
-// Stands in for CUDA's header of the same name when a kernel is compiled for the emulator: the part
-// of the language and of the runtime that kernels/ uses, no more.
+// The part of CUDA's language that kernels/ uses, as C++ for the emulator: what nvcc declares
+// without an include.
 #pragma once
 
-#include "tests/kernels/emulator/emulator.h"
+#include "tests/emulated_gpu/blocks.h"
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
-#include <map>
-#include <utility>
 
 #define __CUDA_ARCH_FEAT_SM90_ALL 1  // what sm_90a has is emulated
 
@@ -167,148 +164,26 @@ T __reduce_min_sync(unsigned, T value) {
     );
 }
 
-// ---- atomics: one thread runs at a time ----
+// ---- atomics: one thread runs at a time; others get their turn before each ----
 
 template <class T, class U>
 T atomicAdd(T* to, U value) {
+    pitstop::emulator::let_others_run();
     const T old = *to;
     *to = static_cast<T>(old + static_cast<T>(value));
     return old;
 }
 template <class T>
 T atomicMax(T* to, T value) {
+    pitstop::emulator::let_others_run();
     const T old = *to;
     *to = std::max(old, value);
     return old;
 }
 template <class T>
 T atomicMin(T* to, T value) {
+    pitstop::emulator::let_others_run();
     const T old = *to;
     *to = std::min(old, value);
     return old;
-}
-
-// ---- the runtime: device memory is host memory, streams are done at once ----
-
-enum cudaError_t {
-    cudaSuccess,
-    cudaErrorMemoryAllocation,
-    cudaErrorNotReady,
-    cudaErrorInvalidValue,
-    cudaErrorInvalidConfiguration
-};
-enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
-enum cudaMemcpyKind {
-    cudaMemcpyHostToDevice,
-    cudaMemcpyDeviceToHost,
-    cudaMemcpyDeviceToDevice,
-    cudaMemcpyDefault
-};
-inline constexpr unsigned cudaStreamNonBlocking = 1;
-using cudaStream_t = int*;
-using cudaEvent_t = int*;
-
-struct cudaLaunchConfig_t {
-    dim3 gridDim{};
-    dim3 blockDim{};
-    std::size_t dynamicSmemBytes = 0;
-    cudaStream_t stream = nullptr;
-};
-
-// Bytes of dynamic shared memory that a kernel may have, where it asked for more than the 48 KiB
-// that all may.
-template <class Kernel>
-std::size_t& shared_bytes_max(Kernel* kernel) {
-    static std::map<Kernel*, std::size_t> raised;
-    return raised.try_emplace(kernel, std::size_t{48} << 10).first->second;
-}
-
-// Refuses what a GPU refuses. Source: CUDA C++ Programming Guide, "Technical specifications per
-// compute capability".
-template <class... Params, class... Args>
-cudaError_t cudaLaunchKernelEx(
-    const cudaLaunchConfig_t* config, void (*kernel)(Params...), Args&&... args
-) {
-    const dim3 grid = config->gridDim, block = config->blockDim;
-    if (grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535 ||
-        std::size_t{block.x} * block.y * block.z > 1024)
-        return cudaErrorInvalidConfiguration;
-    if (config->dynamicSmemBytes > shared_bytes_max(kernel)) return cudaErrorInvalidValue;
-    pitstop::emulator::run_grid(config->gridDim, config->blockDim, config->dynamicSmemBytes, [&] {
-        kernel(static_cast<Params>(args)...);
-    });
-    return cudaSuccess;
-}
-template <class Kernel>
-cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute, int bytes) {
-    if (static_cast<std::size_t>(bytes) > pitstop::emulator::kSharedBytesMax)
-        return cudaErrorInvalidValue;
-    shared_bytes_max(kernel) = static_cast<std::size_t>(bytes);
-    return cudaSuccess;
-}
-inline const char* cudaGetErrorName(cudaError_t) { return "cudaErrorEmulated"; }
-inline const char* cudaGetErrorString(cudaError_t) { return "the emulator has no errors"; }
-inline cudaError_t cudaGetLastError() { return cudaSuccess; }
-// Exactly as many bytes as asked for, so that AddressSanitizer sees the end.
-inline cudaError_t cudaMalloc(void** data, std::size_t bytes) {
-    *data = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-    return cudaSuccess;
-}
-inline cudaError_t cudaFree(void* data) {
-    std::free(data);
-    return cudaSuccess;
-}
-inline cudaError_t cudaMallocHost(void** data, std::size_t bytes) {
-    return cudaMalloc(data, bytes);
-}
-inline cudaError_t cudaFreeHost(void* data) { return cudaFree(data); }
-inline cudaError_t cudaDeviceGetStreamPriorityRange(int* lowest, int* highest) {
-    *lowest = 0;
-    *highest = -5;
-    return cudaSuccess;
-}
-inline cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
-    *stream = new int(0);
-    return cudaSuccess;
-}
-inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-    delete stream;
-    return cudaSuccess;
-}
-inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
-enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone };
-inline cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
-    *status = cudaStreamCaptureStatusNone;
-    return cudaSuccess;
-}
-inline cudaError_t cudaEventCreate(cudaEvent_t* event) {
-    *event = new int(0);
-    return cudaSuccess;
-}
-inline cudaError_t cudaEventDestroy(cudaEvent_t event) {
-    delete event;
-    return cudaSuccess;
-}
-inline cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
-inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
-inline cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
-inline cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
-inline cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t, cudaEvent_t) {
-    *ms = 0.f;
-    return cudaSuccess;
-}
-inline cudaError_t cudaMemcpyAsync(
-    void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t
-) {
-    const pitstop::emulator::DeviceAccess access;
-    if (bytes != 0) std::memcpy(to, from, bytes);
-    return cudaSuccess;
-}
-inline cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
-    return cudaMemcpyAsync(to, from, bytes, kind, nullptr);
-}
-inline cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t) {
-    const pitstop::emulator::DeviceAccess access;
-    if (bytes != 0) std::memset(to, value, bytes);
-    return cudaSuccess;
 }

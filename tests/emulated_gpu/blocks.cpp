@@ -1,11 +1,14 @@
-#include "tests/kernels/emulator/emulator.h"
+#include "tests/emulated_gpu/blocks.h"
+
+#include "tests/emulated_gpu/memory.h"
+#include "tests/emulated_gpu/random.h"
+#include "tests/emulated_gpu/settings.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <map>
 #include <memory>
-#include <sys/mman.h>
+#include <utility>
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
 #endif
@@ -168,16 +171,20 @@ void perform(const std::vector<AsyncCopy>& copies) {
     }
 }
 
-// Every other block runs its threads from the last to the first: which one is ahead at a barrier is
-// not to matter.
-void run_block() {
-    const bool is_reversed = blocks_run++ % 2 == 1;
+// Warps take turns in an order that changes from round to round, each lane by lane from its first
+// or its last: which one is ahead at a barrier is not to matter.
+void run_threads(Random& random) {
     const auto num = static_cast<std::size_t>(block.num_threads);
+    std::vector<std::size_t> warps(num / kLanes);
+    for (std::size_t i = 0; i < warps.size(); ++i) warps[i] = i;
     int num_spins = 0;
     while (block.num_done < block.num_threads) {
         bool has_progress = false;
+        random.shuffle(warps);
+        const bool is_reversed = random.below(2) == 0;
         for (std::size_t i = 0; i < num; ++i) {
-            Fiber& fiber = *block.fibers[is_reversed ? num - 1 - i : i];
+            const std::size_t lane = is_reversed ? kLanes - 1 - i % kLanes : i % kLanes;
+            Fiber& fiber = *block.fibers[warps[i / kLanes] * kLanes + lane];
             if (!may_run(fiber)) continue;
             const bool was_spinning = fiber.state == State::kSpinning;
             fiber.state = State::kReady;
@@ -201,35 +208,46 @@ void run_block() {
     }
 }
 
-}  // namespace
+Random& choices() {
+    static Random random(settings().seed);
+    return random;
+}
 
-namespace {
-
-std::map<void*, std::size_t> guarded;
-int num_accesses = 0;
-
-void protect_guarded(int protection) {
-    for (const auto& [begin, bytes] : guarded) {
-        if (::mprotect(begin, bytes, protection) != 0) fail("mprotect of device memory");
+// Threads at the kernel's first line, and shared memory that nobody has written.
+void prepare_block(std::size_t shared_bytes, const std::function<void()>& body) {
+    block.num_threads = static_cast<int>(block_dim.x * block_dim.y * block_dim.z);
+    block.body = &body;
+    block.shared_bytes = shared_bytes;
+    block.shared.resize(kSharedBytesMax + 1024);
+    const auto address = reinterpret_cast<std::uintptr_t>(block.shared.data());
+    block.shared_begin = block.shared.data() + (1024 - address % 1024) % 1024;
+    std::memset(block.shared_begin, 0xff, shared_bytes);
+    block.warps.clear();
+    for (int i = 0; i < block.num_threads / kLanes; ++i)
+        block.warps.push_back(std::make_unique<Warp>());
+    block.barriers_done = 0;
+    block.num_at_barrier = 0;
+    block.num_done = 0;
+    std::fill_n(block.named_arrived, 16, 0);
+    std::fill_n(block.named_done, 16, 0);
+    while (block.fibers.size() < static_cast<std::size_t>(block.num_threads))
+        block.fibers.push_back(std::make_unique<Fiber>());
+    for (int i = 0; i < block.num_threads; ++i) {
+        Fiber& fiber = *block.fibers[static_cast<std::size_t>(i)];
+        const auto number = static_cast<unsigned>(i);
+        fiber.thread = Thread{
+            .index =
+                {number % block_dim.x,
+                 number / block_dim.x % block_dim.y,
+                 number / block_dim.x / block_dim.y},
+            .linear = i,
+            .warp = block.warps[static_cast<std::size_t>(i / kLanes)].get()};
+        fiber.state = State::kReady;
+        prepare(fiber);
     }
 }
 
 }  // namespace
-
-void guard_from_host(void* begin, std::size_t bytes) {
-    guarded[begin] = bytes;
-    if (num_accesses == 0) protect_guarded(PROT_NONE);
-}
-
-void forget_guarded(void* begin) { guarded.erase(begin); }
-
-DeviceAccess::DeviceAccess() {
-    if (num_accesses++ == 0) protect_guarded(PROT_READ | PROT_WRITE);
-}
-
-DeviceAccess::~DeviceAccess() {
-    if (--num_accesses == 0) protect_guarded(PROT_NONE);
-}
 
 std::int64_t num_blocks_run() { return blocks_run; }
 
@@ -375,48 +393,45 @@ void check_shared(const void* pointer, std::size_t bytes, std::size_t alignment)
     check_aligned(pointer, alignment);
 }
 
+void let_others_run() {
+    if (current == nullptr) return;  // a host function that is compiled for both
+    running->state = State::kReady;
+    running->waits_at = "an atomic";
+    leave();
+}
+
+Grid::Grid(Dim3 grid, Dim3 block_in, std::size_t shared_bytes, std::function<void()> body)
+    : grid_(grid), block_(block_in), shared_bytes_(shared_bytes), body_(std::move(body)) {
+    const unsigned num_threads = block_.x * block_.y * block_.z;
+    if (shared_bytes_ > kSharedBytesMax) fail("more shared memory than a block can have");
+    if (num_threads % kLanes != 0 || num_threads > 1024) fail("an odd block size");
+    order_.resize(std::uint64_t{grid.x} * grid.y * grid.z);
+    for (std::uint64_t i = 0; i < order_.size(); ++i) order_[i] = i;
+    choices().shuffle(order_);
+}
+
+bool Grid::run_block() {
+    if (order_.empty()) return false;
+    const std::uint64_t number = order_.back();
+    order_.pop_back();
+    grid_dim = grid_;
+    block_dim = block_;
+    block_index = {
+        static_cast<unsigned>(number % grid_.x),
+        static_cast<unsigned>(number / grid_.x % grid_.y),
+        static_cast<unsigned>(number / grid_.x / grid_.y)};
+    prepare_block(shared_bytes_, body_);
+    ++blocks_run;
+    run_threads(choices());
+    current = nullptr;
+    return !order_.empty();
+}
+
 void run_grid(Dim3 grid, Dim3 dim, std::size_t shared_bytes, const std::function<void()>& body) {
     const DeviceAccess access;
-    if (shared_bytes > kSharedBytesMax) fail("more shared memory than a block can have");
-    grid_dim = grid;
-    block_dim = dim;
-    block.num_threads = static_cast<int>(dim.x * dim.y * dim.z);
-    if (block.num_threads % kLanes != 0 || block.num_threads > 1024) fail("an odd block size");
-    block.body = &body;
-    block.shared_bytes = shared_bytes;
-    block.shared.resize(kSharedBytesMax + 1024);
-    const auto address = reinterpret_cast<std::uintptr_t>(block.shared.data());
-    block.shared_begin = block.shared.data() + (1024 - address % 1024) % 1024;
-    while (block.fibers.size() < static_cast<std::size_t>(block.num_threads))
-        block.fibers.push_back(std::make_unique<Fiber>());
-    for (unsigned z = 0; z < grid.z; ++z) {
-        for (unsigned y = 0; y < grid.y; ++y) {
-            for (unsigned x = 0; x < grid.x; ++x) {
-                block_index = {x, y, z};
-                std::memset(block.shared_begin, 0xff, shared_bytes);
-                block.warps.clear();
-                for (int i = 0; i < block.num_threads / kLanes; ++i)
-                    block.warps.push_back(std::make_unique<Warp>());
-                block.barriers_done = 0;
-                block.num_at_barrier = 0;
-                block.num_done = 0;
-                std::fill_n(block.named_arrived, 16, 0);
-                std::fill_n(block.named_done, 16, 0);
-                for (int i = 0; i < block.num_threads; ++i) {
-                    Fiber& fiber = *block.fibers[static_cast<std::size_t>(i)];
-                    const auto number = static_cast<unsigned>(i);
-                    fiber.thread = Thread{
-                        .index = {number % dim.x, number / dim.x % dim.y, number / dim.x / dim.y},
-                        .linear = i,
-                        .warp = block.warps[static_cast<std::size_t>(i / kLanes)].get()};
-                    fiber.state = State::kReady;
-                    prepare(fiber);
-                }
-                run_block();
-            }
-        }
+    Grid blocks(grid, dim, shared_bytes, body);
+    while (blocks.run_block()) {
     }
-    current = nullptr;
 }
 
 }  // namespace pitstop::emulator

@@ -1,22 +1,23 @@
-// Runs CUDA kernels on the host, one block after the other, so that their indices, masks, barriers,
-// fragment layouts and copies are tested where there is no GPU. The kernels' sources are compiled
-// as C++ against the headers in include/, which stand in for <cuda_runtime.h> and for the two
+// Runs the blocks of CUDA kernels on the host, one after the other, so that their indices, masks,
+// barriers, fragment layouts and copies are tested where there is no GPU. The kernels' sources are
+// compiled as C++ against the headers in include/, which stand in for <cuda_runtime.h> and for the
 // device headers that hold PTX; nothing in kernels/ knows of it.
 //
-// Each thread of a block is a fiber. A thread runs until it waits: at a barrier, or at a warp-wide
-// instruction until all 32 lanes have come to the same one. Emulated as PTX documents them:
-// shuffles and votes, ldmatrix, mma.m16n8k16, cp.async with its groups, mbarriers, and wgmma with
-// its shared-memory descriptors. What it finds: a barrier or warp instruction that not all reach, a
-// wait that is missing or too late, an index that leaves its allocation (guard bands here,
-// AddressSanitizer in that build), misaligned vector loads and matrix rows, unwritten shared memory
-// (it starts as NaN). What it cannot: speed, occupancy, weak memory ordering between barriers, the
-// exact rounding of the tensor cores and of approximate functions.
+// Each thread of a block is a fiber. A thread runs until it waits: at a barrier, at an atomic, or
+// at a warp-wide instruction until all 32 lanes have come to the same one; which goes on then is
+// left to chance. Emulated as PTX documents them: shuffles and votes, ldmatrix, mma.m16n8k16,
+// cp.async with its groups, mbarriers, and wgmma with its shared-memory descriptors. What it finds:
+// a barrier or warp instruction that not all reach, a wait that is missing or too late, an index
+// that leaves its allocation (guard bands here, AddressSanitizer in that build), misaligned vector
+// loads and matrix rows, unwritten shared memory (it starts as NaN). What it cannot: speed,
+// occupancy, weak memory ordering between barriers, the exact rounding of the tensor cores and of
+// approximate functions.
 //
 // A cp.async or wgmma takes place as late as its wait allows; with PITSTOP_EMULATOR_COPIES=at_once
 // in the environment, at once. A correct kernel cannot tell: a missing wait shows in the first
 // case, a slot refilled too early in the second.
 //
-// Thread: one. Bounded: by the grid.
+// Thread: one at a time. Bounded: by the grid.
 #pragma once
 
 #include <cstddef>
@@ -123,21 +124,29 @@ void named_barrier(int id, int num);
 void check_shared(const void* pointer, std::size_t bytes, std::size_t alignment);
 void check_aligned(const void* pointer, std::size_t alignment);
 
-// Runs `body` once per thread of the grid.
-void run_grid(Dim3 grid, Dim3 block, std::size_t shared_bytes, const std::function<void()>& body);
+// The running thread of a kernel gives way to the others of its block: where real threads would
+// interleave.
+void let_others_run();
 
-// Device memory that the host must not touch: outside launches and copies an access faults. `begin`
-// and `bytes` are whole pages of the operating system.
-void guard_from_host(void* begin, std::size_t bytes);
-void forget_guarded(void* begin);
-// The device's turn: guarded memory may be used while there is one.
-class DeviceAccess {
+// A kernel's blocks, which run one after the other in an order that is left to chance. Launches of
+// several kernels may take turns, a block at a time.
+class Grid {
   public:
-    DeviceAccess();
-    ~DeviceAccess();
-    DeviceAccess(const DeviceAccess&) = delete;
-    DeviceAccess& operator=(const DeviceAccess&) = delete;
+    // `body` is one thread of it. Fails where no GPU has so large a block.
+    Grid(Dim3 grid, Dim3 block, std::size_t shared_bytes, std::function<void()> body);
+    // False: that was the last. REQUIRES: DeviceAccess (memory.h), if the kernel uses such memory.
+    bool run_block();
+
+  private:
+    Dim3 grid_;
+    Dim3 block_;
+    std::size_t shared_bytes_;
+    std::function<void()> body_;
+    std::vector<std::uint64_t> order_{};  // of the blocks; the last is next
 };
+
+// Runs all of them here and now.
+void run_grid(Dim3 grid, Dim3 block, std::size_t shared_bytes, const std::function<void()>& body);
 
 // Blocks run since the program started.
 [[nodiscard]] std::int64_t num_blocks_run();

@@ -1,5 +1,5 @@
 // The emulator does what the instructions do, and finds what it is there to find.
-#include "tests/kernels/emulator/emulator.h"
+#include "tests/emulated_gpu/blocks.h"
 
 #include "kernels/device/launch.cuh"
 #include "kernels/device/ptx.cuh"
@@ -64,15 +64,23 @@ using EmulatorDeathTest = testing::Test;
 
 __global__ void idle_kernel() {}
 
+DeviceStream make_stream() {
+    EXPECT_TRUE(open_cuda_device(0).has_value());
+    Result<DeviceStream> stream = DeviceStream::create(StreamPriority::kStep);
+    EXPECT_TRUE(stream.has_value());
+    return *std::move(stream);
+}
+
 TEST(EmulatorDeathTest, ALaunchThatIsRefusedNamesItsKernel) {
-    int stream = 0;
+    const DeviceStream stream = make_stream();
     const auto run_idle = [&](dim3 grid, dim3 block, std::int64_t shared_bytes) {
         launch<idle_kernel>(
-            {.grid = grid, .block = block, .shared_bytes = shared_bytes, .stream = {&stream}}
+            {.grid = grid, .block = block, .shared_bytes = shared_bytes, .stream = stream.stream()}
         );
     };
-    run_idle({1, 65535}, {1024}, 48 << 10);
+    run_idle({1, 3}, {1024}, 48 << 10);
     run_idle({0}, {32}, 0);  // no rows, no work
+    stream.wait();
     EXPECT_DEATH(run_idle({1, 65536}, {32}, 0), "idle_kernel");
     EXPECT_DEATH(run_idle({1}, {1056}, 0), "idle_kernel");
     EXPECT_DEATH(run_idle({1}, {32}, 228 << 10), "idle_kernel");
@@ -148,10 +156,11 @@ TEST(Emulator, ACopyIsLateUnlessItIsWaitedFor) {
 }
 
 TEST(EmulatorDeathTest, TheHostFindsDeviceMemoryOutOfReach) {
+    const DeviceStream stream = make_stream();
     Result<DeviceRange> range = DeviceRange::reserve(1);
     ASSERT_TRUE(range.has_value() && range->map().has_value());
-    int stream = 0;
-    fill_device(range->data(), 7, 16, {&stream});
+    fill_device(range->data(), 7, 16, stream.stream());
+    stream.wait();
     int sum = 0;
     run({1}, {32}, 0, [&] { sum += static_cast<int>(range->data()[threadIdx.x % 16]); });
     EXPECT_EQ(sum, 32 * 7);

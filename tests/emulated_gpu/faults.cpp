@@ -1,0 +1,106 @@
+#include "tests/emulated_gpu/faults.h"
+
+#include "tests/emulated_gpu/blocks.h"
+#include "tests/emulated_gpu/errors.h"
+#include "tests/emulated_gpu/settings.h"
+
+#include <limits>
+#include <map>
+#include <mutex>
+#include <sstream>
+#include <vector>
+
+namespace pitstop::emulator {
+namespace {
+
+struct Order {
+    int gpu = -1;  // any
+    std::string function{};
+    std::int64_t number = 0;
+    Fault fault{};
+};
+
+struct Orders {
+    std::mutex mutex{};
+    std::vector<Order> faults{};
+    std::int64_t memory = std::numeric_limits<std::int64_t>::max();
+    int memory_gpu = -1;
+    std::map<std::string, std::int64_t> num_calls{};
+};
+
+[[noreturn]] void refuse(const std::string& text) {
+    fail(
+        "PITSTOP_EMULATED_FAULTS takes [gpuK/]FUNCTION:N=ERROR, [gpuK/]kernel:N=hang and "
+        "[gpuK/]memory=BYTES, not '" +
+        text + "'"
+    );
+}
+
+std::int64_t number_in(const std::string& digits, const std::string& text) {
+    if (digits.empty() || digits.find_first_not_of("0123456789") != std::string::npos ||
+        digits.size() > 18)
+        refuse(text);
+    return std::stoll(digits);
+}
+
+void read(const std::string& text, Orders& orders) {
+    std::string rest = text;
+    Order order;
+    if (rest.starts_with("gpu") && rest.find('/') != std::string::npos) {
+        order.gpu = static_cast<int>(number_in(rest.substr(3, rest.find('/') - 3), text));
+        rest = rest.substr(rest.find('/') + 1);
+    }
+    const std::size_t equals = rest.find('=');
+    if (equals == std::string::npos) refuse(text);
+    const std::string what = rest.substr(equals + 1);
+    const std::string where = rest.substr(0, equals);
+    if (where == "memory") {
+        orders.memory = number_in(what, text);
+        orders.memory_gpu = order.gpu;
+        return;
+    }
+    const std::size_t colon = where.find(':');
+    if (colon == std::string::npos) refuse(text);
+    order.function = where.substr(0, colon);
+    order.number = number_in(where.substr(colon + 1), text);
+    if (what == "hang") {
+        order.fault.kind = FaultKind::kHang;
+    } else if (const std::optional<int> error = error_named(what)) {
+        order.fault.error = *error;
+    } else {
+        refuse(text);
+    }
+    orders.faults.push_back(order);
+}
+
+Orders& orders() {
+    static Orders* const read_once = [] {
+        auto* const made = new Orders;
+        std::istringstream list(settings().faults);
+        for (std::string text; std::getline(list, text, ',');) read(text, *made);
+        return made;
+    }();
+    return *read_once;
+}
+
+}  // namespace
+
+std::optional<Fault> fault_at(const std::string& function, int gpu) {
+    Orders& all = orders();
+    if (all.faults.empty()) return std::nullopt;
+    const std::scoped_lock lock(all.mutex);
+    const std::int64_t number = ++all.num_calls[function];
+    for (const Order& order : all.faults) {
+        const bool is_here = order.gpu < 0 || order.gpu == gpu;
+        if (is_here && order.function == function && order.number == number) return order.fault;
+    }
+    return std::nullopt;
+}
+
+std::int64_t memory_limit(int gpu) {
+    const Orders& all = orders();
+    return all.memory_gpu < 0 || all.memory_gpu == gpu ? all.memory
+                                                       : std::numeric_limits<std::int64_t>::max();
+}
+
+}  // namespace pitstop::emulator

@@ -1,0 +1,62 @@
+// Graphs: what a stream captures in place of running it, and what runs later as a whole. Source:
+// CUDA C++ Programming Guide, "CUDA Graphs"; CUDA Runtime API, "Stream Management" and "Graph
+// Management" for what fails while a stream captures.
+//
+// Thread: one at a time captures.
+#pragma once
+
+#include "tests/emulated_gpu/streams.h"
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <vector>
+
+namespace pitstop::emulator {
+
+struct GraphNode {
+    Work work{};
+    std::vector<std::size_t> after{};  // nodes that are done before it begins
+};
+
+struct Graph {
+    std::vector<GraphNode> nodes{};
+};
+
+// Of cudaGraphInstantiate. Its launches run one after the other.
+struct GraphExecutable {
+    std::shared_ptr<const Graph> graph{};
+    Point last_launch{};
+};
+
+struct Capture {
+    std::shared_ptr<Graph> graph = std::make_shared<Graph>();
+    const Stream* origin = nullptr;
+    bool is_invalid = false;
+    bool is_relaxed = false;  // cudaStreamCaptureModeRelaxed: unsafe calls are let through
+    std::map<const Stream*, std::vector<std::size_t>> tails{};  // the next node comes after these
+    std::vector<std::weak_ptr<Stream>> streams{};
+};
+
+// Captures under way in this process whose mode forbids unsafe calls; each is invalid from then on.
+// True: there was one, and the call fails. Source: cudaThreadExchangeStreamCaptureMode.
+[[nodiscard]] bool invalidate_captures();
+
+void begin_capture(const std::shared_ptr<Stream>& stream, bool is_relaxed);
+// The stream joins the capture of an event recorded in it, behind these nodes.
+void join_capture(
+    const std::shared_ptr<Stream>& stream,
+    const std::shared_ptr<Capture>& capture,
+    const std::vector<std::size_t>& after
+);
+// Puts `work` behind what the stream has captured.
+void add_node(Stream& stream, Work work);
+// 0 and the graph, or the error with which the capture ends.
+[[nodiscard]] int end_capture(const std::shared_ptr<Stream>& stream, std::shared_ptr<Graph>* graph);
+
+// The work that a launch is: nodes run in any order that their edges allow, taking turns.
+[[nodiscard]] Work launch_work(const std::shared_ptr<const Graph>& graph);
+// Whether an executable of `from` may be updated to `to`: the same nodes and edges.
+[[nodiscard]] bool is_same_topology(const Graph& from, const Graph& to);
+
+}  // namespace pitstop::emulator

@@ -1,0 +1,115 @@
+// Captures and graphs. Source: CUDA C++ Programming Guide, "CUDA Graphs", "Prohibited and Unhandled
+// Operations", "Cross-stream Dependencies and Events".
+#include "tests/emulated_gpu/cuda_calls.h"
+
+namespace pitstop::emulator {
+namespace {
+
+constexpr std::size_t kNum = 200;
+
+// Fills, then doubles in a side stream and again in the first: an order that only edges keep.
+cudaGraph_t capture(const DeviceWords& words, cudaStream_t stream, int value) {
+    const cudaStream_t side = make_stream();
+    const cudaEvent_t forked = make_event();
+    const cudaEvent_t joined = make_event();
+    EXPECT_CUDA(cudaSuccess, cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    EXPECT_CUDA(cudaSuccess, cudaMemsetAsync(words.data(), value, words.bytes(), stream));
+    EXPECT_CUDA(cudaSuccess, cudaEventRecord(forked, stream));
+    EXPECT_CUDA(cudaSuccess, cudaStreamWaitEvent(side, forked, 0));
+    EXPECT_CUDA(cudaSuccess, launch_double(words.data(), kNum, side));
+    EXPECT_CUDA(cudaSuccess, cudaEventRecord(joined, side));
+    EXPECT_CUDA(cudaSuccess, cudaStreamWaitEvent(stream, joined, 0));
+    EXPECT_CUDA(cudaSuccess, launch_double(words.data(), kNum, stream));
+    cudaGraph_t graph = nullptr;
+    EXPECT_CUDA(cudaSuccess, cudaStreamEndCapture(stream, &graph));
+    return graph;
+}
+
+TEST(Graphs, RunWhatWasCapturedAsOftenAsTheyAreLaunched) {
+    const DeviceWords words(kNum);
+    const cudaStream_t stream = make_stream();
+    const cudaGraph_t graph = capture(words, stream, 0);
+    EXPECT_EQ(words.read(), std::vector<std::uint32_t>(kNum, 0xffffffffu));  // nothing has run
+    std::size_t num_nodes = 0;
+    ASSERT_OK(cudaGraphGetNodes(graph, nullptr, &num_nodes));
+    EXPECT_EQ(num_nodes, 3u);
+    cudaGraphExec_t executable = nullptr;
+    ASSERT_OK(cudaGraphInstantiate(&executable, graph, 0));
+    for (int round = 0; round < 20; ++round) {
+        ASSERT_OK(cudaMemsetAsync(words.data(), 9, words.bytes(), stream));
+        ASSERT_OK(cudaGraphLaunch(executable, stream));
+        ASSERT_OK(cudaStreamSynchronize(stream));
+        EXPECT_EQ(words.read(), std::vector<std::uint32_t>(kNum, 3u));
+    }
+}
+
+TEST(Graphs, AnExecutableTakesNewArgumentsOfTheSameShape) {
+    const DeviceWords words(kNum);
+    const cudaStream_t stream = make_stream();
+    cudaGraphExec_t executable = nullptr;
+    ASSERT_OK(cudaGraphInstantiate(&executable, capture(words, stream, 0), 0));
+    cudaGraphExecUpdateResultInfo result{};
+    const DeviceWords others(kNum);
+    ASSERT_OK(cudaGraphExecUpdate(executable, capture(others, stream, 0), &result));
+    ASSERT_OK(cudaGraphLaunch(executable, stream));
+    ASSERT_OK(cudaStreamSynchronize(stream));
+    EXPECT_EQ(others.read(), std::vector<std::uint32_t>(kNum, 3u));
+    EXPECT_EQ(words.read(), std::vector<std::uint32_t>(kNum, 0xffffffffu));
+
+    ASSERT_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    ASSERT_OK(launch_double(words.data(), kNum, stream));
+    cudaGraph_t smaller = nullptr;
+    ASSERT_OK(cudaStreamEndCapture(stream, &smaller));
+    EXPECT_CUDA(cudaErrorGraphExecUpdateFailure, cudaGraphExecUpdate(executable, smaller, &result));
+    EXPECT_EQ(result.result, cudaGraphExecUpdateErrorTopologyChanged);
+}
+
+TEST(Graphs, AnAllocationInACaptureFailsAndEndsIt) {
+    const cudaStream_t stream = make_stream();
+    ASSERT_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    void* data = nullptr;
+    EXPECT_CUDA(cudaErrorStreamCaptureUnsupported, cudaMalloc(&data, 16));
+    cudaStreamCaptureStatus status{};
+    ASSERT_OK(cudaStreamIsCapturing(stream, &status));
+    EXPECT_EQ(status, cudaStreamCaptureStatusInvalidated);
+    cudaGraph_t graph = nullptr;
+    EXPECT_CUDA(cudaErrorStreamCaptureInvalidated, cudaStreamEndCapture(stream, &graph));
+    EXPECT_EQ(graph, nullptr);
+    EXPECT_CUDA(cudaSuccess, cudaMalloc(&data, 16));
+    EXPECT_CUDA(cudaSuccess, cudaFree(data));
+}
+
+TEST(Graphs, WaitsAndQuestionsInACaptureFail) {
+    const cudaStream_t stream = make_stream();
+    const cudaEvent_t event = make_event();
+    cudaGraph_t graph = nullptr;
+    ASSERT_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+    EXPECT_CUDA(cudaErrorStreamCaptureUnsupported, cudaStreamSynchronize(stream));
+    EXPECT_CUDA(cudaErrorStreamCaptureInvalidated, cudaStreamEndCapture(stream, &graph));
+    ASSERT_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+    ASSERT_OK(cudaEventRecord(event, stream));
+    EXPECT_CUDA(cudaErrorCapturedEvent, cudaEventQuery(event));
+    EXPECT_CUDA(cudaErrorStreamCaptureInvalidated, cudaStreamEndCapture(stream, &graph));
+    ASSERT_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+    const cudaEvent_t outside = make_event();
+    EXPECT_CUDA(cudaErrorStreamCaptureIsolation, cudaStreamWaitEvent(stream, outside, 0));
+    EXPECT_CUDA(cudaErrorStreamCaptureInvalidated, cudaStreamEndCapture(stream, &graph));
+}
+
+TEST(Graphs, WorkThatDidNotComeBackIsUnjoined) {
+    const DeviceWords words(kNum);
+    const cudaStream_t stream = make_stream();
+    const cudaStream_t side = make_stream();
+    const cudaEvent_t forked = make_event();
+    ASSERT_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    ASSERT_OK(cudaMemsetAsync(words.data(), 0, words.bytes(), stream));
+    ASSERT_OK(cudaEventRecord(forked, stream));
+    ASSERT_OK(cudaStreamWaitEvent(side, forked, 0));
+    ASSERT_OK(launch_double(words.data(), kNum, side));
+    cudaGraph_t graph = nullptr;
+    EXPECT_CUDA(cudaErrorStreamCaptureUnmatched, cudaStreamEndCapture(side, &graph));
+    EXPECT_CUDA(cudaErrorStreamCaptureUnjoined, cudaStreamEndCapture(stream, &graph));
+}
+
+}  // namespace
+}  // namespace pitstop::emulator

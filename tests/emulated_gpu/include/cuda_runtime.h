@@ -1,0 +1,42 @@
+// Stands in for CUDA's header of the same name when kernels/ is compiled for the emulated GPU: the
+// part of the language and of the runtime that is used, no more.
+#pragma once
+
+#include "tests/emulated_gpu/launches.h"
+
+#include <cuda_language.h>
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <memory>
+#include <tuple>
+#include <utility>
+
+struct cudaLaunchConfig_t {
+    dim3 gridDim{};
+    dim3 blockDim{};
+    std::size_t dynamicSmemBytes = 0;
+    cudaStream_t stream = nullptr;
+};
+
+// The arguments are copied at the call, as the real launch does.
+template <class... Params, class... Args>
+cudaError_t cudaLaunchKernelEx(
+    const cudaLaunchConfig_t* config, void (*kernel)(Params...), Args&&... args
+) {
+    auto copied = std::make_shared<std::tuple<Params...>>(static_cast<Params>(args)...);
+    return static_cast<cudaError_t>(pitstop::emulator::launch_kernel(
+        {.grid = config->gridDim,
+         .block = config->blockDim,
+         .shared_bytes = config->dynamicSmemBytes,
+         .stream = config->stream,
+         .kernel = reinterpret_cast<const void*>(kernel),
+         .body = [kernel, copied] { std::apply(kernel, *copied); }}
+    ));
+}
+template <class Kernel>
+cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute, int bytes) {
+    return static_cast<cudaError_t>(
+        pitstop::emulator::raise_shared_memory(reinterpret_cast<const void*>(kernel), bytes)
+    );
+}

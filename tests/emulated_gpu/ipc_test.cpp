@@ -1,0 +1,103 @@
+// Memory and events between processes. Source: CUDA Runtime API, cudaIpcGetMemHandle,
+// cudaIpcOpenMemHandle, cudaIpcGetEventHandle.
+#include "tests/emulated_gpu/cuda_calls.h"
+#include "tests/emulated_gpu/in_process.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+namespace pitstop::emulator {
+namespace {
+
+constexpr std::size_t kNum = 100;
+
+template <class Handle>
+std::string hex(const Handle& handle) {
+    std::string text;
+    char digits[3];
+    for (const char byte : handle.reserved) {
+        std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned char>(byte));
+        text += digits;
+    }
+    return text;
+}
+
+template <class Handle>
+Handle from_environment(const char* name) {
+    Handle handle{};
+    const std::string text = std::getenv(name);
+    for (std::size_t i = 0; i < sizeof handle.reserved; ++i)
+        handle.reserved[i] = static_cast<char>(std::stoi(text.substr(2 * i, 2), nullptr, 16));
+    return handle;
+}
+
+// Waits for the exporter's event, doubles its words, and opens the handle twice on the way.
+int double_imported_words() {
+    const auto handle = from_environment<cudaIpcMemHandle_t>("PITSTOP_TEST_MEMORY");
+    void* words = nullptr;
+    void* again = nullptr;
+    if (cudaIpcOpenMemHandle(&words, handle, cudaIpcMemLazyEnablePeerAccess) != cudaSuccess)
+        return 1;
+    if (cudaIpcOpenMemHandle(&again, handle, cudaIpcMemLazyEnablePeerAccess) != cudaSuccess)
+        return 2;
+    if (words != again) return 3;
+    cudaEvent_t event = nullptr;
+    if (cudaIpcOpenEventHandle(
+            &event, from_environment<cudaIpcEventHandle_t>("PITSTOP_TEST_EVENT")
+        ) != cudaSuccess)
+        return 4;
+    const cudaStream_t stream = make_stream();
+    if (cudaStreamWaitEvent(stream, event, 0) != cudaSuccess) return 5;
+    if (launch_double(static_cast<std::uint32_t*>(words), kNum, stream) != cudaSuccess) return 6;
+    if (cudaStreamSynchronize(stream) != cudaSuccess) return 7;
+    if (cudaIpcCloseMemHandle(words) != cudaSuccess) return 8;
+    if (cudaIpcCloseMemHandle(words) != cudaSuccess) return 9;
+    return cudaIpcCloseMemHandle(words) == cudaErrorInvalidValue ? 0 : 10;
+}
+
+const bool defined = define_part("import", double_imported_words);
+
+TEST(Ipc, AnotherProcessWorksOnTheMemoryBehindTheEvent) {
+    ASSERT_TRUE(defined);
+    const DeviceWords words(kNum);
+    const cudaStream_t stream = make_stream();
+    const cudaEvent_t event = make_event(cudaEventInterprocess | cudaEventDisableTiming);
+    ASSERT_OK(cudaMemsetAsync(words.data(), 0, words.bytes(), stream));
+    ASSERT_OK(cudaEventRecord(event, stream));
+    cudaIpcMemHandle_t memory{};
+    cudaIpcEventHandle_t shared_event{};
+    ASSERT_OK(cudaIpcGetMemHandle(&memory, words.data()));
+    ASSERT_OK(cudaIpcGetEventHandle(&shared_event, event));
+    EXPECT_EQ(
+        run_part(
+            "import",
+            {{"PITSTOP_TEST_MEMORY", hex(memory)}, {"PITSTOP_TEST_EVENT", hex(shared_event)}}
+        ),
+        0
+    );
+    EXPECT_EQ(words.read(), std::vector<std::uint32_t>(kNum, 1u));
+}
+
+TEST(Ipc, NobodyOpensAHandleOfItsOwn) {
+    const DeviceWords words(kNum);
+    cudaIpcMemHandle_t handle{};
+    ASSERT_OK(cudaIpcGetMemHandle(&handle, words.data()));
+    void* data = nullptr;
+    EXPECT_CUDA(
+        cudaErrorDeviceUninitialized,
+        cudaIpcOpenMemHandle(&data, handle, cudaIpcMemLazyEnablePeerAccess)
+    );
+}
+
+TEST(Ipc, BytesThatAreNoHandleAreRefused) {
+    cudaIpcMemHandle_t handle{};
+    std::memset(handle.reserved, 0x5a, sizeof handle.reserved);
+    void* data = nullptr;
+    EXPECT_CUDA(
+        cudaErrorInvalidValue, cudaIpcOpenMemHandle(&data, handle, cudaIpcMemLazyEnablePeerAccess)
+    );
+}
+
+}  // namespace
+}  // namespace pitstop::emulator

@@ -1,0 +1,82 @@
+#include "tests/emulated_gpu/launches.h"
+
+#include "tests/emulated_gpu/calls.h"
+#include "tests/emulated_gpu/faults.h"
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace pitstop::emulator {
+namespace {
+
+constexpr std::size_t kSharedBytesPlain = std::size_t{48} << 10;
+
+struct Raised {
+    std::mutex mutex{};
+    std::map<const void*, std::size_t> bytes{};
+};
+Raised& raised() {
+    static Raised* const instance = new Raised;
+    return *instance;
+}
+
+std::size_t shared_bytes_max(const void* kernel) {
+    const std::scoped_lock lock(raised().mutex);
+    const auto found = raised().bytes.find(kernel);
+    return found == raised().bytes.end() ? kSharedBytesPlain : found->second;
+}
+
+// A work that never ends, or that ends its context.
+Step faulty(const Fault& fault) {
+    if (fault.kind == FaultKind::kHang) {
+        return [] {
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            return false;
+        };
+    }
+    return [error = fault.error] {
+        end_context(error);
+        return true;
+    };
+}
+
+}  // namespace
+
+int raise_shared_memory(const void* kernel, int bytes) {
+    if (const cudaError_t error = enter_call("cudaFuncSetAttribute"); error != cudaSuccess)
+        return told(error);
+    if (bytes < 0 || static_cast<std::size_t>(bytes) > kSharedBytesMax)
+        return told(cudaErrorInvalidValue);
+    const std::scoped_lock lock(raised().mutex);
+    raised().bytes[kernel] = static_cast<std::size_t>(bytes);
+    return cudaSuccess;
+}
+
+int launch_kernel(KernelLaunch launch) {
+    if (const cudaError_t error = enter_call("cudaLaunchKernelEx"); error != cudaSuccess)
+        return told(error);
+    const Dim3 grid = launch.grid;
+    const Dim3 block = launch.block;
+    const std::size_t num_threads = std::size_t{block.x} * block.y * block.z;
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0 || num_threads == 0 || grid.x > 0x7fffffffu ||
+        grid.y > 65535 || grid.z > 65535 || block.z > 64 || num_threads > 1024)
+        return told(cudaErrorInvalidConfiguration);
+    if (launch.shared_bytes > shared_bytes_max(launch.kernel)) return told(cudaErrorInvalidValue);
+    const std::shared_ptr<Stream> stream = stream_of(static_cast<cudaStream_t>(launch.stream));
+    if (stream == nullptr) return told(cudaErrorInvalidResourceHandle);
+    const std::optional<Fault> fault = fault_at("kernel", stream->gpu);
+    auto begin = [launch = std::move(launch), fault]() -> Step {
+        if (fault) return faulty(*fault);
+        auto blocks =
+            std::make_shared<Grid>(launch.grid, launch.block, launch.shared_bytes, launch.body);
+        return [blocks] { return !blocks->run_block(); };
+    };
+    enqueue(stream, {.kind = WorkKind::kKernel, .name = "a kernel", .begin = std::move(begin)});
+    return cudaSuccess;
+}
+
+}  // namespace pitstop::emulator

@@ -1,0 +1,21 @@
+// The emulated machine: its GPUs, and who has how much of their memory. All processes that name the
+// same file (settings.h) are on one machine; what a process had is given back when it has ended.
+//
+// Thread: any.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+namespace pitstop::emulator {
+
+// The 16 bytes that cudaDeviceProp has for GPU `gpu` of this machine.
+[[nodiscard]] std::array<std::uint8_t, 16> uuid_of(int gpu);
+
+// Takes `bytes` of a GPU's memory for this process, or nothing if that much is not free.
+[[nodiscard]] bool take_memory(int gpu, std::int64_t bytes);
+void give_memory(int gpu, std::int64_t bytes);
+[[nodiscard]] std::int64_t free_memory(int gpu);
+
+}  // namespace pitstop::emulator

@@ -1,0 +1,278 @@
+#include "tests/emulated_gpu/memory.h"
+
+#include "tests/emulated_gpu/blocks.h"
+#include "tests/emulated_gpu/machine.h"
+
+#include <cstring>
+#include <fcntl.h>
+#include <map>
+#include <mutex>
+#include <string>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+namespace pitstop::emulator {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+
+std::size_t round_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
+
+// Memory of a file without a name, so that other processes can map it.
+int make_pages(std::size_t bytes) {
+    const int fd = ::memfd_create("pitstop_emulated_gpu", MFD_CLOEXEC);
+    if (fd < 0 || ::ftruncate(fd, static_cast<off_t>(bytes)) != 0) fail("memfd_create");
+    return fd;
+}
+
+void poison(int fd, std::size_t bytes) {
+    void* const pages = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (pages == MAP_FAILED) fail("mmap of device memory");
+    std::memset(pages, kPoison, bytes);
+    ::munmap(pages, bytes);
+}
+
+std::byte* reserve_addresses(std::size_t bytes, std::size_t alignment) {
+    void* const found = ::mmap(
+        nullptr, bytes + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0
+    );
+    if (found == MAP_FAILED) return nullptr;
+    const auto address = reinterpret_cast<std::uintptr_t>(found);
+    return static_cast<std::byte*>(found) + (alignment - address % alignment) % alignment;
+}
+
+// What lay there is gone, and the addresses are kept.
+void close_addresses(std::byte* begin, std::size_t bytes) {
+    constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+    if (::mmap(begin, bytes, PROT_NONE, kFlags, -1, 0) == MAP_FAILED) fail("mmap of no memory");
+}
+
+struct Mapping {
+    std::byte* begin = nullptr;
+    std::size_t bytes = 0;
+    std::shared_ptr<Physical> physical{};
+    bool has_access = false;
+};
+
+struct Memory {
+    std::mutex mutex{};
+    std::map<const std::byte*, Allocation> allocations{};
+    std::map<const std::byte*, Mapping> mappings{};  // within ranges
+    int num_accesses = 0;
+
+    static Memory& of_process() {
+        static Memory* const memory = new Memory;
+        return *memory;
+    }
+
+    [[nodiscard]] int protection() const {
+        return num_accesses > 0 ? PROT_READ | PROT_WRITE : PROT_NONE;
+    }
+    void protect(std::byte* begin, std::size_t bytes) const {
+        if (::mprotect(begin, bytes, protection()) != 0) fail("mprotect of device memory");
+    }
+    void protect_all() {
+        for (auto& [begin, allocation] : allocations) {
+            const bool is_on_gpu =
+                allocation.kind == MemoryKind::kDevice || allocation.kind == MemoryKind::kImported;
+            if (is_on_gpu) protect(allocation.pages, allocation.page_bytes);
+        }
+        for (auto& [begin, mapping] : mappings) {
+            if (mapping.has_access) protect(mapping.begin, mapping.bytes);
+        }
+    }
+
+    // Maps the pages of `fd` at new addresses, with a page behind that stays closed.
+    Allocation* add(MemoryKind kind, int gpu, int fd, std::size_t page_bytes, std::size_t bytes) {
+        std::byte* const pages = reserve_addresses(page_bytes + kPage, kPage);
+        if (pages == nullptr) return nullptr;
+        const int protection_now =
+            kind == MemoryKind::kPinned ? PROT_READ | PROT_WRITE : protection();
+        if (::mmap(pages, page_bytes, protection_now, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
+            return nullptr;
+        std::byte* const begin = pages + page_bytes - bytes;
+        return &(
+            allocations[begin] =
+                Allocation{
+                    .kind = kind,
+                    .gpu = gpu,
+                    .begin = begin,
+                    .bytes = bytes,
+                    .fd = fd,
+                    .pages = pages,
+                    .page_bytes = page_bytes}
+        );
+    }
+};
+
+std::byte* allocate(MemoryKind kind, int gpu, std::size_t bytes) {
+    const std::size_t rounded = round_up(bytes, kDeviceAlignment);
+    const std::size_t page_bytes = round_up(rounded, kPage);
+    const bool is_on_gpu = kind == MemoryKind::kDevice;
+    if (is_on_gpu && !take_memory(gpu, static_cast<std::int64_t>(page_bytes))) return nullptr;
+    const int fd = make_pages(page_bytes);
+    poison(fd, page_bytes);
+    Memory& memory = Memory::of_process();
+    const std::scoped_lock lock(memory.mutex);
+    const Allocation* const made = memory.add(kind, gpu, fd, page_bytes, rounded);
+    if (made == nullptr) fail("no addresses are left");
+    return made->begin;
+}
+
+}  // namespace
+
+std::byte* allocate_device(int gpu, std::size_t bytes) {
+    return allocate(MemoryKind::kDevice, gpu, bytes);
+}
+
+std::byte* allocate_pinned(std::size_t bytes) { return allocate(MemoryKind::kPinned, 0, bytes); }
+
+bool free_memory_at(void* begin, MemoryKind kind) {
+    Memory& memory = Memory::of_process();
+    Allocation freed;
+    {
+        const std::scoped_lock lock(memory.mutex);
+        const auto found = memory.allocations.find(static_cast<std::byte*>(begin));
+        if (found == memory.allocations.end() || found->second.kind != kind) return false;
+        freed = found->second;
+        memory.allocations.erase(found);
+        close_addresses(freed.pages, freed.page_bytes);
+    }
+    if (freed.fd < 0) return true;
+    // Another process may still have it mapped, and must not go on to find its bytes.
+    if (kind == MemoryKind::kDevice) poison(freed.fd, freed.page_bytes);
+    ::close(freed.fd);
+    if (kind == MemoryKind::kDevice)
+        give_memory(freed.gpu, static_cast<std::int64_t>(freed.page_bytes));
+    return true;
+}
+
+std::byte* import_memory(
+    int pid, int fd, std::size_t page_bytes, std::size_t offset, std::size_t bytes, int gpu
+) {
+    const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd);
+    const int own_fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+    if (own_fd < 0) return nullptr;
+    Memory& memory = Memory::of_process();
+    const std::scoped_lock lock(memory.mutex);
+    const Allocation* const made =
+        memory.add(MemoryKind::kImported, gpu, own_fd, page_bytes, page_bytes - offset);
+    if (made == nullptr || made->bytes < bytes) {
+        ::close(own_fd);
+        return nullptr;
+    }
+    return made->begin;
+}
+
+std::optional<Allocation> find_memory(const void* address) {
+    Memory& memory = Memory::of_process();
+    const std::scoped_lock lock(memory.mutex);
+    auto found = memory.allocations.upper_bound(static_cast<const std::byte*>(address));
+    if (found == memory.allocations.begin()) return std::nullopt;
+    --found;
+    const Allocation& allocation = found->second;
+    if (static_cast<const std::byte*>(address) >= allocation.begin + allocation.bytes)
+        return std::nullopt;
+    return allocation;
+}
+
+Physical::~Physical() {
+    ::close(fd);
+    give_memory(gpu, static_cast<std::int64_t>(bytes));
+}
+
+std::shared_ptr<Physical> create_physical(int gpu, std::size_t bytes) {
+    if (!take_memory(gpu, static_cast<std::int64_t>(bytes))) return nullptr;
+    const int fd = make_pages(bytes);
+    poison(fd, bytes);
+    return std::make_shared<Physical>(gpu, bytes, fd);
+}
+
+std::byte* reserve_range(std::size_t bytes) {
+    std::byte* const begin = reserve_addresses(bytes, kGranularity);
+    if (begin == nullptr) return nullptr;
+    Memory& memory = Memory::of_process();
+    const std::scoped_lock lock(memory.mutex);
+    memory.allocations[begin] =
+        Allocation{.kind = MemoryKind::kRange, .begin = begin, .bytes = bytes, .pages = begin};
+    return begin;
+}
+
+bool free_range(std::byte* begin, std::size_t bytes) {
+    Memory& memory = Memory::of_process();
+    const std::scoped_lock lock(memory.mutex);
+    const auto found = memory.allocations.find(begin);
+    if (found == memory.allocations.end() || found->second.kind != MemoryKind::kRange ||
+        found->second.bytes != bytes)
+        return false;
+    const auto mapped = memory.mappings.lower_bound(begin);
+    if (mapped != memory.mappings.end() && mapped->first < begin + bytes) return false;
+    memory.allocations.erase(found);
+    return true;  // the addresses stay reserved: nobody else gets them
+}
+
+bool map_range(std::byte* begin, std::size_t bytes, std::shared_ptr<Physical> physical) {
+    const std::optional<Allocation> range = find_memory(begin);
+    if (!range || range->kind != MemoryKind::kRange || bytes != physical->bytes ||
+        begin + bytes > range->begin + range->bytes)
+        return false;
+    Memory& memory = Memory::of_process();
+    const std::scoped_lock lock(memory.mutex);
+    const auto next = memory.mappings.lower_bound(begin);
+    if (next != memory.mappings.end() && next->first < begin + bytes) return false;
+    if (next != memory.mappings.begin() &&
+        std::prev(next)->second.begin + std::prev(next)->second.bytes > begin)
+        return false;
+    memory.mappings[begin] = Mapping{begin, bytes, std::move(physical)};
+    return true;
+}
+
+bool set_range_access(std::byte* begin, std::size_t bytes) {
+    Memory& memory = Memory::of_process();
+    const std::scoped_lock lock(memory.mutex);
+    std::vector<Mapping*> covered;
+    for (std::byte* at = begin; at < begin + bytes;) {
+        const auto found = memory.mappings.find(at);
+        if (found == memory.mappings.end()) return false;
+        covered.push_back(&found->second);
+        at += found->second.bytes;
+    }
+    for (Mapping* const mapping : covered) {
+        if (std::exchange(mapping->has_access, true)) continue;
+        constexpr int kFlags = MAP_SHARED | MAP_FIXED;
+        const int fd = mapping->physical->fd;
+        if (::mmap(mapping->begin, mapping->bytes, memory.protection(), kFlags, fd, 0) ==
+            MAP_FAILED)
+            fail("mmap of physical memory");
+    }
+    return true;
+}
+
+bool unmap_range(std::byte* begin, std::size_t bytes) {
+    Memory& memory = Memory::of_process();
+    const std::scoped_lock lock(memory.mutex);
+    const auto first = memory.mappings.lower_bound(begin);
+    const auto last = memory.mappings.lower_bound(begin + bytes);
+    std::size_t num_bytes = 0;
+    for (auto i = first; i != last; ++i) num_bytes += i->second.bytes;
+    if (num_bytes != bytes) return false;
+    close_addresses(begin, bytes);
+    memory.mappings.erase(first, last);
+    return true;
+}
+
+DeviceAccess::DeviceAccess() {
+    Memory& memory = Memory::of_process();
+    const std::scoped_lock lock(memory.mutex);
+    if (memory.num_accesses++ == 0) memory.protect_all();
+}
+
+DeviceAccess::~DeviceAccess() {
+    Memory& memory = Memory::of_process();
+    const std::scoped_lock lock(memory.mutex);
+    if (--memory.num_accesses == 0) memory.protect_all();
+}
+
+}  // namespace pitstop::emulator

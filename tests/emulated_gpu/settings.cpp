@@ -1,0 +1,64 @@
+#include "tests/emulated_gpu/settings.h"
+
+#include "tests/emulated_gpu/blocks.h"
+
+#include <cerrno>
+#include <cstdlib>
+#include <unistd.h>
+
+namespace pitstop::emulator {
+namespace {
+
+std::string text_of(const char* name, const std::string& otherwise) {
+    const char* const value = std::getenv(name);
+    return value != nullptr ? value : otherwise;
+}
+
+std::int64_t number_of(
+    const char* name, std::int64_t otherwise, std::int64_t least, std::int64_t most
+) {
+    const char* const text = std::getenv(name);
+    if (text == nullptr) return otherwise;
+    char* end = nullptr;
+    errno = 0;
+    const long long value = std::strtoll(text, &end, 10);
+    if (errno != 0 || end == text || *end != '\0' || value < least || value > most) {
+        fail(
+            std::string(name) + " takes " + std::to_string(least) + " to " + std::to_string(most) +
+            ", not '" + text + "'"
+        );
+    }
+    return value;
+}
+
+Policy policy_of(const std::string& text) {
+    if (text == "late") return Policy::kLate;
+    if (text == "early") return Policy::kEarly;
+    if (text == "random") return Policy::kRandom;
+    fail("PITSTOP_EMULATED_POLICY takes late, early or random, not '" + text + "'");
+}
+
+}  // namespace
+
+const Settings& settings() {
+    static const Settings read{
+        .num_gpus = static_cast<int>(number_of("PITSTOP_EMULATED_GPUS", 1, 0, 64)),
+        .memory_bytes = number_of(
+            "PITSTOP_EMULATED_MEMORY",
+            std::int64_t{1} << 30,
+            std::int64_t{2} << 20,
+            std::int64_t{1} << 40
+        ),
+        .machine = text_of(
+            "PITSTOP_EMULATED_MACHINE", "/dev/shm/pitstop-emulated-gpus-" + std::to_string(getuid())
+        ),
+        .policy = policy_of(text_of("PITSTOP_EMULATED_POLICY", "random")),
+        .seed = static_cast<std::uint64_t>(
+            number_of("PITSTOP_EMULATED_SEED", 1, 0, std::int64_t{1} << 62)
+        ),
+        .faults = text_of("PITSTOP_EMULATED_FAULTS", ""),
+    };
+    return read;
+}
+
+}  // namespace pitstop::emulator

@@ -1,0 +1,31 @@
+// What the environment asks of the emulated machine. Read once per process; a value that is not
+// accepted ends the process with a line that says what is.
+//
+//   PITSTOP_EMULATED_GPUS      how many GPUs the machine has (1)
+//   PITSTOP_EMULATED_MEMORY    bytes of each (1 GiB)
+//   PITSTOP_EMULATED_MACHINE   the file that the machine's processes share; two machines have two
+//   PITSTOP_EMULATED_POLICY    late: work runs when somebody waits for it; early: at once; random
+//   PITSTOP_EMULATED_SEED      of every choice that is left to chance (1)
+//   PITSTOP_EMULATED_FAULTS    calls that fail (faults.h)
+//   PITSTOP_EMULATOR_COPIES    late or at_once: when cp.async and wgmma take place (blocks.h)
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace pitstop::emulator {
+
+enum class Policy : std::uint8_t { kLate, kEarly, kRandom };
+
+struct Settings {
+    int num_gpus = 1;
+    std::int64_t memory_bytes = std::int64_t{1} << 30;
+    std::string machine{};
+    Policy policy = Policy::kRandom;
+    std::uint64_t seed = 1;
+    std::string faults{};
+};
+
+[[nodiscard]] const Settings& settings();
+
+}  // namespace pitstop::emulator

@@ -1,0 +1,81 @@
+// What a GPU does and when. Work is put into streams; a thread of its own, one for all GPUs of this
+// process, does it later: the works of a stream in their order, those of different streams in any
+// order that events allow, kernels by blocks and copies by pieces, taking turns. Which order is up
+// to a seed and a policy (settings.h). Source: CUDA C++ Programming Guide, "Asynchronous Concurrent
+// Execution".
+//
+// A context that an access to closed memory or an ordered fault ended has a sticky error: nothing
+// runs any more, and every wait returns it.
+//
+// Thread: any.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace pitstop::emulator {
+
+struct Stream;
+struct Capture;
+
+// Everything in `stream` up to the work of this number, from 1. No stream: nothing.
+struct Point {
+    std::shared_ptr<Stream> stream{};
+    std::uint64_t number = 0;
+};
+
+// Does a part; true when that was the last.
+using Step = std::function<bool()>;
+
+enum class WorkKind : std::uint8_t { kKernel, kCopy, kFill, kHost, kMarker, kGraph };
+
+struct Work {
+    WorkKind kind = WorkKind::kMarker;
+    std::string name{};
+    std::vector<Point> after{};         // done before it begins
+    std::function<bool()> may_begin{};  // besides; asked again and again. Null: at any time
+    std::function<Step()> begin{};      // null: there is nothing to do
+};
+
+enum class StreamKind : std::uint8_t { kLegacy, kBlocking, kNonBlocking };
+
+struct Stream {
+    int gpu = 0;
+    int priority = 0;  // less goes first
+    StreamKind kind = StreamKind::kNonBlocking;
+    std::deque<Work> queue{};
+    Step running{};  // of the first in the queue, if it has begun
+    std::uint64_t num_enqueued = 0;
+    std::uint64_t num_done = 0;
+    std::uint64_t num_demanded = 0;  // somebody waits for so many
+    std::shared_ptr<Capture> capture{};
+};
+
+// Streams of the current GPU. A handle is the address of its Stream.
+[[nodiscard]] std::shared_ptr<Stream> add_stream(int gpu, int priority, StreamKind kind);
+// What is in it is still done.
+void remove_stream(const std::shared_ptr<Stream>& stream);
+// The one with this handle, null: the legacy default stream. Empty: no such stream.
+[[nodiscard]] std::shared_ptr<Stream> find_stream(const void* handle, int gpu);
+[[nodiscard]] std::vector<std::shared_ptr<Stream>> streams_of(int gpu);
+
+// Enqueues, or makes it a node of the graph that the stream captures (graphs.h).
+Point enqueue(const std::shared_ptr<Stream>& stream, Work work);
+[[nodiscard]] Point end_of(const std::shared_ptr<Stream>& stream);
+
+// Each question makes it likelier that the work is done: who polls gets on, however late the
+// policy.
+[[nodiscard]] bool is_done(const Point& point);
+// Returns the context's sticky error, or 0.
+[[nodiscard]] int wait_for(const std::vector<Point>& points);
+
+// The context's; 0: none. The first stays.
+[[nodiscard]] int sticky_error();
+void end_context(int error);
+
+}  // namespace pitstop::emulator
