@@ -50,6 +50,7 @@ Result<Device> Device::open_cuda(const DeviceOptions& options, ThreadPool& threa
     ASSIGN_OR_RETURN(device.stream_owner_, DeviceStream::create(StreamPriority::kStep));
     device.stream_ = device.stream_owner_.stream();
     device.name_ = info.name;
+    device.uuid_ = info.uuid;
     if (options.determinism == Determinism::kBatchInvariant) device.name_ += ", deterministic";
     return device;
 }

@@ -47,6 +47,8 @@ class Device {
 
     [[nodiscard]] bool is_cuda() const { return stream_owner_.stream().handle != nullptr; }
     [[nodiscard]] const std::string& name() const { return name_; }  // "cpu avx2", "NVIDIA H200"
+    // "GPU-5b3f...", as nvidia-smi prints it; empty on the CPU.
+    [[nodiscard]] const std::string& uuid() const { return uuid_; }
     // Why kAuto took the CPU; empty otherwise.
     [[nodiscard]] const std::string& why() const { return why_; }
 
@@ -69,6 +71,7 @@ class Device {
     static Result<Device> open_cuda(const DeviceOptions& options, ThreadPool& threads);
 
     std::string name_{};
+    std::string uuid_{};
     std::string why_{};
     const Ops* ops_ = nullptr;
     const Ops* host_ops_ = nullptr;

@@ -162,9 +162,7 @@ Result<> Engine::load_model() {
         }
         weights_->mark_lost();
     } else {
-        Result<> loaded = load_checkpoint();
-        if (!loaded && options_.weights_are_lost) options_.weights_are_lost(loaded.error());
-        RETURN_IF_ERROR(std::move(loaded));
+        RETURN_IF_ERROR(load_checkpoint());
     }
     return load_runtime();
 }
