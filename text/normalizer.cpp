@@ -25,12 +25,21 @@ void filter(Section& section, Keep&& keep) {
     section.text = std::move(kept);
 }
 
-Result<> apply_step(NormalizationForm form, Section& section) {
+Error grows(std::size_t bytes_max) {
+    return make_error(
+        ErrorCode::kTooLarge,
+        "the tokenizer's normalizer makes more than {} bytes of the text: {} times its length",
+        bytes_max,
+        Normalizer::kGrowthMax
+    );
+}
+
+Result<> apply_step(NormalizationForm form, Section& section, std::size_t) {
     normalize(form, section.text);
     return Ok{};
 }
 
-Result<> apply_step(const LowercaseNormalizer&, Section& section) {
+Result<> apply_step(const LowercaseNormalizer&, Section& section, std::size_t) {
     std::string lower;
     lower.reserve(section.text.size());
     for (std::size_t pos = 0; pos < section.text.size();) {
@@ -40,7 +49,7 @@ Result<> apply_step(const LowercaseNormalizer&, Section& section) {
     return Ok{};
 }
 
-Result<> apply_step(const StripNormalizer& strip, Section& section) {
+Result<> apply_step(const StripNormalizer& strip, Section& section, std::size_t) {
     std::string_view text = section.text;
     if (strip.left) {
         for (std::size_t pos = 0; pos < text.size();) {
@@ -61,13 +70,13 @@ Result<> apply_step(const StripNormalizer& strip, Section& section) {
     return Ok{};
 }
 
-Result<> apply_step(const StripAccentsNormalizer&, Section& section) {
+Result<> apply_step(const StripAccentsNormalizer&, Section& section, std::size_t) {
     filter(section, [](char32_t c) { return c < 0x300 || !combining_mark_set().contains(c); });
     return Ok{};
 }
 
 // Source: the Nmt rules of SentencePiece, as the reference has them.
-Result<> apply_step(const NmtNormalizer&, Section& section) {
+Result<> apply_step(const NmtNormalizer&, Section& section, std::size_t) {
     filter(section, [](char32_t c) {
         const bool is_dropped = (c >= 0x1 && c <= 0x8) || c == 0xb || (c >= 0xe && c <= 0x1f) ||
                                 c == 0x7f || c == 0x8f || c == 0x9f;
@@ -86,29 +95,39 @@ Result<> apply_step(const NmtNormalizer&, Section& section) {
     return Ok{};
 }
 
-Result<> apply_step(const PrependNormalizer& prepend, Section& section) {
+Result<> apply_step(const PrependNormalizer& prepend, Section& section, std::size_t bytes_max) {
+    if (section.text.size() + prepend.text.size() > bytes_max) return grows(bytes_max);
     if (!section.text.empty()) section.text.insert(0, prepend.text);
     return Ok{};
 }
 
-Result<> apply_step(const ReplaceNormalizer& replace, Section& section) {
+Result<> apply_step(const ReplaceNormalizer& replace, Section& section, std::size_t bytes_max) {
     std::string out;
     std::size_t done = 0;
+    std::size_t appended = 0;  // of the text
+    bool is_too_large = false;
     RETURN_IF_ERROR(replace.pattern.for_each_match(section.text, [&](TextSpan match) {
         // What stands for more than one character counts as coming from the last of them.
         const bool is_one = match.end == utf8_len(section.text[0]);
         if (match.begin == 0 && (!is_one || replace.content.empty())) section.at_origin = false;
-        out.append(section.text, done, match.begin - done);
-        out += replace.content;
         done = match.end;
+        // The rest of the matches is only passed over.
+        const std::size_t size = out.size() + (match.begin - appended) + replace.content.size();
+        is_too_large = is_too_large || size > bytes_max;
+        if (is_too_large) return;
+        out.append(section.text, appended, match.begin - appended);
+        out += replace.content;
+        appended = match.end;
     }));
     if (done == 0) return Ok{};
-    out.append(section.text, done);
+    if (is_too_large || out.size() + (section.text.size() - appended) > bytes_max)
+        return grows(bytes_max);
+    out.append(section.text, appended);
     section.text = std::move(out);
     return Ok{};
 }
 
-Result<> apply_step(const ByteLevelNormalizer&, Section& section) {
+Result<> apply_step(const ByteLevelNormalizer&, Section& section, std::size_t) {
     std::string out;
     append_byte_characters(section.text, out);
     section.text = std::move(out);
@@ -117,9 +136,34 @@ Result<> apply_step(const ByteLevelNormalizer&, Section& section) {
 
 }  // namespace
 
-Result<> Normalizer::apply(Section& section) const {
+std::size_t Normalizer::work_max(std::size_t text_bytes) const {
+    const std::size_t bytes_max = Normalizer::bytes_max(text_bytes);
+    std::size_t size = text_bytes;
+    std::size_t work = 0;
     for (const NormalizerStep& step : steps_) {
-        RETURN_IF_ERROR(std::visit([&](const auto& s) { return apply_step(s, section); }, step));
+        // Of the forms and of changes of case it is as a rule nothing: most text has its form.
+        std::size_t growth = 1;
+        std::size_t more = 0;
+        if (const auto* replace = std::get_if<ReplaceNormalizer>(&step)) {
+            growth = std::max<std::size_t>(replace->content.size(), 1);
+        } else if (const auto* prepend = std::get_if<PrependNormalizer>(&step)) {
+            more = prepend->text.size();
+        } else if (std::holds_alternative<ByteLevelNormalizer>(step)) {
+            growth = 2;
+        }
+        size = std::min(bytes_max, std::min(size, bytes_max) * std::min(growth, bytes_max) + more);
+        work += size;
+    }
+    return work;
+}
+
+Result<> Normalizer::apply(Section& section) const {
+    const std::size_t bytes_max = Normalizer::bytes_max(section.text.size());
+    for (const NormalizerStep& step : steps_) {
+        RETURN_IF_ERROR(
+            std::visit([&](const auto& s) { return apply_step(s, section, bytes_max); }, step)
+        );
+        if (section.text.size() > bytes_max) return grows(bytes_max);
     }
     return Ok{};
 }

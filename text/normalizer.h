@@ -7,6 +7,8 @@
 #include "text/normalization_form.h"
 #include "text/regex.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -48,13 +50,30 @@ using NormalizerStep = std::variant<
     ReplaceNormalizer,
     ByteLevelNormalizer>;
 
+//
+// Bounded: a text may grow to bytes_max(), and no step starts on more; the file's reader takes at
+//          most kStepsMax steps.
 class Normalizer {
   public:
+    // A sequence of replacements that double the text is short to write and has no end.
+    static constexpr std::size_t kStepsMax = 64;
+    // NFKD makes 33 bytes of 3, and ByteLevel two of one.
+    static constexpr std::size_t kGrowthMax = 32;
+    static constexpr std::size_t kSmallBytes = 4096;  // a short text may grow to this
+    static constexpr std::size_t kBytesMax = std::size_t{64} << 20;
+    [[nodiscard]] static std::size_t bytes_max(std::size_t text_bytes) {
+        if (text_bytes >= kBytesMax) return text_bytes;  // whoever gave it bounds it
+        return std::min(std::max(text_bytes * kGrowthMax, kSmallBytes), kBytesMax);
+    }
+
     Normalizer() = default;  // changes nothing
     explicit Normalizer(std::vector<NormalizerStep> steps) : steps_(std::move(steps)) {}
 
     [[nodiscard]] bool is_identity() const { return steps_.empty(); }
-    // REQUIRES: valid UTF-8. On an Error the section is unspecified.
+    // The bytes that its steps may read and write for a text of so many.
+    [[nodiscard]] std::size_t work_max(std::size_t text_bytes) const;
+    // REQUIRES: valid UTF-8. On an Error the section is unspecified. kTooLarge: it grows beyond
+    // bytes_max().
     Result<> apply(Section& section) const;
 
   private:

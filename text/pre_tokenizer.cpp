@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "text/byte_alphabet.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace pitstop {
@@ -138,14 +139,15 @@ Result<> apply_step(const SplitStep& split, Pieces& pieces, Pieces& scratch) {
 template <class Write>
 Result<> rewrite(Pieces& pieces, Pieces& scratch, Write&& write) {
     scratch.text.clear();
+    const std::size_t bytes_max = std::min(pieces.bytes_max, PreTokenizer::kTextBytesMax);
     for (Piece& piece : pieces.pieces) {
         const std::size_t begin = scratch.text.size();
         write(pieces.text_of(piece), piece.at_origin, scratch.text);
-        if (scratch.text.size() > PreTokenizer::kTextBytesMax) {
+        if (scratch.text.size() > bytes_max) {
             return make_error(
                 ErrorCode::kTooLarge,
                 "the text grows beyond {} bytes in the pre-tokenizer",
-                PreTokenizer::kTextBytesMax
+                bytes_max
             );
         }
         piece.begin = static_cast<std::uint32_t>(begin);
@@ -221,6 +223,7 @@ Result<> PreTokenizer::apply(Section&& section, Pieces& pieces, Pieces& scratch)
         );
     }
     pieces.text = std::move(section.text);
+    pieces.bytes_max = Normalizer::bytes_max(pieces.text.size());
     if (pieces.text.empty()) return Ok{};
     pieces.pieces.push_back({
         .begin = 0,

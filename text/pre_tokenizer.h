@@ -46,6 +46,7 @@ struct Pieces {
     };
     std::string text{};
     std::vector<Piece> pieces{};
+    std::size_t bytes_max = 0;  // what the steps may let the text grow to
 
     [[nodiscard]] std::string_view text_of(const Piece& piece) const {
         return std::string_view(text).substr(piece.begin, piece.end - piece.begin);

@@ -11,6 +11,9 @@
 namespace pitstop {
 namespace {
 
+// So many pieces are encoded between two questions to the interrupt: about 100 us.
+constexpr std::size_t kPiecesPerLook = 512;
+
 // A scratch that grew beyond this is not kept for the next call.
 constexpr std::size_t kScratchBytesMax = std::size_t{16} << 20;
 
@@ -21,6 +24,7 @@ struct Scratch {
     Pieces pieces_before{};
     std::vector<AddedTokens::Split> splits{};
     std::vector<AddedTokens::Split> normalized_splits{};
+    const Interrupt* interrupt = nullptr;  // of the call
 
     [[nodiscard]] std::size_t bytes() const {
         return pieces.text.capacity() + pieces_before.text.capacity() +
@@ -70,6 +74,7 @@ struct Tokenizer::State {
     Result<> encode(std::string_view text, Scratch& scratch, std::vector<TokenId>& ids) const;
     Result<> encode_section(Section section, Scratch& scratch, std::vector<TokenId>& ids) const;
     Result<> encode_normalized(Section section, Scratch& scratch, std::vector<TokenId>& ids) const;
+    static Result<> check(const Scratch& scratch);
 };
 
 // Cuts out the tokens that are matched as they are written.
@@ -96,7 +101,9 @@ Result<> Tokenizer::State::encode(
 Result<> Tokenizer::State::encode_section(
     Section section, Scratch& scratch, std::vector<TokenId>& ids
 ) const {
+    RETURN_IF_ERROR(check(scratch));
     RETURN_IF_ERROR(parts.normalizer.apply(section));
+    RETURN_IF_ERROR(check(scratch));
     std::vector<AddedTokens::Split>& splits = scratch.normalized_splits;
     splits.clear();
     parts.added_tokens.split(section.text, AddedTokens::Kind::kNormalized, splits);
@@ -123,7 +130,12 @@ Result<> Tokenizer::State::encode_normalized(
         parts.pre_tokenizer.apply(std::move(section), scratch.pieces, scratch.pieces_before)
     );
     scratch.pieces.text.append(Bpe::kReadableBytes, '\0');
+    std::size_t until_look = kPiecesPerLook;
     for (const Pieces::Piece& piece : scratch.pieces.pieces) {
+        if (--until_look == 0) {
+            until_look = kPiecesPerLook;
+            RETURN_IF_ERROR(check(scratch));
+        }
         if (!parts.model->encode(scratch.pieces.text_of(piece), scratch.model, ids)) {
             return make_error(
                 ErrorCode::kUnsupported,
@@ -132,6 +144,13 @@ Result<> Tokenizer::State::encode_normalized(
             );
         }
     }
+    return Ok{};
+}
+
+// Whether whoever waits for it still does.
+Result<> Tokenizer::State::check(const Scratch& scratch) {
+    if (scratch.interrupt == nullptr || !*scratch.interrupt) return Ok{};
+    if (std::optional<Error> why = (*scratch.interrupt)()) return *std::move(why);
     return Ok{};
 }
 
@@ -163,8 +182,13 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::load(const std::string& path
     return tokenizer;
 }
 
-Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, AddSpecial add_special)
-    const {
+std::size_t Tokenizer::work_max(std::size_t text_bytes) const {
+    return text_bytes + state_->parts.normalizer.work_max(text_bytes);
+}
+
+Result<std::vector<TokenId>> Tokenizer::encode(
+    std::string_view text, AddSpecial add_special, const Interrupt& interrupt
+) const {
     if (const std::optional<std::size_t> bad = find_invalid_utf8(text)) {
         return make_error(
             ErrorCode::kInvalidArgument,
@@ -175,7 +199,9 @@ Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, AddSpecial
     }
     std::vector<TokenId> ids;
     std::unique_ptr<Scratch> scratch = state_->pool.take();
+    scratch->interrupt = &interrupt;
     const Result<> encoded = state_->encode(text, *scratch, ids);
+    scratch->interrupt = nullptr;
     state_->pool.give_back(std::move(scratch));
     if (!encoded) return encoded.error();
     return state_->parts.post_processor.apply(std::move(ids), add_special == AddSpecial::kYes);

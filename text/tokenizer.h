@@ -13,6 +13,7 @@
 #pragma once
 
 #include "base/ids.h"
+#include "base/interrupt.h"
 #include "base/result.h"
 
 #include <memory>
@@ -45,8 +46,12 @@ class Tokenizer {
 
     // kInvalidArgument: not UTF-8, and at which byte. Text that reads like a special token becomes
     // it.
-    [[nodiscard]] Result<std::vector<TokenId>> encode(std::string_view text, AddSpecial add_special)
-        const;
+    // kTooLarge: the normalizer makes it too long (normalizer.h). The interrupt's errors.
+    [[nodiscard]] Result<std::vector<TokenId>> encode(
+        std::string_view text, AddSpecial add_special, const Interrupt& interrupt = {}
+    ) const;
+    // The bytes that encoding a text of so many may go through, at most: what it costs, roughly.
+    [[nodiscard]] std::size_t work_max(std::size_t text_bytes) const;
 
     // Ids that no token has decode to nothing, as in the reference: a model's head may be wider
     // than its vocabulary. Bytes that are no UTF-8 become U+FFFD.

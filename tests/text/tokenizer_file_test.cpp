@@ -327,5 +327,47 @@ TEST(TokenizerFile, RandomBytesNeverCrashTheLoader) {
     }
 }
 
+// Twenty replacements that double the text make a million of one letter.
+TEST(TokenizerFile, ANormalizersGrowthIsBounded) {
+    json file = small_file();
+    json steps = json::array();
+    for (int i = 0; i < 20; ++i) {
+        steps.push_back(json::parse(R"({"type":"Replace","pattern":{"String":"a"},"content":"aa"})")
+        );
+    }
+    file["normalizer"] = {{"type", "Sequence"}, {"normalizers", steps}};
+    const auto parsed = Tokenizer::parse(file.dump());
+    ASSERT_TRUE(parsed) << parsed.error().message;
+    const auto ids = (*parsed)->encode(std::string(1000, 'a'), AddSpecial::kNo);
+    ASSERT_FALSE(ids);
+    EXPECT_EQ(ids.error().code, ErrorCode::kTooLarge);
+    EXPECT_NE(ids.error().message.find("normalizer"), std::string::npos);
+    // The cost is known before: whoever has a loop to keep going does not take it on.
+    EXPECT_GE((*parsed)->work_max(1000), 20'000u);
+    EXPECT_LT((*parsed)->work_max(1000), std::size_t{20} * 32'001);
+
+    for (int i = 0; i < 100; ++i) steps.push_back(steps[0]);
+    file["normalizer"] = {{"type", "Sequence"}, {"normalizers", steps}};
+    EXPECT_FALSE(Tokenizer::parse(file.dump()));
+}
+
+TEST(TokenizerFile, APreTokenizersGrowthIsBounded) {
+    json file = small_file();
+    json steps = json::array();
+    for (int i = 0; i < 20; ++i) {
+        steps.push_back(
+            json::parse(R"({"type":"ByteLevel","add_prefix_space":true,"use_regex":false})")
+        );
+    }
+    file["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", steps}};
+    const auto parsed = Tokenizer::parse(file.dump());
+    ASSERT_TRUE(parsed) << parsed.error().message;
+    std::string text;
+    for (int i = 0; i < 1000; ++i) text += "\xc3\xa9";
+    const auto ids = (*parsed)->encode(text, AddSpecial::kNo);
+    ASSERT_FALSE(ids);
+    EXPECT_EQ(ids.error().code, ErrorCode::kTooLarge);
+}
+
 }  // namespace
 }  // namespace pitstop
