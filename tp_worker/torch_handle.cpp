@@ -234,6 +234,16 @@ Result<TensorBytes> TorchStorages::open(const TensorHandle& handle, StoredDtype 
             room
         ));
     }
+    std::int64_t& gathered_bytes = gathered_bytes_[storage];
+    gathered_bytes += extent.elements * size;
+    if (gathered_bytes > kGatheredTimesMax * std::ssize(storage->bytes())) {
+        return bad_handle(fmt::format(
+            "views of a storage of {} bytes that are together more than {} times as large; send "
+            "them contiguous",
+            storage->bytes().size(),
+            kGatheredTimesMax
+        ));
+    }
     const std::span elements(first, static_cast<std::size_t>((extent.last + 1) * size));
     const CutGuard guard(elements);
     const std::byte* gathered = gather(handle, extent.elements, size, first);

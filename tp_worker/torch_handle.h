@@ -54,6 +54,10 @@ Result<TensorHandle> read_handle(const pickle::Document& document, const pickle:
 // Owns: the storages, whose references it gives back at its end, and what was gathered.
 class TorchStorages {
   public:
+    // What is gathered of one storage may be so many times its bytes: a flat buffer's views are
+    // once its bytes together, tied tensors twice.
+    static constexpr std::int64_t kGatheredTimesMax = 4;
+
     TorchStorages() = default;
     ~TorchStorages() { give_back(storages_); }
     TorchStorages(const TorchStorages&) = delete;
@@ -78,6 +82,7 @@ class TorchStorages {
     std::vector<std::unique_ptr<TorchStorage>> storages_{};
     std::map<const pickle::Node*, const TorchStorage*> by_node_{};
     std::deque<std::vector<std::byte>> gathered_{};
+    std::map<const TorchStorage*, std::int64_t> gathered_bytes_{};
 };
 
 }  // namespace pitstop

@@ -90,6 +90,24 @@ TEST(TorchHandle, AnExpandedViewMayNotBeLargerThanItsStorage) {
     EXPECT_EQ(read_all(*bytes, 6), (std::vector<std::uint16_t>{0, 1, 2, 0, 1, 2}));
 }
 
+// Each is as large as its storage at most; a thousand of them would be a thousand times as large.
+TEST(TorchHandle, ViewsOfOneStorageMayNotTogetherBeMuchLarger) {
+    const Segment segment;
+    TorchStorages storages;
+    Result<TensorBytes> bytes =
+        storages.open(segment.handle({8, 3}, {0, 1}, 0), StoredDtype::kBf16);
+    int num_opened = 0;
+    while (bytes && num_opened < 1000) {
+        ++num_opened;
+        bytes = storages.open(segment.handle({8, 3}, {0, 1}, 0), StoredDtype::kBf16);
+    }
+    ASSERT_FALSE(bytes);
+    EXPECT_EQ(num_opened, static_cast<int>(TorchStorages::kGatheredTimesMax * kElements / 24));
+    EXPECT_NE(bytes.error().message.find("together"), std::string::npos);
+    // What is contiguous is not gathered.
+    EXPECT_TRUE(storages.open(segment.handle({2, 3}, {3, 1}, 0), StoredDtype::kBf16));
+}
+
 TEST(TorchHandle, AViewMayNotReachOutOfItsStorage) {
     const Segment segment;
     TorchStorages storages;
