@@ -113,7 +113,25 @@ Problem invalid(const LogprobOptions& options) {
     return std::nullopt;
 }
 
+Problem invalid_client(const std::vector<std::string>& client) {
+    if (client.size() > kClientLevelsMax) {
+        return fmt::format(
+            "client has {} names; at most {} are accepted", client.size(), kClientLevelsMax
+        );
+    }
+    for (const std::string& name : client) {
+        if (name.size() <= kClientNameBytesMax) continue;
+        return fmt::format(
+            "client has a name of {} bytes; at most {} are accepted",
+            name.size(),
+            kClientNameBytesMax
+        );
+    }
+    return std::nullopt;
+}
+
 Problem invalid(const Generate& message) {
+    if (auto problem = invalid_client(message.client)) return problem;
     if (message.rid.size() > kRidBytesMax) {
         return fmt::format(
             "rid has {} bytes; at most {} are accepted", message.rid.size(), kRidBytesMax
@@ -147,7 +165,8 @@ Problem invalid(const Generate& message) {
 }
 
 Problem invalid(const Cancel& message) {
-    if (message.rids.empty()) return "rids is empty; name the requests to end";
+    if (message.rids.empty() && message.calls.empty())
+        return "rids and calls are empty; name the requests or calls to end";
     return std::nullopt;
 }
 

@@ -17,6 +17,10 @@
 namespace pitstop {
 
 inline constexpr std::size_t kRidBytesMax = 256;
+// Whose a request is: names, outermost first; each divides the share of the one before it, and the
+// first that of the connection it came by (base/fair_queue.h).
+inline constexpr std::size_t kClientLevelsMax = 3;
+inline constexpr std::size_t kClientNameBytesMax = 128;
 inline constexpr std::size_t kStopsMax = 64;
 inline constexpr std::size_t kStopBytesMax = 1024;
 inline constexpr std::size_t kStopTokensMax = 1024;
@@ -145,6 +149,7 @@ struct Generate {
     KvTolerance kv_tolerance = KvTolerance::kNever;
     std::int64_t kv_max_lag = 0;
     std::optional<std::int64_t> replica{};
+    std::vector<std::string> client{};
 
     template <class F>
     void fields(F&& f) {
@@ -161,10 +166,14 @@ struct Generate {
         f("logprobs", logprobs, "which logprobs are reported");
         f("stream", stream, "a chunk per step; false: one chunk at the end");
         f("text_output", text_output, "detokenize; false: tokens only (stop strings need true)");
-        f("priority", priority, "larger first; equal: first come, first served");
+        f("priority", priority, "larger first; equal: as --scheduling says");
         f("kv_tolerance", kv_tolerance, "cached prefixes of older weights: never, max_lag or keep");
         f("kv_max_lag", kv_max_lag, "with max_lag: at most so many epochs old");
         f("replica", replica, "run on this data-parallel replica; absent: the least loaded");
+        f("client",
+          client,
+          "on whose behalf, outermost name first: with fair scheduling those of this connection "
+          "take turns; empty: the connection's own");
     }
 };
 
@@ -172,13 +181,15 @@ struct Cancel {
     static constexpr std::string_view kType = "cancel";
     static constexpr std::string_view kAbout =
         "client -> data door: end these requests of this client; each ends with `finish.reason` "
-        "abort. "
+        "abort, and these calls. "
         "Ids that are not open are ignored.";
     std::vector<std::string> rids{};
+    std::vector<CallId> calls{};
 
     template <class F>
     void fields(F&& f) {
         f("rids", rids, "exact ids");
+        f("calls", calls, "tokenize and render_chat calls: each is answered by `error`, aborted");
     }
 };
 
@@ -360,6 +371,7 @@ struct TokenizedRequest {
     std::int64_t priority = 0;
     KvTolerance kv_tolerance = KvTolerance::kNever;
     std::int64_t kv_max_lag = 0;
+    std::vector<std::string> client{};
 
     template <class F>
     void fields(F&& f) {
@@ -371,6 +383,7 @@ struct TokenizedRequest {
         f("priority", priority, "larger first");
         f("kv_tolerance", kv_tolerance, "cached prefixes of older weights");
         f("kv_max_lag", kv_max_lag, "with max_lag: at most so many epochs old");
+        f("client", client, "whose it is: the connection, then the names it gave");
     }
 };
 
@@ -449,6 +462,7 @@ struct TextBatch {
 };
 
 // What is wrong with it, or nothing.
+std::optional<std::string> invalid_client(const std::vector<std::string>& client);
 std::optional<std::string> invalid(const SamplingParams& params);
 std::optional<std::string> invalid(const LogprobOptions& options);
 std::optional<std::string> invalid(const Generate& message);

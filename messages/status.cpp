@@ -22,6 +22,7 @@ std::optional<std::string> invalid(const Status& message) {
 
 std::optional<std::string> invalid(const Tokenize& message) {
     if (auto problem = invalid_call(message.call)) return problem;
+    if (auto problem = invalid_client(message.client)) return problem;
     if (message.text.has_value() == message.ids.has_value())
         return "give exactly one of text and ids";
     return std::nullopt;
@@ -29,6 +30,7 @@ std::optional<std::string> invalid(const Tokenize& message) {
 
 std::optional<std::string> invalid(const RenderChat& message) {
     if (auto problem = invalid_call(message.call)) return problem;
+    if (auto problem = invalid_client(message.client)) return problem;
     if (message.variables.empty()) return "variables is empty; it is a JSON object";
     return std::nullopt;
 }

@@ -369,6 +369,7 @@ struct Tokenize {
     bool add_special_tokens = true;
     bool skip_special_tokens = false;
     bool each_token = false;
+    std::vector<std::string> client{};
 
     template <class F>
     void fields(F&& f) {
@@ -379,6 +380,7 @@ struct Tokenize {
         f("skip_special_tokens", skip_special_tokens, "leave special tokens out of the decoded text"
         );
         f("each_token", each_token, "also the text of every token by itself");
+        f("client", client, "on whose behalf, as in generate");
     }
 };
 
@@ -410,6 +412,7 @@ struct RenderChat {
     bool continue_final_message = false;
     std::string chat_template{};
     bool add_special_tokens = false;
+    std::vector<std::string> client{};
 
     template <class F>
     void fields(F&& f) {
@@ -425,6 +428,7 @@ struct RenderChat {
         f("add_special_tokens",
           add_special_tokens,
           "also add the model's own special tokens; templates write their own");
+        f("client", client, "on whose behalf, as in generate");
     }
 };
 

@@ -117,6 +117,7 @@ int main_with(int argc, char** argv) {
     Supervision supervision;
     std::string run_dir_path;
     std::string log_level = "info";
+    std::string scheduling = "fair";
     int replica = 0;
     std::int64_t epoch = raw(config.epoch);
     double step_timeout_s = std::chrono::duration<double>(config.step_timeout).count();
@@ -134,6 +135,7 @@ int main_with(int argc, char** argv) {
     );
     flags.add("max-running-requests", &config.running_max, "requests that run at once");
     flags.add("max-queued-requests", &config.queue_len_max, "requests that may wait");
+    flags.add("scheduling", &scheduling, kSchedulingHelp);
     flags.add(
         "step-timeout-s", &step_timeout_s, "seconds a pass may take before this process ends"
     );
@@ -146,6 +148,9 @@ int main_with(int argc, char** argv) {
         std::fputs(flags.help().c_str(), stdout);
         return 0;
     }
+    const Result<Fairness> fairness = fairness_of(scheduling);
+    if (!fairness) return flags.fail(fairness.error());
+    config.fairness = *fairness;
     config.replica = static_cast<ReplicaId>(replica);
     config.epoch = Epoch{epoch};
     if (!(step_timeout_s > 0 && step_timeout_s < 1e6)) {

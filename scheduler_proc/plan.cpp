@@ -10,7 +10,7 @@ namespace {
 
 // A queue full of requests that share a prefix with one being computed is passed over for at most
 // so many of them per step, so that a turn stays short.
-constexpr int kPassedOverMax = 32;
+constexpr std::size_t kPassedOverMax = 32;
 
 // Many decodes must not starve prefills for ever: they leave them this share of the step's tokens.
 constexpr std::int64_t kPrefillShare = 4;  // a fourth
@@ -77,11 +77,20 @@ void Scheduler::draft_prefills(std::int64_t& tokens_left) {
 
 // Starts waiting requests, in the queue's order, while tokens, pages and slots last.
 void Scheduler::admit(Scope scope, std::int64_t& tokens_left) {
-    int num_passed_over = 0;
-    for (auto place = waiting_.begin(); place != waiting_.end() && tokens_left > 0;) {
+    std::vector<const Request*> passed_over;
+    admit_next(scope, tokens_left, passed_over);
+    // Each is first of its client again; the clients have had a turn.
+    for (const Request* request : passed_over) waiting_.push(*request);
+}
+
+void Scheduler::admit_next(
+    Scope scope, std::int64_t& tokens_left, std::vector<const Request*>& passed_over
+) {
+    while (!waiting_.empty() && tokens_left > 0) {
         if (free_slots_.empty()) return;
-        if (scope == Scope::kStarted && place->is_new) return;
-        Request& request = requests_.at(place->key);
+        const WaitingQueue::Place place = waiting_.front();
+        if (scope == Scope::kStarted && place.is_new) return;
+        Request& request = requests_.at(place.key);
         // Just retracted: its next tokens are still being sampled. Nobody may overtake it to the
         // pages it gave up.
         if (request.num_pending > 0) return;
@@ -92,8 +101,9 @@ void Scheduler::admit(Scope scope, std::int64_t& tokens_left) {
         );
         if (match.is_pending) {
             // This very step computes more of its prefix: the next step can share it.
-            if (++num_passed_over > kPassedOverMax) return;
-            ++place;
+            if (passed_over.size() == kPassedOverMax) return;
+            passed_over.push_back(&request);
+            waiting_.pop();
             continue;
         }
         cache_.lock(match.pages);
@@ -104,7 +114,7 @@ void Scheduler::admit(Scope scope, std::int64_t& tokens_left) {
             cache_.unlock(match.pages);
             return;  // nobody overtakes: the first in the queue would starve
         }
-        ++place;  // start() takes it out of the queue
+        waiting_.pop();
         start(request, std::move(match));
         const std::int64_t num_new = std::min(request.num_plannable(), tokens_left);
         CHECK(draft_row(request, num_new));
@@ -126,7 +136,6 @@ std::int64_t Scheduler::num_pages_claimed() const {
 }
 
 void Scheduler::start(Request& request, PrefixCache::Match match) {
-    waiting_.remove(request);
     const auto num_cached = static_cast<std::int64_t>(match.pages.size()) * config_.page_size;
     if (!request.was_admitted) {
         request.was_admitted = true;

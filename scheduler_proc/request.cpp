@@ -88,6 +88,7 @@ std::optional<Error> problem_of(const TokenizedRequest& request, const ModelLimi
 Request::Request(TokenizedRequest request, const ModelLimits& limits)
     : key(request.key),
       priority(request.priority),
+      client(std::move(request.client)),
       prompt_len(static_cast<std::int64_t>(request.prompt.values.size())),
       sampling(std::move(request.sampling)),
       logprobs(std::move(request.logprobs)),

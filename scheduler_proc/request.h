@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace pitstop::scheduler {
@@ -34,6 +35,7 @@ struct Request {
     // ---- what was asked for ----
     RequestKey key{};
     std::int64_t priority = 0;
+    std::vector<std::string> client{};  // whose it is, outermost name first
     std::int64_t prompt_len = 0;
     std::int64_t output_len_max = 0;  // output tokens; at least 0
     SamplingParams sampling{};        // without texts

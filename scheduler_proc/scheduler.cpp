@@ -50,7 +50,7 @@ std::optional<Error> problem_of(const SchedulerConfig& config) {
 }
 
 Scheduler::Scheduler(SchedulerConfig config)
-    : config_(config), workers_(config.tp), memory_(config.tp) {
+    : config_(config), workers_(config.tp), memory_(config.tp), waiting_(config.fairness) {
     CHECK(!problem_of(config));
     version_.epoch = config_.epoch;
     version_.label = config_.label;
@@ -199,18 +199,28 @@ void Scheduler::enqueue(TokenizedRequest arrived, TurnOutput& out) {
         if (const auto reason = why_idle()) return refuse_with(*reason);
     }
     if (const auto error = problem_of(arrived, limits_)) return refuse_with(*error);
-    if (waiting_.size() >= config_.queue_len_max) {
-        return refuse_with(make_error(
-            ErrorCode::kResourceExhausted,
-            "{} requests are waiting; at most {} may (--max-queued-requests)",
-            waiting_.size(),
-            config_.queue_len_max
-        ));
-    }
     const RequestKey key = arrived.key;
     const auto [place, is_new] = requests_.try_emplace(key, std::move(arrived), limits_);
     CHECK(is_new);
     waiting_.push(place->second);
+    if (waiting_.size() > config_.queue_len_max) push_out(out);
+}
+
+// Too many wait: whoever has the most of them gives way, as a rule with the one that came just now.
+void Scheduler::push_out(TurnOutput& out) {
+    const Error error = make_error(
+        ErrorCode::kResourceExhausted,
+        "{} requests are waiting; at most {} may (--max-queued-requests)",
+        waiting_.size() - 1,
+        config_.queue_len_max
+    );
+    finish(
+        requests_.at(waiting_.last_of_largest()),
+        {.reason = FinishReason::kError,
+         .code = std::string(name_of(error.code)),
+         .message = error.message},
+        out
+    );
 }
 
 void Scheduler::end_requests(const EndRequests& ends, TurnOutput& out) {

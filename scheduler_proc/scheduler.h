@@ -21,6 +21,7 @@
 // Bounded: requests by queue_len_max and running_max, the rest by num_pages and named constants.
 #pragma once
 
+#include "base/fair_queue.h"
 #include "base/ids.h"
 #include "base/result.h"
 #include "base/time.h"
@@ -61,6 +62,7 @@ struct SchedulerConfig {
     std::int64_t tokens_per_step_max = 512;  // --chunked-prefill-size
     std::int64_t running_max = 256;          // requests that hold pages; at most the workers' slots
     std::int64_t queue_len_max = 16384;      // requests that wait; at least 1
+    Fairness fairness = Fairness::kFair;     // --scheduling
     Duration step_timeout = std::chrono::seconds(300);  // a pass that takes longer never ends
     // Of the weights that the workers load: another one where a tree was started again.
     Epoch epoch{1};
@@ -182,6 +184,7 @@ class Scheduler {
     // ---- scheduler.cpp ----
     void greet(WorkerHello hello, TurnOutput& out);
     void enqueue(TokenizedRequest arrived, TurnOutput& out);
+    void push_out(TurnOutput& out);
     void end_requests(const EndRequests& ends, TurnOutput& out);
     void end_request(RequestKey key, EndCause cause, const std::string& message, TurnOutput& out);
     void finish(Request& request, Finish how, TurnOutput& out);  // with its last chunk
@@ -210,6 +213,9 @@ class Scheduler {
     void draft_decodes();
     void draft_prefills(std::int64_t& tokens_left);
     void admit(Scope scope, std::int64_t& tokens_left);
+    void admit_next(
+        Scope scope, std::int64_t& tokens_left, std::vector<const Request*>& passed_over
+    );
     void start(Request& request, PrefixCache::Match match);
     [[nodiscard]] bool draft_row(Request& request, std::int64_t num_new);
     [[nodiscard]] bool reserve_pages(Request& request, std::int64_t num_tokens);
@@ -326,7 +332,7 @@ class Scheduler {
     std::int64_t num_slots_ = 0;
 
     std::map<RequestKey, Request> requests_{};  // every open one
-    WaitingQueue waiting_{};
+    WaitingQueue waiting_;
     std::vector<Request*> running_{};  // eldest first; the youngest gives way under pressure
     EarlyEnds early_ends_{};
     RequestKey last_key_{};

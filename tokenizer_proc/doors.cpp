@@ -129,8 +129,8 @@ Result<> Doors::take(TimePoint now, Door door, const std::string& peer, const Fr
         return generate(now, peer, std::move(message));
     }
     if (frames.type == Cancel::kType) return cancel(peer, frames);
-    if (frames.type == RenderChat::kType) return render_chat(now, peer, frames);
-    return tokenize(now, peer, frames);
+    if (frames.type == RenderChat::kType) return render_chat(peer, frames);
+    return tokenize(peer, frames);
 }
 
 Result<> Doors::hello(Door door, const std::string& peer, const Frames& frames) {
@@ -180,9 +180,12 @@ Result<> Doors::generate(TimePoint now, const std::string& peer, Generate messag
         );
     }
     Result<> started = Ok{};
+    message.client = client_path(peer, std::move(message.client));
     if (message.text) {
         TextJob job{
-            .id = std::exchange(next_job_, next(next_job_)), .text = std::move(message.text)};
+            .id = std::exchange(next_job_, next(next_job_)),
+            .client = message.client,
+            .text = std::move(message.text)};
         request->generate = std::move(message);
         requests_.set_job(*request, job.id);
         started = start_job(now, std::move(job));
@@ -203,103 +206,8 @@ Result<> Doors::cancel(const std::string& peer, const Frames& frames) {
     std::vector<OpenRequest*> requests;
     for (const auto& [id, request] : found) requests.push_back(request);
     abort(requests, "cancelled by the client");
+    cancel_calls(peer, message.calls);
     return Ok{};
-}
-
-Result<> Doors::tokenize(TimePoint now, const std::string& peer, const Frames& frames) {
-    ASSIGN_OR_RETURN(Tokenize message, decode<Tokenize>(frames, UnknownFields::kRefuse));
-    TextJob job{
-        .text = std::move(message.text),
-        .add_special = message.add_special_tokens ? AddSpecial::kYes : AddSpecial::kNo,
-        .skip_special = message.skip_special_tokens ? SkipSpecial::kYes : SkipSpecial::kNo,
-        .wants_text = true,
-        .wants_texts = message.each_token,
-    };
-    if (message.ids) job.ids = *std::move(message.ids);
-    return start_call(now, peer, message.call, std::move(job));
-}
-
-Result<> Doors::render_chat(TimePoint now, const std::string& peer, const Frames& frames) {
-    ASSIGN_OR_RETURN(RenderChat message, decode<RenderChat>(frames, UnknownFields::kRefuse));
-    if (config_.chat_template == nullptr) {
-        return Error{ErrorCode::kUnsupported, "no chat template was loaded"};
-    }
-    TextJob job{
-        .chat =
-            ChatJob{
-                config_.chat_template,
-                {.variables = std::move(message.variables),
-                 .continue_final_message = message.continue_final_message,
-                 .chat_template = std::move(message.chat_template)}},
-        .add_special = message.add_special_tokens ? AddSpecial::kYes : AddSpecial::kNo,
-    };
-    return start_call(now, peer, message.call, std::move(job));
-}
-
-// A call that a `tokenize_reply` answers.
-Result<> Doors::start_call(TimePoint now, const std::string& peer, CallId call, TextJob job) {
-    if (tokenize_calls_.size() >= kCallsMax) {
-        return make_error(ErrorCode::kResourceExhausted, "{} tokenize calls are open", kCallsMax);
-    }
-    job.id = std::exchange(next_job_, next(next_job_));
-    const JobId id = job.id;
-    tokenize_calls_.emplace(id, TokenizeCall{peer, call});
-    Result<> started = start_job(now, std::move(job));
-    if (!started) tokenize_calls_.erase(id);
-    return started;
-}
-
-// Short texts are done at once; a template that came with a request may take its time, however
-// short.
-Result<> Doors::start_job(TimePoint now, TextJob job) {
-    const bool is_foreign = job.chat && !job.chat->chat.chat_template.empty();
-    if (bytes_of(job) <= TextWorker::kInlineBytesMax && !is_foreign) {
-        job_done(now, run_job(*tokenizer_, std::move(job)));
-        return Ok{};
-    }
-    if (ports_.start_job(std::move(job))) return Ok{};
-    return make_error(
-        ErrorCode::kResourceExhausted,
-        "more than {} bytes of text wait to be tokenized",
-        TextWorker::kQueueBytesMax
-    );
-}
-
-void Doors::job_done(TimePoint, TextDone done) {
-    if (const auto place = tokenize_calls_.find(done.id); place != tokenize_calls_.end()) {
-        const TokenizeCall call = std::move(place->second);
-        tokenize_calls_.erase(place);
-        Frames answer;
-        if (done.error) {
-            ErrorReply reply;
-            reply.call = call.call;
-            reply.code = name_of(done.error->code);
-            reply.message = done.error->message;
-            answer = encode(reply);
-        } else {
-            TokenizeReply reply;
-            reply.call = call.call;
-            reply.ids = std::move(done.ids);
-            reply.text = std::move(done.text);
-            reply.texts = std::move(done.texts);
-            answer = encode(reply);
-        }
-        outbox_.reply(Door::kData, call.peer, std::move(answer));
-        return;
-    }
-    OpenRequest* request = requests_.find(done.id);
-    if (request == nullptr) return;  // ended meanwhile
-    Result<> sent = done.error
-                        ? Result<>(*done.error)
-                        : dispatch(*request, std::move(request->generate), std::move(done.ids));
-    if (sent) return;
-    ++num_refused_;
-    ErrorReply reply;
-    reply.rid = request->rid;
-    reply.code = name_of(sent.error().code);
-    reply.message = sent.error().message;
-    outbox_.reply(Door::kData, request->peer, encode(reply));
-    close(*request);
 }
 
 // ---- the tree's messages ----
@@ -421,7 +329,7 @@ void Doors::tick(TimePoint now) {
     flush_control();
     if (now >= next_probe_) {
         next_probe_ = now + Outbox::kProbeAfter;
-        outbox_.probe(requests_.peers(), now);
+        outbox_.probe(peers(), now);
     }
     flush_outbox(now);
     admin_.tick(now);
@@ -440,13 +348,7 @@ void Doors::shut_down(TimePoint now, const std::string& why) {
     down_why_ = why;
     const Error error{ErrorCode::kUnavailable, why};
     for (OpenRequest* request : requests_.all()) fail(*request, error);
-    for (const auto& [id, call] : std::exchange(tokenize_calls_, {})) {
-        ErrorReply reply;
-        reply.call = call.call;
-        reply.code = name_of(error.code);
-        reply.message = why;
-        outbox_.reply(Door::kData, call.peer, encode(reply));
-    }
+    while (!tokenize_calls_.empty()) end_call(tokenize_calls_.begin()->first, &error);
     flush_outbox(now);
     admin_.fail_all(error);
 }

@@ -53,14 +53,16 @@ class Doors {
     struct Ports {
         Outbox::Send to_client{};
         std::function<Sent(ReplicaId, ReplicaSocket, const Frames&)> to_replica{};
-        // Hands a long text to another thread. False: too much is waiting.
-        std::function<bool(TextJob)> start_job{};
+        // Hands a text to another thread. Error: too much is waiting.
+        std::function<Result<>(TextJob)> start_job{};
+        std::function<void(JobId)> cancel_job{};  // nobody waits for it
         std::function<std::uint64_t()> random{};  // for ids and seeds
         // Admin::Ports::serves.
         std::function<void(const ServedVersion&)> serves{};
     };
 
     static constexpr std::size_t kOpenMax = std::size_t{1} << 18;
+    static constexpr std::size_t kTextCallsMax = std::size_t{1} << 17;
     // What a reply about a prompt's logprobs may take.
     static constexpr std::int64_t kPromptLogprobBytesMax = std::int64_t{32} << 20;
 
@@ -102,10 +104,18 @@ class Doors {
     Result<> hello(Door door, const std::string& peer, const Frames& frames);
     Result<> generate(TimePoint now, const std::string& peer, Generate message);
     Result<> cancel(const std::string& peer, const Frames& frames);
-    Result<> tokenize(TimePoint now, const std::string& peer, const Frames& frames);
-    Result<> render_chat(TimePoint now, const std::string& peer, const Frames& frames);
-    Result<> start_call(TimePoint now, const std::string& peer, CallId call, TextJob job);
+    [[nodiscard]] std::vector<std::string> peers() const;
+
+    // ---- texts (text_calls.cpp) ----
+    Result<> tokenize(const std::string& peer, const Frames& frames);
+    Result<> render_chat(const std::string& peer, const Frames& frames);
+    Result<> start_call(const std::string& peer, CallId call, TextJob job);
     Result<> start_job(TimePoint now, TextJob job);
+    [[nodiscard]] static std::vector<std::string> client_path(
+        const std::string& peer, std::vector<std::string> names
+    );
+    void cancel_calls(const std::string& peer, const std::vector<CallId>& calls);
+    void end_call(JobId job, const Error* error);
 
     // ---- requests (requests.cpp) ----
     [[nodiscard]] std::optional<Error> problem_of(const Generate& message) const;
@@ -146,6 +156,7 @@ class Doors {
     Admin admin_;
     RequestTable requests_{};
     std::map<JobId, TokenizeCall> tokenize_calls_{};  // whose text is with the other thread
+    std::map<std::string, std::multimap<CallId, JobId>> jobs_of_{};  // the same, by peer
     JobId next_job_{1};
     RequestKey next_key_{1};
     // From the hellos; of replica 0 where all must be alike.

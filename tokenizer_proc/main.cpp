@@ -1,5 +1,6 @@
 // tokenizer_proc: the thin loop around the doors. Takes what the tree says, then the admin door,
 // then the data door, and sends what that led to. It waits in Poller::wait and nowhere else.
+#include "base/fair_queue.h"
 #include "base/flags.h"
 #include "base/log.h"
 #include "base/supervision.h"
@@ -37,6 +38,7 @@ struct Flags {
     std::string served_model_name{};
     std::string log_level = "info";
     int dp = 1;
+    std::string scheduling = "fair";
 };
 
 struct Sockets {
@@ -178,6 +180,7 @@ int main_with(int argc, char** argv) {
     flags.add("weights", &values.weights, "what the workers load; default: the model's directory");
     flags.add("served-model-name", &values.served_model_name, "default: the directory's name");
     flags.add("dp", &values.dp, "data-parallel replicas");
+    flags.add("scheduling", &values.scheduling, kSchedulingHelp);
     flags.add("log-level", &values.log_level, "trace, debug, info, warning, error or off");
     supervision.add_flags(flags);
     if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
@@ -190,6 +193,8 @@ int main_with(int argc, char** argv) {
             ErrorCode::kInvalidArgument, "--dp is {}; accepted is [1, {}]", values.dp, kReplicasMax
         ));
     }
+    const Result<Fairness> fairness = fairness_of(values.scheduling);
+    if (!fairness) return flags.fail(fairness.error());
     if (auto logging = init_logging("tokenizer_proc", values.log_level); !logging)
         return flags.fail(logging.error());
 
@@ -213,7 +218,7 @@ int main_with(int argc, char** argv) {
     zmq::context_t context;
     Result<Sockets> sockets = Sockets::open(context, *run_dir, values.dp);
     if (!sockets) return fail(sockets.error());
-    TextWorker worker(*tokenizer);
+    TextWorker worker(*tokenizer, *fairness);
     Doors doors(
         {.server = "pitstop " PITSTOP_VERSION,
          .model = name_of_model(values),
@@ -234,6 +239,7 @@ int main_with(int argc, char** argv) {
                  return to[static_cast<std::size_t>(raw(replica))].send(frames);
              },
          .start_job = [&](TextJob job) { return worker.push(std::move(job)); },
+         .cancel_job = [&](JobId job) { worker.cancel(job); },
          .random = random_number,
          .serves = [&](const ServedVersion& version) { tell_version(version, supervision); }}
     );

@@ -159,6 +159,7 @@ Result<> Doors::dispatch(OpenRequest& request, Generate message, std::vector<Tok
     tokenized.priority = message.priority;
     tokenized.kv_tolerance = message.kv_tolerance;
     tokenized.kv_max_lag = message.kv_max_lag;
+    tokenized.client = std::move(message.client);
     tokenized.prompt.values = std::move(prompt);
     if (ports_.to_replica(replica, ReplicaSocket::kRequests, encode(tokenized)) != Sent::kSent) {
         return make_error(
@@ -179,6 +180,7 @@ Result<> Doors::dispatch(OpenRequest& request, Generate message, std::vector<Tok
 }
 
 void Doors::close(OpenRequest& request) {
+    if (request.job) ports_.cancel_job(*request.job);
     if (request.is_sent()) choice_->remove(request.replica, request.load);
     ended_.push_back(request.id);
     requests_.close(request);
@@ -267,6 +269,13 @@ void Doors::lose_clients() {
             close(*request);
         }
         const bool is_slow = lost.how == Outbox::LostHow::kSlow;
+        if (const auto jobs = jobs_of_.find(lost.peer); !is_slow && jobs != jobs_of_.end()) {
+            for (const auto& [call, job] : jobs->second) {
+                ports_.cancel_job(job);
+                tokenize_calls_.erase(job);
+            }
+            jobs_of_.erase(jobs);
+        }
         if (is_slow) {
             outbox_.fail(
                 lost.peer,

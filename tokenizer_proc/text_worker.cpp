@@ -8,24 +8,35 @@
 #include <utility>
 
 namespace pitstop {
+namespace {
+
+// That this thread has run.
+std::chrono::nanoseconds thread_time() {
+    std::timespec now{};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
+}
+
+}  // namespace
 
 std::size_t bytes_of(const TextJob& job) {
     if (job.chat) return job.chat->chat.variables.size() + job.chat->chat.chat_template.size();
     return job.text ? job.text->size() : job.ids.size() * sizeof(TokenId);
 }
 
-TextDone run_job(const Tokenizer& tokenizer, TextJob job) {
+TextDone run_job(const Tokenizer& tokenizer, TextJob job, const Interrupt& interrupt) {
     TextDone done{.id = job.id, .ids = std::move(job.ids)};
     if (job.chat) {
         const std::time_t seconds = std::time(nullptr);
         std::tm now{};
         ::localtime_r(&seconds, &now);
-        Result<std::string> prompt = job.chat->chat_template->render(job.chat->chat, now);
+        Result<std::string> prompt =
+            job.chat->chat_template->render(job.chat->chat, now, interrupt);
         if (!prompt) {
             done.error = prompt.error();
             return done;
         }
-        Result<std::vector<TokenId>> ids = tokenizer.encode(*prompt, job.add_special);
+        Result<std::vector<TokenId>> ids = tokenizer.encode(*prompt, job.add_special, interrupt);
         if (ids) {
             done.ids = *std::move(ids);
             done.text = *std::move(prompt);
@@ -35,7 +46,7 @@ TextDone run_job(const Tokenizer& tokenizer, TextJob job) {
         return done;
     }
     if (job.text) {
-        Result<std::vector<TokenId>> ids = tokenizer.encode(*job.text, job.add_special);
+        Result<std::vector<TokenId>> ids = tokenizer.encode(*job.text, job.add_special, interrupt);
         if (!ids) {
             done.error = ids.error();
             return done;
@@ -58,8 +69,10 @@ TextDone run_job(const Tokenizer& tokenizer, TextJob job) {
     return done;
 }
 
-TextWorker::TextWorker(std::shared_ptr<const Tokenizer> tokenizer)
-    : tokenizer_(std::move(tokenizer)), fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+TextWorker::TextWorker(std::shared_ptr<const Tokenizer> tokenizer, Fairness fairness)
+    : tokenizer_(std::move(tokenizer)),
+      fairness_(fairness),
+      fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     CHECK(fd_ >= 0);
     thread_ = std::thread([this] { run(); });
 }
@@ -68,22 +81,63 @@ TextWorker::~TextWorker() {
     {
         const std::lock_guard lock(mutex_);
         is_stopping_ = true;
+        is_cancelled_ = true;
     }
     changed_.notify_all();
     thread_.join();
     ::close(fd_);
 }
 
-bool TextWorker::push(TextJob job) {
+std::vector<std::string> TextWorker::path_of(const TextJob& job) const {
+    return fairness_ == Fairness::kFair ? job.client : std::vector<std::string>{};
+}
+
+Result<> TextWorker::push(TextJob job) {
     {
         const std::lock_guard lock(mutex_);
-        const std::size_t num_bytes = bytes_of(job);
-        if (queue_bytes_ + num_bytes > kQueueBytesMax) return false;
-        queue_bytes_ += num_bytes;
-        queue_.push_back(std::move(job));
+        const std::size_t num_bytes = bytes_of(job) + kJobBytes;
+        if (queue_.weight_of(path_of(job)) + num_bytes > kClientBytesMax) {
+            return make_error(
+                ErrorCode::kResourceExhausted,
+                "more than {} bytes of this client's text wait to be tokenized",
+                kClientBytesMax
+            );
+        }
+        const JobId id = job.id;
+        queue_.push(path_of(job), id, num_bytes);
+        jobs_.emplace(id, std::move(job));
+        // A job takes at most a quarter of the room, so that a few make it.
+        while (queue_.weight() > kQueueBytesMax) {
+            const JobId victim = queue_.last_of_largest();
+            const auto place = jobs_.find(victim);
+            queue_.erase(path_of(place->second), victim);
+            jobs_.erase(place);
+            const Error error = make_error(
+                ErrorCode::kResourceExhausted,
+                "more than {} bytes of text wait to be tokenized, most of them this client's",
+                kQueueBytesMax
+            );
+            if (victim == id) return error;
+            give({.id = victim, .error = error});
+        }
     }
     changed_.notify_all();
-    return true;
+    return Ok{};
+}
+
+void TextWorker::cancel(JobId job) {
+    const std::lock_guard lock(mutex_);
+    if (const auto place = jobs_.find(job); place != jobs_.end()) {
+        queue_.erase(path_of(place->second), job);
+        jobs_.erase(place);
+    } else if (current_ == job) {
+        is_cancelled_ = true;
+    }
+}
+
+void TextWorker::give(TextDone done) {
+    done_.push_back(std::move(done));
+    ::eventfd_write(fd_, 1);
 }
 
 std::vector<TextDone> TextWorker::take_done() {
@@ -95,7 +149,7 @@ std::vector<TextDone> TextWorker::take_done() {
 
 bool TextWorker::is_busy() {
     const std::lock_guard lock(mutex_);
-    return is_busy_;
+    return current_.has_value();
 }
 
 void TextWorker::run() {
@@ -103,16 +157,26 @@ void TextWorker::run() {
     for (;;) {
         changed_.wait(lock, [this] { return is_stopping_ || !queue_.empty(); });
         if (is_stopping_) return;
-        TextJob job = std::move(queue_.front());
-        queue_.pop_front();
-        queue_bytes_ -= bytes_of(job);
-        is_busy_ = true;
+        const auto place = jobs_.find(queue_.pop());
+        TextJob job = std::move(place->second);
+        jobs_.erase(place);
+        current_ = job.id;
+        is_cancelled_ = false;
         lock.unlock();
-        TextDone done = run_job(*tokenizer_, std::move(job));
+        const auto end = thread_time() + kJobCpuMax;
+        const Interrupt interrupt = [this, end]() -> std::optional<Error> {
+            if (is_cancelled_) return Error{ErrorCode::kAborted, "nobody waits for it any more"};
+            if (thread_time() < end) return std::nullopt;
+            return make_error(
+                ErrorCode::kTooLarge,
+                "rendering and tokenizing it takes more than {} s",
+                std::chrono::seconds(kJobCpuMax).count()
+            );
+        };
+        TextDone done = run_job(*tokenizer_, std::move(job), interrupt);
         lock.lock();
-        is_busy_ = false;
-        done_.push_back(std::move(done));
-        ::eventfd_write(fd_, 1);
+        current_.reset();
+        if (!is_cancelled_) give(std::move(done));
     }
 }
 

@@ -1,20 +1,27 @@
-// Long texts are tokenized on a thread of their own, so that one prompt of megabytes does not hold
-// up everybody's output. Short ones are done at once by the loop: run_job().
+// Texts are tokenized and chats rendered on a thread of their own, so that neither a prompt of
+// megabytes nor a template holds up everybody's output. Clients take turns (base/fair_queue.h): a
+// job waits for at most one of each other client, per job of its own client before it, and for the
+// one in progress. Short texts are done at once by the loop: run_job().
 //
 // Thread:  the queue takes and gives values; its owner is the loop thread.
-// Bounded: kQueueBytesMax of text waits; a job in progress cannot be interrupted (16 MiB, the most
-//          a door accepts, take about a second).
+// Bounded: kQueueBytesMax of text waits, kClientBytesMax of one client's; when all is full, the
+//          newest job of who has the most gives way. A job ends within kJobCpuMax; one that nobody
+//          waits for any more ends within a millisecond, or at the next stage of encoding.
 #pragma once
 
+#include "base/fair_queue.h"
 #include "base/ids.h"
+#include "base/interrupt.h"
 #include "base/result.h"
 #include "text/tokenizer.h"
 #include "tokenizer_proc/chat_template.h"
 #include "tokenizer_proc/request_table.h"
 
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
-#include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -33,6 +40,7 @@ struct ChatJob {
 // Render `chat` and encode it, encode `text`, or decode `ids`.
 struct TextJob {
     JobId id{};
+    std::vector<std::string> client{};  // whose it is (FairQueue); the first is the connection
     std::optional<ChatJob> chat{};
     std::optional<std::string> text{};
     std::vector<TokenId> ids{};
@@ -52,22 +60,36 @@ struct TextDone {
 
 [[nodiscard]] std::size_t bytes_of(const TextJob& job);
 // Reads the clock for a chat template that says the date.
-[[nodiscard]] TextDone run_job(const Tokenizer& tokenizer, TextJob job);
+[[nodiscard]] TextDone run_job(
+    const Tokenizer& tokenizer, TextJob job, const Interrupt& interrupt = {}
+);
 
 class TextWorker {
   public:
-    // Up to this many bytes (about a millisecond) the loop does itself.
-    static constexpr std::size_t kInlineBytesMax = std::size_t{16} << 10;
+    // A text is done by the loop itself if encoding it goes through at most so many bytes: about a
+    // quarter of a millisecond.
+    static constexpr std::size_t kInlineBytesMax = std::size_t{4} << 10;
     static constexpr std::size_t kQueueBytesMax = std::size_t{64} << 20;
+    static constexpr std::size_t kClientBytesMax = kQueueBytesMax / 2;  // two of the longest
+    // A job that waits takes memory of its own, however short its text.
+    static constexpr std::size_t kJobBytes = 512;
+    // Of the thread's own time, so that a busy machine refuses nothing: the longest text that a
+    // door takes, 16 MiB, needs about one second.
+    static constexpr auto kJobCpuMax = std::chrono::seconds(4);
 
-    explicit TextWorker(std::shared_ptr<const Tokenizer> tokenizer);
-    // Waits for the job in progress; jobs that wait are dropped.
+    explicit TextWorker(
+        std::shared_ptr<const Tokenizer> tokenizer, Fairness fairness = Fairness::kFair
+    );
+    // Interrupts the job in progress; jobs that wait are dropped.
     ~TextWorker();
     TextWorker(const TextWorker&) = delete;
     TextWorker& operator=(const TextWorker&) = delete;
 
-    // False: too much text is waiting already.
-    [[nodiscard]] bool push(TextJob job);
+    // Error: kResourceExhausted, too much text is waiting already. It may also be said of another
+    // job, by take_done().
+    [[nodiscard]] Result<> push(TextJob job);
+    // Nobody waits for it any more: nothing is given for it, unless that waits in take_done().
+    void cancel(JobId job);
     // Readable while something is done. For a poller.
     [[nodiscard]] int fd() const { return fd_; }
     [[nodiscard]] std::vector<TextDone> take_done();
@@ -76,17 +98,21 @@ class TextWorker {
 
   private:
     void run();
+    [[nodiscard]] std::vector<std::string> path_of(const TextJob& job) const;
+    void give(TextDone done);  // REQUIRES: mutex_ is held
 
     std::shared_ptr<const Tokenizer> tokenizer_;
+    Fairness fairness_;
     int fd_ = -1;  // an eventfd
     std::mutex mutex_;
     std::condition_variable changed_;
-    std::deque<TextJob> queue_{};   // GUARDED_BY(mutex_)
-    std::size_t queue_bytes_ = 0;   // GUARDED_BY(mutex_)
-    std::vector<TextDone> done_{};  // GUARDED_BY(mutex_)
-    bool is_busy_ = false;          // GUARDED_BY(mutex_)
-    bool is_stopping_ = false;      // GUARDED_BY(mutex_)
-    std::thread thread_;            // last: it uses all of the above
+    FairQueue<JobId> queue_{};               // GUARDED_BY(mutex_)
+    std::map<JobId, TextJob> jobs_{};        // GUARDED_BY(mutex_); those in queue_
+    std::vector<TextDone> done_{};           // GUARDED_BY(mutex_)
+    std::optional<JobId> current_{};         // GUARDED_BY(mutex_); in progress
+    bool is_stopping_ = false;               // GUARDED_BY(mutex_)
+    std::atomic<bool> is_cancelled_{false};  // the job in progress
+    std::thread thread_;                     // last: it uses all of the above
 };
 
 }  // namespace pitstop

@@ -90,6 +90,11 @@ def add_tree_flags(parser):
     add_count("--chunked-prefill-size", "tokens of a step, at most")
     add_count("--max-running-requests", "requests that run at once, at most")
     add_count("--max-queued-requests", "requests that may wait, at most")
+    add(
+        "--scheduling",
+        choices=("fair", "fcfs"),
+        help="whose request is next: fair, clients take turns; fcfs, who came first (default fair)",
+    )
     add("--served-model-name", metavar="S", help="what the model is called; default: its directory")
     add("--compute", choices=("bf16", "fp32"), help="precision of activations and KV")
     add(

@@ -65,7 +65,7 @@ def plan(options, run_dir, weights=Weights()):
         (
             "tokenizer_proc",
             "tokenizer_proc",
-            _flags(options, "model", "dp", "served_model_name") + path,
+            _flags(options, "model", "dp", "served_model_name", "scheduling") + path,
         ),
         ("detokenizer_proc", "detokenizer_proc", _flags(options, "model")),
     ]
@@ -79,6 +79,7 @@ def plan(options, run_dir, weights=Weights()):
             "chunked_prefill_size",
             "max_running_requests",
             "max_queued_requests",
+            "scheduling",
         )
         scheduler.append(f"--step-timeout-s={options.step_timeout:g}")
         processes.append(("scheduler_proc", f"scheduler_proc[{replica}]", scheduler))

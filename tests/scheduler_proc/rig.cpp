@@ -52,6 +52,7 @@ TokenizedRequest Rig::make(const Ask& ask) {
     request.priority = ask.priority;
     request.kv_tolerance = ask.kv_tolerance;
     request.kv_max_lag = ask.kv_max_lag;
+    request.client = ask.client;
     return request;
 }
 

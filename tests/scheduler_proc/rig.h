@@ -37,6 +37,7 @@ struct Ask {
     std::int64_t priority = 0;
     KvTolerance kv_tolerance = KvTolerance::kNever;
     std::int64_t kv_max_lag = 0;
+    std::vector<std::string> client{};
 };
 
 class Rig {

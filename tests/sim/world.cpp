@@ -28,6 +28,8 @@ World::World(std::uint64_t seed) : random_(seed) {
     shape_.num_pages = random_.between(70 / shape_.page_size, 240 / shape_.page_size);
     shape_.num_slots = random_.between(2, 8);
     has_faults_ = random_.once_in(3);
+    is_fair_ = !random_.once_in(4);
+    has_prefixes_ = !random_.once_in(3);
     now_ = TimePoint(seconds(1));
     coordinator_ = UpdateCoordinator(num_replicas_);
     oracle_.loaded(Epoch{1}, WeightsId{});
@@ -40,6 +42,8 @@ World::World(std::uint64_t seed) : random_(seed) {
         config.tokens_per_step_max = random_.between(1, 24);
         config.running_max = random_.between(1, 8);
         config.queue_len_max = random_.once_in(8) ? 4 : 1000;
+        config.fairness = is_fair_ ? Fairness::kFair : Fairness::kFcfs;
+        if (is_fair_ && !has_prefixes_) replica.fairness = std::make_unique<FairnessBook>(oracle_);
         replica.core = std::make_unique<scheduler::Scheduler>(config);
         for (int k = 0; k < shape_.tp; ++k) {
             Rank& rank = replica.ranks.emplace_back();
@@ -113,7 +117,19 @@ void World::turn(std::size_t r) {
     replica.is_turn_due = false;
     scheduler::TurnInput in = std::exchange(replica.inbox, {});
     in.now = now_;
+    std::vector<TokenizedRequest> arrived;
+    if (replica.fairness) arrived = in.requests;
     scheduler::TurnOutput out = replica.core->turn(std::move(in));
+    if (replica.fairness) {
+        for (const TokenizedRequest& request : arrived) {
+            if (replica.core->has_request(request.key)) replica.fairness->arrived(request);
+        }
+        for (const scheduler::ToWorkers& message : out.workers) {
+            if (const auto* plan = std::get_if<StepPlan>(&message))
+                replica.fairness->admitted(*plan);
+        }
+        replica.fairness->retain([&](RequestKey key) { return replica.core->has_request(key); });
+    }
     if (auto problem = replica.core->audit())
         oracle_.fail(fmt::format("replica {}: {}", r, *problem));
     route(r, std::move(out));
@@ -382,7 +398,7 @@ void World::submit() {
     const std::int64_t stem = random_.between(0, 2);
     const std::int64_t prompt_len =
         random_.once_in(30) ? random_.between(60, 90) : random_.between(1, 30);
-    const std::int64_t own_from = random_.between(0, prompt_len);
+    const std::int64_t own_from = has_prefixes_ ? random_.between(0, prompt_len) : 0;
     for (std::int64_t i = 0; i < prompt_len; ++i) {
         const std::uint64_t h = i < own_from ? hash_of(stem, i) : hash_of(raw(request.key), i);
         request.prompt.values.push_back(static_cast<TokenId>(2 + h % (kVocab - 2)));
@@ -398,6 +414,7 @@ void World::submit() {
     request.logprobs.enabled = random_.once_in(2);
     if (request.logprobs.enabled && random_.once_in(3))
         request.logprobs.prompt_start = random_.between(0, prompt_len);
+    request.client = some_client();
     request.priority = random_.once_in(6) ? random_.between(-1, 2) : 0;
     request.kv_tolerance = static_cast<KvTolerance>(random_.once_in(2) ? 0 : random_.between(0, 2));
     if (request.kv_tolerance == KvTolerance::kMaxLag) request.kv_max_lag = random_.between(0, 3);
@@ -409,6 +426,23 @@ void World::submit() {
         replicas_[r].inbox.requests.push_back(request);
         make_turn(r);
     });
+}
+
+// One that sends the most, a few others, one that makes up names, and some that come once.
+std::vector<std::string> World::some_client() {
+    switch (random_.between(0, 7)) {
+        case 0:
+            return {"once-" + std::to_string(next_key_)};
+        case 1:
+            return {"names", std::to_string(next_key_)};
+        case 2:
+            return {};
+        case 3:
+        case 4:
+            return {std::string(1, static_cast<char>('a' + random_.between(0, 2)))};
+        default:
+            return {"most"};
+    }
 }
 
 // Ends a request or two: a caller's abort, a stop text, a client that vanished; at times one that

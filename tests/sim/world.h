@@ -4,6 +4,7 @@
 #pragma once
 
 #include "scheduler_proc/scheduler.h"
+#include "tests/sim/fairness_book.h"
 #include "tests/sim/model_worker.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/pusher.h"
@@ -73,6 +74,7 @@ class World {
     };
     struct Replica {
         std::unique_ptr<scheduler::Scheduler> core{};
+        std::unique_ptr<FairnessBook> fairness{};  // null: not looked at
         scheduler::TurnInput inbox{};
         bool is_turn_due = false;
         bool is_down = false;  // it said so itself
@@ -111,6 +113,7 @@ class World {
 
     void act();  // something random
     void submit();
+    std::vector<std::string> some_client();
     void end_some();
     void call_all(
         std::string name,
@@ -147,8 +150,10 @@ class World {
     ModelShape shape_{};
     int num_replicas_ = 1;
     int num_hellos_ = 0;
-    bool has_faults_ = false;  // ranks may get stuck, messages come twice
-    bool is_active_ = true;    // the faults have not stopped yet
+    bool is_fair_ = true;       // or first come, first served
+    bool has_prefixes_ = true;  // that prompts share
+    bool has_faults_ = false;   // ranks may get stuck, messages come twice
+    bool is_active_ = true;     // the faults have not stopped yet
     TimePoint now_{};
     std::uint64_t next_order_ = 0;
     std::priority_queue<Timed, std::vector<Timed>, std::greater<>> events_{};

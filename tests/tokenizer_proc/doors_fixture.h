@@ -34,7 +34,8 @@ class DoorsTest : public testing::Test {
                 .model_path = "/models/stories",
                 .weights_path = weights_path_,
                 .num_replicas = num_replicas,
-                .end_token = end_token_},
+                .end_token = end_token_,
+                .chat_template = chat_template_},
             tokenizer_,
             Doors::Ports{
                 .to_client =
@@ -53,8 +54,10 @@ class DoorsTest : public testing::Test {
                 .start_job =
                     [this](TextJob job) {
                         jobs_.push_back(std::move(job));
-                        return !job_queue_is_full_;
+                        if (!job_queue_is_full_) return Result<>(Ok{});
+                        return Result<>(Error{ErrorCode::kResourceExhausted, "full"});
                     },
+                .cancel_job = [this](JobId job) { cancelled_jobs_.push_back(job); },
                 .random = [this] { return ++random_; },
                 .serves =
                     [this](const ServedVersion& version) {
@@ -131,6 +134,12 @@ class DoorsTest : public testing::Test {
         return next_to<ErrorReply>(peer, door);
     }
 
+    // Does what was handed to the other thread.
+    void finish_jobs() {
+        for (TextJob& job : std::exchange(jobs_, {}))
+            doors_->job_done(now_, run_job(*tokenizer_, std::move(job)));
+    }
+
     static OutputChunk chunk(RequestKey key, const std::string& text, bool is_last = false) {
         OutputChunk chunk;
         chunk.key = key;
@@ -165,6 +174,8 @@ class DoorsTest : public testing::Test {
     std::map<std::pair<Door, std::string>, std::deque<Frames>> to_client_{};
     std::map<std::pair<int, ReplicaSocket>, std::deque<Frames>> to_replica_{};
     std::vector<TextJob> jobs_{};
+    std::vector<JobId> cancelled_jobs_{};
+    std::shared_ptr<const ChatTemplate> chat_template_{};
     std::set<std::string> gone_{};
     std::set<std::string> full_{};
     bool replica_is_full_ = false;

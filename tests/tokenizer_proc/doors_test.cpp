@@ -510,13 +510,94 @@ TEST_F(DoorsTest, TokenizeEncodesAndDecodes) {
     call.text = "Once upon a time";
     call.add_special_tokens = false;
     send("p", call);
+    finish_jobs();
     const TokenizeReply encoded = next_to<TokenizeReply>("p");
     EXPECT_EQ(encoded.call, CallId{4});
     EXPECT_EQ(encoded.ids, *tokenizer_->encode("Once upon a time", AddSpecial::kNo));
     call.text.reset();
     call.ids = encoded.ids;
     send("p", call);
+    finish_jobs();
     EXPECT_EQ(next_to<TokenizeReply>("p").text, "Once upon a time");
+}
+
+// What a template costs is not known before: also the model's own, of the shortest chat.
+TEST_F(DoorsTest, TheLoopRendersNoChat) {
+    chat_template_ = ChatTemplate::load("/nowhere");
+    start();
+    RenderChat call;
+    call.call = CallId{4};
+    call.variables = R"({"messages": [{"role": "user", "content": "hi"}]})";
+    call.client = {"someone"};
+    send("p", call);
+    ASSERT_EQ(jobs_.size(), 1u);
+    EXPECT_FALSE(has_message("p"));
+    EXPECT_EQ(jobs_[0].client, (std::vector<std::string>{"70", "someone"}));  // 'p' and the name
+    finish_jobs();
+    EXPECT_EQ(refusal("p").code, "unsupported");  // there is no template
+}
+
+TEST_F(DoorsTest, ACancelledCallIsAnsweredAndItsTextIsStopped) {
+    start();
+    Tokenize call;
+    call.text = "Once upon a time";
+    for (const std::uint64_t id : {7, 8}) {
+        call.call = CallId{id};
+        send("p", call);
+    }
+    Cancel cancel;
+    cancel.calls = {CallId{7}, CallId{7}, CallId{99}};
+    send("q", cancel);  // another client's
+    EXPECT_TRUE(cancelled_jobs_.empty());
+    send("p", cancel);
+    EXPECT_EQ(cancelled_jobs_, std::vector<JobId>{jobs_.at(0).id});
+    const ErrorReply error = refusal("p");
+    EXPECT_EQ(error.call, CallId{7});
+    EXPECT_EQ(error.code, "aborted");
+    finish_jobs();
+    EXPECT_EQ(next_to<TokenizeReply>("p").call, CallId{8});
+    EXPECT_FALSE(has_message("p"));
+}
+
+TEST_F(DoorsTest, WhoGoesAwayHasItsTextsStopped) {
+    start();
+    send("p", prompt("long", std::string(TextWorker::kInlineBytesMax + 1, 'a')));
+    Tokenize call;
+    call.call = CallId{7};
+    call.text = "Once upon a time";
+    send("p", call);
+    send("only-calls", call);
+    gone_ = {"p", "only-calls"};
+    for (int i = 0; i < 4; ++i) wait(std::chrono::seconds(2));
+    std::ranges::sort(cancelled_jobs_);
+    std::vector<JobId> all;
+    for (const TextJob& job : jobs_) all.push_back(job.id);
+    EXPECT_EQ(cancelled_jobs_, all);
+    EXPECT_EQ(all.size(), 3u);
+    gone_.clear();
+    finish_jobs();  // harmless, though it comes late
+    EXPECT_FALSE(has_message("only-calls"));
+}
+
+TEST_F(DoorsTest, AnAbortedRequestHasItsTextStopped) {
+    start();
+    send("p", prompt("long", std::string(TextWorker::kInlineBytesMax + 1, 'a')));
+    Cancel cancel;
+    cancel.rids = {"long"};
+    send("p", cancel);
+    EXPECT_EQ(cancelled_jobs_, std::vector<JobId>{jobs_.at(0).id});
+}
+
+TEST_F(DoorsTest, ARequestSaysWhoseItIs) {
+    start();
+    Generate message = prompt("a");
+    message.client = {"team", "someone"};
+    send("p", message);
+    EXPECT_EQ(next_request().client, (std::vector<std::string>{"70", "team", "someone"}));
+    message.rid = "b";
+    message.client.assign(kClientLevelsMax + 1, "x");
+    send("p", message);
+    EXPECT_EQ(refusal("p").code, "invalid_argument");
 }
 
 // ---- replicas ----

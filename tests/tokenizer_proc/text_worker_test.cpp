@@ -4,7 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <poll.h>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace pitstop {
 namespace {
@@ -16,10 +20,13 @@ class TextWorkerTest : public testing::Test {
         CHECK(loaded.has_value());
         return *loaded;
     }
-    static TextJob encode_job(std::uint64_t id, std::string text) {
+    static TextJob encode_job(
+        std::uint64_t id, std::string text, std::vector<std::string> client = {}
+    ) {
         TextJob job;
         job.id = JobId{id};
         job.text = std::move(text);
+        job.client = std::move(client);
         return job;
     }
     std::vector<TextDone> wait_for(TextWorker& worker, std::size_t num) {
@@ -49,13 +56,109 @@ TEST_F(TextWorkerTest, JobsAreDoneInOrderAndAsTheLoopWould) {
     }
 }
 
-TEST_F(TextWorkerTest, WhatWaitsIsBounded) {
+TEST_F(TextWorkerTest, WhatOneClientMayHaveWaitingIsBounded) {
     TextWorker worker(tokenizer_);
     const std::string text(8 << 20, 'a');
     std::size_t num_taken = 0;
-    while (num_taken < 100 && worker.push(encode_job(num_taken + 1, text))) ++num_taken;
-    EXPECT_LE(num_taken, 10u);  // 64 MiB wait, besides those already taken up
-    EXPECT_GE(num_taken, 8u);
+    Result<> pushed = Ok{};
+    while (num_taken < 100) {
+        pushed = worker.push(encode_job(num_taken + 1, text, {"a"}));
+        if (!pushed) break;
+        ++num_taken;
+    }
+    EXPECT_GE(num_taken, 3u);  // 32 MiB, the jobs' own memory too
+    ASSERT_FALSE(pushed);
+    EXPECT_EQ(pushed.error().code, ErrorCode::kResourceExhausted);
+    EXPECT_TRUE(worker.push(encode_job(1000, text, {"b"})));
+}
+
+// Whoever fills all of it under many names gives way to others.
+TEST_F(TextWorkerTest, WhenAllIsFullTheNewestOfWhoHasTheMostGivesWay) {
+    TextWorker worker(tokenizer_);
+    const std::string text(8 << 20, 'a');
+    std::size_t num_taken = 0;
+    while (num_taken < 100 &&
+           worker.push(encode_job(num_taken + 1, text, {"a", std::to_string(num_taken)}))) {
+        ++num_taken;
+    }
+    ASSERT_LT(num_taken, 100u);
+    EXPECT_TRUE(worker.push(encode_job(1000, text, {"b"})));
+    bool was_pushed_out = false;
+    for (const TextDone& done : wait_for(worker, 1)) {
+        if (!done.error) continue;
+        was_pushed_out = true;
+        EXPECT_NE(done.id, JobId{1000});
+        EXPECT_EQ(done.error->code, ErrorCode::kResourceExhausted);
+    }
+    EXPECT_TRUE(was_pushed_out);
+}
+
+// Twelve renderings of one client, and then a text of another: it waits for the one in progress
+// and for one more.
+TEST_F(TextWorkerTest, OneClientsRenderingsDoNotHoldUpAnother) {
+    const auto no_template = ChatTemplate::load("/nowhere");
+    TextWorker worker(tokenizer_);
+    const auto chat_of = [&](std::uint64_t id) {
+        TextJob job;
+        job.id = JobId{id};
+        job.client = {"a"};
+        job.chat = ChatJob{
+            no_template,
+            {.variables = R"({"messages": [{"role": "user", "content": "hi"}]})",
+             .chat_template = "{% for a in range(1000) %}{% for b in range(400) %}{% endfor %}"
+                              "{% endfor %}{{ 'a'.center(999999999) }}"}};
+        return job;
+    };
+    for (std::uint64_t i = 1; i <= 12; ++i) ASSERT_TRUE(worker.push(chat_of(i)));
+    ASSERT_TRUE(worker.push(encode_job(100, std::string(20 << 10, 'a'), {"b"})));
+    const std::vector<TextDone> all = wait_for(worker, 13);
+    const auto place =
+        std::ranges::find_if(all, [](const TextDone& done) { return done.id == JobId{100}; });
+    EXPECT_LE(place - all.begin(), 2);
+    EXPECT_FALSE(place->error);
+    for (const TextDone& done : all) {
+        if (done.id == JobId{100}) continue;
+        ASSERT_TRUE(done.error);
+        EXPECT_EQ(done.error->code, ErrorCode::kTooLarge);
+    }
+}
+
+TEST_F(TextWorkerTest, FirstComeFirstServedIsThereForTheAsking) {
+    TextWorker worker(tokenizer_, Fairness::kFcfs);
+    for (std::uint64_t i = 1; i <= 40; ++i) {
+        ASSERT_TRUE(worker.push(encode_job(i, "Once upon a time", {i % 2 == 0 ? "a" : "b"})));
+    }
+    const std::vector<TextDone> all = wait_for(worker, 40);
+    for (std::uint64_t i = 1; i <= 40; ++i) EXPECT_EQ(all[i - 1].id, JobId{i});
+}
+
+// In the queue or in progress: nothing is given for it, and the next is taken up.
+TEST_F(TextWorkerTest, WhatIsCancelledIsNotFinished) {
+    TextWorker worker(tokenizer_);
+    std::string words;
+    while (words.size() < (std::size_t{12} << 20)) words += "once upon a time ";
+    for (const std::uint64_t id : {1, 2}) ASSERT_TRUE(worker.push(encode_job(id, words)));
+    for (const std::uint64_t id : {1, 2}) worker.cancel(JobId{id});
+    ASSERT_TRUE(worker.push(encode_job(3, "Once upon a time")));
+    const std::vector<TextDone> all = wait_for(worker, 1);
+    ASSERT_EQ(all.size(), 1u);
+    EXPECT_EQ(all[0].id, JobId{3});
+    worker.cancel(JobId{3});  // done already
+    worker.cancel(JobId{99});
+}
+
+TEST_F(TextWorkerTest, AnInterruptEndsAnEncodingBetweenPieces) {
+    std::string words;
+    while (words.size() < (std::size_t{1} << 20)) words += "once upon a time ";
+    int num_asked = 0;
+    const Interrupt interrupt = [&]() -> std::optional<Error> {
+        if (++num_asked < 5) return std::nullopt;
+        return Error{ErrorCode::kAborted, "nobody waits for it"};
+    };
+    const TextDone done = run_job(*tokenizer_, encode_job(1, words), interrupt);
+    ASSERT_TRUE(done.error);
+    EXPECT_EQ(done.error->code, ErrorCode::kAborted);
+    EXPECT_EQ(num_asked, 5);
 }
 
 TEST_F(TextWorkerTest, DecodingAndBothWaysAreJobsToo) {

@@ -1,0 +1,205 @@
+// Whose turn it is among clients. A client is named by a path, outermost name first: each name
+// divides the share of the one before it, and those beside each other take turns, one item each.
+// So whoever makes up names divides its own share, and takes nothing from others.
+//
+// Of one path, items come in the order of their ids. A path that had its turn, or that is new,
+// comes behind all that wait beside it: an item waits for at most one of each neighbour, at each of
+// its levels, per item of its own path before it, whoever comes meanwhile. The order depends on the
+// calls alone: no clock, no hash.
+//
+// Thread:  one at a time.
+// Bounded: by its user, through size(); a name without items is forgotten.
+#pragma once
+
+#include "base/check.h"
+#include "base/result.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace pitstop {
+
+// Who is served first: fair, a client after the other; fcfs, who came first, whoever it is.
+enum class Fairness : std::uint8_t { kFair, kFcfs };
+
+// Of a flag's value.
+[[nodiscard]] inline Result<Fairness> fairness_of(std::string_view name) {
+    if (name == "fair") return Fairness::kFair;
+    if (name == "fcfs") return Fairness::kFcfs;
+    return make_error(
+        ErrorCode::kInvalidArgument, "--scheduling is '{}'; accepted are fair and fcfs", name
+    );
+}
+inline constexpr std::string_view kSchedulingHelp =
+    "whose request is next, of one priority: fair, clients take turns; fcfs, who came first";
+
+template <class Id>
+class FairQueue {
+  public:
+    using Path = std::span<const std::string>;
+
+    FairQueue() = default;
+    FairQueue(FairQueue&& other) noexcept : root_(std::exchange(other.root_, make_root())) {}
+    FairQueue& operator=(FairQueue&& other) noexcept {
+        root_ = std::exchange(other.root_, make_root());
+        return *this;
+    }
+
+    [[nodiscard]] bool empty() const { return root_->items == 0; }
+    [[nodiscard]] std::size_t size() const { return root_->items; }
+    [[nodiscard]] std::size_t weight() const { return root_->weight; }
+
+    // `weight`: what counts where somebody has too much. REQUIRES: the id is not here.
+    void push(Path path, Id id, std::size_t weight = 1) {
+        Node* node = root_.get();
+        node->add(1, weight);
+        for (const std::string& name : path) {
+            std::unique_ptr<Node>& child = node->children[name];
+            if (child == nullptr) {
+                child = std::make_unique<Node>();
+                child->name = name;
+                node->join(*child);
+            }
+            node = child.get();
+            node->add(1, weight);
+        }
+        if (node->ids.empty()) node->join_own();
+        const bool is_new = node->ids.emplace(id, weight).second;
+        CHECK(is_new);
+    }
+
+    // False: it is not here. Its path keeps its turn.
+    bool erase(Path path, Id id) {
+        std::vector<Node*> way = way_to(path);
+        if (way.empty() || !way.back()->ids.contains(id)) return false;
+        remove(way, id);
+        return true;
+    }
+    [[nodiscard]] bool contains(Path path, Id id) const {
+        const std::vector<Node*> way = way_to(path);
+        return !way.empty() && way.back()->ids.contains(id);
+    }
+    // Of everything under the path.
+    [[nodiscard]] std::size_t weight_of(Path path) const {
+        const std::vector<Node*> way = way_to(path);
+        return way.empty() ? 0 : way.back()->weight;
+    }
+
+    // REQUIRES: !empty().
+    [[nodiscard]] Id front() const { return first_way().back()->ids.begin()->first; }
+    // Takes front(); who had a turn goes behind its neighbours. REQUIRES: !empty().
+    Id pop() {
+        const std::vector<Node*> way = first_way();
+        for (std::size_t i = 0; i < way.size(); ++i) {
+            if (i + 1 < way.size()) {
+                way[i]->ring.erase(way[i + 1]->turn);
+                way[i]->join(*way[i + 1]);
+            } else {
+                way[i]->ring.erase(way[i]->own_turn);
+                way[i]->join_own();
+            }
+        }
+        const Id id = way.back()->ids.begin()->first;
+        remove(way, id);
+        return id;
+    }
+
+    // The newest of who has the most, at each level; of equals, of who joined or was served last.
+    // REQUIRES: !empty().
+    [[nodiscard]] Id last_of_largest() const {
+        const Node* node = root_.get();
+        for (;;) {
+            const Node* largest = nullptr;
+            std::size_t largest_weight = 0;
+            for (const auto& [turn, next] : node->ring) {
+                const std::size_t weight = next == node ? node->own_weight() : next->weight;
+                if (largest != nullptr && weight < largest_weight) continue;
+                largest = next;
+                largest_weight = weight;
+            }
+            CHECK(largest != nullptr);
+            if (largest == node) return node->ids.rbegin()->first;
+            node = largest;
+        }
+    }
+
+  private:
+    struct Node {
+        std::string name{};
+        std::uint64_t turn = 0;       // in the ring around it
+        std::uint64_t own_turn = 0;   // of `ids`, in its own ring
+        std::uint64_t next_turn = 1;  // never used again
+        std::map<std::string, std::unique_ptr<Node>> children{};
+        std::map<Id, std::size_t> ids{};        // whose path ends here -> weight
+        std::map<std::uint64_t, Node*> ring{};  // whose turn; itself: that of `ids`
+        std::size_t items = 0;                  // here and further inside
+        std::size_t weight = 0;
+
+        void add(std::size_t num, std::size_t added) {
+            items += num;
+            weight += added;
+        }
+        void join(Node& child) {
+            child.turn = next_turn++;
+            ring.emplace(child.turn, &child);
+        }
+        void join_own() {
+            own_turn = next_turn++;
+            ring.emplace(own_turn, this);
+        }
+        [[nodiscard]] std::size_t own_weight() const {
+            std::size_t inside = 0;
+            for (const auto& [name_of_child, child] : children) inside += child->weight;
+            return weight - inside;
+        }
+    };
+    static std::unique_ptr<Node> make_root() { return std::make_unique<Node>(); }
+
+    // From the root to where the path ends; empty: there is no such path.
+    [[nodiscard]] std::vector<Node*> way_to(Path path) const {
+        std::vector<Node*> way{root_.get()};
+        for (const std::string& name : path) {
+            const auto child = way.back()->children.find(name);
+            if (child == way.back()->children.end()) return {};
+            way.push_back(child->second.get());
+        }
+        return way;
+    }
+    [[nodiscard]] std::vector<Node*> first_way() const {
+        CHECK(!empty());
+        std::vector<Node*> way{root_.get()};
+        for (;;) {
+            Node* next = way.back()->ring.begin()->second;
+            if (next == way.back()) return way;
+            way.push_back(next);
+        }
+    }
+    void remove(const std::vector<Node*>& way, Id id) {
+        Node& end = *way.back();
+        const auto place = end.ids.find(id);
+        const std::size_t weight = place->second;
+        end.ids.erase(place);
+        if (end.ids.empty()) end.ring.erase(end.own_turn);
+        for (Node* node : way) {
+            --node->items;
+            node->weight -= weight;
+        }
+        for (std::size_t i = way.size() - 1; i > 0 && way[i]->items == 0; --i) {
+            way[i - 1]->ring.erase(way[i]->turn);
+            const std::string name = way[i]->name;  // erase() must not be given a part of it
+            way[i - 1]->children.erase(name);
+        }
+    }
+
+    std::unique_ptr<Node> root_ = make_root();
+};
+
+}  // namespace pitstop

@@ -1,0 +1,51 @@
+#include "tests/sim/fairness_book.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+#include <vector>
+
+namespace pitstop::sim {
+
+void FairnessBook::arrived(const TokenizedRequest& request) {
+    Waiting arrived{
+        .client = request.client.empty() ? "" : request.client.front(),
+        .priority = request.priority};
+    for (const auto& [key, other] : waiting_) {
+        if (other.client == arrived.client && other.priority == arrived.priority)
+            ++arrived.num_before;
+    }
+    waiting_.emplace(request.key, std::move(arrived));
+}
+
+void FairnessBook::admitted(const StepPlan& plan) {
+    std::vector<Waiting> begun;  // in one step: none of them overtakes another
+    for (const RequestSetup& setup : plan.setups) {
+        const auto place = waiting_.find(setup.key);
+        if (place == waiting_.end()) continue;  // it ran before
+        begun.push_back(std::move(place->second));
+        waiting_.erase(place);
+    }
+    for (const Waiting& one : begun) {
+        for (auto& [key, other] : waiting_) {
+            if (other.client == one.client || other.priority != one.priority) continue;
+            const std::int64_t count = ++other.overtaken[one.client];
+            if (count <= other.num_before + 1) continue;
+            oracle_.fail(fmt::format(
+                "request {} of client '{}', with {} of its own before it, was overtaken {} times "
+                "by client '{}'",
+                raw(key),
+                other.client,
+                other.num_before,
+                count,
+                one.client
+            ));
+        }
+    }
+}
+
+void FairnessBook::retain(const std::function<bool(RequestKey)>& is_open) {
+    std::erase_if(waiting_, [&](const auto& entry) { return !is_open(entry.first); });
+}
+
+}  // namespace pitstop::sim

@@ -1,0 +1,41 @@
+// Who was admitted before whom, as seen from outside a scheduler: from what it was sent and the
+// plans it made. With fair scheduling a request is overtaken by a neighbour at most once per
+// request of its own client before it, and once more.
+//
+// Prompts must share no prefix: who waits for one that is being computed gives up a turn.
+#pragma once
+
+#include "messages/generation.h"
+#include "messages/steps.h"
+#include "tests/sim/oracle.h"
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+
+namespace pitstop::sim {
+
+class FairnessBook {
+  public:
+    explicit FairnessBook(Oracle& oracle) : oracle_(oracle) {}
+
+    // A scheduler has taken it in.
+    void arrived(const TokenizedRequest& request);
+    // A step was planned that begins these; others of it have run before.
+    void admitted(const StepPlan& plan);
+    // Forgets those that are over.
+    void retain(const std::function<bool(RequestKey)>& is_open);
+
+  private:
+    struct Waiting {
+        std::string client{};  // its first name
+        std::int64_t priority = 0;
+        std::int64_t num_before = 0;                      // of its own client and priority
+        std::map<std::string, std::int64_t> overtaken{};  // by client
+    };
+    Oracle& oracle_;
+    std::map<RequestKey, Waiting> waiting_{};
+};
+
+}  // namespace pitstop::sim

@@ -1,0 +1,151 @@
+// The Doors' part about texts: calls that encode, decode or render, and the jobs of the other
+// thread.
+#include "messages/codec.h"
+#include "tokenizer_proc/doors.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace pitstop {
+
+// The connection, and in it the names it gives. An identity is bytes.
+std::vector<std::string> Doors::client_path(
+    const std::string& peer, std::vector<std::string> names
+) {
+    std::string connection;
+    for (const char c : peer) connection += fmt::format("{:02x}", static_cast<unsigned char>(c));
+    names.insert(names.begin(), std::move(connection));
+    return names;
+}
+
+// Each that is open is answered: aborted.
+void Doors::cancel_calls(const std::string& peer, const std::vector<CallId>& calls) {
+    const Error error{ErrorCode::kAborted, "cancelled by the client"};
+    std::vector<JobId> jobs;
+    if (const auto of_peer = jobs_of_.find(peer); of_peer != jobs_of_.end()) {
+        for (const CallId call : calls) {
+            const auto job = of_peer->second.find(call);
+            if (job != of_peer->second.end()) jobs.push_back(job->second);
+        }
+    }
+    for (const JobId job : jobs) {
+        if (!tokenize_calls_.contains(job)) continue;  // named twice
+        ports_.cancel_job(job);
+        end_call(job, &error);
+    }
+}
+
+// Forgets it; with an error, that is its answer.
+void Doors::end_call(JobId job, const Error* error) {
+    const auto place = tokenize_calls_.find(job);
+    const TokenizeCall call = std::move(place->second);
+    tokenize_calls_.erase(place);
+    const auto of_peer = jobs_of_.find(call.peer);
+    const auto [first, last] = of_peer->second.equal_range(call.call);
+    of_peer->second.erase(std::find_if(first, last, [&](const auto& entry) {
+        return entry.second == job;
+    }));
+    if (of_peer->second.empty()) jobs_of_.erase(of_peer);
+    if (error == nullptr) return;
+    ErrorReply reply;
+    reply.call = call.call;
+    reply.code = name_of(error->code);
+    reply.message = error->message;
+    outbox_.reply(Door::kData, call.peer, encode(reply));
+}
+
+// Clients of the data door that wait for something.
+std::vector<std::string> Doors::peers() const {
+    std::vector<std::string> all = requests_.peers();
+    for (const auto& [peer, jobs] : jobs_of_) all.push_back(peer);
+    std::ranges::sort(all);
+    all.erase(std::ranges::unique(all).begin(), all.end());
+    return all;
+}
+
+Result<> Doors::tokenize(const std::string& peer, const Frames& frames) {
+    ASSIGN_OR_RETURN(Tokenize message, decode<Tokenize>(frames, UnknownFields::kRefuse));
+    TextJob job{
+        .client = client_path(peer, std::move(message.client)),
+        .text = std::move(message.text),
+        .add_special = message.add_special_tokens ? AddSpecial::kYes : AddSpecial::kNo,
+        .skip_special = message.skip_special_tokens ? SkipSpecial::kYes : SkipSpecial::kNo,
+        .wants_text = true,
+        .wants_texts = message.each_token,
+    };
+    if (message.ids) job.ids = *std::move(message.ids);
+    return start_call(peer, message.call, std::move(job));
+}
+
+Result<> Doors::render_chat(const std::string& peer, const Frames& frames) {
+    ASSIGN_OR_RETURN(RenderChat message, decode<RenderChat>(frames, UnknownFields::kRefuse));
+    if (config_.chat_template == nullptr) {
+        return Error{ErrorCode::kUnsupported, "no chat template was loaded"};
+    }
+    TextJob job{
+        .client = client_path(peer, std::move(message.client)),
+        .chat =
+            ChatJob{
+                config_.chat_template,
+                {.variables = std::move(message.variables),
+                 .continue_final_message = message.continue_final_message,
+                 .chat_template = std::move(message.chat_template)}},
+        .add_special = message.add_special_tokens ? AddSpecial::kYes : AddSpecial::kNo,
+    };
+    return start_call(peer, message.call, std::move(job));
+}
+
+// A call that a `tokenize_reply` answers. None is done by the loop: what a chat's template or a
+// token's text costs is not known before.
+Result<> Doors::start_call(const std::string& peer, CallId call, TextJob job) {
+    if (tokenize_calls_.size() >= kTextCallsMax) {
+        return make_error(
+            ErrorCode::kResourceExhausted, "{} tokenize calls are open", kTextCallsMax
+        );
+    }
+    job.id = std::exchange(next_job_, next(next_job_));
+    const JobId id = job.id;
+    RETURN_IF_ERROR(ports_.start_job(std::move(job)));
+    tokenize_calls_.emplace(id, TokenizeCall{peer, call});
+    jobs_of_[peer].emplace(call, id);
+    return Ok{};
+}
+
+// A short prompt is done at once, unless the tokenizer may make it long.
+Result<> Doors::start_job(TimePoint now, TextJob job) {
+    if (tokenizer_->work_max(bytes_of(job)) <= TextWorker::kInlineBytesMax) {
+        job_done(now, run_job(*tokenizer_, std::move(job)));
+        return Ok{};
+    }
+    return ports_.start_job(std::move(job));
+}
+
+void Doors::job_done(TimePoint, TextDone done) {
+    if (const auto place = tokenize_calls_.find(done.id); place != tokenize_calls_.end()) {
+        if (done.error) return end_call(done.id, &*done.error);
+        const TokenizeCall call = place->second;
+        end_call(done.id, nullptr);
+        TokenizeReply reply;
+        reply.call = call.call;
+        reply.ids = std::move(done.ids);
+        reply.text = std::move(done.text);
+        reply.texts = std::move(done.texts);
+        outbox_.reply(Door::kData, call.peer, encode(reply));
+        return;
+    }
+    OpenRequest* request = requests_.find(done.id);
+    if (request == nullptr) return;  // ended meanwhile
+    Result<> sent = done.error
+                        ? Result<>(*done.error)
+                        : dispatch(*request, std::move(request->generate), std::move(done.ids));
+    if (sent) return;
+    ++num_refused_;
+    ErrorReply reply;
+    reply.rid = request->rid;
+    reply.code = name_of(sent.error().code);
+    reply.message = sent.error().message;
+    outbox_.reply(Door::kData, request->peer, encode(reply));
+    close(*request);
+}
+
+}  // namespace pitstop
