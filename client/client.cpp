@@ -134,6 +134,7 @@ Result<OutputChunk> Client::generate_blocking(Generate request, std::chrono::mil
 }
 
 void Client::cancel(std::vector<std::string> rids) { io_->cancel(std::move(rids)); }
+void Client::cancel_calls(std::vector<CallId> calls) { io_->cancel_calls(std::move(calls)); }
 
 Result<TokenizeReply> Client::tokenize(std::string_view text) {
     Tokenize request;

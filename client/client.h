@@ -107,12 +107,13 @@ class Client {
         return read_reply<ReplyTo<Request>>(reply);
     }
     template <class Request>
-    void call(
+    CallId call(
         Request request,
         std::function<void(Result<ReplyTo<Request>>)> on_reply,
         std::chrono::milliseconds timeout = kCallTimeout
     ) {
         prepare(request, timeout);
+        const CallId id = request.call;
         call_frames(
             to_call(request),
             timeout,
@@ -121,7 +122,11 @@ class Client {
                 on_reply(read_reply<ReplyTo<Request>>(*reply));
             }
         );
+        return id;
     }
+    // Of tokenize and render_chat: the tree stops working on them, and answers with kAborted. Those
+    // that are not open are ignored.
+    void cancel_calls(std::vector<CallId> calls);
 
     Result<StatusReply> status(std::chrono::milliseconds timeout = kCallTimeout) {
         return call(Status{}, timeout);

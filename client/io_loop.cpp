@@ -138,7 +138,12 @@ void IoLoop::refuse_request(const std::string& rid, const Error& error, Sink sin
     push(RefuseRequest{rid, error, std::move(sink)});
 }
 
-void IoLoop::cancel(std::vector<std::string> rids) { push(CancelRequests{std::move(rids)}); }
+void IoLoop::cancel(std::vector<std::string> rids) {
+    push(CancelRequests{.rids = std::move(rids)});
+}
+void IoLoop::cancel_calls(std::vector<CallId> calls) {
+    push(CancelRequests{.calls = std::move(calls)});
+}
 
 void IoLoop::abandon(const std::string& rid, RequestNumber number) {
     push(AbandonRequest{rid, number});
@@ -192,7 +197,7 @@ void IoLoop::io_run() {
     // Freed in the tree now, not when it next writes to us.
     std::vector<std::string> rids;
     for (const auto& [rid, request] : requests_) rids.push_back(rid);
-    CancelRequests all{std::move(rids)};
+    CancelRequests all{.rids = std::move(rids)};
     if (!all.rids.empty()) io_obey(all);
     io_flush();
     io_fail_all(Door::kData, closed);
@@ -241,8 +246,10 @@ void IoLoop::io_obey(RefuseRequest& command) {
 
 void IoLoop::io_obey(CancelRequests& command) {
     Cancel cancel;
+    cancel.calls = std::move(command.calls);
     const auto send = [&] {
-        if (!cancel.rids.empty()) io_send(Door::kData, encode(std::exchange(cancel, {})));
+        if (!cancel.rids.empty() || !cancel.calls.empty())
+            io_send(Door::kData, encode(std::exchange(cancel, {})));
     };
     for (std::string& rid : command.rids) {
         const auto place = requests_.find(rid);
@@ -257,7 +264,7 @@ void IoLoop::io_obey(AbandonRequest& command) {
     const auto place = requests_.find(command.rid);
     if (place == requests_.end() || place->second.number != command.number) return;
     place->second.sink = [](const OutputChunk&) {};
-    CancelRequests cancel{{std::move(command.rid)}};
+    CancelRequests cancel{.rids = {std::move(command.rid)}};
     io_obey(cancel);
 }
 
@@ -406,7 +413,7 @@ void IoLoop::io_expire(TimePoint now) {
             continue;
         }
         const std::string& rid = std::get<std::string>(late);
-        CancelRequests cancel{{rid}};
+        CancelRequests cancel{.rids = {rid}};
         io_obey(cancel);
         io_end_request(
             rid, make_error(ErrorCode::kDeadlineExceeded, "request '{}' was not done in time", rid)

@@ -60,6 +60,7 @@ class IoLoop {
     // A request that cannot be sent: ends through the same path.
     void refuse_request(const std::string& rid, const Error& error, Sink sink);
     void cancel(std::vector<std::string> rids);
+    void cancel_calls(std::vector<CallId> calls);
     // Cancels this request, if it is the one that is open under its rid; its sink is not called any
     // more.
     void abandon(const std::string& rid, RequestNumber number);
@@ -108,6 +109,7 @@ class IoLoop {
     };
     struct CancelRequests {
         std::vector<std::string> rids{};
+        std::vector<CallId> calls{};
     };
     struct AbandonRequest {
         std::string rid{};

@@ -50,6 +50,14 @@ Response refusal_of_parse(const Request& request, error_code problem, std::size_
     return refusal(request, 400, "not HTTP: " + problem.message());
 }
 
+// Of IPv6 the network alone, as whoever has one address there has all of its network's.
+std::string client_address(const asio::ip::address& address) {
+    if (!address.is_v6()) return address.to_string();
+    asio::ip::address_v6::bytes_type bytes = address.to_v6().to_bytes();
+    if (!address.to_v6().is_v4_mapped()) std::fill(bytes.begin() + 8, bytes.end(), std::uint8_t{0});
+    return asio::ip::address_v6(bytes).to_string();
+}
+
 }  // namespace
 
 struct Connection::Parser {
@@ -101,7 +109,12 @@ struct Connection::Sending {
 };
 
 Connection::Connection(asio::ip::tcp::socket socket, Shared& shared)
-    : socket_(std::move(socket)), shared_(&shared) {}
+    : socket_(std::move(socket)), shared_(&shared) {
+    peer_.connection = ++shared.num_connections;
+    error_code is_closed;
+    const auto remote = socket_.remote_endpoint(is_closed);
+    if (!is_closed) peer_.address = client_address(remote.address());
+}
 
 void Connection::start() { run_detached(run()); }
 

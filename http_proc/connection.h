@@ -38,6 +38,7 @@ class Connection final : public Wire, public std::enable_shared_from_this<Connec
         const Router& router;
         bool is_stopping = false;
         std::function<void(Connection&)> on_closed{};
+        std::uint64_t num_connections = 0;  // ever
     };
 
     Connection(boost::asio::ip::tcp::socket socket, Shared& shared);
@@ -56,6 +57,7 @@ class Connection final : public Wire, public std::enable_shared_from_this<Connec
     Sent send(std::string_view bytes) override;
     void resume_when_sent(std::coroutine_handle<> waiter) override { on_sent_ = waiter; }
     [[nodiscard]] bool is_gone() const override { return is_gone_; }
+    [[nodiscard]] Peer peer() const override { return peer_; }
 
   private:
     struct Parser;
@@ -124,6 +126,7 @@ class Connection final : public Wire, public std::enable_shared_from_this<Connec
     bool is_closing_ = false;    // after this answer
     bool is_gone_ = false;
     Exchange* exchange_ = nullptr;  // while a handler runs
+    Peer peer_{};
 };
 
 }  // namespace pitstop

@@ -1,5 +1,7 @@
 #include "http_proc/exchange.h"
 
+#include "base/utf8.h"
+
 #include <fmt/format.h>
 
 namespace pitstop {
@@ -45,8 +47,19 @@ Result<> Exchange::hold(const Generate& prompt, Copies copies) {
     );
 }
 
+std::vector<std::string> Exchange::client() const {
+    const Wire::Peer peer = wire_->peer();
+    const bool has_keys = !server_->options().keys.api.empty();
+    const std::string_view key = !has_keys ? "" : may_admin() ? "admin@" : "api@";
+    const std::string_view name = request_.header("x-pitstop-client").value_or("");
+    return {
+        fmt::format("{}{}", key, peer.address),
+        is_utf8(name) ? std::string(utf8_prefix(name, kClientNameBytesMax)) : "not UTF-8",
+        fmt::to_string(peer.connection)};
+}
+
 void Exchange::let_go() {
-    std::string().swap(request_.body);  // an assignment would keep its memory
+    std::string().swap(request_.body);              // an assignment would keep its memory
     static_cast<void>(share_.resize(kept_bytes_));  // less is always granted
 }
 

@@ -27,6 +27,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace pitstop {
 
@@ -44,6 +45,12 @@ class Wire {
     // After kPending: resumes `waiter` when all is sent, or never will be.
     virtual void resume_when_sent(std::coroutine_handle<> waiter) = 0;
     [[nodiscard]] virtual bool is_gone() const = 0;
+    // Whom it is with: the address, and a number of the connection's own.
+    struct Peer {
+        std::string address{};
+        std::uint64_t connection = 0;
+    };
+    [[nodiscard]] virtual Peer peer() const { return {}; }
 };
 
 // What a copy of it takes, its parts included.
@@ -73,6 +80,10 @@ class Exchange {
 
     // Whether data routes are open to the caller: for open routes that have a data part.
     [[nodiscard]] bool may_data() const { return may(grant_, Access::kData); }
+
+    // Whose requests take turns with those of others (Generate::client): what its key opens and its
+    // address, then the name it gives itself (X-Pitstop-Client), then the connection.
+    [[nodiscard]] std::vector<std::string> client() const;
 
     // Starts a streamed answer; sent with the first write. A handler that has begun returns
     // Response::streamed(), one that has not may still return anything else.

@@ -50,7 +50,9 @@ void Generation::start(
     state.is_held.assign(requests.size(), false);
     state.num_open = requests.size();
     tree_->num_generating += static_cast<int>(requests.size());
+    const std::vector<std::string> client = exchange_->client();
     for (Generate& request : requests) {
+        request.client = client;
         if (request.rid.empty()) request.rid = Tree::random_id();
         state.rids.push_back(request.rid);
         for (const std::string& name : names_) tree_->add_name(name, request.rid);

@@ -6,6 +6,7 @@
 #include "http_proc/generation.h"
 #include "http_proc/openai_chat_request.h"
 #include "http_proc/openai_choice.h"
+#include "http_proc/prompts.h"
 #include "http_proc/routes.h"
 #include "http_proc/tool_calls.h"
 #include "http_proc/versions.h"
@@ -263,7 +264,7 @@ Task<Result<std::vector<Generate>>> prepare(Exchange& exchange, OpenAiChat call,
     if (call.input_ids) {
         answer.prompt_ids = *call.input_ids;
     } else {
-        Result<TokenizeReply> prompt = co_await exchange.tree().call(call.chat.question());
+        Result<TokenizeReply> prompt = co_await ask(exchange, call.chat.question());
         if (!prompt) co_return prompt.error();
         answer.prompt_ids = std::move(prompt->ids);
     }

@@ -2,6 +2,7 @@
 #include "http_proc/errors.h"
 #include "http_proc/json_body.h"
 #include "http_proc/openai_chat_request.h"
+#include "http_proc/prompts.h"
 #include "http_proc/routes.h"
 
 #include <nlohmann/json.hpp>
@@ -37,13 +38,13 @@ Task<Result<TokenizeReply>> tokens_of(
     question.text = std::move(text);
     question.add_special_tokens = adds_special;
     question.each_token = wants_texts;
-    co_return co_await exchange.tree().call(std::move(question));
+    co_return co_await ask(exchange, std::move(question));
 }
 
 Task<Response> tokenize_chat(Exchange& exchange, bool wants_texts) {
     const Result<OpenAiPromptChat> chat = parse_prompt_chat(exchange.request().body);
     if (!chat) co_return refusal(chat.error());
-    const Result<TokenizeReply> reply = co_await exchange.tree().call(chat->question());
+    const Result<TokenizeReply> reply = co_await ask(exchange, chat->question());
     if (!reply) co_return refusal(reply.error());
     nlohmann::ordered_json answer{
         {"count", reply->ids.size()},
@@ -55,7 +56,7 @@ Task<Response> tokenize_chat(Exchange& exchange, bool wants_texts) {
         Tokenize question;
         question.ids = reply->ids;
         question.each_token = true;
-        const Result<TokenizeReply> texts = co_await exchange.tree().call(std::move(question));
+        const Result<TokenizeReply> texts = co_await ask(exchange, std::move(question));
         if (!texts) co_return refusal(texts.error());
         answer["token_strs"] = texts->texts;
     }
@@ -127,7 +128,7 @@ Task<Response> detokenize(Exchange& exchange) {
         Tokenize question;
         question.ids = std::move(ids);
         question.skip_special_tokens = skips_special;
-        const Result<TokenizeReply> reply = co_await exchange.tree().call(std::move(question));
+        const Result<TokenizeReply> reply = co_await ask(exchange, std::move(question));
         if (!reply) co_return refusal(reply.error());
         texts.push_back(reply->text);
     }
