@@ -105,16 +105,19 @@ TEST_F(TextWorkerTest, OneClientsRenderingsDoNotHoldUpAnother) {
         job.chat = ChatJob{
             no_template,
             {.variables = R"({"messages": [{"role": "user", "content": "hi"}]})",
-             .chat_template = "{% for a in range(1000) %}{% for b in range(400) %}{% endfor %}"
+             .chat_template = "{% for a in range(100) %}{% for b in range(400) %}{% endfor %}"
                               "{% endfor %}{{ 'a'.center(999999999) }}"}};
         return job;
     };
     for (std::uint64_t i = 1; i <= 12; ++i) ASSERT_TRUE(worker.push(chat_of(i)));
     ASSERT_TRUE(worker.push(encode_job(100, std::string(20 << 10, 'a'), {"b"})));
-    const std::vector<TextDone> all = wait_for(worker, 13);
+    // Those that were done before the text came.
+    std::vector<TextDone> all = worker.take_done();
+    const auto num_before = static_cast<std::ptrdiff_t>(all.size());
+    for (TextDone& done : wait_for(worker, 13 - all.size())) all.push_back(std::move(done));
     const auto place =
         std::ranges::find_if(all, [](const TextDone& done) { return done.id == JobId{100}; });
-    EXPECT_LE(place - all.begin(), 2);
+    EXPECT_LE(place - all.begin(), num_before + 2);
     EXPECT_FALSE(place->error);
     for (const TextDone& done : all) {
         if (done.id == JobId{100}) continue;
