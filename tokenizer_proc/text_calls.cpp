@@ -64,7 +64,7 @@ std::vector<std::string> Doors::peers() const {
 }
 
 Result<> Doors::tokenize(const std::string& peer, const Frames& frames) {
-    ASSIGN_OR_RETURN(Tokenize message, decode<Tokenize>(frames, UnknownFields::kRefuse));
+    ASSIGN_OR_RETURN(Tokenize message, config_.identity.read<Tokenize>(frames));
     TextJob job{
         .client = client_path(peer, std::move(message.client)),
         .text = std::move(message.text),
@@ -78,7 +78,7 @@ Result<> Doors::tokenize(const std::string& peer, const Frames& frames) {
 }
 
 Result<> Doors::render_chat(const std::string& peer, const Frames& frames) {
-    ASSIGN_OR_RETURN(RenderChat message, decode<RenderChat>(frames, UnknownFields::kRefuse));
+    ASSIGN_OR_RETURN(RenderChat message, config_.identity.read<RenderChat>(frames));
     if (config_.chat_template == nullptr) {
         return Error{ErrorCode::kUnsupported, "no chat template was loaded"};
     }
