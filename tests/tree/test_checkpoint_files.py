@@ -107,6 +107,7 @@ def test_P2_files_that_change_while_they_are_read_are_named(start_held, place, h
         kind, reply = admin.receive(60)
         assert kind == "update_reply" and not reply["ok"], reply
         assert reply["code"] == "data_loss" and named in reply["message"], reply
-        assert "rank 1" in reply["message"], reply["message"]
+        # The other rank may still be reading, too, and be the first to say so.
+        assert "rank " in reply["message"], reply["message"]
         assert reply["state"] == "serving" and reply["epoch"] == 1
         serves(tree.door(), admin, "stories")
