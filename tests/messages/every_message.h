@@ -115,10 +115,29 @@ class Filler {
         message.input_ids.reset();
         message.kv_tolerance = KvTolerance::kMaxLag;
         message.text_output = true;
+        message.client.resize(2);
         make_valid(message.sampling);
         make_valid(message.logprobs);
     }
-    void make_valid(Tokenize& message) { message.text.reset(); }
+    void make_valid(Tokenize& message) {
+        message.text.reset();
+        message.client.resize(2);
+    }
+    void make_valid(RenderChat& message) { message.client.resize(2); }
+    void make_valid(PushLayout& message) {
+        message.shard_bytes = 1 << 20;
+        for (ShardTensor& tensor : message.tensors) {
+            tensor.shape = {draw(100, 200), draw(100, 200)};
+            for (ShardPiece& piece : tensor.pieces) {
+                piece.row_begin = draw(0, 50);
+                piece.num_rows = draw(1, 50);
+                piece.col_begin = draw(0, 50);
+                piece.num_cols = draw(1, 50);
+                piece.offset = draw(0, 1000);
+                piece.row_stride = draw(400, 4000);
+            }
+        }
+    }
     void make_valid(PauseGeneration& message) { message.max_pause_s = 1.5; }
     void make_valid(Abort& message) { message.all = false; }
     void make_valid(Shutdown& message) { message.drain_s = 1.5; }
