@@ -79,7 +79,7 @@ void Doors::from_client(TimePoint now, Door door, const Received& received) {
     if (received.refused) {
         return refuse(door, received.peer, received.frames, *received.refused);
     }
-    if (auto taken = take(now, door, received.peer, received.frames); !taken) {
+    if (auto taken = take(now, door, received); !taken) {
         refuse(door, received.peer, received.frames, taken.error());
     }
 }
@@ -103,7 +103,9 @@ void Doors::answer_error(
     outbox_.reply(door, peer, std::move(answer));
 }
 
-Result<> Doors::take(TimePoint now, Door door, const std::string& peer, const Frames& frames) {
+Result<> Doors::take(TimePoint now, Door door, const Received& received) {
+    const std::string& peer = received.peer;
+    const Frames& frames = received.frames;
     const bool is_admin_type = Admin::takes(frames.type);
     if (frames.type != Hello::kType && !is_admin_type && !is_data_type(frames.type)) {
         return make_error(
@@ -126,7 +128,9 @@ Result<> Doors::take(TimePoint now, Door door, const std::string& peer, const Fr
     if (!is_ready()) return starting();
     if (is_admin_type) {
         admin_time_ = now;
-        return admin_.call(now, peer, frames);
+        return admin_.call(
+            now, peer, frames, received.key.empty() ? ClientPlace::kHere : ClientPlace::kElsewhere
+        );
     }
     if (frames.type == Generate::kType) {
         ASSIGN_OR_RETURN(Generate message, config_.identity.read<Generate>(frames));

@@ -100,7 +100,7 @@ class Doors {
     };
 
     // ---- clients' messages ----
-    Result<> take(TimePoint now, Door door, const std::string& peer, const Frames& frames);
+    Result<> take(TimePoint now, Door door, const Received& received);
     void refuse(Door door, const std::string& peer, const Frames& frames, const Error& error);
     void answer_error(Door door, const std::string& peer, const Frames& frames, const Error& error);
     Result<> hello(Door door, const std::string& peer, const Frames& frames);

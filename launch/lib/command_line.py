@@ -229,6 +229,23 @@ def add_http_flags(parser):
     add("--no-http", action="store_true", help="no HTTP: the bus alone")
 
 
+def door(text):
+    """HOST:PORT, in which the process looks closer."""
+    host, _, port_text = text.rpartition(":")
+    if not host:
+        raise argparse.ArgumentTypeError(f"takes HOST:PORT with a numeric address, not '{text}'")
+    port(port_text)
+    return text
+
+
+def add_tcp_doors(parser):
+    """Where the doors listen for other machines."""
+    add = parser.add_argument
+    add("--tcp-door", type=door, metavar="H:P", help="the data door for other machines, too")
+    add("--admin-tcp-door", type=door, metavar="H:P", help="the same for the admin door")
+    add("--door-keys", metavar="DIR", help="their keys, a directory that keygen made")
+
+
 def parser():
     top = Parser(prog="pitstop", description="An LLM rollout engine whose weights may change.")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -236,6 +253,7 @@ def parser():
     tree = commands.add_parser("serve", help="start a tree and watch over it")
     add_tree_flags(tree)
     add_http_flags(tree)
+    add_tcp_doors(tree)
     tree.add_argument(
         "--run-dir", metavar="DIR", help="where its sockets are; default: a new private directory"
     )
@@ -269,6 +287,8 @@ def parser():
         control = commands.add_parser(name, help=meaning, add_help=False)
         control.add_argument("--run-dir", metavar="DIR", help="of the tree, if several run")
 
+    commands.add_parser("keygen", help="make the keys of the tcp doors", add_help=False)
+
     tokenize = commands.add_parser(
         "tokenize",
         help='JSON lines in ({"text": ...} or {"ids": [...]}), JSON lines out',
@@ -286,6 +306,7 @@ COMMANDS = {
     "generate": talk.generate,
     "status": talk.status,
     "demo": demo.demo,
+    "keygen": talk.keygen,
     "tokenize": talk.tokenize,
     **{name: talk.control for name in talk.CONTROL},
 }
@@ -293,7 +314,7 @@ COMMANDS = {
 
 def main(arguments):
     options, options.rest = parser().parse_known_args(arguments)
-    if options.rest and options.command not in talk.CONTROL:
+    if options.rest and options.command not in (*talk.CONTROL, "keygen"):
         parser().parse_args(arguments)  # says which argument is not known
     try:
         return COMMANDS[options.command](options)

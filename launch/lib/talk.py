@@ -142,6 +142,10 @@ def control(options):
     _run(command)
 
 
+def keygen(options):
+    _run([programs.program("cli"), "keygen", *options.rest])
+
+
 def tokenize(options):
     command = [programs.program("tokenize"), f"--tokenizer={options.tokenizer}"]
     _run(command + (["--add-special-tokens"] if options.add_special_tokens else []))

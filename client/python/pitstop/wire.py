@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import collections
 import os
+import sys
 import time
-from typing import Any, Callable, Optional, Protocol
+from typing import Any, Callable, Iterable, Optional, Protocol
 
 import msgpack
 import zmq
 
 from .errors import PitstopError
+from .keys import ClientKey, read_key
 from .messages import PROTOCOL_VERSION, Chunk, ServerInfo, error_chunk, read, read_chunk
 
 GREET_AGAIN_S = 0.05  # a tree that is starting
@@ -41,6 +43,14 @@ def door_endpoint(run_dir: str, door: str) -> str:
     return f"ipc://{run_dir}/{door}.sock"
 
 
+def key_for(endpoints: Iterable[Optional[str]], path: Optional[str]) -> Optional[ClientKey]:
+    """The key that these endpoints take. PitstopError: a tcp door without one, or its file."""
+    is_remote = any(each is not None and each.startswith("tcp://") for each in endpoints)
+    if is_remote and path is None:
+        raise PitstopError("invalid_argument", "a tcp door opens with a key: give key=FILE")
+    return read_key(path) if is_remote else None
+
+
 def _without_bytes(value: Any, raw: list[bytes]) -> Any:
     """Large arrays cross as frames of their own; the body has their numbers."""
     if isinstance(value, (bytes, memoryview)):
@@ -61,9 +71,10 @@ class Link:
     successor: the socket goes with the tree, and messages name the tree they are for.
     """
 
-    def __init__(self, context: zmq.Context, endpoint: str, name: str):
+    def __init__(self, context: zmq.Context, endpoint: str, name: str, key: Optional[ClientKey] = None):
         self._context = context
         self._name = name
+        self._key = key
         self.endpoint = endpoint
         self.socket: Optional[zmq.Socket] = None
         self.monitor: Optional[zmq.Socket] = None
@@ -81,7 +92,9 @@ class Link:
         if self.info is not None:
             self._why_not_ready = "it was restarted" if self.is_other_tree else "the connection is lost"
         self.close()
-        self.info = self.refusal = None
+        self.info = None
+        if self.refusal is not None and self.refusal.code != "permission_denied":
+            self.refusal = None  # what keeps a key out is there before anybody greets
         self.is_other_tree = False
         self._greet_time = float("inf")
         self._unsent.clear()
@@ -101,7 +114,10 @@ class Link:
         if self.endpoint.startswith("tcp://"):
             self.socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
             self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
-        self.monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+            self._key.apply(self.socket)
+        self.monitor = self.socket.get_monitor_socket(
+            zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+        )
         self.socket.connect(self.endpoint)
         self._greet()
 
@@ -171,6 +187,7 @@ class Link:
             info = read(ServerInfo, body)
             if info.protocol == PROTOCOL_VERSION and info.tree:
                 self.info = info
+                self.refusal = None
                 self._greet_time = self._reopen_time = float("inf")
             elif info.protocol == PROTOCOL_VERSION:
                 self.refusal = PitstopError("malformed", f"{self.endpoint}: hello_reply names no tree")
@@ -199,10 +216,15 @@ class Link:
         is_lost = False
         while self.monitor is not None:
             try:
-                self.monitor.recv_multipart(zmq.NOBLOCK)
-                is_lost = True
+                event = int.from_bytes(self.monitor.recv_multipart(zmq.NOBLOCK)[0][:2], sys.byteorder)
             except zmq.Again:
-                break
+                return is_lost
+            if event == zmq.EVENT_DISCONNECTED:
+                is_lost = True
+            elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+                self.refusal = PitstopError(
+                    "permission_denied", f"{self.endpoint} does not let this client's key in"
+                )
         return is_lost
 
     def tend(self) -> None:
@@ -222,9 +244,16 @@ class Link:
 class Wire:
     """Both doors of a tree, the open requests and the open calls."""
 
-    def __init__(self, context: zmq.Context, data: str, admin: Optional[str], name: str):
-        self.data = Link(context, data, name)
-        self.admin = Link(context, admin, name) if admin else None
+    def __init__(
+        self,
+        context: zmq.Context,
+        data: str,
+        admin: Optional[str],
+        name: str,
+        key: Optional[ClientKey] = None,
+    ):
+        self.data = Link(context, data, name, key)
+        self.admin = Link(context, admin, name, key) if admin else None
         self.links = [self.data] + ([self.admin] if self.admin else [])
         self._requests: dict[str, Sink] = {}
         self._calls: dict[int, tuple[Link, OnReply]] = {}
