@@ -19,6 +19,8 @@ constexpr SocketLimits kClientLimits{
 constexpr auto kGreetAgainAfter = std::chrono::milliseconds(50);
 // A greeting may be lost with a tree that dies right then, before the monitor has started.
 constexpr auto kReopenAfter = std::chrono::seconds(10);
+// A door that is full, or does not let this client's key in, closes each connection at once.
+constexpr auto kKnockAgainAfter = std::chrono::milliseconds(200);
 
 // An identity is 32 bytes; what leaves no room for the field's name is none.
 constexpr std::size_t kTreeBytesMax = kTreeFieldBytesMax - 8;
@@ -152,7 +154,11 @@ bool Link::take_loss() {
     } catch (const zmq::error_t& error) {
         CHECK(error.num() == EINTR || error.num() == ETERM);
     }
-    return is_lost;
+    if (!is_lost || is_ready_) return is_lost;
+    // Nobody was there yet; the socket tries again by itself. A greeting may have gone with the
+    // connection, hence a new one soon; but no sooner, or this would go round without a pause.
+    reopen_time_ = std::min(reopen_time_, Clock::now() + kKnockAgainAfter);
+    return false;
 }
 
 void Link::add_to(Poller& poller) {

@@ -45,7 +45,8 @@ class Link {
     [[nodiscard]] const std::optional<Error>& refusal() const { return refusal_; }
     [[nodiscard]] const std::string& endpoint() const { return endpoint_; }
 
-    // Whether the peer was lost since the last call. Messages it sent before are still there.
+    // Whether the peer that greeted back was lost since the last call. Messages it sent before are
+    // still there.
     [[nodiscard]] bool take_loss();
     // Another tree answers here than the one that greeted back: it was restarted behind a
     // connection that stands (a proxy's, or one that this socket mended by itself).

@@ -72,7 +72,7 @@ def test_with_its_key_a_python_client_does_all_that_a_local_one_does(remote, ref
     with remote.client() as client:
         assert client.info.model == "stories"
         whole = client.generate(case["prompt"], max_new_tokens=40, **GREEDY).result()
-        assert whole.tokens == case["tokens"][:40]
+        assert whole.tokens == case["continuation"][:40]
         client.pause()
         assert client.status()["replicas"][0]["state"] == "paused"
         client.continue_generation()
@@ -204,7 +204,15 @@ def test_weights_in_shared_memory_are_refused_by_name_from_elsewhere(remote):
         for source, named in (
             ({"kind": "ipc", "handles": {"CPU-0-0": "ipc://@nobody"}}, "ipc"),
             ({"kind": "tensors", "format": "pickle", "payloads": [{"data": b"x"}]}, "pickle"),
-            ({"kind": "tensors", "format": "vllm_ipc", "payloads": [{"data": b"x"}]}, "vllm_ipc"),
+            (
+                {
+                    "kind": "tensors",
+                    "format": "vllm_ipc",
+                    "payloads": [{"data": b"x"}],
+                    "tensors": [{"name": "a", "dtype": "BF16", "shape": [1]}],
+                },
+                "vllm_ipc",
+            ),
         ):
             with pytest.raises(pitstop.PitstopError) as refused:
                 client.call("admin", "update_weights", update={"source": source})

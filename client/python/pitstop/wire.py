@@ -20,6 +20,7 @@ from .keys import ClientKey, read_key
 from .messages import PROTOCOL_VERSION, Chunk, ServerInfo, error_chunk, read, read_chunk
 
 GREET_AGAIN_S = 0.05  # a tree that is starting
+KNOCK_AGAIN_S = 0.2  # a door that is full, or refuses the key, closes each connection at once
 REOPEN_S = 10.0  # a greeting may be lost with a tree that dies right then
 RETRY_S = 0.005  # a full queue says not when it has room
 QUEUE_LEN_MAX = 4096
@@ -212,19 +213,24 @@ class Link:
         return True
 
     def take_loss(self) -> bool:
-        """Whether the tree was lost since the last call."""
+        """Whether the tree that greeted back was lost since the last call."""
         is_lost = False
         while self.monitor is not None:
             try:
                 event = int.from_bytes(self.monitor.recv_multipart(zmq.NOBLOCK)[0][:2], sys.byteorder)
             except zmq.Again:
-                return is_lost
+                break
             if event == zmq.EVENT_DISCONNECTED:
                 is_lost = True
             elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 self.refusal = PitstopError(
                     "permission_denied", f"{self.endpoint} does not let this client's key in"
                 )
+        if is_lost and self.info is None:
+            # The socket tries again by itself. A greeting may have gone with the connection, hence a
+            # new one soon; but no sooner, or this would go round without a pause.
+            self._reopen_time = min(self._reopen_time, time.monotonic() + KNOCK_AGAIN_S)
+            return False
         return is_lost
 
     def tend(self) -> None:
