@@ -50,7 +50,7 @@ std::optional<Error> problem_of(const SchedulerConfig& config) {
 }
 
 Scheduler::Scheduler(SchedulerConfig config)
-    : config_(config), workers_(config.tp), memory_(config.tp), waiting_(config.fairness) {
+    : config_(config), workers_(config.tp), waiting_(config.fairness), memory_(config.tp) {
     CHECK(!problem_of(config));
     version_.epoch = config_.epoch;
     version_.label = config_.label;
