@@ -594,7 +594,7 @@ TEST_F(DoorsTest, ACancelledCallIsAnsweredAndItsTextIsStopped) {
     start();
     Tokenize call;
     call.text = "Once upon a time";
-    for (const std::uint64_t id : {7, 8}) {
+    for (const std::uint64_t id : {7u, 8u}) {
         call.call = CallId{id};
         send("p", call);
     }

@@ -140,8 +140,8 @@ TEST_F(TextWorkerTest, WhatIsCancelledIsNotFinished) {
     TextWorker worker(tokenizer_);
     std::string words;
     while (words.size() < (std::size_t{12} << 20)) words += "once upon a time ";
-    for (const std::uint64_t id : {1, 2}) ASSERT_TRUE(worker.push(encode_job(id, words)));
-    for (const std::uint64_t id : {1, 2}) worker.cancel(JobId{id});
+    for (const std::uint64_t id : {1u, 2u}) ASSERT_TRUE(worker.push(encode_job(id, words)));
+    for (const std::uint64_t id : {1u, 2u}) worker.cancel(JobId{id});
     ASSERT_TRUE(worker.push(encode_job(3, "Once upon a time")));
     const std::vector<TextDone> all = wait_for(worker, 1);
     ASSERT_EQ(all.size(), 1u);
