@@ -66,7 +66,14 @@ VALUES = {
         "store_version": 1,
         "unique_id": bytes(range(128)),
     },
-    "PlanRow": {"num_new": 2, "num_pages": 1, "num_scored": 1, "takes_sampled": False},
+    "PlanRow": {
+        "begin": 70_000,
+        "num_new": 2,
+        "num_pages": 1,
+        "output_index": 300,
+        "num_scored": 1,
+        "takes_sampled": False,
+    },
     "step_plan": {
         "tokens": struct.pack("<4i", 740, -1, 1 << 30, 258),
         "pages": struct.pack("<2i", 9, 4),

@@ -198,7 +198,9 @@ class Filler {
         std::int64_t num_targets = 0;
         for (PlanRow& row : plan.rows) {
             row.takes_sampled = draw(0, 1) == 1;
+            row.begin = draw(0, 1 << 20);
             row.num_new = row.takes_sampled ? 1 : draw(1, 20);
+            row.output_index = draw(-1, 1000);
             row.num_pages = draw(1, 5);
             row.num_scored = draw(0, row.num_new);
             num_tokens += row.num_new;
