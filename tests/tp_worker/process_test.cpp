@@ -4,6 +4,7 @@
 #include "bus/run_dir.h"
 #include "bus/socket.h"
 #include "messages/codec.h"
+#include "messages/memory.h"
 #include "messages/steps.h"
 #include "messages/update_orders.h"
 #include "messages/weights.h"
@@ -74,14 +75,18 @@ class WorkerProcess : public testing::Test {
         ::close(supervisor_[0]);
     }
 
-    // The next message, from whichever worker.
+    // The next message, from whichever worker, but for what it says of its memory unasked.
     Received receive() {
         Poller poller;
         poller.add(*socket_);
         const TimePoint deadline = Clock::now() + kDeadline;
         while (Clock::now() < deadline) {
-            if (std::optional<Received> received = socket_->receive()) return *std::move(received);
-            poller.wait(deadline);
+            std::optional<Received> received = socket_->receive();
+            if (!received) {
+                poller.wait(deadline);
+            } else if (received->frames.type != WorkerMemoryDone::kType) {
+                return *std::move(received);
+            }
         }
         ADD_FAILURE() << "no message in time";
         return {};
