@@ -5,6 +5,7 @@ import queue
 import socket
 import threading
 import time
+import time
 
 import pitstop
 import pytest
@@ -83,13 +84,12 @@ def test_a_lost_tree_ends_every_request_and_call_and_a_new_one_gets_nothing_old(
     assert error.value.code == "unavailable"
     again = FakeDoor(run_dir)
     try:
-        for _ in range(1000):  # until it is found: tens of milliseconds
-            stream = client.generate("new")
-            try:
-                peer, body = again.take("generate") if stream.next(timeout=0.02) is None else (None, None)
-                break
-            except pitstop.PitstopError:
-                continue
+        deadline = time.monotonic() + DEADLINE_S
+        while not client.is_connected:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        stream = client.generate("new")
+        peer, body = again.take("generate")
         assert body["text"] == "new"
         again.chunk(peer, stream.rid, "yes", finish={"reason": "stop"})
         assert stream.result().text == "yes"
