@@ -92,8 +92,8 @@ class Link:
         """Begins again. If that fails (no descriptor is left) tend() tries it again."""
         if self.info is not None:
             self._why_not_ready = "it was restarted" if self.is_other_tree else "the connection is lost"
+        self.info = None  # first: what is queued for a lost tree does not linger
         self.close()
-        self.info = None
         if self.refusal is not None and self.refusal.code != "permission_denied":
             self.refusal = None  # what keeps a key out is there before anybody greets
         self.is_other_tree = False
