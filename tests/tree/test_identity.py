@@ -32,18 +32,9 @@ def wait_lost(client):
 
 
 def wait_found(client):
-    """Until it is connected to a tree that serves: its status."""
-    found = []
-
-    def is_found():
-        try:
-            found.append(client.status(timeout=1.0))
-        except pitstop.PitstopError as error:
-            assert error.code in ("unavailable", "deadline_exceeded"), error
-        return bool(found)
-
-    wait_until(is_found, "the next tree to be found")
-    return found[0]
+    """Until it is connected to a tree, at both doors: its status."""
+    wait_until(lambda: client.is_connected, "the next tree to be found")
+    return client.status(timeout=DEADLINE_S)
 
 
 def test_a_call_in_the_gap_of_a_restart_fails_at_once_and_does_not_reach_the_next_tree(start_tree):
@@ -118,8 +109,8 @@ def test_a_message_that_a_socket_kept_for_the_next_tree_is_refused(place):
             for call in (7, 8):
                 kind, error = admin.receive()
                 assert (kind, error["call"], error["code"]) == ("error", call, "unavailable"), error
-                assert stale in error["message"]
-                assert error["tree"] not in ("", stale), "who is there now"
+                # Also one that comes while the tree is still starting says who is there now.
+                assert error["tree"] not in ("", stale), error
             kind, refused = data.receive()
             assert (kind, refused["rid"], refused["code"]) == ("error", "old", "unavailable")
             kind, refused = data.receive()
