@@ -72,8 +72,10 @@ def test_P5_files_that_come_slowly_cost_the_deadline_and_no_more(door, admin, pl
 
 def rewritten(directory):
     """Every byte as it was, but written again."""
-    path = directory / "model.safetensors"
-    path.write_bytes(path.read_bytes())
+    with (directory / "model.safetensors").open("r+b") as file:  # never shorter, not for a moment
+        data = file.read()
+        file.seek(0)
+        file.write(data)
 
 
 def replaced(directory):
