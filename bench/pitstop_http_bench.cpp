@@ -5,6 +5,7 @@
 // request of one token after the other.
 #include "base/flags.h"
 #include "base/time.h"
+#include "bench/cpu_time.h"
 #include "bench/http_load.h"
 #include "bench/machine.h"
 #include "bench/tree.h"
@@ -38,6 +39,11 @@ struct Options {
 struct Figures {
     std::vector<double> tokens_per_s{};  // of each round
     std::vector<double> latency_ms{};    // of every probe
+    // CPU time per token of each round: the tree and what speaks to the caller (the library here,
+    // http_proc there), without the HTTP client.
+    std::vector<double> cpu_us{};
+    std::vector<double> own_cpu_us{};   // of the library with its caller; of http_proc alone
+    std::vector<double> load_cpu_us{};  // of the HTTP client
 };
 
 Generate request_of(std::int64_t output_len, bool is_streamed) {
@@ -105,18 +111,35 @@ Result<> client_latency(Client& client, const Options& options, std::vector<doub
     return Ok{};
 }
 
-Result<> run_round(
-    Client& client, const HttpLoad& server, const Options& options, Figures& bus, Figures& http
-) {
-    ASSIGN_OR_RETURN(const double tokens_per_s, client_throughput(client, options));
+// Who is measured: one tree, asked in two ways.
+struct Served {
+    std::string run_dir{};
+    Client& client;
+    HttpLoad server{};
+};
+
+Result<> run_round(const Served& served, const Options& options, Figures& bus, Figures& http) {
+    const double num_tokens =
+        static_cast<double>(options.requests) * static_cast<double>(options.output_len);
+    ASSIGN_OR_RETURN(const CpuTimes at_begin, cpu_times_of(served.run_dir));
+    ASSIGN_OR_RETURN(const double tokens_per_s, client_throughput(served.client, options));
+    ASSIGN_OR_RETURN(const CpuTimes in_between, cpu_times_of(served.run_dir));
     bus.tokens_per_s.push_back(tokens_per_s);
-    HttpLoad load = server;
+    HttpLoad load = served.server;
     load.connections = options.streams;
     load.requests = options.requests;
     load.body = body_of(options.output_len, true);
     ASSIGN_OR_RETURN(const HttpLoadResult many, run_http_load(load));
+    ASSIGN_OR_RETURN(const CpuTimes at_end, cpu_times_of(served.run_dir));
     http.tokens_per_s.push_back(static_cast<double>(many.output_tokens) / many.seconds);
-    RETURN_IF_ERROR(client_latency(client, options, bus.latency_ms));
+    const TokenCost by_bus = cost_of(at_begin, in_between, num_tokens);
+    const TokenCost by_http = cost_of(in_between, at_end, num_tokens);
+    bus.cpu_us.push_back(by_bus.others_us + by_bus.own_us);
+    bus.own_cpu_us.push_back(by_bus.own_us);
+    http.cpu_us.push_back(by_http.others_us + by_http.http_us);
+    http.own_cpu_us.push_back(by_http.http_us);
+    http.load_cpu_us.push_back(by_http.own_us);
+    RETURN_IF_ERROR(client_latency(served.client, options, bus.latency_ms));
     load.connections = 1;
     load.requests = options.probes;
     load.body = body_of(1, false);
@@ -135,18 +158,18 @@ Result<> run(const Options& options, const std::vector<std::string>& serve, int 
         .launcher = options.launcher, .serve = {"--load-format", "null", "--port", "0"}};
     args.serve.insert(args.serve.end(), serve.begin(), serve.end());
     ASSIGN_OR_RETURN(Tree tree, Tree::start(args));
-    HttpLoad server;
-    ASSIGN_OR_RETURN(server.server, http_address_of(tree.run_dir()));
     ASSIGN_OR_RETURN(const auto client, Client::connect({.run_dir = tree.run_dir()}));
+    Served served{.run_dir = tree.run_dir(), .client = *client};
+    ASSIGN_OR_RETURN(served.server.server, http_address_of(tree.run_dir()));
     Figures bus;
     Figures http;
     Options warm = options;
     warm.requests = options.streams;
     warm.probes = 100;
     Figures unused;
-    RETURN_IF_ERROR(run_round(*client, server, warm, unused, unused));
+    RETURN_IF_ERROR(run_round(served, warm, unused, unused));
     for (int round = 0; round < options.rounds; ++round)
-        RETURN_IF_ERROR(run_round(*client, server, options, bus, http));
+        RETURN_IF_ERROR(run_round(served, options, bus, http));
 
     const double ratio = median(bus.tokens_per_s) / median(http.tokens_per_s) - 1;
     const double added_ms = median(http.latency_ms) - median(bus.latency_ms);
@@ -162,6 +185,23 @@ Result<> run(const Options& options, const std::vector<std::string>& serve, int 
         median(http.tokens_per_s),
         100 * ratio
     );
+    const double cpu_ratio = median(http.cpu_us) / median(bus.cpu_us) - 1;
+    fmt::print("CPU time per token, all processes but the HTTP client (median of the rounds)\n");
+    fmt::print(
+        "  client library  {:>10.2f} us: {:.2f} the tree, {:.2f} the library and its caller\n",
+        median(bus.cpu_us),
+        median(bus.cpu_us) - median(bus.own_cpu_us),
+        median(bus.own_cpu_us)
+    );
+    fmt::print(
+        "  HTTP            {:>10.2f} us: {:.2f} the tree, {:.2f} http_proc   {:+.1f} % (target: at "
+        "most +15 %)\n",
+        median(http.cpu_us),
+        median(http.cpu_us) - median(http.own_cpu_us),
+        median(http.own_cpu_us),
+        100 * cpu_ratio
+    );
+    fmt::print("  the HTTP client {:>10.2f} us besides\n", median(http.load_cpu_us));
     fmt::print("latency of a request of one token (median of {})\n", bus.latency_ms.size());
     fmt::print("  client library  {:>10.3f} ms\n", median(bus.latency_ms));
     fmt::print(
@@ -180,6 +220,12 @@ Result<> run(const Options& options, const std::vector<std::string>& serve, int 
         {"output_len", options.output_len},
         {"client_tokens_per_s", bus.tokens_per_s},
         {"http_tokens_per_s", http.tokens_per_s},
+        {"client_cpu_us", bus.cpu_us},
+        {"client_library_cpu_us", bus.own_cpu_us},
+        {"http_cpu_us", http.cpu_us},
+        {"http_proc_cpu_us", http.own_cpu_us},
+        {"http_client_cpu_us", http.load_cpu_us},
+        {"added_cpu_share", cpu_ratio},
         {"client_latency_ms", median(bus.latency_ms)},
         {"http_latency_ms", median(http.latency_ms)},
         {"added_time_share", ratio},
