@@ -198,8 +198,8 @@ BAD = {
         "model.norm.weight",
     ),
     "an extra one": (
-        lambda h, d: rebuilt([*tensors_of(h, d), ("extra.weight", "BF16", [2], b"1234")]),
-        "extra.weight",
+        lambda h, d: rebuilt([*tensors_of(h, d), ("model.extra.weight", "BF16", [2], b"1234")]),
+        "model.extra.weight",
     ),
     "a wrong shape": (with_norm(lambda n, t, s, raw: (n, t, [2, 64], raw)), "[2, 64]"),
     "a wrong dtype": (with_norm(lambda n, t, s, raw: (n, "I16", s, raw)), "I16"),
