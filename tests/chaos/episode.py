@@ -17,10 +17,10 @@ from .oracle import Rounding, tolerance
 from .verifier import Verifiers
 from .versions import EpochBook, VersionBook
 
-BACKLOG_MAX = 150  # records that wait for the oracle; load rests beyond it
+BACKLOG_MAX = 60  # records that wait for the oracle; load rests beyond it
 QUIET_S = 200.0  # for all that is open to end, once nothing new begins
 MORE_S = 240.0  # an episode goes on for so long at most until it has seen what it is for
-VERIFY_S = 600.0
+VERIFY_S = 300.0
 NUM_CHECKPOINTS = 5
 
 

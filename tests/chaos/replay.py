@@ -9,12 +9,14 @@ wrong one does not explain the logprobs.
 """
 
 import dataclasses
+import time
 
 import numpy
 
 from .oracle import Sequence, log_softmax
 
 HYPOTHESES_MAX = 1500  # of one request
+SEARCH_CPU_S = 10.0  # of one request: what takes longer is undecided
 PARTLY_MAX = 8  # histories of a part of a run that are followed
 
 
@@ -146,6 +148,7 @@ class _Search:
         self.furthest = (-1, "")  # the token that no history explained, and why
         self.largest_error = 0.0
         self.is_cut_short = False
+        self.deadline = time.process_time() + SEARCH_CPU_S
 
     def explains(self, index, begin, sequence, versions, resets):
         """Whether some history explains the tokens from `begin` on, which is in runs[index], for a
@@ -183,7 +186,7 @@ class _Search:
         partly = []  # (tokens explained, prefix)
         for prefix in _prefixes(at, span, sorted(self.known), self.replay.page_size, record.cached, own):
             self.verdict.num_hypotheses += 1
-            if self.verdict.num_hypotheses > HYPOTHESES_MAX:
+            if self.verdict.num_hypotheses > HYPOTHESES_MAX or time.process_time() > self.deadline:
                 self.is_cut_short = True
                 return False
             sequence, versions = self._computed(prefix, at + end - begin)

@@ -1,4 +1,4 @@
-"""Records are verified by processes of their own, at low priority, beside the tree."""
+"""Records are verified by processes of their own, beside the tree."""
 
 import collections
 import multiprocessing
@@ -9,12 +9,10 @@ import time
 
 QUEUE_MAX = 4000  # records that wait; more are counted as skipped, so that load never waits for the oracle
 WEIGHTS_MAX = 48  # versions that a verifier holds
-NICE = 5
 
 
 def _work(config, rounding, tolerance, page_size, directory, records, verdicts):
     """A verifier's process: until it is sent None."""
-    os.nice(NICE)
     from .oracle import Oracle, Rounding
     from .replay import Replay, Verdict
     from .versions import load_version
