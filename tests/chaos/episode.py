@@ -204,6 +204,10 @@ class Episode:
     def _submit(self, record):
         for span in record.spans:
             self.world.book.knows(span[1])  # what a partial update made is worked out now
+        for label, digest in record.labels:
+            wrong = self.world.epochs.see_label(label, digest)
+            if wrong:
+                self.report.problem(f"{record.rid}: {wrong}")
         self.world.verifiers.put(record, self.world.epochs.all())
 
     def _judge(self, verdict, record, cpu_s):
@@ -219,7 +223,8 @@ class Episode:
         if verdict.is_undecided:
             report.count("oracle", "undecided requests")
         if verdict.problem:
-            report.problem(f"tokens of {verdict.rid}: {verdict.problem}\n  {record}")
+            told = {each: digest for each, digest in self.world.epochs.all().items() if _is_of(each, record)}
+            report.problem(f"tokens of {verdict.rid}: {verdict.problem}\n  {record}\n  epochs {told}")
 
     def _chaos(self, seconds, tick):
         world, rng = self.world, self.world.rng
@@ -358,3 +363,8 @@ class Episode:
             self.report.count("faults", "kill launcher")
         elif code != 0:
             self.report.problem(f"the launcher ended with {code} when it was asked to end")
+
+
+def _is_of(epoch, record):
+    """Whether the record's tokens attended to KV of about that epoch."""
+    return any(kv_min <= epoch <= kv_max for _, _, _, kv_min, kv_max in record.spans)

@@ -161,7 +161,7 @@ class Faults(threading.Thread):
             name = self.rng.choice(sorted(names))
             try:
                 fault(name, names[name])
-            except ProcessLookupError:
+            except (ProcessLookupError, FileNotFoundError):
                 pass  # it had ended by itself
             except Exception as error:
                 self.world.report.problem(f"faults: {type(error).__name__}: {error}", trace=True)
@@ -238,6 +238,7 @@ class Faults(threading.Thread):
 
     def _limited(self, pid, which, soft):
         """For a while the process has no more than that."""
+        self.world.tree.denied.add(pid)
         before = resource.prlimit(pid, which)
         resource.prlimit(pid, which, (soft, before[1]))
         self._rest(0.5, 3.0)

@@ -11,11 +11,14 @@ import zmq
 
 from .asked import REQUEST_S
 from .replay import Record
+from .tree import is_alive
 
 ENDINGS_OK = {"stop", "length", "abort"}
 # What a request may end with while processes die, pauses expire and weights are away.
 CODES_OK = {"unavailable", "aborted", "failed_precondition", "resource_exhausted", "deadline_exceeded"}
 STATUS_OK = {409, 503}
+LOST = ("no connection", "connection lost")
+LOST_S = 20.0  # after it: the server must end within so long, if its end is to be the reason
 
 
 class LoadThread(threading.Thread):
@@ -141,6 +144,7 @@ class PythonClient(LoadThread):
             record.tokens += chunk.tokens
             if record.logprobs is not None:
                 record.logprobs += chunk.logprobs
+            record.labels |= {(span.label, span.digest) for span in chunk.spans}
             record.spans += [
                 (s.epoch, s.digest, s.tokens, s.kv_min_epoch, s.kv_max_epoch) for s in chunk.spans
             ]
@@ -182,10 +186,22 @@ class HttpClient(LoadThread):
         record = Record(rid, [], [], [], [], is_greedy=is_greedy, top_k=top_k)
         body = self.body(rid, record, fields)
         self.requests.begin(rid, self.kind)
+        server = self.tree.pids().get("http_proc")
         ending = self._post(urllib.parse.urlsplit(url), body, record)
+        if ending in LOST and not self._has_ended(server):
+            self.report.problem(f"{rid}: {ending}, and http_proc, pid {server}, lives on")
         self.requests.end(rid, ending, record if ending in ENDINGS_OK else None)
-        if ending in ("no connection", "connection lost") or ending.startswith("status"):
+        if ending in LOST or ending.startswith("status"):
             self.stopped.wait(0.2)
+
+    def _has_ended(self, server):
+        """Whether the server ended about now, or was denied what it needs to answer."""
+        deadline = time.monotonic() + LOST_S
+        while time.monotonic() < deadline:
+            if server is None or not is_alive(server) or server in self.tree.denied:
+                return True
+            time.sleep(0.05)
+        return False
 
     def _post(self, url, body, record):
         connection = http.client.HTTPConnection(url.hostname, url.port, timeout=REQUEST_S)
@@ -263,6 +279,7 @@ class SglangClient(HttpClient):
             for s in meta["weight_version_spans"]
             if s["end"] > s["start"]
         ]
+        record.labels = {(span["version"], span["digest"]) for span in meta["weight_version_spans"]}
         record.cached, record.retractions = meta["cached_tokens"], meta["num_retractions"]
         return finish["type"]
 

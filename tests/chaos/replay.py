@@ -14,7 +14,8 @@ import numpy
 
 from .oracle import Sequence, log_softmax
 
-HYPOTHESES_MAX = 600  # of one run of tokens
+HYPOTHESES_MAX = 1500  # of one request
+PARTLY_MAX = 8  # histories of a part of a run that are followed
 
 
 @dataclasses.dataclass
@@ -33,6 +34,7 @@ class Record:
     kv_tolerance: str = "never"
     client: str = ""
     ending: str = ""
+    labels: set = dataclasses.field(default_factory=set)  # (label, digest) of its spans
 
 
 @dataclasses.dataclass
@@ -94,72 +96,28 @@ class Replay:
         if any(kv_min not in known for _, _, _, kv_min, _ in record.spans):
             verdict.is_undecided = True  # it served for less than a moment: nobody saw its digest
             return
-        begin, sequence, versions, resets = 0, None, [], record.retractions
+        runs, begin = [], 0
         for epoch, _, count, kv_min, kv_max in _joined(record.spans):
-            end = begin + count
-            while begin < end:
-                run = (epoch, kv_min, kv_max, begin, end)
-                state = self._explain(record, known, run, sequence, versions, resets, verdict)
-                if state is None:
-                    return
-                sequence, versions, begin, resets = state
-
-    def _explain(self, record, known, run, sequence, versions, resets, verdict):
-        """The state after as many tokens of [begin, end) as one history explains, at least one; or
-        None, and the verdict says why. `resets`: so many retractions are not yet explained."""
-        epoch, kv_min, kv_max, begin, end = run
-        ids = (record.prompt + record.tokens)[: len(record.prompt) + end - 1]
-        at = len(record.prompt) - 1 + begin
-        wrong = None
-        if begin:  # it went on
-            length = sequence.length
-            if _is_range(versions, epoch, kv_min, kv_max):
-                good, wrong = self._count_good(record, known[epoch], ids, sequence, begin, end, verdict)
-                if good == end - begin or (good and resets):
-                    sequence.length = at + good
-                    return sequence, versions + [epoch] * good, begin + good, resets
-                sequence.length = length
-            else:
-                held = versions + [epoch]
-                wrong = f"KV of {min(held)} to {max(held)}, said to be {kv_min} to {kv_max}"
-            if not resets:
-                verdict.problem = f"token {begin}, epoch {epoch}: {wrong}"
-                return None
-        tried = 0
-        for prefix in _prefixes(at, epoch, kv_min, kv_max, sorted(known), self.page_size, record.cached):
-            tried += 1
-            verdict.num_hypotheses += 1
-            if tried > HYPOTHESES_MAX:
-                verdict.is_undecided = True
-                return None
-            candidate = Sequence(self.oracle, len(ids) + 1)
-            for version, first, last in prefix:
-                self.oracle.forward(candidate, self.weights_of(known[version]), ids[first:last], last - first)
-            good, why = self._count_good(record, known[epoch], ids, candidate, begin, end, verdict)
-            wrong = wrong or why
-            if good == end - begin or (good and resets):
-                candidate.length = at + good
-                flat = [version for version, first, last in prefix for _ in range(last - first)]
-                return candidate, flat + [epoch] * good, begin + good, resets - (1 if begin else 0)
-        may_be_mixed = record.kv_tolerance != "never" and len([e for e in known if kv_min <= e <= kv_max]) > 2
-        if may_be_mixed:  # a cached prefix of three versions and more is not tried
+            runs.append((epoch, kv_min, kv_max, begin, begin + count))
+            begin += count
+        search = _Search(self, record, known, runs, verdict)
+        if search.explains(0, 0, None, [], record.retractions):
+            if record.logprobs is not None or record.is_greedy:
+                verdict.num_verified = len(record.tokens)
+                verdict.largest_error = search.largest_error
+        elif search.is_cut_short:
             verdict.is_undecided = True
         else:
-            verdict.problem = (
-                f"token {begin}, epoch {epoch}, KV {kv_min} to {kv_max}: {wrong} ({tried} histories)"
-            )
-        return None
+            verdict.problem = f"{search.furthest[1]} ({verdict.num_hypotheses} histories)"
 
-    def _count_good(self, record, digest, ids, sequence, begin, end, verdict):
-        """How many tokens from `begin` on are right, and what is wrong with the next."""
+    def count_good(self, record, digest, ids, sequence, begin, end):
+        """How many tokens from `begin` on are right, what is wrong with the next, the largest error."""
         at = len(record.prompt) - 1 + begin
         logits = self.oracle.forward(sequence, self.weights_of(digest), ids[at : at + end - begin], 0)
         logprobs = log_softmax(logits)
         chosen = numpy.asarray(record.tokens[begin:end])
         of_chosen = logprobs[numpy.arange(len(chosen)), chosen]
-        good = len(chosen)
-        why = None
-        checks = []
+        checks, errors = [], numpy.zeros(len(chosen))
         if record.logprobs is not None:
             errors = numpy.abs(of_chosen - numpy.asarray(record.logprobs[begin:end]))
             checks.append((errors > self.tolerance, "logprob is off by %.6f", errors))
@@ -168,20 +126,105 @@ class Replay:
             checks.append((gaps > 2 * self.tolerance, "another token is more probable by %.6f", gaps))
         if record.top_k:
             larger = (logprobs > of_chosen[:, None] + 2 * self.tolerance).sum(axis=-1)
-            checks.append(
-                (larger >= record.top_k, "%d tokens are more probable than one of the top k", larger)
-            )
+            wrong = larger >= record.top_k
+            checks.append((wrong, "%d tokens are more probable than one of the top k", larger))
+        good, why = len(chosen), None
         for is_wrong, text, values in checks:
             (where,) = numpy.nonzero(is_wrong)
             if len(where) and where[0] < good:
                 good = int(where[0])
                 why = f"token {begin + good} ({chosen[good]}): " + text % values[good]
-        if good and (record.logprobs is not None or record.is_greedy):
-            if record.logprobs is not None:
-                verdict.largest_error = max(verdict.largest_error, float(errors[:good].max()))
-            if why is None or record.retractions:
-                verdict.num_verified += good
-        return good, why
+        return good, why, float(errors[:good].max(initial=0.0))
+
+
+class _Search:
+    """Depth first: a request goes on as it did, or is retracted where that explains what follows."""
+
+    def __init__(self, replay, record, known, runs, verdict):
+        self.replay, self.record, self.known, self.runs, self.verdict = replay, record, known, runs, verdict
+        self.whole = record.prompt + record.tokens
+        self.furthest = (-1, "")  # the token that no history explained, and why
+        self.largest_error = 0.0
+        self.is_cut_short = False
+
+    def explains(self, index, begin, sequence, versions, resets):
+        """Whether some history explains the tokens from `begin` on, which is in runs[index], for a
+        request whose positions so far are of these versions. `resets`: retractions not yet met."""
+        if index == len(self.runs):
+            return True
+        epoch, kv_min, kv_max, _, end = self.runs[index]
+        good = 0
+        if begin:
+            if _is_range(versions, epoch, kv_min, kv_max):
+                length = sequence.length
+                good = self._good(sequence, epoch, begin, end)
+                if begin + good == end:
+                    if self.explains(index + 1, end, sequence, versions + [epoch] * good, resets):
+                        return True
+                sequence.length = length
+            else:
+                held = versions + [epoch]
+                self._fail(begin, epoch, f"KV of {min(held)} to {max(held)}, said to be {kv_min} to {kv_max}")
+            if not resets:
+                return False
+        for cut in range(min(begin + good, end - 1), begin - 1, -1):  # retracted before this token
+            before = versions + [epoch] * (cut - begin)
+            if self._explains_reset(index, cut, before, resets - (1 if begin else 0)):
+                return True
+        return False
+
+    def _explains_reset(self, index, begin, before, resets):
+        """The same, where all positions are computed anew before the token `begin`. Histories that explain
+        the whole run come first: by chance a wrong one explains a token or two."""
+        epoch, kv_min, kv_max, _, end = self.runs[index]
+        record, at = self.record, len(self.record.prompt) - 1 + begin
+        own = before if record.kv_tolerance != "never" else []
+        span = (epoch, kv_min, kv_max)
+        partly = []  # (tokens explained, prefix)
+        for prefix in _prefixes(at, span, sorted(self.known), self.replay.page_size, record.cached, own):
+            self.verdict.num_hypotheses += 1
+            if self.verdict.num_hypotheses > HYPOTHESES_MAX:
+                self.is_cut_short = True
+                return False
+            sequence, versions = self._computed(prefix, at + end - begin)
+            good = self._good(sequence, epoch, begin, end)
+            if begin + good < end:
+                if good:
+                    partly.append((good, prefix))
+            elif self.explains(index + 1, end, sequence, versions + [epoch] * good, resets):
+                return True
+        partly.sort(key=lambda each: -each[0])
+        for good, prefix in partly[:PARTLY_MAX] if resets else []:  # and retracted again, in the same run
+            sequence, versions = self._computed(prefix, at + end - begin)
+            self._good(sequence, epoch, begin, begin + good)
+            if self.explains(index, begin + good, sequence, versions + [epoch] * good, resets):
+                return True
+        # A cached prefix may be of more versions than are tried.
+        if record.kv_tolerance != "never" and sum(kv_min <= each <= kv_max for each in self.known) > 2:
+            self.is_cut_short = True
+        return False
+
+    def _computed(self, prefix, capacity):
+        """A sequence of these versions, and the version of each of its positions."""
+        sequence = Sequence(self.replay.oracle, capacity)
+        for version, first, last in prefix:
+            weights = self.replay.weights_of(self.known[version])
+            self.replay.oracle.forward(sequence, weights, self.whole[first:last], last - first)
+        return sequence, [version for version, first, last in prefix for _ in range(last - first)]
+
+    def _good(self, sequence, epoch, begin, end):
+        good, why, error = self.replay.count_good(
+            self.record, self.known[epoch], self.whole, sequence, begin, end
+        )
+        if why:
+            self._fail(begin + good, epoch, why)
+        else:
+            self.largest_error = max(self.largest_error, error)
+        return good
+
+    def _fail(self, token, epoch, why):
+        if token > self.furthest[0]:
+            self.furthest = (token, f"epoch {epoch}: {why}")
 
 
 def _joined(spans):
@@ -205,13 +248,30 @@ def _cuts(length, page_size, cached):
     return [c for c in dict.fromkeys([*likely, *range(1, length + 1)]) if 0 < c <= length]
 
 
-def _prefixes(length, epoch, kv_min, kv_max, epochs, page_size, cached):
-    """Histories of the positions [0, length) before a pass of `epoch`: lists of (version, first,
-    last). Those of one version first, then of two, then of three."""
+def _runs(versions):
+    """[(version, first, last)] of a version per position."""
+    runs = []
+    for at, version in enumerate(versions):
+        if runs and runs[-1][0] == version:
+            runs[-1] = (version, runs[-1][1], at + 1)
+        else:
+            runs.append((version, at, at + 1))
+    return runs
+
+
+def _prefixes(length, span, epochs, page_size, cached, own):
+    """Histories of the positions [0, length) before a pass of `span`, (epoch, kv_min, kv_max): lists of
+    (version, first, last). Those of one version first, then what a request may find of itself in
+    the prefix cache (`own`: its versions before), then of two, then of three."""
+    epoch, kv_min, kv_max = span
     within = [each for each in epochs if kv_min <= each <= kv_max]
     if kv_min == kv_max == epoch:
         yield [(epoch, 0, length)] if length else []
         return
+    for kept in range(len(own) // page_size * page_size, 0, -page_size):
+        versions = own[:kept] + [epoch] * (length - kept)
+        if len(versions) == length and _is_range(versions, epoch, kv_min, kv_max):
+            yield _runs(versions)
     cuts = _cuts(length, page_size, cached)
     for first in within:
         for cut in cuts:

@@ -114,6 +114,14 @@ def test_a_prompt_whose_chunks_lie_on_both_sides_of_an_update_is_verified(versio
     assert verdict.problem is None and verdict.num_verified == NUM_TOKENS, verdict
 
 
+def test_a_retraction_in_mid_run_is_found_however_many_there_may_be(versions, checker):
+    record = generated(versions, [1] * 8 + [2] * 16, reset_at=15)
+    assert checker.verify(record, kv_digests(versions)).problem is None
+    record.retractions = 4  # a dialect that does not say
+    verdict = checker.verify(record, kv_digests(versions))
+    assert verdict.problem is None and verdict.num_verified == NUM_TOKENS, verdict
+
+
 def dropped_token(record):
     tokens, logprobs = list(record.tokens), list(record.logprobs)
     del tokens[6], logprobs[6]

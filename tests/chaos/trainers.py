@@ -128,6 +128,7 @@ class TrainerThread(threading.Thread):
     def __init__(self, number, rng, world):
         super().__init__(name=f"trainer-{number}", daemon=True)
         self.rng, self.world = rng, world
+        self._number = 0
         self.stopped = threading.Event()
 
     def run(self):
@@ -167,13 +168,14 @@ class TrainerThread(threading.Thread):
 
     def _base(self, kind, directory):
         world, rng = self.world, self.rng
+        self._number += 1
         return {
             "kind": kind,
             "run_dir": str(world.tree.run_dir),
             "url": world.tree.url(),
             "dir": str(directory),
             "build": world.build,
-            "label": f"step {rng.randrange(10**6)}",
+            "label": f"{self.name} step {self._number}",
             "kv_policy": rng.choice(POLICIES),
         }
 

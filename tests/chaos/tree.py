@@ -59,6 +59,7 @@ class ChaosTree:
         self.mark = secrets.token_hex(8)
         self.log_path = pathlib.Path(log_path)
         self.num_lives = 0
+        self.denied = set()  # pids that had no descriptors, or no memory, for a while
         self._changed = threading.Condition()
         log = open(self.log_path, "ab")
         self.command = [str(LAUNCHER), "serve", "--run-dir", str(run_dir), "--port", "0", *map(str, flags)]

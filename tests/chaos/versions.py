@@ -14,6 +14,7 @@ from . import weights
 
 PARTIALS_MAX = 32  # the latest, of which a commit may still be seen
 SERVED_MAX = 64
+UNNAMED = ("", "default")  # over HTTP a version without a label is called default
 
 
 class VersionBook:
@@ -96,11 +97,13 @@ def load_version(directory, digest):
 
 
 class EpochBook:
-    """Which version each epoch of a tree is, whoever said so first. An epoch is one version for ever."""
+    """Which version each epoch of a tree is, and each label, whoever said so first. An epoch is one
+    version for ever; so is a label here, as no trainer gives one twice."""
 
     def __init__(self):
         self._lock = threading.Lock()
         self._digests = {}
+        self._labels = {}
 
     def see(self, epoch, digest):
         """None, or what is wrong."""
@@ -109,6 +112,14 @@ class EpochBook:
         with self._lock:
             known = self._digests.setdefault(epoch, digest)
         return None if known == digest else f"epoch {epoch} was {known} and is now {digest}"
+
+    def see_label(self, label, digest):
+        """None, or what is wrong."""
+        if not digest or label in UNNAMED:
+            return None
+        with self._lock:
+            known = self._labels.setdefault(label, digest)
+        return None if known == digest else f"label '{label}' was {known} and is now {digest}"
 
     def all(self):
         with self._lock:

@@ -100,11 +100,10 @@ class Warden(threading.Thread):
             self.is_serving &= has_weights and replica["state"] in ("running", "updating")
             epoch, digest = replica.get("epoch", 0), replica.get("digest", "")
             if has_weights and digest:
-                wrong = world.epochs.see(epoch, digest)
+                label = replica.get("label", "")
+                wrong = world.epochs.see(epoch, digest) or world.epochs.see_label(label, digest)
                 if wrong:
-                    world.report.problem(
-                        f"status of life {self._life}: {wrong} (label '{replica.get('label')}')"
-                    )
+                    world.report.problem(f"status of life {self._life}: {wrong} (label '{label}')")
                 if not world.book.knows(digest):
                     world.report.problem(f"status: epoch {epoch} is {digest}, which nobody sent")
             if epoch < confirmed:
