@@ -48,13 +48,18 @@ Result<Frames> to_frames(const Generate& request) {
 std::optional<RequestNumber> start(
     IoLoop& io, Generate request, IoLoop::Sink sink, std::chrono::milliseconds timeout
 ) {
+    if (request.tree.empty()) request.tree = io.tree();
     Result<Frames> frames = to_frames(request);
     if (!frames) {
         io.refuse_request(request.rid, frames.error(), std::move(sink));
         return std::nullopt;
     }
     return io.start_request(
-        *std::move(frames), std::move(request.rid), std::move(sink), deadline_after(timeout)
+        {.frames = *std::move(frames),
+         .rid = std::move(request.rid),
+         .tree = std::move(request.tree),
+         .sink = std::move(sink),
+         .deadline = deadline_after(timeout)}
     );
 }
 
@@ -79,15 +84,20 @@ Result<std::unique_ptr<Client>> Client::connect(ClientOptions options) {
         );
     }
     ASSIGN_OR_RETURN(std::shared_ptr<IoLoop> io, IoLoop::start(std::move(args)));
+    std::unique_ptr<Client> client(new Client(io));  // which stops it, whatever comes next
     RETURN_IF_ERROR(io->wait_ready(std::min(options.connect_timeout, Stream::kForever)));
-    return std::unique_ptr<Client>(new Client(std::move(io)));
+    return client;
 }
 
-Client::~Client() { io_->stop(); }
+Client::~Client() {
+    io_->stop();
+    io_->ready().close();
+}
 
 HelloReply Client::hello() const { return io_->hello(); }
 bool Client::is_connected() const { return io_->is_connected(); }
 CallId Client::next_call() { return io_->next_call(); }
+std::string Client::tree() const { return io_->tree(); }
 
 Stream Client::generate(Generate request, std::chrono::milliseconds timeout) {
     if (request.rid.empty()) request.rid = random_rid();
@@ -158,6 +168,7 @@ void Client::start_call(Call call, std::chrono::milliseconds timeout, OnFrames o
         {.door = call.door,
          .order = call.order,
          .id = call.id,
+         .tree = std::move(call.tree),
          .frames = std::move(call.frames),
          .on_reply = std::move(on_reply),
          .deadline = deadline_after(timeout) + kReplyGrace}
@@ -193,6 +204,9 @@ void Client::call_frames(Call call, std::chrono::milliseconds timeout, OnFrames 
 }
 
 int Client::ready_fd() const { return io_->ready().fd(); }
-std::size_t Client::run_callbacks(std::size_t max) { return io_->ready().run(max); }
+std::size_t Client::run_callbacks(std::size_t max) {
+    const std::shared_ptr<IoLoop> io = io_;  // a callback may destroy this client
+    return io->ready().run(max);
+}
 
 }  // namespace pitstop

@@ -66,15 +66,19 @@ class Client {
     static Result<std::unique_ptr<Client>> connect(ClientOptions options);
 
     // Open requests end with kAborted, "the client was closed"; their rows in the tree are freed.
-    // With kCaller, callbacks that were not run yet never run.
+    // With kCaller, callbacks that were not run yet never run. It may be destroyed in one of its
+    // own callbacks: with kIo the others, and the last one of that request, run within this, on the
+    // same thread, which ends by itself when the callback returns. Either way, when this returns no
+    // other callback begins.
     ~Client();
     Client(const Client&) = delete;
     Client& operator=(const Client&) = delete;
 
     // What the tree serves, as it said when the connection was (last) made.
     [[nodiscard]] HelloReply hello() const;
-    // False from the loss of a tree until one answers again at the same place. Requests made
-    // meanwhile end at once with kUnavailable.
+    // False from the loss of a tree until one answers again at the same place, at every door of
+    // this client. Requests and calls made meanwhile end at once with kUnavailable, and so does
+    // what was open when the tree was lost: nothing is kept for the next tree.
     [[nodiscard]] bool is_connected() const;
 
     // Starts a request; an empty rid is replaced by a random one. It ends with kDeadlineExceeded
@@ -97,7 +101,9 @@ class Client {
     // A call and its one answer (calls.h). An abort ends the requests that this client has made
     // before it, and those it has heard of. The caller leaves `call` at 0. Where the message has a
     // timeout_ms of 0 the tree gets `timeout` too, so that its error, which names who is late,
-    // comes before ours.
+    // comes before ours. A call is for the tree that is there when it is made, or for the one that
+    // `tree` names (HelloReply::tree): a call of several that belong together names it, so that a
+    // tree that was restarted in between takes none of them.
     template <class Request>
     Result<ReplyTo<Request>> call(
         Request request, std::chrono::milliseconds timeout = kCallTimeout
@@ -144,9 +150,11 @@ class Client {
     explicit Client(std::shared_ptr<IoLoop> io) : io_(std::move(io)) {}
 
     [[nodiscard]] CallId next_call();
+    [[nodiscard]] std::string tree() const;
     template <class Request>
     void prepare(Request& request, std::chrono::milliseconds timeout) {
         request.call = next_call();
+        if (request.tree.empty()) request.tree = tree();
         if constexpr (requires { request.timeout_ms; }) {
             if (request.timeout_ms == 0) request.timeout_ms = timeout.count();
         }
@@ -164,11 +172,13 @@ class Client {
         Door door{};
         CallOrder order{};
         CallId id{};
+        std::string tree{};
         Frames frames{};
     };
     template <class Request>
     static Call to_call(const Request& request) {
-        return {CallOf<Request>::kDoor, kOrderOf<Request>, request.call, encode(request)};
+        return {
+            CallOf<Request>::kDoor, kOrderOf<Request>, request.call, request.tree, encode(request)};
     }
     using OnFrames = std::function<void(Result<Frames>)>;
     Result<Frames> call_frames(Call call, std::chrono::milliseconds timeout);

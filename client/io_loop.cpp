@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <iterator>
 #include <pthread.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -51,14 +52,15 @@ Result<std::shared_ptr<IoLoop>> IoLoop::start(Args args) {
     sigset_t old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    loop->thread_ = std::thread([raw_loop = loop.get()] { raw_loop->io_run(); });
+    // The thread owns it too: it may be left by a callback that destroys the client.
+    loop->thread_ = std::thread([loop] { loop->io_run(); });
     pthread_sigmask(SIG_SETMASK, &old, nullptr);
     pthread_setname_np(loop->thread_.native_handle(), "pitstop-client");
     return loop;
 }
 
 IoLoop::~IoLoop() {
-    stop();
+    CHECK(!thread_.joinable());
     if (wake_fd_ >= 0) ::close(wake_fd_);
 }
 
@@ -67,6 +69,11 @@ void IoLoop::stop() {
     {
         const std::lock_guard lock(mutex_);
         is_stopping_ = true;
+    }
+    if (is_on_thread()) {
+        io_end();
+        thread_.detach();
+        return;
     }
     ::eventfd_write(wake_fd_, 1);
     thread_.join();
@@ -83,6 +90,11 @@ Result<> IoLoop::wait_ready(std::chrono::milliseconds timeout) {
         args_.data_endpoint,
         timeout.count()
     );
+}
+
+std::string IoLoop::tree() const {
+    const std::lock_guard lock(mutex_);
+    return hello_.tree;
 }
 
 HelloReply IoLoop::hello() const {
@@ -107,7 +119,7 @@ void IoLoop::push(Command command) {
 void IoLoop::refuse_late(Command& command) {
     const Error closed{ErrorCode::kAborted, "the client was closed"};
     if (auto* request = std::get_if<StartRequest>(&command)) {
-        request->request.sink(error_chunk(request->rid, closed));
+        (*request->request.sink)(error_chunk(request->rid, closed));
     } else if (auto* refuse = std::get_if<RefuseRequest>(&command)) {
         refuse->sink(error_chunk(refuse->rid, refuse->error));
     } else if (auto* call = std::get_if<StartCall>(&command)) {
@@ -115,22 +127,26 @@ void IoLoop::refuse_late(Command& command) {
     }
 }
 
-RequestNumber IoLoop::start_request(Frames frames, std::string rid, Sink sink, TimePoint deadline) {
+RequestNumber IoLoop::start_request(RequestArgs args) {
     const RequestNumber number{next_request_.fetch_add(1)};
     if (num_open_.fetch_add(1) >= args_.open_max) {
         num_open_.fetch_sub(1);
         refuse_request(
-            rid,
+            args.rid,
             make_error(
                 ErrorCode::kResourceExhausted,
                 "this client has {} open requests, the most it may",
                 args_.open_max
             ),
-            std::move(sink)
+            std::move(args.sink)
         );
         return number;
     }
-    push(StartRequest{std::move(frames), std::move(rid), {number, std::move(sink), deadline, {}}});
+    push(StartRequest{
+        std::move(args.frames),
+        std::move(args.rid),
+        std::move(args.tree),
+        {number, std::make_shared<const Sink>(std::move(args.sink)), args.deadline, {}}});
     return number;
 }
 
@@ -157,7 +173,7 @@ Link& IoLoop::link(Door door) {
 
 void IoLoop::io_run() {
     thread_id_ = std::this_thread::get_id();
-    for (;;) {
+    while (!is_over_) {
         Poller poller;
         for (Link& link : links_) link.add_to(poller);
         poller.add_fd(wake_fd_);
@@ -165,29 +181,45 @@ void IoLoop::io_run() {
 
         eventfd_t count = 0;
         ::eventfd_read(wake_fd_, &count);
-        std::deque<Command> commands;
         bool is_stopping = false;
         {
             const std::lock_guard lock(mutex_);
-            commands.swap(commands_);
+            obeying_.swap(commands_);
             is_stopping = is_stopping_;
         }
-        for (Command& command : commands) std::visit([&](auto& c) { io_obey(c); }, command);
-        const TimePoint now = Clock::now();
-        for (std::size_t i = 0; i < links_.size(); ++i) {
-            const Door door{static_cast<int>(i)};
-            // A loss first asked for, then reacted to: what the peer sent before is still there.
-            const bool is_lost = links_[i].take_loss();
-            io_receive(door, now, is_lost ? kMessagesAtLossMax : kMessagesPerTurnMax);
-            if (is_lost) io_lose(door, now);
-            links_[i].tend(now);
+        while (!obeying_.empty()) {
+            Command command = std::move(obeying_.front());
+            obeying_.pop_front();
+            std::visit([&](auto& c) { io_obey(c); }, command);
         }
+        const TimePoint now = Clock::now();
+        for (std::size_t i = 0; i < links_.size() && !is_over_; ++i)
+            io_tend(static_cast<Door>(i), now);
         io_flush();
         io_expire(now);
         ready_.wake();  // of what was refused, lost or late
-        io_publish();
-        if (is_stopping) break;
+        if (is_stopping) io_end();
+        if (!is_over_) io_publish();
     }
+    for (Link& link : links_) {
+        if (link.is_ready()) link.set_linger_ms(kLingerMs);
+    }
+    links_.clear();
+}
+
+void IoLoop::io_tend(Door door, TimePoint now) {
+    // A loss first asked for, then reacted to: what the peer sent before is still there.
+    const bool is_lost = link(door).take_loss();
+    io_receive(door, now, is_lost ? kMessagesAtLossMax : kMessagesPerTurnMax);
+    if (is_over_) return;
+    if (is_lost || link(door).is_other_tree()) io_lose(door, now);
+    if (!is_over_) link(door).tend(now);
+}
+
+// Nothing is open afterwards, and no callback begins. It may be called by one, from anywhere in the
+// loop, which then ends as soon as it may.
+void IoLoop::io_end() {
+    if (std::exchange(is_over_, true)) return;
     const Error closed{ErrorCode::kAborted, "the client was closed"};
     // Freed in the tree now, not when it next writes to us.
     std::vector<std::string> rids;
@@ -195,13 +227,15 @@ void IoLoop::io_run() {
     CancelRequests all{std::move(rids)};
     if (!all.rids.empty()) io_obey(all);
     io_flush();
+    is_connected_ = false;
     io_fail_all(Door::kData, closed);
     if (has_link(Door::kAdmin)) io_fail_all(Door::kAdmin, closed);
-    is_connected_ = false;
-    for (Link& link : links_) {
-        if (link.is_ready()) link.set_linger_ms(kLingerMs);
+    {
+        const std::lock_guard lock(mutex_);  // is_stopping_: none is added any more
+        std::ranges::move(commands_, std::back_inserter(obeying_));
+        commands_.clear();
     }
-    links_.clear();
+    for (Command& command : std::exchange(obeying_, {})) refuse_late(command);
 }
 
 TimePoint IoLoop::io_wake_time(TimePoint now) const {
@@ -216,19 +250,15 @@ TimePoint IoLoop::io_wake_time(TimePoint now) const {
 
 void IoLoop::io_obey(StartRequest& command) {
     const std::string& rid = command.rid;
-    std::optional<Error> refused;
-    if (!link(Door::kData).is_ready()) {
-        refused = make_error(
-            ErrorCode::kUnavailable, "the connection to {} is lost", args_.data_endpoint
-        );
-    } else if (requests_.contains(rid)) {
+    std::optional<Error> refused = link(Door::kData).why_not(command.tree);
+    if (!refused && requests_.contains(rid)) {
         refused = make_error(
             ErrorCode::kAlreadyExists, "rid '{}' is an open request of this client", rid
         );
     }
     if (refused) {
         num_open_.fetch_sub(1);
-        return command.request.sink(error_chunk(rid, *refused));
+        return (*command.request.sink)(error_chunk(rid, *refused));
     }
     command.request.deadline_entry = deadlines_.emplace(command.request.deadline, rid);
     requests_.emplace(rid, std::move(command.request));
@@ -241,8 +271,11 @@ void IoLoop::io_obey(RefuseRequest& command) {
 
 void IoLoop::io_obey(CancelRequests& command) {
     Cancel cancel;
+    cancel.tree = link(Door::kData).hello().tree;  // that of every open request
     const auto send = [&] {
-        if (!cancel.rids.empty()) io_send(Door::kData, encode(std::exchange(cancel, {})));
+        if (cancel.rids.empty()) return;
+        io_send(Door::kData, encode(cancel));
+        cancel.rids.clear();
     };
     for (std::string& rid : command.rids) {
         const auto place = requests_.find(rid);
@@ -256,7 +289,7 @@ void IoLoop::io_obey(CancelRequests& command) {
 void IoLoop::io_obey(AbandonRequest& command) {
     const auto place = requests_.find(command.rid);
     if (place == requests_.end() || place->second.number != command.number) return;
-    place->second.sink = [](const OutputChunk&) {};
+    place->second.sink = std::make_shared<const Sink>([](const OutputChunk&) {});
     CancelRequests cancel{{std::move(command.rid)}};
     io_obey(cancel);
 }
@@ -268,11 +301,8 @@ void IoLoop::io_obey(StartCall& command) {
             make_error(ErrorCode::kFailedPrecondition, "this client has no admin door")
         );
     }
-    if (args.door == Door::kData && !link(Door::kData).is_ready()) {
-        return args.on_reply(
-            make_error(ErrorCode::kUnavailable, "the connection to {} is lost", args_.data_endpoint)
-        );
-    }
+    if (auto refused = link(args.door).why_not(args.tree))
+        return args.on_reply(*std::move(refused));
     if (calls_.size() >= args_.open_max) {
         return args.on_reply(make_error(
             ErrorCode::kResourceExhausted,
@@ -293,11 +323,13 @@ void IoLoop::io_obey(StartCall& command) {
 void IoLoop::io_obey_after_requests(StartCall& command) {
     Tokenize question;
     question.call = next_call();
+    question.tree = command.args.tree;
     question.text = "";
     StartCall first{
         {.door = Door::kData,
          .order = CallOrder::kAtOnce,
          .id = question.call,
+         .tree = question.tree,
          .frames = encode(question),
          .deadline = command.args.deadline}};
     command.args.order = CallOrder::kAtOnce;
@@ -326,7 +358,7 @@ void IoLoop::io_flush() {
 void IoLoop::io_receive(Door door, TimePoint now, int messages_max) {
     for (int i = 0; i < messages_max; ++i) {
         const std::optional<Received> received = link(door).receive(now);
-        if (!received) return;
+        if (!received || is_over_) return;
         if (!received->refused) io_take(door, received->frames);
         ready_.wake();
     }
@@ -352,12 +384,13 @@ void IoLoop::io_take(Door door, const Frames& frames) {
 void IoLoop::io_chunk(OutputChunk chunk) {
     const auto place = requests_.find(chunk.rid);
     if (place == requests_.end()) return;  // timed out or lost here, while this was under way
-    if (!chunk.finish) return place->second.sink(std::move(chunk));
-    const Sink sink = std::move(place->second.sink);
-    deadlines_.erase(place->second.deadline_entry);
-    requests_.erase(place);
-    num_open_.fetch_sub(1);
-    sink(std::move(chunk));
+    const std::shared_ptr<const Sink> sink = place->second.sink;
+    if (chunk.finish) {
+        deadlines_.erase(place->second.deadline_entry);
+        requests_.erase(place);
+        num_open_.fetch_sub(1);
+    }
+    (*sink)(std::move(chunk));
 }
 
 void IoLoop::io_end_request(const std::string& rid, const Error& error) {
@@ -388,12 +421,17 @@ void IoLoop::io_fail_all(Door door, const Error& error) {
 
 void IoLoop::io_lose(Door door, TimePoint now) {
     unsent_[static_cast<std::size_t>(door)].clear();
+    const std::string_view why =
+        link(door).is_other_tree() ? "was restarted" : "is lost: its connection broke";
+    const Error error = make_error(
+        ErrorCode::kUnavailable,
+        "the tree at {} {}; what was asked of it and not answered may have been done",
+        link(door).endpoint(),
+        why
+    );
     link(door).reopen(now);
     io_publish();  // before the callbacks: whoever hears of the loss may ask is_connected()
-    io_fail_all(
-        door,
-        make_error(ErrorCode::kUnavailable, "the connection to {} is lost", link(door).endpoint())
-    );
+    io_fail_all(door, error);
 }
 
 void IoLoop::io_expire(TimePoint now) {
@@ -416,11 +454,17 @@ void IoLoop::io_expire(TimePoint now) {
 
 void IoLoop::io_publish() {
     const Link& data = links_.front();
-    if (data.is_ready() == is_connected_ && !data.refusal()) return;
+    const bool is_ready = std::ranges::all_of(links_, [&](const Link& link) {
+        return link.is_ready() && link.hello().tree == data.hello().tree;
+    });
+    const auto refused =
+        std::ranges::find_if(links_, [](const Link& link) { return link.refusal().has_value(); });
+    const bool is_known = data.hello().tree == hello_.tree;  // written by this thread alone
+    if (is_ready == is_connected_ && is_known && refused == links_.end()) return;
     const std::lock_guard lock(mutex_);
-    is_connected_ = data.is_ready();
-    if (data.is_ready()) hello_ = data.hello();
-    refusal_ = data.refusal();
+    hello_ = data.hello();
+    is_connected_ = is_ready;
+    refusal_ = refused == links_.end() ? std::nullopt : refused->refusal();
     changed_.notify_all();
 }
 

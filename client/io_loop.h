@@ -50,13 +50,22 @@ class IoLoop {
     static Result<std::shared_ptr<IoLoop>> start(Args args);
     ~IoLoop();
 
-    // Until the data door has greeted back. Errors: it refused, or the time ran out.
+    // Until every door has greeted back. Errors: one refused, or the time ran out.
     Result<> wait_ready(std::chrono::milliseconds timeout);
 
-    // Ends everything that is open and joins the thread.
+    // Ends everything that is open; when it returns, no callback runs any more, and no other
+    // begins. In a callback on the loop's thread the others run within this, and the thread ends
+    // when that callback returns; elsewhere the thread is joined.
     void stop();
 
-    RequestNumber start_request(Frames frames, std::string rid, Sink sink, TimePoint deadline);
+    struct RequestArgs {
+        Frames frames{};
+        std::string rid{};
+        std::string tree{};  // that it is for, as the frames say
+        Sink sink{};
+        TimePoint deadline{};
+    };
+    RequestNumber start_request(RequestArgs request);
     // A request that cannot be sent: ends through the same path.
     void refuse_request(const std::string& rid, const Error& error, Sink sink);
     void cancel(std::vector<std::string> rids);
@@ -67,6 +76,7 @@ class IoLoop {
         Door door{};
         CallOrder order{};
         CallId id{};
+        std::string tree{};  // that it is for, as the frames say
         Frames frames{};
         OnFrames on_reply{};
         TimePoint deadline{};
@@ -74,6 +84,8 @@ class IoLoop {
     void start_call(CallArgs call);
 
     [[nodiscard]] HelloReply hello() const;
+    // The identity of the tree that answered last.
+    [[nodiscard]] std::string tree() const;
     [[nodiscard]] bool is_connected() const { return is_connected_; }
     [[nodiscard]] bool is_on_thread() const {
         return std::this_thread::get_id() == thread_id_.load();
@@ -86,7 +98,8 @@ class IoLoop {
     using Deadlines = std::multimap<TimePoint, std::variant<std::string, CallId>>;
     struct Request {
         RequestNumber number{};
-        Sink sink{};
+        std::shared_ptr<const Sink>
+            sink{};  // shared with the call of it, which may end the request
         TimePoint deadline{};
         Deadlines::iterator deadline_entry{};
     };
@@ -99,6 +112,7 @@ class IoLoop {
     struct StartRequest {
         Frames frames{};
         std::string rid{};
+        std::string tree{};
         Request request{};
     };
     struct RefuseRequest {
@@ -124,12 +138,14 @@ class IoLoop {
     static void refuse_late(Command& command);
 
     void io_run();
+    void io_end();
     void io_obey(StartRequest& command);
     void io_obey(RefuseRequest& command);
     void io_obey(CancelRequests& command);
     void io_obey(AbandonRequest& command);
     void io_obey(StartCall& command);
     void io_obey_after_requests(StartCall& command);
+    void io_tend(Door door, TimePoint now);
     void io_receive(Door door, TimePoint now, int messages_max);
     void io_take(Door door, const Frames& frames);
     void io_chunk(OutputChunk chunk);
@@ -163,8 +179,10 @@ class IoLoop {
     std::optional<Error> refusal_{};  // GUARDED_BY(mutex_)
 
     // The loop's thread only.
-    std::vector<Link> links_{};                            // the data door, then the admin door
-    std::vector<std::deque<Frames>> unsent_{};             // per link, while its queue is full
+    bool is_over_ = false;                      // io_end() was called: nothing is open any more
+    std::deque<Command> obeying_{};             // taken from commands_, not carried out yet
+    std::vector<Link> links_{};                 // the data door, then the admin door
+    std::vector<std::deque<Frames>> unsent_{};  // per link, while its queue is full
     std::unordered_map<std::string, Request> requests_{};  // by rid
     std::map<CallId, Call> calls_{};
     Deadlines deadlines_{};  // of each of them

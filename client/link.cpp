@@ -66,10 +66,29 @@ Result<> Link::connect(TimePoint now) {
 }
 
 void Link::reopen(TimePoint now) {
+    if (is_ready_) why_not_ready_ = is_other_tree_ ? "it was restarted" : "the connection is lost";
     is_ready_ = false;
+    is_other_tree_ = false;
     greet_time_ = TimePoint::max();
     refusal_.reset();
     if (!connect(now)) reopen_time_ = now + kGreetAgainAfter;
+}
+
+std::optional<Error> Link::why_not(const std::string& tree) const {
+    if (!is_ready_) {
+        return make_error(
+            ErrorCode::kUnavailable,
+            "no tree is there at {}: {}; nothing was sent",
+            endpoint_,
+            why_not_ready_
+        );
+    }
+    if (tree == hello_.tree) return std::nullopt;
+    return make_error(
+        ErrorCode::kUnavailable,
+        "the tree at {} was restarted, and this was for the one before; nothing was sent",
+        endpoint_
+    );
 }
 
 std::optional<Received> Link::receive(TimePoint now) {
@@ -87,6 +106,9 @@ std::optional<Received> Link::receive(TimePoint now) {
                     hello->protocol,
                     kProtocolVersion
                 );
+            } else if (hello && hello->tree.empty()) {
+                refusal_ =
+                    make_error(ErrorCode::kMalformed, "{}: hello_reply names no tree", endpoint_);
             } else if (hello) {
                 hello_ = *std::move(hello);
                 is_ready_ = true;
@@ -99,9 +121,14 @@ std::optional<Received> Link::receive(TimePoint now) {
         if (frames.type != ErrorReply::kType) return received;
         Result<ErrorReply> error = decode<ErrorReply>(frames, UnknownFields::kIgnore);
         if (!error) return received;
+        if (!error->tree.empty() && error->tree != hello_.tree) {
+            is_other_tree_ = is_ready_;
+            continue;
+        }
         const bool is_about_greeting = error->rid.empty() && raw(error->call) == 0 && !is_ready_;
         if (!is_about_greeting) return received;
         if (error->code == name_of(ErrorCode::kUnavailable)) {
+            why_not_ready_ = error->message;
             greet_time_ = now + kGreetAgainAfter;
             reopen_time_ = now + kReopenAfter;
         } else {

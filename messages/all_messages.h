@@ -86,6 +86,7 @@ using AllMessages = MessageList<
     UpdateDrop,
     UpdateRollback,
     UpdatePart,
+    UpdateWaits,
     WorkerHello,
     StepPlan,
     StepResult,

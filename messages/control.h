@@ -31,6 +31,7 @@ struct PauseGeneration {
         "replica has stopped: no step is in flight, and with wait the last running request is "
         "done.";
     CallId call{};
+    std::string tree{};
     std::int64_t timeout_ms = 0;
     PauseMode mode = PauseMode::kAbort;
     double max_pause_s = 0;
@@ -38,6 +39,7 @@ struct PauseGeneration {
     template <class F>
     void fields(F&& f) {
         f("call", call, "the caller's number for this call, not 0");
+        f("tree", tree, kTreeMeaning);
         f("timeout_ms", timeout_ms, "deadline; 0: the default");
         f("mode", mode, "abort, in_place, retract or wait: what becomes of running requests");
         f("max_pause_s", max_pause_s, "go on by itself after so many seconds; 0: never");
@@ -101,11 +103,13 @@ struct ContinueGeneration {
         "that "
         "is still waiting for its requests. Answered by `continue_reply`.";
     CallId call{};
+    std::string tree{};
     std::int64_t timeout_ms = 0;
 
     template <class F>
     void fields(F&& f) {
         f("call", call, "the caller's number for this call, not 0");
+        f("tree", tree, kTreeMeaning);
         f("timeout_ms", timeout_ms, "deadline; 0: the default");
     }
 };
@@ -168,6 +172,7 @@ struct Abort {
         "so "
         "far and finish.reason abort; works while paused. Answered by `abort_reply`.";
     CallId call{};
+    std::string tree{};
     std::int64_t timeout_ms = 0;
     std::vector<std::string> rids{};
     bool all = false;
@@ -176,6 +181,7 @@ struct Abort {
     template <class F>
     void fields(F&& f) {
         f("call", call, "the caller's number for this call, not 0");
+        f("tree", tree, kTreeMeaning);
         f("timeout_ms", timeout_ms, "deadline; 0: the default");
         f("rids", rids, "exact ids; or");
         f("all", all, "every open request");
@@ -223,12 +229,14 @@ struct FlushCache {
         "client -> admin door -> schedulers: forget all cached prefixes. Refused while any request "
         "holds pages (unless timeout_ms lets it wait for that to end). Answered by `flush_reply`.";
     CallId call{};
+    std::string tree{};
     std::int64_t timeout_ms = 0;
     bool wait_idle = false;
 
     template <class F>
     void fields(F&& f) {
         f("call", call, "the caller's number for this call, not 0");
+        f("tree", tree, kTreeMeaning);
         f("timeout_ms", timeout_ms, "deadline; 0: the default");
         f("wait_idle", wait_idle, "wait, up to the deadline, until no request holds pages");
     }
@@ -282,6 +290,7 @@ struct SetWeightLabel {
         "there. "
         "Refused while an update is under way or nothing serves. Answered by `label_reply`.";
     CallId call{};
+    std::string tree{};
     std::int64_t timeout_ms = 0;
     std::string label{};
     bool abort_all = false;
@@ -289,6 +298,7 @@ struct SetWeightLabel {
     template <class F>
     void fields(F&& f) {
         f("call", call, "the caller's number for this call, not 0");
+        f("tree", tree, kTreeMeaning);
         f("timeout_ms", timeout_ms, "deadline; 0: the default");
         f("label", label, "1 to 256 bytes without control characters");
         f("abort_all", abort_all, "also end every open request with its output so far");
@@ -347,12 +357,14 @@ struct Shutdown {
         "client -> admin door: end the tree; its launcher's exit code is 0. Answered by "
         "`shutdown_reply`.";
     CallId call{};
+    std::string tree{};
     std::int64_t timeout_ms = 0;
     double drain_s = 0;
 
     template <class F>
     void fields(F&& f) {
         f("call", call, "the caller's number for this call, not 0");
+        f("tree", tree, kTreeMeaning);
         f("timeout_ms", timeout_ms, "unused: the answer comes at once");
         f("drain_s",
           drain_s,

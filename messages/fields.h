@@ -36,6 +36,10 @@ template <NamedEnum E>
     return EnumNames<E>::kNames[static_cast<std::size_t>(value)];
 }
 
+// What the field `tree` of a client's message means.
+inline constexpr std::string_view kTreeMeaning =
+    "the tree that it is for, as hello_reply named it; of another tree it is refused";
+
 // A large array: in the body its frame number (the first raw frame is 0), in that frame its
 // elements, little-endian, back to back.
 template <class T>

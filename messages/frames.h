@@ -9,7 +9,7 @@
 namespace pitstop {
 
 // Said by every peer in Hello; a peer of another major version is refused.
-inline constexpr int kProtocolVersion = 1;
+inline constexpr int kProtocolVersion = 2;
 
 // A message over its limit is refused before it is parsed. The doors' sockets have tighter limits
 // of their own (bus/limits.h).

@@ -135,6 +135,7 @@ struct Generate {
     static constexpr std::string_view kAbout =
         "client -> data door: one request. Answered by `outputs`, or by `error` with its rid.";
     std::string rid{};
+    std::string tree{};
     std::optional<std::string> text{};
     std::optional<std::vector<TokenId>> input_ids{};
     SamplingParams sampling{};
@@ -152,6 +153,7 @@ struct Generate {
           rid,
           "the caller's id, unique among open requests; empty: one is assigned and named in the "
           "outputs");
+        f("tree", tree, kTreeMeaning);
         f("text",
           text,
           "the prompt as UTF-8 text; special tokens in it are recognised, the model's own are added"
@@ -175,10 +177,12 @@ struct Cancel {
         "abort. "
         "Ids that are not open are ignored.";
     std::vector<std::string> rids{};
+    std::string tree{};
 
     template <class F>
     void fields(F&& f) {
         f("rids", rids, "exact ids");
+        f("tree", tree, kTreeMeaning);
     }
 };
 

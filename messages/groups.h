@@ -69,12 +69,14 @@ struct InitGroup {
     static constexpr std::string_view kAbout =
         "client -> admin door: every worker joins the trainer's group. Answered by `group_reply`.";
     CallId call{};
+    std::string tree{};
     std::int64_t timeout_ms = 0;
     GroupSpec spec{};
 
     template <class F>
     void fields(F&& f) {
         f("call", call, "the caller's number for this call, not 0");
+        f("tree", tree, kTreeMeaning);
         f("timeout_ms", timeout_ms, "deadline; 0: the default");
         f("spec", spec, "the group");
     }
@@ -85,12 +87,14 @@ struct DestroyGroup {
     static constexpr std::string_view kAbout =
         "client -> admin door: every worker leaves the group. Answered by `group_reply`.";
     CallId call{};
+    std::string tree{};
     std::int64_t timeout_ms = 0;
     std::string group{};
 
     template <class F>
     void fields(F&& f) {
         f("call", call, "the caller's number for this call, not 0");
+        f("tree", tree, kTreeMeaning);
         f("timeout_ms", timeout_ms, "deadline; 0: the default");
         f("group", group, "its name");
     }

@@ -61,6 +61,7 @@ struct ReleaseMemory {
         "under way (weights). Cached prefixes go with kv_cache, the retained version with weights. "
         "Answered by `memory_reply`.";
     CallId call{};
+    std::string tree{};
     std::int64_t timeout_ms = 0;
     std::vector<MemoryTag> tags{};
     bool keep_weights = false;
@@ -68,6 +69,7 @@ struct ReleaseMemory {
     template <class F>
     void fields(F&& f) {
         f("call", call, "the caller's number for this call, not 0");
+        f("tree", tree, kTreeMeaning);
         f("timeout_ms", timeout_ms, "deadline; 0: the default");
         f("tags", tags, "weights, kv_cache; empty: all that are resident");
         f("keep_weights",
@@ -82,12 +84,14 @@ struct ResumeMemory {
         "client -> admin door -> schedulers: take released memory again, at the same addresses. "
         "Answered by `memory_reply`.";
     CallId call{};
+    std::string tree{};
     std::int64_t timeout_ms = 0;
     std::vector<MemoryTag> tags{};
 
     template <class F>
     void fields(F&& f) {
         f("call", call, "the caller's number for this call, not 0");
+        f("tree", tree, kTreeMeaning);
         f("timeout_ms", timeout_ms, "deadline; 0: the default");
         f("tags", tags, "weights, kv_cache; empty: all that are released");
     }

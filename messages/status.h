@@ -35,6 +35,7 @@ struct HelloReply {
     static constexpr std::string_view kAbout =
         "either door -> client: who answers, and what it serves.";
     int protocol = kProtocolVersion;
+    std::string tree{};
     std::string server{};
     std::string model{};
     std::string model_path{};
@@ -48,6 +49,10 @@ struct HelloReply {
     template <class F>
     void fields(F&& f) {
         f("protocol", protocol, "protocol version the tree speaks");
+        f("tree",
+          tree,
+          "which tree this is: random, another one after every start; every later message carries "
+          "it");
         f("server", server, "pitstop and its version");
         f("model", model, "the served model's name");
         f("model_path", model_path, "the directory it was loaded from");
@@ -69,6 +74,7 @@ struct ErrorReply {
     CallId call{};
     std::string code{};
     std::string message{};
+    std::string tree{};
 
     template <class F>
     void fields(F&& f) {
@@ -76,6 +82,9 @@ struct ErrorReply {
         f("call", call, "the call refused; 0: none");
         f("code", code, "the error's code, from the list above");
         f("message", message, "what, which, what is accepted");
+        f("tree",
+          tree,
+          "the tree that is here, where the message refused was for another one: say hello again");
     }
 };
 
@@ -121,11 +130,13 @@ struct Status {
         "client -> admin door -> every scheduler_proc: answered at once, always, by "
         "`status_reply`.";
     CallId call{};
+    std::string tree{};
     std::int64_t timeout_ms = 0;
 
     template <class F>
     void fields(F&& f) {
         f("call", call, "the caller's number for this call, not 0");
+        f("tree", tree, kTreeMeaning);
         f("timeout_ms",
           timeout_ms,
           "past it the call fails naming who did not answer; 0: the default");
@@ -364,6 +375,7 @@ struct Tokenize {
     static constexpr std::string_view kAbout =
         "client -> data door: encode a text, or decode tokens.";
     CallId call{};
+    std::string tree{};
     std::optional<std::string> text{};
     std::optional<std::vector<TokenId>> ids{};
     bool add_special_tokens = true;
@@ -373,6 +385,7 @@ struct Tokenize {
     template <class F>
     void fields(F&& f) {
         f("call", call, "the caller's number for this call, not 0");
+        f("tree", tree, kTreeMeaning);
         f("text", text, "encode this; exactly one of text and ids");
         f("ids", ids, "decode these");
         f("add_special_tokens", add_special_tokens, "add the model's own special tokens");
@@ -406,6 +419,7 @@ struct RenderChat {
         "client -> data door: a chat to the prompt that the model's chat template makes of it. "
         "Answered by `tokenize_reply`.";
     CallId call{};
+    std::string tree{};
     std::string variables{};
     bool continue_final_message = false;
     std::string chat_template{};
@@ -414,6 +428,7 @@ struct RenderChat {
     template <class F>
     void fields(F&& f) {
         f("call", call, "the caller's number for this call, not 0");
+        f("tree", tree, kTreeMeaning);
         f("variables",
           variables,
           "a JSON object: `messages`, and what else the template takes: tools, "

@@ -25,12 +25,14 @@ struct GetWeights {
         "replica 0. "
         "Answered by `weights_reply`.";
     CallId call{};
+    std::string tree{};
     std::int64_t timeout_ms = 0;
     std::string name{};
 
     template <class F>
     void fields(F&& f) {
         f("call", call, "the caller's number for this call, not 0");
+        f("tree", tree, kTreeMeaning);
         f("timeout_ms", timeout_ms, "deadline; 0: the default");
         f("name", name, "checkpoint name; a tied lm_head.weight is the embedding");
     }
@@ -60,11 +62,13 @@ struct WeightDigests {
         "client -> admin door: digest the resident weights now, on every rank of every replica. "
         "Answered by `digests_reply`.";
     CallId call{};
+    std::string tree{};
     std::int64_t timeout_ms = 0;
 
     template <class F>
     void fields(F&& f) {
         f("call", call, "the caller's number for this call, not 0");
+        f("tree", tree, kTreeMeaning);
         f("timeout_ms", timeout_ms, "deadline; 0: the default");
     }
 };

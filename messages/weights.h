@@ -112,12 +112,14 @@ struct UpdateWeights {
         "client -> admin door: stage, verify, vote and commit in one call. Answered by "
         "`update_reply`.";
     CallId call{};
+    std::string tree{};
     std::int64_t timeout_ms = 0;
     UpdateSpec update{};
 
     template <class F>
     void fields(F&& f) {
         f("call", call, "the caller's number for this call, not 0");
+        f("tree", tree, kTreeMeaning);
         f("timeout_ms", timeout_ms, "deadline; 0: the default");
         f("update", update, "what to do");
     }
@@ -129,12 +131,14 @@ struct StageWeights {
         "client -> admin door: the first half of update_weights (mode staged only). Answered by "
         "`update_reply`; the stage then waits for commit_weights or drop_stage.";
     CallId call{};
+    std::string tree{};
     std::int64_t timeout_ms = 0;
     UpdateSpec update{};
 
     template <class F>
     void fields(F&& f) {
         f("call", call, "the caller's number for this call, not 0");
+        f("tree", tree, kTreeMeaning);
         f("timeout_ms", timeout_ms, "deadline; 0: the default");
         f("update", update, "what to do");
     }
@@ -146,6 +150,7 @@ struct BeginUpdate {
         "client -> admin door: open a session (mode staged only): update_bucket brings tensors, "
         "commit_weights verifies and commits, drop_stage forgets. Answered by `update_reply`.";
     CallId call{};
+    std::string tree{};
     std::int64_t timeout_ms = 0;
     std::int64_t idle_timeout_ms = 0;
     UpdateSpec update{};
@@ -153,6 +158,7 @@ struct BeginUpdate {
     template <class F>
     void fields(F&& f) {
         f("call", call, "the caller's number for this call, not 0");
+        f("tree", tree, kTreeMeaning);
         f("timeout_ms", timeout_ms, "deadline; 0: the default");
         f("idle_timeout_ms",
           idle_timeout_ms,
@@ -167,6 +173,7 @@ struct UpdateBucket {
         "client -> admin door: some tensors of the open session. A bucket that fails drops the "
         "session. Answered by `update_reply`.";
     CallId call{};
+    std::string tree{};
     std::int64_t timeout_ms = 0;
     std::uint64_t session = 0;
     WeightSource source{};
@@ -174,6 +181,7 @@ struct UpdateBucket {
     template <class F>
     void fields(F&& f) {
         f("call", call, "the caller's number for this call, not 0");
+        f("tree", tree, kTreeMeaning);
         f("timeout_ms", timeout_ms, "deadline; 0: the default");
         f("session", session, "as begin_update's reply named it; 0: whichever is open");
         f("source", source, "where this bucket's bytes come from");
@@ -186,6 +194,7 @@ struct CommitWeights {
         "client -> admin door: the second half: all ranks swap at one step boundary. Answered by "
         "`update_reply`.";
     CallId call{};
+    std::string tree{};
     std::int64_t timeout_ms = 0;
     std::optional<KvPolicy> kv_policy{};
     std::uint64_t session = 0;
@@ -195,6 +204,7 @@ struct CommitWeights {
     template <class F>
     void fields(F&& f) {
         f("call", call, "the caller's number for this call, not 0");
+        f("tree", tree, kTreeMeaning);
         f("timeout_ms", timeout_ms, "deadline; 0: the default");
         f("kv_policy", kv_policy, "instead of the one staged with");
         f("session", session, "the session or stage meant; 0: whichever there is");
@@ -208,12 +218,14 @@ struct DropStage {
     static constexpr std::string_view kAbout =
         "client -> admin door: forget the stage or the session. Answered by `update_reply`.";
     CallId call{};
+    std::string tree{};
     std::int64_t timeout_ms = 0;
     std::uint64_t session = 0;
 
     template <class F>
     void fields(F&& f) {
         f("call", call, "the caller's number for this call, not 0");
+        f("tree", tree, kTreeMeaning);
         f("timeout_ms", timeout_ms, "deadline; 0: the default");
         f("session", session, "the session or stage meant; 0: whichever there is");
     }
@@ -227,12 +239,14 @@ struct RollbackWeights {
         "(until the next stage begins). Counts as a commit: a new epoch, the old label and digest. "
         "Answered by `update_reply`.";
     CallId call{};
+    std::string tree{};
     std::int64_t timeout_ms = 0;
     KvPolicy kv_policy = KvPolicy::kKeep;
 
     template <class F>
     void fields(F&& f) {
         f("call", call, "the caller's number for this call, not 0");
+        f("tree", tree, kTreeMeaning);
         f("timeout_ms", timeout_ms, "deadline; 0: the default");
         f("kv_policy", kv_policy, "running requests at the swap");
     }

@@ -35,6 +35,16 @@ using Calls = Types<
     InitGroup,
     DestroyGroup>;
 
+// "replica 0, replica 2"
+std::string replicas_of(const std::map<OpenId, ReplicaId>& requests) {
+    std::set<std::int32_t> replicas;
+    for (const auto& [id, replica] : requests) replicas.insert(raw(replica));
+    std::string names;
+    for (const std::int32_t replica : replicas)
+        names += fmt::format("{}replica {}", names.empty() ? "" : ", ", replica);
+    return names;
+}
+
 Error too_many(std::string_view type) {
     return make_error(
         ErrorCode::kResourceExhausted,
@@ -46,8 +56,9 @@ Error too_many(std::string_view type) {
 
 }  // namespace
 
-Admin::Admin(int num_replicas, Ports ports)
+Admin::Admin(int num_replicas, TreeIdentity identity, Ports ports)
     : num_replicas_(num_replicas),
+      identity_(std::move(identity)),
       ports_(std::move(ports)),
       statuses_(num_replicas, Status::kType, "status"),
       pauses_(num_replicas, PauseGeneration::kType, "pause"),
@@ -55,7 +66,7 @@ Admin::Admin(int num_replicas, Ports ports)
       flushes_(num_replicas, FlushCache::kType, "flush"),
       labels_(num_replicas, SetWeightLabel::kType, "relabel"),
       memories_(num_replicas, "release_memory or resume_memory", "order"),
-      updates_(num_replicas) {}
+      updates_(num_replicas, identity_.first_update()) {}
 
 bool Admin::takes(std::string_view type) { return Calls::has(type); }
 
@@ -78,7 +89,7 @@ void Admin::set_version(const SchedulerHello& hello, const std::string& weights_
 template <class Message>
 Result<bool> Admin::call_if(TimePoint now, const std::string& peer, const Frames& frames) {
     if (frames.type != Message::kType) return false;
-    ASSIGN_OR_RETURN(Message message, decode<Message>(frames, UnknownFields::kRefuse));
+    ASSIGN_OR_RETURN(Message message, identity_.read<Message>(frames));
     RETURN_IF_ERROR(obey(now, peer, std::move(message)));
     return true;
 }
@@ -293,6 +304,7 @@ Result<bool> Admin::part(TimePoint now, const Frames& frames) {
                    LabelPart,
                    MemoryPart,
                    UpdatePart,
+                   UpdateWaits,
                    WorkerTensor,
                    WorkerDigests,
                    WorkerGrouped>{});
@@ -386,6 +398,8 @@ void Admin::hear(TimePoint now, const UpdatePart& part) {
     updates_.part(now, part, out);
     carry_out(now, std::move(out));
 }
+
+void Admin::hear(TimePoint, UpdateWaits waits) { updates_.waits(std::move(waits)); }
 
 void Admin::hear(TimePoint, WorkerTensor part) {
     const auto place = tensor_reads_.find(part.call);
@@ -510,9 +524,10 @@ void Admin::tick(TimePoint now) {
             call.caller,
             make_error(
                 ErrorCode::kDeadlineExceeded,
-                "abort, phase finish: {} of {} requests have not ended",
+                "abort, phase finish: {} of {} requests have not ended, on {}",
                 call.ending.size(),
-                call.reply.results.size()
+                call.reply.results.size(),
+                replicas_of(call.ending)
             )
         );
         return true;
@@ -523,7 +538,8 @@ void Admin::tick(TimePoint now) {
             entry.second.caller,
             make_error(
                 ErrorCode::kDeadlineExceeded,
-                "get_weights, phase read: replica 0 did not answer in time"
+                "get_weights, phase read: no answer in time from {}",
+                entry.second.read.who_is_missing(tp_)
             )
         );
         return true;

@@ -24,6 +24,7 @@
 #include "tokenizer_proc/fan_out.h"
 #include "tokenizer_proc/group_call.h"
 #include "tokenizer_proc/request_table.h"
+#include "tokenizer_proc/tree_identity.h"
 #include "tokenizer_proc/update_coordinator.h"
 #include "tokenizer_proc/weight_reads.h"
 
@@ -42,7 +43,7 @@ class Admin {
     // What an abort did, per id given (all: per open request), and which requests will end.
     struct Aborted {
         std::vector<AbortResult> results{};
-        std::set<OpenId> ending{};
+        std::map<OpenId, ReplicaId> ending{};  // and where each runs
     };
     struct Ports {
         std::function<void(const std::string& peer, Frames)> reply{};
@@ -68,7 +69,7 @@ class Admin {
     // A replica's own answer to a late call says more than ours; so it gets this much longer.
     static constexpr auto kReplicaGrace = std::chrono::milliseconds(200);
 
-    Admin(int num_replicas, Ports ports);
+    Admin(int num_replicas, TreeIdentity identity, Ports ports);
 
     // Every message type that the door takes, "hello" apart.
     [[nodiscard]] static bool takes(std::string_view type);
@@ -102,7 +103,7 @@ class Admin {
     struct AbortCall {
         AdminCaller caller{};
         TimePoint deadline{};
-        std::set<OpenId> ending{};  // their last chunks are to come
+        std::map<OpenId, ReplicaId> ending{};  // their last chunks are to come
         AbortReply reply{};
     };
     template <class Read>
@@ -160,6 +161,7 @@ class Admin {
     void hear(TimePoint now, LabelPart part);
     void hear(TimePoint now, MemoryPart part);
     void hear(TimePoint now, const UpdatePart& part);
+    void hear(TimePoint now, UpdateWaits waits);
     void hear(TimePoint now, WorkerTensor part);
     void hear(TimePoint now, WorkerDigests part);
     void hear(TimePoint now, WorkerGrouped part);
@@ -176,6 +178,7 @@ class Admin {
     void for_each_fan_out(Visit visit);
 
     int num_replicas_;
+    TreeIdentity identity_;
     int tp_ = 1;
     Ports ports_;
     CallId next_call_{1};

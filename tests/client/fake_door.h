@@ -52,7 +52,9 @@ class FakeDoor {
   public:
     // What a greeting gets: nothing here means a HelloReply.
     explicit FakeDoor(const std::string& run_dir, std::optional<Error> greeting_error = {})
-        : greeting_error_(std::move(greeting_error)), wake_fd_(::eventfd(0, EFD_NONBLOCK)) {
+        : tree_(fmt::format("tree {}", next_tree.fetch_add(1))),
+          greeting_error_(std::move(greeting_error)),
+          wake_fd_(::eventfd(0, EFD_NONBLOCK)) {
         const auto dir = RunDir::open(run_dir);
         CHECK(dir.has_value());
         for (const std::string& endpoint : {dir->data_door(), dir->admin_door()}) {
@@ -69,6 +71,16 @@ class FakeDoor {
         ::eventfd_write(wake_fd_, 1);
         thread_.join();
         ::close(wake_fd_);
+    }
+
+    [[nodiscard]] std::string tree() {
+        const std::lock_guard lock(mutex_);
+        return tree_;
+    }
+    // Another tree is there, behind the connections of this one.
+    void become(std::string tree) {
+        const std::lock_guard lock(mutex_);
+        tree_ = std::move(tree);
     }
 
     // The next message of that type from a client, of which others are kept waiting.
@@ -158,11 +170,15 @@ class FakeDoor {
             return;
         }
         HelloReply reply;
+        reply.tree = tree();
         reply.model = "fake";
         reply.vocab_size = 100;
         CHECK(socket.send(encode(reply), peer) == Sent::kSent);
     }
 
+    inline static std::atomic<int> next_tree{1};
+
+    std::string tree_;                     // GUARDED_BY(mutex_)
     std::optional<Error> greeting_error_;  // unavailable: the first greeting only
     int wake_fd_;
     zmq::context_t context_{1};

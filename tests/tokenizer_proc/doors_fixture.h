@@ -29,6 +29,7 @@ class DoorsTest : public testing::Test {
     void make(int num_replicas) {
         doors_.emplace(
             Doors::Config{
+                .identity = identity_,
                 .server = "pitstop test",
                 .model = "stories",
                 .model_path = "/models/stories",
@@ -72,6 +73,7 @@ class DoorsTest : public testing::Test {
         hello.vocab_size = kVocabSize;
         hello.pool_tokens = 4096;
         hello.page_size = 16;
+        hello.tp = ranks_;
         hello.queue_len_max = 100;
         hello.epoch = Epoch{1};
         hello.digest = "d1";
@@ -90,8 +92,12 @@ class DoorsTest : public testing::Test {
     void from_client(const std::string& peer, Frames frames, Door door = Door::kData) {
         doors_->from_client(now_, door, Received{.peer = peer, .frames = std::move(frames)});
     }
+    // For this tree, unless it names another.
     template <class Message>
-    void send(const std::string& peer, const Message& message, Door door = Door::kData) {
+    void send(const std::string& peer, Message message, Door door = Door::kData) {
+        if constexpr (requires { message.tree; }) {
+            if (message.tree.empty()) message.tree = identity_.id();
+        }
         from_client(peer, encode(message), door);
     }
     void wait(std::chrono::milliseconds time) {
@@ -159,6 +165,7 @@ class DoorsTest : public testing::Test {
     }
 
     inline static std::shared_ptr<const Tokenizer> tokenizer_;
+    const TreeIdentity identity_{1, 2};
     TimePoint now_ = TimePoint{} + std::chrono::hours(1);
     std::map<std::pair<Door, std::string>, std::deque<Frames>> to_client_{};
     std::map<std::pair<int, ReplicaSocket>, std::deque<Frames>> to_replica_{};
@@ -170,6 +177,7 @@ class DoorsTest : public testing::Test {
     std::uint64_t random_ = 0;
     std::int64_t context_len_ = kContextLen;
     bool has_weights_ = true;
+    std::int64_t ranks_ = 1;
     std::string weights_path_ = "/models/stories";
     std::vector<ServedVersion> served_{};    // as the launcher was told
     std::size_t num_answers_at_served_ = 0;  // that "admin" had when it was told last

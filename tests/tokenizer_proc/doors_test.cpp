@@ -432,6 +432,78 @@ TEST_F(DoorsTest, AGreetingIsAnsweredWithWhatIsServed) {
     EXPECT_NE(refusal("p").message.find("99"), std::string::npos);
 }
 
+// ---- which tree ----
+
+TEST_F(DoorsTest, AMessageForAnotherTreeIsRefusedAndDoesNothing) {
+    start();
+    Hello hello;
+    hello.protocol = kProtocolVersion;
+    send("p", hello);
+    const std::string here = next_to<HelloReply>("p").tree;
+    EXPECT_EQ(here, identity_.id());
+    Generate request = prompt("a");
+    request.tree = "another";
+    send("p", request);
+    ErrorReply error = refusal("p");
+    EXPECT_EQ(error.code, "unavailable");
+    EXPECT_EQ(error.rid, "a");
+    EXPECT_EQ(error.tree, here);
+    EXPECT_NE(error.message.find("'another'"), std::string::npos) << error.message;
+    PauseGeneration pause;
+    pause.call = CallId{9};
+    pause.tree = "another";
+    send("p", pause, Door::kAdmin);
+    error = refusal("p", Door::kAdmin);
+    EXPECT_EQ(error.code, "unavailable");
+    EXPECT_EQ(error.call, CallId{9});
+    EXPECT_EQ(error.tree, here);
+    EXPECT_TRUE((to_replica_[{0, ReplicaSocket::kRequests}].empty()));
+    EXPECT_TRUE((to_replica_[{0, ReplicaSocket::kControl}].empty()));
+    EXPECT_EQ(status().open_requests, 0);
+}
+
+TEST_F(DoorsTest, AMessageThatNamesNoTreeIsRefused) {
+    start();
+    from_client("p", encode(prompt("a")));
+    ErrorReply error = refusal("p");
+    EXPECT_EQ(error.code, "invalid_argument");
+    EXPECT_EQ(error.rid, "a");
+    EXPECT_EQ(error.tree, "") << "nothing says that it was for another one";
+    EXPECT_NE(error.message.find("hello_reply"), std::string::npos) << error.message;
+    Status call;
+    call.call = CallId{9};
+    from_client("p", encode(call), Door::kAdmin);
+    error = refusal("p", Door::kAdmin);
+    EXPECT_EQ(error.code, "invalid_argument");
+    EXPECT_EQ(error.call, CallId{9});
+}
+
+TEST_F(DoorsTest, WithinTheTreeNoMessageNamesIt) {
+    start();
+    PauseGeneration pause;
+    pause.call = CallId{9};
+    send("p", pause, Door::kAdmin);
+    EXPECT_EQ((next_to_replica<PauseGeneration>(0, ReplicaSocket::kControl).tree), "");
+}
+
+TEST_F(DoorsTest, BeforeAllReplicasAreThereNoCallIsTaken) {
+    make(2);
+    say_hello(0);
+    PauseGeneration pause;
+    pause.call = CallId{9};
+    send("p", pause, Door::kAdmin);
+    EXPECT_EQ(refusal("p", Door::kAdmin).code, "unavailable");
+    EXPECT_TRUE((to_replica_[{0, ReplicaSocket::kControl}].empty()));
+}
+
+TEST(TreeIdentity, NumbersOfUpdatesOfTwoTreesBeginElsewhere) {
+    const TreeIdentity one(1, std::uint64_t{5} << 40);
+    const TreeIdentity two(1, std::uint64_t{6} << 40);
+    EXPECT_NE(one.first_update(), two.first_update());
+    EXPECT_NE(one.id(), two.id());
+    EXPECT_EQ(one.id().size(), 32u);
+}
+
 TEST_F(DoorsTest, BeforeAllReplicasAreThereRequestsAreUnavailableAndSaySoWhy) {
     make(2);
     say_hello(0);
