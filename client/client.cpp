@@ -5,6 +5,7 @@
 #include "bus/run_dir.h"
 #include "client/io_loop.h"
 #include "client/mailbox.h"
+#include "messages/door_envelope.h"
 
 #include <algorithm>
 #include <future>
@@ -33,11 +34,12 @@ Result<Frames> to_frames(const Generate& request) {
         return make_error(ErrorCode::kInvalidArgument, "{}: {}", Generate::kType, *problem);
     }
     Frames frames = encode(request);
-    if (frames.type.size() + frames.body.size() > kDoorLimits.message_bytes_max) {
+    const std::size_t num_bytes = frames.type.size() + frames.body.size() + kTreeFieldBytesMax;
+    if (num_bytes > kDoorLimits.message_bytes_max) {
         return make_error(
             ErrorCode::kTooLarge,
             "the request takes {} bytes; a door accepts {}",
-            frames.body.size(),
+            num_bytes,
             kDoorLimits.message_bytes_max
         );
     }
@@ -78,12 +80,16 @@ Result<std::unique_ptr<Client>> Client::connect(ClientOptions options) {
             ErrorCode::kInvalidArgument, "neither run_dir nor data_endpoint is given"
         );
     }
-    ASSIGN_OR_RETURN(std::shared_ptr<IoLoop> io, IoLoop::start(std::move(args)));
+    ASSIGN_OR_RETURN(const std::shared_ptr<IoLoop> io, IoLoop::start(std::move(args)));
+    std::unique_ptr<Client> client(new Client(io));  // which stops it, whatever comes next
     RETURN_IF_ERROR(io->wait_ready(std::min(options.connect_timeout, Stream::kForever)));
-    return std::unique_ptr<Client>(new Client(std::move(io)));
+    return client;
 }
 
-Client::~Client() { io_->stop(); }
+Client::~Client() {
+    io_->stop();
+    io_->ready().close();
+}
 
 HelloReply Client::hello() const { return io_->hello(); }
 bool Client::is_connected() const { return io_->is_connected(); }
@@ -193,6 +199,9 @@ void Client::call_frames(Call call, std::chrono::milliseconds timeout, OnFrames 
 }
 
 int Client::ready_fd() const { return io_->ready().fd(); }
-std::size_t Client::run_callbacks(std::size_t max) { return io_->ready().run(max); }
+std::size_t Client::run_callbacks(std::size_t max) {
+    const std::shared_ptr<IoLoop> io = io_;  // a callback may destroy this client
+    return io->ready().run(max);
+}
 
 }  // namespace pitstop

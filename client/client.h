@@ -65,16 +65,16 @@ class Client {
     // protocol), kPermissionDenied and kNotFound (the run directory).
     static Result<std::unique_ptr<Client>> connect(ClientOptions options);
 
-    // Open requests end with kAborted, "the client was closed"; their rows in the tree are freed.
-    // With kCaller, callbacks that were not run yet never run.
+    // Open requests end with kAborted. With kCaller, callbacks that were not run yet never run. In
+    // one of its own callbacks (kIo) the others run within this. When it returns none begins.
     ~Client();
     Client(const Client&) = delete;
     Client& operator=(const Client&) = delete;
 
     // What the tree serves, as it said when the connection was (last) made.
     [[nodiscard]] HelloReply hello() const;
-    // False from the loss of a tree until one answers again at the same place. Requests made
-    // meanwhile end at once with kUnavailable.
+    // False from the loss of a tree until one answers again at every door. Requests and calls made
+    // meanwhile, and those open at the loss, end at once with kUnavailable: kept for no other.
     [[nodiscard]] bool is_connected() const;
 
     // Starts a request; an empty rid is replaced by a random one. It ends with kDeadlineExceeded

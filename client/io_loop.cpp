@@ -1,9 +1,11 @@
 #include "client/io_loop.h"
 
 #include "messages/codec.h"
+#include "messages/door_envelope.h"
 
 #include <algorithm>
 #include <csignal>
+#include <iterator>
 #include <pthread.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -51,14 +53,15 @@ Result<std::shared_ptr<IoLoop>> IoLoop::start(Args args) {
     sigset_t old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    loop->thread_ = std::thread([raw_loop = loop.get()] { raw_loop->io_run(); });
+    // The thread owns it too: it may be left by a callback that destroys the client.
+    loop->thread_ = std::thread([loop] { loop->io_run(); });
     pthread_sigmask(SIG_SETMASK, &old, nullptr);
     pthread_setname_np(loop->thread_.native_handle(), "pitstop-client");
     return loop;
 }
 
 IoLoop::~IoLoop() {
-    stop();
+    CHECK(!thread_.joinable());
     if (wake_fd_ >= 0) ::close(wake_fd_);
 }
 
@@ -67,6 +70,11 @@ void IoLoop::stop() {
     {
         const std::lock_guard lock(mutex_);
         is_stopping_ = true;
+    }
+    if (is_on_thread()) {
+        io_end();
+        thread_.detach();
+        return;
     }
     ::eventfd_write(wake_fd_, 1);
     thread_.join();
@@ -107,7 +115,7 @@ void IoLoop::push(Command command) {
 void IoLoop::refuse_late(Command& command) {
     const Error closed{ErrorCode::kAborted, "the client was closed"};
     if (auto* request = std::get_if<StartRequest>(&command)) {
-        request->request.sink(error_chunk(request->rid, closed));
+        (*request->request.sink)(error_chunk(request->rid, closed));
     } else if (auto* refuse = std::get_if<RefuseRequest>(&command)) {
         refuse->sink(error_chunk(refuse->rid, refuse->error));
     } else if (auto* call = std::get_if<StartCall>(&command)) {
@@ -130,7 +138,10 @@ RequestNumber IoLoop::start_request(Frames frames, std::string rid, Sink sink, T
         );
         return number;
     }
-    push(StartRequest{std::move(frames), std::move(rid), {number, std::move(sink), deadline, {}}});
+    push(StartRequest{
+        std::move(frames),
+        std::move(rid),
+        {number, std::make_shared<const Sink>(std::move(sink)), deadline, {}}});
     return number;
 }
 
@@ -157,7 +168,7 @@ Link& IoLoop::link(Door door) {
 
 void IoLoop::io_run() {
     thread_id_ = std::this_thread::get_id();
-    for (;;) {
+    while (!is_over_) {
         Poller poller;
         for (Link& link : links_) link.add_to(poller);
         poller.add_fd(wake_fd_);
@@ -165,29 +176,45 @@ void IoLoop::io_run() {
 
         eventfd_t count = 0;
         ::eventfd_read(wake_fd_, &count);
-        std::deque<Command> commands;
         bool is_stopping = false;
         {
             const std::lock_guard lock(mutex_);
-            commands.swap(commands_);
+            obeying_.swap(commands_);
             is_stopping = is_stopping_;
         }
-        for (Command& command : commands) std::visit([&](auto& c) { io_obey(c); }, command);
-        const TimePoint now = Clock::now();
-        for (std::size_t i = 0; i < links_.size(); ++i) {
-            const Door door{static_cast<int>(i)};
-            // A loss first asked for, then reacted to: what the peer sent before is still there.
-            const bool is_lost = links_[i].take_loss();
-            io_receive(door, now, is_lost ? kMessagesAtLossMax : kMessagesPerTurnMax);
-            if (is_lost) io_lose(door, now);
-            links_[i].tend(now);
+        while (!obeying_.empty()) {
+            Command command = std::move(obeying_.front());
+            obeying_.pop_front();
+            std::visit([&](auto& c) { io_obey(c); }, command);
         }
+        const TimePoint now = Clock::now();
+        for (std::size_t i = 0; i < links_.size() && !is_over_; ++i)
+            io_tend(static_cast<Door>(i), now);
         io_flush();
         io_expire(now);
         ready_.wake();  // of what was refused, lost or late
-        io_publish();
-        if (is_stopping) break;
+        if (is_stopping) io_end();
+        if (!is_over_) io_publish();
     }
+    for (Link& link : links_) {
+        if (link.is_ready()) link.set_linger_ms(kLingerMs);
+    }
+    links_.clear();
+}
+
+void IoLoop::io_tend(Door door, TimePoint now) {
+    // A loss first asked for, then reacted to: what the peer sent before is still there.
+    const bool is_lost = link(door).take_loss();
+    io_receive(door, now, is_lost ? kMessagesAtLossMax : kMessagesPerTurnMax);
+    if (is_over_) return;
+    if (is_lost || link(door).is_other_tree()) io_lose(door, now);
+    if (!is_over_) link(door).tend(now);
+}
+
+// Nothing is open afterwards, and no callback begins. It may be called by one, from anywhere in the
+// loop, which then ends as soon as it may.
+void IoLoop::io_end() {
+    if (std::exchange(is_over_, true)) return;
     const Error closed{ErrorCode::kAborted, "the client was closed"};
     // Freed in the tree now, not when it next writes to us.
     std::vector<std::string> rids;
@@ -195,13 +222,15 @@ void IoLoop::io_run() {
     CancelRequests all{std::move(rids)};
     if (!all.rids.empty()) io_obey(all);
     io_flush();
+    is_connected_ = false;
     io_fail_all(Door::kData, closed);
     if (has_link(Door::kAdmin)) io_fail_all(Door::kAdmin, closed);
-    is_connected_ = false;
-    for (Link& link : links_) {
-        if (link.is_ready()) link.set_linger_ms(kLingerMs);
+    {
+        const std::lock_guard lock(mutex_);  // is_stopping_: none is added any more
+        std::ranges::move(commands_, std::back_inserter(obeying_));
+        commands_.clear();
     }
-    links_.clear();
+    for (Command& command : std::exchange(obeying_, {})) refuse_late(command);
 }
 
 TimePoint IoLoop::io_wake_time(TimePoint now) const {
@@ -218,9 +247,7 @@ void IoLoop::io_obey(StartRequest& command) {
     const std::string& rid = command.rid;
     std::optional<Error> refused;
     if (!link(Door::kData).is_ready()) {
-        refused = make_error(
-            ErrorCode::kUnavailable, "the connection to {} is lost", args_.data_endpoint
-        );
+        refused = link(Door::kData).why_not();
     } else if (requests_.contains(rid)) {
         refused = make_error(
             ErrorCode::kAlreadyExists, "rid '{}' is an open request of this client", rid
@@ -228,7 +255,7 @@ void IoLoop::io_obey(StartRequest& command) {
     }
     if (refused) {
         num_open_.fetch_sub(1);
-        return command.request.sink(error_chunk(rid, *refused));
+        return (*command.request.sink)(error_chunk(rid, *refused));
     }
     command.request.deadline_entry = deadlines_.emplace(command.request.deadline, rid);
     requests_.emplace(rid, std::move(command.request));
@@ -242,7 +269,9 @@ void IoLoop::io_obey(RefuseRequest& command) {
 void IoLoop::io_obey(CancelRequests& command) {
     Cancel cancel;
     const auto send = [&] {
-        if (!cancel.rids.empty()) io_send(Door::kData, encode(std::exchange(cancel, {})));
+        if (cancel.rids.empty()) return;
+        io_send(Door::kData, encode(cancel));
+        cancel.rids.clear();
     };
     for (std::string& rid : command.rids) {
         const auto place = requests_.find(rid);
@@ -256,7 +285,7 @@ void IoLoop::io_obey(CancelRequests& command) {
 void IoLoop::io_obey(AbandonRequest& command) {
     const auto place = requests_.find(command.rid);
     if (place == requests_.end() || place->second.number != command.number) return;
-    place->second.sink = [](const OutputChunk&) {};
+    place->second.sink = std::make_shared<const Sink>([](const OutputChunk&) {});
     CancelRequests cancel{{std::move(command.rid)}};
     io_obey(cancel);
 }
@@ -268,11 +297,7 @@ void IoLoop::io_obey(StartCall& command) {
             make_error(ErrorCode::kFailedPrecondition, "this client has no admin door")
         );
     }
-    if (args.door == Door::kData && !link(Door::kData).is_ready()) {
-        return args.on_reply(
-            make_error(ErrorCode::kUnavailable, "the connection to {} is lost", args_.data_endpoint)
-        );
-    }
+    if (!link(args.door).is_ready()) return args.on_reply(link(args.door).why_not());
     if (calls_.size() >= args_.open_max) {
         return args.on_reply(make_error(
             ErrorCode::kResourceExhausted,
@@ -311,6 +336,7 @@ void IoLoop::io_obey_after_requests(StartCall& command) {
 
 void IoLoop::io_send(Door door, Frames frames) {
     std::deque<Frames>& unsent = unsent_[static_cast<std::size_t>(door)];
+    add_tree(frames, link(door).tree());
     if (unsent.empty() && link(door).send(frames) == Sent::kSent) return;
     unsent.push_back(std::move(frames));  // bounded by what is open
 }
@@ -326,7 +352,7 @@ void IoLoop::io_flush() {
 void IoLoop::io_receive(Door door, TimePoint now, int messages_max) {
     for (int i = 0; i < messages_max; ++i) {
         const std::optional<Received> received = link(door).receive(now);
-        if (!received) return;
+        if (!received || is_over_) return;
         if (!received->refused) io_take(door, received->frames);
         ready_.wake();
     }
@@ -352,12 +378,13 @@ void IoLoop::io_take(Door door, const Frames& frames) {
 void IoLoop::io_chunk(OutputChunk chunk) {
     const auto place = requests_.find(chunk.rid);
     if (place == requests_.end()) return;  // timed out or lost here, while this was under way
-    if (!chunk.finish) return place->second.sink(std::move(chunk));
-    const Sink sink = std::move(place->second.sink);
-    deadlines_.erase(place->second.deadline_entry);
-    requests_.erase(place);
-    num_open_.fetch_sub(1);
-    sink(std::move(chunk));
+    const std::shared_ptr<const Sink> sink = place->second.sink;
+    if (chunk.finish) {
+        deadlines_.erase(place->second.deadline_entry);
+        requests_.erase(place);
+        num_open_.fetch_sub(1);
+    }
+    (*sink)(std::move(chunk));
 }
 
 void IoLoop::io_end_request(const std::string& rid, const Error& error) {
@@ -388,12 +415,17 @@ void IoLoop::io_fail_all(Door door, const Error& error) {
 
 void IoLoop::io_lose(Door door, TimePoint now) {
     unsent_[static_cast<std::size_t>(door)].clear();
+    const std::string_view why =
+        link(door).is_other_tree() ? "was restarted" : "is lost: its connection broke";
+    const Error error = make_error(
+        ErrorCode::kUnavailable,
+        "the tree at {} {}; what was asked of it and not answered may have been done",
+        link(door).endpoint(),
+        why
+    );
     link(door).reopen(now);
     io_publish();  // before the callbacks: whoever hears of the loss may ask is_connected()
-    io_fail_all(
-        door,
-        make_error(ErrorCode::kUnavailable, "the connection to {} is lost", link(door).endpoint())
-    );
+    io_fail_all(door, error);
 }
 
 void IoLoop::io_expire(TimePoint now) {
@@ -416,11 +448,18 @@ void IoLoop::io_expire(TimePoint now) {
 
 void IoLoop::io_publish() {
     const Link& data = links_.front();
-    if (data.is_ready() == is_connected_ && !data.refusal()) return;
+    const bool is_ready = std::ranges::all_of(links_, [&](const Link& link) {
+        return link.is_ready() && link.tree() == data.tree();
+    });
+    const auto refused =
+        std::ranges::find_if(links_, [](const Link& link) { return link.refusal().has_value(); });
+    const bool is_known = data.tree() == published_tree_;
+    if (is_ready == is_connected_ && is_known && refused == links_.end()) return;
     const std::lock_guard lock(mutex_);
-    is_connected_ = data.is_ready();
-    if (data.is_ready()) hello_ = data.hello();
-    refusal_ = data.refusal();
+    hello_ = data.hello();
+    published_tree_ = data.tree();
+    is_connected_ = is_ready;
+    refusal_ = refused == links_.end() ? std::nullopt : refused->refusal();
     changed_.notify_all();
 }
 

@@ -50,10 +50,12 @@ class IoLoop {
     static Result<std::shared_ptr<IoLoop>> start(Args args);
     ~IoLoop();
 
-    // Until the data door has greeted back. Errors: it refused, or the time ran out.
+    // Until every door has greeted back. Errors: one refused, or the time ran out.
     Result<> wait_ready(std::chrono::milliseconds timeout);
 
-    // Ends everything that is open and joins the thread.
+    // Ends everything that is open; when it returns, no callback runs any more, and no other
+    // begins. In a callback on the loop's thread the others run within this, and the thread ends
+    // when that callback returns; elsewhere the thread is joined.
     void stop();
 
     RequestNumber start_request(Frames frames, std::string rid, Sink sink, TimePoint deadline);
@@ -86,7 +88,8 @@ class IoLoop {
     using Deadlines = std::multimap<TimePoint, std::variant<std::string, CallId>>;
     struct Request {
         RequestNumber number{};
-        Sink sink{};
+        std::shared_ptr<const Sink>
+            sink{};  // shared with the call of it, which may end the request
         TimePoint deadline{};
         Deadlines::iterator deadline_entry{};
     };
@@ -124,12 +127,14 @@ class IoLoop {
     static void refuse_late(Command& command);
 
     void io_run();
+    void io_end();
     void io_obey(StartRequest& command);
     void io_obey(RefuseRequest& command);
     void io_obey(CancelRequests& command);
     void io_obey(AbandonRequest& command);
     void io_obey(StartCall& command);
     void io_obey_after_requests(StartCall& command);
+    void io_tend(Door door, TimePoint now);
     void io_receive(Door door, TimePoint now, int messages_max);
     void io_take(Door door, const Frames& frames);
     void io_chunk(OutputChunk chunk);
@@ -163,8 +168,11 @@ class IoLoop {
     std::optional<Error> refusal_{};  // GUARDED_BY(mutex_)
 
     // The loop's thread only.
-    std::vector<Link> links_{};                            // the data door, then the admin door
-    std::vector<std::deque<Frames>> unsent_{};             // per link, while its queue is full
+    std::string published_tree_{};              // whose hello is in hello_
+    bool is_over_ = false;                      // io_end() was called: nothing is open any more
+    std::deque<Command> obeying_{};             // taken from commands_, not carried out yet
+    std::vector<Link> links_{};                 // the data door, then the admin door
+    std::vector<std::deque<Frames>> unsent_{};  // per link, while its queue is full
     std::unordered_map<std::string, Request> requests_{};  // by rid
     std::map<CallId, Call> calls_{};
     Deadlines deadlines_{};  // of each of them

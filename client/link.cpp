@@ -1,6 +1,7 @@
 #include "client/link.h"
 
 #include "messages/codec.h"
+#include "messages/door_envelope.h"
 
 #include <atomic>
 #include <utility>
@@ -19,12 +20,15 @@ constexpr auto kGreetAgainAfter = std::chrono::milliseconds(50);
 // A greeting may be lost with a tree that dies right then, before the monitor has started.
 constexpr auto kReopenAfter = std::chrono::seconds(10);
 
+// An identity is 32 bytes; what leaves no room for the field's name is none.
+constexpr std::size_t kTreeBytesMax = kTreeFieldBytesMax - 8;
+
 // Monitors are named in the context, which a client's links share.
 std::atomic<std::uint64_t> next_monitor{1};
 
 Frames hello_frames(const std::string& name) {
     Hello hello;
-    hello.protocol = kProtocolVersion;
+    hello.protocol = kDoorProtocolVersion;
     hello.name = name;
     return encode(hello);
 }
@@ -66,10 +70,21 @@ Result<> Link::connect(TimePoint now) {
 }
 
 void Link::reopen(TimePoint now) {
+    if (is_ready_) why_not_ready_ = is_other_tree_ ? "it was restarted" : "the connection is lost";
     is_ready_ = false;
+    is_other_tree_ = false;
     greet_time_ = TimePoint::max();
     refusal_.reset();
     if (!connect(now)) reopen_time_ = now + kGreetAgainAfter;
+}
+
+Error Link::why_not() const {
+    return make_error(
+        ErrorCode::kUnavailable,
+        "no tree is there at {}: {}; nothing was sent",
+        endpoint_,
+        why_not_ready_
+    );
 }
 
 std::optional<Received> Link::receive(TimePoint now) {
@@ -79,16 +94,21 @@ std::optional<Received> Link::receive(TimePoint now) {
         const Frames& frames = received->frames;
         if (frames.type == HelloReply::kType) {
             Result<HelloReply> hello = decode<HelloReply>(frames, UnknownFields::kIgnore);
-            if (hello && hello->protocol != kProtocolVersion) {
+            std::string tree = peek_string(frames, "tree");
+            if (hello && hello->protocol != kDoorProtocolVersion) {
                 refusal_ = make_error(
                     ErrorCode::kUnsupported,
                     "{} speaks protocol {}; this client speaks {}",
                     endpoint_,
                     hello->protocol,
-                    kProtocolVersion
+                    kDoorProtocolVersion
                 );
+            } else if (hello && (tree.empty() || tree.size() > kTreeBytesMax)) {
+                refusal_ =
+                    make_error(ErrorCode::kMalformed, "{}: hello_reply names no tree", endpoint_);
             } else if (hello) {
                 hello_ = *std::move(hello);
+                tree_ = std::move(tree);
                 is_ready_ = true;
                 greet_time_ = reopen_time_ = TimePoint::max();
             } else {
@@ -99,9 +119,15 @@ std::optional<Received> Link::receive(TimePoint now) {
         if (frames.type != ErrorReply::kType) return received;
         Result<ErrorReply> error = decode<ErrorReply>(frames, UnknownFields::kIgnore);
         if (!error) return received;
+        const std::string tree = peek_string(frames, "tree");
+        if (is_ready_ && !tree.empty() && tree != tree_) {
+            is_other_tree_ = true;
+            continue;
+        }
         const bool is_about_greeting = error->rid.empty() && raw(error->call) == 0 && !is_ready_;
         if (!is_about_greeting) return received;
         if (error->code == name_of(ErrorCode::kUnavailable)) {
+            why_not_ready_ = error->message;
             greet_time_ = now + kGreetAgainAfter;
             reopen_time_ = now + kReopenAfter;
         } else {

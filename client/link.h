@@ -1,4 +1,8 @@
-// One connection to a door: the socket, who answers there, and the news of its loss.
+// One connection to a door: the socket, which tree answers there, and the news of its loss.
+//
+// Who is there is known from hello_reply alone, and a socket says when its peer is gone: nothing
+// here takes silence for a death, as a tree may be slow. What was queued for a tree never reaches
+// its successor: the socket goes with the tree, and messages name the tree they are for.
 //
 // Thread: one, the client's.
 #pragma once
@@ -24,20 +28,28 @@ class Link {
         zmq::context_t& context, std::string endpoint, std::string name, TimePoint now
     );
 
+    // A message that names the tree, or a greeting.
     [[nodiscard]] Sent send(const Frames& frames) { return socket_->send(frames); }
 
-    // The next message that is not about the greeting. A greeting refused for good is in
-    // refusal().
+    // The next message that is not about the greeting, nor about which tree this is. A greeting
+    // refused for good is in refusal().
     [[nodiscard]] std::optional<Received> receive(TimePoint now);
 
-    // The door greeted back: requests are welcome.
+    // The door greeted back: messages for that tree are welcome.
     [[nodiscard]] bool is_ready() const { return is_ready_; }
+    // REQUIRES: !is_ready(). Why nothing may be sent.
+    [[nodiscard]] Error why_not() const;
+    // The tree that greeted back last; empty: none has.
+    [[nodiscard]] const std::string& tree() const { return tree_; }
     [[nodiscard]] const HelloReply& hello() const { return hello_; }
     [[nodiscard]] const std::optional<Error>& refusal() const { return refusal_; }
     [[nodiscard]] const std::string& endpoint() const { return endpoint_; }
 
     // Whether the peer was lost since the last call. Messages it sent before are still there.
     [[nodiscard]] bool take_loss();
+    // Another tree answers here than the one that greeted back: it was restarted behind a
+    // connection that stands (a proxy's, or one that this socket mended by itself).
+    [[nodiscard]] bool is_other_tree() const { return is_other_tree_; }
 
     // Begins again with a new socket, so that nothing that was queued for the lost peer reaches
     // its successor. If that fails (no descriptor is left) it is tried again in tend().
@@ -64,7 +76,10 @@ class Link {
     std::optional<Socket> socket_{};
     std::optional<zmq::socket_t> monitor_{};  // says when the peer is lost
     HelloReply hello_{};
+    std::string tree_{};
     bool is_ready_ = false;
+    bool is_other_tree_ = false;
+    std::string why_not_ready_ = "nobody has answered yet";
     TimePoint greet_time_ = TimePoint::max();
     TimePoint reopen_time_ = TimePoint::max();
     std::optional<Error> refusal_{};

@@ -42,8 +42,20 @@ std::size_t ReadyQueue::run(std::size_t max) {
             waiting_.erase(waiting_.begin(), end);
         }
     }
-    for (const Callback& callback : batch) (*callback)();  // unlocked: it may start a request
-    return batch.size();
+    std::size_t num = 0;
+    for (const Callback& callback : batch) {
+        if (is_closed_) break;
+        (*callback)();  // unlocked: it may start a request, or close this
+        ++num;
+    }
+    return num;
+}
+
+void ReadyQueue::close() {
+    is_closed_ = true;
+    std::deque<Callback> never_run;  // destroyed unlocked
+    const std::lock_guard lock(mutex_);
+    never_run.swap(waiting_);
 }
 
 }  // namespace pitstop

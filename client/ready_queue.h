@@ -7,6 +7,7 @@
 // Bounded: an entry per open request (its chunks are joined meanwhile) and per answered call.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <deque>
 #include <functional>
@@ -29,12 +30,15 @@ class ReadyQueue {
     // Makes fd() readable if something waits.
     void wake();
     std::size_t run(std::size_t max);
+    // What waits is never run, nor what comes after it; also while run() is under way.
+    void close();
 
   private:
     int fd_ = -1;  // an eventfd
     std::mutex mutex_;
     std::deque<Callback> waiting_{};  // GUARDED_BY(mutex_)
     bool is_awake_ = false;           // GUARDED_BY(mutex_): fd_ is readable
+    std::atomic<bool> is_closed_{false};
 };
 
 }  // namespace pitstop

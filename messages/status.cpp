@@ -2,15 +2,16 @@
 
 #include "messages/checks.h"
 #include "messages/codec_impl.h"
+#include "messages/door_envelope.h"
 
 #include <fmt/format.h>
 
 namespace pitstop {
 
 std::optional<std::string> invalid(const Hello& message) {
-    if (message.protocol != kProtocolVersion) {
+    if (message.protocol != kDoorProtocolVersion) {
         return fmt::format(
-            "protocol {} is not spoken here; this is {}", message.protocol, kProtocolVersion
+            "protocol {} is not spoken here; this is {}", message.protocol, kDoorProtocolVersion
         );
     }
     return std::nullopt;

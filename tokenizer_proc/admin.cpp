@@ -46,8 +46,9 @@ Error too_many(std::string_view type) {
 
 }  // namespace
 
-Admin::Admin(int num_replicas, Ports ports)
+Admin::Admin(int num_replicas, TreeIdentity identity, Ports ports)
     : num_replicas_(num_replicas),
+      identity_(std::move(identity)),
       ports_(std::move(ports)),
       statuses_(num_replicas, Status::kType, "status"),
       pauses_(num_replicas, PauseGeneration::kType, "pause"),
@@ -78,7 +79,7 @@ void Admin::set_version(const SchedulerHello& hello, const std::string& weights_
 template <class Message>
 Result<bool> Admin::call_if(TimePoint now, const std::string& peer, const Frames& frames) {
     if (frames.type != Message::kType) return false;
-    ASSIGN_OR_RETURN(Message message, decode<Message>(frames, UnknownFields::kRefuse));
+    ASSIGN_OR_RETURN(Message message, identity_.read<Message>(frames));
     RETURN_IF_ERROR(obey(now, peer, std::move(message)));
     return true;
 }

@@ -24,6 +24,7 @@
 #include "tokenizer_proc/fan_out.h"
 #include "tokenizer_proc/group_call.h"
 #include "tokenizer_proc/request_table.h"
+#include "tokenizer_proc/tree_identity.h"
 #include "tokenizer_proc/update_coordinator.h"
 #include "tokenizer_proc/weight_reads.h"
 
@@ -68,7 +69,7 @@ class Admin {
     // A replica's own answer to a late call says more than ours; so it gets this much longer.
     static constexpr auto kReplicaGrace = std::chrono::milliseconds(200);
 
-    Admin(int num_replicas, Ports ports);
+    Admin(int num_replicas, TreeIdentity identity, Ports ports);
 
     // Every message type that the door takes, "hello" apart.
     [[nodiscard]] static bool takes(std::string_view type);
@@ -176,6 +177,7 @@ class Admin {
     void for_each_fan_out(Visit visit);
 
     int num_replicas_;
+    TreeIdentity identity_;
     int tp_ = 1;
     Ports ports_;
     CallId next_call_{1};

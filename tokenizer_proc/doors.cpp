@@ -38,6 +38,7 @@ Doors::Doors(Config config, std::shared_ptr<const Tokenizer> tokenizer, Ports po
       }),
       admin_(
           config_.num_replicas,
+          config_.identity,
           Admin::Ports{
               .reply = [this](
                            const std::string& peer, Frames frames
@@ -97,7 +98,9 @@ void Doors::answer_error(
     reply.code = name_of(error.code);
     reply.message = error.message;
     if (reply.rid.size() > kRidBytesMax) reply.rid.clear();
-    outbox_.reply(door, peer, encode(reply));
+    Frames answer = encode(reply);
+    if (config_.identity.is_other(frames)) add_tree(answer, config_.identity.id());
+    outbox_.reply(door, peer, std::move(answer));
 }
 
 Result<> Doors::take(TimePoint now, Door door, const std::string& peer, const Frames& frames) {
@@ -120,12 +123,13 @@ Result<> Doors::take(TimePoint now, Door door, const std::string& peer, const Fr
     }
     if (!down_why_.empty()) return Error{ErrorCode::kUnavailable, down_why_};
     if (frames.type == Hello::kType) return hello(door, peer, frames);
+    if (!is_ready()) return starting();
     if (is_admin_type) {
         admin_time_ = now;
         return admin_.call(now, peer, frames);
     }
     if (frames.type == Generate::kType) {
-        ASSIGN_OR_RETURN(Generate message, decode<Generate>(frames, UnknownFields::kRefuse));
+        ASSIGN_OR_RETURN(Generate message, config_.identity.read<Generate>(frames));
         return generate(now, peer, std::move(message));
     }
     if (frames.type == Cancel::kType) return cancel(peer, frames);
@@ -143,6 +147,7 @@ Result<> Doors::hello(Door door, const std::string& peer, const Frames& frames) 
     spdlog::debug("hello from '{}'", message.name.substr(0, kTypeShown));
     const SchedulerHello& replica = *hellos_.front();
     HelloReply reply;
+    reply.protocol = kDoorProtocolVersion;
     reply.server = config_.server;
     reply.model = config_.model;
     reply.model_path = config_.model_path;
@@ -152,12 +157,13 @@ Result<> Doors::hello(Door door, const std::string& peer, const Frames& frames) 
     reply.replicas = config_.num_replicas;
     reply.tp = replica.tp;
     reply.eos_ids = end_tokens();
-    outbox_.reply(door, peer, encode(reply));
+    Frames answer = encode(reply);
+    add_tree(answer, config_.identity.id());
+    outbox_.reply(door, peer, std::move(answer));
     return Ok{};
 }
 
 Result<> Doors::generate(TimePoint now, const std::string& peer, Generate message) {
-    if (!is_ready()) return starting();
     if (drain_until_) {
         return Error{ErrorCode::kUnavailable, "the tree is shutting down: it takes no new request"};
     }
@@ -195,7 +201,7 @@ Result<> Doors::generate(TimePoint now, const std::string& peer, Generate messag
 }
 
 Result<> Doors::cancel(const std::string& peer, const Frames& frames) {
-    ASSIGN_OR_RETURN(const Cancel message, decode<Cancel>(frames, UnknownFields::kRefuse));
+    ASSIGN_OR_RETURN(const Cancel message, config_.identity.read<Cancel>(frames));
     std::map<OpenId, OpenRequest*> found;  // an id may be named twice
     for (const std::string& rid : message.rids) {
         if (OpenRequest* request = requests_.find(peer, rid)) found.emplace(request->id, request);
@@ -207,7 +213,7 @@ Result<> Doors::cancel(const std::string& peer, const Frames& frames) {
 }
 
 Result<> Doors::tokenize(TimePoint now, const std::string& peer, const Frames& frames) {
-    ASSIGN_OR_RETURN(Tokenize message, decode<Tokenize>(frames, UnknownFields::kRefuse));
+    ASSIGN_OR_RETURN(Tokenize message, config_.identity.read<Tokenize>(frames));
     TextJob job{
         .text = std::move(message.text),
         .add_special = message.add_special_tokens ? AddSpecial::kYes : AddSpecial::kNo,
@@ -220,7 +226,7 @@ Result<> Doors::tokenize(TimePoint now, const std::string& peer, const Frames& f
 }
 
 Result<> Doors::render_chat(TimePoint now, const std::string& peer, const Frames& frames) {
-    ASSIGN_OR_RETURN(RenderChat message, decode<RenderChat>(frames, UnknownFields::kRefuse));
+    ASSIGN_OR_RETURN(RenderChat message, config_.identity.read<RenderChat>(frames));
     if (config_.chat_template == nullptr) {
         return Error{ErrorCode::kUnsupported, "no chat template was loaded"};
     }

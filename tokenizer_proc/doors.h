@@ -24,6 +24,7 @@
 #include "tokenizer_proc/replica_choice.h"
 #include "tokenizer_proc/request_table.h"
 #include "tokenizer_proc/text_worker.h"
+#include "tokenizer_proc/tree_identity.h"
 
 #include <cstdint>
 #include <deque>
@@ -42,6 +43,7 @@ enum class ReplicaSocket { kRequests, kControl };
 class Doors {
   public:
     struct Config {
+        TreeIdentity identity;
         std::string server{};        // "pitstop 0.1.0"
         std::string model{};         // the served model's name
         std::string model_path{};    // its directory

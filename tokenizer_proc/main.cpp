@@ -215,7 +215,8 @@ int main_with(int argc, char** argv) {
     if (!sockets) return fail(sockets.error());
     TextWorker worker(*tokenizer);
     Doors doors(
-        {.server = "pitstop " PITSTOP_VERSION,
+        {.identity = TreeIdentity(random_number(), random_number()),
+         .server = "pitstop " PITSTOP_VERSION,
          .model = name_of_model(values),
          .model_path = values.model,
          .weights_path = values.weights.empty() ? values.model : values.weights,

@@ -325,12 +325,14 @@ class DeafClient(LoadThread):
         socket.linger, socket.rcvhwm = 0, 1
         try:
             socket.connect(f"ipc://{self.tree.run_dir}/data.sock")
-            hello = [b"hello", msgpack.packb({"protocol": 1, "name": "deaf"})]
+            hello = [b"hello", msgpack.packb({"protocol": 2, "name": "deaf"})]
             socket.send_multipart(hello, zmq.DONTWAIT)
-            if socket.poll(2000):
-                socket.recv_multipart()
+            if not socket.poll(2000):
+                return
+            tree = msgpack.unpackb(socket.recv_multipart()[1]).get("tree", "")  # empty: it is starting
             for _ in range(self.rng.randint(1, 6)):
                 body = {
+                    "tree": tree,
                     "rid": self.rid(),
                     "input_ids": self.prompts.ids(self.rng),
                     "sampling": {"max_new_tokens": 64, "ignore_eos": True},

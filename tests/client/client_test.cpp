@@ -1,6 +1,6 @@
 #include "client/client.h"
 
-#include "tests/client/fake_door.h"
+#include "tests/client/client_fixture.h"
 
 #include <gtest/gtest.h>
 
@@ -11,42 +11,6 @@ namespace pitstop {
 namespace {
 
 using namespace std::chrono_literals;
-
-constexpr auto kLong = 20s;  // a deadline that only a failing test meets
-
-OutputChunk text_chunk(const std::string& rid, const std::string& text, int token) {
-    OutputChunk chunk;
-    chunk.rid = rid;
-    chunk.text = text;
-    chunk.tokens = {TokenId{token}};
-    chunk.spans = {Span{.epoch = Epoch{1}, .tokens = 1}};
-    return chunk;
-}
-
-OutputChunk last_chunk(const std::string& rid, FinishReason reason) {
-    OutputChunk chunk;
-    chunk.rid = rid;
-    chunk.finish = Finish{.reason = reason};
-    return chunk;
-}
-
-Generate prompt(const std::string& text) {
-    Generate request;
-    request.text = text;
-    return request;
-}
-
-class ClientTest : public testing::Test {
-  protected:
-    std::unique_ptr<Client> connect(CallbackThread callbacks = CallbackThread::kIo) {
-        auto client = Client::connect({.run_dir = dir_.path(), .callbacks = callbacks});
-        CHECK(client.has_value());
-        return *std::move(client);
-    }
-
-    TempDir dir_;
-    std::optional<FakeDoor> door_{std::in_place, dir_.path()};
-};
 
 TEST_F(ClientTest, AStreamYieldsItsChunksInOrderAndEnds) {
     const auto client = connect();

@@ -10,6 +10,7 @@
 #include "bus/socket.h"
 #include "client/calls.h"
 #include "messages/codec.h"
+#include "messages/door_envelope.h"
 #include "messages/status.h"
 
 #include <algorithm>
@@ -46,13 +47,16 @@ struct DoorMessage {
     Door door{};
     std::string peer{};
     Frames frames{};
+    std::string tree{};  // that it is for
 };
 
 class FakeDoor {
   public:
     // What a greeting gets: nothing here means a HelloReply.
     explicit FakeDoor(const std::string& run_dir, std::optional<Error> greeting_error = {})
-        : greeting_error_(std::move(greeting_error)), wake_fd_(::eventfd(0, EFD_NONBLOCK)) {
+        : tree_(fmt::format("tree {}", next_tree.fetch_add(1))),
+          greeting_error_(std::move(greeting_error)),
+          wake_fd_(::eventfd(0, EFD_NONBLOCK)) {
         const auto dir = RunDir::open(run_dir);
         CHECK(dir.has_value());
         for (const std::string& endpoint : {dir->data_door(), dir->admin_door()}) {
@@ -71,6 +75,21 @@ class FakeDoor {
         ::close(wake_fd_);
     }
 
+    [[nodiscard]] std::string tree() {
+        const std::lock_guard lock(mutex_);
+        return tree_;
+    }
+    // Which tree the last message taken was for.
+    [[nodiscard]] std::string tree_of_last() {
+        const std::lock_guard lock(mutex_);
+        return tree_of_last_;
+    }
+    // Another tree is there, behind the connections of this one.
+    void become(std::string tree) {
+        const std::lock_guard lock(mutex_);
+        tree_ = std::move(tree);
+    }
+
     // The next message of that type from a client, of which others are kept waiting.
     template <class Message>
     std::pair<std::string, Message> take() {
@@ -86,6 +105,7 @@ class FakeDoor {
         CHECK(is_there);
         const DoorMessage message = *find();
         received_.erase(find());
+        tree_of_last_ = message.tree;
         auto decoded = decode<Message>(message.frames, UnknownFields::kRefuse);
         CHECK(decoded.has_value());
         return {message.peer, *std::move(decoded)};
@@ -127,9 +147,11 @@ class FakeDoor {
                         greet(sockets_[i], received->peer);
                         continue;
                     }
+                    Result<std::string> tree = take_tree(received->frames);
+                    CHECK(tree.has_value());
                     const std::lock_guard lock(mutex_);
                     received_.push_back(
-                        {Door{static_cast<int>(i)}, received->peer, received->frames}
+                        {static_cast<Door>(i), received->peer, received->frames, *std::move(tree)}
                     );
                     arrived_.notify_all();
                 }
@@ -158,11 +180,18 @@ class FakeDoor {
             return;
         }
         HelloReply reply;
+        reply.protocol = kDoorProtocolVersion;
         reply.model = "fake";
         reply.vocab_size = 100;
-        CHECK(socket.send(encode(reply), peer) == Sent::kSent);
+        Frames frames = encode(reply);
+        add_tree(frames, tree());
+        CHECK(socket.send(frames, peer) == Sent::kSent);
     }
 
+    inline static std::atomic<int> next_tree{1};
+
+    std::string tree_;                     // GUARDED_BY(mutex_)
+    std::string tree_of_last_{};           // GUARDED_BY(mutex_)
     std::optional<Error> greeting_error_;  // unavailable: the first greeting only
     int wake_fd_;
     zmq::context_t context_{1};

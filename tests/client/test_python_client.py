@@ -1,119 +1,13 @@
 """The Python clients against a fake door: what a tree might do, and rarely does."""
 
 import asyncio
-import pathlib
 import queue
-import sys
-import tempfile
 import threading
 
-import msgpack
+import pitstop
 import pytest
-import zmq
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "client" / "python"))
-
-import pitstop  # noqa: E402
-
-DEADLINE_S = 20.0
-
-
-class FakeDoor:
-    """Answers greetings by itself and leaves every other message to the test."""
-
-    def __init__(self, run_dir, greetings=()):
-        self.received = queue.Queue()
-        self._greetings = list(greetings)  # errors to answer the first greetings with
-        self._to_send = queue.Queue()
-        self._is_stopping = False
-        self._context = zmq.Context()
-        self._wake_out = self._context.socket(zmq.PAIR)
-        self._wake_out.bind("inproc://wake")
-        self._sockets = {}
-        for door in ("data", "admin"):
-            socket = self._context.socket(zmq.ROUTER)
-            socket.linger = 1000
-            socket.bind(f"ipc://{run_dir}/{door}.sock")
-            self._sockets[door] = socket
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def take(self, kind):
-        """(peer, body) of the next message, which must be of this type."""
-        door, peer, got, body = self.received.get(timeout=DEADLINE_S)
-        assert got == kind, (got, body)
-        return peer, body
-
-    def send_raw(self, door, peer, *frames):
-        self._to_send.put((door, [peer, *frames]))
-        self._wake_out.send(b"")
-
-    def send(self, peer, kind, door="data", **body):
-        self.send_raw(door, peer, kind.encode(), msgpack.packb(body))
-
-    def chunk(self, peer, rid, text="", finish=None, **fields):
-        chunk = {"rid": rid, "text": text, **fields}
-        if finish:
-            chunk["finish"] = finish
-        self.send(peer, "outputs", chunks=[chunk])
-
-    def die(self):
-        """What it said before is delivered, then the connections close."""
-        self._is_stopping = True
-        self._wake_out.send(b"")
-        self._thread.join()
-        self._wake_out.close()
-        self._context.term()
-
-    def _run(self):
-        wake = self._context.socket(zmq.PAIR)
-        wake.connect("inproc://wake")
-        poller = zmq.Poller()
-        for socket in [wake, *self._sockets.values()]:
-            poller.register(socket, zmq.POLLIN)
-        is_last = False
-        while not is_last:
-            is_last = self._is_stopping
-            for socket, _ in poller.poll(0 if is_last else 10_000):
-                if socket is wake:
-                    wake.recv()
-                    continue
-                peer, kind, body = socket.recv_multipart()
-                body = msgpack.unpackb(body, strict_map_key=False)
-                if kind != b"hello":
-                    door = next(name for name, each in self._sockets.items() if each is socket)
-                    self.received.put((door, peer, kind.decode(), body))
-                elif self._greetings:
-                    error = msgpack.packb(self._greetings.pop(0))
-                    socket.send_multipart([peer, b"error", error])
-                else:
-                    reply = msgpack.packb({"protocol": 1, "model": "fake", "unheard_of": 1})
-                    socket.send_multipart([peer, b"hello_reply", reply])
-            while not self._to_send.empty():
-                door, frames = self._to_send.get()
-                self._sockets[door].send_multipart(frames)
-        for socket in [wake, *self._sockets.values()]:
-            socket.close()
-
-
-@pytest.fixture
-def run_dir():
-    with tempfile.TemporaryDirectory() as path:
-        yield path
-
-
-@pytest.fixture
-def door(run_dir):
-    doors = [FakeDoor(run_dir)]
-    yield doors[0]
-    if not doors[0]._is_stopping:
-        doors[0].die()
-
-
-@pytest.fixture
-def client(door, run_dir):
-    with pitstop.Client(run_dir, timeout=DEADLINE_S) as client:
-        yield client
+from fake_door import DEADLINE_S, FakeDoor
 
 
 def test_chunks_come_as_they_are_sent(door, client):

@@ -25,7 +25,7 @@ DIGEST = "00112233445566778899aabbccddeeff"
 ABSENT = object()
 # What the meanings on the page ask for. By message or part, and field.
 VALUES = {
-    "hello": {"protocol": 1},
+    "hello": {"protocol": 2},
     "push_open": {"protocol": 1},
     "worker_hello": {"protocol": 1, "rank": 3, "tp": 4},
     "SamplingParams": {

@@ -3,6 +3,7 @@
 
 #include "messages/all_messages.h"
 #include "messages/codec.h"
+#include "messages/door_envelope.h"
 
 #include <gtest/gtest.h>
 
@@ -109,7 +110,7 @@ class Filler {
         for (auto& [id, bias] : params.logit_bias) bias = 7.25;
     }
     void make_valid(LogprobOptions& options) { options.top = draw(1, 20); }
-    void make_valid(Hello& message) { message.protocol = kProtocolVersion; }
+    void make_valid(Hello& message) { message.protocol = kDoorProtocolVersion; }
     void make_valid(Generate& message) {
         message.input_ids.reset();
         message.kv_tolerance = KvTolerance::kMaxLag;

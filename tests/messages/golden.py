@@ -57,7 +57,7 @@ SAMPLING = {
 }
 
 MESSAGES = [
-    ("hello", {"protocol": 1, "name": "trainer"}),
+    ("hello", {"protocol": 2, "name": "trainer"}),
     (
         "error",
         {

@@ -132,7 +132,7 @@ void expect_golden(const Message& message) {
     EXPECT_EQ(encode(*decoded).body, golden->second.body);
 }
 
-TEST(Golden, HelloIsPythons) { expect_golden(Hello{.protocol = 1, .name = "trainer"}); }
+TEST(Golden, HelloIsPythons) { expect_golden(Hello{.protocol = 2, .name = "trainer"}); }
 
 TEST(Golden, ErrorIsPythons) {
     expect_golden(ErrorReply{

@@ -142,6 +142,7 @@ def test_the_bytes_in_protocol_md_are_what_its_example_sends():
         )
     assert frames["frame 0"] == b"generate"
     assert msgpack.unpackb(frames["frame 1"]) == {
+        "tree": "6f1d0c5e9b2a47f38e6d1c0b5a493827",
         "rid": "r-1",
         "text": "Once upon a time",
         "sampling": {"max_new_tokens": 40},

@@ -29,6 +29,7 @@ class DoorsTest : public testing::Test {
     void make(int num_replicas) {
         doors_.emplace(
             Doors::Config{
+                .identity = identity_,
                 .server = "pitstop test",
                 .model = "stories",
                 .model_path = "/models/stories",
@@ -94,7 +95,19 @@ class DoorsTest : public testing::Test {
     }
     template <class Message>
     void send(const std::string& peer, const Message& message, Door door = Door::kData) {
-        from_client(peer, encode(message), door);
+        send_for(identity_.id(), peer, message, door);
+    }
+    // For that tree.
+    template <class Message>
+    void send_for(
+        const std::string& tree,
+        const std::string& peer,
+        const Message& message,
+        Door door = Door::kData
+    ) {
+        Frames frames = encode(message);
+        if (Message::kType != Hello::kType) add_tree(frames, tree);
+        from_client(peer, std::move(frames), door);
     }
     void wait(std::chrono::milliseconds time) {
         now_ += time;
@@ -161,6 +174,8 @@ class DoorsTest : public testing::Test {
     }
 
     inline static std::shared_ptr<const Tokenizer> tokenizer_;
+    const TreeIdentity identity_{1, 2};
+    std::string tree_of_last_{};  // what was sent last: the tree that it names
     TimePoint now_ = TimePoint{} + std::chrono::hours(1);
     std::map<std::pair<Door, std::string>, std::deque<Frames>> to_client_{};
     std::map<std::pair<int, ReplicaSocket>, std::deque<Frames>> to_replica_{};
@@ -181,10 +196,14 @@ class DoorsTest : public testing::Test {
 
   private:
     template <class Message>
-    static Message take(std::deque<Frames>& queue) {
+    Message take(std::deque<Frames>& queue) {
         for (auto place = queue.begin(); place != queue.end(); ++place) {
             if (place->type != Message::kType) continue;
-            auto message = decode<Message>(*place, UnknownFields::kRefuse);
+            Frames frames = *place;
+            const Result<std::string> tree = take_tree(frames);
+            CHECK(tree.has_value());
+            tree_of_last_ = *tree;
+            auto message = decode<Message>(frames, UnknownFields::kRefuse);
             CHECK(message.has_value());
             queue.erase(place);
             return *std::move(message);

@@ -433,7 +433,7 @@ TEST_F(BadInput, ASchedulersSecondHelloChangesNothing) {
     hello.context_len = hello.page_size = 1;
     from_tree(hello);
     Hello greeting;
-    greeting.protocol = kProtocolVersion;
+    greeting.protocol = kDoorProtocolVersion;
     send("p", greeting);
     EXPECT_EQ(next_to<HelloReply>("p").vocab_size, kVocabSize);
 }
@@ -461,7 +461,7 @@ TEST_F(DoorsTest, PromptLogprobsThatNoReplyHoldsAreRefused) {
 TEST_F(DoorsTest, AGreetingIsAnsweredWithWhatIsServed) {
     start(2);
     Hello hello;
-    hello.protocol = kProtocolVersion;
+    hello.protocol = kDoorProtocolVersion;
     send("p", hello);
     const HelloReply reply = next_to<HelloReply>("p");
     EXPECT_EQ(reply.model, "stories");
@@ -470,6 +470,59 @@ TEST_F(DoorsTest, AGreetingIsAnsweredWithWhatIsServed) {
     hello.protocol = 99;
     send("p", hello);
     EXPECT_NE(refusal("p").message.find("99"), std::string::npos);
+}
+
+// ---- which tree ----
+
+TEST_F(DoorsTest, AMessageForAnotherTreeIsRefusedAndDoesNothing) {
+    start();
+    Hello hello;
+    hello.protocol = kDoorProtocolVersion;
+    send("p", hello);
+    EXPECT_EQ(next_to<HelloReply>("p").protocol, kDoorProtocolVersion);
+    EXPECT_EQ(tree_of_last_, identity_.id());
+    send_for("another", "p", prompt("a"));
+    ErrorReply error = refusal("p");
+    EXPECT_EQ(error.code, "unavailable");
+    EXPECT_EQ(error.rid, "a");
+    EXPECT_EQ(tree_of_last_, identity_.id()) << "who is here";
+    EXPECT_NE(error.message.find("'another'"), std::string::npos) << error.message;
+    PauseGeneration pause;
+    pause.call = CallId{9};
+    send_for("another", "p", pause, Door::kAdmin);
+    error = refusal("p", Door::kAdmin);
+    EXPECT_EQ(error.code, "unavailable");
+    EXPECT_EQ(error.call, CallId{9});
+    EXPECT_EQ(tree_of_last_, identity_.id());
+    EXPECT_TRUE((to_replica_[{0, ReplicaSocket::kRequests}].empty()));
+    EXPECT_TRUE((to_replica_[{0, ReplicaSocket::kControl}].empty()));
+    EXPECT_EQ(status().open_requests, 0);
+}
+
+TEST_F(DoorsTest, AMessageThatNamesNoTreeIsRefused) {
+    start();
+    from_client("p", encode(prompt("a")));
+    ErrorReply error = refusal("p");
+    EXPECT_EQ(error.code, "invalid_argument");
+    EXPECT_EQ(error.rid, "a");
+    EXPECT_EQ(tree_of_last_, "") << "nothing says that it was for another one";
+    EXPECT_NE(error.message.find("hello_reply"), std::string::npos) << error.message;
+    Status call;
+    call.call = CallId{9};
+    from_client("p", encode(call), Door::kAdmin);
+    error = refusal("p", Door::kAdmin);
+    EXPECT_EQ(error.code, "invalid_argument");
+    EXPECT_EQ(error.call, CallId{9});
+}
+
+TEST_F(DoorsTest, BeforeAllReplicasAreThereNoCallIsTaken) {
+    make(2);
+    say_hello(0);
+    PauseGeneration pause;
+    pause.call = CallId{9};
+    send("p", pause, Door::kAdmin);
+    EXPECT_EQ(refusal("p", Door::kAdmin).code, "unavailable");
+    EXPECT_TRUE((to_replica_[{0, ReplicaSocket::kControl}].empty()));
 }
 
 TEST_F(DoorsTest, BeforeAllReplicasAreThereRequestsAreUnavailableAndSaySoWhy) {
@@ -491,7 +544,7 @@ TEST_F(DoorsTest, BeforeAllReplicasAreThereRequestsAreUnavailableAndSaySoWhy) {
 TEST_F(DoorsTest, AHelloBeforeTheTreeIsReadyIsAnsweredAndNotCountedAsRefused) {
     make(2);
     Hello hello;
-    hello.protocol = kProtocolVersion;
+    hello.protocol = kDoorProtocolVersion;
     send("p", hello);
     const ErrorReply error = refusal("p");
     EXPECT_EQ(error.code, "unavailable");

@@ -104,6 +104,19 @@ class ProcessTree:
         stat = pathlib.Path(f"/proc/{pid}/stat")
         wait_until(lambda: stat.read_text().rsplit(")", 1)[1].split()[0] == "T", f"{name} to stand still")
 
+    def go_away(self):
+        """Every process dies, and the launcher stands still: the gap of a restart, for as long as
+        the test likes."""
+        self.launcher.send_signal(signal.SIGSTOP)
+        for pid in self.pids():
+            os.kill(pid, signal.SIGKILL)
+
+    def come_back(self):
+        """With --restart: returns once the next tree is ready."""
+        self.launcher.send_signal(signal.SIGCONT)
+        assert self.launcher.stdout.readline(), self.log()
+        self.processes = json.loads((self.run_dir / "tree.json").read_text())["processes"]
+
     def memory_mib(self):
         """The most that each kind of process has held so far, summed over its processes."""
         peak = {}
@@ -140,6 +153,7 @@ class ProcessTree:
         """After a failed test: nothing may be left to disturb the next one."""
         if self.launcher.poll() is None:
             self.launcher.terminate()
+            self.launcher.send_signal(signal.SIGCONT)  # it may stand still
             try:
                 self.launcher.wait(20)
             except subprocess.TimeoutExpired:

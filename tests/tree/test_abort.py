@@ -86,7 +86,7 @@ def test_an_abort_finds_every_request_that_came_before_an_answered_hello(shared_
         try:
             for _ in range(30):
                 rid = door.start("Once", max_new_tokens=LONG, **GREEDY)
-                door.send("hello", protocol=1, name="fence")
+                door.send("hello", protocol=2, name="fence")
                 assert door.receive()[0] == "hello_reply"
                 reply = admin.call("abort", rids=[rid])
                 assert [entry["outcome"] for entry in reply["results"]] == ["aborted"]

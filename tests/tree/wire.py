@@ -72,10 +72,15 @@ class Door:
         self.socket.rcvhwm = 0
         self.socket.connect(f"ipc://{run_dir}/{door}.sock")
         self.outputs = {}
+        self.tree = ""
         if hello:
-            self.send("hello", protocol=1, name="test")
-            kind, self.hello = self.receive()
-            assert kind == "hello_reply", (kind, self.hello)
+            self.greet()
+
+    def greet(self):
+        self.send("hello", protocol=2, name="test")
+        kind, self.hello = self.receive()
+        assert kind == "hello_reply", (kind, self.hello)
+        self.tree = self.hello["tree"]
 
     def close(self):
         self.socket.close()
@@ -90,6 +95,8 @@ class Door:
         self.socket.send_multipart(frames)
 
     def send(self, kind, **fields):
+        if kind != "hello":
+            fields.setdefault("tree", self.tree)
         self.send_raw(kind.encode(), msgpack.packb(fields))
 
     def receive(self, timeout_s=DEADLINE_S):

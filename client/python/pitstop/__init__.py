@@ -10,7 +10,8 @@
         whole = await client.generate("Once upon a time", max_new_tokens=60).result()
 
 Needs pyzmq and msgpack. Everything that goes wrong is a PitstopError with a `code` to switch on
-and a `message` to read; a tree that is lost ends every open request with code "unavailable".
+and a `message` to read; a tree that is lost ends every open request and call with code
+"unavailable", and nothing that was asked of it is done by the tree that takes its place.
 """
 
 from .aio import AsyncClient, AsyncStream

@@ -131,6 +131,12 @@ class AsyncClient(Calls):
         """What the tree serves."""
         return self._info or ServerInfo()
 
+    @property
+    def is_connected(self) -> bool:
+        """False from the loss of a tree until one answers again at every door. What is asked
+        meanwhile fails at once with code "unavailable"."""
+        return self._wire is not None and self._wire.is_ready
+
     async def connect(self) -> AsyncClient:
         """Raises PitstopError: "unavailable" if no tree answers, "not_found" without a run
         directory."""
@@ -150,7 +156,7 @@ class AsyncClient(Calls):
             raise PitstopError(
                 "unavailable", f"no tree is ready at {self._data} after {self._timeout} s"
             ) from None
-        refusal = self._wire.data.refusal
+        refusal = self._wire.refusal
         if refusal is not None:
             await self.close()
             raise refusal
@@ -262,8 +268,8 @@ class AsyncClient(Calls):
         if self._wire.pump():
             self._watch()
             self._pump_soon()  # what came before they were watched
-        if self._wire.data.info or self._wire.data.refusal:
-            self._info = self._wire.data.info or self._info
+        self._info = self._wire.data.info or self._info
+        if self._wire.is_ready or self._wire.refusal:
             self._changed.set()
         if self._timer is not None:
             self._timer.cancel()

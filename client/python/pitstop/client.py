@@ -8,7 +8,7 @@ import queue
 import threading
 import time
 import uuid
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Callable, Iterator, Optional
 
@@ -145,6 +145,7 @@ class Client(Calls):
         self._is_closed = False
         self._changed = threading.Event()
         self._info: Optional[ServerInfo] = None
+        self._is_connected = False
         self._refusal: Optional[PitstopError] = None
         self._thread = threading.Thread(
             target=self._run, args=(data, admin, name), name="pitstop-client", daemon=True
@@ -160,6 +161,12 @@ class Client(Calls):
     def info(self) -> ServerInfo:
         """What the tree serves."""
         return self._info or ServerInfo()
+
+    @property
+    def is_connected(self) -> bool:
+        """False from the loss of a tree until one answers again at every door. What is asked
+        meanwhile fails at once with code "unavailable"."""
+        return self._is_connected
 
     def generate(
         self,
@@ -208,19 +215,26 @@ class Client(Calls):
         future: Future[dict[str, Any]] = Future()
 
         def on_reply(reply: Optional[dict[str, Any]], error: Optional[PitstopError]) -> None:
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(reply or {})
+            try:
+                if error is not None:
+                    future.set_exception(error)
+                else:
+                    future.set_result(reply or {})
+            except InvalidStateError:
+                pass  # nobody waits any more
 
         number: list[int] = []
-        if not self._command(
-            lambda wire: number.append(wire.start_call(door, kind, fields, on_reply))
-        ):
+
+        def start(wire: Wire) -> None:
+            if not future.cancelled():  # a caller who has given up means it no more
+                number.append(wire.start_call(door, kind, fields, on_reply))
+
+        if not self._command(start):
             raise PitstopError("aborted", "the client was closed")
         try:
             return future.result(timeout + REPLY_GRACE_S)
         except FutureTimeout:
+            future.cancel()
             self._command(lambda wire: [wire.forget_call(each) for each in number])
             raise PitstopError("deadline_exceeded", f"{kind}: the tree did not answer in time") from None
 
@@ -279,12 +293,14 @@ class Client(Calls):
             while not self._commands.empty():
                 self._commands.get()(wire)
             wire.pump()
-            if wire.data.info or wire.data.refusal:
-                self._info = wire.data.info or self._info
-                self._refusal = wire.data.refusal
+            self._info = wire.data.info or self._info
+            self._refusal = wire.refusal
+            self._is_connected = wire.is_ready
+            if wire.is_ready or wire.refusal:
                 self._changed.set()
             if is_closed:
                 break
+        self._is_connected = False
         wire.close()
         self._context.term()
         os.close(self._wake_read)

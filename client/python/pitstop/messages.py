@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Mapping, Optional, Sequence, Union
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 SAMPLING_FIELDS = frozenset(
     {
@@ -113,9 +113,10 @@ class Chunk:
 
 @dataclass
 class ServerInfo:
-    """Who answers at a door, and what it serves."""
+    """Who answers at a door, and what it serves. `tree` is another one after every start."""
 
     protocol: int = 0
+    tree: str = ""
     server: str = ""
     model: str = ""
     model_path: str = ""

@@ -54,22 +54,45 @@ def _without_bytes(value: Any, raw: list[bytes]) -> Any:
 
 
 class Link:
-    """One connection to a door, begun again with a new socket whenever the tree is lost."""
+    """One connection to a door, begun again with a new socket whenever the tree is lost.
+
+    Who is there is known from hello_reply alone, and a socket says when its peer is gone: silence is
+    never taken for a death, as a tree may be slow. What was queued for a tree never reaches its
+    successor: the socket goes with the tree, and messages name the tree they are for.
+    """
 
     def __init__(self, context: zmq.Context, endpoint: str, name: str):
         self._context = context
         self._name = name
         self.endpoint = endpoint
         self.socket: Optional[zmq.Socket] = None
-        self.reopen()
-
-    def reopen(self) -> None:
-        self.close()
+        self.monitor: Optional[zmq.Socket] = None
         self.info: Optional[ServerInfo] = None  # set: the tree greeted back
         self.refusal: Optional[PitstopError] = None
+        self.is_other_tree = False  # another tree answers here than the one that greeted back
+        self._why_not_ready = "nobody has answered yet"
         self._greet_time = float("inf")
-        self._reopen_time = time.monotonic() + REOPEN_S
+        self._reopen_time = float("inf")
         self._unsent: collections.deque[list[bytes]] = collections.deque()
+        self._connect()
+
+    def reopen(self) -> None:
+        """Begins again. If that fails (no descriptor is left) tend() tries it again."""
+        if self.info is not None:
+            self._why_not_ready = "it was restarted" if self.is_other_tree else "the connection is lost"
+        self.close()
+        self.info = self.refusal = None
+        self.is_other_tree = False
+        self._greet_time = float("inf")
+        self._unsent.clear()
+        try:
+            self._connect()
+        except zmq.ZMQError:
+            self.close()
+            self._reopen_time = time.monotonic() + GREET_AGAIN_S
+
+    def _connect(self) -> None:
+        self._reopen_time = time.monotonic() + REOPEN_S
         self.socket = self._context.socket(zmq.DEALER)
         self.socket.linger = 100  # for the cancels of a client that closes
         self.socket.sndhwm = self.socket.rcvhwm = QUEUE_LEN_MAX
@@ -87,10 +110,25 @@ class Link:
             return
         if not self.info:
             self.socket.linger = 0
-        self.socket.disable_monitor()
-        self.monitor.close(linger=0)  # else the context would wait for it for ever
+        monitor, self.monitor = self.monitor, None
+        if monitor is not None:
+            self.socket.disable_monitor()
+            monitor.close(linger=0)  # else the context would wait for it for ever
         self.socket.close()
         self.socket = None
+
+    def sockets(self) -> list[zmq.Socket]:
+        return [each for each in (self.socket, self.monitor) if each is not None]
+
+    def why_not(self, tree: str) -> Optional[PitstopError]:
+        """Why nothing may be sent for `tree` (empty: whichever is there)."""
+        if self.info is None:
+            why = f"no tree is there at {self.endpoint}: {self._why_not_ready}; nothing was sent"
+        elif tree and tree != self.info.tree:
+            why = f"the tree at {self.endpoint} was restarted, and this was for the one before; nothing was sent"
+        else:
+            return None
+        return PitstopError("unavailable", why)
 
     def _greet(self) -> None:
         self.send("hello", {"protocol": PROTOCOL_VERSION, "name": self._name})
@@ -103,7 +141,7 @@ class Link:
         self._flush()
 
     def _flush(self) -> None:
-        while self._unsent:
+        while self._unsent and self.socket is not None:
             try:
                 self.socket.send_multipart(self._unsent[0], zmq.NOBLOCK)
             except zmq.Again:
@@ -112,7 +150,7 @@ class Link:
 
     def receive(self) -> Optional[tuple[str, dict[str, Any], list[bytes]]]:
         """The next message that is not about the greeting."""
-        while True:
+        while self.socket is not None:
             try:
                 kind_frame, body_frame, *raw = self.socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
@@ -126,13 +164,16 @@ class Link:
                 return "", {"code": "malformed", "message": f"'{kind}': {error}"}, []
             if not self._take_greeting(kind, body):
                 return kind, body, raw
+        return None
 
     def _take_greeting(self, kind: str, body: dict[str, Any]) -> bool:
         if kind == "hello_reply":
             info = read(ServerInfo, body)
-            if info.protocol == PROTOCOL_VERSION:
+            if info.protocol == PROTOCOL_VERSION and info.tree:
                 self.info = info
                 self._greet_time = self._reopen_time = float("inf")
+            elif info.protocol == PROTOCOL_VERSION:
+                self.refusal = PitstopError("malformed", f"{self.endpoint}: hello_reply names no tree")
             else:
                 self.refusal = PitstopError(
                     "unsupported",
@@ -140,9 +181,13 @@ class Link:
                     f"this client speaks {PROTOCOL_VERSION}",
                 )
             return True
+        if kind == "error" and self.info is not None and body.get("tree", self.info.tree) != self.info.tree:
+            self.is_other_tree = True
+            return True
         if kind != "error" or self.info or body.get("rid") or body.get("call"):
             return False
         if body["code"] == "unavailable":  # it is starting
+            self._why_not_ready = body["message"]
             self._greet_time = time.monotonic() + GREET_AGAIN_S
             self._reopen_time = time.monotonic() + REOPEN_S
         else:
@@ -152,12 +197,13 @@ class Link:
     def take_loss(self) -> bool:
         """Whether the tree was lost since the last call."""
         is_lost = False
-        while True:
+        while self.monitor is not None:
             try:
                 self.monitor.recv_multipart(zmq.NOBLOCK)
                 is_lost = True
             except zmq.Again:
-                return is_lost
+                break
+        return is_lost
 
     def tend(self) -> None:
         now = time.monotonic()
@@ -185,7 +231,19 @@ class Wire:
         self._next_call = 1
 
     def sockets(self) -> list[zmq.Socket]:
-        return [each for link in self.links for each in (link.socket, link.monitor)]
+        return [each for link in self.links for each in link.sockets()]
+
+    @property
+    def is_ready(self) -> bool:
+        """Every door has greeted back, for the same tree."""
+        return self.data.info is not None and all(
+            link.info is not None and link.info.tree == self.data.info.tree for link in self.links
+        )
+
+    @property
+    def refusal(self) -> Optional[PitstopError]:
+        """Why a door will never greet back."""
+        return next((link.refusal for link in self.links if link.refusal is not None), None)
 
     def wake_time(self) -> float:
         """When pump() is due at the latest, as time.monotonic() counts."""
@@ -199,25 +257,34 @@ class Wire:
             is_lost = link.take_loss()
             while (message := link.receive()) is not None:
                 self._take(link, *message)
-            if is_lost:
+            if is_lost or link.is_other_tree:
+                why = "was restarted" if link.is_other_tree else "is lost: its connection broke"
                 link.reopen()
-                self._fail(link, PitstopError("unavailable", f"the connection to {link.endpoint} is lost"))
+                self._fail(
+                    link,
+                    PitstopError(
+                        "unavailable",
+                        f"the tree at {link.endpoint} {why}; "
+                        "what was asked of it and not answered may have been done",
+                    ),
+                )
             link.tend()
         return self.sockets() != before
 
     def start_request(self, rid: str, body: dict[str, Any], sink: Sink) -> None:
-        if self.data.info is None:
-            sink.put(error_chunk(rid, "unavailable", f"the connection to {self.data.endpoint} is lost"))
+        refused = self.data.why_not(body.get("tree", ""))
+        if refused is not None:
+            sink.put(error_chunk(rid, refused.code, refused.message))
         elif rid in self._requests:
             sink.put(error_chunk(rid, "already_exists", f"rid '{rid}' is an open request of this client"))
         else:
             self._requests[rid] = sink
-            self.data.send("generate", body)
+            self.data.send("generate", {"tree": self.data.info.tree, **body})
 
     def cancel(self, rid: str, sink: Sink) -> None:
         """Of the request that `sink` is of, if it is open: another may have its rid."""
         if self._requests.get(rid) is sink:
-            self.data.send("cancel", {"rids": [rid]})
+            self.data.send("cancel", {"rids": [rid], "tree": self.data.info.tree})
 
     def start_call(self, door: str, kind: str, body: dict[str, Any], on_reply: OnReply) -> int:
         """Returns the call's number, for forget_call()."""
@@ -227,14 +294,17 @@ class Wire:
         if link is None:
             on_reply(None, PitstopError("failed_precondition", "this client has no admin door"))
             return number
+        refused = link.why_not(body.get("tree", ""))
+        if refused is not None:
+            on_reply(None, refused)
+            return number
         self._calls[number] = (link, on_reply)
+        body = {"call": number, "tree": link.info.tree, **body}
         if kind == "abort":
-            socket = link.socket  # whoever has stopped waiting still means it
-            self._after_requests(
-                lambda: link.socket is socket and link.send(kind, {"call": number, **body})
-            )
+            # Whoever has stopped waiting still means it; but for this tree.
+            self._after_requests(lambda: link.why_not(body["tree"]) or link.send(kind, body))
         else:
-            link.send(kind, {"call": number, **body})
+            link.send(kind, body)
         return number
 
     def _after_requests(self, send: Callable[[], Any]) -> None:

@@ -1,0 +1,122 @@
+// A client that is destroyed in one of its own callbacks.
+#include "tests/client/client_fixture.h"
+
+#include <future>
+#include <poll.h>
+#include <set>
+
+namespace pitstop {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST_F(ClientTest, DestroyedInARequestsCallbackItEndsEverythingBeforeTheDestructorReturns) {
+    auto client = connect();
+    std::set<std::string> ended;  // by the client's thread, until it says so
+    std::promise<void> over;
+    int num_late = 0;
+    bool is_destroyed = false;
+    const auto take = [&](const OutputChunk& chunk) {
+        if (is_destroyed) ++num_late;
+        if (chunk.finish) {
+            EXPECT_EQ(chunk.finish->code, name_of(ErrorCode::kAborted));
+            ended.insert(chunk.rid);
+            return;
+        }
+        client.reset();  // which ends this request too, through this callback
+        is_destroyed = true;
+        over.set_value();
+    };
+    Generate request = prompt("one");
+    request.rid = "one";
+    client->generate(request, take);
+    request.rid = "two";
+    client->generate(request, take);
+    client->call<Status>(Status{}, [&](const Result<StatusReply>& reply) {
+        EXPECT_EQ(reply.error().code, ErrorCode::kAborted);
+        ended.insert("status");
+    });
+    door_->take<Status>();
+    const auto [peer, generate] = door_->take<Generate>();
+    door_->take<Generate>();
+    door_->send_chunk(peer, text_chunk("one", "a", 1));
+    ASSERT_EQ(over.get_future().wait_for(kLong), std::future_status::ready);
+    EXPECT_EQ(ended, (std::set<std::string>{"one", "two", "status"}));
+    EXPECT_EQ(num_late, 0);
+    // The tree hears of it.
+    const std::vector<std::string> rids = door_->take<Cancel>().second.rids;
+    EXPECT_EQ(
+        std::set<std::string>(rids.begin(), rids.end()), (std::set<std::string>{"one", "two"})
+    );
+}
+
+TEST_F(ClientTest, DestroyedInACallsCallbackItEndsTheRequests) {
+    auto client = connect();
+    const Stream stream = client->generate(prompt("hello"));
+    door_->take<Generate>();
+    std::promise<void> over;
+    client->call<Status>(Status{}, [&](const Result<StatusReply>&) {
+        client.reset();
+        over.set_value();
+    });
+    const auto [peer, call] = door_->take<Status>();
+    StatusReply reply;
+    reply.call = call.call;
+    door_->send(Door::kAdmin, peer, encode(reply));
+    ASSERT_EQ(over.get_future().wait_for(kLong), std::future_status::ready);
+    EXPECT_EQ(door_->take<Cancel>().second.rids, std::vector{stream.rid()});
+}
+
+TEST_F(ClientTest, DestroyedInTheCallbackThatSaysTheTreeIsLost) {
+    auto client = connect();
+    std::promise<ErrorCode> over;
+    int num_others = 0;
+    for (int i = 0; i < 3; ++i) {
+        client->generate(prompt("hello"), [&](const OutputChunk& chunk) {
+            if (!client) return void(++num_others);
+            const std::unique_ptr<Client> last = std::move(client);
+            over.set_value(error_code_named(chunk.finish->code));
+        });
+        door_->take<Generate>();
+    }
+    door_.reset();
+    std::future<ErrorCode> code = over.get_future();
+    ASSERT_EQ(code.wait_for(kLong), std::future_status::ready);
+    EXPECT_EQ(code.get(), ErrorCode::kUnavailable);
+}
+
+TEST_F(ClientTest, DestroyedInARequestsDeadline) {
+    auto client = connect();
+    std::promise<ErrorCode> over;
+    client->generate(
+        prompt("hello"),
+        [&](const OutputChunk& chunk) {
+            client.reset();
+            over.set_value(error_code_named(chunk.finish->code));
+        },
+        1ms
+    );
+    std::future<ErrorCode> code = over.get_future();
+    ASSERT_EQ(code.wait_for(kLong), std::future_status::ready);
+    EXPECT_EQ(code.get(), ErrorCode::kDeadlineExceeded);
+}
+
+TEST_F(ClientTest, DestroyedInRunCallbacksItRunsNoOther) {
+    auto client = connect(CallbackThread::kCaller);
+    int num_run = 0;
+    for (int i = 0; i < 3; ++i) {
+        client->generate({}, [&](const OutputChunk&) {  // refused: it ends without a tree
+            ++num_run;
+            client.reset();
+        });
+    }
+    // All three wait at once, as they are refused in one turn or in several.
+    pollfd ready{client->ready_fd(), POLLIN, 0};
+    ASSERT_EQ(::poll(&ready, 1, 20'000), 1);
+    client->run_callbacks();
+    EXPECT_EQ(client, nullptr);
+    EXPECT_EQ(num_run, 1);
+}
+
+}  // namespace
+}  // namespace pitstop

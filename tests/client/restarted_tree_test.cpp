@@ -1,0 +1,173 @@
+// What a client asks of a tree that goes away is never done by the next one.
+#include "messages/weights.h"
+#include "tests/client/client_fixture.h"
+
+#include <future>
+#include <thread>
+
+namespace pitstop {
+namespace {
+
+using namespace std::chrono_literals;
+
+class RestartedTree : public ClientTest {
+  protected:
+    // Another tree takes the door's place, and the client has found it.
+    void restart(Client& client) {
+        door_.reset();
+        wait_lost(client);
+        door_.emplace(dir_.path());
+        wait_for_tree(client);
+    }
+    void wait_for_tree(Client& client) {
+        const TimePoint deadline = Clock::now() + kLong;
+        while (!client.is_connected() && Clock::now() < deadline) std::this_thread::yield();
+        ASSERT_TRUE(client.is_connected());
+        round_trip(client);
+        EXPECT_EQ(door_->tree_of_last(), door_->tree());
+    }
+    // Both doors' connections know of the loss.
+    static void wait_lost(Client& client) {
+        const TimePoint deadline = Clock::now() + kLong;
+        const auto knows = [&](const auto& request) {
+            const auto reply = client.call(request, std::chrono::hours(1));
+            return reply.error().message.find("nothing was sent") != std::string::npos;
+        };
+        while (!(knows(Status{}) && knows(Tokenize{.text = ""}))) ASSERT_LT(Clock::now(), deadline);
+        EXPECT_FALSE(client.is_connected());
+    }
+    // A call, and the future of its end.
+    template <class Request>
+    static std::future<Result<ReplyTo<Request>>> start(Client& client, Request request) {
+        auto end = std::make_shared<std::promise<Result<ReplyTo<Request>>>>();
+        client.call<Request>(
+            std::move(request),
+            [end](Result<ReplyTo<Request>> reply) { end->set_value(std::move(reply)); },
+            std::chrono::hours(1)
+        );
+        return end->get_future();
+    }
+    template <class Reply>
+    static void expect_unavailable(std::future<Result<Reply>> end, std::string_view why) {
+        ASSERT_EQ(end.wait_for(kLong), std::future_status::ready) << why;
+        const Result<Reply> reply = end.get();
+        ASSERT_FALSE(reply.has_value());
+        EXPECT_EQ(reply.error().code, ErrorCode::kUnavailable);
+        EXPECT_NE(reply.error().message.find(why), std::string::npos) << reply.error().message;
+    }
+    // Everything that was sent before it has come.
+    void round_trip(Client& client) {
+        auto status = start(client, Status{});
+        const auto [peer, call] = door_->take<Status>();
+        StatusReply reply;
+        reply.call = call.call;
+        door_->send(Door::kAdmin, peer, encode(reply));
+        ASSERT_EQ(status.wait_for(kLong), std::future_status::ready);
+        EXPECT_TRUE(status.get().has_value());
+    }
+};
+
+TEST_F(RestartedTree, EveryMessageNamesTheTreeItIsFor) {
+    const auto client = connect();
+    const auto expect_named = [&] { EXPECT_EQ(door_->tree_of_last(), door_->tree()); };
+    for (int i = 0; i < 2; ++i) {
+        {
+            const Stream stream = client->generate(prompt("hello"));
+            door_->take<Generate>();
+            expect_named();
+        }
+        door_->take<Cancel>();
+        expect_named();
+        start(*client, PauseGeneration{});
+        door_->take<PauseGeneration>();
+        expect_named();
+        start(*client, Abort{.all = true});
+        const auto [peer, question] = door_->take<Tokenize>();
+        expect_named();
+        TokenizeReply reply;
+        reply.call = question.call;
+        door_->send(Door::kData, peer, encode(reply));
+        door_->take<Abort>();
+        expect_named();
+        restart(*client);
+    }
+}
+
+TEST_F(RestartedTree, CallsThatAreOpenEndWhenTheTreeIsLost) {
+    const auto client = connect();
+    auto update = start(*client, UpdateWeights{.update = {.source = {.path = "/model"}}});
+    auto pause = start(*client, PauseGeneration{});
+    auto tokens = start(*client, Tokenize{.text = "hello"});
+    door_->take<UpdateWeights>();
+    door_->take<PauseGeneration>();
+    door_->take<Tokenize>();
+    door_.reset();
+    expect_unavailable(std::move(update), "may have been done");
+    expect_unavailable(std::move(pause), "may have been done");
+    expect_unavailable(std::move(tokens), "may have been done");
+}
+
+TEST_F(RestartedTree, WhatIsAskedWhileNoTreeIsThereFailsAtOnceAndReachesNoTree) {
+    const auto client = connect();
+    door_.reset();
+    wait_lost(*client);
+    expect_unavailable(start(*client, PauseGeneration{}), "nothing was sent");
+    expect_unavailable(
+        start(*client, UpdateWeights{.update = {.source = {.path = "/model"}}}), "nothing was sent"
+    );
+    expect_unavailable(start(*client, Abort{.all = true}), "nothing was sent");
+    expect_unavailable(start(*client, Tokenize{.text = "hello"}), "nothing was sent");
+    EXPECT_EQ(client->generate_blocking(prompt("hello")).error().code, ErrorCode::kUnavailable);
+    door_.emplace(dir_.path());
+    wait_for_tree(*client);
+    EXPECT_FALSE(door_->has<PauseGeneration>());
+    EXPECT_FALSE(door_->has<UpdateWeights>());
+    EXPECT_FALSE(door_->has<Abort>());
+    EXPECT_FALSE(door_->has<Tokenize>());
+    EXPECT_FALSE(door_->has<Generate>());
+}
+
+// Behind a proxy the connection stands while the tree is another one.
+TEST_F(RestartedTree, ATreeThatSaysItIsAnotherOneEndsWhatIsOpenAndIsGreetedAgain) {
+    const auto client = connect();
+    auto pause = start(*client, PauseGeneration{});
+    auto next = start(*client, ContinueGeneration{});
+    door_->take<PauseGeneration>();
+    const auto [peer, call] = door_->take<ContinueGeneration>();
+    door_->become("another");
+    ErrorReply refusal;
+    refusal.call = call.call;
+    refusal.code = name_of(ErrorCode::kUnavailable);
+    const auto refuse = [&](Door door, const std::string& to) {
+        Frames frames = encode(refusal);
+        add_tree(frames, "another");
+        door_->send(door, to, std::move(frames));
+    };
+    refuse(Door::kAdmin, peer);
+    expect_unavailable(std::move(pause), "was restarted");
+    expect_unavailable(std::move(next), "was restarted");
+    // The data door's connection has not heard of it: what is asked there is told the same.
+    Stream stream = client->generate(prompt("hello"));
+    const auto [data_peer, request] = door_->take<Generate>();
+    refusal.call = CallId{};
+    refusal.rid = request.rid;
+    refuse(Door::kData, data_peer);
+    EXPECT_EQ(stream.wait(kLong).error().code, ErrorCode::kUnavailable);
+    wait_for_tree(*client);
+    Stream second = client->generate(prompt("hello"));
+    door_->take<Generate>();
+    EXPECT_EQ(door_->tree_of_last(), "another");
+}
+
+TEST_F(RestartedTree, AConnectionIsOneToEveryDoor) {
+    const auto run_dir = RunDir::open(dir_.path());
+    const auto client = Client::connect(
+        {.data_endpoint = run_dir->data_door(),
+         .admin_endpoint = "ipc://" + dir_.path() + "/nobody.sock",
+         .connect_timeout = 50ms}
+    );
+    EXPECT_EQ(client.error().code, ErrorCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace pitstop

@@ -1,0 +1,39 @@
+#include "tokenizer_proc/tree_identity.h"
+
+#include "base/utf8.h"
+
+namespace pitstop {
+namespace {
+
+constexpr std::size_t kShownBytesMax = 64;  // of what a client took for an identity
+
+}  // namespace
+
+TreeIdentity::TreeIdentity(std::uint64_t high, std::uint64_t low)
+    : id_(fmt::format("{:016x}{:016x}", high, low)) {}
+
+bool TreeIdentity::is_other(const Frames& frames) const {
+    Frames own = frames;
+    const Result<std::string> meant = take_tree(own);
+    return meant && !meant->empty() && *meant != id_;
+}
+
+Result<> TreeIdentity::check(std::string_view type, std::string_view meant) const {
+    if (meant == id_) return Ok{};
+    if (meant.empty()) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "{}: tree is missing; it is the identity that this tree gave in hello_reply",
+            type
+        );
+    }
+    return make_error(
+        ErrorCode::kUnavailable,
+        "{}: it is for tree '{}', which is gone from here: it was restarted, or another took its "
+        "place",
+        type,
+        utf8_prefix(meant, kShownBytesMax)
+    );
+}
+
+}  // namespace pitstop

@@ -1,0 +1,46 @@
+// Which tree this is, and whether a client's message is meant for it.
+//
+// A client's socket keeps what it was given while nobody is at the door, and hands it to whoever
+// binds the same place next: so a pause or an update that its caller has long given up could be
+// carried out by another tree. Every tree therefore has an identity, which only `hello_reply` says,
+// and every message names the one it is for.
+#pragma once
+
+#include "base/result.h"
+#include "messages/codec.h"
+#include "messages/door_envelope.h"
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace pitstop {
+
+class TreeIdentity {
+  public:
+    // From 128 random bits, so that no other tree has or had it.
+    TreeIdentity(std::uint64_t high, std::uint64_t low);
+
+    [[nodiscard]] const std::string& id() const { return id_; }
+    // Whether these bytes, whatever else they are, name another tree.
+    [[nodiscard]] bool is_other(const Frames& frames) const;
+
+    // A client's message that is for this tree.
+    // Errors: as decode(); kInvalidArgument (it names no tree), kUnavailable (it names another).
+    template <class Message>
+    [[nodiscard]] Result<Message> read(const Frames& frames) const {
+        Frames own = frames;
+        ASSIGN_OR_RETURN(const std::string meant, take_tree(own));
+        ASSIGN_OR_RETURN(Message message, decode<Message>(own, UnknownFields::kRefuse));
+        RETURN_IF_ERROR(check(Message::kType, meant));
+        return message;
+    }
+
+  private:
+    [[nodiscard]] Result<> check(std::string_view type, std::string_view meant) const;
+
+    std::string id_;
+};
+
+}  // namespace pitstop
