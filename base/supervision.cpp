@@ -1,5 +1,7 @@
 #include "base/supervision.h"
 
+#include "base/descriptors.h"
+
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -23,6 +25,7 @@ void Supervision::add_flags(FlagSet& flags) {
 }
 
 Result<> Supervision::attach() {
+    RETURN_IF_ERROR(raise_descriptor_limit());
     if (parent_pid_ != 0) {
         ::prctl(PR_SET_PDEATHSIG, SIGKILL);
         // The launcher may have died before the line above took effect.
@@ -60,6 +63,9 @@ void Supervision::say_weights(std::string_view path) { say("WEIGHTS", path); }
 void Supervision::say_weights_are_nowhere() { say("NOWHERE", ""); }
 void Supervision::say_version(std::int64_t epoch, std::string_view label) {
     say("VERSION", fmt::format("{} {}", epoch, label));
+}
+void Supervision::say_door(std::string_view door, std::string_view endpoint) {
+    say("DOOR", fmt::format("{} {}", door, endpoint));
 }
 void Supervision::say_end(std::string_view line) { say("END", line); }
 void Supervision::say_failed(std::string_view line) { say("FAILED", line); }

@@ -23,7 +23,8 @@ class Supervision {
   public:
     void add_flags(FlagSet& flags);
 
-    // Call first in main, after the flags are parsed. Errors: the parent is already gone.
+    // Call first in main, after the flags are parsed. Raises the limit of descriptors, too.
+    // Errors: the parent is already gone; the limit is too low to work with.
     Result<> attach();
 
     // Tells the launcher, once.
@@ -34,6 +35,8 @@ class Supervision {
     void say_weights_are_nowhere();
     // And that version's epoch and label.
     void say_version(std::int64_t epoch, std::string_view label);
+    // Where a door listens for other machines.
+    void say_door(std::string_view door, std::string_view endpoint);
     // Asks the launcher to end the tree, with exit code 0.
     void say_end(std::string_view line);
     // Tells the launcher why this process is about to end, in one line.

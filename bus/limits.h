@@ -12,6 +12,10 @@ struct SocketLimits {
     std::size_t frame_bytes_max = 0;
     std::size_t message_bytes_max = 0;
     int queue_len_max = 0;  // messages per peer and direction
+    // Where it listens: the next one is closed at once (bus/listener.h), and a peer that has not
+    // said who it is by then is, too.
+    int connections_max = 64;
+    int handshake_ms = 30'000;
 };
 
 // A door takes prompts, not tensors: 16 MiB is a prompt of some four million tokens.
@@ -19,6 +23,18 @@ inline constexpr SocketLimits kDoorLimits{
     .frame_bytes_max = std::size_t{64} << 20,
     .message_bytes_max = std::size_t{16} << 20,
     .queue_len_max = 4096,
+    .connections_max = 2048,
+    .handshake_ms = 10'000,
+};
+
+// A door at tcp. What has not shaken hands yet may send a frame, too: hence fewer of them, and a
+// frame that is little more than the largest message. Encryption adds 33 bytes to each.
+inline constexpr SocketLimits kTcpDoorLimits{
+    .frame_bytes_max = kDoorLimits.message_bytes_max + 4096,
+    .message_bytes_max = kDoorLimits.message_bytes_max,
+    .queue_len_max = kDoorLimits.queue_len_max,
+    .connections_max = 512,
+    .handshake_ms = 10'000,
 };
 
 // Between processes of the tree. Senders check their results: a full queue is an overloaded peer.
@@ -27,6 +43,12 @@ inline constexpr SocketLimits kInnerLimits{
     .message_bytes_max = std::size_t{1} << 30,
     .queue_len_max = 65536,
 };
+
+inline constexpr int kReplicasMax = 1024;
+
+// An inner socket takes as many connections as it has peers, and so many more: of a client that
+// took it for a door, and of a peer's that is made again before the old one has gone.
+inline constexpr int kStrayConnectionsMax = 4;
 
 // A loop drains at most so many messages per socket and turn, so that no peer can hold it.
 inline constexpr int kMessagesPerTurnMax = 1024;

@@ -58,27 +58,75 @@ Result<Socket> Socket::bind(
     const std::string& endpoint,
     const SocketLimits& limits
 ) {
+    if (is_remote(endpoint)) {
+        return make_error(
+            ErrorCode::kInvalidArgument, "'{}': only doors listen at tcp, with keys", endpoint
+        );
+    }
     ASSIGN_OR_RETURN(Socket socket, open(context, kind, limits));
+    RETURN_IF_ERROR(socket.listen(endpoint, limits));
+    return socket;
+}
+
+Result<> Socket::bind_too(
+    const std::string& endpoint, const SocketLimits& limits, const CurveServer& curve
+) {
+    RETURN_IF_ERROR(check_curve());
+    CHECK(is_remote(endpoint));
     try {
-        if (is_remote(endpoint)) set_heartbeat(socket.socket_);
-        socket.socket_.bind(endpoint);
+        // Options concern the places that are bound after them.
+        set_heartbeat(socket_);
+        socket_.set(zmq::sockopt::maxmsgsize, static_cast<std::int64_t>(limits.frame_bytes_max));
+        socket_.set(zmq::sockopt::ipv6, endpoint.starts_with("tcp://["));
+        socket_.set(zmq::sockopt::curve_server, true);
+        socket_.set(zmq::sockopt::curve_secretkey, curve.secret_key);
+        socket_.set(zmq::sockopt::zap_domain, curve.domain);
+    } catch (const zmq::error_t& error) {
+        return make_error(ErrorCode::kInternal, "a key for '{}': {}", endpoint, error.what());
+    }
+    return listen(endpoint, limits);
+}
+
+Result<> Socket::listen(const std::string& endpoint, const SocketLimits& limits) {
+    ASSIGN_OR_RETURN(
+        std::unique_ptr<Listener> listener, Listener::open(endpoint, limits.connections_max)
+    );
+    try {
+        socket_.set(zmq::sockopt::handshake_ivl, limits.handshake_ms);
+        socket_.set(zmq::sockopt::use_fd, listener->fd());
+        socket_.bind(listener->endpoint());
+        socket_.set(zmq::sockopt::use_fd, -1);
     } catch (const zmq::error_t& error) {
         return make_error(
             ErrorCode::kUnavailable, "cannot listen on '{}': {}", endpoint, error.what()
         );
     }
-    return socket;
+    listeners_.push_back(std::move(listener));
+    return Ok{};
 }
 
 Result<Socket> Socket::connect(
     zmq::context_t& context,
     SocketKind kind,
     const std::string& endpoint,
-    const SocketLimits& limits
+    const SocketLimits& limits,
+    const std::optional<ClientKey>& key
 ) {
+    if (is_remote(endpoint) && !key) {
+        return make_error(
+            ErrorCode::kInvalidArgument, "'{}' takes a key: a tcp door opens with one", endpoint
+        );
+    }
+    if (key) RETURN_IF_ERROR(check_curve());
     ASSIGN_OR_RETURN(Socket socket, open(context, kind, limits));
     try {
-        if (is_remote(endpoint)) set_heartbeat(socket.socket_);
+        if (is_remote(endpoint)) {
+            set_heartbeat(socket.socket_);
+            socket.socket_.set(zmq::sockopt::ipv6, true);  // names may be of either kind
+            socket.socket_.set(zmq::sockopt::curve_serverkey, key->server_key);
+            socket.socket_.set(zmq::sockopt::curve_publickey, key->pair.public_key);
+            socket.socket_.set(zmq::sockopt::curve_secretkey, key->pair.secret_key);
+        }
         socket.socket_.connect(endpoint);
     } catch (const zmq::error_t& error) {
         return make_error(
@@ -118,6 +166,11 @@ std::optional<Received> Socket::receive() {
         if (kind_ == SocketKind::kRouter && index == 0) {
             received.peer.assign(part.data<char>(), part.size());
             continue;
+        }
+        if (kind_ == SocketKind::kRouter && index == 1) {
+            received.connection = ::zmq_msg_get(part.handle(), ZMQ_SRCFD);
+            const char* const key = ::zmq_msg_gets(part.handle(), "User-Id");
+            if (key != nullptr) received.key = key;
         }
         num_bytes += part.size();
         if (received.refused) continue;  // read to the message's end

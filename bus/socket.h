@@ -5,13 +5,17 @@
 #pragma once
 
 #include "base/result.h"
+#include "bus/curve_keys.h"
 #include "bus/limits.h"
+#include "bus/listener.h"
 #include "messages/frames.h"
 
 #include <zmq.hpp>
 
+#include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace pitstop {
 
@@ -25,6 +29,8 @@ enum class SocketKind {
 // What arrived: a message, or something that was refused and whom to tell.
 struct Received {
     std::string peer{};              // kRouter: the sender's identity; else empty
+    std::string key{};               // kRouter: the client's public key; empty: it is local
+    int connection = -1;             // kRouter: the descriptor it came on, for Listener::note_word
     Frames frames{};                 // empty if refused
     std::optional<Error> refused{};  // the envelope is not a message, or is over a limit
 };
@@ -44,12 +50,25 @@ class Socket {
         const std::string& endpoint,
         const SocketLimits& limits
     );
-    // Connecting succeeds before the peer is there; messages wait in the queue.
+    // Besides, at a tcp endpoint: it takes those who know the public key of `secret_key` and whom
+    // the KeyGuard allows in `domain`.
+    // REQUIRES: the context has a KeyGuard for as long as somebody receives: without one ZeroMQ
+    // lets every key in.
+    struct CurveServer {
+        std::string secret_key{};
+        std::string domain{};
+    };
+    Result<> bind_too(
+        const std::string& endpoint, const SocketLimits& limits, const CurveServer& curve
+    );
+    // Connecting succeeds before the peer is there; messages wait in the queue. A tcp endpoint
+    // takes a key.
     static Result<Socket> connect(
         zmq::context_t& context,
         SocketKind kind,
         const std::string& endpoint,
-        const SocketLimits& limits
+        const SocketLimits& limits,
+        const std::optional<ClientKey>& key = std::nullopt
     );
 
     // The next message that is there, or nothing.
@@ -61,6 +80,11 @@ class Socket {
     // How long a closed socket may still try to deliver what is queued. The default is 0: nothing.
     void set_linger_ms(int linger_ms);
 
+    // Where it is bound.
+    [[nodiscard]] const std::vector<std::unique_ptr<Listener>>& listeners() const {
+        return listeners_;
+    }
+
     [[nodiscard]] zmq::socket_t& raw_socket() { return socket_; }
 
   private:
@@ -69,7 +93,9 @@ class Socket {
     static Result<Socket> open(
         zmq::context_t& context, SocketKind kind, const SocketLimits& limits
     );
+    Result<> listen(const std::string& endpoint, const SocketLimits& limits);
 
+    std::vector<std::unique_ptr<Listener>> listeners_{};
     zmq::socket_t socket_;
     SocketKind kind_;
     SocketLimits limits_;

@@ -13,6 +13,7 @@ namespace pitstop {
 int cli_generate(int argc, char** argv);
 int cli_status(int argc, char** argv);
 int cli_push(int argc, char** argv);
+int cli_keygen(int argc, char** argv);
 // pause, continue, abort, flush, update, stage, commit, drop, rollback, digests; nothing: no such
 // command.
 std::optional<int> cli_control(std::string_view command, int argc, char** argv);

@@ -21,6 +21,8 @@ int usage(std::FILE* out, int exit_code) {
         "       pitstop_cli status --run-dir DIR [--json]            the tree's state\n"
         "       pitstop_cli pause | continue | abort | flush         generation (admin door)\n"
         "       pitstop_cli update DIR | stage DIR | commit | drop | rollback | digests   weights\n"
+        "       pitstop_cli keygen DIR [--client NAME]               keys of the tcp doors\n"
+        "--run-dir DIR, or --tcp-door HOST:PORT --admin-tcp-door HOST:PORT --key FILE.\n"
         "Each command takes --help.\n"
     );
     return exit_code;
@@ -32,6 +34,7 @@ int run(int argc, char** argv) {
     if (command == "generate") return cli_generate(argc - 1, argv + 1);
     if (command == "status") return cli_status(argc - 1, argv + 1);
     if (command == "push") return cli_push(argc - 1, argv + 1);
+    if (command == "keygen") return cli_keygen(argc - 1, argv + 1);
     if (const auto code = cli_control(command, argc - 1, argv + 1)) return *code;
     if (command == "--help" || command == "help") return usage(stdout, 0);
     fmt::print(stderr, "pitstop_cli: no command '{}'\n", command);

@@ -78,6 +78,9 @@ Result<std::unique_ptr<Client>> Client::connect(ClientOptions options) {
             ErrorCode::kInvalidArgument, "neither run_dir nor data_endpoint is given"
         );
     }
+    if (!options.key_file.empty()) {
+        ASSIGN_OR_RETURN(args.key, read_client_key(options.key_file));
+    }
     ASSIGN_OR_RETURN(std::shared_ptr<IoLoop> io, IoLoop::start(std::move(args)));
     RETURN_IF_ERROR(io->wait_ready(std::min(options.connect_timeout, Stream::kForever)));
     return std::unique_ptr<Client>(new Client(std::move(io)));

@@ -1,5 +1,6 @@
 #include "client/io_loop.h"
 
+#include "base/descriptors.h"
 #include "messages/codec.h"
 
 #include <algorithm>
@@ -36,13 +37,29 @@ Error to_error(const ErrorReply& reply) { return {error_code_named(reply.code), 
 IoLoop::IoLoop(Args args) : args_(std::move(args)) {}
 
 Result<std::shared_ptr<IoLoop>> IoLoop::start(Args args) {
+    // ZeroMQ aborts where it finds none while it starts its threads.
+    constexpr int kDescriptors = 16;
+    if (!has_descriptors(kDescriptors)) {
+        return make_error(
+            ErrorCode::kResourceExhausted,
+            "a client needs {} file descriptors, and there are less (ulimit -n)",
+            kDescriptors
+        );
+    }
     const std::shared_ptr<IoLoop> loop(new IoLoop(std::move(args)));
     loop->wake_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (loop->wake_fd_ < 0) return make_error(ErrorCode::kResourceExhausted, "no eventfd is left");
     const TimePoint now = Clock::now();
     for (const std::string& endpoint : {loop->args_.data_endpoint, loop->args_.admin_endpoint}) {
         if (endpoint.empty()) continue;
-        ASSIGN_OR_RETURN(Link link, Link::open(loop->context_, endpoint, loop->args_.name, now));
+        ASSIGN_OR_RETURN(
+            Link link,
+            Link::open(
+                loop->context_,
+                {.endpoint = endpoint, .name = loop->args_.name, .key = loop->args_.key},
+                now
+            )
+        );
         loop->links_.push_back(std::move(link));
         loop->unsent_.emplace_back();
     }

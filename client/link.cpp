@@ -3,6 +3,7 @@
 #include "messages/codec.h"
 
 #include <atomic>
+#include <cstring>
 #include <utility>
 
 namespace pitstop {
@@ -18,6 +19,8 @@ constexpr SocketLimits kClientLimits{
 constexpr auto kGreetAgainAfter = std::chrono::milliseconds(50);
 // A greeting may be lost with a tree that dies right then, before the monitor has started.
 constexpr auto kReopenAfter = std::chrono::seconds(10);
+// A door that is full, or does not let this client's key in, closes each connection at once.
+constexpr auto kKnockAgainAfter = std::chrono::milliseconds(200);
 
 // Monitors are named in the context, which a client's links share.
 std::atomic<std::uint64_t> next_monitor{1};
@@ -31,24 +34,25 @@ Frames hello_frames(const std::string& name) {
 
 }  // namespace
 
-Result<Link> Link::open(
-    zmq::context_t& context, std::string endpoint, std::string name, TimePoint now
-) {
-    Link link(context, std::move(endpoint), std::move(name));
+Result<Link> Link::open(zmq::context_t& context, Args args, TimePoint now) {
+    Link link(context, std::move(args));
     RETURN_IF_ERROR(link.connect(now));
     return link;
 }
 
 Result<> Link::connect(TimePoint now) {
     ASSIGN_OR_RETURN(
-        Socket socket, Socket::connect(*context_, SocketKind::kDealer, endpoint_, kClientLimits)
+        Socket socket,
+        Socket::connect(*context_, SocketKind::kDealer, endpoint_, kClientLimits, key_)
     );
     try {
         const std::string name = fmt::format("inproc://monitor-{}", next_monitor.fetch_add(1));
         zmq::socket_t monitor(*context_, zmq::socket_type::pair);
         monitor.set(zmq::sockopt::linger, 0);
         if (zmq_socket_monitor(
-                socket.raw_socket().handle(), name.c_str(), ZMQ_EVENT_DISCONNECTED
+                socket.raw_socket().handle(),
+                name.c_str(),
+                ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH
             ) != 0) {
             return make_error(
                 ErrorCode::kInternal, "cannot watch a socket: {}", zmq_strerror(zmq_errno())
@@ -68,7 +72,6 @@ Result<> Link::connect(TimePoint now) {
 void Link::reopen(TimePoint now) {
     is_ready_ = false;
     greet_time_ = TimePoint::max();
-    refusal_.reset();
     if (!connect(now)) reopen_time_ = now + kGreetAgainAfter;
 }
 
@@ -90,6 +93,7 @@ std::optional<Received> Link::receive(TimePoint now) {
             } else if (hello) {
                 hello_ = *std::move(hello);
                 is_ready_ = true;
+                refusal_.reset();
                 greet_time_ = reopen_time_ = TimePoint::max();
             } else {
                 refusal_ = std::move(hello).error();
@@ -122,11 +126,26 @@ bool Link::take_loss() {
     bool is_lost = false;
     zmq::message_t part;
     try {
-        while (monitor_->recv(part, zmq::recv_flags::dontwait)) is_lost = true;
+        while (monitor_->recv(part, zmq::recv_flags::dontwait)) {
+            // An event is two parts: its number with a value, and where.
+            std::uint16_t event = 0;
+            if (!part.more() || part.size() < sizeof event) continue;
+            std::memcpy(&event, part.data(), sizeof event);
+            if (event == ZMQ_EVENT_DISCONNECTED) is_lost = true;
+            if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) {
+                refusal_ = make_error(
+                    ErrorCode::kPermissionDenied, "{} does not let this client's key in", endpoint_
+                );
+            }
+        }
     } catch (const zmq::error_t& error) {
         CHECK(error.num() == EINTR || error.num() == ETERM);
     }
-    return is_lost;
+    if (!is_lost || is_ready_) return is_lost;
+    // Nobody was there yet; the socket tries again by itself. A greeting may have gone with the
+    // connection, hence a new one soon; but no sooner, or this would go round without a pause.
+    reopen_time_ = std::min(reopen_time_, Clock::now() + kKnockAgainAfter);
+    return false;
 }
 
 void Link::add_to(Poller& poller) {

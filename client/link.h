@@ -19,10 +19,13 @@ namespace pitstop {
 
 class Link {
   public:
+    struct Args {
+        std::string endpoint{};
+        std::string name{};              // who the client is
+        std::optional<ClientKey> key{};  // for a tcp endpoint
+    };
     // Connects and greets; both may take until a tree is there.
-    static Result<Link> open(
-        zmq::context_t& context, std::string endpoint, std::string name, TimePoint now
-    );
+    static Result<Link> open(zmq::context_t& context, Args args, TimePoint now);
 
     [[nodiscard]] Sent send(const Frames& frames) { return socket_->send(frames); }
 
@@ -36,7 +39,8 @@ class Link {
     [[nodiscard]] const std::optional<Error>& refusal() const { return refusal_; }
     [[nodiscard]] const std::string& endpoint() const { return endpoint_; }
 
-    // Whether the peer was lost since the last call. Messages it sent before are still there.
+    // Whether the peer that greeted back was lost since the last call. Messages it sent before are
+    // still there.
     [[nodiscard]] bool take_loss();
 
     // Begins again with a new socket, so that nothing that was queued for the lost peer reaches
@@ -54,13 +58,17 @@ class Link {
     void set_linger_ms(int linger_ms) { socket_->set_linger_ms(linger_ms); }
 
   private:
-    Link(zmq::context_t& context, std::string endpoint, std::string name)
-        : context_(&context), endpoint_(std::move(endpoint)), name_(std::move(name)) {}
+    Link(zmq::context_t& context, Args args)
+        : context_(&context),
+          endpoint_(std::move(args.endpoint)),
+          name_(std::move(args.name)),
+          key_(std::move(args.key)) {}
     Result<> connect(TimePoint now);
 
     zmq::context_t* context_;
     std::string endpoint_;
     std::string name_;
+    std::optional<ClientKey> key_;
     std::optional<Socket> socket_{};
     std::optional<zmq::socket_t> monitor_{};  // says when the peer is lost
     HelloReply hello_{};

@@ -1,5 +1,6 @@
 #include "client/push_sockets.h"
 
+#include "bus/listener.h"
 #include "messages/codec.h"
 
 #include <zmq.hpp>
@@ -15,6 +16,7 @@ namespace pitstop {
 namespace {
 
 constexpr auto kLook = std::chrono::milliseconds(20);  // how soon the tree's end of it is noticed
+constexpr int kConnectionsMax = 64;                    // of each socket; one is its worker's
 std::atomic<int> num_pushes{0};                        // makes endpoints of one process differ
 
 }  // namespace
@@ -22,6 +24,7 @@ std::atomic<int> num_pushes{0};                        // makes endpoints of one
 struct PushSockets::State {
     struct Worker {
         std::string device{};
+        std::unique_ptr<Listener> listener{};
         // A DEALER that speaks as a REQ does: a REQ could not be sent to before its worker is
         // there.
         zmq::socket_t socket{};
@@ -72,8 +75,14 @@ Result<PushSockets> PushSockets::bind(const std::vector<std::string>& devices) {
             socket.set(zmq::sockopt::linger, 0);
             const std::string endpoint =
                 fmt::format("ipc://@pitstop-push-{}-{}-{}.sock", ::getpid(), push, device);
+            ASSIGN_OR_RETURN(
+                std::unique_ptr<Listener> listener, Listener::open(endpoint, kConnectionsMax)
+            );
+            socket.set(zmq::sockopt::use_fd, listener->fd());
             socket.bind(endpoint);
-            state->workers.push_back({.device = device, .socket = std::move(socket)});
+            state->workers.push_back(
+                {.device = device, .listener = std::move(listener), .socket = std::move(socket)}
+            );
             state->handles[device] = endpoint;
         }
     } catch (const zmq::error_t& error) {

@@ -1,4 +1,5 @@
 // detokenizer_proc: the thin loop. A token batch in, a text batch out.
+#include "base/descriptors.h"
 #include "base/flags.h"
 #include "base/log.h"
 #include "base/supervision.h"
@@ -8,6 +9,7 @@
 #include "detokenizer_proc/detokenizer.h"
 #include "messages/codec.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <exception>
@@ -19,6 +21,8 @@ namespace {
 
 constexpr std::chrono::seconds kIdleWait{10};
 constexpr std::chrono::milliseconds kHeldWait{1};  // while the tokenizer's queue is full
+
+constexpr int kOwnDescriptors = 32;  // all but the connections of its inbox
 
 struct Ports {
     Socket inbox;
@@ -106,8 +110,14 @@ int main_with(int argc, char** argv) {
     if (!run_dir) return fail(run_dir.error());
     Result<std::shared_ptr<const Tokenizer>> tokenizer = Tokenizer::load(model);
     if (!tokenizer) return fail(tokenizer.error());
+    const Result<int> descriptors = raise_descriptor_limit();
+    if (!descriptors) return fail(descriptors.error());
     zmq::context_t context;
-    auto inbox = Socket::bind(context, SocketKind::kPull, run_dir->detokenizer(), kInnerLimits);
+    // How many replicas there are is not known here.
+    SocketLimits limits = kInnerLimits;
+    limits.connections_max =
+        std::min(kReplicasMax + kStrayConnectionsMax, *descriptors - kOwnDescriptors);
+    auto inbox = Socket::bind(context, SocketKind::kPull, run_dir->detokenizer(), limits);
     if (!inbox) return fail(inbox.error());
     auto out = Socket::connect(context, SocketKind::kPush, run_dir->tokenizer(), kInnerLimits);
     if (!out) return fail(out.error());

@@ -152,14 +152,6 @@ Result<> check_address(const Flags& values, const ServerOptions& options) {
     );
 }
 
-// Each connection is a descriptor; the soft limit is often 1024.
-void raise_descriptor_limit() {
-    ::rlimit limit{};
-    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-    limit.rlim_cur = limit.rlim_max;
-    ::setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 // Clients get no descriptor that the tree's connection needs: libzmq ends the process without it.
 Result<> leave_descriptors(ServerLimits& limits) {
     ::rlimit limit{};
@@ -220,7 +212,6 @@ int main_with(int argc, char** argv) {
         .api = from_environment("PITSTOP_API_KEY"),
         .admin = from_environment("PITSTOP_ADMIN_API_KEY")};
     if (auto checked = check_address(values, options); !checked) return fail(checked.error());
-    raise_descriptor_limit();
     if (auto left = leave_descriptors(options.limits); !left) return fail(left.error());
 
     ServerContext context(options);

@@ -5,6 +5,12 @@
 #include <fmt/format.h>
 
 namespace pitstop {
+namespace {
+
+// Positions are int32 in the kernels; and what adds to one of a plan cannot overflow.
+constexpr std::int64_t kPositionsMax = (std::int64_t{1} << 31) - 1;
+
+}  // namespace
 
 std::optional<std::string> invalid(const StepPlan& plan) {
     if (plan.rows.empty()) return "a plan has at least one row";
@@ -37,6 +43,16 @@ std::optional<std::string> invalid(const StepPlan& plan) {
         if (row.num_new > static_cast<std::int64_t>(StepPlan::kTokensMax) ||
             row.num_pages > kPromptTokensMax) {
             return fmt::format("row {}: too many tokens or pages", i);
+        }
+        if (row.begin > kPositionsMax - row.num_new) {
+            return fmt::format(
+                "row {} begins at {}; it ends at {} at most", i, row.begin, kPositionsMax
+            );
+        }
+        if (row.output_index > kPositionsMax) {
+            return fmt::format(
+                "row {}: output_index is {}, at most {}", i, row.output_index, kPositionsMax
+            );
         }
         num_tokens += static_cast<std::size_t>(row.num_new);
         num_pages += static_cast<std::size_t>(row.num_pages);

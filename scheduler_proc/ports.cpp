@@ -1,5 +1,6 @@
 #include "scheduler_proc/ports.h"
 
+#include "base/descriptors.h"
 #include "base/log.h"
 #include "messages/codec.h"
 
@@ -44,17 +45,23 @@ Rank rank_of(const Message& message) {
 Result<Ports> Ports::open(
     zmq::context_t& context, const RunDir& run_dir, ReplicaId replica, int tp
 ) {
+    constexpr int kOwnDescriptors = 28;
+    SocketLimits limits = kInnerLimits;
+    limits.connections_max = 1 + kStrayConnectionsMax;  // the tokenizer
+    SocketLimits worker_limits = kInnerLimits;
+    worker_limits.connections_max = tp + kStrayConnectionsMax;
+    RETURN_IF_ERROR(raise_descriptor_limit(
+        kOwnDescriptors + 2 * limits.connections_max + worker_limits.connections_max
+    ));
     ASSIGN_OR_RETURN(
-        Socket requests,
-        Socket::bind(context, SocketKind::kPull, run_dir.requests(replica), kInnerLimits)
+        Socket requests, Socket::bind(context, SocketKind::kPull, run_dir.requests(replica), limits)
     );
     ASSIGN_OR_RETURN(
-        Socket control,
-        Socket::bind(context, SocketKind::kPull, run_dir.control(replica), kInnerLimits)
+        Socket control, Socket::bind(context, SocketKind::kPull, run_dir.control(replica), limits)
     );
     ASSIGN_OR_RETURN(
         Socket workers,
-        Socket::bind(context, SocketKind::kRouter, run_dir.workers(replica), kInnerLimits)
+        Socket::bind(context, SocketKind::kRouter, run_dir.workers(replica), worker_limits)
     );
     ASSIGN_OR_RETURN(
         Socket tokenizer,

@@ -35,6 +35,26 @@ using Calls = Types<
     InitGroup,
     DestroyGroup>;
 
+const WeightSource& source_of(const UpdateWeights& message) { return message.update.source; }
+const WeightSource& source_of(const StageWeights& message) { return message.update.source; }
+const WeightSource& source_of(const UpdateBucket& message) { return message.source; }
+
+// Handles to memory mean nothing on another machine, or something else.
+Result<> check_comes_by_network(std::string_view type, const WeightSource& source) {
+    const bool is_handles =
+        source.kind == SourceKind::kTensors &&
+        (source.format == TensorFormat::kPickle || source.format == TensorFormat::kVllmIpc);
+    if (source.kind != SourceKind::kIpc && !is_handles) return Ok{};
+    return make_error(
+        ErrorCode::kUnsupported,
+        "{}: a source of {} hands tensors over in shared memory, and a tcp door is for other "
+        "machines; accepted there are disk, distributed, and tensors in the call itself (each, "
+        "flattened, sparse)",
+        type,
+        is_handles ? name_of(source.format) : name_of(source.kind)
+    );
+}
+
 Error too_many(std::string_view type) {
     return make_error(
         ErrorCode::kResourceExhausted,
@@ -76,18 +96,27 @@ void Admin::set_version(const SchedulerHello& hello, const std::string& weights_
 // ---- calls ----
 
 template <class Message>
-Result<bool> Admin::call_if(TimePoint now, const std::string& peer, const Frames& frames) {
+Result<bool> Admin::call_if(
+    TimePoint now, const std::string& peer, const Frames& frames, ClientPlace place
+) {
     if (frames.type != Message::kType) return false;
     ASSIGN_OR_RETURN(Message message, decode<Message>(frames, UnknownFields::kRefuse));
+    if constexpr (requires { source_of(message); }) {
+        if (place == ClientPlace::kElsewhere)
+            RETURN_IF_ERROR(check_comes_by_network(Message::kType, source_of(message)));
+    }
     RETURN_IF_ERROR(obey(now, peer, std::move(message)));
     return true;
 }
 
-Result<> Admin::call(TimePoint now, const std::string& peer, const Frames& frames) {
+Result<> Admin::call(
+    TimePoint now, const std::string& peer, const Frames& frames, ClientPlace place
+) {
     const auto try_all = [&]<class... Messages>(Types<Messages...>) {
         Result<bool> taken = false;
         // Up to the first that takes it or fails.
-        static_cast<void>(((taken = call_if<Messages>(now, peer, frames), !taken || *taken) || ...)
+        static_cast<void>(
+            ((taken = call_if<Messages>(now, peer, frames, place), !taken || *taken) || ...)
         );
         return taken;
     };

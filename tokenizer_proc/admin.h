@@ -37,6 +37,9 @@
 
 namespace pitstop {
 
+// Whether a client can share memory with the workers: one at a tcp door cannot.
+enum class ClientPlace { kHere, kElsewhere };
+
 class Admin {
   public:
     // What an abort did, per id given (all: per open request), and which requests will end.
@@ -74,7 +77,7 @@ class Admin {
     [[nodiscard]] static bool takes(std::string_view type);
 
     // A call. Errors: it is malformed, or too many are open; the caller is to be told.
-    Result<> call(TimePoint now, const std::string& peer, const Frames& frames);
+    Result<> call(TimePoint now, const std::string& peer, const Frames& frames, ClientPlace place);
 
     // A part of an answer. Errors: it is malformed. False: not a message for here.
     Result<bool> part(TimePoint now, const Frames& frames);
@@ -113,7 +116,9 @@ class Admin {
     };
 
     template <class Message>
-    Result<bool> call_if(TimePoint now, const std::string& peer, const Frames& frames);
+    Result<bool> call_if(
+        TimePoint now, const std::string& peer, const Frames& frames, ClientPlace place
+    );
     template <class Message>
     Result<bool> part_if(TimePoint now, const Frames& frames);
 

@@ -61,6 +61,7 @@ Doors::Doors(Config config, std::shared_ptr<const Tokenizer> tokenizer, Ports po
                       reply.clients = static_cast<std::int64_t>(requests_.num_peers());
                       reply.open_requests = static_cast<std::int64_t>(requests_.size());
                       reply.refused_total = num_refused_ + outbox_.num_dropped();
+                      reply.listeners = ports_.listeners();
                   },
               .abort = [this](
                            const std::vector<std::string>* rids, const std::string& message
@@ -78,7 +79,7 @@ void Doors::from_client(TimePoint now, Door door, const Received& received) {
     if (received.refused) {
         return refuse(door, received.peer, received.frames, *received.refused);
     }
-    if (auto taken = take(now, door, received.peer, received.frames); !taken) {
+    if (auto taken = take(now, door, received); !taken) {
         refuse(door, received.peer, received.frames, taken.error());
     }
 }
@@ -100,7 +101,9 @@ void Doors::answer_error(
     outbox_.reply(door, peer, encode(reply));
 }
 
-Result<> Doors::take(TimePoint now, Door door, const std::string& peer, const Frames& frames) {
+Result<> Doors::take(TimePoint now, Door door, const Received& received) {
+    const std::string& peer = received.peer;
+    const Frames& frames = received.frames;
     const bool is_admin_type = Admin::takes(frames.type);
     if (frames.type != Hello::kType && !is_admin_type && !is_data_type(frames.type)) {
         return make_error(
@@ -122,7 +125,9 @@ Result<> Doors::take(TimePoint now, Door door, const std::string& peer, const Fr
     if (frames.type == Hello::kType) return hello(door, peer, frames);
     if (is_admin_type) {
         admin_time_ = now;
-        return admin_.call(now, peer, frames);
+        return admin_.call(
+            now, peer, frames, received.key.empty() ? ClientPlace::kHere : ClientPlace::kElsewhere
+        );
     }
     if (frames.type == Generate::kType) {
         ASSIGN_OR_RETURN(Generate message, decode<Generate>(frames, UnknownFields::kRefuse));

@@ -56,6 +56,10 @@ class Doors {
         // Hands a long text to another thread. False: too much is waiting.
         std::function<bool(TextJob)> start_job{};
         std::function<std::uint64_t()> random{};  // for ids and seeds
+        // The state of the places where the doors listen, for `status`.
+        std::function<std::vector<ListenerStatus>()> listeners = [] {
+            return std::vector<ListenerStatus>{};
+        };
         // Admin::Ports::serves.
         std::function<void(const ServedVersion&)> serves{};
     };
@@ -96,7 +100,7 @@ class Doors {
     };
 
     // ---- clients' messages ----
-    Result<> take(TimePoint now, Door door, const std::string& peer, const Frames& frames);
+    Result<> take(TimePoint now, Door door, const Received& received);
     void refuse(Door door, const std::string& peer, const Frames& frames, const Error& error);
     void answer_error(Door door, const std::string& peer, const Frames& frames, const Error& error);
     Result<> hello(Door door, const std::string& peer, const Frames& frames);

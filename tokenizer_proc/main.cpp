@@ -5,12 +5,13 @@
 #include "base/supervision.h"
 #include "bus/poller.h"
 #include "bus/run_dir.h"
-#include "bus/socket.h"
 #include "tokenizer_proc/chat_template.h"
 #include "tokenizer_proc/doors.h"
 #include "tokenizer_proc/end_token.h"
+#include "tokenizer_proc/sockets.h"
 #include "tokenizer_proc/text_worker.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -28,7 +29,6 @@ constexpr std::chrono::seconds kIdleWait{10};
 // Tokenizing takes time: after so much of it outputs go out before more is taken in.
 constexpr std::chrono::milliseconds kIntakeMax{5};
 constexpr int kFarewellLingerMs = 1000;  // for the last answers of a tree that goes down
-constexpr int kReplicasMax = 1024;
 
 struct Flags {
     std::string run_dir{};
@@ -37,45 +37,8 @@ struct Flags {
     std::string served_model_name{};
     std::string log_level = "info";
     int dp = 1;
+    TcpDoors tcp{};
 };
-
-struct Sockets {
-    Socket data;
-    Socket admin;
-    Socket inbox;
-    std::vector<Socket> requests{};  // by replica
-    std::vector<Socket> control{};   // likewise
-
-    static Result<Sockets> open(zmq::context_t& context, const RunDir& run_dir, int num_replicas);
-};
-
-Result<Sockets> Sockets::open(zmq::context_t& context, const RunDir& run_dir, int num_replicas) {
-    ASSIGN_OR_RETURN(
-        Socket data, Socket::bind(context, SocketKind::kRouter, run_dir.data_door(), kDoorLimits)
-    );
-    ASSIGN_OR_RETURN(
-        Socket admin, Socket::bind(context, SocketKind::kRouter, run_dir.admin_door(), kDoorLimits)
-    );
-    ASSIGN_OR_RETURN(
-        Socket inbox, Socket::bind(context, SocketKind::kPull, run_dir.tokenizer(), kInnerLimits)
-    );
-    Sockets sockets{std::move(data), std::move(admin), std::move(inbox)};
-    for (int i = 0; i < num_replicas; ++i) {
-        ASSIGN_OR_RETURN(
-            Socket requests,
-            Socket::connect(
-                context, SocketKind::kPush, run_dir.requests(ReplicaId{i}), kInnerLimits
-            )
-        );
-        ASSIGN_OR_RETURN(
-            Socket control,
-            Socket::connect(context, SocketKind::kPush, run_dir.control(ReplicaId{i}), kInnerLimits)
-        );
-        sockets.requests.push_back(std::move(requests));
-        sockets.control.push_back(std::move(control));
-    }
-    return sockets;
-}
 
 std::uint64_t random_number() {
     std::uint64_t number = 0;
@@ -85,11 +48,12 @@ std::uint64_t random_number() {
 }
 
 // One turn's intake from a door, up to `deadline`.
-void take_from_door(Doors& doors, Door door, Socket& socket, TimePoint deadline) {
+void take_from_door(Doors& doors, Door door, Sockets& sockets, TimePoint deadline) {
+    TimePoint now = Clock::now();
     for (int n = 0; n < kMessagesPerTurnMax; ++n) {
-        const std::optional<Received> received = socket.receive();
+        const std::optional<Received> received = sockets.receive(door, now);
         if (!received) return;
-        const TimePoint now = Clock::now();
+        now = Clock::now();
         doors.from_client(now, door, *received);
         if (now >= deadline) return;
     }
@@ -131,9 +95,7 @@ void tell_version(const ServedVersion& version, Supervision& supervision) {
 
 void run(Doors& doors, Sockets& sockets, TextWorker& worker, Supervision& supervision) {
     Poller poller;
-    poller.add(sockets.data);
-    poller.add(sockets.admin);
-    poller.add(sockets.inbox);
+    sockets.add_to(poller);
     poller.add_fd(worker.fd());
     if (supervision.fd() >= 0) poller.add_fd(supervision.fd());
     bool was_ready = false;
@@ -145,12 +107,13 @@ void run(Doors& doors, Sockets& sockets, TextWorker& worker, Supervision& superv
             supervision.say_end("asked for at the admin door");
             if (supervision.fd() < 0) why = "the tree is shutting down";  // nobody else ends it
         }
-        take_from_tree(doors, sockets.inbox);
+        take_from_tree(doors, sockets.inbox());
         if (why) doors.shut_down(Clock::now(), *why);
         const TimePoint deadline = Clock::now() + kIntakeMax;
-        take_from_door(doors, Door::kAdmin, sockets.admin, deadline);
+        take_from_door(doors, Door::kAdmin, sockets, deadline);
         for (TextDone& done : worker.take_done()) doors.job_done(Clock::now(), std::move(done));
-        take_from_door(doors, Door::kData, sockets.data, deadline);
+        take_from_door(doors, Door::kData, sockets, deadline);
+        sockets.answer_keys();
         doors.tick(Clock::now());
         if (why) return;
         if (doors.is_ready() && !was_ready) {
@@ -178,6 +141,9 @@ int main_with(int argc, char** argv) {
     flags.add("weights", &values.weights, "what the workers load; default: the model's directory");
     flags.add("served-model-name", &values.served_model_name, "default: the directory's name");
     flags.add("dp", &values.dp, "data-parallel replicas");
+    flags.add("tcp-door", &values.tcp.data, "HOST:PORT: the data door for other machines, too");
+    flags.add("admin-tcp-door", &values.tcp.admin, "the same for the admin door");
+    flags.add("door-keys", &values.tcp.keys, "their keys, a directory as keygen makes it");
     flags.add("log-level", &values.log_level, "trace, debug, info, warning, error or off");
     supervision.add_flags(flags);
     if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
@@ -190,6 +156,7 @@ int main_with(int argc, char** argv) {
             ErrorCode::kInvalidArgument, "--dp is {}; accepted is [1, {}]", values.dp, kReplicasMax
         ));
     }
+    if (auto checked = check(values.tcp); !checked) return flags.fail(checked.error());
     if (auto logging = init_logging("tokenizer_proc", values.log_level); !logging)
         return flags.fail(logging.error());
 
@@ -211,8 +178,10 @@ int main_with(int argc, char** argv) {
     if (!end_token) spdlog::warn("no end token of the tokenizer: {}", end_token.error().message);
 
     zmq::context_t context;
-    Result<Sockets> sockets = Sockets::open(context, *run_dir, values.dp);
+    Result<Sockets> sockets = Sockets::open(context, *run_dir, values.dp, values.tcp);
     if (!sockets) return fail(sockets.error());
+    for (const auto& [door, endpoint] : sockets->tcp_endpoints())
+        supervision.say_door(name_of(door), endpoint);
     TextWorker worker(*tokenizer);
     Doors doors(
         {.server = "pitstop " PITSTOP_VERSION,
@@ -223,23 +192,21 @@ int main_with(int argc, char** argv) {
          .end_token = end_token ? *end_token : std::nullopt,
          .chat_template = chat_template},
         *tokenizer,
-        {.to_client =
-             [&](Door door, const std::string& peer, const Frames& frames) {
-                 return (door == Door::kData ? sockets->data : sockets->admin).send(frames, peer);
-             },
+        {.to_client = [&](Door door, const std::string& peer, const Frames& frames
+                      ) { return sockets->door(door).send(frames, peer); },
          .to_replica =
              [&](ReplicaId replica, ReplicaSocket which, const Frames& frames) {
-                 std::vector<Socket>& to =
-                     which == ReplicaSocket::kRequests ? sockets->requests : sockets->control;
-                 return to[static_cast<std::size_t>(raw(replica))].send(frames);
+                 return (which == ReplicaSocket::kRequests ? sockets->requests(replica)
+                                                           : sockets->control(replica))
+                     .send(frames);
              },
          .start_job = [&](TextJob job) { return worker.push(std::move(job)); },
          .random = random_number,
+         .listeners = [&] { return sockets->describe(); },
          .serves = [&](const ServedVersion& version) { tell_version(version, supervision); }}
     );
     run(doors, *sockets, worker, supervision);
-    sockets->data.set_linger_ms(kFarewellLingerMs);
-    sockets->admin.set_linger_ms(kFarewellLingerMs);
+    sockets->set_linger_ms(kFarewellLingerMs);
     { const Sockets closed = *std::move(sockets); }
     context.close();  // returns when the last answers are out, or the linger is over
     // A long text in progress would hold up the end of its thread; nothing waits for it.

@@ -100,9 +100,13 @@ Result<> PlannedStep::add_row(
     if (slot >= slots.size() || !slots[slot])
         return bad("no request was set up in slot", raw(row.slot));
     const RequestState& request = *slots[slot];
+    // invalid(plan) has bounded both: no sum with them overflows.
     const std::int64_t kv_len = row.begin + row.num_new;
-    if (row.begin > limits.num_positions || kv_len > limits.num_positions) {
+    if (kv_len > limits.num_positions) {
         return bad("more positions than the model's", limits.num_positions);
+    }
+    if (row.output_index >= limits.num_positions) {
+        return bad("more outputs than the model has positions:", row.output_index);
     }
     if (row.num_pages * limits.page_size < kv_len) return bad("too few pages for length", kv_len);
     for (std::int64_t i = 0; i < row.num_pages; ++i) {

@@ -1,6 +1,6 @@
 """One process of the tree, as its launcher sees it (base/supervision.h is the other side).
 
-Two pipes: on `ready` the process says READY, FAILED, WEIGHTS, NOWHERE, VERSION or END in one line;
+Two pipes: on `ready` the process says READY, FAILED, WEIGHTS, NOWHERE, VERSION, DOOR or END in one line;
 on `supervisor` it is told "stop" or who died. It dies with this program whatever happens: it asks the
 kernel for that itself (--parent-pid), and the end of the supervisor pipe says the same.
 """
@@ -20,6 +20,7 @@ class Child:
         self.kind = kind  # tp_worker
         self.name = name  # tp_worker[0.1]
         self.ready_line = None  # what it said with READY
+        self.doors = {}  # door -> its endpoint for other machines
         self.failed_line = None  # what it said with FAILED
         self.weights_path = None  # what it said last with WEIGHTS: the checkpoint that serves
         self.weights_are_nowhere = False  # or that no directory holds what serves (NOWHERE)
@@ -83,6 +84,9 @@ class Child:
             elif kind == "VERSION":
                 epoch, _, label = text.partition(" ")
                 self.version = (int(epoch), label)
+            elif kind == "DOOR":
+                door, _, endpoint = text.partition(" ")
+                self.doors[door] = endpoint
             elif kind == "END":
                 self.end_line = text
 

@@ -224,6 +224,32 @@ def add_http_flags(parser):
     add("--no-http", action="store_true", help="no HTTP: the bus alone")
 
 
+def door(text):
+    """HOST:PORT, in which the process looks closer."""
+    host, _, port_text = text.rpartition(":")
+    if not host:
+        raise argparse.ArgumentTypeError(f"takes HOST:PORT with a numeric address, not '{text}'")
+    port(port_text)
+    return text
+
+
+def add_tcp_doors(parser):
+    """Where the doors listen for other machines."""
+    add = parser.add_argument
+    add("--tcp-door", type=door, metavar="H:P", help="the data door for other machines, too")
+    add("--admin-tcp-door", type=door, metavar="H:P", help="the same for the admin door")
+    add("--door-keys", metavar="DIR", help="their keys, a directory that keygen made")
+
+
+def add_place(parser):
+    """The running tree that a command is for."""
+    add = parser.add_argument
+    add("--run-dir", metavar="DIR", help="of the tree, if several run")
+    add("--tcp-door", metavar="H:P", help="of a tree elsewhere, with --key")
+    add("--admin-tcp-door", metavar="H:P", help="its admin door, for what goes there")
+    add("--key", metavar="FILE", help="a client's key, for --tcp-door")
+
+
 def parser():
     top = Parser(prog="pitstop", description="An LLM rollout engine whose weights may change.")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -231,6 +257,7 @@ def parser():
     tree = commands.add_parser("serve", help="start a tree and watch over it")
     add_tree_flags(tree)
     add_http_flags(tree)
+    add_tcp_doors(tree)
     tree.add_argument(
         "--run-dir", metavar="DIR", help="where its sockets are; default: a new private directory"
     )
@@ -244,7 +271,7 @@ def parser():
         description="On the running tree, or on one started for the call with the flags of serve.",
     )
     generate.add_argument("prompt")
-    generate.add_argument("--run-dir", metavar="DIR", help="of the running tree to use")
+    add_place(generate)
     for name, takes_value, meaning in talk.GENERATE_FLAGS:
         if takes_value:
             generate.add_argument(f"--{name}", metavar="X", help=meaning)
@@ -254,7 +281,7 @@ def parser():
     add_tree_flags(generate)
 
     status = commands.add_parser("status", help="what a running tree is doing")
-    status.add_argument("--run-dir", metavar="DIR", help="of the tree, if several run")
+    add_place(status)
     status.add_argument("--json", action="store_true", help="the whole answer")
 
     show = commands.add_parser("demo", help="a story that changes its author in mid-sentence")
@@ -262,7 +289,9 @@ def parser():
 
     for name, meaning in talk.CONTROL.items():
         control = commands.add_parser(name, help=meaning, add_help=False)
-        control.add_argument("--run-dir", metavar="DIR", help="of the tree, if several run")
+        add_place(control)
+
+    commands.add_parser("keygen", help="make the keys of the tcp doors", add_help=False)
 
     tokenize = commands.add_parser(
         "tokenize",
@@ -281,6 +310,7 @@ COMMANDS = {
     "generate": talk.generate,
     "status": talk.status,
     "demo": demo.demo,
+    "keygen": talk.keygen,
     "tokenize": talk.tokenize,
     **{name: talk.control for name in talk.CONTROL},
 }
@@ -288,7 +318,7 @@ COMMANDS = {
 
 def main(arguments):
     options, options.rest = parser().parse_known_args(arguments)
-    if options.rest and options.command not in talk.CONTROL:
+    if options.rest and options.command not in (*talk.CONTROL, "keygen"):
         parser().parse_args(arguments)  # says which argument is not known
     try:
         return COMMANDS[options.command](options)

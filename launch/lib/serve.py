@@ -5,9 +5,10 @@ import os
 import sys
 import time
 
-from problem import EXIT_OK, Problem
+from problem import EXIT_OK, EXIT_USAGE, Problem
 from run_dir import RunDir
 from tree import Asked, Signals, Tree, Weights, exit_code_of, plan
+import descriptors
 import programs
 
 # --restart: the wait before each new attempt doubles up to the maximum; a tree that served for
@@ -35,6 +36,15 @@ def announce(line):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what it still holds
 
 
+def check_doors(options):
+    """Problem: doors for other machines without keys."""
+    if (options.tcp_door or options.admin_tcp_door) and not options.door_keys:
+        raise Problem(
+            "--tcp-door and --admin-tcp-door need --door-keys DIR; launch/pitstop keygen DIR makes one",
+            EXIT_USAGE,
+        )
+
+
 class Served:
     """A running tree in its place. Owns: both, until close()."""
 
@@ -58,6 +68,7 @@ class Served:
         self.run_dir.clear()
         try:
             processes = plan(self._options, self.run_dir.path, self._weights)
+            descriptors.raise_limit(len(processes))
             self._tree = Tree(processes, self._signals, say, self._options.stall_timeout)
             self._tree.wait_ready(self._options.start_timeout)
         except BaseException:
@@ -67,6 +78,7 @@ class Served:
             {
                 "launcher": os.getpid(),
                 "url": self.url(),
+                "doors": self._tree.doors(),
                 "model": self._options.model,
                 "served_model_name": self._options.served_model_name,
                 "tp": self._options.tp,
@@ -82,6 +94,10 @@ class Served:
     def url(self):
         """Where HTTP listens; None: it does not. REQUIRES: started."""
         return self._tree.url()
+
+    def doors(self):
+        """Where the doors listen for other machines. REQUIRES: started."""
+        return self._tree.doors()
 
     def awaits_weights(self):
         """It has none: --wait-for-initial-weights, and no update has come."""
@@ -123,9 +139,10 @@ def describe(options, served, seconds):
     workers = options.tp * options.dp
     shape = "1 worker" if workers == 1 else f"{workers} workers (dp {options.dp} x tp {options.tp})"
     state = "is up, and waits for its first weights," if served.awaits_weights() else "is ready"
+    doors = "".join(f", {name} door {place}" for name, place in served.doors().items())
     return (
         f"{options.served_model_name} {state} after {seconds:.2f} s: {shape}, "
-        f"{served.url() or 'no HTTP'}, run directory {served.run_dir.path}"
+        f"{served.url() or 'no HTTP'}{doors}, run directory {served.run_dir.path}"
     )
 
 
@@ -166,6 +183,7 @@ def _serve_until_end(served, options, signals):
 
 def serve(options):
     """Runs until a process dies or a signal comes; returns the exit code."""
+    check_doors(options)
     signals = Signals()
     served = Served(options, signals)
     try:

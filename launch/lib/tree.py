@@ -40,6 +40,13 @@ def _flags(options, *names):
     return [f"--{name.replace('_', '-')}={value}" for name, value in given if value is not None]
 
 
+def _door_flags(options):
+    """For other machines. A tree for one call has no such doors."""
+    if not hasattr(options, "door_keys"):
+        return []
+    return _flags(options, "tcp_door", "admin_tcp_door", "door_keys")
+
+
 def _http_flags(options):
     flags = _flags(options, "host", "port", "tool_call_parser", "cors_origin")
     for name in ("insecure", "incremental_streaming_output"):
@@ -65,7 +72,7 @@ def plan(options, run_dir, weights=Weights()):
         (
             "tokenizer_proc",
             "tokenizer_proc",
-            _flags(options, "model", "dp", "served_model_name") + path,
+            _flags(options, "model", "dp", "served_model_name") + path + _door_flags(options),
         ),
         ("detokenizer_proc", "detokenizer_proc", _flags(options, "model")),
     ]
@@ -277,6 +284,10 @@ class Tree:
             if child.kind == "http_proc":
                 return child.ready_line
         return None
+
+    def doors(self):
+        """Where the doors listen for other machines, by name: {"data": "tcp://..."}."""
+        return {name: place for child in self.children for name, place in child.doors.items()}
 
     def weights_path(self):
         """The checkpoint that serves, as the tokenizer said last: None if no update came, or what it

@@ -3,9 +3,11 @@
 import asyncio
 import pathlib
 import queue
+import socket
 import sys
 import tempfile
 import threading
+import time
 
 import msgpack
 import pytest
@@ -483,3 +485,33 @@ def test_async_connecting_says_why_not(run_dir):
         assert error.value.code == "unavailable"
 
     asyncio.run(connect())
+
+
+def test_a_door_that_is_full_is_knocked_at_now_and_then(tmp_path):
+    """It closes each connection at once."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(tmp_path / "data.sock"))
+    listener.listen(128)
+    listener.settimeout(0.05)
+    knocks, is_over = [], threading.Event()
+
+    def refuse():
+        while not is_over.is_set():
+            try:
+                listener.accept()[0].close()
+            except TimeoutError:
+                continue
+            knocks.append(time.monotonic())
+
+    thread = threading.Thread(target=refuse)
+    thread.start()
+    begin = time.monotonic()
+    try:
+        with pytest.raises(pitstop.PitstopError, match="no tree is ready"):
+            pitstop.Client(data=f"ipc://{tmp_path}/data.sock", timeout=1.0)
+    finally:
+        is_over.set()
+        thread.join()
+        listener.close()
+    # Every 20 ms at most; without a pause it would be thousands.
+    assert 1 < len(knocks) < 20 + 100 * (time.monotonic() - begin)

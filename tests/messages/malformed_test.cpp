@@ -358,6 +358,25 @@ TEST(Malformed, PlansWhoseArraysDisagreeWithTheirRows) {
     );
 }
 
+// Whoever reads a plan adds these numbers: none may be so large that a sum of them overflows.
+TEST(Malformed, PositionsOfAPlanLeaveRoomToAddTo) {
+    const auto problem = [](std::int64_t begin, std::int64_t output_index) {
+        StepPlan plan;
+        plan.rows = {{.begin = begin, .num_new = 2, .num_pages = 1, .output_index = output_index}};
+        plan.tokens.values.resize(2);
+        plan.pages.values.resize(1);
+        return invalid(plan).value_or("");
+    };
+    constexpr std::int64_t kMost =
+        (std::int64_t{1} << 31) - 1;  // positions are int32 in the worker
+    constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
+    EXPECT_EQ(problem(kMost - 2, kMost), "");
+    EXPECT_NE(problem(kMost - 1, 0).find("begins at 2147483646"), std::string::npos);
+    EXPECT_NE(problem(kHuge, 0).find("begins at"), std::string::npos);
+    EXPECT_NE(problem(0, kMost + 1).find("output_index is 2147483648"), std::string::npos);
+    EXPECT_NE(problem(0, kHuge).find("output_index is"), std::string::npos);
+}
+
 TEST(Peek, FindsWhatAnAnswerNeedsInAMessageThatIsRefused) {
     const Frames frames{
         "generate", map({str("rid"), str("r-1"), str("call"), "\x07", str("wing"), kTrue}), {}};

@@ -180,7 +180,8 @@ TEST_P(Plans, OutOfRangeAreRefusedNamingWhat) {
     expect_refused([](StepPlan& p) { p.tokens.values[1] = TokenId{-1}; }, "no such token: -1");
     expect_refused([](StepPlan& p) { p.rows[0].begin = 6; }, "too few pages");
     expect_refused([](StepPlan& p) { p.rows[0].begin = 254; }, "positions");
-    expect_refused([](StepPlan& p) { p.rows[0].begin = INT64_MAX; }, "positions");
+    expect_refused([](StepPlan& p) { p.rows[0].begin = (1LL << 31) - 4; }, "positions");
+    expect_refused([](StepPlan& p) { p.rows[0].output_index = 256; }, "outputs");
     expect_refused([](StepPlan& p) { p.setups[0].stop_ids = {TokenId{5000}}; }, "5000");
     expect_refused([](StepPlan& p) { p.setups[0].history = {TokenId{-3}}; }, "-3");
     expect_refused([](StepPlan& p) { p.setups[0].logprobs.ids = {TokenId{2048}}; }, "2048");

@@ -73,8 +73,8 @@ def start_tree(place):
     """start_tree(*flags): a tree of the test's own; ended with the test if it still runs."""
     trees = []
 
-    def start(*flags):
-        trees.append(ProcessTree(place / f"tree-{len(trees)}", *flags))
+    def start(*flags, **options):
+        trees.append(ProcessTree(place / f"tree-{len(trees)}", *flags, **options))
         return trees[-1]
 
     yield start

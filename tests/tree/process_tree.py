@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import signal
 import subprocess
 import time
@@ -57,7 +58,7 @@ def run(*arguments, timeout_s=DEADLINE_S, **options):
 class ProcessTree:
     """Owns: a launcher and, through it, a tree. stop() or check_gone() ends it."""
 
-    def __init__(self, run_dir, *flags):
+    def __init__(self, run_dir, *flags, descriptors=None):
         self.run_dir = pathlib.Path(run_dir)
         self._log = open(f"{run_dir}.log", "w+")
         no_http = [] if "--port" in flags else ["--no-http"]  # tests of HTTP name their port
@@ -68,7 +69,7 @@ class ProcessTree:
             stderr=self._log,
             text=True,
             env=environment(),
-            preexec_fn=end_with_parent,
+            preexec_fn=lambda: self._prepare(descriptors),
         )
         self.ready_line = self.launcher.stdout.readline()
         self.start_s = time.monotonic() - begin
@@ -79,6 +80,13 @@ class ProcessTree:
         self.processes = description["processes"]
         self.url = description["url"]  # of HTTP; None: without
         self.doors = []
+
+    @staticmethod
+    def _prepare(descriptors):
+        """In the launcher, before it is one. `descriptors`: the soft limit and the hard one."""
+        end_with_parent()
+        if descriptors is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, descriptors)
 
     def log(self):
         """What launcher and processes wrote to standard error."""

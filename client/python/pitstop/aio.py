@@ -15,7 +15,7 @@ from .calls import CALL_TIMEOUT_S, Calls
 from .client import REPLY_GRACE_S
 from .errors import PitstopError
 from .messages import Chunk, Prompt, ServerInfo, generate_body
-from .wire import Wire, door_endpoint
+from .wire import Wire, door_endpoint, key_for
 
 
 class _Mailbox:
@@ -98,6 +98,7 @@ class AsyncClient(Calls):
         async with AsyncClient(run_dir) as client: ...
 
     run_dir   the tree's run directory; or data and admin, its doors' ZeroMQ endpoints
+    key       for endpoints at tcp://: the client's key file, of pitstop keygen
     timeout   seconds that connect() waits for a tree that answers; also one that is still starting
     """
 
@@ -107,6 +108,7 @@ class AsyncClient(Calls):
         *,
         data: Optional[str] = None,
         admin: Optional[str] = None,
+        key: Optional[str] = None,
         name: str = "python",
         timeout: float = 10.0,
     ):
@@ -115,6 +117,7 @@ class AsyncClient(Calls):
         self._run_dir = run_dir
         self._data = data
         self._admin = admin
+        self._key = key
         self._name = name
         self._timeout = timeout
         self._wire: Optional[Wire] = None
@@ -137,10 +140,11 @@ class AsyncClient(Calls):
         if self._run_dir is not None:
             self._data = door_endpoint(os.fspath(self._run_dir), "data")
             self._admin = door_endpoint(os.fspath(self._run_dir), "admin")
+        key = key_for((self._data, self._admin), self._key)
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self._context = zmq.Context()
-        self._wire = Wire(self._context, self._data, self._admin, self._name)
+        self._wire = Wire(self._context, self._data, self._admin, self._name, key)
         self._watch()
         self._pump()
         try:

@@ -17,7 +17,8 @@ import zmq
 from .calls import CALL_TIMEOUT_S, Calls
 from .errors import PitstopError
 from .messages import Chunk, Prompt, ServerInfo, generate_body
-from .wire import Wire, door_endpoint
+from .keys import ClientKey
+from .wire import Wire, door_endpoint, key_for
 
 REPLY_GRACE_S = 0.5  # the tree's own, more telling answer to a late call may come until then
 
@@ -117,6 +118,7 @@ class Client(Calls):
     """A connection to a running tree; calls are in calls.py.
 
     run_dir   the tree's run directory; or data and admin, its doors' ZeroMQ endpoints
+    key       for endpoints at tcp://: the client's key file, of pitstop keygen
     timeout   seconds to wait for a tree that answers; also one that is still starting
     Raises PitstopError: "unavailable" if none does, "not_found" without a run directory.
     """
@@ -127,6 +129,7 @@ class Client(Calls):
         *,
         data: Optional[str] = None,
         admin: Optional[str] = None,
+        key: Optional[str] = None,
         name: str = "python",
         timeout: float = 10.0,
     ):
@@ -136,6 +139,7 @@ class Client(Calls):
             admin = door_endpoint(os.fspath(run_dir), "admin")
         if data is None:
             raise TypeError("give run_dir or data")
+        client_key = key_for((data, admin), key)
         self._context = zmq.Context()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -147,7 +151,7 @@ class Client(Calls):
         self._info: Optional[ServerInfo] = None
         self._refusal: Optional[PitstopError] = None
         self._thread = threading.Thread(
-            target=self._run, args=(data, admin, name), name="pitstop-client", daemon=True
+            target=self._run, args=(data, admin, name, client_key), name="pitstop-client", daemon=True
         )
         self._thread.start()
         if not self._changed.wait(timeout) or self._refusal:
@@ -261,8 +265,8 @@ class Client(Calls):
         self._wake()
         return True
 
-    def _run(self, data: str, admin: Optional[str], name: str) -> None:
-        wire = Wire(self._context, data, admin, name)
+    def _run(self, data: str, admin: Optional[str], name: str, key: Optional[ClientKey]) -> None:
+        wire = Wire(self._context, data, admin, name, key)
         while True:
             poller = zmq.Poller()
             for socket in wire.sockets():

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import collections
 import os
+import sys
 import time
-from typing import Any, Callable, Optional, Protocol
+from typing import Any, Callable, Iterable, Optional, Protocol
 
 import msgpack
 import zmq
 
 from .errors import PitstopError
+from .keys import ClientKey, read_key
 from .messages import PROTOCOL_VERSION, Chunk, ServerInfo, error_chunk, read, read_chunk
 
 GREET_AGAIN_S = 0.05  # a tree that is starting
+KNOCK_AGAIN_S = 0.2  # a door that is full, or refuses the key, closes each connection at once
 REOPEN_S = 10.0  # a greeting may be lost with a tree that dies right then
 RETRY_S = 0.005  # a full queue says not when it has room
 QUEUE_LEN_MAX = 4096
@@ -41,6 +44,14 @@ def door_endpoint(run_dir: str, door: str) -> str:
     return f"ipc://{run_dir}/{door}.sock"
 
 
+def key_for(endpoints: Iterable[Optional[str]], path: Optional[str]) -> Optional[ClientKey]:
+    """The key that these endpoints take. PitstopError: a tcp door without one, or its file."""
+    is_remote = any(each is not None and each.startswith("tcp://") for each in endpoints)
+    if is_remote and path is None:
+        raise PitstopError("invalid_argument", "a tcp door opens with a key: give key=FILE")
+    return read_key(path) if is_remote else None
+
+
 def _without_bytes(value: Any, raw: list[bytes]) -> Any:
     """Large arrays cross as frames of their own; the body has their numbers."""
     if isinstance(value, (bytes, memoryview)):
@@ -56,17 +67,18 @@ def _without_bytes(value: Any, raw: list[bytes]) -> Any:
 class Link:
     """One connection to a door, begun again with a new socket whenever the tree is lost."""
 
-    def __init__(self, context: zmq.Context, endpoint: str, name: str):
+    def __init__(self, context: zmq.Context, endpoint: str, name: str, key: Optional[ClientKey] = None):
         self._context = context
         self._name = name
+        self._key = key
         self.endpoint = endpoint
         self.socket: Optional[zmq.Socket] = None
+        self.refusal: Optional[PitstopError] = None
         self.reopen()
 
     def reopen(self) -> None:
         self.close()
         self.info: Optional[ServerInfo] = None  # set: the tree greeted back
-        self.refusal: Optional[PitstopError] = None
         self._greet_time = float("inf")
         self._reopen_time = time.monotonic() + REOPEN_S
         self._unsent: collections.deque[list[bytes]] = collections.deque()
@@ -78,7 +90,10 @@ class Link:
         if self.endpoint.startswith("tcp://"):
             self.socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
             self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
-        self.monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+            self._key.apply(self.socket)
+        self.monitor = self.socket.get_monitor_socket(
+            zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+        )
         self.socket.connect(self.endpoint)
         self._greet()
 
@@ -132,6 +147,7 @@ class Link:
             info = read(ServerInfo, body)
             if info.protocol == PROTOCOL_VERSION:
                 self.info = info
+                self.refusal = None
                 self._greet_time = self._reopen_time = float("inf")
             else:
                 self.refusal = PitstopError(
@@ -150,14 +166,25 @@ class Link:
         return True
 
     def take_loss(self) -> bool:
-        """Whether the tree was lost since the last call."""
+        """Whether the tree that greeted back was lost since the last call."""
         is_lost = False
         while True:
             try:
-                self.monitor.recv_multipart(zmq.NOBLOCK)
-                is_lost = True
+                event = int.from_bytes(self.monitor.recv_multipart(zmq.NOBLOCK)[0][:2], sys.byteorder)
             except zmq.Again:
-                return is_lost
+                break
+            if event == zmq.EVENT_DISCONNECTED:
+                is_lost = True
+            elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+                self.refusal = PitstopError(
+                    "permission_denied", f"{self.endpoint} does not let this client's key in"
+                )
+        if is_lost and self.info is None:
+            # The socket tries again by itself. A greeting may have gone with the connection, hence a
+            # new one soon; but no sooner, or this would go round without a pause.
+            self._reopen_time = min(self._reopen_time, time.monotonic() + KNOCK_AGAIN_S)
+            return False
+        return is_lost
 
     def tend(self) -> None:
         now = time.monotonic()
@@ -176,9 +203,16 @@ class Link:
 class Wire:
     """Both doors of a tree, the open requests and the open calls."""
 
-    def __init__(self, context: zmq.Context, data: str, admin: Optional[str], name: str):
-        self.data = Link(context, data, name)
-        self.admin = Link(context, admin, name) if admin else None
+    def __init__(
+        self,
+        context: zmq.Context,
+        data: str,
+        admin: Optional[str],
+        name: str,
+        key: Optional[ClientKey] = None,
+    ):
+        self.data = Link(context, data, name, key)
+        self.admin = Link(context, admin, name, key) if admin else None
         self.links = [self.data] + ([self.admin] if self.admin else [])
         self._requests: dict[str, Sink] = {}
         self._calls: dict[int, tuple[Link, OnReply]] = {}

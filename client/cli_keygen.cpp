@@ -1,0 +1,45 @@
+// The keys of the tcp doors from the command line: no tree need run.
+#include "base/flags.h"
+#include "bus/curve_keys.h"
+#include "client/cli.h"
+
+namespace pitstop {
+
+int cli_keygen(int argc, char** argv) {
+    FlagSet flags(
+        "pitstop keygen DIR",
+        "Makes the keys of the tcp doors. Without a flag: a directory with the tree's own key, for "
+        "serve --door-keys DIR. With --client: a key of a client, DIR/clients/NAME.key, which is "
+        "let in from then on; a running tree notices."
+    );
+    std::string client;
+    std::string removed;
+    bool is_admin = false;
+    flags.add("client", &client, "NAME of a new client, let in at the data door");
+    flags.add("admin", &is_admin, "with --client: at the admin door, too");
+    flags.add("remove", &removed, "NAME of a client that is let in no more");
+    if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
+    if (flags.help_asked()) return fmt::print("{}", flags.help()), 0;
+    if (flags.positional().size() != 1)
+        return flags.fail({ErrorCode::kInvalidArgument, "name one directory"});
+    if (!client.empty() && !removed.empty())
+        return flags.fail({ErrorCode::kInvalidArgument, "--client or --remove, not both"});
+    if (is_admin && client.empty())
+        return flags.fail({ErrorCode::kInvalidArgument, "--admin goes with --client"});
+    const std::string& dir = flags.positional().front();
+    if (!client.empty()) {
+        const Result<std::string> path =
+            add_client_key(dir, client, is_admin ? AllowedAt::kBothDoors : AllowedAt::kDataDoor);
+        if (!path) return cli_fail(path.error());
+        fmt::print("{}\n", *path);
+        return 0;
+    }
+    if (!removed.empty()) {
+        const Result<> done = remove_client_key(dir, removed);
+        return done ? 0 : cli_fail(done.error());
+    }
+    const Result<> made = make_key_dir(dir);
+    return made ? 0 : cli_fail(made.error());
+}
+
+}  // namespace pitstop

@@ -1,0 +1,188 @@
+#include "tokenizer_proc/sockets.h"
+
+#include "base/descriptors.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace pitstop {
+namespace {
+
+// All descriptors but the doors' connections.
+constexpr int own_descriptors(int num_replicas) { return 36 + 6 * num_replicas; }
+// With fewer, one door could not take its front end and somebody who asks for the state.
+constexpr int kDoorConnectionsMin = 8;
+
+// What a door takes of the descriptors that are left: as much as it may, but never what another
+// needs.
+struct DoorLimits {
+    SocketLimits data = kDoorLimits;
+    SocketLimits admin = kDoorLimits;
+    SocketLimits tcp_data = kTcpDoorLimits;
+    SocketLimits tcp_admin = kTcpDoorLimits;
+
+    static Result<DoorLimits> within_descriptors(int num_replicas, bool has_tcp);
+};
+
+Result<DoorLimits> DoorLimits::within_descriptors(int num_replicas, bool has_tcp) {
+    constexpr int kAdminConnectionsMax = 256;
+    constexpr int kTcpAdminConnectionsMax = 64;
+    const int own = own_descriptors(num_replicas);
+    const int min = has_tcp ? 2 * kDoorConnectionsMin : kDoorConnectionsMin;
+    ASSIGN_OR_RETURN(const int num, raise_descriptor_limit(own + min));
+    const int share = has_tcp ? (num - own) / 2 : num - own;  // of the local doors, of the others
+    DoorLimits limits;
+    limits.admin.connections_max = std::min(kAdminConnectionsMax, share / 4);
+    limits.data.connections_max =
+        std::min(kDoorLimits.connections_max, share - limits.admin.connections_max);
+    limits.tcp_admin.connections_max = std::min(kTcpAdminConnectionsMax, share / 4);
+    limits.tcp_data.connections_max =
+        std::min(kTcpDoorLimits.connections_max, share - limits.tcp_admin.connections_max);
+    return limits;
+}
+
+bool is_tcp(const Listener& listener) { return listener.endpoint().starts_with("tcp://"); }
+
+}  // namespace
+
+std::string_view name_of(Door door) { return door == Door::kData ? "data" : "admin"; }
+
+Result<> check(const TcpDoors& doors) {
+    if (!doors.has_any()) return Ok{};
+    if (doors.keys.empty()) {
+        return Error{
+            ErrorCode::kInvalidArgument,
+            "--tcp-door and --admin-tcp-door need --door-keys DIR: pitstop keygen makes one"};
+    }
+    return check_curve();
+}
+
+Result<Sockets> Sockets::open(
+    zmq::context_t& context, const RunDir& run_dir, int num_replicas, const TcpDoors& tcp
+) {
+    ASSIGN_OR_RETURN(
+        const DoorLimits limits, DoorLimits::within_descriptors(num_replicas, tcp.has_any())
+    );
+    ASSIGN_OR_RETURN(
+        Socket data, Socket::bind(context, SocketKind::kRouter, run_dir.data_door(), limits.data)
+    );
+    ASSIGN_OR_RETURN(
+        Socket admin, Socket::bind(context, SocketKind::kRouter, run_dir.admin_door(), limits.admin)
+    );
+    SocketLimits inbox_limits = kInnerLimits;  // its peers: the schedulers and the detokenizer
+    inbox_limits.connections_max = num_replicas + 1 + kStrayConnectionsMax;
+    ASSIGN_OR_RETURN(
+        Socket inbox, Socket::bind(context, SocketKind::kPull, run_dir.tokenizer(), inbox_limits)
+    );
+    Sockets sockets(std::move(data), std::move(admin), std::move(inbox));
+    if (tcp.has_any())
+        RETURN_IF_ERROR(sockets.open_tcp(context, tcp, limits.tcp_data, limits.tcp_admin));
+    for (int i = 0; i < num_replicas; ++i) {
+        const ReplicaId replica{i};
+        ASSIGN_OR_RETURN(
+            Socket requests,
+            Socket::connect(context, SocketKind::kPush, run_dir.requests(replica), kInnerLimits)
+        );
+        ASSIGN_OR_RETURN(
+            Socket control,
+            Socket::connect(context, SocketKind::kPush, run_dir.control(replica), kInnerLimits)
+        );
+        sockets.requests_.push_back(std::move(requests));
+        sockets.control_.push_back(std::move(control));
+    }
+    return sockets;
+}
+
+Result<> Sockets::open_tcp(
+    zmq::context_t& context,
+    const TcpDoors& tcp,
+    const SocketLimits& data,
+    const SocketLimits& admin
+) {
+    RETURN_IF_ERROR(check(tcp));
+    ASSIGN_OR_RETURN(const CurveKeyPair pair, read_server_key(tcp.keys + "/server.key"));
+    ASSIGN_OR_RETURN(guard_, KeyGuard::open(context));
+    for (const Door at : {Door::kData, Door::kAdmin}) {
+        const std::string& place = at == Door::kData ? tcp.data : tcp.admin;
+        if (place.empty()) continue;
+        const std::string domain(name_of(at));
+        ASSIGN_OR_RETURN(
+            AllowedKeys allowed, AllowedKeys::open(fmt::format("{}/{}.keys", tcp.keys, domain))
+        );
+        guard_->allow(domain, std::move(allowed));
+        RETURN_IF_ERROR(door(at).bind_too(
+            "tcp://" + place,
+            at == Door::kData ? data : admin,
+            {.secret_key = pair.secret_key, .domain = domain}
+        ));
+    }
+    return Ok{};
+}
+
+void Sockets::add_to(Poller& poller) {
+    poller.add(data_);
+    poller.add(admin_);
+    poller.add(inbox_);
+    if (guard_) guard_->add_to(poller);
+}
+
+std::optional<Received> Sockets::receive(Door at, TimePoint now) {
+    Socket& socket = door(at);
+    std::optional<Received> received = socket.receive();
+    if (!received) return received;
+    if (received->frames.type == Hello::kType) {
+        for (const auto& listener : socket.listeners()) {
+            if (is_tcp(*listener) == !received->key.empty())
+                listener->note_word(received->connection);
+        }
+    }
+    if (!received->key.empty() && !guard_->is_allowed(now, name_of(at), received->key)) {
+        received->refused = make_error(
+            ErrorCode::kPermissionDenied,
+            "this client's key is no longer allowed at the {} door",
+            name_of(at)
+        );
+    }
+    return received;
+}
+
+void Sockets::answer_keys() {
+    if (guard_) guard_->answer_all();
+}
+
+std::vector<ListenerStatus> Sockets::describe() const {
+    std::vector<ListenerStatus> statuses;
+    for (const Door at : {Door::kData, Door::kAdmin}) {
+        for (const auto& listener : door(at).listeners()) {
+            const ListenerCounts counts = listener->counts();
+            ListenerStatus status;
+            status.door = name_of(at);
+            status.endpoint = listener->endpoint();
+            status.connections = counts.open;
+            status.connections_max = listener->connections_max();
+            status.accepted_total = counts.accepted_total;
+            status.refused_total = counts.refused_total;
+            status.handshakes_failed_total = counts.silent_total;
+            if (is_tcp(*listener)) status.keys_refused_total = guard_->num_refused(name_of(at));
+            statuses.push_back(std::move(status));
+        }
+    }
+    return statuses;
+}
+
+std::vector<std::pair<Door, std::string>> Sockets::tcp_endpoints() const {
+    std::vector<std::pair<Door, std::string>> endpoints;
+    for (const Door at : {Door::kData, Door::kAdmin}) {
+        for (const auto& listener : door(at).listeners()) {
+            if (is_tcp(*listener)) endpoints.emplace_back(at, listener->endpoint());
+        }
+    }
+    return endpoints;
+}
+
+void Sockets::set_linger_ms(int linger_ms) {
+    data_.set_linger_ms(linger_ms);
+    admin_.set_linger_ms(linger_ms);
+}
+
+}  // namespace pitstop

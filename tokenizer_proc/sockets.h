@@ -1,0 +1,85 @@
+// Every socket of tokenizer_proc: the doors, where the tree answers, and the way to each replica.
+//
+// Owns:    the sockets; the context outlives them.
+// Thread:  the loop thread only.
+// Bounded: the connections of the doors together stay below the limit of descriptors.
+#pragma once
+
+#include "base/result.h"
+#include "base/time.h"
+#include "bus/key_guard.h"
+#include "bus/poller.h"
+#include "bus/run_dir.h"
+#include "bus/socket.h"
+#include "client/calls.h"
+#include "messages/status.h"
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop {
+
+std::string_view name_of(Door door);
+
+// Where a door listens for other machines, off by default.
+struct TcpDoors {
+    std::string data{};   // HOST:PORT, a numeric address; empty: none
+    std::string admin{};  // likewise
+    std::string keys{};   // the directory of keys (bus/curve_keys.h)
+
+    [[nodiscard]] bool has_any() const { return !data.empty() || !admin.empty(); }
+};
+// What is wrong with the flags, before anything is opened.
+Result<> check(const TcpDoors& doors);
+
+class Sockets {
+  public:
+    // Errors: a place cannot be listened at; a key file; too few descriptors.
+    static Result<Sockets> open(
+        zmq::context_t& context, const RunDir& run_dir, int num_replicas, const TcpDoors& tcp
+    );
+
+    [[nodiscard]] Socket& door(Door door) { return door == Door::kData ? data_ : admin_; }
+    [[nodiscard]] Socket& inbox() { return inbox_; }
+    [[nodiscard]] Socket& requests(ReplicaId replica) { return requests_[index(replica)]; }
+    [[nodiscard]] Socket& control(ReplicaId replica) { return control_[index(replica)]; }
+
+    void add_to(Poller& poller);
+
+    // The next message at a door, or nothing. What a client says whose key was taken off the list
+    // meanwhile is refused.
+    std::optional<Received> receive(Door door, TimePoint now);
+    // Answers the handshakes that ask whether their key may come in.
+    void answer_keys();
+
+    [[nodiscard]] std::vector<ListenerStatus> describe() const;
+    // The endpoints of the tcp doors, as (door, endpoint).
+    [[nodiscard]] std::vector<std::pair<Door, std::string>> tcp_endpoints() const;
+
+    void set_linger_ms(int linger_ms);
+
+  private:
+    Sockets(Socket data, Socket admin, Socket inbox)
+        : data_(std::move(data)), admin_(std::move(admin)), inbox_(std::move(inbox)) {}
+    static std::size_t index(ReplicaId replica) { return static_cast<std::size_t>(raw(replica)); }
+    [[nodiscard]] const Socket& door(Door door) const {
+        return door == Door::kData ? data_ : admin_;
+    }
+    Result<> open_tcp(
+        zmq::context_t& context,
+        const TcpDoors& tcp,
+        const SocketLimits& data,
+        const SocketLimits& admin
+    );
+
+    std::optional<KeyGuard> guard_{};  // of the tcp doors
+    Socket data_;
+    Socket admin_;
+    Socket inbox_;
+    std::vector<Socket> requests_{};  // by replica
+    std::vector<Socket> control_{};   // likewise
+};
+
+}  // namespace pitstop
