@@ -1,7 +1,7 @@
 // The admin door from the command line: each command is one call, its answer printed.
 #include "base/flags.h"
 #include "client/cli.h"
-#include "client/client.h"
+#include "client/cli_place.h"
 #include "client/json_text.h"
 
 #include <cstdio>
@@ -13,12 +13,12 @@ namespace {
 
 // Flags that every command has.
 struct Common {
-    std::string run_dir{};
+    CliPlace place{};
     bool json = false;
     double timeout_s = 60;
 
     void add_to(FlagSet& flags) {
-        flags.add("run-dir", &run_dir, "the tree's run directory");
+        place.add_to(flags);
         flags.add("json", &json, "the whole answer as one JSON object");
         flags.add("timeout-s", &timeout_s, "the call's deadline");
     }
@@ -31,8 +31,8 @@ std::optional<int> read_arguments(
     common.add_to(flags);
     if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
     if (flags.help_asked()) return fmt::print("{}", flags.help()), 0;
-    if (common.run_dir.empty())
-        return flags.fail({ErrorCode::kInvalidArgument, "--run-dir is missing"});
+    if (auto checked = common.place.check(CliPlace::Needs::kAdminDoor); !checked)
+        return flags.fail(checked.error());
     if (!(common.timeout_s > 0 && common.timeout_s < 1e6)) {
         return flags.fail({ErrorCode::kInvalidArgument, "--timeout-s takes seconds, more than 0"});
     }
@@ -66,9 +66,7 @@ int make_call(
     const std::function<void(const ReplyTo<Request>&)>& print
 ) {
     const std::chrono::milliseconds timeout(static_cast<std::int64_t>(common.timeout_s * 1000));
-    auto client = Client::connect(
-        {.run_dir = common.run_dir, .name = "pitstop_cli", .connect_timeout = timeout}
-    );
+    auto client = common.place.connect(timeout);
     if (!client) return cli_fail(client.error());
     const Result<ReplyTo<Request>> reply = (*client)->call(request, timeout);
     if (!reply) return cli_fail(reply.error());

@@ -1,6 +1,6 @@
 #include "base/flags.h"
 #include "client/cli.h"
-#include "client/client.h"
+#include "client/cli_place.h"
 #include "client/json_text.h"
 
 #include <csignal>
@@ -18,7 +18,7 @@ namespace {
 volatile std::sig_atomic_t was_interrupted = 0;
 
 struct GenerateFlags {
-    std::string run_dir{};
+    CliPlace place{};
     std::int64_t max_new_tokens = -1;
     std::int64_t min_new_tokens = 0;
     double temperature = 1.0;
@@ -44,7 +44,7 @@ struct GenerateFlags {
     std::int64_t update_after = 16;
 
     void add_to(FlagSet& flags) {
-        flags.add("run-dir", &run_dir, "the tree's run directory");
+        place.add_to(flags);
         flags.add("max-new-tokens", &max_new_tokens, "at most so many; -1: as many as fit");
         flags.add("min-new-tokens", &min_new_tokens, "at least so many");
         flags.add("temperature", &temperature, "0 is greedy");
@@ -206,20 +206,16 @@ int cli_generate(int argc, char** argv) {
     values.add_to(flags);
     if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
     if (flags.help_asked()) return fmt::print("{}", flags.help()), 0;
-    if (values.run_dir.empty()) {
-        return flags.fail({ErrorCode::kInvalidArgument, "--run-dir is missing"});
-    }
+    const auto needs =
+        values.update_to.empty() ? CliPlace::Needs::kDataDoor : CliPlace::Needs::kAdminDoor;
+    if (auto checked = values.place.check(needs); !checked) return flags.fail(checked.error());
     if (flags.positional().size() != 1) {
         return flags.fail({ErrorCode::kInvalidArgument, "give one prompt, in quotes"});
     }
     std::string prompt = flags.positional().front();
     if (prompt == "-") prompt.assign(std::istreambuf_iterator<char>(std::cin), {});
 
-    auto client = Client::connect({
-        .run_dir = values.run_dir,
-        .name = "pitstop_cli",
-        .connect_timeout = to_ms(values.connect_timeout_s),
-    });
+    auto client = values.place.connect(to_ms(values.connect_timeout_s));
     if (!client) return cli_fail(client.error());
     std::signal(SIGINT, [](int) { was_interrupted = 1; });
     std::signal(SIGPIPE, SIG_IGN);

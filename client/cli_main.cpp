@@ -22,6 +22,7 @@ int usage(std::FILE* out, int exit_code) {
         "       pitstop_cli pause | continue | abort | flush         generation (admin door)\n"
         "       pitstop_cli update DIR | stage DIR | commit | drop | rollback | digests   weights\n"
         "       pitstop_cli keygen DIR [--client NAME]               keys of the tcp doors\n"
+        "--run-dir DIR, or --tcp-door HOST:PORT --admin-tcp-door HOST:PORT --key FILE.\n"
         "Each command takes --help.\n"
     );
     return exit_code;

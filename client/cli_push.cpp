@@ -3,7 +3,7 @@
 #include "base/flags.h"
 #include "checkpoint/safetensors.h"
 #include "client/cli.h"
-#include "client/client.h"
+#include "client/cli_place.h"
 #include "client/json_text.h"
 #include "client/weight_pusher.h"
 
@@ -18,7 +18,7 @@ namespace {
 constexpr int kBarCells = 40;
 
 struct PushFlags {
-    std::string run_dir{};
+    CliPlace place{};
     std::string label{};
     std::string kv_policy = "keep";
     std::int64_t bucket_mib = 4;
@@ -30,7 +30,7 @@ struct PushFlags {
     double timeout_s = 600;
 
     void add_to(FlagSet& flags) {
-        flags.add("run-dir", &run_dir, "the tree's run directory");
+        place.add_to(flags);
         flags.add("label", &label, "the new version's name");
         flags.add("kv-policy", &kv_policy, "running requests: keep, recompute, drain or abort");
         flags.add("bucket-size", &bucket_mib, "MiB of a bucket; four are shared with the workers");
@@ -49,7 +49,7 @@ struct PushFlags {
             return make_error(ErrorCode::kInvalidArgument, "--{} takes {}", flag, accepted);
         };
         PushOptions options;
-        if (run_dir.empty()) return Error{ErrorCode::kInvalidArgument, "--run-dir is missing"};
+        RETURN_IF_ERROR(place.check(CliPlace::Needs::kAdminDoor));
         if (bucket_mib < 1 || bucket_mib > (1 << 20)) return bad("bucket-size", "1 to 1048576 MiB");
         if (workers < 0 || workers > 1024) return bad("workers", "0 to 1024");
         if (!(timeout_s > 0 && timeout_s < 1e6)) return bad("timeout-s", "seconds, more than 0");
@@ -154,12 +154,7 @@ Result<int> push(const PushFlags& flags, const PushOptions& options, const std::
             .is_whole = [&checkpoint, &stored] { return checkpoint.is_whole(stored); },
         });
     }
-    ASSIGN_OR_RETURN(
-        const std::unique_ptr<Client> client,
-        Client::connect(
-            {.run_dir = flags.run_dir, .name = "pitstop_cli", .connect_timeout = options.timeout}
-        )
-    );
+    ASSIGN_OR_RETURN(const std::unique_ptr<Client> client, flags.place.connect(options.timeout));
     ASSIGN_OR_RETURN(const PushReport report, WeightPusher(*client, options).push(tensors));
     if (flags.json) {
         fmt::print("{}\n", json_text::to_json(report).dump());

@@ -1,6 +1,6 @@
 #include "base/flags.h"
 #include "client/cli.h"
-#include "client/client.h"
+#include "client/cli_place.h"
 #include "client/json_text.h"
 
 #include <cstdio>
@@ -69,23 +69,34 @@ void print_replica(const ReplicaStatus& replica) {
     }
 }
 
+void print_listener(const ListenerStatus& listener) {
+    fmt::print(
+        "{:<5} door   {} of {} connections{} at {}\n",
+        listener.door,
+        listener.connections,
+        listener.connections_max,
+        listener.refused_total > 0 ? fmt::format(" ({} refused)", listener.refused_total) : "",
+        listener.endpoint
+    );
+}
+
 }  // namespace
 
 int cli_status(int argc, char** argv) {
     FlagSet flags("pitstop_cli status", "Prints the state of a running tree.");
-    std::string run_dir;
+    CliPlace place;
     bool json = false;
     double timeout_s = 5;
-    flags.add("run-dir", &run_dir, "the tree's run directory");
+    place.add_to(flags);
     flags.add("json", &json, "one JSON object");
     flags.add("timeout-s", &timeout_s, "wait so long, for the connection and for the answer");
     if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
     if (flags.help_asked()) return fmt::print("{}", flags.help()), 0;
-    if (run_dir.empty()) return flags.fail({ErrorCode::kInvalidArgument, "--run-dir is missing"});
+    if (auto checked = place.check(CliPlace::Needs::kAdminDoor); !checked)
+        return flags.fail(checked.error());
 
     const std::chrono::milliseconds timeout(static_cast<std::int64_t>(timeout_s * 1000));
-    auto client =
-        Client::connect({.run_dir = run_dir, .name = "pitstop_cli", .connect_timeout = timeout});
+    auto client = place.connect(timeout);
     if (!client) return cli_fail(client.error());
     const Result<StatusReply> status = (*client)->status(timeout);
     if (!status) return cli_fail(status.error());
@@ -102,6 +113,7 @@ int cli_status(int argc, char** argv) {
         status->clients,
         status->refused_total
     );
+    for (const ListenerStatus& listener : status->listeners) print_listener(listener);
     for (const ReplicaStatus& replica : status->replicas) print_replica(replica);
     return 0;
 }

@@ -80,6 +80,9 @@ Result<std::unique_ptr<Client>> Client::connect(ClientOptions options) {
             ErrorCode::kInvalidArgument, "neither run_dir nor data_endpoint is given"
         );
     }
+    if (!options.key_file.empty()) {
+        ASSIGN_OR_RETURN(args.key, read_client_key(options.key_file));
+    }
     ASSIGN_OR_RETURN(const std::shared_ptr<IoLoop> io, IoLoop::start(std::move(args)));
     std::unique_ptr<Client> client(new Client(io));  // which stops it, whatever comes next
     RETURN_IF_ERROR(io->wait_ready(std::min(options.connect_timeout, Stream::kForever)));

@@ -50,6 +50,7 @@ struct ClientOptions {
     std::string run_dir{};         // the tree's run directory; or
     std::string data_endpoint{};   // the data door, as a ZeroMQ endpoint,
     std::string admin_endpoint{};  // and the admin door; empty: no admin calls
+    std::string key_file{};        // for endpoints at tcp://: the client's key, of pitstop keygen
     std::string name = "client";   // for the tree's logs
     std::chrono::milliseconds connect_timeout{10'000};
     std::size_t open_requests_max = 65536;
@@ -62,7 +63,8 @@ class Client {
   public:
     // Waits until the tree answers, also while it is still starting.
     // Errors: kUnavailable (nobody answers in time), kUnsupported or kInvalidArgument (another
-    // protocol), kPermissionDenied and kNotFound (the run directory).
+    // protocol), kPermissionDenied and kNotFound (the run directory, the key's file),
+    // kPermissionDenied (a tcp door that does not let this key in).
     static Result<std::unique_ptr<Client>> connect(ClientOptions options);
 
     // Open requests end with kAborted. With kCaller, callbacks that were not run yet never run. In

@@ -54,7 +54,14 @@ Result<std::shared_ptr<IoLoop>> IoLoop::start(Args args) {
     const TimePoint now = Clock::now();
     for (const std::string& endpoint : {loop->args_.data_endpoint, loop->args_.admin_endpoint}) {
         if (endpoint.empty()) continue;
-        ASSIGN_OR_RETURN(Link link, Link::open(loop->context_, endpoint, loop->args_.name, now));
+        ASSIGN_OR_RETURN(
+            Link link,
+            Link::open(
+                loop->context_,
+                {.endpoint = endpoint, .name = loop->args_.name, .key = loop->args_.key},
+                now
+            )
+        );
         loop->links_.push_back(std::move(link));
         loop->unsent_.emplace_back();
     }

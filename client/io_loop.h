@@ -42,7 +42,8 @@ class IoLoop {
 
     struct Args {
         std::string data_endpoint{};
-        std::string admin_endpoint{};  // empty: none
+        std::string admin_endpoint{};    // empty: none
+        std::optional<ClientKey> key{};  // for tcp endpoints
         std::string name{};
         std::size_t open_max = 0;  // requests; and as many calls
         bool has_callbacks_on_caller = false;

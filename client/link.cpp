@@ -4,6 +4,7 @@
 #include "messages/door_envelope.h"
 
 #include <atomic>
+#include <cstring>
 #include <utility>
 
 namespace pitstop {
@@ -37,24 +38,25 @@ Frames hello_frames(const std::string& name) {
 
 }  // namespace
 
-Result<Link> Link::open(
-    zmq::context_t& context, std::string endpoint, std::string name, TimePoint now
-) {
-    Link link(context, std::move(endpoint), std::move(name));
+Result<Link> Link::open(zmq::context_t& context, Args args, TimePoint now) {
+    Link link(context, std::move(args));
     RETURN_IF_ERROR(link.connect(now));
     return link;
 }
 
 Result<> Link::connect(TimePoint now) {
     ASSIGN_OR_RETURN(
-        Socket socket, Socket::connect(*context_, SocketKind::kDealer, endpoint_, kClientLimits)
+        Socket socket,
+        Socket::connect(*context_, SocketKind::kDealer, endpoint_, kClientLimits, key_)
     );
     try {
         const std::string name = fmt::format("inproc://monitor-{}", next_monitor.fetch_add(1));
         zmq::socket_t monitor(*context_, zmq::socket_type::pair);
         monitor.set(zmq::sockopt::linger, 0);
         if (zmq_socket_monitor(
-                socket.raw_socket().handle(), name.c_str(), ZMQ_EVENT_DISCONNECTED
+                socket.raw_socket().handle(),
+                name.c_str(),
+                ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH
             ) != 0) {
             return make_error(
                 ErrorCode::kInternal, "cannot watch a socket: {}", zmq_strerror(zmq_errno())
@@ -76,7 +78,8 @@ void Link::reopen(TimePoint now) {
     is_ready_ = false;
     is_other_tree_ = false;
     greet_time_ = TimePoint::max();
-    refusal_.reset();
+    // What keeps a key out is there before anybody greets.
+    if (refusal_ && refusal_->code != ErrorCode::kPermissionDenied) refusal_.reset();
     if (!connect(now)) reopen_time_ = now + kGreetAgainAfter;
 }
 
@@ -112,6 +115,7 @@ std::optional<Received> Link::receive(TimePoint now) {
                 hello_ = *std::move(hello);
                 tree_ = std::move(tree);
                 is_ready_ = true;
+                refusal_.reset();
                 greet_time_ = reopen_time_ = TimePoint::max();
             } else {
                 refusal_ = std::move(hello).error();
@@ -150,7 +154,18 @@ bool Link::take_loss() {
     bool is_lost = false;
     zmq::message_t part;
     try {
-        while (monitor_->recv(part, zmq::recv_flags::dontwait)) is_lost = true;
+        while (monitor_->recv(part, zmq::recv_flags::dontwait)) {
+            // An event is two parts: its number with a value, and where.
+            std::uint16_t event = 0;
+            if (!part.more() || part.size() < sizeof event) continue;
+            std::memcpy(&event, part.data(), sizeof event);
+            if (event == ZMQ_EVENT_DISCONNECTED) is_lost = true;
+            if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) {
+                refusal_ = make_error(
+                    ErrorCode::kPermissionDenied, "{} does not let this client's key in", endpoint_
+                );
+            }
+        }
     } catch (const zmq::error_t& error) {
         CHECK(error.num() == EINTR || error.num() == ETERM);
     }

@@ -23,10 +23,13 @@ namespace pitstop {
 
 class Link {
   public:
+    struct Args {
+        std::string endpoint{};
+        std::string name{};              // who the client is
+        std::optional<ClientKey> key{};  // for a tcp endpoint
+    };
     // Connects and greets; both may take until a tree is there.
-    static Result<Link> open(
-        zmq::context_t& context, std::string endpoint, std::string name, TimePoint now
-    );
+    static Result<Link> open(zmq::context_t& context, Args args, TimePoint now);
 
     // A message that names the tree, or a greeting.
     [[nodiscard]] Sent send(const Frames& frames) { return socket_->send(frames); }
@@ -67,13 +70,17 @@ class Link {
     void set_linger_ms(int linger_ms) { socket_->set_linger_ms(linger_ms); }
 
   private:
-    Link(zmq::context_t& context, std::string endpoint, std::string name)
-        : context_(&context), endpoint_(std::move(endpoint)), name_(std::move(name)) {}
+    Link(zmq::context_t& context, Args args)
+        : context_(&context),
+          endpoint_(std::move(args.endpoint)),
+          name_(std::move(args.name)),
+          key_(std::move(args.key)) {}
     Result<> connect(TimePoint now);
 
     zmq::context_t* context_;
     std::string endpoint_;
     std::string name_;
+    std::optional<ClientKey> key_;
     std::optional<Socket> socket_{};
     std::optional<zmq::socket_t> monitor_{};  // says when the peer is lost
     HelloReply hello_{};

@@ -319,6 +319,35 @@ struct UpdateRecord {
     friend bool operator==(const UpdateRecord&, const UpdateRecord&) = default;
 };
 
+// One place where a door listens.
+struct ListenerStatus {
+    std::string door{};
+    std::string endpoint{};
+    std::int64_t connections = 0;
+    std::int64_t connections_max = 0;
+    std::int64_t accepted_total = 0;
+    std::int64_t refused_total = 0;
+    std::int64_t handshakes_failed_total = 0;
+    std::int64_t keys_refused_total = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("door", door, "data or admin");
+        f("endpoint", endpoint, "ipc:///path or tcp://address:port");
+        f("connections", connections, "open now, greeted or not");
+        f("connections_max", connections_max, "the next one is closed at once");
+        f("accepted_total", accepted_total, "connections that were taken");
+        f("refused_total", refused_total, "connections that were one too many");
+        f("handshakes_failed_total",
+          handshakes_failed_total,
+          "connections that ended before a first message was let in: garbage, silence, and at a "
+          "tcp "
+          "door no key or a wrong one");
+        f("keys_refused_total", keys_refused_total, "tcp: keys that are not allowed at this door");
+    }
+    friend bool operator==(const ListenerStatus&, const ListenerStatus&) = default;
+};
+
 struct StatusReply {
     static constexpr std::string_view kType = "status_reply";
     static constexpr std::string_view kAbout = "admin door -> client: the whole tree.";
@@ -335,6 +364,7 @@ struct StatusReply {
     std::vector<UpdateRecord> updates{};
     std::int64_t updates_total = 0;
     std::int64_t updates_failed_total = 0;
+    std::vector<ListenerStatus> listeners{};
 
     template <class F>
     void fields(F&& f) {
@@ -356,6 +386,7 @@ struct StatusReply {
         f("updates", updates, "the latest 16, oldest first");
         f("updates_total", updates_total, "updates, rollbacks and commits that took effect");
         f("updates_failed_total", updates_failed_total, "those that did not");
+        f("listeners", listeners, "one per place where a door listens");
     }
 };
 

@@ -62,6 +62,7 @@ Doors::Doors(Config config, std::shared_ptr<const Tokenizer> tokenizer, Ports po
                       reply.clients = static_cast<std::int64_t>(requests_.num_peers());
                       reply.open_requests = static_cast<std::int64_t>(requests_.size());
                       reply.refused_total = num_refused_ + outbox_.num_dropped();
+                      reply.listeners = ports_.listeners();
                   },
               .abort = [this](
                            const std::vector<std::string>* rids, const std::string& message

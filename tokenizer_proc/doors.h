@@ -59,6 +59,10 @@ class Doors {
         std::function<Result<>(TextJob)> start_job{};
         std::function<void(JobId)> cancel_job{};  // nobody waits for it
         std::function<std::uint64_t()> random{};  // for ids and seeds
+        // The state of the places where the doors listen, for `status`.
+        std::function<std::vector<ListenerStatus>()> listeners = [] {
+            return std::vector<ListenerStatus>{};
+        };
         // Admin::Ports::serves.
         std::function<void(const ServedVersion&)> serves{};
     };

@@ -209,6 +209,7 @@ int main_with(int argc, char** argv) {
          .start_job = [&](TextJob job) { return worker.push(std::move(job)); },
          .cancel_job = [&](JobId job) { worker.cancel(job); },
          .random = random_number,
+         .listeners = [&] { return sockets->describe(); },
          .serves = [&](const ServedVersion& version) { tell_version(version, supervision); }}
     );
     run(doors, *sockets, worker, supervision);

@@ -150,6 +150,26 @@ void Sockets::answer_keys() {
     if (guard_) guard_->answer_all();
 }
 
+std::vector<ListenerStatus> Sockets::describe() const {
+    std::vector<ListenerStatus> statuses;
+    for (const Door at : {Door::kData, Door::kAdmin}) {
+        for (const auto& listener : door(at).listeners()) {
+            const ListenerCounts counts = listener->counts();
+            ListenerStatus status;
+            status.door = name_of(at);
+            status.endpoint = listener->endpoint();
+            status.connections = counts.open;
+            status.connections_max = listener->connections_max();
+            status.accepted_total = counts.accepted_total;
+            status.refused_total = counts.refused_total;
+            status.handshakes_failed_total = counts.silent_total;
+            if (is_tcp(*listener)) status.keys_refused_total = guard_->num_refused(name_of(at));
+            statuses.push_back(std::move(status));
+        }
+    }
+    return statuses;
+}
+
 std::vector<std::pair<Door, std::string>> Sockets::tcp_endpoints() const {
     std::vector<std::pair<Door, std::string>> endpoints;
     for (const Door at : {Door::kData, Door::kAdmin}) {

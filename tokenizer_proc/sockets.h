@@ -54,6 +54,7 @@ class Sockets {
     // Answers the handshakes that ask whether their key may come in.
     void answer_keys();
 
+    [[nodiscard]] std::vector<ListenerStatus> describe() const;
     // The endpoints of the tcp doors, as (door, endpoint).
     [[nodiscard]] std::vector<std::pair<Door, std::string>> tcp_endpoints() const;
 

@@ -246,6 +246,15 @@ def add_tcp_doors(parser):
     add("--door-keys", metavar="DIR", help="their keys, a directory that keygen made")
 
 
+def add_place(parser):
+    """The running tree that a command is for."""
+    add = parser.add_argument
+    add("--run-dir", metavar="DIR", help="of the tree, if several run")
+    add("--tcp-door", metavar="H:P", help="of a tree elsewhere, with --key")
+    add("--admin-tcp-door", metavar="H:P", help="its admin door, for what goes there")
+    add("--key", metavar="FILE", help="a client's key, for --tcp-door")
+
+
 def parser():
     top = Parser(prog="pitstop", description="An LLM rollout engine whose weights may change.")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -267,7 +276,7 @@ def parser():
         description="On the running tree, or on one started for the call with the flags of serve.",
     )
     generate.add_argument("prompt")
-    generate.add_argument("--run-dir", metavar="DIR", help="of the running tree to use")
+    add_place(generate)
     for name, takes_value, meaning in talk.GENERATE_FLAGS:
         if takes_value:
             generate.add_argument(f"--{name}", metavar="X", help=meaning)
@@ -277,7 +286,7 @@ def parser():
     add_tree_flags(generate)
 
     status = commands.add_parser("status", help="what a running tree is doing")
-    status.add_argument("--run-dir", metavar="DIR", help="of the tree, if several run")
+    add_place(status)
     status.add_argument("--json", action="store_true", help="the whole answer")
 
     show = commands.add_parser("demo", help="a story that changes its author in mid-sentence")
@@ -285,7 +294,7 @@ def parser():
 
     for name, meaning in talk.CONTROL.items():
         control = commands.add_parser(name, help=meaning, add_help=False)
-        control.add_argument("--run-dir", metavar="DIR", help="of the tree, if several run")
+        add_place(control)
 
     commands.add_parser("keygen", help="make the keys of the tcp doors", add_help=False)
 

@@ -45,8 +45,28 @@ def _run(command):
     os.execv(command[0], command)
 
 
-def _generate_command(options, run_dir):
-    command = [programs.program("cli"), "generate", f"--run-dir={run_dir}"]
+PLACE_FLAGS = ("tcp_door", "admin_tcp_door", "key")
+
+
+def _remote_flags(options):
+    """Of a tree elsewhere, as pitstop_cli takes them; none: it is on this machine."""
+    given = [(name, getattr(options, name)) for name in PLACE_FLAGS]
+    return [f"--{name.replace('_', '-')}={value}" for name, value in given if value is not None]
+
+
+def _place_flags(options):
+    """Of the tree that a command is for. Problem: none runs."""
+    remote = _remote_flags(options)
+    if remote:
+        return remote + ([f"--run-dir={options.run_dir}"] if options.run_dir else [])
+    run_dir = find_live(options.run_dir)
+    if run_dir is None:
+        raise Problem("no tree runs; start one with launch/pitstop serve", EXIT_PLACE)
+    return [f"--run-dir={run_dir}"]
+
+
+def _generate_command(options, place):
+    command = [programs.program("cli"), "generate", *place]
     for name, takes_value, _ in GENERATE_FLAGS:
         value = getattr(options, name.replace("-", "_"))
         if takes_value and value is not None:
@@ -62,9 +82,8 @@ def _die_with_parent():
 
 def generate(options):
     """On the running tree if there is one, else on one of its own."""
-    run_dir = find_live(options.run_dir)
-    if run_dir is not None:
-        _run(_generate_command(options, run_dir))
+    if _remote_flags(options) or find_live(options.run_dir) is not None:
+        _run(_generate_command(options, _place_flags(options)))
     served = Served(options, Signals())
     try:
         return _generate_on(served, options)
@@ -77,7 +96,7 @@ def generate(options):
 def _generate_on(served, options):
     served.start()
     client = subprocess.Popen(
-        _generate_command(options, served.run_dir.path), preexec_fn=_die_with_parent
+        _generate_command(options, [f"--run-dir={served.run_dir.path}"]), preexec_fn=_die_with_parent
     )
     try:
         dead = served.watch(client)
@@ -95,10 +114,7 @@ def _generate_on(served, options):
 
 
 def status(options):
-    run_dir = find_live(options.run_dir)
-    if run_dir is None:
-        raise Problem("no tree runs; start one with launch/pitstop serve", EXIT_PLACE)
-    command = [programs.program("cli"), "status", f"--run-dir={run_dir}"]
+    command = [programs.program("cli"), "status", *_place_flags(options)]
     _run(command + (["--json"] if options.json else []))
 
 
@@ -128,10 +144,7 @@ CONTROL_VALUE_FLAGS = ("--label", "--kv-policy", "--epoch", "--digest", "--timeo
 def control(options):
     if "--help" in options.rest or "-h" in options.rest:
         _run([programs.program("cli"), options.command, "--help"])
-    run_dir = find_live(options.run_dir)
-    if run_dir is None:
-        raise Problem("no tree runs; start one with launch/pitstop serve", EXIT_PLACE)
-    command = [programs.program("cli"), options.command, f"--run-dir={run_dir}"]
+    command = [programs.program("cli"), options.command, *_place_flags(options)]
     # The checkpoint may be a bundled model's name; a label may be called the same.
     names_model = options.command in ("update", "stage", "push")
     for before, argument in zip(["", *options.rest], options.rest):

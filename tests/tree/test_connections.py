@@ -12,7 +12,7 @@ GREEDY = {"temperature": 0.0, "ignore_eos": True}
 SOCKETS = ("data", "admin", "tokenizer", "detokenizer", "requests-0", "control-0", "workers-0")
 DOORS = ("data", "admin")
 HARD = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-RAW_OF_EACH = 700  # of seven sockets
+RAW_OF_EACH = 800  # of seven sockets
 DEALERS_OF_EACH = 300
 
 
@@ -30,6 +30,16 @@ def connect_raw(path):
 
     wait_until(is_connected, f"a place in the backlog of {path}")
     return raw
+
+
+def listeners(tree, door):
+    status = door.call("status")
+    by_door = {each["door"]: each for each in status["listeners"]}
+    assert set(by_door) == set(DOORS)
+    for name, each in by_door.items():
+        assert each["endpoint"] == f"ipc://{tree.run_dir}/{name}.sock"
+        assert each["connections"] <= each["connections_max"]
+    return by_door
 
 
 def check_served(tree):
@@ -61,6 +71,10 @@ def test_thousands_of_raw_connections_to_every_socket_cost_nobody_anything(start
         for name in SOCKETS:
             opened += [connect_raw(tree.run_dir / f"{name}.sock") for _ in range(RAW_OF_EACH)]
             honest.check()
+        full = listeners(tree, honest.admin)
+        for name in DOORS:
+            assert full[name]["refused_total"] > 0, full
+            assert full[name]["connections_max"] < limit
     finally:
         for raw in opened:
             raw.close()
@@ -73,14 +87,21 @@ def test_thousands_of_raw_connections_to_every_socket_cost_nobody_anything(start
 def test_clients_that_are_one_too_many_wait_and_are_served_when_others_have_left(start_tree, limit):
     tree = start_tree(descriptors=(limit, limit))
     honest = Honest(tree)
-    context = zmq.Context()
+    context, dealers = zmq.Context(), []
     context.max_sockets = 2 * DEALERS_OF_EACH + 16
     try:
         for name in DOORS:
             for _ in range(DEALERS_OF_EACH):
-                dealer = context.socket(zmq.DEALER)
-                dealer.linger = 0
-                dealer.connect(f"ipc://{tree.run_dir}/{name}.sock")
+                dealers.append(context.socket(zmq.DEALER))
+                dealers[-1].linger = 0
+                dealers[-1].connect(f"ipc://{tree.run_dir}/{name}.sock")
+        seen = listeners(tree, honest.admin)
+        for name in DOORS:
+            if seen[name]["connections_max"] >= DEALERS_OF_EACH:
+                continue  # it has room for all of them
+            wait_until(
+                lambda: listeners(tree, honest.admin)[name]["refused_total"] > 0, f"a full {name} door"
+            )
         honest.check()
     finally:
         context.destroy(linger=0)

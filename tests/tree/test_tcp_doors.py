@@ -53,6 +53,21 @@ class Remote:
     def client(self, name="trainer", timeout=DEADLINE_S):
         return pitstop.Client(data=self.data, admin=self.admin, key=self.key(name), timeout=timeout)
 
+    def flags(self, name="trainer"):
+        """Of launch/pitstop."""
+        data, admin = self.data.removeprefix("tcp://"), self.admin.removeprefix("tcp://")
+        return "--tcp-door", data, "--admin-tcp-door", admin, "--key", self.key(name)
+
+    def listener(self, endpoint=None):
+        """As a client on the tree's machine sees it."""
+        with self.tree.door("admin") as door:
+            (found,) = [
+                each
+                for each in door.call("status")["listeners"]
+                if each["endpoint"] == (endpoint or self.data)
+            ]
+            return found
+
     def check_served(self):
         with self.client() as client:
             assert len(client.generate("Once", max_new_tokens=4, **GREEDY).result().tokens) == 4
@@ -89,6 +104,24 @@ def test_with_its_key_a_python_client_does_all_that_a_local_one_does(remote, ref
     assert asyncio.run(again()).tokens == changed.tokens
 
 
+def test_with_its_key_every_command_works_from_elsewhere(remote, reference):
+    case = reference["stories"]["greedy"][0]
+
+    def command(name, *arguments):
+        done = run(name, *remote.flags(), *arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    text = command("generate", "--temperature", "0", "--ignore-eos", "--json", "--no-stream",
+                   "--max-new-tokens", "20", case["prompt"])
+    assert json.loads(text.splitlines()[-1])["tokens"] == case["continuation"][:20]
+    command("pause")
+    assert " paused," in command("status")
+    command("continue")
+    assert json.loads(command("update", "bard", "--label", "far", "--json"))["label"] == "far"
+    assert json.loads(command("status", "--json"))["replicas"][0]["label"] == "far"
+
+
 def refusal(remote, name, door="data"):
     """What the client of that key is told when it knocks."""
     endpoint = remote.data if door == "data" else remote.admin
@@ -101,7 +134,11 @@ def refusal(remote, name, door="data"):
 def test_a_key_that_is_not_listed_is_refused_until_it_is_and_once_more_when_it_is_no_longer(remote):
     keygen(remote.keys, "--client", "late")
     keygen(remote.keys, "--remove", "late")
+    before = remote.listener()["keys_refused_total"]
     assert refusal(remote, "late") == "permission_denied"
+    done = run("status", *remote.flags("late"))
+    assert done.returncode == 1 and "does not let this client's key in" in done.stderr, done
+    assert remote.listener()["keys_refused_total"] >= before + 2
 
     (public,) = [
         line.split()[1]
@@ -129,28 +166,36 @@ def test_a_key_of_the_data_door_does_not_open_the_admin_door(remote):
     with pitstop.Client(data=remote.data, key=remote.key("worker"), timeout=DEADLINE_S) as client:
         assert len(client.generate("Once", max_new_tokens=4, **GREEDY).result().tokens) == 4
     assert refusal(remote, "worker", door="admin") == "permission_denied"
+    assert remote.listener(remote.admin)["keys_refused_total"] > 0
+    assert remote.listener()["keys_refused_total"] == 0
     remote.check_served()
 
 
 def test_a_client_that_trusts_another_tree_gets_no_answer(remote, place):
     keygen(place / "other")
     keygen(place / "other", "--client", "stranger")
+    before = remote.listener()["handshakes_failed_total"]
     with pytest.raises(pitstop.PitstopError) as refused:
         pitstop.Client(
             data=remote.data, key=str(place / "other/clients/stranger.key"), timeout=SHORT_S
         )
     assert refused.value.code == "unavailable"
+    wait_until(lambda: remote.listener()["handshakes_failed_total"] > before, "its failure to be counted")
     remote.check_served()
 
 
 def test_without_a_key_nobody_speaks(remote, place):
     with pytest.raises(pitstop.PitstopError, match="opens with a key"):
         pitstop.Client(data=remote.data)
+    done = run("status", *remote.flags()[:4])
+    assert done.returncode == 2 and "--key FILE is missing" in done.stderr
+    before = remote.listener()["handshakes_failed_total"]
     plain = zmq.Context.instance().socket(zmq.DEALER)  # the NULL mechanism
     plain.linger = 0
     plain.connect(remote.data)
     plain.send_multipart([b"hello", b"\x81\xa8protocol\x01"])
-    assert not plain.poll(SHORT_S * 1000)
+    wait_until(lambda: remote.listener()["handshakes_failed_total"] > before + 1, "its failures to be counted")
+    assert not plain.poll(0)
     plain.close()
     remote.check_served()
 
@@ -167,6 +212,7 @@ GARBAGE = {
 
 
 def test_garbage_on_the_port_is_ended_and_counted_and_nothing_else_happens(remote):
+    before = remote.listener()["handshakes_failed_total"]
     for name, data in GARBAGE.items():
         with socket.create_connection(("127.0.0.1", remote.port), timeout=DEADLINE_S) as connection:
             connection.sendall(data)
@@ -177,6 +223,9 @@ def test_garbage_on_the_port_is_ended_and_counted_and_nothing_else_happens(remot
                 pass
             except TimeoutError:
                 raise AssertionError(f"{name} was kept") from None
+    wait_until(
+        lambda: remote.listener()["handshakes_failed_total"] == before + len(GARBAGE), "all to be counted"
+    )
     remote.check_served()
 
 
@@ -191,8 +240,13 @@ def test_handshakes_that_are_never_finished_keep_nobody_out_for_long(remote):
                     opened[-1].sendall(greeting)
                 except (ConnectionResetError, BrokenPipeError):
                     pass  # one too many
+            full = remote.listener()
+            assert full["connections"] <= full["connections_max"]
+            assert full["refused_total"] > 0, full
             assert len(honest.generate("Once", max_new_tokens=4, **GREEDY).result().tokens) == 4
-            remote.check_served()  # once the door has ended them by itself
+            # The door ends them by itself.
+            wait_until(lambda: remote.listener()["connections"] < 10, "silent connections to be ended")
+            remote.check_served()
         finally:
             for connection in opened:
                 connection.close()
@@ -218,6 +272,8 @@ def test_weights_in_shared_memory_are_refused_by_name_from_elsewhere(remote):
                 client.call("admin", "update_weights", update={"source": source})
             assert refused.value.code == "unsupported", refused.value
             assert f"a source of {named} hands tensors over in shared memory" in refused.value.message
+    done = run("push", *remote.flags(), "bard")
+    assert done.returncode == 1 and "hands tensors over in shared memory" in done.stderr, done
     remote.check_served()
 
 

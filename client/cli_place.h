@@ -1,0 +1,33 @@
+// Where the tree of a command is: its run directory, or its doors on another machine.
+#pragma once
+
+#include "base/flags.h"
+#include "client/client.h"
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace pitstop {
+
+struct CliPlace {
+    std::string run_dir{};
+    std::string tcp_door{};  // HOST:PORT
+    std::string admin_tcp_door{};
+    std::string key{};  // a file
+
+    void add_to(FlagSet& flags) {
+        flags.add("run-dir", &run_dir, "the tree's run directory; or");
+        flags.add("tcp-door", &tcp_door, "HOST:PORT of its data door, with --key,");
+        flags.add("admin-tcp-door", &admin_tcp_door, "and of its admin door, for what that does");
+        flags.add("key", &key, "a client's key file, of pitstop keygen");
+    }
+
+    enum class Needs { kDataDoor, kAdminDoor };
+    // What is missing or too much, as an error of usage.
+    [[nodiscard]] Result<> check(Needs needs) const;
+    [[nodiscard]] Result<std::unique_ptr<Client>> connect(std::chrono::milliseconds timeout) const;
+};
+
+}  // namespace pitstop
