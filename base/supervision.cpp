@@ -12,7 +12,8 @@
 namespace pitstop {
 namespace {
 
-constexpr std::size_t kLineBytesMax = 4096;
+// A version's line has a path, of PATH_MAX bytes at most, and a label, which is shorter.
+constexpr std::size_t kLineBytesMax = 8192;
 
 }  // namespace
 
@@ -59,11 +60,11 @@ void Supervision::say(std::string_view kind, std::string_view line) {
 }
 
 void Supervision::say_ready(std::string_view line) { say("READY", line); }
-void Supervision::say_weights(std::string_view path) { say("WEIGHTS", path); }
-void Supervision::say_weights_are_nowhere() { say("NOWHERE", ""); }
-void Supervision::say_version(std::int64_t epoch, std::string_view label) {
-    say("VERSION", fmt::format("{} {}", epoch, label));
+void Supervision::say_version(const Version& version) {
+    say("VERSION",
+        fmt::format("{}\t{}\t{}\t{}", version.epoch, version.digest, version.label, version.path));
 }
+void Supervision::say_lost(std::string_view line) { say("LOST", line); }
 void Supervision::say_door(std::string_view door, std::string_view endpoint) {
     say("DOOR", fmt::format("{} {}", door, endpoint));
 }

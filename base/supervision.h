@@ -29,12 +29,17 @@ class Supervision {
 
     // Tells the launcher, once.
     void say_ready(std::string_view line);
-    // Tells the launcher which checkpoint serves from now on, for a restart.
-    void say_weights(std::string_view path);
-    // Or that what serves from now on lies whole in no directory: a restart cannot bring it back.
-    void say_weights_are_nowhere();
-    // And that version's epoch and label.
-    void say_version(std::int64_t epoch, std::string_view label);
+    // Tells the launcher what serves from now on, for a restart.
+    struct Version {
+        std::int64_t epoch = 0;
+        std::string_view digest{};  // of what is resident; empty: none could be computed
+        std::string_view label{};   // one line
+        std::string_view path{};    // the checkpoint; empty: it lies whole in no directory
+    };
+    void say_version(const Version& version);
+    // Tells the launcher why the weights that were to be loaded are not those it asked for, or none
+    // at all, before this process ends: a restart can go on without them.
+    void say_lost(std::string_view line);
     // Where a door listens for other machines.
     void say_door(std::string_view door, std::string_view endpoint);
     // Asks the launcher to end the tree, with exit code 0.

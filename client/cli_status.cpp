@@ -114,6 +114,26 @@ int cli_status(int argc, char** argv) {
         status->refused_total
     );
     for (const ListenerStatus& listener : status->listeners) print_listener(listener);
+    if (const auto& lost = status->lost) {
+        fmt::print(
+            "lost in a restart: '{}' (epoch {}, digest {}): {}; a complete update is awaited\n",
+            lost->label,
+            raw(lost->epoch),
+            lost->digest,
+            lost->why
+        );
+    }
+    if (const auto& keep = status->keep) {
+        fmt::print(
+            "keep-committed: epoch {} {} for {:.0f} s{}{}; whole on the disk: {}\n",
+            raw(keep->epoch),
+            keep->state,
+            keep->age_s,
+            keep->message.empty() ? "" : ": ",
+            keep->message,
+            keep->path.empty() ? "none" : keep->path
+        );
+    }
     for (const ReplicaStatus& replica : status->replicas) print_replica(replica);
     return 0;
 }

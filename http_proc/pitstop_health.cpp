@@ -19,6 +19,7 @@ Task<bool> has_been_ready(Exchange& exchange) {
     if (known) co_return true;
     const Result<StatusReply> status = co_await exchange.tree().call(Status{}, kStatusTimeout);
     known = known || (status && status->is_ready);
+    if (status) exchange.server().lost = status->lost;
     co_return known;
 }
 
@@ -29,7 +30,20 @@ Task<Response> health(Exchange& exchange) {
         server.has_tree() && !server.is_stopping && server.tree().client().is_connected();
     if (!is_up) co_return Response::empty(503);
     const bool is_ready = co_await has_been_ready(exchange);
-    co_return Response::empty(is_ready ? 200 : 503);
+    if (is_ready) co_return Response::empty(200);
+    if (!server.lost) co_return Response::empty(503);
+    // No path and no reason: this route is open.
+    co_return error_response(
+        Dialect::kPitstop,
+        503,
+        fmt::format(
+            "waits for a complete update: the version before the restart, '{}' (epoch {}, digest "
+            "{}), is lost",
+            server.lost->label,
+            raw(server.lost->epoch),
+            server.lost->digest
+        )
+    );
 }
 
 bool is_idle_and_running(const StatusReply& status) {

@@ -96,6 +96,7 @@ class ServerContext {
     // The tree was seen with weights to serve: at once, or (--wait-for-initial-weights) after the
     // first complete update. It stays so.
     bool has_been_ready = false;
+    std::optional<LostVersion> lost{};  // as the last look said, before it was ready
     // From the order to stop on: health says so.
     bool is_stopping = false;
 

@@ -94,6 +94,12 @@ Json update_json(const UpdateRecord& update, Reader reader) {
         {"total_s", update.total_s}};
 }
 
+// No path and no reason: this route is open.
+Json lost_json(const std::optional<LostVersion>& lost) {
+    if (!lost) return nullptr;
+    return {{"epoch", raw(lost->epoch)}, {"label", lost->label}, {"digest", lost->digest}};
+}
+
 std::string event_of(const Result<StatusReply>& status, const HelloReply& hello, Reader reader) {
     Json event;
     if (!status) {
@@ -111,6 +117,7 @@ std::string event_of(const Result<StatusReply>& status, const HelloReply& hello,
             {"clients", status->clients},
             {"updates_total", status->updates_total},
             {"updates_failed_total", status->updates_failed_total},
+            {"lost", lost_json(status->lost)},
             {"replicas", Json::array()},
             {"updates", Json::array()}};
         for (const ReplicaStatus& replica : status->replicas)

@@ -5,6 +5,7 @@
 #include "messages/control.h"
 #include "messages/generation.h"
 #include "messages/groups.h"
+#include "messages/keep.h"
 #include "messages/memory.h"
 #include "messages/push.h"
 #include "messages/status.h"
@@ -103,6 +104,8 @@ using AllMessages = MessageList<
     WorkerTensor,
     WorkerDigest,
     WorkerDigests,
+    WorkerKeep,
+    WorkerKept,
     WorkerMemory,
     WorkerMemoryDone,
     WorkerGroup,

@@ -348,6 +348,57 @@ struct ListenerStatus {
     friend bool operator==(const ListenerStatus&, const ListenerStatus&) = default;
 };
 
+// What served last before a restart, and could not be brought back.
+struct LostVersion {
+    Epoch epoch{};
+    std::string label{};
+    std::string digest{};
+    std::string path{};
+    std::string why{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("epoch", epoch, "its epoch, which the next update's must be newer than");
+        f("label", label, "its label");
+        f("digest", digest, "its digest");
+        f("path", path, "the directory it came from; empty: none held it whole");
+        f("why", why, "why it could not be loaded again");
+    }
+    friend bool operator==(const LostVersion&, const LostVersion&) = default;
+};
+
+// What --keep-committed has done.
+struct KeepStatus {
+    std::string state{};
+    Epoch epoch{};
+    std::string digest{};
+    double age_s = 0;
+    std::string path{};
+    std::string path_digest{};
+    std::string message{};
+    std::int64_t kept_total = 0;
+    std::int64_t failed_total = 0;
+    std::int64_t superseded_total = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("state",
+          state,
+          "idle (nothing was committed since the start), writing, kept, or failed: of the version "
+          "that was committed last");
+        f("epoch", epoch, "that version's epoch");
+        f("digest", digest, "its digest");
+        f("age_s", age_s, "seconds since that state began");
+        f("path", path, "the newest version that lies whole on the disk; empty: none yet");
+        f("path_digest", path_digest, "its digest");
+        f("message", message, "failed: what went wrong");
+        f("kept_total", kept_total, "versions that were kept");
+        f("failed_total", failed_total, "those that could not be written");
+        f("superseded_total", superseded_total, "those given up as a newer one was committed");
+    }
+    friend bool operator==(const KeepStatus&, const KeepStatus&) = default;
+};
+
 struct StatusReply {
     static constexpr std::string_view kType = "status_reply";
     static constexpr std::string_view kAbout = "admin door -> client: the whole tree.";
@@ -365,6 +416,8 @@ struct StatusReply {
     std::int64_t updates_total = 0;
     std::int64_t updates_failed_total = 0;
     std::vector<ListenerStatus> listeners{};
+    std::optional<LostVersion> lost{};
+    std::optional<KeepStatus> keep{};
 
     template <class F>
     void fields(F&& f) {
@@ -378,8 +431,10 @@ struct StatusReply {
         f("replicas", replicas, "one per replica");
         f("is_ready",
           is_ready,
-          "true from the first weights on: at once, or with --wait-for-initial-weights from the "
-          "first complete update on. It stays true while paused, released or torn");
+          "true from the first weights on: at once, or with --wait-for-initial-weights (and after "
+          "a "
+          "restart that lost its version) from the first complete update on. It stays true while "
+          "paused, released or torn");
         f("weights_path",
           weights_path,
           "the checkpoint directory that serves; empty: no one directory holds it whole");
@@ -387,6 +442,11 @@ struct StatusReply {
         f("updates_total", updates_total, "updates, rollbacks and commits that took effect");
         f("updates_failed_total", updates_failed_total, "those that did not");
         f("listeners", listeners, "one per place where a door listens");
+        f("lost",
+          lost,
+          "the version that a restart could not bring back: the tree awaits weights. Absent: none, "
+          "or a complete update has come since");
+        f("keep", keep, "what --keep-committed has done; absent: it is off");
     }
 };
 

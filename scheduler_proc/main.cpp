@@ -141,6 +141,7 @@ int main_with(int argc, char** argv) {
     );
     flags.add("epoch", &epoch, "of the weights that are loaded; larger after a restart");
     flags.add("label", &config.label, "of the weights that are loaded");
+    flags.add("digest", &config.digest, "which they must have, or this process ends; empty: any");
     flags.add("log-level", &log_level, "trace, debug, info, warning, error or off");
     supervision.add_flags(flags);
     if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
@@ -166,6 +167,9 @@ int main_with(int argc, char** argv) {
         return flags.fail(logging.error());
 
     const auto fail = [&](const Error& error) {
+        // What the workers loaded is not what was asked for, or not the same on all of them.
+        if (!config.digest.empty() && error.code == ErrorCode::kDataLoss)
+            supervision.say_lost(error.message);
         // One line per problem: a launcher prints what it is told.
         if (supervision.fd() < 0) {
             spdlog::error("{}: {}", name_of(error.code), error.message);

@@ -1,6 +1,8 @@
 #include "scheduler_proc/scheduler.h"
 
 #include "base/check.h"
+#include "base/digest.h"
+#include "base/log.h"
 #include "messages/checks.h"
 
 #include <algorithm>
@@ -46,6 +48,13 @@ std::optional<Error> problem_of(const SchedulerConfig& config) {
     if (auto e = out_of_range("--epoch", raw(config.epoch), 1, raw(kEpochMax))) return e;
     if (const auto problem = invalid_label(config.label))
         return Error{ErrorCode::kInvalidArgument, "--" + *problem};
+    if (!config.digest.empty() && !digest_from_hex(config.digest)) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "--digest is '{}'; accepted are 32 lower-case hex digits",
+            printable(config.digest)
+        );
+    }
     return out_of_range("--max-queued-requests", config.queue_len_max, 1, kQueueLenMax);
 }
 
@@ -86,6 +95,9 @@ TurnOutput Scheduler::turn(TurnInput in) {
         [&](WorkerGroup& call) {
             if (is_ready()) out.workers.emplace_back(std::move(call));
         },
+        [&](WorkerKeep& step) {
+            if (is_ready()) out.workers.emplace_back(std::move(step));
+        },
     };
     const auto hear = Overloaded{
         [&](WorkerHello& hello) { greet(std::move(hello), out); },
@@ -108,6 +120,7 @@ TurnOutput Scheduler::turn(TurnInput in) {
             answer.replica = config_.replica;
             out.tokenizer.emplace_back(std::move(answer));
         },
+        [&](WorkerKept& answer) { out.tokenizer.emplace_back(std::move(answer)); },
     };
 
     for (Control& message : in.control) std::visit(obey, message);  // before generation (P5)
@@ -141,6 +154,15 @@ void Scheduler::greet(WorkerHello hello, TurnOutput& out) {
     Result<std::string> digest = workers_.digest();
     if (!digest) {
         out.fatal = digest.error();
+        return;
+    }
+    if (!config_.digest.empty() && *digest != config_.digest) {
+        out.fatal = make_error(
+            ErrorCode::kDataLoss,
+            "the weights that were loaded have the digest {}; those that are to serve have {}",
+            digest->empty() ? "(none)" : *digest,
+            config_.digest
+        );
         return;
     }
     version_.digest = *std::move(digest);

@@ -28,6 +28,7 @@
 #include "messages/control.h"
 #include "messages/generation.h"
 #include "messages/groups.h"
+#include "messages/keep.h"
 #include "messages/memory.h"
 #include "messages/status.h"
 #include "messages/steps.h"
@@ -67,6 +68,7 @@ struct SchedulerConfig {
     // Of the weights that the workers load: another one where a tree was started again.
     Epoch epoch{1};
     std::string label{};
+    std::string digest{};  // which these weights must have; empty: any
 };
 // What is wrong with it, or nothing.
 [[nodiscard]] std::optional<Error> problem_of(const SchedulerConfig& config);
@@ -90,7 +92,8 @@ using Control = std::variant<
     UpdateRollback,
     WorkerReadTensor,
     WorkerDigest,
-    WorkerGroup>;
+    WorkerGroup,
+    WorkerKeep>;
 
 // In the order of arrival; the rank in each is the sender's.
 using FromWorker = std::variant<
@@ -103,7 +106,8 @@ using FromWorker = std::variant<
     WorkerTensor,
     WorkerDigests,
     WorkerMemoryDone,
-    WorkerGrouped>;
+    WorkerGrouped,
+    WorkerKept>;
 
 // To every rank of the replica, each the same, in this order: the order is P1.
 using ToWorkers = std::variant<
@@ -116,7 +120,8 @@ using ToWorkers = std::variant<
     WorkerReadTensor,
     WorkerDigest,
     WorkerMemory,
-    WorkerGroup>;
+    WorkerGroup,
+    WorkerKeep>;
 
 using ToTokenizer = std::variant<
     SchedulerHello,
@@ -129,7 +134,8 @@ using ToTokenizer = std::variant<
     UpdatePart,
     WorkerTensor,
     WorkerDigests,
-    WorkerGrouped>;
+    WorkerGrouped,
+    WorkerKept>;
 
 struct TurnInput {
     TimePoint now{};  // the only clock the turn sees; never before the last turn's

@@ -1,5 +1,6 @@
 #include "tokenizer_proc/admin.h"
 
+#include "base/log.h"
 #include "tokenizer_proc/timeout.h"
 
 #include <algorithm>
@@ -80,7 +81,11 @@ Admin::Admin(int num_replicas, TreeIdentity identity, Ports ports)
 
 bool Admin::takes(std::string_view type) { return Calls::has(type); }
 
-void Admin::set_version(const SchedulerHello& hello, const std::string& weights_path) {
+void Admin::set_version(
+    const SchedulerHello& hello,
+    const std::string& weights_path,
+    const std::optional<LostVersion>& lost
+) {
     tp_ = static_cast<int>(hello.tp);
     has_had_weights_ = hello.has_weights;
     updates_.set_version(
@@ -89,9 +94,15 @@ void Admin::set_version(const SchedulerHello& hello, const std::string& weights_
          .digest = hello.digest,
          .path = hello.has_weights ? weights_path : std::string()}
     );
-    said_ = updates_.version();
+    lost_ = lost;
+    if (lost_) lost_->epoch = hello.epoch;
+    say_version();
     for (int i = 0; i < num_replicas_; ++i)
         updates_.set_has_weights(ReplicaId{i}, hello.has_weights);
+}
+
+void Admin::keep_in(TimePoint now, const std::string& directory) {
+    keep_.emplace(now, directory, tp_, updates_.version());
 }
 
 // ---- calls ----
@@ -325,7 +336,8 @@ Result<bool> Admin::part(TimePoint now, const Frames& frames) {
                    UpdatePart,
                    WorkerTensor,
                    WorkerDigests,
-                   WorkerGrouped>{});
+                   WorkerGrouped,
+                   WorkerKept>{});
 }
 
 void Admin::hear(TimePoint now, ReplicaStatus part) {
@@ -337,6 +349,8 @@ void Admin::hear(TimePoint now, ReplicaStatus part) {
     for (ReplicaStatus& replica : reply.replicas) replica.call = CallId{};
     ports_.describe(reply);
     reply.is_ready = has_had_weights_;
+    reply.lost = lost_;
+    if (keep_) reply.keep = keep_->status(now);
     reply.updates_total = num_updates_;
     reply.updates_failed_total = num_updates_failed_;
     for (const PastUpdate& past : past_updates_) {
@@ -448,6 +462,18 @@ void Admin::hear(TimePoint, WorkerGrouped part) {
     group_calls_.erase(place);
 }
 
+void Admin::hear(TimePoint now, const WorkerKept& part) {
+    if (!keep_) return;
+    const std::optional<WorkerKeep> next = keep_->part(now, part);
+    if (next) ports_.to_replica(ReplicaId{0}, encode(*next));
+    const KeepStatus status = keep_->status(now);
+    if (status.state == "failed" && next) {
+        spdlog::warn("epoch {} is not kept: {}", raw(status.epoch), status.message);
+    } else if (status.state == "kept") {
+        spdlog::info("epoch {} is kept in {}", raw(status.epoch), status.path);
+    }
+}
+
 void Admin::request_ended(OpenId request) {
     std::erase_if(aborts_, [&](AbortCall& call) {
         call.ending.erase(request);
@@ -477,7 +503,6 @@ void Admin::record(TimePoint now, std::string_view what, const UpdateReply& repl
     const bool is_effect = what == UpdateWeights::kType || what == CommitWeights::kType ||
                            what == RollbackWeights::kType;
     if (is_effect) ++(reply.ok ? num_updates_ : num_updates_failed_);
-    if (reply.ok && is_effect) has_had_weights_ = true;
     past_updates_.push_back(
         {now,
          {.what = std::string(what),
@@ -499,12 +524,18 @@ void Admin::record(TimePoint now, std::string_view what, const UpdateReply& repl
 }
 
 void Admin::carry_out(TimePoint now, UpdateCoordinator::Out out) {
+    say_version();  // before a commit is ordered: no token comes of a version that is not on record
     for (const UpdateCoordinator::Order& order : out.orders) {
         ports_.to_all_replicas(
             std::visit([](const auto& message) { return encode(message); }, order)
         );
     }
-    say_version();
+    if (updates_.has_weights()) {
+        has_had_weights_ = true;
+        lost_.reset();
+    }
+    if (keep_ && !updates_.is_torn() && updates_.version().epoch != keep_->version().epoch)
+        ports_.to_replica(ReplicaId{0}, encode(keep_->committed(now, updates_.version())));
     for (auto& [caller, reply] : out.replies) {
         record(now, caller.what, reply);
         answer(AdminCaller{caller.peer, caller.call}, std::move(reply));
@@ -512,8 +543,8 @@ void Admin::carry_out(TimePoint now, UpdateCoordinator::Out out) {
 }
 
 void Admin::say_version() {
-    if (updates_.version() == said_) return;
-    said_ = updates_.version();
+    if (updates_.decided() == said_) return;
+    said_ = updates_.decided();
     ports_.serves(said_);
 }
 

@@ -16,6 +16,7 @@
 #include "messages/codec.h"
 #include "messages/control.h"
 #include "messages/groups.h"
+#include "messages/keep.h"
 #include "messages/memory.h"
 #include "messages/status.h"
 #include "messages/update_orders.h"
@@ -23,6 +24,7 @@
 #include "messages/weights.h"
 #include "tokenizer_proc/fan_out.h"
 #include "tokenizer_proc/group_call.h"
+#include "tokenizer_proc/keep_coordinator.h"
 #include "tokenizer_proc/request_table.h"
 #include "tokenizer_proc/tree_identity.h"
 #include "tokenizer_proc/update_coordinator.h"
@@ -57,7 +59,8 @@ class Admin {
         // Ends the requests of those ids (null: all) with finish.reason abort.
         std::function<Aborted(const std::vector<std::string>* rids, const std::string& message)>
             abort{};
-        // Another version serves, or it has another label; whoever asked is answered after this.
+        // What serves from the start, and each change: another version, of which the commit is
+        // about to be ordered, or another label. Whoever asked is answered after this.
         std::function<void(const ServedVersion&)> serves{};
         // Begins the end of the tree; open requests may run out for so long.
         std::function<void(Duration drain)> shut_down{};
@@ -83,8 +86,16 @@ class Admin {
     // A part of an answer. Errors: it is malformed. False: not a message for here.
     Result<bool> part(TimePoint now, const Frames& frames);
 
-    // The schedulers agree on the version that serves, loaded from that directory.
-    void set_version(const SchedulerHello& hello, const std::string& weights_path);
+    // The schedulers agree on the version that serves, loaded from that directory. Without weights:
+    // `lost` is what was to be loaded, if anything was.
+    void set_version(
+        const SchedulerHello& hello,
+        const std::string& weights_path,
+        const std::optional<LostVersion>& lost
+    );
+
+    // --keep-committed: what is committed from now on is kept there. REQUIRES: set_version().
+    void keep_in(TimePoint now, const std::string& directory);
 
     // A request has ended, and its last chunk was sent.
     void request_ended(OpenId request);
@@ -169,6 +180,7 @@ class Admin {
     void hear(TimePoint now, WorkerTensor part);
     void hear(TimePoint now, WorkerDigests part);
     void hear(TimePoint now, WorkerGrouped part);
+    void hear(TimePoint now, const WorkerKept& part);
 
     template <class Message>
     void answer(const AdminCaller& caller, Message message);
@@ -194,6 +206,8 @@ class Admin {
     FanOut<MemoryPart> memories_;
     UpdateCoordinator updates_;
     ServedVersion said_{};  // last, through ports_.serves
+    std::optional<KeepCoordinator> keep_{};
+    std::optional<LostVersion> lost_{};  // until a complete update has brought another
     struct PastUpdate {
         TimePoint at{};
         UpdateRecord record{};

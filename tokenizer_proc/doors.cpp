@@ -282,7 +282,8 @@ Result<> Doors::greet(const SchedulerHello& hello) {
         }
     }
     choice_.emplace(config_.num_replicas, first.page_size);
-    admin_.set_version(first, config_.weights_path);
+    admin_.set_version(first, config_.weights_path, config_.lost);
+    if (!config_.keep_committed.empty()) admin_.keep_in(now_, config_.keep_committed);
     return Ok{};
 }
 

@@ -48,6 +48,8 @@ class Doors {
         std::string model{};         // the served model's name
         std::string model_path{};    // its directory
         std::string weights_path{};  // the checkpoint that the workers load, as a rule the same
+        std::optional<LostVersion> lost{};  // what a restart could not bring back
+        std::string keep_committed{};       // the directory that committed versions go to, or none
         int num_replicas = 1;
         std::optional<TokenId> end_token{};                   // the tokenizer's (end_token.h)
         std::shared_ptr<const ChatTemplate> chat_template{};  // null: no chats

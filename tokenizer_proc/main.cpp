@@ -35,6 +35,8 @@ struct Flags {
     std::string run_dir{};
     std::string model{};
     std::string weights{};
+    LostVersion lost{};
+    std::string keep_committed{};
     std::string served_model_name{};
     std::string log_level = "info";
     int dp = 1;
@@ -85,14 +87,15 @@ std::optional<std::string> farewell(Supervision& supervision) {
     return std::nullopt;
 }
 
-// What a restart needs to know: where the weights are, and what they are called.
+// What a restart needs to know: where the weights are, how to tell that they are those, and what
+// they are called.
 void tell_version(const ServedVersion& version, Supervision& supervision) {
-    if (version.path.empty()) {  // a partial update, or one whose source was no directory
-        supervision.say_weights_are_nowhere();
-    } else {
-        supervision.say_weights(version.path);
-    }
-    supervision.say_version(raw(version.epoch), version.label);
+    supervision.say_version(
+        {.epoch = raw(version.epoch),
+         .digest = version.digest,
+         .label = version.label,
+         .path = version.path}
+    );
 }
 
 void run(Doors& doors, Sockets& sockets, TextWorker& worker, Supervision& supervision) {
@@ -141,6 +144,11 @@ int main_with(int argc, char** argv) {
     flags.add("run-dir", &values.run_dir, "where the tree's sockets live");
     flags.add("model", &values.model, "the model's directory, for its tokenizer.json");
     flags.add("weights", &values.weights, "what the workers load; default: the model's directory");
+    flags.add("lost-why", &values.lost.why, "not empty: the version before a restart is lost");
+    flags.add("lost-label", &values.lost.label, "its label");
+    flags.add("lost-digest", &values.lost.digest, "its digest");
+    flags.add("lost-path", &values.lost.path, "the directory it came from, if it was one");
+    flags.add("keep-committed", &values.keep_committed, "where workers write what is committed");
     flags.add("served-model-name", &values.served_model_name, "default: the directory's name");
     flags.add("dp", &values.dp, "data-parallel replicas");
     flags.add("scheduling", &values.scheduling, kSchedulingHelp);
@@ -194,6 +202,8 @@ int main_with(int argc, char** argv) {
          .model = name_of_model(values),
          .model_path = values.model,
          .weights_path = values.weights.empty() ? values.model : values.weights,
+         .lost = values.lost.why.empty() ? std::nullopt : std::optional(values.lost),
+         .keep_committed = values.keep_committed,
          .num_replicas = values.dp,
          .end_token = end_token ? *end_token : std::nullopt,
          .chat_template = chat_template},

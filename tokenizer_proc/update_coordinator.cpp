@@ -54,8 +54,11 @@ std::string_view UpdateCoordinator::phase_name() const {
 std::string_view UpdateCoordinator::state() const {
     if (is_torn_) return "torn";
     if (phase_ != Phase::kIdle) return phase_name();
-    const bool is_whole = std::ranges::all_of(has_weights_, [](bool has) { return has; });
-    return is_whole ? "serving" : "awaiting_weights";
+    return has_weights() ? "serving" : "awaiting_weights";
+}
+
+bool UpdateCoordinator::has_weights() const {
+    return std::ranges::all_of(has_weights_, [](bool has) { return has; });
 }
 
 // Why an update with this spec (null: not a stage) cannot begin now, or nothing.
@@ -280,7 +283,7 @@ void UpdateCoordinator::part(TimePoint now, const UpdatePart& part, Out& out) {
     if (!part.ok && phase_ != Phase::kDropping) {
         // Refused although it was prepared and ready: others may have committed. So no replica
         // generates until the next complete update, which must be newer than theirs.
-        if (phase_ == Phase::kCommitting) version_.epoch = job_->new_epoch;
+        if (phase_ == Phase::kCommitting) version_ = decided_;
         return begin_drop(
             now, make_error(ErrorCode::kInternal, "replica {}: {}", index, part.message), out
         );
@@ -347,6 +350,7 @@ void UpdateCoordinator::all_answered(TimePoint now, Out& out) {
     }
     CHECK(job.is_staging_done && job.is_ready_done);  // no commit without all votes (P2)
     job.commit_ordered = now;
+    decide();
     order(Phase::kCommitting, UpdateCommit{job.id}, out);
 }
 
@@ -381,17 +385,23 @@ void UpdateCoordinator::begin_drop(TimePoint now, Error failure, Out& out) {
     order(Phase::kDropping, UpdateDrop{job_->id, reason, is_torn}, out);
 }
 
+// The commit's order is what decides: from there on nothing brings the version before it back.
+void UpdateCoordinator::decide() {
+    const Job& job = *job_;
+    std::string path = job.spec.partial ? "" : job.spec.source.path;
+    if (job.kind == Kind::kRollback) path = retained_path_;
+    decided_ = {
+        .epoch = job.new_epoch, .label = job.label, .digest = job.digest, .path = std::move(path)};
+}
+
 void UpdateCoordinator::finish_commit(TimePoint now, Out& out) {
     Job& job = *job_;
     // A direct update has no copy to go back to; a rollback leaves the version it left.
     has_retained_ = job.spec.mode == UpdateMode::kStaged;
     is_torn_ = false;
     has_weights_.assign(has_weights_.size(), true);
-    std::string path = job.spec.partial ? "" : job.spec.source.path;
-    if (job.kind == Kind::kRollback) path = std::move(retained_path_);
     retained_path_ = std::move(version_.path);
-    version_ = {
-        .epoch = job.new_epoch, .label = job.label, .digest = job.digest, .path = std::move(path)};
+    version_ = decided_;
     phase_ = Phase::kIdle;
     reply(now, std::nullopt, out);
     job_.reset();

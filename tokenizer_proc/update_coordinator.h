@@ -73,9 +73,9 @@ class UpdateCoordinator {
         : num_replicas_(num_replicas), has_weights_(static_cast<std::size_t>(num_replicas), true) {}
 
     // What serves from the start.
-    void set_version(ServedVersion version) { version_ = std::move(version); }
+    void set_version(ServedVersion version) { decided_ = version_ = std::move(version); }
     // The version that serves has another label, on every replica.
-    void relabel(std::string label) { version_.label = std::move(label); }
+    void relabel(std::string label) { decided_.label = version_.label = std::move(label); }
     // A replica says that it has weights, or none (they were released and not kept, or never came).
     void set_has_weights(ReplicaId replica, bool has_weights);
 
@@ -105,6 +105,11 @@ class UpdateCoordinator {
     [[nodiscard]] bool is_busy() const { return phase_ != Phase::kIdle; }
     [[nodiscard]] std::string_view state() const;
     [[nodiscard]] const ServedVersion& version() const { return version_; }
+    // What a tree that ended now was to come back with: the version that serves, or the one whose
+    // commit is ordered already. Some replica may serve it, and tokens of it may be out.
+    [[nodiscard]] const ServedVersion& decided() const { return decided_; }
+    // Every replica has weights that serve.
+    [[nodiscard]] bool has_weights() const;
     [[nodiscard]] std::int64_t num_late_parts() const { return num_late_parts_; }
 
   private:
@@ -156,6 +161,7 @@ class UpdateCoordinator {
     void all_answered(TimePoint now, Out& out);
     [[nodiscard]] bool may_be_torn() const;
     void begin_drop(TimePoint now, Error failure, Out& out);
+    void decide();
     void finish_commit(TimePoint now, Out& out);
     void finish_drop(TimePoint now, Out& out);
     void reply(TimePoint now, std::optional<Error> error, Out& out);
@@ -168,6 +174,7 @@ class UpdateCoordinator {
     std::optional<Job> job_{};
     UpdateId next_id_{1};
     ServedVersion version_{};
+    ServedVersion decided_{};
     std::vector<bool> has_weights_;  // by replica
     std::string retained_path_{};
     bool has_retained_ = false;

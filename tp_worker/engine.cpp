@@ -162,7 +162,9 @@ Result<> Engine::load_model() {
         }
         weights_->mark_lost();
     } else {
-        RETURN_IF_ERROR(load_checkpoint());
+        Result<> loaded = load_checkpoint();
+        if (!loaded && options_.weights_are_lost) options_.weights_are_lost(loaded.error());
+        RETURN_IF_ERROR(std::move(loaded));
     }
     return load_runtime();
 }

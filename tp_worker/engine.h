@@ -24,6 +24,7 @@
 #include "tp_worker/weight_store.h"
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -54,6 +55,8 @@ struct EngineOptions {
     std::int64_t context_len = 0;       // 0: the model's
     std::int64_t num_slots = 256;       // requests that may run at once
     std::int64_t tokens_per_step_max = 8192;
+    // Told why the checkpoint cannot be loaded, before load() fails of it.
+    std::function<void(const Error&)> weights_are_lost{};
 };
 
 inline constexpr std::int64_t kDefaultKvBytes = std::int64_t{1} << 30;

@@ -53,6 +53,7 @@ struct Options {
     int peer_timeout_ms = 120'000;
     double stage_share = 0.25;
     std::int64_t epoch = 1;
+    std::string keep_committed{};
     EngineOptions engine{};
 };
 
@@ -114,6 +115,11 @@ void add_flags(Options& options, FlagSet& flags) {
         "of a core's time that staging weights may take while passes run, in (0, 1]"
     );
     flags.add("epoch", &options.epoch, "of the weights that are loaded; larger after a restart");
+    flags.add(
+        "keep-committed",
+        &options.keep_committed,
+        "write what is committed to this directory, with the other ranks of this replica"
+    );
     flags.add("log-level", &options.log_level, "trace, debug, info, warning, error, off");
 }
 
@@ -155,6 +161,10 @@ Result<> check_options(Options& options) {
     engine.tokens_per_step_max = options.chunked_prefill_size + engine.num_slots;
     ASSIGN_OR_RETURN(engine.isa, choose_isa(options.isa));
     return Ok{};
+}
+
+std::string worker_name(const Options& options) {
+    return fmt::format("tp_worker[{}.{}]", options.replica, options.rank);
 }
 
 int choose_threads(const Options& options) {
@@ -346,9 +356,23 @@ Result<> run(const Options& options, Supervision& supervision) {
         )
     );
     Pace pace(options.stage_share);
-    FaultPoint fault_point(fmt::format("tp_worker[{}.{}]", options.replica, options.rank));
+    FaultPoint fault_point(worker_name(options));
     const auto replica = static_cast<ReplicaId>(options.replica);
     Updater updater(*engine, pace, fault_point, replica);
+    if (!options.keep_committed.empty()) {
+        Keeper::Args keeper{
+            .directory = options.keep_committed,
+            .rank = engine->rank(),
+            .layout = engine->layout(),
+            .add_run = engine->device().add_run(),
+            .pace = pace,
+            .fault_point = FaultPoint(worker_name(options)),
+        };
+        if (options.rank == 0) {
+            ASSIGN_OR_RETURN(keeper.files, read_small_files(options.engine.model_dir));
+        }
+        updater.keep_in(std::move(keeper));
+    }
     Worker worker({
         .engine = *engine,
         .updater = updater,
@@ -398,12 +422,15 @@ int main(int argc, char** argv) {
         return 0;
     }
     if (Result<> checked = check_options(options); !checked) return flags.fail(checked.error());
-    const std::string name = fmt::format("tp_worker[{}.{}]", options.replica, options.rank);
+    const std::string name = worker_name(options);
     if (Result<> logging = init_logging(name, options.log_level); !logging) {
         return flags.fail(logging.error());
     }
     told_of_cuda_failure = &supervision;
     set_cuda_failure_handler(end_by_failed_call);
+    options.engine.weights_are_lost = [&](const Error& error) {
+        supervision.say_lost(error.message);
+    };
     Result<> result = supervision.attach();
     if (result) result = run(options, supervision);
     if (result) return 0;

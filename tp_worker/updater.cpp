@@ -3,15 +3,14 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "bus/limits.h"
-#include "kernels/device_memory.h"
 #include "messages/codec.h"
 #include "tp_worker/memory_tags.h"
+#include "tp_worker/tensor_read.h"
 #include "tp_worker/weight_digest.h"
 #include "tp_worker/weight_stage.h"
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <utility>
 
 namespace pitstop {
@@ -26,69 +25,6 @@ constexpr std::string_view kTooManyCalls = "too many calls wait for this worker"
 // would end the connection to the scheduler.
 constexpr auto kReadBytesMax =
     static_cast<std::int64_t>(kInnerLimits.message_bytes_max) - (std::int64_t{1} << 20);
-
-// Names in errors, at most so many.
-constexpr std::size_t kNearNamesMax = 5;
-
-// Names of tensors that end as `name` does, for whoever misspelled one.
-std::string near_names(const WeightLayout& layout, std::string_view name) {
-    const std::string_view end =
-        name.substr(name.rfind('.') == name.npos ? 0 : name.rfind('.', name.rfind('.') - 1) + 1);
-    std::string names;
-    std::size_t num = 0;
-    for (const WeightTensor& tensor : layout.tensors()) {
-        if (!tensor.name.ends_with(end) || num == kNearNamesMax) continue;
-        names += (num++ == 0 ? "" : ", ") + tensor.name;
-    }
-    return names;
-}
-
-// One rectangle for each part of the tensor that this rank holds.
-std::vector<Frames> read_parts(
-    const WeightTensor& tensor, const std::byte* arena, WorkerTensor head
-) {
-    std::vector<Frames> answers;
-    std::int64_t shard_at = 0;
-    for (const ShardPart& part : tensor.parts) {
-        WorkerTensor piece = head;
-        piece.num_rows = tensor.whole_rows;
-        piece.num_cols = tensor.whole_cols;
-        std::int64_t shard_row = 0;
-        std::int64_t shard_col = 0;
-        if (tensor.axis == SplitAxis::kRows) {
-            piece.row_begin = part.begin;
-            piece.num_rows = part.num;
-            shard_row = shard_at;
-        } else if (tensor.axis == SplitAxis::kCols) {
-            piece.col_begin = part.begin;
-            piece.num_cols = part.num;
-            shard_col = shard_at;
-        }
-        shard_at += part.num;
-        const auto row_bytes = static_cast<std::size_t>(piece.num_cols) * sizeof(bf16);
-        piece.data.values.resize(static_cast<std::size_t>(piece.num_rows) * row_bytes);
-        for (std::int64_t row = 0; row < piece.num_rows; ++row) {
-            const std::int64_t at = (shard_row + row) * tensor.cols + shard_col;
-            std::memcpy(
-                piece.data.values.data() + static_cast<std::size_t>(row) * row_bytes,
-                arena + tensor.offset + at * static_cast<std::int64_t>(sizeof(bf16)),
-                row_bytes
-            );
-        }
-        answers.push_back(encode(piece));
-    }
-    return answers;
-}
-
-std::vector<Frames> read_parts_of_gpu(
-    const WeightTensor& tensor, const std::byte* arena, WorkerTensor head
-) {
-    std::vector<std::byte> host(static_cast<std::size_t>(tensor.bytes()));
-    copy_and_wait(host.data(), arena + tensor.offset, tensor.bytes());
-    WeightTensor at_start = tensor;
-    at_start.offset = 0;
-    return read_parts(at_start, host.data(), std::move(head));
-}
 
 // A rank's answer to a bucket; 0: the session is open.
 Frames filled(UpdateId update, std::int64_t bucket, RankOutcome outcome) {
@@ -130,7 +66,7 @@ bool Updater::takes(std::string_view type) {
     return type == WorkerStage::kType || type == WorkerCommit::kType || type == WorkerDrop::kType ||
            type == WorkerReadTensor::kType || type == WorkerDigest::kType ||
            type == WorkerMemory::kType || type == WorkerFill::kType ||
-           type == WorkerFinish::kType || type == WorkerGroup::kType;
+           type == WorkerFinish::kType || type == WorkerGroup::kType || type == WorkerKeep::kType;
 }
 
 Result<std::vector<Frames>> Updater::obey(const Frames& order) {
@@ -174,6 +110,12 @@ Result<std::vector<Frames>> Updater::obey(const Frames& order) {
     if (order.type == WorkerMemory::kType) {
         ASSIGN_OR_RETURN(WorkerMemory message, decode<WorkerMemory>(order, UnknownFields::kIgnore));
         return change(std::move(message));
+    }
+    if (order.type == WorkerKeep::kType) {
+        ASSIGN_OR_RETURN(
+            const WorkerKeep message, decode<WorkerKeep>(order, UnknownFields::kIgnore)
+        );
+        return keep(message);
     }
     CHECK(order.type == WorkerDigest::kType);
     ASSIGN_OR_RETURN(
@@ -225,6 +167,7 @@ Result<std::vector<Frames>> Updater::stage(WorkerStage order) {
     Arena& target = store->target(order.spec.mode);
     const bool is_in_place = &target == &store->live_memory();
     store->forget_retained();
+    let_go(target);
     stage_ = std::make_shared<Stage>();
     stage_->update = order.update;
     stage_->spec = std::move(order.spec);
@@ -363,6 +306,7 @@ Result<std::vector<Frames>> Updater::commit(const WorkerCommit& order) {
         stage_.reset();
     }
     engine_.set_epoch(order.epoch);
+    committed_ = &store->live_memory();
     WorkerCommitted answer;
     answer.update = order.update;
     answer.rank = engine_.rank();
@@ -384,6 +328,31 @@ Result<std::vector<Frames>> Updater::drop(const WorkerDrop& order) {
     // Said when the stage has stopped writing: jobs are done in order.
     background_.give([answer] { return std::vector{encode(answer)}; });
     return std::vector<Frames>{};
+}
+
+void Updater::keep_in(Keeper::Args args) {
+    args.answer = [this](Frames frames) { background_.answer(std::move(frames)); };
+    keeper_ = std::make_unique<Keeper>(std::move(args));
+}
+
+// That memory is about to hold something else, or nothing.
+void Updater::let_go(const Arena& memory) {
+    if (committed_ == &memory) committed_ = nullptr;
+    if (keeper_) keeper_->let_go(memory);
+}
+
+Result<std::vector<Frames>> Updater::keep(const WorkerKeep& step) {
+    if (keeper_) {
+        keeper_->obey(step, step.epoch == engine_.epoch() ? committed_ : nullptr);
+        return std::vector<Frames>{};
+    }
+    WorkerKept answer;
+    answer.call = step.call;
+    answer.rank = engine_.rank();
+    answer.step = step.step;
+    answer.code = name_of(ErrorCode::kUnsupported);
+    answer.message = "this worker was started without --keep-committed";
+    return std::vector{encode(answer)};
 }
 
 Result<std::vector<Frames>> Updater::read_tensor(const WorkerReadTensor& order) {
@@ -488,6 +457,7 @@ Result<std::vector<Frames>> Updater::change(WorkerMemory order) {
     }
     fault_point_.reach("memory_begin");
     const bool is_release = order.action == MemoryAction::kRelease;
+    if (is_release && is_of_weights && committed_ != nullptr) let_go(*committed_);
     if (background_.offer([this, order = std::move(order)] {
             return std::vector{encode(change_memory(engine_, order))};
         })) {

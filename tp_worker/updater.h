@@ -8,6 +8,7 @@
 #include "base/fault_point.h"
 #include "base/result.h"
 #include "messages/groups.h"
+#include "messages/keep.h"
 #include "messages/memory.h"
 #include "messages/update_orders.h"
 #include "messages/weight_reads.h"
@@ -15,6 +16,7 @@
 #include "tp_worker/background.h"
 #include "tp_worker/engine.h"
 #include "tp_worker/groups.h"
+#include "tp_worker/keeper.h"
 #include "tp_worker/memory_meter.h"
 #include "tp_worker/pace.h"
 #include "tp_worker/source.h"
@@ -38,6 +40,10 @@ class Updater {
     ~Updater();
     Updater(const Updater&) = delete;
     Updater& operator=(const Updater&) = delete;
+
+    // --keep-committed: what is committed from now on may be ordered to be kept. `args.answer` is
+    // set here.
+    void keep_in(Keeper::Args args);
 
     // Whether `type` is a message for obey().
     [[nodiscard]] static bool takes(std::string_view type);
@@ -75,6 +81,8 @@ class Updater {
     Result<std::vector<Frames>> digest(const WorkerDigest& order);
     Result<std::vector<Frames>> change(WorkerMemory order);
     Result<std::vector<Frames>> group(WorkerGroup order);
+    Result<std::vector<Frames>> keep(const WorkerKeep& step);
+    void let_go(const Arena& memory);
     Frames refusal(const WorkerStage& order, Error error) const;
 
     Engine& engine_;
@@ -83,10 +91,12 @@ class Updater {
     Groups groups_{};
     Worker worker_{};
     std::atomic<bool> is_over_{false};
-    std::shared_ptr<Stage> stage_{};  // shared with its jobs, which may outlast a drop
+    const Arena* committed_ = nullptr;  // what the last commit made live, while it holds that
+    std::shared_ptr<Stage> stage_{};    // shared with its jobs, which may outlast a drop
     MemoryMeter meter_;
-    Background background_{};  // last: its jobs use the rest
-    Background joining_{};     // joins groups, which may wait long for a trainer
+    Background background_{};           // last: its jobs use the rest
+    Background joining_{};              // joins groups, which may wait long for a trainer
+    std::unique_ptr<Keeper> keeper_{};  // answers through background_
 };
 
 }  // namespace pitstop

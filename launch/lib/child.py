@@ -1,16 +1,31 @@
 """One process of the tree, as its launcher sees it (base/supervision.h is the other side).
 
-Two pipes: on `ready` the process says READY, FAILED, WEIGHTS, NOWHERE, VERSION, DOOR or END in one line;
+Two pipes: on `ready` the process says READY, FAILED, LOST, VERSION, DOOR or END in one line;
 on `supervisor` it is told "stop" or who died. It dies with this program whatever happens: it asks the
 kernel for that itself (--parent-pid), and the end of the supervisor pipe says the same.
 """
 
 import contextlib
+import dataclasses
 import os
 import signal
 import subprocess
 
-LINE_BYTES_MAX = 8192
+LINE_BYTES_MAX = 16384  # twice what a process says in one
+
+
+@dataclasses.dataclass(frozen=True)
+class Version:
+    """Of the weights that serve, or are to."""
+
+    epoch: int
+    digest: str  # of what is resident; empty: there is none, or it could not be computed
+    label: str
+    path: str  # the checkpoint; empty: no directory holds it whole
+
+    def __str__(self):
+        name = f"'{self.label}' " if self.label else ""
+        return f"{name}(epoch {self.epoch}, digest {self.digest or 'unknown'})"
 
 
 class Child:
@@ -22,9 +37,8 @@ class Child:
         self.ready_line = None  # what it said with READY
         self.doors = {}  # door -> its endpoint for other machines
         self.failed_line = None  # what it said with FAILED
-        self.weights_path = None  # what it said last with WEIGHTS: the checkpoint that serves
-        self.weights_are_nowhere = False  # or that no directory holds what serves (NOWHERE)
-        self.version = None  # and its epoch and label (VERSION)
+        self.lost_line = None  # what it said with LOST: why the weights could not be loaded
+        self.version = None  # what it said last with VERSION: the Version that serves
         self.end_line = None  # what it said with END: the tree is to end
         self._said = b""
         with contextlib.ExitStack() as undo:  # what was taken, if something cannot be had
@@ -77,13 +91,11 @@ class Child:
                 self.ready_line = text
             elif kind == "FAILED":
                 self.failed_line = text
-            elif kind == "WEIGHTS":
-                self.weights_path, self.weights_are_nowhere = text, False
-            elif kind == "NOWHERE":
-                self.weights_path, self.weights_are_nowhere = None, True
+            elif kind == "LOST":
+                self.lost_line = text
             elif kind == "VERSION":
-                epoch, _, label = text.partition(" ")
-                self.version = (int(epoch), label)
+                epoch, digest, label, path = text.split("\t", 3)
+                self.version = Version(int(epoch), digest, label, path)
             elif kind == "DOOR":
                 door, _, endpoint = text.partition(" ")
                 self.doors[door] = endpoint

@@ -267,7 +267,16 @@ def parser():
         "--run-dir", metavar="DIR", help="where its sockets are; default: a new private directory"
     )
     tree.add_argument(
-        "--restart", action="store_true", help="bring the tree back when a process dies"
+        "--restart",
+        action="store_true",
+        help="bring the tree back when a process dies, with exactly the version that was committed "
+        "last, or else waiting for another",
+    )
+    tree.add_argument(
+        "--keep-committed",
+        metavar="DIR",
+        help="write each committed version there, behind the commit, two at most: then a restart "
+        "brings it back whatever it came from",
     )
 
     generate = commands.add_parser(

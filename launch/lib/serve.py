@@ -5,9 +5,10 @@ import os
 import sys
 import time
 
+from kept import KeptVersions
 from problem import EXIT_OK, EXIT_USAGE, Problem
 from run_dir import RunDir
-from tree import Asked, Signals, Tree, Weights, exit_code_of, plan
+from tree import Asked, LostWeights, Signals, Tree, Weights, exit_code_of, plan
 import descriptors
 import programs
 
@@ -59,15 +60,47 @@ class Served:
         self._options = options
         self._signals = signals
         self._tree = None
-        self._weights = Weights()  # what was committed last, for a restart
+        self._version = None  # what was committed last, for a restart
+        self._weights = Weights()  # what the tree was started with
+        self._kept = None
         self.run_dir = RunDir.hold(options.run_dir)
+        if getattr(options, "keep_committed", None):
+            try:
+                self._kept = KeptVersions.hold(options.keep_committed)
+            except BaseException:
+                self.run_dir.remove()
+                raise
+            options.keep_committed = str(self._kept.path)
 
     def start(self):
         """Returns the seconds it took. Problem or Asked: nothing runs."""
         begin = time.monotonic()
+        if self._version is None:
+            self._start(Weights())
+        else:
+            self._bring_back(self._version)
+        return time.monotonic() - begin
+
+    def _bring_back(self, version):
+        """Exactly that version, or none: the tree then waits for another."""
+        why = "it lies whole in no directory"
+        kept = None
+        if self._kept is not None:
+            kept = self._kept.find(version.digest)
+            why += f", and was not written to {self._kept.path} yet"
+        for path in filter(None, [kept, version.path]):
+            try:
+                return self._start(Weights(path, version.digest, version.epoch, version.label))
+            except LostWeights as lost:
+                why = str(lost)
+        say(f"the committed version {version} cannot be brought back: {why}")
+        self._start(Weights(epoch=version.epoch, lost=version, why=why))
+
+    def _start(self, weights):
+        self._weights = weights
         self.run_dir.clear()
         try:
-            processes = plan(self._options, self.run_dir.path, self._weights)
+            processes = plan(self._options, self.run_dir.path, weights)
             descriptors.raise_limit(len(processes))
             self._tree = Tree(processes, self._signals, say, self._options.stall_timeout)
             self._tree.wait_ready(self._options.start_timeout)
@@ -89,7 +122,6 @@ class Served:
                 ],
             }
         )
-        return time.monotonic() - begin
 
     def url(self):
         """Where HTTP listens; None: it does not. REQUIRES: started."""
@@ -99,9 +131,13 @@ class Served:
         """Where the doors listen for other machines. REQUIRES: started."""
         return self._tree.doors()
 
-    def awaits_weights(self):
-        """It has none: --wait-for-initial-weights, and no update has come."""
-        return self._options.wait_for_initial_weights and not self._weights.path
+    def state(self):
+        """For a line: what it is after its start."""
+        if lost := self._weights.lost:
+            return f"has lost its version {lost}: it is up, and waits for a complete update,"
+        if self._options.wait_for_initial_weights and not self._weights.path:
+            return "is up, and waits for its first weights,"
+        return "is ready"
 
     def watch(self, guest=None):
         """Tree.watch; the clients have been told of a dead process when it returns."""
@@ -110,20 +146,15 @@ class Served:
             return None
         say(f"{dead.name} died: {dead.how_it_ended()}")
         self._tree.say_farewell(dead)
-        self._remember_weights()
+        self._remember_version()
         return dead
 
-    def _remember_weights(self):
+    def _remember_version(self):
         """For the next start. Epochs go on counting, so that a trainer from the past stays out."""
         self._tree.hear_all()  # the tokenizer's last words are about what it committed last
-        epoch, label = self._tree.version() or (self._weights.epoch, self._weights.label)
-        path = self._tree.weights_path() or self._weights.path
-        if self._tree.weights_are_nowhere():
-            path, label = None, ""
-            self._options.wait_for_initial_weights = True
-            if self._options.restart:
-                say("the last committed weights came from no directory: a restart waits for new ones")
-        self._weights = Weights(path, epoch, label)
+        said = self._tree.version()
+        if said is not None and (said.digest or said.path):
+            self._version = said  # else it never had weights, or still has not those it lost
 
     def stop(self):
         if self._tree is not None:
@@ -133,15 +164,16 @@ class Served:
     def close(self):
         self.stop()
         self.run_dir.remove()
+        if self._kept is not None:
+            self._kept.close()
 
 
 def describe(options, served, seconds):
     workers = options.tp * options.dp
     shape = "1 worker" if workers == 1 else f"{workers} workers (dp {options.dp} x tp {options.tp})"
-    state = "is up, and waits for its first weights," if served.awaits_weights() else "is ready"
     doors = "".join(f", {name} door {place}" for name, place in served.doors().items())
     return (
-        f"{options.served_model_name} {state} after {seconds:.2f} s: {shape}, "
+        f"{options.served_model_name} {served.state()} after {seconds:.2f} s: {shape}, "
         f"{served.url() or 'no HTTP'}{doors}, run directory {served.run_dir.path}"
     )
 

@@ -8,8 +8,9 @@ import os
 import selectors
 import signal
 import time
+import typing
 
-from child import Child
+from child import Child, Version
 from problem import EXIT_DIED, EXIT_OK, EXIT_START, Problem
 import http_limits
 import programs
@@ -56,29 +57,50 @@ def _http_flags(options):
     return flags + http_limits.flags(options)
 
 
+class LostWeights(Problem):
+    """The weights that were to be loaded are not there, or are others."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Weights:
     """What the workers load, and what it is called."""
 
-    path: str | None = None  # a checkpoint; None: the model's own
+    path: str = ""  # a checkpoint; empty: the model's own
+    digest: str = ""  # which it must have; empty: any
     epoch: int = 1
     label: str = ""
+    lost: typing.Optional[Version] = None  # nothing is loaded: this is what was to be
+    why: str = ""  # it could not be
 
 
 def plan(options, run_dir, weights=Weights()):
     """[(kind, name, command)] of every process, from the parsed flags of serve."""
     path = [f"--weights={weights.path}"] if weights.path else []
+    lost = []
+    if weights.lost is not None:
+        lost = [f"--lost-why={weights.why}", f"--lost-label={weights.lost.label}"]
+        lost += [f"--lost-digest={weights.lost.digest}", f"--lost-path={weights.lost.path}"]
+    # Of one replica, as all have the same weights.
+    keep = _flags(options, "keep_committed") if hasattr(options, "keep_committed") else []
+    awaits_weights = weights.lost is not None or (
+        options.wait_for_initial_weights and not weights.path
+    )
     processes = [
         (
             "tokenizer_proc",
             "tokenizer_proc",
-            _flags(options, "model", "dp", "served_model_name", "scheduling") + path + _door_flags(options),
+            _flags(options, "model", "dp", "served_model_name", "scheduling")
+            + path
+            + lost
+            + keep
+            + _door_flags(options),
         ),
         ("detokenizer_proc", "detokenizer_proc", _flags(options, "model")),
     ]
     threads = options.threads or cores_per_worker(options.tp * options.dp)
     for replica in range(options.dp):
         scheduler = [f"--replica={replica}", f"--epoch={weights.epoch}", f"--label={weights.label}"]
+        scheduler.append(f"--digest={weights.digest}")
         scheduler += _flags(
             options,
             "tp",
@@ -99,7 +121,9 @@ def plan(options, run_dir, weights=Weights()):
                 worker.append("--deterministic")
             if options.ignore_extra_tensors:
                 worker.append("--ignore-extra-tensors")
-            if options.wait_for_initial_weights and not weights.path:
+            if replica == 0:
+                worker += keep
+            if awaits_weights:
                 worker.append("--wait-for-initial-weights")
             worker += _flags(
                 options,
@@ -226,6 +250,9 @@ class Tree:
             for child in self.children:
                 if child.has_ended():
                     reasons.setdefault(f"died at start: {child.how_it_ended()}", child)
+        lost = [child.lost_line for child in self.children if child.lost_line]
+        if lost:
+            raise LostWeights(lost[0], EXIT_START)
         *others, last = [f"{child.name}: {reason}" for reason, child in reasons.items()]
         for line in others:
             self._say(line)
@@ -290,20 +317,10 @@ class Tree:
         """Where the doors listen for other machines, by name: {"data": "tcp://..."}."""
         return {name: place for child in self.children for name, place in child.doors.items()}
 
-    def weights_path(self):
-        """The checkpoint that serves, as the tokenizer said last: None if no update came, or what it
-        brought lies in no directory."""
-        said = [child.weights_path for child in self.children if child.weights_path is not None]
-        return said[-1] if said else None
-
     def version(self):
-        """(epoch, label) of what serves, as the tokenizer said last: None if they did not change."""
+        """The Version that serves, as the tokenizer said last; None: it said nothing."""
         said = [child.version for child in self.children if child.version is not None]
         return said[-1] if said else None
-
-    def weights_are_nowhere(self):
-        """What serves lies whole in no directory: a partial update, or tensors that were sent."""
-        return any(child.weights_are_nowhere for child in self.children)
 
     def say_farewell(self, dead):
         """Lets the tokenizer tell every open request who died, and end by itself."""
@@ -346,7 +363,7 @@ class Tree:
             try:
                 self._wait(deadline)
             except Asked:
-                self._signals.is_asked_to_end = False  # it is what is being done
+                pass  # it is what is being done; a tree that was to be started again stays down
 
 
 def exit_code_of(dead):

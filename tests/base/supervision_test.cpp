@@ -60,12 +60,14 @@ TEST(Supervision, SaysReadyAndFailedInOneLineEach) {
     ASSERT_TRUE(attach(supervision, launcher, 0));
     supervision.say_ready("42 pages");
     EXPECT_EQ(launcher.read(), "READY 42 pages\n");
-    supervision.say_version(7, "step 7");
-    EXPECT_EQ(launcher.read(), "VERSION 7 step 7\n");
+    supervision.say_version({.epoch = 7, .digest = "d1", .label = "step 7", .path = "/runs/7"});
+    EXPECT_EQ(launcher.read(), "VERSION 7\td1\tstep 7\t/runs/7\n");
+    supervision.say_lost("gone");
+    EXPECT_EQ(launcher.read(), "LOST gone\n");
     supervision.say_failed("two\nlines");
     EXPECT_EQ(launcher.read(), "FAILED two lines\n");
     supervision.say_failed(std::string(100'000, 'x'));
-    EXPECT_LE(launcher.read().size(), 4200U) << "a line is bounded";
+    EXPECT_LE(launcher.read().size(), 8300U) << "a line is bounded";
 }
 
 TEST(Supervision, ReadsWholeLinesHoweverTheyArrive) {

@@ -427,17 +427,20 @@ TEST_F(AdminTest, P2_TheLauncherKnowsTheVersionBeforeWhoAskedForIt) {
     call(update);
     update_part(order<UpdateStage>(0).update, "prepared", "step-8");
     update_part(order<UpdateReady>(0).update, "ready");
-    EXPECT_EQ(served_.size(), 1u) << "nothing is said before the commit";
-    update_part(order<UpdateCommit>(0).update, "committed");
+    ASSERT_EQ(served_.size(), 3u) << "with the order to commit: a replica may serve it from now on";
+    const UpdateId commit = order<UpdateCommit>(0).update;
+    EXPECT_FALSE(has_message("admin", Door::kAdmin));
+    update_part(commit, "committed");
     EXPECT_TRUE(reply<UpdateReply>().ok);
-    ASSERT_EQ(served_.size(), 2u);
+    ASSERT_EQ(served_.size(), 3u);
     EXPECT_EQ(num_answers_at_served_, 0u);
     const ServedVersion relabelled{
         .epoch = Epoch{1}, .label = "step-7", .digest = "d1", .path = "/checkpoints/7"};
     const ServedVersion updated{
         .epoch = Epoch{2}, .label = "step-8", .digest = "d-step-8", .path = "/checkpoints/8"};
-    EXPECT_EQ(served_[0], relabelled);
-    EXPECT_EQ(served_[1], updated);
+    EXPECT_EQ(served_[0].digest, "d1") << "what was loaded, so that a restart loads the same";
+    EXPECT_EQ(served_[1], relabelled);
+    EXPECT_EQ(served_[2], updated);
     call(RollbackWeights{});
     update_part(order<UpdateRollback>(0).update, "prepared", "step-7");
     update_part(order<UpdateReady>(0).update, "ready");
@@ -445,6 +448,83 @@ TEST_F(AdminTest, P2_TheLauncherKnowsTheVersionBeforeWhoAskedForIt) {
     EXPECT_EQ(served_.back().path, "/checkpoints/7")
         << "also where no update of this tree brought it";
     EXPECT_EQ(status().weights_path, "/checkpoints/7");
+}
+
+TEST_F(AdminTest, P2_ACommitThatSomeReplicaRefusedIsTheOneThatComesBack) {
+    start(2);
+    UpdateWeights update;
+    update.update.source.path = "/checkpoints/8";
+    call(update);
+    const auto part = [&](int replica, UpdateId id, const std::string& phase, bool ok) {
+        UpdatePart message;
+        message.replica = ReplicaId{replica};
+        message.update = id;
+        message.phase = phase;
+        message.ok = ok;
+        message.state = ok ? "serving" : "torn";
+        message.label = "step-8";
+        message.digest = "d8";
+        from_tree(message);
+    };
+    const UpdateId id = order<UpdateStage>(0).update;
+    for (const int replica : {0, 1}) part(replica, id, "prepared", true);
+    for (const int replica : {0, 1}) part(replica, id, "ready", true);
+    part(0, id, "committed", true);  // and generates from here on
+    part(1, id, "committed", false);
+    for (const int replica : {0, 1}) part(replica, id, "dropped", false);
+    EXPECT_FALSE(reply<UpdateReply>().ok);
+    const ServedVersion decided{
+        .epoch = Epoch{2}, .label = "step-8", .digest = "d8", .path = "/checkpoints/8"};
+    EXPECT_EQ(served_.back(), decided);
+}
+
+TEST_F(AdminTest, ALostVersionIsToldUntilAnotherIsCommitted) {
+    has_weights_ = false;
+    lost_ = LostVersion{.label = "step-7", .digest = "d7", .why = "gone"};
+    start();
+    ASSERT_TRUE(status().lost.has_value());
+    EXPECT_EQ(status().lost->epoch, Epoch{1}) << "the hello's: epochs go on counting";
+    EXPECT_EQ(status().lost->label, "step-7");
+    EXPECT_FALSE(status().is_ready);
+    UpdateWeights update;
+    update.update.source.path = "/checkpoints/8";
+    call(update);
+    update_part(order<UpdateStage>(0).update, "prepared", "step-8");
+    update_part(order<UpdateReady>(0).update, "ready");
+    EXPECT_TRUE(status().lost.has_value());
+    update_part(order<UpdateCommit>(0).update, "committed");
+    EXPECT_FALSE(status().lost.has_value());
+    EXPECT_TRUE(status().is_ready);
+}
+
+TEST_F(AdminTest, WhatIsCommittedIsKeptByReplicaZero) {
+    keep_committed_ = "/kept";
+    start(2);
+    EXPECT_EQ(status().keep->state, "idle");
+    UpdateWeights update;
+    update.update.source.path = "/checkpoints/8";
+    call(update);
+    const auto part = [&](int replica, UpdateId id, const std::string& phase) {
+        UpdatePart message;
+        message.replica = ReplicaId{replica};
+        message.update = id;
+        message.phase = phase;
+        message.ok = true;
+        message.state = "serving";
+        message.digest = "d8";
+        from_tree(message);
+    };
+    const UpdateId id = order<UpdateStage>(0).update;
+    for (const std::string phase : {"prepared", "ready"})
+        for (const int replica : {0, 1}) part(replica, id, phase);
+    part(0, id, "committed");
+    EXPECT_THROW(order<WorkerKeep>(0), std::runtime_error) << "not committed everywhere yet";
+    part(1, id, "committed");
+    const WorkerKeep begin = order<WorkerKeep>(0);
+    EXPECT_EQ(begin.step, KeepStep::kBegin);
+    EXPECT_EQ(begin.digest, "d8");
+    EXPECT_THROW(order<WorkerKeep>(1), std::runtime_error) << "it holds the same weights";
+    EXPECT_EQ(status().keep->state, "writing");
 }
 
 TEST_F(AdminTest, ARefusalSaysThatThereAreNoWeights) {

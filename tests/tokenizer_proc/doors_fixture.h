@@ -34,6 +34,8 @@ class DoorsTest : public testing::Test {
                 .model = "stories",
                 .model_path = "/models/stories",
                 .weights_path = weights_path_,
+                .lost = lost_,
+                .keep_committed = keep_committed_,
                 .num_replicas = num_replicas,
                 .end_token = end_token_,
                 .chat_template = chat_template_},
@@ -201,6 +203,8 @@ class DoorsTest : public testing::Test {
     std::vector<TokenId> eos_ids_{};      // of the model
     std::optional<TokenId> end_token_{};  // of the tokenizer
     std::string weights_path_ = "/models/stories";
+    std::optional<LostVersion> lost_{};
+    std::string keep_committed_{};
     std::vector<ServedVersion> served_{};    // as the launcher was told
     std::size_t num_answers_at_served_ = 0;  // that "admin" had when it was told last
     std::optional<Doors> doors_{};

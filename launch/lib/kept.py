@@ -1,0 +1,53 @@
+"""The directory of --keep-committed, where the workers write the version that was committed last
+(tp_worker/kept_directory.h): whose it is, and what lies whole in it."""
+
+import fcntl
+import os
+import pathlib
+import re
+
+from problem import EXIT_PLACE, Problem
+
+LOCK = ".lock"
+NAME = re.compile(r"committed-(\d{8})-([0-9a-f]{32})")
+
+
+class KeptVersions:
+    """Owns: the directory's lock, until close()."""
+
+    def __init__(self, path, lock):
+        self.path = path
+        self._lock = lock
+
+    @classmethod
+    def hold(cls, named):
+        """Makes the directory if need be. Problem: it cannot be used, or another tree uses it."""
+        path = pathlib.Path(named).absolute()
+        try:
+            path.mkdir(mode=0o700, exist_ok=True)
+            lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise Problem.of("--keep-committed", error, EXIT_PLACE) from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(lock)
+            if isinstance(error, BlockingIOError):
+                line = f"--keep-committed {path}: another tree keeps its versions there"
+                raise Problem(line, EXIT_PLACE) from error
+            raise Problem.of("--keep-committed", error, EXIT_PLACE) from error
+        return cls(path, lock)
+
+    def find(self, digest):
+        """The directory of the version with that digest; None: there is none that is whole."""
+        try:
+            names = sorted(os.listdir(self.path), reverse=True)
+        except OSError:
+            return None
+        for name in names:
+            if (match := NAME.fullmatch(name)) and match[2] == digest:
+                return str(self.path / name)
+        return None
+
+    def close(self):
+        os.close(self._lock)

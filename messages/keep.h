@@ -1,0 +1,71 @@
+// --keep-committed: the version that serves is written to a directory, behind its commit, so that a
+// restart finds exactly what was committed whatever its source.
+//
+// The door orders it of replica 0 (all replicas hold the same weights), one step after the other:
+// begin makes the file, write fills it with every rank's shard, seal reads it back and gives it its
+// name. A step that fails, or a newer version, ends it: drop. Steps stand between two plans on a
+// worker's socket, as commits do, so that all ranks write the same version.
+#pragma once
+
+#include "base/ids.h"
+#include "messages/fields.h"
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace pitstop {
+
+enum class KeepStep : std::uint8_t { kBegin, kWrite, kSeal, kDrop };
+template <>
+struct EnumNames<KeepStep> {
+    static constexpr std::array<std::string_view, 4> kNames{"begin", "write", "seal", "drop"};
+};
+
+struct WorkerKeep {
+    static constexpr std::string_view kType = "worker_keep";
+    static constexpr std::string_view kAbout =
+        "tokenizer_proc -> scheduler_proc -> tp_worker: a step of writing the live weights to the "
+        "directory of --keep-committed, in the background. Rank 0 answers each by `worker_kept`, "
+        "the others `write` alone.";
+    CallId call{};
+    KeepStep step = KeepStep::kBegin;
+    Epoch epoch{};
+    std::string label{};
+    std::string digest{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the call; the same for all steps of a version");
+        f("step", step, "begin, write, seal or drop");
+        f("epoch", epoch, "the version that serves");
+        f("label", label, "its label");
+        f("digest", digest, "its digest");
+    }
+};
+
+struct WorkerKept {
+    static constexpr std::string_view kType = "worker_kept";
+    static constexpr std::string_view kAbout =
+        "tp_worker -> scheduler_proc -> tokenizer_proc: a step of `worker_keep` is done, or "
+        "failed.";
+    CallId call{};
+    Rank rank{};
+    KeepStep step = KeepStep::kBegin;
+    std::string code{};
+    std::string message{};
+    std::string path{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the call answered");
+        f("rank", rank, "the sender");
+        f("step", step, "the step answered");
+        f("code", code, "error code; empty: done");
+        f("message", message, "what went wrong");
+        f("path", path, "seal: where the version lies; begin: the same, if it was there already");
+    }
+};
+
+}  // namespace pitstop

@@ -1,0 +1,269 @@
+"""--keep-committed: what was committed lies on the disk behind its commit, so that a restart brings it
+back whatever it came from."""
+
+import errno
+import json
+import os
+import pathlib
+import re
+import shutil
+import struct
+
+import pytest
+
+from process_tree import ProcessTree, run, wait_until
+from test_bad_models import header_of, write_safetensors
+from test_restart import BARD, DIGESTS, GREEDY, STORIES, crash, overwrite, serving, update
+
+BARD_DIGEST = DIGESTS["bard"]["digest"]
+STORIES_DIGEST = DIGESTS["stories"]["digest"]
+WHOLE = re.compile(r"committed-\d{8}-[0-9a-f]{32}")
+
+
+def keep_of(admin):
+    return admin.call("status")["keep"]
+
+
+def wait_kept(admin, epoch):
+    """Until that version lies whole on the disk: its directory."""
+    wait_until(
+        lambda: (keep_of(admin)["epoch"], keep_of(admin)["state"]) == (epoch, "kept"),
+        f"epoch {epoch} to be kept; {keep_of(admin)}",
+    )
+    return pathlib.Path(keep_of(admin)["path"])
+
+
+def listed(kept):
+    return sorted(path.name for path in kept.iterdir() if path.name != ".lock")
+
+
+def tensors_of(directory):
+    """name -> (dtype, shape, bytes), by the format's own description."""
+    header, body = header_of(directory / "model.safetensors")
+    header.pop("__metadata__", None)
+    return {
+        name: (each["dtype"], each["shape"], body[slice(*each["data_offsets"])])
+        for name, each in header.items()
+    }
+
+
+def push(tree, path, label):
+    pushed = run("push", path, "--run-dir", tree.run_dir, "--label", label)
+    assert pushed.returncode == 0, pushed.stderr
+
+
+@pytest.mark.parametrize("flags", ((), ("--tp", 2), ("--dp", 2)), ids=("one", "tp2", "dp2"))
+def test_P2_pushed_weights_come_back_from_where_they_were_kept(start_tree, place, flags):
+    kept = place / "kept"
+    tree = start_tree("--restart", "--keep-committed", kept, *flags)
+    admin = tree.door("admin")
+    assert keep_of(admin)["state"] == "idle"
+    push(tree, BARD, "pushed")
+    directory = wait_kept(admin, 2)
+    assert admin.call("set_weight_label", label="pushed, then named")["ok"]
+    expected = tree.door().generate("ROMEO:", max_new_tokens=20, **GREEDY).tokens
+    line, door, admin = crash(tree)
+    assert "is ready" in line, line + tree.log()
+    status = admin.call("status")
+    assert status["weights_path"] == str(directory) and "lost" not in status
+    assert {(each["epoch"], each["label"]) for each in status["replicas"]} == {(2, "pushed, then named")}
+    assert admin.call("weight_digests")["digest"] == BARD_DIGEST
+    assert door.generate("ROMEO:", max_new_tokens=20, **GREEDY).tokens == expected
+    assert keep_of(admin)["state"] == "kept", "the directory has it"
+    assert update(admin, STORIES)["epoch"] == 3
+
+
+@pytest.mark.parametrize("flags", ((), ("--tp", 2)), ids=("one", "tp2"))
+def test_what_is_kept_is_a_checkpoint_like_the_one_it_came_from(start_tree, place, flags):
+    tree = start_tree("--keep-committed", place / "kept", *flags)
+    admin = tree.door("admin")
+    push(tree, BARD, "step 7 ✓")
+    directory = wait_kept(admin, 2)
+    assert tensors_of(directory) == tensors_of(pathlib.Path(BARD))
+    header, _ = header_of(directory / "model.safetensors")
+    assert header["__metadata__"] == {
+        "format": "pt",
+        "pitstop_epoch": "2",
+        "pitstop_label": "step 7 ✓",
+        "pitstop_digest": BARD_DIGEST,
+    }
+    (size,) = struct.unpack("<Q", (directory / "model.safetensors").read_bytes()[:8])
+    assert size % 8 == 0, "tensors are aligned"
+    for name in ("config.json", "tokenizer.json"):  # of the model: the push brought tensors alone
+        assert (directory / name).read_bytes() == (pathlib.Path(STORIES) / name).read_bytes()
+    other = start_tree("--model", directory)
+    assert serving(other.door("admin"))["digest"] == BARD_DIGEST
+    other.stop()
+    # And by its own tree, as a source of an update.
+    update(admin, STORIES)
+    assert update(admin, str(directory))["digest"] == BARD_DIGEST
+
+
+def test_two_versions_are_on_the_disk_at_most_and_a_rollback_writes_nothing(start_tree, place):
+    kept = place / "kept"
+    tree = start_tree("--restart", "--keep-committed", kept)
+    admin = tree.door("admin")
+    update(admin, BARD, label="one")
+    bard = wait_kept(admin, 2)
+    update(admin, STORIES, label="two")
+    stories = wait_kept(admin, 3)
+    assert listed(kept) == [bard.name, stories.name]
+    inode = (bard / "model.safetensors").stat().st_ino
+    assert admin.call("rollback_weights")["ok"]
+    again = wait_kept(admin, 4)
+    assert again.name > stories.name and (again / "model.safetensors").stat().st_ino == inode
+    assert listed(kept) == [stories.name, again.name]
+    third = place / "third"
+    shutil.copytree(STORIES, third)
+    header, body = header_of(third / "model.safetensors")
+    begin, _ = header["model.norm.weight"]["data_offsets"]
+    body = body[:begin] + struct.pack("<H", 0x3F81) + body[begin + 2 :]
+    write_safetensors(third / "model.safetensors", header, body)
+    update(admin, str(third))
+    newest = wait_kept(admin, 5)
+    assert listed(kept) == [again.name, newest.name]
+    overwrite(third)
+    line, _, admin = crash(tree)
+    assert "is ready" in line and serving(admin)["epoch"] == 5
+
+
+def test_a_directory_that_was_overwritten_does_not_matter_where_versions_are_kept(start_tree, place):
+    checkpoint = place / "step-7"
+    shutil.copytree(BARD, checkpoint)
+    tree = start_tree("--restart", "--keep-committed", place / "kept")
+    admin = tree.door("admin")
+    update(admin, str(checkpoint), label="step-7")
+    kept = wait_kept(admin, 2)
+    overwrite(checkpoint)
+    line, _, admin = crash(tree)
+    assert "is ready" in line
+    assert serving(admin) == {
+        "path": str(kept), "epoch": 2, "label": "step-7", "digest": BARD_DIGEST
+    }
+    # What was kept was damaged, too: then there is nothing left.
+    with open(kept / "model.safetensors", "r+b") as file:
+        file.seek(-2, os.SEEK_END)
+        file.write(b"\x01\x02")
+    line, _, admin = crash(tree)
+    assert "has lost its version 'step-7'" in line
+    assert admin.call("status")["lost"]["digest"] == BARD_DIGEST
+    update(admin, BARD)
+    assert tensors_of(wait_kept(admin, 3)) == tensors_of(pathlib.Path(BARD)), "written anew"
+
+
+def start_held(place, monkeypatch, point, *flags):
+    """A tree whose first worker stops there, once: not again in its next life."""
+    faults = place / "faults"
+    faults.mkdir()
+    (faults / f"tp_worker[0.0]@{point}").write_text("stop")
+    monkeypatch.setenv("PITSTOP_FAULT_DIR", str(faults))
+    return ProcessTree(place / "tree", "--restart", "--keep-committed", place / "kept", *flags)
+
+
+@pytest.mark.parametrize("point", ("keep_begun", "keep_half", "keep_seal"))
+def test_P2_a_crash_in_the_middle_of_writing_leaves_the_former_version_whole(place, monkeypatch, point):
+    kept = place / "kept"
+    first = ProcessTree(place / "first", "--keep-committed", kept)
+    update(first.door("admin"), STORIES, label="former")
+    former = wait_kept(first.door("admin"), 2)
+    before = tensors_of(former)
+    first.stop()
+    tree = start_held(place, monkeypatch, point)
+    try:
+        admin = tree.door("admin")
+        push(tree, BARD, "lost")
+        tree.wait_stopped("tp_worker[0.0]")
+        assert tensors_of(former) == before
+        line, door, admin = crash(tree, "tp_worker[0.0]")
+        assert "has lost its version 'lost' (epoch 2" in line
+        status = admin.call("status")
+        assert str(kept) in status["lost"]["why"] and "not written" in status["lost"]["why"]
+        assert former.name in listed(kept) and tensors_of(former) == before
+        assert [name for name in listed(kept) if WHOLE.fullmatch(name)] == [former.name]
+        assert update(admin, BARD)["epoch"] == 3
+        assert len(door.generate("ROMEO:", max_new_tokens=5, **GREEDY).tokens) == 5
+        tree.stop()
+    finally:
+        tree.abandon()
+
+
+def test_the_newest_version_wins_and_generation_goes_on_meanwhile(place, monkeypatch):
+    tree = start_held(place, monkeypatch, "keep_half", "--tp", 2)
+    try:
+        admin = tree.door("admin")
+        update(admin, BARD, label="first")
+        tree.wait_stopped("tp_worker[0.0]")
+        tree.kill("tp_worker[0.0]", 18)  # SIGCONT: it writes on
+        update(admin, STORIES, label="second")
+        update(admin, BARD, label="third")
+        assert len(tree.door().generate("ROMEO:", max_new_tokens=20, **GREEDY).tokens) == 20
+        kept = wait_kept(admin, 4)
+        assert tensors_of(kept) == tensors_of(pathlib.Path(BARD))
+        assert len(listed(place / "kept")) <= 2
+        tree.stop()
+    finally:
+        tree.abandon()
+
+
+@pytest.mark.parametrize("mode", ("staged", "direct"))
+def test_memory_that_is_needed_is_not_waited_for(start_tree, place, mode):
+    """A release, and an update over the live copy, beside the writing of what was there."""
+    tree = start_tree("--keep-committed", place / "kept", "--tp", 2)
+    admin = tree.door("admin")
+    for epoch in range(2, 8):
+        update(admin, (BARD, STORIES)[epoch % 2], mode=mode)
+        if epoch % 3 == 0:
+            assert admin.call("release_memory", tags=["weights"])["ok"]
+            assert admin.call("resume_memory", tags=["weights"])["ok"]
+    if keep_of(admin)["state"] == "failed":
+        assert "memory" in keep_of(admin)["message"]
+    assert update(admin, BARD, mode=mode)["epoch"] == 8
+    assert tensors_of(wait_kept(admin, 8)) == tensors_of(pathlib.Path(BARD))
+    assert len(tree.door().generate("ROMEO:", max_new_tokens=20, **GREEDY).tokens) == 20
+
+
+def test_a_directory_that_cannot_be_written_is_told_and_hurts_nobody(start_tree, place):
+    kept = place / "kept"
+    tree = start_tree("--restart", "--keep-committed", kept)
+    admin = tree.door("admin")
+    (kept / ".lock").unlink()
+    kept.rmdir()
+    kept.write_text("a file")
+    push(tree, BARD, "step-7")
+    wait_until(lambda: keep_of(admin)["state"] == "failed", "the failure to be told")
+    keep = keep_of(admin)
+    assert str(kept) in keep["message"] and os.strerror(errno.ENOTDIR) in keep["message"]
+    assert keep["failed_total"] == 1 and "path" not in keep
+    wait_until(lambda: "epoch 2 is not kept" in tree.log(), "a line in the log")
+    assert len(tree.door().generate("ROMEO:", max_new_tokens=20, **GREEDY).tokens) == 20
+    assert "failed" in run("status", "--run-dir", tree.run_dir).stdout
+    kept.unlink()
+    kept.mkdir(mode=0o700)
+    assert update(admin, STORIES)["epoch"] == 3
+    wait_kept(admin, 3)
+
+
+def test_a_disk_that_is_full_is_told_before_anything_is_written(place, mount_tmpfs):
+    small = mount_tmpfs(megabytes=1)
+    tree = ProcessTree(place / "tree", "--keep-committed", small)
+    try:
+        admin = tree.door("admin")
+        push(tree, BARD, "step-7")
+        wait_until(lambda: keep_of(admin)["state"] == "failed", "the failure to be told")
+        assert os.strerror(errno.ENOSPC) in keep_of(admin)["message"]
+        assert len(tree.door().generate("ROMEO:", max_new_tokens=20, **GREEDY).tokens) == 20
+        wait_until(lambda: listed(small) == [], "what was begun to be removed")
+        tree.stop()
+    finally:
+        tree.abandon()
+
+
+def test_two_trees_do_not_keep_their_versions_in_one_place(start_tree, place):
+    kept = place / "kept"
+    start_tree("--keep-committed", kept)
+    second = run("serve", "--run-dir", place / "second", "--keep-committed", kept, "--no-http")
+    assert second.returncode == 4 and "another tree" in second.stderr
+    assert "Traceback" not in second.stderr and not (place / "second").exists()
+    third = run("serve", "--run-dir", place / "third", "--keep-committed", "/proc/none", "--no-http")
+    assert third.returncode == 4 and "--keep-committed" in third.stderr
+    assert "Traceback" not in third.stderr and not (place / "third").exists()

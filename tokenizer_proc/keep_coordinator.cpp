@@ -1,0 +1,93 @@
+#include "tokenizer_proc/keep_coordinator.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace pitstop {
+
+KeepCoordinator::KeepCoordinator(
+    TimePoint now, std::string directory, int num_ranks, const ServedVersion& served
+)
+    : directory_(std::move(directory)),
+      num_ranks_(static_cast<std::size_t>(num_ranks)),
+      since_(now),
+      version_(served),
+      has_answered_(num_ranks_, false) {
+    if (!served.path.starts_with(directory_ + "/")) return;
+    state_ = State::kKept;  // a restart took it from there
+    status_.path = served.path;
+    status_.path_digest = served.digest;
+}
+
+void KeepCoordinator::enter(TimePoint now, State state) {
+    state_ = state;
+    since_ = now;
+}
+
+WorkerKeep KeepCoordinator::order(KeepStep step) {
+    step_ = step;
+    has_answered_.assign(num_ranks_, false);
+    return {
+        .call = call_,
+        .step = step,
+        .epoch = version_.epoch,
+        .label = version_.label,
+        .digest = version_.digest};
+}
+
+WorkerKeep KeepCoordinator::committed(TimePoint now, const ServedVersion& version) {
+    if (state_ == State::kWriting) ++status_.superseded_total;
+    version_ = version;
+    call_ = next(call_);
+    status_.message.clear();
+    enter(now, State::kWriting);
+    return order(KeepStep::kBegin);
+}
+
+std::optional<WorkerKeep> KeepCoordinator::part(TimePoint now, const WorkerKept& part) {
+    const auto rank = static_cast<std::size_t>(raw(part.rank));
+    if (state_ != State::kWriting || part.call != call_ || part.step != step_ ||
+        rank >= num_ranks_ || has_answered_[rank])
+        return std::nullopt;
+    if (!part.code.empty()) {
+        ++status_.failed_total;
+        status_.message = part.message;
+        enter(now, State::kFailed);
+        return order(KeepStep::kDrop);
+    }
+    has_answered_[rank] = true;
+    if (step_ == KeepStep::kWrite && std::ranges::find(has_answered_, false) != has_answered_.end())
+        return std::nullopt;
+    if (part.path.empty())
+        return order(step_ == KeepStep::kBegin ? KeepStep::kWrite : KeepStep::kSeal);
+    ++status_.kept_total;
+    status_.path = part.path;
+    status_.path_digest = version_.digest;
+    enter(now, State::kKept);
+    return std::nullopt;
+}
+
+KeepStatus KeepCoordinator::status(TimePoint now) const {
+    KeepStatus status = status_;
+    switch (state_) {
+        case State::kIdle:
+            status.state = "idle";
+            break;
+        case State::kWriting:
+            status.state = "writing";
+            break;
+        case State::kKept:
+            status.state = "kept";
+            break;
+        case State::kFailed:
+            status.state = "failed";
+            break;
+    }
+    status.epoch = version_.epoch;
+    status.digest = version_.digest;
+    status.age_s = std::chrono::duration<double>(now - since_).count();
+    return status;
+}
+
+}  // namespace pitstop

@@ -1,0 +1,58 @@
+// Drives --keep-committed: what was committed last is written to a directory by the workers of
+// replica 0, a step at a time (messages/keep.h).
+//
+//   begin (rank 0) -> write (every rank) -> seal (rank 0)
+//
+// The newest version wins: one that is committed meanwhile ends what is under way. A step that
+// fails ends the version, and is told in status; what serves does not depend on any of this.
+//
+// Pure: no clock, no socket. Time comes in, orders go out.
+// Thread:  the loop thread only.
+// Bounded: one version at a time.
+#pragma once
+
+#include "base/ids.h"
+#include "base/time.h"
+#include "messages/keep.h"
+#include "messages/status.h"
+#include "tokenizer_proc/update_coordinator.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace pitstop {
+
+class KeepCoordinator {
+  public:
+    // In `directory`, by `num_ranks` ranks. `served` is what serves from the start.
+    KeepCoordinator(
+        TimePoint now, std::string directory, int num_ranks, const ServedVersion& served
+    );
+
+    // Another version is committed on every rank.
+    [[nodiscard]] WorkerKeep committed(TimePoint now, const ServedVersion& version);
+
+    // An answer; what is to be ordered next. One to no step under way is ignored.
+    [[nodiscard]] std::optional<WorkerKeep> part(TimePoint now, const WorkerKept& part);
+
+    [[nodiscard]] const ServedVersion& version() const { return version_; }
+    [[nodiscard]] KeepStatus status(TimePoint now) const;
+
+  private:
+    enum class State { kIdle, kWriting, kKept, kFailed };
+    [[nodiscard]] WorkerKeep order(KeepStep step);
+    void enter(TimePoint now, State state);
+
+    std::string directory_;
+    std::size_t num_ranks_;
+    State state_ = State::kIdle;
+    TimePoint since_{};
+    ServedVersion version_{};  // that is to be kept
+    CallId call_{};
+    KeepStep step_ = KeepStep::kBegin;
+    std::vector<bool> has_answered_;  // by rank, to the step under way
+    KeepStatus status_{};
+};
+
+}  // namespace pitstop

@@ -1,0 +1,69 @@
+// The directory of --keep-committed, on disk:
+//
+//   committed-00000004-<digest>/   a whole version, as a checkpoint directory of Hugging Face's
+//   committed-00000003-<digest>/   the one before it
+//   .writing/                    one that is being written: it has no name before it is whole
+//
+// The number counts the versions that were sealed, so that names tell which is newer; the digest is
+// the version's (base/digest.h), so that a version that was kept before is found and not written
+// again. Names come and go by rename alone, after everything is on the disk: a crash leaves what
+// was sealed as it was. Two versions are on the disk at most, the one being written included.
+//
+// Thread: one. Nobody else changes the directory: the launcher holds its lock.
+#pragma once
+
+#include "base/result.h"
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop {
+
+// A file of the checkpoint beside its weights: config.json, the tokenizer's, the chat template.
+struct SmallFile {
+    std::string name{};
+    std::string bytes{};
+};
+inline constexpr std::size_t kSmallFileBytesMax = std::size_t{64} << 20;
+inline constexpr std::size_t kSmallFilesMax = 64;
+
+// What `model_dir` holds beside the weights, as it is now: the directory may change later.
+// Errors: a file cannot be read, or there are more or larger ones than the bounds.
+Result<std::vector<SmallFile>> read_small_files(const std::string& model_dir);
+
+class KeptDirectory {
+  public:
+    explicit KeptDirectory(std::string path) : path_(std::move(path)) {}
+
+    [[nodiscard]] std::string writing() const { return path_ + "/.writing"; }
+
+    // The version with this digest, if it is there; it is the newest from now on.
+    Result<std::optional<std::string>> find(std::string_view digest);
+    // An empty writing(), and one version beside it at most: the newest.
+    Result<> begin();
+    Result<> write(const SmallFile& file);
+    // writing() becomes a version, the newest. Returns its path.
+    // REQUIRES: its weights are on the disk (fsync).
+    Result<std::string> seal(std::string_view digest);
+    Result<> drop();
+    // Of a path that find() gave.
+    Result<> remove(const std::string& version);
+
+  private:
+    struct Entry {
+        int number = 0;
+        std::string name{};
+        std::string digest{};
+    };
+    Result<std::vector<Entry>> entries() const;  // oldest first
+    Result<std::string> rename_to_newest(const std::string& from, std::string_view digest);
+
+    std::string path_;
+};
+
+// Forces a file's or a directory's contents to the disk.
+Result<> sync_path(const std::string& path);
+
+}  // namespace pitstop
