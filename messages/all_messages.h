@@ -87,6 +87,7 @@ using AllMessages = MessageList<
     UpdateDrop,
     UpdateRollback,
     UpdatePart,
+    UpdateWaits,
     WorkerHello,
     StepPlan,
     StepResult,

@@ -86,11 +86,13 @@ struct UpdateReady {
         "`update_part` phase ready.";
     UpdateId update{};
     KvPolicy kv_policy = KvPolicy::kKeep;
+    std::int64_t timeout_ms = 0;
 
     template <class F>
     void fields(F&& f) {
         f("update", update, "the update");
         f("kv_policy", kv_policy, "running requests at the commit");
+        f("timeout_ms", timeout_ms, "a replica gives up by itself after it");
     }
 };
 
@@ -173,6 +175,24 @@ struct UpdatePart {
         f("label", label, "its label");
         f("digest", digest, "its digest");
         f("outcome", outcome, "every rank's");
+    }
+};
+
+struct UpdateWaits {
+    static constexpr std::string_view kType = "update_waits";
+    static constexpr std::string_view kAbout =
+        "scheduler_proc -> tokenizer_proc: a commit or a drop is under way, and who is not done; "
+        "sent with the order to the ranks, and after each rank's answer but the last. For the "
+        "error of a caller whose time is over.";
+    UpdateId update{};
+    ReplicaId replica{};
+    std::vector<Rank> ranks{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("update", update, "the update");
+        f("replica", replica, "the sender");
+        f("ranks", ranks, "those that have not answered");
     }
 };
 

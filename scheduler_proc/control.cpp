@@ -276,6 +276,7 @@ void Scheduler::act_on_time(TurnOutput& out) {
         return true;
     });
     end_late_memory_call(out);
+    end_late_stand(out);
     // A rank that never answers would hold every request for ever (P5): this replica ends, and with
     // it the tree, which answers them.
     if (!in_flight_.empty() && now_ >= in_flight_.front().sent_at + config_.step_timeout) {
@@ -303,6 +304,7 @@ std::optional<TimePoint> Scheduler::next_deadline() const {
     for (const PauseCall& call : pause_calls_) add(call.deadline);
     for (const FlushCall& call : flush_calls_) add(call.deadline);
     if (job_) add(job_->stage_deadline);
+    if (job_ && job_->stand == UpdateJob::Stand::kWaiting) add(job_->stand_deadline);
     if (memory_.job() != nullptr && !memory_.job()->is_answered) add(memory_.job()->deadline);
     if (!in_flight_.empty()) add(in_flight_.front().sent_at + config_.step_timeout);
     return first;

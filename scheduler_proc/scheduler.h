@@ -132,6 +132,7 @@ using ToTokenizer = std::variant<
     LabelPart,
     MemoryPart,
     UpdatePart,
+    UpdateWaits,
     WorkerTensor,
     WorkerDigests,
     WorkerGrouped,
@@ -320,6 +321,8 @@ class Scheduler {
     void dropped(const WorkerDropped& answer, TurnOutput& out);
     void settle_update(TurnOutput& out);
     void fail_vote(Error error, TurnOutput& out);
+    void end_late_stand(TurnOutput& out);
+    void say_who_waits(TurnOutput& out) const;
     void swap_version();
     void apply_kv_policy(TurnOutput& out);
     void finish_drop(TurnOutput& out);

@@ -272,6 +272,7 @@ void Scheduler::make_ready(const UpdateReady& order, TurnOutput& out) {
     if (!job_) job_.emplace(order.update, UpdateJob::Kind::kDirect, config_.tp);
     job_->kv_policy = order.kv_policy;
     job_->stand = UpdateJob::Stand::kWaiting;
+    if (order.timeout_ms > 0) job_->stand_deadline = deadline_of(order.timeout_ms);
     if (order.kv_policy == KvPolicy::kDrain) {
         job_->outcome.num_drained =
             static_cast<std::int64_t>(std::ranges::count_if(requests_, [](const auto& entry) {
@@ -293,6 +294,34 @@ void Scheduler::settle_update(TurnOutput& out) {
     answer_update(kReady, std::nullopt, out);
 }
 
+// The door is told in time what this replica waited for, and drops the update.
+void Scheduler::end_late_stand(TurnOutput& out) {
+    if (!job_ || job_->stand != UpdateJob::Stand::kWaiting || job_->end != UpdateJob::End::kNone ||
+        now_ < job_->stand_deadline) {
+        return;
+    }
+    job_->stand = UpdateJob::Stand::kLate;
+    answer_update(
+        kReady,
+        make_error(
+            ErrorCode::kDeadlineExceeded,
+            "phase ready: {}; {} requests still run",
+            step_in_flight(),
+            running_.size()
+        ),
+        out
+    );
+}
+
+// Which ranks have not answered the commit or the drop under way.
+void Scheduler::say_who_waits(TurnOutput& out) const {
+    UpdateWaits waits{.update = job_->id, .replica = config_.replica};
+    for (std::size_t rank = 0; rank < job_->has_answered.size(); ++rank) {
+        if (!job_->has_answered[rank]) waits.ranks.push_back(static_cast<Rank>(rank));
+    }
+    out.tokenizer.emplace_back(std::move(waits));
+}
+
 void Scheduler::commit(const UpdateCommit& order, TurnOutput& out) {
     const auto refuse_with = [&](std::string_view why) {
         refuse_update(order.update, kCommitted, wrong_order("commit", order.update, why), out);
@@ -311,6 +340,7 @@ void Scheduler::commit(const UpdateCommit& order, TurnOutput& out) {
         .rollback = job.kind == UpdateJob::Kind::kRollback,
     });
     swap_version();
+    say_who_waits(out);
 }
 
 void Scheduler::apply_kv_policy(TurnOutput& out) {
@@ -381,7 +411,7 @@ void Scheduler::committed(const WorkerCommitted& answer, TurnOutput& out) {
     job.ranks[at].ok = true;
     job.ranks[at].phase = kCommitted;
     job.ranks[at].commit_s = static_cast<double>(answer.elapsed_us) * 1e-6;
-    if (!job.have_all_answered()) return;
+    if (!job.have_all_answered()) return say_who_waits(out);
     ReplicaOutcome& outcome = job.outcome;
     outcome.commit_s = seconds(now_ - job.commit_ordered);
     for (const RankOutcome& each : job.ranks) {
@@ -414,6 +444,7 @@ void Scheduler::drop(const UpdateDrop& order, TurnOutput& out) {
     if (job.may_be_torn()) weights_ = Weights::kTorn;
     if (!job.is_stage_sent) return finish_drop(out);
     out.workers.emplace_back(WorkerDrop{.update = job.id});
+    say_who_waits(out);
 }
 
 void Scheduler::dropped(const WorkerDropped& answer, TurnOutput& out) {
@@ -427,7 +458,8 @@ void Scheduler::dropped(const WorkerDropped& answer, TurnOutput& out) {
     job_->has_answered[at] = true;
     // A rank that failed keeps the phase it failed in.
     if (job_->ranks[at].ok || !job_->has_voted[at]) job_->ranks[at].phase = kDropped;
-    if (job_->have_all_answered()) finish_drop(out);
+    if (!job_->have_all_answered()) return say_who_waits(out);
+    finish_drop(out);
 }
 
 void Scheduler::finish_drop(TurnOutput& out) {

@@ -38,6 +38,7 @@ struct UpdateJob {
         kNotAsked,
         kWaiting,  // for running requests (drain) or for steps in flight (direct)
         kReady,
+        kLate,  // it was said that it does not stand; only a drop ends the job
     };
     enum class End { kNone, kCommitting, kDropping };  // ordered; ranks are doing it
 
@@ -62,6 +63,7 @@ struct UpdateJob {
     std::vector<bool> has_answered{};                // by rank: the commit or the drop
 
     TimePoint stage_deadline = TimePoint::max();
+    TimePoint stand_deadline = TimePoint::max();
     std::optional<TimePoint> standing_since{};  // direct: no step has run since
     TimePoint commit_ordered{};
     std::string drop_reason{};

@@ -4,6 +4,7 @@
 #include "tokenizer_proc/timeout.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 namespace pitstop {
@@ -56,6 +57,16 @@ Result<> check_comes_by_network(std::string_view type, const WeightSource& sourc
     );
 }
 
+// "replica 0, replica 2"
+std::string replicas_of(const std::map<OpenId, ReplicaId>& requests) {
+    std::set<std::int32_t> replicas;
+    for (const auto& [id, replica] : requests) replicas.insert(raw(replica));
+    std::string names;
+    for (const std::int32_t replica : replicas)
+        names += fmt::format("{}replica {}", names.empty() ? "" : ", ", replica);
+    return names;
+}
+
 Error too_many(std::string_view type) {
     return make_error(
         ErrorCode::kResourceExhausted,
@@ -77,7 +88,7 @@ Admin::Admin(int num_replicas, TreeIdentity identity, Ports ports)
       flushes_(num_replicas, FlushCache::kType, "flush"),
       labels_(num_replicas, SetWeightLabel::kType, "relabel"),
       memories_(num_replicas, "release_memory or resume_memory", "order"),
-      updates_(num_replicas) {}
+      updates_(num_replicas, identity_.first_update()) {}
 
 bool Admin::takes(std::string_view type) { return Calls::has(type); }
 
@@ -334,6 +345,7 @@ Result<bool> Admin::part(TimePoint now, const Frames& frames) {
                    LabelPart,
                    MemoryPart,
                    UpdatePart,
+                   UpdateWaits,
                    WorkerTensor,
                    WorkerDigests,
                    WorkerGrouped,
@@ -430,6 +442,8 @@ void Admin::hear(TimePoint now, const UpdatePart& part) {
     updates_.part(now, part, out);
     carry_out(now, std::move(out));
 }
+
+void Admin::hear(TimePoint, UpdateWaits waits) { updates_.waits(std::move(waits)); }
 
 void Admin::hear(TimePoint, WorkerTensor part) {
     const auto place = tensor_reads_.find(part.call);
@@ -571,9 +585,10 @@ void Admin::tick(TimePoint now) {
             call.caller,
             make_error(
                 ErrorCode::kDeadlineExceeded,
-                "abort, phase finish: {} of {} requests have not ended",
+                "abort, phase finish: {} of {} requests have not ended, on {}",
                 call.ending.size(),
-                call.reply.results.size()
+                call.reply.results.size(),
+                replicas_of(call.ending)
             )
         );
         return true;
@@ -584,7 +599,8 @@ void Admin::tick(TimePoint now) {
             entry.second.caller,
             make_error(
                 ErrorCode::kDeadlineExceeded,
-                "get_weights, phase read: replica 0 did not answer in time"
+                "get_weights, phase read: no answer in time from {}",
+                entry.second.read.who_is_missing(tp_)
             )
         );
         return true;

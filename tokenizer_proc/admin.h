@@ -48,7 +48,7 @@ class Admin {
     // What an abort did, per id given (all: per open request), and which requests will end.
     struct Aborted {
         std::vector<AbortResult> results{};
-        std::set<OpenId> ending{};
+        std::map<OpenId, ReplicaId> ending{};  // and where each runs
     };
     struct Ports {
         std::function<void(const std::string& peer, Frames)> reply{};
@@ -117,7 +117,7 @@ class Admin {
     struct AbortCall {
         AdminCaller caller{};
         TimePoint deadline{};
-        std::set<OpenId> ending{};  // their last chunks are to come
+        std::map<OpenId, ReplicaId> ending{};  // their last chunks are to come
         AbortReply reply{};
     };
     template <class Read>
@@ -177,6 +177,7 @@ class Admin {
     void hear(TimePoint now, LabelPart part);
     void hear(TimePoint now, MemoryPart part);
     void hear(TimePoint now, const UpdatePart& part);
+    void hear(TimePoint now, UpdateWaits waits);
     void hear(TimePoint now, WorkerTensor part);
     void hear(TimePoint now, WorkerDigests part);
     void hear(TimePoint now, WorkerGrouped part);

@@ -241,7 +241,7 @@ Admin::Aborted Doors::abort_ids(const std::vector<std::string>* rids, const std:
     }
     std::vector<OpenRequest*> to_end;
     for (const auto& [id, request] : requests) {
-        aborted.ending.insert(id);
+        aborted.ending.emplace(id, request->replica);
         to_end.push_back(request);
     }
     abort(to_end, message.empty() ? "aborted at the admin door" : message);

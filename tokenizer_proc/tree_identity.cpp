@@ -9,8 +9,9 @@ constexpr std::size_t kShownBytesMax = 64;  // of what a client took for an iden
 
 }  // namespace
 
+// 31 bits and more to come: a JSON reader's numbers may be doubles.
 TreeIdentity::TreeIdentity(std::uint64_t high, std::uint64_t low)
-    : id_(fmt::format("{:016x}{:016x}", high, low)) {}
+    : id_(fmt::format("{:016x}{:016x}", high, low)), first_update_{(low >> 33) + 1} {}
 
 bool TreeIdentity::is_other(const Frames& frames) const {
     Frames own = frames;

@@ -9,6 +9,7 @@
 #include "base/result.h"
 #include "messages/codec.h"
 #include "messages/door_envelope.h"
+#include "messages/weights.h"
 
 #include <cstdint>
 #include <string>
@@ -23,6 +24,9 @@ class TreeIdentity {
     TreeIdentity(std::uint64_t high, std::uint64_t low);
 
     [[nodiscard]] const std::string& id() const { return id_; }
+    // The number of this tree's first update or session. The next tree's lie elsewhere, so that a
+    // session that outlived its tree is none of the next one's.
+    [[nodiscard]] UpdateId first_update() const { return first_update_; }
     // Whether these bytes, whatever else they are, name another tree.
     [[nodiscard]] bool is_other(const Frames& frames) const;
 
@@ -41,6 +45,7 @@ class TreeIdentity {
     [[nodiscard]] Result<> check(std::string_view type, std::string_view meant) const;
 
     std::string id_;
+    UpdateId first_update_;
 };
 
 }  // namespace pitstop

@@ -11,6 +11,12 @@ namespace {
 
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
+std::string list_of(const std::vector<Rank>& ranks) {
+    std::vector<std::int32_t> numbers;
+    for (const Rank rank : ranks) numbers.push_back(raw(rank));
+    return fmt::format("{}", fmt::join(numbers, ", "));
+}
+
 // Which order a phase waits for the answers to, as UpdatePart::phase names it.
 constexpr std::string_view kOpened = "opened";
 constexpr std::string_view kFilled = "filled";
@@ -178,7 +184,7 @@ void UpdateCoordinator::bucket(TimePoint now, Caller caller, const UpdateBucket&
     hear_caller(now, std::move(caller), call.timeout_ms);
     order(
         Phase::kFilling,
-        UpdateFill{job_->id, ++job_->num_buckets, call.source, time_of_replicas()},
+        UpdateFill{job_->id, ++job_->num_buckets, call.source, time_of_replicas(now)},
         out
     );
 }
@@ -189,10 +195,9 @@ void UpdateCoordinator::commit(TimePoint now, Caller caller, const CommitWeights
     hear_caller(now, std::move(caller), call.timeout_ms);
     job_->kind = Kind::kUpdate;
     if (call.kv_policy) job_->spec.kv_policy = *call.kv_policy;
-    if (phase_ == Phase::kStaged)
-        return order(Phase::kReadying, UpdateReady{job_->id, job_->spec.kv_policy}, out);
+    if (phase_ == Phase::kStaged) return order_ready(now, out);
     order(
-        Phase::kStaging, UpdateFinish{job_->id, call.label, call.digest, time_of_replicas()}, out
+        Phase::kStaging, UpdateFinish{job_->id, call.label, call.digest, time_of_replicas(now)}, out
     );
 }
 
@@ -222,30 +227,47 @@ void UpdateCoordinator::begin(
         return order(Phase::kStaging, UpdateRollback{job_->id, job_->new_epoch}, out);
     has_retained_ = false;  // the stage overwrites the retained copy
     if (job_->spec.mode == UpdateMode::kDirect) {
-        return order(Phase::kReadying, UpdateReady{job_->id, job_->spec.kv_policy}, out);
+        return order_ready(now, out);
     }
-    order_stage(out);
+    order_stage(now, out);
 }
 
 void UpdateCoordinator::order(Phase phase, Order order, Out& out) {
     phase_ = phase;
     job_->answers.assign(static_cast<std::size_t>(num_replicas_), std::nullopt);
+    job_->awaited.assign(static_cast<std::size_t>(num_replicas_), {});
     out.orders.push_back(std::move(order));
 }
 
-void UpdateCoordinator::order_stage(Out& out) {
+void UpdateCoordinator::order_stage(TimePoint now, Out& out) {
     order(
         job_->kind == Kind::kSession ? Phase::kOpening : Phase::kStaging,
-        UpdateStage{job_->id, job_->spec, job_->new_epoch, time_of_replicas()},
+        UpdateStage{job_->id, job_->spec, job_->new_epoch, time_of_replicas(now)},
         out
     );
 }
 
+void UpdateCoordinator::order_ready(TimePoint now, Out& out) {
+    order(
+        Phase::kReadying, UpdateReady{job_->id, job_->spec.kv_policy, time_of_replicas(now)}, out
+    );
+}
+
 // A replica gives up a little before the door does, so that the answer names the rank.
-std::int64_t UpdateCoordinator::time_of_replicas() const {
-    const auto all =
-        std::chrono::duration_cast<std::chrono::milliseconds>(job_->deadline - job_->started);
-    return (all - std::min(all / 10, std::chrono::milliseconds(1000))).count();
+std::int64_t UpdateCoordinator::time_of_replicas(TimePoint now) const {
+    const auto all = std::chrono::duration_cast<std::chrono::milliseconds>(job_->deadline - now);
+    const auto head_start = std::min(all / 10, std::chrono::milliseconds(1000));
+    return std::max<std::int64_t>(1, (all - head_start).count());
+}
+
+void UpdateCoordinator::waits(UpdateWaits waits) {
+    const std::int32_t index = raw(waits.replica);
+    if (!job_ || waits.update != job_->id || index < 0 || index >= num_replicas_ ||
+        (phase_ != Phase::kCommitting && phase_ != Phase::kDropping)) {
+        ++num_late_parts_;
+        return;
+    }
+    job_->awaited[static_cast<std::size_t>(index)] = std::move(waits.ranks);
 }
 
 void UpdateCoordinator::part(TimePoint now, const UpdatePart& part, Out& out) {
@@ -333,12 +355,12 @@ void UpdateCoordinator::all_answered(TimePoint now, Out& out) {
                 return;
             }
             if (job.is_ready_done) break;
-            return order(Phase::kReadying, UpdateReady{job.id, job.spec.kv_policy}, out);
+            return order_ready(now, out);
         }
         case Phase::kReadying:
             job.is_ready_done = true;
             if (job.is_staging_done) break;
-            return order_stage(out);
+            return order_stage(now, out);
         case Phase::kCommitting:
             return finish_commit(now, out);
         case Phase::kDropping:
@@ -476,7 +498,9 @@ std::string UpdateCoordinator::who_is_missing() const {
     std::string names;
     for (std::size_t i = 0; i < job_->answers.size(); ++i) {
         if (job_->answers[i]) continue;
-        names += fmt::format("{}replica {}", names.empty() ? "" : ", ", i);
+        std::string who = "scheduler_proc";  // which would have said whom it waits for
+        if (!job_->awaited[i].empty()) who = "rank " + list_of(job_->awaited[i]);
+        names += fmt::format("{}replica {} ({})", names.empty() ? "" : ", ", i, who);
     }
     return names;
 }

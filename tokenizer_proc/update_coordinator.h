@@ -69,8 +69,10 @@ class UpdateCoordinator {
     static constexpr auto kStagedHoldMax = std::chrono::hours(1);
     static constexpr auto kSessionIdle = std::chrono::minutes(5);  // of sessions that name none
 
-    explicit UpdateCoordinator(int num_replicas)
-        : num_replicas_(num_replicas), has_weights_(static_cast<std::size_t>(num_replicas), true) {}
+    explicit UpdateCoordinator(int num_replicas, UpdateId first = UpdateId{1})
+        : num_replicas_(num_replicas),
+          next_id_(first),
+          has_weights_(static_cast<std::size_t>(num_replicas), true) {}
 
     // What serves from the start.
     void set_version(ServedVersion version) { decided_ = version_ = std::move(version); }
@@ -89,6 +91,8 @@ class UpdateCoordinator {
 
     // A replica's answer. One that belongs to no order under way is ignored and counted.
     void part(TimePoint now, const UpdatePart& part, Out& out);
+    // Which ranks a replica waits for, of a commit or a drop.
+    void waits(UpdateWaits waits);
 
     // Acts on deadlines that have come.
     void tick(TimePoint now, Out& out);
@@ -143,6 +147,7 @@ class UpdateCoordinator {
         bool is_staging_done = false;
         bool is_ready_done = false;
         std::vector<std::optional<UpdatePart>> answers{};  // to the order under way, by replica
+        std::vector<std::vector<Rank>> awaited{};          // by replica: ranks that are not done
         std::vector<ReplicaOutcome> outcomes{};            // the latest, by replica
         std::string label{};                               // of the new version
         std::string digest{};
@@ -152,12 +157,13 @@ class UpdateCoordinator {
     [[nodiscard]] std::optional<Error> refusal(const UpdateSpec* spec) const;
     [[nodiscard]] std::optional<Error> not_at(std::uint64_t session, bool needs_open) const;
     void hear_caller(TimePoint now, Caller caller, std::int64_t timeout_ms);
-    [[nodiscard]] std::int64_t time_of_replicas() const;
+    [[nodiscard]] std::int64_t time_of_replicas(TimePoint now) const;
     void begin(
         TimePoint now, Caller caller, std::int64_t timeout_ms, Kind kind, UpdateSpec spec, Out& out
     );
     void order(Phase phase, Order order, Out& out);
-    void order_stage(Out& out);
+    void order_stage(TimePoint now, Out& out);
+    void order_ready(TimePoint now, Out& out);
     void all_answered(TimePoint now, Out& out);
     [[nodiscard]] bool may_be_torn() const;
     void begin_drop(TimePoint now, Error failure, Out& out);
@@ -172,7 +178,7 @@ class UpdateCoordinator {
     int num_replicas_;
     Phase phase_ = Phase::kIdle;
     std::optional<Job> job_{};
-    UpdateId next_id_{1};
+    UpdateId next_id_;
     ServedVersion version_{};
     ServedVersion decided_{};
     std::vector<bool> has_weights_;  // by replica

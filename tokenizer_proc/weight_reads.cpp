@@ -78,6 +78,7 @@ Result<> TensorRead::place(const WorkerTensor& piece) {
 
 std::optional<Result<WeightsReply>> TensorRead::add(WorkerTensor piece) {
     using Answer = std::optional<Result<WeightsReply>>;
+    heard_.insert(piece.rank);
     if (!piece.code.empty()) {
         return Answer(Error{error_code_named(piece.code), std::move(piece.message)});
     }
@@ -96,6 +97,15 @@ std::optional<Result<WeightsReply>> TensorRead::add(WorkerTensor piece) {
     if (auto placed = place(piece); !placed) return Answer(placed.error());
     if (elements_left_ > 0) return std::nullopt;
     return Answer(*std::move(reply_));
+}
+
+std::string TensorRead::who_is_missing(int tp) const {
+    std::string names;
+    for (int rank = 0; rank < tp; ++rank) {
+        if (heard_.contains(Rank{rank})) continue;
+        names += fmt::format("{}replica 0 rank {}", names.empty() ? "" : ", ", rank);
+    }
+    return names.empty() ? "replica 0, of which every rank sent a part" : names;
 }
 
 std::optional<DigestsReply> DigestRead::add(WorkerDigests part) {

@@ -23,6 +23,8 @@ class TensorRead {
   public:
     // A rectangle of it. The whole tensor, once every element is there; or an error.
     std::optional<Result<WeightsReply>> add(WorkerTensor piece);
+    // "replica 0 rank 1, ...": of `tp` ranks, those that have sent nothing.
+    [[nodiscard]] std::string who_is_missing(int tp) const;
 
   private:
     Result<> begin(const WorkerTensor& piece);
@@ -34,6 +36,7 @@ class TensorRead {
     std::int64_t element_bytes_ = 0;
     std::set<std::pair<std::int64_t, std::int64_t>> placed_{};  // first row and column
     std::int64_t elements_left_ = 0;
+    std::set<Rank> heard_{};
 };
 
 // One weight_digests.

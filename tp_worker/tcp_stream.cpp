@@ -1,11 +1,11 @@
 #include "tp_worker/tcp_stream.h"
 
+#include "tp_worker/host_lookup.h"
+
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <memory>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -13,6 +13,7 @@
 #include <thread>
 #include <unistd.h>
 #include <utility>
+#include <vector>
 
 namespace pitstop {
 namespace {
@@ -46,28 +47,18 @@ Result<TcpStream> TcpStream::connect(
     Duration pause = kRetryMin;
     while (true) {
         RETURN_IF_ERROR(check_patience(patience, peer));
-        addrinfo hints{};
-        hints.ai_family = AF_UNSPEC;
-        hints.ai_socktype = SOCK_STREAM;
-        addrinfo* found = nullptr;
-        const int code =
-            ::getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &found);
-        if (code != 0) {
-            return make_error(
-                ErrorCode::kNotFound, "'{}' is no host: {}", address, ::gai_strerror(code)
-            );
-        }
-        const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, ::freeaddrinfo);
-        for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
-            const int fd = ::socket(
-                each->ai_family, each->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, each->ai_protocol
-            );
+        // Anew each time: a trainer that comes later may have another address.
+        ASSIGN_OR_RETURN(
+            const std::vector<HostAddress> found, look_up_host(address, port, patience)
+        );
+        for (const HostAddress& each : found) {
+            const int fd = ::socket(each.family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
             if (fd < 0) continue;
             TcpStream stream(fd, peer);
             const int one = 1;
             ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-            if (::connect(fd, each->ai_addr, each->ai_addrlen) != 0 && errno != EINPROGRESS)
-                continue;
+            const auto* to = reinterpret_cast<const ::sockaddr*>(&each.address);
+            if (::connect(fd, to, each.size) != 0 && errno != EINPROGRESS) continue;
             if (Result<> ready = stream.wait(POLLOUT, patience); !ready) return ready.error();
             int error = 0;
             socklen_t size = sizeof error;

@@ -4,9 +4,8 @@
 #pragma once
 
 #include "base/result.h"
-#include "base/time.h"
+#include "tp_worker/patience.h"
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -14,16 +13,11 @@
 
 namespace pitstop {
 
-// Until when to wait, and what calls it off.
-struct Patience {
-    TimePoint deadline = TimePoint::max();
-    const std::atomic<bool>& is_called_off;
-};
-
 class TcpStream {
   public:
     // Tries again, ever more slowly, while nobody listens there: a trainer may come later.
-    // Errors: kNotFound (no such host), kDeadlineExceeded, kAborted.
+    // Errors: kNotFound (no such host), kDeadlineExceeded, kAborted, kResourceExhausted (too many
+    // names are looked up).
     static Result<TcpStream> connect(
         const std::string& address, std::int64_t port, const Patience& patience
     );

@@ -65,6 +65,7 @@ FakeWorkers::FakeWorkers(FakeModel model) : model_(std::move(model)) {
     memory_failures.resize(static_cast<std::size_t>(model_.tp));
     released_.resize(static_cast<std::size_t>(model_.tp));
     is_silent.assign(static_cast<std::size_t>(model_.tp), false);
+    never_ends.assign(static_cast<std::size_t>(model_.tp), false);
 }
 
 std::vector<PartDigest> FakeWorkers::digests(std::uint64_t weights, Rank rank) const {
@@ -285,6 +286,7 @@ std::vector<FromWorker> FakeWorkers::run_one() {
         retained_weights_ = old;
         epoch_ = commit->epoch;
         for (int rank = 0; rank < model_.tp; ++rank) {
+            if (never_ends[static_cast<std::size_t>(rank)]) continue;
             answers.emplace_back(WorkerCommitted{
                 .update = commit->update,
                 .rank = static_cast<Rank>(rank),
@@ -294,6 +296,7 @@ std::vector<FromWorker> FakeWorkers::run_one() {
         }
     } else if (const auto* drop = std::get_if<WorkerDrop>(&message)) {
         for (int rank = 0; rank < model_.tp; ++rank) {
+            if (never_ends[static_cast<std::size_t>(rank)]) continue;
             answers.emplace_back(WorkerDropped{
                 .update = drop->update, .rank = static_cast<Rank>(rank)});
         }

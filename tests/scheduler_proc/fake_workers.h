@@ -81,6 +81,8 @@ class FakeWorkers {
     [[nodiscard]] const std::vector<WorkerMemory>& memory_orders() const { return memory_orders_; }
     // Ranks that do not answer stages and orders about memory.
     std::vector<bool> is_silent{};
+    // By rank: answers no commit and no drop.
+    std::vector<bool> never_ends{};
 
     // The oldest and newest epoch of the KV that the last row with this output index of this key
     // read, as the pages have it.

@@ -349,6 +349,42 @@ TEST_F(UpdateTest, P5_ARankThatNeverVotesIsNamedAtTheDeadline) {
     EXPECT_TRUE(answer().ok);
 }
 
+TEST_F(UpdateTest, P5_AReplicaThatCannotStandInTimeNamesTheStepAndTheRank) {
+    start_requests();
+    rig.workers.is_silent[1] = true;
+    rig.step();
+    order(UpdateReady{.update = kUpdate, .kv_policy = KvPolicy::kKeep, .timeout_ms = 500});
+    const TurnOutput out = rig.turn();  // direct: it waits for the step in flight
+    ASSERT_TRUE(out.wake_at);
+    rig.now = *out.wake_at;
+    rig.turn();
+    const auto parts = rig.take<UpdatePart>();
+    ASSERT_EQ(parts.size(), 1u);
+    EXPECT_EQ(parts[0].phase, "ready");
+    EXPECT_EQ(parts[0].code, "deadline_exceeded");
+    EXPECT_NE(parts[0].message.find("phase ready"), std::string::npos) << parts[0].message;
+    EXPECT_NE(parts[0].message.find("rank 1"), std::string::npos) << parts[0].message;
+    order(UpdateDrop{.update = kUpdate});
+    EXPECT_TRUE(answer().ok);
+}
+
+TEST_F(UpdateTest, P5_WhoIsNotDoneWithADropOrACommitIsSaidAtEveryAnswer) {
+    using Ranks = std::vector<Rank>;
+    order_stage(spec_of(UpdateMode::kStaged, KvPolicy::kKeep));
+    answer();
+    rig.workers.never_ends[1] = true;
+    order(UpdateDrop{.update = kUpdate});
+    auto waits = rig.take<UpdateWaits>();
+    ASSERT_EQ(waits.size(), 1u);
+    EXPECT_EQ(waits[0].update, kUpdate);
+    EXPECT_EQ(waits[0].ranks, (Ranks{Rank{0}, Rank{1}}));
+    rig.run();  // rank 0 answers
+    waits = rig.take<UpdateWaits>();
+    ASSERT_EQ(waits.size(), 1u);
+    EXPECT_EQ(waits[0].ranks, Ranks{Rank{1}});
+    EXPECT_TRUE(rig.take<UpdatePart>().empty());
+}
+
 TEST_F(UpdateTest, P10_ADigestThatIsNotTheDeclaredOneFails) {
     UpdateSpec spec = spec_of(UpdateMode::kStaged, KvPolicy::kKeep);
     spec.digest = std::string(32, '0');

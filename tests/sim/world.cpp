@@ -263,6 +263,8 @@ void World::control(std::size_t r, scheduler::Control message) {
 void World::hear(std::size_t r, scheduler::ToTokenizer message) {
     if (const auto* part = std::get_if<UpdatePart>(&message)) {
         coordinate([&](UpdateCoordinator::Out& out) { coordinator_.part(now_, *part, out); });
+    } else if (const auto* waits = std::get_if<UpdateWaits>(&message)) {
+        coordinator_.waits(*waits);
     } else if (const auto* hello = std::get_if<SchedulerHello>(&message)) {
         coordinator_.set_version(
             {.epoch = hello->epoch, .label = hello->label, .digest = hello->digest}

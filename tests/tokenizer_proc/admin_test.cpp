@@ -199,6 +199,7 @@ TEST_F(AdminTest, ALateAbortSaysHowManyAreLeft) {
     const ErrorReply error = refusal("admin", Door::kAdmin);
     EXPECT_EQ(error.code, "deadline_exceeded");
     EXPECT_NE(error.message.find("1 of 1"), std::string::npos) << error.message;
+    EXPECT_NE(error.message.find("replica 0"), std::string::npos) << error.message;
 }
 
 TEST_F(AdminTest, CallsAreBounded) {
@@ -280,6 +281,22 @@ TEST_F(AdminTest, ATensorIsPutTogetherFromItsRectangles) {
         got.data.values, (std::vector<std::uint8_t>{1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4})
     );
     EXPECT_EQ(got.tensor.shape, (std::vector<std::int64_t>{2, 4}));
+}
+
+TEST_F(AdminTest, P5_ALateReadOfATensorNamesTheRanksThatSentNothing) {
+    make(1);
+    ranks_ = 3;
+    say_hello(0);
+    call(GetWeights{.timeout_ms = 1000, .name = "w"});
+    WorkerTensor piece = piece_of(order<WorkerReadTensor>(0).call, 0, 0, 1);
+    piece.rank = Rank{1};
+    from_tree(piece);
+    wait(1000ms);
+    const ErrorReply error = refusal("admin", Door::kAdmin);
+    EXPECT_EQ(error.code, "deadline_exceeded");
+    EXPECT_NE(error.message.find("phase read"), std::string::npos) << error.message;
+    EXPECT_NE(error.message.find("replica 0 rank 0, replica 0 rank 2"), std::string::npos)
+        << error.message;
 }
 
 TEST_F(AdminTest, ARectangleOutsideTheTensorIsAnErrorNotAWrite) {

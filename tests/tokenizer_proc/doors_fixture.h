@@ -80,6 +80,7 @@ class DoorsTest : public testing::Test {
         hello.pool_tokens = 4096;
         hello.page_size = 16;
         hello.queue_len_max = 100;
+        hello.tp = ranks_;
         hello.eos_ids = eos_ids_;
         hello.epoch = Epoch{1};
         hello.digest = "d1";
@@ -186,6 +187,7 @@ class DoorsTest : public testing::Test {
 
     inline static std::shared_ptr<const Tokenizer> tokenizer_;
     const TreeIdentity identity_{1, 2};
+    std::int64_t ranks_ = 1;
     std::string tree_of_last_{};  // what was sent last: the tree that it names
     TimePoint now_ = TimePoint{} + std::chrono::hours(1);
     std::map<std::pair<Door, std::string>, std::deque<Frames>> to_client_{};

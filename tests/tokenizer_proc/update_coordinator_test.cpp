@@ -210,6 +210,34 @@ TEST_F(UpdateCoordinatorTest, P5_ALateReplicaIsNamedWithThePhase) {
     EXPECT_EQ(out_.replies.size(), 2u) << "the first caller is not answered twice";
 }
 
+TEST_F(UpdateCoordinatorTest, P5_ALateCommitNamesTheRanksThatAreNotDone) {
+    start(call());
+    both_answer("prepared");
+    EXPECT_GT(last_order<UpdateReady>().timeout_ms, 0);
+    EXPECT_LT(last_order<UpdateReady>().timeout_ms, 60'000) << "a replica speaks before the door";
+    both_answer("ready");
+    const auto waits = [&](int replica, std::vector<Rank> ranks) {
+        coordinator_.waits(
+            {.update = UpdateId{next_update_},
+             .replica = ReplicaId{replica},
+             .ranks = std::move(ranks)}
+        );
+    };
+    waits(0, {Rank{0}, Rank{1}});
+    waits(1, {Rank{0}, Rank{1}, Rank{2}});
+    waits(1, {Rank{0}, Rank{2}});
+    answer(0, "committed");
+    coordinator_.waits({.update = UpdateId{77}, .replica = ReplicaId{1}});  // of no update here
+    coordinator_.waits({.update = UpdateId{next_update_}, .replica = ReplicaId{9}});
+    now_ += seconds(60);
+    coordinator_.tick(now_, out_);
+    ASSERT_EQ(out_.replies.size(), 1u);
+    const std::string& message = out_.replies[0].second.message;
+    EXPECT_NE(message.find("phase commit: no answer from replica 1 (rank 0, 2)"), std::string::npos)
+        << message;
+    EXPECT_EQ(message.find("replica 0"), std::string::npos) << message;
+}
+
 TEST_F(UpdateCoordinatorTest, AnUpdateDuringAnUpdateIsRefused) {
     start(call());
     start(call());

@@ -85,6 +85,24 @@ def test_P5_a_worker_that_stands_still_in_a_stage_is_named_by_the_deadline(start
     assert len(tree.door().generate("Once", max_new_tokens=5, **GREEDY).tokens) == 5
 
 
+def test_P5_a_worker_that_stands_still_in_a_commit_is_named_by_the_deadline(start_held):
+    tree = start_held("commit_begin")
+    admin = begin_update(tree, timeout_ms=3000)
+    kind, reply = admin.receive(60)
+    assert kind == "update_reply" and reply["code"] == "deadline_exceeded", reply
+    assert reply["message"] == "phase commit: no answer from replica 0 (rank 1)"
+    with pytest.raises(Refused) as late:
+        admin.call("get_weights", name="model.layers.0.mlp.down_proj.weight", timeout_ms=500)
+    assert late.value.code == "deadline_exceeded"
+    assert late.value.message.endswith("no answer in time from replica 0 rank 1")
+    # The order stands: it is carried out when the worker comes to.
+    tree.kill("tp_worker[0.1]", signal.SIGCONT)
+    wait_until(
+        lambda: admin.call("status")["replicas"][0]["state"] == "running", "the commit to be done"
+    )
+    assert admin.call("weight_digests")["digest"] == DIGESTS["bard"]["digest"]
+
+
 @pytest.mark.parametrize("phase", PHASES)
 def test_P4_a_worker_that_goes_on_completes_the_update(start_held, phase):
     tree = start_held(phase)

@@ -1,0 +1,15 @@
+// Until when to wait, and what calls it off.
+#pragma once
+
+#include "base/time.h"
+
+#include <atomic>
+
+namespace pitstop {
+
+struct Patience {
+    TimePoint deadline = TimePoint::max();
+    const std::atomic<bool>& is_called_off;
+};
+
+}  // namespace pitstop
