@@ -194,9 +194,10 @@ class Episode:
         log = self.report.out_dir / f"tree-{world.number}.log"
         self.place.step_clock(0)
         self._shared = set(pathlib.Path("/dev/shm").iterdir())  # the verifiers' queues
-        world.tree = tree.ChaosTree(
-            run_dir, world.shape.flags(world.checkpoints[0][0]), log, self.place.environment
-        )
+        flags = world.shape.flags(world.checkpoints[0][0])
+        if world.rng.random() < 0.5:
+            flags += ["--keep-committed", world.directory / "kept"]
+        world.tree = tree.ChaosTree(run_dir, flags, log, self.place.environment)
         paths = os.pathsep.join([str(weights.ROOT / "tests"), str(weights.ROOT / "client/python")])
         world.trainers = trainers.TrainerProcesses(world.directory / "jobs", {"PYTHONPATH": paths})
         world.requests = asked.Requests(self.report, self._submit)

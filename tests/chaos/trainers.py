@@ -37,7 +37,9 @@ OTHERS = (
     "pause_continue",
     "memory",
     "bad",
+    "overwritten",
 )
+OVERWRITTEN = "a directory that is overwritten afterwards"
 DEATH_SHARE = 0.15
 
 
@@ -223,6 +225,8 @@ class TrainerThread(threading.Thread):
             spec["rids"] = world.open_rids(rng)
         elif kind == "bad":
             return self._bad(spec)
+        elif kind == "overwritten":
+            return self._overwritten(spec)
         is_update = kind == "pause_update" or (
             kind == "memory" and "weights" in spec["tags"] and not spec["keep_weights"]
         )
@@ -245,8 +249,19 @@ class TrainerThread(threading.Thread):
             spec.update(kind="disk", dir=str(directory))
         return spec, "refused", f"bad {what}"
 
+    def _overwritten(self, spec):
+        """A directory that has other weights once it was committed: a restart must not serve those as
+        these."""
+        directory = self.world.scratch(f"latest-{self.name}")
+        _, digest, tensors = self.rng.choice(self.world.checkpoints)
+        weights.write_checkpoint(directory, tensors, spec["dir"])
+        spec.update(kind="disk", dir=str(directory))
+        return spec, digest, OVERWRITTEN
+
     def _judge(self, name, spec, expected, result):
         report, world = self.world.report, self.world
+        if name == OVERWRITTEN:
+            weights.write_checkpoint(spec["dir"], self.rng.choice(world.checkpoints)[2], spec["dir"])
         if not result.get("ok"):
             code = result.get("code") or "refused"
             if code in ("hangs", "trainer"):
