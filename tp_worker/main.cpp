@@ -13,11 +13,11 @@
 #include "kernels/cuda_device.h"
 #include "messages/codec.h"
 #include "messages/steps.h"
-#include "tp_worker/engine.h"
-#include "tp_worker/memory_tags.h"
-#include "tp_worker/pace.h"
-#include "tp_worker/shm_communicator.h"
-#include "tp_worker/updater.h"
+#include "tp_worker/groups/shm_communicator.h"
+#include "tp_worker/model/engine.h"
+#include "tp_worker/update/memory_tags.h"
+#include "tp_worker/update/updater.h"
+#include "tp_worker/weights/pace.h"
 
 #include <algorithm>
 #include <cerrno>

@@ -1,5 +1,5 @@
 """The directory of --keep-committed, where the workers write the version that was committed last
-(tp_worker/kept_directory.h): whose it is, and what lies whole in it."""
+(tp_worker/update/kept_directory.h): whose it is, and what lies whole in it."""
 
 import fcntl
 import os

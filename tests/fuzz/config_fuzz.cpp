@@ -2,7 +2,7 @@
 // latter's whole text, the former's. What is accepted has sizes that the engine may multiply, and
 // frequencies for its positions.
 #include "base/check.h"
-#include "tp_worker/model_config.h"
+#include "tp_worker/config/model_config.h"
 
 #include <algorithm>
 #include <cmath>

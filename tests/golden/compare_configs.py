@@ -35,7 +35,7 @@ from safetensors.torch import save_file  # noqa: E402
 from make_golden import randomize  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-LOGIT_ERROR = 1e-4  # as tests/tp_worker/golden_test.cpp
+LOGIT_ERROR = 1e-4  # as tests/tp_worker/model/golden_test.cpp
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",

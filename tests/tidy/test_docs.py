@@ -66,7 +66,7 @@ def test_links_between_pages_lead_somewhere():
 
 
 def test_the_families_of_the_design_are_those_of_the_code():
-    rows = re.search(r"kFamilies\{\{(.*?)\}\};", read("tp_worker/model_config.cpp"), re.DOTALL)
+    rows = re.search(r"kFamilies\{\{(.*?)\}\};", read("tp_worker/config/model_config.cpp"), re.DOTALL)
     built = re.findall(r'"(\w+)ForCausalLM"', rows.group(1))
     assert built
     page = read("docs/design.md")

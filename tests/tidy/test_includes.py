@@ -18,6 +18,16 @@ LAYERS = [
     {"bench"},
     {"tests"},
 ]
+# The rooms of a big folder have layers of their own. What lies beside them (main.cpp) may include every
+# room, and no room includes it.
+ROOMS = {
+    "tp_worker": [
+        {"groups", "config", "device"},
+        {"weights"},
+        {"model", "sources"},
+        {"update"},
+    ],
+}
 # Says where test data is; a benchmark takes its texts and tokenizers from there, too.
 FOR_EVERYBODY = {"tests/text/tokenizer_dirs.h"}
 LAYER_OF = {folder: layer for layer, folders in enumerate(LAYERS) for folder in folders}
@@ -82,6 +92,28 @@ def test_includes_point_to_lower_layers_only():
                 wrong.append(f"{path} includes {name}, which is in no folder of the project")
             elif LAYER_OF[target] >= LAYER_OF[folder]:
                 wrong.append(f"{path} includes {name}: {folder} may not know {target}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("folder", sorted(ROOMS))
+def test_includes_between_rooms_point_to_lower_layers_only(folder):
+    layer_of = {room: layer for layer, rooms in enumerate(ROOMS[folder]) for room in rooms}
+    wrong = []
+    for path in code_files():
+        if path.parts[0] != folder or len(path.parts) == 2:
+            continue
+        room = path.parts[1]
+        if room not in layer_of:
+            wrong.append(f"{path} is in no room of {folder}")
+            continue
+        for quote, name in includes(path):
+            parts = name.split("/")
+            if quote == "<" or parts[0] != folder or parts[1] == room:
+                continue
+            if len(parts) == 2:
+                wrong.append(f"{path} includes {name}, which stands above the rooms")
+            elif layer_of.get(parts[1], len(layer_of)) >= layer_of[room]:
+                wrong.append(f"{path} includes {name}: {room} may not know {parts[1]}")
     assert not wrong, "\n".join(wrong)
 
 

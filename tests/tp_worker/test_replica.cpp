@@ -1,7 +1,7 @@
 #include "tests/tp_worker/test_replica.h"
 
 #include "tests/source_dir.h"
-#include "tp_worker/shm_communicator.h"
+#include "tp_worker/groups/shm_communicator.h"
 
 #include <gtest/gtest.h>
 

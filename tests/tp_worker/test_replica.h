@@ -1,7 +1,7 @@
 // A replica for tests: real engines, one thread per rank, joined by the real communicator.
 #pragma once
 
-#include "tp_worker/engine.h"
+#include "tp_worker/model/engine.h"
 
 #include <map>
 #include <memory>

@@ -1,0 +1,63 @@
+#include "tests/tp_worker/model/random_checkpoint.h"
+
+#include "base/bf16.h"
+#include "tp_worker/weights/weight_layout.h"
+
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+namespace pitstop {
+
+void write_random_checkpoint(const CheckpointShape& shape, const TempDir& to) {
+    using Json = nlohmann::json;
+    const Json config = {
+        {"architectures", {"Qwen3ForCausalLM"}},
+        {"model_type", "qwen3"},
+        {"attention_bias", false},
+        {"hidden_act", "silu"},
+        {"hidden_size", shape.hidden},
+        {"intermediate_size", shape.ffn},
+        {"num_attention_heads", shape.num_q_heads},
+        {"num_key_value_heads", shape.num_kv_heads},
+        {"num_hidden_layers", 1},
+        {"head_dim", shape.head_dim},
+        {"vocab_size", shape.vocab_len},
+        {"max_position_embeddings", 512},
+        {"rms_norm_eps", 1e-6},
+        {"rope_theta", 10000.0},
+        {"tie_word_embeddings", false},
+        {"eos_token_id", 2047},
+        {"torch_dtype", "bfloat16"},
+    };
+    to.write("config.json", config.dump());
+    const Result<ModelConfig> parsed = ModelConfig::read(to.path());
+    ASSERT_TRUE(parsed.has_value()) << parsed.error().message;
+    const Result<WeightLayout> layout = WeightLayout::make(*parsed, Rank{0}, 1);
+    ASSERT_TRUE(layout.has_value()) << layout.error().message;
+
+    std::mt19937 random(1);
+    std::normal_distribution<float> normal;
+    Json header;
+    std::string data;
+    for (const WeightTensor& tensor : layout->tensors()) {
+        const std::size_t begin = data.size();
+        const bool is_norm = tensor.shape.size() == 1;
+        const float scale = 1.f / std::sqrt(static_cast<float>(tensor.whole_cols));
+        for (std::int64_t i = 0; i < tensor.whole_rows * tensor.whole_cols; ++i) {
+            const bf16 x = to_bf16(is_norm ? 1.f + 0.1f * normal(random) : scale * normal(random));
+            data.append(reinterpret_cast<const char*>(&x), sizeof x);
+        }
+        header[tensor.name] = {
+            {"dtype", "BF16"}, {"shape", tensor.shape}, {"data_offsets", {begin, data.size()}}};
+    }
+    const std::string text = header.dump();
+    const std::uint64_t size = text.size();
+    std::string file(sizeof size, '\0');
+    std::memcpy(file.data(), &size, sizeof size);
+    to.write("model.safetensors", file + text + data);
+}
+
+}  // namespace pitstop

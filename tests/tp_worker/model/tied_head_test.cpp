@@ -1,0 +1,315 @@
+// The head of a model with tied embeddings: in a checkpoint that is loaded, and in updates, which
+// all go through a stage, whatever their source.
+#include "base/isa.h"
+#include "tests/source_dir.h"
+#include "tests/tp_worker/safetensors_file.h"
+#include "tests/tp_worker/test_replica.h"
+#include "tp_worker/weights/checkpoint_tensors.h"
+#include "tp_worker/weights/weight_digest.h"
+#include "tp_worker/weights/weight_stage.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+namespace pitstop {
+namespace {
+
+const std::string kEmbedding(kEmbeddingName);
+const std::string kHead(kHeadName);
+
+std::string tied_dir() { return source_dir() + "/tests/data/golden/qwen3_tied"; }
+
+std::string shown(const std::vector<std::string>& problems) {
+    return std::accumulate(problems.begin(), problems.end(), std::string());
+}
+
+// Another head in the same bytes but for one element.
+std::string changed(std::string bytes, std::size_t element) {
+    bytes[2 * element + 1] = static_cast<char>(bytes[2 * element + 1] ^ 0x01);
+    return bytes;
+}
+
+// ---- a checkpoint that is loaded ----
+
+class LoadedTest : public testing::Test {
+  protected:
+    void SetUp() override { dir_.copy_from(tied_dir()); }
+
+    Result<std::unique_ptr<TestReplica>> load(int tp, ExtraTensors extra = ExtraTensors::kRefuse) {
+        ReplicaOptions options;
+        options.engine.model_dir = dir_.path();
+        options.engine.compute = Compute::kFp32;
+        options.engine.max_total_tokens = 64;
+        options.engine.extra_tensors = extra;
+        options.tp = tp;
+        return TestReplica::make(options);
+    }
+    std::vector<TokenId> tokens_of(Result<std::unique_ptr<TestReplica>> replica) {
+        EXPECT_TRUE(replica.has_value()) << replica.error().message;
+        if (!replica) return {};
+        return generate(replica->get(), std::vector<TokenId>{TokenId{3}, TokenId{5}}, 8);
+    }
+    void expect_refused(int tp, std::string_view part) {
+        const auto replica = load(tp);
+        ASSERT_FALSE(replica.has_value());
+        EXPECT_EQ(replica.error().code, ErrorCode::kInvalidArgument);
+        EXPECT_NE(replica.error().message.find(part), std::string::npos) << replica.error().message;
+    }
+    TempDir dir_{};
+};
+
+TEST_F(LoadedTest, AHeadAloneIsTheEmbedding) {
+    const std::vector<TokenId> expected = tokens_of(load(1));
+    SafetensorsFile file(dir_);
+    file.rename(kEmbedding, kHead);
+    file.write();
+    for (const int tp : {1, 2}) EXPECT_EQ(tokens_of(load(tp)), expected);
+}
+
+TEST_F(LoadedTest, TheSameHeadBesideTheEmbeddingIsTakenInAnyDtype) {
+    const std::vector<TokenId> expected = tokens_of(load(1));
+    SafetensorsFile file(dir_);
+    file.add(kHead, "F32", file.shape_of(kEmbedding), widened(file.bytes_of(kEmbedding)));
+    file.write();
+    for (const int tp : {1, 2}) EXPECT_EQ(tokens_of(load(tp)), expected);
+}
+
+TEST_F(LoadedTest, AnotherHeadBesideTheEmbeddingIsRefused) {
+    SafetensorsFile file(dir_);
+    const std::string embedding = file.bytes_of(kEmbedding);
+    // One element of the last row: with two ranks the second alone sees it.
+    file.add(
+        kHead, "BF16", file.shape_of(kEmbedding), changed(embedding, embedding.size() / 2 - 1)
+    );
+    file.write();
+    for (const int tp : {1, 2}) expect_refused(tp, "tie_word_embeddings");
+}
+
+TEST_F(LoadedTest, AHeadOfAnotherShapeIsRefused) {
+    SafetensorsFile file(dir_);
+    file.add(kHead, "BF16", {1, 2}, "abcd");
+    file.write();
+    expect_refused(1, "'lm_head.weight' has shape [1, 2]");
+}
+
+TEST_F(LoadedTest, TensorsOfOtherProgramsAreLeftOutAndLayersOnlyIfAsked) {
+    const std::vector<TokenId> expected = tokens_of(load(1));
+    SafetensorsFile file(dir_);
+    file.add("v_head.summary.weight", "I64", {1}, std::string(8, '\1'));
+    file.add("score.weight", "BF16", {1, 2}, "abcd");
+    file.write();
+    EXPECT_EQ(tokens_of(load(1)), expected);
+    file.add("model.layers.2.input_layernorm.weight", "BF16", {2}, "abcd");
+    file.write();
+    expect_refused(1, "'model.layers.2.input_layernorm.weight' is no tensor of this model");
+    expect_refused(1, "--ignore-extra-tensors");
+    EXPECT_EQ(tokens_of(load(1, ExtraTensors::kIgnore)), expected);
+}
+
+TEST_F(LoadedTest, NotesSayWhatIsLeftOutAndWhatIsRounded) {
+    SafetensorsFile file(dir_);
+    file.add("value_head.weight", "BF16", {1, 2}, "abcd");
+    file.add(kHead, "F32", file.shape_of(kEmbedding), widened(file.bytes_of(kEmbedding)));
+    file.write();
+    const ModelConfig config = *ModelConfig::read(dir_.path());
+    const WeightLayout layout = *WeightLayout::make(config, Rank{0}, 1);
+    const Checkpoint checkpoint = *Checkpoint::open(dir_.path());
+    const std::vector<std::string> notes = CheckpointTensors(layout, checkpoint).notes();
+    ASSERT_EQ(notes.size(), 2u) << shown(notes);
+    EXPECT_NE(notes[0].find("left out: value_head.weight"), std::string::npos) << notes[0];
+    EXPECT_NE(notes[1].find("1 tensor(s) of F32 are rounded to BF16"), std::string::npos);
+    EXPECT_NE(notes[1].find("--compute fp32"), std::string::npos) << notes[1];
+}
+
+// ---- updates ----
+
+// A stage of one rank over the model's own weights.
+class StageTest : public testing::Test {
+  protected:
+    explicit StageTest(int rank = 0, int tp = 1)
+        : layout_(*WeightLayout::make(config_, static_cast<Rank>(rank), tp)) {
+        const Checkpoint checkpoint = *Checkpoint::open(tied_dir());
+        live_.resize(static_cast<std::size_t>(layout_.bytes()));
+        target_.resize(live_.size(), std::byte{0xaa});
+        EXPECT_TRUE(load_weights(
+            layout_, {layout_, checkpoint}, tied_dir(), *reference_ops(), {}, live_.data()
+        ));
+        for (const StoredTensor& stored : checkpoint.tensors()) {
+            std::string bytes(static_cast<std::size_t>(stored.bytes), '\0');
+            EXPECT_TRUE(checkpoint.read(stored, 0, std::as_writable_bytes(std::span(bytes))));
+            sent_.emplace_back(stored.spec, std::move(bytes));
+        }
+        begin();
+    }
+    void begin() {
+        stage_ = std::make_unique<WeightStage>(StageArgs{
+            .spec = spec_,
+            .layout = layout_,
+            .config = config_,
+            .ops = *reference_ops(),
+            .add_run = add_run_on(IsaLevel::kScalar),
+            .target = target_.data(),
+            .live = live_.data(),
+            .target_bytes = layout_.bytes(),
+            .pace = pace_,
+            .is_dropped = is_dropped_,
+            .at = [](std::string_view) {}});
+        EXPECT_TRUE(stage_->begin());
+    }
+    [[nodiscard]] const std::string& embedding() const {
+        for (const auto& [spec, bytes] : sent_) {
+            if (spec.name == kEmbedding) return bytes;
+        }
+        return sent_.front().second;
+    }
+    [[nodiscard]] std::vector<std::int64_t> shape() const {
+        return layout_.find(kEmbedding)->shape;
+    }
+    Result<> take(const std::vector<std::pair<std::string, std::string>>& tensors) {
+        std::vector<Incoming> incoming;
+        for (const auto& [name, bytes] : tensors) {
+            incoming.push_back(
+                {.spec = {.name = name, .dtype = StoredDtype::kBf16, .shape = shape()},
+                 .bytes = {.data = reinterpret_cast<const std::byte*>(bytes.data())}}
+            );
+        }
+        return stage_->take(incoming, WeightStage::Expect::kMore);
+    }
+    struct Update {
+        std::int32_t index = 0;
+        bf16 value{};
+    };
+    Result<> take_sparse(const std::string& name, const std::vector<Update>& updates) {
+        std::vector<std::int32_t> indices;
+        std::vector<bf16> values;
+        for (const Update& update : updates) {
+            indices.push_back(update.index);
+            values.push_back(update.value);
+        }
+        const SparseTensor sparse{
+            .spec = {.name = name, .dtype = StoredDtype::kBf16, .shape = shape()},
+            .indices = reinterpret_cast<const std::byte*>(indices.data()),
+            .values = reinterpret_cast<const std::byte*>(values.data()),
+            .num = std::ssize(updates)};
+        return stage_->take_sparse(std::span(&sparse, 1));
+    }
+    // The embedding's rows as they are staged now.
+    [[nodiscard]] std::string staged() const {
+        const WeightTensor& tensor = *layout_.find(kEmbedding);
+        const auto* begin = reinterpret_cast<const char*>(target_.data() + tensor.offset);
+        return {begin, begin + tensor.bytes()};
+    }
+    void expect_refused(const Result<>& result, std::string_view part) {
+        ASSERT_FALSE(result.has_value());
+        const RankOutcome outcome = stage_->outcome(result);
+        EXPECT_NE(shown(outcome.problems).find(part), std::string::npos) << shown(outcome.problems);
+    }
+
+    ModelConfig config_ = *ModelConfig::read(tied_dir());
+    WeightLayout layout_;
+    std::vector<std::byte> live_{};
+    std::vector<std::byte> target_{};
+    std::vector<std::pair<TensorSpec, std::string>> sent_{};
+    UpdateSpec spec_ = [] {
+        UpdateSpec spec;
+        spec.partial = true;
+        return spec;
+    }();
+    Pace pace_{1.0};
+    std::atomic<bool> is_dropped_{false};
+    std::unique_ptr<WeightStage> stage_{};
+};
+
+TEST_F(StageTest, TheSameHeadIsTakenBeforeAfterAndWithTheEmbedding) {
+    const std::string other = changed(embedding(), 7);
+    using Tensors = std::vector<std::pair<std::string, std::string>>;
+    const Tensors head{{kHead, other}};
+    const Tensors body{{kEmbedding, other}};
+    for (const std::vector<Tensors>& order :
+         {std::vector<Tensors>{head, body},
+          std::vector<Tensors>{body, head},
+          std::vector<Tensors>{{head[0], body[0]}},
+          std::vector<Tensors>{{body[0], head[0]}},
+          std::vector<Tensors>{head}}) {
+        std::ranges::fill(target_, std::byte{0xaa});
+        begin();
+        for (const Tensors& tensors : order) ASSERT_TRUE(take(tensors).has_value());
+        const Result<> finished = stage_->finish();
+        ASSERT_TRUE(finished.has_value()) << finished.error().message;
+        EXPECT_EQ(staged(), other);
+        // The vote's digest is of the embedding, once.
+        const WorkerStaged vote = stage_->vote(finished);
+        std::vector<std::byte> all = target_;
+        const auto digests = digest_weights(layout_, all.data(), *reference_ops(), {});
+        ASSERT_TRUE(digests.has_value());
+        ASSERT_EQ(vote.digests.size(), digests->size());
+        for (std::size_t i = 0; i < digests->size(); ++i) {
+            EXPECT_EQ(vote.digests[i].lane0, (*digests)[i].lane0) << vote.digests[i].name;
+            EXPECT_EQ(vote.digests[i].lane1, (*digests)[i].lane1) << vote.digests[i].name;
+        }
+    }
+}
+
+TEST_F(StageTest, AnotherHeadIsRefusedInWhateverOrderTheyCome) {
+    const std::string other = changed(embedding(), embedding().size() / 2 - 1);
+    ASSERT_TRUE(take({{kHead, other}}).has_value());
+    ASSERT_TRUE(take({{kEmbedding, embedding()}}).has_value());
+    expect_refused(stage_->finish(), "'lm_head.weight' differs from 'model.embed_tokens.weight'");
+    begin();
+    ASSERT_TRUE(take({{kEmbedding, embedding()}}).has_value());
+    ASSERT_TRUE(take({{kHead, other}}).has_value());
+    expect_refused(stage_->finish(), "tie_word_embeddings");
+    begin();
+    ASSERT_TRUE(take({{kEmbedding, other}, {kHead, embedding()}}).has_value());
+    expect_refused(stage_->finish(), "tie_word_embeddings");
+    begin();
+    ASSERT_TRUE(take({{kHead, other}}).has_value());
+    expect_refused(take({{kHead, other}}), "arrived before");
+}
+
+TEST_F(StageTest, UpdatesOfElementsAgreeToo) {
+    const std::vector<Update> updates{{3, bf16{0x3f80}}, {8, bf16{0x4000}}};
+    for (const auto& [first, second] :
+         {std::pair(kEmbedding, kHead), std::pair(kHead, kEmbedding)}) {
+        begin();
+        ASSERT_TRUE(take_sparse(first, {updates[0]}).has_value());
+        ASSERT_TRUE(take_sparse(second, {updates[0]}).has_value());
+        ASSERT_TRUE(take_sparse(first, {updates[1]}).has_value());
+        ASSERT_TRUE(take_sparse(second, {updates[1]}).has_value());
+        const Result<> finished = stage_->finish();
+        ASSERT_TRUE(finished.has_value()) << finished.error().message;
+        const std::string now = staged();
+        EXPECT_EQ(now.substr(6, 2), std::string("\x80\x3f", 2));
+        EXPECT_EQ(now.substr(16, 2), std::string("\x00\x40", 2));
+
+        begin();
+        ASSERT_TRUE(take_sparse(first, updates).has_value());
+        expect_refused(take_sparse(second, {{3, bf16{0x3f81}}}), "1 updates differ");
+        begin();
+        ASSERT_TRUE(take_sparse(first, updates).has_value());
+        ASSERT_TRUE(take_sparse(second, {updates[0]}).has_value());
+        expect_refused(stage_->finish(), "updates");
+    }
+    begin();
+    ASSERT_TRUE(take_sparse(kHead, updates).has_value());
+    EXPECT_TRUE(stage_->finish().has_value());
+    EXPECT_EQ(staged().substr(6, 2), std::string("\x80\x3f", 2));
+}
+
+class SecondRankTest : public StageTest {
+  protected:
+    SecondRankTest() : StageTest(1, 2) {}
+};
+
+TEST_F(SecondRankTest, HoldsItsRowsOfTheHeadAgainstItsRowsOfTheEmbedding) {
+    ASSERT_TRUE(take({{kEmbedding, embedding()}, {kHead, changed(embedding(), 0)}}).has_value());
+    EXPECT_TRUE(stage_->finish().has_value());  // that row is the first rank's
+    begin();
+    const std::string other = changed(embedding(), embedding().size() / 2 - 1);
+    ASSERT_TRUE(take({{kEmbedding, embedding()}, {kHead, other}}).has_value());
+    expect_refused(stage_->finish(), "tie_word_embeddings");
+}
+
+}  // namespace
+}  // namespace pitstop

@@ -1,0 +1,128 @@
+// Senders of checkpoint-engine's kind and of pitstop's own whose update is over before it began:
+// each is on its way, and would wait without end for a worker that hears it.
+#include "messages/codec.h"
+#include "messages/push.h"
+#include "tests/tp_worker/test_replica.h"
+#include "tp_worker/update/updater.h"
+
+#include <gtest/gtest.h>
+#include <zmq.hpp>
+
+#include <poll.h>
+
+namespace pitstop {
+namespace {
+
+constexpr int kPatienceMs = 10'000;
+constexpr std::string_view kNone = "\x80\x04N.";  // pickle.dumps(None)
+
+class IpcSourceTest : public testing::Test {
+  protected:
+    IpcSourceTest() {
+        ReplicaOptions options;
+        options.engine.model_dir = model_dir("stories");
+        options.engine.isa = best_isa();
+        options.engine.max_total_tokens = 64;
+        auto replica = TestReplica::make(options);
+        if (!replica) throw std::runtime_error(replica.error().message);
+        replica_ = *std::move(replica);
+        updater_.emplace(replica_->engine(0), pace_, fault_point_);
+        // A REQ, as the real ones.
+        sender_.set(zmq::sockopt::linger, 0);
+        sender_.set(zmq::sockopt::sndtimeo, kPatienceMs);
+        sender_.set(zmq::sockopt::rcvtimeo, kPatienceMs);
+        sender_.bind("ipc://@pitstop-ipc-source-test-*");
+        order_.update = UpdateId{1};
+        order_.spec.source.kind = SourceKind::kIpc;
+        order_.spec.source.handles = {{"CPU-0-0", sender_.get(zmq::sockopt::last_endpoint)}};
+    }
+
+    template <class Order>
+    void give(const Order& order) {
+        const auto now = updater_->obey(encode(order));
+        ASSERT_TRUE(now) << now.error().message;
+        EXPECT_TRUE(now->empty());
+    }
+    void say(std::initializer_list<std::string_view> frames) {
+        std::size_t left = frames.size();
+        for (const std::string_view frame : frames) {
+            const auto flags = --left > 0 ? zmq::send_flags::sndmore : zmq::send_flags::none;
+            ASSERT_TRUE(sender_.send(zmq::buffer(frame), flags)) << "no worker connects";
+        }
+    }
+    // The last frame of the answer.
+    std::string hear() {
+        zmq::message_t frame;
+        do {
+            if (!sender_.recv(frame)) return "no answer";
+        } while (frame.more());
+        return frame.to_string();
+    }
+    template <class Answer>
+    std::optional<Answer> answer() {
+        while (true) {
+            pollfd item{updater_->fd(), POLLIN, 0};
+            if (::poll(&item, 1, kPatienceMs) != 1) return std::nullopt;
+            for (const Frames& one : updater_->take_answers()) {
+                if (one.type == Answer::kType) return *decode<Answer>(one, UnknownFields::kRefuse);
+            }
+        }
+    }
+
+    std::unique_ptr<TestReplica> replica_{};
+    Pace pace_{1.0};
+    FaultPoint fault_point_{"test"};
+    std::optional<Updater> updater_{};
+    zmq::context_t context_{};
+    zmq::socket_t sender_{context_, zmq::socket_type::req};
+    WorkerStage order_{};
+};
+
+TEST_F(IpcSourceTest, ASenderIsToldOfADropThatCameBeforeIt) {
+    give(order_);
+    give(WorkerDrop{.update = order_.update});
+    say({"whatever it is, it is not read"});
+    EXPECT_EQ(hear(), "the stage was dropped");
+    say({kNone});  // twice: the sender's end
+    EXPECT_EQ(hear(), "");
+    say({kNone});
+    EXPECT_EQ(hear(), "");
+    EXPECT_TRUE(answer<WorkerDropped>());
+}
+
+TEST_F(IpcSourceTest, APusherIsToldOfADropThatCameBeforeIt) {
+    give(order_);
+    give(WorkerDrop{.update = order_.update});
+    const Frames open = encode(PushOpen{});
+    say({open.type, open.body});
+    const Frames heard{.type = std::string(PushLayout::kType), .body = hear()};
+    const auto layout = decode<PushLayout>(heard, UnknownFields::kRefuse);
+    ASSERT_TRUE(layout) << heard.body;
+    EXPECT_EQ(layout->code, "aborted");
+    EXPECT_TRUE(answer<WorkerDropped>());
+}
+
+TEST_F(IpcSourceTest, P5_AFarewellEndsWithTheProcess) {
+    give(order_);
+    give(WorkerDrop{.update = order_.update});
+    say({"whatever it is, it is not read"});
+    EXPECT_EQ(hear(), "the stage was dropped");
+    updater_.reset();  // while the sender still has its two None to say
+}
+
+TEST_F(IpcSourceTest, ASenderIsToldOfAManifestThatIsNotTheModels) {
+    order_.spec.manifest = {{.name = "no.such.tensor"}};
+    give(order_);
+    say({"whatever it is, it is not read"});
+    EXPECT_EQ(hear(), "'no.such.tensor' is declared and is no tensor of this model");
+    say({kNone});
+    EXPECT_EQ(hear(), "");
+    say({kNone});
+    EXPECT_EQ(hear(), "");
+    const auto vote = answer<WorkerStaged>();
+    ASSERT_TRUE(vote);
+    EXPECT_FALSE(vote->outcome.ok);
+}
+
+}  // namespace
+}  // namespace pitstop

@@ -1,0 +1,315 @@
+// --keep-committed: what ranks write together is the checkpoint they were loaded from, and the
+// directory holds what was sealed whatever comes afterwards.
+#include "base/isa.h"
+#include "kernels/thread_pool.h"
+#include "messages/codec.h"
+#include "tests/source_dir.h"
+#include "tests/tp_worker/temp_dir.h"
+#include "tests/tp_worker/test_replica.h"
+#include "tp_worker/update/keeper.h"
+#include "tp_worker/update/kept_weights.h"
+#include "tp_worker/weights/checkpoint_tensors.h"
+#include "tp_worker/weights/weight_loader.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <semaphore>
+
+namespace pitstop {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kDigest(32, 'a');
+const std::string kOther(32, 'b');
+const std::string kThird(32, 'c');
+
+std::vector<std::string> golden_dirs() {
+    std::vector<std::string> dirs;
+    for (const auto& entry : fs::directory_iterator(source_dir() + "/tests/data/golden")) {
+        if (entry.is_directory()) dirs.push_back(entry.path().string());
+    }
+    std::ranges::sort(dirs);
+    return dirs;
+}
+
+std::vector<std::byte> bytes_of(const Checkpoint& checkpoint, const StoredTensor& stored) {
+    std::vector<std::byte> bytes(static_cast<std::size_t>(stored.bytes));
+    EXPECT_TRUE(checkpoint.read(stored, 0, bytes));
+    return bytes;
+}
+
+class KeptWeightsTest : public testing::TestWithParam<std::tuple<std::string, int>> {};
+
+// Every family, tied and not, with biases, with KV heads that ranks hold copies of.
+TEST_P(KeptWeightsTest, AllRanksTogetherWriteTheTensorsOfTheCheckpoint) {
+    const auto& [model_dir, tp] = GetParam();
+    const auto config = ModelConfig::read(model_dir);
+    ASSERT_TRUE(config) << config.error().message;
+    const auto checkpoint = Checkpoint::open(model_dir);
+    ASSERT_TRUE(checkpoint) << checkpoint.error().message;
+    const TempDir to;
+    ThreadPool threads(1);
+    const auto device = Device::open({.isa = best_isa(), .tp = tp}, threads);
+    ASSERT_TRUE(device) << device.error().message;
+    const WorkerKeep version{.epoch = Epoch{7}, .label = "step \"7\"", .digest = kDigest};
+    std::vector<WeightLayout> layouts;
+    for (int rank = 0; rank < tp; ++rank) {
+        auto layout = WeightLayout::make(*config, Rank{rank}, tp);
+        if (!layout) GTEST_SKIP() << layout.error().message;
+        layouts.push_back(*std::move(layout));
+    }
+    ASSERT_TRUE(KeptWeights(layouts[0], version).create(to.path()));
+    for (int rank = tp; rank-- > 0;) {
+        const WeightLayout& layout = layouts[static_cast<std::size_t>(rank)];
+        const CheckpointTensors tensors(layout, *checkpoint);
+        auto arena = Arena::reserve("weights", layout.bytes());
+        ASSERT_TRUE(arena && arena->commit());
+        ASSERT_TRUE(load_weights(
+            layout, tensors, model_dir, device->host_ops(), device->host_stream(), arena->data()
+        ));
+        const auto copy = [&](std::int64_t begin, std::span<std::byte> out) -> Result<> {
+            EXPECT_LE(begin + static_cast<std::int64_t>(out.size()), layout.bytes());
+            std::copy_n(arena->data() + begin, out.size(), out.data());
+            return Ok{};
+        };
+        const Result<> written =
+            KeptWeights(layout, version)
+                .write({.directory = to.path(), .is_root = rank == 0, .copy = copy, .between = [] {
+                        }});
+        ASSERT_TRUE(written) << written.error().message;
+    }
+    const auto kept = Checkpoint::open(to.path());
+    ASSERT_TRUE(kept) << kept.error().message;
+    ASSERT_EQ(kept->tensors().size(), layouts[0].tensors().size());
+    for (const StoredTensor& stored : kept->tensors()) {
+        const StoredTensor* original = checkpoint->find(stored.spec.name);
+        ASSERT_NE(original, nullptr) << stored.spec.name;
+        EXPECT_EQ(stored.spec.shape, original->spec.shape) << stored.spec.name;
+        EXPECT_EQ(bytes_of(*kept, stored), bytes_of(*checkpoint, *original)) << stored.spec.name;
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All,
+    KeptWeightsTest,
+    testing::Combine(testing::ValuesIn(golden_dirs()), testing::Values(1, 2, 4)),
+    [](const auto& test) {
+        return fmt::format(
+            "{}_tp{}",
+            fs::path(std::get<0>(test.param)).filename().string(),
+            std::get<1>(test.param)
+        );
+    }
+);
+
+class KeptDirectoryTest : public testing::Test {
+  protected:
+    // What is there, by the digest's first letter, oldest first.
+    [[nodiscard]] std::string there() const {
+        std::vector<std::string> names;
+        for (const auto& entry : fs::directory_iterator(place_.path()))
+            names.push_back(entry.path().filename().string());
+        std::ranges::sort(names);
+        std::string letters;
+        for (const std::string& name : names)
+            letters += name == ".writing" ? 'w' : name.starts_with("committed-") ? name[19] : '?';
+        return letters;
+    }
+    std::string keep(const std::string& digest) {
+        EXPECT_TRUE(directory_.begin());
+        EXPECT_TRUE(directory_.write({"config.json", "{}"}));
+        const Result<std::string> path = directory_.seal(digest);
+        EXPECT_TRUE(path) << path.error().message;
+        return *path;
+    }
+
+    TempDir place_{};
+    KeptDirectory directory_{place_.path()};
+};
+
+TEST_F(KeptDirectoryTest, HoldsTheNewestAndOneMore) {
+    const std::string first = keep(kDigest);
+    EXPECT_EQ(there(), "a");
+    keep(kOther);
+    EXPECT_EQ(there(), "ab");
+    ASSERT_TRUE(directory_.begin());
+    EXPECT_EQ(there(), "wb") << "two with the one that is being written";
+    ASSERT_TRUE(directory_.drop());
+    EXPECT_EQ(there(), "b");
+    keep(kThird);
+    EXPECT_EQ(there(), "bc");
+    EXPECT_FALSE(fs::exists(first));
+}
+
+TEST_F(KeptDirectoryTest, FindsAVersionByItsDigestAndMakesItTheNewest) {
+    EXPECT_EQ(*directory_.find(kDigest), std::nullopt);
+    const std::string first = keep(kDigest);
+    EXPECT_EQ(*directory_.find(kDigest), first);
+    keep(kOther);
+    const std::optional<std::string> again = *directory_.find(kDigest);
+    ASSERT_TRUE(again.has_value());
+    EXPECT_NE(*again, first);
+    EXPECT_EQ(there(), "ba");
+    keep(kThird);
+    EXPECT_EQ(there(), "ac") << "the one that was found is newer than the other";
+}
+
+TEST_F(KeptDirectoryTest, LeavesWhatIsNotOursAlone) {
+    place_.write("notes.txt", "mine");
+    place_.write("committed-1-x", "mine");
+    fs::create_directory(place_.path("committed-00000009-" + std::string(32, 'Z')));
+    keep(kDigest);
+    keep(kOther);
+    keep(kThird);
+    EXPECT_EQ(place_.read("notes.txt"), "mine");
+    EXPECT_EQ(place_.read("committed-1-x"), "mine");
+    EXPECT_TRUE(fs::exists(place_.path("committed-00000009-" + std::string(32, 'Z'))));
+}
+
+TEST_F(KeptDirectoryTest, SaysWhatIsInTheWay) {
+    KeptDirectory nowhere(place_.path("none"));
+    const Result<> begun = nowhere.begin();
+    ASSERT_FALSE(begun);
+    EXPECT_NE(begun.error().message.find("none"), std::string::npos) << begun.error().message;
+    ASSERT_TRUE(directory_.begin());
+    ASSERT_TRUE(directory_.write({"config.json", "{}"}));
+    EXPECT_FALSE(directory_.write({"config.json", "{}"})) << "nothing is overwritten";
+    EXPECT_FALSE(directory_.write({"none/config.json", "{}"}));
+}
+
+TEST_F(KeptDirectoryTest, SmallFilesAreAllButTheWeightsAndTheirIndex) {
+    const TempDir model;
+    for (const std::string name :
+         {"config.json",
+          "tokenizer.json",
+          "merges.txt",
+          "tokenizer.model",
+          "chat_template.jinja",
+          "model.safetensors",
+          "model.safetensors.index.json",
+          "README.md"})
+        model.write(name, name);
+    const auto files = read_small_files(model.path());
+    ASSERT_TRUE(files) << files.error().message;
+    std::vector<std::string> names;
+    for (const SmallFile& file : *files) {
+        EXPECT_EQ(file.bytes, file.name);
+        names.push_back(file.name);
+    }
+    std::ranges::sort(names);
+    EXPECT_EQ(
+        names,
+        (std::vector<std::string>{
+            "chat_template.jinja", "config.json", "merges.txt", "tokenizer.json", "tokenizer.model"}
+        )
+    );
+    EXPECT_FALSE(read_small_files(model.path("none")));
+}
+
+// A keeper of `stories`, alone.
+class KeeperTest : public testing::Test {
+  protected:
+    void SetUp() override {
+        ReplicaOptions options;
+        options.engine.model_dir = source_dir() + "/launch/models/stories";
+        options.engine.isa = best_isa();
+        options.engine.max_total_tokens = 256;
+        auto replica = TestReplica::make(options);
+        ASSERT_TRUE(replica) << replica.error().message;
+        replica_ = *std::move(replica);
+        keeper_ = std::make_unique<Keeper>(Keeper::Args{
+            .directory = place_.path(),
+            .files = {{"config.json", "{}"}},
+            .layout = engine().layout(),
+            .add_run = engine().device().add_run(),
+            .pace = pace_,
+            .fault_point = FaultPoint("test"),
+            .answer =
+                [this](const Frames& frames) {
+                    answers_.push_back(*decode<WorkerKept>(frames, UnknownFields::kRefuse));
+                    num_answers_.release();
+                },
+        });
+    }
+    Engine& engine() { return replica_->root(); }
+    const Arena& live() { return engine().weights()->live_memory(); }
+    void order(KeepStep step, const Arena* arena, std::uint64_t call = 1) {
+        keeper_->obey(
+            {.call = CallId{call}, .step = step, .epoch = Epoch{2}, .digest = digest_}, arena
+        );
+    }
+    WorkerKept answer() {
+        if (!num_answers_.try_acquire_for(std::chrono::seconds(60)))
+            throw std::runtime_error("no answer");
+        return answers_.back();
+    }
+    WorkerKept carry_out(KeepStep step) {
+        order(step, &live());
+        return answer();
+    }
+
+    TempDir place_{};
+    Pace pace_{1.0};
+    std::unique_ptr<TestReplica> replica_{};
+    std::string digest_{kDigest};
+    std::vector<WorkerKept> answers_{};
+    std::counting_semaphore<> num_answers_{0};
+    std::unique_ptr<Keeper> keeper_{};  // last: it answers
+};
+
+TEST_F(KeeperTest, WhatIsReadBackMustHaveTheDigestOfTheVersion) {
+    EXPECT_EQ(carry_out(KeepStep::kBegin).code, "");
+    EXPECT_EQ(carry_out(KeepStep::kWrite).code, "");
+    const WorkerKept refused = carry_out(KeepStep::kSeal);
+    EXPECT_EQ(refused.code, "data_loss");
+    EXPECT_NE(refused.message.find(kDigest), std::string::npos);
+    const auto read = digest_of_checkpoint(
+        place_.path(".writing"), engine().device().add_run(), [] { return Result<>(Ok{}); }
+    );
+    ASSERT_TRUE(read) << read.error().message;
+    digest_ = *read;
+    const WorkerKept sealed = carry_out(KeepStep::kSeal);
+    EXPECT_EQ(sealed.code, "") << sealed.message;
+    EXPECT_TRUE(fs::exists(sealed.path + "/config.json"));
+    EXPECT_EQ(carry_out(KeepStep::kBegin).path, sealed.path) << "it is there already";
+    // Damaged since: it is written anew.
+    fs::resize_file(sealed.path + "/model.safetensors", 100);
+    EXPECT_EQ(carry_out(KeepStep::kBegin).path, "");
+    EXPECT_EQ(carry_out(KeepStep::kWrite).code, "");
+    const std::string again = carry_out(KeepStep::kSeal).path;
+    EXPECT_EQ(carry_out(KeepStep::kBegin).path, again);
+    fs::remove(again + "/config.json");
+    EXPECT_EQ(carry_out(KeepStep::kBegin).path, "");
+}
+
+TEST_F(KeeperTest, MemoryThatIsNeededIsNotRead) {
+    EXPECT_EQ(carry_out(KeepStep::kBegin).code, "");
+    order(KeepStep::kWrite, nullptr);
+    EXPECT_EQ(answer().code, "aborted");
+    {
+        // In the middle of the file: the memory is not there any more afterwards.
+        order(KeepStep::kWrite, &live());
+        keeper_->let_go(live());
+        ASSERT_TRUE(engine().weights()->release(WeightStore::Keep::kNo));
+        const WorkerKept given_up = answer();
+        EXPECT_TRUE(given_up.code.empty() || given_up.code == "aborted") << given_up.message;
+    }
+    order(KeepStep::kDrop, nullptr);
+    order(KeepStep::kWrite, nullptr);
+    answer();
+}
+
+TEST_F(KeeperTest, ADirectoryThatIsGoneIsAnError) {
+    fs::remove_all(place_.path());
+    const WorkerKept refused = carry_out(KeepStep::kBegin);
+    EXPECT_EQ(refused.code, "unavailable");
+    EXPECT_NE(refused.message.find(place_.path()), std::string::npos);
+    EXPECT_EQ(carry_out(KeepStep::kWrite).code, "unavailable");
+    EXPECT_FALSE(carry_out(KeepStep::kSeal).code.empty());
+}
+
+}  // namespace
+}  // namespace pitstop

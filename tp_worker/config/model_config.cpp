@@ -1,0 +1,449 @@
+#include "tp_worker/config/model_config.h"
+
+#include "base/mapped_file.h"
+#include "base/utf8.h"
+#include "tp_worker/config/config_reader.h"
+
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <sys/stat.h>
+
+namespace pitstop {
+namespace {
+
+using Json = nlohmann::json;
+
+// Far above any model of these families, and small enough that no product of two sizes and a
+// layer count overflows.
+constexpr std::int64_t kSizeMax = 1 << 20;  // hidden, ffn, heads, head_dim
+constexpr std::int64_t kLayersMax = 1024;
+constexpr std::int64_t kVocabMax = 1 << 22;
+constexpr std::int64_t kContextMax = 1 << 24;
+constexpr std::size_t kEosMax = 64;
+constexpr std::size_t kNameShownMax = 256;  // bytes, of a name that is not known
+constexpr int kDepthMax = 32;  // of config.json; what copies or shows a value does so by recursion
+constexpr std::int64_t kHeadDimMax = 256;  // what attention takes (kernels/attention.h)
+
+struct FamilyRow {
+    std::string_view model_type;
+    std::string_view architecture;
+};
+constexpr std::array<FamilyRow, 4> kFamilies{{
+    // in the order of Family
+    {"llama", "LlamaForCausalLM"},
+    {"mistral", "MistralForCausalLM"},
+    {"qwen2", "Qwen2ForCausalLM"},
+    {"qwen3", "Qwen3ForCausalLM"},
+}};
+
+// transformers goes by model_type, SGLang and vLLM by architectures: they must agree.
+std::optional<Family> read_family(ConfigReader& reader) {
+    std::string architecture;
+    if (const Json* list = reader.find_value("architectures"); list != nullptr && !list->empty()) {
+        if (!list->is_array() || list->size() != 1 || !list->front().is_string()) {
+            reader.malformed("architectures must name one architecture");
+            return std::nullopt;
+        }
+        architecture = list->front().get<std::string>();
+    }
+    const std::string model_type = reader.text("model_type", "");
+    std::optional<Family> by_architecture;
+    std::optional<Family> by_type;
+    std::vector<std::string_view> known;
+    for (std::size_t i = 0; i < kFamilies.size(); ++i) {
+        known.push_back(kFamilies[i].architecture);
+        if (architecture == kFamilies[i].architecture) by_architecture = static_cast<Family>(i);
+        if (model_type == kFamilies[i].model_type) by_type = static_cast<Family>(i);
+    }
+    if (architecture.empty() ? !by_type : !by_architecture) {
+        reader.unsupported(
+            "{} '{}' is unknown; known are {}",
+            architecture.empty() ? "model_type" : "architectures",
+            utf8_prefix(architecture.empty() ? model_type : architecture, kNameShownMax),
+            fmt::join(known, ", ")
+        );
+        return std::nullopt;
+    }
+    if (!architecture.empty() && !model_type.empty() && by_architecture != by_type) {
+        reader.malformed(
+            "architectures says {}, model_type says '{}': one of them is wrong",
+            architecture,
+            utf8_prefix(model_type, kNameShownMax)
+        );
+        return std::nullopt;
+    }
+    return architecture.empty() ? by_type : by_architecture;
+}
+
+// Settings that change the arithmetic and that nothing here computes: refused unless they have the
+// value that means "off".
+void refuse_unsupported(ConfigReader& reader) {
+    const std::string act = reader.text("hidden_act", "silu");
+    if (act != "silu" && act != "swish") {
+        reader.unsupported(
+            "hidden_act '{}'; only silu is supported", utf8_prefix(act, kNameShownMax)
+        );
+    }
+    if (reader.find_value("quantization_config") != nullptr ||
+        reader.find_value("compression_config") != nullptr) {
+        reader.unsupported("quantization_config: quantized checkpoints are not supported");
+    }
+    // null is no "off" here: transformers takes it for false.
+    if (const Json* causal = reader.find("is_causal"); causal != nullptr && *causal != true) {
+        reader.unsupported(
+            "is_causal {}; only causal attention is supported", ConfigReader::shown(*causal)
+        );
+    }
+    struct Setting {
+        const char* key;
+        double off;
+    };
+    constexpr std::array<Setting, 11> kSettings{{
+        {"partial_rotary_factor", 1.0},
+        {"attn_logit_softcapping", 0.0},
+        {"final_logit_softcapping", 0.0},
+        {"attention_multiplier", 0.0},
+        {"residual_multiplier", 1.0},
+        {"embedding_multiplier", 1.0},
+        {"logits_scaling", 1.0},
+        {"logit_scale", 1.0},
+        {"num_experts", 0.0},
+        {"num_local_experts", 0.0},
+        {"query_pre_attn_scalar", 0.0},
+    }};
+    for (const Setting& setting : kSettings) {
+        const Json* value = reader.find_value(setting.key);
+        if (value == nullptr || (value->is_number() && value->get<double>() == setting.off))
+            continue;
+        reader.unsupported("{} {} is not supported", setting.key, ConfigReader::shown(*value));
+    }
+}
+
+bool is_qwen(Family family) { return family == Family::kQwen2 || family == Family::kQwen3; }
+
+using Window = std::optional<std::int64_t>;  // keys a token sees; empty: all
+
+// `sliding_window`, where the model has one at all. Absent is not the same as null, which means
+// none.
+Window read_window(ConfigReader& reader, const ModelConfig& config, std::int64_t max_positions) {
+    constexpr std::int64_t kDefault = 4096;
+    const bool is_used = !is_qwen(config.family) || reader.flag("use_sliding_window", false);
+    const Json* value = reader.find("sliding_window");
+    if (value == nullptr)
+        return is_used && config.family != Family::kLlama ? Window(kDefault) : Window();
+    if (value->is_null()) return std::nullopt;
+    const std::int64_t window = reader.any_whole("sliding_window", kDefault);
+    if (!is_used) return std::nullopt;
+    if (config.family == Family::kLlama) {
+        // transformers has no window in the model then, but one in its cache.
+        if (window < max_positions)
+            reader.unsupported("sliding_window {}: Llama attends to all positions", window);
+        return std::nullopt;
+    }
+    if (window < 1) reader.malformed("sliding_window must be at least 1, not {}", window);
+    return std::clamp<std::int64_t>(window, 1, kContextMax);
+}
+
+// Which layers look at a window only. As in transformers: Mistral's every layer; Qwen's from
+// max_window_layers on; `layer_types` overrides both.
+std::vector<Window> read_windows(
+    ConfigReader& reader, const ModelConfig& config, std::int64_t max_positions
+) {
+    constexpr std::int64_t kFullLayersDefault = 28;
+    const Window window = read_window(reader, config, max_positions);
+    std::int64_t first = 0;
+    if (is_qwen(config.family)) first = reader.any_whole("max_window_layers", kFullLayersDefault);
+    std::vector<Window> windows(static_cast<std::size_t>(config.num_layers));
+    for (std::int64_t layer = std::max<std::int64_t>(first, 0); layer < config.num_layers; ++layer)
+        windows[static_cast<std::size_t>(layer)] = window;
+
+    const Json* types = reader.find_value("layer_types");
+    if (types == nullptr) return windows;
+    if (!types->is_array() || types->size() != windows.size()) {
+        reader.malformed("layer_types must have {} entries", windows.size());
+        return windows;
+    }
+    for (std::size_t layer = 0; layer < windows.size(); ++layer) {
+        const Json& type = (*types)[layer];
+        if (type == "full_attention" || type == "attention") {  // the older name
+            windows[layer].reset();
+        } else if (type == "sliding_attention" && window) {
+            windows[layer] = window;
+        } else {
+            reader.unsupported(
+                "layer_types: {} for layer {}; known are full_attention and, with a sliding_window "
+                "(Qwen: and use_sliding_window), sliding_attention",
+                ConfigReader::shown(type),
+                layer
+            );
+            break;
+        }
+    }
+    return windows;
+}
+
+// The defaults of transformers' config classes, where the key is absent; null: as many as there are
+// query heads.
+std::int64_t read_kv_heads(ConfigReader& reader, const ModelConfig& config) {
+    constexpr const char* kKey = "num_key_value_heads";
+    const Json* value = reader.find(kKey);
+    const bool is_null = value != nullptr && value->is_null();
+    if (is_null && config.family != Family::kMistral) return config.num_q_heads;
+    std::int64_t absent = config.num_q_heads;
+    if (config.family == Family::kMistral) absent = 8;
+    if (is_qwen(config.family)) absent = 32;
+    return reader.whole(kKey, absent, kSizeMax);
+}
+
+std::int64_t read_head_dim(ConfigReader& reader, const ModelConfig& config) {
+    constexpr std::int64_t kQwen3Default = 128;
+    const Json* value = reader.find("head_dim");
+    if (value != nullptr && !value->is_null()) return reader.whole("head_dim", 1, 1 << 16);
+    if (value == nullptr && config.family == Family::kQwen3) return kQwen3Default;
+    if (config.family == Family::kLlama && config.hidden % config.num_q_heads != 0) {
+        reader.malformed(
+            "hidden_size {} is no multiple of num_attention_heads {}, and there is no head_dim",
+            config.hidden,
+            config.num_q_heads
+        );
+    }
+    return std::max<std::int64_t>(config.hidden / config.num_q_heads, 1);
+}
+
+void read_shape(ConfigReader& reader, ModelConfig* config) {
+    config->hidden = reader.whole("hidden_size", std::nullopt, kSizeMax);
+    config->ffn = reader.whole("intermediate_size", std::nullopt, kSizeMax);
+    config->num_layers = reader.whole("num_hidden_layers", std::nullopt, kLayersMax);
+    config->num_q_heads = reader.whole("num_attention_heads", std::nullopt, kSizeMax);
+    config->num_kv_heads = read_kv_heads(reader, *config);
+    config->vocab_len = reader.whole("vocab_size", std::nullopt, kVocabMax);
+    config->norm_eps = reader.positive("rms_norm_eps", 1e-6);
+    config->head_dim = read_head_dim(reader, *config);
+
+    if (config->num_q_heads % config->num_kv_heads != 0) {
+        reader.malformed(
+            "num_attention_heads {} is no multiple of num_key_value_heads {}",
+            config->num_q_heads,
+            config->num_kv_heads
+        );
+    }
+    if (config->head_dim > kHeadDimMax) {
+        reader.unsupported("head_dim {}; at most {} is supported", config->head_dim, kHeadDimMax);
+    }
+    if (config->head_dim % 2 != 0)
+        reader.unsupported("head_dim {}: rotary embedding needs it even", config->head_dim);
+    if (config->num_q_heads * config->head_dim > kSizeMax)
+        reader.malformed("num_attention_heads * head_dim is over {}", kSizeMax);
+}
+
+void read_biases(ConfigReader& reader, ModelConfig* config) {
+    if (config->family == Family::kQwen2) {
+        config->qkv_bias = true;  // part of the architecture, not a setting
+    } else if (config->family != Family::kMistral) {
+        config->qkv_bias = reader.flag("attention_bias", false);
+        config->o_bias = config->qkv_bias;
+    }
+    if (config->family == Family::kLlama) config->mlp_bias = reader.flag("mlp_bias", false);
+}
+
+void read_eos(ConfigReader& reader, std::int64_t vocab_len, std::set<TokenId>* ids) {
+    const Json* value = reader.find_value("eos_token_id");
+    if (value == nullptr) return;
+    const Json list = value->is_array() ? *value : Json::array({*value});
+    for (const Json& id : list) {
+        if (!id.is_number_integer() || id < 0 || id >= vocab_len || ids->size() == kEosMax) {
+            reader.malformed(
+                "eos_token_id must be token ids below {}, at most {}, not {}",
+                vocab_len,
+                kEosMax,
+                ConfigReader::shown(*value)
+            );
+            return;
+        }
+        ids->insert(static_cast<TokenId>(id.get<std::int32_t>()));
+    }
+}
+
+// Whether objects and arrays lie deeper in each other than kDepthMax. Looked at before a tree of
+// them is built, and not by its parser's callback: with one, an object of 80,000 members takes a
+// minute.
+bool is_too_deep(std::string_view json) {
+    int depth = 0;
+    bool is_in_string = false;
+    for (std::size_t i = 0; i < json.size(); ++i) {
+        const char c = json[i];
+        if (is_in_string) {
+            if (c == '\\') ++i;
+            is_in_string = c != '"';
+        } else if (c == '"') {
+            is_in_string = true;
+        } else if (c == '{' || c == '[') {
+            if (++depth > kDepthMax) return true;
+        } else if (c == '}' || c == ']') {
+            --depth;
+        }
+    }
+    return false;
+}
+
+Result<Json> parse_object(std::string_view text, const std::string& path) {
+    if (is_too_deep(text)) {
+        return make_error(ErrorCode::kMalformed, "'{}' is nested deeper than {}", path, kDepthMax);
+    }
+    Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+    if (json.is_discarded()) return make_error(ErrorCode::kMalformed, "'{}' is not JSON", path);
+    if (!json.is_object()) return make_error(ErrorCode::kMalformed, "'{}' is no JSON object", path);
+    return json;
+}
+
+Error error_of(const ConfigProblems& problems, const std::string& path) {
+    return make_error(
+        problems.any_unsupported ? ErrorCode::kUnsupported : ErrorCode::kMalformed,
+        "'{}': {}",
+        path,
+        fmt::join(problems.list, "; ")
+    );
+}
+
+}  // namespace
+
+std::string_view name_of(Family family) {
+    return kFamilies[static_cast<std::size_t>(family)].model_type;
+}
+
+Result<ModelConfig> ModelConfig::parse(
+    std::string_view config_text, std::string_view generation_text, const std::string& directory
+) {
+    const std::string path = directory + "/config.json";
+    const std::string generation_path = directory + "/generation_config.json";
+    ASSIGN_OR_RETURN(const Json json, parse_object(config_text, path));
+    Json generation = Json::object();
+    if (!generation_text.empty()) {
+        ASSIGN_OR_RETURN(generation, parse_object(generation_text, generation_path));
+    }
+
+    ConfigProblems problems;
+    ConfigReader reader(json, "", &problems);
+    ModelConfig config;
+    const std::optional<Family> family = read_family(reader);
+    if (!family) return error_of(problems, path);
+    config.family = *family;
+    refuse_unsupported(reader);
+    read_shape(reader, &config);
+    read_biases(reader, &config);
+    config.qk_norm = config.family == Family::kQwen3;
+    config.tied_embeddings = reader.flag("tie_word_embeddings", false);
+    const std::int64_t max_positions =
+        reader.whole("max_position_embeddings", std::nullopt, kContextMax);
+    config.windows = read_windows(reader, config, max_positions);
+    config.rope = read_rope(reader, max_positions, &problems, &config.notes);
+    config.context_len = scaled_context_len(config.rope, max_positions);
+    if (config.context_len > kContextMax && problems.list.empty()) {
+        reader.unsupported(
+            "{} positions with rope factor {}; at most {} are supported",
+            config.context_len,
+            config.rope.factor,
+            kContextMax
+        );
+    }
+
+    std::set<TokenId> eos;
+    read_eos(reader, config.vocab_len, &eos);
+    if (!problems.list.empty()) return error_of(problems, path);
+    ConfigReader generation_reader(generation, "", &problems);
+    read_eos(generation_reader, config.vocab_len, &eos);
+    if (!problems.list.empty()) return error_of(problems, generation_path);
+    config.eos_ids.assign(eos.begin(), eos.end());
+    return config;
+}
+
+Result<ModelConfig> ModelConfig::read(const std::string& directory) {
+    ASSIGN_OR_RETURN(
+        const std::string config, MappedFile::read(directory + "/config.json", kConfigBytesMax)
+    );
+    const std::string generation_path = directory + "/generation_config.json";
+    struct stat info {};
+    std::string generation;
+    if (::stat(generation_path.c_str(), &info) == 0) {
+        ASSIGN_OR_RETURN(generation, MappedFile::read(generation_path, kConfigBytesMax));
+        if (generation.empty()) generation = " ";  // not JSON, which is not the same as no file
+    }
+    return parse(config, generation, directory);
+}
+
+namespace {
+
+// Compares one after the other; keeps the first that differs.
+class Comparison {
+  public:
+    template <class T>
+    void of(std::string_view key, const T& serving, const T& other) {
+        if (!first_ && serving != other)
+            first_ = fmt::format("{} is {}, serving is {}", key, other, serving);
+    }
+    void of_windows(const std::vector<Window>& serving, const std::vector<Window>& other) {
+        const auto shown = [](const Window& window) {
+            return window ? fmt::format("{}", *window) : std::string("none");
+        };
+        for (std::size_t i = 0; !first_ && i < std::min(serving.size(), other.size()); ++i)
+            of(fmt::format("the sliding window of layer {}", i), shown(serving[i]), shown(other[i])
+            );
+    }
+    [[nodiscard]] const std::optional<std::string>& first() const { return first_; }
+
+  private:
+    std::optional<std::string> first_{};
+};
+
+void compare_rope(const RopeConfig& serving, const RopeConfig& other, Comparison* compare) {
+    compare->of("rope_type", name_of(serving.scaling), name_of(other.scaling));
+    compare->of("rope_theta", serving.theta, other.theta);
+    compare->of("the rope's factor", serving.factor, other.factor);
+    compare->of("low_freq_factor", serving.low_freq_factor, other.low_freq_factor);
+    compare->of("high_freq_factor", serving.high_freq_factor, other.high_freq_factor);
+    compare->of(
+        "original_max_position_embeddings", serving.original_context, other.original_context
+    );
+    compare->of("beta_fast", serving.beta_fast, other.beta_fast);
+    compare->of("beta_slow", serving.beta_slow, other.beta_slow);
+    compare->of("truncate", serving.truncate, other.truncate);
+    compare->of("attention_factor", serving.attention_factor, other.attention_factor);
+}
+
+}  // namespace
+
+std::optional<std::string> difference_in_shape(
+    const ModelConfig& serving, const ModelConfig& other
+) {
+    ModelConfig theirs = other;
+    theirs.context_len = serving.context_len;
+    theirs.eos_ids = serving.eos_ids;
+    theirs.notes = serving.notes;
+    if (theirs == serving) return std::nullopt;
+
+    Comparison compare;
+    compare.of("model_type", name_of(serving.family), name_of(other.family));
+    compare.of("hidden_size", serving.hidden, other.hidden);
+    compare.of("intermediate_size", serving.ffn, other.ffn);
+    compare.of("num_hidden_layers", serving.num_layers, other.num_layers);
+    compare.of("num_attention_heads", serving.num_q_heads, other.num_q_heads);
+    compare.of("num_key_value_heads", serving.num_kv_heads, other.num_kv_heads);
+    compare.of("head_dim", serving.head_dim, other.head_dim);
+    compare.of("vocab_size", serving.vocab_len, other.vocab_len);
+    compare.of("rms_norm_eps", serving.norm_eps, other.norm_eps);
+    compare.of("tie_word_embeddings", serving.tied_embeddings, other.tied_embeddings);
+    compare.of("attention_bias", serving.qkv_bias, other.qkv_bias);
+    compare.of("the bias of o_proj", serving.o_bias, other.o_bias);
+    compare.of("mlp_bias", serving.mlp_bias, other.mlp_bias);
+    compare.of("the norm of queries and keys", serving.qk_norm, other.qk_norm);
+    compare_rope(serving.rope, other.rope, &compare);
+    compare.of_windows(serving.windows, other.windows);
+    // They are not equal: what has no name above differs all the same.
+    return compare.first().value_or("its configuration computes something else");
+}
+
+}  // namespace pitstop

@@ -1,0 +1,67 @@
+// A model's shape and arithmetic, from a checkpoint's config.json and generation_config.json: read
+// as transformers reads them, or refused by name, never ignored.
+//
+// Source: transformers 5.23, models/{llama,mistral,qwen2,qwen3} and configuration_utils.py;
+//         tests/golden/compare_configs.py holds the two against each other.
+#pragma once
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "tp_worker/config/rope_config.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop {
+
+inline constexpr std::size_t kConfigBytesMax = std::size_t{4} << 20;
+
+enum class Family : std::uint8_t { kLlama, kMistral, kQwen2, kQwen3 };
+[[nodiscard]] std::string_view name_of(Family family);  // as config.json's model_type: "qwen3"
+
+struct ModelConfig {
+    Family family = Family::kQwen3;
+    std::int64_t hidden = 0;  // H
+    std::int64_t ffn = 0;     // F
+    std::int64_t num_layers = 0;
+    std::int64_t num_q_heads = 0;   // Q
+    std::int64_t num_kv_heads = 0;  // K, divides Q
+    std::int64_t head_dim = 0;      // D, even; Q * D need not be H
+    std::int64_t vocab_len = 0;     // V
+    std::int64_t context_len = 0;   // positions that the model serves, scaling of them included
+    double norm_eps = 1e-6;
+    RopeConfig rope{};
+    bool tied_embeddings = false;  // the head is the embedding
+    bool qkv_bias = false;
+    bool o_bias = false;
+    bool mlp_bias = false;
+    bool qk_norm = false;
+    // [num_layers]: keys a token sees, its own included; absent: all.
+    std::vector<std::optional<std::int64_t>> windows{};
+    std::vector<TokenId> eos_ids{};  // ascending, of both files
+    // What was read and may surprise whoever wrote the files, a line each.
+    std::vector<std::string> notes{};
+
+    bool operator==(const ModelConfig&) const = default;
+
+    // Parses and checks. Reports every problem that it finds, not only the first, and in which of
+    // the two files of `directory` it is. `generation_config` may be empty: there is none.
+    static Result<ModelConfig> parse(
+        std::string_view config, std::string_view generation_config, const std::string& directory
+    );
+    // Of a checkpoint directory.
+    static Result<ModelConfig> read(const std::string& directory);
+};
+
+// In what `other` computes differently, if its weights took the place of those of `serving`, by the
+// first key that says so; nothing where they may. All of the configuration counts but the context
+// length, the end-of-sequence ids and the notes, which are not the weights' matter.
+[[nodiscard]] std::optional<std::string> difference_in_shape(
+    const ModelConfig& serving, const ModelConfig& other
+);
+
+}  // namespace pitstop

@@ -1,0 +1,56 @@
+// How positions turn queries and keys: the frequencies of a checkpoint's rotary embedding, bit for
+// bit those that transformers computes, and what its cosines and sines are multiplied by.
+//
+// Source: transformers 5.23, modeling_rope_utils.py: what is read from where, and the arithmetic,
+//         which is fp32 there (torch_pow.h). YaRN: Peng et al. 2023 (arXiv:2309.00071).
+#pragma once
+
+#include "tp_worker/config/config_reader.h"
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop {
+
+// As a configuration asks for it, whichever of its spellings it uses: settings that its type does
+// not read have the values here, so that two that are equal compute the same.
+struct RopeConfig {
+    enum class Scaling : std::uint8_t {
+        kNone,
+        kLinear,  // frequencies divided by factor
+        kLlama3,  // low frequencies divided by factor, high ones kept, a ramp between
+        kYarn,    // the same with a ramp over the dimensions, and longer queries and keys
+    };
+    Scaling scaling = Scaling::kNone;
+    double theta = 10000.0;
+    double factor = 1.0;
+    double low_freq_factor = 1.0;       // kLlama3
+    double high_freq_factor = 4.0;      // kLlama3
+    std::int64_t original_context = 0;  // kLlama3, kYarn: positions of the pretraining, tokens
+    double beta_fast = 32.0;            // kYarn: turns over that context, above: kept
+    double beta_slow = 1.0;             // kYarn: below: divided by factor
+    bool truncate = true;               // kYarn: the ramp begins and ends at whole dimensions
+    double attention_factor = 1.0;      // kYarn: of cosines and sines
+
+    bool operator==(const RopeConfig&) const = default;
+};
+[[nodiscard]] std::string_view name_of(RopeConfig::Scaling scaling);  // as rope_type: "yarn"
+
+// Of a whole config.json, with `max_positions` its max_position_embeddings. What is read and may
+// surprise is said in `notes`.
+RopeConfig read_rope(
+    ConfigReader& config,
+    std::int64_t max_positions,
+    ConfigProblems* problems,
+    std::vector<std::string>* notes
+);
+
+// Positions that a model of `max_positions` serves with this scaling.
+[[nodiscard]] std::int64_t scaled_context_len(const RopeConfig& rope, std::int64_t max_positions);
+
+// inv_freq[i], 0 <= i < D / 2: radians per position of the i-th rotated pair.
+[[nodiscard]] std::vector<float> rope_frequencies(const RopeConfig& rope, std::int64_t head_dim);
+
+}  // namespace pitstop

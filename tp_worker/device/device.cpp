@@ -1,0 +1,72 @@
+#include "tp_worker/device/device.h"
+
+#include "kernels/cuda_device.h"
+
+#include <cstring>
+#include <utility>
+
+namespace pitstop {
+
+Result<DeviceKind> parse_device_kind(std::string_view name) {
+    if (name == "auto") return DeviceKind::kAuto;
+    if (name == "cpu") return DeviceKind::kCpu;
+    if (name == "cuda") return DeviceKind::kCuda;
+    return make_error(
+        ErrorCode::kInvalidArgument, "--device takes auto, cpu or cuda, not '{}'", name
+    );
+}
+
+Device Device::on_cpu(IsaLevel isa, ThreadPool* threads) {
+    Device device;
+    device.ops_ = device.host_ops_ = cpu_ops(isa);
+    device.add_run_ = add_run_on(isa);
+    device.stream_ = device.host_stream_ = Stream{threads};
+    device.name_ = device.ops_->name;
+    return device;
+}
+
+Result<Device> Device::open(const DeviceOptions& options, ThreadPool& threads) {
+    if (options.kind == DeviceKind::kCpu) return on_cpu(options.isa, &threads);
+    Result<Device> device = open_cuda(options, threads);
+    if (device || options.kind == DeviceKind::kCuda) return device;
+    Device cpu = on_cpu(options.isa, &threads);
+    cpu.why_ = device.error().message;
+    return cpu;
+}
+
+Result<Device> Device::open_cuda(const DeviceOptions& options, ThreadPool& threads) {
+    if (options.tp != 1) {
+        return make_error(
+            ErrorCode::kUnsupported,
+            "--device cuda runs a replica on one GPU: --tp 1, not {}",
+            options.tp
+        );
+    }
+    ASSIGN_OR_RETURN(const CudaDeviceInfo info, open_cuda_device(options.gpu));
+    Device device = on_cpu(options.isa, &threads);
+    device.ops_ =
+        options.determinism == Determinism::kBatchInvariant ? cuda_deterministic_ops() : cuda_ops();
+    CHECK(device.ops_ != nullptr);  // there is a device, so there is CUDA
+    ASSIGN_OR_RETURN(device.stream_owner_, DeviceStream::create(StreamPriority::kStep));
+    device.stream_ = device.stream_owner_.stream();
+    device.name_ = info.name;
+    device.uuid_ = info.uuid;
+    if (options.determinism == Determinism::kBatchInvariant) device.name_ += ", deterministic";
+    return device;
+}
+
+Result<Arena> Device::reserve(std::string tag, std::int64_t bytes) const {
+    return is_cuda() ? Arena::reserve_on_gpu(std::move(tag), bytes)
+                     : Arena::reserve(std::move(tag), bytes);
+}
+
+void Device::read(void* to_host, const void* from, std::int64_t bytes) const {
+    if (!is_cuda()) {
+        std::memcpy(to_host, from, static_cast<std::size_t>(bytes));
+        return;
+    }
+    copy_to_host(to_host, from, bytes, stream_);
+    stream_owner_.wait();
+}
+
+}  // namespace pitstop

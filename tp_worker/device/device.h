@@ -1,0 +1,84 @@
+// What a rank computes on: the CPU, or one GPU. The engine, the model and the sampler are the same
+// code on both; what differs is here, in the ops, and in transfers.h.
+//
+// Owns:   the GPU's stream.
+// Thread: any may ask; the stream is the loop's.
+#pragma once
+
+#include "base/result.h"
+#include "kernels/device_memory.h"
+#include "kernels/ops.h"
+#include "kernels/thread_pool.h"
+#include "tp_worker/device/arena.h"
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace pitstop {
+
+enum class DeviceKind : std::uint8_t {
+    kAuto,  // a GPU where one can be used, else the CPU
+    kCpu,
+    kCuda,
+};
+// "auto", "cpu", "cuda". kInvalidArgument names what is accepted.
+[[nodiscard]] Result<DeviceKind> parse_device_kind(std::string_view name);
+
+// Whether a row's bits may depend on the batch it is in. On the CPU they never do (P6).
+enum class Determinism : std::uint8_t { kFast, kBatchInvariant };
+
+struct DeviceOptions {
+    DeviceKind kind = DeviceKind::kCpu;
+    int gpu = 0;  // its index, as the driver counts
+    IsaLevel isa = IsaLevel::kScalar;
+    Determinism determinism = Determinism::kFast;
+    int tp = 1;  // ranks of the replica
+};
+
+class Device {
+  public:
+    // Errors with kCuda: kUnsupported (a build without CUDA, tp > 1, an old GPU), kUnavailable (no
+    // driver), kNotFound (no such GPU, no cuBLASLt). With kAuto none: why() says what stood in the
+    // way. `threads` outlives the device.
+    static Result<Device> open(const DeviceOptions& options, ThreadPool& threads);
+    // `threads` null: the calling thread alone.
+    static Device on_cpu(IsaLevel isa, ThreadPool* threads);
+
+    [[nodiscard]] bool is_cuda() const { return stream_owner_.stream().handle != nullptr; }
+    [[nodiscard]] const std::string& name() const { return name_; }  // "cpu avx2", "NVIDIA H200"
+    // "GPU-5b3f...", as nvidia-smi prints it; empty on the CPU.
+    [[nodiscard]] const std::string& uuid() const { return uuid_; }
+    // Why kAuto took the CPU; empty otherwise.
+    [[nodiscard]] const std::string& why() const { return why_; }
+
+    [[nodiscard]] const Ops& ops() const { return *ops_; }
+    [[nodiscard]] Stream stream() const { return stream_; }
+    // For what is done in host memory on either: loading, staging.
+    [[nodiscard]] const Ops& host_ops() const { return *host_ops_; }
+    [[nodiscard]] AddRun add_run() const { return add_run_; }  // digests in host memory
+    [[nodiscard]] Stream host_stream() const { return host_stream_; }
+
+    // An arena in the device's memory.
+    [[nodiscard]] Result<Arena> reserve(std::string tag, std::int64_t bytes) const;
+
+    // Copies from the device's memory to the host's, and waits for it; after everything that was
+    // enqueued on stream().
+    void read(void* to_host, const void* from, std::int64_t bytes) const;
+
+  private:
+    Device() = default;
+    static Result<Device> open_cuda(const DeviceOptions& options, ThreadPool& threads);
+
+    std::string name_{};
+    std::string uuid_{};
+    std::string why_{};
+    const Ops* ops_ = nullptr;
+    const Ops* host_ops_ = nullptr;
+    AddRun add_run_ = nullptr;
+    Stream stream_{};
+    Stream host_stream_{};
+    DeviceStream stream_owner_{};  // empty on the CPU
+};
+
+}  // namespace pitstop

@@ -1,0 +1,63 @@
+#include "tp_worker/device/transfers.h"
+
+#include "base/check.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+namespace pitstop {
+
+Result<Transfers> Transfers::make(const Device& device, std::int64_t bytes_max) {
+    Transfers transfers;
+    if (!device.is_cuda()) return transfers;
+    transfers.stream_ = device.stream();
+    ASSIGN_OR_RETURN(transfers.event_, DeviceEvent::create());
+    ASSIGN_OR_RETURN(transfers.pinned_, PinnedBuffer::create(bytes_of(bytes_max)));
+    ASSIGN_OR_RETURN(transfers.device_, DeviceBuffer::create(bytes_of(bytes_max)));
+    return transfers;
+}
+
+void* Transfers::place(const void* from, void* to, std::size_t bytes) {
+    if (stream_.handle == nullptr) return to != nullptr ? to : const_cast<void*>(from);
+    const std::int64_t offset = used_;
+    used_ += bytes_of(static_cast<std::int64_t>(bytes));
+    CHECK(used_ <= pinned_.bytes());
+    std::byte* const there = static_cast<std::byte*>(device_.data()) + offset;
+    if (bytes == 0) return there;
+    if (from != nullptr) {
+        std::memcpy(pinned_.data() + offset, from, bytes);
+        copy_to_device(there, pinned_.data() + offset, static_cast<std::int64_t>(bytes), stream_);
+    }
+    if (to != nullptr) outputs_.push_back({to, offset, bytes});
+    return there;
+}
+
+void Transfers::wait() {
+    if (stream_.handle == nullptr) return;
+    if (!outputs_.empty()) {
+        const std::int64_t begin = outputs_.front().offset;
+        const Output& last = outputs_.back();
+        const std::int64_t end = last.offset + static_cast<std::int64_t>(last.bytes);
+        copy_to_host(
+            pinned_.data() + begin,
+            static_cast<const std::byte*>(device_.data()) + begin,
+            end - begin,
+            stream_
+        );
+    }
+    event_.record(stream_);
+    event_.wait();
+    for (const Output& output : outputs_) {
+        std::memcpy(output.to, pinned_.data() + output.offset, output.bytes);
+    }
+    outputs_.clear();
+    used_ = 0;
+}
+
+std::int64_t Transfers::bytes_left() const {
+    return stream_.handle == nullptr ? std::numeric_limits<std::int64_t>::max()
+                                     : pinned_.bytes() - used_;
+}
+
+}  // namespace pitstop

@@ -1,0 +1,124 @@
+#include "tp_worker/groups/host_group.h"
+
+#include "base/log.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+namespace pitstop {
+namespace {
+
+constexpr std::string_view kMagic = "PITSTOPB";
+constexpr std::uint32_t kVersion = 1;
+constexpr char kBroadcast[] = {'B', 'C', 'S', 'T'};
+constexpr std::uint32_t kTextMax = 16 << 10;
+constexpr auto kFarewellMax = std::chrono::milliseconds(200);
+// A trainer listens before it can say where. If nobody does for so long, it has died, and others
+// wait to join theirs.
+constexpr auto kListenMax = std::chrono::seconds(5);
+
+struct Header {
+    char magic[4] = {};
+    std::uint64_t number = 0;
+    std::uint64_t bytes = 0;
+};
+
+void put(std::string& to, std::uint32_t number) {
+    char raw[sizeof number];
+    std::memcpy(raw, &number, sizeof number);
+    to.append(raw, sizeof raw);
+}
+
+class HostGroup : public BroadcastGroup {
+  public:
+    explicit HostGroup(TcpStream stream) : stream_(std::move(stream)) {}
+
+    Result<> receive(std::span<std::byte> out, const Patience& patience) override {
+        std::byte raw[20];
+        RETURN_IF_ERROR(stream_.read(raw, patience));
+        Header header;
+        std::memcpy(header.magic, raw, 4);
+        std::memcpy(&header.number, raw + 4, 8);
+        std::memcpy(&header.bytes, raw + 12, 8);
+        if (std::memcmp(header.magic, kBroadcast, 4) != 0 || header.number != next_) {
+            return make_error(
+                ErrorCode::kMalformed, "what came is not broadcast {} of this group", next_
+            );
+        }
+        if (header.bytes != out.size()) {
+            return make_error(
+                ErrorCode::kInvalidArgument,
+                "broadcast {} has {} bytes; the update's tensors have {}",
+                next_,
+                header.bytes,
+                out.size()
+            );
+        }
+        ++next_;
+        return stream_.read(out, patience);
+    }
+
+    void refuse(const std::string& reason) override {
+        const std::string text = reason.substr(0, kTextMax);
+        std::string message;
+        put(message, static_cast<std::uint32_t>(text.size()));
+        message += text;
+        const std::atomic<bool> never{false};
+        // A trainer that reads no more learns it from the hang-up alone.
+        static_cast<void>(
+            stream_.write(std::as_bytes(std::span(message)), {Clock::now() + kFarewellMax, never})
+        );
+    }
+
+    [[nodiscard]] bool is_over() const override { return stream_.is_closed(); }
+
+  private:
+    TcpStream stream_;
+    std::uint64_t next_ = 0;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<BroadcastGroup>> join_host_group(
+    const GroupSpec& spec, std::int64_t rank, const Patience& patience
+) {
+    const Patience connecting{
+        std::min<TimePoint>(patience.deadline, Clock::now() + kListenMax), patience.is_called_off};
+    Result<TcpStream> connected = TcpStream::connect(spec.address, spec.port, connecting);
+    if (!connected) {
+        const bool is_given_up = connected.error().code == ErrorCode::kDeadlineExceeded &&
+                                 Clock::now() < patience.deadline;
+        if (!is_given_up) return connected.error();
+        return make_error(
+            ErrorCode::kUnavailable,
+            "nobody has listened at {}:{} for {} s; a trainer listens before it calls",
+            printable(spec.address),
+            spec.port,
+            kListenMax.count()
+        );
+    }
+    TcpStream& stream = *connected;
+    std::string hello(kMagic);
+    put(hello, kVersion);
+    put(hello, static_cast<std::uint32_t>(rank));
+    put(hello, static_cast<std::uint32_t>(spec.world_size));
+    put(hello, static_cast<std::uint32_t>(spec.group.size()));
+    hello += spec.group;
+    RETURN_IF_ERROR(stream.write(std::as_bytes(std::span(hello)), patience));
+    std::uint32_t length = 0;
+    RETURN_IF_ERROR(stream.read(std::as_writable_bytes(std::span(&length, 1)), patience));
+    if (length > kTextMax)
+        return make_error(ErrorCode::kMalformed, "the trainer's answer is none of this protocol");
+    if (length != 0) {
+        std::string why(length, '\0');
+        RETURN_IF_ERROR(stream.read(std::as_writable_bytes(std::span(why)), patience));
+        return make_error(
+            ErrorCode::kFailedPrecondition, "the trainer refuses: {}", printable(why)  // any bytes
+        );
+    }
+    return std::shared_ptr<BroadcastGroup>(std::make_shared<HostGroup>(std::move(stream)));
+}
+
+}  // namespace pitstop

@@ -1,0 +1,115 @@
+#include "tp_worker/groups/host_lookup.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <csignal>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <netdb.h>
+#include <optional>
+#include <pthread.h>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+namespace pitstop {
+namespace {
+
+constexpr auto kLook = std::chrono::milliseconds(50);  // how soon a call-off is noticed
+
+using Found = Result<std::vector<HostAddress>>;
+
+// Waits for name servers, unless the host is a number.
+enum class Kind { kNumber, kName };
+Found ask(const std::string& host, std::int64_t port, Kind kind) {
+    addrinfo hints{};
+    hints.ai_family = AF_UNSPEC;
+    hints.ai_socktype = SOCK_STREAM;
+    hints.ai_flags = AI_NUMERICSERV | (kind == Kind::kNumber ? AI_NUMERICHOST : 0);
+    addrinfo* found = nullptr;
+    const int code = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+    if (code != 0) {
+        return make_error(ErrorCode::kNotFound, "'{}' is no host: {}", host, ::gai_strerror(code));
+    }
+    const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, ::freeaddrinfo);
+    std::vector<HostAddress> addresses;
+    for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
+        HostAddress& address = addresses.emplace_back();
+        address.family = each->ai_family;
+        address.size = each->ai_addrlen;
+        CHECK(each->ai_addrlen <= sizeof address.address);
+        std::memcpy(&address.address, each->ai_addr, each->ai_addrlen);
+    }
+    return addresses;
+}
+
+std::atomic<int> num_lookups{0};
+
+// Shared by who waits and the thread, which may come later.
+struct Lookup {
+    std::mutex mutex{};
+    std::condition_variable done{};
+    std::optional<Found> found{};  // GUARDED_BY(mutex)
+};
+
+// On a thread of its own, without signals: those are for the loop's.
+Result<> start(const std::shared_ptr<Lookup>& lookup, const std::string& host, std::int64_t port) {
+    sigset_t all;
+    sigset_t old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    Result<> started = Ok{};
+    try {
+        std::thread([lookup, host, port] {
+            Found found = ask(host, port, Kind::kName);
+            num_lookups.fetch_sub(1);
+            const std::lock_guard lock(lookup->mutex);
+            lookup->found = std::move(found);
+            lookup->done.notify_all();
+        }).detach();
+    } catch (const std::system_error& error) {
+        num_lookups.fetch_sub(1);
+        started = make_error(
+            ErrorCode::kResourceExhausted, "no thread to look up '{}': {}", host, error.what()
+        );
+    }
+    pthread_sigmask(SIG_SETMASK, &old, nullptr);
+    return started;
+}
+
+}  // namespace
+
+Result<std::vector<HostAddress>> look_up_host(
+    const std::string& host, std::int64_t port, const Patience& patience
+) {
+    if (Found number = ask(host, port, Kind::kNumber)) return number;
+    if (num_lookups.fetch_add(1) >= kLookupsMax) {
+        num_lookups.fetch_sub(1);
+        return make_error(
+            ErrorCode::kResourceExhausted,
+            "'{}' is not looked up: {} other names wait for their name server",
+            host,
+            kLookupsMax
+        );
+    }
+    const auto lookup = std::make_shared<Lookup>();
+    RETURN_IF_ERROR(start(lookup, host, port));
+    std::unique_lock lock(lookup->mutex);
+    while (!lookup->found) {
+        if (patience.is_called_off.load(std::memory_order_relaxed)) {
+            return make_error(ErrorCode::kAborted, "called off while '{}' was looked up", host);
+        }
+        const TimePoint now = Clock::now();
+        if (now >= patience.deadline) {
+            return make_error(
+                ErrorCode::kDeadlineExceeded, "no name server has answered for '{}' in time", host
+            );
+        }
+        lookup->done.wait_until(lock, std::min<TimePoint>(now + kLook, patience.deadline));
+    }
+    return *std::move(lookup->found);
+}
+
+}  // namespace pitstop

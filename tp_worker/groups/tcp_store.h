@@ -1,0 +1,46 @@
+// A client of torch's TCPStore, as far as a foreign member of a process group needs it: count
+// itself in, wait for a key, read it.
+//
+// Thread: one. Every call has a deadline; after an error the store is of no use.
+// Source: torch/csrc/distributed/c10d/TCPStore*.cpp.
+#pragma once
+
+#include "base/result.h"
+#include "tp_worker/groups/tcp_stream.h"
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace pitstop {
+
+// Queries of torch 1.x are one lower than those of 2.x, which has VALIDATE first.
+enum class StoreVersion { kTorch1, kTorch2 };
+
+class TcpStore {
+  public:
+    // Waits for a trainer that is still to start its server. Errors: tcp_stream.h's.
+    static Result<TcpStore> connect(
+        const std::string& address,
+        std::int64_t port,
+        StoreVersion version,
+        const Patience& patience
+    );
+
+    // Keys are as they are on the wire: torch puts "/" before a user's.
+    Result<std::int64_t> add(std::string_view key, std::int64_t delta, const Patience& patience);
+    // Its value once there is one. kTooLarge: more than bytes_max.
+    Result<std::string> wait_get(
+        std::string_view key, std::size_t bytes_max, const Patience& patience
+    );
+
+  private:
+    TcpStore(TcpStream stream, StoreVersion version)
+        : stream_(std::move(stream)), version_(version) {}
+    [[nodiscard]] char code(char torch2) const;
+
+    TcpStream stream_;
+    StoreVersion version_;
+};
+
+}  // namespace pitstop

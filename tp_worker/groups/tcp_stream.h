@@ -1,0 +1,44 @@
+// A TCP connection whose every wait has a deadline and can be called off.
+//
+// Owns: the socket. Thread: one at a time.
+#pragma once
+
+#include "base/result.h"
+#include "tp_worker/groups/patience.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace pitstop {
+
+class TcpStream {
+  public:
+    // Tries again, ever more slowly, while nobody listens there: a trainer may come later.
+    // Errors: kNotFound (no such host), kDeadlineExceeded, kAborted, kResourceExhausted (too many
+    // names are looked up).
+    static Result<TcpStream> connect(
+        const std::string& address, std::int64_t port, const Patience& patience
+    );
+    TcpStream(TcpStream&& other) noexcept;
+    TcpStream& operator=(TcpStream&& other) noexcept;
+    ~TcpStream();
+
+    // All of it. Errors: kUnavailable (the peer is gone), kDeadlineExceeded, kAborted.
+    Result<> read(std::span<std::byte> out, const Patience& patience);
+    Result<> write(std::span<const std::byte> bytes, const Patience& patience);
+
+    // Whether the peer has hung up, maybe with bytes that are still to be read, or the connection
+    // is broken.
+    [[nodiscard]] bool is_closed() const;
+
+  private:
+    explicit TcpStream(int fd, std::string peer) : fd_(fd), peer_(std::move(peer)) {}
+    Result<> wait(short events, const Patience& patience) const;
+
+    int fd_ = -1;
+    std::string peer_{};
+};
+
+}  // namespace pitstop

@@ -1,0 +1,372 @@
+#include "tp_worker/model/engine.h"
+
+#include "base/log.h"
+#include "kernels/cuda_device.h"
+#include "tp_worker/model/null_model.h"
+#include "tp_worker/weights/checkpoint_tensors.h"
+#include "tp_worker/weights/weight_digest.h"
+#include "tp_worker/weights/weight_loader.h"
+#include "tp_worker/weights/weight_upload.h"
+
+#include <algorithm>
+#include <chrono>
+#include <unistd.h>
+#include <utility>
+
+namespace pitstop {
+namespace {
+
+// Tokens of KV that pages can number.
+constexpr std::int64_t kKvTokensMax = (std::int64_t{1} << 31) - 1;
+
+// What the options leave open, from the model and from each other. On a GPU the number of pages may
+// stay open (0) until what else takes memory is there: Engine::choose_num_pages.
+Result<ModelSizes> choose_sizes(
+    const EngineOptions& options,
+    const ModelConfig& config,
+    const Device& device,
+    std::int64_t token_bytes_all_ranks
+) {
+    if (options.page_size < 1 || options.page_size > 4096) {
+        return make_error(
+            ErrorCode::kInvalidArgument, "page size {}; accepted are 1 to 4096", options.page_size
+        );
+    }
+    if (options.tokens_per_step_max < 1 ||
+        options.tokens_per_step_max > static_cast<std::int64_t>(StepPlan::kTokensMax)) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "{} tokens per step; accepted are 1 to {}",
+            options.tokens_per_step_max,
+            StepPlan::kTokensMax
+        );
+    }
+    if (options.num_slots < 1 ||
+        options.num_slots > static_cast<std::int64_t>(StepPlan::kRowsMax)) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "{} requests at once; accepted are 1 to {}",
+            options.num_slots,
+            StepPlan::kRowsMax
+        );
+    }
+    if (options.context_len < 0 || options.context_len > config.context_len) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "a context of {} tokens; the model has {}",
+            options.context_len,
+            config.context_len
+        );
+    }
+    if (!(options.mem_fraction > 0 && options.mem_fraction <= 1)) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "a memory fraction of {}; accepted is a number in (0, 1]",
+            options.mem_fraction
+        );
+    }
+    const std::int64_t context = options.context_len > 0 ? options.context_len : config.context_len;
+    const bool is_open = device.is_cuda() && options.max_total_tokens == 0 &&
+                         options.load_format == LoadFormat::kAuto;
+    std::int64_t tokens = options.max_total_tokens;
+    if (tokens == 0) tokens = std::max(kDefaultKvBytes / token_bytes_all_ranks, options.page_size);
+    if (tokens < options.page_size || tokens > kKvTokensMax) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "{} tokens of KV; accepted are a page ({}) to 2^31 - 1",
+            tokens,
+            options.page_size
+        );
+    }
+    ModelSizes sizes;
+    sizes.tokens_max = options.tokens_per_step_max;
+    sizes.page_size = options.page_size;
+    sizes.num_pages = is_open ? 0 : tokens / options.page_size;
+    sizes.num_positions =
+        is_open ? context : std::min(context, sizes.num_pages * options.page_size);
+    const std::int64_t logit_bytes = device.is_cuda() ? kGpuLogitBytesMax : kLogitBytesMax;
+    sizes.logit_rows_max =
+        std::clamp<std::int64_t>(logit_bytes / (4 * config.vocab_len), 1, kLogitRowsMax);
+    return sizes;
+}
+
+}  // namespace
+
+Engine::Engine(
+    const EngineOptions& options,
+    ModelConfig config,
+    WeightLayout layout,
+    Device device,
+    Communicator& communicator
+)
+    : options_(options),
+      config_(std::move(config)),
+      layout_(std::move(layout)),
+      device_(std::move(device)),
+      communicator_(communicator),
+      slots_(static_cast<std::size_t>(options.num_slots)) {}
+
+Result<std::unique_ptr<Engine>> Engine::load(
+    const EngineOptions& options, ThreadPool& threads, Communicator& communicator
+) {
+    ASSIGN_OR_RETURN(ModelConfig config, ModelConfig::read(options.model_dir));
+    ASSIGN_OR_RETURN(
+        WeightLayout layout,
+        WeightLayout::make(config, communicator.rank(), communicator.size(), options.extra_tensors)
+    );
+    if (raw(communicator.rank()) == 0) {
+        for (const std::string& note : config.notes)
+            spdlog::warn("'{}/config.json': {}", options.model_dir, note);
+    }
+    const DeviceOptions device_options{
+        .kind = options.load_format == LoadFormat::kNull ? DeviceKind::kCpu : options.device,
+        .gpu = options.gpu,
+        .isa = options.isa,
+        .determinism = options.determinism,
+        .tp = communicator.size(),
+    };
+    ASSIGN_OR_RETURN(Device device, Device::open(device_options, threads));
+    if (!device.why().empty()) {
+        spdlog::warn("computing on the CPU ({}): {}", device.name(), device.why());
+    }
+    const std::int64_t element_bytes = options.compute == Compute::kFp32 ? 4 : 2;
+    const std::int64_t token_bytes =
+        2 * config.num_layers * config.num_kv_heads * config.head_dim * element_bytes;
+    ASSIGN_OR_RETURN(const ModelSizes sizes, choose_sizes(options, config, device, token_bytes));
+    std::unique_ptr<Engine> engine(
+        new Engine(options, std::move(config), std::move(layout), std::move(device), communicator)
+    );
+    engine->sizes_ = sizes;
+    if (options.load_format == LoadFormat::kAuto) RETURN_IF_ERROR(engine->load_model());
+    engine->limits_ = {
+        .tokens_max = engine->sizes_.tokens_max,
+        .num_positions = engine->sizes_.num_positions,
+        .num_pages = engine->sizes_.num_pages,
+        .page_size = engine->sizes_.page_size,
+        .vocab_len = engine->config_.vocab_len,
+    };
+    return engine;
+}
+
+Result<> Engine::load_model() {
+    if (device_.is_cuda()) gpu_free_bytes_ = device_memory_info().free_bytes;
+    ASSIGN_OR_RETURN(weights_, WeightStore::make(layout_, config_, device_));
+    // A tree that was restarted after an update has its weights.
+    if (options_.awaits_weights && options_.weights_dir.empty()) {
+        if (device_.is_cuda()) {
+            return make_error(
+                ErrorCode::kUnsupported,
+                "weights on a GPU cannot come by an update yet: --wait-for-initial-weights needs "
+                "--device cpu"
+            );
+        }
+        weights_->mark_lost();
+    } else {
+        Result<> loaded = load_checkpoint();
+        if (!loaded && options_.weights_are_lost) options_.weights_are_lost(loaded.error());
+        RETURN_IF_ERROR(std::move(loaded));
+    }
+    return load_runtime();
+}
+
+// What a GPU still has within the fraction, when weights are there and activations are counted.
+Result<> Engine::choose_num_pages(const Model::Args& args) {
+    ModelSizes one_page = sizes_;
+    one_page.num_pages = 1;
+    const std::int64_t page =
+        config_.num_layers *
+        kv_bytes(kv_of_layer(one_page, config_, layout_.shape(), options_.compute));
+    const std::int64_t free = device_memory_info().free_bytes;
+    const std::int64_t others =
+        gpu_free_bytes_ - free + Model::bytes(args) +
+        Sampler::bytes(device_.ops(), sizes_.logit_rows_max, config_.vocab_len);
+    const auto budget =
+        static_cast<std::int64_t>(options_.mem_fraction * static_cast<double>(gpu_free_bytes_));
+    sizes_.num_pages = std::min((budget - others) / page, kKvTokensMax / sizes_.page_size);
+    if (sizes_.num_pages < 1) {
+        return make_error(
+            ErrorCode::kResourceExhausted,
+            "no room for KV on {}: {} bytes were free, of which --mem-fraction {} allows {}; "
+            "weights and activations take {}, a page {}",
+            device_.name(),
+            gpu_free_bytes_,
+            options_.mem_fraction,
+            budget,
+            others,
+            page
+        );
+    }
+    sizes_.num_positions = std::min(sizes_.num_positions, sizes_.num_pages * sizes_.page_size);
+    return Ok{};
+}
+
+// A full step's arrays, and the sampler's on top of them.
+std::int64_t Engine::transfer_bytes_max() const {
+    const std::int64_t rows = options_.num_slots;
+    const std::int64_t pages =
+        (sizes_.num_positions + sizes_.page_size - 1) / sizes_.page_size * rows;
+    constexpr std::int64_t kTokenBytes = 4 + 4 + 8;  // id, position, place in the KV
+    constexpr std::int64_t kRowBytes = 3 * 4;        // starts and lengths
+    constexpr std::int64_t kArraysMax = 16;
+    return sizes_.tokens_max * kTokenBytes + (rows + 1) * kRowBytes + pages * 4 +
+           kArraysMax * Transfers::kAlignment +
+           Sampler::transfer_bytes(sizes_.logit_rows_max, config_.vocab_len);
+}
+
+// KV memory, activations, sampler.
+Result<> Engine::load_runtime() {
+    Model::Args args{
+        .config = config_,
+        .shard = layout_.shape(),
+        .sizes = sizes_,
+        .compute = options_.compute,
+        .device = device_,
+        .communicator = &communicator_,
+    };
+    if (sizes_.num_pages == 0) RETURN_IF_ERROR(choose_num_pages(args));
+    args.sizes = sizes_;
+    const KvCache layer_kv = kv_of_layer(sizes_, config_, layout_.shape(), options_.compute);
+    ASSIGN_OR_RETURN(
+        kv_memory_, device_.reserve("kv_cache", config_.num_layers * kv_bytes(layer_kv))
+    );
+    RETURN_IF_ERROR(kv_memory_->commit());
+    args.kv = kv_memory_->data();
+    ASSIGN_OR_RETURN(transfers_, Transfers::make(device_, transfer_bytes_max()));
+    args.transfers = &*transfers_;
+    ASSIGN_OR_RETURN(model_, Model::make(args));
+    if (!is_root()) return Ok{};
+    ASSIGN_OR_RETURN(
+        sampler_,
+        Sampler::make(
+            {.device = device_,
+             .transfers = &*transfers_,
+             .rows_max = sizes_.logit_rows_max,
+             .vocab_len = config_.vocab_len}
+        )
+    );
+    return Ok{};
+}
+
+Result<> Engine::load_checkpoint() {
+    const std::string& weights_dir =
+        options_.weights_dir.empty() ? options_.model_dir : options_.weights_dir;
+    ASSIGN_OR_RETURN(
+        const Checkpoint checkpoint,
+        Checkpoint::open(weights_dir, {.tensors_max = offered_max(layout_)})
+    );
+    const CheckpointTensors tensors(layout_, checkpoint);
+    std::byte* const live = weights_->live_data();
+    if (device_.is_cuda()) {
+        RETURN_IF_ERROR(upload_weights(layout_, tensors, weights_dir, device_, live));
+    } else {
+        RETURN_IF_ERROR(
+            load_weights(layout_, tensors, weights_dir, device_.ops(), device_.stream(), live)
+        );
+    }
+    RETURN_IF_ERROR(checkpoint.is_unchanged());
+    if (is_root()) {
+        for (const std::string& note : tensors.notes()) spdlog::warn("'{}': {}", weights_dir, note);
+    }
+    Result<std::vector<PartDigest>> digests =
+        device_.is_cuda() ? digest_weights_on_gpu(layout_, live, device_.ops())
+                          : digest_weights(layout_, live, device_.ops(), device_.stream());
+    if (digests) {
+        digests_ = *std::move(digests);
+    } else {
+        spdlog::warn("no digest of the weights: {}", digests.error().message);
+    }
+    return Ok{};
+}
+
+Result<StepResult> Engine::run(const StepPlan& plan) {
+    const auto begin = std::chrono::steady_clock::now();
+    if (plan.epoch != epoch_) {
+        return make_error(
+            ErrorCode::kFailedPrecondition,
+            "step {} is for weights of epoch {}; rank {} has epoch {}",
+            raw(plan.step),
+            raw(plan.epoch),
+            raw(communicator_.rank()),
+            raw(epoch_)
+        );
+    }
+    RETURN_IF_ERROR(set_up_requests(plan, config_.vocab_len, &slots_));
+    RETURN_IF_ERROR(planned_.prepare(plan, slots_, limits_));
+    StepResult result = planned_.empty_result(plan, communicator_.rank());
+    if (model_) {
+        RETURN_IF_ERROR(compute(plan, &result));
+        transfers_->wait();  // a step without logits is done, too, when its result says so
+        RETURN_IF_ERROR(share_sampled(&result));
+    } else if (is_root()) {
+        run_null_model(planned_.logit_rows(), slots_, config_.vocab_len, &result);
+    }
+    const auto elapsed = std::chrono::steady_clock::now() - begin;
+    result.elapsed_us = std::chrono::duration_cast<std::chrono::microseconds>(elapsed).count();
+    return result;
+}
+
+Result<> Engine::compute(const StepPlan& plan, StepResult* result) {
+    RETURN_IF_ERROR(model_->forward(planned_.batch(plan), weights_->live()));
+    // In chunks, so that scoring a long prompt needs no more memory than a step of decodes.
+    std::span<const LogitRow> left = planned_.logit_rows();
+    std::vector<std::int32_t> token_rows;
+    while (!left.empty()) {
+        const auto num = std::min(left.size(), static_cast<std::size_t>(sizes_.logit_rows_max));
+        const std::span<const LogitRow> chunk = left.first(num);
+        token_rows.clear();
+        for (const LogitRow& row : chunk) token_rows.push_back(row.token_row);
+        ASSIGN_OR_RETURN(const View2<float> logits, model_->logits(token_rows, weights_->live()));
+        if (is_root()) sampler_->run(logits, chunk, slots_, result);
+        left = left.subspan(num);
+    }
+    return Ok{};
+}
+
+// Every rank learns what was sampled: the next step's rows may take it.
+Result<> Engine::share_sampled(StepResult* result) {
+    std::vector<TokenId> sampled = result->sampled.values;
+    std::size_t num_sampled = 0;
+    for (const LogitRow& row : planned_.logit_rows()) {
+        if (row.kind == LogitRow::Kind::kSample) ++num_sampled;
+    }
+    sampled.resize(num_sampled);
+    RETURN_IF_ERROR(communicator_.broadcast(std::as_writable_bytes(std::span(sampled))));
+    for (const LogitRow& row : planned_.logit_rows()) {
+        if (row.kind != LogitRow::Kind::kSample) continue;
+        slots_[static_cast<std::size_t>(raw(row.slot))]->take_sampled(sampled[row.entry]);
+    }
+    return Ok{};
+}
+
+Result<std::vector<float>> Engine::read_logits(std::span<const std::int32_t> token_rows) {
+    CHECK(model_.has_value());
+    ASSIGN_OR_RETURN(const View2<float> logits, model_->logits(token_rows, weights_->live()));
+    if (!is_root()) return std::vector<float>{};
+    std::vector<float> host(static_cast<std::size_t>(logits.rows * logits.cols));
+    device_.read(host.data(), logits.data, static_cast<std::int64_t>(host.size() * sizeof(float)));
+    transfers_->wait();
+    return host;
+}
+
+WorkerHello Engine::describe() const {
+    WorkerHello hello;
+    hello.rank = communicator_.rank();
+    hello.tp = communicator_.size();
+    hello.pid = ::getpid();
+    hello.model_type = name_of(config_.family);
+    hello.context_len = sizes_.num_positions;
+    hello.vocab_size = config_.vocab_len;
+    hello.num_pages = sizes_.num_pages;
+    hello.page_size = sizes_.page_size;
+    hello.num_slots = options_.num_slots;
+    hello.eos_ids = config_.eos_ids;
+    hello.digests = digests_;
+    hello.weight_bytes = weights_ ? weights_->bytes() : 0;
+    hello.kv_bytes = kv_memory_ ? kv_memory_->bytes() : 0;
+    hello.device = model_ ? device_.name() : "null";
+    hello.compute = name_of(options_.compute);
+    hello.has_weights = !weights_ || !weights_->is_lost();
+    return hello;
+}
+
+}  // namespace pitstop

@@ -1,0 +1,148 @@
+// One rank, without its sockets: the weights it holds, its KV memory, the forward pass and the
+// sampler. A plan goes in, a result comes out.
+//
+// Owns:   everything of the rank but the thread pool and the communicator's peers.
+// Thread: one.
+// Every rank of a replica runs the same plans in the same order; only rank 0's results carry
+// numbers.
+#pragma once
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "kernels/ops.h"
+#include "kernels/thread_pool.h"
+#include "messages/steps.h"
+#include "tp_worker/config/model_config.h"
+#include "tp_worker/device/arena.h"
+#include "tp_worker/device/device.h"
+#include "tp_worker/device/transfers.h"
+#include "tp_worker/groups/communicator.h"
+#include "tp_worker/model/model.h"
+#include "tp_worker/model/sampler.h"
+#include "tp_worker/model/step_batch.h"
+#include "tp_worker/weights/weight_layout.h"
+#include "tp_worker/weights/weight_store.h"
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace pitstop {
+
+enum class LoadFormat : std::uint8_t {
+    kAuto,  // the checkpoint's safetensors
+    kNull,  // config.json alone; see null_model.h
+};
+
+struct EngineOptions {
+    std::string model_dir{};
+    bool awaits_weights = false;  // load none: the first complete update brings them
+    std::string weights_dir{};  // a checkpoint of the same shape to load instead; empty: model_dir
+    LoadFormat load_format = LoadFormat::kAuto;
+    ExtraTensors extra_tensors = ExtraTensors::kRefuse;  // of checkpoints and of updates
+    Compute compute = Compute::kBf16;
+    IsaLevel isa = IsaLevel::kScalar;
+    DeviceKind device = DeviceKind::kCpu;
+    int gpu = 0;
+    Determinism determinism = Determinism::kFast;
+    double mem_fraction = 0.9;          // of the GPU's free memory that this rank may take
+    std::int64_t page_size = 16;        // tokens
+    std::int64_t max_total_tokens = 0;  // of KV; 0: kDefaultKvBytes' worth on all ranks
+                                        // together, on a GPU what mem_fraction leaves
+    std::int64_t context_len = 0;       // 0: the model's
+    std::int64_t num_slots = 256;       // requests that may run at once
+    std::int64_t tokens_per_step_max = 8192;
+    // Told why the checkpoint cannot be loaded, before load() fails of it.
+    std::function<void(const Error&)> weights_are_lost{};
+};
+
+inline constexpr std::int64_t kDefaultKvBytes = std::int64_t{1} << 30;
+// Of logits held at a time: a GPU has the room, and each part costs it a round trip.
+inline constexpr std::int64_t kLogitBytesMax = std::int64_t{64} << 20;
+inline constexpr std::int64_t kGpuLogitBytesMax = std::int64_t{512} << 20;
+inline constexpr std::int64_t kLogitRowsMax = 512;
+
+class Engine {
+  public:
+    // `communicator` says which rank of how many this is; both outlive the engine.
+    // Errors: what the directory lacks or holds wrongly, every problem; what is not supported; no
+    // memory. Peers do not wait here: a rank that fails to load is noticed as gone.
+    static Result<std::unique_ptr<Engine>> load(
+        const EngineOptions& options, ThreadPool& threads, Communicator& communicator
+    );
+
+    Engine(const Engine&) = delete;
+    Engine& operator=(const Engine&) = delete;
+
+    // REQUIRES: invalid(plan) found nothing.
+    // Errors: kInvalidArgument (a range this worker does not have), kFailedPrecondition (another
+    // epoch's plan: P1), or the communicator's. After any of them the rank is out of step with its
+    // peers and must end.
+    Result<StepResult> run(const StepPlan& plan);
+
+    // Logits of every token of the last step, by a chunk of rows: for tests and tools, on rank 0.
+    Result<std::vector<float>> read_logits(std::span<const std::int32_t> token_rows);
+
+    [[nodiscard]] WorkerHello describe() const;
+    [[nodiscard]] const ModelConfig& config() const { return config_; }
+    [[nodiscard]] const WeightLayout& layout() const { return layout_; }
+    [[nodiscard]] Epoch epoch() const { return epoch_; }
+    [[nodiscard]] Rank rank() const { return communicator_.rank(); }
+    [[nodiscard]] int tp() const { return communicator_.size(); }
+    [[nodiscard]] int num_threads() const { return num_threads_of(device_.host_stream()); }
+    [[nodiscard]] const Device& device() const { return device_; }
+    // For weights in host memory: staging.
+    [[nodiscard]] const Ops& ops() const { return device_.host_ops(); }
+
+    // The copies of the weights, for updates; null with the null model. Only between passes may the
+    // live copy change, and the epoch with it.
+    [[nodiscard]] WeightStore* weights() { return weights_ ? &*weights_ : nullptr; }
+    [[nodiscard]] const WeightStore* weights() const { return weights_ ? &*weights_ : nullptr; }
+    void set_epoch(Epoch epoch) { epoch_ = epoch; }
+    // The KV memory; null with the null model. Only without a pass in flight may it be released.
+    [[nodiscard]] Arena* kv_memory() { return kv_memory_ ? &*kv_memory_ : nullptr; }
+    [[nodiscard]] const Arena* kv_memory() const { return kv_memory_ ? &*kv_memory_ : nullptr; }
+
+  private:
+    Engine(
+        const EngineOptions& options,
+        ModelConfig config,
+        WeightLayout layout,
+        Device device,
+        Communicator& communicator
+    );
+    Result<> load_model();
+    Result<> load_runtime();
+    Result<> choose_num_pages(const Model::Args& args);
+    [[nodiscard]] std::int64_t transfer_bytes_max() const;
+    Result<> load_checkpoint();
+    Result<> compute(const StepPlan& plan, StepResult* result);
+    Result<> share_sampled(StepResult* result);
+    [[nodiscard]] bool is_root() const { return raw(communicator_.rank()) == 0; }
+
+    EngineOptions options_;
+    ModelConfig config_;
+    WeightLayout layout_;
+    Device device_;
+    Communicator& communicator_;
+    ModelSizes sizes_{};
+    std::int64_t gpu_free_bytes_ = 0;  // before anything was put there
+    StepLimits limits_{};
+    RequestSlots slots_;
+    PlannedStep planned_{};
+    Epoch epoch_{1};
+
+    // Empty with the null model.
+    std::optional<WeightStore> weights_{};
+    std::vector<PartDigest>
+        digests_{};  // as loaded; empty where they cannot be had (weight_digest.h)
+    std::optional<Arena> kv_memory_{};
+    std::optional<Transfers> transfers_{};
+    std::optional<Model> model_{};
+    std::optional<Sampler> sampler_{};
+};
+
+}  // namespace pitstop

@@ -1,0 +1,377 @@
+#include "tp_worker/model/model.h"
+
+#include "kernels/thread_pool.h"
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <utility>
+
+namespace pitstop {
+namespace {
+
+constexpr std::int64_t kAlignment = 256;  // bytes: a GPU's workspaces
+
+// Cuts buffers out of a range, one after the other. From null it only counts.
+class Carver {
+  public:
+    explicit Carver(std::byte* memory) : memory_(memory) {}
+
+    void* take(std::int64_t bytes) {
+        void* start = memory_ == nullptr ? nullptr : memory_ + used_;
+        used_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+        return start;
+    }
+    View2<float> floats(std::int64_t rows, std::int64_t cols) {
+        return view2(static_cast<float*>(take(rows * cols * 4)), rows, cols);
+    }
+    ActView acts(DType dtype, std::int64_t rows, std::int64_t cols) {
+        return {take(rows * cols * size_of(dtype)), dtype, rows, cols, cols};
+    }
+    [[nodiscard]] std::int64_t used() const { return used_; }
+
+  private:
+    std::byte* memory_;
+    std::int64_t used_ = 0;
+};
+
+// Of what leaves a product and is not summed over the ranks (model.h).
+DType product_dtype(const Model::Args& args) {
+    const bool is_bf16 = args.device.is_cuda() && args.compute == Compute::kBf16;
+    return is_bf16 ? DType::kBF16 : DType::kF32;
+}
+
+DType act_dtype(Compute compute) { return compute == Compute::kFp32 ? DType::kF32 : DType::kBF16; }
+
+std::int32_t narrow(std::int64_t value) {
+    CHECK(value >= 0 && value <= std::numeric_limits<std::int32_t>::max());
+    return static_cast<std::int32_t>(value);
+}
+
+}  // namespace
+
+std::string_view name_of(Compute compute) { return compute == Compute::kFp32 ? "fp32" : "bf16"; }
+
+KvCache kv_of_layer(
+    const ModelSizes& sizes, const ModelConfig& config, const ShardShape& shard, Compute compute
+) {
+    return {
+        .dtype = act_dtype(compute),
+        .num_pages = narrow(sizes.num_pages),
+        .page_size = narrow(sizes.page_size),
+        .num_kv_heads = narrow(shard.num_kv_heads),
+        .head_dim = narrow(config.head_dim),
+    };
+}
+
+std::int64_t Model::place(const Args& args, std::byte* memory, Buffers* buffers) {
+    const std::int64_t T = args.sizes.tokens_max;
+    const std::int64_t L = args.sizes.logit_rows_max;
+    const std::int64_t H = args.config.hidden;
+    const std::int64_t F = args.shard.ffn;
+    const std::int64_t QD = args.shard.num_q_heads * args.config.head_dim;
+    const std::int64_t KD = args.shard.num_kv_heads * args.config.head_dim;
+    const DType dtype = act_dtype(args.compute);
+    const Ops& ops = args.device.ops();
+    Carver carver(memory);
+    Buffers b;
+    b.x = carver.floats(T, H);
+    b.delta = carver.floats(T, H);
+    b.normed = carver.acts(dtype, T, H);
+    const ActView qkv = carver.acts(product_dtype(args), T, QD + 2 * KD);
+    b.q = cols(qkv, 0, QD);
+    b.k = cols(qkv, QD, KD);
+    b.v = cols(qkv, QD + KD, KD);
+    b.rotated = carver.acts(dtype, T, QD);
+    b.attended = carver.acts(dtype, T, QD);
+    const ActView gate_up = carver.acts(product_dtype(args), T, 2 * F);
+    b.gate = cols(gate_up, 0, F);
+    b.up = cols(gate_up, F, F);
+    b.gated = carver.acts(dtype, T, F);
+    b.head_x = carver.floats(L, H);
+    b.head_delta = carver.floats(L, H);
+    b.head_normed = carver.acts(dtype, L, H);
+    b.head_part = carver.floats(L, args.shard.vocab_rows);
+    const bool is_alone = args.communicator->size() == 1;
+    const bool is_root = raw(args.communicator->rank()) == 0;
+    if (is_alone) {
+        b.head_whole = b.head_part;
+    } else if (is_root) {
+        b.head_whole = carver.floats(L, args.config.vocab_len);
+    }
+    b.cos = carver.floats(args.sizes.num_positions, args.config.head_dim / 2);
+    b.sin = carver.floats(args.sizes.num_positions, args.config.head_dim / 2);
+    b.attention.bytes = ops.attention_workspace_bytes({
+        .num_tokens = T,
+        .num_q_heads = narrow(args.shard.num_q_heads),
+        .head_dim = narrow(args.config.head_dim),
+        .kv_len_max = narrow(args.sizes.num_positions),
+    });
+    b.attention.data = carver.take(b.attention.bytes);
+    b.linear.bytes = ops.linear_workspace_bytes();
+    b.linear.data = carver.take(b.linear.bytes);
+    if (buffers != nullptr) *buffers = b;
+    return carver.used();
+}
+
+std::int64_t Model::bytes(const Args& args) { return place(args, nullptr, nullptr); }
+
+Result<Model> Model::make(const Args& args) {
+    CHECK(args.transfers != nullptr && args.communicator != nullptr && args.kv != nullptr);
+    ASSIGN_OR_RETURN(Arena memory, args.device.reserve("activations", bytes(args)));
+    RETURN_IF_ERROR(memory.commit());
+    return Model(args, std::move(memory));
+}
+
+Model::Model(const Args& args, Arena memory)
+    : config_(&args.config),
+      shard_(args.shard),
+      sizes_(args.sizes),
+      ops_(&args.device.ops()),
+      stream_(args.device.stream()),
+      transfers_(args.transfers),
+      communicator_(args.communicator),
+      kv_(args.kv),
+      layer_kv_(kv_of_layer(args.sizes, args.config, args.shard, args.compute)),
+      memory_(std::move(memory)) {
+    place(args, memory_.data(), &buffers_);
+    fill_rope_tables(args.device);
+}
+
+// The angle is rounded to fp32 before its sine is taken, as in transformers and the trainers that
+// use it: at position 100,000 the rounding moves an angle by up to 0.004 radians, and the engine
+// should be off by the same. YaRN's factor multiplies what was rounded, there as here.
+void Model::fill_rope_tables(const Device& device) {
+    const auto factor = static_cast<float>(config_->rope.attention_factor);
+    const std::vector<float> frequencies = rope_frequencies(config_->rope, config_->head_dim);
+    const std::int64_t num_bytes = buffers_.cos.rows * buffers_.cos.cols * 4;
+    std::vector<float> host(static_cast<std::size_t>(device.is_cuda() ? num_bytes / 2 : 0));
+    View2<float> host_cos = buffers_.cos;
+    View2<float> host_sin = buffers_.sin;
+    if (device.is_cuda()) {
+        host_cos.data = host.data();
+        host_sin.data = host.data() + num_bytes / 4;
+    }
+    auto fill = [&](std::int64_t begin, std::int64_t end, int /*thread*/) {
+        for (std::int64_t position = begin; position < end; ++position) {
+            const std::span cos = row(host_cos, position);
+            const std::span sin = row(host_sin, position);
+            for (std::size_t i = 0; i < frequencies.size(); ++i) {
+                const float angle = static_cast<float>(position) * frequencies[i];
+                cos[i] = static_cast<float>(std::cos(static_cast<double>(angle))) * factor;
+                sin[i] = static_cast<float>(std::sin(static_cast<double>(angle))) * factor;
+            }
+        }
+    };
+    parallel_for(device.host_stream(), sizes_.num_positions, /*grain=*/256, fill);
+    if (!device.is_cuda()) return;
+    copy_and_wait(buffers_.cos.data, host_cos.data, num_bytes);
+    copy_and_wait(buffers_.sin.data, host_sin.data, num_bytes);
+}
+
+Result<> Model::sum_over_ranks(View2<float> x) {
+    CHECK(x.stride == x.cols);
+    return communicator_->all_reduce_sum({x.data, static_cast<std::size_t>(x.rows * x.cols)});
+}
+
+std::int64_t transfer_bytes(const StepBatch& batch) {
+    const auto bytes = [](auto array) {
+        return Transfers::bytes_of(static_cast<std::int64_t>(array.size_bytes()));
+    };
+    return bytes(batch.tokens) + bytes(batch.positions) + bytes(batch.kv_slots) +
+           bytes(batch.q_starts) + bytes(batch.kv_lens) + bytes(batch.page_starts) +
+           bytes(batch.pages);
+}
+
+StepBatch Model::there(const StepBatch& batch) {
+    const auto move = [&](auto& array) { array = {transfers_->in(array), array.size()}; };
+    StepBatch there = batch;
+    move(there.tokens);
+    move(there.positions);
+    move(there.kv_slots);
+    move(there.q_starts);
+    move(there.kv_lens);
+    move(there.page_starts);
+    move(there.pages);
+    return there;
+}
+
+// normed -> delta: this rank's heads.
+void Model::attend(const LayerWeights& layer, std::int64_t index, const StepBatch& there) {
+    const auto T = static_cast<std::int64_t>(there.tokens.size());
+    const ActView q = rows(buffers_.q, 0, T);
+    const ActView k = rows(buffers_.k, 0, T);
+    const ActView v = rows(buffers_.v, 0, T);
+    const ActView rotated = rows(buffers_.rotated, 0, T);
+    const ActView attended = rows(buffers_.attended, 0, T);
+    const View2<float> delta = rows(buffers_.delta, 0, T);
+    const std::array<LinearPart, 3> qkv{{
+        {.w = layer.q, .bias = layer.q_bias, .y = q},
+        {.w = layer.k, .bias = layer.k_bias, .y = k},
+        {.w = layer.v, .bias = layer.v_bias, .y = v},
+    }};
+    ops_->linear(
+        {.x = rows(buffers_.normed, 0, T),
+         .parts = qkv,
+         .workspace = buffers_.linear,
+         .stream = stream_}
+    );
+
+    KvCache kv = layer_kv_;
+    kv.data = kv_ + index * kv_bytes(layer_kv_);
+    ops_->rope({
+        .q = q,
+        .k = k,
+        .v = v,
+        .q_out = rotated,
+        .kv = kv,
+        .slots = there.kv_slots.data(),
+        .positions = there.positions.data(),
+        .cos = buffers_.cos,
+        .sin = buffers_.sin,
+        .q_norm = layer.q_norm,
+        .k_norm = layer.k_norm,
+        .norm_eps = static_cast<float>(config_->norm_eps),
+        .stream = stream_,
+    });
+    const std::optional<std::int64_t> window = config_->windows[static_cast<std::size_t>(index)];
+    ops_->attention({
+        .q = rotated,
+        .out = attended,
+        .kv = kv,
+        .num_q_heads = narrow(shard_.num_q_heads),
+        .num_rows = narrow(static_cast<std::int64_t>(there.kv_lens.size())),
+        .q_starts = there.q_starts.data(),
+        .kv_lens = there.kv_lens.data(),
+        .pages = there.pages.data(),
+        .page_starts = there.page_starts.data(),
+        .kv_len_max = there.kv_len_max,
+        .q_len_max = there.q_len_max,
+        .window = window ? narrow(*window) : kNoWindow,
+        .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_->head_dim))),
+        .workspace = buffers_.attention,
+        .stream = stream_,
+    });
+    // A bias of the sum is added once, by the rank that comes first in it.
+    const bool is_first = raw(communicator_->rank()) == 0;
+    const std::array<LinearPart, 1> o{
+        {{.w = layer.o, .bias = is_first ? layer.o_bias : nullptr, .y = delta}}};
+    ops_->linear({.x = attended, .parts = o, .workspace = buffers_.linear, .stream = stream_});
+}
+
+// normed -> delta: this rank's columns of the MLP.
+void Model::feed_forward(const LayerWeights& layer, std::int64_t num_tokens) {
+    const std::int64_t T = num_tokens;
+    const ActView gate = rows(buffers_.gate, 0, T);
+    const ActView up = rows(buffers_.up, 0, T);
+    const ActView gated = rows(buffers_.gated, 0, T);
+    const std::array<LinearPart, 2> gate_up{{
+        {.w = layer.gate, .bias = layer.gate_bias, .y = gate},
+        {.w = layer.up, .bias = layer.up_bias, .y = up},
+    }};
+    ops_->linear(
+        {.x = rows(buffers_.normed, 0, T),
+         .parts = gate_up,
+         .workspace = buffers_.linear,
+         .stream = stream_}
+    );
+    ops_->silu_mul({.gate = gate, .up = up, .y = gated, .stream = stream_});
+    const bool is_first = raw(communicator_->rank()) == 0;
+    const std::array<LinearPart, 1> down{
+        {{.w = layer.down,
+          .bias = is_first ? layer.down_bias : nullptr,
+          .y = rows(buffers_.delta, 0, T)}}};
+    ops_->linear({.x = gated, .parts = down, .workspace = buffers_.linear, .stream = stream_});
+}
+
+Result<> Model::forward(const StepBatch& batch, const ModelWeights& weights) {
+    const auto T = static_cast<std::int64_t>(batch.tokens.size());
+    CHECK(T <= sizes_.tokens_max);
+    if (transfer_bytes(batch) > transfers_->bytes_left()) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "a step with {} bytes of tokens and pages; this worker has room for {}",
+            transfer_bytes(batch),
+            transfers_->bytes_left()
+        );
+    }
+    const StepBatch on_device = there(batch);
+    const View2<float> x = rows(buffers_.x, 0, T);
+    const View2<float> delta = rows(buffers_.delta, 0, T);
+    const ActView normed = rows(buffers_.normed, 0, T);
+    const auto eps = static_cast<float>(config_->norm_eps);
+
+    ops_->embedding({
+        .ids = on_device.tokens.data(),
+        .table = weights.embedding,
+        .vocab_begin = shard_.vocab_begin,
+        .y = x,
+        .stream = stream_,
+    });
+    RETURN_IF_ERROR(sum_over_ranks(x));
+    View2<const float> last_delta{};  // what x still lacks
+    for (std::int64_t i = 0; i < config_->num_layers; ++i) {
+        const LayerWeights& layer = weights.layers[static_cast<std::size_t>(i)];
+        ops_->rmsnorm(
+            {.x = x,
+             .delta = last_delta,
+             .w = layer.input_norm,
+             .y = normed,
+             .eps = eps,
+             .stream = stream_}
+        );
+        attend(layer, i, on_device);
+        RETURN_IF_ERROR(sum_over_ranks(delta));
+        ops_->rmsnorm(
+            {.x = x,
+             .delta = delta,
+             .w = layer.post_norm,
+             .y = normed,
+             .eps = eps,
+             .stream = stream_}
+        );
+        feed_forward(layer, T);
+        RETURN_IF_ERROR(sum_over_ranks(delta));
+        last_delta = delta;
+    }
+    num_tokens_ = T;  // logits() adds the last delta to the rows that it is asked for
+    return Ok{};
+}
+
+Result<View2<float>> Model::logits(
+    std::span<const std::int32_t> token_rows, const ModelWeights& weights
+) {
+    const auto L = static_cast<std::int64_t>(token_rows.size());
+    CHECK(L <= sizes_.logit_rows_max);
+    const View2<float> x = rows(buffers_.head_x, 0, L);
+    const View2<float> delta = rows(buffers_.head_delta, 0, L);
+    const ActView normed = rows(buffers_.head_normed, 0, L);
+    const View2<float> part = rows(buffers_.head_part, 0, L);
+    const std::int32_t* const row_index = transfers_->in(token_rows);
+    ops_->gather_rows(
+        {.x = rows(buffers_.x, 0, num_tokens_), .row_index = row_index, .y = x, .stream = stream_}
+    );
+    ops_->gather_rows({
+        .x = rows(buffers_.delta, 0, num_tokens_),
+        .row_index = row_index,
+        .y = delta,
+        .stream = stream_,
+    });
+    ops_->rmsnorm({
+        .x = x,
+        .delta = delta,
+        .w = weights.final_norm,
+        .y = normed,
+        .eps = static_cast<float>(config_->norm_eps),
+        .stream = stream_,
+    });
+    const std::array<LinearPart, 1> head{{{.w = weights.head, .y = part}}};
+    ops_->linear({.x = normed, .parts = head, .workspace = buffers_.linear, .stream = stream_});
+    const bool is_root = raw(communicator_->rank()) == 0;
+    const View2<float> whole = is_root ? rows(buffers_.head_whole, 0, L) : View2<float>{};
+    RETURN_IF_ERROR(communicator_->gather_columns(part, whole));
+    return whole;
+}
+
+}  // namespace pitstop

@@ -1,0 +1,144 @@
+// The forward pass of one rank: token ids in, KV pages filled, logits out. The same code prefills,
+// decodes and scores, so a score is bit for bit what sampling saw (P6): each op sums in an order
+// that the batch does not change, and the ranks' parts add up in rank order.
+//
+//   x = embedding                                                     all-reduce
+//   per layer:  x += o(attention(rope(qkv(norm(x)))))                 all-reduce
+//               x += down(silu(gate(norm(x))) * up(norm(x)))          all-reduce
+//   logits = head(norm(x)) of the rows asked for                      gather to rank 0
+//
+// The residual stream x is fp32 in both modes.
+//   kBf16  products of bf16 by bf16: what goes into a product is rounded to bf16 once; KV in bf16.
+//          On a GPU q, k, v, gate and up are bf16 as they leave their products, too: half the bytes
+//   kFp32  the truth mode: fp32 activations and KV on the bf16 weights
+//
+// Owns:    activations, rotary tables. Weights and KV are the caller's (engine.h).
+// Bounded: nothing is allocated after construction.
+#pragma once
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "kernels/ops.h"
+#include "tp_worker/config/model_config.h"
+#include "tp_worker/device/arena.h"
+#include "tp_worker/device/device.h"
+#include "tp_worker/device/transfers.h"
+#include "tp_worker/groups/communicator.h"
+#include "tp_worker/weights/weight_layout.h"
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace pitstop {
+
+enum class Compute : std::uint8_t { kBf16, kFp32 };
+[[nodiscard]] std::string_view name_of(Compute compute);  // "bf16", "fp32"
+
+struct ModelSizes {
+    std::int64_t tokens_max = 0;      // of a step
+    std::int64_t logit_rows_max = 0;  // of one call of logits()
+    std::int64_t num_positions = 0;   // of a request, at most
+    std::int64_t num_pages = 0;
+    std::int64_t page_size = 0;  // P, tokens
+};
+
+// One layer's KV on this rank, data null.
+[[nodiscard]] KvCache kv_of_layer(
+    const ModelSizes& sizes, const ModelConfig& config, const ShardShape& shard, Compute compute
+);
+
+// A step, ready to run: R rows of T tokens in all. Ranges are checked by the caller (step_batch.h).
+struct StepBatch {
+    std::span<const TokenId> tokens{};            // [T]
+    std::span<const std::int32_t> positions{};    // [T]
+    std::span<const std::int64_t> kv_slots{};     // [T], page * P + offset
+    std::span<const std::int32_t> q_starts{};     // [R + 1]
+    std::span<const std::int32_t> kv_lens{};      // [R], new tokens included
+    std::span<const std::int32_t> page_starts{};  // [R]
+    std::span<const PageId> pages{};
+    std::int32_t kv_len_max = 0;
+    std::int32_t q_len_max = 0;  // new tokens of a row
+};
+// What a batch takes of the transfers (transfers.h).
+[[nodiscard]] std::int64_t transfer_bytes(const StepBatch& batch);
+
+class Model {
+  public:
+    struct Args {
+        const ModelConfig& config;
+        ShardShape shard{};
+        ModelSizes sizes{};
+        Compute compute = Compute::kBf16;
+        const Device& device;
+        Transfers* transfers = nullptr;
+        Communicator* communicator = nullptr;
+        std::byte* kv = nullptr;  // [num_layers][kv_bytes(kv_of_layer)]
+    };
+    // What make() takes of the device's memory; does not depend on sizes.num_pages, kv or
+    // transfers.
+    [[nodiscard]] static std::int64_t bytes(const Args& args);
+    // kResourceExhausted if the activations cannot be had.
+    static Result<Model> make(const Args& args);
+
+    // Runs the layers: fills the tokens' KV and leaves the hidden state of all T tokens here.
+    // Errors: the communicator's; kInvalidArgument where the step's arrays do not fit the
+    // transfers.
+    Result<> forward(const StepBatch& batch, const ModelWeights& weights);
+
+    // Logits of tokens of the last forward() by their index in it: on rank 0 [n, V], borrowed until
+    // the next call; on other ranks empty. REQUIRES: at most logit_rows_max indices.
+    Result<View2<float>> logits(
+        std::span<const std::int32_t> token_rows, const ModelWeights& weights
+    );
+
+  private:
+    explicit Model(const Args& args, Arena memory);
+    void attend(const LayerWeights& layer, std::int64_t index, const StepBatch& there);
+    void feed_forward(const LayerWeights& layer, std::int64_t num_tokens);
+    void fill_rope_tables(const Device& device);
+    // The batch as the ops read it.
+    [[nodiscard]] StepBatch there(const StepBatch& batch);
+    [[nodiscard]] Result<> sum_over_ranks(View2<float> x);
+
+    // The buffers' places in `memory_`; the ranges are fixed by Args.
+    struct Buffers {
+        View2<float> x{};           // [T, H]
+        View2<float> delta{};       // [T, H], a sublayer's output
+        ActView normed{};           // [T, H]
+        ActView q{};                // [T, Q*D]: q, k and v are columns of one matrix, so that
+        ActView k{};                // [T, K*D]  their product is one product where the weights
+        ActView v{};                // [T, K*D]  lie back to back; gate and up likewise
+        ActView rotated{};          // [T, Q*D]: queries as attention reads them
+        ActView attended{};         // [T, Q*D]
+        ActView gate{};             // [T, F]
+        ActView up{};               // [T, F]
+        ActView gated{};            // [T, F]
+        View2<float> head_x{};      // [L, H]
+        View2<float> head_delta{};  // [L, H]
+        ActView head_normed{};      // [L, H]
+        View2<float> head_part{};   // [L, V_rank]
+        View2<float> head_whole{};  // [L, V], rank 0; is head_part where there is one rank
+        View2<float> cos{};         // [positions, D/2]
+        View2<float> sin{};         // [positions, D/2]
+        Workspace attention{};
+        Workspace linear{};
+    };
+    // Lays the buffers out from `memory`; returns the bytes they take. Null: only counts.
+    static std::int64_t place(const Args& args, std::byte* memory, Buffers* buffers);
+
+    const ModelConfig* config_;
+    ShardShape shard_;
+    ModelSizes sizes_;
+    const Ops* ops_;
+    Stream stream_;
+    Transfers* transfers_;
+    Communicator* communicator_;
+    std::byte* kv_;
+    KvCache layer_kv_;
+    Arena memory_;
+    Buffers buffers_{};
+    std::int64_t num_tokens_ = 0;  // of the last forward()
+};
+
+}  // namespace pitstop

@@ -1,0 +1,21 @@
+// A model that computes nothing: every distribution is uniform over the vocabulary, and the token
+// drawn at a position is that position, modulo the vocabulary (the next one that does not end the
+// request). With it (--load-format null) what is left to measure is the tree.
+#pragma once
+
+#include "messages/steps.h"
+#include "tp_worker/model/step_batch.h"
+
+#include <cstdint>
+#include <span>
+
+namespace pitstop {
+
+void run_null_model(
+    std::span<const LogitRow> rows,
+    const RequestSlots& slots,
+    std::int64_t vocab_len,
+    StepResult* result
+);
+
+}  // namespace pitstop

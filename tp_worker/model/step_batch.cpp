@@ -1,0 +1,209 @@
+#include "tp_worker/model/step_batch.h"
+
+namespace pitstop {
+namespace {
+
+bool is_token(TokenId id, std::int64_t vocab_len) { return raw(id) >= 0 && raw(id) < vocab_len; }
+
+}  // namespace
+
+Result<> set_up_requests(const StepPlan& plan, std::int64_t vocab_len, RequestSlots* slots) {
+    for (const RequestSetup& setup : plan.setups) {
+        const std::int64_t slot = raw(setup.slot);
+        if (slot < 0 || slot >= static_cast<std::int64_t>(slots->size())) {
+            return make_error(
+                ErrorCode::kInvalidArgument,
+                "setup of slot {}; slots are 0 to {}",
+                slot,
+                slots->size() - 1
+            );
+        }
+        const auto check_ids = [&](std::span<const TokenId> ids,
+                                   std::string_view what) -> Result<> {
+            for (const TokenId id : ids) {
+                if (is_token(id, vocab_len)) continue;
+                return make_error(
+                    ErrorCode::kInvalidArgument,
+                    "setup of slot {}: {} has token {}; the vocabulary has {}",
+                    slot,
+                    what,
+                    raw(id),
+                    vocab_len
+                );
+            }
+            return Ok{};
+        };
+        RETURN_IF_ERROR(check_ids(setup.stop_ids, "stop_ids"));
+        RETURN_IF_ERROR(check_ids(setup.history, "history"));
+        RETURN_IF_ERROR(check_ids(setup.logprobs.ids, "logprobs.ids"));
+        std::optional<std::string> problem = invalid(setup.sampling);
+        if (!problem) problem = invalid(setup.logprobs);
+        const auto& bias = setup.sampling.logit_bias;
+        if (!problem && !bias.empty() && bias.rbegin()->first >= vocab_len) {
+            problem = fmt::format("logit_bias has token {}", bias.rbegin()->first);
+        }
+        if (!problem && (setup.prompt_len < 0 || setup.prompt_len > kPromptTokensMax)) {
+            problem = fmt::format("prompt_len is {}", setup.prompt_len);
+        }
+        if (problem) {
+            return make_error(ErrorCode::kInvalidArgument, "setup of slot {}: {}", slot, *problem);
+        }
+        (*slots)[static_cast<std::size_t>(slot)].emplace(setup);
+    }
+    return Ok{};
+}
+
+Result<> PlannedStep::prepare(
+    const StepPlan& plan, const RequestSlots& slots, const StepLimits& limits
+) {
+    if (static_cast<std::int64_t>(plan.tokens.values.size()) > limits.tokens_max) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "a plan of {} tokens; this worker has room for {} (--tokens-per-step-max)",
+            plan.tokens.values.size(),
+            limits.tokens_max
+        );
+    }
+    tokens_.clear();
+    positions_.clear();
+    kv_slots_.clear();
+    q_starts_.assign(1, 0);
+    kv_lens_.clear();
+    page_starts_.clear();
+    logit_rows_.clear();
+    kv_len_max_ = 0;
+    q_len_max_ = 0;
+    sampled_ = {};
+    scored_ = {};
+    token_at_ = page_at_ = target_at_ = 0;
+    for (std::size_t i = 0; i < plan.rows.size(); ++i) {
+        RETURN_IF_ERROR(add_row(plan, i, slots, limits));
+    }
+    return Ok{};
+}
+
+Result<> PlannedStep::add_row(
+    const StepPlan& plan, std::size_t index, const RequestSlots& slots, const StepLimits& limits
+) {
+    const PlanRow& row = plan.rows[index];
+    const auto bad = [&](std::string_view what, std::int64_t value) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "row {} (slot {}): {} {}",
+            index,
+            raw(row.slot),
+            what,
+            value
+        );
+    };
+    const auto slot = static_cast<std::size_t>(raw(row.slot));
+    if (slot >= slots.size() || !slots[slot])
+        return bad("no request was set up in slot", raw(row.slot));
+    const RequestState& request = *slots[slot];
+    // invalid(plan) has bounded both: no sum with them overflows.
+    const std::int64_t kv_len = row.begin + row.num_new;
+    if (kv_len > limits.num_positions) {
+        return bad("more positions than the model's", limits.num_positions);
+    }
+    if (row.output_index >= limits.num_positions) {
+        return bad("more outputs than the model has positions:", row.output_index);
+    }
+    if (row.num_pages * limits.page_size < kv_len) return bad("too few pages for length", kv_len);
+    for (std::int64_t i = 0; i < row.num_pages; ++i) {
+        const PageId page = plan.pages.values[page_at_ + static_cast<std::size_t>(i)];
+        if (raw(page) < 0 || raw(page) >= limits.num_pages) return bad("no such page:", raw(page));
+    }
+    for (std::int64_t i = 0; i < row.num_new; ++i) {
+        TokenId token = plan.tokens.values[token_at_ + static_cast<std::size_t>(i)];
+        if (!is_token(token, limits.vocab_len)) return bad("no such token:", raw(token));
+        // Where the logits were not finite this is -1, which embeds as zeros; the request is ended
+        // when the scheduler reads of it, and this result is dropped.
+        if (row.takes_sampled) token = request.last_token();
+        const std::int64_t position = row.begin + i;
+        const auto page_index = static_cast<std::size_t>(position / limits.page_size);
+        const PageId page = plan.pages.values[page_at_ + page_index];
+        tokens_.push_back(token);
+        positions_.push_back(static_cast<std::int32_t>(position));
+        kv_slots_.push_back(
+            std::int64_t{raw(page)} * limits.page_size + position % limits.page_size
+        );
+    }
+    for (std::int64_t i = 0; i < row.num_scored; ++i) {
+        const TokenId target = plan.targets.values[target_at_ + static_cast<std::size_t>(i)];
+        if (!is_token(target, limits.vocab_len)) return bad("no such target:", raw(target));
+    }
+    token_at_ += static_cast<std::size_t>(row.num_new);
+    page_starts_.push_back(static_cast<std::int32_t>(page_at_));
+    page_at_ += static_cast<std::size_t>(row.num_pages);
+    q_starts_.push_back(static_cast<std::int32_t>(token_at_));
+    kv_lens_.push_back(static_cast<std::int32_t>(kv_len));
+    kv_len_max_ = std::max(kv_len_max_, kv_lens_.back());
+    q_len_max_ = std::max(q_len_max_, static_cast<std::int32_t>(row.num_new));
+    add_logits(row, request, plan);
+    target_at_ += static_cast<std::size_t>(row.num_scored);
+    return Ok{};
+}
+
+void PlannedStep::add_logits(
+    const PlanRow& row, const RequestState& request, const StepPlan& plan
+) {
+    const auto top = static_cast<std::size_t>(request.logprobs().top);
+    const std::size_t num_ids = request.logprobs().ids.size();
+    const auto add = [&](LogitRow logit_row, Sizes* sizes) {
+        logit_row.slot = row.slot;
+        logit_row.entry = sizes->entries;
+        logit_row.top_begin = sizes->top;
+        logit_row.ids_begin = sizes->ids;
+        sizes->entries += 1;
+        sizes->top += top;
+        sizes->ids += num_ids;
+        logit_rows_.push_back(logit_row);
+    };
+    const auto num_scored = static_cast<std::size_t>(row.num_scored);
+    for (std::size_t i = 0; i < num_scored; ++i) {
+        LogitRow score;
+        score.kind = LogitRow::Kind::kScore;
+        score.token_row = static_cast<std::int32_t>(token_at_ - num_scored + i);
+        score.target = plan.targets.values[target_at_ + i];
+        add(score, &scored_);
+    }
+    if (row.output_index < 0) return;
+    LogitRow sample;
+    sample.token_row = static_cast<std::int32_t>(token_at_ - 1);
+    sample.output_index = row.output_index;
+    add(sample, &sampled_);
+}
+
+StepBatch PlannedStep::batch(const StepPlan& plan) const {
+    return {
+        .tokens = tokens_,
+        .positions = positions_,
+        .kv_slots = kv_slots_,
+        .q_starts = q_starts_,
+        .kv_lens = kv_lens_,
+        .page_starts = page_starts_,
+        .pages = plan.pages.values,
+        .kv_len_max = kv_len_max_,
+        .q_len_max = q_len_max_,
+    };
+}
+
+StepResult PlannedStep::empty_result(const StepPlan& plan, Rank rank) const {
+    StepResult result;
+    result.step = plan.step;
+    result.epoch = plan.epoch;
+    result.rank = rank;
+    if (raw(rank) != 0) return result;
+    result.sampled.values.resize(sampled_.entries, TokenId{-1});
+    result.logprobs.values.resize(sampled_.entries);
+    result.top_ids.values.resize(sampled_.top, TokenId{-1});
+    result.top_logprobs.values.resize(sampled_.top);
+    result.ids_logprobs.values.resize(sampled_.ids);
+    result.scores.logprobs.values.resize(scored_.entries);
+    result.scores.top_ids.values.resize(scored_.top, TokenId{-1});
+    result.scores.top_logprobs.values.resize(scored_.top);
+    result.scores.ids_logprobs.values.resize(scored_.ids);
+    return result;
+}
+
+}  // namespace pitstop

@@ -1,0 +1,87 @@
+// From a plan, which is pages and slots, to what the ops run on: a position and a place in the KV
+// for each token, and the list of logits wanted. Everything in a plan is checked here against this
+// worker's own bounds; past this point ranges are trusted.
+#pragma once
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "messages/steps.h"
+#include "tp_worker/model/model.h"
+#include "tp_worker/model/request_state.h"
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace pitstop {
+
+// One row of logits, and where its numbers go in the result.
+struct LogitRow {
+    enum class Kind : std::uint8_t { kSample, kScore };
+    Kind kind = Kind::kSample;
+    std::int32_t token_row = 0;  // whose hidden state
+    SlotId slot{};
+    std::int64_t output_index = 0;  // kSample
+    TokenId target{};               // kScore: the token after it
+    // First entry in the arrays of StepResult (kSample) or StepScores (kScore).
+    std::size_t entry = 0;
+    std::size_t top_begin = 0;
+    std::size_t ids_begin = 0;
+};
+
+// The requests by slot; empty where none was set up yet.
+using RequestSlots = std::vector<std::optional<RequestState>>;
+
+struct StepLimits {
+    std::int64_t tokens_max = 0;
+    std::int64_t num_positions = 0;
+    std::int64_t num_pages = 0;
+    std::int64_t page_size = 0;
+    std::int64_t vocab_len = 0;
+};
+
+// Applies the plan's setups. kInvalidArgument names the slot.
+Result<> set_up_requests(const StepPlan& plan, std::int64_t vocab_len, RequestSlots* slots);
+
+class PlannedStep {
+  public:
+    // REQUIRES: invalid(plan) found nothing; its setups are applied.
+    // Errors: kInvalidArgument, naming the row and what is out of range.
+    Result<> prepare(const StepPlan& plan, const RequestSlots& slots, const StepLimits& limits);
+
+    // Borrows from this and from the plan.
+    [[nodiscard]] StepBatch batch(const StepPlan& plan) const;
+    [[nodiscard]] std::span<const LogitRow> logit_rows() const { return logit_rows_; }
+    // A result with its arrays sized for this step.
+    [[nodiscard]] StepResult empty_result(const StepPlan& plan, Rank rank) const;
+
+  private:
+    Result<> add_row(
+        const StepPlan& plan, std::size_t index, const RequestSlots& slots, const StepLimits& limits
+    );
+    void add_logits(const PlanRow& row, const RequestState& request, const StepPlan& plan);
+
+    // How far the arrays of a result have been handed out.
+    struct Sizes {
+        std::size_t entries = 0;
+        std::size_t top = 0;
+        std::size_t ids = 0;
+    };
+
+    std::vector<TokenId> tokens_{};
+    std::vector<std::int32_t> positions_{};
+    std::vector<std::int64_t> kv_slots_{};
+    std::vector<std::int32_t> q_starts_{};
+    std::vector<std::int32_t> kv_lens_{};
+    std::vector<std::int32_t> page_starts_{};
+    std::int32_t kv_len_max_ = 0;
+    std::int32_t q_len_max_ = 0;
+    std::vector<LogitRow> logit_rows_{};
+    Sizes sampled_{};
+    Sizes scored_{};
+    std::size_t token_at_ = 0;
+    std::size_t page_at_ = 0;
+    std::size_t target_at_ = 0;
+};
+
+}  // namespace pitstop

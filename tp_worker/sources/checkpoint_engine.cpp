@@ -1,0 +1,200 @@
+#include "tp_worker/sources/checkpoint_engine.h"
+
+#include "base/log.h"
+#include "tp_worker/sources/ipc_source.h"
+
+#include <chrono>
+#include <utility>
+
+namespace pitstop {
+namespace {
+
+using pickle::Channel;
+using pickle::Document;
+using pickle::Global;
+using pickle::Kind;
+using pickle::Node;
+
+std::span<const std::byte> as_bytes(const std::string& text) {
+    return std::as_bytes(std::span(text));
+}
+
+}  // namespace
+
+Result<> CheckpointEngine::run(const std::string& first) {
+    Result<> opened = open_buffer(first);
+    if (!opened) error_ = opened.error();
+    answer(opened);
+    return converse();
+}
+
+Result<> CheckpointEngine::refuse(Error why, TimePoint until) {
+    answer(why);
+    error_ = std::move(why);
+    parting_until_ = until;
+    return converse();
+}
+
+Result<> CheckpointEngine::converse() {
+    while (true) {
+        const TimePoint begun = Clock::now();
+        Result<std::vector<std::string>> frames =
+            parting_until_ ? socket_.receive(*parting_until_, args_.is_over())
+                           : socket_.receive(args_.stall_deadline(), args_.stage.args().is_dropped);
+        args_.stage.add_receive(Clock::now() - begun);
+        if (!frames) {
+            // One None was the end of releases before 0.4.0: they close then.
+            const bool is_over =
+                frames.error().code == ErrorCode::kUnavailable && num_nones_ > 0 && !error_;
+            if (is_over) return Ok{};
+            const bool is_dropped = frames.error().code == ErrorCode::kAborted && !parting_until_;
+            if (!error_) error_ = std::move(frames).error();
+            // Dropped: the sender is told why with its next messages; else it is past hearing.
+            if (!is_dropped) return *std::move(error_);
+            parting_until_ = Clock::now() + kFarewellMax;
+            continue;
+        }
+        if (take_message(frames->front()) == Next::kGoOn) continue;
+        if (error_) return *std::move(error_);
+        return Ok{};
+    }
+}
+
+// "" is the only yes. An answer is owed even to what could not be understood.
+void CheckpointEngine::answer(const Result<>& result) {
+    if (!result) {
+        spdlog::warn("bucket refused: {}", result.error().message);
+        socket_.send({text_of(args_.stage, result.error())});
+    } else {
+        socket_.send({""});
+    }
+}
+
+CheckpointEngine::Next CheckpointEngine::take_message(const std::string& message) {
+    Result<Document> document = pickle::read(as_bytes(message), Channel::kBucket);
+    const bool is_exception = document && document->root().kind == Kind::kRecord &&
+                              document->root().global == Global::kException;
+    if (!document || is_exception) {
+        // What cannot be read is where an exception would be: the update is over.
+        std::string what = document ? document->root().text : document.error().message;
+        for (std::size_t i = 0; is_exception && i < document->root().children.size(); ++i)
+            what += ": " + document->child(document->root(), i).text;
+        if (!error_) {
+            error_ = make_error(
+                document ? ErrorCode::kAborted : document.error().code,
+                "the sender gave up the update: {}",
+                what
+            );
+        }
+        if (!document) socket_.send({error_->message});
+        return Next::kOver;
+    }
+    if (document->root().kind == Kind::kNone) {
+        buffer_ = nullptr;
+        storages_.reset();
+        ++num_nones_;
+        socket_.send({""});
+        return num_nones_ == 2 ? Next::kOver : Next::kGoOn;
+    }
+    if (error_) {
+        answer(*error_);  // still
+        return Next::kGoOn;
+    }
+    Result<> taken = take_bucket(*document);
+    if (!taken) error_ = taken.error();
+    answer(taken);
+    return Next::kGoOn;
+}
+
+Result<> CheckpointEngine::open_buffer(const std::string& message) {
+    ASSIGN_OR_RETURN(const Document document, pickle::read(as_bytes(message), Channel::kHandle));
+    ASSIGN_OR_RETURN(const TensorHandle handle, read_handle(document, document.root()));
+    if (handle.dtype != "uint8" || handle.shape.size() != 1 || handle.stride[0] != 1) {
+        return make_error(
+            ErrorCode::kInvalidArgument, "the buffer must be a contiguous uint8 tensor of one row"
+        );
+    }
+    const std::string& own = args_.worker.device_uuid;
+    if (handle.cuda && !handle.cuda->device_uuid.empty() &&
+        "GPU-" + handle.cuda->device_uuid != own) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "the buffer is on device {}; this worker's is {}",
+            handle.cuda->device_uuid,
+            own
+        );
+    }
+    ASSIGN_OR_RETURN(buffer_, storages_.emplace().storage(handle));
+    buffer_offset_ = handle.offset;
+    buffer_bytes_ = handle.shape[0];
+    const std::int64_t storage_bytes = std::ssize(buffer_->bytes());
+    if (buffer_offset_ > storage_bytes || buffer_bytes_ > storage_bytes - buffer_offset_) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "the buffer is bytes {} to {} of a storage of {}",
+            buffer_offset_,
+            buffer_offset_ + buffer_bytes_,
+            storage_bytes
+        );
+    }
+    return Ok{};
+}
+
+Result<> CheckpointEngine::take_bucket(const Document& document) {
+    const Node& list = document.root();
+    if (list.kind != Kind::kList || num_nones_ > 0) {
+        return make_error(
+            ErrorCode::kInvalidArgument, "a bucket is a list, and comes before the first None"
+        );
+    }
+    std::vector<Incoming> tensors;
+    std::vector<Placed> places;
+    for (std::size_t i = 0; i < list.children.size(); ++i) {
+        const Node& entry = document.child(list, i);
+        const Node* name = entry.kind == Kind::kDict ? document.find(entry, "name") : nullptr;
+        const Node* dtype = entry.kind == Kind::kDict ? document.find(entry, "dtype") : nullptr;
+        const Node* shape = entry.kind == Kind::kDict ? document.find(entry, "shape") : nullptr;
+        const Node* offset = entry.kind == Kind::kDict ? document.find(entry, "offset") : nullptr;
+        if (name == nullptr || name->kind != Kind::kString || dtype == nullptr ||
+            dtype->kind != Kind::kDType || shape == nullptr || offset == nullptr ||
+            offset->kind != Kind::kInt || entry.children.size() != 8) {
+            return make_error(
+                ErrorCode::kInvalidArgument,
+                "entry {} of the bucket is no dict of name, dtype, shape and offset",
+                i
+            );
+        }
+        std::vector<std::int64_t> extents;
+        bool are_ints = shape->kind == Kind::kShape || shape->kind == Kind::kTuple ||
+                        shape->kind == Kind::kList;
+        for (std::size_t d = 0; are_ints && d < shape->children.size(); ++d) {
+            are_ints = document.child(*shape, d).kind == Kind::kInt;
+            extents.push_back(document.child(*shape, d).integer);
+        }
+        if (!are_ints) {
+            return make_error(ErrorCode::kInvalidArgument, "'{}' has no shape", name->text);
+        }
+        ASSIGN_OR_RETURN(TensorSpec spec, read_spec(name->text, dtype->text, extents));
+        ASSIGN_OR_RETURN(const std::int64_t bytes, bytes_of(spec));
+        const std::int64_t at = offset->integer;
+        if (at < 0 || at > buffer_bytes_) {
+            return make_error(
+                ErrorCode::kInvalidArgument,
+                "'{}' is at offset {} of a buffer of {} bytes",
+                spec.name,
+                at,
+                buffer_bytes_
+            );
+        }
+        places.push_back({at, at + bytes, name->text});
+        TensorBytes source{
+            .dtype = spec.dtype,
+            .data = buffer_->bytes().data() + buffer_offset_ + at,
+            .is_whole = [this] { return buffer_->is_whole(); }};
+        tensors.push_back({.spec = std::move(spec), .bytes = std::move(source)});
+    }
+    RETURN_IF_ERROR(check_places(std::move(places), buffer_bytes_));
+    return args_.stage.take(tensors, WeightStage::Expect::kMore);
+}
+
+}  // namespace pitstop

@@ -1,0 +1,56 @@
+// The worker's side of MoonshotAI's checkpoint-engine: pickles on a REP socket.
+//
+//   sender                               worker
+//   (rebuild function, arguments)        opens the buffer             -> "" or an error's text
+//   [{name, dtype, shape, offset}, ...]  reads the tensors, all of it -> "" or an error's text
+//   ...
+//   None                                 lets go of the buffer        -> ""
+//   None                                 (from 0.4.0 on)              -> ""
+// or, any time after an answer, a pickled exception: the sender gives up, and wants no answer.
+//
+// After an error of its own the worker goes on answering until the sender ends the conversation:
+// the sender looks at an error only with its next bucket, and a worker that falls silent would hang
+// its whole group. Source: checkpoint_engine/worker.py and ps.py at 59a3c4f.
+#pragma once
+
+#include "pickle/reader.h"
+#include "tp_worker/sources/reply_socket.h"
+#include "tp_worker/sources/source.h"
+#include "tp_worker/sources/torch_handle.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace pitstop {
+
+class CheckpointEngine {
+  public:
+    CheckpointEngine(const SourceArgs& args, ReplySocket& socket) : args_(args), socket_(socket) {}
+
+    // From the sender's first message to its last. Errors: ipc_source.h.
+    Result<> run(const std::string& first);
+    // Nothing is taken: the sender is told why, from its first message on. Returns `why`.
+    Result<> refuse(Error why, TimePoint until);
+
+  private:
+    enum class Next { kGoOn, kOver };
+    Result<> open_buffer(const std::string& message);
+    Result<> take_bucket(const pickle::Document& document);
+    Next take_message(const std::string& message);
+    Result<> converse();
+    void answer(const Result<>& result);
+
+    const SourceArgs& args_;
+    ReplySocket& socket_;
+    std::optional<TorchStorages> storages_{};  // the buffer's one
+    const TorchStorage* buffer_ = nullptr;     // in it
+    std::int64_t buffer_offset_ = 0;           // of the buffer in its storage
+    std::int64_t buffer_bytes_ = 0;
+    int num_nones_ = 0;
+    std::optional<Error> error_{};  // the first
+    std::optional<TimePoint>
+        parting_until_{};  // nothing comes of it, and the sender is not yet told
+};
+
+}  // namespace pitstop

@@ -1,0 +1,41 @@
+#include "tp_worker/sources/disk_source.h"
+
+#include "base/log.h"
+#include "checkpoint/safetensors.h"
+#include "tp_worker/weights/checkpoint_tensors.h"
+
+#include <filesystem>
+#include <system_error>
+
+namespace pitstop {
+
+Result<> deliver_disk(const SourceArgs& args) {
+    const std::string& path = args.source.path;
+    const StageArgs& stage = args.stage.args();
+    ASSIGN_OR_RETURN(
+        const Checkpoint checkpoint,
+        Checkpoint::open(
+            path, {.tensors_max = offered_max(stage.layout), .is_dropped = &stage.is_dropped}
+        )
+    );
+    std::error_code unseen;  // what cannot be looked at is not there: the tensors decide
+    if (std::filesystem::exists(std::filesystem::path(path) / "config.json", unseen)) {
+        ASSIGN_OR_RETURN(const ModelConfig config, ModelConfig::read(path));
+        if (const auto difference = difference_in_shape(stage.config, config)) {
+            return make_error(
+                ErrorCode::kInvalidArgument, "'{}' is another model: {}", path, *difference
+            );
+        }
+    }
+    const CheckpointTensors tensors(stage.layout, checkpoint);
+    if (raw(args.worker.rank) == 0) {
+        for (const std::string& note : tensors.notes()) spdlog::warn("'{}': {}", path, note);
+    }
+    std::vector<Incoming> incoming;
+    for (const StoredTensor* stored : tensors.offered())
+        incoming.push_back({.spec = stored->spec, .bytes = stored_bytes(checkpoint, *stored)});
+    RETURN_IF_ERROR(args.stage.take(incoming, args.expect));
+    return checkpoint.is_unchanged();
+}
+
+}  // namespace pitstop

@@ -1,0 +1,197 @@
+#include "tp_worker/sources/push_session.h"
+
+#include "messages/codec.h"
+#include "tp_worker/sources/ipc_source.h"
+
+#include <atomic>
+#include <chrono>
+#include <utility>
+
+namespace pitstop {
+namespace {
+
+constexpr auto kElementBytes = static_cast<std::int64_t>(sizeof(bf16));
+
+std::vector<std::string> frames_of(Frames frames) {
+    return {std::move(frames.type), std::move(frames.body)};
+}
+
+// The parts of the shard that one tensor fills.
+ShardTensor describe(const WeightTensor& tensor) {
+    ShardTensor shard{.name = tensor.name, .shape = tensor.shape};
+    std::int64_t shard_at = 0;
+    for (const ShardPart& part : tensor.parts) {
+        ShardPiece piece{
+            .num_rows = tensor.whole_rows,
+            .num_cols = tensor.whole_cols,
+            .offset = tensor.offset,
+            .row_stride = tensor.cols * kElementBytes,
+        };
+        if (tensor.axis == SplitAxis::kRows) {
+            piece.row_begin = part.begin;
+            piece.num_rows = part.num;
+            piece.offset += shard_at * piece.row_stride;
+        } else if (tensor.axis == SplitAxis::kCols) {
+            piece.col_begin = part.begin;
+            piece.num_cols = part.num;
+            piece.offset += shard_at * kElementBytes;
+        }
+        shard_at += part.num;
+        if (piece.num_rows > 0 && piece.num_cols > 0) shard.pieces.push_back(piece);
+    }
+    return shard;
+}
+
+}  // namespace
+
+Result<> PushSession::run(std::vector<std::string> frames) {
+    while (true) {
+        Result<Next> next = take(frames);
+        if (!next) {
+            refuse(next.error());
+            return next.error();
+        }
+        if (*next == Next::kOver) return Ok{};
+        const TimePoint begun = Clock::now();
+        Result<std::vector<std::string>> received =
+            socket_.receive(args_.stall_deadline(), args_.stage.args().is_dropped);
+        args_.stage.add_receive(Clock::now() - begun);
+        if (!received) {
+            if (received.error().code == ErrorCode::kAborted) {
+                // Dropped: the pusher hears it with its next message, if it has one.
+                const TimePoint until = Clock::now() + kFarewellMax;
+                if (socket_.receive(until, args_.is_over())) refuse(received.error());
+            }
+            return received.error();
+        }
+        frames = *std::move(received);
+    }
+}
+
+void PushSession::refuse(const Error& error) {
+    if (!socket_.owes_answer()) return;
+    const std::string text = text_of(args_.stage, error);
+    if (!is_open_) {
+        PushLayout refusal;
+        refusal.code = name_of(error.code);
+        refusal.message = text;
+        return socket_.send(frames_of(encode(refusal)));
+    }
+    PushDone refusal;
+    refusal.code = name_of(error.code);
+    refusal.message = text;
+    socket_.send(frames_of(encode(refusal)));
+}
+
+Result<PushSession::Next> PushSession::take(const std::vector<std::string>& parts) {
+    if (parts.size() != 2)
+        return make_error(ErrorCode::kMalformed, "a message of {} frames, not 2", parts.size());
+    const Frames frames{.type = parts[0], .body = parts[1]};
+    if (!is_open_) {
+        if (frames.type != PushOpen::kType) {
+            return make_error(
+                ErrorCode::kUnknownMessage,
+                "a push begins with push_open, not '{}'",
+                frames.type.substr(0, kTypeBytesMax)
+            );
+        }
+        ASSIGN_OR_RETURN(const PushOpen message, decode<PushOpen>(frames, UnknownFields::kIgnore));
+        RETURN_IF_ERROR(open(message));
+        is_open_ = true;
+        socket_.send(frames_of(encode(layout())));
+        return Next::kGoOn;
+    }
+    if (frames.type == PushEnd::kType) {
+        ASSIGN_OR_RETURN(const PushEnd message, decode<PushEnd>(frames, UnknownFields::kIgnore));
+        if (!message.code.empty()) {
+            return make_error(
+                ErrorCode::kAborted, "the pusher gave up: {}: {}", message.code, message.message
+            );
+        }
+        memory_.reset();
+        socket_.send(frames_of(encode(PushDone{})));
+        return Next::kOver;
+    }
+    if (frames.type == PushBucket::kType) {
+        ASSIGN_OR_RETURN(
+            const PushBucket message, decode<PushBucket>(frames, UnknownFields::kIgnore)
+        );
+        RETURN_IF_ERROR(take_bucket(message));
+    } else if (frames.type == PushShard::kType) {
+        ASSIGN_OR_RETURN(
+            const PushShard message, decode<PushShard>(frames, UnknownFields::kIgnore)
+        );
+        RETURN_IF_ERROR(take_shard(message));
+    } else {
+        return make_error(
+            ErrorCode::kUnknownMessage,
+            "'{}' is no message of a pusher",
+            frames.type.substr(0, kTypeBytesMax)
+        );
+    }
+    socket_.send(frames_of(encode(PushDone{})));
+    return Next::kGoOn;
+}
+
+Result<> PushSession::open(const PushOpen& message) {
+    if (message.memory.bytes == 0) return Ok{};
+    ASSIGN_OR_RETURN(const SharedFd fd, SharedFd::open(message.memory, Seal::kMayWrite));
+    ASSIGN_OR_RETURN(memory_, SharedMapping::map(fd));
+    return Ok{};
+}
+
+PushLayout PushSession::layout() const {
+    PushLayout layout;
+    layout.rank = args_.worker.rank;
+    layout.tp = args_.worker.tp;
+    if (!args_.stage.args().adopt) return layout;
+    layout.shard_bytes = args_.stage.args().target_bytes;
+    for (const WeightTensor& tensor : args_.stage.args().layout.tensors())
+        layout.tensors.push_back(describe(tensor));
+    return layout;
+}
+
+Result<> PushSession::take_bucket(const PushBucket& message) {
+    if (!memory_)
+        return make_error(ErrorCode::kFailedPrecondition, "a bucket, and no memory was named");
+    const std::span<const std::byte> memory = memory_->bytes();
+    std::vector<Incoming> tensors;
+    std::vector<Placed> places;
+    for (const PushTensor& tensor : message.tensors) {
+        ASSIGN_OR_RETURN(TensorSpec spec, read_spec(tensor.name, tensor.dtype, tensor.shape));
+        ASSIGN_OR_RETURN(const std::int64_t bytes, bytes_of(spec));
+        if (tensor.offset < 0 || tensor.offset > static_cast<std::int64_t>(memory.size())) {
+            return make_error(
+                ErrorCode::kInvalidArgument,
+                "'{}' is at offset {} of a buffer of {} bytes",
+                tensor.name,
+                tensor.offset,
+                memory.size()
+            );
+        }
+        places.push_back({tensor.offset, tensor.offset + bytes, tensor.name});
+        TensorBytes source{.dtype = spec.dtype, .data = memory.data() + tensor.offset};
+        tensors.push_back({.spec = std::move(spec), .bytes = std::move(source)});
+    }
+    RETURN_IF_ERROR(check_places(std::move(places), static_cast<std::int64_t>(memory.size())));
+    return args_.stage.take(tensors, WeightStage::Expect::kMore);
+}
+
+Result<> PushSession::take_shard(const PushShard& message) {
+    const StageArgs& stage = args_.stage.args();
+    if (!stage.adopt)
+        return make_error(ErrorCode::kUnsupported, "this worker adopts no memory in this mode");
+    ASSIGN_OR_RETURN(const SharedFd fd, SharedFd::open(message.memory, Seal::kFinal));
+    if (fd.bytes() != stage.target_bytes) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "a shard of {} bytes; this rank's has {}",
+            fd.bytes(),
+            stage.target_bytes
+        );
+    }
+    RETURN_IF_ERROR(stage.adopt(fd.fd()));
+    return args_.stage.take_target();
+}
+
+}  // namespace pitstop

@@ -1,0 +1,38 @@
+// The worker's side of pitstop's own push protocol (messages/push.h).
+#pragma once
+
+#include "messages/push.h"
+#include "tp_worker/sources/reply_socket.h"
+#include "tp_worker/sources/shared_memory.h"
+#include "tp_worker/sources/source.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace pitstop {
+
+class PushSession {
+  public:
+    PushSession(const SourceArgs& args, ReplySocket& socket) : args_(args), socket_(socket) {}
+
+    // From the pusher's first message to its last. Errors: ipc_source.h.
+    Result<> run(std::vector<std::string> first);
+    // The answer to a message that is owed one: nothing is taken, and why.
+    void refuse(const Error& why);
+
+  private:
+    enum class Next { kGoOn, kOver };
+    Result<Next> take(const std::vector<std::string>& frames);
+    Result<> open(const PushOpen& message);
+    Result<> take_bucket(const PushBucket& message);
+    Result<> take_shard(const PushShard& message);
+    [[nodiscard]] PushLayout layout() const;
+
+    const SourceArgs& args_;
+    ReplySocket& socket_;
+    std::optional<SharedMapping> memory_{};
+    bool is_open_ = false;
+};
+
+}  // namespace pitstop

@@ -1,0 +1,76 @@
+// Where weights come from: each source delivers tensors into a stage, whichever way they came.
+//
+//   disk_source.h         a checkpoint directory
+//   ipc_source.h          buckets of shared memory, announced on a sender's socket
+//   tensor_source.h       bytes or handles in the call
+//   distributed_source.h  broadcasts in a group
+//
+// A source believes nothing it was sent: names, shapes, offsets and sizes are checked before a byte
+// is touched. Whatever goes wrong is a typed error here and at the sender's, where there is a way
+// to tell it.
+#pragma once
+
+#include "base/result.h"
+#include "base/time.h"
+#include "messages/weight_source.h"
+#include "tp_worker/weights/weight_stage.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop {
+
+class Groups;
+
+// What a source needs to know of this rank.
+struct Worker {
+    ReplicaId replica{};
+    Rank rank{};
+    int tp = 1;
+    std::string device_uuid{};  // as senders' handles name it
+    Groups* groups = nullptr;
+    const std::atomic<bool>* is_over = nullptr;  // set when the process ends
+};
+
+struct SourceArgs {
+    const WeightSource& source;
+    const Worker& worker;
+    WeightStage& stage;
+    WeightStage::Expect expect = WeightStage::Expect::kAll;  // kMore: one bucket of a session
+    TimePoint deadline = TimePoint::max();                   // of the whole delivery
+
+    // What ends even a farewell.
+    [[nodiscard]] const std::atomic<bool>& is_over() const {
+        static const std::atomic<bool> never{false};
+        return worker.is_over == nullptr ? never : *worker.is_over;
+    }
+
+    // How long a sender may be silent from now on.
+    [[nodiscard]] TimePoint stall_deadline() const {
+        // Whatever the wire said: far more overflows the clock.
+        constexpr std::int64_t kDayMs = 24 * 3600 * 1000;
+        const std::chrono::milliseconds stall(std::min(source.stall_ms, kDayMs));
+        return std::min(deadline, Clock::now() + stall);
+    }
+};
+
+// Everything of `args.source`, into the stage. Waits no longer than args.deadline, and ends soon
+// after the stage was dropped.
+Result<> deliver(const SourceArgs& args);
+
+// The stage could not begin: a sender that would wait for this rank is told so. Returns `why`.
+Result<> decline(const SourceArgs& args, const Error& why);
+
+// A tensor of a message from outside; kInvalidArgument names what is wrong with it.
+Result<TensorSpec> read_spec(
+    std::string_view name, std::string_view dtype, const std::vector<std::int64_t>& shape
+);
+// Bytes of the whole tensor; kInvalidArgument for a negative extent or more than 2^62 bytes.
+Result<std::int64_t> bytes_of(const TensorSpec& spec);
+
+}  // namespace pitstop

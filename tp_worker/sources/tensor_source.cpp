@@ -1,0 +1,343 @@
+#include "tp_worker/sources/tensor_source.h"
+
+#include "pickle/reader.h"
+#include "tp_worker/sources/torch_handle.h"
+
+#include <deque>
+#include <utility>
+
+namespace pitstop {
+namespace {
+
+using pickle::Channel;
+using pickle::Document;
+using pickle::Global;
+using pickle::Kind;
+using pickle::Node;
+
+Error bad_payload(std::string_view what) {
+    return make_error(ErrorCode::kInvalidArgument, "serialized tensors: {}", what);
+}
+
+// The payload for this rank: its own, or the one for all.
+Result<std::span<const std::byte>> payload_of(const SourceArgs& args) {
+    const std::vector<RankPayload>& payloads = args.source.payloads;
+    const auto rank = static_cast<std::size_t>(raw(args.worker.rank));
+    const auto tp = static_cast<std::size_t>(args.worker.tp);
+    const auto replica = static_cast<std::size_t>(raw(args.worker.replica));
+    std::size_t index = rank;
+    if (payloads.size() == 1) index = 0;
+    if (payloads.size() > tp) index = replica * tp + rank;
+    if (index >= payloads.size()) {
+        return bad_payload(fmt::format("{} payloads for {} ranks", payloads.size(), tp));
+    }
+    // A handle lends one reference: two ranks would give it back twice.
+    if (payloads.size() == 1 && tp > 1 && args.source.format == TensorFormat::kPickle)
+        return bad_payload(fmt::format("one payload of handles for {} ranks; send one each", tp));
+    const std::vector<std::uint8_t>& bytes = payloads[index].data.values;
+    return std::as_bytes(std::span(bytes));
+}
+
+// What one pickle holds. Documents and storages live as long as the tensors are read: storages are
+// known by their nodes, and end first.
+class PickledTensors {
+  public:
+    explicit PickledTensors(const SourceArgs& args) : args_(args) {}
+
+    Result<> read(std::span<const std::byte> bytes) {
+        ASSIGN_OR_RETURN(const Document* const document, parse(bytes));
+        const Kind kind = document->root().kind;
+        if (kind == Kind::kList) return read_list(*document);
+        if (kind == Kind::kDict) return read_bucket(*document);
+        return bad_payload("neither a list of (name, tensor) nor a flattened bucket");
+    }
+
+    // vLLM: per tensor a dict of handles by device, or one for all of them, packed.
+    Result<> read_vllm(std::span<const std::byte> bytes) {
+        ASSIGN_OR_RETURN(const Document* const parsed, parse(bytes));
+        const Document& document = *parsed;
+        const Node& root = document.root();
+        const std::vector<TensorInfo>& tensors = args_.source.tensors;
+        const bool is_packed = root.kind == Kind::kDict;
+        if (!is_packed && (root.kind != Kind::kList || root.children.size() != tensors.size())) {
+            return bad_payload(fmt::format("not a list of handles for {} tensors", tensors.size()));
+        }
+        for (std::size_t i = 0; i < (is_packed ? 1 : tensors.size()); ++i) {
+            const Node& by_device = is_packed ? root : document.child(root, i);
+            ASSIGN_OR_RETURN(const Node* const own, own_entry(document, by_device));
+            ASSIGN_OR_RETURN(const TensorHandle handle, read_handle(document, *own));
+            if (is_packed) return add_packed(handle);
+            ASSIGN_OR_RETURN(
+                TensorSpec spec, read_spec(tensors[i].name, tensors[i].dtype, tensors[i].shape)
+            );
+            RETURN_IF_ERROR(add(std::move(spec), handle));
+        }
+        return Ok{};
+    }
+
+    [[nodiscard]] std::span<const Incoming> incoming() const { return incoming_; }
+
+  private:
+    Result<const Document*> parse(std::span<const std::byte> bytes) {
+        ASSIGN_OR_RETURN(Document document, pickle::read(bytes, Channel::kTensors));
+        return &documents_.emplace_back(std::move(document));
+    }
+
+    Result<> add(TensorSpec spec, const TensorHandle& handle) {
+        ASSIGN_OR_RETURN(const TensorSpec found, read_spec(spec.name, handle.dtype, handle.shape));
+        if (found.dtype != spec.dtype || found.shape != spec.shape) {
+            return bad_payload(fmt::format(
+                "'{}' is declared as {} {}; its handle is of {} {}",
+                spec.name,
+                name_of(spec.dtype),
+                text_of(spec.shape),
+                name_of(found.dtype),
+                text_of(found.shape)
+            ));
+        }
+        ASSIGN_OR_RETURN(TensorBytes bytes, storages_.open(handle, spec.dtype));
+        incoming_.push_back({.spec = std::move(spec), .bytes = std::move(bytes)});
+        return Ok{};
+    }
+
+    Result<> add_named(const Document& document, const std::string& name, const Node& node) {
+        ASSIGN_OR_RETURN(const TensorHandle handle, read_handle(document, node));
+        ASSIGN_OR_RETURN(TensorSpec spec, read_spec(name, handle.dtype, handle.shape));
+        return add(std::move(spec), handle);
+    }
+
+    // [(name, tensor or LocalSerializedTensor), ...]
+    Result<> read_list(const Document& document) {
+        const Node& root = document.root();
+        for (std::size_t i = 0; i < root.children.size(); ++i) {
+            const Node& pair = document.child(root, i);
+            if (pair.kind != Kind::kTuple || pair.children.size() != 2 ||
+                document.child(pair, 0).kind != Kind::kString) {
+                return bad_payload("an entry that is not (name, tensor)");
+            }
+            const std::string& name = document.child(pair, 0).text;
+            const Node& tensor = document.child(pair, 1);
+            if (tensor.kind == Kind::kRecord && tensor.global == Global::kLocalSerializedTensor) {
+                RETURN_IF_ERROR(read_local(document, name, tensor));
+            } else {
+                RETURN_IF_ERROR(add_named(document, name, tensor));
+            }
+        }
+        return Ok{};
+    }
+
+    // A pickle per rank inside the pickle; one level, as `parse` of it allows no other.
+    Result<> read_local(const Document& document, const std::string& name, const Node& record) {
+        const Node* values = document.find(record, "values");
+        const auto rank = static_cast<std::size_t>(raw(args_.worker.rank));
+        if (values == nullptr || values->kind != Kind::kList || rank >= values->children.size() ||
+            document.child(*values, rank).kind != Kind::kBytes) {
+            return bad_payload(fmt::format("'{}' has no entry for rank {}", name, rank));
+        }
+        const std::string& bytes = document.child(*values, rank).text;
+        ASSIGN_OR_RETURN(const Document* const inner, parse(std::as_bytes(std::span(bytes))));
+        return add_named(*inner, name, inner->root());
+    }
+
+    // {"flattened_tensor": tensor, "metadata": [FlattenedTensorMetadata, ...]}. Offsets are bytes
+    // where the flattened tensor is uint8, else elements of its dtype.
+    Result<> read_bucket(const Document& document) {
+        const Node* flattened = document.find(document.root(), "flattened_tensor");
+        const Node* metadata = document.find(document.root(), "metadata");
+        if (flattened == nullptr || metadata == nullptr || metadata->kind != Kind::kList)
+            return bad_payload("a flattened bucket without flattened_tensor or metadata");
+        ASSIGN_OR_RETURN(const TensorHandle handle, read_handle(document, *flattened));
+        ASSIGN_OR_RETURN(
+            const TensorSpec whole, read_spec("flattened_tensor", handle.dtype, handle.shape)
+        );
+        ASSIGN_OR_RETURN(const std::int64_t bytes, bytes_of(whole));
+        ASSIGN_OR_RETURN(const TensorBytes source, storages_.open(handle, whole.dtype));
+        const std::int64_t unit = bytes_of(whole.dtype);
+        for (std::size_t i = 0; i < metadata->children.size(); ++i) {
+            const Node& entry = document.child(*metadata, i);
+            RETURN_IF_ERROR(add_slice(document, entry, source, unit, bytes));
+        }
+        return Ok{};
+    }
+
+    Result<> add_slice(
+        const Document& document,
+        const Node& entry,
+        const TensorBytes& source,
+        std::int64_t unit,
+        std::int64_t source_bytes
+    ) {
+        const auto field = [&](std::string_view name, Kind kind) -> const Node* {
+            const Node* found = document.find(entry, name);
+            return found != nullptr && found->kind == kind ? found : nullptr;
+        };
+        if (entry.kind != Kind::kRecord || entry.global != Global::kFlattenedTensorMetadata)
+            return bad_payload("metadata that is not FlattenedTensorMetadata");
+        const Node* name = field("name", Kind::kString);
+        const Node* dtype = field("dtype", Kind::kDType);
+        const Node* shape = field("shape", Kind::kShape);
+        const Node* begin = field("start_idx", Kind::kInt);
+        const Node* end = field("end_idx", Kind::kInt);
+        if (name == nullptr || dtype == nullptr || shape == nullptr || begin == nullptr ||
+            end == nullptr) {
+            return bad_payload("metadata without name, dtype, shape, start_idx or end_idx");
+        }
+        std::vector<std::int64_t> extents;
+        for (std::size_t i = 0; i < shape->children.size(); ++i)
+            extents.push_back(document.child(*shape, i).integer);
+        ASSIGN_OR_RETURN(TensorSpec spec, read_spec(name->text, dtype->text, extents));
+        ASSIGN_OR_RETURN(const std::int64_t bytes, bytes_of(spec));
+        if (begin->integer < 0 || begin->integer > source_bytes / unit ||
+            end->integer > source_bytes / unit || end->integer < begin->integer ||
+            (end->integer - begin->integer) * unit != bytes) {
+            return bad_payload(fmt::format(
+                "'{}' is [{}, {}) of a bucket of {} bytes, and has {}",
+                spec.name,
+                begin->integer,
+                end->integer,
+                source_bytes,
+                bytes
+            ));
+        }
+        TensorBytes part = source;
+        part.dtype = spec.dtype;
+        part.data += begin->integer * unit;
+        incoming_.push_back({.spec = std::move(spec), .bytes = std::move(part)});
+        return Ok{};
+    }
+
+    // One buffer that holds all the tensors back to back.
+    Result<> add_packed(const TensorHandle& handle) {
+        ASSIGN_OR_RETURN(const TensorSpec whole, read_spec("packed", handle.dtype, handle.shape));
+        ASSIGN_OR_RETURN(const std::int64_t room, bytes_of(whole));
+        ASSIGN_OR_RETURN(const TensorBytes source, storages_.open(handle, whole.dtype));
+        std::int64_t at = 0;
+        for (const TensorInfo& info : args_.source.tensors) {
+            ASSIGN_OR_RETURN(TensorSpec spec, read_spec(info.name, info.dtype, info.shape));
+            ASSIGN_OR_RETURN(const std::int64_t bytes, bytes_of(spec));
+            if (bytes > room - at)
+                return bad_payload(fmt::format("'{}' ends beyond the packed buffer", spec.name));
+            TensorBytes part = source;
+            part.dtype = spec.dtype;
+            part.data += at;
+            at += bytes;
+            incoming_.push_back({.spec = std::move(spec), .bytes = std::move(part)});
+        }
+        return Ok{};
+    }
+
+    // The entry of this worker's device; "GPU-" may be left out.
+    Result<const Node*> own_entry(const Document& document, const Node& by_device) const {
+        if (by_device.kind != Kind::kDict) return bad_payload("a handle that is not by device");
+        const std::string& uuid = args_.worker.device_uuid;
+        for (const std::string& key : {uuid, uuid.substr(uuid.starts_with("GPU-") ? 4 : 0)}) {
+            if (const Node* found = document.find(by_device, key)) return found;
+        }
+        return make_error(ErrorCode::kNotFound, "no handle for this worker's device, {}", uuid);
+    }
+
+    const SourceArgs& args_;
+    std::deque<Document> documents_{};
+    TorchStorages storages_{};
+    std::vector<Incoming> incoming_{};
+};
+
+}  // namespace
+
+Result<std::vector<Incoming>> cut_flattened(
+    std::span<const TensorInfo> tensors, std::span<const std::byte> bytes
+) {
+    std::vector<Incoming> incoming;
+    std::int64_t at = 0;
+    const auto room = static_cast<std::int64_t>(bytes.size());
+    for (const TensorInfo& info : tensors) {
+        ASSIGN_OR_RETURN(TensorSpec spec, read_spec(info.name, info.dtype, info.shape));
+        ASSIGN_OR_RETURN(const std::int64_t size, bytes_of(spec));
+        if (size > room - at) {
+            return make_error(
+                ErrorCode::kInvalidArgument,
+                "'{}' has {} bytes from byte {} on; {} were sent",
+                spec.name,
+                size,
+                at,
+                room
+            );
+        }
+        TensorBytes source{.dtype = spec.dtype, .data = bytes.data() + at};
+        incoming.push_back({.spec = std::move(spec), .bytes = std::move(source)});
+        at += size;
+    }
+    if (at != room) {
+        return make_error(
+            ErrorCode::kInvalidArgument, "the tensors have {} bytes; {} were sent", at, room
+        );
+    }
+    return incoming;
+}
+
+Result<std::vector<SparseTensor>> cut_sparse(
+    std::span<const TensorInfo> tensors,
+    std::span<const std::int64_t> num_updates,
+    std::span<const std::byte> bytes
+) {
+    constexpr std::int64_t kIndexBytes = 4;
+    std::vector<SparseTensor> sparse;
+    std::int64_t at = 0;
+    const auto room = static_cast<std::int64_t>(bytes.size());
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+        ASSIGN_OR_RETURN(
+            TensorSpec spec, read_spec(tensors[i].name, tensors[i].dtype, tensors[i].shape)
+        );
+        const std::int64_t num = num_updates[i];
+        const std::int64_t unit = kIndexBytes + bytes_of(spec.dtype);
+        if (num > (room - at) / unit) {
+            return make_error(
+                ErrorCode::kInvalidArgument,
+                "'{}' has {} updates from byte {} on; {} bytes were sent",
+                spec.name,
+                num,
+                at,
+                room
+            );
+        }
+        const std::byte* indices = bytes.data() + at;
+        sparse.push_back({
+            .spec = std::move(spec),
+            .indices = indices,
+            .values = indices + num * kIndexBytes,
+            .num = num,
+        });
+        at += num * unit;
+    }
+    if (at != room) {
+        return make_error(
+            ErrorCode::kInvalidArgument, "the updates have {} bytes; {} were sent", at, room
+        );
+    }
+    return sparse;
+}
+
+Result<> deliver_tensors(const SourceArgs& args) {
+    ASSIGN_OR_RETURN(const std::span<const std::byte> payload, payload_of(args));
+    const WeightSource& source = args.source;
+    if (source.format == TensorFormat::kFlattened) {
+        ASSIGN_OR_RETURN(
+            const std::vector<Incoming> tensors, cut_flattened(source.tensors, payload)
+        );
+        return args.stage.take(tensors, args.expect);
+    }
+    if (source.format == TensorFormat::kSparse) {
+        ASSIGN_OR_RETURN(
+            const std::vector<SparseTensor> tensors,
+            cut_sparse(source.tensors, source.num_updates, payload)
+        );
+        return args.stage.take_sparse(tensors);
+    }
+    PickledTensors tensors(args);
+    RETURN_IF_ERROR(
+        source.format == TensorFormat::kVllmIpc ? tensors.read_vllm(payload) : tensors.read(payload)
+    );
+    return args.stage.take(tensors.incoming(), args.expect);
+}
+
+}  // namespace pitstop

@@ -1,0 +1,31 @@
+// Tensors that came in the call: bytes back to back, elements that change (sparse), or handles to
+// a PyTorch peer's memory in SGLang's and vLLM's pickles.
+//
+// The peer may reuse or free its memory once the call is answered: everything is copied, and the
+// references it lent are given back, before this returns; also when it fails.
+#pragma once
+
+#include "tp_worker/sources/source.h"
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+namespace pitstop {
+
+// Errors: kInvalidArgument, kMalformed, kPermissionDenied (pickle), kUnsupported, kNotFound (the
+// peer's memory is gone).
+Result<> deliver_tensors(const SourceArgs& args);
+
+// `tensors` back to back in `bytes`, nothing between; all of it. Shared with broadcasts.
+Result<std::vector<Incoming>> cut_flattened(
+    std::span<const TensorInfo> tensors, std::span<const std::byte> bytes
+);
+// The same for updates of elements: for each tensor its indices, then its values.
+Result<std::vector<SparseTensor>> cut_sparse(
+    std::span<const TensorInfo> tensors,
+    std::span<const std::int64_t> num_updates,
+    std::span<const std::byte> bytes
+);
+
+}  // namespace pitstop

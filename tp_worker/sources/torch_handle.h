@@ -1,0 +1,88 @@
+// Handles to tensors in a PyTorch peer's memory, as its pickles name them: parsed and checked, then
+// opened where this build can.
+//
+//   CPU   torch.multiprocessing's file_system strategy: POSIX shared memory
+//   CUDA  an IPC handle of the allocation, a counter to be lowered, an event to be waited for
+//
+// Source: torch/multiprocessing/reductions.py; torch/csrc/StorageSharing.cpp.
+#pragma once
+
+#include "base/result.h"
+#include "pickle/reader.h"
+#include "tp_worker/sources/torch_storage.h"
+#include "tp_worker/weights/weight_stage.h"
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace pitstop {
+
+// The 15 arguments of rebuild_cuda_tensor that matter to a receiver.
+struct CudaHandle {
+    std::string device_uuid{};  // without "GPU-"; empty: the sender gave its own index
+    std::string memory{};       // cudaIpcMemHandle_t, 64 bytes
+    std::int64_t storage_bytes = 0;
+    std::int64_t storage_offset = 0;  // bytes from the base of the allocation
+    std::string counter{};            // shared memory of the reference counters
+    std::int64_t counter_index = 0;
+    std::string event{};  // cudaIpcEventHandle_t, 64 bytes
+    bool waits_for_event = false;
+};
+
+// A tensor in a peer's memory, contiguous or not.
+struct TensorHandle {
+    std::string dtype{};  // torch's name
+    std::vector<std::int64_t> shape{};
+    std::vector<std::int64_t> stride{};     // elements
+    std::int64_t offset = 0;                // elements, in the storage
+    const pickle::Node* storage = nullptr;  // what made it: one reference of the sender's
+    std::string segment{};                  // CPU: the shared memory's name
+    std::int64_t segment_bytes = 0;         // CPU
+    std::unique_ptr<CudaHandle> cuda{};
+};
+
+// Errors: kInvalidArgument, kUnsupported (what this engine never opens, and what to do instead).
+Result<TensorHandle> read_handle(const pickle::Document& document, const pickle::Node& node);
+
+// Opened storages of one message, each once: a storage that several tensors share was sent once.
+//
+// Owns: the storages, whose references it gives back at its end, and what was gathered.
+class TorchStorages {
+  public:
+    // What is gathered of one storage may be so many times its bytes: a flat buffer's views are
+    // once its bytes together, tied tensors twice.
+    static constexpr std::int64_t kGatheredTimesMax = 4;
+
+    TorchStorages() = default;
+    ~TorchStorages() { give_back(storages_); }
+    TorchStorages(const TorchStorages&) = delete;
+    TorchStorages& operator=(const TorchStorages&) = delete;
+
+    // The tensor's bytes, valid as long as this is: where they are, if they are contiguous; others
+    // are gathered here. kUnsupported for CUDA handles in a build or on a worker without a GPU.
+    // REQUIRES: the document of handles from before is still there.
+    Result<TensorBytes> open(const TensorHandle& handle, StoredDtype dtype);
+    // The storage behind it, for a buffer that is read again and again.
+    Result<const TorchStorage*> storage(const TensorHandle& handle);
+
+  private:
+    // The elements of a view, row-major. `first` is its first.
+    const std::byte* gather(
+        const TensorHandle& handle,
+        std::int64_t num_elements,
+        std::int64_t element_bytes,
+        const std::byte* first
+    );
+
+    std::vector<std::unique_ptr<TorchStorage>> storages_{};
+    std::map<const pickle::Node*, const TorchStorage*> by_node_{};
+    std::deque<std::vector<std::byte>> gathered_{};
+    std::map<const TorchStorage*, std::int64_t> gathered_bytes_{};
+};
+
+}  // namespace pitstop

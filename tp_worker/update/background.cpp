@@ -1,0 +1,79 @@
+#include "tp_worker/update/background.h"
+
+#include "base/check.h"
+
+#include <cstdint>
+#include <sys/eventfd.h>
+#include <unistd.h>
+#include <utility>
+
+namespace pitstop {
+Background::Background() : event_fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+    CHECK(event_fd_ >= 0);
+    thread_ = std::thread([this] { run(); });
+}
+
+Background::~Background() {
+    {
+        const std::lock_guard lock(mutex_);
+        is_over_ = true;
+        jobs_.clear();
+    }
+    is_changed_.notify_one();
+    thread_.join();
+    ::close(event_fd_);
+}
+
+void Background::give(Job job) {
+    {
+        const std::lock_guard lock(mutex_);
+        jobs_.push_back(std::move(job));
+    }
+    is_changed_.notify_one();
+}
+
+bool Background::offer(Job job) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (jobs_.size() >= kOffersMax) return false;
+        jobs_.push_back(std::move(job));
+    }
+    is_changed_.notify_one();
+    return true;
+}
+
+std::vector<Frames> Background::take_answers() {
+    std::uint64_t num = 0;
+    [[maybe_unused]] const ssize_t size = ::read(event_fd_, &num, sizeof num);
+    const std::lock_guard lock(mutex_);
+    return std::exchange(answers_, {});
+}
+
+void Background::answer(Frames frames) {
+    {
+        const std::lock_guard lock(mutex_);
+        answers_.push_back(std::move(frames));
+    }
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const ssize_t size = ::write(event_fd_, &one, sizeof one);
+}
+
+void Background::run() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+        is_changed_.wait(lock, [&] { return is_over_ || !jobs_.empty(); });
+        if (is_over_) return;
+        Job job = std::move(jobs_.front());
+        jobs_.pop_front();
+        lock.unlock();
+        std::vector<Frames> answers = job();
+        job = nullptr;  // what it holds may be a payload of many bytes: the loop waits for no such
+        lock.lock();
+        for (Frames& frames : answers) answers_.push_back(std::move(frames));
+        if (answers.empty()) continue;
+        const std::uint64_t one = 1;
+        [[maybe_unused]] const ssize_t size = ::write(event_fd_, &one, sizeof one);
+    }
+}
+
+}  // namespace pitstop

@@ -1,0 +1,84 @@
+// A rank's part of --keep-committed: writes the version that serves to the disk, on a thread of its
+// own, while passes run and the next update is staged (messages/keep.h has the steps).
+//
+// The disk may be slow, or stand still: nothing waits for it. A piece of the weights is copied
+// under a lock and written without it, so whoever is about to change that memory waits for the copy
+// of one piece (let_go), and the version is given up.
+//
+// Thread:  the loop's for obey() and let_go(); its own for the work, which rests as stages do
+//          (pace.h).
+// Bounded: one step under way and one that waits: a newer one takes its place.
+#pragma once
+
+#include "base/fault_point.h"
+#include "base/result.h"
+#include "digest/digest_run.h"
+#include "messages/frames.h"
+#include "messages/keep.h"
+#include "tp_worker/device/arena.h"
+#include "tp_worker/update/kept_directory.h"
+#include "tp_worker/weights/pace.h"
+#include "tp_worker/weights/weight_layout.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace pitstop {
+
+class Keeper {
+  public:
+    struct Args {
+        std::string directory{};
+        std::vector<SmallFile> files{};  // rank 0's
+        Rank rank{};
+        const WeightLayout& layout;
+        AddRun add_run = nullptr;
+        const Pace& pace;
+        FaultPoint fault_point;
+        std::function<void(Frames)> answer{};  // called on any thread
+    };
+    explicit Keeper(Args args);
+    // The piece under way is waited for.
+    ~Keeper();
+    Keeper(const Keeper&) = delete;
+    Keeper& operator=(const Keeper&) = delete;
+
+    // `live` is the copy that serves, or null: it holds nothing to be kept.
+    void obey(const WorkerKeep& step, const Arena* live);
+    // That memory is about to change: it is not read any more when this returns.
+    void let_go(const Arena& memory);
+
+  private:
+    struct Job {
+        WorkerKeep step{};
+        const Arena* live = nullptr;
+    };
+    void run();
+    Result<std::string> carry_out(const Job& job);
+    Result<std::string> begin(const WorkerKeep& step);
+    [[nodiscard]] bool is_whole(const std::string& path, const std::string& digest);
+    Result<std::string> digest_of(const std::string& directory);
+    Result<> write(const Job& job);
+    Result<std::string> seal(const WorkerKeep& step);
+    Result<> copy_piece(const Arena& live, std::int64_t begin, std::span<std::byte> out);
+    [[nodiscard]] Result<> go_on() const;
+    [[nodiscard]] bool is_root() const { return raw(args_.rank) == 0; }
+
+    Args args_;
+    KeptDirectory directory_;
+    std::atomic<bool> is_cancelled_{false};
+    std::mutex mutex_{};
+    std::condition_variable is_changed_{};
+    std::optional<Job> next_{};    // GUARDED_BY(mutex_)
+    const Arena* read_ = nullptr;  // GUARDED_BY(mutex_): by the write that is ordered
+    bool is_over_ = false;         // GUARDED_BY(mutex_)
+    std::thread thread_{};
+};
+
+}  // namespace pitstop

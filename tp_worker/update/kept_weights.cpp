@@ -1,0 +1,200 @@
+#include "tp_worker/update/kept_weights.h"
+
+#include "base/digest.h"
+#include "checkpoint/safetensors.h"
+#include "digest/digest_rows.h"
+#include "messages/version_digest.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <unistd.h>
+
+namespace pitstop {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string file_in(const std::string& directory) { return directory + "/model.safetensors"; }
+
+Error cannot(std::string_view what, const std::string& path, int number) {
+    const bool is_full = number == ENOSPC || number == EDQUOT || number == EFBIG;
+    return make_error(
+        is_full ? ErrorCode::kResourceExhausted : ErrorCode::kUnavailable,
+        "cannot {} '{}': {}",
+        what,
+        path,
+        std::strerror(number)
+    );
+}
+
+class OpenFile {
+  public:
+    OpenFile(const std::string& path, int flags) : fd_(::open(path.c_str(), flags, 0600)) {}
+    ~OpenFile() {
+        if (fd_ >= 0) ::close(fd_);
+    }
+    OpenFile(const OpenFile&) = delete;
+    OpenFile& operator=(const OpenFile&) = delete;
+    [[nodiscard]] int fd() const { return fd_; }
+
+  private:
+    int fd_;
+};
+
+}  // namespace
+
+// The open file, and how much of it may not be on the disk yet.
+struct KeptWeights::Output {
+    int fd = -1;
+    std::string path{};
+    std::int64_t num_dirty = 0;
+    std::vector<std::byte> scratch{};
+
+    Result<> put(std::int64_t at, std::span<const std::byte> bytes) {
+        while (!bytes.empty()) {
+            const ssize_t num = ::pwrite(fd, bytes.data(), bytes.size(), at);
+            if (num < 0 && errno == EINTR) continue;
+            if (num < 0) return cannot("write", path, errno);
+            at += num;
+            num_dirty += num;
+            bytes = bytes.subspan(static_cast<std::size_t>(num));
+        }
+        if (num_dirty < kKeepDirtyBytesMax) return Ok{};
+        return sync();
+    }
+
+    Result<> sync() {
+        num_dirty = 0;
+        if (::fdatasync(fd) != 0) return cannot("sync", path, errno);
+        return Ok{};
+    }
+};
+
+KeptWeights::KeptWeights(const WeightLayout& layout, const WorkerKeep& name) : layout_(layout) {
+    Json header;
+    header["__metadata__"] = {
+        {"format", "pt"},  // without it transformers refuses the file
+        {"pitstop_epoch", std::to_string(raw(name.epoch))},
+        {"pitstop_label", name.label},
+        {"pitstop_digest", name.digest}};
+    std::int64_t at = 0;
+    for (const WeightTensor& tensor : layout.tensors()) {
+        const std::int64_t bytes = tensor.whole_rows * tensor.whole_cols * 2;
+        header[tensor.name] = {
+            {"dtype", "BF16"}, {"shape", tensor.shape}, {"data_offsets", {at, at + bytes}}};
+        offsets_.push_back(at);
+        at += bytes;
+    }
+    std::string text = header.dump(-1, ' ', false, Json::error_handler_t::replace);
+    text.resize((text.size() + 7) / 8 * 8, ' ');  // so that tensors are aligned
+    const std::uint64_t size = text.size();
+    head_.resize(sizeof size);
+    std::memcpy(head_.data(), &size, sizeof size);
+    head_ += text;
+    const auto head_bytes = static_cast<std::int64_t>(head_.size());
+    for (std::int64_t& offset : offsets_) offset += head_bytes;
+    file_bytes_ = head_bytes + at;
+}
+
+Result<> KeptWeights::create(const std::string& directory) const {
+    const std::string path = file_in(directory);
+    const OpenFile file(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC);
+    if (file.fd() < 0) return cannot("make", path, errno);
+    // Room is taken now, where the file system can: a disk that is full is known at once.
+    if (::fallocate(file.fd(), 0, 0, file_bytes_) != 0) {
+        if (errno != EOPNOTSUPP) return cannot("take room for", path, errno);
+        if (::ftruncate(file.fd(), file_bytes_) != 0) return cannot("enlarge", path, errno);
+    }
+    Output output{.fd = file.fd(), .path = path};
+    return output.put(0, std::as_bytes(std::span(head_)));
+}
+
+Result<> KeptWeights::write(const WriteArgs& args) const {
+    const std::string path = file_in(args.directory);
+    const OpenFile file(path, O_WRONLY | O_CLOEXEC);
+    if (file.fd() < 0) return cannot("open", path, errno);
+    Output output{.fd = file.fd(), .path = path};
+    for (std::size_t i = 0; i < offsets_.size(); ++i)
+        RETURN_IF_ERROR(write_tensor(layout_.tensors()[i], offsets_[i], args, output));
+    return output.sync();
+}
+
+Result<> KeptWeights::write_tensor(
+    const WeightTensor& tensor, std::int64_t at, const WriteArgs& args, Output& output
+) const {
+    if (tensor.axis == SplitAxis::kNone && !args.is_root) return Ok{};
+    const std::int64_t whole_row_bytes = tensor.whole_cols * 2;
+    const std::int64_t row_bytes = tensor.cols * 2;  // of the shard
+    std::int64_t part_at = 0;                        // along the split axis of the shard
+    for (const ShardPart& part : tensor.parts) {
+        // Rows of the shard, and which bytes of each row, go where in the tensor.
+        const bool is_cols = tensor.axis == SplitAxis::kCols;
+        const bool is_rows = tensor.axis == SplitAxis::kRows;
+        const std::int64_t num_rows = is_rows ? part.num : tensor.whole_rows;
+        const std::int64_t shard_row = is_rows ? part_at : 0;
+        const std::int64_t shard_byte = is_cols ? part_at * 2 : 0;
+        const std::int64_t num_bytes = is_cols ? part.num * 2 : whole_row_bytes;  // of a row
+        const std::int64_t file_at = at + (is_rows   ? part.begin * whole_row_bytes
+                                           : is_cols ? part.begin * 2
+                                                     : 0);
+        part_at += part.num;
+        const std::int64_t rows_max = std::max<std::int64_t>(1, kKeepPieceBytes / row_bytes);
+        for (std::int64_t row = 0; row < num_rows; row += rows_max) {
+            const std::int64_t num = std::min(rows_max, num_rows - row);
+            output.scratch.resize(static_cast<std::size_t>(num * row_bytes));
+            RETURN_IF_ERROR(args.copy(tensor.offset + (shard_row + row) * row_bytes, output.scratch)
+            );
+            const std::span<const std::byte> rows(output.scratch);
+            if (num_bytes == row_bytes && row_bytes == whole_row_bytes) {
+                RETURN_IF_ERROR(output.put(file_at + row * whole_row_bytes, rows));
+            } else {
+                for (std::int64_t i = 0; i < num; ++i) {
+                    const auto begin = static_cast<std::size_t>(i * row_bytes + shard_byte);
+                    RETURN_IF_ERROR(output.put(
+                        file_at + (row + i) * whole_row_bytes,
+                        rows.subspan(begin, static_cast<std::size_t>(num_bytes))
+                    ));
+                }
+            }
+            args.between();
+        }
+    }
+    return Ok{};
+}
+
+Result<std::string> digest_of_checkpoint(
+    const std::string& directory, AddRun add_run, const std::function<Result<>()>& between
+) {
+    ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(directory));
+    std::vector<TensorInfo> tensors;
+    std::vector<std::byte> scratch;
+    for (const StoredTensor& stored : checkpoint.tensors()) {
+        const std::vector<std::int64_t>& shape = stored.spec.shape;
+        const std::int64_t row_bytes = shape.empty() ? bytes_of(stored.spec.dtype)
+                                                     : shape.back() * bytes_of(stored.spec.dtype);
+        const std::int64_t rows_max = std::max<std::int64_t>(1, kKeepPieceBytes / row_bytes);
+        const std::int64_t num_rows = stored.bytes / row_bytes;
+        Digest digest;
+        for (std::int64_t row = 0; row < num_rows; row += rows_max) {
+            const std::int64_t num = std::min(rows_max, num_rows - row);
+            scratch.resize(static_cast<std::size_t>(num * row_bytes));
+            RETURN_IF_ERROR(checkpoint.read(stored, row * row_bytes, scratch));
+            digest += digest_of(whole_rows(scratch, row_bytes, row), add_run).digest;
+            RETURN_IF_ERROR(between());
+        }
+        tensors.push_back(
+            {.name = stored.spec.name,
+             .dtype = std::string(name_of(stored.spec.dtype)),
+             .shape = shape,
+             .digest = to_hex(digest)}
+        );
+    }
+    return to_hex(version_digest_of(std::move(tensors)));
+}
+
+}  // namespace pitstop

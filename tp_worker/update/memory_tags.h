@@ -1,0 +1,20 @@
+// A rank's memory by tags: released to the operating system and taken again at the same addresses
+// (design section 6; P8).
+#pragma once
+
+#include "messages/memory.h"
+#include "tp_worker/model/engine.h"
+
+namespace pitstop {
+
+// Carries the order out; a tag that is in that state already stays as it is. Every tag is measured
+// afterwards. On an error some tags may be done: the scheduler orders the way back.
+// Thread: no pass runs and nobody reads the weights meanwhile.
+WorkerMemoryDone change_memory(Engine& engine, const WorkerMemory& order);
+
+// Every tag of this rank, measured; the answer to no order (call 0). Says nothing of states, which
+// follow from orders.
+// Thread: the one that carries orders out. Passes may run.
+WorkerMemoryDone measure_memory(const Engine& engine);
+
+}  // namespace pitstop

@@ -1,0 +1,473 @@
+#include "tp_worker/update/updater.h"
+
+#include "base/check.h"
+#include "base/log.h"
+#include "bus/limits.h"
+#include "messages/codec.h"
+#include "tp_worker/update/memory_tags.h"
+#include "tp_worker/weights/tensor_read.h"
+#include "tp_worker/weights/weight_digest.h"
+#include "tp_worker/weights/weight_stage.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace pitstop {
+namespace {
+
+constexpr std::string_view kReleased = "the weights are released; resume them first";
+constexpr std::string_view kBeingWritten =
+    "a direct update writes the live weights; read them when it is committed";
+constexpr std::string_view kTooManyCalls = "too many calls wait for this worker";
+
+// Of a tensor that is read: what a message of the tree holds, less the head of one. A larger one
+// would end the connection to the scheduler.
+constexpr auto kReadBytesMax =
+    static_cast<std::int64_t>(kInnerLimits.message_bytes_max) - (std::int64_t{1} << 20);
+
+// A rank's answer to a bucket; 0: the session is open.
+Frames filled(UpdateId update, std::int64_t bucket, RankOutcome outcome) {
+    WorkerFilled answer;
+    answer.update = update;
+    answer.bucket = bucket;
+    answer.outcome = std::move(outcome);
+    return encode(answer);
+}
+
+TimePoint deadline_of(std::int64_t timeout_ms) {
+    return timeout_ms > 0 ? Clock::now() + std::chrono::milliseconds(timeout_ms) : TimePoint::max();
+}
+
+}  // namespace
+
+// A worker on a CPU has a name of its own, as a sender must name each rank.
+std::string device_uuid(const Device& device, ReplicaId replica, Rank rank) {
+    if (device.is_cuda()) return device.uuid();
+    return fmt::format("CPU-{}-{}", raw(replica), raw(rank));
+}
+
+Updater::Updater(Engine& engine, Pace& pace, FaultPoint& fault_point, ReplicaId replica)
+    : engine_(engine), pace_(pace), fault_point_(fault_point), meter_(engine, background_) {
+    worker_.replica = replica;
+    worker_.rank = engine.rank();
+    worker_.tp = engine.tp();
+    worker_.device_uuid = device_uuid(engine.device(), replica, engine.rank());
+    worker_.groups = &groups_;
+    worker_.is_over = &is_over_;
+}
+
+Updater::~Updater() {
+    is_over_ = true;
+    if (stage_) stage_->is_dropped = true;  // so that the background comes to its end soon
+}
+
+bool Updater::takes(std::string_view type) {
+    return type == WorkerStage::kType || type == WorkerCommit::kType || type == WorkerDrop::kType ||
+           type == WorkerReadTensor::kType || type == WorkerDigest::kType ||
+           type == WorkerMemory::kType || type == WorkerFill::kType ||
+           type == WorkerFinish::kType || type == WorkerGroup::kType || type == WorkerKeep::kType;
+}
+
+Result<std::vector<Frames>> Updater::obey(const Frames& order) {
+    meter_.touch();
+    if (order.type == WorkerStage::kType) {
+        ASSIGN_OR_RETURN(WorkerStage message, decode<WorkerStage>(order, UnknownFields::kIgnore));
+        return stage(std::move(message));
+    }
+    if (order.type == WorkerFill::kType) {
+        ASSIGN_OR_RETURN(WorkerFill message, decode<WorkerFill>(order, UnknownFields::kIgnore));
+        return fill(std::move(message));
+    }
+    if (order.type == WorkerFinish::kType) {
+        ASSIGN_OR_RETURN(
+            const WorkerFinish message, decode<WorkerFinish>(order, UnknownFields::kIgnore)
+        );
+        return finish(message);
+    }
+    if (order.type == WorkerGroup::kType) {
+        ASSIGN_OR_RETURN(WorkerGroup message, decode<WorkerGroup>(order, UnknownFields::kIgnore));
+        return group(std::move(message));
+    }
+    if (order.type == WorkerCommit::kType) {
+        ASSIGN_OR_RETURN(
+            const WorkerCommit message, decode<WorkerCommit>(order, UnknownFields::kIgnore)
+        );
+        return commit(message);
+    }
+    if (order.type == WorkerDrop::kType) {
+        ASSIGN_OR_RETURN(
+            const WorkerDrop message, decode<WorkerDrop>(order, UnknownFields::kIgnore)
+        );
+        return drop(message);
+    }
+    if (order.type == WorkerReadTensor::kType) {
+        ASSIGN_OR_RETURN(
+            const WorkerReadTensor message, decode<WorkerReadTensor>(order, UnknownFields::kIgnore)
+        );
+        return read_tensor(message);
+    }
+    if (order.type == WorkerMemory::kType) {
+        ASSIGN_OR_RETURN(WorkerMemory message, decode<WorkerMemory>(order, UnknownFields::kIgnore));
+        return change(std::move(message));
+    }
+    if (order.type == WorkerKeep::kType) {
+        ASSIGN_OR_RETURN(
+            const WorkerKeep message, decode<WorkerKeep>(order, UnknownFields::kIgnore)
+        );
+        return keep(message);
+    }
+    CHECK(order.type == WorkerDigest::kType);
+    ASSIGN_OR_RETURN(
+        const WorkerDigest message, decode<WorkerDigest>(order, UnknownFields::kIgnore)
+    );
+    return digest(message);
+}
+
+std::vector<Frames> Updater::take_answers() { return background_.take_answers(); }
+
+// A vote of no: nothing was touched.
+Frames Updater::refusal(const WorkerStage& order, Error error) const {
+    WorkerStaged vote;
+    vote.update = order.update;
+    vote.outcome.rank = engine_.rank();
+    vote.outcome.phase = "idle";
+    vote.outcome.code = name_of(error.code);
+    vote.outcome.problems = {std::move(error.message)};
+    vote.outcome.num_problems = 1;
+    if (order.spec.source.kind == SourceKind::kBuckets)
+        return filled(order.update, 0, std::move(vote.outcome));
+    return encode(vote);
+}
+
+Result<std::vector<Frames>> Updater::stage(WorkerStage order) {
+    if (stage_) {
+        return make_error(
+            ErrorCode::kFailedPrecondition, "a stage is ordered while another one is held"
+        );
+    }
+    WeightStore* store = engine_.weights();
+    if (store == nullptr) {
+        return std::vector{refusal(
+            order,
+            {ErrorCode::kUnsupported,
+             "this worker computes nothing (--load-format null) and has no weights"}
+        )};
+    }
+    if (engine_.device().is_cuda()) {
+        return std::vector{refusal(
+            order,
+            {ErrorCode::kUnsupported,
+             fmt::format(
+                 "weights on a GPU ({}) cannot be updated yet: restart with --weights",
+                 engine_.device().name()
+             )}
+        )};
+    }
+    Arena& target = store->target(order.spec.mode);
+    const bool is_in_place = &target == &store->live_memory();
+    store->forget_retained();
+    let_go(target);
+    stage_ = std::make_shared<Stage>();
+    stage_->update = order.update;
+    stage_->spec = std::move(order.spec);
+    stage_->is_in_place = is_in_place;
+    std::function<Result<>(int)> adopt;
+    if (!is_in_place) adopt = [&target](int fd) { return target.adopt(fd); };
+    stage_->fill.emplace(StageArgs{
+        .update = order.update,
+        .spec = stage_->spec,
+        .rank = engine_.rank(),
+        .layout = engine_.layout(),
+        .config = engine_.config(),
+        .ops = engine_.ops(),
+        .add_run = engine_.device().add_run(),
+        .target = target.data(),
+        .live = store->live_data(),
+        .target_bytes = target.bytes(),
+        .adopt = std::move(adopt),
+        .pace = pace_,
+        .num_threads = engine_.num_threads(),
+        .is_dropped = stage_->is_dropped,
+        .at = [this](std::string_view name) { fault_point_.reach(name); },
+    });
+    const bool is_session = stage_->spec.source.kind == SourceKind::kBuckets;
+    give([this, is_session, &target, deadline = deadline_of(order.timeout_ms)](Stage& stage) {
+        // A read of what the target held before may have waited until now.
+        Result<> result = stage.is_in_place ? target.disown() : target.renew();
+        if (result) result = stage.fill->begin();
+        if (is_session) return filled(stage.update, 0, stage.fill->outcome(result));
+        const SourceArgs source{
+            .source = stage.spec.source,
+            .worker = worker_,
+            .stage = *stage.fill,
+            .deadline = deadline,
+        };
+        result = result ? deliver(source) : decline(source, result.error());
+        stage.spec.source.payloads = {};  // may be large
+        if (result) result = stage.fill->finish();
+        stage.is_prepared = result.has_value();
+        return encode(stage.fill->vote(result));
+    });
+    return std::vector<Frames>{};
+}
+
+// Does it in the background, after whatever was ordered before. Whatever waits: there is one stage
+// at a time, and the scheduler orders its steps one by one.
+void Updater::give(StageJob job) {
+    background_.give([stage = stage_, job = std::move(job)] { return std::vector{job(*stage)}; });
+}
+
+Result<std::vector<Frames>> Updater::fill(WorkerFill order) {
+    if (!stage_ || stage_->update != order.update) {
+        return make_error(
+            ErrorCode::kFailedPrecondition,
+            "a bucket of update {} is ordered, which is not staged",
+            static_cast<std::uint64_t>(order.update)
+        );
+    }
+    const TimePoint deadline = deadline_of(order.timeout_ms);
+    give([this, deadline, order = std::move(order)](Stage& stage) {
+        const Result<> result = deliver({
+            .source = order.source,
+            .worker = worker_,
+            .stage = *stage.fill,
+            .expect = WeightStage::Expect::kMore,
+            .deadline = deadline,
+        });
+        return filled(order.update, order.bucket, stage.fill->outcome(result));
+    });
+    return std::vector<Frames>{};
+}
+
+Result<std::vector<Frames>> Updater::finish(const WorkerFinish& order) {
+    if (!stage_ || stage_->update != order.update) {
+        return make_error(
+            ErrorCode::kFailedPrecondition,
+            "the end of update {} is ordered, which is not staged",
+            static_cast<std::uint64_t>(order.update)
+        );
+    }
+    give([](Stage& stage) {
+        const Result<> result = stage.fill->finish();
+        stage.is_prepared = result.has_value();
+        return encode(stage.fill->vote(result));
+    });
+    return std::vector<Frames>{};
+}
+
+// Joining waits for the other ranks; nothing else waits for it.
+Result<std::vector<Frames>> Updater::group(WorkerGroup order) {
+    WorkerGrouped answer;
+    answer.call = order.call;
+    answer.rank = engine_.rank();
+    const TimePoint deadline = deadline_of(order.timeout_ms);
+    const bool is_given =
+        joining_.offer([this, answer, deadline, order = std::move(order)]() mutable {
+            const std::int64_t rank =
+                order.spec.rank_offset + raw(worker_.replica) * worker_.tp + raw(worker_.rank);
+            const Result<> result = order.action == GroupAction::kDestroy
+                                        ? groups_.destroy(order.spec.group)
+                                        : groups_.init(order.spec, rank, {deadline, is_over_});
+            if (!result) {
+                answer.code = name_of(result.error().code);
+                answer.message = result.error().message;
+            }
+            background_.answer(encode(answer));
+            return std::vector<Frames>{};
+        });
+    if (is_given) return std::vector<Frames>{};
+    answer.code = name_of(ErrorCode::kResourceExhausted);
+    answer.message = kTooManyCalls;
+    return std::vector{encode(answer)};
+}
+
+// Between two passes: the next plan is the new version's.
+Result<std::vector<Frames>> Updater::commit(const WorkerCommit& order) {
+    const TimePoint begin = Clock::now();
+    fault_point_.reach("commit_begin");
+    WeightStore* store = engine_.weights();
+    if (order.rollback) {
+        if (store == nullptr || !store->has_retained()) {
+            return make_error(
+                ErrorCode::kFailedPrecondition, "a rollback is ordered and nothing is retained"
+            );
+        }
+        store->roll_back();
+    } else {
+        if (!stage_ || stage_->update != order.update || !stage_->is_prepared) {
+            return make_error(
+                ErrorCode::kFailedPrecondition,
+                "a commit of update {} is ordered, which is not staged",
+                static_cast<std::uint64_t>(order.update)
+            );
+        }
+        store->commit(stage_->spec.mode);
+        stage_.reset();
+    }
+    engine_.set_epoch(order.epoch);
+    committed_ = &store->live_memory();
+    WorkerCommitted answer;
+    answer.update = order.update;
+    answer.rank = engine_.rank();
+    answer.epoch = order.epoch;
+    answer.elapsed_us =
+        std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin).count();
+    fault_point_.reach("commit_done");
+    return std::vector{encode(answer)};
+}
+
+Result<std::vector<Frames>> Updater::drop(const WorkerDrop& order) {
+    fault_point_.reach("drop_begin");
+    WorkerDropped answer;
+    answer.update = order.update;
+    answer.rank = engine_.rank();
+    if (!stage_ || stage_->update != order.update) return std::vector{encode(answer)};
+    stage_->is_dropped = true;
+    stage_.reset();
+    // Said when the stage has stopped writing: jobs are done in order.
+    background_.give([answer] { return std::vector{encode(answer)}; });
+    return std::vector<Frames>{};
+}
+
+void Updater::keep_in(Keeper::Args args) {
+    args.answer = [this](Frames frames) { background_.answer(std::move(frames)); };
+    keeper_ = std::make_unique<Keeper>(std::move(args));
+}
+
+// That memory is about to hold something else, or nothing.
+void Updater::let_go(const Arena& memory) {
+    if (committed_ == &memory) committed_ = nullptr;
+    if (keeper_) keeper_->let_go(memory);
+}
+
+Result<std::vector<Frames>> Updater::keep(const WorkerKeep& step) {
+    if (keeper_) {
+        keeper_->obey(step, step.epoch == engine_.epoch() ? committed_ : nullptr);
+        return std::vector<Frames>{};
+    }
+    WorkerKept answer;
+    answer.call = step.call;
+    answer.rank = engine_.rank();
+    answer.step = step.step;
+    answer.code = name_of(ErrorCode::kUnsupported);
+    answer.message = "this worker was started without --keep-committed";
+    return std::vector{encode(answer)};
+}
+
+Result<std::vector<Frames>> Updater::read_tensor(const WorkerReadTensor& order) {
+    WorkerTensor head;
+    head.call = order.call;
+    head.rank = engine_.rank();
+    head.epoch = engine_.epoch();
+    const WeightLayout& layout = engine_.layout();
+    const bool is_tied_head = engine_.config().tied_embeddings && order.name == "lm_head.weight";
+    const WeightTensor* tensor =
+        layout.find(is_tied_head ? "model.embed_tokens.weight" : order.name);
+    if (tensor == nullptr || engine_.weights() == nullptr) {
+        head.code = name_of(ErrorCode::kNotFound);
+        head.message = fmt::format(
+            "'{}' is no tensor of this model; near are: {}",
+            printable(std::string_view(order.name).substr(0, 256)),  // a cut character is no UTF-8
+            near_names(layout, order.name)
+        );
+        return std::vector{encode(head)};
+    }
+    head.tensor = {.name = order.name, .dtype = "BF16", .shape = tensor->shape};
+    const std::int64_t whole_bytes =
+        tensor->whole_rows * tensor->whole_cols * static_cast<std::int64_t>(sizeof(bf16));
+    if (whole_bytes > kReadBytesMax) {
+        head.code = name_of(ErrorCode::kTooLarge);
+        head.message = fmt::format(
+            "'{}' has {} bytes; tensors of at most {} can be read",
+            order.name,
+            whole_bytes,
+            kReadBytesMax
+        );
+        return std::vector{encode(head)};
+    }
+    if (stage_ && stage_->is_in_place) {
+        head.code = name_of(ErrorCode::kFailedPrecondition);
+        head.message = kBeingWritten;
+        return std::vector{encode(head)};
+    }
+    const bool is_on_gpu = engine_.device().is_cuda();
+    const Arena& live = engine_.weights()->live_memory();
+    if (background_.offer([&live, tensor, head, is_on_gpu]() mutable {
+            if (!live.is_committed()) {  // a release was ordered before this
+                head.code = name_of(ErrorCode::kFailedPrecondition);
+                head.message = kReleased;
+                return std::vector{encode(head)};
+            }
+            return is_on_gpu ? read_parts_of_gpu(*tensor, live.data(), head)
+                             : read_parts(*tensor, live.data(), head);
+        }))
+        return std::vector<Frames>{};
+    head.code = name_of(ErrorCode::kResourceExhausted);
+    head.message = kTooManyCalls;
+    return std::vector{encode(head)};
+}
+
+Result<std::vector<Frames>> Updater::digest(const WorkerDigest& order) {
+    WorkerDigests answer;
+    answer.call = order.call;
+    answer.rank = engine_.rank();
+    answer.epoch = engine_.epoch();
+    if (engine_.weights() == nullptr) return std::vector{encode(answer)};
+    if (stage_ && stage_->is_in_place) {
+        answer.code = name_of(ErrorCode::kFailedPrecondition);
+        answer.message = kBeingWritten;
+        return std::vector{encode(answer)};
+    }
+    // The copy that is live now stays as it is until this job is done: only a stage writes to
+    // copies, and its job comes after this one. So the digest is of the epoch named here.
+    const bool is_given =
+        background_.offer([this, &live = engine_.weights()->live_memory(), answer]() mutable {
+            if (!live.is_committed()) {  // a release was ordered before this
+                answer.code = name_of(ErrorCode::kFailedPrecondition);
+                answer.message = kReleased;
+                return std::vector{encode(answer)};
+            }
+            Pacer pacer(pace_);
+            const auto rest = [&] { pacer.rest_if_due(); };
+            const Result<std::vector<PartDigest>> digests =
+                engine_.device().is_cuda()
+                    ? digest_weights_on_gpu(engine_.layout(), live.data(), engine_.device().ops())
+                    : digest_weights(engine_.layout(), live.data(), engine_.ops(), Stream{}, rest);
+            if (digests) answer.digests = *digests;
+            return std::vector{encode(answer)};
+        });
+    if (is_given) return std::vector<Frames>{};
+    answer.code = name_of(ErrorCode::kResourceExhausted);
+    answer.message = kTooManyCalls;
+    return std::vector{encode(answer)};
+}
+
+// In the background, where it waits for reads and digests ordered before: none sees memory go away.
+Result<std::vector<Frames>> Updater::change(WorkerMemory order) {
+    WorkerMemoryDone refusal;
+    refusal.call = order.call;
+    refusal.rank = engine_.rank();
+    const bool is_of_weights =
+        std::ranges::find(order.tags, MemoryTag::kWeights) != order.tags.end();
+    if (stage_ && is_of_weights) {
+        refusal.code = name_of(ErrorCode::kFailedPrecondition);
+        refusal.message = "a stage of weights is held";
+        return std::vector{encode(refusal)};
+    }
+    fault_point_.reach("memory_begin");
+    const bool is_release = order.action == MemoryAction::kRelease;
+    if (is_release && is_of_weights && committed_ != nullptr) let_go(*committed_);
+    if (background_.offer([this, order = std::move(order)] {
+            return std::vector{encode(change_memory(engine_, order))};
+        })) {
+        WeightStore* store = engine_.weights();
+        if (store != nullptr && is_release && is_of_weights) store->forget_retained();
+        return std::vector<Frames>{};
+    }
+    refusal.code = name_of(ErrorCode::kResourceExhausted);
+    refusal.message = kTooManyCalls;
+    return std::vector{encode(refusal)};
+}
+
+}  // namespace pitstop

@@ -1,0 +1,102 @@
+// A rank's part of weight updates and of releases of memory: orders from the scheduler in, answers
+// out (messages/weights.h). Staging, digesting and reading go to the background; commits and
+// rollbacks happen here, between two passes.
+//
+// Thread: the loop's.
+#pragma once
+
+#include "base/fault_point.h"
+#include "base/result.h"
+#include "messages/groups.h"
+#include "messages/keep.h"
+#include "messages/memory.h"
+#include "messages/update_orders.h"
+#include "messages/weight_reads.h"
+#include "messages/weights.h"
+#include "tp_worker/groups/groups.h"
+#include "tp_worker/model/engine.h"
+#include "tp_worker/sources/source.h"
+#include "tp_worker/update/background.h"
+#include "tp_worker/update/keeper.h"
+#include "tp_worker/update/memory_meter.h"
+#include "tp_worker/weights/pace.h"
+#include "tp_worker/weights/weight_stage.h"
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace pitstop {
+
+// How this rank's device is named in an ipc source's handles.
+[[nodiscard]] std::string device_uuid(const Device& device, ReplicaId replica, Rank rank);
+
+class Updater {
+  public:
+    // All outlive the updater.
+    Updater(Engine& engine, Pace& pace, FaultPoint& fault_point, ReplicaId replica = {});
+    ~Updater();
+    Updater(const Updater&) = delete;
+    Updater& operator=(const Updater&) = delete;
+
+    // --keep-committed: what is committed from now on may be ordered to be kept. `args.answer` is
+    // set here.
+    void keep_in(Keeper::Args args);
+
+    // Whether `type` is a message for obey().
+    [[nodiscard]] static bool takes(std::string_view type);
+
+    // Answers that are there at once; others come from take_answers() later.
+    // Errors: the order breaks the protocol (a commit of what is not staged): this rank must end.
+    Result<std::vector<Frames>> obey(const Frames& order);
+
+    // What this rank's memory takes is told from time to time, as an answer to no order.
+    [[nodiscard]] MemoryMeter& meter() { return meter_; }
+
+    // To be polled; then take_answers().
+    [[nodiscard]] int fd() const { return background_.fd(); }
+    std::vector<Frames> take_answers();
+
+  private:
+    // Its parts are the background's once the stage is ordered, the flags everybody's.
+    struct Stage {
+        UpdateId update{};
+        UpdateSpec spec{};
+        bool is_in_place = false;  // it fills the live copy
+        std::atomic<bool> is_dropped{false};
+        std::atomic<bool> is_prepared{false};
+        std::optional<WeightStage> fill{};
+    };
+    using StageJob = std::function<Frames(Stage&)>;
+
+    Result<std::vector<Frames>> stage(WorkerStage order);
+    Result<std::vector<Frames>> fill(WorkerFill order);
+    Result<std::vector<Frames>> finish(const WorkerFinish& order);
+    void give(StageJob job);
+    Result<std::vector<Frames>> commit(const WorkerCommit& order);
+    Result<std::vector<Frames>> drop(const WorkerDrop& order);
+    Result<std::vector<Frames>> read_tensor(const WorkerReadTensor& order);
+    Result<std::vector<Frames>> digest(const WorkerDigest& order);
+    Result<std::vector<Frames>> change(WorkerMemory order);
+    Result<std::vector<Frames>> group(WorkerGroup order);
+    Result<std::vector<Frames>> keep(const WorkerKeep& step);
+    void let_go(const Arena& memory);
+    Frames refusal(const WorkerStage& order, Error error) const;
+
+    Engine& engine_;
+    Pace& pace_;
+    FaultPoint& fault_point_;
+    Groups groups_{};
+    Worker worker_{};
+    std::atomic<bool> is_over_{false};
+    const Arena* committed_ = nullptr;  // what the last commit made live, while it holds that
+    std::shared_ptr<Stage> stage_{};    // shared with its jobs, which may outlast a drop
+    MemoryMeter meter_;
+    Background background_{};           // last: its jobs use the rest
+    Background joining_{};              // joins groups, which may wait long for a trainer
+    std::unique_ptr<Keeper> keeper_{};  // answers through background_
+};
+
+}  // namespace pitstop

@@ -1,0 +1,125 @@
+#include "tp_worker/weights/checkpoint_tensors.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <span>
+
+namespace pitstop {
+namespace {
+
+constexpr std::size_t kNamesShownMax = 8;
+constexpr std::int64_t kCompareBytes = std::int64_t{1} << 20;  // of either tensor at a time
+
+// The decoder and its head: what no family has beside them is another program's.
+bool is_of_a_decoder(std::string_view name) {
+    return name.starts_with("model.") || name.starts_with("lm_head.");
+}
+
+std::string shown(std::span<const std::string_view> names) {
+    const std::size_t num = std::min(names.size(), kNamesShownMax);
+    std::string text = fmt::format("{}", fmt::join(names.first(num), ", "));
+    if (names.size() > num) text += fmt::format(" and {} more", names.size() - num);
+    return text;
+}
+
+}  // namespace
+
+CheckpointTensors::CheckpointTensors(const WeightLayout& layout, const Checkpoint& checkpoint)
+    : layout_(layout), checkpoint_(checkpoint) {
+    for (const StoredTensor& stored : checkpoint.tensors()) {
+        const std::string_view name = stored.spec.name;
+        const bool is_known = layout.find(name) != nullptr || layout.is_tied_head(name);
+        if (is_known || (is_of_a_decoder(name) && !layout.is_ignored(name))) {
+            offered_.push_back(&stored);
+        } else if (!layout.is_rotary_table(name)) {
+            left_out_.push_back(name);
+        }
+    }
+}
+
+Result<> CheckpointTensors::check_whole(const std::string& source) const {
+    std::vector<TensorSpec> specs;
+    for (const StoredTensor* stored : offered_) specs.push_back(stored->spec);
+    const std::vector<std::string> problems = find_problems(layout_, specs, Completeness::kWhole);
+    if (!problems.empty()) return error_of(source, problems);
+    return check_tied_head(source);
+}
+
+const StoredTensor* CheckpointTensors::find(std::string_view name) const {
+    const StoredTensor* stored = checkpoint_.find(name);
+    if (stored == nullptr && name == kEmbeddingName && layout_.is_tied_head(kHeadName))
+        stored = checkpoint_.find(kHeadName);
+    return stored;
+}
+
+// This rank's rows of both, as they will be resident.
+Result<> CheckpointTensors::check_tied_head(const std::string& source) const {
+    if (!layout_.is_tied_head(kHeadName)) return Ok{};
+    const std::array<const StoredTensor*, 2> both{
+        checkpoint_.find(kEmbeddingName), checkpoint_.find(kHeadName)};
+    if (both[0] == nullptr || both[1] == nullptr) return Ok{};
+    const WeightTensor& tensor = *layout_.find(kEmbeddingName);
+    const ShardPart& part = tensor.parts.front();
+    const std::int64_t end = (part.begin + part.num) * tensor.whole_cols;
+    constexpr std::int64_t kElementsMax = kCompareBytes / 4;
+    std::vector<std::byte> stored_bytes(static_cast<std::size_t>(kCompareBytes));
+    std::array<std::vector<bf16>, 2> values;
+    for (std::int64_t at = part.begin * tensor.whole_cols; at < end; at += kElementsMax) {
+        const std::int64_t num = std::min(kElementsMax, end - at);
+        for (std::size_t i = 0; i < 2; ++i) {
+            const StoredDtype dtype = both[i]->spec.dtype;
+            const std::int64_t size = bytes_of(dtype);
+            const std::span<std::byte> bytes(
+                stored_bytes.data(), static_cast<std::size_t>(num * size)
+            );
+            RETURN_IF_ERROR(checkpoint_.read(*both[i], at * size, bytes));
+            values[i].resize(static_cast<std::size_t>(num));
+            for (std::int64_t k = 0; k < num; ++k)
+                values[i][static_cast<std::size_t>(k)] =
+                    bf16_from(dtype, &bytes[static_cast<std::size_t>(k * size)]);
+        }
+        if (std::memcmp(values[0].data(), values[1].data(), values[0].size() * sizeof(bf16)) == 0)
+            continue;
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "'{}': tie_word_embeddings is true, and '{}' differs from '{}': transformers 5 does "
+            "not tie them, older ones drop the first. Set tie_word_embeddings to false, or take "
+            "one of them out",
+            source,
+            kHeadName,
+            kEmbeddingName
+        );
+    }
+    return Ok{};
+}
+
+std::vector<std::string> CheckpointTensors::notes() const {
+    std::vector<std::string> notes;
+    if (!left_out_.empty()) {
+        notes.push_back(fmt::format(
+            "{} tensor(s) that this model has no use for are left out: {}",
+            left_out_.size(),
+            shown(left_out_)
+        ));
+    }
+    for (const StoredDtype dtype : {StoredDtype::kF32, StoredDtype::kF16}) {
+        std::vector<std::string_view> rounded;
+        for (const StoredTensor* stored : offered_) {
+            if (stored->spec.dtype == dtype) rounded.push_back(stored->spec.name);
+        }
+        if (rounded.empty()) continue;
+        notes.push_back(fmt::format(
+            "{} tensor(s) of {} are rounded to BF16, as all resident weights are, with --compute "
+            "fp32, too: {}",
+            rounded.size(),
+            name_of(dtype),
+            shown(rounded)
+        ));
+    }
+    return notes;
+}
+
+}  // namespace pitstop

@@ -1,0 +1,162 @@
+#include "tp_worker/weights/tensor_filler.h"
+
+#include "tp_worker/weights/weight_digest.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace pitstop {
+namespace {
+
+constexpr auto kElementBytes = static_cast<std::int64_t>(sizeof(bf16));
+
+}  // namespace
+
+bool TensorFiller::fill(
+    std::size_t index, const Incoming* incoming, bool is_in_place, std::span<PartDigest> parts
+) {
+    begin(index, parts);
+    const WeightTensor& tensor = args_.layout.tensors()[index];
+    Result<> result =
+        incoming == nullptr ? keep(tensor, is_in_place) : load(tensor, incoming->bytes);
+    return end(result);
+}
+
+bool TensorFiller::digest_head(
+    std::size_t index, const Incoming& head, std::span<PartDigest> parts
+) {
+    begin(index, parts);
+    return end(digest_rows(args_.layout.tensors()[index], head.bytes));
+}
+
+void TensorFiller::begin(std::size_t index, std::span<PartDigest> parts) {
+    index_ = index;
+    parts_ = parts;
+    is_nonfinite_ = false;
+    piece_begun_ = Clock::now();
+}
+
+bool TensorFiller::end(const Result<>& result) {
+    if (!result) filled_.error = {index_, result.error()};
+    return !filled_.error;
+}
+
+Result<> TensorFiller::digest_rows(const WeightTensor& tensor, const TensorBytes& bytes) {
+    const ShardPart& all = tensor.parts.front();
+    const std::int64_t row_bytes = tensor.cols * kElementBytes;
+    const std::int64_t rows_max = std::max<std::int64_t>(1, kChunkBytes / row_bytes);
+    std::vector<std::byte> rows(static_cast<std::size_t>(std::min(rows_max, all.num) * row_bytes));
+    for (std::int64_t done = 0; done < all.num; done += rows_max) {
+        const std::int64_t num = std::min(rows_max, all.num - done);
+        WeightTensor piece = tensor;  // a shard of these rows alone
+        piece.parts = {{.begin = all.begin + done, .num = num, .index = all.index}};
+        piece.rows = num;
+        piece.offset = 0;
+        RETURN_IF_ERROR(load_tensor(
+            {.tensor = piece,
+             .bytes = bytes,
+             .ops = args_.ops,
+             .arena = rows.data(),
+             .parts = parts_,
+             .add_run = args_.add_run},
+            scratch_,
+            // Whether they are finite is said of the embedding.
+            [&](const WrittenRows& r) { return written(piece, {.begin = r.begin, .num = r.num}); }
+        ));
+    }
+    return Ok{};
+}
+
+Result<> TensorFiller::load(const WeightTensor& tensor, const TensorBytes& bytes) {
+    ++filled_.num_tensors;
+    return load_tensor(
+        {.tensor = tensor,
+         .bytes = bytes,
+         .ops = args_.ops,
+         .arena = args_.target,
+         .parts = parts_,
+         .add_run = args_.add_run},
+        scratch_,
+        [&](const WrittenRows& rows) { return written(tensor, rows); }
+    );
+}
+
+// A partial update leaves it as it is: in the staged copy a copy of the live one.
+Result<> TensorFiller::keep(const WeightTensor& tensor, bool is_in_place) {
+    const std::int64_t rows_max =
+        std::max<std::int64_t>(1, kChunkBytes / (tensor.cols * kElementBytes));
+    for (std::int64_t row = 0; row < tensor.rows; row += rows_max) {
+        WrittenRows rows{.begin = row, .num = std::min(rows_max, tensor.rows - row)};
+        rows.num_nonfinite = is_in_place || args_.target == args_.live ? digest(tensor, rows)
+                                                                       : copy_live(tensor, rows);
+        RETURN_IF_ERROR(written(tensor, rows));
+    }
+    return Ok{};
+}
+
+std::uint64_t TensorFiller::copy_live(const WeightTensor& tensor, const WrittenRows& rows) {
+    return copy_rows_and_digest(
+        {.tensor = tensor,
+         .from = RowsFrom::kShard,
+         .src = args_.live,
+         .arena = args_.target,
+         .row_begin = rows.begin,
+         .num_rows = rows.num,
+         .add_run = args_.add_run},
+        parts_
+    );
+}
+
+std::uint64_t TensorFiller::digest(const WeightTensor& tensor, const WrittenRows& rows) {
+    const TimePoint begun = Clock::now();
+    const std::uint64_t num_nonfinite = add_rows_digest(
+        {.tensor = tensor,
+         .arena = args_.target,
+         .row_begin = rows.begin,
+         .num_rows = rows.num,
+         .ops = args_.ops},
+        parts_
+    );
+    verify_now_ = Clock::now() - begun;
+    return num_nonfinite;
+}
+
+// Rows of the shard are in their place, and digested.
+Result<> TensorFiller::written(const WeightTensor& tensor, const WrittenRows& rows) {
+    const Duration verify = std::exchange(verify_now_, Duration{});
+    filled_.verify += verify;
+    filled_.receive += Clock::now() - piece_begun_ - verify;
+    filled_.bytes += rows.num * tensor.cols * kElementBytes;
+    if (rows.num_nonfinite != 0 && !args_.spec.allow_nonfinite)
+        report_nonfinite(tensor, rows.begin, rows.num);
+    pacer_.rest_if_due();
+    if (args_.is_dropped.load(std::memory_order_relaxed))
+        return make_error(ErrorCode::kAborted, "the stage was dropped");
+    piece_begun_ = Clock::now();
+    return Ok{};
+}
+
+// Which one: rows [begin, begin + num) of the shard have at least one.
+void TensorFiller::report_nonfinite(
+    const WeightTensor& tensor, std::int64_t begin, std::int64_t num
+) {
+    if (is_nonfinite_) return;  // one report a tensor
+    is_nonfinite_ = true;
+    const auto* rows =
+        reinterpret_cast<const bf16*>(args_.target + tensor.offset) + begin * tensor.cols;
+    std::int64_t index = 0;
+    while (index + 1 < num * tensor.cols && std::isfinite(to_float(rows[index]))) ++index;
+    filled_.problems.emplace_back(
+        index_,
+        fmt::format(
+            "'{}' is not finite: {} at row {}, column {} of this rank's shard (allow_nonfinite "
+            "would accept it)",
+            tensor.name,
+            to_float(rows[index]),
+            begin + index / tensor.cols,
+            index % tensor.cols
+        )
+    );
+}
+
+}  // namespace pitstop

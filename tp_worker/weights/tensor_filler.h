@@ -1,0 +1,73 @@
+// Fills tensors of a rank's shard from what a source delivers, on one thread, one after the other:
+// copied, sliced and converted into place, digested and looked at there, a piece at a time
+// (weight_stage.h has the whole).
+//
+// Thread: one at a time, of the stage's.
+#pragma once
+
+#include "base/result.h"
+#include "base/time.h"
+#include "messages/version_digest.h"
+#include "tp_worker/weights/pace.h"
+#include "tp_worker/weights/weight_layout.h"
+#include "tp_worker/weights/weight_loader.h"
+#include "tp_worker/weights/weight_stage.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace pitstop {
+
+// What filling came to, on one thread.
+struct Filled {
+    std::int64_t num_tensors = 0;
+    std::int64_t bytes = 0;
+    Duration receive{};
+    Duration verify{};
+    std::vector<std::pair<std::size_t, std::string>> problems{};  // of the tensor with this index
+    std::optional<std::pair<std::size_t, Error>> error{};         // that ended the work
+
+    [[nodiscard]] Duration busy() const { return receive + verify; }
+};
+
+class TensorFiller {
+  public:
+    explicit TensorFiller(const StageArgs& args) : args_(args), pacer_(args.pace) {}
+
+    // `incoming` null: the tensor is kept, from the live copy or where it is.
+    // `parts`: the entries of the tensor's parts, their lanes zero. False: the stage is over.
+    bool fill(
+        std::size_t index, const Incoming* incoming, bool is_in_place, std::span<PartDigest> parts
+    );
+    // Adds what would be this rank's rows of the embedding to `parts`, and writes them nowhere.
+    bool digest_head(std::size_t index, const Incoming& head, std::span<PartDigest> parts);
+
+    [[nodiscard]] const Filled& filled() const { return filled_; }
+
+  private:
+    void begin(std::size_t index, std::span<PartDigest> parts);
+    bool end(const Result<>& result);
+    Result<> load(const WeightTensor& tensor, const TensorBytes& bytes);
+    Result<> digest_rows(const WeightTensor& tensor, const TensorBytes& bytes);
+    Result<> keep(const WeightTensor& tensor, bool is_in_place);
+    std::uint64_t copy_live(const WeightTensor& tensor, const WrittenRows& rows);
+    std::uint64_t digest(const WeightTensor& tensor, const WrittenRows& rows);
+    Result<> written(const WeightTensor& tensor, const WrittenRows& rows);
+    void report_nonfinite(const WeightTensor& tensor, std::int64_t begin, std::int64_t num);
+
+    const StageArgs& args_;
+    Pacer pacer_;
+    Filled filled_{};
+    std::size_t index_ = 0;          // of the tensor being filled
+    std::span<PartDigest> parts_{};  // its
+    bool is_nonfinite_ = false;      // and that was said
+    std::vector<std::byte> scratch_{};
+    TimePoint piece_begun_{};
+    Duration verify_now_{};  // of the piece under way, what digesting took apart from copying
+};
+}  // namespace pitstop

@@ -1,0 +1,29 @@
+// A rank's part of a read of one tensor (messages/weight_reads.h).
+//
+// Thread: any, while nobody writes to the arena.
+#pragma once
+
+#include "messages/frames.h"
+#include "messages/weight_reads.h"
+#include "tp_worker/weights/weight_layout.h"
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop {
+
+// Names of tensors that end as `name` does, for whoever misspelled one.
+std::string near_names(const WeightLayout& layout, std::string_view name);
+
+// One rectangle for each part of the tensor that this rank holds; `head` has what they share.
+std::vector<Frames> read_parts(
+    const WeightTensor& tensor, const std::byte* arena, const WorkerTensor& head
+);
+// The same of an arena in the GPU's memory.
+std::vector<Frames> read_parts_of_gpu(
+    const WeightTensor& tensor, const std::byte* arena, const WorkerTensor& head
+);
+
+}  // namespace pitstop

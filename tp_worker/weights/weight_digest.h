@@ -1,0 +1,70 @@
+// The digest of the weights that are resident, by this rank's parts (base/digest.h defines it,
+// messages/version_digest.h adds the parts of all ranks up).
+#pragma once
+
+#include "base/result.h"
+#include "digest/digest_run.h"
+#include "kernels/ops.h"
+#include "messages/version_digest.h"
+#include "tp_worker/weights/weight_layout.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+namespace pitstop {
+
+// The entries of one tensor's parts on this rank, their lanes zero.
+void append_parts(const WeightTensor& tensor, std::vector<PartDigest>& parts);
+
+// Adds rows [row_begin, row_begin + num_rows) of the shard to its parts' digests, and returns how
+// many of their elements are infinities or NaNs. Rows of padding belong to no part.
+// REQUIRES: !tensor.cuts_words; parts as append_parts made them.
+struct RowsDigestArgs {
+    const WeightTensor& tensor;
+    const std::byte* arena = nullptr;
+    std::int64_t row_begin = 0;
+    std::int64_t num_rows = 0;
+    const Ops& ops;
+    Stream stream{};
+};
+std::uint64_t add_rows_digest(const RowsDigestArgs& args, std::span<PartDigest> parts);
+
+// Copies rows of the shard to their place and adds them as add_rows_digest does, in one reading of
+// their bytes. REQUIRES: as above; neither overlaps the other.
+enum class RowsFrom {
+    kTensor,  // `src` is the whole tensor's first byte: bf16, row-major, any alignment
+    kShard,   // `src` is another arena of the same layout
+};
+struct CopyRowsArgs {
+    const WeightTensor& tensor;
+    RowsFrom from = RowsFrom::kTensor;
+    const std::byte* src = nullptr;
+    std::byte* arena = nullptr;
+    std::int64_t row_begin = 0;
+    std::int64_t num_rows = 0;
+    AddRun add_run = nullptr;
+};
+std::uint64_t copy_rows_and_digest(const CopyRowsArgs& args, std::span<PartDigest> parts);
+
+// One entry per part that this rank holds, in name order. A tensor that every rank holds whole has
+// one part; a split one a part per rank; a replicated KV projection a part per KV head.
+// kUnsupported, naming the tensor, where tp cuts a row between the digest's 8-byte words: no shard
+// can be digested alone then.
+// `between` is called after each piece of some MiB.
+Result<std::vector<PartDigest>> digest_weights(
+    const WeightLayout& layout,
+    const std::byte* arena,
+    const Ops& ops,
+    Stream stream,
+    const std::function<void()>& between = [] {}
+);
+
+// The same of weights in the opened GPU's memory, by its ops, on a stream of its own. Waits for it.
+Result<std::vector<PartDigest>> digest_weights_on_gpu(
+    const WeightLayout& layout, const std::byte* arena, const Ops& ops
+);
+
+}  // namespace pitstop

@@ -1,0 +1,230 @@
+#include "tp_worker/weights/weight_loader.h"
+
+#include "base/cut_guard.h"
+#include "kernels/thread_pool.h"
+#include "tp_worker/weights/weight_digest.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <vector>
+
+namespace pitstop {
+namespace {
+
+DType op_dtype(StoredDtype dtype) {
+    CHECK(dtype == StoredDtype::kBf16 || dtype == StoredDtype::kF16 || dtype == StoredDtype::kF32);
+    if (dtype == StoredDtype::kBf16) return DType::kBF16;
+    return dtype == StoredDtype::kF16 ? DType::kF16 : DType::kF32;
+}
+
+// Rows [begin, begin + num) of the whole tensor; they are rows `shard_row` and on of the shard.
+struct RowRange {
+    std::int64_t begin = 0;
+    std::int64_t num = 0;
+    std::int64_t shard_row = 0;
+};
+
+// Digests what is in its place.
+std::uint64_t digest_if_asked(const LoadTensorArgs& args, const RowRange& rows) {
+    if (args.parts.empty()) return 0;
+    return add_rows_digest(
+        {.tensor = args.tensor,
+         .arena = args.arena,
+         .row_begin = rows.shard_row,
+         .num_rows = rows.num,
+         .ops = args.ops},
+        args.parts
+    );
+}
+
+// Puts rows of the whole tensor into their place in the shard; `src` is the first of them.
+// Returns how many elements are not finite, if that is asked for.
+std::uint64_t place_rows(const LoadTensorArgs& args, const RowRange& rows, const std::byte* src) {
+    const WeightTensor& tensor = args.tensor;
+    const StoredDtype dtype = args.bytes.dtype;
+    const std::int64_t row_bytes = tensor.whole_cols * bytes_of(dtype);
+    if (dtype == StoredDtype::kBf16 && !args.parts.empty()) {
+        return copy_rows_and_digest(
+            {.tensor = tensor,
+             .src = src - rows.begin * row_bytes,
+             .arena = args.arena,
+             .row_begin = rows.shard_row,
+             .num_rows = rows.num,
+             .add_run = args.add_run},
+            args.parts
+        );
+    }
+    copy_rows({
+        .tensor = tensor,
+        .dtype = dtype,
+        .src = src,
+        .row_begin = rows.begin,
+        .num_rows = rows.num,
+        .arena = args.arena,
+        .ops = args.ops,
+    });
+    return digest_if_asked(args, rows);
+}
+
+// The same, out of memory that may be somebody else's to cut short.
+Result<std::uint64_t> place_mapped(const LoadTensorArgs& args, const RowRange& rows) {
+    const TensorBytes& bytes = args.bytes;
+    const std::int64_t row_bytes = args.tensor.whole_cols * bytes_of(bytes.dtype);
+    const std::byte* src = bytes.data + rows.begin * row_bytes;
+    if (!bytes.is_whole) return place_rows(args, rows, src);
+    const CutGuard guard({src, static_cast<std::size_t>(rows.num * row_bytes)});
+    const std::uint64_t num_nonfinite = place_rows(args, rows, src);
+    RETURN_IF_ERROR(bytes.is_whole());
+    if (guard.is_cut()) {
+        return make_error(
+            ErrorCode::kDataLoss, "'{}' was cut short while it was read", args.tensor.name
+        );
+    }
+    return num_nonfinite;
+}
+
+Result<std::uint64_t> place_read(
+    const LoadTensorArgs& args, const RowRange& rows, std::vector<std::byte>& scratch
+) {
+    const WeightTensor& tensor = args.tensor;
+    const StoredDtype dtype = args.bytes.dtype;
+    const std::int64_t row_bytes = tensor.whole_cols * bytes_of(dtype);
+    const auto size = static_cast<std::size_t>(rows.num * row_bytes);
+    // The shard's rows may be the tensor's, bit for bit: then they are read into their place.
+    if (dtype == StoredDtype::kBf16 && tensor.axis != SplitAxis::kCols) {
+        std::byte* dst = args.arena + tensor.offset + rows.shard_row * row_bytes;
+        RETURN_IF_ERROR(args.bytes.read(rows.begin * row_bytes, {dst, size}));
+        return digest_if_asked(args, rows);
+    }
+    scratch.resize(size);
+    RETURN_IF_ERROR(args.bytes.read(rows.begin * row_bytes, scratch));
+    return place_rows(args, rows, scratch.data());
+}
+
+Result<> load_rows(
+    const LoadTensorArgs& args,
+    const RowRange& rows,
+    std::vector<std::byte>& scratch,
+    const RowsWritten& rows_written
+) {
+    const std::int64_t row_bytes = args.tensor.whole_cols * bytes_of(args.bytes.dtype);
+    const std::int64_t rows_max = std::max<std::int64_t>(1, kChunkBytes / row_bytes);
+    for (std::int64_t done = 0; done < rows.num; done += rows_max) {
+        const RowRange piece{
+            .begin = rows.begin + done,
+            .num = std::min(rows_max, rows.num - done),
+            .shard_row = rows.shard_row + done};
+        ASSIGN_OR_RETURN(
+            const std::uint64_t num_nonfinite,
+            args.bytes.data != nullptr ? place_mapped(args, piece)
+                                       : place_read(args, piece, scratch)
+        );
+        RETURN_IF_ERROR(rows_written(
+            {.begin = piece.shard_row, .num = piece.num, .num_nonfinite = num_nonfinite}
+        ));
+    }
+    return Ok{};
+}
+
+}  // namespace
+
+void copy_rows(const RowsArgs& args) {
+    const WeightTensor& tensor = args.tensor;
+    CHECK(args.row_begin >= 0 && args.row_begin + args.num_rows <= tensor.whole_rows);
+    auto* shard = reinterpret_cast<bf16*>(args.arena + tensor.offset);
+    const std::int64_t src_row_bytes = tensor.whole_cols * bytes_of(args.dtype);
+    std::int64_t shard_at = 0;  // where the part starts along the split axis of the shard
+    for (const ShardPart& part : tensor.parts) {
+        std::int64_t row_begin = args.row_begin;
+        std::int64_t row_end = args.row_begin + args.num_rows;
+        std::int64_t shard_row = row_begin;
+        std::int64_t src_col = 0;
+        std::int64_t shard_col = 0;
+        std::int64_t num_cols = tensor.whole_cols;
+        if (tensor.axis == SplitAxis::kRows) {
+            row_begin = std::max(row_begin, part.begin);
+            row_end = std::min(row_end, part.begin + part.num);
+            shard_row = shard_at + row_begin - part.begin;
+        } else if (tensor.axis == SplitAxis::kCols) {
+            src_col = part.begin;
+            shard_col = shard_at;
+            num_cols = part.num;
+        }
+        shard_at += part.num;
+        if (row_begin >= row_end) continue;
+        const std::array<ShardCopy, 1> copies{{{
+            .src = args.src + (row_begin - args.row_begin) * src_row_bytes +
+                   src_col * bytes_of(args.dtype),
+            .src_dtype = op_dtype(args.dtype),
+            .src_stride = tensor.whole_cols,
+            .dst =
+                {.data = shard + shard_row * tensor.cols + shard_col,
+                 .rows = row_end - row_begin,
+                 .cols = num_cols,
+                 .stride = tensor.cols},
+        }}};
+        args.ops.shard_copy({.copies = copies, .stream = args.stream});
+    }
+}
+
+TensorBytes stored_bytes(const Checkpoint& checkpoint, const StoredTensor& stored) {
+    TensorBytes bytes{.dtype = stored.spec.dtype};
+    bytes.read = [&checkpoint, &stored](std::int64_t begin, std::span<std::byte> out) {
+        return checkpoint.read(stored, begin, out);
+    };
+    if (const std::span<const std::byte> mapped = checkpoint.mapped(stored); !mapped.empty()) {
+        bytes.data = mapped.data();
+        bytes.is_whole = [&checkpoint, &stored] { return checkpoint.is_whole(stored); };
+    }
+    return bytes;
+}
+
+Result<> load_tensor(
+    const LoadTensorArgs& args, std::vector<std::byte>& scratch, const RowsWritten& rows_written
+) {
+    const WeightTensor& tensor = args.tensor;
+    if (tensor.axis != SplitAxis::kRows) {
+        return load_rows(args, {.num = tensor.whole_rows}, scratch, rows_written);
+    }
+    std::int64_t shard_row = 0;
+    for (const ShardPart& part : tensor.parts) {
+        const RowRange rows{.begin = part.begin, .num = part.num, .shard_row = shard_row};
+        RETURN_IF_ERROR(load_rows(args, rows, scratch, rows_written));
+        shard_row += part.num;
+    }
+    return Ok{};
+}
+
+Result<> load_weights(
+    const WeightLayout& layout,
+    const CheckpointTensors& tensors,
+    const std::string& source,
+    const Ops& ops,
+    Stream stream,
+    std::byte* arena
+) {
+    RETURN_IF_ERROR(tensors.check_whole(source));
+
+    const auto num_tensors = static_cast<std::int64_t>(layout.tensors().size());
+    std::vector<Result<>> results(layout.tensors().size(), Ok{});
+    std::vector<std::vector<std::byte>> scratch(static_cast<std::size_t>(num_threads_of(stream)));
+    auto load = [&](std::int64_t begin, std::int64_t end, int thread) {
+        for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
+            const WeightTensor& tensor = layout.tensors()[i];
+            const StoredTensor* stored = tensors.find(tensor.name);
+            CHECK(stored != nullptr);
+            const TensorBytes bytes = stored_bytes(tensors.checkpoint(), *stored);
+            results[i] = load_tensor(
+                {.tensor = tensor, .bytes = bytes, .ops = ops, .arena = arena},
+                scratch[static_cast<std::size_t>(thread)],
+                [](const WrittenRows&) { return Result<>(Ok{}); }
+            );
+        }
+    };
+    parallel_for(stream, num_tensors, /*grain=*/1, load);
+    for (Result<>& result : results) RETURN_IF_ERROR(std::move(result));
+    return Ok{};
+}
+
+}  // namespace pitstop

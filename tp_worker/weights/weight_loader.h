@@ -1,0 +1,90 @@
+// Fills a copy of a rank's weights from a checkpoint. The one place where the bytes of a whole
+// tensor become a shard in an arena, whatever their source: copy_rows takes rows as they come.
+//
+// Thread: any, one per arena. Bounded: kChunkBytes of scratch per thread, or one row if that is
+// more.
+#pragma once
+
+#include "base/result.h"
+#include "checkpoint/safetensors.h"
+#include "digest/digest_run.h"
+#include "kernels/ops.h"
+#include "messages/version_digest.h"
+#include "tp_worker/weights/checkpoint_tensors.h"
+#include "tp_worker/weights/weight_layout.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace pitstop {
+
+inline constexpr std::int64_t kChunkBytes = std::int64_t{1} << 20;  // stays in the L2 cache
+
+// `src` holds rows [row_begin, row_begin + num_rows) of the whole tensor, all columns, any
+// alignment. Writes what this shard holds of them, as bf16. Rows it does not hold are skipped.
+// REQUIRES: dtype is BF16, F16 or F32; the rows are the tensor's.
+struct RowsArgs {
+    const WeightTensor& tensor;
+    StoredDtype dtype = StoredDtype::kBf16;
+    const std::byte* src = nullptr;
+    std::int64_t row_begin = 0;
+    std::int64_t num_rows = 0;
+    std::byte* arena = nullptr;
+    const Ops& ops;
+    Stream stream{};
+};
+void copy_rows(const RowsArgs& args);
+
+// Where the bytes of a whole tensor are: in memory, or to be read piece by piece.
+struct TensorBytes {
+    StoredDtype dtype = StoredDtype::kBf16;
+    const std::byte* data = nullptr;  // row-major, any alignment; null: `read` fills `out` from
+                                      // byte `begin` of the tensor on
+    std::function<Result<>(std::int64_t begin, std::span<std::byte> out)> read{};
+    // Not empty: `data` is a mapping of what somebody else may cut short. Asked after every piece,
+    // which is read in a CutGuard.
+    std::function<Result<>()> is_whole{};
+};
+[[nodiscard]] TensorBytes stored_bytes(const Checkpoint& checkpoint, const StoredTensor& stored);
+
+// Fills one tensor of the shard, a piece of about kChunkBytes at a time. After each piece
+// `rows_written` is told which rows of the shard are in their place; an error of its ends the work.
+// `scratch` is kept between calls. Errors: those of reading (kDataLoss: the file has become
+// shorter), or the hook's.
+struct LoadTensorArgs {
+    const WeightTensor& tensor;
+    const TensorBytes& bytes;
+    const Ops& ops;
+    std::byte* arena = nullptr;
+    // Not empty: what is written is added to the digests of the tensor's parts, in one reading
+    // where the bytes are bf16 in memory. REQUIRES then: !tensor.cuts_words.
+    std::span<PartDigest> parts{};
+    AddRun add_run = nullptr;  // with parts
+};
+struct WrittenRows {
+    std::int64_t begin = 0;  // of the shard
+    std::int64_t num = 0;
+    std::uint64_t num_nonfinite = 0;  // elements that are an infinity or a NaN, if digested
+};
+using RowsWritten = std::function<Result<>(const WrittenRows& rows)>;
+Result<> load_tensor(
+    const LoadTensorArgs& args, std::vector<std::byte>& scratch, const RowsWritten& rows_written
+);
+
+// Checks all that the checkpoint offers against the layout, then fills the arena, which starts as
+// zeros (padding stays so). Nothing is written if the check fails. `source` names it in errors.
+// On an error while reading (kDataLoss) the arena holds a mix: it must not be used.
+Result<> load_weights(
+    const WeightLayout& layout,
+    const CheckpointTensors& tensors,
+    const std::string& source,
+    const Ops& ops,
+    Stream stream,
+    std::byte* arena
+);
+
+}  // namespace pitstop

@@ -1,0 +1,473 @@
+#include "tp_worker/weights/weight_stage.h"
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/utf8.h"
+#include "tp_worker/weights/tensor_filler.h"
+#include "tp_worker/weights/weight_digest.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <iterator>
+#include <optional>
+#include <thread>
+
+namespace pitstop {
+namespace {
+
+constexpr auto kElementBytes = static_cast<std::int64_t>(sizeof(bf16));
+
+double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+// Calls use(element of the shard, value) for each update of an element that this rank holds.
+template <class F>
+void for_each_here(const SparseTensor& sparse, const WeightTensor& tensor, F use) {
+    const std::int64_t value_bytes = bytes_of(sparse.spec.dtype);
+    for (std::int64_t i = 0; i < sparse.num; ++i) {
+        std::int32_t index = 0;
+        std::memcpy(&index, sparse.indices + i * 4, sizeof index);
+        const std::int64_t row = index / tensor.whole_cols;
+        const std::int64_t col = index % tensor.whole_cols;
+        std::int64_t shard_at = 0;
+        for (const ShardPart& part : tensor.parts) {
+            const std::int64_t at = tensor.axis == SplitAxis::kCols ? col : row;
+            const bool is_here =
+                tensor.axis == SplitAxis::kNone || (at >= part.begin && at < part.begin + part.num);
+            if (is_here) {
+                const std::int64_t shard_row =
+                    tensor.axis == SplitAxis::kRows ? shard_at + row - part.begin : row;
+                const std::int64_t shard_col =
+                    tensor.axis == SplitAxis::kCols ? shard_at + col - part.begin : col;
+                use(shard_row * tensor.cols + shard_col,
+                    bf16_from(sparse.spec.dtype, sparse.values + i * value_bytes));
+            }
+            shard_at += part.num;
+        }
+    }
+}
+
+// The whole model's tensors that this update did not bring, as find_problems wants them.
+TensorSpec spec_of(const WeightTensor& tensor) {
+    return {.name = tensor.name, .dtype = StoredDtype::kBf16, .shape = tensor.shape};
+}
+
+}  // namespace
+
+WeightStage::WeightStage(const StageArgs& args) : args_(args) {
+    const std::span<const WeightTensor> tensors = args_.layout.tensors();
+    states_.assign(tensors.size(), State::kAbsent);
+    for (const WeightTensor& tensor : tensors) {
+        first_part_.push_back(digests_.size());
+        append_parts(tensor, digests_);
+    }
+}
+
+std::size_t WeightStage::index_of(const WeightTensor& tensor) const {
+    return static_cast<std::size_t>(&tensor - args_.layout.tensors().data());
+}
+
+std::span<PartDigest> WeightStage::digests_of(std::size_t index) {
+    return std::span(digests_).subspan(
+        first_part_[index], args_.layout.tensors()[index].parts.size()
+    );
+}
+
+Result<> WeightStage::fail_with_problems() {
+    CHECK(!problems_.empty());
+    return Error{ErrorCode::kInvalidArgument, problems_.front()};
+}
+
+// The model and what was declared: before anything arrives.
+Result<> WeightStage::begin() {
+    for (const TensorInfo& declared : args_.spec.manifest) check_declared(declared);
+    for (const WeightTensor& tensor : args_.layout.tensors()) {
+        if (!tensor.cuts_words) continue;
+        problems_.push_back(fmt::format(
+            "'{}': the ranks' parts of its rows do not end between words of the digest", tensor.name
+        ));
+    }
+    return problems_.empty() ? Result<>(Ok{}) : fail_with_problems();
+}
+
+void WeightStage::check_declared(const TensorInfo& declared) {
+    const WeightTensor* tensor = args_.layout.find(declared.name);
+    if (tensor == nullptr) {
+        if (args_.layout.is_ignored(declared.name)) return;
+        problems_.push_back(
+            fmt::format("'{}' is declared and is no tensor of this model", declared.name)
+        );
+        return;
+    }
+    if (!declared.shape.empty() && declared.shape != tensor->shape) {
+        problems_.push_back(fmt::format(
+            "'{}' is declared as {}; the model has {}",
+            declared.name,
+            text_of(declared.shape),
+            text_of(tensor->shape)
+        ));
+    }
+    if (!declared.dtype.empty() && declared.dtype != "BF16") {
+        problems_.push_back(fmt::format(
+            "'{}' is declared as {}; resident weights are BF16", declared.name, declared.dtype
+        ));
+    }
+}
+
+void WeightStage::mark_written() {
+    if (phase_ == "idle") args_.at("stage_begin");
+    phase_ = "stage";
+}
+
+Result<> WeightStage::take(std::span<const Incoming> tensors, Expect expect) {
+    std::vector<TensorSpec> offered;
+    std::vector<Job> jobs;
+    const Incoming* head = nullptr;  // a tied one
+    for (const Incoming& incoming : tensors) {
+        offered.push_back(incoming.spec);
+        const bool is_head = args_.layout.is_tied_head(incoming.spec.name);
+        const WeightTensor* tensor = args_.layout.find(incoming.spec.name);
+        if (tensor == nullptr && !is_head) continue;
+        const bool was_here = is_head ? !head_digests_.empty()
+                                      : states_[index_of(*tensor)] != State::kAbsent &&
+                                            states_[index_of(*tensor)] != State::kFromHead;
+        if (was_here) {
+            problems_.push_back(
+                fmt::format("'{}' arrived before in this update", incoming.spec.name)
+            );
+        }
+        if (is_head) {
+            head = &incoming;
+        } else {
+            jobs.push_back({.index = index_of(*tensor), .incoming = &incoming});
+        }
+    }
+    const std::size_t embedding = index_of(*args_.layout.find(kEmbeddingName));
+    const bool fills_embedding =
+        head != nullptr && states_[embedding] == State::kAbsent &&
+        std::ranges::none_of(jobs, [&](const Job& job) { return job.index == embedding; });
+    if (fills_embedding) {
+        jobs.push_back({.index = embedding, .incoming = head});
+    } else if (head != nullptr) {
+        jobs.push_back({.index = embedding, .incoming = head, .is_head_beside = true});
+    }
+    std::vector<std::string> found = find_problems(args_.layout, offered, Completeness::kPartial);
+    std::ranges::move(found, std::back_inserter(problems_));
+    if (expect == Expect::kAll) {
+        std::vector<State> after = states_;
+        for (const Job& job : jobs) after[job.index] = State::kArrived;  // a head is one, too
+        std::swap(states_, after);
+        add_missing();
+        std::swap(states_, after);
+    }
+    if (!problems_.empty()) return fail_with_problems();
+    mark_written();
+    if (head != nullptr && !fills_embedding)
+        append_parts(args_.layout.tensors()[embedding], head_digests_);
+    for (const Job& job : jobs) {
+        if (job.is_head_beside) continue;
+        if (states_[job.index] == State::kFromHead) {  // it comes over the head's, which is kept
+            for (PartDigest& part : digests_of(job.index)) part.lane0 = part.lane1 = 0;
+        }
+        states_[job.index] = State::kArrived;
+    }
+    if (fills_embedding) states_[embedding] = State::kFromHead;
+    RETURN_IF_ERROR(fill_all(std::move(jobs), Keep::kCopy));
+    if (fills_embedding) {
+        const std::span<const PartDigest> filled = digests_of(embedding);
+        head_digests_.assign(filled.begin(), filled.end());
+    }
+    return Ok{};
+}
+
+// What this update should have brought and did not.
+void WeightStage::add_missing() {
+    if (!args_.spec.partial) {
+        std::vector<TensorSpec> there;
+        for (const WeightTensor& tensor : args_.layout.tensors()) {
+            if (states_[index_of(tensor)] != State::kAbsent) there.push_back(spec_of(tensor));
+        }
+        std::vector<std::string> missing = find_problems(args_.layout, there, Completeness::kWhole);
+        std::ranges::move(missing, std::back_inserter(problems_));
+    }
+    for (const TensorInfo& declared : args_.spec.manifest) {
+        const WeightTensor* tensor = args_.layout.find(declared.name);
+        if (tensor == nullptr || states_[index_of(*tensor)] != State::kAbsent) continue;
+        problems_.push_back(fmt::format("'{}' is declared and did not arrive", declared.name));
+    }
+}
+
+Result<> WeightStage::take_target() {
+    std::vector<Job> jobs;
+    for (std::size_t i = 0; i < states_.size(); ++i) {
+        if (states_[i] != State::kAbsent) {
+            problems_.push_back(
+                fmt::format("'{}' arrived before in this update", args_.layout.tensors()[i].name)
+            );
+        }
+        jobs.push_back({i, nullptr});
+    }
+    for (const WeightTensor& tensor : args_.layout.tensors()) check_padding(tensor);
+    if (!problems_.empty()) return fail_with_problems();
+    mark_written();
+    states_.assign(states_.size(), State::kArrived);
+    num_tensors_ = static_cast<std::int64_t>(states_.size());
+    return fill_all(std::move(jobs), Keep::kInPlace);
+}
+
+// Rows that belong to no part are zero in a copy of ours; here somebody else laid them out.
+void WeightStage::check_padding(const WeightTensor& tensor) {
+    if (tensor.axis != SplitAxis::kRows) return;
+    std::int64_t num_rows = 0;
+    for (const ShardPart& part : tensor.parts) num_rows += part.num;
+    const std::byte* begin = args_.target + tensor.offset + num_rows * tensor.cols * kElementBytes;
+    const std::byte* end = args_.target + tensor.offset + tensor.bytes();
+    if (std::all_of(begin, end, [](std::byte byte) { return byte == std::byte{0}; })) return;
+    problems_.push_back(fmt::format(
+        "'{}': its padding, from row {} of the shard on, is not zero", tensor.name, num_rows
+    ));
+}
+
+Result<> WeightStage::finish() {
+    add_missing();
+    if (!problems_.empty()) return fail_with_problems();
+    mark_written();
+    std::vector<Job> kept;
+    std::vector<Job> scattered;
+    for (std::size_t i = 0; i < states_.size(); ++i) {
+        if (states_[i] == State::kAbsent) kept.push_back({i, nullptr});
+        if (states_[i] == State::kSparse) scattered.push_back({i, nullptr});
+    }
+    RETURN_IF_ERROR(fill_all(std::move(scattered), Keep::kInPlace));
+    RETURN_IF_ERROR(fill_all(std::move(kept), Keep::kCopy));
+    check_tied();
+    if (!problems_.empty()) return fail_with_problems();
+    phase_ = "prepared";
+    return Ok{};
+}
+
+// The head that was sent beside the embedding would have been dropped: it must be the same.
+void WeightStage::check_tied() {
+    constexpr std::string_view kWhy = "this model ties them (tie_word_embeddings is true)";
+    if (num_sparse_head_ > 0 && num_sparse_embedding_ > 0 &&
+        num_sparse_head_ != num_sparse_embedding_) {
+        problems_.push_back(fmt::format(
+            "'{}' has {} updates, '{}' has {}: {}",
+            kHeadName,
+            num_sparse_head_,
+            kEmbeddingName,
+            num_sparse_embedding_,
+            kWhy
+        ));
+    }
+    if (head_digests_.empty()) return;
+    const std::span<const PartDigest> embedding =
+        digests_of(index_of(*args_.layout.find(kEmbeddingName)));
+    const bool is_same =
+        std::ranges::equal(head_digests_, embedding, [](const PartDigest& a, const PartDigest& b) {
+            return a.lane0 == b.lane0 && a.lane1 == b.lane1;
+        });
+    if (is_same) return;
+    problems_.push_back(fmt::format("'{}' differs from '{}': {}", kHeadName, kEmbeddingName, kWhy));
+}
+
+TaskPool& WeightStage::threads() {
+    if (!threads_) threads_.emplace(args_.num_threads);
+    return *threads_;
+}
+
+// Tensors are claimed by the threads one at a time, the largest first. The first thread always
+// works; the others are there for the time when no pass runs.
+Result<> WeightStage::fill_all(std::vector<Job> jobs, Keep keep) {
+    const std::span<const WeightTensor> tensors = args_.layout.tensors();
+    const auto elements = [&](const Job& job) {
+        return tensors[job.index].rows * tensors[job.index].cols;
+    };
+    std::ranges::stable_sort(jobs, [&](const Job& a, const Job& b) {
+        return elements(a) > elements(b);
+    });
+    std::int64_t num_elements = 0;
+    for (const Job& job : jobs) num_elements += elements(job);
+    // To wake a thread costs some 10 us: a tenth of what 1 MiB takes.
+    constexpr std::int64_t kElementsPerThread = 512 << 10;
+    const std::int64_t num_threads_max =
+        std::clamp<std::int64_t>(std::ssize(jobs), 1, std::max(1, args_.num_threads));
+    const auto num_threads = static_cast<std::size_t>(
+        std::clamp<std::int64_t>(num_elements / kElementsPerThread, 1, num_threads_max)
+    );
+    std::atomic<std::size_t> num_claimed{0};
+    std::atomic<bool> is_over{false};
+    std::vector<Filled> filled(num_threads);
+    const auto work = [&](std::size_t thread) {
+        constexpr auto kLook = std::chrono::milliseconds(10);
+        TensorFiller filler(args_);
+        while (!is_over.load(std::memory_order_relaxed)) {
+            if (thread != 0 && args_.pace.is_serving()) {
+                if (num_claimed.load(std::memory_order_relaxed) >= jobs.size()) break;
+                std::this_thread::sleep_for(kLook);
+                continue;
+            }
+            const std::size_t claim = num_claimed.fetch_add(1, std::memory_order_relaxed);
+            if (claim >= jobs.size()) break;
+            if (claim == jobs.size() / 2) args_.at("stage_half");
+            const Job& job = jobs[claim];
+            const bool is_on =
+                job.is_head_beside
+                    ? filler.digest_head(job.index, *job.incoming, head_digests_)
+                    : filler.fill(
+                          job.index, job.incoming, keep == Keep::kInPlace, digests_of(job.index)
+                      );
+            if (!is_on) is_over.store(true, std::memory_order_relaxed);
+        }
+        filled[thread] = filler.filled();
+        return Result<>(Ok{});
+    };
+    if (num_threads == 1) {
+        static_cast<void>(work(0));
+    } else {
+        static_cast<void>(threads().run(num_threads, work));
+    }
+
+    // Problems and errors in the tensors' order. The seconds are those of the thread that was busy
+    // longest, divided as all threads' were.
+    Duration receive{}, verify{}, longest{};
+    std::vector<std::pair<std::size_t, std::string>> problems;
+    std::optional<std::pair<std::size_t, Error>> error;
+    for (Filled& of_thread : filled) {
+        num_tensors_ += of_thread.num_tensors;
+        bytes_ += of_thread.bytes;
+        receive += of_thread.receive;
+        verify += of_thread.verify;
+        longest = std::max(longest, of_thread.busy());
+        std::ranges::move(of_thread.problems, std::back_inserter(problems));
+        if (of_thread.error && (!error || of_thread.error->first < error->first))
+            error = std::move(of_thread.error);
+    }
+    const double all = seconds(receive + verify);
+    const double scale = all > 0 ? seconds(longest) / all : 0;
+    receive_ += std::chrono::duration_cast<Duration>(receive * scale);
+    verify_ += std::chrono::duration_cast<Duration>(verify * scale);
+    std::ranges::sort(problems);
+    for (auto& [index, problem] : problems) problems_.push_back(std::move(problem));
+    if (error) return std::move(error->second);
+    return problems_.empty() ? Result<>(Ok{}) : fail_with_problems();
+}
+
+Result<> WeightStage::take_sparse(std::span<const SparseTensor> tensors) {
+    std::vector<TensorSpec> offered;
+    for (const SparseTensor& sparse : tensors) {
+        offered.push_back(sparse.spec);
+        const WeightTensor* tensor = args_.layout.find(sparse.spec.name);
+        if (tensor == nullptr) continue;
+        if (states_[index_of(*tensor)] == State::kArrived) {
+            problems_.push_back(
+                fmt::format("'{}' arrived whole before in this update", sparse.spec.name)
+            );
+        }
+    }
+    std::vector<std::string> found = find_problems(args_.layout, offered, Completeness::kPartial);
+    std::ranges::move(found, std::back_inserter(problems_));
+    for (const SparseTensor& sparse : tensors) {
+        if (!problems_.empty()) break;  // the shape is the model's below
+        std::int64_t num_elements = 1;
+        for (const std::int64_t extent : sparse.spec.shape) num_elements *= extent;
+        for (std::int64_t i = 0; problems_.empty() && i < sparse.num; ++i) {
+            std::int32_t index = 0;
+            std::memcpy(&index, sparse.indices + i * 4, sizeof index);
+            if (index >= 0 && index < num_elements) continue;
+            problems_.push_back(fmt::format(
+                "'{}': update {} is of element {}; the tensor has {}",
+                sparse.spec.name,
+                i,
+                index,
+                num_elements
+            ));
+        }
+    }
+    if (!problems_.empty()) return fail_with_problems();
+    mark_written();
+    for (const SparseTensor& sparse : tensors) {
+        const bool is_head = args_.layout.is_tied_head(sparse.spec.name);
+        const WeightTensor* tensor = args_.layout.find(is_head ? kEmbeddingName : sparse.spec.name);
+        if (tensor == nullptr) continue;  // one that checkpoints carry and this model ignores
+        const bool is_tied =
+            is_head || (tensor->name == kEmbeddingName && args_.layout.is_tied_head(kHeadName));
+        RETURN_IF_ERROR(is_tied ? take_tied(sparse, *tensor) : scatter(sparse, *tensor));
+    }
+    return Ok{};
+}
+
+// The first of the two names to come is scattered; elements of the other must be there already.
+Result<> WeightStage::take_tied(const SparseTensor& sparse, const WeightTensor& embedding) {
+    const bool is_head = sparse.spec.name == kHeadName;
+    (is_head ? num_sparse_head_ : num_sparse_embedding_) += sparse.num;
+    const bool is_first = tied_sparse_.empty() && states_[index_of(embedding)] == State::kAbsent;
+    if (is_first) tied_sparse_ = is_head ? kHeadName : kEmbeddingName;
+    if (sparse.spec.name == tied_sparse_) return scatter(sparse, embedding);
+    const auto* shard = reinterpret_cast<const bf16*>(args_.target + embedding.offset);
+    std::int64_t num_other = 0;
+    for_each_here(sparse, embedding, [&](std::int64_t at, bf16 value) {
+        num_other += shard[at].bits != value.bits;
+    });
+    if (num_other == 0) return Ok{};
+    problems_.push_back(fmt::format(
+        "'{}': {} updates differ from '{}', which came before: this model ties them "
+        "(tie_word_embeddings is true)",
+        sparse.spec.name,
+        num_other,
+        is_head ? kEmbeddingName : kHeadName
+    ));
+    return fail_with_problems();
+}
+
+// Digested by finish(): more updates of the same tensor may come.
+Result<> WeightStage::scatter(const SparseTensor& sparse, const WeightTensor& tensor) {
+    const TimePoint begun = Clock::now();
+    State& state = states_[index_of(tensor)];
+    if (state == State::kAbsent && args_.target != args_.live) {
+        std::memcpy(
+            args_.target + tensor.offset,
+            args_.live + tensor.offset,
+            static_cast<std::size_t>(tensor.bytes())
+        );
+    }
+    state = State::kSparse;
+    ++num_tensors_;
+    auto* shard = reinterpret_cast<bf16*>(args_.target + tensor.offset);
+    for_each_here(sparse, tensor, [&](std::int64_t at, bf16 value) { shard[at] = value; });
+    receive_ += Clock::now() - begun;
+    if (is_dropped()) return make_error(ErrorCode::kAborted, "the stage was dropped");
+    return Ok{};
+}
+
+RankOutcome WeightStage::outcome(const Result<>& result) const {
+    RankOutcome outcome;
+    outcome.rank = args_.rank;
+    outcome.ok = result.has_value();
+    outcome.phase = phase_;
+    outcome.bytes = bytes_;
+    outcome.tensors = num_tensors_;
+    outcome.receive_s = seconds(receive_);
+    outcome.verify_s = seconds(verify_);
+    if (result) return outcome;
+    outcome.code = name_of(result.error().code);
+    outcome.problems = problems_;
+    if (outcome.problems.empty()) outcome.problems.push_back(result.error().message);
+    outcome.num_problems = static_cast<std::int64_t>(outcome.problems.size());
+    outcome.problems.resize(std::min(outcome.problems.size(), kProblemsMax));
+    // Sources quote what a sender said, or its beginning; a message's texts are UTF-8.
+    for (std::string& problem : outcome.problems) {
+        if (!is_utf8(problem)) problem = printable(problem);
+    }
+    return outcome;
+}
+
+WorkerStaged WeightStage::vote(const Result<>& result) const {
+    WorkerStaged vote;
+    vote.update = args_.update;
+    vote.outcome = outcome(result);
+    if (result) vote.digests = digests_;
+    return vote;
+}
+
+}  // namespace pitstop

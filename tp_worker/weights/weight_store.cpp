@@ -1,0 +1,70 @@
+#include "tp_worker/weights/weight_store.h"
+
+#include "base/check.h"
+
+#include <utility>
+
+namespace pitstop {
+
+Result<WeightStore> WeightStore::make(
+    const WeightLayout& layout, const ModelConfig& config, const Device& device
+) {
+    WeightStore store;
+    store.bytes_ = layout.bytes();
+    for (Copy& copy : store.copies_) {
+        ASSIGN_OR_RETURN(copy.memory, device.reserve("weights", layout.bytes()));
+        copy.views = bind_weights(layout, config, copy.memory->data());
+    }
+    RETURN_IF_ERROR(store.copies_[store.live_].memory->commit());
+    return store;
+}
+
+Arena& WeightStore::target(UpdateMode mode) {
+    const bool is_live = mode == UpdateMode::kDirect || is_lost_;
+    return *copies_[is_live ? live_ : 1 - live_].memory;
+}
+
+void WeightStore::commit(UpdateMode mode) {
+    if (std::exchange(is_lost_, false) || mode == UpdateMode::kDirect) return;
+    live_ = 1 - live_;
+    has_retained_ = true;
+}
+
+void WeightStore::roll_back() {
+    CHECK(has_retained_);
+    live_ = 1 - live_;
+}
+
+Result<std::int64_t> WeightStore::release(Keep keep) {
+    Arena& live = *copies_[live_].memory;
+    Arena& other = *copies_[1 - live_].memory;
+    const std::int64_t before = resident_bytes();
+    if (keep == Keep::kYes && !is_lost_) {
+        ASSIGN_OR_RETURN(Arena kept, Arena::reserve("weights kept in host memory", bytes_));
+        RETURN_IF_ERROR(kept.commit());
+        live.move_to(kept);
+        kept_ = std::move(kept);
+    }
+    for (Arena* arena : {&live, &other}) {
+        if (!arena->is_committed()) continue;
+        ASSIGN_OR_RETURN([[maybe_unused]] const std::int64_t freed, arena->release());
+    }
+    is_lost_ = !kept_.has_value();
+    return before - resident_bytes();
+}
+
+Result<> WeightStore::resume() {
+    Arena& live = *copies_[live_].memory;
+    RETURN_IF_ERROR(live.commit());
+    if (kept_) kept_->move_to(live);
+    kept_.reset();
+    return Ok{};
+}
+
+std::int64_t WeightStore::resident_bytes() const {
+    std::int64_t bytes = 0;
+    for (const Copy& copy : copies_) bytes += copy.memory->resident_bytes();
+    return bytes;
+}
+
+}  // namespace pitstop

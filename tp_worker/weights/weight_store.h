@@ -1,0 +1,88 @@
+// A rank's copies of the weights: the live one, which passes run under, and (staged mode) the
+// other, which is being staged, or holds the version before, or nothing.
+//
+// A swap changes one index: views into both copies are bound when the copies are made.
+//
+// Owns:   both arenas.
+// Thread: the loop's, which alone says which copy is which. What memory a copy has is changed in
+//         the background alone (background.h), whose jobs are done in the order given: a job that
+//         names its copy when it is ordered finds that copy's memory as jobs before it left it.
+#pragma once
+
+#include "base/result.h"
+#include "messages/weights.h"
+#include "tp_worker/config/model_config.h"
+#include "tp_worker/device/arena.h"
+#include "tp_worker/device/device.h"
+#include "tp_worker/weights/weight_layout.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+namespace pitstop {
+
+class WeightStore {
+  public:
+    // Reserves addresses for both copies and takes memory for the live one, which starts as zeros.
+    static Result<WeightStore> make(
+        const WeightLayout& layout, const ModelConfig& config, const Device& device
+    );
+
+    [[nodiscard]] const ModelWeights& live() const { return copies_[live_].views; }
+    [[nodiscard]] std::byte* live_data() const { return copies_[live_].memory->data(); }
+
+    [[nodiscard]] const Arena& live_memory() const { return *copies_[live_].memory; }
+
+    // What a stage of this mode fills: the other copy, or the live one itself. Neither has to have
+    // memory that can be written: Arena::own() in the background sees to it.
+    [[nodiscard]] Arena& target(UpdateMode mode);
+
+    // What was retained is about to be overwritten, or to be given back.
+    void forget_retained() { has_retained_ = false; }
+
+    // The staged copy becomes the live one; the one before is retained. Direct: nothing moves.
+    void commit(UpdateMode mode);
+    // REQUIRES: has_retained(). The retained copy becomes the live one, and the other way round.
+    void roll_back();
+    [[nodiscard]] bool has_retained() const { return has_retained_; }
+
+    [[nodiscard]] std::int64_t bytes() const { return bytes_; }  // of one copy
+
+    // The live copy holds nothing that could serve: none was loaded, or it was released and not
+    // kept. Then a stage writes into it, and its commit makes it whole.
+    void mark_lost() { is_lost_ = true; }
+    [[nodiscard]] bool is_lost() const { return is_lost_; }
+
+    // For the background, from here to resume(), while nothing is retained and no stage is held, so
+    // that the copies stay which they are.
+    //
+    // Gives back the memory of both copies. With `keep` the live copy's bytes are moved to host
+    // memory first. Returns the bytes that were measured to go back.
+    // Errors: kResourceExhausted, there is no host memory to keep them in; nothing has changed.
+    enum class Keep { kNo, kYes };
+    Result<std::int64_t> release(Keep keep);
+    // Takes memory for the live copy again; what was kept is put back.
+    // Errors: kResourceExhausted; nothing has changed.
+    Result<> resume();
+    [[nodiscard]] bool is_resident() const { return live_memory().is_committed(); }
+    [[nodiscard]] std::int64_t resident_bytes() const;  // physical memory of both copies
+    [[nodiscard]] std::int64_t host_bytes() const { return kept_ ? kept_->resident_bytes() : 0; }
+
+  private:
+    struct Copy {
+        std::optional<Arena> memory{};
+        ModelWeights views{};
+    };
+    WeightStore() = default;
+
+    std::array<Copy, 2> copies_{};
+    std::size_t live_ = 0;
+    bool has_retained_ = false;
+    bool is_lost_ = false;
+    std::optional<Arena> kept_{};  // the live copy's bytes while it is released
+    std::int64_t bytes_ = 0;
+};
+
+}  // namespace pitstop

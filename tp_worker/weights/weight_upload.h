@@ -1,0 +1,26 @@
+// Fills a GPU's copy of a rank's weights from a checkpoint, a tensor at a time: read, sliced and
+// converted in host memory as weight_loader.h does it, then copied through page-locked memory while
+// the next piece is put there. Says how far it is once a second.
+//
+// Thread: the loop's, at start-up. Bounded: host memory for the largest tensor of the shard.
+#pragma once
+
+#include "base/result.h"
+#include "tp_worker/device/device.h"
+#include "tp_worker/weights/checkpoint_tensors.h"
+#include "tp_worker/weights/weight_layout.h"
+
+#include <string>
+
+namespace pitstop {
+
+// As load_weights (weight_loader.h); `arena` is the GPU's. Returns when everything is there.
+Result<> upload_weights(
+    const WeightLayout& layout,
+    const CheckpointTensors& tensors,
+    const std::string& source,
+    const Device& device,
+    std::byte* arena
+);
+
+}  // namespace pitstop
