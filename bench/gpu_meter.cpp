@@ -107,7 +107,7 @@ double GpuMeter::median_seconds(const Call& call) {
         begin_.record(stream());
         for (int i = 0; i < num; ++i) call(number++);
         end_.record(stream());
-        end_.wait();
+        end_.wait(kDeviceWaitMax, "a benchmark");
         return end_.ms_since(begin_);
     };
     run_ms(3);  // chooses algorithms, fills caches

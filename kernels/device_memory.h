@@ -7,10 +7,13 @@
 #pragma once
 
 #include "base/result.h"
+#include "base/time.h"
 #include "kernels/tensor.h"
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <utility>
 
 namespace pitstop {
@@ -88,6 +91,9 @@ class DeviceStream {
 // it then.
 [[nodiscard]] bool is_capturing(Stream stream);
 
+// What copies and digests may take, which end within seconds where anything ends (P5).
+inline constexpr Duration kDeviceWaitMax = std::chrono::seconds(300);
+
 // A point in a stream.
 class DeviceEvent {
   public:
@@ -103,7 +109,9 @@ class DeviceEvent {
     void record(Stream stream) const;
     // Whether everything before the last record() is done. True if there was none.
     [[nodiscard]] bool is_done() const;
-    void wait() const;  // until everything before the last record() is done
+    // Until everything before the last record() is done. Past `max` the process ends as after a
+    // failing call, and the line says that `what` did not end: nothing on a GPU can be called off.
+    void wait(Duration max, std::string_view what) const;
     // What is enqueued on `stream` from now on starts after the last record().
     void order_before(Stream stream) const;
     // Milliseconds on the device from `begin` to this event. REQUIRES: both are done.

@@ -3,11 +3,18 @@
 #include "kernels/device/launch.cuh"
 #include "kernels/device_memory.h"
 
+#include <thread>
+
 namespace pitstop {
 namespace {
 
 cudaStream_t as_stream(void* handle) { return static_cast<cudaStream_t>(handle); }
 cudaEvent_t as_event(void* handle) { return static_cast<cudaEvent_t>(handle); }
+
+// A wait polls: cudaEventSynchronize has no deadline. As long as most steps take, it stays on its
+// core, as CUDA's own would; after that it is not worth one.
+constexpr auto kAttentive = std::chrono::milliseconds(100);
+constexpr auto kNap = std::chrono::milliseconds(1);
 
 }  // namespace
 
@@ -108,7 +115,24 @@ bool DeviceEvent::is_done() const {
     return true;
 }
 
-void DeviceEvent::wait() const { CUDA_CHECK(cudaEventSynchronize(as_event(handle_))); }
+void DeviceEvent::wait(Duration max, std::string_view what) const {
+    const TimePoint begin = Clock::now();
+    while (!is_done()) {
+        const Duration waited = Clock::now() - begin;
+        if (waited >= max) {
+            end_by_cuda_failure(fmt::format(
+                "{} did not end on the GPU within {:.1f} s",
+                what,
+                std::chrono::duration<double>(max).count()
+            ));
+        }
+        if (waited < kAttentive) {
+            std::this_thread::yield();
+        } else {
+            std::this_thread::sleep_for(kNap);
+        }
+    }
+}
 
 void DeviceEvent::order_before(Stream stream) const {
     CUDA_CHECK(cudaStreamWaitEvent(cuda_stream(stream), as_event(handle_), 0));

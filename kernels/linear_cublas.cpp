@@ -201,7 +201,7 @@ double time_of(
     begin->record(args.stream);
     for (int i = 0; i < kTimedRuns; ++i) CUBLAS_CHECK(multiply(args, part, key, plan, algo));
     end->record(args.stream);
-    end->wait();
+    end->wait(kDeviceWaitMax, "a product that is timed");
     return end->ms_since(*begin);
 }
 

@@ -51,6 +51,7 @@ struct Options {
     std::int64_t chunked_prefill_size = 8192;
     int attach_timeout_ms = 60'000;
     int peer_timeout_ms = 120'000;
+    double step_timeout_s = 300;
     double stage_share = 0.25;
     std::int64_t epoch = 1;
     std::string keep_committed{};
@@ -110,6 +111,11 @@ void add_flags(Options& options, FlagSet& flags) {
     flags.add("attach-timeout-ms", &options.attach_timeout_ms, "for all ranks to start");
     flags.add("peer-timeout-ms", &options.peer_timeout_ms, "for a rank to wait for another");
     flags.add(
+        "step-timeout-s",
+        &options.step_timeout_s,
+        "with cuda: seconds the scheduler gives a pass; the wait for the GPU ends before that"
+    );
+    flags.add(
         "stage-share",
         &options.stage_share,
         "of a core's time that staging weights may take while passes run, in (0, 1]"
@@ -145,6 +151,8 @@ Result<> check_options(Options& options) {
     if (!(options.stage_share > 0 && options.stage_share <= 1)) {
         return bad("stage-share", "a number in (0, 1]");
     }
+    if (!(options.step_timeout_s > 0 && options.step_timeout_s < 1e6))
+        return bad("step-timeout-s", "seconds, more than 0");
     // A step has room for both; each is bounded before they are added up.
     constexpr auto kTokensMax = static_cast<std::int64_t>(StepPlan::kTokensMax);
     if (options.chunked_prefill_size < 1 || options.chunked_prefill_size > kTokensMax)
@@ -159,6 +167,11 @@ Result<> check_options(Options& options) {
     if (options.ignores_extra_tensors) engine.extra_tensors = ExtraTensors::kIgnore;
     if (options.is_deterministic) engine.determinism = Determinism::kBatchInvariant;
     engine.tokens_per_step_max = options.chunked_prefill_size + engine.num_slots;
+    // Before the scheduler's clock for the same pass runs out: the worker knows what stands still.
+    constexpr double kOfStepTimeout = 0.9;
+    engine.step_timeout = std::chrono::duration_cast<Duration>(
+        std::chrono::duration<double>(kOfStepTimeout * options.step_timeout_s)
+    );
     ASSIGN_OR_RETURN(engine.isa, choose_isa(options.isa));
     return Ok{};
 }

@@ -114,6 +114,7 @@ def plan(options, run_dir, weights=Weights()):
         processes.append(("scheduler_proc", f"scheduler_proc[{replica}]", scheduler))
         for rank in range(options.tp):
             worker = [f"--replica={replica}", f"--rank={rank}", f"--threads={threads}"]
+            worker.append(f"--step-timeout-s={options.step_timeout:g}")
             worker += [f"--epoch={weights.epoch}", *path]
             if options.device != "cpu":
                 worker.append(f"--gpu={replica}")

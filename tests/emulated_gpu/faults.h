@@ -25,6 +25,9 @@ struct Fault {
 
 // Counts a call of `function` by a process that uses `gpu`, and says what is to happen to it.
 [[nodiscard]] std::optional<Fault> fault_at(const std::string& function, int gpu);
+// Calls of it so far, those that failed among them. "kernel" and "copy" count launches and copies,
+// "pageable copy" those with an end in host memory that is not page-locked.
+[[nodiscard]] std::int64_t num_calls(const std::string& function);
 // Bytes that allocations may come to.
 [[nodiscard]] std::int64_t memory_limit(int gpu);
 

@@ -84,6 +84,8 @@ cudaError_t copy(
     if (to == nullptr || from == nullptr || !to_end.is_whole || !from_end.is_whole ||
         !fits(kind, to_end, from_end))
         return cudaErrorInvalidValue;
+    if (to_end.place == Place::kPageable || from_end.place == Place::kPageable)
+        (void)fault_at("pageable copy", stream->gpu);  // counts it
     if (const std::optional<Fault> fault = fault_at("copy", stream->gpu)) {
         if (fault->kind == FaultKind::kError) {
             end_context(fault->error);

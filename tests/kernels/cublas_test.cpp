@@ -219,7 +219,7 @@ Result<DeviceEvent> DeviceEvent::create() {
 }
 DeviceEvent::~DeviceEvent() { delete static_cast<double*>(handle_); }
 void DeviceEvent::record(Stream) const { *static_cast<double*>(handle_) = library.clock_ms; }
-void DeviceEvent::wait() const { CHECK(!library.is_capturing); }
+void DeviceEvent::wait(Duration, std::string_view) const { CHECK(!library.is_capturing); }
 double DeviceEvent::ms_since(const DeviceEvent& begin) const {
     return *static_cast<double*>(handle_) - *static_cast<double*>(begin.handle_);
 }

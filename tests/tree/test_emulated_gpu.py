@@ -193,6 +193,7 @@ def test_P5_a_kernel_without_end_is_over_at_the_step_timeout(gpu, place):
         (output,) = door.finish([rid])
         assert output.finish["reason"] == "error"
         assert tree.wait_exit() != 0
+        assert "tp_worker[0.0]" in tree.log() and "a step did not end on the GPU within 2.7 s" in tree.log()
         tree.check_gone()
     finally:
         tree.abandon()

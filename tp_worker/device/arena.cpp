@@ -1,7 +1,5 @@
 #include "tp_worker/device/arena.h"
 
-#include "kernels/device_memory.h"
-
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -140,12 +138,7 @@ Result<std::int64_t> Arena::release() {
 
 void Arena::move_to(Arena& to) {
     CHECK(is_committed_ && to.is_committed_);
-    if (is_on_gpu() || to.is_on_gpu()) {
-        // A GPU's granularity is coarser than a page: what one of them has more was not asked for.
-        copy_and_wait(to.data_, data_, std::min(bytes_, to.bytes_));
-        return;
-    }
-    CHECK(to.bytes_ == bytes_);
+    CHECK(!is_on_gpu() && !to.is_on_gpu() && to.bytes_ == bytes_);
     constexpr std::int64_t kPieceBytes = std::int64_t{64} << 20;  // of whole pages, huge ones too
     for (std::int64_t begin = 0; begin < bytes_; begin += kPieceBytes) {
         const auto size = static_cast<std::size_t>(std::min(kPieceBytes, bytes_ - begin));

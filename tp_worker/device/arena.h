@@ -38,7 +38,7 @@ class Arena {
 
     // Copies everything to the start of `to`, piece by piece, and gives each piece's physical
     // memory back when it is copied: both together never take much more than one of them. REQUIRES:
-    // both are committed; `to` was reserved for as many bytes.
+    // both are the host's and committed; `to` was reserved for as many bytes.
     void move_to(Arena& to);
 
     // The range's memory is this memfd's from now on: read-only, sealed, as large as the range.

@@ -8,8 +8,9 @@
 
 namespace pitstop {
 
-Result<Transfers> Transfers::make(const Device& device, std::int64_t bytes_max) {
+Result<Transfers> Transfers::make(const Device& device, std::int64_t bytes_max, Duration wait_max) {
     Transfers transfers;
+    transfers.wait_max_ = wait_max;
     if (!device.is_cuda()) return transfers;
     transfers.stream_ = device.stream();
     ASSIGN_OR_RETURN(transfers.event_, DeviceEvent::create());
@@ -47,7 +48,7 @@ void Transfers::wait() {
         );
     }
     event_.record(stream_);
-    event_.wait();
+    event_.wait(wait_max_, "a step");
     for (const Output& output : outputs_) {
         std::memcpy(output.to, pinned_.data() + output.offset, output.bytes);
     }

@@ -30,7 +30,10 @@ class Transfers {
     static constexpr std::int64_t kAlignment = 256;  // bytes
 
     // kResourceExhausted: no page-locked or device memory.
-    static Result<Transfers> make(const Device& device, std::int64_t bytes_max);
+    // A wait() that takes longer than `wait_max` ends the process (P5; DeviceEvent::wait).
+    static Result<Transfers> make(
+        const Device& device, std::int64_t bytes_max, Duration wait_max = kDeviceWaitMax
+    );
 
     template <class T>
     [[nodiscard]] const T* in(std::span<const T> array) {
@@ -77,6 +80,7 @@ class Transfers {
     // All empty on the CPU. An array has one offset in both buffers.
     Stream stream_{};
     DeviceEvent event_{};
+    Duration wait_max_{};
     PinnedBuffer pinned_{};
     DeviceBuffer device_{};
     std::int64_t used_ = 0;

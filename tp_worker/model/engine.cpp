@@ -4,7 +4,6 @@
 #include "kernels/cuda_device.h"
 #include "tp_worker/model/null_model.h"
 #include "tp_worker/weights/checkpoint_tensors.h"
-#include "tp_worker/weights/weight_digest.h"
 #include "tp_worker/weights/weight_loader.h"
 #include "tp_worker/weights/weight_upload.h"
 
@@ -151,6 +150,9 @@ Result<std::unique_ptr<Engine>> Engine::load(
 Result<> Engine::load_model() {
     if (device_.is_cuda()) gpu_free_bytes_ = device_memory_info().free_bytes;
     ASSIGN_OR_RETURN(weights_, WeightStore::make(layout_, config_, device_));
+    if (device_.is_cuda()) {
+        ASSIGN_OR_RETURN(gpu_digest_, GpuWeightDigest::make(layout_));
+    }
     // A tree that was restarted after an update has its weights.
     if (options_.awaits_weights && options_.weights_dir.empty()) {
         if (device_.is_cuda()) {
@@ -231,7 +233,9 @@ Result<> Engine::load_runtime() {
     );
     RETURN_IF_ERROR(kv_memory_->commit());
     args.kv = kv_memory_->data();
-    ASSIGN_OR_RETURN(transfers_, Transfers::make(device_, transfer_bytes_max()));
+    ASSIGN_OR_RETURN(
+        transfers_, Transfers::make(device_, transfer_bytes_max(), options_.step_timeout)
+    );
     args.transfers = &*transfers_;
     ASSIGN_OR_RETURN(model_, Model::make(args));
     if (!is_root()) return Ok{};
@@ -257,7 +261,8 @@ Result<> Engine::load_checkpoint() {
     const CheckpointTensors tensors(layout_, checkpoint);
     std::byte* const live = weights_->live_data();
     if (device_.is_cuda()) {
-        RETURN_IF_ERROR(upload_weights(layout_, tensors, weights_dir, device_, live));
+        PinnedPieces& pieces = weights_->pieces();
+        RETURN_IF_ERROR(upload_weights(layout_, tensors, weights_dir, device_, pieces, live));
     } else {
         RETURN_IF_ERROR(
             load_weights(layout_, tensors, weights_dir, device_.ops(), device_.stream(), live)
@@ -268,7 +273,7 @@ Result<> Engine::load_checkpoint() {
         for (const std::string& note : tensors.notes()) spdlog::warn("'{}': {}", weights_dir, note);
     }
     Result<std::vector<PartDigest>> digests =
-        device_.is_cuda() ? digest_weights_on_gpu(layout_, live, device_.ops())
+        device_.is_cuda() ? digest_on_gpu(live)
                           : digest_weights(layout_, live, device_.ops(), device_.stream());
     if (digests) {
         digests_ = *std::move(digests);

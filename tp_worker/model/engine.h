@@ -20,6 +20,7 @@
 #include "tp_worker/model/model.h"
 #include "tp_worker/model/sampler.h"
 #include "tp_worker/model/step_batch.h"
+#include "tp_worker/weights/weight_digest.h"
 #include "tp_worker/weights/weight_layout.h"
 #include "tp_worker/weights/weight_store.h"
 
@@ -55,6 +56,7 @@ struct EngineOptions {
     std::int64_t context_len = 0;       // 0: the model's
     std::int64_t num_slots = 256;       // requests that may run at once
     std::int64_t tokens_per_step_max = 8192;
+    Duration step_timeout = kDeviceWaitMax;  // on a GPU: a step that takes longer never ends (P5)
     // Told why the checkpoint cannot be loaded, before load() fails of it.
     std::function<void(const Error&)> weights_are_lost{};
 };
@@ -100,6 +102,10 @@ class Engine {
     // The copies of the weights, for updates; null with the null model. Only between passes may the
     // live copy change, and the epoch with it.
     [[nodiscard]] WeightStore* weights() { return weights_ ? &*weights_ : nullptr; }
+    // Of a copy of the weights that has memory. The background's. REQUIRES: is on a GPU.
+    Result<std::vector<PartDigest>> digest_on_gpu(const std::byte* arena) {
+        return gpu_digest_->digest(arena, device_.ops());
+    }
     [[nodiscard]] const WeightStore* weights() const { return weights_ ? &*weights_ : nullptr; }
     void set_epoch(Epoch epoch) { epoch_ = epoch; }
     // The KV memory; null with the null model. Only without a pass in flight may it be released.
@@ -137,6 +143,7 @@ class Engine {
 
     // Empty with the null model.
     std::optional<WeightStore> weights_{};
+    std::optional<GpuWeightDigest> gpu_digest_{};  // empty on the CPU
     std::vector<PartDigest>
         digests_{};  // as loaded; empty where they cannot be had (weight_digest.h)
     std::optional<Arena> kv_memory_{};

@@ -432,7 +432,7 @@ Result<std::vector<Frames>> Updater::digest(const WorkerDigest& order) {
             const auto rest = [&] { pacer.rest_if_due(); };
             const Result<std::vector<PartDigest>> digests =
                 engine_.device().is_cuda()
-                    ? digest_weights_on_gpu(engine_.layout(), live.data(), engine_.device().ops())
+                    ? engine_.digest_on_gpu(live.data())
                     : digest_weights(engine_.layout(), live.data(), engine_.ops(), Stream{}, rest);
             if (digests) answer.digests = *digests;
             return std::vector{encode(answer)};

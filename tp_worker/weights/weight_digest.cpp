@@ -2,9 +2,10 @@
 
 #include "base/check.h"
 #include "digest/digest_rows.h"
-#include "kernels/device_memory.h"
+#include "kernels/cuda_device.h"
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 
 namespace pitstop {
@@ -183,32 +184,41 @@ Result<std::vector<PartDigest>> digest_weights(
     return digests;
 }
 
-Result<std::vector<PartDigest>> digest_weights_on_gpu(
-    const WeightLayout& layout, const std::byte* arena, const Ops& ops
-) {
-    if (const std::optional<Error> error = cut_word(layout)) return *error;
-    std::vector<PartDigest> digests;
-    for (const WeightTensor& tensor : layout.tensors()) append_parts(tensor, digests);
-    std::vector<Digest> sums(digests.size());
-    const auto bytes = static_cast<std::int64_t>(sums.size() * sizeof(Digest));
-    ASSIGN_OR_RETURN(const DeviceStream stream, DeviceStream::create(StreamPriority::kBackground));
-    ASSIGN_OR_RETURN(const DeviceBuffer there, DeviceBuffer::create(bytes));
-    fill_device(there.data(), 0, bytes, stream.stream());
-    Digest* first_sum = static_cast<Digest*>(there.data());
-    for (const WeightTensor& tensor : layout.tensors()) {
+Result<GpuWeightDigest> GpuWeightDigest::make(const WeightLayout& layout) {
+    GpuWeightDigest made(layout);
+    for (const WeightTensor& tensor : layout.tensors()) append_parts(tensor, made.parts_);
+    const auto bytes = static_cast<std::int64_t>(made.parts_.size() * sizeof(Digest));
+    ASSIGN_OR_RETURN(made.stream_, DeviceStream::create(StreamPriority::kBackground));
+    ASSIGN_OR_RETURN(made.is_done_, DeviceEvent::create());
+    ASSIGN_OR_RETURN(made.sums_, DeviceBuffer::create(bytes));
+    ASSIGN_OR_RETURN(made.host_sums_, PinnedBuffer::create(bytes));
+    return made;
+}
+
+Result<std::vector<PartDigest>> GpuWeightDigest::digest(const std::byte* arena, const Ops& ops) {
+    if (const std::optional<Error> error = cut_word(*layout_)) return *error;
+    enter_cuda_device();
+    const Stream stream = stream_.stream();
+    fill_device(sums_.data(), 0, sums_.bytes(), stream);
+    Digest* first_sum = static_cast<Digest*>(sums_.data());
+    for (const WeightTensor& tensor : layout_->tensors()) {
         for_each_part(tensor, 0, tensor.rows, [&](const PartRows& rows) {
             DigestArgs part = digest_args(tensor, rows, arena);
             part.sum = first_sum + rows.part;
-            part.stream = stream.stream();
+            part.stream = stream;
             ops.digest(part);
         });
         first_sum += tensor.parts.size();
     }
-    copy_to_host(sums.data(), there.data(), bytes, stream.stream());
-    stream.wait();
-    for (std::size_t i = 0; i < sums.size(); ++i) {
-        digests[i].lane0 = sums[i].lane0;
-        digests[i].lane1 = sums[i].lane1;
+    copy_to_host(host_sums_.data(), sums_.data(), sums_.bytes(), stream);
+    is_done_.record(stream);
+    is_done_.wait(kDeviceWaitMax, "a digest of the weights");
+    std::vector<PartDigest> digests = parts_;
+    for (std::size_t i = 0; i < digests.size(); ++i) {
+        Digest sum;
+        std::memcpy(&sum, host_sums_.data() + i * sizeof sum, sizeof sum);
+        digests[i].lane0 = sum.lane0;
+        digests[i].lane1 = sum.lane1;
     }
     return digests;
 }

@@ -4,6 +4,7 @@
 
 #include "base/result.h"
 #include "digest/digest_run.h"
+#include "kernels/device_memory.h"
 #include "kernels/ops.h"
 #include "messages/version_digest.h"
 #include "tp_worker/weights/weight_layout.h"
@@ -62,9 +63,27 @@ Result<std::vector<PartDigest>> digest_weights(
     const std::function<void()>& between = [] {}
 );
 
-// The same of weights in the opened GPU's memory, by its ops, on a stream of its own. Waits for it.
-Result<std::vector<PartDigest>> digest_weights_on_gpu(
-    const WeightLayout& layout, const std::byte* arena, const Ops& ops
-);
+// The same of weights in the opened GPU's memory, by its ops, on a stream that gives way to steps.
+// Its memory is taken once: to allocate or free on a GPU may wait for what runs there, a step too
+// (CUDA Runtime API, cudaFree; CUDA C++ Programming Guide, "Implicit Synchronization").
+//
+// Thread: one at a time. `layout` outlives it.
+class GpuWeightDigest {
+  public:
+    // kResourceExhausted: no memory for the sums.
+    static Result<GpuWeightDigest> make(const WeightLayout& layout);
+    // Waits for it. Errors: as digest_weights().
+    Result<std::vector<PartDigest>> digest(const std::byte* arena, const Ops& ops);
+
+  private:
+    explicit GpuWeightDigest(const WeightLayout& layout) : layout_(&layout) {}
+
+    const WeightLayout* layout_;
+    std::vector<PartDigest> parts_{};  // without their lanes
+    DeviceStream stream_{};
+    DeviceEvent is_done_{};
+    DeviceBuffer sums_{};       // [parts] Digest
+    PinnedBuffer host_sums_{};  // the same, on the host
+};
 
 }  // namespace pitstop

@@ -11,6 +11,9 @@ Result<WeightStore> WeightStore::make(
 ) {
     WeightStore store;
     store.bytes_ = layout.bytes();
+    if (device.is_cuda()) {
+        ASSIGN_OR_RETURN(store.pieces_, PinnedPieces::make());
+    }
     for (Copy& copy : store.copies_) {
         ASSIGN_OR_RETURN(copy.memory, device.reserve("weights", layout.bytes()));
         copy.views = bind_weights(layout, config, copy.memory->data());
@@ -42,7 +45,11 @@ Result<std::int64_t> WeightStore::release(Keep keep) {
     if (keep == Keep::kYes && !is_lost_) {
         ASSIGN_OR_RETURN(Arena kept, Arena::reserve("weights kept in host memory", bytes_));
         RETURN_IF_ERROR(kept.commit());
-        live.move_to(kept);
+        if (pieces_) {
+            pieces_->fetch(kept.data(), live.data(), bytes_);
+        } else {
+            live.move_to(kept);
+        }
         kept_ = std::move(kept);
     }
     for (Arena* arena : {&live, &other}) {
@@ -56,7 +63,12 @@ Result<std::int64_t> WeightStore::release(Keep keep) {
 Result<> WeightStore::resume() {
     Arena& live = *copies_[live_].memory;
     RETURN_IF_ERROR(live.commit());
-    if (kept_) kept_->move_to(live);
+    if (kept_ && pieces_) {
+        pieces_->send(live.data(), kept_->data(), bytes_);
+        pieces_->wait();
+    } else if (kept_) {
+        kept_->move_to(live);
+    }
     kept_.reset();
     return Ok{};
 }

@@ -14,6 +14,7 @@
 #include "tp_worker/config/model_config.h"
 #include "tp_worker/device/arena.h"
 #include "tp_worker/device/device.h"
+#include "tp_worker/device/pinned_pieces.h"
 #include "tp_worker/weights/weight_layout.h"
 
 #include <array>
@@ -26,12 +27,16 @@ namespace pitstop {
 class WeightStore {
   public:
     // Reserves addresses for both copies and takes memory for the live one, which starts as zeros.
+    // On a GPU takes page-locked memory, too, for all copying between it and the host.
     static Result<WeightStore> make(
         const WeightLayout& layout, const ModelConfig& config, const Device& device
     );
 
     [[nodiscard]] const ModelWeights& live() const { return copies_[live_].views; }
     [[nodiscard]] std::byte* live_data() const { return copies_[live_].memory->data(); }
+
+    // On a GPU: the way to it and back. For the load, then the background's. REQUIRES: is on a GPU.
+    [[nodiscard]] PinnedPieces& pieces() { return *pieces_; }
 
     [[nodiscard]] const Arena& live_memory() const { return *copies_[live_].memory; }
 
@@ -81,7 +86,8 @@ class WeightStore {
     std::size_t live_ = 0;
     bool has_retained_ = false;
     bool is_lost_ = false;
-    std::optional<Arena> kept_{};  // the live copy's bytes while it is released
+    std::optional<PinnedPieces> pieces_{};  // empty on the CPU
+    std::optional<Arena> kept_{};           // the live copy's bytes while it is released
     std::int64_t bytes_ = 0;
 };
 

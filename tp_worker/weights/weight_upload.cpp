@@ -1,61 +1,27 @@
 #include "tp_worker/weights/weight_upload.h"
 
 #include "base/log.h"
-#include "kernels/device_memory.h"
+#include "base/time.h"
 #include "tp_worker/weights/weight_loader.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
-#include <cstring>
 
 namespace pitstop {
 namespace {
 
-// The loader's pieces are about kChunkBytes: 20 us at 55 GB/s. One is filled while others are on
-// their way. Not measured.
-constexpr std::int64_t kPieceBytes = 4 * kChunkBytes;
-constexpr std::size_t kNumPieces = 4;
 constexpr auto kProgressEvery = std::chrono::seconds(1);
 
-class Upload {
+class Progress {
   public:
-    static Result<Upload> make(const Device& device, std::int64_t bytes_total) {
-        Upload upload(device.stream(), bytes_total);
-        for (Piece& piece : upload.pieces_) {
-            ASSIGN_OR_RETURN(piece.memory, PinnedBuffer::create(kPieceBytes));
-            ASSIGN_OR_RETURN(piece.is_sent, DeviceEvent::create());
-        }
-        return upload;
+    explicit Progress(std::int64_t bytes_total) : bytes_total_(bytes_total) {}
+
+    void add(std::int64_t bytes) {
+        bytes_sent_ += bytes;
+        if (Clock::now() - last_said_ >= kProgressEvery) say();
     }
 
-    void send(std::byte* to, const std::byte* from, std::int64_t bytes) {
-        for (std::int64_t begin = 0; begin < bytes; begin += kPieceBytes) {
-            const std::int64_t size = std::min(kPieceBytes, bytes - begin);
-            Piece& piece = pieces_[num_sent_++ % pieces_.size()];
-            piece.is_sent.wait();
-            std::memcpy(piece.memory.data(), from + begin, static_cast<std::size_t>(size));
-            copy_to_device(to + begin, piece.memory.data(), size, stream_);
-            piece.is_sent.record(stream_);
-            bytes_sent_ += size;
-            if (Clock::now() - last_said_ >= kProgressEvery) say_progress();
-        }
-    }
-
-    void finish() {
-        for (const Piece& piece : pieces_) piece.is_sent.wait();
-        say_progress();
-    }
-
-  private:
-    using Clock = std::chrono::steady_clock;
-    struct Piece {
-        PinnedBuffer memory{};
-        DeviceEvent is_sent{};
-    };
-    Upload(Stream stream, std::int64_t bytes_total) : stream_(stream), bytes_total_(bytes_total) {}
-
-    void say_progress() {
+    void say() {
         last_said_ = Clock::now();
         const std::chrono::duration<double> elapsed = last_said_ - begin_;
         spdlog::info(
@@ -66,13 +32,11 @@ class Upload {
         );
     }
 
-    Stream stream_;
+  private:
     std::int64_t bytes_total_;
     std::int64_t bytes_sent_ = 0;
-    std::array<Piece, kNumPieces> pieces_{};
-    std::size_t num_sent_ = 0;
-    Clock::time_point begin_ = Clock::now();
-    Clock::time_point last_said_ = begin_;
+    TimePoint begin_ = Clock::now();
+    TimePoint last_said_ = begin_;
 };
 
 }  // namespace
@@ -82,6 +46,7 @@ Result<> upload_weights(
     const CheckpointTensors& tensors,
     const std::string& source,
     const Device& device,
+    PinnedPieces& pieces,
     std::byte* arena
 ) {
     RETURN_IF_ERROR(tensors.check_whole(source));
@@ -92,7 +57,7 @@ Result<> upload_weights(
         bytes_total += tensor.bytes();
         bytes_max = std::max(bytes_max, tensor.bytes());
     }
-    ASSIGN_OR_RETURN(Upload upload, Upload::make(device, bytes_total));
+    Progress progress(bytes_total);
     ASSIGN_OR_RETURN(Arena shard, Arena::reserve("a tensor on its way to the GPU", bytes_max));
     RETURN_IF_ERROR(shard.commit());
     std::vector<std::byte> scratch;
@@ -107,16 +72,18 @@ Result<> upload_weights(
             {.tensor = at_start, .bytes = bytes, .ops = device.host_ops(), .arena = shard.data()},
             scratch,
             [&](const WrittenRows& rows) -> Result<> {
-                upload.send(
+                pieces.send(
                     arena + tensor.offset + rows.begin * row_bytes,
                     shard.data() + rows.begin * row_bytes,
                     rows.num * row_bytes
                 );
+                progress.add(rows.num * row_bytes);
                 return Ok{};
             }
         ));
     }
-    upload.finish();
+    pieces.wait();
+    progress.say();
     return Ok{};
 }
 

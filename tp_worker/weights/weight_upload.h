@@ -1,12 +1,13 @@
 // Fills a GPU's copy of a rank's weights from a checkpoint, a tensor at a time: read, sliced and
-// converted in host memory as weight_loader.h does it, then copied through page-locked memory while
-// the next piece is put there. Says how far it is once a second.
+// converted in host memory as weight_loader.h does it, then sent by page-locked pieces. Says how
+// far it is once a second.
 //
 // Thread: the loop's, at start-up. Bounded: host memory for the largest tensor of the shard.
 #pragma once
 
 #include "base/result.h"
 #include "tp_worker/device/device.h"
+#include "tp_worker/device/pinned_pieces.h"
 #include "tp_worker/weights/checkpoint_tensors.h"
 #include "tp_worker/weights/weight_layout.h"
 
@@ -20,6 +21,7 @@ Result<> upload_weights(
     const CheckpointTensors& tensors,
     const std::string& source,
     const Device& device,
+    PinnedPieces& pieces,
     std::byte* arena
 );
 

@@ -3,6 +3,7 @@
 // software, where the host cannot touch device memory.
 #include "base/isa.h"
 #include "kernels/cuda_device.h"
+#include "tests/emulated_gpu/faults.h"
 #include "tests/source_dir.h"
 #include "tests/tp_worker/batch_mix.h"
 #include "tests/tp_worker/model/random_checkpoint.h"
@@ -243,6 +244,44 @@ TEST_F(GpuEngine, P8_ReleasedMemoryGoesBackAndComesBackAtTheSameAddress) {
     EXPECT_EQ(weights.live_data(), address);
     EXPECT_EQ(generate(replica.get(), prompt, 3), before);
 }
+
+#if defined(PITSTOP_EMULATED)
+// What cudaMalloc, cudaFree and the like are called for.
+std::int64_t num_memory_calls() {
+    std::int64_t num = 0;
+    for (const char* function :
+         {"cudaMalloc", "cudaFree", "cudaMallocHost", "cudaFreeHost", "cuMemCreate", "cuMemUnmap"})
+        num += emulator::num_calls(function);
+    return num;
+}
+
+// It runs beside steps, which an allocation would hold up.
+TEST_F(GpuEngine, ADigestTakesNoMemory) {
+    const auto replica = open(options(DeviceKind::kCuda));
+    Engine& engine = replica->root();
+    const std::int64_t num_before = num_memory_calls();
+    const std::int64_t num_pageable = emulator::num_calls("pageable copy");
+    const auto digests = engine.digest_on_gpu(engine.weights()->live_data());
+    ASSERT_TRUE(digests.has_value()) << digests.error().message;
+    EXPECT_EQ(num_memory_calls(), num_before);
+    EXPECT_EQ(emulator::num_calls("pageable copy"), num_pageable);
+    const std::vector<PartDigest> loaded = engine.describe().digests;
+    ASSERT_EQ(digests->size(), loaded.size());
+    for (std::size_t i = 0; i < loaded.size(); ++i)
+        EXPECT_EQ((*digests)[i].lane0, loaded[i].lane0) << loaded[i].name;
+}
+
+TEST_F(GpuEngine, P8_WeightsAreKeptByPageLockedMemory) {
+    const auto replica = open(options(DeviceKind::kCuda));
+    WeightStore& weights = *replica->root().weights();
+    const std::int64_t num_pageable = emulator::num_calls("pageable copy");
+    const std::int64_t num_copies = emulator::num_calls("copy");
+    ASSERT_TRUE(weights.release(WeightStore::Keep::kYes).has_value());
+    ASSERT_TRUE(weights.resume().has_value());
+    EXPECT_GE(emulator::num_calls("copy"), num_copies + 2 * (weights.bytes() / (4 << 20)));
+    EXPECT_EQ(emulator::num_calls("pageable copy"), num_pageable);
+}
+#endif
 
 TEST_F(GpuEngine, P6_DeterministicResultsDoNotDependOnTheBatch) {
     const BatchMix mix = kIsEmulated
