@@ -168,7 +168,7 @@ Result<> check_options(Options& options) {
     if (options.is_deterministic) engine.determinism = Determinism::kBatchInvariant;
     engine.tokens_per_step_max = options.chunked_prefill_size + engine.num_slots;
     // Before the scheduler's clock for the same pass runs out: the worker knows what stands still.
-    constexpr double kOfStepTimeout = 0.9;
+    constexpr double kOfStepTimeout = 0.8;
     engine.step_timeout = std::chrono::duration_cast<Duration>(
         std::chrono::duration<double>(kOfStepTimeout * options.step_timeout_s)
     );
