@@ -9,7 +9,8 @@ void add_control_routes(Router& router) {
     add_sglang_drain(router);
     add_weights_checker(router);
     add_weight_label(router);
-    add_weight_transfer(router);
+    add_sglang_weight_transfer(router);
+    add_vllm_weight_transfer(router);
     add_server_info(router);
     add_vllm_pause(router);
     add_vllm_sleep(router);

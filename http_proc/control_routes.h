@@ -17,10 +17,12 @@ void add_vllm_pause(Router& router);
 void add_vllm_rpc(Router& router);
 void add_vllm_sleep(Router& router);
 void add_weight_label(Router& router);
-void add_weight_transfer(Router& router);
+void add_sglang_weight_transfer(Router& router);
+void add_vllm_weight_transfer(Router& router);
 void add_weights_checker(Router& router);
 
-// collective_rpc's update_weights and update_weights_from_ipc (weight_transfer.cpp). Null: no args.
+// collective_rpc's update_weights and update_weights_from_ipc (vllm_weight_transfer.cpp). Null: no
+// args.
 [[nodiscard]] Task<Response> update_weights_by_rpc(
     Exchange& exchange, const nlohmann::json& kwargs
 );
