@@ -4,7 +4,7 @@
 #include "base/log.h"
 #include "base/supervision.h"
 #include "http_proc/routes.h"
-#include "http_proc/server.h"
+#include "http_proc/server/server.h"
 
 #include <chrono>
 #include <cstdio>

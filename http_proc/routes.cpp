@@ -1,6 +1,10 @@
 #include "http_proc/routes.h"
 
-#include "http_proc/control_routes.h"
+#include "http_proc/control/routes.h"
+#include "http_proc/observe/routes.h"
+#include "http_proc/openai/routes.h"
+#include "http_proc/sglang/routes.h"
+#include "http_proc/vllm/routes.h"
 
 namespace pitstop {
 
@@ -17,7 +21,19 @@ Router all_routes() {
     add_vllm_tokenize(router);
     add_metrics(router);
     add_status_page(router);
-    add_control_routes(router);
+    add_sglang_control(router);
+    add_sglang_weights(router);
+    add_sglang_memory(router);
+    add_sglang_drain(router);
+    add_weights_checker(router);
+    add_weight_label(router);
+    add_sglang_weight_transfer(router);
+    add_vllm_weight_transfer(router);
+    add_server_info(router);
+    add_vllm_pause(router);
+    add_vllm_sleep(router);
+    add_vllm_rpc(router);
+    add_pitstop_shutdown(router);
     return router;
 }
 

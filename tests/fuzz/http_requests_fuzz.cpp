@@ -3,16 +3,16 @@
 // come out of the JSON writer as JSON. The first byte is a digit that says which.
 #include "base/check.h"
 #include "base/utf8.h"
-#include "http_proc/control_fields.h"
-#include "http_proc/json_body.h"
-#include "http_proc/json_writer.h"
-#include "http_proc/keys.h"
-#include "http_proc/message.h"
-#include "http_proc/openai_chat_request.h"
-#include "http_proc/openai_completions_request.h"
-#include "http_proc/sglang_generate_request.h"
-#include "http_proc/tool_calls.h"
-#include "http_proc/vllm_generate_request.h"
+#include "http_proc/format/control_fields.h"
+#include "http_proc/format/json_body.h"
+#include "http_proc/format/json_writer.h"
+#include "http_proc/format/keys.h"
+#include "http_proc/format/message.h"
+#include "http_proc/format/tool_calls.h"
+#include "http_proc/openai/chat_request.h"
+#include "http_proc/openai/completions_request.h"
+#include "http_proc/sglang/generate_request.h"
+#include "http_proc/vllm/generate_request.h"
 
 #include <nlohmann/json.hpp>
 

@@ -1,9 +1,9 @@
 // Where control calls may put their fields, and what their words stand for.
-#include "http_proc/control_fields.h"
+#include "http_proc/format/control_fields.h"
 
-#include "http_proc/control.h"
-#include "http_proc/json_body.h"
-#include "http_proc/vllm_pause.h"
+#include "http_proc/control/control.h"
+#include "http_proc/format/json_body.h"
+#include "http_proc/vllm/pause.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

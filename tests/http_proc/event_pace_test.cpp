@@ -1,5 +1,5 @@
 // When held events are let go.
-#include "http_proc/event_pace.h"
+#include "http_proc/server/event_pace.h"
 
 #include <gtest/gtest.h>
 

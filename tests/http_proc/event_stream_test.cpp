@@ -1,5 +1,5 @@
 // Which events of a stream leave together, and when.
-#include "http_proc/event_stream.h"
+#include "http_proc/generation/event_stream.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,8 @@
 // What bodies become, and that no change of a byte makes a parser do more than refuse.
-#include "http_proc/openai_completions_request.h"
-#include "http_proc/sglang_generate_request.h"
-#include "http_proc/vllm_generate_request.h"
+#include "http_proc/sglang/generate_request.h"
+
+#include "http_proc/openai/completions_request.h"
+#include "http_proc/vllm/generate_request.h"
 
 #include <gtest/gtest.h>
 

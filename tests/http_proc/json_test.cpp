@@ -1,6 +1,6 @@
 // JSON in and out.
-#include "http_proc/json_body.h"
-#include "http_proc/json_writer.h"
+#include "http_proc/format/json_body.h"
+#include "http_proc/format/json_writer.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

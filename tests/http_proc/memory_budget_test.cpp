@@ -1,8 +1,8 @@
 // What requests hold together is bounded, and given back.
-#include "http_proc/memory_budget.h"
+#include "http_proc/server/memory_budget.h"
 
-#include "http_proc/exchange.h"
-#include "http_proc/generation.h"
+#include "http_proc/generation/generation.h"
+#include "http_proc/server/exchange.h"
 
 #include <gtest/gtest.h>
 

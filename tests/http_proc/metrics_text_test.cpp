@@ -1,5 +1,5 @@
 // /metrics from a status: the text format, and what each dashboard reads.
-#include "http_proc/metrics_text.h"
+#include "http_proc/observe/metrics_text.h"
 
 #include <gtest/gtest.h>
 

@@ -4,8 +4,8 @@
 // A program of its own, as it has the allocator of all of it. Each run lets other allocations of
 // the server's thread fail, from the first to the last that the requests need.
 #include "base/log.h"
-#include "http_proc/event_stream.h"
-#include "http_proc/server.h"
+#include "http_proc/generation/event_stream.h"
+#include "http_proc/server/server.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // What an abort waits for.
-#include "http_proc/preparations.h"
+#include "http_proc/server/preparations.h"
 
 #include <gtest/gtest.h>
 

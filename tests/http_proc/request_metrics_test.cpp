@@ -1,5 +1,5 @@
 // How long requests took, from their chunks and a clock.
-#include "http_proc/request_metrics.h"
+#include "http_proc/server/request_metrics.h"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
 // Routes, targets and keys.
-#include "http_proc/router.h"
+#include "http_proc/server/router.h"
 
-#include "http_proc/keys.h"
-#include "http_proc/message.h"
+#include "http_proc/format/keys.h"
+#include "http_proc/format/message.h"
 
 #include <gtest/gtest.h>
 

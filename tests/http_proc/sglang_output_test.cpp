@@ -1,5 +1,5 @@
 // One request's output in SGLang's shape, from chunks as the engine sends them.
-#include "http_proc/sglang_output.h"
+#include "http_proc/sglang/output.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

@@ -1,5 +1,5 @@
 // Which requests without a key may be another site's page's.
-#include "http_proc/site.h"
+#include "http_proc/format/site.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The beat that handlers wait for.
-#include "http_proc/ticker.h"
+#include "http_proc/server/ticker.h"
 
 #include <gtest/gtest.h>
 

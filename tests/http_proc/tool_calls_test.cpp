@@ -1,5 +1,5 @@
 // Calls of tools in a model's output, whole and in pieces.
-#include "http_proc/tool_calls.h"
+#include "http_proc/format/tool_calls.h"
 
 #include <gtest/gtest.h>
 

@@ -21,6 +21,13 @@ LAYERS = [
 # The rooms of a big folder have layers of their own. What lies beside them (main.cpp) may include every
 # room, and no room includes it.
 ROOMS = {
+    "http_proc": [
+        {"format"},
+        {"server"},
+        {"generation", "control", "observe"},
+        {"sglang", "openai"},
+        {"vllm"},
+    ],
     "tp_worker": [
         {"groups", "config", "device"},
         {"weights"},

@@ -1,0 +1,87 @@
+// What both dialects' control routes do to the tree: one state machine, the scheduler's, behind all
+// of them. A reply that is not ok comes back as an Error with its code and its words.
+//
+// Thread: the server's loop.
+#pragma once
+
+#include "base/result.h"
+#include "http_proc/server/exchange.h"
+#include "http_proc/server/task.h"
+#include "messages/control.h"
+#include "messages/memory.h"
+#include "messages/status.h"
+#include "messages/weights.h"
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace pitstop::control {
+
+// For what may have to wait for requests, or moves weights. Clients give up earlier by themselves.
+inline constexpr std::chrono::minutes kTimeout{20};
+
+// A reply, or the error it is.
+template <class Reply>
+[[nodiscard]] Result<Reply> checked(Result<Reply> reply) {
+    if (!reply || reply->ok) return reply;
+    return Error{error_code_named(reply->code), reply->message};
+}
+
+[[nodiscard]] Task<Result<StatusReply>> status(Exchange& exchange);
+[[nodiscard]] bool is_paused(const StatusReply& status);
+// Some memory is released.
+[[nodiscard]] bool is_released(const StatusReply& status);
+
+// With kAbort also the requests end that were on their way to the schedulers: they would wait for
+// the continue, and a caller that collects its answers first would never send it.
+[[nodiscard]] Task<Result<PauseReply>> pause(
+    Exchange& exchange, PauseMode mode, double max_pause_s = 0
+);
+[[nodiscard]] Task<Result<ContinueReply>> go_on(Exchange& exchange);
+// With a wait: up to so long until no request holds pages.
+[[nodiscard]] Task<Result<FlushReply>> flush(
+    Exchange& exchange, std::chrono::milliseconds wait = std::chrono::milliseconds(0)
+);
+
+struct Aborting {
+    std::vector<std::string> names{};  // of requests, batches, answers; not empty ones
+    bool all = false;                  // of every front end, in place of the names
+    std::string message = "Aborted";
+};
+// Ends what this server has read before; of what others have read, what has reached the tree.
+// Comes back when every final output has been sent.
+[[nodiscard]] Task<Result<AbortReply>> abort(Exchange& exchange, Aborting aborting);
+[[nodiscard]] Task<Result<AbortReply>> abort_all(Exchange& exchange);
+[[nodiscard]] std::int64_t num_aborted(const AbortReply& reply);
+
+[[nodiscard]] Task<Result<MemoryReply>> release(
+    Exchange& exchange, std::vector<MemoryTag> tags, bool keep_weights
+);
+[[nodiscard]] Task<Result<MemoryReply>> resume(Exchange& exchange, std::vector<MemoryTag> tags);
+
+// An update from a checkpoint directory, or from elsewhere.
+struct DiskUpdate {
+    std::string path{};
+    std::optional<WeightSource> source{};  // in place of the path
+    bool partial = false;                  // only some tensors come
+    std::string label{};                   // empty: as it is
+    bool clears_cache = true;
+    bool aborts_all = false;  // first
+    // Absent: what a pause has made of the requests stays so; without a pause they run out first.
+    std::optional<KvPolicy> kv_policy{};
+    UpdateMode mode = UpdateMode::kStaged;
+    std::string digest{};  // that must result; empty: any
+};
+// Nothing is updated if the cache could not be cleared as asked.
+[[nodiscard]] Task<Result<UpdateReply>> update_from_disk(Exchange& exchange, DiskUpdate update);
+
+// The tags of these names; cuda_graph (and what `also` says) stands for nothing here.
+// Errors: kInvalidArgument, naming the one that is not known.
+[[nodiscard]] Result<std::vector<MemoryTag>> tags_named(
+    const std::vector<std::string>& names, std::string_view also
+);
+
+}  // namespace pitstop::control

@@ -1,0 +1,10 @@
+// pitstop's own control route.
+#pragma once
+
+#include "http_proc/server/router.h"
+
+namespace pitstop {
+
+void add_pitstop_shutdown(Router& router);
+
+}  // namespace pitstop

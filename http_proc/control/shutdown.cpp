@@ -1,0 +1,41 @@
+// The end of the tree, over HTTP.
+#include "http_proc/control/control.h"
+#include "http_proc/control/routes.h"
+#include "http_proc/format/control_fields.h"
+#include "http_proc/format/json_body.h"
+#include "http_proc/server/errors.h"
+
+#include <nlohmann/json.hpp>
+
+namespace pitstop {
+namespace {
+
+Task<Response> shutdown(Exchange& exchange) {
+    const Result<nlohmann::json> body = control_fields(exchange.request());
+    if (!body) co_return error_response(Dialect::kPitstop, body.error());
+    FieldReader fields(*body);
+    Shutdown call;
+    fields.read("drain_s", call.drain_s);
+    if (!(call.drain_s >= 0 && call.drain_s < 1e9)) fields.fail("drain_s", "seconds, 0 or more");
+    if (fields.error()) co_return error_response(Dialect::kPitstop, *fields.error());
+    const Result<ShutdownReply> reply =
+        control::checked(co_await exchange.tree().call(std::move(call)));
+    if (!reply) co_return error_response(Dialect::kPitstop, reply.error());
+    co_return Response::json(
+        200, {{"status", "shutting down"}, {"open_requests", reply->open_requests}}
+    );
+}
+
+}  // namespace
+
+void add_pitstop_shutdown(Router& router) {
+    router.add(
+        {.methods = "POST",
+         .path = "/shutdown",
+         .dialect = Dialect::kPitstop,
+         .access = Access::kAdmin,
+         .handler = shutdown}
+    );
+}
+
+}  // namespace pitstop

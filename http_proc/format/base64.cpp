@@ -1,0 +1,42 @@
+#include "http_proc/format/base64.h"
+
+namespace pitstop {
+namespace {
+
+// 0 to 63, or nothing.
+int value_of(char c) {
+    if (c >= 'A' && c <= 'Z') return c - 'A';
+    if (c >= 'a' && c <= 'z') return c - 'a' + 26;
+    if (c >= '0' && c <= '9') return c - '0' + 52;
+    if (c == '+') return 62;
+    return c == '/' ? 63 : -1;
+}
+
+}  // namespace
+
+Result<std::vector<std::uint8_t>> base64_decode(std::string_view text) {
+    if (text.size() % 4 != 0) {
+        return make_error(
+            ErrorCode::kMalformed, "base64 of {} characters, not a multiple of 4", text.size()
+        );
+    }
+    std::size_t size = text.size();
+    while (size > 0 && text.size() - size < 2 && text[size - 1] == '=') --size;
+    std::vector<std::uint8_t> bytes;
+    bytes.reserve(size / 4 * 3 + 2);
+    std::uint32_t bits = 0;
+    int num_bits = 0;
+    for (std::size_t i = 0; i < size; ++i) {
+        const int value = value_of(text[i]);
+        if (value < 0)
+            return make_error(ErrorCode::kMalformed, "base64: character {} is none of it", i);
+        bits = bits << 6 | static_cast<std::uint32_t>(value);
+        num_bits += 6;
+        if (num_bits < 8) continue;
+        num_bits -= 8;
+        bytes.push_back(static_cast<std::uint8_t>(bits >> num_bits));
+    }
+    return bytes;
+}
+
+}  // namespace pitstop

@@ -1,0 +1,32 @@
+// Fields that every route which generates takes, whatever its dialect.
+#pragma once
+
+#include "http_proc/format/json_body.h"
+#include "messages/generation.h"
+
+#include <span>
+#include <string_view>
+
+namespace pitstop {
+
+// All leave problems in `fields`.
+
+// `logprobs_mode`: which distribution reported logprobs come from, in our names and in vLLM's. The
+// default is that of the dialect's engine: SGLang's is scaled, vLLM's and OpenAI's raw.
+void read_logprobs_mode(FieldReader& fields, LogprobsMode& mode);
+
+// `kv_tolerance` and `kv_max_lag`, pitstop's own.
+void read_kv_tolerance(FieldReader& fields, Generate& request);
+
+// The sampling parameters that have one name in every dialect.
+void read_sampling(FieldReader& fields, SamplingParams& params);
+
+// What the engine has not: refused where it is asked for, never dropped in silence.
+struct Unsupported {
+    std::string_view name{};
+    std::string_view why{};
+};
+// Null, false, "" and what holds nothing else ask for nothing.
+void refuse_unsupported(FieldReader& fields, std::span<const Unsupported> entries);
+
+}  // namespace pitstop

@@ -1,0 +1,26 @@
+#include "http_proc/format/control_fields.h"
+
+#include "http_proc/format/json_body.h"
+
+#include <nlohmann/json.hpp>
+
+#include <set>
+
+namespace pitstop {
+
+Result<nlohmann::json> control_fields(const Request& request) {
+    ASSIGN_OR_RETURN(nlohmann::json fields, parse_json_object(request.body));
+    std::set<std::string_view> seen;
+    for (const auto& [name, value] : request.query) {
+        if (seen.insert(name).second) {
+            fields[name] = value;  // in place of the body's
+        } else if (nlohmann::json& earlier = fields[name]; earlier.is_array()) {
+            earlier.push_back(value);
+        } else {
+            earlier = nlohmann::json::array({earlier, value});
+        }
+    }
+    return fields;
+}
+
+}  // namespace pitstop

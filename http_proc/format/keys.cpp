@@ -1,0 +1,66 @@
+#include "http_proc/format/keys.h"
+
+#include <algorithm>
+#include <cctype>
+
+namespace pitstop {
+namespace {
+
+std::string_view key_of(const Request& request) {
+    constexpr std::string_view kScheme = "bearer ";
+    const std::string_view value = request.header("authorization").value_or("");
+    const bool is_bearer =
+        value.size() >= kScheme.size() &&
+        std::equal(kScheme.begin(), kScheme.end(), value.begin(), [](char wanted, char given) {
+            return wanted == std::tolower(static_cast<unsigned char>(given));
+        });
+    if (!is_bearer) return request.header("x-api-key").value_or("");
+    const std::string_view key = value.substr(kScheme.size());
+    return key.substr(std::min(key.find_first_not_of(' '), key.size()));
+}
+
+bool is_key(std::string_view given, const std::string& key) {
+    return !key.empty() && Keys::is_equal(given, key);
+}
+
+}  // namespace
+
+std::string_view name_of(Access access) {
+    switch (access) {
+        case Access::kOpen:
+            return "open";
+        case Access::kData:
+            return "data";
+        case Access::kAdmin:
+            return "admin";
+    }
+    return "";
+}
+
+bool Keys::is_equal(std::string_view given, std::string_view key) {
+    // Every byte of `key` is looked at, whatever was given; only its length can be told.
+    unsigned difference = given.size() == key.size() ? 0 : 1;
+    for (std::size_t i = 0; i < key.size(); ++i) {
+        const char c = i < given.size() ? given[i] : '\0';
+        difference |= static_cast<unsigned>(static_cast<unsigned char>(c ^ key[i]));
+    }
+    // Through a volatile, so that no compiler ends the loop at the first difference.
+    const volatile unsigned result = difference;
+    return result == 0;
+}
+
+bool has_key(const Request& request, const Keys& keys) {
+    const std::string_view key = key_of(request);
+    return is_key(key, keys.api) || is_key(key, keys.admin);
+}
+
+Grant grant_of(const Request& request, const Keys& keys) {
+    const std::string_view key = key_of(request);
+    const bool is_api = is_key(key, keys.api);
+    const bool is_admin = is_key(key, keys.admin);
+    if (is_admin) return Grant::kAdmin;
+    if (keys.admin.empty()) return keys.api.empty() || is_api ? Grant::kAdmin : Grant::kNone;
+    return keys.api.empty() || is_api ? Grant::kData : Grant::kNone;
+}
+
+}  // namespace pitstop

@@ -1,0 +1,25 @@
+// Weight versions in answers. Both engines know a version by its label and list runs of output
+// tokens with it; pitstop's own spans add the epoch, the digest, and the KV that was attended to.
+#pragma once
+
+#include "http_proc/format/json_writer.h"
+#include "messages/generation.h"
+
+#include <span>
+#include <string>
+#include <vector>
+
+namespace pitstop {
+
+// The weights a tree began with may have no label; both engines say "default" then.
+[[nodiscard]] const std::string& version_name(const std::string& label);
+
+// Adds the spans of the chunk that follows; equal neighbours become one.
+void append_spans(std::vector<Span>& spans, std::vector<Span> next);
+
+// [{"version", "start", "end"}]: half-open, over output tokens, neighbours differ.
+void write_weight_versions(JsonWriter& json, std::span<const Span> spans);
+// [{"version", "epoch", "digest", "start", "end", "kv_min_epoch", "kv_max_epoch"}]
+void write_version_spans(JsonWriter& json, std::span<const Span> spans);
+
+}  // namespace pitstop

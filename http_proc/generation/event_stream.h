@@ -1,0 +1,52 @@
+// A streamed answer of server-sent events. Those that are ready together leave together: an event
+// costs a system call here and one at its reader.
+//
+//   EventStream stream(exchange);
+//   while (auto event = co_await generation.next()) {
+//       write(stream.begin_event(), event->chunk);
+//       stream.end_event();
+//       if (!co_await stream.send(generation.has_more_now())) co_return Response::streamed();
+//   }
+//   co_await stream.end();
+//   co_return Response::streamed();
+//
+// Thread:  the server's loop.
+// Bounded: kJoinBytesMax and one event.
+#pragma once
+
+#include "base/result.h"
+#include "http_proc/format/json_writer.h"
+#include "http_proc/server/exchange.h"
+#include "http_proc/server/router.h"
+
+#include <cstddef>
+
+namespace pitstop {
+
+class EventStream {
+  public:
+    static constexpr std::size_t kJoinBytesMax = 64 << 10;
+
+    explicit EventStream(Exchange& exchange) : exchange_(&exchange) {}
+
+    // Whether anything was sent: until then an error is an answer with a status.
+    [[nodiscard]] bool has_begun() const { return has_begun_; }
+
+    // The event's JSON is written to what is returned, up to end_event().
+    [[nodiscard]] JsonWriter& begin_event();
+    void end_event() { events_.append("\n\n"); }
+    void add_error(Dialect dialect, const Error& error);
+
+    // After every step of the answer, also one that added no event: sends what waits, unless more
+    // is ready and will be along at once. co_await gives false when the client will not get it.
+    [[nodiscard]] Exchange::Write send(bool more_is_ready);
+    // "[DONE]", and whatever waits.
+    [[nodiscard]] Exchange::Write end();
+
+  private:
+    Exchange* exchange_;
+    JsonWriter events_{};
+    bool has_begun_ = false;
+};
+
+}  // namespace pitstop

@@ -1,0 +1,182 @@
+#include "http_proc/generation/generation.h"
+
+#include "base/log.h"
+#include "base/utf8.h"
+#include "messages/chunks.h"
+
+#include <new>
+#include <utility>
+
+namespace pitstop {
+namespace {
+
+void join(std::optional<OutputChunk>& waiting, OutputChunk next) {
+    if (waiting) {
+        append_chunk(*waiting, std::move(next));
+    } else {
+        waiting = std::move(next);
+    }
+}
+
+}  // namespace
+
+Generation::Generation(Exchange& exchange) : exchange_(&exchange), tree_(&exchange.tree()) {}
+
+Generation::~Generation() {
+    exchange_->on_gone(nullptr);
+    try {
+        cancel();
+    } catch (const std::bad_alloc&) {
+        spdlog::error("there is no memory to end requests that nobody waits for");
+    }
+    for (const std::string& name : names_) {
+        for (const std::string& rid : state_->rids) tree_->remove_name(name, rid);
+    }
+    tree_->num_generating -= static_cast<int>(state_->rids.size());
+}
+
+void Generation::start(
+    Preparations::Entry preparation, std::vector<Generate> requests, std::vector<std::string> names
+) {
+    // Over once they are with the client, and an abort finds them.
+    const Preparations::Entry to_the_end = std::move(preparation);
+    CHECK(state_->rids.empty());
+    State& state = *state_;
+    names_ = std::move(names);
+    state.waiting.resize(requests.size());
+    state.is_open.assign(requests.size(), true);
+    state.taken_at.assign(requests.size(), TimePoint{});
+    state.is_ready.assign(requests.size(), false);
+    state.is_held.assign(requests.size(), false);
+    state.num_open = requests.size();
+    tree_->num_generating += static_cast<int>(requests.size());
+    const std::vector<std::string> client = exchange_->client();
+    for (Generate& request : requests) {
+        request.client = client;
+        if (request.rid.empty()) request.rid = Tree::random_id();
+        state.rids.push_back(request.rid);
+        for (const std::string& name : names_) tree_->add_name(name, request.rid);
+    }
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+        state.clocks.emplace_back(Clock::now(), requests[i].stream);
+        const auto on_chunk = [shared = state_, i, tree = tree_](OutputChunk chunk) {
+            if (!shared->is_open[i]) return;  // it failed here
+            try {
+                shared->take(i, std::move(chunk), *tree, shared);
+            } catch (const std::bad_alloc&) {
+                shared->fail(i, *tree);
+            }
+        };
+        tree_->client().generate(std::move(requests[i]), on_chunk);
+    }
+    exchange_->let_go();
+    exchange_->on_gone([this] { cancel(); });
+}
+
+void Generation::State::take(
+    std::size_t i, OutputChunk chunk, Tree& tree, const std::shared_ptr<State>& self
+) {
+    const TimePoint now = Clock::now();
+    clocks[i].chunk(chunk, now, tree.request_metrics);
+    const bool is_last = chunk.finish.has_value();
+    join(waiting[i], std::move(chunk));
+    if (is_last) close(i);
+    if (is_ready[i]) return;
+    const auto period = EventPace::period_of(tree.num_generating);
+    const bool is_due = is_last || now - taken_at[i] >= period;
+    if (is_due && tree.num_generating <= EventPace::kAtOnceMax) {
+        make_ready(i);
+        return resume_waiter();
+    }
+    const bool is_asked = is_due ? is_due_asked : !held.empty();
+    if (is_due) is_due_asked = true;
+    if (!is_held[i]) held.push_back(i);
+    is_held[i] = true;
+    if (is_asked) return;
+    const auto release_kept = [weak = std::weak_ptr<State>(self)] {
+        if (const auto kept = weak.lock()) kept->release();
+    };
+    tree.event_pace().hold(release_kept, is_due ? EventPace::Wait{0} : period);
+}
+
+void Generation::State::close(std::size_t i) {
+    is_open[i] = false;
+    --num_open;
+}
+
+// There is no memory for its output: it ends with that for an error, here and in the tree.
+void Generation::State::fail(std::size_t i, Tree& tree) {
+    if (is_open[i]) close(i);  // its last chunk may be what there was no room for
+    Finish finish{.reason = FinishReason::kError};
+    finish.code = name_of(ErrorCode::kResourceExhausted);
+    finish.message = "there is no memory for the output";
+    waiting[i].emplace().finish = std::move(finish);
+    tree.client().cancel({rids[i]});
+    make_ready(i);
+    resume_waiter();
+}
+
+void Generation::State::make_ready(std::size_t i) {
+    is_held[i] = false;
+    if (is_ready[i]) return;
+    is_ready[i] = true;
+    ready.push_back(i);
+}
+
+// The time of what was held has come.
+void Generation::State::release() {
+    is_due_asked = false;
+    for (const std::size_t i : std::exchange(held, {})) {
+        if (is_held[i]) make_ready(i);
+    }
+    if (!ready.empty() || num_open == 0) resume_waiter();
+}
+
+void Generation::State::resume_waiter() {
+    if (const auto resumed = std::exchange(waiter, nullptr)) resumed.resume();
+}
+
+std::optional<Generation::Event> Generation::Next::await_resume() {
+    if (state.ready.empty()) return std::nullopt;
+    Event event;
+    event.index = state.ready.front();
+    state.ready.pop_front();
+    state.is_ready[event.index] = false;
+    state.taken_at[event.index] = Clock::now();
+    event.chunk = *std::exchange(state.waiting[event.index], std::nullopt);
+    return event;
+}
+
+void Generation::cancel() {
+    if (state_->num_open == 0) return;
+    std::vector<std::string> rids;
+    for (std::size_t i = 0; i < state_->rids.size(); ++i) {
+        if (state_->is_open[i]) rids.push_back(state_->rids[i]);
+    }
+    tree_->client().cancel(std::move(rids));
+}
+
+Task<Result<std::vector<OutputChunk>>> collect(Generation& generation) {
+    std::vector<OutputChunk> outputs;
+    while (auto event = co_await generation.next()) {
+        if (auto error = error_of(event->chunk)) co_return *std::move(error);
+        if (outputs.size() <= event->index) outputs.resize(event->index + 1);
+        append_chunk(outputs[event->index], std::move(event->chunk));
+    }
+    co_return outputs;
+}
+
+std::string name_of_caller(const Request& request, const std::string& id) {
+    constexpr std::size_t kBytesMax = kRidBytesMax / 2;  // a prefix and an index come to it
+    const auto header = request.header("x-request-id");
+    if (header && !header->empty() && header->size() <= kBytesMax && is_utf8(*header))
+        return std::string(*header);
+    return id.empty() ? Tree::random_id() : id;
+}
+
+std::optional<Error> error_of(const OutputChunk& chunk) {
+    if (!chunk.finish || chunk.finish->reason != FinishReason::kError) return std::nullopt;
+    return Error{error_code_named(chunk.finish->code), chunk.finish->message};
+}
+
+}  // namespace pitstop

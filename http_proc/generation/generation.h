@@ -1,0 +1,107 @@
+// The engine's requests that answer one HTTP request: a batch, the samples of a prompt.
+//
+//   Generation generation(exchange);
+//   generation.start(std::move(requests), {id});
+//   while (const auto event = co_await generation.next()) use(event->index, event->chunk);
+//
+// Whatever is still open ends in the tree when the client goes away (each then ends with its output
+// so far and finish.reason abort, as any abort) and when this is destroyed (nobody looks any more).
+//
+// Thread:  the server's loop.
+// Bounded: a chunk that was not taken yet is joined with the one that follows it, so a request
+// holds
+//          at most its whole output here.
+#pragma once
+
+#include "base/time.h"
+#include "http_proc/server/exchange.h"
+#include "http_proc/server/request_metrics.h"
+#include "messages/generation.h"
+
+#include <coroutine>
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace pitstop {
+
+class Generation {
+    struct State {
+        std::vector<std::string> rids{};
+        std::vector<std::optional<OutputChunk>> waiting{};  // by index
+        std::vector<bool> is_open{};                        // likewise
+        std::vector<TimePoint> taken_at{};                  // likewise; the last chunk
+        std::vector<bool> is_ready{};                       // likewise; it is in `ready`
+        std::vector<bool> is_held{};                        // likewise; it is in `held`
+        std::deque<std::size_t> ready{};                    // indices of what waits, oldest first
+        std::vector<std::size_t> held{};  // what waits for its time (event_pace.h)
+        bool is_due_asked = false;        // for some of it to be let go of as soon as may be
+        std::size_t num_open = 0;
+        std::vector<RequestClock> clocks{};  // by index
+        std::coroutine_handle<> waiter{};
+
+        void take(std::size_t i, OutputChunk chunk, Tree& tree, const std::shared_ptr<State>& self);
+        void close(std::size_t i);
+        void fail(std::size_t i, Tree& tree);
+        void make_ready(std::size_t i);
+        void release();
+        void resume_waiter();
+    };
+
+  public:
+    struct Event {
+        std::size_t index = 0;  // of the request, in the order given to start()
+        OutputChunk chunk{};    // with `finish` it is the last of its request
+    };
+
+    explicit Generation(Exchange& exchange);
+    ~Generation();
+    Generation(const Generation&) = delete;
+    Generation& operator=(const Generation&) = delete;
+
+    // Once; ends `preparation`, which began when the HTTP request had been read. Each request gets
+    // a random rid where it has none. `names`: what all of them can be aborted by, besides their
+    // rids.
+    void start(
+        Preparations::Entry preparation,
+        std::vector<Generate> requests,
+        std::vector<std::string> names = {}
+    );
+
+    struct [[nodiscard]] Next {
+        State& state;
+        bool await_ready() const {
+            return !state.ready.empty() || (state.num_open == 0 && state.held.empty());
+        }
+        void await_suspend(std::coroutine_handle<> waiter) { state.waiter = waiter; }
+        std::optional<Event> await_resume();
+    };
+    // What came of any request, or nothing when all have ended and all was taken.
+    Next next() { return {*state_}; }
+    // Whether next() would not wait, and give something.
+    [[nodiscard]] bool has_more_now() const { return !state_->ready.empty(); }
+
+    // Ends what is open: it still gives its last chunks.
+    void cancel();
+
+  private:
+    Exchange* exchange_;
+    Tree* tree_;
+    std::vector<std::string> names_{};
+    std::shared_ptr<State> state_ = std::make_shared<State>();  // with the client's callbacks
+};
+
+// The whole output of each request, in order. An error of any is the error of all.
+[[nodiscard]] Task<Result<std::vector<OutputChunk>>> collect(Generation& generation);
+
+// What the caller of OpenAI's and vLLM's routes names the answer: X-Request-Id, or the `id` of the
+// body, or a random one.
+[[nodiscard]] std::string name_of_caller(const Request& request, const std::string& id);
+
+// The error that ended it, if one did.
+[[nodiscard]] std::optional<Error> error_of(const OutputChunk& chunk);
+
+}  // namespace pitstop

@@ -1,0 +1,113 @@
+// Whether anybody is there: /ping (this server), /health (the tree), /health_generate (a token).
+#include "http_proc/observe/routes.h"
+#include "http_proc/server/errors.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace pitstop {
+namespace {
+
+constexpr std::chrono::seconds kStatusTimeout{5};
+constexpr std::chrono::seconds kProbeTimeout{20};
+
+Task<Response> ping(Exchange&) { co_return Response::empty(200); }
+
+// Whether the tree has ever had weights; asked until it has.
+Task<bool> has_been_ready(Exchange& exchange) {
+    bool& known = exchange.server().has_been_ready;
+    if (known) co_return true;
+    const Result<StatusReply> status = co_await exchange.tree().call(Status{}, kStatusTimeout);
+    known = known || (status && status->is_ready);
+    if (status) exchange.server().lost = status->lost;
+    co_return known;
+}
+
+// Liveness alone: 200 also while paused, asleep or updating, as routers evict what says otherwise.
+Task<Response> health(Exchange& exchange) {
+    ServerContext& server = exchange.server();
+    const bool is_up =
+        server.has_tree() && !server.is_stopping && server.tree().client().is_connected();
+    if (!is_up) co_return Response::empty(503);
+    const bool is_ready = co_await has_been_ready(exchange);
+    if (is_ready) co_return Response::empty(200);
+    if (!server.lost) co_return Response::empty(503);
+    // No path and no reason: this route is open.
+    co_return error_response(
+        Dialect::kPitstop,
+        503,
+        fmt::format(
+            "waits for a complete update: the version before the restart, '{}' (epoch {}, digest "
+            "{}), is lost",
+            server.lost->label,
+            raw(server.lost->epoch),
+            server.lost->digest
+        )
+    );
+}
+
+bool is_idle_and_running(const StatusReply& status) {
+    return std::ranges::all_of(status.replicas, [](const ReplicaStatus& replica) {
+        return replica.state == "running" && replica.num_running + replica.num_waiting == 0;
+    });
+}
+
+// A tree that answers and is busy or paused is healthy; one that claims to be idle has to show it.
+Task<Response> health_generate(Exchange& exchange) {
+    if (exchange.server().is_stopping) co_return Response::empty(503);
+    const bool is_ready = co_await has_been_ready(exchange);
+    if (!is_ready) co_return Response::empty(503);
+    const Result<StatusReply> before = co_await exchange.tree().call(Status{}, kStatusTimeout);
+    if (!before) co_return Response::empty(503);
+    if (!is_idle_and_running(*before)) co_return Response::empty(200);
+
+    Generate probe;
+    probe.rid = "HEALTH_CHECK_" + Tree::random_id();
+    probe.input_ids = {TokenId{0}};
+    probe.sampling.max_new_tokens = 1;
+    probe.sampling.temperature = 0;
+    probe.stream = false;
+    probe.text_output = false;
+    Later<bool> done;
+    exchange.tree().client().generate(
+        std::move(probe),
+        [setter = done.setter()](const OutputChunk& chunk) {
+            if (chunk.finish) setter.set(chunk.finish->reason != FinishReason::kError);
+        },
+        kProbeTimeout
+    );
+    if (co_await done) co_return Response::empty(200);
+    // It may have been paused after the first look.
+    const Result<StatusReply> after = co_await exchange.tree().call(Status{}, kStatusTimeout);
+    co_return Response::empty(after && !is_idle_and_running(*after) ? 200 : 503);
+}
+
+}  // namespace
+
+void add_pitstop_health(Router& router) {
+    router.add(
+        {.methods = "GET, POST",
+         .path = "/ping",
+         .dialect = Dialect::kPitstop,
+         .access = Access::kOpen,
+         .handler = ping,
+         .needs_tree = false}
+    );
+    router.add(
+        {.methods = "GET",
+         .path = "/health",
+         .dialect = Dialect::kPitstop,
+         .access = Access::kOpen,
+         .handler = health,
+         .needs_tree = false}
+    );
+    router.add(
+        {.methods = "GET",
+         .path = "/health_generate",
+         .dialect = Dialect::kSglang,
+         .access = Access::kOpen,
+         .handler = health_generate}
+    );
+}
+
+}  // namespace pitstop

@@ -1,0 +1,527 @@
+#include "http_proc/observe/metrics_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+namespace pitstop {
+namespace {
+
+std::string escaped(std::string_view value) {
+    std::string out;
+    for (const char c : value) {
+        if (c == '\\' || c == '"' || c == '\n') out += '\\';
+        out += c == '\n' ? 'n' : c;
+    }
+    return out;
+}
+
+// Lines of the format. A metric's HELP and TYPE come once, before its first sample.
+class Writer {
+  public:
+    void metric(std::string_view name, std::string_view type, std::string_view help) {
+        name_ = name;
+        fmt::format_to(
+            std::back_inserter(text_), "# HELP {} {}\n# TYPE {} {}\n", name, help, name, type
+        );
+    }
+    void sample(std::string_view labels, double value) { line("", labels, value); }
+    void histogram(std::string_view labels, const Histogram& histogram) {
+        const std::size_t num_bounds = histogram.bounds().size();
+        for (std::size_t i = 0; i <= num_bounds; ++i) {
+            const std::string bound =
+                i < num_bounds ? fmt::format("{}", histogram.bounds()[i]) : "+Inf";
+            line(
+                "_bucket",
+                fmt::format("{},le=\"{}\"", labels, bound),
+                static_cast<double>(histogram.count_up_to(i))
+            );
+        }
+        line("_sum", labels, histogram.sum());
+        line("_count", labels, static_cast<double>(histogram.count_up_to(num_bounds)));
+    }
+    [[nodiscard]] std::string take() { return std::move(text_); }
+
+  private:
+    void line(std::string_view suffix, std::string_view labels, double value) {
+        fmt::format_to(std::back_inserter(text_), "{}{}{{{}}} {}\n", name_, suffix, labels, value);
+    }
+
+    std::string text_{};
+    std::string_view name_{};
+};
+
+using Labels = std::string (*)(std::string_view model, const ReplicaStatus& replica);
+
+std::string sglang_labels(std::string_view model, const ReplicaStatus& replica) {
+    return fmt::format(
+        "model_name=\"{}\",engine_type=\"unified\",tp_rank=\"0\",pp_rank=\"0\",dp_rank=\"{}\"",
+        model,
+        raw(replica.replica)
+    );
+}
+std::string vllm_labels(std::string_view model, const ReplicaStatus& replica) {
+    return fmt::format("model_name=\"{}\",engine=\"{}\"", model, raw(replica.replica));
+}
+std::string own_labels(std::string_view, const ReplicaStatus& replica) {
+    return fmt::format("replica=\"{}\"", raw(replica.replica));
+}
+
+// A number per replica.
+struct PerReplica {
+    std::string_view name;
+    std::string_view type;
+    std::string_view help;
+    double (*value)(const ReplicaStatus& replica);
+};
+
+double number(std::int64_t value) { return static_cast<double>(value); }
+bool is_paused(const ReplicaStatus& replica) { return !replica.pause_mode.empty(); }
+double kv_available(const ReplicaStatus& r) { return number(r.pages_free * r.page_size); }
+double kv_evictable(const ReplicaStatus& r) { return number(r.pages_cached * r.page_size); }
+std::int64_t finished(const ReplicaStatus& replica, FinishReason reason) {
+    const auto found = std::ranges::find(replica.finished, reason, &FinishCount::reason);
+    return found == replica.finished.end() ? 0 : found->requests;
+}
+
+using R = const ReplicaStatus&;
+
+constexpr std::array kSglang{
+    PerReplica{
+        "sglang:num_running_reqs",
+        "gauge",
+        "Requests running.",
+        [](R r) { return number(r.num_running); }},
+    PerReplica{
+        "sglang:num_queue_reqs",
+        "gauge",
+        "Requests waiting.",
+        [](R r) { return number(r.num_waiting); }},
+    PerReplica{
+        "sglang:num_used_tokens",
+        "gauge",
+        "Tokens of KV in use.",
+        [](R r) { return number(kv_use_of(r).used_tokens); }},
+    PerReplica{
+        "sglang:kv_used_tokens",
+        "gauge",
+        "Tokens of KV in use.",
+        [](R r) { return number(kv_use_of(r).used_tokens); }},
+    PerReplica{"sglang:kv_available_tokens", "gauge", "Tokens of KV free.", kv_available},
+    PerReplica{
+        "sglang:kv_evictable_tokens",
+        "gauge",
+        "Tokens that the prefix cache alone holds.",
+        kv_evictable},
+    PerReplica{
+        "sglang:max_total_num_tokens",
+        "gauge",
+        "Tokens the KV pool holds.",
+        [](R r) { return number(kv_use_of(r).total_tokens); }},
+    PerReplica{
+        "sglang:token_usage",
+        "gauge",
+        "KV in use, 0 to 1.",
+        [](R r) { return kv_use_of(r).usage; }},
+    PerReplica{
+        "sglang:utilization",
+        "gauge",
+        "Running requests of those that may run, 0 to 1.",
+        [](R r) { return r.running_max > 0 ? number(r.num_running) / number(r.running_max) : 0; }},
+    PerReplica{
+        "sglang:gen_throughput",
+        "gauge",
+        "Output tokens per second.",
+        [](R r) { return r.output_tokens_per_s; }},
+    PerReplica{
+        "sglang:cache_hit_rate",
+        "gauge",
+        "Prompt tokens found in the cache, 0 to 1.",
+        [](R r) { return kv_use_of(r).hit_rate; }},
+    PerReplica{
+        "sglang:num_retracted_reqs",
+        "gauge",
+        "Waiting requests that were retracted.",
+        [](R r) { return number(r.num_retracted); }},
+    PerReplica{
+        "sglang:num_paused_reqs",
+        "gauge",
+        "Requests held by a pause.",
+        [](R r) { return is_paused(r) ? number(r.num_running + r.num_waiting) : 0; }},
+    PerReplica{
+        "sglang:prompt_tokens_total",
+        "counter",
+        "Prompt tokens.",
+        [](R r) { return number(r.prompt_tokens_total); }},
+    PerReplica{
+        "sglang:generation_tokens_total",
+        "counter",
+        "Output tokens.",
+        [](R r) { return number(r.output_tokens_total); }},
+    PerReplica{
+        "sglang:num_requests_total",
+        "counter",
+        "Requests received.",
+        [](R r) { return number(r.requests_total); }},
+    PerReplica{
+        "sglang:num_aborted_requests_total",
+        "counter",
+        "Requests that were aborted.",
+        [](R r) { return number(finished(r, FinishReason::kAbort)); }},
+    PerReplica{
+        "sglang:num_retracted_requests_total",
+        "counter",
+        "Retractions.",
+        [](R r) { return number(r.retractions_total); }},
+};
+
+constexpr std::array kVllm{
+    PerReplica{
+        "vllm:num_requests_running",
+        "gauge",
+        "Requests running.",
+        [](R r) { return number(r.num_running); }},
+    PerReplica{
+        "vllm:num_requests_waiting",
+        "gauge",
+        "Requests waiting.",
+        [](R r) { return number(r.num_waiting); }},
+    PerReplica{
+        "vllm:kv_cache_usage_perc",
+        "gauge",
+        "KV in use, 0 to 1.",
+        [](R r) { return kv_use_of(r).usage; }},
+    PerReplica{
+        "vllm:gpu_cache_usage_perc",
+        "gauge",
+        "The older name of kv_cache_usage_perc.",
+        [](R r) { return kv_use_of(r).usage; }},
+    PerReplica{
+        "vllm:gpu_prefix_cache_hit_rate",
+        "gauge",
+        "Prompt tokens found in the cache.",
+        [](R r) { return kv_use_of(r).hit_rate; }},
+    PerReplica{
+        "vllm:prompt_tokens_total",
+        "counter",
+        "Prompt tokens.",
+        [](R r) { return number(r.prompt_tokens_total); }},
+    PerReplica{
+        "vllm:generation_tokens_total",
+        "counter",
+        "Output tokens.",
+        [](R r) { return number(r.output_tokens_total); }},
+    PerReplica{
+        "vllm:prefix_cache_queries_total",
+        "counter",
+        "Prompt tokens looked for.",
+        [](R r) { return number(r.prompt_tokens_total); }},
+    PerReplica{
+        "vllm:prefix_cache_hits_total",
+        "counter",
+        "Of them found.",
+        [](R r) { return number(r.cached_tokens_total); }},
+    PerReplica{
+        "vllm:gpu_prefix_cache_queries_total",
+        "counter",
+        "The older name.",
+        [](R r) { return number(r.prompt_tokens_total); }},
+    PerReplica{
+        "vllm:gpu_prefix_cache_hits_total",
+        "counter",
+        "The older name.",
+        [](R r) { return number(r.cached_tokens_total); }},
+    PerReplica{
+        "vllm:num_preemptions_total",
+        "counter",
+        "Retractions.",
+        [](R r) { return number(r.retractions_total); }},
+};
+
+constexpr std::array kOwn{
+    PerReplica{
+        "pitstop_weight_epoch",
+        "gauge",
+        "The weight version that serves.",
+        [](R r) { return number(static_cast<std::int64_t>(raw(r.epoch))); }},
+    PerReplica{
+        "pitstop_has_weights",
+        "gauge",
+        "0: nothing can be generated until an update.",
+        [](R r) { return r.has_weights ? 1.0 : 0.0; }},
+    PerReplica{
+        "pitstop_paused", "gauge", "1 while paused.", [](R r) { return is_paused(r) ? 1.0 : 0.0; }},
+    PerReplica{
+        "pitstop_pause_age_seconds",
+        "gauge",
+        "Seconds since the pause under way began; 0 without one.",
+        [](R r) { return r.paused_s; }},
+    PerReplica{
+        "pitstop_paused_seconds_total",
+        "counter",
+        "Seconds paused.",
+        [](R r) { return r.paused_s_total; }},
+    PerReplica{
+        "pitstop_pauses_total",
+        "counter",
+        "Pauses begun.",
+        [](R r) { return number(r.pauses_total); }},
+    PerReplica{
+        "pitstop_steps_total",
+        "counter",
+        "Forward passes.",
+        [](R r) { return number(r.num_steps); }},
+    PerReplica{
+        "pitstop_step_age_seconds",
+        "gauge",
+        "Since the oldest unanswered step was sent.",
+        [](R r) { return r.step_age_s; }},
+    PerReplica{
+        "pitstop_recomputed_tokens_total",
+        "counter",
+        "Tokens of retracted requests prefilled again.",
+        [](R r) { return number(r.recomputed_tokens_total); }},
+    PerReplica{
+        "pitstop_spanning_requests_total",
+        "counter",
+        "Requests sampled under more than one version.",
+        [](R r) { return number(r.spanning_requests_total); }},
+};
+
+void write_table(
+    Writer& out,
+    std::span<const PerReplica> table,
+    Labels labels,
+    std::string_view model,
+    const StatusReply& status
+) {
+    for (const PerReplica& row : table) {
+        out.metric(row.name, row.type, row.help);
+        for (const ReplicaStatus& replica : status.replicas)
+            out.sample(labels(model, replica), row.value(replica));
+    }
+}
+
+void write_sglang_rest(Writer& out, std::string_view model, const StatusReply& status) {
+    out.metric("sglang:cached_tokens_total", "counter", "Prompt tokens found in the cache.");
+    for (const ReplicaStatus& replica : status.replicas) {
+        out.sample(
+            sglang_labels(model, replica) + ",cache_source=\"device\"",
+            number(replica.cached_tokens_total)
+        );
+    }
+    const auto last = std::find_if(
+        status.updates.rbegin(), status.updates.rend(), [](const UpdateRecord& u) { return u.ok; }
+    );
+    if (last == status.updates.rend()) return;
+    out.metric("sglang:weight_load_duration_seconds", "gauge", "Of the last update.");
+    out.sample(fmt::format("model_name=\"{}\",source=\"disk\"", model), last->total_s);
+}
+
+void write_vllm_rest(Writer& out, std::string_view model, const StatusReply& status) {
+    out.metric("vllm:request_success_total", "counter", "Requests that ended, by reason.");
+    for (const ReplicaStatus& replica : status.replicas) {
+        for (const FinishReason reason :
+             {FinishReason::kStop, FinishReason::kLength, FinishReason::kAbort}) {
+            out.sample(
+                fmt::format(
+                    "{},finished_reason=\"{}\"", vllm_labels(model, replica), name_of(reason)
+                ),
+                number(finished(replica, reason))
+            );
+        }
+    }
+    out.metric("vllm:engine_sleep_state", "gauge", "One of them is 1.");
+    for (const ReplicaStatus& replica : status.replicas) {
+        const bool is_awake = std::ranges::all_of(replica.memory, [](const TagMemory& tag) {
+            return tag.state == MemoryState::kResident;
+        });
+        // With the KV alone released nothing is lost that a wake does not bring back.
+        const bool is_discarded = std::ranges::any_of(replica.memory, [](const TagMemory& tag) {
+            return tag.tag == MemoryTag::kWeights && tag.state != MemoryState::kResident &&
+                   tag.host_bytes == 0;
+        });
+        const auto sample = [&](std::string_view state, bool holds) {
+            out.sample(
+                fmt::format("{},sleep_state=\"{}\"", vllm_labels(model, replica), state), holds
+            );
+        };
+        sample("awake", is_awake);
+        sample("weights_offloaded", !is_awake && !is_discarded);
+        sample("discard_all", is_discarded);
+    }
+    out.metric("vllm:cache_config_info", "gauge", "The KV pool.");
+    for (const ReplicaStatus& replica : status.replicas) {
+        out.sample(
+            fmt::format(
+                "{},block_size=\"{}\",num_gpu_blocks=\"{}\"",
+                vllm_labels(model, replica),
+                replica.page_size,
+                replica.pages_total
+            ),
+            1
+        );
+    }
+}
+
+void write_own_rest(Writer& out, const StatusReply& status, int num_generating) {
+    out.metric("pitstop_weight_info", "gauge", "The version that serves, in words.");
+    for (const ReplicaStatus& r : status.replicas) {
+        out.sample(
+            fmt::format(
+                "{},label=\"{}\",digest=\"{}\"", own_labels({}, r), escaped(r.label), r.digest
+            ),
+            1
+        );
+    }
+    out.metric("pitstop_state", "gauge", "The replica's state: 1.");
+    for (const ReplicaStatus& r : status.replicas) {
+        out.sample(
+            fmt::format(
+                "{},state=\"{}\",pause_mode=\"{}\"", own_labels({}, r), r.state, r.pause_mode
+            ),
+            1
+        );
+    }
+    out.metric("pitstop_memory_bytes", "gauge", "Physical memory by tag.");
+    for (const ReplicaStatus& r : status.replicas) {
+        for (const TagMemory& tag : r.memory) {
+            out.sample(
+                fmt::format(
+                    "{},tag=\"{}\",state=\"{}\"",
+                    own_labels({}, r),
+                    name_of(tag.tag),
+                    name_of(tag.state)
+                ),
+                number(tag.resident_bytes)
+            );
+        }
+    }
+    out.metric("pitstop_kv_hit_tokens_total", "counter", "Cached tokens by version lag (P9).");
+    for (const ReplicaStatus& r : status.replicas) {
+        for (const CacheHits& hits : r.cache_hits) {
+            out.sample(
+                fmt::format("{},lag=\"{}\"", own_labels({}, r), hits.lag), number(hits.tokens)
+            );
+        }
+    }
+    const auto one =
+        [&](std::string_view name, std::string_view type, std::string_view help, double value) {
+            out.metric(name, type, help);
+            out.sample("", value);
+        };
+    one("pitstop_updates_total",
+        "counter",
+        "Updates that took effect.",
+        number(status.updates_total));
+    one("pitstop_updates_failed_total",
+        "counter",
+        "Updates that did not.",
+        number(status.updates_failed_total));
+    one("pitstop_open_requests",
+        "gauge",
+        "Requests not yet answered in full.",
+        number(status.open_requests));
+    one("pitstop_http_requests", "gauge", "Of them, of this front end.", num_generating);
+    one("pitstop_refused_total",
+        "counter",
+        "Messages refused at the doors.",
+        number(status.refused_total));
+    one("pitstop_uptime_seconds", "gauge", "Since the tree was ready.", status.uptime_s);
+    if (status.updates.empty()) return;
+    const UpdateRecord& last = status.updates.back();
+    const std::string labels =
+        fmt::format("what=\"{}\",ok=\"{}\"", last.what, last.ok ? "true" : "false");
+    out.metric("pitstop_update_phase_seconds", "gauge", "The last update's waterfall.");
+    const std::array<std::pair<std::string_view, double>, 6> phases{{
+        {"receive", last.receive_s},
+        {"verify", last.verify_s},
+        {"vote", last.vote_s},
+        {"pause", last.pause_s},
+        {"commit", last.commit_s},
+        {"total", last.total_s},
+    }};
+    for (const auto& [phase, phase_s] : phases)
+        out.sample(fmt::format("{},phase=\"{}\"", labels, phase), phase_s);
+    out.metric("pitstop_update_age_seconds", "gauge", "Since the last update's answer.");
+    out.sample(labels, last.age_s);
+    out.metric("pitstop_update_bytes", "gauge", "The last update's bytes.");
+    out.sample(labels, number(last.bytes));
+}
+
+void write_requests(Writer& out, std::string_view model, const RequestMetrics& requests) {
+    struct Named {
+        std::string_view sglang;
+        std::string_view vllm;
+        std::string_view help;
+        const Histogram& histogram;
+    };
+    const std::array<Named, 5> all{{
+        {"sglang:time_to_first_token_seconds",
+         "vllm:time_to_first_token_seconds",
+         "Of streamed requests of this front end.",
+         requests.first_token},
+        {"sglang:inter_token_latency_seconds",
+         "vllm:inter_token_latency_seconds",
+         "Of streamed requests of this front end.",
+         requests.between_tokens},
+        {"sglang:e2e_request_latency_seconds",
+         "vllm:e2e_request_latency_seconds",
+         "Of requests of this front end.",
+         requests.whole_request},
+        {"sglang:prompt_tokens_histogram",
+         "vllm:request_prompt_tokens",
+         "Of requests of this front end.",
+         requests.prompt_tokens},
+        {"sglang:generation_tokens_histogram",
+         "vllm:request_generation_tokens",
+         "Of requests of this front end.",
+         requests.output_tokens},
+    }};
+    const std::string for_sglang = fmt::format("model_name=\"{}\",engine_type=\"unified\"", model);
+    const std::string for_vllm = fmt::format("model_name=\"{}\",engine=\"0\"", model);
+    for (const Named& one : all) {
+        out.metric(one.sglang, "histogram", one.help);
+        out.histogram(for_sglang, one.histogram);
+        out.metric(one.vllm, "histogram", one.help);
+        out.histogram(for_vllm, one.histogram);
+    }
+}
+
+}  // namespace
+
+KvUse kv_use_of(const ReplicaStatus& replica) {
+    KvUse use;
+    const std::int64_t pages_used = replica.pages_total - replica.pages_free - replica.pages_cached;
+    use.used_tokens = std::max<std::int64_t>(pages_used, 0) * replica.page_size;
+    use.total_tokens = replica.pages_total * replica.page_size;
+    if (use.total_tokens > 0) use.usage = number(use.used_tokens) / number(use.total_tokens);
+    if (replica.prompt_tokens_total > 0) {
+        use.hit_rate = number(replica.cached_tokens_total) / number(replica.prompt_tokens_total);
+    }
+    return use;
+}
+
+std::string metrics_text(
+    const StatusReply& status,
+    const HelloReply& hello,
+    const RequestMetrics& requests,
+    int num_generating
+) {
+    const std::string model = escaped(hello.model);
+    Writer out;
+    write_table(out, kSglang, sglang_labels, model, status);
+    write_sglang_rest(out, model, status);
+    write_table(out, kVllm, vllm_labels, model, status);
+    write_vllm_rest(out, model, status);
+    write_requests(out, model, requests);
+    write_table(out, kOwn, own_labels, model, status);
+    write_own_rest(out, status, num_generating);
+    return out.take();
+}
+
+}  // namespace pitstop

@@ -1,0 +1,33 @@
+// /metrics: Prometheus' text of a status, under SGLang's names, vLLM's and pitstop's own.
+//
+// Source: Prometheus exposition formats, "Text-based format", version 0.0.4; the names of both
+// engines' metrics collectors.
+#pragma once
+
+#include "http_proc/server/request_metrics.h"
+#include "messages/status.h"
+
+#include <string>
+#include <string_view>
+
+namespace pitstop {
+
+// `num_generating`: engine requests that this front end has open.
+[[nodiscard]] std::string metrics_text(
+    const StatusReply& status,
+    const HelloReply& hello,
+    const RequestMetrics& requests,
+    int num_generating
+);
+
+// Of one replica: how full its KV is (0..1), tokens in use, the share of prompt tokens that were
+// cached.
+struct KvUse {
+    std::int64_t used_tokens = 0;
+    std::int64_t total_tokens = 0;
+    double usage = 0;
+    double hit_rate = 0;
+};
+[[nodiscard]] KvUse kv_use_of(const ReplicaStatus& replica);
+
+}  // namespace pitstop

@@ -1,0 +1,12 @@
+// What watches a server, by the function of each file that lists its routes.
+#pragma once
+
+#include "http_proc/server/router.h"
+
+namespace pitstop {
+
+void add_metrics(Router& router);
+void add_pitstop_health(Router& router);
+void add_status_page(Router& router);
+
+}  // namespace pitstop

@@ -1,0 +1,171 @@
+// The status page: one static page at /, and the events it lives on.
+#include "http_proc/observe/metrics_text.h"
+#include "http_proc/observe/routes.h"
+#include "http_proc/server/errors.h"
+
+#include <nlohmann/json.hpp>
+
+#include <chrono>
+#include <string>
+#include <string_view>
+
+namespace pitstop {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::string_view kPage =
+#include "http_proc/observe/status_page.inc"  // the page, as one string literal
+    ;
+constexpr std::chrono::seconds kStatusTimeout{5};
+constexpr int kPagesMax = 64;  // open at once
+
+Task<Response> page(Exchange&) {
+    Response response = Response::text(200, std::string(kPage));
+    response.content_type = "text/html; charset=utf-8";
+    // Nothing from elsewhere, and nowhere else.
+    response.headers.push_back(
+        {"content-security-policy",
+         "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+         "connect-src 'self'; img-src data:; frame-ancestors 'none'"}
+    );
+    response.headers.push_back({"cache-control", "no-cache"});
+    co_return response;
+}
+
+Json replica_json(const ReplicaStatus& replica) {
+    Json memory = Json::array();
+    for (const TagMemory& tag : replica.memory) {
+        memory.push_back(
+            {{"tag", name_of(tag.tag)},
+             {"state", name_of(tag.state)},
+             {"resident_bytes", tag.resident_bytes},
+             {"host_bytes", tag.host_bytes}}
+        );
+    }
+    const KvUse use = kv_use_of(replica);
+    return {
+        {"replica", raw(replica.replica)},
+        {"state", replica.state},
+        {"epoch", raw(replica.epoch)},
+        {"label", replica.label},
+        {"digest", replica.digest},
+        {"has_weights", replica.has_weights},
+        {"running", replica.num_running},
+        {"waiting", replica.num_waiting},
+        {"retracted", replica.num_retracted},
+        {"steps", replica.num_steps},
+        {"steps_in_flight", replica.steps_in_flight},
+        {"step_age_s", replica.step_age_s},
+        {"pause_mode", replica.pause_mode},
+        {"paused_s", replica.paused_s},
+        {"paused_s_total", replica.paused_s_total},
+        {"pauses_total", replica.pauses_total},
+        {"tokens_per_s", replica.output_tokens_per_s},
+        {"output_tokens_total", replica.output_tokens_total},
+        {"recomputed_tokens_total", replica.recomputed_tokens_total},
+        {"spanning_requests_total", replica.spanning_requests_total},
+        {"kv_usage", use.usage},
+        {"kv_used_tokens", use.used_tokens},
+        {"kv_total_tokens", use.total_tokens},
+        {"hit_rate", use.hit_rate},
+        {"memory", memory},
+        {"workers", replica.workers.size()},
+        {"device", replica.workers.empty() ? "" : replica.workers.front().device}};
+}
+
+// What anybody may see names no place of the machine: errors do.
+enum class Reader { kAnybody, kMayData };
+
+Json update_json(const UpdateRecord& update, Reader reader) {
+    return {
+        {"what", update.what},
+        {"ok", update.ok},
+        {"message", reader == Reader::kMayData ? update.message : update.code},
+        {"epoch", raw(update.epoch)},
+        {"label", update.label},
+        {"age_s", update.age_s},
+        {"bytes", update.bytes},
+        {"receive_s", update.receive_s},
+        {"verify_s", update.verify_s},
+        {"vote_s", update.vote_s},
+        {"pause_s", update.pause_s},
+        {"commit_s", update.commit_s},
+        {"total_s", update.total_s}};
+}
+
+// No path and no reason: this route is open.
+Json lost_json(const std::optional<LostVersion>& lost) {
+    if (!lost) return nullptr;
+    return {{"epoch", raw(lost->epoch)}, {"label", lost->label}, {"digest", lost->digest}};
+}
+
+std::string event_of(const Result<StatusReply>& status, const HelloReply& hello, Reader reader) {
+    Json event;
+    if (!status) {
+        const Error& error = status.error();
+        event = {
+            {"error",
+             reader == Reader::kMayData ? error.message : std::string(name_of(error.code))}};
+    } else {
+        event = {
+            {"server", status->server},
+            {"model", status->model},
+            {"model_type", hello.model_type},
+            {"uptime_s", status->uptime_s},
+            {"open_requests", status->open_requests},
+            {"clients", status->clients},
+            {"updates_total", status->updates_total},
+            {"updates_failed_total", status->updates_failed_total},
+            {"lost", lost_json(status->lost)},
+            {"replicas", Json::array()},
+            {"updates", Json::array()}};
+        for (const ReplicaStatus& replica : status->replicas)
+            event["replicas"].push_back(replica_json(replica));
+        for (const UpdateRecord& update : status->updates)
+            event["updates"].push_back(update_json(update, reader));
+    }
+    return "data: " + event.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n\n";
+}
+
+Task<Response> events(Exchange& exchange) {
+    ServerContext& server = exchange.server();
+    if (server.num_status_pages >= kPagesMax) {
+        co_return error_response(
+            Dialect::kPitstop, 503, fmt::format("{} status pages are open", kPagesMax)
+        );
+    }
+    ++server.num_status_pages;
+    exchange.begin_events();
+    while (!exchange.is_gone() && !server.is_stopping) {
+        const Result<StatusReply> status = co_await exchange.tree().call(Status{}, kStatusTimeout);
+        const Reader reader = exchange.may_data() ? Reader::kMayData : Reader::kAnybody;
+        const std::string event = event_of(status, exchange.tree().hello(), reader);
+        if (!co_await exchange.write(event)) break;
+        co_await server.ticker.next();
+    }
+    --server.num_status_pages;
+    co_return Response::streamed();
+}
+
+}  // namespace
+
+void add_status_page(Router& router) {
+    router.add(
+        {.methods = "GET",
+         .path = "/",
+         .dialect = Dialect::kPitstop,
+         .access = Access::kOpen,
+         .handler = page,
+         .needs_tree = false}
+    );
+    router.add(
+        {.methods = "GET",
+         .path = "/status/events",
+         .dialect = Dialect::kPitstop,
+         .access = Access::kOpen,
+         .handler = events}
+    );
+}
+
+}  // namespace pitstop

@@ -1,0 +1,119 @@
+#include "http_proc/openai/chat_request.h"
+
+#include <nlohmann/json.hpp>
+
+#include <array>
+#include <utility>
+
+namespace pitstop {
+namespace {
+
+using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;
+
+// What goes from the body into the template under its own name.
+constexpr std::array<std::string_view, 5> kVariables{
+    "messages", "tools", "documents", "reasoning_effort", "chat_template_kwargs"};
+
+// Of either kind of JSON: there are tools, and the model may call them.
+template <class AnyJson>
+bool has_tools(const AnyJson& body) {
+    const auto tools = body.find("tools");
+    const auto choice = body.find("tool_choice");
+    const bool has_some = tools != body.end() && tools->is_array() && !tools->empty();
+    return has_some && (choice == body.end() || *choice != "none");
+}
+
+// The template's variables, in the order they were written in.
+std::string variables_of(const OrderedJson& body, bool begins_turn) {
+    OrderedJson variables = OrderedJson::object();
+    for (const std::string_view name : kVariables) {
+        const auto given = body.find(std::string(name));
+        if (given == body.end() || given->is_null()) continue;
+        if (name == "tools" && !has_tools(body)) continue;
+        if (name != "chat_template_kwargs") {
+            variables[std::string(name)] = *given;
+        } else if (given->is_object()) {
+            for (const auto& [key, value] : given->items()) variables[key] = value;
+        }
+    }
+    variables["add_generation_prompt"] = begins_turn;
+    return variables.dump(-1, ' ', /*ensure_ascii=*/false, OrderedJson::error_handler_t::replace);
+}
+
+void check_tools(FieldReader& fields) {
+    const Json* tools = fields.find("tools");
+    if (tools != nullptr && !tools->is_array()) fields.fail("tools", "a list of tools");
+    const Json* choice = fields.find("tool_choice");
+    if (choice == nullptr || *choice == "auto" || *choice == "none") return;
+    fields.refuse("tool_choice", "there are no grammars to force a call with; auto and none are");
+}
+
+// The chat in a body that parse_json_object has taken.
+Result<OpenAiPromptChat> read_chat(FieldReader& fields, std::string_view body) {
+    OpenAiPromptChat chat;
+    const Json* messages = fields.find("messages");
+    if (messages == nullptr || !messages->is_array() || messages->empty())
+        fields.fail("messages", "a list of at least one message");
+    const Json* kwargs = fields.find("chat_template_kwargs");
+    if (kwargs != nullptr && !kwargs->is_object()) fields.fail("chat_template_kwargs", "an object");
+    check_tools(fields);
+    fields.read("continue_final_message", chat.continue_final_message);
+    fields.read("chat_template", chat.chat_template);
+    bool begins_turn = !chat.continue_final_message;
+    fields.read("add_generation_prompt", begins_turn);
+    if (chat.continue_final_message && begins_turn)
+        fields.refuse("continue_final_message", "add_generation_prompt is true");
+    if (fields.error()) return *fields.error();
+    // A second time, as the first sorted the members of objects.
+    const OrderedJson ordered =
+        OrderedJson::parse(body.begin(), body.end(), nullptr, /*allow_exceptions=*/false);
+    if (!ordered.is_object())
+        return make_error(ErrorCode::kMalformed, "the body is not a JSON object");
+    chat.variables = variables_of(ordered, begins_turn);
+    return chat;
+}
+
+}  // namespace
+
+RenderChat OpenAiPromptChat::question() const {
+    RenderChat question;
+    question.variables = variables;
+    question.continue_final_message = continue_final_message;
+    question.chat_template = chat_template;
+    return question;
+}
+
+Result<OpenAiPromptChat> parse_prompt_chat(std::string_view body) {
+    ASSIGN_OR_RETURN(const Json json, parse_json_object(body));
+    FieldReader fields(json);
+    return read_chat(fields, body);
+}
+
+Result<OpenAiChat> parse_openai_chat(std::string_view body) {
+    ASSIGN_OR_RETURN(const Json json, parse_json_object(body));
+    FieldReader fields(json);
+    OpenAiChat call;
+    OpenAiOptions& options = call.options;
+    read_openai_options(fields, options);
+    fields.read("max_completion_tokens", options.sampling.max_new_tokens);
+    fields.read("logprobs", call.has_logprobs);
+    fields.read("top_logprobs", call.top_logprobs);
+    if (call.top_logprobs < 0 || call.top_logprobs > kTopLogprobsMax)
+        fields.fail("top_logprobs", fmt::format("[0, {}]", kTopLogprobsMax));
+    if (call.top_logprobs > 0 && !call.has_logprobs)
+        fields.refuse("top_logprobs", "logprobs is not true");
+    if (options.is_streamed && options.prompt_logprobs.value_or(0) > 0)
+        fields.refuse("prompt_logprobs", "a stream carries none but 0");
+    if (fields.has("input_ids")) fields.read("input_ids", call.input_ids.emplace());
+    call.has_tools = has_tools(json);
+    if (fields.error()) return *fields.error();
+    if (!call.input_ids) {
+        ASSIGN_OR_RETURN(call.chat, read_chat(fields, body));
+    }
+    if (auto problem = invalid(options.sampling))
+        return make_error(ErrorCode::kInvalidArgument, "{}", *problem);
+    return call;
+}
+
+}  // namespace pitstop

@@ -1,0 +1,203 @@
+#include "http_proc/openai/choice.h"
+
+#include "http_proc/format/versions.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+namespace pitstop {
+namespace {
+
+template <class T>
+std::span<const T> part_of(const std::vector<T>& values, std::size_t i, std::size_t count) {
+    return std::span(values).subspan(i * count, count);
+}
+
+std::int64_t num_characters(std::string_view text) {
+    return std::ranges::count_if(text, [](char c) {
+        return (static_cast<unsigned char>(c) & 0xC0) != 0x80;  // not a continuation byte
+    });
+}
+
+}  // namespace
+
+std::optional<std::int64_t> TokenLogprob::rank() const {
+    const auto place = std::ranges::find(top_ids, id);
+    if (place == top_ids.end()) return std::nullopt;
+    return place - top_ids.begin() + 1;
+}
+
+TokenLogprob output_logprob(
+    const OutputChunk& chunk, std::size_t i, const LogprobOptions& options
+) {
+    const auto num_top = static_cast<std::size_t>(options.top);
+    return {
+        .id = chunk.tokens[i],
+        .logprob = chunk.logprobs[i],
+        .top_ids = part_of(chunk.top_ids, i, num_top),
+        .top_logprobs = part_of(chunk.top_logprobs, i, num_top),
+        .asked_ids = options.ids,
+        .asked_logprobs = part_of(chunk.ids_logprobs, i, options.ids.size())};
+}
+
+TokenLogprob prompt_logprob(
+    const PromptLogprobs& prompt,
+    std::span<const TokenId> ids,
+    std::size_t i,
+    const LogprobOptions& options
+) {
+    const auto start = static_cast<std::size_t>(prompt.start);
+    TokenLogprob position{.id = ids[i]};
+    if (i < start || i - start >= prompt.logprobs.size()) return position;
+    const auto num_top = static_cast<std::size_t>(options.top);
+    position.logprob = prompt.logprobs[i - start];
+    position.top_ids = part_of(prompt.top_ids, i - start, num_top);
+    position.top_logprobs = part_of(prompt.top_logprobs, i - start, num_top);
+    position.asked_ids = options.ids;
+    position.asked_logprobs = part_of(prompt.ids_logprobs, i - start, options.ids.size());
+    return position;
+}
+
+std::string TokenNames::of(TokenId id) const {
+    if (texts_ == nullptr) return fmt::format("token_id:{}", raw(id));
+    return std::string(texts_->of(id));
+}
+
+void CompletionLogprobs::add(const TokenLogprob& position) {
+    const std::string name = names_.of(position.id);
+    tokens_.string(name);
+    offsets_.integer(offset_);
+    offset_ += num_characters(name);
+    if (!position.logprob) {
+        logprobs_.null();
+        top_.null();
+        return;
+    }
+    logprobs_.logprob(*position.logprob);
+    // A map by text: of two tokens with the same text the more probable is shown.
+    std::set<std::string> shown;
+    std::string entries;
+    const auto show = [&](TokenId id, float logprob) {
+        const std::string text = names_.of(id);
+        if (!shown.insert(text).second) return;
+        if (!entries.empty()) entries += ',';
+        append_json_string(entries, text);
+        entries += ':';
+        append_json_logprob(entries, logprob);
+    };
+    for (std::size_t k = 0; k < position.top_ids.size(); ++k)
+        show(position.top_ids[k], position.top_logprobs[k]);
+    show(position.id, *position.logprob);
+    for (std::size_t k = 0; k < position.asked_ids.size(); ++k)
+        show(position.asked_ids[k], position.asked_logprobs[k]);
+    top_.raw("{" + entries + "}");
+}
+
+void CompletionLogprobs::write(JsonWriter& json) const {
+    json.begin_object().key("text_offset").raw("[" + offsets_.text() + "]");
+    json.key("token_logprobs").raw("[" + logprobs_.text() + "]");
+    json.key("tokens").raw("[" + tokens_.text() + "]");
+    json.key("top_logprobs").raw("[" + top_.text() + "]").end_object();
+}
+
+void write_prompt_logprobs(
+    JsonWriter& json,
+    const PromptLogprobs& prompt,
+    std::span<const TokenId> ids,
+    const LogprobOptions& options,
+    const TokenNames& names
+) {
+    json.begin_array();
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+        const TokenLogprob position = prompt_logprob(prompt, ids, i, options);
+        if (!position.logprob) {
+            json.null();
+            continue;
+        }
+        json.begin_object();
+        const auto show = [&](TokenId id, float logprob, std::optional<std::int64_t> rank) {
+            json.key(fmt::format("{}", raw(id))).begin_object();
+            json.key("logprob").logprob(logprob).key("rank");
+            rank ? json.integer(*rank) : json.null();
+            json.key("decoded_token").string(names.of(id)).end_object();
+        };
+        if (!position.rank()) show(position.id, *position.logprob, std::nullopt);
+        for (std::size_t k = 0; k < position.top_ids.size(); ++k) {
+            show(position.top_ids[k], position.top_logprobs[k], static_cast<std::int64_t>(k) + 1);
+        }
+        json.end_object();
+    }
+    json.end_array();
+}
+
+void write_finish(
+    JsonWriter& json, const Finish* finish, std::span<const TokenId> eos_ids, std::string_view stop
+) {
+    json.key("finish_reason");
+    if (finish == nullptr) {
+        json.null().key("stop_reason").null();
+        return;
+    }
+    const bool is_stop = finish->reason == FinishReason::kStop;
+    json.string(is_stop ? stop : name_of(finish->reason));
+    json.key("stop_reason");  // vLLM's: null for the end of the sequence
+    if (is_stop && !finish->matched_text.empty()) {
+        json.string(finish->matched_text);
+    } else if (is_stop && finish->matched_token && std::ranges::count(eos_ids, *finish->matched_token) == 0) {
+        json.integer(raw(*finish->matched_token));
+    } else {
+        json.null();
+    }
+    json.key("matched_stop");  // SGLang's
+    if (is_stop && finish->matched_token) {
+        json.integer(raw(*finish->matched_token));
+    } else if (is_stop) {
+        json.string(finish->matched_text);
+    } else {
+        json.null();
+    }
+}
+
+void Usage::add(const OutputChunk& chunk) {
+    completion_tokens += static_cast<std::int64_t>(chunk.tokens.size());
+    if (!chunk.counts) return;
+    prompt_tokens = chunk.counts->prompt_tokens;
+    cached_tokens = chunk.counts->cached_tokens;
+}
+
+void write_event_usage(JsonWriter& json, const OpenAiOptions& options, const Usage& usage) {
+    if (options.wants_usage_always) {
+        json.key("usage");
+        write_usage(json, usage);
+    } else if (options.wants_usage) {
+        json.key("usage").null();
+    }
+}
+
+void write_last_usage(JsonWriter& json, const Usage& usage) {
+    json.key("choices").begin_array().end_array().key("usage");
+    write_usage(json, usage);
+    json.end_object();
+}
+
+void write_metadata(JsonWriter& json, std::span<const Span> spans) {
+    json.key("metadata").begin_object();
+    json.key("weight_version").string(version_name(spans.empty() ? "" : spans.back().label));
+    json.key("weight_versions");
+    write_weight_versions(json, spans);
+    json.key("weight_version_spans");
+    write_version_spans(json, spans);
+    json.end_object();
+}
+
+void write_usage(JsonWriter& json, const Usage& usage) {
+    json.begin_object().key("prompt_tokens").integer(usage.prompt_tokens);
+    json.key("completion_tokens").integer(usage.completion_tokens);
+    json.key("total_tokens").integer(usage.prompt_tokens + usage.completion_tokens);
+    json.key("prompt_tokens_details").begin_object();
+    json.key("cached_tokens").integer(usage.cached_tokens).end_object().end_object();
+}
+
+}  // namespace pitstop

@@ -1,0 +1,106 @@
+// The parts of an answer that OpenAI's and vLLM's shapes share: logprobs, finish reasons, usage,
+// weight versions.
+#pragma once
+
+#include "http_proc/format/json_writer.h"
+#include "http_proc/openai/options.h"
+#include "http_proc/server/token_texts.h"
+#include "messages/generation.h"
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace pitstop {
+
+// One position: a token and the most probable ones there.
+struct TokenLogprob {
+    TokenId id{};
+    std::optional<float> logprob{};  // the first token of a prompt has none
+    std::span<const TokenId> top_ids{};
+    std::span<const float> top_logprobs{};
+    std::span<const TokenId> asked_ids{};  // logprob_token_ids
+    std::span<const float> asked_logprobs{};
+
+    // Its place among the vocabulary, from 1, where it is among `top_ids`.
+    [[nodiscard]] std::optional<std::int64_t> rank() const;
+};
+
+// Position `i` of a chunk's output. REQUIRES: the request had these options, enabled.
+[[nodiscard]] TokenLogprob output_logprob(
+    const OutputChunk& chunk, std::size_t i, const LogprobOptions& options
+);
+// Prompt token `i`; without a logprob where none was computed.
+[[nodiscard]] TokenLogprob prompt_logprob(
+    const PromptLogprobs& prompt,
+    std::span<const TokenId> ids,
+    std::size_t i,
+    const LogprobOptions& options
+);
+
+// How tokens are shown: their text, or "token_id:7".
+class TokenNames {
+  public:
+    TokenNames(const TokenTexts* texts, bool as_ids) : texts_(as_ids ? nullptr : texts) {}
+    [[nodiscard]] std::string of(TokenId id) const;
+
+  private:
+    const TokenTexts* texts_;
+};
+
+// {"tokens", "token_logprobs", "top_logprobs", "text_offset"} of /v1/completions. `offset`, in
+// characters, goes on from one part of a stream to the next.
+class CompletionLogprobs {
+  public:
+    CompletionLogprobs(TokenNames names, std::int64_t offset) : names_(names), offset_(offset) {}
+    void add(const TokenLogprob& position);
+    void write(JsonWriter& json) const;
+    [[nodiscard]] std::int64_t offset() const { return offset_; }
+
+  private:
+    TokenNames names_;
+    JsonWriter tokens_{};
+    JsonWriter logprobs_{};
+    JsonWriter top_{};
+    JsonWriter offsets_{};
+    std::int64_t offset_;
+};
+
+// vLLM's prompt_logprobs: null, then {"7": {"logprob", "rank", "decoded_token"}} per token.
+void write_prompt_logprobs(
+    JsonWriter& json,
+    const PromptLogprobs& prompt,
+    std::span<const TokenId> ids,
+    const LogprobOptions& options,
+    const TokenNames& names
+);
+
+// "finish_reason", and what matched in SGLang's and in vLLM's word for it.
+// `stop`: what a stop is called.
+void write_finish(
+    JsonWriter& json,
+    const Finish* finish,
+    std::span<const TokenId> eos_ids,
+    std::string_view stop = "stop"
+);
+
+// {"prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details"}
+struct Usage {
+    std::int64_t prompt_tokens = 0;
+    std::int64_t completion_tokens = 0;
+    std::int64_t cached_tokens = 0;
+
+    void add(const OutputChunk& chunk);
+};
+void write_usage(JsonWriter& json, const Usage& usage);
+// The end of a stream's event, after its choices: the choice's usage so far, null, or no member.
+void write_event_usage(JsonWriter& json, const OpenAiOptions& options, const Usage& usage);
+// The rest of a stream's last event, after its head: usage without a choice.
+void write_last_usage(JsonWriter& json, const Usage& usage);
+
+// "metadata" of an answer: SGLang's, of the weights that made it.
+void write_metadata(JsonWriter& json, std::span<const Span> spans);
+
+}  // namespace pitstop

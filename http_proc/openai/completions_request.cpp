@@ -1,0 +1,82 @@
+#include "http_proc/openai/completions_request.h"
+
+#include <nlohmann/json.hpp>
+
+#include <utility>
+
+namespace pitstop {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::int64_t kMaxTokensDefault = 16;
+
+std::optional<OpenAiPrompt> prompt_of(const Json& value) {
+    OpenAiPrompt prompt;
+    if (value.is_string()) {
+        prompt.text = value.get<std::string>();
+        return prompt;
+    }
+    if (!value.is_array()) return std::nullopt;
+    prompt.ids.emplace();
+    for (const Json& entry : value) {
+        const auto id = token_of(entry);
+        if (!id) return std::nullopt;
+        prompt.ids->push_back(*id);
+    }
+    return prompt;
+}
+
+// A string, tokens, or a list of either.
+void read_prompts(FieldReader& fields, std::vector<OpenAiPrompt>& prompts) {
+    constexpr std::string_view kAccepted =
+        "a string, a list of strings, a list of token ids, or a list of such lists";
+    const Json* given = fields.find("prompt");
+    if (given == nullptr) return fields.fail("prompt", kAccepted);
+    const bool is_list = given->is_array() && !given->empty() && !given->front().is_number();
+    if (is_list && given->size() > kPromptsMax)
+        return fields.fail("prompt", fmt::format("a list of at most {}", kPromptsMax));
+    const auto add = [&](const Json& value) {
+        auto prompt = prompt_of(value);
+        if (!prompt) return fields.fail("prompt", kAccepted);
+        prompts.push_back(*std::move(prompt));
+    };
+    if (!is_list) return add(*given);
+    for (const Json& value : *given) add(value);
+}
+
+}  // namespace
+
+Result<OpenAiCompletions> parse_openai_completions(std::string_view body) {
+    ASSIGN_OR_RETURN(const Json json, parse_json_object(body));
+    FieldReader fields(json);
+    OpenAiCompletions call;
+    OpenAiOptions& options = call.options;
+    options.sampling.max_new_tokens = kMaxTokensDefault;
+    read_prompts(fields, call.prompts);
+    read_openai_options(fields, options);
+    fields.read("logprobs", call.logprobs);
+    fields.read("echo", call.is_echoed);
+    if (const Json* given = fields.find("suffix"); given != nullptr && *given != "")
+        fields.refuse("suffix", "the model continues text, it does not fill it in");
+    std::int64_t best_of = options.n;
+    fields.read("best_of", best_of);
+    if (best_of != options.n) fields.refuse("best_of", "every sample is returned");
+    const auto is_count = [](const std::optional<std::int64_t>& k) {
+        return !k || (*k >= 0 && *k <= kTopLogprobsMax);
+    };
+    if (!is_count(call.logprobs)) fields.fail("logprobs", fmt::format("[0, {}]", kTopLogprobsMax));
+    if (options.is_streamed && options.prompt_logprobs.value_or(0) > 0)
+        fields.refuse("prompt_logprobs", "a stream carries none but 0");
+    if (options.is_streamed && call.is_echoed && call.logprobs)
+        fields.refuse("echo", "a stream carries no logprobs of the prompt");
+    if (!fields.error() &&
+        call.prompts.size() * static_cast<std::size_t>(options.n) > 2 * kPromptsMax)
+        fields.fail("n", fmt::format("at most {} samples in all", 2 * kPromptsMax));
+    if (fields.error()) return *fields.error();
+    if (auto problem = invalid(options.sampling))
+        return make_error(ErrorCode::kInvalidArgument, "{}", *problem);
+    return call;
+}
+
+}  // namespace pitstop

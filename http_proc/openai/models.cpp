@@ -1,0 +1,56 @@
+// /v1/models: the one model that is served.
+#include "http_proc/openai/routes.h"
+#include "http_proc/server/errors.h"
+
+#include <nlohmann/json.hpp>
+
+namespace pitstop {
+namespace {
+
+nlohmann::ordered_json model_card(Exchange& exchange) {
+    const HelloReply& hello = exchange.tree().hello();
+    return {
+        {"id", hello.model},
+        {"object", "model"},
+        {"created", exchange.server().start_time()},
+        {"owned_by", "pitstop"},
+        {"root", hello.model_path},
+        {"parent", nullptr},
+        {"max_model_len", hello.context_len},
+        {"permission", nlohmann::ordered_json::array()}};
+}
+
+Task<Response> models(Exchange& exchange) {
+    co_return Response::json(
+        200, {{"object", "list"}, {"data", nlohmann::ordered_json::array({model_card(exchange)})}}
+    );
+}
+
+Task<Response> model(Exchange& exchange) {
+    const std::string& name = exchange.request().rest;
+    if (name == exchange.tree().hello().model) co_return Response::json(200, model_card(exchange));
+    co_return error_response(
+        Dialect::kOpenAi, 404, fmt::format("The model '{}' does not exist", name)
+    );
+}
+
+}  // namespace
+
+void add_openai_models(Router& router) {
+    router.add(
+        {.methods = "GET",
+         .path = "/v1/models",
+         .dialect = Dialect::kOpenAi,
+         .access = Access::kData,
+         .handler = models}
+    );
+    router.add(
+        {.methods = "GET",
+         .path = "/v1/models/*",
+         .dialect = Dialect::kOpenAi,
+         .access = Access::kData,
+         .handler = model}
+    );
+}
+
+}  // namespace pitstop

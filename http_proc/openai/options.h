@@ -1,0 +1,46 @@
+// What OpenAI's completions, its chat and vLLM's generate have in common: how tokens are drawn, how
+// many samples, how the answer comes. With the extras of SGLang and vLLM.
+//
+// Source: OpenAI's API reference; protocol.py of SGLang and of vLLM.
+#pragma once
+
+#include "http_proc/format/json_body.h"
+#include "messages/generation.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace pitstop {
+
+struct OpenAiOptions {
+    std::string model{};  // as given: any name is taken, and given back
+    std::string id{};     // the caller's: rid or request_id; empty: none
+    SamplingParams sampling{};
+    std::int64_t n = 1;
+    bool is_streamed = false;
+    bool wants_usage = false;         // stream_options.include_usage: at the end of a stream
+    bool wants_usage_always = false;  // stream_options.continuous_usage_stats
+    bool wants_token_ids = false;
+    bool shows_tokens_as_ids = false;               // "token_id:7" in place of a token's text
+    std::optional<std::int64_t> prompt_logprobs{};  // vLLM's: so many at each prompt token
+    std::vector<TokenId> logprob_ids{};             // vLLM's logprob_token_ids
+    LogprobsMode logprobs_mode = LogprobsMode::kRaw;
+    std::int64_t priority = 0;  // larger first
+    std::optional<std::int64_t> replica{};
+    KvTolerance kv_tolerance = KvTolerance::kNever;
+    std::int64_t kv_max_lag = 0;
+
+    // A request for a prompt with all this; the prompt and logprobs are the caller's to fill.
+    [[nodiscard]] Generate request() const;
+};
+
+// Problems are left in `fields`.
+void read_openai_options(FieldReader& fields, OpenAiOptions& options);
+// The part that vLLM's generate has in an object of its own. `max_new_tokens` stays as it is where
+// there is no max_tokens.
+void read_openai_sampling(FieldReader& fields, OpenAiOptions& options);
+
+inline constexpr std::int64_t kOpenAiSamplesMax = 1024;
+
+}  // namespace pitstop

@@ -1,0 +1,12 @@
+// OpenAI's routes, by the function of each file that lists them.
+#pragma once
+
+#include "http_proc/server/router.h"
+
+namespace pitstop {
+
+void add_openai_chat(Router& router);
+void add_openai_completions(Router& router);
+void add_openai_models(Router& router);
+
+}  // namespace pitstop

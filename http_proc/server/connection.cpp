@@ -1,0 +1,452 @@
+#include "http_proc/server/connection.h"
+
+#include "base/log.h"
+#include "http_proc/server/errors.h"
+
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+
+#include <algorithm>
+#include <exception>
+#include <new>
+#include <sys/socket.h>
+
+namespace pitstop {
+namespace {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+using boost::system::error_code;
+
+constexpr std::chrono::milliseconds kLingerTime{2'000};
+constexpr std::size_t kLingerBytesMax = 4 << 20;
+constexpr std::string_view kFailed =
+    "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+
+std::string lower(std::string_view text) {
+    std::string lowered(text);
+    std::ranges::transform(lowered, lowered.begin(), [](char c) {
+        return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    });
+    return lowered;
+}
+
+std::string_view view_of(boost::string_view text) { return {text.data(), text.size()}; }
+
+Response refusal(const Request& request, int status, std::string_view message) {
+    return error_response(Router::dialect_of(request.path), status, message);
+}
+
+Response refusal_of_parse(const Request& request, error_code problem, std::size_t body_bytes_max) {
+    if (problem == http::error::header_limit)
+        return refusal(request, 431, "the header is too large");
+    if (problem == http::error::body_limit) {
+        return refusal(
+            request, 413, fmt::format("the body is too large; accepted is {} bytes", body_bytes_max)
+        );
+    }
+    if (problem == http::error::bad_version)
+        return refusal(request, 505, "accepted is HTTP/1.1 and HTTP/1.0");
+    return refusal(request, 400, "not HTTP: " + problem.message());
+}
+
+// Of IPv6 the network alone, as whoever has one address there has all of its network's.
+std::string client_address(const asio::ip::address& address) {
+    if (!address.is_v6()) return address.to_string();
+    asio::ip::address_v6::bytes_type bytes = address.to_v6().to_bytes();
+    if (!address.to_v6().is_v4_mapped()) std::fill(bytes.begin() + 8, bytes.end(), std::uint8_t{0});
+    return asio::ip::address_v6(bytes).to_string();
+}
+
+}  // namespace
+
+struct Connection::Parser {
+    http::request_parser<http::string_body> beast;
+
+    explicit Parser(const ServerLimits& limits) {
+        beast.header_limit(static_cast<std::uint32_t>(limits.header_bytes_max));
+        beast.body_limit(limits.body_bytes_max);
+    }
+    // Feeds `input`; what was taken is gone from it. False: `problem` is set, or more is needed.
+    void put(std::string& input, error_code& problem) {
+        while (!input.empty()) {
+            problem = {};
+            const std::size_t taken = beast.put(asio::buffer(input), problem);
+            input.erase(0, taken);
+            if (problem == http::error::need_more) {
+                problem = {};
+                return;
+            }
+            if (problem || taken == 0 || beast.is_done()) return;
+            if (beast.is_header_done() && !is_reading_body) return;
+        }
+    }
+    bool is_reading_body = false;
+};
+
+// co_await gives whether more was read: false at the end, at an error, and when time is up.
+struct Connection::More {
+    Connection& connection;
+
+    bool is_over() const {
+        return connection.is_at_end_ || connection.is_late_ || connection.is_overrun_;
+    }
+    bool await_ready() const { return is_over(); }
+    void await_suspend(std::coroutine_handle<> waiter) {
+        connection.pump();  // throws before anything is under way, or not at all
+        connection.on_more_ = waiter;
+    }
+    bool await_resume() const { return !is_over(); }
+};
+
+struct Connection::Sending {
+    Connection& connection;
+    Sent sent;
+
+    bool await_ready() const { return sent != Sent::kPending; }
+    void await_suspend(std::coroutine_handle<> waiter) { connection.on_sent_ = waiter; }
+    bool await_resume() const { return !connection.is_gone_; }
+};
+
+Connection::Connection(asio::ip::tcp::socket socket, Shared& shared)
+    : socket_(std::move(socket)), shared_(&shared) {
+    peer_.connection = ++shared.num_connections;
+    error_code is_closed;
+    const auto remote = socket_.remote_endpoint(is_closed);
+    if (!is_closed) peer_.address = client_address(remote.address());
+}
+
+void Connection::start() { run_detached(run()); }
+
+Task<> Connection::run() {
+    const std::shared_ptr<Connection> self = shared_from_this();
+    try {
+        Next next = Next::kKeepAlive;
+        while (next == Next::kKeepAlive) next = co_await serve_or_fail();
+        if (next == Next::kLinger) co_await linger();
+    } catch (const std::exception& error) {  // there was no memory to wait with
+        spdlog::error("a connection is closed: {}", error.what());
+    }
+    close();
+    shared_->on_closed(*this);
+}
+
+// Memory that runs out costs this connection alone.
+Task<Connection::Next> Connection::serve_or_fail() {
+    try {
+        co_return co_await serve_one();
+    } catch (const std::exception& error) {
+        spdlog::error("a connection is closed: {}", error.what());
+    }
+    co_return fail();
+}
+
+// With an answer where none has begun, from memory that is there.
+Connection::Next Connection::fail() {
+    exchange_ = nullptr;
+    deadline_.reset();
+    std::exchange(input_, {});
+    if (has_begun_ || has_answered_ || is_gone_) return Next::kClose;
+    ::send(socket_.native_handle(), kFailed.data(), kFailed.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    return Next::kLinger;
+}
+
+// ---- reading ----
+
+void Connection::pump() {
+    if (is_reading_ || is_at_end_) return;
+    socket_.async_read_some(
+        asio::buffer(incoming_),
+        [self = shared_from_this()](error_code problem, std::size_t num_bytes) {
+            self->on_read(num_bytes, problem.failed());
+        }
+    );
+    is_reading_ = true;
+}
+
+void Connection::on_read(std::size_t num_bytes, bool has_failed) {
+    is_reading_ = false;
+    if (has_failed) is_at_end_ = true;
+    keep({incoming_.data(), num_bytes});
+    if (const auto waiter = std::exchange(on_more_, nullptr)) return waiter.resume();
+    if (exchange_ == nullptr) return;
+    if (is_at_end_) return become_gone();
+    pump();
+}
+
+void Connection::keep(std::string_view bytes) {
+    if (exchange_ != nullptr && input_.size() + bytes.size() > kAheadBytesMax) is_overrun_ = true;
+    if (is_overrun_) return;
+    try {
+        input_.append(bytes);
+    } catch (const std::bad_alloc&) {
+        spdlog::error("a connection is closed: there is no memory for what it sends");
+        is_at_end_ = true;
+    }
+}
+
+// The request's head, its route and whether its sender may call it. Returns a refusal if any.
+Task<std::optional<Response>> Connection::read_head(
+    Parser& parser, Request& request, const Route*& route, Grant& grant
+) {
+    const ServerLimits& limits = shared_->context.options().limits;
+    while (!parser.beast.is_header_done()) {
+        error_code problem;
+        parser.put(input_, problem);
+        if (problem) co_return refusal_of_parse(request, problem, limits.body_bytes_max);
+        if (parser.beast.is_header_done()) break;
+        if (parser.beast.got_some() && is_idle_) {
+            is_idle_ = false;
+            set_deadline(limits.header_timeout);
+        }
+        if (co_await More{*this}) continue;
+        if (is_late_ && !is_idle_) co_return refusal(request, 408, "the header took too long");
+        is_gone_ = true;  // between requests, or in the middle of one: there is nobody to answer
+        co_return Response::empty(400);
+    }
+    is_idle_ = false;
+    const auto& head = parser.beast.get();
+    is_http_1_0_ = head.version() < 11;
+    request.method = std::string(view_of(head.method_string()));
+    is_head_request_ = request.method == "HEAD";
+    for (const auto& field : head) {
+        request.headers.push_back(
+            {lower(view_of(field.name_string())), std::string(view_of(field.value()))}
+        );
+    }
+    if (!parse_target(view_of(head.target()), request))
+        co_return refusal(request, 400, "the request target is not a path");
+    const auto num_hosts = std::ranges::count(request.headers, "host", &Header::name);
+    if (num_hosts > 1 || (num_hosts == 0 && !is_http_1_0_))
+        co_return refusal(request, 400, "a request names its host, once");
+    // Beast takes apart "chunked" alone; anything before it would be handed on as it came.
+    const auto coding = request.header("transfer-encoding");
+    if (coding && lower(*coding) != "chunked")
+        co_return refusal(request, 501, "the only transfer coding is chunked");
+    if (const auto encoded = request.header("content-encoding");
+        encoded && lower(*encoded) != "identity") {
+        co_return refusal(request, 415, "a body with a content encoding is not accepted");
+    }
+
+    is_malformed_ = false;
+
+    Router::Found found = shared_->router.find(request.method, request.path);
+    if (request.method == "OPTIONS") co_return options_answer(request, found.allow);
+    if (found.route == nullptr) {
+        if (found.allow.empty())
+            co_return refusal(request, 404, fmt::format("there is no {}", request.path));
+        Response response = refusal(
+            request,
+            405,
+            fmt::format("{} takes {}, not {}", request.path, found.allow, request.method)
+        );
+        response.headers.push_back({"allow", found.allow});
+        co_return response;
+    }
+    request.rest = std::move(found.rest);
+    route = found.route;
+    if (auto refused = check_sender(request, *route, grant)) co_return refused;
+    if (route->needs_tree && !shared_->context.has_tree())
+        co_return error_response(route->dialect, 503, "the engine is starting");
+    co_return std::nullopt;
+}
+
+// Whether its sender may call the route, and what else it may.
+std::optional<Response> Connection::check_sender(
+    const Request& request, const Route& route, Grant& grant
+) const {
+    const ServerOptions& options = shared_->context.options();
+    grant = grant_of(request, options.keys);
+    if (!may(grant, route.access)) {
+        const int status = grant == Grant::kNone ? 401 : 403;
+        return error_response(route.dialect, status, reason_phrase(status));
+    }
+    if (has_key(request, options.keys)) return std::nullopt;
+    const auto problem = problem_of_site(request, route.access, options.site);
+    if (!problem) return std::nullopt;
+    grant = Grant::kNone;
+    if (route.access == Access::kOpen) return std::nullopt;
+    return error_response(route.dialect, 403, *problem);
+}
+
+Task<std::optional<Response>> Connection::read_body(
+    Parser& parser, Request& request, MemoryBudget::Share& share
+) {
+    const ServerLimits& limits = shared_->context.options().limits;
+    const auto expected = request.header("expect");
+    if (expected && lower(*expected) != "100-continue")
+        co_return refusal(request, 417, "the only expectation is 100-continue");
+    if (expected && !is_http_1_0_ && !parser.beast.is_done() && input_.empty()) {
+        if (!co_await Sending{*this, send_now("HTTP/1.1 100 Continue\r\n\r\n", {}, {})})
+            co_return Response::empty(400);
+    }
+    parser.is_reading_body = true;
+    parser.beast.eager(true);
+    const TimePoint begin = Clock::now();
+    std::optional<Response> refused;
+    deadline_ = begin + limits.body_timeout;
+    while (!parser.beast.is_done() && !refused) {
+        error_code problem;
+        parser.put(input_, problem);
+        const std::size_t num_bytes = parser.beast.get().body().size();
+        if (problem) {
+            refused = refusal_of_parse(request, problem, limits.body_bytes_max);
+        } else if (!share.resize(num_bytes)) {
+            refused = refusal(request, 503, "requests hold too much memory; try again");
+        } else if (!parser.beast.is_done() && input_.size() > limits.header_bytes_max) {
+            // A line that the parser waits for the end of.
+            refused = refusal(request, 431, "a chunk's extensions or the trailer are too large");
+        } else if (!parser.beast.is_done()) {
+            const std::size_t seconds = num_bytes / limits.body_bytes_per_second_min;
+            deadline_ = begin + limits.body_timeout + std::chrono::seconds(seconds);
+            if (!co_await More{*this}) {
+                if (!is_late_) is_gone_ = true;
+                refused = refusal(request, 408, "the body took too long");
+            }
+        }
+    }
+    if (refused) {
+        std::string().swap(parser.beast.get().body());
+        static_cast<void>(share.resize(0));
+    } else {
+        request.body = std::move(parser.beast.get().body());
+    }
+    co_return refused;
+}
+
+Response Connection::options_answer(const Request& request, const std::string& allow) const {
+    if (allow.empty() && request.path != "*")
+        return refusal(request, 404, fmt::format("there is no {}", request.path));
+    Response response = Response::empty(204);
+    response.headers.push_back({"allow", allow.empty() ? "GET, HEAD, POST, PUT, OPTIONS" : allow});
+    if (!shared_->context.options().site.cors_origin.empty()) {
+        response.headers.push_back({"access-control-allow-methods", response.headers[0].value});
+        response.headers.push_back(
+            {"access-control-allow-headers", "authorization, content-type, x-api-key"}
+        );
+    }
+    return response;
+}
+
+// ---- one request ----
+
+Task<Response> Connection::answer_of(const Route& route, Exchange& exchange) {
+    try {
+        co_return co_await route.handler(exchange);
+    } catch (const std::exception& error) {
+        spdlog::error("{} {}: {}", exchange.request().method, route.path, error.what());
+    }
+    co_return error_response(route.dialect, 500, "Internal Server Error");
+}
+
+Task<Connection::Next> Connection::serve_one() {
+    const ServerLimits& limits = shared_->context.options().limits;
+    Parser parser(limits);
+    Request request;
+    const Route* route = nullptr;
+    is_idle_ = true;
+    is_malformed_ = true;  // until its head was understood
+    is_late_ = is_http_1_0_ = is_head_request_ = has_begun_ = has_answered_ = is_chunked_ = false;
+    pending_head_.clear();
+    set_deadline(limits.idle_timeout);
+    MemoryBudget::Share share(shared_->context.memory());
+    Grant grant = Grant::kNone;
+    std::optional<Response> refused = co_await read_head(parser, request, route, grant);
+    if (!refused) refused = co_await read_body(parser, request, share);
+    deadline_.reset();
+    // With bytes that were not looked at, a close would take answers on their way with it.
+    if (is_gone_) co_return is_overrun_ && !is_at_end_ ? Next::kLinger : Next::kClose;
+    // Where a body was not read, what follows cannot be told from it.
+    const bool may_keep_alive =
+        !is_malformed_ && parser.beast.is_done() && parser.beast.keep_alive();
+    if (refused) {
+        const bool is_whole = parser.beast.is_done();
+        const Next next = co_await finish(*std::move(refused), may_keep_alive);
+        co_return next == Next::kClose && !is_whole ? Next::kLinger : next;
+    }
+    is_closing_ = !may_keep_alive;
+    Exchange exchange(std::move(request), grant, shared_->context, *this, std::move(share));
+    exchange_ = &exchange;
+    if (is_at_end_) is_gone_ = true;
+    pump();
+    Response response = co_await answer_of(*route, exchange);
+    exchange_ = nullptr;
+    if (is_gone_) co_return Next::kClose;
+    co_return co_await finish(std::move(response), may_keep_alive);
+}
+
+Task<Connection::Next> Connection::finish(Response response, bool may_keep_alive) {
+    is_closing_ = !may_keep_alive || shared_->is_stopping;
+    has_answered_ = true;
+    if (has_begun_) {
+        if (!response.is_streamed)
+            co_return Next::kClose;  // it failed in the middle: no last chunk
+        // A stream that had nothing to say is its head and its end.
+        const std::string_view end = is_chunked_ && !is_head_request_ ? "0\r\n\r\n" : "";
+        const std::string head = std::exchange(pending_head_, {});
+        if (!co_await Sending{*this, send_now(head, {}, end)}) co_return Next::kClose;
+        co_return is_closing_ || !is_chunked_ ? Next::kClose : Next::kKeepAlive;
+    }
+    const std::string head = head_of(response, response.body.size());
+    const std::string_view body = is_head_request_ ? std::string_view{} : response.body;
+    if (!co_await Sending{*this, send_now(head, body, {})}) co_return Next::kClose;
+    co_return is_closing_ ? Next::kClose : Next::kKeepAlive;
+}
+
+// Closing while the client still sends would take the answer away from it (RFC 9112, 9.6).
+Task<> Connection::linger() {
+    error_code ignored;
+    socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
+    is_late_ = is_overrun_ = false;
+    is_idle_ = true;
+    set_deadline(kLingerTime);
+    std::size_t num_bytes = input_.size();
+    input_.clear();
+    while (num_bytes < kLingerBytesMax) {
+        const bool has_more = co_await More{*this};
+        if (!has_more) co_return;
+        num_bytes += input_.size();
+        input_.clear();
+    }
+}
+
+// ---- the end ----
+
+void Connection::become_gone() {
+    if (is_gone_) return;
+    is_gone_ = true;
+    if (exchange_ != nullptr) exchange_->say_gone();
+}
+
+void Connection::check_deadline(TimePoint now) {
+    if (!deadline_ || now < *deadline_) return;
+    deadline_.reset();
+    if (!output_.empty()) {  // the client does not read
+        spdlog::info("a client took nothing for too long; its request is ended");
+        // By a reset: otherwise the kernel would keep what it holds of the stream, for a client
+        // that has no room to be told of the end.
+        error_code ignored;
+        socket_.set_option(asio::socket_base::linger(true, 0), ignored);
+        close();
+        return;
+    }
+    is_late_ = true;
+    if (const auto waiter = std::exchange(on_more_, nullptr)) waiter.resume();
+}
+
+void Connection::close_soon() {
+    is_closing_ = true;
+    if (is_idle_ && input_.empty()) close();
+}
+
+void Connection::end_exchange() {
+    if (exchange_ != nullptr) exchange_->say_gone();
+}
+
+void Connection::close() {
+    error_code ignored;
+    socket_.close(ignored);  // what is in flight ends with an error
+    become_gone();
+}
+
+}  // namespace pitstop

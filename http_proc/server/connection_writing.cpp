@@ -1,0 +1,152 @@
+// How a connection's answers leave: the head, chunks, and what the socket does not take at once.
+#include "base/check.h"
+#include "http_proc/server/connection.h"
+
+#include <boost/asio/buffer.hpp>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <ctime>
+#include <new>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <utility>
+
+namespace pitstop {
+namespace {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+
+constexpr std::size_t kRenewBytes = 64 << 10;  // a writer that got rid of so many is not stuck
+
+// IMF-fixdate, RFC 9110 5.6.7.
+std::string http_date() {
+    const std::time_t now = std::time(nullptr);
+    std::tm parts{};
+    ::gmtime_r(&now, &parts);
+    std::array<char, 40> text{};
+    const std::size_t length =
+        std::strftime(text.data(), text.size(), "%a, %d %b %Y %H:%M:%S GMT", &parts);
+    return {text.data(), length};
+}
+
+}  // namespace
+
+std::string Connection::head_of(const Response& response, std::optional<std::size_t> length) const {
+    std::string head = fmt::format(
+        "HTTP/1.1 {} {}\r\nDate: {}\r\nServer: pitstop\r\n",
+        response.status,
+        reason_phrase(response.status),
+        http_date()
+    );
+    if (!response.content_type.empty())
+        head += fmt::format("Content-Type: {}\r\n", response.content_type);
+    if (length && response.status != 204) head += fmt::format("Content-Length: {}\r\n", *length);
+    if (!length && is_chunked_) head += "Transfer-Encoding: chunked\r\n";
+    if (is_closing_) {
+        head += "Connection: close\r\n";
+    } else if (is_http_1_0_) {
+        head += "Connection: keep-alive\r\n";
+    }
+    const std::string& origin = shared_->context.options().site.cors_origin;
+    if (!origin.empty()) head += fmt::format("Access-Control-Allow-Origin: {}\r\n", origin);
+    for (const Header& header : response.headers) {
+        CHECK(is_header_value(header.value));  // whoever quotes a client's bytes asks first
+        head += fmt::format("{}: {}\r\n", header.name, header.value);
+    }
+    return head + "\r\n";
+}
+
+void Connection::begin(Response head) {
+    CHECK(!has_begun_);
+    has_begun_ = true;
+    is_chunked_ = !is_http_1_0_;  // an older client reads to the end of the connection
+    if (!is_chunked_ || shared_->is_stopping) is_closing_ = true;
+    pending_head_ = head_of(head, std::nullopt);
+}
+
+Wire::Sent Connection::send(std::string_view bytes) {
+    CHECK(has_begun_);
+    if (is_gone_ || is_head_request_) return Sent::kGone;
+    std::string head = std::exchange(pending_head_, {});
+    if (!is_chunked_) return send_now(head, bytes, {});
+    head += fmt::format("{:x}\r\n", bytes.size());
+    return send_now(head, bytes, "\r\n");
+}
+
+Wire::Sent Connection::send_now(
+    std::string_view head, std::string_view bytes, std::string_view tail
+) {
+    if (is_gone_) return Sent::kGone;
+    CHECK(output_.empty());  // one write at a time
+    std::array<::iovec, 3> parts{};
+    std::size_t num_bytes = 0;
+    const std::array<std::string_view, 3> views{head, bytes, tail};
+    for (std::size_t i = 0; i < views.size(); ++i) {
+        parts[i] = {const_cast<char*>(views[i].data()), views[i].size()};
+        num_bytes += views[i].size();
+    }
+    ::msghdr message{};
+    message.msg_iov = parts.data();
+    message.msg_iovlen = parts.size();
+    // Without a trip through the loop: the socket nearly always has room.
+    const ssize_t sent = ::sendmsg(socket_.native_handle(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && errno != EAGAIN && errno != EINTR) {
+        become_gone();
+        return Sent::kGone;
+    }
+    std::size_t num_sent = static_cast<std::size_t>(std::max<ssize_t>(sent, 0));
+    if (num_sent == num_bytes) return Sent::kDone;
+    output_begin_ = output_renewed_ = 0;
+    set_deadline(shared_->context.options().limits.write_timeout);
+    try {
+        for (const std::string_view view : views) {
+            const std::size_t skipped = std::min(num_sent, view.size());
+            output_.append(view.substr(skipped));
+            num_sent -= skipped;
+        }
+        send_rest();
+    } catch (const std::bad_alloc&) {  // in the middle of an answer: nothing can follow
+        end_output();
+        become_gone();
+        return Sent::kGone;
+    }
+    return Sent::kPending;
+}
+
+void Connection::send_rest() {
+    socket_.async_write_some(
+        asio::buffer(output_.data() + output_begin_, output_.size() - output_begin_),
+        [self = shared_from_this()](error_code problem, std::size_t num_bytes) {
+            self->on_written(num_bytes, problem.failed());
+        }
+    );
+}
+
+void Connection::on_written(std::size_t num_bytes, bool has_failed) {
+    output_begin_ += num_bytes;
+    if (!has_failed && !is_gone_ && output_begin_ < output_.size()) {
+        if (output_begin_ - output_renewed_ >= kRenewBytes) {
+            output_renewed_ = output_begin_;
+            set_deadline(shared_->context.options().limits.write_timeout);
+        }
+        try {
+            return send_rest();
+        } catch (const std::bad_alloc&) {
+            has_failed = true;
+        }
+    }
+    end_output();
+    if (has_failed) become_gone();
+    if (const auto waiter = std::exchange(on_sent_, nullptr)) waiter.resume();
+}
+
+void Connection::end_output() {
+    std::exchange(output_, {});  // a large answer's memory is not kept by an idle connection
+    deadline_.reset();
+}
+
+}  // namespace pitstop

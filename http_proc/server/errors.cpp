@@ -1,0 +1,130 @@
+#include "http_proc/server/errors.h"
+
+#include "base/utf8.h"
+#include "http_proc/format/json_writer.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace pitstop {
+namespace {
+
+std::string_view openai_type(int status) {
+    switch (status) {
+        case 401:
+            return "authentication_error";
+        case 403:
+            return "permission_error";
+        case 404:
+            return "not_found_error";
+        case 429:
+            return "rate_limit_error";
+        default:
+            return status < 500 ? "invalid_request_error" : "server_error";
+    }
+}
+
+void write_openai_code(JsonWriter& json, int status) {
+    json.key("code");
+    if (status == 401) {
+        json.string("invalid_api_key");
+    } else if (status == 404) {
+        json.string("not_found");
+    } else {
+        json.null();
+    }
+}
+
+// It may quote what no UTF-8 is: that becomes U+FFFD.
+void write_message(JsonWriter& json, std::string_view message) {
+    json.key("message");
+    if (is_utf8(message)) {
+        json.string(message);
+    } else {
+        constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
+        json.raw(nlohmann::json(message).dump(-1, ' ', false, kReplace));
+    }
+}
+
+void write_sglang(JsonWriter& json, int status, std::string_view message) {
+    // Of a key that is missing or wrong; other refusals say why.
+    if ((status == 401 || status == 403) && message == reason_phrase(status)) {
+        json.key("error").string(message);
+        return;
+    }
+    json.key("error").begin_object();
+    write_message(json, message);
+    json.end_object();
+    json.key("object").string("error");
+    write_message(json, message);
+    json.key("type").string(status < 500 ? reason_phrase(status) : std::to_string(status));
+    json.key("param").null().key("code").integer(status);
+}
+
+// By a writer, not from a tree of values: nlohmann's destructors of those allocate, and where there
+// is no memory that ends the process.
+void write_body(JsonWriter& json, Dialect dialect, int status, std::string_view message) {
+    if (dialect == Dialect::kSglang || dialect == Dialect::kPitstop)
+        return write_sglang(json, status, message);
+    json.key("error").begin_object();
+    write_message(json, message);
+    if (dialect == Dialect::kOpenAi) {
+        json.key("type").string(openai_type(status)).key("param").null();
+        write_openai_code(json, status);
+    } else {
+        json.key("type").string(reason_phrase(status)).key("param").null();
+        json.key("code").integer(status);
+    }
+    json.end_object();
+}
+
+}  // namespace
+
+int status_of(ErrorCode code) {
+    switch (code) {
+        case ErrorCode::kInvalidArgument:
+        case ErrorCode::kMalformed:
+        case ErrorCode::kTooLarge:
+            return 400;
+        case ErrorCode::kPermissionDenied:
+            return 403;
+        case ErrorCode::kNotFound:
+            return 404;
+        case ErrorCode::kAlreadyExists:
+        case ErrorCode::kFailedPrecondition:
+            return 409;
+        case ErrorCode::kUnsupported:
+            return 501;
+        case ErrorCode::kResourceExhausted:
+        case ErrorCode::kUnavailable:
+        case ErrorCode::kAborted:
+            return 503;
+        case ErrorCode::kDeadlineExceeded:
+            return 504;
+        case ErrorCode::kUnknownMessage:
+        case ErrorCode::kDataLoss:
+        case ErrorCode::kInternal:
+            return 500;
+    }
+    return 500;
+}
+
+std::string error_json(Dialect dialect, int status, std::string_view message) {
+    JsonWriter json;
+    json.begin_object();
+    write_body(json, dialect, status, message);
+    json.end_object();
+    return json.take();
+}
+
+Response error_response(Dialect dialect, int status, std::string_view message) {
+    Response response = Response::json_text(status, error_json(dialect, status, message));
+    if (status == 401) response.headers.push_back({"www-authenticate", "Bearer"});
+    return response;
+}
+
+Response error_response(Dialect dialect, const Error& error) {
+    return error_response(dialect, status_of(error.code), error.message);
+}
+
+}  // namespace pitstop

@@ -1,0 +1,25 @@
+// Errors in the shape that a dialect's clients read.
+//
+//   SGLang   {"error": {"message": M}, "object": "error", "message": M, "type": T, "param": null,
+//             "code": 400}: both of its shapes in one, as its clients read either
+//   OpenAI   {"error": {"message": M, "type": "invalid_request_error", "param": null, "code": C}}
+//   vLLM     {"error": {"message": M, "type": "Bad Request", "param": null, "code": 400}}
+#pragma once
+
+#include "base/result.h"
+#include "http_proc/format/message.h"
+#include "http_proc/server/router.h"
+
+#include <string>
+#include <string_view>
+
+namespace pitstop {
+
+[[nodiscard]] int status_of(ErrorCode code);
+
+// The body alone, for errors inside a stream.
+[[nodiscard]] std::string error_json(Dialect dialect, int status, std::string_view message);
+[[nodiscard]] Response error_response(Dialect dialect, int status, std::string_view message);
+[[nodiscard]] Response error_response(Dialect dialect, const Error& error);
+
+}  // namespace pitstop

@@ -1,0 +1,72 @@
+// The routes: one declarative table. `pitstop_http --routes` prints it, and a test compares the
+// table of docs/http.md with it.
+//
+// How http_proc is laid out, for whoever adds a route. Rooms include those above them alone:
+//
+//   format/                  heads, keys, JSON bodies, what dialects share in them: no coroutines
+//   server/                  server and connection: HTTP/1.1 on Asio and Beast, which nothing else
+//                            includes; router, this table; errors, an Error in each dialect's
+//                            shape; exchange.h and task.h, what a handler is given, and what it is;
+//                            tree, the client library, awaitable
+//   generation/ control/     what the dialects' routes share that generate, and that steer
+//   observe/                 health, metrics, the status page
+//   sglang/ openai/ vllm/    handlers, <noun>.cpp, each with the add_<dialect>_<noun>(Router&) that
+//                            lists its routes; <noun>_request is parsing alone, without coroutines:
+//                            the fuzz targets run it
+//   main.cpp, routes.cpp     flags, the loop, the tie to the tree and to the launcher; all routes
+//
+// A new file: write it, name its add_ function in its room's routes.h and in routes.cpp, list it in
+// its room's CMakeLists.txt, and give each route its row in docs/http.md.
+#pragma once
+
+#include "http_proc/format/keys.h"
+#include "http_proc/server/exchange.h"
+#include "http_proc/server/task.h"
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop {
+
+// Whose route it is: decides the shape of its errors (errors.h).
+enum class Dialect { kPitstop, kSglang, kOpenAi, kVllm };
+[[nodiscard]] std::string_view name_of(Dialect dialect);
+
+using Handler = Task<Response> (*)(Exchange& exchange);
+
+struct Route {
+    std::string_view methods{};  // "GET" or "GET, POST"; HEAD comes with GET, OPTIONS with all
+    std::string_view path{};     // exact; one that ends with "/*" takes every path below, too
+    Dialect dialect{};
+    Access access{};
+    Handler handler{};
+    bool needs_tree = true;  // false: answered also before the tree is there
+
+    [[nodiscard]] bool takes(std::string_view method) const;
+};
+
+class Router {
+  public:
+    // REQUIRES: no route of the same path takes any of its methods.
+    void add(const Route& route);
+
+    struct Found {
+        const Route* route = nullptr;  // null: see `allow`
+        std::string allow{};           // methods of the path; empty: there is no such path
+        std::string rest{};            // what "/*" stands for
+    };
+    [[nodiscard]] Found find(std::string_view method, std::string_view path) const;
+
+    // Whose error shape a path that has no route gets.
+    [[nodiscard]] static Dialect dialect_of(std::string_view path);
+
+    [[nodiscard]] const std::vector<Route>& routes() const { return routes_; }
+    // "METHODS PATH DIALECT ACCESS", a line each.
+    [[nodiscard]] std::string describe() const;
+
+  private:
+    std::vector<Route> routes_{};  // a hundred at most: a scan is as fast as a map
+};
+
+}  // namespace pitstop

@@ -1,0 +1,35 @@
+// Time for handlers that wait for it: a beat of kPeriod, while somebody waits.
+//
+// Thread: the server's loop, which calls beat() when fd() is readable.
+#pragma once
+
+#include "http_proc/server/task.h"
+
+#include <chrono>
+#include <vector>
+
+namespace pitstop {
+
+class Ticker {
+  public:
+    static constexpr std::chrono::milliseconds kPeriod{500};
+
+    Ticker();
+    ~Ticker();
+    Ticker(const Ticker&) = delete;
+    Ticker& operator=(const Ticker&) = delete;
+
+    [[nodiscard]] int fd() const { return fd_; }
+    void beat();
+
+    // co_await gives true at the next beat.
+    [[nodiscard]] Later<bool> next();
+
+  private:
+    void arm(bool is_on);
+
+    int fd_ = -1;  // a timerfd
+    std::vector<Later<bool>::Setter> waiters_{};
+};
+
+}  // namespace pitstop

@@ -1,0 +1,31 @@
+// The text of every token, for logprobs that show it. Fetched from the tree once, when first
+// needed, so that afterwards no answer waits for it.
+//
+// Bounded: the vocabulary: some megabytes.
+#pragma once
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "http_proc/server/task.h"
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop {
+
+class Tree;
+
+class TokenTexts {
+  public:
+    // Errors: the tree's.
+    Task<Result<>> load(Tree& tree);
+
+    // Part of a character is U+FFFD; an id that no token has is empty. REQUIRES: load() succeeded.
+    [[nodiscard]] std::string_view of(TokenId id) const;
+
+  private:
+    std::vector<std::string> texts_{};  // by id; empty: not loaded yet
+};
+
+}  // namespace pitstop

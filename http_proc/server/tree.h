@@ -1,0 +1,80 @@
+// The tree behind this server: the client library, awaitable. Everything http_proc knows of the
+// engine goes through here.
+//
+//   const Result<StatusReply> status = co_await exchange.tree().call(Status{});
+//
+// Owns:    the client; the names under which open requests may be aborted.
+// Thread:  the server's loop, which calls run_callbacks() when ready_fd() is readable.
+#pragma once
+
+#include "client/client.h"
+#include "http_proc/server/event_pace.h"
+#include "http_proc/server/preparations.h"
+#include "http_proc/server/request_metrics.h"
+#include "http_proc/server/task.h"
+#include "http_proc/server/token_texts.h"
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace pitstop {
+
+class Tree {
+  public:
+    // REQUIRES: the client has CallbackThread::kCaller.
+    explicit Tree(std::unique_ptr<Client> client) : client_(std::move(client)) {}
+
+    [[nodiscard]] Client& client() { return *client_; }
+    // What is served, as said at the connection.
+    [[nodiscard]] const HelloReply& hello();
+
+    // A call on either door and its one answer (client/calls.h).
+    template <class Request>
+    [[nodiscard]] Later<Result<ReplyTo<Request>>> call(
+        Request request, std::chrono::milliseconds timeout = Client::kCallTimeout
+    ) {
+        Later<Result<ReplyTo<Request>>> later;
+        client_->call(
+            std::move(request),
+            std::function<void(Result<ReplyTo<Request>>)>([setter = later.setter()](
+                                                              Result<ReplyTo<Request>> reply
+                                                          ) { setter.set(std::move(reply)); }),
+            timeout
+        );
+        return later;
+    }
+
+    // 32 hex digits, from the kernel.
+    [[nodiscard]] static std::string random_id();
+
+    // A request may be aborted under its rid and under other names: the id of the answer it is part
+    // of, the rid of the batch. Several requests may have the same name.
+    void add_name(const std::string& name, const std::string& rid);
+    void remove_name(const std::string& name, const std::string& rid);
+    // The rids of open requests of this server with that name; `name` itself if there are none, as
+    // it may be the rid of another front end's request.
+    [[nodiscard]] std::vector<std::string> rids_named(const std::string& name) const;
+
+    [[nodiscard]] TokenTexts& token_texts() { return token_texts_; }
+    [[nodiscard]] EventPace& event_pace() { return event_pace_; }
+    [[nodiscard]] Preparations& preparations() { return preparations_; }
+
+    // HTTP requests to generate that are open.
+    int num_generating = 0;
+    RequestMetrics request_metrics{};
+
+  private:
+    std::unique_ptr<Client> client_;
+    HelloReply hello_{};
+    TokenTexts token_texts_{};
+    EventPace event_pace_{};
+    Preparations preparations_{};
+    std::unordered_map<std::string, std::vector<std::string>> rids_{};  // by name
+};
+
+}  // namespace pitstop

@@ -1,0 +1,45 @@
+// SGLang's /abort_request. By exact id (or the name of a batch or an answer), where SGLang takes a
+// prefix: "req-1" does not end "req-10".
+#include "http_proc/control/control.h"
+#include "http_proc/format/json_body.h"
+#include "http_proc/server/errors.h"
+#include "http_proc/sglang/routes.h"
+
+#include <nlohmann/json.hpp>
+
+namespace pitstop {
+namespace {
+
+// 200 and empty also for an id that nobody has, as in SGLang. Answered when the final output of
+// every request it ends has been sent.
+Task<Response> abort_request(Exchange& exchange) {
+    const Result<nlohmann::json> body = parse_json_object(exchange.request().body);
+    if (!body) co_return error_response(Dialect::kSglang, body.error());
+    FieldReader fields(*body);
+    control::Aborting aborting;
+    fields.read("rid", aborting.names);
+    fields.read("abort_all", aborting.all);
+    fields.read("abort_message", aborting.message);
+    if (fields.error()) co_return error_response(Dialect::kSglang, *fields.error());
+    // Others' requests are not the business of a key for generating.
+    if (aborting.all && !exchange.may_admin())
+        co_return error_response(Dialect::kSglang, 403, "abort_all needs the admin key");
+    std::erase(aborting.names, "");
+    const Result<AbortReply> reply = co_await control::abort(exchange, std::move(aborting));
+    if (!reply) co_return error_response(Dialect::kSglang, reply.error());
+    co_return Response::empty(200);
+}
+
+}  // namespace
+
+void add_sglang_abort(Router& router) {
+    router.add(
+        {.methods = "POST",
+         .path = "/abort_request",
+         .dialect = Dialect::kSglang,
+         .access = Access::kData,
+         .handler = abort_request}
+    );
+}
+
+}  // namespace pitstop

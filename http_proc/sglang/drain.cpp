@@ -1,0 +1,56 @@
+// /drain: a wait until nobody's request is open any more. Nothing else changes: new requests are
+// taken meanwhile, so whoever wants an end to it stops sending first, or pauses.
+#include "http_proc/control/control.h"
+#include "http_proc/format/control_fields.h"
+#include "http_proc/format/json_body.h"
+#include "http_proc/sglang/answers.h"
+#include "http_proc/sglang/routes.h"
+
+#include <nlohmann/json.hpp>
+
+namespace pitstop {
+namespace {
+
+constexpr double kTimeoutDefaultS = 60;
+constexpr double kTimeoutMaxS = 24 * 3600;
+
+Task<Response> drain(Exchange& exchange) {
+    const Result<nlohmann::json> body = control_fields(exchange.request());
+    if (!body) co_return sglang_failure(body.error());
+    FieldReader fields(*body);
+    double timeout_s = kTimeoutDefaultS;
+    fields.read("timeout", timeout_s);
+    if (!(timeout_s >= 0 && timeout_s <= kTimeoutMaxS))
+        fields.fail("timeout", "seconds, 0 to a day");
+    if (fields.error()) co_return sglang_failure(*fields.error());
+    const TimePoint deadline =
+        Clock::now() +
+        std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout_s));
+    while (true) {
+        const Result<StatusReply> status = co_await control::status(exchange);
+        if (!status) co_return sglang_failure(status.error());
+        const bool is_late = Clock::now() >= deadline;
+        if (status->open_requests == 0 || is_late || exchange.is_gone()) {
+            co_return Response::json(
+                200,
+                {{"success", status->open_requests == 0},
+                 {"remaining_requests", status->open_requests}}
+            );
+        }
+        co_await exchange.server().ticker.next();
+    }
+}
+
+}  // namespace
+
+void add_sglang_drain(Router& router) {
+    router.add(
+        {.methods = "POST",
+         .path = "/drain",
+         .dialect = Dialect::kSglang,
+         .access = Access::kAdmin,
+         .handler = drain}
+    );
+}
+
+}  // namespace pitstop

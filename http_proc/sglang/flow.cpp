@@ -1,0 +1,106 @@
+// SGLang's flow control: pause, continue, flush.
+#include "http_proc/control/control.h"
+#include "http_proc/format/control_fields.h"
+#include "http_proc/format/json_body.h"
+#include "http_proc/sglang/answers.h"
+#include "http_proc/sglang/routes.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+
+namespace pitstop {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::optional<PauseMode> mode_named(std::string_view name) {
+    for (std::size_t i = 0; i < EnumNames<PauseMode>::kNames.size(); ++i) {
+        if (EnumNames<PauseMode>::kNames[i] == name) return static_cast<PauseMode>(i);
+    }
+    return std::nullopt;
+}
+
+// Answered when every replica stands still: what was in flight has been emitted.
+Task<Response> pause_generation(Exchange& exchange) {
+    const Result<nlohmann::json> body = control_fields(exchange.request());
+    if (!body) co_return sglang_failure(body.error());
+    FieldReader fields(*body);
+    std::string name = "abort";
+    double max_pause_s = 0;
+    fields.read("mode", name);
+    fields.read("max_pause_s", max_pause_s);
+    const std::optional<PauseMode> mode = mode_named(name);
+    if (!mode) fields.fail("mode", "abort, in_place, retract or wait");
+    if (!std::isfinite(max_pause_s) || max_pause_s < 0)
+        fields.fail("max_pause_s", "seconds, 0 or more");
+    if (fields.error()) co_return sglang_failure(*fields.error());
+    const Result<PauseReply> reply = co_await control::pause(exchange, *mode, max_pause_s);
+    if (!reply) co_return sglang_failure(reply.error());
+    Json answer{{"message", "Generation paused successfully."}, {"status", "ok"}};
+    for (const char* count : {"num_aborted", "num_retracted", "num_frozen", "num_waiting"})
+        answer[count] = 0;
+    for (const PausePart& part : reply->parts) {
+        answer["num_aborted"] = answer["num_aborted"].get<std::int64_t>() + part.num_aborted;
+        answer["num_retracted"] = answer["num_retracted"].get<std::int64_t>() + part.num_retracted;
+        answer["num_frozen"] = answer["num_frozen"].get<std::int64_t>() + part.num_frozen;
+        answer["num_waiting"] = answer["num_waiting"].get<std::int64_t>() + part.num_waiting;
+    }
+    co_return Response::json(200, answer);
+}
+
+Task<Response> continue_generation(Exchange& exchange) {
+    const Result<ContinueReply> reply = co_await control::go_on(exchange);
+    if (!reply) co_return sglang_failure(reply.error());
+    co_return Response::json(
+        200, {{"message", "Generation continued successfully."}, {"status", "ok"}}
+    );
+}
+
+Task<Response> flush_cache(Exchange& exchange) {
+    const Result<nlohmann::json> body = control_fields(exchange.request());
+    if (!body) co_return sglang_failure(body.error());
+    FieldReader fields(*body);
+    double timeout_s = 0;
+    fields.read("timeout", timeout_s);
+    constexpr double kDayS = 24 * 3600;
+    if (!(timeout_s >= 0 && timeout_s <= kDayS)) fields.fail("timeout", "seconds, 0 to a day");
+    if (fields.error()) co_return sglang_failure(*fields.error());
+    const Result<FlushReply> reply = co_await control::flush(
+        exchange, std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1000))
+    );
+    if (reply) {
+        co_return Response::text(
+            200,
+            "Cache flushed.\nIt is refused while requests hold pages (running, or paused "
+            "in_place).\n"
+        );
+    }
+    const bool is_late = reply.error().code == ErrorCode::kDeadlineExceeded;
+    co_return Response::text(
+        400,
+        (is_late ? "Timed out waiting for idle state. " : "Flush cache failed. ") +
+            reply.error().message + "\n"
+    );
+}
+
+}  // namespace
+
+void add_sglang_control(Router& router) {
+    constexpr Route kAdmin{.dialect = Dialect::kSglang, .access = Access::kAdmin};
+    Route route = kAdmin;
+    route.methods = "POST";
+    route.path = "/pause_generation";
+    route.handler = pause_generation;
+    router.add(route);
+    route.path = "/continue_generation";
+    route.handler = continue_generation;
+    router.add(route);
+    route.methods = "GET, POST";
+    route.path = "/flush_cache";
+    route.handler = flush_cache;
+    router.add(route);
+}
+
+}  // namespace pitstop

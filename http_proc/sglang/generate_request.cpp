@@ -1,0 +1,397 @@
+#include "http_proc/sglang/generate_request.h"
+
+#include "http_proc/format/common_fields.h"
+#include "http_proc/format/json_body.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <utility>
+
+namespace pitstop {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::int64_t kMaxNewTokensDefault = 128;
+
+constexpr std::array kUnsupported{
+    Unsupported{"input_embeds", "prompts are text or tokens"},
+    Unsupported{"image_data", "the model is of text alone"},
+    Unsupported{"video_data", "the model is of text alone"},
+    Unsupported{"audio_data", "the model is of text alone"},
+    Unsupported{"lora_path", "no adapters are loaded"},
+    Unsupported{"session_params", "there are no sessions"},
+    Unsupported{"session_id", "there are no sessions"},
+    Unsupported{"custom_logit_processor", "code is not run"},
+    Unsupported{"return_hidden_states", "hidden states are not kept"},
+    Unsupported{"return_routed_experts", "routed experts are not kept"},
+    Unsupported{"return_indexer_topk", "there is no indexer"},
+    Unsupported{"return_sampling_mask", "masks are not kept"},
+    Unsupported{"return_entropy", "entropies are not computed"},
+    Unsupported{"return_flat_raw_top_logprobs", "top logprobs come as lists"},
+    Unsupported{"return_flat_raw_top_logprobs_b64", "top logprobs come as lists"},
+};
+constexpr std::array kUnsupportedSampling{
+    Unsupported{"json_schema", "there are no grammars"},
+    Unsupported{"regex", "there are no grammars"},
+    Unsupported{"ebnf", "there are no grammars"},
+    Unsupported{"structural_tag", "there are no grammars"},
+    Unsupported{"stop_regex", "stop texts are plain"},
+};
+constexpr auto kSamplingNames = std::to_array<std::string_view>({
+    "max_new_tokens",
+    "min_new_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+    "stop",
+    "stop_token_ids",
+    "stop_regex",
+    "n",
+    "json_schema",
+    "regex",
+    "ebnf",
+    "structural_tag",
+    "ignore_eos",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "no_stop_trim",
+    "logit_bias",
+    "custom_params",
+    "stream_interval",
+    "sampling_seed",
+    "max_thinking_tokens",
+    "temp_last",
+    "is_normalized",
+});
+
+struct Sampling {
+    SamplingParams params{};
+    std::int64_t n = 1;
+    std::int64_t stream_interval = 1;
+};
+
+Result<Sampling> sampling_of(const Json& object) {
+    if (!object.is_object())
+        return make_error(ErrorCode::kInvalidArgument, "sampling_params is not an object");
+    for (const auto& [name, value] : object.items()) {
+        if (std::ranges::find(kSamplingNames, name) == kSamplingNames.end()) {
+            return make_error(
+                ErrorCode::kInvalidArgument, "sampling_params has no parameter '{}'", name
+            );
+        }
+    }
+    FieldReader fields(object, "sampling_params");
+    refuse_unsupported(fields, kUnsupportedSampling);
+    Sampling sampling;
+    SamplingParams& params = sampling.params;
+    // Absent is 128; an explicit null is as many as fit.
+    if (!object.contains("max_new_tokens")) params.max_new_tokens = kMaxNewTokensDefault;
+    fields.read("max_new_tokens", params.max_new_tokens);
+    fields.read("min_new_tokens", params.min_new_tokens);
+    read_sampling(fields, params);
+    // As in SGLang, it stands for every stop by token.
+    if (params.ignore_eos) params.stop_token_ids.clear();
+    fields.read("sampling_seed", params.seed);
+    fields.read("n", sampling.n);
+    fields.read("stream_interval", sampling.stream_interval);
+    if (!fields.error() && (sampling.n < 1 || sampling.n > static_cast<std::int64_t>(kSamplesMax)))
+        fields.fail("n", fmt::format("[1, {}]", kSamplesMax));
+    constexpr std::int64_t kIntervalMax = std::int64_t{1}
+                                          << 30;  // counts of tokens are added to it
+    if (!fields.error() &&
+        (sampling.stream_interval < 1 || sampling.stream_interval > kIntervalMax))
+        fields.fail("stream_interval", fmt::format("[1, {}]", kIntervalMax));
+    if (fields.error()) return *fields.error();
+    return sampling;
+}
+
+std::optional<std::vector<TokenId>> ids_of(const Json& value) {
+    std::vector<TokenId> ids;
+    ids.reserve(value.size());
+    for (const Json& entry : value) {
+        const auto id = token_of(entry);
+        if (!id) return std::nullopt;
+        ids.push_back(*id);
+    }
+    return ids;
+}
+
+// The prompts: text or input_ids, one or a list.
+Result<> read_prompts(FieldReader& fields, SglangGenerate& call) {
+    const auto wrong = [](std::string_view what) {
+        return make_error(ErrorCode::kInvalidArgument, "{}", what);
+    };
+    if (const Json* text = fields.find("text")) {  // it wins over input_ids
+        call.is_batch = text->is_array();
+        if (text->is_string()) {
+            call.prompts.emplace_back().text = text->get<std::string>();
+            return Ok{};
+        }
+        if (!text->is_array()) return wrong("text is neither a string nor a list of strings");
+        for (const Json& entry : *text) {
+            if (!entry.is_string()) return wrong("text is a list with something that is no string");
+            call.prompts.emplace_back().text = entry.get<std::string>();
+        }
+    } else if (const Json* ids = fields.find("input_ids")) {
+        if (!ids->is_array()) return wrong("input_ids is not a list");
+        if (ids->empty()) return wrong("input_ids cannot be empty.");
+        call.is_batch = ids->front().is_array();
+        const auto add = [&](const Json& list) -> bool {
+            auto prompt = list.is_array() ? ids_of(list) : std::nullopt;
+            if (!prompt) return false;
+            call.prompts.emplace_back().input_ids = std::move(prompt);
+            return true;
+        };
+        if (!call.is_batch && !add(*ids))
+            return wrong("input_ids has something that is no token id");
+        if (call.is_batch) {
+            for (const Json& list : *ids) {
+                if (!add(list))
+                    return wrong("input_ids is a list with something that is no list of token ids");
+            }
+        }
+    } else {
+        return wrong("one of text and input_ids must be given");
+    }
+    if (call.prompts.empty()) return wrong("the batch is empty");
+    if (call.prompts.size() > kBatchMax) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "the batch has {} prompts; at most {} are accepted",
+            call.prompts.size(),
+            kBatchMax
+        );
+    }
+    return Ok{};
+}
+
+Result<> read_rids(FieldReader& fields, SglangGenerate& call) {
+    const Json* rid = fields.find("rid");
+    if (rid == nullptr) return Ok{};
+    if (rid->is_string()) {
+        const auto& text = rid->get_ref<const std::string&>();
+        if (!call.is_batch) {
+            call.prompts.front().rid = text;
+        } else if (!text.empty()) {
+            call.batch_rid = text;
+            for (std::size_t i = 0; i < call.prompts.size(); ++i)
+                call.prompts[i].rid = fmt::format("{}_{}", text, i);
+        }
+        return Ok{};
+    }
+    if (!rid->is_array() || !call.is_batch) {
+        return make_error(
+            ErrorCode::kInvalidArgument, "rid is a string, or for a batch a list of strings"
+        );
+    }
+    if (rid->size() != call.prompts.size()) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "rid has {} entries and the batch {} prompts",
+            rid->size(),
+            call.prompts.size()
+        );
+    }
+    std::set<std::string> seen;
+    std::vector<std::string> repeated;
+    for (std::size_t i = 0; i < rid->size(); ++i) {
+        const Json& entry = (*rid)[i];
+        if (entry.is_null()) continue;
+        if (!entry.is_string())
+            return make_error(ErrorCode::kInvalidArgument, "rid has something that is no string");
+        call.prompts[i].rid = entry.get<std::string>();
+        if (!call.prompts[i].rid.empty() && !seen.insert(call.prompts[i].rid).second)
+            repeated.push_back(call.prompts[i].rid);
+    }
+    if (repeated.empty()) return Ok{};
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "Duplicate request IDs detected within the request: {}",
+        Json(repeated).dump()
+    );
+}
+
+// An option that is one value for all prompts, or a list with one for each.
+template <class Assign>
+Result<> read_each(
+    FieldReader& fields,
+    std::string_view name,
+    SglangGenerate& call,
+    std::string_view accepted,
+    Assign assign
+) {
+    const Json* given = fields.find(name);
+    if (given == nullptr) return Ok{};
+    const bool is_list = given->is_array() && !given->empty() && call.is_batch;
+    if (is_list && given->size() != call.prompts.size()) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "{} has {} entries and the batch {} prompts",
+            name,
+            given->size(),
+            call.prompts.size()
+        );
+    }
+    if (is_list && call.samples > 1) {
+        return make_error(
+            ErrorCode::kInvalidArgument, "{} cannot be a list where n is more than 1", name
+        );
+    }
+    for (std::size_t i = 0; i < call.prompts.size(); ++i) {
+        const Json& value = is_list ? (*given)[i] : *given;
+        if (!value.is_null() && !assign(call.prompts[i], value)) {
+            fields.fail(name, accepted);
+            return *fields.error();
+        }
+    }
+    return Ok{};
+}
+
+Result<> read_logprob_options(FieldReader& fields, SglangGenerate& call) {
+    const auto integer = [](std::int64_t LogprobOptions::*member) {
+        return [member](Generate& prompt, const Json& value) {
+            const auto number = integer_of(value);
+            if (number) prompt.logprobs.*member = *number;
+            return number.has_value();
+        };
+    };
+    RETURN_IF_ERROR(read_each(
+        fields,
+        "return_logprob",
+        call,
+        "true or false, or a list of them",
+        [](Generate& prompt, const Json& value) {
+            const auto flag = bool_of(value);
+            if (flag) prompt.logprobs.enabled = *flag;
+            return flag.has_value();
+        }
+    ));
+    RETURN_IF_ERROR(read_each(
+        fields,
+        "logprob_start_len",
+        call,
+        "an integer, or a list of them",
+        integer(&LogprobOptions::prompt_start)
+    ));
+    RETURN_IF_ERROR(read_each(
+        fields,
+        "top_logprobs_num",
+        call,
+        "an integer, or a list of them",
+        integer(&LogprobOptions::top)
+    ));
+    // One list of ids is for all prompts, a list of lists for each.
+    const Json* ids = fields.find("token_ids_logprob");
+    const bool is_flat =
+        ids != nullptr && ids->is_array() && std::ranges::all_of(*ids, [](const Json& entry) {
+            return !entry.is_array() && !entry.is_null();
+        });
+    const auto assign = [](Generate& prompt, const Json& value) {
+        auto list = value.is_array() ? ids_of(value) : std::nullopt;
+        if (list) prompt.logprobs.ids = *std::move(list);
+        return list.has_value();
+    };
+    constexpr std::string_view kIds = "a list of token ids, or a list of such lists";
+    if (is_flat) {
+        for (Generate& prompt : call.prompts) {
+            if (assign(prompt, *ids)) continue;
+            fields.fail("token_ids_logprob", kIds);
+            return *fields.error();
+        }
+    } else {
+        RETURN_IF_ERROR(read_each(fields, "token_ids_logprob", call, kIds, assign));
+    }
+    LogprobsMode mode = LogprobsMode::kScaled;
+    read_logprobs_mode(fields, mode);
+    for (Generate& prompt : call.prompts) {
+        LogprobOptions& options = prompt.logprobs;
+        options.mode = mode;
+        if (!options.enabled) options = {};  // the details of what is not asked for
+    }
+    return Ok{};
+}
+
+Result<> read_sampling_params(FieldReader& fields, SglangGenerate& call) {
+    const Json* given = fields.find("sampling_params");
+    const Json none = Json::object();
+    const bool is_list = given != nullptr && given->is_array();
+    if (is_list && (!call.is_batch || given->size() != call.prompts.size())) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "sampling_params has {} entries; there {} {}",
+            given->size(),
+            call.is_batch ? "are so many prompts:" : "is one prompt, which takes an object, not",
+            call.is_batch ? std::to_string(call.prompts.size()) : "a list"
+        );
+    }
+    for (std::size_t i = 0; i < call.prompts.size(); ++i) {
+        if (i > 0 && !is_list) {
+            call.prompts[i].sampling = call.prompts.front().sampling;
+            continue;
+        }
+        const Json& object = is_list ? (*given)[i] : given != nullptr ? *given : none;
+        ASSIGN_OR_RETURN(Sampling sampling, sampling_of(object.is_null() ? none : object));
+        call.prompts[i].sampling = std::move(sampling.params);
+        if (i > 0 && sampling.n != call.samples)
+            return make_error(
+                ErrorCode::kInvalidArgument, "n must be the same for the whole batch"
+            );
+        call.samples = sampling.n;
+        call.stream_interval = sampling.stream_interval;
+    }
+    if (call.prompts.size() * static_cast<std::size_t>(call.samples) > kRequestsMax) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "{} prompts with n {} are more than {} requests",
+            call.prompts.size(),
+            call.samples,
+            kRequestsMax
+        );
+    }
+    return Ok{};
+}
+
+}  // namespace
+
+Result<SglangGenerate> parse_sglang_generate(std::string_view body) {
+    ASSIGN_OR_RETURN(const Json json, parse_json_object(body));
+    FieldReader fields(json);
+    refuse_unsupported(fields, kUnsupported);
+    if (fields.error()) return *fields.error();
+
+    SglangGenerate call;
+    RETURN_IF_ERROR(read_prompts(fields, call));
+    RETURN_IF_ERROR(read_rids(fields, call));
+    RETURN_IF_ERROR(read_sampling_params(fields, call));
+    RETURN_IF_ERROR(read_logprob_options(fields, call));
+    fields.read("stream", call.is_streamed);
+    fields.read("incremental_streaming_output", call.is_incremental);
+    fields.read("return_text_in_logprobs", call.wants_text_in_logprobs);
+    fields.read("return_prompt_token_ids", call.wants_prompt_token_ids);
+    Generate common;
+    fields.read("priority", common.priority);
+    fields.read("data_parallel_rank", common.replica);
+    fields.read("routed_dp_rank", common.replica);
+    read_kv_tolerance(fields, common);
+    if (fields.error()) return *fields.error();
+    for (Generate& prompt : call.prompts) {
+        prompt.stream = call.is_streamed;
+        prompt.priority = common.priority;
+        prompt.replica = common.replica;
+        prompt.kv_tolerance = common.kv_tolerance;
+        prompt.kv_max_lag = common.kv_max_lag;
+        if (auto problem = invalid(prompt))
+            return make_error(ErrorCode::kInvalidArgument, "{}", *problem);
+    }
+    return call;
+}
+
+}  // namespace pitstop

@@ -1,0 +1,50 @@
+// What is served, in SGLang's words: /model_info and its older name.
+#include "http_proc/format/versions.h"
+#include "http_proc/server/errors.h"
+#include "http_proc/sglang/routes.h"
+
+#include <nlohmann/json.hpp>
+
+namespace pitstop {
+namespace {
+
+Task<Response> model_info(Exchange& exchange) {
+    const Result<StatusReply> status = co_await exchange.tree().call(Status{});
+    if (!status) co_return error_response(Dialect::kSglang, status.error());
+    const HelloReply& hello = exchange.tree().hello();
+    // Where an update brought the weights, its directory, as in SGLang.
+    const std::string& path =
+        status->weights_path.empty() ? hello.model_path : status->weights_path;
+    co_return Response::json(
+        200,
+        {{"model_path", path},
+         {"tokenizer_path", hello.model_path},
+         {"is_generation", true},
+         {"preferred_sampling_params", nullptr},
+         {"weight_version", version_name(status->replicas.front().label)},
+         {"has_image_understanding", false},
+         {"has_audio_understanding", false},
+         {"model_type", hello.model_type},
+         {"served_model_name", hello.model},
+         {"max_model_len", hello.context_len},
+         {"vocab_size", hello.vocab_size},
+         {"weight_epoch", raw(status->replicas.front().epoch)},
+         {"weight_digest", status->replicas.front().digest}}
+    );
+}
+
+}  // namespace
+
+void add_sglang_info(Router& router) {
+    for (const std::string_view path : {"/model_info", "/get_model_info"}) {
+        router.add(
+            {.methods = "GET",
+             .path = path,
+             .dialect = Dialect::kSglang,
+             .access = Access::kData,
+             .handler = model_info}
+        );
+    }
+}
+
+}  // namespace pitstop

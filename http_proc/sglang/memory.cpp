@@ -1,0 +1,70 @@
+// SGLang's release and resume of memory. 200 is the literal null, as its clients parse it.
+#include "http_proc/control/control.h"
+#include "http_proc/format/control_fields.h"
+#include "http_proc/format/json_body.h"
+#include "http_proc/sglang/answers.h"
+#include "http_proc/sglang/routes.h"
+
+#include <nlohmann/json.hpp>
+
+#include <optional>
+
+namespace pitstop {
+namespace {
+
+struct MemoryFields {
+    // Nothing: none was named, all are meant. Empty: only tags that mean nothing here.
+    std::optional<std::vector<MemoryTag>> tags{};
+    bool keep_weights = false;
+};
+
+Result<MemoryFields> read_fields(const Request& request) {
+    ASSIGN_OR_RETURN(const nlohmann::json body, control_fields(request));
+    FieldReader fields(body);
+    MemoryFields read;
+    std::vector<std::string> names;
+    fields.read("tags", names);
+    fields.read("keep_weights", read.keep_weights);
+    if (fields.error()) return *fields.error();
+    ASSIGN_OR_RETURN(std::vector<MemoryTag> tags, control::tags_named(names, {}));
+    if (!names.empty()) read.tags = std::move(tags);
+    return read;
+}
+
+Task<Response> release_memory_occupation(Exchange& exchange) {
+    Result<MemoryFields> fields = read_fields(exchange.request());
+    if (!fields) co_return sglang_failure(fields.error());
+    if (fields->tags && fields->tags->empty()) co_return Response::json(200, nullptr);
+    const Result<MemoryReply> reply = co_await control::release(
+        exchange, fields->tags.value_or(std::vector<MemoryTag>{}), fields->keep_weights
+    );
+    if (!reply) co_return sglang_failure(reply.error());
+    co_return Response::json(200, nullptr);
+}
+
+Task<Response> resume_memory_occupation(Exchange& exchange) {
+    Result<MemoryFields> fields = read_fields(exchange.request());
+    if (!fields) co_return sglang_failure(fields.error());
+    if (fields->tags && fields->tags->empty()) co_return Response::json(200, nullptr);
+    const Result<MemoryReply> reply =
+        co_await control::resume(exchange, fields->tags.value_or(std::vector<MemoryTag>{}));
+    if (!reply) co_return sglang_failure(reply.error());
+    co_return Response::json(200, nullptr);
+}
+
+}  // namespace
+
+void add_sglang_memory(Router& router) {
+    Route route{
+        .methods = "GET, POST",
+        .path = "/release_memory_occupation",
+        .dialect = Dialect::kSglang,
+        .access = Access::kAdmin,
+        .handler = release_memory_occupation};
+    router.add(route);
+    route.path = "/resume_memory_occupation";
+    route.handler = resume_memory_occupation;
+    router.add(route);
+}
+
+}  // namespace pitstop

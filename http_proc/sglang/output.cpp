@@ -1,0 +1,199 @@
+#include "http_proc/sglang/output.h"
+
+#include "http_proc/format/versions.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <iterator>
+#include <utility>
+
+namespace pitstop {
+namespace {
+
+std::string list_of(const std::string& entries) { return "[" + entries + "]"; }
+
+double unix_seconds() {
+    return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch())
+        .count();
+}
+
+}  // namespace
+
+// [logprob, id, text or null]
+void SglangOutput::append_entry(List& list, std::optional<float> logprob, TokenId id) const {
+    std::string& json = list.next();
+    json += '[';
+    if (logprob) {
+        append_json_logprob(json, *logprob);
+    } else {
+        json += "null";
+    }
+    fmt::format_to(std::back_inserter(json), ",{},", raw(id));
+    if (args_.texts != nullptr) {
+        append_json_string(json, args_.texts->of(id));
+    } else {
+        json += "null";
+    }
+    json += ']';
+}
+
+// One position: a list of entries.
+void SglangOutput::append_entries(
+    List& list,
+    const std::vector<float>& logprobs,
+    const std::vector<TokenId>& ids,
+    std::size_t begin,
+    std::size_t count
+) const {
+    List entries;
+    for (std::size_t k = 0; k < count; ++k) append_entry(entries, logprobs[begin + k], ids[k]);
+    list.next() += list_of(entries.json);
+}
+
+void SglangOutput::take_prompt(const PromptLogprobs& prompt) {
+    const auto num_top = static_cast<std::size_t>(args_.logprobs.top);
+    const std::size_t num_ids = args_.logprobs.ids.size();
+    const auto first = static_cast<std::size_t>(args_.logprobs.prompt_start);
+    const auto start = static_cast<std::size_t>(prompt.start);
+    for (std::size_t i = first; i < args_.prompt_ids.size(); ++i) {
+        if (i < start || i - start >= prompt.logprobs.size()) {  // token 0 has no logprob
+            append_entry(input_logprobs_, std::nullopt, args_.prompt_ids[i]);
+            if (num_top > 0) input_top_.next() += "null";
+            if (num_ids > 0) input_of_ids_.next() += "null";
+            continue;
+        }
+        const std::size_t at = i - start;
+        append_entry(input_logprobs_, prompt.logprobs[at], args_.prompt_ids[i]);
+        if (num_top > 0) {
+            const auto begin = prompt.top_ids.begin() + static_cast<std::ptrdiff_t>(at * num_top);
+            const std::vector<TokenId> ids(begin, begin + static_cast<std::ptrdiff_t>(num_top));
+            append_entries(input_top_, prompt.top_logprobs, ids, at * num_top, num_top);
+        }
+        if (num_ids > 0) {
+            append_entries(
+                input_of_ids_, prompt.ids_logprobs, args_.logprobs.ids, at * num_ids, num_ids
+            );
+        }
+    }
+}
+
+void SglangOutput::take(OutputChunk chunk) {
+    text_ += chunk.text;
+    const auto num_top = static_cast<std::size_t>(args_.logprobs.top);
+    const std::size_t num_ids = args_.logprobs.ids.size();
+    for (std::size_t i = 0; i < chunk.tokens.size(); ++i) {
+        fmt::format_to(std::back_inserter(ids_.next()), "{}", raw(chunk.tokens[i]));
+        if (!args_.logprobs.enabled) continue;
+        append_entry(logprobs_, chunk.logprobs[i], chunk.tokens[i]);
+        if (num_top > 0) {
+            const auto begin = chunk.top_ids.begin() + static_cast<std::ptrdiff_t>(i * num_top);
+            const std::vector<TokenId> ids(begin, begin + static_cast<std::ptrdiff_t>(num_top));
+            append_entries(top_, chunk.top_logprobs, ids, i * num_top, num_top);
+        }
+        if (num_ids > 0)
+            append_entries(of_ids_, chunk.ids_logprobs, args_.logprobs.ids, i * num_ids, num_ids);
+    }
+    num_tokens_ += static_cast<std::int64_t>(chunk.tokens.size());
+    if (chunk.prompt) take_prompt(*chunk.prompt);
+    append_spans(spans_, std::move(chunk.spans));
+    if (!spans_.empty()) current_ = spans_.back();
+    if (chunk.counts) counts_ = *chunk.counts;
+    if (chunk.finish) finish_ = std::move(chunk.finish);
+}
+
+void SglangOutput::write_finish(JsonWriter& json) const {
+    if (!finish_) {
+        json.null();
+        return;
+    }
+    json.begin_object();
+    switch (finish_->reason) {
+        case FinishReason::kLength:
+            json.key("type").string("length").key("length").integer(num_tokens_);
+            break;
+        case FinishReason::kStop:
+            json.key("type").string("stop").key("matched");
+            if (finish_->matched_token) {
+                json.integer(raw(*finish_->matched_token));
+            } else {
+                json.string(finish_->matched_text);
+            }
+            break;
+        case FinishReason::kAbort:
+            if (finish_->was_waiting) {  // these two keys alone, and these words, as in SGLang
+                json.key("type").string("abort").key("message").string("Abort in waiting queue");
+                break;
+            }
+            [[fallthrough]];
+        case FinishReason::kError:
+            json.key("type").string("abort").key("message").string(finish_->message);
+            json.key("status_code").null().key("err_type").null();
+            break;
+    }
+    json.end_object();
+}
+
+// A request that ended before its first token has one span, empty.
+void SglangOutput::write_versions(JsonWriter& json) const {
+    std::vector<Span> spans = spans_;
+    if (spans.empty()) {
+        spans.push_back(current_);
+        spans.back().tokens = 0;
+    }
+    json.key("weight_versions");
+    write_weight_versions(json, spans);
+    json.key("weight_version_spans");
+    write_version_spans(json, spans);
+}
+
+void SglangOutput::write_meta(JsonWriter& json) const {
+    json.begin_object().key("id").string(args_.rid);
+    json.key("finish_reason");
+    write_finish(json);
+    json.key("prompt_tokens").integer(counts_.prompt_tokens);
+    json.key("weight_version").string(version_name(current_.label));
+    json.key("num_retractions").integer(counts_.retractions);
+    json.key("total_retractions").integer(counts_.retractions);
+    if (args_.logprobs.enabled) {
+        json.key("input_token_logprobs").raw_list(input_logprobs_.json);
+        json.key("output_token_logprobs").raw_list(logprobs_.json);
+        json.key("output_token_logprobs_length").integer(num_tokens_);
+        if (args_.logprobs.top > 0) {
+            json.key("input_top_logprobs").raw_list(input_top_.json);
+            json.key("output_top_logprobs").raw_list(top_.json);
+        }
+        if (!args_.logprobs.ids.empty()) {
+            json.key("input_token_ids_logprobs").raw_list(input_of_ids_.json);
+            json.key("output_token_ids_logprobs").raw_list(of_ids_.json);
+        }
+    }
+    json.key("completion_tokens").integer(num_tokens_);
+    json.key("cached_tokens").integer(counts_.cached_tokens).key("cached_tokens_details").null();
+    json.key("reasoning_tokens").integer(0);
+    json.key("dp_rank").integer(counts_.replica);
+    if (is_done()) {
+        write_versions(json);
+        json.key("e2e_latency")
+            .number(std::chrono::duration<double>(Clock::now() - args_.start).count());
+        json.key("response_sent_to_client_ts").number(unix_seconds());
+    }
+    json.end_object();
+}
+
+void SglangOutput::write(JsonWriter& json) {
+    json.begin_object().key("text").string(text_);
+    json.key("output_ids").raw_list(ids_.json);
+    if (args_.shows_prompt_ids) {
+        json.key("prompt_token_ids").ids(args_.prompt_ids);
+    }
+    json.key("meta_info");
+    write_meta(json);
+    if (args_.index) json.key("index").integer(static_cast<std::int64_t>(*args_.index));
+    json.end_object();
+    if (!args_.is_incremental) return;
+    text_.clear();
+    for (List* list : {&ids_, &logprobs_, &top_, &of_ids_}) list->json.clear();
+}
+
+}  // namespace pitstop

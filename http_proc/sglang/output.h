@@ -1,0 +1,83 @@
+// One request's output in SGLang's shape. What only grows (texts, ids, logprobs) is kept as JSON,
+// so that an event that shows everything so far is copied together, not written anew.
+//
+// Bounded: the request's output.
+#pragma once
+
+#include "base/time.h"
+#include "http_proc/format/json_writer.h"
+#include "http_proc/server/token_texts.h"
+#include "messages/generation.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace pitstop {
+
+class SglangOutput {
+  public:
+    struct Args {
+        std::string rid{};
+        LogprobOptions logprobs{};
+        std::vector<TokenId> prompt_ids{};  // where they are shown, or their logprobs are
+        bool shows_prompt_ids = false;
+        bool is_incremental = false;
+        std::optional<std::size_t> index{};  // of events, in a batch
+        const TokenTexts* texts = nullptr;   // null: no text in logprobs
+        TimePoint start{};
+    };
+    explicit SglangOutput(Args args) : args_(std::move(args)) {}
+
+    void take(OutputChunk chunk);
+    // Everything so far or, with is_incremental, what came since the last write(). REQUIRES: that
+    // what ended it is no error.
+    void write(JsonWriter& json);
+
+    [[nodiscard]] std::int64_t num_tokens() const { return num_tokens_; }
+    [[nodiscard]] bool is_done() const { return finish_.has_value(); }
+    // An abort before the first token names no version: the caller asks which one serves.
+    [[nodiscard]] bool lacks_version() const { return is_done() && spans_.empty(); }
+    void set_version(Span current) { current_ = std::move(current); }
+
+  private:
+    // A list of JSON values that grows at its end.
+    struct List {
+        std::string json{};
+        std::string& next() {
+            if (!json.empty()) json += ',';
+            return json;
+        }
+    };
+    void append_entry(List& list, std::optional<float> logprob, TokenId id) const;
+    void append_entries(
+        List& list,
+        const std::vector<float>& logprobs,
+        const std::vector<TokenId>& ids,
+        std::size_t begin,
+        std::size_t count
+    ) const;
+    void take_prompt(const PromptLogprobs& prompt);
+    void write_meta(JsonWriter& json) const;
+    void write_finish(JsonWriter& json) const;
+    void write_versions(JsonWriter& json) const;
+
+    Args args_;
+    std::string text_{};
+    List ids_{};
+    List logprobs_{};
+    List top_{};
+    List of_ids_{};
+    List input_logprobs_{};
+    List input_top_{};
+    List input_of_ids_{};
+    std::vector<Span> spans_{};
+    Span current_{};
+    RequestCounts counts_{};
+    std::int64_t num_tokens_ = 0;
+    std::optional<Finish> finish_{};
+};
+
+}  // namespace pitstop

@@ -1,0 +1,20 @@
+// SGLang's routes, by the function of each file that lists them.
+#pragma once
+
+#include "http_proc/server/router.h"
+
+namespace pitstop {
+
+void add_sglang_abort(Router& router);
+void add_sglang_control(Router& router);
+void add_sglang_drain(Router& router);
+void add_sglang_generate(Router& router);
+void add_sglang_info(Router& router);
+void add_sglang_memory(Router& router);
+void add_sglang_weight_transfer(Router& router);
+void add_sglang_weights(Router& router);
+void add_server_info(Router& router);
+void add_weight_label(Router& router);
+void add_weights_checker(Router& router);
+
+}  // namespace pitstop

@@ -1,0 +1,96 @@
+// /server_info: one object with both vocabularies, SGLang's keys at the top and vLLM's three beside
+// them, as routers and trainers of either look for theirs.
+#include "http_proc/control/control.h"
+#include "http_proc/format/versions.h"
+#include "http_proc/server/errors.h"
+#include "http_proc/sglang/routes.h"
+
+#include <nlohmann/json.hpp>
+
+namespace pitstop {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json internal_state(const ReplicaStatus& replica, const HelloReply& hello) {
+    Json memory = Json::object();
+    for (const TagMemory& tag : replica.memory) {
+        memory[std::string(name_of(tag.tag))] = {
+            {"state", name_of(tag.state)}, {"resident_bytes", tag.resident_bytes}};
+    }
+    return {
+        {"dp_rank", raw(replica.replica)},
+        {"world_size", hello.tp},
+        {"state", replica.state},
+        {"last_gen_throughput", replica.output_tokens_per_s},
+        {"memory_usage", memory},
+        {"effective_max_running_requests_per_dp", replica.running_max},
+        {"weight_epoch", raw(replica.epoch)},
+        {"weight_version", version_name(replica.label)}};
+}
+
+Task<Response> server_info(Exchange& exchange) {
+    const Result<StatusReply> status = co_await control::status(exchange);
+    if (!status) co_return error_response(Dialect::kSglang, status.error());
+    const HelloReply& hello = exchange.tree().hello();
+    const ServerOptions& options = exchange.server().options();
+    const ReplicaStatus& first = status->replicas.front();
+    Json states = Json::array();
+    for (const ReplicaStatus& replica : status->replicas)
+        states.push_back(internal_state(replica, hello));
+    Json config{
+        {"model", hello.model_path},
+        {"served_model_name", hello.model},
+        {"max_model_len", hello.context_len},
+        {"tensor_parallel_size", hello.tp},
+        {"data_parallel_size", hello.replicas},
+        {"max_num_seqs", first.running_max},
+        {"enable_sleep_mode", true}};
+    const bool is_json = exchange.request().query_value("config_format").value_or("text") == "json";
+    Json answer{
+        {"model_path", hello.model_path},
+        {"tokenizer_path", hello.model_path},
+        {"served_model_name", hello.model},
+        {"tp_size", hello.tp},
+        {"dp_size", hello.replicas},
+        {"pp_size", 1},
+        {"ep_size", 1},
+        {"nnodes", 1},
+        {"node_rank", 0},
+        {"base_gpu_id", 0},
+        {"gpu_id_step", 1},
+        {"host", options.host},
+        {"port", options.port},
+        {"enable_memory_saver", true},
+        {"skip_tokenizer_init", false},
+        {"context_length", hello.context_len},
+        {"page_size", first.page_size},
+        {"max_running_requests", first.running_max},
+        {"max_queued_requests", first.queue_len_max},
+        {"status", status->is_ready ? "ready" : "starting"},
+        {"max_total_num_tokens", first.pages_total * first.page_size},
+        {"max_req_input_len", hello.context_len - 1},
+        {"internal_states", std::move(states)},
+        {"version", hello.server.substr(hello.server.rfind(' ') + 1)},
+        {"kv_events", nullptr},
+        {"vllm_config", is_json ? config : Json(config.dump())},
+        {"vllm_env", Json::object()},
+        {"system_env", Json::object()}};
+    co_return Response::json(200, answer);
+}
+
+}  // namespace
+
+void add_server_info(Router& router) {
+    Route route{
+        .methods = "GET",
+        .path = "/server_info",
+        .dialect = Dialect::kSglang,
+        .access = Access::kData,
+        .handler = server_info};
+    router.add(route);
+    route.path = "/get_server_info";
+    router.add(route);
+}
+
+}  // namespace pitstop

@@ -1,0 +1,81 @@
+// The label of the version that serves, in both dialects. /update_weight_version is a route of
+// both: what decides is abort_all_requests. SGLang aborts everything unless it is false, vLLM
+// never; here requests end only if it is true, as no call ends them that was not asked to (P4). The
+// answer has the fields of both.
+#include "http_proc/control/control.h"
+#include "http_proc/format/control_fields.h"
+#include "http_proc/format/json_body.h"
+#include "http_proc/format/versions.h"
+#include "http_proc/sglang/answers.h"
+#include "http_proc/sglang/routes.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace pitstop {
+namespace {
+
+Task<Response> update_weight_version(Exchange& exchange) {
+    const Result<nlohmann::json> body = control_fields(exchange.request());
+    if (!body) co_return sglang_failure(body.error());
+    FieldReader fields(*body);
+    SetWeightLabel call;
+    fields.read("new_version", call.label);
+    fields.read("abort_all_requests", call.abort_all);
+    if (call.label.empty() && !fields.error()) fields.fail("new_version", "a text, not empty");
+    if (fields.error()) co_return sglang_failure(*fields.error());
+    const std::string label = call.label;
+    const bool aborts_all = call.abort_all;
+    const Result<LabelReply> reply =
+        control::checked(co_await exchange.tree().call(std::move(call)));
+    if (!reply) co_return sglang_failure(reply.error());
+    if (aborts_all) {  // those, too, that were on their way to the schedulers
+        const Result<AbortReply> aborted = co_await control::abort_all(exchange);
+        if (!aborted) co_return sglang_failure(aborted.error());
+    }
+    co_return Response::json(
+        200,
+        {{"success", true},
+         {"message", fmt::format("Weight version updated to {}", label)},
+         {"new_version", label}}
+    );
+}
+
+// The label of replica 0: all have the same but for the moment of a change.
+Task<Response> get_weight_version(Exchange& exchange) {
+    const Result<StatusReply> status = co_await control::status(exchange);
+    if (!status) co_return sglang_failure(status.error());
+    const ReplicaStatus& replica = status->replicas.front();
+    co_return Response::json(
+        200,
+        {{"weight_version", version_name(replica.label)},
+         {"weight_epoch", raw(replica.epoch)},
+         {"weight_digest", replica.digest}}
+    );
+}
+
+}  // namespace
+
+void add_weight_label(Router& router) {
+    router.add(
+        {.methods = "POST",
+         .path = "/update_weight_version",
+         .dialect = Dialect::kSglang,
+         .access = Access::kAdmin,
+         .handler = update_weight_version}
+    );
+    Route route{
+        .methods = "GET",
+        .path = "/get_weight_version",
+        .dialect = Dialect::kSglang,
+        .access = Access::kData,
+        .handler = get_weight_version};
+    router.add(route);
+    route.path = "/weight_version";
+    router.add(route);
+    route.path = "/weight_info";
+    route.dialect = Dialect::kVllm;
+    router.add(route);
+}
+
+}  // namespace pitstop

@@ -1,0 +1,233 @@
+// What the weights are, by their digests: SGLang's /weights_checker and vLLM's /weight_checker.
+//
+// Both engines can also overwrite weights with noise, for a test to see that an update brings every
+// tensor. Here they are dropped instead: nothing is generated from noise, and only a complete
+// update brings generation back.
+#include "base/utf8.h"
+#include "http_proc/control/control.h"
+#include "http_proc/format/control_fields.h"
+#include "http_proc/format/json_body.h"
+#include "http_proc/server/errors.h"
+#include "http_proc/sglang/answers.h"
+#include "http_proc/sglang/routes.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <map>
+#include <span>
+
+namespace pitstop {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kMismatchesShown = 64;
+
+Response vllm_failure(const Error& error) { return error_response(Dialect::kVllm, error); }
+
+Task<Result<DigestsReply>> digests(Exchange& exchange) {
+    co_return control::checked(co_await exchange.tree().call(WeightDigests{}, control::kTimeout));
+}
+
+// Refused while requests are open without a pause, as any release is.
+Task<Result<MemoryReply>> drop_weights(Exchange& exchange) {
+    const std::vector<MemoryTag> tags{MemoryTag::kWeights};
+    Result<MemoryReply> released =
+        co_await control::release(exchange, tags, /*keep_weights=*/false);
+    if (!released) co_return released;
+    co_return co_await control::resume(exchange, tags);
+}
+
+// ---- SGLang ----
+
+Json ranks_of(const DigestsReply& reply, const HelloReply& hello) {
+    Json checksums = Json::object();
+    for (const TensorInfo& tensor : reply.tensors)
+        checksums[tensor.name] = tensor.digest.substr(0, 16);  // lane 0
+    // Digests are of whole tensors, whoever holds their parts: the engine is one rank here.
+    return {
+        {{"checksums", std::move(checksums)},
+         {"per_gpu_checksum", reply.digest},
+         {"parallelism_info",
+          {{"tp_rank", 0},
+           {"tp_size", hello.tp},
+           {"dp_rank", 0},
+           {"dp_size", hello.replicas},
+           {"pp_rank", 0},
+           {"pp_size", 1},
+           {"rank", 0},
+           {"size", hello.tp * hello.replicas}}}}};
+}
+
+std::vector<std::string> mismatches(const DigestsReply& before, const DigestsReply& now) {
+    std::map<std::string_view, std::string_view> known;
+    for (const TensorInfo& tensor : before.tensors) known[tensor.name] = tensor.digest;
+    std::vector<std::string> found;
+    for (const TensorInfo& tensor : now.tensors) {
+        const auto place = known.find(tensor.name);
+        if (place != known.end() && place->second == tensor.digest) continue;
+        found.push_back(fmt::format(
+            "name={} digest={} was={}",
+            tensor.name,
+            tensor.digest,
+            place == known.end() ? "not there" : place->second
+        ));
+    }
+    return found;
+}
+
+Task<Response> checksum(Exchange& exchange) {
+    const Result<DigestsReply> now = co_await digests(exchange);
+    if (!now) co_return sglang_failure(now.error());
+    co_return Response::json(
+        200,
+        {{"success", true},
+         {"message", "Success."},
+         {"ranks", ranks_of(*now, exchange.tree().hello())},
+         {"per_engine_checksum", now->digest}}
+    );
+}
+
+Task<Response> snapshot(Exchange& exchange) {
+    Result<DigestsReply> now = co_await digests(exchange);
+    if (!now) co_return sglang_failure(now.error());
+    const Json answer{
+        {"success", true}, {"message", "Success."}, {"per_engine_checksum", now->digest}};
+    exchange.server().weights_snapshot = *std::move(now);
+    co_return Response::json(200, answer);
+}
+
+Task<Response> compare(Exchange& exchange) {
+    if (!exchange.server().weights_snapshot)
+        co_return sglang_failure({ErrorCode::kFailedPrecondition, "no snapshot was taken before"});
+    const Result<DigestsReply> now = co_await digests(exchange);
+    if (!now) co_return sglang_failure(now.error());
+    const std::vector<std::string> found = mismatches(*exchange.server().weights_snapshot, *now);
+    if (found.empty()) co_return Response::json(200, {{"success", true}, {"message", "Success."}});
+    const std::span shown = std::span(found).first(std::min(found.size(), kMismatchesShown));
+    co_return sglang_failure(
+        {ErrorCode::kDataLoss,
+         fmt::format("{} tensors have changed: {}", found.size(), fmt::join(shown, "; "))}
+    );
+}
+
+Task<Response> reset_tensors(Exchange& exchange) {
+    const Result<MemoryReply> dropped = co_await drop_weights(exchange);
+    if (!dropped) co_return sglang_failure(dropped.error());
+    co_return Response::json(
+        200,
+        {{"success", true},
+         {"message", "Success. The weights are gone; a complete update must bring new ones."}}
+    );
+}
+
+Task<Response> weights_checker(Exchange& exchange) {
+    const Result<nlohmann::json> body = control_fields(exchange.request());
+    if (!body) co_return sglang_failure(body.error());
+    FieldReader fields(*body);
+    std::string action = "checksum";
+    fields.read("action", action);
+    if (fields.error()) co_return sglang_failure(*fields.error());
+    if (action == "checksum") co_return co_await checksum(exchange);
+    if (action == "snapshot") co_return co_await snapshot(exchange);
+    if (action == "compare") co_return co_await compare(exchange);
+    if (action == "reset_tensors") {
+        // A GET is what links, images and prefetches do; no trainer resets by it.
+        if (exchange.request().method == "POST") co_return co_await reset_tensors(exchange);
+        Response refused = error_response(Dialect::kSglang, 405, "reset_tensors takes POST alone");
+        refused.headers.push_back({"allow", "POST"});
+        co_return refused;
+    }
+    co_return sglang_failure(make_error(
+        ErrorCode::kInvalidArgument,
+        "Unsupported action '{}'; there are checksum, snapshot, compare and reset_tensors",
+        utf8_prefix(action, 64)
+    ));
+}
+
+// ---- vLLM ----
+
+// Names whose digests differ from `baseline`, or that only one of both has.
+std::vector<std::string> mismatches(const nlohmann::json& baseline, const DigestsReply& now) {
+    std::vector<std::string> found;
+    for (const TensorInfo& tensor : now.tensors) {
+        const auto known = baseline.find(tensor.name);
+        if (known == baseline.end() || *known != tensor.digest) found.push_back(tensor.name);
+    }
+    for (const auto& [name, digest] : baseline.items()) {
+        const bool is_there = std::ranges::any_of(now.tensors, [&](const TensorInfo& tensor) {
+            return tensor.name == name;
+        });
+        if (!is_there) found.push_back(name);
+    }
+    return found;
+}
+
+Task<Response> vllm_checksum(Exchange& exchange) {
+    const Result<DigestsReply> now = co_await digests(exchange);
+    if (!now) co_return vllm_failure(now.error());
+    Json checksums = Json::object();
+    for (const TensorInfo& tensor : now->tensors) checksums[tensor.name] = tensor.digest;
+    co_return Response::json(200, {{"checksums", std::move(checksums)}});
+}
+
+Task<Response> vllm_compare(Exchange& exchange, const nlohmann::json& baseline) {
+    const Result<DigestsReply> now = co_await digests(exchange);
+    if (!now) co_return vllm_failure(now.error());
+    const std::vector<std::string> found = mismatches(baseline, *now);
+    co_return Response::json(200, {{"match", found.empty()}, {"mismatches", found}});
+}
+
+Task<Response> vllm_reset(Exchange& exchange) {
+    const Result<MemoryReply> dropped = co_await drop_weights(exchange);
+    if (!dropped) co_return vllm_failure(dropped.error());
+    co_return Response::json(200, {{"status", "reset"}});
+}
+
+// 409 unless it is awake and not paused, whatever else is wrong with the call.
+Task<Response> weight_checker(Exchange& exchange) {
+    const Result<StatusReply> status = co_await control::status(exchange);
+    if (!status) co_return vllm_failure(status.error());
+    if (control::is_paused(*status) || control::is_released(*status)) {
+        co_return vllm_failure(
+            {ErrorCode::kFailedPrecondition, "weights are checked while awake and not paused"}
+        );
+    }
+    const Result<nlohmann::json> body = control_fields(exchange.request());
+    if (!body) co_return vllm_failure(body.error());
+    FieldReader fields(*body);
+    std::string action;
+    fields.read("action", action);
+    const nlohmann::json* baseline = fields.find("baseline");
+    if (action != "checksum" && action != "reset" && action != "compare")
+        fields.fail("action", "checksum, reset or compare");
+    if (action == "compare" && (baseline == nullptr || !baseline->is_object()))
+        fields.fail("baseline", "an object from names to checksums");
+    if (fields.error()) co_return vllm_failure(*fields.error());
+    if (action == "checksum") co_return co_await vllm_checksum(exchange);
+    if (action == "compare") co_return co_await vllm_compare(exchange, *baseline);
+    co_return co_await vllm_reset(exchange);
+}
+
+}  // namespace
+
+void add_weights_checker(Router& router) {
+    router.add(
+        {.methods = "GET, POST",
+         .path = "/weights_checker",
+         .dialect = Dialect::kSglang,
+         .access = Access::kAdmin,
+         .handler = weights_checker}
+    );
+    router.add(
+        {.methods = "POST",
+         .path = "/weight_checker",
+         .dialect = Dialect::kVllm,
+         .access = Access::kAdmin,
+         .handler = weight_checker}
+    );
+}
+
+}  // namespace pitstop

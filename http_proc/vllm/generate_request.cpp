@@ -1,0 +1,62 @@
+#include "http_proc/vllm/generate_request.h"
+
+#include "http_proc/format/common_fields.h"
+
+#include <nlohmann/json.hpp>
+
+namespace pitstop {
+namespace {
+
+using Json = nlohmann::json;
+
+void read_output_mode(FieldReader& fields, VllmGenerate& call) {
+    std::string mode = "tokens";
+    fields.read("output_mode", mode);
+    call.shows_text = mode == "text";
+    if (mode != "text" && mode != "tokens") fields.fail("output_mode", "tokens or text");
+}
+
+}  // namespace
+
+Result<VllmGenerate> parse_vllm_generate(std::string_view body) {
+    ASSIGN_OR_RETURN(const Json json, parse_json_object(body));
+    FieldReader fields(json);
+    VllmGenerate call;
+    OpenAiOptions& options = call.options;
+    fields.read("token_ids", call.prompt);
+    if (!fields.error() && call.prompt.empty()) fields.fail("token_ids", "a list of token ids");
+    const Json* given = fields.find("sampling_params");
+    if (given == nullptr || !given->is_object()) fields.fail("sampling_params", "an object");
+    for (const std::string_view name : {"features", "content_parts"}) {
+        if (const Json* part = fields.find(name); part != nullptr && !part->empty())
+            fields.refuse(name, "the model is of text alone");
+    }
+    if (fields.error()) return *fields.error();
+
+    // At the top: what is about the answer. In sampling_params: what is about the tokens.
+    read_openai_options(fields, options);
+    options.priority = -options.priority;  // vLLM's lower is first
+    options.sampling = {};
+    options.n = 1;
+    options.prompt_logprobs.reset();
+    FieldReader sampling(*given, "sampling_params");
+    read_openai_sampling(sampling, options);
+    sampling.read("logprobs", call.logprobs);
+    read_logprobs_mode(sampling, options.logprobs_mode);
+    bool detokenizes = true;
+    sampling.read("detokenize", detokenizes);
+    if (!sampling.error() && call.logprobs &&
+        (*call.logprobs < 0 || *call.logprobs > kTopLogprobsMax))
+        sampling.fail("logprobs", fmt::format("[0, {}]", kTopLogprobsMax));
+    if (sampling.error()) return *sampling.error();
+    read_output_mode(fields, call);
+    if (call.shows_text && !detokenizes) fields.refuse("output_mode", "detokenize is false");
+    if (options.is_streamed && options.prompt_logprobs.value_or(0) > 0)
+        fields.refuse("prompt_logprobs", "a stream carries none but 0");
+    if (fields.error()) return *fields.error();
+    if (auto problem = invalid(options.sampling))
+        return make_error(ErrorCode::kInvalidArgument, "sampling_params: {}", *problem);
+    return call;
+}
+
+}  // namespace pitstop

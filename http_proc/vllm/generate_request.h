@@ -1,0 +1,24 @@
+// The body of vLLM's /inference/v1/generate: tokens in, tokens out. Parsing alone, without
+// coroutines: the fuzz target runs it.
+#pragma once
+
+#include "base/result.h"
+#include "http_proc/openai/options.h"
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace pitstop {
+
+struct VllmGenerate {
+    OpenAiOptions options{};
+    std::vector<TokenId> prompt{};
+    std::optional<std::int64_t> logprobs{};  // absent: none; 0: of the sampled token alone
+    bool shows_text = false;                 // output_mode text
+};
+
+// Errors: kInvalidArgument, kMalformed: 400 with the text.
+[[nodiscard]] Result<VllmGenerate> parse_vllm_generate(std::string_view body);
+
+}  // namespace pitstop

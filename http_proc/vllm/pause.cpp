@@ -1,0 +1,186 @@
+// vLLM's pause and resume, the prefix cache, and aborts by id.
+//
+//   vLLM                        here
+//   abort                       abort
+//   wait                        wait
+//   keep, clear_cache=false     in_place
+//   keep, clear_cache=true      retract, then flush
+#include "http_proc/vllm/pause.h"
+
+#include "base/utf8.h"
+#include "http_proc/control/control.h"
+#include "http_proc/format/control_fields.h"
+#include "http_proc/format/json_body.h"
+#include "http_proc/server/errors.h"
+#include "http_proc/vllm/routes.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace pitstop {
+
+Result<PauseMode> vllm_pause_mode(std::string_view mode, bool clears_cache) {
+    if (mode == "abort") return PauseMode::kAbort;
+    if (mode == "wait") return PauseMode::kWait;
+    if (mode == "keep") return clears_cache ? PauseMode::kRetract : PauseMode::kInPlace;
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "mode is '{}'; accepted are abort, wait and keep",
+        utf8_prefix(mode, 64)
+    );
+}
+
+Task<Result<>> vllm_pause(Exchange& exchange, PauseMode mode, bool clears_cache) {
+    const Result<PauseReply> paused = co_await control::pause(exchange, mode);
+    if (!paused) co_return paused.error();
+    // An abort pause has cleared it.
+    if (!clears_cache || mode == PauseMode::kAbort) co_return Ok{};
+    const Result<FlushReply> flushed = co_await control::flush(exchange);
+    if (!flushed) co_return flushed.error();
+    co_return Ok{};
+}
+
+namespace {
+
+Response failure(const Error& error) { return error_response(Dialect::kVllm, error); }
+
+Task<Response> pause(Exchange& exchange) {
+    const Result<nlohmann::json> body = control_fields(exchange.request());
+    if (!body) co_return failure(body.error());
+    FieldReader fields(*body);
+    std::string name = "abort";
+    bool clears_cache = true;
+    bool waits = false;
+    fields.read("mode", name);
+    fields.read("clear_cache", clears_cache);
+    fields.read("wait_for_inflight_requests", waits);
+    if (fields.error()) co_return failure(*fields.error());
+    const Result<PauseMode> mode = vllm_pause_mode(waits ? "wait" : name, clears_cache);
+    if (!mode) co_return failure(mode.error());
+    const Result<> paused = co_await vllm_pause(exchange, *mode, clears_cache);
+    if (!paused) co_return failure(paused.error());
+    co_return Response::json(200, {{"status", "paused"}});
+}
+
+Task<Response> resume(Exchange& exchange) {
+    const Result<ContinueReply> reply = co_await control::go_on(exchange);
+    if (!reply) co_return failure(reply.error());
+    co_return Response::json(200, {{"status", "resumed"}});
+}
+
+Task<Response> is_paused(Exchange& exchange) {
+    const Result<StatusReply> status = co_await control::status(exchange);
+    if (!status) co_return failure(status.error());
+    co_return Response::json(200, {{"is_paused", control::is_paused(*status)}});
+}
+
+// 200 whatever came of it, as vLLM's clients expect; what came of it is in the body.
+Task<Response> reset_prefix_cache(Exchange& exchange) {
+    const Result<nlohmann::json> body = control_fields(exchange.request());
+    if (!body) co_return failure(body.error());
+    FieldReader fields(*body);
+    bool resets_running = false;
+    fields.read("reset_running_requests", resets_running);
+    if (fields.error()) co_return failure(*fields.error());
+    const Result<StatusReply> before = co_await control::status(exchange);
+    if (!before) co_return failure(before.error());
+    if (resets_running) {
+        // Running requests go back to the queue with their tokens, and are computed anew.
+        const Result<PauseReply> paused = co_await control::pause(exchange, PauseMode::kRetract);
+        if (!paused) co_return failure(paused.error());
+    }
+    const Result<FlushReply> flushed = co_await control::flush(exchange);
+    if (resets_running && !control::is_paused(*before)) {
+        const Result<ContinueReply> went_on = co_await control::go_on(exchange);
+        if (!went_on) co_return failure(went_on.error());
+    }
+    if (!flushed && flushed.error().code != ErrorCode::kFailedPrecondition)
+        co_return failure(flushed.error());
+    co_return Response::json(
+        200,
+        {{"success", flushed.has_value()},
+         {"message", flushed ? "the prefix cache is empty" : flushed.error().message}}
+    );
+}
+
+// There are no pictures, so their caches are empty as they are.
+Task<Response> reset_absent_cache(Exchange&) { co_return Response::empty(200); }
+
+Task<Response> answer_abort(Exchange& exchange, control::Aborting aborting) {
+    const Result<AbortReply> reply = co_await control::abort(exchange, std::move(aborting));
+    if (!reply) co_return failure(reply.error());
+    co_return Response::json(
+        200, {{"status", "aborted"}, {"aborted", control::num_aborted(*reply)}}
+    );
+}
+
+Task<Response> abort_requests(Exchange& exchange) {
+    // A body that somebody forgot must not end everything.
+    if (exchange.request().body.empty() && exchange.request().query.empty()) {
+        co_return failure(
+            {ErrorCode::kMalformed, "Invalid JSON format: the body is empty; {} aborts everything"}
+        );
+    }
+    const Result<nlohmann::json> body = control_fields(exchange.request());
+    if (!body) co_return failure(body.error());
+    FieldReader fields(*body);
+    control::Aborting aborting;
+    fields.read("request_ids", aborting.names);
+    if (fields.error()) co_return failure(*fields.error());
+    aborting.all = aborting.names.empty();
+    // Others' requests are not the business of a key for generating.
+    if (aborting.all && !exchange.may_admin()) {
+        co_return error_response(
+            Dialect::kVllm, 403, "aborting everything needs the admin key; name request_ids"
+        );
+    }
+    co_return co_await answer_abort(exchange, std::move(aborting));
+}
+
+// The same with ids alone.
+Task<Response> abort_own_requests(Exchange& exchange) {
+    const Result<nlohmann::json> body = control_fields(exchange.request());
+    if (!body) co_return failure(body.error());
+    FieldReader fields(*body);
+    control::Aborting aborting;
+    fields.read("request_ids", aborting.names);
+    if (aborting.names.empty() && !fields.error()) fields.fail("request_ids", "at least one id");
+    if (fields.error()) co_return failure(*fields.error());
+    co_return co_await answer_abort(exchange, std::move(aborting));
+}
+
+}  // namespace
+
+void add_vllm_pause(Router& router) {
+    Route route{
+        .methods = "POST",
+        .path = "/pause",
+        .dialect = Dialect::kVllm,
+        .access = Access::kAdmin,
+        .handler = pause};
+    router.add(route);
+    route.path = "/resume";
+    route.handler = resume;
+    router.add(route);
+    route.path = "/reset_prefix_cache";
+    route.handler = reset_prefix_cache;
+    router.add(route);
+    for (const std::string_view path : {"/reset_mm_cache", "/reset_encoder_cache"}) {
+        route.path = path;
+        route.handler = reset_absent_cache;
+        router.add(route);
+    }
+    route.path = "/abort_requests";
+    route.access = Access::kData;
+    route.handler = abort_requests;
+    router.add(route);
+    route.path = "/inference/v1/abort_requests";
+    route.handler = abort_own_requests;
+    router.add(route);
+    route.methods = "GET";
+    route.path = "/is_paused";
+    route.handler = is_paused;
+    router.add(route);
+}
+
+}  // namespace pitstop

@@ -1,0 +1,19 @@
+// vLLM's pause, which its sleep begins with.
+#pragma once
+
+#include "base/result.h"
+#include "http_proc/server/exchange.h"
+#include "http_proc/server/task.h"
+#include "messages/control.h"
+
+#include <string_view>
+
+namespace pitstop {
+
+// Errors: kInvalidArgument, no such mode.
+[[nodiscard]] Result<PauseMode> vllm_pause_mode(std::string_view mode, bool clears_cache);
+
+// Comes back when everything stands still and the cache is cleared.
+[[nodiscard]] Task<Result<>> vllm_pause(Exchange& exchange, PauseMode mode, bool clears_cache);
+
+}  // namespace pitstop

@@ -1,0 +1,24 @@
+// vLLM's routes, by the function of each file that lists them.
+#pragma once
+
+#include "http_proc/server/router.h"
+
+#include <nlohmann/json_fwd.hpp>
+
+namespace pitstop {
+
+void add_vllm_generate(Router& router);
+void add_vllm_pause(Router& router);
+void add_vllm_rpc(Router& router);
+void add_vllm_sleep(Router& router);
+void add_vllm_tokenize(Router& router);
+void add_vllm_weight_transfer(Router& router);
+
+// collective_rpc's update_weights and update_weights_from_ipc (weight_transfer.cpp). Null: no
+// args.
+[[nodiscard]] Task<Response> update_weights_by_rpc(
+    Exchange& exchange, const nlohmann::json& kwargs
+);
+[[nodiscard]] Task<Response> update_from_ipc_by_rpc(Exchange& exchange, const nlohmann::json* args);
+
+}  // namespace pitstop

@@ -1,0 +1,105 @@
+// vLLM's collective_rpc (the methods about weights alone: there are no Python workers to call), the
+// world's size and the version.
+#include "base/utf8.h"
+#include "http_proc/control/control.h"
+#include "http_proc/format/control_fields.h"
+#include "http_proc/format/json_body.h"
+#include "http_proc/server/errors.h"
+#include "http_proc/vllm/routes.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace pitstop {
+namespace {
+
+Response failure(const Error& error) { return error_response(Dialect::kVllm, error); }
+
+// kwargs: weights_path (none: the checkpoint it was started with), weight_version. Without a pause
+// running requests keep their KV, as in vLLM; each token says which version made it.
+Task<Response> reload_weights(Exchange& exchange, const nlohmann::json& kwargs) {
+    FieldReader fields(kwargs, "kwargs");
+    control::DiskUpdate update;
+    update.path = exchange.tree().hello().model_path;
+    update.clears_cache = false;
+    update.kv_policy = KvPolicy::kKeep;
+    bool is_checkpoint_format = true;
+    fields.read("weights_path", update.path);
+    fields.read("is_checkpoint_format", is_checkpoint_format);
+    fields.read("weight_version", update.label);
+    if (!is_checkpoint_format)
+        fields.refuse(
+            "is_checkpoint_format", "false is not supported: the names are a checkpoint's"
+        );
+    if (fields.error()) co_return failure(*fields.error());
+    const Result<UpdateReply> reply =
+        co_await control::update_from_disk(exchange, std::move(update));
+    if (!reply) co_return failure(reply.error());
+    // One result per worker of one engine.
+    const auto tp = static_cast<std::size_t>(exchange.tree().hello().tp);
+    co_return Response::json(200, {{"results", std::vector<std::nullptr_t>(tp)}});
+}
+
+Task<Response> collective_rpc(Exchange& exchange) {
+    const Result<nlohmann::json> body = parse_json_object(exchange.request().body);
+    if (!body) co_return failure(body.error());
+    FieldReader fields(*body);
+    std::string method;
+    fields.read("method", method);
+    if (method.empty() && !fields.error())
+        fields.fail("method", "reload_weights, update_weights or update_weights_from_ipc");
+    const nlohmann::json* kwargs = fields.find("kwargs");
+    if (kwargs != nullptr && !kwargs->is_object()) fields.fail("kwargs", "an object");
+    if (fields.error()) co_return failure(*fields.error());
+    const nlohmann::json none = nlohmann::json::object();
+    if (method == "reload_weights")
+        co_return co_await reload_weights(exchange, kwargs != nullptr ? *kwargs : none);
+    if (method == "update_weights")
+        co_return co_await update_weights_by_rpc(exchange, kwargs != nullptr ? *kwargs : none);
+    if (method == "update_weights_from_ipc")
+        co_return co_await update_from_ipc_by_rpc(exchange, fields.find("args"));
+    co_return failure(make_error(
+        ErrorCode::kUnsupported,
+        "Call to {} method failed: there is no such method; there are reload_weights, "
+        "update_weights and update_weights_from_ipc",
+        utf8_prefix(method, 64)
+    ));
+}
+
+Task<Response> get_world_size(Exchange& exchange) {
+    const Result<nlohmann::json> body = control_fields(exchange.request());
+    if (!body) co_return failure(body.error());
+    FieldReader fields(*body);
+    bool includes_dp = true;
+    fields.read("include_dp", includes_dp);
+    if (fields.error()) co_return failure(*fields.error());
+    const HelloReply& hello = exchange.tree().hello();
+    co_return Response::json(200, {{"world_size", hello.tp * (includes_dp ? hello.replicas : 1)}});
+}
+
+Task<Response> version(Exchange& exchange) {
+    const std::string& server = exchange.tree().hello().server;  // "pitstop 0.1.0"
+    co_return Response::json(200, {{"version", server.substr(server.rfind(' ') + 1)}});
+}
+
+}  // namespace
+
+void add_vllm_rpc(Router& router) {
+    Route route{
+        .methods = "POST",
+        .path = "/collective_rpc",
+        .dialect = Dialect::kVllm,
+        .access = Access::kAdmin,
+        .handler = collective_rpc};
+    router.add(route);
+    route.methods = "GET";
+    route.access = Access::kData;
+    route.path = "/get_world_size";
+    route.handler = get_world_size;
+    router.add(route);
+    route.path = "/version";
+    route.handler = version;
+    router.add(route);
+}
+
+}  // namespace pitstop

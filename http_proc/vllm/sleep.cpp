@@ -1,0 +1,136 @@
+// vLLM's sleep and wake: a pause, and memory by tags.
+//
+//   level 0   the pause alone
+//   level 1   and both memories go back, the weights kept in host memory
+//   level 2   and both go back, the weights are gone: a complete update must follow
+#include "http_proc/control/control.h"
+#include "http_proc/format/control_fields.h"
+#include "http_proc/format/json_body.h"
+#include "http_proc/server/errors.h"
+#include "http_proc/vllm/pause.h"
+#include "http_proc/vllm/routes.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+
+namespace pitstop {
+namespace {
+
+constexpr std::string_view kScheduling = "scheduling";  // vLLM's name for what level 0 stops
+
+Response failure(const Error& error) { return error_response(Dialect::kVllm, error); }
+
+bool is_in(const StatusReply& status, MemoryTag tag, MemoryState state) {
+    return std::ranges::any_of(status.replicas, [&](const ReplicaStatus& replica) {
+        return std::ranges::any_of(replica.memory, [&](const TagMemory& memory) {
+            return memory.tag == tag && memory.state == state;
+        });
+    });
+}
+
+// Those of `tags` (none: of all) that are in that state on some replica.
+std::vector<MemoryTag> tags_in(
+    const StatusReply& status, const std::vector<MemoryTag>& tags, MemoryState state
+) {
+    std::vector<MemoryTag> found;
+    for (const MemoryTag tag : kAllMemoryTags) {
+        const bool is_meant = tags.empty() || std::ranges::find(tags, tag) != tags.end();
+        if (is_meant && is_in(status, tag, state)) found.push_back(tag);
+    }
+    return found;
+}
+
+Task<Response> sleep(Exchange& exchange) {
+    const Result<nlohmann::json> body = control_fields(exchange.request());
+    if (!body) co_return failure(body.error());
+    FieldReader fields(*body);
+    std::int64_t level = 1;
+    std::string name = "abort";
+    std::vector<std::string> names;
+    fields.read("level", level);
+    fields.read("mode", name);
+    fields.read("tags", names);
+    if (level < 0 || level > 2) fields.fail("level", "0, 1 or 2");
+    if (fields.error()) co_return failure(*fields.error());
+    const Result<PauseMode> mode = vllm_pause_mode(name, /*clears_cache=*/level >= 1);
+    if (!mode) co_return failure(mode.error());
+    const Result<std::vector<MemoryTag>> tags = control::tags_named(names, kScheduling);
+    if (!tags) co_return failure(tags.error());
+    const Result<> paused = co_await vllm_pause(exchange, *mode, /*clears_cache=*/level >= 1);
+    if (!paused) co_return failure(paused.error());
+    if (level == 0) co_return Response::empty(200);
+    const Result<StatusReply> status = co_await control::status(exchange);
+    if (!status) co_return failure(status.error());
+    // What is asleep already stays as it is: a sleep may be made again.
+    std::vector<MemoryTag> awake = tags_in(*status, *tags, MemoryState::kResident);
+    if (awake.empty() || (tags->empty() && !names.empty())) co_return Response::empty(200);
+    const Result<MemoryReply> released =
+        co_await control::release(exchange, std::move(awake), /*keep_weights=*/level == 1);
+    if (!released) co_return failure(released.error());
+    co_return Response::empty(200);
+}
+
+Task<Response> wake_up(Exchange& exchange) {
+    const Result<nlohmann::json> body = control_fields(exchange.request());
+    if (!body) co_return failure(body.error());
+    FieldReader fields(*body);
+    std::vector<std::string> names;
+    bool keeps_pause = false;
+    fields.read("tags", names);
+    fields.read("keep_pause", keeps_pause);
+    if (fields.error()) co_return failure(*fields.error());
+    const Result<std::vector<MemoryTag>> tags = control::tags_named(names, kScheduling);
+    if (!tags) co_return failure(tags.error());
+    Result<StatusReply> status = co_await control::status(exchange);
+    if (!status) co_return failure(status.error());
+    if (names.empty() || !tags->empty()) {
+        // Those that are awake are no reason to leave the others asleep.
+        std::vector<MemoryTag> asleep = tags_in(*status, *tags, MemoryState::kReleased);
+        if (!asleep.empty()) {
+            const Result<MemoryReply> woken = co_await control::resume(exchange, std::move(asleep));
+            if (!woken) co_return failure(woken.error());
+            status = co_await control::status(exchange);
+            if (!status) co_return failure(status.error());
+        }
+    }
+    // A partial wake never generates; a full one does, unless a pause is to outlive it.
+    if (control::is_released(*status) || keeps_pause) co_return Response::empty(200);
+    const Result<ContinueReply> went_on = co_await control::go_on(exchange);
+    if (!went_on) co_return failure(went_on.error());
+    co_return Response::empty(200);
+}
+
+// As in vLLM: also true of an engine that is only paused.
+Task<Response> is_sleeping(Exchange& exchange) {
+    const Result<StatusReply> status = co_await control::status(exchange);
+    if (!status) co_return failure(status.error());
+    const bool is_asleep = control::is_released(*status);
+    co_return Response::json(
+        200,
+        {{"is_sleeping", is_asleep || control::is_paused(*status)},
+         {"is_memory_released", is_asleep}}
+    );
+}
+
+}  // namespace
+
+void add_vllm_sleep(Router& router) {
+    Route route{
+        .methods = "POST",
+        .path = "/sleep",
+        .dialect = Dialect::kVllm,
+        .access = Access::kAdmin,
+        .handler = sleep};
+    router.add(route);
+    route.path = "/wake_up";
+    route.handler = wake_up;
+    router.add(route);
+    route.methods = "GET";
+    route.path = "/is_sleeping";
+    route.access = Access::kData;
+    route.handler = is_sleeping;
+    router.add(route);
+}
+
+}  // namespace pitstop

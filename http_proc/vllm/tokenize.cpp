@@ -1,0 +1,158 @@
+// /tokenize and /detokenize: vLLM's, which SGLang's clients can read, too.
+#include "http_proc/format/json_body.h"
+#include "http_proc/generation/prompts.h"
+#include "http_proc/openai/chat_request.h"
+#include "http_proc/server/errors.h"
+#include "http_proc/vllm/routes.h"
+
+#include <nlohmann/json.hpp>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace pitstop {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::size_t kTextsMax = 4096;  // of one call
+
+Response refusal(const Error& error) {
+    // Also a chat for a model without a template for it.
+    const int status = error.code == ErrorCode::kUnsupported ? 400 : status_of(error.code);
+    return error_response(Dialect::kVllm, status, error.message);
+}
+
+nlohmann::ordered_json ids_json(const std::vector<TokenId>& ids) {
+    auto list = nlohmann::ordered_json::array();
+    for (const TokenId id : ids) list.push_back(raw(id));
+    return list;
+}
+
+// The tokens of a text or of a chat, with their texts where they are asked for.
+Task<Result<TokenizeReply>> tokens_of(
+    Exchange& exchange, std::optional<std::string> text, bool adds_special, bool wants_texts
+) {
+    Tokenize question;
+    question.text = std::move(text);
+    question.add_special_tokens = adds_special;
+    question.each_token = wants_texts;
+    co_return co_await ask(exchange, std::move(question));
+}
+
+Task<Response> tokenize_chat(Exchange& exchange, bool wants_texts) {
+    const Result<OpenAiPromptChat> chat = parse_prompt_chat(exchange.request().body);
+    if (!chat) co_return refusal(chat.error());
+    const Result<TokenizeReply> reply = co_await ask(exchange, chat->question());
+    if (!reply) co_return refusal(reply.error());
+    nlohmann::ordered_json answer{
+        {"count", reply->ids.size()},
+        {"max_model_len", exchange.tree().hello().context_len},
+        {"tokens", ids_json(reply->ids)},
+        {"token_strs", nullptr},
+        {"prompt", reply->text}};
+    if (wants_texts) {
+        Tokenize question;
+        question.ids = reply->ids;
+        question.each_token = true;
+        const Result<TokenizeReply> texts = co_await ask(exchange, std::move(question));
+        if (!texts) co_return refusal(texts.error());
+        answer["token_strs"] = texts->texts;
+    }
+    co_return Response::json(200, answer);
+}
+
+Task<Response> tokenize(Exchange& exchange) {
+    const Result<Json> body = parse_json_object(exchange.request().body);
+    if (!body) co_return refusal(body.error());
+    FieldReader fields(*body);
+    bool adds_special = true;
+    bool wants_texts = false;
+    fields.read("add_special_tokens", adds_special);
+    fields.read("return_token_strs", wants_texts);
+    const Json* prompt = fields.find("prompt");
+    const bool is_chat = prompt == nullptr && fields.has("messages");
+    const bool is_list = prompt != nullptr && prompt->is_array();
+    std::vector<std::string> texts;
+    if (!is_chat) fields.read("prompt", texts);  // a string is a list of one
+    if (!is_chat && prompt == nullptr) fields.fail("prompt", "a string, or messages in its place");
+    if (texts.size() > kTextsMax) fields.fail("prompt", fmt::format("at most {}", kTextsMax));
+    if (fields.error()) co_return refusal(*fields.error());
+    if (is_chat) co_return co_await tokenize_chat(exchange, wants_texts);
+
+    auto counts = nlohmann::ordered_json::array();
+    auto tokens = nlohmann::ordered_json::array();
+    auto strings = nlohmann::ordered_json::array();
+    for (std::string& text : texts) {
+        const Result<TokenizeReply> reply =
+            co_await tokens_of(exchange, std::move(text), adds_special, wants_texts);
+        if (!reply) co_return refusal(reply.error());
+        counts.push_back(reply->ids.size());
+        tokens.push_back(ids_json(reply->ids));
+        strings.push_back(reply->texts);
+    }
+    nlohmann::ordered_json answer{
+        {"count", is_list ? counts : counts.front()},
+        {"max_model_len", exchange.tree().hello().context_len},
+        {"tokens", is_list ? tokens : tokens.front()},
+        {"token_strs", nullptr}};
+    if (wants_texts) answer["token_strs"] = is_list ? strings : strings.front();
+    co_return Response::json(200, answer);
+}
+
+Task<Response> detokenize(Exchange& exchange) {
+    const Result<Json> body = parse_json_object(exchange.request().body);
+    if (!body) co_return refusal(body.error());
+    FieldReader fields(*body);
+    bool skips_special = false;
+    fields.read("skip_special_tokens", skips_special);
+    const Json* tokens = fields.find("tokens");
+    const bool is_batch =
+        tokens != nullptr && tokens->is_array() && !tokens->empty() && tokens->front().is_array();
+    std::vector<std::vector<TokenId>> lists(is_batch ? 0 : 1);
+    if (tokens == nullptr) fields.fail("tokens", "a list of token ids, or a list of such lists");
+    if (is_batch && tokens->size() > kTextsMax)
+        fields.fail("tokens", fmt::format("at most {} lists", kTextsMax));
+    if (!is_batch && tokens != nullptr) fields.read("tokens", lists.front());
+    for (std::size_t i = 0; is_batch && i < tokens->size() && !fields.error(); ++i) {
+        const Json one{{"tokens", (*tokens)[i]}};
+        FieldReader list(one, fmt::format("[{}]", i));
+        list.read("tokens", lists.emplace_back());
+        if (list.error()) co_return refusal(*list.error());
+    }
+    if (fields.error()) co_return refusal(*fields.error());
+
+    auto texts = nlohmann::ordered_json::array();
+    for (std::vector<TokenId>& ids : lists) {
+        Tokenize question;
+        question.ids = std::move(ids);
+        question.skip_special_tokens = skips_special;
+        const Result<TokenizeReply> reply = co_await ask(exchange, std::move(question));
+        if (!reply) co_return refusal(reply.error());
+        texts.push_back(reply->text);
+    }
+    const nlohmann::ordered_json text = is_batch ? texts : texts.front();
+    co_return Response::json(200, {{"prompt", text}, {"text", text}});
+}
+
+}  // namespace
+
+void add_vllm_tokenize(Router& router) {
+    router.add(
+        {.methods = "POST",
+         .path = "/tokenize",
+         .dialect = Dialect::kVllm,
+         .access = Access::kData,
+         .handler = tokenize}
+    );
+    router.add(
+        {.methods = "POST",
+         .path = "/detokenize",
+         .dialect = Dialect::kVllm,
+         .access = Access::kData,
+         .handler = detokenize}
+    );
+}
+
+}  // namespace pitstop

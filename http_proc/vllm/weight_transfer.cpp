@@ -1,0 +1,196 @@
+// vLLM's four routes for weights that come from a running trainer, and the two calls of its
+// collective_rpc that bring them.
+#include "http_proc/control/control.h"
+#include "http_proc/control/weight_session.h"
+#include "http_proc/format/control_fields.h"
+#include "http_proc/format/json_body.h"
+#include "http_proc/server/errors.h"
+#include "http_proc/vllm/routes.h"
+#include "messages/groups.h"
+
+#include <nlohmann/json.hpp>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace pitstop {
+namespace {
+
+constexpr std::string_view kVllmGroup = "vllm_weight_transfer";
+
+Response vllm_failure(const Error& error) { return error_response(Dialect::kVllm, error); }
+
+// Packing may be named at the start or with each update; the latter wins.
+void read_packing(FieldReader& fields, VllmPacking& packing) {
+    fields.read("packed", packing.is_packed);
+    fields.read("packed_buffer_size_bytes", packing.bytes);
+}
+
+Task<Response> init_engine(Exchange& exchange) {
+    const Result<nlohmann::json> body = parse_json_object(exchange.request().body);
+    if (!body) co_return vllm_failure(body.error());
+    const nlohmann::json* info = FieldReader(*body).find("init_info");
+    if (info == nullptr || !info->is_object()) {
+        co_return vllm_failure(
+            {ErrorCode::kInvalidArgument, "init_info must be an object; for ipc it is empty"}
+        );
+    }
+    FieldReader fields(*info, "init_info");
+    VllmPacking packing;
+    read_packing(fields, packing);
+    InitGroup call;
+    call.spec.group = kVllmGroup;
+    call.spec.rendezvous = Rendezvous::kVllm;
+    std::string backend = "nccl";
+    fields.read("backend", backend);
+    fields.read("master_address", call.spec.address);
+    fields.read("master_port", call.spec.port);
+    fields.read("rank_offset", call.spec.rank_offset);
+    fields.read("world_size", call.spec.world_size);
+    fields.read("store_version", call.spec.store_version);
+    if (backend != "nccl" && backend != "host") fields.fail("backend", "nccl or host");
+    if (fields.error()) co_return vllm_failure(*fields.error());
+    if (backend == "host") call.spec.backend = GroupBackend::kHost;
+    if (!call.spec.address.empty()) {  // without one: ipc, which needs nothing
+        const Result<GroupReply> reply =
+            control::checked(co_await exchange.tree().call(std::move(call), weights::kGroupTimeout)
+            );
+        if (!reply) co_return vllm_failure(reply.error());
+    }
+    exchange.server().vllm_packing = packing;
+    co_return Response::json(200, {{"message", "Weight transfer initialized"}});
+}
+
+// One worker's update_info, or of all.
+Result<> read_payload(FieldReader& fields, WeightSource& source) {
+    std::string pickled;
+    fields.read("ipc_handles_pickled", pickled);
+    if (pickled.empty()) return Ok{};
+    ASSIGN_OR_RETURN(RankPayload payload, weights::payload_of(pickled));
+    source.kind = SourceKind::kTensors;
+    source.format = TensorFormat::kVllmIpc;
+    source.payloads.push_back(std::move(payload));
+    return Ok{};
+}
+
+Result<WeightSource> read_update_info(const nlohmann::json& info, VllmPacking packing) {
+    const bool is_list = info.is_array() && !info.empty();
+    const nlohmann::json& first = is_list ? info.front() : info;
+    if (!first.is_object()) {
+        return Error{
+            ErrorCode::kInvalidArgument, "update_info must be an object, or a list of them"};
+    }
+    WeightSource source;
+    source.kind = SourceKind::kDistributed;
+    source.group = kVllmGroup;
+    FieldReader fields(first, "update_info");
+    read_packing(fields, packing);
+    bool is_checkpoint_format = true;
+    fields.read("is_checkpoint_format", is_checkpoint_format);
+    if (!is_checkpoint_format)
+        fields.refuse("is_checkpoint_format", "false: the names are a checkpoint's");
+    source.format = packing.is_packed ? TensorFormat::kFlattened : TensorFormat::kEach;
+    source.packed_bytes = packing.is_packed ? packing.bytes : 0;
+    ASSIGN_OR_RETURN(source.tensors, weights::read_tensors(fields, "names", "dtype_names"));
+    if (const nlohmann::json* numbers = fields.find("num_updates_list")) {
+        source.format = TensorFormat::kSparse;
+        if (!numbers->is_array()) fields.fail("num_updates_list", "a list of integers");
+        for (const nlohmann::json& number : *numbers) {
+            const std::optional<std::int64_t> count = integer_of(number);
+            if (!count) fields.fail("num_updates_list", "a list of integers");
+            source.num_updates.push_back(count.value_or(0));
+        }
+    }
+    if (fields.error()) return *fields.error();
+    for (std::size_t i = 0; i < (is_list ? info.size() : 1); ++i) {
+        const nlohmann::json& own = is_list ? info[i] : info;
+        if (!own.is_object())
+            return Error{ErrorCode::kInvalidArgument, "update_info: an entry is no object"};
+        FieldReader own_fields(own, "update_info");
+        RETURN_IF_ERROR(read_payload(own_fields, source));
+    }
+    return source;
+}
+
+Task<Response> update_by_info(Exchange& exchange, const nlohmann::json* info) {
+    if (info == nullptr)
+        co_return vllm_failure({ErrorCode::kInvalidArgument, "update_info is missing"});
+    Result<WeightSource> source = read_update_info(*info, exchange.server().vllm_packing);
+    if (!source) co_return vllm_failure(source.error());
+    control::DiskUpdate update;
+    update.source = *std::move(source);
+    update.partial = true;
+    update.clears_cache = false;
+    update.kv_policy = KvPolicy::kKeep;
+    const Result<UpdateReply> reply = co_await weights::take(exchange, std::move(update));
+    if (!reply) co_return vllm_failure(reply.error());
+    co_return Response::json(200, {{"message", "Weights updated"}});
+}
+
+Task<Response> update_weights(Exchange& exchange) {
+    const Result<nlohmann::json> body = parse_json_object(exchange.request().body);
+    if (!body) co_return vllm_failure(body.error());
+    FieldReader fields(*body);
+    co_return co_await update_by_info(exchange, fields.find("update_info"));
+}
+
+Task<Response> start_weight_update(Exchange& exchange) {
+    const Result<UpdateReply> reply = co_await weights::begin_session(exchange);
+    if (!reply) co_return vllm_failure(reply.error());
+    co_return Response::json(200, {{"message", "Weight update started"}});
+}
+
+Task<Response> finish_weight_update(Exchange& exchange) {
+    const Result<nlohmann::json> body = control_fields(exchange.request());
+    if (!body) co_return vllm_failure(body.error());
+    FieldReader fields(*body);
+    std::string label;
+    fields.read("weight_version", label);
+    if (fields.error()) co_return vllm_failure(*fields.error());
+    const Result<UpdateReply> reply = co_await weights::commit_session(exchange, label);
+    if (!reply) co_return vllm_failure(reply.error());
+    co_return Response::json(200, {{"message", "Weight update finished"}});
+}
+
+}  // namespace
+
+Task<Response> update_weights_by_rpc(Exchange& exchange, const nlohmann::json& kwargs) {
+    FieldReader fields(kwargs, "kwargs");
+    co_return co_await update_by_info(exchange, fields.find("update_info"));
+}
+
+// checkpoint-engine's call: args are [handles].
+Task<Response> update_from_ipc_by_rpc(Exchange& exchange, const nlohmann::json* args) {
+    const bool has_handles = args != nullptr && args->is_array() && args->size() == 1;
+    auto handles = weights::read_handles(has_handles ? &args->front() : nullptr);
+    if (!handles) co_return vllm_failure(handles.error());
+    control::DiskUpdate update;
+    update.clears_cache = false;
+    update.kv_policy = KvPolicy::kKeep;
+    update.source.emplace();
+    update.source->kind = SourceKind::kIpc;
+    update.source->handles = *std::move(handles);
+    const Result<UpdateReply> reply = co_await weights::take(exchange, std::move(update));
+    if (!reply) co_return vllm_failure(reply.error());
+    const auto tp = static_cast<std::size_t>(exchange.tree().hello().tp);
+    co_return Response::json(200, {{"results", std::vector<std::nullptr_t>(tp)}});
+}
+
+void add_vllm_weight_transfer(Router& router) {
+    const auto add = [&](std::string_view path, Handler handler) {
+        router.add(
+            {.methods = "POST",
+             .path = path,
+             .dialect = Dialect::kVllm,
+             .access = Access::kAdmin,
+             .handler = handler}
+        );
+    };
+    add("/init_weight_transfer_engine", init_engine);
+    add("/start_weight_update", start_weight_update);
+    add("/update_weights", update_weights);
+    add("/finish_weight_update", finish_weight_update);
+}
+
+}  // namespace pitstop
