@@ -10,8 +10,6 @@
 namespace pitstop {
 namespace {
 
-constexpr auto kElementBytes = static_cast<std::int64_t>(sizeof(bf16));
-
 std::vector<std::string> frames_of(Frames frames) {
     return {std::move(frames.type), std::move(frames.body)};
 }
@@ -19,25 +17,16 @@ std::vector<std::string> frames_of(Frames frames) {
 // The parts of the shard that one tensor fills.
 ShardTensor describe(const WeightTensor& tensor) {
     ShardTensor shard{.name = tensor.name, .shape = tensor.shape};
-    std::int64_t shard_at = 0;
     for (const ShardPart& part : tensor.parts) {
-        ShardPiece piece{
-            .num_rows = tensor.whole_rows,
-            .num_cols = tensor.whole_cols,
-            .offset = tensor.offset,
-            .row_stride = tensor.cols * kElementBytes,
-        };
-        if (tensor.axis == SplitAxis::kRows) {
-            piece.row_begin = part.begin;
-            piece.num_rows = part.num;
-            piece.offset += shard_at * piece.row_stride;
-        } else if (tensor.axis == SplitAxis::kCols) {
-            piece.col_begin = part.begin;
-            piece.num_cols = part.num;
-            piece.offset += shard_at * kElementBytes;
-        }
-        shard_at += part.num;
-        if (piece.num_rows > 0 && piece.num_cols > 0) shard.pieces.push_back(piece);
+        if (part.is_empty()) continue;
+        shard.pieces.push_back({
+            .row_begin = part.whole_row,
+            .num_rows = part.rows,
+            .col_begin = part.whole_col,
+            .num_cols = part.cols,
+            .offset = tensor.offset + part.shard_begin() * kElementBytes,
+            .row_stride = part.shard_stride * kElementBytes,
+        });
     }
     return shard;
 }

@@ -84,7 +84,7 @@ KeptWeights::KeptWeights(const WeightLayout& layout, const WorkerKeep& name) : l
         {"pitstop_digest", name.digest}};
     std::int64_t at = 0;
     for (const WeightTensor& tensor : layout.tensors()) {
-        const std::int64_t bytes = tensor.whole_rows * tensor.whole_cols * 2;
+        const std::int64_t bytes = tensor.whole_rows * tensor.whole_cols * kElementBytes;
         header[tensor.name] = {
             {"dtype", "BF16"}, {"shape", tensor.shape}, {"data_offsets", {at, at + bytes}}};
         offsets_.push_back(at);
@@ -127,42 +127,41 @@ Result<> KeptWeights::write(const WriteArgs& args) const {
 Result<> KeptWeights::write_tensor(
     const WeightTensor& tensor, std::int64_t at, const WriteArgs& args, Output& output
 ) const {
-    if (tensor.axis == SplitAxis::kNone && !args.is_root) return Ok{};
-    const std::int64_t whole_row_bytes = tensor.whole_cols * 2;
-    const std::int64_t row_bytes = tensor.cols * 2;  // of the shard
-    std::int64_t part_at = 0;                        // along the split axis of the shard
+    if (tensor.num_parts == 1 && !args.is_root) return Ok{};
+    const std::int64_t rows_max =
+        std::max<std::int64_t>(1, kKeepPieceBytes / (tensor.cols * kElementBytes));
     for (const ShardPart& part : tensor.parts) {
-        // Rows of the shard, and which bytes of each row, go where in the tensor.
-        const bool is_cols = tensor.axis == SplitAxis::kCols;
-        const bool is_rows = tensor.axis == SplitAxis::kRows;
-        const std::int64_t num_rows = is_rows ? part.num : tensor.whole_rows;
-        const std::int64_t shard_row = is_rows ? part_at : 0;
-        const std::int64_t shard_byte = is_cols ? part_at * 2 : 0;
-        const std::int64_t num_bytes = is_cols ? part.num * 2 : whole_row_bytes;  // of a row
-        const std::int64_t file_at = at + (is_rows   ? part.begin * whole_row_bytes
-                                           : is_cols ? part.begin * 2
-                                                     : 0);
-        part_at += part.num;
-        const std::int64_t rows_max = std::max<std::int64_t>(1, kKeepPieceBytes / row_bytes);
-        for (std::int64_t row = 0; row < num_rows; row += rows_max) {
-            const std::int64_t num = std::min(rows_max, num_rows - row);
-            output.scratch.resize(static_cast<std::size_t>(num * row_bytes));
-            RETURN_IF_ERROR(args.copy(tensor.offset + (shard_row + row) * row_bytes, output.scratch)
-            );
-            const std::span<const std::byte> rows(output.scratch);
-            if (num_bytes == row_bytes && row_bytes == whole_row_bytes) {
-                RETURN_IF_ERROR(output.put(file_at + row * whole_row_bytes, rows));
-            } else {
-                for (std::int64_t i = 0; i < num; ++i) {
-                    const auto begin = static_cast<std::size_t>(i * row_bytes + shard_byte);
-                    RETURN_IF_ERROR(output.put(
-                        file_at + (row + i) * whole_row_bytes,
-                        rows.subspan(begin, static_cast<std::size_t>(num_bytes))
-                    ));
-                }
-            }
+        for (std::int64_t row = 0; row < part.rows; row += rows_max) {
+            const ShardPart piece = part.in_shard_rows(part.shard_row + row, rows_max);
+            RETURN_IF_ERROR(write_piece(tensor, piece, at, args, output));
             args.between();
         }
+    }
+    return Ok{};
+}
+
+Result<> KeptWeights::write_piece(
+    const WeightTensor& tensor,
+    const ShardPart& piece,
+    std::int64_t at,
+    const WriteArgs& args,
+    Output& output
+) const {
+    if (piece.is_empty()) return Ok{};
+    const std::int64_t row_bytes = piece.cols * kElementBytes;
+    const std::int64_t stride_bytes = piece.shard_stride * kElementBytes;
+    const std::int64_t span_bytes = (piece.rows - 1) * stride_bytes + row_bytes;
+    output.scratch.resize(static_cast<std::size_t>(span_bytes));
+    RETURN_IF_ERROR(args.copy(tensor.offset + piece.shard_begin() * kElementBytes, output.scratch));
+    const std::span<const std::byte> bytes(output.scratch);
+    const std::int64_t file_at = at + piece.whole_begin() * kElementBytes;
+    if (piece.is_contiguous()) return output.put(file_at, bytes);
+    for (std::int64_t row = 0; row < piece.rows; ++row) {
+        const std::int64_t row_at = file_at + row * piece.whole_stride * kElementBytes;
+        const auto begin = static_cast<std::size_t>(row * stride_bytes);
+        RETURN_IF_ERROR(
+            output.put(row_at, bytes.subspan(begin, static_cast<std::size_t>(row_bytes)))
+        );
     }
     return Ok{};
 }

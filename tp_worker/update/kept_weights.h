@@ -52,6 +52,14 @@ class KeptWeights {
     Result<> write_tensor(
         const WeightTensor& tensor, std::int64_t at, const WriteArgs& args, Output& output
     ) const;
+    // `piece` is some rows of a part of it, and is read in one go.
+    Result<> write_piece(
+        const WeightTensor& tensor,
+        const ShardPart& piece,
+        std::int64_t at,
+        const WriteArgs& args,
+        Output& output
+    ) const;
 
     const WeightLayout& layout_;
     std::string head_{};                   // the header's length and the header

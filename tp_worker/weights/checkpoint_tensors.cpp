@@ -61,13 +61,13 @@ Result<> CheckpointTensors::check_tied_head(const std::string& source) const {
     const std::array<const StoredTensor*, 2> both{
         checkpoint_.find(kEmbeddingName), checkpoint_.find(kHeadName)};
     if (both[0] == nullptr || both[1] == nullptr) return Ok{};
-    const WeightTensor& tensor = *layout_.find(kEmbeddingName);
-    const ShardPart& part = tensor.parts.front();
-    const std::int64_t end = (part.begin + part.num) * tensor.whole_cols;
+    const ShardPart& part = layout_.find(kEmbeddingName)->parts.front();
+    CHECK(part.is_contiguous());  // rows of the vocabulary
+    const std::int64_t end = part.whole_begin() + part.rows * part.cols;
     constexpr std::int64_t kElementsMax = kCompareBytes / 4;
     std::vector<std::byte> stored_bytes(static_cast<std::size_t>(kCompareBytes));
     std::array<std::vector<bf16>, 2> values;
-    for (std::int64_t at = part.begin * tensor.whole_cols; at < end; at += kElementsMax) {
+    for (std::int64_t at = part.whole_begin(); at < end; at += kElementsMax) {
         const std::int64_t num = std::min(kElementsMax, end - at);
         for (std::size_t i = 0; i < 2; ++i) {
             const StoredDtype dtype = both[i]->spec.dtype;

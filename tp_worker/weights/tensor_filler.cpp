@@ -6,11 +6,7 @@
 #include <cmath>
 
 namespace pitstop {
-namespace {
-
-constexpr auto kElementBytes = static_cast<std::int64_t>(sizeof(bf16));
-
-}  // namespace
+namespace {}  // namespace
 
 bool TensorFiller::fill(
     std::size_t index, const Incoming* incoming, bool is_in_place, std::span<PartDigest> parts
@@ -45,12 +41,13 @@ Result<> TensorFiller::digest_rows(const WeightTensor& tensor, const TensorBytes
     const ShardPart& all = tensor.parts.front();
     const std::int64_t row_bytes = tensor.cols * kElementBytes;
     const std::int64_t rows_max = std::max<std::int64_t>(1, kChunkBytes / row_bytes);
-    std::vector<std::byte> rows(static_cast<std::size_t>(std::min(rows_max, all.num) * row_bytes));
-    for (std::int64_t done = 0; done < all.num; done += rows_max) {
-        const std::int64_t num = std::min(rows_max, all.num - done);
+    std::vector<std::byte> rows(static_cast<std::size_t>(std::min(rows_max, all.rows) * row_bytes));
+    for (std::int64_t done = 0; done < all.rows; done += rows_max) {
         WeightTensor piece = tensor;  // a shard of these rows alone
-        piece.parts = {{.begin = all.begin + done, .num = num, .index = all.index}};
-        piece.rows = num;
+        ShardPart& part = piece.parts.front();
+        part = all.in_shard_rows(all.shard_row + done, rows_max);
+        part.shard_row = 0;
+        piece.rows = part.rows;
         piece.offset = 0;
         RETURN_IF_ERROR(load_tensor(
             {.tensor = piece,

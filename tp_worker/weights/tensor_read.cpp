@@ -1,6 +1,5 @@
 #include "tp_worker/weights/tensor_read.h"
 
-#include "base/bf16.h"
 #include "kernels/device_memory.h"
 #include "messages/codec.h"
 
@@ -31,30 +30,19 @@ std::vector<Frames> read_parts(
     const WeightTensor& tensor, const std::byte* arena, const WorkerTensor& head
 ) {
     std::vector<Frames> answers;
-    std::int64_t shard_at = 0;
     for (const ShardPart& part : tensor.parts) {
         WorkerTensor piece = head;
-        piece.num_rows = tensor.whole_rows;
-        piece.num_cols = tensor.whole_cols;
-        std::int64_t shard_row = 0;
-        std::int64_t shard_col = 0;
-        if (tensor.axis == SplitAxis::kRows) {
-            piece.row_begin = part.begin;
-            piece.num_rows = part.num;
-            shard_row = shard_at;
-        } else if (tensor.axis == SplitAxis::kCols) {
-            piece.col_begin = part.begin;
-            piece.num_cols = part.num;
-            shard_col = shard_at;
-        }
-        shard_at += part.num;
-        const auto row_bytes = static_cast<std::size_t>(piece.num_cols) * sizeof(bf16);
-        piece.data.values.resize(static_cast<std::size_t>(piece.num_rows) * row_bytes);
-        for (std::int64_t row = 0; row < piece.num_rows; ++row) {
-            const std::int64_t at = (shard_row + row) * tensor.cols + shard_col;
+        piece.row_begin = part.whole_row;
+        piece.num_rows = part.rows;
+        piece.col_begin = part.whole_col;
+        piece.num_cols = part.cols;
+        const auto row_bytes = static_cast<std::size_t>(part.cols * kElementBytes);
+        piece.data.values.resize(static_cast<std::size_t>(part.rows) * row_bytes);
+        for (std::int64_t row = 0; row < part.rows; ++row) {
+            const std::int64_t at = part.shard_begin() + row * part.shard_stride;
             std::memcpy(
                 piece.data.values.data() + static_cast<std::size_t>(row) * row_bytes,
-                arena + tensor.offset + at * static_cast<std::int64_t>(sizeof(bf16)),
+                arena + tensor.offset + at * kElementBytes,
                 row_bytes
             );
         }

@@ -11,7 +11,6 @@
 namespace pitstop {
 namespace {
 
-constexpr std::int64_t kElementBytes = 2;  // resident weights are bf16
 constexpr std::int64_t kWordBytes = 8;
 constexpr std::int64_t kPieceBytes = std::int64_t{8} << 20;
 
@@ -30,69 +29,35 @@ void append_parts(const WeightTensor& tensor, std::vector<PartDigest>& parts) {
 
 namespace {
 
-// What one part has of some rows: a rectangle of bytes.
-struct PartRows {
-    std::size_t part = 0;
-    std::int64_t num_rows = 0;
-    std::int64_t row_bytes = 0;
-    std::int64_t shard_begin = 0;   // its first byte in the shard's tensor
-    std::int64_t tensor_begin = 0;  // and in the whole one
-    std::uint64_t first_word = 0;   // of the whole tensor
-    std::uint64_t words_per_row = 0;
+// Where the words of a part are in the whole tensor. REQUIRES: the part cuts none.
+struct PartWords {
+    std::uint64_t first = 0;    // number of its first word
+    std::uint64_t per_row = 0;  // of the tensor's
 };
 
-// Calls use(rows) for what each part has of rows [row_begin, row_begin + num_rows) of the shard.
-template <class F>
-void for_each_part(
-    const WeightTensor& tensor, std::int64_t begin_row, std::int64_t num_rows, F use
-) {
-    const std::int64_t shard_row_bytes = tensor.cols * kElementBytes;
-    const std::int64_t tensor_row_bytes = tensor.whole_cols * kElementBytes;
-    const std::uint64_t words_per_row = digest_words(tensor_row_bytes);
-    std::int64_t shard_at = 0;  // where the part starts along the split axis of the shard
-    for (std::size_t i = 0; i < tensor.parts.size(); ++i) {
-        const ShardPart& part = tensor.parts[i];
-        std::int64_t row_begin = begin_row;
-        std::int64_t row_end = begin_row + num_rows;
-        std::int64_t whole_row = row_begin;
-        std::int64_t shard_col = 0;  // in bytes
-        std::int64_t whole_col = 0;  // in bytes
-        std::int64_t row_bytes = tensor_row_bytes;
-        if (tensor.axis == SplitAxis::kRows) {
-            row_begin = std::max(row_begin, shard_at);
-            row_end = std::min(row_end, shard_at + part.num);
-            whole_row = part.begin + row_begin - shard_at;
-        } else if (tensor.axis == SplitAxis::kCols) {
-            whole_col = part.begin * kElementBytes;
-            const std::int64_t end = whole_col + part.num * kElementBytes;
-            CHECK(whole_col % kWordBytes == 0 && (end % kWordBytes == 0 || end == row_bytes));
-            shard_col = shard_at * kElementBytes;
-            row_bytes = end - whole_col;
-        }
-        shard_at += part.num;
-        if (row_begin >= row_end || row_bytes == 0) continue;
-        use(PartRows{
-            .part = i,
-            .num_rows = row_end - row_begin,
-            .row_bytes = row_bytes,
-            .shard_begin = row_begin * shard_row_bytes + shard_col,
-            .tensor_begin = whole_row * tensor_row_bytes + whole_col,
-            .first_word = static_cast<std::uint64_t>(whole_row) * words_per_row +
-                          static_cast<std::uint64_t>(whole_col / kWordBytes),
-            .words_per_row = words_per_row,
-        });
-    }
+PartWords words_of(const ShardPart& part) {
+    const std::int64_t begin = part.whole_col * kElementBytes;
+    const std::int64_t end = begin + part.cols * kElementBytes;
+    const std::int64_t row_bytes = part.whole_stride * kElementBytes;
+    CHECK(begin % kWordBytes == 0 && (end % kWordBytes == 0 || end == row_bytes));
+    const std::uint64_t per_row = digest_words(row_bytes);
+    return {
+        .first = static_cast<std::uint64_t>(part.whole_row) * per_row +
+                 static_cast<std::uint64_t>(begin / kWordBytes),
+        .per_row = per_row,
+    };
 }
 
-// Of rows as they are in an arena. The sum and the stream are left to the caller.
-DigestArgs digest_args(const WeightTensor& tensor, const PartRows& rows, const std::byte* arena) {
+// Of a part as it is in an arena. The sum and the stream are left to the caller.
+DigestArgs digest_args(const WeightTensor& tensor, const ShardPart& part, const std::byte* arena) {
+    const PartWords words = words_of(part);
     return {
-        .data = arena + tensor.offset + rows.shard_begin,
-        .rows = rows.num_rows,
-        .row_bytes = rows.row_bytes,
-        .row_stride_bytes = tensor.cols * kElementBytes,
-        .first_word = rows.first_word,
-        .words_per_row = rows.words_per_row,
+        .data = arena + tensor.offset + part.shard_begin() * kElementBytes,
+        .rows = part.rows,
+        .row_bytes = part.cols * kElementBytes,
+        .row_stride_bytes = part.shard_stride * kElementBytes,
+        .first_word = words.first,
+        .words_per_row = words.per_row,
     };
 }
 
@@ -113,16 +78,18 @@ std::optional<Error> cut_word(const WeightLayout& layout) {
 std::uint64_t add_rows_digest(const RowsDigestArgs& args, std::span<PartDigest> parts) {
     CHECK(parts.size() == args.tensor.parts.size() && !args.tensor.cuts_words);
     std::uint64_t num_nonfinite = 0;
-    for_each_part(args.tensor, args.row_begin, args.num_rows, [&](const PartRows& rows) {
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+        const ShardPart rows = args.tensor.parts[i].in_shard_rows(args.row_begin, args.num_rows);
+        if (rows.is_empty()) continue;
         Digest sum;
         DigestArgs part = digest_args(args.tensor, rows, args.arena);
         part.sum = &sum;
         part.num_nonfinite = &num_nonfinite;
         part.stream = args.stream;
         args.ops.digest(part);
-        parts[rows.part].lane0 += sum.lane0;
-        parts[rows.part].lane1 += sum.lane1;
-    });
+        parts[i].lane0 += sum.lane0;
+        parts[i].lane1 += sum.lane1;
+    }
     return num_nonfinite;
 }
 
@@ -130,27 +97,31 @@ std::uint64_t copy_rows_and_digest(const CopyRowsArgs& args, std::span<PartDiges
     const WeightTensor& tensor = args.tensor;
     CHECK(parts.size() == tensor.parts.size() && !tensor.cuts_words);
     const bool is_whole = args.from == RowsFrom::kTensor;
-    const std::int64_t shard_row_bytes = tensor.cols * kElementBytes;
     std::uint64_t num_nonfinite = 0;
-    for_each_part(tensor, args.row_begin, args.num_rows, [&](const PartRows& rows) {
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+        const ShardPart rows = tensor.parts[i].in_shard_rows(args.row_begin, args.num_rows);
+        if (rows.is_empty()) continue;
+        const PartWords words = words_of(rows);
+        const std::int64_t shard_at = tensor.offset + rows.shard_begin() * kElementBytes;
+        const std::int64_t shard_stride_bytes = rows.shard_stride * kElementBytes;
         const DigestSum sum = digest_of(
             {
-                .data = is_whole ? args.src + rows.tensor_begin
-                                 : args.src + tensor.offset + rows.shard_begin,
-                .num_rows = rows.num_rows,
-                .row_bytes = rows.row_bytes,
-                .row_stride_bytes = is_whole ? tensor.whole_cols * kElementBytes : shard_row_bytes,
-                .first_word = rows.first_word,
-                .words_per_row = rows.words_per_row,
-                .copy_to = args.arena + tensor.offset + rows.shard_begin,
-                .copy_stride_bytes = shard_row_bytes,
+                .data = args.src + (is_whole ? rows.whole_begin() * kElementBytes : shard_at),
+                .num_rows = rows.rows,
+                .row_bytes = rows.cols * kElementBytes,
+                .row_stride_bytes =
+                    is_whole ? rows.whole_stride * kElementBytes : shard_stride_bytes,
+                .first_word = words.first,
+                .words_per_row = words.per_row,
+                .copy_to = args.arena + shard_at,
+                .copy_stride_bytes = shard_stride_bytes,
             },
             args.add_run
         );
         num_nonfinite += sum.num_nonfinite;
-        parts[rows.part].lane0 += sum.digest.lane0;
-        parts[rows.part].lane1 += sum.digest.lane1;
-    });
+        parts[i].lane0 += sum.digest.lane0;
+        parts[i].lane1 += sum.digest.lane1;
+    }
     return num_nonfinite;
 }
 
@@ -200,15 +171,16 @@ Result<std::vector<PartDigest>> GpuWeightDigest::digest(const std::byte* arena, 
     enter_cuda_device();
     const Stream stream = stream_.stream();
     fill_device(sums_.data(), 0, sums_.bytes(), stream);
-    Digest* first_sum = static_cast<Digest*>(sums_.data());
+    Digest* next_sum = static_cast<Digest*>(sums_.data());
     for (const WeightTensor& tensor : layout_->tensors()) {
-        for_each_part(tensor, 0, tensor.rows, [&](const PartRows& rows) {
-            DigestArgs part = digest_args(tensor, rows, arena);
-            part.sum = first_sum + rows.part;
+        for (const ShardPart& held : tensor.parts) {
+            Digest* const sum = next_sum++;
+            if (held.is_empty()) continue;
+            DigestArgs part = digest_args(tensor, held, arena);
+            part.sum = sum;
             part.stream = stream;
             ops.digest(part);
-        });
-        first_sum += tensor.parts.size();
+        }
     }
     copy_to_host(host_sums_.data(), sums_.data(), sums_.bytes(), stream);
     is_done_.record(stream);

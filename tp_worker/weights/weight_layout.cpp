@@ -13,11 +13,23 @@ namespace {
 constexpr std::int64_t kAlignment = 64;  // bytes: a cache line, and what wide loads like
 constexpr std::int64_t kWordLen = 4;     // elements in a word of the digest
 
+enum class SplitAxis : std::uint8_t { kNone, kRows, kCols };
+
 std::string layer_name(std::int64_t layer, std::string_view tail) {
     return fmt::format("model.layers.{}.{}", layer, tail);
 }
 
 }  // namespace
+
+ShardPart ShardPart::cut(std::int64_t begin, std::int64_t num) const {
+    const std::int64_t first = std::clamp<std::int64_t>(begin, 0, rows);
+    const std::int64_t end = std::clamp<std::int64_t>(begin + num, first, rows);
+    ShardPart part = *this;
+    part.rows = end - first;
+    part.whole_row += first;
+    part.shard_row += first;
+    return part;
+}
 
 class LayoutBuilder {
   public:
@@ -35,9 +47,15 @@ class LayoutBuilder {
     }
 
   private:
+    // A part of the axis that is split.
+    struct Range {
+        std::int64_t begin = 0;
+        std::int64_t num = 0;
+        std::int64_t index = 0;
+    };
     struct Parts {
-        std::vector<ShardPart> parts{};
-        bool cuts_words = false;  // on any rank
+        std::vector<Range> ranges{};  // back to back in the shard, in this order
+        bool cuts_words = false;      // on any rank
     };
 
     Result<> check_split() const {
@@ -65,7 +83,7 @@ class LayoutBuilder {
         const std::int64_t group = config_.num_q_heads / config_.num_kv_heads;
         queries_per_copy_ = std::gcd(group, shape.num_q_heads);
         shape.num_kv_heads = shape.num_q_heads / queries_per_copy_;
-        shape.ffn = ffn_parts().parts.front().num;
+        shape.ffn = ffn_parts().ranges.front().num;
         shape.vocab_rows = (config_.vocab_len + tp_ - 1) / tp_;
         shape.vocab_begin = rank_ * shape.vocab_rows;
         shape.vocab_len =
@@ -102,27 +120,47 @@ class LayoutBuilder {
             const std::int64_t q_head =
                 rank_ * layout_.shape_.num_q_heads + copy * queries_per_copy_;
             const std::int64_t head = q_head / group;
-            parts.parts.push_back({.begin = head * dim, .num = dim, .index = head});
+            parts.ranges.push_back({.begin = head * dim, .num = dim, .index = head});
         }
         return parts;
     }
 
     bool has_even_kv() const { return config_.num_kv_heads % tp_ == 0; }
 
-    void add(std::string name, std::vector<std::int64_t> shape, SplitAxis axis, Parts parts) {
+    void add(
+        std::string name, std::vector<std::int64_t> shape, SplitAxis axis, const Parts& parts
+    ) {
         WeightTensor tensor;
         tensor.name = std::move(name);
         tensor.whole_rows = shape.size() == 2 ? shape[0] : 1;
         tensor.whole_cols = shape.back();
         tensor.shape = std::move(shape);
-        tensor.axis = axis;
         tensor.cuts_words = axis == SplitAxis::kCols && parts.cuts_words;
-        tensor.parts = std::move(parts.parts);
         std::int64_t num = 0;
-        for (const ShardPart& part : tensor.parts) num += part.num;
+        for (const Range& range : parts.ranges) num += range.num;
         tensor.rows = axis == SplitAxis::kRows ? num : tensor.whole_rows;
         tensor.cols = axis == SplitAxis::kCols ? num : tensor.whole_cols;
         tensor.num_parts = tp_;
+        std::int64_t shard_at = 0;  // along the axis that is split
+        for (const Range& range : parts.ranges) {
+            ShardPart part{
+                .index = range.index,
+                .rows = tensor.rows,
+                .cols = tensor.cols,
+                .whole_stride = tensor.whole_cols,
+                .shard_stride = tensor.cols};
+            if (axis == SplitAxis::kRows) {
+                part.rows = range.num;
+                part.whole_row = range.begin;
+                part.shard_row = shard_at;
+            } else if (axis == SplitAxis::kCols) {
+                part.cols = range.num;
+                part.whole_col = range.begin;
+                part.shard_col = shard_at;
+            }
+            shard_at += range.num;
+            tensor.parts.push_back(part);
+        }
         layout_.tensors_.push_back(std::move(tensor));
     }
 

@@ -30,15 +30,46 @@ namespace pitstop {
 
 inline constexpr int kTpMax = 64;
 
-enum class SplitAxis : std::uint8_t { kNone, kRows, kCols };
+inline constexpr auto kElementBytes = static_cast<std::int64_t>(sizeof(bf16));  // resident
 
-// A range of the split axis of the whole tensor that this rank holds.
+// A rectangle of a tensor that a rank holds: where it is in the whole tensor, and where in the
+// shard. For each r < rows and c < cols
+//
+//   shard[shard_begin() + r * shard_stride + c]  is  whole[whole_begin() + r * whole_stride + c]
+//
+// This is all there is to know about a shard: whatever loads, converts, digests, reads back, keeps
+// or pushes weights is a loop over these. All counts are elements, of whatever dtype the whole
+// tensor has where it comes from; in the shard an element is kElementBytes.
 struct ShardPart {
-    std::int64_t begin = 0;
-    std::int64_t num = 0;
     // Which of the tensor's num_parts it is. The parts of all ranks cover the tensor; whoever holds
     // the same index holds a copy.
     std::int64_t index = 0;
+    std::int64_t rows = 0;
+    std::int64_t cols = 0;
+    std::int64_t whole_row = 0;  // of its first element
+    std::int64_t whole_col = 0;
+    std::int64_t whole_stride = 0;  // from row to row: the whole tensor's columns
+    std::int64_t shard_row = 0;
+    std::int64_t shard_col = 0;
+    std::int64_t shard_stride = 0;
+
+    [[nodiscard]] std::int64_t whole_begin() const { return whole_row * whole_stride + whole_col; }
+    [[nodiscard]] std::int64_t shard_begin() const { return shard_row * shard_stride + shard_col; }
+    [[nodiscard]] bool is_empty() const { return rows == 0 || cols == 0; }
+    // Its rows follow each other without a gap, in the whole tensor and in the shard.
+    [[nodiscard]] bool is_contiguous() const {
+        return cols == whole_stride && cols == shard_stride;
+    }
+    // What of it lies in rows [begin, begin + num) of the whole tensor, or of the shard.
+    [[nodiscard]] ShardPart in_whole_rows(std::int64_t begin, std::int64_t num) const {
+        return cut(begin - whole_row, num);
+    }
+    [[nodiscard]] ShardPart in_shard_rows(std::int64_t begin, std::int64_t num) const {
+        return cut(begin - shard_row, num);
+    }
+
+  private:
+    [[nodiscard]] ShardPart cut(std::int64_t begin, std::int64_t num) const;
 };
 
 // A tensor of one dimension is one row.
@@ -47,15 +78,16 @@ struct WeightTensor {
     std::vector<std::int64_t> shape{};  // of the whole tensor
     std::int64_t whole_rows = 0;
     std::int64_t whole_cols = 0;
-    SplitAxis axis = SplitAxis::kNone;
-    std::vector<ShardPart> parts{};  // back to back in the shard, in this order
-    std::int64_t num_parts = 1;      // of the whole tensor
-    bool cuts_words = false;         // some rank's part starts or ends inside a word of the digest
-    std::int64_t rows = 0;           // of the shard, padding included
+    // Side by side in the shard or one below the other, in this order. What they leave of the shard
+    // is padding, its last rows.
+    std::vector<ShardPart> parts{};
+    std::int64_t num_parts = 1;  // of the whole tensor; 1: each rank holds all of it
+    bool cuts_words = false;     // some rank's part starts or ends inside a word of the digest
+    std::int64_t rows = 0;       // of the shard, padding included
     std::int64_t cols = 0;
     std::int64_t offset = 0;  // bytes from the arena's start, 64-byte aligned
 
-    [[nodiscard]] std::int64_t bytes() const { return rows * cols * 2; }
+    [[nodiscard]] std::int64_t bytes() const { return rows * cols * kElementBytes; }
 };
 
 // Heads and sizes of one rank.

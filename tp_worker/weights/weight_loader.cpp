@@ -91,8 +91,8 @@ Result<std::uint64_t> place_read(
     const StoredDtype dtype = args.bytes.dtype;
     const std::int64_t row_bytes = tensor.whole_cols * bytes_of(dtype);
     const auto size = static_cast<std::size_t>(rows.num * row_bytes);
-    // The shard's rows may be the tensor's, bit for bit: then they are read into their place.
-    if (dtype == StoredDtype::kBf16 && tensor.axis != SplitAxis::kCols) {
+    // Bytes that need no sorting are read into their place.
+    if (dtype == StoredDtype::kBf16 && tensor.parts.front().is_contiguous()) {
         std::byte* dst = args.arena + tensor.offset + rows.shard_row * row_bytes;
         RETURN_IF_ERROR(args.bytes.read(rows.begin * row_bytes, {dst, size}));
         return digest_if_asked(args, rows);
@@ -133,36 +133,19 @@ void copy_rows(const RowsArgs& args) {
     const WeightTensor& tensor = args.tensor;
     CHECK(args.row_begin >= 0 && args.row_begin + args.num_rows <= tensor.whole_rows);
     auto* shard = reinterpret_cast<bf16*>(args.arena + tensor.offset);
-    const std::int64_t src_row_bytes = tensor.whole_cols * bytes_of(args.dtype);
-    std::int64_t shard_at = 0;  // where the part starts along the split axis of the shard
-    for (const ShardPart& part : tensor.parts) {
-        std::int64_t row_begin = args.row_begin;
-        std::int64_t row_end = args.row_begin + args.num_rows;
-        std::int64_t shard_row = row_begin;
-        std::int64_t src_col = 0;
-        std::int64_t shard_col = 0;
-        std::int64_t num_cols = tensor.whole_cols;
-        if (tensor.axis == SplitAxis::kRows) {
-            row_begin = std::max(row_begin, part.begin);
-            row_end = std::min(row_end, part.begin + part.num);
-            shard_row = shard_at + row_begin - part.begin;
-        } else if (tensor.axis == SplitAxis::kCols) {
-            src_col = part.begin;
-            shard_col = shard_at;
-            num_cols = part.num;
-        }
-        shard_at += part.num;
-        if (row_begin >= row_end) continue;
+    for (const ShardPart& whole_part : tensor.parts) {
+        const ShardPart part = whole_part.in_whole_rows(args.row_begin, args.num_rows);
+        if (part.is_empty()) continue;
+        const std::int64_t src_begin = part.whole_begin() - args.row_begin * part.whole_stride;
         const std::array<ShardCopy, 1> copies{{{
-            .src = args.src + (row_begin - args.row_begin) * src_row_bytes +
-                   src_col * bytes_of(args.dtype),
+            .src = args.src + src_begin * bytes_of(args.dtype),
             .src_dtype = op_dtype(args.dtype),
-            .src_stride = tensor.whole_cols,
+            .src_stride = part.whole_stride,
             .dst =
-                {.data = shard + shard_row * tensor.cols + shard_col,
-                 .rows = row_end - row_begin,
-                 .cols = num_cols,
-                 .stride = tensor.cols},
+                {.data = shard + part.shard_begin(),
+                 .rows = part.rows,
+                 .cols = part.cols,
+                 .stride = part.shard_stride},
         }}};
         args.ops.shard_copy({.copies = copies, .stream = args.stream});
     }
@@ -184,14 +167,14 @@ Result<> load_tensor(
     const LoadTensorArgs& args, std::vector<std::byte>& scratch, const RowsWritten& rows_written
 ) {
     const WeightTensor& tensor = args.tensor;
-    if (tensor.axis != SplitAxis::kRows) {
-        return load_rows(args, {.num = tensor.whole_rows}, scratch, rows_written);
-    }
-    std::int64_t shard_row = 0;
+    const ShardPart* last = nullptr;
     for (const ShardPart& part : tensor.parts) {
-        const RowRange rows{.begin = part.begin, .num = part.num, .shard_row = shard_row};
+        // Parts side by side share their rows, which are read once.
+        const bool is_beside = last != nullptr && last->shard_row == part.shard_row;
+        last = &part;
+        if (is_beside) continue;
+        const RowRange rows{.begin = part.whole_row, .num = part.rows, .shard_row = part.shard_row};
         RETURN_IF_ERROR(load_rows(args, rows, scratch, rows_written));
-        shard_row += part.num;
     }
     return Ok{};
 }

@@ -16,8 +16,6 @@
 namespace pitstop {
 namespace {
 
-constexpr auto kElementBytes = static_cast<std::int64_t>(sizeof(bf16));
-
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 // Calls use(element of the shard, value) for each update of an element that this rank holds.
@@ -29,20 +27,12 @@ void for_each_here(const SparseTensor& sparse, const WeightTensor& tensor, F use
         std::memcpy(&index, sparse.indices + i * 4, sizeof index);
         const std::int64_t row = index / tensor.whole_cols;
         const std::int64_t col = index % tensor.whole_cols;
-        std::int64_t shard_at = 0;
         for (const ShardPart& part : tensor.parts) {
-            const std::int64_t at = tensor.axis == SplitAxis::kCols ? col : row;
-            const bool is_here =
-                tensor.axis == SplitAxis::kNone || (at >= part.begin && at < part.begin + part.num);
-            if (is_here) {
-                const std::int64_t shard_row =
-                    tensor.axis == SplitAxis::kRows ? shard_at + row - part.begin : row;
-                const std::int64_t shard_col =
-                    tensor.axis == SplitAxis::kCols ? shard_at + col - part.begin : col;
-                use(shard_row * tensor.cols + shard_col,
-                    bf16_from(sparse.spec.dtype, sparse.values + i * value_bytes));
-            }
-            shard_at += part.num;
+            const std::int64_t r = row - part.whole_row;
+            const std::int64_t c = col - part.whole_col;
+            if (r < 0 || r >= part.rows || c < 0 || c >= part.cols) continue;
+            use(part.shard_begin() + r * part.shard_stride + c,
+                bf16_from(sparse.spec.dtype, sparse.values + i * value_bytes));
         }
     }
 }
@@ -217,9 +207,9 @@ Result<> WeightStage::take_target() {
 
 // Rows that belong to no part are zero in a copy of ours; here somebody else laid them out.
 void WeightStage::check_padding(const WeightTensor& tensor) {
-    if (tensor.axis != SplitAxis::kRows) return;
     std::int64_t num_rows = 0;
-    for (const ShardPart& part : tensor.parts) num_rows += part.num;
+    for (const ShardPart& part : tensor.parts)
+        num_rows = std::max(num_rows, part.shard_row + part.rows);
     const std::byte* begin = args_.target + tensor.offset + num_rows * tensor.cols * kElementBytes;
     const std::byte* end = args_.target + tensor.offset + tensor.bytes();
     if (std::all_of(begin, end, [](std::byte byte) { return byte == std::byte{0}; })) return;

@@ -5,6 +5,7 @@
 #include "tests/source_dir.h"
 #include "tests/tp_worker/temp_dir.h"
 #include "tests/tp_worker/test_replica.h"
+#include "tests/tp_worker/weights/shard_definition.h"
 #include "tp_worker/weights/weight_digest.h"
 #include "tp_worker/weights/weight_loader.h"
 
@@ -122,39 +123,33 @@ TEST(WeightLayout, PlacesDoNotOverlap) {
     }
 }
 
-// The definition, element by element: a shard holds what its parts say, and zeros as padding.
+// Element by element: a shard holds what its definition says, and zeros as padding.
 TEST(WeightLayout, ShardsHoldTheirPartsOfTheCheckpoint) {
     for (const std::string& name : kModels) {
         const ModelConfig config = config_of(golden_dir(name));
         const Result<Checkpoint> checkpoint = Checkpoint::open(golden_dir(name));
         for (const int tp : {1, 2, 4}) {
             if (config.num_q_heads % tp != 0) continue;
+            std::vector<std::int64_t> ffns;
+            for (int rank = 0; rank < tp; ++rank) {
+                ffns.push_back(WeightLayout::make(config, static_cast<Rank>(rank), tp)->shape().ffn
+                );
+            }
             for (int rank = 0; rank < tp; ++rank) {
                 SCOPED_TRACE(testing::Message() << name << " rank " << rank << " of " << tp);
                 const Shard shard = load(config, golden_dir(name), rank, tp);
+                const ShardDefinition definition(config, rank, ffns);
                 for (const WeightTensor& tensor : shard.layout.tensors()) {
                     const std::vector<bf16> whole = stored_tensor(*checkpoint, tensor.name);
                     const auto* mine =
                         reinterpret_cast<const bf16*>(shard.arena.data() + tensor.offset);
-                    std::vector<std::int64_t> held;  // along the split axis
-                    for (const ShardPart& part : tensor.parts) {
-                        for (std::int64_t i = 0; i < part.num; ++i) held.push_back(part.begin + i);
-                    }
                     for (std::int64_t r = 0; r < tensor.rows; ++r) {
                         for (std::int64_t c = 0; c < tensor.cols; ++c) {
-                            std::int64_t row = r, col = c;
-                            if (tensor.axis == SplitAxis::kCols) {
-                                col = held[static_cast<std::size_t>(c)];
-                            } else if (r < static_cast<std::int64_t>(held.size())) {
-                                row = held[static_cast<std::size_t>(r)];
-                            } else {
-                                ASSERT_EQ(mine[r * tensor.cols + c].bits, 0) << tensor.name;
-                                continue;
-                            }
-                            ASSERT_EQ(
-                                mine[r * tensor.cols + c],
-                                whole[static_cast<std::size_t>(row * tensor.whole_cols + col)]
-                            ) << tensor.name;
+                            const std::optional<std::int64_t> element =
+                                definition.element(tensor, r, c);
+                            const bf16 expected =
+                                element ? whole[static_cast<std::size_t>(*element)] : bf16{};
+                            ASSERT_EQ(mine[r * tensor.cols + c], expected) << tensor.name;
                         }
                     }
                 }
@@ -179,8 +174,8 @@ TEST(WeightLayout, EveryQueryHeadFindsItsKvHeadOnItsRank) {
                 const WeightTensor* k = layout->find("model.layers.0.self_attn.k_proj.weight");
                 std::vector<std::int64_t> heads;
                 for (const ShardPart& part : k->parts) {
-                    for (std::int64_t i = 0; i < part.num; i += config.head_dim) {
-                        heads.push_back((part.begin + i) / config.head_dim);
+                    for (std::int64_t i = 0; i < part.rows; i += config.head_dim) {
+                        heads.push_back((part.whole_row + i) / config.head_dim);
                     }
                 }
                 ASSERT_EQ(static_cast<std::int64_t>(heads.size()), shape.num_kv_heads);
@@ -251,8 +246,7 @@ TEST(WeightLoader, ConvertsF32AndF16ToTheNearestBf16) {
         .shape = {1, 4},
         .whole_rows = 1,
         .whole_cols = 4,
-        .axis = SplitAxis::kCols,
-        .parts = {{.begin = 1, .num = 3}},
+        .parts = {{.rows = 1, .cols = 3, .whole_col = 1, .whole_stride = 4, .shard_stride = 3}},
         .rows = 1,
         .cols = 3,
     };
