@@ -3,16 +3,13 @@
 // out of what the model writes where --tool-call-parser names its format (tool_calls.h).
 #include "http_proc/format/tool_calls.h"
 #include "http_proc/format/versions.h"
-#include "http_proc/generation/event_stream.h"
-#include "http_proc/generation/generation.h"
 #include "http_proc/generation/prompts.h"
+#include "http_proc/openai/answer.h"
 #include "http_proc/openai/chat_request.h"
-#include "http_proc/openai/choice.h"
 #include "http_proc/openai/routes.h"
 #include "http_proc/server/errors.h"
 #include "messages/chunks.h"
 
-#include <algorithm>
 #include <iterator>
 #include <optional>
 #include <utility>
@@ -20,6 +17,9 @@
 
 namespace pitstop {
 namespace {
+
+constexpr std::string_view kWhole = "chat.completion";
+constexpr std::string_view kChunk = "chat.completion.chunk";
 
 struct Choice {
     std::vector<Span> spans{};
@@ -29,56 +29,97 @@ struct Choice {
     std::int64_t num_calls = 0;             // told so far
 };
 
-struct Answer {
-    OpenAiOptions options{};
-    LogprobOptions logprobs{};
+struct Chat : OpenAiAnswer {
+    static constexpr Dialect kDialect = Dialect::kOpenAi;
+
+    OpenAiPromptChat chat{};
     bool has_logprobs = false;
-    std::string id{};
-    std::string model{};
-    std::int64_t created = 0;
     std::vector<TokenId> prompt_ids{};
     std::optional<ToolFormat> tool_format{};  // of calls to look for
     std::vector<Choice> choices{};
-    const TokenTexts* texts = nullptr;
-    std::vector<TokenId> eos_ids{};
+
+    Chat(Exchange& exchange, OpenAiChat call);
+
+    static Result<Chat> parse(Exchange& exchange) {
+        RETURN_IF_ERROR(check_is_json(exchange.request()));
+        ASSIGN_OR_RETURN(OpenAiChat call, parse_openai_chat(exchange.request().body));
+        return Chat(exchange, std::move(call));
+    }
+    // A chat for a model without a template for it is the caller's mistake, too.
+    static Response refusal(const Error& error) {
+        if (error.code != ErrorCode::kUnsupported) return openai_refusal(error);
+        return error_response(kDialect, 400, error.message);
+    }
+    Task<Result<>> complete(Exchange& exchange, Prompt& prompt);
+    void add_sample(std::size_t /*prompt*/, const Generate& /*request*/) {
+        Choice& choice = choices.emplace_back();
+        if (tool_format) choice.tools.emplace(*tool_format);
+    }
+    bool take(const Generation::Event& event) {
+        choices[event.index].usage.add(event.chunk);
+        return true;
+    }
+    void write_events(EventStream& stream, Generation::Event event);
+    void write_end(EventStream& stream) const { write_usage_event(stream, kChunk, usage()); }
+    void write_whole(JsonWriter& json, std::vector<OutputChunk>& outputs);
+
+    void write_token(JsonWriter& json, TokenId id, float logprob) const;
+    void write_logprobs(JsonWriter& json, const OutputChunk& chunk) const;
+    void write_part(JsonWriter& json, Choice& choice, ToolCallParser::Part part) const;
+    void write_rest_of_choice(JsonWriter& json, Choice& choice, OutputChunk& chunk) const;
+    void write_prompt(JsonWriter& json, const PromptLogprobs* shown) const;
+    void begin_choice(JsonWriter& json, std::size_t index) const;
+    void write_first_event(JsonWriter& json, std::size_t index, const OutputChunk& chunk) const;
+    void write_event(JsonWriter& json, std::size_t index, OutputChunk& chunk);
+    // The prompt's tokens count once, however many samples it has.
+    Usage usage() const;
 };
 
-Response refusal(const Error& error) {
-    // A rid in use is the caller's mistake, and so is a chat for a model without a template for it.
-    const bool is_callers =
-        error.code == ErrorCode::kAlreadyExists || error.code == ErrorCode::kUnsupported;
-    const int status = is_callers ? 400 : status_of(error.code);
-    return error_response(Dialect::kOpenAi, status, error.message);
+Chat::Chat(Exchange& exchange, OpenAiChat call)
+    : OpenAiAnswer(exchange, std::move(call.options), "chatcmpl-"),
+      chat(std::move(call.chat)),
+      has_logprobs(call.has_logprobs) {
+    logprobs = logprob_options(options, has_logprobs, call.top_logprobs);
+    if (call.has_tools) tool_format = exchange.server().options().tool_format;
+    Prompt& only = prompts.emplace_back(prompt());
+    only.num_kept = 1;
+    only.request.input_ids = std::move(call.input_ids);
+    // Some models' markers of calls are special tokens.
+    if (tool_format) only.request.sampling.skip_special_tokens = false;
 }
 
-void write_head(JsonWriter& json, const Answer& answer, std::string_view object) {
-    json.begin_object().key("id").string(answer.id).key("object").string(object);
-    json.key("created").integer(answer.created).key("model").string(answer.model);
+Task<Result<>> Chat::complete(Exchange& exchange, Prompt& prompt) {
+    if (!prompt.request.input_ids) {
+        Result<TokenizeReply> rendered = co_await ask(exchange, chat.question());
+        if (!rendered) co_return rendered.error();
+        prompt.request.input_ids = std::move(rendered->ids);
+    }
+    prompt_ids = *prompt.request.input_ids;
+    co_return Ok{};
 }
 
-void write_token(JsonWriter& json, const Answer& answer, TokenId id, float logprob) {
-    const TokenNames names(answer.texts, answer.options.shows_tokens_as_ids);
-    const std::string name = names.of(id);
+void Chat::write_token(JsonWriter& json, TokenId id, float logprob) const {
+    const std::string name = token_names().of(id);
     json.key("token").string(name).key("logprob").logprob(logprob).key("bytes").begin_array();
     for (const char c : name) json.integer(static_cast<unsigned char>(c));
     json.end_array();
 }
 
-void write_logprobs(JsonWriter& json, const Answer& answer, const OutputChunk& chunk) {
+void Chat::write_logprobs(JsonWriter& json, const OutputChunk& chunk) const {
     json.key("logprobs");
-    if (!answer.has_logprobs) {
+    if (!has_logprobs) {
         json.null();
         return;
     }
     json.begin_object().key("content").begin_array();
     for (std::size_t i = 0; i < chunk.tokens.size(); ++i) {
-        const TokenLogprob position = output_logprob(chunk, i, answer.logprobs);
+        const TokenLogprob position = output_logprob(chunk, i, logprobs);
         json.begin_object();
-        write_token(json, answer, position.id, *position.logprob);
+        write_token(json, position.id, *position.logprob);
         json.key("top_logprobs").begin_array();
         for (std::size_t k = 0; k < position.top_ids.size(); ++k) {
             json.begin_object();
-            write_token(json, answer, position.top_ids[k], position.top_logprobs[k]);
+            write_token(json, position.top_ids[k], position.top_logprobs[k]);
             json.end_object();
         }
         json.end_array().end_object();
@@ -104,13 +145,13 @@ std::string call_id(ToolFormat format) {
 }
 
 // The members of a message or of a delta. A message always has content, if only null.
-void write_part(JsonWriter& json, const Answer& answer, Choice& choice, ToolCallParser::Part part) {
+void Chat::write_part(JsonWriter& json, Choice& choice, ToolCallParser::Part part) const {
     if (part.calls.empty() || !part.text.empty()) json.key("content").string(part.text);
     if (part.calls.empty()) return;
     json.key("tool_calls").begin_array();
     for (ToolCall& call : part.calls) {
         json.begin_object().key("index").integer(choice.num_calls++);
-        json.key("id").string(call_id(*answer.tool_format)).key("type").string("function");
+        json.key("id").string(call_id(*tool_format)).key("type").string("function");
         json.key("function").begin_object().key("name").string(call.name);
         json.key("arguments").string(call.arguments).end_object().end_object();
     }
@@ -118,16 +159,13 @@ void write_part(JsonWriter& json, const Answer& answer, Choice& choice, ToolCall
 }
 
 // What follows the message or the delta of a choice.
-void write_rest_of_choice(JsonWriter& json, Answer& answer, Choice& choice, OutputChunk& chunk) {
-    write_logprobs(json, answer, chunk);
+void Chat::write_rest_of_choice(JsonWriter& json, Choice& choice, OutputChunk& chunk) const {
+    write_logprobs(json, chunk);
     const bool has_calls = choice.tools && choice.tools->has_calls();
     write_finish(
-        json,
-        chunk.finish ? &*chunk.finish : nullptr,
-        answer.eos_ids,
-        has_calls ? "tool_calls" : "stop"
+        json, chunk.finish ? &*chunk.finish : nullptr, eos_ids, has_calls ? "tool_calls" : "stop"
     );
-    if (answer.options.wants_token_ids) json.key("token_ids").ids(chunk.tokens);
+    if (options.wants_token_ids) json.key("token_ids").ids(chunk.tokens);
     append_spans(choice.spans, std::move(chunk.spans));
     if (chunk.finish) {
         json.key("weight_versions");
@@ -136,56 +174,46 @@ void write_rest_of_choice(JsonWriter& json, Answer& answer, Choice& choice, Outp
     json.end_object();
 }
 
-void write_prompt(JsonWriter& json, const Answer& answer, const PromptLogprobs* prompt) {
-    if (answer.options.wants_token_ids) json.key("prompt_token_ids").ids(answer.prompt_ids);
-    if (!answer.options.prompt_logprobs) return;
+void Chat::write_prompt(JsonWriter& json, const PromptLogprobs* shown) const {
+    if (options.wants_token_ids) json.key("prompt_token_ids").ids(prompt_ids);
+    if (!options.prompt_logprobs) return;
     json.key("prompt_logprobs");
     const PromptLogprobs none;
     write_prompt_logprobs(
-        json,
-        prompt != nullptr ? *prompt : none,
-        answer.prompt_ids,
-        answer.logprobs,
-        TokenNames(answer.texts, answer.options.shows_tokens_as_ids)
+        json, shown != nullptr ? *shown : none, prompt_ids, logprobs, token_names()
     );
 }
 
-// The prompt's tokens count once, however many samples it has.
-Usage usage_of(const Answer& answer) {
-    Usage sum = answer.choices.front().usage;
-    for (std::size_t i = 1; i < answer.choices.size(); ++i)
-        sum.completion_tokens += answer.choices[i].usage.completion_tokens;
+Usage Chat::usage() const {
+    Usage sum = choices.front().usage;
+    for (std::size_t i = 1; i < choices.size(); ++i)
+        sum.completion_tokens += choices[i].usage.completion_tokens;
     return sum;
 }
 
-Task<Response> answer_whole(Generation& generation, Answer& answer) {
-    Result<std::vector<OutputChunk>> outputs = co_await collect(generation);
-    if (!outputs) co_return refusal(outputs.error());
-    JsonWriter json;
-    write_head(json, answer, "chat.completion");
+void Chat::write_whole(JsonWriter& json, std::vector<OutputChunk>& outputs) {
+    write_head(json, kWhole);
     json.key("choices").begin_array();
-    const std::optional<PromptLogprobs> prompt = outputs->front().prompt;
-    for (std::size_t i = 0; i < outputs->size(); ++i) {
-        OutputChunk& chunk = (*outputs)[i];
-        answer.choices[i].usage.add(chunk);
+    const std::optional<PromptLogprobs> shown = outputs.front().prompt;
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+        Choice& choice = choices[i];
         json.begin_object().key("index").integer(static_cast<std::int64_t>(i));
         json.key("message").begin_object().key("role").string("assistant");
-        ToolCallParser::Part part = told(answer.choices[i], chunk);
+        ToolCallParser::Part part = told(choice, outputs[i]);
         if (part.text.empty() && !part.calls.empty()) json.key("content").null();
-        write_part(json, answer, answer.choices[i], std::move(part));
+        write_part(json, choice, std::move(part));
         json.key("refusal").null().end_object();
-        write_rest_of_choice(json, answer, answer.choices[i], chunk);
+        write_rest_of_choice(json, choice, outputs[i]);
     }
     json.end_array().key("usage");
-    write_usage(json, usage_of(answer));
-    write_prompt(json, answer, prompt ? &*prompt : nullptr);
-    write_metadata(json, answer.choices.front().spans);
+    write_usage(json, usage());
+    write_prompt(json, shown ? &*shown : nullptr);
+    write_metadata(json, choices.front().spans);
     json.end_object();
-    co_return Response::json_text(200, json.take());
 }
 
-void begin_choice(JsonWriter& json, const Answer& answer, std::size_t index) {
-    write_head(json, answer, "chat.completion.chunk");
+void Chat::begin_choice(JsonWriter& json, std::size_t index) const {
+    write_head(json, kChunk);
     json.key("choices").begin_array();
     json.begin_object().key("index").integer(static_cast<std::int64_t>(index));
     json.key("delta").begin_object();
@@ -193,131 +221,34 @@ void begin_choice(JsonWriter& json, const Answer& answer, std::size_t index) {
 
 // The first event of a choice has its role; of the first choice the prompt, too, of which `chunk`,
 // the choice's first, has the logprobs.
-void write_first_event(
-    JsonWriter& json, const Answer& answer, std::size_t index, const OutputChunk& chunk
-) {
-    begin_choice(json, answer, index);
+void Chat::write_first_event(JsonWriter& json, std::size_t index, const OutputChunk& chunk) const {
+    begin_choice(json, index);
     json.key("role").string("assistant").key("content").string("").end_object();
     json.key("logprobs").null().key("finish_reason").null().end_object().end_array();
-    if (index == 0) write_prompt(json, answer, chunk.prompt ? &*chunk.prompt : nullptr);
-    write_event_usage(json, answer.options, answer.choices[index].usage);
+    if (index == 0) write_prompt(json, chunk.prompt ? &*chunk.prompt : nullptr);
+    write_event_usage(json, options, choices[index].usage);
     json.end_object();
 }
 
-void write_event(JsonWriter& json, Answer& answer, std::size_t index, OutputChunk chunk) {
-    Choice& choice = answer.choices[index];
-    begin_choice(json, answer, index);
-    write_part(json, answer, choice, told(choice, chunk));
+void Chat::write_event(JsonWriter& json, std::size_t index, OutputChunk& chunk) {
+    Choice& choice = choices[index];
+    begin_choice(json, index);
+    write_part(json, choice, told(choice, chunk));
     json.end_object();
-    write_rest_of_choice(json, answer, choice, chunk);
+    write_rest_of_choice(json, choice, chunk);
     json.end_array();
-    write_event_usage(json, answer.options, choice.usage);
+    write_event_usage(json, options, choice.usage);
     if (chunk.finish && index == 0) write_metadata(json, choice.spans);
     json.end_object();
 }
 
-Task<Response> answer_streamed(Exchange& exchange, Generation& generation, Answer& answer) {
-    EventStream stream(exchange);
-    while (auto event = co_await generation.next()) {
-        if (const auto error = error_of(event->chunk)) {
-            if (!stream.has_begun()) co_return refusal(*error);
-            stream.add_error(Dialect::kOpenAi, *error);
-            break;
-        }
-        Choice& choice = answer.choices[event->index];
-        choice.usage.add(event->chunk);
-        if (!std::exchange(choice.has_begun, true)) {
-            write_first_event(stream.begin_event(), answer, event->index, event->chunk);
-            stream.end_event();
-        }
-        write_event(stream.begin_event(), answer, event->index, std::move(event->chunk));
-        stream.end_event();
-        if (!co_await stream.send(generation.has_more_now())) co_return Response::streamed();
-    }
-    if (answer.options.wants_usage) {
-        JsonWriter& json = stream.begin_event();
-        write_head(json, answer, "chat.completion.chunk");
-        write_last_usage(json, usage_of(answer));
+void Chat::write_events(EventStream& stream, Generation::Event event) {
+    if (!std::exchange(choices[event.index].has_begun, true)) {
+        write_first_event(stream.begin_event(), event.index, event.chunk);
         stream.end_event();
     }
-    co_await stream.end();
-    co_return Response::streamed();
-}
-
-LogprobOptions logprob_options(const OpenAiChat& call) {
-    const OpenAiOptions& options = call.options;
-    LogprobOptions logprobs;
-    logprobs.mode = options.logprobs_mode;
-    logprobs.enabled = call.has_logprobs || options.prompt_logprobs;
-    logprobs.top = std::max(call.top_logprobs, options.prompt_logprobs.value_or(0));
-    if (options.prompt_logprobs) logprobs.prompt_start = 0;
-    return logprobs;
-}
-
-// Fills `answer` and returns the engine's requests, a sample each.
-Task<Result<std::vector<Generate>>> prepare(Exchange& exchange, OpenAiChat call, Answer& answer) {
-    if (answer.logprobs.enabled && !call.options.shows_tokens_as_ids) {
-        const Result<> loaded = co_await exchange.tree().token_texts().load(exchange.tree());
-        if (!loaded) co_return loaded.error();
-        answer.texts = &exchange.tree().token_texts();
-    }
-    if (call.input_ids) {
-        answer.prompt_ids = *call.input_ids;
-    } else {
-        Result<TokenizeReply> prompt = co_await ask(exchange, call.chat.question());
-        if (!prompt) co_return prompt.error();
-        answer.prompt_ids = std::move(prompt->ids);
-    }
-    Generate request = call.options.request();
-    request.input_ids = answer.prompt_ids;
-    request.logprobs = answer.logprobs;
-    // Some models' markers of calls are special tokens.
-    if (answer.tool_format) request.sampling.skip_special_tokens = false;
-    const Result<> held = exchange.hold(request, {.num_copies = call.options.n, .num_kept = 1});
-    if (!held) co_return held.error();
-    std::vector<Generate> requests;
-    for (std::int64_t sample = 0; sample < call.options.n; ++sample) {
-        request.rid = fmt::format("{}-{}", answer.id, sample);
-        // Samples that shared a seed would all be the same.
-        if (sample > 0 && request.sampling.seed) ++*request.sampling.seed;
-        requests.push_back(request);
-    }
-    answer.choices.resize(requests.size());
-    for (Choice& choice : answer.choices) {
-        if (answer.tool_format) choice.tools.emplace(*answer.tool_format);
-    }
-    co_return requests;
-}
-
-Task<Response> chat_completions(Exchange& exchange) {
-    const Request& request = exchange.request();
-    if (!is_json(request)) {
-        co_return error_response(
-            Dialect::kOpenAi, 400, "the content type of a request is application/json"
-        );
-    }
-    Result<OpenAiChat> call = parse_openai_chat(request.body);
-    if (!call) co_return refusal(call.error());
-    const HelloReply& hello = exchange.tree().hello();
-    const std::string caller = name_of_caller(request, call->options.id);
-    Answer answer;
-    answer.options = call->options;
-    answer.logprobs = logprob_options(*call);
-    answer.has_logprobs = call->has_logprobs;
-    answer.id = "chatcmpl-" + caller;
-    answer.model = call->options.model.empty() ? hello.model : call->options.model;
-    answer.created = ServerContext::unix_time();
-    answer.eos_ids = hello.eos_ids;
-    if (call->has_tools) answer.tool_format = exchange.server().options().tool_format;
-    Preparations::Entry preparation = exchange.tree().preparations().begin({answer.id, caller});
-    Result<std::vector<Generate>> requests = co_await prepare(exchange, *std::move(call), answer);
-    if (!requests) co_return refusal(requests.error());
-
-    Generation generation(exchange);
-    generation.start(std::move(preparation), *std::move(requests), {answer.id, caller});
-    if (answer.options.is_streamed)
-        co_return co_await answer_streamed(exchange, generation, answer);
-    co_return co_await answer_whole(generation, answer);
+    write_event(stream.begin_event(), event.index, event.chunk);
+    stream.end_event();
 }
 
 }  // namespace
@@ -328,7 +259,7 @@ void add_openai_chat(Router& router) {
          .path = "/v1/chat/completions",
          .dialect = Dialect::kOpenAi,
          .access = Access::kData,
-         .handler = chat_completions}
+         .handler = serve<Chat>}
     );
 }
 

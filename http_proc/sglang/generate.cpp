@@ -1,6 +1,5 @@
-// SGLang's /generate: parse, tokenize where the answer shows the prompt's tokens, run, render.
-#include "http_proc/generation/event_stream.h"
-#include "http_proc/generation/generation.h"
+// SGLang's /generate: how its requests become prompts, and chunks its answers (output.h).
+#include "http_proc/generation/pipeline.h"
 #include "http_proc/generation/prompts.h"
 #include "http_proc/server/errors.h"
 #include "http_proc/sglang/generate_request.h"
@@ -13,121 +12,6 @@
 
 namespace pitstop {
 namespace {
-
-// A rid in use is the caller's mistake, as in SGLang.
-Response refusal(const Error& error) {
-    if (error.code == ErrorCode::kAlreadyExists) {
-        return error_response(
-            Dialect::kSglang, 400, "Duplicate request ID detected: " + error.message
-        );
-    }
-    return error_response(Dialect::kSglang, error);
-}
-
-struct Prepared {
-    std::vector<Generate> requests{};  // prompts times samples, the samples of a prompt together
-    std::vector<SglangOutput> outputs{};
-    std::vector<std::string> names{};
-};
-
-Result<> check_prompt_start(const Generate& prompt) {
-    const auto prompt_len = static_cast<std::int64_t>(prompt.input_ids->size());
-    if (prompt.logprobs.prompt_start <= prompt_len) return Ok{};
-    return make_error(
-        ErrorCode::kInvalidArgument,
-        "logprob_start_len is {}; the prompt has {} tokens",
-        prompt.logprobs.prompt_start,
-        prompt_len
-    );
-}
-
-Task<Result<Prepared>> prepare(Exchange& exchange, SglangGenerate call) {
-    const TimePoint start = Clock::now();
-    const TokenTexts* texts = nullptr;
-    if (call.wants_text_in_logprobs) {
-        const Result<> loaded = co_await exchange.tree().token_texts().load(exchange.tree());
-        if (!loaded) co_return loaded.error();
-        texts = &exchange.tree().token_texts();
-    }
-    Prepared prepared;
-    if (!call.batch_rid.empty()) prepared.names.push_back(call.batch_rid);
-    for (Generate& prompt : call.prompts) {
-        const bool shows_prompt = call.wants_prompt_token_ids || prompt.logprobs.prompt_start >= 0;
-        if (shows_prompt) {
-            const Result<> tokenized = co_await tokenize_prompt(exchange, prompt);
-            if (!tokenized) co_return tokenized.error();
-            if (auto checked = check_prompt_start(prompt); !checked) co_return checked.error();
-        }
-        const std::int64_t num_kept = shows_prompt ? call.samples : 0;
-        const Result<> held =
-            exchange.hold(prompt, {.num_copies = call.samples, .num_kept = num_kept});
-        if (!held) co_return held.error();
-        if (call.samples > 1 && !prompt.rid.empty())
-            prepared.names.push_back(std::exchange(prompt.rid, {}));
-        for (std::int64_t sample = 0; sample < call.samples; ++sample) {
-            Generate request = prompt;
-            if (request.rid.empty()) request.rid = Tree::random_id();
-            // Samples that shared a seed would all be the same.
-            if (request.sampling.seed) *request.sampling.seed += static_cast<std::uint64_t>(sample);
-            const std::size_t index = prepared.outputs.size();
-            prepared.outputs.emplace_back(SglangOutput::Args{
-                .rid = request.rid,
-                .logprobs = request.logprobs,
-                .prompt_ids = shows_prompt ? *request.input_ids : std::vector<TokenId>{},
-                .shows_prompt_ids = call.wants_prompt_token_ids,
-                .is_incremental = call.is_streamed && call.is_incremental,
-                .index =
-                    call.is_streamed && call.answers_list() ? std::optional(index) : std::nullopt,
-                .texts = texts,
-                .start = start,
-            });
-            prepared.requests.push_back(std::move(request));
-        }
-    }
-    co_return prepared;
-}
-
-// What an abort of some of it may name (preparations.h).
-std::vector<std::string> ids_of(const SglangGenerate& call) {
-    std::vector<std::string> ids;
-    if (!call.batch_rid.empty()) ids.push_back(call.batch_rid);
-    for (const Generate& prompt : call.prompts) {
-        if (!prompt.rid.empty()) ids.push_back(prompt.rid);
-    }
-    return ids;
-}
-
-Task<> complete_version(Exchange& exchange, SglangOutput& output) {
-    if (!output.lacks_version()) co_return;
-    const Result<StatusReply> status = co_await exchange.tree().call(Status{});
-    if (!status) co_return;
-    const ReplicaStatus& replica = status->replicas.front();
-    output.set_version(
-        {.epoch = replica.epoch,
-         .label = replica.label,
-         .digest = replica.digest,
-         .tokens = 0,
-         .kv_min_epoch = replica.epoch,
-         .kv_max_epoch = replica.epoch}
-    );
-}
-
-Task<Response> answer_whole(
-    Exchange& exchange, Generation& generation, std::vector<SglangOutput>& outputs, bool is_list
-) {
-    while (auto event = co_await generation.next()) {
-        if (const auto error = error_of(event->chunk)) co_return refusal(*error);
-        outputs[event->index].take(std::move(event->chunk));
-    }
-    JsonWriter json;
-    if (is_list) json.begin_array();
-    for (SglangOutput& output : outputs) {
-        co_await complete_version(exchange, output);
-        output.write(json);
-    }
-    if (is_list) json.end_array();
-    co_return Response::json_text(200, json.take());
-}
 
 // Whether a request with so many tokens gets an event: with interval k at 1, k + 1, 2k + 1, ...
 class Interval {
@@ -144,51 +28,102 @@ class Interval {
     std::int64_t next_ = 1;
 };
 
-Task<Response> answer_streamed(
-    Exchange& exchange,
-    Generation& generation,
-    std::vector<SglangOutput>& outputs,
-    std::int64_t interval
-) {
-    std::vector<Interval> intervals(outputs.size(), Interval(interval));
-    EventStream stream(exchange);
-    while (auto event = co_await generation.next()) {
-        if (const auto error = error_of(event->chunk)) {
-            if (!stream.has_begun()) co_return refusal(*error);
-            stream.add_error(Dialect::kSglang, *error);
-            break;
-        }
-        SglangOutput& output = outputs[event->index];
-        output.take(std::move(event->chunk));
-        if (intervals[event->index].is_due(output.num_tokens()) || output.is_done()) {
-            co_await complete_version(exchange, output);
-            output.write(stream.begin_event());
-            stream.end_event();
-        }
-        if (!co_await stream.send(generation.has_more_now())) co_return Response::streamed();
+struct SglangAnswer {
+    static constexpr Dialect kDialect = Dialect::kSglang;
+
+    SglangGenerate call{};
+    std::vector<Prompt> prompts{};
+    std::vector<std::string> names{};
+    const TokenTexts* texts = nullptr;
+    TimePoint start = Clock::now();
+    std::vector<SglangOutput> outputs{};  // by sample
+    std::vector<Interval> intervals{};    // likewise
+
+    static Result<SglangAnswer> parse(Exchange& exchange);
+
+    // A rid in use is the caller's mistake, as in SGLang.
+    static Response refusal(const Error& error) {
+        if (error.code != ErrorCode::kAlreadyExists) return error_response(kDialect, error);
+        return error_response(kDialect, 400, "Duplicate request ID detected: " + error.message);
     }
-    co_await stream.end();
-    co_return Response::streamed();
+
+    bool is_streamed() const { return call.is_streamed; }
+    bool wants_texts() const { return call.wants_text_in_logprobs; }
+    static std::string rid_of(std::size_t /*index*/) { return Tree::random_id(); }
+    static Task<Result<>> complete(Exchange& exchange, Prompt& prompt);
+    void add_sample(std::size_t prompt, const Generate& request);
+
+    bool take(Generation::Event& event) {
+        SglangOutput& output = outputs[event.index];
+        output.take(std::move(event.chunk));
+        return intervals[event.index].is_due(output.num_tokens()) || output.is_done();
+    }
+    bool lacks_version(std::size_t index) const { return outputs[index].lacks_version(); }
+    void set_version(std::size_t index, Span version) {
+        outputs[index].set_version(std::move(version));
+    }
+    void write_events(EventStream& stream, const Generation::Event& event) {
+        outputs[event.index].write(stream.begin_event());
+        stream.end_event();
+    }
+    static void write_end(EventStream& /*stream*/) {}
+    void write_whole(JsonWriter& json, const std::vector<OutputChunk>& /*taken*/) {
+        if (call.answers_list()) json.begin_array();
+        for (SglangOutput& output : outputs) output.write(json);
+        if (call.answers_list()) json.end_array();
+    }
+};
+
+Result<SglangAnswer> SglangAnswer::parse(Exchange& exchange) {
+    SglangAnswer answer;
+    ASSIGN_OR_RETURN(answer.call, parse_sglang_generate(exchange.request().body));
+    SglangGenerate& call = answer.call;
+    if (exchange.server().options().is_incremental) call.is_incremental = true;
+    if (!call.batch_rid.empty()) answer.names.push_back(call.batch_rid);
+    for (Generate& request : call.prompts) {
+        const bool is_shown = call.wants_prompt_token_ids || request.logprobs.prompt_start >= 0;
+        if (call.samples > 1 && !request.rid.empty())
+            answer.names.push_back(std::exchange(request.rid, {}));
+        answer.prompts.push_back(
+            {.request = std::move(request),
+             .num_samples = call.samples,
+             .num_kept = is_shown ? call.samples : 0}
+        );
+    }
+    call.prompts.clear();
+    return answer;
 }
 
-Task<Response> generate(Exchange& exchange) {
-    Result<SglangGenerate> call = parse_sglang_generate(exchange.request().body);
-    if (!call) co_return refusal(call.error());
-    const bool is_streamed = call->is_streamed;
-    const bool is_list = call->answers_list();
-    const std::int64_t interval = call->stream_interval;
-    if (exchange.server().options().is_incremental) call->is_incremental = true;
-    Preparations::Entry preparation = exchange.tree().preparations().begin(ids_of(*call));
-    Result<Prepared> prepared = co_await prepare(exchange, *std::move(call));
-    if (!prepared) co_return refusal(prepared.error());
-
-    Generation generation(exchange);
-    generation.start(
-        std::move(preparation), std::move(prepared->requests), std::move(prepared->names)
+// A prompt that is shown is shown as tokens.
+Task<Result<>> SglangAnswer::complete(Exchange& exchange, Prompt& prompt) {
+    if (prompt.num_kept == 0) co_return Ok{};
+    const Result<> tokenized = co_await tokenize_prompt(exchange, prompt.request);
+    if (!tokenized) co_return tokenized.error();
+    const auto prompt_len = static_cast<std::int64_t>(prompt.request.input_ids->size());
+    const std::int64_t start = prompt.request.logprobs.prompt_start;
+    if (start <= prompt_len) co_return Ok{};
+    co_return make_error(
+        ErrorCode::kInvalidArgument,
+        "logprob_start_len is {}; the prompt has {} tokens",
+        start,
+        prompt_len
     );
-    if (is_streamed)
-        co_return co_await answer_streamed(exchange, generation, prepared->outputs, interval);
-    co_return co_await answer_whole(exchange, generation, prepared->outputs, is_list);
+}
+
+void SglangAnswer::add_sample(std::size_t prompt, const Generate& request) {
+    const bool is_indexed = call.is_streamed && call.answers_list();
+    const bool is_shown = prompts[prompt].num_kept > 0;
+    outputs.emplace_back(SglangOutput::Args{
+        .rid = request.rid,
+        .logprobs = request.logprobs,
+        .prompt_ids = is_shown ? *request.input_ids : std::vector<TokenId>{},
+        .shows_prompt_ids = call.wants_prompt_token_ids,
+        .is_incremental = call.is_streamed && call.is_incremental,
+        .index = is_indexed ? std::optional(outputs.size()) : std::nullopt,
+        .texts = texts,
+        .start = start,
+    });
+    intervals.emplace_back(call.stream_interval);
 }
 
 }  // namespace
@@ -199,7 +134,7 @@ void add_sglang_generate(Router& router) {
          .path = "/generate",
          .dialect = Dialect::kSglang,
          .access = Access::kData,
-         .handler = generate}
+         .handler = serve<SglangAnswer>}
     );
 }
 

@@ -1,0 +1,182 @@
+// How every route that generates answers, whatever its dialect:
+//
+//   parse -> what the tree must say of the prompts first -> a request per sample -> chunks
+//         -> written event by event, or as a whole
+//
+// A dialect is a type that parses a request and writes chunks in its shape (Answering, below); what
+// happens between is here, once. Its route's handler is serve<ItsType>.
+//
+// Thread:  the server's loop.
+// Bounded: what an answer keeps of its prompts is taken from the server's budget first.
+#pragma once
+
+#include "http_proc/generation/event_stream.h"
+#include "http_proc/generation/generation.h"
+#include "http_proc/server/errors.h"
+#include "messages/status.h"
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace pitstop {
+
+// One prompt of an HTTP request, and what its samples have in common.
+struct Prompt {
+    Generate request{};  // with a seed: the first sample's. An empty rid: the answer names each
+    std::int64_t num_samples = 1;
+    std::int64_t num_kept = 0;  // copies of it that the answer keeps to its end, as it shows them
+};
+
+// What a dialect brings. Besides the functions it has the members `prompts`, `names` (what all of
+// its requests can be aborted by) and `texts` (of tokens; null unless wants_texts()).
+template <class A>
+concept Answering = requires(
+    A answer,
+    Exchange& exchange,
+    Prompt& prompt,
+    Generation::Event& event,
+    EventStream& stream,
+    std::vector<OutputChunk>& outputs,
+    JsonWriter& json,
+    const Error& error
+) {
+    { A::kDialect } -> std::convertible_to<Dialect>;
+    { A::parse(exchange) } -> std::same_as<Result<A>>;
+    { A::refusal(error) } -> std::same_as<Response>;
+    { answer.is_streamed() } -> std::same_as<bool>;
+    { answer.wants_texts() } -> std::same_as<bool>;
+    // Asks the tree for what the answer shows of a prompt (its tokens, its text) or runs on.
+    { answer.complete(exchange, prompt) } -> std::same_as<Task<Result<>>>;
+    // The name of request `i`, where its prompt has none.
+    { answer.rid_of(std::size_t{}) } -> std::same_as<std::string>;
+    // A sample of prompts[i] is about to run. They come in order.
+    answer.add_sample(std::size_t{}, std::as_const(prompt.request));
+    // Counts a chunk. Whether it is time for an event of its request.
+    { answer.take(event) } -> std::same_as<bool>;
+    answer.write_events(stream, std::move(event));
+    answer.write_end(stream);           // the last events of a stream
+    answer.write_whole(json, outputs);  // each was taken
+};
+
+// The version that serves now, without tokens; nothing: the tree does not say.
+[[nodiscard]] Task<std::optional<Span>> serving_version(Exchange& exchange);
+
+namespace pipeline {
+
+// What an abort of some of it may name (preparations.h).
+template <Answering A>
+std::vector<std::string> abort_names(const A& answer) {
+    std::vector<std::string> names = answer.names;
+    for (const Prompt& prompt : answer.prompts) {
+        if (!prompt.request.rid.empty()) names.push_back(prompt.request.rid);
+    }
+    return names;
+}
+
+// A request per sample, the samples of a prompt together. Takes the prompts' requests.
+template <Answering A>
+Task<Result<std::vector<Generate>>> prepare(Exchange& exchange, A& answer) {
+    if (answer.wants_texts()) {
+        const Result<> loaded = co_await exchange.tree().token_texts().load(exchange.tree());
+        if (!loaded) co_return loaded.error();
+        answer.texts = &exchange.tree().token_texts();
+    }
+    std::vector<Generate> requests;
+    for (std::size_t p = 0; p < answer.prompts.size(); ++p) {
+        Prompt& prompt = answer.prompts[p];
+        const Result<> completed = co_await answer.complete(exchange, prompt);
+        if (!completed) co_return completed.error();
+        const Result<> held = exchange.hold(
+            prompt.request, {.num_copies = prompt.num_samples, .num_kept = prompt.num_kept}
+        );
+        if (!held) co_return held.error();
+        for (std::int64_t sample = 0; sample < prompt.num_samples; ++sample) {
+            const bool is_last = sample + 1 == prompt.num_samples;
+            Generate request = prompt.request;
+            if (is_last) prompt.request = {};
+            if (request.rid.empty()) request.rid = answer.rid_of(requests.size());
+            // Samples that shared a seed would all be the same.
+            if (request.sampling.seed) *request.sampling.seed += static_cast<std::uint64_t>(sample);
+            answer.add_sample(p, request);
+            requests.push_back(std::move(request));
+        }
+    }
+    co_return requests;
+}
+
+// A request that ended before its first token names no version: where the dialect shows one in each
+// answer, the one that serves now stands in.
+template <Answering A>
+Task<> complete_version(Exchange& exchange, A& answer, std::size_t index) {
+    if (const auto version = co_await serving_version(exchange))
+        answer.set_version(index, *version);
+}
+
+template <Answering A>
+constexpr bool kShowsVersion = requires(A answer) {
+    answer.lacks_version(std::size_t{});
+};
+
+template <Answering A>
+Task<Response> answer_whole(Exchange& exchange, Generation& generation, A& answer) {
+    Result<std::vector<OutputChunk>> outputs = co_await collect(generation);
+    if (!outputs) co_return A::refusal(outputs.error());
+    for (std::size_t i = 0; i < outputs->size(); ++i) {
+        Generation::Event event{.index = i, .chunk = std::move((*outputs)[i])};
+        answer.take(event);
+        (*outputs)[i] = std::move(event.chunk);
+        if constexpr (kShowsVersion<A>) {
+            if (answer.lacks_version(i)) co_await complete_version(exchange, answer, i);
+        }
+    }
+    JsonWriter json;
+    answer.write_whole(json, *outputs);
+    co_return Response::json_text(200, json.take());
+}
+
+template <Answering A>
+Task<Response> answer_streamed(Exchange& exchange, Generation& generation, A& answer) {
+    EventStream stream(exchange);
+    while (auto event = co_await generation.next()) {
+        if (const auto error = error_of(event->chunk)) {
+            if (!stream.has_begun()) co_return A::refusal(*error);
+            stream.add_error(A::kDialect, *error);
+            break;
+        }
+        if (answer.take(*event)) {
+            if constexpr (kShowsVersion<A>) {
+                const std::size_t index = event->index;
+                if (answer.lacks_version(index)) co_await complete_version(exchange, answer, index);
+            }
+            answer.write_events(stream, *std::move(event));
+        }
+        if (!co_await stream.send(generation.has_more_now())) co_return Response::streamed();
+    }
+    answer.write_end(stream);
+    co_await stream.end();
+    co_return Response::streamed();
+}
+
+}  // namespace pipeline
+
+template <Answering A>
+Task<Response> serve(Exchange& exchange) {
+    Result<A> answer = A::parse(exchange);
+    if (!answer) co_return A::refusal(answer.error());
+    Preparations::Entry preparation =
+        exchange.tree().preparations().begin(pipeline::abort_names(*answer));
+    Result<std::vector<Generate>> requests = co_await pipeline::prepare(exchange, *answer);
+    if (!requests) co_return A::refusal(requests.error());
+    Generation generation(exchange);
+    generation.start(std::move(preparation), *std::move(requests), answer->names);
+    if (answer->is_streamed())
+        co_return co_await pipeline::answer_streamed(exchange, generation, *answer);
+    co_return co_await pipeline::answer_whole(exchange, generation, *answer);
+}
+
+}  // namespace pitstop

@@ -1,0 +1,67 @@
+#include "http_proc/openai/answer.h"
+
+#include "http_proc/server/errors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace pitstop {
+
+OpenAiAnswer::OpenAiAnswer(Exchange& exchange, OpenAiOptions given, std::string_view prefix)
+    : options(std::move(given)) {
+    const HelloReply& hello = exchange.tree().hello();
+    const std::string caller = name_of_caller(exchange.request(), options.id);
+    answer_id = std::string(prefix) + caller;
+    model = options.model.empty() ? hello.model : options.model;
+    created = ServerContext::unix_time();
+    eos_ids = hello.eos_ids;
+    names = {answer_id, caller};
+}
+
+std::string OpenAiAnswer::rid_of(std::size_t index) const {
+    return fmt::format("{}-{}", answer_id, index);
+}
+
+Prompt OpenAiAnswer::prompt() const {
+    Prompt prompt{.request = options.request(), .num_samples = options.n};
+    prompt.request.logprobs = logprobs;
+    return prompt;
+}
+
+void OpenAiAnswer::write_head(JsonWriter& json, std::string_view object) const {
+    json.begin_object().key("id").string(answer_id).key("object").string(object);
+    json.key("created").integer(created).key("model").string(model);
+}
+
+void OpenAiAnswer::write_usage_event(
+    EventStream& stream, std::string_view object, const Usage& usage
+) const {
+    if (!options.wants_usage) return;
+    JsonWriter& json = stream.begin_event();
+    write_head(json, object);
+    write_last_usage(json, usage);
+    stream.end_event();
+}
+
+LogprobOptions logprob_options(const OpenAiOptions& options, bool is_enabled, std::int64_t top) {
+    LogprobOptions logprobs;
+    logprobs.mode = options.logprobs_mode;
+    logprobs.enabled = is_enabled || options.prompt_logprobs;
+    logprobs.top = std::max(top, options.prompt_logprobs.value_or(0));
+    if (options.prompt_logprobs) logprobs.prompt_start = 0;
+    return logprobs;
+}
+
+Response openai_refusal(const Error& error) {
+    const int status = error.code == ErrorCode::kAlreadyExists ? 400 : status_of(error.code);
+    return error_response(Dialect::kOpenAi, status, error.message);
+}
+
+Result<> check_is_json(const Request& request) {
+    if (is_json(request)) return Ok{};
+    return Error{ErrorCode::kInvalidArgument, "the content type of a request is application/json"};
+}
+
+}  // namespace pitstop

@@ -1,0 +1,59 @@
+// What an answer of the OpenAI family (completions, chat, vLLM's generate) is made from, whichever
+// of the three it is: the part of generation/pipeline.h's Answering that they share.
+//
+// Thread: the server's loop.
+#pragma once
+
+#include "http_proc/generation/pipeline.h"
+#include "http_proc/openai/choice.h"
+#include "http_proc/openai/options.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop {
+
+struct OpenAiAnswer {
+    OpenAiOptions options{};
+    LogprobOptions logprobs{};
+    std::string answer_id{};
+    std::string model{};
+    std::int64_t created = 0;
+    std::vector<TokenId> eos_ids{};
+    std::vector<std::string> names{};
+    std::vector<Prompt> prompts{};
+    const TokenTexts* texts = nullptr;
+
+    // The answer's id is `prefix` and what the caller names it.
+    OpenAiAnswer(Exchange& exchange, OpenAiOptions options, std::string_view prefix);
+
+    [[nodiscard]] bool is_streamed() const { return options.is_streamed; }
+    [[nodiscard]] bool wants_texts() const {
+        return logprobs.enabled && !options.shows_tokens_as_ids;
+    }
+    [[nodiscard]] TokenNames token_names() const { return {texts, options.shows_tokens_as_ids}; }
+    [[nodiscard]] std::string rid_of(std::size_t index) const;
+    // A prompt with the options; its text or tokens are the caller's to fill.
+    [[nodiscard]] Prompt prompt() const;
+
+    // The object's first members.
+    void write_head(JsonWriter& json, std::string_view object) const;
+    // A stream's last event, of usage alone, where it was asked for.
+    void write_usage_event(EventStream& stream, std::string_view object, const Usage& usage) const;
+};
+
+// `is_enabled`: the route's own field asks for output tokens' logprobs, with the `top` of them.
+[[nodiscard]] LogprobOptions logprob_options(
+    const OpenAiOptions& options, bool is_enabled, std::int64_t top
+);
+
+// Errors as OpenAI's routes answer them: a rid in use is the caller's mistake.
+[[nodiscard]] Response openai_refusal(const Error& error);
+
+// OpenAI's routes take JSON that says so.
+[[nodiscard]] Result<> check_is_json(const Request& request);
+
+}  // namespace pitstop
