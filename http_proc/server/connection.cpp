@@ -61,7 +61,11 @@ std::string client_address(const asio::ip::address& address) {
 }  // namespace
 
 struct Connection::Parser {
+    // How far the request is understood. Of what follows a head that is not, nothing is.
+    enum class Part { kHead, kHeadUnderstood, kBody };
+
     http::request_parser<http::string_body> beast;
+    Part part = Part::kHead;
 
     explicit Parser(const ServerLimits& limits) {
         beast.header_limit(static_cast<std::uint32_t>(limits.header_bytes_max));
@@ -78,25 +82,21 @@ struct Connection::Parser {
                 return;
             }
             if (problem || taken == 0 || beast.is_done()) return;
-            if (beast.is_header_done() && !is_reading_body) return;
+            if (beast.is_header_done() && part != Part::kBody) return;
         }
     }
-    bool is_reading_body = false;
 };
 
 // co_await gives whether more was read: false at the end, at an error, and when time is up.
 struct Connection::More {
     Connection& connection;
 
-    bool is_over() const {
-        return connection.is_at_end_ || connection.is_late_ || connection.is_overrun_;
-    }
-    bool await_ready() const { return is_over(); }
+    bool await_ready() const { return connection.reader_.is_over(); }
     void await_suspend(std::coroutine_handle<> waiter) {
         connection.pump();  // throws before anything is under way, or not at all
-        connection.on_more_ = waiter;
+        connection.reader_.on_more = waiter;
     }
-    bool await_resume() const { return !is_over(); }
+    bool await_resume() const { return !connection.reader_.is_over(); }
 };
 
 struct Connection::Sending {
@@ -104,8 +104,8 @@ struct Connection::Sending {
     Sent sent;
 
     bool await_ready() const { return sent != Sent::kPending; }
-    void await_suspend(std::coroutine_handle<> waiter) { connection.on_sent_ = waiter; }
-    bool await_resume() const { return !connection.is_gone_; }
+    void await_suspend(std::coroutine_handle<> waiter) { connection.writer_.on_sent = waiter; }
+    bool await_resume() const { return !connection.is_gone(); }
 };
 
 Connection::Connection(asio::ip::tcp::socket socket, Shared& shared)
@@ -145,8 +145,8 @@ Task<Connection::Next> Connection::serve_or_fail() {
 Connection::Next Connection::fail() {
     exchange_ = nullptr;
     deadline_.reset();
-    std::exchange(input_, {});
-    if (has_begun_ || has_answered_ || is_gone_) return Next::kClose;
+    std::exchange(reader_.input, {});
+    if (writer_.progress != Writer::Progress::kNothing || is_gone()) return Next::kClose;
     ::send(socket_.native_handle(), kFailed.data(), kFailed.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     return Next::kLinger;
 }
@@ -154,34 +154,36 @@ Connection::Next Connection::fail() {
 // ---- reading ----
 
 void Connection::pump() {
-    if (is_reading_ || is_at_end_) return;
+    if (reader_.is_pending || reader_.state == Reader::State::kAtEnd) return;
     socket_.async_read_some(
-        asio::buffer(incoming_),
+        asio::buffer(reader_.incoming),
         [self = shared_from_this()](error_code problem, std::size_t num_bytes) {
             self->on_read(num_bytes, problem.failed());
         }
     );
-    is_reading_ = true;
+    reader_.is_pending = true;
 }
 
 void Connection::on_read(std::size_t num_bytes, bool has_failed) {
-    is_reading_ = false;
-    if (has_failed) is_at_end_ = true;
-    keep({incoming_.data(), num_bytes});
-    if (const auto waiter = std::exchange(on_more_, nullptr)) return waiter.resume();
+    reader_.is_pending = false;
+    keep({reader_.incoming.data(), num_bytes});
+    if (has_failed) reader_.state = Reader::State::kAtEnd;
+    if (reader_.on_more) return reader_.resume_waiter();
     if (exchange_ == nullptr) return;
-    if (is_at_end_) return become_gone();
+    if (reader_.state == Reader::State::kAtEnd) return become_gone();
     pump();
 }
 
 void Connection::keep(std::string_view bytes) {
-    if (exchange_ != nullptr && input_.size() + bytes.size() > kAheadBytesMax) is_overrun_ = true;
-    if (is_overrun_) return;
+    const bool is_ahead = exchange_ != nullptr;
+    if (is_ahead && reader_.input.size() + bytes.size() > kAheadBytesMax)
+        reader_.state = Reader::State::kOverrun;
+    if (reader_.state == Reader::State::kOverrun) return;
     try {
-        input_.append(bytes);
+        reader_.input.append(bytes);
     } catch (const std::bad_alloc&) {
         spdlog::error("a connection is closed: there is no memory for what it sends");
-        is_at_end_ = true;
+        reader_.state = Reader::State::kAtEnd;
     }
 }
 
@@ -192,23 +194,25 @@ Task<std::optional<Response>> Connection::read_head(
     const ServerLimits& limits = shared_->context.options().limits;
     while (!parser.beast.is_header_done()) {
         error_code problem;
-        parser.put(input_, problem);
+        parser.put(reader_.input, problem);
         if (problem) co_return refusal_of_parse(request, problem, limits.body_bytes_max);
         if (parser.beast.is_header_done()) break;
-        if (parser.beast.got_some() && is_idle_) {
-            is_idle_ = false;
+        if (parser.beast.got_some() && phase_ == Phase::kIdle) {
+            enter(Phase::kReading);
             set_deadline(limits.header_timeout);
         }
         if (co_await More{*this}) continue;
-        if (is_late_ && !is_idle_) co_return refusal(request, 408, "the header took too long");
-        is_gone_ = true;  // between requests, or in the middle of one: there is nobody to answer
+        if (reader_.state == Reader::State::kLate && phase_ == Phase::kReading)
+            co_return refusal(request, 408, "the header took too long");
+        // Between requests, or in the middle of one: there is nobody to answer.
+        phase_ = Phase::kGone;
         co_return Response::empty(400);
     }
-    is_idle_ = false;
+    enter(Phase::kReading);
     const auto& head = parser.beast.get();
-    is_http_1_0_ = head.version() < 11;
+    writer_.is_http_1_0 = head.version() < 11;
     request.method = std::string(view_of(head.method_string()));
-    is_head_request_ = request.method == "HEAD";
+    writer_.is_head_request = request.method == "HEAD";
     for (const auto& field : head) {
         request.headers.push_back(
             {lower(view_of(field.name_string())), std::string(view_of(field.value()))}
@@ -217,7 +221,7 @@ Task<std::optional<Response>> Connection::read_head(
     if (!parse_target(view_of(head.target()), request))
         co_return refusal(request, 400, "the request target is not a path");
     const auto num_hosts = std::ranges::count(request.headers, "host", &Header::name);
-    if (num_hosts > 1 || (num_hosts == 0 && !is_http_1_0_))
+    if (num_hosts > 1 || (num_hosts == 0 && !writer_.is_http_1_0))
         co_return refusal(request, 400, "a request names its host, once");
     // Beast takes apart "chunked" alone; anything before it would be handed on as it came.
     const auto coding = request.header("transfer-encoding");
@@ -228,7 +232,7 @@ Task<std::optional<Response>> Connection::read_head(
         co_return refusal(request, 415, "a body with a content encoding is not accepted");
     }
 
-    is_malformed_ = false;
+    parser.part = Parser::Part::kHeadUnderstood;
 
     Router::Found found = shared_->router.find(request.method, request.path);
     if (request.method == "OPTIONS") co_return options_answer(request, found.allow);
@@ -276,31 +280,31 @@ Task<std::optional<Response>> Connection::read_body(
     const auto expected = request.header("expect");
     if (expected && lower(*expected) != "100-continue")
         co_return refusal(request, 417, "the only expectation is 100-continue");
-    if (expected && !is_http_1_0_ && !parser.beast.is_done() && input_.empty()) {
+    if (expected && !writer_.is_http_1_0 && !parser.beast.is_done() && reader_.input.empty()) {
         if (!co_await Sending{*this, send_now("HTTP/1.1 100 Continue\r\n\r\n", {}, {})})
             co_return Response::empty(400);
     }
-    parser.is_reading_body = true;
+    parser.part = Parser::Part::kBody;
     parser.beast.eager(true);
     const TimePoint begin = Clock::now();
     std::optional<Response> refused;
     deadline_ = begin + limits.body_timeout;
     while (!parser.beast.is_done() && !refused) {
         error_code problem;
-        parser.put(input_, problem);
+        parser.put(reader_.input, problem);
         const std::size_t num_bytes = parser.beast.get().body().size();
         if (problem) {
             refused = refusal_of_parse(request, problem, limits.body_bytes_max);
         } else if (!share.resize(num_bytes)) {
             refused = refusal(request, 503, "requests hold too much memory; try again");
-        } else if (!parser.beast.is_done() && input_.size() > limits.header_bytes_max) {
+        } else if (!parser.beast.is_done() && reader_.input.size() > limits.header_bytes_max) {
             // A line that the parser waits for the end of.
             refused = refusal(request, 431, "a chunk's extensions or the trailer are too large");
         } else if (!parser.beast.is_done()) {
             const std::size_t seconds = num_bytes / limits.body_bytes_per_second_min;
             deadline_ = begin + limits.body_timeout + std::chrono::seconds(seconds);
             if (!co_await More{*this}) {
-                if (!is_late_) is_gone_ = true;
+                if (reader_.state != Reader::State::kLate) phase_ = Phase::kGone;
                 refused = refusal(request, 408, "the body took too long");
             }
         }
@@ -344,10 +348,9 @@ Task<Connection::Next> Connection::serve_one() {
     Parser parser(limits);
     Request request;
     const Route* route = nullptr;
-    is_idle_ = true;
-    is_malformed_ = true;  // until its head was understood
-    is_late_ = is_http_1_0_ = is_head_request_ = has_begun_ = has_answered_ = is_chunked_ = false;
-    pending_head_.clear();
+    phase_ = Phase::kIdle;
+    if (reader_.state == Reader::State::kLate) reader_.state = Reader::State::kOpen;
+    writer_ = {};
     set_deadline(limits.idle_timeout);
     MemoryBudget::Share share(shared_->context.memory());
     Grant grant = Grant::kNone;
@@ -355,73 +358,78 @@ Task<Connection::Next> Connection::serve_one() {
     if (!refused) refused = co_await read_body(parser, request, share);
     deadline_.reset();
     // With bytes that were not looked at, a close would take answers on their way with it.
-    if (is_gone_) co_return is_overrun_ && !is_at_end_ ? Next::kLinger : Next::kClose;
+    if (is_gone()) {
+        co_return reader_.state == Reader::State::kOverrun ? Next::kLinger : Next::kClose;
+    }
     // Where a body was not read, what follows cannot be told from it.
     const bool may_keep_alive =
-        !is_malformed_ && parser.beast.is_done() && parser.beast.keep_alive();
+        parser.part != Parser::Part::kHead && parser.beast.is_done() && parser.beast.keep_alive();
     if (refused) {
         const bool is_whole = parser.beast.is_done();
         const Next next = co_await finish(*std::move(refused), may_keep_alive);
         co_return next == Next::kClose && !is_whole ? Next::kLinger : next;
     }
-    is_closing_ = !may_keep_alive;
+    writer_.next = may_keep_alive ? Next::kKeepAlive : Next::kClose;
+    enter(Phase::kAnswering);
     Exchange exchange(std::move(request), grant, shared_->context, *this, std::move(share));
     exchange_ = &exchange;
-    if (is_at_end_) is_gone_ = true;
+    if (reader_.state == Reader::State::kAtEnd) phase_ = Phase::kGone;
     pump();
     Response response = co_await answer_of(*route, exchange);
     exchange_ = nullptr;
-    if (is_gone_) co_return Next::kClose;
+    if (is_gone()) co_return Next::kClose;
     co_return co_await finish(std::move(response), may_keep_alive);
 }
 
 Task<Connection::Next> Connection::finish(Response response, bool may_keep_alive) {
-    is_closing_ = !may_keep_alive || shared_->is_stopping;
-    has_answered_ = true;
-    if (has_begun_) {
+    writer_.next = may_keep_alive && !shared_->is_stopping ? Next::kKeepAlive : Next::kClose;
+    const bool has_begun = writer_.progress == Writer::Progress::kBegun;
+    writer_.progress = Writer::Progress::kEnding;
+    if (has_begun) {
         if (!response.is_streamed)
             co_return Next::kClose;  // it failed in the middle: no last chunk
         // A stream that had nothing to say is its head and its end.
-        const std::string_view end = is_chunked_ && !is_head_request_ ? "0\r\n\r\n" : "";
-        const std::string head = std::exchange(pending_head_, {});
+        const bool is_chunked = !writer_.is_http_1_0;
+        const std::string_view end = is_chunked && !writer_.is_head_request ? "0\r\n\r\n" : "";
+        const std::string head = std::exchange(writer_.pending_head, {});
         if (!co_await Sending{*this, send_now(head, {}, end)}) co_return Next::kClose;
-        co_return is_closing_ || !is_chunked_ ? Next::kClose : Next::kKeepAlive;
+        co_return is_chunked ? writer_.next : Next::kClose;
     }
     const std::string head = head_of(response, response.body.size());
-    const std::string_view body = is_head_request_ ? std::string_view{} : response.body;
+    const std::string_view body = writer_.is_head_request ? std::string_view{} : response.body;
     if (!co_await Sending{*this, send_now(head, body, {})}) co_return Next::kClose;
-    co_return is_closing_ ? Next::kClose : Next::kKeepAlive;
+    co_return writer_.next;
 }
 
 // Closing while the client still sends would take the answer away from it (RFC 9112, 9.6).
 Task<> Connection::linger() {
     error_code ignored;
     socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
-    is_late_ = is_overrun_ = false;
-    is_idle_ = true;
+    if (reader_.state != Reader::State::kAtEnd) reader_.state = Reader::State::kOpen;
+    phase_ = Phase::kLingering;
     set_deadline(kLingerTime);
-    std::size_t num_bytes = input_.size();
-    input_.clear();
+    std::size_t num_bytes = reader_.input.size();
+    reader_.input.clear();
     while (num_bytes < kLingerBytesMax) {
         const bool has_more = co_await More{*this};
         if (!has_more) co_return;
-        num_bytes += input_.size();
-        input_.clear();
+        num_bytes += reader_.input.size();
+        reader_.input.clear();
     }
 }
 
 // ---- the end ----
 
 void Connection::become_gone() {
-    if (is_gone_) return;
-    is_gone_ = true;
+    if (is_gone()) return;
+    phase_ = Phase::kGone;
     if (exchange_ != nullptr) exchange_->say_gone();
 }
 
 void Connection::check_deadline(TimePoint now) {
     if (!deadline_ || now < *deadline_) return;
     deadline_.reset();
-    if (!output_.empty()) {  // the client does not read
+    if (!writer_.output.empty()) {  // the client does not read
         spdlog::info("a client took nothing for too long; its request is ended");
         // By a reset: otherwise the kernel would keep what it holds of the stream, for a client
         // that has no room to be told of the end.
@@ -430,13 +438,13 @@ void Connection::check_deadline(TimePoint now) {
         close();
         return;
     }
-    is_late_ = true;
-    if (const auto waiter = std::exchange(on_more_, nullptr)) waiter.resume();
+    if (!reader_.is_over()) reader_.state = Reader::State::kLate;
+    reader_.resume_waiter();
 }
 
 void Connection::close_soon() {
-    is_closing_ = true;
-    if (is_idle_ && input_.empty()) close();
+    const bool is_between = phase_ == Phase::kIdle || phase_ == Phase::kLingering;
+    if (is_between && reader_.input.empty()) close();
 }
 
 void Connection::end_exchange() {

@@ -28,6 +28,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace pitstop {
 
@@ -55,8 +56,8 @@ class Connection final : public Wire, public std::enable_shared_from_this<Connec
     // Wire
     void begin(Response head) override;
     Sent send(std::string_view bytes) override;
-    void resume_when_sent(std::coroutine_handle<> waiter) override { on_sent_ = waiter; }
-    [[nodiscard]] bool is_gone() const override { return is_gone_; }
+    void resume_when_sent(std::coroutine_handle<> waiter) override { writer_.on_sent = waiter; }
+    [[nodiscard]] bool is_gone() const override { return phase_ == Phase::kGone; }
     [[nodiscard]] Peer peer() const override { return peer_; }
 
   private:
@@ -101,31 +102,64 @@ class Connection final : public Wire, public std::enable_shared_from_this<Connec
     boost::asio::ip::tcp::socket socket_;
     Shared* shared_;
 
-    std::array<char, kReadBytes> incoming_{};
-    std::string input_{};  // read and not parsed yet
-    bool is_reading_ = false;
-    bool is_at_end_ = false;   // nothing more comes
-    bool is_overrun_ = false;  // it sent too far ahead: what follows input_ was forgotten
-    bool is_late_ = false;     // the deadline of what is being read has passed
-    bool is_idle_ = false;     // between two requests
-    std::coroutine_handle<> on_more_{};
+    // What the client sends.
+    struct Reader {
+        // Whether more may come, and why not.
+        enum class State {
+            kOpen,
+            kLate,     // the deadline of what is being read has passed
+            kOverrun,  // it sent too far ahead: what follows `input` was forgotten
+            kAtEnd,    // nothing more comes, ever
+        };
 
-    std::string output_{};  // what the socket did not take at once
-    std::size_t output_begin_ = 0;
-    std::size_t output_renewed_ = 0;  // where output_begin_ was when the deadline was set
-    std::coroutine_handle<> on_sent_{};
+        std::array<char, kReadBytes> incoming{};
+        std::string input{};  // read and not parsed yet
+        State state = State::kOpen;
+        bool is_pending = false;  // a read is under way
+        std::coroutine_handle<> on_more{};
 
-    std::optional<TimePoint> deadline_{};
-    std::string pending_head_{};  // of a streamed answer, until its first bytes
-    bool has_begun_ = false;      // a streamed answer
-    bool has_answered_ = false;   // some of an answer may have been sent
-    bool is_chunked_ = false;
-    bool is_head_request_ = false;
-    bool is_http_1_0_ = false;
-    bool is_malformed_ = false;  // the request: what follows it cannot be trusted
-    bool is_closing_ = false;    // after this answer
-    bool is_gone_ = false;
-    Exchange* exchange_ = nullptr;  // while a handler runs
+        [[nodiscard]] bool is_over() const { return state != State::kOpen; }
+        void resume_waiter() {
+            if (const auto waiter = std::exchange(on_more, nullptr)) waiter.resume();
+        }
+    };
+
+    // The answer in progress.
+    struct Writer {
+        enum class Progress {
+            kNothing,  // it may still become an error
+            kBegun,    // its head is given and the body is streamed
+            kEnding,   // all of it is given
+        };
+
+        Progress progress = Progress::kNothing;
+        Next next = Next::kKeepAlive;  // after it
+        bool is_head_request = false;  // it has no body
+        bool is_http_1_0 = false;      // its body is not in chunks
+        std::string pending_head{};    // of a streamed answer, until its first bytes
+        std::string output{};          // what the socket did not take at once
+        std::size_t output_begin = 0;
+        std::size_t output_renewed = 0;  // where output_begin was when the deadline was set
+        std::coroutine_handle<> on_sent{};
+    };
+
+    enum class Phase {
+        kIdle,       // between two requests
+        kReading,    // a request's head and body
+        kAnswering,  // the handler runs, or its answer leaves
+        kLingering,  // what comes is forgotten
+        kGone,       // there is nobody to answer
+    };
+    // Whoever is gone stays so, also if the handler still runs.
+    void enter(Phase phase) {
+        if (phase_ != Phase::kGone) phase_ = phase;
+    }
+
+    Reader reader_{};
+    Writer writer_{};
+    Phase phase_ = Phase::kIdle;
+    std::optional<TimePoint> deadline_{};  // of what is read, or of a write that waits
+    Exchange* exchange_ = nullptr;         // while a handler runs
     Peer peer_{};
 };
 

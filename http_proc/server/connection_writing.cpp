@@ -45,10 +45,10 @@ std::string Connection::head_of(const Response& response, std::optional<std::siz
     if (!response.content_type.empty())
         head += fmt::format("Content-Type: {}\r\n", response.content_type);
     if (length && response.status != 204) head += fmt::format("Content-Length: {}\r\n", *length);
-    if (!length && is_chunked_) head += "Transfer-Encoding: chunked\r\n";
-    if (is_closing_) {
+    if (!length && !writer_.is_http_1_0) head += "Transfer-Encoding: chunked\r\n";
+    if (writer_.next == Next::kClose) {
         head += "Connection: close\r\n";
-    } else if (is_http_1_0_) {
+    } else if (writer_.is_http_1_0) {
         head += "Connection: keep-alive\r\n";
     }
     const std::string& origin = shared_->context.options().site.cors_origin;
@@ -61,18 +61,18 @@ std::string Connection::head_of(const Response& response, std::optional<std::siz
 }
 
 void Connection::begin(Response head) {
-    CHECK(!has_begun_);
-    has_begun_ = true;
-    is_chunked_ = !is_http_1_0_;  // an older client reads to the end of the connection
-    if (!is_chunked_ || shared_->is_stopping) is_closing_ = true;
-    pending_head_ = head_of(head, std::nullopt);
+    CHECK(writer_.progress == Writer::Progress::kNothing);
+    writer_.progress = Writer::Progress::kBegun;
+    // An older client, which knows no chunks, reads to the end of the connection.
+    if (writer_.is_http_1_0 || shared_->is_stopping) writer_.next = Next::kClose;
+    writer_.pending_head = head_of(head, std::nullopt);
 }
 
 Wire::Sent Connection::send(std::string_view bytes) {
-    CHECK(has_begun_);
-    if (is_gone_ || is_head_request_) return Sent::kGone;
-    std::string head = std::exchange(pending_head_, {});
-    if (!is_chunked_) return send_now(head, bytes, {});
+    CHECK(writer_.progress == Writer::Progress::kBegun);
+    if (is_gone() || writer_.is_head_request) return Sent::kGone;
+    std::string head = std::exchange(writer_.pending_head, {});
+    if (writer_.is_http_1_0) return send_now(head, bytes, {});
     head += fmt::format("{:x}\r\n", bytes.size());
     return send_now(head, bytes, "\r\n");
 }
@@ -80,8 +80,8 @@ Wire::Sent Connection::send(std::string_view bytes) {
 Wire::Sent Connection::send_now(
     std::string_view head, std::string_view bytes, std::string_view tail
 ) {
-    if (is_gone_) return Sent::kGone;
-    CHECK(output_.empty());  // one write at a time
+    if (is_gone()) return Sent::kGone;
+    CHECK(writer_.output.empty());  // one write at a time
     std::array<::iovec, 3> parts{};
     std::size_t num_bytes = 0;
     const std::array<std::string_view, 3> views{head, bytes, tail};
@@ -100,12 +100,12 @@ Wire::Sent Connection::send_now(
     }
     std::size_t num_sent = static_cast<std::size_t>(std::max<ssize_t>(sent, 0));
     if (num_sent == num_bytes) return Sent::kDone;
-    output_begin_ = output_renewed_ = 0;
+    writer_.output_begin = writer_.output_renewed = 0;
     set_deadline(shared_->context.options().limits.write_timeout);
     try {
         for (const std::string_view view : views) {
             const std::size_t skipped = std::min(num_sent, view.size());
-            output_.append(view.substr(skipped));
+            writer_.output.append(view.substr(skipped));
             num_sent -= skipped;
         }
         send_rest();
@@ -119,7 +119,10 @@ Wire::Sent Connection::send_now(
 
 void Connection::send_rest() {
     socket_.async_write_some(
-        asio::buffer(output_.data() + output_begin_, output_.size() - output_begin_),
+        asio::buffer(
+            writer_.output.data() + writer_.output_begin,
+            writer_.output.size() - writer_.output_begin
+        ),
         [self = shared_from_this()](error_code problem, std::size_t num_bytes) {
             self->on_written(num_bytes, problem.failed());
         }
@@ -127,10 +130,10 @@ void Connection::send_rest() {
 }
 
 void Connection::on_written(std::size_t num_bytes, bool has_failed) {
-    output_begin_ += num_bytes;
-    if (!has_failed && !is_gone_ && output_begin_ < output_.size()) {
-        if (output_begin_ - output_renewed_ >= kRenewBytes) {
-            output_renewed_ = output_begin_;
+    writer_.output_begin += num_bytes;
+    if (!has_failed && !is_gone() && writer_.output_begin < writer_.output.size()) {
+        if (writer_.output_begin - writer_.output_renewed >= kRenewBytes) {
+            writer_.output_renewed = writer_.output_begin;
             set_deadline(shared_->context.options().limits.write_timeout);
         }
         try {
@@ -141,11 +144,11 @@ void Connection::on_written(std::size_t num_bytes, bool has_failed) {
     }
     end_output();
     if (has_failed) become_gone();
-    if (const auto waiter = std::exchange(on_sent_, nullptr)) waiter.resume();
+    if (const auto waiter = std::exchange(writer_.on_sent, nullptr)) waiter.resume();
 }
 
 void Connection::end_output() {
-    std::exchange(output_, {});  // a large answer's memory is not kept by an idle connection
+    std::exchange(writer_.output, {});  // a large answer's memory is not kept by an idle connection
     deadline_.reset();
 }
 
