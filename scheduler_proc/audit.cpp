@@ -1,16 +1,23 @@
-// The invariants of the scheduler, checked from outside: by its tests and by the simulator after
-// every event. Nothing here is needed to run.
-#include "scheduler_proc/scheduler.h"
+// The invariants of what runs, checked from outside: by tests and by the simulator after every
+// event. Nothing here is needed to run.
+#include "scheduler_proc/runner.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 namespace pitstop::scheduler {
 
-std::optional<std::string> Scheduler::audit() const {
+std::optional<std::string> Runner::audit(Epoch serving) const {
     if (auto problem = cache_.audit()) return "prefix cache: " + *problem;
+    if (auto problem = audit_ownership()) return problem;
+    if (auto problem = audit_steps(serving)) return problem;
+    return audit_requests();
+}
 
+// Every page and slot has one owner, and every node of the cache the holders it counts.
+std::optional<std::string> Runner::audit_ownership() const {
     // Every page is free, a node of the cache, or private to one request or lease.
     const auto num_pages = static_cast<std::size_t>(pages_.num_pages());
     std::vector<std::int32_t> num_owners(num_pages, 0);
@@ -47,20 +54,29 @@ std::optional<std::string> Scheduler::audit() const {
         if (num_slot_owners[i] != 1)
             return fmt::format("slot {} has {} owners", i, num_slot_owners[i]);
     }
+    return std::nullopt;
+}
 
-    // Steps in flight follow one another; rows of open requests are what those wait for.
-    std::map<RequestKey, std::int64_t> num_pending;
+// Steps in flight follow one another, and run under what serves or an older version.
+std::optional<std::string> Runner::audit_steps(Epoch serving) const {
     for (std::size_t i = 0; i < in_flight_.size(); ++i) {
         const InFlightStep& step = in_flight_[i];
         const std::size_t num_after = in_flight_.size() - i;
         if (raw(step.step) + static_cast<std::int64_t>(num_after) != raw(next_step_))
             return fmt::format("step {} is out of order", raw(step.step));
-        if (step.version.epoch > version_.epoch)
+        if (step.version.epoch > serving)
             return fmt::format("step {} runs under a version to come", raw(step.step));
-        for (const StepRow& row : step.rows) num_pending[row.key] += row.samples ? 1 : 0;
     }
     if (in_flight_.size() > kStepsInFlightMax) return "too many steps in flight";
+    return std::nullopt;
+}
 
+std::optional<std::string> Runner::audit_requests() const {
+    // The tokens that open requests wait for are those of rows in flight.
+    std::map<RequestKey, std::int64_t> num_pending;
+    for (const InFlightStep& step : in_flight_) {
+        for (const StepRow& row : step.rows) num_pending[row.key] += row.samples ? 1 : 0;
+    }
     if (requests_.size() != running_.size() + static_cast<std::size_t>(waiting_.size()))
         return "a request neither runs nor waits";
     if (!std::ranges::is_sorted(running_, [](const Request* a, const Request* b) {
@@ -74,18 +90,15 @@ std::optional<std::string> Scheduler::audit() const {
         const bool waits = waiting_.contains(request);
         if (waits == request.is_running) return problem("runs and waits, or neither");
         if (waits && !request.pages.empty()) return problem("waits and holds pages");
-        if (request.num_pending != num_pending[key]) return problem("pending tokens do not add up");
-        if (request.num_outputs() > std::max<std::int64_t>(request.output_len_max, 0))
-            return problem("has more output than it asked for");
+        const Progress& progress = request.progress;
+        if (const auto what = progress.problem()) return problem(*what);
+        if (progress.known() != std::ssize(request.tokens)) return problem("knows other tokens");
+        if (progress.pending() != num_pending[key]) return problem("pending tokens do not add up");
         if (!request.is_running) continue;
         if (request.page_epochs.size() != request.pages.size()) return problem("page epochs");
         if (request.num_shared > request.pages.size()) return problem("shares more than it holds");
-        if (pages_for(request.num_planned) > static_cast<std::int64_t>(request.pages.size()))
+        if (pages_for(progress.planned()) > std::ssize(request.pages))
             return problem("positions without pages");
-        if (request.num_done > request.num_planned) return problem("done before planned");
-        if (request.num_pending > 0 &&
-            request.num_planned != request.num_known() + request.num_pending - 1)
-            return problem("positions and pending tokens do not add up");
     }
     return std::nullopt;
 }

@@ -1,6 +1,6 @@
 // What a finished step brought: tokens, scores, ends, pages; and the batch for the detokenizer.
 #include "base/check.h"
-#include "scheduler_proc/scheduler.h"
+#include "scheduler_proc/runner.h"
 
 #include <utility>
 
@@ -28,19 +28,13 @@ void append_span(std::vector<Span>& spans, Span span) {
 
 }  // namespace
 
-void Scheduler::collect(StepResult result, TurnOutput& out) {
+bool Runner::collect_result(StepResult result, TurnOutput& out) {
     const std::int64_t rank = raw(result.rank);
-    if (!is_in_flight(result.step) || rank < 0 || rank >= workers_.tp()) {
-        ++num_late_;
-        return;
-    }
+    if (!is_in_flight(result.step) || rank < 0 || rank >= config_.tp) return false;
     InFlightStep& step =
         in_flight_[static_cast<std::size_t>(raw(result.step) - raw(in_flight_.front().step))];
     const auto at = static_cast<std::size_t>(rank);
-    if (step.is_done[at]) {
-        ++num_late_;
-        return;
-    }
+    if (step.is_done[at]) return false;
     if (result.epoch != step.version.epoch) {
         out.fatal = make_error(
             ErrorCode::kInternal,
@@ -50,22 +44,23 @@ void Scheduler::collect(StepResult result, TurnOutput& out) {
             raw(result.epoch),
             raw(step.version.epoch)
         );
-        return;
+        return true;
     }
     if (rank == 0) {
         if (const auto problem = step.mismatch(result)) {
             out.fatal = make_error(
                 ErrorCode::kInternal, "rank 0's result of step {}: {}", raw(result.step), *problem
             );
-            return;
+            return true;
         }
         step.numbers = std::move(result);
     }
     step.is_done[at] = true;
     while (!in_flight_.empty() && in_flight_.front().is_complete()) finish_step(out);
+    return true;
 }
 
-void Scheduler::finish_step(TurnOutput& out) {
+void Runner::finish_step(TurnOutput& out) {
     const InFlightStep step = std::move(in_flight_.front());
     in_flight_.pop_front();
     ++tallies_.num_steps;
@@ -74,7 +69,7 @@ void Scheduler::finish_step(TurnOutput& out) {
     for (const Lease& lease : step.leases) release(lease);
 }
 
-void Scheduler::collect_row(
+void Runner::collect_row(
     const InFlightStep& step, const StepRow& row, ResultReader& reader, TurnOutput& out
 ) {
     const RowScores scores = reader.scores(row);
@@ -87,23 +82,23 @@ void Scheduler::collect_row(
     Request& request = found->second;
     if (row.run != request.run) return;  // a prefill that was given up
     if (request.is_running) {
-        request.num_done = row.end;
+        request.progress.finish_step(row.end);
         cache_pages(
-            request, std::min(row.end, request.num_known()), step.step, Duplicates::kReplace
+            request, std::min(row.end, request.progress.known()), step.step, Duplicates::kReplace
         );
     }
     collect_scores(request, row, scores);
     if (row.samples) return collect_token(request, step, row, sampled, out);
-    if (request.output_len_max == 0 && row.end == request.prompt_len) {
+    if (request.progress.output_len_max() == 0 && row.end == request.progress.prompt_len()) {
         if (request.wants_scores()) chunk_of(request, out).prompt = std::move(request.scores);
         finish(request, {.reason = FinishReason::kLength}, out);
     }
 }
 
-void Scheduler::collect_scores(Request& request, const StepRow& row, const RowScores& scores) {
+void Runner::collect_scores(Request& request, const StepRow& row, const RowScores& scores) {
     if (row.num_scored == 0) return;
     // The prompt's last position has no token to be scored against.
-    const bool has_extra = row.end == request.prompt_len;
+    const bool has_extra = row.end == request.progress.prompt_len();
     const auto num = static_cast<std::size_t>(row.num_scored - (has_extra ? 1 : 0));
     append(request.scores.logprobs, scores.logprobs.first(num));
     append(request.scores.top_ids, scores.top_ids.first(num * row.num_top));
@@ -111,33 +106,38 @@ void Scheduler::collect_scores(Request& request, const StepRow& row, const RowSc
     append(request.scores.ids_logprobs, scores.ids_logprobs.first(num * row.num_ids));
 }
 
-void Scheduler::collect_token(
+// Why no request can go on with this token, or nothing.
+std::optional<Finish> Runner::problem_of_token(
+    const InFlightStep& step, const StepRow& row, TokenId token
+) const {
+    if (raw(token) >= 0 && raw(token) < limits_.vocab_size) return std::nullopt;
+    const std::string what = raw(token) == -1
+                                 ? std::string("the logits were not finite")
+                                 : fmt::format("a token outside the vocabulary, {}", raw(token));
+    return Finish{
+        .reason = FinishReason::kError,
+        .code = std::string(name_of(ErrorCode::kInternal)),
+        .message = fmt::format(
+            "{} for output token {}, in step {} under weight epoch {}",
+            what,
+            row.output_index,
+            raw(step.step),
+            raw(step.version.epoch)
+        ),
+    };
+}
+
+void Runner::collect_token(
     Request& request,
     const InFlightStep& step,
     const StepRow& row,
     const SampledToken& sampled,
     TurnOutput& out
 ) {
-    CHECK(request.num_pending > 0 && request.num_outputs() == row.output_index);
-    --request.num_pending;
+    CHECK(request.progress.pending() > 0 && request.progress.outputs() == row.output_index);
     const TokenId token = sampled.token;
-    if (raw(token) < 0 || raw(token) >= limits_.vocab_size) {
-        const std::string what =
-            raw(token) == -1 ? std::string("the logits were not finite")
-                             : fmt::format("a token outside the vocabulary, {}", raw(token));
-        const Finish how{
-            .reason = FinishReason::kError,
-            .code = std::string(name_of(ErrorCode::kInternal)),
-            .message = fmt::format(
-                "{} for output token {}, in step {} under weight epoch {}",
-                what,
-                row.output_index,
-                raw(step.step),
-                raw(step.version.epoch)
-            ),
-        };
-        return finish(request, how, out);
-    }
+    if (auto how = problem_of_token(step, row, token)) return finish(request, *std::move(how), out);
+    request.progress.learn_token();
     request.tokens.push_back(token);
     ++tallies_.num_output_tokens;
     tallies_.output_rate.add(now_, 1);
@@ -177,13 +177,13 @@ void Scheduler::collect_token(
     }
 }
 
-TokenBatch& Scheduler::batch_of(TurnOutput& out) const {
+TokenBatch& Runner::batch_of(TurnOutput& out) const {
     if (!out.batch) out.batch = TokenBatch{.replica = config_.replica};
     return *out.batch;
 }
 
 // The request's chunk in this turn's batch; its first one ever announces it.
-OutputChunk& Scheduler::chunk_of(Request& request, TurnOutput& out) {
+OutputChunk& Runner::chunk_of(Request& request, TurnOutput& out) {
     TokenBatch& batch = batch_of(out);
     if (request.chunk_turn == turn_) return batch.chunks[request.chunk_index];
     if (!request.is_announced) {
@@ -197,7 +197,7 @@ OutputChunk& Scheduler::chunk_of(Request& request, TurnOutput& out) {
 }
 
 // Answers a request that is not taken.
-void Scheduler::refuse(TokenizedRequest& arrived, Finish how, TurnOutput& out) {
+void Runner::refuse(TokenizedRequest& arrived, Finish how, TurnOutput& out) {
     tallies_.count_finish(how.reason);
     TokenBatch& batch = batch_of(out);
     batch.starts.push_back({.key = arrived.key, .text = std::move(arrived.text)});

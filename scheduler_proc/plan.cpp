@@ -1,6 +1,6 @@
 // Which rows the next step has.
 #include "base/check.h"
-#include "scheduler_proc/scheduler.h"
+#include "scheduler_proc/runner.h"
 
 #include <algorithm>
 #include <tuple>
@@ -17,29 +17,10 @@ constexpr std::int64_t kPrefillShare = 4;  // a fourth
 
 }  // namespace
 
-Scheduler::Scope Scheduler::scope() const {
-    if (!is_ready() || weights_ != Weights::kWhole || !memory_.is_all_resident())
-        return Scope::kNothing;
-    // A flush of an idle cache waits for the steps in flight, which are few.
-    if (std::ranges::any_of(flush_calls_, [](const FlushCall& call) { return !call.waits_idle; }))
-        return Scope::kNothing;
-    Scope scope = Scope::kEverything;
-    if (pause_) {
-        const bool runs_out = pause_->mode == PauseMode::kWait && !pause_->is_standing;
-        if (!runs_out) return Scope::kNothing;
-        scope = Scope::kStarted;
-    }
-    if (job_ && job_->stand != UpdateJob::Stand::kNotAsked && job_->end == UpdateJob::End::kNone) {
-        if (job_->kv_policy == KvPolicy::kDrain) {
-            scope = Scope::kStarted;
-        } else if (job_->kind == UpdateJob::Kind::kDirect) {
-            return Scope::kNothing;
-        }
-    }
-    return scope;
-}
-
-std::optional<StepPlan> Scheduler::plan_step(Scope scope, TimePoint now) {
+std::optional<StepPlan> Runner::plan_step(Scope scope, const Version& version) {
+    if (scope == Scope::kNothing || is_flushing() || in_flight_.size() >= kStepsInFlightMax)
+        return std::nullopt;
+    if (version.serial != version_.serial) version_ = version;
     drafts_.clear();
     draft_decodes();  // first: a running request never waits for a new one
     const auto num_decodes = static_cast<std::int64_t>(drafts_.size());
@@ -51,39 +32,44 @@ std::optional<StepPlan> Scheduler::plan_step(Scope scope, TimePoint now) {
     draft_prefills(tokens_left);
     admit(scope, tokens_left);
     if (drafts_.empty()) return std::nullopt;
-    return build_plan(now);
+    return build_plan();
 }
 
 // Rows of one token. Eldest first, so that whoever needs a page takes it from a younger one.
-void Scheduler::draft_decodes() {
+void Runner::draft_decodes() {
     for (std::size_t i = 0; i < running_.size(); ++i) {  // shrinks at its end by retractions
         Request& request = *running_[i];
-        if (request.num_plannable() == 1) std::ignore = draft_row(request, 1);
+        if (request.progress.plannable() == 1) std::ignore = draft_row(request, 1);
     }
 }
 
-void Scheduler::draft_prefills(std::int64_t& tokens_left) {
+void Runner::draft_prefills(std::int64_t& tokens_left) {
     for (std::size_t i = 0; i < running_.size() && tokens_left > 0; ++i) {
         Request& request = *running_[i];
-        if (request.num_plannable() <= 1) continue;
-        const std::int64_t num_new = std::min(request.num_plannable(), tokens_left);
+        if (request.progress.plannable() <= 1) continue;
+        const std::int64_t num_new = std::min(request.progress.plannable(), tokens_left);
         if (!draft_row(request, num_new)) continue;
         tokens_left -= num_new;
-        // No younger one's retraction can take this row back any more, so others may build on it.
-        stamp_pages(request, request.num_planned, request.num_planned + num_new);
-        cache_pages(request, request.num_planned + num_new, next_step_, Duplicates::kKeep);
+        share_draft(request, num_new);
     }
+}
+
+// No younger one's retraction can take this row back any more, so others may build on it.
+void Runner::share_draft(Request& request, std::int64_t num_new) {
+    const std::int64_t begin = request.progress.planned();
+    stamp_pages(request, begin, begin + num_new);
+    cache_pages(request, begin + num_new, next_step_, Duplicates::kKeep);
 }
 
 // Starts waiting requests, in the queue's order, while tokens, pages and slots last.
-void Scheduler::admit(Scope scope, std::int64_t& tokens_left) {
+void Runner::admit(Scope scope, std::int64_t& tokens_left) {
     std::vector<const Request*> passed_over;
     admit_next(scope, tokens_left, passed_over);
     // Each is first of its client again; the clients have had a turn.
     for (const Request* request : passed_over) waiting_.push(*request);
 }
 
-void Scheduler::admit_next(
+void Runner::admit_next(
     Scope scope, std::int64_t& tokens_left, std::vector<const Request*>& passed_over
 ) {
     while (!waiting_.empty() && tokens_left > 0) {
@@ -93,7 +79,7 @@ void Scheduler::admit_next(
         Request& request = requests_.at(place.key);
         // Just retracted: its next tokens are still being sampled. Nobody may overtake it to the
         // pages it gave up.
-        if (request.num_pending > 0) return;
+        if (request.progress.pending() > 0) return;
         PrefixCache::Match match = cache_.match(
             std::span(request.tokens).first(static_cast<std::size_t>(request.cacheable_len())),
             request.accepted_epochs(version_.epoch),
@@ -108,7 +94,7 @@ void Scheduler::admit_next(
         }
         cache_.lock(match.pages);
         const std::int64_t num_needed =
-            pages_for(request.num_known()) - static_cast<std::int64_t>(match.pages.size());
+            pages_for(request.progress.known()) - static_cast<std::int64_t>(match.pages.size());
         const std::int64_t num_available = pages_.num_free() + cache_.num_unreferenced();
         if (num_needed + num_pages_claimed() > num_available) {
             cache_.unlock(match.pages);
@@ -116,34 +102,34 @@ void Scheduler::admit_next(
         }
         waiting_.pop();
         start(request, std::move(match));
-        const std::int64_t num_new = std::min(request.num_plannable(), tokens_left);
+        const std::int64_t num_new = std::min(request.progress.plannable(), tokens_left);
         CHECK(draft_row(request, num_new));
         tokens_left -= num_new;
-        stamp_pages(request, request.num_planned, request.num_planned + num_new);
-        cache_pages(request, request.num_planned + num_new, next_step_, Duplicates::kKeep);
+        share_draft(request, num_new);
     }
 }
 
 // Pages that running requests will need next: the rest of their prompts, and one each to decode
 // into. A new request that took them would be retracted at once.
-std::int64_t Scheduler::num_pages_claimed() const {
+std::int64_t Runner::num_pages_claimed() const {
     std::int64_t num = 0;
     for (const Request* request : running_) {
         const auto held = static_cast<std::int64_t>(request->pages.size());
-        num += std::max(pages_for(request->num_known()) - held, std::int64_t{0}) + 1;
+        num += std::max(pages_for(request->progress.known()) - held, std::int64_t{0}) + 1;
     }
     return num;
 }
 
-void Scheduler::start(Request& request, PrefixCache::Match match) {
+void Runner::start(Request& request, PrefixCache::Match match) {
     const auto num_cached = static_cast<std::int64_t>(match.pages.size()) * config_.page_size;
     if (!request.was_admitted) {
         request.was_admitted = true;
         request.cached_tokens = num_cached;
-        tallies_.num_prompt_tokens += request.prompt_len;
+        tallies_.num_prompt_tokens += request.progress.prompt_len();
         tallies_.num_cached_tokens += num_cached;
     } else {
-        tallies_.num_recomputed_tokens += std::max<std::int64_t>(request.num_lost - num_cached, 0);
+        tallies_.num_recomputed_tokens +=
+            std::max<std::int64_t>(request.progress.lost() - num_cached, 0);
     }
     for (const PageId page : match.pages) {
         const std::int64_t lag = raw(version_.epoch) - raw(cache_.epochs_of(page).min);
@@ -158,8 +144,7 @@ void Scheduler::start(Request& request, PrefixCache::Match match) {
     for (const PageId page : match.pages) request.page_epochs.push_back(cache_.epochs_of(page));
     request.pages = std::move(match.pages);
     request.kv = match.epochs;
-    request.num_planned = num_cached;
-    request.num_done = num_cached;
+    request.progress.start(num_cached);
     const auto after = std::ranges::find_if(running_, [&](const Request* other) {
         return is_elder(request, *other);
     });
@@ -167,8 +152,8 @@ void Scheduler::start(Request& request, PrefixCache::Match match) {
 }
 
 // False if there are no pages for it in this step; nothing has changed for it then.
-bool Scheduler::draft_row(Request& request, std::int64_t num_new) {
-    if (!reserve_pages(request, request.num_planned + num_new)) return false;
+bool Runner::draft_row(Request& request, std::int64_t num_new) {
+    if (!reserve_pages(request, request.progress.planned() + num_new)) return false;
     drafts_.push_back({&request, num_new});
     return true;
 }
@@ -176,7 +161,7 @@ bool Scheduler::draft_row(Request& request, std::int64_t num_new) {
 // Gives the request pages for its first `num_tokens` positions. What it takes, in this order: free
 // pages, cached ones, those of younger requests. The eldest gets what it needs at the latest when
 // the steps in flight are done, so somebody always moves.
-bool Scheduler::reserve_pages(Request& request, std::int64_t num_tokens) {
+bool Runner::reserve_pages(Request& request, std::int64_t num_tokens) {
     const std::int64_t num_new =
         pages_for(num_tokens) - static_cast<std::int64_t>(request.pages.size());
     if (num_new <= 0) return true;
@@ -196,7 +181,7 @@ bool Scheduler::reserve_pages(Request& request, std::int64_t num_tokens) {
 }
 
 // Pages that become free or evictable when the steps in flight are done; perhaps a few more.
-std::int64_t Scheduler::num_pages_coming() const {
+std::int64_t Runner::num_pages_coming() const {
     std::int64_t num = 0;
     for (const InFlightStep& step : in_flight_) {
         for (const Lease& lease : step.leases) {
@@ -210,10 +195,10 @@ std::int64_t Scheduler::num_pages_coming() const {
     return num;
 }
 
-StepPlan Scheduler::build_plan(TimePoint now) {
+StepPlan Runner::build_plan() {
     std::ranges::sort(drafts_, {}, [](const Draft& draft) { return draft.request->key; });
     StepPlan plan{.step = next_step_, .epoch = version_.epoch};
-    InFlightStep step{.step = next_step_, .version = version_, .sent_at = now};
+    InFlightStep step{.step = next_step_, .version = version_, .sent_at = now_};
     step.is_done.assign(static_cast<std::size_t>(config_.tp), false);
     next_step_ = next(next_step_);
     plan.rows.reserve(drafts_.size());
@@ -225,13 +210,14 @@ StepPlan Scheduler::build_plan(TimePoint now) {
     return plan;
 }
 
-void Scheduler::add_row(const Draft& draft, StepPlan& plan, InFlightStep& step) {
+void Runner::add_row(const Draft& draft, StepPlan& plan, InFlightStep& step) {
     Request& request = *draft.request;
-    const std::int64_t begin = request.num_planned;
+    const std::int64_t begin = request.progress.planned();
     const std::int64_t end = begin + draft.num_new;
-    const bool takes_sampled = request.num_pending > 0;
+    const bool takes_sampled = request.progress.pending() > 0;
     // A token is sampled after the last one known; or it has all it was asked for, and is scored.
-    const bool samples = request.may_sample() && (takes_sampled || end == request.num_known());
+    const bool samples =
+        request.progress.may_sample() && (takes_sampled || end == request.progress.known());
 
     if (request.needs_setup) plan.setups.push_back(request.setup());
     request.needs_setup = false;
@@ -253,18 +239,19 @@ void Scheduler::add_row(const Draft& draft, StepPlan& plan, InFlightStep& step) 
     // so the prompt's last one, which has no such token, may come along: its score is left out.
     std::int64_t num_scored = 0;
     const std::int64_t score_begin = std::max(begin, request.score_start() - 1);
-    if (request.wants_scores() && request.num_outputs() == 0 && request.num_pending == 0 &&
-        score_begin < std::min(end, request.prompt_len - 1)) {
+    if (request.wants_scores() && request.progress.outputs() == 0 &&
+        request.progress.pending() == 0 &&
+        score_begin < std::min(end, request.progress.prompt_len() - 1)) {
         num_scored = end - score_begin;
         for (std::int64_t i = score_begin + 1; i <= end; ++i) {
-            const bool is_there = i < request.prompt_len;
+            const bool is_there = i < request.progress.prompt_len();
             plan.targets.values.push_back(
                 is_there ? request.tokens[static_cast<std::size_t>(i)] : TokenId{0}
             );
         }
     }
 
-    const std::int64_t output_index = request.num_outputs() + request.num_pending;
+    const std::int64_t output_index = request.progress.outputs() + request.progress.pending();
     plan.rows.push_back({
         .slot = request.slot,
         .begin = begin,
@@ -277,8 +264,7 @@ void Scheduler::add_row(const Draft& draft, StepPlan& plan, InFlightStep& step) 
 
     stamp_pages(request, begin, end);
     request.kv.add(version_.epoch);
-    request.num_planned = end;
-    request.num_pending += samples ? 1 : 0;
+    request.progress.plan(draft.num_new, samples);
     request.last_step = step.step;
     step.rows.push_back({
         .key = request.key,
@@ -294,7 +280,7 @@ void Scheduler::add_row(const Draft& draft, StepPlan& plan, InFlightStep& step) 
 }
 
 // Positions [begin, end) are computed under the version of the step being planned.
-void Scheduler::stamp_pages(Request& request, std::int64_t begin, std::int64_t end) {
+void Runner::stamp_pages(Request& request, std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin / config_.page_size; i < pages_for(end); ++i) {
         request.page_epochs[static_cast<std::size_t>(i)].add(version_.epoch);
     }
@@ -304,7 +290,7 @@ void Scheduler::stamp_pages(Request& request, std::int64_t begin, std::int64_t e
 // `step` is the last one that writes to them. Where another request was first with the same page,
 // either the request goes on with its own (kKeep, for pages a plan being made writes to), or it
 // takes the other's (kReplace), so that later pages can follow.
-void Scheduler::cache_pages(
+void Runner::cache_pages(
     Request& request, std::int64_t num_tokens, StepId step, Duplicates duplicates
 ) {
     const auto num_full = static_cast<std::size_t>(num_tokens / config_.page_size);

@@ -89,16 +89,15 @@ Request::Request(TokenizedRequest request, const ModelLimits& limits)
     : key(request.key),
       priority(request.priority),
       client(std::move(request.client)),
-      prompt_len(static_cast<std::int64_t>(request.prompt.values.size())),
       sampling(std::move(request.sampling)),
       logprobs(std::move(request.logprobs)),
       text(std::move(request.text)),
       kv_tolerance(request.kv_tolerance),
       kv_max_lag(request.kv_max_lag),
       tokens(std::move(request.prompt.values)) {
-    output_len_max = sampling.max_new_tokens.value_or(
-        std::min(limits.context_len, limits.pool_tokens) - prompt_len
-    );
+    const auto prompt_len = static_cast<std::int64_t>(tokens.size());
+    const std::int64_t room = std::min(limits.context_len, limits.pool_tokens) - prompt_len;
+    progress = Progress(prompt_len, sampling.max_new_tokens.value_or(room));
     sampling.stop.clear();
     stop_ids = sampling.stop_token_ids;
     if (!sampling.ignore_eos)
@@ -109,13 +108,13 @@ Request::Request(TokenizedRequest request, const ModelLimits& limits)
 }
 
 std::int64_t Request::score_start() const {
-    return std::min(std::max<std::int64_t>(logprobs.prompt_start, 1), prompt_len);
+    return std::min(std::max<std::int64_t>(logprobs.prompt_start, 1), progress.prompt_len());
 }
 
 std::int64_t Request::cacheable_len() const {
     // Token i is scored by the logits of position i - 1. Once there is output, scores are there.
-    const std::int64_t len = num_known() - 1;
-    if (wants_scores() && num_outputs() == 0) return std::min(len, score_start() - 1);
+    const std::int64_t len = progress.known() - 1;
+    if (wants_scores() && progress.outputs() == 0) return std::min(len, score_start() - 1);
     return len;
 }
 
@@ -138,15 +137,15 @@ std::optional<Finish> Request::finish_of(TokenId token, std::int64_t index) cons
     if (index >= sampling.min_new_tokens && std::ranges::binary_search(stop_ids, token)) {
         return Finish{.reason = FinishReason::kStop, .matched_token = token};
     }
-    if (index + 1 >= output_len_max) return Finish{.reason = FinishReason::kLength};
+    if (index + 1 >= progress.output_len_max()) return Finish{.reason = FinishReason::kLength};
     return std::nullopt;
 }
 
 RequestCounts Request::counts(ReplicaId replica) const {
     return {
-        .prompt_tokens = prompt_len,
+        .prompt_tokens = progress.prompt_len(),
         .cached_tokens = cached_tokens,
-        .completion_tokens = num_outputs(),
+        .completion_tokens = progress.outputs(),
         .retractions = num_retractions,
         .replica = raw(replica),
     };
@@ -158,7 +157,7 @@ RequestSetup Request::setup() const {
     return {
         .slot = slot,
         .key = key,
-        .prompt_len = prompt_len,
+        .prompt_len = progress.prompt_len(),
         .sampling = sampling,
         .logprobs = logprobs,
         .stop_ids = stop_ids,
@@ -174,8 +173,6 @@ void Request::leave_run() {
     num_shared = 0;
     kv = {};
     needs_setup = false;
-    num_planned = 0;
-    num_done = 0;
 }
 
 }  // namespace pitstop::scheduler

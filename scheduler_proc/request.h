@@ -6,6 +6,7 @@
 #include "messages/generation.h"
 #include "messages/steps.h"
 #include "scheduler_proc/epoch_range.h"
+#include "scheduler_proc/progress.h"
 
 #include <cstdint>
 #include <optional>
@@ -36,9 +37,7 @@ struct Request {
     RequestKey key{};
     std::int64_t priority = 0;
     std::vector<std::string> client{};  // whose it is, outermost name first
-    std::int64_t prompt_len = 0;
-    std::int64_t output_len_max = 0;  // output tokens; at least 0
-    SamplingParams sampling{};        // without texts
+    SamplingParams sampling{};          // without texts
     LogprobOptions logprobs{};
     TextOptions text{};               // moved out with the first chunk
     std::vector<TokenId> stop_ids{};  // ascending: end of sequence and stop tokens
@@ -46,12 +45,12 @@ struct Request {
     std::int64_t kv_max_lag = 0;
 
     // ---- what came of it ----
-    std::vector<TokenId> tokens{};   // the prompt, then the output tokens that are known
+    Progress progress{};             // how far it is in its sequence
+    std::vector<TokenId> tokens{};   // [progress.known()]: the prompt, then its output
     PromptLogprobs scores{};         // filled chunk by chunk until the first output chunk
     std::int64_t cached_tokens = 0;  // prompt tokens found in the cache when first admitted
     std::int64_t num_retractions = 0;
     std::int64_t told_retractions = 0;  // in the counts that were sent last
-    std::int64_t num_lost = 0;          // positions whose KV its last retraction gave up
     // Of the version its latest token was sampled under (Version::serial); 0: no token yet.
     std::uint64_t version_serial = 0;
     bool is_spanning = false;   // its tokens are of more than one
@@ -66,33 +65,15 @@ struct Request {
     // Counts admissions and fresh starts: results of a step planned before are not this run's.
     std::int64_t run = 0;
     SlotId slot{};
-    std::vector<PageId> pages{};            // of positions [0, num_planned), perhaps one more
+    std::vector<PageId> pages{};            // of the planned positions, perhaps one more
     std::vector<EpochRange> page_epochs{};  // [pages], that computed each so far
     std::size_t num_shared = 0;             // the first so many pages are nodes of the prefix cache
     EpochRange kv{};                        // that computed all its KV
     bool needs_setup = false;               // its slot is not set up yet
-    std::int64_t num_planned = 0;  // positions that have KV once all steps in flight are done
-    std::int64_t num_done = 0;     // positions that have KV now
-    StepId last_step{};            // the last step planned for it; also kept when retracted
+    StepId last_step{};  // the last step planned for it; also kept when retracted
 
-    // Output tokens that steps in flight will sample. May outlive the run: a retracted request
-    // still takes them.
-    std::int64_t num_pending = 0;
-
-    [[nodiscard]] std::int64_t num_known() const {
-        return static_cast<std::int64_t>(tokens.size());
-    }
-    [[nodiscard]] std::int64_t num_outputs() const { return num_known() - prompt_len; }
     [[nodiscard]] std::span<const TokenId> prompt() const {
-        return std::span(tokens).first(static_cast<std::size_t>(prompt_len));
-    }
-
-    // Whether another token may be sampled after those known and pending.
-    [[nodiscard]] bool may_sample() const { return num_outputs() + num_pending < output_len_max; }
-    // Tokens the next step could take: all known ones without KV, or the one being sampled.
-    [[nodiscard]] std::int64_t num_plannable() const {
-        if (num_pending == 0) return num_known() - num_planned;
-        return may_sample() ? 1 : 0;
+        return std::span(tokens).first(static_cast<std::size_t>(progress.prompt_len()));
     }
 
     [[nodiscard]] bool wants_scores() const { return logprobs.prompt_start >= 0; }
@@ -108,7 +89,7 @@ struct Request {
     [[nodiscard]] RequestCounts counts(ReplicaId replica) const;
     [[nodiscard]] RequestSetup setup() const;
 
-    // Forgets pages, slot and positions (whoever calls gave them back); the tokens stay.
+    // Forgets pages and slot (whoever calls gave them back); the tokens stay.
     void leave_run();
 };
 

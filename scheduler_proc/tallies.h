@@ -38,8 +38,6 @@ struct Tallies {
     std::int64_t num_recomputed_tokens = 0;
     std::int64_t num_spanning_requests = 0;
     std::int64_t num_refused = 0;
-    std::int64_t num_pauses = 0;
-    Duration paused{};  // of pauses that are over
     Rate output_rate{};
     std::array<std::int64_t, CacheHits::kLagMax + 1> cache_hits{};                // tokens, by lag
     std::array<std::int64_t, EnumNames<FinishReason>::kNames.size()> finished{};  // by reason

@@ -1,6 +1,7 @@
 #include "scheduler_proc/update_job.h"
 
 #include "messages/version_digest.h"
+#include "scheduler_proc/turn.h"
 
 #include <algorithm>
 #include <map>
@@ -37,6 +38,32 @@ std::string UpdateJob::who_has_not_voted() const {
         if (!has_voted[rank]) names += fmt::format("{}rank {}", names.empty() ? "" : ", ", rank);
     }
     return names;
+}
+
+Error UpdateJob::error_of_votes() const {
+    Error error{ErrorCode::kInternal, ""};
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+        const RankOutcome& rank = ranks[i];
+        if (!has_voted[i] || rank.ok) continue;
+        if (error.message.empty()) error.code = error_code_named(rank.code);
+        error.message += fmt::format(
+            "{}rank {} in phase {}: {}",
+            error.message.empty() ? "" : "; ",
+            i,
+            rank.phase,
+            rank.problems.empty() ? std::string("no reason given")
+                                  : fmt::format("{}", fmt::join(rank.problems, "; "))
+        );
+    }
+    return error;
+}
+
+std::vector<Rank> UpdateJob::ranks_without_answer() const {
+    std::vector<Rank> missing;
+    for (std::size_t rank = 0; rank < has_answered.size(); ++rank) {
+        if (!has_answered[rank]) missing.push_back(static_cast<Rank>(rank));
+    }
+    return missing;
 }
 
 Result<std::string> UpdateJob::verified_digest() const {
@@ -96,6 +123,13 @@ bool UpdateJob::may_be_torn() const {
     return !std::ranges::all_of(ranks, [](const RankOutcome& rank) {
         return !rank.ok && rank.phase == "idle";
     });
+}
+
+void UpdateJob::record_commit(TimePoint now) {
+    outcome.commit_s = seconds(now - commit_ordered);
+    for (const RankOutcome& each : ranks)
+        outcome.pause_s = std::max(outcome.pause_s, each.commit_s);
+    if (standing_since) outcome.pause_s += seconds(commit_ordered - *standing_since);
 }
 
 ReplicaOutcome UpdateJob::full_outcome() const {

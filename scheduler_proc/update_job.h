@@ -78,6 +78,12 @@ struct UpdateJob {
     // "rank 0, rank 2"
     [[nodiscard]] std::string who_has_not_voted() const;
 
+    // Every problem of every rank that voted no, as far as one message goes.
+    // REQUIRES: a rank has voted no.
+    [[nodiscard]] Error error_of_votes() const;
+    // Those that are still carrying the commit or the drop out.
+    [[nodiscard]] std::vector<Rank> ranks_without_answer() const;
+
     // Adds up the ranks' digests and compares them with what was declared.
     // REQUIRES: every rank voted ok.
     // Errors: kDataLoss, naming tensors and ranks.
@@ -86,6 +92,8 @@ struct UpdateJob {
     // Whether a rank may have written over the live weights.
     [[nodiscard]] bool may_be_torn() const;
 
+    // How long the commit took, and for how long no step could run. REQUIRES: have_all_answered().
+    void record_commit(TimePoint now);
     [[nodiscard]] ReplicaOutcome full_outcome() const;
 };
 

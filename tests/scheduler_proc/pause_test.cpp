@@ -322,15 +322,14 @@ TEST_F(PauseTest, P5_PastItsDeadlineNamesTheStepAndTheRankAndStaysPaused) {
 }
 
 TEST_F(PauseTest, PendingCallsAreBounded) {
-    for (std::size_t i = 0; i < Scheduler::kPendingCallsMax; ++i)
-        rig.control(pause_of(PauseMode::kInPlace));
+    for (std::size_t i = 0; i < kPendingCallsMax; ++i) rig.control(pause_of(PauseMode::kInPlace));
     rig.turn();
     EXPECT_TRUE(rig.take<PausePart>().empty());
     rig.control(pause_of(PauseMode::kInPlace));
     rig.turn();
     EXPECT_EQ(only<PausePart>().code, "resource_exhausted");
     rig.run();
-    EXPECT_EQ(rig.take<PausePart>().size(), Scheduler::kPendingCallsMax);
+    EXPECT_EQ(rig.take<PausePart>().size(), kPendingCallsMax);
 }
 
 TEST_F(PauseTest, FlushIsRefusedWhileRequestsRun) {

@@ -39,8 +39,8 @@ TEST(Request, FitsTheContextAndThePoolOrIsRefusedWithTheNumbers) {
 }
 
 TEST(Request, WithoutALimitTakesWhatFits) {
-    EXPECT_EQ(Request(request_of(10, std::nullopt), kLimits).output_len_max, 14);
-    EXPECT_EQ(Request(request_of(10, 3), kLimits).output_len_max, 3);
+    EXPECT_EQ(Request(request_of(10, std::nullopt), kLimits).progress.output_len_max(), 14);
+    EXPECT_EQ(Request(request_of(10, 3), kLimits).progress.output_len_max(), 3);
 }
 
 TEST(Request, NamesNoTokenOutsideTheVocabulary) {

@@ -1,0 +1,263 @@
+// What a call does to all four parts of the scheduler, and what each has against it.
+#include "base/check.h"
+#include "scheduler_proc/scheduler.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace pitstop::scheduler {
+
+void Scheduler::handle(const PauseGeneration& call, TurnOutput& out) {
+    PausePart* part = pause_.begin(call, now_, out);
+    if (part == nullptr) return;
+    if (call.mode == PauseMode::kAbort) {
+        part->num_aborted =
+            runner_.abort_all(/*also_new=*/true, "generation was paused (abort)", out);
+    } else if (call.mode == PauseMode::kRetract) {
+        part->num_retracted = runner_.retract_all();
+    }
+}
+
+void Scheduler::handle(const ContinueGeneration& call, TurnOutput& out) {
+    pause_.go_on(call, now_, why_not_on(), why_idle(), out);
+}
+
+// Steps planned from now on carry it; those in flight keep the label they were planned under, and
+// so do the tokens they bring.
+void Scheduler::handle(const SetWeightLabel& call, TurnOutput& out) {
+    LabelPart part{
+        .call = call.call,
+        .replica = config_.replica,
+        .epoch = version().epoch,
+        .old_label = version().label,
+        .label = version().label,
+    };
+    std::optional<Error> problem;
+    if (!is_ready()) {
+        problem = not_ready();
+    } else if (const auto update = update_.under_way()) {
+        problem = make_error(
+            ErrorCode::kFailedPrecondition,
+            "update {} is under way; its own label comes with it",
+            static_cast<std::uint64_t>(*update)
+        );
+    } else if (!has_weights()) {
+        problem = why_idle();
+    }
+    if (problem) {
+        part.code = name_of(problem->code);
+        part.message = std::move(problem->message);
+    } else {
+        update_.relabel(call.label);
+        part.label = version().label;
+        if (call.abort_all) {
+            part.num_aborted = runner_.abort_all(
+                /*also_new=*/true, fmt::format("the weights are labelled '{}'", call.label), out
+            );
+        }
+    }
+    out.tokenizer.emplace_back(std::move(part));
+}
+
+// Why a release of these tags cannot be accepted in the state that requests and updates are in.
+std::optional<Error> Scheduler::problem_of_release(const std::vector<MemoryTag>& tags) const {
+    const auto refused = [](std::string why) {
+        return Error{ErrorCode::kFailedPrecondition, std::move(why)};
+    };
+    const auto names = [&](MemoryTag tag) { return std::ranges::find(tags, tag) != tags.end(); };
+    if (!is_paused() && runner_.num_open() > 0) {
+        return refused(fmt::format(
+            "{} requests are open and generation is not paused; pause first, or wait for them",
+            runner_.num_open()
+        ));
+    }
+    if (pause_.runs_out()) return refused("a pause is still waiting for running requests to end");
+    if (names(MemoryTag::kKvCache) && runner_.num_running() > 0) {
+        return refused(fmt::format(
+            "kv_cache is in use: {}; a pause with retract takes it from them",
+            runner_.describe_page_holders()
+        ));
+    }
+    const std::optional<UpdateId> update = update_.under_way();
+    if (update && (names(MemoryTag::kWeights) || update_.is_committing())) {
+        return refused(fmt::format(
+            "update {} is under way; wait for it, or drop its stage",
+            static_cast<std::uint64_t>(*update)
+        ));
+    }
+    return std::nullopt;
+}
+
+void Scheduler::handle(const ReleaseMemory& call, TurnOutput& out) {
+    std::optional<Error> problem;
+    if (!is_ready()) {
+        problem = not_ready();
+    } else {
+        problem = problem_of_release(memory_.tags_to_release(call.tags));
+    }
+    answer_memory(memory_.release(call, now_, std::move(problem)), out);
+}
+
+void Scheduler::handle(const ResumeMemory& call, TurnOutput& out) {
+    std::optional<Error> problem;
+    if (!is_ready()) problem = not_ready();
+    answer_memory(memory_.resume(call, now_, std::move(problem)), out);
+}
+
+void Scheduler::settle_memory(TurnOutput& out) {
+    ReplicaMemory::Effects effects = memory_.settle(runner_.is_still(), out);
+    if (effects.releases_kv) {
+        CHECK(runner_.num_running() == 0);
+        runner_.clear_cache();
+    }
+    if (effects.releases_weights) update_.forget_retained();
+    if (effects.loses_weights) update_.lose_weights();
+    answer_memory(std::move(effects.answer), out);
+}
+
+void Scheduler::answer_memory(std::optional<MemoryPart> part, TurnOutput& out) const {
+    if (!part) return;
+    part->has_weights = has_weights();
+    out.tokenizer.emplace_back(*std::move(part));
+}
+
+void Scheduler::handle(const UpdateReady& order, TurnOutput& out) {
+    std::optional<std::string> why_not;
+    if (order.kv_policy == KvPolicy::kDrain && is_ready()) why_not = why_no_drain();
+    if (!why_not) why_not = why_no_update();
+    update_.make_ready(order, now_, runner_.num_started(), why_not, out);
+}
+
+// Why running requests cannot run out, or nothing.
+std::optional<std::string> Scheduler::why_no_drain() const {
+    if (!runner_.has_started_requests()) return std::nullopt;
+    if (is_paused() && pause_.mode() != PauseMode::kWait) {
+        return fmt::format(
+            "paused with {} running and {} waiting requests, which cannot run out (drain)",
+            runner_.num_running(),
+            runner_.num_waiting()
+        );
+    }
+    if (const auto reason = why_idle())
+        return fmt::format("running requests cannot run out (drain): {}", reason->message);
+    return std::nullopt;
+}
+
+std::optional<std::string> Scheduler::why_no_update() const {
+    if (!is_ready()) return "still loading";
+    if (!memory_.is_resident(MemoryTag::kWeights)) return memory_.what_is_missing();
+    return std::nullopt;
+}
+
+// The KV policy, then the commit: the plans after it are made from what the policy left.
+void Scheduler::handle(const UpdateCommit& order, TurnOutput& out) {
+    if (!update_.may_commit(order, out)) return;
+    ReplicaUpdate::KvCounts counts;
+    switch (update_.kv_policy()) {
+        case KvPolicy::kKeep:
+            counts.num_kept = runner_.num_running();
+            break;
+        case KvPolicy::kRecompute:
+            counts.num_recomputed = runner_.retract_all();
+            // Their KV is the new version's, however much lag they would tolerate in a cache.
+            runner_.refuse_older_kv(update_.new_epoch());
+            break;
+        case KvPolicy::kDrain:
+            CHECK(runner_.num_running() == 0);
+            break;
+        case KvPolicy::kAbort:
+            counts.num_aborted = runner_.abort_all(
+                /*also_new=*/false,
+                fmt::format(
+                    "the weights were updated to epoch {} (abort)", raw(update_.new_epoch())
+                ),
+                out
+            );
+            break;
+    }
+    update_.commit(now_, counts, out);
+}
+
+void Scheduler::handle(const WorkerReadTensor& call, TurnOutput& out) {
+    std::optional<Error> problem = why_unreadable();
+    if (!problem) {
+        out.workers.emplace_back(call);
+        return;
+    }
+    out.tokenizer.emplace_back(WorkerTensor{
+        .call = call.call,
+        .replica = config_.replica,
+        .code = std::string(name_of(problem->code)),
+        .message = std::move(problem->message),
+    });
+}
+
+void Scheduler::handle(const WorkerDigest& call, TurnOutput& out) {
+    std::optional<Error> problem = why_unreadable();
+    if (!problem) {
+        out.workers.emplace_back(call);
+        return;
+    }
+    out.tokenizer.emplace_back(WorkerDigests{
+        .call = call.call,
+        .replica = config_.replica,
+        .epoch = version().epoch,
+        .label = version().label,
+        .code = std::string(name_of(problem->code)),
+        .message = std::move(problem->message),
+    });
+}
+
+std::optional<Error> Scheduler::why_unreadable() const {
+    if (!is_ready()) return not_ready();
+    if (!memory_.is_resident(MemoryTag::kWeights)) {
+        return Error{
+            ErrorCode::kFailedPrecondition,
+            "the weights are released, or about to be; resume them first"};
+    }
+    if (update_.awaits_weights()) {
+        return Error{
+            ErrorCode::kFailedPrecondition,
+            "there are no weights: none came yet, or they were released and not kept"};
+    }
+    return std::nullopt;
+}
+
+std::optional<Error> Scheduler::why_not_on() const {
+    if (!is_torn() && is_all_resident()) return std::nullopt;
+    return why_idle();
+}
+
+std::optional<Error> Scheduler::why_idle() const {
+    if (is_torn()) {
+        return Error{
+            ErrorCode::kFailedPrecondition,
+            "the weights are torn: a direct update failed half-way; nothing is generated until the "
+            "next complete update"};
+    }
+    if (!is_all_resident()) {
+        return make_error(
+            ErrorCode::kFailedPrecondition,
+            "{}; nothing is generated until it is resumed",
+            memory_.what_is_missing()
+        );
+    }
+    if (!has_weights()) {
+        return Error{
+            ErrorCode::kFailedPrecondition,
+            "there are no weights: none came yet, or they were released and not kept; nothing is "
+            "generated until the next complete update"};
+    }
+    return std::nullopt;
+}
+
+Error Scheduler::not_ready() const {
+    return make_error(
+        ErrorCode::kUnavailable,
+        "replica {} is loading; no word yet from {}",
+        raw(config_.replica),
+        workers_.who_is_missing()
+    );
+}
+
+}  // namespace pitstop::scheduler

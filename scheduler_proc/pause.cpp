@@ -1,0 +1,141 @@
+#include "scheduler_proc/pause.h"
+
+#include <chrono>
+#include <utility>
+
+namespace pitstop::scheduler {
+namespace {
+
+std::int64_t microseconds(Duration duration) {
+    return std::chrono::duration_cast<std::chrono::microseconds>(duration).count();
+}
+
+}  // namespace
+
+PausePart* Pause::begin(const PauseGeneration& call, TimePoint now, TurnOutput& out) {
+    PausePart part{.call = call.call, .replica = replica_, .was_paused = is_paused()};
+    if (calls_.size() >= kPendingCallsMax) {
+        part.code = name_of(ErrorCode::kResourceExhausted);
+        part.message = fmt::format("{} pauses are waiting already", calls_.size());
+        out.tokenizer.emplace_back(std::move(part));
+        return nullptr;
+    }
+    if (part.was_paused) part.message = "already paused";
+
+    // The latest pause decides how long. What stands still stays so: a wait does not set frozen
+    // requests going again.
+    if (!state_) {
+        state_ = State{.mode = call.mode, .since = now};
+        ++num_pauses_;
+    } else if (call.mode != PauseMode::kWait) {
+        for (Call& other : calls_) {
+            if (runs_out()) other.part.message = "a later pause did not wait for the requests";
+        }
+        state_->mode = call.mode;
+        state_->is_standing = false;
+    }
+    state_->until.reset();
+    expiry_.clear();
+    if (call.max_pause_s > 0) state_->until = now + from_seconds(call.max_pause_s);
+    calls_.push_back({
+        .started = now,
+        .deadline = deadline_of(now, call.timeout_ms),
+        .part = std::move(part),
+    });
+    return &calls_.back().part;
+}
+
+void Pause::go_on(
+    const ContinueGeneration& call,
+    TimePoint now,
+    const std::optional<Error>& why_not,
+    const std::optional<Error>& later,
+    TurnOutput& out
+) {
+    ContinuePart part{.call = call.call, .replica = replica_, .was_paused = is_paused()};
+    if (why_not) {
+        part.code = name_of(why_not->code);
+        part.message = why_not->message;
+    } else if (!state_) {
+        part.message = "not paused";
+    } else {
+        part.paused_s = seconds(now - state_->since);
+        if (later) part.message = later->message;
+        end(now, "a continue ended the pause before everything stood still", out);
+    }
+    out.tokenizer.emplace_back(std::move(part));
+}
+
+bool Pause::settle(const Load& load, TimePoint now, TurnOutput& out) {
+    if (!state_) return false;
+    const bool comes_to_stand =
+        !state_->is_standing && load.is_still && !(runs_out() && !load.is_run_out);
+    if (comes_to_stand) state_->is_standing = true;
+    if (!state_->is_standing) return false;
+    for (Call& call : calls_) {
+        call.part.num_frozen = load.num_running;
+        call.part.num_waiting = load.num_waiting;
+        call.part.elapsed_us = microseconds(now - call.started);
+        out.tokenizer.emplace_back(std::move(call.part));
+    }
+    calls_.clear();
+    return comes_to_stand;
+}
+
+void Pause::end_late_calls(
+    TimePoint now, const std::string& step, std::int64_t num_running, TurnOutput& out
+) {
+    std::erase_if(calls_, [&](Call& call) {
+        if (now < call.deadline) return false;
+        call.part.code = name_of(ErrorCode::kDeadlineExceeded);
+        call.part.message = fmt::format(
+            "phase pause: {} of replica {}; {} requests still run; it stays paused",
+            step,
+            raw(replica_),
+            num_running
+        );
+        out.tokenizer.emplace_back(std::move(call.part));
+        return true;
+    });
+}
+
+void Pause::end_if_overdue(TimePoint now, const std::optional<Error>& why_not, TurnOutput& out) {
+    if (!is_overdue(now)) return;
+    if (why_not) {
+        expiry_ = fmt::format("stays paused: {}", why_not->message);
+        return;
+    }
+    expiry_ = fmt::format("went on by itself after {:.3f} s", seconds(now - state_->since));
+    end(now, "max_pause_s was over before everything stood still", out);
+}
+
+// Generates again; calls that still wait are told why they never will see it stand.
+void Pause::end(TimePoint now, const std::string& why, TurnOutput& out) {
+    paused_ += now - state_->since;
+    state_.reset();
+    for (Call& call : calls_) {
+        call.part.code = name_of(ErrorCode::kAborted);
+        call.part.message = why;
+        out.tokenizer.emplace_back(std::move(call.part));
+    }
+    calls_.clear();
+}
+
+std::optional<TimePoint> Pause::next_deadline(TimePoint now, bool can_go_on) const {
+    std::optional<TimePoint> first;
+    if (state_ && state_->until && (now < *state_->until || can_go_on)) first = state_->until;
+    for (const Call& call : calls_) first = earlier(first, call.deadline);
+    return first;
+}
+
+void Pause::report_to(ReplicaStatus& status, TimePoint now) const {
+    status.pauses_total = num_pauses_;
+    status.pause_expiry = expiry_;
+    if (state_) {
+        status.pause_mode = name_of(state_->mode);
+        status.paused_s = seconds(now - state_->since);
+    }
+    status.paused_s_total = seconds(paused_) + status.paused_s;
+}
+
+}  // namespace pitstop::scheduler

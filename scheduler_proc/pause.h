@@ -1,0 +1,96 @@
+// Whether generation is paused, and the calls that wait until everything stands still (design
+// section 4, the table of pause states).
+//
+//   running -> pausing (steps in flight end; with wait: requests run out) -> paused -> running
+//
+// What becomes of running requests, and whether they can go on, others say.
+//
+// Thread:  the loop thread only.
+// Bounded: kPendingCallsMax calls that wait.
+#pragma once
+
+#include "scheduler_proc/turn.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace pitstop::scheduler {
+
+class Pause {
+  public:
+    explicit Pause(ReplicaId replica) : replica_(replica) {}
+
+    [[nodiscard]] bool is_paused() const { return state_.has_value(); }
+    // REQUIRES: is_paused().
+    [[nodiscard]] PauseMode mode() const { return state_->mode; }
+    // No step is in flight and nothing is left to run out.
+    [[nodiscard]] bool is_standing() const { return state_ && state_->is_standing; }
+    // With wait: requests that ran before run on.
+    [[nodiscard]] bool runs_out() const {
+        return state_ && state_->mode == PauseMode::kWait && !state_->is_standing;
+    }
+
+    // A call to pause, which is answered when everything stands still. The part is for the caller
+    // to fill in what became of requests; null: refused, as too many calls wait.
+    PausePart* begin(const PauseGeneration& call, TimePoint now, TurnOutput& out);
+    // Ends the pause if there is no reason against it, and answers the call. `later`: what the
+    // caller is told of why nothing runs yet.
+    void go_on(
+        const ContinueGeneration& call,
+        TimePoint now,
+        const std::optional<Error>& why_not,
+        const std::optional<Error>& later,
+        TurnOutput& out
+    );
+
+    // What runs now, for the decisions and answers below.
+    struct Load {
+        bool is_still = false;    // no step is in flight
+        bool is_run_out = false;  // no request that ran before is left
+        std::int64_t num_running = 0;
+        std::int64_t num_waiting = 0;
+    };
+    // Whether everything stands still just now for the first time. Answers the calls that waited.
+    bool settle(const Load& load, TimePoint now, TurnOutput& out);
+
+    // Calls that are late: `step` says what they waited for.
+    void end_late_calls(
+        TimePoint now, const std::string& step, std::int64_t num_running, TurnOutput& out
+    );
+    // max_pause_s is over: goes on by itself, unless something is against it; what cannot go on
+    // yet stays paused, so that its requests wait and are not refused.
+    void end_if_overdue(TimePoint now, const std::optional<Error>& why_not, TurnOutput& out);
+    [[nodiscard]] bool is_overdue(TimePoint now) const {
+        return state_ && state_->until && now >= *state_->until;
+    }
+    // `can_go_on`: nothing is against the end of the pause. One that is over and still cannot end
+    // waits for the message that mends what stops it.
+    [[nodiscard]] std::optional<TimePoint> next_deadline(TimePoint now, bool can_go_on) const;
+
+    // Its fields of the status.
+    void report_to(ReplicaStatus& status, TimePoint now) const;
+
+  private:
+    struct State {
+        PauseMode mode = PauseMode::kAbort;
+        TimePoint since{};
+        std::optional<TimePoint> until{};  // goes on by itself
+        bool is_standing = false;
+    };
+    struct Call {
+        TimePoint started{};
+        TimePoint deadline{};
+        PausePart part{};
+    };
+    void end(TimePoint now, const std::string& why, TurnOutput& out);
+
+    ReplicaId replica_;
+    std::optional<State> state_{};
+    std::vector<Call> calls_{};
+    std::string expiry_{};  // ReplicaStatus::pause_expiry
+    std::int64_t num_pauses_ = 0;
+    Duration paused_{};  // of pauses that are over
+};
+
+}  // namespace pitstop::scheduler

@@ -1,0 +1,132 @@
+#include "scheduler_proc/replica_memory.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace pitstop::scheduler {
+namespace {
+
+bool has(const std::vector<MemoryTag>& tags, MemoryTag tag) {
+    return std::ranges::find(tags, tag) != tags.end();
+}
+
+}  // namespace
+
+// Each order has one more number, for the way back.
+CallId ReplicaMemory::next_order() { return CallId{++num_orders_ * 2}; }
+
+std::optional<MemoryPart> ReplicaMemory::release(
+    const ReleaseMemory& call, TimePoint now, std::optional<Error> why_not
+) {
+    const std::vector<MemoryTag> tags = tags_to_release(call.tags);
+    bool was_done = false;
+    std::optional<Error> problem = book_.problem_of(MemoryAction::kRelease, tags, was_done);
+    if (!problem) problem = std::move(why_not);
+    if (problem) return answer(call.call, std::move(problem), was_done);
+    book_.begin({
+        .call = call.call,
+        .order = next_order(),
+        .action = MemoryAction::kRelease,
+        .tags = tags,
+        .keep_weights = call.keep_weights,
+        .deadline = deadline_of(now, call.timeout_ms),
+    });
+    return std::nullopt;
+}
+
+std::optional<MemoryPart> ReplicaMemory::resume(
+    const ResumeMemory& call, TimePoint now, std::optional<Error> why_not
+) {
+    const std::vector<MemoryTag> tags = book_.tags_for(MemoryAction::kResume, call.tags);
+    bool was_done = false;
+    std::optional<Error> problem = std::move(why_not);
+    if (!problem) problem = book_.problem_of(MemoryAction::kResume, tags, was_done);
+    if (problem) return answer(call.call, std::move(problem), was_done);
+    book_.begin({
+        .call = call.call,
+        .order = next_order(),
+        .action = MemoryAction::kResume,
+        .tags = tags,
+        .keep_weights = are_weights_kept_,
+        .deadline = deadline_of(now, call.timeout_ms),
+    });
+    return std::nullopt;
+}
+
+ReplicaMemory::Effects ReplicaMemory::settle(bool is_still, TurnOutput& out) {
+    Effects effects;
+    MemoryBook::Job* job = book_.job();
+    if (job == nullptr) return effects;
+    const bool has_weights = has(job->tags, MemoryTag::kWeights);
+    if (!job->is_sent) {
+        if (!is_still) return effects;
+        job->is_sent = true;
+        const bool is_release = job->action == MemoryAction::kRelease;
+        effects.releases_kv = is_release && has(job->tags, MemoryTag::kKvCache);
+        effects.releases_weights = is_release && has_weights;
+        out.workers.emplace_back(book_.order());
+        return effects;
+    }
+    if (!book_.have_all_answered()) return effects;
+    // Weights that one rank has let go are gone, whatever comes of the rest of the order.
+    const bool is_discard = job->action == MemoryAction::kRelease && !job->keep_weights &&
+                            job->num_done > 0 && has_weights;
+    effects.loses_weights = is_discard;
+    if (job->failure && !job->is_turned_back) {
+        book_.turn_back();
+        out.workers.emplace_back(book_.order());
+        return effects;
+    }
+    const MemoryBook::Job done = book_.finish();
+    if (has_weights) {
+        const bool is_away = !book_.is_resident(MemoryTag::kWeights);
+        are_weights_kept_ = is_away && done.keep_weights && !is_discard;
+        // A rank that could not go back may release without keeping when a later resume fails.
+        if (is_away && !are_weights_kept_) effects.loses_weights = true;
+    }
+    if (!done.is_answered) effects.answer = answer(done.call, done.failure, /*was_done=*/false);
+    return effects;
+}
+
+std::optional<MemoryPart> ReplicaMemory::end_late_call(TimePoint now, const std::string& step) {
+    MemoryBook::Job* job = book_.job();
+    if (job == nullptr || job->is_answered || now < job->deadline) return std::nullopt;
+    const std::string_view phase = name_of(job->action);
+    if (!job->is_sent) {
+        const MemoryBook::Job late = book_.cancel();
+        return answer(
+            late.call,
+            make_error(ErrorCode::kDeadlineExceeded, "phase {}: {}", phase, step),
+            /*was_done=*/false
+        );
+    }
+    job->is_answered = true;
+    return answer(
+        job->call,
+        make_error(
+            ErrorCode::kDeadlineExceeded,
+            "phase {}: no answer from {}; it is done when they answer",
+            phase,
+            book_.who_is_missing()
+        ),
+        /*was_done=*/false
+    );
+}
+
+std::optional<TimePoint> ReplicaMemory::next_deadline() const {
+    const MemoryBook::Job* job = book_.job();
+    if (job == nullptr || job->is_answered) return std::nullopt;
+    return job->deadline;
+}
+
+MemoryPart ReplicaMemory::answer(CallId call, std::optional<Error> error, bool was_done) const {
+    MemoryPart part{
+        .call = call, .replica = replica_, .was_done = was_done, .tags = book_.totals()};
+    if (error) {
+        part.code = name_of(error->code);
+        part.message = std::move(error->message);
+    }
+    return part;
+}
+
+}  // namespace pitstop::scheduler

@@ -1,0 +1,138 @@
+// This replica's part of a weight update (design section 5; messages/weights.h has the protocol),
+// and which weights it has.
+//
+// The door (tokenizer_proc) drives an update over all replicas by orders; the ranks vote. The
+// commit is put between two plans on every worker's socket: steps planned before it run under the
+// old version, steps planned after it under the new one, on every rank alike (P1). It is refused
+// unless every rank of this replica has voted for it and the replica stands as asked (P2).
+//
+// What requests run and what memory is there, others say.
+//
+// Thread:  the loop thread only.
+// Bounded: one update at a time; a second one is refused while it lasts.
+#pragma once
+
+#include "scheduler_proc/in_flight_step.h"
+#include "scheduler_proc/scheduler_config.h"
+#include "scheduler_proc/turn.h"
+#include "scheduler_proc/update_job.h"
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace pitstop::scheduler {
+
+class ReplicaUpdate {
+  public:
+    // Of the live copy. kAwaited: none came yet, or they were released and not kept.
+    enum class Weights { kWhole, kTorn, kAwaited };
+
+    explicit ReplicaUpdate(const SchedulerConfig& config);
+
+    // What the ranks loaded, or that they loaded nothing.
+    void open(std::string digest, bool has_weights) {
+        version_.digest = std::move(digest);
+        if (!has_weights) weights_ = Weights::kAwaited;
+    }
+
+    [[nodiscard]] const Version& version() const { return version_; }
+    [[nodiscard]] bool has_weights() const { return weights_ == Weights::kWhole; }
+    [[nodiscard]] bool is_torn() const { return weights_ == Weights::kTorn; }
+    [[nodiscard]] bool awaits_weights() const { return weights_ == Weights::kAwaited; }
+    // The live copy's bytes are gone: released and not kept.
+    void lose_weights() {
+        if (weights_ == Weights::kWhole) weights_ = Weights::kAwaited;
+    }
+    // The copy that a rollback would need is gone.
+    void forget_retained() { retained_.reset(); }
+    // The version that serves has another label. Steps in flight keep theirs.
+    void relabel(const std::string& label);
+
+    // The id of the update under way, or nothing.
+    [[nodiscard]] std::optional<UpdateId> under_way() const {
+        return job_ ? std::optional(job_->id) : std::nullopt;
+    }
+    [[nodiscard]] bool is_committing() const {
+        return job_ && job_->end == UpdateJob::End::kCommitting;
+    }
+    // It waits for running requests to run out, or stands until its commit so: nothing new starts.
+    [[nodiscard]] bool drains() const {
+        return is_asked_to_stand() && job_->kv_policy == KvPolicy::kDrain;
+    }
+    // The ranks write over the live copy, or are about to: nothing runs, but for a drain.
+    [[nodiscard]] bool overwrites() const {
+        return is_asked_to_stand() && job_->kind == UpdateJob::Kind::kDirect;
+    }
+
+    // ---- orders of the door. `why_not`: what is against it for reasons of others ----
+    using WhyNot = std::optional<std::string>;
+    void stage(UpdateStage order, TimePoint now, const WhyNot& why_not, TurnOutput& out);
+    void fill(UpdateFill order, TimePoint now, TurnOutput& out);
+    void finish_session(const UpdateFinish& order, TimePoint now, TurnOutput& out);
+    void roll_back(const UpdateRollback& order, const WhyNot& why_not, TurnOutput& out);
+    // `num_started`: requests that a drain waits for.
+    void make_ready(
+        const UpdateReady& order,
+        TimePoint now,
+        std::int64_t num_started,
+        const WhyNot& why_not,
+        TurnOutput& out
+    );
+    // Whether the commit may be ordered now; if not, it is refused. A commit that may be is to
+    // follow at once, with what its KV policy did to requests.
+    [[nodiscard]] bool may_commit(const UpdateCommit& order, TurnOutput& out) const;
+    // REQUIRES: may_commit().
+    [[nodiscard]] KvPolicy kv_policy() const { return job_->kv_policy; }
+    [[nodiscard]] Epoch new_epoch() const { return job_->new_epoch; }
+    struct KvCounts {
+        std::int64_t num_kept = 0;
+        std::int64_t num_recomputed = 0;
+        std::int64_t num_aborted = 0;
+    };
+    void commit(TimePoint now, const KvCounts& counts, TurnOutput& out);
+    void drop(const UpdateDrop& order, TurnOutput& out);
+
+    // ---- answers of ranks. False: to nothing that was asked ----
+    bool add(WorkerFilled answer, TurnOutput& out);
+    bool add(WorkerStaged vote, TurnOutput& out);
+    bool add(const WorkerCommitted& answer, TimePoint now, TurnOutput& out);
+    bool add(const WorkerDropped& answer, TurnOutput& out);
+
+    // Answers `ready` once the replica stands as the update needs it.
+    void settle(TimePoint now, bool is_still, bool is_run_out, TurnOutput& out);
+    // `what_runs`: what it still waited for.
+    void end_late(TimePoint now, const std::string& what_runs, TurnOutput& out);
+    [[nodiscard]] std::optional<TimePoint> next_deadline() const;
+
+  private:
+    [[nodiscard]] bool is_asked_to_stand() const;
+    [[nodiscard]] bool is_session_open(UpdateId update) const;
+    [[nodiscard]] std::optional<Error> problem_of_stage(
+        const UpdateStage& order, const WhyNot& why_not
+    ) const;
+    [[nodiscard]] std::optional<Error> problem_of_epoch(Epoch new_epoch) const;
+    void fail_vote(Error error, TurnOutput& out);
+    void tell_who_is_awaited(TurnOutput& out) const;
+    void swap_version();
+    void take_filled(WorkerFilled answer, TurnOutput& out);
+    void take_vote(WorkerStaged vote, TurnOutput& out);
+    void take_committed(const WorkerCommitted& answer, TimePoint now, TurnOutput& out);
+    void take_dropped(const WorkerDropped& answer, TurnOutput& out);
+    void end_dropped(TurnOutput& out) {
+        answer_order("dropped", std::nullopt, out);
+        job_.reset();
+    }
+    void answer_order(std::string_view phase, std::optional<Error> error, TurnOutput& out) const;
+    void refuse_order(UpdateId update, std::string_view phase, Error error, TurnOutput& out) const;
+    [[nodiscard]] UpdatePart part_of(UpdateId update, std::string_view phase) const;
+    [[nodiscard]] std::string_view state() const;
+
+    SchedulerConfig config_;
+    Version version_{};                  // that the next plan runs under
+    std::optional<Version> retained_{};  // whose copy the workers still hold
+    std::optional<UpdateJob> job_{};
+    Weights weights_ = Weights::kWhole;  // anything else: nothing may run
+};
+
+}  // namespace pitstop::scheduler

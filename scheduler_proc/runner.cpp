@@ -1,0 +1,307 @@
+#include "scheduler_proc/runner.h"
+
+#include "base/check.h"
+
+#include <algorithm>
+
+namespace pitstop::scheduler {
+
+Runner::Runner(const SchedulerConfig& config) : config_(config), waiting_(config.fairness) {}
+
+void Runner::open(const Workers& workers) {
+    limits_ = workers.limits();
+    pages_ = PageAllocator(workers.num_pages());
+    cache_ = PrefixCache(workers.num_pages(), config_.page_size);
+    num_slots_ = std::min(config_.running_max, workers.num_slots());
+    for (std::int64_t slot = num_slots_; slot-- > 0;) {
+        free_slots_.push_back(static_cast<SlotId>(slot));
+    }
+}
+
+void Runner::begin_turn(TimePoint now) {
+    now_ = now;
+    ++turn_;
+}
+
+void Runner::enqueue(
+    TokenizedRequest arrived, const std::optional<Error>& refusal, TurnOutput& out
+) {
+    if (arrived.key <= last_key_) {
+        ++tallies_.num_refused;  // sent twice; an answer would end the one that is open
+        return;
+    }
+    last_key_ = arrived.key;
+    ++tallies_.num_requests;
+    const auto refuse_with = [&](const Error& error) {
+        refuse(
+            arrived,
+            {.reason = FinishReason::kError,
+             .code = std::string(name_of(error.code)),
+             .message = error.message},
+            out
+        );
+    };
+    if (const auto end = early_ends_.take(arrived.key)) {
+        if (end->cause != EndCause::kAbort) return;
+        refuse(
+            arrived,
+            {.reason = FinishReason::kAbort, .message = end->message, .was_waiting = true},
+            out
+        );
+        return;
+    }
+    if (refusal) return refuse_with(*refusal);
+    if (const auto error = problem_of(arrived, limits_)) return refuse_with(*error);
+    const RequestKey key = arrived.key;
+    const auto [place, is_new] = requests_.try_emplace(key, std::move(arrived), limits_);
+    CHECK(is_new);
+    waiting_.push(place->second);
+    if (waiting_.size() > config_.queue_len_max) push_out(out);
+}
+
+// Too many wait: whoever has the most of them gives way, as a rule with the one that came just now.
+void Runner::push_out(TurnOutput& out) {
+    const Error error = make_error(
+        ErrorCode::kResourceExhausted,
+        "{} requests are waiting; at most {} may (--max-queued-requests)",
+        waiting_.size() - 1,
+        config_.queue_len_max
+    );
+    finish(
+        requests_.at(waiting_.last_of_largest()),
+        {.reason = FinishReason::kError,
+         .code = std::string(name_of(error.code)),
+         .message = error.message},
+        out
+    );
+}
+
+void Runner::end_requests(const EndRequests& ends, TurnOutput& out) {
+    for (const RequestKey key : ends.keys) end_request(key, ends.cause, ends.message, out);
+}
+
+void Runner::end_request(
+    RequestKey key, EndCause cause, const std::string& message, TurnOutput& out
+) {
+    const auto found = requests_.find(key);
+    if (found == requests_.end()) {
+        // Smaller keys have been here and are done; a larger one is still to come.
+        if (key > last_key_) early_ends_.add(key, {cause, message.substr(0, kEndMessageBytesMax)});
+        return;
+    }
+    Request& request = found->second;
+    if (cause == EndCause::kAbort) return abort(request, message, out);
+    // The detokenizer learns that nothing more comes, so that it may forget the request.
+    if (request.is_announced) batch_of(out).drops.push_back(key);
+    tallies_.count_finish(
+        cause == EndCause::kStopText ? FinishReason::kStop : FinishReason::kAbort
+    );
+    forget(request);
+}
+
+void Runner::finish(Request& request, Finish how, TurnOutput& out) {
+    tallies_.count_finish(how.reason);
+    OutputChunk& chunk = chunk_of(request, out);
+    chunk.counts = request.counts(config_.replica);
+    chunk.finish = std::move(how);
+    forget(request);
+}
+
+void Runner::abort(Request& request, const std::string& message, TurnOutput& out) {
+    finish(
+        request,
+        {.reason = FinishReason::kAbort, .message = message, .was_waiting = !request.is_running},
+        out
+    );
+}
+
+void Runner::forget(Request& request) {
+    if (request.is_running) {
+        leave_run(request);
+    } else {
+        waiting_.remove(request);
+    }
+    const RequestKey key = request.key;
+    requests_.erase(key);
+}
+
+// Back to the head of the queue: the tokens stay, the pages go. Tokens that steps in flight sample
+// for it still count.
+void Runner::retract(Request& request) {
+    CHECK(request.is_running);
+    std::erase_if(drafts_, [&](const Draft& draft) { return draft.request == &request; });
+    if (request.progress.pending() == 0) {
+        // Its prefill was under way: it starts over, and what steps in flight still bring of it
+        // belongs to a run that is over.
+        ++request.run;
+        if (request.progress.outputs() == 0) request.scores = {.start = request.scores.start};
+    }
+    leave_run(request);
+    request.progress.retract();
+    ++request.num_retractions;
+    ++tallies_.num_retractions;
+    waiting_.push(request);
+}
+
+std::int64_t Runner::retract_all() {
+    const std::vector<Request*> all = running_;
+    for (Request* request : all) retract(*request);
+    return static_cast<std::int64_t>(all.size());
+}
+
+// Ends every request that has run, and with `also_new` those that only waited.
+std::int64_t Runner::abort_all(bool also_new, const std::string& message, TurnOutput& out) {
+    std::vector<Request*> all;
+    for (auto& [key, request] : requests_) {
+        if (also_new || request.was_admitted) all.push_back(&request);
+    }
+    for (Request* request : all) abort(*request, message, out);
+    return static_cast<std::int64_t>(all.size());
+}
+
+void Runner::refuse_older_kv(Epoch floor) {
+    for (auto& [key, request] : requests_) {
+        if (request.was_admitted) request.kv_floor = floor;
+    }
+}
+
+std::int64_t Runner::num_started() const {
+    return static_cast<std::int64_t>(std::ranges::count_if(requests_, [](const auto& entry) {
+        return entry.second.was_admitted;
+    }));
+}
+
+void Runner::leave_run(Request& request) {
+    give_back(
+        {.pages = std::move(request.pages), .num_shared = request.num_shared, .slot = request.slot},
+        request.last_step
+    );
+    std::erase(running_, &request);
+    request.leave_run();
+}
+
+// Releases the lease, once the step `last_step` that may use it is done.
+void Runner::give_back(Lease lease, StepId last_step) {
+    if (!is_in_flight(last_step)) return release(lease);
+    const auto at = static_cast<std::size_t>(raw(last_step) - raw(in_flight_.front().step));
+    in_flight_[at].leases.push_back(std::move(lease));
+}
+
+void Runner::release(const Lease& lease) {
+    const std::span<const PageId> all = lease.pages;
+    cache_.unlock(all.first(lease.num_shared));
+    pages_.release(all.subspan(lease.num_shared));
+    if (lease.slot) free_slots_.push_back(*lease.slot);
+}
+
+bool Runner::is_in_flight(StepId step) const {
+    return !in_flight_.empty() && step >= in_flight_.front().step && step <= in_flight_.back().step;
+}
+
+void Runner::flush(const FlushCache& call, TurnOutput& out) {
+    FlushPart part{.call = call.call, .replica = config_.replica};
+    if (flush_calls_.size() >= kPendingCallsMax) {
+        part.code = name_of(ErrorCode::kResourceExhausted);
+        part.message = fmt::format("{} flushes are waiting already", flush_calls_.size());
+        out.tokenizer.emplace_back(std::move(part));
+        return;
+    }
+    if (!call.wait_idle && !running_.empty()) {
+        part.code = name_of(ErrorCode::kFailedPrecondition);
+        part.message = describe_page_holders();
+        out.tokenizer.emplace_back(std::move(part));
+        return;
+    }
+    flush_calls_.push_back({
+        .call = call.call,
+        .deadline = deadline_of(now_, call.timeout_ms),
+        .waits_idle = call.wait_idle,
+    });
+}
+
+bool Runner::is_flushing() const {
+    return std::ranges::any_of(flush_calls_, [](const FlushCall& call) {
+        return !call.waits_idle;
+    });
+}
+
+void Runner::settle_flushes(TurnOutput& out) {
+    // Pages of requests that have ended are held until the steps in flight are done.
+    if (!running_.empty() || !is_still()) return;
+    for (const FlushCall& call : flush_calls_) {
+        FlushPart part{.call = call.call, .replica = config_.replica};
+        part.pages_freed = clear_cache();
+        out.tokenizer.emplace_back(std::move(part));
+    }
+    flush_calls_.clear();
+}
+
+void Runner::end_late_flushes(TurnOutput& out) {
+    std::erase_if(flush_calls_, [&](const FlushCall& call) {
+        if (now_ < call.deadline) return false;
+        FlushPart part{.call = call.call, .replica = config_.replica};
+        part.code = name_of(ErrorCode::kDeadlineExceeded);
+        part.message =
+            fmt::format("phase flush: {}; {}", describe_page_holders(), describe_step_in_flight());
+        out.tokenizer.emplace_back(std::move(part));
+        return true;
+    });
+}
+
+std::int64_t Runner::clear_cache() { return cache_.evict(cache_.num_nodes(), pages_); }
+
+std::string Runner::describe_page_holders() const {
+    std::size_t num_pages = 0;
+    for (const Request* request : running_) num_pages += request->pages.size();
+    return fmt::format("{} requests hold {} pages", running_.size(), num_pages);
+}
+
+std::string Runner::describe_step_in_flight() const {
+    if (in_flight_.empty()) return "no step in flight";
+    const InFlightStep& step = in_flight_.front();
+    return fmt::format(
+        "step {} has run for {:.3f} s without an answer from {}",
+        raw(step.step),
+        seconds(now_ - step.sent_at),
+        step.who_is_missing()
+    );
+}
+
+bool Runner::is_step_late() const {
+    return !is_still() && now_ >= in_flight_.front().sent_at + config_.step_timeout;
+}
+
+std::optional<TimePoint> Runner::next_deadline() const {
+    std::optional<TimePoint> first;
+    for (const FlushCall& call : flush_calls_) first = earlier(first, call.deadline);
+    if (!is_still()) first = earlier(first, in_flight_.front().sent_at + config_.step_timeout);
+    return first;
+}
+
+void Runner::report_to(ReplicaStatus& status, TimePoint now) const {
+    status.num_waiting = waiting_.size();
+    status.num_running = num_running();
+    status.num_steps = tallies_.num_steps;
+    status.steps_in_flight = static_cast<std::int64_t>(in_flight_.size());
+    if (!is_still()) status.step_age_s = seconds(now - in_flight_.front().sent_at);
+    status.pages_total = pages_.num_pages();
+    status.pages_free = pages_.num_free();
+    status.pages_cached = cache_.num_unreferenced();
+    status.page_size = config_.page_size;
+    status.prompt_tokens_total = tallies_.num_prompt_tokens;
+    status.cached_tokens_total = tallies_.num_cached_tokens;
+    status.output_tokens_total = tallies_.num_output_tokens;
+    status.requests_total = tallies_.num_requests;
+    status.retractions_total = tallies_.num_retractions;
+    status.refused_total = tallies_.num_refused;
+    status.num_retracted = waiting_.num_retracted();
+    status.running_max = num_slots_;
+    status.queue_len_max = config_.queue_len_max;
+    status.output_tokens_per_s = tallies_.output_rate.at(now);
+    status.recomputed_tokens_total = tallies_.num_recomputed_tokens;
+    status.spanning_requests_total = tallies_.num_spanning_requests;
+    status.cache_hits = tallies_.cache_hits_by_lag();
+    status.finished = tallies_.finish_counts();
+}
+
+}  // namespace pitstop::scheduler

@@ -1,0 +1,211 @@
+// What runs on this replica: its requests, the queue they wait in, the KV pages and slots they
+// hold, the prefix cache, and the steps in flight.
+//
+//   runner.cpp   requests in and out; pages, slots and leases; flushes of the cache
+//   plan.cpp     which rows the next step has
+//   collect.cpp  what a finished step brought; chunks and spans
+//
+// Up to two steps are in flight: the next one is planned while one runs. Workers run steps and
+// commits in the order sent, so a plan may build on what an earlier one computes. Pages and slots
+// that a request gives up go back only when no step in flight uses them (a Lease).
+//
+// It knows nothing of pauses, updates and released memory: whoever calls says how much may be
+// planned, and under which version.
+//
+// Owns:    every request from its arrival to its last chunk; every page.
+// Thread:  the loop thread only.
+// Bounded: requests by queue_len_max and running_max, pages by what the workers said.
+#pragma once
+
+#include "scheduler_proc/early_ends.h"
+#include "scheduler_proc/in_flight_step.h"
+#include "scheduler_proc/page_allocator.h"
+#include "scheduler_proc/prefix_cache.h"
+#include "scheduler_proc/request.h"
+#include "scheduler_proc/scheduler_config.h"
+#include "scheduler_proc/tallies.h"
+#include "scheduler_proc/turn.h"
+#include "scheduler_proc/waiting_queue.h"
+#include "scheduler_proc/workers.h"
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace pitstop::scheduler {
+
+class Runner {
+  public:
+    static constexpr std::size_t kStepsInFlightMax = 2;
+
+    explicit Runner(const SchedulerConfig& config);
+
+    // The model and the pool are known. REQUIRES: workers.is_complete(); nothing was taken before.
+    void open(const Workers& workers);
+    void begin_turn(TimePoint now);
+
+    // ---- requests ----
+    // `refusal`: why none can be taken now. The request is answered in any case.
+    void enqueue(TokenizedRequest arrived, const std::optional<Error>& refusal, TurnOutput& out);
+    void end_requests(const EndRequests& ends, TurnOutput& out);
+    // Back to the head of the queue, all that run: their tokens stay, their pages go. How many.
+    std::int64_t retract_all();
+    // Ends every request that has run, and with `also_new` those that only waited. How many.
+    std::int64_t abort_all(bool also_new, const std::string& message, TurnOutput& out);
+    // Requests that ran before are no longer given KV of older versions, whatever they tolerate.
+    void refuse_older_kv(Epoch floor);
+
+    // ---- steps ----
+    // What may be planned now: nothing, requests that ran before, or new ones too.
+    enum class Scope { kNothing, kStarted, kEverything };
+    // The next step, which runs under `version`; none if no request can move, or enough are in
+    // flight.
+    [[nodiscard]] std::optional<StepPlan> plan_step(Scope scope, const Version& version);
+    // A rank's result. False: of no step in flight, or heard before.
+    bool collect_result(StepResult result, TurnOutput& out);
+
+    // ---- the prefix cache ----
+    // All that nobody uses. How many pages that freed.
+    std::int64_t clear_cache();
+    void flush(const FlushCache& call, TurnOutput& out);
+    // A flush of an idle cache waits for the steps in flight; nothing is planned meanwhile.
+    [[nodiscard]] bool is_flushing() const;
+    void settle_flushes(TurnOutput& out);    // answers those whose condition has come true
+    void end_late_flushes(TurnOutput& out);  // and those whose deadline has come
+
+    // No step is in flight.
+    [[nodiscard]] bool is_still() const { return in_flight_.empty(); }
+    [[nodiscard]] std::size_t num_in_flight() const { return in_flight_.size(); }
+    [[nodiscard]] std::int64_t num_running() const {
+        return static_cast<std::int64_t>(running_.size());
+    }
+    [[nodiscard]] std::int64_t num_waiting() const { return waiting_.size(); }
+    [[nodiscard]] std::int64_t num_open() const {
+        return static_cast<std::int64_t>(requests_.size());
+    }
+    [[nodiscard]] std::int64_t num_started() const;  // open, and ran before
+    // Whether a request that ran before is still to run out.
+    [[nodiscard]] bool has_started_requests() const {
+        return !running_.empty() || waiting_.has_retracted();
+    }
+    [[nodiscard]] bool has_request(RequestKey key) const { return requests_.contains(key); }
+    [[nodiscard]] const ModelLimits& limits() const { return limits_; }
+
+    // "step 7 has run for 0.100 s without an answer from rank 1", for errors.
+    [[nodiscard]] std::string describe_step_in_flight() const;
+    [[nodiscard]] std::string describe_page_holders() const;
+    // The eldest step in flight has run too long.
+    [[nodiscard]] bool is_step_late() const;
+    [[nodiscard]] std::optional<TimePoint> next_deadline() const;
+
+    // Messages that were refused with nobody to answer.
+    void count_refused(std::int64_t num) { tallies_.num_refused += num; }
+    // Nothing is generated from now on until it is again.
+    void stop_rate() { tallies_.output_rate.stop(now_); }
+    // Its fields of the status.
+    void report_to(ReplicaStatus& status, TimePoint now) const;
+    // Rows computed once too often, for requests that had ended.
+    [[nodiscard]] std::int64_t num_rows_dropped() const { return num_rows_dropped_; }
+
+    // Which invariant is broken, or nothing; steps in flight run under `serving` or older.
+    [[nodiscard]] std::optional<std::string> audit(Epoch serving) const;
+
+  private:
+    // ---- runner.cpp ----
+    void push_out(TurnOutput& out);
+    void end_request(RequestKey key, EndCause cause, const std::string& message, TurnOutput& out);
+    void finish(Request& request, Finish how, TurnOutput& out);  // with its last chunk
+    void abort(Request& request, const std::string& message, TurnOutput& out);  // likewise
+    void forget(Request& request);                                              // without
+    void retract(Request& request);
+    void leave_run(Request& request);
+    void give_back(Lease lease, StepId last_step);
+    void release(const Lease& lease);
+    [[nodiscard]] bool is_in_flight(StepId step) const;
+    [[nodiscard]] std::int64_t pages_for(std::int64_t num_tokens) const {
+        return (num_tokens + config_.page_size - 1) / config_.page_size;
+    }
+    [[nodiscard]] std::optional<std::string> audit_ownership() const;
+    [[nodiscard]] std::optional<std::string> audit_steps(Epoch serving) const;
+    [[nodiscard]] std::optional<std::string> audit_requests() const;
+
+    // ---- plan.cpp ----
+    struct Draft {
+        Request* request = nullptr;
+        std::int64_t num_new = 0;
+    };
+    void draft_decodes();
+    void draft_prefills(std::int64_t& tokens_left);
+    void admit(Scope scope, std::int64_t& tokens_left);
+    void admit_next(
+        Scope scope, std::int64_t& tokens_left, std::vector<const Request*>& passed_over
+    );
+    void start(Request& request, PrefixCache::Match match);
+    [[nodiscard]] bool draft_row(Request& request, std::int64_t num_new);
+    void share_draft(Request& request, std::int64_t num_new);
+    [[nodiscard]] bool reserve_pages(Request& request, std::int64_t num_tokens);
+    [[nodiscard]] std::int64_t num_pages_coming() const;
+    [[nodiscard]] std::int64_t num_pages_claimed() const;
+    [[nodiscard]] StepPlan build_plan();
+    void add_row(const Draft& draft, StepPlan& plan, InFlightStep& step);
+    void stamp_pages(Request& request, std::int64_t begin, std::int64_t end);
+    enum class Duplicates { kKeep, kReplace };
+    void cache_pages(Request& request, std::int64_t num_tokens, StepId step, Duplicates duplicates);
+
+    // ---- collect.cpp ----
+    void finish_step(TurnOutput& out);
+    void collect_row(
+        const InFlightStep& step, const StepRow& row, ResultReader& reader, TurnOutput& out
+    );
+    void collect_scores(Request& request, const StepRow& row, const RowScores& scores);
+    void collect_token(
+        Request& request,
+        const InFlightStep& step,
+        const StepRow& row,
+        const SampledToken& sampled,
+        TurnOutput& out
+    );
+    [[nodiscard]] std::optional<Finish> problem_of_token(
+        const InFlightStep& step, const StepRow& row, TokenId token
+    ) const;
+    OutputChunk& chunk_of(Request& request, TurnOutput& out);
+    void refuse(TokenizedRequest& arrived, Finish how, TurnOutput& out);
+    [[nodiscard]] TokenBatch& batch_of(TurnOutput& out) const;
+
+    struct FlushCall {
+        CallId call{};
+        TimePoint deadline{};
+        bool waits_idle = false;  // else only for steps in flight, and nothing new starts meanwhile
+    };
+
+    SchedulerConfig config_;
+    ModelLimits limits_{};
+
+    PageAllocator pages_{};
+    PrefixCache cache_{};
+    std::vector<SlotId> free_slots_{};  // a stack
+    std::int64_t num_slots_ = 0;
+
+    std::map<RequestKey, Request> requests_{};  // every open one
+    WaitingQueue waiting_;
+    std::vector<Request*> running_{};  // eldest first; the youngest gives way under pressure
+    EarlyEnds early_ends_{};
+    RequestKey last_key_{};
+
+    StepId next_step_{1};
+    std::deque<InFlightStep> in_flight_{};  // in the order sent
+    std::vector<Draft> drafts_{};           // of the plan being made
+    Version version_{};                     // that the latest plan runs under
+
+    std::vector<FlushCall> flush_calls_{};
+
+    TimePoint now_{};         // of this turn
+    std::uint64_t turn_ = 0;  // counted from 1
+    Tallies tallies_{};
+    std::int64_t num_rows_dropped_ = 0;
+};
+
+}  // namespace pitstop::scheduler

@@ -1,0 +1,53 @@
+#include "scheduler_proc/scheduler_config.h"
+
+#include "base/digest.h"
+#include "base/log.h"
+#include "messages/checks.h"
+#include "messages/steps.h"
+#include "messages/weights.h"
+
+namespace pitstop::scheduler {
+namespace {
+
+// Above these a flag is a mistake.
+constexpr int kTpMax = 1024;
+constexpr std::int64_t kPageSizeMax = 4096;
+constexpr std::int64_t kQueueLenMax = std::int64_t{1} << 24;
+constexpr std::int64_t kTokensPerStepMax =
+    static_cast<std::int64_t>(StepPlan::kTokensMax - StepPlan::kRowsMax);
+
+std::optional<Error> out_of_range(
+    std::string_view flag, std::int64_t value, std::int64_t low, std::int64_t high
+) {
+    if (value >= low && value <= high) return std::nullopt;
+    return make_error(
+        ErrorCode::kInvalidArgument, "{} is {}; accepted is [{}, {}]", flag, value, low, high
+    );
+}
+
+}  // namespace
+
+std::optional<Error> problem_of(const SchedulerConfig& config) {
+    if (auto e = out_of_range("--replica", raw(config.replica), 0, kTpMax)) return e;
+    if (auto e = out_of_range("--tp", config.tp, 1, kTpMax)) return e;
+    if (auto e = out_of_range("--page-size", config.page_size, 1, kPageSizeMax)) return e;
+    if (auto e = out_of_range(
+            "--chunked-prefill-size", config.tokens_per_step_max, 1, kTokensPerStepMax
+        ))
+        return e;
+    if (auto e = out_of_range("--max-running-requests", config.running_max, 1, StepPlan::kRowsMax))
+        return e;
+    if (auto e = out_of_range("--epoch", raw(config.epoch), 1, raw(kEpochMax))) return e;
+    if (const auto problem = invalid_label(config.label))
+        return Error{ErrorCode::kInvalidArgument, "--" + *problem};
+    if (!config.digest.empty() && !digest_from_hex(config.digest)) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "--digest is '{}'; accepted are 32 lower-case hex digits",
+            printable(config.digest)
+        );
+    }
+    return out_of_range("--max-queued-requests", config.queue_len_max, 1, kQueueLenMax);
+}
+
+}  // namespace pitstop::scheduler

@@ -1,0 +1,33 @@
+// How a replica's scheduler is set up.
+#pragma once
+
+#include "base/fair_queue.h"
+#include "base/ids.h"
+#include "base/result.h"
+#include "base/time.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace pitstop::scheduler {
+
+struct SchedulerConfig {
+    ReplicaId replica{};
+    int tp = 1;                              // ranks
+    std::int64_t page_size = 16;             // tokens per page; the workers' too
+    std::int64_t tokens_per_step_max = 512;  // --chunked-prefill-size
+    std::int64_t running_max = 256;          // requests that hold pages; at most the workers' slots
+    std::int64_t queue_len_max = 16384;      // requests that wait; at least 1
+    Fairness fairness = Fairness::kFair;     // --scheduling
+    Duration step_timeout = std::chrono::seconds(300);  // a pass that takes longer never ends
+    // Of the weights that the workers load: another one where a tree was started again.
+    Epoch epoch{1};
+    std::string label{};
+    std::string digest{};  // which these weights must have; empty: any
+};
+
+// What is wrong with it, or nothing.
+[[nodiscard]] std::optional<Error> problem_of(const SchedulerConfig& config);
+
+}  // namespace pitstop::scheduler

@@ -1,0 +1,124 @@
+// What goes into a turn of the scheduler and what comes out: messages and the time, nothing else.
+#pragma once
+
+#include "base/result.h"
+#include "base/time.h"
+#include "messages/control.h"
+#include "messages/generation.h"
+#include "messages/groups.h"
+#include "messages/keep.h"
+#include "messages/memory.h"
+#include "messages/status.h"
+#include "messages/steps.h"
+#include "messages/update_orders.h"
+#include "messages/weight_reads.h"
+#include "messages/weights.h"
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <variant>
+#include <vector>
+
+namespace pitstop::scheduler {
+
+// From the doors, in the order sent. EndRequests may come with requests too.
+using Control = std::variant<
+    Status,
+    EndRequests,
+    PauseGeneration,
+    ContinueGeneration,
+    FlushCache,
+    SetWeightLabel,
+    ReleaseMemory,
+    ResumeMemory,
+    UpdateStage,
+    UpdateFill,
+    UpdateFinish,
+    UpdateReady,
+    UpdateCommit,
+    UpdateDrop,
+    UpdateRollback,
+    WorkerReadTensor,
+    WorkerDigest,
+    WorkerGroup,
+    WorkerKeep>;
+
+// In the order of arrival; the rank in each is the sender's.
+using FromWorker = std::variant<
+    WorkerHello,
+    StepResult,
+    WorkerFilled,
+    WorkerStaged,
+    WorkerCommitted,
+    WorkerDropped,
+    WorkerTensor,
+    WorkerDigests,
+    WorkerMemoryDone,
+    WorkerGrouped,
+    WorkerKept>;
+
+// To every rank of the replica, each the same, in this order: the order is P1.
+using ToWorkers = std::variant<
+    StepPlan,
+    WorkerStage,
+    WorkerFill,
+    WorkerFinish,
+    WorkerCommit,
+    WorkerDrop,
+    WorkerReadTensor,
+    WorkerDigest,
+    WorkerMemory,
+    WorkerGroup,
+    WorkerKeep>;
+
+using ToTokenizer = std::variant<
+    SchedulerHello,
+    ReplicaStatus,
+    PausePart,
+    ContinuePart,
+    FlushPart,
+    LabelPart,
+    MemoryPart,
+    UpdatePart,
+    UpdateWaits,
+    WorkerTensor,
+    WorkerDigests,
+    WorkerGrouped,
+    WorkerKept>;
+
+struct TurnInput {
+    TimePoint now{};  // the only clock the turn sees; never before the last turn's
+    std::vector<Control> control{};
+    std::vector<TokenizedRequest> requests{};
+    std::vector<FromWorker> workers{};
+    std::int64_t num_refused = 0;  // messages that the loop refused with nobody to answer
+};
+
+struct TurnOutput {
+    std::vector<ToWorkers> workers{};
+    std::vector<ToTokenizer> tokenizer{};
+    std::optional<TokenBatch> batch{};   // to the detokenizer
+    std::optional<TimePoint> wake_at{};  // a turn is due then even if nothing arrives
+    std::optional<Error> fatal{};  // this replica cannot go on: the workers broke the protocol
+};
+
+inline constexpr std::size_t kPendingCallsMax = 1024;           // of one kind, not yet answered
+inline constexpr auto kCallTimeout = std::chrono::minutes(10);  // of calls that name none
+
+// When a call that was made `now` is late. 0 ms: after kCallTimeout.
+[[nodiscard]] TimePoint deadline_of(TimePoint now, std::int64_t timeout_ms);
+
+// As `now + from_seconds(s)` cannot overflow: ten years at most.
+[[nodiscard]] Duration from_seconds(double seconds);
+
+[[nodiscard]] inline double seconds(Duration duration) {
+    return std::chrono::duration<double>(duration).count();
+}
+
+// The earlier of two, where there are two.
+[[nodiscard]] std::optional<TimePoint> earlier(
+    std::optional<TimePoint> a, std::optional<TimePoint> b
+);
+
+}  // namespace pitstop::scheduler
