@@ -2,19 +2,16 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
+#include <vector>
 
 namespace pitstop {
 namespace {
 
-constexpr std::int64_t kAlignment = 256;                         // a GPU's workspaces
-constexpr float kAll = -std::numeric_limits<float>::infinity();  // a kept_min that keeps every id
+constexpr std::int64_t kAlignment = 256;  // a GPU's workspaces
 
 std::int64_t aligned(std::int64_t bytes) {
     return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
-
-const RequestState& request_of(const LogitRow& row, const RequestSlots& slots) {
-    return *slots[static_cast<std::size_t>(raw(row.slot))];
 }
 
 // Rows with edits share a call up to so many bytes of counts and biases.
@@ -50,7 +47,329 @@ RowOutputs outputs_of(const LogitRow& row, StepResult* result) {
         result->ids_logprobs.values.data() + row.ids_begin};
 }
 
+// A row of the call, and what follows from its request.
+struct Row {
+    const LogitRow* place = nullptr;
+    const RequestState* request = nullptr;
+    bool is_sample = false;  // else it scores
+    bool is_raw = false;     // its logprobs are of the logits as the model made them
+    bool is_edited = false;  // it is drawn from logits after penalties and bias
+    SampleRow draw{};        // of a sample
+
+    // Whether its logprobs are of the edited logits.
+    [[nodiscard]] bool reports_edited() const { return is_edited && !is_raw; }
+};
+
+Row row_of(const LogitRow& place, const RequestSlots& slots) {
+    const RequestState& request = *slots[static_cast<std::size_t>(raw(place.slot))];
+    Row row{.place = &place, .request = &request};
+    row.is_sample = place.kind == LogitRow::Kind::kSample;
+    row.is_raw = !row.is_sample || request.logprobs().mode == LogprobsMode::kRaw;
+    row.is_edited = row.is_sample && request.has_edits(place.output_index);
+    if (row.is_sample) row.draw = request.draw(place.output_index);
+    return row;
+}
+
+// Logits side by side, some of whose rows are drawn from, and some reported from: those that the
+// model made, or the edited copies. [R] are their rows, each with the row of the call that it is.
+struct LogitView {
+    View2<float> logits{};              // [R, V]
+    bool is_edited = false;             // a copy, still to be made
+    std::vector<std::size_t> rows{};    // [R]
+    std::vector<Choice> choices{};      // [R], of those drawn from here
+    std::size_t num_reported = 0;       // only rows before it are reported from
+    std::vector<SoftmaxRow> softmax{};  // [num_reported], and so the next
+    std::vector<SoftmaxStats> stats{};
+    std::vector<LogitPick> picks{};  // row by row: the choice or the target, then the ids asked for
+    std::vector<float> picked{};     // their logits
+    std::vector<std::size_t> top_starts{};  // [num_reported + 1], in the next two
+    std::vector<TokenId> top_ids{};
+    std::vector<float> top_logits{};
+};
+
 }  // namespace
+
+// Everything that lives as long as one call.
+class Sampler::Call {
+  public:
+    Call(
+        Sampler& sampler,
+        View2<float> logits,
+        std::span<const LogitRow> rows,
+        const RequestSlots& slots
+    );
+
+    // Each start enqueues ops; its finish runs after the wait for them.
+    void start_draws();
+    void finish_draws(StepResult* result);
+    void start_reports();
+    void finish_reports(StepResult* result);
+
+  private:
+    void start_draws(LogitView& view);
+    void start_draw(LogitView& view, std::size_t begin, std::size_t end);
+    void edit(std::span<const std::size_t> rows, View2<float> edited);
+    void start_reports(LogitView& view);
+    void start_tops(LogitView& view);
+    void finish_reports(const LogitView& view, StepResult* result);
+
+    [[nodiscard]] std::size_t end_of_run(const LogitView& view, std::size_t begin) const;
+    [[nodiscard]] std::int64_t edit_bytes_of(std::size_t i) const {
+        return edit_bytes(*rows_[i].request, rows_[i].place->output_index);
+    }
+    [[nodiscard]] bool is_finite(std::size_t i) const { return num_nonfinite_[i] == 0; }
+    [[nodiscard]] bool is_drawn(const LogitView& view, std::size_t k) const {
+        const Row& row = rows_[view.rows[k]];
+        return row.is_sample && row.is_edited == view.is_edited;
+    }
+    [[nodiscard]] bool is_reported(const LogitView& view, std::size_t k) const {
+        const std::size_t i = view.rows[k];
+        return is_finite(i) && rows_[i].reports_edited() == view.is_edited;
+    }
+    [[nodiscard]] std::size_t top_of(const LogitView& view, std::size_t k) const {
+        if (!is_reported(view, k)) return 0;
+        const std::int64_t top = rows_[view.rows[k]].request->logprobs().top;
+        return static_cast<std::size_t>(std::min(top, sampler_.vocab_len_));
+    }
+
+    Sampler& sampler_;
+    Transfers& transfers_;
+    std::vector<Row> rows_{};
+    std::vector<std::int32_t> num_nonfinite_{};  // by row
+    LogitView model_{};   // row i is row i of the call; all choices once the draws are finished
+    LogitView edited_{};  // those with edits; first those that are reported from here
+};
+
+Sampler::Call::Call(
+    Sampler& sampler, View2<float> logits, std::span<const LogitRow> rows, const RequestSlots& slots
+)
+    : sampler_(sampler), transfers_(*sampler.transfers_), num_nonfinite_(rows.size(), 0) {
+    for (const LogitRow& row : rows) rows_.push_back(row_of(row, slots));
+    model_.logits = logits;
+    model_.rows.resize(rows.size());
+    std::iota(model_.rows.begin(), model_.rows.end(), std::size_t{0});
+    edited_.is_edited = true;
+    for (const bool is_reported : {true, false}) {
+        for (std::size_t i = 0; i < rows_.size(); ++i) {
+            if (rows_[i].is_edited && rows_[i].reports_edited() == is_reported)
+                edited_.rows.push_back(i);
+        }
+    }
+    edited_.logits =
+        pitstop::rows(sampler.edited_, 0, static_cast<std::int64_t>(edited_.rows.size()));
+    for (LogitView* view : {&model_, &edited_}) view->choices.resize(view->rows.size());
+}
+
+void Sampler::Call::start_draws() {
+    sampler_.make_room(static_cast<std::int64_t>(num_nonfinite_.size() * sizeof(std::int32_t)));
+    sampler_.ops_->count_nonfinite({
+        .logits = model_.logits,
+        .counts = transfers_.out(std::span(num_nonfinite_)),
+        .stream = sampler_.stream_,
+    });
+    start_draws(model_);
+    start_draws(edited_);
+}
+
+// In runs of neighbours.
+void Sampler::Call::start_draws(LogitView& view) {
+    for (std::size_t begin = 0; begin < view.rows.size();) {
+        const std::size_t end = end_of_run(view, begin);
+        if (end > begin) start_draw(view, begin, end);
+        begin = std::max(end, begin + 1);
+    }
+}
+
+// Rows [begin, end) of the view are drawn from; of edited ones no more than their counts and biases
+// fit, one at least.
+std::size_t Sampler::Call::end_of_run(const LogitView& view, std::size_t begin) const {
+    std::int64_t bytes = 0;
+    std::size_t end = begin;
+    while (end < view.rows.size() && is_drawn(view, end)) {
+        if (view.is_edited) bytes += edit_bytes_of(view.rows[end]);
+        if (end > begin && bytes > kEditBytes) break;
+        ++end;
+    }
+    return end;
+}
+
+void Sampler::Call::start_draw(LogitView& view, std::size_t begin, std::size_t end) {
+    const std::size_t num = end - begin;
+    const std::span rows = std::span(view.rows).subspan(begin, num);
+    const View2<float> logits = pitstop::rows(
+        view.logits, static_cast<std::int64_t>(begin), static_cast<std::int64_t>(num)
+    );
+    constexpr std::size_t kRowBytes =
+        sizeof(PenaltyRow) + 3 * sizeof(std::int32_t) + sizeof(SampleRow) + sizeof(Choice);
+    auto bytes = static_cast<std::int64_t>((num + 2) * kRowBytes);
+    if (view.is_edited) {
+        for (const std::size_t i : rows) bytes += edit_bytes_of(i);
+    }
+    sampler_.make_room(bytes);
+    if (view.is_edited) edit(rows, logits);
+    std::vector<SampleRow> draws;
+    for (const std::size_t i : rows) draws.push_back(rows_[i].draw);
+    sampler_.ops_->sample({
+        .logits = logits,
+        .rows = transfers_.in(draws),
+        .choices = transfers_.out(std::span(view.choices).subspan(begin, num)),
+        .workspace = sampler_.sample_workspace_,
+        .stream = sampler_.stream_,
+    });
+}
+
+// The rows' logits after penalties and bias.
+void Sampler::Call::edit(std::span<const std::size_t> rows, View2<float> edited) {
+    std::vector<std::int32_t> row_index;
+    std::vector<PenaltyRow> penalties;
+    std::vector<std::int32_t> count_starts{0};
+    std::vector<TokenCount> counts;
+    std::vector<std::int32_t> bias_starts{0};
+    std::vector<LogitBias> biases;
+    for (const std::size_t i : rows) {
+        const RequestState& request = *rows_[i].request;
+        row_index.push_back(static_cast<std::int32_t>(i));
+        penalties.push_back(request.penalty());
+        counts.insert(counts.end(), request.counts().begin(), request.counts().end());
+        count_starts.push_back(static_cast<std::int32_t>(counts.size()));
+        const std::span of_row = request.biases(rows_[i].place->output_index);
+        biases.insert(biases.end(), of_row.begin(), of_row.end());
+        bias_starts.push_back(static_cast<std::int32_t>(biases.size()));
+    }
+    sampler_.ops_->gather_rows({
+        .x = model_.logits,
+        .row_index = transfers_.in(row_index),
+        .y = edited,
+        .stream = sampler_.stream_,
+    });
+    sampler_.ops_->penalties({
+        .logits = edited,
+        .rows = transfers_.in(penalties),
+        .count_starts = transfers_.in(count_starts),
+        .counts = transfers_.in(counts),
+        .bias_starts = transfers_.in(bias_starts),
+        .biases = transfers_.in(biases),
+        .stream = sampler_.stream_,
+    });
+}
+
+void Sampler::Call::finish_draws(StepResult* result) {
+    for (std::size_t k = 0; k < edited_.rows.size(); ++k)
+        model_.choices[edited_.rows[k]] = edited_.choices[k];
+    for (std::size_t i = 0; i < rows_.size(); ++i) {
+        if (!is_finite(i)) ++result->num_nonfinite;
+        if (!rows_[i].is_sample) continue;
+        result->sampled.values[rows_[i].place->entry] =
+            is_finite(i) ? model_.choices[i].id : TokenId{-1};
+    }
+}
+
+void Sampler::Call::start_reports() {
+    start_reports(model_);
+    start_reports(edited_);
+}
+
+void Sampler::Call::start_reports(LogitView& view) {
+    for (std::size_t k = 0; k < view.rows.size(); ++k) {
+        if (is_reported(view, k)) view.num_reported = k + 1;
+    }
+    if (view.num_reported == 0) return;
+    view.softmax.resize(view.num_reported);
+    view.stats.resize(view.num_reported);
+    for (std::size_t k = 0; k < view.num_reported; ++k) {
+        if (!is_reported(view, k)) continue;
+        const Row& row = rows_[view.rows[k]];
+        const LogprobOptions& options = row.request->logprobs();
+        const Choice& choice = model_.choices[view.rows[k]];
+        if (!row.is_raw) {
+            const float temperature = row.draw.temperature;
+            view.softmax[k].temperature = temperature > 0.f ? temperature : 1.f;
+            if (options.mode == LogprobsMode::kTruncated)
+                view.softmax[k].kept_min = choice.kept_min;
+        }
+        const auto at = static_cast<std::int32_t>(k);
+        view.picks.push_back({at, row.is_sample ? choice.id : row.place->target});
+        for (const TokenId id : options.ids) view.picks.push_back({at, id});
+    }
+    view.picked.resize(view.picks.size());
+    sampler_.make_room(static_cast<std::int64_t>(
+        view.num_reported * (sizeof(SoftmaxRow) + sizeof(SoftmaxStats)) +
+        view.picks.size() * (sizeof(LogitPick) + sizeof(float))
+    ));
+    sampler_.ops_->softmax_stats({
+        .logits = pitstop::rows(view.logits, 0, static_cast<std::int64_t>(view.num_reported)),
+        .rows = transfers_.in(view.softmax),
+        .stats = transfers_.out(std::span(view.stats)),
+        .workspace = sampler_.stats_workspace_,
+        .stream = sampler_.stream_,
+    });
+    sampler_.ops_->pick_logits({
+        .logits = view.logits,
+        .picks = transfers_.in(view.picks),
+        .num_picks = static_cast<std::int64_t>(view.picks.size()),
+        .values = transfers_.out(std::span(view.picked)),
+        .stream = sampler_.stream_,
+    });
+    start_tops(view);
+}
+
+// In runs of neighbours that want as many.
+void Sampler::Call::start_tops(LogitView& view) {
+    view.top_starts.assign(1, 0);
+    for (std::size_t k = 0; k < view.num_reported; ++k)
+        view.top_starts.push_back(view.top_starts.back() + top_of(view, k));
+    view.top_ids.resize(view.top_starts.back());
+    view.top_logits.resize(view.top_starts.back());
+    for (std::size_t begin = 0; begin < view.num_reported;) {
+        const std::size_t top = top_of(view, begin);
+        std::size_t end = begin + 1;
+        while (end < view.num_reported && top_of(view, end) == top) ++end;
+        if (top > 0) {
+            const std::size_t first = view.top_starts[begin];
+            const std::size_t size = view.top_starts[end] - first;
+            const auto num = static_cast<std::int64_t>(end - begin);
+            const auto cols = static_cast<std::int64_t>(top);
+            const auto out = [&](auto& array) {
+                return view2(transfers_.out(std::span(array).subspan(first, size)), num, cols);
+            };
+            sampler_.make_room(static_cast<std::int64_t>(size * (sizeof(TokenId) + sizeof(float))));
+            sampler_.ops_->top_logits({
+                .logits = pitstop::rows(view.logits, static_cast<std::int64_t>(begin), num),
+                .ids = out(view.top_ids),
+                .values = out(view.top_logits),
+                .stream = sampler_.stream_,
+            });
+        }
+        begin = end;
+    }
+}
+
+void Sampler::Call::finish_reports(StepResult* result) {
+    finish_reports(model_, result);
+    finish_reports(edited_, result);
+}
+
+void Sampler::Call::finish_reports(const LogitView& view, StepResult* result) {
+    std::size_t at = 0;  // in the picks
+    for (std::size_t k = 0; k < view.num_reported; ++k) {
+        if (!is_reported(view, k)) continue;
+        const Row& row = rows_[view.rows[k]];
+        const float inverse = 1.f / view.softmax[k].temperature;  // as the op scales
+        const auto logprob_of = [&](float logit) {
+            return logprob(logit * inverse, view.softmax[k].kept_min, view.stats[k]);
+        };
+        const RowOutputs out = outputs_of(*row.place, result);
+        *out.logprob = logprob_of(view.picked[at++]);
+        const std::size_t num_ids = row.request->logprobs().ids.size();
+        for (std::size_t j = 0; j < num_ids; ++j)
+            out.ids_logprobs[j] = logprob_of(view.picked[at++]);
+        const std::size_t first = view.top_starts[k];
+        for (std::size_t j = 0; first + j < view.top_starts[k + 1]; ++j) {
+            out.top_ids[j] = view.top_ids[first + j];
+            out.top_logprobs[j] = logprob_of(view.top_logits[first + j]);
+        }
+    }
+}
 
 std::int64_t Sampler::bytes(const Ops& ops, std::int64_t rows_max, std::int64_t vocab_len) {
     return aligned(rows_max * vocab_len * 4) +
@@ -100,28 +419,13 @@ void Sampler::run(
 ) {
     CHECK(logits.rows == static_cast<std::int64_t>(rows.size()) && logits.rows <= edited_.rows);
     CHECK(logits.cols == vocab_len_);
-    rows_ = rows;
-    draw_all(logits, slots);
-    start_raw(logits, slots);
+    Call call(*this, logits, rows, slots);
+    call.start_draws();
     transfers_->wait();
-    for (std::size_t k = 0; k < edited_rows_.size(); ++k) {
-        choices_[edited_rows_[k]] = edited_choices_[k];
-    }
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-        if (!is_finite(i)) ++result->num_nonfinite;
-        if (rows[i].kind == LogitRow::Kind::kScore) continue;
-        result->sampled.values[rows[i].entry] = is_finite(i) ? choices_[i].id : TokenId{-1};
-    }
-    pick_raw(logits, slots);
-    start_edited(logits, slots);
+    call.finish_draws(result);
+    call.start_reports();
     transfers_->wait();
-    report_raw(slots, result);
-    report_edited(result);
-}
-
-bool Sampler::is_raw(const LogitRow& row, const RequestSlots& slots) const {
-    return row.kind == LogitRow::Kind::kScore ||
-           request_of(row, slots).logprobs().mode == LogprobsMode::kRaw;
+    call.finish_reports(result);
 }
 
 // Rounded up by two alignments an array: what a call asks for is never a close fit.
@@ -129,297 +433,6 @@ void Sampler::make_room(std::int64_t transfer_bytes) {
     constexpr std::int64_t kArraysMax = 8;
     if (transfers_->bytes_left() < transfer_bytes + kArraysMax * Transfers::kAlignment) {
         transfers_->wait();
-    }
-}
-
-// Draws from rows without edits where they are, in runs of neighbours; then from the edited rows,
-// in their copy.
-void Sampler::draw_all(View2<float> logits, const RequestSlots& slots) {
-    num_nonfinite_.assign(rows_.size(), 0);
-    choices_.assign(rows_.size(), Choice{});
-    edited_rows_.clear();
-    constexpr std::int64_t kRowBytes =
-        sizeof(std::int32_t) + sizeof(SampleRow) + sizeof(Choice) + 2 * Transfers::kAlignment;
-    make_room(logits.rows * kRowBytes);
-    ops_->count_nonfinite({
-        .logits = logits,
-        .counts = transfers_->out(std::span(num_nonfinite_)),
-        .stream = stream_,
-    });
-    run_.clear();
-    for (std::size_t i = 0; i < rows_.size(); ++i) {
-        const bool is_sample = rows_[i].kind == LogitRow::Kind::kSample;
-        const bool is_edited =
-            is_sample && request_of(rows_[i], slots).has_edits(rows_[i].output_index);
-        if (is_edited) edited_rows_.push_back(i);
-        if (is_sample && !is_edited) {
-            run_.push_back(i);
-            continue;
-        }
-        draw(logits, run_, slots);
-        run_.clear();
-    }
-    draw(logits, run_, slots);
-    draw_edited(logits, slots);
-}
-
-// Neighbouring rows of `logits`.
-void Sampler::draw(
-    View2<float> logits, std::span<const std::size_t> rows, const RequestSlots& slots
-) {
-    if (rows.empty()) return;
-    draws_.clear();
-    for (const std::size_t i : rows) {
-        draws_.push_back(request_of(rows_[i], slots).draw(rows_[i].output_index));
-    }
-    const auto num = static_cast<std::int64_t>(rows.size());
-    ops_->sample({
-        .logits = pitstop::rows(logits, static_cast<std::int64_t>(rows.front()), num),
-        .rows = transfers_->in(draws_),
-        .choices = transfers_->out(std::span(choices_).subspan(rows.front(), rows.size())),
-        .workspace = sample_workspace_,
-        .stream = stream_,
-    });
-}
-
-// As many rows a call as their counts and biases fit.
-void Sampler::draw_edited(View2<float> logits, const RequestSlots& slots) {
-    edited_choices_.assign(edited_rows_.size(), Choice{});
-    for (std::size_t begin = 0; begin < edited_rows_.size();) {
-        std::int64_t bytes = 0;
-        std::size_t end = begin;
-        while (end < edited_rows_.size()) {
-            const LogitRow& row = rows_[edited_rows_[end]];
-            const std::int64_t more = edit_bytes(request_of(row, slots), row.output_index);
-            if (end > begin && bytes + more > kEditBytes) break;
-            bytes += more;
-            ++end;
-        }
-        const std::size_t num = end - begin;
-        const std::span rows = std::span(edited_rows_).subspan(begin, num);
-        constexpr std::size_t kRowBytes =
-            sizeof(PenaltyRow) + 3 * sizeof(std::int32_t) + sizeof(SampleRow) + sizeof(Choice);
-        make_room(bytes + static_cast<std::int64_t>((num + 2) * kRowBytes));
-        const View2<float> edited = pitstop::rows(
-            edited_, static_cast<std::int64_t>(begin), static_cast<std::int64_t>(num)
-        );
-        edit(logits, rows, edited, slots);
-        draws_.clear();
-        for (const std::size_t i : rows) {
-            draws_.push_back(request_of(rows_[i], slots).draw(rows_[i].output_index));
-        }
-        ops_->sample({
-            .logits = edited,
-            .rows = transfers_->in(draws_),
-            .choices = transfers_->out(std::span(edited_choices_).subspan(begin, num)),
-            .workspace = sample_workspace_,
-            .stream = stream_,
-        });
-        begin = end;
-    }
-}
-
-// The rows' logits after penalties and bias.
-void Sampler::edit(
-    View2<float> logits,
-    std::span<const std::size_t> rows,
-    View2<float> edited,
-    const RequestSlots& slots
-) {
-    row_index_.clear();
-    penalties_.clear();
-    counts_.clear();
-    biases_.clear();
-    count_starts_.assign(1, 0);
-    bias_starts_.assign(1, 0);
-    for (const std::size_t i : rows) {
-        const RequestState& request = request_of(rows_[i], slots);
-        row_index_.push_back(static_cast<std::int32_t>(i));
-        penalties_.push_back(request.penalty());
-        counts_.insert(counts_.end(), request.counts().begin(), request.counts().end());
-        count_starts_.push_back(static_cast<std::int32_t>(counts_.size()));
-        const std::span biases = request.biases(rows_[i].output_index);
-        biases_.insert(biases_.end(), biases.begin(), biases.end());
-        bias_starts_.push_back(static_cast<std::int32_t>(biases_.size()));
-    }
-    ops_->gather_rows({
-        .x = logits,
-        .row_index = transfers_->in(row_index_),
-        .y = edited,
-        .stream = stream_,
-    });
-    ops_->penalties({
-        .logits = edited,
-        .rows = transfers_->in(penalties_),
-        .count_starts = transfers_->in(count_starts_),
-        .counts = transfers_->in(counts_),
-        .bias_starts = transfers_->in(bias_starts_),
-        .biases = transfers_->in(biases_),
-        .stream = stream_,
-    });
-}
-
-// What needs no choice: the sums of every row, and the top ids of raw rows, in runs of neighbours
-// that want as many.
-void Sampler::start_raw(View2<float> logits, const RequestSlots& slots) {
-    const auto top_of = [&](std::size_t i) -> std::size_t {
-        if (!is_raw(rows_[i], slots)) return 0;
-        return static_cast<std::size_t>(
-            std::min(request_of(rows_[i], slots).logprobs().top, vocab_len_)
-        );
-    };
-    top_starts_.assign(1, 0);
-    for (std::size_t i = 0; i < rows_.size(); ++i) {
-        top_starts_.push_back(top_starts_.back() + top_of(i));
-    }
-    top_ids_.resize(top_starts_.back());
-    top_logits_.resize(top_starts_.back());
-    softmax_rows_.assign(rows_.size(), SoftmaxRow{});
-    stats_.assign(rows_.size(), SoftmaxStats{});
-    constexpr std::size_t kRowBytes =
-        sizeof(SoftmaxRow) + sizeof(SoftmaxStats) + 2 * Transfers::kAlignment;
-    constexpr std::size_t kTopBytes = sizeof(TokenId) + sizeof(float);
-    make_room(static_cast<std::int64_t>(rows_.size() * kRowBytes + top_starts_.back() * kTopBytes));
-    ops_->softmax_stats({
-        .logits = logits,
-        .rows = transfers_->in(softmax_rows_),
-        .stats = transfers_->out(std::span(stats_)),
-        .workspace = stats_workspace_,
-        .stream = stream_,
-    });
-    for (std::size_t begin = 0; begin < rows_.size();) {
-        const std::size_t top = top_of(begin);
-        std::size_t end = begin + 1;
-        while (end < rows_.size() && top_of(end) == top) ++end;
-        const auto num = static_cast<std::int64_t>(end - begin);
-        if (top > 0) {
-            const std::size_t first = top_starts_[begin];
-            const std::size_t size = top_starts_[end] - first;
-            const auto cols = static_cast<std::int64_t>(top);
-            ops_->top_logits({
-                .logits = pitstop::rows(logits, static_cast<std::int64_t>(begin), num),
-                .ids = view2(transfers_->out(std::span(top_ids_).subspan(first, size)), num, cols),
-                .values =
-                    view2(transfers_->out(std::span(top_logits_).subspan(first, size)), num, cols),
-                .stream = stream_,
-            });
-        }
-        begin = end;
-    }
-}
-
-// The logits of the sampled or given token and of the ids asked for.
-void Sampler::pick_raw(View2<float> logits, const RequestSlots& slots) {
-    picks_.clear();
-    for (std::size_t i = 0; i < rows_.size(); ++i) {
-        if (!is_finite(i) || !is_raw(rows_[i], slots)) continue;
-        const auto at = static_cast<std::int32_t>(i);
-        const bool is_score = rows_[i].kind == LogitRow::Kind::kScore;
-        picks_.push_back({at, is_score ? rows_[i].target : choices_[i].id});
-        for (const TokenId id : request_of(rows_[i], slots).logprobs().ids)
-            picks_.push_back({at, id});
-    }
-    picked_.assign(picks_.size(), 0.f);
-    if (picks_.empty()) return;
-    make_room(static_cast<std::int64_t>(picks_.size() * (sizeof(LogitPick) + sizeof(float))));
-    ops_->pick_logits({
-        .logits = logits,
-        .picks = transfers_->in(picks_),
-        .num_picks = static_cast<std::int64_t>(picks_.size()),
-        .values = transfers_->out(std::span(picked_)),
-        .stream = stream_,
-    });
-}
-
-void Sampler::start_edited(View2<float> logits, const RequestSlots& slots) {
-    std::size_t num = 0;
-    for (std::size_t i = 0; i < rows_.size(); ++i) {
-        if (is_finite(i) && !is_raw(rows_[i], slots)) ++num;
-    }
-    edited_reports_.resize(num);  // first: out() arrays stay where they are
-    num = 0;
-    for (std::size_t i = 0; i < rows_.size(); ++i) {
-        if (!is_finite(i) || is_raw(rows_[i], slots)) continue;
-        const RequestState& request = request_of(rows_[i], slots);
-        EditedReport& report = edited_reports_[num++];
-        report.row = i;
-        const SampleRow draw = request.draw(rows_[i].output_index);
-        report.softmax = {.temperature = draw.temperature > 0.f ? draw.temperature : 1.f};
-        if (request.logprobs().mode == LogprobsMode::kTruncated) {
-            report.softmax.kept_min = choices_[i].kept_min;
-        }
-        const std::vector<TokenId>& ids = request.logprobs().ids;
-        const auto top = static_cast<std::size_t>(std::min(request.logprobs().top, vocab_len_));
-        picks_.assign(1, {0, choices_[i].id});
-        for (const TokenId id : ids) picks_.push_back({0, id});
-        report.logits.resize(picks_.size());
-        report.top_ids.resize(top);
-        report.top_logits.resize(top);
-        make_room(static_cast<std::int64_t>(
-            picks_.size() * (sizeof(LogitPick) + sizeof(float)) +
-            top * (sizeof(TokenId) + sizeof(float)) + sizeof(SoftmaxRow) + sizeof(SoftmaxStats)
-        ));
-        const auto edited = std::find(edited_rows_.begin(), edited_rows_.end(), i);
-        const View2<float> source = edited == edited_rows_.end()
-                                        ? pitstop::rows(logits, static_cast<std::int64_t>(i), 1)
-                                        : pitstop::rows(edited_, edited - edited_rows_.begin(), 1);
-        ops_->softmax_stats({
-            .logits = source,
-            .rows = transfers_->in(std::span<const SoftmaxRow>(&report.softmax, 1)),
-            .stats = transfers_->out(std::span(&report.stats, 1)),
-            .workspace = stats_workspace_,
-            .stream = stream_,
-        });
-        ops_->pick_logits({
-            .logits = source,
-            .picks = transfers_->in(picks_),
-            .num_picks = static_cast<std::int64_t>(picks_.size()),
-            .values = transfers_->out(std::span(report.logits)),
-            .stream = stream_,
-        });
-        if (top == 0) continue;
-        const auto cols = static_cast<std::int64_t>(top);
-        ops_->top_logits({
-            .logits = source,
-            .ids = view2(transfers_->out(std::span(report.top_ids)), 1, cols),
-            .values = view2(transfers_->out(std::span(report.top_logits)), 1, cols),
-            .stream = stream_,
-        });
-    }
-}
-
-void Sampler::report_raw(const RequestSlots& slots, StepResult* result) {
-    std::size_t at = 0;
-    for (std::size_t i = 0; i < rows_.size(); ++i) {
-        if (!is_finite(i) || !is_raw(rows_[i], slots)) continue;
-        const RowOutputs out = outputs_of(rows_[i], result);
-        *out.logprob = logprob(picked_[at++], kAll, stats_[i]);
-        const std::size_t num_ids = request_of(rows_[i], slots).logprobs().ids.size();
-        for (std::size_t k = 0; k < num_ids; ++k) {
-            out.ids_logprobs[k] = logprob(picked_[at++], kAll, stats_[i]);
-        }
-        for (std::size_t first = top_starts_[i], k = 0; first + k < top_starts_[i + 1]; ++k) {
-            out.top_ids[k] = top_ids_[first + k];
-            out.top_logprobs[k] = logprob(top_logits_[first + k], kAll, stats_[i]);
-        }
-    }
-}
-
-void Sampler::report_edited(StepResult* result) {
-    for (const EditedReport& report : edited_reports_) {
-        const float inverse = 1.f / report.softmax.temperature;  // as the op scales
-        const auto logprob_of = [&](float logit) {
-            return logprob(logit * inverse, report.softmax.kept_min, report.stats);
-        };
-        const RowOutputs out = outputs_of(rows_[report.row], result);
-        *out.logprob = logprob_of(report.logits.front());
-        for (std::size_t k = 1; k < report.logits.size(); ++k) {
-            out.ids_logprobs[k - 1] = logprob_of(report.logits[k]);
-        }
-        for (std::size_t k = 0; k < report.top_ids.size(); ++k) {
-            out.top_ids[k] = report.top_ids[k];
-            out.top_logprobs[k] = logprob_of(report.top_logits[k]);
-        }
     }
 }
 

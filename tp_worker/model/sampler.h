@@ -8,10 +8,16 @@
 //
 // Which rows share a call decides no bit of any of them (P6).
 //
-// Owns:    the edited copy of rows with penalties or bias, and the ops' scratch memory.
+// Rows with penalties or bias are copied and edited, and are one more view of logits from then on:
+// both views are drawn from and reported from by the same ops, a few calls for all their rows.
+//
+// Owns:    the edited copies, and the ops' scratch memory. Nothing of a call outlives it.
 // Bounded: rows_max rows a call.
 //
-// A call waits for the device twice: for the choices, then for the logprobs that depend on them.
+// On a GPU a call waits for the device twice, for the choices and then for the logprobs that depend
+// on them, and once more whenever the arrays of the next op do not fit beside those under way
+// (transfer_bytes()): with penalties over long texts about once for each 4 MiB of token counts. On
+// the CPU it never waits: each op is done when it returns.
 #pragma once
 
 #include "base/result.h"
@@ -24,7 +30,6 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
 namespace pitstop {
 
@@ -55,33 +60,9 @@ class Sampler {
   private:
     Sampler(const Args& args, Arena memory);
 
-    void draw_all(View2<float> logits, const RequestSlots& slots);
-    void draw(View2<float> logits, std::span<const std::size_t> rows, const RequestSlots& slots);
-    void draw_edited(View2<float> logits, const RequestSlots& slots);
-    void edit(
-        View2<float> logits,
-        std::span<const std::size_t> rows,
-        View2<float> edited,
-        const RequestSlots& slots
-    );
-    void start_raw(View2<float> logits, const RequestSlots& slots);
-    void pick_raw(View2<float> logits, const RequestSlots& slots);
-    void start_edited(View2<float> logits, const RequestSlots& slots);
-    void report_raw(const RequestSlots& slots, StepResult* result);
-    void report_edited(StepResult* result);
+    class Call;
+    // Waits for what is under way if an op's arrays of so many bytes do not fit beside it.
     void make_room(std::int64_t transfer_bytes);
-    [[nodiscard]] bool is_raw(const LogitRow& row, const RequestSlots& slots) const;
-    [[nodiscard]] bool is_finite(std::size_t index) const { return num_nonfinite_[index] == 0; }
-
-    // A sampled row whose request wants logprobs of what it was drawn from.
-    struct EditedReport {
-        std::size_t row = 0;
-        SoftmaxRow softmax{};
-        SoftmaxStats stats{};
-        std::vector<float> logits{};  // of the choice, then of the ids asked for
-        std::vector<TokenId> top_ids{};
-        std::vector<float> top_logits{};
-    };
 
     const Ops* ops_;
     Stream stream_;
@@ -91,32 +72,6 @@ class Sampler {
     View2<float> edited_{};  // [rows_max, V]
     Workspace sample_workspace_{};
     Workspace stats_workspace_{};
-
-    // Of the current call, by row.
-    std::span<const LogitRow> rows_{};
-    std::vector<std::int32_t> num_nonfinite_{};
-    std::vector<SoftmaxStats> stats_{};  // of the raw logits
-    std::vector<Choice> choices_{};
-    std::vector<std::size_t> top_starts_{};  // in top_ids_ and top_logits_; of raw rows
-
-    std::vector<std::size_t> edited_rows_{};  // row k of edited_ is a copy of this row
-    std::vector<Choice> edited_choices_{};
-    std::vector<EditedReport> edited_reports_{};
-
-    // Scratch, kept to avoid allocation.
-    std::vector<std::size_t> run_{};
-    std::vector<SoftmaxRow> softmax_rows_{};
-    std::vector<SampleRow> draws_{};
-    std::vector<LogitPick> picks_{};
-    std::vector<float> picked_{};
-    std::vector<TokenId> top_ids_{};
-    std::vector<float> top_logits_{};
-    std::vector<std::int32_t> row_index_{};
-    std::vector<PenaltyRow> penalties_{};
-    std::vector<std::int32_t> count_starts_{};
-    std::vector<TokenCount> counts_{};
-    std::vector<std::int32_t> bias_starts_{};
-    std::vector<LogitBias> biases_{};
 };
 
 }  // namespace pitstop

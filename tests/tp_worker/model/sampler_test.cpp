@@ -8,9 +8,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
+#include <random>
 
 namespace pitstop {
 namespace {
@@ -31,8 +33,8 @@ std::vector<double> to_doubles(const std::vector<float>& values) {
 }
 
 // Rows of logits through a sampler, each with a request of its own.
-class SamplerTest : public testing::Test {
-  protected:
+class SampledRows {
+  public:
     // Adds a request and a row that samples its output token `output_index`.
     void add_sample(RequestSetup setup, std::vector<float> logits, std::int64_t output_index = 0) {
         add(std::move(setup), std::move(logits));
@@ -97,6 +99,8 @@ class SamplerTest : public testing::Test {
     RequestSlots slots_{};
     std::size_t num_sampled_ = 0, num_top_ = 0, num_ids_ = 0, num_scored_ = 0, num_scored_top_ = 0;
 };
+
+class SamplerTest : public testing::Test, protected SampledRows {};
 
 RequestSetup greedy_setup() {
     RequestSetup setup;
@@ -251,6 +255,79 @@ TEST_F(SamplerTest, P6_DrawsDependOnSeedAndPositionAlone) {
 }
 
 // 20,000 positions of one request: each id as often as its probability, within 5 sigma.
+// A row that scores, or samples with any mix of penalties, bias, truncation and logprobs asked for.
+void add_random_row(std::mt19937& random, std::vector<SampledRows*> batches) {
+    constexpr std::size_t kVocabLen = 40;
+    std::uniform_real_distribution<float> uniform(0.f, 1.f);
+    const auto is = [&] { return random() % 2 == 0; };
+    const auto any_id = [&] { return static_cast<TokenId>(random() % kVocabLen); };
+    RequestSetup setup;
+    setup.prompt_len = 5;
+    setup.sampling.seed = random();
+    setup.sampling.temperature = is() ? 0.7 : 0;
+    if (is()) setup.sampling.top_k = 7;
+    if (is()) {
+        setup.sampling.repetition_penalty = 1.5;
+        setup.sampling.presence_penalty = 0.25;
+        setup.prompt_len = 2;
+        setup.history = {any_id(), any_id(), any_id()};
+    }
+    if (is()) setup.sampling.logit_bias = {{raw(any_id()), 2.0}};
+    const std::array modes{LogprobsMode::kRaw, LogprobsMode::kScaled, LogprobsMode::kTruncated};
+    setup.logprobs.mode = modes[random() % modes.size()];
+    setup.logprobs.top = static_cast<std::int64_t>(random() % 4);
+    const bool is_score = random() % 4 == 0;
+    if (!is_score && is()) setup.logprobs.ids = {any_id(), any_id()};
+    std::vector<float> logits;
+    for (std::size_t i = 0; i < kVocabLen; ++i) logits.push_back(8.f * uniform(random));
+    if (random() % 8 == 0) logits[3] = kInfinity;
+    const TokenId target = any_id();
+    for (SampledRows* batch : batches) {
+        if (is_score) {
+            batch->add_score(setup, logits, target);
+        } else {
+            batch->add_sample(setup, logits);
+        }
+    }
+}
+
+template <class T>
+void append(std::vector<T>& to, const std::vector<T>& from) {
+    to.insert(to.end(), from.begin(), from.end());
+}
+
+TEST_F(SamplerTest, P6_ReportsDependOnTheirOwnRowAlone) {
+    std::mt19937 random(11);
+    for (int round = 0; round < 50; ++round) {
+        SampledRows together;
+        StepResult expected;
+        for (int i = 0; i < 24; ++i) {
+            SampledRows alone;
+            add_random_row(random, {&together, &alone});
+            const StepResult one = alone.run();
+            expected.num_nonfinite += one.num_nonfinite;
+            append(expected.sampled.values, one.sampled.values);
+            append(expected.logprobs.values, one.logprobs.values);
+            append(expected.top_ids.values, one.top_ids.values);
+            append(expected.top_logprobs.values, one.top_logprobs.values);
+            append(expected.ids_logprobs.values, one.ids_logprobs.values);
+            append(expected.scores.logprobs.values, one.scores.logprobs.values);
+            append(expected.scores.top_ids.values, one.scores.top_ids.values);
+            append(expected.scores.top_logprobs.values, one.scores.top_logprobs.values);
+        }
+        const StepResult all = together.run();
+        EXPECT_EQ(all.num_nonfinite, expected.num_nonfinite);
+        EXPECT_EQ(all.sampled.values, expected.sampled.values);
+        EXPECT_EQ(all.logprobs.values, expected.logprobs.values);
+        EXPECT_EQ(all.top_ids.values, expected.top_ids.values);
+        EXPECT_EQ(all.top_logprobs.values, expected.top_logprobs.values);
+        EXPECT_EQ(all.ids_logprobs.values, expected.ids_logprobs.values);
+        EXPECT_EQ(all.scores.logprobs.values, expected.scores.logprobs.values);
+        EXPECT_EQ(all.scores.top_ids.values, expected.scores.top_ids.values);
+        EXPECT_EQ(all.scores.top_logprobs.values, expected.scores.top_logprobs.values);
+    }
+}
+
 TEST_F(SamplerTest, DrawsFollowTheDistribution) {
     constexpr int kDraws = 20'000;
     RequestSetup setup;
