@@ -59,6 +59,8 @@ void GpuMeter::measure_limits() {
     const DeviceBuffer x = buffer(kSide * kSide * 2);
     const DeviceBuffer w = buffer(kSide * kSide * 2);
     const DeviceBuffer y = buffer(kSide * kSide * 2);
+    const void* const only_w = w.data();
+    tune(x, {&only_w, 1}, y, kSide, kSide, kSide);
     const double product_s =
         median_seconds([&](int) { multiply(*cuda_ops(), x, w.data(), y, kSide, kSide, kSide); });
     limits_.matrix_flop_s = 2.0 * static_cast<double>(kSide * kSide * kSide) / product_s;
@@ -148,6 +150,32 @@ void GpuMeter::measure(const GpuCase& c, const Call& call) {
     );
     std::fflush(stdout);
     after_figure_();
+}
+
+void GpuMeter::tune(
+    const DeviceBuffer& x,
+    std::span<const void* const> all_w,
+    const DeviceBuffer& y,
+    std::int64_t M,
+    std::int64_t N,
+    std::int64_t depth
+) const {
+    std::vector<LinearPart> parts;
+    for (const void* const w : all_w) {
+        parts.push_back(
+            {.w = {static_cast<const bf16*>(w), N, depth, depth}, .y = halves_of(y, M, N)}
+        );
+    }
+    std::vector<LinearArgs> rotation;
+    for (const LinearPart& part : parts) {
+        rotation.push_back(
+            {.x = halves_of(x, M, depth),
+             .parts = {&part, 1},
+             .workspace = workspace(),
+             .stream = stream()}
+        );
+    }
+    (void)cuda_ops()->tune_linear(rotation);
 }
 
 void GpuMeter::multiply(

@@ -9,6 +9,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -71,6 +72,15 @@ class GpuMeter {
     [[nodiscard]] Stream stream() const { return stream_.stream(); }
     [[nodiscard]] Workspace workspace() const { return {workspace_.data(), workspace_.bytes()}; }
 
+    // Has cuBLASLt's algorithm chosen for products as below, over these weights (linear_tuning.h).
+    void tune(
+        const DeviceBuffer& x,
+        std::span<const void* const> all_w,
+        const DeviceBuffer& y,
+        std::int64_t M,
+        std::int64_t N,
+        std::int64_t depth
+    ) const;
     // y [M, N] = x [M, depth] w [N, depth]^T, in bf16.
     void multiply(
         const Ops& ops,

@@ -142,6 +142,12 @@ Result<CudaDeviceInfo> open_cuda_device(int index) {
     return info;
 }
 
+CudaDeviceInfo opened_cuda_device() {
+    const std::scoped_lock lock(opened().mutex);
+    CHECK(opened().info.has_value());
+    return *opened().info;
+}
+
 void enter_cuda_device() {
     const int index = opened().index;
     CHECK(index >= 0);

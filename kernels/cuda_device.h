@@ -40,6 +40,9 @@ struct DeviceMemoryInfo {
 // capability 8.0. kUnavailable: the driver gives it to nobody, or to somebody else.
 [[nodiscard]] Result<CudaDeviceInfo> open_cuda_device(int index);
 
+// What open_cuda_device() returned. REQUIRES: one is open.
+[[nodiscard]] CudaDeviceInfo opened_cuda_device();
+
 // A CUDA or cuBLAS call failed, and the process cannot go on: prints `line`, which names the call,
 // gives it to the handler, and aborts should that return. The handler: a worker's, which tells the
 // launcher and ends; called on the thread that made the call.

@@ -472,6 +472,16 @@ void linear_cuda(const LinearArgs& args) {
     }
 }
 
+int tune_linear_cuda(std::span<const LinearArgs> rotation) {
+    CHECK(!rotation.empty());
+    for (const LinearArgs& args : rotation) check(args);
+    if (rotation[0].x.rows <= kTilesMaxM) return 0;
+    for (const LinearArgs& args : rotation) {
+        if (!fits_chunks(args)) return 0;
+    }
+    return tune_linear_cublas(rotation);
+}
+
 void linear_cuda_deterministic(const LinearArgs& args) {
     check(args);
     const std::int64_t M = args.x.rows;

@@ -48,6 +48,12 @@ void linear_cuda(const LinearArgs& args);
 // one sum per output, for every M (P6). linear_cuda() promises this for its fp32 x alone.
 void linear_cuda_deterministic(const LinearArgs& args);
 
+// Times the product of rotation[0], unless its choice is known, over all of them in turn: the same
+// product with the weights of several layers, so that each finds the caches as a step's does. What
+// they write is overwritten. Products that are not cuBLASLt's are left alone. Returns how many were
+// timed. REQUIRES: as linear_cuda(); the GPU has nothing else to do.
+int tune_linear_cuda(std::span<const LinearArgs> rotation);
+
 // CUDA: what cuBLASLt may use. One per stream; a captured graph keeps its address.
 inline constexpr std::int64_t kLinearCudaWorkspaceBytes = std::int64_t{32} << 20;
 

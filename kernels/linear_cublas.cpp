@@ -1,13 +1,19 @@
+#include "base/log.h"
+#include "kernels/cublas_choices.h"
 #include "kernels/cublas_lt.h"
 #include "kernels/cuda_device.h"
 #include "kernels/device/launch.cuh"
 #include "kernels/device_memory.h"
 #include "kernels/linear_cuda.h"
+#include "kernels/linear_tuning.h"
 
-#include <compare>
+#include <algorithm>
+#include <array>
 #include <limits>
 #include <map>
 #include <mutex>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #define CUBLAS_CHECK(call)                                                                   \
@@ -27,24 +33,13 @@ namespace {
     );
 }
 
-// What the choice of an algorithm depends on.
-struct Key {
-    std::int64_t bucket = 0;  // of M
-    std::int64_t N = 0;
-    std::int64_t K = 0;
-    std::int64_t x_stride = 0;
-    std::int64_t w_stride = 0;
-    std::int64_t y_stride = 0;
-    DType y_dtype = DType::kF32;
-    bool has_bias = false;  // in the epilogue
-    std::uint32_t y_alignment = 16;
-    std::int64_t workspace_bytes = 0;
-    auto operator<=>(const Key&) const = default;
-};
-
-// The library's guesses that are timed against each other, and how often.
+// Guesses of the library's that are timed against each other.
 constexpr int kGuesses = 8;
-constexpr int kTimedRuns = 3;  // after one that is not
+// Each is timed over so many products, after one that is not; then the best two for as long as
+// shows a difference of some percent, at most so many.
+constexpr int kFirstProducts = 2;
+constexpr double kLastMs = 2.0;
+constexpr int kLastProductsMax = 64;
 
 // Made once per key and kept; the layouts' M and the bias pointer are set call by call.
 struct Plan {
@@ -52,18 +47,25 @@ struct Plan {
     cublasLtMatrixLayout_t w = nullptr;
     cublasLtMatrixLayout_t x = nullptr;
     cublasLtMatrixLayout_t y = nullptr;
-    // The library's guesses, its best first; the fastest alone once they were timed.
-    std::vector<cublasLtMatmulAlgo_t> algos{};
+    // The choice, or the library's first guess. Empty: it multiplies no such thing.
+    std::optional<cublasLtMatmulAlgo_t> algo{};
 };
 
-// Bounded: by the shapes of one model times the buckets of M, some 40 each.
+// Bounded: plans by the shapes of one model times the buckets of M, some 40 each; choices by
+// kChoicesMax.
 struct Plans {
     std::mutex mutex{};
-    std::map<Key, Plan> by_key{};
+    std::map<CublasKey, Plan> by_key{};  // GUARDED_BY(mutex)
+    CublasChoices choices{};             // GUARDED_BY(mutex)
 };
 Plans& plans() {
     static Plans instance;
     return instance;
+}
+
+// The library has no way to do what it was asked, or none with these arguments.
+bool is_refusal(cublasStatus_t status) {
+    return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE;
 }
 
 cudaDataType type_of(DType dtype) { return dtype == DType::kF32 ? CUDA_R_32F : CUDA_R_16BF; }
@@ -83,7 +85,7 @@ void set(
 
 // Row-major y[M, N] = x[M, K] w[N, K]^T is, column by column, y^T = w x^T with w transposed: all
 // three are read along their contiguous dimension.
-Plan make_plan(const Key& key) {
+Plan make_plan(const CublasKey& key) {
     const CublasLt& lt = cublas_lt();
     Plan plan;
     CUBLAS_CHECK(lt.desc_create(&plan.desc, CUBLAS_COMPUTE_32F, CUDA_R_32F));
@@ -101,7 +103,21 @@ Plan make_plan(const Key& key) {
     plan.w = layout(CUDA_R_16BF, key.K, key.N, key.w_stride);
     plan.x = layout(CUDA_R_16BF, key.K, key.bucket, key.x_stride);
     plan.y = layout(type_of(key.y_dtype), key.N, key.bucket, key.y_stride);
+    return plan;
+}
 
+void set_rows(const Plan& plan, std::int64_t M) {
+    const auto cols = static_cast<std::uint64_t>(M);  // column by column they are columns
+    for (const cublasLtMatrixLayout_t layout : {plan.x, plan.y}) {
+        CUBLAS_CHECK(cublas_lt().layout_set(layout, CUBLASLT_MATRIX_LAYOUT_COLS, &cols, sizeof cols)
+        );
+    }
+}
+
+// The library's guesses for the plan's product, its best first; none where it refuses it.
+std::vector<cublasLtMatmulAlgo_t> guesses_for(const CublasKey& key, const Plan& plan) {
+    const CublasLt& lt = cublas_lt();
+    set_rows(plan, key.bucket);
     cublasLtMatmulPreference_t preference = nullptr;
     CUBLAS_CHECK(lt.preference_create(&preference));
     set(preference,
@@ -114,7 +130,7 @@ Plan make_plan(const Key& key) {
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.y_alignment);
     cublasLtMatmulHeuristicResult_t guesses[kGuesses] = {};
     int num_guesses = 0;
-    CUBLAS_CHECK(lt.get_heuristic(
+    const cublasStatus_t status = lt.get_heuristic(
         lt.handle,
         plan.desc,
         plan.w,
@@ -125,13 +141,15 @@ Plan make_plan(const Key& key) {
         kGuesses,
         guesses,
         &num_guesses
-    ));
+    );
     CUBLAS_CHECK(lt.preference_destroy(preference));
+    if (is_refusal(status)) return {};
+    CUBLAS_CHECK(status);
+    std::vector<cublasLtMatmulAlgo_t> algos;
     for (int i = 0; i < num_guesses; ++i) {
-        if (guesses[i].state == CUBLAS_STATUS_SUCCESS) plan.algos.push_back(guesses[i].algo);
+        if (guesses[i].state == CUBLAS_STATUS_SUCCESS) algos.push_back(guesses[i].algo);
     }
-    CUBLAS_CHECK(plan.algos.empty() ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS);
-    return plan;
+    return algos;
 }
 
 std::uint32_t alignment_of(const ActView& y) {
@@ -141,27 +159,49 @@ std::uint32_t alignment_of(const ActView& y) {
     return alignment;
 }
 
+// The epilogue's bias has the type of y.
+bool has_epilogue_bias(const LinearPart& part) {
+    return part.bias != nullptr && part.y.dtype == DType::kBF16;
+}
+
+CublasKey key_of(const LinearArgs& args, const LinearPart& part) {
+    return {
+        .bucket = gemm_bucket(args.x.rows),
+        .N = part.w.rows,
+        .K = args.x.cols,
+        .x_stride = args.x.stride,
+        .w_stride = part.w.stride,
+        .y_stride = part.y.stride,
+        .y_dtype = part.y.dtype,
+        .has_bias = has_epilogue_bias(part),
+        .y_alignment = alignment_of(part.y),
+        .workspace_bytes = args.workspace.data == nullptr ? 0 : args.workspace.bytes,
+    };
+}
+
 // REQUIRES: plans().mutex.
-Plan& plan_of(const Key& key) {
-    auto found = plans().by_key.find(key);
-    if (found == plans().by_key.end()) {
-        found = plans().by_key.emplace(key, make_plan(key)).first;
+Plan& plan_of(const CublasKey& key) {
+    if (const auto found = plans().by_key.find(key); found != plans().by_key.end())
+        return found->second;
+    Plan plan = make_plan(key);
+    if (const auto chosen = plans().choices.find(key); chosen != plans().choices.end()) {
+        plan.algo = chosen->second;
+    } else if (const auto guesses = guesses_for(key, plan); !guesses.empty()) {
+        plan.algo = guesses.front();
     }
-    return found->second;
+    return plans().by_key.emplace(key, plan).first->second;
 }
 
 // y = x w^T (+ y, + bias in the epilogue) by one of the plan's algorithms; enqueued, or refused.
 cublasStatus_t multiply(
     const LinearArgs& args,
     const LinearPart& part,
-    const Key& key,
+    const CublasKey& key,
     const Plan& plan,
     const cublasLtMatmulAlgo_t& algo
 ) {
     const CublasLt& lt = cublas_lt();
-    const auto M = static_cast<std::uint64_t>(args.x.rows);
-    CUBLAS_CHECK(lt.layout_set(plan.x, CUBLASLT_MATRIX_LAYOUT_COLS, &M, sizeof M));
-    CUBLAS_CHECK(lt.layout_set(plan.y, CUBLASLT_MATRIX_LAYOUT_COLS, &M, sizeof M));
+    set_rows(plan, args.x.rows);
     if (key.has_bias) set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, part.bias);
     const float alpha = 1.f;
     const float beta = args.mode == LinearMode::kAdd ? 1.f : 0.f;
@@ -185,75 +225,90 @@ cublasStatus_t multiply(
     );
 }
 
-// Milliseconds of one product; infinite where the algorithm is refused.
+// Milliseconds per product over the rotation; infinite where
+// the algorithm is refused.
 double time_of(
-    const LinearArgs& args,
-    const LinearPart& part,
-    const Key& key,
+    std::span<const LinearArgs> rotation,
+    std::span<const LinearPart> parts,  // of the product, in each of the rotation
+    const CublasKey& key,
     const Plan& plan,
-    const cublasLtMatmulAlgo_t& algo
+    const cublasLtMatmulAlgo_t& algo,
+    int num_products
 ) {
     constexpr double kRefused = std::numeric_limits<double>::infinity();
     const Result<DeviceEvent> begin = DeviceEvent::create();
     const Result<DeviceEvent> end = DeviceEvent::create();
     if (!begin || !end) return kRefused;
-    if (multiply(args, part, key, plan, algo) != CUBLAS_STATUS_SUCCESS) return kRefused;
-    begin->record(args.stream);
-    for (int i = 0; i < kTimedRuns; ++i) CUBLAS_CHECK(multiply(args, part, key, plan, algo));
-    end->record(args.stream);
+    const auto once = [&](int number) {
+        const std::size_t i = static_cast<std::size_t>(number) % rotation.size();
+        return multiply(rotation[i], parts[i], key, plan, algo);
+    };
+    const cublasStatus_t first = once(0);
+    if (is_refusal(first)) return kRefused;
+    CUBLAS_CHECK(first);
+    begin->record(rotation[0].stream);
+    for (int i = 1; i <= num_products; ++i) CUBLAS_CHECK(once(i));
+    end->record(rotation[0].stream);
     end->wait(kDeviceWaitMax, "a product that is timed");
-    return end->ms_since(*begin);
+    return end->ms_since(*begin) / num_products;
 }
 
-// Times the guesses on the product that was asked for, whose result is written over each time: so
-// not where it is added to, nor while a graph is captured, when nothing may be waited for. The
-// stream is held up once per plan, for kGuesses * (1 + kTimedRuns) products. Which guess wins is up
-// to the clock, and with it the order of the sums: two processes may differ in the last bits. Who
-// must not see that has linear_cuda_deterministic(), which never comes here.
-void keep_fastest(const LinearArgs& args, const LinearPart& part, const Key& key, Plan& plan) {
-    if (plan.algos.size() == 1 || args.mode == LinearMode::kAdd || is_capturing(args.stream))
-        return;
-    const cublasLtMatmulAlgo_t* fastest = &plan.algos.front();
-    double least = std::numeric_limits<double>::infinity();
-    for (const cublasLtMatmulAlgo_t& algo : plan.algos) {
-        const double ms = time_of(args, part, key, plan, algo);
-        if (ms < least) {
-            least = ms;
-            fastest = &algo;
-        }
+// REQUIRES: plans().mutex; `plan` is the key's, and has an algorithm.
+cublasLtMatmulAlgo_t fastest(
+    std::span<const LinearArgs> rotation,
+    std::span<const LinearPart> parts,
+    const CublasKey& key,
+    const Plan& plan
+) {
+    std::vector<std::pair<double, cublasLtMatmulAlgo_t>> timed;
+    for (const cublasLtMatmulAlgo_t& algo : guesses_for(key, plan)) {
+        const double ms = time_of(rotation, parts, key, plan, algo, kFirstProducts);
+        if (ms < std::numeric_limits<double>::infinity()) timed.emplace_back(ms, algo);
     }
-    plan.algos = {cublasLtMatmulAlgo_t(*fastest)};
+    if (timed.empty()) return *plan.algo;
+    const auto is_faster = [](const auto& a, const auto& b) { return a.first < b.first; };
+    std::stable_sort(timed.begin(), timed.end(), is_faster);
+    timed.resize(std::min<std::size_t>(timed.size(), 2));
+    const double num =
+        std::clamp(kLastMs / timed.front().first, double{kFirstProducts}, double{kLastProductsMax});
+    for (auto& [ms, algo] : timed)
+        ms = time_of(rotation, parts, key, plan, algo, static_cast<int>(num));
+    return std::min_element(timed.begin(), timed.end(), is_faster)->second;
+}
+
+// Whether cuBLASLt takes it.
+bool try_multiply(const LinearArgs& args, const LinearPart& part, CublasKey key) {
+    const std::scoped_lock lock(plans().mutex);
+    for (const std::int64_t bucket : {key.bucket, args.x.rows}) {
+        // Chosen for the bucket's M, but perhaps not made for this one: a plan of its own.
+        key.bucket = bucket;
+        Plan& plan = plan_of(key);
+        if (!plan.algo) continue;
+        const cublasStatus_t status = multiply(args, part, key, plan, *plan.algo);
+        if (!is_refusal(status)) {
+            CUBLAS_CHECK(status);
+            return true;
+        }
+        if (bucket != args.x.rows) continue;
+        spdlog::warn(
+            "cuBLASLt refuses {} x {} x {} (status {}): it is multiplied without it",
+            args.x.rows,
+            key.N,
+            key.K,
+            static_cast<int>(status)
+        );
+        plan.algo.reset();
+    }
+    return false;
 }
 
 void multiply(const LinearArgs& args, const LinearPart& part) {
-    // The epilogue's bias has the type of y.
-    const bool has_bias = part.bias != nullptr && part.y.dtype == DType::kBF16;
-    Key key{
-        .bucket = gemm_bucket(args.x.rows),
-        .N = part.w.rows,
-        .K = args.x.cols,
-        .x_stride = args.x.stride,
-        .w_stride = part.w.stride,
-        .y_stride = part.y.stride,
-        .y_dtype = part.y.dtype,
-        .has_bias = has_bias,
-        .y_alignment = alignment_of(part.y),
-        .workspace_bytes = args.workspace.data == nullptr ? 0 : args.workspace.bytes,
-    };
-    {
-        const std::scoped_lock lock(plans().mutex);
-        Plan& plan = plan_of(key);
-        keep_fastest(args, part, key, plan);
-        cublasStatus_t status = multiply(args, part, key, plan, plan.algos.front());
-        if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) {
-            // Chosen for the bucket's M, but not made for this one: a plan of its own.
-            key.bucket = args.x.rows;
-            const Plan& own = plan_of(key);
-            status = multiply(args, part, key, own, own.algos.front());
-        }
-        CUBLAS_CHECK(status);
-    }
-    if (part.bias != nullptr && !has_bias) {
+    const CublasKey key = key_of(args, part);
+    if (!try_multiply(args, part, key)) {
+        LinearArgs own = args;
+        own.parts = {&part, 1};
+        linear_cuda_deterministic(own);
+    } else if (part.bias != nullptr && !key.has_bias) {
         add_bias_cuda(
             {static_cast<float*>(part.y.data), part.y.rows, part.y.cols, part.y.stride},
             part.bias,
@@ -271,17 +326,82 @@ bool are_joined(const LinearPart& a, const LinearPart& b) {
            (a.bias == nullptr ? b.bias == nullptr : a.bias + a.w.rows == b.bias);
 }
 
+// The products that a call's parts are.
+struct Products {
+    std::array<LinearPart, LinearArgs::kPartsMax> parts{};
+    std::size_t num = 0;
+};
+Products products_of(const LinearArgs& args) {
+    Products products;
+    for (const LinearPart& part : args.parts) {
+        if (products.num != 0 && are_joined(products.parts[products.num - 1], part)) {
+            LinearPart& last = products.parts[products.num - 1];
+            last.w.rows += part.w.rows;
+            last.y.cols += part.y.cols;
+        } else {
+            products.parts[products.num++] = part;
+        }
+    }
+    return products;
+}
+
+// Times one product of the rotation's, unless it is known. REQUIRES: plans().mutex.
+bool tune(
+    std::span<const LinearArgs> rotation, std::span<const LinearPart> parts, const CublasKey& key
+) {
+    Plans& all = plans();
+    if (all.choices.contains(key) || all.choices.size() >= kChoicesMax) return false;
+    Plan& plan = plan_of(key);
+    if (!plan.algo) return false;
+    plan.algo = fastest(rotation, parts, key, plan);
+    all.choices.emplace(key, *plan.algo);
+    return true;
+}
+
 }  // namespace
 
 void linear_cublas(const LinearArgs& args) {
-    for (std::size_t i = 0; i < args.parts.size();) {
-        LinearPart whole = args.parts[i++];
-        for (; i < args.parts.size() && are_joined(whole, args.parts[i]); ++i) {
-            whole.w.rows += args.parts[i].w.rows;
-            whole.y.cols += args.parts[i].y.cols;
+    const Products products = products_of(args);
+    for (std::size_t i = 0; i < products.num; ++i) multiply(args, products.parts[i]);
+}
+
+int tune_linear_cublas(std::span<const LinearArgs> rotation) {
+    CHECK(!rotation.empty() && !is_capturing(rotation[0].stream));
+    const std::scoped_lock lock(plans().mutex);
+    const Products products = products_of(rotation[0]);
+    int num_timed = 0;
+    for (std::size_t i = 0; i < products.num; ++i) {
+        // Layers whose weights lie otherwise are another product.
+        const CublasKey key = key_of(rotation[0], products.parts[i]);
+        std::vector<LinearArgs> same;
+        std::vector<LinearPart> parts;
+        for (const LinearArgs& args : rotation) {
+            const Products theirs = products_of(args);
+            if (theirs.num != products.num || key_of(args, theirs.parts[i]) != key) continue;
+            same.push_back(args);
+            parts.push_back(theirs.parts[i]);
         }
-        multiply(args, whole);
+        if (tune(same, parts, key)) ++num_timed;
     }
+    return num_timed;
+}
+
+int load_linear_choices(const std::string& directory) {
+    const CudaDeviceInfo device = opened_cuda_device();
+    Result<CublasChoices> found = read_choices(choices_path(directory, device), device);
+    if (!found) {
+        if (found.error().code != ErrorCode::kNotFound) spdlog::warn("{}", found.error().message);
+        return 0;
+    }
+    const std::scoped_lock lock(plans().mutex);
+    plans().choices = *std::move(found);
+    return static_cast<int>(plans().choices.size());
+}
+
+Result<> save_linear_choices(const std::string& directory) {
+    const CudaDeviceInfo device = opened_cuda_device();
+    const std::scoped_lock lock(plans().mutex);
+    return write_choices(choices_path(directory, device), device, plans().choices);
 }
 
 }  // namespace pitstop

@@ -2,6 +2,7 @@
 #include "kernels/cuda_device.h"
 #include "kernels/device_memory.h"
 #include "kernels/device_range.h"
+#include "kernels/linear_tuning.h"
 #include "kernels/ops.h"
 
 namespace pitstop {
@@ -18,11 +19,14 @@ const Ops* cuda_deterministic_ops() { return nullptr; }
 
 Result<int> num_cuda_devices() { return no_cuda(); }
 Result<CudaDeviceInfo> open_cuda_device(int) { return no_cuda(); }
+CudaDeviceInfo opened_cuda_device() { CHECK(false); }
 void end_by_cuda_failure(const std::string&) { CHECK(false); }
 void set_cuda_failure_handler(CudaFailureHandler) {}
 void enter_cuda_device() { CHECK(false); }
 int compute_capability() { return 0; }
 DeviceMemoryInfo device_memory_info() { return {}; }
+int load_linear_choices(const std::string&) { return 0; }
+Result<> save_linear_choices(const std::string&) { return no_cuda(); }
 
 // None can be created, so the others have nothing to act on.
 Result<DeviceBuffer> DeviceBuffer::create(std::int64_t) { return no_cuda(); }

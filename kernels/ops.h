@@ -8,11 +8,11 @@
 // Pointers in Args are memory of the device, except where a header says host.
 #pragma once
 
+#include "base/isa.h"
 #include "kernels/attention.h"
 #include "kernels/digest.h"
 #include "kernels/embedding.h"
 #include "kernels/gather_rows.h"
-#include "base/isa.h"
 #include "kernels/linear.h"
 #include "kernels/logprobs.h"
 #include "kernels/nonfinite.h"
@@ -31,6 +31,8 @@ struct Ops {
     void (*embedding)(const EmbeddingArgs&) = nullptr;
     void (*rmsnorm)(const RmsNormArgs&) = nullptr;
     void (*linear)(const LinearArgs&) = nullptr;
+    // Null where there is nothing to choose; tune_linear_cuda (linear.h).
+    int (*tune_linear)(std::span<const LinearArgs> rotation) = nullptr;
     void (*rope)(const RopeArgs&) = nullptr;
     void (*attention)(const AttentionArgs&) = nullptr;
     void (*silu_mul)(const SiluMulArgs&) = nullptr;

@@ -8,6 +8,7 @@ constexpr Ops kFast = {
     .embedding = embedding_cuda,
     .rmsnorm = rmsnorm_cuda,
     .linear = linear_cuda,
+    .tune_linear = tune_linear_cuda,
     .rope = rope_cuda,
     .attention = attention_cuda,
     .silu_mul = silu_mul_cuda,
@@ -30,6 +31,7 @@ constexpr Ops make_deterministic() {
     Ops ops = kFast;
     ops.name = "cuda deterministic";
     ops.linear = linear_cuda_deterministic;
+    ops.tune_linear = nullptr;
     ops.attention = attention_cuda_deterministic;
     return ops;
 }

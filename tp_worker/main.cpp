@@ -86,6 +86,12 @@ void add_flags(Options& options, FlagSet& flags) {
         &options.is_deterministic,
         "with cuda: no result depends on what else is in the batch, as it never does on a CPU"
     );
+    flags.add(
+        "tuning-dir",
+        &options.engine.tuning_dir,
+        "with cuda: products are timed at the start, and this directory keeps which algorithm is "
+        "fastest; empty: the library's first guess"
+    );
     flags.add("load-format", &options.load_format, "auto, or null: compute nothing");
     flags.add(
         "ignore-extra-tensors",

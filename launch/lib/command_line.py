@@ -154,6 +154,12 @@ def add_tree_flags(parser):
         help="seconds a forward pass may take before the tree is ended (default 300)",
     )
     add(
+        "--tuning-dir",
+        metavar="DIR",
+        help="on a GPU: keeps which algorithms were fastest when the first start timed them; "
+        "none: nothing is timed (default ~/.cache/pitstop)",
+    )
+    add(
         "--wait-for-initial-weights",
         "--checkpoint-engine-wait-weights-before-ready",
         action="store_true",

@@ -35,6 +35,12 @@ def cores_per_worker(num_workers):
     return max(1, len(os.sched_getaffinity(0)) // num_workers)
 
 
+def cache_dir():
+    """Where what can be found out again is kept (XDG Base Directory Specification)."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(base, "pitstop")
+
+
 def _flags(options, *names):
     """--name=value for each option that was given; the others are the process's own defaults."""
     given = [(name, getattr(options, name)) for name in names]
@@ -120,6 +126,8 @@ def plan(options, run_dir, weights=Weights()):
                 worker.append(f"--gpu={replica}")
             if options.deterministic:
                 worker.append("--deterministic")
+            if options.device != "cpu" and options.tuning_dir != "none":
+                worker.append(f"--tuning-dir={options.tuning_dir or cache_dir()}")
             if options.ignore_extra_tensors:
                 worker.append("--ignore-extra-tensors")
             if replica == 0:

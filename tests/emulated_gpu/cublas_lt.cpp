@@ -1,12 +1,15 @@
 // cuBLASLt as a library that is opened at run time: products in the emulated GPU's streams. Sums
 // are in double and rounded once. Source: cuBLAS documentation, "cublasLtMatmul": column-major
 // matrices, D = alpha op(A) op(B) + beta C, a bias for each row of D in the epilogue, and which
-// alignment an algorithm was asked for.
+// alignment an algorithm was asked for. products.h is what tests set.
 #include "tests/emulated_gpu/blocks.h"
 #include "tests/emulated_gpu/calls.h"
+#include "tests/emulated_gpu/products.h"
+#include "tests/emulated_gpu/streams.h"
 
 #include <cublasLt.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <vector>
@@ -40,7 +43,6 @@ struct Algorithm {
     std::uint64_t alignment_d = 0;
 };
 
-constexpr int kAlgorithms = 3;
 constexpr std::size_t kAlignmentAB = 16;
 
 template <class T, class Handle>
@@ -219,7 +221,12 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     cublasLtMatmulHeuristicResult_t results[],
     int* num_found
 ) {
-    *num_found = num_wanted < kAlgorithms ? num_wanted : kAlgorithms;
+    Products& all = products();
+    ++all.num_heuristics;
+    // Source: "cublasLtMatmulAlgoGetHeuristic": not supported where there is none.
+    *num_found = 0;
+    if (!all.has_guesses) return CUBLAS_STATUS_NOT_SUPPORTED;
+    *num_found = std::min(num_wanted, static_cast<int>(all.ms.size()));
     for (int i = 0; i < *num_found; ++i) {
         const Algorithm algorithm{
             static_cast<std::uint64_t>(i), as<Preference>(preference).alignment_d};
@@ -269,18 +276,33 @@ cublasStatus_t cublasLtMatmul(
     if (!fits || !is_aligned(a, kAlignmentAB) || !is_aligned(b, kAlignmentAB) ||
         !is_aligned(d, algorithm.alignment_d))
         return CUBLAS_STATUS_INVALID_VALUE;
+    Products& all = products();
+    const bool refuses =
+        std::find(
+            all.algorithms_that_refuse.begin(), all.algorithms_that_refuse.end(), algorithm.number
+        ) != all.algorithms_that_refuse.end();
+    if (algorithm.number >= all.ms.size() || (refuses && product.d_layout.cols == all.cols_refused))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     if (enter_call("cublasLtMatmul") != cudaSuccess) return CUBLAS_STATUS_EXECUTION_FAILED;
     const std::shared_ptr<Stream> stream = stream_of(stream_handle);
     if (stream == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
-    enqueue(stream, {.kind = WorkKind::kKernel, .name = "a product", .begin = [product]() -> Step {
-                         auto col = std::make_shared<std::uint64_t>(0);
-                         // Scratch: whoever reads it afterwards finds nothing of use.
-                         std::memset(product.workspace, 0xff, product.workspace_bytes);
-                         return [product, col] {
-                             if (*col < product.d_layout.cols) product.run_column((*col)++);
-                             return *col == product.d_layout.cols;
-                         };
-                     }});
+    all.used.push_back(algorithm.number);
+    const double ms = all.ms[algorithm.number];
+    enqueue(
+        stream,
+        {.kind = WorkKind::kKernel,
+         .name = "a product",
+         .begin = [product, ms]() -> Step {
+             auto col = std::make_shared<std::uint64_t>(0);
+             // Scratch: whoever reads it afterwards finds nothing of use.
+             std::memset(product.workspace, 0xff, product.workspace_bytes);
+             return [product, col, ms] {
+                 if (*col < product.d_layout.cols) product.run_column((*col)++);
+                 if (*col == product.d_layout.cols) advance_gpu_clock(ms);
+                 return *col == product.d_layout.cols;
+             };
+         }}
+    );
     return CUBLAS_STATUS_SUCCESS;
 }
 

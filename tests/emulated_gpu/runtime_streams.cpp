@@ -10,11 +10,6 @@
 namespace pitstop::emulator {
 namespace {
 
-double gpu_clock_ms() {
-    const auto now = std::chrono::steady_clock::now().time_since_epoch();
-    return std::chrono::duration<double, std::milli>(now).count();
-}
-
 // A call that waits or asks is not for a stream that captures.
 cudaError_t refuse_if_capturing(const Stream& stream) {
     if (stream.capture == nullptr) return cudaSuccess;

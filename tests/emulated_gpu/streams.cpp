@@ -7,6 +7,7 @@
 #include "tests/emulated_gpu/settings.h"
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <csetjmp>
 #include <csignal>
@@ -318,6 +319,17 @@ Point end_of(const std::shared_ptr<Stream>& stream) {
 bool is_done(const Point& point) { return Executor::of_process().is_done(point); }
 
 int wait_for(const std::vector<Point>& points) { return Executor::of_process().wait(points); }
+
+namespace {
+std::atomic<double> clock_ahead_ms{0.0};
+}
+
+double gpu_clock_ms() {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    return std::chrono::duration<double, std::milli>(now).count() + clock_ahead_ms;
+}
+
+void advance_gpu_clock(double ms) { clock_ahead_ms.fetch_add(ms); }
 
 int sticky_error() { return Executor::of_process().error(); }
 

@@ -74,6 +74,10 @@ Point enqueue(const std::shared_ptr<Stream>& stream, Work work);
 // Returns the context's sticky error, or 0.
 [[nodiscard]] int wait_for(const std::vector<Point>& points);
 
+// Milliseconds of the GPU's clock, which events read. Work may say that it took longer than it did.
+[[nodiscard]] double gpu_clock_ms();
+void advance_gpu_clock(double ms);
+
 // The context's; 0: none. The first stays.
 [[nodiscard]] int sticky_error();
 void end_context(int error);

@@ -6,17 +6,14 @@ if(PITSTOP_EMULATED_GPU)
     pitstop_test(kernels_gpu_test LABEL emulated
         SOURCES ${PITSTOP_CUDA_TESTS} cuda_failure_test.cpp LIBS pitstop_kernels)
     target_compile_definitions(kernels_gpu_test PRIVATE PITSTOP_EMULATED)
+    # What becomes of cuBLASLt's answers, which the real library gives as it likes.
+    pitstop_test(kernels_cublas_test LABEL emulated SOURCES cublas_test.cpp LIBS pitstop_kernels)
     # Asynchronous copies at once instead of at the last moment (tests/emulated_gpu/blocks.h).
     add_test(NAME kernels_gpu_copies_test COMMAND kernels_gpu_test --gtest_filter=*Attention*:*Linear*)
     set_tests_properties(kernels_gpu_copies_test PROPERTIES
         LABELS emulated TIMEOUT 300 ENVIRONMENT PITSTOP_EMULATOR_COPIES=at_once)
 elseif(PITSTOP_WITH_CUDA)
     pitstop_test(kernels_gpu_test LABEL gpu SOURCES ${PITSTOP_CUDA_TESTS} cuda_failure_test.cpp LIBS pitstop_kernels)
-    # Needs cuBLASLt's header, no GPU: it has the device's functions itself, so it links no pitstop_kernels.
-    pitstop_test(kernels_cublas_test LABEL kernel
-        SOURCES cublas_test.cpp ${PROJECT_SOURCE_DIR}/kernels/linear.cpp ${PROJECT_SOURCE_DIR}/kernels/linear_cublas.cpp
-        LIBS pitstop_base)
-    target_include_directories(kernels_cublas_test SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
     # Registers and occupancy as KERNELS.md has them: those of one version of the compiler.
     if(CUDAToolkit_VERSION VERSION_GREATER_EQUAL 13.0 AND CUDAToolkit_VERSION VERSION_LESS 13.1)
         add_test(NAME kernels_resources_test

@@ -215,7 +215,7 @@ class CudaAttention : public OnCuda {
 
 TEST_F(CudaAttention, MeetsTheReferenceOnAwkwardShapes) {
     const std::vector<Heads> shapes =
-        kIsEmulated
+        is_small()
             ? std::vector<Heads>{{4, 1, 128}, {6, 2, 64}, {7, 1, 64}}
             : std::vector<Heads>{
                   {4, 1, 128}, {32, 8, 128}, {6, 2, 64}, {7, 1, 64}, {2, 2, 128}, {16, 1, 64}};
@@ -303,7 +303,7 @@ void P6Attention::expect_same_bits(const Heads& heads, std::int32_t window) {
         return begin + static_cast<std::int32_t>(engine() % static_cast<unsigned>(end - begin));
     };
     int num_compared = 0;
-    for (int round = 0; round < (kIsEmulated ? 8 : 40); ++round) {
+    for (int round = 0; round < (is_small() ? 8 : 40); ++round) {
         const std::int32_t page_size =
             std::vector{1, 3, 16, 64, 256}[static_cast<std::size_t>(pick(0, 5))];
         std::vector<Span<bf16>> rows_of;

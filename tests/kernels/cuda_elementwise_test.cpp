@@ -505,7 +505,7 @@ class CudaShardCopy : public OnCuda {
 
 TEST_F(CudaShardCopy, ConvertsEveryValueAsTheReference) {
     std::vector<std::uint32_t> floats;
-    for (std::uint32_t upper = 0; upper < 0x10000; upper += kIsEmulated ? 7 : 1) {
+    for (std::uint32_t upper = 0; upper < 0x10000; upper += is_small() ? 7u : 1u) {
         for (const std::uint32_t lower : {0x0000u, 0x0001u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu})
             floats.push_back(upper << 16 | lower);
     }

@@ -7,17 +7,6 @@ namespace {
 
 using LinearFn = void (*)(const LinearArgs&);
 
-// A sum errs by e of the magnitudes per rounding, twice where tensor cores truncate: a chain of K /
-// 16 mma, or the general kernel's of K, then bias and y; the output's own rounding on top, for
-// both.
-double linear_bound(
-    double sum_magnitudes, double y, std::int64_t K, bool is_chain_of_k, DType out
-) {
-    const double chain =
-        is_chain_of_k ? static_cast<double>(K) : static_cast<double>(K) / 16.0 + 16.0;
-    return 2.0 * (chain + 4.0) * kEps32 * sum_magnitudes + 2.02 * rounding_of(out) * std::abs(y);
-}
-
 class CudaLinear : public OnCuda {
   protected:
     template <class X, class Y>

@@ -5,30 +5,36 @@
 
 #include "kernels/cuda_device.h"
 #include "kernels/device_memory.h"
+#include "tests/gpu_or_skip.h"
 #include "tests/kernels/support.h"
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstdlib>
 #include <span>
 #include <vector>
 
 namespace pitstop::test {
 
+// Fewer and smaller shapes: on the GPU in software, and where PITSTOP_SMALL_SHAPES asks for them,
+// as a sanitizer's user does (tests/gpu/parts.py).
+[[nodiscard]] inline bool is_small() {
 #if defined(PITSTOP_EMULATED)
-inline constexpr bool kIsEmulated = true;
+    return true;
 #else
-inline constexpr bool kIsEmulated = false;
+    return std::getenv("PITSTOP_SMALL_SHAPES") != nullptr;
 #endif
+}
 
 // A test's stream on the GPU; skips the test where there is none.
 class OnCuda : public testing::Test {
   protected:
     void SetUp() override {
-        const Result<int> num = num_cuda_devices();
-        if (!num) GTEST_SKIP() << num.error().message;
-        if (*num == 0) GTEST_SKIP() << "no CUDA device: the driver shows none";
-        const Result<CudaDeviceInfo> info = open_cuda_device(0);
-        if (!info) GTEST_SKIP() << "GPU 0 cannot be used: " << info.error().message;
+        if (const std::string why = why_no_gpu(); !why.empty()) {
+            ASSERT_FALSE(is_gpu_required()) << why;
+            GTEST_SKIP() << why;
+        }
         Result<DeviceStream> stream = DeviceStream::create(StreamPriority::kStep);
         ASSERT_TRUE(stream.has_value());
         stream_ = *std::move(stream);
@@ -124,5 +130,16 @@ class DeviceScratch {
   private:
     DeviceBuffer buffer_{};
 };
+
+// A sum errs by e of the magnitudes per rounding, twice where tensor cores truncate: a chain of K /
+// 16 mma, or the general kernel's of K, then bias and y; the output's own rounding on top, for
+// both.
+inline double linear_bound(
+    double sum_magnitudes, double y, std::int64_t K, bool is_chain_of_k, DType out
+) {
+    const double chain =
+        is_chain_of_k ? static_cast<double>(K) : static_cast<double>(K) / 16.0 + 16.0;
+    return 2.0 * (chain + 4.0) * kEps32 * sum_magnitudes + 2.02 * rounding_of(out) * std::abs(y);
+}
 
 }  // namespace pitstop::test

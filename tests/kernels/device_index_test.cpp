@@ -3,7 +3,7 @@
 #include "kernels/device/fast_div.h"
 #include "kernels/device/ordered.h"
 #include "kernels/device/swizzle.h"
-#include "kernels/linear_cuda.h"
+#include "kernels/linear_tuning.h"
 
 #include <gtest/gtest.h>
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(
     not (BUILD / "bin/pitstop_tp_worker").exists(),
     reason=f"{BUILD} is not built: cmake --preset emulated && cmake --build --preset emulated",
 )
-CUDA = ("--device", "cuda", "--max-total-tokens", 2048)
+CUDA = ("--device", "cuda", "--max-total-tokens", 2048, "--tuning-dir", "none")
 GREEDY = {"temperature": 0.0, "ignore_eos": True}
 SEEDED = {"temperature": 1.0, "seed": 5, "ignore_eos": True, "logprobs": {"enabled": True}}
 NUM = 12  # tokens: one costs some tenths of a second

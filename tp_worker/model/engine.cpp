@@ -1,7 +1,9 @@
 #include "tp_worker/model/engine.h"
 
 #include "base/log.h"
+#include "base/time.h"
 #include "kernels/cuda_device.h"
+#include "kernels/linear_tuning.h"
 #include "tp_worker/model/null_model.h"
 #include "tp_worker/weights/checkpoint_tensors.h"
 #include "tp_worker/weights/weight_loader.h"
@@ -238,6 +240,7 @@ Result<> Engine::load_runtime() {
     );
     args.transfers = &*transfers_;
     ASSIGN_OR_RETURN(model_, Model::make(args));
+    if (!options_.tuning_dir.empty() && device_.ops().tune_linear != nullptr) tune();
     if (!is_root()) return Ok{};
     ASSIGN_OR_RETURN(
         sampler_,
@@ -249,6 +252,20 @@ Result<> Engine::load_runtime() {
         )
     );
     return Ok{};
+}
+
+void Engine::tune() {
+    const int num_known = load_linear_choices(options_.tuning_dir);
+    const TimePoint begin = Clock::now();
+    const int num_timed = model_->tune(weights_->live());
+    const std::chrono::duration<double> elapsed = Clock::now() - begin;
+    spdlog::info(
+        "products: {} choices known, {} timed in {:.1f} s", num_known, num_timed, elapsed.count()
+    );
+    if (num_timed == 0) return;
+    // Without the file the next start times them again.
+    if (Result<> saved = save_linear_choices(options_.tuning_dir); !saved)
+        spdlog::warn("{}", saved.error().message);
 }
 
 Result<> Engine::load_checkpoint() {

@@ -54,6 +54,8 @@ struct EngineOptions {
     std::int64_t max_total_tokens = 0;  // of KV; 0: kDefaultKvBytes' worth on all ranks
                                         // together, on a GPU what mem_fraction leaves
     std::int64_t context_len = 0;       // 0: the model's
+    std::string tuning_dir{};           // with cuda: where what was timed is kept
+                                        // (linear_tuning.h); empty: nothing is timed
     std::int64_t num_slots = 256;       // requests that may run at once
     std::int64_t tokens_per_step_max = 8192;
     Duration step_timeout = kDeviceWaitMax;  // on a GPU: a step that takes longer never ends (P5)
@@ -122,6 +124,7 @@ class Engine {
     );
     Result<> load_model();
     Result<> load_runtime();
+    void tune();
     Result<> choose_num_pages(const Model::Args& args);
     [[nodiscard]] std::int64_t transfer_bytes_max() const;
     Result<> load_checkpoint();

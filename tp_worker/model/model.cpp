@@ -1,5 +1,6 @@
 #include "tp_worker/model/model.h"
 
+#include "kernels/linear_tuning.h"
 #include "kernels/thread_pool.h"
 
 #include <array>
@@ -197,29 +198,94 @@ StepBatch Model::there(const StepBatch& batch) {
     return there;
 }
 
+LinearArgs Model::product(
+    Product which,
+    const ModelWeights& weights,
+    std::size_t layer_index,
+    std::int64_t num_rows,
+    Parts& parts
+) const {
+    const std::int64_t T = num_rows;
+    const LayerWeights& layer = weights.layers[layer_index];
+    // A bias of a sum over the ranks is added once, by the rank that comes first in it.
+    const bool is_first = raw(communicator_->rank()) == 0;
+    LinearArgs args{.workspace = buffers_.linear, .stream = stream_};
+    std::size_t num = 1;
+    switch (which) {
+        case Product::kQkv:
+            args.x = rows(buffers_.normed, 0, T);
+            parts[0] = {.w = layer.q, .bias = layer.q_bias, .y = rows(buffers_.q, 0, T)};
+            parts[1] = {.w = layer.k, .bias = layer.k_bias, .y = rows(buffers_.k, 0, T)};
+            parts[2] = {.w = layer.v, .bias = layer.v_bias, .y = rows(buffers_.v, 0, T)};
+            num = 3;
+            break;
+        case Product::kO:
+            args.x = rows(buffers_.attended, 0, T);
+            parts[0] = {
+                .w = layer.o,
+                .bias = is_first ? layer.o_bias : nullptr,
+                .y = rows(buffers_.delta, 0, T)};
+            break;
+        case Product::kGateUp:
+            args.x = rows(buffers_.normed, 0, T);
+            parts[0] = {.w = layer.gate, .bias = layer.gate_bias, .y = rows(buffers_.gate, 0, T)};
+            parts[1] = {.w = layer.up, .bias = layer.up_bias, .y = rows(buffers_.up, 0, T)};
+            num = 2;
+            break;
+        case Product::kDown:
+            args.x = rows(buffers_.gated, 0, T);
+            parts[0] = {
+                .w = layer.down,
+                .bias = is_first ? layer.down_bias : nullptr,
+                .y = rows(buffers_.delta, 0, T)};
+            break;
+        case Product::kHead:
+            args.x = rows(buffers_.head_normed, 0, T);
+            parts[0] = {.w = weights.head, .y = rows(buffers_.head_part, 0, T)};
+            break;
+    }
+    args.parts = std::span(parts).first(num);
+    return args;
+}
+
+int Model::tune(Product which, const ModelWeights& weights, std::int64_t num_rows) {
+    constexpr std::size_t kRotationMax = 8;  // layers, whose weights together are beyond the caches
+    const std::size_t num =
+        which == Product::kHead ? 1 : std::min(kRotationMax, weights.layers.size());
+    std::array<Parts, kRotationMax> parts{};
+    std::vector<LinearArgs> rotation;
+    for (std::size_t i = 0; i < num; ++i)
+        rotation.push_back(product(which, weights, i, num_rows, parts[i]));
+    return ops_->tune_linear(rotation);
+}
+
+int Model::tune(const ModelWeights& weights) {
+    if (ops_->tune_linear == nullptr) return 0;
+    int num_timed = 0;
+    const auto tune_up_to = [&](Product which, std::int64_t rows_max) {
+        for (std::int64_t M = 1; M <= rows_max; M = gemm_bucket(M) + 1)
+            num_timed += tune(which, weights, std::min(gemm_bucket(M), rows_max));
+    };
+    for (const Product which : {Product::kQkv, Product::kO, Product::kGateUp, Product::kDown})
+        tune_up_to(which, sizes_.tokens_max);
+    tune_up_to(Product::kHead, sizes_.logit_rows_max);
+    return num_timed;
+}
+
 // normed -> delta: this rank's heads.
-void Model::attend(const LayerWeights& layer, std::int64_t index, const StepBatch& there) {
+void Model::attend(const ModelWeights& weights, std::size_t index, const StepBatch& there) {
+    const LayerWeights& layer = weights.layers[index];
     const auto T = static_cast<std::int64_t>(there.tokens.size());
     const ActView q = rows(buffers_.q, 0, T);
     const ActView k = rows(buffers_.k, 0, T);
     const ActView v = rows(buffers_.v, 0, T);
     const ActView rotated = rows(buffers_.rotated, 0, T);
     const ActView attended = rows(buffers_.attended, 0, T);
-    const View2<float> delta = rows(buffers_.delta, 0, T);
-    const std::array<LinearPart, 3> qkv{{
-        {.w = layer.q, .bias = layer.q_bias, .y = q},
-        {.w = layer.k, .bias = layer.k_bias, .y = k},
-        {.w = layer.v, .bias = layer.v_bias, .y = v},
-    }};
-    ops_->linear(
-        {.x = rows(buffers_.normed, 0, T),
-         .parts = qkv,
-         .workspace = buffers_.linear,
-         .stream = stream_}
-    );
+    Parts parts;
+    ops_->linear(product(Product::kQkv, weights, index, T, parts));
 
     KvCache kv = layer_kv_;
-    kv.data = kv_ + index * kv_bytes(layer_kv_);
+    kv.data = kv_ + static_cast<std::int64_t>(index) * kv_bytes(layer_kv_);
     ops_->rope({
         .q = q,
         .k = k,
@@ -235,7 +301,7 @@ void Model::attend(const LayerWeights& layer, std::int64_t index, const StepBatc
         .norm_eps = static_cast<float>(config_->norm_eps),
         .stream = stream_,
     });
-    const std::optional<std::int64_t> window = config_->windows[static_cast<std::size_t>(index)];
+    const std::optional<std::int64_t> window = config_->windows[index];
     ops_->attention({
         .q = rotated,
         .out = attended,
@@ -253,36 +319,19 @@ void Model::attend(const LayerWeights& layer, std::int64_t index, const StepBatc
         .workspace = buffers_.attention,
         .stream = stream_,
     });
-    // A bias of the sum is added once, by the rank that comes first in it.
-    const bool is_first = raw(communicator_->rank()) == 0;
-    const std::array<LinearPart, 1> o{
-        {{.w = layer.o, .bias = is_first ? layer.o_bias : nullptr, .y = delta}}};
-    ops_->linear({.x = attended, .parts = o, .workspace = buffers_.linear, .stream = stream_});
+    ops_->linear(product(Product::kO, weights, index, T, parts));
 }
 
 // normed -> delta: this rank's columns of the MLP.
-void Model::feed_forward(const LayerWeights& layer, std::int64_t num_tokens) {
+void Model::feed_forward(const ModelWeights& weights, std::size_t index, std::int64_t num_tokens) {
     const std::int64_t T = num_tokens;
     const ActView gate = rows(buffers_.gate, 0, T);
     const ActView up = rows(buffers_.up, 0, T);
     const ActView gated = rows(buffers_.gated, 0, T);
-    const std::array<LinearPart, 2> gate_up{{
-        {.w = layer.gate, .bias = layer.gate_bias, .y = gate},
-        {.w = layer.up, .bias = layer.up_bias, .y = up},
-    }};
-    ops_->linear(
-        {.x = rows(buffers_.normed, 0, T),
-         .parts = gate_up,
-         .workspace = buffers_.linear,
-         .stream = stream_}
-    );
+    Parts parts;
+    ops_->linear(product(Product::kGateUp, weights, index, T, parts));
     ops_->silu_mul({.gate = gate, .up = up, .y = gated, .stream = stream_});
-    const bool is_first = raw(communicator_->rank()) == 0;
-    const std::array<LinearPart, 1> down{
-        {{.w = layer.down,
-          .bias = is_first ? layer.down_bias : nullptr,
-          .y = rows(buffers_.delta, 0, T)}}};
-    ops_->linear({.x = gated, .parts = down, .workspace = buffers_.linear, .stream = stream_});
+    ops_->linear(product(Product::kDown, weights, index, T, parts));
 }
 
 Result<> Model::forward(const StepBatch& batch, const ModelWeights& weights) {
@@ -311,8 +360,8 @@ Result<> Model::forward(const StepBatch& batch, const ModelWeights& weights) {
     });
     RETURN_IF_ERROR(sum_over_ranks(x));
     View2<const float> last_delta{};  // what x still lacks
-    for (std::int64_t i = 0; i < config_->num_layers; ++i) {
-        const LayerWeights& layer = weights.layers[static_cast<std::size_t>(i)];
+    for (std::size_t i = 0; i < weights.layers.size(); ++i) {
+        const LayerWeights& layer = weights.layers[i];
         ops_->rmsnorm(
             {.x = x,
              .delta = last_delta,
@@ -321,7 +370,7 @@ Result<> Model::forward(const StepBatch& batch, const ModelWeights& weights) {
              .eps = eps,
              .stream = stream_}
         );
-        attend(layer, i, on_device);
+        attend(weights, i, on_device);
         RETURN_IF_ERROR(sum_over_ranks(delta));
         ops_->rmsnorm(
             {.x = x,
@@ -331,7 +380,7 @@ Result<> Model::forward(const StepBatch& batch, const ModelWeights& weights) {
              .eps = eps,
              .stream = stream_}
         );
-        feed_forward(layer, T);
+        feed_forward(weights, i, T);
         RETURN_IF_ERROR(sum_over_ranks(delta));
         last_delta = delta;
     }
@@ -366,8 +415,8 @@ Result<View2<float>> Model::logits(
         .eps = static_cast<float>(config_->norm_eps),
         .stream = stream_,
     });
-    const std::array<LinearPart, 1> head{{{.w = weights.head, .y = part}}};
-    ops_->linear({.x = normed, .parts = head, .workspace = buffers_.linear, .stream = stream_});
+    Parts parts;
+    ops_->linear(product(Product::kHead, weights, 0, L, parts));
     const bool is_root = raw(communicator_->rank()) == 0;
     const View2<float> whole = is_root ? rows(buffers_.head_whole, 0, L) : View2<float>{};
     RETURN_IF_ERROR(communicator_->gather_columns(part, whole));

@@ -26,6 +26,8 @@
 #include "tp_worker/groups/communicator.h"
 #include "tp_worker/weights/weight_layout.h"
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -92,10 +94,26 @@ class Model {
         std::span<const std::int32_t> token_rows, const ModelWeights& weights
     );
 
+    // Has the device choose how it multiplies, for every number of rows that a step may have
+    // (linear_tuning.h); overwrites the activations. Returns how many products were timed.
+    int tune(const ModelWeights& weights);
+
   private:
     explicit Model(const Args& args, Arena memory);
-    void attend(const LayerWeights& layer, std::int64_t index, const StepBatch& there);
-    void feed_forward(const LayerWeights& layer, std::int64_t num_tokens);
+    // normed -> q, k, v; attended -> delta; normed -> gate, up; gated -> delta, of a layer; the
+    // head's. `parts` outlives what is returned.
+    enum class Product : std::uint8_t { kQkv, kO, kGateUp, kDown, kHead };
+    using Parts = std::array<LinearPart, LinearArgs::kPartsMax>;
+    [[nodiscard]] LinearArgs product(
+        Product which,
+        const ModelWeights& weights,
+        std::size_t layer_index,
+        std::int64_t num_rows,
+        Parts& parts
+    ) const;
+    int tune(Product which, const ModelWeights& weights, std::int64_t num_rows);
+    void attend(const ModelWeights& weights, std::size_t index, const StepBatch& there);
+    void feed_forward(const ModelWeights& weights, std::size_t index, std::int64_t num_tokens);
     void fill_rope_tables(const Device& device);
     // The batch as the ops read it.
     [[nodiscard]] StepBatch there(const StepBatch& batch);

@@ -4,6 +4,8 @@
 #include "base/isa.h"
 #include "kernels/cuda_device.h"
 #include "tests/emulated_gpu/faults.h"
+#include "tests/emulated_gpu/products.h"
+#include "tests/gpu_or_skip.h"
 #include "tests/source_dir.h"
 #include "tests/tp_worker/batch_mix.h"
 #include "tests/tp_worker/model/random_checkpoint.h"
@@ -48,11 +50,10 @@ constexpr double kBf16Floor = 0.01;
 class GpuEngine : public testing::Test {
   protected:
     void SetUp() override {
-        const Result<int> num = num_cuda_devices();
-        if (!num) GTEST_SKIP() << num.error().message;
-        if (*num == 0) GTEST_SKIP() << "no CUDA device: the driver shows none";
-        const Result<CudaDeviceInfo> info = open_cuda_device(0);
-        if (!info) GTEST_SKIP() << "GPU 0 cannot be used: " << info.error().message;
+        if (const std::string why = why_no_gpu(); !why.empty()) {
+            ASSERT_FALSE(is_gpu_required()) << why;
+            GTEST_SKIP() << why;
+        }
     }
     static ReplicaOptions options(DeviceKind device, Compute compute = Compute::kBf16) {
         ReplicaOptions options;
@@ -269,6 +270,25 @@ TEST_F(GpuEngine, ADigestTakesNoMemory) {
     ASSERT_EQ(digests->size(), loaded.size());
     for (std::size_t i = 0; i < loaded.size(); ++i)
         EXPECT_EQ((*digests)[i].lane0, loaded[i].lane0) << loaded[i].name;
+}
+
+// At the first start; the next has them from the file.
+TEST_F(GpuEngine, ChoosesHowItMultipliesBeforeItServes) {
+    const TempDir directory;
+    ReplicaOptions tuned = options(DeviceKind::kCuda);
+    tuned.engine.tokens_per_step_max = 32;
+    const std::vector<TokenId> prompt{TokenId{5}, TokenId{6}, TokenId{7}};
+    const std::vector<TokenId> expected = generate(open(tuned).get(), prompt, 3);
+    tuned.engine.tuning_dir = directory.path();
+    EXPECT_EQ(generate(open(tuned).get(), prompt, 3), expected);
+    const auto num_files = std::distance(
+        std::filesystem::directory_iterator(directory.path()), std::filesystem::directory_iterator()
+    );
+    EXPECT_EQ(num_files, 1);
+    const int num_heuristics = emulator::products().num_heuristics;
+    EXPECT_GT(num_heuristics, 0);
+    open(tuned);
+    EXPECT_EQ(emulator::products().num_heuristics, num_heuristics);
 }
 
 TEST_F(GpuEngine, P8_WeightsAreKeptByPageLockedMemory) {

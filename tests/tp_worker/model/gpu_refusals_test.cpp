@@ -3,6 +3,7 @@
 #include "kernels/cuda_device.h"
 #include "messages/codec.h"
 #include "messages/update_orders.h"
+#include "tests/gpu_or_skip.h"
 #include "tests/tp_worker/test_replica.h"
 #include "tp_worker/update/updater.h"
 
@@ -14,9 +15,10 @@ namespace {
 class GpuRefusals : public testing::Test {
   protected:
     void SetUp() override {
-        const Result<int> num = num_cuda_devices();
-        if (!num) GTEST_SKIP() << num.error().message;
-        if (*num == 0) GTEST_SKIP() << "no CUDA device: the driver shows none";
+        if (const std::string why = why_no_gpu(); !why.empty()) {
+            ASSERT_FALSE(is_gpu_required()) << why;
+            GTEST_SKIP() << why;
+        }
         options_.engine.model_dir = model_dir("stories");
         options_.engine.device = DeviceKind::kCuda;
         options_.engine.max_total_tokens = 160;
