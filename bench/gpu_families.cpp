@@ -290,7 +290,7 @@ void run_small(GpuMeter& gpu) {
 
 void attend(
     GpuMeter& gpu,
-    const char* what,
+    const std::string& what,
     const Paged& kv,
     const std::vector<std::int32_t>& q_starts,
     const std::vector<std::int32_t>& kv_lens,
@@ -322,34 +322,52 @@ void attend(
     });
 }
 
+// A step of one token per request, over so many keys each.
+void decode(
+    GpuMeter& gpu, const std::string& what, const std::vector<std::int32_t>& kv_lens, double target
+) {
+    std::vector<std::int32_t> q_starts{0}, page_starts;
+    std::int64_t num_keys = 0;
+    for (const std::int32_t len : kv_lens) {
+        q_starts.push_back(static_cast<std::int32_t>(q_starts.size()));
+        page_starts.push_back(static_cast<std::int32_t>(num_keys / P));
+        num_keys += len;
+    }
+    const Paged kv = paged(gpu, num_keys);
+    const double bytes = 4.0 * static_cast<double>(num_keys * K * D);
+    const GpuCase c{.bytes = bytes, .against = GpuLimit::kCopy, .target = target};
+    attend(gpu, what, kv, q_starts, kv_lens, page_starts, c, attention_cuda);
+}
+
+// The first of them has `first_len` keys, the others `len`.
+std::vector<std::int32_t> lens(std::int32_t first_len, std::size_t num_others, std::int32_t len) {
+    std::vector<std::int32_t> all{first_len};
+    all.resize(1 + num_others, len);
+    return all;
+}
+
 void run_decode(GpuMeter& gpu) {
-    constexpr std::int64_t R = 64, kLen = 4096;
-    const Paged kv = paged(gpu, R * kLen);
-    std::vector<std::int32_t> q_starts, kv_lens(R, kLen), page_starts;
-    for (std::int64_t r = 0; r <= R; ++r) q_starts.push_back(static_cast<std::int32_t>(r));
-    for (std::int64_t r = 0; r < R; ++r)
-        page_starts.push_back(static_cast<std::int32_t>(r * kLen / P));
-    const double bytes = 4.0 * R * kLen * K * D;
-    attend(
-        gpu,
-        "decode, 64 requests x 4096, GQA 4:1",
-        kv,
-        q_starts,
-        kv_lens,
-        page_starts,
-        {.bytes = bytes, .against = GpuLimit::kCopy, .target = 0.80},
-        attention_cuda
-    );
+    decode(gpu, "decode, 64 requests x 4096, GQA 4:1", lens(4096, 63, 4096), 0.80);
+    const std::vector<std::int32_t> kv_lens(64, 4096);
+    std::vector<std::int32_t> q_starts, page_starts;
+    for (std::int32_t r = 0; r <= 64; ++r) q_starts.push_back(r);
+    for (std::int32_t r = 0; r < 64; ++r)
+        page_starts.push_back(r * 4096 / static_cast<std::int32_t>(P));
     attend(
         gpu,
         "the same, deterministic",
-        kv,
+        paged(gpu, std::int64_t{64} * 4096),
         q_starts,
         kv_lens,
         page_starts,
-        {.bytes = bytes, .against = GpuLimit::kCopy},
+        {.bytes = 4.0 * 64 * 4096 * K * D, .against = GpuLimit::kCopy},
         attention_cuda_deterministic
     );
+    // Where the work of one request is spread over the GPU, or is not.
+    decode(gpu, "decode, 1 request x 32768 beside 63 x 1024", lens(32768, 63, 1024), 0);
+    decode(gpu, "decode, 1 request x 16384 beside 255 x 1024", lens(16384, 255, 1024), 0);
+    decode(gpu, "decode, 1 request x 65536", lens(65536, 0, 0), 0);
+    decode(gpu, "decode, 8 requests x 65536", lens(65536, 7, 65536), 0);
 }
 
 void run_prefill(GpuMeter& gpu) {
@@ -410,7 +428,7 @@ void run_products(GpuMeter& gpu) {
         const DeviceBuffer w = gpu.buffer(w_bytes * copies);
         const DeviceBuffer x = gpu.buffer(4096 * shape.depth * 2),
                            y = gpu.buffer(4096 * shape.N * 2);
-        for (const std::int64_t M : {1, 64, 4096}) {
+        for (const std::int64_t M : {1, 2, 4, 8, 16, 32, 64, 4096}) {
             if (M == 4096 && shape.N == V) continue;  // logits of so many rows are never asked
             const double m = static_cast<double>(M), n = static_cast<double>(shape.N);
             const auto depth = static_cast<double>(shape.depth);
@@ -418,16 +436,19 @@ void run_products(GpuMeter& gpu) {
                 .family = "linear",
                 .bytes = 2 * (n * depth + m * depth + m * n),
                 .flops = 2 * m * n * depth};
-            c.against = M == 1    ? GpuLimit::kCopy
-                        : M == 64 ? GpuLimit::kRoofline
-                                  : GpuLimit::kMatrix;
-            c.target = M == 64 ? 0.75 : 0.80;
+            c.against = M == 1      ? GpuLimit::kCopy
+                        : M == 4096 ? GpuLimit::kMatrix
+                                    : GpuLimit::kRoofline;
+            c.target = M == 64 ? 0.75 : M == 1 || M == 4096 ? 0.80 : 0;
             const auto named = [&](const char* suffix) {
                 return std::string(shape.name) + ", M = " + std::to_string(M) + suffix;
             };
             const auto w_of = [&](int i) {
                 return static_cast<const std::byte*>(w.data()) + i % copies * w_bytes;
             };
+            std::vector<const void*> all_w;
+            for (int i = 0; i < copies; ++i) all_w.push_back(w_of(i));
+            gpu.tune(x, all_w, y, M, shape.N, shape.depth);
             c.what = named("");
             gpu.measure(c, [&](int i) {
                 gpu.multiply(*cuda_ops(), x, w_of(i), y, M, shape.N, shape.depth);

@@ -27,8 +27,28 @@ class Report:
         print(f"{status:8} {name}{': ' + why if why else ''}", flush=True)
         self.write()
 
-    def has_failed(self):
-        return any(part["status"] == "failed" for part in self.parts.values())
+    def take_earlier(self):
+        """What an earlier call found in this place, if it was the same commit on the same GPU."""
+        path = self._out / "report.json"
+        if self.device is None or not path.exists():
+            return
+        try:
+            found = json.loads(path.read_text())
+        except ValueError:
+            return
+        device = found.get("device") or {}
+        is_same = [found.get("commit"), device.get("name"), device.get("uuid")] == [
+            self._commit,
+            self.device.get("name"),
+            self.device.get("uuid"),
+        ]
+        if is_same:
+            self.parts = {**found["parts"], **self.parts}
+            self.errors = found["errors"]
+            self.kernels = found["kernels"]
+
+    def has_failed(self, names):
+        return any(self.parts[name]["status"] == "failed" for name in names if name in self.parts)
 
     def write(self):
         self._out.mkdir(parents=True, exist_ok=True)
@@ -36,6 +56,9 @@ class Report:
             draft = self._out / f".{name}"
             draft.write_text(text)
             draft.replace(self._out / name)
+
+    def _why_not(self):
+        return self.why_not or "the GPU was not asked yet"
 
     def _targets(self):
         return targets.evaluate(self.kernels, self.parts)
@@ -55,11 +78,10 @@ class Report:
         return json.dumps(found, indent=2) + "\n"
 
     def _as_markdown(self):
-        lines = ["# GPU report", "", f"Commit {self._commit}, {time.strftime('%Y-%m-%d')}.", ""]
+        title = "# GPU report" if self.device else f"# GPU report: NOT RUN: {self._why_not()}"
+        lines = [title, "", f"Commit {self._commit}, {time.strftime('%Y-%m-%d')}.", ""]
         if self.device:
             lines += [f"* {key}: {value}" for key, value in self.device.items()]
-        else:
-            lines.append(f"Not run: {self.why_not or 'the GPU was not asked yet'}.")
         lines += ["", "## Targets", "", *targets.as_lines(self._targets())]
         lines += ["", "## Parts", "", "| part | status | |", "|---|---|---|"]
         lines += [f"| {name} | {part['status']} | {_note(part)} |" for name, part in self.parts.items()]

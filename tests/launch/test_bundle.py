@@ -18,8 +18,9 @@ def bundle(tmp_path_factory):
     """Made in one place, packed, unpacked in another; the first is gone."""
     made = tmp_path_factory.mktemp("made") / "pitstop"
     build = os.environ.get("PITSTOP_BUILD", str(ROOT / "build" / "cpu"))
+    has_gpu_tests = os.path.exists(f"{build}/bin/kernels_gpu_test")
     done = subprocess.run(
-        [ROOT / "launch" / "bundle", made, "--archive"],
+        [ROOT / "launch" / "bundle", made, "--archive", *([] if has_gpu_tests else ["--without-gpu"])],
         env={**os.environ, "PITSTOP_BUILD": build},
         capture_output=True,
         text=True,
@@ -81,6 +82,23 @@ def test_its_benchmarks_start_its_own_tree(bundle, tmp_path):
     assert json.loads(path.read_text())["commit"] == (bundle / "COMMIT").read_text().strip()
 
 
+def test_packs_all_of_it_or_nothing(tmp_path):
+    """Programs that somebody copied, some of them: what is missing is named, and nothing is left."""
+    (tmp_path / "bin").mkdir()
+    for name in ("pitstop_tp_worker", "pitstop_cli"):
+        (tmp_path / "bin" / name).write_text("")
+    done = subprocess.run(
+        [ROOT / "launch" / "bundle", tmp_path / "out"],
+        env={**os.environ, "PITSTOP_BUILD": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 4, done.stderr
+    assert "pitstop_scheduler_proc" in done.stderr and "kernels_gpu_test" in done.stderr
+    assert "pitstop_cli" not in done.stderr
+    assert not list((tmp_path / "out").iterdir())
+
+
 def test_refuses_a_directory_that_holds_something(tmp_path):
     (tmp_path / "mine").write_text("kept")
     done = subprocess.run([ROOT / "launch" / "bundle", tmp_path], capture_output=True, text=True)
@@ -101,7 +119,9 @@ def test_gpu_tests_say_that_there_is_no_gpu(bundle, tmp_path):
     assert report["parts"] and all(
         part["status"] == "skipped" and part["why"] for part in report["parts"].values()
     )
-    assert "Not run" in (tmp_path / "report.md").read_text()
+    assert (tmp_path / "report.md").read_text().startswith("# GPU report: NOT RUN: ")
+    assert done.stdout.startswith("NOT RUN: ")
+    assert call(bundle, "tests/gpu/run", "--require-gpu", f"--out={tmp_path}").returncode == 1
 
 
 def test_cuda_without_a_gpu_is_an_error_at_the_start(bundle):

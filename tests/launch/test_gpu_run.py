@@ -121,7 +121,7 @@ def test_the_report_is_whole_after_each_part(tmp_path):
     report.add("kernel tests", "failed", "Bad.Crashes: ended by SIGABRT")
     text = (tmp_path / "report.md").read_text()
     assert "Bad.Crashes" in text and "NVIDIA H200" in text
-    assert (tmp_path / "report.json").exists() and report.has_failed()
+    assert (tmp_path / "report.json").exists() and report.has_failed(["kernel tests"])
 
 
 def row(family, what, fraction, target):
@@ -255,3 +255,50 @@ def test_a_driver_that_hangs_leaves_a_report(build, tmp_path):
     assert done.returncode == 1, done.stderr
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["status"] == "not run" and "stopped after" in report["why"]
+
+
+def test_a_part_joins_what_others_found(build, tmp_path):
+    out = tmp_path / "out"
+    assert run_all(build, out, "--part=limits").returncode == 0
+    assert run_all(build, out, "--part=kernels").returncode == 1
+    report = json.loads((out / "report.json").read_text())
+    assert report["parts"]["limits"]["status"] == "passed"
+    assert report["parts"]["kernel benchmarks"]["status"] == "failed"  # a family crashed
+    assert report["kernels"]["limits"]["copy_gb_s"] == 4000.0
+    assert run_all(build, out, "--part=limits").returncode == 0  # what failed before is not its own
+    assert len(list(out.iterdir())) <= 8
+
+
+def test_models_are_made_once(build, tmp_path):
+    made = tmp_path / "models"
+    assert run_all(build, tmp_path / "out", "--part=engine", f"--models={made}").returncode == 0
+    (build / "bin" / "pitstop_make_model").write_text(f"#!{sys.executable}\nraise SystemExit(1)\n")
+    assert run_all(build, tmp_path / "out", "--part=engine", f"--models={made}").returncode == 0
+    assert sorted(path.name for path in made.iterdir()) == ["qwen3-0.6b", "qwen3-8b"]
+
+
+def test_without_a_gpu_nothing_is_green_that_must_have_one(build, tmp_path):
+    (build / "bin" / "pitstop_gpu_bench").write_text(
+        f"#!{sys.executable}\n" + textwrap.dedent("""
+        import json, sys
+        path = next(word[7:] for word in sys.argv if word.startswith("--json="))
+        json.dump({"status": "not run", "why": "no driver"}, open(path, "w"))
+        """)
+    )
+    done = run_all(build, tmp_path / "out")
+    assert done.returncode == 0 and done.stdout.splitlines()[0] == "NOT RUN: no driver"
+    first = (tmp_path / "out" / "report.md").read_text().splitlines()[0]
+    assert first == "# GPU report: NOT RUN: no driver"
+    assert run_all(build, tmp_path / "out", "--require-gpu").returncode == 1
+
+
+def test_tests_that_all_skip_are_not_green(build, tmp_path):
+    (build / "bin" / "kernels_gpu_test").write_text(
+        f"#!{sys.executable}\n" + HEAD + 'results = [{"name": n, "result": "SKIPPED"} for n in names]\nfinish()\n'
+    )
+    (build / "bin" / "tp_worker_gpu_test").unlink()
+    done = run_all(build, tmp_path / "out", "--part=correctness", "--require-gpu")
+    parts = json.loads((tmp_path / "out" / "report.json").read_text())["parts"]
+    assert done.returncode == 1
+    assert parts["kernel tests"]["status"] == "skipped" and "no test ran" in parts["kernel tests"]["why"]
+    assert parts["engine tests"]["status"] == "failed" and "is not there" in parts["engine tests"]["why"]

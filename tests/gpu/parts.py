@@ -1,0 +1,259 @@
+"""What tests/gpu/run runs, a function per line of its report."""
+
+import json
+import os
+import pathlib
+import shutil
+import tempfile
+import time
+
+import gtest_program
+import programs
+from timed_call import call
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SHAPES = {"qwen3-8b": 16.4e9, "qwen3-0.6b": 1.5e9}  # bytes of weights; the one with a target first
+SANITIZERS = ("memcheck", "racecheck", "synccheck", "initcheck")
+# Ten to a hundred times slower, so families in the order of what is likeliest to be found there.
+SANITIZED = ("CudaAttention*", "CudaLinear*", "CudaSampl*", "-CudaAttention*:CudaLinear*:CudaSampl*")
+SANITIZER_FOUND = 9  # its exit code for errors found, apart from its own troubles
+FAMILY_S = 60.0  # of one family's kernel benchmarks
+NO_TIME = "no time left"
+
+
+def environment(**more):
+    return {
+        **os.environ,
+        "PITSTOP_SOURCE_DIR": str(ROOT),
+        "PITSTOP_BUILD": str(programs.bin_dir().parent),
+        **more,
+    }
+
+
+def run(command, budget, timeout_s):
+    return call(command, environment(), max(1.0, min(timeout_s, budget.left())))
+
+
+def find_gpu(report, budget):
+    """Fills report.device, or report.why_not."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "device.json"
+        ended = run([programs.program("gpu_bench"), "--device-only", f"--json={path}"], budget, 60)
+        if ended.code != 0 or not path.exists():
+            # A driver that hangs or a call that fails is no reason to be without a report.
+            report.why_not = f"pitstop_gpu_bench: {ended.last_lines()}"
+            report.add("the GPU", "failed", report.why_not)
+            return
+        found = json.loads(path.read_text())
+    if found["status"] == "run":
+        report.device = {**found["device"], **driver_facts(budget)}
+    else:
+        report.why_not = found["why"]
+
+
+def driver_facts(budget):
+    """What nvidia-smi adds: clocks and limits that explain a figure."""
+    names = "driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,ecc.mode.current,mig.mode.current"
+    ended = run(["nvidia-smi", "-i", "0", f"--query-gpu={names}", "--format=csv,noheader"], budget, 30)
+    values = [value.strip() for value in ended.output.strip().split(",")]
+    return dict(zip(names.split(","), values)) if ended.code == 0 else {}
+
+
+def run_tests(report, name, program, budget, timeout_s):
+    begin = time.monotonic()
+    path = programs.bin_dir() / program
+    if not path.exists():
+        report.add(name, "failed", f"{path} is not there")
+        return
+    # There is a GPU: a test that cannot have it has failed.
+    counts = gtest_program.run(path, environment(PITSTOP_REQUIRE_GPU="1"), budget, timeout_s)
+    report.errors.update(counts.suites)
+    why = " / ".join(counts.failed)
+    if counts.not_run:
+        why = " / ".join([*counts.failed, f"not run: {', '.join(counts.not_run)}"])
+    if counts.passed == 0 and not counts.failed:
+        why = " / ".join(filter(None, [why, "no test ran"]))
+    status = "failed" if counts.failed else "skipped" if counts.not_run or not counts.passed else "passed"
+    report.add(name, status, why, seconds=round(time.monotonic() - begin, 1), **counts.figures())
+
+
+def run_limits(report, name, budget):
+    """What this GPU copies and multiplies at most: what every other figure is held against."""
+    measured, ended = bench_family(programs.program("gpu_bench"), "limits", None, budget)
+    if ended.code != 0 or measured is None or "limits" not in measured:
+        report.add(name, "failed", ended.last_lines())
+        return
+    report.kernels = {"limits": measured["limits"], "kernels": []}
+    report.add(name, "passed", **measured["limits"])
+
+
+def run_kernel_bench(report, name, budget):
+    """Family by family, each in a process of its own. Without limits the first measures them."""
+    program = programs.program("gpu_bench")
+    listed = run([program, "--list"], budget, 30)
+    if listed.code != 0:
+        report.add(name, "failed", listed.last_lines())
+        return
+    troubles = []
+    if report.kernels:
+        report.kernels["kernels"] = []
+    for family in [*([] if report.kernels else ["limits"]), *listed.output.split()]:
+        if budget.left() < 5:
+            troubles.append(f"{family}: {NO_TIME}")
+            continue
+        measured, ended = bench_family(program, family, report.kernels, budget)
+        if ended.code != 0:
+            troubles.append(f"{family}: {ended.last_lines(2)}")
+        if measured is None or "limits" not in measured:
+            if report.kernels is None:
+                break  # nothing to hold the others against
+            continue
+        if report.kernels is None:
+            report.kernels = {"limits": measured["limits"], "kernels": []}
+        report.kernels["kernels"] += measured["kernels"]
+        report.write()
+    held = [row for row in report.kernels["kernels"] if row["met"] is not None] if report.kernels else []
+    met = sum(1 for row in held if row["met"])
+    counted = f"{met} of {len(held)} figures at their target"
+    report.add(name, "failed" if troubles else "passed", " / ".join([*troubles, counted]))
+
+
+def bench_family(program, family, kernels, budget):
+    """What it measured, as far as it came, and how it ended."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "kernels.json"
+        command = [program, f"--family={family}", f"--json={path}"]
+        if kernels is not None:
+            limits = kernels["limits"]
+            command += [f"--copy-gb-s={limits['copy_gb_s']}", f"--matrix-tflop-s={limits['matrix_tflop_s']}"]
+        ended = run(command, budget, FAMILY_S)
+        print(ended.output, end="", flush=True)
+        return (json.loads(path.read_text()) if path.exists() else None), ended
+
+
+def run_sanitizer(report, tool, budget):
+    """One of compute-sanitizer's tools over all kernels at small shapes, a group of families at a time."""
+    name = f"compute-sanitizer {tool}"
+    program = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    if not os.path.exists(program):
+        report.add(name, "skipped", "compute-sanitizer is not installed")
+        return
+    tests = programs.bin_dir() / "kernels_gpu_test"
+    begin = time.monotonic()
+    found, troubles = [], []
+    for families in SANITIZED:
+        if budget.left() < 10:
+            troubles.append(f"{families}: {NO_TIME}")
+            continue
+        command = [program, "--tool", tool, "--error-exitcode", str(SANITIZER_FOUND), tests]
+        small = environment(PITSTOP_REQUIRE_GPU="1", PITSTOP_SMALL_SHAPES="1")
+        ended = call([*command, f"--gtest_filter={families}"], small, max(1.0, budget.left()))
+        if ended.code == SANITIZER_FOUND or "ERROR SUMMARY" in ended.output and ended.code != 0:
+            found.append(f"{families}: {ended.last_lines()}")
+        elif ended.code != 0:
+            troubles.append(f"{families}: {ended.last_lines(2)}")
+    status = "failed" if found else "skipped" if troubles else "passed"
+    report.add(name, status, " / ".join([*found, *troubles]), seconds=round(time.monotonic() - begin, 1))
+
+
+def run_bundled_models(report, name, budget):
+    """Text of the bundled model through the whole tree, on the GPU and on the CPU. The ids may part
+    where two are nearly as likely; tp_worker_gpu_test compares them where they may not."""
+    texts = {}
+    for device in ("cpu", "cuda"):
+        command = [
+            ROOT / "launch" / "pitstop",
+            "generate",
+            "Once upon a time",
+            "--model=stories",
+            f"--device={device}",
+            "--temperature=0",
+            "--max-new-tokens=48",
+        ]
+        ended = run(command, budget, 60)
+        if ended.code != 0:
+            report.add(name, "failed", f"on {device}: {ended.last_lines()}")
+            return
+        texts[device] = ended.output.strip()
+    same = os.path.commonprefix([texts["cpu"], texts["cuda"]])
+    is_same = texts["cpu"] == texts["cuda"]
+    report.add(name, "passed", "the CPU's text" if is_same else f"the CPU's text for {len(same)} characters")
+
+
+def place_for(num_bytes):
+    """A directory with that much room, in memory rather than on a disk; None: there is none."""
+    for base in ("/dev/shm", tempfile.gettempdir()):
+        if os.access(base, os.W_OK) and shutil.disk_usage(base).free > 1.1 * num_bytes:
+            return base
+    return None
+
+
+def run_shape(report, name, shape, models, budget):
+    """A model of this shape with random weights, served on the GPU: decode of one request and of
+    64, and prefill. It is made in the directory `models`, once, or where there is room, and deleted."""
+    base = models or place_for(SHAPES[shape])
+    if base is None:
+        report.add(name, "skipped", f"no place for {SHAPES[shape] / 1e9:.1f} GB of weights")
+        return
+    with tempfile.TemporaryDirectory(dir=None if models else base) as folder:
+        model = pathlib.Path(models or folder) / shape
+        if not model.exists():
+            draft = model.with_name(f".{shape}")  # an interrupted one is not taken for whole
+            shutil.rmtree(draft, ignore_errors=True)
+            ended = run([programs.program("make_model"), shape, draft], budget, 150)
+            if ended.code != 0:
+                report.add(name, "failed", ended.last_lines())
+                return
+            draft.rename(model)
+        bench_shape(report, name, model, pathlib.Path(folder), budget)
+
+
+def bench_shape(report, name, model, folder, budget):
+    figures = {}
+    for what, arguments in (
+        ("decode_1", ("offline", "--num-requests=1", "--prompt-len=128", "--output-len=128")),
+        ("decode_64", ("offline", "--num-requests=64", "--prompt-len=1024", "--output-len=64")),
+        ("prefill_8k", ("stream", "--prompt-len=8192", "--output-len=2")),
+    ):
+        if budget.left() < 20:
+            report.add(name, "skipped", f"{what} and after: {NO_TIME}", **figures)
+            return
+        ended = bench_tree(folder, model, arguments, figures, what, budget)
+        if ended.code != 0:
+            report.add(name, "failed", f"{what}: {ended.last_lines()}", **figures)
+            return
+    report.add(name, "passed", **figures)
+
+
+def bench_tree(folder, model, arguments, figures, what, budget):
+    path = folder / f"{what}.json"
+    command = [
+        programs.program("bench"),
+        *arguments,
+        "--warmup=1",
+        f"--model={model}",
+        f"--launcher={ROOT / 'launch' / 'pitstop'}",
+        f"--json={path}",
+        "--",
+        "--device=cuda",
+    ]
+    ended = run(command, budget, 120)
+    if ended.code == 0:
+        figures[what] = summary(json.loads(path.read_text()))
+    return ended
+
+
+def summary(found):
+    """The rates of a bench report, and what its targets are computed from."""
+    rates = {"weight_bytes_per_step": found.get("model", {}).get("weight_bytes_per_step", 0)}
+
+    def look(value, path):
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                look(inner, [*path, key])
+        elif isinstance(value, (int, float)) and "per_s" in path[-1]:
+            rates[".".join(path)] = round(value, 1)
+
+    look(found["figures"], [])
+    rates["ready_s"] = found.get("start_up", {}).get("ready_s")
+    return rates
