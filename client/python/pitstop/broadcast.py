@@ -12,6 +12,7 @@ from __future__ import annotations
 import select
 import socket
 import struct
+import threading
 import time
 from typing import Any
 
@@ -23,6 +24,7 @@ MAGIC = b"PITSTOPB"
 VERSION = 1
 TEXT_MAX = 16 << 10
 GREETING_S = 5.0
+LOOKUP_S = 5.0
 
 
 class HostBroadcast:
@@ -31,7 +33,7 @@ class HostBroadcast:
     def __init__(self, group: str, num_workers: int, host: str = "127.0.0.1", port: int = 0):
         self.group = group
         self.num_workers = num_workers
-        self._listener = socket.create_server((host, port))
+        self._listener = socket.create_server((_look_up(host), port))
         self.host, self.port = self._listener.getsockname()
         self._peers: dict[int, socket.socket] = {}  # by rank
         self._next = 0
@@ -140,6 +142,26 @@ class HostBroadcast:
 
     def __exit__(self, *_: Any) -> None:
         self.close()
+
+
+def _look_up(host: str) -> str:
+    """The host's IPv4 address. On a thread of its own: a resolver knows no deadline."""
+    found: list[Any] = []
+
+    def resolve() -> None:
+        try:
+            found.append(socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
+        except OSError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=resolve, daemon=True)
+    thread.start()
+    thread.join(LOOKUP_S)
+    if not found:
+        raise PitstopError("deadline_exceeded", f"the address of '{host}' was not found in {LOOKUP_S:g} s")
+    if isinstance(found[0], OSError):
+        raise PitstopError("invalid_argument", f"the address of '{host}' is not known: {found[0]}")
+    return found[0]
 
 
 def _read(peer: socket.socket, size: int) -> bytes:
