@@ -1,7 +1,7 @@
 #include "checkpoint/safetensors_header.h"
 
+#include "base/json_reader.h"
 #include "base/utf8.h"
-#include "checkpoint/json_events.h"
 
 #include <fmt/ranges.h>
 
@@ -50,10 +50,14 @@ std::optional<StoredDtype> dtype_named(std::string_view name) {
 }
 
 // Collects the entries, each checked by itself.
-class HeaderReader final : public JsonEvents {
+class HeaderReader final : public JsonReader {
   public:
     explicit HeaderReader(const HeaderArgs& args)
-        : JsonEvents(args.path, kHeaderDepthMax, args.limits),
+        : JsonReader(
+              fmt::format("'{}': ", args.path),
+              {.depth_max = kHeaderDepthMax, .interrupt = interrupt_of(args.path, args.limits)}
+          ),
+          path_(args.path),
           tensors_max_(args.limits.tensors_max) {}
 
     [[nodiscard]] std::vector<StoredTensor> take_tensors() { return std::move(tensors_); }
@@ -64,7 +68,7 @@ class HeaderReader final : public JsonEvents {
 
     [[nodiscard]] Error malformed(std::string_view what) const {
         return make_error(
-            ErrorCode::kMalformed, "'{}': tensor '{}': {}", path(), tensor_.spec.name, what
+            ErrorCode::kMalformed, "'{}': tensor '{}': {}", path_, tensor_.spec.name, what
         );
     }
     // What stands where a field wants something else.
@@ -98,7 +102,7 @@ class HeaderReader final : public JsonEvents {
             return make_error(
                 ErrorCode::kTooLarge,
                 "'{}' has more tensors than are read for this model, {}",
-                path(),
+                path_,
                 tensors_max_
             );
         }
@@ -106,7 +110,7 @@ class HeaderReader final : public JsonEvents {
             return make_error(
                 ErrorCode::kTooLarge,
                 "'{}': the name of a tensor has {} bytes; at most {} are accepted",
-                path(),
+                path_,
                 name.size(),
                 kTensorNameBytesMax
             );
@@ -132,8 +136,9 @@ class HeaderReader final : public JsonEvents {
         if (depth() == 2 && field_ == Field::kDtype && scalar.text != nullptr)
             return take_dtype(*scalar.text);
         if (depth() < 3) return misplaced();
-        const bool is_extent = scalar.number && *scalar.number <= kExtentMax;
-        const std::int64_t extent = is_extent ? static_cast<std::int64_t>(*scalar.number) : 0;
+        const bool is_extent =
+            scalar.other.is_number_unsigned() && scalar.other.get<std::uint64_t>() <= kExtentMax;
+        const std::int64_t extent = is_extent ? scalar.other.get<std::int64_t>() : 0;
         if (field_ == Field::kShape) {
             if (!is_extent) return misplaced();
             if (tensor_.spec.shape.size() == kTensorDimsMax) {
@@ -156,7 +161,7 @@ class HeaderReader final : public JsonEvents {
             return make_error(
                 ErrorCode::kUnsupported,
                 "'{}': tensor '{}' has the unknown dtype '{}'",
-                path(),
+                path_,
                 tensor_.spec.name,
                 utf8_prefix(name, kQuotedBytesMax)
             );
@@ -193,6 +198,7 @@ class HeaderReader final : public JsonEvents {
         return std::nullopt;
     }
 
+    const std::string& path_;
     std::size_t tensors_max_;
     std::vector<StoredTensor> tensors_{};
 
@@ -287,6 +293,14 @@ std::int64_t bytes_of(StoredDtype dtype) { return kDtypes[static_cast<std::size_
 
 std::string text_of(std::span<const std::int64_t> shape) {
     return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+Interrupt interrupt_of(const std::string& path, const ReadLimits& limits) {
+    if (limits.is_dropped == nullptr) return {};
+    return [path, limits]() -> std::optional<Error> {
+        if (!limits.is_over()) return std::nullopt;
+        return reading_was_dropped(path);
+    };
 }
 
 Error reading_was_dropped(const std::string& path) {

@@ -9,6 +9,7 @@
 // Source:  https://github.com/huggingface/safetensors#format
 #pragma once
 
+#include "base/interrupt.h"
 #include "base/result.h"
 
 #include <atomic>
@@ -74,6 +75,8 @@ struct ReadLimits {
     }
 };
 [[nodiscard]] Error reading_was_dropped(const std::string& path);
+// What asks them while `path` is read.
+[[nodiscard]] Interrupt interrupt_of(const std::string& path, const ReadLimits& limits);
 
 struct HeaderArgs {
     std::string_view json{};

@@ -1,7 +1,7 @@
 #include "checkpoint/shard_index.h"
 
+#include "base/json_reader.h"
 #include "base/utf8.h"
-#include "checkpoint/json_events.h"
 
 #include <optional>
 #include <utility>
@@ -11,10 +11,15 @@ namespace {
 
 constexpr std::string_view kWeightMap = "weight_map";
 
-class IndexReader final : public JsonEvents {
+class IndexReader final : public JsonReader {
   public:
     IndexReader(const std::string& path, const ReadLimits& limits)
-        : JsonEvents(path, kIndexDepthMax, limits), tensors_max_(limits.tensors_max) {}
+        : JsonReader(
+              fmt::format("'{}': ", path),
+              {.depth_max = kIndexDepthMax, .interrupt = interrupt_of(path, limits)}
+          ),
+          path_(path),
+          tensors_max_(limits.tensors_max) {}
 
     [[nodiscard]] ShardIndex take_index() { return std::move(index_); }
 
@@ -24,7 +29,7 @@ class IndexReader final : public JsonEvents {
     [[nodiscard]] Error misplaced() const {
         if (depth() == 1) {
             return make_error(
-                ErrorCode::kMalformed, "'{}' has no weight_map of tensors to files", path()
+                ErrorCode::kMalformed, "'{}' has no weight_map of tensors to files", path_
             );
         }
         return no_file("");
@@ -33,17 +38,17 @@ class IndexReader final : public JsonEvents {
         return make_error(
             ErrorCode::kMalformed,
             "'{}': tensor '{}' must name a file of the same directory, not '{}'",
-            path(),
+            path_,
             tensor_,
             utf8_prefix(name, kFileNameBytesMax)
         );
     }
     [[nodiscard]] Error twice(std::string_view name) const {
-        return make_error(ErrorCode::kMalformed, "'{}': '{}' is there twice", path(), name);
+        return make_error(ErrorCode::kMalformed, "'{}': '{}' is there twice", path_, name);
     }
     [[nodiscard]] Error too_large(std::string_view what, std::size_t max) const {
         return make_error(
-            ErrorCode::kTooLarge, "'{}' lists {}; at most {} are read", path(), what, max
+            ErrorCode::kTooLarge, "'{}' lists {}; at most {} are read", path_, what, max
         );
     }
 
@@ -86,6 +91,7 @@ class IndexReader final : public JsonEvents {
     }
     std::optional<Error> on_end() override { return std::nullopt; }
 
+    const std::string& path_;
     std::size_t tensors_max_;
     bool is_weight_map_ = false;  // the member of the root that is read
     bool has_weight_map_ = false;

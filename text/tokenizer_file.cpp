@@ -535,7 +535,6 @@ Result<> read_decoder(const Component& component, int depth, std::vector<Decoder
 Result<TokenizerParts> read_tokenizer_file(std::string_view text) {
     ASSIGN_OR_RETURN(TokenizerLists lists, read_tokenizer_lists(text));
     const json& file = lists.rest;
-    if (!file.is_object()) return make_error(kMalformed, "the file is not a JSON object");
     const Component root(file, "tokenizer");
     if (root.find("version") != nullptr) {
         ASSIGN_OR_RETURN(const std::string version, root.string("version"));

@@ -230,6 +230,16 @@ TEST(TokenizerFile, WhatIsNoFileIsAnError) {
     EXPECT_FALSE(Tokenizer::parse(deep));
 }
 
+// A value takes many times the two bytes it is written with: such a file of 256 MiB took GiBs.
+TEST(TokenizerFile, MoreValuesThanAnyTokenizerHasAreNotKept) {
+    std::string text = R"({"x":[0)";
+    for (int i = 0; i < 2'000'000; ++i) text += ",0";
+    const auto refused = Tokenizer::parse(text + "]}");
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::kTooLarge);
+    EXPECT_EQ(refused.error().message, "more than 2000000 values");
+}
+
 TEST(TokenizerFile, AFileOverTheLimitIsNotRead) {
     const auto path = std::filesystem::temp_directory_path() / "pitstop_huge_tokenizer.json";
     std::ofstream(path) << "{}";

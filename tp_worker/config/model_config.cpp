@@ -1,5 +1,6 @@
 #include "tp_worker/config/model_config.h"
 
+#include "base/json_reader.h"
 #include "base/mapped_file.h"
 #include "base/utf8.h"
 #include "tp_worker/config/config_reader.h"
@@ -25,7 +26,9 @@ constexpr std::int64_t kVocabMax = 1 << 22;
 constexpr std::int64_t kContextMax = 1 << 24;
 constexpr std::size_t kEosMax = 64;
 constexpr std::size_t kNameShownMax = 256;  // bytes, of a name that is not known
-constexpr int kDepthMax = 32;  // of config.json; what copies or shows a value does so by recursion
+// Of config.json. What copies or shows a value does so by recursion.
+constexpr std::size_t kDepthMax = 32;
+constexpr std::size_t kConfigValuesMax = 200'000;
 constexpr std::int64_t kHeadDimMax = 256;  // what attention takes (kernels/attention.h)
 
 struct FamilyRow {
@@ -268,36 +271,10 @@ void read_eos(ConfigReader& reader, std::int64_t vocab_len, std::set<TokenId>* i
     }
 }
 
-// Whether objects and arrays lie deeper in each other than kDepthMax. Looked at before a tree of
-// them is built, and not by its parser's callback: with one, an object of 80,000 members takes a
-// minute.
-bool is_too_deep(std::string_view json) {
-    int depth = 0;
-    bool is_in_string = false;
-    for (std::size_t i = 0; i < json.size(); ++i) {
-        const char c = json[i];
-        if (is_in_string) {
-            if (c == '\\') ++i;
-            is_in_string = c != '"';
-        } else if (c == '"') {
-            is_in_string = true;
-        } else if (c == '{' || c == '[') {
-            if (++depth > kDepthMax) return true;
-        } else if (c == '}' || c == ']') {
-            --depth;
-        }
-    }
-    return false;
-}
-
 Result<Json> parse_object(std::string_view text, const std::string& path) {
-    if (is_too_deep(text)) {
-        return make_error(ErrorCode::kMalformed, "'{}' is nested deeper than {}", path, kDepthMax);
-    }
-    Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
-    if (json.is_discarded()) return make_error(ErrorCode::kMalformed, "'{}' is not JSON", path);
-    if (!json.is_object()) return make_error(ErrorCode::kMalformed, "'{}' is no JSON object", path);
-    return json;
+    return read_json_tree(
+        text, fmt::format("'{}': ", path), {.depth_max = kDepthMax}, kConfigValuesMax
+    );
 }
 
 Error error_of(const ConfigProblems& problems, const std::string& path) {

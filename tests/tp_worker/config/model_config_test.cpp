@@ -365,6 +365,20 @@ TEST(ModelConfig, RefusesWhatIsNotJson) {
     }
 }
 
+TEST(ModelConfig, RefusesMoreValuesThanAnyConfigurationHas) {
+    std::string config = R"({"model_type": "qwen3", "many": [0)";
+    for (int i = 0; i < 200'000; ++i) config += ",0";
+    for (const bool is_generation : {false, true}) {
+        const std::string good = qwen3().dump();
+        const Result<ModelConfig> refused = is_generation
+                                                ? ModelConfig::parse(good, config + "]}", "m")
+                                                : ModelConfig::parse(config + "]}", "", "m");
+        ASSERT_FALSE(refused);
+        EXPECT_EQ(refused.error().code, ErrorCode::kTooLarge);
+        EXPECT_NE(refused.error().message.find("more than 200000 values"), std::string::npos);
+    }
+}
+
 // A minute of the processor's time where each member was looked for among all before it.
 TEST(ModelConfig, ReadsAFileOfManyMembersInTimeThatGrowsWithThem) {
     std::string config = R"({"model_type": "qwen3")";
