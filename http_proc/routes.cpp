@@ -29,6 +29,7 @@ Router all_routes() {
     add_weight_label(router);
     add_sglang_weight_transfer(router);
     add_vllm_weight_transfer(router);
+    add_trainers(router);
     add_server_info(router);
     add_vllm_pause(router);
     add_vllm_sleep(router);

@@ -3,14 +3,65 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <map>
 #include <string>
+#include <string_view>
 
 namespace pitstop {
 namespace {
 
 using Json = nlohmann::json;
+
+struct Unsupported {
+    std::string_view name{};
+    std::string_view why{};
+};
+constexpr std::string_view kNoGrammars = "there are no grammars";
+constexpr std::string_view kTextAlone = "the model is of text alone";
+constexpr std::string_view kNoAdapters = "no adapters are loaded";
+constexpr std::string_view kNotKept = "the engine does not keep them";
+constexpr std::string_view kNoMask = "tokens are not masked; logit_bias may do";
+constexpr std::string_view kNoCode = "code is not run";
+constexpr std::string_view kNoThinking = "thinking is not told from other output";
+constexpr std::string_view kLists = "top logprobs come as lists";
+constexpr std::array kUnsupported{
+    Unsupported{"regex", kNoGrammars},
+    Unsupported{"ebnf", kNoGrammars},
+    Unsupported{"json_schema", kNoGrammars},
+    Unsupported{"structural_tag", kNoGrammars},
+    Unsupported{"structured_outputs", kNoGrammars},
+    Unsupported{"guided_json", kNoGrammars},
+    Unsupported{"guided_regex", kNoGrammars},
+    Unsupported{"guided_choice", kNoGrammars},
+    Unsupported{"guided_grammar", kNoGrammars},
+    Unsupported{"stop_regex", "stop texts are plain"},
+    Unsupported{"allowed_token_ids", kNoMask},
+    Unsupported{"bad_words", kNoMask},
+    Unsupported{"custom_logit_processor", kNoCode},
+    Unsupported{"logits_processors", kNoCode},
+    Unsupported{"use_beam_search", "samples are drawn once each"},
+    Unsupported{"thinking_token_budget", kNoThinking},
+    Unsupported{"max_thinking_tokens", kNoThinking},
+    Unsupported{"lora_path", kNoAdapters},
+    Unsupported{"lora_request", kNoAdapters},
+    Unsupported{"session_params", "there are no sessions"},
+    Unsupported{"prompt_embeds", "prompts are text or tokens"},
+    Unsupported{"input_embeds", "prompts are text or tokens"},
+    Unsupported{"truncate_prompt_tokens", "a prompt is taken as a whole or refused"},
+    Unsupported{"image_data", kTextAlone},
+    Unsupported{"video_data", kTextAlone},
+    Unsupported{"audio_data", kTextAlone},
+    Unsupported{"return_hidden_states", kNotKept},
+    Unsupported{"return_routed_experts", kNotKept},
+    Unsupported{"return_sampling_mask", kNotKept},
+    Unsupported{"return_indexer_topk", "there is no indexer"},
+    Unsupported{"return_entropy", "entropies are not computed"},
+    Unsupported{"return_flat_raw_top_logprobs", kLists},
+    Unsupported{"return_flat_raw_top_logprobs_b64", kLists},
+    Unsupported{"sampling_logprobs_mode", "logprobs_mode says which distribution they come from"},
+};
 
 constexpr double kGreedyBelow = 1e-6;  // both engines take what is less for 0
 
@@ -87,8 +138,8 @@ void read_sampling(FieldReader& fields, SamplingParams& params) {
     read_logit_bias(fields, params.logit_bias);
 }
 
-void refuse_unsupported(FieldReader& fields, std::span<const Unsupported> entries) {
-    for (const Unsupported& entry : entries) {
+void refuse_unsupported(FieldReader& fields) {
+    for (const Unsupported& entry : kUnsupported) {
         const Json* given = fields.find(entry.name);
         if (given != nullptr && !asks_for_nothing(*given)) fields.refuse(entry.name, entry.why);
     }

@@ -4,9 +4,6 @@
 #include "http_proc/format/json_body.h"
 #include "messages/generation.h"
 
-#include <span>
-#include <string_view>
-
 namespace pitstop {
 
 // All leave problems in `fields`.
@@ -21,12 +18,8 @@ void read_kv_tolerance(FieldReader& fields, Generate& request);
 // The sampling parameters that have one name in every dialect.
 void read_sampling(FieldReader& fields, SamplingParams& params);
 
-// What the engine has not: refused where it is asked for, never dropped in silence.
-struct Unsupported {
-    std::string_view name{};
-    std::string_view why{};
-};
-// Null, false, "" and what holds nothing else ask for nothing.
-void refuse_unsupported(FieldReader& fields, std::span<const Unsupported> entries);
+// What the engine has not, in whichever dialect and wherever in a body it is asked for: refused by
+// name, never dropped in silence. Null, false, "" and what holds nothing else ask for nothing.
+void refuse_unsupported(FieldReader& fields);
 
 }  // namespace pitstop

@@ -93,14 +93,17 @@ void add_pitstop_health(Router& router) {
          .handler = ping,
          .needs_tree = false}
     );
-    router.add(
-        {.methods = "GET",
-         .path = "/health",
-         .dialect = Dialect::kPitstop,
-         .access = Access::kOpen,
-         .handler = health,
-         .needs_tree = false}
-    );
+    // The two others are names that some servers and trainers give the same question.
+    for (const std::string_view path : {"/health", "/ready", "/liveness"}) {
+        router.add(
+            {.methods = "GET",
+             .path = path,
+             .dialect = Dialect::kPitstop,
+             .access = Access::kOpen,
+             .handler = health,
+             .needs_tree = false}
+        );
+    }
     router.add(
         {.methods = "GET",
          .path = "/health_generate",

@@ -4,36 +4,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include <array>
-
 namespace pitstop {
 namespace {
 
 using Json = nlohmann::json;
-
-constexpr std::array kUnsupportedSampling{
-    Unsupported{"regex", "there are no grammars"},
-    Unsupported{"ebnf", "there are no grammars"},
-    Unsupported{"json_schema", "there are no grammars"},
-    Unsupported{"structural_tag", "there are no grammars"},
-    Unsupported{"structured_outputs", "there are no grammars"},
-    Unsupported{"guided_json", "there are no grammars"},
-    Unsupported{"guided_regex", "there are no grammars"},
-    Unsupported{"guided_choice", "there are no grammars"},
-    Unsupported{"guided_grammar", "there are no grammars"},
-    Unsupported{"stop_regex", "stop texts are plain"},
-    Unsupported{"allowed_token_ids", "tokens are not masked; logit_bias may do"},
-    Unsupported{"bad_words", "tokens are not masked; logit_bias may do"},
-    Unsupported{"custom_logit_processor", "code is not run"},
-    Unsupported{"logits_processors", "code is not run"},
-    Unsupported{"use_beam_search", "samples are drawn once each"},
-};
-constexpr std::array kUnsupported{
-    Unsupported{"lora_path", "no adapters are loaded"},
-    Unsupported{"session_params", "there are no sessions"},
-    Unsupported{"return_hidden_states", "the engine does not keep them"},
-    Unsupported{"return_routed_experts", "the engine does not keep them"},
-};
 
 }  // namespace
 
@@ -50,7 +24,7 @@ Generate OpenAiOptions::request() const {
 }
 
 void read_openai_sampling(FieldReader& fields, OpenAiOptions& options) {
-    refuse_unsupported(fields, kUnsupportedSampling);
+    refuse_unsupported(fields);
     SamplingParams& params = options.sampling;
     fields.read("max_tokens", params.max_new_tokens);
     fields.read("min_tokens", params.min_new_tokens);
@@ -69,8 +43,10 @@ void read_openai_sampling(FieldReader& fields, OpenAiOptions& options) {
 }
 
 void read_openai_options(FieldReader& fields, OpenAiOptions& options) {
-    refuse_unsupported(fields, kUnsupported);
     read_openai_sampling(fields, options);
+    bool wants_meta_info = false;
+    fields.read("return_meta_info", wants_meta_info);
+    if (wants_meta_info) fields.refuse("return_meta_info", "SGLang's /generate answers with it");
     fields.read("model", options.model);
     fields.read("request_id", options.id);
     fields.read("rid", options.id);

@@ -91,6 +91,9 @@ class ServerContext {
     std::optional<DigestsReply> weights_snapshot{};
 
     WeightSession weight_session{};
+    // The tensors of AReaL's next broadcast, as its JSON; empty: none were announced. A body's size
+    // bounds it.
+    std::string next_broadcast{};
     VllmPacking vllm_packing{};  // as /init_weight_transfer_engine said
 
     // The tree was seen with weights to serve: at once, or (--wait-for-initial-weights) after the

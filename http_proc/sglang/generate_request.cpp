@@ -17,30 +17,6 @@ using Json = nlohmann::json;
 
 constexpr std::int64_t kMaxNewTokensDefault = 128;
 
-constexpr std::array kUnsupported{
-    Unsupported{"input_embeds", "prompts are text or tokens"},
-    Unsupported{"image_data", "the model is of text alone"},
-    Unsupported{"video_data", "the model is of text alone"},
-    Unsupported{"audio_data", "the model is of text alone"},
-    Unsupported{"lora_path", "no adapters are loaded"},
-    Unsupported{"session_params", "there are no sessions"},
-    Unsupported{"session_id", "there are no sessions"},
-    Unsupported{"custom_logit_processor", "code is not run"},
-    Unsupported{"return_hidden_states", "hidden states are not kept"},
-    Unsupported{"return_routed_experts", "routed experts are not kept"},
-    Unsupported{"return_indexer_topk", "there is no indexer"},
-    Unsupported{"return_sampling_mask", "masks are not kept"},
-    Unsupported{"return_entropy", "entropies are not computed"},
-    Unsupported{"return_flat_raw_top_logprobs", "top logprobs come as lists"},
-    Unsupported{"return_flat_raw_top_logprobs_b64", "top logprobs come as lists"},
-};
-constexpr std::array kUnsupportedSampling{
-    Unsupported{"json_schema", "there are no grammars"},
-    Unsupported{"regex", "there are no grammars"},
-    Unsupported{"ebnf", "there are no grammars"},
-    Unsupported{"structural_tag", "there are no grammars"},
-    Unsupported{"stop_regex", "stop texts are plain"},
-};
 constexpr auto kSamplingNames = std::to_array<std::string_view>({
     "max_new_tokens",
     "min_new_tokens",
@@ -89,7 +65,7 @@ Result<Sampling> sampling_of(const Json& object) {
         }
     }
     FieldReader fields(object, "sampling_params");
-    refuse_unsupported(fields, kUnsupportedSampling);
+    refuse_unsupported(fields);
     Sampling sampling;
     SamplingParams& params = sampling.params;
     // Absent is 128; an explicit null is as many as fit.
@@ -364,7 +340,9 @@ Result<> read_sampling_params(FieldReader& fields, SglangGenerate& call) {
 Result<SglangGenerate> parse_sglang_generate(std::string_view body) {
     ASSIGN_OR_RETURN(const Json json, parse_json_object(body));
     FieldReader fields(json);
-    refuse_unsupported(fields, kUnsupported);
+    refuse_unsupported(fields);
+    if (const Json* id = fields.find("session_id"); id != nullptr && *id != "")
+        fields.refuse("session_id", "there are no sessions");
     if (fields.error()) return *fields.error();
 
     SglangGenerate call;

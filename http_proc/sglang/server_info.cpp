@@ -45,6 +45,7 @@ Task<Response> server_info(Exchange& exchange) {
         {"tensor_parallel_size", hello.tp},
         {"data_parallel_size", hello.replicas},
         {"max_num_seqs", first.running_max},
+        {"weight_transfer_config", {{"backend", "nccl"}}},
         {"enable_sleep_mode", true}};
     const bool is_json = exchange.request().query_value("config_format").value_or("text") == "json";
     Json answer{

@@ -1,5 +1,7 @@
 // SGLang's routes for weights that come from a running trainer, with the session that its MILES
 // branch has.
+#include "http_proc/sglang/weight_transfer.h"
+
 #include "http_proc/control/control.h"
 #include "http_proc/control/weight_session.h"
 #include "http_proc/format/base64.h"
@@ -120,7 +122,13 @@ Task<Response> update_weights_from_tensor(Exchange& exchange) {
 Task<Response> init_group(Exchange& exchange) {
     const Result<nlohmann::json> body = parse_json_object(exchange.request().body);
     if (!body) co_return sglang_failure(body.error());
-    FieldReader fields(*body);
+    co_return co_await init_group_of(exchange, *body);
+}
+
+}  // namespace
+
+Task<Response> init_group_of(Exchange& exchange, const nlohmann::json& body) {
+    FieldReader fields(body);
     InitGroup call;
     call.spec.group = "weight_update_group";
     std::string backend = "nccl";
@@ -155,6 +163,8 @@ Task<Response> init_group(Exchange& exchange) {
     );
 }
 
+namespace {
+
 Task<Response> destroy_group(Exchange& exchange) {
     const Result<nlohmann::json> body = control_fields(exchange.request());
     if (!body) co_return sglang_failure(body.error());
@@ -174,7 +184,13 @@ Task<Response> destroy_group(Exchange& exchange) {
 Task<Response> update_weights_from_distributed(Exchange& exchange) {
     const Result<nlohmann::json> body = parse_json_object(exchange.request().body);
     if (!body) co_return sglang_failure(body.error());
-    FieldReader fields(*body);
+    co_return co_await update_from_group(exchange, *body);
+}
+
+}  // namespace
+
+Task<Response> update_from_group(Exchange& exchange, const nlohmann::json& body) {
+    FieldReader fields(body);
     control::DiskUpdate update = read_common(fields);
     update.partial = true;
     update.source.emplace();
@@ -204,6 +220,8 @@ Task<Response> update_weights_from_distributed(Exchange& exchange) {
     }
     co_return success("Succeeded to update parameter online.", label, *reply);
 }
+
+namespace {
 
 Task<Response> begin_weight_update(Exchange& exchange) {
     const Result<UpdateReply> reply = co_await weights::begin_session(exchange);

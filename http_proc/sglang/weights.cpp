@@ -5,6 +5,7 @@
 #include "http_proc/format/json_body.h"
 #include "http_proc/sglang/answers.h"
 #include "http_proc/sglang/routes.h"
+#include "http_proc/sglang/weight_transfer.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -56,7 +57,13 @@ Result<control::DiskUpdate> read_update(const nlohmann::json& body) {
 Task<Response> update_weights_from_disk(Exchange& exchange) {
     const Result<nlohmann::json> body = control_fields(exchange.request());
     if (!body) co_return sglang_failure(body.error());
-    Result<control::DiskUpdate> update = read_update(*body);
+    co_return co_await update_from_dir(exchange, *body);
+}
+
+}  // namespace
+
+Task<Response> update_from_dir(Exchange& exchange, const nlohmann::json& body) {
+    Result<control::DiskUpdate> update = read_update(body);
     if (!update) co_return sglang_failure(update.error());
     const std::string label = update->label;
     const Result<UpdateReply> reply =
@@ -84,6 +91,8 @@ Task<Response> update_weights_from_disk(Exchange& exchange) {
          {"total_s", reply->total_s}}
     );
 }
+
+namespace {
 
 // Element `index` of row-major bytes; nothing: a dtype that is not read here.
 std::optional<float> element(const WeightsReply& reply, std::size_t index) {

@@ -77,7 +77,10 @@ Task<Response> wake_up(Exchange& exchange) {
     FieldReader fields(*body);
     std::vector<std::string> names;
     bool keeps_pause = false;
-    fields.read("tags", names);
+    // vLLM reads the query alone, and trainers send bodies whose tags name nothing: all, then.
+    const nlohmann::json* tags_given = fields.find("tags");
+    if (tags_given != nullptr && (tags_given->is_string() || tags_given->is_array()))
+        fields.read("tags", names);
     fields.read("keep_pause", keeps_pause);
     if (fields.error()) co_return failure(*fields.error());
     const Result<std::vector<MemoryTag>> tags = control::tags_named(names, kScheduling);

@@ -139,20 +139,19 @@ Task<Response> detokenize(Exchange& exchange) {
 }  // namespace
 
 void add_vllm_tokenize(Router& router) {
-    router.add(
-        {.methods = "POST",
-         .path = "/tokenize",
-         .dialect = Dialect::kVllm,
-         .access = Access::kData,
-         .handler = tokenize}
-    );
-    router.add(
-        {.methods = "POST",
-         .path = "/detokenize",
-         .dialect = Dialect::kVllm,
-         .access = Access::kData,
-         .handler = detokenize}
-    );
+    const auto add = [&](std::string_view path, Handler handler) {
+        router.add(
+            {.methods = "POST",
+             .path = path,
+             .dialect = Dialect::kVllm,
+             .access = Access::kData,
+             .handler = handler}
+        );
+    };
+    add("/tokenize", tokenize);
+    add("/v1/tokenize", tokenize);
+    add("/detokenize", detokenize);
+    add("/v1/detokenize", detokenize);
 }
 
 }  // namespace pitstop

@@ -2,6 +2,7 @@
 // collective_rpc that bring them.
 #include "http_proc/control/control.h"
 #include "http_proc/control/weight_session.h"
+#include "http_proc/format/base64.h"
 #include "http_proc/format/control_fields.h"
 #include "http_proc/format/json_body.h"
 #include "http_proc/server/errors.h"
@@ -49,10 +50,22 @@ Task<Response> init_engine(Exchange& exchange) {
     fields.read("rank_offset", call.spec.rank_offset);
     fields.read("world_size", call.spec.world_size);
     fields.read("store_version", call.spec.store_version);
+    std::string unique_id;
+    fields.read("nccl_unique_id_b64", unique_id);
     if (backend != "nccl" && backend != "host") fields.fail("backend", "nccl or host");
+    const bool has_meeting = !call.spec.address.empty() || !unique_id.empty();
+    // For ipc it says nothing of a group; one that does and joins none would fail later, elsewhere.
+    if (!has_meeting && (fields.has("world_size") || fields.has("master_port")))
+        fields.fail("master_address", "where the group meets, or nccl_unique_id_b64");
     if (fields.error()) co_return vllm_failure(*fields.error());
     if (backend == "host") call.spec.backend = GroupBackend::kHost;
-    if (!call.spec.address.empty()) {  // without one: ipc, which needs nothing
+    if (!unique_id.empty()) {
+        Result<std::vector<std::uint8_t>> id = base64_decode(unique_id);
+        if (!id) co_return vllm_failure(id.error());
+        call.spec.rendezvous = Rendezvous::kDirect;
+        call.spec.unique_id.values = *std::move(id);
+    }
+    if (has_meeting) {
         const Result<GroupReply> reply =
             control::checked(co_await exchange.tree().call(std::move(call), weights::kGroupTimeout)
             );
@@ -128,10 +141,25 @@ Task<Response> update_by_info(Exchange& exchange, const nlohmann::json* info) {
     co_return Response::json(200, {{"message", "Weights updated"}});
 }
 
+// prime-rl's body for the same path: a directory that every rank reads.
+Task<Response> update_from_dir(Exchange& exchange, FieldReader& fields) {
+    control::DiskUpdate update;
+    update.clears_cache = false;
+    update.kv_policy = KvPolicy::kKeep;
+    fields.read("weight_dir", update.path);
+    fields.read("version_uid", update.label);
+    if (fields.error()) co_return vllm_failure(*fields.error());
+    const Result<UpdateReply> reply =
+        co_await control::update_from_disk(exchange, std::move(update));
+    if (!reply) co_return vllm_failure(reply.error());
+    co_return Response::json(200, {{"status", "ok"}, {"message", "Weights updated"}});
+}
+
 Task<Response> update_weights(Exchange& exchange) {
     const Result<nlohmann::json> body = parse_json_object(exchange.request().body);
     if (!body) co_return vllm_failure(body.error());
     FieldReader fields(*body);
+    if (fields.has("weight_dir")) co_return co_await update_from_dir(exchange, fields);
     co_return co_await update_by_info(exchange, fields.find("update_info"));
 }
 

@@ -170,3 +170,45 @@ def test_the_callers_name_for_an_answer_aborts_it_by_vllms_route(http, admin, pa
         assert got[0].json["choices"][0]["finish_reason"] == "abort"
         assert got[0].json["id" if path.startswith("/v1") else "request_id"] == prefix + "mine"
     assert json.loads(http.post("/abort_requests", {"request_ids": ["mine"]}).body)["aborted"] == 0
+
+
+ABSENT = {
+    "truncate_prompt_tokens": 5,
+    "prompt_embeds": "AA==",
+    "thinking_token_budget": 7,
+    "max_thinking_tokens": 0,
+    "sampling_logprobs_mode": "raw",
+    "lora_request": {"name": "a"},
+    "lora_path": "a",
+    "return_routed_experts": True,
+    "return_hidden_states": True,
+    "allowed_token_ids": [1],
+    "bad_words": ["no"],
+    "regex": "a*",
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("name", ABSENT)
+def test_what_the_engine_has_not_is_refused_by_name_in_every_dialect(http, path, name):
+    refused = http.post(path, body_of(path, **{name: ABSENT[name]}))
+    assert refused.status == 400 and name in refused.message, refused
+    inside = http.post(path, body_of(path, sampling={name: ABSENT[name]}))
+    assert inside.status == 400 and name in inside.message, inside
+    assert http.post(path, body_of(path, **{name: None})).status == 200
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_meta_info_comes_by_sglangs_route_alone(http, path):
+    answer = http.post(path, body_of(path, return_meta_info=True))
+    if path == "/generate":
+        assert answer.status == 200 and "meta_info" in answer.json
+    else:
+        assert answer.status == 400 and "return_meta_info" in answer.message
+
+
+@pytest.mark.parametrize("path", ("/v1/tokenize", "/v1/detokenize"))
+def test_tokenizing_has_its_other_name(http, path):
+    body = {"prompt": "Once"} if path == "/v1/tokenize" else {"tokens": [5]}
+    answer = http.post(path, body)
+    assert answer.status == 200 and answer.json == http.post(path.removeprefix("/v1"), body).json

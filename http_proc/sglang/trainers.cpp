@@ -1,0 +1,113 @@
+// What trainers' own patched servers have besides SGLang's and vLLM's routes. The bodies and
+// answers are SGLang's, AReaL's plug-in of vLLM included.
+//
+//   AReaL   /areal_*: a pause, a group, and updates, a broadcast in two calls: which tensors, then
+//   go slime   /post_process_weights, /pull_weights: of its SGLang
+#include "http_proc/control/control.h"
+#include "http_proc/format/control_fields.h"
+#include "http_proc/format/json_body.h"
+#include "http_proc/sglang/answers.h"
+#include "http_proc/sglang/routes.h"
+#include "http_proc/sglang/weight_transfer.h"
+
+#include <nlohmann/json.hpp>
+
+#include <string_view>
+#include <utility>
+
+namespace pitstop {
+namespace {
+
+Response success(std::string_view message) {
+    return Response::json(200, {{"success", true}, {"message", message}});
+}
+
+// As its plug-in: everything open ends with its output so far, and the cache is empty after it.
+Task<Response> areal_pause(Exchange& exchange) {
+    const Result<PauseReply> reply = co_await control::pause(exchange, PauseMode::kAbort);
+    if (!reply) co_return sglang_failure(reply.error());
+    co_return success("Generation paused");
+}
+
+Task<Response> areal_continue(Exchange& exchange) {
+    const Result<ContinueReply> reply = co_await control::go_on(exchange);
+    if (!reply) co_return sglang_failure(reply.error());
+    co_return success("Generation continued");
+}
+
+Task<Response> areal_init_group(Exchange& exchange) {
+    const Result<nlohmann::json> body = control_fields(exchange.request());
+    if (!body) co_return sglang_failure(body.error());
+    co_return co_await init_group_of(exchange, *body);
+}
+
+Task<Response> areal_update(Exchange& exchange) {
+    const Result<nlohmann::json> body = control_fields(exchange.request());
+    if (!body) co_return sglang_failure(body.error());
+    co_return co_await update_from_dir(exchange, *body);
+}
+
+// Kept until /areal_update_weights_xccl, which has no body of its own.
+Task<Response> areal_set_meta(Exchange& exchange) {
+    const Result<nlohmann::json> body = parse_json_object(exchange.request().body);
+    if (!body) co_return sglang_failure(body.error());
+    FieldReader fields(*body);
+    for (const std::string_view name : {"names", "dtypes", "shapes"}) {
+        const nlohmann::json* list = fields.find(name);
+        if (list == nullptr || !list->is_array()) fields.fail(name, "a list");
+    }
+    if (fields.error()) co_return sglang_failure(*fields.error());
+    exchange.server().next_broadcast = body->dump();
+    co_return success("Succeeded to set the tensors of the next update");
+}
+
+Task<Response> areal_update_from_group(Exchange& exchange) {
+    const std::string announced = std::exchange(exchange.server().next_broadcast, {});
+    if (announced.empty()) {
+        co_return sglang_failure(
+            {ErrorCode::kFailedPrecondition,
+             "no tensors were announced; /areal_set_update_weight_meta comes first"}
+        );
+    }
+    const Result<nlohmann::json> body = parse_json_object(announced);
+    if (!body) co_return sglang_failure(body.error());
+    co_return co_await update_from_group(exchange, *body);
+}
+
+// Its server undoes and redoes a quantization around an update. Here weights are served as they
+// come.
+Task<Response> post_process_weights(Exchange&) {
+    co_return success("there is nothing to process: weights are served as they came");
+}
+
+Task<Response> pull_weights(Exchange&) {
+    co_return sglang_failure(
+        {ErrorCode::kUnsupported,
+         "pull_weights is not supported: weights are pushed, or read by "
+         "/update_weights_from_disk"}
+    );
+}
+
+}  // namespace
+
+void add_trainers(Router& router) {
+    const auto add = [&](std::string_view path, Handler handler) {
+        router.add(
+            {.methods = "POST",
+             .path = path,
+             .dialect = Dialect::kSglang,
+             .access = Access::kAdmin,
+             .handler = handler}
+        );
+    };
+    add("/areal_pause_generation", areal_pause);
+    add("/areal_continue_generation", areal_continue);
+    add("/areal_init_weights_update_group", areal_init_group);
+    add("/areal_update_weights", areal_update);
+    add("/areal_set_update_weight_meta", areal_set_meta);
+    add("/areal_update_weights_xccl", areal_update_from_group);
+    add("/post_process_weights", post_process_weights);
+    add("/pull_weights", pull_weights);
+}
+
+}  // namespace pitstop

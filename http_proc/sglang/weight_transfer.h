@@ -1,0 +1,19 @@
+// Groups and broadcasts, as SGLang's routes and AReaL's have them in their bodies.
+//
+// Thread: the server's loop.
+#pragma once
+
+#include "http_proc/server/exchange.h"
+#include "http_proc/server/task.h"
+
+#include <nlohmann/json_fwd.hpp>
+
+namespace pitstop {
+
+// `body` must outlive the task.
+[[nodiscard]] Task<Response> init_group_of(Exchange& exchange, const nlohmann::json& body);
+[[nodiscard]] Task<Response> update_from_group(Exchange& exchange, const nlohmann::json& body);
+// From the directory `model_path`.
+[[nodiscard]] Task<Response> update_from_dir(Exchange& exchange, const nlohmann::json& body);
+
+}  // namespace pitstop
