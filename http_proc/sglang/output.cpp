@@ -108,7 +108,11 @@ void SglangOutput::write_finish(JsonWriter& json) const {
         return;
     }
     json.begin_object();
-    switch (finish_->reason) {
+    // SGLang looks at the length before it looks for a stop: a stop with the last token is a
+    // length.
+    const bool is_full = num_tokens_ == args_.max_new_tokens;
+    const bool is_stop = finish_->reason == FinishReason::kStop;
+    switch (is_stop && is_full ? FinishReason::kLength : finish_->reason) {
         case FinishReason::kLength:
             json.key("type").string("length").key("length").integer(num_tokens_);
             break;

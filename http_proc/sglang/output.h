@@ -23,6 +23,7 @@ class SglangOutput {
         std::string rid{};
         LogprobOptions logprobs{};
         std::vector<TokenId> prompt_ids{};  // where they are shown, or their logprobs are
+        std::optional<std::int64_t> max_new_tokens{};
         bool shows_prompt_ids = false;
         bool is_incremental = false;
         std::optional<std::size_t> index{};  // of events, in a batch

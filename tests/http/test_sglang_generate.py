@@ -278,3 +278,16 @@ def test_events_that_are_joined_lose_nothing(http):
     assert [event["meta_info"]["finish_reason"] for event in events[:-1]] == [None] * (len(events) - 1)
     whole = http.post("/generate", stream_body(max_new_tokens=900, stream=False)).json
     assert events[-1]["text"] == whole["text"]
+
+
+def test_a_stop_with_the_last_token_is_a_length(http):
+    """SGLang looks at the length before it looks for a stop."""
+    params = {"max_new_tokens": 4, "temperature": 0, "ignore_eos": True}
+    body = {"input_ids": [740, 543, 258], "sampling_params": params}
+    ids = http.post("/generate", body).json["output_ids"]
+    stop = {"temperature": 0, "stop_token_ids": [ids[3]]}
+    assert ids[3] not in ids[:3]
+    last = http.post("/generate", {**body, "sampling_params": {**stop, "max_new_tokens": 4}}).json
+    assert last["meta_info"]["finish_reason"] == {"type": "length", "length": 4}
+    earlier = http.post("/generate", {**body, "sampling_params": {**stop, "max_new_tokens": 5}}).json
+    assert earlier["meta_info"]["finish_reason"] == {"type": "stop", "matched": ids[3]}
