@@ -1,5 +1,7 @@
 #include "http_proc/observe/metrics_text.h"
 
+#include "http_proc/observe/metrics_tables.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -71,235 +73,16 @@ std::string own_labels(std::string_view, const ReplicaStatus& replica) {
     return fmt::format("replica=\"{}\"", raw(replica.replica));
 }
 
-// A number per replica.
-struct PerReplica {
-    std::string_view name;
-    std::string_view type;
-    std::string_view help;
-    double (*value)(const ReplicaStatus& replica);
-};
-
 double number(std::int64_t value) { return static_cast<double>(value); }
-bool is_paused(const ReplicaStatus& replica) { return !replica.pause_mode.empty(); }
-double kv_available(const ReplicaStatus& r) { return number(r.pages_free * r.page_size); }
-double kv_evictable(const ReplicaStatus& r) { return number(r.pages_cached * r.page_size); }
-std::int64_t finished(const ReplicaStatus& replica, FinishReason reason) {
-    const auto found = std::ranges::find(replica.finished, reason, &FinishCount::reason);
-    return found == replica.finished.end() ? 0 : found->requests;
-}
-
-using R = const ReplicaStatus&;
-
-constexpr std::array kSglang{
-    PerReplica{
-        "sglang:num_running_reqs",
-        "gauge",
-        "Requests running.",
-        [](R r) { return number(r.num_running); }},
-    PerReplica{
-        "sglang:num_queue_reqs",
-        "gauge",
-        "Requests waiting.",
-        [](R r) { return number(r.num_waiting); }},
-    PerReplica{
-        "sglang:num_used_tokens",
-        "gauge",
-        "Tokens of KV in use.",
-        [](R r) { return number(kv_use_of(r).used_tokens); }},
-    PerReplica{
-        "sglang:kv_used_tokens",
-        "gauge",
-        "Tokens of KV in use.",
-        [](R r) { return number(kv_use_of(r).used_tokens); }},
-    PerReplica{"sglang:kv_available_tokens", "gauge", "Tokens of KV free.", kv_available},
-    PerReplica{
-        "sglang:kv_evictable_tokens",
-        "gauge",
-        "Tokens that the prefix cache alone holds.",
-        kv_evictable},
-    PerReplica{
-        "sglang:max_total_num_tokens",
-        "gauge",
-        "Tokens the KV pool holds.",
-        [](R r) { return number(kv_use_of(r).total_tokens); }},
-    PerReplica{
-        "sglang:token_usage",
-        "gauge",
-        "KV in use, 0 to 1.",
-        [](R r) { return kv_use_of(r).usage; }},
-    PerReplica{
-        "sglang:utilization",
-        "gauge",
-        "Running requests of those that may run, 0 to 1.",
-        [](R r) { return r.running_max > 0 ? number(r.num_running) / number(r.running_max) : 0; }},
-    PerReplica{
-        "sglang:gen_throughput",
-        "gauge",
-        "Output tokens per second.",
-        [](R r) { return r.output_tokens_per_s; }},
-    PerReplica{
-        "sglang:cache_hit_rate",
-        "gauge",
-        "Prompt tokens found in the cache, 0 to 1.",
-        [](R r) { return kv_use_of(r).hit_rate; }},
-    PerReplica{
-        "sglang:num_retracted_reqs",
-        "gauge",
-        "Waiting requests that were retracted.",
-        [](R r) { return number(r.num_retracted); }},
-    PerReplica{
-        "sglang:num_paused_reqs",
-        "gauge",
-        "Requests held by a pause.",
-        [](R r) { return is_paused(r) ? number(r.num_running + r.num_waiting) : 0; }},
-    PerReplica{
-        "sglang:prompt_tokens_total",
-        "counter",
-        "Prompt tokens.",
-        [](R r) { return number(r.prompt_tokens_total); }},
-    PerReplica{
-        "sglang:generation_tokens_total",
-        "counter",
-        "Output tokens.",
-        [](R r) { return number(r.output_tokens_total); }},
-    PerReplica{
-        "sglang:num_requests_total",
-        "counter",
-        "Requests received.",
-        [](R r) { return number(r.requests_total); }},
-    PerReplica{
-        "sglang:num_aborted_requests_total",
-        "counter",
-        "Requests that were aborted.",
-        [](R r) { return number(finished(r, FinishReason::kAbort)); }},
-    PerReplica{
-        "sglang:num_retracted_requests_total",
-        "counter",
-        "Retractions.",
-        [](R r) { return number(r.retractions_total); }},
-};
-
-constexpr std::array kVllm{
-    PerReplica{
-        "vllm:num_requests_running",
-        "gauge",
-        "Requests running.",
-        [](R r) { return number(r.num_running); }},
-    PerReplica{
-        "vllm:num_requests_waiting",
-        "gauge",
-        "Requests waiting.",
-        [](R r) { return number(r.num_waiting); }},
-    PerReplica{
-        "vllm:kv_cache_usage_perc",
-        "gauge",
-        "KV in use, 0 to 1.",
-        [](R r) { return kv_use_of(r).usage; }},
-    PerReplica{
-        "vllm:gpu_cache_usage_perc",
-        "gauge",
-        "The older name of kv_cache_usage_perc.",
-        [](R r) { return kv_use_of(r).usage; }},
-    PerReplica{
-        "vllm:gpu_prefix_cache_hit_rate",
-        "gauge",
-        "Prompt tokens found in the cache.",
-        [](R r) { return kv_use_of(r).hit_rate; }},
-    PerReplica{
-        "vllm:prompt_tokens_total",
-        "counter",
-        "Prompt tokens.",
-        [](R r) { return number(r.prompt_tokens_total); }},
-    PerReplica{
-        "vllm:generation_tokens_total",
-        "counter",
-        "Output tokens.",
-        [](R r) { return number(r.output_tokens_total); }},
-    PerReplica{
-        "vllm:prefix_cache_queries_total",
-        "counter",
-        "Prompt tokens looked for.",
-        [](R r) { return number(r.prompt_tokens_total); }},
-    PerReplica{
-        "vllm:prefix_cache_hits_total",
-        "counter",
-        "Of them found.",
-        [](R r) { return number(r.cached_tokens_total); }},
-    PerReplica{
-        "vllm:gpu_prefix_cache_queries_total",
-        "counter",
-        "The older name.",
-        [](R r) { return number(r.prompt_tokens_total); }},
-    PerReplica{
-        "vllm:gpu_prefix_cache_hits_total",
-        "counter",
-        "The older name.",
-        [](R r) { return number(r.cached_tokens_total); }},
-    PerReplica{
-        "vllm:num_preemptions_total",
-        "counter",
-        "Retractions.",
-        [](R r) { return number(r.retractions_total); }},
-};
-
-constexpr std::array kOwn{
-    PerReplica{
-        "pitstop_weight_epoch",
-        "gauge",
-        "The weight version that serves.",
-        [](R r) { return number(static_cast<std::int64_t>(raw(r.epoch))); }},
-    PerReplica{
-        "pitstop_has_weights",
-        "gauge",
-        "0: nothing can be generated until an update.",
-        [](R r) { return r.has_weights ? 1.0 : 0.0; }},
-    PerReplica{
-        "pitstop_paused", "gauge", "1 while paused.", [](R r) { return is_paused(r) ? 1.0 : 0.0; }},
-    PerReplica{
-        "pitstop_pause_age_seconds",
-        "gauge",
-        "Seconds since the pause under way began; 0 without one.",
-        [](R r) { return r.paused_s; }},
-    PerReplica{
-        "pitstop_paused_seconds_total",
-        "counter",
-        "Seconds paused.",
-        [](R r) { return r.paused_s_total; }},
-    PerReplica{
-        "pitstop_pauses_total",
-        "counter",
-        "Pauses begun.",
-        [](R r) { return number(r.pauses_total); }},
-    PerReplica{
-        "pitstop_steps_total",
-        "counter",
-        "Forward passes.",
-        [](R r) { return number(r.num_steps); }},
-    PerReplica{
-        "pitstop_step_age_seconds",
-        "gauge",
-        "Since the oldest unanswered step was sent.",
-        [](R r) { return r.step_age_s; }},
-    PerReplica{
-        "pitstop_recomputed_tokens_total",
-        "counter",
-        "Tokens of retracted requests prefilled again.",
-        [](R r) { return number(r.recomputed_tokens_total); }},
-    PerReplica{
-        "pitstop_spanning_requests_total",
-        "counter",
-        "Requests sampled under more than one version.",
-        [](R r) { return number(r.spanning_requests_total); }},
-};
 
 void write_table(
     Writer& out,
-    std::span<const PerReplica> table,
+    std::span<const metrics::PerReplica> table,
     Labels labels,
     std::string_view model,
     const StatusReply& status
 ) {
-    for (const PerReplica& row : table) {
+    for (const metrics::PerReplica& row : table) {
         out.metric(row.name, row.type, row.help);
         for (const ReplicaStatus& replica : status.replicas)
             out.sample(labels(model, replica), row.value(replica));
@@ -331,7 +114,7 @@ void write_vllm_rest(Writer& out, std::string_view model, const StatusReply& sta
                 fmt::format(
                     "{},finished_reason=\"{}\"", vllm_labels(model, replica), name_of(reason)
                 ),
-                number(finished(replica, reason))
+                number(metrics::finished(replica, reason))
             );
         }
     }
@@ -460,7 +243,7 @@ void write_requests(Writer& out, std::string_view model, const RequestMetrics& r
         std::string_view help;
         const Histogram& histogram;
     };
-    const std::array<Named, 5> all{{
+    const std::array<Named, 7> all{{
         {"sglang:time_to_first_token_seconds",
          "vllm:time_to_first_token_seconds",
          "Of streamed requests of this front end.",
@@ -473,6 +256,14 @@ void write_requests(Writer& out, std::string_view model, const RequestMetrics& r
          "vllm:e2e_request_latency_seconds",
          "Of requests of this front end.",
          requests.whole_request},
+        {"sglang:request_decode_time_seconds",
+         "vllm:request_decode_time_seconds",
+         "Of streamed requests of this front end, from the first token to the last.",
+         requests.decode},
+        {"sglang:time_per_output_token_seconds",
+         "vllm:request_time_per_output_token_seconds",
+         "Of streamed requests of this front end, the mean after the first token.",
+         requests.per_output_token},
         {"sglang:prompt_tokens_histogram",
          "vllm:request_prompt_tokens",
          "Of requests of this front end.",
@@ -514,12 +305,12 @@ std::string metrics_text(
 ) {
     const std::string model = escaped(hello.model);
     Writer out;
-    write_table(out, kSglang, sglang_labels, model, status);
+    write_table(out, metrics::sglang_table(), sglang_labels, model, status);
     write_sglang_rest(out, model, status);
-    write_table(out, kVllm, vllm_labels, model, status);
+    write_table(out, metrics::vllm_table(), vllm_labels, model, status);
     write_vllm_rest(out, model, status);
     write_requests(out, model, requests);
-    write_table(out, kOwn, own_labels, model, status);
+    write_table(out, metrics::own_table(), own_labels, model, status);
     write_own_rest(out, status, num_generating);
     return out.take();
 }

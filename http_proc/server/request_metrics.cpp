@@ -54,6 +54,8 @@ RequestMetrics::RequestMetrics()
     : first_token(kFirstTokenBounds),
       between_tokens(kBetweenBounds),
       whole_request(kWholeBounds),
+      decode(kWholeBounds),
+      per_output_token(kBetweenBounds),
       prompt_tokens(kTokenBounds),
       output_tokens(kTokenBounds) {}
 
@@ -62,6 +64,7 @@ void RequestClock::chunk(const OutputChunk& chunk, TimePoint now, RequestMetrics
     if (num_new > 0 && is_streamed_) {
         if (num_tokens_ == 0) {
             metrics.first_token.add(seconds(now - start_));
+            first_token_ = now;
         } else {
             // Tokens that came together share the time since the last one.
             const double each = seconds(now - last_token_) / static_cast<double>(num_new);
@@ -72,6 +75,12 @@ void RequestClock::chunk(const OutputChunk& chunk, TimePoint now, RequestMetrics
     num_tokens_ += num_new;
     if (!chunk.finish || chunk.finish->reason == FinishReason::kError) return;
     metrics.whole_request.add(seconds(now - start_));
+    if (is_streamed_ && num_tokens_ > 0) {
+        const double decode = seconds(last_token_ - first_token_);
+        metrics.decode.add(decode);
+        if (num_tokens_ > 1)
+            metrics.per_output_token.add(decode / static_cast<double>(num_tokens_ - 1));
+    }
     metrics.output_tokens.add(static_cast<double>(num_tokens_));
     if (chunk.counts) metrics.prompt_tokens.add(static_cast<double>(chunk.counts->prompt_tokens));
 }

@@ -41,6 +41,9 @@ struct RequestMetrics {
     Histogram first_token;
     Histogram between_tokens;
     Histogram whole_request;
+    // Likewise of streamed requests: from the first token to the last, and that by each after it.
+    Histogram decode;
+    Histogram per_output_token;
     // Tokens.
     Histogram prompt_tokens;
     Histogram output_tokens;
@@ -54,6 +57,7 @@ class RequestClock {
 
   private:
     TimePoint start_;
+    TimePoint first_token_{};
     TimePoint last_token_{};
     bool is_streamed_;
     std::int64_t num_tokens_ = 0;

@@ -157,3 +157,22 @@ def test_a_bad_question_about_load_is_a_400(http, query):
 
 def test_load_in_vllms_shape(http):
     assert http.get("/load").json == {"server_load": 0}
+
+
+def test_a_streams_decoding_is_timed_as_a_whole_and_by_token(http):
+    names = (
+        "vllm:request_decode_time_seconds",
+        "sglang:request_decode_time_seconds",
+        "vllm:request_time_per_output_token_seconds",
+        "sglang:time_per_output_token_seconds",
+    )
+    before = samples(http)
+    body = {"prompt": "Once", "max_tokens": 5, "ignore_eos": True}
+    http.post("/v1/completions", {**body, "stream": True})
+    http.post("/v1/completions", body)  # of which the end alone is seen
+    after = samples(http)
+    for name in names:
+        assert value(after, name + "_count") - value(before, name + "_count") == 1
+    whole = value(after, names[0] + "_sum") - value(before, names[0] + "_sum")
+    each = value(after, names[2] + "_sum") - value(before, names[2] + "_sum")
+    assert whole >= 0 and each == pytest.approx(whole / 4)

@@ -1,0 +1,232 @@
+#include "http_proc/observe/metrics_tables.h"
+
+#include "http_proc/observe/metrics_text.h"
+
+#include <algorithm>
+#include <array>
+
+namespace pitstop::metrics {
+
+std::int64_t finished(const ReplicaStatus& replica, FinishReason reason) {
+    const auto found = std::ranges::find(replica.finished, reason, &FinishCount::reason);
+    return found == replica.finished.end() ? 0 : found->requests;
+}
+
+namespace {
+
+double number(std::int64_t value) { return static_cast<double>(value); }
+bool is_paused(const ReplicaStatus& replica) { return !replica.pause_mode.empty(); }
+double kv_available(const ReplicaStatus& r) { return number(r.pages_free * r.page_size); }
+double kv_evictable(const ReplicaStatus& r) { return number(r.pages_cached * r.page_size); }
+
+using R = const ReplicaStatus&;
+
+constexpr std::array kSglang{
+    PerReplica{
+        "sglang:num_running_reqs",
+        "gauge",
+        "Requests running.",
+        [](R r) { return number(r.num_running); }},
+    PerReplica{
+        "sglang:num_queue_reqs",
+        "gauge",
+        "Requests waiting.",
+        [](R r) { return number(r.num_waiting); }},
+    PerReplica{
+        "sglang:num_used_tokens",
+        "gauge",
+        "Tokens of KV in use.",
+        [](R r) { return number(kv_use_of(r).used_tokens); }},
+    PerReplica{
+        "sglang:kv_used_tokens",
+        "gauge",
+        "Tokens of KV in use.",
+        [](R r) { return number(kv_use_of(r).used_tokens); }},
+    PerReplica{"sglang:kv_available_tokens", "gauge", "Tokens of KV free.", kv_available},
+    PerReplica{
+        "sglang:kv_evictable_tokens",
+        "gauge",
+        "Tokens that the prefix cache alone holds.",
+        kv_evictable},
+    PerReplica{
+        "sglang:max_total_num_tokens",
+        "gauge",
+        "Tokens the KV pool holds.",
+        [](R r) { return number(kv_use_of(r).total_tokens); }},
+    PerReplica{
+        "sglang:token_usage",
+        "gauge",
+        "KV in use, 0 to 1.",
+        [](R r) { return kv_use_of(r).usage; }},
+    PerReplica{
+        "sglang:utilization",
+        "gauge",
+        "Running requests of those that may run, 0 to 1.",
+        [](R r) { return r.running_max > 0 ? number(r.num_running) / number(r.running_max) : 0; }},
+    PerReplica{
+        "sglang:gen_throughput",
+        "gauge",
+        "Output tokens per second.",
+        [](R r) { return r.output_tokens_per_s; }},
+    PerReplica{
+        "sglang:cache_hit_rate",
+        "gauge",
+        "Prompt tokens found in the cache, 0 to 1.",
+        [](R r) { return kv_use_of(r).hit_rate; }},
+    PerReplica{
+        "sglang:num_retracted_reqs",
+        "gauge",
+        "Waiting requests that were retracted.",
+        [](R r) { return number(r.num_retracted); }},
+    PerReplica{
+        "sglang:num_paused_reqs",
+        "gauge",
+        "Requests held by a pause.",
+        [](R r) { return is_paused(r) ? number(r.num_running + r.num_waiting) : 0; }},
+    PerReplica{
+        "sglang:prompt_tokens_total",
+        "counter",
+        "Prompt tokens.",
+        [](R r) { return number(r.prompt_tokens_total); }},
+    PerReplica{
+        "sglang:generation_tokens_total",
+        "counter",
+        "Output tokens.",
+        [](R r) { return number(r.output_tokens_total); }},
+    PerReplica{
+        "sglang:num_requests_total",
+        "counter",
+        "Requests received.",
+        [](R r) { return number(r.requests_total); }},
+    PerReplica{
+        "sglang:num_aborted_requests_total",
+        "counter",
+        "Requests that were aborted.",
+        [](R r) { return number(finished(r, FinishReason::kAbort)); }},
+    PerReplica{
+        "sglang:num_retracted_requests_total",
+        "counter",
+        "Retractions.",
+        [](R r) { return number(r.retractions_total); }},
+};
+
+constexpr std::array kVllm{
+    PerReplica{
+        "vllm:num_requests_running",
+        "gauge",
+        "Requests running.",
+        [](R r) { return number(r.num_running); }},
+    PerReplica{
+        "vllm:num_requests_waiting",
+        "gauge",
+        "Requests waiting.",
+        [](R r) { return number(r.num_waiting); }},
+    PerReplica{
+        "vllm:kv_cache_usage_perc",
+        "gauge",
+        "KV in use, 0 to 1.",
+        [](R r) { return kv_use_of(r).usage; }},
+    PerReplica{
+        "vllm:gpu_cache_usage_perc",
+        "gauge",
+        "The older name of kv_cache_usage_perc.",
+        [](R r) { return kv_use_of(r).usage; }},
+    PerReplica{
+        "vllm:gpu_prefix_cache_hit_rate",
+        "gauge",
+        "Prompt tokens found in the cache.",
+        [](R r) { return kv_use_of(r).hit_rate; }},
+    PerReplica{
+        "vllm:prompt_tokens_total",
+        "counter",
+        "Prompt tokens.",
+        [](R r) { return number(r.prompt_tokens_total); }},
+    PerReplica{
+        "vllm:generation_tokens_total",
+        "counter",
+        "Output tokens.",
+        [](R r) { return number(r.output_tokens_total); }},
+    PerReplica{
+        "vllm:prefix_cache_queries_total",
+        "counter",
+        "Prompt tokens looked for.",
+        [](R r) { return number(r.prompt_tokens_total); }},
+    PerReplica{
+        "vllm:prefix_cache_hits_total",
+        "counter",
+        "Of them found.",
+        [](R r) { return number(r.cached_tokens_total); }},
+    PerReplica{
+        "vllm:gpu_prefix_cache_queries_total",
+        "counter",
+        "The older name.",
+        [](R r) { return number(r.prompt_tokens_total); }},
+    PerReplica{
+        "vllm:gpu_prefix_cache_hits_total",
+        "counter",
+        "The older name.",
+        [](R r) { return number(r.cached_tokens_total); }},
+    PerReplica{
+        "vllm:num_preemptions_total",
+        "counter",
+        "Retractions.",
+        [](R r) { return number(r.retractions_total); }},
+};
+
+constexpr std::array kOwn{
+    PerReplica{
+        "pitstop_weight_epoch",
+        "gauge",
+        "The weight version that serves.",
+        [](R r) { return number(static_cast<std::int64_t>(raw(r.epoch))); }},
+    PerReplica{
+        "pitstop_has_weights",
+        "gauge",
+        "0: nothing can be generated until an update.",
+        [](R r) { return r.has_weights ? 1.0 : 0.0; }},
+    PerReplica{
+        "pitstop_paused", "gauge", "1 while paused.", [](R r) { return is_paused(r) ? 1.0 : 0.0; }},
+    PerReplica{
+        "pitstop_pause_age_seconds",
+        "gauge",
+        "Seconds since the pause under way began; 0 without one.",
+        [](R r) { return r.paused_s; }},
+    PerReplica{
+        "pitstop_paused_seconds_total",
+        "counter",
+        "Seconds paused.",
+        [](R r) { return r.paused_s_total; }},
+    PerReplica{
+        "pitstop_pauses_total",
+        "counter",
+        "Pauses begun.",
+        [](R r) { return number(r.pauses_total); }},
+    PerReplica{
+        "pitstop_steps_total",
+        "counter",
+        "Forward passes.",
+        [](R r) { return number(r.num_steps); }},
+    PerReplica{
+        "pitstop_step_age_seconds",
+        "gauge",
+        "Since the oldest unanswered step was sent.",
+        [](R r) { return r.step_age_s; }},
+    PerReplica{
+        "pitstop_recomputed_tokens_total",
+        "counter",
+        "Tokens of retracted requests prefilled again.",
+        [](R r) { return number(r.recomputed_tokens_total); }},
+    PerReplica{
+        "pitstop_spanning_requests_total",
+        "counter",
+        "Requests sampled under more than one version.",
+        [](R r) { return number(r.spanning_requests_total); }},
+};
+
+}  // namespace
+
+std::span<const PerReplica> sglang_table() { return kSglang; }
+std::span<const PerReplica> vllm_table() { return kVllm; }
+std::span<const PerReplica> own_table() { return kOwn; }
+
+}  // namespace pitstop::metrics

@@ -1,0 +1,27 @@
+// The metrics of /metrics that are one number of each replica, by whose names they have.
+#pragma once
+
+#include "messages/status.h"
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace pitstop::metrics {
+
+// A number per replica.
+struct PerReplica {
+    std::string_view name;
+    std::string_view type;
+    std::string_view help;
+    double (*value)(const ReplicaStatus& replica);
+};
+
+[[nodiscard]] std::span<const PerReplica> sglang_table();
+[[nodiscard]] std::span<const PerReplica> vllm_table();
+[[nodiscard]] std::span<const PerReplica> own_table();
+
+// How many requests ended so.
+[[nodiscard]] std::int64_t finished(const ReplicaStatus& replica, FinishReason reason);
+
+}  // namespace pitstop::metrics
