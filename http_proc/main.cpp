@@ -67,6 +67,11 @@ void add_flags(FlagSet& flags, Flags& values, ServerOptions& options) {
         "addresses and localhost; may be given again"
     );
     flags.add(
+        "served-model-name",
+        &options.model_names,
+        "what the model is called, besides the tree's name for it; may be given again"
+    );
+    flags.add(
         "tool-call-parser",
         &values.tool_call_parser,
         "the format of the model's calls of tools: " + tool_format_names() + "; empty: text"

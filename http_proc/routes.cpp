@@ -19,6 +19,7 @@ Router all_routes() {
     add_vllm_generate(router);
     add_openai_chat(router);
     add_vllm_tokenize(router);
+    add_vllm_render(router);
     add_metrics(router);
     add_status_page(router);
     add_sglang_control(router);

@@ -1,5 +1,6 @@
 #include "http_proc/openai/answer.h"
 
+#include "base/utf8.h"
 #include "http_proc/server/errors.h"
 
 #include <fmt/format.h>
@@ -57,6 +58,13 @@ LogprobOptions logprob_options(const OpenAiOptions& options, bool is_enabled, st
 Response openai_refusal(const Error& error) {
     const int status = error.code == ErrorCode::kAlreadyExists ? 400 : status_of(error.code);
     return error_response(Dialect::kOpenAi, status, error.message);
+}
+
+Result<> check_model(Exchange& exchange, const OpenAiOptions& options) {
+    if (exchange.server().serves(options.model)) return Ok{};
+    return make_error(
+        ErrorCode::kNotFound, "The model `{}` does not exist.", utf8_prefix(options.model, 128)
+    );
 }
 
 Result<> check_is_json(const Request& request) {

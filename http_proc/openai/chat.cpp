@@ -43,6 +43,7 @@ struct Chat : OpenAiAnswer {
     static Result<Chat> parse(Exchange& exchange) {
         RETURN_IF_ERROR(check_is_json(exchange.request()));
         ASSIGN_OR_RETURN(OpenAiChat call, parse_openai_chat(exchange.request().body));
+        RETURN_IF_ERROR(check_model(exchange, call.options));
         return Chat(exchange, std::move(call));
     }
     // A chat for a model without a template for it is the caller's mistake, too.

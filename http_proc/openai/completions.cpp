@@ -59,6 +59,7 @@ struct Completion : OpenAiAnswer {
 Result<Completion> Completion::parse(Exchange& exchange) {
     RETURN_IF_ERROR(check_is_json(exchange.request()));
     ASSIGN_OR_RETURN(OpenAiCompletions call, parse_openai_completions(exchange.request().body));
+    RETURN_IF_ERROR(check_model(exchange, call.options));
     Completion answer(exchange, call);
     const OpenAiOptions& options = answer.options;
     answer.logprobs = logprob_options(options, answer.has_logprobs, call.logprobs.value_or(0));

@@ -1,4 +1,4 @@
-// /v1/models: the one model that is served.
+// /v1/models: the one model that is served, under each of its names.
 #include "http_proc/openai/routes.h"
 #include "http_proc/server/errors.h"
 
@@ -7,10 +7,10 @@
 namespace pitstop {
 namespace {
 
-nlohmann::ordered_json model_card(Exchange& exchange) {
+nlohmann::ordered_json model_card(Exchange& exchange, const std::string& name) {
     const HelloReply& hello = exchange.tree().hello();
     return {
-        {"id", hello.model},
+        {"id", name},
         {"object", "model"},
         {"created", exchange.server().start_time()},
         {"owned_by", "pitstop"},
@@ -21,14 +21,18 @@ nlohmann::ordered_json model_card(Exchange& exchange) {
 }
 
 Task<Response> models(Exchange& exchange) {
-    co_return Response::json(
-        200, {{"object", "list"}, {"data", nlohmann::ordered_json::array({model_card(exchange)})}}
-    );
+    auto cards =
+        nlohmann::ordered_json::array({model_card(exchange, exchange.tree().hello().model)});
+    for (const std::string& name : exchange.server().options().model_names) {
+        if (name != exchange.tree().hello().model) cards.push_back(model_card(exchange, name));
+    }
+    co_return Response::json(200, {{"object", "list"}, {"data", std::move(cards)}});
 }
 
 Task<Response> model(Exchange& exchange) {
     const std::string& name = exchange.request().rest;
-    if (name == exchange.tree().hello().model) co_return Response::json(200, model_card(exchange));
+    if (!name.empty() && exchange.server().serves(name))
+        co_return Response::json(200, model_card(exchange, name));
     co_return error_response(
         Dialect::kOpenAi, 404, fmt::format("The model '{}' does not exist", name)
     );

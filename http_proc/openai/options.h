@@ -14,7 +14,7 @@
 namespace pitstop {
 
 struct OpenAiOptions {
-    std::string model{};  // as given: any name is taken, and given back
+    std::string model{};  // as given, and given back; empty: the one that is served
     std::string id{};     // the caller's: rid or request_id; empty: none
     SamplingParams sampling{};
     std::int64_t n = 1;

@@ -11,6 +11,7 @@
 #include "http_proc/server/ticker.h"
 #include "http_proc/server/tree.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -18,6 +19,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace pitstop {
 
@@ -43,6 +45,7 @@ struct ServerOptions {
     int port = 30000;  // 0: any free one
     Keys keys{};
     bool is_incremental = false;  // /generate streams deltas where a request does not say
+    std::vector<std::string> model_names{};  // besides the one that the tree says
     SiteRules site{};  // whose pages may call; with a cors_origin answers have its header
     std::optional<ToolFormat> tool_format{};  // null: calls of tools come back as text
     ServerLimits limits{};
@@ -75,6 +78,9 @@ class ServerContext {
         return *tree_;
     }
     void set_tree(std::unique_ptr<Tree> tree) { tree_ = std::move(tree); }
+
+    // Whether a request that names this model is for what is served. REQUIRES: has_tree().
+    [[nodiscard]] bool serves(const std::string& model) const;
 
     [[nodiscard]] MemoryBudget& memory() { return memory_; }
 
@@ -112,5 +118,12 @@ class ServerContext {
     std::unique_ptr<Tree> tree_{};
     std::int64_t start_time_ = unix_time();
 };
+
+inline bool ServerContext::serves(const std::string& model) const {
+    const HelloReply& hello = tree().hello();
+    // No name is any; the directory is what clients know that started the server.
+    return model.empty() || model == hello.model || model == hello.model_path ||
+           std::ranges::find(options_.model_names, model) != options_.model_names.end();
+}
 
 }  // namespace pitstop

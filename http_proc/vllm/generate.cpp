@@ -26,6 +26,7 @@ struct VllmAnswer : OpenAiAnswer {
 
     static Result<VllmAnswer> parse(Exchange& exchange) {
         ASSIGN_OR_RETURN(VllmGenerate call, parse_vllm_generate(exchange.request().body));
+        RETURN_IF_ERROR(check_model(exchange, call.options));
         return VllmAnswer(exchange, std::move(call));
     }
     static Response refusal(const Error& error) {

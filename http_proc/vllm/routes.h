@@ -9,6 +9,7 @@ namespace pitstop {
 
 void add_vllm_generate(Router& router);
 void add_vllm_pause(Router& router);
+void add_vllm_render(Router& router);
 void add_vllm_rpc(Router& router);
 void add_vllm_sleep(Router& router);
 void add_vllm_tokenize(Router& router);

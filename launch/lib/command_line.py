@@ -95,7 +95,13 @@ def add_tree_flags(parser):
         choices=("fair", "fcfs"),
         help="whose request is next: fair, clients take turns; fcfs, who came first (default fair)",
     )
-    add("--served-model-name", metavar="S", help="what the model is called; default: its directory")
+    add(
+        "--served-model-name",
+        metavar="S",
+        nargs="+",
+        action="extend",
+        help="what the model is called, the first in answers; default: its directory",
+    )
     add("--compute", choices=("bf16", "fp32"), help="precision of activations and KV")
     add(
         "--device",

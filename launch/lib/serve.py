@@ -51,8 +51,8 @@ class Served:
 
     def __init__(self, options, signals):
         options.model = programs.model_dir(options.model)
-        if not options.served_model_name:
-            options.served_model_name = os.path.basename(options.model)
+        options.served_model_names = options.served_model_name or [os.path.basename(options.model)]
+        options.served_model_name = options.served_model_names[0]
         # In the environment, as a command line is for everybody to read.
         for name in ("api_key", "admin_api_key"):
             if getattr(options, name, None):

@@ -60,6 +60,7 @@ def _http_flags(options):
         if getattr(options, name):
             flags.append(f"--{name.replace('_', '-')}")
     flags += [f"--allowed-host={name}" for name in options.allowed_host]
+    flags += [f"--served-model-name={name}" for name in options.served_model_names]
     return flags + http_limits.flags(options)
 
 

@@ -292,7 +292,6 @@ class OpenAiClient(HttpClient):
         is_text = self.rng.random() < 0.5
         prompt = self.prompts.text(self.rng) if is_text else self.prompts.ids(self.rng)
         return {
-            "model": "any",
             "prompt": prompt,
             "stream": self.rng.random() < 0.6,
             "logprobs": 0,

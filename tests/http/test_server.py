@@ -280,10 +280,8 @@ def test_nothing_a_client_sends_gets_into_the_head_of_an_answer(http):
     answer = http.post(
         "/v1/completions",
         {"prompt": "Once", "max_tokens": 1, "model": "x\r\nSet-Cookie: a=b"},
-        headers={"X-Request-Id": "id-1"},
     )
-    assert answer.status == 200 and "set-cookie" not in answer.headers
-    assert answer.json["id"] == "cmpl-id-1"
+    assert answer.status == 404 and "set-cookie" not in answer.headers
     with http.raw() as raw:
         raw.send(b"GET /a%0d%0aSet-Cookie:%20a=b HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         head = raw.read_all().split(b"\r\n\r\n")[0].lower()

@@ -154,7 +154,7 @@ def test_several_samples_have_calls_of_their_own(http, tree):
 def test_openais_client_reads_them(http, tree):
     openai = pytest.importorskip("openai", reason="the package index could not be reached")
     with openai.OpenAI(base_url=http.url + "/v1", api_key="any", max_retries=0) as client:
-        asked = {"model": "m", "messages": [{"role": "user", "content": "?"}], "tools": TOOLS,
+        asked = {"model": "model", "messages": [{"role": "user", "content": "?"}], "tools": TOOLS,
                  "temperature": 0, "extra_body": {"input_ids": tree.prompts["hermes"]}}  # fmt: skip
         choice = client.chat.completions.create(**asked).choices[0]
         assert choice.finish_reason == "tool_calls" and choice.message.content == "Let me look."

@@ -1,0 +1,125 @@
+// vLLM's render routes: what a request becomes before it runs, as /inference/v1/generate takes it.
+// Trainers render a chat once, and generate from its tokens as often as they like.
+#include "http_proc/generation/prompts.h"
+#include "http_proc/openai/answer.h"
+#include "http_proc/openai/chat_request.h"
+#include "http_proc/openai/completions_request.h"
+#include "http_proc/server/errors.h"
+#include "http_proc/vllm/routes.h"
+
+#include <nlohmann/json.hpp>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace pitstop {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Response refusal(const Error& error) {
+    // Also a chat for a model without a template for it.
+    const int status = error.code == ErrorCode::kUnsupported ? 400 : status_of(error.code);
+    return error_response(Dialect::kVllm, status, error.message);
+}
+
+// `logprobs`: of output tokens; absent: none.
+Json sampling_json(const OpenAiOptions& options, std::optional<std::int64_t> logprobs) {
+    const SamplingParams& params = options.sampling;
+    Json json{
+        {"n", options.n},
+        {"temperature", params.temperature},
+        {"top_p", params.top_p},
+        {"top_k", params.top_k},
+        {"min_p", params.min_p},
+        {"repetition_penalty", params.repetition_penalty},
+        {"frequency_penalty", params.frequency_penalty},
+        {"presence_penalty", params.presence_penalty},
+        {"min_tokens", params.min_new_tokens},
+        {"stop", params.stop},
+        {"ignore_eos", params.ignore_eos},
+        {"include_stop_str_in_output", params.no_stop_trim},
+        {"skip_special_tokens", params.skip_special_tokens},
+        {"spaces_between_special_tokens", params.spaces_between_special_tokens}};
+    json["stop_token_ids"] = Json::array();
+    for (const TokenId id : params.stop_token_ids) json["stop_token_ids"].push_back(raw(id));
+    for (const auto& [id, bias] : params.logit_bias) json["logit_bias"][std::to_string(id)] = bias;
+    if (params.max_new_tokens) json["max_tokens"] = *params.max_new_tokens;
+    if (params.seed) json["seed"] = *params.seed;
+    if (logprobs) json["logprobs"] = *logprobs;
+    if (options.prompt_logprobs) json["prompt_logprobs"] = *options.prompt_logprobs;
+    return json;
+}
+
+Json rendered(
+    Exchange& exchange,
+    const OpenAiOptions& options,
+    std::optional<std::int64_t> logprobs,
+    const std::vector<TokenId>& ids
+) {
+    Json json{
+        {"request_id", name_of_caller(exchange.request(), options.id)},
+        {"token_ids", Json::array()},
+        {"features", nullptr},
+        {"sampling_params", sampling_json(options, logprobs)},
+        {"model", options.model.empty() ? exchange.tree().hello().model : options.model},
+        {"stream", options.is_streamed},
+        {"priority", -options.priority},  // lower first there
+        {"kv_transfer_params", nullptr}};
+    for (const TokenId id : ids) json["token_ids"].push_back(raw(id));
+    return json;
+}
+
+Task<Response> render_chat(Exchange& exchange) {
+    Result<OpenAiChat> call = parse_openai_chat(exchange.request().body);
+    if (!call) co_return refusal(call.error());
+    if (const auto known = check_model(exchange, call->options); !known)
+        co_return refusal(known.error());
+    std::vector<TokenId> ids;
+    if (call->input_ids) {
+        ids = *std::move(call->input_ids);
+    } else {
+        Result<TokenizeReply> reply = co_await ask(exchange, call->chat.question());
+        if (!reply) co_return refusal(reply.error());
+        ids = std::move(reply->ids);
+    }
+    const auto logprobs = call->has_logprobs ? std::optional(call->top_logprobs) : std::nullopt;
+    co_return Response::json(200, rendered(exchange, call->options, logprobs, ids));
+}
+
+// A list, of an entry per prompt.
+Task<Response> render_completions(Exchange& exchange) {
+    Result<OpenAiCompletions> call = parse_openai_completions(exchange.request().body);
+    if (!call) co_return refusal(call.error());
+    if (const auto known = check_model(exchange, call->options); !known)
+        co_return refusal(known.error());
+    Json all = Json::array();
+    for (OpenAiPrompt& given : call->prompts) {
+        Generate prompt;
+        prompt.text = std::move(given.text);
+        prompt.input_ids = std::move(given.ids);
+        const Result<> tokenized = co_await tokenize_prompt(exchange, prompt);
+        if (!tokenized) co_return refusal(tokenized.error());
+        all.push_back(rendered(exchange, call->options, call->logprobs, *prompt.input_ids));
+    }
+    co_return Response::json(200, all);
+}
+
+}  // namespace
+
+void add_vllm_render(Router& router) {
+    const auto add = [&](std::string_view path, Handler handler) {
+        router.add(
+            {.methods = "POST",
+             .path = path,
+             .dialect = Dialect::kVllm,
+             .access = Access::kData,
+             .handler = handler}
+        );
+    };
+    add("/v1/chat/completions/render", render_chat);
+    add("/v1/completions/render", render_completions);
+}
+
+}  // namespace pitstop
