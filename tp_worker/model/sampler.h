@@ -15,9 +15,9 @@
 // Bounded: rows_max rows a call.
 //
 // On a GPU a call waits for the device twice, for the choices and then for the logprobs that depend
-// on them, and once more whenever the arrays of the next op do not fit beside those under way
-// (transfer_bytes()): with penalties over long texts about once for each 4 MiB of token counts. On
-// the CPU it never waits: each op is done when it returns.
+// on them; and once more whenever an op's arrays do not fit beside those under way
+// (transfer_bytes()): at most once for each 4 MiB of token counts and biases, and for each view's
+// logprobs. On the CPU it never waits: an op is done when it returns.
 #pragma once
 
 #include "base/result.h"

@@ -6,6 +6,7 @@
 #include "tests/source_dir.h"
 #include "tests/tp_worker/temp_dir.h"
 #include "tests/tp_worker/test_replica.h"
+#include "tests/tp_worker/weights/shard_definition.h"
 #include "tp_worker/update/keeper.h"
 #include "tp_worker/update/kept_weights.h"
 #include "tp_worker/weights/checkpoint_tensors.h"
@@ -14,6 +15,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <semaphore>
 
@@ -104,6 +106,63 @@ INSTANTIATE_TEST_SUITE_P(
         );
     }
 );
+
+// Tensors of which a rank holds more than a piece: by rows, by columns, and in parts that each are
+// more than a piece (copies of KV heads).
+TEST(KeptWeights, PiecesOfLargeTensorsLieWhereTheyBelong) {
+    constexpr int kTp = 2;
+    ModelConfig config{.hidden = 6144, .ffn = 64, .num_layers = 1};
+    config.num_q_heads = 6;
+    config.num_kv_heads = 3;
+    config.head_dim = 96;
+    config.vocab_len = 401;
+    const auto bits_of = [](std::int64_t element) {
+        return static_cast<std::uint16_t>(element ^ (element >> 16) * 31);
+    };
+    const TempDir to;
+    const WorkerKeep version{.epoch = Epoch{7}, .digest = kDigest};
+    for (int rank = 0; rank < kTp; ++rank) {
+        const auto layout = WeightLayout::make(config, Rank{rank}, kTp);
+        ASSERT_TRUE(layout) << layout.error().message;
+        const ShardDefinition definition(config, rank, {32, 32});
+        std::vector<std::byte> arena(static_cast<std::size_t>(layout->bytes()));
+        std::int64_t bytes_max = 0;
+        for (const WeightTensor& tensor : layout->tensors()) {
+            bytes_max = std::max(bytes_max, tensor.bytes());
+            auto* shard = reinterpret_cast<std::uint16_t*>(arena.data() + tensor.offset);
+            for (std::int64_t i = 0; i < tensor.rows * tensor.cols; ++i) {
+                const auto element = definition.element(tensor, i / tensor.cols, i % tensor.cols);
+                if (element) shard[i] = bits_of(*element);
+            }
+        }
+        ASSERT_GT(bytes_max, kKeepPieceBytes);
+        const KeptWeights kept(*layout, version);
+        if (rank == 0) {
+            ASSERT_TRUE(kept.create(to.path()));
+        }
+        std::size_t copied_max = 0;
+        const auto copy = [&](std::int64_t begin, std::span<std::byte> out) -> Result<> {
+            copied_max = std::max(copied_max, out.size());
+            std::copy_n(arena.data() + begin, out.size(), out.data());
+            return Ok{};
+        };
+        ASSERT_TRUE(kept.write(
+            {.directory = to.path(), .is_root = rank == 0, .copy = copy, .between = [] {}}
+        ));
+        EXPECT_LE(copied_max, static_cast<std::size_t>(kKeepPieceBytes));
+    }
+    const auto written = Checkpoint::open(to.path());
+    ASSERT_TRUE(written) << written.error().message;
+    for (const StoredTensor& stored : written->tensors()) {
+        const std::vector<std::byte> bytes = bytes_of(*written, stored);
+        for (std::size_t i = 0; i < bytes.size() / 2; ++i) {
+            std::uint16_t bits = 0;
+            std::memcpy(&bits, bytes.data() + 2 * i, sizeof bits);
+            ASSERT_EQ(bits, bits_of(static_cast<std::int64_t>(i)))
+                << stored.spec.name << " at element " << i;
+        }
+    }
+}
 
 class KeptDirectoryTest : public testing::Test {
   protected:
