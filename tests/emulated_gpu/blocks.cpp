@@ -51,15 +51,6 @@ namespace {
 
 constexpr std::size_t kStackBytes = 256 << 10;
 
-enum class CopyTime : std::uint8_t { kLate, kAtOnce };
-CopyTime copy_time() {
-    static const CopyTime time = [] {
-        const char* const asked = std::getenv("PITSTOP_EMULATOR_COPIES");
-        return asked != nullptr && std::strcmp(asked, "at_once") == 0 ? CopyTime::kAtOnce
-                                                                      : CopyTime::kLate;
-    }();
-    return time;
-}
 std::int64_t blocks_run = 0;
 
 enum class State : std::uint8_t { kReady, kAtBarrier, kAtWarp, kSpinning, kDone };
@@ -168,6 +159,7 @@ void perform(const std::vector<AsyncCopy>& copies) {
         std::byte bytes[16] = {};
         if (copy.src_bytes != 0) std::memcpy(bytes, copy.from, copy.src_bytes);
         std::memcpy(copy.to, bytes, sizeof bytes);
+        note_generic_write(copy.to, sizeof bytes);
     }
 }
 
@@ -222,6 +214,7 @@ void prepare_block(std::size_t shared_bytes, const std::function<void()>& body) 
     const auto address = reinterpret_cast<std::uintptr_t>(block.shared.data());
     block.shared_begin = block.shared.data() + (1024 - address % 1024) % 1024;
     std::memset(block.shared_begin, 0xff, shared_bytes);
+    begin_async_proxy(shared_bytes);
     block.warps.clear();
     for (int i = 0; i < block.num_threads / kLanes; ++i)
         block.warps.push_back(std::make_unique<Warp>());
@@ -307,35 +300,13 @@ void wait_copies(int num_pending) {
     }
 }
 
-void multiply_async(std::function<void()> product) {
-    if (copy_time() == CopyTime::kAtOnce) {
-        product();
-        product = [] {};
-    }
-    if (current->products.empty()) current->products.emplace_back();
-    current->products.back().push_back(std::move(product));
-}
-
-void commit_products() {
-    if (current->products.empty()) current->products.emplace_back();
-    current->products.emplace_back();
-}
-
-void wait_products(int num_pending) {
-    auto& groups = current->products;
-    while (groups.size() > static_cast<std::size_t>(num_pending) + 1) {
-        for (const std::function<void()>& product : groups.front()) product();
-        groups.erase(groups.begin());
-    }
-}
-
-namespace {
-
 void spin(const char* where) {
     running->state = State::kSpinning;
     running->waits_at = where;
     leave();
 }
+
+namespace {
 
 // A barrier's word: arrivals that end a phase, arrivals so far, phases ended.
 struct BarrierWord {

@@ -20,6 +20,8 @@
 // Thread: one at a time. Bounded: by the grid.
 #pragma once
 
+#include "tests/emulated_gpu/warpgroups.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -65,7 +67,7 @@ struct Thread {
     Warp* warp = nullptr;
     std::int64_t warp_instructions = 0;            // it has come to
     std::vector<std::vector<AsyncCopy>> groups{};  // of cp.async, oldest first; the last is open
-    std::vector<std::vector<std::function<void()>>> products{};  // of wgmma, likewise
+    Warpgroup warpgroup{};                         // its products
 };
 
 extern Thread* current;
@@ -108,16 +110,14 @@ void copy_async(void* to, const void* from, std::uint32_t src_bytes);
 void commit_copies();
 void wait_copies(int num_pending);
 
-// wgmma: `product` computes this thread's sums, when its group is waited for (or at once).
-void multiply_async(std::function<void()> product);
-void commit_products();
-void wait_products(int num_pending);
-
 // Barriers of shared memory and of names. A thread that waits in vain lets the others run.
 void barrier_init(std::uint64_t* barrier, int num);
 void barrier_arrive(std::uint64_t* barrier);
 void barrier_wait(const std::uint64_t* barrier, int parity);
 void named_barrier(int id, int num);
+
+// The running thread waits for something that another has to do.
+void spin(const char* where);
 
 [[nodiscard]] std::byte* dynamic_shared_memory();
 // Fails unless [pointer, pointer + bytes) lies in the block's dynamic shared memory, aligned.

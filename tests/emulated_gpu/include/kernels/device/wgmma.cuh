@@ -42,6 +42,7 @@ struct Operand {
         const std::byte* const from =
             emulator::dynamic_shared_memory() + (byte ^ ((byte >> 7 & 7u) << 4));
         check_shared(from, 2, 2);
+        check_seen_by_async_proxy(from, 2);
         bf16 value;
         std::memcpy(&value, from, sizeof value);
         return to_float(value);
@@ -95,7 +96,7 @@ template <int N>
 void multiply_registers(float (&d)[N], const std::uint32_t (&a)[4], std::uint64_t b) {
     const RegisterRows rows = gather_rows(a);
     float* const to = d;
-    multiply_async([=] {
+    const auto run = [=] {
         const Operand values(b);
         for (int i = 0; i < N; ++i) {
             double sum = double{to[i]};
@@ -106,24 +107,25 @@ void multiply_registers(float (&d)[N], const std::uint32_t (&a)[4], std::uint64_
             }
             to[i] = static_cast<float>(sum);
         }
-    });
+    };
+    multiply_async({.run = run, .sums = {d, sizeof d}, .fragment = {a, sizeof a}});
 }
 
 }  // namespace emulator
 
-inline void wgmma_fence() {}
+inline void wgmma_fence() { emulator::fence_products(); }
 inline void wgmma_commit() { emulator::commit_products(); }
 template <int kPending, int N>
 void wgmma_wait(float (&)[N]) {
     emulator::wait_products(kPending);
     __syncwarp();  // it is ".aligned": no lane is past it while another is before it
 }
-inline void fence_async_proxy() {}
+inline void fence_async_proxy() { emulator::fence_proxy(); }
 
 inline void wgmma_ss(float (&d)[64], std::uint64_t a, std::uint64_t b, int adds) {
     (void)emulator::gather_rows({0, 0, 0, 0});  // all lanes are here
     float* const to = d;
-    emulator::multiply_async([=] {
+    const auto run = [=] {
         const emulator::Operand queries(a);
         const emulator::Operand keys(b);
         for (int i = 0; i < 64; ++i) {
@@ -134,7 +136,8 @@ inline void wgmma_ss(float (&d)[64], std::uint64_t a, std::uint64_t b, int adds)
             }
             to[i] = static_cast<float>(sum);
         }
-    });
+    };
+    emulator::multiply_async({.run = run, .sums = {d, sizeof d}});
 }
 inline void wgmma_rs(float (&d)[64], const std::uint32_t (&a)[4], std::uint64_t b) {
     emulator::multiply_registers(d, a, b);
@@ -153,8 +156,12 @@ void named_barrier() {
     emulator::named_barrier(kId, kNum);
 }
 template <int kRegisters>
-void take_registers() {}
+void take_registers() {
+    emulator::take_registers(kRegisters);
+}
 template <int kRegisters>
-void give_registers() {}
+void give_registers() {
+    emulator::give_registers(kRegisters);
+}
 
 }  // namespace pitstop

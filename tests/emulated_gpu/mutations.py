@@ -1,0 +1,321 @@
+#!/usr/bin/env python3
+"""mutations: bugs of the kind that only a device shows, planted one at a time, and the test that finds each.
+
+    tests/emulated_gpu/mutations.py                     all of them, and MUTATIONS.md beside this file
+    tests/emulated_gpu/mutations.py --only fence        those whose name has it; writes no file
+    tests/emulated_gpu/mutations.py --check             that each still fits the sources; builds nothing
+
+Works on a checkout of HEAD of its own (build/mutations), built by the emulated preset. Each test is first seen to
+pass there. The exit code is 0 if every bug was found.
+"""
+
+import argparse
+import dataclasses
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PLACE = ROOT / "build" / "mutations"
+TABLE = ROOT / "tests" / "emulated_gpu" / "MUTATIONS.md"
+TEST_S = 300
+WGMMA = "kernels/attention_prefill_wgmma.cu"
+ATTENTION = "kernels_gpu_test CudaAttention.MeetsTheReferenceOnAwkwardShapes"
+LINEAR = "kernels_gpu_test CudaLinear.MeetsTheReferenceOnAwkwardShapes"
+DIGESTS = "tp_worker_gpu_test GpuEngine.HasTheDigestsOfTheCpusWeights"
+TOKENS = "tp_worker_gpu_test GpuEngine.FollowsTheReferenceWhereItIsSure"
+
+
+@dataclasses.dataclass
+class Mutation:
+    """In `file`, `text` (which is there once) becomes `bug`; `test`, a program and its filter, fails then."""
+
+    name: str
+    file: str
+    text: str
+    bug: str
+    test: str
+    policy: str = "random"
+    copies: str = "late"
+
+
+MUTATIONS = (
+    Mutation(
+        "a missing proxy fence before a tile is announced",
+        WGMMA,
+        "            wait_copies<1>();\n            fence_async_proxy();\n",
+        "            wait_copies<1>();\n",
+        ATTENTION,
+    ),
+    Mutation(
+        "a missing proxy fence after the last tile",
+        WGMMA,
+        "    wait_copies<0>();\n    fence_async_proxy();\n",
+        "    wait_copies<0>();\n",
+        ATTENTION,
+    ),
+    Mutation(
+        "a missing wgmma.fence before the first product",
+        WGMMA,
+        "    barrier_wait(&barriers.keys_full[0], 0);\n    wgmma_fence();\n",
+        "    barrier_wait(&barriers.keys_full[0], 0);\n",
+        ATTENTION,
+    ),
+    Mutation(
+        "a missing wgmma.fence in the loop",
+        WGMMA,
+        "        wgmma_fence();\n        multiply_keys<D>(scores, queries, keys + stage * S::kTileBytes);\n",
+        "        multiply_keys<D>(scores, queries, keys + stage * S::kTileBytes);\n",
+        ATTENTION,
+    ),
+    Mutation(
+        "scores read before their product is waited for", WGMMA, "wgmma_wait<1>(scores);", "wgmma_wait<2>(scores);", ATTENTION
+    ),
+    Mutation(
+        "sums rescaled before their product is waited for",
+        WGMMA,
+        "        wgmma_wait<0>(acc);\n        release(&barriers.values_empty[before]);\n",
+        "        wgmma_wait<1>(acc);\n        release(&barriers.values_empty[before]);\n",
+        ATTENTION,
+    ),
+    Mutation(
+        "a fragment of A overwritten while a product uses it",
+        WGMMA,
+        "        wgmma_wait<0>(acc);\n        release(&barriers.values_empty[before]);\n",
+        "        pack_probabilities(p, scores);\n        wgmma_wait<0>(acc);\n"
+        "        release(&barriers.values_empty[before]);\n",
+        ATTENTION,
+    ),
+    Mutation(
+        "a wrong barrier parity: a tile is taken for full",
+        WGMMA,
+        "barrier_wait(&barriers.keys_full[stage], n / kStages % 2);",
+        "barrier_wait(&barriers.keys_full[stage], (n / kStages + 1) % 2);",
+        ATTENTION,
+    ),
+    Mutation(
+        "a stage given back before it was read",
+        WGMMA,
+        "        wgmma_wait<1>(scores);\n        release(&barriers.keys_empty[stage]);\n",
+        "        release(&barriers.keys_empty[stage]);\n        wgmma_wait<1>(scores);\n",
+        ATTENTION,
+    ),
+    Mutation(
+        "more registers than the block has",
+        WGMMA,
+        "kMultiplyRegisters = 232",
+        "kMultiplyRegisters = 240",
+        ATTENTION,
+    ),
+    Mutation(
+        "cp.async waited for one group too late",
+        "kernels/linear.cu",
+        "wait_copies<Shape::kStages - 2>();",
+        "wait_copies<Shape::kStages - 1>();",
+        LINEAR,
+    ),
+    Mutation(
+        "a missing __syncthreads before a stage is refilled",
+        "kernels/linear.cu",
+        "        __syncthreads();  // stage s is there for all, and all are done with stage s - 1\n",
+        "",
+        LINEAR,
+    ),
+    Mutation(
+        "a step's results read before its event",
+        "tp_worker/device/transfers.cpp",
+        '    event_.wait(wait_max_, "a step");\n',
+        "",
+        TOKENS,
+        "late",
+    ),
+    Mutation(
+        "a step's inputs overwritten before they were copied",
+        "tp_worker/device/transfers.cpp",
+        "        std::memcpy(pinned_.data() + offset, from, bytes);\n"
+        "        copy_to_device(there, pinned_.data() + offset,",
+        "        std::memcpy(pinned_.data(), from, bytes);\n        copy_to_device(there, pinned_.data(),",
+        TOKENS,
+        "late",
+    ),
+    Mutation(
+        "a page-locked piece reused before its copy",
+        "tp_worker/device/pinned_pieces.cpp",
+        '    piece.is_done.wait(kDeviceWaitMax, "a copy between host and GPU");\n',
+        "",
+        DIGESTS,
+        "late",
+    ),
+    Mutation(
+        "weights digested before they are there",
+        "tp_worker/weights/weight_upload.cpp",
+        "    pieces.wait();\n",
+        "",
+        DIGESTS,
+        "late",
+    ),
+    Mutation(
+        "an allocation beside steps",
+        "tp_worker/weights/weight_digest.cpp",
+        "    fill_device(sums_.data(), 0, sums_.bytes(), stream);\n",
+        "    const auto beside = DeviceBuffer::create(256);\n"
+        "    fill_device(sums_.data(), 0, sums_.bytes(), stream);\n",
+        "tp_worker_gpu_test GpuEngine.ADigestTakesNoMemory",
+    ),
+    Mutation(
+        "sums cleared in a stream that nothing orders",
+        "tp_worker/weights/weight_digest.cpp",
+        "    fill_device(sums_.data(), 0, sums_.bytes(), stream);\n",
+        "    fill_device(sums_.data(), 0, sums_.bytes(), Stream{});\n",
+        DIGESTS,
+        "late",
+    ),
+    Mutation(
+        "new memory cleared after it was filled",
+        "kernels/device_range_cuda.cpp",
+        "    CUDA_CHECK(cudaDeviceSynchronize());\n    return Ok{};\n",
+        "    return Ok{};\n",
+        DIGESTS,
+        "late",
+    ),
+    Mutation(
+        "tables used before their copy is there",
+        "kernels/device_memory_cuda.cpp",
+        "    CUDA_CHECK(cudaStreamSynchronize(nullptr));\n",
+        "",
+        TOKENS,
+        "late",
+    ),
+    Mutation(
+        "weights kept through memory that is not page-locked",
+        "tp_worker/weights/weight_store.cpp",
+        "            pieces_->fetch(kept.data(), live.data(), bytes_);\n",
+        "            copy_and_wait(kept.data(), live.data(), bytes_);\n",
+        "tp_worker_gpu_test GpuEngine.P8_WeightsAreKeptByPageLockedMemory",
+    ),
+)
+
+
+def run(*command, **options):
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True, errors="replace", **options)
+
+
+def check_out():
+    """The sources of HEAD in a place of their own; what was built there before is kept."""
+    if not (PLACE / ".git").exists():
+        run("git", "-C", ROOT, "worktree", "prune")
+        done = run("git", "-C", ROOT, "worktree", "add", "--detach", PLACE, "HEAD")
+    else:
+        head = run("git", "-C", ROOT, "rev-parse", "HEAD").stdout.strip()
+        done = run("git", "-C", PLACE, "checkout", "--force", "--detach", head)
+    if done.returncode != 0:
+        sys.exit(f"mutations: {done.stderr.strip()}")
+
+
+def build(program):
+    if not (PLACE / "build" / "emulated" / "build.ninja").exists():
+        done = run("cmake", "--preset", "emulated", cwd=PLACE)
+        if done.returncode != 0:
+            return done
+    return run("cmake", "--build", "--preset", "emulated", "--target", program, "pitstop_emulated_cublas", cwd=PLACE)
+
+
+def run_test(mutation):
+    """How it ended: what failed, or None where it passed."""
+    program, name = mutation.test.split()
+    environment = {
+        **os.environ,
+        "PITSTOP_SOURCE_DIR": str(PLACE),
+        "PITSTOP_REQUIRE_GPU": "1",
+        "PITSTOP_EMULATED_POLICY": mutation.policy,
+        "PITSTOP_EMULATED_MACHINE": str(PLACE / "build" / "machine"),
+        "PITSTOP_EMULATOR_COPIES": mutation.copies,
+    }
+    command = [PLACE / "build" / "emulated" / "bin" / program, f"--gtest_filter={name}", "--gtest_break_on_failure"]
+    try:
+        done = run(*command, env=environment, timeout=TEST_S)
+    except subprocess.TimeoutExpired:
+        return f"no end within {TEST_S} s"
+    if done.returncode == 0:
+        return None
+    said = [line for line in (done.stderr + done.stdout).splitlines() if "emulator:" in line or "emulated GPU:" in line]
+    said += [line for line in done.stdout.splitlines() if "Failure" in line]
+    return (said or [f"exit code {done.returncode}"])[0].strip()
+
+
+def plant(mutation):
+    """The file with the bug in it, and how it was."""
+    path = PLACE / mutation.file
+    text = path.read_text()
+    if text.count(mutation.text) != 1:
+        sys.exit(f"mutations: '{mutation.name}' does not fit {mutation.file}")
+    path.write_text(text.replace(mutation.text, mutation.bug))
+    return path, text
+
+
+def try_one(mutation):
+    path, text = plant(mutation)
+    try:
+        built = build(mutation.test.split()[0])
+        if built.returncode != 0:
+            return "", f"does not build: {built.stdout[-400:]}"
+        found = run_test(mutation)
+        return (found, "") if found else ("", "NOT FOUND")
+    finally:
+        path.write_text(text)
+
+
+def check():
+    """The mutations that no longer fit the sources."""
+    return [m.name for m in MUTATIONS if (ROOT / m.file).read_text().count(m.text) != 1]
+
+
+def table(rows):
+    lines = [
+        "# Bugs that only a device shows, and who finds them",
+        "",
+        "Written by `tests/emulated_gpu/mutations.py`: each bug is planted alone, the test passes without it and fails with it.",
+        "",
+        "| bug | in | found by | as |",
+        "|---|---|---|---|",
+    ]
+    lines += [f"| {m.name} | `{m.file}` | `{m.test.split()[1]}` | {found.replace('|', '/')} |" for m, found in rows]
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", metavar="WORD")
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    if options.check:
+        misfits = check()
+        print("\n".join(misfits) or f"{len(MUTATIONS)} mutations fit")
+        return 1 if misfits else 0
+    check_out()
+    chosen = [m for m in MUTATIONS if options.only in m.name]
+    passed = {}
+    rows = []
+    for mutation in chosen:
+        key = (mutation.test, mutation.policy, mutation.copies)
+        if key not in passed:
+            built = build(mutation.test.split()[0])
+            if built.returncode != 0:
+                sys.exit(f"mutations: {built.stdout[-2000:]}")
+            passed[key] = run_test(mutation)
+            print(f"without a bug: {mutation.test}: {passed[key] or 'passes'}", flush=True)
+        begin = time.monotonic()
+        found, trouble = ("", "its test fails without it") if passed[key] else try_one(mutation)
+        print(f"{mutation.name}: {found or trouble} ({time.monotonic() - begin:.0f} s)", flush=True)
+        rows.append((mutation, found or trouble, bool(found)))
+    if not options.only:
+        TABLE.write_text(table([(mutation, found) for mutation, found, _ in rows]))
+    num_found = sum(is_found for _, _, is_found in rows)
+    print(f"{num_found} of {len(rows)} found")
+    return 0 if num_found == len(rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,194 @@
+#include "tests/emulated_gpu/warpgroups.h"
+
+#include "tests/emulated_gpu/blocks.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <utility>
+
+namespace pitstop::emulator {
+namespace {
+
+constexpr std::size_t kChunkBytes = 16;  // what one cp.async writes at most
+// Source: CUDA C++ Programming Guide, "Compute Capabilities", "Technical Specifications".
+constexpr int kRegistersPerBlock = 65536;
+constexpr int kRegistersPerThreadMax = 255;
+// Source: PTX ISA, "setmaxnreg".
+constexpr int kRegistersMin = 24, kRegistersMax = 256, kRegistersStep = 8;
+
+// Shared memory as the async proxy has it, by chunks, and who wrote a chunk last without a fence.
+struct AsyncView {
+    std::vector<std::byte> bytes{};
+    std::vector<int> writer{};  // 1 + the thread's number; 0: fenced
+    int num_registers_left = 0;
+};
+AsyncView view;
+
+std::size_t offset_of(const void* address) {
+    return static_cast<std::size_t>(
+        static_cast<const std::byte*>(address) - dynamic_shared_memory()
+    );
+}
+
+// What a kernel that nobody counted the registers of is launched with at most.
+int registers_at_launch() {
+    const int num_threads = static_cast<int>(block_dim.x * block_dim.y * block_dim.z);
+    const int num = std::min(kRegistersPerThreadMax, kRegistersPerBlock / num_threads);
+    return num / kRegistersStep * kRegistersStep;
+}
+
+void check_registers(int num) {
+    if (num < kRegistersMin || num > kRegistersMax || num % kRegistersStep != 0)
+        fail("setmaxnreg of " + std::to_string(num) + " registers");
+}
+
+bool is_unchanged(const Warpgroup::InUse& use) {
+    return std::memcmp(use.registers.data, use.value.data(), use.registers.bytes) == 0;
+}
+
+void read(Warpgroup::InUse& use) {
+    std::memcpy(use.value.data(), use.registers.data, use.registers.bytes);
+}
+
+void check_unchanged(const Warpgroup& group) {
+    for (const Warpgroup::InUse& use : group.in_use) {
+        if (!is_unchanged(use))
+            fail("registers of a wgmma were written to before it was waited for");
+    }
+}
+
+void begin_use(Warpgroup& group, const Registers& registers) {
+    if (registers.data == nullptr) return;
+    for (Warpgroup::InUse& use : group.in_use) {
+        if (use.registers.data != registers.data) continue;
+        ++use.num_products;
+        return;
+    }
+    group.in_use.push_back(
+        {.registers = registers,
+         .value = std::vector<std::byte>(registers.bytes),
+         .num_products = 1}
+    );
+    read(group.in_use.back());
+}
+
+void end_use(Warpgroup& group, const Registers& registers) {
+    for (Warpgroup::InUse& use : group.in_use) {
+        if (use.registers.data == registers.data) --use.num_products;
+    }
+    std::erase_if(group.in_use, [](const auto& use) { return use.num_products == 0; });
+}
+
+void run(Warpgroup& group, const Warpgroup::Product& product) {
+    product.run();
+    for (Warpgroup::InUse& use : group.in_use) {
+        if (use.registers.data == product.sums.data) read(use);
+    }
+}
+
+}  // namespace
+
+CopyTime copy_time() {
+    static const CopyTime time = [] {
+        const char* const asked = std::getenv("PITSTOP_EMULATOR_COPIES");
+        return asked != nullptr && std::strcmp(asked, "at_once") == 0 ? CopyTime::kAtOnce
+                                                                      : CopyTime::kLate;
+    }();
+    return time;
+}
+
+void begin_async_proxy(std::size_t shared_bytes) {
+    view.bytes.assign(shared_bytes, std::byte{0xff});
+    view.writer.assign((shared_bytes + kChunkBytes - 1) / kChunkBytes, 0);
+    view.num_registers_left = 0;
+}
+
+void note_generic_write(const void* to, std::size_t bytes) {
+    const std::size_t begin = offset_of(to) / kChunkBytes;
+    const std::size_t end = (offset_of(to) + bytes + kChunkBytes - 1) / kChunkBytes;
+    for (std::size_t chunk = begin; chunk < std::min(end, view.writer.size()); ++chunk) {
+        view.writer[chunk] = 1 + current->linear;
+        current->warpgroup.unfenced.push_back(static_cast<std::uint32_t>(chunk));
+    }
+}
+
+void fence_proxy() {
+    for (const std::uint32_t chunk : std::exchange(current->warpgroup.unfenced, {})) {
+        if (view.writer[chunk] == 1 + current->linear) view.writer[chunk] = 0;
+    }
+    for (std::size_t chunk = 0; chunk < view.writer.size(); ++chunk) {
+        if (view.writer[chunk] != 0) continue;
+        const std::size_t begin = chunk * kChunkBytes;
+        const std::size_t size = std::min(kChunkBytes, view.bytes.size() - begin);
+        std::memcpy(view.bytes.data() + begin, dynamic_shared_memory() + begin, size);
+    }
+}
+
+void check_seen_by_async_proxy(const void* from, std::size_t bytes) {
+    const std::size_t begin = offset_of(from);
+    if (view.writer[begin / kChunkBytes] == 0 &&
+        std::memcmp(view.bytes.data() + begin, from, bytes) == 0)
+        return;
+    fail("wgmma reads shared memory that was written without a fence.proxy.async");
+}
+
+void fence_products() { current->warpgroup.is_fenced = true; }
+
+void multiply_async(Warpgroup::Product product) {
+    Warpgroup& group = current->warpgroup;
+    check_unchanged(group);
+    if (!group.is_fenced) fail("a wgmma without a wgmma.fence after its registers were written to");
+    begin_use(group, product.sums);
+    begin_use(group, product.fragment);
+    if (copy_time() == CopyTime::kAtOnce) {
+        run(group, product);
+        product.run = [] {};
+    }
+    if (group.groups.empty()) group.groups.emplace_back();
+    group.groups.back().push_back(std::move(product));
+}
+
+void commit_products() {
+    auto& groups = current->warpgroup.groups;
+    if (groups.empty()) groups.emplace_back();
+    groups.emplace_back();
+}
+
+void wait_products(int num_pending) {
+    Warpgroup& group = current->warpgroup;
+    check_unchanged(group);
+    while (group.groups.size() > static_cast<std::size_t>(num_pending) + 1) {
+        for (const Warpgroup::Product& product : group.groups.front()) {
+            run(group, product);
+            end_use(group, product.sums);
+            end_use(group, product.fragment);
+        }
+        group.groups.erase(group.groups.begin());
+    }
+    group.is_fenced = false;
+}
+
+void give_registers(int num) {
+    check_registers(num);
+    if (current->linear % kLanes != 0) return;
+    int& own = current->warpgroup.num_registers;
+    if (own == 0) own = registers_at_launch();
+    if (num > own) fail("setmaxnreg.dec to more registers than the warp has");
+    view.num_registers_left += own - num;
+    own = num;
+}
+
+void take_registers(int num) {
+    check_registers(num);
+    if (current->linear % kLanes != 0) return;
+    int& own = current->warpgroup.num_registers;
+    if (own == 0) own = registers_at_launch();
+    if (num < own) fail("setmaxnreg.inc to fewer registers than the warp has");
+    while (view.num_registers_left < num - own) spin("setmaxnreg");
+    view.num_registers_left -= num - own;
+    own = num;
+}
+
+}  // namespace pitstop::emulator
