@@ -8,6 +8,7 @@
 // zeros draw less power.
 #include "base/flags.h"
 #include "bench/gpu_families.h"
+#include "kernels/cuda_libraries.h"
 
 #include <nlohmann/json.hpp>
 
@@ -33,7 +34,8 @@ Json describe(const CudaDeviceInfo& info) {
         {"driver_cuda", info.driver_version},
         {"runtime_cuda", info.runtime_version},
         {"cublas_lt", info.cublas_lt_version},
-        {"cublas_lt_path", info.cublas_lt_path}};
+        {"cublas_lt_path", info.cublas_lt_path},
+        {"nccl_path", find_nccl()}};
 }
 
 struct Options {

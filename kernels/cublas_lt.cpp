@@ -1,30 +1,21 @@
 #include "kernels/cublas_lt.h"
 
-#include <cstdlib>
+#include "kernels/cuda_libraries.h"
+
+#include <array>
 #include <dlfcn.h>
-#include <filesystem>
+#include <string_view>
 #include <vector>
 
 namespace pitstop {
 namespace {
 
 std::vector<std::string> places() {
-    const std::string name = fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR);
-    std::vector<std::string> paths;
-    std::error_code error;
-    const std::filesystem::path executable = std::filesystem::read_symlink("/proc/self/exe", error);
-    if (!error) {
-        const std::filesystem::path folder = executable.parent_path();
-        paths.push_back((folder / name).string());
-        paths.push_back((folder.parent_path() / "lib" / name).string());
-    }
-    paths.push_back(name);  // rpath, LD_LIBRARY_PATH, ld.so.cache
-    for (const char* variable : {"CUDA_HOME", "CUDA_PATH"}) {
-        if (const char* const home = std::getenv(variable); home != nullptr)
-            paths.push_back((std::filesystem::path(home) / "lib64" / name).string());
-    }
-    paths.push_back("/usr/local/cuda/lib64/" + name);
-    return paths;
+    constexpr std::array<std::string_view, 2> kPackages{
+        // As nvidia-cublas of CUDA 13 lies, and as that of 12 did.
+        "nvidia/cu13/lib",
+        "nvidia/cublas/lib"};
+    return library_places(fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR), kPackages);
 }
 
 template <class Function>
@@ -50,7 +41,9 @@ Result<CublasLt> open_library() {
         return make_error(
             ErrorCode::kNotFound,
             "libcublasLt.so.{} was not found; put it beside the executable, in its ../lib, on "
-            "LD_LIBRARY_PATH or under CUDA_HOME/lib64. Tried:{}",
+            "LD_LIBRARY_PATH, under CUDA_HOME/lib64 or, with pip, where python3 finds "
+            "nvidia-cublas. "
+            "Tried:{}",
             CUBLAS_VER_MAJOR,
             tried
         );

@@ -1,7 +1,6 @@
 // cuBLASLt, found at run time: half a gigabyte that a build need not have and a bundle may bring.
-// Looked for beside the executable, in ../lib of it, where the loader looks, and under CUDA_HOME
-// and /usr/local/cuda. Only the major version compiled against is taken: its structs are what we
-// pass.
+// cuda_libraries.h says where it is looked for. Only the major version compiled against is taken:
+// its structs are what we pass.
 #pragma once
 
 #include "base/result.h"

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """mutations: bugs of the kind that only a device shows, planted one at a time, and the test that finds each.
 
-    tests/emulated_gpu/mutations.py                     all of them, and MUTATIONS.md beside this file
-    tests/emulated_gpu/mutations.py --only fence        those whose name has it; writes no file
+    tests/emulated_gpu/mutations.py                     all of them
+    tests/emulated_gpu/mutations.py --write             besides, MUTATIONS.md beside this file
+    tests/emulated_gpu/mutations.py --only fence        those whose name has it
     tests/emulated_gpu/mutations.py --check             that each still fits the sources; builds nothing
 
 Works on a checkout of HEAD of its own (build/mutations), built by the emulated preset. Each test is first seen to
@@ -289,6 +290,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", metavar="WORD")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     if options.check:
         misfits = check()
@@ -310,7 +312,7 @@ def main():
         found, trouble = ("", "its test fails without it") if passed[key] else try_one(mutation)
         print(f"{mutation.name}: {found or trouble} ({time.monotonic() - begin:.0f} s)", flush=True)
         rows.append((mutation, found or trouble, bool(found)))
-    if not options.only:
+    if options.write:
         TABLE.write_text(table([(mutation, found) for mutation, found, _ in rows]))
     num_found = sum(is_found for _, _, is_found in rows)
     print(f"{num_found} of {len(rows)} found")

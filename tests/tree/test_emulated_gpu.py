@@ -4,6 +4,7 @@ run late or early, and device memory that the host cannot touch. Skips where the
 import os
 import pathlib
 import re
+import subprocess
 
 import pytest
 
@@ -15,9 +16,12 @@ pytestmark = pytest.mark.skipif(
     not (BUILD / "bin/pitstop_tp_worker").exists(),
     reason=f"{BUILD} is not built: cmake --preset emulated && cmake --build --preset emulated",
 )
+MUTATIONS = ROOT / "tests" / "emulated_gpu" / "mutations.py"
 CUDA = ("--device", "cuda", "--max-total-tokens", 2048, "--tuning-dir", "none")
 GREEDY = {"temperature": 0.0, "ignore_eos": True}
 SEEDED = {"temperature": 1.0, "seed": 5, "ignore_eos": True, "logprobs": {"enabled": True}}
+ALL = "PITSTOP_EMULATED_GPU_ALL" in os.environ  # launch/test --emulated-gpu-all
+SCHEDULES = 20 if ALL else 4
 NUM = 12  # tokens: one costs some tenths of a second
 
 
@@ -54,7 +58,7 @@ def test_greedy_output_is_the_references(gpu, start_tree, reference, model, poli
 def test_P6_the_order_of_work_changes_no_bit(gpu, start_tree):
     """In --deterministic mode, over schedules, beside another request and alone."""
     outputs = []
-    for seed in range(4):
+    for seed in range(SCHEDULES):
         gpu(seed=seed, policy="late" if seed % 2 else "random")
         tree = start_tree(*CUDA, "--deterministic")
         door = tree.door()
@@ -64,7 +68,7 @@ def test_P6_the_order_of_work_changes_no_bit(gpu, start_tree):
         output = door.finish(rids)[0]
         outputs.append((output.tokens, output.logprobs))
         tree.stop()
-    assert outputs == outputs[:1] * 4
+    assert outputs == outputs[:1] * SCHEDULES
 
 
 def test_P4_pauses_of_all_modes(gpu, start_tree):
@@ -113,6 +117,17 @@ def test_P8_memory_goes_back_to_the_driver_and_comes_again(gpu, start_tree, poli
     with pytest.raises(Refused, match="no weights"):
         finish = door.generate("Once", max_new_tokens=1).finish
         raise Refused({"code": finish["code"], "message": finish["message"]})
+
+
+def test_every_planted_bug_still_fits_the_sources():
+    done = subprocess.run([MUTATIONS, "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.skipif(not ALL, reason="takes a quarter of an hour: launch/test --emulated-gpu-all")
+def test_every_planted_bug_is_found():
+    done = subprocess.run([MUTATIONS], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert done.returncode == 0, done.stdout
 
 
 def test_replicas_have_a_gpu_each(gpu, start_tree):

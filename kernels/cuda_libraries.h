@@ -1,0 +1,28 @@
+// Where NVIDIA's libraries are on machines that have them: what is opened at run time is looked for
+// where users have it.
+//
+//   1. beside the executable, and in ../lib of it    a bundle's
+//   2. where the loader looks                        rpath, LD_LIBRARY_PATH, ld.so.cache
+//   3. lib64 and lib of CUDA_HOME and CUDA_PATH
+//   4. /usr/local/cuda/lib64
+//   5. Python environments: the packages nvidia-*, in any site-packages of the python3 that the
+//      PATH finds first; nothing of it is run
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop {
+
+// Paths to try, in that order: files that need not exist, and `name` alone for the loader.
+// `packages` are folders of site-packages, as "nvidia/cublas/lib".
+[[nodiscard]] std::vector<std::string> library_places(
+    std::string_view name, std::span<const std::string_view> packages
+);
+
+// NCCL as ld.so or a Python environment has it; empty: there is none. Not opened.
+[[nodiscard]] std::string find_nccl();
+
+}  // namespace pitstop

@@ -1,0 +1,98 @@
+// What wgmma must not be used without: each slip ends the kernel. Source: PTX ISA, as warpgroups.h.
+#include "tests/emulated_gpu/warpgroups.h"
+
+#include "kernels/device/ptx.cuh"
+#include "kernels/device/shared_memory.cuh"
+#include "kernels/device/wgmma.cuh"
+#include "tests/emulated_gpu/blocks.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <functional>
+#include <vector>
+
+namespace pitstop::test {
+namespace {
+
+enum class Slip : std::uint8_t { kNone, kNoProxyFence, kNoFence, kSumsTouched, kFragmentTouched };
+
+constexpr std::size_t kQueriesBytes = 64 * 128;
+constexpr std::size_t kKeysBytes = 128 * 128;
+constexpr std::size_t kSharedBytes = kQueriesBytes + kKeysBytes;
+
+void run(dim3 block, std::size_t shared_bytes, const std::function<void()>& body) {
+    emulator::run_grid({1}, block, shared_bytes, body);
+}
+
+// 64 rows of ones times 128 rows of ones, over 16 columns and, with a fragment, 16 more: what each
+// thread has of the sums.
+std::vector<float> multiply(Slip slip) {
+    alignas(16) static constexpr std::array<std::uint16_t, 8> kOnes{
+        0x3f80, 0x3f80, 0x3f80, 0x3f80, 0x3f80, 0x3f80, 0x3f80, 0x3f80};
+    std::vector<float> sums(128 * 64);
+    run({128}, kSharedBytes, [&] {
+        std::byte* const queries = dynamic_shared_memory();
+        std::byte* const keys = queries + kQueriesBytes;
+        for (std::size_t at = threadIdx.x * 16; at < kSharedBytes; at += 128 * 16)
+            copy16_async(queries + at, kOnes.data(), 16);
+        commit_copies();
+        wait_copies<0>();
+        if (slip != Slip::kNoProxyFence) fence_async_proxy();
+        __syncthreads();
+        float d[64] = {};
+        std::uint32_t fragment[4] = {0x3f803f80, 0x3f803f80, 0x3f803f80, 0x3f803f80};
+        if (slip != Slip::kNoFence) wgmma_fence();
+        wgmma_ss(
+            d,
+            wgmma_rows_descriptor(shared_address(queries)),
+            wgmma_rows_descriptor(shared_address(keys)),
+            0
+        );
+        wgmma_rs(d, fragment, wgmma_columns_descriptor(shared_address(keys), 2048));
+        if (slip == Slip::kSumsTouched) d[3] += 1.f;
+        if (slip == Slip::kFragmentTouched) fragment[1] = 0;
+        wgmma_commit();
+        wgmma_wait<0>(d);
+        for (std::size_t i = 0; i < 64; ++i) sums[threadIdx.x * 64 + i] = d[i];
+    });
+    return sums;
+}
+
+TEST(Warpgroups, AProductWithItsFencesAndWaitsIsRight) {
+    EXPECT_EQ(multiply(Slip::kNone), std::vector<float>(128 * 64, 32.f));
+}
+
+TEST(WarpgroupsDeathTest, CopiesNeedAProxyFence) {
+    EXPECT_DEATH(multiply(Slip::kNoProxyFence), "without a fence.proxy.async");
+}
+
+TEST(WarpgroupsDeathTest, RegistersNeedAFenceBeforeTheFirstProduct) {
+    EXPECT_DEATH(multiply(Slip::kNoFence), "without a wgmma.fence");
+}
+
+TEST(WarpgroupsDeathTest, RegistersOfAProductAreLeftAloneUntilTheWait) {
+    EXPECT_DEATH(multiply(Slip::kSumsTouched), "before it was waited for");
+    EXPECT_DEATH(multiply(Slip::kFragmentTouched), "before it was waited for");
+}
+
+// One warpgroup of three gives registers away; the other two take them.
+template <int kTaken>
+void share_registers() {
+    run({384}, 0, [] {
+        if (threadIdx.x < 128) {
+            give_registers<40>();
+        } else {
+            take_registers<kTaken>();
+        }
+    });
+}
+
+TEST(WarpgroupsDeathTest, ABlockHasSoManyRegisters) {
+    share_registers<232>();  // 128 * (40 + 2 * 232) = 384 * 168
+    EXPECT_DEATH(share_registers<240>(), "setmaxnreg");
+    EXPECT_DEATH(share_registers<100>(), "setmaxnreg of 100");
+}
+
+}  // namespace
+}  // namespace pitstop::test
