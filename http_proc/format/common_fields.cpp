@@ -25,6 +25,7 @@ constexpr std::string_view kNotKept = "the engine does not keep them";
 constexpr std::string_view kNoMask = "tokens are not masked; logit_bias may do";
 constexpr std::string_view kNoCode = "code is not run";
 constexpr std::string_view kNoThinking = "thinking is not told from other output";
+constexpr std::string_view kOneEngine = "one engine prefills and decodes";
 constexpr std::string_view kLists = "top logprobs come as lists";
 constexpr std::array kUnsupported{
     Unsupported{"regex", kNoGrammars},
@@ -50,6 +51,11 @@ constexpr std::array kUnsupported{
     Unsupported{"prompt_embeds", "prompts are text or tokens"},
     Unsupported{"input_embeds", "prompts are text or tokens"},
     Unsupported{"truncate_prompt_tokens", "a prompt is taken as a whole or refused"},
+    Unsupported{"kv_transfer_params", kOneEngine},
+    Unsupported{"bootstrap_host", kOneEngine},
+    Unsupported{"bootstrap_room", kOneEngine},
+    Unsupported{"functions", "tools are their later form"},
+    Unsupported{"function_call", "tool_choice is its later form"},
     Unsupported{"image_data", kTextAlone},
     Unsupported{"video_data", kTextAlone},
     Unsupported{"audio_data", kTextAlone},

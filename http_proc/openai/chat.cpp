@@ -176,7 +176,7 @@ void Chat::write_rest_of_choice(JsonWriter& json, Choice& choice, OutputChunk& c
 }
 
 void Chat::write_prompt(JsonWriter& json, const PromptLogprobs* shown) const {
-    if (options.wants_token_ids) json.key("prompt_token_ids").ids(prompt_ids);
+    if (options.wants_prompt_ids) json.key("prompt_token_ids").ids(prompt_ids);
     if (!options.prompt_logprobs) return;
     json.key("prompt_logprobs");
     const PromptLogprobs none;

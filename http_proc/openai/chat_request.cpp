@@ -99,6 +99,12 @@ Result<OpenAiChat> parse_openai_chat(std::string_view body) {
     fields.read("max_completion_tokens", options.sampling.max_new_tokens);
     fields.read("logprobs", call.has_logprobs);
     fields.read("top_logprobs", call.top_logprobs);
+    bool adds_special = false;
+    bool is_echoed = false;
+    fields.read("add_special_tokens", adds_special);
+    fields.read("echo", is_echoed);
+    if (adds_special) fields.refuse("add_special_tokens", "the chat template has them");
+    if (is_echoed) fields.refuse("echo", "the answer is the assistant's turn alone");
     if (call.top_logprobs < 0 || call.top_logprobs > kTopLogprobsMax)
         fields.fail("top_logprobs", fmt::format("[0, {}]", kTopLogprobsMax));
     if (call.top_logprobs > 0 && !call.has_logprobs)

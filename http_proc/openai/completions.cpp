@@ -39,7 +39,7 @@ struct Completion : OpenAiAnswer {
 
     static Result<Completion> parse(Exchange& exchange);
     static Response refusal(const Error& error) { return openai_refusal(error); }
-    bool shows_prompt_ids() const { return options.wants_token_ids || logprobs.prompt_start >= 0; }
+    bool shows_prompt_ids() const { return options.wants_prompt_ids || logprobs.prompt_start >= 0; }
     Task<Result<>> complete(Exchange& exchange, Prompt& prompt);
     void add_sample(std::size_t prompt, const Generate& request);
 
@@ -119,10 +119,9 @@ void Completion::write_choice(JsonWriter& json, std::size_t index, OutputChunk& 
         json.null();
     }
     write_finish(json, chunk.finish ? &*chunk.finish : nullptr, eos_ids);
-    if (options.wants_token_ids) {
-        json.key("token_ids").ids(chunk.tokens);
-        if (choice.is_first) json.key("prompt_token_ids").ids(choice.prompt_ids);
-    }
+    if (options.wants_token_ids) json.key("token_ids").ids(chunk.tokens);
+    if (options.wants_prompt_ids && choice.is_first)
+        json.key("prompt_token_ids").ids(choice.prompt_ids);
     if (options.prompt_logprobs && choice.is_first) {
         json.key("prompt_logprobs");
         const PromptLogprobs none;

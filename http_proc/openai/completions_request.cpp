@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <utility>
 
 namespace pitstop {
@@ -57,6 +58,13 @@ Result<OpenAiCompletions> parse_openai_completions(std::string_view body) {
     read_openai_options(fields, options);
     fields.read("logprobs", call.logprobs);
     fields.read("echo", call.is_echoed);
+    bool adds_special = true;
+    fields.read("add_special_tokens", adds_special);
+    const bool has_text = std::ranges::any_of(call.prompts, [](const OpenAiPrompt& prompt) {
+        return prompt.text.has_value();
+    });
+    if (!adds_special && has_text)
+        fields.refuse("add_special_tokens", "false is for /tokenize, whose tokens may be sent");
     if (const Json* given = fields.find("suffix"); given != nullptr && *given != "")
         fields.refuse("suffix", "the model continues text, it does not fill it in");
     std::int64_t best_of = options.n;

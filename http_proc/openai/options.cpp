@@ -52,6 +52,8 @@ void read_openai_options(FieldReader& fields, OpenAiOptions& options) {
     fields.read("rid", options.id);
     fields.read("stream", options.is_streamed);
     fields.read("return_token_ids", options.wants_token_ids);
+    fields.read("return_prompt_token_ids", options.wants_prompt_ids);
+    if (options.wants_token_ids) options.wants_prompt_ids = true;
     fields.read("return_tokens_as_token_ids", options.shows_tokens_as_ids);
     read_logprobs_mode(fields, options.logprobs_mode);
     fields.read("priority", options.priority);

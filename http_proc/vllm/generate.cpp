@@ -154,7 +154,7 @@ void VllmAnswer::write_whole(JsonWriter& json, std::vector<OutputChunk>& outputs
         json.null();
     }
     json.key("prompt_token_ids");
-    if (options.wants_token_ids) {
+    if (options.wants_prompt_ids) {
         json.ids(prompt_ids);
     } else {
         json.null();

@@ -185,6 +185,9 @@ ABSENT = {
     "allowed_token_ids": [1],
     "bad_words": ["no"],
     "regex": "a*",
+    "kv_transfer_params": {"do_remote_prefill": True},
+    "bootstrap_room": 7,
+    "function_call": "auto",
 }
 
 
@@ -205,6 +208,30 @@ def test_meta_info_comes_by_sglangs_route_alone(http, path):
         assert answer.status == 200 and "meta_info" in answer.json
     else:
         assert answer.status == 400 and "return_meta_info" in answer.message
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_the_prompts_tokens_alone_are_shown_where_asked_for(http, path):
+    answer = http.post(path, body_of(path, return_prompt_token_ids=True)).json
+    shown = answer["choices"][0] if path == "/v1/completions" else answer
+    assert shown["prompt_token_ids"] == PROMPT
+    if path.startswith("/v1"):
+        assert "token_ids" not in answer["choices"][0]
+
+
+@pytest.mark.parametrize(
+    "path, fields",
+    (
+        ("/v1/completions", {"prompt": "Once", "add_special_tokens": False}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "?"}], "add_special_tokens": True}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "?"}], "echo": True}),
+    ),
+)
+def test_what_would_change_the_prompt_or_the_answer_is_refused_by_name(http, path, fields):
+    refused = http.post(path, {"max_tokens": 1, **fields})
+    assert refused.status == 400 and list(fields)[-1] in refused.message, refused
+    taken = dict(list(fields.items())[:-1])
+    assert http.post(path, {"max_tokens": 1, **taken}).status == 200
 
 
 @pytest.mark.parametrize("path", ("/v1/tokenize", "/v1/detokenize"))
