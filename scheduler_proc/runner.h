@@ -198,7 +198,7 @@ class Runner {
     StepId next_step_{1};
     std::deque<InFlightStep> in_flight_{};  // in the order sent
     std::vector<Draft> drafts_{};           // of the plan being made
-    Version version_{};                     // that the latest plan runs under
+    Version version_{.serial = 0};          // that the latest plan runs under; 0: no plan yet
 
     std::vector<FlushCall> flush_calls_{};
 
