@@ -169,6 +169,7 @@ def run_bundled_models(report, name, budget):
             f"--device={device}",
             "--temperature=0",
             "--max-new-tokens=48",
+            "--tuning-dir=none",
         ]
         ended = run(command, budget, 60)
         if ended.code != 0:

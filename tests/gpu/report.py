@@ -79,6 +79,8 @@ class Report:
 
     def _as_markdown(self):
         title = "# GPU report" if self.device else f"# GPU report: NOT RUN: {self._why_not()}"
+        if self.device and self.device.get("name", "").startswith("emulated"):
+            title = "# GPU report: EMULATED: a rehearsal in software, whose figures mean nothing"
         lines = [title, "", f"Commit {self._commit}, {time.strftime('%Y-%m-%d')}.", ""]
         if self.device:
             lines += [f"* {key}: {value}" for key, value in self.device.items()]

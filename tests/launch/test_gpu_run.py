@@ -124,6 +124,13 @@ def test_the_report_is_whole_after_each_part(tmp_path):
     assert (tmp_path / "report.json").exists() and report.has_failed(["kernel tests"])
 
 
+def test_a_rehearsal_says_so(tmp_path):
+    report = gpu_report.Report(tmp_path)
+    report.device = {"name": "emulated GPU"}
+    report.add("kernel tests", "passed")
+    assert (tmp_path / "report.md").read_text().startswith("# GPU report: EMULATED")
+
+
 def row(family, what, fraction, target):
     return {"family": family, "what": what, "fraction": fraction, "target": target}
 
