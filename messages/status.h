@@ -348,6 +348,31 @@ struct ListenerStatus {
     friend bool operator==(const ListenerStatus&, const ListenerStatus&) = default;
 };
 
+// An update that is collected from calls without a session: under a pause, or where there are no
+// weights.
+struct CollectingStatus {
+    std::int64_t calls = 0;
+    std::int64_t bytes = 0;
+    double age_s = 0;
+    bool must_be_complete = false;
+    std::int64_t num_missing = 0;
+    std::vector<std::string> missing{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("calls", calls, "so many were received, checked and staged");
+        f("bytes", bytes, "bytes staged, all ranks");
+        f("age_s", age_s, "seconds since the first");
+        f("must_be_complete",
+          must_be_complete,
+          "there are no weights, or torn ones: it takes effect with its last tensor. Else with the "
+          "first call that needs it");
+        f("num_missing", num_missing, "must_be_complete: tensors still to come");
+        f("missing", missing, "the names of the first 16");
+    }
+    friend bool operator==(const CollectingStatus&, const CollectingStatus&) = default;
+};
+
 // What served last before a restart, and could not be brought back.
 struct LostVersion {
     Epoch epoch{};
@@ -418,6 +443,7 @@ struct StatusReply {
     std::vector<ListenerStatus> listeners{};
     std::optional<LostVersion> lost{};
     std::optional<KeepStatus> keep{};
+    std::optional<CollectingStatus> collecting{};
 
     template <class F>
     void fields(F&& f) {
@@ -447,6 +473,7 @@ struct StatusReply {
           "the version that a restart could not bring back: the tree awaits weights. Absent: none, "
           "or a complete update has come since");
         f("keep", keep, "what --keep-committed has done; absent: it is off");
+        f("collecting", collecting, "the update that calls without a session make; absent: none");
     }
 };
 

@@ -238,6 +238,9 @@ struct RollbackWeights {
     }
 };
 
+// Of tensors that a session still waits for, so many are named.
+inline constexpr std::size_t kMissingShownMax = 16;
+
 // One rank's part of an update.
 struct RankOutcome {
     Rank rank{};
@@ -248,6 +251,8 @@ struct RankOutcome {
     std::int64_t num_problems = 0;
     std::int64_t bytes = 0;
     std::int64_t tensors = 0;
+    std::vector<std::string> missing{};
+    std::int64_t num_missing = 0;
     double receive_s = 0;
     double verify_s = 0;
     double commit_s = 0;
@@ -264,6 +269,8 @@ struct RankOutcome {
         f("num_problems", num_problems, "how many there are");
         f("bytes", bytes, "bytes written on this rank");
         f("tensors", tensors, "tensors that arrived");
+        f("missing", missing, "a complete session: tensors that are still to come, the first 16");
+        f("num_missing", num_missing, "how many they are");
         f("receive_s", receive_s, "seconds of receiving");
         f("verify_s", verify_s, "seconds of checking and digesting");
         f("commit_s", commit_s, "seconds of the swap");
@@ -323,14 +330,19 @@ struct UpdateReply {
     template <class F>
     void fields(F&& f) {
         f("call", call, "the call answered");
-        f("ok", ok, "in effect on every rank, digest computed and equal to the declared one");
+        f("ok",
+          ok,
+          "in effect on every rank, digest computed and equal to the declared one; state open, "
+          "staged or collecting: received, checked and staged on every rank");
         f("code", code, "error code; empty: ok");
-        f("message", message, "what went wrong, on which rank, in which phase");
+        f("message",
+          message,
+          "what went wrong, on which rank, in which phase; collecting: when it takes effect");
         f("state",
           state,
-          "the engine now: serving, awaiting_weights (it has none), open (a session), staged, "
-          "torn, or "
-          "the phase of the update under way");
+          "the engine now: serving, awaiting_weights (it has none), open (a session), collecting "
+          "(calls without one that become one update), staged, torn, or the phase of the update "
+          "under way");
         f("session", session, "begin_update: the number to name in its calls; else 0");
         f("epoch", epoch, "the version that serves now (staged: the one that would)");
         f("label", label, "its label");

@@ -1,6 +1,7 @@
 #include "tokenizer_proc/admin.h"
 
 #include "base/log.h"
+#include "tokenizer_proc/message_types.h"
 #include "tokenizer_proc/timeout.h"
 
 #include <algorithm>
@@ -10,12 +11,7 @@
 namespace pitstop {
 namespace {
 
-template <class... Messages>
-struct Types {
-    static bool has(std::string_view type) { return ((type == Messages::kType) || ...); }
-};
-
-using Calls = Types<
+using Calls = MessageTypes<
     Status,
     PauseGeneration,
     ContinueGeneration,
@@ -65,6 +61,14 @@ std::string replicas_of(const std::map<OpenId, ReplicaId>& requests) {
     for (const std::int32_t replica : replicas)
         names += fmt::format("{}replica {}", names.empty() ? "" : ", ", replica);
     return names;
+}
+
+// So that no sum overflows: a week at most.
+Duration bounded_seconds(double seconds) {
+    constexpr double kMost = 7 * 24 * 3600;
+    return std::chrono::duration_cast<Duration>(
+        std::chrono::duration<double>(std::min(seconds, kMost))
+    );
 }
 
 Error too_many(std::string_view type) {
@@ -128,6 +132,7 @@ Result<bool> Admin::call_if(
         if (place == ClientPlace::kElsewhere)
             RETURN_IF_ERROR(check_comes_by_network(Message::kType, source_of(message)));
     }
+    if (must_wait_for_collected(message)) return hold(now, peer, std::move(message));
     RETURN_IF_ERROR(obey(now, peer, std::move(message)));
     return true;
 }
@@ -135,7 +140,7 @@ Result<bool> Admin::call_if(
 Result<> Admin::call(
     TimePoint now, const std::string& peer, const Frames& frames, ClientPlace place
 ) {
-    const auto try_all = [&]<class... Messages>(Types<Messages...>) {
+    const auto try_all = [&]<class... Messages>(MessageTypes<Messages...>) {
         Result<bool> taken = false;
         // Up to the first that takes it or fails.
         static_cast<void>(
@@ -167,6 +172,9 @@ Result<> Admin::obey(TimePoint now, const std::string& peer, Status message) {
     return fan_out(now, peer, std::move(message), statuses_, kStatusTimeout);
 }
 Result<> Admin::obey(TimePoint now, const std::string& peer, PauseGeneration message) {
+    is_paused_ = true;
+    paused_until_.reset();
+    if (message.max_pause_s > 0) paused_until_ = now + bounded_seconds(message.max_pause_s);
     return fan_out(now, peer, std::move(message), pauses_, kControlTimeout);
 }
 Result<> Admin::obey(TimePoint now, const std::string& peer, ContinueGeneration message) {
@@ -193,10 +201,7 @@ Result<> Admin::obey(TimePoint, const std::string& peer, const Shutdown& message
     reply.ok = true;
     reply.open_requests = tree.open_requests;
     answer({peer, message.call}, std::move(reply));
-    constexpr double kDrainMaxS = 7 * 24 * 3600;  // so that no sum overflows
-    ports_.shut_down(std::chrono::duration_cast<Duration>(
-        std::chrono::duration<double>(std::min(message.drain_s, kDrainMaxS))
-    ));
+    ports_.shut_down(bounded_seconds(message.drain_s));
     return Ok{};
 }
 
@@ -234,6 +239,7 @@ Result<> Admin::drive(
 }
 
 Result<> Admin::obey(TimePoint now, const std::string& peer, const UpdateWeights& message) {
+    if (joins_collection(message)) return drive(now, peer, message, &UpdateCoordinator::collect);
     return drive(now, peer, message, &UpdateCoordinator::update);
 }
 Result<> Admin::obey(TimePoint now, const std::string& peer, const StageWeights& message) {
@@ -321,173 +327,6 @@ Result<> Admin::order_group(
     return Ok{};
 }
 
-// ---- parts ----
-
-template <class Message>
-Result<bool> Admin::part_if(TimePoint now, const Frames& frames) {
-    if (frames.type != Message::kType) return false;
-    ASSIGN_OR_RETURN(Message message, decode<Message>(frames, UnknownFields::kIgnore));
-    hear(now, std::move(message));
-    return true;
-}
-
-Result<bool> Admin::part(TimePoint now, const Frames& frames) {
-    const auto try_all = [&]<class... Messages>(Types<Messages...>) {
-        Result<bool> taken = false;
-        static_cast<void>(((taken = part_if<Messages>(now, frames), !taken || *taken) || ...));
-        return taken;
-    };
-    return try_all(Types<
-                   ReplicaStatus,
-                   PausePart,
-                   ContinuePart,
-                   FlushPart,
-                   LabelPart,
-                   MemoryPart,
-                   UpdatePart,
-                   UpdateWaits,
-                   WorkerTensor,
-                   WorkerDigests,
-                   WorkerGrouped,
-                   WorkerKept>{});
-}
-
-void Admin::hear(TimePoint now, ReplicaStatus part) {
-    updates_.set_has_weights(part.replica, part.has_weights);
-    auto ended = statuses_.add(part.call, part.replica, part);
-    if (!ended) return;
-    StatusReply reply;
-    reply.replicas = std::move(ended->parts);
-    for (ReplicaStatus& replica : reply.replicas) replica.call = CallId{};
-    ports_.describe(reply);
-    reply.is_ready = has_had_weights_;
-    reply.lost = lost_;
-    if (keep_) reply.keep = keep_->status(now);
-    reply.updates_total = num_updates_;
-    reply.updates_failed_total = num_updates_failed_;
-    for (const PastUpdate& past : past_updates_) {
-        reply.updates.push_back(past.record);
-        reply.updates.back().age_s = std::chrono::duration<double>(now - past.at).count();
-    }
-    answer(ended->caller, std::move(reply));
-}
-
-// The one reply of all parts: ok if each of them is.
-template <class Reply, class Part>
-void Admin::answer_parts(typename FanOut<Part>::Ended ended) {
-    Reply reply;
-    reply.ok = true;
-    for (Part& part : ended.parts) {
-        part.call = CallId{};
-        const bool is_ok = part.code.empty();
-        if (!is_ok && reply.ok) {
-            reply.ok = false;
-            reply.code = part.code;
-            reply.message.clear();  // errors alone, once there is one
-        }
-        if (!part.message.empty() && is_ok == reply.ok) {
-            reply.message += fmt::format(
-                "{}replica {}: {}",
-                reply.message.empty() ? "" : "; ",
-                raw(part.replica),
-                part.message
-            );
-        }
-    }
-    reply.parts = std::move(ended.parts);
-    answer(ended.caller, std::move(reply));
-}
-
-void Admin::hear(TimePoint, PausePart part) {
-    if (auto ended = pauses_.add(part.call, part.replica, part)) {
-        answer_parts<PauseReply, PausePart>(*std::move(ended));
-    }
-}
-void Admin::hear(TimePoint, ContinuePart part) {
-    if (auto ended = continues_.add(part.call, part.replica, part)) {
-        answer_parts<ContinueReply, ContinuePart>(*std::move(ended));
-    }
-}
-void Admin::hear(TimePoint, FlushPart part) {
-    if (auto ended = flushes_.add(part.call, part.replica, part)) {
-        answer_parts<FlushReply, FlushPart>(*std::move(ended));
-    }
-}
-void Admin::hear(TimePoint, LabelPart part) {
-    auto ended = labels_.add(part.call, part.replica, part);
-    if (!ended) return;
-    const bool is_done =
-        std::ranges::all_of(ended->parts, [](const LabelPart& each) { return each.code.empty(); });
-    if (is_done) {
-        updates_.relabel(ended->parts.front().label);
-        say_version();
-    }
-    answer_parts<LabelReply, LabelPart>(*std::move(ended));
-}
-void Admin::hear(TimePoint, MemoryPart part) {
-    updates_.set_has_weights(part.replica, part.has_weights);
-    auto ended = memories_.add(part.call, part.replica, part);
-    if (!ended) return;
-    // Done before on some replicas and now on the others: done everywhere.
-    const bool is_any_done =
-        std::ranges::any_of(ended->parts, [](const MemoryPart& each) { return each.code.empty(); });
-    for (MemoryPart& each : ended->parts) {
-        if (is_any_done && each.was_done) each.code.clear();
-    }
-    answer_parts<MemoryReply, MemoryPart>(*std::move(ended));
-}
-
-void Admin::hear(TimePoint now, const UpdatePart& part) {
-    UpdateCoordinator::Out out;
-    updates_.part(now, part, out);
-    carry_out(now, std::move(out));
-}
-
-void Admin::hear(TimePoint, UpdateWaits waits) { updates_.waits(std::move(waits)); }
-
-void Admin::hear(TimePoint, WorkerTensor part) {
-    const auto place = tensor_reads_.find(part.call);
-    if (place == tensor_reads_.end()) return;  // too late, or a copy
-    std::optional<Result<WeightsReply>> read = place->second.read.add(std::move(part));
-    if (!read) return;
-    if (*read) {
-        answer(place->second.caller, **std::move(read));
-    } else {
-        answer_error(place->second.caller, read->error());
-    }
-    tensor_reads_.erase(place);
-}
-
-void Admin::hear(TimePoint, WorkerDigests part) {
-    const auto place = digest_reads_.find(part.call);
-    if (place == digest_reads_.end()) return;
-    std::optional<DigestsReply> reply = place->second.read.add(std::move(part));
-    if (!reply) return;
-    answer(place->second.caller, *std::move(reply));
-    digest_reads_.erase(place);
-}
-
-void Admin::hear(TimePoint, WorkerGrouped part) {
-    const auto place = group_calls_.find(part.call);
-    if (place == group_calls_.end()) return;
-    std::optional<GroupReply> reply = place->second.read.add(std::move(part));
-    if (!reply) return;
-    answer(place->second.caller, *std::move(reply));
-    group_calls_.erase(place);
-}
-
-void Admin::hear(TimePoint now, const WorkerKept& part) {
-    if (!keep_) return;
-    const std::optional<WorkerKeep> next = keep_->part(now, part);
-    if (next) ports_.to_replica(ReplicaId{0}, encode(*next));
-    const KeepStatus status = keep_->status(now);
-    if (status.state == "failed" && next) {
-        spdlog::warn("epoch {} is not kept: {}", raw(status.epoch), status.message);
-    } else if (status.state == "kept") {
-        spdlog::info("epoch {} is kept in {}", raw(status.epoch), status.path);
-    }
-}
-
 void Admin::request_ended(OpenId request) {
     std::erase_if(aborts_, [&](AbortCall& call) {
         call.ending.erase(request);
@@ -499,12 +338,6 @@ void Admin::request_ended(OpenId request) {
 
 // ---- answers ----
 
-template <class Message>
-void Admin::answer(const AdminCaller& caller, Message message) {
-    message.call = caller.call;
-    ports_.reply(caller.peer, encode(message));
-}
-
 void Admin::answer_error(const AdminCaller& caller, const Error& error) {
     ErrorReply reply;
     reply.code = name_of(error.code);
@@ -514,6 +347,7 @@ void Admin::answer_error(const AdminCaller& caller, const Error& error) {
 
 // For status: what came of the latest calls about weights; `what` is the call's type.
 void Admin::record(TimePoint now, std::string_view what, const UpdateReply& reply) {
+    if (reply.state == "collecting") return;  // nothing has come of it yet
     const bool is_effect = what == UpdateWeights::kType || what == CommitWeights::kType ||
                            what == RollbackWeights::kType;
     if (is_effect) ++(reply.ok ? num_updates_ : num_updates_failed_);
@@ -552,8 +386,13 @@ void Admin::carry_out(TimePoint now, UpdateCoordinator::Out out) {
         ports_.to_replica(ReplicaId{0}, encode(keep_->committed(now, updates_.version())));
     for (auto& [caller, reply] : out.replies) {
         record(now, caller.what, reply);
-        answer(AdminCaller{caller.peer, caller.call}, std::move(reply));
+        if (caller.peer.empty()) {  // ours: see close_collection()
+            collected_ = std::move(reply);
+        } else {
+            answer(AdminCaller{caller.peer, caller.call}, std::move(reply));
+        }
     }
+    if (is_closing_ && !updates_.is_busy()) release_held(now);
 }
 
 void Admin::say_version() {
@@ -579,6 +418,7 @@ void Admin::tick(TimePoint now) {
     UpdateCoordinator::Out out;
     updates_.tick(now, out);
     carry_out(now, std::move(out));
+    end_pause_that_is_over(now);
     std::erase_if(aborts_, [&](const AbortCall& call) {
         if (call.deadline > now) return false;
         answer_error(
@@ -636,6 +476,7 @@ TimePoint Admin::next_deadline() const {
     first = std::min({first, statuses_.next_deadline(), pauses_.next_deadline()});
     first = std::min({first, continues_.next_deadline(), flushes_.next_deadline()});
     first = std::min({first, labels_.next_deadline(), memories_.next_deadline()});
+    if (paused_until_) first = std::min(first, *paused_until_);
     for (const AbortCall& call : aborts_) first = std::min(first, call.deadline);
     for (const auto& [id, call] : tensor_reads_) first = std::min(first, call.deadline);
     for (const auto& [id, call] : digest_reads_) first = std::min(first, call.deadline);
@@ -651,6 +492,7 @@ void Admin::fail_all(const Error& error) {
     updates_.fail(error.message, out);
     out.orders.clear();  // nobody is left to carry them out
     carry_out(TimePoint{}, std::move(out));
+    for (const HeldCall& call : std::exchange(held_, {})) answer_error(call.caller, error);
     for (const AbortCall& call : std::exchange(aborts_, {})) answer_error(call.caller, error);
     for (const auto& [id, call] : std::exchange(tensor_reads_, {}))
         answer_error(call.caller, error);

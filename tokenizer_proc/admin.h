@@ -22,6 +22,7 @@
 #include "messages/update_orders.h"
 #include "messages/weight_reads.h"
 #include "messages/weights.h"
+#include "tokenizer_proc/collected_calls.h"
 #include "tokenizer_proc/fan_out.h"
 #include "tokenizer_proc/group_call.h"
 #include "tokenizer_proc/keep_coordinator.h"
@@ -184,7 +185,11 @@ class Admin {
     void hear(TimePoint now, const WorkerKept& part);
 
     template <class Message>
-    void answer(const AdminCaller& caller, Message message);
+    void answer(const AdminCaller& caller, Message message) {
+        message.call = caller.call;
+        if constexpr (requires { message.message; }) add_note(caller, message.message);
+        ports_.reply(caller.peer, encode(message));
+    }
     void answer_error(const AdminCaller& caller, const Error& error);
     template <class Reply, class Part>
     void answer_parts(typename FanOut<Part>::Ended ended);
@@ -193,6 +198,41 @@ class Admin {
     void record(TimePoint now, std::string_view what, const UpdateReply& reply);
     template <class Visit>
     void for_each_fan_out(Visit visit);
+
+    // ---- admin_collected.cpp: calls without a session that become one update ----
+    // A call that needs the collected update to be over, or to take effect first.
+    struct HeldCall {
+        AdminCaller caller{};
+        bool replaces_all = false;  // it does not mind what became of the update
+        std::function<Result<>(TimePoint now)> obey{};
+    };
+    [[nodiscard]] bool joins_collection(const UpdateWeights& message) const;
+    template <class Message>
+    [[nodiscard]] bool must_wait_for_collected(const Message& message) const {
+        if (!needs_collected(message)) return false;
+        if constexpr (std::is_same_v<Message, UpdateWeights>) {
+            if (!is_closing_ && joins_collection(message)) return false;
+        }
+        if (is_closing_) return true;
+        // What waits for the rest of its tensors takes effect with them, not before.
+        return updates_.is_collecting() && (!updates_.is_collecting_all() || kReplacesAll<Message>);
+    }
+    template <class Message>
+    Result<bool> hold(TimePoint now, const std::string& peer, Message message) {
+        const AdminCaller caller{peer, message.call};
+        return hold(
+            now,
+            {.caller = caller,
+             .replaces_all = kReplacesAll<Message>,
+             .obey = [this, peer, message = std::move(message)](TimePoint at
+                     ) { return obey(at, peer, message); }}
+        );
+    }
+    Result<bool> hold(TimePoint now, HeldCall call);
+    void close_collection(TimePoint now);
+    void release_held(TimePoint now);
+    void end_pause_that_is_over(TimePoint now);
+    void add_note(const AdminCaller& caller, std::string& message);
 
     int num_replicas_;
     TreeIdentity identity_;
@@ -217,6 +257,15 @@ class Admin {
     std::int64_t num_updates_ = 0;
     std::int64_t num_updates_failed_ = 0;
     bool has_had_weights_ = false;
+
+    // What is known here of pauses and memory: enough to tell calls that belong together.
+    bool is_paused_ = false;
+    std::optional<TimePoint> paused_until_{};
+    bool is_released_ = false;
+    bool is_closing_ = false;       // the collected update is being committed, or dropped
+    std::vector<HeldCall> held_{};  // until it is over
+    std::optional<UpdateReply> collected_{};
+    std::map<std::pair<std::string, CallId>, std::string> notes_{};  // for answers to held calls
     std::vector<AbortCall> aborts_{};
     std::map<CallId, ReadCall<TensorRead>> tensor_reads_{};
     std::map<CallId, ReadCall<DigestRead>> digest_reads_{};

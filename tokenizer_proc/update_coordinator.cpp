@@ -9,14 +9,6 @@
 namespace pitstop {
 namespace {
 
-double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
-
-std::string list_of(const std::vector<Rank>& ranks) {
-    std::vector<std::int32_t> numbers;
-    for (const Rank rank : ranks) numbers.push_back(raw(rank));
-    return fmt::format("{}", fmt::join(numbers, ", "));
-}
-
 // Which order a phase waits for the answers to, as UpdatePart::phase names it.
 constexpr std::string_view kOpened = "opened";
 constexpr std::string_view kFilled = "filled";
@@ -31,36 +23,6 @@ void UpdateCoordinator::set_has_weights(ReplicaId replica, bool has_weights) {
     const std::int32_t index = raw(replica);
     if (index >= 0 && index < num_replicas_)
         has_weights_[static_cast<std::size_t>(index)] = has_weights;
-}
-
-std::string_view UpdateCoordinator::phase_name() const {
-    switch (phase_) {
-        case Phase::kIdle:
-            return "idle";
-        case Phase::kOpening:
-            return "open_stage";
-        case Phase::kOpen:
-            return "open";
-        case Phase::kFilling:
-            return "fill";
-        case Phase::kStaging:
-            return "stage";
-        case Phase::kStaged:
-            return "staged";
-        case Phase::kReadying:
-            return "ready";
-        case Phase::kCommitting:
-            return "commit";
-        case Phase::kDropping:
-            return "drop";
-    }
-    return "idle";
-}
-
-std::string_view UpdateCoordinator::state() const {
-    if (is_torn_) return "torn";
-    if (phase_ != Phase::kIdle) return phase_name();
-    return has_weights() ? "serving" : "awaiting_weights";
 }
 
 bool UpdateCoordinator::has_weights() const {
@@ -136,8 +98,11 @@ void UpdateCoordinator::rollback(
 void UpdateCoordinator::begin_session(
     TimePoint now, Caller caller, const BeginUpdate& call, Out& out
 ) {
-    if (auto error = refusal(&call.update)) return refuse(std::move(caller), *error, out);
-    begin(now, std::move(caller), call.timeout_ms, Kind::kSession, call.update, out);
+    UpdateSpec spec = call.update;
+    // Where there is nothing to lay a part over, all of it must have come by the commit.
+    if (must_be_complete()) spec.partial = false;
+    if (auto error = refusal(&spec)) return refuse(std::move(caller), *error, out);
+    begin(now, std::move(caller), call.timeout_ms, Kind::kSession, std::move(spec), out);
     job_->idle_timeout = timeout_or(kSessionIdle, call.idle_timeout_ms);
 }
 
@@ -182,9 +147,13 @@ void UpdateCoordinator::bucket(TimePoint now, Caller caller, const UpdateBucket&
         );
     }
     hear_caller(now, std::move(caller), call.timeout_ms);
+    order_fill(now, call.source, out);
+}
+
+void UpdateCoordinator::order_fill(TimePoint now, WeightSource source, Out& out) {
     order(
         Phase::kFilling,
-        UpdateFill{job_->id, ++job_->num_buckets, call.source, time_of_replicas(now)},
+        UpdateFill{job_->id, ++job_->num_buckets, std::move(source), time_of_replicas(now)},
         out
     );
 }
@@ -193,12 +162,21 @@ void UpdateCoordinator::commit(TimePoint now, Caller caller, const CommitWeights
     if (auto error = not_at(call.session, /*needs_open=*/false))
         return refuse(std::move(caller), *error, out);
     hear_caller(now, std::move(caller), call.timeout_ms);
-    job_->kind = Kind::kUpdate;
     if (call.kv_policy) job_->spec.kv_policy = *call.kv_policy;
-    if (phase_ == Phase::kStaged) return order_ready(now, out);
-    order(
-        Phase::kStaging, UpdateFinish{job_->id, call.label, call.digest, time_of_replicas(now)}, out
-    );
+    if (phase_ == Phase::kStaged) {
+        job_->kind = Kind::kUpdate;
+        return order_ready(now, out);
+    }
+    const bool is_named = !call.label.empty() || !job_->is_collection;
+    order_finish(now, is_named ? call.label : job_->spec.label, call.digest, out);
+}
+
+// The session has all its buckets.
+void UpdateCoordinator::order_finish(
+    TimePoint now, const std::string& label, const std::string& digest, Out& out
+) {
+    job_->kind = Kind::kUpdate;
+    order(Phase::kStaging, UpdateFinish{job_->id, label, digest, time_of_replicas(now)}, out);
 }
 
 void UpdateCoordinator::drop(TimePoint now, Caller caller, const DropStage& call, Out& out) {
@@ -322,7 +300,13 @@ void UpdateCoordinator::all_answered(TimePoint now, Out& out) {
     Job& job = *job_;
     switch (phase_) {
         case Phase::kOpening:
+            if (auto source = std::exchange(job.first_source, std::nullopt))
+                return order_fill(now, *std::move(source), out);
+            [[fallthrough]];
         case Phase::kFilling:
+            // With its last tensor an engine without weights has all that it waited for.
+            if (job.is_collection && !job.spec.partial && num_missing() == 0)
+                return order_finish(now, job.spec.label, job.spec.digest, out);
             phase_ = Phase::kOpen;
             reply(now, std::nullopt, out);
             job.deadline = now + job.idle_timeout;
@@ -492,63 +476,6 @@ std::optional<TimePoint> UpdateCoordinator::next_deadline() const {
 void UpdateCoordinator::fail(const std::string& message, Out& out) {
     if (!job_ || !job_->caller) return;
     reply(job_->started, Error{ErrorCode::kUnavailable, message}, out);
-}
-
-std::string UpdateCoordinator::who_is_missing() const {
-    std::string names;
-    for (std::size_t i = 0; i < job_->answers.size(); ++i) {
-        if (job_->answers[i]) continue;
-        std::string who = "scheduler_proc";  // which would have said whom it waits for
-        if (!job_->awaited[i].empty()) who = "rank " + list_of(job_->awaited[i]);
-        names += fmt::format("{}replica {} ({})", names.empty() ? "" : ", ", i, who);
-    }
-    return names;
-}
-
-void UpdateCoordinator::refuse(Caller caller, Error error, Out& out) const {
-    UpdateReply reply;
-    reply.call = caller.call;
-    reply.code = name_of(error.code);
-    reply.message = std::move(error.message);
-    reply.state = state();
-    reply.epoch = version_.epoch;
-    reply.label = version_.label;
-    reply.digest = version_.digest;
-    out.replies.emplace_back(std::move(caller), std::move(reply));
-}
-
-// Answers the caller of the job under way, if somebody still waits.
-void UpdateCoordinator::reply(TimePoint now, std::optional<Error> error, Out& out) {
-    Job& job = *job_;
-    if (!job.caller) return;
-    UpdateReply reply;
-    reply.call = job.caller->call;
-    reply.ok = !error;
-    if (error) {
-        reply.code = name_of(error->code);
-        reply.message = std::move(error->message);
-    }
-    reply.state = state();
-    const bool is_about_stage = phase_ == Phase::kStaged;
-    if (phase_ == Phase::kOpen) reply.session = static_cast<std::uint64_t>(job.id);
-    reply.epoch = is_about_stage ? job.new_epoch : version_.epoch;
-    reply.label = is_about_stage ? job.label : version_.label;
-    reply.digest = is_about_stage ? job.digest : version_.digest;
-    for (const ReplicaOutcome& replica : job.outcomes) {
-        for (const RankOutcome& rank : replica.ranks) {
-            reply.bytes += rank.bytes;
-            reply.receive_s = std::max(reply.receive_s, rank.receive_s);
-            reply.verify_s = std::max(reply.verify_s, rank.verify_s);
-        }
-        reply.pause_s = std::max(reply.pause_s, replica.pause_s);
-        reply.commit_s = std::max(reply.commit_s, replica.commit_s);
-    }
-    if (job.commit_ordered > job.last_prepared)
-        reply.vote_s = seconds(job.commit_ordered - job.last_prepared);
-    reply.total_s = seconds(now - job.started);
-    reply.replicas = job.outcomes;
-    out.replies.emplace_back(*std::move(job.caller), std::move(reply));
-    job.caller.reset();
 }
 
 }  // namespace pitstop

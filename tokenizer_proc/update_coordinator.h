@@ -4,6 +4,8 @@
 //   session   stage -> all opened; fill -> all filled, for each bucket; finish -> all prepared ->
 //             ready -> all ready -> commit. It is dropped when nobody goes on with it in time
 //   direct    ready -> all ready -> stage (over the live copy) -> all prepared -> commit
+//   collected a session that nobody opened: partial updates of a paused tree, or of one without
+//             weights, are its buckets. It is finished by whoever needs it, or with the last tensor
 //   rollback  prepare everywhere -> all prepared -> ready -> commit
 //
 // A commit is ordered only when every rank of every replica has said prepared and ready; before
@@ -19,6 +21,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "base/time.h"
+#include "messages/status.h"
 #include "messages/update_orders.h"
 #include "messages/weights.h"
 
@@ -85,6 +88,9 @@ class UpdateCoordinator {
     void stage(TimePoint now, Caller caller, const StageWeights& call, Out& out);
     void begin_session(TimePoint now, Caller caller, const BeginUpdate& call, Out& out);
     void bucket(TimePoint now, Caller caller, const UpdateBucket& call, Out& out);
+    // A partial update that becomes part of one with those before and after it; answered when it
+    // is staged. REQUIRES: may_collect(call).
+    void collect(TimePoint now, Caller caller, const UpdateWeights& call, Out& out);
     void commit(TimePoint now, Caller caller, const CommitWeights& call, Out& out);
     void drop(TimePoint now, Caller caller, const DropStage& call, Out& out);
     void rollback(TimePoint now, Caller caller, const RollbackWeights& call, Out& out);
@@ -106,6 +112,18 @@ class UpdateCoordinator {
     [[nodiscard]] bool is_staged() const { return phase_ == Phase::kStaged; }
     // A session is open and waits for its next call.
     [[nodiscard]] bool is_open() const { return phase_ == Phase::kOpen; }
+    // Whether this call can be one of several that are one update: nothing that it declares is
+    // about the version after it alone.
+    [[nodiscard]] static bool may_collect(const UpdateWeights& call);
+    // No version is there that a part could be laid over.
+    [[nodiscard]] bool must_be_complete() const { return is_torn_ || !has_weights(); }
+    // Calls were collected, and the update of them is not ordered yet.
+    [[nodiscard]] bool is_collecting() const {
+        return phase_ == Phase::kOpen && job_->is_collection;
+    }
+    // REQUIRES: is_collecting().
+    [[nodiscard]] bool is_collecting_all() const { return !job_->spec.partial; }
+    [[nodiscard]] std::optional<CollectingStatus> collecting(TimePoint now) const;
     [[nodiscard]] bool is_busy() const { return phase_ != Phase::kIdle; }
     [[nodiscard]] std::string_view state() const;
     [[nodiscard]] const ServedVersion& version() const { return version_; }
@@ -142,6 +160,9 @@ class UpdateCoordinator {
         TimePoint caller_deadline{};   // of who waits for an answer
         Duration idle_timeout{};       // session
         std::int64_t num_buckets = 0;  // session: ordered so far
+        bool is_collection = false;    // nobody opened the session
+        TimePoint collecting_since{};
+        std::optional<WeightSource> first_source{};  // collected while the session opens
         TimePoint last_prepared{};
         TimePoint commit_ordered{};
         bool is_staging_done = false;
@@ -162,6 +183,9 @@ class UpdateCoordinator {
         TimePoint now, Caller caller, std::int64_t timeout_ms, Kind kind, UpdateSpec spec, Out& out
     );
     void order(Phase phase, Order order, Out& out);
+    void order_finish(TimePoint now, const std::string& label, const std::string& digest, Out& out);
+    void order_fill(TimePoint now, WeightSource source, Out& out);
+    [[nodiscard]] std::int64_t num_missing() const;
     void order_stage(TimePoint now, Out& out);
     void order_ready(TimePoint now, Out& out);
     void all_answered(TimePoint now, Out& out);

@@ -144,6 +144,8 @@ Task<Result<UpdateReply>> update_from_disk(Exchange& exchange, DiskUpdate update
     call.update.kv_policy = update.kv_policy.value_or(policy_for(*before));
     Result<UpdateReply> reply = checked(co_await exchange.tree().call(std::move(call), kTimeout));
     if (!reply || !update.clears_cache) co_return reply;
+    // Nothing new serves yet: a flush would make it, half-way through a model.
+    if (reply->state == "collecting") co_return reply;
     // Prefixes of older versions are not found by default (P9), so where new requests hold pages
     // already there is nothing to be afraid of.
     const Result<FlushReply> flushed = co_await flush(exchange);

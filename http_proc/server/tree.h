@@ -42,7 +42,7 @@ class Tree {
         client_->call(
             std::move(request),
             std::function<void(Result<ReplyTo<Request>>)>([setter = later.setter()](
-                                                              Result<ReplyTo<Request>> reply
+                                                              Result<ReplyTo<Request>>&& reply
                                                           ) { setter.set(std::move(reply)); }),
             timeout
         );

@@ -42,7 +42,7 @@ Json ranks_of(const UpdateReply& reply) {
 }
 
 Response success(std::string message, const std::string& label, const UpdateReply& reply) {
-    if (!label.empty() && !weights::is_open(reply))
+    if (!label.empty() && !weights::is_open(reply) && reply.state != "collecting")
         message += fmt::format(" Weight version updated to {}.", label);
     if (!reply.message.empty()) message += " " + reply.message;
     return Response::json(

@@ -22,8 +22,8 @@ NUM_WORKERS = 2
 
 
 @contextlib.contextmanager
-def sglang_group(http):
-    """The workers have joined it by SGLang's route; afterwards they leave it."""
+def sglang_group(http, survives=True):
+    """The workers have joined it by SGLang's route; afterwards they leave it, if they have not before."""
     with HostBroadcast("weight_update_group", num_workers=NUM_WORKERS) as group:
         spec = {
             "master_address": group.host,
@@ -36,6 +36,8 @@ def sglang_group(http):
         group.accept(20)
         assert joined.result().json()["success"], joined.result()
         yield group
+        if not survives:
+            return
         destroyed = http.post("/destroy_weights_update_group", {})
         assert destroyed.status == 200 and destroyed.json()["success"], destroyed
 

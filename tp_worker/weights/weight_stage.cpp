@@ -437,6 +437,7 @@ RankOutcome WeightStage::outcome(const Result<>& result) const {
     outcome.phase = phase_;
     outcome.bytes = bytes_;
     outcome.tensors = num_tensors_;
+    list_missing(outcome);
     outcome.receive_s = seconds(receive_);
     outcome.verify_s = seconds(verify_);
     if (result) return outcome;
@@ -450,6 +451,16 @@ RankOutcome WeightStage::outcome(const Result<>& result) const {
         if (!is_utf8(problem)) problem = printable(problem);
     }
     return outcome;
+}
+
+// What a session over nothing waits for, so that its caller need not guess.
+void WeightStage::list_missing(RankOutcome& outcome) const {
+    if (args_.spec.partial || args_.spec.source.kind != SourceKind::kBuckets) return;
+    for (const WeightTensor& tensor : args_.layout.tensors()) {
+        if (states_[index_of(tensor)] != State::kAbsent) continue;
+        ++outcome.num_missing;
+        if (outcome.missing.size() < kMissingShownMax) outcome.missing.push_back(tensor.name);
+    }
 }
 
 WorkerStaged WeightStage::vote(const Result<>& result) const {

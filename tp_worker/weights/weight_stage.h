@@ -110,6 +110,7 @@ class WeightStage {
     Result<> fail_with_problems();
     void check_declared(const TensorInfo& declared);
     void add_missing();
+    void list_missing(RankOutcome& outcome) const;
     void check_padding(const WeightTensor& tensor);
     void mark_written();
     [[nodiscard]] std::size_t index_of(const WeightTensor& tensor) const;

@@ -1,0 +1,249 @@
+// Calls without a session under a pause, or of a tree without weights: they are one update.
+#include "messages/control.h"
+#include "messages/memory.h"
+#include "messages/weight_reads.h"
+#include "tests/tokenizer_proc/doors_fixture.h"
+
+namespace pitstop {
+namespace {
+
+class CollectedTest : public DoorsTest {
+  protected:
+    template <class Message>
+    void call(Message message, std::uint64_t number) {
+        message.call = CallId{number};
+        send("admin", message, Door::kAdmin);
+    }
+    template <class Message>
+    Message order() {
+        return next_to_replica<Message>(0, ReplicaSocket::kControl);
+    }
+    template <class Message>
+    Message reply() {
+        return next_to<Message>("admin", Door::kAdmin);
+    }
+    void send_tensors(std::uint64_t number, const std::string& label = "") {
+        UpdateWeights update;
+        update.update.source.kind = SourceKind::kDistributed;
+        update.update.source.group = "g";
+        update.update.source.tensors = {{.name = "w", .dtype = "BF16", .shape = {2}}};
+        update.update.partial = true;
+        update.update.label = label;
+        call(update, number);
+    }
+    void answer(
+        const std::string& phase, std::int64_t num_missing = 0, const std::string& code = ""
+    ) {
+        UpdatePart part;
+        part.update = update_;
+        part.phase = phase;
+        part.ok = code.empty();
+        part.code = code;
+        part.message = code.empty() ? "" : "it is broken";
+        part.state = "serving";
+        part.epoch = Epoch{2};
+        part.label = label_;
+        part.digest = "d2";
+        RankOutcome rank{.ok = code.empty(), .phase = "stage", .bytes = 100};
+        rank.num_missing = num_missing;
+        if (num_missing > 0) rank.missing = {"w.first", "w.second"};
+        part.outcome.ranks = {rank};
+        from_tree(part);
+    }
+    void finish(std::string label) {
+        label_ = std::move(label);
+        EXPECT_EQ(order<UpdateFinish>().label, label_);
+        answer("prepared");
+        order<UpdateReady>();
+        answer("ready");
+        order<UpdateCommit>();
+        answer("committed");
+    }
+    void pause() {
+        call(PauseGeneration{.mode = PauseMode::kInPlace}, 1);
+        from_tree(PausePart{.call = order<PauseGeneration>().call});
+        ASSERT_TRUE(reply<PauseReply>().ok);
+    }
+    void begin_collecting(bool is_partial) {
+        send_tensors(10, "step-2");
+        const UpdateStage stage = order<UpdateStage>();
+        update_ = stage.update;
+        EXPECT_EQ(stage.spec.partial, is_partial);
+        EXPECT_EQ(stage.spec.source.kind, SourceKind::kBuckets);
+        answer("opened", is_partial ? 0 : 3);
+        EXPECT_EQ(order<UpdateFill>().bucket, 1);
+    }
+
+    UpdateId update_{};
+    std::string label_{};
+};
+
+TEST_F(CollectedTest, CallsUnderAPauseTakeEffectTogetherBeforeTheContinue) {
+    start();
+    pause();
+    begin_collecting(/*is_partial=*/true);
+    answer("filled");
+    UpdateReply staged = reply<UpdateReply>();
+    EXPECT_TRUE(staged.ok) << staged.message;
+    EXPECT_EQ(staged.state, "collecting");
+    EXPECT_EQ(staged.epoch, Epoch{1}) << "what serves is as it was";
+    EXPECT_EQ(staged.session, 0u);
+    send_tensors(11, "step-3");
+    EXPECT_EQ(order<UpdateFill>().bucket, 2);
+    answer("filled");
+    EXPECT_EQ(reply<UpdateReply>().call, CallId{11});
+
+    call(ContinueGeneration{}, 12);
+    finish("step-3");
+    from_tree(ContinuePart{.call = order<ContinueGeneration>().call, .was_paused = true});
+    const auto went_on = reply<ContinueReply>();
+    EXPECT_EQ(went_on.call, CallId{12});
+    EXPECT_TRUE(went_on.ok);
+    EXPECT_NE(went_on.message.find("epoch 2, label 'step-3', digest d2"), std::string::npos)
+        << went_on.message;
+}
+
+TEST_F(CollectedTest, StatusIsAnsweredMeanwhileAndSaysWhatWasCollected) {
+    start();
+    pause();
+    begin_collecting(/*is_partial=*/true);
+    answer("filled");
+    reply<UpdateReply>();
+    call(Status{}, 20);
+    ReplicaStatus part;
+    part.call = order<Status>().call;
+    part.pause_mode = "in_place";
+    from_tree(part);
+    const auto status = reply<StatusReply>();
+    ASSERT_TRUE(status.collecting);
+    EXPECT_EQ(status.collecting->calls, 1);
+    EXPECT_EQ(status.collecting->bytes, 100);
+    EXPECT_FALSE(status.collecting->must_be_complete);
+    EXPECT_EQ(status.updates_total, 0) << "nothing has taken effect";
+}
+
+TEST_F(CollectedTest, AContinueIsRefusedWhereTheUpdateFailsAndTheNextOneIsNot) {
+    start();
+    pause();
+    begin_collecting(/*is_partial=*/true);
+    answer("filled");
+    reply<UpdateReply>();
+    call(ContinueGeneration{}, 12);
+    order<UpdateFinish>();
+    answer("prepared", 0, "data_loss");
+    order<UpdateDrop>();
+    answer("dropped");
+    const ErrorReply refused = refusal("admin", Door::kAdmin);
+    EXPECT_EQ(refused.call, CallId{12});
+    EXPECT_EQ(refused.code, "data_loss");
+    EXPECT_NE(refused.message.find("it is broken"), std::string::npos) << refused.message;
+    call(ContinueGeneration{}, 13);
+    from_tree(ContinuePart{.call = order<ContinueGeneration>().call, .was_paused = true});
+    EXPECT_TRUE(reply<ContinueReply>().ok);
+}
+
+TEST_F(CollectedTest, ACallThatFailsEndsWhatWasCollected) {
+    start();
+    pause();
+    begin_collecting(/*is_partial=*/true);
+    answer("filled");
+    reply<UpdateReply>();
+    send_tensors(11);
+    order<UpdateFill>();
+    answer("filled", 0, "invalid_argument");
+    order<UpdateDrop>();
+    answer("dropped");
+    const auto failed = reply<UpdateReply>();
+    EXPECT_EQ(failed.code, "invalid_argument");
+    EXPECT_NE(failed.message.find("none of the 2 calls takes effect"), std::string::npos)
+        << failed.message;
+    EXPECT_EQ(failed.state, "serving");
+}
+
+TEST_F(CollectedTest, ATreeWithoutWeightsHasThemWithTheLastTensor) {
+    has_weights_ = false;
+    start();
+    begin_collecting(/*is_partial=*/false);
+    answer("filled", 2);
+    const auto staged = reply<UpdateReply>();
+    EXPECT_EQ(staged.state, "collecting");
+    EXPECT_NE(staged.message.find("2 missing"), std::string::npos) << staged.message;
+    // Nothing is there that a continue could wait for: it is answered by what is.
+    call(ContinueGeneration{}, 12);
+    from_tree(ContinuePart{.call = order<ContinueGeneration>().call});
+    EXPECT_TRUE(reply<ContinueReply>().ok);
+    call(Status{}, 20);
+    from_tree(ReplicaStatus{.call = order<Status>().call});
+    const auto status = reply<StatusReply>();
+    ASSERT_TRUE(status.collecting);
+    EXPECT_EQ(status.collecting->num_missing, 2);
+    EXPECT_EQ(status.collecting->missing, (std::vector<std::string>{"w.first", "w.second"}));
+
+    send_tensors(13);
+    order<UpdateFill>();
+    answer("filled", 0);
+    finish("step-2");
+    const auto updated = reply<UpdateReply>();
+    EXPECT_EQ(updated.call, CallId{13});
+    EXPECT_TRUE(updated.ok) << updated.message;
+    EXPECT_EQ(updated.state, "serving");
+    EXPECT_EQ(updated.epoch, Epoch{2});
+}
+
+TEST_F(CollectedTest, ACompleteUpdateReplacesWhatIsIncomplete) {
+    has_weights_ = false;
+    start();
+    begin_collecting(/*is_partial=*/false);
+    answer("filled", 2);
+    reply<UpdateReply>();
+    UpdateWeights disk;
+    disk.update.source.path = "/somewhere";
+    call(disk, 30);
+    EXPECT_EQ(order<UpdateDrop>().update, update_);
+    answer("dropped");
+    EXPECT_EQ(order<UpdateStage>().spec.source.path, "/somewhere");
+}
+
+TEST_F(CollectedTest, APauseThatEndsByItselfBringsWhatWasCollected) {
+    start();
+    call(PauseGeneration{.mode = PauseMode::kInPlace, .max_pause_s = 5}, 1);
+    from_tree(PausePart{.call = order<PauseGeneration>().call});
+    reply<PauseReply>();
+    begin_collecting(/*is_partial=*/true);
+    answer("filled");
+    reply<UpdateReply>();
+    wait(std::chrono::seconds(5));
+    finish("step-2");
+}
+
+TEST_F(CollectedTest, WithoutAPauseACallIsAnUpdateOfItsOwn) {
+    start();
+    send_tensors(10);
+    EXPECT_EQ(order<UpdateStage>().spec.source.kind, SourceKind::kDistributed);
+}
+
+TEST_F(CollectedTest, WhatDeclaresTheVersionAfterItIsNotCollected) {
+    start();
+    pause();
+    UpdateWeights update;
+    update.update.source.kind = SourceKind::kDistributed;
+    update.update.source.group = "g";
+    update.update.source.tensors = {{.name = "w", .dtype = "BF16", .shape = {2}}};
+    update.update.partial = true;
+    update.update.digest = std::string(32, 'a');
+    call(update, 10);
+    EXPECT_EQ(order<UpdateStage>().spec.source.kind, SourceKind::kDistributed);
+}
+
+TEST_F(CollectedTest, ASessionOfATreeWithoutWeightsMustBringAllOfThem) {
+    has_weights_ = false;
+    start();
+    BeginUpdate begin;
+    begin.update.source.kind = SourceKind::kBuckets;
+    begin.update.partial = true;
+    call(begin, 10);
+    EXPECT_FALSE(order<UpdateStage>().spec.partial);
+}
+
+}  // namespace
+}  // namespace pitstop

@@ -1,0 +1,83 @@
+// Calls without a session that become one update, and the calls that wait for it.
+#include "tokenizer_proc/admin.h"
+
+#include <utility>
+
+namespace pitstop {
+
+bool Admin::joins_collection(const UpdateWeights& message) const {
+    if (!UpdateCoordinator::may_collect(message)) return false;
+    return updates_.is_collecting() || is_paused_ || is_released_ || updates_.must_be_complete();
+}
+
+Result<bool> Admin::hold(TimePoint now, HeldCall call) {
+    if (held_.size() >= kCallsMax) {
+        return make_error(
+            ErrorCode::kResourceExhausted,
+            "{} calls wait for the collected update already",
+            held_.size()
+        );
+    }
+    held_.push_back(std::move(call));
+    if (!is_closing_) close_collection(now);
+    return true;
+}
+
+// Its calls take effect as one; or are forgotten, where others replace what they never completed.
+void Admin::close_collection(TimePoint now) {
+    is_closing_ = true;
+    UpdateCoordinator::Out out;
+    if (updates_.is_collecting_all()) {
+        updates_.drop(now, {.what = DropStage::kType}, DropStage{}, out);
+    } else {
+        updates_.commit(now, {.what = CommitWeights::kType}, CommitWeights{}, out);
+    }
+    carry_out(now, std::move(out));
+}
+
+// Goes on with the calls that waited. The first is told what became of the update; if it failed,
+// that is its answer, so that nobody goes on with weights other than those that were sent.
+void Admin::release_held(TimePoint now) {
+    is_closing_ = false;
+    const std::optional<UpdateReply> reply = std::exchange(collected_, std::nullopt);
+    bool is_first = true;
+    for (const HeldCall& call : std::exchange(held_, {})) {
+        if (std::exchange(is_first, false) && reply && !call.replaces_all) {
+            if (!reply->ok) {
+                answer_error(
+                    call.caller,
+                    Error{
+                        error_code_named(reply->code),
+                        fmt::format("the collected update failed: {}", reply->message)}
+                );
+                continue;
+            }
+            notes_[{call.caller.peer, call.caller.call}] = fmt::format(
+                "the collected update took effect: epoch {}, label '{}', digest {}, {} bytes",
+                raw(reply->epoch),
+                reply->label,
+                reply->digest,
+                reply->bytes
+            );
+        }
+        if (const Result<> done = call.obey(now); !done) answer_error(call.caller, done.error());
+    }
+}
+
+// A pause with an end of its own: what was collected is for what is generated after it.
+void Admin::end_pause_that_is_over(TimePoint now) {
+    if (!paused_until_ || now < *paused_until_) return;
+    paused_until_.reset();
+    is_paused_ = false;
+    if (!is_closing_ && updates_.is_collecting() && !updates_.is_collecting_all())
+        close_collection(now);
+}
+
+void Admin::add_note(const AdminCaller& caller, std::string& message) {
+    const auto note = notes_.find({caller.peer, caller.call});
+    if (note == notes_.end()) return;
+    message = message.empty() ? std::move(note->second) : note->second + "; " + message;
+    notes_.erase(note);
+}
+
+}  // namespace pitstop

@@ -1,0 +1,185 @@
+// What the tree's processes answer to the calls that Admin passed on.
+#include "base/log.h"
+#include "tokenizer_proc/admin.h"
+#include "tokenizer_proc/message_types.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace pitstop {
+
+template <class Message>
+Result<bool> Admin::part_if(TimePoint now, const Frames& frames) {
+    if (frames.type != Message::kType) return false;
+    ASSIGN_OR_RETURN(Message message, decode<Message>(frames, UnknownFields::kIgnore));
+    hear(now, std::move(message));
+    return true;
+}
+
+Result<bool> Admin::part(TimePoint now, const Frames& frames) {
+    const auto try_all = [&]<class... Messages>(MessageTypes<Messages...>) {
+        Result<bool> taken = false;
+        static_cast<void>(((taken = part_if<Messages>(now, frames), !taken || *taken) || ...));
+        return taken;
+    };
+    return try_all(MessageTypes<
+                   ReplicaStatus,
+                   PausePart,
+                   ContinuePart,
+                   FlushPart,
+                   LabelPart,
+                   MemoryPart,
+                   UpdatePart,
+                   UpdateWaits,
+                   WorkerTensor,
+                   WorkerDigests,
+                   WorkerGrouped,
+                   WorkerKept>{});
+}
+
+void Admin::hear(TimePoint now, ReplicaStatus part) {
+    updates_.set_has_weights(part.replica, part.has_weights);
+    auto ended = statuses_.add(part.call, part.replica, part);
+    if (!ended) return;
+    StatusReply reply;
+    reply.replicas = std::move(ended->parts);
+    for (ReplicaStatus& replica : reply.replicas) replica.call = CallId{};
+    is_paused_ = std::ranges::any_of(reply.replicas, [](const ReplicaStatus& replica) {
+        return !replica.pause_mode.empty();
+    });
+    ports_.describe(reply);
+    reply.is_ready = has_had_weights_;
+    reply.lost = lost_;
+    if (keep_) reply.keep = keep_->status(now);
+    reply.collecting = updates_.collecting(now);
+    reply.updates_total = num_updates_;
+    reply.updates_failed_total = num_updates_failed_;
+    for (const PastUpdate& past : past_updates_) {
+        reply.updates.push_back(past.record);
+        reply.updates.back().age_s = std::chrono::duration<double>(now - past.at).count();
+    }
+    answer(ended->caller, std::move(reply));
+}
+
+// The one reply of all parts: ok if each of them is.
+template <class Reply, class Part>
+void Admin::answer_parts(typename FanOut<Part>::Ended ended) {
+    Reply reply;
+    reply.ok = true;
+    for (Part& part : ended.parts) {
+        part.call = CallId{};
+        const bool is_ok = part.code.empty();
+        if (!is_ok && reply.ok) {
+            reply.ok = false;
+            reply.code = part.code;
+            reply.message.clear();  // errors alone, once there is one
+        }
+        if (!part.message.empty() && is_ok == reply.ok) {
+            reply.message += fmt::format(
+                "{}replica {}: {}",
+                reply.message.empty() ? "" : "; ",
+                raw(part.replica),
+                part.message
+            );
+        }
+    }
+    reply.parts = std::move(ended.parts);
+    answer(ended.caller, std::move(reply));
+}
+
+void Admin::hear(TimePoint, PausePart part) {
+    if (auto ended = pauses_.add(part.call, part.replica, part)) {
+        answer_parts<PauseReply, PausePart>(*std::move(ended));
+    }
+}
+void Admin::hear(TimePoint, ContinuePart part) {
+    if (auto ended = continues_.add(part.call, part.replica, part)) {
+        const auto goes_on = [](const ContinuePart& each) { return each.code.empty(); };
+        if (std::ranges::all_of(ended->parts, goes_on)) is_paused_ = false;
+        answer_parts<ContinueReply, ContinuePart>(*std::move(ended));
+    }
+}
+void Admin::hear(TimePoint, FlushPart part) {
+    if (auto ended = flushes_.add(part.call, part.replica, part)) {
+        answer_parts<FlushReply, FlushPart>(*std::move(ended));
+    }
+}
+void Admin::hear(TimePoint, LabelPart part) {
+    auto ended = labels_.add(part.call, part.replica, part);
+    if (!ended) return;
+    const bool is_done =
+        std::ranges::all_of(ended->parts, [](const LabelPart& each) { return each.code.empty(); });
+    if (is_done) {
+        updates_.relabel(ended->parts.front().label);
+        say_version();
+    }
+    answer_parts<LabelReply, LabelPart>(*std::move(ended));
+}
+void Admin::hear(TimePoint, MemoryPart part) {
+    updates_.set_has_weights(part.replica, part.has_weights);
+    is_released_ = std::ranges::any_of(part.tags, [](const TagMemory& tag) {
+        return tag.state != MemoryState::kResident;
+    });
+    auto ended = memories_.add(part.call, part.replica, part);
+    if (!ended) return;
+    // Done before on some replicas and now on the others: done everywhere.
+    const bool is_any_done =
+        std::ranges::any_of(ended->parts, [](const MemoryPart& each) { return each.code.empty(); });
+    for (MemoryPart& each : ended->parts) {
+        if (is_any_done && each.was_done) each.code.clear();
+    }
+    answer_parts<MemoryReply, MemoryPart>(*std::move(ended));
+}
+
+void Admin::hear(TimePoint now, const UpdatePart& part) {
+    UpdateCoordinator::Out out;
+    updates_.part(now, part, out);
+    carry_out(now, std::move(out));
+}
+
+void Admin::hear(TimePoint, UpdateWaits waits) { updates_.waits(std::move(waits)); }
+
+void Admin::hear(TimePoint, WorkerTensor part) {
+    const auto place = tensor_reads_.find(part.call);
+    if (place == tensor_reads_.end()) return;  // too late, or a copy
+    std::optional<Result<WeightsReply>> read = place->second.read.add(std::move(part));
+    if (!read) return;
+    if (*read) {
+        answer(place->second.caller, **std::move(read));
+    } else {
+        answer_error(place->second.caller, read->error());
+    }
+    tensor_reads_.erase(place);
+}
+
+void Admin::hear(TimePoint, WorkerDigests part) {
+    const auto place = digest_reads_.find(part.call);
+    if (place == digest_reads_.end()) return;
+    std::optional<DigestsReply> reply = place->second.read.add(std::move(part));
+    if (!reply) return;
+    answer(place->second.caller, *std::move(reply));
+    digest_reads_.erase(place);
+}
+
+void Admin::hear(TimePoint, WorkerGrouped part) {
+    const auto place = group_calls_.find(part.call);
+    if (place == group_calls_.end()) return;
+    std::optional<GroupReply> reply = place->second.read.add(std::move(part));
+    if (!reply) return;
+    answer(place->second.caller, *std::move(reply));
+    group_calls_.erase(place);
+}
+
+void Admin::hear(TimePoint now, const WorkerKept& part) {
+    if (!keep_) return;
+    const std::optional<WorkerKeep> next = keep_->part(now, part);
+    if (next) ports_.to_replica(ReplicaId{0}, encode(*next));
+    const KeepStatus status = keep_->status(now);
+    if (status.state == "failed" && next) {
+        spdlog::warn("epoch {} is not kept: {}", raw(status.epoch), status.message);
+    } else if (status.state == "kept") {
+        spdlog::info("epoch {} is kept in {}", raw(status.epoch), status.path);
+    }
+}
+
+}  // namespace pitstop

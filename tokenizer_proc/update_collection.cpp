@@ -1,0 +1,64 @@
+// Calls without a session that become one update (UpdateCoordinator::collect).
+//
+// Trainers send a model in any number of calls between a pause and the end of it. None of the
+// versions between those calls is meant to serve, and a name or digest of one would name a mixture
+// that nobody declared. So the calls are the buckets of a session that nobody opened.
+#include "tokenizer_proc/update_coordinator.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace pitstop {
+
+bool UpdateCoordinator::may_collect(const UpdateWeights& call) {
+    const UpdateSpec& spec = call.update;
+    return spec.partial && spec.mode == UpdateMode::kStaged && !spec.epoch &&
+           spec.manifest.empty() && spec.digest.empty() && spec.base_digest.empty() &&
+           spec.source.kind != SourceKind::kBuckets;
+}
+
+void UpdateCoordinator::collect(TimePoint now, Caller caller, const UpdateWeights& call, Out& out) {
+    if (is_collecting()) {
+        hear_caller(now, std::move(caller), call.timeout_ms);
+        if (!call.update.label.empty()) job_->spec.label = call.update.label;
+        job_->spec.kv_policy = call.update.kv_policy;
+        return order_fill(now, call.update.source, out);
+    }
+    UpdateSpec spec = call.update;
+    spec.partial = !must_be_complete();
+    if (auto error = refusal(&spec)) return refuse(std::move(caller), *error, out);
+    spec.source = WeightSource{.kind = SourceKind::kBuckets};
+    begin(now, std::move(caller), call.timeout_ms, Kind::kSession, std::move(spec), out);
+    job_->is_collection = true;
+    job_->collecting_since = now;
+    job_->idle_timeout = kStagedHoldMax;
+    job_->first_source = call.update.source;
+}
+
+// Tensors that some rank still waits for.
+std::int64_t UpdateCoordinator::num_missing() const {
+    std::int64_t most = 0;
+    for (const ReplicaOutcome& replica : job_->outcomes) {
+        for (const RankOutcome& rank : replica.ranks) most = std::max(most, rank.num_missing);
+    }
+    return most;
+}
+
+std::optional<CollectingStatus> UpdateCoordinator::collecting(TimePoint now) const {
+    if (!job_ || !job_->is_collection) return std::nullopt;
+    CollectingStatus status;
+    status.calls = job_->num_buckets;
+    status.age_s = std::chrono::duration<double>(now - job_->collecting_since).count();
+    status.must_be_complete = !job_->spec.partial;
+    for (const ReplicaOutcome& replica : job_->outcomes) {
+        for (const RankOutcome& rank : replica.ranks) {
+            status.bytes += rank.bytes;
+            if (rank.num_missing <= status.num_missing) continue;
+            status.num_missing = rank.num_missing;
+            status.missing = rank.missing;
+        }
+    }
+    return status;
+}
+
+}  // namespace pitstop
