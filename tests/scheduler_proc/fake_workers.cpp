@@ -59,6 +59,7 @@ TokenId fake_top_token(const FakeModel& model, std::span<const TokenId> context,
 }
 
 FakeWorkers::FakeWorkers(FakeModel model) : model_(std::move(model)) {
+    epoch_ = model_.epoch;
     kv_.resize(static_cast<std::size_t>(model_.num_pages * model_.page_size));
     slots_.resize(static_cast<std::size_t>(model_.num_slots));
     stage_failures.resize(static_cast<std::size_t>(model_.tp));

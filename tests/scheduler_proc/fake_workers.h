@@ -27,6 +27,7 @@ struct FakeModel {
     std::int64_t vocab_size = 1000;
     std::vector<TokenId> eos_ids{TokenId{1}};
     std::uint64_t weights = 0;    // another number, another model
+    Epoch epoch{1};               // that they loaded: another one after a restart
     bool has_weights = true;      // false: they wait for a first update
     std::int64_t eos_one_in = 0;  // every so many contexts end; 0: none
     std::int64_t nan_one_in = 0;  // every so many contexts have logits that are not finite

@@ -13,6 +13,7 @@ namespace {
 SchedulerConfig config_of(const FakeModel& model, SchedulerConfig config) {
     config.tp = model.tp;
     config.page_size = model.page_size;
+    config.epoch = model.epoch;
     return config;
 }
 
