@@ -28,21 +28,14 @@ TimePoint deadline_after(std::chrono::milliseconds timeout) {
     return Clock::now() + std::min(timeout, Stream::kForever);
 }
 
-// Checked at both ends: here before anything is sent.
+// Checked at both ends: here before anything is sent, as a door that refuses a message for its size
+// has not read whose it is.
 Result<Frames> to_frames(const Generate& request) {
     if (const auto problem = invalid(request)) {
         return make_error(ErrorCode::kInvalidArgument, "{}: {}", Generate::kType, *problem);
     }
     Frames frames = encode(request);
-    const std::size_t num_bytes = frames.type.size() + frames.body.size() + kTreeFieldBytesMax;
-    if (num_bytes > kDoorLimits.message_bytes_max) {
-        return make_error(
-            ErrorCode::kTooLarge,
-            "the request takes {} bytes; a door accepts {}",
-            num_bytes,
-            kDoorLimits.message_bytes_max
-        );
-    }
+    if (auto error = problem_of_size(frames)) return *std::move(error);
     return frames;
 }
 

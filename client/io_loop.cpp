@@ -177,6 +177,19 @@ void IoLoop::abandon(const std::string& rid, RequestNumber number) {
     push(AbandonRequest{rid, number});
 }
 
+std::optional<Error> problem_of_size(const Frames& frames) {
+    std::size_t num_bytes = frames.type.size() + frames.body.size() + kTreeFieldBytesMax;
+    for (const std::string& raw : frames.raw) num_bytes += raw.size();
+    if (num_bytes <= kDoorLimits.message_bytes_max) return std::nullopt;
+    return make_error(
+        ErrorCode::kTooLarge,
+        "{}: the message takes {} bytes; a door accepts {}",
+        frames.type,
+        num_bytes,
+        kDoorLimits.message_bytes_max
+    );
+}
+
 void IoLoop::start_call(CallArgs call) { push(StartCall{std::move(call)}); }
 
 // ---- the loop ----
@@ -328,6 +341,7 @@ void IoLoop::io_obey(StartCall& command) {
             args_.open_max
         ));
     }
+    if (auto error = problem_of_size(args.frames)) return args.on_reply(*std::move(error));
     if (args.order == CallOrder::kAfterRequests) return io_obey_after_requests(command);
     Call call{.door = args.door, .on_reply = std::move(args.on_reply), .deadline = args.deadline};
     call.deadline_entry = deadlines_.emplace(args.deadline, args.id);

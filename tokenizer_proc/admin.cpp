@@ -185,6 +185,16 @@ Result<> Admin::obey(TimePoint now, const std::string& peer, FlushCache message)
 }
 
 Result<> Admin::obey(TimePoint now, const std::string& peer, SetWeightLabel message) {
+    // Here, and not by each replica for itself: those that have ended it would take the label.
+    if (updates_.is_busy()) {
+        LabelReply reply;
+        reply.code = name_of(ErrorCode::kFailedPrecondition);
+        reply.message = fmt::format(
+            "an update is under way, in state {}; its own label comes with it", updates_.state()
+        );
+        answer({peer, message.call}, std::move(reply));
+        return Ok{};
+    }
     return fan_out(now, peer, std::move(message), labels_, kControlTimeout);
 }
 Result<> Admin::obey(TimePoint now, const std::string& peer, ReleaseMemory message) {

@@ -57,10 +57,11 @@ std::optional<Error> UpdateCoordinator::refusal(const UpdateSpec* spec) const {
             version_.digest
         );
     }
-    if (is_torn_ && spec->partial) {
+    if (must_be_complete() && spec->partial) {
         return make_error(
             ErrorCode::kFailedPrecondition,
-            "the engine is torn; only a complete update mends it, not a partial one"
+            "the engine is torn or has no weights; only a complete update mends it, not a partial "
+            "one that declares an epoch, a digest or a manifest of its own"
         );
     }
     return std::nullopt;
@@ -195,6 +196,8 @@ void UpdateCoordinator::begin(
     job.kind = kind;
     job.new_epoch = spec.epoch.value_or(next(version_.epoch));
     job.spec = std::move(spec);
+    // Said to every replica, so that all have one label whatever each had before.
+    if (job.spec.label.empty()) job.spec.label = version_.label;
     job.caller = std::move(caller);
     job.started = now;
     job.deadline = now + timeout_or(kCallTimeout, timeout_ms);

@@ -100,12 +100,16 @@ std::optional<Result<WeightsReply>> TensorRead::add(WorkerTensor piece) {
 }
 
 std::string TensorRead::who_is_missing(int tp) const {
-    std::string names;
+    std::vector<int> silent;
     for (int rank = 0; rank < tp; ++rank) {
-        if (heard_.contains(Rank{rank})) continue;
-        names += fmt::format("{}replica 0 rank {}", names.empty() ? "" : ", ", rank);
+        if (!heard_.contains(Rank{rank})) silent.push_back(rank);
     }
-    return names.empty() ? "replica 0, of which every rank sent a part" : names;
+    if (silent.empty()) return "replica 0, of which every rank sent a part";
+    // Nothing at all may be the scheduler's silence as well as theirs.
+    const bool is_all = static_cast<int>(silent.size()) == tp;
+    return fmt::format(
+        "replica 0 ({}rank {})", is_all ? "scheduler_proc, or " : "", fmt::join(silent, ", ")
+    );
 }
 
 std::optional<DigestsReply> DigestRead::add(WorkerDigests part) {
@@ -130,10 +134,20 @@ std::optional<DigestsReply> DigestRead::add(WorkerDigests part) {
 std::string DigestRead::who_is_missing() const {
     std::string names;
     for (int replica = 0; replica < num_replicas_; ++replica) {
+        std::vector<int> silent;
         for (int rank = 0; rank < tp_; ++rank) {
-            if (parts_.contains({ReplicaId{replica}, Rank{rank}})) continue;
-            names += fmt::format("{}replica {} rank {}", names.empty() ? "" : ", ", replica, rank);
+            if (!parts_.contains({ReplicaId{replica}, Rank{rank}})) silent.push_back(rank);
         }
+        if (silent.empty()) continue;
+        // Nothing at all may be the scheduler's silence as well as theirs.
+        const bool is_all = static_cast<int>(silent.size()) == tp_;
+        names += fmt::format(
+            "{}replica {} ({}rank {})",
+            names.empty() ? "" : ", ",
+            replica,
+            is_all ? "scheduler_proc, or " : "",
+            fmt::join(silent, ", ")
+        );
     }
     return names;
 }

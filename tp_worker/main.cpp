@@ -381,6 +381,7 @@ Result<> run(const Options& options, Supervision& supervision) {
     if (!options.keep_committed.empty()) {
         Keeper::Args keeper{
             .directory = options.keep_committed,
+            .model_dir = options.engine.model_dir,
             .rank = engine->rank(),
             .layout = engine->layout(),
             .add_run = engine->device().add_run(),

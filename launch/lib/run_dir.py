@@ -3,6 +3,7 @@
     launcher.lock   held (flock) by the launcher while it lives: who can take it finds a dead tree
     tree.json       pids and flags, once the tree is ready
     *.sock          the processes' sockets (bus/run_dir.h)
+    launcher.model  what lay beside the weights at the start, once the model's directory has changed
     ranks-*         how the workers of a replica find their shared memory
 
 Trees that were given no place live side by side under one private directory of the user, so that a
@@ -20,6 +21,7 @@ import stat
 from problem import EXIT_PLACE, Problem
 
 LOCK = "launcher.lock"
+MODEL = "launcher.model"
 TREE = "tree.json"
 SOCKET_PATH_BYTES_MAX = 107  # sockaddr_un, without its end
 LONGEST_SOCKET = "/requests-9999.sock"
@@ -76,6 +78,7 @@ def _remove_files(path, keep=()):
         is_ours = name in (LOCK, TREE, TREE + ".new") or ".sock" in name or name.startswith("ranks-")
         if is_ours and name not in keep:
             (path / name).unlink(missing_ok=True)
+    shutil.rmtree(path / MODEL, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -1,13 +1,15 @@
 """serve: a tree in its run directory, from the first process to the last, and again if asked."""
 
+import copy
 import math
 import os
 import sys
 import time
 
 from kept import KeptVersions
-from problem import EXIT_OK, EXIT_USAGE, Problem
-from run_dir import RunDir
+from model_files import ModelFiles
+from problem import EXIT_OK, EXIT_PLACE, EXIT_USAGE, Problem
+from run_dir import MODEL, RunDir
 from tree import Asked, LostWeights, Signals, Tree, Weights, exit_code_of, plan
 import descriptors
 import programs
@@ -62,6 +64,7 @@ class Served:
         self._tree = None
         self._version = None  # what was committed last, for a restart
         self._weights = Weights()  # what the tree was started with
+        self._files = ModelFiles(options.model) if getattr(options, "restart", False) else None
         self._kept = None
         self.run_dir = RunDir.hold(options.run_dir)
         if getattr(options, "keep_committed", None):
@@ -88,11 +91,18 @@ class Served:
         if self._kept is not None:
             kept = self._kept.find(version.digest)
             why += f", and was not written to {self._kept.path} yet"
-        for path in filter(None, [kept, version.path]):
+        paths = list(filter(None, [kept, version.path]))
+        reasons = []
+        for path in paths:
             try:
-                return self._start(Weights(path, version.digest, version.epoch, version.label))
+                self._start(Weights(path, version.digest, version.epoch, version.label))
             except LostWeights as lost:
-                why = str(lost)
+                reasons.append(str(lost))
+            else:
+                if reasons:
+                    say(f"{version} was brought back from {path}, and not from {kept}: {reasons[0]}")
+                return
+        why = "; ".join(reasons) or why
         say(f"the committed version {version} cannot be brought back: {why}")
         self._start(Weights(epoch=version.epoch, lost=version, why=why))
 
@@ -100,7 +110,7 @@ class Served:
         self._weights = weights
         self.run_dir.clear()
         try:
-            processes = plan(self._options, self.run_dir.path, weights)
+            processes = plan(self._options_with_files(), self.run_dir.path, weights)
             descriptors.raise_limit(len(processes))
             self._tree = Tree(processes, self._signals, say, self._options.stall_timeout)
             self._tree.wait_ready(self._options.start_timeout)
@@ -122,6 +132,22 @@ class Served:
                 ],
             }
         )
+
+    def _options_with_files(self):
+        """A restart computes as the tree before it did, whatever has become of the model's directory."""
+        if self._version is None or self._files is None:
+            return self._options
+        if not (changed := self._files.what_changed()):
+            return self._options
+        say(f"{changed} since the start; the tree goes on with what was there then")
+        directory = self.run_dir.path / MODEL
+        try:
+            self._files.write(directory)
+        except OSError as error:
+            raise Problem.of("the model's files", error, EXIT_PLACE) from error
+        options = copy.copy(self._options)
+        options.model = str(directory)
+        return options
 
     def url(self):
         """Where HTTP listens; None: it does not. REQUIRES: started."""

@@ -2,6 +2,7 @@
 #include "tests/client/client_fixture.h"
 
 #include <future>
+#include <memory>
 #include <poll.h>
 #include <set>
 
@@ -10,13 +11,19 @@ namespace {
 
 using namespace std::chrono_literals;
 
+// Shared with the client's thread, which may still be in set_value() when the future is ready.
+template <class T>
+std::shared_ptr<std::promise<T>> shared_promise() {
+    return std::make_shared<std::promise<T>>();
+}
+
 TEST_F(ClientTest, DestroyedInARequestsCallbackItEndsEverythingBeforeTheDestructorReturns) {
     auto client = connect();
     std::set<std::string> ended;  // by the client's thread, until it says so
-    std::promise<void> over;
+    const auto over = shared_promise<void>();
     int num_late = 0;
     bool is_destroyed = false;
-    const auto take = [&](const OutputChunk& chunk) {
+    const auto take = [&, over](const OutputChunk& chunk) {
         if (is_destroyed) ++num_late;
         if (chunk.finish) {
             EXPECT_EQ(chunk.finish->code, name_of(ErrorCode::kAborted));
@@ -25,7 +32,7 @@ TEST_F(ClientTest, DestroyedInARequestsCallbackItEndsEverythingBeforeTheDestruct
         }
         client.reset();  // which ends this request too, through this callback
         is_destroyed = true;
-        over.set_value();
+        over->set_value();
     };
     Generate request = prompt("one");
     request.rid = "one";
@@ -40,7 +47,7 @@ TEST_F(ClientTest, DestroyedInARequestsCallbackItEndsEverythingBeforeTheDestruct
     const auto [peer, generate] = door_->take<Generate>();
     door_->take<Generate>();
     door_->send_chunk(peer, text_chunk("one", "a", 1));
-    ASSERT_EQ(over.get_future().wait_for(kLong), std::future_status::ready);
+    ASSERT_EQ(over->get_future().wait_for(kLong), std::future_status::ready);
     EXPECT_EQ(ended, (std::set<std::string>{"one", "two", "status"}));
     EXPECT_EQ(num_late, 0);
     // The tree hears of it.
@@ -54,49 +61,53 @@ TEST_F(ClientTest, DestroyedInACallsCallbackItEndsTheRequests) {
     auto client = connect();
     const Stream stream = client->generate(prompt("hello"));
     door_->take<Generate>();
-    std::promise<void> over;
-    client->call<Status>(Status{}, [&](const Result<StatusReply>&) {
+    const auto over = shared_promise<void>();
+    client->call<Status>(Status{}, [&, over](const Result<StatusReply>&) {
         client.reset();
-        over.set_value();
+        over->set_value();
     });
     const auto [peer, call] = door_->take<Status>();
     StatusReply reply;
     reply.call = call.call;
     door_->send(Door::kAdmin, peer, encode(reply));
-    ASSERT_EQ(over.get_future().wait_for(kLong), std::future_status::ready);
+    ASSERT_EQ(over->get_future().wait_for(kLong), std::future_status::ready);
     EXPECT_EQ(door_->take<Cancel>().second.rids, std::vector{stream.rid()});
 }
 
 TEST_F(ClientTest, DestroyedInTheCallbackThatSaysTheTreeIsLost) {
     auto client = connect();
-    std::promise<ErrorCode> over;
+    const auto over = shared_promise<ErrorCode>();
     int num_others = 0;
     for (int i = 0; i < 3; ++i) {
-        client->generate(prompt("hello"), [&](const OutputChunk& chunk) {
-            if (!client) return void(++num_others);
-            const std::unique_ptr<Client> last = std::move(client);
-            over.set_value(error_code_named(chunk.finish->code));
+        client->generate(prompt("hello"), [&, over](const OutputChunk& chunk) {
+            if (!client) return void(++num_others);  // in the destructor below
+            const ErrorCode code = error_code_named(chunk.finish->code);
+            std::unique_ptr<Client> last = std::move(client);
+            last.reset();
+            over->set_value(code);
         });
         door_->take<Generate>();
     }
     door_.reset();
-    std::future<ErrorCode> code = over.get_future();
+    std::future<ErrorCode> code = over->get_future();
     ASSERT_EQ(code.wait_for(kLong), std::future_status::ready);
     EXPECT_EQ(code.get(), ErrorCode::kUnavailable);
+    EXPECT_EQ(num_others, 2);
 }
 
 TEST_F(ClientTest, DestroyedInARequestsDeadline) {
     auto client = connect();
-    std::promise<ErrorCode> over;
+    const auto over = shared_promise<ErrorCode>();
     client->generate(
         prompt("hello"),
-        [&](const OutputChunk& chunk) {
+        [&, over](const OutputChunk& chunk) {
+            const ErrorCode code = error_code_named(chunk.finish->code);
             client.reset();
-            over.set_value(error_code_named(chunk.finish->code));
+            over->set_value(code);
         },
         1ms
     );
-    std::future<ErrorCode> code = over.get_future();
+    std::future<ErrorCode> code = over->get_future();
     ASSERT_EQ(code.wait_for(kLong), std::future_status::ready);
     EXPECT_EQ(code.get(), ErrorCode::kDeadlineExceeded);
 }

@@ -140,6 +140,17 @@ TEST_F(ClientTest, ARefusedRequestEndsWithTheDoorsError) {
     EXPECT_EQ(whole.error().message, "the queue is full");
 }
 
+// A door that refuses a message for its size has not read whose it is: nobody would be answered.
+TEST_F(ClientTest, P5_ACallThatIsTooLargeIsRefusedBeforeItIsSent) {
+    Tokenize call;
+    call.text = std::string(std::size_t{17} << 20, 'a');
+    const auto reply = connect()->call(call, kLong);
+    ASSERT_FALSE(reply);
+    EXPECT_EQ(reply.error().code, ErrorCode::kTooLarge);
+    EXPECT_NE(reply.error().message.find("tokenize: the message takes 178"), std::string::npos)
+        << reply.error().message;
+}
+
 TEST_F(ClientTest, BadParametersAreRefusedBeforeTheyAreSent) {
     const auto client = connect();
     Generate request = prompt("hello");

@@ -64,6 +64,17 @@ def test_a_refused_request_raises_the_doors_error(door, client):
     assert error.value.code == "too_large"
 
 
+def test_P5_what_is_too_large_for_a_door_is_refused_before_it_is_sent(door, client):
+    """A door that refuses a message for its size has not read whose it is: nobody would be answered."""
+    text = "a" * (17 << 20)
+    with pytest.raises(pitstop.PitstopError) as error:
+        client.generate(text, max_new_tokens=1).result(20)
+    assert error.value.code == "too_large" and "16777216" in error.value.message
+    with pytest.raises(pitstop.PitstopError) as error:
+        client.call("data", "tokenize", timeout=20, text=text)
+    assert error.value.code == "too_large" and error.value.message.startswith("tokenize: ")
+
+
 def test_a_lost_tree_ends_every_request_and_call_and_a_new_one_gets_nothing_old(door, client, run_dir):
     streams = [client.generate("hello") for _ in range(3)]
     for _ in streams:

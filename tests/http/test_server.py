@@ -307,3 +307,16 @@ def test_it_listens_at_an_ipv6_address(front_end):
         pytest.skip(server.said)
     assert server.http.get("/ping").status == 200
     assert isinstance(server.http.raw(), Raw)
+
+
+def test_P5_what_is_too_large_for_a_door_is_said_at_once(http):
+    """Bodies up to 32 MiB are taken; what a door takes is 16 MiB."""
+    text = "a" * (20 << 20)
+    for path, body in (
+        ("/tokenize", {"prompt": text}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": text}]}),
+        ("/update_weight_version", {"new_version": text}),
+        ("/update_weights_from_disk", {"model_path": text}),
+    ):
+        answer = http.post(path, body)
+        assert answer.status in (400, 413), (path, answer)

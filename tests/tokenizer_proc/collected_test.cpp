@@ -235,6 +235,30 @@ TEST_F(CollectedTest, WhatDeclaresTheVersionAfterItIsNotCollected) {
     EXPECT_EQ(order<UpdateStage>().spec.source.kind, SourceKind::kDistributed);
 }
 
+TEST_F(CollectedTest, ALabelIsRefusedForAllWhileAnUpdateIsUnderWay) {
+    start(2);
+    UpdateWeights disk;
+    disk.update.source.path = "/somewhere";
+    call(disk, 30);
+    order<UpdateStage>();
+    call(SetWeightLabel{.label = "zz"}, 31);
+    const auto refused = reply<LabelReply>();
+    EXPECT_EQ(refused.call, CallId{31});
+    EXPECT_EQ(refused.code, "failed_precondition");
+    EXPECT_TRUE(refused.parts.empty()) << "no replica was asked";
+}
+
+TEST_F(CollectedTest, AnUpdateWithoutALabelNamesTheOldOneToEveryReplica) {
+    start();
+    call(SetWeightLabel{.label = "step-7"}, 31);
+    from_tree(LabelPart{.call = order<SetWeightLabel>().call, .label = "step-7"});
+    EXPECT_TRUE(reply<LabelReply>().ok);
+    UpdateWeights disk;
+    disk.update.source.path = "/somewhere";
+    call(disk, 32);
+    EXPECT_EQ(order<UpdateStage>().spec.label, "step-7");
+}
+
 TEST_F(CollectedTest, ASessionOfATreeWithoutWeightsMustBringAllOfThem) {
     has_weights_ = false;
     start();

@@ -94,7 +94,7 @@ def test_P5_a_worker_that_stands_still_in_a_commit_is_named_by_the_deadline(star
     with pytest.raises(Refused) as late:
         admin.call("get_weights", name="model.layers.0.mlp.down_proj.weight", timeout_ms=500)
     assert late.value.code == "deadline_exceeded"
-    assert late.value.message.endswith("no answer in time from replica 0 rank 1")
+    assert late.value.message.endswith("no answer in time from replica 0 (rank 1)")
     # The order stands: it is carried out when the worker comes to.
     tree.kill("tp_worker[0.1]", signal.SIGCONT)
     wait_until(

@@ -47,6 +47,16 @@ def tensors_of(directory):
     }
 
 
+def perturbed(path, number):
+    """A copy of the model in which one value is another."""
+    shutil.copytree(STORIES, path)
+    header, body = header_of(path / "model.safetensors")
+    begin, _ = header["model.norm.weight"]["data_offsets"]
+    body = body[:begin] + struct.pack("<H", 0x3F80 + number) + body[begin + 2 :]
+    write_safetensors(path / "model.safetensors", header, body)
+    return path
+
+
 def push(tree, path, label):
     pushed = run("push", path, "--run-dir", tree.run_dir, "--label", label)
     assert pushed.returncode == 0, pushed.stderr
@@ -113,12 +123,7 @@ def test_two_versions_are_on_the_disk_at_most_and_a_rollback_writes_nothing(star
     again = wait_kept(admin, 4)
     assert again.name > stories.name and (again / "model.safetensors").stat().st_ino == inode
     assert listed(kept) == [stories.name, again.name]
-    third = place / "third"
-    shutil.copytree(STORIES, third)
-    header, body = header_of(third / "model.safetensors")
-    begin, _ = header["model.norm.weight"]["data_offsets"]
-    body = body[:begin] + struct.pack("<H", 0x3F81) + body[begin + 2 :]
-    write_safetensors(third / "model.safetensors", header, body)
+    third = perturbed(place / "third", 1)
     update(admin, str(third))
     newest = wait_kept(admin, 5)
     assert listed(kept) == [again.name, newest.name]
@@ -267,3 +272,22 @@ def test_two_trees_do_not_keep_their_versions_in_one_place(start_tree, place):
     third = run("serve", "--run-dir", place / "third", "--keep-committed", "/proc/none", "--no-http")
     assert third.returncode == 4 and "--keep-committed" in third.stderr
     assert "Traceback" not in third.stderr and not (place / "third").exists()
+
+
+def test_what_the_tree_was_started_from_is_never_removed(start_tree, place):
+    """A version that was kept is a checkpoint like others, also of a tree that keeps its own beside it."""
+    kept = place / "kept"
+    tree = start_tree("--keep-committed", kept)
+    admin = tree.door("admin")
+    update(admin, BARD)
+    model = wait_kept(admin, 2)
+    tree.stop()
+    tree = start_tree("--restart", "--model", model, "--keep-committed", kept)
+    admin = tree.door("admin")
+    for epoch in (2, 3, 4):
+        update(admin, str(perturbed(place / f"v{epoch}", epoch)))
+        wait_kept(admin, epoch)
+        assert (model / "config.json").exists() and (model / "model.safetensors").exists()
+    update(admin, BARD)  # the same digest: it is there already, under its own name
+    assert wait_kept(admin, 5) == model and model.exists()
+    tree.stop()

@@ -180,8 +180,8 @@ def test_P2_a_directory_that_was_overwritten_is_no_committed_version(start_tree,
     spec = {"source": {"kind": "disk", "path": BARD}}
     stale = admin.call("update_weights", update={**spec, "epoch": 2})
     assert stale["code"] == "failed_precondition" and "not newer" in stale["message"]
-    partial = admin.call("update_weights", update={**spec, "partial": True})
-    assert partial["code"] == "failed_precondition", "only a complete one mends it"
+    partial = admin.call("update_weights", update={**spec, "partial": True, "epoch": 3})
+    assert partial["code"] == "failed_precondition" and "no weights" in partial["message"]
     reply = admin.call("update_weights", update={**spec, "epoch": 3})
     assert reply["ok"] and (reply["epoch"], reply["digest"]) == (3, bard)
     assert reply.get("label", "") == "", "the lost version's label is not the next one's"
@@ -339,15 +339,75 @@ def test_a_signal_while_a_dead_tree_is_taken_down_ends_its_launcher(start_tree):
     tree.check_gone()
 
 
-def test_a_restart_that_does_not_start_is_tried_again_and_then_given_up(start_tree, place):
-    model = place / "model"
-    shutil.copytree(STORIES, model)
-    tree = start_tree("--restart", "--model", model)
-    (model / "config.json").rename(model / "config.json.away")
+def test_a_restart_that_does_not_start_is_tried_again(start_tree, place, monkeypatch):
+    programs = place / "build" / "bin"
+    programs.mkdir(parents=True)
+    for path in (pathlib.Path(os.environ.get("PITSTOP_BUILD", ROOT / "build/cpu")) / "bin").iterdir():
+        (programs / path.name).symlink_to(path.absolute())
+    monkeypatch.setenv("PITSTOP_BUILD", str(place / "build"))
+    tree = start_tree("--restart")
+    program = programs / "pitstop_scheduler_proc"
+    program.rename(place / "away")
     tree.kill("scheduler_proc[0]")
     wait_until(lambda: "restart 2 of at most 5" in tree.log(), "a second try")
-    (model / "config.json.away").rename(model / "config.json")
+    (place / "away").rename(program)
     line = tree.launcher.stdout.readline()
     assert "is ready" in line, tree.log()
     tree.processes = json.loads((tree.run_dir / "tree.json").read_text())["processes"]
     assert serving(tree.door("admin"))["digest"] == DIGESTS["stories"]["digest"]
+
+
+# ---- what is computed with the weights: the files beside them, as they were at the start ----
+
+
+def edit_config(model):
+    config = json.loads((model / "config.json").read_text())
+    config |= {"rope_theta": 3.0, "rms_norm_eps": 0.01}
+    (model / "config.json").write_text(json.dumps(config))
+
+
+@pytest.fixture
+def model(place):
+    path = place / "model"
+    shutil.copytree(STORIES, path)
+    return path
+
+
+def test_P2_a_restart_computes_as_before_where_the_model_s_config_changed(start_tree, model):
+    tree = start_tree("--restart", "--model", model)
+    before = serving(tree.door("admin"))
+    expected = tree.door().generate("Once", max_new_tokens=20, **GREEDY).tokens
+    edit_config(model)
+    line, door, admin = crash(tree)
+    assert "is ready" in line and "config.json" in tree.log()
+    assert serving(admin) == before
+    assert door.generate("Once", max_new_tokens=20, **GREEDY).tokens == expected
+    (model / "tokenizer.json").unlink()
+    _, door, _ = crash(tree)
+    assert door.generate("Once", max_new_tokens=20, **GREEDY).tokens == expected
+    tree.stop()
+
+
+def test_P2_where_the_model_s_directory_is_gone_the_tree_awaits_weights(start_tree, model):
+    tree = start_tree("--restart", "--model", model)
+    version = serving(tree.door("admin"))
+    shutil.rmtree(model)
+    line, door, admin = crash(tree)
+    check_lost(tree, line, admin, epoch=1, digest=version["digest"], label="")
+    update(admin, BARD)
+    assert len(door.generate("Once", max_new_tokens=5, **GREEDY).tokens) == 5
+    tree.stop()
+
+
+def test_P2_a_kept_version_is_served_where_the_model_s_directory_is_gone(start_tree, model, place):
+    tree = start_tree("--restart", "--model", model, "--keep-committed", place / "kept")
+    admin = tree.door("admin")
+    update(admin, BARD, label="bard-1")
+    wait_until(lambda: admin.call("status")["keep"]["state"] == "kept", "it to be kept")
+    expected = tree.door().generate("Once", max_new_tokens=20, **GREEDY).tokens
+    shutil.rmtree(model)
+    line, door, admin = crash(tree)
+    assert "is ready" in line
+    assert serving(admin)["label"] == "bard-1"
+    assert door.generate("Once", max_new_tokens=20, **GREEDY).tokens == expected
+    tree.stop()

@@ -9,7 +9,7 @@
 
 namespace pitstop {
 
-Keeper::Keeper(Args args) : args_(std::move(args)), directory_(args_.directory) {
+Keeper::Keeper(Args args) : args_(std::move(args)), directory_(args_.directory, args_.model_dir) {
     thread_ = std::thread([this] { run(); });
 }
 

@@ -35,6 +35,7 @@ class Keeper {
   public:
     struct Args {
         std::string directory{};
+        std::string model_dir{};         // what the tree was started from
         std::vector<SmallFile> files{};  // rank 0's
         Rank rank{};
         const WeightLayout& layout;

@@ -107,6 +107,11 @@ Result<std::vector<KeptDirectory::Entry>> KeptDirectory::entries() const {
     return entries;
 }
 
+bool KeptDirectory::is_model(const std::string& path) const {
+    std::error_code failed;
+    return fs::equivalent(path, model_dir_, failed);
+}
+
 Result<std::string> KeptDirectory::rename_to_newest(
     const std::string& from, std::string_view digest
 ) {
@@ -124,7 +129,7 @@ Result<std::optional<std::string>> KeptDirectory::find(std::string_view digest) 
     for (const Entry& entry : all) {
         if (entry.digest != digest) continue;
         const std::string path = fmt::format("{}/{}", path_, entry.name);
-        if (entry.name == all.back().name) return std::optional(path);
+        if (entry.name == all.back().name || is_model(path)) return std::optional(path);
         ASSIGN_OR_RETURN(std::string newest, rename_to_newest(path, digest));
         return std::optional(std::move(newest));
     }
@@ -134,8 +139,10 @@ Result<std::optional<std::string>> KeptDirectory::find(std::string_view digest) 
 Result<> KeptDirectory::begin() {
     RETURN_IF_ERROR(drop());
     ASSIGN_OR_RETURN(const std::vector<Entry> all, entries());
-    for (std::size_t i = 0; i + 1 < all.size(); ++i)
-        RETURN_IF_ERROR(remove_all(fmt::format("{}/{}", path_, all[i].name)));
+    for (std::size_t i = 0; i + 1 < all.size(); ++i) {
+        const std::string path = fmt::format("{}/{}", path_, all[i].name);
+        if (!is_model(path)) RETURN_IF_ERROR(remove_all(path));
+    }
     if (::mkdir(writing().c_str(), 0700) != 0) return io_error("cannot make", writing(), errno);
     return Ok{};
 }

@@ -7,7 +7,9 @@
 // The number counts the versions that were sealed, so that names tell which is newer; the digest is
 // the version's (base/digest.h), so that a version that was kept before is found and not written
 // again. Names come and go by rename alone, after everything is on the disk: a crash leaves what
-// was sealed as it was. Two versions are on the disk at most, the one being written included.
+// was sealed as it was. Two versions are on the disk at most, the one being written included;
+// beside them the one that the tree was started from, if it lies here: that is never renamed or
+// removed.
 //
 // Thread: one. Nobody else changes the directory: the launcher holds its lock.
 #pragma once
@@ -35,7 +37,9 @@ Result<std::vector<SmallFile>> read_small_files(const std::string& model_dir);
 
 class KeptDirectory {
   public:
-    explicit KeptDirectory(std::string path) : path_(std::move(path)) {}
+    // `model_dir`: what the tree was started from.
+    KeptDirectory(std::string path, std::string model_dir)
+        : path_(std::move(path)), model_dir_(std::move(model_dir)) {}
 
     [[nodiscard]] std::string writing() const { return path_ + "/.writing"; }
 
@@ -58,9 +62,11 @@ class KeptDirectory {
         std::string digest{};
     };
     Result<std::vector<Entry>> entries() const;  // oldest first
+    [[nodiscard]] bool is_model(const std::string& path) const;
     Result<std::string> rename_to_newest(const std::string& from, std::string_view digest);
 
     std::string path_;
+    std::string model_dir_;
 };
 
 // Forces a file's or a directory's contents to the disk.

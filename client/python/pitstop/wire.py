@@ -24,6 +24,7 @@ KNOCK_AGAIN_S = 0.2  # a door that is full, or refuses the key, closes each conn
 REOPEN_S = 10.0  # a greeting may be lost with a tree that dies right then
 RETRY_S = 0.005  # a full queue says not when it has room
 QUEUE_LEN_MAX = 4096
+MESSAGE_BYTES_MAX = 16 << 20  # that a door accepts; it does not read whose a larger one is
 # Over a network a tree may vanish without a word; on a local socket the kernel says so.
 HEARTBEAT_MS = 5000
 HEARTBEAT_TIMEOUT_MS = 30000
@@ -150,12 +151,18 @@ class Link:
     def _greet(self) -> None:
         self.send("hello", {"protocol": PROTOCOL_VERSION, "name": self._name})
 
-    def send(self, kind: str, body: dict[str, Any]) -> None:
-        """Queues a message, however full the connection is."""
+    def send(self, kind: str, body: dict[str, Any]) -> Optional[PitstopError]:
+        """Queues a message, however full the connection is. An error: it is too large to be sent."""
         raw: list[bytes] = []
         body = _without_bytes(body, raw)
-        self._unsent.append([kind.encode(), msgpack.packb(body), *raw])
+        frames = [kind.encode(), msgpack.packb(body), *raw]
+        num_bytes = sum(map(len, frames))
+        if num_bytes > MESSAGE_BYTES_MAX:
+            why = f"{kind}: the message takes {num_bytes} bytes; a door accepts {MESSAGE_BYTES_MAX}"
+            return PitstopError("too_large", why)
+        self._unsent.append(frames)
         self._flush()
+        return None
 
     def _flush(self) -> None:
         while self._unsent and self.socket is not None:
@@ -314,7 +321,10 @@ class Wire:
             sink.put(error_chunk(rid, "already_exists", f"rid '{rid}' is an open request of this client"))
         else:
             self._requests[rid] = sink
-            self.data.send("generate", {"tree": self.data.info.tree, **body})
+            refused = self.data.send("generate", {"tree": self.data.info.tree, **body})
+            if refused is not None:
+                del self._requests[rid]
+                sink.put(error_chunk(rid, refused.code, refused.message))
 
     def cancel(self, rid: str, sink: Sink) -> None:
         """Of the request that `sink` is of, if it is open: another may have its rid."""
@@ -338,8 +348,11 @@ class Wire:
         if kind == "abort":
             # Whoever has stopped waiting still means it; but for this tree.
             self._after_requests(lambda: link.why_not(body["tree"]) or link.send(kind, body))
-        else:
-            link.send(kind, body)
+            return number
+        refused = link.send(kind, body)
+        if refused is not None:
+            del self._calls[number]
+            on_reply(None, refused)
         return number
 
     def _after_requests(self, send: Callable[[], Any]) -> None:

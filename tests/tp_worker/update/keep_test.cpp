@@ -186,7 +186,7 @@ class KeptDirectoryTest : public testing::Test {
     }
 
     TempDir place_{};
-    KeptDirectory directory_{place_.path()};
+    KeptDirectory directory_{place_.path(), ""};
 };
 
 TEST_F(KeptDirectoryTest, HoldsTheNewestAndOneMore) {
@@ -229,7 +229,7 @@ TEST_F(KeptDirectoryTest, LeavesWhatIsNotOursAlone) {
 }
 
 TEST_F(KeptDirectoryTest, SaysWhatIsInTheWay) {
-    KeptDirectory nowhere(place_.path("none"));
+    KeptDirectory nowhere(place_.path("none"), "");
     const Result<> begun = nowhere.begin();
     ASSERT_FALSE(begun);
     EXPECT_NE(begun.error().message.find("none"), std::string::npos) << begun.error().message;
