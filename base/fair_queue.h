@@ -76,6 +76,20 @@ class FairQueue {
         CHECK(is_new);
     }
 
+    // Puts back what pop() has just given, whoever was served meanwhile: its path comes first
+    // again. Of several, the first that was popped is put back last.
+    void put_back(Path path, Id id, std::size_t weight = 1) {
+        push(path, id, weight);
+        const std::vector<Node*> way = way_to(path);
+        for (std::size_t i = 0; i + 1 < way.size(); ++i) {
+            way[i]->ring.erase(way[i + 1]->turn);
+            way[i]->join_first(*way[i + 1]);
+        }
+        way.back()->ring.erase(way.back()->own_turn);
+        way.back()->own_turn = way.back()->first_turn--;
+        way.back()->ring.emplace(way.back()->own_turn, way.back());
+    }
+
     // False: it is not here. Its path keeps its turn.
     bool erase(Path path, Id id) {
         std::vector<Node*> way = way_to(path);
@@ -134,13 +148,14 @@ class FairQueue {
   private:
     struct Node {
         std::string name{};
-        std::uint64_t turn = 0;       // in the ring around it
-        std::uint64_t own_turn = 0;   // of `ids`, in its own ring
-        std::uint64_t next_turn = 1;  // never used again
+        std::int64_t turn = 0;        // in the ring around it
+        std::int64_t own_turn = 0;    // of `ids`, in its own ring
+        std::int64_t next_turn = 1;   // never used again
+        std::int64_t first_turn = 0;  // before all others, likewise
         std::map<std::string, std::unique_ptr<Node>> children{};
-        std::map<Id, std::size_t> ids{};        // whose path ends here -> weight
-        std::map<std::uint64_t, Node*> ring{};  // whose turn; itself: that of `ids`
-        std::size_t items = 0;                  // here and further inside
+        std::map<Id, std::size_t> ids{};       // whose path ends here -> weight
+        std::map<std::int64_t, Node*> ring{};  // whose turn; itself: that of `ids`
+        std::size_t items = 0;                 // here and further inside
         std::size_t weight = 0;
 
         void add(std::size_t num, std::size_t added) {
@@ -149,6 +164,10 @@ class FairQueue {
         }
         void join(Node& child) {
             child.turn = next_turn++;
+            ring.emplace(child.turn, &child);
+        }
+        void join_first(Node& child) {
+            child.turn = first_turn--;
             ring.emplace(child.turn, &child);
         }
         void join_own() {

@@ -3,6 +3,7 @@
 #include "scheduler_proc/runner.h"
 
 #include <algorithm>
+#include <ranges>
 #include <tuple>
 
 namespace pitstop::scheduler {
@@ -65,8 +66,8 @@ void Runner::share_draft(Request& request, std::int64_t num_new) {
 void Runner::admit(Scope scope, std::int64_t& tokens_left) {
     std::vector<const Request*> passed_over;
     admit_next(scope, tokens_left, passed_over);
-    // Each is first of its client again; the clients have had a turn.
-    for (const Request* request : passed_over) waiting_.push(*request);
+    // Each is first again, in the order in which they were.
+    for (const Request* request : passed_over | std::views::reverse) waiting_.put_back(*request);
 }
 
 void Runner::admit_next(

@@ -40,6 +40,12 @@ class WaitingQueue {
         fresh_[request.priority].push(path_of(request), request.key);
         ++num_fresh_;
     }
+    // Puts back what pop() has just taken: its client has its turn again.
+    void put_back(const Request& request) {
+        if (request.was_admitted) return push(request);
+        fresh_[request.priority].put_back(path_of(request), request.key);
+        ++num_fresh_;
+    }
     // False: it does not wait.
     bool remove(const Request& request) {
         if (request.was_admitted) return retracted_.erase({request.priority, request.key}) > 0;

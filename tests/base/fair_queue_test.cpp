@@ -116,5 +116,24 @@ TEST(FairQueue, NobodyIsOvertakenMoreThanOncePerTurnWhoeverComes) {
     }
 }
 
+TEST(FairQueue, WhatIsPutBackComesFirstAgainWhoeverWasServedMeanwhile) {
+    const std::vector<std::string> a{"a"};
+    const std::vector<std::string> b{"b"};
+    FairQueue<int> queue;
+    queue.push(a, 1);
+    queue.push(a, 2);
+    queue.push(b, 3);
+    queue.push(b, 4);
+    EXPECT_EQ(queue.pop(), 1);
+    EXPECT_EQ(queue.pop(), 3);
+    queue.put_back(b, 3);  // the first that was popped is put back last
+    queue.put_back(a, 1);
+    EXPECT_EQ(queue.pop(), 1);
+    EXPECT_EQ(queue.pop(), 3);
+    EXPECT_EQ(queue.pop(), 2);
+    EXPECT_EQ(queue.pop(), 4);
+    EXPECT_TRUE(queue.empty());
+}
+
 }  // namespace
 }  // namespace pitstop

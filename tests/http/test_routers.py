@@ -138,6 +138,17 @@ def num_open(trees):
     return total
 
 
+def all_open(router, trees, num):
+    """So many long requests, none of which is over before all are open."""
+    for tree in trees:
+        assert Http(tree.url).post("/pause_generation", {"mode": "in_place"}).status == 200
+    calls = Calls(router, num, max_tokens=600)
+    wait_until(lambda: num_open(trees) == num, "all requests to be open")
+    for tree in trees:
+        assert Http(tree.url).post("/continue_generation").status == 200
+    return calls
+
+
 def test_a_pause_an_update_and_a_resume_evict_nobody(router, trees):
     for tree in trees:
         assert Http(tree.url).post("/pause?mode=keep").status == 200
@@ -158,8 +169,7 @@ def test_a_pause_an_update_and_a_resume_evict_nobody(router, trees):
 
 
 def test_a_tree_that_is_drained_cuts_no_request_and_the_other_serves_on(router, trees):
-    calls = Calls(router, 16, max_tokens=600)
-    wait_until(lambda: num_open(trees) == 16, "all requests to be open")
+    calls = all_open(router, trees, 16)
     assert Http(trees[0].url).post("/shutdown", {"drain_s": 60}).status == 200
     for answer in calls.join():
         assert answer.status == 200 and answer.json["usage"]["completion_tokens"] == 600, answer
@@ -171,8 +181,7 @@ def test_a_tree_that_is_drained_cuts_no_request_and_the_other_serves_on(router, 
 
 def test_requests_of_a_tree_that_dies_are_made_again_by_the_other(router, trees):
     """Whole ones: of a stream the client has had a part."""
-    calls = Calls(router, 8, max_tokens=600)
-    wait_until(lambda: num_open(trees) == 8, "all requests to be open")
+    calls = all_open(router, trees, 8)
     trees[0].kill("http_proc")
     for answer in calls.join():
         assert answer.status == 200 and answer.json["usage"]["completion_tokens"] == 600, answer

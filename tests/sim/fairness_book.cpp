@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,15 @@ void FairnessBook::arrived(const TokenizedRequest& request) {
             ++arrived.num_before;
     }
     waiting_.emplace(request.key, std::move(arrived));
+    if (!request.prompt.values.empty())
+        first_tokens_.emplace(request.key, request.prompt.values.front());
+}
+
+bool FairnessBook::may_share(RequestKey key) const {
+    const auto own = first_tokens_.find(key);
+    return own != first_tokens_.end() && std::ranges::any_of(first_tokens_, [&](const auto& other) {
+               return other.first != key && other.second == own->second;
+           });
 }
 
 void FairnessBook::admitted(const StepPlan& plan) {
@@ -30,7 +40,7 @@ void FairnessBook::admitted(const StepPlan& plan) {
         for (auto& [key, other] : waiting_) {
             if (other.client == one.client || other.priority != one.priority) continue;
             const std::int64_t count = ++other.overtaken[one.client];
-            if (count <= other.num_before + 1) continue;
+            if (count <= other.num_before + 1 || may_share(key)) continue;
             oracle_.fail(fmt::format(
                 "request {} of client '{}', with {} of its own before it, was overtaken {} times "
                 "by client '{}'",
@@ -46,6 +56,7 @@ void FairnessBook::admitted(const StepPlan& plan) {
 
 void FairnessBook::retain(const std::function<bool(RequestKey)>& is_open) {
     std::erase_if(waiting_, [&](const auto& entry) { return !is_open(entry.first); });
+    std::erase_if(first_tokens_, [&](const auto& entry) { return !is_open(entry.first); });
 }
 
 }  // namespace pitstop::sim

@@ -2,7 +2,8 @@
 // plans it made. With fair scheduling a request is overtaken by a neighbour at most once per
 // request of its own client before it, and once more.
 //
-// Prompts must share no prefix: who waits for one that is being computed gives up a turn.
+// Who waits for a prefix that another computes is overtaken meanwhile: requests that may share one,
+// which takes an equal first token, are not judged.
 #pragma once
 
 #include "messages/generation.h"
@@ -34,8 +35,11 @@ class FairnessBook {
         std::int64_t num_before = 0;                      // of its own client and priority
         std::map<std::string, std::int64_t> overtaken{};  // by client
     };
+    [[nodiscard]] bool may_share(RequestKey key) const;
+
     Oracle& oracle_;
     std::map<RequestKey, Waiting> waiting_{};
+    std::map<RequestKey, TokenId> first_tokens_{};  // of every open one
 };
 
 }  // namespace pitstop::sim

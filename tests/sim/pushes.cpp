@@ -40,11 +40,11 @@ void World::go_on(std::size_t i) {
         },
         *call
     );
-    const Epoch serving = coordinator_.version().epoch;
+    const SessionBook::Base base = this->base();
     const bool is_good = !is_active_ || !random_.once_in(12);
     const UpdateCoordinator::Caller who =
-        caller(timeout_ms, [this, i, call, serving](const UpdateReply& reply) {
-            sessions_.heard(now_, *call, reply, serving);
+        caller(timeout_ms, [this, i, call, base](const UpdateReply& reply) {
+            sessions_.heard(now_, *call, reply, base);
             pushers_[i]->heard(reply);
             after(pushers_[i]->pause(), [this, i] { go_on(i); });
         });
@@ -71,10 +71,10 @@ void World::go_on(std::size_t i) {
 // Whatever waits for it, a stage or somebody's session.
 void World::commit_any() {
     const CommitWeights call{.call = CallId{next_call_}, .timeout_ms = 300};
-    const Epoch serving = coordinator_.version().epoch;
+    const SessionBook::Base base = this->base();
     const UpdateCoordinator::Caller who =
-        caller(call.timeout_ms, [this, call, serving](const UpdateReply& reply) {
-            sessions_.heard(now_, call, reply, serving);
+        caller(call.timeout_ms, [this, call, base](const UpdateReply& reply) {
+            sessions_.heard(now_, call, reply, base);
         });
     coordinate([&](UpdateCoordinator::Out& out) { coordinator_.commit(now_, who, call, out); });
 }

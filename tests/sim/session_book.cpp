@@ -47,24 +47,24 @@ void SessionBook::ordered(TimePoint now, const UpdateCoordinator::Order& order) 
 }
 
 void SessionBook::heard(
-    TimePoint now, const Pusher::Call& call, const UpdateReply& reply, Epoch serving
+    TimePoint now, const Pusher::Call& call, const UpdateReply& reply, const Base& base
 ) {
     if (!reply.ok) return;
-    if (const auto* begin = std::get_if<BeginUpdate>(&call))
-        return begun(now, *begin, reply, serving);
+    if (const auto* begin = std::get_if<BeginUpdate>(&call)) return begun(now, *begin, reply, base);
     if (const auto* bucket = std::get_if<UpdateBucket>(&call)) return filled(now, *bucket, reply);
     if (const auto* commit = std::get_if<CommitWeights>(&call)) return committed(*commit, reply);
 }
 
 void SessionBook::begun(
-    TimePoint now, const BeginUpdate& call, const UpdateReply& reply, Epoch serving
+    TimePoint now, const BeginUpdate& call, const UpdateReply& reply, const Base& base
 ) {
     if (session_ && session_->at != At::kEnding)
         oracle_.fail(fmt::format("session {} is open beside {}", reply.session, session_->id));
     session_ = {
         .id = reply.session,
         .label = call.update.label,
-        .weights = call.update.partial ? oracle_.weights_at(serving) : WeightsId{},
+        .weights =
+            call.update.partial && base.is_whole ? oracle_.weights_at(base.serving) : WeightsId{},
         .idle_timeout = milliseconds(call.idle_timeout_ms),
         .idle_since = now,
     };

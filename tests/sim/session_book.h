@@ -16,13 +16,20 @@ namespace pitstop::sim {
 
 class SessionBook {
   public:
+    // What served when a call was made, and whether a part could be laid over it: not where some
+    // replica is torn or has no weights.
+    struct Base {
+        Epoch serving{};
+        bool is_whole = true;
+    };
+
     // The oracle outlives the book.
     SessionBook(const ModelShape& shape, Oracle& oracle) : shape_(shape), oracle_(oracle) {}
 
     // The coordinator orders something.
     void ordered(TimePoint now, const UpdateCoordinator::Order& order);
     // Somebody's call is answered; `serving` was live before it.
-    void heard(TimePoint now, const Pusher::Call& call, const UpdateReply& reply, Epoch serving);
+    void heard(TimePoint now, const Pusher::Call& call, const UpdateReply& reply, const Base& base);
     // What must be over by now.
     void check(TimePoint now);
 
@@ -45,7 +52,7 @@ class SessionBook {
         TimePoint idle_since{};
     };
 
-    void begun(TimePoint now, const BeginUpdate& call, const UpdateReply& reply, Epoch serving);
+    void begun(TimePoint now, const BeginUpdate& call, const UpdateReply& reply, const Base& base);
     void filled(TimePoint now, const UpdateBucket& call, const UpdateReply& reply);
     void committed(const CommitWeights& call, const UpdateReply& reply);
     [[nodiscard]] bool is_about(UpdateId update) const {

@@ -615,6 +615,14 @@ bool World::needs_update() const {
            });
 }
 
+SessionBook::Base World::base() const {
+    const bool is_whole =
+        !coordinator_.is_torn() && std::ranges::all_of(replicas_, [](const Replica& replica) {
+            return replica.core->has_weights();
+        });
+    return {.serving = coordinator_.version().epoch, .is_whole = is_whole};
+}
+
 bool World::is_quiet() const {
     return oracle_.unanswered().empty() &&
            std::ranges::all_of(replicas_, [](const Replica& replica) {

@@ -141,6 +141,7 @@ class World {
     void push_to_the_end();
     [[nodiscard]] bool is_quiet() const;
     [[nodiscard]] bool needs_update() const;
+    [[nodiscard]] SessionBook::Base base() const;
     std::vector<MemoryTag> some_tags();
     [[nodiscard]] std::string describe() const;  // where everything stands, for a failure
 

@@ -172,7 +172,7 @@ def test_a_tree_may_wait_for_its_first_weights(start_tree):
     assert status["is_ready"] is False and status["replicas"][0]["state"] == "awaiting_weights"
     refused = door.generate("Once", max_new_tokens=1).finish
     assert refused["code"] == "failed_precondition" and "no weights" in refused["message"]
-    partial = update(admin, BARD, partial=True)
+    partial = update(admin, BARD, partial=True, epoch=5)
     assert not partial["ok"] and "complete" in partial["message"]
     # What comes under a pause waits for them.
     admin.call("pause_generation", mode="in_place")

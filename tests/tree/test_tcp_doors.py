@@ -13,6 +13,7 @@ from wire import DEADLINE_S
 
 sys.path.insert(0, str(ROOT / "client" / "python"))
 import pitstop  # noqa: E402  (after the path)
+import pitstop.wire  # noqa: E402
 
 STORIES = ROOT / "launch/models/stories"
 BARD = ROOT / "launch/models/bard"
@@ -194,7 +195,8 @@ def test_without_a_key_nobody_speaks(remote, place):
     plain.linger = 0
     plain.connect(remote.data)
     plain.send_multipart([b"hello", b"\x81\xa8protocol\x01"])
-    wait_until(lambda: remote.listener()["handshakes_failed_total"] > before + 1, "its failures to be counted")
+    # libzmq tries again or gives up, as it sees the other mechanism or the connection's end first.
+    wait_until(lambda: remote.listener()["handshakes_failed_total"] > before, "its failure to be counted")
     assert not plain.poll(0)
     plain.close()
     remote.check_served()
@@ -277,7 +279,8 @@ def test_weights_in_shared_memory_are_refused_by_name_from_elsewhere(remote):
     remote.check_served()
 
 
-def test_a_message_over_the_limit_costs_its_sender_the_connection_and_nobody_else(remote):
+def test_a_message_over_the_limit_costs_its_sender_the_connection_and_nobody_else(remote, monkeypatch):
+    monkeypatch.setattr(pitstop.wire, "MESSAGE_BYTES_MAX", 1 << 30)  # who does not look at its size
     with remote.client() as honest, remote.client() as large:
         with pytest.raises(pitstop.PitstopError) as lost:
             large.call("data", "tokenize", timeout=DEADLINE_S, text="x" * (17 << 20))
