@@ -53,9 +53,21 @@ class DeviceCopy {
         buffer_ = *std::move(buffer);
         copy_to_device(buffer_.data(), host, bytes, stream);
     }
+    // Memory must not go while work of the stream may touch it: the upload above, at the least.
+    ~DeviceCopy() {
+        if (buffer_.data() != nullptr) wait();
+    }
+    DeviceCopy(DeviceCopy&&) = default;
+    DeviceCopy& operator=(DeviceCopy&&) = delete;
+
     void* data() const { return buffer_.data(); }
     void fetch(void* host) const {
         copy_to_host(host, buffer_.data(), buffer_.bytes(), stream_);
+        wait();
+    }
+
+  private:
+    void wait() const {
         Result<DeviceEvent> event = DeviceEvent::create();
         EXPECT_TRUE(event.has_value());
         event->record(stream_);
@@ -63,7 +75,6 @@ class DeviceCopy {
         }
     }
 
-  private:
     Stream stream_{};
     DeviceBuffer buffer_{};
 };
