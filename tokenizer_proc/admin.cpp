@@ -402,7 +402,8 @@ void Admin::carry_out(TimePoint now, UpdateCoordinator::Out out) {
             answer(AdminCaller{caller.peer, caller.call}, std::move(reply));
         }
     }
-    if (is_closing_ && !updates_.is_busy()) release_held(now);
+    // A commit that is late stands, and may take for ever: who waits for it does not.
+    if (is_closing_ && (collected_ || !updates_.is_busy())) release_held(now);
 }
 
 void Admin::say_version() {

@@ -187,7 +187,11 @@ class Admin {
     template <class Message>
     void answer(const AdminCaller& caller, Message message) {
         message.call = caller.call;
-        if constexpr (requires { message.message; }) add_note(caller, message.message);
+        std::string note = take_note(caller);
+        if constexpr (requires { message.message; }) {
+            if (!note.empty() && !message.message.empty()) note += "; ";
+            message.message.insert(0, note);
+        }
         ports_.reply(caller.peer, encode(message));
     }
     void answer_error(const AdminCaller& caller, const Error& error);
@@ -203,6 +207,7 @@ class Admin {
     // A call that needs the collected update to be over, or to take effect first.
     struct HeldCall {
         AdminCaller caller{};
+        std::int64_t timeout_ms = 0;
         bool replaces_all = false;  // it does not mind what became of the update
         std::function<Result<>(TimePoint now)> obey{};
     };
@@ -213,7 +218,8 @@ class Admin {
         if constexpr (std::is_same_v<Message, UpdateWeights>) {
             if (!is_closing_ && joins_collection(message)) return false;
         }
-        if (is_closing_) return true;
+        // An update may be large, and none begins beside another: it is refused, not held.
+        if (is_closing_) return !kReplacesAll<Message>;
         // What waits for the rest of its tensors takes effect with them, not before.
         return updates_.is_collecting() && (!updates_.is_collecting_all() || kReplacesAll<Message>);
     }
@@ -223,16 +229,18 @@ class Admin {
         return hold(
             now,
             {.caller = caller,
+             .timeout_ms = message.timeout_ms,
              .replaces_all = kReplacesAll<Message>,
              .obey = [this, peer, message = std::move(message)](TimePoint at
                      ) { return obey(at, peer, message); }}
         );
     }
     Result<bool> hold(TimePoint now, HeldCall call);
-    void close_collection(TimePoint now);
+    void close_collection(TimePoint now, std::int64_t timeout_ms);
     void release_held(TimePoint now);
     void end_pause_that_is_over(TimePoint now);
-    void add_note(const AdminCaller& caller, std::string& message);
+    // What the answer to a held call says first; empty: it was not held.
+    [[nodiscard]] std::string take_note(const AdminCaller& caller);
 
     int num_replicas_;
     TreeIdentity identity_;

@@ -18,19 +18,23 @@ Result<bool> Admin::hold(TimePoint now, HeldCall call) {
             held_.size()
         );
     }
+    const std::int64_t timeout_ms = call.timeout_ms;
     held_.push_back(std::move(call));
-    if (!is_closing_) close_collection(now);
+    if (!is_closing_) close_collection(now, timeout_ms);
     return true;
 }
 
 // Its calls take effect as one; or are forgotten, where others replace what they never completed.
-void Admin::close_collection(TimePoint now) {
+// Within the time of the call that needs it, which is told then.
+void Admin::close_collection(TimePoint now, std::int64_t timeout_ms) {
     is_closing_ = true;
     UpdateCoordinator::Out out;
     if (updates_.is_collecting_all()) {
-        updates_.drop(now, {.what = DropStage::kType}, DropStage{}, out);
+        updates_.drop(now, {.what = DropStage::kType}, DropStage{.timeout_ms = timeout_ms}, out);
     } else {
-        updates_.commit(now, {.what = CommitWeights::kType}, CommitWeights{}, out);
+        updates_.commit(
+            now, {.what = CommitWeights::kType}, CommitWeights{.timeout_ms = timeout_ms}, out
+        );
     }
     carry_out(now, std::move(out));
 }
@@ -70,14 +74,12 @@ void Admin::end_pause_that_is_over(TimePoint now) {
     paused_until_.reset();
     is_paused_ = false;
     if (!is_closing_ && updates_.is_collecting() && !updates_.is_collecting_all())
-        close_collection(now);
+        close_collection(now, /*timeout_ms=*/0);
 }
 
-void Admin::add_note(const AdminCaller& caller, std::string& message) {
-    const auto note = notes_.find({caller.peer, caller.call});
-    if (note == notes_.end()) return;
-    message = message.empty() ? std::move(note->second) : note->second + "; " + message;
-    notes_.erase(note);
+std::string Admin::take_note(const AdminCaller& caller) {
+    auto note = notes_.extract({caller.peer, caller.call});
+    return note.empty() ? std::string() : std::move(note.mapped());
 }
 
 }  // namespace pitstop

@@ -36,7 +36,7 @@ class ModelFiles:
             self._files = {}  # the tree that is about to start says what is wrong with it
 
     def what_changed(self):
-        """"config.json and tokenizer.json have changed", "... is gone"; empty: nothing."""
+        """For a line: which files changed, or why the directory cannot be read; empty: nothing changed."""
         try:
             now = _read(self._directory)
         except OSError as error:

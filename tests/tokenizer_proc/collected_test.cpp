@@ -235,6 +235,39 @@ TEST_F(CollectedTest, WhatDeclaresTheVersionAfterItIsNotCollected) {
     EXPECT_EQ(order<UpdateStage>().spec.source.kind, SourceKind::kDistributed);
 }
 
+TEST_F(CollectedTest, P5_WhoWaitsForACommitThatNeverEndsIsToldInItsTime) {
+    start();
+    pause();
+    begin_collecting(/*is_partial=*/true);
+    answer("filled");
+    reply<UpdateReply>();
+    call(ContinueGeneration{.timeout_ms = 2000}, 12);
+    order<UpdateFinish>();
+    answer("prepared");
+    order<UpdateReady>();
+    answer("ready");
+    order<UpdateCommit>();  // nobody answers it
+    wait(std::chrono::milliseconds(2500));
+    const ErrorReply late = refusal("admin", Door::kAdmin);
+    EXPECT_EQ(late.call, CallId{12});
+    EXPECT_EQ(late.code, "deadline_exceeded");
+}
+
+TEST_F(CollectedTest, AnUpdateBesideTheCommitOfWhatWasCollectedIsRefusedAndNotHeld) {
+    start();
+    pause();
+    begin_collecting(/*is_partial=*/true);
+    answer("filled");
+    reply<UpdateReply>();
+    call(ContinueGeneration{}, 12);
+    UpdateWeights disk;
+    disk.update.source.path = "/somewhere";
+    call(disk, 30);
+    const auto refused = reply<UpdateReply>();
+    EXPECT_EQ(refused.call, CallId{30});
+    EXPECT_EQ(refused.code, "failed_precondition");
+}
+
 TEST_F(CollectedTest, ALabelIsRefusedForAllWhileAnUpdateIsUnderWay) {
     start(2);
     UpdateWeights disk;
