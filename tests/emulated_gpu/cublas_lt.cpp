@@ -2,6 +2,7 @@
 // are in double and rounded once. Source: cuBLAS documentation, "cublasLtMatmul": column-major
 // matrices, D = alpha op(A) op(B) + beta C, a bias for each row of D in the epilogue, and which
 // alignment an algorithm was asked for. products.h is what tests set.
+#include "tests/emulated_gpu/bf16.h"
 #include "tests/emulated_gpu/blocks.h"
 #include "tests/emulated_gpu/calls.h"
 #include "tests/emulated_gpu/products.h"
@@ -10,7 +11,6 @@
 #include <cublasLt.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <vector>
 
@@ -55,17 +55,6 @@ bool read(const void* value, std::size_t bytes, T& into) {
     if (bytes != sizeof into) return false;
     std::memcpy(&into, value, sizeof into);
     return true;
-}
-
-float widen(std::uint16_t bits) {
-    return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
-}
-
-// To nearest, ties to even. Source: IEEE 754; bfloat16 is the upper half of binary32.
-std::uint16_t narrow(float value) {
-    const auto bits = std::bit_cast<std::uint32_t>(value);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<std::uint16_t>(bits >> 16 | 0x40u);
-    return static_cast<std::uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
 struct Product {

@@ -74,6 +74,12 @@ constexpr ErrorEntry kErrors[] = {
      "specific to instantiated graph update",
      false},
     {999, "cudaErrorUnknown", "unknown error", true},
+    {kNcclErrors + 1, "ncclUnhandledCudaError", "unhandled cuda error", false},
+    {kNcclErrors + 2, "ncclSystemError", "unhandled system error", false},
+    {kNcclErrors + 3, "ncclInternalError", "internal error", false},
+    {kNcclErrors + 4, "ncclInvalidArgument", "invalid argument", false},
+    {kNcclErrors + 5, "ncclInvalidUsage", "invalid usage", false},
+    {kNcclErrors + 6, "ncclRemoteError", "a remote process has ended", false},
 };
 
 }  // namespace

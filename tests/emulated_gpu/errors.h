@@ -1,11 +1,14 @@
 // The errors of CUDA's runtime that the emulated one gives: number, name, sentence, and whether it
-// stays. Source: CUDA Runtime API, "Data types used by CUDA Runtime", cudaError_t.
+// stays. Source: CUDA Runtime API, "Data types used by CUDA Runtime", cudaError_t. And NCCL's, by
+// their numbers behind kNcclErrors. Source: NCCL documentation, "Types", ncclResult_t.
 #pragma once
 
 #include <optional>
 #include <string>
 
 namespace pitstop::emulator {
+
+inline constexpr int kNcclErrors = 100'000;
 
 struct ErrorEntry {
     int number;

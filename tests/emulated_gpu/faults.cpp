@@ -65,7 +65,8 @@ void read(const std::string& text, Orders& orders) {
     order.number = number_in(where.substr(colon + 1), text);
     if (what == "hang") {
         order.fault.kind = FaultKind::kHang;
-    } else if (const std::optional<int> error = error_named(what)) {
+    } else if (const std::optional<int> error = error_named(what);
+               error && (*error < kNcclErrors || order.function.starts_with("nccl"))) {
         order.fault.error = *error;
     } else {
         refuse(text);

@@ -3,6 +3,7 @@
 //   FUNCTION:N=ERROR    the N-th call of it in this process, from 1, fails:
 //   cudaMemcpyAsync:17=cudaErrorUnknown kernel:N=hang       the N-th kernel never ends; copy:N=hang
 //   likewise kernel:N=ERROR      the N-th kernel ends its context with this error, when it runs
+//   ncclBroadcast:2=ncclSystemError    NCCL's functions fail with NCCL's errors, too
 //   memory=BYTES        no allocation succeeds that would bring this process over so many bytes
 //
 // and gpuK/ before any of them is for processes that use GPU K alone. An error that CUDA's

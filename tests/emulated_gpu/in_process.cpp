@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <string_view>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <utility>
@@ -23,17 +25,26 @@ bool define_part(const std::string& name, Part part) {
     return parts().emplace(name, std::move(part)).second;
 }
 
-int run_part(const std::string& name, const std::map<std::string, std::string>& environment) {
+int start_part(const std::string& name, const std::map<std::string, std::string>& environment) {
     const std::string argument = "--part=" + name;
     const pid_t child = ::fork();
     if (child == 0) {
+        ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // a test that is stopped leaves nobody
         for (const auto& [key, value] : environment) ::setenv(key.c_str(), value.c_str(), 1);
         ::execl("/proc/self/exe", "emulated_gpu_test", argument.c_str(), nullptr);
         ::_exit(127);
     }
+    return child;
+}
+
+int wait_part(int process) {
     int status = 0;
-    if (child < 0 || ::waitpid(child, &status, 0) != child) return 127;
+    if (process < 0 || ::waitpid(process, &status, 0) != process) return 127;
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+int run_part(const std::string& name, const std::map<std::string, std::string>& environment) {
+    return wait_part(start_part(name, environment));
 }
 
 int run_defined_part(std::string_view name) {

@@ -12,7 +12,13 @@ namespace pitstop::emulator {
 using Part = std::function<int()>;
 bool define_part(const std::string& name, Part part);
 
-// Its exit status: of the part, or 128 + the signal that ended it.
+// Starts one; wait_part() takes what this gave.
+[[nodiscard]] int start_part(
+    const std::string& name, const std::map<std::string, std::string>& environment
+);
+[[nodiscard]] int wait_part(int process);
+
+// Both. Its exit status: of the part, or 128 + the signal that ended it.
 [[nodiscard]] int run_part(
     const std::string& name, const std::map<std::string, std::string>& environment
 );

@@ -30,23 +30,6 @@ struct MachineFile {
     Entry entries[kEntriesMax];
 };
 
-// Field 22 of /proc/PID/stat, in clock ticks since the system's start; -1: there is no such
-// process. With the pid it names a process for good.
-std::int64_t start_time_of(std::int64_t pid) {
-    std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-    std::string line;
-    if (!std::getline(file, line)) return -1;
-    std::istringstream fields(line.substr(line.rfind(')') + 2));
-    std::string state;
-    fields >> state;
-    if (state == "Z" || state == "X") return -1;
-    std::string skipped;
-    for (int i = 4; i < 22; ++i) fields >> skipped;
-    std::int64_t start_time = -1;
-    fields >> start_time;
-    return start_time;
-}
-
 class Machine {
   public:
     static Machine& shared() {
@@ -107,6 +90,22 @@ class Machine {
 };
 
 }  // namespace
+
+// Field 22 of /proc/PID/stat.
+std::int64_t start_time_of(std::int64_t pid) {
+    std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+    std::string line;
+    if (!std::getline(file, line)) return -1;
+    std::istringstream fields(line.substr(line.rfind(')') + 2));
+    std::string state;
+    fields >> state;
+    if (state == "Z" || state == "X") return -1;
+    std::string skipped;
+    for (int i = 4; i < 22; ++i) fields >> skipped;
+    std::int64_t start_time = -1;
+    fields >> start_time;
+    return start_time;
+}
 
 std::array<std::uint8_t, 16> uuid_of(int gpu) {
     Random random(std::hash<std::string>{}(settings().machine) + static_cast<std::uint64_t>(gpu));

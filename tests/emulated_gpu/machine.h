@@ -18,4 +18,8 @@ namespace pitstop::emulator {
 void give_memory(int gpu, std::int64_t bytes);
 [[nodiscard]] std::int64_t free_memory(int gpu);
 
+// Of a process, in clock ticks since the system's start, which with the pid names it for good; -1:
+// there is no such process (any more).
+[[nodiscard]] std::int64_t start_time_of(std::int64_t pid);
+
 }  // namespace pitstop::emulator

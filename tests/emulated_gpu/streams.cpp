@@ -131,6 +131,9 @@ class Executor {
         return error_;
     }
 
+    // REQUIRES: the executor's own thread calls.
+    void lose_patience() { has_lost_patience_ = true; }
+
     int error() {
         const std::scoped_lock lock(mutex_);
         return error_;
@@ -317,6 +320,8 @@ Point end_of(const std::shared_ptr<Stream>& stream) {
 }
 
 bool is_done(const Point& point) { return Executor::of_process().is_done(point); }
+
+void let_other_works_run() { Executor::of_process().lose_patience(); }
 
 int wait_for(const std::vector<Point>& points) { return Executor::of_process().wait(points); }
 

@@ -71,6 +71,9 @@ Point enqueue(const std::shared_ptr<Stream>& stream, Work work);
 // Each question makes it likelier that the work is done: who polls gets on, however late the
 // policy.
 [[nodiscard]] bool is_done(const Point& point);
+// For a step that found nothing to do as another work has to come first, here or in another
+// process: the next turn is anybody's, however late the policy.
+void let_other_works_run();
 // Returns the context's sticky error, or 0.
 [[nodiscard]] int wait_for(const std::vector<Point>& points);
 
