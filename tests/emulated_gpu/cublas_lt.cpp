@@ -281,6 +281,7 @@ cublasStatus_t cublasLtMatmul(
         stream,
         {.kind = WorkKind::kKernel,
          .name = "a product",
+         .gpu = stream->gpu,
          .begin = [product, ms]() -> Step {
              auto col = std::make_shared<std::uint64_t>(0);
              // Scratch: whoever reads it afterwards finds nothing of use.

@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <utility>
+#include <vector>
 
 namespace pitstop::emulator {
 namespace {
@@ -179,9 +180,15 @@ CUresult cuMemSetAccess(
     CUdeviceptr address, std::size_t bytes, const CUmemAccessDesc* descriptions, std::size_t num
 ) {
     PITSTOP_ENTER_DRIVER();
-    if (num != 1 || descriptions->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
-        return CUDA_ERROR_INVALID_VALUE;
-    return set_range_access(pointer_to(address), bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    std::vector<int> gpus;
+    for (std::size_t i = 0; i < num; ++i) {
+        if (descriptions[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+            return CUDA_ERROR_INVALID_VALUE;
+        gpus.push_back(descriptions[i].location.id);
+        if (gpus.back() < 0 || gpus.back() >= settings().num_gpus) return CUDA_ERROR_INVALID_DEVICE;
+    }
+    return num > 0 && set_range_access(pointer_to(address), bytes, gpus) ? CUDA_SUCCESS
+                                                                         : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemExportToShareableHandle(

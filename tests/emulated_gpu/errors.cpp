@@ -41,6 +41,7 @@ constexpr ErrorEntry kErrors[] = {
     {701, "cudaErrorLaunchOutOfResources", "too many resources requested for launch", false},
     {702, "cudaErrorLaunchTimeout", "the launch timed out and was terminated", true},
     {704, "cudaErrorPeerAccessAlreadyEnabled", "peer access is already enabled", false},
+    {705, "cudaErrorPeerAccessNotEnabled", "peer access has not been enabled", false},
     {714, "cudaErrorHardwareStackError", "hardware stack error", true},
     {715, "cudaErrorIllegalInstruction", "an illegal instruction was encountered", true},
     {716, "cudaErrorMisalignedAddress", "misaligned address", true},

@@ -1,5 +1,6 @@
 #include "tests/emulated_gpu/graphs.h"
 
+#include "tests/emulated_gpu/memory.h"
 #include "tests/emulated_gpu/random.h"
 #include "tests/emulated_gpu/settings.h"
 
@@ -38,6 +39,7 @@ class GraphRun {
         const std::size_t chosen = random_.below(ready_.size());
         const std::size_t node = ready_[chosen];
         const Work& work = graph_->nodes[node].work;
+        open_memory_for(work.gpu);
         if (!steps_[node] && work.begin) steps_[node] = work.begin();
         if (steps_[node] && !steps_[node]()) return false;
         ready_.erase(ready_.begin() + static_cast<std::ptrdiff_t>(chosen));

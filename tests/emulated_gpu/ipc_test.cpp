@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <unistd.h>
 
 namespace pitstop::emulator {
 namespace {
@@ -56,7 +57,22 @@ int double_imported_words() {
     return cudaIpcCloseMemHandle(words) == cudaErrorInvalidValue ? 0 : 10;
 }
 
-const bool defined = define_part("import", double_imported_words);
+// Opens the handle, says so, and reads when the exporter has freed the memory.
+int read_what_was_freed() {
+    const auto handle = from_environment<cudaIpcMemHandle_t>("PITSTOP_TEST_MEMORY");
+    void* words = nullptr;
+    if (cudaIpcOpenMemHandle(&words, handle, cudaIpcMemLazyEnablePeerAccess) != cudaSuccess)
+        return 1;
+    char byte = 0;
+    if (::write(std::atoi(std::getenv("PITSTOP_TEST_OPENED")), &byte, 1) != 1) return 2;
+    if (::read(std::atoi(std::getenv("PITSTOP_TEST_FREED")), &byte, 1) != 1) return 3;
+    std::uint32_t word = 0;
+    if (cudaMemcpy(&word, words, sizeof word, cudaMemcpyDeviceToHost) != cudaSuccess) return 4;
+    return word == 0xffffffffu ? 0 : 5;
+}
+
+const bool defined =
+    define_part("import", double_imported_words) && define_part("ipc_freed", read_what_was_freed);
 
 TEST(Ipc, AnotherProcessWorksOnTheMemoryBehindTheEvent) {
     ASSERT_TRUE(defined);
@@ -77,6 +93,31 @@ TEST(Ipc, AnotherProcessWorksOnTheMemoryBehindTheEvent) {
         0
     );
     EXPECT_EQ(words.read(), std::vector<std::uint32_t>(kNum, 1u));
+}
+
+TEST(Ipc, WhatItsOwnerFreedIsPoisonToWhoHasItMapped) {
+    std::uint32_t* words = nullptr;
+    ASSERT_OK(cudaMalloc(&words, kNum * sizeof *words));
+    ASSERT_OK(cudaMemset(words, 0, kNum * sizeof *words));
+    ASSERT_OK(cudaDeviceSynchronize());
+    cudaIpcMemHandle_t handle{};
+    ASSERT_OK(cudaIpcGetMemHandle(&handle, words));
+    int opened[2];
+    int freed[2];
+    ASSERT_TRUE(::pipe(opened) == 0 && ::pipe(freed) == 0);
+    const int process = start_part(
+        "ipc_freed",
+        {{"PITSTOP_TEST_MEMORY", hex(handle)},
+         {"PITSTOP_TEST_OPENED", std::to_string(opened[1])},
+         {"PITSTOP_TEST_FREED", std::to_string(freed[0])}}
+    );
+    ::close(opened[1]);  // so that its death is an end of file
+    char byte = 0;
+    ASSERT_EQ(::read(opened[0], &byte, 1), 1);
+    ASSERT_OK(cudaFree(words));
+    ASSERT_EQ(::write(freed[1], &byte, 1), 1);
+    EXPECT_EQ(wait_part(process), 0);
+    for (const int fd : {opened[0], freed[0], freed[1]}) ::close(fd);
 }
 
 TEST(Ipc, NobodyOpensAHandleOfItsOwn) {

@@ -2,7 +2,9 @@
 
 #include "tests/emulated_gpu/calls.h"
 #include "tests/emulated_gpu/faults.h"
+#include "tests/emulated_gpu/static_shared.h"
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -24,10 +26,12 @@ Raised& raised() {
     return *instance;
 }
 
+// Dynamic, beside what it has of static.
 std::size_t shared_bytes_max(const void* kernel) {
     const std::scoped_lock lock(raised().mutex);
     const auto found = raised().bytes.find(kernel);
-    return found == raised().bytes.end() ? kSharedBytesPlain : found->second;
+    if (found != raised().bytes.end()) return found->second;
+    return kSharedBytesPlain - std::min(kSharedBytesPlain, static_shared_bytes(kernel));
 }
 
 // A work that never ends, or that ends its context.
@@ -49,7 +53,8 @@ Step faulty(const Fault& fault) {
 int raise_shared_memory(const void* kernel, int bytes) {
     if (const cudaError_t error = enter_call("cudaFuncSetAttribute"); error != cudaSuccess)
         return told(error);
-    if (bytes < 0 || static_cast<std::size_t>(bytes) > kSharedBytesMax)
+    if (bytes < 0 ||
+        static_cast<std::size_t>(bytes) + static_shared_bytes(kernel) > kSharedBytesMax)
         return told(cudaErrorInvalidValue);
     const std::scoped_lock lock(raised().mutex);
     raised().bytes[kernel] = static_cast<std::size_t>(bytes);
@@ -75,7 +80,13 @@ int launch_kernel(KernelLaunch launch) {
             std::make_shared<Grid>(launch.grid, launch.block, launch.shared_bytes, launch.body);
         return [blocks] { return !blocks->run_block(); };
     };
-    enqueue(stream, {.kind = WorkKind::kKernel, .name = "a kernel", .begin = std::move(begin)});
+    enqueue(
+        stream,
+        {.kind = WorkKind::kKernel,
+         .name = "a kernel",
+         .gpu = stream->gpu,
+         .begin = std::move(begin)}
+    );
     return cudaSuccess;
 }
 

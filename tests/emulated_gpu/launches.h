@@ -20,7 +20,9 @@ struct KernelLaunch {
 // A cudaError_t. Source of the limits: CUDA C++ Programming Guide, "Technical specifications per
 // compute capability".
 [[nodiscard]] int launch_kernel(KernelLaunch launch);
-// A kernel may have this much dynamic shared memory, where it asked for more than what all may.
+// A kernel may have this much dynamic shared memory, where it asked for more than what all may:
+// static and dynamic together fit a block. Source: CUDA Runtime API, "Execution Control",
+// cudaFuncAttributeMaxDynamicSharedMemorySize.
 [[nodiscard]] int raise_shared_memory(const void* kernel, int bytes);
 
 }  // namespace pitstop::emulator

@@ -2,11 +2,13 @@
 
 #include "tests/emulated_gpu/blocks.h"
 #include "tests/emulated_gpu/machine.h"
+#include "tests/emulated_gpu/streams.h"
 
 #include <cstring>
 #include <fcntl.h>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -53,56 +55,79 @@ struct Mapping {
     std::byte* begin = nullptr;
     std::size_t bytes = 0;
     std::shared_ptr<Physical> physical{};
-    bool has_access = false;
+    std::set<int> gpus{};  // that have access
+    bool is_open = false;
 };
 
 struct Memory {
     std::mutex mutex{};
     std::map<const std::byte*, Allocation> allocations{};
     std::map<const std::byte*, Mapping> mappings{};  // within ranges
+    std::set<std::pair<int, int>> peers{};           // GPU, whose memory it accesses
     int num_accesses = 0;
+    int gpu = kEveryGpu;  // whose kernels run
 
     static Memory& of_process() {
         static Memory* const memory = new Memory;
         return *memory;
     }
 
-    [[nodiscard]] int protection() const {
-        return num_accesses > 0 ? PROT_READ | PROT_WRITE : PROT_NONE;
+    // An import is opened with access for whoever uses it (cudaIpcMemLazyEnablePeerAccess).
+    [[nodiscard]] bool may_access(MemoryKind kind, int of_gpu) const {
+        return gpu == kEveryGpu || gpu == of_gpu || kind == MemoryKind::kImported ||
+               peers.contains({gpu, of_gpu});
     }
-    void protect(std::byte* begin, std::size_t bytes) const {
-        if (::mprotect(begin, bytes, protection()) != 0) fail("mprotect of device memory");
+    [[nodiscard]] bool is_open(MemoryKind kind, int of_gpu) const {
+        return num_accesses > 0 && may_access(kind, of_gpu);
+    }
+    [[nodiscard]] bool is_open(const Mapping& mapping) const {
+        return num_accesses > 0 && !mapping.gpus.empty() &&
+               (gpu == kEveryGpu || mapping.gpus.contains(gpu));
+    }
+    static int protection(bool is_open) { return is_open ? PROT_READ | PROT_WRITE : PROT_NONE; }
+    static void protect(std::byte* begin, std::size_t bytes, bool is_open_now, bool& is_open) {
+        if (is_open == is_open_now) return;
+        is_open = is_open_now;
+        if (::mprotect(begin, bytes, protection(is_open)) != 0) fail("mprotect of device memory");
     }
     void protect_all() {
-        for (auto& [begin, allocation] : allocations) {
+        for (auto& [begin, memory] : allocations) {
             const bool is_on_gpu =
-                allocation.kind == MemoryKind::kDevice || allocation.kind == MemoryKind::kImported;
-            if (is_on_gpu) protect(allocation.pages, allocation.page_bytes);
+                memory.kind == MemoryKind::kDevice || memory.kind == MemoryKind::kImported;
+            if (is_on_gpu)
+                protect(
+                    memory.pages,
+                    memory.page_bytes,
+                    is_open(memory.kind, memory.gpu),
+                    memory.is_open
+                );
         }
-        for (auto& [begin, mapping] : mappings) {
-            if (mapping.has_access) protect(mapping.begin, mapping.bytes);
-        }
+        for (auto& [begin, mapping] : mappings)
+            protect(mapping.begin, mapping.bytes, is_open(mapping), mapping.is_open);
     }
 
     // Maps the pages of `fd` at new addresses, with a page behind that stays closed.
-    Allocation* add(MemoryKind kind, int gpu, int fd, std::size_t page_bytes, std::size_t bytes) {
+    Allocation* add(
+        MemoryKind kind, int gpu_of, int fd, std::size_t page_bytes, std::size_t bytes
+    ) {
         std::byte* const pages = reserve_addresses(page_bytes + kPage, kPage);
         if (pages == nullptr) return nullptr;
-        const int protection_now =
-            kind == MemoryKind::kPinned ? PROT_READ | PROT_WRITE : protection();
-        if (::mmap(pages, page_bytes, protection_now, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
+        const bool is_open_now = kind == MemoryKind::kPinned || is_open(kind, gpu_of);
+        if (::mmap(pages, page_bytes, protection(is_open_now), MAP_SHARED | MAP_FIXED, fd, 0) ==
+            MAP_FAILED)
             return nullptr;
         std::byte* const begin = pages + page_bytes - bytes;
         return &(
             allocations[begin] =
                 Allocation{
                     .kind = kind,
-                    .gpu = gpu,
+                    .gpu = gpu_of,
                     .begin = begin,
                     .bytes = bytes,
                     .fd = fd,
                     .pages = pages,
-                    .page_bytes = page_bytes}
+                    .page_bytes = page_bytes,
+                    .is_open = is_open_now}
         );
     }
 };
@@ -229,7 +254,7 @@ bool map_range(std::byte* begin, std::size_t bytes, std::shared_ptr<Physical> ph
     return true;
 }
 
-bool set_range_access(std::byte* begin, std::size_t bytes) {
+bool set_range_access(std::byte* begin, std::size_t bytes, std::span<const int> gpus) {
     Memory& memory = Memory::of_process();
     const std::scoped_lock lock(memory.mutex);
     std::vector<Mapping*> covered;
@@ -240,13 +265,15 @@ bool set_range_access(std::byte* begin, std::size_t bytes) {
         at += found->second.bytes;
     }
     for (Mapping* const mapping : covered) {
-        if (std::exchange(mapping->has_access, true)) continue;
+        const bool had_access = !mapping->gpus.empty();
+        mapping->gpus.insert(gpus.begin(), gpus.end());
+        if (had_access) continue;
         constexpr int kFlags = MAP_SHARED | MAP_FIXED;
         const int fd = mapping->physical->fd;
-        if (::mmap(mapping->begin, mapping->bytes, memory.protection(), kFlags, fd, 0) ==
-            MAP_FAILED)
+        if (::mmap(mapping->begin, mapping->bytes, PROT_NONE, kFlags, fd, 0) == MAP_FAILED)
             fail("mmap of physical memory");
     }
+    memory.protect_all();
     return true;
 }
 
@@ -261,6 +288,28 @@ bool unmap_range(std::byte* begin, std::size_t bytes) {
     close_addresses(begin, bytes);
     memory.mappings.erase(first, last);
     return true;
+}
+
+void open_memory_for(int gpu) {
+    Memory& memory = Memory::of_process();
+    const std::scoped_lock lock(memory.mutex);
+    if (std::exchange(memory.gpu, gpu) != gpu) memory.protect_all();
+}
+
+bool enable_peer(int gpu, int peer) {
+    Memory& memory = Memory::of_process();
+    const std::scoped_lock lock(memory.mutex);
+    const bool is_new = memory.peers.insert({gpu, peer}).second;
+    memory.protect_all();
+    return is_new;
+}
+
+bool disable_peer(int gpu, int peer) {
+    Memory& memory = Memory::of_process();
+    const std::scoped_lock lock(memory.mutex);
+    const bool was_there = memory.peers.erase({gpu, peer}) == 1;
+    memory.protect_all();
+    return was_there;
 }
 
 DeviceAccess::DeviceAccess() {

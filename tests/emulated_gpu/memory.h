@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 
 namespace pitstop::emulator {
 
@@ -40,6 +41,7 @@ struct Allocation {
     int fd = -1;                 // kDevice: the pages, which another process can map
     std::byte* pages = nullptr;  // what is mapped, with the page that cannot be accessed
     std::size_t page_bytes = 0;
+    bool is_open = false;  // on the GPU: accesses do not fault now
 };
 
 // Null: the GPU has not got that much.
@@ -73,8 +75,16 @@ struct Physical {
 [[nodiscard]] bool map_range(
     std::byte* begin, std::size_t bytes, std::shared_ptr<Physical> physical
 );
-[[nodiscard]] bool set_range_access(std::byte* begin, std::size_t bytes);
+[[nodiscard]] bool set_range_access(std::byte* begin, std::size_t bytes, std::span<const int> gpus);
 [[nodiscard]] bool unmap_range(std::byte* begin, std::size_t bytes);
+
+// From now on the GPU's kernels run: memory of other GPUs is closed but for what they may access
+// directly. kEveryGpu (streams.h): all of it is open, as for copies. Source: CUDA C++ Programming
+// Guide, "Peer-to-Peer Memory Access"; CUDA Driver API, cuMemSetAccess, for ranges.
+void open_memory_for(int gpu);
+// `gpu` accesses memory of `peer`, or no longer. False: it was so before.
+[[nodiscard]] bool enable_peer(int gpu, int peer);
+[[nodiscard]] bool disable_peer(int gpu, int peer);
 
 // The device's turn: its memory may be used while there is one.
 class DeviceAccess {

@@ -363,7 +363,8 @@ ncclResult_t ncclMemAlloc(void** data, std::size_t bytes) {
     std::shared_ptr<Physical> physical = create_physical(current_gpu(), rounded);
     std::byte* const begin = physical == nullptr ? nullptr : reserve_range(rounded);
     if (begin == nullptr) return say(ncclUnhandledCudaError, "out of memory");
-    if (!map_range(begin, rounded, std::move(physical)) || !set_range_access(begin, rounded))
+    const int gpus[] = {current_gpu()};
+    if (!map_range(begin, rounded, std::move(physical)) || !set_range_access(begin, rounded, gpus))
         fail("a new range cannot be mapped");
     *data = begin;
     return ncclSuccess;

@@ -4,9 +4,17 @@
 #include "kernels/device_memory.h"
 #include "kernels/device_range.h"
 #include "tests/emulated_gpu/cuda_calls.h"
+#include "tests/emulated_gpu/in_process.h"
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <unistd.h>
 
 namespace pitstop::emulator {
 namespace {
+
+constexpr std::size_t kGranule = std::size_t{2} << 20;
 
 class Ranges : public testing::Test {
   protected:
@@ -45,6 +53,87 @@ TEST_F(Ranges, MemoryOfARangeHasNoLegacyHandle) {
     ASSERT_TRUE(range.has_value() && range->map().has_value());
     cudaIpcMemHandle_t handle{};
     EXPECT_CUDA(cudaErrorInvalidValue, cudaIpcGetMemHandle(&handle, range->data()));
+}
+
+// A physical allocation of the least size, mapped for GPU 0.
+std::uint32_t* map_words(CUmemGenericAllocationHandle handle) {
+    CUdeviceptr address = 0;
+    CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    EXPECT_EQ(cuMemAddressReserve(&address, kGranule, 0, 0, 0), CUDA_SUCCESS);
+    EXPECT_EQ(cuMemMap(address, kGranule, 0, handle, 0), CUDA_SUCCESS);
+    EXPECT_EQ(cuMemSetAccess(address, kGranule, &access, 1), CUDA_SUCCESS);
+    return reinterpret_cast<std::uint32_t*>(address);
+}
+
+CUmemGenericAllocationHandle create(CUmemAllocationHandleType type) {
+    CUmemGenericAllocationHandle handle = 0;
+    const CUmemAllocationProp properties{
+        CU_MEM_ALLOCATION_TYPE_PINNED, type, {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    EXPECT_EQ(cuMemCreate(&handle, kGranule, &properties, 0), CUDA_SUCCESS);
+    return handle;
+}
+
+TEST_F(Ranges, AFileDescriptorIsTheSameMemory) {
+    const auto handle = create(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    int fd = -1;
+    ASSERT_EQ(
+        cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+        CUDA_SUCCESS
+    );
+    CUmemGenericAllocationHandle imported = 0;
+    ASSERT_EQ(
+        cuMemImportFromShareableHandle(
+            &imported,
+            reinterpret_cast<void*>(std::intptr_t{fd}),
+            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+        ),
+        CUDA_SUCCESS
+    );
+    std::uint32_t* const words = map_words(handle);
+    const std::uint32_t* const same = map_words(imported);
+    const cudaStream_t stream = make_stream();
+    ASSERT_OK(cudaMemsetAsync(words, 0, kGranule, stream));
+    ASSERT_OK(launch_double(words, 100, stream));
+    ASSERT_OK(cudaStreamSynchronize(stream));
+    std::uint32_t word = 0;
+    copy_and_wait(&word, same + 99, sizeof word);
+    EXPECT_EQ(word, 1u);
+    ::close(fd);
+}
+
+int launch_after_unmap() {
+    if (!open_cuda_device(0)) return 1;
+    std::uint32_t* const words = map_words(create(CU_MEM_HANDLE_TYPE_NONE));
+    const cudaStream_t stream = make_stream();
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t executable = nullptr;
+    if (cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal) != cudaSuccess) return 2;
+    if (launch_double(words, 100, stream) != cudaSuccess) return 3;
+    if (cudaStreamEndCapture(stream, &graph) != cudaSuccess) return 4;
+    if (cudaGraphInstantiate(&executable, graph, 0) != cudaSuccess) return 5;
+    if (cudaGraphLaunch(executable, stream) != cudaSuccess) return 6;
+    if (cudaStreamSynchronize(stream) != cudaSuccess) return 7;
+    if (cuMemUnmap(reinterpret_cast<CUdeviceptr>(words), kGranule) != CUDA_SUCCESS) return 8;
+    if (cudaGraphLaunch(executable, stream) != cudaSuccess) return 9;
+    if (cudaStreamSynchronize(stream) != cudaErrorIllegalAddress) return 10;
+    return cudaStreamSynchronize(stream) == cudaErrorIllegalAddress ? 0 : 11;
+}
+
+const bool defined = define_part("graph_after_unmap", launch_after_unmap);
+
+TEST_F(Ranges, AGraphThatUsesWhatIsUnmappedEndsTheContext) {
+    ASSERT_TRUE(defined);
+    EXPECT_EQ(run_part("graph_after_unmap", {}), 0);
+}
+
+TEST_F(Ranges, WhatWasNotMadeToBeExportedHasNoFileDescriptor) {
+    int fd = -1;
+    EXPECT_EQ(
+        cuMemExportToShareableHandle(
+            &fd, create(CU_MEM_HANDLE_TYPE_NONE), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0
+        ),
+        CUDA_ERROR_INVALID_VALUE
+    );
 }
 
 }  // namespace

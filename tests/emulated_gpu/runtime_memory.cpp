@@ -34,6 +34,12 @@ End end_at(const void* address, std::size_t bytes) {
         .is_whole = bytes <= found->bytes - offset};
 }
 
+bool is_memory_of(int gpu, const void* address) {
+    const std::optional<Allocation> found = find_memory(address);
+    // Where a range's memory lies is said by what is mapped: either is taken.
+    return found && (found->kind == MemoryKind::kRange || found->gpu == gpu);
+}
+
 bool fits(cudaMemcpyKind kind, const End& to, const End& from) {
     const bool to_device = to.place == Place::kDevice;
     const bool from_device = from.place == Place::kDevice;
@@ -179,6 +185,29 @@ cudaError_t cudaMemcpyAsync(
 ) {
     PITSTOP_ENTER();
     return told(copy(to, from, bytes, kind, stream_of(stream), /*is_synchronous=*/false));
+}
+
+// Direct access is not needed: without it the copy goes by way of the host.
+cudaError_t cudaMemcpyPeerAsync(
+    void* to, int to_gpu, const void* from, int from_gpu, std::size_t bytes, cudaStream_t stream
+) {
+    PITSTOP_ENTER();
+    for (const int gpu : {to_gpu, from_gpu}) {
+        if (gpu < 0 || gpu >= settings().num_gpus) return told(cudaErrorInvalidDevice);
+    }
+    if (!is_memory_of(to_gpu, to) || !is_memory_of(from_gpu, from))
+        return told(cudaErrorInvalidValue);
+    return told(
+        copy(to, from, bytes, cudaMemcpyDeviceToDevice, stream_of(stream), /*is_synchronous=*/false)
+    );
+}
+
+// As the other copies on devices it does not wait for them.
+cudaError_t cudaMemcpyPeer(
+    void* to, int to_gpu, const void* from, int from_gpu, std::size_t bytes
+) {
+    PITSTOP_ENTER_UNSAFE();
+    return cudaMemcpyPeerAsync(to, to_gpu, from, from_gpu, bytes, nullptr);
 }
 
 cudaError_t cudaMemset(void* to, int value, std::size_t bytes) {

@@ -49,6 +49,7 @@ const Settings& settings() {
             std::int64_t{2} << 20,
             std::int64_t{1} << 40
         ),
+        .has_peer_access = number_of("PITSTOP_EMULATED_PEERS", 1, 0, 1) == 1,
         .machine = text_of(
             "PITSTOP_EMULATED_MACHINE", "/dev/shm/pitstop-emulated-gpus-" + std::to_string(getuid())
         ),

@@ -3,6 +3,7 @@
 //
 //   PITSTOP_EMULATED_GPUS      how many GPUs the machine has (1)
 //   PITSTOP_EMULATED_MEMORY    bytes of each (1 GiB)
+//   PITSTOP_EMULATED_PEERS     1: every GPU can access every other's memory (1); 0: none can
 //   PITSTOP_EMULATED_MACHINE   the file that the machine's processes share; two machines have two
 //   PITSTOP_EMULATED_POLICY    late: work runs when somebody waits for it; early: at once; random
 //   PITSTOP_EMULATED_SEED      of every choice that is left to chance (1)
@@ -20,6 +21,7 @@ enum class Policy : std::uint8_t { kLate, kEarly, kRandom };
 struct Settings {
     int num_gpus = 1;
     std::int64_t memory_bytes = std::int64_t{1} << 30;
+    bool has_peer_access = true;
     std::string machine{};
     Policy policy = Policy::kRandom;
     std::uint64_t seed = 1;

@@ -257,7 +257,9 @@ class Executor {
     void advance(Stream& stream, std::unique_lock<std::mutex>& lock) {
         begin_ = stream.running ? nullptr : stream.queue.front().begin;
         step_ = std::exchange(stream.running, nullptr);
+        const int gpu = stream.queue.front().gpu;
         lock.unlock();
+        open_memory_for(gpu);
         run_step();
         lock.lock();
         begin_ = nullptr;

@@ -29,6 +29,8 @@ struct Point {
     std::uint64_t number = 0;
 };
 
+inline constexpr int kEveryGpu = -1;  // copy engines reach all
+
 // Does a part; true when that was the last.
 using Step = std::function<bool()>;
 
@@ -37,6 +39,7 @@ enum class WorkKind : std::uint8_t { kKernel, kCopy, kFill, kHost, kMarker, kGra
 struct Work {
     WorkKind kind = WorkKind::kMarker;
     std::string name{};
+    int gpu = kEveryGpu;                // whose memory it uses: kernels have only their own
     std::vector<Point> after{};         // done before it begins
     std::function<bool()> may_begin{};  // besides; asked again and again. Null: at any time
     std::function<Step()> begin{};      // null: there is nothing to do

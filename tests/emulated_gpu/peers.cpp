@@ -1,0 +1,40 @@
+// CUDA's runtime: GPUs that access each other's memory. Source: CUDA Runtime API, "Peer Device
+// Memory Access".
+#include "tests/emulated_gpu/calls.h"
+#include "tests/emulated_gpu/memory.h"
+#include "tests/emulated_gpu/settings.h"
+
+using namespace pitstop::emulator;
+
+namespace {
+
+bool is_gpu(int gpu) { return gpu >= 0 && gpu < settings().num_gpus; }
+
+}  // namespace
+
+extern "C" {
+
+// A GPU is no peer of its own.
+cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
+    PITSTOP_ENTER();
+    if (!is_gpu(device) || !is_gpu(peer)) return told(cudaErrorInvalidDevice);
+    *can = device != peer && settings().has_peer_access ? 1 : 0;
+    return cudaSuccess;
+}
+
+// Of the current GPU alone: the other way needs a call of its own.
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
+    PITSTOP_ENTER();
+    if (flags != 0) return told(cudaErrorInvalidValue);
+    if (!is_gpu(peer) || peer == current_gpu()) return told(cudaErrorInvalidDevice);
+    if (!settings().has_peer_access) return told(cudaErrorPeerAccessUnsupported);
+    return told(enable_peer(current_gpu(), peer) ? cudaSuccess : cudaErrorPeerAccessAlreadyEnabled);
+}
+
+cudaError_t cudaDeviceDisablePeerAccess(int peer) {
+    PITSTOP_ENTER();
+    if (!is_gpu(peer)) return told(cudaErrorInvalidDevice);
+    return told(disable_peer(current_gpu(), peer) ? cudaSuccess : cudaErrorPeerAccessNotEnabled);
+}
+
+}  // extern "C"
