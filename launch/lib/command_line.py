@@ -290,6 +290,16 @@ def parser():
         help="write each committed version there, behind the commit, two at most: then a restart "
         "brings it back whatever it came from",
     )
+    tree.add_argument(
+        "--end-with-parent",
+        action="store_true",
+        help="end when the thread that started this command does, as a program wants of a tree of its own",
+    )
+    tree.add_argument(
+        "--progress",
+        action="store_true",
+        help="a line on standard error for each process that is ready, while the tree starts",
+    )
 
     generate = commands.add_parser(
         "generate",

@@ -1,8 +1,10 @@
 """serve: a tree in its run directory, from the first process to the last, and again if asked."""
 
 import copy
+import ctypes
 import math
 import os
+import signal
 import sys
 import time
 
@@ -20,6 +22,7 @@ RESTARTS_MAX = 5
 BACK_OFF_S = 0.5
 BACK_OFF_MAX_S = 30.0
 STEADY_S = 60.0
+PR_SET_PDEATHSIG = 1
 
 
 def say(line):
@@ -113,7 +116,7 @@ class Served:
             processes = plan(self._options_with_files(), self.run_dir.path, weights)
             descriptors.raise_limit(len(processes))
             self._tree = Tree(processes, self._signals, say, self._options.stall_timeout)
-            self._tree.wait_ready(self._options.start_timeout)
+            self._tree.wait_ready(self._options.start_timeout, getattr(self._options, "progress", False))
         except BaseException:
             self.stop()
             raise
@@ -239,9 +242,19 @@ def _serve_until_end(served, options, signals):
         _pause(wait_s, signals)
 
 
+def end_with_parent():
+    """The kernel asks for the end (SIGTERM) when the thread that started this program is gone."""
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent or parent == 1:
+        raise Problem("--end-with-parent: whoever started this command is gone", EXIT_PLACE)
+
+
 def serve(options):
     """Runs until a process dies or a signal comes; returns the exit code."""
     check_doors(options)
+    if options.end_with_parent:
+        end_with_parent()
     signals = Signals()
     served = Served(options, signals)
     try:

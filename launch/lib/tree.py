@@ -225,16 +225,21 @@ class Tree:
         if self._signals.is_asked_to_end:
             raise Asked
 
-    def wait_ready(self, timeout_s):
+    def wait_ready(self, timeout_s, says_each=False):
         """Until every process is ready. Problem: one cannot start, named with its reason."""
         begin = time.monotonic()
         next_progress = begin + PROGRESS_S
+        said = set()
         while True:
             waiting = [child for child in self.children if child.ready_line is None]
             failed = [
                 child for child in self.children if child.failed_line or child.has_ended()
             ]
             now = time.monotonic()
+            for child in self.children if says_each else ():
+                if child not in waiting and child.name not in said:
+                    said.add(child.name)
+                    self._say(f"{child.name} is ready ({len(said)} of {len(self.children)})")
             if failed:
                 self._raise_start_problem()
             if not waiting:

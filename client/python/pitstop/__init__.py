@@ -1,6 +1,9 @@
-"""Speaks to a running pitstop tree: blocking (Client) or with asyncio (AsyncClient).
+"""Runs pitstop, or speaks to a tree that runs: blocking (Engine, Client) or with asyncio (AsyncEngine, AsyncClient).
 
     import pitstop
+
+    with pitstop.Engine("stories") as engine:  # a tree of this program's own
+        print(engine.generate("Once upon a time", {"max_new_tokens": 60}).text)
 
     with pitstop.Client(run_dir) as client:
         for chunk in client.generate("Once upon a time", max_new_tokens=60):
@@ -11,26 +14,58 @@
 
     pitstop.AsyncClient(data="tcp://10.0.0.7:5000", admin="tcp://10.0.0.7:5001", key="me.key")  # elsewhere
 
-Needs pyzmq and msgpack. Everything that goes wrong is a PitstopError with a `code` to switch on
+Needs pyzmq and msgpack; the engines, NumPy too. Everything that goes wrong is a PitstopError with a `code` to switch on
 and a `message` to read; a tree that is lost ends every open request and call with code
 "unavailable", and nothing that was asked of it is done by the tree that takes its place.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from .aio import AsyncClient, AsyncStream
 from .client import Client, Stream
 from .errors import PitstopError
 from .messages import Chunk, Counts, Finish, PromptLogprobs, ServerInfo, Span
 
+if TYPE_CHECKING:
+    from .async_engine import AsyncEngine
+    from .engine import Engine
+    from .outputs import Output, TensorDigest, Update, WeightDigests
+
+# What needs NumPy is loaded when it is asked for: a client needs none.
+_LAZY = {
+    "AsyncEngine": "async_engine",
+    "Engine": "engine",
+    "Output": "outputs",
+    "TensorDigest": "outputs",
+    "Update": "outputs",
+    "WeightDigests": "outputs",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'pitstop' has no attribute '{name}'")
+    import importlib
+
+    return getattr(importlib.import_module(f".{_LAZY[name]}", __name__), name)
+
+
 __all__ = [
     "AsyncClient",
+    "AsyncEngine",
     "AsyncStream",
     "Chunk",
     "Client",
     "Counts",
+    "Engine",
     "Finish",
+    "Output",
     "PitstopError",
     "PromptLogprobs",
     "ServerInfo",
     "Span",
     "Stream",
+    "TensorDigest",
+    "Update",
+    "WeightDigests",
 ]

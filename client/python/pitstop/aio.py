@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import functools
 import os
 import time
 import uuid
-from typing import Any, AsyncIterator, Optional
+from typing import Any, AsyncIterator, Callable, Optional
 
 import zmq
 
@@ -16,6 +17,15 @@ from .client import REPLY_GRACE_S
 from .errors import PitstopError
 from .messages import Chunk, Prompt, ServerInfo, generate_body
 from .wire import Wire, door_endpoint, key_for
+
+
+async def off_loop(work: Callable[..., Any], *arguments: Any) -> Any:
+    """On a thread, as it takes a while; here and now where the program ends, and no thread can be had any more."""
+    try:
+        future = asyncio.get_running_loop().run_in_executor(None, functools.partial(work, *arguments))
+    except RuntimeError:
+        return work(*arguments)
+    return await future
 
 
 class _Mailbox:
@@ -233,7 +243,7 @@ class AsyncClient(Calls):
             self._timer.cancel()
         wire.close()
         # Waits for the last cancels to go out, 100 ms at most; not on the loop.
-        await self._loop.run_in_executor(None, self._context.term)
+        await off_loop(self._context.term)
 
     async def __aenter__(self) -> AsyncClient:
         return await self.connect()

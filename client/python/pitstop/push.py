@@ -97,15 +97,17 @@ class WeightPusher:
         *,
         partial: bool = False,
         digests: bool = True,
+        session: bool = True,
         on_progress: Optional[Callable[[int, int], None]] = None,
         timeout: float = 600.0,
         **update: Any,
     ) -> dict[str, Any]:
         """The commit's reply. `update` are further fields of docs/protocol.md's UpdateSpec (label,
-        kv_policy, ...). `digests`: bfloat16 tensors are declared with theirs. Raises PitstopError;
-        the old version serves on then."""
-        spec = {"source": {"kind": "buckets"}, "partial": partial, **update}
-        if digests:
+        kv_policy, ...). `digests`: bfloat16 tensors are declared with theirs. Without a `session` it is
+        one call, which a paused tree joins with those before it (docs/weights.md). Raises PitstopError; the old
+        version serves on then."""
+        spec = {"partial": partial, **update}
+        if digests and session:
             spec["manifest"] = [
                 {"name": name, "dtype": "BF16", "shape": list(array.shape), "digest": tensor_digest(array)}
                 for name, array in tensors.items()
@@ -113,21 +115,41 @@ class WeightPusher:
             ]
         status = self._client.status()
         devices = [w["device_uuid"] for r in status["replicas"] for w in r["workers"]]
-        session = self._client.begin_update(idle_timeout=IDLE_MAX_S, timeout=timeout, **spec)["session"]
-        context = zmq.Context()
+        if not session:
+            return self._push_buckets(
+                devices,
+                tensors,
+                on_progress,
+                timeout,
+                lambda source: self._client.update_weights(source=source, timeout=timeout, **spec),
+            )
+        spec["source"] = {"kind": "buckets"}
+        number = self._client.begin_update(idle_timeout=IDLE_MAX_S, timeout=timeout, **spec)["session"]
         try:
-            self._push_buckets(context, devices, session, tensors, on_progress, timeout)
+            self._push_buckets(
+                devices,
+                tensors,
+                on_progress,
+                timeout,
+                lambda source: self._client.update_bucket(source, session=number, timeout=timeout),
+            )
         except BaseException:
             try:
-                self._client.drop_stage(session=session)
+                self._client.drop_stage(session=number)
             except PitstopError:
                 pass  # the tree has dropped it already, and said why
             raise
+        return self._client.commit_weights(session=number, timeout=timeout)
+
+    def _push_buckets(self, devices, tensors, on_progress, timeout, ask) -> dict[str, Any]:
+        """ask(source): the call that takes them; returns its answer."""
+        context = zmq.Context()
+        try:
+            return self._converse(context, devices, tensors, on_progress, timeout, ask)
         finally:
             context.destroy(linger=0)
-        return self._client.commit_weights(session=session, timeout=timeout)
 
-    def _push_buckets(self, context, devices, session, tensors, on_progress, timeout) -> None:
+    def _converse(self, context, devices, tensors, on_progress, timeout, ask) -> dict[str, Any]:
         sockets, handles = {}, {}
         for device in devices:
             socket = context.socket(zmq.DEALER)
@@ -135,14 +157,11 @@ class WeightPusher:
             socket.bind(endpoint)
             sockets[device], handles[device] = socket, endpoint
         failures: list[BaseException] = []
+        answer: dict[str, Any] = {}
 
         def bucket_call() -> None:
             try:
-                self._client.update_bucket(
-                    {"kind": "ipc", "handles": handles, "stall_ms": int(self._stall * 1000)},
-                    session=session,
-                    timeout=timeout,
-                )
+                answer.update(ask({"kind": "ipc", "handles": handles, "stall_ms": int(self._stall * 1000)}))
             except BaseException as error:
                 failures.append(error)
 
@@ -196,6 +215,7 @@ class WeightPusher:
         call.join(timeout)
         if failures:
             raise failures[0]
+        return answer
 
 
 class _Conversation:

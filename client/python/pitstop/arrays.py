@@ -1,0 +1,50 @@
+"""Weights as NumPy arrays, from whatever holds them: NumPy's, PyTorch's. What is in host memory is not copied."""
+
+from __future__ import annotations
+
+from typing import Any, Iterable, Mapping, Union
+
+import numpy
+
+NamedTensors = Union[Mapping[str, Any], Iterable["tuple[str, Any]"]]
+
+
+def _is_torch(tensor: Any) -> bool:
+    return any(kind.__module__.partition(".")[0] == "torch" for kind in type(tensor).__mro__)
+
+
+def array_of(name: str, tensor: Any) -> numpy.ndarray:
+    """bfloat16 comes as uint16. TypeError: it is neither, or of a dtype that no weight has."""
+    if isinstance(tensor, numpy.ndarray):
+        array = tensor
+    elif _is_torch(tensor):
+        import torch
+
+        flat = tensor.detach().cpu().contiguous()  # of a GPU: through host memory
+        array = flat.view(torch.int16).numpy().view(numpy.uint16) if flat.dtype == torch.bfloat16 else flat.numpy()
+    else:
+        raise TypeError(f"{name}: a NumPy array or a torch tensor, not {type(tensor).__name__}")
+    if array.dtype.name not in ("float32", "float16", "uint16", "bfloat16"):
+        raise TypeError(f"{name}: dtype {array.dtype.name}; accepted are float32, float16 and bfloat16")
+    return array
+
+
+def arrays_of(tensors: NamedTensors) -> dict[str, numpy.ndarray]:
+    """By their checkpoint names. TypeError: a name that comes twice, too."""
+    pairs = tensors.items() if isinstance(tensors, Mapping) else tensors
+    arrays: dict[str, numpy.ndarray] = {}
+    for name, tensor in pairs:
+        if name in arrays:
+            raise TypeError(f"{name} comes twice")
+        arrays[name] = array_of(name, tensor)
+    return arrays
+
+
+def unflattened(bucket: Mapping[str, Any]) -> dict[str, Any]:
+    """The tensors of SGLang's flattened bucket: {"flattened_tensor", "metadata"}."""
+    flat = bucket["flattened_tensor"]
+    tensors = {}
+    for each in bucket["metadata"]:
+        piece = flat[each.start_idx : each.end_idx]
+        tensors[each.name] = piece.view(each.dtype).reshape(each.shape)
+    return tensors

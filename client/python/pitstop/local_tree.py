@@ -1,0 +1,213 @@
+"""Trees of this machine: one of the caller's own, started with the launcher, or one that is found by its URL."""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.parse
+import weakref
+from typing import Any, Mapping, Optional
+
+from .errors import PitstopError
+from .progress import Progress
+
+STOP_S = 15.0  # the launcher's own steps of an end take nine
+POLL_S = 0.01
+SHORT_DIR = "/tmp"  # whatever TMPDIR says: a unix socket's path has room for a hundred bytes
+LINES_KEPT = 20
+READY = re.compile(r"pitstop: \S+ is ready \((\d+) of (\d+)\)$")
+HERE = pathlib.Path(__file__).resolve().parent
+
+# Options of sglang.Engine and vllm.LLM that are flags of a tree by another name.
+RENAMED = {
+    "model_path": "model",
+    "tp_size": "tp",
+    "tensor_parallel_size": "tp",
+    "dp_size": "dp",
+    "data_parallel_size": "dp",
+    "mem_fraction_static": "mem_fraction",
+    "gpu_memory_utilization": "mem_fraction",
+    "max_num_seqs": "max_running_requests",
+    "max_num_batched_tokens": "chunked_prefill_size",
+}
+
+
+def launcher() -> pathlib.Path:
+    """Of the wheel, or of the sources that this package lies in. PitstopError: neither."""
+    for path in (HERE / "_tree" / "launch" / "pitstop", HERE.parents[2] / "launch" / "pitstop"):
+        if path.is_file():
+            return path
+    on_path = shutil.which("pitstop")
+    if on_path:
+        return pathlib.Path(on_path)
+    raise PitstopError(
+        "not_found",
+        "no launcher is installed beside this client: install the wheel, or join a tree with run_dir=, url= or data=",
+    )
+
+
+def flags_of(options: Mapping[str, Any]) -> list[str]:
+    """serve's flags: page_size=16 is --page-size=16, deterministic=True is --deterministic."""
+    flags = []
+    for name, value in options.items():
+        flag = "--" + RENAMED.get(name, name).replace("_", "-")
+        if value is True:
+            flags.append(flag)
+        elif isinstance(value, (list, tuple)):
+            flags += [flag, *map(str, value)]
+        elif value is not None and value is not False:
+            flags.append(f"{flag}={value}")
+    return flags
+
+
+class _Launcher(threading.Thread):
+    """Owns: the launcher's process. The kernel ends that with the thread which started it: so this one lives as long.
+    """
+
+    def __init__(self, command: list[str], progress: Progress):
+        super().__init__(name="pitstop-tree", daemon=True)
+        self._command = command
+        self._progress = progress
+        self.lines: collections.deque[str] = collections.deque(maxlen=LINES_KEPT)  # the last that were written
+        self.process: Optional[subprocess.Popen] = None
+        self.failure: Optional[OSError] = None
+        self.is_started = threading.Event()
+
+    def run(self) -> None:
+        try:
+            # A session of its own: Ctrl-C is for the program, which then ends its tree.
+            self.process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+        except OSError as error:
+            self.failure = error
+            return
+        finally:
+            self.is_started.set()
+        for line in self.process.stderr:
+            ready = READY.match(line.rstrip())
+            if ready:
+                self._progress.go_to(int(ready[1]), int(ready[2]))
+            else:
+                self.lines.append(line.rstrip())
+                print(line, end="", file=sys.stderr, flush=True)
+        self.process.wait()
+
+    def end(self) -> None:
+        self.is_started.wait()
+        if self.process is None:
+            return
+        if self.process.poll() is None:
+            self.process.terminate()
+        try:
+            self.process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def _end(keeper: _Launcher, place: str) -> None:
+    keeper.end()
+    shutil.rmtree(place, ignore_errors=True)
+
+
+class LocalTree:
+    """A tree that ends with stop(), with this object, or with this program, however that ends."""
+
+    def __init__(self, options: Mapping[str, Any], start_timeout: float, is_shown: Optional[bool] = None):
+        place = tempfile.mkdtemp(prefix="pitstop-", dir=SHORT_DIR)
+        self.run_dir = os.path.join(place, "tree")
+        command = [sys.executable, str(launcher()), "serve", f"--run-dir={self.run_dir}", "--end-with-parent"]
+        command += ["--progress", f"--start-timeout={start_timeout:g}", *flags_of(options)]
+        with Progress("starting", 1, is_shown, "process") as progress:
+            self._launcher = _Launcher(command, progress)
+            self._launcher.start()
+            self._finalizer = weakref.finalize(self, _end, self._launcher, place)
+            try:
+                self._wait_ready(start_timeout + STOP_S)
+            except BaseException:
+                self.stop()
+                raise
+
+    def _wait_ready(self, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        self._launcher.is_started.wait()
+        if self._launcher.failure is not None:
+            raise PitstopError("unavailable", f"the launcher cannot be started: {self._launcher.failure}")
+        while not self.tree_file.exists():
+            if not self.is_running:
+                self._launcher.join(STOP_S)  # its last words
+                said = "; ".join(self._launcher.lines) or f"exit code {self._launcher.process.returncode}"
+                raise PitstopError("failed_precondition", f"the tree did not start: {said}")
+            if time.monotonic() > deadline:
+                raise PitstopError("deadline_exceeded", f"the tree was not ready after {timeout:g} s")
+            time.sleep(POLL_S)
+
+    @property
+    def tree_file(self) -> pathlib.Path:
+        return pathlib.Path(self.run_dir) / "tree.json"
+
+    @property
+    def is_running(self) -> bool:
+        return self._launcher.process.poll() is None
+
+    @property
+    def url(self) -> Optional[str]:
+        """Where HTTP listens; None: it does not."""
+        return json.loads(self.tree_file.read_text())["url"]
+
+    def stop(self) -> None:
+        """Ends it; nothing is left when it returns."""
+        self._finalizer()
+
+
+def _trees_with_http() -> list[tuple[str, str]]:
+    """[(run directory, url)] of this user's trees."""
+    found = []
+    for process in pathlib.Path("/proc").iterdir():
+        try:
+            if not process.name.isdigit() or process.stat().st_uid != os.geteuid():
+                continue
+            program, *flags = process.joinpath("cmdline").read_bytes().decode(errors="replace").split("\0")
+            if os.path.basename(program) != "pitstop_http_proc":
+                continue
+            run_dir = next(flag.partition("=")[2] for flag in flags if flag.startswith("--run-dir="))
+            tree = json.loads(pathlib.Path(run_dir, "tree.json").read_text())
+        except (OSError, StopIteration, ValueError):
+            continue  # it has just ended, or is somebody's own front end
+        if tree.get("url"):
+            found.append((run_dir, tree["url"]))
+    return sorted(set(found))
+
+
+def find_by_url(url: str) -> str:
+    """The run directory of the tree whose HTTP listens there. PitstopError "not_found": none of this user's on this
+    machine does."""
+    asked = urllib.parse.urlsplit(url if "://" in url else f"http://{url}")
+    trees = _trees_with_http()
+    for run_dir, own in trees:
+        place = urllib.parse.urlsplit(own)
+        is_local = asked.hostname == "localhost" or (asked.hostname or "").startswith("127.")
+        if asked.port == place.port and (asked.hostname == place.hostname or is_local):
+            return run_dir
+    others = ", ".join(each for _, each in trees) or "none has HTTP"
+    raise PitstopError(
+        "not_found",
+        f"no tree of this user on this machine listens at {url} ({others}); one elsewhere is joined with data=, "
+        "admin= and key=",
+    )

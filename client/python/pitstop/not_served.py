@@ -1,0 +1,83 @@
+"""What sglang.Engine and vllm.LLM have and a tree does not: refused by name, never dropped in silence."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping
+
+from .errors import PitstopError
+
+ADAPTERS = "there are no adapters"
+ONE_TEXT_MODEL = "models read and write text alone"
+# Calls of the other engines -> why there is none here.
+CALLS = {
+    "encode": "models generate; there are no embeddings",
+    "embed": "models generate; there are no embeddings",
+    "async_encode": "models generate; there are no embeddings",
+    "rerank": "models generate; there are no scores of pairs",
+    "async_rerank": "models generate; there are no scores of pairs",
+    "classify": "models generate; there are no classes",
+    "score": "models generate; prompt logprobs are logprob_start_len=0 of generate",
+    "async_score": "models generate; prompt logprobs are logprob_start_len=0 of generate",
+    "reward": "models generate; there are no rewards",
+    "beam_search": "tokens are drawn or greedy",
+    "load_lora_adapter": ADAPTERS,
+    "load_lora_adapter_from_tensors": ADAPTERS,
+    "unload_lora_adapter": ADAPTERS,
+    "add_lora": ADAPTERS,
+    "open_session": "a prefix is cached by its tokens, without a session",
+    "close_session": "a prefix is cached by its tokens, without a session",
+    "start_profile": "bench/ has programs that measure",
+    "stop_profile": "bench/ has programs that measure",
+    "start_expert_distribution_record": "there are no experts",
+    "stop_expert_distribution_record": "there are no experts",
+    "dump_expert_distribution_record": "there are no experts",
+    "apply_model": "weights are in processes of C++: get_weights_by_name reads one",
+    "get_tokenizer": "tokenize and detokenize of `client` do what it would",
+    "set_tokenizer": "the tokenizer is the model's",
+    "save_sharded_model": "serve --keep-committed writes each version that is committed",
+    "save_remote_model": "serve --keep-committed writes each version that is committed",
+    "freeze_gc": "no Python runs in the tree",
+    "init_weights_send_group_for_remote_instance": "weights are read from a directory or sent by a trainer",
+    "send_weights_to_remote_instance": "weights are read from a directory or sent by a trainer",
+}
+# Arguments that change what comes out -> why they are refused. Those that are unset are nobody's.
+ARGUMENTS = {
+    "image_data": ONE_TEXT_MODEL,
+    "audio_data": ONE_TEXT_MODEL,
+    "video_data": ONE_TEXT_MODEL,
+    "mm_processor_kwargs": ONE_TEXT_MODEL,
+    "lora_path": ADAPTERS,
+    "lora_request": ADAPTERS,
+    "input_embeds": "prompts are text or tokens",
+    "custom_logit_processor": "nothing that is received is run",
+    "return_hidden_states": "hidden states do not leave the tree",
+    "return_routed_experts": "there are no experts",
+    "session_params": "a prefix is cached by its tokens, without a session",
+    "bootstrap_host": "prefill and decode are in one tree",
+    "bootstrap_port": "prefill and decode are in one tree",
+    "bootstrap_room": "prefill and decode are in one tree",
+    "tokenization_kwargs": "the tokenizer is the model's",
+}
+# These change nothing that comes out.
+IGNORED = {"external_trace_header", "background", "log_metrics", "extra_key", "validation_time", "reasoning"}
+
+
+def check_arguments(call: str, given: Mapping[str, Any]) -> None:
+    """PitstopError "unsupported": one that other engines have. TypeError: one that nobody has."""
+    for name, value in given.items():
+        if name in ARGUMENTS:
+            if value is not None and value is not False:
+                raise PitstopError("unsupported", f"{call}: {name} is not served: {ARGUMENTS[name]}")
+        elif name not in IGNORED:
+            raise TypeError(f"{call}() got an unexpected keyword argument '{name}'")
+
+
+def refuse_call(engine: str, name: str) -> Any:
+    """For __getattr__. PitstopError "unsupported", when it is called; AttributeError: nobody has it."""
+    if name not in CALLS:
+        raise AttributeError(f"'{engine}' object has no attribute '{name}'")
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise PitstopError("unsupported", f"{engine}.{name} is not served: {CALLS[name]}")
+
+    return refuse

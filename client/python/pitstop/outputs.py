@@ -1,0 +1,185 @@
+"""What an engine answers, as Python objects."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Mapping, Optional
+
+from .messages import Chunk, Counts, Finish, Span
+
+MINUS_INFINITY = -9999.0  # as HTTP says it
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    token: int
+    logprob: float
+
+
+@dataclass
+class Output:
+    """A request's output, whole; of a stream: all so far. out["text"], out["output_ids"] and out["meta_info"] are
+    what SGLang's callers read."""
+
+    rid: str = ""
+    index: int = 0  # of its prompt, and of its sample behind that
+    text: str = ""
+    output_ids: list[int] = field(default_factory=list)  # [n]
+    spans: list[Span] = field(default_factory=list)  # the versions of these tokens: their tokens sum to n
+    logprobs: list[float] = field(default_factory=list)  # [n], if asked for
+    top_logprobs: list[list[TokenLogprob]] = field(default_factory=list)  # [n][top], most probable first
+    ids_logprobs: list[list[float]] = field(default_factory=list)  # [n][ids], in the request's order
+    prompt_start: int = 0  # the prompt's index of the first of these
+    prompt_logprobs: list[float] = field(default_factory=list)
+    counts: Counts = field(default_factory=Counts)
+    finish: Optional[Finish] = None  # None: a stream goes on
+
+    @property
+    def epochs(self) -> list[int]:
+        """[n]: the version of each token."""
+        return [span.epoch for span in self.spans for _ in range(span.tokens)]
+
+    @property
+    def label(self) -> str:
+        """Of the version of the last token; "default" where nobody gave one a name, as over HTTP."""
+        return (self.spans[-1].label if self.spans else "") or "default"
+
+    @property
+    def meta_info(self) -> dict[str, Any]:
+        """SGLang's keys."""
+        reason: Optional[dict[str, Any]] = None
+        if self.finish is not None:
+            reason = {"type": self.finish.reason}
+            if self.finish.reason == "stop":
+                reason["matched"] = self.finish.matched_text or self.finish.matched_token
+            elif self.finish.reason == "length":
+                reason["length"] = len(self.output_ids)
+            else:
+                reason["message"] = self.finish.message
+        said: dict[str, Any] = {
+            "id": self.rid,
+            "finish_reason": reason,
+            "prompt_tokens": self.counts.prompt_tokens,
+            "completion_tokens": len(self.output_ids),
+            "cached_tokens": self.counts.cached_tokens,
+            "weight_version": self.label,
+            "weight_version_spans": [dataclasses.asdict(span) for span in self.spans],
+        }
+        if self.logprobs:
+            said["output_token_logprobs"] = [
+                (max(logprob, MINUS_INFINITY), token, None) for logprob, token in zip(self.logprobs, self.output_ids)
+            ]
+        if self.top_logprobs:
+            said["output_top_logprobs"] = [
+                [(max(each.logprob, MINUS_INFINITY), each.token, None) for each in row] for row in self.top_logprobs
+            ]
+        return said
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in ("text", "output_ids", "meta_info"):
+            raise KeyError(name)
+        return getattr(self, name)
+
+
+def _rows(values: list, width: int) -> list[list]:
+    return [values[i : i + width] for i in range(0, len(values), width)] if width else []
+
+
+def output_of(chunk: Chunk, index: int) -> Output:
+    """From everything that has come."""
+    num_tokens = len(chunk.tokens)
+    top = list(map(TokenLogprob, chunk.top_ids, chunk.top_logprobs))
+    prompt = chunk.prompt
+    return Output(
+        rid=chunk.rid,
+        index=index,
+        text=chunk.text,
+        output_ids=list(chunk.tokens),
+        spans=[dataclasses.replace(span) for span in chunk.spans],
+        logprobs=list(chunk.logprobs),
+        top_logprobs=_rows(top, len(top) // num_tokens if num_tokens else 0),
+        ids_logprobs=_rows(chunk.ids_logprobs, len(chunk.ids_logprobs) // num_tokens if num_tokens else 0),
+        prompt_start=prompt.start if prompt else 0,
+        prompt_logprobs=list(prompt.logprobs) if prompt else [],
+        counts=chunk.counts or Counts(),
+        finish=chunk.finish,
+    )
+
+
+def _read(kind: type, reply: Mapping[str, Any], **more: Any) -> Any:
+    names = {each.name for each in dataclasses.fields(kind)}
+    return kind(**{name: value for name, value in reply.items() if name in names}, **more)
+
+
+@dataclass(frozen=True)
+class Update:
+    """An update that is in effect on every rank, or (state "collecting") received and staged: it takes effect with
+    the calls it belongs to."""
+
+    state: str = ""
+    epoch: int = 0
+    label: str = ""
+    digest: str = ""  # of the weights as they are resident, 32 hex digits
+    message: str = ""
+    bytes: int = 0
+    receive_s: float = 0.0
+    verify_s: float = 0.0
+    vote_s: float = 0.0
+    pause_s: float = 0.0
+    commit_s: float = 0.0
+    total_s: float = 0.0
+    replicas: list[dict[str, Any]] = field(default_factory=list)  # docs/protocol.md's ReplicaOutcome
+
+    @property
+    def is_in_effect(self) -> bool:
+        return self.state != "collecting"
+
+
+def update_of(reply: Mapping[str, Any]) -> Update:
+    return _read(Update, reply)
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Every replica stands still; so many requests were ended, put back into the queue, frozen, or wait."""
+
+    message: str = ""
+    num_aborted: int = 0
+    num_retracted: int = 0
+    num_frozen: int = 0
+    num_waiting: int = 0
+
+
+def pause_of(reply: Mapping[str, Any]) -> Pause:
+    parts = reply.get("parts", [])
+    counts = {
+        name: sum(part.get(name, 0) for part in parts)
+        for name in ("num_aborted", "num_retracted", "num_frozen", "num_waiting")
+    }
+    return Pause(reply.get("message", ""), **counts)
+
+
+@dataclass(frozen=True)
+class TensorDigest:
+    dtype: str
+    shape: tuple[int, ...]
+    digest: str
+
+
+@dataclass(frozen=True)
+class WeightDigests:
+    """Of what is resident, computed now."""
+
+    epoch: int
+    label: str
+    digest: str
+    tensors: dict[str, TensorDigest]
+
+
+def digests_of(reply: Mapping[str, Any]) -> WeightDigests:
+    tensors = {
+        each["name"]: TensorDigest(each["dtype"], tuple(each["shape"]), each["digest"])
+        for each in reply.get("tensors", [])
+    }
+    return WeightDigests(reply["epoch"], reply.get("label", ""), reply.get("digest", ""), tensors)

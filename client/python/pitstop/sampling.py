@@ -1,0 +1,80 @@
+"""How tokens are drawn, in the words of SGLang's and vLLM's callers, as the tree takes it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Mapping, Optional, Union
+
+from .messages import SAMPLING_FIELDS
+
+MAX_NEW_TOKENS = 128  # SGLang's, where nobody says
+RENAMED = {
+    "max_tokens": "max_new_tokens",
+    "max_completion_tokens": "max_new_tokens",
+    "min_tokens": "min_new_tokens",
+    "sampling_seed": "seed",
+    "include_stop_str_in_output": "no_stop_trim",
+}
+# Fields of vLLM's SamplingParams that say how an answer looks or change nothing here.
+OF_ANSWERS = {"detokenize", "output_kind", "flat_logprobs", "skip_reading_prefix_cache", "skip_clone"}
+LOGPROBS = {"logprobs", "prompt_logprobs"}
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """One prompt's sampling: `fields` are docs/protocol.md's SamplingParams, of which there are `n` samples."""
+
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    n: int = 1
+    logprobs: Optional[int] = None  # vLLM's: so many most probable tokens at each position, besides the sampled
+    prompt_logprobs: Optional[int] = None
+
+    def of_sample(self, index: int) -> dict[str, Any]:
+        """Sample i of a seeded prompt has seed + i."""
+        fields = dict(self.fields)
+        if fields.get("seed") is not None:
+            fields["seed"] += index
+        return fields
+
+
+def _said(params: Any) -> dict[str, Any]:
+    """What the caller has set, by name."""
+    if params is None:
+        return {}
+    if isinstance(params, Mapping):
+        return dict(params)
+    if dataclasses.is_dataclass(params):
+        given = {each.name: getattr(params, each.name) for each in dataclasses.fields(params)}
+    elif hasattr(params, "__struct_fields__"):  # msgspec, as vLLM's
+        given = {name: getattr(params, name) for name in params.__struct_fields__}
+    else:
+        raise TypeError(f"sampling_params: a dict, or an object with fields, not {type(params).__name__}")
+    return {name: value for name, value in given.items() if not name.startswith("_")}
+
+
+def read_sampling(params: Union[Mapping[str, Any], Any, None]) -> Drawing:
+    """TypeError: a parameter that means nothing here, by name. A value that is unset (None) is the default."""
+    given = _said(params)
+    fields: dict[str, Any] = {}
+    for name, value in given.items():
+        ours = RENAMED.get(name, name)
+        if ours in SAMPLING_FIELDS:
+            if value is not None or ours == "max_new_tokens":
+                fields[ours] = value
+        elif name not in LOGPROBS and name not in OF_ANSWERS and name != "n" and value:
+            known = ", ".join(sorted(SAMPLING_FIELDS | set(RENAMED) | LOGPROBS | {"n"}))
+            raise TypeError(f"sampling_params: no parameter {name}; there are {known}")
+    fields.setdefault("max_new_tokens", MAX_NEW_TOKENS)
+    if fields["max_new_tokens"] is None:  # as many as fit
+        del fields["max_new_tokens"]
+    if fields.get("top_k") == 0:  # vLLM's word for all
+        fields["top_k"] = -1
+    if isinstance(fields.get("stop"), str):
+        fields["stop"] = [fields["stop"]]
+    if "logit_bias" in fields:
+        fields["logit_bias"] = {int(token): float(bias) for token, bias in fields["logit_bias"].items()}
+    n = given.get("n") or 1
+    if not isinstance(n, int) or n < 1:
+        raise TypeError(f"sampling_params: n is a whole number of 1 or more, not {n!r}")
+    return Drawing(fields, n, given.get("logprobs"), given.get("prompt_logprobs"))

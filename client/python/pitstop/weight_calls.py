@@ -1,0 +1,367 @@
+"""An asyncio engine's calls about weights and memory."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any, Mapping, Optional, Sequence, Union
+
+import numpy
+
+from .aio import AsyncClient, off_loop
+from .arrays import NamedTensors, arrays_of, unflattened
+from .calls import UPDATE_TIMEOUT_S
+from .client import Client
+from .errors import PitstopError
+from .not_served import check_arguments
+from .outputs import Update, WeightDigests, digests_of, update_of
+from .progress import Progress
+from .push import WeightPusher
+
+GROUP = "weight_update_group"  # SGLang's
+VLLM_GROUP = "vllm_weight_transfer"
+TAGS = ("weights", "kv_cache")
+
+
+def _tags(tags: Union[str, Sequence[str], None]) -> Optional[list[str]]:
+    """What the tree has of them; SGLang's cuda_graph means nothing here. None: all."""
+    if tags is None:
+        return None
+    given = [tags] if isinstance(tags, str) else list(tags)
+    for tag in given:
+        if tag not in (*TAGS, "cuda_graph"):
+            raise PitstopError("invalid_argument", f"tags: there are weights and kv_cache, not '{tag}'")
+    return [tag for tag in given if tag in TAGS]
+
+
+def _infos(names: Sequence[str], dtypes: Sequence[Any], shapes: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
+    if not len(names) == len(dtypes) == len(shapes):
+        raise PitstopError(
+            "invalid_argument", f"{len(names)} names, {len(dtypes)} dtypes and {len(shapes)} shapes; as many of each"
+        )
+    return [
+        {"name": name, "dtype": str(dtype).removeprefix("torch."), "shape": [int(extent) for extent in shape]}
+        for name, dtype, shape in zip(names, dtypes, shapes)
+    ]
+
+
+class WeightCalls:
+    """Mixed into AsyncEngine, which has the connections."""
+
+    _doors: dict[str, Any]
+    _use_tqdm: Optional[bool]
+    _blocking: Optional[Client]
+
+    def _open(self) -> AsyncClient:
+        raise NotImplementedError
+
+    # ---- updates ----
+
+    async def update_weights(
+        self,
+        named_tensors: NamedTensors,
+        label: str = "",
+        *,
+        partial: bool = False,
+        kv_policy: str = "keep",
+        digests: bool = True,
+        use_tqdm: Optional[bool] = None,
+        timeout: float = UPDATE_TIMEOUT_S,
+        **update: Any,
+    ) -> Update:
+        """A whole version, as model.named_parameters() gives it, while generation goes on: in effect on every rank
+        between two passes when this returns, or nowhere.
+
+        named_tensors  (name, tensor) pairs or a dict, of NumPy or torch: float32, float16, bfloat16. They go through
+                       memory that all workers share, without a pickle; what is on a GPU is copied to the host first
+        partial        only some: the others stay
+        kv_policy      keep, recompute, drain or abort: what becomes of running requests
+        digests        bfloat16 tensors are declared with their digests, which this computes
+        update         more of docs/protocol.md's UpdateSpec: epoch, digest, mode, allow_nonfinite
+        """
+        more = {"label": label, "partial": partial, "kv_policy": kv_policy, "digests": digests, **update}
+        return await self._push(named_tensors, use_tqdm, timeout, **more)
+
+    async def update_weights_from_tensor(
+        self,
+        named_tensors: Any,
+        load_format: Optional[str] = None,
+        flush_cache: bool = True,
+        *,
+        label: str = "",
+        weight_version: Optional[str] = None,
+        abort_all_requests: bool = False,
+        use_tqdm: Optional[bool] = None,
+        timeout: float = UPDATE_TIMEOUT_S,
+    ) -> Update:
+        """SGLang's: one call of any number. What a paused tree, or one without weights, gets in several calls takes
+        effect together (docs/weights.md); tensors that do not come stay. `flush_cache` needs nothing: prefixes of
+        older weights are never shared in silence."""
+        if load_format == "flattened_bucket":
+            named_tensors = unflattened(named_tensors)
+        elif load_format not in (None, "direct"):
+            raise PitstopError("unsupported", f"load_format: None, direct or flattened_bucket, not '{load_format}'")
+        if abort_all_requests:
+            await self._open().abort(all=True)
+        more = {"label": weight_version or label, "partial": True, "session": False}
+        return await self._push(named_tensors, use_tqdm, timeout, **more)
+
+    async def _push(
+        self, named_tensors: NamedTensors, use_tqdm: Optional[bool], timeout: float, **update: Any
+    ) -> Update:
+        arrays = arrays_of(named_tensors)
+        self._open()
+        is_shown = use_tqdm if use_tqdm is not None else self._use_tqdm
+
+        def push() -> dict[str, Any]:
+            if self._blocking is None:
+                self._blocking = Client(**self._doors, name="engine")
+            total = sum(array.nbytes for array in arrays.values())
+            with Progress("updating", total, is_shown, "B") as progress:
+                return WeightPusher(self._blocking).push(
+                    arrays, on_progress=progress.go_to, timeout=timeout, **update
+                )
+
+        return update_of(await off_loop(push))
+
+    async def _update(self, source: Mapping[str, Any], timeout: float, **update: Any) -> Update:
+        return update_of(await self._open().update_weights(source=dict(source), timeout=timeout, **update))
+
+    async def update_weights_from_disk(
+        self,
+        model_path: str,
+        load_format: Optional[str] = None,
+        *,
+        label: str = "",
+        weight_version: Optional[str] = None,
+        kv_policy: str = "keep",
+        abort_all_requests: bool = False,
+        flush_cache: bool = True,
+        timeout: float = UPDATE_TIMEOUT_S,
+        **update: Any,
+    ) -> Update:
+        """A checkpoint directory that the workers see."""
+        if load_format not in (None, "auto", "safetensors"):
+            raise PitstopError("unsupported", f"load_format: auto or safetensors, not '{load_format}'")
+        if abort_all_requests:
+            await self._open().abort(all=True)
+        source = {"kind": "disk", "path": str(model_path)}
+        label = weight_version or label
+        return await self._update(source, timeout, label=label, kv_policy=kv_policy, **update)
+
+    async def init_weights_update_group(
+        self,
+        master_address: str,
+        master_port: Union[int, str],
+        rank_offset: int,
+        world_size: int,
+        group_name: str = GROUP,
+        backend: str = "nccl",
+        timeout: float = UPDATE_TIMEOUT_S,
+    ) -> None:
+        """Every worker joins the trainer's group. backend: nccl, or host (pitstop.broadcast is a trainer's side)."""
+        await self._open().init_group(
+            group_name, backend, timeout, address=master_address, port=int(master_port), rank_offset=rank_offset,
+            world_size=world_size,
+        )
+
+    async def destroy_weights_update_group(self, group_name: str = GROUP) -> None:
+        await self._open().destroy_group(group_name)
+
+    async def update_weights_from_distributed(
+        self,
+        names: Sequence[str],
+        dtypes: Sequence[Any],
+        shapes: Sequence[Sequence[int]],
+        group_name: str = GROUP,
+        flush_cache: bool = True,
+        *,
+        load_format: Optional[str] = None,
+        label: str = "",
+        weight_version: Optional[str] = None,
+        abort_all_requests: bool = False,
+        timeout: float = UPDATE_TIMEOUT_S,
+        **update: Any,
+    ) -> Update:
+        """Broadcast by the trainer while this waits: one each, or one for all (load_format="flattened_bucket"). Calls
+        belong together as in update_weights_from_tensor."""
+        if load_format not in (None, "flattened_bucket"):
+            raise PitstopError("unsupported", f"load_format: None or flattened_bucket, not '{load_format}'")
+        if abort_all_requests:
+            await self._open().abort(all=True)
+        source = {
+            "kind": "distributed",
+            "group": group_name,
+            "format": "flattened" if load_format else "each",
+            "tensors": _infos(names, dtypes, shapes),
+        }
+        update.setdefault("partial", True)
+        return await self._update(source, timeout, label=weight_version or label, **update)
+
+    async def update_weights_from_ipc(
+        self, zmq_handles: Mapping[str, str], flush_cache: bool = True, *, label: str = "",
+        weight_version: Optional[str] = None, timeout: float = UPDATE_TIMEOUT_S,
+    ) -> Update:
+        """From checkpoint-engine's sockets, by device; every tensor must come."""
+        return await self._update({"kind": "ipc", "handles": dict(zmq_handles)}, timeout, label=weight_version or label)
+
+    async def update_weight_version(self, label: str, abort_all_requests: bool = False) -> None:
+        """Another label for the version that serves."""
+        await self._open().set_weight_label(label, abort_all_requests)
+
+    async def rollback_weights(self, kv_policy: str = "keep", timeout: float = UPDATE_TIMEOUT_S) -> Update:
+        """Back to the version before, while its copy is retained."""
+        return update_of(await self._open().rollback_weights(kv_policy, timeout))
+
+    # ---- what is resident ----
+
+    async def weight_digests(self) -> WeightDigests:
+        """Computed now, on every rank."""
+        return digests_of(await self._open().weight_digests())
+
+    async def get_weights_by_name(self, name: str, truncate_size: Optional[int] = None) -> numpy.ndarray:
+        """The whole tensor as float32, from its shards; `truncate_size`: its first rows."""
+        reply = await self._open().get_weights(name)
+        words = numpy.frombuffer(reply["data"], dtype=numpy.uint16).astype(numpy.uint32) << 16
+        array = words.view(numpy.float32).reshape(reply["tensor"]["shape"])
+        return array if truncate_size is None else array[:truncate_size]
+
+    async def get_server_info(self) -> dict[str, Any]:
+        """SGLang's keys that have a meaning here, and the whole `status` (docs/protocol.md)."""
+        client = self._open()
+        status = await client.status()
+        info = client.info
+        first = status["replicas"][0]
+        return {
+            "version": info.server.rpartition(" ")[2],
+            "model_path": info.model_path,
+            "served_model_name": info.model,
+            "tp_size": info.tp,
+            "dp_size": info.replicas,
+            "context_length": info.context_len,
+            "vocab_size": info.vocab_size,
+            "page_size": first.get("page_size", 0),
+            "max_total_num_tokens": first.get("pages_total", 0) * first.get("page_size", 0),
+            "max_running_requests": first.get("running_max", 0),
+            "weight_version": first.get("label", "") or "default",
+            "weight_epoch": first.get("epoch", 0),
+            "weight_digest": first.get("digest", ""),
+            "status": status,
+        }
+
+    # ---- memory ----
+
+    async def release_memory_occupation(
+        self, tags: Union[str, Sequence[str], None] = None, keep_weights: bool = False
+    ) -> None:
+        """Gives memory back to the system. Weights come again with a complete update, or with `keep_weights` from host
+        memory. PitstopError while requests are open without a pause."""
+        chosen = _tags(tags)
+        if chosen != []:
+            await self._open().release_memory(chosen, keep_weights)
+
+    async def resume_memory_occupation(self, tags: Union[str, Sequence[str], None] = None) -> None:
+        """Takes it again, at the same addresses."""
+        chosen = _tags(tags)
+        if chosen != []:
+            await self._open().resume_memory(chosen)
+
+    async def sleep(self, level: int = 1, mode: str = "abort", tags: Union[str, Sequence[str], None] = None) -> None:
+        """vLLM's: pauses, and gives memory back. Level 0: pauses; 1: keeps the weights in host memory; 2: forgets
+        them, and the next complete update brings others."""
+        if level not in (0, 1, 2):
+            raise PitstopError("invalid_argument", f"level: 0, 1 or 2, not {level!r}")
+        await self._open().pause({"keep": "retract"}.get(mode, mode))
+        if level > 0:
+            await self.release_memory_occupation(tags, keep_weights=level == 1)
+
+    async def wake_up(self, tags: Union[str, Sequence[str], None] = None) -> None:
+        """Takes the memory again; once all is resident, generation goes on."""
+        states = await self._memory_states()
+        wanted = [tag for tag in (_tags(tags) or (TAGS if tags is None else [])) if states.get(tag) == "released"]
+        if wanted:
+            await self._open().resume_memory(wanted)
+        if "released" not in (await self._memory_states()).values():
+            try:
+                await self._open().continue_generation(timeout=UPDATE_TIMEOUT_S)
+            except PitstopError as error:
+                if error.code != "failed_precondition":  # without weights it goes on after the update
+                    raise
+
+    async def is_sleeping(self) -> bool:
+        return "released" in (await self._memory_states()).values()
+
+    async def _memory_states(self) -> dict[str, str]:
+        """{tag: "released" where it is on any replica}."""
+        states: dict[str, str] = {}
+        for replica in (await self._open().status())["replicas"]:
+            for memory in replica.get("memory", []):
+                if states.get(memory["tag"]) != "released":
+                    states[memory["tag"]] = memory.get("state", "resident")
+        return states
+
+    # ---- vLLM's calls of its workers ----
+
+    async def collective_rpc(
+        self,
+        method: Any,
+        timeout: Optional[float] = None,
+        args: Sequence[Any] = (),
+        kwargs: Optional[Mapping[str, Any]] = None,
+    ) -> list[Any]:
+        """The methods about weights; each gives None per worker. The workers are no Python, and run nothing."""
+        rpcs = {
+            "reload_weights": self._reload_weights,
+            "init_weight_transfer_engine": self._init_weight_transfer,
+            "update_weights": self._update_by_info,
+            "update_weights_from_ipc": self.update_weights_from_ipc,
+        }
+        if method not in rpcs:
+            name = method if isinstance(method, str) else getattr(method, "__name__", type(method).__name__)
+            raise PitstopError("unsupported", f"collective_rpc: there is no {name}; there are {', '.join(rpcs)}")
+        given = dict(kwargs or {})
+        if timeout is not None and method != "init_weight_transfer_engine":
+            given.setdefault("timeout", timeout)
+        await rpcs[method](*args, **given)
+        info = self._open().info
+        return [None] * (info.tp * info.replicas)
+
+    async def _reload_weights(
+        self, weights_path: Optional[str] = None, is_checkpoint_format: bool = True, weight_version: str = "",
+        timeout: float = UPDATE_TIMEOUT_S, **others: Any,
+    ) -> None:
+        check_arguments("reload_weights", others)
+        if not is_checkpoint_format:
+            raise PitstopError("unsupported", "is_checkpoint_format: the names are a checkpoint's")
+        path = weights_path or self._open().info.model_path
+        await self.update_weights_from_disk(path, label=weight_version, timeout=timeout)
+
+    async def _init_weight_transfer(self, init_info: Mapping[str, Any]) -> None:
+        """vLLM's nccl form; an empty one is for ipc, and needs nothing."""
+        if not init_info:
+            return
+        spec = {"address": init_info.get("master_address", ""), "port": int(init_info.get("master_port", 0))}
+        spec.update({name: init_info[name] for name in ("rank_offset", "world_size") if name in init_info})
+        spec["rendezvous"] = "vllm"
+        if init_info.get("nccl_unique_id_b64"):
+            spec.update(rendezvous="direct", unique_id=base64.b64decode(init_info["nccl_unique_id_b64"]))
+        await self._open().init_group(VLLM_GROUP, init_info.get("backend", "nccl"), **spec)
+
+    async def _update_by_info(
+        self, update_info: Union[Mapping[str, Any], Sequence[Mapping[str, Any]]], weight_version: str = "",
+        timeout: float = UPDATE_TIMEOUT_S,
+    ) -> None:
+        infos = [update_info] if isinstance(update_info, Mapping) else list(update_info)
+        first = infos[0]
+        source: dict[str, Any] = {
+            "kind": "distributed",
+            "group": VLLM_GROUP,
+            "format": "flattened" if first.get("packed") else "each",
+            "packed_bytes": first.get("packed_buffer_size_bytes", 0) if first.get("packed") else 0,
+            "tensors": _infos(first["names"], first["dtype_names"], first["shapes"]),
+        }
+        if any("ipc_handles_pickled" in info for info in infos):
+            payloads = [{"data": base64.b64decode(info["ipc_handles_pickled"])} for info in infos]
+            source.update(kind="tensors", format="vllm_ipc", payloads=payloads)
+        if first.get("num_updates_list") is not None:
+            source.update(format="sparse", num_updates=list(first["num_updates_list"]))
+        await self._update(source, timeout, label=weight_version, partial=True)

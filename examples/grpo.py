@@ -1,0 +1,199 @@
+#!/usr/bin/env python3
+"""GRPO on a laptop: the bundled model learns to tell happier stories, while it goes on telling them.
+
+    pip install torch matplotlib            besides pitstop
+    python examples/grpo.py --out reward.png
+
+Each step a batch is sampled while the one before is trained on; the new weights are pushed in mid-generation, so many
+outputs are begun by one version and ended by the next. Every token names the version that made it, and its logprob
+is that of its very pass: both are checked here against PyTorch, token by token.
+
+GRPO: Shao et al. 2024 (arXiv:2402.03300), eq. 3, without the KL term.
+"""
+
+import argparse
+import json
+import pathlib
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import pitstop
+
+BEGINNINGS = ["Once upon a time", "One day, a little dog", "There was a girl who", "Tom and his mom", "The old king",
+              "A bird in the garden", "It was a sunny day and", "Lily and Ben were"]
+HAPPY = re.compile(r"\b(happy|happily|smiled?|laughed|laugh|fun|loved?|friends?|hugs?|hugged|proud|nice|kind|best)\b")
+MANY = 12  # so many happy words are enough
+
+
+def reward(story):
+    return min(len(HAPPY.findall(story)), MANY) / MANY
+
+
+class RmsNorm(nn.Module):
+    def __init__(self, size, eps):
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(size)), eps
+
+    def forward(self, x):
+        return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
+
+
+class Layer(nn.Module):
+    """One of Qwen3; its parameters have the checkpoint's names."""
+
+    def __init__(self, c):
+        super().__init__()
+        H, FF, D = c["hidden_size"], c["intermediate_size"], c["head_dim"]
+        self.heads, self.kv_heads, self.D = c["num_attention_heads"], c["num_key_value_heads"], D
+        eps, linear = c["rms_norm_eps"], lambda i, o: nn.Linear(i, o, bias=False)
+        self.input_layernorm, self.post_attention_layernorm = RmsNorm(H, eps), RmsNorm(H, eps)
+        self.self_attn = nn.ModuleDict({
+            "q_proj": linear(H, self.heads * D), "k_proj": linear(H, self.kv_heads * D),
+            "v_proj": linear(H, self.kv_heads * D), "o_proj": linear(self.heads * D, H),
+            "q_norm": RmsNorm(D, eps), "k_norm": RmsNorm(D, eps)})
+        self.mlp = nn.ModuleDict(
+            {"gate_proj": linear(H, FF), "up_proj": linear(H, FF), "down_proj": linear(FF, H)})
+
+    def forward(self, x, cos, sin):  # x [B, T, H], cos and sin [T, D]
+        a, (B, T, _) = self.self_attn, x.shape
+        h = self.input_layernorm(x)
+        split = lambda y, n: y.view(B, T, n, self.D).transpose(1, 2)  # noqa: E731
+        q, k = a["q_norm"](split(a["q_proj"](h), self.heads)), a["k_norm"](split(a["k_proj"](h), self.kv_heads))
+        rotate = lambda y: y * cos + torch.cat((-y[..., self.D // 2:], y[..., :self.D // 2]), -1) * sin  # noqa: E731
+        repeat = lambda y: y.repeat_interleave(self.heads // self.kv_heads, 1)  # noqa: E731
+        k, v = repeat(rotate(k)), repeat(split(a["v_proj"](h), self.kv_heads))
+        y = F.scaled_dot_product_attention(rotate(q), k, v, is_causal=True)
+        x = x + a["o_proj"](y.transpose(1, 2).reshape(B, T, -1))
+        h, m = self.post_attention_layernorm(x), self.mlp
+        return x + m["down_proj"](F.silu(m["gate_proj"](h)) * m["up_proj"](h))
+
+
+class Qwen3(nn.Module):
+    """logprobs [B, T - 1] of ids [B, T] but for the first of each row. The head is the embedding."""
+
+    def __init__(self, c):
+        super().__init__()
+        self.model = nn.ModuleDict({
+            "embed_tokens": nn.Embedding(c["vocab_size"], c["hidden_size"]),
+            "layers": nn.ModuleList(Layer(c) for _ in range(c["num_hidden_layers"])),
+            "norm": RmsNorm(c["hidden_size"], c["rms_norm_eps"])})
+        self.rates = c["rope_theta"] ** -(torch.arange(0, c["head_dim"], 2) / c["head_dim"])
+
+    def forward(self, ids):
+        angles = torch.outer(torch.arange(ids.shape[1] - 1), self.rates).repeat(1, 2)
+        x = self.model["embed_tokens"](ids[:, :-1])
+        for layer in self.model["layers"]:
+            x = layer(x, angles.cos(), angles.sin())
+        logits = self.model["norm"](x) @ self.model["embed_tokens"].weight.T
+        return logits.log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
+
+
+def padded(rows, of_tokens):
+    """The outputs' prompts and tokens [B, T], and of_tokens(output) in the places of their logprobs [B, T - 1]."""
+    T = max(len(prompt) + len(out.output_ids) for prompt, out in rows)
+    ids, values = torch.zeros(len(rows), T, dtype=torch.long), torch.full((len(rows), T - 1), torch.nan)
+    for i, (prompt, out) in enumerate(rows):
+        end = len(prompt) + len(out.output_ids)
+        ids[i, :end] = torch.tensor(prompt + out.output_ids)
+        values[i, len(prompt) - 1:end - 1] = torch.tensor(of_tokens(out), dtype=torch.float32)
+    return ids, values
+
+
+def check_versions(rows, versions, newest):
+    """Every token was made by the version it names, one of the last two. The largest error of a logprob."""
+    worst = 0.0
+    for epoch in {span.epoch for _, out in rows for span in out.spans}:
+        assert newest - 1 <= epoch <= newest, f"a token of version {epoch}, and {newest} is the newest"
+        digest, model = versions[epoch]
+        assert all(span.digest == digest for _, out in rows for span in out.spans if span.epoch == epoch)
+        ids, theirs = padded(rows, lambda out: [p if e == epoch else torch.nan for p, e in zip(out.logprobs, out.epochs)])
+        with torch.no_grad():
+            worst = max(worst, float((model(ids) - theirs).abs().nan_to_num(0).max()))
+    assert all(out.epochs == sorted(out.epochs) for _, out in rows), "a version came back"
+    assert worst < 1e-3, f"a logprob is off by {worst}: another version made that token"
+    return worst
+
+
+def train(model, optimizer, rows, group, between, epsilon=0.2):
+    """One GRPO step, in two halves and between() in the middle: the mean reward, and what that gave."""
+    rewards = torch.tensor([reward(out.text) for _, out in rows]).view(-1, group)
+    advantage = ((rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-4)).view(-1, 1)
+    ids, old = padded(rows, lambda out: out.logprobs)  # of the passes that sampled them, whichever version's
+    optimizer.zero_grad()
+    for half in torch.arange(len(rows)).chunk(2):
+        mask = ~old[half].isnan()
+        ratio = (model(ids[half]) - old[half].nan_to_num(0)).exp()
+        gain = torch.minimum(ratio * advantage[half], ratio.clamp(1 - epsilon, 1 + epsilon) * advantage[half])
+        (-(gain * mask).sum() / (~old.isnan()).sum()).backward()
+        given = between() if half[0] == 0 else given
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    return float(rewards.mean()), given
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--group", type=int, default=12, help="samples per beginning")
+    parser.add_argument("--out", default="reward.png", help="the plot; with .json beside it")
+    options = parser.parse_args()
+    torch.manual_seed(options.seed)
+    torch.set_num_threads(1)  # the engine has the other core
+    begin = time.monotonic()
+
+    with pitstop.Engine("stories", threads=1, compute="fp32") as engine, ThreadPoolExecutor(1) as pool:
+        info = engine.get_server_info()
+        config = json.loads(pathlib.Path(info["model_path"], "config.json").read_text())
+
+        def copy_of(source):  # as the engine has it, in bf16; source(name) gives a tensor
+            model = Qwen3(config)
+            with torch.no_grad():
+                for name, parameter in model.named_parameters():
+                    parameter.copy_(source(name).bfloat16())
+            return model
+
+        model = copy_of(lambda name: torch.tensor(engine.get_weights_by_name(name)))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.0)
+        newest = info["weight_epoch"]
+        versions = {newest: (info["weight_digest"], copy_of(model.get_parameter))}
+        prompts = [engine.tokenize(text) for text in BEGINNINGS for _ in range(options.group)]
+
+        def sample(step):
+            how = [{"max_new_tokens": 80, "seed": 1000003 * options.seed + 1009 * step + i} for i in range(len(prompts))]
+            return list(zip(prompts, engine.generate(input_ids=prompts, sampling_params=how, return_logprob=True)))
+
+        rewards, spanning, worst = [], 0, 0.0
+        ahead = pool.submit(sample, 0)
+        for step in range(options.steps):
+            rows = ahead.result()
+            worst = max(worst, check_versions(rows, versions, newest))
+            spanning += sum(len(out.spans) > 1 for _, out in rows)
+            # The next batch is begun while we train, and goes on while the weights change.
+            mean, ahead = train(model, optimizer, rows, options.group, lambda: pool.submit(sample, step + 1))
+            rewards.append(mean)
+            pushed = copy_of(model.get_parameter)
+            answer = engine.update_weights(
+                ((name, p.bfloat16()) for name, p in pushed.named_parameters()), label=f"step {step}", kv_policy="recompute")
+            newest, versions[answer.epoch] = answer.epoch, (answer.digest, pushed)
+            versions.pop(newest - 2, None)
+            print(f"step {step:2}  reward {rewards[-1]:.3f}  version {newest}  {time.monotonic() - begin:.0f} s", flush=True)
+        check_versions(ahead.result(), versions, newest)
+
+    report = {"rewards": rewards, "spanning": spanning, "logprob_error_max": worst, "seconds": time.monotonic() - begin}
+    pathlib.Path(options.out).with_suffix(".json").write_text(json.dumps(report) + "\n")
+    import matplotlib
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    plt.plot(rewards)
+    plt.xlabel("step"), plt.ylabel("mean reward"), plt.title(f"{spanning} outputs span two versions")
+    plt.savefig(options.out)
+
+
+if __name__ == "__main__":
+    main()
