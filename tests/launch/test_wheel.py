@@ -1,0 +1,118 @@
+"""The wheel, installed where there is Python alone: Debian's, and another minor version where one is on the path."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+WHEEL_BYTES_MAX = 30e6
+PROGRAM = """
+import pitstop
+with pitstop.Engine("stories") as engine:
+    out = engine.generate("Once upon a time", {"max_new_tokens": 40, "temperature": 0})
+    print(out.text)
+    print(out.spans[0].digest == engine.weight_digests().digest)
+"""
+
+
+def no_index(text):
+    """Whether pip failed as it could reach no package index."""
+    return re.search(r"No matching distribution|Could not fetch|ConnectionError|Temporary failure|Max retries", text)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    place = tmp_path_factory.mktemp("wheel")
+    build = os.environ.get("PITSTOP_BUILD", str(ROOT / "build" / "cpu"))
+    done = subprocess.run(
+        [ROOT / "launch" / "wheel", "--prebuilt", build, place], capture_output=True, text=True, timeout=600
+    )
+    if done.returncode != 0 and no_index(done.stderr):
+        pytest.skip("no package index can be reached: scikit-build-core makes the wheel")
+    assert done.returncode == 0, done.stderr
+    (path,) = place.glob("pitstop-*.whl")
+    return path
+
+
+def interpreters():
+    """Debian's, and one of another minor version: on the path, or pyenv's."""
+    places = [shutil.which(f"python3.{minor}") for minor in range(14, 8, -1)]
+    if shutil.which("pyenv"):
+        root = subprocess.run(["pyenv", "root"], capture_output=True, text=True).stdout.strip()
+        places += sorted(map(str, pathlib.Path(root, "versions").glob("3.*/bin/python")), reverse=True)
+    asks = "import sys, venv, ensurepip; print(sys.version_info >= (3, 9) and sys.version_info.minor)"
+    for path in filter(None, places):
+        asked = subprocess.run([path, "-c", asks], capture_output=True, text=True)
+        if asked.returncode == 0 and asked.stdout.strip() not in ("False", str(sys.version_info.minor)):
+            return {"debian": "/usr/bin/python3", "another": path}
+    return {"debian": "/usr/bin/python3"}
+
+
+@pytest.fixture(scope="module", params=["debian", "another"])
+def installed(request, wheel, tmp_path_factory):
+    """The folder of programs of an environment that has the wheel and what it asks for."""
+    python = interpreters().get(request.param)
+    if python is None:
+        pytest.skip("no other minor version of Python is on the path")
+    place = tmp_path_factory.mktemp(request.param) / "venv"
+    subprocess.run([python, "-m", "venv", place], check=True, timeout=120)
+    done = subprocess.run(
+        [place / "bin" / "pip", "install", "-q", "--disable-pip-version-check", wheel],
+        capture_output=True, text=True, timeout=600,
+    )
+    if done.returncode != 0 and no_index(done.stderr):
+        pytest.skip("no package index can be reached: pyzmq, msgpack and NumPy come from there")
+    assert done.returncode == 0, done.stderr
+    return place / "bin"
+
+
+def call(command, **environment):
+    return subprocess.run(
+        list(map(str, command)), cwd="/", env=environment, capture_output=True, text=True, timeout=120
+    )
+
+
+def test_it_is_small(wheel):
+    if (pathlib.Path(os.environ.get("PITSTOP_BUILD", ROOT / "build" / "cpu")) / "bin" / "kernels_gpu_test").exists():
+        pytest.skip("this build has kernels for GPUs, which launch/wheel leaves out")
+    assert wheel.stat().st_size < WHEEL_BYTES_MAX
+    assert "-py3-none-manylinux_" in wheel.name
+
+
+def test_the_command_generates_with_an_empty_environment(installed):
+    done = call([installed / "pitstop", "generate", "Once upon a time", "--temperature=0"])
+    assert done.returncode == 0, done.stderr
+    assert "little girl named Lily" in done.stdout
+
+
+def test_an_engine_starts_and_its_tokens_name_their_version(installed):
+    done = call([installed / "python", "-c", PROGRAM])
+    assert done.returncode == 0, done.stderr
+    *text, agrees = done.stdout.splitlines()
+    assert "little girl" in " ".join(text) and agrees == "True"
+    assert done.stderr == ""
+
+
+def test_every_library_is_its_own_or_glibcs(installed):
+    of_glibc = ("ld-linux", "linux-vdso", "libc.", "libm.", "libdl.", "libpthread.", "librt.", "libresolv.")
+    (tree,) = installed.parent.glob("lib/python*/site-packages/pitstop/_tree")
+    for path in (tree / "bin").iterdir():
+        done = subprocess.run(["ldd", path], env={}, capture_output=True, text=True)
+        for line in done.stdout.splitlines():
+            name = line.split()[0].rsplit("/", 1)[-1]
+            assert name.startswith(of_glibc) or str(tree.resolve()) in line or "_tree" in line, f"{path.name}: {line}"
+
+
+def test_a_build_without_programs_makes_no_wheel(tmp_path):
+    done = subprocess.run(
+        [ROOT / "launch" / "wheel", "--prebuilt", tmp_path, tmp_path / "out"], capture_output=True, text=True, timeout=600
+    )
+    if no_index(done.stderr):
+        pytest.skip("no package index can be reached: scikit-build-core makes the wheel")
+    assert done.returncode != 0 and "is not built" in done.stderr
+    assert not list((tmp_path / "out").iterdir())
