@@ -24,9 +24,6 @@ struct Launch {
     Stream stream{};
 };
 
-// A block gets this much dynamic shared memory without asking (CUDA guide, "compute capabilities").
-inline constexpr std::int64_t kSharedBytesPlain = 48 << 10;
-
 // Says which kernel, in a line about a launch that failed: the compiler puts it into the name.
 template <auto kKernel>
 const char* launch_of() {
@@ -36,8 +33,10 @@ const char* launch_of() {
 template <auto kKernel, class... Args>
 void launch(const Launch& where, Args&&... args) {
     if (where.grid.x == 0 || where.grid.y == 0 || where.grid.z == 0) return;
-    if (where.shared_bytes > kSharedBytesPlain) {
-        // Once per kernel: the attribute sticks. A kernel's launches all ask for the same size.
+    if (where.shared_bytes > 0) {
+        // What a block gets without asking, 48 KiB, is for static and dynamic shared memory
+        // together (CUDA guide, "compute capabilities"), so whoever has both asks. Once per kernel:
+        // the attribute sticks. A kernel's launches all ask for the same size.
         static const cudaError_t raised = cudaFuncSetAttribute(
             kKernel,
             cudaFuncAttributeMaxDynamicSharedMemorySize,
