@@ -102,6 +102,17 @@ def test_P10_a_buffer_that_was_exported_once_serves_many_updates(admin, bard):
     wait_until(lambda: torch_sender.torch_segments() <= before, "shared memory to be freed")
 
 
+def test_P10_the_pair_that_torch_reduces_a_tensor_to_is_a_handle(admin, bard):
+    before = torch_sender.torch_segments()
+    server = ParameterServer(DEVICES, is_reduced=True)
+    start_update(admin, server.handles, label="bard")
+    server.update(bard)
+    reply = finish_update(admin)
+    assert reply["ok"] and reply["digest"] == DIGESTS["bard"]["digest"], reply
+    del server
+    wait_until(lambda: torch_sender.torch_segments() <= before, "shared memory to be freed")
+
+
 def test_P2_tokens_flow_while_buckets_come(door, admin, bard):
     rid = door.start("Once upon a time", max_new_tokens=400, ignore_eos=True, temperature=0.0)
     server = ParameterServer(DEVICES, bucket_bytes=600_000)

@@ -139,8 +139,9 @@ class Exported:
 class ParameterServer:
     """Owns: the sockets and the shared buffers, unless it is given exported ones."""
 
-    def __init__(self, devices, bucket_bytes=1 << 20, num_nones=2, exported=None):
+    def __init__(self, devices, bucket_bytes=1 << 20, num_nones=2, exported=None, is_reduced=False):
         self.context = zmq.Context()
+        self.is_reduced = is_reduced  # the handle is reduce_tensor's pair, as checkpoint-engine has it
         self.exported = exported
         self.bucket_bytes = bucket_bytes
         self.num_nones = num_nones
@@ -182,9 +183,12 @@ class ParameterServer:
             handle = (
                 self.exported.pickles[device]
                 if self.exported
-                else bytes(ForkingPickler.dumps(self.buffers[device]))
+                else bytes(ForkingPickler.dumps(self.handle(self.buffers[device])))
             )
             socket.send(handle)
+
+    def handle(self, buffer):
+        return torch.multiprocessing.reductions.reduce_tensor(buffer) if self.is_reduced else buffer
 
     def buckets(self, tensors):
         """[(name, tensor, offset in its half)], each list fits half of the buffer."""

@@ -173,15 +173,23 @@ Result<Extent> extent_of(const TensorHandle& handle) {
 }  // namespace
 
 Result<TensorHandle> read_handle(const Document& document, const Node& node) {
-    const auto is_function = [&](const Node& label) {
-        return label.kind == Kind::kGlobal && label.global == Global::kRebuildCudaTensor;
+    // torch's reduce_tensor gives (function, arguments), which a sender may pickle as it is.
+    const auto is_pair_of = [&](Global function) {
+        if (node.kind != Kind::kTuple || node.children.size() != 2) return false;
+        const Node& label = document.child(node, 0);
+        return label.kind == Kind::kGlobal && label.global == function;
     };
     Result<TensorHandle> handle = bad_handle("neither a CUDA nor a shared-memory tensor");
     if (node.kind == Kind::kRecord && node.global == Global::kRebuildTensor) {
         handle = read_cpu(document, node);
     } else if (node.kind == Kind::kRecord && node.global == Global::kRebuildCudaTensor) {
         handle = read_cuda(document, node);
-    } else if (node.kind == Kind::kTuple && node.children.size() == 2 && is_function(document.child(node, 0))) {
+    } else if (is_pair_of(Global::kRebuildTensor)) {
+        const Node& arguments = document.child(node, 1);
+        handle = arguments.kind == Kind::kTuple && arguments.children.size() == 3
+                     ? read_cpu(document, arguments)
+                     : bad_handle("rebuild_tensor takes 3 arguments");
+    } else if (is_pair_of(Global::kRebuildCudaTensor)) {
         handle = read_cuda(document, document.child(node, 1));
     } else if (node.kind == Kind::kTuple && node.children.size() == 15) {
         handle = read_cuda(document, node);  // vLLM: the arguments alone
