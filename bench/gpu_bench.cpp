@@ -8,6 +8,7 @@
 // zeros draw less power.
 #include "base/flags.h"
 #include "bench/gpu_families.h"
+#include "bench/gpu_gaps.h"
 #include "kernels/cuda_libraries.h"
 
 #include <nlohmann/json.hpp>
@@ -45,6 +46,7 @@ struct Options {
     double matrix_tflop_s = 0;
     bool is_device_only = false;
     bool is_list = false;
+    bool is_gaps = false;
 };
 constexpr const char* kLimits = "limits";
 
@@ -92,6 +94,10 @@ Result<Json> run(const Options& options) {
         meter.measure_limits();
     }
     write_so_far();
+    if (options.is_gaps) {
+        report["gaps"] = measure_gaps(meter);
+        return report;
+    }
     for (const GpuFamily& family : gpu_families()) {
         if (options.family.empty() || options.family == family.name) family.run(meter);
     }
@@ -105,6 +111,7 @@ int main(int argc, char** argv) {
     flags.add("device-only", &options.is_device_only, "say what the GPU is; measure nothing");
     flags.add("list", &options.is_list, "name the families");
     flags.add("family", &options.family, "one alone, or 'limits'");
+    flags.add("gaps", &options.is_gaps, "what a decode step loses between its kernels, alone");
     flags.add("copy-gb-s", &options.copy_gb_s, "limit, measured before");
     flags.add("matrix-tflop-s", &options.matrix_tflop_s, "limit, measured before");
     if (Result<> parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());

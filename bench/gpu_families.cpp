@@ -1,5 +1,6 @@
 #include "bench/gpu_families.h"
 
+#include "bench/gpu_sizes.h"
 #include "kernels/attention_cuda.h"
 
 #include <algorithm>
@@ -8,11 +9,15 @@
 namespace pitstop {
 namespace {
 
-constexpr std::int64_t kRotateBytes = std::int64_t{256} << 20;  // four L2 caches and more
+constexpr std::int64_t kRotateBytes =
+    (std::int64_t{256} << 20) / kScaledDown;  // four L2 caches and more
 
-// qwen3-8b.
-constexpr std::int64_t H = 4096, F = 12288, Q = 32, K = 8, D = 128, V = 151936, P = 16;
-constexpr std::int64_t T = 8192;  // tokens of a prefill step
+constexpr std::int64_t H = kQwen3_8b.H, F = kQwen3_8b.F, Q = kQwen3_8b.Q, K = kQwen3_8b.K;
+constexpr std::int64_t D = kQwen3_8b.D, V = kQwen3_8b.V;
+constexpr std::int64_t P = 16;                  // tokens per page
+constexpr std::int64_t T = 8192 / kScaledDown;  // tokens of a prefill step
+constexpr std::int64_t kRowsMany = 4096 / kScaledDown;
+constexpr std::int64_t kRequests = 64 / kRequestsScaledDown;
 
 void run_norm(GpuMeter& gpu) {
     const DeviceBuffer x = gpu.floats(T * H), delta = gpu.floats(T * H), w = gpu.buffer(H * 2);
@@ -134,7 +139,7 @@ void run_embedding(GpuMeter& gpu) {
 }
 
 void run_digest(GpuMeter& gpu) {
-    const std::int64_t bytes = std::int64_t{2} << 30;
+    const std::int64_t bytes = (std::int64_t{2} << 30) / kScaledDown;
     const DeviceBuffer data = gpu.buffer(bytes), sum = gpu.buffer(256);
     gpu.measure(
         {.family = "digest", .what = "2 GiB", .bytes = static_cast<double>(bytes), .target = 0.85},
@@ -153,7 +158,7 @@ void run_digest(GpuMeter& gpu) {
 }
 
 void run_shard_copy(GpuMeter& gpu) {
-    const std::int64_t rows = 65536;
+    const std::int64_t rows = 65536 / kScaledDown;
     const DeviceBuffer from = gpu.buffer(rows * H * 2), to = gpu.buffer(rows * H * 2);
     const ShardCopy copy{
         .src = from.data(),
@@ -172,7 +177,7 @@ void run_shard_copy(GpuMeter& gpu) {
 }
 
 void run_logits(GpuMeter& gpu) {
-    constexpr std::int64_t R = 64;
+    constexpr std::int64_t R = kRequests;
     const int copies = 7;  // 39 MB each
     std::vector<DeviceBuffer> logits;
     for (int i = 0; i < copies; ++i) logits.push_back(gpu.floats(R * V));
@@ -240,7 +245,7 @@ void run_logits(GpuMeter& gpu) {
 
 // What a step of 64 requests does besides: a few microseconds each, whatever they move.
 void run_small(GpuMeter& gpu) {
-    constexpr std::int64_t R = 64, kEntries = 500;
+    constexpr std::int64_t R = kRequests, kEntries = 500;
     const DeviceBuffer hidden = gpu.floats(T * H), rows_there = gpu.floats(R * H);
     std::vector<std::int32_t> index, starts;
     std::vector<TokenCount> counts;
@@ -341,26 +346,29 @@ void decode(
 
 // The first of them has `first_len` keys, the others `len`.
 std::vector<std::int32_t> lens(std::int32_t first_len, std::size_t num_others, std::int32_t len) {
-    std::vector<std::int32_t> all{first_len};
-    all.resize(1 + num_others, len);
+    constexpr auto kLessKeys = static_cast<std::int32_t>(kScaledDown);
+    std::vector<std::int32_t> all{first_len / kLessKeys};
+    all.resize(1 + num_others / kRequestsScaledDown, len / kLessKeys);
     return all;
 }
 
 void run_decode(GpuMeter& gpu) {
-    decode(gpu, "decode, 64 requests x 4096, GQA 4:1", lens(4096, 63, 4096), 0.80);
-    const std::vector<std::int32_t> kv_lens(64, 4096);
+    const std::vector<std::int32_t> kv_lens = lens(4096, 63, 4096);
+    decode(gpu, "decode, 64 requests x 4096, GQA 4:1", kv_lens, 0.80);
+    const auto num = static_cast<std::int32_t>(kv_lens.size());
+    const std::int32_t len = kv_lens.front();
     std::vector<std::int32_t> q_starts, page_starts;
-    for (std::int32_t r = 0; r <= 64; ++r) q_starts.push_back(r);
-    for (std::int32_t r = 0; r < 64; ++r)
-        page_starts.push_back(r * 4096 / static_cast<std::int32_t>(P));
+    for (std::int32_t r = 0; r <= num; ++r) q_starts.push_back(r);
+    for (std::int32_t r = 0; r < num; ++r)
+        page_starts.push_back(r * len / static_cast<std::int32_t>(P));
     attend(
         gpu,
         "the same, deterministic",
-        paged(gpu, std::int64_t{64} * 4096),
+        paged(gpu, std::int64_t{num} * len),
         q_starts,
         kv_lens,
         page_starts,
-        {.bytes = 4.0 * 64 * 4096 * K * D, .against = GpuLimit::kCopy},
+        {.bytes = 4.0 * num * len * K * D, .against = GpuLimit::kCopy},
         attention_cuda_deterministic
     );
     // Where the work of one request is spread over the GPU, or is not.
@@ -426,22 +434,23 @@ void run_products(GpuMeter& gpu) {
         const std::int64_t w_bytes = shape.N * shape.depth * 2;
         const auto copies = static_cast<int>(kRotateBytes / w_bytes + 1);
         const DeviceBuffer w = gpu.buffer(w_bytes * copies);
-        const DeviceBuffer x = gpu.buffer(4096 * shape.depth * 2),
-                           y = gpu.buffer(4096 * shape.N * 2);
-        for (const std::int64_t M : {1, 2, 4, 8, 16, 32, 64, 4096}) {
-            if (M == 4096 && shape.N == V) continue;  // logits of so many rows are never asked
+        const DeviceBuffer x = gpu.buffer(kRowsMany * shape.depth * 2),
+                           y = gpu.buffer(kRowsMany * shape.N * 2);
+        for (const std::int64_t rows : {1, 2, 4, 8, 16, 32, 64, 4096}) {
+            if (rows == 4096 && shape.N == V) continue;  // logits of so many rows are never asked
+            const std::int64_t M = std::min(rows, kRowsMany);
             const double m = static_cast<double>(M), n = static_cast<double>(shape.N);
             const auto depth = static_cast<double>(shape.depth);
             GpuCase c{
                 .family = "linear",
                 .bytes = 2 * (n * depth + m * depth + m * n),
                 .flops = 2 * m * n * depth};
-            c.against = M == 1      ? GpuLimit::kCopy
-                        : M == 4096 ? GpuLimit::kMatrix
-                                    : GpuLimit::kRoofline;
-            c.target = M == 64 ? 0.75 : M == 1 || M == 4096 ? 0.80 : 0;
+            c.against = rows == 1      ? GpuLimit::kCopy
+                        : rows == 4096 ? GpuLimit::kMatrix
+                                       : GpuLimit::kRoofline;
+            c.target = rows == 64 ? 0.75 : rows == 1 || rows == 4096 ? 0.80 : 0;
             const auto named = [&](const char* suffix) {
-                return std::string(shape.name) + ", M = " + std::to_string(M) + suffix;
+                return std::string(shape.name) + ", M = " + std::to_string(rows) + suffix;
             };
             const auto w_of = [&](int i) {
                 return static_cast<const std::byte*>(w.data()) + i % copies * w_bytes;

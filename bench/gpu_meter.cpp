@@ -1,5 +1,7 @@
 #include "bench/gpu_meter.h"
 
+#include "bench/gpu_sizes.h"
+
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -12,9 +14,9 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kSamples = 10;
+constexpr int kSamples = kScaledDown > 1 ? 2 : 10;
 constexpr double kSampleMs = 20.0;
-constexpr std::int64_t kWorkspaceBytes = std::int64_t{512} << 20;
+constexpr std::int64_t kWorkspaceBytes = (std::int64_t{512} << 20) / kScaledDown;
 
 const char* name_of(GpuLimit against) {
     switch (against) {
@@ -49,13 +51,13 @@ Result<GpuMeter> GpuMeter::make() {
 }
 
 void GpuMeter::measure_limits() {
-    const std::int64_t bytes = std::int64_t{4} << 30;
+    const std::int64_t bytes = (std::int64_t{4} << 30) / kScaledDown;
     const DeviceBuffer from = buffer(bytes);
     const DeviceBuffer to = buffer(bytes);
     const double copy_s =
         median_seconds([&](int) { copy_on_device(to.data(), from.data(), bytes, stream()); });
     limits_.copy_bytes_s = 2.0 * static_cast<double>(bytes) / copy_s;
-    constexpr std::int64_t kSide = 8192;
+    constexpr std::int64_t kSide = 8192 / kScaledDown;
     const DeviceBuffer x = buffer(kSide * kSide * 2);
     const DeviceBuffer w = buffer(kSide * kSide * 2);
     const DeviceBuffer y = buffer(kSide * kSide * 2);

@@ -57,6 +57,9 @@ class GpuMeter {
 
     // Prints the figure, and keeps it for the report.
     void measure(const GpuCase& c, const Call& call);
+    // Of a call: the median of the timings.
+    [[nodiscard]] double median_seconds(const Call& call);
+    [[nodiscard]] const GpuLimits& limits() const { return limits_; }
     void call_after_each_figure(std::function<void()> call) { after_figure_ = std::move(call); }
     [[nodiscard]] nlohmann::json report() const;
 
@@ -98,7 +101,6 @@ class GpuMeter {
     // The host's bytes, over and over.
     [[nodiscard]] DeviceBuffer filled(const void* host, std::size_t host_bytes, std::size_t bytes)
         const;
-    [[nodiscard]] double median_seconds(const Call& call);
 
     DeviceStream stream_{};
     DeviceEvent begin_{};

@@ -26,6 +26,7 @@ WGMMA = "kernels/attention_prefill_wgmma.cu"
 ATTENTION = "kernels_gpu_test CudaAttention.MeetsTheReferenceOnAwkwardShapes"
 LINEAR = "kernels_gpu_test CudaLinear.MeetsTheReferenceOnAwkwardShapes"
 DIGESTS = "tp_worker_gpu_test GpuEngine.HasTheDigestsOfTheCpusWeights"
+NCCL = "emulated_gpu_test Nccl.ProcessesExchangeInTheOrderOfTheirStreams"
 TOKENS = "tp_worker_gpu_test GpuEngine.FollowsTheReferenceWhereItIsSure"
 
 
@@ -172,6 +173,52 @@ MUTATIONS = (
         "            copy_and_wait(kept.data(), live.data(), bytes_);\n",
         "tp_worker_gpu_test GpuEngine.P8_WeightsAreKeptByPageLockedMemory",
     ),
+    Mutation(
+        "48 KiB of dynamic shared memory beside static, without asking",
+        "kernels/device/launch.cuh",
+        "    if (where.shared_bytes > 0) {\n",
+        "    if (where.shared_bytes > 48 << 10) {\n",
+        ATTENTION,
+    ),
+    Mutation(
+        "static shared memory beside the dynamic, beyond the block's limit",
+        WGMMA,
+        "    __shared__ std::int32_t last_keys[kRows];\n",
+        "    __shared__ std::int32_t last_keys[8 * 1024];\n",
+        ATTENTION,
+    ),
+    Mutation(
+        "a collective in a stream that nothing orders behind its input",
+        "tests/emulated_gpu/nccl_test.cpp",
+        "nccl().all_reduce(side.words, side.words, kNum, ncclUint32, ncclSum, comm, side.stream)",
+        "nccl().all_reduce(side.words, side.words, kNum, ncclUint32, ncclSum, comm, make_stream())",
+        NCCL,
+        "late",
+    ),
+    Mutation(
+        "a collective's result read before its stream is waited for",
+        "tests/emulated_gpu/nccl_test.cpp",
+        "    EXPECT_CUDA(cudaSuccess, cudaStreamSynchronize(side.stream));\n"
+        "    EXPECT_CUDA(\n        cudaSuccess,\n        cudaMemcpy(\n            words.data(), side.gathered,",
+        "    EXPECT_CUDA(\n        cudaSuccess,\n        cudaMemcpy(\n            words.data(), side.gathered,",
+        NCCL,
+        "late",
+    ),
+    Mutation(
+        "another GPU's memory used without access to it",
+        "tests/emulated_gpu/peers_test.cpp",
+        "    EXPECT_CUDA(cudaSuccess, cudaDeviceEnablePeerAccess(0, 0));\n"
+        "    EXPECT_CUDA(cudaErrorPeerAccessAlreadyEnabled, cudaDeviceEnablePeerAccess(0, 0));\n",
+        "",
+        "emulated_gpu_test Peers.AKernelUsesAnotherGpusMemoryWithAccess",
+    ),
+    Mutation(
+        "a range opened for its own GPU alone",
+        "tests/emulated_gpu/peers_test.cpp",
+        "cuMemSetAccess(address, kBytes, both, is_for_both ? 2 : 1)",
+        "cuMemSetAccess(address, kBytes, both, 1)",
+        "emulated_gpu_test Peers.ARangeIsForTheGpusThatItWasOpenedFor",
+    ),
 )
 
 
@@ -207,6 +254,7 @@ def run_test(mutation):
         "PITSTOP_SOURCE_DIR": str(PLACE),
         "PITSTOP_REQUIRE_GPU": "1",
         "PITSTOP_EMULATED_POLICY": mutation.policy,
+        "PITSTOP_EMULATED_GPUS": "2",
         "PITSTOP_EMULATED_MACHINE": str(PLACE / "build" / "machine"),
     }
     command = [PLACE / "build" / "emulated" / "bin" / program, f"--gtest_filter={name}", "--gtest_break_on_failure"]

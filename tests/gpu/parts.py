@@ -8,16 +8,24 @@ import tempfile
 import time
 
 import gtest_program
+import peers
+import profilers
 import programs
+import sizes
+import updates
+from models import NoModel
 from timed_call import call
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SHAPES = {"qwen3-8b": 16.4e9, "qwen3-0.6b": 1.5e9}  # bytes of weights; the one with a target first
 SANITIZERS = ("memcheck", "racecheck", "synccheck", "initcheck")
 # Ten to a hundred times slower, so families in the order of what is likeliest to be found there.
 SANITIZED = ("CudaAttention*", "CudaLinear*", "CudaSampl*", "-CudaAttention*:CudaLinear*:CudaSampl*")
 SANITIZER_FOUND = 9  # its exit code for errors found, apart from its own troubles
 FAMILY_S = 60.0  # of one family's kernel benchmarks
+BENCH_S = 120.0  # of one benchmark of a tree
+GAPS_S = 120.0
+NSYS_S = 150.0
+NCU_S = 150.0
 NO_TIME = "no time left"
 
 
@@ -66,7 +74,8 @@ def run_tests(report, name, program, budget, timeout_s):
         report.add(name, "failed", f"{path} is not there")
         return
     # There is a GPU: a test that cannot have it has failed.
-    counts = gtest_program.run(path, environment(PITSTOP_REQUIRE_GPU="1"), budget, timeout_s)
+    small = {"PITSTOP_SMALL_SHAPES": "1"} if sizes.is_emulated(report.device) else {}
+    counts = gtest_program.run(path, environment(PITSTOP_REQUIRE_GPU="1", **small), budget, timeout_s)
     report.errors.update(counts.suites)
     why = " / ".join(counts.failed)
     if counts.not_run:
@@ -124,16 +133,25 @@ def bench_family(program, family, kernels, budget):
         path = pathlib.Path(folder) / "kernels.json"
         command = [program, f"--family={family}", f"--json={path}"]
         if kernels is not None:
-            limits = kernels["limits"]
-            command += [f"--copy-gb-s={limits['copy_gb_s']}", f"--matrix-tflop-s={limits['matrix_tflop_s']}"]
+            command += limit_flags(kernels["limits"])
         ended = run(command, budget, FAMILY_S)
         print(ended.output, end="", flush=True)
         return (json.loads(path.read_text()) if path.exists() else None), ended
 
 
+def limit_flags(limits):
+    """What was measured before is not measured again."""
+    if not limits:
+        return []
+    return [f"--copy-gb-s={limits['copy_gb_s']}", f"--matrix-tflop-s={limits['matrix_tflop_s']}"]
+
+
 def run_sanitizer(report, tool, budget):
     """One of compute-sanitizer's tools over all kernels at small shapes, a group of families at a time."""
     name = f"compute-sanitizer {tool}"
+    if not sizes.of(report.device).sanitizers:
+        report.add(name, "skipped", "compute-sanitizer sees nothing in software")
+        return
     program = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     if not os.path.exists(program):
         report.add(name, "skipped", "compute-sanitizer is not installed")
@@ -181,67 +199,123 @@ def run_bundled_models(report, name, budget):
     report.add(name, "passed", "the CPU's text" if is_same else f"the CPU's text for {len(same)} characters")
 
 
-def place_for(num_bytes):
-    """A directory with that much room, in memory rather than on a disk; None: there is none."""
-    for base in ("/dev/shm", tempfile.gettempdir()):
-        if os.access(base, os.W_OK) and shutil.disk_usage(base).free > 1.1 * num_bytes:
-            return base
-    return None
+def model_of(report, shape, models, budget):
+    """Its directory, made if need be. NoModel: why not."""
+    arguments, num_bytes = sizes.of(report.device).models[shape]
+    return models.get(shape, arguments, num_bytes, budget)
+
+
+def run_with_model(report, name, shape, models, budget, run_with):
+    """run_with(model) gives (status, why, figures)."""
+    begin = time.monotonic()
+    try:
+        status, why, figures = run_with(model_of(report, shape, models, budget))
+    except NoModel as error:
+        status, why, figures = "failed" if error.is_failure else "skipped", str(error), {}
+    report.add(name, status, why, **figures, seconds=round(time.monotonic() - begin, 1))
 
 
 def run_shape(report, name, shape, models, budget):
     """A model of this shape with random weights, served on the GPU: decode of one request and of
-    64, and prefill. It is made in the directory `models`, once, or where there is room, and deleted."""
-    base = models or place_for(SHAPES[shape])
-    if base is None:
-        report.add(name, "skipped", f"no place for {SHAPES[shape] / 1e9:.1f} GB of weights")
-        return
-    with tempfile.TemporaryDirectory(dir=None if models else base) as folder:
-        model = pathlib.Path(models or folder) / shape
-        if not model.exists():
-            draft = model.with_name(f".{shape}")  # an interrupted one is not taken for whole
-            shutil.rmtree(draft, ignore_errors=True)
-            ended = run([programs.program("make_model"), shape, draft], budget, 150)
-            if ended.code != 0:
-                report.add(name, "failed", ended.last_lines())
-                return
-            draft.rename(model)
-        bench_shape(report, name, model, pathlib.Path(folder), budget)
+    64, and prefill."""
+    run_with_model(report, name, shape, models, budget, lambda model: bench_shape(report, model, budget))
 
 
-def bench_shape(report, name, model, folder, budget):
+def bench_shape(report, model, budget):
     figures = {}
-    for what, arguments in (
-        ("decode_1", ("offline", "--num-requests=1", "--prompt-len=128", "--output-len=128")),
-        ("decode_64", ("offline", "--num-requests=64", "--prompt-len=1024", "--output-len=64")),
-        ("prefill_8k", ("stream", "--prompt-len=8192", "--output-len=2")),
-    ):
-        if budget.left() < 20:
-            report.add(name, "skipped", f"{what} and after: {NO_TIME}", **figures)
-            return
-        ended = bench_tree(folder, model, arguments, figures, what, budget)
-        if ended.code != 0:
-            report.add(name, "failed", f"{what}: {ended.last_lines()}", **figures)
-            return
-    report.add(name, "passed", **figures)
+    with tempfile.TemporaryDirectory() as folder:
+        for what, arguments in sizes.of(report.device).benches.items():
+            if budget.left() < 20:
+                return "skipped", f"{what} and after: {NO_TIME}", figures
+            path = pathlib.Path(folder) / f"{what}.json"
+            ended = run(bench_command(report, model, arguments, path), budget, BENCH_S)
+            if ended.code == 0:
+                figures[what] = summary(json.loads(path.read_text()))
+            if ended.code != 0:
+                return "failed", f"{what}: {ended.last_lines()}", figures
+    return "passed", "", figures
 
 
-def bench_tree(folder, model, arguments, figures, what, budget):
-    path = folder / f"{what}.json"
-    command = [
+def run_updates(report, name, shape, models, budget):
+    def measure(model):
+        return updates.measure(model, sizes.of(report.device).tree, environment(), budget)
+
+    run_with_model(report, name, shape, models, budget, measure)
+
+
+def run_peers(report, name, shape, models, budget):
+    """PyTorch's kernels and transformers' generation, where the machine has them."""
+    device = "cpu" if sizes.is_emulated(report.device) else "cuda"
+    python, why = peers.find(environment(), device)
+    if python is None:
+        report.add(name, "skipped", why)
+        return
+
+    def measure(model):
+        of = sizes.of(report.device).peers
+        report.peers, ended = peers.measure(of, device, model, environment(), max(1.0, budget.left()))
+        if report.peers is None:
+            return "failed", ended.last_lines(), {}
+        cut = "" if ended.code == 0 else f"cut off: {ended.last_lines(2)}"
+        rows = report.peers["rows"]
+        return ("passed" if rows else "failed"), cut, {"rows": sum("us" in row for row in rows)}
+
+    run_with_model(report, name, shape, models, budget, measure)
+
+
+def run_gaps(report, name, budget):
+    """What a decode step loses between its kernels, by the device's clock."""
+    limits = (report.kernels or {}).get("limits")
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "gaps.json"
+        command = [programs.program("gpu_bench"), "--gaps", f"--json={path}", *limit_flags(limits)]
+        ended = run(command, budget, GAPS_S)
+        print(ended.output, end="", flush=True)
+        found = json.loads(path.read_text()).get("gaps") if path.exists() else None
+    if ended.code != 0 or not found:
+        report.add(name, "failed", ended.last_lines())
+        return
+    report.gaps = found
+    lost = {f"{step['step']}": f"{1 - step['alone_us'] / step['step_us']:.0%} lost" for step in found}
+    report.add(name, "passed", "", **lost)
+
+
+def run_nsys(report, name, shape, models, budget):
+    """A timeline of one request's decode through a whole tree."""
+    if profilers.find("nsys") is None or sizes.is_emulated(report.device):
+        why = "nsys sees nothing in software" if sizes.is_emulated(report.device) else "nsys is not installed"
+        report.add(name, "skipped", why)
+        return
+
+    def measure(model):
+        command = bench_command(report, model, sizes.of(report.device).benches["decode_1"], None)
+        return profilers.nsys(command, environment(), report.out, max(1.0, min(NSYS_S, budget.left())))
+
+    run_with_model(report, name, shape, models, budget, measure)
+
+
+def run_ncu(report, name, budget):
+    if sizes.is_emulated(report.device):
+        report.add(name, "skipped", "there are no counters in software")
+        return
+    status, why, figures = profilers.ncu(
+        programs.program("gpu_bench"), environment(), report.out, max(1.0, min(NCU_S, budget.left()))
+    )
+    report.add(name, status, why, **figures)
+
+
+def bench_command(report, model, arguments, path):
+    return [
         programs.program("bench"),
         *arguments,
         "--warmup=1",
         f"--model={model}",
         f"--launcher={ROOT / 'launch' / 'pitstop'}",
-        f"--json={path}",
+        *([f"--json={path}"] if path else []),
         "--",
         "--device=cuda",
+        *sizes.of(report.device).tree,
     ]
-    ended = run(command, budget, 120)
-    if ended.code == 0:
-        figures[what] = summary(json.loads(path.read_text()))
-    return ended
 
 
 def summary(found):

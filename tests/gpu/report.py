@@ -5,6 +5,7 @@ import pathlib
 import subprocess
 import time
 
+import peers
 import targets
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -14,12 +15,14 @@ class Report:
     """parts: {name: {"status": passed|failed|skipped, "why", figures ...}}, in order."""
 
     def __init__(self, out):
-        self._out = out
+        self.out = out
         self.why_not = None  # nothing can be run
         self.device = None
         self.parts = {}
         self.errors = {}  # {suite: {worst_error, worst_error_over_bound}}
         self.kernels = None  # {"limits", "kernels"} of pitstop_gpu_bench
+        self.peers = None  # what peers_torch.py found
+        self.gaps = None  # of pitstop_gpu_bench --gaps
         self._commit = commit()
 
     def add(self, name, status, why="", **figures):
@@ -29,7 +32,7 @@ class Report:
 
     def take_earlier(self):
         """What an earlier call found in this place, if it was the same commit on the same GPU."""
-        path = self._out / "report.json"
+        path = self.out / "report.json"
         if self.device is None or not path.exists():
             return
         try:
@@ -46,16 +49,18 @@ class Report:
             self.parts = {**found["parts"], **self.parts}
             self.errors = found["errors"]
             self.kernels = found["kernels"]
+            self.peers = found.get("peers")
+            self.gaps = found.get("gaps")
 
     def has_failed(self, names):
         return any(self.parts[name]["status"] == "failed" for name in names if name in self.parts)
 
     def write(self):
-        self._out.mkdir(parents=True, exist_ok=True)
+        self.out.mkdir(parents=True, exist_ok=True)
         for name, text in (("report.json", self._as_json()), ("report.md", self._as_markdown())):
-            draft = self._out / f".{name}"
+            draft = self.out / f".{name}"
             draft.write_text(text)
-            draft.replace(self._out / name)
+            draft.replace(self.out / name)
 
     def _why_not(self):
         return self.why_not or "the GPU was not asked yet"
@@ -74,6 +79,8 @@ class Report:
             "parts": self.parts,
             "errors": self.errors,
             "kernels": self.kernels,
+            "peers": self.peers,
+            "gaps": self.gaps,
         }
         return json.dumps(found, indent=2) + "\n"
 
@@ -96,6 +103,10 @@ class Report:
             lines += ["| family | what | us | MB | GFLOP | GB/s | TFLOP/s | share | of | target | met |"]
             lines += ["|---|---|---|---|---|---|---|---|---|---|---|"]
             lines += [_kernel_row(row) for row in self.kernels["kernels"]]
+        if self.peers:
+            lines += ["", "## Peers", "", *peers.as_lines(self.peers, self.kernels, self.parts)]
+        if self.gaps:
+            lines += ["", "## Launch gaps", "", *_gap_lines(self.gaps)]
         return "\n".join(lines) + "\n"
 
 
@@ -114,6 +125,21 @@ def commit():
 def _note(part):
     figures = [f"{key} {value}" for key, value in part.items() if key not in ("status", "why")]
     return "; ".join(([part["why"]] if part["why"] else []) + figures).replace("|", "/")
+
+
+def _gap_lines(gaps):
+    lines = ["By the device's clock: a step as it is, its kernels alone, and their bytes at the copy bandwidth.", ""]
+    for step in gaps:
+        lines += [
+            f"{step['step']}: {step['launches']} launches in {step['step_us']:.1f} us; alone {step['alone_us']:.1f} us; "
+            f"bytes {step['least_us']:.1f} us.",
+            "",
+            "| kernel | in the step, event to event, us | alone, us |",
+            "|---|---|---|",
+            *(f"| {op['what']} | {op['in_step_us']:.2f} | {op['alone_us']:.2f} |" for op in step["ops"]),
+            "",
+        ]
+    return lines
 
 
 def _error_row(suite, errors):

@@ -1,13 +1,16 @@
 """A program under a time limit: whatever it does, the caller goes on."""
 
 import os
+import pathlib
 import queue
 import signal
 import subprocess
 import threading
 import time
+import uuid
 
 STOP_S = 10.0  # between asking and killing; a tree needs some of it to end its processes
+MARK = "PITSTOP_GPU_RUN"  # in the environment of what is started, and of what that starts
 
 
 class Budget:
@@ -38,15 +41,7 @@ class Ended:
 def call(command, environment, timeout_s, silence_s=None):
     """Runs it to its end, for timeout_s at most, and at most silence_s after its last line."""
     try:
-        process = subprocess.Popen(
-            [str(word) for word in command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            env=environment,
-            start_new_session=True,  # so that what it starts can be stopped with it
-        )
+        process = start(command, environment, stderr=subprocess.STDOUT)
     except OSError as error:
         return Ended(127, str(error))
     lines = queue.SimpleQueue()
@@ -59,7 +54,7 @@ def call(command, environment, timeout_s, silence_s=None):
             line = lines.get(timeout=max(0.0, limit if silence_s is None else min(limit, silence_s)))
         except queue.Empty:
             what = f"{timeout_s:.0f} s" if end <= time.monotonic() else f"{silence_s:.0f} s of silence"
-            _stop(process)
+            stop(process)
             return Ended(None, "".join(output), f"stopped after {what}")
         if line is None:
             break
@@ -67,8 +62,24 @@ def call(command, environment, timeout_s, silence_s=None):
     try:
         return Ended(process.wait(timeout=STOP_S), "".join(output))
     except subprocess.TimeoutExpired:  # it closed its output and stays
-        _stop(process)
+        stop(process)
         return Ended(None, "".join(output), "did not end")
+
+
+def start(command, environment, stderr):
+    """A process that stop() ends with all that it started, its standard output a pipe."""
+    mark = uuid.uuid4().hex
+    process = subprocess.Popen(
+        [str(word) for word in command],
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        errors="replace",
+        env={**environment, MARK: mark},
+        start_new_session=True,  # so that what it starts in its session can be stopped with it
+    )
+    process.mark = mark
+    return process
 
 
 def _read(pipe, lines):
@@ -77,14 +88,38 @@ def _read(pipe, lines):
     lines.put(None)
 
 
-def _stop(process):
+def stop(process):
+    """Ends it and its children, a launcher in a session of its own among them: what stays holds the GPU's memory."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)
         except ProcessLookupError:
             pass
+        if _wait_until(lambda: process.poll() is not None and not _marked(process.mark)):
+            return  # or it is held up in the driver, perhaps, and left alone
+        for pid in _marked(process.mark):
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                pass
+
+
+def _wait_until(condition):
+    end = time.monotonic() + STOP_S
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _marked(mark):
+    """Ids of the living processes that have it in their environment."""
+    found = []
+    for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
         try:
-            process.wait(timeout=STOP_S)
-            return
-        except subprocess.TimeoutExpired:
-            continue  # held up in the driver, perhaps: it is left alone
+            if f"{MARK}={mark}".encode() in path.read_bytes():  # empty of a process that has ended
+                found.append(int(path.parent.name))
+        except OSError:
+            pass  # it has ended meanwhile, or is another user's
+    return found

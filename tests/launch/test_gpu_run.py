@@ -16,6 +16,8 @@ sys.path.insert(0, str(ROOT / "tests" / "gpu"))
 
 import timed_call  # noqa: E402  (after the path)
 import gtest_program  # noqa: E402
+import peers  # noqa: E402
+import profilers  # noqa: E402
 import report as gpu_report  # noqa: E402
 import targets  # noqa: E402
 
@@ -115,6 +117,17 @@ def test_what_a_stopped_program_started_is_stopped_too(tmp_path):
         time.sleep(0.02)
 
 
+def test_what_left_its_session_is_stopped_too(tmp_path):
+    """As a benchmark's launcher does: it would keep the GPU's memory."""
+    script = (
+        "import subprocess, time; subprocess.Popen(['sleep', '600.75'], start_new_session=True);"
+        "print('up', flush=True); time.sleep(600)"
+    )
+    ended = timed_call.call([sys.executable, "-c", script], dict(os.environ), 1.0)
+    assert ended.code is None and "up" in ended.output
+    assert not any(command.startswith(b"sleep") and b"600.75" in command for command in commands())
+
+
 def test_the_report_is_whole_after_each_part(tmp_path):
     report = gpu_report.Report(tmp_path)
     report.device = {"name": "NVIDIA H200"}
@@ -174,6 +187,39 @@ def test_every_target_names_benchmarks_that_there_are():
             assert family == "linear" or name in source
 
 
+PEER_ROWS = [
+    {"what": "qkv, M = 1", "peer": "torch (cuBLAS)", "us": 12.0},
+    {"what": "decode, 64 requests x 4096, GQA 4:1", "peer": "SDPA cuDNN", "why": "no kernel | for it"},
+]
+
+
+def test_peers_stand_beside_ours_by_the_benchmarks_name():
+    found = {"torch": "2.9", "cuda": "13.0", "cudnn": 9, "rows": PEER_ROWS, "generation": {"tokens_per_s_1": 50.0}}
+    ours = {"kernels": [{"what": "qkv, M = 1", "us": 9.0}]}
+    parts = {"qwen3-0.6b, random weights": {"decode_1": {"decode.tokens_per_s": 190.0}}}
+    lines = peers.as_lines(found, ours, parts)
+    assert "| qkv, M = 1 | torch (cuBLAS) | 12.0 | 9.0 | 0.75 |" in lines
+    assert "| decode, 64 requests x 4096, GQA 4:1 | SDPA cuDNN | no kernel / for it | not measured | |" in lines
+    assert "| 1 requests | 50.0 | 190.0 |" in lines
+
+
+def test_every_peer_is_of_a_benchmark_that_there_is():
+    """What peers_torch.py names is what gpu_families.cpp names: a row without a partner says nothing."""
+    ours = (ROOT / "bench" / "gpu_families.cpp").read_text()
+    theirs = (ROOT / "tests" / "gpu" / "peers_torch.py").read_text()
+    for name in ("64 x 151936, plain draw", "64 x 151936, top-p 0.95", "64 x 151936, greedy", "top 20 of 64 x 151936",
+                 "decode, 64 requests x 4096, GQA 4:1", "prefill, 8192, causal, wgmma", "qkv", "gate, up", "head"):
+        assert f'"{name}"' in ours and f'"{name}"' in theirs, name
+
+
+def test_the_table_in_what_nsys_prints_is_found():
+    printed = "Processing [timeline.sqlite]\n\nTime (%),Total Time (ns),Instances,Avg (ns),Name\n60.0,120,3,40,a|b\n"
+    rows = profilers.csv_rows(printed)
+    assert rows == [["Time (%)", "Total Time (ns)", "Instances", "Avg (ns)", "Name"], ["60.0", "120", "3", "40", "a|b"]]
+    assert profilers.as_table(rows)[-1] == "| 60.0 | 120 | 3 | 40 | a/b |"
+    assert profilers.csv_rows("no data here\n") == []
+
+
 # ---- the whole of tests/gpu/run, with programs that say what they would on a GPU ----
 
 FAKES = {
@@ -184,6 +230,10 @@ FAKES = {
         def write(report): open(flags["json"], "w").write(json.dumps(report))
         if "--device-only" in sys.argv:
             write({"status": "run", "device": {"name": "NVIDIA H200"}})
+        elif "--gaps" in sys.argv:
+            op = {"what": "rope", "in_step_us": 4.0, "alone_us": 2.0}
+            write({"gaps": [{"step": "tiny, 1 request", "launches": 9, "step_us": 50.0, "alone_us": 40.0,
+                             "least_us": 30.0, "ops": [op]}]})
         elif "--list" in sys.argv:
             print("rmsnorm"); print("crashes"); print("linear")
         else:
@@ -197,7 +247,11 @@ FAKES = {
         """,
     "kernels_gpu_test": MISBEHAVES.replace('lambda: time.sleep(600)', 'os.abort'),
     "tp_worker_gpu_test": 'run("Good.A")\nrun("Good.B")\nfinish()\n',
-    "pitstop_make_model": "import os, sys; os.makedirs(sys.argv[2])",
+    "pitstop_make_model": """
+        import os, pathlib, sys
+        os.makedirs(sys.argv[-1])
+        with open(pathlib.Path(__file__).with_name("made"), "a") as file: file.write(sys.argv[1] + "\\n")
+        """,
     "pitstop_bench": """
         import json, sys
         flags = dict(word[2:].split("=", 1) for word in sys.argv[1:] if "=" in word)
@@ -309,3 +363,51 @@ def test_tests_that_all_skip_are_not_green(build, tmp_path):
     assert done.returncode == 1
     assert parts["kernel tests"]["status"] == "skipped" and "no test ran" in parts["kernel tests"]["why"]
     assert parts["engine tests"]["status"] == "failed" and "is not there" in parts["engine tests"]["why"]
+
+
+def test_models_are_made_once_in_a_run_and_go_with_it(build, tmp_path):
+    run_all(build, tmp_path / "out", "--part=engine", "--part=updates", "--part=profile", "--part=peers")
+    assert sorted((build / "bin" / "made").read_text().split()) == ["qwen3-0.6b", "qwen3-8b"]
+    assert not list(pathlib.Path("/dev/shm").glob("pitstop-models-*/qwen3-8b")), "a model is left"
+
+
+def test_a_profile_without_profilers_has_the_gaps(build, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert run_all(build, tmp_path / "out", "--part=profile").returncode == 0
+    parts = json.loads((tmp_path / "out" / "report.json").read_text())["parts"]
+    assert parts["launch gaps"]["tiny, 1 request"] == "20% lost"
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "tiny, 1 request: 9 launches in 50.0 us" in text and "| rope | 4.00 | 2.00 |" in text
+
+
+TORCH = """
+    import json, sys
+    if "-c" in sys.argv:
+        print("cuda True")
+    else:
+        path = next(word[7:] for word in sys.argv if word.startswith("--json="))
+        assert "--sizes=real" in sys.argv and any(word.startswith("--model=") for word in sys.argv)
+        row = {"what": "qkv, M = 1", "peer": "torch (cuBLAS)", "us": 20.0}
+        json.dump({"torch": "2.9", "cuda": "13.0", "cudnn": 9, "rows": [row]}, open(path, "w"))
+    """
+
+
+def test_peers_are_measured_where_python_has_torch(build, tmp_path, monkeypatch):
+    place = tmp_path / "path"
+    place.mkdir()
+    (place / "python3").write_text(f"#!{sys.executable}\n{textwrap.dedent(TORCH)}")
+    (place / "python3").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{place}:{os.environ['PATH']}")
+    out = tmp_path / "out"
+    assert run_all(build, out, "--part=limits", "--part=peers").returncode == 0
+    run_all(build, out, "--part=kernels")
+    assert "| qkv, M = 1 | torch (cuBLAS) | 20.0 | 10.0 | 0.50 |" in (out / "report.md").read_text()
+
+
+def test_without_torch_the_peers_say_so(build, tmp_path, monkeypatch):
+    (tmp_path / "python3").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "python3").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert run_all(build, tmp_path / "out", "--part=peers").returncode == 0
+    part = json.loads((tmp_path / "out" / "report.json").read_text())["parts"]["PyTorch and transformers"]
+    assert part["status"] == "skipped" and "no PyTorch" in part["why"]

@@ -171,6 +171,8 @@ def test_python_imports_come_from_the_standard_library_or_the_listed_packages():
             continue  # makes data that is checked in; says itself with which versions of what
         if path.parts[:2] == ("tests", "trainers") or "integrations" in path.parts:
             continue  # of other people's packages, which have environments of their own
+        if path.name == "peers_torch.py":
+            continue  # run by the python3 of a machine that has what it measures
         for name in re.findall(r"^\s*(?:import|from)\s+(\w+)", read(path), re.MULTILINE):
             if name in sys.stdlib_module_names or name in own:
                 continue

@@ -1,0 +1,263 @@
+#include "bench/gpu_gaps.h"
+
+#include "bench/gpu_sizes.h"
+#include "kernels/attention_cuda.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <numeric>
+#include <stdexcept>
+
+namespace pitstop {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int kLayers = 8;   // their weights rotate: more than the L2 cache holds
+constexpr int kRounds = 15;  // of the step; the median is kept
+constexpr std::int64_t P = 16, kKeys = 1024 / kScaledDown + P;
+
+struct LaunchedOp {
+    const char* what;
+    double bytes;
+    std::function<void(int layer)> launch;
+};
+
+// The buffers of one request's step, and its kernels in their order.
+class Layer {
+  public:
+    Layer(GpuMeter& gpu, const GpuModelSizes& sizes)
+        : gpu_(gpu),
+          s_(sizes),
+          x_(gpu.floats(s_.H)),
+          delta_(gpu.floats(s_.H)),
+          norm_(gpu.buffer(std::max(s_.H, s_.D) * 2)),
+          normed_(gpu.buffer(s_.H * 2)),
+          qkv_(gpu.buffer(qkv_cols() * 2)),
+          rotated_(gpu.buffer(s_.Q * s_.D * 2)),
+          attended_(gpu.buffer(s_.Q * s_.D * 2)),
+          both_(gpu.buffer(2 * s_.F * 2)),
+          gated_(gpu.buffer(s_.F * 2)),
+          out_(gpu.buffer(s_.H * 2)),
+          cos_(gpu.floats(s_.D / 2)),
+          sin_(gpu.floats(s_.D / 2)),
+          slot_(gpu.array(std::vector<std::int64_t>{kKeys - 1})),
+          position_(gpu.array(std::vector<std::int32_t>{0})),  // the one row of the tables
+          q_starts_(gpu.array(std::vector<std::int32_t>{0, 1})),
+          kv_lens_(gpu.array(std::vector<std::int32_t>{static_cast<std::int32_t>(kKeys)})),
+          page_starts_(gpu.array(std::vector<std::int32_t>{0})),
+          weights_(gpu.buffer(layer_bytes() * kLayers)) {
+        std::vector<std::int32_t> pages(static_cast<std::size_t>(kKeys / P));
+        std::iota(pages.begin(), pages.end(), 0);
+        pages_ = gpu.array(pages);
+        kv_ = {
+            .num_pages = static_cast<std::int32_t>(kKeys / P),
+            .page_size = P,
+            .num_kv_heads = static_cast<std::int32_t>(s_.K),
+            .head_dim = static_cast<std::int32_t>(s_.D)};
+        kv_memory_ = gpu.buffer(kv_bytes(kv_));
+        kv_.data = kv_memory_.data();
+    }
+
+    [[nodiscard]] std::vector<LaunchedOp> ops() {
+        const std::int64_t qkv = 0, o = qkv_cols() * s_.H, gate_up = o + s_.H * s_.Q * s_.D,
+                           down = gate_up + 2 * s_.F * s_.H;
+        return {
+            {"rmsnorm", 14.0 * static_cast<double>(s_.H), [this](int) { norm(); }},
+            product("qkv", normed_, qkv, qkv_, qkv_cols(), s_.H),
+            {"rope", 4.0 * static_cast<double>(qkv_cols()), [this](int) { rope(); }},
+            {"attention",
+             4.0 * static_cast<double>(kKeys * s_.K * s_.D),
+             [this](int) { attend(); }},
+            product("o", attended_, o, out_, s_.H, s_.Q * s_.D),
+            {"rmsnorm, residual", 14.0 * static_cast<double>(s_.H), [this](int) { norm(); }},
+            product("gate, up", normed_, gate_up, both_, 2 * s_.F, s_.H),
+            {"silu_mul", 6.0 * static_cast<double>(s_.F), [this](int) { silu(); }},
+            product("down", gated_, down, out_, s_.H, s_.F),
+        };
+    }
+
+  private:
+    [[nodiscard]] std::int64_t qkv_cols() const { return (s_.Q + 2 * s_.K) * s_.D; }
+    [[nodiscard]] std::int64_t layer_bytes() const {
+        return 2 * (qkv_cols() * s_.H + s_.H * s_.Q * s_.D + 3 * s_.F * s_.H);
+    }
+
+    void norm() {
+        cuda_ops()->rmsnorm(
+            {.x = floats_of(x_, 1, s_.H),
+             .delta = floats_of(delta_, 1, s_.H),
+             .w = static_cast<const bf16*>(norm_.data()),
+             .y = halves_of(normed_, 1, s_.H),
+             .eps = 1e-6f,
+             .stream = gpu_.stream()}
+        );
+    }
+
+    void rope() {
+        const ActView all = halves_of(qkv_, 1, qkv_cols());
+        cuda_ops()->rope(
+            {.q = cols(all, 0, s_.Q * s_.D),
+             .k = cols(all, s_.Q * s_.D, s_.K * s_.D),
+             .v = cols(all, (s_.Q + s_.K) * s_.D, s_.K * s_.D),
+             .q_out = halves_of(rotated_, 1, s_.Q * s_.D),
+             .kv = kv_,
+             .slots = static_cast<const std::int64_t*>(slot_.data()),
+             .positions = static_cast<const std::int32_t*>(position_.data()),
+             .cos = floats_of(cos_, 1, s_.D / 2),
+             .sin = floats_of(sin_, 1, s_.D / 2),
+             .q_norm = static_cast<const bf16*>(norm_.data()),
+             .k_norm = static_cast<const bf16*>(norm_.data()),
+             .norm_eps = 1e-6f,
+             .stream = gpu_.stream()}
+        );
+    }
+
+    void attend() {
+        attention_cuda(
+            {.q = halves_of(rotated_, 1, s_.Q * s_.D),
+             .out = halves_of(attended_, 1, s_.Q * s_.D),
+             .kv = kv_,
+             .num_q_heads = static_cast<std::int32_t>(s_.Q),
+             .num_rows = 1,
+             .q_starts = static_cast<const std::int32_t*>(q_starts_.data()),
+             .kv_lens = static_cast<const std::int32_t*>(kv_lens_.data()),
+             .pages = static_cast<const PageId*>(pages_.data()),
+             .page_starts = static_cast<const std::int32_t*>(page_starts_.data()),
+             .kv_len_max = static_cast<std::int32_t>(kKeys),
+             .q_len_max = 1,
+             .scale = 0.0883883476f,
+             .workspace = gpu_.workspace(),
+             .stream = gpu_.stream()}
+        );
+    }
+
+    void silu() {
+        const ActView both = halves_of(both_, 1, 2 * s_.F);
+        cuda_ops()->silu_mul(
+            {.gate = cols(both, 0, s_.F),
+             .up = cols(both, s_.F, s_.F),
+             .y = halves_of(gated_, 1, s_.F),
+             .stream = gpu_.stream()}
+        );
+    }
+
+    // y [1, N] = x [1, depth] w^T, with the layer's own weights; its algorithm is chosen here.
+    LaunchedOp product(
+        const char* what,
+        const DeviceBuffer& x,
+        std::int64_t offset,  // of the weights in the layer's, in elements
+        const DeviceBuffer& y,
+        std::int64_t N,
+        std::int64_t depth
+    ) {
+        const auto w_of = [this, offset](int layer) -> const void* {
+            return static_cast<const std::byte*>(weights_.data()) + layer * layer_bytes() +
+                   2 * offset;
+        };
+        std::vector<const void*> all_w;
+        for (int layer = 0; layer < kLayers; ++layer) all_w.push_back(w_of(layer));
+        gpu_.tune(x, all_w, y, 1, N, depth);
+        return {
+            what,
+            2.0 * static_cast<double>(N * depth + N + depth),
+            [this, w_of, &x, &y, N, depth](int layer) {
+                gpu_.multiply(*cuda_ops(), x, w_of(layer), y, 1, N, depth);
+            }};
+    }
+
+    GpuMeter& gpu_;
+    GpuModelSizes s_;
+    DeviceBuffer x_, delta_, norm_, normed_, qkv_, rotated_, attended_, both_, gated_, out_;
+    DeviceBuffer cos_, sin_, slot_, position_, q_starts_, kv_lens_, page_starts_, weights_;
+    DeviceBuffer pages_{}, kv_memory_{};
+    KvCache kv_{};
+};
+
+DeviceEvent make_event() {
+    Result<DeviceEvent> made = DeviceEvent::create();
+    if (!made) throw std::runtime_error(made.error().message);
+    return *std::move(made);
+}
+
+double median(std::vector<double> values) {
+    std::sort(values.begin(), values.end());
+    return values[values.size() / 2];
+}
+
+// Microseconds from each op's event to the next one's, summed over the layers: [ops].
+std::vector<double> times_in_step(GpuMeter& gpu, const std::vector<LaunchedOp>& ops) {
+    std::vector<DeviceEvent> events;
+    for (std::size_t i = 0; i <= ops.size() * kLayers; ++i) events.push_back(make_event());
+    std::vector<std::vector<double>> rounds(ops.size());
+    for (int round = 0; round < kRounds; ++round) {
+        std::size_t next = 0;
+        events[next++].record(gpu.stream());
+        for (int layer = 0; layer < kLayers; ++layer) {
+            for (const LaunchedOp& op : ops) {
+                op.launch(layer);
+                events[next++].record(gpu.stream());
+            }
+        }
+        events.back().wait(kDeviceWaitMax, "a benchmark");
+        std::vector<double> us(ops.size());
+        for (std::size_t i = 1; i < events.size(); ++i)
+            us[(i - 1) % ops.size()] += 1e3 * events[i].ms_since(events[i - 1]);
+        for (std::size_t i = 0; i < ops.size(); ++i) rounds[i].push_back(us[i]);
+    }
+    std::vector<double> us;
+    for (std::vector<double>& of_op : rounds) us.push_back(median(std::move(of_op)));
+    return us;
+}
+
+Json measure_step(GpuMeter& gpu, const GpuModelSizes& sizes) {
+    Layer layer(gpu, sizes);
+    const std::vector<LaunchedOp> ops = layer.ops();
+    const std::vector<double> in_step_us = times_in_step(gpu, ops);
+    const double step_us = 1e6 * gpu.median_seconds([&](int) {
+        for (int index = 0; index < kLayers; ++index) {
+            for (const LaunchedOp& op : ops) op.launch(index);
+        }
+    });
+    double alone_us = 0;
+    double bytes = 0;
+    Json rows = Json::array();
+    for (std::size_t i = 0; i < ops.size(); ++i) {
+        const double us =
+            1e6 * gpu.median_seconds([&](int number) { ops[i].launch(number % kLayers); });
+        rows.push_back(
+            {{"what", ops[i].what}, {"in_step_us", in_step_us[i] / kLayers}, {"alone_us", us}}
+        );
+        alone_us += kLayers * us;
+        bytes += kLayers * ops[i].bytes;
+    }
+    const double least_us = 1e6 * bytes / gpu.limits().copy_bytes_s;
+    std::printf(
+        "%s, %d layers of a decode step: %.1f us, its kernels alone %.1f us, their bytes %.1f us\n",
+        sizes.name,
+        kLayers,
+        step_us,
+        alone_us,
+        least_us
+    );
+    return {
+        {"step", std::string(sizes.name) + ", " + std::to_string(kLayers) + " layers, 1 request"},
+        {"launches", ops.size() * kLayers},
+        {"step_us", step_us},
+        {"alone_us", alone_us},
+        {"least_us", least_us},
+        {"ops", rows}};
+}
+
+}  // namespace
+
+Json measure_gaps(GpuMeter& gpu) {
+    Json steps = Json::array();
+    for (const GpuModelSizes& sizes : {kQwen3_0_6b, kQwen3_8b}) {
+        steps.push_back(measure_step(gpu, sizes));
+        std::fflush(stdout);
+    }
+    return steps;
+}
+
+}  // namespace pitstop

@@ -1,0 +1,83 @@
+"""Where a step's time goes: nsys and ncu, where they are installed and may be used."""
+
+import csv
+import glob
+import io
+import os
+import pathlib
+import shutil
+import tempfile
+
+from timed_call import call
+
+NSYS_REPORTS = ("cuda_gpu_kern_sum", "cuda_gpu_mem_time_sum")
+ROWS_MAX = 25
+NCU_KERNELS = 12
+NCU_SECTIONS = ("SpeedOfLight", "Occupancy", "MemoryWorkloadAnalysis", "WarpStateStats")
+
+
+def find(name):
+    """Its path; None: not installed. Toolkits have them beside nvcc."""
+    places = [shutil.which(name), *sorted(glob.glob(f"/usr/local/cuda*/bin/{name}"), reverse=True)]
+    return next((place for place in places if place and os.access(place, os.X_OK)), None)
+
+
+def nsys(command, environment, out, timeout_s):
+    """A timeline of `command`, summed by kernel into out/nsys.md. (status, why, figures)."""
+    program = find("nsys")
+    if program is None:
+        return "skipped", "nsys is not installed", {}
+    with tempfile.TemporaryDirectory() as folder:
+        record = pathlib.Path(folder) / "timeline"
+        ended = call(
+            [program, "profile", "--trace=cuda", "--sample=none", "--cpuctxsw=none", "-o", record, *command],
+            environment,
+            timeout_s,
+        )
+        records = sorted(pathlib.Path(folder).glob("timeline*.nsys-rep"))
+        if ended.code != 0 or not records:
+            return "skipped", f"nsys does not work here: {ended.last_lines(2)}", {}
+        text, figures = [], {}
+        for report in NSYS_REPORTS:
+            stats = call([program, "stats", "--report", report, "--format", "csv", records[0]], environment, 60)
+            rows = csv_rows(stats.output)
+            text += [f"## {report}", "", *as_table(rows[: ROWS_MAX + 1]), ""]
+            figures[report] = max(0, len(rows) - 1)
+    (out / "nsys.md").write_text("# What nsys saw\n\n" + "\n".join(text) + "\n")
+    return ("passed" if any(figures.values()) else "skipped"), "nsys.md", figures
+
+
+def csv_rows(text):
+    """The table in what `nsys stats` prints: from its first line with commas on."""
+    lines = text.splitlines()
+    begin = next((i for i, line in enumerate(lines) if line.count(",") > 3), len(lines))
+    return [row for row in csv.reader(io.StringIO("\n".join(lines[begin:]))) if len(row) > 3]
+
+
+def as_table(rows):
+    if not rows:
+        return ["nothing"]
+    cells = [[cell.replace("|", "/") for cell in row] for row in rows]
+    return [
+        "| " + " | ".join(cells[0]) + " |",
+        "|" + "---|" * len(cells[0]),
+        *("| " + " | ".join(row) + " |" for row in cells[1:]),
+    ]
+
+
+def ncu(gpu_bench, environment, out, timeout_s):
+    """Counters of some kernels of pitstop_gpu_bench, into out/ncu.txt. (status, why, figures)."""
+    program = find("ncu")
+    if program is None:
+        return "skipped", "ncu is not installed", {}
+    sections = [word for section in NCU_SECTIONS for word in ("--section", section)]
+    command = [program, *sections, "--launch-count", str(NCU_KERNELS), "--launch-skip", "40"]
+    bench = [gpu_bench, "--family=decode", "--copy-gb-s=1", "--matrix-tflop-s=1"]
+    ended = call([*command, *bench], environment, timeout_s)
+    if "ERR_NVGPUCTRPERM" in ended.output:
+        return "skipped", "this user may not read the GPU's counters", {}
+    kernels = ended.output.count("Section: GPU Speed Of Light")
+    if not kernels:
+        return "skipped", f"ncu does not work here: {ended.last_lines(2)}", {}
+    (out / "ncu.txt").write_text(ended.output)
+    return "passed", "ncu.txt", {"kernels": kernels}

@@ -1,0 +1,66 @@
+"""A tree that serves a model on the GPU, for a part that talks to it."""
+
+import pathlib
+import shutil
+import tempfile
+import threading
+
+from timed_call import start, stop
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+class NotServed(Exception):
+    """Why there is no tree."""
+
+
+class Served:
+    """with Served(model, flags, environment, timeout_s) as client: ..."""
+
+    def __init__(self, model, flags, environment, timeout_s):
+        self._command = [ROOT / "launch" / "pitstop", "serve", "--no-http", f"--model={model}", "--device=cuda", *flags]
+        self._environment = environment
+        self._timeout_s = timeout_s
+        self._folder = None
+        self._process = None
+        self._client = None
+
+    def __enter__(self):
+        try:
+            import pitstop  # the client, of this bundle: its pyzmq is for one version of Python
+        except ImportError as error:
+            raise NotServed(f"the Python client cannot be imported: {error}") from error
+        self._folder = tempfile.mkdtemp(prefix="pitstop-gpu-")
+        run_dir = pathlib.Path(self._folder) / "run"
+        self._log = open(pathlib.Path(self._folder) / "log", "w+")
+        self._process = start([*self._command, f"--run-dir={run_dir}"], self._environment, stderr=self._log)
+        try:
+            if not self._is_ready():
+                raise NotServed(f"the tree did not start: {self._last_lines()}")
+            self._client = pitstop.Client(str(run_dir), timeout=30.0)
+        except Exception:
+            self._end()
+            raise
+        return self._client
+
+    def __exit__(self, *_):
+        self._end()
+
+    def _is_ready(self):
+        """It prints one line when every process is."""
+        said = []
+        reader = threading.Thread(target=lambda: said.append(self._process.stdout.readline()), daemon=True)
+        reader.start()
+        reader.join(self._timeout_s)
+        return bool(said and said[0])
+
+    def _last_lines(self):
+        self._log.seek(0)
+        return " / ".join(line.strip() for line in self._log.read().splitlines()[-4:]) or "no line within its time"
+
+    def _end(self):
+        if self._client is not None:
+            self._client.close()
+        stop(self._process)
+        self._log.close()
+        shutil.rmtree(self._folder, ignore_errors=True)

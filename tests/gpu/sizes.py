@@ -1,0 +1,44 @@
+"""How large what tests/gpu/run measures is: on a GPU as it serves, on the GPU in software small enough to rehearse."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    models: dict  # {name: (pitstop_make_model's arguments, bytes of weights)}; the one with a target first
+    # {what: pitstop_bench's arguments}, of every model
+    benches: dict
+    sanitizers: bool  # compute-sanitizer has something to look at
+    peers: str  # peers_torch.py's --sizes
+    tree: tuple = ()  # flags of the trees
+
+
+REAL = Sizes(
+    models={"qwen3-8b": (("qwen3-8b",), 16.4e9), "qwen3-0.6b": (("qwen3-0.6b",), 1.5e9)},
+    benches={
+        "decode_1": ("offline", "--num-requests=1", "--prompt-len=128", "--output-len=128"),
+        "decode_64": ("offline", "--num-requests=64", "--prompt-len=1024", "--output-len=64"),
+        "prefill_8k": ("stream", "--prompt-len=8192", "--output-len=2"),
+    },
+    sanitizers=True,
+    peers="real",
+)
+REHEARSED = Sizes(
+    models={"qwen3-8b": (("tiny",), 20e6), "qwen3-0.6b": (("tiny",), 20e6)},
+    benches={
+        "decode_1": ("offline", "--num-requests=1", "--prompt-len=8", "--output-len=4"),
+        "decode_64": ("offline", "--num-requests=3", "--prompt-len=16", "--output-len=3"),
+        "prefill_8k": ("stream", "--num-requests=1", "--prompt-len=40", "--output-len=2"),
+    },
+    sanitizers=False,
+    peers="small",
+    tree=("--tuning-dir=none", "--max-total-tokens=2048", "--chunked-prefill-size=256", "--max-running-requests=8"),
+)
+
+
+def is_emulated(device):
+    return bool(device) and device.get("name", "").startswith("emulated")
+
+
+def of(device):
+    return REHEARSED if is_emulated(device) else REAL
