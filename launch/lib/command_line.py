@@ -81,7 +81,8 @@ def add_tree_flags(parser):
         "--model",
         default="stories",
         metavar="DIR",
-        help="a checkpoint directory, or a bundled model: stories (the default) or bard",
+        help="a checkpoint directory, a bundled model (stories, the default, or bard), or org/name of the Hugging "
+        "Face cache, into which it is fetched where huggingface_hub is installed",
     )
     add_count("--tp", "tensor-parallel ranks per replica", default=1)
     add_count("--dp", "data-parallel replicas", default=1)

@@ -4,6 +4,7 @@ import os
 import pathlib
 
 from problem import EXIT_PLACE, EXIT_USAGE, Problem
+import hub
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODELS = ROOT / "launch" / "models"
@@ -34,10 +35,12 @@ def program(name):
     return str(path)
 
 
-def model_dir(name):
-    """A path, or the name of a bundled model."""
+def model_dir(name, say=lambda line: None):
+    """A path, the name of a bundled model, or org/name of the Hugging Face cache."""
     for path in (pathlib.Path(name), MODELS / name):
         if path.is_dir():
             return str(path.resolve())
+    if hub.is_name(name):
+        return hub.fetch(name, say)
     bundled = ", ".join(sorted(path.name for path in MODELS.iterdir() if path.is_dir()))
     raise Problem(f"--model {name}: no such directory (bundled models: {bundled})", EXIT_USAGE)

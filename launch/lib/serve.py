@@ -14,6 +14,7 @@ from problem import EXIT_OK, EXIT_PLACE, EXIT_USAGE, Problem
 from run_dir import MODEL, RunDir
 from tree import Asked, LostWeights, Signals, Tree, Weights, exit_code_of, plan
 import descriptors
+import hub
 import programs
 
 # --restart: the wait before each new attempt doubles up to the maximum; a tree that served for
@@ -55,8 +56,11 @@ class Served:
     """A running tree in its place. Owns: both, until close()."""
 
     def __init__(self, options, signals):
-        options.model = programs.model_dir(options.model)
-        options.served_model_names = options.served_model_name or [os.path.basename(options.model)]
+        named = options.model
+        options.model = programs.model_dir(named, say)
+        is_hubs = hub.is_name(named) and not os.path.isdir(named)
+        own_name = named.partition("@")[0] if is_hubs else os.path.basename(options.model)
+        options.served_model_names = options.served_model_name or [own_name]
         options.served_model_name = options.served_model_names[0]
         # In the environment, as a command line is for everybody to read.
         for name in ("api_key", "admin_api_key"):

@@ -130,9 +130,9 @@ def test_they_run_from_a_clean_root(packages, tmp_path):
         "dpkg", f"--root={root}", "--force-not-root", "--force-depends", "--force-script-chrootless", "--log=/dev/null",
         "-i", packages["pitstop"], packages["python3-pitstop"],
     )
-    said = run(
-        root / "usr/bin/pitstop", "generate", PROMPT, "--temperature=0", "--max-new-tokens=20", env={"PATH": "/usr/bin:/bin"}
-    )
+    with tempfile.TemporaryDirectory(dir="/tmp") as runtime:  # where no other tree is found
+        own = {"PATH": "/usr/bin:/bin", "XDG_RUNTIME_DIR": runtime}
+        said = run(root / "usr/bin/pitstop", "generate", PROMPT, "--temperature=0", "--max-new-tokens=20", env=own)
     assert "little girl named Lily" in said
     program = "import pitstop\nwith pitstop.Engine() as engine: print(engine.generate('A', {'max_new_tokens': 3}).finish.reason)"
     environment = {"PATH": f"{root}/usr/bin:/usr/bin:/bin", "PYTHONPATH": f"{root}/usr/lib/python3/dist-packages"}

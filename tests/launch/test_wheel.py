@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -84,8 +85,10 @@ def test_it_is_small(wheel):
     assert "-py3-none-manylinux_" in wheel.name
 
 
-def test_the_command_generates_with_an_empty_environment(installed):
-    done = call([installed / "pitstop", "generate", "Once upon a time", "--temperature=0"])
+def test_the_command_generates_with_next_to_no_environment(installed):
+    with tempfile.TemporaryDirectory(dir="/tmp") as runtime:  # where no other tree is found
+        command = [installed / "pitstop", "generate", "Once upon a time", "--temperature=0"]
+        done = call(command, XDG_RUNTIME_DIR=runtime)
     assert done.returncode == 0, done.stderr
     assert "little girl named Lily" in done.stdout
 

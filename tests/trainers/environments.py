@@ -1,0 +1,113 @@
+"""The packages of trainers, pinned, each in an environment of its own under build/trainers.
+
+They are made when a test first needs them and kept; where no package index can be reached its tests skip by name.
+PyTorch is one for all: its packages take minutes to install, the others seconds.
+"""
+
+import dataclasses
+import fcntl
+import functools
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PLACE = pathlib.Path(os.environ.get("PITSTOP_TRAINERS", ROOT / "build" / "trainers"))
+INSTALL_S = 900
+TORCH = ("torch==2.15.0", "numpy==2.4.6")
+
+
+@dataclasses.dataclass(frozen=True)
+class Environment:
+    packages: tuple = ()  # with what they depend on
+    alone: tuple = ()  # without: the trainer's package, whose dependencies are for GPUs
+    needs_torch: bool = True
+    is_nightly: bool = False  # heavy: only where PITSTOP_TRAINERS_ALL is set
+
+
+HTTP = ("aiohttp==3.14.5", "requests==2.34.2", "pydantic==2.14.3", "pyzmq==27.3.0", "msgpack")
+HF = ("transformers==5.23.0", "accelerate==1.15.0", "safetensors==0.8.0")
+WEB = ("fastapi==0.165.0", "uvicorn==0.54.0", "orjson==3.13.0", "pybase64==1.5.1", "psutil==7.2.2")
+ENVIRONMENTS = {
+    "torch": Environment(TORCH, needs_torch=False, is_nightly=True),
+    "openai": Environment(("openai==3.54.0",), needs_torch=False),
+    "grpo": Environment(("pyzmq==27.3.0", "msgpack", "matplotlib"), is_nightly=True),
+    "hub": Environment(("huggingface_hub==2.4.0",), needs_torch=False),
+    "lm_eval": Environment(("lm-eval[api]==0.4.13", "transformers==5.23.0"), needs_torch=False, is_nightly=True),
+    "trl": Environment((*HTTP, *HF), ("trl==1.16.0",), is_nightly=True),
+    "skyrl": Environment((*HTTP, *HF, "loguru==0.7.3"), ("skyrl==0.3.0",), is_nightly=True),
+    "sglang": Environment(
+        (*HTTP, *HF, *WEB, "ipython==9.18.1", "msgspec==0.22.0", "partial-json-parser==0.2.1.1.post7",
+         "pillow==13.0.0", "prometheus-client==0.26.0", "python-multipart", "setproctitle==1.3.8",
+         "sentencepiece==0.2.3", "interegular==0.3.3", "uvloop==0.23.0"),
+        ("sglang==0.5.23",),
+        is_nightly=True,
+    ),
+    "verl": Environment(HTTP, ("verl==0.9.1",), is_nightly=True),
+    "areal": Environment(
+        (*HTTP, *HF, *WEB, "aiofiles==25.1.0", "blosc==1.11.4", "colorlog==6.12.0", "datasets==5.2.0",
+         "einops==0.8.2", "flask==3.1.3", "h5py==3.16.0", "hydra-core==1.3.8", "json5==0.17.3", "lark==1.3.1",
+         "networkx==3.6.1", "numba==0.68.1", "omegaconf==2.3.1", "openai==3.54.0", "pandas==3.1.1", "pebble==5.2.3",
+         "ray==2.60.0", "redis==8.1.0", "setproctitle==1.3.8", "tabulate==0.10.0", "tenacity==9.2.1",
+         "torchdata==0.11.0", "uvloop==0.23.0", "zstandard==0.25.0"),
+        ("areal==1.0.4",),
+        is_nightly=True,
+    ),
+    "checkpoint_engine": Environment(
+        (*HTTP, *WEB, "loguru==0.7.3", "httpx==0.28.1", "safetensors==0.8.0"), ("checkpoint-engine==0.4.2",),
+        is_nightly=True,
+    ),
+    # What the integrations stand on, and what verl imports on the way to its base classes.
+    "integrations": Environment(
+        (*HTTP, *HF, "codetiming==1.4.0", "datasets==5.2.0", "hydra-core==1.3.8", "omegaconf==2.3.1", "ray==2.60.0",
+         "tensordict==0.15.3", "torchdata==0.11.0", "pylatexenc==2.11", "peft==0.21.2"),
+        ("verl==0.9.1", "openrlhf==0.11.2"),
+        is_nightly=True,
+    ),
+}
+
+
+def _run(*command):
+    done = subprocess.run(
+        [*map(str, command)], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=INSTALL_S
+    )
+    if done.returncode != 0:
+        raise RuntimeError((done.stderr or done.stdout).strip().splitlines()[-1])
+
+
+def _make(name, place):
+    environment = ENVIRONMENTS[name]
+    _run(sys.executable, "-m", "venv", "--clear", place)
+    pip = [place / "bin" / "python", "-m", "pip", "install", "-q", "--no-compile", "--disable-pip-version-check", "--retries", "1"]
+    if environment.needs_torch:
+        (torch,) = pathlib.Path(python_of("torch")).parents[1].glob("lib/python*/site-packages")
+        (own,) = place.glob("lib/python*/site-packages")
+        (own / "torch.pth").write_text(f"{torch}\n")
+    if environment.packages:
+        _run(*pip, *environment.packages)
+    if environment.alone:
+        _run(*pip, "--no-deps", *environment.alone)
+
+
+@functools.lru_cache(maxsize=None)
+def python_of(name):
+    """The interpreter of that environment. Skips: it cannot be made here, or is not to be."""
+    environment = ENVIRONMENTS[name]
+    place = PLACE / name
+    mark = place / "made"
+    wanted = repr((environment, sys.version_info[:3]))
+    PLACE.mkdir(parents=True, exist_ok=True)
+    with open(PLACE / f"{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two test runs may share the directory
+        if not (mark.exists() and mark.read_text() == wanted):
+            if environment.is_nightly and not os.environ.get("PITSTOP_TRAINERS_ALL"):
+                pytest.skip(f"{name} is heavy: its environment is made with PITSTOP_TRAINERS_ALL=1")
+            try:
+                _make(name, place)
+            except (RuntimeError, subprocess.TimeoutExpired) as error:
+                pytest.skip(f"the packages of {name} cannot be installed here: {error}")
+            mark.write_text(wanted)
+    return str(place / "bin" / "python")
