@@ -1,0 +1,144 @@
+"""verl (0.9): register() in every process that reads its configuration, and actor_rollout_ref.rollout.name=pitstop.
+
+The replica starts one tree in a Ray actor of this machine. A hybrid worker's rollout joins that tree, and pushes the
+weights through shared memory while it is released, paused or generating.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Optional
+
+import ray
+import verl.workers.rollout.base as rollout_base
+from verl.workers.rollout.base import BaseRollout
+from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry, TokenOutput
+
+from ..async_engine import AsyncEngine
+from ..errors import PitstopError
+
+NAME = "pitstop"
+
+
+def _actor_name(replica_rank: int) -> str:
+    return f"pitstop_server_{replica_rank}"
+
+
+class PitstopServer:
+    """A tree in a Ray actor: what verl's agent loops and replicas call."""
+
+    async def start(self, model_path: str, config: Any, **options: Any) -> None:
+        self._config = config
+        self._steps: Optional[int] = None
+        shape = {"tp": config.tensor_model_parallel_size, "dp": config.data_parallel_size}
+        self.engine = await AsyncEngine(model_path, port=0, **shape, **options).start()
+
+    async def get_server_address(self) -> tuple[str, int]:
+        host, _, port = self.engine.url.removeprefix("http://").rpartition(":")
+        return host, int(port)
+
+    async def get_run_dir(self) -> str:
+        return self.engine.run_dir
+
+    async def generate(
+        self, prompt_ids: Any, sampling_params: dict[str, Any], request_id: str, image_data: Any = None,
+        video_data: Any = None, **_: Any,
+    ) -> TokenOutput:
+        how = dict(sampling_params)
+        wants_logprobs = bool(how.pop("logprobs", False))
+        room = self._config.prompt_length + self._config.response_length - len(prompt_ids)
+        if "max_new_tokens" not in how and "max_tokens" not in how:
+            how["max_new_tokens"] = max(1, min(self._config.response_length, room))
+        out = await self.engine.generate(
+            input_ids=list(prompt_ids), sampling_params=how, rid=request_id, return_logprob=wants_logprobs,
+            image_data=image_data, video_data=video_data,
+        )
+        return TokenOutput(
+            token_ids=out.output_ids,
+            log_probs=out.logprobs if wants_logprobs else None,
+            stop_reason=out.finish.reason,
+            extra_fields={"global_steps": self._steps, "weight_epochs": out.epochs},
+        )
+
+    async def set_global_steps(self, global_steps: int) -> None:
+        self._steps = global_steps
+
+    async def sleep(self) -> None:
+        if self._config.free_cache_engine:
+            await self.engine.sleep(level=2)
+
+    async def wake_up(self) -> None:
+        await self.engine.wake_up()
+
+    async def clear_kv_cache(self) -> None:
+        await self.engine.flush_cache()
+
+    async def release_kv_cache(self) -> None:
+        await self.engine.release_memory_occupation(["kv_cache"])
+
+    async def resume_kv_cache(self) -> None:
+        await self.engine.resume_memory_occupation(["kv_cache"])
+
+    async def abort_all_requests(self, reject_request: bool = False) -> None:
+        await self.engine.pause("abort")
+
+    async def resume_generation(self) -> None:
+        await self.engine.resume()
+
+
+class PitstopReplica(RolloutReplica):
+    async def launch_servers(self) -> None:
+        actor = ray.remote(PitstopServer).options(
+            name=_actor_name(self.replica_rank), max_concurrency=self.max_concurrency
+        )
+        server = actor.remote()
+        await server.start.remote(self.model_config.path, self.config)
+        host, port = await server.get_server_address.remote()
+        self.servers = [server]
+        self._server_handle, self._server_address = server, f"{host}:{port}"
+
+
+class PitstopRollout(BaseRollout):
+    """A hybrid worker's side: rank 0 of each replica sends, all ranks take part in gathering."""
+
+    def __init__(self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1, run_dir: str = ""):
+        super().__init__(config, model_config, device_mesh)
+        world = self.config.tensor_model_parallel_size * self.config.data_parallel_size
+        rank = int(os.environ.get("RANK", "0"))
+        self._is_sender = rank % world == 0
+        self._replica_rank = rank // world if replica_rank == -1 else replica_rank
+        self._run_dir = run_dir  # empty: the replica's actor knows
+        self._engine: Optional[AsyncEngine] = None
+
+    async def _join(self) -> AsyncEngine:
+        if self._engine is None:
+            run_dir = self._run_dir
+            if not run_dir:
+                run_dir = await ray.get_actor(_actor_name(self._replica_rank)).get_run_dir.remote()
+            self._engine = await AsyncEngine(run_dir=run_dir).start()
+        return self._engine
+
+    async def resume(self, tags: list[str]) -> None:
+        if self._is_sender and self.config.free_cache_engine:
+            await (await self._join()).wake_up(tags)
+
+    async def release(self) -> None:
+        if self._is_sender and self.config.free_cache_engine:
+            await (await self._join()).sleep(level=2)
+
+    async def update_weights(
+        self, weights: Any, wire_format: str = "named_tensors", global_steps: Optional[int] = None, **_: Any
+    ) -> None:
+        if wire_format != "named_tensors":
+            raise PitstopError("unsupported", f"wire_format: named_tensors, not {wire_format}")
+        # Every rank goes through all of them: a sharded tensor is gathered by all ranks together.
+        tensors = {name: tensor for name, tensor in weights} if self._is_sender else [None for _ in weights]
+        if self._is_sender:
+            label = "" if global_steps is None else f"step {global_steps}"
+            await (await self._join()).update_weights(tensors, label)
+
+
+def register() -> None:
+    """rollout.name=pitstop."""
+    RolloutReplicaRegistry.register(NAME, lambda: PitstopReplica)
+    rollout_base._ROLLOUT_REGISTRY[(NAME, "async")] = f"{__name__}.PitstopRollout"

@@ -1,0 +1,77 @@
+"""A tree for each trainer's step, and what fresh starts generate."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "tree"))
+
+from environments import python_of  # noqa: E402
+from process_tree import ROOT, ProcessTree  # noqa: E402
+
+MODELS = ROOT / "launch" / "models"
+PROMPT = "ROMEO:\n"
+NUM_TOKENS = 24
+STEP_S = 300
+
+
+@pytest.fixture(scope="session")
+def fresh():
+    """{model: (prompt's ids, the greedy ids of a fresh start on it)}."""
+    found = {}
+    for model in ("stories", "bard"):
+        place = pathlib.Path(tempfile.mkdtemp(prefix="pitstop-test-", dir="/tmp"))
+        tree = ProcessTree(place / "tree", "--model", MODELS / model)
+        try:
+            with tree.door() as door:
+                ids = door.call("tokenize", text=PROMPT)["ids"]
+                found[model] = (ids, door.generate(PROMPT, max_new_tokens=NUM_TOKENS, temperature=0).tokens)
+            tree.stop()
+        finally:
+            tree.abandon()
+            shutil.rmtree(place)
+    assert found["stories"][1] != found["bard"][1]
+    return found
+
+
+@pytest.fixture
+def tree(request):
+    place = pathlib.Path(tempfile.mkdtemp(prefix="pitstop-test-", dir="/tmp"))
+    flags = getattr(request, "param", ())
+    tree = ProcessTree(place / "tree", "--port", "0", "--threads", "1", *flags)
+    try:
+        yield tree
+        tree.stop()
+    finally:
+        tree.abandon()
+        shutil.rmtree(place)
+
+
+@pytest.fixture
+def step(tree):
+    """step(environment, program): what steps/PROGRAM.py prints in that environment, against the tree."""
+
+    def run(environment, program, *arguments):
+        command = [python_of(environment), str(HERE / "steps" / f"{program}.py"), tree.url]
+        command += [str(MODELS / "bard"), *map(str, arguments)]
+        done = subprocess.run(
+            command,
+            cwd=HERE / "steps",
+            env={**os.environ, "PYTHONPATH": str(HERE / "steps"), "NO_PROXY": "*", "TOKENIZERS_PARALLELISM": "false",
+                 "HF_HUB_OFFLINE": "1", "PITSTOP_CLIENT": str(ROOT / "client" / "python")},
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=STEP_S,
+        )
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return run

@@ -1,0 +1,26 @@
+"""What stands in for a GPU, or for a package that needs one, in the trainers' steps: every line that says `shim`.
+
+    tests/trainers/shims.py          prints the list that docs/trainers.md has
+"""
+
+import pathlib
+import re
+
+STEPS = pathlib.Path(__file__).resolve().parent / "steps"
+
+
+def lines():
+    """A row of the page's table each."""
+    rows = []
+    for path in sorted(STEPS.glob("*.py")):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if re.search(r"\bshim\b", line):
+                code, _, why = line.partition("#")
+                said = f"`{code.strip()}`" if code.strip() and '"""' not in line else ""
+                why = why or line.strip().strip('"')
+                rows.append(f"| `{path.name}:{number}` | {said.replace('|', chr(92) + '|')} | {why.replace('shim:', '').strip()} |")
+    return rows
+
+
+if __name__ == "__main__":
+    print("\n".join(lines()))

@@ -1,0 +1,34 @@
+"""Each trainer's own code drives a tree through a whole step: sample, pause, update in its own way, go on, sample; and
+the colocated cycle. What comes out is what a fresh start on the new weights gives."""
+
+import json
+
+import pytest
+
+from conftest import MODELS
+from environments import python_of
+
+
+def is_a_step(said, fresh):
+    assert said["before"] == fresh["stories"][1]
+    assert said["after"] == fresh["bard"][1]
+    if "colocated" in said:
+        assert said["colocated"] == fresh["bard"][1]
+
+
+@pytest.fixture(params=["openai", "trl", "skyrl", "sglang", "verl", "areal", "checkpoint_engine"])
+def trainer(request):
+    python_of(request.param)  # skips where its packages are not to be had, before there is a tree
+    return request.param
+
+
+def test_a_whole_step_and_the_colocated_cycle(trainer, fresh, step):
+    is_a_step(step(trainer, f"{trainer}_step", json.dumps(fresh["stories"][0])), fresh)
+
+
+def test_lm_eval_scores_the_version_that_serves(step):
+    """Log-likelihoods are those of the tree's own prompt logprobs, before an update and after it."""
+    said = step("lm_eval", "lm_eval_step", MODELS / "stories")
+    for mine, theirs in zip(said["lm_eval"], said["engine"]):
+        assert mine == pytest.approx(theirs, abs=1e-4)
+    assert said["lm_eval"][0] != pytest.approx(said["lm_eval"][1], abs=0.1)
