@@ -8,7 +8,6 @@ import tempfile
 
 from timed_call import call
 
-TEST_S = 45.0  # without a line of output: a test hangs
 CRASHES_MAX = 3  # of a suite: then something is wrong for all of it
 
 
@@ -44,8 +43,8 @@ def tests_of(program, environment):
     return suites, ""
 
 
-def run(program, environment, budget, timeout_s):
-    """All of its tests, for timeout_s at most."""
+def run(program, environment, budget, timeout_s, test_s):
+    """All of its tests, for timeout_s at most; one that says nothing for test_s hangs."""
     counts = Counts()
     suites, why = tests_of(program, environment)
     if suites is None:
@@ -53,11 +52,11 @@ def run(program, environment, budget, timeout_s):
         return counts
     end_left = max(0.0, budget.left() - timeout_s)  # of the budget, when time is up here
     for suite, tests in suites.items():
-        _run_suite(program, environment, suite, tests, counts, lambda: budget.left() - end_left)
+        _run_suite(program, environment, suite, tests, counts, lambda: budget.left() - end_left, test_s)
     return counts
 
 
-def _run_suite(program, environment, suite, tests, counts, seconds_left):
+def _run_suite(program, environment, suite, tests, counts, seconds_left, test_s):
     left = [f"{suite}.{test}" for test in tests]
     for _ in range(CRASHES_MAX):
         if not left:
@@ -70,7 +69,7 @@ def _run_suite(program, environment, suite, tests, counts, seconds_left):
                 [program, f"--gtest_filter={':'.join(left)}", f"--gtest_output=json:{path}"],
                 environment,
                 seconds_left(),
-                TEST_S,
+                test_s,
             )
             if path.exists():
                 _add_results(json.loads(path.read_text()), counts)

@@ -67,7 +67,7 @@ def driver_facts(budget):
     return dict(zip(names.split(","), values)) if ended.code == 0 else {}
 
 
-def run_tests(report, name, program, budget, timeout_s):
+def run_tests(report, name, program, budget):
     begin = time.monotonic()
     path = programs.bin_dir() / program
     if not path.exists():
@@ -75,7 +75,10 @@ def run_tests(report, name, program, budget, timeout_s):
         return
     # There is a GPU: a test that cannot have it has failed.
     small = {"PITSTOP_SMALL_SHAPES": "1"} if sizes.is_emulated(report.device) else {}
-    counts = gtest_program.run(path, environment(PITSTOP_REQUIRE_GPU="1", **small), budget, timeout_s)
+    of = sizes.of(report.device)
+    counts = gtest_program.run(
+        path, environment(PITSTOP_REQUIRE_GPU="1", **small), budget, of.tests_s, of.test_s
+    )
     report.errors.update(counts.suites)
     why = " / ".join(counts.failed)
     if counts.not_run:
@@ -186,8 +189,9 @@ def run_bundled_models(report, name, budget):
             "--model=stories",
             f"--device={device}",
             "--temperature=0",
-            "--max-new-tokens=48",
+            f"--max-new-tokens={sizes.of(report.device).text_tokens}",
             "--tuning-dir=none",
+            *sizes.of(report.device).tree,
         ]
         ended = run(command, budget, 60)
         if ended.code != 0:

@@ -153,7 +153,7 @@ def generation(rows, model_dir, device):
     try:
         import transformers
 
-        model = transformers.AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.bfloat16).to(device).eval()
+        model = transformers.AutoModelForCausalLM.from_pretrained(model_dir).to(device, torch.bfloat16).eval()
     except Exception as error:
         rows.found["generation"] = {"why": " ".join(str(error).split())[:300]}
         return rows.write()

@@ -10,6 +10,9 @@ class Sizes:
     benches: dict
     sanitizers: bool  # compute-sanitizer has something to look at
     peers: str  # peers_torch.py's --sizes
+    tests_s: float = 240.0  # of the kernels' tests, and with it of the engine's
+    test_s: float = 45.0  # without a line of output: a test hangs
+    text_tokens: int = 48  # of the bundled model's text
     tree: tuple = ()  # flags of the trees
 
 
@@ -32,6 +35,9 @@ REHEARSED = Sizes(
     },
     sanitizers=False,
     peers="small",
+    tests_s=420.0,
+    test_s=300.0,
+    text_tokens=8,
     tree=("--tuning-dir=none", "--max-total-tokens=2048", "--chunked-prefill-size=256", "--max-running-requests=8"),
 )
 

@@ -71,9 +71,8 @@ finish()
 """
 
 
-def test_a_crash_and_a_hang_cost_themselves_alone(program, monkeypatch):
-    monkeypatch.setattr(gtest_program, "TEST_S", 1.0)
-    counts = gtest_program.run(program(MISBEHAVES), dict(os.environ), timed_call.Budget(60), 60)
+def test_a_crash_and_a_hang_cost_themselves_alone(program):
+    counts = gtest_program.run(program(MISBEHAVES), dict(os.environ), timed_call.Budget(60), 60, test_s=1.0)
     assert [line.split(":")[0] for line in counts.failed] == ["Bad.Crashes", "Bad.Hangs"]
     assert "SIGABRT" in counts.failed[0]
     assert "silence" in counts.failed[1]
@@ -87,14 +86,14 @@ def test_what_has_no_time_left_is_named(program):
     finish()
     """
     begin = time.monotonic()
-    counts = gtest_program.run(program(body), dict(os.environ), timed_call.Budget(60), 2.0)
+    counts = gtest_program.run(program(body), dict(os.environ), timed_call.Budget(60), 2.0, test_s=45.0)
     assert time.monotonic() - begin < 20
     assert [line.split(":")[0] for line in counts.failed] == ["Good.A"]
     assert "Bad.First" in counts.not_run and "After.C" in counts.not_run
 
 
 def test_a_program_that_does_not_start_is_a_failure(tmp_path):
-    counts = gtest_program.run(tmp_path / "none", dict(os.environ), timed_call.Budget(60), 10)
+    counts = gtest_program.run(tmp_path / "none", dict(os.environ), timed_call.Budget(60), 10, test_s=45.0)
     assert len(counts.failed) == 1 and "none" in counts.failed[0]
 
 
