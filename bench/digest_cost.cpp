@@ -54,8 +54,8 @@ void copy_plainly(const Piece& piece) {
 }
 
 void copy_and_digest(const Piece& piece) {
-    static const AddRun add_run = add_run_on(best_isa());
-    DigestSum sum;
+    static const digest::AddRun add_run = digest::add_run_on(best_isa());
+    digest::DigestSum sum;
     add_run(
         {.data = piece.from.data(),
          .num_bytes = static_cast<std::int64_t>(piece.from.size()),
@@ -74,9 +74,11 @@ Result<double> seconds_of(
     const std::string& directory, Copy copy, int num_threads, std::byte* buffer
 ) {
     const TimePoint begin = Clock::now();
-    ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(directory));
+    ASSIGN_OR_RETURN(
+        const checkpoint::Checkpoint checkpoint, checkpoint::Checkpoint::open(directory)
+    );
     std::vector<Piece> pieces;
-    for (const StoredTensor& tensor : checkpoint.tensors()) {
+    for (const checkpoint::StoredTensor& tensor : checkpoint.tensors()) {
         std::span<const std::byte> bytes = checkpoint.mapped(tensor);
         if (bytes.size() != static_cast<std::size_t>(tensor.bytes)) {
             return make_error(ErrorCode::kUnsupported, "'{}' cannot be mapped", directory);
@@ -106,8 +108,10 @@ Result<double> seconds_of(
 Result<DigestCost> measure_digest_cost(const std::string& directory, int num_threads) {
     std::size_t bytes = 0;
     {
-        ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(directory));
-        for (const StoredTensor& tensor : checkpoint.tensors())
+        ASSIGN_OR_RETURN(
+            const checkpoint::Checkpoint checkpoint, checkpoint::Checkpoint::open(directory)
+        );
+        for (const checkpoint::StoredTensor& tensor : checkpoint.tensors())
             bytes +=
                 static_cast<std::size_t>(tensor.bytes) / kPieceBytes * kPieceBytes + kPieceBytes;
     }

@@ -42,18 +42,21 @@ struct Notes {
     std::vector<ChunkEvent> chunks{};
 };
 
-void note_finish(RequestRecord& record, const OutputChunk& last, std::int64_t planned_len) {
+void note_finish(
+    RequestRecord& record, const messages::OutputChunk& last, std::int64_t planned_len
+) {
     if (last.counts) {
         record.prompt_tokens = last.counts->prompt_tokens;
         record.cached_tokens = last.counts->cached_tokens;
     }
-    const Finish& finish = *last.finish;
-    if (finish.reason == FinishReason::kError || finish.reason == FinishReason::kAbort) {
+    const messages::Finish& finish = *last.finish;
+    if (finish.reason == messages::FinishReason::kError ||
+        finish.reason == messages::FinishReason::kAbort) {
         record.error = fmt::format("{} {}", finish.code, finish.message);
         return;
     }
     const bool is_short =
-        finish.reason == FinishReason::kLength && record.output_tokens < planned_len;
+        finish.reason == messages::FinishReason::kLength && record.output_tokens < planned_len;
     if (is_short || record.output_tokens > planned_len) {
         record.error = fmt::format("{} tokens of {}", record.output_tokens, planned_len);
     }
@@ -82,14 +85,14 @@ DriveResult drive(const DriveArgs& args) {
         const TimePoint due =
             args.concurrency_max > 0 ? Clock::now() : result.begin + planned[i].arrival;
         record.due_ns = ns_between(result.begin, due);
-        Generate request = args.pattern;
+        messages::Generate request = args.pattern;
         request.input_ids = planned[i].prompt;
         request.sampling.max_new_tokens = planned[i].output_len;
         const std::size_t client = i % args.clients.size();
         open.add();
         args.clients[client]->generate(
             std::move(request),
-            [&, i, client](const OutputChunk& chunk) {
+            [&, i, client](const messages::OutputChunk& chunk) {
                 const std::int64_t at_ns = ns_between(result.begin, Clock::now());
                 RequestRecord& mine = result.requests[i];
                 const auto tokens = static_cast<std::uint32_t>(chunk.tokens.size());

@@ -20,7 +20,7 @@ namespace pitstop::bench {
 struct DriveArgs {
     std::span<const std::unique_ptr<Client>> clients{};  // request i goes through client i % size
     const Workload* workload = nullptr;
-    Generate pattern{};                // everything but rid, prompt and max_new_tokens
+    messages::Generate pattern{};      // everything but rid, prompt and max_new_tokens
     std::int64_t concurrency_max = 0;  // open requests at most; 0: no limit
     std::chrono::milliseconds request_timeout{600'000};
 };

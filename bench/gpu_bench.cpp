@@ -22,8 +22,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-Json describe(const CudaDeviceInfo& info) {
-    const DeviceMemoryInfo memory = device_memory_info();
+Json describe(const kernels::CudaDeviceInfo& info) {
+    const kernels::DeviceMemoryInfo memory = kernels::device_memory_info();
     return {
         {"name", info.name},
         {"uuid", info.uuid},
@@ -36,7 +36,7 @@ Json describe(const CudaDeviceInfo& info) {
         {"runtime_cuda", info.runtime_version},
         {"cublas_lt", info.cublas_lt_version},
         {"cublas_lt_path", info.cublas_lt_path},
-        {"nccl_path", find_nccl()}};
+        {"nccl_path", kernels::find_nccl()}};
 }
 
 struct Options {
@@ -77,9 +77,9 @@ Result<> check(const Options& options) {
 }
 
 Result<Json> run(const Options& options) {
-    ASSIGN_OR_RETURN(const int num, num_cuda_devices());
+    ASSIGN_OR_RETURN(const int num, kernels::num_cuda_devices());
     if (num == 0) return make_error(ErrorCode::kUnavailable, "the driver shows no GPU");
-    ASSIGN_OR_RETURN(const CudaDeviceInfo info, open_cuda_device(0));
+    ASSIGN_OR_RETURN(const kernels::CudaDeviceInfo info, kernels::open_cuda_device(0));
     Json report{{"status", "run"}, {"device", describe(info)}};
     if (options.is_device_only) return report;
     ASSIGN_OR_RETURN(GpuMeter meter, GpuMeter::make());

@@ -60,7 +60,7 @@ Paged paged(const GpuMeter& gpu, std::int64_t tokens) {
         .page_size = P,
         .num_kv_heads = K,
         .head_dim = D};
-    made.memory = gpu.buffer(kv_bytes(made.kv));
+    made.memory = gpu.buffer(kernels::kv_bytes(made.kv));
     made.kv.data = made.memory.data();
     return made;
 }
@@ -85,9 +85,9 @@ void run_rope(GpuMeter& gpu) {
          .target = 0.85},
         [&](int) {
             cuda_ops()->rope(
-                {.q = cols(all, 0, Q * D),
-                 .k = cols(all, Q * D, K * D),
-                 .v = cols(all, (Q + K) * D, K * D),
+                {.q = kernels::cols(all, 0, Q * D),
+                 .k = kernels::cols(all, Q * D, K * D),
+                 .v = kernels::cols(all, (Q + K) * D, K * D),
                  .q_out = halves_of(q_out, T, Q * D),
                  .kv = to.kv,
                  .slots = static_cast<const std::int64_t*>(slots_there.data()),
@@ -110,8 +110,8 @@ void run_silu(GpuMeter& gpu) {
         {.family = "silu_mul", .what = "8192 x 12288", .bytes = 6.0 * T * F, .target = 0.85},
         [&](int) {
             cuda_ops()->silu_mul(
-                {.gate = cols(all, 0, F),
-                 .up = cols(all, F, F),
+                {.gate = kernels::cols(all, 0, F),
+                 .up = kernels::cols(all, F, F),
                  .y = halves_of(y, T, F),
                  .stream = gpu.stream()}
             );
@@ -381,7 +381,7 @@ void run_decode(GpuMeter& gpu) {
 void run_prefill(GpuMeter& gpu) {
     const Paged kv = paged(gpu, T);
     const double flops = 4.0 * D * Q * T * (T + 1) / 2;
-    const bool is_hopper = compute_capability() == 90;
+    const bool is_hopper = kernels::compute_capability() == 90;
     const std::vector<std::int32_t> q_starts{0, T}, kv_lens{T}, page_starts{0};
     attend(
         gpu,

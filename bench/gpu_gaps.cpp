@@ -55,7 +55,7 @@ class Layer {
             .page_size = P,
             .num_kv_heads = static_cast<std::int32_t>(s_.K),
             .head_dim = static_cast<std::int32_t>(s_.D)};
-        kv_memory_ = gpu.buffer(kv_bytes(kv_));
+        kv_memory_ = gpu.buffer(kernels::kv_bytes(kv_));
         kv_.data = kv_memory_.data();
     }
 
@@ -97,9 +97,9 @@ class Layer {
     void rope() {
         const ActView all = halves_of(qkv_, 1, qkv_cols());
         cuda_ops()->rope(
-            {.q = cols(all, 0, s_.Q * s_.D),
-             .k = cols(all, s_.Q * s_.D, s_.K * s_.D),
-             .v = cols(all, (s_.Q + s_.K) * s_.D, s_.K * s_.D),
+            {.q = kernels::cols(all, 0, s_.Q * s_.D),
+             .k = kernels::cols(all, s_.Q * s_.D, s_.K * s_.D),
+             .v = kernels::cols(all, (s_.Q + s_.K) * s_.D, s_.K * s_.D),
              .q_out = halves_of(rotated_, 1, s_.Q * s_.D),
              .kv = kv_,
              .slots = static_cast<const std::int64_t*>(slot_.data()),
@@ -114,7 +114,7 @@ class Layer {
     }
 
     void attend() {
-        attention_cuda(
+        kernels::attention_cuda(
             {.q = halves_of(rotated_, 1, s_.Q * s_.D),
              .out = halves_of(attended_, 1, s_.Q * s_.D),
              .kv = kv_,
@@ -135,8 +135,8 @@ class Layer {
     void silu() {
         const ActView both = halves_of(both_, 1, 2 * s_.F);
         cuda_ops()->silu_mul(
-            {.gate = cols(both, 0, s_.F),
-             .up = cols(both, s_.F, s_.F),
+            {.gate = kernels::cols(both, 0, s_.F),
+             .up = kernels::cols(both, s_.F, s_.F),
              .y = halves_of(gated_, 1, s_.F),
              .stream = gpu_.stream()}
         );
@@ -199,7 +199,7 @@ std::vector<double> times_in_step(GpuMeter& gpu, const std::vector<LaunchedOp>& 
                 events[next++].record(gpu.stream());
             }
         }
-        events.back().wait(kDeviceWaitMax, "a benchmark");
+        events.back().wait(kernels::kDeviceWaitMax, "a benchmark");
         std::vector<double> us(ops.size());
         for (std::size_t i = 1; i < events.size(); ++i)
             us[(i - 1) % ops.size()] += 1e3 * events[i].ms_since(events[i - 1]);

@@ -54,8 +54,9 @@ void GpuMeter::measure_limits() {
     const std::int64_t bytes = (std::int64_t{4} << 30) / kScaledDown;
     const DeviceBuffer from = buffer(bytes);
     const DeviceBuffer to = buffer(bytes);
-    const double copy_s =
-        median_seconds([&](int) { copy_on_device(to.data(), from.data(), bytes, stream()); });
+    const double copy_s = median_seconds([&](int) {
+        kernels::copy_on_device(to.data(), from.data(), bytes, stream());
+    });
     limits_.copy_bytes_s = 2.0 * static_cast<double>(bytes) / copy_s;
     constexpr std::int64_t kSide = 8192 / kScaledDown;
     const DeviceBuffer x = buffer(kSide * kSide * 2);
@@ -96,7 +97,7 @@ DeviceBuffer GpuMeter::filled(const void* host, std::size_t host_bytes, std::siz
     Result<DeviceBuffer> made = DeviceBuffer::create(static_cast<std::int64_t>(bytes));
     if (!made) throw std::runtime_error(made.error().message);
     for (std::size_t at = 0; at < bytes; at += host_bytes) {
-        copy_and_wait(
+        kernels::copy_and_wait(
             static_cast<std::byte*>(made->data()) + at,
             host,
             static_cast<std::int64_t>(std::min(host_bytes, bytes - at))
@@ -111,7 +112,7 @@ double GpuMeter::median_seconds(const Call& call) {
         begin_.record(stream());
         for (int i = 0; i < num; ++i) call(number++);
         end_.record(stream());
-        end_.wait(kDeviceWaitMax, "a benchmark");
+        end_.wait(kernels::kDeviceWaitMax, "a benchmark");
         return end_.ms_since(begin_);
     };
     run_ms(3);  // chooses algorithms, fills caches

@@ -73,15 +73,15 @@ struct Measurement {
 class Bench {
   public:
     Bench(
-        const Ops& ops_in,
-        ThreadPool& pool,
+        const kernels::Ops& ops_in,
+        kernels::ThreadPool& pool,
         const MachineLimits& limits,
         std::string filter,
         double min_ms,
         bool as_json
     )
         : ops(ops_in),
-          stream(stream_of(pool)),
+          stream(kernels::stream_of(pool)),
           limits_(limits),
           filter_(std::move(filter)),
           min_ms_(min_ms),
@@ -145,8 +145,8 @@ class Bench {
         }
     }
 
-    const Ops& ops;
-    Stream stream;
+    const kernels::Ops& ops;
+    kernels::Stream stream;
     nlohmann::json rows = nlohmann::json::array();
 
   private:
@@ -176,7 +176,7 @@ void bench_linear(Bench& bench, const char* name, std::int64_t M, std::int64_t N
         .is_bf16 = is_bf16,
         .run =
             [&] {
-                const LinearPart part{
+                const kernels::LinearPart part{
                     .w = view2<const bf16>(w.data() + copy * N * K, N, K),
                     .y = view2(y.data(), M, N)};
                 bench.ops.linear(
@@ -219,14 +219,14 @@ void bench_attention(
     );
     if (!bench.wants(full_name)) return;
     const std::int64_t pages_per_row = (len + kPage - 1) / kPage;
-    KvCache kv{
-        .dtype = kDTypeOf<T>,
+    kernels::KvCache kv{
+        .dtype = kernels::kDTypeOf<T>,
         .num_pages = static_cast<std::int32_t>(R * pages_per_row),
         .page_size = kPage,
         .num_kv_heads = kK,
         .head_dim = kD};
-    const std::int64_t copies = std::max<std::int64_t>(1, kColdBytes / kv_bytes(kv));
-    const Array<T> memory(kv_bytes(kv) / static_cast<std::int64_t>(sizeof(T)) * copies);
+    const std::int64_t copies = std::max<std::int64_t>(1, kColdBytes / kernels::kv_bytes(kv));
+    const Array<T> memory(kernels::kv_bytes(kv) / static_cast<std::int64_t>(sizeof(T)) * copies);
     const std::int64_t tokens = R * new_tokens;
     const Array<T> q(tokens * kQ * kD);
     const Array<T> out(tokens * kQ * kD);
@@ -261,8 +261,8 @@ void bench_attention(
         .is_bf16 = sizeof(T) == 2,
         .run =
             [&] {
-                kv.data =
-                    memory.data() + copy * (kv_bytes(kv) / static_cast<std::int64_t>(sizeof(T)));
+                kv.data = memory.data() +
+                          copy * (kernels::kv_bytes(kv) / static_cast<std::int64_t>(sizeof(T)));
                 copy = (copy + 1) % copies;
                 bench.ops.attention({
                     .q = view2<const T>(q.data(), tokens, kQ * kD),
@@ -309,10 +309,10 @@ void bench_elementwise(Bench& bench, std::int64_t T) {
         .bytes = static_cast<double>(T * kF * (4 + 4 + 2)),
         .run =
             [&] {
-                const ConstActView both = view2<const float>(gate_up.data(), T, 2 * kF);
+                const kernels::ConstActView both = view2<const float>(gate_up.data(), T, 2 * kF);
                 bench.ops.silu_mul(
-                    {.gate = cols(both, 0, kF),
-                     .up = cols(both, kF, kF),
+                    {.gate = kernels::cols(both, 0, kF),
+                     .up = kernels::cols(both, kF, kF),
                      .y = view2(y.data(), T, kF),
                      .stream = bench.stream}
                 );
@@ -327,23 +327,24 @@ void bench_elementwise(Bench& bench, std::int64_t T) {
         slots.push_back(t);
         positions.push_back(static_cast<std::int32_t>(t));
     }
-    KvCache kv{
+    kernels::KvCache kv{
         .num_pages = static_cast<std::int32_t>(T / 16 + 1),
         .page_size = 16,
         .num_kv_heads = kK,
         .head_dim = kD};
-    const Array<bf16> memory(kv_bytes(kv) / 2);
+    const Array<bf16> memory(kernels::kv_bytes(kv) / 2);
     kv.data = memory.data();
     bench.measure({
         .name = fmt::format("rope qk-norm T{}", T),
         .bytes = static_cast<double>(T * (kQ + 2 * kK) * kD * (4 + 2)),
         .run =
             [&] {
-                const ConstActView all = view2<const float>(qkv.data(), T, (kQ + 2 * kK) * kD);
+                const kernels::ConstActView all =
+                    view2<const float>(qkv.data(), T, (kQ + 2 * kK) * kD);
                 bench.ops.rope({
-                    .q = cols(all, 0, kQ * kD),
-                    .k = cols(all, kQ * kD, kK * kD),
-                    .v = cols(all, (kQ + kK) * kD, kK * kD),
+                    .q = kernels::cols(all, 0, kQ * kD),
+                    .k = kernels::cols(all, kQ * kD, kK * kD),
+                    .v = kernels::cols(all, (kQ + kK) * kD, kK * kD),
                     .q_out = view2(q_out.data(), T, kQ * kD),
                     .kv = kv,
                     .slots = slots.data(),
@@ -382,10 +383,10 @@ void bench_sampling(Bench& bench, std::int64_t R) {
     const Array<char> workspace(std::max(
         bench.ops.sample_workspace_bytes(R, kV), bench.ops.softmax_stats_workspace_bytes(R, kV)
     ));
-    std::vector<Choice> choices(static_cast<std::size_t>(R));
+    std::vector<kernels::Choice> choices(static_cast<std::size_t>(R));
     const struct {
         const char* name;
-        SampleRow row;
+        kernels::SampleRow row;
     } cases[] = {
         {"greedy", {}},
         {"temperature", {.temperature = 1.f, .seed = 1}},
@@ -393,7 +394,7 @@ void bench_sampling(Bench& bench, std::int64_t R) {
         {"top-p 0.95", {.temperature = 1.f, .top_p = 0.95f, .seed = 1}},
     };
     for (const auto& c : cases) {
-        const std::vector<SampleRow> rows(static_cast<std::size_t>(R), c.row);
+        const std::vector<kernels::SampleRow> rows(static_cast<std::size_t>(R), c.row);
         bench.measure({
             .name = fmt::format("sample {} R{}", c.name, R),
             .bytes = static_cast<double>(R * kV * 4),
@@ -409,8 +410,8 @@ void bench_sampling(Bench& bench, std::int64_t R) {
                 },
         });
     }
-    const std::vector<SoftmaxRow> rows(static_cast<std::size_t>(R));
-    std::vector<SoftmaxStats> stats(static_cast<std::size_t>(R));
+    const std::vector<kernels::SoftmaxRow> rows(static_cast<std::size_t>(R));
+    std::vector<kernels::SoftmaxStats> stats(static_cast<std::size_t>(R));
     bench.measure({
         .name = fmt::format("softmax_stats R{}", R),
         .bytes = static_cast<double>(R * kV * 4),
@@ -463,17 +464,18 @@ void bench_weights(Bench& bench) {
                 );
             },
     });
-    for (const DType dtype : {DType::kBF16, DType::kF32, DType::kF16}) {
+    for (const kernels::DType dtype :
+         {kernels::DType::kBF16, kernels::DType::kF32, kernels::DType::kF16}) {
         const Array<char> src(kRows * kCols * size_of(dtype));
-        const char* const name = dtype == DType::kF32   ? "f32"
-                                 : dtype == DType::kF16 ? "f16"
-                                                        : "bf16";
+        const char* const name = dtype == kernels::DType::kF32   ? "f32"
+                                 : dtype == kernels::DType::kF16 ? "f16"
+                                                                 : "bf16";
         bench.measure({
             .name = fmt::format("shard_copy {} -> bf16, 64 Mi elements", name),
             .bytes = static_cast<double>(kRows * kCols * (size_of(dtype) + 2)),
             .run =
                 [&] {
-                    const ShardCopy copy{
+                    const kernels::ShardCopy copy{
                         .src = src.data(),
                         .src_dtype = dtype,
                         .src_stride = kCols,
@@ -513,7 +515,7 @@ int main(int argc, char** argv) {
     const Result<IsaLevel> level = choose_isa(cpu);
     if (!level) return flags.fail(level.error());
 
-    ThreadPool pool(threads);
+    kernels::ThreadPool pool(threads);
     const MachineLimits limits = measure_limits(pool, *level, std::int64_t{array_mb} << 20);
     if (!as_json) {
         fmt::print(

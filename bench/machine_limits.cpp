@@ -191,17 +191,17 @@ double multiply_bf16(IsaLevel level) {
 
 }  // namespace
 
-MachineLimits measure_limits(ThreadPool& pool, IsaLevel level, std::int64_t array_bytes) {
+MachineLimits measure_limits(kernels::ThreadPool& pool, IsaLevel level, std::int64_t array_bytes) {
     constexpr std::int64_t kPiece = 1 << 20;
     const std::int64_t num_pieces = std::max<std::int64_t>(1, array_bytes / kPiece);
     const Buffer a = allocate(num_pieces * kPiece);
     const Buffer b = allocate(num_pieces * kPiece);
-    const Stream stream = stream_of(pool);
+    const kernels::Stream stream = kernels::stream_of(pool);
     auto touch = [&](std::int64_t begin, std::int64_t end, int) {
         std::memset(a.get() + begin * kPiece, 1, static_cast<std::size_t>((end - begin) * kPiece));
         std::memset(b.get() + begin * kPiece, 2, static_cast<std::size_t>((end - begin) * kPiece));
     };
-    parallel_for(stream, num_pieces, 1, touch);
+    kernels::parallel_for(stream, num_pieces, 1, touch);
 
     const double bytes = static_cast<double>(num_pieces * kPiece);
     auto read_pieces = [&](std::int64_t begin, std::int64_t end, int) {
@@ -221,16 +221,17 @@ MachineLimits measure_limits(ThreadPool& pool, IsaLevel level, std::int64_t arra
     };
     MachineLimits limits{.num_threads = pool.num_threads()};
     limits.read_gb_s =
-        bytes / best_seconds([&] { parallel_for(stream, num_pieces, 1, read_pieces); }) * 1e-9;
-    limits.copy_gb_s = 2.0 * bytes /
-                       best_seconds([&] { parallel_for(stream, num_pieces, 1, copy_pieces); }) *
-                       1e-9;
+        bytes / best_seconds([&] { kernels::parallel_for(stream, num_pieces, 1, read_pieces); }) *
+        1e-9;
+    limits.copy_gb_s =
+        2.0 * bytes /
+        best_seconds([&] { kernels::parallel_for(stream, num_pieces, 1, copy_pieces); }) * 1e-9;
     const double threads = pool.num_threads();
     const double fma_seconds =
-        best_seconds([&] { parallel_for(stream, pool.num_threads(), 1, fma); });
+        best_seconds([&] { kernels::parallel_for(stream, pool.num_threads(), 1, fma); });
     limits.fma_gflop_s = flops * threads / fma_seconds * 1e-9;
     const double bf16_seconds =
-        best_seconds([&] { parallel_for(stream, pool.num_threads(), 1, bf16_products); });
+        best_seconds([&] { kernels::parallel_for(stream, pool.num_threads(), 1, bf16_products); });
     limits.bf16_gflop_s = flops * threads / bf16_seconds * 1e-9;
     return limits;
 }

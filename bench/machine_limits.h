@@ -19,7 +19,7 @@ struct MachineLimits {
 
 // REQUIRES: level <= best_isa(). Uses 2 * array_bytes of memory while it runs.
 [[nodiscard]] MachineLimits measure_limits(
-    ThreadPool& pool, IsaLevel level, std::int64_t array_bytes
+    kernels::ThreadPool& pool, IsaLevel level, std::int64_t array_bytes
 );
 
 }  // namespace pitstop

@@ -101,7 +101,7 @@ Result<> check(const FlagSet& flags, Options& o) {
     return Ok{};
 }
 
-Result<WorkloadArgs> workload_args(const Options& o, const HelloReply& hello) {
+Result<WorkloadArgs> workload_args(const Options& o, const messages::HelloReply& hello) {
     ASSIGN_OR_RETURN(LengthDistribution prompt_len, LengthDistribution::parse(o.prompt_len));
     ASSIGN_OR_RETURN(LengthDistribution output_len, LengthDistribution::parse(o.output_len));
     return WorkloadArgs{
@@ -117,8 +117,8 @@ Result<WorkloadArgs> workload_args(const Options& o, const HelloReply& hello) {
     };
 }
 
-Generate request_pattern(const Options& o) {
-    Generate request;
+messages::Generate request_pattern(const Options& o) {
+    messages::Generate request;
     request.sampling.temperature = o.temperature;
     request.sampling.ignore_eos = true;
     request.sampling.seed = static_cast<std::uint64_t>(o.seed);
@@ -160,7 +160,7 @@ Result<Session> open_session(const Options& o) {
         );
         session.clients.push_back(std::move(client));
         if (i == 0 && session.tree) {
-            Generate first;
+            messages::Generate first;
             first.text = "Once upon a time";
             first.sampling.max_new_tokens = 1;
             RETURN_IF_ERROR(session.clients[0]->generate_blocking(std::move(first)));
@@ -170,9 +170,9 @@ Result<Session> open_session(const Options& o) {
     return session;
 }
 
-std::int64_t num_steps(const StatusReply& status) {
+std::int64_t num_steps(const messages::StatusReply& status) {
     std::int64_t steps = 0;
-    for (const ReplicaStatus& replica : status.replicas) steps += replica.num_steps;
+    for (const messages::ReplicaStatus& replica : status.replicas) steps += replica.num_steps;
     return steps;
 }
 
@@ -213,7 +213,7 @@ Result<> warm_up(const Options& o, WorkloadArgs args, const DriveArgs& pattern) 
 
 Result<Report> measure(const Options& o, Session& session) {
     Client& client = *session.clients[0];
-    const HelloReply hello = client.hello();
+    const messages::HelloReply hello = client.hello();
     ASSIGN_OR_RETURN(const WorkloadArgs args, workload_args(o, hello));
     ASSIGN_OR_RETURN(const Workload workload, make_workload(args));
     const DriveArgs drive_args{
@@ -225,11 +225,11 @@ Result<Report> measure(const Options& o, Session& session) {
     };
     RETURN_IF_ERROR(warm_up(o, args, drive_args));
 
-    ASSIGN_OR_RETURN(const StatusReply status_before, client.status());
+    ASSIGN_OR_RETURN(const messages::StatusReply status_before, client.status());
     ASSIGN_OR_RETURN(const std::vector<ProcessUse> use_before, processes_of(session.run_dir));
     const DriveResult result = drive(drive_args);
     ASSIGN_OR_RETURN(const std::vector<ProcessUse> use_after, processes_of(session.run_dir));
-    ASSIGN_OR_RETURN(const StatusReply status_after, client.status());
+    ASSIGN_OR_RETURN(const messages::StatusReply status_after, client.status());
 
     Report report{
         .mode = o.mode,

@@ -46,8 +46,8 @@ struct Figures {
     std::vector<double> load_cpu_us{};  // of the HTTP client
 };
 
-Generate request_of(std::int64_t output_len, bool is_streamed) {
-    Generate request;
+messages::Generate request_of(std::int64_t output_len, bool is_streamed) {
+    messages::Generate request;
     request.input_ids = {TokenId{1}, TokenId{2}, TokenId{3}, TokenId{4}};
     request.sampling.max_new_tokens = output_len;
     request.sampling.ignore_eos = true;
@@ -75,21 +75,24 @@ Result<double> client_throughput(Client& client, const Options& options) {
         std::string error{};
     } shared;
     std::function<void()> start = [&] {
-        client.generate(request_of(options.output_len, true), [&](const OutputChunk& chunk) {
-            bool goes_on = false;
-            {
-                const std::lock_guard lock(shared.mutex);
-                shared.tokens += static_cast<std::int64_t>(chunk.tokens.size());
-                if (!chunk.finish) return;
-                if (chunk.finish->reason == FinishReason::kError)
-                    shared.error = chunk.finish->message;
-                ++shared.num_done;
-                goes_on = shared.num_started < options.requests;
-                if (goes_on) ++shared.num_started;
-                shared.changed.notify_all();
+        client.generate(
+            request_of(options.output_len, true),
+            [&](const messages::OutputChunk& chunk) {
+                bool goes_on = false;
+                {
+                    const std::lock_guard lock(shared.mutex);
+                    shared.tokens += static_cast<std::int64_t>(chunk.tokens.size());
+                    if (!chunk.finish) return;
+                    if (chunk.finish->reason == messages::FinishReason::kError)
+                        shared.error = chunk.finish->message;
+                    ++shared.num_done;
+                    goes_on = shared.num_started < options.requests;
+                    if (goes_on) ++shared.num_started;
+                    shared.changed.notify_all();
+                }
+                if (goes_on) start();
             }
-            if (goes_on) start();
-        });
+        );
     };
     const TimePoint begin = Clock::now();
     shared.num_started = std::min(options.streams, options.requests);

@@ -89,7 +89,7 @@ class Checkpoints {
         made.paths_ = {o.model, o.next};
         if (!o.model.empty()) return made;
         ASSIGN_OR_RETURN(const ModelShape shape, find_shape(o.shape));
-        if (const auto problem = invalid(shape)) {
+        if (const auto problem = messages::invalid(shape)) {
             return make_error(ErrorCode::kInvalidArgument, "shape {}: {}", o.shape, *problem);
         }
         std::string pattern = std::filesystem::temp_directory_path() / "pitstop-stall-XXXXXX";
@@ -132,13 +132,15 @@ double seconds_since(TimePoint begin) {
 }
 
 Result<UpdateWaterfall> update_from_disk(Client& client, const std::string& path) {
-    UpdateWeights request;
+    messages::UpdateWeights request;
     request.update.source.path = path;
-    request.update.mode = UpdateMode::kStaged;
-    request.update.kv_policy = KvPolicy::kKeep;
+    request.update.mode = messages::UpdateMode::kStaged;
+    request.update.kv_policy = messages::KvPolicy::kKeep;
     request.update.label = std::filesystem::path(path).filename();
     const TimePoint begin = Clock::now();
-    ASSIGN_OR_RETURN(const UpdateReply reply, client.call(std::move(request), kUpdateTimeout));
+    ASSIGN_OR_RETURN(
+        const messages::UpdateReply reply, client.call(std::move(request), kUpdateTimeout)
+    );
     if (!reply.ok) {
         return make_error(
             ErrorCode::kUnavailable, "update with {}: {} {}", path, reply.code, reply.message
@@ -172,11 +174,13 @@ struct Updater {
 
 // Pauses in place and continues; the milliseconds both took.
 Result<double> pause_and_continue(Client& client) {
-    PauseGeneration pause;
-    pause.mode = PauseMode::kInPlace;
+    messages::PauseGeneration pause;
+    pause.mode = messages::PauseMode::kInPlace;
     const TimePoint begin = Clock::now();
-    ASSIGN_OR_RETURN(const PauseReply paused, client.call(pause));
-    ASSIGN_OR_RETURN(const ContinueReply continued, client.call(ContinueGeneration{}));
+    ASSIGN_OR_RETURN(const messages::PauseReply paused, client.call(pause));
+    ASSIGN_OR_RETURN(
+        const messages::ContinueReply continued, client.call(messages::ContinueGeneration{})
+    );
     const double took_ms = seconds_since(begin) * 1e3;
     if (!paused.ok || !continued.ok) {
         return make_error(
@@ -255,8 +259,8 @@ Result<> measure_idle(const Updater& updater, Checkpoints& checkpoints, StallRep
     return Ok{};
 }
 
-Generate prompt_of(std::int64_t tokens, std::int64_t vocab, std::uint64_t seed) {
-    Generate request;
+messages::Generate prompt_of(std::int64_t tokens, std::int64_t vocab, std::uint64_t seed) {
+    messages::Generate request;
     request.sampling.max_new_tokens = 1;
     request.sampling.temperature = 0;
     request.sampling.ignore_eos = true;
@@ -271,7 +275,7 @@ Generate prompt_of(std::int64_t tokens, std::int64_t vocab, std::uint64_t seed) 
 
 // One prompt that takes one step of some seconds; status calls, one after the other, while it runs.
 Result<> measure_status(Client& client, StallReport& r) {
-    const HelloReply hello = client.hello();
+    const messages::HelloReply hello = client.hello();
     const TimePoint probe_begin = Clock::now();
     RETURN_IF_ERROR(client.generate_blocking(prompt_of(kProbeTokens, hello.vocab_size, 11)));
     const double tokens_per_s = static_cast<double>(kProbeTokens) / seconds_since(probe_begin);
@@ -284,9 +288,9 @@ Result<> measure_status(Client& client, StallReport& r) {
     std::vector<double> status_ms;
     while (!stream.next(std::chrono::milliseconds(2))) {
         const TimePoint begin = Clock::now();
-        ASSIGN_OR_RETURN(const StatusReply status, client.status());
+        ASSIGN_OR_RETURN(const messages::StatusReply status, client.status());
         const double took_ms = seconds_since(begin) * 1e3;
-        for (const ReplicaStatus& replica : status.replicas) {
+        for (const messages::ReplicaStatus& replica : status.replicas) {
             if (replica.steps_in_flight == 0) continue;
             status_ms.push_back(took_ms);
             r.long_pass_s = std::max(r.long_pass_s, replica.step_age_s);
@@ -306,10 +310,10 @@ Result<StallReport> measure(const Options& o) {
         const std::unique_ptr<Client> client,
         Client::connect({.run_dir = tree.run_dir(), .name = "pitstop_stall"})
     );
-    const HelloReply hello = client->hello();
+    const messages::HelloReply hello = client->hello();
     StallReport report{
         .model = hello.model, .tp = static_cast<int>(hello.tp), .num_streams = o.streams};
-    ASSIGN_OR_RETURN(const StatusReply status, client->status());
+    ASSIGN_OR_RETURN(const messages::StatusReply status, client->status());
     if (!status.replicas.empty() && !status.replicas[0].workers.empty()) {
         report.device = status.replicas[0].workers[0].device;
     }

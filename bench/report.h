@@ -37,7 +37,7 @@ struct Report {
     Metrics metrics{};
     std::int64_t steps = 0;  // finished during the run, all replicas
     std::optional<StartUp> start_up{};
-    std::optional<ModelCost> cost{};        // none: the tree computes nothing
+    std::optional<ModelCost> cost{};     // none: the tree computes nothing
     std::optional<StepLimits> limits{};  // measured in the same run
     std::vector<ProcessReport> processes{};
 };

@@ -48,7 +48,7 @@ int main(int argc, char** argv) {
         );
     }
     for (int threads = 1;; threads = std::min(threads * 2, threads_max)) {
-        ThreadPool pool(threads);
+        kernels::ThreadPool pool(threads);
         const MachineLimits limits = measure_limits(pool, *level, std::int64_t{array_mb} << 20);
         if (as_json) {
             rows.push_back({

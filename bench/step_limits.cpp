@@ -6,7 +6,7 @@
 namespace pitstop::bench {
 
 StepLimits measure_step_limits(std::int64_t bytes) {
-    ThreadPool pool(this_machine().cores);
+    kernels::ThreadPool pool(this_machine().cores);
     const MachineLimits limits = measure_limits(pool, best_isa(), bytes);
     return {
         .threads = limits.num_threads,

@@ -16,7 +16,7 @@ struct Streams::Notes {
     // Guarded by mutex:
     std::vector<ChunkEvent> chunks{};
     std::vector<std::int64_t> tokens{};  // of each stream
-    std::vector<Finish> ends{};
+    std::vector<messages::Finish> ends{};
 
     [[nodiscard]] std::int64_t fewest_tokens() const {
         return *std::min_element(tokens.begin(), tokens.end());
@@ -51,14 +51,14 @@ struct Streams::Notes {
 };
 
 Result<Streams> Streams::start(const Args& args) {
-    const HelloReply hello = args.client->hello();
+    const messages::HelloReply hello = args.client->hello();
     auto notes = std::make_shared<Notes>();
     notes->begin = Clock::now();
     notes->tokens.resize(static_cast<std::size_t>(args.count));
     std::vector<std::string> rids;
     Random random(args.seed);
     for (int i = 0; i < args.count; ++i) {
-        Generate request;
+        messages::Generate request;
         request.sampling.temperature = 0;
         request.sampling.ignore_eos = true;
         request.sampling.max_new_tokens = args.output_len;
@@ -71,7 +71,7 @@ Result<Streams> Streams::start(const Args& args) {
         }
         rids.push_back(args.client->generate(
             std::move(request),
-            [notes, i](const OutputChunk& chunk) {
+            [notes, i](const messages::OutputChunk& chunk) {
                 const auto at = std::chrono::nanoseconds(Clock::now() - notes->begin).count();
                 const auto tokens = static_cast<std::uint32_t>(chunk.tokens.size());
                 const std::lock_guard lock(notes->mutex);
@@ -121,8 +121,8 @@ Result<> Streams::stop() {
             kTimeout.count()
         );
     }
-    for (const Finish& end : notes_->ends) {
-        if (end.reason == FinishReason::kAbort) continue;
+    for (const messages::Finish& end : notes_->ends) {
+        if (end.reason == messages::FinishReason::kAbort) continue;
         return make_error(
             ErrorCode::kUnavailable,
             "a stream ended by itself: {} {} {}",

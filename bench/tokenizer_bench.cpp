@@ -69,15 +69,15 @@ std::int64_t num_bytes() {
     return bytes;
 }
 
-std::shared_ptr<const Tokenizer> load(const std::string& name) {
-    auto loaded = Tokenizer::load(tokenizer_dir(name));
+std::shared_ptr<const text::Tokenizer> load(const std::string& name) {
+    auto loaded = text::Tokenizer::load(tokenizer_dir(name));
     return loaded ? *std::move(loaded) : nullptr;
 }
 
-void encode_all(benchmark::State& state, const Tokenizer& tokenizer) {
+void encode_all(benchmark::State& state, const text::Tokenizer& tokenizer) {
     std::int64_t num_ids = 0;
     for (const std::string& document : documents()) {
-        const auto ids = tokenizer.encode(document, AddSpecial::kNo);
+        const auto ids = tokenizer.encode(document, text::AddSpecial::kNo);
         if (!ids) return state.SkipWithError(ids.error().message.c_str());
         num_ids += static_cast<std::int64_t>(ids->size());
     }
@@ -96,7 +96,7 @@ void encode_cold(benchmark::State& state, const std::string& name) {
     for (auto _ : state) {
         state.PauseTiming();
         auto tokenizer = load(name);  // its first call makes an empty cache
-        benchmark::DoNotOptimize(tokenizer->encode("a", AddSpecial::kNo));
+        benchmark::DoNotOptimize(tokenizer->encode("a", text::AddSpecial::kNo));
         state.ResumeTiming();
         encode_all(state, *tokenizer);
         state.PauseTiming();
@@ -109,7 +109,7 @@ void encode_cold(benchmark::State& state, const std::string& name) {
 void load_first(benchmark::State& state, const std::string& name) {
     for (auto _ : state) {
         auto tokenizer = load(name);
-        benchmark::DoNotOptimize(tokenizer->encode("Once upon a time", AddSpecial::kYes));
+        benchmark::DoNotOptimize(tokenizer->encode("Once upon a time", text::AddSpecial::kYes));
         state.PauseTiming();
         tokenizer.reset();
         state.ResumeTiming();
@@ -121,14 +121,15 @@ void stream(benchmark::State& state, const std::string& name) {
     std::vector<std::vector<TokenId>> all;
     std::int64_t num_ids = 0;
     for (const std::string& document : documents()) {
-        all.push_back(*tokenizer->encode(document, AddSpecial::kNo));
+        all.push_back(*tokenizer->encode(document, text::AddSpecial::kNo));
         num_ids += static_cast<std::int64_t>(all.back().size());
     }
-    const auto stops = *StopStrings::create({"<|im_end|>", "\n\nUser:", "</s>", "Observation:"});
+    const auto stops =
+        *text::StopStrings::create({"<|im_end|>", "\n\nUser:", "</s>", "Observation:"});
     for (auto _ : state) {
         for (const std::vector<TokenId>& ids : all) {
-            IncrementalDecoder decoder(tokenizer, {}, {});
-            StopMatcher matcher(stops, StopMatcher::Trim::kStop);
+            text::IncrementalDecoder decoder(tokenizer, {}, {});
+            text::StopMatcher matcher(stops, text::StopMatcher::Trim::kStop);
             std::string piece;
             std::string text;
             for (const TokenId id : ids) {

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::bus {
 namespace {
 
 constexpr std::size_t kKeyChars = 40;
@@ -345,4 +345,4 @@ bool AllowedKeys::has(TimePoint now, std::string_view public_key) {
     return names_.contains(public_key);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::bus

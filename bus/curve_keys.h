@@ -24,7 +24,7 @@
 #include <sys/stat.h>
 #include <sys/types.h>
 
-namespace pitstop {
+namespace pitstop::bus {
 
 inline constexpr std::size_t kKeyFileBytesMax = std::size_t{1} << 20;
 inline constexpr std::size_t kAllowedMax = 8192;
@@ -85,4 +85,4 @@ class AllowedKeys {
     TimePoint next_look_{};
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::bus

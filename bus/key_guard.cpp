@@ -5,7 +5,7 @@
 #include <array>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::bus {
 namespace {
 
 constexpr std::size_t kKeyBytes = 32;
@@ -95,4 +95,4 @@ std::int64_t KeyGuard::num_refused(std::string_view domain) const {
     return door == doors_.end() ? 0 : door->second.num_refused;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::bus

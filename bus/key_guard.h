@@ -19,7 +19,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::bus {
 
 class KeyGuard {
   public:
@@ -50,4 +50,4 @@ class KeyGuard {
     std::map<std::string, Door, std::less<>> doors_{};
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::bus

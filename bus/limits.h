@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-namespace pitstop {
+namespace pitstop::bus {
 
 // What a socket takes and holds. A frame over frame_bytes_max ends the connection it came from
 // (ZeroMQ's own guard against a peer that never stops); a message over message_bytes_max is refused
@@ -56,4 +56,4 @@ inline constexpr int kMessagesPerTurnMax = 1024;
 // A unix socket path, with its end, fits sockaddr_un.
 inline constexpr std::size_t kSocketPathBytesMax = 107;
 
-}  // namespace pitstop
+}  // namespace pitstop::bus

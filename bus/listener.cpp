@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::bus {
 
 class Listener::Gate {
   public:
@@ -264,7 +264,7 @@ int Listener::connections_max() const { return gate_->connections_max(); }
 ListenerCounts Listener::counts() const { return gate_->counts(); }
 void Listener::note_word(int connection) { gate_->note_word(connection); }
 
-}  // namespace pitstop
+}  // namespace pitstop::bus
 
 // In place of the C library's, for this program and the libraries it is linked with (libzmq). What
 // is refused looks to the caller like a connection that its peer gave up before it was taken.
@@ -275,7 +275,8 @@ extern "C" __attribute__((visibility("default"))) int accept4(
     if (fd < 0 && errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM)
         return fd;
     const int problem = fd < 0 ? errno : 0;
-    const std::shared_ptr<pitstop::Listener::Gate> gate = pitstop::Gates::all().find(listening_fd);
+    const std::shared_ptr<pitstop::bus::Listener::Gate> gate =
+        pitstop::bus::Gates::all().find(listening_fd);
     if (gate == nullptr) {
         errno = problem;
         return fd;
@@ -285,7 +286,7 @@ extern "C" __attribute__((visibility("default"))) int accept4(
         ::close(fd);
     } else {
         gate->count_refused();
-        pitstop::Gates::all().shed(listening_fd);
+        pitstop::bus::Gates::all().shed(listening_fd);
     }
     errno = ECONNABORTED;
     return -1;

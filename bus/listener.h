@@ -19,7 +19,7 @@
 #include <memory>
 #include <string>
 
-namespace pitstop {
+namespace pitstop::bus {
 
 struct ListenerCounts {
     std::int64_t open = 0;            // connections now, greeted or not
@@ -60,4 +60,4 @@ class Listener {
     std::string path_;  // of the file; empty: none
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::bus

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
-namespace pitstop {
+namespace pitstop::bus {
 
 std::size_t Poller::add(Socket& socket) { return add(socket.raw_socket()); }
 
@@ -30,4 +30,4 @@ void Poller::wait(TimePoint deadline) {
     }
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::bus

@@ -7,7 +7,7 @@
 
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::bus {
 
 class Poller {
   public:
@@ -28,4 +28,4 @@ class Poller {
     std::vector<zmq::pollitem_t> items_{};
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::bus

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-namespace pitstop {
+namespace pitstop::bus {
 
 Result<RunDir> RunDir::open(const std::string& path) {
     struct stat info {};
@@ -55,4 +55,4 @@ std::string RunDir::workers(ReplicaId replica) const {
     return endpoint(fmt::format("workers-{}", raw(replica)));
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::bus

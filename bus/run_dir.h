@@ -14,7 +14,7 @@
 #include <string>
 #include <string_view>
 
-namespace pitstop {
+namespace pitstop::bus {
 
 class RunDir {
   public:
@@ -39,4 +39,4 @@ class RunDir {
     std::string path_;
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::bus

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::bus {
 namespace {
 
 zmq::socket_type type_of(SocketKind kind) {
@@ -184,22 +184,24 @@ std::optional<Received> Socket::receive() {
         }
         const std::size_t frame = index - (kind_ == SocketKind::kRouter ? 1 : 0);
         if (frame == 0) {
-            if (part.size() > kTypeBytesMax) {
+            if (part.size() > messages::kTypeBytesMax) {
                 refuse(make_error(
                     ErrorCode::kMalformed,
                     "frame 0 has {} bytes; a message type has at most {}",
                     part.size(),
-                    kTypeBytesMax
+                    messages::kTypeBytesMax
                 ));
                 continue;
             }
             received.frames.type.assign(part.data<char>(), part.size());
         } else if (frame == 1) {
             received.frames.body.assign(part.data<char>(), part.size());
-        } else if (frame - 2 < kRawFramesMax) {
+        } else if (frame - 2 < messages::kRawFramesMax) {
             received.frames.raw.emplace_back(part.data<char>(), part.size());
         } else {
-            refuse(make_error(ErrorCode::kTooLarge, "more than {} raw frames", kRawFramesMax));
+            refuse(
+                make_error(ErrorCode::kTooLarge, "more than {} raw frames", messages::kRawFramesMax)
+            );
         }
     }
     const std::size_t num_frames = index - (kind_ == SocketKind::kRouter ? 1 : 0);
@@ -212,7 +214,7 @@ std::optional<Received> Socket::receive() {
     return received;
 }
 
-Sent Socket::send(const Frames& frames, const std::string& peer) {
+Sent Socket::send(const messages::Frames& frames, const std::string& peer) {
     reach_fault_point("send", frames.type);
     // Only the first part can fail: a message is queued whole once its first part is.
     bool is_first = true;
@@ -249,4 +251,4 @@ Sent Socket::send(const Frames& frames, const std::string& peer) {
 
 void Socket::set_linger_ms(int linger_ms) { socket_.set(zmq::sockopt::linger, linger_ms); }
 
-}  // namespace pitstop
+}  // namespace pitstop::bus

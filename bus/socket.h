@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::bus {
 
 enum class SocketKind {
     kRouter,  // many peers, each addressed by its identity; sending to one that is gone says so
@@ -31,7 +31,7 @@ struct Received {
     std::string peer{};              // kRouter: the sender's identity; else empty
     std::string key{};               // kRouter: the client's public key; empty: it is local
     int connection = -1;             // kRouter: the descriptor it came on, for Listener::note_word
-    Frames frames{};                 // empty if refused
+    messages::Frames frames{};       // empty if refused
     std::optional<Error> refused{};  // the envelope is not a message, or is over a limit
 };
 
@@ -75,7 +75,7 @@ class Socket {
     [[nodiscard]] std::optional<Received> receive();
 
     // Queues the message whole or not at all. `peer` is for kRouter.
-    [[nodiscard]] Sent send(const Frames& frames, const std::string& peer = {});
+    [[nodiscard]] Sent send(const messages::Frames& frames, const std::string& peer = {});
 
     // How long a closed socket may still try to deliver what is queued. The default is 0: nothing.
     void set_linger_ms(int linger_ms);
@@ -101,4 +101,4 @@ class Socket {
     SocketLimits limits_;
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::bus

@@ -15,7 +15,7 @@
 #include <unistd.h>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::checkpoint {
 namespace {
 
 // The format is little-endian and so is every machine this builds for.
@@ -273,4 +273,4 @@ Error Checkpoint::data_loss(const StoredTensor& tensor, std::string_view why) co
     );
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::checkpoint

@@ -26,7 +26,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::checkpoint {
 
 // What is read of a file before any of it is believed: the format's own limit, and less where few
 // tensors are accepted.
@@ -80,4 +80,4 @@ class Checkpoint {
     std::map<std::string, std::size_t, std::less<>> by_name_{};
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::checkpoint

@@ -10,7 +10,7 @@
 #include <optional>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::checkpoint {
 namespace {
 
 constexpr std::string_view kMetadata = "__metadata__";
@@ -316,4 +316,4 @@ Result<std::vector<StoredTensor>> parse_safetensors_header(const HeaderArgs& arg
     return tensors;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::checkpoint

@@ -20,7 +20,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::checkpoint {
 
 inline constexpr std::size_t kTensorsMax = 1'000'000;
 inline constexpr std::size_t kTensorDimsMax = 8;
@@ -90,4 +90,4 @@ struct HeaderArgs {
 // header says).
 [[nodiscard]] Result<std::vector<StoredTensor>> parse_safetensors_header(const HeaderArgs& args);
 
-}  // namespace pitstop
+}  // namespace pitstop::checkpoint

@@ -1,6 +1,6 @@
 #include "checkpoint/seen_files.h"
 
-namespace pitstop {
+namespace pitstop::checkpoint {
 namespace {
 
 std::optional<FileIdentity> identity_of(const std::string& path) {
@@ -54,4 +54,4 @@ Result<> SeenFiles::are_unchanged() const {
     return Ok{};
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::checkpoint

@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::checkpoint {
 
 // What is the same as long as nobody wrote to a file, or put another in its place.
 struct FileIdentity {
@@ -47,4 +47,4 @@ class SeenFiles {
     std::vector<Seen> files_{};
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::checkpoint

@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::checkpoint {
 namespace {
 
 constexpr std::string_view kWeightMap = "weight_map";
@@ -115,4 +115,4 @@ Result<ShardIndex> parse_shard_index(
     return index;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::checkpoint

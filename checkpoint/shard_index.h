@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-namespace pitstop {
+namespace pitstop::checkpoint {
 
 inline constexpr std::size_t kShardsMax = 10'000;
 inline constexpr std::size_t kFileNameBytesMax = 255;  // as file systems have it
@@ -28,4 +28,4 @@ struct ShardIndex {
     std::string_view json, const std::string& path, const ReadLimits& limits
 );
 
-}  // namespace pitstop
+}  // namespace pitstop::checkpoint

@@ -27,28 +27,28 @@ struct CallOf;
         using Reply = ReplyType;                   \
         static constexpr Door kDoor = Door::door;  \
     };
-PITSTOP_CALL(Tokenize, TokenizeReply, kData)
-PITSTOP_CALL(RenderChat, TokenizeReply, kData)
-PITSTOP_CALL(Status, StatusReply, kAdmin)
-PITSTOP_CALL(PauseGeneration, PauseReply, kAdmin)
-PITSTOP_CALL(ContinueGeneration, ContinueReply, kAdmin)
-PITSTOP_CALL(Abort, AbortReply, kAdmin)
-PITSTOP_CALL(FlushCache, FlushReply, kAdmin)
-PITSTOP_CALL(SetWeightLabel, LabelReply, kAdmin)
-PITSTOP_CALL(ReleaseMemory, MemoryReply, kAdmin)
-PITSTOP_CALL(ResumeMemory, MemoryReply, kAdmin)
-PITSTOP_CALL(Shutdown, ShutdownReply, kAdmin)
-PITSTOP_CALL(UpdateWeights, UpdateReply, kAdmin)
-PITSTOP_CALL(StageWeights, UpdateReply, kAdmin)
-PITSTOP_CALL(BeginUpdate, UpdateReply, kAdmin)
-PITSTOP_CALL(UpdateBucket, UpdateReply, kAdmin)
-PITSTOP_CALL(CommitWeights, UpdateReply, kAdmin)
-PITSTOP_CALL(DropStage, UpdateReply, kAdmin)
-PITSTOP_CALL(RollbackWeights, UpdateReply, kAdmin)
-PITSTOP_CALL(GetWeights, WeightsReply, kAdmin)
-PITSTOP_CALL(WeightDigests, DigestsReply, kAdmin)
-PITSTOP_CALL(InitGroup, GroupReply, kAdmin)
-PITSTOP_CALL(DestroyGroup, GroupReply, kAdmin)
+PITSTOP_CALL(messages::Tokenize, messages::TokenizeReply, kData)
+PITSTOP_CALL(messages::RenderChat, messages::TokenizeReply, kData)
+PITSTOP_CALL(messages::Status, messages::StatusReply, kAdmin)
+PITSTOP_CALL(messages::PauseGeneration, messages::PauseReply, kAdmin)
+PITSTOP_CALL(messages::ContinueGeneration, messages::ContinueReply, kAdmin)
+PITSTOP_CALL(messages::Abort, messages::AbortReply, kAdmin)
+PITSTOP_CALL(messages::FlushCache, messages::FlushReply, kAdmin)
+PITSTOP_CALL(messages::SetWeightLabel, messages::LabelReply, kAdmin)
+PITSTOP_CALL(messages::ReleaseMemory, messages::MemoryReply, kAdmin)
+PITSTOP_CALL(messages::ResumeMemory, messages::MemoryReply, kAdmin)
+PITSTOP_CALL(messages::Shutdown, messages::ShutdownReply, kAdmin)
+PITSTOP_CALL(messages::UpdateWeights, messages::UpdateReply, kAdmin)
+PITSTOP_CALL(messages::StageWeights, messages::UpdateReply, kAdmin)
+PITSTOP_CALL(messages::BeginUpdate, messages::UpdateReply, kAdmin)
+PITSTOP_CALL(messages::UpdateBucket, messages::UpdateReply, kAdmin)
+PITSTOP_CALL(messages::CommitWeights, messages::UpdateReply, kAdmin)
+PITSTOP_CALL(messages::DropStage, messages::UpdateReply, kAdmin)
+PITSTOP_CALL(messages::RollbackWeights, messages::UpdateReply, kAdmin)
+PITSTOP_CALL(messages::GetWeights, messages::WeightsReply, kAdmin)
+PITSTOP_CALL(messages::WeightDigests, messages::DigestsReply, kAdmin)
+PITSTOP_CALL(messages::InitGroup, messages::GroupReply, kAdmin)
+PITSTOP_CALL(messages::DestroyGroup, messages::GroupReply, kAdmin)
 #undef PITSTOP_CALL
 
 template <class Request>
@@ -58,6 +58,6 @@ enum class CallOrder { kAtOnce, kAfterRequests };
 
 template <class Request>
 inline constexpr CallOrder kOrderOf =
-    std::is_same_v<Request, Abort> ? CallOrder::kAfterRequests : CallOrder::kAtOnce;
+    std::is_same_v<Request, messages::Abort> ? CallOrder::kAfterRequests : CallOrder::kAtOnce;
 
 }  // namespace pitstop

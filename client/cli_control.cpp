@@ -46,14 +46,14 @@ std::optional<int> read_arguments(
 
 template <class E>
 Result<E> parse_enum(std::string_view flag, std::string_view text) {
-    for (std::size_t i = 0; i < EnumNames<E>::kNames.size(); ++i) {
-        if (EnumNames<E>::kNames[i] == text) return static_cast<E>(i);
+    for (std::size_t i = 0; i < messages::EnumNames<E>::kNames.size(); ++i) {
+        if (messages::EnumNames<E>::kNames[i] == text) return static_cast<E>(i);
     }
     return make_error(
         ErrorCode::kInvalidArgument,
         "--{} takes one of {}, not '{}'",
         flag,
-        fmt::join(EnumNames<E>::kNames, ", "),
+        fmt::join(messages::EnumNames<E>::kNames, ", "),
         text
     );
 }
@@ -86,7 +86,7 @@ int make_call(
 int cli_pause(int argc, char** argv) {
     FlagSet flags("pitstop_cli pause", "Stops generating; requests wait.");
     Common common;
-    PauseGeneration call;
+    messages::PauseGeneration call;
     std::string mode = "in_place";
     flags.add(
         "mode",
@@ -95,11 +95,12 @@ int cli_pause(int argc, char** argv) {
     );
     flags.add("max-pause-s", &call.max_pause_s, "go on by itself after so many seconds; 0: never");
     if (auto code = read_arguments(flags, common, argc, argv, 0)) return *code;
-    const auto parsed = parse_enum<PauseMode>("mode", mode);
+    const auto parsed = parse_enum<messages::PauseMode>("mode", mode);
     if (!parsed) return flags.fail(parsed.error());
     call.mode = *parsed;
-    return make_call<PauseGeneration>(common, call, [](const PauseReply& reply) {
-        for (const PausePart& part : reply.parts) {
+    return make_call<
+        messages::PauseGeneration>(common, call, [](const messages::PauseReply& reply) {
+        for (const messages::PausePart& part : reply.parts) {
             fmt::print(
                 "replica {}: {} frozen, {} retracted, {} aborted, {} waiting; stood still after "
                 "{:.3f} ms{}{}\n",
@@ -120,17 +121,21 @@ int cli_continue(int argc, char** argv) {
     FlagSet flags("pitstop_cli continue", "Generates again.");
     Common common;
     if (auto code = read_arguments(flags, common, argc, argv, 0)) return *code;
-    return make_call<ContinueGeneration>(common, {}, [](const ContinueReply& reply) {
-        for (const ContinuePart& part : reply.parts) {
-            if (part.was_paused) {
-                fmt::print(
-                    "replica {}: goes on after {:.3f} s\n", raw(part.replica), part.paused_s
-                );
-            } else {
-                fmt::print("replica {}: {}\n", raw(part.replica), part.message);
+    return make_call<messages::ContinueGeneration>(
+        common,
+        {},
+        [](const messages::ContinueReply& reply) {
+            for (const messages::ContinuePart& part : reply.parts) {
+                if (part.was_paused) {
+                    fmt::print(
+                        "replica {}: goes on after {:.3f} s\n", raw(part.replica), part.paused_s
+                    );
+                } else {
+                    fmt::print("replica {}: {}\n", raw(part.replica), part.message);
+                }
             }
         }
-    });
+    );
 }
 
 int cli_abort(int argc, char** argv) {
@@ -138,12 +143,12 @@ int cli_abort(int argc, char** argv) {
         "pitstop_cli abort RID...", "Ends requests by exact id, with their output so far."
     );
     Common common;
-    Abort call;
+    messages::Abort call;
     flags.add("all", &call.all, "every open request");
-    if (auto code = read_arguments(flags, common, argc, argv, kAbortIdsMax)) return *code;
+    if (auto code = read_arguments(flags, common, argc, argv, messages::kAbortIdsMax)) return *code;
     call.rids = flags.positional();
-    return make_call<Abort>(common, call, [](const AbortReply& reply) {
-        for (const AbortResult& result : reply.results)
+    return make_call<messages::Abort>(common, call, [](const messages::AbortReply& reply) {
+        for (const messages::AbortResult& result : reply.results)
             fmt::print("{}  {}\n", result.rid, name_of(result.outcome));
     });
 }
@@ -151,18 +156,18 @@ int cli_abort(int argc, char** argv) {
 int cli_flush(int argc, char** argv) {
     FlagSet flags("pitstop_cli flush", "Forgets all cached prefixes.");
     Common common;
-    FlushCache call;
+    messages::FlushCache call;
     flags.add("wait", &call.wait_idle, "wait until no request holds pages");
     if (auto code = read_arguments(flags, common, argc, argv, 0)) return *code;
-    return make_call<FlushCache>(common, call, [](const FlushReply& reply) {
-        for (const FlushPart& part : reply.parts) {
+    return make_call<messages::FlushCache>(common, call, [](const messages::FlushReply& reply) {
+        for (const messages::FlushPart& part : reply.parts) {
             if (part.code.empty())
                 fmt::print("replica {}: {} pages freed\n", raw(part.replica), part.pages_freed);
         }
     });
 }
 
-void print_update(const UpdateReply& reply) {
+void print_update(const messages::UpdateReply& reply) {
     fmt::print(
         "{}: version {}{}, digest {}\n",
         reply.state,
@@ -181,7 +186,7 @@ void print_update(const UpdateReply& reply) {
         reply.commit_s * 1000,
         reply.total_s
     );
-    for (const ReplicaOutcome& replica : reply.replicas) {
+    for (const messages::ReplicaOutcome& replica : reply.replicas) {
         fmt::print(
             "  replica {}: {} kept, {} recomputed, {} drained, {} aborted\n",
             raw(replica.replica),
@@ -190,7 +195,7 @@ void print_update(const UpdateReply& reply) {
             replica.num_drained,
             replica.num_aborted
         );
-        for (const RankOutcome& rank : replica.ranks) {
+        for (const messages::RankOutcome& rank : replica.ranks) {
             for (const std::string& problem : rank.problems)
                 fmt::print("    rank {}: {}\n", raw(rank.rank), problem);
         }
@@ -202,7 +207,7 @@ struct UpdateFlags {
     std::string kv_policy = "keep";
     std::int64_t epoch = 0;
     bool direct = false;
-    UpdateSpec spec{};
+    messages::UpdateSpec spec{};
 
     void add_to(FlagSet& flags) {
         flags.add("kv-policy", &kv_policy, "running requests: keep, recompute, drain or abort");
@@ -214,14 +219,14 @@ struct UpdateFlags {
         flags.add("partial", &spec.partial, "only some tensors are there; the others stay");
         flags.add("allow-nonfinite", &spec.allow_nonfinite, "accept infinities and NaNs");
     }
-    Result<UpdateSpec> read(const FlagSet& flags) {
+    Result<messages::UpdateSpec> read(const FlagSet& flags) {
         if (flags.positional().empty())
             return make_error(ErrorCode::kInvalidArgument, "name a checkpoint directory");
         // The workers may have another working directory.
         spec.source.path = std::filesystem::absolute(flags.positional().front()).string();
-        ASSIGN_OR_RETURN(spec.kv_policy, parse_enum<KvPolicy>("kv-policy", kv_policy));
+        ASSIGN_OR_RETURN(spec.kv_policy, parse_enum<messages::KvPolicy>("kv-policy", kv_policy));
         if (epoch != 0) spec.epoch = Epoch{epoch};
-        spec.mode = direct ? UpdateMode::kDirect : UpdateMode::kStaged;
+        spec.mode = direct ? messages::UpdateMode::kDirect : messages::UpdateMode::kStaged;
         return spec;
     }
 };
@@ -237,9 +242,9 @@ int cli_update(int argc, char** argv) {
     if (auto code = read_arguments(flags, common, argc, argv, 1)) return *code;
     const auto spec = update.read(flags);
     if (!spec) return flags.fail(spec.error());
-    UpdateWeights call;
+    messages::UpdateWeights call;
     call.update = *spec;
-    return make_call<UpdateWeights>(common, call, print_update);
+    return make_call<messages::UpdateWeights>(common, call, print_update);
 }
 
 int cli_stage(int argc, char** argv) {
@@ -252,9 +257,9 @@ int cli_stage(int argc, char** argv) {
     if (auto code = read_arguments(flags, common, argc, argv, 1)) return *code;
     const auto spec = update.read(flags);
     if (!spec) return flags.fail(spec.error());
-    StageWeights call;
+    messages::StageWeights call;
     call.update = *spec;
-    return make_call<StageWeights>(common, call, print_update);
+    return make_call<messages::StageWeights>(common, call, print_update);
 }
 
 int cli_commit(int argc, char** argv) {
@@ -263,20 +268,20 @@ int cli_commit(int argc, char** argv) {
     std::string kv_policy;
     flags.add("kv-policy", &kv_policy, "in place of the one staged with");
     if (auto code = read_arguments(flags, common, argc, argv, 0)) return *code;
-    CommitWeights call;
+    messages::CommitWeights call;
     if (!kv_policy.empty()) {
-        const auto parsed = parse_enum<KvPolicy>("kv-policy", kv_policy);
+        const auto parsed = parse_enum<messages::KvPolicy>("kv-policy", kv_policy);
         if (!parsed) return flags.fail(parsed.error());
         call.kv_policy = *parsed;
     }
-    return make_call<CommitWeights>(common, call, print_update);
+    return make_call<messages::CommitWeights>(common, call, print_update);
 }
 
 int cli_drop(int argc, char** argv) {
     FlagSet flags("pitstop_cli drop", "Forgets the stage.");
     Common common;
     if (auto code = read_arguments(flags, common, argc, argv, 0)) return *code;
-    return make_call<DropStage>(common, {}, print_update);
+    return make_call<messages::DropStage>(common, {}, print_update);
 }
 
 int cli_rollback(int argc, char** argv) {
@@ -285,19 +290,19 @@ int cli_rollback(int argc, char** argv) {
     std::string kv_policy = "keep";
     flags.add("kv-policy", &kv_policy, "running requests: keep, recompute, drain or abort");
     if (auto code = read_arguments(flags, common, argc, argv, 0)) return *code;
-    const auto parsed = parse_enum<KvPolicy>("kv-policy", kv_policy);
+    const auto parsed = parse_enum<messages::KvPolicy>("kv-policy", kv_policy);
     if (!parsed) return flags.fail(parsed.error());
-    RollbackWeights call;
+    messages::RollbackWeights call;
     call.kv_policy = *parsed;
-    return make_call<RollbackWeights>(common, call, print_update);
+    return make_call<messages::RollbackWeights>(common, call, print_update);
 }
 
 int cli_digests(int argc, char** argv) {
     FlagSet flags("pitstop_cli digests", "Digests the resident weights, on every rank.");
     Common common;
     if (auto code = read_arguments(flags, common, argc, argv, 0)) return *code;
-    return make_call<WeightDigests>(common, {}, [](const DigestsReply& reply) {
-        for (const TensorInfo& tensor : reply.tensors) {
+    return make_call<messages::WeightDigests>(common, {}, [](const messages::DigestsReply& reply) {
+        for (const messages::TensorInfo& tensor : reply.tensors) {
             fmt::print(
                 "{}  {} {} {}\n",
                 tensor.digest,
@@ -318,14 +323,14 @@ int cli_digests(int argc, char** argv) {
 int cli_label(int argc, char** argv) {
     FlagSet flags("pitstop_cli label LABEL", "Gives the version that serves another label.");
     Common common;
-    SetWeightLabel call;
+    messages::SetWeightLabel call;
     flags.add("abort-all", &call.abort_all, "also end every open request");
     if (auto code = read_arguments(flags, common, argc, argv, 1)) return *code;
     if (flags.positional().empty())
         return flags.fail({ErrorCode::kInvalidArgument, "name the label"});
     call.label = flags.positional().front();
-    return make_call<SetWeightLabel>(common, call, [](const LabelReply& reply) {
-        for (const LabelPart& part : reply.parts) {
+    return make_call<messages::SetWeightLabel>(common, call, [](const messages::LabelReply& reply) {
+        for (const messages::LabelPart& part : reply.parts) {
             fmt::print(
                 "replica {}: version {}, {} requests ended\n",
                 raw(part.replica),
@@ -336,10 +341,10 @@ int cli_label(int argc, char** argv) {
     });
 }
 
-void print_memory(const MemoryReply& reply) {
+void print_memory(const messages::MemoryReply& reply) {
     constexpr double kMib = 1 << 20;
-    for (const MemoryPart& part : reply.parts) {
-        for (const TagMemory& memory : part.tags) {
+    for (const messages::MemoryPart& part : reply.parts) {
+        for (const messages::TagMemory& memory : part.tags) {
             fmt::print(
                 "replica {}: {:<8} {}, {:.1f} MiB resident, {:.1f} MiB went back{}\n",
                 raw(part.replica),
@@ -359,10 +364,12 @@ void print_memory(const MemoryReply& reply) {
     }
 }
 
-Result<std::vector<MemoryTag>> read_tags(const FlagSet& flags) {
-    std::vector<MemoryTag> tags;
+Result<std::vector<messages::MemoryTag>> read_tags(const FlagSet& flags) {
+    std::vector<messages::MemoryTag> tags;
     for (const std::string& name : flags.positional()) {
-        ASSIGN_OR_RETURN(const MemoryTag tag, parse_enum<MemoryTag>("TAG", name));
+        ASSIGN_OR_RETURN(
+            const messages::MemoryTag tag, parse_enum<messages::MemoryTag>("TAG", name)
+        );
         tags.push_back(tag);
     }
     return tags;
@@ -373,33 +380,35 @@ int cli_release(int argc, char** argv) {
         "pitstop_cli release [TAG...]", "Gives memory back: weights, kv_cache; default: all."
     );
     Common common;
-    ReleaseMemory call;
+    messages::ReleaseMemory call;
     flags.add("keep-weights", &call.keep_weights, "keep them in host memory, for resume");
-    if (auto code = read_arguments(flags, common, argc, argv, kAllMemoryTags.size())) return *code;
+    if (auto code = read_arguments(flags, common, argc, argv, messages::kAllMemoryTags.size()))
+        return *code;
     auto tags = read_tags(flags);
     if (!tags) return flags.fail(tags.error());
     call.tags = *std::move(tags);
-    return make_call<ReleaseMemory>(common, call, print_memory);
+    return make_call<messages::ReleaseMemory>(common, call, print_memory);
 }
 
 int cli_resume(int argc, char** argv) {
     FlagSet flags("pitstop_cli resume [TAG...]", "Takes released memory again; default: all.");
     Common common;
-    ResumeMemory call;
-    if (auto code = read_arguments(flags, common, argc, argv, kAllMemoryTags.size())) return *code;
+    messages::ResumeMemory call;
+    if (auto code = read_arguments(flags, common, argc, argv, messages::kAllMemoryTags.size()))
+        return *code;
     auto tags = read_tags(flags);
     if (!tags) return flags.fail(tags.error());
     call.tags = *std::move(tags);
-    return make_call<ResumeMemory>(common, call, print_memory);
+    return make_call<messages::ResumeMemory>(common, call, print_memory);
 }
 
 int cli_shutdown(int argc, char** argv) {
     FlagSet flags("pitstop_cli shutdown", "Ends the tree.");
     Common common;
-    Shutdown call;
+    messages::Shutdown call;
     flags.add("drain-s", &call.drain_s, "open requests may run out for so many seconds");
     if (auto code = read_arguments(flags, common, argc, argv, 0)) return *code;
-    return make_call<Shutdown>(common, call, [](const ShutdownReply& reply) {
+    return make_call<messages::Shutdown>(common, call, [](const messages::ShutdownReply& reply) {
         fmt::print("the tree ends; {} requests are open\n", reply.open_requests);
     });
 }

@@ -70,10 +70,10 @@ struct GenerateFlags {
         flags.add("update-label", &update_label, "the new version's name");
     }
 
-    [[nodiscard]] Generate request(std::string prompt) const {
-        Generate request;
+    [[nodiscard]] messages::Generate request(std::string prompt) const {
+        messages::Generate request;
         request.text = std::move(prompt);
-        SamplingParams& sampling = request.sampling;
+        messages::SamplingParams& sampling = request.sampling;
         if (max_new_tokens >= 0) sampling.max_new_tokens = max_new_tokens;
         sampling.min_new_tokens = min_new_tokens;
         sampling.temperature = temperature;
@@ -99,7 +99,7 @@ std::chrono::milliseconds to_ms(double seconds) {
     return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
 }
 
-void print_chunk(const OutputChunk& chunk, const GenerateFlags& flags) {
+void print_chunk(const messages::OutputChunk& chunk, const GenerateFlags& flags) {
     if (flags.json) {
         // Text may not split a code point, but a message of a newer tree is not trusted to know.
         fmt::print(
@@ -129,17 +129,19 @@ class UpdateMeanwhile {
   public:
     UpdateMeanwhile(Client& client, const GenerateFlags& flags) : client_(client), flags_(flags) {}
 
-    void count(const OutputChunk& chunk) {
+    void count(const messages::OutputChunk& chunk) {
         num_tokens_ += static_cast<std::int64_t>(chunk.tokens.size());
         if (flags_.update_to.empty() || reply_.valid() || num_tokens_ < flags_.update_after) return;
-        UpdateWeights call;
+        messages::UpdateWeights call;
         call.update.source.path = std::filesystem::absolute(flags_.update_to).string();
         call.update.label = flags_.update_label;
-        auto promise = std::make_shared<std::promise<Result<UpdateReply>>>();
+        auto promise = std::make_shared<std::promise<Result<messages::UpdateReply>>>();
         reply_ = promise->get_future();
-        client_.call<UpdateWeights>(
+        client_.call<messages::UpdateWeights>(
             std::move(call),
-            [promise](Result<UpdateReply> reply) { promise->set_value(std::move(reply)); },
+            [promise](Result<messages::UpdateReply> reply) {
+                promise->set_value(std::move(reply));
+            },
             kTimeout
         );
     }
@@ -147,7 +149,7 @@ class UpdateMeanwhile {
     // The exit code.
     int finish() {
         if (!reply_.valid()) return 0;
-        const Result<UpdateReply> reply = reply_.get();  // answered by its deadline
+        const Result<messages::UpdateReply> reply = reply_.get();  // answered by its deadline
         if (!reply) return cli_fail(reply.error());
         if (flags_.json) {
             nlohmann::ordered_json line;
@@ -169,7 +171,7 @@ class UpdateMeanwhile {
     Client& client_;
     const GenerateFlags& flags_;
     std::int64_t num_tokens_ = 0;
-    std::future<Result<UpdateReply>> reply_{};
+    std::future<Result<messages::UpdateReply>> reply_{};
 };
 
 // Prints until the end. A first Ctrl-C cancels: what came so far stays.
@@ -177,11 +179,13 @@ int print_stream(Stream& stream, UpdateMeanwhile& update, const GenerateFlags& f
     bool is_cancelled = false;
     bool ends_line = true;
     for (;;) {
-        const std::optional<OutputChunk> chunk = stream.next(std::chrono::milliseconds(100));
+        const std::optional<messages::OutputChunk> chunk =
+            stream.next(std::chrono::milliseconds(100));
         if (was_interrupted != 0 && !std::exchange(is_cancelled, true)) stream.cancel();
         if (!chunk) continue;
         if (!chunk->text.empty()) ends_line = chunk->text.back() == '\n';
-        const bool is_error = chunk->finish && chunk->finish->reason == FinishReason::kError;
+        const bool is_error =
+            chunk->finish && chunk->finish->reason == messages::FinishReason::kError;
         if (!is_error || flags.json || !chunk->text.empty()) print_chunk(*chunk, flags);
         update.count(*chunk);
         if (std::ferror(stdout) != 0) return 1;  // nobody reads on; the stream cancels itself

@@ -28,17 +28,18 @@ int cli_keygen(int argc, char** argv) {
         return flags.fail({ErrorCode::kInvalidArgument, "--admin goes with --client"});
     const std::string& dir = flags.positional().front();
     if (!client.empty()) {
-        const Result<std::string> path =
-            add_client_key(dir, client, is_admin ? AllowedAt::kBothDoors : AllowedAt::kDataDoor);
+        const Result<std::string> path = bus::add_client_key(
+            dir, client, is_admin ? bus::AllowedAt::kBothDoors : bus::AllowedAt::kDataDoor
+        );
         if (!path) return cli_fail(path.error());
         fmt::print("{}\n", *path);
         return 0;
     }
     if (!removed.empty()) {
-        const Result<> done = remove_client_key(dir, removed);
+        const Result<> done = bus::remove_client_key(dir, removed);
         return done ? 0 : cli_fail(done.error());
     }
-    const Result<> made = make_key_dir(dir);
+    const Result<> made = bus::make_key_dir(dir);
     return made ? 0 : cli_fail(made.error());
 }
 

@@ -54,9 +54,9 @@ struct PushFlags {
         if (workers < 0 || workers > 1024) return bad("workers", "0 to 1024");
         if (!(timeout_s > 0 && timeout_s < 1e6)) return bad("timeout-s", "seconds, more than 0");
         bool is_known = false;
-        for (std::size_t i = 0; i < EnumNames<KvPolicy>::kNames.size(); ++i) {
-            if (EnumNames<KvPolicy>::kNames[i] != kv_policy) continue;
-            options.kv_policy = static_cast<KvPolicy>(i);
+        for (std::size_t i = 0; i < messages::EnumNames<messages::KvPolicy>::kNames.size(); ++i) {
+            if (messages::EnumNames<messages::KvPolicy>::kNames[i] != kv_policy) continue;
+            options.kv_policy = static_cast<messages::KvPolicy>(i);
             is_known = true;
         }
         if (!is_known) return bad("kv-policy", "keep, recompute, drain or abort");
@@ -122,8 +122,8 @@ void print_report(const PushReport& report) {
         report.reply.commit_s * 1000,
         report.total_s
     );
-    for (const ReplicaOutcome& replica : report.reply.replicas) {
-        for (const RankOutcome& rank : replica.ranks) {
+    for (const messages::ReplicaOutcome& replica : report.reply.replicas) {
+        for (const messages::RankOutcome& rank : replica.ranks) {
             fmt::print(
                 "  replica {} rank {}: {:.1f} MiB, receive {:.3f} s, verify {:.3f} s, commit "
                 "{:.3f} "
@@ -140,9 +140,11 @@ void print_report(const PushReport& report) {
 }
 
 Result<int> push(const PushFlags& flags, const PushOptions& options, const std::string& directory) {
-    ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(directory));
+    ASSIGN_OR_RETURN(
+        const checkpoint::Checkpoint checkpoint, checkpoint::Checkpoint::open(directory)
+    );
     std::vector<TensorToPush> tensors;
-    for (const StoredTensor& stored : checkpoint.tensors()) {
+    for (const checkpoint::StoredTensor& stored : checkpoint.tensors()) {
         tensors.push_back({
             .name = stored.spec.name,
             .dtype = std::string(name_of(stored.spec.dtype)),

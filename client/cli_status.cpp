@@ -12,7 +12,7 @@ std::string gib(std::int64_t bytes) {
     return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30));
 }
 
-void print_replica(const ReplicaStatus& replica) {
+void print_replica(const messages::ReplicaStatus& replica) {
     const std::int64_t pages_used = replica.pages_total - replica.pages_free - replica.pages_cached;
     fmt::print(
         "replica {:<3}  {}, version {}{}{}\n",
@@ -53,11 +53,11 @@ void print_replica(const ReplicaStatus& replica) {
     if (!replica.pause_mode.empty())
         fmt::print("  paused     {} for {:.1f} s\n", replica.pause_mode, replica.paused_s);
     if (!replica.pause_expiry.empty()) fmt::print("  max_pause  {}\n", replica.pause_expiry);
-    for (const TagMemory& memory : replica.memory) {
-        if (memory.state == MemoryState::kResident) continue;
+    for (const messages::TagMemory& memory : replica.memory) {
+        if (memory.state == messages::MemoryState::kResident) continue;
         fmt::print("  {:<10} {}\n", name_of(memory.tag), name_of(memory.state));
     }
-    for (const WorkerStatus& worker : replica.workers) {
+    for (const messages::WorkerStatus& worker : replica.workers) {
         fmt::print(
             "  rank {:<3}   pid {}, {}, weights {}, KV {}\n",
             raw(worker.rank),
@@ -69,7 +69,7 @@ void print_replica(const ReplicaStatus& replica) {
     }
 }
 
-void print_listener(const ListenerStatus& listener) {
+void print_listener(const messages::ListenerStatus& listener) {
     fmt::print(
         "{:<5} door   {} of {} connections{} at {}\n",
         listener.door,
@@ -98,7 +98,7 @@ int cli_status(int argc, char** argv) {
     const std::chrono::milliseconds timeout(static_cast<std::int64_t>(timeout_s * 1000));
     auto client = place.connect(timeout);
     if (!client) return cli_fail(client.error());
-    const Result<StatusReply> status = (*client)->status(timeout);
+    const Result<messages::StatusReply> status = (*client)->status(timeout);
     if (!status) return cli_fail(status.error());
     if (json) {
         fmt::print("{}\n", json_text::to_json(*status).dump());
@@ -113,7 +113,7 @@ int cli_status(int argc, char** argv) {
         status->clients,
         status->refused_total
     );
-    for (const ListenerStatus& listener : status->listeners) print_listener(listener);
+    for (const messages::ListenerStatus& listener : status->listeners) print_listener(listener);
     if (const auto& lost = status->lost) {
         fmt::print(
             "lost in a restart: '{}' (epoch {}, digest {}): {}; a complete update is awaited\n",
@@ -134,7 +134,7 @@ int cli_status(int argc, char** argv) {
             keep->path.empty() ? "none" : keep->path
         );
     }
-    for (const ReplicaStatus& replica : status->replicas) print_replica(replica);
+    for (const messages::ReplicaStatus& replica : status->replicas) print_replica(replica);
     return 0;
 }
 

@@ -30,20 +30,22 @@ TimePoint deadline_after(std::chrono::milliseconds timeout) {
 
 // Checked at both ends: here before anything is sent, as a door that refuses a message for its size
 // has not read whose it is.
-Result<Frames> to_frames(const Generate& request) {
-    if (const auto problem = invalid(request)) {
-        return make_error(ErrorCode::kInvalidArgument, "{}: {}", Generate::kType, *problem);
+Result<messages::Frames> to_frames(const messages::Generate& request) {
+    if (const auto problem = messages::invalid(request)) {
+        return make_error(
+            ErrorCode::kInvalidArgument, "{}: {}", messages::Generate::kType, *problem
+        );
     }
-    Frames frames = encode(request);
+    messages::Frames frames = encode(request);
     if (auto error = problem_of_size(frames)) return *std::move(error);
     return frames;
 }
 
 // Nothing: it could not be sent. Either way it ends through its sink.
 std::optional<RequestNumber> start(
-    IoLoop& io, Generate request, IoLoop::Sink sink, std::chrono::milliseconds timeout
+    IoLoop& io, messages::Generate request, IoLoop::Sink sink, std::chrono::milliseconds timeout
 ) {
-    Result<Frames> frames = to_frames(request);
+    Result<messages::Frames> frames = to_frames(request);
     if (!frames) {
         io.refuse_request(request.rid, frames.error(), std::move(sink));
         return std::nullopt;
@@ -64,7 +66,7 @@ Result<std::unique_ptr<Client>> Client::connect(ClientOptions options) {
         .has_callbacks_on_caller = options.callbacks == CallbackThread::kCaller,
     };
     if (!options.run_dir.empty()) {
-        ASSIGN_OR_RETURN(const RunDir run_dir, RunDir::open(options.run_dir));
+        ASSIGN_OR_RETURN(const bus::RunDir run_dir, bus::RunDir::open(options.run_dir));
         args.data_endpoint = run_dir.data_door();
         args.admin_endpoint = run_dir.admin_door();
     }
@@ -74,7 +76,7 @@ Result<std::unique_ptr<Client>> Client::connect(ClientOptions options) {
         );
     }
     if (!options.key_file.empty()) {
-        ASSIGN_OR_RETURN(args.key, read_client_key(options.key_file));
+        ASSIGN_OR_RETURN(args.key, bus::read_client_key(options.key_file));
     }
     ASSIGN_OR_RETURN(const std::shared_ptr<IoLoop> io, IoLoop::start(std::move(args)));
     std::unique_ptr<Client> client(new Client(io));  // which stops it, whatever comes next
@@ -87,25 +89,25 @@ Client::~Client() {
     io_->ready().close();
 }
 
-HelloReply Client::hello() const { return io_->hello(); }
+messages::HelloReply Client::hello() const { return io_->hello(); }
 bool Client::is_connected() const { return io_->is_connected(); }
 CallId Client::next_call() { return io_->next_call(); }
 
-Stream Client::generate(Generate request, std::chrono::milliseconds timeout) {
+Stream Client::generate(messages::Generate request, std::chrono::milliseconds timeout) {
     if (request.rid.empty()) request.rid = random_rid();
     const std::string rid = request.rid;
     const auto mailbox = std::make_shared<Mailbox>();
     const std::optional<RequestNumber> number = start(
         *io_,
         std::move(request),
-        [mailbox](OutputChunk chunk) { mailbox->put(std::move(chunk)); },
+        [mailbox](messages::OutputChunk chunk) { mailbox->put(std::move(chunk)); },
         timeout
     );
     return Stream(rid, number, mailbox, io_);
 }
 
 std::string Client::generate(
-    Generate request, OnChunk on_chunk, std::chrono::milliseconds timeout
+    messages::Generate request, OnChunk on_chunk, std::chrono::milliseconds timeout
 ) {
     if (request.rid.empty()) request.rid = random_rid();
     std::string rid = request.rid;
@@ -116,7 +118,9 @@ std::string Client::generate(
             std::make_shared<const std::function<void()>>([mailbox, on_chunk = std::move(sink)] {
                 on_chunk(*mailbox->take());
             });
-        sink = [mailbox, callback = std::move(callback), &ready = io_->ready()](OutputChunk chunk) {
+        sink = [mailbox,
+                callback = std::move(callback),
+                &ready = io_->ready()](messages::OutputChunk chunk) {
             if (!mailbox->put(std::move(chunk))) return;  // it is in the queue already
             ready.push(callback);
         };
@@ -125,7 +129,9 @@ std::string Client::generate(
     return rid;
 }
 
-Result<OutputChunk> Client::generate_blocking(Generate request, std::chrono::milliseconds timeout) {
+Result<messages::OutputChunk> Client::generate_blocking(
+    messages::Generate request, std::chrono::milliseconds timeout
+) {
     if (io_->is_on_thread()) {
         return make_error(
             ErrorCode::kFailedPrecondition, "generate_blocking in a callback would wait for itself"
@@ -138,20 +144,20 @@ Result<OutputChunk> Client::generate_blocking(Generate request, std::chrono::mil
 void Client::cancel(std::vector<std::string> rids) { io_->cancel(std::move(rids)); }
 void Client::cancel_calls(std::vector<CallId> calls) { io_->cancel_calls(std::move(calls)); }
 
-Result<TokenizeReply> Client::tokenize(std::string_view text) {
-    Tokenize request;
+Result<messages::TokenizeReply> Client::tokenize(std::string_view text) {
+    messages::Tokenize request;
     request.text = text;
     return call(std::move(request));
 }
 
-Result<TokenizeReply> Client::detokenize(std::vector<TokenId> ids) {
-    Tokenize request;
+Result<messages::TokenizeReply> Client::detokenize(std::vector<TokenId> ids) {
+    messages::Tokenize request;
     request.ids = std::move(ids);
     return call(std::move(request));
 }
 
-Result<TokenizeReply> Client::render_chat(std::string_view variables) {
-    RenderChat question;
+Result<messages::TokenizeReply> Client::render_chat(std::string_view variables) {
+    messages::RenderChat question;
     question.variables = variables;
     return call(std::move(question));
 }
@@ -167,7 +173,7 @@ void Client::start_call(Call call, std::chrono::milliseconds timeout, OnFrames o
     );
 }
 
-Result<Frames> Client::call_frames(Call call, std::chrono::milliseconds timeout) {
+Result<messages::Frames> Client::call_frames(Call call, std::chrono::milliseconds timeout) {
     if (io_->is_on_thread()) {
         return make_error(
             ErrorCode::kFailedPrecondition,
@@ -175,9 +181,9 @@ Result<Frames> Client::call_frames(Call call, std::chrono::milliseconds timeout)
         );
     }
     // Shared with the I/O thread, which may still be in set_value() when get() returns.
-    const auto promise = std::make_shared<std::promise<Result<Frames>>>();
-    std::future<Result<Frames>> future = promise->get_future();
-    start_call(std::move(call), timeout, [promise](Result<Frames> reply) {
+    const auto promise = std::make_shared<std::promise<Result<messages::Frames>>>();
+    std::future<Result<messages::Frames>> future = promise->get_future();
+    start_call(std::move(call), timeout, [promise](Result<messages::Frames> reply) {
         promise->set_value(std::move(reply));
     });
     return future.get();
@@ -186,7 +192,7 @@ Result<Frames> Client::call_frames(Call call, std::chrono::milliseconds timeout)
 void Client::call_frames(Call call, std::chrono::milliseconds timeout, OnFrames on_reply) {
     OnFrames sink = std::move(on_reply);
     if (io_->has_callbacks_on_caller()) {
-        sink = [on_reply = std::move(sink), &ready = io_->ready()](Result<Frames> reply) {
+        sink = [on_reply = std::move(sink), &ready = io_->ready()](Result<messages::Frames> reply) {
             ready.push(std::make_shared<const std::function<void()>>(
                 [on_reply, reply = std::move(reply)] { on_reply(reply); }
             ));

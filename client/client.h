@@ -41,6 +41,18 @@
 
 namespace pitstop {
 
+// The messages that a front end writes and reads are the library's own words, too.
+using messages::Finish;
+using messages::FinishReason;
+using messages::Generate;
+using messages::HelloReply;
+using messages::OutputChunk;
+using messages::SamplingParams;
+using messages::Span;
+using messages::StatusReply;
+using messages::UpdateReply;
+using messages::UpdateWeights;
+
 enum class CallbackThread {
     kIo,      // callbacks run on the client's thread, as chunks come; they must not wait
     kCaller,  // callbacks run in run_callbacks(), on the thread that calls it
@@ -74,23 +86,25 @@ class Client {
     Client& operator=(const Client&) = delete;
 
     // What the tree serves, as it said when the connection was (last) made.
-    [[nodiscard]] HelloReply hello() const;
+    [[nodiscard]] messages::HelloReply hello() const;
     // False from the loss of a tree until one answers again at every door. Requests and calls made
     // meanwhile, and those open at the loss, end at once with kUnavailable: kept for no other.
     [[nodiscard]] bool is_connected() const;
 
     // Starts a request; an empty rid is replaced by a random one. It ends with kDeadlineExceeded
     // (and is cancelled in the tree) after `timeout`.
-    [[nodiscard]] Stream generate(Generate request, std::chrono::milliseconds timeout = kForever);
+    [[nodiscard]] Stream generate(
+        messages::Generate request, std::chrono::milliseconds timeout = kForever
+    );
 
     // The same with a callback per chunk; returns the rid. The chunk with `finish` is the last.
     std::string generate(
-        Generate request, OnChunk on_chunk, std::chrono::milliseconds timeout = kForever
+        messages::Generate request, OnChunk on_chunk, std::chrono::milliseconds timeout = kForever
     );
 
     // The whole output in one chunk. Errors: those of the request; an abort is not one.
-    Result<OutputChunk> generate_blocking(
-        Generate request, std::chrono::milliseconds timeout = kForever
+    Result<messages::OutputChunk> generate_blocking(
+        messages::Generate request, std::chrono::milliseconds timeout = kForever
     );
 
     // Each ends with its output so far and finish.reason abort. Ids that are not open are ignored.
@@ -105,7 +119,7 @@ class Client {
         Request request, std::chrono::milliseconds timeout = kCallTimeout
     ) {
         prepare(request, timeout);
-        ASSIGN_OR_RETURN(const Frames reply, call_frames(to_call(request), timeout));
+        ASSIGN_OR_RETURN(const messages::Frames reply, call_frames(to_call(request), timeout));
         return read_reply<ReplyTo<Request>>(reply);
     }
     template <class Request>
@@ -119,7 +133,7 @@ class Client {
         call_frames(
             to_call(request),
             timeout,
-            [on_reply = std::move(on_reply)](Result<Frames> reply) {
+            [on_reply = std::move(on_reply)](Result<messages::Frames> reply) {
                 if (!reply) return on_reply(std::move(reply).error());
                 on_reply(read_reply<ReplyTo<Request>>(*reply));
             }
@@ -130,14 +144,14 @@ class Client {
     // that are not open are ignored.
     void cancel_calls(std::vector<CallId> calls);
 
-    Result<StatusReply> status(std::chrono::milliseconds timeout = kCallTimeout) {
-        return call(Status{}, timeout);
+    Result<messages::StatusReply> status(std::chrono::milliseconds timeout = kCallTimeout) {
+        return call(messages::Status{}, timeout);
     }
-    Result<TokenizeReply> tokenize(std::string_view text);
-    Result<TokenizeReply> detokenize(std::vector<TokenId> ids);
+    Result<messages::TokenizeReply> tokenize(std::string_view text);
+    Result<messages::TokenizeReply> detokenize(std::vector<TokenId> ids);
     // The prompt, as text and tokens, that the model's chat template makes of a chat. `variables`:
     // a JSON object with `messages` and what else the template takes.
-    Result<TokenizeReply> render_chat(std::string_view variables);
+    Result<messages::TokenizeReply> render_chat(std::string_view variables);
 
     // With CallbackThread::kCaller: readable while callbacks wait. For poll and epoll; not to be
     // read by the caller. Runs at most `max` callbacks; returns how many it ran.
@@ -159,26 +173,26 @@ class Client {
         }
     }
     template <class Reply>
-    static Result<Reply> read_reply(const Frames& frames) {
+    static Result<Reply> read_reply(const messages::Frames& frames) {
         if (frames.type != Reply::kType) {
             return make_error(
                 ErrorCode::kMalformed, "the answer is a '{}', not a '{}'", frames.type, Reply::kType
             );
         }
-        return decode<Reply>(frames, UnknownFields::kIgnore);
+        return decode<Reply>(frames, messages::UnknownFields::kIgnore);
     }
     struct Call {
         Door door{};
         CallOrder order{};
         CallId id{};
-        Frames frames{};
+        messages::Frames frames{};
     };
     template <class Request>
     static Call to_call(const Request& request) {
         return {CallOf<Request>::kDoor, kOrderOf<Request>, request.call, encode(request)};
     }
-    using OnFrames = std::function<void(Result<Frames>)>;
-    Result<Frames> call_frames(Call call, std::chrono::milliseconds timeout);
+    using OnFrames = std::function<void(Result<messages::Frames>)>;
+    Result<messages::Frames> call_frames(Call call, std::chrono::milliseconds timeout);
     void call_frames(Call call, std::chrono::milliseconds timeout, OnFrames on_reply);
     void start_call(Call call, std::chrono::milliseconds timeout, OnFrames on_reply);
 

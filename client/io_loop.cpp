@@ -21,18 +21,20 @@ constexpr int kMessagesAtLossMax = 1 << 16;   // more than a queue holds
 constexpr int kLingerMs = 100;                // for the cancels of a client that closes
 constexpr std::size_t kCancelRidsMax = 4096;  // per message
 
-OutputChunk error_chunk(const std::string& rid, const Error& error) {
-    OutputChunk chunk;
+messages::OutputChunk error_chunk(const std::string& rid, const Error& error) {
+    messages::OutputChunk chunk;
     chunk.rid = rid;
-    chunk.finish = Finish{
-        .reason = FinishReason::kError,
+    chunk.finish = messages::Finish{
+        .reason = messages::FinishReason::kError,
         .code = std::string(name_of(error.code)),
         .message = error.message,
     };
     return chunk;
 }
 
-Error to_error(const ErrorReply& reply) { return {error_code_named(reply.code), reply.message}; }
+Error to_error(const messages::ErrorReply& reply) {
+    return {error_code_named(reply.code), reply.message};
+}
 
 }  // namespace
 
@@ -110,7 +112,7 @@ Result<> IoLoop::wait_ready(std::chrono::milliseconds timeout) {
     );
 }
 
-HelloReply IoLoop::hello() const {
+messages::HelloReply IoLoop::hello() const {
     const std::lock_guard lock(mutex_);
     return hello_;
 }
@@ -140,7 +142,9 @@ void IoLoop::refuse_late(Command& command) {
     }
 }
 
-RequestNumber IoLoop::start_request(Frames frames, std::string rid, Sink sink, TimePoint deadline) {
+RequestNumber IoLoop::start_request(
+    messages::Frames frames, std::string rid, Sink sink, TimePoint deadline
+) {
     const RequestNumber number{next_request_.fetch_add(1)};
     if (num_open_.fetch_add(1) >= args_.open_max) {
         num_open_.fetch_sub(1);
@@ -177,16 +181,16 @@ void IoLoop::abandon(const std::string& rid, RequestNumber number) {
     push(AbandonRequest{rid, number});
 }
 
-std::optional<Error> problem_of_size(const Frames& frames) {
-    std::size_t num_bytes = frames.type.size() + frames.body.size() + kTreeFieldBytesMax;
+std::optional<Error> problem_of_size(const messages::Frames& frames) {
+    std::size_t num_bytes = frames.type.size() + frames.body.size() + messages::kTreeFieldBytesMax;
     for (const std::string& raw : frames.raw) num_bytes += raw.size();
-    if (num_bytes <= kDoorLimits.message_bytes_max) return std::nullopt;
+    if (num_bytes <= bus::kDoorLimits.message_bytes_max) return std::nullopt;
     return make_error(
         ErrorCode::kTooLarge,
         "{}: the message takes {} bytes; a door accepts {}",
         frames.type,
         num_bytes,
-        kDoorLimits.message_bytes_max
+        bus::kDoorLimits.message_bytes_max
     );
 }
 
@@ -204,7 +208,7 @@ Link& IoLoop::link(Door door) {
 void IoLoop::io_run() {
     thread_id_ = std::this_thread::get_id();
     while (!is_over_) {
-        Poller poller;
+        bus::Poller poller;
         for (Link& link : links_) link.add_to(poller);
         poller.add_fd(wake_fd_);
         poller.wait(io_wake_time(Clock::now()));
@@ -240,7 +244,7 @@ void IoLoop::io_run() {
 void IoLoop::io_tend(Door door, TimePoint now) {
     // A loss first asked for, then reacted to: what the peer sent before is still there.
     const bool is_lost = link(door).take_loss();
-    io_receive(door, now, is_lost ? kMessagesAtLossMax : kMessagesPerTurnMax);
+    io_receive(door, now, is_lost ? kMessagesAtLossMax : bus::kMessagesPerTurnMax);
     if (is_over_) return;
     if (is_lost || link(door).is_other_tree()) io_lose(door, now);
     if (!is_over_) link(door).tend(now);
@@ -272,7 +276,7 @@ TimePoint IoLoop::io_wake_time(TimePoint now) const {
     TimePoint time = now + std::chrono::minutes(1);
     for (const Link& link : links_) time = std::min(time, link.tend_time());
     if (!deadlines_.empty()) time = std::min(time, deadlines_.begin()->first);
-    for (const std::deque<Frames>& unsent : unsent_) {
+    for (const std::deque<messages::Frames>& unsent : unsent_) {
         if (!unsent.empty()) time = std::min(time, now + kRetryAfter);
     }
     return time;
@@ -303,7 +307,7 @@ void IoLoop::io_obey(RefuseRequest& command) {
 
 void IoLoop::io_obey(CancelRequests& command) {
     if (!link(Door::kData).is_ready()) return;  // nothing is open there
-    Cancel cancel;
+    messages::Cancel cancel;
     cancel.calls = std::move(command.calls);
     const auto send = [&] {
         if (cancel.rids.empty() && cancel.calls.empty()) return;
@@ -321,7 +325,7 @@ void IoLoop::io_obey(CancelRequests& command) {
 void IoLoop::io_obey(AbandonRequest& command) {
     const auto place = requests_.find(command.rid);
     if (place == requests_.end() || place->second.number != command.number) return;
-    place->second.sink = std::make_shared<const Sink>([](const OutputChunk&) {});
+    place->second.sink = std::make_shared<const Sink>([](const messages::OutputChunk&) {});
     CancelRequests cancel{.rids = {std::move(command.rid)}};
     io_obey(cancel);
 }
@@ -353,7 +357,7 @@ void IoLoop::io_obey(StartCall& command) {
 // was sent there before. So does the lack of one: where the door is lost nothing is open, and after
 // the deadline the caller is told that, but what it asked for is still done.
 void IoLoop::io_obey_after_requests(StartCall& command) {
-    Tokenize question;
+    messages::Tokenize question;
     question.call = next_call();
     question.text = "";
     StartCall first{
@@ -364,23 +368,22 @@ void IoLoop::io_obey_after_requests(StartCall& command) {
          .deadline = command.args.deadline}};
     command.args.order = CallOrder::kAtOnce;
     // Shared because a std::function is copyable; there is one.
-    first.args.on_reply =
-        [this, then = std::make_shared<StartCall>(std::move(command))](const Result<Frames>&) {
-            io_obey(*then);
-        };
+    first.args.on_reply = [this,
+                           then = std::make_shared<StartCall>(std::move(command)
+                           )](const Result<messages::Frames>&) { io_obey(*then); };
     io_obey(first);
 }
 
-void IoLoop::io_send(Door door, Frames frames) {
-    std::deque<Frames>& unsent = unsent_[static_cast<std::size_t>(door)];
+void IoLoop::io_send(Door door, messages::Frames frames) {
+    std::deque<messages::Frames>& unsent = unsent_[static_cast<std::size_t>(door)];
     add_tree(frames, link(door).tree());
-    if (unsent.empty() && link(door).send(frames) == Sent::kSent) return;
+    if (unsent.empty() && link(door).send(frames) == bus::Sent::kSent) return;
     unsent.push_back(std::move(frames));  // bounded by what is open
 }
 
 void IoLoop::io_flush() {
     for (std::size_t i = 0; i < links_.size(); ++i) {
-        while (!unsent_[i].empty() && links_[i].send(unsent_[i].front()) == Sent::kSent) {
+        while (!unsent_[i].empty() && links_[i].send(unsent_[i].front()) == bus::Sent::kSent) {
             unsent_[i].pop_front();
         }
     }
@@ -388,31 +391,33 @@ void IoLoop::io_flush() {
 
 void IoLoop::io_receive(Door door, TimePoint now, int messages_max) {
     for (int i = 0; i < messages_max; ++i) {
-        const std::optional<Received> received = link(door).receive(now);
+        const std::optional<bus::Received> received = link(door).receive(now);
         if (!received || is_over_) return;
         if (!received->refused) io_take(door, received->frames);
         ready_.wake();
     }
 }
 
-void IoLoop::io_take(Door door, const Frames& frames) {
-    if (frames.type == Outputs::kType) {
-        Result<Outputs> outputs = decode<Outputs>(frames, UnknownFields::kIgnore);
+void IoLoop::io_take(Door door, const messages::Frames& frames) {
+    if (frames.type == messages::Outputs::kType) {
+        Result<messages::Outputs> outputs =
+            decode<messages::Outputs>(frames, messages::UnknownFields::kIgnore);
         if (!outputs) return io_fail_all(door, outputs.error());  // whose it was is unknown
-        for (OutputChunk& chunk : outputs->chunks) io_chunk(std::move(chunk));
+        for (messages::OutputChunk& chunk : outputs->chunks) io_chunk(std::move(chunk));
         return;
     }
-    if (frames.type == ErrorReply::kType) {
-        const Result<ErrorReply> reply = decode<ErrorReply>(frames, UnknownFields::kIgnore);
+    if (frames.type == messages::ErrorReply::kType) {
+        const Result<messages::ErrorReply> reply =
+            decode<messages::ErrorReply>(frames, messages::UnknownFields::kIgnore);
         if (!reply) return io_fail_all(door, reply.error());
         if (!reply->rid.empty()) io_end_request(reply->rid, to_error(*reply));
         if (raw(reply->call) != 0) io_end_call(reply->call, to_error(*reply));
         return;
     }
-    io_end_call(CallId{peek_uint(frames, "call")}, frames);
+    io_end_call(CallId{messages::peek_uint(frames, "call")}, frames);
 }
 
-void IoLoop::io_chunk(OutputChunk chunk) {
+void IoLoop::io_chunk(messages::OutputChunk chunk) {
     const auto place = requests_.find(chunk.rid);
     if (place == requests_.end()) return;  // timed out or lost here, while this was under way
     const std::shared_ptr<const Sink> sink = place->second.sink;
@@ -428,7 +433,7 @@ void IoLoop::io_end_request(const std::string& rid, const Error& error) {
     io_chunk(error_chunk(rid, error));
 }
 
-void IoLoop::io_end_call(CallId id, Result<Frames> reply) {
+void IoLoop::io_end_call(CallId id, Result<messages::Frames> reply) {
     const auto place = calls_.find(id);
     if (place == calls_.end()) return;  // too late, or nobody's
     const OnFrames on_reply = std::move(place->second.on_reply);

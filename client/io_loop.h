@@ -36,17 +36,17 @@ namespace pitstop {
 enum class RequestNumber : std::uint64_t {};
 
 // Why a door would refuse them for their size, or nothing.
-[[nodiscard]] std::optional<Error> problem_of_size(const Frames& frames);
+[[nodiscard]] std::optional<Error> problem_of_size(const messages::Frames& frames);
 
 class IoLoop {
   public:
-    using Sink = std::function<void(OutputChunk)>;         // runs on the loop's thread
-    using OnFrames = std::function<void(Result<Frames>)>;  // likewise
+    using Sink = std::function<void(messages::OutputChunk)>;         // runs on the loop's thread
+    using OnFrames = std::function<void(Result<messages::Frames>)>;  // likewise
 
     struct Args {
         std::string data_endpoint{};
-        std::string admin_endpoint{};    // empty: none
-        std::optional<ClientKey> key{};  // for tcp endpoints
+        std::string admin_endpoint{};         // empty: none
+        std::optional<bus::ClientKey> key{};  // for tcp endpoints
         std::string name{};
         std::size_t open_max = 0;  // requests; and as many calls
         bool has_callbacks_on_caller = false;
@@ -62,7 +62,9 @@ class IoLoop {
     // when that callback returns; elsewhere the thread is joined.
     void stop();
 
-    RequestNumber start_request(Frames frames, std::string rid, Sink sink, TimePoint deadline);
+    RequestNumber start_request(
+        messages::Frames frames, std::string rid, Sink sink, TimePoint deadline
+    );
     // A request that cannot be sent: ends through the same path.
     void refuse_request(const std::string& rid, const Error& error, Sink sink);
     void cancel(std::vector<std::string> rids);
@@ -74,13 +76,13 @@ class IoLoop {
         Door door{};
         CallOrder order{};
         CallId id{};
-        Frames frames{};
+        messages::Frames frames{};
         OnFrames on_reply{};
         TimePoint deadline{};
     };
     void start_call(CallArgs call);
 
-    [[nodiscard]] HelloReply hello() const;
+    [[nodiscard]] messages::HelloReply hello() const;
     [[nodiscard]] bool is_connected() const { return is_connected_; }
     [[nodiscard]] bool is_on_thread() const {
         return std::this_thread::get_id() == thread_id_.load();
@@ -105,7 +107,7 @@ class IoLoop {
         Deadlines::iterator deadline_entry{};
     };
     struct StartRequest {
-        Frames frames{};
+        messages::Frames frames{};
         std::string rid{};
         Request request{};
     };
@@ -142,19 +144,19 @@ class IoLoop {
     void io_obey_after_requests(StartCall& command);
     void io_tend(Door door, TimePoint now);
     void io_receive(Door door, TimePoint now, int messages_max);
-    void io_take(Door door, const Frames& frames);
-    void io_chunk(OutputChunk chunk);
+    void io_take(Door door, const messages::Frames& frames);
+    void io_chunk(messages::OutputChunk chunk);
     void io_lose(Door door, TimePoint now);
     void io_expire(TimePoint now);
     void io_flush();
     void io_end_request(const std::string& rid, const Error& error);
-    void io_end_call(CallId id, Result<Frames> reply);
+    void io_end_call(CallId id, Result<messages::Frames> reply);
     void io_fail_all(Door door, const Error& error);
     void io_publish();
     [[nodiscard]] TimePoint io_wake_time(TimePoint now) const;
     [[nodiscard]] Link& link(Door door);
     [[nodiscard]] bool has_link(Door door) const;
-    void io_send(Door door, Frames frames);
+    void io_send(Door door, messages::Frames frames);
 
     Args args_;
     zmq::context_t context_{1};
@@ -170,15 +172,15 @@ class IoLoop {
     std::condition_variable changed_;
     std::deque<Command> commands_{};  // GUARDED_BY(mutex_)
     bool is_stopping_ = false;        // GUARDED_BY(mutex_)
-    HelloReply hello_{};              // GUARDED_BY(mutex_)
+    messages::HelloReply hello_{};    // GUARDED_BY(mutex_)
     std::optional<Error> refusal_{};  // GUARDED_BY(mutex_)
 
     // The loop's thread only.
-    std::string published_tree_{};              // whose hello is in hello_
-    bool is_over_ = false;                      // io_end() was called: nothing is open any more
-    std::deque<Command> obeying_{};             // taken from commands_, not carried out yet
-    std::vector<Link> links_{};                 // the data door, then the admin door
-    std::vector<std::deque<Frames>> unsent_{};  // per link, while its queue is full
+    std::string published_tree_{};   // whose hello is in hello_
+    bool is_over_ = false;           // io_end() was called: nothing is open any more
+    std::deque<Command> obeying_{};  // taken from commands_, not carried out yet
+    std::vector<Link> links_{};      // the data door, then the admin door
+    std::vector<std::deque<messages::Frames>> unsent_{};   // per link, while its queue is full
     std::unordered_map<std::string, Request> requests_{};  // by rid
     std::map<CallId, Call> calls_{};
     Deadlines deadlines_{};  // of each of them

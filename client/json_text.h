@@ -39,7 +39,7 @@ nlohmann::ordered_json to_json(const std::vector<T>& values);
 
 template <class T>
 nlohmann::ordered_json to_json(const T& value) {
-    if constexpr (NamedEnum<T>) {
+    if constexpr (messages::NamedEnum<T>) {
         return std::string(name_of(value));
     } else if constexpr (std::is_enum_v<T>) {
         return static_cast<std::underlying_type_t<T>>(value);

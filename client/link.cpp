@@ -11,7 +11,7 @@ namespace pitstop {
 namespace {
 
 // What a client accepts from the tree it chose to trust: an answer may hold a whole tensor.
-constexpr SocketLimits kClientLimits{
+constexpr bus::SocketLimits kClientLimits{
     .frame_bytes_max = std::size_t{1} << 30,
     .message_bytes_max = std::size_t{1} << 30,
     .queue_len_max = 4096,
@@ -24,14 +24,14 @@ constexpr auto kReopenAfter = std::chrono::seconds(10);
 constexpr auto kKnockAgainAfter = std::chrono::milliseconds(200);
 
 // An identity is 32 bytes; what leaves no room for the field's name is none.
-constexpr std::size_t kTreeBytesMax = kTreeFieldBytesMax - 8;
+constexpr std::size_t kTreeBytesMax = messages::kTreeFieldBytesMax - 8;
 
 // Monitors are named in the context, which a client's links share.
 std::atomic<std::uint64_t> next_monitor{1};
 
-Frames hello_frames(const std::string& name) {
-    Hello hello;
-    hello.protocol = kDoorProtocolVersion;
+messages::Frames hello_frames(const std::string& name) {
+    messages::Hello hello;
+    hello.protocol = messages::kDoorProtocolVersion;
     hello.name = name;
     return encode(hello);
 }
@@ -46,8 +46,8 @@ Result<Link> Link::open(zmq::context_t& context, Args args, TimePoint now) {
 
 Result<> Link::connect(TimePoint now) {
     ASSIGN_OR_RETURN(
-        Socket socket,
-        Socket::connect(*context_, SocketKind::kDealer, endpoint_, kClientLimits, key_)
+        bus::Socket socket,
+        bus::Socket::connect(*context_, bus::SocketKind::kDealer, endpoint_, kClientLimits, key_)
     );
     try {
         const std::string name = fmt::format("inproc://monitor-{}", next_monitor.fetch_add(1));
@@ -68,7 +68,7 @@ Result<> Link::connect(TimePoint now) {
         return make_error(ErrorCode::kInternal, "cannot watch a socket: {}", error.what());
     }
     socket_ = std::move(socket);
-    CHECK(send(hello_frames(name_)) == Sent::kSent);  // the first message of an empty queue
+    CHECK(send(hello_frames(name_)) == bus::Sent::kSent);  // the first message of an empty queue
     reopen_time_ = now + kReopenAfter;
     return Ok{};
 }
@@ -92,21 +92,22 @@ Error Link::why_not() const {
     );
 }
 
-std::optional<Received> Link::receive(TimePoint now) {
+std::optional<bus::Received> Link::receive(TimePoint now) {
     for (;;) {
-        std::optional<Received> received = socket_->receive();
+        std::optional<bus::Received> received = socket_->receive();
         if (!received || received->refused) return received;
-        const Frames& frames = received->frames;
-        if (frames.type == HelloReply::kType) {
-            Result<HelloReply> hello = decode<HelloReply>(frames, UnknownFields::kIgnore);
-            std::string tree = peek_string(frames, "tree");
-            if (hello && hello->protocol != kDoorProtocolVersion) {
+        const messages::Frames& frames = received->frames;
+        if (frames.type == messages::HelloReply::kType) {
+            Result<messages::HelloReply> hello =
+                decode<messages::HelloReply>(frames, messages::UnknownFields::kIgnore);
+            std::string tree = messages::peek_string(frames, "tree");
+            if (hello && hello->protocol != messages::kDoorProtocolVersion) {
                 refusal_ = make_error(
                     ErrorCode::kUnsupported,
                     "{} speaks protocol {}; this client speaks {}",
                     endpoint_,
                     hello->protocol,
-                    kDoorProtocolVersion
+                    messages::kDoorProtocolVersion
                 );
             } else if (hello && (tree.empty() || tree.size() > kTreeBytesMax)) {
                 refusal_ =
@@ -122,10 +123,11 @@ std::optional<Received> Link::receive(TimePoint now) {
             }
             continue;
         }
-        if (frames.type != ErrorReply::kType) return received;
-        Result<ErrorReply> error = decode<ErrorReply>(frames, UnknownFields::kIgnore);
+        if (frames.type != messages::ErrorReply::kType) return received;
+        Result<messages::ErrorReply> error =
+            decode<messages::ErrorReply>(frames, messages::UnknownFields::kIgnore);
         if (!error) return received;
-        const std::string tree = peek_string(frames, "tree");
+        const std::string tree = messages::peek_string(frames, "tree");
         if (is_ready_ && !tree.empty() && tree != tree_) {
             is_other_tree_ = true;
             continue;
@@ -146,7 +148,7 @@ void Link::tend(TimePoint now) {
     if (now >= reopen_time_) reopen(now);
     if (now >= greet_time_) {
         greet_time_ = TimePoint::max();
-        if (send(hello_frames(name_)) != Sent::kSent) greet_time_ = now + kGreetAgainAfter;
+        if (send(hello_frames(name_)) != bus::Sent::kSent) greet_time_ = now + kGreetAgainAfter;
     }
 }
 
@@ -176,7 +178,7 @@ bool Link::take_loss() {
     return false;
 }
 
-void Link::add_to(Poller& poller) {
+void Link::add_to(bus::Poller& poller) {
     poller.add(*socket_);
     poller.add(*monitor_);
 }

@@ -25,18 +25,18 @@ class Link {
   public:
     struct Args {
         std::string endpoint{};
-        std::string name{};              // who the client is
-        std::optional<ClientKey> key{};  // for a tcp endpoint
+        std::string name{};                   // who the client is
+        std::optional<bus::ClientKey> key{};  // for a tcp endpoint
     };
     // Connects and greets; both may take until a tree is there.
     static Result<Link> open(zmq::context_t& context, Args args, TimePoint now);
 
     // A message that names the tree, or a greeting.
-    [[nodiscard]] Sent send(const Frames& frames) { return socket_->send(frames); }
+    [[nodiscard]] bus::Sent send(const messages::Frames& frames) { return socket_->send(frames); }
 
     // The next message that is not about the greeting, nor about which tree this is. A greeting
     // refused for good is in refusal().
-    [[nodiscard]] std::optional<Received> receive(TimePoint now);
+    [[nodiscard]] std::optional<bus::Received> receive(TimePoint now);
 
     // The door greeted back: messages for that tree are welcome.
     [[nodiscard]] bool is_ready() const { return is_ready_; }
@@ -44,7 +44,7 @@ class Link {
     [[nodiscard]] Error why_not() const;
     // The tree that greeted back last; empty: none has.
     [[nodiscard]] const std::string& tree() const { return tree_; }
-    [[nodiscard]] const HelloReply& hello() const { return hello_; }
+    [[nodiscard]] const messages::HelloReply& hello() const { return hello_; }
     [[nodiscard]] const std::optional<Error>& refusal() const { return refusal_; }
     [[nodiscard]] const std::string& endpoint() const { return endpoint_; }
 
@@ -64,7 +64,7 @@ class Link {
     // When tend() has something to do next.
     [[nodiscard]] TimePoint tend_time() const { return std::min(greet_time_, reopen_time_); }
 
-    void add_to(Poller& poller);
+    void add_to(bus::Poller& poller);
 
     // For what is still queued when the client ends.
     void set_linger_ms(int linger_ms) { socket_->set_linger_ms(linger_ms); }
@@ -80,10 +80,10 @@ class Link {
     zmq::context_t* context_;
     std::string endpoint_;
     std::string name_;
-    std::optional<ClientKey> key_;
-    std::optional<Socket> socket_{};
+    std::optional<bus::ClientKey> key_;
+    std::optional<bus::Socket> socket_{};
     std::optional<zmq::socket_t> monitor_{};  // says when the peer is lost
-    HelloReply hello_{};
+    messages::HelloReply hello_{};
     std::string tree_{};
     bool is_ready_ = false;
     bool is_other_tree_ = false;

@@ -17,25 +17,25 @@ namespace pitstop {
 class Mailbox {
   public:
     // Returns whether it was empty before.
-    bool put(OutputChunk chunk) {
+    bool put(messages::OutputChunk chunk) {
         const std::lock_guard lock(mutex_);
         const bool was_empty = !unread_;
         if (was_empty) {
             unread_ = std::move(chunk);
         } else {
-            append_chunk(*unread_, std::move(chunk));
+            messages::append_chunk(*unread_, std::move(chunk));
         }
         filled_.notify_all();
         return was_empty;
     }
 
-    std::optional<OutputChunk> take() {
+    std::optional<messages::OutputChunk> take() {
         const std::lock_guard lock(mutex_);
         return std::exchange(unread_, std::nullopt);
     }
 
     // Waits until there is something, or the time is over.
-    std::optional<OutputChunk> take(std::chrono::milliseconds timeout) {
+    std::optional<messages::OutputChunk> take(std::chrono::milliseconds timeout) {
         std::unique_lock lock(mutex_);
         filled_.wait_for(lock, timeout, [this] { return unread_.has_value(); });
         return std::exchange(unread_, std::nullopt);
@@ -44,7 +44,7 @@ class Mailbox {
   private:
     std::mutex mutex_;
     std::condition_variable filled_;
-    std::optional<OutputChunk> unread_{};  // GUARDED_BY(mutex_)
+    std::optional<messages::OutputChunk> unread_{};  // GUARDED_BY(mutex_)
 };
 
 }  // namespace pitstop

@@ -24,11 +24,11 @@ std::atomic<int> num_pushes{0};                        // makes endpoints of one
 struct PushSockets::State {
     struct Worker {
         std::string device{};
-        std::unique_ptr<Listener> listener{};
+        std::unique_ptr<bus::Listener> listener{};
         // A DEALER that speaks as a REQ does: a REQ could not be sent to before its worker is
         // there.
         zmq::socket_t socket{};
-        std::deque<Frames> unsent{};
+        std::deque<messages::Frames> unsent{};
         int num_owed = 0;  // answers
     };
     zmq::context_t context{1};
@@ -40,7 +40,7 @@ struct PushSockets::State {
         const auto flags = zmq::send_flags::sndmore | last;
         while (!worker.unsent.empty()) {
             if (!worker.socket.send(zmq::message_t(), flags)) return;  // its worker is to come
-            const Frames& message = worker.unsent.front();
+            const messages::Frames& message = worker.unsent.front();
             static_cast<void>(worker.socket.send(zmq::buffer(message.type), flags));
             static_cast<void>(worker.socket.send(zmq::buffer(message.body), last));
             worker.unsent.pop_front();
@@ -48,14 +48,14 @@ struct PushSockets::State {
     }
 
     // The worker's answer, if it is there.
-    static std::optional<Frames> try_take(Worker& worker) {
+    static std::optional<messages::Frames> try_take(Worker& worker) {
         std::vector<std::string> parts;
         zmq::message_t part;
         if (!worker.socket.recv(part, zmq::recv_flags::dontwait)) return std::nullopt;
         parts.push_back(part.to_string());
         while (part.more() && worker.socket.recv(part, zmq::recv_flags::dontwait))
             parts.push_back(part.to_string());
-        Frames frames;
+        messages::Frames frames;
         if (parts.size() == 3) frames = {.type = parts[1], .body = parts[2]};
         return frames;
     }
@@ -76,7 +76,8 @@ Result<PushSockets> PushSockets::bind(const std::vector<std::string>& devices) {
             const std::string endpoint =
                 fmt::format("ipc://@pitstop-push-{}-{}-{}.sock", ::getpid(), push, device);
             ASSIGN_OR_RETURN(
-                std::unique_ptr<Listener> listener, Listener::open(endpoint, kConnectionsMax)
+                std::unique_ptr<bus::Listener> listener,
+                bus::Listener::open(endpoint, kConnectionsMax)
             );
             socket.set(zmq::sockopt::use_fd, listener->fd());
             socket.bind(endpoint);
@@ -94,14 +95,14 @@ Result<PushSockets> PushSockets::bind(const std::vector<std::string>& devices) {
 const std::map<std::string, std::string>& PushSockets::handles() const { return state_->handles; }
 std::size_t PushSockets::size() const { return state_->workers.size(); }
 
-void PushSockets::send(std::size_t index, const Frames& message) {
+void PushSockets::send(std::size_t index, const messages::Frames& message) {
     State::Worker& worker = state_->workers[index];
     ++worker.num_owed;
     worker.unsent.push_back(message);
     State::try_send(worker);
 }
 
-void PushSockets::send_all(const Frames& message) {
+void PushSockets::send_all(const messages::Frames& message) {
     for (std::size_t worker = 0; worker < size(); ++worker) send(worker, message);
 }
 
@@ -110,8 +111,10 @@ void PushSockets::flush() {
 }
 
 // By worker.
-Result<std::vector<Frames>> PushSockets::take_all(Duration patience, const IsOver& is_over) {
-    std::vector<Frames> answers(size());
+Result<std::vector<messages::Frames>> PushSockets::take_all(
+    Duration patience, const IsOver& is_over
+) {
+    std::vector<messages::Frames> answers(size());
     std::vector<char> is_awaited(size());
     for (std::size_t i = 0; i < size(); ++i) is_awaited[i] = state_->workers[i].num_owed > 0;
     TimePoint deadline = Clock::now() + patience;
@@ -145,18 +148,21 @@ Result<std::vector<Frames>> PushSockets::take_all(Duration patience, const IsOve
     }
 }
 
-Result<std::vector<PushLayout>> PushSockets::take_layouts(
+Result<std::vector<messages::PushLayout>> PushSockets::take_layouts(
     Duration patience, const IsOver& is_over
 ) {
-    ASSIGN_OR_RETURN(const std::vector<Frames> answers, take_all(patience, is_over));
-    std::vector<PushLayout> layouts;
+    ASSIGN_OR_RETURN(const std::vector<messages::Frames> answers, take_all(patience, is_over));
+    std::vector<messages::PushLayout> layouts;
     for (std::size_t i = 0; i < answers.size(); ++i) {
         const std::string& device = state_->workers[i].device;
-        if (answers[i].type != PushLayout::kType)
+        if (answers[i].type != messages::PushLayout::kType)
             return make_error(
                 ErrorCode::kMalformed, "{} answers with '{}'", device, answers[i].type
             );
-        ASSIGN_OR_RETURN(PushLayout layout, decode<PushLayout>(answers[i], UnknownFields::kIgnore));
+        ASSIGN_OR_RETURN(
+            messages::PushLayout layout,
+            decode<messages::PushLayout>(answers[i], messages::UnknownFields::kIgnore)
+        );
         if (!layout.code.empty())
             return make_error(error_code_named(layout.code), "{}: {}", device, layout.message);
         layouts.push_back(std::move(layout));
@@ -165,14 +171,17 @@ Result<std::vector<PushLayout>> PushSockets::take_layouts(
 }
 
 Result<> PushSockets::take_done(Duration patience, const IsOver& is_over) {
-    ASSIGN_OR_RETURN(const std::vector<Frames> answers, take_all(patience, is_over));
+    ASSIGN_OR_RETURN(const std::vector<messages::Frames> answers, take_all(patience, is_over));
     for (std::size_t i = 0; i < answers.size(); ++i) {
         const std::string& device = state_->workers[i].device;
-        if (answers[i].type != PushDone::kType)
+        if (answers[i].type != messages::PushDone::kType)
             return make_error(
                 ErrorCode::kMalformed, "{} answers with '{}'", device, answers[i].type
             );
-        ASSIGN_OR_RETURN(const PushDone done, decode<PushDone>(answers[i], UnknownFields::kIgnore));
+        ASSIGN_OR_RETURN(
+            const messages::PushDone done,
+            decode<messages::PushDone>(answers[i], messages::UnknownFields::kIgnore)
+        );
         if (!done.code.empty())
             return make_error(error_code_named(done.code), "{}: {}", device, done.message);
     }

@@ -31,8 +31,8 @@ class PushSockets {
 
     // To one worker, or the same to all. Those before need not have been answered: a worker answers
     // in order. Bounded by the caller, who takes answers.
-    void send(std::size_t worker, const Frames& message);
-    void send_all(const Frames& message);
+    void send(std::size_t worker, const messages::Frames& message);
+    void send_all(const messages::Frames& message);
     // Sends what waits for a worker that has come since. Taking answers does so, too.
     void flush();
 
@@ -40,13 +40,15 @@ class PushSockets {
     // error that names the worker; kDeadlineExceeded; what `is_over` says (asked now and then): the
     // tree has ended the update.
     using IsOver = std::function<std::optional<Error>()>;
-    Result<std::vector<PushLayout>> take_layouts(Duration patience, const IsOver& is_over);
+    Result<std::vector<messages::PushLayout>> take_layouts(
+        Duration patience, const IsOver& is_over
+    );
     Result<> take_done(Duration patience, const IsOver& is_over);
 
   private:
     struct State;
     explicit PushSockets(std::unique_ptr<State> state);
-    Result<std::vector<Frames>> take_all(Duration patience, const IsOver& is_over);
+    Result<std::vector<messages::Frames>> take_all(Duration patience, const IsOver& is_over);
     std::unique_ptr<State> state_;
 };
 

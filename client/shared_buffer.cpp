@@ -70,7 +70,7 @@ Result<> SharedBuffer::write(std::int64_t at, std::span<const std::byte> from) c
     return Ok{};
 }
 
-SharedMemory SharedBuffer::describe() const {
+messages::SharedMemory SharedBuffer::describe() const {
     return {
         .pid = ::getpid(),
         .fd = fd_,

@@ -27,7 +27,7 @@ class SharedBuffer {
     // From any thread. What nobody writes reads as zeros. REQUIRES: it lies in the buffer.
     // Errors: kResourceExhausted; kDataLoss, `from` is a mapping that was cut short.
     Result<> write(std::int64_t at, std::span<const std::byte> from) const;
-    [[nodiscard]] SharedMemory describe() const;
+    [[nodiscard]] messages::SharedMemory describe() const;
     // Unmaps it; from now on nobody can write to it.
     Result<> seal();
 

@@ -48,15 +48,15 @@ bool Stream::is_in_callback() const {
     return io && io->is_on_thread();
 }
 
-std::optional<OutputChunk> Stream::next(std::chrono::milliseconds timeout) {
+std::optional<messages::OutputChunk> Stream::next(std::chrono::milliseconds timeout) {
     if (is_done_) return std::nullopt;
-    std::optional<OutputChunk> chunk = std::exchange(collected_, std::nullopt);
+    std::optional<messages::OutputChunk> chunk = std::exchange(collected_, std::nullopt);
     if (!chunk) chunk = is_in_callback() ? mailbox_->take() : mailbox_->take(within(timeout));
     if (chunk && chunk->finish) is_done_ = true;
     return chunk;
 }
 
-Result<OutputChunk> Stream::wait(std::chrono::milliseconds timeout) {
+Result<messages::OutputChunk> Stream::wait(std::chrono::milliseconds timeout) {
     if (is_done_) {
         return make_error(ErrorCode::kFailedPrecondition, "request '{}' was read to its end", rid_);
     }
@@ -68,7 +68,7 @@ Result<OutputChunk> Stream::wait(std::chrono::milliseconds timeout) {
     const TimePoint deadline = Clock::now() + within(timeout);
     while (!collected_ || !collected_->finish) {
         const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
-        std::optional<OutputChunk> chunk =
+        std::optional<messages::OutputChunk> chunk =
             mailbox_->take(std::max(left, std::chrono::milliseconds(0)));
         if (!chunk) {
             return make_error(
@@ -81,12 +81,12 @@ Result<OutputChunk> Stream::wait(std::chrono::milliseconds timeout) {
         if (!collected_) {
             collected_ = std::move(chunk);
         } else {
-            append_chunk(*collected_, *std::move(chunk));
+            messages::append_chunk(*collected_, *std::move(chunk));
         }
     }
     is_done_ = true;
-    OutputChunk whole = *std::exchange(collected_, std::nullopt);
-    if (whole.finish->reason == FinishReason::kError) {
+    messages::OutputChunk whole = *std::exchange(collected_, std::nullopt);
+    if (whole.finish->reason == messages::FinishReason::kError) {
         return Error{error_code_named(whole.finish->code), std::move(whole.finish->message)};
     }
     return whole;

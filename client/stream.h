@@ -13,7 +13,7 @@
 
 namespace pitstop {
 
-using OnChunk = std::function<void(OutputChunk)>;
+using OnChunk = std::function<void(messages::OutputChunk)>;
 
 class IoLoop;
 class Mailbox;
@@ -35,12 +35,12 @@ class Stream {
 
     // What came since the last call, or what comes next. Nothing: the time ran out (at once in such
     // a callback), or the last chunk was taken before (is_done() tells which).
-    std::optional<OutputChunk> next(std::chrono::milliseconds timeout = kForever);
+    std::optional<messages::OutputChunk> next(std::chrono::milliseconds timeout = kForever);
 
     // Everything that next() has not returned yet, joined. Errors: the request's own; and
     // kDeadlineExceeded if the time runs out, in which case the request goes on and wait() may be
     // called again; kFailedPrecondition in a callback on the client's thread.
-    Result<OutputChunk> wait(std::chrono::milliseconds timeout = kForever);
+    Result<messages::OutputChunk> wait(std::chrono::milliseconds timeout = kForever);
 
     // The chunk with `finish` was taken.
     [[nodiscard]] bool is_done() const { return is_done_; }
@@ -62,7 +62,7 @@ class Stream {
     std::optional<RequestNumber> number_;  // nothing: it was never sent
     std::shared_ptr<Mailbox> mailbox_;     // shared with the I/O thread, which fills it
     std::weak_ptr<IoLoop> io_;
-    std::optional<OutputChunk> collected_{};  // by a wait() whose time ran out
+    std::optional<messages::OutputChunk> collected_{};  // by a wait() whose time ran out
     bool is_done_ = false;
 };
 

@@ -88,7 +88,9 @@ class Push {
             // The tree drops the session when the bucket fails; this is for what failed here alone.
             say_end(pushed.error());
             wait_for_bucket();
-            static_cast<void>(client_.call(DropStage{.session = session_}, options_.timeout));
+            static_cast<void>(
+                client_.call(messages::DropStage{.session = session_}, options_.timeout)
+            );
             // What the tree says names the rank and the problem.
             if (filled_ && !*filled_) return filled_->error();
             return pushed.error();
@@ -127,10 +129,10 @@ class Push {
     }
 
     Result<std::vector<std::string>> find_workers() {
-        ASSIGN_OR_RETURN(const StatusReply status, client_.status(options_.timeout));
+        ASSIGN_OR_RETURN(const messages::StatusReply status, client_.status(options_.timeout));
         std::vector<std::string> devices;
-        for (const ReplicaStatus& replica : status.replicas) {
-            for (const WorkerStatus& worker : replica.workers)
+        for (const messages::ReplicaStatus& replica : status.replicas) {
+            for (const messages::WorkerStatus& worker : replica.workers)
                 devices.push_back(worker.device_uuid);
         }
         if (devices.empty())
@@ -140,24 +142,24 @@ class Push {
     }
 
     Result<> begin_session() {
-        BeginUpdate begin;
+        messages::BeginUpdate begin;
         begin.idle_timeout_ms = kIdleMax.count();
-        begin.update.source.kind = SourceKind::kBuckets;
+        begin.update.source.kind = messages::SourceKind::kBuckets;
         begin.update.label = options_.label;
         begin.update.kv_policy = options_.kv_policy;
         begin.update.partial = options_.partial;
         begin.update.allow_nonfinite = options_.allow_nonfinite;
-        ASSIGN_OR_RETURN(const UpdateReply begun, client_.call(begin, options_.timeout));
+        ASSIGN_OR_RETURN(const messages::UpdateReply begun, client_.call(begin, options_.timeout));
         RETURN_IF_ERROR(ok(begun));
         session_ = begun.session;
-        UpdateBucket bucket;
+        messages::UpdateBucket bucket;
         bucket.session = session_;
-        bucket.source.kind = SourceKind::kIpc;
+        bucket.source.kind = messages::SourceKind::kIpc;
         bucket.source.handles = sockets_->handles();
         bucket.source.stall_ms = options_.stall.count();
-        client_.call<UpdateBucket>(
+        client_.call<messages::UpdateBucket>(
             bucket,
-            [shared = shared_](Result<UpdateReply> reply) {
+            [shared = shared_](Result<messages::UpdateReply> reply) {
                 if (reply) {
                     if (Result<> is_ok = ok(*reply); !is_ok) reply = std::move(is_ok).error();
                 }
@@ -170,7 +172,7 @@ class Push {
         return Ok{};
     }
 
-    static Result<> ok(const UpdateReply& reply) {
+    static Result<> ok(const messages::UpdateReply& reply) {
         if (reply.ok) return Ok{};
         return Error{error_code_named(reply.code), reply.message};
     }
@@ -194,7 +196,7 @@ class Push {
     }
 
     void say_end(const Error& error) {
-        PushEnd end;
+        messages::PushEnd end;
         end.code = name_of(error.code);
         end.message = error.message;
         sockets_->send_all(encode(end));
@@ -202,7 +204,7 @@ class Push {
 
     Result<> push() {
         const TimePoint begun = Clock::now();
-        PushOpen open;
+        messages::PushOpen open;
         std::optional<SharedBuffer> buffer;
         if (!options_.adopt) {
             ASSIGN_OR_RETURN(
@@ -217,7 +219,7 @@ class Push {
         } else {
             RETURN_IF_ERROR(push_buckets(*buffer));
         }
-        sockets_->send_all(encode(PushEnd{}));
+        sockets_->send_all(encode(messages::PushEnd{}));
         RETURN_IF_ERROR(take_done());
         report_.push_s = seconds(Clock::now() - begun);
         return Ok{};
@@ -230,7 +232,8 @@ class Push {
             return is_over();
         }));
         report_.wait_s += seconds(Clock::now() - begun);
-        for (const ShardTensor& tensor : layouts_.front().tensors) wanted_.insert(tensor.name);
+        for (const messages::ShardTensor& tensor : layouts_.front().tensors)
+            wanted_.insert(tensor.name);
         return Ok{};
     }
 
@@ -268,7 +271,7 @@ class Push {
         while (begin < tensors_.size()) {
             const std::size_t end = end_of_bucket(begin);
             ASSIGN_OR_RETURN(const std::int64_t base, take_room(ring, begin, end));
-            PushBucket bucket{.bucket = report_.num_buckets};
+            messages::PushBucket bucket{.bucket = report_.num_buckets};
             std::vector<Piece> pieces;
             std::int64_t at = base;
             for (std::size_t i = begin; i < end; ++i) {
@@ -379,12 +382,12 @@ class Push {
         const std::span<const std::byte> bytes(
             rows, static_cast<std::size_t>(piece.num_rows * row_bytes)
         );
-        DigestRows to_digest = whole_rows(bytes, row_bytes, piece.row_begin);
+        digest::DigestRows to_digest = digest::whole_rows(bytes, row_bytes, piece.row_begin);
         to_digest.copy_to = copy_to;
         to_digest.copy_stride_bytes = row_bytes;
-        to_digest.copy_path = CopyPath::kCached;  // workers read it at once
-        static const AddRun add_run = add_run_on(best_isa());
-        const DigestSum sum = digest_of(to_digest, add_run);
+        to_digest.copy_path = digest::CopyPath::kCached;  // workers read it at once
+        static const digest::AddRun add_run = digest::add_run_on(best_isa());
+        const digest::DigestSum sum = digest::digest_of(to_digest, add_run);
         const std::lock_guard lock(mutex_);
         digests_[piece.tensor] += sum.digest;
     }
@@ -397,19 +400,19 @@ class Push {
     }
 
     // What each kind of worker wants of each tensor.
-    using ShardTensors = std::vector<std::map<std::string_view, const ShardTensor*>>;
+    using ShardTensors = std::vector<std::map<std::string_view, const messages::ShardTensor*>>;
 
     // Every worker's whole shard, each piece of a tensor read once and put wherever it is wanted.
     // Ranks of different replicas that want the same share one.
     Result<> push_shards() {
-        const std::vector<PushLayout>& layouts = layouts_;
+        const std::vector<messages::PushLayout>& layouts = layouts_;
         std::vector<SharedBuffer> shards;
         std::vector<std::size_t> shard_of(layouts.size());
-        std::vector<const PushLayout*> kinds;
+        std::vector<const messages::PushLayout*> kinds;
         for (std::size_t i = 0; i < layouts.size(); ++i) {
             if (layouts[i].shard_bytes == 0)
                 return make_error(ErrorCode::kUnsupported, "worker {} adopts no memory", i);
-            const auto same = std::ranges::find_if(kinds, [&](const PushLayout* kind) {
+            const auto same = std::ranges::find_if(kinds, [&](const messages::PushLayout* kind) {
                 return kind->rank == layouts[i].rank;
             });
             shard_of[i] = static_cast<std::size_t>(same - kinds.begin());
@@ -427,7 +430,8 @@ class Push {
         }
         ShardTensors by_name(kinds.size());
         for (std::size_t k = 0; k < kinds.size(); ++k) {
-            for (const ShardTensor& tensor : kinds[k]->tensors) by_name[k][tensor.name] = &tensor;
+            for (const messages::ShardTensor& tensor : kinds[k]->tensors)
+                by_name[k][tensor.name] = &tensor;
         }
         const TimePoint begun = Clock::now();
         RETURN_IF_ERROR(threads_.run(pieces.size(), [&](std::size_t i) {
@@ -436,7 +440,7 @@ class Push {
         for (SharedBuffer& shard : shards) RETURN_IF_ERROR(shard.seal());
         report_.fill_s += seconds(Clock::now() - begun);
         for (std::size_t i = 0; i < layouts.size(); ++i)
-            sockets_->send(i, encode(PushShard{shards[shard_of[i]].describe()}));
+            sockets_->send(i, encode(messages::PushShard{shards[shard_of[i]].describe()}));
         report_.num_buckets = 1;
         return take_done();
     }
@@ -456,7 +460,7 @@ class Push {
         const auto use = [&](const std::byte* rows) -> Result<> {
             add_digest(piece, rows, nullptr);  // which brings them into the cache
             for (std::size_t k = 0; k < by_name.size(); ++k) {
-                for (const ShardPiece& to : by_name[k].at(tensor.name)->pieces)
+                for (const messages::ShardPiece& to : by_name[k].at(tensor.name)->pieces)
                     RETURN_IF_ERROR(write_overlap(piece, rows, row_bytes, to, shards[k]));
             }
             return Ok{};
@@ -478,7 +482,7 @@ class Push {
         const Piece& piece,
         const std::byte* rows,
         std::int64_t row_bytes,
-        const ShardPiece& to,
+        const messages::ShardPiece& to,
         const SharedBuffer& shard
     ) {
         const std::int64_t begin = std::max(piece.row_begin, to.row_begin);
@@ -513,7 +517,7 @@ class Push {
         if (!*filled_) return filled_->error();
         report_.filled = **filled_;
         if (has_digest_ && !wanted_.empty()) {
-            std::vector<TensorInfo> sent;
+            std::vector<messages::TensorInfo> sent;
             for (std::size_t i = 0; i < tensors_.size(); ++i) {
                 if (!wanted_.contains(tensors_[i].name)) continue;
                 sent.push_back({
@@ -523,9 +527,9 @@ class Push {
                     .digest = to_hex(digests_[i]),
                 });
             }
-            report_.digest = to_hex(version_digest_of(std::move(sent)));
+            report_.digest = to_hex(messages::version_digest_of(std::move(sent)));
         }
-        CommitWeights commit;
+        messages::CommitWeights commit;
         commit.session = session_;
         commit.digest = report_.digest;
         ASSIGN_OR_RETURN(report_.reply, client_.call(commit, options_.timeout));
@@ -536,7 +540,7 @@ class Push {
     struct Shared {
         std::mutex mutex{};
         std::atomic<bool> is_filled{false};
-        std::optional<Result<UpdateReply>> filled{};
+        std::optional<Result<messages::UpdateReply>> filled{};
     };
 
     Client& client_;
@@ -545,8 +549,8 @@ class Push {
     TaskPool threads_;
     std::optional<PushSockets> sockets_{};
     std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
-    std::optional<Result<UpdateReply>> filled_{};
-    std::vector<PushLayout> layouts_{};  // by worker; empty: not answered yet
+    std::optional<Result<messages::UpdateReply>> filled_{};
+    std::vector<messages::PushLayout> layouts_{};  // by worker; empty: not answered yet
     std::uint64_t session_ = 0;
     bool has_digest_ = false;  // to declare
     std::set<std::string, std::less<>>

@@ -54,7 +54,7 @@ struct PushProgress {
 
 struct PushOptions {
     std::string label{};
-    KvPolicy kv_policy = KvPolicy::kKeep;
+    messages::KvPolicy kv_policy = messages::KvPolicy::kKeep;
     bool partial = false;
     bool allow_nonfinite = false;
     bool adopt = false;          // BF16 only, the whole model only
@@ -69,10 +69,11 @@ struct PushOptions {
 };
 
 struct PushReport {
-    UpdateReply filled{};    // of the buckets: bytes, seconds of receiving and verifying per rank
-    UpdateReply reply{};     // of the commit
-    std::string digest{};    // declared; empty: none
-    std::int64_t bytes = 0;  // sent
+    messages::UpdateReply
+        filled{};  // of the buckets: bytes, seconds of receiving and verifying per rank
+    messages::UpdateReply reply{};  // of the commit
+    std::string digest{};           // declared; empty: none
+    std::int64_t bytes = 0;         // sent
     std::int64_t num_buckets = 0;
     std::int64_t num_workers = 0;
     double fill_s = 0;  // spent filling, not overlapped with it

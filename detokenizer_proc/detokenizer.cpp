@@ -4,14 +4,14 @@
 
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::detokenizer {
 namespace {
 
-OutputChunk error_chunk(RequestKey key, const Error& error) {
-    OutputChunk chunk;
+messages::OutputChunk error_chunk(RequestKey key, const Error& error) {
+    messages::OutputChunk chunk;
     chunk.key = key;
-    chunk.finish = Finish{
-        .reason = FinishReason::kError,
+    chunk.finish = messages::Finish{
+        .reason = messages::FinishReason::kError,
         .code = std::string(name_of(error.code)),
         .message = error.message,
     };
@@ -20,7 +20,7 @@ OutputChunk error_chunk(RequestKey key, const Error& error) {
 
 }  // namespace
 
-void Detokenizer::start(RequestStart start, TextBatch& out) {
+void Detokenizer::start(messages::RequestStart start, messages::TextBatch& out) {
     Result<RequestText> request = RequestText::create(tokenizer_, std::move(start.text));
     if (!request) {
         out.chunks.push_back(error_chunk(start.key, request.error()));
@@ -32,10 +32,10 @@ void Detokenizer::start(RequestStart start, TextBatch& out) {
     }
 }
 
-TextBatch Detokenizer::turn(TokenBatch batch) {
-    TextBatch out;
-    for (RequestStart& entry : batch.starts) start(std::move(entry), out);
-    for (OutputChunk& chunk : batch.chunks) {
+messages::TextBatch Detokenizer::turn(messages::TokenBatch batch) {
+    messages::TextBatch out;
+    for (messages::RequestStart& entry : batch.starts) start(std::move(entry), out);
+    for (messages::OutputChunk& chunk : batch.chunks) {
         const RequestKey key = chunk.key;
         const bool is_last = chunk.finish.has_value();
         const auto place = requests_.find(key);
@@ -56,4 +56,4 @@ TextBatch Detokenizer::turn(TokenBatch batch) {
     return out;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::detokenizer

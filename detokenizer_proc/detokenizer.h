@@ -13,24 +13,24 @@
 #include <memory>
 #include <unordered_map>
 
-namespace pitstop {
+namespace pitstop::detokenizer {
 
 class Detokenizer {
   public:
-    explicit Detokenizer(std::shared_ptr<const Tokenizer> tokenizer)
+    explicit Detokenizer(std::shared_ptr<const text::Tokenizer> tokenizer)
         : tokenizer_(std::move(tokenizer)) {}
 
     // Chunks come out in the order they went in. A chunk of a request that never started (its
     // start was lost: a bug of a peer) comes out with an error, so that its client is not left.
-    [[nodiscard]] TextBatch turn(TokenBatch batch);
+    [[nodiscard]] messages::TextBatch turn(messages::TokenBatch batch);
 
     [[nodiscard]] std::size_t num_open() const { return requests_.size(); }
 
   private:
-    void start(RequestStart start, TextBatch& out);
+    void start(messages::RequestStart start, messages::TextBatch& out);
 
-    std::shared_ptr<const Tokenizer> tokenizer_;
+    std::shared_ptr<const text::Tokenizer> tokenizer_;
     std::unordered_map<RequestKey, RequestText> requests_{};
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::detokenizer

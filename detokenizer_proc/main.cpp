@@ -16,7 +16,7 @@
 #include <optional>
 #include <string>
 
-namespace pitstop {
+namespace pitstop::detokenizer {
 namespace {
 
 constexpr std::chrono::seconds kIdleWait{10};
@@ -25,38 +25,40 @@ constexpr std::chrono::milliseconds kHeldWait{1};  // while the tokenizer's queu
 constexpr int kOwnDescriptors = 32;  // all but the connections of its inbox
 
 struct Ports {
-    Socket inbox;
-    Socket tokenizer;
-    std::optional<Frames> held{};  // what the tokenizer has no room for: nothing is taken meanwhile
+    bus::Socket inbox;
+    bus::Socket tokenizer;
+    std::optional<messages::Frames>
+        held{};  // what the tokenizer has no room for: nothing is taken meanwhile
 };
 
 void send_held(Ports& ports) {
-    if (ports.held && ports.tokenizer.send(*ports.held) == Sent::kSent) ports.held.reset();
+    if (ports.held && ports.tokenizer.send(*ports.held) == bus::Sent::kSent) ports.held.reset();
 }
 
-void take(const Received& received, Detokenizer& detokenizer, Ports& ports) {
+void take(const bus::Received& received, Detokenizer& detokenizer, Ports& ports) {
     if (received.refused) {
         spdlog::warn("refused a message: {}", received.refused->message);
         return;
     }
-    if (received.frames.type != TokenBatch::kType) {
+    if (received.frames.type != messages::TokenBatch::kType) {
         spdlog::warn("refused a message: '{}' is not for this process", received.frames.type);
         return;
     }
-    Result<TokenBatch> batch = decode<TokenBatch>(received.frames, UnknownFields::kIgnore);
+    Result<messages::TokenBatch> batch =
+        decode<messages::TokenBatch>(received.frames, messages::UnknownFields::kIgnore);
     if (!batch) {
         spdlog::warn("refused a message: {}", batch.error().message);
         return;
     }
-    const TextBatch text = detokenizer.turn(*std::move(batch));
+    const messages::TextBatch text = detokenizer.turn(*std::move(batch));
     if (!text.chunks.empty() || !text.stopped.empty()) ports.held = encode(text);
     send_held(ports);
 }
 
 void run(Detokenizer& detokenizer, Ports& ports, Supervision& supervision) {
-    Poller poller;
+    bus::Poller poller;
     poller.add(ports.inbox);
-    Poller quiet;  // without the inbox, which would wake it at once
+    bus::Poller quiet;  // without the inbox, which would wake it at once
     if (supervision.fd() >= 0) {
         poller.add_fd(supervision.fd());
         quiet.add_fd(supervision.fd());
@@ -68,8 +70,8 @@ void run(Detokenizer& detokenizer, Ports& ports, Supervision& supervision) {
         if (supervision.is_over()) return;
         // A tokenizer that does not keep up slows this process, and that the schedulers.
         send_held(ports);
-        for (int n = 0; n < kMessagesPerTurnMax && !ports.held; ++n) {
-            const std::optional<Received> received = ports.inbox.receive();
+        for (int n = 0; n < bus::kMessagesPerTurnMax && !ports.held; ++n) {
+            const std::optional<bus::Received> received = ports.inbox.receive();
             if (!received) break;
             take(*received, detokenizer, ports);
         }
@@ -106,20 +108,22 @@ int main_with(int argc, char** argv) {
         return 1;
     };
     if (auto attached = supervision.attach(); !attached) return fail(attached.error());
-    const Result<RunDir> run_dir = RunDir::open(run_dir_path);
+    const Result<bus::RunDir> run_dir = bus::RunDir::open(run_dir_path);
     if (!run_dir) return fail(run_dir.error());
-    Result<std::shared_ptr<const Tokenizer>> tokenizer = Tokenizer::load(model);
+    Result<std::shared_ptr<const text::Tokenizer>> tokenizer = text::Tokenizer::load(model);
     if (!tokenizer) return fail(tokenizer.error());
     const Result<int> descriptors = raise_descriptor_limit();
     if (!descriptors) return fail(descriptors.error());
     zmq::context_t context;
     // How many replicas there are is not known here.
-    SocketLimits limits = kInnerLimits;
+    bus::SocketLimits limits = bus::kInnerLimits;
     limits.connections_max =
-        std::min(kReplicasMax + kStrayConnectionsMax, *descriptors - kOwnDescriptors);
-    auto inbox = Socket::bind(context, SocketKind::kPull, run_dir->detokenizer(), limits);
+        std::min(bus::kReplicasMax + bus::kStrayConnectionsMax, *descriptors - kOwnDescriptors);
+    auto inbox = bus::Socket::bind(context, bus::SocketKind::kPull, run_dir->detokenizer(), limits);
     if (!inbox) return fail(inbox.error());
-    auto out = Socket::connect(context, SocketKind::kPush, run_dir->tokenizer(), kInnerLimits);
+    auto out = bus::Socket::connect(
+        context, bus::SocketKind::kPush, run_dir->tokenizer(), bus::kInnerLimits
+    );
     if (!out) return fail(out.error());
     Ports ports{*std::move(inbox), *std::move(out)};
     Detokenizer detokenizer(*std::move(tokenizer));
@@ -129,11 +133,11 @@ int main_with(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::detokenizer
 
 int main(int argc, char** argv) {
     try {
-        return pitstop::main_with(argc, argv);
+        return pitstop::detokenizer::main_with(argc, argv);
     } catch (const std::exception& error) {
         std::fprintf(stderr, "detokenizer_proc: %s\n", error.what());
         return 1;

@@ -4,36 +4,39 @@
 
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::detokenizer {
 
 Result<RequestText> RequestText::create(
-    std::shared_ptr<const Tokenizer> tokenizer, TextOptions options
+    std::shared_ptr<const text::Tokenizer> tokenizer, messages::TextOptions options
 ) {
-    std::optional<StopMatcher> matcher;
+    std::optional<text::StopMatcher> matcher;
     if (!options.stop.empty()) {
-        ASSIGN_OR_RETURN(const auto stops, StopStrings::create(options.stop));
+        ASSIGN_OR_RETURN(const auto stops, text::StopStrings::create(options.stop));
         matcher.emplace(
-            stops, options.no_stop_trim ? StopMatcher::Trim::kNothing : StopMatcher::Trim::kStop
+            stops,
+            options.no_stop_trim ? text::StopMatcher::Trim::kNothing
+                                 : text::StopMatcher::Trim::kStop
         );
     }
     return RequestText(std::move(tokenizer), std::move(options), std::move(matcher));
 }
 
 RequestText::RequestText(
-    std::shared_ptr<const Tokenizer> tokenizer,
-    TextOptions options,
-    std::optional<StopMatcher> matcher
+    std::shared_ptr<const text::Tokenizer> tokenizer,
+    messages::TextOptions options,
+    std::optional<text::StopMatcher> matcher
 )
     : options_(std::move(options)),
       decoder_(
           std::move(tokenizer),
-          {.skip_special = options_.skip_special_tokens ? SkipSpecial::kYes : SkipSpecial::kNo,
+          {.skip_special =
+               options_.skip_special_tokens ? text::SkipSpecial::kYes : text::SkipSpecial::kNo,
            .spaces_between_special_tokens = options_.spaces_between_special_tokens},
           options_.prompt_tail
       ),
       matcher_(std::move(matcher)) {}
 
-RequestText::Taken RequestText::take(OutputChunk chunk) {
+RequestText::Taken RequestText::take(messages::OutputChunk chunk) {
     Taken taken;
     if (has_ended_) return taken;
     const bool scheduler_ended = chunk.finish.has_value();
@@ -42,8 +45,8 @@ RequestText::Taken RequestText::take(OutputChunk chunk) {
     if (chunk.counts) counts_ = is_told ? std::exchange(chunk.counts, std::nullopt) : chunk.counts;
     if (options_.text_output) {
         if (auto added = add_text(chunk); !added) {
-            chunk.finish = Finish{
-                .reason = FinishReason::kError,
+            chunk.finish = messages::Finish{
+                .reason = messages::FinishReason::kError,
                 .code = std::string(name_of(added.error().code)),
                 .message = "the output cannot be decoded: " + added.error().message,
             };
@@ -56,18 +59,18 @@ RequestText::Taken RequestText::take(OutputChunk chunk) {
         return taken;
     }
     if (held_) {
-        append_chunk(*held_, std::move(chunk));
+        messages::append_chunk(*held_, std::move(chunk));
     } else {
         held_ = std::move(chunk);
     }
-    if (has_ended_ || bytes_bound(*held_) > kHeldBytesMax) {
+    if (has_ended_ || messages::bytes_bound(*held_) > kHeldBytesMax) {
         taken.chunk = std::exchange(held_, std::nullopt);
     }
     return taken;
 }
 
 // Fills chunk.text, and ends the chunk at a stop text.
-Result<> RequestText::add_text(OutputChunk& chunk) {
+Result<> RequestText::add_text(messages::OutputChunk& chunk) {
     for (std::size_t i = 0; i < chunk.tokens.size(); ++i) {
         RETURN_IF_ERROR(push_token(chunk, i, chunk.text));
         if (matcher_ && matcher_->match()) {
@@ -81,7 +84,9 @@ Result<> RequestText::add_text(OutputChunk& chunk) {
     return Ok{};
 }
 
-Result<> RequestText::push_token(const OutputChunk& chunk, std::size_t index, std::string& text) {
+Result<> RequestText::push_token(
+    const messages::OutputChunk& chunk, std::size_t index, std::string& text
+) {
     ++num_tokens_;
     if (is_trimmed(chunk, index)) return Ok{};
     piece_.clear();
@@ -109,20 +114,20 @@ void RequestText::push_piece(std::string& text) {
 }
 
 // The text of the stop token, which ends the output, belongs to it only if asked for.
-bool RequestText::is_trimmed(const OutputChunk& chunk, std::size_t index) const {
+bool RequestText::is_trimmed(const messages::OutputChunk& chunk, std::size_t index) const {
     return !options_.no_stop_trim && index + 1 == chunk.tokens.size() && chunk.finish &&
-           chunk.finish->reason == FinishReason::kStop &&
+           chunk.finish->reason == messages::FinishReason::kStop &&
            chunk.finish->matched_token == chunk.tokens[index];
 }
 
-void RequestText::end_at_match(OutputChunk& chunk, std::size_t num_tokens) {
-    keep_tokens(chunk, num_tokens);
-    chunk.finish = Finish{
-        .reason = FinishReason::kStop,
+void RequestText::end_at_match(messages::OutputChunk& chunk, std::size_t num_tokens) {
+    messages::keep_tokens(chunk, num_tokens);
+    chunk.finish = messages::Finish{
+        .reason = messages::FinishReason::kStop,
         .matched_text = options_.stop[matcher_->match()->stop_index],
     };
     chunk.counts = counts_;
     if (chunk.counts) chunk.counts->completion_tokens = num_tokens_;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::detokenizer

@@ -15,7 +15,7 @@
 #include <memory>
 #include <optional>
 
-namespace pitstop {
+namespace pitstop::detokenizer {
 
 class RequestText {
   public:
@@ -23,38 +23,38 @@ class RequestText {
 
     // Errors: stop texts that cannot be matched.
     static Result<RequestText> create(
-        std::shared_ptr<const Tokenizer> tokenizer, TextOptions options
+        std::shared_ptr<const text::Tokenizer> tokenizer, messages::TextOptions options
     );
 
     struct Taken {
-        std::optional<OutputChunk> chunk{};  // to be sent on; none while it is held back
-        bool stopped = false;                // it ended here, and the scheduler does not know
+        std::optional<messages::OutputChunk> chunk{};  // to be sent on; none while it is held back
+        bool stopped = false;  // it ended here, and the scheduler does not know
     };
     // The next chunk. After one with `finish` went out, later ones are dropped.
-    [[nodiscard]] Taken take(OutputChunk chunk);
+    [[nodiscard]] Taken take(messages::OutputChunk chunk);
 
   private:
     RequestText(
-        std::shared_ptr<const Tokenizer> tokenizer,
-        TextOptions options,
-        std::optional<StopMatcher> matcher
+        std::shared_ptr<const text::Tokenizer> tokenizer,
+        messages::TextOptions options,
+        std::optional<text::StopMatcher> matcher
     );
 
-    Result<> add_text(OutputChunk& chunk);
-    Result<> push_token(const OutputChunk& chunk, std::size_t index, std::string& text);
+    Result<> add_text(messages::OutputChunk& chunk);
+    Result<> push_token(const messages::OutputChunk& chunk, std::size_t index, std::string& text);
     Result<> push_rest(std::string& text);
     void push_piece(std::string& text);
-    [[nodiscard]] bool is_trimmed(const OutputChunk& chunk, std::size_t index) const;
-    void end_at_match(OutputChunk& chunk, std::size_t num_tokens);
+    [[nodiscard]] bool is_trimmed(const messages::OutputChunk& chunk, std::size_t index) const;
+    void end_at_match(messages::OutputChunk& chunk, std::size_t num_tokens);
 
-    TextOptions options_;
-    IncrementalDecoder decoder_;
-    std::optional<StopMatcher> matcher_;  // none without stop texts
-    std::string piece_{};                 // what the last token added
+    messages::TextOptions options_;
+    text::IncrementalDecoder decoder_;
+    std::optional<text::StopMatcher> matcher_;  // none without stop texts
+    std::string piece_{};                       // what the last token added
     std::int64_t num_tokens_ = 0;
-    std::optional<RequestCounts> counts_{};  // the latest: a stop text needs them
-    std::optional<OutputChunk> held_{};      // of a request that does not stream
+    std::optional<messages::RequestCounts> counts_{};  // the latest: a stop text needs them
+    std::optional<messages::OutputChunk> held_{};      // of a request that does not stream
     bool has_ended_ = false;
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::detokenizer

@@ -13,7 +13,7 @@
 #error "compiled once per level, by digest/CMakeLists.txt"
 #endif
 
-namespace pitstop::PITSTOP_ISA {
+namespace pitstop::digest::PITSTOP_ISA {
 namespace {
 
 #define PITSTOP_INLINE [[gnu::always_inline]] inline
@@ -224,4 +224,4 @@ void add_run(const DigestRun& run, DigestSum& to) {
     to.num_nonfinite += sum.num_nonfinite;
 }
 
-}  // namespace pitstop::PITSTOP_ISA
+}  // namespace pitstop::digest::PITSTOP_ISA

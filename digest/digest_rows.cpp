@@ -2,7 +2,7 @@
 
 #include "base/check.h"
 
-namespace pitstop {
+namespace pitstop::digest {
 
 DigestRows DigestRows::joined() const {
     const bool are_joined = row_stride_bytes == row_bytes && row_bytes % kDigestWordBytes == 0 &&
@@ -41,4 +41,4 @@ DigestSum digest_of(const DigestRows& rows, AddRun add_run) {
     return sum;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::digest

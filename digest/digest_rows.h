@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <span>
 
-namespace pitstop {
+namespace pitstop::digest {
 
 struct DigestRows {
     const std::byte* data = nullptr;
@@ -50,4 +50,4 @@ struct DigestRows {
 // On this thread.
 [[nodiscard]] DigestSum digest_of(const DigestRows& rows, AddRun add_run);
 
-}  // namespace pitstop
+}  // namespace pitstop::digest

@@ -4,7 +4,7 @@
 #include "base/isa.h"
 #include "digest/levels.h"
 
-namespace pitstop {
+namespace pitstop::digest {
 
 AddRun add_run_on(IsaLevel level) {
     CHECK(level <= best_isa());
@@ -25,4 +25,4 @@ AddRun add_run_on(IsaLevel level) {
     CHECK(false);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::digest

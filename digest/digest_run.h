@@ -17,8 +17,10 @@
 #include <cstdint>
 
 namespace pitstop {
-
 enum class IsaLevel : std::uint8_t;  // base/isa.h, which CUDA's compiler cannot read for its fmt
+}  // namespace pitstop
+
+namespace pitstop::digest {
 
 // Where a copy goes: kPastCache, to memory that is read much later; kCached, to whoever reads it
 // next.
@@ -51,4 +53,4 @@ using AddRun = void (*)(const DigestRun& run, DigestSum& sum);
 // With the instructions of this level. REQUIRES: level <= best_isa().
 [[nodiscard]] AddRun add_run_on(IsaLevel level);
 
-}  // namespace pitstop
+}  // namespace pitstop::digest

@@ -3,7 +3,7 @@
 
 #include "digest/digest_run.h"
 
-namespace pitstop {
+namespace pitstop::digest {
 
 namespace scalar {
 void add_run(const DigestRun& run, DigestSum& sum);
@@ -15,4 +15,4 @@ namespace avx512 {
 void add_run(const DigestRun& run, DigestSum& sum);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::digest

@@ -16,7 +16,7 @@
 #include <sys/resource.h>
 #include <thread>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 // What the process opens besides connections: the bus and what it makes anew after a loss, timers.
@@ -273,11 +273,11 @@ int main_with(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::http
 
 int main(int argc, char** argv) {
     try {
-        return pitstop::main_with(argc, argv);
+        return pitstop::http::main_with(argc, argv);
     } catch (const std::exception& error) {
         std::fprintf(stderr, "http_proc: %s\n", error.what());
         return 1;

@@ -6,7 +6,7 @@
 #include "http_proc/sglang/routes.h"
 #include "http_proc/vllm/routes.h"
 
-namespace pitstop {
+namespace pitstop::http {
 
 Router all_routes() {
     Router router;
@@ -39,4 +39,4 @@ Router all_routes() {
     return router;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

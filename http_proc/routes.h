@@ -3,8 +3,8 @@
 
 #include "http_proc/server/router.h"
 
-namespace pitstop {
+namespace pitstop::http {
 
 [[nodiscard]] Router all_routes();
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -100,12 +100,12 @@ Result<std::string> write_whole(std::int64_t value, const Spec& spec, Budget& bu
             prefix = "0b";
             break;
         case 'c': {
-            if (value < 0 || value > static_cast<std::int64_t>(kCodePointMax) ||
+            if (value < 0 || value > static_cast<std::int64_t>(text::kCodePointMax) ||
                 (value >= 0xd800 && value < 0xe000)) {
                 return type_error("{} is no code point", value);
             }
             std::string one;
-            append_utf8(static_cast<char32_t>(value), one);
+            text::append_utf8(static_cast<char32_t>(value), one);
             return padded(one, spec, '<', 0, budget);
         }
         default:
@@ -504,7 +504,7 @@ class BraceFormat {
         std::size_t pos = 0;
         const auto peek = [&] { return pos < text.size() ? text[pos] : '\0'; };
         if (!text.empty()) {
-            const std::size_t first_len = utf8_len(text.front());
+            const std::size_t first_len = text::utf8_len(text.front());
             if (first_len < text.size() && is_align(text[first_len])) {
                 spec.fill = text.substr(0, first_len);
                 spec.align = text[first_len];

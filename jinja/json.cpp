@@ -161,7 +161,7 @@ class Writer {
                 quoted.clear();
             }
             const std::size_t begin = pos;
-            const char32_t c = next_code_point(text, pos);
+            const char32_t c = text::next_code_point(text, pos);
             switch (c) {
                 case '"':
                     quoted += "\\\"";

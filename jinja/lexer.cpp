@@ -217,7 +217,7 @@ class Lexer {
                     end
                 );
             }
-            if (strip(rest().substr(0, utf8_len(source_[pos_])), StripSide::kLeft).empty()) {
+            if (strip(rest().substr(0, text::utf8_len(source_[pos_])), StripSide::kLeft).empty()) {
                 skip_white_space();
             } else if (is_digit(source_[pos_])) {
                 RETURN_IF_ERROR(read_number());
@@ -255,7 +255,9 @@ class Lexer {
         const auto* const found =
             std::ranges::find_if(kOperators, [&](std::string_view text) { return at(text); });
         if (found == kOperators.end()) {
-            return error("unexpected character '{}'", rest().substr(0, utf8_len(source_[pos_])));
+            return error(
+                "unexpected character '{}'", rest().substr(0, text::utf8_len(source_[pos_]))
+            );
         }
         const char c = found->front();
         if (found->size() == 1) {
@@ -398,7 +400,7 @@ class Lexer {
             } else {
                 out += '\\';  // not an escape: it stays, with its backslash
                 --i;
-                const std::size_t len = utf8_len(text[i + 1]);
+                const std::size_t len = text::utf8_len(text[i + 1]);
                 out += text.substr(i + 1, len);
                 i += len;
             }
@@ -410,11 +412,11 @@ class Lexer {
         std::uint32_t code = 0;
         const char* const end = digits.data() + digits.size();
         const auto read = std::from_chars(digits.data(), end, code, base);
-        if (read.ec != std::errc{} || read.ptr != end || code > kCodePointMax ||
+        if (read.ec != std::errc{} || read.ptr != end || code > text::kCodePointMax ||
             (code >= 0xd800 && code < 0xe000)) {
             return error("'{}' is no code point", digits);
         }
-        append_utf8(code, out);
+        text::append_utf8(code, out);
         return Ok{};
     }
 

@@ -59,7 +59,7 @@ void append_cased(char32_t c, Case to, std::string& out) {
         return;
     }
     const auto wide = static_cast<utf8proc_int32_t>(c);
-    append_utf8(
+    text::append_utf8(
         static_cast<char32_t>(to == Case::kUpper ? utf8proc_toupper(wide) : utf8proc_totitle(wide)),
         out
     );
@@ -71,24 +71,24 @@ constexpr char32_t kFinalSigma = 0x03c2;
 // Lower case of the letter at [begin, end). A sigma that ends a word has a form of its own.
 void append_lower(std::string_view text, std::size_t begin, std::size_t end, std::string& out) {
     std::size_t pos = begin;
-    const char32_t c = next_code_point(text, pos);
+    const char32_t c = text::next_code_point(text, pos);
     if (c != kSigma) {
-        append_lowercase(c, out);
+        text::append_lowercase(c, out);
         return;
     }
     bool is_after_letter = false;
     for (std::size_t i = begin; i > 0;) {
         --i;
-        while (i > 0 && is_continuation_byte(text[i])) --i;
+        while (i > 0 && text::is_continuation_byte(text[i])) --i;
         std::size_t at = i;
-        const char32_t before = next_code_point(text, at);
+        const char32_t before = text::next_code_point(text, at);
         if (before == '\'' || before == '.') continue;  // do not end a word
         is_after_letter = is_cased(before);
         break;
     }
     std::size_t next = end;
-    const bool is_before_letter = next < text.size() && is_cased(next_code_point(text, next));
-    append_utf8(is_after_letter && !is_before_letter ? kFinalSigma : char32_t{0x03c3}, out);
+    const bool is_before_letter = next < text.size() && is_cased(text::next_code_point(text, next));
+    text::append_utf8(is_after_letter && !is_before_letter ? kFinalSigma : char32_t{0x03c3}, out);
 }
 
 // Calls with each code point and its bytes [begin, end).
@@ -96,7 +96,7 @@ template <class F>
 void for_each_code_point(std::string_view text, F&& f) {
     for (std::size_t pos = 0; pos < text.size();) {
         const std::size_t begin = pos;
-        const char32_t c = next_code_point(text, pos);
+        const char32_t c = text::next_code_point(text, pos);
         f(c, begin, pos);
     }
 }
@@ -129,7 +129,7 @@ bool write_repr_of_text(std::string_view text, TextBuilder& out) {
     std::string quoted(1, quote);
     for (std::size_t pos = 0; pos < text.size();) {
         const std::size_t begin = pos;
-        const char32_t c = next_code_point(text, pos);
+        const char32_t c = text::next_code_point(text, pos);
         if (c == '\\' || c == static_cast<char32_t>(quote)) {
             quoted += '\\';
             quoted += static_cast<char>(c);
@@ -201,20 +201,20 @@ bool write_mapping(const Mapping& mapping, TextBuilder& out) {
 
 std::size_t num_code_points(std::string_view text) {
     std::size_t count = 0;
-    for (const char c : text) count += is_continuation_byte(c) ? 0U : 1U;
+    for (const char c : text) count += text::is_continuation_byte(c) ? 0U : 1U;
     return count;
 }
 
 std::size_t byte_at(std::string_view text, std::size_t index) {
     std::size_t pos = 0;
-    while (index-- > 0 && pos < text.size()) pos += utf8_len(text[pos]);
+    while (index-- > 0 && pos < text.size()) pos += text::utf8_len(text[pos]);
     return pos;
 }
 
 std::vector<std::string_view> code_points_of(std::string_view text) {
     std::vector<std::string_view> all;
     for (std::size_t pos = 0; pos < text.size();) {
-        const std::size_t len = utf8_len(text[pos]);
+        const std::size_t len = text::utf8_len(text[pos]);
         all.push_back(text.substr(pos, len));
         pos += len;
     }
@@ -223,7 +223,7 @@ std::vector<std::string_view> code_points_of(std::string_view text) {
 
 bool is_python_space(char32_t c) {
     // The four separators are white space to Python, though not to Unicode.
-    return (c >= 0x1c && c <= 0x1f) || is_white_space(c);
+    return (c >= 0x1c && c <= 0x1f) || text::is_white_space(c);
 }
 
 std::string to_lower(std::string_view text) {
@@ -325,14 +325,14 @@ template <class IsStripped>
 std::string_view strip_if(std::string_view text, StripSide side, IsStripped is_stripped) {
     std::size_t begin = 0;
     while (side != StripSide::kRight && begin < text.size()) {
-        const std::size_t len = utf8_len(text[begin]);
+        const std::size_t len = text::utf8_len(text[begin]);
         if (!is_stripped(text.substr(begin, len))) break;
         begin += len;
     }
     std::size_t end = text.size();
     while (side != StripSide::kLeft && end > begin) {
         std::size_t last = end - 1;
-        while (last > begin && is_continuation_byte(text[last])) --last;
+        while (last > begin && text::is_continuation_byte(text[last])) --last;
         if (!is_stripped(text.substr(last, end - last))) break;
         end = last;
     }
@@ -344,7 +344,7 @@ std::string_view strip_if(std::string_view text, StripSide side, IsStripped is_s
 std::string_view strip(std::string_view text, StripSide side) {
     return strip_if(text, side, [](std::string_view one) {
         std::size_t pos = 0;
-        return is_python_space(next_code_point(one, pos));
+        return is_python_space(text::next_code_point(one, pos));
     });
 }
 

@@ -96,7 +96,7 @@ Result<Value> filter_first(Env& env, const Value& self, const Given&) {
     }
     if (const Text* text = self.as_text()) {
         if (text->bytes.empty()) return Value::undefined("No first item, sequence was empty.");
-        return text_like(self, text->bytes.substr(0, utf8_len(text->bytes.front())));
+        return text_like(self, text->bytes.substr(0, text::utf8_len(text->bytes.front())));
     }
     if (const Sequence* sequence = self.as_sequence(); sequence != nullptr) {
         if (!sequence->items.empty()) return sequence->items.front();

@@ -28,7 +28,7 @@ std::string title_of(std::string_view text) {
     std::string word;
     const auto flush = [&] {
         if (word.empty()) return;
-        const std::size_t len = utf8_len(word.front());
+        const std::size_t len = text::utf8_len(word.front());
         out += to_upper(std::string_view(word).substr(0, len));
         out += to_lower(std::string_view(word).substr(len));
         word.clear();
@@ -36,7 +36,7 @@ std::string title_of(std::string_view text) {
     bool was_break = false;
     for (std::size_t pos = 0; pos < text.size();) {
         const std::size_t begin = pos;
-        const char32_t c = next_code_point(text, pos);
+        const char32_t c = text::next_code_point(text, pos);
         const bool is_break =
             c == '-' || c == '(' || c == '{' || c == '[' || c == '<' || is_python_space(c);
         if (!is_first && is_break != was_break) flush();

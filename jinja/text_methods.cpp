@@ -50,7 +50,7 @@ Result<std::string> replace_all(
         if (from.empty()) {  // between any two characters, and at both ends
             out.add(to);
             if (pos == text.size()) return out.take();
-            const std::size_t len = utf8_len(text[pos]);
+            const std::size_t len = text::utf8_len(text[pos]);
             out.add(text.substr(pos, len));
             pos += len;
             continue;
@@ -90,7 +90,7 @@ Result<std::vector<std::string_view>> split_lines(
     std::size_t begin = 0;
     for (std::size_t pos = 0; pos < text.size();) {
         const std::size_t end = pos;
-        const char32_t c = next_code_point(text, pos);
+        const char32_t c = text::next_code_point(text, pos);
         if (!is_line_end(c)) continue;
         if (c == '\r' && pos < text.size() && text[pos] == '\n') ++pos;
         RETURN_IF_ERROR(budget.bytes(sizeof(std::string_view)));

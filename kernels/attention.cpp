@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 void check(const AttentionArgs& args) {
     const KvCache& kv = args.kv;
@@ -78,4 +78,4 @@ std::int64_t attention_workspace_bytes(const AttentionShape& shape) {
     );
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

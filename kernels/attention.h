@@ -24,7 +24,7 @@
 
 #include <limits>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 inline constexpr std::int32_t kNoWindow = std::numeric_limits<std::int32_t>::max();
 
@@ -60,9 +60,9 @@ struct AttentionShape {
 void check(const AttentionArgs& args);
 void attention_ref(const AttentionArgs& args);
 void attention_cuda(const AttentionArgs& args);
-// Where the bits must not depend on the batch: segments of kSegmentKeys for every row, prefill's sums
-// merged at the same keys as decode's. attention_cuda() promises what is said above for the fp32
-// cache alone: its split follows from the batch.
+// Where the bits must not depend on the batch: segments of kSegmentKeys for every row, prefill's
+// sums merged at the same keys as decode's. attention_cuda() promises what is said above for the
+// fp32 cache alone: its split follows from the batch.
 void attention_cuda_deterministic(const AttentionArgs& args);
 
 // CPU: what lets several threads share one token's keys. Bounded by kAttentionWorkspaceMax.
@@ -72,4 +72,4 @@ inline constexpr std::int64_t kAttentionWorkspaceMax = std::int64_t{64} << 20;
 inline constexpr std::int64_t kAttentionCudaWorkspaceMax = std::int64_t{256} << 20;
 [[nodiscard]] std::int64_t attention_cuda_workspace_bytes(const AttentionShape& shape);
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

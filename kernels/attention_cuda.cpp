@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-namespace pitstop {
+namespace pitstop::kernels {
 namespace {
 
 constexpr int kHopper = 90;  // the one that wgmma's machine code is for
@@ -137,4 +137,4 @@ std::int64_t attention_cuda_workspace_bytes(const AttentionShape& shape) {
     );
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

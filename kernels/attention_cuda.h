@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 inline constexpr std::int32_t kAttentionGroupMax = 16;  // query heads per KV head: rows of an mma
 
@@ -64,4 +64,4 @@ void attention_general_cuda(const AttentionParams& params, Stream stream);
 // attention_cuda() with mma.sync even where there is wgmma: to test and to compare.
 void attention_cuda_mma(const AttentionArgs& args);
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace pitstop {
+namespace pitstop::kernels {
 namespace {
 
 // A slot of the ring holds 16 keys or values; a tile of 64 keys is eight slots, keys first.
@@ -315,4 +315,4 @@ void attention_decode_cuda(const AttentionParams& params, Stream stream) {
     params.head_dim == 128 ? run<128>(params, stream) : run<64>(params, stream);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

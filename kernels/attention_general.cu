@@ -1,7 +1,7 @@
 #include "kernels/device/attention_rows.cuh"
 #include "kernels/device/launch.cuh"
 
-namespace pitstop {
+namespace pitstop::kernels {
 namespace {
 
 constexpr int kWarps = 4;
@@ -101,4 +101,4 @@ void attention_general_cuda(const AttentionParams& params, Stream stream) {
     );
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

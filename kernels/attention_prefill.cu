@@ -3,7 +3,7 @@
 #include "kernels/device/launch.cuh"
 #include "kernels/device/shared_memory.cuh"
 
-namespace pitstop {
+namespace pitstop::kernels {
 namespace {
 
 constexpr int kWarps = 4;
@@ -253,4 +253,4 @@ void attention_prefill_cuda(const AttentionParams& params, AttentionOrder order,
     }
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

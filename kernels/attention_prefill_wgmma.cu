@@ -3,7 +3,7 @@
 #include "kernels/device/shared_memory.cuh"
 #include "kernels/device/wgmma.cuh"
 
-namespace pitstop {
+namespace pitstop::kernels {
 namespace {
 
 // One warpgroup copies, two multiply, 64 rows each.
@@ -404,4 +404,4 @@ void attention_prefill_wgmma_cuda(const AttentionParams& params, Stream stream) 
     params.head_dim == 128 ? run<128>(params, stream) : run<64>(params, stream);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <unistd.h>
 
-namespace pitstop {
+namespace pitstop::kernels {
 namespace {
 
 constexpr std::string_view kFirstLine = "pitstop linear choices 1\n";
@@ -158,4 +158,4 @@ Result<> write_choices(
     return make_error(ErrorCode::kUnavailable, "'{}' cannot be written: {}", path, error.message());
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

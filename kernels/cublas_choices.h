@@ -15,7 +15,7 @@
 #include <map>
 #include <string>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 // What the choice of an algorithm depends on.
 struct CublasKey {
@@ -46,4 +46,4 @@ inline constexpr std::size_t kChoicesMax = 4096;  // shapes of some models times
     const std::string& path, const CudaDeviceInfo& device, const CublasChoices& choices
 );
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

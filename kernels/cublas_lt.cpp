@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::kernels {
 namespace {
 
 std::vector<std::string> places() {
@@ -90,4 +90,4 @@ const CublasLt& cublas_lt() {
     return **loaded;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <string>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 struct CublasLt {
     std::string path{};  // as it was opened
@@ -36,4 +36,4 @@ struct CublasLt {
 // REQUIRES: load() succeeded, as open_cuda_device() sees to.
 [[nodiscard]] const CublasLt& cublas_lt();
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

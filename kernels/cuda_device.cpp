@@ -9,7 +9,7 @@
 #include <mutex>
 #include <optional>
 
-namespace pitstop {
+namespace pitstop::kernels {
 namespace {
 
 constexpr int kComputeMajorMin = 8;  // cp.async and bf16 mma
@@ -165,4 +165,4 @@ DeviceMemoryInfo device_memory_info() {
         .total_bytes = static_cast<std::int64_t>(total_bytes)};
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <string>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 struct CudaDeviceInfo {
     int index = 0;
@@ -59,4 +59,4 @@ void enter_cuda_device();
 // Of the opened device, as the driver sees it: other processes' use counts too.
 [[nodiscard]] DeviceMemoryInfo device_memory_info();
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

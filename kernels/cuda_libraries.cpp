@@ -9,7 +9,7 @@
 #include <sstream>
 #include <unistd.h>
 
-namespace pitstop {
+namespace pitstop::kernels {
 namespace {
 
 namespace fs = std::filesystem;
@@ -111,4 +111,4 @@ std::string find_nccl() {
     return {};
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

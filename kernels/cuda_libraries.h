@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 // Paths to try, in that order: files that need not exist, and `name` alone for the loader.
 // `packages` are folders of site-packages, as "nvidia/cublas/lib".
@@ -25,4 +25,4 @@ namespace pitstop {
 // NCCL as ld.so or a Python environment has it; empty: there is none. Not opened.
 [[nodiscard]] std::string find_nccl();
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

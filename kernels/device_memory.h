@@ -16,7 +16,7 @@
 #include <string_view>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 // Device memory, 256-byte aligned. Legacy IPC handles can be made of it.
 class DeviceBuffer {
@@ -130,4 +130,4 @@ void copy_on_device(void* to, const void* from, std::int64_t bytes, Stream strea
 void copy_and_wait(void* to, const void* from, std::int64_t bytes);
 void fill_device(void* to, std::uint8_t value, std::int64_t bytes, Stream stream);
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

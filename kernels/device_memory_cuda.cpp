@@ -5,7 +5,7 @@
 
 #include <thread>
 
-namespace pitstop {
+namespace pitstop::kernels {
 namespace {
 
 cudaStream_t as_stream(void* handle) { return static_cast<cudaStream_t>(handle); }
@@ -174,4 +174,4 @@ void fill_device(void* to, std::uint8_t value, std::int64_t bytes, Stream stream
     CUDA_CHECK(cudaMemsetAsync(to, value, static_cast<std::size_t>(bytes), cuda_stream(stream)));
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

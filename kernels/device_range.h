@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 class DeviceRange {
   public:
@@ -48,4 +48,4 @@ class DeviceRange {
     std::uint64_t handle_ = 0;  // of the driver's; 0: not mapped
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

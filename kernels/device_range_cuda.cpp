@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-namespace pitstop {
+namespace pitstop::kernels {
 namespace {
 
 // The driver's functions, found at run time: nothing links libcuda, so that what is built starts
@@ -158,4 +158,4 @@ void DeviceRange::unmap() {
     check(driver().release(std::exchange(handle_, 0)), "cuMemRelease");
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

@@ -8,7 +8,7 @@
 #include <bit>
 #include <cstring>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 static_assert(std::endian::native == std::endian::little);
 
@@ -38,7 +38,7 @@ void digest_ref(const DigestArgs& args) {
             const std::uint64_t h = mix64(word + (i + 1) * kDigestStep);
             if (args.num_nonfinite != nullptr)
                 *args.num_nonfinite +=
-                    static_cast<std::uint64_t>(std::popcount(nonfinite_bits(word)));
+                    static_cast<std::uint64_t>(std::popcount(digest::nonfinite_bits(word)));
             *args.sum += Digest{.lane0 = h, .lane1 = (h >> 32) * (h & 0xffffffffu)};
         }
     }
@@ -48,9 +48,9 @@ namespace {
 
 void digest_cpu(const DigestArgs& args, IsaLevel level) {
     check(args);
-    const AddRun add_run = add_run_on(level);
-    const DigestRows rows =
-        DigestRows{
+    const digest::AddRun add_run = digest::add_run_on(level);
+    const digest::DigestRows rows =
+        digest::DigestRows{
             .data = static_cast<const std::byte*>(args.data),
             .num_rows = args.rows,
             .row_bytes = args.row_bytes,
@@ -68,7 +68,7 @@ void digest_cpu(const DigestArgs& args, IsaLevel level) {
     std::atomic<std::uint64_t> lane1{0};
     std::atomic<std::uint64_t> num_nonfinite{0};
     auto add_cuts = [&](std::int64_t begin, std::int64_t end, int) {
-        DigestSum sum;
+        digest::DigestSum sum;
         for (std::int64_t i = begin; i < end; ++i) {
             const std::int64_t at = i % cuts * kBytesPerCut;
             add_run(rows.run(i / cuts, at, std::min(kBytesPerCut, rows.row_bytes - at)), sum);
@@ -101,4 +101,4 @@ namespace avx512bf16 {
 void digest(const DigestArgs& args) { digest_cpu(args, IsaLevel::kAvx512Bf16); }
 }  // namespace avx512bf16
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-namespace pitstop {
+namespace pitstop::kernels {
 namespace {
 
 constexpr int kThreads = 256;
@@ -64,7 +64,7 @@ struct Lanes {
     std::uint64_t num_nonfinite = 0;
 
     __device__ void add(std::uint64_t word, std::uint64_t index) {
-        const std::uint64_t marks = nonfinite_bits(word);
+        const std::uint64_t marks = digest::nonfinite_bits(word);
         num_nonfinite += static_cast<std::uint32_t>(
             __popc(static_cast<std::uint32_t>(marks | marks >> 33))  // 4 bits each, none in common
         );
@@ -204,4 +204,4 @@ void digest_cuda(const DigestArgs& args) {
     }
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

@@ -12,7 +12,7 @@
 #include "digest/digest_rows.h"
 #include "kernels/tensor.h"
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 struct DigestArgs {
     const void* data = nullptr;         // the shard, any alignment
@@ -32,4 +32,4 @@ void check(const DigestArgs& args);
 void digest_ref(const DigestArgs& args);
 void digest_cuda(const DigestArgs& args);
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

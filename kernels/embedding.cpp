@@ -2,7 +2,7 @@
 
 #include "kernels/reference.h"
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 void check(const EmbeddingArgs& args) {
     CHECK(is_valid(args.y));
@@ -23,4 +23,4 @@ void embedding_ref(const EmbeddingArgs& args) {
     }
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

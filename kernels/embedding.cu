@@ -3,7 +3,7 @@
 #include "kernels/device/launch.cuh"
 #include "kernels/device/numbers.cuh"
 
-namespace pitstop {
+namespace pitstop::kernels {
 namespace {
 
 constexpr int kThreads = 256;
@@ -62,4 +62,4 @@ void embedding_cuda(const EmbeddingArgs& args) {
     is_aligned_16 ? run.operator()<true>() : run.operator()<false>();
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

@@ -10,7 +10,7 @@
 #include "base/ids.h"
 #include "kernels/tensor.h"
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 struct EmbeddingArgs {
     const TokenId* ids = nullptr;  // [y.rows]
@@ -24,4 +24,4 @@ void check(const EmbeddingArgs& args);
 void embedding_ref(const EmbeddingArgs& args);
 void embedding_cuda(const EmbeddingArgs& args);
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

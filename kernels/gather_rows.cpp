@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 void check(const GatherRowsArgs& args) {
     CHECK(is_valid(args.x) && is_valid(args.y));
@@ -42,4 +42,4 @@ void gather_rows_cpu(const GatherRowsArgs& args) {
     );
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

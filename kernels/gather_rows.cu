@@ -2,7 +2,7 @@
 
 #include "kernels/device/launch.cuh"
 
-namespace pitstop {
+namespace pitstop::kernels {
 namespace {
 
 constexpr int kThreads = 128;
@@ -57,4 +57,4 @@ void gather_rows_cuda(const GatherRowsArgs& args) {
     }
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

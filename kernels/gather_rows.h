@@ -7,7 +7,7 @@
 
 #include "kernels/tensor.h"
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 struct GatherRowsArgs {
     ConstActView x{};                         // [T, H]
@@ -20,4 +20,4 @@ void check(const GatherRowsArgs& args);
 void gather_rows_ref(const GatherRowsArgs& args);
 void gather_rows_cuda(const GatherRowsArgs& args);
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

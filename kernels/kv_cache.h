@@ -7,7 +7,7 @@
 #include "base/ids.h"
 #include "kernels/tensor.h"
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 struct KvCache {
     void* data = nullptr;
@@ -36,4 +36,4 @@ struct KvCache {
     return std::int64_t{kv.num_kv_heads} * kv.page_size * kv.head_dim;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

@@ -2,7 +2,7 @@
 
 #include "kernels/reference.h"
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 void check(const LinearArgs& args) {
     CHECK(is_valid(args.x));
@@ -34,4 +34,4 @@ void linear_ref(const LinearArgs& args) {
     }
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

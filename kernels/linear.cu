@@ -13,7 +13,7 @@
 //             and K alone, whatever the tile. Small M, and every M where determinism is asked for
 //   cuBLASLt  M > kTilesMaxM (linear_cublas.cpp)
 //   general   fp32 x, and shapes or addresses that 16-byte loads do not fit
-namespace pitstop {
+namespace pitstop::kernels {
 namespace {
 
 // From here on cuBLASLt: its kernels for such M should be as good. Not measured.
@@ -497,4 +497,4 @@ void linear_cuda_deterministic(const LinearArgs& args) {
     }
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

@@ -22,7 +22,7 @@
             cublas_failed(#call, status_here, __FILE__, __LINE__);                           \
     } while (false)
 
-namespace pitstop {
+namespace pitstop::kernels {
 namespace {
 
 [[noreturn]] void cublas_failed(
@@ -404,4 +404,4 @@ Result<> save_linear_choices(const std::string& directory) {
     return write_choices(choices_path(directory, device), device, plans().choices);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

@@ -5,7 +5,7 @@
 
 #include <span>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 // By cuBLASLt. REQUIRES: x is bf16, K % 8 == 0, x and every w 16-byte aligned row by row.
 void linear_cublas(const LinearArgs& args);
@@ -15,4 +15,4 @@ int tune_linear_cublas(std::span<const LinearArgs> rotation);
 // y[m, n] += bias[n]; y fp32.
 void add_bias_cuda(View2<float> y, const bf16* bias, Stream stream);
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

@@ -18,7 +18,7 @@
 #include <cstdint>
 #include <string>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 // The M that an algorithm is chosen for: the largest that shares it. Steps of 16 to 256, of 64 to
 // 1024, powers of two above, where tiles fill the GPU whatever M is: some 30 choices per weight,
@@ -37,4 +37,4 @@ int load_linear_choices(const std::string& directory);
 // kUnavailable: it cannot be written.
 Result<> save_linear_choices(const std::string& directory);
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

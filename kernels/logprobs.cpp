@@ -7,7 +7,7 @@
 #include <numeric>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::kernels {
 namespace {
 
 constexpr float kNegInf = -std::numeric_limits<float>::infinity();
@@ -107,4 +107,4 @@ void top_logits_ref(const TopLogitsArgs& args) {
     }
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

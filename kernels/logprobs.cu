@@ -5,7 +5,7 @@
 #include "kernels/device/ordered.h"
 #include "kernels/device/reduce.cuh"
 
-namespace pitstop {
+namespace pitstop::kernels {
 namespace {
 
 // ---- softmax_stats ----
@@ -341,4 +341,4 @@ void top_logits_cuda(const TopLogitsArgs& args) {
     );
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

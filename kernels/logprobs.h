@@ -19,7 +19,7 @@
 
 #include <limits>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 struct SoftmaxStats {
     float max = -std::numeric_limits<float>::infinity();  // of x over the kept ids
@@ -89,4 +89,4 @@ void check(const TopLogitsArgs& args);
 void top_logits_ref(const TopLogitsArgs& args);
 void top_logits_cuda(const TopLogitsArgs& args);
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

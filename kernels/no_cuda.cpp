@@ -5,7 +5,7 @@
 #include "kernels/linear_tuning.h"
 #include "kernels/ops.h"
 
-namespace pitstop {
+namespace pitstop::kernels {
 namespace {
 
 Error no_cuda() {
@@ -54,4 +54,4 @@ void copy_on_device(void*, const void*, std::int64_t, Stream) { CHECK(false); }
 void copy_and_wait(void*, const void*, std::int64_t) { CHECK(false); }
 void fill_device(void*, std::uint8_t, std::int64_t, Stream) { CHECK(false); }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

@@ -6,7 +6,7 @@
 #include <bit>
 #include <cmath>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 void check(const CountNonfiniteArgs& args) {
     CHECK(is_valid(args.logits));
@@ -45,4 +45,4 @@ void count_nonfinite_cpu(const CountNonfiniteArgs& args) {
     parallel_for(args.stream, args.logits.rows, /*grain=*/1, count);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

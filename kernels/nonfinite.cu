@@ -4,7 +4,7 @@
 #include "kernels/device/numbers.cuh"
 #include "kernels/device/reduce.cuh"
 
-namespace pitstop {
+namespace pitstop::kernels {
 namespace {
 
 constexpr int kThreads = 256;
@@ -71,4 +71,4 @@ void count_nonfinite_cuda(const CountNonfiniteArgs& args) {
     }
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

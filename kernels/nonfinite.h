@@ -6,7 +6,7 @@
 
 #include "kernels/tensor.h"
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 struct CountNonfiniteArgs {
     View2<const float> logits{};     // [R, V]
@@ -18,4 +18,4 @@ void check(const CountNonfiniteArgs& args);
 void count_nonfinite_ref(const CountNonfiniteArgs& args);
 void count_nonfinite_cuda(const CountNonfiniteArgs& args);
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

@@ -2,7 +2,7 @@
 
 #include "kernels/cpu/levels.h"
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 std::int64_t no_workspace_bytes() { return 0; }
 
@@ -52,4 +52,4 @@ const Ops* cpu_ops(IsaLevel level) {
     CHECK(false);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

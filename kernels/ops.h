@@ -23,7 +23,7 @@
 #include "kernels/shard_copy.h"
 #include "kernels/silu_mul.h"
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 struct Ops {
     std::string_view name{};  // "reference", "cpu avx512bf16", "cuda": for logs and benchmarks
@@ -65,4 +65,4 @@ struct Ops {
 // The same, but a row's bits do not depend on the batch (P6), as they never do on the CPU.
 [[nodiscard]] const Ops* cuda_deterministic_ops();
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

@@ -1,6 +1,6 @@
 #include "kernels/ops.h"
 
-namespace pitstop {
+namespace pitstop::kernels {
 namespace {
 
 constexpr Ops kFast = {
@@ -42,4 +42,4 @@ constexpr Ops kDeterministic = make_deterministic();
 const Ops* cuda_ops() { return &kFast; }
 const Ops* cuda_deterministic_ops() { return &kDeterministic; }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

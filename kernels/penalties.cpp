@@ -4,7 +4,7 @@
 
 #include <span>
 
-namespace pitstop {
+namespace pitstop::kernels {
 namespace {
 
 // The same in double and in float; every entry touches a logit of its own.
@@ -55,4 +55,4 @@ void penalties_ref(const PenaltyArgs& args) { apply<double>(args); }
 // A few hundred scattered entries per row: one thread, no vectors.
 void penalties_cpu(const PenaltyArgs& args) { apply<float>(args); }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

@@ -2,7 +2,7 @@
 
 #include "kernels/device/launch.cuh"
 
-namespace pitstop {
+namespace pitstop::kernels {
 namespace {
 
 constexpr int kThreads = 128;
@@ -66,4 +66,4 @@ void penalties_cuda(const PenaltyArgs& args) {
     );
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

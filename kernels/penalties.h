@@ -17,7 +17,7 @@
 #include "base/ids.h"
 #include "kernels/tensor.h"
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 struct TokenCount {
     TokenId id{};
@@ -50,4 +50,4 @@ void check(const PenaltyArgs& args);
 void penalties_ref(const PenaltyArgs& args);
 void penalties_cuda(const PenaltyArgs& args);
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

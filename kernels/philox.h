@@ -6,7 +6,7 @@
 #include <array>
 #include <cstdint>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 inline constexpr std::uint32_t kPhiloxM0 = 0xd2511f53u;
 inline constexpr std::uint32_t kPhiloxM1 = 0xcd9e8d57u;
@@ -31,4 +31,4 @@ inline constexpr int kPhiloxRounds = 10;
     return counter;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

@@ -3,7 +3,7 @@
 
 #include "kernels/tensor.h"
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 [[nodiscard]] inline double element(const void* data, DType dtype, std::int64_t index) {
     switch (dtype) {
@@ -39,4 +39,4 @@ inline void put(const ActView& v, std::int64_t row, std::int64_t col, double val
            (v.stride >= v.cols || v.rows <= 1) && (v.data != nullptr || v.rows == 0);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

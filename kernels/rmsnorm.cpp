@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 void check(const RmsNormArgs& args) {
     CHECK(is_valid(args.x));
@@ -33,4 +33,4 @@ void rmsnorm_ref(const RmsNormArgs& args) {
     }
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

@@ -4,7 +4,7 @@
 #include "kernels/device/numbers.cuh"
 #include "kernels/device/reduce.cuh"
 
-namespace pitstop {
+namespace pitstop::kernels {
 namespace {
 
 // Fixed, never tuned to T: the block size sets the order of the sum, hence the bits (P6).
@@ -173,4 +173,4 @@ void rmsnorm_cuda(const RmsNormArgs& args) {
     args.y.dtype == DType::kBF16 ? run<bf16>(args, may_be_held) : run<float>(args, may_be_held);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

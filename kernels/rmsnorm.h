@@ -14,7 +14,7 @@
 
 #include "kernels/tensor.h"
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 struct RmsNormArgs {
     View2<float> x{};            // [T, H]
@@ -29,4 +29,4 @@ void check(const RmsNormArgs& args);
 void rmsnorm_ref(const RmsNormArgs& args);
 void rmsnorm_cuda(const RmsNormArgs& args);
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

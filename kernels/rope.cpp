@@ -5,7 +5,7 @@
 #include <cmath>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::kernels {
 namespace {
 
 // One head of D elements: norm, rotation. REQUIRES: head has D elements.
@@ -80,4 +80,4 @@ void rope_ref(const RopeArgs& args) {
     }
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

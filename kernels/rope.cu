@@ -5,7 +5,7 @@
 #include "kernels/device/numbers.cuh"
 #include "kernels/device/reduce.cuh"
 
-namespace pitstop {
+namespace pitstop::kernels {
 namespace {
 
 constexpr int kThreads = 256;
@@ -253,4 +253,4 @@ void rope_cuda(const RopeArgs& args) {
     run.operator()<256>();
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

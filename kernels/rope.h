@@ -21,7 +21,7 @@
 #include "kernels/kv_cache.h"
 #include "kernels/tensor.h"
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 struct RopeArgs {
     ConstActView q{};  // [T, Q*D]
@@ -43,4 +43,4 @@ void check(const RopeArgs& args);
 void rope_ref(const RopeArgs& args);
 void rope_cuda(const RopeArgs& args);
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

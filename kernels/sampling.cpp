@@ -8,7 +8,7 @@
 #include <functional>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::kernels {
 namespace {
 
 constexpr float kNegInf = -std::numeric_limits<float>::infinity();
@@ -103,4 +103,4 @@ std::int64_t sample_workspace_bytes(std::int64_t num_rows, std::int64_t vocab_le
     return num_rows * num_blocks * static_cast<std::int64_t>(sizeof(Choice));
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

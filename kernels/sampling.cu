@@ -18,7 +18,7 @@
 //                     Where even the list would be too long, the whole row again
 //
 // A row of 152k logits is read from memory once and twice more from L2, peaked or flat.
-namespace pitstop {
+namespace pitstop::kernels {
 namespace {
 
 constexpr int kThreads = 256;
@@ -531,4 +531,4 @@ void sample_cuda(const SampleArgs& args) {
     }
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

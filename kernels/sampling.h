@@ -29,7 +29,7 @@
 
 #include <limits>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 inline constexpr std::int32_t kTopKOff = std::numeric_limits<std::int32_t>::max();
 
@@ -83,6 +83,8 @@ void sample_ref(const SampleArgs& args);
 void sample_cuda(const SampleArgs& args);
 
 [[nodiscard]] std::int64_t sample_workspace_bytes(std::int64_t num_rows, std::int64_t vocab_len);
-[[nodiscard]] std::int64_t sample_cuda_workspace_bytes(std::int64_t num_rows, std::int64_t vocab_len);
+[[nodiscard]] std::int64_t sample_cuda_workspace_bytes(
+    std::int64_t num_rows, std::int64_t vocab_len
+);
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 void check(const ShardCopyArgs& args) {
     for (const ShardCopy& copy : args.copies) {
@@ -45,4 +45,4 @@ void shard_copy_ref(const ShardCopyArgs& args) {
     }
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-namespace pitstop {
+namespace pitstop::kernels {
 namespace {
 
 constexpr int kThreads = 256;
@@ -208,4 +208,4 @@ void shard_copy_cuda(const ShardCopyArgs& args) {
     batch.flush();
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

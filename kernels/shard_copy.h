@@ -11,7 +11,7 @@
 
 #include <span>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 struct ShardCopy {
     const void* src = nullptr;
@@ -29,4 +29,4 @@ void check(const ShardCopyArgs& args);
 void shard_copy_ref(const ShardCopyArgs& args);
 void shard_copy_cuda(const ShardCopyArgs& args);
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 void check(const SiluMulArgs& args) {
     CHECK(is_valid(args.gate) && is_valid(args.up) && is_valid(args.y));
@@ -23,4 +23,4 @@ void silu_mul_ref(const SiluMulArgs& args) {
     }
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

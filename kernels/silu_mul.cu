@@ -3,7 +3,7 @@
 #include "kernels/device/launch.cuh"
 #include "kernels/device/numbers.cuh"
 
-namespace pitstop {
+namespace pitstop::kernels {
 namespace {
 
 constexpr int kThreads = 256;
@@ -89,4 +89,4 @@ void silu_mul_cuda(const SiluMulArgs& args) {
     }
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

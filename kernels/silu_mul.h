@@ -7,7 +7,7 @@
 
 #include "kernels/tensor.h"
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 struct SiluMulArgs {
     ConstActView gate{};  // [T, F]
@@ -20,4 +20,4 @@ void check(const SiluMulArgs& args);
 void silu_mul_ref(const SiluMulArgs& args);
 void silu_mul_cuda(const SiluMulArgs& args);
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

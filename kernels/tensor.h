@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 enum class DType : std::uint8_t { kF32, kF16, kBF16 };  // kF16: checkpoints only (shard_copy.h)
 
@@ -115,4 +115,4 @@ struct Workspace {
     std::int64_t bytes = 0;
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

@@ -9,7 +9,7 @@
 #include <immintrin.h>
 #endif
 
-namespace pitstop {
+namespace pitstop::kernels {
 namespace {
 
 void pause_cpu() {
@@ -129,4 +129,4 @@ void run_ranges(
     }
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 class ThreadPool {
   public:
@@ -82,4 +82,4 @@ void parallel_for(Stream stream, std::int64_t num_items, std::int64_t grain, F& 
     );
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

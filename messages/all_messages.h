@@ -14,7 +14,7 @@
 #include "messages/weight_reads.h"
 #include "messages/weights.h"
 
-namespace pitstop {
+namespace pitstop::messages {
 
 template <class... Messages>
 struct MessageList {
@@ -118,4 +118,4 @@ using AllMessages = MessageList<
     PushEnd,
     PushDone>;
 
-}  // namespace pitstop
+}  // namespace pitstop::messages

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-namespace pitstop {
+namespace pitstop::messages {
 
 std::optional<std::string> invalid_call(CallId call) {
     if (raw(call) == 0) return "call is 0; choose a number of 1 or more";
@@ -33,4 +33,4 @@ std::optional<std::string> invalid_label(std::string_view label) {
     return std::nullopt;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::messages

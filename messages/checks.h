@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace pitstop {
+namespace pitstop::messages {
 
 // The number that a caller gives its call.
 [[nodiscard]] std::optional<std::string> invalid_call(CallId call);
@@ -18,4 +18,4 @@ namespace pitstop {
 // Empty is a label too (none).
 [[nodiscard]] std::optional<std::string> invalid_label(std::string_view label);
 
-}  // namespace pitstop
+}  // namespace pitstop::messages

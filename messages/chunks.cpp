@@ -6,7 +6,7 @@
 #include <iterator>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::messages {
 namespace {
 
 template <class T>
@@ -104,4 +104,4 @@ std::size_t bytes_bound(const OutputChunk& chunk) {
     return num_bytes;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::messages

@@ -7,7 +7,7 @@
 
 #include <cstddef>
 
-namespace pitstop {
+namespace pitstop::messages {
 
 // Appends `next`, the chunk that follows `whole` in the same request. `whole` keeps its key and
 // rid; counts and finish become those of `next` where it has them.
@@ -20,4 +20,4 @@ void keep_tokens(OutputChunk& chunk, std::size_t num_tokens);
 // An upper bound of the bytes the chunk takes in a message body, within a small factor.
 [[nodiscard]] std::size_t bytes_bound(const OutputChunk& chunk);
 
-}  // namespace pitstop
+}  // namespace pitstop::messages

@@ -1,6 +1,6 @@
 #include "messages/codec_impl.h"
 
-namespace pitstop {
+namespace pitstop::messages {
 namespace codec {
 
 std::string_view kind_of(const msgpack::object& object) {
@@ -101,4 +101,4 @@ std::uint64_t peek_uint(const Frames& frames, std::string_view name) {
     return value != nullptr && value->type == msgpack::type::POSITIVE_INTEGER ? value->via.u64 : 0;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::messages

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace pitstop {
+namespace pitstop::messages {
 
 // A field that this build does not know: refused from a client (it is a typo, or asks for what is
 // not there), ignored from a newer peer.
@@ -28,4 +28,4 @@ template <class Message>
 [[nodiscard]] std::string peek_string(const Frames& frames, std::string_view name);
 [[nodiscard]] std::uint64_t peek_uint(const Frames& frames, std::string_view name);
 
-}  // namespace pitstop
+}  // namespace pitstop::messages

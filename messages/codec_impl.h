@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop::codec {
+namespace pitstop::messages::codec {
 
 using Packer = msgpack::packer<msgpack::sbuffer>;
 
@@ -381,9 +381,9 @@ concept Validated = requires(const Message& message) {
     invalid(message);
 };
 
-}  // namespace pitstop::codec
+}  // namespace pitstop::messages::codec
 
-namespace pitstop {
+namespace pitstop::messages {
 
 template <class Message>
 Frames encode(const Message& message) {
@@ -416,7 +416,7 @@ Result<Message> decode(const Frames& frames, UnknownFields unknown_fields) {
     return message;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::messages
 
 #define INSTANTIATE_CODEC(Message)                   \
     template Frames encode<Message>(const Message&); \

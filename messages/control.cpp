@@ -7,7 +7,7 @@
 
 #include <cmath>
 
-namespace pitstop {
+namespace pitstop::messages {
 std::optional<std::string> invalid(const PauseGeneration& message) {
     if (!std::isfinite(message.max_pause_s) || message.max_pause_s < 0) {
         return fmt::format(
@@ -65,4 +65,4 @@ INSTANTIATE_CODEC(LabelReply)
 INSTANTIATE_CODEC(Shutdown)
 INSTANTIATE_CODEC(ShutdownReply)
 
-}  // namespace pitstop
+}  // namespace pitstop::messages

@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::messages {
 
 // What becomes of running requests in a pause (design section 4).
 enum class PauseMode : std::uint8_t { kAbort, kInPlace, kRetract, kWait };
@@ -388,4 +388,4 @@ std::optional<std::string> invalid(const FlushCache& message);
 std::optional<std::string> invalid(const SetWeightLabel& message);
 std::optional<std::string> invalid(const Shutdown& message);
 
-}  // namespace pitstop
+}  // namespace pitstop::messages

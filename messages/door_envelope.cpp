@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <optional>
 
-namespace pitstop {
+namespace pitstop::messages {
 namespace {
 
 // Source: the msgpack specification. Numbers are big-endian.
@@ -159,4 +159,4 @@ Result<std::string> take_tree(Frames& frames) {
     return std::string();
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::messages

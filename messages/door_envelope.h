@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-namespace pitstop {
+namespace pitstop::messages {
 
 // Of `hello`, and of everything at the doors. The messages between the tree's own processes have a
 // version of their own (kProtocolVersion).
@@ -30,4 +30,4 @@ void add_tree(Frames& frames, std::string_view tree);
 // Errors: kInvalidArgument (it is no text, or not UTF-8).
 [[nodiscard]] Result<std::string> take_tree(Frames& frames);
 
-}  // namespace pitstop
+}  // namespace pitstop::messages

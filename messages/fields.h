@@ -19,7 +19,7 @@
 #include <type_traits>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::messages {
 
 // An enum that crosses the wire by name specializes this with `static constexpr std::array kNames`,
 // in the order of its enumerators. An enum without it (an id) crosses as its integer.
@@ -45,4 +45,4 @@ struct RawArray {
     friend bool operator==(const RawArray&, const RawArray&) = default;
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::messages

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::messages {
 
 // Said by every peer in Hello; a peer of another major version is refused.
 inline constexpr int kProtocolVersion = 1;
@@ -25,4 +25,4 @@ struct Frames {
     std::vector<std::string> raw{};
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::messages

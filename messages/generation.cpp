@@ -7,7 +7,7 @@
 #include <cmath>
 #include <set>
 
-namespace pitstop {
+namespace pitstop::messages {
 namespace {
 
 using Problem = std::optional<std::string>;
@@ -178,4 +178,4 @@ INSTANTIATE_CODEC(EndRequests)
 INSTANTIATE_CODEC(TokenBatch)
 INSTANTIATE_CODEC(TextBatch)
 
-}  // namespace pitstop
+}  // namespace pitstop::messages

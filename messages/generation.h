@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::messages {
 
 inline constexpr std::size_t kRidBytesMax = 256;
 // Whose a request is: names, outermost first; each divides the share of the one before it, and the
@@ -468,4 +468,4 @@ std::optional<std::string> invalid(const LogprobOptions& options);
 std::optional<std::string> invalid(const Generate& message);
 std::optional<std::string> invalid(const Cancel& message);
 
-}  // namespace pitstop
+}  // namespace pitstop::messages

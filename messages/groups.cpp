@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-namespace pitstop {
+namespace pitstop::messages {
 namespace {
 
 using Problem = std::optional<std::string>;
@@ -68,4 +68,4 @@ INSTANTIATE_CODEC(GroupReply)
 INSTANTIATE_CODEC(WorkerGroup)
 INSTANTIATE_CODEC(WorkerGrouped)
 
-}  // namespace pitstop
+}  // namespace pitstop::messages

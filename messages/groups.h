@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::messages {
 
 enum class GroupBackend : std::uint8_t {
     kNccl,  // NCCL's broadcast
@@ -165,4 +165,4 @@ struct GroupReply {
 std::optional<std::string> invalid(const InitGroup& message);
 std::optional<std::string> invalid(const DestroyGroup& message);
 
-}  // namespace pitstop
+}  // namespace pitstop::messages

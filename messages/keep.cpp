@@ -2,9 +2,9 @@
 
 #include "messages/codec_impl.h"
 
-namespace pitstop {
+namespace pitstop::messages {
 
 INSTANTIATE_CODEC(WorkerKeep)
 INSTANTIATE_CODEC(WorkerKept)
 
-}  // namespace pitstop
+}  // namespace pitstop::messages

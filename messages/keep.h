@@ -15,7 +15,7 @@
 #include <string>
 #include <string_view>
 
-namespace pitstop {
+namespace pitstop::messages {
 
 enum class KeepStep : std::uint8_t { kBegin, kWrite, kSeal, kDrop };
 template <>
@@ -68,4 +68,4 @@ struct WorkerKept {
     }
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::messages

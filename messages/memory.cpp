@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-namespace pitstop {
+namespace pitstop::messages {
 namespace {
 
 std::optional<std::string> invalid_tags(const std::vector<MemoryTag>& tags) {
@@ -37,4 +37,4 @@ INSTANTIATE_CODEC(MemoryReply)
 INSTANTIATE_CODEC(WorkerMemory)
 INSTANTIATE_CODEC(WorkerMemoryDone)
 
-}  // namespace pitstop
+}  // namespace pitstop::messages

@@ -17,7 +17,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::messages {
 
 enum class MemoryTag : std::uint8_t { kWeights, kKvCache };
 template <>
@@ -194,4 +194,4 @@ struct WorkerMemoryDone {
 std::optional<std::string> invalid(const ReleaseMemory& message);
 std::optional<std::string> invalid(const ResumeMemory& message);
 
-}  // namespace pitstop
+}  // namespace pitstop::messages

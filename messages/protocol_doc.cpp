@@ -20,7 +20,7 @@
 #include <type_traits>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::messages {
 namespace {
 
 constexpr std::string_view kBegin = "<!-- begin: written by pitstop_protocol_doc -->\n";
@@ -262,6 +262,6 @@ int run(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::messages
 
-int main(int argc, char** argv) { return pitstop::run(argc, argv); }
+int main(int argc, char** argv) { return pitstop::messages::run(argc, argv); }

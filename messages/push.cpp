@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-namespace pitstop {
+namespace pitstop::messages {
 namespace {
 
 constexpr int kPushProtocol = 1;
@@ -84,4 +84,4 @@ INSTANTIATE_CODEC(PushShard)
 INSTANTIATE_CODEC(PushEnd)
 INSTANTIATE_CODEC(PushDone)
 
-}  // namespace pitstop
+}  // namespace pitstop::messages

@@ -30,7 +30,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::messages {
 
 // A memfd of the sender's.
 struct SharedMemory {
@@ -192,4 +192,4 @@ std::optional<std::string> invalid(const PushOpen& message);
 std::optional<std::string> invalid(const PushLayout& message);
 std::optional<std::string> invalid(const PushBucket& message);
 
-}  // namespace pitstop
+}  // namespace pitstop::messages

@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-namespace pitstop {
+namespace pitstop::messages {
 
 std::optional<std::string> invalid(const Hello& message) {
     if (message.protocol != kDoorProtocolVersion) {
@@ -47,4 +47,4 @@ INSTANTIATE_CODEC(Tokenize)
 INSTANTIATE_CODEC(TokenizeReply)
 INSTANTIATE_CODEC(RenderChat)
 
-}  // namespace pitstop
+}  // namespace pitstop::messages

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::messages {
 
 struct Hello {
     static constexpr std::string_view kType = "hello";
@@ -555,4 +555,4 @@ std::optional<std::string> invalid(const Status& message);
 std::optional<std::string> invalid(const Tokenize& message);
 std::optional<std::string> invalid(const RenderChat& message);
 
-}  // namespace pitstop
+}  // namespace pitstop::messages

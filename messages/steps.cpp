@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-namespace pitstop {
+namespace pitstop::messages {
 namespace {
 
 // Positions are int32 in the kernels; and what adds to one of a plan cannot overflow.
@@ -95,4 +95,4 @@ INSTANTIATE_CODEC(StepPlan)
 INSTANTIATE_CODEC(StepResult)
 INSTANTIATE_CODEC(WorkerError)
 
-}  // namespace pitstop
+}  // namespace pitstop::messages

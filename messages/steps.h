@@ -17,7 +17,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::messages {
 
 struct WorkerHello {
     static constexpr std::string_view kType = "worker_hello";
@@ -220,4 +220,4 @@ struct WorkerError {
 std::optional<std::string> invalid(const StepPlan& plan);
 std::optional<std::string> invalid(const WorkerHello& message);
 
-}  // namespace pitstop
+}  // namespace pitstop::messages

@@ -2,7 +2,7 @@
 
 #include "messages/codec_impl.h"
 
-namespace pitstop {
+namespace pitstop::messages {
 
 INSTANTIATE_CODEC(UpdateStage)
 INSTANTIATE_CODEC(UpdateFill)
@@ -23,4 +23,4 @@ INSTANTIATE_CODEC(WorkerCommitted)
 INSTANTIATE_CODEC(WorkerDrop)
 INSTANTIATE_CODEC(WorkerDropped)
 
-}  // namespace pitstop
+}  // namespace pitstop::messages

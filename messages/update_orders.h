@@ -18,7 +18,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::messages {
 
 // ---- door <-> schedulers ----
 
@@ -338,4 +338,4 @@ struct WorkerDropped {
     }
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::messages

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-namespace pitstop {
+namespace pitstop::messages {
 namespace {
 
 constexpr std::string_view kResidentDType = "BF16";
@@ -100,4 +100,4 @@ Digest version_digest_of(std::vector<TensorInfo> tensors) {
     return digest_of(text);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::messages

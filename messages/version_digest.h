@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::messages {
 
 // The digest of one rank's part of one tensor.
 struct PartDigest {
@@ -56,4 +56,4 @@ Result<VersionDigest> version_digest(std::span<const RankParts> ranks);
 // REQUIRES: every tensor has a digest.
 [[nodiscard]] Digest version_digest_of(std::vector<TensorInfo> tensors);
 
-}  // namespace pitstop
+}  // namespace pitstop::messages

@@ -3,7 +3,7 @@
 #include "messages/checks.h"
 #include "messages/codec_impl.h"
 
-namespace pitstop {
+namespace pitstop::messages {
 
 std::optional<std::string> invalid(const GetWeights& message) {
     if (message.name.empty()) return "name is empty; name a tensor of the checkpoint";
@@ -23,4 +23,4 @@ INSTANTIATE_CODEC(WorkerTensor)
 INSTANTIATE_CODEC(WorkerDigest)
 INSTANTIATE_CODEC(WorkerDigests)
 
-}  // namespace pitstop
+}  // namespace pitstop::messages

@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::messages {
 
 struct GetWeights {
     static constexpr std::string_view kType = "get_weights";
@@ -190,4 +190,4 @@ struct WorkerDigests {
 std::optional<std::string> invalid(const GetWeights& message);
 std::optional<std::string> invalid(const WeightDigests& message);
 
-}  // namespace pitstop
+}  // namespace pitstop::messages

@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-namespace pitstop {
+namespace pitstop::messages {
 namespace {
 
 using Problem = std::optional<std::string>;
@@ -102,4 +102,4 @@ Problem invalid(const WeightSource& source) {
     return std::nullopt;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::messages

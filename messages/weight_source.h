@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::messages {
 
 inline constexpr std::size_t kHandlesMax = 4096;
 inline constexpr std::size_t kHandleBytesMax = 512;
@@ -112,4 +112,4 @@ struct WeightSource {
 // What is wrong with it, or nothing.
 std::optional<std::string> invalid(const WeightSource& source);
 
-}  // namespace pitstop
+}  // namespace pitstop::messages

@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-namespace pitstop {
+namespace pitstop::messages {
 namespace {
 
 using Problem = std::optional<std::string>;
@@ -104,4 +104,4 @@ INSTANTIATE_CODEC(DropStage)
 INSTANTIATE_CODEC(RollbackWeights)
 INSTANTIATE_CODEC(UpdateReply)
 
-}  // namespace pitstop
+}  // namespace pitstop::messages

@@ -31,7 +31,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::messages {
 
 inline constexpr std::size_t kLabelBytesMax = 256;
 inline constexpr Epoch kEpochMax{std::int64_t{1} << 62};  // so that counting on never overflows
@@ -367,4 +367,4 @@ std::optional<std::string> invalid(const CommitWeights& message);
 std::optional<std::string> invalid(const DropStage& message);
 std::optional<std::string> invalid(const RollbackWeights& message);
 
-}  // namespace pitstop
+}  // namespace pitstop::messages

@@ -7,25 +7,25 @@
 
 namespace pitstop::scheduler {
 
-void Scheduler::handle(const PauseGeneration& call, TurnOutput& out) {
-    PausePart* part = pause_.begin(call, now_, out);
+void Scheduler::handle(const messages::PauseGeneration& call, TurnOutput& out) {
+    messages::PausePart* part = pause_.begin(call, now_, out);
     if (part == nullptr) return;
-    if (call.mode == PauseMode::kAbort) {
+    if (call.mode == messages::PauseMode::kAbort) {
         part->num_aborted =
             runner_.abort_all(/*also_new=*/true, "generation was paused (abort)", out);
-    } else if (call.mode == PauseMode::kRetract) {
+    } else if (call.mode == messages::PauseMode::kRetract) {
         part->num_retracted = runner_.retract_all();
     }
 }
 
-void Scheduler::handle(const ContinueGeneration& call, TurnOutput& out) {
+void Scheduler::handle(const messages::ContinueGeneration& call, TurnOutput& out) {
     pause_.go_on(call, now_, why_not_on(), why_idle(), out);
 }
 
 // Steps planned from now on carry it; those in flight keep the label they were planned under, and
 // so do the tokens they bring.
-void Scheduler::handle(const SetWeightLabel& call, TurnOutput& out) {
-    LabelPart part{
+void Scheduler::handle(const messages::SetWeightLabel& call, TurnOutput& out) {
+    messages::LabelPart part{
         .call = call.call,
         .replica = config_.replica,
         .epoch = version().epoch,
@@ -60,11 +60,14 @@ void Scheduler::handle(const SetWeightLabel& call, TurnOutput& out) {
 }
 
 // Why a release of these tags cannot be accepted in the state that requests and updates are in.
-std::optional<Error> Scheduler::problem_of_release(const std::vector<MemoryTag>& tags) const {
+std::optional<Error> Scheduler::problem_of_release(const std::vector<messages::MemoryTag>& tags
+) const {
     const auto refused = [](std::string why) {
         return Error{ErrorCode::kFailedPrecondition, std::move(why)};
     };
-    const auto names = [&](MemoryTag tag) { return std::ranges::find(tags, tag) != tags.end(); };
+    const auto names = [&](messages::MemoryTag tag) {
+        return std::ranges::find(tags, tag) != tags.end();
+    };
     if (!is_paused() && runner_.num_open() > 0) {
         return refused(fmt::format(
             "{} requests are open and generation is not paused; pause first, or wait for them",
@@ -72,14 +75,14 @@ std::optional<Error> Scheduler::problem_of_release(const std::vector<MemoryTag>&
         ));
     }
     if (pause_.runs_out()) return refused("a pause is still waiting for running requests to end");
-    if (names(MemoryTag::kKvCache) && runner_.num_running() > 0) {
+    if (names(messages::MemoryTag::kKvCache) && runner_.num_running() > 0) {
         return refused(fmt::format(
             "kv_cache is in use: {}; a pause with retract takes it from them",
             runner_.describe_page_holders()
         ));
     }
-    const std::optional<UpdateId> update = update_.under_way();
-    if (update && (names(MemoryTag::kWeights) || update_.is_committing())) {
+    const std::optional<messages::UpdateId> update = update_.under_way();
+    if (update && (names(messages::MemoryTag::kWeights) || update_.is_committing())) {
         return refused(fmt::format(
             "update {} is under way; wait for it, or drop its stage",
             static_cast<std::uint64_t>(*update)
@@ -88,7 +91,7 @@ std::optional<Error> Scheduler::problem_of_release(const std::vector<MemoryTag>&
     return std::nullopt;
 }
 
-void Scheduler::handle(const ReleaseMemory& call, TurnOutput& out) {
+void Scheduler::handle(const messages::ReleaseMemory& call, TurnOutput& out) {
     std::optional<Error> problem;
     if (!is_ready()) {
         problem = not_ready();
@@ -98,7 +101,7 @@ void Scheduler::handle(const ReleaseMemory& call, TurnOutput& out) {
     answer_memory(memory_.release(call, now_, std::move(problem)), out);
 }
 
-void Scheduler::handle(const ResumeMemory& call, TurnOutput& out) {
+void Scheduler::handle(const messages::ResumeMemory& call, TurnOutput& out) {
     std::optional<Error> problem;
     if (!is_ready()) problem = not_ready();
     answer_memory(memory_.resume(call, now_, std::move(problem)), out);
@@ -115,15 +118,15 @@ void Scheduler::settle_memory(TurnOutput& out) {
     answer_memory(std::move(effects.answer), out);
 }
 
-void Scheduler::answer_memory(std::optional<MemoryPart> part, TurnOutput& out) const {
+void Scheduler::answer_memory(std::optional<messages::MemoryPart> part, TurnOutput& out) const {
     if (!part) return;
     part->has_weights = has_weights();
     out.tokenizer.emplace_back(*std::move(part));
 }
 
-void Scheduler::handle(const UpdateReady& order, TurnOutput& out) {
+void Scheduler::handle(const messages::UpdateReady& order, TurnOutput& out) {
     std::optional<std::string> why_not;
-    if (order.kv_policy == KvPolicy::kDrain && is_ready()) why_not = why_no_drain();
+    if (order.kv_policy == messages::KvPolicy::kDrain && is_ready()) why_not = why_no_drain();
     if (!why_not) why_not = why_no_update();
     update_.make_ready(order, now_, runner_.num_started(), why_not, out);
 }
@@ -131,7 +134,7 @@ void Scheduler::handle(const UpdateReady& order, TurnOutput& out) {
 // Why running requests cannot run out, or nothing.
 std::optional<std::string> Scheduler::why_no_drain() const {
     if (!runner_.has_started_requests()) return std::nullopt;
-    if (is_paused() && pause_.mode() != PauseMode::kWait) {
+    if (is_paused() && pause_.mode() != messages::PauseMode::kWait) {
         return fmt::format(
             "paused with {} running and {} waiting requests, which cannot run out (drain)",
             runner_.num_running(),
@@ -145,27 +148,27 @@ std::optional<std::string> Scheduler::why_no_drain() const {
 
 std::optional<std::string> Scheduler::why_no_update() const {
     if (!is_ready()) return "still loading";
-    if (!memory_.is_resident(MemoryTag::kWeights)) return memory_.what_is_missing();
+    if (!memory_.is_resident(messages::MemoryTag::kWeights)) return memory_.what_is_missing();
     return std::nullopt;
 }
 
 // The KV policy, then the commit: the plans after it are made from what the policy left.
-void Scheduler::handle(const UpdateCommit& order, TurnOutput& out) {
+void Scheduler::handle(const messages::UpdateCommit& order, TurnOutput& out) {
     if (!update_.may_commit(order, out)) return;
     ReplicaUpdate::KvCounts counts;
     switch (update_.kv_policy()) {
-        case KvPolicy::kKeep:
+        case messages::KvPolicy::kKeep:
             counts.num_kept = runner_.num_running();
             break;
-        case KvPolicy::kRecompute:
+        case messages::KvPolicy::kRecompute:
             counts.num_recomputed = runner_.retract_all();
             // Their KV is the new version's, however much lag they would tolerate in a cache.
             runner_.refuse_older_kv(update_.new_epoch());
             break;
-        case KvPolicy::kDrain:
+        case messages::KvPolicy::kDrain:
             CHECK(runner_.num_running() == 0);
             break;
-        case KvPolicy::kAbort:
+        case messages::KvPolicy::kAbort:
             counts.num_aborted = runner_.abort_all(
                 /*also_new=*/false,
                 fmt::format(
@@ -178,13 +181,13 @@ void Scheduler::handle(const UpdateCommit& order, TurnOutput& out) {
     update_.commit(now_, counts, out);
 }
 
-void Scheduler::handle(const WorkerReadTensor& call, TurnOutput& out) {
+void Scheduler::handle(const messages::WorkerReadTensor& call, TurnOutput& out) {
     std::optional<Error> problem = why_unreadable();
     if (!problem) {
         out.workers.emplace_back(call);
         return;
     }
-    out.tokenizer.emplace_back(WorkerTensor{
+    out.tokenizer.emplace_back(messages::WorkerTensor{
         .call = call.call,
         .replica = config_.replica,
         .code = std::string(name_of(problem->code)),
@@ -192,13 +195,13 @@ void Scheduler::handle(const WorkerReadTensor& call, TurnOutput& out) {
     });
 }
 
-void Scheduler::handle(const WorkerDigest& call, TurnOutput& out) {
+void Scheduler::handle(const messages::WorkerDigest& call, TurnOutput& out) {
     std::optional<Error> problem = why_unreadable();
     if (!problem) {
         out.workers.emplace_back(call);
         return;
     }
-    out.tokenizer.emplace_back(WorkerDigests{
+    out.tokenizer.emplace_back(messages::WorkerDigests{
         .call = call.call,
         .replica = config_.replica,
         .epoch = version().epoch,
@@ -210,7 +213,7 @@ void Scheduler::handle(const WorkerDigest& call, TurnOutput& out) {
 
 std::optional<Error> Scheduler::why_unreadable() const {
     if (!is_ready()) return not_ready();
-    if (!memory_.is_resident(MemoryTag::kWeights)) {
+    if (!memory_.is_resident(messages::MemoryTag::kWeights)) {
         return Error{
             ErrorCode::kFailedPrecondition,
             "the weights are released, or about to be; resume them first"};

@@ -13,9 +13,9 @@ void append(std::vector<T>& to, std::span<const T> from) {
 }
 
 // Run-length encodes: equal neighbours become one span.
-void append_span(std::vector<Span>& spans, Span span) {
+void append_span(std::vector<messages::Span>& spans, messages::Span span) {
     if (!spans.empty()) {
-        Span& last = spans.back();
+        messages::Span& last = spans.back();
         const std::int64_t tokens = std::exchange(span.tokens, last.tokens);
         if (last == span) {
             last.tokens += tokens;
@@ -28,7 +28,7 @@ void append_span(std::vector<Span>& spans, Span span) {
 
 }  // namespace
 
-bool Runner::collect_result(StepResult result, TurnOutput& out) {
+bool Runner::collect_result(messages::StepResult result, TurnOutput& out) {
     const std::int64_t rank = raw(result.rank);
     if (!is_in_flight(result.step) || rank < 0 || rank >= config_.tp) return false;
     InFlightStep& step =
@@ -91,7 +91,7 @@ void Runner::collect_row(
     if (row.samples) return collect_token(request, step, row, sampled, out);
     if (request.progress.output_len_max() == 0 && row.end == request.progress.prompt_len()) {
         if (request.wants_scores()) chunk_of(request, out).prompt = std::move(request.scores);
-        finish(request, {.reason = FinishReason::kLength}, out);
+        finish(request, {.reason = messages::FinishReason::kLength}, out);
     }
 }
 
@@ -107,15 +107,15 @@ void Runner::collect_scores(Request& request, const StepRow& row, const RowScore
 }
 
 // Why no request can go on with this token, or nothing.
-std::optional<Finish> Runner::problem_of_token(
+std::optional<messages::Finish> Runner::problem_of_token(
     const InFlightStep& step, const StepRow& row, TokenId token
 ) const {
     if (raw(token) >= 0 && raw(token) < limits_.vocab_size) return std::nullopt;
     const std::string what = raw(token) == -1
                                  ? std::string("the logits were not finite")
                                  : fmt::format("a token outside the vocabulary, {}", raw(token));
-    return Finish{
-        .reason = FinishReason::kError,
+    return messages::Finish{
+        .reason = messages::FinishReason::kError,
         .code = std::string(name_of(ErrorCode::kInternal)),
         .message = fmt::format(
             "{} for output token {}, in step {} under weight epoch {}",
@@ -147,7 +147,7 @@ void Runner::collect_token(
     }
     request.version_serial = step.version.serial;
 
-    OutputChunk& chunk = chunk_of(request, out);
+    messages::OutputChunk& chunk = chunk_of(request, out);
     chunk.tokens.push_back(token);
     if (request.logprobs.enabled) {
         chunk.logprobs.push_back(sampled.logprob);
@@ -177,14 +177,14 @@ void Runner::collect_token(
     }
 }
 
-TokenBatch& Runner::batch_of(TurnOutput& out) const {
-    if (!out.batch) out.batch = TokenBatch{.replica = config_.replica};
+messages::TokenBatch& Runner::batch_of(TurnOutput& out) const {
+    if (!out.batch) out.batch = messages::TokenBatch{.replica = config_.replica};
     return *out.batch;
 }
 
 // The request's chunk in this turn's batch; its first one ever announces it.
-OutputChunk& Runner::chunk_of(Request& request, TurnOutput& out) {
-    TokenBatch& batch = batch_of(out);
+messages::OutputChunk& Runner::chunk_of(Request& request, TurnOutput& out) {
+    messages::TokenBatch& batch = batch_of(out);
     if (request.chunk_turn == turn_) return batch.chunks[request.chunk_index];
     if (!request.is_announced) {
         request.is_announced = true;
@@ -193,18 +193,19 @@ OutputChunk& Runner::chunk_of(Request& request, TurnOutput& out) {
     if (batch.chunks.empty()) batch.chunks.reserve(running_.size() + 1);  // chunks are large
     request.chunk_turn = turn_;
     request.chunk_index = batch.chunks.size();
-    return batch.chunks.emplace_back(OutputChunk{.key = request.key});
+    return batch.chunks.emplace_back(messages::OutputChunk{.key = request.key});
 }
 
 // Answers a request that is not taken.
-void Runner::refuse(TokenizedRequest& arrived, Finish how, TurnOutput& out) {
+void Runner::refuse(messages::TokenizedRequest& arrived, messages::Finish how, TurnOutput& out) {
     tallies_.count_finish(how.reason);
-    TokenBatch& batch = batch_of(out);
+    messages::TokenBatch& batch = batch_of(out);
     batch.starts.push_back({.key = arrived.key, .text = std::move(arrived.text)});
     const auto prompt_len = static_cast<std::int64_t>(arrived.prompt.values.size());
     batch.chunks.push_back({
         .key = arrived.key,
-        .counts = RequestCounts{.prompt_tokens = prompt_len, .replica = raw(config_.replica)},
+        .counts =
+            messages::RequestCounts{.prompt_tokens = prompt_len, .replica = raw(config_.replica)},
         .finish = std::move(how),
     });
 }

@@ -20,7 +20,7 @@ inline constexpr std::size_t kEarlyEndsMax = 65536;
 inline constexpr std::size_t kEndMessageBytesMax = 1024;
 
 struct EarlyEnd {
-    EndCause cause = EndCause::kAbort;
+    messages::EndCause cause = messages::EndCause::kAbort;
     std::string message{};
 };
 

@@ -8,7 +8,7 @@ namespace pitstop::scheduler {
 namespace {
 
 template <class T>
-std::span<const T> take(const RawArray<T>& array, std::size_t& at, std::size_t num) {
+std::span<const T> take(const messages::RawArray<T>& array, std::size_t& at, std::size_t num) {
     const std::span<const T> part = std::span(array.values).subspan(at, num);
     at += num;
     return part;
@@ -28,7 +28,7 @@ std::string InFlightStep::who_is_missing() const {
     return names;
 }
 
-std::optional<std::string> InFlightStep::mismatch(const StepResult& result) const {
+std::optional<std::string> InFlightStep::mismatch(const messages::StepResult& result) const {
     std::size_t num_sampled = 0, num_top = 0, num_ids = 0;
     std::size_t num_scored = 0, num_scored_top = 0, num_scored_ids = 0;
     for (const StepRow& row : rows) {
@@ -45,7 +45,7 @@ std::optional<std::string> InFlightStep::mismatch(const StepResult& result) cons
         return has == needs ? std::optional<std::string>()
                             : fmt::format("{} has {} entries, not {}", name, has, needs);
     };
-    const StepScores& scores = result.scores;
+    const messages::StepScores& scores = result.scores;
     if (auto p = check("sampled", result.sampled.values.size(), num_sampled)) return p;
     if (auto p = check("logprobs", result.logprobs.values.size(), num_sampled)) return p;
     if (auto p = check("top_ids", result.top_ids.values.size(), num_top)) return p;

@@ -46,16 +46,16 @@ struct InFlightStep {
     StepId step{};
     Version version{};  // it runs under
     TimePoint sent_at{};
-    std::vector<StepRow> rows{};  // in the plan's order
-    std::vector<Lease> leases{};  // given back when it is done
-    std::vector<bool> is_done{};  // by rank
-    StepResult numbers{};         // rank 0's
+    std::vector<StepRow> rows{};     // in the plan's order
+    std::vector<Lease> leases{};     // given back when it is done
+    std::vector<bool> is_done{};     // by rank
+    messages::StepResult numbers{};  // rank 0's
 
     [[nodiscard]] bool is_complete() const;
     // "rank 0, rank 2"
     [[nodiscard]] std::string who_is_missing() const;
     // How rank 0's numbers disagree with the plan, or nothing.
-    [[nodiscard]] std::optional<std::string> mismatch(const StepResult& result) const;
+    [[nodiscard]] std::optional<std::string> mismatch(const messages::StepResult& result) const;
 };
 
 // One row's part of a result.
@@ -83,7 +83,7 @@ class ResultReader {
     RowScores scores(const StepRow& row);
 
   private:
-    const StepResult& result_;
+    const messages::StepResult& result_;
     std::size_t sampled_ = 0;
     std::size_t top_ = 0;
     std::size_t ids_ = 0;

@@ -33,7 +33,7 @@ bool should_stop(Supervision& supervision) {
 // What an operator wants to find in the log: the turning points, not the steps.
 void log_turn(const TurnOutput& out) {
     for (const ToTokenizer& message : out.tokenizer) {
-        if (const auto* hello = std::get_if<SchedulerHello>(&message)) {
+        if (const auto* hello = std::get_if<messages::SchedulerHello>(&message)) {
             spdlog::info(
                 "{} is loaded: context {}, pool {} tokens, digest {}",
                 hello->model_type,
@@ -41,7 +41,7 @@ void log_turn(const TurnOutput& out) {
                 hello->pool_tokens,
                 hello->digest
             );
-        } else if (const auto* pause = std::get_if<PausePart>(&message)) {
+        } else if (const auto* pause = std::get_if<messages::PausePart>(&message)) {
             spdlog::info(
                 "pause: {} {} aborted {}, retracted {}, frozen {}, waiting {}, after {} us",
                 pause->code.empty() ? "stands" : pause->code,
@@ -52,17 +52,17 @@ void log_turn(const TurnOutput& out) {
                 pause->num_waiting,
                 pause->elapsed_us
             );
-        } else if (const auto* go_on = std::get_if<ContinuePart>(&message)) {
+        } else if (const auto* go_on = std::get_if<messages::ContinuePart>(&message)) {
             spdlog::info("continue after {:.3f} s {}", go_on->paused_s, go_on->message);
-        } else if (const auto* label = std::get_if<LabelPart>(&message)) {
+        } else if (const auto* label = std::get_if<messages::LabelPart>(&message)) {
             spdlog::info(
                 "relabel: {} {}", label->code.empty() ? "done" : label->code, label->message
             );
-        } else if (const auto* memory = std::get_if<MemoryPart>(&message)) {
+        } else if (const auto* memory = std::get_if<messages::MemoryPart>(&message)) {
             spdlog::info(
                 "memory: {} {}", memory->code.empty() ? "done" : memory->code, memory->message
             );
-            for (const TagMemory& tag : memory->tags) {
+            for (const messages::TagMemory& tag : memory->tags) {
                 spdlog::info(
                     "memory: {} {}, {} bytes resident, {} in host memory",
                     name_of(tag.tag),
@@ -71,7 +71,7 @@ void log_turn(const TurnOutput& out) {
                     tag.host_bytes
                 );
             }
-        } else if (const auto* part = std::get_if<UpdatePart>(&message)) {
+        } else if (const auto* part = std::get_if<messages::UpdatePart>(&message)) {
             spdlog::log(
                 part->ok ? spdlog::level::info : spdlog::level::warn,
                 "update {}: {}{} {}, {} epoch {} '{}' {}",
@@ -89,7 +89,7 @@ void log_turn(const TurnOutput& out) {
 }
 
 Result<> run(Scheduler& scheduler, Ports& ports, Supervision& supervision) {
-    Poller poller;
+    bus::Poller poller;
     ports.add_to(poller);
     if (supervision.fd() >= 0) poller.add_fd(supervision.fd());
     bool was_ready = false;
@@ -178,7 +178,7 @@ int main_with(int argc, char** argv) {
         return 1;
     };
     if (auto attached = supervision.attach(); !attached) return fail(attached.error());
-    Result<RunDir> run_dir = RunDir::open(run_dir_path);
+    Result<bus::RunDir> run_dir = bus::RunDir::open(run_dir_path);
     if (!run_dir) return fail(run_dir.error());
     zmq::context_t context;
     Result<Ports> ports = Ports::open(context, *run_dir, config.replica, config.tp);

@@ -9,45 +9,49 @@ namespace pitstop::scheduler {
 
 MemoryBook::MemoryBook(int tp) : tp_(tp), ranks_(static_cast<std::size_t>(tp)) {
     for (auto& rank : ranks_) {
-        for (const MemoryTag tag : kAllMemoryTags) rank[index_of(tag)].tag = tag;
+        for (const messages::MemoryTag tag : messages::kAllMemoryTags)
+            rank[index_of(tag)].tag = tag;
     }
 }
 
 bool MemoryBook::is_all_resident() const {
-    return std::ranges::all_of(states_, [](MemoryState state) {
-        return state == MemoryState::kResident;
+    return std::ranges::all_of(states_, [](messages::MemoryState state) {
+        return state == messages::MemoryState::kResident;
     });
 }
 
 std::string MemoryBook::what_is_missing() const {
     std::string text;
-    for (const MemoryTag tag : kAllMemoryTags) {
+    for (const messages::MemoryTag tag : messages::kAllMemoryTags) {
         if (is_resident(tag)) continue;
-        const std::string_view how = state(tag) == MemoryState::kReleasing  ? "being released"
-                                     : state(tag) == MemoryState::kResuming ? "being resumed"
-                                                                            : "released";
+        const std::string_view how =
+            state(tag) == messages::MemoryState::kReleasing  ? "being released"
+            : state(tag) == messages::MemoryState::kResuming ? "being resumed"
+                                                             : "released";
         text += fmt::format("{}{} is {}", text.empty() ? "" : ", ", name_of(tag), how);
     }
     return text;
 }
 
-std::vector<MemoryTag> MemoryBook::tags_for(MemoryAction action, const std::vector<MemoryTag>& tags)
-    const {
+std::vector<messages::MemoryTag> MemoryBook::tags_for(
+    messages::MemoryAction action, const std::vector<messages::MemoryTag>& tags
+) const {
     if (!tags.empty()) return tags;
-    const MemoryState from =
-        action == MemoryAction::kRelease ? MemoryState::kResident : MemoryState::kReleased;
-    std::vector<MemoryTag> all;
-    for (const MemoryTag tag : kAllMemoryTags) {
+    const messages::MemoryState from = action == messages::MemoryAction::kRelease
+                                           ? messages::MemoryState::kResident
+                                           : messages::MemoryState::kReleased;
+    std::vector<messages::MemoryTag> all;
+    for (const messages::MemoryTag tag : messages::kAllMemoryTags) {
         if (state(tag) == from) all.push_back(tag);
     }
     return all;
 }
 
 std::optional<Error> MemoryBook::problem_of(
-    MemoryAction action, const std::vector<MemoryTag>& tags, bool& is_done
+    messages::MemoryAction action, const std::vector<messages::MemoryTag>& tags, bool& is_done
 ) const {
     is_done = false;
-    const bool is_release = action == MemoryAction::kRelease;
+    const bool is_release = action == messages::MemoryAction::kRelease;
     if (job_) {
         return make_error(
             ErrorCode::kFailedPrecondition,
@@ -56,8 +60,9 @@ std::optional<Error> MemoryBook::problem_of(
             what_is_missing()
         );
     }
-    const MemoryState from = is_release ? MemoryState::kResident : MemoryState::kReleased;
-    const auto is_there = [&](MemoryTag tag) { return state(tag) == from; };
+    const messages::MemoryState from =
+        is_release ? messages::MemoryState::kResident : messages::MemoryState::kReleased;
+    const auto is_there = [&](messages::MemoryTag tag) { return state(tag) == from; };
     if (!tags.empty() && std::ranges::all_of(tags, is_there)) return std::nullopt;
     is_done = std::ranges::none_of(tags, is_there);
     if (tags.empty()) {
@@ -68,7 +73,7 @@ std::optional<Error> MemoryBook::problem_of(
                        : "weights and kv_cache are not currently released"
         );
     }
-    const MemoryTag wrong = *std::ranges::find_if_not(tags, is_there);
+    const messages::MemoryTag wrong = *std::ranges::find_if_not(tags, is_there);
     return make_error(
         ErrorCode::kFailedPrecondition,
         "{} is {}",
@@ -79,19 +84,21 @@ std::optional<Error> MemoryBook::problem_of(
 
 void MemoryBook::begin(Job job) {
     CHECK(!job_ && !job.tags.empty());
-    for (const MemoryTag tag : job.tags) {
-        states_[index_of(tag)] =
-            job.action == MemoryAction::kRelease ? MemoryState::kReleasing : MemoryState::kResuming;
+    for (const messages::MemoryTag tag : job.tags) {
+        states_[index_of(tag)] = job.action == messages::MemoryAction::kRelease
+                                     ? messages::MemoryState::kReleasing
+                                     : messages::MemoryState::kResuming;
     }
     job.has_answered.assign(static_cast<std::size_t>(tp_), false);
     job_ = std::move(job);
 }
 
-WorkerMemory MemoryBook::order() const {
+messages::WorkerMemory MemoryBook::order() const {
     CHECK(job_);
-    MemoryAction action = job_->action;
+    messages::MemoryAction action = job_->action;
     if (job_->is_turned_back) {
-        action = action == MemoryAction::kRelease ? MemoryAction::kResume : MemoryAction::kRelease;
+        action = action == messages::MemoryAction::kRelease ? messages::MemoryAction::kResume
+                                                            : messages::MemoryAction::kRelease;
     }
     return {
         .call = job_->order,
@@ -101,7 +108,7 @@ WorkerMemory MemoryBook::order() const {
     };
 }
 
-bool MemoryBook::add(const WorkerMemoryDone& answer) {
+bool MemoryBook::add(const messages::WorkerMemoryDone& answer) {
     if (answer.call == CallId{}) return take_measured(answer);
     const auto rank = static_cast<std::size_t>(raw(answer.rank));
     if (!job_ || !job_->is_sent || answer.call != job_->order || raw(answer.rank) < 0 ||
@@ -109,7 +116,7 @@ bool MemoryBook::add(const WorkerMemoryDone& answer) {
         return false;
     }
     job_->has_answered[rank] = true;
-    for (const TagMemory& measured : answer.tags) {
+    for (const messages::TagMemory& measured : answer.tags) {
         const auto at = index_of(measured.tag);
         if (at < ranks_[rank].size()) ranks_[rank][at] = measured;
     }
@@ -125,11 +132,11 @@ bool MemoryBook::add(const WorkerMemoryDone& answer) {
 }
 
 // What an order freed stays what it freed.
-bool MemoryBook::take_measured(const WorkerMemoryDone& answer) {
+bool MemoryBook::take_measured(const messages::WorkerMemoryDone& answer) {
     if (raw(answer.rank) < 0 || raw(answer.rank) >= tp_) return false;
     auto& tags = ranks_[static_cast<std::size_t>(raw(answer.rank))];
-    for (const TagMemory& measured : answer.tags) {
-        TagMemory& tag = tags[index_of(measured.tag)];
+    for (const messages::TagMemory& measured : answer.tags) {
+        messages::TagMemory& tag = tags[index_of(measured.tag)];
         tag.resident_bytes = measured.resident_bytes;
         tag.host_bytes = measured.host_bytes;
     }
@@ -150,10 +157,11 @@ void MemoryBook::turn_back() {
 
 MemoryBook::Job MemoryBook::finish() {
     CHECK(have_all_answered());
-    const bool is_released =
-        (job_->action == MemoryAction::kRelease) == !job_->failure || job_->has_way_back_failed;
-    for (const MemoryTag tag : job_->tags) {
-        states_[index_of(tag)] = is_released ? MemoryState::kReleased : MemoryState::kResident;
+    const bool is_released = (job_->action == messages::MemoryAction::kRelease) == !job_->failure ||
+                             job_->has_way_back_failed;
+    for (const messages::MemoryTag tag : job_->tags) {
+        states_[index_of(tag)] =
+            is_released ? messages::MemoryState::kReleased : messages::MemoryState::kResident;
     }
     Job done = *std::move(job_);
     job_.reset();
@@ -162,19 +170,20 @@ MemoryBook::Job MemoryBook::finish() {
 
 MemoryBook::Job MemoryBook::cancel() {
     CHECK(job_ && !job_->is_sent);
-    for (const MemoryTag tag : job_->tags) {
-        states_[index_of(tag)] = job_->action == MemoryAction::kRelease ? MemoryState::kResident
-                                                                        : MemoryState::kReleased;
+    for (const messages::MemoryTag tag : job_->tags) {
+        states_[index_of(tag)] = job_->action == messages::MemoryAction::kRelease
+                                     ? messages::MemoryState::kResident
+                                     : messages::MemoryState::kReleased;
     }
     Job job = *std::move(job_);
     job_.reset();
     return job;
 }
 
-std::vector<TagMemory> MemoryBook::totals() const {
-    std::vector<TagMemory> totals;
-    for (const MemoryTag tag : kAllMemoryTags) {
-        TagMemory total{.tag = tag, .state = state(tag)};
+std::vector<messages::TagMemory> MemoryBook::totals() const {
+    std::vector<messages::TagMemory> totals;
+    for (const messages::MemoryTag tag : messages::kAllMemoryTags) {
+        messages::TagMemory total{.tag = tag, .state = state(tag)};
         for (const auto& rank : ranks_) {
             total.resident_bytes += rank[index_of(tag)].resident_bytes;
             total.host_bytes += rank[index_of(tag)].host_bytes;

@@ -28,8 +28,8 @@ class MemoryBook {
     struct Job {
         CallId call{};   // the caller's
         CallId order{};  // the number the ranks get
-        MemoryAction action = MemoryAction::kRelease;
-        std::vector<MemoryTag> tags{};
+        messages::MemoryAction action = messages::MemoryAction::kRelease;
+        std::vector<messages::MemoryTag> tags{};
         bool keep_weights = false;
         TimePoint deadline = TimePoint::max();  // the caller is told by then
         bool is_sent = false;
@@ -43,9 +43,11 @@ class MemoryBook {
 
     explicit MemoryBook(int tp);
 
-    [[nodiscard]] MemoryState state(MemoryTag tag) const { return states_[index_of(tag)]; }
-    [[nodiscard]] bool is_resident(MemoryTag tag) const {
-        return state(tag) == MemoryState::kResident;
+    [[nodiscard]] messages::MemoryState state(messages::MemoryTag tag) const {
+        return states_[index_of(tag)];
+    }
+    [[nodiscard]] bool is_resident(messages::MemoryTag tag) const {
+        return state(tag) == messages::MemoryState::kResident;
     }
     // Every tag is: a pass may run.
     [[nodiscard]] bool is_all_resident() const;
@@ -53,13 +55,13 @@ class MemoryBook {
     [[nodiscard]] std::string what_is_missing() const;
 
     // The tags that `tags` names: itself, or (empty) all that such an order would change.
-    [[nodiscard]] std::vector<MemoryTag> tags_for(
-        MemoryAction action, const std::vector<MemoryTag>& tags
+    [[nodiscard]] std::vector<messages::MemoryTag> tags_for(
+        messages::MemoryAction action, const std::vector<messages::MemoryTag>& tags
     ) const;
     // Why the order cannot be given now, or nothing. `is_done` then tells whether there was simply
     // nothing left to do.
     [[nodiscard]] std::optional<Error> problem_of(
-        MemoryAction action, const std::vector<MemoryTag>& tags, bool& is_done
+        messages::MemoryAction action, const std::vector<messages::MemoryTag>& tags, bool& is_done
     ) const;
 
     // REQUIRES: !problem_of(job.action, job.tags).
@@ -67,10 +69,10 @@ class MemoryBook {
     [[nodiscard]] Job* job() { return job_ ? &*job_ : nullptr; }
     [[nodiscard]] const Job* job() const { return job_ ? &*job_ : nullptr; }
     // The message to every rank: the order, or (after a failure) the way back.
-    [[nodiscard]] WorkerMemory order() const;
+    [[nodiscard]] messages::WorkerMemory order() const;
 
     // A rank's answer, or (call 0) what it measured unasked. False: to no order under way.
-    bool add(const WorkerMemoryDone& answer);
+    bool add(const messages::WorkerMemoryDone& answer);
     [[nodiscard]] bool have_all_answered() const;
     // A rank failed and every rank has answered: sets out to order all back.
     void turn_back();
@@ -80,17 +82,18 @@ class MemoryBook {
     // REQUIRES: the job was not sent. Nothing has changed.
     Job cancel();
 
-    [[nodiscard]] std::vector<TagMemory> totals() const;  // by tag, all ranks together
+    [[nodiscard]] std::vector<messages::TagMemory> totals() const;  // by tag, all ranks together
     // "rank 0, rank 2": who has not answered the order.
     [[nodiscard]] std::string who_is_missing() const;
 
   private:
-    bool take_measured(const WorkerMemoryDone& answer);
-    static std::size_t index_of(MemoryTag tag) { return static_cast<std::size_t>(tag); }
+    bool take_measured(const messages::WorkerMemoryDone& answer);
+    static std::size_t index_of(messages::MemoryTag tag) { return static_cast<std::size_t>(tag); }
 
     int tp_;
-    std::array<MemoryState, kAllMemoryTags.size()> states_{};
-    std::vector<std::array<TagMemory, kAllMemoryTags.size()>> ranks_;  // by rank
+    std::array<messages::MemoryState, messages::kAllMemoryTags.size()> states_{};
+    std::vector<std::array<messages::TagMemory, messages::kAllMemoryTags.size()>>
+        ranks_;  // by rank
     std::optional<Job> job_{};
 };
 

@@ -12,8 +12,10 @@ std::int64_t microseconds(Duration duration) {
 
 }  // namespace
 
-PausePart* Pause::begin(const PauseGeneration& call, TimePoint now, TurnOutput& out) {
-    PausePart part{.call = call.call, .replica = replica_, .was_paused = is_paused()};
+messages::PausePart* Pause::begin(
+    const messages::PauseGeneration& call, TimePoint now, TurnOutput& out
+) {
+    messages::PausePart part{.call = call.call, .replica = replica_, .was_paused = is_paused()};
     if (calls_.size() >= kPendingCallsMax) {
         part.code = name_of(ErrorCode::kResourceExhausted);
         part.message = fmt::format("{} pauses are waiting already", calls_.size());
@@ -27,7 +29,7 @@ PausePart* Pause::begin(const PauseGeneration& call, TimePoint now, TurnOutput& 
     if (!state_) {
         state_ = State{.mode = call.mode, .since = now};
         ++num_pauses_;
-    } else if (call.mode != PauseMode::kWait) {
+    } else if (call.mode != messages::PauseMode::kWait) {
         for (Call& other : calls_) {
             if (runs_out()) other.part.message = "a later pause did not wait for the requests";
         }
@@ -46,13 +48,13 @@ PausePart* Pause::begin(const PauseGeneration& call, TimePoint now, TurnOutput& 
 }
 
 void Pause::go_on(
-    const ContinueGeneration& call,
+    const messages::ContinueGeneration& call,
     TimePoint now,
     const std::optional<Error>& why_not,
     const std::optional<Error>& later,
     TurnOutput& out
 ) {
-    ContinuePart part{.call = call.call, .replica = replica_, .was_paused = is_paused()};
+    messages::ContinuePart part{.call = call.call, .replica = replica_, .was_paused = is_paused()};
     if (why_not) {
         part.code = name_of(why_not->code);
         part.message = why_not->message;
@@ -128,7 +130,7 @@ std::optional<TimePoint> Pause::next_deadline(TimePoint now, bool can_go_on) con
     return first;
 }
 
-void Pause::report_to(ReplicaStatus& status, TimePoint now) const {
+void Pause::report_to(messages::ReplicaStatus& status, TimePoint now) const {
     status.pauses_total = num_pauses_;
     status.pause_expiry = expiry_;
     if (state_) {

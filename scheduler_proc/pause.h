@@ -23,21 +23,23 @@ class Pause {
 
     [[nodiscard]] bool is_paused() const { return state_.has_value(); }
     // REQUIRES: is_paused().
-    [[nodiscard]] PauseMode mode() const { return state_->mode; }
+    [[nodiscard]] messages::PauseMode mode() const { return state_->mode; }
     // No step is in flight and nothing is left to run out.
     [[nodiscard]] bool is_standing() const { return state_ && state_->is_standing; }
     // With wait: requests that ran before run on.
     [[nodiscard]] bool runs_out() const {
-        return state_ && state_->mode == PauseMode::kWait && !state_->is_standing;
+        return state_ && state_->mode == messages::PauseMode::kWait && !state_->is_standing;
     }
 
     // A call to pause, which is answered when everything stands still. The part is for the caller
     // to fill in what became of requests; null: refused, as too many calls wait.
-    PausePart* begin(const PauseGeneration& call, TimePoint now, TurnOutput& out);
+    messages::PausePart* begin(
+        const messages::PauseGeneration& call, TimePoint now, TurnOutput& out
+    );
     // Ends the pause if there is no reason against it, and answers the call. `later`: what the
     // caller is told of why nothing runs yet.
     void go_on(
-        const ContinueGeneration& call,
+        const messages::ContinueGeneration& call,
         TimePoint now,
         const std::optional<Error>& why_not,
         const std::optional<Error>& later,
@@ -69,11 +71,11 @@ class Pause {
     [[nodiscard]] std::optional<TimePoint> next_deadline(TimePoint now, bool can_go_on) const;
 
     // Its fields of the status.
-    void report_to(ReplicaStatus& status, TimePoint now) const;
+    void report_to(messages::ReplicaStatus& status, TimePoint now) const;
 
   private:
     struct State {
-        PauseMode mode = PauseMode::kAbort;
+        messages::PauseMode mode = messages::PauseMode::kAbort;
         TimePoint since{};
         std::optional<TimePoint> until{};  // goes on by itself
         bool is_standing = false;
@@ -81,7 +83,7 @@ class Pause {
     struct Call {
         TimePoint started{};
         TimePoint deadline{};
-        PausePart part{};
+        messages::PausePart part{};
     };
     void end(TimePoint now, const std::string& why, TurnOutput& out);
 

@@ -18,7 +18,7 @@ constexpr std::int64_t kPrefillShare = 4;  // a fourth
 
 }  // namespace
 
-std::optional<StepPlan> Runner::plan_step(Scope scope, const Version& version) {
+std::optional<messages::StepPlan> Runner::plan_step(Scope scope, const Version& version) {
     if (scope == Scope::kNothing || is_flushing() || in_flight_.size() >= kStepsInFlightMax)
         return std::nullopt;
     if (version.serial != version_.serial) version_ = version;
@@ -196,9 +196,9 @@ std::int64_t Runner::num_pages_coming() const {
     return num;
 }
 
-StepPlan Runner::build_plan() {
+messages::StepPlan Runner::build_plan() {
     std::ranges::sort(drafts_, {}, [](const Draft& draft) { return draft.request->key; });
-    StepPlan plan{.step = next_step_, .epoch = version_.epoch};
+    messages::StepPlan plan{.step = next_step_, .epoch = version_.epoch};
     InFlightStep step{.step = next_step_, .version = version_, .sent_at = now_};
     step.is_done.assign(static_cast<std::size_t>(config_.tp), false);
     next_step_ = next(next_step_);
@@ -206,12 +206,12 @@ StepPlan Runner::build_plan() {
     step.rows.reserve(drafts_.size());
     for (const Draft& draft : drafts_) add_row(draft, plan, step);
     drafts_.clear();
-    CHECK(!invalid(plan));  // checked here and again by each worker
+    CHECK(!messages::invalid(plan));  // checked here and again by each worker
     in_flight_.push_back(std::move(step));
     return plan;
 }
 
-void Runner::add_row(const Draft& draft, StepPlan& plan, InFlightStep& step) {
+void Runner::add_row(const Draft& draft, messages::StepPlan& plan, InFlightStep& step) {
     Request& request = *draft.request;
     const std::int64_t begin = request.progress.planned();
     const std::int64_t end = begin + draft.num_new;

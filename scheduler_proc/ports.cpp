@@ -12,9 +12,11 @@ namespace {
 
 // Decodes as the first of these types that the frames name, and appends it to `to`. False: none.
 template <class Message, class... Others, class To>
-Result<bool> decode_as(const Frames& frames, std::vector<To>& to) {
+Result<bool> decode_as(const messages::Frames& frames, std::vector<To>& to) {
     if (frames.type == Message::kType) {
-        ASSIGN_OR_RETURN(Message message, decode<Message>(frames, UnknownFields::kIgnore));
+        ASSIGN_OR_RETURN(
+            Message message, decode<Message>(frames, messages::UnknownFields::kIgnore)
+        );
         to.emplace_back(std::move(message));
         return true;
     }
@@ -26,14 +28,16 @@ Result<bool> decode_as(const Frames& frames, std::vector<To>& to) {
 }
 
 template <class... Messages>
-Result<bool> decode_any(const Frames& frames, std::vector<std::variant<Messages...>>& to) {
+Result<bool> decode_any(
+    const messages::Frames& frames, std::vector<std::variant<Messages...>>& to
+) {
     return decode_as<Messages...>(frames, to);
 }
 
 // The sender's rank, as the message has it.
 template <class Message>
 Rank rank_of(const Message& message) {
-    if constexpr (std::is_same_v<Message, WorkerStaged> || std::is_same_v<Message, WorkerFilled>) {
+    if constexpr (std::is_same_v<Message, messages::WorkerStaged> || std::is_same_v<Message, messages::WorkerFilled>) {
         return message.outcome.rank;
     } else {
         return message.rank;
@@ -43,33 +47,41 @@ Rank rank_of(const Message& message) {
 }  // namespace
 
 Result<Ports> Ports::open(
-    zmq::context_t& context, const RunDir& run_dir, ReplicaId replica, int tp
+    zmq::context_t& context, const bus::RunDir& run_dir, ReplicaId replica, int tp
 ) {
     constexpr int kOwnDescriptors = 28;
-    SocketLimits limits = kInnerLimits;
-    limits.connections_max = 1 + kStrayConnectionsMax;  // the tokenizer
-    SocketLimits worker_limits = kInnerLimits;
-    worker_limits.connections_max = tp + kStrayConnectionsMax;
+    bus::SocketLimits limits = bus::kInnerLimits;
+    limits.connections_max = 1 + bus::kStrayConnectionsMax;  // the tokenizer
+    bus::SocketLimits worker_limits = bus::kInnerLimits;
+    worker_limits.connections_max = tp + bus::kStrayConnectionsMax;
     RETURN_IF_ERROR(raise_descriptor_limit(
         kOwnDescriptors + 2 * limits.connections_max + worker_limits.connections_max
     ));
     ASSIGN_OR_RETURN(
-        Socket requests, Socket::bind(context, SocketKind::kPull, run_dir.requests(replica), limits)
+        bus::Socket requests,
+        bus::Socket::bind(context, bus::SocketKind::kPull, run_dir.requests(replica), limits)
     );
     ASSIGN_OR_RETURN(
-        Socket control, Socket::bind(context, SocketKind::kPull, run_dir.control(replica), limits)
+        bus::Socket control,
+        bus::Socket::bind(context, bus::SocketKind::kPull, run_dir.control(replica), limits)
     );
     ASSIGN_OR_RETURN(
-        Socket workers,
-        Socket::bind(context, SocketKind::kRouter, run_dir.workers(replica), worker_limits)
+        bus::Socket workers,
+        bus::Socket::bind(
+            context, bus::SocketKind::kRouter, run_dir.workers(replica), worker_limits
+        )
     );
     ASSIGN_OR_RETURN(
-        Socket tokenizer,
-        Socket::connect(context, SocketKind::kPush, run_dir.tokenizer(), kInnerLimits)
+        bus::Socket tokenizer,
+        bus::Socket::connect(
+            context, bus::SocketKind::kPush, run_dir.tokenizer(), bus::kInnerLimits
+        )
     );
     ASSIGN_OR_RETURN(
-        Socket detokenizer,
-        Socket::connect(context, SocketKind::kPush, run_dir.detokenizer(), kInnerLimits)
+        bus::Socket detokenizer,
+        bus::Socket::connect(
+            context, bus::SocketKind::kPush, run_dir.detokenizer(), bus::kInnerLimits
+        )
     );
     return Ports(
         std::move(requests),
@@ -81,7 +93,7 @@ Result<Ports> Ports::open(
     );
 }
 
-void Ports::add_to(Poller& poller) {
+void Ports::add_to(bus::Poller& poller) {
     poller.add(control_);
     poller.add(requests_);
     poller.add(workers_);
@@ -101,15 +113,15 @@ void Ports::refuse(std::string_view from, const Error& error, TurnInput& in) {
     spdlog::warn("refused a message from {}: {}: {}", from, name_of(error.code), error.message);
 }
 
-void Ports::receive_from(Socket& socket, TurnInput& in) {
-    for (int n = 0; n < kMessagesPerTurnMax; ++n) {
-        const std::optional<Received> received = socket.receive();
+void Ports::receive_from(bus::Socket& socket, TurnInput& in) {
+    for (int n = 0; n < bus::kMessagesPerTurnMax; ++n) {
+        const std::optional<bus::Received> received = socket.receive();
         if (!received) return;
         if (received->refused) {
             refuse("the tokenizer", *received->refused, in);
             continue;
         }
-        Result<bool> taken = decode_as<TokenizedRequest>(received->frames, in.requests);
+        Result<bool> taken = decode_as<messages::TokenizedRequest>(received->frames, in.requests);
         if (taken && !*taken) taken = decode_any(received->frames, in.control);
         if (!taken) {
             refuse("the tokenizer", taken.error(), in);
@@ -124,14 +136,14 @@ void Ports::receive_from(Socket& socket, TurnInput& in) {
 }
 
 void Ports::receive_from_workers(TurnInput& in) {
-    for (int n = 0; n < kMessagesPerTurnMax; ++n) {
-        const std::optional<Received> received = workers_.receive();
+    for (int n = 0; n < bus::kMessagesPerTurnMax; ++n) {
+        const std::optional<bus::Received> received = workers_.receive();
         if (!received) return;
         if (received->refused) {
             refuse("a worker", *received->refused, in);
             continue;
         }
-        if (received->frames.type == WorkerHello::kType) {
+        if (received->frames.type == messages::WorkerHello::kType) {
             greet(*received, in);
             continue;
         }
@@ -148,9 +160,11 @@ void Ports::receive_from_workers(TurnInput& in) {
         }
         const auto rank = static_cast<Rank>(peer - peers_.begin());
         const std::string name = fmt::format("rank {}", raw(rank));
-        if (received->frames.type == WorkerError::kType) {
+        if (received->frames.type == messages::WorkerError::kType) {
             // It exits after this; the launcher sees that and ends the tree.
-            if (auto error = decode<WorkerError>(received->frames, UnknownFields::kIgnore)) {
+            if (auto error = decode<messages::WorkerError>(
+                    received->frames, messages::UnknownFields::kIgnore
+                )) {
                 spdlog::error("{} cannot go on: {}: {}", name, error->code, error->message);
             } else {
                 refuse(name, error.error(), in);
@@ -172,8 +186,9 @@ void Ports::receive_from_workers(TurnInput& in) {
     }
 }
 
-void Ports::greet(const Received& received, TurnInput& in) {
-    Result<WorkerHello> hello = decode<WorkerHello>(received.frames, UnknownFields::kIgnore);
+void Ports::greet(const bus::Received& received, TurnInput& in) {
+    Result<messages::WorkerHello> hello =
+        decode<messages::WorkerHello>(received.frames, messages::UnknownFields::kIgnore);
     if (!hello) return refuse("a worker", hello.error(), in);
     const auto rank = static_cast<std::size_t>(raw(hello->rank));
     if (rank >= peers_.size() || !peers_[rank].empty()) {
@@ -206,24 +221,26 @@ Result<> Ports::send(TurnOutput out) {
 
 Result<> Ports::send_to_workers(const ToWorkers& message) {
     // Encoded once: all ranks get the same bytes.
-    const Frames frames = std::visit([](const auto& m) { return encode(m); }, message);
+    const messages::Frames frames = std::visit([](const auto& m) { return encode(m); }, message);
     for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
         switch (workers_.send(frames, peers_[rank])) {
-            case Sent::kSent:
+            case bus::Sent::kSent:
                 continue;
-            case Sent::kGone:
+            case bus::Sent::kGone:
                 // The launcher sees its death too, says whose it was, and ends the tree.
                 spdlog::error("rank {} is gone", rank);
                 continue;
-            case Sent::kFull:
+            case bus::Sent::kFull:
                 return make_error(ErrorCode::kUnavailable, "rank {} does not read", rank);
         }
     }
     return Ok{};
 }
 
-Result<> Ports::flush(Socket& socket, std::deque<Frames>& held, std::string_view name) {
-    while (!held.empty() && socket.send(held.front()) == Sent::kSent) held.pop_front();
+Result<> Ports::flush(
+    bus::Socket& socket, std::deque<messages::Frames>& held, std::string_view name
+) {
+    while (!held.empty() && socket.send(held.front()) == bus::Sent::kSent) held.pop_front();
     if (held.size() <= kHeldMax) return Ok{};
     return make_error(
         ErrorCode::kResourceExhausted, "{} does not read: {} messages are held", name, held.size()

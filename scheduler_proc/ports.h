@@ -29,11 +29,11 @@ class Ports {
 
     // Errors: a socket cannot be made.
     static Result<Ports> open(
-        zmq::context_t& context, const RunDir& run_dir, ReplicaId replica, int tp
+        zmq::context_t& context, const bus::RunDir& run_dir, ReplicaId replica, int tp
     );
 
     // The sockets to wait for. REQUIRES: this Ports stays where it is.
-    void add_to(Poller& poller);
+    void add_to(bus::Poller& poller);
 
     // Takes what is there.
     [[nodiscard]] TurnInput receive();
@@ -48,11 +48,11 @@ class Ports {
 
   private:
     Ports(
-        Socket requests,
-        Socket control,
-        Socket workers,
-        Socket tokenizer,
-        Socket detokenizer,
+        bus::Socket requests,
+        bus::Socket control,
+        bus::Socket workers,
+        bus::Socket tokenizer,
+        bus::Socket detokenizer,
         int tp
     )
         : requests_(std::move(requests)),
@@ -62,21 +62,23 @@ class Ports {
           detokenizer_(std::move(detokenizer)),
           peers_(static_cast<std::size_t>(tp)) {}
 
-    void receive_from(Socket& socket, TurnInput& in);
+    void receive_from(bus::Socket& socket, TurnInput& in);
     void receive_from_workers(TurnInput& in);
-    void greet(const Received& received, TurnInput& in);
+    void greet(const bus::Received& received, TurnInput& in);
     void refuse(std::string_view from, const Error& error, TurnInput& in);
     Result<> send_to_workers(const ToWorkers& message);
-    static Result<> flush(Socket& socket, std::deque<Frames>& held, std::string_view name);
+    static Result<> flush(
+        bus::Socket& socket, std::deque<messages::Frames>& held, std::string_view name
+    );
 
-    Socket requests_;
-    Socket control_;
-    Socket workers_;
-    Socket tokenizer_;
-    Socket detokenizer_;
+    bus::Socket requests_;
+    bus::Socket control_;
+    bus::Socket workers_;
+    bus::Socket tokenizer_;
+    bus::Socket detokenizer_;
     std::vector<std::string> peers_;  // by rank: the worker's identity; empty before its hello
-    std::deque<Frames> to_tokenizer_{};
-    std::deque<Frames> to_detokenizer_{};
+    std::deque<messages::Frames> to_tokenizer_{};
+    std::deque<messages::Frames> to_detokenizer_{};
 };
 
 }  // namespace pitstop::scheduler

@@ -6,7 +6,7 @@
 namespace pitstop::scheduler {
 namespace {
 
-bool has(const std::vector<MemoryTag>& tags, MemoryTag tag) {
+bool has(const std::vector<messages::MemoryTag>& tags, messages::MemoryTag tag) {
     return std::ranges::find(tags, tag) != tags.end();
 }
 
@@ -15,18 +15,19 @@ bool has(const std::vector<MemoryTag>& tags, MemoryTag tag) {
 // Each order has one more number, for the way back.
 CallId ReplicaMemory::next_order() { return CallId{++num_orders_ * 2}; }
 
-std::optional<MemoryPart> ReplicaMemory::release(
-    const ReleaseMemory& call, TimePoint now, std::optional<Error> why_not
+std::optional<messages::MemoryPart> ReplicaMemory::release(
+    const messages::ReleaseMemory& call, TimePoint now, std::optional<Error> why_not
 ) {
-    const std::vector<MemoryTag> tags = tags_to_release(call.tags);
+    const std::vector<messages::MemoryTag> tags = tags_to_release(call.tags);
     bool was_done = false;
-    std::optional<Error> problem = book_.problem_of(MemoryAction::kRelease, tags, was_done);
+    std::optional<Error> problem =
+        book_.problem_of(messages::MemoryAction::kRelease, tags, was_done);
     if (!problem) problem = std::move(why_not);
     if (problem) return answer(call.call, std::move(problem), was_done);
     book_.begin({
         .call = call.call,
         .order = next_order(),
-        .action = MemoryAction::kRelease,
+        .action = messages::MemoryAction::kRelease,
         .tags = tags,
         .keep_weights = call.keep_weights,
         .deadline = deadline_of(now, call.timeout_ms),
@@ -34,18 +35,19 @@ std::optional<MemoryPart> ReplicaMemory::release(
     return std::nullopt;
 }
 
-std::optional<MemoryPart> ReplicaMemory::resume(
-    const ResumeMemory& call, TimePoint now, std::optional<Error> why_not
+std::optional<messages::MemoryPart> ReplicaMemory::resume(
+    const messages::ResumeMemory& call, TimePoint now, std::optional<Error> why_not
 ) {
-    const std::vector<MemoryTag> tags = book_.tags_for(MemoryAction::kResume, call.tags);
+    const std::vector<messages::MemoryTag> tags =
+        book_.tags_for(messages::MemoryAction::kResume, call.tags);
     bool was_done = false;
     std::optional<Error> problem = std::move(why_not);
-    if (!problem) problem = book_.problem_of(MemoryAction::kResume, tags, was_done);
+    if (!problem) problem = book_.problem_of(messages::MemoryAction::kResume, tags, was_done);
     if (problem) return answer(call.call, std::move(problem), was_done);
     book_.begin({
         .call = call.call,
         .order = next_order(),
-        .action = MemoryAction::kResume,
+        .action = messages::MemoryAction::kResume,
         .tags = tags,
         .keep_weights = are_weights_kept_,
         .deadline = deadline_of(now, call.timeout_ms),
@@ -57,19 +59,19 @@ ReplicaMemory::Effects ReplicaMemory::settle(bool is_still, TurnOutput& out) {
     Effects effects;
     MemoryBook::Job* job = book_.job();
     if (job == nullptr) return effects;
-    const bool has_weights = has(job->tags, MemoryTag::kWeights);
+    const bool has_weights = has(job->tags, messages::MemoryTag::kWeights);
     if (!job->is_sent) {
         if (!is_still) return effects;
         job->is_sent = true;
-        const bool is_release = job->action == MemoryAction::kRelease;
-        effects.releases_kv = is_release && has(job->tags, MemoryTag::kKvCache);
+        const bool is_release = job->action == messages::MemoryAction::kRelease;
+        effects.releases_kv = is_release && has(job->tags, messages::MemoryTag::kKvCache);
         effects.releases_weights = is_release && has_weights;
         out.workers.emplace_back(book_.order());
         return effects;
     }
     if (!book_.have_all_answered()) return effects;
     // Weights that one rank has let go are gone, whatever comes of the rest of the order.
-    const bool is_discard = job->action == MemoryAction::kRelease && !job->keep_weights &&
+    const bool is_discard = job->action == messages::MemoryAction::kRelease && !job->keep_weights &&
                             job->num_done > 0 && has_weights;
     effects.loses_weights = is_discard;
     if (job->failure && !job->is_turned_back) {
@@ -79,7 +81,7 @@ ReplicaMemory::Effects ReplicaMemory::settle(bool is_still, TurnOutput& out) {
     }
     const MemoryBook::Job done = book_.finish();
     if (has_weights) {
-        const bool is_away = !book_.is_resident(MemoryTag::kWeights);
+        const bool is_away = !book_.is_resident(messages::MemoryTag::kWeights);
         are_weights_kept_ = is_away && done.keep_weights && !is_discard;
         // A rank that could not go back may release without keeping when a later resume fails.
         if (is_away && !are_weights_kept_) effects.loses_weights = true;
@@ -88,7 +90,9 @@ ReplicaMemory::Effects ReplicaMemory::settle(bool is_still, TurnOutput& out) {
     return effects;
 }
 
-std::optional<MemoryPart> ReplicaMemory::end_late_call(TimePoint now, const std::string& step) {
+std::optional<messages::MemoryPart> ReplicaMemory::end_late_call(
+    TimePoint now, const std::string& step
+) {
     MemoryBook::Job* job = book_.job();
     if (job == nullptr || job->is_answered || now < job->deadline) return std::nullopt;
     const std::string_view phase = name_of(job->action);
@@ -119,8 +123,9 @@ std::optional<TimePoint> ReplicaMemory::next_deadline() const {
     return job->deadline;
 }
 
-MemoryPart ReplicaMemory::answer(CallId call, std::optional<Error> error, bool was_done) const {
-    MemoryPart part{
+messages::MemoryPart ReplicaMemory::answer(CallId call, std::optional<Error> error, bool was_done)
+    const {
+    messages::MemoryPart part{
         .call = call, .replica = replica_, .was_done = was_done, .tags = book_.totals()};
     if (error) {
         part.code = name_of(error->code);

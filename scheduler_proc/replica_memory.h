@@ -23,21 +23,23 @@ class ReplicaMemory {
     ReplicaMemory(ReplicaId replica, int tp) : replica_(replica), book_(tp) {}
 
     [[nodiscard]] bool is_all_resident() const { return book_.is_all_resident(); }
-    [[nodiscard]] bool is_resident(MemoryTag tag) const { return book_.is_resident(tag); }
+    [[nodiscard]] bool is_resident(messages::MemoryTag tag) const { return book_.is_resident(tag); }
     [[nodiscard]] std::string what_is_missing() const { return book_.what_is_missing(); }
-    [[nodiscard]] std::vector<TagMemory> totals() const { return book_.totals(); }
+    [[nodiscard]] std::vector<messages::TagMemory> totals() const { return book_.totals(); }
     // The tags that a release with these would change.
-    [[nodiscard]] std::vector<MemoryTag> tags_to_release(const std::vector<MemoryTag>& tags) const {
-        return book_.tags_for(MemoryAction::kRelease, tags);
+    [[nodiscard]] std::vector<messages::MemoryTag> tags_to_release(
+        const std::vector<messages::MemoryTag>& tags
+    ) const {
+        return book_.tags_for(messages::MemoryAction::kRelease, tags);
     }
 
     // Answers are without `has_weights`, which others know; none: the call waits.
     // `why_not`: what is against it for reasons of others.
-    std::optional<MemoryPart> release(
-        const ReleaseMemory& call, TimePoint now, std::optional<Error> why_not
+    std::optional<messages::MemoryPart> release(
+        const messages::ReleaseMemory& call, TimePoint now, std::optional<Error> why_not
     );
-    std::optional<MemoryPart> resume(
-        const ResumeMemory& call, TimePoint now, std::optional<Error> why_not
+    std::optional<messages::MemoryPart> resume(
+        const messages::ResumeMemory& call, TimePoint now, std::optional<Error> why_not
     );
 
     // What follows from a step of the order for the rest of the replica.
@@ -45,20 +47,22 @@ class ReplicaMemory {
         bool releases_kv = false;       // the ranks are told to: the prefix cache is worth nothing
         bool releases_weights = false;  // likewise: so is the retained copy
         bool loses_weights = false;     // the live copy's bytes are gone
-        std::optional<MemoryPart> answer{};
+        std::optional<messages::MemoryPart> answer{};
     };
     // Gives the order under way to the ranks once no step is in flight, and ends it when all have
     // answered.
     Effects settle(bool is_still, TurnOutput& out);
     // A rank's answer. False: to no order under way.
-    bool add(const WorkerMemoryDone& answer) { return book_.add(answer); }
+    bool add(const messages::WorkerMemoryDone& answer) { return book_.add(answer); }
     // The caller is told that it is late. An order that was not given is taken back; one that was
     // stands, and is carried out when the ranks answer. `step`: what it waited for.
-    std::optional<MemoryPart> end_late_call(TimePoint now, const std::string& step);
+    std::optional<messages::MemoryPart> end_late_call(TimePoint now, const std::string& step);
     [[nodiscard]] std::optional<TimePoint> next_deadline() const;
 
   private:
-    [[nodiscard]] MemoryPart answer(CallId call, std::optional<Error> error, bool was_done) const;
+    [[nodiscard]] messages::MemoryPart answer(
+        CallId call, std::optional<Error> error, bool was_done
+    ) const;
     [[nodiscard]] CallId next_order();
 
     ReplicaId replica_;

@@ -16,9 +16,9 @@ constexpr std::string_view kReady = "ready";
 constexpr std::string_view kCommitted = "committed";
 constexpr std::string_view kDropped = "dropped";
 
-std::uint64_t number(UpdateId id) { return static_cast<std::uint64_t>(id); }
+std::uint64_t number(messages::UpdateId id) { return static_cast<std::uint64_t>(id); }
 
-Error wrong_order(std::string_view order, UpdateId id, std::string_view why) {
+Error wrong_order(std::string_view order, messages::UpdateId id, std::string_view why) {
     return make_error(
         ErrorCode::kFailedPrecondition, "{} of update {}: {}", order, number(id), why
     );
@@ -58,10 +58,10 @@ std::optional<Error> ReplicaUpdate::problem_of_epoch(Epoch new_epoch) const {
 }
 
 std::optional<Error> ReplicaUpdate::problem_of_stage(
-    const UpdateStage& order, const WhyNot& why_not
+    const messages::UpdateStage& order, const WhyNot& why_not
 ) const {
     if (why_not) return wrong_order("stage", order.update, *why_not);
-    if (const auto problem = invalid(order.spec))
+    if (const auto problem = messages::invalid(order.spec))
         return Error{ErrorCode::kInvalidArgument, *problem};
     if (auto error = problem_of_epoch(order.new_epoch)) return error;
     if (!has_weights() && order.spec.partial) {
@@ -69,7 +69,7 @@ std::optional<Error> ReplicaUpdate::problem_of_stage(
             "stage", order.update, "torn or without weights; only a complete update mends it"
         );
     }
-    if (order.spec.mode == UpdateMode::kDirect) {
+    if (order.spec.mode == messages::UpdateMode::kDirect) {
         // It overwrites what serves: only after this replica has been told to stand still.
         const bool is_standing = job_ && job_->id == order.update &&
                                  job_->kind == UpdateJob::Kind::kDirect &&
@@ -86,9 +86,9 @@ std::optional<Error> ReplicaUpdate::problem_of_stage(
 }
 
 void ReplicaUpdate::stage(
-    UpdateStage order, TimePoint now, const WhyNot& why_not, TurnOutput& out
+    messages::UpdateStage order, TimePoint now, const WhyNot& why_not, TurnOutput& out
 ) {
-    const bool is_session = order.spec.source.kind == SourceKind::kBuckets;
+    const bool is_session = order.spec.source.kind == messages::SourceKind::kBuckets;
     if (auto error = problem_of_stage(order, why_not)) {
         const std::string_view phase = is_session ? kOpened : kPrepared;
         return refuse_order(order.update, phase, *std::move(error), out);
@@ -103,10 +103,10 @@ void ReplicaUpdate::stage(
     job.ask(is_session ? UpdateJob::Vote::kFilling : UpdateJob::Vote::kStaging);
     job.stage_deadline = deadline_of(now, order.timeout_ms);
     job.is_stage_sent = true;
-    for (RankOutcome& rank : job.ranks) rank.phase = "stage";
+    for (messages::RankOutcome& rank : job.ranks) rank.phase = "stage";
     job.spec = std::move(order.spec);
     retained_.reset();  // its copy is what the stage overwrites
-    out.workers.emplace_back(WorkerStage{
+    out.workers.emplace_back(messages::WorkerStage{
         .update = job.id,
         .spec = job.spec,
         .timeout_ms = time_of_workers(order.timeout_ms),
@@ -114,16 +114,16 @@ void ReplicaUpdate::stage(
     job.spec.source.payloads.clear();  // large, and not needed again
 }
 
-bool ReplicaUpdate::is_session_open(UpdateId update) const {
+bool ReplicaUpdate::is_session_open(messages::UpdateId update) const {
     return job_ && job_->id == update && job_->vote == UpdateJob::Vote::kOpen &&
            job_->end == UpdateJob::End::kNone;
 }
 
-void ReplicaUpdate::fill(UpdateFill order, TimePoint now, TurnOutput& out) {
+void ReplicaUpdate::fill(messages::UpdateFill order, TimePoint now, TurnOutput& out) {
     const auto refuse_with = [&](Error error) {
         refuse_order(order.update, kFilled, std::move(error), out);
     };
-    if (const auto problem = invalid(order.source))
+    if (const auto problem = messages::invalid(order.source))
         return refuse_with({ErrorCode::kInvalidArgument, *problem});
     if (!is_session_open(order.update))
         return refuse_with(wrong_order("fill", order.update, "its session is not open"));
@@ -131,7 +131,7 @@ void ReplicaUpdate::fill(UpdateFill order, TimePoint now, TurnOutput& out) {
     job.ask(UpdateJob::Vote::kFilling);
     job.bucket = order.bucket;
     job.stage_deadline = deadline_of(now, order.timeout_ms);
-    out.workers.emplace_back(WorkerFill{
+    out.workers.emplace_back(messages::WorkerFill{
         .update = job.id,
         .bucket = order.bucket,
         .source = std::move(order.source),
@@ -139,7 +139,7 @@ void ReplicaUpdate::fill(UpdateFill order, TimePoint now, TurnOutput& out) {
     });
 }
 
-bool ReplicaUpdate::add(WorkerFilled answer, TurnOutput& out) {
+bool ReplicaUpdate::add(messages::WorkerFilled answer, TurnOutput& out) {
     const std::int64_t rank = raw(answer.outcome.rank);
     const auto at = static_cast<std::size_t>(rank);
     if (!job_ || job_->id != answer.update || rank < 0 || rank >= config_.tp ||
@@ -151,7 +151,7 @@ bool ReplicaUpdate::add(WorkerFilled answer, TurnOutput& out) {
     return true;
 }
 
-void ReplicaUpdate::take_filled(WorkerFilled answer, TurnOutput& out) {
+void ReplicaUpdate::take_filled(messages::WorkerFilled answer, TurnOutput& out) {
     UpdateJob& job = *job_;
     const auto at = static_cast<std::size_t>(raw(answer.outcome.rank));
     job.has_voted[at] = true;
@@ -165,7 +165,9 @@ void ReplicaUpdate::take_filled(WorkerFilled answer, TurnOutput& out) {
 }
 
 // The door has no more buckets: the ranks verify and vote.
-void ReplicaUpdate::finish_session(const UpdateFinish& order, TimePoint now, TurnOutput& out) {
+void ReplicaUpdate::finish_session(
+    const messages::UpdateFinish& order, TimePoint now, TurnOutput& out
+) {
     if (!is_session_open(order.update)) {
         return refuse_order(
             order.update,
@@ -179,11 +181,13 @@ void ReplicaUpdate::finish_session(const UpdateFinish& order, TimePoint now, Tur
     if (!order.digest.empty()) job.spec.digest = order.digest;
     job.ask(UpdateJob::Vote::kStaging);
     job.stage_deadline = deadline_of(now, order.timeout_ms);
-    out.workers.emplace_back(WorkerFinish{.update = job.id});
+    out.workers.emplace_back(messages::WorkerFinish{.update = job.id});
 }
 
 // The retained copy is there on every rank, so this replica is prepared at once.
-void ReplicaUpdate::roll_back(const UpdateRollback& order, const WhyNot& why_not, TurnOutput& out) {
+void ReplicaUpdate::roll_back(
+    const messages::UpdateRollback& order, const WhyNot& why_not, TurnOutput& out
+) {
     const auto refuse_with = [&](Error error) {
         refuse_order(order.update, kPrepared, std::move(error), out);
     };
@@ -203,14 +207,14 @@ void ReplicaUpdate::roll_back(const UpdateRollback& order, const WhyNot& why_not
     job.label = retained_->label;
     job.digest = retained_->digest;
     job.vote = UpdateJob::Vote::kPrepared;
-    for (RankOutcome& rank : job.ranks) {
+    for (messages::RankOutcome& rank : job.ranks) {
         rank.ok = true;
         rank.phase = kPrepared;
     }
     answer_order(kPrepared, std::nullopt, out);
 }
 
-bool ReplicaUpdate::add(WorkerStaged vote, TurnOutput& out) {
+bool ReplicaUpdate::add(messages::WorkerStaged vote, TurnOutput& out) {
     const std::int64_t rank = raw(vote.outcome.rank);
     if (!job_ || job_->id != vote.update || rank < 0 || rank >= config_.tp ||
         !job_->is_stage_sent || job_->has_voted[static_cast<std::size_t>(rank)] ||
@@ -221,7 +225,7 @@ bool ReplicaUpdate::add(WorkerStaged vote, TurnOutput& out) {
     return true;
 }
 
-void ReplicaUpdate::take_vote(WorkerStaged vote, TurnOutput& out) {
+void ReplicaUpdate::take_vote(messages::WorkerStaged vote, TurnOutput& out) {
     UpdateJob& job = *job_;
     const auto at = static_cast<std::size_t>(raw(vote.outcome.rank));
     job.has_voted[at] = true;
@@ -248,7 +252,7 @@ void ReplicaUpdate::fail_vote(Error error, TurnOutput& out) {
 }
 
 void ReplicaUpdate::make_ready(
-    const UpdateReady& order,
+    const messages::UpdateReady& order,
     TimePoint now,
     std::int64_t num_started,
     const WhyNot& why_not,
@@ -266,7 +270,7 @@ void ReplicaUpdate::make_ready(
     job_->kv_policy = order.kv_policy;
     job_->stand = UpdateJob::Stand::kWaiting;
     if (order.timeout_ms > 0) job_->stand_deadline = deadline_of(now, order.timeout_ms);
-    if (order.kv_policy == KvPolicy::kDrain) job_->outcome.num_drained = num_started;
+    if (order.kv_policy == messages::KvPolicy::kDrain) job_->outcome.num_drained = num_started;
 }
 
 void ReplicaUpdate::settle(TimePoint now, bool is_still, bool is_run_out, TurnOutput& out) {
@@ -310,14 +314,14 @@ std::optional<TimePoint> ReplicaUpdate::next_deadline() const {
 
 // Which ranks have not answered the commit or the drop under way.
 void ReplicaUpdate::tell_who_is_awaited(TurnOutput& out) const {
-    out.tokenizer.emplace_back(UpdateWaits{
+    out.tokenizer.emplace_back(messages::UpdateWaits{
         .update = job_->id,
         .replica = config_.replica,
         .ranks = job_->ranks_without_answer(),
     });
 }
 
-bool ReplicaUpdate::may_commit(const UpdateCommit& order, TurnOutput& out) const {
+bool ReplicaUpdate::may_commit(const messages::UpdateCommit& order, TurnOutput& out) const {
     const auto refuse_with = [&](std::string_view why) {
         refuse_order(order.update, kCommitted, wrong_order("commit", order.update, why), out);
         return false;
@@ -336,7 +340,7 @@ void ReplicaUpdate::commit(TimePoint now, const KvCounts& counts, TurnOutput& ou
     job.outcome.num_kept = counts.num_kept;
     job.outcome.num_recomputed = counts.num_recomputed;
     job.outcome.num_aborted = counts.num_aborted;
-    out.workers.emplace_back(WorkerCommit{
+    out.workers.emplace_back(messages::WorkerCommit{
         .update = job.id,
         .epoch = job.new_epoch,
         .rollback = job.kind == UpdateJob::Kind::kRollback,
@@ -364,7 +368,7 @@ void ReplicaUpdate::swap_version() {
     weights_ = Weights::kWhole;
 }
 
-bool ReplicaUpdate::add(const WorkerCommitted& answer, TimePoint now, TurnOutput& out) {
+bool ReplicaUpdate::add(const messages::WorkerCommitted& answer, TimePoint now, TurnOutput& out) {
     const std::int64_t rank = raw(answer.rank);
     if (!job_ || job_->id != answer.update || job_->end != UpdateJob::End::kCommitting ||
         rank < 0 || rank >= config_.tp || job_->has_answered[static_cast<std::size_t>(rank)]) {
@@ -374,7 +378,9 @@ bool ReplicaUpdate::add(const WorkerCommitted& answer, TimePoint now, TurnOutput
     return true;
 }
 
-void ReplicaUpdate::take_committed(const WorkerCommitted& answer, TimePoint now, TurnOutput& out) {
+void ReplicaUpdate::take_committed(
+    const messages::WorkerCommitted& answer, TimePoint now, TurnOutput& out
+) {
     UpdateJob& job = *job_;
     if (answer.epoch != job.new_epoch) {
         out.fatal = make_error(
@@ -397,11 +403,11 @@ void ReplicaUpdate::take_committed(const WorkerCommitted& answer, TimePoint now,
     job_.reset();
 }
 
-void ReplicaUpdate::drop(const UpdateDrop& order, TurnOutput& out) {
+void ReplicaUpdate::drop(const messages::UpdateDrop& order, TurnOutput& out) {
     // Whatever came of it here: another replica was overwritten, or has not committed.
     if (order.torn) weights_ = Weights::kTorn;
     if (!job_ || job_->id != order.update) {  // it was refused here, or never came
-        UpdatePart part = part_of(order.update, kDropped);
+        messages::UpdatePart part = part_of(order.update, kDropped);
         part.ok = true;
         part.message = order.reason;
         out.tokenizer.emplace_back(std::move(part));
@@ -418,11 +424,11 @@ void ReplicaUpdate::drop(const UpdateDrop& order, TurnOutput& out) {
     job.stage_deadline = TimePoint::max();
     if (job.may_be_torn()) weights_ = Weights::kTorn;
     if (!job.is_stage_sent) return end_dropped(out);
-    out.workers.emplace_back(WorkerDrop{.update = job.id});
+    out.workers.emplace_back(messages::WorkerDrop{.update = job.id});
     tell_who_is_awaited(out);
 }
 
-bool ReplicaUpdate::add(const WorkerDropped& answer, TurnOutput& out) {
+bool ReplicaUpdate::add(const messages::WorkerDropped& answer, TurnOutput& out) {
     const std::int64_t rank = raw(answer.rank);
     if (!job_ || job_->id != answer.update || job_->end != UpdateJob::End::kDropping || rank < 0 ||
         rank >= config_.tp || job_->has_answered[static_cast<std::size_t>(rank)]) {
@@ -432,7 +438,7 @@ bool ReplicaUpdate::add(const WorkerDropped& answer, TurnOutput& out) {
     return true;
 }
 
-void ReplicaUpdate::take_dropped(const WorkerDropped& answer, TurnOutput& out) {
+void ReplicaUpdate::take_dropped(const messages::WorkerDropped& answer, TurnOutput& out) {
     const auto at = static_cast<std::size_t>(raw(answer.rank));
     job_->has_answered[at] = true;
     // A rank that failed keeps the phase it failed in.
@@ -449,8 +455,9 @@ std::string_view ReplicaUpdate::state() const {
     return weights_ == Weights::kAwaited ? "awaiting_weights" : "serving";
 }
 
-UpdatePart ReplicaUpdate::part_of(UpdateId update, std::string_view phase) const {
-    UpdatePart part;
+messages::UpdatePart ReplicaUpdate::part_of(messages::UpdateId update, std::string_view phase)
+    const {
+    messages::UpdatePart part;
     part.update = update;
     part.replica = config_.replica;
     part.phase = phase;
@@ -466,7 +473,7 @@ UpdatePart ReplicaUpdate::part_of(UpdateId update, std::string_view phase) const
 void ReplicaUpdate::answer_order(
     std::string_view phase, std::optional<Error> error, TurnOutput& out
 ) const {
-    UpdatePart part = part_of(job_->id, phase);
+    messages::UpdatePart part = part_of(job_->id, phase);
     part.ok = !error;
     if (error) {
         part.code = name_of(error->code);
@@ -484,9 +491,9 @@ void ReplicaUpdate::answer_order(
 }
 
 void ReplicaUpdate::refuse_order(
-    UpdateId update, std::string_view phase, Error error, TurnOutput& out
+    messages::UpdateId update, std::string_view phase, Error error, TurnOutput& out
 ) const {
-    UpdatePart part = part_of(update, phase);
+    messages::UpdatePart part = part_of(update, phase);
     part.code = name_of(error.code);
     part.message = std::move(error.message);
     out.tokenizer.emplace_back(std::move(part));

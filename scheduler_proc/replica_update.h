@@ -50,7 +50,7 @@ class ReplicaUpdate {
     void relabel(const std::string& label);
 
     // The id of the update under way, or nothing.
-    [[nodiscard]] std::optional<UpdateId> under_way() const {
+    [[nodiscard]] std::optional<messages::UpdateId> under_way() const {
         return job_ ? std::optional(job_->id) : std::nullopt;
     }
     [[nodiscard]] bool is_committing() const {
@@ -58,7 +58,7 @@ class ReplicaUpdate {
     }
     // It waits for running requests to run out, or stands until its commit so: nothing new starts.
     [[nodiscard]] bool drains() const {
-        return is_asked_to_stand() && job_->kv_policy == KvPolicy::kDrain;
+        return is_asked_to_stand() && job_->kv_policy == messages::KvPolicy::kDrain;
     }
     // The ranks write over the live copy, or are about to: nothing runs, but for a drain.
     [[nodiscard]] bool overwrites() const {
@@ -67,13 +67,13 @@ class ReplicaUpdate {
 
     // ---- orders of the door. `why_not`: what is against it for reasons of others ----
     using WhyNot = std::optional<std::string>;
-    void stage(UpdateStage order, TimePoint now, const WhyNot& why_not, TurnOutput& out);
-    void fill(UpdateFill order, TimePoint now, TurnOutput& out);
-    void finish_session(const UpdateFinish& order, TimePoint now, TurnOutput& out);
-    void roll_back(const UpdateRollback& order, const WhyNot& why_not, TurnOutput& out);
+    void stage(messages::UpdateStage order, TimePoint now, const WhyNot& why_not, TurnOutput& out);
+    void fill(messages::UpdateFill order, TimePoint now, TurnOutput& out);
+    void finish_session(const messages::UpdateFinish& order, TimePoint now, TurnOutput& out);
+    void roll_back(const messages::UpdateRollback& order, const WhyNot& why_not, TurnOutput& out);
     // `num_started`: requests that a drain waits for.
     void make_ready(
-        const UpdateReady& order,
+        const messages::UpdateReady& order,
         TimePoint now,
         std::int64_t num_started,
         const WhyNot& why_not,
@@ -81,9 +81,9 @@ class ReplicaUpdate {
     );
     // Whether the commit may be ordered now; if not, it is refused. A commit that may be is to
     // follow at once, with what its KV policy did to requests.
-    [[nodiscard]] bool may_commit(const UpdateCommit& order, TurnOutput& out) const;
+    [[nodiscard]] bool may_commit(const messages::UpdateCommit& order, TurnOutput& out) const;
     // REQUIRES: may_commit().
-    [[nodiscard]] KvPolicy kv_policy() const { return job_->kv_policy; }
+    [[nodiscard]] messages::KvPolicy kv_policy() const { return job_->kv_policy; }
     [[nodiscard]] Epoch new_epoch() const { return job_->new_epoch; }
     struct KvCounts {
         std::int64_t num_kept = 0;
@@ -91,13 +91,13 @@ class ReplicaUpdate {
         std::int64_t num_aborted = 0;
     };
     void commit(TimePoint now, const KvCounts& counts, TurnOutput& out);
-    void drop(const UpdateDrop& order, TurnOutput& out);
+    void drop(const messages::UpdateDrop& order, TurnOutput& out);
 
     // ---- answers of ranks. False: to nothing that was asked ----
-    bool add(WorkerFilled answer, TurnOutput& out);
-    bool add(WorkerStaged vote, TurnOutput& out);
-    bool add(const WorkerCommitted& answer, TimePoint now, TurnOutput& out);
-    bool add(const WorkerDropped& answer, TurnOutput& out);
+    bool add(messages::WorkerFilled answer, TurnOutput& out);
+    bool add(messages::WorkerStaged vote, TurnOutput& out);
+    bool add(const messages::WorkerCommitted& answer, TimePoint now, TurnOutput& out);
+    bool add(const messages::WorkerDropped& answer, TurnOutput& out);
 
     // Answers `ready` once the replica stands as the update needs it.
     void settle(TimePoint now, bool is_still, bool is_run_out, TurnOutput& out);
@@ -107,25 +107,28 @@ class ReplicaUpdate {
 
   private:
     [[nodiscard]] bool is_asked_to_stand() const;
-    [[nodiscard]] bool is_session_open(UpdateId update) const;
+    [[nodiscard]] bool is_session_open(messages::UpdateId update) const;
     [[nodiscard]] std::optional<Error> problem_of_stage(
-        const UpdateStage& order, const WhyNot& why_not
+        const messages::UpdateStage& order, const WhyNot& why_not
     ) const;
     [[nodiscard]] std::optional<Error> problem_of_epoch(Epoch new_epoch) const;
     void fail_vote(Error error, TurnOutput& out);
     void tell_who_is_awaited(TurnOutput& out) const;
     void swap_version();
-    void take_filled(WorkerFilled answer, TurnOutput& out);
-    void take_vote(WorkerStaged vote, TurnOutput& out);
-    void take_committed(const WorkerCommitted& answer, TimePoint now, TurnOutput& out);
-    void take_dropped(const WorkerDropped& answer, TurnOutput& out);
+    void take_filled(messages::WorkerFilled answer, TurnOutput& out);
+    void take_vote(messages::WorkerStaged vote, TurnOutput& out);
+    void take_committed(const messages::WorkerCommitted& answer, TimePoint now, TurnOutput& out);
+    void take_dropped(const messages::WorkerDropped& answer, TurnOutput& out);
     void end_dropped(TurnOutput& out) {
         answer_order("dropped", std::nullopt, out);
         job_.reset();
     }
     void answer_order(std::string_view phase, std::optional<Error> error, TurnOutput& out) const;
-    void refuse_order(UpdateId update, std::string_view phase, Error error, TurnOutput& out) const;
-    [[nodiscard]] UpdatePart part_of(UpdateId update, std::string_view phase) const;
+    void refuse_order(
+        messages::UpdateId update, std::string_view phase, Error error, TurnOutput& out
+    ) const;
+    [[nodiscard]] messages::UpdatePart part_of(messages::UpdateId update, std::string_view phase)
+        const;
     [[nodiscard]] std::string_view state() const;
 
     SchedulerConfig config_;

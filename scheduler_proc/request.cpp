@@ -5,7 +5,9 @@
 namespace pitstop::scheduler {
 namespace {
 
-std::optional<Error> problem_of_length(const TokenizedRequest& request, const ModelLimits& limits) {
+std::optional<Error> problem_of_length(
+    const messages::TokenizedRequest& request, const ModelLimits& limits
+) {
     const auto prompt_len = static_cast<std::int64_t>(request.prompt.values.size());
     if (prompt_len == 0) {
         return make_error(
@@ -55,12 +57,15 @@ std::optional<Error> problem_of_ids(
 
 }  // namespace
 
-std::optional<Error> problem_of(const TokenizedRequest& request, const ModelLimits& limits) {
+std::optional<Error> problem_of(
+    const messages::TokenizedRequest& request, const ModelLimits& limits
+) {
     if (auto error = problem_of_length(request, limits)) return error;
-    if (auto text = invalid(request.sampling)) {
+    if (auto text = messages::invalid(request.sampling)) {
         return Error{ErrorCode::kInvalidArgument, "sampling: " + *text};
     }
-    if (auto text = invalid(request.logprobs)) return Error{ErrorCode::kInvalidArgument, *text};
+    if (auto text = messages::invalid(request.logprobs))
+        return Error{ErrorCode::kInvalidArgument, *text};
     if (request.kv_max_lag < 0) {
         return make_error(
             ErrorCode::kInvalidArgument,
@@ -85,7 +90,7 @@ std::optional<Error> problem_of(const TokenizedRequest& request, const ModelLimi
     return problem_of_ids("prompt", request.prompt.values, limits.vocab_size);
 }
 
-Request::Request(TokenizedRequest request, const ModelLimits& limits)
+Request::Request(messages::TokenizedRequest request, const ModelLimits& limits)
     : key(request.key),
       priority(request.priority),
       client(std::move(request.client)),
@@ -121,27 +126,28 @@ std::int64_t Request::cacheable_len() const {
 EpochRange Request::accepted_epochs(Epoch current) const {
     std::int64_t oldest = raw(current);
     switch (kv_tolerance) {
-        case KvTolerance::kNever:
+        case messages::KvTolerance::kNever:
             break;
-        case KvTolerance::kMaxLag:
+        case messages::KvTolerance::kMaxLag:
             oldest -= std::min(kv_max_lag, oldest - 1);
             break;
-        case KvTolerance::kKeep:
+        case messages::KvTolerance::kKeep:
             oldest = 1;
             break;
     }
     return {std::max(Epoch{oldest}, kv_floor), current};
 }
 
-std::optional<Finish> Request::finish_of(TokenId token, std::int64_t index) const {
+std::optional<messages::Finish> Request::finish_of(TokenId token, std::int64_t index) const {
     if (index >= sampling.min_new_tokens && std::ranges::binary_search(stop_ids, token)) {
-        return Finish{.reason = FinishReason::kStop, .matched_token = token};
+        return messages::Finish{.reason = messages::FinishReason::kStop, .matched_token = token};
     }
-    if (index + 1 >= progress.output_len_max()) return Finish{.reason = FinishReason::kLength};
+    if (index + 1 >= progress.output_len_max())
+        return messages::Finish{.reason = messages::FinishReason::kLength};
     return std::nullopt;
 }
 
-RequestCounts Request::counts(ReplicaId replica) const {
+messages::RequestCounts Request::counts(ReplicaId replica) const {
     return {
         .prompt_tokens = progress.prompt_len(),
         .cached_tokens = cached_tokens,
@@ -151,7 +157,7 @@ RequestCounts Request::counts(ReplicaId replica) const {
     };
 }
 
-RequestSetup Request::setup() const {
+messages::RequestSetup Request::setup() const {
     const bool has_penalty = sampling.repetition_penalty != 1.0 ||
                              sampling.frequency_penalty != 0.0 || sampling.presence_penalty != 0.0;
     return {

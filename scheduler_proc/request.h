@@ -26,29 +26,29 @@ struct ModelLimits {
 
 // Why this request cannot be served, or nothing. The tokenizer checks most of it too.
 [[nodiscard]] std::optional<Error> problem_of(
-    const TokenizedRequest& request, const ModelLimits& limits
+    const messages::TokenizedRequest& request, const ModelLimits& limits
 );
 
 struct Request {
     // REQUIRES: !problem_of(request, limits).
-    Request(TokenizedRequest request, const ModelLimits& limits);
+    Request(messages::TokenizedRequest request, const ModelLimits& limits);
 
     // ---- what was asked for ----
     RequestKey key{};
     std::int64_t priority = 0;
-    std::vector<std::string> client{};  // whose it is, outermost name first
-    SamplingParams sampling{};          // without texts
-    LogprobOptions logprobs{};
-    TextOptions text{};               // moved out with the first chunk
+    std::vector<std::string> client{};    // whose it is, outermost name first
+    messages::SamplingParams sampling{};  // without texts
+    messages::LogprobOptions logprobs{};
+    messages::TextOptions text{};     // moved out with the first chunk
     std::vector<TokenId> stop_ids{};  // ascending: end of sequence and stop tokens
-    KvTolerance kv_tolerance = KvTolerance::kNever;
+    messages::KvTolerance kv_tolerance = messages::KvTolerance::kNever;
     std::int64_t kv_max_lag = 0;
 
     // ---- what came of it ----
-    Progress progress{};             // how far it is in its sequence
-    std::vector<TokenId> tokens{};   // [progress.known()]: the prompt, then its output
-    PromptLogprobs scores{};         // filled chunk by chunk until the first output chunk
-    std::int64_t cached_tokens = 0;  // prompt tokens found in the cache when first admitted
+    Progress progress{};                // how far it is in its sequence
+    std::vector<TokenId> tokens{};      // [progress.known()]: the prompt, then its output
+    messages::PromptLogprobs scores{};  // filled chunk by chunk until the first output chunk
+    std::int64_t cached_tokens = 0;     // prompt tokens found in the cache when first admitted
     std::int64_t num_retractions = 0;
     std::int64_t told_retractions = 0;  // in the counts that were sent last
     // Of the version its latest token was sampled under (Version::serial); 0: no token yet.
@@ -85,9 +85,10 @@ struct Request {
     // The epochs of cached KV it accepts when `current` serves.
     [[nodiscard]] EpochRange accepted_epochs(Epoch current) const;
     // Why `token`, sampled as output `index`, ends it, or nothing.
-    [[nodiscard]] std::optional<Finish> finish_of(TokenId token, std::int64_t index) const;
-    [[nodiscard]] RequestCounts counts(ReplicaId replica) const;
-    [[nodiscard]] RequestSetup setup() const;
+    [[nodiscard]] std::optional<messages::Finish> finish_of(TokenId token, std::int64_t index)
+        const;
+    [[nodiscard]] messages::RequestCounts counts(ReplicaId replica) const;
+    [[nodiscard]] messages::RequestSetup setup() const;
 
     // Forgets pages and slot (whoever calls gave them back); the tokens stay.
     void leave_run();

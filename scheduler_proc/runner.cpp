@@ -24,7 +24,7 @@ void Runner::begin_turn(TimePoint now) {
 }
 
 void Runner::enqueue(
-    TokenizedRequest arrived, const std::optional<Error>& refusal, TurnOutput& out
+    messages::TokenizedRequest arrived, const std::optional<Error>& refusal, TurnOutput& out
 ) {
     if (arrived.key <= last_key_) {
         ++tallies_.num_refused;  // sent twice; an answer would end the one that is open
@@ -35,17 +35,19 @@ void Runner::enqueue(
     const auto refuse_with = [&](const Error& error) {
         refuse(
             arrived,
-            {.reason = FinishReason::kError,
+            {.reason = messages::FinishReason::kError,
              .code = std::string(name_of(error.code)),
              .message = error.message},
             out
         );
     };
     if (const auto end = early_ends_.take(arrived.key)) {
-        if (end->cause != EndCause::kAbort) return;
+        if (end->cause != messages::EndCause::kAbort) return;
         refuse(
             arrived,
-            {.reason = FinishReason::kAbort, .message = end->message, .was_waiting = true},
+            {.reason = messages::FinishReason::kAbort,
+             .message = end->message,
+             .was_waiting = true},
             out
         );
         return;
@@ -69,19 +71,19 @@ void Runner::push_out(TurnOutput& out) {
     );
     finish(
         requests_.at(waiting_.last_of_largest()),
-        {.reason = FinishReason::kError,
+        {.reason = messages::FinishReason::kError,
          .code = std::string(name_of(error.code)),
          .message = error.message},
         out
     );
 }
 
-void Runner::end_requests(const EndRequests& ends, TurnOutput& out) {
+void Runner::end_requests(const messages::EndRequests& ends, TurnOutput& out) {
     for (const RequestKey key : ends.keys) end_request(key, ends.cause, ends.message, out);
 }
 
 void Runner::end_request(
-    RequestKey key, EndCause cause, const std::string& message, TurnOutput& out
+    RequestKey key, messages::EndCause cause, const std::string& message, TurnOutput& out
 ) {
     const auto found = requests_.find(key);
     if (found == requests_.end()) {
@@ -90,18 +92,19 @@ void Runner::end_request(
         return;
     }
     Request& request = found->second;
-    if (cause == EndCause::kAbort) return abort(request, message, out);
+    if (cause == messages::EndCause::kAbort) return abort(request, message, out);
     // The detokenizer learns that nothing more comes, so that it may forget the request.
     if (request.is_announced) batch_of(out).drops.push_back(key);
     tallies_.count_finish(
-        cause == EndCause::kStopText ? FinishReason::kStop : FinishReason::kAbort
+        cause == messages::EndCause::kStopText ? messages::FinishReason::kStop
+                                               : messages::FinishReason::kAbort
     );
     forget(request);
 }
 
-void Runner::finish(Request& request, Finish how, TurnOutput& out) {
+void Runner::finish(Request& request, messages::Finish how, TurnOutput& out) {
     tallies_.count_finish(how.reason);
-    OutputChunk& chunk = chunk_of(request, out);
+    messages::OutputChunk& chunk = chunk_of(request, out);
     chunk.counts = request.counts(config_.replica);
     chunk.finish = std::move(how);
     forget(request);
@@ -110,7 +113,9 @@ void Runner::finish(Request& request, Finish how, TurnOutput& out) {
 void Runner::abort(Request& request, const std::string& message, TurnOutput& out) {
     finish(
         request,
-        {.reason = FinishReason::kAbort, .message = message, .was_waiting = !request.is_running},
+        {.reason = messages::FinishReason::kAbort,
+         .message = message,
+         .was_waiting = !request.is_running},
         out
     );
 }
@@ -198,8 +203,8 @@ bool Runner::is_in_flight(StepId step) const {
     return !in_flight_.empty() && step >= in_flight_.front().step && step <= in_flight_.back().step;
 }
 
-void Runner::flush(const FlushCache& call, TurnOutput& out) {
-    FlushPart part{.call = call.call, .replica = config_.replica};
+void Runner::flush(const messages::FlushCache& call, TurnOutput& out) {
+    messages::FlushPart part{.call = call.call, .replica = config_.replica};
     if (flush_calls_.size() >= kPendingCallsMax) {
         part.code = name_of(ErrorCode::kResourceExhausted);
         part.message = fmt::format("{} flushes are waiting already", flush_calls_.size());
@@ -229,7 +234,7 @@ void Runner::settle_flushes(TurnOutput& out) {
     // Pages of requests that have ended are held until the steps in flight are done.
     if (!running_.empty() || !is_still()) return;
     for (const FlushCall& call : flush_calls_) {
-        FlushPart part{.call = call.call, .replica = config_.replica};
+        messages::FlushPart part{.call = call.call, .replica = config_.replica};
         part.pages_freed = clear_cache();
         out.tokenizer.emplace_back(std::move(part));
     }
@@ -239,7 +244,7 @@ void Runner::settle_flushes(TurnOutput& out) {
 void Runner::end_late_flushes(TurnOutput& out) {
     std::erase_if(flush_calls_, [&](const FlushCall& call) {
         if (now_ < call.deadline) return false;
-        FlushPart part{.call = call.call, .replica = config_.replica};
+        messages::FlushPart part{.call = call.call, .replica = config_.replica};
         part.code = name_of(ErrorCode::kDeadlineExceeded);
         part.message =
             fmt::format("phase flush: {}; {}", describe_page_holders(), describe_step_in_flight());
@@ -278,7 +283,7 @@ std::optional<TimePoint> Runner::next_deadline() const {
     return first;
 }
 
-void Runner::report_to(ReplicaStatus& status, TimePoint now) const {
+void Runner::report_to(messages::ReplicaStatus& status, TimePoint now) const {
     status.num_waiting = waiting_.size();
     status.num_running = num_running();
     status.num_steps = tallies_.num_steps;

@@ -49,8 +49,10 @@ class Runner {
 
     // ---- requests ----
     // `refusal`: why none can be taken now. The request is answered in any case.
-    void enqueue(TokenizedRequest arrived, const std::optional<Error>& refusal, TurnOutput& out);
-    void end_requests(const EndRequests& ends, TurnOutput& out);
+    void enqueue(
+        messages::TokenizedRequest arrived, const std::optional<Error>& refusal, TurnOutput& out
+    );
+    void end_requests(const messages::EndRequests& ends, TurnOutput& out);
     // Back to the head of the queue, all that run: their tokens stay, their pages go. How many.
     std::int64_t retract_all();
     // Ends every request that has run, and with `also_new` those that only waited. How many.
@@ -63,14 +65,14 @@ class Runner {
     enum class Scope { kNothing, kStarted, kEverything };
     // The next step, which runs under `version`; none if no request can move, or enough are in
     // flight.
-    [[nodiscard]] std::optional<StepPlan> plan_step(Scope scope, const Version& version);
+    [[nodiscard]] std::optional<messages::StepPlan> plan_step(Scope scope, const Version& version);
     // A rank's result. False: of no step in flight, or heard before.
-    bool collect_result(StepResult result, TurnOutput& out);
+    bool collect_result(messages::StepResult result, TurnOutput& out);
 
     // ---- the prefix cache ----
     // All that nobody uses. How many pages that freed.
     std::int64_t clear_cache();
-    void flush(const FlushCache& call, TurnOutput& out);
+    void flush(const messages::FlushCache& call, TurnOutput& out);
     // A flush of an idle cache waits for the steps in flight; nothing is planned meanwhile.
     [[nodiscard]] bool is_flushing() const;
     void settle_flushes(TurnOutput& out);    // answers those whose condition has come true
@@ -106,7 +108,7 @@ class Runner {
     // Nothing is generated from now on until it is again.
     void stop_rate() { tallies_.output_rate.stop(now_); }
     // Its fields of the status.
-    void report_to(ReplicaStatus& status, TimePoint now) const;
+    void report_to(messages::ReplicaStatus& status, TimePoint now) const;
     // Rows computed once too often, for requests that had ended.
     [[nodiscard]] std::int64_t num_rows_dropped() const { return num_rows_dropped_; }
 
@@ -116,8 +118,10 @@ class Runner {
   private:
     // ---- runner.cpp ----
     void push_out(TurnOutput& out);
-    void end_request(RequestKey key, EndCause cause, const std::string& message, TurnOutput& out);
-    void finish(Request& request, Finish how, TurnOutput& out);  // with its last chunk
+    void end_request(
+        RequestKey key, messages::EndCause cause, const std::string& message, TurnOutput& out
+    );
+    void finish(Request& request, messages::Finish how, TurnOutput& out);  // with its last chunk
     void abort(Request& request, const std::string& message, TurnOutput& out);  // likewise
     void forget(Request& request);                                              // without
     void retract(Request& request);
@@ -149,8 +153,8 @@ class Runner {
     [[nodiscard]] bool reserve_pages(Request& request, std::int64_t num_tokens);
     [[nodiscard]] std::int64_t num_pages_coming() const;
     [[nodiscard]] std::int64_t num_pages_claimed() const;
-    [[nodiscard]] StepPlan build_plan();
-    void add_row(const Draft& draft, StepPlan& plan, InFlightStep& step);
+    [[nodiscard]] messages::StepPlan build_plan();
+    void add_row(const Draft& draft, messages::StepPlan& plan, InFlightStep& step);
     void stamp_pages(Request& request, std::int64_t begin, std::int64_t end);
     enum class Duplicates { kKeep, kReplace };
     void cache_pages(Request& request, std::int64_t num_tokens, StepId step, Duplicates duplicates);
@@ -168,12 +172,12 @@ class Runner {
         const SampledToken& sampled,
         TurnOutput& out
     );
-    [[nodiscard]] std::optional<Finish> problem_of_token(
+    [[nodiscard]] std::optional<messages::Finish> problem_of_token(
         const InFlightStep& step, const StepRow& row, TokenId token
     ) const;
-    OutputChunk& chunk_of(Request& request, TurnOutput& out);
-    void refuse(TokenizedRequest& arrived, Finish how, TurnOutput& out);
-    [[nodiscard]] TokenBatch& batch_of(TurnOutput& out) const;
+    messages::OutputChunk& chunk_of(Request& request, TurnOutput& out);
+    void refuse(messages::TokenizedRequest& arrived, messages::Finish how, TurnOutput& out);
+    [[nodiscard]] messages::TokenBatch& batch_of(TurnOutput& out) const;
 
     struct FlushCall {
         CallId call{};

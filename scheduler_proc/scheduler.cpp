@@ -39,7 +39,7 @@ TurnOutput Scheduler::turn(TurnInput in) {
     for (Control& message : in.control) {  // before generation (P5)
         handle_control(message, status_calls, out);
     }
-    for (TokenizedRequest& request : in.requests) {
+    for (messages::TokenizedRequest& request : in.requests) {
         std::optional<Error> refusal;
         if (!is_ready()) {
             refusal = not_ready();
@@ -53,7 +53,7 @@ TurnOutput Scheduler::turn(TurnInput in) {
     settle(out);
 
     while (!out.fatal) {
-        std::optional<StepPlan> plan = runner_.plan_step(scope(), version());
+        std::optional<messages::StepPlan> plan = runner_.plan_step(scope(), version());
         if (!plan) break;
         out.workers.emplace_back(*std::move(plan));
     }
@@ -66,18 +66,20 @@ void Scheduler::handle_control(
     Control& message, std::vector<CallId>& status_calls, TurnOutput& out
 ) {
     const auto visitor = Overloaded{
-        [&](Status& call) { status_calls.push_back(call.call); },
-        [&](EndRequests& ends) { runner_.end_requests(ends, out); },
-        [&](FlushCache& call) { runner_.flush(call, out); },
-        [&](UpdateStage& order) { update_.stage(std::move(order), now_, why_no_update(), out); },
-        [&](UpdateFill& order) { update_.fill(std::move(order), now_, out); },
-        [&](UpdateFinish& order) { update_.finish_session(order, now_, out); },
-        [&](UpdateDrop& order) { update_.drop(order, out); },
-        [&](UpdateRollback& order) { update_.roll_back(order, why_no_update(), out); },
-        [&](WorkerGroup& call) {
+        [&](messages::Status& call) { status_calls.push_back(call.call); },
+        [&](messages::EndRequests& ends) { runner_.end_requests(ends, out); },
+        [&](messages::FlushCache& call) { runner_.flush(call, out); },
+        [&](messages::UpdateStage& order) {
+            update_.stage(std::move(order), now_, why_no_update(), out);
+        },
+        [&](messages::UpdateFill& order) { update_.fill(std::move(order), now_, out); },
+        [&](messages::UpdateFinish& order) { update_.finish_session(order, now_, out); },
+        [&](messages::UpdateDrop& order) { update_.drop(order, out); },
+        [&](messages::UpdateRollback& order) { update_.roll_back(order, why_no_update(), out); },
+        [&](messages::WorkerGroup& call) {
             if (is_ready()) out.workers.emplace_back(std::move(call));
         },
-        [&](WorkerKeep& step) {
+        [&](messages::WorkerKeep& step) {
             if (is_ready()) out.workers.emplace_back(std::move(step));
         },
         [&](auto& call) { handle(call, out); },
@@ -93,25 +95,27 @@ void Scheduler::handle_worker(FromWorker& message, TurnOutput& out) {
     };
     // False: nobody waited for it.
     const auto visitor = Overloaded{
-        [&](WorkerHello& hello) {
+        [&](messages::WorkerHello& hello) {
             const bool is_ours = raw(hello.rank) >= 0 && raw(hello.rank) < workers_.tp() &&
                                  !workers_.has(hello.rank);
             if (is_ours) handle_hello(std::move(hello), out);
             return is_ours;
         },
-        [&](StepResult& result) { return runner_.collect_result(std::move(result), out); },
-        [&](WorkerFilled& answer) { return update_.add(std::move(answer), out); },
-        [&](WorkerStaged& vote) { return update_.add(std::move(vote), out); },
-        [&](WorkerCommitted& answer) { return update_.add(answer, now_, out); },
-        [&](WorkerDropped& answer) { return update_.add(answer, out); },
-        [&](WorkerTensor& tensor) { return pass_on(tensor); },
-        [&](WorkerDigests& digests) {
+        [&](messages::StepResult& result) {
+            return runner_.collect_result(std::move(result), out);
+        },
+        [&](messages::WorkerFilled& answer) { return update_.add(std::move(answer), out); },
+        [&](messages::WorkerStaged& vote) { return update_.add(std::move(vote), out); },
+        [&](messages::WorkerCommitted& answer) { return update_.add(answer, now_, out); },
+        [&](messages::WorkerDropped& answer) { return update_.add(answer, out); },
+        [&](messages::WorkerTensor& tensor) { return pass_on(tensor); },
+        [&](messages::WorkerDigests& digests) {
             if (digests.epoch == version().epoch) digests.label = version().label;
             return pass_on(digests);
         },
-        [&](WorkerMemoryDone& answer) { return memory_.add(answer); },
-        [&](WorkerGrouped& answer) { return pass_on(answer); },
-        [&](WorkerKept& answer) {
+        [&](messages::WorkerMemoryDone& answer) { return memory_.add(answer); },
+        [&](messages::WorkerGrouped& answer) { return pass_on(answer); },
+        [&](messages::WorkerKept& answer) {
             out.tokenizer.emplace_back(std::move(answer));
             return true;
         },
@@ -119,7 +123,7 @@ void Scheduler::handle_worker(FromWorker& message, TurnOutput& out) {
     if (!std::visit(visitor, message)) ++num_late_;
 }
 
-void Scheduler::handle_hello(WorkerHello hello, TurnOutput& out) {
+void Scheduler::handle_hello(messages::WorkerHello hello, TurnOutput& out) {
     if (auto added = workers_.add(std::move(hello), config_.page_size); !added) {
         out.fatal = added.error();
         return;
@@ -142,7 +146,7 @@ void Scheduler::handle_hello(WorkerHello hello, TurnOutput& out) {
     update_.open(*std::move(digest), workers_.have_weights());
     runner_.open(workers_);
     const ModelLimits& limits = runner_.limits();
-    out.tokenizer.emplace_back(SchedulerHello{
+    out.tokenizer.emplace_back(messages::SchedulerHello{
         .replica = config_.replica,
         .model_type = workers_.model_type(),
         .context_len = limits.context_len,
@@ -176,7 +180,7 @@ void Scheduler::settle(TurnOutput& out) {
         .num_waiting = runner_.num_waiting(),
     };
     if (pause_.settle(load, now_, out)) {
-        if (pause_.mode() == PauseMode::kAbort) runner_.clear_cache();
+        if (pause_.mode() == messages::PauseMode::kAbort) runner_.clear_cache();
         runner_.stop_rate();
     }
     runner_.settle_flushes(out);
@@ -217,8 +221,8 @@ std::string Scheduler::state() const {
     return "running";
 }
 
-ReplicaStatus Scheduler::status(TimePoint now, CallId call) const {
-    ReplicaStatus status;
+messages::ReplicaStatus Scheduler::status(TimePoint now, CallId call) const {
+    messages::ReplicaStatus status;
     status.call = call;
     status.replica = config_.replica;
     status.state = state();

@@ -42,7 +42,7 @@ class Scheduler {
     [[nodiscard]] TurnOutput turn(TurnInput in);
 
     // What is there now, as `status` reports it.
-    [[nodiscard]] ReplicaStatus status(TimePoint now, CallId call) const;
+    [[nodiscard]] messages::ReplicaStatus status(TimePoint now, CallId call) const;
 
     // Which invariant is broken, or nothing. For tests and the simulator; walks everything.
     [[nodiscard]] std::optional<std::string> audit() const;
@@ -65,7 +65,7 @@ class Scheduler {
     // ---- scheduler.cpp: the turn ----
     void handle_control(Control& message, std::vector<CallId>& status_calls, TurnOutput& out);
     void handle_worker(FromWorker& message, TurnOutput& out);
-    void handle_hello(WorkerHello hello, TurnOutput& out);
+    void handle_hello(messages::WorkerHello hello, TurnOutput& out);
     void settle(TurnOutput& out);          // answers calls whose condition has come true
     void end_late_calls(TurnOutput& out);  // and those whose deadline has come
     [[nodiscard]] std::optional<TimePoint> next_deadline() const;
@@ -73,18 +73,20 @@ class Scheduler {
     [[nodiscard]] std::string state() const;
 
     // ---- calls.cpp: what a call does to all four, and what is against it ----
-    void handle(const PauseGeneration& call, TurnOutput& out);
-    void handle(const ContinueGeneration& call, TurnOutput& out);
-    void handle(const SetWeightLabel& call, TurnOutput& out);
-    void handle(const ReleaseMemory& call, TurnOutput& out);
-    void handle(const ResumeMemory& call, TurnOutput& out);
-    void handle(const UpdateReady& order, TurnOutput& out);
-    void handle(const UpdateCommit& order, TurnOutput& out);
-    void handle(const WorkerReadTensor& call, TurnOutput& out);
-    void handle(const WorkerDigest& call, TurnOutput& out);
+    void handle(const messages::PauseGeneration& call, TurnOutput& out);
+    void handle(const messages::ContinueGeneration& call, TurnOutput& out);
+    void handle(const messages::SetWeightLabel& call, TurnOutput& out);
+    void handle(const messages::ReleaseMemory& call, TurnOutput& out);
+    void handle(const messages::ResumeMemory& call, TurnOutput& out);
+    void handle(const messages::UpdateReady& order, TurnOutput& out);
+    void handle(const messages::UpdateCommit& order, TurnOutput& out);
+    void handle(const messages::WorkerReadTensor& call, TurnOutput& out);
+    void handle(const messages::WorkerDigest& call, TurnOutput& out);
     void settle_memory(TurnOutput& out);
-    void answer_memory(std::optional<MemoryPart> part, TurnOutput& out) const;
-    [[nodiscard]] std::optional<Error> problem_of_release(const std::vector<MemoryTag>& tags) const;
+    void answer_memory(std::optional<messages::MemoryPart> part, TurnOutput& out) const;
+    [[nodiscard]] std::optional<Error> problem_of_release(
+        const std::vector<messages::MemoryTag>& tags
+    ) const;
     [[nodiscard]] std::optional<std::string> why_no_drain() const;
     // Why there are no weights to be staged over, rolled back to or made ready; or nothing.
     [[nodiscard]] std::optional<std::string> why_no_update() const;

@@ -14,7 +14,7 @@ constexpr int kTpMax = 1024;
 constexpr std::int64_t kPageSizeMax = 4096;
 constexpr std::int64_t kQueueLenMax = std::int64_t{1} << 24;
 constexpr std::int64_t kTokensPerStepMax =
-    static_cast<std::int64_t>(StepPlan::kTokensMax - StepPlan::kRowsMax);
+    static_cast<std::int64_t>(messages::StepPlan::kTokensMax - messages::StepPlan::kRowsMax);
 
 std::optional<Error> out_of_range(
     std::string_view flag, std::int64_t value, std::int64_t low, std::int64_t high
@@ -35,10 +35,12 @@ std::optional<Error> problem_of(const SchedulerConfig& config) {
             "--chunked-prefill-size", config.tokens_per_step_max, 1, kTokensPerStepMax
         ))
         return e;
-    if (auto e = out_of_range("--max-running-requests", config.running_max, 1, StepPlan::kRowsMax))
+    if (auto e = out_of_range(
+            "--max-running-requests", config.running_max, 1, messages::StepPlan::kRowsMax
+        ))
         return e;
-    if (auto e = out_of_range("--epoch", raw(config.epoch), 1, raw(kEpochMax))) return e;
-    if (const auto problem = invalid_label(config.label))
+    if (auto e = out_of_range("--epoch", raw(config.epoch), 1, raw(messages::kEpochMax))) return e;
+    if (const auto problem = messages::invalid_label(config.label))
         return Error{ErrorCode::kInvalidArgument, "--" + *problem};
     if (!config.digest.empty() && !digest_from_hex(config.digest)) {
         return make_error(

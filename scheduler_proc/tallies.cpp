@@ -37,12 +37,13 @@ void Rate::stop(TimePoint now) {
 }
 
 void Tallies::count_cache_hit(std::int64_t lag, std::int64_t num_tokens) {
-    cache_hits[static_cast<std::size_t>(std::clamp<std::int64_t>(lag, 0, CacheHits::kLagMax))] +=
-        num_tokens;
+    cache_hits[static_cast<std::size_t>(
+        std::clamp<std::int64_t>(lag, 0, messages::CacheHits::kLagMax)
+    )] += num_tokens;
 }
 
-std::vector<CacheHits> Tallies::cache_hits_by_lag() const {
-    std::vector<CacheHits> hits;
+std::vector<messages::CacheHits> Tallies::cache_hits_by_lag() const {
+    std::vector<messages::CacheHits> hits;
     for (std::size_t lag = 0; lag < cache_hits.size(); ++lag) {
         if (cache_hits[lag] > 0)
             hits.push_back({.lag = static_cast<std::int64_t>(lag), .tokens = cache_hits[lag]});
@@ -50,10 +51,11 @@ std::vector<CacheHits> Tallies::cache_hits_by_lag() const {
     return hits;
 }
 
-std::vector<FinishCount> Tallies::finish_counts() const {
-    std::vector<FinishCount> counts;
+std::vector<messages::FinishCount> Tallies::finish_counts() const {
+    std::vector<messages::FinishCount> counts;
     for (std::size_t i = 0; i < finished.size(); ++i) {
-        counts.push_back({.reason = static_cast<FinishReason>(i), .requests = finished[i]});
+        counts.push_back({.reason = static_cast<messages::FinishReason>(i), .requests = finished[i]}
+        );
     }
     return counts;
 }

@@ -39,13 +39,16 @@ struct Tallies {
     std::int64_t num_spanning_requests = 0;
     std::int64_t num_refused = 0;
     Rate output_rate{};
-    std::array<std::int64_t, CacheHits::kLagMax + 1> cache_hits{};                // tokens, by lag
-    std::array<std::int64_t, EnumNames<FinishReason>::kNames.size()> finished{};  // by reason
+    std::array<std::int64_t, messages::CacheHits::kLagMax + 1> cache_hits{};  // tokens, by lag
+    std::array<std::int64_t, messages::EnumNames<messages::FinishReason>::kNames.size()>
+        finished{};  // by reason
 
     void count_cache_hit(std::int64_t lag, std::int64_t num_tokens);
-    void count_finish(FinishReason reason) { ++finished[static_cast<std::size_t>(reason)]; }
-    [[nodiscard]] std::vector<CacheHits> cache_hits_by_lag() const;
-    [[nodiscard]] std::vector<FinishCount> finish_counts() const;
+    void count_finish(messages::FinishReason reason) {
+        ++finished[static_cast<std::size_t>(reason)];
+    }
+    [[nodiscard]] std::vector<messages::CacheHits> cache_hits_by_lag() const;
+    [[nodiscard]] std::vector<messages::FinishCount> finish_counts() const;
 };
 
 }  // namespace pitstop::scheduler

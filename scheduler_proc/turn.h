@@ -24,73 +24,73 @@ namespace pitstop::scheduler {
 
 // From the doors, in the order sent. EndRequests may come with requests too.
 using Control = std::variant<
-    Status,
-    EndRequests,
-    PauseGeneration,
-    ContinueGeneration,
-    FlushCache,
-    SetWeightLabel,
-    ReleaseMemory,
-    ResumeMemory,
-    UpdateStage,
-    UpdateFill,
-    UpdateFinish,
-    UpdateReady,
-    UpdateCommit,
-    UpdateDrop,
-    UpdateRollback,
-    WorkerReadTensor,
-    WorkerDigest,
-    WorkerGroup,
-    WorkerKeep>;
+    messages::Status,
+    messages::EndRequests,
+    messages::PauseGeneration,
+    messages::ContinueGeneration,
+    messages::FlushCache,
+    messages::SetWeightLabel,
+    messages::ReleaseMemory,
+    messages::ResumeMemory,
+    messages::UpdateStage,
+    messages::UpdateFill,
+    messages::UpdateFinish,
+    messages::UpdateReady,
+    messages::UpdateCommit,
+    messages::UpdateDrop,
+    messages::UpdateRollback,
+    messages::WorkerReadTensor,
+    messages::WorkerDigest,
+    messages::WorkerGroup,
+    messages::WorkerKeep>;
 
 // In the order of arrival; the rank in each is the sender's.
 using FromWorker = std::variant<
-    WorkerHello,
-    StepResult,
-    WorkerFilled,
-    WorkerStaged,
-    WorkerCommitted,
-    WorkerDropped,
-    WorkerTensor,
-    WorkerDigests,
-    WorkerMemoryDone,
-    WorkerGrouped,
-    WorkerKept>;
+    messages::WorkerHello,
+    messages::StepResult,
+    messages::WorkerFilled,
+    messages::WorkerStaged,
+    messages::WorkerCommitted,
+    messages::WorkerDropped,
+    messages::WorkerTensor,
+    messages::WorkerDigests,
+    messages::WorkerMemoryDone,
+    messages::WorkerGrouped,
+    messages::WorkerKept>;
 
 // To every rank of the replica, each the same, in this order: the order is P1.
 using ToWorkers = std::variant<
-    StepPlan,
-    WorkerStage,
-    WorkerFill,
-    WorkerFinish,
-    WorkerCommit,
-    WorkerDrop,
-    WorkerReadTensor,
-    WorkerDigest,
-    WorkerMemory,
-    WorkerGroup,
-    WorkerKeep>;
+    messages::StepPlan,
+    messages::WorkerStage,
+    messages::WorkerFill,
+    messages::WorkerFinish,
+    messages::WorkerCommit,
+    messages::WorkerDrop,
+    messages::WorkerReadTensor,
+    messages::WorkerDigest,
+    messages::WorkerMemory,
+    messages::WorkerGroup,
+    messages::WorkerKeep>;
 
 using ToTokenizer = std::variant<
-    SchedulerHello,
-    ReplicaStatus,
-    PausePart,
-    ContinuePart,
-    FlushPart,
-    LabelPart,
-    MemoryPart,
-    UpdatePart,
-    UpdateWaits,
-    WorkerTensor,
-    WorkerDigests,
-    WorkerGrouped,
-    WorkerKept>;
+    messages::SchedulerHello,
+    messages::ReplicaStatus,
+    messages::PausePart,
+    messages::ContinuePart,
+    messages::FlushPart,
+    messages::LabelPart,
+    messages::MemoryPart,
+    messages::UpdatePart,
+    messages::UpdateWaits,
+    messages::WorkerTensor,
+    messages::WorkerDigests,
+    messages::WorkerGrouped,
+    messages::WorkerKept>;
 
 struct TurnInput {
     TimePoint now{};  // the only clock the turn sees; never before the last turn's
     std::vector<Control> control{};
-    std::vector<TokenizedRequest> requests{};
+    std::vector<messages::TokenizedRequest> requests{};
     std::vector<FromWorker> workers{};
     std::int64_t num_refused = 0;  // messages that the loop refused with nobody to answer
 };
@@ -98,8 +98,8 @@ struct TurnInput {
 struct TurnOutput {
     std::vector<ToWorkers> workers{};
     std::vector<ToTokenizer> tokenizer{};
-    std::optional<TokenBatch> batch{};   // to the detokenizer
-    std::optional<TimePoint> wake_at{};  // a turn is due then even if nothing arrives
+    std::optional<messages::TokenBatch> batch{};  // to the detokenizer
+    std::optional<TimePoint> wake_at{};           // a turn is due then even if nothing arrives
     std::optional<Error> fatal{};  // this replica cannot go on: the workers broke the protocol
 };
 

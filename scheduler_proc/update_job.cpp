@@ -8,7 +8,8 @@
 
 namespace pitstop::scheduler {
 
-UpdateJob::UpdateJob(UpdateId update, Kind update_kind, int tp) : id(update), kind(update_kind) {
+UpdateJob::UpdateJob(messages::UpdateId update, Kind update_kind, int tp)
+    : id(update), kind(update_kind) {
     ranks.resize(static_cast<std::size_t>(tp));
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
         ranks[rank].rank = static_cast<Rank>(rank);
@@ -43,7 +44,7 @@ std::string UpdateJob::who_has_not_voted() const {
 Error UpdateJob::error_of_votes() const {
     Error error{ErrorCode::kInternal, ""};
     for (std::size_t i = 0; i < ranks.size(); ++i) {
-        const RankOutcome& rank = ranks[i];
+        const messages::RankOutcome& rank = ranks[i];
         if (!has_voted[i] || rank.ok) continue;
         if (error.message.empty()) error.code = error_code_named(rank.code);
         error.message += fmt::format(
@@ -67,7 +68,7 @@ std::vector<Rank> UpdateJob::ranks_without_answer() const {
 }
 
 Result<std::string> UpdateJob::verified_digest() const {
-    std::vector<RankParts> parts;
+    std::vector<messages::RankParts> parts;
     bool is_computed = false;
     for (std::size_t rank = 0; rank < digests.size(); ++rank) {
         parts.push_back({static_cast<Rank>(rank), digests[rank]});
@@ -76,11 +77,12 @@ Result<std::string> UpdateJob::verified_digest() const {
     if (!is_computed) {
         return Error{ErrorCode::kDataLoss, "no rank computed a digest of what it holds"};  // P10
     }
-    ASSIGN_OR_RETURN(const VersionDigest version, version_digest(parts));
+    ASSIGN_OR_RETURN(const messages::VersionDigest version, messages::version_digest(parts));
     std::map<std::string_view, std::string_view> resident;
-    for (const TensorInfo& tensor : version.tensors) resident[tensor.name] = tensor.digest;
+    for (const messages::TensorInfo& tensor : version.tensors)
+        resident[tensor.name] = tensor.digest;
     std::vector<std::string> problems;
-    for (const TensorInfo& declared : spec.manifest) {
+    for (const messages::TensorInfo& declared : spec.manifest) {
         if (declared.digest.empty()) continue;
         const auto found = resident.find(declared.name);
         if (found != resident.end() && found->second == declared.digest) continue;
@@ -95,7 +97,7 @@ Result<std::string> UpdateJob::verified_digest() const {
         );
     }
     if (!problems.empty()) {
-        const std::size_t num_listed = std::min(problems.size(), kProblemsMax);
+        const std::size_t num_listed = std::min(problems.size(), messages::kProblemsMax);
         return make_error(
             ErrorCode::kDataLoss,
             "{} tensors differ from the manifest: {}",
@@ -120,20 +122,20 @@ Result<std::string> UpdateJob::verified_digest() const {
 bool UpdateJob::may_be_torn() const {
     if (kind != Kind::kDirect || !is_stage_sent) return false;
     // A rank that failed before it wrote anything says so by its phase.
-    return !std::ranges::all_of(ranks, [](const RankOutcome& rank) {
+    return !std::ranges::all_of(ranks, [](const messages::RankOutcome& rank) {
         return !rank.ok && rank.phase == "idle";
     });
 }
 
 void UpdateJob::record_commit(TimePoint now) {
     outcome.commit_s = seconds(now - commit_ordered);
-    for (const RankOutcome& each : ranks)
+    for (const messages::RankOutcome& each : ranks)
         outcome.pause_s = std::max(outcome.pause_s, each.commit_s);
     if (standing_since) outcome.pause_s += seconds(commit_ordered - *standing_since);
 }
 
-ReplicaOutcome UpdateJob::full_outcome() const {
-    ReplicaOutcome full = outcome;
+messages::ReplicaOutcome UpdateJob::full_outcome() const {
+    messages::ReplicaOutcome full = outcome;
     full.ranks = ranks;
     return full;
 }

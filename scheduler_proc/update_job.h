@@ -42,7 +42,7 @@ struct UpdateJob {
     };
     enum class End { kNone, kCommitting, kDropping };  // ordered; ranks are doing it
 
-    UpdateId id{};
+    messages::UpdateId id{};
     Kind kind = Kind::kStaged;
     Vote vote = Vote::kNotAsked;
     Stand stand = Stand::kNotAsked;
@@ -50,26 +50,26 @@ struct UpdateJob {
 
     std::int64_t bucket = 0;  // session: the one ordered last; 0: the opening
 
-    UpdateSpec spec{};
-    KvPolicy kv_policy = KvPolicy::kKeep;
+    messages::UpdateSpec spec{};
+    messages::KvPolicy kv_policy = messages::KvPolicy::kKeep;
     Epoch new_epoch{};
     std::string label{};   // of the new version
     std::string digest{};  // of the new version, once prepared
 
-    bool is_stage_sent = false;                      // workers may have begun to write
-    std::vector<RankOutcome> ranks{};                // by rank
-    std::vector<std::vector<PartDigest>> digests{};  // by rank
-    std::vector<bool> has_voted{};                   // by rank: on what was asked last
-    std::vector<bool> has_answered{};                // by rank: the commit or the drop
+    bool is_stage_sent = false;                                // workers may have begun to write
+    std::vector<messages::RankOutcome> ranks{};                // by rank
+    std::vector<std::vector<messages::PartDigest>> digests{};  // by rank
+    std::vector<bool> has_voted{};                             // by rank: on what was asked last
+    std::vector<bool> has_answered{};                          // by rank: the commit or the drop
 
     TimePoint stage_deadline = TimePoint::max();
     TimePoint stand_deadline = TimePoint::max();
     std::optional<TimePoint> standing_since{};  // direct: no step has run since
     TimePoint commit_ordered{};
     std::string drop_reason{};
-    ReplicaOutcome outcome{};  // without ranks
+    messages::ReplicaOutcome outcome{};  // without ranks
 
-    UpdateJob(UpdateId update, Kind update_kind, int tp);
+    UpdateJob(messages::UpdateId update, Kind update_kind, int tp);
 
     // Every rank is asked again.
     void ask(Vote what);
@@ -94,7 +94,7 @@ struct UpdateJob {
 
     // How long the commit took, and for how long no step could run. REQUIRES: have_all_answered().
     void record_commit(TimePoint now);
-    [[nodiscard]] ReplicaOutcome full_outcome() const;
+    [[nodiscard]] messages::ReplicaOutcome full_outcome() const;
 };
 
 }  // namespace pitstop::scheduler

@@ -9,7 +9,9 @@ namespace pitstop::scheduler {
 namespace {
 
 // The first field in which two ranks differ that must not, or nothing.
-std::optional<std::string> difference(const WorkerHello& a, const WorkerHello& b) {
+std::optional<std::string> difference(
+    const messages::WorkerHello& a, const messages::WorkerHello& b
+) {
     const auto differ = [&](std::string_view field, const auto& x, const auto& y) {
         return fmt::format(
             "rank {} has {} {}, rank {} has {}", raw(a.rank), field, x, raw(b.rank), y
@@ -43,7 +45,7 @@ std::string Workers::who_is_missing() const {
     return names;
 }
 
-Result<> Workers::add(WorkerHello hello, std::int64_t page_size) {
+Result<> Workers::add(messages::WorkerHello hello, std::int64_t page_size) {
     CHECK(!has(hello.rank));
     if (hello.tp != tp()) {
         return make_error(
@@ -89,25 +91,25 @@ std::int64_t Workers::num_pages() const {
 }
 
 std::int64_t Workers::num_slots() const {
-    std::int64_t num = static_cast<std::int64_t>(StepPlan::kRowsMax);
+    std::int64_t num = static_cast<std::int64_t>(messages::StepPlan::kRowsMax);
     for (const auto& hello : hellos_) num = std::min(num, hello->num_slots);
     return num;
 }
 
 Result<std::string> Workers::digest() const {
-    std::vector<RankParts> parts;
+    std::vector<messages::RankParts> parts;
     bool is_computed = false;
     for (const auto& hello : hellos_) {
         parts.push_back({hello->rank, hello->digests});
         is_computed = is_computed || !hello->digests.empty();
     }
     if (!is_computed) return std::string();
-    ASSIGN_OR_RETURN(const VersionDigest version, version_digest(parts));
+    ASSIGN_OR_RETURN(const messages::VersionDigest version, messages::version_digest(parts));
     return to_hex(version.digest);
 }
 
-std::vector<WorkerStatus> Workers::status() const {
-    std::vector<WorkerStatus> all;
+std::vector<messages::WorkerStatus> Workers::status() const {
+    std::vector<messages::WorkerStatus> all;
     for (const auto& hello : hellos_) {
         if (!hello) continue;
         all.push_back({

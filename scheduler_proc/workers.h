@@ -30,7 +30,7 @@ class Workers {
     // REQUIRES: !has(hello.rank), which is in [0, tp).
     // Errors: kInvalidArgument, naming the rank and the field in which it differs from the flags
     // or from an earlier rank.
-    Result<> add(WorkerHello hello, std::int64_t page_size);
+    Result<> add(messages::WorkerHello hello, std::int64_t page_size);
 
     // ---- REQUIRES: is_complete() ----
     [[nodiscard]] bool have_weights() const { return first().has_weights; }
@@ -42,11 +42,11 @@ class Workers {
     // Errors: as version_digest().
     [[nodiscard]] Result<std::string> digest() const;
 
-    [[nodiscard]] std::vector<WorkerStatus> status() const;
+    [[nodiscard]] std::vector<messages::WorkerStatus> status() const;
 
   private:
-    [[nodiscard]] const WorkerHello& first() const { return *hellos_.front(); }
-    std::vector<std::optional<WorkerHello>> hellos_;  // by rank
+    [[nodiscard]] const messages::WorkerHello& first() const { return *hellos_.front(); }
+    std::vector<std::optional<messages::WorkerHello>> hellos_;  // by rank
 };
 
 }  // namespace pitstop::scheduler

@@ -25,10 +25,10 @@ namespace pitstop {
 
 // Opens GPU 0; empty where that went well.
 [[nodiscard]] inline std::string why_no_gpu() {
-    const Result<int> num = num_cuda_devices();
+    const Result<int> num = kernels::num_cuda_devices();
     if (!num) return num.error().message;
     if (*num == 0) return "no CUDA device: the driver shows none";
-    const Result<CudaDeviceInfo> info = open_cuda_device(0);
+    const Result<kernels::CudaDeviceInfo> info = kernels::open_cuda_device(0);
     return info ? "" : "GPU 0 cannot be used: " + info.error().message;
 }
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::text {
 namespace {
 
 bool begins_with_word(std::string_view text) {
@@ -182,4 +182,4 @@ void AddedTokens::split(std::string_view text, Kind kind, std::vector<Split>& ou
     if (done < text.size()) out.push_back({done, text.size(), std::nullopt});
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::text

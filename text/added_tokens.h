@@ -19,7 +19,7 @@
 #include <unordered_set>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::text {
 
 struct AddedToken {
     std::string content{};
@@ -102,4 +102,4 @@ class AddedTokens {
     StringMatcher normalized_{};
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::text

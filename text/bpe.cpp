@@ -8,7 +8,7 @@
 #include <bit>
 #include <functional>
 
-namespace pitstop {
+namespace pitstop::text {
 namespace {
 
 // Up to here the pair to join is found by looking at all of them, which beats a heap.
@@ -362,4 +362,4 @@ void Bpe::merge_long(Scratch& scratch) const {
     for (std::int32_t i = 0; i >= 0; i = link(i).next) symbols.push_back(link(i).id);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::text

@@ -23,7 +23,7 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::text {
 
 struct BpeOptions {
     std::optional<std::string> unk_token{};  // for characters that are not in the vocabulary
@@ -196,4 +196,4 @@ class Bpe::Scratch {
     std::vector<Candidate> heap_{};
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::text

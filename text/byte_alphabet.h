@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-namespace pitstop {
+namespace pitstop::text {
 
 inline constexpr std::array<char16_t, 256> kByteCharacters = [] {
     std::array<char16_t, 256> characters{};
@@ -49,4 +49,4 @@ inline void append_byte_characters(std::string_view text, std::string& out) {
     }
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::text

@@ -6,7 +6,7 @@
 #include <array>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::text {
 namespace {
 
 void replace_all(std::string& text, std::string_view from, std::string_view to) {
@@ -299,4 +299,4 @@ Result<> Decoder::Stream::close(std::size_t stage, std::string& out) {
     return Ok{};
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::text

@@ -19,7 +19,7 @@
 #include <variant>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::text {
 
 // The components by their names in tokenizer.json.
 struct ByteLevelDecoder {
@@ -113,4 +113,4 @@ class Decoder::Stream {
     std::vector<Stage> stages_{};
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::text

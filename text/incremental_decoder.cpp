@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::text {
 namespace {
 
 // Whether a token is a byte, <0x80> to <0xBF>, that does not begin a code point.
@@ -82,4 +82,4 @@ Result<> IncrementalDecoder::finish(std::string& text) {
     return Ok{};
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::text

@@ -27,7 +27,7 @@
 #include <span>
 #include <string>
 
-namespace pitstop {
+namespace pitstop::text {
 
 class IncrementalDecoder {
   public:
@@ -64,4 +64,4 @@ class IncrementalDecoder {
     bool last_was_added_ = false;
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::text

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::text {
 namespace {
 
 // A bit per code point, for a set that is asked about every one of a text.
@@ -147,4 +147,4 @@ void normalize(NormalizationForm form, std::string& text) {
     text = std::move(out);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::text

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace pitstop {
+namespace pitstop::text {
 
 enum class NormalizationForm { kNfc, kNfd, kNfkc, kNfkd };
 
@@ -16,4 +16,4 @@ enum class NormalizationForm { kNfc, kNfd, kNfkc, kNfkd };
 // UTF-8.
 void normalize(NormalizationForm form, std::string& text);
 
-}  // namespace pitstop
+}  // namespace pitstop::text

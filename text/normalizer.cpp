@@ -5,7 +5,7 @@
 
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::text {
 namespace {
 
 // Keeps the code points for which `keep` holds.
@@ -168,4 +168,4 @@ Result<> Normalizer::apply(Section& section) const {
     return Ok{};
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::text

@@ -14,7 +14,7 @@
 #include <variant>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::text {
 
 // A stretch of the input under way through the pipeline.
 struct Section {
@@ -80,4 +80,4 @@ class Normalizer {
     std::vector<NormalizerStep> steps_{};  // a Sequence, written flat
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::text

@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::text {
 
 class PieceCache {
   public:
@@ -144,4 +144,4 @@ class PieceCache {
     std::vector<LongEntry> long_;    // [kLongEntries]
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::text

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::text {
 
 std::vector<TokenId> PostProcessor::apply(std::vector<TokenId> ids, bool with_special) const {
     if (template_.size() == 1 && !template_[0]) return ids;
@@ -18,4 +18,4 @@ std::vector<TokenId> PostProcessor::apply(std::vector<TokenId> ids, bool with_sp
     return out;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::text

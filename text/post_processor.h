@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::text {
 
 class PostProcessor {
   public:
@@ -26,4 +26,4 @@ class PostProcessor {
     Template template_;
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::text

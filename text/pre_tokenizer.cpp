@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::text {
 namespace {
 
 using Piece = Pieces::Piece;
@@ -238,4 +238,4 @@ Result<> PreTokenizer::apply(Section&& section, Pieces& pieces, Pieces& scratch)
     return Ok{};
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::text

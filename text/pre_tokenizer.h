@@ -14,7 +14,7 @@
 #include <variant>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::text {
 
 // What becomes of the matches ("delimiters") of a split; tokenizer.json's names.
 enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
@@ -73,4 +73,4 @@ class PreTokenizer {
     bool yields_bytes_ = false;
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::text

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::text {
 namespace {
 
 using namespace regex;
@@ -239,4 +239,4 @@ Result<std::optional<TextSpan>> Regex::Search::next() {
     }
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::text

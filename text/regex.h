@@ -17,7 +17,7 @@
 #include <string>
 #include <string_view>
 
-namespace pitstop {
+namespace pitstop::text {
 
 struct TextSpan {
     std::size_t begin = 0;
@@ -106,4 +106,4 @@ Result<> Regex::for_each_match(std::string_view text, OnMatch&& on_match) const 
     }
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::text

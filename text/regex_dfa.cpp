@@ -7,7 +7,7 @@
 #include <map>
 #include <utility>
 
-namespace pitstop::regex {
+namespace pitstop::text::regex {
 namespace {
 
 constexpr std::size_t kSetsMax = 64;  // distinct sets in a pattern: one bit each
@@ -341,4 +341,4 @@ bool DfaBuilder::make_states(int start) {
 
 std::optional<Dfa> Dfa::compile(const Node& pattern) { return DfaBuilder().build(pattern); }
 
-}  // namespace pitstop::regex
+}  // namespace pitstop::text::regex

@@ -18,7 +18,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop::regex {
+namespace pitstop::text::regex {
 
 class Dfa {
   public:
@@ -79,4 +79,4 @@ class Dfa {
     std::vector<std::uint16_t> ascii_table_{};  // [states, kAsciiLen]: the same, by byte
 };
 
-}  // namespace pitstop::regex
+}  // namespace pitstop::text::regex

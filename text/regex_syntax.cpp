@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-namespace pitstop::regex {
+namespace pitstop::text::regex {
 namespace {
 
 using enum ErrorCode;
@@ -590,4 +590,4 @@ Result<Node> parse(std::string_view pattern) {
     return Parser(pattern).parse_all();
 }
 
-}  // namespace pitstop::regex
+}  // namespace pitstop::text::regex

@@ -17,7 +17,7 @@
 #include <variant>
 #include <vector>
 
-namespace pitstop::regex {
+namespace pitstop::text::regex {
 
 struct Node;
 
@@ -62,4 +62,4 @@ inline constexpr int kRepeatMax = 1000;  // the largest number in {n,m}
 // An Error of kind kUnsupported or kMalformed names the place and what is there.
 Result<Node> parse(std::string_view pattern);
 
-}  // namespace pitstop::regex
+}  // namespace pitstop::text::regex

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <deque>
 
-namespace pitstop {
+namespace pitstop::text {
 
 Result<std::shared_ptr<const StopStrings>> StopStrings::create(const std::vector<std::string>& stops
 ) {
@@ -115,4 +115,4 @@ void StopMatcher::finish(std::string& text) {
     held_.clear();
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::text

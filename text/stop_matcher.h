@@ -21,7 +21,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::text {
 
 class StopStrings {
   public:
@@ -81,4 +81,4 @@ class StopMatcher {
     std::optional<Match> match_{};
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::text

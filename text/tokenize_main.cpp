@@ -17,7 +17,7 @@
 #include <istream>
 #include <string>
 
-namespace pitstop {
+namespace pitstop::text {
 namespace {
 
 using nlohmann::ordered_json;
@@ -169,11 +169,11 @@ int run(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::text
 
 int main(int argc, char** argv) {
     try {
-        return pitstop::run(argc, argv);
+        return pitstop::text::run(argc, argv);
     } catch (const std::exception& error) {
         std::fprintf(stderr, "pitstop_tokenize: %s\n", error.what());
         return 2;

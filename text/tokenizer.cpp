@@ -8,7 +8,7 @@
 #include <mutex>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::text {
 namespace {
 
 // So many pieces are encoded between two questions to the interrupt: about 100 us.
@@ -246,4 +246,4 @@ std::span<const std::string> Tokenizer::warnings() const { return state_->parts.
 
 const Decoder& Tokenizer::decoder() const { return state_->parts.decoder; }
 
-}  // namespace pitstop
+}  // namespace pitstop::text

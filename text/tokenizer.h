@@ -23,7 +23,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::text {
 
 class Decoder;
 
@@ -81,4 +81,4 @@ class Tokenizer {
     std::unique_ptr<State> state_;
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::text

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::text {
 namespace {
 
 using nlohmann::json;
@@ -582,4 +582,4 @@ Result<TokenizerParts> read_tokenizer_file(std::string_view text) {
     return parts;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::text

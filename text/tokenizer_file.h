@@ -18,7 +18,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::text {
 
 struct TokenizerParts {
     AddedTokens added_tokens{};
@@ -33,4 +33,4 @@ struct TokenizerParts {
 // kMalformed, kUnsupported, kAlreadyExists or kTooLarge.
 Result<TokenizerParts> read_tokenizer_file(std::string_view json);
 
-}  // namespace pitstop
+}  // namespace pitstop::text

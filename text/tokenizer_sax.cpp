@@ -5,7 +5,7 @@
 #include <optional>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::text {
 namespace {
 
 using nlohmann::json;
@@ -170,4 +170,4 @@ Result<TokenizerLists> read_tokenizer_lists(std::string_view text) {
     return reader.take();
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::text

@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::text {
 
 struct TokenizerLists {
     static constexpr std::size_t kMergesMax = 1 << 23;
@@ -38,4 +38,4 @@ struct TokenizerLists {
 
 Result<TokenizerLists> read_tokenizer_lists(std::string_view json);
 
-}  // namespace pitstop
+}  // namespace pitstop::text

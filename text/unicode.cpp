@@ -4,7 +4,7 @@
 #include <array>
 #include <cstdint>
 
-namespace pitstop {
+namespace pitstop::text {
 namespace {
 
 // Code points whose lower case is themselves plus `delta`: first, first + stride, ..., last.
@@ -275,4 +275,4 @@ void append_lowercase(char32_t code_point, std::string& out) {
     append_utf8(code_point, out);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::text

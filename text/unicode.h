@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::text {
 
 struct CodePointRange {
     char32_t first = 0;
@@ -63,4 +63,4 @@ class CodePointSet {
 // Lower case of one code point, which may be two. Knows no context (final sigma) and no language.
 void append_lowercase(char32_t code_point, std::string& out);
 
-}  // namespace pitstop
+}  // namespace pitstop::text

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
-namespace pitstop {
+namespace pitstop::text {
 namespace {
 
 enum class Part { kWhole, kPrefix, kBad };
@@ -108,4 +108,4 @@ void LossyUtf8::finish(std::string& out) {
     held_.clear();
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::text

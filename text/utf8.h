@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-namespace pitstop {
+namespace pitstop::text {
 
 inline constexpr char32_t kCodePointMax = 0x10ffff;
 inline constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";
@@ -70,4 +70,4 @@ class LossyUtf8 {
     std::string held_{};  // a proper prefix of some code point
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::text

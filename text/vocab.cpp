@@ -7,7 +7,7 @@
 #include <bit>
 #include <cstring>
 
-namespace pitstop {
+namespace pitstop::text {
 
 std::uint64_t hash_bytes(std::string_view bytes) {
     constexpr std::uint64_t kMultiplier = 0x9e3779b97f4a7c15u;
@@ -139,4 +139,4 @@ std::optional<std::string_view> Vocab::token(TokenId id) const {
     return text_of(spans_[index]);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::text

@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::text {
 
 // Not for keys an enemy chooses to collide; the tables that use it hold a trusted file's strings or
 // are a cache that forgets.
@@ -66,4 +66,4 @@ class Vocab {
     std::vector<Slot> slots_{};  // open addressing, a power of two, at most half full
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::text

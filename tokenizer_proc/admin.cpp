@@ -8,41 +8,47 @@
 #include <set>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 namespace {
 
 using Calls = MessageTypes<
-    Status,
-    PauseGeneration,
-    ContinueGeneration,
-    FlushCache,
-    SetWeightLabel,
-    ReleaseMemory,
-    ResumeMemory,
-    Shutdown,
-    Abort,
-    UpdateWeights,
-    StageWeights,
-    BeginUpdate,
-    UpdateBucket,
-    CommitWeights,
-    DropStage,
-    RollbackWeights,
-    GetWeights,
-    WeightDigests,
-    InitGroup,
-    DestroyGroup>;
+    messages::Status,
+    messages::PauseGeneration,
+    messages::ContinueGeneration,
+    messages::FlushCache,
+    messages::SetWeightLabel,
+    messages::ReleaseMemory,
+    messages::ResumeMemory,
+    messages::Shutdown,
+    messages::Abort,
+    messages::UpdateWeights,
+    messages::StageWeights,
+    messages::BeginUpdate,
+    messages::UpdateBucket,
+    messages::CommitWeights,
+    messages::DropStage,
+    messages::RollbackWeights,
+    messages::GetWeights,
+    messages::WeightDigests,
+    messages::InitGroup,
+    messages::DestroyGroup>;
 
-const WeightSource& source_of(const UpdateWeights& message) { return message.update.source; }
-const WeightSource& source_of(const StageWeights& message) { return message.update.source; }
-const WeightSource& source_of(const UpdateBucket& message) { return message.source; }
+const messages::WeightSource& source_of(const messages::UpdateWeights& message) {
+    return message.update.source;
+}
+const messages::WeightSource& source_of(const messages::StageWeights& message) {
+    return message.update.source;
+}
+const messages::WeightSource& source_of(const messages::UpdateBucket& message) {
+    return message.source;
+}
 
 // Handles to memory mean nothing on another machine, or something else.
-Result<> check_comes_by_network(std::string_view type, const WeightSource& source) {
-    const bool is_handles =
-        source.kind == SourceKind::kTensors &&
-        (source.format == TensorFormat::kPickle || source.format == TensorFormat::kVllmIpc);
-    if (source.kind != SourceKind::kIpc && !is_handles) return Ok{};
+Result<> check_comes_by_network(std::string_view type, const messages::WeightSource& source) {
+    const bool is_handles = source.kind == messages::SourceKind::kTensors &&
+                            (source.format == messages::TensorFormat::kPickle ||
+                             source.format == messages::TensorFormat::kVllmIpc);
+    if (source.kind != messages::SourceKind::kIpc && !is_handles) return Ok{};
     return make_error(
         ErrorCode::kUnsupported,
         "{}: a source of {} hands tensors over in shared memory, and a tcp door is for other "
@@ -86,20 +92,20 @@ Admin::Admin(int num_replicas, TreeIdentity identity, Ports ports)
     : num_replicas_(num_replicas),
       identity_(std::move(identity)),
       ports_(std::move(ports)),
-      statuses_(num_replicas, Status::kType, "status"),
-      pauses_(num_replicas, PauseGeneration::kType, "pause"),
-      continues_(num_replicas, ContinueGeneration::kType, "continue"),
-      flushes_(num_replicas, FlushCache::kType, "flush"),
-      labels_(num_replicas, SetWeightLabel::kType, "relabel"),
+      statuses_(num_replicas, messages::Status::kType, "status"),
+      pauses_(num_replicas, messages::PauseGeneration::kType, "pause"),
+      continues_(num_replicas, messages::ContinueGeneration::kType, "continue"),
+      flushes_(num_replicas, messages::FlushCache::kType, "flush"),
+      labels_(num_replicas, messages::SetWeightLabel::kType, "relabel"),
       memories_(num_replicas, "release_memory or resume_memory", "order"),
       updates_(num_replicas, identity_.first_update()) {}
 
 bool Admin::takes(std::string_view type) { return Calls::has(type); }
 
 void Admin::set_version(
-    const SchedulerHello& hello,
+    const messages::SchedulerHello& hello,
     const std::string& weights_path,
-    const std::optional<LostVersion>& lost
+    const std::optional<messages::LostVersion>& lost
 ) {
     tp_ = static_cast<int>(hello.tp);
     has_had_weights_ = hello.has_weights;
@@ -124,7 +130,7 @@ void Admin::keep_in(TimePoint now, const std::string& directory) {
 
 template <class Message>
 Result<bool> Admin::call_if(
-    TimePoint now, const std::string& peer, const Frames& frames, ClientPlace place
+    TimePoint now, const std::string& peer, const messages::Frames& frames, ClientPlace place
 ) {
     if (frames.type != Message::kType) return false;
     ASSIGN_OR_RETURN(Message message, identity_.read<Message>(frames));
@@ -138,7 +144,7 @@ Result<bool> Admin::call_if(
 }
 
 Result<> Admin::call(
-    TimePoint now, const std::string& peer, const Frames& frames, ClientPlace place
+    TimePoint now, const std::string& peer, const messages::Frames& frames, ClientPlace place
 ) {
     const auto try_all = [&]<class... Messages>(MessageTypes<Messages...>) {
         Result<bool> taken = false;
@@ -168,26 +174,26 @@ Result<> Admin::fan_out(
     return Ok{};
 }
 
-Result<> Admin::obey(TimePoint now, const std::string& peer, Status message) {
+Result<> Admin::obey(TimePoint now, const std::string& peer, messages::Status message) {
     return fan_out(now, peer, std::move(message), statuses_, kStatusTimeout);
 }
-Result<> Admin::obey(TimePoint now, const std::string& peer, PauseGeneration message) {
+Result<> Admin::obey(TimePoint now, const std::string& peer, messages::PauseGeneration message) {
     is_paused_ = true;
     paused_until_.reset();
     if (message.max_pause_s > 0) paused_until_ = now + bounded_seconds(message.max_pause_s);
     return fan_out(now, peer, std::move(message), pauses_, kControlTimeout);
 }
-Result<> Admin::obey(TimePoint now, const std::string& peer, ContinueGeneration message) {
+Result<> Admin::obey(TimePoint now, const std::string& peer, messages::ContinueGeneration message) {
     return fan_out(now, peer, std::move(message), continues_, kControlTimeout);
 }
-Result<> Admin::obey(TimePoint now, const std::string& peer, FlushCache message) {
+Result<> Admin::obey(TimePoint now, const std::string& peer, messages::FlushCache message) {
     return fan_out(now, peer, std::move(message), flushes_, kControlTimeout);
 }
 
-Result<> Admin::obey(TimePoint now, const std::string& peer, SetWeightLabel message) {
+Result<> Admin::obey(TimePoint now, const std::string& peer, messages::SetWeightLabel message) {
     // Here, and not by each replica for itself: those that have ended it would take the label.
     if (updates_.is_busy()) {
-        LabelReply reply;
+        messages::LabelReply reply;
         reply.code = name_of(ErrorCode::kFailedPrecondition);
         reply.message = fmt::format(
             "an update is under way, in state {}; its own label comes with it", updates_.state()
@@ -197,17 +203,17 @@ Result<> Admin::obey(TimePoint now, const std::string& peer, SetWeightLabel mess
     }
     return fan_out(now, peer, std::move(message), labels_, kControlTimeout);
 }
-Result<> Admin::obey(TimePoint now, const std::string& peer, ReleaseMemory message) {
+Result<> Admin::obey(TimePoint now, const std::string& peer, messages::ReleaseMemory message) {
     return fan_out(now, peer, std::move(message), memories_, kControlTimeout);
 }
-Result<> Admin::obey(TimePoint now, const std::string& peer, ResumeMemory message) {
+Result<> Admin::obey(TimePoint now, const std::string& peer, messages::ResumeMemory message) {
     return fan_out(now, peer, std::move(message), memories_, kControlTimeout);
 }
 
-Result<> Admin::obey(TimePoint, const std::string& peer, const Shutdown& message) {
-    StatusReply tree;
+Result<> Admin::obey(TimePoint, const std::string& peer, const messages::Shutdown& message) {
+    messages::StatusReply tree;
     ports_.describe(tree);
-    ShutdownReply reply;
+    messages::ShutdownReply reply;
     reply.ok = true;
     reply.open_requests = tree.open_requests;
     answer({peer, message.call}, std::move(reply));
@@ -215,8 +221,8 @@ Result<> Admin::obey(TimePoint, const std::string& peer, const Shutdown& message
     return Ok{};
 }
 
-Result<> Admin::obey(TimePoint now, const std::string& peer, const Abort& message) {
-    if (aborts_.size() >= kCallsMax) return too_many(Abort::kType);
+Result<> Admin::obey(TimePoint now, const std::string& peer, const messages::Abort& message) {
+    if (aborts_.size() >= kCallsMax) return too_many(messages::Abort::kType);
     AbortCall call{
         .caller = {peer, message.call},
         .deadline = now + timeout_or(kControlTimeout, message.timeout_ms),
@@ -248,55 +254,67 @@ Result<> Admin::drive(
     return Ok{};
 }
 
-Result<> Admin::obey(TimePoint now, const std::string& peer, const UpdateWeights& message) {
+Result<> Admin::obey(
+    TimePoint now, const std::string& peer, const messages::UpdateWeights& message
+) {
     if (joins_collection(message)) return drive(now, peer, message, &UpdateCoordinator::collect);
     return drive(now, peer, message, &UpdateCoordinator::update);
 }
-Result<> Admin::obey(TimePoint now, const std::string& peer, const StageWeights& message) {
+Result<> Admin::obey(
+    TimePoint now, const std::string& peer, const messages::StageWeights& message
+) {
     return drive(now, peer, message, &UpdateCoordinator::stage);
 }
-Result<> Admin::obey(TimePoint now, const std::string& peer, const BeginUpdate& message) {
+Result<> Admin::obey(TimePoint now, const std::string& peer, const messages::BeginUpdate& message) {
     return drive(now, peer, message, &UpdateCoordinator::begin_session);
 }
-Result<> Admin::obey(TimePoint now, const std::string& peer, const UpdateBucket& message) {
+Result<> Admin::obey(
+    TimePoint now, const std::string& peer, const messages::UpdateBucket& message
+) {
     return drive(now, peer, message, &UpdateCoordinator::bucket);
 }
-Result<> Admin::obey(TimePoint now, const std::string& peer, const CommitWeights& message) {
+Result<> Admin::obey(
+    TimePoint now, const std::string& peer, const messages::CommitWeights& message
+) {
     return drive(now, peer, message, &UpdateCoordinator::commit);
 }
-Result<> Admin::obey(TimePoint now, const std::string& peer, const DropStage& message) {
+Result<> Admin::obey(TimePoint now, const std::string& peer, const messages::DropStage& message) {
     return drive(now, peer, message, &UpdateCoordinator::drop);
 }
-Result<> Admin::obey(TimePoint now, const std::string& peer, const RollbackWeights& message) {
+Result<> Admin::obey(
+    TimePoint now, const std::string& peer, const messages::RollbackWeights& message
+) {
     return drive(now, peer, message, &UpdateCoordinator::rollback);
 }
 
-Result<> Admin::obey(TimePoint now, const std::string& peer, const GetWeights& message) {
-    if (tensor_reads_.size() >= kCallsMax) return too_many(GetWeights::kType);
+Result<> Admin::obey(TimePoint now, const std::string& peer, const messages::GetWeights& message) {
+    if (tensor_reads_.size() >= kCallsMax) return too_many(messages::GetWeights::kType);
     const CallId id = std::exchange(next_call_, next(next_call_));
     const TimePoint deadline = now + timeout_or(kReadTimeout, message.timeout_ms);
     tensor_reads_.emplace(id, ReadCall<TensorRead>{{peer, message.call}, deadline, TensorRead{}});
-    WorkerReadTensor order;
+    messages::WorkerReadTensor order;
     order.call = id;
     order.name = message.name;
     ports_.to_replica(ReplicaId{0}, encode(order));
     return Ok{};
 }
 
-Result<> Admin::obey(TimePoint now, const std::string& peer, const WeightDigests& message) {
-    if (digest_reads_.size() >= kCallsMax) return too_many(WeightDigests::kType);
+Result<> Admin::obey(
+    TimePoint now, const std::string& peer, const messages::WeightDigests& message
+) {
+    if (digest_reads_.size() >= kCallsMax) return too_many(messages::WeightDigests::kType);
     const CallId id = std::exchange(next_call_, next(next_call_));
     const TimePoint deadline = now + timeout_or(kReadTimeout, message.timeout_ms);
     digest_reads_.emplace(
         id, ReadCall<DigestRead>{{peer, message.call}, deadline, DigestRead(num_replicas_, tp_)}
     );
-    WorkerDigest order;
+    messages::WorkerDigest order;
     order.call = id;
     ports_.to_all_replicas(encode(order));
     return Ok{};
 }
 
-Result<> Admin::obey(TimePoint now, const std::string& peer, const InitGroup& message) {
+Result<> Admin::obey(TimePoint now, const std::string& peer, const messages::InitGroup& message) {
     if (message.spec.rank_offset + std::int64_t{num_replicas_} * tp_ > message.spec.world_size) {
         return make_error(
             ErrorCode::kInvalidArgument,
@@ -308,23 +326,25 @@ Result<> Admin::obey(TimePoint now, const std::string& peer, const InitGroup& me
             message.spec.rank_offset + std::int64_t{num_replicas_} * tp_
         );
     }
-    WorkerGroup order;
-    order.action = GroupAction::kInit;
+    messages::WorkerGroup order;
+    order.action = messages::GroupAction::kInit;
     order.spec = message.spec;
     return order_group(now, {peer, message.call}, message.timeout_ms, std::move(order));
 }
 
-Result<> Admin::obey(TimePoint now, const std::string& peer, const DestroyGroup& message) {
-    WorkerGroup order;
-    order.action = GroupAction::kDestroy;
+Result<> Admin::obey(
+    TimePoint now, const std::string& peer, const messages::DestroyGroup& message
+) {
+    messages::WorkerGroup order;
+    order.action = messages::GroupAction::kDestroy;
     order.spec.group = message.group;
     return order_group(now, {peer, message.call}, message.timeout_ms, std::move(order));
 }
 
 Result<> Admin::order_group(
-    TimePoint now, const AdminCaller& caller, std::int64_t timeout_ms, WorkerGroup order
+    TimePoint now, const AdminCaller& caller, std::int64_t timeout_ms, messages::WorkerGroup order
 ) {
-    if (group_calls_.size() >= kCallsMax) return too_many(InitGroup::kType);
+    if (group_calls_.size() >= kCallsMax) return too_many(messages::InitGroup::kType);
     const Duration timeout = timeout_or(kGroupTimeout, timeout_ms);
     const CallId id = std::exchange(next_call_, next(next_call_));
     group_calls_.emplace(
@@ -349,17 +369,18 @@ void Admin::request_ended(OpenId request) {
 // ---- answers ----
 
 void Admin::answer_error(const AdminCaller& caller, const Error& error) {
-    ErrorReply reply;
+    messages::ErrorReply reply;
     reply.code = name_of(error.code);
     reply.message = error.message;
     answer(caller, std::move(reply));
 }
 
 // For status: what came of the latest calls about weights; `what` is the call's type.
-void Admin::record(TimePoint now, std::string_view what, const UpdateReply& reply) {
+void Admin::record(TimePoint now, std::string_view what, const messages::UpdateReply& reply) {
     if (reply.state == "collecting") return;  // nothing has come of it yet
-    const bool is_effect = what == UpdateWeights::kType || what == CommitWeights::kType ||
-                           what == RollbackWeights::kType;
+    const bool is_effect = what == messages::UpdateWeights::kType ||
+                           what == messages::CommitWeights::kType ||
+                           what == messages::RollbackWeights::kType;
     if (is_effect) ++(reply.ok ? num_updates_ : num_updates_failed_);
     past_updates_.push_back(
         {now,
@@ -512,4 +533,4 @@ void Admin::fail_all(const Error& error) {
     for (const auto& [id, call] : std::exchange(group_calls_, {})) answer_error(call.caller, error);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

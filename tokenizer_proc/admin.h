@@ -39,7 +39,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 
 // Whether a client can share memory with the workers: one at a tcp door cannot.
 enum class ClientPlace { kHere, kElsewhere };
@@ -48,15 +48,15 @@ class Admin {
   public:
     // What an abort did, per id given (all: per open request), and which requests will end.
     struct Aborted {
-        std::vector<AbortResult> results{};
+        std::vector<messages::AbortResult> results{};
         std::map<OpenId, ReplicaId> ending{};  // and where each runs
     };
     struct Ports {
-        std::function<void(const std::string& peer, Frames)> reply{};
-        std::function<void(const Frames&)> to_all_replicas{};
-        std::function<void(ReplicaId, const Frames&)> to_replica{};
+        std::function<void(const std::string& peer, messages::Frames)> reply{};
+        std::function<void(const messages::Frames&)> to_all_replicas{};
+        std::function<void(ReplicaId, const messages::Frames&)> to_replica{};
         // Fills in what the door itself knows: names, clients, counts.
-        std::function<void(StatusReply&)> describe{};
+        std::function<void(messages::StatusReply&)> describe{};
         // Ends the requests of those ids (null: all) with finish.reason abort.
         std::function<Aborted(const std::vector<std::string>* rids, const std::string& message)>
             abort{};
@@ -82,17 +82,19 @@ class Admin {
     [[nodiscard]] static bool takes(std::string_view type);
 
     // A call. Errors: it is malformed, or too many are open; the caller is to be told.
-    Result<> call(TimePoint now, const std::string& peer, const Frames& frames, ClientPlace place);
+    Result<> call(
+        TimePoint now, const std::string& peer, const messages::Frames& frames, ClientPlace place
+    );
 
     // A part of an answer. Errors: it is malformed. False: not a message for here.
-    Result<bool> part(TimePoint now, const Frames& frames);
+    Result<bool> part(TimePoint now, const messages::Frames& frames);
 
     // The schedulers agree on the version that serves, loaded from that directory. Without weights:
     // `lost` is what was to be loaded, if anything was.
     void set_version(
-        const SchedulerHello& hello,
+        const messages::SchedulerHello& hello,
         const std::string& weights_path,
-        const std::optional<LostVersion>& lost
+        const std::optional<messages::LostVersion>& lost
     );
 
     // --keep-committed: what is committed from now on is kept there. REQUIRES: set_version().
@@ -119,7 +121,7 @@ class Admin {
         AdminCaller caller{};
         TimePoint deadline{};
         std::map<OpenId, ReplicaId> ending{};  // their last chunks are to come
-        AbortReply reply{};
+        messages::AbortReply reply{};
     };
     template <class Read>
     struct ReadCall {
@@ -130,35 +132,35 @@ class Admin {
 
     template <class Message>
     Result<bool> call_if(
-        TimePoint now, const std::string& peer, const Frames& frames, ClientPlace place
+        TimePoint now, const std::string& peer, const messages::Frames& frames, ClientPlace place
     );
     template <class Message>
-    Result<bool> part_if(TimePoint now, const Frames& frames);
+    Result<bool> part_if(TimePoint now, const messages::Frames& frames);
 
     template <class Message, class Part>
     Result<> fan_out(
         TimePoint now, const std::string& peer, Message message, FanOut<Part>& calls, Duration most
     );
-    Result<> obey(TimePoint now, const std::string& peer, Status message);
-    Result<> obey(TimePoint now, const std::string& peer, PauseGeneration message);
-    Result<> obey(TimePoint now, const std::string& peer, ContinueGeneration message);
-    Result<> obey(TimePoint now, const std::string& peer, FlushCache message);
-    Result<> obey(TimePoint now, const std::string& peer, SetWeightLabel message);
-    Result<> obey(TimePoint now, const std::string& peer, ReleaseMemory message);
-    Result<> obey(TimePoint now, const std::string& peer, ResumeMemory message);
-    Result<> obey(TimePoint now, const std::string& peer, const Shutdown& message);
-    Result<> obey(TimePoint now, const std::string& peer, const Abort& message);
-    Result<> obey(TimePoint now, const std::string& peer, const UpdateWeights& message);
-    Result<> obey(TimePoint now, const std::string& peer, const StageWeights& message);
-    Result<> obey(TimePoint now, const std::string& peer, const BeginUpdate& message);
-    Result<> obey(TimePoint now, const std::string& peer, const UpdateBucket& message);
-    Result<> obey(TimePoint now, const std::string& peer, const CommitWeights& message);
-    Result<> obey(TimePoint now, const std::string& peer, const DropStage& message);
-    Result<> obey(TimePoint now, const std::string& peer, const RollbackWeights& message);
-    Result<> obey(TimePoint now, const std::string& peer, const GetWeights& message);
-    Result<> obey(TimePoint now, const std::string& peer, const WeightDigests& message);
-    Result<> obey(TimePoint now, const std::string& peer, const InitGroup& message);
-    Result<> obey(TimePoint now, const std::string& peer, const DestroyGroup& message);
+    Result<> obey(TimePoint now, const std::string& peer, messages::Status message);
+    Result<> obey(TimePoint now, const std::string& peer, messages::PauseGeneration message);
+    Result<> obey(TimePoint now, const std::string& peer, messages::ContinueGeneration message);
+    Result<> obey(TimePoint now, const std::string& peer, messages::FlushCache message);
+    Result<> obey(TimePoint now, const std::string& peer, messages::SetWeightLabel message);
+    Result<> obey(TimePoint now, const std::string& peer, messages::ReleaseMemory message);
+    Result<> obey(TimePoint now, const std::string& peer, messages::ResumeMemory message);
+    Result<> obey(TimePoint now, const std::string& peer, const messages::Shutdown& message);
+    Result<> obey(TimePoint now, const std::string& peer, const messages::Abort& message);
+    Result<> obey(TimePoint now, const std::string& peer, const messages::UpdateWeights& message);
+    Result<> obey(TimePoint now, const std::string& peer, const messages::StageWeights& message);
+    Result<> obey(TimePoint now, const std::string& peer, const messages::BeginUpdate& message);
+    Result<> obey(TimePoint now, const std::string& peer, const messages::UpdateBucket& message);
+    Result<> obey(TimePoint now, const std::string& peer, const messages::CommitWeights& message);
+    Result<> obey(TimePoint now, const std::string& peer, const messages::DropStage& message);
+    Result<> obey(TimePoint now, const std::string& peer, const messages::RollbackWeights& message);
+    Result<> obey(TimePoint now, const std::string& peer, const messages::GetWeights& message);
+    Result<> obey(TimePoint now, const std::string& peer, const messages::WeightDigests& message);
+    Result<> obey(TimePoint now, const std::string& peer, const messages::InitGroup& message);
+    Result<> obey(TimePoint now, const std::string& peer, const messages::DestroyGroup& message);
     template <class Message>
     Result<> drive(
         TimePoint now,
@@ -168,21 +170,24 @@ class Admin {
         )(TimePoint, UpdateCoordinator::Caller, const Message&, UpdateCoordinator::Out&)
     );
     Result<> order_group(
-        TimePoint now, const AdminCaller& caller, std::int64_t timeout_ms, WorkerGroup order
+        TimePoint now,
+        const AdminCaller& caller,
+        std::int64_t timeout_ms,
+        messages::WorkerGroup order
     );
 
-    void hear(TimePoint now, ReplicaStatus part);
-    void hear(TimePoint now, PausePart part);
-    void hear(TimePoint now, ContinuePart part);
-    void hear(TimePoint now, FlushPart part);
-    void hear(TimePoint now, LabelPart part);
-    void hear(TimePoint now, MemoryPart part);
-    void hear(TimePoint now, const UpdatePart& part);
-    void hear(TimePoint now, UpdateWaits waits);
-    void hear(TimePoint now, WorkerTensor part);
-    void hear(TimePoint now, WorkerDigests part);
-    void hear(TimePoint now, WorkerGrouped part);
-    void hear(TimePoint now, const WorkerKept& part);
+    void hear(TimePoint now, messages::ReplicaStatus part);
+    void hear(TimePoint now, messages::PausePart part);
+    void hear(TimePoint now, messages::ContinuePart part);
+    void hear(TimePoint now, messages::FlushPart part);
+    void hear(TimePoint now, messages::LabelPart part);
+    void hear(TimePoint now, messages::MemoryPart part);
+    void hear(TimePoint now, const messages::UpdatePart& part);
+    void hear(TimePoint now, messages::UpdateWaits waits);
+    void hear(TimePoint now, messages::WorkerTensor part);
+    void hear(TimePoint now, messages::WorkerDigests part);
+    void hear(TimePoint now, messages::WorkerGrouped part);
+    void hear(TimePoint now, const messages::WorkerKept& part);
 
     template <class Message>
     void answer(const AdminCaller& caller, Message message) {
@@ -199,7 +204,7 @@ class Admin {
     void answer_parts(typename FanOut<Part>::Ended ended);
     void carry_out(TimePoint now, UpdateCoordinator::Out out);
     void say_version();
-    void record(TimePoint now, std::string_view what, const UpdateReply& reply);
+    void record(TimePoint now, std::string_view what, const messages::UpdateReply& reply);
     template <class Visit>
     void for_each_fan_out(Visit visit);
 
@@ -211,11 +216,11 @@ class Admin {
         bool replaces_all = false;  // it does not mind what became of the update
         std::function<Result<>(TimePoint now)> obey{};
     };
-    [[nodiscard]] bool joins_collection(const UpdateWeights& message) const;
+    [[nodiscard]] bool joins_collection(const messages::UpdateWeights& message) const;
     template <class Message>
     [[nodiscard]] bool must_wait_for_collected(const Message& message) const {
         if (!needs_collected(message)) return false;
-        if constexpr (std::is_same_v<Message, UpdateWeights>) {
+        if constexpr (std::is_same_v<Message, messages::UpdateWeights>) {
             if (!is_closing_ && joins_collection(message)) return false;
         }
         // An update may be large, and none begins beside another: it is refused, not held.
@@ -247,19 +252,19 @@ class Admin {
     int tp_ = 1;
     Ports ports_;
     CallId next_call_{1};
-    FanOut<ReplicaStatus> statuses_;
-    FanOut<PausePart> pauses_;
-    FanOut<ContinuePart> continues_;
-    FanOut<FlushPart> flushes_;
-    FanOut<LabelPart> labels_;
-    FanOut<MemoryPart> memories_;
+    FanOut<messages::ReplicaStatus> statuses_;
+    FanOut<messages::PausePart> pauses_;
+    FanOut<messages::ContinuePart> continues_;
+    FanOut<messages::FlushPart> flushes_;
+    FanOut<messages::LabelPart> labels_;
+    FanOut<messages::MemoryPart> memories_;
     UpdateCoordinator updates_;
     ServedVersion said_{};  // last, through ports_.serves
     std::optional<KeepCoordinator> keep_{};
-    std::optional<LostVersion> lost_{};  // until a complete update has brought another
+    std::optional<messages::LostVersion> lost_{};  // until a complete update has brought another
     struct PastUpdate {
         TimePoint at{};
-        UpdateRecord record{};
+        messages::UpdateRecord record{};
     };
     std::deque<PastUpdate> past_updates_{};  // the latest kUpdatesShown
     std::int64_t num_updates_ = 0;
@@ -272,7 +277,7 @@ class Admin {
     bool is_released_ = false;
     bool is_closing_ = false;       // the collected update is being committed, or dropped
     std::vector<HeldCall> held_{};  // until it is over
-    std::optional<UpdateReply> collected_{};
+    std::optional<messages::UpdateReply> collected_{};
     std::map<std::pair<std::string, CallId>, std::string> notes_{};  // for answers to held calls
     std::vector<AbortCall> aborts_{};
     std::map<CallId, ReadCall<TensorRead>> tensor_reads_{};
@@ -280,4 +285,4 @@ class Admin {
     std::map<CallId, ReadCall<GroupCall>> group_calls_{};
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

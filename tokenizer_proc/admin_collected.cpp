@@ -3,9 +3,9 @@
 
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 
-bool Admin::joins_collection(const UpdateWeights& message) const {
+bool Admin::joins_collection(const messages::UpdateWeights& message) const {
     if (!UpdateCoordinator::may_collect(message)) return false;
     return updates_.is_collecting() || is_paused_ || is_released_ || updates_.must_be_complete();
 }
@@ -30,10 +30,18 @@ void Admin::close_collection(TimePoint now, std::int64_t timeout_ms) {
     is_closing_ = true;
     UpdateCoordinator::Out out;
     if (updates_.is_collecting_all()) {
-        updates_.drop(now, {.what = DropStage::kType}, DropStage{.timeout_ms = timeout_ms}, out);
+        updates_.drop(
+            now,
+            {.what = messages::DropStage::kType},
+            messages::DropStage{.timeout_ms = timeout_ms},
+            out
+        );
     } else {
         updates_.commit(
-            now, {.what = CommitWeights::kType}, CommitWeights{.timeout_ms = timeout_ms}, out
+            now,
+            {.what = messages::CommitWeights::kType},
+            messages::CommitWeights{.timeout_ms = timeout_ms},
+            out
         );
     }
     carry_out(now, std::move(out));
@@ -43,7 +51,7 @@ void Admin::close_collection(TimePoint now, std::int64_t timeout_ms) {
 // that is its answer, so that nobody goes on with weights other than those that were sent.
 void Admin::release_held(TimePoint now) {
     is_closing_ = false;
-    const std::optional<UpdateReply> reply = std::exchange(collected_, std::nullopt);
+    const std::optional<messages::UpdateReply> reply = std::exchange(collected_, std::nullopt);
     bool is_first = true;
     for (const HeldCall& call : std::exchange(held_, {})) {
         if (std::exchange(is_first, false) && reply && !call.replaces_all) {
@@ -82,4 +90,4 @@ std::string Admin::take_note(const AdminCaller& caller) {
     return note.empty() ? std::string() : std::move(note.mapped());
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

@@ -6,45 +6,45 @@
 #include <algorithm>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 
 template <class Message>
-Result<bool> Admin::part_if(TimePoint now, const Frames& frames) {
+Result<bool> Admin::part_if(TimePoint now, const messages::Frames& frames) {
     if (frames.type != Message::kType) return false;
-    ASSIGN_OR_RETURN(Message message, decode<Message>(frames, UnknownFields::kIgnore));
+    ASSIGN_OR_RETURN(Message message, decode<Message>(frames, messages::UnknownFields::kIgnore));
     hear(now, std::move(message));
     return true;
 }
 
-Result<bool> Admin::part(TimePoint now, const Frames& frames) {
+Result<bool> Admin::part(TimePoint now, const messages::Frames& frames) {
     const auto try_all = [&]<class... Messages>(MessageTypes<Messages...>) {
         Result<bool> taken = false;
         static_cast<void>(((taken = part_if<Messages>(now, frames), !taken || *taken) || ...));
         return taken;
     };
     return try_all(MessageTypes<
-                   ReplicaStatus,
-                   PausePart,
-                   ContinuePart,
-                   FlushPart,
-                   LabelPart,
-                   MemoryPart,
-                   UpdatePart,
-                   UpdateWaits,
-                   WorkerTensor,
-                   WorkerDigests,
-                   WorkerGrouped,
-                   WorkerKept>{});
+                   messages::ReplicaStatus,
+                   messages::PausePart,
+                   messages::ContinuePart,
+                   messages::FlushPart,
+                   messages::LabelPart,
+                   messages::MemoryPart,
+                   messages::UpdatePart,
+                   messages::UpdateWaits,
+                   messages::WorkerTensor,
+                   messages::WorkerDigests,
+                   messages::WorkerGrouped,
+                   messages::WorkerKept>{});
 }
 
-void Admin::hear(TimePoint now, ReplicaStatus part) {
+void Admin::hear(TimePoint now, messages::ReplicaStatus part) {
     updates_.set_has_weights(part.replica, part.has_weights);
     auto ended = statuses_.add(part.call, part.replica, part);
     if (!ended) return;
-    StatusReply reply;
+    messages::StatusReply reply;
     reply.replicas = std::move(ended->parts);
-    for (ReplicaStatus& replica : reply.replicas) replica.call = CallId{};
-    is_paused_ = std::ranges::any_of(reply.replicas, [](const ReplicaStatus& replica) {
+    for (messages::ReplicaStatus& replica : reply.replicas) replica.call = CallId{};
+    is_paused_ = std::ranges::any_of(reply.replicas, [](const messages::ReplicaStatus& replica) {
         return !replica.pause_mode.empty();
     });
     ports_.describe(reply);
@@ -87,62 +87,64 @@ void Admin::answer_parts(typename FanOut<Part>::Ended ended) {
     answer(ended.caller, std::move(reply));
 }
 
-void Admin::hear(TimePoint, PausePart part) {
+void Admin::hear(TimePoint, messages::PausePart part) {
     if (auto ended = pauses_.add(part.call, part.replica, part)) {
-        answer_parts<PauseReply, PausePart>(*std::move(ended));
+        answer_parts<messages::PauseReply, messages::PausePart>(*std::move(ended));
     }
 }
-void Admin::hear(TimePoint, ContinuePart part) {
+void Admin::hear(TimePoint, messages::ContinuePart part) {
     if (auto ended = continues_.add(part.call, part.replica, part)) {
-        const auto goes_on = [](const ContinuePart& each) { return each.code.empty(); };
+        const auto goes_on = [](const messages::ContinuePart& each) { return each.code.empty(); };
         if (std::ranges::all_of(ended->parts, goes_on)) is_paused_ = false;
-        answer_parts<ContinueReply, ContinuePart>(*std::move(ended));
+        answer_parts<messages::ContinueReply, messages::ContinuePart>(*std::move(ended));
     }
 }
-void Admin::hear(TimePoint, FlushPart part) {
+void Admin::hear(TimePoint, messages::FlushPart part) {
     if (auto ended = flushes_.add(part.call, part.replica, part)) {
-        answer_parts<FlushReply, FlushPart>(*std::move(ended));
+        answer_parts<messages::FlushReply, messages::FlushPart>(*std::move(ended));
     }
 }
-void Admin::hear(TimePoint, LabelPart part) {
+void Admin::hear(TimePoint, messages::LabelPart part) {
     auto ended = labels_.add(part.call, part.replica, part);
     if (!ended) return;
-    const bool is_done =
-        std::ranges::all_of(ended->parts, [](const LabelPart& each) { return each.code.empty(); });
+    const bool is_done = std::ranges::all_of(ended->parts, [](const messages::LabelPart& each) {
+        return each.code.empty();
+    });
     if (is_done) {
         updates_.relabel(ended->parts.front().label);
         say_version();
     }
-    answer_parts<LabelReply, LabelPart>(*std::move(ended));
+    answer_parts<messages::LabelReply, messages::LabelPart>(*std::move(ended));
 }
-void Admin::hear(TimePoint, MemoryPart part) {
+void Admin::hear(TimePoint, messages::MemoryPart part) {
     updates_.set_has_weights(part.replica, part.has_weights);
-    is_released_ = std::ranges::any_of(part.tags, [](const TagMemory& tag) {
-        return tag.state != MemoryState::kResident;
+    is_released_ = std::ranges::any_of(part.tags, [](const messages::TagMemory& tag) {
+        return tag.state != messages::MemoryState::kResident;
     });
     auto ended = memories_.add(part.call, part.replica, part);
     if (!ended) return;
     // Done before on some replicas and now on the others: done everywhere.
-    const bool is_any_done =
-        std::ranges::any_of(ended->parts, [](const MemoryPart& each) { return each.code.empty(); });
-    for (MemoryPart& each : ended->parts) {
+    const bool is_any_done = std::ranges::any_of(
+        ended->parts, [](const messages::MemoryPart& each) { return each.code.empty(); }
+    );
+    for (messages::MemoryPart& each : ended->parts) {
         if (is_any_done && each.was_done) each.code.clear();
     }
-    answer_parts<MemoryReply, MemoryPart>(*std::move(ended));
+    answer_parts<messages::MemoryReply, messages::MemoryPart>(*std::move(ended));
 }
 
-void Admin::hear(TimePoint now, const UpdatePart& part) {
+void Admin::hear(TimePoint now, const messages::UpdatePart& part) {
     UpdateCoordinator::Out out;
     updates_.part(now, part, out);
     carry_out(now, std::move(out));
 }
 
-void Admin::hear(TimePoint, UpdateWaits waits) { updates_.waits(std::move(waits)); }
+void Admin::hear(TimePoint, messages::UpdateWaits waits) { updates_.waits(std::move(waits)); }
 
-void Admin::hear(TimePoint, WorkerTensor part) {
+void Admin::hear(TimePoint, messages::WorkerTensor part) {
     const auto place = tensor_reads_.find(part.call);
     if (place == tensor_reads_.end()) return;  // too late, or a copy
-    std::optional<Result<WeightsReply>> read = place->second.read.add(std::move(part));
+    std::optional<Result<messages::WeightsReply>> read = place->second.read.add(std::move(part));
     if (!read) return;
     if (*read) {
         answer(place->second.caller, **std::move(read));
@@ -152,29 +154,29 @@ void Admin::hear(TimePoint, WorkerTensor part) {
     tensor_reads_.erase(place);
 }
 
-void Admin::hear(TimePoint, WorkerDigests part) {
+void Admin::hear(TimePoint, messages::WorkerDigests part) {
     const auto place = digest_reads_.find(part.call);
     if (place == digest_reads_.end()) return;
-    std::optional<DigestsReply> reply = place->second.read.add(std::move(part));
+    std::optional<messages::DigestsReply> reply = place->second.read.add(std::move(part));
     if (!reply) return;
     answer(place->second.caller, *std::move(reply));
     digest_reads_.erase(place);
 }
 
-void Admin::hear(TimePoint, WorkerGrouped part) {
+void Admin::hear(TimePoint, messages::WorkerGrouped part) {
     const auto place = group_calls_.find(part.call);
     if (place == group_calls_.end()) return;
-    std::optional<GroupReply> reply = place->second.read.add(std::move(part));
+    std::optional<messages::GroupReply> reply = place->second.read.add(std::move(part));
     if (!reply) return;
     answer(place->second.caller, *std::move(reply));
     group_calls_.erase(place);
 }
 
-void Admin::hear(TimePoint now, const WorkerKept& part) {
+void Admin::hear(TimePoint now, const messages::WorkerKept& part) {
     if (!keep_) return;
-    const std::optional<WorkerKeep> next = keep_->part(now, part);
+    const std::optional<messages::WorkerKeep> next = keep_->part(now, part);
     if (next) ports_.to_replica(ReplicaId{0}, encode(*next));
-    const KeepStatus status = keep_->status(now);
+    const messages::KeepStatus status = keep_->status(now);
     if (status.state == "failed" && next) {
         spdlog::warn("epoch {} is not kept: {}", raw(status.epoch), status.message);
     } else if (status.state == "kept") {
@@ -182,4 +184,4 @@ void Admin::hear(TimePoint now, const WorkerKept& part) {
     }
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 namespace {
 
 using jinja::Mapping;
@@ -339,4 +339,4 @@ Result<std::string> ChatTemplate::render(
     );
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

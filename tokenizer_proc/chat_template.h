@@ -16,7 +16,7 @@
 #include <string>
 #include <string_view>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 
 struct Chat {
     std::string variables{};              // JSON: `messages`, tools, add_generation_prompt, ...
@@ -72,4 +72,4 @@ class ChatTemplate {
     std::optional<Error> problem_{};
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

@@ -13,25 +13,28 @@
 #include <algorithm>
 #include <type_traits>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 
 // An update that brings everything anew.
 template <class Message>
-inline constexpr bool kReplacesAll =
-    std::is_same_v<Message, UpdateWeights> || std::is_same_v<Message, StageWeights> ||
-    std::is_same_v<Message, BeginUpdate>;
+inline constexpr bool kReplacesAll = std::is_same_v<Message, messages::UpdateWeights> ||
+                                     std::is_same_v<Message, messages::StageWeights> ||
+                                     std::is_same_v<Message, messages::BeginUpdate>;
 
 template <class Message>
 [[nodiscard]] bool needs_collected(const Message& message) {
-    if constexpr (std::is_same_v<Message, ResumeMemory>) {
+    if constexpr (std::is_same_v<Message, messages::ResumeMemory>) {
         return message.tags.empty() ||
-               std::ranges::find(message.tags, MemoryTag::kKvCache) != message.tags.end();
+               std::ranges::find(message.tags, messages::MemoryTag::kKvCache) != message.tags.end();
     } else {
-        return kReplacesAll<Message> || std::is_same_v<Message, ContinueGeneration> ||
-               std::is_same_v<Message, FlushCache> || std::is_same_v<Message, SetWeightLabel> ||
-               std::is_same_v<Message, ReleaseMemory> || std::is_same_v<Message, RollbackWeights> ||
-               std::is_same_v<Message, GetWeights> || std::is_same_v<Message, WeightDigests>;
+        return kReplacesAll<Message> || std::is_same_v<Message, messages::ContinueGeneration> ||
+               std::is_same_v<Message, messages::FlushCache> ||
+               std::is_same_v<Message, messages::SetWeightLabel> ||
+               std::is_same_v<Message, messages::ReleaseMemory> ||
+               std::is_same_v<Message, messages::RollbackWeights> ||
+               std::is_same_v<Message, messages::GetWeights> ||
+               std::is_same_v<Message, messages::WeightDigests>;
     }
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

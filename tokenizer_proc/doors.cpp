@@ -7,7 +7,7 @@
 #include <chrono>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 namespace {
 
 constexpr std::string_view kDataTypes = "hello, generate, cancel, tokenize, render_chat";
@@ -16,8 +16,8 @@ constexpr auto kRetryAfter =
 constexpr std::size_t kTypeShown = 64;
 
 bool is_data_type(std::string_view type) {
-    return type == Generate::kType || type == Cancel::kType || type == Tokenize::kType ||
-           type == RenderChat::kType;
+    return type == messages::Generate::kType || type == messages::Cancel::kType ||
+           type == messages::Tokenize::kType || type == messages::RenderChat::kType;
 }
 
 // A client's type name, fit for a message.
@@ -29,11 +29,11 @@ std::string shown(std::string_view type) {
 
 }  // namespace
 
-Doors::Doors(Config config, std::shared_ptr<const Tokenizer> tokenizer, Ports ports)
+Doors::Doors(Config config, std::shared_ptr<const text::Tokenizer> tokenizer, Ports ports)
     : config_(std::move(config)),
       tokenizer_(std::move(tokenizer)),
       ports_(std::move(ports)),
-      outbox_([this](Door door, const std::string& peer, const Frames& frames) {
+      outbox_([this](Door door, const std::string& peer, const messages::Frames& frames) {
           return ports_.to_client(door, peer, frames);
       }),
       admin_(
@@ -41,17 +41,18 @@ Doors::Doors(Config config, std::shared_ptr<const Tokenizer> tokenizer, Ports po
           config_.identity,
           Admin::Ports{
               .reply = [this](
-                           const std::string& peer, Frames frames
+                           const std::string& peer, messages::Frames frames
                        ) { outbox_.reply(Door::kAdmin, peer, std::move(frames)); },
               .to_all_replicas =
-                  [this](const Frames& frames) {
+                  [this](const messages::Frames& frames) {
                       for (int i = 0; i < config_.num_replicas; ++i)
                           to_control(ReplicaId{i}, frames);
                   },
-              .to_replica =
-                  [this](ReplicaId replica, const Frames& frames) { to_control(replica, frames); },
+              .to_replica = [this](
+                                ReplicaId replica, const messages::Frames& frames
+                            ) { to_control(replica, frames); },
               .describe =
-                  [this](StatusReply& reply) {
+                  [this](messages::StatusReply& reply) {
                       reply.server = config_.server;
                       reply.model = config_.model;
                       reply.weights_path = admin_.version().path;
@@ -76,7 +77,7 @@ Doors::Doors(Config config, std::shared_ptr<const Tokenizer> tokenizer, Ports po
 
 // ---- clients' messages ----
 
-void Doors::from_client(TimePoint now, Door door, const Received& received) {
+void Doors::from_client(TimePoint now, Door door, const bus::Received& received) {
     if (received.refused) {
         return refuse(door, received.peer, received.frames, *received.refused);
     }
@@ -85,30 +86,32 @@ void Doors::from_client(TimePoint now, Door door, const Received& received) {
     }
 }
 
-void Doors::refuse(Door door, const std::string& peer, const Frames& frames, const Error& error) {
+void Doors::refuse(
+    Door door, const std::string& peer, const messages::Frames& frames, const Error& error
+) {
     ++num_refused_;
     answer_error(door, peer, frames, error);
 }
 
 void Doors::answer_error(
-    Door door, const std::string& peer, const Frames& frames, const Error& error
+    Door door, const std::string& peer, const messages::Frames& frames, const Error& error
 ) {
-    ErrorReply reply;
-    reply.rid = peek_string(frames, "rid");
-    reply.call = CallId{peek_uint(frames, "call")};
+    messages::ErrorReply reply;
+    reply.rid = messages::peek_string(frames, "rid");
+    reply.call = CallId{messages::peek_uint(frames, "call")};
     reply.code = name_of(error.code);
     reply.message = error.message;
-    if (reply.rid.size() > kRidBytesMax) reply.rid.clear();
-    Frames answer = encode(reply);
+    if (reply.rid.size() > messages::kRidBytesMax) reply.rid.clear();
+    messages::Frames answer = encode(reply);
     if (config_.identity.is_other(frames)) add_tree(answer, config_.identity.id());
     outbox_.reply(door, peer, std::move(answer));
 }
 
-Result<> Doors::take(TimePoint now, Door door, const Received& received) {
+Result<> Doors::take(TimePoint now, Door door, const bus::Received& received) {
     const std::string& peer = received.peer;
-    const Frames& frames = received.frames;
+    const messages::Frames& frames = received.frames;
     const bool is_admin_type = Admin::takes(frames.type);
-    if (frames.type != Hello::kType && !is_admin_type && !is_data_type(frames.type)) {
+    if (frames.type != messages::Hello::kType && !is_admin_type && !is_data_type(frames.type)) {
         return make_error(
             ErrorCode::kUnknownMessage,
             "no message type '{}' at this door; the data door takes {}",
@@ -116,7 +119,7 @@ Result<> Doors::take(TimePoint now, Door door, const Received& received) {
             kDataTypes
         );
     }
-    if (frames.type != Hello::kType && is_admin_type != (door == Door::kAdmin)) {
+    if (frames.type != messages::Hello::kType && is_admin_type != (door == Door::kAdmin)) {
         return make_error(
             ErrorCode::kPermissionDenied,
             "'{}' belongs to the {} door",
@@ -125,7 +128,7 @@ Result<> Doors::take(TimePoint now, Door door, const Received& received) {
         );
     }
     if (!down_why_.empty()) return Error{ErrorCode::kUnavailable, down_why_};
-    if (frames.type == Hello::kType) return hello(door, peer, frames);
+    if (frames.type == messages::Hello::kType) return hello(door, peer, frames);
     if (!is_ready()) return starting();
     if (is_admin_type) {
         admin_time_ = now;
@@ -133,26 +136,31 @@ Result<> Doors::take(TimePoint now, Door door, const Received& received) {
             now, peer, frames, received.key.empty() ? ClientPlace::kHere : ClientPlace::kElsewhere
         );
     }
-    if (frames.type == Generate::kType) {
-        ASSIGN_OR_RETURN(Generate message, config_.identity.read<Generate>(frames));
+    if (frames.type == messages::Generate::kType) {
+        ASSIGN_OR_RETURN(
+            messages::Generate message, config_.identity.read<messages::Generate>(frames)
+        );
         return generate(now, peer, std::move(message));
     }
-    if (frames.type == Cancel::kType) return cancel(peer, frames);
-    if (frames.type == RenderChat::kType) return render_chat(peer, frames);
+    if (frames.type == messages::Cancel::kType) return cancel(peer, frames);
+    if (frames.type == messages::RenderChat::kType) return render_chat(peer, frames);
     return tokenize(peer, frames);
 }
 
-Result<> Doors::hello(Door door, const std::string& peer, const Frames& frames) {
+Result<> Doors::hello(Door door, const std::string& peer, const messages::Frames& frames) {
     // A newer client may say more of itself than is known here.
-    ASSIGN_OR_RETURN(const Hello message, decode<Hello>(frames, UnknownFields::kIgnore));
+    ASSIGN_OR_RETURN(
+        const messages::Hello message,
+        decode<messages::Hello>(frames, messages::UnknownFields::kIgnore)
+    );
     if (!is_ready()) {
         answer_error(door, peer, frames, starting());  // not counted: it asks again until all is up
         return Ok{};
     }
     spdlog::debug("hello from '{}'", message.name.substr(0, kTypeShown));
-    const SchedulerHello& replica = *hellos_.front();
-    HelloReply reply;
-    reply.protocol = kDoorProtocolVersion;
+    const messages::SchedulerHello& replica = *hellos_.front();
+    messages::HelloReply reply;
+    reply.protocol = messages::kDoorProtocolVersion;
     reply.server = config_.server;
     reply.model = config_.model;
     reply.model_path = config_.model_path;
@@ -162,13 +170,13 @@ Result<> Doors::hello(Door door, const std::string& peer, const Frames& frames) 
     reply.replicas = config_.num_replicas;
     reply.tp = replica.tp;
     reply.eos_ids = end_tokens();
-    Frames answer = encode(reply);
+    messages::Frames answer = encode(reply);
     add_tree(answer, config_.identity.id());
     outbox_.reply(door, peer, std::move(answer));
     return Ok{};
 }
 
-Result<> Doors::generate(TimePoint now, const std::string& peer, Generate message) {
+Result<> Doors::generate(TimePoint now, const std::string& peer, messages::Generate message) {
     if (drain_until_) {
         return Error{ErrorCode::kUnavailable, "the tree is shutting down: it takes no new request"};
     }
@@ -208,8 +216,10 @@ Result<> Doors::generate(TimePoint now, const std::string& peer, Generate messag
     return started;
 }
 
-Result<> Doors::cancel(const std::string& peer, const Frames& frames) {
-    ASSIGN_OR_RETURN(const Cancel message, config_.identity.read<Cancel>(frames));
+Result<> Doors::cancel(const std::string& peer, const messages::Frames& frames) {
+    ASSIGN_OR_RETURN(
+        const messages::Cancel message, config_.identity.read<messages::Cancel>(frames)
+    );
     std::map<OpenId, OpenRequest*> found;  // an id may be named twice
     for (const std::string& rid : message.rids) {
         if (OpenRequest* request = requests_.find(peer, rid)) found.emplace(request->id, request);
@@ -223,7 +233,7 @@ Result<> Doors::cancel(const std::string& peer, const Frames& frames) {
 
 // ---- the tree's messages ----
 
-void Doors::from_tree(TimePoint now, const Received& received) {
+void Doors::from_tree(TimePoint now, const bus::Received& received) {
     now_ = now;
     Result<> heard = received.refused ? Result<>(*received.refused) : hear(now, received.frames);
     if (heard) return;
@@ -231,15 +241,19 @@ void Doors::from_tree(TimePoint now, const Received& received) {
     spdlog::warn("refused a message of the tree: {}", heard.error().message);
 }
 
-Result<> Doors::hear(TimePoint now, const Frames& frames) {
-    if (frames.type == TextBatch::kType) {
-        ASSIGN_OR_RETURN(TextBatch batch, decode<TextBatch>(frames, UnknownFields::kIgnore));
+Result<> Doors::hear(TimePoint now, const messages::Frames& frames) {
+    if (frames.type == messages::TextBatch::kType) {
+        ASSIGN_OR_RETURN(
+            messages::TextBatch batch,
+            decode<messages::TextBatch>(frames, messages::UnknownFields::kIgnore)
+        );
         deliver(now, std::move(batch));
         return Ok{};
     }
-    if (frames.type == SchedulerHello::kType) {
+    if (frames.type == messages::SchedulerHello::kType) {
         ASSIGN_OR_RETURN(
-            const SchedulerHello hello, decode<SchedulerHello>(frames, UnknownFields::kIgnore)
+            const messages::SchedulerHello hello,
+            decode<messages::SchedulerHello>(frames, messages::UnknownFields::kIgnore)
         );
         RETURN_IF_ERROR(greet(hello));
         if (is_ready()) ready_time_ = now;
@@ -252,7 +266,7 @@ Result<> Doors::hear(TimePoint now, const Frames& frames) {
     );
 }
 
-Result<> Doors::greet(const SchedulerHello& hello) {
+Result<> Doors::greet(const messages::SchedulerHello& hello) {
     const auto index = static_cast<std::size_t>(raw(hello.replica));
     if (index >= hellos_.size() || hellos_[index]) {
         return make_error(
@@ -270,7 +284,7 @@ Result<> Doors::greet(const SchedulerHello& hello) {
     hellos_[index] = hello;
     ++num_hellos_;
     if (!is_ready()) return Ok{};
-    const SchedulerHello& first = *hellos_.front();
+    const messages::SchedulerHello& first = *hellos_.front();
     for (const auto& other : hellos_) {
         if (other->digest != first.digest || other->vocab_size != first.vocab_size) {
             spdlog::error(
@@ -287,7 +301,7 @@ Result<> Doors::greet(const SchedulerHello& hello) {
     return Ok{};
 }
 
-void Doors::deliver(TimePoint now, TextBatch batch) {
+void Doors::deliver(TimePoint now, messages::TextBatch batch) {
     // First, as the chunks below close their requests.
     std::map<ReplicaId, std::vector<RequestKey>> stopped;
     for (const RequestKey key : batch.stopped) {
@@ -295,9 +309,9 @@ void Doors::deliver(TimePoint now, TextBatch batch) {
             stopped[request->replica].push_back(key);
     }
     for (auto& [replica, keys] : stopped) {
-        end_in_tree(std::move(keys), replica, EndCause::kStopText, {});
+        end_in_tree(std::move(keys), replica, messages::EndCause::kStopText, {});
     }
-    for (OutputChunk& chunk : batch.chunks) {
+    for (messages::OutputChunk& chunk : batch.chunks) {
         OpenRequest* request = requests_.find(chunk.key);
         if (request == nullptr) continue;  // its client is gone
         const bool is_last = chunk.finish.has_value();
@@ -309,10 +323,10 @@ void Doors::deliver(TimePoint now, TextBatch batch) {
     flush_outbox(now);
 }
 
-void Doors::to_control(ReplicaId replica, Frames frames) {
-    std::deque<Frames>& held = held_control_[static_cast<std::size_t>(raw(replica))];
+void Doors::to_control(ReplicaId replica, messages::Frames frames) {
+    std::deque<messages::Frames>& held = held_control_[static_cast<std::size_t>(raw(replica))];
     if (held.empty() &&
-        ports_.to_replica(replica, ReplicaSocket::kControl, frames) == Sent::kSent) {
+        ports_.to_replica(replica, ReplicaSocket::kControl, frames) == bus::Sent::kSent) {
         return;
     }
     held.push_back(std::move(frames));  // bounded by open requests and open calls
@@ -320,10 +334,10 @@ void Doors::to_control(ReplicaId replica, Frames frames) {
 
 void Doors::flush_control() {
     for (std::size_t i = 0; i < held_control_.size(); ++i) {
-        std::deque<Frames>& held = held_control_[i];
+        std::deque<messages::Frames>& held = held_control_[i];
         const auto replica = static_cast<ReplicaId>(i);
-        while (!held.empty() &&
-               ports_.to_replica(replica, ReplicaSocket::kControl, held.front()) == Sent::kSent) {
+        while (!held.empty() && ports_.to_replica(replica, ReplicaSocket::kControl, held.front()) ==
+                                    bus::Sent::kSent) {
             held.pop_front();
         }
     }
@@ -393,4 +407,4 @@ std::string Doors::describe() const {
     );
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

@@ -36,7 +36,7 @@
 #include <string>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 
 enum class ReplicaSocket { kRequests, kControl };
 
@@ -48,22 +48,22 @@ class Doors {
         std::string model{};         // the served model's name
         std::string model_path{};    // its directory
         std::string weights_path{};  // the checkpoint that the workers load, as a rule the same
-        std::optional<LostVersion> lost{};  // what a restart could not bring back
-        std::string keep_committed{};       // the directory that committed versions go to, or none
+        std::optional<messages::LostVersion> lost{};  // what a restart could not bring back
+        std::string keep_committed{};  // the directory that committed versions go to, or none
         int num_replicas = 1;
         std::optional<TokenId> end_token{};                   // the tokenizer's (end_token.h)
         std::shared_ptr<const ChatTemplate> chat_template{};  // null: no chats
     };
     struct Ports {
         Outbox::Send to_client{};
-        std::function<Sent(ReplicaId, ReplicaSocket, const Frames&)> to_replica{};
+        std::function<bus::Sent(ReplicaId, ReplicaSocket, const messages::Frames&)> to_replica{};
         // Hands a text to another thread. Error: too much is waiting.
         std::function<Result<>(TextJob)> start_job{};
         std::function<void(JobId)> cancel_job{};  // nobody waits for it
         std::function<std::uint64_t()> random{};  // for ids and seeds
         // The state of the places where the doors listen, for `status`.
-        std::function<std::vector<ListenerStatus>()> listeners = [] {
-            return std::vector<ListenerStatus>{};
+        std::function<std::vector<messages::ListenerStatus>()> listeners = [] {
+            return std::vector<messages::ListenerStatus>{};
         };
         // Admin::Ports::serves.
         std::function<void(const ServedVersion&)> serves{};
@@ -74,12 +74,12 @@ class Doors {
     // What a reply about a prompt's logprobs may take.
     static constexpr std::int64_t kPromptLogprobBytesMax = std::int64_t{32} << 20;
 
-    Doors(Config config, std::shared_ptr<const Tokenizer> tokenizer, Ports ports);
+    Doors(Config config, std::shared_ptr<const text::Tokenizer> tokenizer, Ports ports);
 
     // A message, or what was refused of one, from a client.
-    void from_client(TimePoint now, Door door, const Received& received);
+    void from_client(TimePoint now, Door door, const bus::Received& received);
     // A message from a scheduler or the detokenizer.
-    void from_tree(TimePoint now, const Received& received);
+    void from_tree(TimePoint now, const bus::Received& received);
     // A text that was tokenized elsewhere.
     void job_done(TimePoint now, TextDone done);
 
@@ -106,17 +106,21 @@ class Doors {
     };
 
     // ---- clients' messages ----
-    Result<> take(TimePoint now, Door door, const Received& received);
-    void refuse(Door door, const std::string& peer, const Frames& frames, const Error& error);
-    void answer_error(Door door, const std::string& peer, const Frames& frames, const Error& error);
-    Result<> hello(Door door, const std::string& peer, const Frames& frames);
-    Result<> generate(TimePoint now, const std::string& peer, Generate message);
-    Result<> cancel(const std::string& peer, const Frames& frames);
+    Result<> take(TimePoint now, Door door, const bus::Received& received);
+    void refuse(
+        Door door, const std::string& peer, const messages::Frames& frames, const Error& error
+    );
+    void answer_error(
+        Door door, const std::string& peer, const messages::Frames& frames, const Error& error
+    );
+    Result<> hello(Door door, const std::string& peer, const messages::Frames& frames);
+    Result<> generate(TimePoint now, const std::string& peer, messages::Generate message);
+    Result<> cancel(const std::string& peer, const messages::Frames& frames);
     [[nodiscard]] std::vector<std::string> peers() const;
 
     // ---- texts (text_calls.cpp) ----
-    Result<> tokenize(const std::string& peer, const Frames& frames);
-    Result<> render_chat(const std::string& peer, const Frames& frames);
+    Result<> tokenize(const std::string& peer, const messages::Frames& frames);
+    Result<> render_chat(const std::string& peer, const messages::Frames& frames);
     Result<> start_call(const std::string& peer, CallId call, TextJob job);
     Result<> start_job(TimePoint now, TextJob job);
     [[nodiscard]] static std::vector<std::string> client_path(
@@ -126,30 +130,36 @@ class Doors {
     void end_call(JobId job, const Error* error);
 
     // ---- requests (requests.cpp) ----
-    [[nodiscard]] std::optional<Error> problem_of(const Generate& message) const;
+    [[nodiscard]] std::optional<Error> problem_of(const messages::Generate& message) const;
     [[nodiscard]] std::optional<Error> problem_of_ids(
         std::string_view field, std::span<const TokenId> ids
     ) const;
     [[nodiscard]] std::optional<Error> problem_of_prompt(
-        const Generate& message, std::span<const TokenId> prompt
+        const messages::Generate& message, std::span<const TokenId> prompt
     ) const;
     [[nodiscard]] std::vector<TokenId> end_tokens() const;
-    [[nodiscard]] std::optional<TokenId> further_stop(const SamplingParams& sampling) const;
-    Result<> dispatch(OpenRequest& request, Generate message, std::vector<TokenId> prompt);
+    [[nodiscard]] std::optional<TokenId> further_stop(const messages::SamplingParams& sampling
+    ) const;
+    Result<> dispatch(
+        OpenRequest& request, messages::Generate message, std::vector<TokenId> prompt
+    );
     void close(OpenRequest& request);
     void abort(const std::vector<OpenRequest*>& requests, const std::string& message);
     Admin::Aborted abort_ids(const std::vector<std::string>* rids, const std::string& message);
     void end_in_tree(
-        std::vector<RequestKey> keys, ReplicaId replica, EndCause cause, std::string message
+        std::vector<RequestKey> keys,
+        ReplicaId replica,
+        messages::EndCause cause,
+        std::string message
     );
     void lose_clients();
     void fail(OpenRequest& request, const Error& error);
 
     // ---- the tree's messages ----
-    Result<> hear(TimePoint now, const Frames& frames);
-    Result<> greet(const SchedulerHello& hello);
-    void deliver(TimePoint now, TextBatch batch);
-    void to_control(ReplicaId replica, Frames frames);
+    Result<> hear(TimePoint now, const messages::Frames& frames);
+    Result<> greet(const messages::SchedulerHello& hello);
+    void deliver(TimePoint now, messages::TextBatch batch);
+    void to_control(ReplicaId replica, messages::Frames frames);
     void flush_control();
     void flush_outbox(TimePoint now);
 
@@ -158,7 +168,7 @@ class Doors {
     [[nodiscard]] std::string random_rid() const;
 
     Config config_;
-    std::shared_ptr<const Tokenizer> tokenizer_;
+    std::shared_ptr<const text::Tokenizer> tokenizer_;
     Ports ports_;
     Outbox outbox_;
     Admin admin_;
@@ -168,11 +178,11 @@ class Doors {
     JobId next_job_{1};
     RequestKey next_key_{1};
     // From the hellos; of replica 0 where all must be alike.
-    std::vector<std::optional<SchedulerHello>> hellos_;  // by replica
+    std::vector<std::optional<messages::SchedulerHello>> hellos_;  // by replica
     int num_hellos_ = 0;
     std::optional<ReplicaChoice> choice_{};  // once ready
     // Control that found a replica's queue full, in order, by replica.
-    std::vector<std::deque<Frames>> held_control_;
+    std::vector<std::deque<messages::Frames>> held_control_;
     std::vector<OpenId> ended_{};  // since the last flush, which sends their last chunks
     TimePoint now_{};              // of the tree's last message
     TimePoint admin_time_{};       // of the last call at the admin door
@@ -183,4 +193,4 @@ class Doors {
     std::int64_t num_refused_ = 0;
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

@@ -6,10 +6,10 @@
 
 #include <sys/stat.h>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 
 Result<std::optional<TokenId>> read_end_token(
-    const std::string& model_dir, const Tokenizer& tokenizer
+    const std::string& model_dir, const text::Tokenizer& tokenizer
 ) {
     const std::string path = model_dir + "/tokenizer_config.json";
     struct stat info {};
@@ -44,4 +44,4 @@ Result<std::optional<TokenId>> read_end_token(
     return id;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

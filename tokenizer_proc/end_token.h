@@ -14,14 +14,14 @@
 #include <optional>
 #include <string>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 
 inline constexpr std::size_t kTokenizerConfigBytesMax = std::size_t{4} << 20;
 
 // eos_token of `model_dir`/tokenizer_config.json; nothing where there is no such file or none is
 // named. Errors: the file is broken, or its token is none of the tokenizer's.
 Result<std::optional<TokenId>> read_end_token(
-    const std::string& model_dir, const Tokenizer& tokenizer
+    const std::string& model_dir, const text::Tokenizer& tokenizer
 );
 
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

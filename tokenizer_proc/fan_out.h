@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 
 // Who asked at the admin door, and the number they gave their call.
 struct AdminCaller {
@@ -133,4 +133,4 @@ class FanOut {
     std::map<CallId, Call> calls_{};
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

@@ -2,16 +2,16 @@
 
 #include <fmt/format.h>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 
-std::optional<GroupReply> GroupCall::add(WorkerGrouped part) {
+std::optional<messages::GroupReply> GroupCall::add(messages::WorkerGrouped part) {
     const bool is_ours = raw(part.replica) >= 0 && raw(part.replica) < num_replicas_ &&
                          raw(part.rank) >= 0 && raw(part.rank) < tp_;
     if (!is_ours) return std::nullopt;
     parts_.emplace(std::pair(part.replica, part.rank), std::move(part));
     if (parts_.size() < static_cast<std::size_t>(num_replicas_) * static_cast<std::size_t>(tp_))
         return std::nullopt;
-    GroupReply reply;
+    messages::GroupReply reply;
     reply.ok = true;
     for (auto& [who, answer] : parts_) {
         answer.call = CallId{};
@@ -42,4 +42,4 @@ std::string GroupCall::who_is_missing() const {
     return names;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

@@ -12,21 +12,21 @@
 #include <string>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 
 class GroupCall {
   public:
     GroupCall(int num_replicas, int tp) : num_replicas_(num_replicas), tp_(tp) {}
 
     // A rank's answer. The reply once all ranks of all replicas have answered.
-    std::optional<GroupReply> add(WorkerGrouped part);
+    std::optional<messages::GroupReply> add(messages::WorkerGrouped part);
     // "replica 0 rank 1, ..."
     [[nodiscard]] std::string who_is_missing() const;
 
   private:
     int num_replicas_;
     int tp_;
-    std::map<std::pair<ReplicaId, Rank>, WorkerGrouped> parts_{};
+    std::map<std::pair<ReplicaId, Rank>, messages::WorkerGrouped> parts_{};
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

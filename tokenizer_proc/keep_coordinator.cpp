@@ -4,7 +4,7 @@
 #include <chrono>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 
 KeepCoordinator::KeepCoordinator(
     TimePoint now, std::string directory, int num_ranks, const ServedVersion& served
@@ -25,7 +25,7 @@ void KeepCoordinator::enter(TimePoint now, State state) {
     since_ = now;
 }
 
-WorkerKeep KeepCoordinator::order(KeepStep step) {
+messages::WorkerKeep KeepCoordinator::order(messages::KeepStep step) {
     step_ = step;
     has_answered_.assign(num_ranks_, false);
     return {
@@ -36,16 +36,18 @@ WorkerKeep KeepCoordinator::order(KeepStep step) {
         .digest = version_.digest};
 }
 
-WorkerKeep KeepCoordinator::committed(TimePoint now, const ServedVersion& version) {
+messages::WorkerKeep KeepCoordinator::committed(TimePoint now, const ServedVersion& version) {
     if (state_ == State::kWriting) ++status_.superseded_total;
     version_ = version;
     call_ = next(call_);
     status_.message.clear();
     enter(now, State::kWriting);
-    return order(KeepStep::kBegin);
+    return order(messages::KeepStep::kBegin);
 }
 
-std::optional<WorkerKeep> KeepCoordinator::part(TimePoint now, const WorkerKept& part) {
+std::optional<messages::WorkerKeep> KeepCoordinator::part(
+    TimePoint now, const messages::WorkerKept& part
+) {
     const auto rank = static_cast<std::size_t>(raw(part.rank));
     if (state_ != State::kWriting || part.call != call_ || part.step != step_ ||
         rank >= num_ranks_ || has_answered_[rank])
@@ -54,13 +56,17 @@ std::optional<WorkerKeep> KeepCoordinator::part(TimePoint now, const WorkerKept&
         ++status_.failed_total;
         status_.message = part.message;
         enter(now, State::kFailed);
-        return order(KeepStep::kDrop);
+        return order(messages::KeepStep::kDrop);
     }
     has_answered_[rank] = true;
-    if (step_ == KeepStep::kWrite && std::ranges::find(has_answered_, false) != has_answered_.end())
+    if (step_ == messages::KeepStep::kWrite &&
+        std::ranges::find(has_answered_, false) != has_answered_.end())
         return std::nullopt;
     if (part.path.empty())
-        return order(step_ == KeepStep::kBegin ? KeepStep::kWrite : KeepStep::kSeal);
+        return order(
+            step_ == messages::KeepStep::kBegin ? messages::KeepStep::kWrite
+                                                : messages::KeepStep::kSeal
+        );
     ++status_.kept_total;
     status_.path = part.path;
     status_.path_digest = version_.digest;
@@ -68,8 +74,8 @@ std::optional<WorkerKeep> KeepCoordinator::part(TimePoint now, const WorkerKept&
     return std::nullopt;
 }
 
-KeepStatus KeepCoordinator::status(TimePoint now) const {
-    KeepStatus status = status_;
+messages::KeepStatus KeepCoordinator::status(TimePoint now) const {
+    messages::KeepStatus status = status_;
     switch (state_) {
         case State::kIdle:
             status.state = "idle";
@@ -90,4 +96,4 @@ KeepStatus KeepCoordinator::status(TimePoint now) const {
     return status;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 
 class KeepCoordinator {
   public:
@@ -31,17 +31,19 @@ class KeepCoordinator {
     );
 
     // Another version is committed on every rank.
-    [[nodiscard]] WorkerKeep committed(TimePoint now, const ServedVersion& version);
+    [[nodiscard]] messages::WorkerKeep committed(TimePoint now, const ServedVersion& version);
 
     // An answer; what is to be ordered next. One to no step under way is ignored.
-    [[nodiscard]] std::optional<WorkerKeep> part(TimePoint now, const WorkerKept& part);
+    [[nodiscard]] std::optional<messages::WorkerKeep> part(
+        TimePoint now, const messages::WorkerKept& part
+    );
 
     [[nodiscard]] const ServedVersion& version() const { return version_; }
-    [[nodiscard]] KeepStatus status(TimePoint now) const;
+    [[nodiscard]] messages::KeepStatus status(TimePoint now) const;
 
   private:
     enum class State { kIdle, kWriting, kKept, kFailed };
-    [[nodiscard]] WorkerKeep order(KeepStep step);
+    [[nodiscard]] messages::WorkerKeep order(messages::KeepStep step);
     void enter(TimePoint now, State state);
 
     std::string directory_;
@@ -50,9 +52,9 @@ class KeepCoordinator {
     TimePoint since_{};
     ServedVersion version_{};  // that is to be kept
     CallId call_{};
-    KeepStep step_ = KeepStep::kBegin;
+    messages::KeepStep step_ = messages::KeepStep::kBegin;
     std::vector<bool> has_answered_;  // by rank, to the step under way
-    KeepStatus status_{};
+    messages::KeepStatus status_{};
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

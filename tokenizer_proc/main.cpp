@@ -23,7 +23,7 @@
 #include <sys/random.h>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 namespace {
 
 constexpr std::chrono::seconds kIdleWait{10};
@@ -35,7 +35,7 @@ struct Flags {
     std::string run_dir{};
     std::string model{};
     std::string weights{};
-    LostVersion lost{};
+    messages::LostVersion lost{};
     std::string keep_committed{};
     std::string served_model_name{};
     std::string log_level = "info";
@@ -54,8 +54,8 @@ std::uint64_t random_number() {
 // One turn's intake from a door, up to `deadline`.
 void take_from_door(Doors& doors, Door door, Sockets& sockets, TimePoint deadline) {
     TimePoint now = Clock::now();
-    for (int n = 0; n < kMessagesPerTurnMax; ++n) {
-        const std::optional<Received> received = sockets.receive(door, now);
+    for (int n = 0; n < bus::kMessagesPerTurnMax; ++n) {
+        const std::optional<bus::Received> received = sockets.receive(door, now);
         if (!received) return;
         now = Clock::now();
         doors.from_client(now, door, *received);
@@ -63,9 +63,9 @@ void take_from_door(Doors& doors, Door door, Sockets& sockets, TimePoint deadlin
     }
 }
 
-void take_from_tree(Doors& doors, Socket& inbox) {
-    for (int n = 0; n < kMessagesPerTurnMax; ++n) {
-        const std::optional<Received> received = inbox.receive();
+void take_from_tree(Doors& doors, bus::Socket& inbox) {
+    for (int n = 0; n < bus::kMessagesPerTurnMax; ++n) {
+        const std::optional<bus::Received> received = inbox.receive();
         if (!received) return;
         doors.from_tree(Clock::now(), *received);
     }
@@ -99,7 +99,7 @@ void tell_version(const ServedVersion& version, Supervision& supervision) {
 }
 
 void run(Doors& doors, Sockets& sockets, TextWorker& worker, Supervision& supervision) {
-    Poller poller;
+    bus::Poller poller;
     sockets.add_to(poller);
     poller.add_fd(worker.fd());
     if (supervision.fd() >= 0) poller.add_fd(supervision.fd());
@@ -162,9 +162,12 @@ int main_with(int argc, char** argv) {
         std::fputs(flags.help().c_str(), stdout);
         return 0;
     }
-    if (values.dp < 1 || values.dp > kReplicasMax) {
+    if (values.dp < 1 || values.dp > bus::kReplicasMax) {
         return flags.fail(make_error(
-            ErrorCode::kInvalidArgument, "--dp is {}; accepted is [1, {}]", values.dp, kReplicasMax
+            ErrorCode::kInvalidArgument,
+            "--dp is {}; accepted is [1, {}]",
+            values.dp,
+            bus::kReplicasMax
         ));
     }
     const Result<Fairness> fairness = fairness_of(values.scheduling);
@@ -180,9 +183,10 @@ int main_with(int argc, char** argv) {
         return 1;
     };
     if (auto attached = supervision.attach(); !attached) return fail(attached.error());
-    const Result<RunDir> run_dir = RunDir::open(values.run_dir);
+    const Result<bus::RunDir> run_dir = bus::RunDir::open(values.run_dir);
     if (!run_dir) return fail(run_dir.error());
-    const Result<std::shared_ptr<const Tokenizer>> tokenizer = Tokenizer::load(values.model);
+    const Result<std::shared_ptr<const text::Tokenizer>> tokenizer =
+        text::Tokenizer::load(values.model);
     if (!tokenizer) return fail(tokenizer.error());
     for (const std::string& warning : (*tokenizer)->warnings()) spdlog::info("{}", warning);
     const auto chat_template = ChatTemplate::load(values.model);
@@ -208,10 +212,10 @@ int main_with(int argc, char** argv) {
          .end_token = end_token ? *end_token : std::nullopt,
          .chat_template = chat_template},
         *tokenizer,
-        {.to_client = [&](Door door, const std::string& peer, const Frames& frames
+        {.to_client = [&](Door door, const std::string& peer, const messages::Frames& frames
                       ) { return sockets->door(door).send(frames, peer); },
          .to_replica =
-             [&](ReplicaId replica, ReplicaSocket which, const Frames& frames) {
+             [&](ReplicaId replica, ReplicaSocket which, const messages::Frames& frames) {
                  return (which == ReplicaSocket::kRequests ? sockets->requests(replica)
                                                            : sockets->control(replica))
                      .send(frames);
@@ -232,11 +236,11 @@ int main_with(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer
 
 int main(int argc, char** argv) {
     try {
-        return pitstop::main_with(argc, argv);
+        return pitstop::tokenizer::main_with(argc, argv);
     } catch (const std::exception& error) {
         std::fprintf(stderr, "tokenizer_proc: %s\n", error.what());
         return 1;

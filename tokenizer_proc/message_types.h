@@ -3,11 +3,11 @@
 
 #include <string_view>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 
 template <class... Messages>
 struct MessageTypes {
     static bool has(std::string_view type) { return ((type == Messages::kType) || ...); }
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

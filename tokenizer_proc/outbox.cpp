@@ -6,20 +6,20 @@
 #include <algorithm>
 #include <iterator>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 namespace {
 
-std::size_t bytes_of(const Frames& frames) {
+std::size_t bytes_of(const messages::Frames& frames) {
     std::size_t num = frames.type.size() + frames.body.size();
     for (const std::string& raw : frames.raw) num += raw.size();
     return num;
 }
 
-OutputChunk error_chunk(const std::string& rid, const Error& error) {
-    OutputChunk chunk;
+messages::OutputChunk error_chunk(const std::string& rid, const Error& error) {
+    messages::OutputChunk chunk;
     chunk.rid = rid;
-    chunk.finish = Finish{
-        .reason = FinishReason::kError,
+    chunk.finish = messages::Finish{
+        .reason = messages::FinishReason::kError,
         .code = std::string(name_of(error.code)),
         .message = error.message,
     };
@@ -28,13 +28,13 @@ OutputChunk error_chunk(const std::string& rid, const Error& error) {
 
 }  // namespace
 
-void Outbox::reply(Door door, const std::string& peer, Frames frames) {
+void Outbox::reply(Door door, const std::string& peer, messages::Frames frames) {
     const Address address{door, peer};
     const auto place = waiting_.find(address);
     if (place == waiting_.end() || place->second.replies.empty()) {
-        const Sent sent = send_(door, peer, frames);
-        if (sent == Sent::kSent) return;
-        if (sent == Sent::kGone) {
+        const bus::Sent sent = send_(door, peer, frames);
+        if (sent == bus::Sent::kSent) return;
+        if (sent == bus::Sent::kGone) {
             ++num_dropped_;
             return;
         }
@@ -50,15 +50,15 @@ void Outbox::reply(Door door, const std::string& peer, Frames frames) {
     waiting.replies.push_back(std::move(frames));
 }
 
-void Outbox::add(const std::string& peer, OutputChunk chunk) {
+void Outbox::add(const std::string& peer, messages::OutputChunk chunk) {
     Waiting& waiting = waiting_[{Door::kData, peer}];
-    const std::size_t num_bytes = bytes_bound(chunk);
+    const std::size_t num_bytes = messages::bytes_bound(chunk);
     waiting.chunks_bytes += num_bytes;
     total_bytes_ += num_bytes;
     const auto [place, is_new] = waiting.index.try_emplace(chunk.rid, waiting.chunks.size());
     // An id may be in use again while the end of its last request still waits.
     if (!is_new && !waiting.chunks[place->second].finish) {
-        append_chunk(waiting.chunks[place->second], std::move(chunk));
+        messages::append_chunk(waiting.chunks[place->second], std::move(chunk));
         return;
     }
     place->second = waiting.chunks.size();
@@ -73,11 +73,11 @@ void Outbox::flush(TimePoint now) {
 }
 
 bool Outbox::send_all(const Address& address, Waiting& waiting, TimePoint now) {
-    Sent sent = send_replies(address, waiting);
-    if (sent == Sent::kSent) sent = send_chunks(address, waiting, now);
-    if (sent == Sent::kSent) return true;
+    bus::Sent sent = send_replies(address, waiting);
+    if (sent == bus::Sent::kSent) sent = send_chunks(address, waiting, now);
+    if (sent == bus::Sent::kSent) return true;
     const auto& [door, peer] = address;
-    if (sent == Sent::kGone) {
+    if (sent == bus::Sent::kGone) {
         num_dropped_ += static_cast<std::int64_t>(waiting.replies.size());
         forget_chunks(waiting);
         last_sent_.erase(peer);
@@ -94,36 +94,36 @@ bool Outbox::send_all(const Address& address, Waiting& waiting, TimePoint now) {
     return false;
 }
 
-Sent Outbox::send_replies(const Address& address, Waiting& waiting) {
+bus::Sent Outbox::send_replies(const Address& address, Waiting& waiting) {
     while (!waiting.replies.empty()) {
-        const Frames& frames = waiting.replies.front();
-        const Sent sent = send_(address.first, address.second, frames);
-        if (sent != Sent::kSent) return sent;
+        const messages::Frames& frames = waiting.replies.front();
+        const bus::Sent sent = send_(address.first, address.second, frames);
+        if (sent != bus::Sent::kSent) return sent;
         waiting.replies_bytes -= bytes_of(frames);
         waiting.replies.pop_front();
     }
-    return Sent::kSent;
+    return bus::Sent::kSent;
 }
 
-Sent Outbox::send_chunks(const Address& address, Waiting& waiting, TimePoint now) {
+bus::Sent Outbox::send_chunks(const Address& address, Waiting& waiting, TimePoint now) {
     while (waiting.head || !waiting.chunks.empty()) {
         if (!waiting.head) encode_head(waiting);
-        const Sent sent = send_(address.first, address.second, *waiting.head);
-        if (sent != Sent::kSent) return sent;
+        const bus::Sent sent = send_(address.first, address.second, *waiting.head);
+        if (sent != bus::Sent::kSent) return sent;
         last_sent_[address.second] = now;
         waiting.head.reset();
         waiting.head_rids.clear();
     }
-    return Sent::kSent;
+    return bus::Sent::kSent;
 }
 
 // Makes the first chunks, as many as a message takes and at least one, the head.
 void Outbox::encode_head(Waiting& waiting) {
-    Outputs outputs;
+    messages::Outputs outputs;
     std::size_t num_bytes = 0;
     std::size_t num = 0;
-    for (OutputChunk& chunk : waiting.chunks) {
-        const std::size_t chunk_bytes = bytes_bound(chunk);
+    for (messages::OutputChunk& chunk : waiting.chunks) {
+        const std::size_t chunk_bytes = messages::bytes_bound(chunk);
         if (num > 0 && num_bytes + chunk_bytes > kMessageBytesMax) break;
         num_bytes += chunk_bytes;
         ++num;
@@ -139,7 +139,7 @@ void Outbox::encode_head(Waiting& waiting) {
     waiting.index.clear();
     for (std::size_t i = 0; i < waiting.chunks.size(); ++i) {
         waiting.index.insert_or_assign(waiting.chunks[i].rid, i);
-        waiting.chunks_bytes += bytes_bound(waiting.chunks[i]);
+        waiting.chunks_bytes += messages::bytes_bound(waiting.chunks[i]);
     }
     total_bytes_ += waiting.chunks_bytes;
 }
@@ -164,7 +164,7 @@ void Outbox::fail(
     const auto place = waiting_.find({Door::kData, peer});
     std::vector<std::string> rids = open;
     if (place != waiting_.end()) {
-        for (const OutputChunk& chunk : place->second.chunks) rids.push_back(chunk.rid);
+        for (const messages::OutputChunk& chunk : place->second.chunks) rids.push_back(chunk.rid);
         for (const std::string& rid : place->second.head_rids) rids.push_back(rid);
         forget_chunks(place->second);
     }
@@ -180,7 +180,7 @@ void Outbox::probe(const std::vector<std::string>& peers, TimePoint now) {
         TimePoint time = place == last_sent_.end() ? now : place->second;
         if (now - time >= kProbeAfter) {
             time = now;
-            if (send_(Door::kData, peer, encode(Outputs{})) == Sent::kGone) {
+            if (send_(Door::kData, peer, encode(messages::Outputs{})) == bus::Sent::kGone) {
                 lose(peer, LostHow::kGone);
                 continue;
             }
@@ -190,4 +190,4 @@ void Outbox::probe(const std::vector<std::string>& peers, TimePoint now) {
     last_sent_ = std::move(last_sent);  // those without open requests are forgotten
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

@@ -23,11 +23,11 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 
 class Outbox {
   public:
-    using Send = std::function<Sent(Door, const std::string& peer, const Frames&)>;
+    using Send = std::function<bus::Sent(Door, const std::string& peer, const messages::Frames&)>;
 
     static constexpr std::size_t kMessageBytesMax = std::size_t{8} << 20;
     static constexpr std::size_t kBacklogBytesMax = std::size_t{16} << 20;
@@ -44,9 +44,9 @@ class Outbox {
 
     // An answer, sent now if that can be. One to a client that is gone, or over its bound, is
     // dropped and counted.
-    void reply(Door door, const std::string& peer, Frames frames);
+    void reply(Door door, const std::string& peer, messages::Frames frames);
     // Output of one request, sent by the next flush.
-    void add(const std::string& peer, OutputChunk chunk);
+    void add(const std::string& peer, messages::OutputChunk chunk);
 
     // Sends what waits, as far as the clients take it.
     void flush(TimePoint now);
@@ -72,21 +72,21 @@ class Outbox {
   private:
     using Address = std::pair<Door, std::string>;
     struct Waiting {
-        std::deque<Frames> replies{};
+        std::deque<messages::Frames> replies{};
         std::size_t replies_bytes = 0;
         // The message that found the client's queue full, encoded once, and whose output is in it.
-        std::optional<Frames> head{};
+        std::optional<messages::Frames> head{};
         std::vector<std::string> head_rids{};
         // What came since, joined.
-        std::vector<OutputChunk> chunks{};                     // in the order of first arrival
+        std::vector<messages::OutputChunk> chunks{};           // in the order of first arrival
         std::unordered_map<std::string, std::size_t> index{};  // rid -> its latest in chunks
         std::size_t chunks_bytes = 0;
         bool is_slow = false;
     };
     // Whether everything went out, or the client is gone.
     bool send_all(const Address& address, Waiting& waiting, TimePoint now);
-    Sent send_replies(const Address& address, Waiting& waiting);
-    Sent send_chunks(const Address& address, Waiting& waiting, TimePoint now);
+    bus::Sent send_replies(const Address& address, Waiting& waiting);
+    bus::Sent send_chunks(const Address& address, Waiting& waiting, TimePoint now);
     void encode_head(Waiting& waiting);
     void forget_chunks(Waiting& waiting);
     void lose(const std::string& peer, LostHow how) { lost_.push_back({peer, how}); }
@@ -99,4 +99,4 @@ class Outbox {
     std::int64_t num_dropped_ = 0;
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

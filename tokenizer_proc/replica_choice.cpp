@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 namespace {
 
 constexpr std::size_t kKnownMax = 1 << 16;  // 1 MiB
@@ -53,4 +53,4 @@ void ReplicaChoice::remove(ReplicaId replica, std::int64_t load) {
     load_[static_cast<std::size_t>(raw(replica))] -= load;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

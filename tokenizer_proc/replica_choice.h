@@ -15,7 +15,7 @@
 #include <span>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 
 class ReplicaChoice {
   public:
@@ -52,4 +52,4 @@ class ReplicaChoice {
     std::vector<Entry> known_;        // empty with one replica
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

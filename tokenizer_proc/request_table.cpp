@@ -4,7 +4,7 @@
 
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 
 OpenRequest* RequestTable::add(const std::string& peer, const std::string& rid) {
     const auto [place, is_new] = peers_[peer].try_emplace(rid);
@@ -95,4 +95,4 @@ void RequestTable::close(OpenRequest& request) {
     --size_;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

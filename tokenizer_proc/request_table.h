@@ -17,7 +17,7 @@
 #include <unordered_set>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 
 // A piece of text work handed to another thread (text_worker.h).
 enum class JobId : std::uint64_t {};
@@ -31,7 +31,7 @@ struct OpenRequest {
     std::string rid{};   // the client's id, unique among its open requests
     // While its text is tokenized elsewhere: the job, and the request as it came.
     std::optional<JobId> job{};
-    Generate generate{};
+    messages::Generate generate{};
     // Once it was sent to a replica.
     RequestKey key{};
     ReplicaId replica{};
@@ -77,4 +77,4 @@ class RequestTable {
     std::unordered_multiset<std::string> ended_{};
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 
 // What is wrong with it that decode() cannot know, but for its prompt.
-std::optional<Error> Doors::problem_of(const Generate& message) const {
+std::optional<Error> Doors::problem_of(const messages::Generate& message) const {
     if (message.replica && (*message.replica < 0 || *message.replica >= config_.num_replicas)) {
         return make_error(
             ErrorCode::kInvalidArgument,
@@ -31,14 +31,14 @@ std::optional<Error> Doors::problem_of(const Generate& message) const {
     }
     if (auto error = problem_of_ids("sampling.stop_token_ids", message.sampling.stop_token_ids))
         return error;
-    if (message.sampling.stop_token_ids.size() >= kStopTokensMax &&
+    if (message.sampling.stop_token_ids.size() >= messages::kStopTokensMax &&
         further_stop(message.sampling)) {
         return make_error(
             ErrorCode::kInvalidArgument,
             "sampling.stop_token_ids has {} entries; at most {} are accepted beside the "
             "tokenizer's end token",
             message.sampling.stop_token_ids.size(),
-            kStopTokensMax - 1
+            messages::kStopTokensMax - 1
         );
     }
     if (auto error = problem_of_ids("logprobs.ids", message.logprobs.ids)) return error;
@@ -64,9 +64,9 @@ std::optional<Error> Doors::problem_of_ids(std::string_view field, std::span<con
 }
 
 std::optional<Error> Doors::problem_of_prompt(
-    const Generate& message, std::span<const TokenId> prompt
+    const messages::Generate& message, std::span<const TokenId> prompt
 ) const {
-    const SchedulerHello& replica = *hellos_.front();
+    const messages::SchedulerHello& replica = *hellos_.front();
     const auto prompt_len = static_cast<std::int64_t>(prompt.size());
     if (prompt_len == 0) {
         return make_error(
@@ -120,8 +120,8 @@ std::vector<TokenId> Doors::end_tokens() const {
 }
 
 // The tokenizer's end token, where this request is to end there and its replica does not know.
-std::optional<TokenId> Doors::further_stop(const SamplingParams& sampling) const {
-    const SchedulerHello& replica = *hellos_.front();
+std::optional<TokenId> Doors::further_stop(const messages::SamplingParams& sampling) const {
+    const messages::SchedulerHello& replica = *hellos_.front();
     const std::optional<TokenId> id = config_.end_token;
     if (!id || sampling.ignore_eos || raw(*id) >= replica.vocab_size) return std::nullopt;
     const auto has = [&](const std::vector<TokenId>& ids) {
@@ -132,14 +132,16 @@ std::optional<TokenId> Doors::further_stop(const SamplingParams& sampling) const
 }
 
 // Sends it to a replica. On an error nothing was sent, and the request is still open.
-Result<> Doors::dispatch(OpenRequest& request, Generate message, std::vector<TokenId> prompt) {
+Result<> Doors::dispatch(
+    OpenRequest& request, messages::Generate message, std::vector<TokenId> prompt
+) {
     if (auto problem = problem_of_prompt(message, prompt)) return *std::move(problem);
     const auto prompt_len = static_cast<std::int64_t>(prompt.size());
     const ReplicaId replica =
         message.replica ? static_cast<ReplicaId>(*message.replica) : choice_->choose(prompt);
-    const std::size_t tail_len = std::min(prompt.size(), IncrementalDecoder::kPromptTailLen);
+    const std::size_t tail_len = std::min(prompt.size(), text::IncrementalDecoder::kPromptTailLen);
 
-    TokenizedRequest tokenized;
+    messages::TokenizedRequest tokenized;
     tokenized.key = next_key_;
     tokenized.text = {
         .prompt_tail = {prompt.end() - static_cast<std::ptrdiff_t>(tail_len), prompt.end()},
@@ -161,7 +163,8 @@ Result<> Doors::dispatch(OpenRequest& request, Generate message, std::vector<Tok
     tokenized.kv_max_lag = message.kv_max_lag;
     tokenized.client = std::move(message.client);
     tokenized.prompt.values = std::move(prompt);
-    if (ports_.to_replica(replica, ReplicaSocket::kRequests, encode(tokenized)) != Sent::kSent) {
+    if (ports_.to_replica(replica, ReplicaSocket::kRequests, encode(tokenized)) !=
+        bus::Sent::kSent) {
         return make_error(
             ErrorCode::kResourceExhausted, "replica {} has its queue full", raw(replica)
         );
@@ -188,10 +191,10 @@ void Doors::close(OpenRequest& request) {
 
 // Ends a request with an error chunk; the replica is not told.
 void Doors::fail(OpenRequest& request, const Error& error) {
-    OutputChunk chunk;
+    messages::OutputChunk chunk;
     chunk.rid = request.rid;
-    chunk.finish = Finish{
-        .reason = FinishReason::kError,
+    chunk.finish = messages::Finish{
+        .reason = messages::FinishReason::kError,
         .code = std::string(name_of(error.code)),
         .message = error.message,
     };
@@ -207,17 +210,17 @@ void Doors::abort(const std::vector<OpenRequest*>& requests, const std::string& 
             keys[request->replica].push_back(request->key);
             continue;
         }
-        OutputChunk chunk;  // its text is still being tokenized
+        messages::OutputChunk chunk;  // its text is still being tokenized
         chunk.rid = request->rid;
-        chunk.counts = RequestCounts{};
-        chunk.finish =
-            Finish{.reason = FinishReason::kAbort, .message = message, .was_waiting = true};
+        chunk.counts = messages::RequestCounts{};
+        chunk.finish = messages::Finish{
+            .reason = messages::FinishReason::kAbort, .message = message, .was_waiting = true};
         outbox_.add(request->peer, std::move(chunk));
         close(*request);
     }
     for (auto& [replica, of_replica] : keys) {
         std::ranges::sort(of_replica);
-        end_in_tree(std::move(of_replica), replica, EndCause::kAbort, message);
+        end_in_tree(std::move(of_replica), replica, messages::EndCause::kAbort, message);
     }
 }
 
@@ -227,15 +230,15 @@ Admin::Aborted Doors::abort_ids(const std::vector<std::string>* rids, const std:
     if (rids == nullptr) {
         for (OpenRequest* request : requests_.all()) {
             requests.emplace(request->id, request);
-            aborted.results.push_back({request->rid, AbortOutcome::kAborted});
+            aborted.results.push_back({request->rid, messages::AbortOutcome::kAborted});
         }
     } else {
         for (const std::string& rid : *rids) {
             const std::vector<OpenRequest*> found = requests_.with_rid(rid);
             for (OpenRequest* request : found) requests.emplace(request->id, request);
-            AbortOutcome outcome = AbortOutcome::kUnknown;
-            if (requests_.has_ended(rid)) outcome = AbortOutcome::kAlreadyDone;
-            if (!found.empty()) outcome = AbortOutcome::kAborted;
+            messages::AbortOutcome outcome = messages::AbortOutcome::kUnknown;
+            if (requests_.has_ended(rid)) outcome = messages::AbortOutcome::kAlreadyDone;
+            if (!found.empty()) outcome = messages::AbortOutcome::kAborted;
             aborted.results.push_back({rid, outcome});
         }
     }
@@ -249,9 +252,9 @@ Admin::Aborted Doors::abort_ids(const std::vector<std::string>* rids, const std:
 }
 
 void Doors::end_in_tree(
-    std::vector<RequestKey> keys, ReplicaId replica, EndCause cause, std::string message
+    std::vector<RequestKey> keys, ReplicaId replica, messages::EndCause cause, std::string message
 ) {
-    EndRequests ends;
+    messages::EndRequests ends;
     ends.keys = std::move(keys);
     ends.cause = cause;
     ends.message = std::move(message);
@@ -288,7 +291,7 @@ void Doors::lose_clients() {
             );
         }
         for (auto& [replica, of_replica] : keys) {
-            end_in_tree(std::move(of_replica), replica, EndCause::kPeerGone, {});
+            end_in_tree(std::move(of_replica), replica, messages::EndCause::kPeerGone, {});
         }
         spdlog::info(
             "a client {}; {} requests ended", is_slow ? "does not read" : "is gone", rids.size()
@@ -296,4 +299,4 @@ void Doors::lose_clients() {
     }
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

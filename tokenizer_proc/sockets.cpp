@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 namespace {
 
 // All descriptors but the doors' connections.
@@ -16,10 +16,10 @@ constexpr int kDoorConnectionsMin = 8;
 // What a door takes of the descriptors that are left: as much as it may, but never what another
 // needs.
 struct DoorLimits {
-    SocketLimits data = kDoorLimits;
-    SocketLimits admin = kDoorLimits;
-    SocketLimits tcp_data = kTcpDoorLimits;
-    SocketLimits tcp_admin = kTcpDoorLimits;
+    bus::SocketLimits data = bus::kDoorLimits;
+    bus::SocketLimits admin = bus::kDoorLimits;
+    bus::SocketLimits tcp_data = bus::kTcpDoorLimits;
+    bus::SocketLimits tcp_admin = bus::kTcpDoorLimits;
 
     static Result<DoorLimits> within_descriptors(int num_replicas, bool has_tcp);
 };
@@ -34,14 +34,14 @@ Result<DoorLimits> DoorLimits::within_descriptors(int num_replicas, bool has_tcp
     DoorLimits limits;
     limits.admin.connections_max = std::min(kAdminConnectionsMax, share / 4);
     limits.data.connections_max =
-        std::min(kDoorLimits.connections_max, share - limits.admin.connections_max);
+        std::min(bus::kDoorLimits.connections_max, share - limits.admin.connections_max);
     limits.tcp_admin.connections_max = std::min(kTcpAdminConnectionsMax, share / 4);
     limits.tcp_data.connections_max =
-        std::min(kTcpDoorLimits.connections_max, share - limits.tcp_admin.connections_max);
+        std::min(bus::kTcpDoorLimits.connections_max, share - limits.tcp_admin.connections_max);
     return limits;
 }
 
-bool is_tcp(const Listener& listener) { return listener.endpoint().starts_with("tcp://"); }
+bool is_tcp(const bus::Listener& listener) { return listener.endpoint().starts_with("tcp://"); }
 
 }  // namespace
 
@@ -54,25 +54,29 @@ Result<> check(const TcpDoors& doors) {
             ErrorCode::kInvalidArgument,
             "--tcp-door and --admin-tcp-door need --door-keys DIR: pitstop keygen makes one"};
     }
-    return check_curve();
+    return bus::check_curve();
 }
 
 Result<Sockets> Sockets::open(
-    zmq::context_t& context, const RunDir& run_dir, int num_replicas, const TcpDoors& tcp
+    zmq::context_t& context, const bus::RunDir& run_dir, int num_replicas, const TcpDoors& tcp
 ) {
     ASSIGN_OR_RETURN(
         const DoorLimits limits, DoorLimits::within_descriptors(num_replicas, tcp.has_any())
     );
     ASSIGN_OR_RETURN(
-        Socket data, Socket::bind(context, SocketKind::kRouter, run_dir.data_door(), limits.data)
+        bus::Socket data,
+        bus::Socket::bind(context, bus::SocketKind::kRouter, run_dir.data_door(), limits.data)
     );
     ASSIGN_OR_RETURN(
-        Socket admin, Socket::bind(context, SocketKind::kRouter, run_dir.admin_door(), limits.admin)
+        bus::Socket admin,
+        bus::Socket::bind(context, bus::SocketKind::kRouter, run_dir.admin_door(), limits.admin)
     );
-    SocketLimits inbox_limits = kInnerLimits;  // its peers: the schedulers and the detokenizer
-    inbox_limits.connections_max = num_replicas + 1 + kStrayConnectionsMax;
+    bus::SocketLimits inbox_limits =
+        bus::kInnerLimits;  // its peers: the schedulers and the detokenizer
+    inbox_limits.connections_max = num_replicas + 1 + bus::kStrayConnectionsMax;
     ASSIGN_OR_RETURN(
-        Socket inbox, Socket::bind(context, SocketKind::kPull, run_dir.tokenizer(), inbox_limits)
+        bus::Socket inbox,
+        bus::Socket::bind(context, bus::SocketKind::kPull, run_dir.tokenizer(), inbox_limits)
     );
     Sockets sockets(std::move(data), std::move(admin), std::move(inbox));
     if (tcp.has_any())
@@ -80,12 +84,16 @@ Result<Sockets> Sockets::open(
     for (int i = 0; i < num_replicas; ++i) {
         const ReplicaId replica{i};
         ASSIGN_OR_RETURN(
-            Socket requests,
-            Socket::connect(context, SocketKind::kPush, run_dir.requests(replica), kInnerLimits)
+            bus::Socket requests,
+            bus::Socket::connect(
+                context, bus::SocketKind::kPush, run_dir.requests(replica), bus::kInnerLimits
+            )
         );
         ASSIGN_OR_RETURN(
-            Socket control,
-            Socket::connect(context, SocketKind::kPush, run_dir.control(replica), kInnerLimits)
+            bus::Socket control,
+            bus::Socket::connect(
+                context, bus::SocketKind::kPush, run_dir.control(replica), bus::kInnerLimits
+            )
         );
         sockets.requests_.push_back(std::move(requests));
         sockets.control_.push_back(std::move(control));
@@ -96,18 +104,19 @@ Result<Sockets> Sockets::open(
 Result<> Sockets::open_tcp(
     zmq::context_t& context,
     const TcpDoors& tcp,
-    const SocketLimits& data,
-    const SocketLimits& admin
+    const bus::SocketLimits& data,
+    const bus::SocketLimits& admin
 ) {
     RETURN_IF_ERROR(check(tcp));
-    ASSIGN_OR_RETURN(const CurveKeyPair pair, read_server_key(tcp.keys + "/server.key"));
-    ASSIGN_OR_RETURN(guard_, KeyGuard::open(context));
+    ASSIGN_OR_RETURN(const bus::CurveKeyPair pair, bus::read_server_key(tcp.keys + "/server.key"));
+    ASSIGN_OR_RETURN(guard_, bus::KeyGuard::open(context));
     for (const Door at : {Door::kData, Door::kAdmin}) {
         const std::string& place = at == Door::kData ? tcp.data : tcp.admin;
         if (place.empty()) continue;
         const std::string domain(name_of(at));
         ASSIGN_OR_RETURN(
-            AllowedKeys allowed, AllowedKeys::open(fmt::format("{}/{}.keys", tcp.keys, domain))
+            bus::AllowedKeys allowed,
+            bus::AllowedKeys::open(fmt::format("{}/{}.keys", tcp.keys, domain))
         );
         guard_->allow(domain, std::move(allowed));
         RETURN_IF_ERROR(door(at).bind_too(
@@ -119,18 +128,18 @@ Result<> Sockets::open_tcp(
     return Ok{};
 }
 
-void Sockets::add_to(Poller& poller) {
+void Sockets::add_to(bus::Poller& poller) {
     poller.add(data_);
     poller.add(admin_);
     poller.add(inbox_);
     if (guard_) guard_->add_to(poller);
 }
 
-std::optional<Received> Sockets::receive(Door at, TimePoint now) {
-    Socket& socket = door(at);
-    std::optional<Received> received = socket.receive();
+std::optional<bus::Received> Sockets::receive(Door at, TimePoint now) {
+    bus::Socket& socket = door(at);
+    std::optional<bus::Received> received = socket.receive();
     if (!received) return received;
-    if (received->frames.type == Hello::kType) {
+    if (received->frames.type == messages::Hello::kType) {
         for (const auto& listener : socket.listeners()) {
             if (is_tcp(*listener) == !received->key.empty())
                 listener->note_word(received->connection);
@@ -150,12 +159,12 @@ void Sockets::answer_keys() {
     if (guard_) guard_->answer_all();
 }
 
-std::vector<ListenerStatus> Sockets::describe() const {
-    std::vector<ListenerStatus> statuses;
+std::vector<messages::ListenerStatus> Sockets::describe() const {
+    std::vector<messages::ListenerStatus> statuses;
     for (const Door at : {Door::kData, Door::kAdmin}) {
         for (const auto& listener : door(at).listeners()) {
-            const ListenerCounts counts = listener->counts();
-            ListenerStatus status;
+            const bus::ListenerCounts counts = listener->counts();
+            messages::ListenerStatus status;
             status.door = name_of(at);
             status.endpoint = listener->endpoint();
             status.connections = counts.open;
@@ -185,4 +194,4 @@ void Sockets::set_linger_ms(int linger_ms) {
     admin_.set_linger_ms(linger_ms);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

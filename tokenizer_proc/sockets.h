@@ -19,7 +19,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 
 std::string_view name_of(Door door);
 
@@ -38,48 +38,48 @@ class Sockets {
   public:
     // Errors: a place cannot be listened at; a key file; too few descriptors.
     static Result<Sockets> open(
-        zmq::context_t& context, const RunDir& run_dir, int num_replicas, const TcpDoors& tcp
+        zmq::context_t& context, const bus::RunDir& run_dir, int num_replicas, const TcpDoors& tcp
     );
 
-    [[nodiscard]] Socket& door(Door door) { return door == Door::kData ? data_ : admin_; }
-    [[nodiscard]] Socket& inbox() { return inbox_; }
-    [[nodiscard]] Socket& requests(ReplicaId replica) { return requests_[index(replica)]; }
-    [[nodiscard]] Socket& control(ReplicaId replica) { return control_[index(replica)]; }
+    [[nodiscard]] bus::Socket& door(Door door) { return door == Door::kData ? data_ : admin_; }
+    [[nodiscard]] bus::Socket& inbox() { return inbox_; }
+    [[nodiscard]] bus::Socket& requests(ReplicaId replica) { return requests_[index(replica)]; }
+    [[nodiscard]] bus::Socket& control(ReplicaId replica) { return control_[index(replica)]; }
 
-    void add_to(Poller& poller);
+    void add_to(bus::Poller& poller);
 
     // The next message at a door, or nothing. What a client says whose key was taken off the list
     // meanwhile is refused.
-    std::optional<Received> receive(Door door, TimePoint now);
+    std::optional<bus::Received> receive(Door door, TimePoint now);
     // Answers the handshakes that ask whether their key may come in.
     void answer_keys();
 
-    [[nodiscard]] std::vector<ListenerStatus> describe() const;
+    [[nodiscard]] std::vector<messages::ListenerStatus> describe() const;
     // The endpoints of the tcp doors, as (door, endpoint).
     [[nodiscard]] std::vector<std::pair<Door, std::string>> tcp_endpoints() const;
 
     void set_linger_ms(int linger_ms);
 
   private:
-    Sockets(Socket data, Socket admin, Socket inbox)
+    Sockets(bus::Socket data, bus::Socket admin, bus::Socket inbox)
         : data_(std::move(data)), admin_(std::move(admin)), inbox_(std::move(inbox)) {}
     static std::size_t index(ReplicaId replica) { return static_cast<std::size_t>(raw(replica)); }
-    [[nodiscard]] const Socket& door(Door door) const {
+    [[nodiscard]] const bus::Socket& door(Door door) const {
         return door == Door::kData ? data_ : admin_;
     }
     Result<> open_tcp(
         zmq::context_t& context,
         const TcpDoors& tcp,
-        const SocketLimits& data,
-        const SocketLimits& admin
+        const bus::SocketLimits& data,
+        const bus::SocketLimits& admin
     );
 
-    std::optional<KeyGuard> guard_{};  // of the tcp doors
-    Socket data_;
-    Socket admin_;
-    Socket inbox_;
-    std::vector<Socket> requests_{};  // by replica
-    std::vector<Socket> control_{};   // likewise
+    std::optional<bus::KeyGuard> guard_{};  // of the tcp doors
+    bus::Socket data_;
+    bus::Socket admin_;
+    bus::Socket inbox_;
+    std::vector<bus::Socket> requests_{};  // by replica
+    std::vector<bus::Socket> control_{};   // likewise
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

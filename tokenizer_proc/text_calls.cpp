@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 
 // The connection, and in it the names it gives. An identity is bytes.
 std::vector<std::string> Doors::client_path(
@@ -47,7 +47,7 @@ void Doors::end_call(JobId job, const Error* error) {
     }));
     if (of_peer->second.empty()) jobs_of_.erase(of_peer);
     if (error == nullptr) return;
-    ErrorReply reply;
+    messages::ErrorReply reply;
     reply.call = call.call;
     reply.code = name_of(error->code);
     reply.message = error->message;
@@ -63,13 +63,14 @@ std::vector<std::string> Doors::peers() const {
     return all;
 }
 
-Result<> Doors::tokenize(const std::string& peer, const Frames& frames) {
-    ASSIGN_OR_RETURN(Tokenize message, config_.identity.read<Tokenize>(frames));
+Result<> Doors::tokenize(const std::string& peer, const messages::Frames& frames) {
+    ASSIGN_OR_RETURN(messages::Tokenize message, config_.identity.read<messages::Tokenize>(frames));
     TextJob job{
         .client = client_path(peer, std::move(message.client)),
         .text = std::move(message.text),
-        .add_special = message.add_special_tokens ? AddSpecial::kYes : AddSpecial::kNo,
-        .skip_special = message.skip_special_tokens ? SkipSpecial::kYes : SkipSpecial::kNo,
+        .add_special = message.add_special_tokens ? text::AddSpecial::kYes : text::AddSpecial::kNo,
+        .skip_special =
+            message.skip_special_tokens ? text::SkipSpecial::kYes : text::SkipSpecial::kNo,
         .wants_text = true,
         .wants_texts = message.each_token,
     };
@@ -77,8 +78,10 @@ Result<> Doors::tokenize(const std::string& peer, const Frames& frames) {
     return start_call(peer, message.call, std::move(job));
 }
 
-Result<> Doors::render_chat(const std::string& peer, const Frames& frames) {
-    ASSIGN_OR_RETURN(RenderChat message, config_.identity.read<RenderChat>(frames));
+Result<> Doors::render_chat(const std::string& peer, const messages::Frames& frames) {
+    ASSIGN_OR_RETURN(
+        messages::RenderChat message, config_.identity.read<messages::RenderChat>(frames)
+    );
     if (config_.chat_template == nullptr) {
         return Error{ErrorCode::kUnsupported, "no chat template was loaded"};
     }
@@ -90,7 +93,7 @@ Result<> Doors::render_chat(const std::string& peer, const Frames& frames) {
                 {.variables = std::move(message.variables),
                  .continue_final_message = message.continue_final_message,
                  .chat_template = std::move(message.chat_template)}},
-        .add_special = message.add_special_tokens ? AddSpecial::kYes : AddSpecial::kNo,
+        .add_special = message.add_special_tokens ? text::AddSpecial::kYes : text::AddSpecial::kNo,
     };
     return start_call(peer, message.call, std::move(job));
 }
@@ -125,7 +128,7 @@ void Doors::job_done(TimePoint, TextDone done) {
         if (done.error) return end_call(done.id, &*done.error);
         const TokenizeCall call = place->second;
         end_call(done.id, nullptr);
-        TokenizeReply reply;
+        messages::TokenizeReply reply;
         reply.call = call.call;
         reply.ids = std::move(done.ids);
         reply.text = std::move(done.text);
@@ -140,7 +143,7 @@ void Doors::job_done(TimePoint, TextDone done) {
                         : dispatch(*request, std::move(request->generate), std::move(done.ids));
     if (sent) return;
     ++num_refused_;
-    ErrorReply reply;
+    messages::ErrorReply reply;
     reply.rid = request->rid;
     reply.code = name_of(sent.error().code);
     reply.message = sent.error().message;
@@ -148,4 +151,4 @@ void Doors::job_done(TimePoint, TextDone done) {
     close(*request);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

@@ -7,7 +7,7 @@
 #include <unistd.h>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 namespace {
 
 // That this thread has run.
@@ -24,7 +24,7 @@ std::size_t bytes_of(const TextJob& job) {
     return job.text ? job.text->size() : job.ids.size() * sizeof(TokenId);
 }
 
-TextDone run_job(const Tokenizer& tokenizer, TextJob job, const Interrupt& interrupt) {
+TextDone run_job(const text::Tokenizer& tokenizer, TextJob job, const Interrupt& interrupt) {
     TextDone done{.id = job.id, .ids = std::move(job.ids)};
     if (job.chat) {
         const std::time_t seconds = std::time(nullptr);
@@ -69,7 +69,7 @@ TextDone run_job(const Tokenizer& tokenizer, TextJob job, const Interrupt& inter
     return done;
 }
 
-TextWorker::TextWorker(std::shared_ptr<const Tokenizer> tokenizer, Fairness fairness)
+TextWorker::TextWorker(std::shared_ptr<const text::Tokenizer> tokenizer, Fairness fairness)
     : tokenizer_(std::move(tokenizer)),
       fairness_(fairness),
       fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
@@ -180,4 +180,4 @@ void TextWorker::run() {
     }
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

@@ -29,7 +29,7 @@
 #include <thread>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 
 // A chat to render before anything else: its text is what is encoded.
 struct ChatJob {
@@ -44,8 +44,8 @@ struct TextJob {
     std::optional<ChatJob> chat{};
     std::optional<std::string> text{};
     std::vector<TokenId> ids{};
-    AddSpecial add_special = AddSpecial::kYes;
-    SkipSpecial skip_special = SkipSpecial::kNo;
+    text::AddSpecial add_special = text::AddSpecial::kYes;
+    text::SkipSpecial skip_special = text::SkipSpecial::kNo;
     bool wants_text = false;   // also decode what was encoded
     bool wants_texts = false;  // and every token by itself
 };
@@ -61,7 +61,7 @@ struct TextDone {
 [[nodiscard]] std::size_t bytes_of(const TextJob& job);
 // Reads the clock for a chat template that says the date.
 [[nodiscard]] TextDone run_job(
-    const Tokenizer& tokenizer, TextJob job, const Interrupt& interrupt = {}
+    const text::Tokenizer& tokenizer, TextJob job, const Interrupt& interrupt = {}
 );
 
 class TextWorker {
@@ -78,7 +78,7 @@ class TextWorker {
     static constexpr auto kJobCpuMax = std::chrono::seconds(4);
 
     explicit TextWorker(
-        std::shared_ptr<const Tokenizer> tokenizer, Fairness fairness = Fairness::kFair
+        std::shared_ptr<const text::Tokenizer> tokenizer, Fairness fairness = Fairness::kFair
     );
     // Interrupts the job in progress; jobs that wait are dropped.
     ~TextWorker();
@@ -101,7 +101,7 @@ class TextWorker {
     [[nodiscard]] std::vector<std::string> path_of(const TextJob& job) const;
     void give(TextDone done);  // REQUIRES: mutex_ is held
 
-    std::shared_ptr<const Tokenizer> tokenizer_;
+    std::shared_ptr<const text::Tokenizer> tokenizer_;
     Fairness fairness_;
     int fd_ = -1;  // an eventfd
     std::mutex mutex_;
@@ -115,4 +115,4 @@ class TextWorker {
     std::thread thread_;                     // last: it uses all of the above
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 
 // What the caller asked for, a day at most: far more overflows the clock. 0: `otherwise`.
 [[nodiscard]] inline Duration timeout_or(Duration otherwise, std::int64_t asked_ms) {
@@ -15,4 +15,4 @@ namespace pitstop {
                         : otherwise;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

@@ -2,7 +2,7 @@
 
 #include "base/utf8.h"
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 namespace {
 
 constexpr std::size_t kShownBytesMax = 64;  // of what a client took for an identity
@@ -13,8 +13,8 @@ constexpr std::size_t kShownBytesMax = 64;  // of what a client took for an iden
 TreeIdentity::TreeIdentity(std::uint64_t high, std::uint64_t low)
     : id_(fmt::format("{:016x}{:016x}", high, low)), first_update_{(low >> 33) + 1} {}
 
-bool TreeIdentity::is_other(const Frames& frames) const {
-    Frames own = frames;
+bool TreeIdentity::is_other(const messages::Frames& frames) const {
+    messages::Frames own = frames;
     const Result<std::string> meant = take_tree(own);
     return meant && !meant->empty() && *meant != id_;
 }
@@ -37,4 +37,4 @@ Result<> TreeIdentity::check(std::string_view type, std::string_view meant) cons
     );
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

@@ -16,7 +16,7 @@
 #include <string_view>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 
 class TreeIdentity {
   public:
@@ -26,17 +26,17 @@ class TreeIdentity {
     [[nodiscard]] const std::string& id() const { return id_; }
     // The number of this tree's first update or session. The next tree's lie elsewhere, so that a
     // session that outlived its tree is none of the next one's.
-    [[nodiscard]] UpdateId first_update() const { return first_update_; }
+    [[nodiscard]] messages::UpdateId first_update() const { return first_update_; }
     // Whether these bytes, whatever else they are, name another tree.
-    [[nodiscard]] bool is_other(const Frames& frames) const;
+    [[nodiscard]] bool is_other(const messages::Frames& frames) const;
 
     // A client's message that is for this tree.
     // Errors: as decode(); kInvalidArgument (it names no tree), kUnavailable (it names another).
     template <class Message>
-    [[nodiscard]] Result<Message> read(const Frames& frames) const {
-        Frames own = frames;
+    [[nodiscard]] Result<Message> read(const messages::Frames& frames) const {
+        messages::Frames own = frames;
         ASSIGN_OR_RETURN(const std::string meant, take_tree(own));
-        ASSIGN_OR_RETURN(Message message, decode<Message>(own, UnknownFields::kRefuse));
+        ASSIGN_OR_RETURN(Message message, decode<Message>(own, messages::UnknownFields::kRefuse));
         RETURN_IF_ERROR(check(Message::kType, meant));
         return message;
     }
@@ -45,7 +45,7 @@ class TreeIdentity {
     [[nodiscard]] Result<> check(std::string_view type, std::string_view meant) const;
 
     std::string id_;
-    UpdateId first_update_;
+    messages::UpdateId first_update_;
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

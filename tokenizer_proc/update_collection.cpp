@@ -8,26 +8,28 @@
 #include <algorithm>
 #include <chrono>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 
-bool UpdateCoordinator::may_collect(const UpdateWeights& call) {
-    const UpdateSpec& spec = call.update;
-    return spec.partial && spec.mode == UpdateMode::kStaged && !spec.epoch &&
+bool UpdateCoordinator::may_collect(const messages::UpdateWeights& call) {
+    const messages::UpdateSpec& spec = call.update;
+    return spec.partial && spec.mode == messages::UpdateMode::kStaged && !spec.epoch &&
            spec.manifest.empty() && spec.digest.empty() && spec.base_digest.empty() &&
-           spec.source.kind != SourceKind::kBuckets;
+           spec.source.kind != messages::SourceKind::kBuckets;
 }
 
-void UpdateCoordinator::collect(TimePoint now, Caller caller, const UpdateWeights& call, Out& out) {
+void UpdateCoordinator::collect(
+    TimePoint now, Caller caller, const messages::UpdateWeights& call, Out& out
+) {
     if (is_collecting()) {
         hear_caller(now, std::move(caller), call.timeout_ms);
         if (!call.update.label.empty()) job_->spec.label = call.update.label;
         job_->spec.kv_policy = call.update.kv_policy;
         return order_fill(now, call.update.source, out);
     }
-    UpdateSpec spec = call.update;
+    messages::UpdateSpec spec = call.update;
     spec.partial = !must_be_complete();
     if (auto error = refusal(&spec)) return refuse(std::move(caller), *error, out);
-    spec.source = WeightSource{.kind = SourceKind::kBuckets};
+    spec.source = messages::WeightSource{.kind = messages::SourceKind::kBuckets};
     begin(now, std::move(caller), call.timeout_ms, Kind::kSession, std::move(spec), out);
     job_->is_collection = true;
     job_->collecting_since = now;
@@ -38,20 +40,21 @@ void UpdateCoordinator::collect(TimePoint now, Caller caller, const UpdateWeight
 // Tensors that some rank still waits for.
 std::int64_t UpdateCoordinator::num_missing() const {
     std::int64_t most = 0;
-    for (const ReplicaOutcome& replica : job_->outcomes) {
-        for (const RankOutcome& rank : replica.ranks) most = std::max(most, rank.num_missing);
+    for (const messages::ReplicaOutcome& replica : job_->outcomes) {
+        for (const messages::RankOutcome& rank : replica.ranks)
+            most = std::max(most, rank.num_missing);
     }
     return most;
 }
 
-std::optional<CollectingStatus> UpdateCoordinator::collecting(TimePoint now) const {
+std::optional<messages::CollectingStatus> UpdateCoordinator::collecting(TimePoint now) const {
     if (!job_ || !job_->is_collection) return std::nullopt;
-    CollectingStatus status;
+    messages::CollectingStatus status;
     status.calls = job_->num_buckets;
     status.age_s = std::chrono::duration<double>(now - job_->collecting_since).count();
     status.must_be_complete = !job_->spec.partial;
-    for (const ReplicaOutcome& replica : job_->outcomes) {
-        for (const RankOutcome& rank : replica.ranks) {
+    for (const messages::ReplicaOutcome& replica : job_->outcomes) {
+        for (const messages::RankOutcome& rank : replica.ranks) {
             status.bytes += rank.bytes;
             if (rank.num_missing <= status.num_missing) continue;
             status.num_missing = rank.num_missing;
@@ -61,4 +64,4 @@ std::optional<CollectingStatus> UpdateCoordinator::collecting(TimePoint now) con
     return status;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <chrono>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 namespace {
 
 // Which order a phase waits for the answers to, as UpdatePart::phase names it.
@@ -30,7 +30,7 @@ bool UpdateCoordinator::has_weights() const {
 }
 
 // Why an update with this spec (null: not a stage) cannot begin now, or nothing.
-std::optional<Error> UpdateCoordinator::refusal(const UpdateSpec* spec) const {
+std::optional<Error> UpdateCoordinator::refusal(const messages::UpdateSpec* spec) const {
     if (phase_ != Phase::kIdle) {
         return make_error(
             ErrorCode::kFailedPrecondition,
@@ -67,18 +67,22 @@ std::optional<Error> UpdateCoordinator::refusal(const UpdateSpec* spec) const {
     return std::nullopt;
 }
 
-void UpdateCoordinator::update(TimePoint now, Caller caller, const UpdateWeights& call, Out& out) {
+void UpdateCoordinator::update(
+    TimePoint now, Caller caller, const messages::UpdateWeights& call, Out& out
+) {
     if (auto error = refusal(&call.update)) return refuse(std::move(caller), *error, out);
     begin(now, std::move(caller), call.timeout_ms, Kind::kUpdate, call.update, out);
 }
 
-void UpdateCoordinator::stage(TimePoint now, Caller caller, const StageWeights& call, Out& out) {
+void UpdateCoordinator::stage(
+    TimePoint now, Caller caller, const messages::StageWeights& call, Out& out
+) {
     if (auto error = refusal(&call.update)) return refuse(std::move(caller), *error, out);
     begin(now, std::move(caller), call.timeout_ms, Kind::kStageOnly, call.update, out);
 }
 
 void UpdateCoordinator::rollback(
-    TimePoint now, Caller caller, const RollbackWeights& call, Out& out
+    TimePoint now, Caller caller, const messages::RollbackWeights& call, Out& out
 ) {
     if (auto error = refusal(nullptr)) return refuse(std::move(caller), *error, out);
     if (!has_retained_ || is_torn_) {
@@ -91,15 +95,15 @@ void UpdateCoordinator::rollback(
             out
         );
     }
-    UpdateSpec spec;
+    messages::UpdateSpec spec;
     spec.kv_policy = call.kv_policy;
     begin(now, std::move(caller), call.timeout_ms, Kind::kRollback, std::move(spec), out);
 }
 
 void UpdateCoordinator::begin_session(
-    TimePoint now, Caller caller, const BeginUpdate& call, Out& out
+    TimePoint now, Caller caller, const messages::BeginUpdate& call, Out& out
 ) {
-    UpdateSpec spec = call.update;
+    messages::UpdateSpec spec = call.update;
     // Where there is nothing to lay a part over, all of it must have come by the commit.
     if (must_be_complete()) spec.partial = false;
     if (auto error = refusal(&spec)) return refuse(std::move(caller), *error, out);
@@ -133,10 +137,12 @@ void UpdateCoordinator::hear_caller(TimePoint now, Caller caller, std::int64_t t
     job_->caller_deadline = job_->deadline;
 }
 
-void UpdateCoordinator::bucket(TimePoint now, Caller caller, const UpdateBucket& call, Out& out) {
+void UpdateCoordinator::bucket(
+    TimePoint now, Caller caller, const messages::UpdateBucket& call, Out& out
+) {
     if (auto error = not_at(call.session, /*needs_open=*/true))
         return refuse(std::move(caller), *error, out);
-    if (call.source.format == TensorFormat::kSparse && job_->spec.base_digest.empty()) {
+    if (call.source.format == messages::TensorFormat::kSparse && job_->spec.base_digest.empty()) {
         return refuse(
             std::move(caller),
             make_error(
@@ -151,15 +157,18 @@ void UpdateCoordinator::bucket(TimePoint now, Caller caller, const UpdateBucket&
     order_fill(now, call.source, out);
 }
 
-void UpdateCoordinator::order_fill(TimePoint now, WeightSource source, Out& out) {
+void UpdateCoordinator::order_fill(TimePoint now, messages::WeightSource source, Out& out) {
     order(
         Phase::kFilling,
-        UpdateFill{job_->id, ++job_->num_buckets, std::move(source), time_of_replicas(now)},
+        messages::UpdateFill{
+            job_->id, ++job_->num_buckets, std::move(source), time_of_replicas(now)},
         out
     );
 }
 
-void UpdateCoordinator::commit(TimePoint now, Caller caller, const CommitWeights& call, Out& out) {
+void UpdateCoordinator::commit(
+    TimePoint now, Caller caller, const messages::CommitWeights& call, Out& out
+) {
     if (auto error = not_at(call.session, /*needs_open=*/false))
         return refuse(std::move(caller), *error, out);
     hear_caller(now, std::move(caller), call.timeout_ms);
@@ -177,10 +186,14 @@ void UpdateCoordinator::order_finish(
     TimePoint now, const std::string& label, const std::string& digest, Out& out
 ) {
     job_->kind = Kind::kUpdate;
-    order(Phase::kStaging, UpdateFinish{job_->id, label, digest, time_of_replicas(now)}, out);
+    order(
+        Phase::kStaging, messages::UpdateFinish{job_->id, label, digest, time_of_replicas(now)}, out
+    );
 }
 
-void UpdateCoordinator::drop(TimePoint now, Caller caller, const DropStage& call, Out& out) {
+void UpdateCoordinator::drop(
+    TimePoint now, Caller caller, const messages::DropStage& call, Out& out
+) {
     if (auto error = not_at(call.session, /*needs_open=*/false))
         return refuse(std::move(caller), *error, out);
     hear_caller(now, std::move(caller), call.timeout_ms);
@@ -188,11 +201,17 @@ void UpdateCoordinator::drop(TimePoint now, Caller caller, const DropStage& call
 }
 
 void UpdateCoordinator::begin(
-    TimePoint now, Caller caller, std::int64_t timeout_ms, Kind kind, UpdateSpec spec, Out& out
+    TimePoint now,
+    Caller caller,
+    std::int64_t timeout_ms,
+    Kind kind,
+    messages::UpdateSpec spec,
+    Out& out
 ) {
     Job job;
-    job.id =
-        std::exchange(next_id_, static_cast<UpdateId>(static_cast<std::uint64_t>(next_id_) + 1));
+    job.id = std::exchange(
+        next_id_, static_cast<messages::UpdateId>(static_cast<std::uint64_t>(next_id_) + 1)
+    );
     job.kind = kind;
     job.new_epoch = spec.epoch.value_or(next(version_.epoch));
     job.spec = std::move(spec);
@@ -205,9 +224,9 @@ void UpdateCoordinator::begin(
     job.outcomes.resize(static_cast<std::size_t>(num_replicas_));
     job_ = std::move(job);
     if (kind == Kind::kRollback)
-        return order(Phase::kStaging, UpdateRollback{job_->id, job_->new_epoch}, out);
+        return order(Phase::kStaging, messages::UpdateRollback{job_->id, job_->new_epoch}, out);
     has_retained_ = false;  // the stage overwrites the retained copy
-    if (job_->spec.mode == UpdateMode::kDirect) {
+    if (job_->spec.mode == messages::UpdateMode::kDirect) {
         return order_ready(now, out);
     }
     order_stage(now, out);
@@ -223,14 +242,16 @@ void UpdateCoordinator::order(Phase phase, Order order, Out& out) {
 void UpdateCoordinator::order_stage(TimePoint now, Out& out) {
     order(
         job_->kind == Kind::kSession ? Phase::kOpening : Phase::kStaging,
-        UpdateStage{job_->id, job_->spec, job_->new_epoch, time_of_replicas(now)},
+        messages::UpdateStage{job_->id, job_->spec, job_->new_epoch, time_of_replicas(now)},
         out
     );
 }
 
 void UpdateCoordinator::order_ready(TimePoint now, Out& out) {
     order(
-        Phase::kReadying, UpdateReady{job_->id, job_->spec.kv_policy, time_of_replicas(now)}, out
+        Phase::kReadying,
+        messages::UpdateReady{job_->id, job_->spec.kv_policy, time_of_replicas(now)},
+        out
     );
 }
 
@@ -241,7 +262,7 @@ std::int64_t UpdateCoordinator::time_of_replicas(TimePoint now) const {
     return std::max<std::int64_t>(1, (all - head_start).count());
 }
 
-void UpdateCoordinator::waits(UpdateWaits waits) {
+void UpdateCoordinator::waits(messages::UpdateWaits waits) {
     const std::int32_t index = raw(waits.replica);
     if (!job_ || waits.update != job_->id || index < 0 || index >= num_replicas_ ||
         (phase_ != Phase::kCommitting && phase_ != Phase::kDropping)) {
@@ -251,7 +272,7 @@ void UpdateCoordinator::waits(UpdateWaits waits) {
     job_->awaited[static_cast<std::size_t>(index)] = std::move(waits.ranks);
 }
 
-void UpdateCoordinator::part(TimePoint now, const UpdatePart& part, Out& out) {
+void UpdateCoordinator::part(TimePoint now, const messages::UpdatePart& part, Out& out) {
     const auto expected = [&]() -> std::string_view {
         switch (phase_) {
             case Phase::kOpening:
@@ -315,7 +336,7 @@ void UpdateCoordinator::all_answered(TimePoint now, Out& out) {
             job.deadline = now + job.idle_timeout;
             return;
         case Phase::kStaging: {
-            const UpdatePart& first = *job.answers.front();
+            const messages::UpdatePart& first = *job.answers.front();
             for (const auto& answer : job.answers) {
                 if (answer->digest == first.digest) continue;
                 return begin_drop(
@@ -360,17 +381,17 @@ void UpdateCoordinator::all_answered(TimePoint now, Out& out) {
     CHECK(job.is_staging_done && job.is_ready_done);  // no commit without all votes (P2)
     job.commit_ordered = now;
     decide();
-    order(Phase::kCommitting, UpdateCommit{job.id}, out);
+    order(Phase::kCommitting, messages::UpdateCommit{job.id}, out);
 }
 
 // Whether replicas may differ, or one of them be half-written: a commit was ordered; or a direct
 // stage was, and not every rank has said that it failed before it wrote anything.
 bool UpdateCoordinator::may_be_torn() const {
     if (phase_ == Phase::kCommitting) return true;
-    if (job_->spec.mode != UpdateMode::kDirect || !job_->is_ready_done) return false;
-    return !std::ranges::all_of(job_->outcomes, [](const ReplicaOutcome& replica) {
+    if (job_->spec.mode != messages::UpdateMode::kDirect || !job_->is_ready_done) return false;
+    return !std::ranges::all_of(job_->outcomes, [](const messages::ReplicaOutcome& replica) {
         return !replica.ranks.empty() &&
-               std::ranges::all_of(replica.ranks, [](const RankOutcome& rank) {
+               std::ranges::all_of(replica.ranks, [](const messages::RankOutcome& rank) {
                    return !rank.ok && rank.phase == "idle";
                });
     });
@@ -391,7 +412,7 @@ void UpdateCoordinator::begin_drop(TimePoint now, Error failure, Out& out) {
             std::clamp<TimePoint>(job_->caller_deadline, now + kDropGrace, now + kDropTimeout);
     }
     const std::string reason = job_->failure.message;
-    order(Phase::kDropping, UpdateDrop{job_->id, reason, is_torn}, out);
+    order(Phase::kDropping, messages::UpdateDrop{job_->id, reason, is_torn}, out);
 }
 
 // The commit's order is what decides: from there on nothing brings the version before it back.
@@ -406,7 +427,7 @@ void UpdateCoordinator::decide() {
 void UpdateCoordinator::finish_commit(TimePoint now, Out& out) {
     Job& job = *job_;
     // A direct update has no copy to go back to; a rollback leaves the version it left.
-    has_retained_ = job.spec.mode == UpdateMode::kStaged;
+    has_retained_ = job.spec.mode == messages::UpdateMode::kStaged;
     is_torn_ = false;
     has_weights_.assign(has_weights_.size(), true);
     retained_path_ = std::move(version_.path);
@@ -481,4 +502,4 @@ void UpdateCoordinator::fail(const std::string& message, Out& out) {
     reply(job_->started, Error{ErrorCode::kUnavailable, message}, out);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

@@ -31,7 +31,7 @@
 #include <variant>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 
 // The version that serves, on every replica alike.
 struct ServedVersion {
@@ -52,16 +52,16 @@ class UpdateCoordinator {
         std::string_view what{};  // the call's type
     };
     using Order = std::variant<
-        UpdateStage,
-        UpdateFill,
-        UpdateFinish,
-        UpdateReady,
-        UpdateCommit,
-        UpdateDrop,
-        UpdateRollback>;
+        messages::UpdateStage,
+        messages::UpdateFill,
+        messages::UpdateFinish,
+        messages::UpdateReady,
+        messages::UpdateCommit,
+        messages::UpdateDrop,
+        messages::UpdateRollback>;
     struct Out {
         std::vector<Order> orders{};  // each goes to every replica
-        std::vector<std::pair<Caller, UpdateReply>> replies{};
+        std::vector<std::pair<Caller, messages::UpdateReply>> replies{};
     };
 
     // Deadlines of calls that name none, and of what nobody asked for.
@@ -72,7 +72,7 @@ class UpdateCoordinator {
     static constexpr auto kStagedHoldMax = std::chrono::hours(1);
     static constexpr auto kSessionIdle = std::chrono::minutes(5);  // of sessions that name none
 
-    explicit UpdateCoordinator(int num_replicas, UpdateId first = UpdateId{1})
+    explicit UpdateCoordinator(int num_replicas, messages::UpdateId first = messages::UpdateId{1})
         : num_replicas_(num_replicas),
           next_id_(first),
           has_weights_(static_cast<std::size_t>(num_replicas), true) {}
@@ -84,21 +84,21 @@ class UpdateCoordinator {
     // A replica says that it has weights, or none (they were released and not kept, or never came).
     void set_has_weights(ReplicaId replica, bool has_weights);
 
-    void update(TimePoint now, Caller caller, const UpdateWeights& call, Out& out);
-    void stage(TimePoint now, Caller caller, const StageWeights& call, Out& out);
-    void begin_session(TimePoint now, Caller caller, const BeginUpdate& call, Out& out);
-    void bucket(TimePoint now, Caller caller, const UpdateBucket& call, Out& out);
+    void update(TimePoint now, Caller caller, const messages::UpdateWeights& call, Out& out);
+    void stage(TimePoint now, Caller caller, const messages::StageWeights& call, Out& out);
+    void begin_session(TimePoint now, Caller caller, const messages::BeginUpdate& call, Out& out);
+    void bucket(TimePoint now, Caller caller, const messages::UpdateBucket& call, Out& out);
     // A partial update that becomes part of one with those before and after it; answered when it
     // is staged. REQUIRES: may_collect(call).
-    void collect(TimePoint now, Caller caller, const UpdateWeights& call, Out& out);
-    void commit(TimePoint now, Caller caller, const CommitWeights& call, Out& out);
-    void drop(TimePoint now, Caller caller, const DropStage& call, Out& out);
-    void rollback(TimePoint now, Caller caller, const RollbackWeights& call, Out& out);
+    void collect(TimePoint now, Caller caller, const messages::UpdateWeights& call, Out& out);
+    void commit(TimePoint now, Caller caller, const messages::CommitWeights& call, Out& out);
+    void drop(TimePoint now, Caller caller, const messages::DropStage& call, Out& out);
+    void rollback(TimePoint now, Caller caller, const messages::RollbackWeights& call, Out& out);
 
     // A replica's answer. One that belongs to no order under way is ignored and counted.
-    void part(TimePoint now, const UpdatePart& part, Out& out);
+    void part(TimePoint now, const messages::UpdatePart& part, Out& out);
     // Which ranks a replica waits for, of a commit or a drop.
-    void waits(UpdateWaits waits);
+    void waits(messages::UpdateWaits waits);
 
     // Acts on deadlines that have come.
     void tick(TimePoint now, Out& out);
@@ -114,7 +114,7 @@ class UpdateCoordinator {
     [[nodiscard]] bool is_open() const { return phase_ == Phase::kOpen; }
     // Whether this call can be one of several that are one update: nothing that it declares is
     // about the version after it alone.
-    [[nodiscard]] static bool may_collect(const UpdateWeights& call);
+    [[nodiscard]] static bool may_collect(const messages::UpdateWeights& call);
     // No version is there that a part could be laid over.
     [[nodiscard]] bool must_be_complete() const { return is_torn_ || !has_weights(); }
     // Calls were collected, and the update of them is not ordered yet.
@@ -123,7 +123,7 @@ class UpdateCoordinator {
     }
     // REQUIRES: is_collecting().
     [[nodiscard]] bool is_collecting_all() const { return !job_->spec.partial; }
-    [[nodiscard]] std::optional<CollectingStatus> collecting(TimePoint now) const;
+    [[nodiscard]] std::optional<messages::CollectingStatus> collecting(TimePoint now) const;
     [[nodiscard]] bool is_busy() const { return phase_ != Phase::kIdle; }
     [[nodiscard]] std::string_view state() const;
     [[nodiscard]] const ServedVersion& version() const { return version_; }
@@ -150,9 +150,9 @@ class UpdateCoordinator {
 
     // The update under way. Times are for the waterfall.
     struct Job {
-        UpdateId id{};
+        messages::UpdateId id{};
         Kind kind = Kind::kUpdate;
-        UpdateSpec spec{};
+        messages::UpdateSpec spec{};
         Epoch new_epoch{};
         std::optional<Caller> caller{};  // nobody waits while a stage is held
         TimePoint started{};
@@ -162,29 +162,35 @@ class UpdateCoordinator {
         std::int64_t num_buckets = 0;  // session: ordered so far
         bool is_collection = false;    // nobody opened the session
         TimePoint collecting_since{};
-        std::optional<WeightSource> first_source{};  // collected while the session opens
+        std::optional<messages::WeightSource> first_source{};  // collected while the session opens
         TimePoint last_prepared{};
         TimePoint commit_ordered{};
         bool is_staging_done = false;
         bool is_ready_done = false;
-        std::vector<std::optional<UpdatePart>> answers{};  // to the order under way, by replica
+        std::vector<std::optional<messages::UpdatePart>>
+            answers{};                                     // to the order under way, by replica
         std::vector<std::vector<Rank>> awaited{};          // by replica: ranks that are not done
-        std::vector<ReplicaOutcome> outcomes{};            // the latest, by replica
+        std::vector<messages::ReplicaOutcome> outcomes{};  // the latest, by replica
         std::string label{};                               // of the new version
         std::string digest{};
         Error failure{};  // why it is being dropped
     };
 
-    [[nodiscard]] std::optional<Error> refusal(const UpdateSpec* spec) const;
+    [[nodiscard]] std::optional<Error> refusal(const messages::UpdateSpec* spec) const;
     [[nodiscard]] std::optional<Error> not_at(std::uint64_t session, bool needs_open) const;
     void hear_caller(TimePoint now, Caller caller, std::int64_t timeout_ms);
     [[nodiscard]] std::int64_t time_of_replicas(TimePoint now) const;
     void begin(
-        TimePoint now, Caller caller, std::int64_t timeout_ms, Kind kind, UpdateSpec spec, Out& out
+        TimePoint now,
+        Caller caller,
+        std::int64_t timeout_ms,
+        Kind kind,
+        messages::UpdateSpec spec,
+        Out& out
     );
     void order(Phase phase, Order order, Out& out);
     void order_finish(TimePoint now, const std::string& label, const std::string& digest, Out& out);
-    void order_fill(TimePoint now, WeightSource source, Out& out);
+    void order_fill(TimePoint now, messages::WeightSource source, Out& out);
     [[nodiscard]] std::int64_t num_missing() const;
     void order_stage(TimePoint now, Out& out);
     void order_ready(TimePoint now, Out& out);
@@ -202,7 +208,7 @@ class UpdateCoordinator {
     int num_replicas_;
     Phase phase_ = Phase::kIdle;
     std::optional<Job> job_{};
-    UpdateId next_id_;
+    messages::UpdateId next_id_;
     ServedVersion version_{};
     ServedVersion decided_{};
     std::vector<bool> has_weights_;  // by replica
@@ -212,4 +218,4 @@ class UpdateCoordinator {
     std::int64_t num_late_parts_ = 0;
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <chrono>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 namespace {
 
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
@@ -60,7 +60,7 @@ std::string UpdateCoordinator::who_is_missing() const {
 }
 
 void UpdateCoordinator::refuse(Caller caller, Error error, Out& out) const {
-    UpdateReply reply;
+    messages::UpdateReply reply;
     reply.call = caller.call;
     reply.code = name_of(error.code);
     reply.message = std::move(error.message);
@@ -75,7 +75,7 @@ void UpdateCoordinator::refuse(Caller caller, Error error, Out& out) const {
 void UpdateCoordinator::reply(TimePoint now, std::optional<Error> error, Out& out) {
     Job& job = *job_;
     if (!job.caller) return;
-    UpdateReply reply;
+    messages::UpdateReply reply;
     reply.call = job.caller->call;
     reply.ok = !error;
     if (error) {
@@ -100,8 +100,8 @@ void UpdateCoordinator::reply(TimePoint now, std::optional<Error> error, Out& ou
     reply.epoch = is_about_stage ? job.new_epoch : version_.epoch;
     reply.label = is_about_stage ? job.label : version_.label;
     reply.digest = is_about_stage ? job.digest : version_.digest;
-    for (const ReplicaOutcome& replica : job.outcomes) {
-        for (const RankOutcome& rank : replica.ranks) {
+    for (const messages::ReplicaOutcome& replica : job.outcomes) {
+        for (const messages::RankOutcome& rank : replica.ranks) {
             reply.bytes += rank.bytes;
             reply.receive_s = std::max(reply.receive_s, rank.receive_s);
             reply.verify_s = std::max(reply.verify_s, rank.verify_s);
@@ -117,4 +117,4 @@ void UpdateCoordinator::reply(TimePoint now, std::optional<Error> error, Out& ou
     job.caller.reset();
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

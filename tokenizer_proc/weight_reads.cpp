@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 namespace {
 
 std::int64_t element_bytes_of(std::string_view dtype) {
@@ -17,7 +17,7 @@ constexpr std::int64_t kTensorBytesMax = std::int64_t{1} << 30;  // of a reply's
 
 }  // namespace
 
-Result<> TensorRead::begin(const WorkerTensor& piece) {
+Result<> TensorRead::begin(const messages::WorkerTensor& piece) {
     cols_ = piece.tensor.shape.empty() ? 1 : piece.tensor.shape.back();
     rows_ = 1;
     element_bytes_ = element_bytes_of(piece.tensor.dtype);
@@ -47,7 +47,7 @@ Result<> TensorRead::begin(const WorkerTensor& piece) {
     return Ok{};
 }
 
-Result<> TensorRead::place(const WorkerTensor& piece) {
+Result<> TensorRead::place(const messages::WorkerTensor& piece) {
     const bool is_inside = piece.row_begin >= 0 && piece.num_rows >= 0 &&
                            piece.row_begin <= rows_ - piece.num_rows && piece.col_begin >= 0 &&
                            piece.num_cols >= 0 && piece.col_begin <= cols_ - piece.num_cols;
@@ -76,8 +76,8 @@ Result<> TensorRead::place(const WorkerTensor& piece) {
     return Ok{};
 }
 
-std::optional<Result<WeightsReply>> TensorRead::add(WorkerTensor piece) {
-    using Answer = std::optional<Result<WeightsReply>>;
+std::optional<Result<messages::WeightsReply>> TensorRead::add(messages::WorkerTensor piece) {
+    using Answer = std::optional<Result<messages::WeightsReply>>;
     heard_.insert(piece.rank);
     if (!piece.code.empty()) {
         return Answer(Error{error_code_named(piece.code), std::move(piece.message)});
@@ -112,12 +112,12 @@ std::string TensorRead::who_is_missing(int tp) const {
     );
 }
 
-std::optional<DigestsReply> DigestRead::add(WorkerDigests part) {
+std::optional<messages::DigestsReply> DigestRead::add(messages::WorkerDigests part) {
     const bool is_ours = raw(part.replica) >= 0 && raw(part.replica) < num_replicas_ &&
                          raw(part.rank) >= 0 && raw(part.rank) < tp_;
     if (!is_ours) return std::nullopt;
     if (!part.code.empty()) {
-        DigestsReply refusal;
+        messages::DigestsReply refusal;
         refusal.epoch = part.epoch;
         refusal.label = std::move(part.label);
         refusal.code = std::move(part.code);
@@ -152,9 +152,9 @@ std::string DigestRead::who_is_missing() const {
     return names;
 }
 
-DigestsReply DigestRead::merge() const {
-    DigestsReply reply;
-    const WorkerDigests& first = parts_.begin()->second;
+messages::DigestsReply DigestRead::merge() const {
+    messages::DigestsReply reply;
+    const messages::WorkerDigests& first = parts_.begin()->second;
     reply.epoch = first.epoch;
     reply.label = first.label;
     const auto fail = [&](ErrorCode code, std::string message) {
@@ -174,12 +174,12 @@ DigestsReply DigestRead::merge() const {
         );
     }
     for (int replica = 0; replica < num_replicas_; ++replica) {
-        std::vector<RankParts> ranks;
+        std::vector<messages::RankParts> ranks;
         for (int rank = 0; rank < tp_; ++rank) {
-            const WorkerDigests& part = parts_.at({ReplicaId{replica}, Rank{rank}});
+            const messages::WorkerDigests& part = parts_.at({ReplicaId{replica}, Rank{rank}});
             ranks.push_back({part.rank, part.digests});
         }
-        Result<VersionDigest> version = version_digest(ranks);
+        Result<messages::VersionDigest> version = messages::version_digest(ranks);
         if (!version) {
             return fail(
                 version.error().code,
@@ -203,4 +203,4 @@ DigestsReply DigestRead::merge() const {
     return reply;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

@@ -16,21 +16,21 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 
 // One get_weights.
 class TensorRead {
   public:
     // A rectangle of it. The whole tensor, once every element is there; or an error.
-    std::optional<Result<WeightsReply>> add(WorkerTensor piece);
+    std::optional<Result<messages::WeightsReply>> add(messages::WorkerTensor piece);
     // "replica 0 rank 1, ...": of `tp` ranks, those that have sent nothing.
     [[nodiscard]] std::string who_is_missing(int tp) const;
 
   private:
-    Result<> begin(const WorkerTensor& piece);
-    Result<> place(const WorkerTensor& piece);
+    Result<> begin(const messages::WorkerTensor& piece);
+    Result<> place(const messages::WorkerTensor& piece);
 
-    std::optional<WeightsReply> reply_{};
+    std::optional<messages::WeightsReply> reply_{};
     std::int64_t rows_ = 0;
     std::int64_t cols_ = 0;
     std::int64_t element_bytes_ = 0;
@@ -45,16 +45,16 @@ class DigestRead {
     DigestRead(int num_replicas, int tp) : num_replicas_(num_replicas), tp_(tp) {}
 
     // A rank's digests. The reply once all ranks of all replicas have answered.
-    std::optional<DigestsReply> add(WorkerDigests part);
+    std::optional<messages::DigestsReply> add(messages::WorkerDigests part);
     // "replica 0 rank 1, ..."
     [[nodiscard]] std::string who_is_missing() const;
 
   private:
-    [[nodiscard]] DigestsReply merge() const;
+    [[nodiscard]] messages::DigestsReply merge() const;
 
     int num_replicas_;
     int tp_;
-    std::map<std::pair<ReplicaId, Rank>, WorkerDigests> parts_{};
+    std::map<std::pair<ReplicaId, Rank>, messages::WorkerDigests> parts_{};
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

@@ -32,7 +32,7 @@
 #include <thread>
 #include <unistd.h>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 struct Options {
@@ -160,10 +160,10 @@ Result<> check_options(Options& options) {
     if (!(options.step_timeout_s > 0 && options.step_timeout_s < 1e6))
         return bad("step-timeout-s", "seconds, more than 0");
     // A step has room for both; each is bounded before they are added up.
-    constexpr auto kTokensMax = static_cast<std::int64_t>(StepPlan::kTokensMax);
+    constexpr auto kTokensMax = static_cast<std::int64_t>(messages::StepPlan::kTokensMax);
     if (options.chunked_prefill_size < 1 || options.chunked_prefill_size > kTokensMax)
         return bad("chunked-prefill-size", fmt::format("1 to {}", kTokensMax));
-    constexpr auto kRowsMax = static_cast<std::int64_t>(StepPlan::kRowsMax);
+    constexpr auto kRowsMax = static_cast<std::int64_t>(messages::StepPlan::kRowsMax);
     if (options.engine.num_slots < 1 || options.engine.num_slots > kRowsMax)
         return bad("max-running-requests", fmt::format("1 to {}", kRowsMax));
     EngineOptions& engine = options.engine;
@@ -192,7 +192,9 @@ int choose_threads(const Options& options) {
     return std::max(1, cores / options.tp);
 }
 
-Result<std::unique_ptr<Communicator>> join_peers(const Options& options, const RunDir& run_dir) {
+Result<std::unique_ptr<Communicator>> join_peers(
+    const Options& options, const bus::RunDir& run_dir
+) {
     if (options.tp == 1) return make_solo_communicator();
     return attach_shm_communicator({
         .path = fmt::format("{}/ranks-{}", run_dir.path(), options.replica),
@@ -209,7 +211,7 @@ class Worker {
         Engine& engine;
         Updater& updater;
         Pace& pace;
-        Socket& scheduler;
+        bus::Socket& scheduler;
         Supervision& supervision;
     };
     explicit Worker(const Args& args)
@@ -221,7 +223,7 @@ class Worker {
 
     // Until the launcher says stop or is gone. An error: this rank cannot go on.
     Result<> loop() {
-        Poller poller;
+        bus::Poller poller;
         const std::size_t orders = poller.add(scheduler_);
         const std::size_t answers = poller.add_fd(updater_.fd());
         if (supervision_.fd() >= 0) poller.add_fd(supervision_.fd());
@@ -233,8 +235,8 @@ class Worker {
             if (is_over()) return Ok{};
             if (poller.is_ready(answers)) RETURN_IF_ERROR(send_all(updater_.take_answers()));
             if (!poller.is_ready(orders)) continue;
-            for (int i = 0; i < kMessagesPerTurnMax; ++i) {
-                const std::optional<Received> received = scheduler_.receive();
+            for (int i = 0; i < bus::kMessagesPerTurnMax; ++i) {
+                const std::optional<bus::Received> received = scheduler_.receive();
                 if (!received) break;
                 Result<> handled = handle(*received);
                 if (is_over()) return Ok{};  // also what a peer's orderly end looks like
@@ -245,8 +247,8 @@ class Worker {
         }
     }
 
-    Result<> send(const Frames& frames) {
-        if (scheduler_.send(frames) == Sent::kSent) return Ok{};
+    Result<> send(const messages::Frames& frames) {
+        if (scheduler_.send(frames) == bus::Sent::kSent) return Ok{};
         return make_error(
             ErrorCode::kUnavailable, "the scheduler does not take a '{}'", frames.type
         );
@@ -262,22 +264,25 @@ class Worker {
         return supervision_.is_over();
     }
 
-    Result<> handle(const Received& received) {
+    Result<> handle(const bus::Received& received) {
         if (received.refused) return drop(*received.refused);
         if (Updater::takes(received.frames.type)) {
-            ASSIGN_OR_RETURN(const std::vector<Frames> replies, updater_.obey(received.frames));
+            ASSIGN_OR_RETURN(
+                const std::vector<messages::Frames> replies, updater_.obey(received.frames)
+            );
             return send_all(replies);
         }
-        if (received.frames.type != StepPlan::kType) {
+        if (received.frames.type != messages::StepPlan::kType) {
             return drop(make_error(
                 ErrorCode::kUnknownMessage, "'{}' is no message for a worker", received.frames.type
             ));
         }
         ASSIGN_OR_RETURN(
-            const StepPlan plan, decode<StepPlan>(received.frames, UnknownFields::kIgnore)
+            const messages::StepPlan plan,
+            decode<messages::StepPlan>(received.frames, messages::UnknownFields::kIgnore)
         );
         pace_.begin_pass();
-        Result<StepResult> result = engine_.run(plan);
+        Result<messages::StepResult> result = engine_.run(plan);
         pace_.end_pass();
         updater_.meter().touch();
         if (!result) return result.error();
@@ -292,15 +297,15 @@ class Worker {
         return Ok{};
     }
 
-    Result<> send_all(const std::vector<Frames>& all) {
-        for (const Frames& frames : all) RETURN_IF_ERROR(send(frames));
+    Result<> send_all(const std::vector<messages::Frames>& all) {
+        for (const messages::Frames& frames : all) RETURN_IF_ERROR(send(frames));
         return Ok{};
     }
 
     Engine& engine_;
     Updater& updater_;
     Pace& pace_;
-    Socket& scheduler_;
+    bus::Socket& scheduler_;
     Supervision& supervision_;
     std::int64_t num_dropped_ = 0;
 };
@@ -339,8 +344,8 @@ void yield_to_others() {
 
 Result<> run(const Options& options, Supervision& supervision) {
     yield_to_others();  // before there are other threads, which inherit it
-    ASSIGN_OR_RETURN(const RunDir run_dir, RunDir::open(options.run_dir));
-    ThreadPool threads(choose_threads(options));
+    ASSIGN_OR_RETURN(const bus::RunDir run_dir, bus::RunDir::open(options.run_dir));
+    kernels::ThreadPool threads(choose_threads(options));
     ASSIGN_OR_RETURN(
         const std::unique_ptr<Communicator> communicator, join_peers(options, run_dir)
     );
@@ -349,7 +354,7 @@ Result<> run(const Options& options, Supervision& supervision) {
         const std::unique_ptr<Engine> engine, Engine::load(options.engine, threads, *communicator)
     );
     engine->set_epoch(Epoch{options.epoch});
-    WorkerHello hello = engine->describe();
+    messages::WorkerHello hello = engine->describe();
     hello.device_uuid = device_uuid(
         engine->device(), static_cast<ReplicaId>(options.replica), static_cast<Rank>(options.rank)
     );
@@ -366,12 +371,12 @@ Result<> run(const Options& options, Supervision& supervision) {
     );
     zmq::context_t context(1);
     ASSIGN_OR_RETURN(
-        Socket scheduler,
-        Socket::connect(
+        bus::Socket scheduler,
+        bus::Socket::connect(
             context,
-            SocketKind::kDealer,
+            bus::SocketKind::kDealer,
             run_dir.workers(static_cast<ReplicaId>(options.replica)),
-            kInnerLimits
+            bus::kInnerLimits
         )
     );
     Pace pace(options.stage_share);
@@ -407,7 +412,7 @@ Result<> run(const Options& options, Supervision& supervision) {
     if (!result) {
         constexpr int kLingerMs = 1000;  // so that the scheduler learns why
         scheduler.set_linger_ms(kLingerMs);
-        WorkerError error;
+        messages::WorkerError error;
         error.rank = static_cast<Rank>(options.rank);
         error.code = name_of(result.error().code);
         error.message = result.error().message;
@@ -447,7 +452,7 @@ int main(int argc, char** argv) {
         return flags.fail(logging.error());
     }
     told_of_cuda_failure = &supervision;
-    set_cuda_failure_handler(end_by_failed_call);
+    kernels::set_cuda_failure_handler(end_by_failed_call);
     options.engine.weights_are_lost = [&](const Error& error) {
         supervision.say_lost(error.message);
     };
@@ -463,11 +468,11 @@ int main(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker
 
 int main(int argc, char** argv) {
     try {
-        return pitstop::main(argc, argv);
+        return pitstop::tp_worker::main(argc, argv);
     } catch (const std::exception& error) {  // start-up alone may throw
         std::fprintf(stderr, "pitstop_tp_worker: %s\n", error.what());
         return 1;

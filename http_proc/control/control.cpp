@@ -7,55 +7,58 @@
 #include <system_error>
 #include <utility>
 
-namespace pitstop::control {
+namespace pitstop::http::control {
 
-Task<Result<StatusReply>> status(Exchange& exchange) {
-    co_return co_await exchange.tree().call(Status{});
+Task<Result<messages::StatusReply>> status(Exchange& exchange) {
+    co_return co_await exchange.tree().call(messages::Status{});
 }
 
-bool is_paused(const StatusReply& status) {
-    return std::ranges::any_of(status.replicas, [](const ReplicaStatus& replica) {
+bool is_paused(const messages::StatusReply& status) {
+    return std::ranges::any_of(status.replicas, [](const messages::ReplicaStatus& replica) {
         return !replica.pause_mode.empty();
     });
 }
 
-bool is_released(const StatusReply& status) {
-    return std::ranges::any_of(status.replicas, [](const ReplicaStatus& replica) {
-        return std::ranges::any_of(replica.memory, [](const TagMemory& memory) {
-            return memory.state != MemoryState::kResident;
+bool is_released(const messages::StatusReply& status) {
+    return std::ranges::any_of(status.replicas, [](const messages::ReplicaStatus& replica) {
+        return std::ranges::any_of(replica.memory, [](const messages::TagMemory& memory) {
+            return memory.state != messages::MemoryState::kResident;
         });
     });
 }
 
-Task<Result<PauseReply>> pause(Exchange& exchange, PauseMode mode, double max_pause_s) {
-    PauseGeneration call;
+Task<Result<messages::PauseReply>> pause(
+    Exchange& exchange, messages::PauseMode mode, double max_pause_s
+) {
+    messages::PauseGeneration call;
     call.mode = mode;
     call.max_pause_s = max_pause_s;
-    Result<PauseReply> reply = checked(co_await exchange.tree().call(std::move(call), kTimeout));
-    if (!reply || mode != PauseMode::kAbort) co_return reply;
-    const Result<AbortReply> aborted = co_await abort_all(exchange);
+    Result<messages::PauseReply> reply =
+        checked(co_await exchange.tree().call(std::move(call), kTimeout));
+    if (!reply || mode != messages::PauseMode::kAbort) co_return reply;
+    const Result<messages::AbortReply> aborted = co_await abort_all(exchange);
     if (!aborted) co_return aborted.error();
     if (!reply->parts.empty()) reply->parts.front().num_aborted += num_aborted(*aborted);
     co_return reply;
 }
 
-Task<Result<ContinueReply>> go_on(Exchange& exchange) {
-    co_return checked(co_await exchange.tree().call(ContinueGeneration{}));
+Task<Result<messages::ContinueReply>> go_on(Exchange& exchange) {
+    co_return checked(co_await exchange.tree().call(messages::ContinueGeneration{}));
 }
 
-Task<Result<FlushReply>> flush(Exchange& exchange, std::chrono::milliseconds wait) {
-    FlushCache call;
+Task<Result<messages::FlushReply>> flush(Exchange& exchange, std::chrono::milliseconds wait) {
+    messages::FlushCache call;
     call.wait_idle = wait.count() > 0;
     const auto timeout = call.wait_idle ? wait : Client::kCallTimeout;
     co_return checked(co_await exchange.tree().call(std::move(call), timeout));
 }
 
-Task<Result<AbortReply>> abort(Exchange& exchange, Aborting aborting) {
+Task<Result<messages::AbortReply>> abort(Exchange& exchange, Aborting aborting) {
     Tree& tree = exchange.tree();
     if (aborting.all) aborting.names.clear();
-    if (aborting.names.empty() && !aborting.all) co_return AbortReply{.ok = true};
+    if (aborting.names.empty() && !aborting.all) co_return messages::AbortReply{.ok = true};
     co_await tree.preparations().over(aborting.names);
-    Abort call;
+    messages::Abort call;
     for (const std::string& name : aborting.names) {
         for (std::string& rid : tree.rids_named(name)) call.rids.push_back(std::move(rid));
     }
@@ -64,27 +67,31 @@ Task<Result<AbortReply>> abort(Exchange& exchange, Aborting aborting) {
     co_return checked(co_await tree.call(std::move(call)));
 }
 
-Task<Result<AbortReply>> abort_all(Exchange& exchange) {
+Task<Result<messages::AbortReply>> abort_all(Exchange& exchange) {
     Aborting aborting;
     aborting.all = true;
     co_return co_await abort(exchange, std::move(aborting));
 }
 
-std::int64_t num_aborted(const AbortReply& reply) {
-    return std::ranges::count(reply.results, AbortOutcome::kAborted, &AbortResult::outcome);
+std::int64_t num_aborted(const messages::AbortReply& reply) {
+    return std::ranges::count(
+        reply.results, messages::AbortOutcome::kAborted, &messages::AbortResult::outcome
+    );
 }
 
-Task<Result<MemoryReply>> release(
-    Exchange& exchange, std::vector<MemoryTag> tags, bool keep_weights
+Task<Result<messages::MemoryReply>> release(
+    Exchange& exchange, std::vector<messages::MemoryTag> tags, bool keep_weights
 ) {
-    ReleaseMemory call;
+    messages::ReleaseMemory call;
     call.tags = std::move(tags);
     call.keep_weights = keep_weights;
     co_return checked(co_await exchange.tree().call(std::move(call), kTimeout));
 }
 
-Task<Result<MemoryReply>> resume(Exchange& exchange, std::vector<MemoryTag> tags) {
-    ResumeMemory call;
+Task<Result<messages::MemoryReply>> resume(
+    Exchange& exchange, std::vector<messages::MemoryTag> tags
+) {
+    messages::ResumeMemory call;
     call.tags = std::move(tags);
     co_return checked(co_await exchange.tree().call(std::move(call), kTimeout));
 }
@@ -93,8 +100,8 @@ namespace {
 
 // Why the cache could not be cleared after an update, or nothing. Only a pause can keep requests on
 // their pages until then.
-std::optional<Error> problem_of_clearing(const StatusReply& status) {
-    for (const ReplicaStatus& replica : status.replicas) {
+std::optional<Error> problem_of_clearing(const messages::StatusReply& status) {
+    for (const messages::ReplicaStatus& replica : status.replicas) {
         if (replica.pause_mode.empty() || replica.num_running == 0) continue;
         return make_error(
             ErrorCode::kFailedPrecondition,
@@ -108,27 +115,27 @@ std::optional<Error> problem_of_clearing(const StatusReply& status) {
     return std::nullopt;
 }
 
-KvPolicy policy_for(const StatusReply& status) {
-    if (!is_paused(status)) return KvPolicy::kDrain;
+messages::KvPolicy policy_for(const messages::StatusReply& status) {
+    if (!is_paused(status)) return messages::KvPolicy::kDrain;
     const bool is_retracted =
-        std::ranges::any_of(status.replicas, [](const ReplicaStatus& replica) {
-            return replica.pause_mode == name_of(PauseMode::kRetract);
+        std::ranges::any_of(status.replicas, [](const messages::ReplicaStatus& replica) {
+            return replica.pause_mode == name_of(messages::PauseMode::kRetract);
         });
-    return is_retracted ? KvPolicy::kRecompute : KvPolicy::kKeep;
+    return is_retracted ? messages::KvPolicy::kRecompute : messages::KvPolicy::kKeep;
 }
 
 }  // namespace
 
-Task<Result<UpdateReply>> update_from_disk(Exchange& exchange, DiskUpdate update) {
-    const Result<StatusReply> before = co_await status(exchange);
+Task<Result<messages::UpdateReply>> update_from_disk(Exchange& exchange, DiskUpdate update) {
+    const Result<messages::StatusReply> before = co_await status(exchange);
     if (!before) co_return before.error();
     if (update.aborts_all) {
-        const Result<AbortReply> aborted = co_await abort_all(exchange);
+        const Result<messages::AbortReply> aborted = co_await abort_all(exchange);
         if (!aborted) co_return aborted.error();
     } else if (update.clears_cache) {
         if (auto problem = problem_of_clearing(*before)) co_return *std::move(problem);
     }
-    UpdateWeights call;
+    messages::UpdateWeights call;
     call.update.partial = update.partial;
     if (update.source) {
         call.update.source = *std::move(update.source);
@@ -142,13 +149,14 @@ Task<Result<UpdateReply>> update_from_disk(Exchange& exchange, DiskUpdate update
     call.update.mode = update.mode;
     call.update.digest = std::move(update.digest);
     call.update.kv_policy = update.kv_policy.value_or(policy_for(*before));
-    Result<UpdateReply> reply = checked(co_await exchange.tree().call(std::move(call), kTimeout));
+    Result<messages::UpdateReply> reply =
+        checked(co_await exchange.tree().call(std::move(call), kTimeout));
     if (!reply || !update.clears_cache) co_return reply;
     // Nothing new serves yet: a flush would make it, half-way through a model.
     if (reply->state == "collecting") co_return reply;
     // Prefixes of older versions are not found by default (P9), so where new requests hold pages
     // already there is nothing to be afraid of.
-    const Result<FlushReply> flushed = co_await flush(exchange);
+    const Result<messages::FlushReply> flushed = co_await flush(exchange);
     if (!flushed && is_paused(*before)) {
         reply->message =
             "the weights are in effect, but the cache was not cleared: " + flushed.error().message;
@@ -156,16 +164,16 @@ Task<Result<UpdateReply>> update_from_disk(Exchange& exchange, DiskUpdate update
     co_return reply;
 }
 
-Result<std::vector<MemoryTag>> tags_named(
+Result<std::vector<messages::MemoryTag>> tags_named(
     const std::vector<std::string>& names, std::string_view also
 ) {
-    std::vector<MemoryTag> tags;
+    std::vector<messages::MemoryTag> tags;
     for (const std::string& name : names) {
         if (name == "cuda_graph" || name == also) continue;
-        const auto known = std::ranges::find_if(kAllMemoryTags, [&](MemoryTag tag) {
-            return name_of(tag) == name;
-        });
-        if (known == kAllMemoryTags.end()) {
+        const auto known = std::ranges::find_if(
+            messages::kAllMemoryTags, [&](messages::MemoryTag tag) { return name_of(tag) == name; }
+        );
+        if (known == messages::kAllMemoryTags.end()) {
             return make_error(
                 ErrorCode::kInvalidArgument,
                 "no memory is tagged '{}'; accepted are weights, kv_cache and cuda_graph",
@@ -177,4 +185,4 @@ Result<std::vector<MemoryTag>> tags_named(
     return tags;
 }
 
-}  // namespace pitstop::control
+}  // namespace pitstop::http::control

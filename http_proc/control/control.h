@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-namespace pitstop::control {
+namespace pitstop::http::control {
 
 // For what may have to wait for requests, or moves weights. Clients give up earlier by themselves.
 inline constexpr std::chrono::minutes kTimeout{20};
@@ -30,19 +30,19 @@ template <class Reply>
     return Error{error_code_named(reply->code), reply->message};
 }
 
-[[nodiscard]] Task<Result<StatusReply>> status(Exchange& exchange);
-[[nodiscard]] bool is_paused(const StatusReply& status);
+[[nodiscard]] Task<Result<messages::StatusReply>> status(Exchange& exchange);
+[[nodiscard]] bool is_paused(const messages::StatusReply& status);
 // Some memory is released.
-[[nodiscard]] bool is_released(const StatusReply& status);
+[[nodiscard]] bool is_released(const messages::StatusReply& status);
 
 // With kAbort also the requests end that were on their way to the schedulers: they would wait for
 // the continue, and a caller that collects its answers first would never send it.
-[[nodiscard]] Task<Result<PauseReply>> pause(
-    Exchange& exchange, PauseMode mode, double max_pause_s = 0
+[[nodiscard]] Task<Result<messages::PauseReply>> pause(
+    Exchange& exchange, messages::PauseMode mode, double max_pause_s = 0
 );
-[[nodiscard]] Task<Result<ContinueReply>> go_on(Exchange& exchange);
+[[nodiscard]] Task<Result<messages::ContinueReply>> go_on(Exchange& exchange);
 // With a wait: up to so long until no request holds pages.
-[[nodiscard]] Task<Result<FlushReply>> flush(
+[[nodiscard]] Task<Result<messages::FlushReply>> flush(
     Exchange& exchange, std::chrono::milliseconds wait = std::chrono::milliseconds(0)
 );
 
@@ -53,35 +53,39 @@ struct Aborting {
 };
 // Ends what this server has read before; of what others have read, what has reached the tree.
 // Comes back when every final output has been sent.
-[[nodiscard]] Task<Result<AbortReply>> abort(Exchange& exchange, Aborting aborting);
-[[nodiscard]] Task<Result<AbortReply>> abort_all(Exchange& exchange);
-[[nodiscard]] std::int64_t num_aborted(const AbortReply& reply);
+[[nodiscard]] Task<Result<messages::AbortReply>> abort(Exchange& exchange, Aborting aborting);
+[[nodiscard]] Task<Result<messages::AbortReply>> abort_all(Exchange& exchange);
+[[nodiscard]] std::int64_t num_aborted(const messages::AbortReply& reply);
 
-[[nodiscard]] Task<Result<MemoryReply>> release(
-    Exchange& exchange, std::vector<MemoryTag> tags, bool keep_weights
+[[nodiscard]] Task<Result<messages::MemoryReply>> release(
+    Exchange& exchange, std::vector<messages::MemoryTag> tags, bool keep_weights
 );
-[[nodiscard]] Task<Result<MemoryReply>> resume(Exchange& exchange, std::vector<MemoryTag> tags);
+[[nodiscard]] Task<Result<messages::MemoryReply>> resume(
+    Exchange& exchange, std::vector<messages::MemoryTag> tags
+);
 
 // An update from a checkpoint directory, or from elsewhere.
 struct DiskUpdate {
     std::string path{};
-    std::optional<WeightSource> source{};  // in place of the path
-    bool partial = false;                  // only some tensors come
-    std::string label{};                   // empty: as it is
+    std::optional<messages::WeightSource> source{};  // in place of the path
+    bool partial = false;                            // only some tensors come
+    std::string label{};                             // empty: as it is
     bool clears_cache = true;
     bool aborts_all = false;  // first
     // Absent: what a pause has made of the requests stays so; without a pause they run out first.
-    std::optional<KvPolicy> kv_policy{};
-    UpdateMode mode = UpdateMode::kStaged;
+    std::optional<messages::KvPolicy> kv_policy{};
+    messages::UpdateMode mode = messages::UpdateMode::kStaged;
     std::string digest{};  // that must result; empty: any
 };
 // Nothing is updated if the cache could not be cleared as asked.
-[[nodiscard]] Task<Result<UpdateReply>> update_from_disk(Exchange& exchange, DiskUpdate update);
+[[nodiscard]] Task<Result<messages::UpdateReply>> update_from_disk(
+    Exchange& exchange, DiskUpdate update
+);
 
 // The tags of these names; cuda_graph (and what `also` says) stands for nothing here.
 // Errors: kInvalidArgument, naming the one that is not known.
-[[nodiscard]] Result<std::vector<MemoryTag>> tags_named(
+[[nodiscard]] Result<std::vector<messages::MemoryTag>> tags_named(
     const std::vector<std::string>& names, std::string_view also
 );
 
-}  // namespace pitstop::control
+}  // namespace pitstop::http::control

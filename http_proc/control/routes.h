@@ -3,8 +3,8 @@
 
 #include "http_proc/server/router.h"
 
-namespace pitstop {
+namespace pitstop::http {
 
 void add_pitstop_shutdown(Router& router);
 
-}  // namespace pitstop
+}  // namespace pitstop::http

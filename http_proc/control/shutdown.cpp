@@ -7,18 +7,18 @@
 
 #include <nlohmann/json.hpp>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 Task<Response> shutdown(Exchange& exchange) {
     const Result<nlohmann::json> body = control_fields(exchange.request());
     if (!body) co_return error_response(Dialect::kPitstop, body.error());
     FieldReader fields(*body);
-    Shutdown call;
+    messages::Shutdown call;
     fields.read("drain_s", call.drain_s);
     if (!(call.drain_s >= 0 && call.drain_s < 1e9)) fields.fail("drain_s", "seconds, 0 or more");
     if (fields.error()) co_return error_response(Dialect::kPitstop, *fields.error());
-    const Result<ShutdownReply> reply =
+    const Result<messages::ShutdownReply> reply =
         control::checked(co_await exchange.tree().call(std::move(call)));
     if (!reply) co_return error_response(Dialect::kPitstop, reply.error());
     co_return Response::json(
@@ -38,4 +38,4 @@ void add_pitstop_shutdown(Router& router) {
     );
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

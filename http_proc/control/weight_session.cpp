@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-namespace pitstop::weights {
+namespace pitstop::http::weights {
 namespace {
 
 Error busy() {
@@ -18,11 +18,11 @@ Error busy() {
 
 // A call in the open session, one at a time. REQUIRES: it is open and not busy.
 template <class Call>
-Task<Result<UpdateReply>> call_in_session(Exchange& exchange, Call call) {
+Task<Result<messages::UpdateReply>> call_in_session(Exchange& exchange, Call call) {
     WeightSession& session = exchange.server().weight_session;
     session.is_busy = true;
     call.session = session.number;
-    const Result<UpdateReply> reply =
+    const Result<messages::UpdateReply> reply =
         co_await exchange.tree().call(std::move(call), control::kTimeout);
     session.is_busy = false;
     if (reply && !is_open(*reply)) session = {};
@@ -31,14 +31,14 @@ Task<Result<UpdateReply>> call_in_session(Exchange& exchange, Call call) {
 
 }  // namespace
 
-Result<std::vector<TensorInfo>> read_tensors(
+Result<std::vector<messages::TensorInfo>> read_tensors(
     FieldReader& fields, std::string_view names_field, std::string_view dtypes_field
 ) {
     std::vector<std::string> names;
     std::vector<std::string> dtypes;
     fields.read(names_field, names);
     fields.read(dtypes_field, dtypes);
-    std::vector<TensorInfo> tensors;
+    std::vector<messages::TensorInfo> tensors;
     const nlohmann::json* shapes = fields.find("shapes");
     // One tensor, by clients that send its shape alone.
     const nlohmann::json* shape = fields.find("shape");
@@ -54,7 +54,7 @@ Result<std::vector<TensorInfo>> read_tensors(
         );
     }
     for (std::size_t i = 0; i < names.size(); ++i) {
-        TensorInfo& tensor = tensors.emplace_back();
+        messages::TensorInfo& tensor = tensors.emplace_back();
         tensor.name = names[i];
         tensor.dtype = dtypes[i];
         if (!(*shapes)[i].is_array())
@@ -83,51 +83,51 @@ Result<std::map<std::string, std::string>> read_handles(const nlohmann::json* ob
     return handles;
 }
 
-Result<RankPayload> payload_of(const std::string& base64) {
-    RankPayload payload;
+Result<messages::RankPayload> payload_of(const std::string& base64) {
+    messages::RankPayload payload;
     ASSIGN_OR_RETURN(payload.data.values, base64_decode(base64));
     return payload;
 }
 
-bool is_open(const UpdateReply& reply) { return reply.state == "open"; }
+bool is_open(const messages::UpdateReply& reply) { return reply.state == "open"; }
 
-Task<Result<UpdateReply>> begin_session(Exchange& exchange) {
+Task<Result<messages::UpdateReply>> begin_session(Exchange& exchange) {
     if (exchange.server().weight_session.is_busy) co_return busy();
-    BeginUpdate call;
-    call.update.source.kind = SourceKind::kBuckets;
+    messages::BeginUpdate call;
+    call.update.source.kind = messages::SourceKind::kBuckets;
     call.update.partial = true;
-    Result<UpdateReply> reply =
+    Result<messages::UpdateReply> reply =
         control::checked(co_await exchange.tree().call(std::move(call), control::kTimeout));
     if (reply) exchange.server().weight_session = {.number = reply->session};
     co_return reply;
 }
 
-Task<Result<UpdateReply>> commit_session(Exchange& exchange, std::string label) {
+Task<Result<messages::UpdateReply>> commit_session(Exchange& exchange, std::string label) {
     const WeightSession& session = exchange.server().weight_session;
     if (session.is_busy) co_return busy();
     if (session.number == 0) {
         co_return Error{
             ErrorCode::kFailedPrecondition, "no weight update is open; begin one first"};
     }
-    CommitWeights call;
+    messages::CommitWeights call;
     call.label = label.empty() ? session.label : std::move(label);
     co_return co_await call_in_session(exchange, std::move(call));
 }
 
-Task<Result<UpdateReply>> take(Exchange& exchange, control::DiskUpdate update) {
+Task<Result<messages::UpdateReply>> take(Exchange& exchange, control::DiskUpdate update) {
     WeightSession& session = exchange.server().weight_session;
     if (session.number == 0)
         co_return co_await control::update_from_disk(exchange, std::move(update));
     if (session.is_busy) co_return busy();
     if (update.aborts_all) {
-        const Result<AbortReply> aborted = co_await control::abort_all(exchange);
+        const Result<messages::AbortReply> aborted = co_await control::abort_all(exchange);
         if (!aborted) co_return aborted.error();
         if (session.is_busy || session.number == 0) co_return busy();  // meanwhile
     }
     if (!update.label.empty()) session.label = std::move(update.label);
-    UpdateBucket call;
+    messages::UpdateBucket call;
     call.source = *std::move(update.source);
     co_return co_await call_in_session(exchange, std::move(call));
 }
 
-}  // namespace pitstop::weights
+}  // namespace pitstop::http::weights

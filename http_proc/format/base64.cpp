@@ -1,6 +1,6 @@
 #include "http_proc/format/base64.h"
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 // 0 to 63, or nothing.
@@ -39,4 +39,4 @@ Result<std::vector<std::uint8_t>> base64_decode(std::string_view text) {
     return bytes;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

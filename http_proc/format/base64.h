@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::http {
 
 // Errors: kMalformed, at which character.
 [[nodiscard]] Result<std::vector<std::uint8_t>> base64_decode(std::string_view text);
 
-}  // namespace pitstop
+}  // namespace pitstop::http

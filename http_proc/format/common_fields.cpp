@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 using Json = nlohmann::json;
@@ -94,38 +94,38 @@ void read_logit_bias(FieldReader& fields, std::map<std::int64_t, double>& bias) 
 
 }  // namespace
 
-void read_logprobs_mode(FieldReader& fields, LogprobsMode& mode) {
+void read_logprobs_mode(FieldReader& fields, messages::LogprobsMode& mode) {
     std::string name;
     fields.read("logprobs_mode", name);
     if (name.empty()) return;
     if (name == "raw" || name == "raw_logprobs") {
-        mode = LogprobsMode::kRaw;
+        mode = messages::LogprobsMode::kRaw;
     } else if (name == "scaled") {
-        mode = LogprobsMode::kScaled;
+        mode = messages::LogprobsMode::kScaled;
     } else if (name == "truncated" || name == "processed_logprobs") {
-        mode = LogprobsMode::kTruncated;
+        mode = messages::LogprobsMode::kTruncated;
     } else {
         fields.fail("logprobs_mode", "raw, scaled, truncated, raw_logprobs or processed_logprobs");
     }
 }
 
-void read_kv_tolerance(FieldReader& fields, Generate& request) {
+void read_kv_tolerance(FieldReader& fields, messages::Generate& request) {
     std::string name;
     fields.read("kv_tolerance", name);
     fields.read("kv_max_lag", request.kv_max_lag);
     if (name.empty()) return;
     if (name == "never") {
-        request.kv_tolerance = KvTolerance::kNever;
+        request.kv_tolerance = messages::KvTolerance::kNever;
     } else if (name == "max_lag") {
-        request.kv_tolerance = KvTolerance::kMaxLag;
+        request.kv_tolerance = messages::KvTolerance::kMaxLag;
     } else if (name == "keep") {
-        request.kv_tolerance = KvTolerance::kKeep;
+        request.kv_tolerance = messages::KvTolerance::kKeep;
     } else {
         fields.fail("kv_tolerance", "never, max_lag or keep");
     }
 }
 
-void read_sampling(FieldReader& fields, SamplingParams& params) {
+void read_sampling(FieldReader& fields, messages::SamplingParams& params) {
     fields.read("temperature", params.temperature);
     if (params.temperature >= 0 && params.temperature < kGreedyBelow) params.temperature = 0;
     fields.read("top_p", params.top_p);
@@ -151,4 +151,4 @@ void refuse_unsupported(FieldReader& fields) {
     }
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

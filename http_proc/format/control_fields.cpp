@@ -6,7 +6,7 @@
 
 #include <set>
 
-namespace pitstop {
+namespace pitstop::http {
 
 Result<nlohmann::json> control_fields(const Request& request) {
     ASSIGN_OR_RETURN(nlohmann::json fields, parse_json_object(request.body));
@@ -23,4 +23,4 @@ Result<nlohmann::json> control_fields(const Request& request) {
     return fields;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

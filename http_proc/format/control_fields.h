@@ -8,10 +8,10 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-namespace pitstop {
+namespace pitstop::http {
 
 // An object for a FieldReader. A parameter that is given several times ("tags=a&tags=b") is an
 // array. Errors: kMalformed, the body is something else than a JSON object.
 [[nodiscard]] Result<nlohmann::json> control_fields(const Request& request);
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <limits>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 using Json = nlohmann::json;
@@ -242,4 +242,4 @@ void FieldReader::read(std::string_view name, std::vector<TokenId>& target) {
     );
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

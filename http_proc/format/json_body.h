@@ -22,7 +22,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::http {
 
 inline constexpr int kJsonDepthMax = 64;
 
@@ -77,4 +77,4 @@ class FieldReader {
 [[nodiscard]] std::optional<double> number_of(const nlohmann::json& value);
 [[nodiscard]] std::optional<bool> bool_of(const nlohmann::json& value);
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <iterator>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 constexpr float kNoLogprob = -9999.0F;
@@ -141,4 +141,4 @@ JsonWriter& JsonWriter::raw(std::string_view json) {
     return *this;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

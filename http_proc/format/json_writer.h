@@ -19,7 +19,7 @@
 #include <string_view>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::http {
 
 class JsonWriter {
   public:
@@ -63,4 +63,4 @@ class JsonWriter {
 void append_json_string(std::string& to, std::string_view text);
 void append_json_logprob(std::string& to, float value);
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cctype>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 std::string_view key_of(const Request& request) {
@@ -63,4 +63,4 @@ Grant grant_of(const Request& request, const Keys& keys) {
     return keys.api.empty() || is_api ? Grant::kData : Grant::kNone;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

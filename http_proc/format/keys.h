@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-namespace pitstop {
+namespace pitstop::http {
 
 enum class Access {
     kOpen,   // health and metrics
@@ -47,4 +47,4 @@ enum class Grant {
            (access == Access::kData && grant == Grant::kData);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

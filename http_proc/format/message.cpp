@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 std::optional<int> hex_digit(char c) {
@@ -183,4 +183,4 @@ bool is_header_value(std::string_view value) {
     });
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

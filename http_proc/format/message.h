@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::http {
 
 struct Header {
     std::string name{};  // in lower case
@@ -62,4 +62,4 @@ struct Response {
 // line of an answer.
 [[nodiscard]] bool is_header_value(std::string_view value);
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -10,7 +10,7 @@
 #include <netinet/in.h>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 constexpr std::size_t kNameBytesMax = 253;  // RFC 1035 2.3.4, as text
@@ -168,4 +168,4 @@ std::optional<std::string> problem_of_site(
     return std::nullopt;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -21,7 +21,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::http {
 
 struct SiteRules {
     std::vector<std::string> allowed_hosts{};  // "name"; ".name": all below it; "*": any
@@ -37,4 +37,4 @@ struct SiteRules {
     const Request& request, Access access, const SiteRules& rules
 );
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 using OrderedJson = nlohmann::ordered_json;
@@ -305,4 +305,4 @@ void ToolCallParser::give_up(Part& part, State next) {
     state_ = next;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -19,7 +19,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::http {
 
 //   kHermes   <tool_call>{"name": N, "arguments": {...}}</tool_call>, any number of them in a text
 //   kLlama3   <|python_tag|> anywhere, or a { at the very beginning: from there on objects
@@ -109,4 +109,4 @@ class ToolCallParser {
     bool has_calls_ = false;
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::http

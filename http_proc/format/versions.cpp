@@ -4,23 +4,23 @@
 
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::http {
 
 const std::string& version_name(const std::string& label) {
     static const std::string kDefault = "default";
     return label.empty() ? kDefault : label;
 }
 
-void append_spans(std::vector<Span>& spans, std::vector<Span> next) {
-    OutputChunk whole;
+void append_spans(std::vector<messages::Span>& spans, std::vector<messages::Span> next) {
+    messages::OutputChunk whole;
     whole.spans = std::move(spans);
-    OutputChunk more;
+    messages::OutputChunk more;
     more.spans = std::move(next);
-    append_chunk(whole, std::move(more));
+    messages::append_chunk(whole, std::move(more));
     spans = std::move(whole.spans);
 }
 
-void write_weight_versions(JsonWriter& json, std::span<const Span> spans) {
+void write_weight_versions(JsonWriter& json, std::span<const messages::Span> spans) {
     json.begin_array();
     std::int64_t begin = 0;
     for (std::size_t i = 0; i < spans.size();) {
@@ -36,10 +36,10 @@ void write_weight_versions(JsonWriter& json, std::span<const Span> spans) {
     json.end_array();
 }
 
-void write_version_spans(JsonWriter& json, std::span<const Span> spans) {
+void write_version_spans(JsonWriter& json, std::span<const messages::Span> spans) {
     json.begin_array();
     std::int64_t begin = 0;
-    for (const Span& span : spans) {
+    for (const messages::Span& span : spans) {
         json.begin_object().key("version").string(version_name(span.label));
         json.key("epoch").integer(raw(span.epoch)).key("digest").string(span.digest);
         json.key("start").integer(begin).key("end").integer(begin + span.tokens);
@@ -50,4 +50,4 @@ void write_version_spans(JsonWriter& json, std::span<const Span> spans) {
     json.end_array();
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -9,17 +9,17 @@
 #include <string>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::http {
 
 // The weights a tree began with may have no label; both engines say "default" then.
 [[nodiscard]] const std::string& version_name(const std::string& label);
 
 // Adds the spans of the chunk that follows; equal neighbours become one.
-void append_spans(std::vector<Span>& spans, std::vector<Span> next);
+void append_spans(std::vector<messages::Span>& spans, std::vector<messages::Span> next);
 
 // [{"version", "start", "end"}]: half-open, over output tokens, neighbours differ.
-void write_weight_versions(JsonWriter& json, std::span<const Span> spans);
+void write_weight_versions(JsonWriter& json, std::span<const messages::Span> spans);
 // [{"version", "epoch", "digest", "start", "end", "kv_min_epoch", "kv_max_epoch"}]
-void write_version_spans(JsonWriter& json, std::span<const Span> spans);
+void write_version_spans(JsonWriter& json, std::span<const messages::Span> spans);
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -2,7 +2,7 @@
 
 #include "http_proc/server/errors.h"
 
-namespace pitstop {
+namespace pitstop::http {
 
 JsonWriter& EventStream::begin_event() {
     events_.append("data: ");
@@ -29,4 +29,4 @@ Exchange::Write EventStream::end() {
     return send(/*more_is_ready=*/false);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

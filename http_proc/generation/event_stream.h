@@ -21,7 +21,7 @@
 
 #include <cstddef>
 
-namespace pitstop {
+namespace pitstop::http {
 
 class EventStream {
   public:
@@ -49,4 +49,4 @@ class EventStream {
     bool has_begun_ = false;
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::http

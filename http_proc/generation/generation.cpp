@@ -7,12 +7,12 @@
 #include <new>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
-void join(std::optional<OutputChunk>& waiting, OutputChunk next) {
+void join(std::optional<messages::OutputChunk>& waiting, messages::OutputChunk next) {
     if (waiting) {
-        append_chunk(*waiting, std::move(next));
+        messages::append_chunk(*waiting, std::move(next));
     } else {
         waiting = std::move(next);
     }
@@ -36,7 +36,9 @@ Generation::~Generation() {
 }
 
 void Generation::start(
-    Preparations::Entry preparation, std::vector<Generate> requests, std::vector<std::string> names
+    Preparations::Entry preparation,
+    std::vector<messages::Generate> requests,
+    std::vector<std::string> names
 ) {
     // Over once they are with the client, and an abort finds them.
     const Preparations::Entry to_the_end = std::move(preparation);
@@ -51,7 +53,7 @@ void Generation::start(
     state.num_open = requests.size();
     tree_->num_generating += static_cast<int>(requests.size());
     const std::vector<std::string> client = exchange_->client();
-    for (Generate& request : requests) {
+    for (messages::Generate& request : requests) {
         request.client = client;
         if (request.rid.empty()) request.rid = Tree::random_id();
         state.rids.push_back(request.rid);
@@ -59,7 +61,7 @@ void Generation::start(
     }
     for (std::size_t i = 0; i < requests.size(); ++i) {
         state.clocks.emplace_back(Clock::now(), requests[i].stream);
-        const auto on_chunk = [shared = state_, i, tree = tree_](OutputChunk chunk) {
+        const auto on_chunk = [shared = state_, i, tree = tree_](messages::OutputChunk chunk) {
             if (!shared->is_open[i]) return;  // it failed here
             try {
                 shared->take(i, std::move(chunk), *tree, shared);
@@ -74,7 +76,7 @@ void Generation::start(
 }
 
 void Generation::State::take(
-    std::size_t i, OutputChunk chunk, Tree& tree, const std::shared_ptr<State>& self
+    std::size_t i, messages::OutputChunk chunk, Tree& tree, const std::shared_ptr<State>& self
 ) {
     const TimePoint now = Clock::now();
     clocks[i].chunk(chunk, now, tree.request_metrics);
@@ -107,7 +109,7 @@ void Generation::State::close(std::size_t i) {
 // There is no memory for its output: it ends with that for an error, here and in the tree.
 void Generation::State::fail(std::size_t i, Tree& tree) {
     if (is_open[i]) close(i);  // its last chunk may be what there was no room for
-    Finish finish{.reason = FinishReason::kError};
+    messages::Finish finish{.reason = messages::FinishReason::kError};
     finish.code = name_of(ErrorCode::kResourceExhausted);
     finish.message = "there is no memory for the output";
     waiting[i].emplace().finish = std::move(finish);
@@ -156,27 +158,29 @@ void Generation::cancel() {
     tree_->client().cancel(std::move(rids));
 }
 
-Task<Result<std::vector<OutputChunk>>> collect(Generation& generation) {
-    std::vector<OutputChunk> outputs;
+Task<Result<std::vector<messages::OutputChunk>>> collect(Generation& generation) {
+    std::vector<messages::OutputChunk> outputs;
     while (auto event = co_await generation.next()) {
         if (auto error = error_of(event->chunk)) co_return *std::move(error);
         if (outputs.size() <= event->index) outputs.resize(event->index + 1);
-        append_chunk(outputs[event->index], std::move(event->chunk));
+        messages::append_chunk(outputs[event->index], std::move(event->chunk));
     }
     co_return outputs;
 }
 
 std::string name_of_caller(const Request& request, const std::string& id) {
-    constexpr std::size_t kBytesMax = kRidBytesMax / 2;  // a prefix and an index come to it
+    constexpr std::size_t kBytesMax =
+        messages::kRidBytesMax / 2;  // a prefix and an index come to it
     const auto header = request.header("x-request-id");
     if (header && !header->empty() && header->size() <= kBytesMax && is_utf8(*header))
         return std::string(*header);
     return id.empty() ? Tree::random_id() : id;
 }
 
-std::optional<Error> error_of(const OutputChunk& chunk) {
-    if (!chunk.finish || chunk.finish->reason != FinishReason::kError) return std::nullopt;
+std::optional<Error> error_of(const messages::OutputChunk& chunk) {
+    if (!chunk.finish || chunk.finish->reason != messages::FinishReason::kError)
+        return std::nullopt;
     return Error{error_code_named(chunk.finish->code), chunk.finish->message};
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -26,24 +26,29 @@
 #include <string>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::http {
 
 class Generation {
     struct State {
         std::vector<std::string> rids{};
-        std::vector<std::optional<OutputChunk>> waiting{};  // by index
-        std::vector<bool> is_open{};                        // likewise
-        std::vector<TimePoint> taken_at{};                  // likewise; the last chunk
-        std::vector<bool> is_ready{};                       // likewise; it is in `ready`
-        std::vector<bool> is_held{};                        // likewise; it is in `held`
-        std::deque<std::size_t> ready{};                    // indices of what waits, oldest first
+        std::vector<std::optional<messages::OutputChunk>> waiting{};  // by index
+        std::vector<bool> is_open{};                                  // likewise
+        std::vector<TimePoint> taken_at{};                            // likewise; the last chunk
+        std::vector<bool> is_ready{};                                 // likewise; it is in `ready`
+        std::vector<bool> is_held{};                                  // likewise; it is in `held`
+        std::deque<std::size_t> ready{};  // indices of what waits, oldest first
         std::vector<std::size_t> held{};  // what waits for its time (event_pace.h)
         bool is_due_asked = false;        // for some of it to be let go of as soon as may be
         std::size_t num_open = 0;
         std::vector<RequestClock> clocks{};  // by index
         std::coroutine_handle<> waiter{};
 
-        void take(std::size_t i, OutputChunk chunk, Tree& tree, const std::shared_ptr<State>& self);
+        void take(
+            std::size_t i,
+            messages::OutputChunk chunk,
+            Tree& tree,
+            const std::shared_ptr<State>& self
+        );
         void close(std::size_t i);
         void fail(std::size_t i, Tree& tree);
         void make_ready(std::size_t i);
@@ -53,8 +58,8 @@ class Generation {
 
   public:
     struct Event {
-        std::size_t index = 0;  // of the request, in the order given to start()
-        OutputChunk chunk{};    // with `finish` it is the last of its request
+        std::size_t index = 0;          // of the request, in the order given to start()
+        messages::OutputChunk chunk{};  // with `finish` it is the last of its request
     };
 
     explicit Generation(Exchange& exchange);
@@ -67,7 +72,7 @@ class Generation {
     // rids.
     void start(
         Preparations::Entry preparation,
-        std::vector<Generate> requests,
+        std::vector<messages::Generate> requests,
         std::vector<std::string> names = {}
     );
 
@@ -95,13 +100,13 @@ class Generation {
 };
 
 // The whole output of each request, in order. An error of any is the error of all.
-[[nodiscard]] Task<Result<std::vector<OutputChunk>>> collect(Generation& generation);
+[[nodiscard]] Task<Result<std::vector<messages::OutputChunk>>> collect(Generation& generation);
 
 // What the caller of OpenAI's and vLLM's routes names the answer: X-Request-Id, or the `id` of the
 // body, or a random one.
 [[nodiscard]] std::string name_of_caller(const Request& request, const std::string& id);
 
 // The error that ended it, if one did.
-[[nodiscard]] std::optional<Error> error_of(const OutputChunk& chunk);
+[[nodiscard]] std::optional<Error> error_of(const messages::OutputChunk& chunk);
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -23,11 +23,12 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::http {
 
 // One prompt of an HTTP request, and what its samples have in common.
 struct Prompt {
-    Generate request{};  // with a seed: the first sample's. An empty rid: the answer names each
+    messages::Generate
+        request{};  // with a seed: the first sample's. An empty rid: the answer names each
     std::int64_t num_samples = 1;
     std::int64_t num_kept = 0;  // copies of it that the answer keeps to its end, as it shows them
 };
@@ -41,7 +42,7 @@ concept Answering = requires(
     Prompt& prompt,
     Generation::Event& event,
     EventStream& stream,
-    std::vector<OutputChunk>& outputs,
+    std::vector<messages::OutputChunk>& outputs,
     JsonWriter& json,
     const Error& error
 ) {
@@ -64,7 +65,7 @@ concept Answering = requires(
 };
 
 // The version that serves now, without tokens; nothing: the tree does not say.
-[[nodiscard]] Task<std::optional<Span>> serving_version(Exchange& exchange);
+[[nodiscard]] Task<std::optional<messages::Span>> serving_version(Exchange& exchange);
 
 namespace pipeline {
 
@@ -80,13 +81,13 @@ std::vector<std::string> abort_names(const A& answer) {
 
 // A request per sample, the samples of a prompt together. Takes the prompts' requests.
 template <Answering A>
-Task<Result<std::vector<Generate>>> prepare(Exchange& exchange, A& answer) {
+Task<Result<std::vector<messages::Generate>>> prepare(Exchange& exchange, A& answer) {
     if (answer.wants_texts()) {
         const Result<> loaded = co_await exchange.tree().token_texts().load(exchange.tree());
         if (!loaded) co_return loaded.error();
         answer.texts = &exchange.tree().token_texts();
     }
-    std::vector<Generate> requests;
+    std::vector<messages::Generate> requests;
     for (std::size_t p = 0; p < answer.prompts.size(); ++p) {
         Prompt& prompt = answer.prompts[p];
         const Result<> completed = co_await answer.complete(exchange, prompt);
@@ -97,7 +98,7 @@ Task<Result<std::vector<Generate>>> prepare(Exchange& exchange, A& answer) {
         if (!held) co_return held.error();
         for (std::int64_t sample = 0; sample < prompt.num_samples; ++sample) {
             const bool is_last = sample + 1 == prompt.num_samples;
-            Generate request = prompt.request;
+            messages::Generate request = prompt.request;
             if (is_last) prompt.request = {};
             if (request.rid.empty()) request.rid = answer.rid_of(requests.size());
             // Samples that shared a seed would all be the same.
@@ -124,7 +125,7 @@ constexpr bool kShowsVersion = requires(A answer) {
 
 template <Answering A>
 Task<Response> answer_whole(Exchange& exchange, Generation& generation, A& answer) {
-    Result<std::vector<OutputChunk>> outputs = co_await collect(generation);
+    Result<std::vector<messages::OutputChunk>> outputs = co_await collect(generation);
     if (!outputs) co_return A::refusal(outputs.error());
     for (std::size_t i = 0; i < outputs->size(); ++i) {
         Generation::Event event{.index = i, .chunk = std::move((*outputs)[i])};
@@ -170,7 +171,8 @@ Task<Response> serve(Exchange& exchange) {
     if (!answer) co_return A::refusal(answer.error());
     Preparations::Entry preparation =
         exchange.tree().preparations().begin(pipeline::abort_names(*answer));
-    Result<std::vector<Generate>> requests = co_await pipeline::prepare(exchange, *answer);
+    Result<std::vector<messages::Generate>> requests =
+        co_await pipeline::prepare(exchange, *answer);
     if (!requests) co_return A::refusal(requests.error());
     Generation generation(exchange);
     generation.start(std::move(preparation), *std::move(requests), answer->names);
@@ -179,4 +181,4 @@ Task<Response> serve(Exchange& exchange) {
     co_return co_await pipeline::answer_whole(exchange, generation, *answer);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

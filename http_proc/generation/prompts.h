@@ -9,30 +9,32 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::http {
 
 // A question about a text, which the tree stops working on when the client goes away.
 template <class Question>
-[[nodiscard]] Task<Result<TokenizeReply>> ask(Exchange& exchange, Question question) {
+[[nodiscard]] Task<Result<messages::TokenizeReply>> ask(Exchange& exchange, Question question) {
     question.client = exchange.client();
-    Later<Result<TokenizeReply>> later;
+    Later<Result<messages::TokenizeReply>> later;
     Client& client = exchange.tree().client();
     const CallId call = client.call(
         std::move(question),
-        std::function<void(Result<TokenizeReply>)>(
-            [setter = later.setter()](Result<TokenizeReply> reply) { setter.set(std::move(reply)); }
+        std::function<void(Result<messages::TokenizeReply>)>(
+            [setter = later.setter()](Result<messages::TokenizeReply> reply) {
+                setter.set(std::move(reply));
+            }
         )
     );
     exchange.on_gone([&client, call] { client.cancel_calls({call}); });
-    Result<TokenizeReply> reply = co_await later;
+    Result<messages::TokenizeReply> reply = co_await later;
     exchange.on_gone(nullptr);
     co_return reply;
 }
 
 // Puts the prompt's tokens in place of its text, where it has text. Errors: the tree's.
-[[nodiscard]] Task<Result<>> tokenize_prompt(Exchange& exchange, Generate& prompt);
+[[nodiscard]] Task<Result<>> tokenize_prompt(Exchange& exchange, messages::Generate& prompt);
 
 // The text of tokens. Errors: the tree's.
 [[nodiscard]] Task<Result<std::string>> text_of(Exchange& exchange, std::vector<TokenId> ids);
 
-}  // namespace pitstop
+}  // namespace pitstop::http

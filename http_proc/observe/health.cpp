@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 constexpr std::chrono::seconds kStatusTimeout{5};
@@ -17,7 +17,8 @@ Task<Response> ping(Exchange&) { co_return Response::empty(200); }
 Task<bool> has_been_ready(Exchange& exchange) {
     bool& known = exchange.server().has_been_ready;
     if (known) co_return true;
-    const Result<StatusReply> status = co_await exchange.tree().call(Status{}, kStatusTimeout);
+    const Result<messages::StatusReply> status =
+        co_await exchange.tree().call(messages::Status{}, kStatusTimeout);
     known = known || (status && status->is_ready);
     if (status) exchange.server().lost = status->lost;
     co_return known;
@@ -46,8 +47,8 @@ Task<Response> health(Exchange& exchange) {
     );
 }
 
-bool is_idle_and_running(const StatusReply& status) {
-    return std::ranges::all_of(status.replicas, [](const ReplicaStatus& replica) {
+bool is_idle_and_running(const messages::StatusReply& status) {
+    return std::ranges::all_of(status.replicas, [](const messages::ReplicaStatus& replica) {
         return replica.state == "running" && replica.num_running + replica.num_waiting == 0;
     });
 }
@@ -57,11 +58,12 @@ Task<Response> health_generate(Exchange& exchange) {
     if (exchange.server().is_stopping) co_return Response::empty(503);
     const bool is_ready = co_await has_been_ready(exchange);
     if (!is_ready) co_return Response::empty(503);
-    const Result<StatusReply> before = co_await exchange.tree().call(Status{}, kStatusTimeout);
+    const Result<messages::StatusReply> before =
+        co_await exchange.tree().call(messages::Status{}, kStatusTimeout);
     if (!before) co_return Response::empty(503);
     if (!is_idle_and_running(*before)) co_return Response::empty(200);
 
-    Generate probe;
+    messages::Generate probe;
     probe.rid = "HEALTH_CHECK_" + Tree::random_id();
     probe.input_ids = {TokenId{0}};
     probe.sampling.max_new_tokens = 1;
@@ -71,14 +73,15 @@ Task<Response> health_generate(Exchange& exchange) {
     Later<bool> done;
     exchange.tree().client().generate(
         std::move(probe),
-        [setter = done.setter()](const OutputChunk& chunk) {
-            if (chunk.finish) setter.set(chunk.finish->reason != FinishReason::kError);
+        [setter = done.setter()](const messages::OutputChunk& chunk) {
+            if (chunk.finish) setter.set(chunk.finish->reason != messages::FinishReason::kError);
         },
         kProbeTimeout
     );
     if (co_await done) co_return Response::empty(200);
     // It may have been paused after the first look.
-    const Result<StatusReply> after = co_await exchange.tree().call(Status{}, kStatusTimeout);
+    const Result<messages::StatusReply> after =
+        co_await exchange.tree().call(messages::Status{}, kStatusTimeout);
     co_return Response::empty(after && !is_idle_and_running(*after) ? 200 : 503);
 }
 
@@ -113,4 +116,4 @@ void add_pitstop_health(Router& router) {
     );
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -11,7 +11,7 @@
 #include <chrono>
 #include <optional>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -19,7 +19,8 @@ using Json = nlohmann::ordered_json;
 constexpr std::chrono::seconds kStatusTimeout{5};
 
 Task<Response> metrics(Exchange& exchange) {
-    const Result<StatusReply> status = co_await exchange.tree().call(Status{}, kStatusTimeout);
+    const Result<messages::StatusReply> status =
+        co_await exchange.tree().call(messages::Status{}, kStatusTimeout);
     if (!status) co_return error_response(Dialect::kPitstop, status.error());
     Tree& tree = exchange.tree();
     Response response = Response::text(
@@ -30,11 +31,12 @@ Task<Response> metrics(Exchange& exchange) {
 }
 
 Task<Response> get_load(Exchange& exchange) {
-    const Result<StatusReply> status = co_await exchange.tree().call(Status{}, kStatusTimeout);
+    const Result<messages::StatusReply> status =
+        co_await exchange.tree().call(messages::Status{}, kStatusTimeout);
     if (!status) co_return error_response(Dialect::kSglang, status.error());
     Json loads = Json::array();
     const double now = std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
-    for (const ReplicaStatus& replica : status->replicas) {
+    for (const messages::ReplicaStatus& replica : status->replicas) {
         loads.push_back(
             {{"dp_rank", raw(replica.replica)},
              {"num_reqs", replica.num_running + replica.num_waiting},
@@ -47,7 +49,7 @@ Task<Response> get_load(Exchange& exchange) {
     co_return Response::json(200, loads);
 }
 
-Json load_of(const ReplicaStatus& replica, std::string_view include) {
+Json load_of(const messages::ReplicaStatus& replica, std::string_view include) {
     const KvUse use = kv_use_of(replica);
     const bool is_paused = !replica.pause_mode.empty();
     Json load{
@@ -119,14 +121,15 @@ Task<Response> v1_loads(Exchange& exchange) {
     if (format == "prometheus") co_return co_await metrics(exchange);
     if (format != "json")
         co_return error_response(Dialect::kSglang, 400, "format is json or prometheus");
-    const Result<StatusReply> status = co_await exchange.tree().call(Status{}, kStatusTimeout);
+    const Result<messages::StatusReply> status =
+        co_await exchange.tree().call(messages::Status{}, kStatusTimeout);
     if (!status) co_return error_response(Dialect::kSglang, status.error());
     Json loads = Json::array();
-    for (const ReplicaStatus& replica : status->replicas) {
+    for (const messages::ReplicaStatus& replica : status->replicas) {
         if (!rank || *rank == raw(replica.replica)) loads.push_back(load_of(replica, include));
     }
-    const HelloReply& hello = exchange.tree().hello();
-    const std::vector<WorkerStatus>& workers = status->replicas.front().workers;
+    const messages::HelloReply& hello = exchange.tree().hello();
+    const std::vector<messages::WorkerStatus>& workers = status->replicas.front().workers;
     co_return Response::json(
         200,
         {{"timestamp", ServerContext::unix_time()},
@@ -175,4 +178,4 @@ void add_metrics(Router& router) {
     );
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

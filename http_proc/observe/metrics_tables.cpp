@@ -5,21 +5,23 @@
 #include <algorithm>
 #include <array>
 
-namespace pitstop::metrics {
+namespace pitstop::http::metrics {
 
-std::int64_t finished(const ReplicaStatus& replica, FinishReason reason) {
-    const auto found = std::ranges::find(replica.finished, reason, &FinishCount::reason);
+std::int64_t finished(const messages::ReplicaStatus& replica, messages::FinishReason reason) {
+    const auto found = std::ranges::find(replica.finished, reason, &messages::FinishCount::reason);
     return found == replica.finished.end() ? 0 : found->requests;
 }
 
 namespace {
 
 double number(std::int64_t value) { return static_cast<double>(value); }
-bool is_paused(const ReplicaStatus& replica) { return !replica.pause_mode.empty(); }
-double kv_available(const ReplicaStatus& r) { return number(r.pages_free * r.page_size); }
-double kv_evictable(const ReplicaStatus& r) { return number(r.pages_cached * r.page_size); }
+bool is_paused(const messages::ReplicaStatus& replica) { return !replica.pause_mode.empty(); }
+double kv_available(const messages::ReplicaStatus& r) { return number(r.pages_free * r.page_size); }
+double kv_evictable(const messages::ReplicaStatus& r) {
+    return number(r.pages_cached * r.page_size);
+}
 
-using R = const ReplicaStatus&;
+using R = const messages::ReplicaStatus&;
 
 constexpr std::array kSglang{
     PerReplica{
@@ -102,7 +104,7 @@ constexpr std::array kSglang{
         "sglang:num_aborted_requests_total",
         "counter",
         "Requests that were aborted.",
-        [](R r) { return number(finished(r, FinishReason::kAbort)); }},
+        [](R r) { return number(finished(r, messages::FinishReason::kAbort)); }},
     PerReplica{
         "sglang:num_retracted_requests_total",
         "counter",
@@ -229,4 +231,4 @@ std::span<const PerReplica> sglang_table() { return kSglang; }
 std::span<const PerReplica> vllm_table() { return kVllm; }
 std::span<const PerReplica> own_table() { return kOwn; }
 
-}  // namespace pitstop::metrics
+}  // namespace pitstop::http::metrics

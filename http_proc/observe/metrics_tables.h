@@ -7,14 +7,14 @@
 #include <span>
 #include <string_view>
 
-namespace pitstop::metrics {
+namespace pitstop::http::metrics {
 
 // A number per replica.
 struct PerReplica {
     std::string_view name;
     std::string_view type;
     std::string_view help;
-    double (*value)(const ReplicaStatus& replica);
+    double (*value)(const messages::ReplicaStatus& replica);
 };
 
 [[nodiscard]] std::span<const PerReplica> sglang_table();
@@ -22,6 +22,8 @@ struct PerReplica {
 [[nodiscard]] std::span<const PerReplica> own_table();
 
 // How many requests ended so.
-[[nodiscard]] std::int64_t finished(const ReplicaStatus& replica, FinishReason reason);
+[[nodiscard]] std::int64_t finished(
+    const messages::ReplicaStatus& replica, messages::FinishReason reason
+);
 
-}  // namespace pitstop::metrics
+}  // namespace pitstop::http::metrics

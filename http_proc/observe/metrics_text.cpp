@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 std::string escaped(std::string_view value) {
@@ -57,19 +57,19 @@ class Writer {
     std::string_view name_{};
 };
 
-using Labels = std::string (*)(std::string_view model, const ReplicaStatus& replica);
+using Labels = std::string (*)(std::string_view model, const messages::ReplicaStatus& replica);
 
-std::string sglang_labels(std::string_view model, const ReplicaStatus& replica) {
+std::string sglang_labels(std::string_view model, const messages::ReplicaStatus& replica) {
     return fmt::format(
         "model_name=\"{}\",engine_type=\"unified\",tp_rank=\"0\",pp_rank=\"0\",dp_rank=\"{}\"",
         model,
         raw(replica.replica)
     );
 }
-std::string vllm_labels(std::string_view model, const ReplicaStatus& replica) {
+std::string vllm_labels(std::string_view model, const messages::ReplicaStatus& replica) {
     return fmt::format("model_name=\"{}\",engine=\"{}\"", model, raw(replica.replica));
 }
-std::string own_labels(std::string_view, const ReplicaStatus& replica) {
+std::string own_labels(std::string_view, const messages::ReplicaStatus& replica) {
     return fmt::format("replica=\"{}\"", raw(replica.replica));
 }
 
@@ -80,36 +80,40 @@ void write_table(
     std::span<const metrics::PerReplica> table,
     Labels labels,
     std::string_view model,
-    const StatusReply& status
+    const messages::StatusReply& status
 ) {
     for (const metrics::PerReplica& row : table) {
         out.metric(row.name, row.type, row.help);
-        for (const ReplicaStatus& replica : status.replicas)
+        for (const messages::ReplicaStatus& replica : status.replicas)
             out.sample(labels(model, replica), row.value(replica));
     }
 }
 
-void write_sglang_rest(Writer& out, std::string_view model, const StatusReply& status) {
+void write_sglang_rest(Writer& out, std::string_view model, const messages::StatusReply& status) {
     out.metric("sglang:cached_tokens_total", "counter", "Prompt tokens found in the cache.");
-    for (const ReplicaStatus& replica : status.replicas) {
+    for (const messages::ReplicaStatus& replica : status.replicas) {
         out.sample(
             sglang_labels(model, replica) + ",cache_source=\"device\"",
             number(replica.cached_tokens_total)
         );
     }
     const auto last = std::find_if(
-        status.updates.rbegin(), status.updates.rend(), [](const UpdateRecord& u) { return u.ok; }
+        status.updates.rbegin(),
+        status.updates.rend(),
+        [](const messages::UpdateRecord& u) { return u.ok; }
     );
     if (last == status.updates.rend()) return;
     out.metric("sglang:weight_load_duration_seconds", "gauge", "Of the last update.");
     out.sample(fmt::format("model_name=\"{}\",source=\"disk\"", model), last->total_s);
 }
 
-void write_vllm_rest(Writer& out, std::string_view model, const StatusReply& status) {
+void write_vllm_rest(Writer& out, std::string_view model, const messages::StatusReply& status) {
     out.metric("vllm:request_success_total", "counter", "Requests that ended, by reason.");
-    for (const ReplicaStatus& replica : status.replicas) {
-        for (const FinishReason reason :
-             {FinishReason::kStop, FinishReason::kLength, FinishReason::kAbort}) {
+    for (const messages::ReplicaStatus& replica : status.replicas) {
+        for (const messages::FinishReason reason :
+             {messages::FinishReason::kStop,
+              messages::FinishReason::kLength,
+              messages::FinishReason::kAbort}) {
             out.sample(
                 fmt::format(
                     "{},finished_reason=\"{}\"", vllm_labels(model, replica), name_of(reason)
@@ -119,15 +123,17 @@ void write_vllm_rest(Writer& out, std::string_view model, const StatusReply& sta
         }
     }
     out.metric("vllm:engine_sleep_state", "gauge", "One of them is 1.");
-    for (const ReplicaStatus& replica : status.replicas) {
-        const bool is_awake = std::ranges::all_of(replica.memory, [](const TagMemory& tag) {
-            return tag.state == MemoryState::kResident;
-        });
+    for (const messages::ReplicaStatus& replica : status.replicas) {
+        const bool is_awake =
+            std::ranges::all_of(replica.memory, [](const messages::TagMemory& tag) {
+                return tag.state == messages::MemoryState::kResident;
+            });
         // With the KV alone released nothing is lost that a wake does not bring back.
-        const bool is_discarded = std::ranges::any_of(replica.memory, [](const TagMemory& tag) {
-            return tag.tag == MemoryTag::kWeights && tag.state != MemoryState::kResident &&
-                   tag.host_bytes == 0;
-        });
+        const bool is_discarded =
+            std::ranges::any_of(replica.memory, [](const messages::TagMemory& tag) {
+                return tag.tag == messages::MemoryTag::kWeights &&
+                       tag.state != messages::MemoryState::kResident && tag.host_bytes == 0;
+            });
         const auto sample = [&](std::string_view state, bool holds) {
             out.sample(
                 fmt::format("{},sleep_state=\"{}\"", vllm_labels(model, replica), state), holds
@@ -138,7 +144,7 @@ void write_vllm_rest(Writer& out, std::string_view model, const StatusReply& sta
         sample("discard_all", is_discarded);
     }
     out.metric("vllm:cache_config_info", "gauge", "The KV pool.");
-    for (const ReplicaStatus& replica : status.replicas) {
+    for (const messages::ReplicaStatus& replica : status.replicas) {
         out.sample(
             fmt::format(
                 "{},block_size=\"{}\",num_gpu_blocks=\"{}\"",
@@ -151,9 +157,9 @@ void write_vllm_rest(Writer& out, std::string_view model, const StatusReply& sta
     }
 }
 
-void write_own_rest(Writer& out, const StatusReply& status, int num_generating) {
+void write_own_rest(Writer& out, const messages::StatusReply& status, int num_generating) {
     out.metric("pitstop_weight_info", "gauge", "The version that serves, in words.");
-    for (const ReplicaStatus& r : status.replicas) {
+    for (const messages::ReplicaStatus& r : status.replicas) {
         out.sample(
             fmt::format(
                 "{},label=\"{}\",digest=\"{}\"", own_labels({}, r), escaped(r.label), r.digest
@@ -162,7 +168,7 @@ void write_own_rest(Writer& out, const StatusReply& status, int num_generating) 
         );
     }
     out.metric("pitstop_state", "gauge", "The replica's state: 1.");
-    for (const ReplicaStatus& r : status.replicas) {
+    for (const messages::ReplicaStatus& r : status.replicas) {
         out.sample(
             fmt::format(
                 "{},state=\"{}\",pause_mode=\"{}\"", own_labels({}, r), r.state, r.pause_mode
@@ -171,8 +177,8 @@ void write_own_rest(Writer& out, const StatusReply& status, int num_generating) 
         );
     }
     out.metric("pitstop_memory_bytes", "gauge", "Physical memory by tag.");
-    for (const ReplicaStatus& r : status.replicas) {
-        for (const TagMemory& tag : r.memory) {
+    for (const messages::ReplicaStatus& r : status.replicas) {
+        for (const messages::TagMemory& tag : r.memory) {
             out.sample(
                 fmt::format(
                     "{},tag=\"{}\",state=\"{}\"",
@@ -185,8 +191,8 @@ void write_own_rest(Writer& out, const StatusReply& status, int num_generating) 
         }
     }
     out.metric("pitstop_kv_hit_tokens_total", "counter", "Cached tokens by version lag (P9).");
-    for (const ReplicaStatus& r : status.replicas) {
-        for (const CacheHits& hits : r.cache_hits) {
+    for (const messages::ReplicaStatus& r : status.replicas) {
+        for (const messages::CacheHits& hits : r.cache_hits) {
             out.sample(
                 fmt::format("{},lag=\"{}\"", own_labels({}, r), hits.lag), number(hits.tokens)
             );
@@ -216,7 +222,7 @@ void write_own_rest(Writer& out, const StatusReply& status, int num_generating) 
         number(status.refused_total));
     one("pitstop_uptime_seconds", "gauge", "Since the tree was ready.", status.uptime_s);
     if (status.updates.empty()) return;
-    const UpdateRecord& last = status.updates.back();
+    const messages::UpdateRecord& last = status.updates.back();
     const std::string labels =
         fmt::format("what=\"{}\",ok=\"{}\"", last.what, last.ok ? "true" : "false");
     out.metric("pitstop_update_phase_seconds", "gauge", "The last update's waterfall.");
@@ -285,7 +291,7 @@ void write_requests(Writer& out, std::string_view model, const RequestMetrics& r
 
 }  // namespace
 
-KvUse kv_use_of(const ReplicaStatus& replica) {
+KvUse kv_use_of(const messages::ReplicaStatus& replica) {
     KvUse use;
     const std::int64_t pages_used = replica.pages_total - replica.pages_free - replica.pages_cached;
     use.used_tokens = std::max<std::int64_t>(pages_used, 0) * replica.page_size;
@@ -298,8 +304,8 @@ KvUse kv_use_of(const ReplicaStatus& replica) {
 }
 
 std::string metrics_text(
-    const StatusReply& status,
-    const HelloReply& hello,
+    const messages::StatusReply& status,
+    const messages::HelloReply& hello,
     const RequestMetrics& requests,
     int num_generating
 ) {
@@ -315,4 +321,4 @@ std::string metrics_text(
     return out.take();
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

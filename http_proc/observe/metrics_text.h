@@ -10,12 +10,12 @@
 #include <string>
 #include <string_view>
 
-namespace pitstop {
+namespace pitstop::http {
 
 // `num_generating`: engine requests that this front end has open.
 [[nodiscard]] std::string metrics_text(
-    const StatusReply& status,
-    const HelloReply& hello,
+    const messages::StatusReply& status,
+    const messages::HelloReply& hello,
     const RequestMetrics& requests,
     int num_generating
 );
@@ -28,6 +28,6 @@ struct KvUse {
     double usage = 0;
     double hit_rate = 0;
 };
-[[nodiscard]] KvUse kv_use_of(const ReplicaStatus& replica);
+[[nodiscard]] KvUse kv_use_of(const messages::ReplicaStatus& replica);
 
-}  // namespace pitstop
+}  // namespace pitstop::http

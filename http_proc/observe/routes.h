@@ -3,10 +3,10 @@
 
 #include "http_proc/server/router.h"
 
-namespace pitstop {
+namespace pitstop::http {
 
 void add_metrics(Router& router);
 void add_pitstop_health(Router& router);
 void add_status_page(Router& router);
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -33,9 +33,9 @@ Task<Response> page(Exchange&) {
     co_return response;
 }
 
-Json replica_json(const ReplicaStatus& replica) {
+Json replica_json(const messages::ReplicaStatus& replica) {
     Json memory = Json::array();
-    for (const TagMemory& tag : replica.memory) {
+    for (const messages::TagMemory& tag : replica.memory) {
         memory.push_back(
             {{"tag", name_of(tag.tag)},
              {"state", name_of(tag.state)},
@@ -77,7 +77,7 @@ Json replica_json(const ReplicaStatus& replica) {
 // What anybody may see names no place of the machine: errors do.
 enum class Reader { kAnybody, kMayData };
 
-Json update_json(const UpdateRecord& update, Reader reader) {
+Json update_json(const messages::UpdateRecord& update, Reader reader) {
     return {
         {"what", update.what},
         {"ok", update.ok},
@@ -95,12 +95,14 @@ Json update_json(const UpdateRecord& update, Reader reader) {
 }
 
 // No path and no reason: this route is open.
-Json lost_json(const std::optional<LostVersion>& lost) {
+Json lost_json(const std::optional<messages::LostVersion>& lost) {
     if (!lost) return nullptr;
     return {{"epoch", raw(lost->epoch)}, {"label", lost->label}, {"digest", lost->digest}};
 }
 
-std::string event_of(const Result<StatusReply>& status, const HelloReply& hello, Reader reader) {
+std::string event_of(
+    const Result<messages::StatusReply>& status, const messages::HelloReply& hello, Reader reader
+) {
     Json event;
     if (!status) {
         const Error& error = status.error();
@@ -120,9 +122,9 @@ std::string event_of(const Result<StatusReply>& status, const HelloReply& hello,
             {"lost", lost_json(status->lost)},
             {"replicas", Json::array()},
             {"updates", Json::array()}};
-        for (const ReplicaStatus& replica : status->replicas)
+        for (const messages::ReplicaStatus& replica : status->replicas)
             event["replicas"].push_back(replica_json(replica));
-        for (const UpdateRecord& update : status->updates)
+        for (const messages::UpdateRecord& update : status->updates)
             event["updates"].push_back(update_json(update, reader));
     }
     return "data: " + event.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n\n";
@@ -138,7 +140,8 @@ Task<Response> events(Exchange& exchange) {
     ++server.num_status_pages;
     exchange.begin_events();
     while (!exchange.is_gone() && !server.is_stopping) {
-        const Result<StatusReply> status = co_await exchange.tree().call(Status{}, kStatusTimeout);
+        const Result<messages::StatusReply> status =
+            co_await exchange.tree().call(messages::Status{}, kStatusTimeout);
         const Reader reader = exchange.may_data() ? Reader::kMayData : Reader::kAnybody;
         const std::string event = event_of(status, exchange.tree().hello(), reader);
         if (!co_await exchange.write(event)) break;
@@ -168,4 +171,4 @@ void add_status_page(Router& router) {
     );
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

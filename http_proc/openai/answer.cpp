@@ -8,11 +8,11 @@
 #include <algorithm>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::http {
 
 OpenAiAnswer::OpenAiAnswer(Exchange& exchange, OpenAiOptions given, std::string_view prefix)
     : options(std::move(given)) {
-    const HelloReply& hello = exchange.tree().hello();
+    const messages::HelloReply& hello = exchange.tree().hello();
     const std::string caller = name_of_caller(exchange.request(), options.id);
     answer_id = std::string(prefix) + caller;
     model = options.model.empty() ? hello.model : options.model;
@@ -46,8 +46,10 @@ void OpenAiAnswer::write_usage_event(
     stream.end_event();
 }
 
-LogprobOptions logprob_options(const OpenAiOptions& options, bool is_enabled, std::int64_t top) {
-    LogprobOptions logprobs;
+messages::LogprobOptions logprob_options(
+    const OpenAiOptions& options, bool is_enabled, std::int64_t top
+) {
+    messages::LogprobOptions logprobs;
     logprobs.mode = options.logprobs_mode;
     logprobs.enabled = is_enabled || options.prompt_logprobs;
     logprobs.top = std::max(top, options.prompt_logprobs.value_or(0));
@@ -72,4 +74,4 @@ Result<> check_is_json(const Request& request) {
     return Error{ErrorCode::kInvalidArgument, "the content type of a request is application/json"};
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -14,11 +14,11 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::http {
 
 struct OpenAiAnswer {
     OpenAiOptions options{};
-    LogprobOptions logprobs{};
+    messages::LogprobOptions logprobs{};
     std::string answer_id{};
     std::string model{};
     std::int64_t created = 0;
@@ -46,7 +46,7 @@ struct OpenAiAnswer {
 };
 
 // `is_enabled`: the route's own field asks for output tokens' logprobs, with the `top` of them.
-[[nodiscard]] LogprobOptions logprob_options(
+[[nodiscard]] messages::LogprobOptions logprob_options(
     const OpenAiOptions& options, bool is_enabled, std::int64_t top
 );
 
@@ -59,4 +59,4 @@ struct OpenAiAnswer {
 // OpenAI's routes take JSON that says so.
 [[nodiscard]] Result<> check_is_json(const Request& request);
 
-}  // namespace pitstop
+}  // namespace pitstop::http

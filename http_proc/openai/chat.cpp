@@ -15,14 +15,14 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 constexpr std::string_view kWhole = "chat.completion";
 constexpr std::string_view kChunk = "chat.completion.chunk";
 
 struct Choice {
-    std::vector<Span> spans{};
+    std::vector<messages::Span> spans{};
     Usage usage{};
     bool has_begun = false;                 // its role was sent
     std::optional<ToolCallParser> tools{};  // null: what it writes is text
@@ -52,7 +52,7 @@ struct Chat : OpenAiAnswer {
         return error_response(kDialect, 400, error.message);
     }
     Task<Result<>> complete(Exchange& exchange, Prompt& prompt);
-    void add_sample(std::size_t /*prompt*/, const Generate& /*request*/) {
+    void add_sample(std::size_t /*prompt*/, const messages::Generate& /*request*/) {
         Choice& choice = choices.emplace_back();
         if (tool_format) choice.tools.emplace(*tool_format);
     }
@@ -62,16 +62,17 @@ struct Chat : OpenAiAnswer {
     }
     void write_events(EventStream& stream, Generation::Event event);
     void write_end(EventStream& stream) const { write_usage_event(stream, kChunk, usage()); }
-    void write_whole(JsonWriter& json, std::vector<OutputChunk>& outputs);
+    void write_whole(JsonWriter& json, std::vector<messages::OutputChunk>& outputs);
 
     void write_token(JsonWriter& json, TokenId id, float logprob) const;
-    void write_logprobs(JsonWriter& json, const OutputChunk& chunk) const;
+    void write_logprobs(JsonWriter& json, const messages::OutputChunk& chunk) const;
     void write_part(JsonWriter& json, Choice& choice, ToolCallParser::Part part) const;
-    void write_rest_of_choice(JsonWriter& json, Choice& choice, OutputChunk& chunk) const;
-    void write_prompt(JsonWriter& json, const PromptLogprobs* shown) const;
+    void write_rest_of_choice(JsonWriter& json, Choice& choice, messages::OutputChunk& chunk) const;
+    void write_prompt(JsonWriter& json, const messages::PromptLogprobs* shown) const;
     void begin_choice(JsonWriter& json, std::size_t index) const;
-    void write_first_event(JsonWriter& json, std::size_t index, const OutputChunk& chunk) const;
-    void write_event(JsonWriter& json, std::size_t index, OutputChunk& chunk);
+    void write_first_event(JsonWriter& json, std::size_t index, const messages::OutputChunk& chunk)
+        const;
+    void write_event(JsonWriter& json, std::size_t index, messages::OutputChunk& chunk);
     // The prompt's tokens count once, however many samples it has.
     Usage usage() const;
 };
@@ -91,7 +92,7 @@ Chat::Chat(Exchange& exchange, OpenAiChat call)
 
 Task<Result<>> Chat::complete(Exchange& exchange, Prompt& prompt) {
     if (!prompt.request.input_ids) {
-        Result<TokenizeReply> rendered = co_await ask(exchange, chat.question());
+        Result<messages::TokenizeReply> rendered = co_await ask(exchange, chat.question());
         if (!rendered) co_return rendered.error();
         prompt.request.input_ids = std::move(rendered->ids);
     }
@@ -106,7 +107,7 @@ void Chat::write_token(JsonWriter& json, TokenId id, float logprob) const {
     json.end_array();
 }
 
-void Chat::write_logprobs(JsonWriter& json, const OutputChunk& chunk) const {
+void Chat::write_logprobs(JsonWriter& json, const messages::OutputChunk& chunk) const {
     json.key("logprobs");
     if (!has_logprobs) {
         json.null();
@@ -129,7 +130,7 @@ void Chat::write_logprobs(JsonWriter& json, const OutputChunk& chunk) const {
 }
 
 // What a chunk says: its text, or what is told of it where calls are looked for.
-ToolCallParser::Part told(Choice& choice, OutputChunk& chunk) {
+ToolCallParser::Part told(Choice& choice, messages::OutputChunk& chunk) {
     if (!choice.tools) return {.text = std::move(chunk.text)};
     ToolCallParser::Part part = choice.tools->add(chunk.text);
     if (!chunk.finish) return part;
@@ -160,7 +161,8 @@ void Chat::write_part(JsonWriter& json, Choice& choice, ToolCallParser::Part par
 }
 
 // What follows the message or the delta of a choice.
-void Chat::write_rest_of_choice(JsonWriter& json, Choice& choice, OutputChunk& chunk) const {
+void Chat::write_rest_of_choice(JsonWriter& json, Choice& choice, messages::OutputChunk& chunk)
+    const {
     write_logprobs(json, chunk);
     const bool has_calls = choice.tools && choice.tools->has_calls();
     write_finish(
@@ -175,11 +177,11 @@ void Chat::write_rest_of_choice(JsonWriter& json, Choice& choice, OutputChunk& c
     json.end_object();
 }
 
-void Chat::write_prompt(JsonWriter& json, const PromptLogprobs* shown) const {
+void Chat::write_prompt(JsonWriter& json, const messages::PromptLogprobs* shown) const {
     if (options.wants_prompt_ids) json.key("prompt_token_ids").ids(prompt_ids);
     if (!options.prompt_logprobs) return;
     json.key("prompt_logprobs");
-    const PromptLogprobs none;
+    const messages::PromptLogprobs none;
     write_prompt_logprobs(
         json, shown != nullptr ? *shown : none, prompt_ids, logprobs, token_names()
     );
@@ -192,10 +194,10 @@ Usage Chat::usage() const {
     return sum;
 }
 
-void Chat::write_whole(JsonWriter& json, std::vector<OutputChunk>& outputs) {
+void Chat::write_whole(JsonWriter& json, std::vector<messages::OutputChunk>& outputs) {
     write_head(json, kWhole);
     json.key("choices").begin_array();
-    const std::optional<PromptLogprobs> shown = outputs.front().prompt;
+    const std::optional<messages::PromptLogprobs> shown = outputs.front().prompt;
     for (std::size_t i = 0; i < outputs.size(); ++i) {
         Choice& choice = choices[i];
         json.begin_object().key("index").integer(static_cast<std::int64_t>(i));
@@ -222,7 +224,9 @@ void Chat::begin_choice(JsonWriter& json, std::size_t index) const {
 
 // The first event of a choice has its role; of the first choice the prompt, too, of which `chunk`,
 // the choice's first, has the logprobs.
-void Chat::write_first_event(JsonWriter& json, std::size_t index, const OutputChunk& chunk) const {
+void Chat::write_first_event(
+    JsonWriter& json, std::size_t index, const messages::OutputChunk& chunk
+) const {
     begin_choice(json, index);
     json.key("role").string("assistant").key("content").string("").end_object();
     json.key("logprobs").null().key("finish_reason").null().end_object().end_array();
@@ -231,7 +235,7 @@ void Chat::write_first_event(JsonWriter& json, std::size_t index, const OutputCh
     json.end_object();
 }
 
-void Chat::write_event(JsonWriter& json, std::size_t index, OutputChunk& chunk) {
+void Chat::write_event(JsonWriter& json, std::size_t index, messages::OutputChunk& chunk) {
     Choice& choice = choices[index];
     begin_choice(json, index);
     write_part(json, choice, told(choice, chunk));
@@ -264,4 +268,4 @@ void add_openai_chat(Router& router) {
     );
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -5,7 +5,7 @@
 #include <array>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 using Json = nlohmann::json;
@@ -76,8 +76,8 @@ Result<OpenAiPromptChat> read_chat(FieldReader& fields, std::string_view body) {
 
 }  // namespace
 
-RenderChat OpenAiPromptChat::question() const {
-    RenderChat question;
+messages::RenderChat OpenAiPromptChat::question() const {
+    messages::RenderChat question;
     question.variables = variables;
     question.continue_final_message = continue_final_message;
     question.chat_template = chat_template;
@@ -105,8 +105,8 @@ Result<OpenAiChat> parse_openai_chat(std::string_view body) {
     fields.read("echo", is_echoed);
     if (adds_special) fields.refuse("add_special_tokens", "the chat template has them");
     if (is_echoed) fields.refuse("echo", "the answer is the assistant's turn alone");
-    if (call.top_logprobs < 0 || call.top_logprobs > kTopLogprobsMax)
-        fields.fail("top_logprobs", fmt::format("[0, {}]", kTopLogprobsMax));
+    if (call.top_logprobs < 0 || call.top_logprobs > messages::kTopLogprobsMax)
+        fields.fail("top_logprobs", fmt::format("[0, {}]", messages::kTopLogprobsMax));
     if (call.top_logprobs > 0 && !call.has_logprobs)
         fields.refuse("top_logprobs", "logprobs is not true");
     if (options.is_streamed && options.prompt_logprobs.value_or(0) > 0)
@@ -117,9 +117,9 @@ Result<OpenAiChat> parse_openai_chat(std::string_view body) {
     if (!call.input_ids) {
         ASSIGN_OR_RETURN(call.chat, read_chat(fields, body));
     }
-    if (auto problem = invalid(options.sampling))
+    if (auto problem = messages::invalid(options.sampling))
         return make_error(ErrorCode::kInvalidArgument, "{}", *problem);
     return call;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

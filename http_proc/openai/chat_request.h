@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::http {
 
 // A chat as a request gives it, to be rendered. Members of objects keep their order, which
 // templates show.
@@ -21,7 +21,7 @@ struct OpenAiPromptChat {
     bool continue_final_message = false;
     std::string chat_template{};
 
-    [[nodiscard]] RenderChat question() const;
+    [[nodiscard]] messages::RenderChat question() const;
 };
 
 struct OpenAiChat {
@@ -38,4 +38,4 @@ struct OpenAiChat {
 // The chat of a body that has one; the assistant's turn is begun unless it says otherwise.
 [[nodiscard]] Result<OpenAiPromptChat> parse_prompt_chat(std::string_view body);
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <set>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 template <class T>
@@ -30,7 +30,7 @@ std::optional<std::int64_t> TokenLogprob::rank() const {
 }
 
 TokenLogprob output_logprob(
-    const OutputChunk& chunk, std::size_t i, const LogprobOptions& options
+    const messages::OutputChunk& chunk, std::size_t i, const messages::LogprobOptions& options
 ) {
     const auto num_top = static_cast<std::size_t>(options.top);
     return {
@@ -43,10 +43,10 @@ TokenLogprob output_logprob(
 }
 
 TokenLogprob prompt_logprob(
-    const PromptLogprobs& prompt,
+    const messages::PromptLogprobs& prompt,
     std::span<const TokenId> ids,
     std::size_t i,
-    const LogprobOptions& options
+    const messages::LogprobOptions& options
 ) {
     const auto start = static_cast<std::size_t>(prompt.start);
     TokenLogprob position{.id = ids[i]};
@@ -104,9 +104,9 @@ void CompletionLogprobs::write(JsonWriter& json) const {
 
 void write_prompt_logprobs(
     JsonWriter& json,
-    const PromptLogprobs& prompt,
+    const messages::PromptLogprobs& prompt,
     std::span<const TokenId> ids,
-    const LogprobOptions& options,
+    const messages::LogprobOptions& options,
     const TokenNames& names
 ) {
     json.begin_array();
@@ -133,14 +133,17 @@ void write_prompt_logprobs(
 }
 
 void write_finish(
-    JsonWriter& json, const Finish* finish, std::span<const TokenId> eos_ids, std::string_view stop
+    JsonWriter& json,
+    const messages::Finish* finish,
+    std::span<const TokenId> eos_ids,
+    std::string_view stop
 ) {
     json.key("finish_reason");
     if (finish == nullptr) {
         json.null().key("stop_reason").null();
         return;
     }
-    const bool is_stop = finish->reason == FinishReason::kStop;
+    const bool is_stop = finish->reason == messages::FinishReason::kStop;
     json.string(is_stop ? stop : name_of(finish->reason));
     json.key("stop_reason");  // vLLM's: null for the end of the sequence
     if (is_stop && !finish->matched_text.empty()) {
@@ -160,7 +163,7 @@ void write_finish(
     }
 }
 
-void Usage::add(const OutputChunk& chunk) {
+void Usage::add(const messages::OutputChunk& chunk) {
     completion_tokens += static_cast<std::int64_t>(chunk.tokens.size());
     if (!chunk.counts) return;
     prompt_tokens = chunk.counts->prompt_tokens;
@@ -182,7 +185,7 @@ void write_last_usage(JsonWriter& json, const Usage& usage) {
     json.end_object();
 }
 
-void write_metadata(JsonWriter& json, std::span<const Span> spans) {
+void write_metadata(JsonWriter& json, std::span<const messages::Span> spans) {
     json.key("metadata").begin_object();
     json.key("weight_version").string(version_name(spans.empty() ? "" : spans.back().label));
     json.key("weight_versions");
@@ -200,4 +203,4 @@ void write_usage(JsonWriter& json, const Usage& usage) {
     json.key("cached_tokens").integer(usage.cached_tokens).end_object().end_object();
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::http {
 
 // One position: a token and the most probable ones there.
 struct TokenLogprob {
@@ -30,14 +30,14 @@ struct TokenLogprob {
 
 // Position `i` of a chunk's output. REQUIRES: the request had these options, enabled.
 [[nodiscard]] TokenLogprob output_logprob(
-    const OutputChunk& chunk, std::size_t i, const LogprobOptions& options
+    const messages::OutputChunk& chunk, std::size_t i, const messages::LogprobOptions& options
 );
 // Prompt token `i`; without a logprob where none was computed.
 [[nodiscard]] TokenLogprob prompt_logprob(
-    const PromptLogprobs& prompt,
+    const messages::PromptLogprobs& prompt,
     std::span<const TokenId> ids,
     std::size_t i,
-    const LogprobOptions& options
+    const messages::LogprobOptions& options
 );
 
 // How tokens are shown: their text, or "token_id:7".
@@ -71,9 +71,9 @@ class CompletionLogprobs {
 // vLLM's prompt_logprobs: null, then {"7": {"logprob", "rank", "decoded_token"}} per token.
 void write_prompt_logprobs(
     JsonWriter& json,
-    const PromptLogprobs& prompt,
+    const messages::PromptLogprobs& prompt,
     std::span<const TokenId> ids,
-    const LogprobOptions& options,
+    const messages::LogprobOptions& options,
     const TokenNames& names
 );
 
@@ -81,7 +81,7 @@ void write_prompt_logprobs(
 // `stop`: what a stop is called.
 void write_finish(
     JsonWriter& json,
-    const Finish* finish,
+    const messages::Finish* finish,
     std::span<const TokenId> eos_ids,
     std::string_view stop = "stop"
 );
@@ -92,7 +92,7 @@ struct Usage {
     std::int64_t completion_tokens = 0;
     std::int64_t cached_tokens = 0;
 
-    void add(const OutputChunk& chunk);
+    void add(const messages::OutputChunk& chunk);
 };
 void write_usage(JsonWriter& json, const Usage& usage);
 // The end of a stream's event, after its choices: the choice's usage so far, null, or no member.
@@ -101,6 +101,6 @@ void write_event_usage(JsonWriter& json, const OpenAiOptions& options, const Usa
 void write_last_usage(JsonWriter& json, const Usage& usage);
 
 // "metadata" of an answer: SGLang's, of the weights that made it.
-void write_metadata(JsonWriter& json, std::span<const Span> spans);
+void write_metadata(JsonWriter& json, std::span<const messages::Span> spans);
 
-}  // namespace pitstop
+}  // namespace pitstop::http

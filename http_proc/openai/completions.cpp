@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 constexpr std::string_view kObject = "text_completion";
@@ -19,7 +19,7 @@ struct Choice {
     std::string echo{};                 // the prompt's text, where it is shown
     std::size_t prompt = 0;             // which one it continues
     std::int64_t offset = 0;            // characters so far
-    std::vector<Span> spans{};
+    std::vector<messages::Span> spans{};
     Usage usage{};
     bool is_first = true;  // nothing of it was written yet
 };
@@ -41,7 +41,7 @@ struct Completion : OpenAiAnswer {
     static Response refusal(const Error& error) { return openai_refusal(error); }
     bool shows_prompt_ids() const { return options.wants_prompt_ids || logprobs.prompt_start >= 0; }
     Task<Result<>> complete(Exchange& exchange, Prompt& prompt);
-    void add_sample(std::size_t prompt, const Generate& request);
+    void add_sample(std::size_t prompt, const messages::Generate& request);
 
     bool take(const Generation::Event& event) {
         choices[event.index].usage.add(event.chunk);
@@ -49,9 +49,9 @@ struct Completion : OpenAiAnswer {
     }
     void write_events(EventStream& stream, Generation::Event event);
     void write_end(EventStream& stream) const { write_usage_event(stream, kObject, usage()); }
-    void write_whole(JsonWriter& json, std::vector<OutputChunk>& outputs);
+    void write_whole(JsonWriter& json, std::vector<messages::OutputChunk>& outputs);
 
-    void write_choice(JsonWriter& json, std::size_t index, OutputChunk& chunk);
+    void write_choice(JsonWriter& json, std::size_t index, messages::OutputChunk& chunk);
     // A prompt's tokens count once, however many samples it has.
     Usage usage() const;
 };
@@ -76,7 +76,7 @@ Result<Completion> Completion::parse(Exchange& exchange) {
 }
 
 Task<Result<>> Completion::complete(Exchange& exchange, Prompt& prompt) {
-    Generate& request = prompt.request;
+    messages::Generate& request = prompt.request;
     if (is_echoed && request.text) echo = *request.text;
     if (is_echoed && request.input_ids) {
         Result<std::string> text = co_await text_of(exchange, *request.input_ids);
@@ -87,14 +87,14 @@ Task<Result<>> Completion::complete(Exchange& exchange, Prompt& prompt) {
     co_return co_await tokenize_prompt(exchange, request);
 }
 
-void Completion::add_sample(std::size_t prompt, const Generate& request) {
+void Completion::add_sample(std::size_t prompt, const messages::Generate& request) {
     Choice& choice = choices.emplace_back();
     choice.prompt = prompt;
     choice.echo = echo;
     if (shows_prompt_ids()) choice.prompt_ids = *request.input_ids;
 }
 
-void Completion::write_choice(JsonWriter& json, std::size_t index, OutputChunk& chunk) {
+void Completion::write_choice(JsonWriter& json, std::size_t index, messages::OutputChunk& chunk) {
     Choice& choice = choices[index];
     const TokenNames shown = token_names();
     json.begin_object().key("index").integer(static_cast<std::int64_t>(index));
@@ -104,7 +104,7 @@ void Completion::write_choice(JsonWriter& json, std::size_t index, OutputChunk& 
     if (has_logprobs) {
         CompletionLogprobs written(shown, choice.offset);
         if (is_echoed && choice.is_first) {
-            const PromptLogprobs none;
+            const messages::PromptLogprobs none;
             for (std::size_t i = 0; i < choice.prompt_ids.size(); ++i) {
                 written.add(prompt_logprob(
                     chunk.prompt ? *chunk.prompt : none, choice.prompt_ids, i, logprobs
@@ -124,7 +124,7 @@ void Completion::write_choice(JsonWriter& json, std::size_t index, OutputChunk& 
         json.key("prompt_token_ids").ids(choice.prompt_ids);
     if (options.prompt_logprobs && choice.is_first) {
         json.key("prompt_logprobs");
-        const PromptLogprobs none;
+        const messages::PromptLogprobs none;
         write_prompt_logprobs(
             json, chunk.prompt ? *chunk.prompt : none, choice.prompt_ids, logprobs, shown
         );
@@ -150,7 +150,7 @@ Usage Completion::usage() const {
     }
     return sum;
 }
-void Completion::write_whole(JsonWriter& json, std::vector<OutputChunk>& outputs) {
+void Completion::write_whole(JsonWriter& json, std::vector<messages::OutputChunk>& outputs) {
     write_head(json, kObject);
     json.key("choices").begin_array();
     for (std::size_t i = 0; i < outputs.size(); ++i) write_choice(json, i, outputs[i]);
@@ -186,4 +186,4 @@ void add_openai_completions(Router& router) {
     );
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 using Json = nlohmann::json;
@@ -71,9 +71,10 @@ Result<OpenAiCompletions> parse_openai_completions(std::string_view body) {
     fields.read("best_of", best_of);
     if (best_of != options.n) fields.refuse("best_of", "every sample is returned");
     const auto is_count = [](const std::optional<std::int64_t>& k) {
-        return !k || (*k >= 0 && *k <= kTopLogprobsMax);
+        return !k || (*k >= 0 && *k <= messages::kTopLogprobsMax);
     };
-    if (!is_count(call.logprobs)) fields.fail("logprobs", fmt::format("[0, {}]", kTopLogprobsMax));
+    if (!is_count(call.logprobs))
+        fields.fail("logprobs", fmt::format("[0, {}]", messages::kTopLogprobsMax));
     if (options.is_streamed && options.prompt_logprobs.value_or(0) > 0)
         fields.refuse("prompt_logprobs", "a stream carries none but 0");
     if (options.is_streamed && call.is_echoed && call.logprobs)
@@ -82,9 +83,9 @@ Result<OpenAiCompletions> parse_openai_completions(std::string_view body) {
         call.prompts.size() * static_cast<std::size_t>(options.n) > 2 * kPromptsMax)
         fields.fail("n", fmt::format("at most {} samples in all", 2 * kPromptsMax));
     if (fields.error()) return *fields.error();
-    if (auto problem = invalid(options.sampling))
+    if (auto problem = messages::invalid(options.sampling))
         return make_error(ErrorCode::kInvalidArgument, "{}", *problem);
     return call;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::http {
 
 inline constexpr std::size_t kPromptsMax = 4096;
 
@@ -28,4 +28,4 @@ struct OpenAiCompletions {
 // Errors: kInvalidArgument, kMalformed: 400 with the text.
 [[nodiscard]] Result<OpenAiCompletions> parse_openai_completions(std::string_view body);
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -4,11 +4,11 @@
 
 #include <nlohmann/json.hpp>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 nlohmann::ordered_json model_card(Exchange& exchange, const std::string& name) {
-    const HelloReply& hello = exchange.tree().hello();
+    const messages::HelloReply& hello = exchange.tree().hello();
     return {
         {"id", name},
         {"object", "model"},
@@ -57,4 +57,4 @@ void add_openai_models(Router& router) {
     );
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -4,15 +4,15 @@
 
 #include <nlohmann/json.hpp>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 using Json = nlohmann::json;
 
 }  // namespace
 
-Generate OpenAiOptions::request() const {
-    Generate request;
+messages::Generate OpenAiOptions::request() const {
+    messages::Generate request;
     request.sampling = sampling;
     request.logprobs.mode = logprobs_mode;
     request.stream = is_streamed;
@@ -25,7 +25,7 @@ Generate OpenAiOptions::request() const {
 
 void read_openai_sampling(FieldReader& fields, OpenAiOptions& options) {
     refuse_unsupported(fields);
-    SamplingParams& params = options.sampling;
+    messages::SamplingParams& params = options.sampling;
     fields.read("max_tokens", params.max_new_tokens);
     fields.read("min_tokens", params.min_new_tokens);
     read_sampling(fields, params);
@@ -38,8 +38,8 @@ void read_openai_sampling(FieldReader& fields, OpenAiOptions& options) {
     if (!fields.error() && (options.n < 1 || options.n > kOpenAiSamplesMax))
         fields.fail("n", fmt::format("[1, {}]", kOpenAiSamplesMax));
     if (!fields.error() && options.prompt_logprobs &&
-        (*options.prompt_logprobs < 0 || *options.prompt_logprobs > kTopLogprobsMax))
-        fields.fail("prompt_logprobs", fmt::format("[0, {}]", kTopLogprobsMax));
+        (*options.prompt_logprobs < 0 || *options.prompt_logprobs > messages::kTopLogprobsMax))
+        fields.fail("prompt_logprobs", fmt::format("[0, {}]", messages::kTopLogprobsMax));
 }
 
 void read_openai_options(FieldReader& fields, OpenAiOptions& options) {
@@ -59,7 +59,7 @@ void read_openai_options(FieldReader& fields, OpenAiOptions& options) {
     fields.read("priority", options.priority);
     fields.read("data_parallel_rank", options.replica);
     fields.read("routed_dp_rank", options.replica);
-    Generate tolerance;
+    messages::Generate tolerance;
     read_kv_tolerance(fields, tolerance);
     options.kv_tolerance = tolerance.kv_tolerance;
     options.kv_max_lag = tolerance.kv_max_lag;
@@ -78,4 +78,4 @@ void read_openai_options(FieldReader& fields, OpenAiOptions& options) {
         fields.fail("stream_options", "an object with include_usage true or false");
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -11,12 +11,12 @@
 #include <optional>
 #include <string>
 
-namespace pitstop {
+namespace pitstop::http {
 
 struct OpenAiOptions {
     std::string model{};  // as given, and given back; empty: the one that is served
     std::string id{};     // the caller's: rid or request_id; empty: none
-    SamplingParams sampling{};
+    messages::SamplingParams sampling{};
     std::int64_t n = 1;
     bool is_streamed = false;
     bool wants_usage = false;         // stream_options.include_usage: at the end of a stream
@@ -26,14 +26,14 @@ struct OpenAiOptions {
     bool shows_tokens_as_ids = false;               // "token_id:7" in place of a token's text
     std::optional<std::int64_t> prompt_logprobs{};  // vLLM's: so many at each prompt token
     std::vector<TokenId> logprob_ids{};             // vLLM's logprob_token_ids
-    LogprobsMode logprobs_mode = LogprobsMode::kRaw;
+    messages::LogprobsMode logprobs_mode = messages::LogprobsMode::kRaw;
     std::int64_t priority = 0;  // larger first
     std::optional<std::int64_t> replica{};
-    KvTolerance kv_tolerance = KvTolerance::kNever;
+    messages::KvTolerance kv_tolerance = messages::KvTolerance::kNever;
     std::int64_t kv_max_lag = 0;
 
     // A request for a prompt with all this; the prompt and logprobs are the caller's to fill.
-    [[nodiscard]] Generate request() const;
+    [[nodiscard]] messages::Generate request() const;
 };
 
 // Problems are left in `fields`.
@@ -44,4 +44,4 @@ void read_openai_sampling(FieldReader& fields, OpenAiOptions& options);
 
 inline constexpr std::int64_t kOpenAiSamplesMax = 1024;
 
-}  // namespace pitstop
+}  // namespace pitstop::http

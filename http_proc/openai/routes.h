@@ -3,10 +3,10 @@
 
 #include "http_proc/server/router.h"
 
-namespace pitstop {
+namespace pitstop::http {
 
 void add_openai_chat(Router& router);
 void add_openai_completions(Router& router);
 void add_openai_models(Router& router);
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -11,7 +11,7 @@
 #include <new>
 #include <sys/socket.h>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 namespace asio = boost::asio;
@@ -457,4 +457,4 @@ void Connection::close() {
     become_gone();
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -30,7 +30,7 @@
 #include <string_view>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::http {
 
 class Connection final : public Wire, public std::enable_shared_from_this<Connection> {
   public:
@@ -163,4 +163,4 @@ class Connection final : public Wire, public std::enable_shared_from_this<Connec
     Peer peer_{};
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::http

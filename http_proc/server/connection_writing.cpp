@@ -14,7 +14,7 @@
 #include <sys/uio.h>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 namespace asio = boost::asio;
@@ -152,4 +152,4 @@ void Connection::end_output() {
     deadline_.reset();
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 std::string_view openai_type(int status) {
@@ -127,4 +127,4 @@ Response error_response(Dialect dialect, const Error& error) {
     return error_response(dialect, status_of(error.code), error.message);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -13,7 +13,7 @@
 #include <string>
 #include <string_view>
 
-namespace pitstop {
+namespace pitstop::http {
 
 [[nodiscard]] int status_of(ErrorCode code);
 
@@ -22,4 +22,4 @@ namespace pitstop {
 [[nodiscard]] Response error_response(Dialect dialect, int status, std::string_view message);
 [[nodiscard]] Response error_response(Dialect dialect, const Error& error);
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -8,7 +8,7 @@
 #include <unistd.h>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::http {
 
 EventPace::EventPace() : fd_(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)) {
     CHECK(fd_ >= 0);
@@ -49,4 +49,4 @@ void EventPace::beat() {
     }
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

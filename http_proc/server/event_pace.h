@@ -22,7 +22,7 @@
 #include <functional>
 #include <optional>
 
-namespace pitstop {
+namespace pitstop::http {
 
 class EventPace {
   public:
@@ -58,4 +58,4 @@ class EventPace {
     std::size_t num_due_ = 0;  // of them, at the front: their time has come
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -4,15 +4,15 @@
 
 #include <fmt/format.h>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 constexpr std::size_t kMapNodeBytes = 64;  // an entry of a std::map of two words, as malloc rounds
 
 }  // namespace
 
-std::size_t bytes_of(const Generate& prompt) {
-    const SamplingParams& params = prompt.sampling;
+std::size_t bytes_of(const messages::Generate& prompt) {
+    const messages::SamplingParams& params = prompt.sampling;
     std::size_t bytes = sizeof prompt + prompt.rid.size();
     if (prompt.text) bytes += prompt.text->size();
     if (prompt.input_ids) bytes += prompt.input_ids->size() * sizeof(TokenId);
@@ -22,7 +22,7 @@ std::size_t bytes_of(const Generate& prompt) {
     return bytes + prompt.logprobs.ids.size() * sizeof(TokenId);
 }
 
-Result<> Exchange::hold(const Generate& prompt, Copies copies) {
+Result<> Exchange::hold(const messages::Generate& prompt, Copies copies) {
     // Of a body of limited size, and counts that the dialects limit: no product overflows.
     const std::size_t kept = bytes_of(prompt) * static_cast<std::size_t>(copies.num_kept);
     const std::size_t more = bytes_of(prompt) * static_cast<std::size_t>(copies.num_copies) + kept;
@@ -54,7 +54,7 @@ std::vector<std::string> Exchange::client() const {
     const std::string_view name = request_.header("x-pitstop-client").value_or("");
     return {
         fmt::format("{}{}", key, peer.address),
-        is_utf8(name) ? std::string(utf8_prefix(name, kClientNameBytesMax)) : "not UTF-8",
+        is_utf8(name) ? std::string(utf8_prefix(name, messages::kClientNameBytesMax)) : "not UTF-8",
         fmt::to_string(peer.connection)};
 }
 
@@ -63,4 +63,4 @@ void Exchange::let_go() {
     static_cast<void>(share_.resize(kept_bytes_));  // less is always granted
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

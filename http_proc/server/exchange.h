@@ -29,7 +29,7 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::http {
 
 // The connection, as an exchange uses it. Tests put their own in its place.
 class Wire {
@@ -54,7 +54,7 @@ class Wire {
 };
 
 // What a copy of it takes, its parts included.
-[[nodiscard]] std::size_t bytes_of(const Generate& prompt);
+[[nodiscard]] std::size_t bytes_of(const messages::Generate& prompt);
 
 class Exchange {
   public:
@@ -117,7 +117,7 @@ class Exchange {
         std::int64_t num_copies = 1;  // one per sample, until let_go()
         std::int64_t num_kept = 0;    // besides, to the end: those that the answer shows
     };
-    [[nodiscard]] Result<> hold(const Generate& prompt, Copies copies);
+    [[nodiscard]] Result<> hold(const messages::Generate& prompt, Copies copies);
     // The prompts are with the tree: frees the request's body, and their share of the budget.
     void let_go();
 
@@ -143,4 +143,4 @@ class Exchange {
     std::function<void()> on_gone_{};
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::http

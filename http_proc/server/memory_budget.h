@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::http {
 
 class MemoryBudget {
   public:
@@ -48,4 +48,4 @@ class MemoryBudget {
     std::size_t held_bytes_ = 0;  // at most bytes_max_
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace pitstop {
+namespace pitstop::http {
 
 Preparations::Entry Preparations::begin(std::vector<std::string> names) {
     return {*this, open_.insert(open_.end(), Open{.names = std::move(names)})};
@@ -34,4 +34,4 @@ void Preparations::end(std::list<Open>::iterator place) {
     }
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::http {
 
 class Preparations {
     struct Waiting {
@@ -58,4 +58,4 @@ class Preparations {
     std::list<Open> open_{};
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::http

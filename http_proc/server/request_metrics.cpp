@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 // The bounds that both engines' dashboards expect, from a millisecond on.
@@ -59,7 +59,9 @@ RequestMetrics::RequestMetrics()
       prompt_tokens(kTokenBounds),
       output_tokens(kTokenBounds) {}
 
-void RequestClock::chunk(const OutputChunk& chunk, TimePoint now, RequestMetrics& metrics) {
+void RequestClock::chunk(
+    const messages::OutputChunk& chunk, TimePoint now, RequestMetrics& metrics
+) {
     const auto num_new = static_cast<std::int64_t>(chunk.tokens.size());
     if (num_new > 0 && is_streamed_) {
         if (num_tokens_ == 0) {
@@ -73,7 +75,7 @@ void RequestClock::chunk(const OutputChunk& chunk, TimePoint now, RequestMetrics
         last_token_ = now;
     }
     num_tokens_ += num_new;
-    if (!chunk.finish || chunk.finish->reason == FinishReason::kError) return;
+    if (!chunk.finish || chunk.finish->reason == messages::FinishReason::kError) return;
     metrics.whole_request.add(seconds(now - start_));
     if (is_streamed_ && num_tokens_ > 0) {
         const double decode = seconds(last_token_ - first_token_);
@@ -85,4 +87,4 @@ void RequestClock::chunk(const OutputChunk& chunk, TimePoint now, RequestMetrics
     if (chunk.counts) metrics.prompt_tokens.add(static_cast<double>(chunk.counts->prompt_tokens));
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

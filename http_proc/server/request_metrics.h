@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::http {
 
 // A Prometheus histogram: how many values were at most each bound.
 class Histogram {
@@ -53,7 +53,7 @@ struct RequestMetrics {
 class RequestClock {
   public:
     RequestClock(TimePoint start, bool is_streamed) : start_(start), is_streamed_(is_streamed) {}
-    void chunk(const OutputChunk& chunk, TimePoint now, RequestMetrics& metrics);
+    void chunk(const messages::OutputChunk& chunk, TimePoint now, RequestMetrics& metrics);
 
   private:
     TimePoint start_;
@@ -63,4 +63,4 @@ class RequestClock {
     std::int64_t num_tokens_ = 0;
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 constexpr std::string_view kBelow = "/*";
@@ -91,4 +91,4 @@ std::string Router::describe() const {
     return text;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -27,7 +27,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::http {
 
 // Whose route it is: decides the shape of its errors (errors.h).
 enum class Dialect { kPitstop, kSglang, kOpenAi, kVllm };
@@ -69,4 +69,4 @@ class Router {
     std::vector<Route> routes_{};  // a hundred at most: a scan is as fast as a map
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::http

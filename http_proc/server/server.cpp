@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 namespace asio = boost::asio;
@@ -233,4 +233,4 @@ void Server::stop() {
     state_->tick();
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -14,7 +14,7 @@
 #include <memory>
 #include <string>
 
-namespace pitstop {
+namespace pitstop::http {
 
 class Server {
   public:
@@ -50,4 +50,4 @@ class Server {
 // Whether an address is one of this machine alone.
 [[nodiscard]] bool is_loopback(const std::string& host);
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::http {
 
 // Every bound of the server. Times are of the client's part: what the engine takes has no limit
 // here.
@@ -94,7 +94,7 @@ class ServerContext {
     }
 
     // What /weights_checker compares with: the digests at its last snapshot.
-    std::optional<DigestsReply> weights_snapshot{};
+    std::optional<messages::DigestsReply> weights_snapshot{};
 
     WeightSession weight_session{};
     // The tensors of AReaL's next broadcast, as its JSON; empty: none were announced. A body's size
@@ -105,7 +105,7 @@ class ServerContext {
     // The tree was seen with weights to serve: at once, or (--wait-for-initial-weights) after the
     // first complete update. It stays so.
     bool has_been_ready = false;
-    std::optional<LostVersion> lost{};  // as the last look said, before it was ready
+    std::optional<messages::LostVersion> lost{};  // as the last look said, before it was ready
     // From the order to stop on: health says so.
     bool is_stopping = false;
 
@@ -120,10 +120,10 @@ class ServerContext {
 };
 
 inline bool ServerContext::serves(const std::string& model) const {
-    const HelloReply& hello = tree().hello();
+    const messages::HelloReply& hello = tree().hello();
     // No name is any; the directory is what clients know that started the server.
     return model.empty() || model == hello.model || model == hello.model_path ||
            std::ranges::find(options_.model_names, model) != options_.model_names.end();
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

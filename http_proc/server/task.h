@@ -26,7 +26,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::http {
 
 template <class T = void>
 class Task;
@@ -161,4 +161,4 @@ class Later {
     std::shared_ptr<State> state_;
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -7,7 +7,7 @@
 #include <unistd.h>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::http {
 
 Ticker::Ticker() : fd_(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)) {
     CHECK(fd_ >= 0);
@@ -39,4 +39,4 @@ Later<bool> Ticker::next() {
     return later;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

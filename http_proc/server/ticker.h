@@ -8,7 +8,7 @@
 #include <chrono>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::http {
 
 class Ticker {
   public:
@@ -32,4 +32,4 @@ class Ticker {
     std::vector<Later<bool>::Setter> waiters_{};
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -6,17 +6,17 @@
 #include <cstddef>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::http {
 
 Task<Result<>> TokenTexts::load(Tree& tree) {
     constexpr std::chrono::seconds kTimeout{30};
     if (!texts_.empty()) co_return Ok{};
-    Tokenize request;
+    messages::Tokenize request;
     request.ids.emplace();
     for (std::int32_t id = 0; id < tree.hello().vocab_size; ++id)
         request.ids->push_back(TokenId{id});
     request.each_token = true;
-    Result<TokenizeReply> reply = co_await tree.call(std::move(request), kTimeout);
+    Result<messages::TokenizeReply> reply = co_await tree.call(std::move(request), kTimeout);
     if (!reply) co_return std::move(reply).error();
     texts_ = std::move(reply->texts);
     co_return Ok{};
@@ -27,4 +27,4 @@ std::string_view TokenTexts::of(TokenId id) const {
     return index < texts_.size() ? std::string_view(texts_[index]) : std::string_view();
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::http {
 
 class Tree;
 
@@ -28,4 +28,4 @@ class TokenTexts {
     std::vector<std::string> texts_{};  // by id; empty: not loaded yet
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::http

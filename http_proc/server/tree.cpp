@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <sys/random.h>
 
-namespace pitstop {
+namespace pitstop::http {
 
-const HelloReply& Tree::hello() {
+const messages::HelloReply& Tree::hello() {
     if (hello_.server.empty()) hello_ = client_->hello();
     return hello_;
 }
@@ -36,4 +36,4 @@ std::vector<std::string> Tree::rids_named(const std::string& name) const {
     return place == rids_.end() ? std::vector{name} : place->second;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

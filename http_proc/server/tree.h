@@ -22,7 +22,7 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::http {
 
 class Tree {
   public:
@@ -31,7 +31,7 @@ class Tree {
 
     [[nodiscard]] Client& client() { return *client_; }
     // What is served, as said at the connection.
-    [[nodiscard]] const HelloReply& hello();
+    [[nodiscard]] const messages::HelloReply& hello();
 
     // A call on either door and its one answer (client/calls.h).
     template <class Request>
@@ -70,11 +70,11 @@ class Tree {
 
   private:
     std::unique_ptr<Client> client_;
-    HelloReply hello_{};
+    messages::HelloReply hello_{};
     TokenTexts token_texts_{};
     EventPace event_pace_{};
     Preparations preparations_{};
     std::unordered_map<std::string, std::vector<std::string>> rids_{};  // by name
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -7,7 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 // 200 and empty also for an id that nobody has, as in SGLang. Answered when the final output of
@@ -25,7 +25,8 @@ Task<Response> abort_request(Exchange& exchange) {
     if (aborting.all && !exchange.may_admin())
         co_return error_response(Dialect::kSglang, 403, "abort_all needs the admin key");
     std::erase(aborting.names, "");
-    const Result<AbortReply> reply = co_await control::abort(exchange, std::move(aborting));
+    const Result<messages::AbortReply> reply =
+        co_await control::abort(exchange, std::move(aborting));
     if (!reply) co_return error_response(Dialect::kSglang, reply.error());
     co_return Response::empty(200);
 }
@@ -42,4 +43,4 @@ void add_sglang_abort(Router& router) {
     );
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

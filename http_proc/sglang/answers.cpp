@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-namespace pitstop {
+namespace pitstop::http {
 
 Response sglang_failure(const Error& error) {
     int status = status_of(error.code);
@@ -19,4 +19,4 @@ Response sglang_failure(const Error& error) {
     return Response::json(status, body);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

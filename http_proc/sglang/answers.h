@@ -4,10 +4,10 @@
 #include "base/result.h"
 #include "http_proc/format/message.h"
 
-namespace pitstop {
+namespace pitstop::http {
 
 // {"success": false, "message": M}, and the two shapes of errors its other clients read. The status
 // is 400 whatever went wrong, as its clients expect, but for a tree that is gone or late.
 [[nodiscard]] Response sglang_failure(const Error& error);
 
-}  // namespace pitstop
+}  // namespace pitstop::http

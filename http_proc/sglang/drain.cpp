@@ -8,7 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 constexpr double kTimeoutDefaultS = 60;
@@ -27,7 +27,7 @@ Task<Response> drain(Exchange& exchange) {
         Clock::now() +
         std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout_s));
     while (true) {
-        const Result<StatusReply> status = co_await control::status(exchange);
+        const Result<messages::StatusReply> status = co_await control::status(exchange);
         if (!status) co_return sglang_failure(status.error());
         const bool is_late = Clock::now() >= deadline;
         if (status->open_requests == 0 || is_late || exchange.is_gone()) {
@@ -53,4 +53,4 @@ void add_sglang_drain(Router& router) {
     );
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

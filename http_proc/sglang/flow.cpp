@@ -10,14 +10,15 @@
 #include <algorithm>
 #include <cmath>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::optional<PauseMode> mode_named(std::string_view name) {
-    for (std::size_t i = 0; i < EnumNames<PauseMode>::kNames.size(); ++i) {
-        if (EnumNames<PauseMode>::kNames[i] == name) return static_cast<PauseMode>(i);
+std::optional<messages::PauseMode> mode_named(std::string_view name) {
+    for (std::size_t i = 0; i < messages::EnumNames<messages::PauseMode>::kNames.size(); ++i) {
+        if (messages::EnumNames<messages::PauseMode>::kNames[i] == name)
+            return static_cast<messages::PauseMode>(i);
     }
     return std::nullopt;
 }
@@ -31,17 +32,18 @@ Task<Response> pause_generation(Exchange& exchange) {
     double max_pause_s = 0;
     fields.read("mode", name);
     fields.read("max_pause_s", max_pause_s);
-    const std::optional<PauseMode> mode = mode_named(name);
+    const std::optional<messages::PauseMode> mode = mode_named(name);
     if (!mode) fields.fail("mode", "abort, in_place, retract or wait");
     if (!std::isfinite(max_pause_s) || max_pause_s < 0)
         fields.fail("max_pause_s", "seconds, 0 or more");
     if (fields.error()) co_return sglang_failure(*fields.error());
-    const Result<PauseReply> reply = co_await control::pause(exchange, *mode, max_pause_s);
+    const Result<messages::PauseReply> reply =
+        co_await control::pause(exchange, *mode, max_pause_s);
     if (!reply) co_return sglang_failure(reply.error());
     Json answer{{"message", "Generation paused successfully."}, {"status", "ok"}};
     for (const char* count : {"num_aborted", "num_retracted", "num_frozen", "num_waiting"})
         answer[count] = 0;
-    for (const PausePart& part : reply->parts) {
+    for (const messages::PausePart& part : reply->parts) {
         answer["num_aborted"] = answer["num_aborted"].get<std::int64_t>() + part.num_aborted;
         answer["num_retracted"] = answer["num_retracted"].get<std::int64_t>() + part.num_retracted;
         answer["num_frozen"] = answer["num_frozen"].get<std::int64_t>() + part.num_frozen;
@@ -51,7 +53,7 @@ Task<Response> pause_generation(Exchange& exchange) {
 }
 
 Task<Response> continue_generation(Exchange& exchange) {
-    const Result<ContinueReply> reply = co_await control::go_on(exchange);
+    const Result<messages::ContinueReply> reply = co_await control::go_on(exchange);
     if (!reply) co_return sglang_failure(reply.error());
     co_return Response::json(
         200, {{"message", "Generation continued successfully."}, {"status", "ok"}}
@@ -67,7 +69,7 @@ Task<Response> flush_cache(Exchange& exchange) {
     constexpr double kDayS = 24 * 3600;
     if (!(timeout_s >= 0 && timeout_s <= kDayS)) fields.fail("timeout", "seconds, 0 to a day");
     if (fields.error()) co_return sglang_failure(*fields.error());
-    const Result<FlushReply> reply = co_await control::flush(
+    const Result<messages::FlushReply> reply = co_await control::flush(
         exchange, std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1000))
     );
     if (reply) {
@@ -103,4 +105,4 @@ void add_sglang_control(Router& router) {
     router.add(route);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

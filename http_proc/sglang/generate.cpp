@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 // Whether a request with so many tokens gets an event: with interval k at 1, k + 1, 2k + 1, ...
@@ -51,7 +51,7 @@ struct SglangAnswer {
     bool wants_texts() const { return call.wants_text_in_logprobs; }
     static std::string rid_of(std::size_t /*index*/) { return Tree::random_id(); }
     static Task<Result<>> complete(Exchange& exchange, Prompt& prompt);
-    void add_sample(std::size_t prompt, const Generate& request);
+    void add_sample(std::size_t prompt, const messages::Generate& request);
 
     bool take(Generation::Event& event) {
         SglangOutput& output = outputs[event.index];
@@ -59,7 +59,7 @@ struct SglangAnswer {
         return intervals[event.index].is_due(output.num_tokens()) || output.is_done();
     }
     bool lacks_version(std::size_t index) const { return outputs[index].lacks_version(); }
-    void set_version(std::size_t index, Span version) {
+    void set_version(std::size_t index, messages::Span version) {
         outputs[index].set_version(std::move(version));
     }
     void write_events(EventStream& stream, const Generation::Event& event) {
@@ -67,7 +67,7 @@ struct SglangAnswer {
         stream.end_event();
     }
     static void write_end(EventStream& /*stream*/) {}
-    void write_whole(JsonWriter& json, const std::vector<OutputChunk>& /*taken*/) {
+    void write_whole(JsonWriter& json, const std::vector<messages::OutputChunk>& /*taken*/) {
         if (call.answers_list()) json.begin_array();
         for (SglangOutput& output : outputs) output.write(json);
         if (call.answers_list()) json.end_array();
@@ -80,7 +80,7 @@ Result<SglangAnswer> SglangAnswer::parse(Exchange& exchange) {
     SglangGenerate& call = answer.call;
     if (exchange.server().options().is_incremental) call.is_incremental = true;
     if (!call.batch_rid.empty()) answer.names.push_back(call.batch_rid);
-    for (Generate& request : call.prompts) {
+    for (messages::Generate& request : call.prompts) {
         const bool is_shown = call.wants_prompt_token_ids || request.logprobs.prompt_start >= 0;
         if (call.samples > 1 && !request.rid.empty())
             answer.names.push_back(std::exchange(request.rid, {}));
@@ -110,7 +110,7 @@ Task<Result<>> SglangAnswer::complete(Exchange& exchange, Prompt& prompt) {
     );
 }
 
-void SglangAnswer::add_sample(std::size_t prompt, const Generate& request) {
+void SglangAnswer::add_sample(std::size_t prompt, const messages::Generate& request) {
     const bool is_indexed = call.is_streamed && call.answers_list();
     const bool is_shown = prompts[prompt].num_kept > 0;
     outputs.emplace_back(SglangOutput::Args{
@@ -139,4 +139,4 @@ void add_sglang_generate(Router& router) {
     );
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -10,7 +10,7 @@
 #include <set>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 using Json = nlohmann::json;
@@ -49,7 +49,7 @@ constexpr auto kSamplingNames = std::to_array<std::string_view>({
 });
 
 struct Sampling {
-    SamplingParams params{};
+    messages::SamplingParams params{};
     std::int64_t n = 1;
     std::int64_t stream_interval = 1;
 };
@@ -67,7 +67,7 @@ Result<Sampling> sampling_of(const Json& object) {
     FieldReader fields(object, "sampling_params");
     refuse_unsupported(fields);
     Sampling sampling;
-    SamplingParams& params = sampling.params;
+    messages::SamplingParams& params = sampling.params;
     // Absent is 128; an explicit null is as many as fit.
     if (!object.contains("max_new_tokens")) params.max_new_tokens = kMaxNewTokensDefault;
     fields.read("max_new_tokens", params.max_new_tokens);
@@ -232,8 +232,8 @@ Result<> read_each(
 }
 
 Result<> read_logprob_options(FieldReader& fields, SglangGenerate& call) {
-    const auto integer = [](std::int64_t LogprobOptions::*member) {
-        return [member](Generate& prompt, const Json& value) {
+    const auto integer = [](std::int64_t messages::LogprobOptions::*member) {
+        return [member](messages::Generate& prompt, const Json& value) {
             const auto number = integer_of(value);
             if (number) prompt.logprobs.*member = *number;
             return number.has_value();
@@ -244,7 +244,7 @@ Result<> read_logprob_options(FieldReader& fields, SglangGenerate& call) {
         "return_logprob",
         call,
         "true or false, or a list of them",
-        [](Generate& prompt, const Json& value) {
+        [](messages::Generate& prompt, const Json& value) {
             const auto flag = bool_of(value);
             if (flag) prompt.logprobs.enabled = *flag;
             return flag.has_value();
@@ -255,14 +255,14 @@ Result<> read_logprob_options(FieldReader& fields, SglangGenerate& call) {
         "logprob_start_len",
         call,
         "an integer, or a list of them",
-        integer(&LogprobOptions::prompt_start)
+        integer(&messages::LogprobOptions::prompt_start)
     ));
     RETURN_IF_ERROR(read_each(
         fields,
         "top_logprobs_num",
         call,
         "an integer, or a list of them",
-        integer(&LogprobOptions::top)
+        integer(&messages::LogprobOptions::top)
     ));
     // One list of ids is for all prompts, a list of lists for each.
     const Json* ids = fields.find("token_ids_logprob");
@@ -270,14 +270,14 @@ Result<> read_logprob_options(FieldReader& fields, SglangGenerate& call) {
         ids != nullptr && ids->is_array() && std::ranges::all_of(*ids, [](const Json& entry) {
             return !entry.is_array() && !entry.is_null();
         });
-    const auto assign = [](Generate& prompt, const Json& value) {
+    const auto assign = [](messages::Generate& prompt, const Json& value) {
         auto list = value.is_array() ? ids_of(value) : std::nullopt;
         if (list) prompt.logprobs.ids = *std::move(list);
         return list.has_value();
     };
     constexpr std::string_view kIds = "a list of token ids, or a list of such lists";
     if (is_flat) {
-        for (Generate& prompt : call.prompts) {
+        for (messages::Generate& prompt : call.prompts) {
             if (assign(prompt, *ids)) continue;
             fields.fail("token_ids_logprob", kIds);
             return *fields.error();
@@ -285,10 +285,10 @@ Result<> read_logprob_options(FieldReader& fields, SglangGenerate& call) {
     } else {
         RETURN_IF_ERROR(read_each(fields, "token_ids_logprob", call, kIds, assign));
     }
-    LogprobsMode mode = LogprobsMode::kScaled;
+    messages::LogprobsMode mode = messages::LogprobsMode::kScaled;
     read_logprobs_mode(fields, mode);
-    for (Generate& prompt : call.prompts) {
-        LogprobOptions& options = prompt.logprobs;
+    for (messages::Generate& prompt : call.prompts) {
+        messages::LogprobOptions& options = prompt.logprobs;
         options.mode = mode;
         if (!options.enabled) options = {};  // the details of what is not asked for
     }
@@ -354,22 +354,22 @@ Result<SglangGenerate> parse_sglang_generate(std::string_view body) {
     fields.read("incremental_streaming_output", call.is_incremental);
     fields.read("return_text_in_logprobs", call.wants_text_in_logprobs);
     fields.read("return_prompt_token_ids", call.wants_prompt_token_ids);
-    Generate common;
+    messages::Generate common;
     fields.read("priority", common.priority);
     fields.read("data_parallel_rank", common.replica);
     fields.read("routed_dp_rank", common.replica);
     read_kv_tolerance(fields, common);
     if (fields.error()) return *fields.error();
-    for (Generate& prompt : call.prompts) {
+    for (messages::Generate& prompt : call.prompts) {
         prompt.stream = call.is_streamed;
         prompt.priority = common.priority;
         prompt.replica = common.replica;
         prompt.kv_tolerance = common.kv_tolerance;
         prompt.kv_max_lag = common.kv_max_lag;
-        if (auto problem = invalid(prompt))
+        if (auto problem = messages::invalid(prompt))
             return make_error(ErrorCode::kInvalidArgument, "{}", *problem);
     }
     return call;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::http {
 
 inline constexpr std::size_t kBatchMax = 4096;     // prompts of one request
 inline constexpr std::size_t kSamplesMax = 1024;   // of one prompt
@@ -21,7 +21,7 @@ inline constexpr std::size_t kRequestsMax = 8192;  // prompts times samples
 
 struct SglangGenerate {
     // A prompt each, with the rid that is its own: empty where the caller gave none.
-    std::vector<Generate> prompts{};
+    std::vector<messages::Generate> prompts{};
     bool is_batch = false;  // lists came in, so a list goes out, also of one
     std::int64_t samples = 1;
     std::string batch_rid{};  // the base of the rids of a batch; empty: none
@@ -37,4 +37,4 @@ struct SglangGenerate {
 // Errors: kInvalidArgument, kMalformed: 400 with the text.
 [[nodiscard]] Result<SglangGenerate> parse_sglang_generate(std::string_view body);
 
-}  // namespace pitstop
+}  // namespace pitstop::http

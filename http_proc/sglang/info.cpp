@@ -5,13 +5,13 @@
 
 #include <nlohmann/json.hpp>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 Task<Response> model_info(Exchange& exchange) {
-    const Result<StatusReply> status = co_await exchange.tree().call(Status{});
+    const Result<messages::StatusReply> status = co_await exchange.tree().call(messages::Status{});
     if (!status) co_return error_response(Dialect::kSglang, status.error());
-    const HelloReply& hello = exchange.tree().hello();
+    const messages::HelloReply& hello = exchange.tree().hello();
     // Where an update brought the weights, its directory, as in SGLang.
     const std::string& path =
         status->weights_path.empty() ? hello.model_path : status->weights_path;
@@ -47,4 +47,4 @@ void add_sglang_info(Router& router) {
     }
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

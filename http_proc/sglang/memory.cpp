@@ -9,12 +9,12 @@
 
 #include <optional>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 struct MemoryFields {
     // Nothing: none was named, all are meant. Empty: only tags that mean nothing here.
-    std::optional<std::vector<MemoryTag>> tags{};
+    std::optional<std::vector<messages::MemoryTag>> tags{};
     bool keep_weights = false;
 };
 
@@ -26,7 +26,7 @@ Result<MemoryFields> read_fields(const Request& request) {
     fields.read("tags", names);
     fields.read("keep_weights", read.keep_weights);
     if (fields.error()) return *fields.error();
-    ASSIGN_OR_RETURN(std::vector<MemoryTag> tags, control::tags_named(names, {}));
+    ASSIGN_OR_RETURN(std::vector<messages::MemoryTag> tags, control::tags_named(names, {}));
     if (!names.empty()) read.tags = std::move(tags);
     return read;
 }
@@ -35,8 +35,8 @@ Task<Response> release_memory_occupation(Exchange& exchange) {
     Result<MemoryFields> fields = read_fields(exchange.request());
     if (!fields) co_return sglang_failure(fields.error());
     if (fields->tags && fields->tags->empty()) co_return Response::json(200, nullptr);
-    const Result<MemoryReply> reply = co_await control::release(
-        exchange, fields->tags.value_or(std::vector<MemoryTag>{}), fields->keep_weights
+    const Result<messages::MemoryReply> reply = co_await control::release(
+        exchange, fields->tags.value_or(std::vector<messages::MemoryTag>{}), fields->keep_weights
     );
     if (!reply) co_return sglang_failure(reply.error());
     co_return Response::json(200, nullptr);
@@ -46,8 +46,9 @@ Task<Response> resume_memory_occupation(Exchange& exchange) {
     Result<MemoryFields> fields = read_fields(exchange.request());
     if (!fields) co_return sglang_failure(fields.error());
     if (fields->tags && fields->tags->empty()) co_return Response::json(200, nullptr);
-    const Result<MemoryReply> reply =
-        co_await control::resume(exchange, fields->tags.value_or(std::vector<MemoryTag>{}));
+    const Result<messages::MemoryReply> reply = co_await control::resume(
+        exchange, fields->tags.value_or(std::vector<messages::MemoryTag>{})
+    );
     if (!reply) co_return sglang_failure(reply.error());
     co_return Response::json(200, nullptr);
 }
@@ -67,4 +68,4 @@ void add_sglang_memory(Router& router) {
     router.add(route);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -8,7 +8,7 @@
 #include <iterator>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 std::string list_of(const std::string& entries) { return "[" + entries + "]"; }
@@ -51,7 +51,7 @@ void SglangOutput::append_entries(
     list.next() += list_of(entries.json);
 }
 
-void SglangOutput::take_prompt(const PromptLogprobs& prompt) {
+void SglangOutput::take_prompt(const messages::PromptLogprobs& prompt) {
     const auto num_top = static_cast<std::size_t>(args_.logprobs.top);
     const std::size_t num_ids = args_.logprobs.ids.size();
     const auto first = static_cast<std::size_t>(args_.logprobs.prompt_start);
@@ -78,7 +78,7 @@ void SglangOutput::take_prompt(const PromptLogprobs& prompt) {
     }
 }
 
-void SglangOutput::take(OutputChunk chunk) {
+void SglangOutput::take(messages::OutputChunk chunk) {
     text_ += chunk.text;
     const auto num_top = static_cast<std::size_t>(args_.logprobs.top);
     const std::size_t num_ids = args_.logprobs.ids.size();
@@ -111,12 +111,12 @@ void SglangOutput::write_finish(JsonWriter& json) const {
     // SGLang looks at the length before it looks for a stop: a stop with the last token is a
     // length.
     const bool is_full = num_tokens_ == args_.max_new_tokens;
-    const bool is_stop = finish_->reason == FinishReason::kStop;
-    switch (is_stop && is_full ? FinishReason::kLength : finish_->reason) {
-        case FinishReason::kLength:
+    const bool is_stop = finish_->reason == messages::FinishReason::kStop;
+    switch (is_stop && is_full ? messages::FinishReason::kLength : finish_->reason) {
+        case messages::FinishReason::kLength:
             json.key("type").string("length").key("length").integer(num_tokens_);
             break;
-        case FinishReason::kStop:
+        case messages::FinishReason::kStop:
             json.key("type").string("stop").key("matched");
             if (finish_->matched_token) {
                 json.integer(raw(*finish_->matched_token));
@@ -124,13 +124,13 @@ void SglangOutput::write_finish(JsonWriter& json) const {
                 json.string(finish_->matched_text);
             }
             break;
-        case FinishReason::kAbort:
+        case messages::FinishReason::kAbort:
             if (finish_->was_waiting) {  // these two keys alone, and these words, as in SGLang
                 json.key("type").string("abort").key("message").string("Abort in waiting queue");
                 break;
             }
             [[fallthrough]];
-        case FinishReason::kError:
+        case messages::FinishReason::kError:
             json.key("type").string("abort").key("message").string(finish_->message);
             json.key("status_code").null().key("err_type").null();
             break;
@@ -140,7 +140,7 @@ void SglangOutput::write_finish(JsonWriter& json) const {
 
 // A request that ended before its first token has one span, empty.
 void SglangOutput::write_versions(JsonWriter& json) const {
-    std::vector<Span> spans = spans_;
+    std::vector<messages::Span> spans = spans_;
     if (spans.empty()) {
         spans.push_back(current_);
         spans.back().tokens = 0;
@@ -200,4 +200,4 @@ void SglangOutput::write(JsonWriter& json) {
     for (List* list : {&ids_, &logprobs_, &top_, &of_ids_}) list->json.clear();
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -15,13 +15,13 @@
 #include <string>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::http {
 
 class SglangOutput {
   public:
     struct Args {
         std::string rid{};
-        LogprobOptions logprobs{};
+        messages::LogprobOptions logprobs{};
         std::vector<TokenId> prompt_ids{};  // where they are shown, or their logprobs are
         std::optional<std::int64_t> max_new_tokens{};
         bool shows_prompt_ids = false;
@@ -32,7 +32,7 @@ class SglangOutput {
     };
     explicit SglangOutput(Args args) : args_(std::move(args)) {}
 
-    void take(OutputChunk chunk);
+    void take(messages::OutputChunk chunk);
     // Everything so far or, with is_incremental, what came since the last write(). REQUIRES: that
     // what ended it is no error.
     void write(JsonWriter& json);
@@ -41,7 +41,7 @@ class SglangOutput {
     [[nodiscard]] bool is_done() const { return finish_.has_value(); }
     // An abort before the first token names no version: the caller asks which one serves.
     [[nodiscard]] bool lacks_version() const { return is_done() && spans_.empty(); }
-    void set_version(Span current) { current_ = std::move(current); }
+    void set_version(messages::Span current) { current_ = std::move(current); }
 
   private:
     // A list of JSON values that grows at its end.
@@ -60,7 +60,7 @@ class SglangOutput {
         std::size_t begin,
         std::size_t count
     ) const;
-    void take_prompt(const PromptLogprobs& prompt);
+    void take_prompt(const messages::PromptLogprobs& prompt);
     void write_meta(JsonWriter& json) const;
     void write_finish(JsonWriter& json) const;
     void write_versions(JsonWriter& json) const;
@@ -74,11 +74,11 @@ class SglangOutput {
     List input_logprobs_{};
     List input_top_{};
     List input_of_ids_{};
-    std::vector<Span> spans_{};
-    Span current_{};
-    RequestCounts counts_{};
+    std::vector<messages::Span> spans_{};
+    messages::Span current_{};
+    messages::RequestCounts counts_{};
     std::int64_t num_tokens_ = 0;
-    std::optional<Finish> finish_{};
+    std::optional<messages::Finish> finish_{};
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -3,7 +3,7 @@
 
 #include "http_proc/server/router.h"
 
-namespace pitstop {
+namespace pitstop::http {
 
 void add_sglang_abort(Router& router);
 void add_sglang_control(Router& router);
@@ -18,4 +18,4 @@ void add_trainers(Router& router);
 void add_weight_label(Router& router);
 void add_weights_checker(Router& router);
 
-}  // namespace pitstop
+}  // namespace pitstop::http

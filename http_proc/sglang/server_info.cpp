@@ -7,14 +7,14 @@
 
 #include <nlohmann/json.hpp>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json internal_state(const ReplicaStatus& replica, const HelloReply& hello) {
+Json internal_state(const messages::ReplicaStatus& replica, const messages::HelloReply& hello) {
     Json memory = Json::object();
-    for (const TagMemory& tag : replica.memory) {
+    for (const messages::TagMemory& tag : replica.memory) {
         memory[std::string(name_of(tag.tag))] = {
             {"state", name_of(tag.state)}, {"resident_bytes", tag.resident_bytes}};
     }
@@ -30,13 +30,13 @@ Json internal_state(const ReplicaStatus& replica, const HelloReply& hello) {
 }
 
 Task<Response> server_info(Exchange& exchange) {
-    const Result<StatusReply> status = co_await control::status(exchange);
+    const Result<messages::StatusReply> status = co_await control::status(exchange);
     if (!status) co_return error_response(Dialect::kSglang, status.error());
-    const HelloReply& hello = exchange.tree().hello();
+    const messages::HelloReply& hello = exchange.tree().hello();
     const ServerOptions& options = exchange.server().options();
-    const ReplicaStatus& first = status->replicas.front();
+    const messages::ReplicaStatus& first = status->replicas.front();
     Json states = Json::array();
-    for (const ReplicaStatus& replica : status->replicas)
+    for (const messages::ReplicaStatus& replica : status->replicas)
         states.push_back(internal_state(replica, hello));
     Json config{
         {"model", hello.model_path},
@@ -94,4 +94,4 @@ void add_server_info(Router& router) {
     router.add(route);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

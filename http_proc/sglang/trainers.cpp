@@ -15,7 +15,7 @@
 #include <string_view>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 Response success(std::string_view message) {
@@ -24,13 +24,14 @@ Response success(std::string_view message) {
 
 // As its plug-in: everything open ends with its output so far, and the cache is empty after it.
 Task<Response> areal_pause(Exchange& exchange) {
-    const Result<PauseReply> reply = co_await control::pause(exchange, PauseMode::kAbort);
+    const Result<messages::PauseReply> reply =
+        co_await control::pause(exchange, messages::PauseMode::kAbort);
     if (!reply) co_return sglang_failure(reply.error());
     co_return success("Generation paused");
 }
 
 Task<Response> areal_continue(Exchange& exchange) {
-    const Result<ContinueReply> reply = co_await control::go_on(exchange);
+    const Result<messages::ContinueReply> reply = co_await control::go_on(exchange);
     if (!reply) co_return sglang_failure(reply.error());
     co_return success("Generation continued");
 }
@@ -110,4 +111,4 @@ void add_trainers(Router& router) {
     add("/pull_weights", pull_weights);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -12,25 +12,25 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 Task<Response> update_weight_version(Exchange& exchange) {
     const Result<nlohmann::json> body = control_fields(exchange.request());
     if (!body) co_return sglang_failure(body.error());
     FieldReader fields(*body);
-    SetWeightLabel call;
+    messages::SetWeightLabel call;
     fields.read("new_version", call.label);
     fields.read("abort_all_requests", call.abort_all);
     if (call.label.empty() && !fields.error()) fields.fail("new_version", "a text, not empty");
     if (fields.error()) co_return sglang_failure(*fields.error());
     const std::string label = call.label;
     const bool aborts_all = call.abort_all;
-    const Result<LabelReply> reply =
+    const Result<messages::LabelReply> reply =
         control::checked(co_await exchange.tree().call(std::move(call)));
     if (!reply) co_return sglang_failure(reply.error());
     if (aborts_all) {  // those, too, that were on their way to the schedulers
-        const Result<AbortReply> aborted = co_await control::abort_all(exchange);
+        const Result<messages::AbortReply> aborted = co_await control::abort_all(exchange);
         if (!aborted) co_return sglang_failure(aborted.error());
     }
     co_return Response::json(
@@ -43,9 +43,9 @@ Task<Response> update_weight_version(Exchange& exchange) {
 
 // The label of replica 0: all have the same but for the moment of a change.
 Task<Response> get_weight_version(Exchange& exchange) {
-    const Result<StatusReply> status = co_await control::status(exchange);
+    const Result<messages::StatusReply> status = co_await control::status(exchange);
     if (!status) co_return sglang_failure(status.error());
-    const ReplicaStatus& replica = status->replicas.front();
+    const messages::ReplicaStatus& replica = status->replicas.front();
     co_return Response::json(
         200,
         {{"weight_version", version_name(replica.label)},
@@ -78,4 +78,4 @@ void add_weight_label(Router& router) {
     router.add(route);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -18,15 +18,15 @@
 #include <array>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json ranks_of(const UpdateReply& reply) {
+Json ranks_of(const messages::UpdateReply& reply) {
     Json ranks = Json::array();
-    for (const ReplicaOutcome& replica : reply.replicas) {
-        for (const RankOutcome& rank : replica.ranks) {
+    for (const messages::ReplicaOutcome& replica : reply.replicas) {
+        for (const messages::RankOutcome& rank : replica.ranks) {
             ranks.push_back(
                 {{"replica", raw(replica.replica)},
                  {"rank", raw(rank.rank)},
@@ -41,7 +41,9 @@ Json ranks_of(const UpdateReply& reply) {
     return ranks;
 }
 
-Response success(std::string message, const std::string& label, const UpdateReply& reply) {
+Response success(
+    std::string message, const std::string& label, const messages::UpdateReply& reply
+) {
     if (!label.empty() && !weights::is_open(reply) && reply.state != "collecting")
         message += fmt::format(" Weight version updated to {}.", label);
     if (!reply.message.empty()) message += " " + reply.message;
@@ -80,10 +82,10 @@ Task<Response> update_weights_from_ipc(Exchange& exchange) {
     auto handles = weights::read_handles(fields.find("zmq_handles"));
     if (!handles) co_return sglang_failure(handles.error());
     update.source.emplace();
-    update.source->kind = SourceKind::kIpc;
+    update.source->kind = messages::SourceKind::kIpc;
     update.source->handles = *std::move(handles);
     const std::string label = update.label;
-    const Result<UpdateReply> reply = co_await weights::take(exchange, std::move(update));
+    const Result<messages::UpdateReply> reply = co_await weights::take(exchange, std::move(update));
     if (!reply) co_return sglang_failure(reply.error());
     co_return success("IPC weight update completed successfully", label, *reply);
 }
@@ -106,15 +108,15 @@ Task<Response> update_weights_from_tensor(Exchange& exchange) {
     if (fields.error()) co_return sglang_failure(*fields.error());
     update.partial = true;
     update.source.emplace();
-    update.source->kind = SourceKind::kTensors;
-    update.source->format = TensorFormat::kPickle;
+    update.source->kind = messages::SourceKind::kTensors;
+    update.source->format = messages::TensorFormat::kPickle;
     for (const std::string& base64 : serialized) {
-        Result<RankPayload> payload = weights::payload_of(base64);
+        Result<messages::RankPayload> payload = weights::payload_of(base64);
         if (!payload) co_return sglang_failure(payload.error());
         update.source->payloads.push_back(*std::move(payload));
     }
     const std::string label = update.label;
-    const Result<UpdateReply> reply = co_await weights::take(exchange, std::move(update));
+    const Result<messages::UpdateReply> reply = co_await weights::take(exchange, std::move(update));
     if (!reply) co_return sglang_failure(reply.error());
     co_return success("Success", label, *reply);
 }
@@ -129,7 +131,7 @@ Task<Response> init_group(Exchange& exchange) {
 
 Task<Response> init_group_of(Exchange& exchange, const nlohmann::json& body) {
     FieldReader fields(body);
-    InitGroup call;
+    messages::InitGroup call;
     call.spec.group = "weight_update_group";
     std::string backend = "nccl";
     std::string unique_id;
@@ -143,14 +145,14 @@ Task<Response> init_group_of(Exchange& exchange, const nlohmann::json& body) {
     fields.read("store_version", call.spec.store_version);
     if (backend != "nccl" && backend != "host") fields.fail("backend", "nccl or host");
     if (fields.error()) co_return sglang_failure(*fields.error());
-    if (backend == "host") call.spec.backend = GroupBackend::kHost;
+    if (backend == "host") call.spec.backend = messages::GroupBackend::kHost;
     if (!unique_id.empty()) {
         Result<std::vector<std::uint8_t>> id = base64_decode(unique_id);
         if (!id) co_return sglang_failure(id.error());
-        call.spec.rendezvous = Rendezvous::kDirect;
+        call.spec.rendezvous = messages::Rendezvous::kDirect;
         call.spec.unique_id.values = *std::move(id);
     }
-    const Result<GroupReply> reply =
+    const Result<messages::GroupReply> reply =
         control::checked(co_await exchange.tree().call(std::move(call), weights::kGroupTimeout));
     if (!reply) {
         co_return sglang_failure(
@@ -169,11 +171,11 @@ Task<Response> destroy_group(Exchange& exchange) {
     const Result<nlohmann::json> body = control_fields(exchange.request());
     if (!body) co_return sglang_failure(body.error());
     FieldReader fields(*body);
-    DestroyGroup call;
+    messages::DestroyGroup call;
     call.group = "weight_update_group";
     fields.read("group_name", call.group);
     if (fields.error()) co_return sglang_failure(*fields.error());
-    const Result<GroupReply> reply =
+    const Result<messages::GroupReply> reply =
         control::checked(co_await exchange.tree().call(std::move(call), weights::kGroupTimeout));
     if (!reply) co_return sglang_failure(reply.error());
     co_return Response::json(
@@ -194,16 +196,16 @@ Task<Response> update_from_group(Exchange& exchange, const nlohmann::json& body)
     control::DiskUpdate update = read_common(fields);
     update.partial = true;
     update.source.emplace();
-    WeightSource& source = *update.source;
-    source.kind = SourceKind::kDistributed;
+    messages::WeightSource& source = *update.source;
+    source.kind = messages::SourceKind::kDistributed;
     source.group = "weight_update_group";
     std::string load_format;
     fields.read("group_name", source.group);
     fields.read("load_format", load_format);
     if (!load_format.empty() && load_format != "flattened_bucket")
         fields.refuse("load_format", "there are null and flattened_bucket");
-    source.format =
-        load_format == "flattened_bucket" ? TensorFormat::kFlattened : TensorFormat::kEach;
+    source.format = load_format == "flattened_bucket" ? messages::TensorFormat::kFlattened
+                                                      : messages::TensorFormat::kEach;
     const bool is_singular = !fields.has("names");
     auto tensors = weights::read_tensors(
         fields, is_singular ? "name" : "names", is_singular ? "dtype" : "dtypes"
@@ -212,7 +214,7 @@ Task<Response> update_from_group(Exchange& exchange, const nlohmann::json& body)
     if (!tensors) co_return sglang_failure(tensors.error());
     source.tensors = *std::move(tensors);
     const std::string label = update.label;
-    const Result<UpdateReply> reply = co_await weights::take(exchange, std::move(update));
+    const Result<messages::UpdateReply> reply = co_await weights::take(exchange, std::move(update));
     if (!reply) {
         co_return sglang_failure(
             {reply.error().code, "Failed to update parameter online: " + reply.error().message}
@@ -224,7 +226,7 @@ Task<Response> update_from_group(Exchange& exchange, const nlohmann::json& body)
 namespace {
 
 Task<Response> begin_weight_update(Exchange& exchange) {
-    const Result<UpdateReply> reply = co_await weights::begin_session(exchange);
+    const Result<messages::UpdateReply> reply = co_await weights::begin_session(exchange);
     if (!reply) co_return sglang_failure(reply.error());
     co_return Response::json(
         200, {{"success", true}, {"message", "Success"}, {"session", reply->session}}
@@ -238,7 +240,7 @@ Task<Response> end_weight_update(Exchange& exchange) {
     std::string label;
     fields.read("weight_version", label);
     if (fields.error()) co_return sglang_failure(*fields.error());
-    const Result<UpdateReply> reply = co_await weights::commit_session(exchange, label);
+    const Result<messages::UpdateReply> reply = co_await weights::commit_session(exchange, label);
     if (!reply) co_return sglang_failure(reply.error());
     co_return success("Success", label, *reply);
 }
@@ -264,4 +266,4 @@ void add_sglang_weight_transfer(Router& router) {
     add("/end_weight_update", end_weight_update);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

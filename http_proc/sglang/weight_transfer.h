@@ -8,7 +8,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-namespace pitstop {
+namespace pitstop::http {
 
 // `body` must outlive the task.
 [[nodiscard]] Task<Response> init_group_of(Exchange& exchange, const nlohmann::json& body);
@@ -16,4 +16,4 @@ namespace pitstop {
 // From the directory `model_path`.
 [[nodiscard]] Task<Response> update_from_dir(Exchange& exchange, const nlohmann::json& body);
 
-}  // namespace pitstop
+}  // namespace pitstop::http

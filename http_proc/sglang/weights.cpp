@@ -13,15 +13,15 @@
 #include <algorithm>
 #include <cstring>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
 template <class E>
 std::optional<E> enum_named(std::string_view name) {
-    for (std::size_t i = 0; i < EnumNames<E>::kNames.size(); ++i) {
-        if (EnumNames<E>::kNames[i] == name) return static_cast<E>(i);
+    for (std::size_t i = 0; i < messages::EnumNames<E>::kNames.size(); ++i) {
+        if (messages::EnumNames<E>::kNames[i] == name) return static_cast<E>(i);
     }
     return std::nullopt;
 }
@@ -43,10 +43,10 @@ Result<control::DiskUpdate> read_update(const nlohmann::json& body) {
     if (update.path.empty() && !fields.error()) fields.fail("model_path", "a checkpoint directory");
     if (!load_format.empty() && load_format != "auto" && load_format != "safetensors")
         fields.fail("load_format", "auto or safetensors");
-    update.kv_policy = enum_named<KvPolicy>(kv_policy);
+    update.kv_policy = enum_named<messages::KvPolicy>(kv_policy);
     if (!kv_policy.empty() && !update.kv_policy)
         fields.fail("kv_policy", "keep, recompute, drain or abort");
-    if (const auto named = enum_named<UpdateMode>(mode))
+    if (const auto named = enum_named<messages::UpdateMode>(mode))
         update.mode = *named;
     else if (!mode.empty())
         fields.fail("update_mode", "staged or direct");
@@ -66,7 +66,7 @@ Task<Response> update_from_dir(Exchange& exchange, const nlohmann::json& body) {
     Result<control::DiskUpdate> update = read_update(body);
     if (!update) co_return sglang_failure(update.error());
     const std::string label = update->label;
-    const Result<UpdateReply> reply =
+    const Result<messages::UpdateReply> reply =
         co_await control::update_from_disk(exchange, *std::move(update));
     if (!reply) co_return sglang_failure(reply.error());
     std::string message = "Succeeded to update model weights.";
@@ -95,7 +95,7 @@ Task<Response> update_from_dir(Exchange& exchange, const nlohmann::json& body) {
 namespace {
 
 // Element `index` of row-major bytes; nothing: a dtype that is not read here.
-std::optional<float> element(const WeightsReply& reply, std::size_t index) {
+std::optional<float> element(const messages::WeightsReply& reply, std::size_t index) {
     const std::uint8_t* bytes = reply.data.values.data();
     const auto read = [&]<class T>(T value) {
         std::memcpy(&value, bytes + index * sizeof(T), sizeof(T));
@@ -108,7 +108,7 @@ std::optional<float> element(const WeightsReply& reply, std::size_t index) {
 }
 
 // The first `num` rows, as nested lists; of one dimension the first `num` elements.
-nlohmann::json rows_of(const WeightsReply& reply, std::int64_t num) {
+nlohmann::json rows_of(const messages::WeightsReply& reply, std::int64_t num) {
     const std::vector<std::int64_t>& shape = reply.tensor.shape;
     nlohmann::json rows = nlohmann::json::array();
     const std::int64_t num_rows = std::min(num, shape.empty() ? 0 : shape.front());
@@ -129,14 +129,14 @@ Task<Response> get_weights_by_name(Exchange& exchange) {
     const Result<nlohmann::json> body = control_fields(exchange.request());
     if (!body) co_return sglang_failure(body.error());
     FieldReader fields(*body);
-    GetWeights call;
+    messages::GetWeights call;
     std::int64_t truncate_size = 100;
     fields.read("name", call.name);
     fields.read("truncate_size", truncate_size);
     if (call.name.empty() && !fields.error()) fields.fail("name", "a tensor of the checkpoint");
     if (truncate_size < 0) fields.fail("truncate_size", "rows, 0 or more");
     if (fields.error()) co_return sglang_failure(*fields.error());
-    const Result<WeightsReply> reply =
+    const Result<messages::WeightsReply> reply =
         co_await exchange.tree().call(std::move(call), control::kTimeout);
     if (!reply) {
         co_return sglang_failure(
@@ -162,4 +162,4 @@ void add_sglang_weights(Router& router) {
     router.add(route);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

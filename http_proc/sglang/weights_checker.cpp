@@ -18,7 +18,7 @@
 #include <map>
 #include <span>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -27,14 +27,16 @@ constexpr std::size_t kMismatchesShown = 64;
 
 Response vllm_failure(const Error& error) { return error_response(Dialect::kVllm, error); }
 
-Task<Result<DigestsReply>> digests(Exchange& exchange) {
-    co_return control::checked(co_await exchange.tree().call(WeightDigests{}, control::kTimeout));
+Task<Result<messages::DigestsReply>> digests(Exchange& exchange) {
+    co_return control::checked(
+        co_await exchange.tree().call(messages::WeightDigests{}, control::kTimeout)
+    );
 }
 
 // Refused while requests are open without a pause, as any release is.
-Task<Result<MemoryReply>> drop_weights(Exchange& exchange) {
-    const std::vector<MemoryTag> tags{MemoryTag::kWeights};
-    Result<MemoryReply> released =
+Task<Result<messages::MemoryReply>> drop_weights(Exchange& exchange) {
+    const std::vector<messages::MemoryTag> tags{messages::MemoryTag::kWeights};
+    Result<messages::MemoryReply> released =
         co_await control::release(exchange, tags, /*keep_weights=*/false);
     if (!released) co_return released;
     co_return co_await control::resume(exchange, tags);
@@ -42,9 +44,9 @@ Task<Result<MemoryReply>> drop_weights(Exchange& exchange) {
 
 // ---- SGLang ----
 
-Json ranks_of(const DigestsReply& reply, const HelloReply& hello) {
+Json ranks_of(const messages::DigestsReply& reply, const messages::HelloReply& hello) {
     Json checksums = Json::object();
-    for (const TensorInfo& tensor : reply.tensors)
+    for (const messages::TensorInfo& tensor : reply.tensors)
         checksums[tensor.name] = tensor.digest.substr(0, 16);  // lane 0
     // Digests are of whole tensors, whoever holds their parts: the engine is one rank here.
     return {
@@ -61,11 +63,13 @@ Json ranks_of(const DigestsReply& reply, const HelloReply& hello) {
            {"size", hello.tp * hello.replicas}}}}};
 }
 
-std::vector<std::string> mismatches(const DigestsReply& before, const DigestsReply& now) {
+std::vector<std::string> mismatches(
+    const messages::DigestsReply& before, const messages::DigestsReply& now
+) {
     std::map<std::string_view, std::string_view> known;
-    for (const TensorInfo& tensor : before.tensors) known[tensor.name] = tensor.digest;
+    for (const messages::TensorInfo& tensor : before.tensors) known[tensor.name] = tensor.digest;
     std::vector<std::string> found;
-    for (const TensorInfo& tensor : now.tensors) {
+    for (const messages::TensorInfo& tensor : now.tensors) {
         const auto place = known.find(tensor.name);
         if (place != known.end() && place->second == tensor.digest) continue;
         found.push_back(fmt::format(
@@ -79,7 +83,7 @@ std::vector<std::string> mismatches(const DigestsReply& before, const DigestsRep
 }
 
 Task<Response> checksum(Exchange& exchange) {
-    const Result<DigestsReply> now = co_await digests(exchange);
+    const Result<messages::DigestsReply> now = co_await digests(exchange);
     if (!now) co_return sglang_failure(now.error());
     co_return Response::json(
         200,
@@ -91,7 +95,7 @@ Task<Response> checksum(Exchange& exchange) {
 }
 
 Task<Response> snapshot(Exchange& exchange) {
-    Result<DigestsReply> now = co_await digests(exchange);
+    Result<messages::DigestsReply> now = co_await digests(exchange);
     if (!now) co_return sglang_failure(now.error());
     const Json answer{
         {"success", true}, {"message", "Success."}, {"per_engine_checksum", now->digest}};
@@ -102,7 +106,7 @@ Task<Response> snapshot(Exchange& exchange) {
 Task<Response> compare(Exchange& exchange) {
     if (!exchange.server().weights_snapshot)
         co_return sglang_failure({ErrorCode::kFailedPrecondition, "no snapshot was taken before"});
-    const Result<DigestsReply> now = co_await digests(exchange);
+    const Result<messages::DigestsReply> now = co_await digests(exchange);
     if (!now) co_return sglang_failure(now.error());
     const std::vector<std::string> found = mismatches(*exchange.server().weights_snapshot, *now);
     if (found.empty()) co_return Response::json(200, {{"success", true}, {"message", "Success."}});
@@ -114,7 +118,7 @@ Task<Response> compare(Exchange& exchange) {
 }
 
 Task<Response> reset_tensors(Exchange& exchange) {
-    const Result<MemoryReply> dropped = co_await drop_weights(exchange);
+    const Result<messages::MemoryReply> dropped = co_await drop_weights(exchange);
     if (!dropped) co_return sglang_failure(dropped.error());
     co_return Response::json(
         200,
@@ -150,45 +154,47 @@ Task<Response> weights_checker(Exchange& exchange) {
 // ---- vLLM ----
 
 // Names whose digests differ from `baseline`, or that only one of both has.
-std::vector<std::string> mismatches(const nlohmann::json& baseline, const DigestsReply& now) {
+std::vector<std::string> mismatches(
+    const nlohmann::json& baseline, const messages::DigestsReply& now
+) {
     std::vector<std::string> found;
-    for (const TensorInfo& tensor : now.tensors) {
+    for (const messages::TensorInfo& tensor : now.tensors) {
         const auto known = baseline.find(tensor.name);
         if (known == baseline.end() || *known != tensor.digest) found.push_back(tensor.name);
     }
     for (const auto& [name, digest] : baseline.items()) {
-        const bool is_there = std::ranges::any_of(now.tensors, [&](const TensorInfo& tensor) {
-            return tensor.name == name;
-        });
+        const bool is_there = std::ranges::any_of(
+            now.tensors, [&](const messages::TensorInfo& tensor) { return tensor.name == name; }
+        );
         if (!is_there) found.push_back(name);
     }
     return found;
 }
 
 Task<Response> vllm_checksum(Exchange& exchange) {
-    const Result<DigestsReply> now = co_await digests(exchange);
+    const Result<messages::DigestsReply> now = co_await digests(exchange);
     if (!now) co_return vllm_failure(now.error());
     Json checksums = Json::object();
-    for (const TensorInfo& tensor : now->tensors) checksums[tensor.name] = tensor.digest;
+    for (const messages::TensorInfo& tensor : now->tensors) checksums[tensor.name] = tensor.digest;
     co_return Response::json(200, {{"checksums", std::move(checksums)}});
 }
 
 Task<Response> vllm_compare(Exchange& exchange, const nlohmann::json& baseline) {
-    const Result<DigestsReply> now = co_await digests(exchange);
+    const Result<messages::DigestsReply> now = co_await digests(exchange);
     if (!now) co_return vllm_failure(now.error());
     const std::vector<std::string> found = mismatches(baseline, *now);
     co_return Response::json(200, {{"match", found.empty()}, {"mismatches", found}});
 }
 
 Task<Response> vllm_reset(Exchange& exchange) {
-    const Result<MemoryReply> dropped = co_await drop_weights(exchange);
+    const Result<messages::MemoryReply> dropped = co_await drop_weights(exchange);
     if (!dropped) co_return vllm_failure(dropped.error());
     co_return Response::json(200, {{"status", "reset"}});
 }
 
 // 409 unless it is awake and not paused, whatever else is wrong with the call.
 Task<Response> weight_checker(Exchange& exchange) {
-    const Result<StatusReply> status = co_await control::status(exchange);
+    const Result<messages::StatusReply> status = co_await control::status(exchange);
     if (!status) co_return vllm_failure(status.error());
     if (control::is_paused(*status) || control::is_released(*status)) {
         co_return vllm_failure(
@@ -230,4 +236,4 @@ void add_weights_checker(Router& router) {
     );
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

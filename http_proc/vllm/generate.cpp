@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 struct VllmAnswer : OpenAiAnswer {
@@ -19,7 +19,7 @@ struct VllmAnswer : OpenAiAnswer {
     std::vector<TokenId> prompt_ids{};
     bool has_logprobs = false;
     bool shows_text = false;
-    std::vector<std::vector<Span>> spans{};  // by choice
+    std::vector<std::vector<messages::Span>> spans{};  // by choice
     Usage usage{};
 
     VllmAnswer(Exchange& exchange, VllmGenerate call);
@@ -34,24 +34,26 @@ struct VllmAnswer : OpenAiAnswer {
         return error_response(kDialect, status, error.message);
     }
     static Task<Result<>> complete(Exchange& /*exchange*/, Prompt& /*prompt*/) { co_return Ok{}; }
-    void add_sample(std::size_t /*prompt*/, const Generate& /*request*/) { spans.emplace_back(); }
+    void add_sample(std::size_t /*prompt*/, const messages::Generate& /*request*/) {
+        spans.emplace_back();
+    }
     bool take(const Generation::Event& event) {
         usage.add(event.chunk);
         return true;
     }
     void write_events(EventStream& stream, Generation::Event event);
     void write_end(EventStream& stream) const;
-    void write_whole(JsonWriter& json, std::vector<OutputChunk>& outputs);
+    void write_whole(JsonWriter& json, std::vector<messages::OutputChunk>& outputs);
 
     void write_head(JsonWriter& json) const;
     void write_entry(JsonWriter& json, TokenId id, float logprob, std::optional<std::int64_t> rank)
         const;
-    void write_logprobs(JsonWriter& json, const OutputChunk& chunk) const;
-    void write_choice(JsonWriter& json, std::size_t index, OutputChunk& chunk);
+    void write_logprobs(JsonWriter& json, const messages::OutputChunk& chunk) const;
+    void write_choice(JsonWriter& json, std::size_t index, messages::OutputChunk& chunk);
 };
 
 // vllm-router pins a replica with a header.
-void read_replica_header(const Request& request, Generate& generate) {
+void read_replica_header(const Request& request, messages::Generate& generate) {
     const auto header = request.header("x-data-parallel-rank");
     if (!header || generate.replica) return;
     std::int64_t replica = 0;
@@ -89,7 +91,7 @@ void VllmAnswer::write_entry(
     json.end_array();
 }
 
-void VllmAnswer::write_logprobs(JsonWriter& json, const OutputChunk& chunk) const {
+void VllmAnswer::write_logprobs(JsonWriter& json, const messages::OutputChunk& chunk) const {
     json.begin_object().key("content").begin_array();
     for (std::size_t i = 0; i < chunk.tokens.size(); ++i) {
         const TokenLogprob position = output_logprob(chunk, i, logprobs);
@@ -113,7 +115,7 @@ void VllmAnswer::write_logprobs(JsonWriter& json, const OutputChunk& chunk) cons
     json.end_array().end_object();
 }
 
-void VllmAnswer::write_choice(JsonWriter& json, std::size_t index, OutputChunk& chunk) {
+void VllmAnswer::write_choice(JsonWriter& json, std::size_t index, messages::OutputChunk& chunk) {
     json.begin_object().key("index").integer(static_cast<std::int64_t>(index));
     json.key("token_ids").ids(chunk.tokens);
     if (shows_text) json.key("text").string(chunk.text);
@@ -139,7 +141,7 @@ void VllmAnswer::write_head(JsonWriter& json) const {
     json.key("created").integer(created);
 }
 
-void VllmAnswer::write_whole(JsonWriter& json, std::vector<OutputChunk>& outputs) {
+void VllmAnswer::write_whole(JsonWriter& json, std::vector<messages::OutputChunk>& outputs) {
     write_head(json);
     json.key("usage");
     write_usage(json, usage);
@@ -147,8 +149,8 @@ void VllmAnswer::write_whole(JsonWriter& json, std::vector<OutputChunk>& outputs
     for (std::size_t i = 0; i < outputs.size(); ++i) write_choice(json, i, outputs[i]);
     json.end_array().key("prompt_logprobs");
     if (options.prompt_logprobs) {
-        const PromptLogprobs none;
-        const std::optional<PromptLogprobs>& shown = outputs.front().prompt;
+        const messages::PromptLogprobs none;
+        const std::optional<messages::PromptLogprobs>& shown = outputs.front().prompt;
         write_prompt_logprobs(json, shown ? *shown : none, prompt_ids, logprobs, token_names());
     } else {
         json.null();
@@ -197,4 +199,4 @@ void add_vllm_generate(Router& router) {
     );
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

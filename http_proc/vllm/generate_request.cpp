@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 using Json = nlohmann::json;
@@ -46,17 +46,17 @@ Result<VllmGenerate> parse_vllm_generate(std::string_view body) {
     bool detokenizes = true;
     sampling.read("detokenize", detokenizes);
     if (!sampling.error() && call.logprobs &&
-        (*call.logprobs < 0 || *call.logprobs > kTopLogprobsMax))
-        sampling.fail("logprobs", fmt::format("[0, {}]", kTopLogprobsMax));
+        (*call.logprobs < 0 || *call.logprobs > messages::kTopLogprobsMax))
+        sampling.fail("logprobs", fmt::format("[0, {}]", messages::kTopLogprobsMax));
     if (sampling.error()) return *sampling.error();
     read_output_mode(fields, call);
     if (call.shows_text && !detokenizes) fields.refuse("output_mode", "detokenize is false");
     if (options.is_streamed && options.prompt_logprobs.value_or(0) > 0)
         fields.refuse("prompt_logprobs", "a stream carries none but 0");
     if (fields.error()) return *fields.error();
-    if (auto problem = invalid(options.sampling))
+    if (auto problem = messages::invalid(options.sampling))
         return make_error(ErrorCode::kInvalidArgument, "sampling_params: {}", *problem);
     return call;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

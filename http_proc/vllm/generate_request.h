@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::http {
 
 struct VllmGenerate {
     OpenAiOptions options{};
@@ -21,4 +21,4 @@ struct VllmGenerate {
 // Errors: kInvalidArgument, kMalformed: 400 with the text.
 [[nodiscard]] Result<VllmGenerate> parse_vllm_generate(std::string_view body);
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -17,12 +17,13 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-namespace pitstop {
+namespace pitstop::http {
 
-Result<PauseMode> vllm_pause_mode(std::string_view mode, bool clears_cache) {
-    if (mode == "abort") return PauseMode::kAbort;
-    if (mode == "wait") return PauseMode::kWait;
-    if (mode == "keep") return clears_cache ? PauseMode::kRetract : PauseMode::kInPlace;
+Result<messages::PauseMode> vllm_pause_mode(std::string_view mode, bool clears_cache) {
+    if (mode == "abort") return messages::PauseMode::kAbort;
+    if (mode == "wait") return messages::PauseMode::kWait;
+    if (mode == "keep")
+        return clears_cache ? messages::PauseMode::kRetract : messages::PauseMode::kInPlace;
     return make_error(
         ErrorCode::kInvalidArgument,
         "mode is '{}'; accepted are abort, wait and keep",
@@ -30,12 +31,12 @@ Result<PauseMode> vllm_pause_mode(std::string_view mode, bool clears_cache) {
     );
 }
 
-Task<Result<>> vllm_pause(Exchange& exchange, PauseMode mode, bool clears_cache) {
-    const Result<PauseReply> paused = co_await control::pause(exchange, mode);
+Task<Result<>> vllm_pause(Exchange& exchange, messages::PauseMode mode, bool clears_cache) {
+    const Result<messages::PauseReply> paused = co_await control::pause(exchange, mode);
     if (!paused) co_return paused.error();
     // An abort pause has cleared it.
-    if (!clears_cache || mode == PauseMode::kAbort) co_return Ok{};
-    const Result<FlushReply> flushed = co_await control::flush(exchange);
+    if (!clears_cache || mode == messages::PauseMode::kAbort) co_return Ok{};
+    const Result<messages::FlushReply> flushed = co_await control::flush(exchange);
     if (!flushed) co_return flushed.error();
     co_return Ok{};
 }
@@ -55,7 +56,7 @@ Task<Response> pause(Exchange& exchange) {
     fields.read("clear_cache", clears_cache);
     fields.read("wait_for_inflight_requests", waits);
     if (fields.error()) co_return failure(*fields.error());
-    const Result<PauseMode> mode = vllm_pause_mode(waits ? "wait" : name, clears_cache);
+    const Result<messages::PauseMode> mode = vllm_pause_mode(waits ? "wait" : name, clears_cache);
     if (!mode) co_return failure(mode.error());
     const Result<> paused = co_await vllm_pause(exchange, *mode, clears_cache);
     if (!paused) co_return failure(paused.error());
@@ -63,13 +64,13 @@ Task<Response> pause(Exchange& exchange) {
 }
 
 Task<Response> resume(Exchange& exchange) {
-    const Result<ContinueReply> reply = co_await control::go_on(exchange);
+    const Result<messages::ContinueReply> reply = co_await control::go_on(exchange);
     if (!reply) co_return failure(reply.error());
     co_return Response::json(200, {{"status", "resumed"}});
 }
 
 Task<Response> is_paused(Exchange& exchange) {
-    const Result<StatusReply> status = co_await control::status(exchange);
+    const Result<messages::StatusReply> status = co_await control::status(exchange);
     if (!status) co_return failure(status.error());
     co_return Response::json(200, {{"is_paused", control::is_paused(*status)}});
 }
@@ -82,16 +83,17 @@ Task<Response> reset_prefix_cache(Exchange& exchange) {
     bool resets_running = false;
     fields.read("reset_running_requests", resets_running);
     if (fields.error()) co_return failure(*fields.error());
-    const Result<StatusReply> before = co_await control::status(exchange);
+    const Result<messages::StatusReply> before = co_await control::status(exchange);
     if (!before) co_return failure(before.error());
     if (resets_running) {
         // Running requests go back to the queue with their tokens, and are computed anew.
-        const Result<PauseReply> paused = co_await control::pause(exchange, PauseMode::kRetract);
+        const Result<messages::PauseReply> paused =
+            co_await control::pause(exchange, messages::PauseMode::kRetract);
         if (!paused) co_return failure(paused.error());
     }
-    const Result<FlushReply> flushed = co_await control::flush(exchange);
+    const Result<messages::FlushReply> flushed = co_await control::flush(exchange);
     if (resets_running && !control::is_paused(*before)) {
-        const Result<ContinueReply> went_on = co_await control::go_on(exchange);
+        const Result<messages::ContinueReply> went_on = co_await control::go_on(exchange);
         if (!went_on) co_return failure(went_on.error());
     }
     if (!flushed && flushed.error().code != ErrorCode::kFailedPrecondition)
@@ -107,7 +109,8 @@ Task<Response> reset_prefix_cache(Exchange& exchange) {
 Task<Response> reset_absent_cache(Exchange&) { co_return Response::empty(200); }
 
 Task<Response> answer_abort(Exchange& exchange, control::Aborting aborting) {
-    const Result<AbortReply> reply = co_await control::abort(exchange, std::move(aborting));
+    const Result<messages::AbortReply> reply =
+        co_await control::abort(exchange, std::move(aborting));
     if (!reply) co_return failure(reply.error());
     co_return Response::json(
         200, {{"status", "aborted"}, {"aborted", control::num_aborted(*reply)}}
@@ -183,4 +186,4 @@ void add_vllm_pause(Router& router) {
     router.add(route);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -8,12 +8,14 @@
 
 #include <string_view>
 
-namespace pitstop {
+namespace pitstop::http {
 
 // Errors: kInvalidArgument, no such mode.
-[[nodiscard]] Result<PauseMode> vllm_pause_mode(std::string_view mode, bool clears_cache);
+[[nodiscard]] Result<messages::PauseMode> vllm_pause_mode(std::string_view mode, bool clears_cache);
 
 // Comes back when everything stands still and the cache is cleared.
-[[nodiscard]] Task<Result<>> vllm_pause(Exchange& exchange, PauseMode mode, bool clears_cache);
+[[nodiscard]] Task<Result<>> vllm_pause(
+    Exchange& exchange, messages::PauseMode mode, bool clears_cache
+);
 
-}  // namespace pitstop
+}  // namespace pitstop::http

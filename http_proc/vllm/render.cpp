@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -26,7 +26,7 @@ Response refusal(const Error& error) {
 
 // `logprobs`: of output tokens; absent: none.
 Json sampling_json(const OpenAiOptions& options, std::optional<std::int64_t> logprobs) {
-    const SamplingParams& params = options.sampling;
+    const messages::SamplingParams& params = options.sampling;
     Json json{
         {"n", options.n},
         {"temperature", params.temperature},
@@ -80,7 +80,7 @@ Task<Response> render_chat(Exchange& exchange) {
     if (call->input_ids) {
         ids = *std::move(call->input_ids);
     } else {
-        Result<TokenizeReply> reply = co_await ask(exchange, call->chat.question());
+        Result<messages::TokenizeReply> reply = co_await ask(exchange, call->chat.question());
         if (!reply) co_return refusal(reply.error());
         ids = std::move(reply->ids);
     }
@@ -96,7 +96,7 @@ Task<Response> render_completions(Exchange& exchange) {
         co_return refusal(known.error());
     Json all = Json::array();
     for (OpenAiPrompt& given : call->prompts) {
-        Generate prompt;
+        messages::Generate prompt;
         prompt.text = std::move(given.text);
         prompt.input_ids = std::move(given.ids);
         const Result<> tokenized = co_await tokenize_prompt(exchange, prompt);
@@ -122,4 +122,4 @@ void add_vllm_render(Router& router) {
     add("/v1/completions/render", render_completions);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -5,7 +5,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-namespace pitstop {
+namespace pitstop::http {
 
 void add_vllm_generate(Router& router);
 void add_vllm_pause(Router& router);
@@ -22,4 +22,4 @@ void add_vllm_weight_transfer(Router& router);
 );
 [[nodiscard]] Task<Response> update_from_ipc_by_rpc(Exchange& exchange, const nlohmann::json* args);
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 Response failure(const Error& error) { return error_response(Dialect::kVllm, error); }
@@ -22,7 +22,7 @@ Task<Response> reload_weights(Exchange& exchange, const nlohmann::json& kwargs) 
     control::DiskUpdate update;
     update.path = exchange.tree().hello().model_path;
     update.clears_cache = false;
-    update.kv_policy = KvPolicy::kKeep;
+    update.kv_policy = messages::KvPolicy::kKeep;
     bool is_checkpoint_format = true;
     fields.read("weights_path", update.path);
     fields.read("is_checkpoint_format", is_checkpoint_format);
@@ -32,7 +32,7 @@ Task<Response> reload_weights(Exchange& exchange, const nlohmann::json& kwargs) 
             "is_checkpoint_format", "false is not supported: the names are a checkpoint's"
         );
     if (fields.error()) co_return failure(*fields.error());
-    const Result<UpdateReply> reply =
+    const Result<messages::UpdateReply> reply =
         co_await control::update_from_disk(exchange, std::move(update));
     if (!reply) co_return failure(reply.error());
     // One result per worker of one engine.
@@ -73,7 +73,7 @@ Task<Response> get_world_size(Exchange& exchange) {
     bool includes_dp = true;
     fields.read("include_dp", includes_dp);
     if (fields.error()) co_return failure(*fields.error());
-    const HelloReply& hello = exchange.tree().hello();
+    const messages::HelloReply& hello = exchange.tree().hello();
     co_return Response::json(200, {{"world_size", hello.tp * (includes_dp ? hello.replicas : 1)}});
 }
 
@@ -102,4 +102,4 @@ void add_vllm_rpc(Router& router) {
     router.add(route);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

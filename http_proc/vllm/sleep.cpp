@@ -14,27 +14,31 @@
 
 #include <algorithm>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 constexpr std::string_view kScheduling = "scheduling";  // vLLM's name for what level 0 stops
 
 Response failure(const Error& error) { return error_response(Dialect::kVllm, error); }
 
-bool is_in(const StatusReply& status, MemoryTag tag, MemoryState state) {
-    return std::ranges::any_of(status.replicas, [&](const ReplicaStatus& replica) {
-        return std::ranges::any_of(replica.memory, [&](const TagMemory& memory) {
+bool is_in(
+    const messages::StatusReply& status, messages::MemoryTag tag, messages::MemoryState state
+) {
+    return std::ranges::any_of(status.replicas, [&](const messages::ReplicaStatus& replica) {
+        return std::ranges::any_of(replica.memory, [&](const messages::TagMemory& memory) {
             return memory.tag == tag && memory.state == state;
         });
     });
 }
 
 // Those of `tags` (none: of all) that are in that state on some replica.
-std::vector<MemoryTag> tags_in(
-    const StatusReply& status, const std::vector<MemoryTag>& tags, MemoryState state
+std::vector<messages::MemoryTag> tags_in(
+    const messages::StatusReply& status,
+    const std::vector<messages::MemoryTag>& tags,
+    messages::MemoryState state
 ) {
-    std::vector<MemoryTag> found;
-    for (const MemoryTag tag : kAllMemoryTags) {
+    std::vector<messages::MemoryTag> found;
+    for (const messages::MemoryTag tag : messages::kAllMemoryTags) {
         const bool is_meant = tags.empty() || std::ranges::find(tags, tag) != tags.end();
         if (is_meant && is_in(status, tag, state)) found.push_back(tag);
     }
@@ -53,19 +57,20 @@ Task<Response> sleep(Exchange& exchange) {
     fields.read("tags", names);
     if (level < 0 || level > 2) fields.fail("level", "0, 1 or 2");
     if (fields.error()) co_return failure(*fields.error());
-    const Result<PauseMode> mode = vllm_pause_mode(name, /*clears_cache=*/level >= 1);
+    const Result<messages::PauseMode> mode = vllm_pause_mode(name, /*clears_cache=*/level >= 1);
     if (!mode) co_return failure(mode.error());
-    const Result<std::vector<MemoryTag>> tags = control::tags_named(names, kScheduling);
+    const Result<std::vector<messages::MemoryTag>> tags = control::tags_named(names, kScheduling);
     if (!tags) co_return failure(tags.error());
     const Result<> paused = co_await vllm_pause(exchange, *mode, /*clears_cache=*/level >= 1);
     if (!paused) co_return failure(paused.error());
     if (level == 0) co_return Response::empty(200);
-    const Result<StatusReply> status = co_await control::status(exchange);
+    const Result<messages::StatusReply> status = co_await control::status(exchange);
     if (!status) co_return failure(status.error());
     // What is asleep already stays as it is: a sleep may be made again.
-    std::vector<MemoryTag> awake = tags_in(*status, *tags, MemoryState::kResident);
+    std::vector<messages::MemoryTag> awake =
+        tags_in(*status, *tags, messages::MemoryState::kResident);
     if (awake.empty() || (tags->empty() && !names.empty())) co_return Response::empty(200);
-    const Result<MemoryReply> released =
+    const Result<messages::MemoryReply> released =
         co_await control::release(exchange, std::move(awake), /*keep_weights=*/level == 1);
     if (!released) co_return failure(released.error());
     co_return Response::empty(200);
@@ -83,15 +88,17 @@ Task<Response> wake_up(Exchange& exchange) {
         fields.read("tags", names);
     fields.read("keep_pause", keeps_pause);
     if (fields.error()) co_return failure(*fields.error());
-    const Result<std::vector<MemoryTag>> tags = control::tags_named(names, kScheduling);
+    const Result<std::vector<messages::MemoryTag>> tags = control::tags_named(names, kScheduling);
     if (!tags) co_return failure(tags.error());
-    Result<StatusReply> status = co_await control::status(exchange);
+    Result<messages::StatusReply> status = co_await control::status(exchange);
     if (!status) co_return failure(status.error());
     if (names.empty() || !tags->empty()) {
         // Those that are awake are no reason to leave the others asleep.
-        std::vector<MemoryTag> asleep = tags_in(*status, *tags, MemoryState::kReleased);
+        std::vector<messages::MemoryTag> asleep =
+            tags_in(*status, *tags, messages::MemoryState::kReleased);
         if (!asleep.empty()) {
-            const Result<MemoryReply> woken = co_await control::resume(exchange, std::move(asleep));
+            const Result<messages::MemoryReply> woken =
+                co_await control::resume(exchange, std::move(asleep));
             if (!woken) co_return failure(woken.error());
             status = co_await control::status(exchange);
             if (!status) co_return failure(status.error());
@@ -99,14 +106,14 @@ Task<Response> wake_up(Exchange& exchange) {
     }
     // A partial wake never generates; a full one does, unless a pause is to outlive it.
     if (control::is_released(*status) || keeps_pause) co_return Response::empty(200);
-    const Result<ContinueReply> went_on = co_await control::go_on(exchange);
+    const Result<messages::ContinueReply> went_on = co_await control::go_on(exchange);
     if (!went_on) co_return failure(went_on.error());
     co_return Response::empty(200);
 }
 
 // As in vLLM: also true of an engine that is only paused.
 Task<Response> is_sleeping(Exchange& exchange) {
-    const Result<StatusReply> status = co_await control::status(exchange);
+    const Result<messages::StatusReply> status = co_await control::status(exchange);
     if (!status) co_return failure(status.error());
     const bool is_asleep = control::is_released(*status);
     co_return Response::json(
@@ -136,4 +143,4 @@ void add_vllm_sleep(Router& router) {
     router.add(route);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

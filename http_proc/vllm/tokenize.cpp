@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 using Json = nlohmann::json;
@@ -31,10 +31,10 @@ nlohmann::ordered_json ids_json(const std::vector<TokenId>& ids) {
 }
 
 // The tokens of a text or of a chat, with their texts where they are asked for.
-Task<Result<TokenizeReply>> tokens_of(
+Task<Result<messages::TokenizeReply>> tokens_of(
     Exchange& exchange, std::optional<std::string> text, bool adds_special, bool wants_texts
 ) {
-    Tokenize question;
+    messages::Tokenize question;
     question.text = std::move(text);
     question.add_special_tokens = adds_special;
     question.each_token = wants_texts;
@@ -44,7 +44,7 @@ Task<Result<TokenizeReply>> tokens_of(
 Task<Response> tokenize_chat(Exchange& exchange, bool wants_texts) {
     const Result<OpenAiPromptChat> chat = parse_prompt_chat(exchange.request().body);
     if (!chat) co_return refusal(chat.error());
-    const Result<TokenizeReply> reply = co_await ask(exchange, chat->question());
+    const Result<messages::TokenizeReply> reply = co_await ask(exchange, chat->question());
     if (!reply) co_return refusal(reply.error());
     nlohmann::ordered_json answer{
         {"count", reply->ids.size()},
@@ -53,10 +53,10 @@ Task<Response> tokenize_chat(Exchange& exchange, bool wants_texts) {
         {"token_strs", nullptr},
         {"prompt", reply->text}};
     if (wants_texts) {
-        Tokenize question;
+        messages::Tokenize question;
         question.ids = reply->ids;
         question.each_token = true;
-        const Result<TokenizeReply> texts = co_await ask(exchange, std::move(question));
+        const Result<messages::TokenizeReply> texts = co_await ask(exchange, std::move(question));
         if (!texts) co_return refusal(texts.error());
         answer["token_strs"] = texts->texts;
     }
@@ -85,7 +85,7 @@ Task<Response> tokenize(Exchange& exchange) {
     auto tokens = nlohmann::ordered_json::array();
     auto strings = nlohmann::ordered_json::array();
     for (std::string& text : texts) {
-        const Result<TokenizeReply> reply =
+        const Result<messages::TokenizeReply> reply =
             co_await tokens_of(exchange, std::move(text), adds_special, wants_texts);
         if (!reply) co_return refusal(reply.error());
         counts.push_back(reply->ids.size());
@@ -125,10 +125,10 @@ Task<Response> detokenize(Exchange& exchange) {
 
     auto texts = nlohmann::ordered_json::array();
     for (std::vector<TokenId>& ids : lists) {
-        Tokenize question;
+        messages::Tokenize question;
         question.ids = std::move(ids);
         question.skip_special_tokens = skips_special;
-        const Result<TokenizeReply> reply = co_await ask(exchange, std::move(question));
+        const Result<messages::TokenizeReply> reply = co_await ask(exchange, std::move(question));
         if (!reply) co_return refusal(reply.error());
         texts.push_back(reply->text);
     }
@@ -154,4 +154,4 @@ void add_vllm_tokenize(Router& router) {
     add("/v1/detokenize", detokenize);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

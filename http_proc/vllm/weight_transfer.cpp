@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 constexpr std::string_view kVllmGroup = "vllm_weight_transfer";
@@ -40,9 +40,9 @@ Task<Response> init_engine(Exchange& exchange) {
     FieldReader fields(*info, "init_info");
     VllmPacking packing;
     read_packing(fields, packing);
-    InitGroup call;
+    messages::InitGroup call;
     call.spec.group = kVllmGroup;
-    call.spec.rendezvous = Rendezvous::kVllm;
+    call.spec.rendezvous = messages::Rendezvous::kVllm;
     std::string backend = "nccl";
     fields.read("backend", backend);
     fields.read("master_address", call.spec.address);
@@ -58,15 +58,15 @@ Task<Response> init_engine(Exchange& exchange) {
     if (!has_meeting && (fields.has("world_size") || fields.has("master_port")))
         fields.fail("master_address", "where the group meets, or nccl_unique_id_b64");
     if (fields.error()) co_return vllm_failure(*fields.error());
-    if (backend == "host") call.spec.backend = GroupBackend::kHost;
+    if (backend == "host") call.spec.backend = messages::GroupBackend::kHost;
     if (!unique_id.empty()) {
         Result<std::vector<std::uint8_t>> id = base64_decode(unique_id);
         if (!id) co_return vllm_failure(id.error());
-        call.spec.rendezvous = Rendezvous::kDirect;
+        call.spec.rendezvous = messages::Rendezvous::kDirect;
         call.spec.unique_id.values = *std::move(id);
     }
     if (has_meeting) {
-        const Result<GroupReply> reply =
+        const Result<messages::GroupReply> reply =
             control::checked(co_await exchange.tree().call(std::move(call), weights::kGroupTimeout)
             );
         if (!reply) co_return vllm_failure(reply.error());
@@ -76,26 +76,26 @@ Task<Response> init_engine(Exchange& exchange) {
 }
 
 // One worker's update_info, or of all.
-Result<> read_payload(FieldReader& fields, WeightSource& source) {
+Result<> read_payload(FieldReader& fields, messages::WeightSource& source) {
     std::string pickled;
     fields.read("ipc_handles_pickled", pickled);
     if (pickled.empty()) return Ok{};
-    ASSIGN_OR_RETURN(RankPayload payload, weights::payload_of(pickled));
-    source.kind = SourceKind::kTensors;
-    source.format = TensorFormat::kVllmIpc;
+    ASSIGN_OR_RETURN(messages::RankPayload payload, weights::payload_of(pickled));
+    source.kind = messages::SourceKind::kTensors;
+    source.format = messages::TensorFormat::kVllmIpc;
     source.payloads.push_back(std::move(payload));
     return Ok{};
 }
 
-Result<WeightSource> read_update_info(const nlohmann::json& info, VllmPacking packing) {
+Result<messages::WeightSource> read_update_info(const nlohmann::json& info, VllmPacking packing) {
     const bool is_list = info.is_array() && !info.empty();
     const nlohmann::json& first = is_list ? info.front() : info;
     if (!first.is_object()) {
         return Error{
             ErrorCode::kInvalidArgument, "update_info must be an object, or a list of them"};
     }
-    WeightSource source;
-    source.kind = SourceKind::kDistributed;
+    messages::WeightSource source;
+    source.kind = messages::SourceKind::kDistributed;
     source.group = kVllmGroup;
     FieldReader fields(first, "update_info");
     read_packing(fields, packing);
@@ -103,11 +103,12 @@ Result<WeightSource> read_update_info(const nlohmann::json& info, VllmPacking pa
     fields.read("is_checkpoint_format", is_checkpoint_format);
     if (!is_checkpoint_format)
         fields.refuse("is_checkpoint_format", "false: the names are a checkpoint's");
-    source.format = packing.is_packed ? TensorFormat::kFlattened : TensorFormat::kEach;
+    source.format =
+        packing.is_packed ? messages::TensorFormat::kFlattened : messages::TensorFormat::kEach;
     source.packed_bytes = packing.is_packed ? packing.bytes : 0;
     ASSIGN_OR_RETURN(source.tensors, weights::read_tensors(fields, "names", "dtype_names"));
     if (const nlohmann::json* numbers = fields.find("num_updates_list")) {
-        source.format = TensorFormat::kSparse;
+        source.format = messages::TensorFormat::kSparse;
         if (!numbers->is_array()) fields.fail("num_updates_list", "a list of integers");
         for (const nlohmann::json& number : *numbers) {
             const std::optional<std::int64_t> count = integer_of(number);
@@ -129,14 +130,14 @@ Result<WeightSource> read_update_info(const nlohmann::json& info, VllmPacking pa
 Task<Response> update_by_info(Exchange& exchange, const nlohmann::json* info) {
     if (info == nullptr)
         co_return vllm_failure({ErrorCode::kInvalidArgument, "update_info is missing"});
-    Result<WeightSource> source = read_update_info(*info, exchange.server().vllm_packing);
+    Result<messages::WeightSource> source = read_update_info(*info, exchange.server().vllm_packing);
     if (!source) co_return vllm_failure(source.error());
     control::DiskUpdate update;
     update.source = *std::move(source);
     update.partial = true;
     update.clears_cache = false;
-    update.kv_policy = KvPolicy::kKeep;
-    const Result<UpdateReply> reply = co_await weights::take(exchange, std::move(update));
+    update.kv_policy = messages::KvPolicy::kKeep;
+    const Result<messages::UpdateReply> reply = co_await weights::take(exchange, std::move(update));
     if (!reply) co_return vllm_failure(reply.error());
     co_return Response::json(200, {{"message", "Weights updated"}});
 }
@@ -145,11 +146,11 @@ Task<Response> update_by_info(Exchange& exchange, const nlohmann::json* info) {
 Task<Response> update_from_dir(Exchange& exchange, FieldReader& fields) {
     control::DiskUpdate update;
     update.clears_cache = false;
-    update.kv_policy = KvPolicy::kKeep;
+    update.kv_policy = messages::KvPolicy::kKeep;
     fields.read("weight_dir", update.path);
     fields.read("version_uid", update.label);
     if (fields.error()) co_return vllm_failure(*fields.error());
-    const Result<UpdateReply> reply =
+    const Result<messages::UpdateReply> reply =
         co_await control::update_from_disk(exchange, std::move(update));
     if (!reply) co_return vllm_failure(reply.error());
     co_return Response::json(200, {{"status", "ok"}, {"message", "Weights updated"}});
@@ -164,7 +165,7 @@ Task<Response> update_weights(Exchange& exchange) {
 }
 
 Task<Response> start_weight_update(Exchange& exchange) {
-    const Result<UpdateReply> reply = co_await weights::begin_session(exchange);
+    const Result<messages::UpdateReply> reply = co_await weights::begin_session(exchange);
     if (!reply) co_return vllm_failure(reply.error());
     co_return Response::json(200, {{"message", "Weight update started"}});
 }
@@ -176,7 +177,7 @@ Task<Response> finish_weight_update(Exchange& exchange) {
     std::string label;
     fields.read("weight_version", label);
     if (fields.error()) co_return vllm_failure(*fields.error());
-    const Result<UpdateReply> reply = co_await weights::commit_session(exchange, label);
+    const Result<messages::UpdateReply> reply = co_await weights::commit_session(exchange, label);
     if (!reply) co_return vllm_failure(reply.error());
     co_return Response::json(200, {{"message", "Weight update finished"}});
 }
@@ -195,11 +196,11 @@ Task<Response> update_from_ipc_by_rpc(Exchange& exchange, const nlohmann::json* 
     if (!handles) co_return vllm_failure(handles.error());
     control::DiskUpdate update;
     update.clears_cache = false;
-    update.kv_policy = KvPolicy::kKeep;
+    update.kv_policy = messages::KvPolicy::kKeep;
     update.source.emplace();
-    update.source->kind = SourceKind::kIpc;
+    update.source->kind = messages::SourceKind::kIpc;
     update.source->handles = *std::move(handles);
-    const Result<UpdateReply> reply = co_await weights::take(exchange, std::move(update));
+    const Result<messages::UpdateReply> reply = co_await weights::take(exchange, std::move(update));
     if (!reply) co_return vllm_failure(reply.error());
     const auto tp = static_cast<std::size_t>(exchange.tree().hello().tp);
     co_return Response::json(200, {{"results", std::vector<std::nullptr_t>(tp)}});
@@ -221,4 +222,4 @@ void add_vllm_weight_transfer(Router& router) {
     add("/finish_weight_update", finish_weight_update);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -7,7 +7,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/vmath.h"
 
-namespace pitstop::PITSTOP_ISA {
+namespace pitstop::kernels::PITSTOP_ISA {
 namespace {
 
 constexpr float kNegInf = -__builtin_inff();
@@ -588,4 +588,4 @@ void attention(const AttentionArgs& args) {
     }
 }
 
-}  // namespace pitstop::PITSTOP_ISA
+}  // namespace pitstop::kernels::PITSTOP_ISA

@@ -1,7 +1,7 @@
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/parallel.h"
 
-namespace pitstop::PITSTOP_ISA {
+namespace pitstop::kernels::PITSTOP_ISA {
 
 void embedding(const EmbeddingArgs& args) {
     check(args);
@@ -23,4 +23,4 @@ void embedding(const EmbeddingArgs& args) {
     for_ranges(args.stream, args.y.rows, grain_of_bytes(H * 6), rows);
 }
 
-}  // namespace pitstop::PITSTOP_ISA
+}  // namespace pitstop::kernels::PITSTOP_ISA

@@ -4,7 +4,7 @@
 #include "kernels/cpu/simd.h"
 #include "kernels/ops.h"
 
-namespace pitstop::PITSTOP_ISA {
+namespace pitstop::kernels::PITSTOP_ISA {
 
 void embedding(const EmbeddingArgs& args);
 void rmsnorm(const RmsNormArgs& args);
@@ -17,4 +17,4 @@ void softmax_stats(const SoftmaxStatsArgs& args);
 void top_logits(const TopLogitsArgs& args);
 void shard_copy(const ShardCopyArgs& args);
 
-}  // namespace pitstop::PITSTOP_ISA
+}  // namespace pitstop::kernels::PITSTOP_ISA

@@ -4,7 +4,7 @@
 
 #include "kernels/ops.h"
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 namespace scalar {
 extern const Ops kOps;
@@ -29,4 +29,4 @@ void count_nonfinite_cpu(const CountNonfiniteArgs& args);
 [[nodiscard]] std::int64_t no_workspace_bytes();
 void penalties_cpu(const PenaltyArgs& args);
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

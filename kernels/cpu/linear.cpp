@@ -4,7 +4,7 @@
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/parallel.h"
 
-namespace pitstop::PITSTOP_ISA {
+namespace pitstop::kernels::PITSTOP_ISA {
 namespace {
 
 // Rows of x and rows of w per tile. Accumulators, plus the w row that is being used, plus one of x,
@@ -258,4 +258,4 @@ void linear(const LinearArgs& args) {
     for_ranges(args.stream, num_rectangles, 1, rectangles);
 }
 
-}  // namespace pitstop::PITSTOP_ISA
+}  // namespace pitstop::kernels::PITSTOP_ISA

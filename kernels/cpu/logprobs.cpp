@@ -2,7 +2,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/vmath.h"
 
-namespace pitstop::PITSTOP_ISA {
+namespace pitstop::kernels::PITSTOP_ISA {
 namespace {
 
 constexpr float kNegInf = -__builtin_inff();
@@ -121,4 +121,4 @@ void top_logits(const TopLogitsArgs& args) {
     for_ranges(args.stream, args.logits.rows, grain_of_bytes(V * 4), rows);
 }
 
-}  // namespace pitstop::PITSTOP_ISA
+}  // namespace pitstop::kernels::PITSTOP_ISA

@@ -4,7 +4,7 @@
 #include "kernels/cpu/simd.h"
 #include "kernels/thread_pool.h"
 
-namespace pitstop::PITSTOP_ISA {
+namespace pitstop::kernels::PITSTOP_ISA {
 
 // fn(begin, end) for ranges of `grain` items; see ThreadPool::run.
 template <class F>
@@ -28,4 +28,4 @@ PITSTOP_INLINE std::int64_t grain_of_bytes(std::int64_t bytes_per_item) {
                : kBytesPerRange / (bytes_per_item < 1 ? 1 : bytes_per_item);
 }
 
-}  // namespace pitstop::PITSTOP_ISA
+}  // namespace pitstop::kernels::PITSTOP_ISA

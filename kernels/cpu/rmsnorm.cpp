@@ -1,7 +1,7 @@
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/parallel.h"
 
-namespace pitstop::PITSTOP_ISA {
+namespace pitstop::kernels::PITSTOP_ISA {
 namespace {
 
 // x += delta, and the sum of x^2: four accumulators of 16 lanes, for the latency of the adds.
@@ -60,4 +60,4 @@ void rmsnorm(const RmsNormArgs& args) {
     for_ranges(args.stream, args.x.rows, grain_of_bytes(args.x.cols * 16), rows);
 }
 
-}  // namespace pitstop::PITSTOP_ISA
+}  // namespace pitstop::kernels::PITSTOP_ISA

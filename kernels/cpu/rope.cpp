@@ -1,7 +1,7 @@
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/parallel.h"
 
-namespace pitstop::PITSTOP_ISA {
+namespace pitstop::kernels::PITSTOP_ISA {
 namespace {
 
 // 1 / sqrt(mean(x^2) + eps) of one head; 16 lanes, element i in lane i mod 16.
@@ -106,4 +106,4 @@ void rope(const RopeArgs& args) {
     );
 }
 
-}  // namespace pitstop::PITSTOP_ISA
+}  // namespace pitstop::kernels::PITSTOP_ISA

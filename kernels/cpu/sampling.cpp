@@ -5,7 +5,7 @@
 #include "kernels/cpu/vmath.h"
 #include "kernels/philox.h"
 
-namespace pitstop::PITSTOP_ISA {
+namespace pitstop::kernels::PITSTOP_ISA {
 namespace {
 
 constexpr float kNegInf = -__builtin_inff();
@@ -331,4 +331,4 @@ void sample(const SampleArgs& args) {
     }
 }
 
-}  // namespace pitstop::PITSTOP_ISA
+}  // namespace pitstop::kernels::PITSTOP_ISA

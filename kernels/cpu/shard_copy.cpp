@@ -1,7 +1,7 @@
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/parallel.h"
 
-namespace pitstop::PITSTOP_ISA {
+namespace pitstop::kernels::PITSTOP_ISA {
 namespace {
 
 // One row, `n` elements; src of any alignment.
@@ -54,4 +54,4 @@ void shard_copy(const ShardCopyArgs& args) {
     }
 }
 
-}  // namespace pitstop::PITSTOP_ISA
+}  // namespace pitstop::kernels::PITSTOP_ISA

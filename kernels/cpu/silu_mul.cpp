@@ -2,7 +2,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/vmath.h"
 
-namespace pitstop::PITSTOP_ISA {
+namespace pitstop::kernels::PITSTOP_ISA {
 namespace {
 
 template <class X, class Y>
@@ -35,4 +35,4 @@ void silu_mul(const SiluMulArgs& args) {
     for_ranges(args.stream, args.y.rows, grain_of_bytes(args.y.cols * 24), rows);
 }
 
-}  // namespace pitstop::PITSTOP_ISA
+}  // namespace pitstop::kernels::PITSTOP_ISA

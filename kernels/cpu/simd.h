@@ -29,7 +29,7 @@
 #include "kernels/cpu/simd_scalar.h"
 #endif
 
-namespace pitstop::PITSTOP_ISA {
+namespace pitstop::kernels::PITSTOP_ISA {
 
 inline constexpr std::int64_t kLanes = 16;
 
@@ -76,4 +76,4 @@ PITSTOP_INLINE void store_up_to(T* p, F32x16 x, std::int64_t n) {
     }
 }
 
-}  // namespace pitstop::PITSTOP_ISA
+}  // namespace pitstop::kernels::PITSTOP_ISA

@@ -3,7 +3,7 @@
 
 #include <immintrin.h>
 
-namespace pitstop::PITSTOP_ISA {
+namespace pitstop::kernels::PITSTOP_ISA {
 
 struct F32x16 {
     __m256 lo, hi;
@@ -262,4 +262,4 @@ PITSTOP_INLINE F32x16 dot_pairs(F32x16 acc, Bf16x32 a, Bf16x32 b) {
     return {dot_pairs8(acc.lo, a.lo, b.lo), dot_pairs8(acc.hi, a.hi, b.hi)};
 }
 
-}  // namespace pitstop::PITSTOP_ISA
+}  // namespace pitstop::kernels::PITSTOP_ISA

@@ -3,7 +3,7 @@
 
 #include <immintrin.h>
 
-namespace pitstop::PITSTOP_ISA {
+namespace pitstop::kernels::PITSTOP_ISA {
 
 struct F32x16 {
     __m512 v;
@@ -177,4 +177,4 @@ PITSTOP_INLINE F32x16 dot_pairs(F32x16 acc, Bf16x32 a, Bf16x32 b) {
 #endif
 }
 
-}  // namespace pitstop::PITSTOP_ISA
+}  // namespace pitstop::kernels::PITSTOP_ISA

@@ -3,7 +3,7 @@
 // one in software would cost some fifty instructions. See simd.h, which includes this.
 #pragma once
 
-namespace pitstop::PITSTOP_ISA {
+namespace pitstop::kernels::PITSTOP_ISA {
 
 using F32x4 = float __attribute__((vector_size(16)));
 using U32x4 = std::uint32_t __attribute__((vector_size(16)));
@@ -221,4 +221,4 @@ PITSTOP_INLINE F32x16 dot_pairs(F32x16 acc, Bf16x32 a, Bf16x32 b) {
     return fma(as_f32(shl<16>(a)), as_f32(shl<16>(b)), acc);
 }
 
-}  // namespace pitstop::PITSTOP_ISA
+}  // namespace pitstop::kernels::PITSTOP_ISA

@@ -2,7 +2,7 @@
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/levels.h"
 
-namespace pitstop::PITSTOP_ISA {
+namespace pitstop::kernels::PITSTOP_ISA {
 
 #define PITSTOP_STRING_INNER(name) #name
 #define PITSTOP_STRING(name) PITSTOP_STRING_INNER(name)
@@ -30,4 +30,4 @@ constinit const Ops kOps = {
     .softmax_stats_workspace_bytes = softmax_stats_workspace_bytes,
 };
 
-}  // namespace pitstop::PITSTOP_ISA
+}  // namespace pitstop::kernels::PITSTOP_ISA

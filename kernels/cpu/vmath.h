@@ -3,7 +3,7 @@
 
 #include "kernels/cpu/simd.h"
 
-namespace pitstop::PITSTOP_ISA {
+namespace pitstop::kernels::PITSTOP_ISA {
 
 inline constexpr float kExpMin = -87.33f;  // below: 0. The result would be denormal
 inline constexpr float kExpMax = 88.37f;   // above: exp(88.37) = 2.4e38. 2^127 is the last exponent
@@ -51,4 +51,4 @@ PITSTOP_INLINE F32x16 log(F32x16 x) {
     return fma(e, set1(0.693359375f), r + y);
 }
 
-}  // namespace pitstop::PITSTOP_ISA
+}  // namespace pitstop::kernels::PITSTOP_ISA

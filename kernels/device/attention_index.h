@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 // Prefill cuts row r's new tokens into tiles of tile_len. The grid is launched without knowing the
 // rows' lengths: row r owns the blocks from first_block(q_starts[r], r) to that of r + 1, which are
@@ -42,4 +42,4 @@ namespace pitstop {
     return position < window ? 0 : position - window + 1;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

@@ -3,7 +3,7 @@
 
 #include "kernels/device/attention_rows.cuh"
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 inline constexpr std::int32_t kNoKey = -1;
 
@@ -74,4 +74,4 @@ __device__ inline PrefillTile prefill_tile(const AttentionParams& params, int nu
     return tile;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

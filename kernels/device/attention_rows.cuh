@@ -8,7 +8,7 @@
 
 #include <cuda_runtime.h>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 inline constexpr std::int32_t kNoRow = -1;  // not to be read: zeros instead
 
@@ -106,4 +106,4 @@ __device__ inline void mask_scores(
     }
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

@@ -16,7 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 inline constexpr int kRowsPerWarp = 16;
 inline constexpr int kKeysPerTile = 64;  // one online-softmax step
@@ -188,4 +188,4 @@ __device__ inline float attention_output(float acc, float sum) {
     return __fmul_rn(acc, __frcp_rn(sum));
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

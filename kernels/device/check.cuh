@@ -4,16 +4,16 @@
 
 #include <cuda_runtime.h>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 // Ends the process by end_by_cuda_failure() (cuda_device.h) with "file:line: call: name of the
 // error, its description".
 [[noreturn]] void cuda_failed(const char* call, cudaError_t error, const char* file, int line);
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels
 
-#define CUDA_CHECK(call)                                                      \
-    do {                                                                      \
-        if (const cudaError_t error_here = (call); error_here != cudaSuccess) \
-            ::pitstop::cuda_failed(#call, error_here, __FILE__, __LINE__);    \
+#define CUDA_CHECK(call)                                                            \
+    do {                                                                            \
+        if (const cudaError_t error_here = (call); error_here != cudaSuccess)       \
+            ::pitstop::kernels::cuda_failed(#call, error_here, __FILE__, __LINE__); \
     } while (false)

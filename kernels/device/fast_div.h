@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 class FastDiv {
   public:
@@ -36,4 +36,4 @@ class FastDiv {
     std::uint32_t shift_ = 0;
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

@@ -13,7 +13,7 @@
 #include <array>
 #include <cstdint>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 __device__ inline float negative_infinity() { return __uint_as_float(0xff800000u); }
 
@@ -99,4 +99,4 @@ __device__ inline float score_to_beat(const RacePart& best) {
     return from_ordered_image(__reduce_max_sync(kAllLanes, ordered_image(best.score)));
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

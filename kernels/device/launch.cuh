@@ -10,7 +10,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 [[nodiscard]] inline cudaStream_t cuda_stream(Stream stream) {
     CHECK(stream.handle != nullptr);  // the default stream would order itself against every other
@@ -68,4 +68,4 @@ template <class To, class From>
     return reinterpret_cast<std::uintptr_t>(pointer) % static_cast<std::uintptr_t>(bytes) == 0;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

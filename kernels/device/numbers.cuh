@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 template <class T, int N>
 struct alignas(sizeof(T) * N) Pack {
@@ -86,4 +86,4 @@ __device__ inline float load_float(const bf16* from) { return to_float(*from); }
 __device__ inline void store_float(float* to, float value) { *to = value; }
 __device__ inline void store_float(bf16* to, float value) { *to = to_bf16(value); }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

@@ -5,7 +5,7 @@
 #include <bit>
 #include <cstdint>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 [[nodiscard]] constexpr std::uint32_t ordered_image(float x) {
     const auto u = std::bit_cast<std::uint32_t>(x);
@@ -17,4 +17,4 @@ namespace pitstop {
     return std::bit_cast<float>(u);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 // Two bf16 in one register, `low` in the lower half. Nearest even; denormals are kept; a NaN
 // becomes 0x7fff.
@@ -90,4 +90,4 @@ __device__ inline uint4 load16_streaming(const void* from) {
     return pack;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 inline constexpr int kDigits = 256;
 struct Select {
@@ -110,4 +110,4 @@ __device__ std::uint64_t total_weight(const Source& source, const Weight& weight
     return block_sum<kBlockThreads>(total);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kAllLanes = 0xffffffffu;
@@ -60,4 +60,4 @@ __device__ float block_max(float value) {
     return max;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

@@ -5,11 +5,11 @@
 
 #include <cstddef>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 __device__ inline std::byte* dynamic_shared_memory() {
     extern __shared__ __align__(1024) std::byte dynamic_shared_memory_bytes[];
     return dynamic_shared_memory_bytes;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 inline constexpr int kChunkBytes = 16;
 inline constexpr int kChunkElements = 8;  // of bf16
@@ -18,4 +18,4 @@ template <int kChunksPerRow>
     return (row * kChunksPerRow + (chunk ^ (row & 7))) * kChunkBytes;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

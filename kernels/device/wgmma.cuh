@@ -11,7 +11,7 @@
 
 #include <cstdint>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 inline constexpr int kWarpgroup = 128;  // threads: four warps, the first a multiple of four
 
@@ -155,4 +155,4 @@ __device__ void give_registers() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 inline constexpr int kPanelColumns = 64;
 inline constexpr int kPanelRowBytes = 128;
@@ -37,4 +37,4 @@ inline constexpr int kAtomBytes = 1024;
     return wgmma_descriptor(address, panel_bytes, kAtomBytes);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

@@ -19,7 +19,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-namespace pitstop {
+namespace pitstop::bus {
 namespace {
 
 using namespace std::chrono_literals;
@@ -246,4 +246,4 @@ TEST_F(TcpDoorTest, WithoutAKeyNoSocketIsConnectedOrBoundAtTcp) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::bus

@@ -24,7 +24,7 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::bus {
 namespace {
 
 using namespace std::chrono_literals;
@@ -225,4 +225,4 @@ TEST_F(ListenerTest, SaysWhatIsWrongWithAnEndpoint) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::bus

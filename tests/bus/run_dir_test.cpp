@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-namespace pitstop {
+namespace pitstop::bus {
 namespace {
 
 class RunDirTest : public testing::Test {
@@ -87,4 +87,4 @@ TEST_F(RunDirTest, RefusesAPathThatDoesNotFitASocketAddress) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::bus

@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::bus {
 namespace {
 
 using namespace std::chrono_literals;
@@ -113,20 +113,20 @@ TEST_F(SocketTest, AMessageOfTheWrongShapeIsRefusedAndTheNextOneTaken) {
     EXPECT_EQ(alone.refused->code, ErrorCode::kMalformed);
     EXPECT_FALSE(alone.peer.empty()) << "whom to answer";
 
-    send_parts(dealer, {std::string(kTypeBytesMax + 1, 't'), "body"});
+    send_parts(dealer, {std::string(messages::kTypeBytesMax + 1, 't'), "body"});
     const Received long_type = receive(router);
     ASSERT_TRUE(long_type.refused);
     EXPECT_EQ(long_type.refused->code, ErrorCode::kMalformed);
 
-    send_parts(dealer, std::vector<std::string>(2 + kRawFramesMax + 1, "x"));
+    send_parts(dealer, std::vector<std::string>(2 + messages::kRawFramesMax + 1, "x"));
     const Received many = receive(router);
     ASSERT_TRUE(many.refused);
     EXPECT_EQ(many.refused->code, ErrorCode::kTooLarge);
     EXPECT_TRUE(many.frames.raw.empty()) << "nothing of it is kept";
 
-    send_parts(dealer, std::vector<std::string>(2 + kRawFramesMax, "x"));
-    EXPECT_EQ(receive(router).frames.raw.size(), kRawFramesMax);
-    send_parts(dealer, {std::string(kTypeBytesMax, 't'), "body"});
+    send_parts(dealer, std::vector<std::string>(2 + messages::kRawFramesMax, "x"));
+    EXPECT_EQ(receive(router).frames.raw.size(), messages::kRawFramesMax);
+    send_parts(dealer, {std::string(messages::kTypeBytesMax, 't'), "body"});
     EXPECT_FALSE(receive(router).refused);
 }
 
@@ -248,4 +248,4 @@ TEST_F(SocketTest, ThePollerWakesForFilesAndHoldsItsDeadline) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::bus

@@ -12,7 +12,7 @@
 #include <functional>
 #include <random>
 
-namespace pitstop {
+namespace pitstop::checkpoint {
 namespace {
 
 // A file with this header and so many bytes of data: 0, 1, 2, ...
@@ -481,4 +481,4 @@ TEST(Checkpoint, ADirectoryWithoutWeightsSaysWhatWasLookedFor) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::checkpoint

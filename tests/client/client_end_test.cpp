@@ -23,7 +23,7 @@ TEST_F(ClientTest, DestroyedInARequestsCallbackItEndsEverythingBeforeTheDestruct
     const auto over = shared_promise<void>();
     int num_late = 0;
     bool is_destroyed = false;
-    const auto take = [&, over](const OutputChunk& chunk) {
+    const auto take = [&, over](const messages::OutputChunk& chunk) {
         if (is_destroyed) ++num_late;
         if (chunk.finish) {
             EXPECT_EQ(chunk.finish->code, name_of(ErrorCode::kAborted));
@@ -34,24 +34,27 @@ TEST_F(ClientTest, DestroyedInARequestsCallbackItEndsEverythingBeforeTheDestruct
         is_destroyed = true;
         over->set_value();
     };
-    Generate request = prompt("one");
+    messages::Generate request = prompt("one");
     request.rid = "one";
     client->generate(request, take);
     request.rid = "two";
     client->generate(request, take);
-    client->call<Status>(Status{}, [&](const Result<StatusReply>& reply) {
-        EXPECT_EQ(reply.error().code, ErrorCode::kAborted);
-        ended.insert("status");
-    });
-    door_->take<Status>();
-    const auto [peer, generate] = door_->take<Generate>();
-    door_->take<Generate>();
+    client->call<messages::Status>(
+        messages::Status{},
+        [&](const Result<messages::StatusReply>& reply) {
+            EXPECT_EQ(reply.error().code, ErrorCode::kAborted);
+            ended.insert("status");
+        }
+    );
+    door_->take<messages::Status>();
+    const auto [peer, generate] = door_->take<messages::Generate>();
+    door_->take<messages::Generate>();
     door_->send_chunk(peer, text_chunk("one", "a", 1));
     ASSERT_EQ(over->get_future().wait_for(kLong), std::future_status::ready);
     EXPECT_EQ(ended, (std::set<std::string>{"one", "two", "status"}));
     EXPECT_EQ(num_late, 0);
     // The tree hears of it.
-    const std::vector<std::string> rids = door_->take<Cancel>().second.rids;
+    const std::vector<std::string> rids = door_->take<messages::Cancel>().second.rids;
     EXPECT_EQ(
         std::set<std::string>(rids.begin(), rids.end()), (std::set<std::string>{"one", "two"})
     );
@@ -60,18 +63,21 @@ TEST_F(ClientTest, DestroyedInARequestsCallbackItEndsEverythingBeforeTheDestruct
 TEST_F(ClientTest, DestroyedInACallsCallbackItEndsTheRequests) {
     auto client = connect();
     const Stream stream = client->generate(prompt("hello"));
-    door_->take<Generate>();
+    door_->take<messages::Generate>();
     const auto over = shared_promise<void>();
-    client->call<Status>(Status{}, [&, over](const Result<StatusReply>&) {
-        client.reset();
-        over->set_value();
-    });
-    const auto [peer, call] = door_->take<Status>();
-    StatusReply reply;
+    client->call<messages::Status>(
+        messages::Status{},
+        [&, over](const Result<messages::StatusReply>&) {
+            client.reset();
+            over->set_value();
+        }
+    );
+    const auto [peer, call] = door_->take<messages::Status>();
+    messages::StatusReply reply;
     reply.call = call.call;
     door_->send(Door::kAdmin, peer, encode(reply));
     ASSERT_EQ(over->get_future().wait_for(kLong), std::future_status::ready);
-    EXPECT_EQ(door_->take<Cancel>().second.rids, std::vector{stream.rid()});
+    EXPECT_EQ(door_->take<messages::Cancel>().second.rids, std::vector{stream.rid()});
 }
 
 TEST_F(ClientTest, DestroyedInTheCallbackThatSaysTheTreeIsLost) {
@@ -79,14 +85,14 @@ TEST_F(ClientTest, DestroyedInTheCallbackThatSaysTheTreeIsLost) {
     const auto over = shared_promise<ErrorCode>();
     int num_others = 0;
     for (int i = 0; i < 3; ++i) {
-        client->generate(prompt("hello"), [&, over](const OutputChunk& chunk) {
+        client->generate(prompt("hello"), [&, over](const messages::OutputChunk& chunk) {
             if (!client) return void(++num_others);  // in the destructor below
             const ErrorCode code = error_code_named(chunk.finish->code);
             std::unique_ptr<Client> last = std::move(client);
             last.reset();
             over->set_value(code);
         });
-        door_->take<Generate>();
+        door_->take<messages::Generate>();
     }
     door_.reset();
     std::future<ErrorCode> code = over->get_future();
@@ -100,7 +106,7 @@ TEST_F(ClientTest, DestroyedInARequestsDeadline) {
     const auto over = shared_promise<ErrorCode>();
     client->generate(
         prompt("hello"),
-        [&, over](const OutputChunk& chunk) {
+        [&, over](const messages::OutputChunk& chunk) {
             const ErrorCode code = error_code_named(chunk.finish->code);
             client.reset();
             over->set_value(code);
@@ -116,7 +122,7 @@ TEST_F(ClientTest, DestroyedInRunCallbacksItRunsNoOther) {
     auto client = connect(CallbackThread::kCaller);
     int num_run = 0;
     for (int i = 0; i < 3; ++i) {
-        client->generate({}, [&](const OutputChunk&) {  // refused: it ends without a tree
+        client->generate({}, [&](const messages::OutputChunk&) {  // refused: it ends without a tree
             ++num_run;
             client.reset();
         });

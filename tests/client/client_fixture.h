@@ -15,24 +15,26 @@ namespace pitstop {
 inline constexpr auto kLong =
     std::chrono::seconds(20);  // a deadline that only a failing test meets
 
-inline OutputChunk text_chunk(const std::string& rid, const std::string& text, int token) {
-    OutputChunk chunk;
+inline messages::OutputChunk text_chunk(
+    const std::string& rid, const std::string& text, int token
+) {
+    messages::OutputChunk chunk;
     chunk.rid = rid;
     chunk.text = text;
     chunk.tokens = {TokenId{token}};
-    chunk.spans = {Span{.epoch = Epoch{1}, .tokens = 1}};
+    chunk.spans = {messages::Span{.epoch = Epoch{1}, .tokens = 1}};
     return chunk;
 }
 
-inline OutputChunk last_chunk(const std::string& rid, FinishReason reason) {
-    OutputChunk chunk;
+inline messages::OutputChunk last_chunk(const std::string& rid, messages::FinishReason reason) {
+    messages::OutputChunk chunk;
     chunk.rid = rid;
-    chunk.finish = Finish{.reason = reason};
+    chunk.finish = messages::Finish{.reason = reason};
     return chunk;
 }
 
-inline Generate prompt(const std::string& text) {
-    Generate request;
+inline messages::Generate prompt(const std::string& text) {
+    messages::Generate request;
     request.text = text;
     return request;
 }

@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 TEST_F(ClientTest, AStreamYieldsItsChunksInOrderAndEnds) {
     const auto client = connect();
     Stream stream = client->generate(prompt("hello"));
-    const auto [peer, request] = door_->take<Generate>();
+    const auto [peer, request] = door_->take<messages::Generate>();
     EXPECT_EQ(request.text, "hello");
     EXPECT_EQ(request.rid, stream.rid());
     EXPECT_EQ(request.rid.size(), 32u);
@@ -24,8 +24,8 @@ TEST_F(ClientTest, AStreamYieldsItsChunksInOrderAndEnds) {
     door_->send_chunk(peer, text_chunk(request.rid, "b", 2));
     EXPECT_EQ(stream.next(kLong)->text, "b");
     EXPECT_FALSE(stream.is_done());
-    door_->send_chunk(peer, last_chunk(request.rid, FinishReason::kLength));
-    EXPECT_EQ(stream.next(kLong)->finish->reason, FinishReason::kLength);
+    door_->send_chunk(peer, last_chunk(request.rid, messages::FinishReason::kLength));
+    EXPECT_EQ(stream.next(kLong)->finish->reason, messages::FinishReason::kLength);
     EXPECT_TRUE(stream.is_done());
     EXPECT_FALSE(stream.next(kLong).has_value());
 }
@@ -33,12 +33,12 @@ TEST_F(ClientTest, AStreamYieldsItsChunksInOrderAndEnds) {
 TEST_F(ClientTest, ChunksThatNobodyTookAreJoined) {
     const auto client = connect();
     Stream stream = client->generate(prompt("hello"));
-    const auto [peer, request] = door_->take<Generate>();
+    const auto [peer, request] = door_->take<messages::Generate>();
     for (int i = 0; i < 1000; ++i) {
         door_->send_chunk(peer, text_chunk(request.rid, "x", i % 100));
     }
-    door_->send_chunk(peer, last_chunk(request.rid, FinishReason::kStop));
-    const Result<OutputChunk> whole = stream.wait(kLong);
+    door_->send_chunk(peer, last_chunk(request.rid, messages::FinishReason::kStop));
+    const Result<messages::OutputChunk> whole = stream.wait(kLong);
     ASSERT_TRUE(whole.has_value()) << whole.error().message;
     EXPECT_EQ(whole->text, std::string(1000, 'x'));
     EXPECT_EQ(whole->tokens.size(), 1000u);
@@ -49,11 +49,11 @@ TEST_F(ClientTest, ChunksThatNobodyTookAreJoined) {
 TEST_F(ClientTest, AWaitWhoseTimeRanOutLosesNothing) {
     const auto client = connect();
     Stream stream = client->generate(prompt("hello"));
-    const auto [peer, request] = door_->take<Generate>();
+    const auto [peer, request] = door_->take<messages::Generate>();
     door_->send_chunk(peer, text_chunk(request.rid, "a", 1));
     EXPECT_EQ(stream.wait(50ms).error().code, ErrorCode::kDeadlineExceeded);
     door_->send_chunk(peer, text_chunk(request.rid, "b", 2));
-    door_->send_chunk(peer, last_chunk(request.rid, FinishReason::kStop));
+    door_->send_chunk(peer, last_chunk(request.rid, messages::FinishReason::kStop));
     EXPECT_EQ(stream.wait(kLong)->text, "ab");
 }
 
@@ -62,9 +62,9 @@ TEST_F(ClientTest, RequestsOfOneClientAreNotMixedUp) {
     std::vector<Stream> streams;
     for (int i = 0; i < 256; ++i) streams.push_back(client->generate(prompt(std::to_string(i))));
     for (int i = 0; i < 256; ++i) {
-        const auto [peer, request] = door_->take<Generate>();
+        const auto [peer, request] = door_->take<messages::Generate>();
         door_->send_chunk(peer, text_chunk(request.rid, "<" + *request.text, 1));
-        OutputChunk last = last_chunk(request.rid, FinishReason::kStop);
+        messages::OutputChunk last = last_chunk(request.rid, messages::FinishReason::kStop);
         last.text = ">";
         door_->send_chunk(peer, last);
     }
@@ -77,18 +77,18 @@ TEST_F(ClientTest, ALostConnectionEndsEveryOpenRequestAndCall) {
     const auto client = connect();
     Stream stream = client->generate(prompt("hello"));
     Stream other = client->generate(prompt("hello"));
-    const auto [peer, request] = door_->take<Generate>();
+    const auto [peer, request] = door_->take<messages::Generate>();
     door_->send_chunk(peer, text_chunk(request.rid, "so far", 1));
     EXPECT_EQ(stream.next(kLong)->text, "so far");
-    std::promise<Result<StatusReply>> status;
-    client->call<Status>(
-        {}, [&](Result<StatusReply> reply) { status.set_value(reply); }, 60s
+    std::promise<Result<messages::StatusReply>> status;
+    client->call<messages::Status>(
+        {}, [&](Result<messages::StatusReply> reply) { status.set_value(reply); }, 60s
     );
-    door_->take<Status>();
+    door_->take<messages::Status>();
     door_.reset();
-    const std::optional<OutputChunk> last = stream.next(kLong);
+    const std::optional<messages::OutputChunk> last = stream.next(kLong);
     ASSERT_TRUE(last && last->finish);
-    EXPECT_EQ(last->finish->reason, FinishReason::kError);
+    EXPECT_EQ(last->finish->reason, messages::FinishReason::kError);
     EXPECT_EQ(last->finish->code, "unavailable");
     EXPECT_EQ(other.wait(kLong).error().code, ErrorCode::kUnavailable);
     EXPECT_EQ(status.get_future().get().error().code, ErrorCode::kUnavailable);
@@ -99,8 +99,8 @@ TEST_F(ClientTest, ALostConnectionEndsEveryOpenRequestAndCall) {
 TEST_F(ClientTest, WhatADyingTreeSaidLastIsHeard) {
     const auto client = connect();
     Stream stream = client->generate(prompt("hello"));
-    const auto [peer, request] = door_->take<Generate>();
-    OutputChunk last = last_chunk(request.rid, FinishReason::kError);
+    const auto [peer, request] = door_->take<messages::Generate>();
+    messages::OutputChunk last = last_chunk(request.rid, messages::FinishReason::kError);
     last.finish->code = "unavailable";
     last.finish->message = "tp_worker[0.1] died";
     door_->send_chunk(peer, last);
@@ -111,7 +111,7 @@ TEST_F(ClientTest, WhatADyingTreeSaidLastIsHeard) {
 TEST_F(ClientTest, ATreeThatComesBackServesAgainAndGetsNothingOld) {
     const auto client = connect();
     Stream old = client->generate(prompt("old"));
-    door_->take<Generate>();
+    door_->take<messages::Generate>();
     door_.reset();
     EXPECT_EQ(old.wait(kLong).error().code, ErrorCode::kUnavailable);
     EXPECT_EQ(client->generate_blocking(prompt("lost")).error().code, ErrorCode::kUnavailable);
@@ -120,29 +120,29 @@ TEST_F(ClientTest, ATreeThatComesBackServesAgainAndGetsNothingOld) {
     while (!client->is_connected() && Clock::now() < deadline) std::this_thread::yield();
     ASSERT_TRUE(client->is_connected());
     Stream stream = client->generate(prompt("new"));
-    const auto [peer, request] = door_->take<Generate>();
+    const auto [peer, request] = door_->take<messages::Generate>();
     EXPECT_EQ(request.text, "new");
-    door_->send_chunk(peer, last_chunk(request.rid, FinishReason::kStop));
+    door_->send_chunk(peer, last_chunk(request.rid, messages::FinishReason::kStop));
     EXPECT_TRUE(stream.wait(kLong).has_value());
 }
 
 TEST_F(ClientTest, ARefusedRequestEndsWithTheDoorsError) {
     const auto client = connect();
     Stream stream = client->generate(prompt("hello"));
-    const auto [peer, request] = door_->take<Generate>();
-    ErrorReply error;
+    const auto [peer, request] = door_->take<messages::Generate>();
+    messages::ErrorReply error;
     error.rid = request.rid;
     error.code = "resource_exhausted";
     error.message = "the queue is full";
     door_->send(Door::kData, peer, encode(error));
-    const Result<OutputChunk> whole = stream.wait(kLong);
+    const Result<messages::OutputChunk> whole = stream.wait(kLong);
     EXPECT_EQ(whole.error().code, ErrorCode::kResourceExhausted);
     EXPECT_EQ(whole.error().message, "the queue is full");
 }
 
 // A door that refuses a message for its size has not read whose it is: nobody would be answered.
 TEST_F(ClientTest, P5_ACallThatIsTooLargeIsRefusedBeforeItIsSent) {
-    Tokenize call;
+    messages::Tokenize call;
     call.text = std::string(std::size_t{17} << 20, 'a');
     const auto reply = connect()->call(call, kLong);
     ASSERT_FALSE(reply);
@@ -153,7 +153,7 @@ TEST_F(ClientTest, P5_ACallThatIsTooLargeIsRefusedBeforeItIsSent) {
 
 TEST_F(ClientTest, BadParametersAreRefusedBeforeTheyAreSent) {
     const auto client = connect();
-    Generate request = prompt("hello");
+    messages::Generate request = prompt("hello");
     request.sampling.temperature = -1;
     EXPECT_EQ(
         client->generate_blocking(std::move(request), kLong).error().code,
@@ -167,47 +167,47 @@ TEST_F(ClientTest, BadParametersAreRefusedBeforeTheyAreSent) {
 
 TEST_F(ClientTest, ADuplicateRidLeavesTheFirstRequestAlone) {
     const auto client = connect();
-    Generate request = prompt("hello");
+    messages::Generate request = prompt("hello");
     request.rid = "mine";
     Stream first = client->generate(request);
     EXPECT_EQ(client->generate_blocking(request, kLong).error().code, ErrorCode::kAlreadyExists);
-    const auto [peer, received] = door_->take<Generate>();
-    door_->send_chunk(peer, last_chunk("mine", FinishReason::kStop));
+    const auto [peer, received] = door_->take<messages::Generate>();
+    door_->send_chunk(peer, last_chunk("mine", messages::FinishReason::kStop));
     EXPECT_TRUE(first.wait(kLong).has_value());
 }
 
 TEST_F(ClientTest, AStreamOfARefusedDuplicateThatNobodyReadsLeavesTheFirstAlone) {
     const auto client = connect();
-    Generate request = prompt("hello");
+    messages::Generate request = prompt("hello");
     request.rid = "mine";
     Stream first = client->generate(request);
     { const Stream refused = client->generate(request); }
-    const auto [peer, received] = door_->take<Generate>();
+    const auto [peer, received] = door_->take<messages::Generate>();
     Stream other = client->generate(prompt("other"));  // behind whatever the refused one said
-    const auto [other_peer, other_request] = door_->take<Generate>();
+    const auto [other_peer, other_request] = door_->take<messages::Generate>();
     EXPECT_EQ(other_request.text, "other");
-    door_->send_chunk(peer, last_chunk("mine", FinishReason::kStop));
+    door_->send_chunk(peer, last_chunk("mine", messages::FinishReason::kStop));
     EXPECT_TRUE(first.wait(kLong).has_value());
 }
 
 TEST_F(ClientTest, AStreamThatWasNotReadToItsEndLeavesTheNextOfItsRidAlone) {
     const auto client = connect();
-    Generate request = prompt("hello");
+    messages::Generate request = prompt("hello");
     request.rid = "mine";
     Stream stream = client->generate(request);
-    const auto [peer, received] = door_->take<Generate>();
-    door_->send_chunk(peer, last_chunk("mine", FinishReason::kStop));
+    const auto [peer, received] = door_->take<messages::Generate>();
+    door_->send_chunk(peer, last_chunk("mine", messages::FinishReason::kStop));
     // A round trip on the same socket: the end above has come.
     Stream marker = client->generate(prompt("marker"));
-    const auto [marker_peer, marker_request] = door_->take<Generate>();
-    door_->send_chunk(marker_peer, last_chunk(marker_request.rid, FinishReason::kStop));
+    const auto [marker_peer, marker_request] = door_->take<messages::Generate>();
+    door_->send_chunk(marker_peer, last_chunk(marker_request.rid, messages::FinishReason::kStop));
     ASSERT_TRUE(marker.wait(kLong).has_value());
 
     stream = client->generate(request);  // the old one goes after the new one has begun
-    door_->take<Generate>();
+    door_->take<messages::Generate>();
     door_->send_chunk(peer, text_chunk("mine", "again", 1));
-    door_->send_chunk(peer, last_chunk("mine", FinishReason::kStop));
-    const Result<OutputChunk> whole = stream.wait(kLong);
+    door_->send_chunk(peer, last_chunk("mine", messages::FinishReason::kStop));
+    const Result<messages::OutputChunk> whole = stream.wait(kLong);
     ASSERT_TRUE(whole.has_value()) << whole.error().message;
     EXPECT_EQ(whole->text, "again");
 }
@@ -215,26 +215,26 @@ TEST_F(ClientTest, AStreamThatWasNotReadToItsEndLeavesTheNextOfItsRidAlone) {
 TEST_F(ClientTest, TheLongestTimeoutIsNotOverAtOnce) {
     const auto client = connect();
     Stream stream = client->generate(prompt("hello"));
-    std::future<Result<OutputChunk>> whole = std::async(std::launch::async, [&] {
+    std::future<Result<messages::OutputChunk>> whole = std::async(std::launch::async, [&] {
         return stream.wait(std::chrono::milliseconds::max());
     });
-    const auto [peer, request] = door_->take<Generate>();
+    const auto [peer, request] = door_->take<messages::Generate>();
     EXPECT_EQ(whole.wait_for(50ms), std::future_status::timeout);
-    door_->send_chunk(peer, last_chunk(request.rid, FinishReason::kStop));
+    door_->send_chunk(peer, last_chunk(request.rid, messages::FinishReason::kStop));
     EXPECT_TRUE(whole.get().has_value());
 }
 
 TEST_F(ClientTest, ALateRequestIsCancelledAndEndsWithDeadlineExceeded) {
     const auto client = connect();
     Stream stream = client->generate(prompt("hello"), 30ms);
-    const auto [peer, request] = door_->take<Generate>();
+    const auto [peer, request] = door_->take<messages::Generate>();
     EXPECT_EQ(stream.wait(kLong).error().code, ErrorCode::kDeadlineExceeded);
-    EXPECT_EQ(door_->take<Cancel>().second.rids, std::vector<std::string>{request.rid});
+    EXPECT_EQ(door_->take<messages::Cancel>().second.rids, std::vector<std::string>{request.rid});
     // Its answer comes after all: nobody is waiting, nothing breaks.
-    door_->send_chunk(peer, last_chunk(request.rid, FinishReason::kAbort));
+    door_->send_chunk(peer, last_chunk(request.rid, messages::FinishReason::kAbort));
     Stream other = client->generate(prompt("other"));
-    const auto [other_peer, other_request] = door_->take<Generate>();
-    door_->send_chunk(other_peer, last_chunk(other_request.rid, FinishReason::kStop));
+    const auto [other_peer, other_request] = door_->take<messages::Generate>();
+    door_->send_chunk(other_peer, last_chunk(other_request.rid, messages::FinishReason::kStop));
     EXPECT_TRUE(other.wait(kLong).has_value());
 }
 
@@ -245,16 +245,16 @@ TEST_F(ClientTest, CancelAndTheEndOfAStreamTellTheDoor) {
         const Stream stream = client->generate(prompt("hello"));
         abandoned = stream.rid();
     }
-    EXPECT_EQ(door_->take<Cancel>().second.rids, std::vector<std::string>{abandoned});
+    EXPECT_EQ(door_->take<messages::Cancel>().second.rids, std::vector<std::string>{abandoned});
     Stream stream = client->generate(prompt("hello"));
     stream.cancel();
-    EXPECT_EQ(door_->take<Cancel>().second.rids, std::vector<std::string>{stream.rid()});
+    EXPECT_EQ(door_->take<messages::Cancel>().second.rids, std::vector<std::string>{stream.rid()});
 }
 
 TEST_F(ClientTest, ClosingTheClientEndsItsStreams) {
     auto client = connect();
     Stream stream = client->generate(prompt("hello"));
-    door_->take<Generate>();
+    door_->take<messages::Generate>();
     client.reset();
     EXPECT_EQ(stream.wait(kLong).error().code, ErrorCode::kAborted);
     stream.cancel();  // harmless
@@ -265,22 +265,23 @@ TEST_F(ClientTest, CallbacksRunOnTheCallersThreadWhenAskedTo) {
     const auto this_thread = std::this_thread::get_id();
     std::string text;
     bool is_done = false;
-    const std::string rid = client->generate(prompt("hello"), [&](const OutputChunk& chunk) {
-        EXPECT_EQ(std::this_thread::get_id(), this_thread);
-        text += chunk.text;
-        is_done |= chunk.finish.has_value();
-    });
+    const std::string rid =
+        client->generate(prompt("hello"), [&](const messages::OutputChunk& chunk) {
+            EXPECT_EQ(std::this_thread::get_id(), this_thread);
+            text += chunk.text;
+            is_done |= chunk.finish.has_value();
+        });
     bool has_status = false;
-    client->call<Status>({}, [&](const Result<StatusReply>& reply) {
+    client->call<messages::Status>({}, [&](const Result<messages::StatusReply>& reply) {
         EXPECT_EQ(std::this_thread::get_id(), this_thread);
         has_status = reply.has_value();
     });
-    const auto [peer, request] = door_->take<Generate>();
+    const auto [peer, request] = door_->take<messages::Generate>();
     EXPECT_EQ(request.rid, rid);
     for (int i = 0; i < 100; ++i) door_->send_chunk(peer, text_chunk(rid, "x", 1));
-    door_->send_chunk(peer, last_chunk(rid, FinishReason::kStop));
-    const auto [admin_peer, status] = door_->take<Status>();
-    StatusReply reply;
+    door_->send_chunk(peer, last_chunk(rid, messages::FinishReason::kStop));
+    const auto [admin_peer, status] = door_->take<messages::Status>();
+    messages::StatusReply reply;
     reply.call = status.call;
     door_->send(Door::kAdmin, admin_peer, encode(reply));
     while (!is_done || !has_status) {
@@ -298,21 +299,21 @@ TEST_F(ClientTest, ACallbackMayStartTheNextRequestButNotWait) {
     std::promise<std::string> second;
     std::promise<ErrorCode> wait_error;
     std::promise<ErrorCode> stream_error;
-    client->generate(prompt("first"), [&](const OutputChunk&) {
+    client->generate(prompt("first"), [&](const messages::OutputChunk&) {
         wait_error.set_value(client->status().error().code);
         Stream stream = client->generate({});  // of an empty request: refused, on this thread
         EXPECT_FALSE(stream.next(kLong).has_value());
         stream_error.set_value(stream.wait(kLong).error().code);
-        client->generate(prompt("second"), [&](const OutputChunk& chunk) {
+        client->generate(prompt("second"), [&](const messages::OutputChunk& chunk) {
             second.set_value(chunk.text);
         });
     });
-    const auto [peer, request] = door_->take<Generate>();
-    door_->send_chunk(peer, last_chunk(request.rid, FinishReason::kStop));
+    const auto [peer, request] = door_->take<messages::Generate>();
+    door_->send_chunk(peer, last_chunk(request.rid, messages::FinishReason::kStop));
     EXPECT_EQ(wait_error.get_future().get(), ErrorCode::kFailedPrecondition);
     EXPECT_EQ(stream_error.get_future().get(), ErrorCode::kFailedPrecondition);
-    const auto [second_peer, second_request] = door_->take<Generate>();
-    OutputChunk last = last_chunk(second_request.rid, FinishReason::kStop);
+    const auto [second_peer, second_request] = door_->take<messages::Generate>();
+    messages::OutputChunk last = last_chunk(second_request.rid, messages::FinishReason::kStop);
     last.text = "done";
     door_->send_chunk(second_peer, last);
     EXPECT_EQ(second.get_future().get(), "done");
@@ -321,12 +322,14 @@ TEST_F(ClientTest, ACallbackMayStartTheNextRequestButNotWait) {
 TEST_F(ClientTest, ALateReplyIsNotTakenForAnother) {
     const auto client = connect();
     EXPECT_EQ(client->status(1ms).error().code, ErrorCode::kDeadlineExceeded);
-    const auto [peer, late] = door_->take<Status>();
-    std::promise<Result<StatusReply>> second;
-    client->call<Status>({}, [&](Result<StatusReply> r) { second.set_value(std::move(r)); });
-    const auto [second_peer, status] = door_->take<Status>();
+    const auto [peer, late] = door_->take<messages::Status>();
+    std::promise<Result<messages::StatusReply>> second;
+    client->call<messages::Status>({}, [&](Result<messages::StatusReply> r) {
+        second.set_value(std::move(r));
+    });
+    const auto [second_peer, status] = door_->take<messages::Status>();
     EXPECT_NE(late.call, status.call);
-    StatusReply reply;
+    messages::StatusReply reply;
     reply.call = late.call;
     reply.model = "late";
     door_->send(Door::kAdmin, peer, encode(reply));
@@ -339,23 +342,23 @@ TEST_F(ClientTest, ALateReplyIsNotTakenForAnother) {
 TEST_F(ClientTest, AnAbortIsSentWhenTheDataDoorHasReadTheRequestsBeforeIt) {
     const auto client = connect();
     const Stream stream = client->generate(prompt("hello"));
-    std::promise<Result<AbortReply>> aborted;
-    Abort abort;
+    std::promise<Result<messages::AbortReply>> aborted;
+    messages::Abort abort;
     abort.rids = {stream.rid()};
-    client->call<Abort>(abort, [&](Result<AbortReply> reply) {
+    client->call<messages::Abort>(abort, [&](Result<messages::AbortReply> reply) {
         aborted.set_value(std::move(reply));
     });
-    client->call<Status>(Status{}, [](const Result<StatusReply>&) {});
-    const auto [peer, question] = door_->take<Tokenize>();
-    door_->take<Status>();  // asked for after the abort, and at the same door
-    EXPECT_FALSE(door_->has<Abort>());
-    ErrorReply any_answer;  // also a refusal says that the door has come so far
+    client->call<messages::Status>(messages::Status{}, [](const Result<messages::StatusReply>&) {});
+    const auto [peer, question] = door_->take<messages::Tokenize>();
+    door_->take<messages::Status>();  // asked for after the abort, and at the same door
+    EXPECT_FALSE(door_->has<messages::Abort>());
+    messages::ErrorReply any_answer;  // also a refusal says that the door has come so far
     any_answer.call = question.call;
     any_answer.code = name_of(ErrorCode::kResourceExhausted);
     door_->send(Door::kData, peer, encode(any_answer));
-    const auto [admin_peer, call] = door_->take<Abort>();
+    const auto [admin_peer, call] = door_->take<messages::Abort>();
     EXPECT_EQ(call.rids, std::vector{stream.rid()});
-    AbortReply reply;
+    messages::AbortReply reply;
     reply.call = call.call;
     reply.ok = true;
     door_->send(Door::kAdmin, admin_peer, encode(reply));
@@ -365,28 +368,28 @@ TEST_F(ClientTest, AnAbortIsSentWhenTheDataDoorHasReadTheRequestsBeforeIt) {
 TEST_F(ClientTest, AnAbortThatTheDataDoorHoldsUpIsSentAtItsDeadline) {
     const auto client = connect();
     const Stream stream = client->generate(prompt("hello"));
-    Abort abort;
+    messages::Abort abort;
     abort.rids = {stream.rid()};
-    const Result<AbortReply> reply = client->call(abort, 10ms);
+    const Result<messages::AbortReply> reply = client->call(abort, 10ms);
     EXPECT_EQ(reply.error().code, ErrorCode::kDeadlineExceeded);
-    EXPECT_EQ(door_->take<Abort>().second.rids, std::vector{stream.rid()});
+    EXPECT_EQ(door_->take<messages::Abort>().second.rids, std::vector{stream.rid()});
 }
 
 TEST_F(ClientTest, UnreadableOutputsEndTheRequestsTheyMayBelongTo) {
     const auto client = connect();
     Stream stream = client->generate(prompt("hello"));
-    const auto [peer, request] = door_->take<Generate>();
-    door_->send(Door::kData, peer, Frames{"outputs", "\xff\xff not msgpack", {}});
+    const auto [peer, request] = door_->take<messages::Generate>();
+    door_->send(Door::kData, peer, messages::Frames{"outputs", "\xff\xff not msgpack", {}});
     EXPECT_EQ(stream.wait(kLong).error().code, ErrorCode::kMalformed);
 }
 
 TEST_F(ClientTest, TokenizeIsACallOnTheDataDoor) {
     const auto client = connect();
-    std::promise<Result<TokenizeReply>> done;
+    std::promise<Result<messages::TokenizeReply>> done;
     std::thread caller([&] { done.set_value(client->tokenize("hi")); });
-    const auto [peer, request] = door_->take<Tokenize>();
+    const auto [peer, request] = door_->take<messages::Tokenize>();
     EXPECT_EQ(request.text, "hi");
-    TokenizeReply reply;
+    messages::TokenizeReply reply;
     reply.call = request.call;
     reply.ids = {TokenId{7}};
     door_->send(Door::kData, peer, encode(reply));

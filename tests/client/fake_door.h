@@ -46,7 +46,7 @@ class TempDir {
 struct DoorMessage {
     Door door{};
     std::string peer{};
-    Frames frames{};
+    messages::Frames frames{};
     std::string tree{};  // that it is for
 };
 
@@ -57,10 +57,11 @@ class FakeDoor {
         : tree_(fmt::format("tree {}", next_tree.fetch_add(1))),
           greeting_error_(std::move(greeting_error)),
           wake_fd_(::eventfd(0, EFD_NONBLOCK)) {
-        const auto dir = RunDir::open(run_dir);
+        const auto dir = bus::RunDir::open(run_dir);
         CHECK(dir.has_value());
         for (const std::string& endpoint : {dir->data_door(), dir->admin_door()}) {
-            auto socket = Socket::bind(context_, SocketKind::kRouter, endpoint, kDoorLimits);
+            auto socket =
+                bus::Socket::bind(context_, bus::SocketKind::kRouter, endpoint, bus::kDoorLimits);
             CHECK(socket.has_value());
             socket->set_linger_ms(1000);
             sockets_.push_back(*std::move(socket));
@@ -106,7 +107,7 @@ class FakeDoor {
         const DoorMessage message = *find();
         received_.erase(find());
         tree_of_last_ = message.tree;
-        auto decoded = decode<Message>(message.frames, UnknownFields::kRefuse);
+        auto decoded = decode<Message>(message.frames, messages::UnknownFields::kRefuse);
         CHECK(decoded.has_value());
         return {message.peer, *std::move(decoded)};
     }
@@ -120,13 +121,13 @@ class FakeDoor {
         });
     }
 
-    void send(Door door, const std::string& peer, Frames frames) {
+    void send(Door door, const std::string& peer, messages::Frames frames) {
         const std::lock_guard lock(mutex_);
         to_send_.push_back({door, peer, std::move(frames)});
         ::eventfd_write(wake_fd_, 1);
     }
-    void send_chunk(const std::string& peer, OutputChunk chunk) {
-        Outputs outputs;
+    void send_chunk(const std::string& peer, messages::OutputChunk chunk) {
+        messages::Outputs outputs;
         outputs.chunks.push_back(std::move(chunk));
         send(Door::kData, peer, encode(outputs));
     }
@@ -135,15 +136,15 @@ class FakeDoor {
     void run() {
         for (bool is_last = false; !is_last;) {
             is_last = is_stopping_;
-            Poller poller;
-            for (Socket& socket : sockets_) poller.add(socket);
+            bus::Poller poller;
+            for (bus::Socket& socket : sockets_) poller.add(socket);
             poller.add_fd(wake_fd_);
             poller.wait(Clock::now() + std::chrono::seconds(is_last ? 0 : 10));
             eventfd_t count = 0;
             ::eventfd_read(wake_fd_, &count);
             for (std::size_t i = 0; i < sockets_.size(); ++i) {
                 while (auto received = sockets_[i].receive()) {
-                    if (received->frames.type == Hello::kType) {
+                    if (received->frames.type == messages::Hello::kType) {
                         greet(sockets_[i], received->peer);
                         continue;
                     }
@@ -162,7 +163,7 @@ class FakeDoor {
                 to_send.swap(to_send_);
             }
             for (const DoorMessage& message : to_send) {
-                [[maybe_unused]] const Sent sent =
+                [[maybe_unused]] const bus::Sent sent =
                     sockets_[static_cast<std::size_t>(message.door)].send(
                         message.frames, message.peer
                     );
@@ -170,22 +171,22 @@ class FakeDoor {
         }
         sockets_.clear();
     }
-    void greet(Socket& socket, const std::string& peer) {
+    void greet(bus::Socket& socket, const std::string& peer) {
         if (greeting_error_) {
-            ErrorReply error;
+            messages::ErrorReply error;
             error.code = name_of(greeting_error_->code);
             error.message = greeting_error_->message;
             if (greeting_error_->code == ErrorCode::kUnavailable) greeting_error_.reset();
-            CHECK(socket.send(encode(error), peer) == Sent::kSent);
+            CHECK(socket.send(encode(error), peer) == bus::Sent::kSent);
             return;
         }
-        HelloReply reply;
-        reply.protocol = kDoorProtocolVersion;
+        messages::HelloReply reply;
+        reply.protocol = messages::kDoorProtocolVersion;
         reply.model = "fake";
         reply.vocab_size = 100;
-        Frames frames = encode(reply);
+        messages::Frames frames = encode(reply);
         add_tree(frames, tree());
-        CHECK(socket.send(frames, peer) == Sent::kSent);
+        CHECK(socket.send(frames, peer) == bus::Sent::kSent);
     }
 
     inline static std::atomic<int> next_tree{1};
@@ -195,7 +196,7 @@ class FakeDoor {
     std::optional<Error> greeting_error_;  // unavailable: the first greeting only
     int wake_fd_;
     zmq::context_t context_{1};
-    std::vector<Socket> sockets_{};
+    std::vector<bus::Socket> sockets_{};
     std::atomic<bool> is_stopping_{false};
     std::mutex mutex_;
     std::condition_variable arrived_;

@@ -35,12 +35,13 @@ class Worker {
     std::int64_t take() {
         zmq::message_t type, body;
         if (!socket_.recv(type) || !socket_.recv(body)) return -1;
-        const auto bucket =
-            decode<PushBucket>({type.to_string(), body.to_string()}, UnknownFields::kIgnore);
+        const auto bucket = decode<messages::PushBucket>(
+            {type.to_string(), body.to_string()}, messages::UnknownFields::kIgnore
+        );
         return bucket ? bucket->bucket : -1;
     }
-    void answer(const PushDone& done) {
-        const Frames frames = encode(done);
+    void answer(const messages::PushDone& done) {
+        const messages::Frames frames = encode(done);
         socket_.send(zmq::buffer(frames.type), zmq::send_flags::sndmore);
         socket_.send(zmq::buffer(frames.body), zmq::send_flags::none);
     }
@@ -54,7 +55,7 @@ TEST(PushSockets, BucketsAreUnderWayBeforeTheFirstIsAnswered) {
     Result<PushSockets> sockets = PushSockets::bind({"a", "b"});
     ASSERT_TRUE(sockets);
     for (std::int64_t bucket = 0; bucket < 3; ++bucket)
-        sockets->send_all(encode(PushBucket{.bucket = bucket}));
+        sockets->send_all(encode(messages::PushBucket{.bucket = bucket}));
     Worker quick(sockets->handles().at("a"));
     Worker slow(sockets->handles().at("b"));
     for (std::int64_t bucket = 0; bucket < 3; ++bucket) {
@@ -73,7 +74,7 @@ TEST(PushSockets, BucketsAreUnderWayBeforeTheFirstIsAnswered) {
 TEST(PushSockets, WhatWaitsForAWorkerIsSentOnceItHasCome) {
     Result<PushSockets> sockets = PushSockets::bind({"a"});
     ASSERT_TRUE(sockets);
-    sockets->send_all(encode(PushBucket{.bucket = 7}));  // nobody is there
+    sockets->send_all(encode(messages::PushBucket{.bucket = 7}));  // nobody is there
     std::atomic<std::int64_t> heard{-1};
     std::thread thread([&heard, endpoint = sockets->handles().at("a")] {
         heard = Worker(endpoint).take();
@@ -88,30 +89,30 @@ TEST(PushSockets, WhatWaitsForAWorkerIsSentOnceItHasCome) {
 }
 
 TEST(PushSockets, ALayoutWhosePiecesLieElsewhereIsRefused) {
-    const ShardPiece good{.num_rows = 4, .num_cols = 8, .offset = 64, .row_stride = 16};
-    PushLayout layout;
+    const messages::ShardPiece good{.num_rows = 4, .num_cols = 8, .offset = 64, .row_stride = 16};
+    messages::PushLayout layout;
     layout.shard_bytes = 128;
-    const auto decoded = [&layout](const ShardPiece& piece) {
+    const auto decoded = [&layout](const messages::ShardPiece& piece) {
         layout.tensors = {{.name = "w", .shape = {2, 2, 8}, .pieces = {piece}}};
-        return decode<PushLayout>(encode(layout), UnknownFields::kRefuse);
+        return decode<messages::PushLayout>(encode(layout), messages::UnknownFields::kRefuse);
     };
     EXPECT_TRUE(decoded(good));
     constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
-    const auto changed = [&good](std::int64_t ShardPiece::*field, std::int64_t value) {
-        ShardPiece piece = good;
+    const auto changed = [&good](std::int64_t messages::ShardPiece::*field, std::int64_t value) {
+        messages::ShardPiece piece = good;
         piece.*field = value;
         return piece;
     };
-    for (const ShardPiece& bad :
-         {changed(&ShardPiece::row_begin, 1),
-          changed(&ShardPiece::row_begin, -1),
-          changed(&ShardPiece::num_rows, kHuge),
-          changed(&ShardPiece::col_begin, 1),
-          changed(&ShardPiece::num_cols, -1),
-          changed(&ShardPiece::offset, 65),
-          changed(&ShardPiece::offset, -1),
-          changed(&ShardPiece::row_stride, 17),
-          changed(&ShardPiece::row_stride, kHuge)}) {
+    for (const messages::ShardPiece& bad :
+         {changed(&messages::ShardPiece::row_begin, 1),
+          changed(&messages::ShardPiece::row_begin, -1),
+          changed(&messages::ShardPiece::num_rows, kHuge),
+          changed(&messages::ShardPiece::col_begin, 1),
+          changed(&messages::ShardPiece::num_cols, -1),
+          changed(&messages::ShardPiece::offset, 65),
+          changed(&messages::ShardPiece::offset, -1),
+          changed(&messages::ShardPiece::row_stride, 17),
+          changed(&messages::ShardPiece::row_stride, kHuge)}) {
         const auto refused = decoded(bad);
         ASSERT_FALSE(refused);
         EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
@@ -122,7 +123,7 @@ TEST(PushSockets, ARefusalIsTheAnswerToItsOwnBucket) {
     Result<PushSockets> sockets = PushSockets::bind({"a"});
     ASSERT_TRUE(sockets);
     for (std::int64_t bucket = 0; bucket < 2; ++bucket)
-        sockets->send_all(encode(PushBucket{.bucket = bucket}));
+        sockets->send_all(encode(messages::PushBucket{.bucket = bucket}));
     std::thread thread([endpoint = sockets->handles().at("a")] {
         Worker worker(endpoint);
         EXPECT_EQ(worker.take(), 0);
@@ -134,7 +135,7 @@ TEST(PushSockets, ARefusalIsTheAnswerToItsOwnBucket) {
     });
     EXPECT_TRUE(sockets->take_done(kPatience, kNever));
     const Result<> refused = sockets->take_done(kPatience, kNever);
-    sockets->send_all(encode(PushBucket{.bucket = 2}));
+    sockets->send_all(encode(messages::PushBucket{.bucket = 2}));
     thread.join();
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
@@ -142,7 +143,7 @@ TEST(PushSockets, ARefusalIsTheAnswerToItsOwnBucket) {
 }
 
 std::vector<std::byte> read_back(const SharedBuffer& buffer) {
-    const SharedMemory memory = buffer.describe();
+    const messages::SharedMemory memory = buffer.describe();
     std::vector<std::byte> bytes(static_cast<std::size_t>(memory.bytes));
     EXPECT_EQ(::pread(static_cast<int>(memory.fd), bytes.data(), bytes.size(), 0), memory.bytes);
     return bytes;

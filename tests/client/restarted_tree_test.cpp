@@ -33,7 +33,8 @@ class RestartedTree : public ClientTest {
             const auto reply = client.call(request, std::chrono::hours(1));
             return reply.error().message.find("nothing was sent") != std::string::npos;
         };
-        while (!(knows(Status{}) && knows(Tokenize{.text = ""}))) ASSERT_LT(Clock::now(), deadline);
+        while (!(knows(messages::Status{}) && knows(messages::Tokenize{.text = ""})))
+            ASSERT_LT(Clock::now(), deadline);
         EXPECT_FALSE(client.is_connected());
     }
     // A call, and the future of its end.
@@ -57,9 +58,9 @@ class RestartedTree : public ClientTest {
     }
     // Everything that was sent before it has come.
     void round_trip(Client& client) {
-        auto status = start(client, Status{});
-        const auto [peer, call] = door_->take<Status>();
-        StatusReply reply;
+        auto status = start(client, messages::Status{});
+        const auto [peer, call] = door_->take<messages::Status>();
+        messages::StatusReply reply;
         reply.call = call.call;
         door_->send(Door::kAdmin, peer, encode(reply));
         ASSERT_EQ(status.wait_for(kLong), std::future_status::ready);
@@ -73,21 +74,21 @@ TEST_F(RestartedTree, EveryMessageNamesTheTreeItIsFor) {
     for (int i = 0; i < 2; ++i) {
         {
             const Stream stream = client->generate(prompt("hello"));
-            door_->take<Generate>();
+            door_->take<messages::Generate>();
             expect_named();
         }
-        door_->take<Cancel>();
+        door_->take<messages::Cancel>();
         expect_named();
-        start(*client, PauseGeneration{});
-        door_->take<PauseGeneration>();
+        start(*client, messages::PauseGeneration{});
+        door_->take<messages::PauseGeneration>();
         expect_named();
-        start(*client, Abort{.all = true});
-        const auto [peer, question] = door_->take<Tokenize>();
+        start(*client, messages::Abort{.all = true});
+        const auto [peer, question] = door_->take<messages::Tokenize>();
         expect_named();
-        TokenizeReply reply;
+        messages::TokenizeReply reply;
         reply.call = question.call;
         door_->send(Door::kData, peer, encode(reply));
-        door_->take<Abort>();
+        door_->take<messages::Abort>();
         expect_named();
         restart(*client);
     }
@@ -95,12 +96,12 @@ TEST_F(RestartedTree, EveryMessageNamesTheTreeItIsFor) {
 
 TEST_F(RestartedTree, CallsThatAreOpenEndWhenTheTreeIsLost) {
     const auto client = connect();
-    auto update = start(*client, UpdateWeights{.update = {.source = {.path = "/model"}}});
-    auto pause = start(*client, PauseGeneration{});
-    auto tokens = start(*client, Tokenize{.text = "hello"});
-    door_->take<UpdateWeights>();
-    door_->take<PauseGeneration>();
-    door_->take<Tokenize>();
+    auto update = start(*client, messages::UpdateWeights{.update = {.source = {.path = "/model"}}});
+    auto pause = start(*client, messages::PauseGeneration{});
+    auto tokens = start(*client, messages::Tokenize{.text = "hello"});
+    door_->take<messages::UpdateWeights>();
+    door_->take<messages::PauseGeneration>();
+    door_->take<messages::Tokenize>();
     door_.reset();
     expect_unavailable(std::move(update), "may have been done");
     expect_unavailable(std::move(pause), "may have been done");
@@ -111,35 +112,36 @@ TEST_F(RestartedTree, WhatIsAskedWhileNoTreeIsThereFailsAtOnceAndReachesNoTree) 
     const auto client = connect();
     door_.reset();
     wait_lost(*client);
-    expect_unavailable(start(*client, PauseGeneration{}), "nothing was sent");
+    expect_unavailable(start(*client, messages::PauseGeneration{}), "nothing was sent");
     expect_unavailable(
-        start(*client, UpdateWeights{.update = {.source = {.path = "/model"}}}), "nothing was sent"
+        start(*client, messages::UpdateWeights{.update = {.source = {.path = "/model"}}}),
+        "nothing was sent"
     );
-    expect_unavailable(start(*client, Abort{.all = true}), "nothing was sent");
-    expect_unavailable(start(*client, Tokenize{.text = "hello"}), "nothing was sent");
+    expect_unavailable(start(*client, messages::Abort{.all = true}), "nothing was sent");
+    expect_unavailable(start(*client, messages::Tokenize{.text = "hello"}), "nothing was sent");
     EXPECT_EQ(client->generate_blocking(prompt("hello")).error().code, ErrorCode::kUnavailable);
     door_.emplace(dir_.path());
     wait_for_tree(*client);
-    EXPECT_FALSE(door_->has<PauseGeneration>());
-    EXPECT_FALSE(door_->has<UpdateWeights>());
-    EXPECT_FALSE(door_->has<Abort>());
-    EXPECT_FALSE(door_->has<Tokenize>());
-    EXPECT_FALSE(door_->has<Generate>());
+    EXPECT_FALSE(door_->has<messages::PauseGeneration>());
+    EXPECT_FALSE(door_->has<messages::UpdateWeights>());
+    EXPECT_FALSE(door_->has<messages::Abort>());
+    EXPECT_FALSE(door_->has<messages::Tokenize>());
+    EXPECT_FALSE(door_->has<messages::Generate>());
 }
 
 // Behind a proxy the connection stands while the tree is another one.
 TEST_F(RestartedTree, ATreeThatSaysItIsAnotherOneEndsWhatIsOpenAndIsGreetedAgain) {
     const auto client = connect();
-    auto pause = start(*client, PauseGeneration{});
-    auto next = start(*client, ContinueGeneration{});
-    door_->take<PauseGeneration>();
-    const auto [peer, call] = door_->take<ContinueGeneration>();
+    auto pause = start(*client, messages::PauseGeneration{});
+    auto next = start(*client, messages::ContinueGeneration{});
+    door_->take<messages::PauseGeneration>();
+    const auto [peer, call] = door_->take<messages::ContinueGeneration>();
     door_->become("another");
-    ErrorReply refusal;
+    messages::ErrorReply refusal;
     refusal.call = call.call;
     refusal.code = name_of(ErrorCode::kUnavailable);
     const auto refuse = [&](Door door, const std::string& to) {
-        Frames frames = encode(refusal);
+        messages::Frames frames = encode(refusal);
         add_tree(frames, "another");
         door_->send(door, to, std::move(frames));
     };
@@ -148,19 +150,19 @@ TEST_F(RestartedTree, ATreeThatSaysItIsAnotherOneEndsWhatIsOpenAndIsGreetedAgain
     expect_unavailable(std::move(next), "was restarted");
     // The data door's connection has not heard of it: what is asked there is told the same.
     Stream stream = client->generate(prompt("hello"));
-    const auto [data_peer, request] = door_->take<Generate>();
+    const auto [data_peer, request] = door_->take<messages::Generate>();
     refusal.call = CallId{};
     refusal.rid = request.rid;
     refuse(Door::kData, data_peer);
     EXPECT_EQ(stream.wait(kLong).error().code, ErrorCode::kUnavailable);
     wait_for_tree(*client);
     Stream second = client->generate(prompt("hello"));
-    door_->take<Generate>();
+    door_->take<messages::Generate>();
     EXPECT_EQ(door_->tree_of_last(), "another");
 }
 
 TEST_F(RestartedTree, AConnectionIsOneToEveryDoor) {
-    const auto run_dir = RunDir::open(dir_.path());
+    const auto run_dir = bus::RunDir::open(dir_.path());
     const auto client = Client::connect(
         {.data_endpoint = run_dir->data_door(),
          .admin_endpoint = "ipc://" + dir_.path() + "/nobody.sock",

@@ -6,7 +6,7 @@
 
 #include <numeric>
 
-namespace pitstop {
+namespace pitstop::detokenizer {
 namespace {
 
 constexpr std::string_view kStory = "Once upon a time, a little café stood by the sea. It was red.";
@@ -14,18 +14,18 @@ constexpr std::string_view kStory = "Once upon a time, a little café stood by t
 class DetokenizerTest : public testing::Test {
   protected:
     static void SetUpTestSuite() {
-        auto loaded = Tokenizer::load(source_dir() + "/launch/models/stories");
+        auto loaded = text::Tokenizer::load(source_dir() + "/launch/models/stories");
         CHECK(loaded.has_value());
         tokenizer_ = *loaded;
     }
 
     static std::vector<TokenId> encode(std::string_view text) {
-        return *tokenizer_->encode(text, AddSpecial::kNo);
+        return *tokenizer_->encode(text, text::AddSpecial::kNo);
     }
 
     // A token with a logprob and a span, as the scheduler sends it.
-    static OutputChunk chunk_of(RequestKey key, std::span<const TokenId> tokens) {
-        OutputChunk chunk;
+    static messages::OutputChunk chunk_of(RequestKey key, std::span<const TokenId> tokens) {
+        messages::OutputChunk chunk;
         chunk.key = key;
         for (const TokenId token : tokens) {
             chunk.tokens.push_back(token);
@@ -34,71 +34,73 @@ class DetokenizerTest : public testing::Test {
             chunk.top_logprobs.insert(chunk.top_logprobs.end(), {-0.5f, -1.5f});
         }
         if (!tokens.empty()) {
-            chunk.spans = {
-                Span{.epoch = Epoch{3}, .tokens = static_cast<std::int64_t>(tokens.size())}};
+            chunk.spans = {messages::Span{
+                .epoch = Epoch{3}, .tokens = static_cast<std::int64_t>(tokens.size())}};
         }
         return chunk;
     }
 
-    static TokenBatch batch_of(OutputChunk chunk) {
-        TokenBatch batch;
+    static messages::TokenBatch batch_of(messages::OutputChunk chunk) {
+        messages::TokenBatch batch;
         batch.chunks.push_back(std::move(chunk));
         return batch;
     }
 
     // Runs the request: a token per batch, the last with a finish. Returns every chunk that came.
-    std::vector<OutputChunk> run(
-        TextOptions options,
+    std::vector<messages::OutputChunk> run(
+        messages::TextOptions options,
         const std::vector<TokenId>& tokens,
-        Finish finish = {.reason = FinishReason::kLength}
+        messages::Finish finish = {.reason = messages::FinishReason::kLength}
     ) {
-        std::vector<OutputChunk> out;
+        std::vector<messages::OutputChunk> out;
         for (std::size_t i = 0; i < tokens.size(); ++i) {
-            TokenBatch batch = batch_of(chunk_of(RequestKey{7}, std::span(tokens).subspan(i, 1)));
+            messages::TokenBatch batch =
+                batch_of(chunk_of(RequestKey{7}, std::span(tokens).subspan(i, 1)));
             if (i == 0) {
                 batch.starts.push_back({RequestKey{7}, options});
-                batch.chunks[0].counts = RequestCounts{.prompt_tokens = 5, .completion_tokens = 1};
+                batch.chunks[0].counts =
+                    messages::RequestCounts{.prompt_tokens = 5, .completion_tokens = 1};
             }
             if (i + 1 == tokens.size()) batch.chunks[0].finish = finish;
-            TextBatch text = detokenizer_.turn(std::move(batch));
-            for (OutputChunk& chunk : text.chunks) out.push_back(std::move(chunk));
+            messages::TextBatch text = detokenizer_.turn(std::move(batch));
+            for (messages::OutputChunk& chunk : text.chunks) out.push_back(std::move(chunk));
             stopped_.insert(stopped_.end(), text.stopped.begin(), text.stopped.end());
         }
         return out;
     }
 
-    static std::string text_of(const std::vector<OutputChunk>& chunks) {
+    static std::string text_of(const std::vector<messages::OutputChunk>& chunks) {
         std::string text;
-        for (const OutputChunk& chunk : chunks) text += chunk.text;
+        for (const messages::OutputChunk& chunk : chunks) text += chunk.text;
         return text;
     }
-    static std::size_t tokens_of(const std::vector<OutputChunk>& chunks) {
+    static std::size_t tokens_of(const std::vector<messages::OutputChunk>& chunks) {
         std::size_t num = 0;
-        for (const OutputChunk& chunk : chunks) num += chunk.tokens.size();
+        for (const messages::OutputChunk& chunk : chunks) num += chunk.tokens.size();
         return num;
     }
 
-    static void expect_in_step(const std::vector<OutputChunk>& chunks) {
-        for (const OutputChunk& chunk : chunks) {
+    static void expect_in_step(const std::vector<messages::OutputChunk>& chunks) {
+        for (const messages::OutputChunk& chunk : chunks) {
             EXPECT_EQ(chunk.logprobs.size(), chunk.tokens.size());
             EXPECT_EQ(chunk.top_ids.size(), 2 * chunk.tokens.size());
             EXPECT_EQ(chunk.top_logprobs.size(), 2 * chunk.tokens.size());
             std::int64_t num = 0;
-            for (const Span& span : chunk.spans) num += span.tokens;
+            for (const messages::Span& span : chunk.spans) num += span.tokens;
             EXPECT_EQ(num, static_cast<std::int64_t>(chunk.tokens.size()));
         }
     }
 
-    inline static std::shared_ptr<const Tokenizer> tokenizer_;
+    inline static std::shared_ptr<const text::Tokenizer> tokenizer_;
     Detokenizer detokenizer_{tokenizer_};
     std::vector<RequestKey> stopped_;
 };
 
 TEST_F(DetokenizerTest, TheTextIsThatOfTheWholeOutput) {
-    const std::vector<OutputChunk> chunks = run({}, encode(kStory));
+    const std::vector<messages::OutputChunk> chunks = run({}, encode(kStory));
     EXPECT_EQ(text_of(chunks), kStory);
     EXPECT_EQ(chunks.size(), encode(kStory).size());
-    EXPECT_EQ(chunks.back().finish->reason, FinishReason::kLength);
+    EXPECT_EQ(chunks.back().finish->reason, messages::FinishReason::kLength);
     EXPECT_TRUE(stopped_.empty());
     EXPECT_EQ(detokenizer_.num_open(), 0u);
 }
@@ -106,9 +108,9 @@ TEST_F(DetokenizerTest, TheTextIsThatOfTheWholeOutput) {
 TEST_F(DetokenizerTest, NoChunkHasHalfACodePoint) {
     // The model's bytes of an emoji, one token each, if it has no token for it.
     const std::vector<TokenId> tokens = encode("a\U0001F600b");
-    const std::vector<OutputChunk> chunks = run({}, tokens);
+    const std::vector<messages::OutputChunk> chunks = run({}, tokens);
     EXPECT_EQ(text_of(chunks), "a\U0001F600b");
-    for (const OutputChunk& chunk : chunks) {
+    for (const messages::OutputChunk& chunk : chunks) {
         EXPECT_EQ(chunk.text.find("\xef\xbf\xbd"), std::string::npos);
         if (chunk.text.empty()) continue;
         EXPECT_NE(static_cast<unsigned char>(chunk.text[0]) & 0xc0, 0x80);
@@ -119,24 +121,25 @@ TEST_F(DetokenizerTest, AnUnfinishedCodePointComesOutAtTheEnd) {
     std::vector<TokenId> tokens = encode("a\U0001F600");
     ASSERT_GT(tokens.size(), 2u);
     tokens.pop_back();
-    EXPECT_EQ(text_of(run({}, tokens)), *tokenizer_->decode(tokens, SkipSpecial::kYes));
+    EXPECT_EQ(text_of(run({}, tokens)), *tokenizer_->decode(tokens, text::SkipSpecial::kYes));
 }
 
 TEST_F(DetokenizerTest, AStopTextOverSeveralTokensEndsTheOutputBeforeIt) {
-    const std::vector<OutputChunk> chunks =
+    const std::vector<messages::OutputChunk> chunks =
         run({.stop = {"nowhere", "stood by the"}}, encode(kStory));
     EXPECT_EQ(text_of(chunks), "Once upon a time, a little café ");
     ASSERT_TRUE(chunks.back().finish);
-    EXPECT_EQ(chunks.back().finish->reason, FinishReason::kStop);
+    EXPECT_EQ(chunks.back().finish->reason, messages::FinishReason::kStop);
     EXPECT_EQ(chunks.back().finish->matched_text, "stood by the");
     EXPECT_EQ(stopped_, std::vector<RequestKey>{RequestKey{7}});
     // The tokens up to the one that completed the match, and nothing after.
     const std::size_t num = tokens_of(chunks);
     const std::vector<TokenId> all = encode(kStory);
-    const std::string kept = *tokenizer_->decode(std::span(all).first(num), SkipSpecial::kYes);
+    const std::string kept =
+        *tokenizer_->decode(std::span(all).first(num), text::SkipSpecial::kYes);
     EXPECT_NE(kept.find("stood by the"), std::string::npos);
     const std::string one_less =
-        *tokenizer_->decode(std::span(all).first(num - 1), SkipSpecial::kYes);
+        *tokenizer_->decode(std::span(all).first(num - 1), text::SkipSpecial::kYes);
     EXPECT_EQ(one_less.find("stood by the"), std::string::npos);
     EXPECT_EQ(chunks.back().counts->completion_tokens, static_cast<std::int64_t>(num));
     EXPECT_EQ(chunks.back().counts->prompt_tokens, 5);
@@ -148,15 +151,17 @@ TEST_F(DetokenizerTest, AStopTextOverSeveralTokensEndsTheOutputBeforeIt) {
 // alone.
 TEST_F(DetokenizerTest, AStopTextEndsARequestWithTheRetractionsItHadByThen) {
     const std::vector<TokenId> tokens = encode(kStory);
-    std::vector<OutputChunk> chunks;
+    std::vector<messages::OutputChunk> chunks;
     for (std::size_t i = 0; i < tokens.size(); ++i) {
-        TokenBatch batch = batch_of(chunk_of(RequestKey{7}, std::span(tokens).subspan(i, 1)));
+        messages::TokenBatch batch =
+            batch_of(chunk_of(RequestKey{7}, std::span(tokens).subspan(i, 1)));
         if (i == 0) batch.starts.push_back({RequestKey{7}, {.stop = {"stood by the"}}});
         if (i == 0 || i == 2) {
-            batch.chunks[0].counts = RequestCounts{.prompt_tokens = 5, .retractions = i == 2};
+            batch.chunks[0].counts =
+                messages::RequestCounts{.prompt_tokens = 5, .retractions = i == 2};
         }
-        TextBatch text = detokenizer_.turn(std::move(batch));
-        for (OutputChunk& chunk : text.chunks) chunks.push_back(std::move(chunk));
+        messages::TextBatch text = detokenizer_.turn(std::move(batch));
+        for (messages::OutputChunk& chunk : text.chunks) chunks.push_back(std::move(chunk));
     }
     EXPECT_EQ(chunks.front().counts->retractions, 0);
     EXPECT_FALSE(chunks[2].counts);
@@ -167,10 +172,10 @@ TEST_F(DetokenizerTest, AStopTextEndsARequestWithTheRetractionsItHadByThen) {
 
 TEST_F(DetokenizerTest, AStopTextInsideAChunkOfManyTokensCutsIt) {
     const std::vector<TokenId> all = encode(kStory);
-    TokenBatch batch = batch_of(chunk_of(RequestKey{7}, all));
-    batch.chunks[0].counts = RequestCounts{.prompt_tokens = 5};
+    messages::TokenBatch batch = batch_of(chunk_of(RequestKey{7}, all));
+    batch.chunks[0].counts = messages::RequestCounts{.prompt_tokens = 5};
     batch.starts.push_back({RequestKey{7}, {.stop = {" sea"}}});
-    const TextBatch text = detokenizer_.turn(std::move(batch));
+    const messages::TextBatch text = detokenizer_.turn(std::move(batch));
     ASSERT_EQ(text.chunks.size(), 1u);
     EXPECT_EQ(text.chunks[0].text, "Once upon a time, a little café stood by the");
     EXPECT_LT(text.chunks[0].tokens.size(), all.size());
@@ -185,39 +190,41 @@ TEST_F(DetokenizerTest, NoStopTrimKeepsTheStopText) {
 }
 
 TEST_F(DetokenizerTest, TheBeginningOfAStopTextIsHeldBackAndComesOutIfItIsNone) {
-    const std::vector<OutputChunk> chunks = run({.stop = {"It was redder"}}, encode(kStory));
+    const std::vector<messages::OutputChunk> chunks =
+        run({.stop = {"It was redder"}}, encode(kStory));
     EXPECT_EQ(text_of(chunks), kStory);
-    EXPECT_EQ(chunks.back().finish->reason, FinishReason::kLength);
+    EXPECT_EQ(chunks.back().finish->reason, messages::FinishReason::kLength);
 }
 
 TEST_F(DetokenizerTest, BeforeMinNewTokensNoStopTextCounts) {
     const std::string twice = "one two one two one two";
     const std::vector<TokenId> tokens = encode(twice);
     const auto min_new_tokens = static_cast<std::int64_t>(tokens.size()) / 2 + 1;
-    const std::vector<OutputChunk> chunks =
+    const std::vector<messages::OutputChunk> chunks =
         run({.stop = {" two"}, .min_new_tokens = min_new_tokens}, tokens);
     EXPECT_GE(static_cast<std::int64_t>(tokens_of(chunks)), min_new_tokens);
-    EXPECT_EQ(chunks.back().finish->reason, FinishReason::kStop);
+    EXPECT_EQ(chunks.back().finish->reason, messages::FinishReason::kStop);
     EXPECT_NE(text_of(chunks).find(" two"), std::string::npos);
 }
 
 TEST_F(DetokenizerTest, AfterAStopTextLaterChunksAreDroppedUntilTheSchedulerForgets) {
-    TokenBatch first = batch_of(chunk_of(RequestKey{7}, encode("stop")));
+    messages::TokenBatch first = batch_of(chunk_of(RequestKey{7}, encode("stop")));
     first.starts.push_back({RequestKey{7}, {.stop = {"stop"}}});
     EXPECT_EQ(detokenizer_.turn(std::move(first)).stopped.size(), 1u);
     EXPECT_EQ(detokenizer_.num_open(), 1u);
-    const TextBatch late = detokenizer_.turn(batch_of(chunk_of(RequestKey{7}, encode("more"))));
+    const messages::TextBatch late =
+        detokenizer_.turn(batch_of(chunk_of(RequestKey{7}, encode("more"))));
     EXPECT_TRUE(late.chunks.empty());
     EXPECT_TRUE(late.stopped.empty());
-    TokenBatch drop;
+    messages::TokenBatch drop;
     drop.drops = {RequestKey{7}};
     EXPECT_TRUE(detokenizer_.turn(std::move(drop)).chunks.empty());
     EXPECT_EQ(detokenizer_.num_open(), 0u);
 }
 
 TEST_F(DetokenizerTest, AStopTextInTheLastChunkIsTheReasonAndTheSchedulerNeedNotBeTold) {
-    const std::vector<OutputChunk> chunks = run({.stop = {"red."}}, encode(kStory));
-    EXPECT_EQ(chunks.back().finish->reason, FinishReason::kStop);
+    const std::vector<messages::OutputChunk> chunks = run({.stop = {"red."}}, encode(kStory));
+    EXPECT_EQ(chunks.back().finish->reason, messages::FinishReason::kStop);
     EXPECT_EQ(chunks.back().finish->matched_text, "red.");
     EXPECT_TRUE(stopped_.empty());
     EXPECT_EQ(detokenizer_.num_open(), 0u);
@@ -225,10 +232,11 @@ TEST_F(DetokenizerTest, AStopTextInTheLastChunkIsTheReasonAndTheSchedulerNeedNot
 
 TEST_F(DetokenizerTest, TheStopTokensTextIsTrimmedUnlessAskedFor) {
     const std::vector<TokenId> tokens = encode("One day. The");
-    const Finish stop{.reason = FinishReason::kStop, .matched_token = tokens.back()};
+    const messages::Finish stop{
+        .reason = messages::FinishReason::kStop, .matched_token = tokens.back()};
     const std::string without =
-        *tokenizer_->decode(std::span(tokens).first(tokens.size() - 1), SkipSpecial::kYes);
-    const std::vector<OutputChunk> trimmed = run({}, tokens, stop);
+        *tokenizer_->decode(std::span(tokens).first(tokens.size() - 1), text::SkipSpecial::kYes);
+    const std::vector<messages::OutputChunk> trimmed = run({}, tokens, stop);
     EXPECT_EQ(text_of(trimmed), without);
     EXPECT_EQ(tokens_of(trimmed), tokens.size());
     EXPECT_EQ(text_of(run({.no_stop_trim = true}, tokens, stop)), "One day. The");
@@ -236,7 +244,7 @@ TEST_F(DetokenizerTest, TheStopTokensTextIsTrimmedUnlessAskedFor) {
 
 TEST_F(DetokenizerTest, ARequestThatDoesNotStreamGetsOneChunk) {
     const std::vector<TokenId> tokens = encode(kStory);
-    const std::vector<OutputChunk> chunks = run({.stream = false}, tokens);
+    const std::vector<messages::OutputChunk> chunks = run({.stream = false}, tokens);
     ASSERT_EQ(chunks.size(), 1u);
     EXPECT_EQ(chunks[0].text, kStory);
     EXPECT_EQ(chunks[0].tokens, tokens);
@@ -246,15 +254,15 @@ TEST_F(DetokenizerTest, ARequestThatDoesNotStreamGetsOneChunk) {
 }
 
 TEST_F(DetokenizerTest, ARequestThatDoesNotStreamAndIsAbortedGetsWhatThereIs) {
-    const std::vector<OutputChunk> chunks =
-        run({.stream = false}, encode("One day"), {.reason = FinishReason::kAbort});
+    const std::vector<messages::OutputChunk> chunks =
+        run({.stream = false}, encode("One day"), {.reason = messages::FinishReason::kAbort});
     ASSERT_EQ(chunks.size(), 1u);
     EXPECT_EQ(chunks[0].text, "One day");
-    EXPECT_EQ(chunks[0].finish->reason, FinishReason::kAbort);
+    EXPECT_EQ(chunks[0].finish->reason, messages::FinishReason::kAbort);
 }
 
 TEST_F(DetokenizerTest, WithoutTextOutputTokensPassThrough) {
-    const std::vector<OutputChunk> chunks = run({.text_output = false}, encode(kStory));
+    const std::vector<messages::OutputChunk> chunks = run({.text_output = false}, encode(kStory));
     EXPECT_EQ(text_of(chunks), "");
     EXPECT_EQ(tokens_of(chunks), encode(kStory).size());
 }
@@ -262,21 +270,22 @@ TEST_F(DetokenizerTest, WithoutTextOutputTokensPassThrough) {
 TEST_F(DetokenizerTest, ACodePointThatBeginsInThePromptIsCompletedByTheOutput) {
     const std::vector<TokenId> tokens = encode("a\U0001F600b");
     ASSERT_GT(tokens.size(), 4u);
-    TextOptions options;
+    messages::TextOptions options;
     options.prompt_tail.assign(tokens.begin(), tokens.begin() + 2);
     const std::vector<TokenId> output(tokens.begin() + 2, tokens.end());
     EXPECT_EQ(text_of(run(options, output)), "\U0001F600b");
 }
 
 TEST_F(DetokenizerTest, AChunkWhoseStartWasLostIsAnErrorNotAHang) {
-    const TextBatch text = detokenizer_.turn(batch_of(chunk_of(RequestKey{9}, encode("x"))));
+    const messages::TextBatch text =
+        detokenizer_.turn(batch_of(chunk_of(RequestKey{9}, encode("x"))));
     ASSERT_EQ(text.chunks.size(), 1u);
-    EXPECT_EQ(text.chunks[0].finish->reason, FinishReason::kError);
+    EXPECT_EQ(text.chunks[0].finish->reason, messages::FinishReason::kError);
     EXPECT_EQ(text.stopped, std::vector<RequestKey>{RequestKey{9}});
 }
 
 TEST_F(DetokenizerTest, HeldOutputIsBounded) {
-    TokenBatch start;
+    messages::TokenBatch start;
     start.starts.push_back({RequestKey{7}, {.stream = false}});
     EXPECT_TRUE(detokenizer_.turn(std::move(start)).chunks.empty());
     const std::vector<TokenId> many(1 << 16, encode("a").front());
@@ -288,22 +297,23 @@ TEST_F(DetokenizerTest, HeldOutputIsBounded) {
 }
 
 TEST_F(DetokenizerTest, RequestsAreNotMixedUp) {
-    TokenBatch batch;
+    messages::TokenBatch batch;
     const std::vector<TokenId> tokens = encode(kStory);
     for (std::uint64_t key = 1; key <= 3; ++key) {
         batch.starts.push_back({RequestKey{key}, {}});
         batch.chunks.push_back(chunk_of(RequestKey{key}, std::span(tokens).subspan(key, 2)));
     }
-    const TextBatch text = detokenizer_.turn(std::move(batch));
+    const messages::TextBatch text = detokenizer_.turn(std::move(batch));
     ASSERT_EQ(text.chunks.size(), 3u);
     for (std::uint64_t key = 1; key <= 3; ++key) {
-        const OutputChunk& chunk = text.chunks[key - 1];
+        const messages::OutputChunk& chunk = text.chunks[key - 1];
         EXPECT_EQ(chunk.key, RequestKey{key});
         EXPECT_EQ(
-            chunk.text, *tokenizer_->decode(std::span(tokens).subspan(key, 2), SkipSpecial::kYes)
+            chunk.text,
+            *tokenizer_->decode(std::span(tokens).subspan(key, 2), text::SkipSpecial::kYes)
         );
     }
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::detokenizer

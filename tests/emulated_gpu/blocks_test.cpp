@@ -21,8 +21,8 @@ TEST(Emulator, BarriersAndShufflesExchange) {
     std::vector<int> sums(3 * 64);
     run({3}, {64}, 0, [&] {
         __shared__ int partial[2];
-        const int sum = warp_sum(static_cast<int>(threadIdx.x + blockIdx.x));
-        if (lane_index() == 0) partial[warp_index()] = sum;
+        const int sum = kernels::warp_sum(static_cast<int>(threadIdx.x + blockIdx.x));
+        if (kernels::lane_index() == 0) partial[kernels::warp_index()] = sum;
         __syncthreads();
         sums[blockIdx.x * 64 + threadIdx.x] = partial[0] + partial[1];
         __syncthreads();
@@ -39,16 +39,16 @@ TEST(Emulator, MatrixInstructionsMultiply) {
     const Matrix<bf16> b = random_matrix<bf16>(8, 16, 2);  // transposed: [n, k]
     double d[16][8] = {};
     run({1}, {32}, 1024, [&] {
-        auto* const shared = reinterpret_cast<bf16*>(dynamic_shared_memory());
-        for (int i = lane_index(); i < 256; i += 32) shared[i] = a(i / 16, i % 16);
-        for (int i = lane_index(); i < 128; i += 32) shared[256 + i] = b(i / 16, i % 16);
+        auto* const shared = reinterpret_cast<bf16*>(kernels::dynamic_shared_memory());
+        for (int i = kernels::lane_index(); i < 256; i += 32) shared[i] = a(i / 16, i % 16);
+        for (int i = kernels::lane_index(); i < 128; i += 32) shared[256 + i] = b(i / 16, i % 16);
         __syncwarp();
-        const int lane = lane_index();
+        const int lane = kernels::lane_index();
         std::uint32_t fa[4], fb[4];
-        load_matrices(fa, shared + lane % 16 * 16 + lane / 16 * 8);
-        load_matrices(fb, shared + 256 + lane % 8 * 16 + lane / 8 % 2 * 8);
+        kernels::load_matrices(fa, shared + lane % 16 * 16 + lane / 16 * 8);
+        kernels::load_matrices(fb, shared + 256 + lane % 8 * 16 + lane / 8 % 2 * 8);
         float sum[4] = {};
-        mma_16x8x16(sum, fa, fb[0], fb[1]);
+        kernels::mma_16x8x16(sum, fa, fb[0], fb[1]);
         for (int i = 0; i < 4; ++i) d[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2] = double{sum[i]};
     });
     for (int m = 0; m < 16; ++m) {
@@ -64,15 +64,16 @@ using EmulatorDeathTest = testing::Test;
 
 __global__ void idle_kernel() {}
 
-DeviceStream make_stream() {
-    EXPECT_TRUE(open_cuda_device(0).has_value());
-    Result<DeviceStream> stream = DeviceStream::create(StreamPriority::kStep);
+kernels::DeviceStream make_stream() {
+    EXPECT_TRUE(kernels::open_cuda_device(0).has_value());
+    Result<kernels::DeviceStream> stream =
+        kernels::DeviceStream::create(kernels::StreamPriority::kStep);
     EXPECT_TRUE(stream.has_value());
     return *std::move(stream);
 }
 
 TEST(EmulatorDeathTest, ALaunchThatIsRefusedNamesItsKernel) {
-    const DeviceStream stream = make_stream();
+    const kernels::DeviceStream stream = make_stream();
     const auto run_idle = [&](dim3 grid, dim3 block, std::int64_t shared_bytes) {
         launch<idle_kernel>(
             {.grid = grid, .block = block, .shared_bytes = shared_bytes, .stream = stream.stream()}
@@ -104,7 +105,7 @@ TEST(EmulatorDeathTest, AShuffleThatNotAllLanesReachIsFound) {
             {32},
             0,
             [] {
-                if (threadIdx.x != 7) (void)warp_sum(1);
+                if (threadIdx.x != 7) (void)kernels::warp_sum(1);
             }),
         "stuck"
     );
@@ -119,7 +120,7 @@ TEST(EmulatorDeathTest, DifferentInstructionsOfAWarpAreFound) {
                 if (threadIdx.x < 16) {
                     __syncwarp();
                 } else {
-                    (void)warp_sum(1);
+                    (void)kernels::warp_sum(1);
                 }
             }),
         "different instructions"
@@ -132,7 +133,11 @@ TEST(EmulatorDeathTest, ACopyOutsideSharedMemoryIsFound) {
         run({1},
             {32},
             512,
-            [] { copy16_async(dynamic_shared_memory() + 16 * (threadIdx.x + 1), source, 16); }),
+            [] {
+                kernels::copy16_async(
+                    kernels::dynamic_shared_memory() + 16 * (threadIdx.x + 1), source, 16
+                );
+            }),
         "outside"
     );
 }
@@ -145,10 +150,10 @@ TEST(Emulator, ACopyIsLateUnlessItIsWaitedFor) {
         std::uint32_t seen = 0;
         run({1}, {32}, 16, [&] {
             if (threadIdx.x == 0) {
-                copy16_async(dynamic_shared_memory(), source, 16);
-                commit_copies();
+                kernels::copy16_async(kernels::dynamic_shared_memory(), source, 16);
+                kernels::commit_copies();
                 if (waits) wait_copies<0>();
-                seen = *reinterpret_cast<std::uint32_t*>(dynamic_shared_memory());
+                seen = *reinterpret_cast<std::uint32_t*>(kernels::dynamic_shared_memory());
             }
         });
         EXPECT_EQ(seen, waits ? 1u : 0xffffffffu);
@@ -156,10 +161,10 @@ TEST(Emulator, ACopyIsLateUnlessItIsWaitedFor) {
 }
 
 TEST(EmulatorDeathTest, TheHostFindsDeviceMemoryOutOfReach) {
-    const DeviceStream stream = make_stream();
-    Result<DeviceRange> range = DeviceRange::reserve(1);
+    const kernels::DeviceStream stream = make_stream();
+    Result<kernels::DeviceRange> range = kernels::DeviceRange::reserve(1);
     ASSERT_TRUE(range.has_value() && range->map().has_value());
-    fill_device(range->data(), 7, 16, stream.stream());
+    kernels::fill_device(range->data(), 7, 16, stream.stream());
     stream.wait();
     int sum = 0;
     run({1}, {32}, 0, [&] { sum += static_cast<int>(range->data()[threadIdx.x % 16]); });

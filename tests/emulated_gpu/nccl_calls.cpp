@@ -23,7 +23,7 @@ void find(void* library, const char* name, Function& function) {
 }
 
 NcclLibrary open() {
-    void* const library = dlopen(find_nccl().c_str(), RTLD_NOW | RTLD_LOCAL);
+    void* const library = dlopen(kernels::find_nccl().c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) throw std::runtime_error(dlerror());
     NcclLibrary found{};
     find(library, "ncclGetVersion", found.get_version);

@@ -18,30 +18,31 @@ constexpr std::size_t kGranule = std::size_t{2} << 20;
 
 class Ranges : public testing::Test {
   protected:
-    void SetUp() override { ASSERT_TRUE(open_cuda_device(0).has_value()); }
+    void SetUp() override { ASSERT_TRUE(kernels::open_cuda_device(0).has_value()); }
 };
 
 TEST_F(Ranges, HoldZerosAtTheSameAddressAfterTheyAreMappedAgain) {
-    Result<DeviceRange> range = DeviceRange::reserve(1);
+    Result<kernels::DeviceRange> range = kernels::DeviceRange::reserve(1);
     ASSERT_TRUE(range.has_value());
     std::byte* const address = range->data();
-    const std::int64_t before = device_memory_info().free_bytes;
+    const std::int64_t before = kernels::device_memory_info().free_bytes;
     for (int round = 0; round < 3; ++round) {
         ASSERT_TRUE(range->map().has_value());
-        EXPECT_EQ(device_memory_info().free_bytes, before - range->bytes());
+        EXPECT_EQ(kernels::device_memory_info().free_bytes, before - range->bytes());
         std::uint32_t word = 7;
-        copy_and_wait(&word, address, sizeof word);
+        kernels::copy_and_wait(&word, address, sizeof word);
         EXPECT_EQ(word, 0u);
         word = 5;
-        copy_and_wait(address, &word, sizeof word);
+        kernels::copy_and_wait(address, &word, sizeof word);
         range->unmap();
-        EXPECT_EQ(device_memory_info().free_bytes, before);
+        EXPECT_EQ(kernels::device_memory_info().free_bytes, before);
         EXPECT_EQ(range->data(), address);
     }
 }
 
 TEST_F(Ranges, MoreThanTheGpuHasIsAnError) {
-    Result<DeviceRange> range = DeviceRange::reserve(device_memory_info().total_bytes + 1);
+    Result<kernels::DeviceRange> range =
+        kernels::DeviceRange::reserve(kernels::device_memory_info().total_bytes + 1);
     ASSERT_TRUE(range.has_value());
     const Result<> mapped = range->map();
     ASSERT_FALSE(mapped.has_value());
@@ -49,7 +50,7 @@ TEST_F(Ranges, MoreThanTheGpuHasIsAnError) {
 }
 
 TEST_F(Ranges, MemoryOfARangeHasNoLegacyHandle) {
-    Result<DeviceRange> range = DeviceRange::reserve(1);
+    Result<kernels::DeviceRange> range = kernels::DeviceRange::reserve(1);
     ASSERT_TRUE(range.has_value() && range->map().has_value());
     cudaIpcMemHandle_t handle{};
     EXPECT_CUDA(cudaErrorInvalidValue, cudaIpcGetMemHandle(&handle, range->data()));
@@ -96,13 +97,13 @@ TEST_F(Ranges, AFileDescriptorIsTheSameMemory) {
     ASSERT_OK(launch_double(words, 100, stream));
     ASSERT_OK(cudaStreamSynchronize(stream));
     std::uint32_t word = 0;
-    copy_and_wait(&word, same + 99, sizeof word);
+    kernels::copy_and_wait(&word, same + 99, sizeof word);
     EXPECT_EQ(word, 1u);
     ::close(fd);
 }
 
 int launch_after_unmap() {
-    if (!open_cuda_device(0)) return 1;
+    if (!kernels::open_cuda_device(0)) return 1;
     std::uint32_t* const words = map_words(create(CU_MEM_HANDLE_TYPE_NONE));
     const cudaStream_t stream = make_stream();
     cudaGraph_t graph = nullptr;

@@ -32,27 +32,29 @@ std::vector<float> multiply(Slip slip) {
         0x3f80, 0x3f80, 0x3f80, 0x3f80, 0x3f80, 0x3f80, 0x3f80, 0x3f80};
     std::vector<float> sums(128 * 64);
     run({128}, kSharedBytes, [&] {
-        std::byte* const queries = dynamic_shared_memory();
+        std::byte* const queries = kernels::dynamic_shared_memory();
         std::byte* const keys = queries + kQueriesBytes;
         for (std::size_t at = threadIdx.x * 16; at < kSharedBytes; at += 128 * 16)
-            copy16_async(queries + at, kOnes.data(), 16);
-        commit_copies();
+            kernels::copy16_async(queries + at, kOnes.data(), 16);
+        kernels::commit_copies();
         wait_copies<0>();
-        if (slip != Slip::kNoProxyFence) fence_async_proxy();
+        if (slip != Slip::kNoProxyFence) kernels::fence_async_proxy();
         __syncthreads();
         float d[64] = {};
         std::uint32_t fragment[4] = {0x3f803f80, 0x3f803f80, 0x3f803f80, 0x3f803f80};
-        if (slip != Slip::kNoFence) wgmma_fence();
-        wgmma_ss(
+        if (slip != Slip::kNoFence) kernels::wgmma_fence();
+        kernels::wgmma_ss(
             d,
-            wgmma_rows_descriptor(shared_address(queries)),
-            wgmma_rows_descriptor(shared_address(keys)),
+            kernels::wgmma_rows_descriptor(kernels::shared_address(queries)),
+            kernels::wgmma_rows_descriptor(kernels::shared_address(keys)),
             0
         );
-        wgmma_rs(d, fragment, wgmma_columns_descriptor(shared_address(keys), 2048));
+        kernels::wgmma_rs(
+            d, fragment, kernels::wgmma_columns_descriptor(kernels::shared_address(keys), 2048)
+        );
         if (slip == Slip::kSumsTouched) d[3] += 1.f;
         if (slip == Slip::kFragmentTouched) fragment[1] = 0;
-        wgmma_commit();
+        kernels::wgmma_commit();
         wgmma_wait<0>(d);
         for (std::size_t i = 0; i < 64; ++i) sums[threadIdx.x * 64 + i] = d[i];
     });

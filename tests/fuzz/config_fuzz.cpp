@@ -19,7 +19,7 @@ constexpr std::int64_t kHeadDimTried = 4096;  // their number is that of the fre
 void parse(std::string_view text) {
     const std::size_t end = std::min(text.find('\n'), text.size());
     const std::string_view generation = text.substr(0, end);
-    const auto config = ModelConfig::parse(
+    const auto config = tp_worker::ModelConfig::parse(
         text.substr(std::min(end + 1, text.size())), generation, "some/config.json"
     );
     if (!config) {

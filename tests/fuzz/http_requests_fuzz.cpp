@@ -26,7 +26,7 @@ namespace pitstop {
 namespace {
 
 void parse_as_target(std::string_view text) {
-    Request request;
+    http::Request request;
     if (!parse_target(text, request)) return;
     CHECK(!request.path.empty() && request.path.find('\0') == std::string::npos);
     for (const auto& [name, value] : request.query)
@@ -34,24 +34,24 @@ void parse_as_target(std::string_view text) {
 }
 
 void parse_as_key(std::string_view text) {
-    Request request;
+    http::Request request;
     request.headers.push_back({"authorization", std::string(text)});
-    const Keys keys{.api = "key", .admin = "other"};
-    const Grant grant = grant_of(request, keys);
-    if (grant == Grant::kData) CHECK(text.ends_with("key"));
-    if (grant == Grant::kAdmin) CHECK(text.ends_with("other"));
+    const http::Keys keys{.api = "key", .admin = "other"};
+    const http::Grant grant = grant_of(request, keys);
+    if (grant == http::Grant::kData) CHECK(text.ends_with("key"));
+    if (grant == http::Grant::kAdmin) CHECK(text.ends_with("other"));
 }
 
 void write_as_json(std::string_view text) {
     if (!is_utf8(text)) return;
-    JsonWriter json;
+    http::JsonWriter json;
     json.begin_array().string(text).end_array();
     CHECK(nlohmann::json::parse(json.text())[0] == text);
 }
 
 void parse_as_chat(std::string_view text) {
     if (const auto call = parse_openai_chat(text)) {
-        CHECK(!invalid(call->options.sampling));
+        CHECK(!messages::invalid(call->options.sampling));
         CHECK(call->input_ids || nlohmann::json::accept(call->chat.variables));
     }
     // The same chat is one for /tokenize, which reads nothing else.
@@ -61,7 +61,7 @@ void parse_as_chat(std::string_view text) {
 // The first line is a target, what follows a body.
 void parse_as_control(std::string_view text) {
     const std::size_t end = std::min(text.find('\n'), text.size());
-    Request request;
+    http::Request request;
     if (!parse_target(text.substr(0, end), request)) return;
     request.body = text.substr(std::min(end + 1, text.size()));
     const auto fields = control_fields(request);
@@ -74,24 +74,24 @@ void parse_as_control(std::string_view text) {
 void parse_as_tool_calls(std::string_view text) {
     if (text.empty()) return;
     const auto first = static_cast<std::uint8_t>(text[0]);
-    const ToolFormat format = kToolFormats[first % kToolFormats.size()].format;
-    const std::size_t len = 1 + first / kToolFormats.size();
+    const http::ToolFormat format = http::kToolFormats[first % http::kToolFormats.size()].format;
+    const std::size_t len = 1 + first / http::kToolFormats.size();
     text.remove_prefix(1);
-    ToolCallParser whole_parser(format);
-    ToolCallParser::Part whole = whole_parser.add(text);
-    const auto add = [](ToolCallParser::Part& to, ToolCallParser::Part part) {
+    http::ToolCallParser whole_parser(format);
+    http::ToolCallParser::Part whole = whole_parser.add(text);
+    const auto add = [](http::ToolCallParser::Part& to, http::ToolCallParser::Part part) {
         to.text += part.text;
         to.calls.insert(to.calls.end(), part.calls.begin(), part.calls.end());
     };
     add(whole, whole_parser.finish());
-    ToolCallParser parser(format);
-    ToolCallParser::Part pieces;
+    http::ToolCallParser parser(format);
+    http::ToolCallParser::Part pieces;
     for (std::size_t at = 0; at < text.size(); at += len)
         add(pieces, parser.add(text.substr(at, len)));
     add(pieces, parser.finish());
     CHECK(pieces.calls == whole.calls && pieces.text == whole.text);
     CHECK(!whole.calls.empty() || whole.text == text);
-    for (const ToolCall& call : whole.calls)
+    for (const http::ToolCall& call : whole.calls)
         CHECK(nlohmann::json::parse(call.arguments).is_object());
 }
 
@@ -100,12 +100,13 @@ void fuzz(std::uint8_t which, std::string_view text) {
         case 0:
             if (const auto call = parse_sglang_generate(text)) {
                 CHECK(!call->prompts.empty());
-                for (const Generate& prompt : call->prompts) CHECK(!invalid(prompt));
+                for (const messages::Generate& prompt : call->prompts)
+                    CHECK(!messages::invalid(prompt));
             }
             break;
         case 1:
             if (const auto call = parse_openai_completions(text))
-                CHECK(!invalid(call->options.sampling));
+                CHECK(!messages::invalid(call->options.sampling));
             break;
         case 2:
             if (const auto call = parse_vllm_generate(text)) CHECK(!call->prompt.empty());

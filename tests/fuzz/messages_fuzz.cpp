@@ -21,8 +21,8 @@ namespace {
 constexpr std::size_t kRawFramesTried = 3;  // no message has more of them
 
 struct Input {
-    Frames frames{};
-    UnknownFields unknown_fields = UnknownFields::kRefuse;
+    messages::Frames frames{};
+    messages::UnknownFields unknown_fields = messages::UnknownFields::kRefuse;
 };
 
 // `bytes`: what follows the first byte.
@@ -38,7 +38,7 @@ Input input_of(std::string_view bytes) {
         return taken.empty() ? std::size_t{0} : static_cast<std::size_t>(taken[0]) & 0xff;
     };
     const std::size_t num_raw = byte() % (kRawFramesTried + 1);
-    if (byte() % 2 == 1) input.unknown_fields = UnknownFields::kIgnore;
+    if (byte() % 2 == 1) input.unknown_fields = messages::UnknownFields::kIgnore;
     for (std::size_t i = 0; i < num_raw; ++i) {
         const std::size_t low = byte();
         input.frames.raw.emplace_back(take(low | byte() << 8));
@@ -55,20 +55,20 @@ void decode_twice(Input& input) {
         CHECK(!message.error().message.empty());
         return;
     }
-    const Frames once = encode(*message);
-    const Result<Message> again = decode<Message>(once, UnknownFields::kRefuse);
+    const messages::Frames once = encode(*message);
+    const Result<Message> again = decode<Message>(once, messages::UnknownFields::kRefuse);
     CHECK(again);
-    const Frames twice = encode(*again);
+    const messages::Frames twice = encode(*again);
     CHECK(once.type == twice.type && once.body == twice.body && once.raw == twice.raw);
 }
 
 void fuzz(std::uint8_t which, std::string_view bytes) {
     Input input = input_of(bytes);
     // What an answer needs of a message that is none.
-    static_cast<void>(peek_uint(input.frames, "call"));
-    static_cast<void>(peek_string(input.frames, "rid"));
+    static_cast<void>(messages::peek_uint(input.frames, "call"));
+    static_cast<void>(messages::peek_string(input.frames, "rid"));
     std::size_t index = 0;
-    AllMessages::for_each([&]<class Message>() {
+    messages::AllMessages::for_each([&]<class Message>() {
         if (index++ == which) decode_twice<Message>(input);
     });
 }

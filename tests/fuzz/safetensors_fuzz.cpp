@@ -19,14 +19,14 @@ namespace pitstop {
 namespace {
 
 const std::string kPath = "some.safetensors";
-constexpr ReadLimits kLimits{.tensors_max = 1000};
+constexpr checkpoint::ReadLimits kLimits{.tensors_max = 1000};
 
 void parse_header(std::string_view bytes) {
     std::uint32_t data_bytes = 0;
     if (bytes.size() < sizeof data_bytes) return;
     std::memcpy(&data_bytes, bytes.data(), sizeof data_bytes);
     bytes.remove_prefix(sizeof data_bytes);
-    const auto tensors = parse_safetensors_header(
+    const auto tensors = checkpoint::parse_safetensors_header(
         {.json = bytes, .data_bytes = data_bytes, .path = kPath, .limits = kLimits}
     );
     if (!tensors) {
@@ -36,7 +36,7 @@ void parse_header(std::string_view bytes) {
     CHECK(tensors->size() <= kLimits.tensors_max);
     std::set<std::string_view> names;
     std::vector<std::pair<std::int64_t, std::int64_t>> ranges;
-    for (const StoredTensor& tensor : *tensors) {
+    for (const checkpoint::StoredTensor& tensor : *tensors) {
         CHECK(names.insert(tensor.spec.name).second);
         ranges.emplace_back(tensor.file_offset, tensor.file_offset + tensor.bytes);
     }
@@ -47,7 +47,7 @@ void parse_header(std::string_view bytes) {
 }
 
 void parse_index(std::string_view json) {
-    const auto index = parse_shard_index(json, kPath, kLimits);
+    const auto index = checkpoint::parse_shard_index(json, kPath, kLimits);
     if (!index) {
         CHECK(!index.error().message.empty());
         return;

@@ -33,10 +33,10 @@ constexpr std::string_view kModel =
     R"("merges":["a b","ab c","\u2581 a","\u0120 a"]})";
 
 std::string decoded_in_pieces(
-    const std::shared_ptr<const Tokenizer>& tokenizer, std::span<const TokenId> ids
+    const std::shared_ptr<const text::Tokenizer>& tokenizer, std::span<const TokenId> ids
 ) {
-    IncrementalDecoder decoder(
-        tokenizer, {.skip_special = SkipSpecial::kNo}, std::span<const TokenId>()
+    text::IncrementalDecoder decoder(
+        tokenizer, {.skip_special = text::SkipSpecial::kNo}, std::span<const TokenId>()
     );
     std::string text;
     for (const TokenId id : ids) {
@@ -47,12 +47,12 @@ std::string decoded_in_pieces(
 }
 
 // There and back.
-void use(const std::shared_ptr<const Tokenizer>& tokenizer, std::string_view text) {
-    for (const AddSpecial add_special : {AddSpecial::kNo, AddSpecial::kYes}) {
+void use(const std::shared_ptr<const text::Tokenizer>& tokenizer, std::string_view text) {
+    for (const text::AddSpecial add_special : {text::AddSpecial::kNo, text::AddSpecial::kYes}) {
         const auto ids = tokenizer->encode(text, add_special);
         CHECK(ids || !ids.error().message.empty());
         if (!ids) return;
-        const auto back = tokenizer->decode(*ids, SkipSpecial::kNo);
+        const auto back = tokenizer->decode(*ids, text::SkipSpecial::kNo);
         if (!back) return;
         CHECK(is_utf8(*back));
         CHECK(decoded_in_pieces(tokenizer, *ids) == *back);
@@ -60,7 +60,7 @@ void use(const std::shared_ptr<const Tokenizer>& tokenizer, std::string_view tex
 }
 
 void parse_and_use(std::string_view json, std::string_view text) {
-    const auto tokenizer = Tokenizer::parse(json);
+    const auto tokenizer = text::Tokenizer::parse(json);
     if (tokenizer) {
         use(*tokenizer, text);
     } else {
@@ -86,18 +86,18 @@ void use_components(std::string_view text) {
 }
 
 void encode_with_demo(std::string_view text) {
-    static const auto demo = Tokenizer::load(source_dir() + "/tests/data/tokenizers/demo");
+    static const auto demo = text::Tokenizer::load(source_dir() + "/tests/data/tokenizers/demo");
     CHECK(demo);
     use(*demo, text);
     if (!is_utf8(text)) return;
     // It normalizes by NFC alone, and each byte has a token.
-    const auto ids = (*demo)->encode(text, AddSpecial::kNo);
+    const auto ids = (*demo)->encode(text, text::AddSpecial::kNo);
     CHECK(ids);
-    const auto back = (*demo)->decode(*ids, SkipSpecial::kNo);
+    const auto back = (*demo)->decode(*ids, text::SkipSpecial::kNo);
     CHECK(back);
-    const auto again = (*demo)->encode(*back, AddSpecial::kNo);
+    const auto again = (*demo)->encode(*back, text::AddSpecial::kNo);
     CHECK(again);
-    const auto same = (*demo)->decode(*again, SkipSpecial::kNo);
+    const auto same = (*demo)->decode(*again, text::SkipSpecial::kNo);
     CHECK(same);
     CHECK(*same == *back);
 }

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 nlohmann::json fields_of(const std::string& target, std::string body = {}) {
@@ -67,17 +67,17 @@ TEST(ControlFields, ABodyThatIsNoObjectIsRefused) {
 }
 
 TEST(VllmPause, ItsModesAreTheSchedulers) {
-    EXPECT_EQ(*vllm_pause_mode("abort", true), PauseMode::kAbort);
-    EXPECT_EQ(*vllm_pause_mode("wait", false), PauseMode::kWait);
-    EXPECT_EQ(*vllm_pause_mode("keep", true), PauseMode::kRetract);
-    EXPECT_EQ(*vllm_pause_mode("keep", false), PauseMode::kInPlace);
+    EXPECT_EQ(*vllm_pause_mode("abort", true), messages::PauseMode::kAbort);
+    EXPECT_EQ(*vllm_pause_mode("wait", false), messages::PauseMode::kWait);
+    EXPECT_EQ(*vllm_pause_mode("keep", true), messages::PauseMode::kRetract);
+    EXPECT_EQ(*vllm_pause_mode("keep", false), messages::PauseMode::kInPlace);
     EXPECT_FALSE(vllm_pause_mode("foo", true));
 }
 
 TEST(MemoryTags, AreKnownByNameEachOnceAndGraphsMeanNothing) {
     const auto tags = control::tags_named({"kv_cache", "cuda_graph", "kv_cache", "weights"}, {});
     ASSERT_TRUE(tags);
-    EXPECT_EQ(*tags, (std::vector{MemoryTag::kKvCache, MemoryTag::kWeights}));
+    EXPECT_EQ(*tags, (std::vector{messages::MemoryTag::kKvCache, messages::MemoryTag::kWeights}));
     EXPECT_TRUE(control::tags_named({"scheduling"}, "scheduling")->empty());
     const auto unknown = control::tags_named({"graphs"}, {});
     ASSERT_FALSE(unknown);
@@ -85,4 +85,4 @@ TEST(MemoryTags, AreKnownByNameEachOnceAndGraphsMeanNothing) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -5,7 +5,7 @@
 
 #include <poll.h>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 bool is_due(const EventPace& pace, int timeout_ms) {
@@ -66,4 +66,4 @@ TEST(EventPace, ManyStreamsWaitLongerThanFewUpToALimit) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 class KeptWire final : public Wire {
@@ -79,4 +79,4 @@ TEST_F(EventStreamTest, TheEndComesAfterWhatWaitsAndAlsoWithoutAnyEvent) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -9,7 +9,7 @@
 #include <random>
 #include <string>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 const std::string kSglang = R"({"text": ["a", "b"], "rid": "r", "return_logprob": [true, false],
@@ -22,15 +22,15 @@ TEST(SglangRequest, BecomesTheEnginesRequests) {
     ASSERT_TRUE(call) << call.error().message;
     ASSERT_EQ(call->prompts.size(), 2U);
     EXPECT_TRUE(call->is_batch && call->is_streamed && call->answers_list());
-    const Generate& first = call->prompts[0];
+    const messages::Generate& first = call->prompts[0];
     EXPECT_EQ(first.rid, "r_0");
     EXPECT_EQ(first.sampling.temperature, 0);
     EXPECT_EQ(first.sampling.max_new_tokens, 7);
     EXPECT_EQ(first.sampling.logit_bias.at(5), 1.5);
     EXPECT_EQ(first.sampling.seed, 3U);
     EXPECT_EQ(first.logprobs.top, 2);
-    EXPECT_EQ(first.logprobs.mode, LogprobsMode::kRaw);
-    EXPECT_EQ(first.kv_tolerance, KvTolerance::kMaxLag);
+    EXPECT_EQ(first.logprobs.mode, messages::LogprobsMode::kRaw);
+    EXPECT_EQ(first.kv_tolerance, messages::KvTolerance::kMaxLag);
     EXPECT_FALSE(call->prompts[1].logprobs.enabled);
     EXPECT_EQ(call->prompts[1].logprobs.top, 0);  // of what is not asked for
 }
@@ -54,7 +54,7 @@ TEST(SglangRequest, HasSglangsDefaults) {
     const auto call = parse_sglang_generate(R"({"input_ids": [1]})");
     ASSERT_TRUE(call);
     EXPECT_EQ(call->prompts[0].sampling.max_new_tokens, 128);
-    EXPECT_EQ(call->prompts[0].logprobs.mode, LogprobsMode::kRaw);  // not asked for
+    EXPECT_EQ(call->prompts[0].logprobs.mode, messages::LogprobsMode::kRaw);  // not asked for
     EXPECT_FALSE(call->answers_list());
     const auto null = parse_sglang_generate(
         R"({"input_ids": [1], "return_logprob": true,
@@ -63,7 +63,7 @@ TEST(SglangRequest, HasSglangsDefaults) {
     ASSERT_TRUE(null);
     EXPECT_FALSE(null->prompts[0].sampling.max_new_tokens);
     EXPECT_EQ(null->prompts[0].sampling.top_k, -1);
-    EXPECT_EQ(null->prompts[0].logprobs.mode, LogprobsMode::kScaled);
+    EXPECT_EQ(null->prompts[0].logprobs.mode, messages::LogprobsMode::kScaled);
 }
 
 TEST(OpenAiRequest, HasOpenAisDefaults) {
@@ -71,7 +71,7 @@ TEST(OpenAiRequest, HasOpenAisDefaults) {
     ASSERT_TRUE(call) << call.error().message;
     EXPECT_EQ(call->prompts.size(), 1U);
     EXPECT_EQ(call->options.sampling.max_new_tokens, 16);
-    EXPECT_EQ(call->options.logprobs_mode, LogprobsMode::kRaw);
+    EXPECT_EQ(call->options.logprobs_mode, messages::LogprobsMode::kRaw);
     EXPECT_FALSE(call->logprobs);
 }
 
@@ -97,7 +97,8 @@ TEST(Requests, AnyDamageIsRefusedOrValid) {
             body[random() % body.size()] = static_cast<char>(random() % 256);
         if (random() % 4 == 0) body.resize(random() % body.size());
         if (const auto call = parse_sglang_generate(body)) {
-            for (const Generate& prompt : call->prompts) EXPECT_FALSE(invalid(prompt));
+            for (const messages::Generate& prompt : call->prompts)
+                EXPECT_FALSE(messages::invalid(prompt));
         }
         (void)parse_openai_completions(body).has_value();
         (void)parse_vllm_generate(body).has_value();
@@ -105,4 +106,4 @@ TEST(Requests, AnyDamageIsRefusedOrValid) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::http

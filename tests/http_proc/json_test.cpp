@@ -9,7 +9,7 @@
 #include <limits>
 #include <string>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 using nlohmann::json;
@@ -112,4 +112,4 @@ TEST(JsonWriter, ALogprobReadsBackToTheSameFloatAndIsNeverAnInteger) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::http

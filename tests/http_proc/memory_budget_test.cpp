@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 TEST(MemoryBudget, SharesTogetherStayWithinItAndGoBackAtTheirEnd) {
@@ -44,8 +44,8 @@ ServerContext context_of(std::size_t held_bytes_max) {
     return ServerContext(options);
 }
 
-Generate prompt_of(std::size_t num_tokens) {
-    Generate prompt;
+messages::Generate prompt_of(std::size_t num_tokens) {
+    messages::Generate prompt;
     prompt.input_ids.emplace(num_tokens);
     return prompt;
 }
@@ -54,7 +54,7 @@ TEST(MemoryBudget, APromptCountsOncePerSample) {
     ServerContext context = context_of(1 << 20);
     SilentWire wire;
     Exchange exchange(Request{}, Grant::kData, context, wire);
-    const Generate prompt = prompt_of(1000);
+    const messages::Generate prompt = prompt_of(1000);
     ASSERT_GT(bytes_of(prompt), 4000U);
     EXPECT_TRUE(exchange.hold(prompt, {.num_copies = 10}));
     EXPECT_EQ(context.memory().held_bytes(), 10 * bytes_of(prompt));
@@ -83,7 +83,7 @@ TEST(MemoryBudget, OncePromptsAreWithTheTreeOnlyWhatIsShownIsHeld) {
     Request request;
     request.body = std::string(5000, 'x');
     Exchange exchange(std::move(request), Grant::kData, context, wire, std::move(share));
-    const Generate prompt = prompt_of(1000);
+    const messages::Generate prompt = prompt_of(1000);
     ASSERT_TRUE(exchange.hold(prompt, {.num_copies = 8, .num_kept = 2}));
     EXPECT_EQ(context.memory().held_bytes(), 5000 + 10 * bytes_of(prompt));
     exchange.let_go();
@@ -92,14 +92,14 @@ TEST(MemoryBudget, OncePromptsAreWithTheTreeOnlyWhatIsShownIsHeld) {
 }
 
 TEST(MemoryBudget, ABiasAndStopsAreCopiedToo) {
-    Generate plain = prompt_of(1);
-    Generate biased = plain;
+    messages::Generate plain = prompt_of(1);
+    messages::Generate biased = plain;
     for (std::int64_t id = 0; id < 1000; ++id) biased.sampling.logit_bias[id] = 1.0;
     EXPECT_GT(bytes_of(biased), bytes_of(plain) + 1000 * 16);
-    Generate stopped = plain;
+    messages::Generate stopped = plain;
     stopped.sampling.stop.assign(10, std::string(1000, 'x'));
     EXPECT_GT(bytes_of(stopped), bytes_of(plain) + 10'000);
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::http

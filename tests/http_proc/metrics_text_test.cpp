@@ -8,19 +8,19 @@
 #include <sstream>
 #include <string>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
-ReplicaStatus replica(int number) {
-    ReplicaStatus one;
+messages::ReplicaStatus replica(int number) {
+    messages::ReplicaStatus one;
     one.replica = ReplicaId{number};
     one.page_size = 16;
     one.pages_total = 100;
     one.pages_free = 50;
     one.pages_cached = 25;
     one.memory = {
-        {.tag = MemoryTag::kWeights, .resident_bytes = 1000},
-        {.tag = MemoryTag::kKvCache, .resident_bytes = 2000}};
+        {.tag = messages::MemoryTag::kWeights, .resident_bytes = 1000},
+        {.tag = messages::MemoryTag::kKvCache, .resident_bytes = 2000}};
     return one;
 }
 
@@ -40,8 +40,8 @@ struct Page {
 };
 
 // Read by the format's rules: TYPE once, before the first sample of its metric.
-Page page_of(const StatusReply& status, const RequestMetrics& requests = {}) {
-    HelloReply hello;
+Page page_of(const messages::StatusReply& status, const RequestMetrics& requests = {}) {
+    messages::HelloReply hello;
     hello.model = "a \"quoted\" \\ name";
     std::istringstream lines(metrics_text(status, hello, requests, /*num_generating=*/3));
     Page page;
@@ -69,7 +69,7 @@ Page page_of(const StatusReply& status, const RequestMetrics& requests = {}) {
 constexpr const char* kVllm = "{model_name=\"a \\\"quoted\\\" \\\\ name\",engine=\"";
 
 TEST(MetricsText, HasASamplePerReplicaAndEscapesLabels) {
-    StatusReply status;
+    messages::StatusReply status;
     status.replicas = {replica(0), replica(1)};
     status.replicas[1].num_running = 4;
     const Page page = page_of(status);
@@ -83,19 +83,19 @@ TEST(MetricsText, HasASamplePerReplicaAndEscapesLabels) {
 
 TEST(MetricsText, SaysWhatIsAsleep) {
     struct Case {
-        MemoryState weights{};
+        messages::MemoryState weights{};
         std::int64_t host_bytes = 0;
-        MemoryState kv{};
+        messages::MemoryState kv{};
         std::string state{};
     };
-    using enum MemoryState;
+    using enum messages::MemoryState;
     for (const Case& one :
          {Case{kResident, 0, kResident, "awake"},
           Case{kReleased, 1000, kReleased, "weights_offloaded"},
           Case{kReleased, 0, kReleased, "discard_all"},
           Case{kReleased, 0, kResident, "discard_all"},
           Case{kResident, 0, kReleased, "weights_offloaded"}}) {
-        StatusReply status;
+        messages::StatusReply status;
         status.replicas = {replica(0)};
         status.replicas[0].memory[0].state = one.weights;
         status.replicas[0].memory[0].host_bytes = one.host_bytes;
@@ -114,7 +114,7 @@ TEST(MetricsText, SaysWhatIsAsleep) {
 }
 
 TEST(MetricsText, HasTheLastUpdatesWaterfallOnceThereIsOne) {
-    StatusReply status;
+    messages::StatusReply status;
     status.replicas = {replica(0)};
     EXPECT_FALSE(page_of(status).has("pitstop_update_phase_seconds"));
     status.updates.push_back({.what = "update_weights", .ok = true, .bytes = 5, .verify_s = 0.5});
@@ -132,7 +132,7 @@ TEST(MetricsText, HistogramsAreCumulativeAndEndWithInfinity) {
     RequestMetrics requests;
     requests.whole_request.add(0.02);
     requests.whole_request.add(1e9);
-    StatusReply status;
+    messages::StatusReply status;
     status.replicas = {replica(0)};
     const Page page = page_of(status, requests);
     const std::string name = "vllm:e2e_request_latency_seconds";
@@ -145,7 +145,7 @@ TEST(MetricsText, HistogramsAreCumulativeAndEndWithInfinity) {
 }
 
 TEST(KvUse, IsWithoutWhatTheCacheAloneHolds) {
-    ReplicaStatus one = replica(0);
+    messages::ReplicaStatus one = replica(0);
     EXPECT_EQ(kv_use_of(one).used_tokens, 25 * 16);
     EXPECT_EQ(kv_use_of(one).total_tokens, 1600);
     EXPECT_DOUBLE_EQ(kv_use_of(one).usage, 0.25);
@@ -154,8 +154,8 @@ TEST(KvUse, IsWithoutWhatTheCacheAloneHolds) {
     one.cached_tokens_total = 2;
     EXPECT_DOUBLE_EQ(kv_use_of(one).hit_rate, 0.25);
     // Before a worker has said how much there is.
-    EXPECT_DOUBLE_EQ(kv_use_of(ReplicaStatus{}).usage, 0);
+    EXPECT_DOUBLE_EQ(kv_use_of(messages::ReplicaStatus{}).usage, 0);
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -51,7 +51,7 @@ void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
 // NOLINTEND(misc-new-delete-overloads)
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 constexpr std::chrono::milliseconds kPatience{300};  // of the server, with a client
@@ -195,4 +195,4 @@ TEST_F(OutOfMemoryTest, ARequestCostsItsConnectionAlone) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::http

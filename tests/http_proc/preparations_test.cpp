@@ -5,7 +5,7 @@
 
 #include <optional>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 Task<> wait_over(Preparations& preparations, std::vector<std::string> names, int& num_over) {
@@ -58,4 +58,4 @@ TEST(Preparations, AnEntryThatWasMovedEndsOnce) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::http

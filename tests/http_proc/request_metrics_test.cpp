@@ -6,7 +6,7 @@
 #include <array>
 #include <chrono>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 using std::chrono::milliseconds;
@@ -15,12 +15,14 @@ std::int64_t count(const Histogram& histogram) {
     return histogram.count_up_to(histogram.bounds().size());
 }
 
-OutputChunk chunk(std::size_t num_tokens, std::optional<FinishReason> reason = std::nullopt) {
-    OutputChunk next;
+messages::OutputChunk chunk(
+    std::size_t num_tokens, std::optional<messages::FinishReason> reason = std::nullopt
+) {
+    messages::OutputChunk next;
     next.tokens.resize(num_tokens);
     if (!reason) return next;
-    next.finish = Finish{.reason = *reason};
-    next.counts = RequestCounts{.prompt_tokens = 7};
+    next.finish = messages::Finish{.reason = *reason};
+    next.counts = messages::RequestCounts{.prompt_tokens = 7};
     return next;
 }
 
@@ -51,7 +53,7 @@ TEST(RequestClock, TimesAStreamsFirstTokenTheOthersAndTheWhole) {
     EXPECT_EQ(count(metrics.between_tokens), 4);
     EXPECT_DOUBLE_EQ(metrics.between_tokens.sum(), 0.020);
     EXPECT_EQ(count(metrics.whole_request), 0);
-    clock.chunk(chunk(0, FinishReason::kStop), start + milliseconds(60), metrics);
+    clock.chunk(chunk(0, messages::FinishReason::kStop), start + milliseconds(60), metrics);
     EXPECT_EQ(count(metrics.first_token), 1);
     EXPECT_DOUBLE_EQ(metrics.whole_request.sum(), 0.060);
     EXPECT_DOUBLE_EQ(metrics.output_tokens.sum(), 6);
@@ -61,7 +63,7 @@ TEST(RequestClock, TimesAStreamsFirstTokenTheOthersAndTheWhole) {
 TEST(RequestClock, OfAWholeAnswerOnlyTheEndIsSeen) {
     RequestMetrics metrics;
     RequestClock clock(TimePoint{}, /*is_streamed=*/false);
-    clock.chunk(chunk(5, FinishReason::kLength), TimePoint{} + milliseconds(10), metrics);
+    clock.chunk(chunk(5, messages::FinishReason::kLength), TimePoint{} + milliseconds(10), metrics);
     EXPECT_EQ(count(metrics.first_token) + count(metrics.between_tokens), 0);
     EXPECT_EQ(count(metrics.whole_request), 1);
     EXPECT_DOUBLE_EQ(metrics.output_tokens.sum(), 5);
@@ -69,7 +71,8 @@ TEST(RequestClock, OfAWholeAnswerOnlyTheEndIsSeen) {
 
 TEST(RequestClock, AnAbortIsARequestAnErrorIsNone) {
     RequestMetrics metrics;
-    for (const FinishReason reason : {FinishReason::kAbort, FinishReason::kError}) {
+    for (const messages::FinishReason reason :
+         {messages::FinishReason::kAbort, messages::FinishReason::kError}) {
         RequestClock clock(TimePoint{}, /*is_streamed=*/true);
         clock.chunk(chunk(0, reason), TimePoint{} + milliseconds(10), metrics);
     }
@@ -77,4 +80,4 @@ TEST(RequestClock, AnAbortIsARequestAnErrorIsNone) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::http

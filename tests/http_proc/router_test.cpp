@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 Task<Response> nothing(Exchange&) { co_return Response::empty(200); }
@@ -92,4 +92,4 @@ TEST(Keys, AreEqualAsAWhole) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::http

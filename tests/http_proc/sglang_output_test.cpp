@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 using nlohmann::json;
@@ -18,8 +18,8 @@ json written(SglangOutput& output) {
     return json::parse(writer.text());
 }
 
-OutputChunk chunk(std::string text, std::vector<TokenId> tokens, std::string label) {
-    OutputChunk next;
+messages::OutputChunk chunk(std::string text, std::vector<TokenId> tokens, std::string label) {
+    messages::OutputChunk next;
     next.text = std::move(text);
     next.logprobs.assign(tokens.size(), -0.5F);
     next.spans = {
@@ -41,8 +41,9 @@ TEST(SglangOutput, EventsAreCumulativeAndSpansComeLast) {
     EXPECT_EQ(event["meta_info"]["finish_reason"], nullptr);
     EXPECT_EQ(event["meta_info"]["weight_version"], "default");
     EXPECT_FALSE(event["meta_info"].contains("weight_versions"));
-    OutputChunk last = chunk("b", {TokenId{2}, TokenId{3}}, "new");
-    last.finish = Finish{.reason = FinishReason::kStop, .matched_token = TokenId{3}};
+    messages::OutputChunk last = chunk("b", {TokenId{2}, TokenId{3}}, "new");
+    last.finish =
+        messages::Finish{.reason = messages::FinishReason::kStop, .matched_token = TokenId{3}};
     output.take(std::move(last));
     event = written(output);
     EXPECT_EQ(event["text"], "ab");
@@ -70,11 +71,11 @@ TEST(SglangOutput, DeltasHaveWhatIsNewAndCountsOfAll) {
 
 TEST(SglangOutput, SpansOfOneLabelAreOneForSglang) {
     SglangOutput output({.rid = "r"});
-    OutputChunk whole = chunk("ab", {TokenId{1}, TokenId{2}}, "same");
+    messages::OutputChunk whole = chunk("ab", {TokenId{1}, TokenId{2}}, "same");
     whole.spans[0].tokens = 1;
     whole.spans.push_back(whole.spans[0]);
     whole.spans[1].kv_min_epoch = Epoch{2};  // after a recompute: other KV, the same weights
-    whole.finish = Finish{.reason = FinishReason::kLength};
+    whole.finish = messages::Finish{.reason = messages::FinishReason::kLength};
     output.take(std::move(whole));
     const json meta = written(output)["meta_info"];
     EXPECT_EQ(meta["weight_versions"].size(), 1U);
@@ -84,9 +85,11 @@ TEST(SglangOutput, SpansOfOneLabelAreOneForSglang) {
 TEST(SglangOutput, AnAbortWhileWaitingHasSglangsWordsAndNoMore) {
     for (const bool was_waiting : {false, true}) {
         SglangOutput output({.rid = "r"});
-        OutputChunk end = chunk("a", {TokenId{1}}, "");
-        end.finish =
-            Finish{.reason = FinishReason::kAbort, .message = "enough", .was_waiting = was_waiting};
+        messages::OutputChunk end = chunk("a", {TokenId{1}}, "");
+        end.finish = messages::Finish{
+            .reason = messages::FinishReason::kAbort,
+            .message = "enough",
+            .was_waiting = was_waiting};
         output.take(std::move(end));
         EXPECT_EQ(
             written(output)["meta_info"]["finish_reason"],
@@ -101,8 +104,8 @@ TEST(SglangOutput, AnAbortWhileWaitingHasSglangsWordsAndNoMore) {
 
 TEST(SglangOutput, AnAbortBeforeTheFirstTokenHasOneEmptySpan) {
     SglangOutput output({.rid = "r"});
-    OutputChunk end;
-    end.finish = Finish{.reason = FinishReason::kAbort, .message = "Aborted"};
+    messages::OutputChunk end;
+    end.finish = messages::Finish{.reason = messages::FinishReason::kAbort, .message = "Aborted"};
     output.take(std::move(end));
     EXPECT_TRUE(output.lacks_version());
     output.set_version({.epoch = Epoch{3}, .label = "now"});
@@ -114,4 +117,4 @@ TEST(SglangOutput, AnAbortBeforeTheFirstTokenHasOneEmptySpan) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 struct Sent {
@@ -210,4 +210,4 @@ TEST(Site, ABrowsersGetOfAnAdminRouteSaysWhichPageAsks) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::http

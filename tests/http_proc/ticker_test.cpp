@@ -5,7 +5,7 @@
 
 #include <poll.h>
 
-namespace pitstop {
+namespace pitstop::http {
 namespace {
 
 bool is_due(const Ticker& ticker, int timeout_ms) {
@@ -43,4 +43,4 @@ TEST(Ticker, BeatsForAllWhoWaitAndRestsWhenNobodyDoes) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::http

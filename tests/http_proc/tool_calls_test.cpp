@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::http {
 
 void PrintTo(const ToolCall& call, std::ostream* out) { *out << call.name << call.arguments; }
 
@@ -232,4 +232,4 @@ TEST(ToolCalls, FormatsHaveTheEnginesNames) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::http

@@ -38,9 +38,7 @@ int run() {
     for (std::string line; std::getline(std::cin, line);) {
         const Result<std::string> text = render_line(line);
         Mapping answer;
-        answer.insert(
-            text ? "text" : "error", Value::text(text ? *text : text.error().message)
-        );
+        answer.insert(text ? "text" : "error", Value::text(text ? *text : text.error().message));
         Budget budget{Limits{}};
         const Result<std::string> json = to_json(Value::mapping(std::move(answer)), {}, budget);
         std::cout << (json ? *json : "{}") << '\n';

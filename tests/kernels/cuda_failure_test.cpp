@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-namespace pitstop {
+namespace pitstop::kernels {
 namespace {
 
 TEST(CudaFailureDeathTest, GivesTheLineToTheHandlerWhichEndsTheProcess) {
@@ -25,4 +25,4 @@ TEST(CudaFailureDeathTest, WithoutAHandlerPrintsTheLineAndAborts) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::kernels

@@ -92,7 +92,7 @@ def compile_one(source, nvcc, flags, folder):
 
 def plain_name(mangled):
     name = subprocess.run(["c++filt", mangled], capture_output=True, text=True, check=True).stdout.strip()
-    for noise in ("void ", "pitstop::", "(anonymous namespace)::"):
+    for noise in ("void ", "pitstop::kernels::", "pitstop::", "(anonymous namespace)::"):
         name = name.replace(noise, "")
     name = name.replace("> >", ">>")
     depth = 0

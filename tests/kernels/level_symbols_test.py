@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Objects compiled for one level define only names of that level's namespace.
+"""Objects compiled for one level define only names of that level's namespace (pitstop::kernels::avx2).
 
 A name shared with another level's object (an inline function that was not inlined) is kept once by the
 linker, perhaps in the version that an older machine cannot run.
@@ -18,7 +18,7 @@ def main() -> int:
         listing = subprocess.run(["nm", "-C", "--defined-only", path], capture_output=True, text=True, check=True)
         for line in listing.stdout.splitlines():
             _, kind, name = line.split(maxsplit=2)
-            if kind in "TWVuDBRGS" and f"pitstop::{level}::" not in name:
+            if kind in "TWVuDBRGS" and f"::{level}::" not in name:
                 wrong.append(f"{path}: {kind} {name}")
     print("\n".join(wrong) if wrong else f"{level}: {len(objects)} objects, no shared name")
     return 1 if wrong else 0

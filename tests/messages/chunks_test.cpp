@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace pitstop {
+namespace pitstop::messages {
 namespace {
 
 Span span(std::int64_t epoch, std::int64_t tokens, std::int64_t kv_min_epoch = 1) {
@@ -78,4 +78,4 @@ TEST(Chunks, P3_KeepingTokensKeepsAllThatBelongsToThemAndNoMore) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::messages

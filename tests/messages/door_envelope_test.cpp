@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::messages {
 namespace {
 
 using Packer = msgpack::packer<msgpack::sbuffer>;
@@ -185,4 +185,4 @@ TEST(DoorEnvelope, RandomBytesAndLengthsWithoutEndDoNoHarm) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::messages

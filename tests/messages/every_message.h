@@ -14,7 +14,7 @@
 #include <type_traits>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::messages {
 
 template <class List>
 struct AsTypes;
@@ -215,4 +215,4 @@ class Filler {
     std::mt19937_64 random_;
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::messages

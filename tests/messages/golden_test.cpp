@@ -9,7 +9,7 @@
 #include <sstream>
 #include <string>
 
-namespace pitstop {
+namespace pitstop::messages {
 namespace {
 
 using namespace std::string_literals;
@@ -299,4 +299,4 @@ TEST(Golden, EveryTxtHasNoOtherMessages) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::messages

@@ -10,7 +10,7 @@
 #include <limits>
 #include <string>
 
-namespace pitstop {
+namespace pitstop::messages {
 namespace {
 
 using namespace std::string_literals;
@@ -402,4 +402,4 @@ TEST(Peek, NeverFails) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::messages

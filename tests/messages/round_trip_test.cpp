@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace pitstop {
+namespace pitstop::messages {
 namespace {
 
 template <class T>
@@ -113,4 +113,4 @@ TYPED_TEST(RoundTrip, ABodyCutAnywhereIsMalformed) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::messages

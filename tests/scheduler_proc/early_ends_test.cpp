@@ -7,7 +7,7 @@ namespace {
 
 TEST(EarlyEnds, AnEndWaitsForItsRequest) {
     EarlyEnds ends;
-    ends.add(RequestKey{5}, {EndCause::kAbort, "why"});
+    ends.add(RequestKey{5}, {messages::EndCause::kAbort, "why"});
     EXPECT_FALSE(ends.take(RequestKey{4}));
     const auto end = ends.take(RequestKey{5});
     ASSERT_TRUE(end);

@@ -28,7 +28,7 @@ std::uint64_t extended(std::uint64_t prefix, TokenId token) {
 TokenId fake_next_token(
     const FakeModel& model,
     std::span<const TokenId> context,
-    const SamplingParams& sampling,
+    const messages::SamplingParams& sampling,
     std::span<const TokenId> stop_ids,
     std::int64_t output_index
 ) {
@@ -69,7 +69,7 @@ FakeWorkers::FakeWorkers(FakeModel model) : model_(std::move(model)) {
     never_ends.assign(static_cast<std::size_t>(model_.tp), false);
 }
 
-std::vector<PartDigest> FakeWorkers::digests(std::uint64_t weights, Rank rank) const {
+std::vector<messages::PartDigest> FakeWorkers::digests(std::uint64_t weights, Rank rank) const {
     return {{
         .name = "weight",
         .shape = {model_.tp, 4},
@@ -83,7 +83,7 @@ std::vector<PartDigest> FakeWorkers::digests(std::uint64_t weights, Rank rank) c
 std::vector<FromWorker> FakeWorkers::hellos() const {
     std::vector<FromWorker> all;
     for (int rank = 0; rank < model_.tp; ++rank) {
-        WorkerHello hello;
+        messages::WorkerHello hello;
         hello.rank = static_cast<Rank>(rank);
         hello.tp = model_.tp;
         hello.pid = 1000 + rank;
@@ -106,25 +106,25 @@ std::vector<FromWorker> FakeWorkers::hellos() const {
 
 std::size_t FakeWorkers::num_plans_queued() const {
     return static_cast<std::size_t>(std::ranges::count_if(queue_, [](const ToWorkers& message) {
-        return std::holds_alternative<StepPlan>(message);
+        return std::holds_alternative<messages::StepPlan>(message);
     }));
 }
 
 // Pages that a plan writes must be nobody else's while earlier plans are queued: a real worker
 // might still read them.
-void FakeWorkers::check_pages(const StepPlan& plan) {
+void FakeWorkers::check_pages(const messages::StepPlan& plan) {
     std::map<PageId, SlotId> in_use;
     for (const ToWorkers& message : queue_) {
-        const auto* earlier = std::get_if<StepPlan>(&message);
+        const auto* earlier = std::get_if<messages::StepPlan>(&message);
         if (earlier == nullptr) continue;
         auto page = earlier->pages.values.begin();
-        for (const PlanRow& row : earlier->rows) {
+        for (const messages::PlanRow& row : earlier->rows) {
             for (std::int64_t i = 0; i < row.num_pages; ++i) in_use[*page++] = row.slot;
         }
     }
     std::map<PageId, SlotId> written;
     auto page = plan.pages.values.begin();
-    for (const PlanRow& row : plan.rows) {
+    for (const messages::PlanRow& row : plan.rows) {
         for (std::int64_t i = 0; i < row.num_pages; ++i, ++page) {
             if (i < row.begin / model_.page_size) continue;
             const auto other = in_use.find(*page);
@@ -141,7 +141,7 @@ void FakeWorkers::check_pages(const StepPlan& plan) {
         }
     }
     page = plan.pages.values.begin();
-    for (const PlanRow& row : plan.rows) {
+    for (const messages::PlanRow& row : plan.rows) {
         for (std::int64_t i = 0; i < row.num_pages; ++i, ++page) {
             const auto other = written.find(*page);
             if (other != written.end() && other->second != row.slot)
@@ -153,15 +153,15 @@ void FakeWorkers::check_pages(const StepPlan& plan) {
 }
 
 void FakeWorkers::take(ToWorkers message) {
-    if (const auto* plan = std::get_if<StepPlan>(&message)) {
-        if (const auto problem = invalid(*plan)) problems_.push_back(*problem);
+    if (const auto* plan = std::get_if<messages::StepPlan>(&message)) {
+        if (const auto problem = messages::invalid(*plan)) problems_.push_back(*problem);
         check_pages(*plan);
         plans_.push_back(*plan);
     }
     queue_.push_back(std::move(message));
 }
 
-StepResult FakeWorkers::run(const StepPlan& plan) {
+messages::StepResult FakeWorkers::run(const messages::StepPlan& plan) {
     const auto fail = [&](const std::string& what) {
         problems_.push_back(fmt::format("step {}: {}", raw(plan.step), what));
     };
@@ -170,14 +170,14 @@ StepResult FakeWorkers::run(const StepPlan& plan) {
     for (const auto& tags : released_) {
         if (!tags.empty()) fail(fmt::format("runs while {} is released", name_of(*tags.begin())));
     }
-    StepResult result;
+    messages::StepResult result;
     result.step = plan.step;
     result.epoch = epoch_;
-    for (const RequestSetup& setup : plan.setups) {
+    for (const messages::RequestSetup& setup : plan.setups) {
         slots_.at(static_cast<std::size_t>(raw(setup.slot))) = {.setup = setup};
     }
     std::size_t at_token = 0, at_page = 0, at_target = 0;
-    for (const PlanRow& row : plan.rows) {
+    for (const messages::PlanRow& row : plan.rows) {
         Slot& slot = slots_.at(static_cast<std::size_t>(raw(row.slot)));
         if (!slot.setup) {
             fail("a slot that was never set up");
@@ -218,7 +218,7 @@ StepResult FakeWorkers::run(const StepPlan& plan) {
             };
             if (row.begin + i < first_scored) continue;
             const TokenId target = plan.targets.values[at_target++];
-            StepScores& scores = result.scores;
+            messages::StepScores& scores = result.scores;
             scores.logprobs.values.push_back(fake_logprob(model_, context, target));
             for (std::int64_t n = 0; n < slot.setup->logprobs.top; ++n) {
                 const TokenId top = fake_top_token(model_, context, n);
@@ -257,18 +257,18 @@ std::vector<FromWorker> FakeWorkers::run_one() {
     if (queue_.empty()) return answers;
     const ToWorkers message = std::move(queue_.front());
     queue_.pop_front();
-    if (const auto* plan = std::get_if<StepPlan>(&message)) {
+    if (const auto* plan = std::get_if<messages::StepPlan>(&message)) {
         answers.emplace_back(run(*plan));
         for (int rank = 1; rank < model_.tp; ++rank) {
-            answers.emplace_back(StepResult{
+            answers.emplace_back(messages::StepResult{
                 .step = plan->step, .epoch = epoch_, .rank = static_cast<Rank>(rank)});
         }
-    } else if (const auto* stage = std::get_if<WorkerStage>(&message)) {
+    } else if (const auto* stage = std::get_if<messages::WorkerStage>(&message)) {
         shadow_weights_ = staged_weights.value_or(model_.weights);
         for (int i = 0; i < model_.tp; ++i) {
             const auto at = static_cast<std::size_t>(i);
             if (is_silent[at]) continue;
-            WorkerStaged vote{.update = stage->update};
+            messages::WorkerStaged vote{.update = stage->update};
             vote.outcome.rank = static_cast<Rank>(i);
             vote.outcome.ok = !stage_failures[at];
             vote.outcome.phase = vote.outcome.ok ? "prepared" : "verify";
@@ -281,63 +281,64 @@ std::vector<FromWorker> FakeWorkers::run_one() {
             }
             answers.emplace_back(std::move(vote));
         }
-    } else if (const auto* commit = std::get_if<WorkerCommit>(&message)) {
+    } else if (const auto* commit = std::get_if<messages::WorkerCommit>(&message)) {
         const std::uint64_t old = model_.weights;
         model_.weights = commit->rollback ? retained_weights_ : shadow_weights_;
         retained_weights_ = old;
         epoch_ = commit->epoch;
         for (int rank = 0; rank < model_.tp; ++rank) {
             if (never_ends[static_cast<std::size_t>(rank)]) continue;
-            answers.emplace_back(WorkerCommitted{
+            answers.emplace_back(messages::WorkerCommitted{
                 .update = commit->update,
                 .rank = static_cast<Rank>(rank),
                 .epoch = commit->epoch,
                 .elapsed_us = 100 + rank,
             });
         }
-    } else if (const auto* drop = std::get_if<WorkerDrop>(&message)) {
+    } else if (const auto* drop = std::get_if<messages::WorkerDrop>(&message)) {
         for (int rank = 0; rank < model_.tp; ++rank) {
             if (never_ends[static_cast<std::size_t>(rank)]) continue;
-            answers.emplace_back(WorkerDropped{
+            answers.emplace_back(messages::WorkerDropped{
                 .update = drop->update, .rank = static_cast<Rank>(rank)});
         }
-    } else if (const auto* memory = std::get_if<WorkerMemory>(&message)) {
+    } else if (const auto* memory = std::get_if<messages::WorkerMemory>(&message)) {
         memory_orders_.push_back(*memory);
         for (int i = 0; i < model_.tp; ++i) {
             const auto at = static_cast<std::size_t>(i);
             if (is_silent[at]) continue;
-            WorkerMemoryDone done{.call = memory->call, .rank = static_cast<Rank>(i)};
+            messages::WorkerMemoryDone done{.call = memory->call, .rank = static_cast<Rank>(i)};
             if (memory_failures[at]) {
                 done.code = "resource_exhausted";
                 done.message = *std::exchange(memory_failures[at], std::nullopt);
             } else {
-                for (const MemoryTag tag : memory->tags) {
-                    if (memory->action == MemoryAction::kRelease) {
+                for (const messages::MemoryTag tag : memory->tags) {
+                    if (memory->action == messages::MemoryAction::kRelease) {
                         released_[at].insert(tag);
                     } else {
                         released_[at].erase(tag);
                     }
                 }
             }
-            for (const MemoryTag tag : kAllMemoryTags) {
+            for (const messages::MemoryTag tag : messages::kAllMemoryTags) {
                 const bool is_released = released_[at].contains(tag);
                 done.tags.push_back({
                     .tag = tag,
-                    .state = is_released ? MemoryState::kReleased : MemoryState::kResident,
+                    .state = is_released ? messages::MemoryState::kReleased
+                                         : messages::MemoryState::kResident,
                     .resident_bytes = is_released ? 0 : 1000,
                 });
             }
             answers.emplace_back(std::move(done));
         }
-    } else if (const auto* read = std::get_if<WorkerReadTensor>(&message)) {
+    } else if (const auto* read = std::get_if<messages::WorkerReadTensor>(&message)) {
         for (int rank = 0; rank < model_.tp; ++rank) {
-            answers.emplace_back(WorkerTensor{
+            answers.emplace_back(messages::WorkerTensor{
                 .call = read->call, .rank = static_cast<Rank>(rank), .epoch = epoch_});
         }
-    } else if (const auto* digest = std::get_if<WorkerDigest>(&message)) {
+    } else if (const auto* digest = std::get_if<messages::WorkerDigest>(&message)) {
         for (int i = 0; i < model_.tp; ++i) {
             const auto rank = static_cast<Rank>(i);
-            answers.emplace_back(WorkerDigests{
+            answers.emplace_back(messages::WorkerDigests{
                 .call = digest->call,
                 .rank = rank,
                 .epoch = epoch_,

@@ -38,7 +38,7 @@ struct FakeModel {
 [[nodiscard]] TokenId fake_next_token(
     const FakeModel& model,
     std::span<const TokenId> context,
-    const SamplingParams& sampling,
+    const messages::SamplingParams& sampling,
     std::span<const TokenId> stop_ids,
     std::int64_t output_index
 );
@@ -68,7 +68,7 @@ class FakeWorkers {
     // What a plan did that no plan may do; empty: nothing.
     [[nodiscard]] const std::vector<std::string>& problems() const { return problems_; }
     [[nodiscard]] std::int64_t num_tokens_run() const { return num_tokens_run_; }
-    [[nodiscard]] const std::vector<StepPlan>& plans() const { return plans_; }
+    [[nodiscard]] const std::vector<messages::StepPlan>& plans() const { return plans_; }
     [[nodiscard]] Epoch epoch() const { return epoch_; }
     [[nodiscard]] const FakeModel& model() const { return model_; }
 
@@ -79,7 +79,9 @@ class FakeWorkers {
     // Ranks that fail the next order about memory, and why; it is used up.
     std::vector<std::optional<std::string>> memory_failures{};
     // Every order about memory.
-    [[nodiscard]] const std::vector<WorkerMemory>& memory_orders() const { return memory_orders_; }
+    [[nodiscard]] const std::vector<messages::WorkerMemory>& memory_orders() const {
+        return memory_orders_;
+    }
     // Ranks that do not answer stages and orders about memory.
     std::vector<bool> is_silent{};
     // By rank: answers no commit and no drop.
@@ -97,21 +99,21 @@ class FakeWorkers {
         Epoch epoch{};
     };
     struct Slot {
-        std::optional<RequestSetup> setup{};
+        std::optional<messages::RequestSetup> setup{};
         TokenId sampled{-1};
     };
-    StepResult run(const StepPlan& plan);
-    void check_pages(const StepPlan& plan);
-    [[nodiscard]] std::vector<PartDigest> digests(std::uint64_t weights, Rank rank) const;
+    messages::StepResult run(const messages::StepPlan& plan);
+    void check_pages(const messages::StepPlan& plan);
+    [[nodiscard]] std::vector<messages::PartDigest> digests(std::uint64_t weights, Rank rank) const;
 
     FakeModel model_;
     std::vector<Entry> kv_;  // [num_pages * page_size]
     std::vector<Slot> slots_;
     std::deque<ToWorkers> queue_{};
-    std::vector<StepPlan> plans_{};
+    std::vector<messages::StepPlan> plans_{};
     std::vector<std::string> problems_{};
-    std::vector<WorkerMemory> memory_orders_{};
-    std::vector<std::set<MemoryTag>> released_{};  // by rank
+    std::vector<messages::WorkerMemory> memory_orders_{};
+    std::vector<std::set<messages::MemoryTag>> released_{};  // by rank
     std::map<std::pair<RequestKey, std::int64_t>, EpochRange> kv_read_{};
     Epoch epoch_{1};
     std::uint64_t retained_weights_ = 0;

@@ -8,16 +8,17 @@ namespace {
 
 class LabelTest : public testing::Test {
   protected:
-    LabelPart relabel(const std::string& label, bool abort_all = false) {
-        rig.control(SetWeightLabel{.call = CallId{4}, .label = label, .abort_all = abort_all});
+    messages::LabelPart relabel(const std::string& label, bool abort_all = false) {
+        rig.control(messages::SetWeightLabel{
+            .call = CallId{4}, .label = label, .abort_all = abort_all});
         rig.turn();
-        auto parts = rig.take<LabelPart>();
+        auto parts = rig.take<messages::LabelPart>();
         EXPECT_EQ(parts.size(), 1u);
-        return parts.empty() ? LabelPart{} : parts[0];
+        return parts.empty() ? messages::LabelPart{} : parts[0];
     }
     static std::vector<std::string> labels_of(const Received& got) {
         std::vector<std::string> labels;
-        for (const Span& span : got.spans) {
+        for (const messages::Span& span : got.spans) {
             if (labels.empty() || labels.back() != span.label) labels.push_back(span.label);
         }
         return labels;
@@ -30,7 +31,7 @@ TEST_F(LabelTest, P3_SplitsTheSpansOfRunningRequestsAndChangesNoToken) {
     const RequestKey key = rig.send(ask);
     rig.turn();
     for (int i = 0; i < 6; ++i) rig.step();
-    const LabelPart part = relabel("step-7");
+    const messages::LabelPart part = relabel("step-7");
     EXPECT_EQ(part.code, "");
     EXPECT_EQ(part.epoch, Epoch{1});
     EXPECT_EQ(part.old_label, "");
@@ -40,7 +41,7 @@ TEST_F(LabelTest, P3_SplitsTheSpansOfRunningRequestsAndChangesNoToken) {
     EXPECT_EQ(got.tokens, rig.expected(ask).tokens);
     EXPECT_EQ(labels_of(got), (std::vector<std::string>{"", "step-7"}));
     std::int64_t num_tokens = 0;
-    for (const Span& span : got.spans) {
+    for (const messages::Span& span : got.spans) {
         EXPECT_EQ(span.epoch, Epoch{1}) << "the weights are the same";
         num_tokens += span.tokens;
     }
@@ -75,13 +76,13 @@ TEST_F(LabelTest, P4_EndsRequestsOnlyIfAskedTo) {
     EXPECT_FALSE(rig.of(key).finish);
     EXPECT_EQ(relabel("b", /*abort_all=*/true).num_aborted, 1);
     ASSERT_TRUE(rig.of(key).finish);
-    EXPECT_EQ(rig.of(key).finish->reason, FinishReason::kAbort);
+    EXPECT_EQ(rig.of(key).finish->reason, messages::FinishReason::kAbort);
 }
 
 TEST_F(LabelTest, IsRefusedDuringAnUpdateWhoseOwnLabelComes) {
-    rig.control(UpdateReady{.update = UpdateId{1}});
+    rig.control(messages::UpdateReady{.update = messages::UpdateId{1}});
     rig.turn();
-    const LabelPart part = relabel("late");
+    const messages::LabelPart part = relabel("late");
     EXPECT_EQ(part.code, "failed_precondition");
     EXPECT_NE(part.message.find("update 1"), std::string::npos);
     EXPECT_EQ(rig.status().label, "");
@@ -89,9 +90,9 @@ TEST_F(LabelTest, IsRefusedDuringAnUpdateWhoseOwnLabelComes) {
 
 TEST(Label, IsRefusedWhereNothingServes) {
     Rig rig{FakeModel{.has_weights = false}};
-    rig.control(SetWeightLabel{.call = CallId{4}, .label = "x"});
+    rig.control(messages::SetWeightLabel{.call = CallId{4}, .label = "x"});
     rig.turn();
-    EXPECT_EQ(rig.take<LabelPart>().at(0).code, "failed_precondition");
+    EXPECT_EQ(rig.take<messages::LabelPart>().at(0).code, "failed_precondition");
 }
 
 }  // namespace

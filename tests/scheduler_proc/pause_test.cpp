@@ -11,7 +11,9 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-PauseGeneration pause_of(PauseMode mode, double max_pause_s = 0, std::int64_t timeout_ms = 0) {
+messages::PauseGeneration pause_of(
+    messages::PauseMode mode, double max_pause_s = 0, std::int64_t timeout_ms = 0
+) {
     return {.call = CallId{1}, .timeout_ms = timeout_ms, .mode = mode, .max_pause_s = max_pause_s};
 }
 
@@ -31,21 +33,21 @@ class PauseTest : public testing::Test {
     }
 
     // Pauses, lets the steps in flight end, and returns the answer.
-    PausePart pause(PauseMode mode, double max_pause_s = 0) {
+    messages::PausePart pause(messages::PauseMode mode, double max_pause_s = 0) {
         rig.control(pause_of(mode, max_pause_s));
         rig.turn();
         rig.run();
-        return only<PausePart>();
+        return only<messages::PausePart>();
     }
-    ContinuePart go_on() {
-        rig.control(ContinueGeneration{.call = CallId{2}});
+    messages::ContinuePart go_on() {
+        rig.control(messages::ContinueGeneration{.call = CallId{2}});
         rig.turn();
-        return only<ContinuePart>();
+        return only<messages::ContinuePart>();
     }
-    FlushPart flush() {
-        rig.control(FlushCache{.call = CallId{3}});
+    messages::FlushPart flush() {
+        rig.control(messages::FlushCache{.call = CallId{3}});
         rig.turn();
-        return only<FlushPart>();
+        return only<messages::FlushPart>();
     }
     template <class Part>
     Part only() {
@@ -58,7 +60,7 @@ class PauseTest : public testing::Test {
         for (std::size_t i = 0; i < keys.size(); ++i) {
             EXPECT_EQ(rig.of(keys[i]).tokens, rig.expected(asks[i]).tokens);
             ASSERT_TRUE(rig.of(keys[i]).finish);
-            EXPECT_EQ(rig.of(keys[i]).finish->reason, FinishReason::kLength);
+            EXPECT_EQ(rig.of(keys[i]).finish->reason, messages::FinishReason::kLength);
         }
     }
 
@@ -68,14 +70,14 @@ class PauseTest : public testing::Test {
 };
 
 TEST_F(PauseTest, AnswersWhenNoStepIsInFlight) {
-    rig.control(pause_of(PauseMode::kInPlace));
+    rig.control(pause_of(messages::PauseMode::kInPlace));
     rig.turn();
-    EXPECT_TRUE(rig.take<PausePart>().empty());
+    EXPECT_TRUE(rig.take<messages::PausePart>().empty());
     EXPECT_EQ(rig.status().state, "pausing");
     rig.step();
-    EXPECT_TRUE(rig.take<PausePart>().empty());
+    EXPECT_TRUE(rig.take<messages::PausePart>().empty());
     rig.step();
-    const PausePart part = only<PausePart>();
+    const messages::PausePart part = only<messages::PausePart>();
     EXPECT_EQ(part.code, "");
     EXPECT_FALSE(part.was_paused);
     EXPECT_EQ(part.num_frozen, 2);
@@ -87,24 +89,24 @@ TEST_F(PauseTest, AnswersWhenNoStepIsInFlight) {
 
 TEST_F(PauseTest, WithNothingToDoIsAnsweredInTheSameTurn) {
     Rig idle;
-    idle.control(pause_of(PauseMode::kRetract));
+    idle.control(pause_of(messages::PauseMode::kRetract));
     idle.turn();
-    EXPECT_EQ(idle.take<PausePart>().size(), 1u);
-    idle.control(ContinueGeneration{.call = CallId{2}});
+    EXPECT_EQ(idle.take<messages::PausePart>().size(), 1u);
+    idle.control(messages::ContinueGeneration{.call = CallId{2}});
     idle.turn();
-    EXPECT_EQ(idle.take<ContinuePart>().at(0).was_paused, true);
+    EXPECT_EQ(idle.take<messages::ContinuePart>().at(0).was_paused, true);
 }
 
 TEST_F(PauseTest, AbortReturnsEveryTokenSoFarAndFreesAll) {
     std::vector<std::vector<TokenId>> before;
     for (const RequestKey key : keys) before.push_back(rig.of(key).tokens);
-    const PausePart part = pause(PauseMode::kAbort);
+    const messages::PausePart part = pause(messages::PauseMode::kAbort);
     EXPECT_EQ(part.num_aborted, 3);
     EXPECT_EQ(part.num_frozen, 0);
     EXPECT_EQ(part.num_waiting, 0);
     for (std::size_t i = 0; i < keys.size(); ++i) {
         ASSERT_TRUE(rig.of(keys[i]).finish);
-        EXPECT_EQ(rig.of(keys[i]).finish->reason, FinishReason::kAbort);
+        EXPECT_EQ(rig.of(keys[i]).finish->reason, messages::FinishReason::kAbort);
         EXPECT_EQ(rig.of(keys[i]).tokens, before[i]);
     }
     EXPECT_EQ(rig.status().pages_free, 64) << "KV and cache are freed";
@@ -118,7 +120,7 @@ TEST_F(PauseTest, AbortReturnsEveryTokenSoFarAndFreesAll) {
 }
 
 TEST_F(PauseTest, P4_InPlaceGoesOnFromTheVeryNextToken) {
-    pause(PauseMode::kInPlace);
+    pause(messages::PauseMode::kInPlace);
     const std::int64_t run_before = rig.workers.num_tokens_run();
     const auto tokens = rig.of(keys[0]).tokens;
     EXPECT_EQ(flush().code, "failed_precondition");
@@ -132,11 +134,11 @@ TEST_F(PauseTest, P4_InPlaceGoesOnFromTheVeryNextToken) {
 }
 
 TEST_F(PauseTest, P4_RetractLosesNoToken) {
-    const PausePart part = pause(PauseMode::kRetract);
+    const messages::PausePart part = pause(messages::PauseMode::kRetract);
     EXPECT_EQ(part.num_retracted, 2);
     EXPECT_EQ(part.num_waiting, 3);
     EXPECT_EQ(rig.status().num_running, 0);
-    const FlushPart flushed = flush();
+    const messages::FlushPart flushed = flush();
     EXPECT_EQ(flushed.code, "");
     EXPECT_GT(flushed.pages_freed, 0);
     EXPECT_EQ(rig.status().pages_free, 64);
@@ -148,17 +150,17 @@ TEST_F(PauseTest, P4_RetractLosesNoToken) {
 }
 
 TEST_F(PauseTest, P4_WaitRunsRunningRequestsOutAndStartsNoNewOne) {
-    rig.control(pause_of(PauseMode::kWait));
+    rig.control(pause_of(messages::PauseMode::kWait));
     rig.turn();
     const Ask ask{.prompt = prompt_of(4, 300)};
     asks.push_back(ask);
     keys.push_back(rig.send(ask));  // arrives during the drain
     while (rig.status().num_running > 0) {
         EXPECT_EQ(rig.status().state, "pausing");
-        EXPECT_TRUE(rig.take<PausePart>().empty());
+        EXPECT_TRUE(rig.take<messages::PausePart>().empty());
         ASSERT_TRUE(rig.step());
     }
-    const PausePart part = only<PausePart>();
+    const messages::PausePart part = only<messages::PausePart>();
     EXPECT_EQ(part.num_frozen, 0);
     EXPECT_EQ(part.num_waiting, 2);
     EXPECT_EQ(rig.of(keys[0]).tokens.size(), 20u);
@@ -177,30 +179,30 @@ TEST_F(PauseTest, WaitAlsoRunsOutWhatWasRetractedUnderPressure) {
     const RequestKey younger = tight.send(other);
     tight.turn();
     while (tight.status().retractions_total == 0) ASSERT_TRUE(tight.step());
-    tight.control(pause_of(PauseMode::kWait));
+    tight.control(pause_of(messages::PauseMode::kWait));
     tight.run();
     EXPECT_EQ(tight.of(elder).tokens, tight.expected(ask).tokens);
     EXPECT_EQ(tight.of(younger).tokens, tight.expected(other).tokens);
-    EXPECT_EQ(tight.take<PausePart>().size(), 1u);
+    EXPECT_EQ(tight.take<messages::PausePart>().size(), 1u);
 }
 
 TEST_F(PauseTest, TwiceIsHarmlessAndSaysSo) {
-    pause(PauseMode::kInPlace);
-    const PausePart again = pause(PauseMode::kInPlace);
+    pause(messages::PauseMode::kInPlace);
+    const messages::PausePart again = pause(messages::PauseMode::kInPlace);
     EXPECT_EQ(again.code, "");
     EXPECT_TRUE(again.was_paused);
     EXPECT_EQ(again.message, "already paused");
     EXPECT_EQ(again.num_frozen, 2);
-    EXPECT_EQ(pause(PauseMode::kWait).num_frozen, 2) << "a wait sets nothing going again";
+    EXPECT_EQ(pause(messages::PauseMode::kWait).num_frozen, 2) << "a wait sets nothing going again";
     go_on();
     rig.run();
     expect_undisturbed();
 }
 
 TEST_F(PauseTest, ALaterRetractFreesWhatAnEarlierInPlaceFroze) {
-    pause(PauseMode::kInPlace);
+    pause(messages::PauseMode::kInPlace);
     EXPECT_EQ(flush().code, "failed_precondition");
-    EXPECT_EQ(pause(PauseMode::kRetract).num_retracted, 2);
+    EXPECT_EQ(pause(messages::PauseMode::kRetract).num_retracted, 2);
     EXPECT_EQ(flush().code, "");
     go_on();
     rig.run();
@@ -208,11 +210,11 @@ TEST_F(PauseTest, ALaterRetractFreesWhatAnEarlierInPlaceFroze) {
 }
 
 TEST_F(PauseTest, ALaterInPlaceStopsAWaitThatStillRuns) {
-    rig.control(pause_of(PauseMode::kWait));
+    rig.control(pause_of(messages::PauseMode::kWait));
     rig.turn();
-    rig.control(pause_of(PauseMode::kInPlace));
+    rig.control(pause_of(messages::PauseMode::kInPlace));
     rig.run();
-    const auto parts = rig.take<PausePart>();
+    const auto parts = rig.take<messages::PausePart>();
     ASSERT_EQ(parts.size(), 2u);
     EXPECT_EQ(parts[0].num_frozen, 2);
     EXPECT_NE(parts[0].message.find("did not wait"), std::string::npos);
@@ -222,7 +224,7 @@ TEST_F(PauseTest, ALaterInPlaceStopsAWaitThatStillRuns) {
 }
 
 TEST_F(PauseTest, ContinueWhenRunningIsHarmlessAndSaysSo) {
-    const ContinuePart part = go_on();
+    const messages::ContinuePart part = go_on();
     EXPECT_EQ(part.code, "");
     EXPECT_FALSE(part.was_paused);
     EXPECT_EQ(part.message, "not paused");
@@ -231,29 +233,29 @@ TEST_F(PauseTest, ContinueWhenRunningIsHarmlessAndSaysSo) {
 }
 
 TEST_F(PauseTest, ContinueEndsAPauseThatStillWaits) {
-    rig.control(pause_of(PauseMode::kWait));
+    rig.control(pause_of(messages::PauseMode::kWait));
     rig.turn();
-    const ContinuePart part = go_on();
+    const messages::ContinuePart part = go_on();
     EXPECT_TRUE(part.was_paused);
-    EXPECT_EQ(only<PausePart>().code, "aborted");
+    EXPECT_EQ(only<messages::PausePart>().code, "aborted");
     rig.run();
     expect_undisturbed();
 }
 
 TEST_F(PauseTest, ContinueSaysHowLongItWasPaused) {
-    pause(PauseMode::kInPlace);
+    pause(messages::PauseMode::kInPlace);
     rig.now += seconds(5);
     EXPECT_NEAR(go_on().paused_s, 5, 0.1);
 }
 
 TEST_F(PauseTest, AbortWhilePausedReturnsThePartialOutput) {
-    pause(PauseMode::kInPlace);
+    pause(messages::PauseMode::kInPlace);
     const auto before = rig.of(keys[0]).tokens;
-    rig.control(EndRequests{.keys = {keys[0], keys[2]}, .message = "no longer needed"});
+    rig.control(messages::EndRequests{.keys = {keys[0], keys[2]}, .message = "no longer needed"});
     rig.turn();
     for (const RequestKey key : {keys[0], keys[2]}) {
         ASSERT_TRUE(rig.of(key).finish);
-        EXPECT_EQ(rig.of(key).finish->reason, FinishReason::kAbort);
+        EXPECT_EQ(rig.of(key).finish->reason, messages::FinishReason::kAbort);
     }
     EXPECT_EQ(rig.of(keys[0]).tokens, before);
     go_on();
@@ -263,13 +265,14 @@ TEST_F(PauseTest, AbortWhilePausedReturnsThePartialOutput) {
 
 TEST_F(PauseTest, ARequestThatFinishesInTheLastStepIsDoneNotFrozen) {
     while (rig.of(keys[0]).tokens.size() < 18) rig.step();
-    const PausePart part = pause(PauseMode::kInPlace);  // two steps in flight: tokens 19 and 20
+    const messages::PausePart part =
+        pause(messages::PauseMode::kInPlace);  // two steps in flight: tokens 19 and 20
     EXPECT_EQ(part.num_frozen, 0);
     EXPECT_TRUE(rig.of(keys[0]).finish);
 }
 
 TEST_F(PauseTest, GoesOnByItselfAfterMaxPause) {
-    rig.control(pause_of(PauseMode::kInPlace, /*max_pause_s=*/2));
+    rig.control(pause_of(messages::PauseMode::kInPlace, /*max_pause_s=*/2));
     const TimePoint start = rig.now;
     rig.run();
     const TurnOutput out = rig.turn();
@@ -286,30 +289,30 @@ TEST_F(PauseTest, GoesOnByItselfAfterMaxPause) {
 }
 
 TEST_F(PauseTest, TheLatestPauseDecidesHowLong) {
-    pause(PauseMode::kInPlace, 2);
-    pause(PauseMode::kInPlace, 0);
+    pause(messages::PauseMode::kInPlace, 2);
+    pause(messages::PauseMode::kInPlace, 0);
     rig.now += seconds(3600);
     rig.turn();
     EXPECT_TRUE(rig.scheduler.is_paused());
 }
 
 TEST_F(PauseTest, MaxPauseEndsAWaitTooAndSaysSo) {
-    rig.control(pause_of(PauseMode::kWait, 2));
+    rig.control(pause_of(messages::PauseMode::kWait, 2));
     rig.turn();
     rig.now += seconds(3);
     rig.turn();
-    EXPECT_EQ(only<PausePart>().code, "aborted");
+    EXPECT_EQ(only<messages::PausePart>().code, "aborted");
     rig.run();
     expect_undisturbed();
 }
 
 TEST_F(PauseTest, P5_PastItsDeadlineNamesTheStepAndTheRankAndStaysPaused) {
-    rig.control(pause_of(PauseMode::kInPlace, 0, /*timeout_ms=*/500));
+    rig.control(pause_of(messages::PauseMode::kInPlace, 0, /*timeout_ms=*/500));
     const TurnOutput out = rig.turn();
     ASSERT_TRUE(out.wake_at);
     rig.now = *out.wake_at;
     rig.turn();
-    const PausePart part = only<PausePart>();
+    const messages::PausePart part = only<messages::PausePart>();
     EXPECT_EQ(part.code, "deadline_exceeded");
     EXPECT_NE(part.message.find("phase pause"), std::string::npos);
     EXPECT_NE(part.message.find("rank 0"), std::string::npos);
@@ -322,58 +325,59 @@ TEST_F(PauseTest, P5_PastItsDeadlineNamesTheStepAndTheRankAndStaysPaused) {
 }
 
 TEST_F(PauseTest, PendingCallsAreBounded) {
-    for (std::size_t i = 0; i < kPendingCallsMax; ++i) rig.control(pause_of(PauseMode::kInPlace));
+    for (std::size_t i = 0; i < kPendingCallsMax; ++i)
+        rig.control(pause_of(messages::PauseMode::kInPlace));
     rig.turn();
-    EXPECT_TRUE(rig.take<PausePart>().empty());
-    rig.control(pause_of(PauseMode::kInPlace));
+    EXPECT_TRUE(rig.take<messages::PausePart>().empty());
+    rig.control(pause_of(messages::PauseMode::kInPlace));
     rig.turn();
-    EXPECT_EQ(only<PausePart>().code, "resource_exhausted");
+    EXPECT_EQ(only<messages::PausePart>().code, "resource_exhausted");
     rig.run();
-    EXPECT_EQ(rig.take<PausePart>().size(), kPendingCallsMax);
+    EXPECT_EQ(rig.take<messages::PausePart>().size(), kPendingCallsMax);
 }
 
 TEST_F(PauseTest, FlushIsRefusedWhileRequestsRun) {
-    const FlushPart part = flush();
+    const messages::FlushPart part = flush();
     EXPECT_EQ(part.code, "failed_precondition");
     EXPECT_NE(part.message.find("2 requests hold"), std::string::npos);
     rig.run();
     EXPECT_GT(rig.status().pages_cached, 0);
-    const FlushPart idle = flush();
+    const messages::FlushPart idle = flush();
     EXPECT_EQ(idle.code, "");
     EXPECT_GT(idle.pages_freed, 0);
     EXPECT_EQ(rig.status().pages_free, 64);
 }
 
 TEST_F(PauseTest, FlushCanWaitUntilNobodyHoldsPages) {
-    rig.control(FlushCache{.call = CallId{3}, .wait_idle = true});
+    rig.control(messages::FlushCache{.call = CallId{3}, .wait_idle = true});
     rig.run();
-    const FlushPart part = only<FlushPart>();
+    const messages::FlushPart part = only<messages::FlushPart>();
     EXPECT_EQ(part.code, "");
     EXPECT_GT(part.pages_freed, 0);
     expect_undisturbed();
 }
 
 TEST_F(PauseTest, P5_AFlushThatWaitsHasADeadline) {
-    rig.control(FlushCache{.call = CallId{3}, .timeout_ms = 100, .wait_idle = true});
+    rig.control(messages::FlushCache{.call = CallId{3}, .timeout_ms = 100, .wait_idle = true});
     rig.turn();
     rig.now += seconds(1);
     rig.turn();
-    const FlushPart part = only<FlushPart>();
+    const messages::FlushPart part = only<messages::FlushPart>();
     EXPECT_EQ(part.code, "deadline_exceeded");
     EXPECT_NE(part.message.find("2 requests hold"), std::string::npos);
     rig.run();
 }
 
 TEST_F(PauseTest, AFlushRightAfterEverythingEndedWaitsForTheStepsInFlight) {
-    rig.control(EndRequests{.keys = keys});
-    rig.control(FlushCache{.call = CallId{3}});
+    rig.control(messages::EndRequests{.keys = keys});
+    rig.control(messages::FlushCache{.call = CallId{3}});
     const Ask ask{.prompt = prompt_of(4, 300)};
     const RequestKey key = rig.send(ask);
     rig.turn();
-    EXPECT_TRUE(rig.take<FlushPart>().empty());
+    EXPECT_TRUE(rig.take<messages::FlushPart>().empty());
     rig.step();
     rig.step();
-    EXPECT_EQ(only<FlushPart>().code, "") << "no newcomer holds it up";
+    EXPECT_EQ(only<messages::FlushPart>().code, "") << "no newcomer holds it up";
     rig.run();
     EXPECT_EQ(rig.of(key).tokens, rig.expected(ask).tokens);
 }

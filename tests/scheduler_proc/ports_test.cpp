@@ -19,29 +19,29 @@ class PortsTest : public testing::Test {
             std::filesystem::temp_directory_path() / fmt::format("pitstop-ports-{}", ::getpid());
         std::filesystem::create_directory(path_);
         std::filesystem::permissions(path_, std::filesystem::perms::owner_all);
-        run_dir_.emplace(*RunDir::open(path_.string()));
+        run_dir_.emplace(*bus::RunDir::open(path_.string()));
         tokenizer.emplace(bind(run_dir_->tokenizer()));
         detokenizer.emplace(bind(run_dir_->detokenizer()));
         ports.emplace(*Ports::open(context, *run_dir_, ReplicaId{0}, 2));
-        requests.emplace(connect(SocketKind::kPush, run_dir_->requests(ReplicaId{0})));
-        control.emplace(connect(SocketKind::kPush, run_dir_->control(ReplicaId{0})));
+        requests.emplace(connect(bus::SocketKind::kPush, run_dir_->requests(ReplicaId{0})));
+        control.emplace(connect(bus::SocketKind::kPush, run_dir_->control(ReplicaId{0})));
         for (auto& worker : workers)
-            worker.emplace(connect(SocketKind::kDealer, run_dir_->workers(ReplicaId{0})));
+            worker.emplace(connect(bus::SocketKind::kDealer, run_dir_->workers(ReplicaId{0})));
     }
     void TearDown() override { std::filesystem::remove_all(path_); }
 
-    Socket bind(const std::string& endpoint) {
-        return *Socket::bind(context, SocketKind::kPull, endpoint, kInnerLimits);
+    bus::Socket bind(const std::string& endpoint) {
+        return *bus::Socket::bind(context, bus::SocketKind::kPull, endpoint, bus::kInnerLimits);
     }
-    Socket connect(SocketKind kind, const std::string& endpoint) {
-        return *Socket::connect(context, kind, endpoint, kInnerLimits);
+    bus::Socket connect(bus::SocketKind kind, const std::string& endpoint) {
+        return *bus::Socket::connect(context, kind, endpoint, bus::kInnerLimits);
     }
     // Receives until `count` says enough, with a deadline.
     template <class Enough>
     TurnInput receive(Enough enough) {
         TurnInput all;
         const TimePoint deadline = Clock::now() + std::chrono::seconds(10);
-        Poller poller;
+        bus::Poller poller;
         ports->add_to(poller);
         while (!enough(all) && Clock::now() < deadline) {
             poller.wait(Clock::now() + std::chrono::milliseconds(100));
@@ -54,8 +54,8 @@ class PortsTest : public testing::Test {
         EXPECT_TRUE(enough(all));
         return all;
     }
-    static std::optional<pitstop::Received> wait_for(Socket& socket) {
-        Poller poller;
+    static std::optional<pitstop::bus::Received> wait_for(bus::Socket& socket) {
+        bus::Poller poller;
         poller.add(socket);
         poller.wait(Clock::now() + std::chrono::seconds(10));
         return socket.receive();
@@ -64,7 +64,8 @@ class PortsTest : public testing::Test {
         const auto hellos = FakeWorkers({.tp = 2}).hellos();
         for (std::size_t rank = 0; rank < 2; ++rank) {
             ASSERT_EQ(
-                workers[rank]->send(encode(std::get<WorkerHello>(hellos[rank]))), Sent::kSent
+                workers[rank]->send(encode(std::get<messages::WorkerHello>(hellos[rank]))),
+                bus::Sent::kSent
             );
         }
         receive([](const TurnInput& in) { return in.workers.size() == 2; });
@@ -72,24 +73,27 @@ class PortsTest : public testing::Test {
 
     zmq::context_t context{};
     std::optional<Ports> ports{};
-    std::optional<Socket> tokenizer{}, detokenizer{}, requests{}, control{};
-    std::array<std::optional<Socket>, 2> workers{};
+    std::optional<bus::Socket> tokenizer{}, detokenizer{}, requests{}, control{};
+    std::array<std::optional<bus::Socket>, 2> workers{};
 
   private:
     std::filesystem::path path_{};
-    std::optional<RunDir> run_dir_{};
+    std::optional<bus::RunDir> run_dir_{};
 };
 
 TEST_F(PortsTest, MessagesBecomeATurnsInput) {
     say_hello();
-    TokenizedRequest request;
+    messages::TokenizedRequest request;
     request.key = RequestKey{4};
     request.prompt.values = prompt_of(3);
-    ASSERT_EQ(requests->send(encode(request)), Sent::kSent);
-    ASSERT_EQ(requests->send(encode(EndRequests{.keys = {RequestKey{9}}})), Sent::kSent);
-    ASSERT_EQ(control->send(encode(Status{.call = CallId{2}})), Sent::kSent);
+    ASSERT_EQ(requests->send(encode(request)), bus::Sent::kSent);
     ASSERT_EQ(
-        workers[1]->send(encode(StepResult{.step = StepId{1}, .rank = Rank{1}})), Sent::kSent
+        requests->send(encode(messages::EndRequests{.keys = {RequestKey{9}}})), bus::Sent::kSent
+    );
+    ASSERT_EQ(control->send(encode(messages::Status{.call = CallId{2}})), bus::Sent::kSent);
+    ASSERT_EQ(
+        workers[1]->send(encode(messages::StepResult{.step = StepId{1}, .rank = Rank{1}})),
+        bus::Sent::kSent
     );
     const TurnInput in = receive([](const TurnInput& all) {
         return all.requests.size() == 1 && all.control.size() == 2 && all.workers.size() == 1;
@@ -101,8 +105,10 @@ TEST_F(PortsTest, MessagesBecomeATurnsInput) {
 
 TEST_F(PortsTest, WhatIsNoMessageIsCountedAndKillsNothing) {
     say_hello();
-    const auto send_raw = [](Socket& socket, std::string type, std::string body) {
-        ASSERT_EQ(socket.send({.type = std::move(type), .body = std::move(body)}), Sent::kSent);
+    const auto send_raw = [](bus::Socket& socket, std::string type, std::string body) {
+        ASSERT_EQ(
+            socket.send({.type = std::move(type), .body = std::move(body)}), bus::Sent::kSent
+        );
     };
     send_raw(*requests, "tokenized_request", "\xc1garbage");
     send_raw(*requests, "no_such_message", "\x80");
@@ -110,30 +116,34 @@ TEST_F(PortsTest, WhatIsNoMessageIsCountedAndKillsNothing) {
     send_raw(*control, "step_plan", "\x80");
     send_raw(*workers[0], "step_result", "\xff\xff");
     send_raw(*workers[0], "tokenized_request", "\x80");
-    send_raw(*workers[0], "worker_hello", "\x80");                                  // twice
-    ASSERT_EQ(workers[0]->send(encode(StepResult{.rank = Rank{1}})), Sent::kSent);  // not its rank
+    send_raw(*workers[0], "worker_hello", "\x80");  // twice
+    ASSERT_EQ(
+        workers[0]->send(encode(messages::StepResult{.rank = Rank{1}})), bus::Sent::kSent
+    );  // not its rank
     const TurnInput in = receive([](const TurnInput& all) { return all.num_refused == 8; });
     EXPECT_TRUE(in.control.empty() && in.requests.empty() && in.workers.empty());
 }
 
 TEST_F(PortsTest, AWorkerBeforeItsHelloIsNotBelieved) {
-    ASSERT_EQ(workers[0]->send(encode(StepResult{})), Sent::kSent);
-    WorkerHello hello = std::get<WorkerHello>(FakeWorkers({.tp = 8}).hellos()[7]);
-    ASSERT_EQ(workers[1]->send(encode(hello)), Sent::kSent);  // a rank that is none of ours
+    ASSERT_EQ(workers[0]->send(encode(messages::StepResult{})), bus::Sent::kSent);
+    messages::WorkerHello hello =
+        std::get<messages::WorkerHello>(FakeWorkers({.tp = 8}).hellos()[7]);
+    ASSERT_EQ(workers[1]->send(encode(hello)), bus::Sent::kSent);  // a rank that is none of ours
     receive([](const TurnInput& all) { return all.num_refused == 2; });
 }
 
 TEST_F(PortsTest, EveryRankGetsTheSameMessagesInTheSameOrder) {
     say_hello();
     TurnOutput out;
-    StepPlan plan{.step = StepId{1}, .epoch = Epoch{1}};
+    messages::StepPlan plan{.step = StepId{1}, .epoch = Epoch{1}};
     plan.rows.push_back({.num_new = 1, .num_pages = 1});
     plan.tokens.values = {TokenId{3}};
     plan.pages.values = {PageId{0}};
     out.workers.emplace_back(plan);
-    out.workers.emplace_back(WorkerCommit{.update = UpdateId{1}, .epoch = Epoch{2}});
-    out.tokenizer.emplace_back(PausePart{.call = CallId{7}});
-    out.batch = TokenBatch{.drops = {RequestKey{3}}};
+    out.workers.emplace_back(messages::WorkerCommit{
+        .update = messages::UpdateId{1}, .epoch = Epoch{2}});
+    out.tokenizer.emplace_back(messages::PausePart{.call = CallId{7}});
+    out.batch = messages::TokenBatch{.drops = {RequestKey{3}}};
     ASSERT_TRUE(ports->send(std::move(out)));
     EXPECT_FALSE(ports->has_held());
     std::vector<std::string> bodies;
@@ -154,7 +164,7 @@ TEST_F(PortsTest, AWorkerThatIsGoneIsTheLaunchersMatter) {
     say_hello();
     workers[1].reset();
     TurnOutput out;
-    out.workers.emplace_back(WorkerDrop{.update = UpdateId{1}});
+    out.workers.emplace_back(messages::WorkerDrop{.update = messages::UpdateId{1}});
     EXPECT_TRUE(ports->send(std::move(out)));
     EXPECT_EQ(wait_for(*workers[0])->frames.type, "worker_drop");
 }

@@ -10,15 +10,17 @@ namespace {
 const ModelLimits kLimits{
     .context_len = 32, .vocab_size = 100, .pool_tokens = 24, .eos_ids = {TokenId{1}, TokenId{2}}};
 
-TokenizedRequest request_of(std::int64_t prompt_len, std::optional<std::int64_t> max_new_tokens) {
-    TokenizedRequest request;
+messages::TokenizedRequest request_of(
+    std::int64_t prompt_len, std::optional<std::int64_t> max_new_tokens
+) {
+    messages::TokenizedRequest request;
     request.key = RequestKey{1};
     request.prompt.values.assign(static_cast<std::size_t>(prompt_len), TokenId{5});
     request.sampling.max_new_tokens = max_new_tokens;
     return request;
 }
 
-std::string code_of(const TokenizedRequest& request) {
+std::string code_of(const messages::TokenizedRequest& request) {
     const auto error = problem_of(request, kLimits);
     return error ? std::string(name_of(error->code)) : "";
 }
@@ -84,10 +86,10 @@ TEST(Request, StopsAtEndOfSequenceAndStopTokens) {
     EXPECT_EQ(request.stop_ids, (std::vector{TokenId{1}, TokenId{2}, TokenId{7}}));
     EXPECT_FALSE(request.finish_of(TokenId{7}, 1)) << "before min_new_tokens";
     ASSERT_TRUE(request.finish_of(TokenId{7}, 2));
-    EXPECT_EQ(request.finish_of(TokenId{7}, 2)->reason, FinishReason::kStop);
+    EXPECT_EQ(request.finish_of(TokenId{7}, 2)->reason, messages::FinishReason::kStop);
     EXPECT_EQ(request.finish_of(TokenId{7}, 2)->matched_token, TokenId{7});
-    EXPECT_EQ(request.finish_of(TokenId{9}, 9)->reason, FinishReason::kLength);
-    EXPECT_EQ(request.finish_of(TokenId{1}, 9)->reason, FinishReason::kStop)
+    EXPECT_EQ(request.finish_of(TokenId{9}, 9)->reason, messages::FinishReason::kLength);
+    EXPECT_EQ(request.finish_of(TokenId{1}, 9)->reason, messages::FinishReason::kStop)
         << "stop is told first";
 }
 
@@ -104,12 +106,12 @@ TEST(Request, AcceptsCachedPrefixesByItsTolerance) {
     auto arrived = request_of(3, 10);
     Request request(arrived, kLimits);
     EXPECT_EQ(request.accepted_epochs(Epoch{5}), (EpochRange{Epoch{5}, Epoch{5}}));
-    request.kv_tolerance = KvTolerance::kMaxLag;
+    request.kv_tolerance = messages::KvTolerance::kMaxLag;
     request.kv_max_lag = 2;
     EXPECT_EQ(request.accepted_epochs(Epoch{5}), (EpochRange{Epoch{3}, Epoch{5}}));
     request.kv_max_lag = std::numeric_limits<std::int64_t>::max();
     EXPECT_EQ(request.accepted_epochs(Epoch{5}), (EpochRange{Epoch{1}, Epoch{5}}));
-    request.kv_tolerance = KvTolerance::kKeep;
+    request.kv_tolerance = messages::KvTolerance::kKeep;
     EXPECT_EQ(request.accepted_epochs(Epoch{5}), (EpochRange{Epoch{1}, Epoch{5}}));
     request.kv_floor = Epoch{4};
     EXPECT_EQ(request.accepted_epochs(Epoch{5}), (EpochRange{Epoch{4}, Epoch{5}}));

@@ -12,10 +12,10 @@ TEST(Restarted, TheFirstPlanRunsUnderTheVersionThatWasLoaded) {
     const RequestKey key = rig.send(ask);
     const TurnOutput out = rig.turn();
     ASSERT_FALSE(out.workers.empty());
-    EXPECT_EQ(std::get<StepPlan>(out.workers.front()).epoch, Epoch{7});
+    EXPECT_EQ(std::get<messages::StepPlan>(out.workers.front()).epoch, Epoch{7});
     rig.run();
     EXPECT_EQ(rig.of(key).tokens, rig.expected(ask).tokens);
-    for (const Span& span : rig.of(key).spans) EXPECT_EQ(span.epoch, Epoch{7});
+    for (const messages::Span& span : rig.of(key).spans) EXPECT_EQ(span.epoch, Epoch{7});
     EXPECT_EQ(rig.scheduler.audit(), std::nullopt);
 }
 

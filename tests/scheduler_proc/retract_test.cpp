@@ -106,7 +106,8 @@ TEST(Retract, PagesThatAreAboutToBecomeFreeAreWaitedFor) {
     rig.turn();
     while (rig.status().pages_free + rig.status().pages_cached > 0) ASSERT_TRUE(rig.step());
     ASSERT_EQ(rig.status().retractions_total, 0);
-    rig.control(EndRequests{.keys = {keys[0]}});  // its pages are in use by steps in flight
+    rig.control(messages::EndRequests{.keys = {keys[0]}}
+    );  // its pages are in use by steps in flight
     rig.run();
     EXPECT_EQ(rig.status().retractions_total, 0);
     EXPECT_EQ(rig.of(keys[2]).tokens.size(), 14u);
@@ -130,10 +131,10 @@ TEST(Retract, AnAbortedRetractedRequestReturnsItsTokens) {
     const RequestKey younger = rig.send(ask);
     rig.turn();
     while (rig.status().retractions_total == 0) ASSERT_TRUE(rig.step());
-    rig.control(EndRequests{.keys = {younger}});
+    rig.control(messages::EndRequests{.keys = {younger}});
     rig.turn();
     ASSERT_TRUE(rig.of(younger).finish);
-    EXPECT_EQ(rig.of(younger).finish->reason, FinishReason::kAbort);
+    EXPECT_EQ(rig.of(younger).finish->reason, messages::FinishReason::kAbort);
     const auto want = rig.expected(ask).tokens;
     const auto got = rig.of(younger).tokens;
     EXPECT_GT(got.size(), 0u);

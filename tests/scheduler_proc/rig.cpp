@@ -43,8 +43,8 @@ Rig::Rig(FakeModel model, SchedulerConfig config)
     EXPECT_TRUE(scheduler.is_ready());
 }
 
-TokenizedRequest Rig::make(const Ask& ask) {
-    TokenizedRequest request;
+messages::TokenizedRequest Rig::make(const Ask& ask) {
+    messages::TokenizedRequest request;
     request.key = last_key_ = next(last_key_);
     request.prompt.values = ask.prompt;
     request.sampling = ask.sampling;
@@ -78,23 +78,23 @@ TurnOutput Rig::turn(TurnInput in) {
     return out;
 }
 
-void Rig::take_batch(const TokenBatch& batch) {
+void Rig::take_batch(const messages::TokenBatch& batch) {
     EXPECT_FALSE(batch.starts.empty() && batch.chunks.empty() && batch.drops.empty());
-    for (const RequestStart& start : batch.starts) ++received_[start.key].num_starts;
+    for (const messages::RequestStart& start : batch.starts) ++received_[start.key].num_starts;
     for (const RequestKey key : batch.drops) ++received_[key].num_drops;
-    for (const OutputChunk& chunk : batch.chunks) {
+    for (const messages::OutputChunk& chunk : batch.chunks) {
         Received& all = received_[chunk.key];
         EXPECT_EQ(all.num_starts, 1) << "a chunk without a start, or with two";
         EXPECT_FALSE(all.finish) << "a chunk after the last one";
         EXPECT_EQ(all.num_drops, 0) << "a chunk after a drop";
         std::int64_t num_in_spans = 0;
-        for (const Span& span : chunk.spans) num_in_spans += span.tokens;
+        for (const messages::Span& span : chunk.spans) num_in_spans += span.tokens;
         EXPECT_EQ(num_in_spans, static_cast<std::int64_t>(chunk.tokens.size()));
         if (all.num_chunks == 0) all.first_counts = chunk.counts;
         EXPECT_TRUE(all.num_chunks > 0 || chunk.counts) << "no counts in the first chunk";
         EXPECT_TRUE(!chunk.finish || chunk.counts) << "no counts in the last chunk";
         ++all.num_chunks;
-        for (const Span& span : chunk.spans) {
+        for (const messages::Span& span : chunk.spans) {
             const EpochRange stated{span.kv_min_epoch, span.kv_max_epoch};
             auto index = static_cast<std::int64_t>(all.tokens.size());
             if (&span != &chunk.spans.front()) continue;
@@ -146,7 +146,7 @@ Received Rig::expected(const Ask& ask) const {
                               static_cast<std::int64_t>(ask.prompt.size());
     const std::int64_t output_max = ask.max_new_tokens.value_or(most);
     if (ask.logprobs.prompt_start >= 0) {
-        PromptLogprobs prompt;
+        messages::PromptLogprobs prompt;
         prompt.start = std::clamp<std::int64_t>(
             ask.logprobs.prompt_start, 1, static_cast<std::int64_t>(ask.prompt.size())
         );
@@ -163,11 +163,11 @@ Received Rig::expected(const Ask& ask) const {
         }
         want.prompt = prompt;
     }
-    want.finish = Finish{.reason = FinishReason::kLength};
+    want.finish = messages::Finish{.reason = messages::FinishReason::kLength};
     for (std::int64_t index = 0; index < output_max; ++index) {
         const TokenId token = fake_next_token(model, context, ask.sampling, stop_ids, index);
         if (token == TokenId{-1}) {
-            want.finish->reason = FinishReason::kError;
+            want.finish->reason = messages::FinishReason::kError;
             break;
         }
         want.tokens.push_back(token);
@@ -184,7 +184,8 @@ Received Rig::expected(const Ask& ask) const {
         context.push_back(token);
         if (index >= ask.sampling.min_new_tokens &&
             std::ranges::find(stop_ids, token) != stop_ids.end()) {
-            want.finish = Finish{.reason = FinishReason::kStop, .matched_token = token};
+            want.finish =
+                messages::Finish{.reason = messages::FinishReason::kStop, .matched_token = token};
             break;
         }
     }

@@ -19,11 +19,11 @@ struct Received {
     std::vector<TokenId> top_ids{};
     std::vector<float> top_logprobs{};
     std::vector<float> ids_logprobs{};
-    std::vector<Span> spans{};
-    std::optional<PromptLogprobs> prompt{};
-    std::optional<RequestCounts> first_counts{};
-    std::optional<RequestCounts> counts{};
-    std::optional<Finish> finish{};
+    std::vector<messages::Span> spans{};
+    std::optional<messages::PromptLogprobs> prompt{};
+    std::optional<messages::RequestCounts> first_counts{};
+    std::optional<messages::RequestCounts> counts{};
+    std::optional<messages::Finish> finish{};
     std::int64_t num_starts = 0;
     std::int64_t num_chunks = 0;
     std::int64_t num_drops = 0;
@@ -32,10 +32,10 @@ struct Received {
 struct Ask {
     std::vector<TokenId> prompt{};
     std::optional<std::int64_t> max_new_tokens = 8;
-    SamplingParams sampling{};  // max_new_tokens comes from above
-    LogprobOptions logprobs{};
+    messages::SamplingParams sampling{};  // max_new_tokens comes from above
+    messages::LogprobOptions logprobs{};
     std::int64_t priority = 0;
-    KvTolerance kv_tolerance = KvTolerance::kNever;
+    messages::KvTolerance kv_tolerance = messages::KvTolerance::kNever;
     std::int64_t kv_max_lag = 0;
     std::vector<std::string> client{};
 };
@@ -50,7 +50,7 @@ class Rig {
 
     RequestKey send(const Ask& ask);  // queued for the next turn
     void control(Control message);    // likewise
-    [[nodiscard]] TokenizedRequest make(const Ask& ask);
+    [[nodiscard]] messages::TokenizedRequest make(const Ask& ask);
 
     // Lets the workers carry out one message, then takes a turn. False: they had none.
     bool step();
@@ -74,7 +74,7 @@ class Rig {
         });
         return found;
     }
-    [[nodiscard]] ReplicaStatus status() const { return scheduler.status(now, CallId{}); }
+    [[nodiscard]] messages::ReplicaStatus status() const { return scheduler.status(now, CallId{}); }
 
     FakeWorkers workers;
     Scheduler scheduler;
@@ -83,7 +83,7 @@ class Rig {
     std::vector<ToTokenizer> to_tokenizer{};
 
   private:
-    void take_batch(const TokenBatch& batch);
+    void take_batch(const messages::TokenBatch& batch);
 
     TurnInput next_{};
     RequestKey last_key_{};

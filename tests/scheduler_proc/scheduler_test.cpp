@@ -26,11 +26,11 @@ void expect_all(Rig& rig, RequestKey key, const Ask& ask) {
 
 std::string error_of(Rig& rig, RequestKey key) {
     const auto& finish = rig.of(key).finish;
-    if (!finish || finish->reason != FinishReason::kError) return "";
+    if (!finish || finish->reason != messages::FinishReason::kError) return "";
     return finish->code;
 }
 
-std::size_t num_tokens(const StepPlan& plan) { return plan.tokens.values.size(); }
+std::size_t num_tokens(const messages::StepPlan& plan) { return plan.tokens.values.size(); }
 
 TEST(Scheduler, SaysHelloOnceWhenEveryRankIsLoaded) {
     FakeWorkers workers({.tp = 2});
@@ -44,7 +44,7 @@ TEST(Scheduler, SaysHelloOnceWhenEveryRankIsLoaded) {
     second.workers.push_back(hellos[0]);
     const TurnOutput out = scheduler.turn(second);
     ASSERT_EQ(out.tokenizer.size(), 1u);
-    const auto& hello = std::get<SchedulerHello>(out.tokenizer[0]);
+    const auto& hello = std::get<messages::SchedulerHello>(out.tokenizer[0]);
     EXPECT_EQ(hello.pool_tokens, 64 * 4);
     EXPECT_EQ(hello.epoch, Epoch{1});
     EXPECT_EQ(hello.digest.size(), 32u);
@@ -114,7 +114,7 @@ TEST(Scheduler, ManyRequestsShareSteps) {
     rig.run();
     for (const auto& [key, ask] : sent) expect_all(rig, key, ask);
     std::size_t rows_max = 0;
-    for (const StepPlan& plan : rig.workers.plans())
+    for (const messages::StepPlan& plan : rig.workers.plans())
         rows_max = std::max(rows_max, plan.rows.size());
     EXPECT_EQ(rows_max, 8u) << "the workers have 8 slots";
 }
@@ -123,7 +123,7 @@ TEST(Scheduler, AtMostSoManyRequestsRunAtOnce) {
     Rig rig({.num_pages = 200}, {.running_max = 3});
     for (int i = 0; i < 10; ++i) rig.send({.prompt = prompt_of(4, 100 + i)});
     rig.run();
-    for (const StepPlan& plan : rig.workers.plans()) EXPECT_LE(plan.rows.size(), 3u);
+    for (const messages::StepPlan& plan : rig.workers.plans()) EXPECT_LE(plan.rows.size(), 3u);
 }
 
 // ---- overlap ----
@@ -133,7 +133,7 @@ TEST(Scheduler, TheNextStepIsPlannedWhileOneRuns) {
     rig.send({.prompt = prompt_of(5), .max_new_tokens = 6});
     rig.turn();
     ASSERT_EQ(rig.workers.num_plans_queued(), 2u);
-    const StepPlan& second = rig.workers.plans().at(1);
+    const messages::StepPlan& second = rig.workers.plans().at(1);
     EXPECT_TRUE(second.rows.at(0).takes_sampled);
     EXPECT_EQ(second.rows.at(0).begin, 5);
     EXPECT_EQ(second.rows.at(0).output_index, 1);
@@ -187,7 +187,7 @@ TEST(Scheduler, ARowPlannedPastTheEndIsDropped) {
     std::int64_t num_stopped = 0;
     for (const auto& [key, ask] : sent) {
         expect_all(rig, key, ask);
-        num_stopped += rig.of(key).finish->reason == FinishReason::kStop ? 1 : 0;
+        num_stopped += rig.of(key).finish->reason == messages::FinishReason::kStop ? 1 : 0;
     }
     EXPECT_GT(num_stopped, 0);
     EXPECT_GT(rig.scheduler.num_rows_dropped(), 0);
@@ -212,7 +212,7 @@ TEST(Scheduler, LongPromptsArePrefilledInChunksUnderTheBudget) {
     }
     rig.run();
     for (const auto& [key, ask] : sent) expect_all(rig, key, ask);
-    for (const StepPlan& plan : rig.workers.plans()) EXPECT_LE(num_tokens(plan), 16u);
+    for (const messages::StepPlan& plan : rig.workers.plans()) EXPECT_LE(num_tokens(plan), 16u);
 }
 
 TEST(Scheduler, DecodesComeFirstAndPrefillsKeepAShare) {
@@ -297,7 +297,7 @@ TEST(Scheduler, ATokenOutsideTheVocabularyEndsTheRequest) {
     const RequestKey key = rig.send({.prompt = prompt_of(4)});
     rig.turn();
     auto answers = rig.workers.run_one();
-    std::get<StepResult>(answers[0]).sampled.values[0] = TokenId{1000};
+    std::get<messages::StepResult>(answers[0]).sampled.values[0] = TokenId{1000};
     TurnInput in;
     in.workers = answers;
     rig.turn(in);
@@ -344,10 +344,10 @@ TEST(Scheduler, MaxNewTokensZeroOnlyScores) {
     const RequestKey key = rig.send(ask);
     rig.run();
     expect_all(rig, key, ask);
-    EXPECT_EQ(rig.of(key).finish->reason, FinishReason::kLength);
+    EXPECT_EQ(rig.of(key).finish->reason, messages::FinishReason::kLength);
     EXPECT_EQ(rig.of(key).num_chunks, 1);
-    for (const StepPlan& plan : rig.workers.plans()) {
-        for (const PlanRow& row : plan.rows) EXPECT_EQ(row.output_index, -1);
+    for (const messages::StepPlan& plan : rig.workers.plans()) {
+        for (const messages::PlanRow& row : plan.rows) EXPECT_EQ(row.output_index, -1);
     }
 }
 
@@ -441,7 +441,7 @@ TEST(Scheduler, TheQueueIsBounded) {
 TEST(Scheduler, ARequestSentTwiceIsCountedAndTheFirstGoesOn) {
     Rig rig;
     const Ask ask{.prompt = prompt_of(3)};
-    const TokenizedRequest request = rig.make(ask);
+    const messages::TokenizedRequest request = rig.make(ask);
     TurnInput in;
     in.requests = {request, request};
     rig.turn(in);
@@ -454,11 +454,14 @@ TEST(Scheduler, ARequestSentTwiceIsCountedAndTheFirstGoesOn) {
 
 // ---- aborts, by exact key, at every stage ----
 
-EndRequests abort_of(std::vector<RequestKey> keys, std::string message = "enough") {
-    return {.keys = std::move(keys), .cause = EndCause::kAbort, .message = std::move(message)};
+messages::EndRequests abort_of(std::vector<RequestKey> keys, std::string message = "enough") {
+    return {
+        .keys = std::move(keys),
+        .cause = messages::EndCause::kAbort,
+        .message = std::move(message)};
 }
 
-TEST(Abort, AQueuedRequestEndsWithItsCounts) {
+TEST(messages::Abort, AQueuedRequestEndsWithItsCounts) {
     Rig rig({}, {.running_max = 1});
     rig.send({.prompt = prompt_of(5)});
     const RequestKey queued = rig.send({.prompt = prompt_of(7, 200)});
@@ -466,7 +469,7 @@ TEST(Abort, AQueuedRequestEndsWithItsCounts) {
     rig.control(abort_of({queued}));
     rig.turn();
     ASSERT_TRUE(rig.of(queued).finish);
-    EXPECT_EQ(rig.of(queued).finish->reason, FinishReason::kAbort);
+    EXPECT_EQ(rig.of(queued).finish->reason, messages::FinishReason::kAbort);
     EXPECT_EQ(rig.of(queued).finish->message, "enough");
     EXPECT_TRUE(rig.of(queued).finish->was_waiting);
     EXPECT_EQ(rig.of(queued).counts->prompt_tokens, 7);
@@ -474,7 +477,7 @@ TEST(Abort, AQueuedRequestEndsWithItsCounts) {
     rig.run();
 }
 
-TEST(Abort, WhilePrefillingOrDecodingDropsWhatIsInFlight) {
+TEST(messages::Abort, WhilePrefillingOrDecodingDropsWhatIsInFlight) {
     for (int num_steps = 0; num_steps < 14; ++num_steps) {
         SCOPED_TRACE(num_steps);
         Rig rig({}, {.tokens_per_step_max = 8});
@@ -488,7 +491,7 @@ TEST(Abort, WhilePrefillingOrDecodingDropsWhatIsInFlight) {
         rig.control(abort_of({key}));
         rig.turn();
         ASSERT_TRUE(rig.of(key).finish);
-        EXPECT_EQ(rig.of(key).finish->reason, FinishReason::kAbort);
+        EXPECT_EQ(rig.of(key).finish->reason, messages::FinishReason::kAbort);
         rig.run();
         EXPECT_EQ(rig.of(key).tokens, before) << "P4: every token so far, and none after";
         const auto want = rig.expected(ask).tokens;
@@ -498,46 +501,47 @@ TEST(Abort, WhilePrefillingOrDecodingDropsWhatIsInFlight) {
     }
 }
 
-TEST(Abort, OfARequestThatEndedOrNeverWasIsHarmless) {
+TEST(messages::Abort, OfARequestThatEndedOrNeverWasIsHarmless) {
     Rig rig;
     const RequestKey key = rig.send({.prompt = prompt_of(5)});
     rig.run();
     rig.control(abort_of({key, RequestKey{0}}));
     rig.run();
-    EXPECT_EQ(rig.of(key).finish->reason, FinishReason::kLength);
+    EXPECT_EQ(rig.of(key).finish->reason, messages::FinishReason::kLength);
 }
 
-TEST(Abort, ThatOvertakesItsRequestEndsItOnArrival) {
+TEST(messages::Abort, ThatOvertakesItsRequestEndsItOnArrival) {
     Rig rig;
-    const TokenizedRequest first = rig.make({.prompt = prompt_of(5)});
-    const TokenizedRequest second = rig.make({.prompt = prompt_of(5)});
-    const TokenizedRequest third = rig.make({.prompt = prompt_of(5)});
+    const messages::TokenizedRequest first = rig.make({.prompt = prompt_of(5)});
+    const messages::TokenizedRequest second = rig.make({.prompt = prompt_of(5)});
+    const messages::TokenizedRequest third = rig.make({.prompt = prompt_of(5)});
     rig.control(abort_of({first.key}));
-    rig.control(EndRequests{.keys = {second.key}, .cause = EndCause::kPeerGone});
+    rig.control(messages::EndRequests{.keys = {second.key}, .cause = messages::EndCause::kPeerGone}
+    );
     rig.turn();
     TurnInput in;
     in.requests = {first, second, third};
     rig.turn(in);
     rig.run();
     ASSERT_TRUE(rig.of(first.key).finish);
-    EXPECT_EQ(rig.of(first.key).finish->reason, FinishReason::kAbort);
+    EXPECT_EQ(rig.of(first.key).finish->reason, messages::FinishReason::kAbort);
     EXPECT_EQ(rig.of(second.key).num_chunks, 0) << "nobody is left to answer";
     EXPECT_EQ(rig.of(second.key).num_starts, 0);
     EXPECT_EQ(rig.of(third.key).tokens.size(), 8u);
 }
 
-TEST(Abort, AStopTextOrAPeerThatIsGoneEndsARequestWithoutAChunk) {
+TEST(messages::Abort, AStopTextOrAPeerThatIsGoneEndsARequestWithoutAChunk) {
     Rig rig;
     const RequestKey key = rig.send({.prompt = prompt_of(5), .max_new_tokens = 50});
     const RequestKey young = rig.send({.prompt = prompt_of(5, 300), .max_new_tokens = 50});
     rig.turn();
-    rig.control(EndRequests{.keys = {young}, .cause = EndCause::kStopText});
+    rig.control(messages::EndRequests{.keys = {young}, .cause = messages::EndCause::kStopText});
     rig.turn();
     rig.step();
     rig.step();
     const auto num_chunks = rig.of(key).num_chunks;
     EXPECT_GT(num_chunks, 0);
-    rig.control(EndRequests{.keys = {key}, .cause = EndCause::kStopText});
+    rig.control(messages::EndRequests{.keys = {key}, .cause = messages::EndCause::kStopText});
     rig.run();
     EXPECT_EQ(rig.of(key).num_chunks, num_chunks);
     EXPECT_EQ(rig.of(key).num_drops, 1) << "the detokenizer knew it";
@@ -581,8 +585,8 @@ TEST(Scheduler, TheSameFactsGiveTheSamePlans) {
         }
         rig.run();
         std::string trace;
-        for (const StepPlan& plan : rig.workers.plans()) {
-            for (const PlanRow& row : plan.rows)
+        for (const messages::StepPlan& plan : rig.workers.plans()) {
+            for (const messages::PlanRow& row : plan.rows)
                 trace += fmt::format("{}:{}+{} ", raw(row.slot), row.begin, row.num_new);
             for (const PageId page : plan.pages.values) trace += fmt::format("{} ", raw(page));
         }
@@ -601,11 +605,12 @@ TEST(Scheduler, LateDuplicateAndUnknownResultsAreCountedAndHarmless) {
     auto answers = rig.workers.run_one();
     TurnInput in;
     in.workers = {answers[0], answers[0]};
-    in.workers.emplace_back(StepResult{.step = StepId{77}, .epoch = Epoch{1}});
-    in.workers.emplace_back(StepResult{.step = StepId{1}, .epoch = Epoch{1}, .rank = Rank{9}});
-    in.workers.emplace_back(WorkerStaged{.update = UpdateId{4}});
-    in.workers.emplace_back(WorkerCommitted{.update = UpdateId{4}});
-    in.workers.emplace_back(WorkerDropped{.update = UpdateId{4}});
+    in.workers.emplace_back(messages::StepResult{.step = StepId{77}, .epoch = Epoch{1}});
+    in.workers.emplace_back(messages::StepResult{
+        .step = StepId{1}, .epoch = Epoch{1}, .rank = Rank{9}});
+    in.workers.emplace_back(messages::WorkerStaged{.update = messages::UpdateId{4}});
+    in.workers.emplace_back(messages::WorkerCommitted{.update = messages::UpdateId{4}});
+    in.workers.emplace_back(messages::WorkerDropped{.update = messages::UpdateId{4}});
     in.workers.push_back(answers[1]);
     rig.turn(in);
     EXPECT_EQ(rig.scheduler.num_late(), 6);
@@ -621,7 +626,7 @@ TEST(Scheduler, P1_AResultUnderAnotherVersionIsFatal) {
     rig.send({.prompt = prompt_of(5)});
     rig.turn();
     auto answers = rig.workers.run_one();
-    std::get<StepResult>(answers[0]).epoch = Epoch{2};
+    std::get<messages::StepResult>(answers[0]).epoch = Epoch{2};
     TurnInput in;
     in.workers = answers;
     const TurnOutput out = rig.turn(in);
@@ -634,7 +639,7 @@ TEST(Scheduler, AResultThatDoesNotFitItsPlanIsFatal) {
     rig.send({.prompt = prompt_of(5)});
     rig.turn();
     auto answers = rig.workers.run_one();
-    std::get<StepResult>(answers[0]).logprobs.values.clear();
+    std::get<messages::StepResult>(answers[0]).logprobs.values.clear();
     TurnInput in;
     in.workers = answers;
     const TurnOutput out = rig.turn(in);
@@ -644,14 +649,14 @@ TEST(Scheduler, AResultThatDoesNotFitItsPlanIsFatal) {
 
 // ---- status ----
 
-TEST(Status, P5_IsAnsweredWhileAStepIsStuck) {
+TEST(messages::Status, P5_IsAnsweredWhileAStepIsStuck) {
     Rig rig;
     rig.send({.prompt = prompt_of(5)});
     rig.turn();
     rig.now += std::chrono::seconds(3);
-    rig.control(Status{.call = CallId{8}});
+    rig.control(messages::Status{.call = CallId{8}});
     rig.turn();
-    const auto replies = rig.take<ReplicaStatus>();
+    const auto replies = rig.take<messages::ReplicaStatus>();
     ASSERT_EQ(replies.size(), 1u);
     EXPECT_EQ(replies[0].call, CallId{8});
     EXPECT_EQ(replies[0].state, "running");

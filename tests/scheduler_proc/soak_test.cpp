@@ -53,13 +53,13 @@ class Soak {
 
     // Ends the pause, sees the update under way through, and lets everything run out.
     void calm_down() {
-        rig_.control(ContinueGeneration{.call = CallId{1}});
+        rig_.control(messages::ContinueGeneration{.call = CallId{1}});
         rig_.run();
-        for (int i = 0; i < 10 && update_ != UpdateId{}; ++i) {
+        for (int i = 0; i < 10 && update_ != messages::UpdateId{}; ++i) {
             hear();
             rig_.run();
         }
-        EXPECT_EQ(update_, UpdateId{}) << "an update was never answered";
+        EXPECT_EQ(update_, messages::UpdateId{}) << "an update was never answered";
         rig_.now += std::chrono::seconds(1);  // deadlines of flushes come
         rig_.run();
         EXPECT_TRUE(rig_.scheduler.turn({.now = rig_.now}).tokenizer.empty());
@@ -67,50 +67,50 @@ class Soak {
 
     // Drives an update as the door does, one order per answer.
     void hear() {
-        for (UpdatePart& part : rig_.take<UpdatePart>()) {
+        for (messages::UpdatePart& part : rig_.take<messages::UpdatePart>()) {
             if (part.update != update_) continue;
             if (!part.ok) {
-                rig_.control(UpdateDrop{.update = update_});
+                rig_.control(messages::UpdateDrop{.update = update_});
             } else if (part.phase == "dropped") {
                 update_ = {};
             } else if (part.phase == "committed") {
                 EXPECT_EQ(part.epoch, rig_.scheduler.version().epoch);
                 update_ = {};
             } else if (part.phase == "prepared" && !is_ready_) {
-                rig_.control(UpdateReady{.update = update_, .kv_policy = policy_});
+                rig_.control(messages::UpdateReady{.update = update_, .kv_policy = policy_});
                 is_ready_ = true;
             } else if (part.phase == "ready" && !is_staged_) {
                 order_stage();
             } else {
-                rig_.control(UpdateCommit{.update = update_});
+                rig_.control(messages::UpdateCommit{.update = update_});
             }
         }
     }
 
     void order_stage() {
-        UpdateSpec spec;
+        messages::UpdateSpec spec;
         spec.source.path = "/models/next";
-        spec.mode = is_direct_ ? UpdateMode::kDirect : UpdateMode::kStaged;
+        spec.mode = is_direct_ ? messages::UpdateMode::kDirect : messages::UpdateMode::kStaged;
         spec.kv_policy = policy_;
         const Epoch epoch = next(rig_.scheduler.version().epoch);
-        rig_.control(UpdateStage{.update = update_, .spec = spec, .new_epoch = epoch});
+        rig_.control(messages::UpdateStage{.update = update_, .spec = spec, .new_epoch = epoch});
         is_staged_ = true;
     }
 
     void begin_update() {
-        if (update_ != UpdateId{}) return;
+        if (update_ != messages::UpdateId{}) return;
         update_ = last_update_ =
-            static_cast<UpdateId>(static_cast<std::uint64_t>(last_update_) + 1);
+            static_cast<messages::UpdateId>(static_cast<std::uint64_t>(last_update_) + 1);
         is_direct_ = pick(0, 2) == 0;
         is_ready_ = is_direct_;
         is_staged_ = false;
-        policy_ = static_cast<KvPolicy>(pick(0, 2));  // an abort would hide losses
+        policy_ = static_cast<messages::KvPolicy>(pick(0, 2));  // an abort would hide losses
         if (pick(0, 4) == 0 && !is_direct_) {
             is_staged_ = true;
             const Epoch epoch = next(rig_.scheduler.version().epoch);
-            rig_.control(UpdateRollback{.update = update_, .new_epoch = epoch});
+            rig_.control(messages::UpdateRollback{.update = update_, .new_epoch = epoch});
         } else if (is_direct_) {
-            rig_.control(UpdateReady{.update = update_, .kv_policy = policy_});
+            rig_.control(messages::UpdateReady{.update = update_, .kv_policy = policy_});
         } else {
             order_stage();
         }
@@ -124,17 +124,17 @@ class Soak {
                 break;
             case 11:
                 // Not abort: it would hide losses.
-                rig_.control(PauseGeneration{
+                rig_.control(messages::PauseGeneration{
                     .call = CallId{1},
                     .timeout_ms = pick(0, 1) * 10,
-                    .mode = static_cast<PauseMode>(pick(1, 3)),
+                    .mode = static_cast<messages::PauseMode>(pick(1, 3)),
                     .max_pause_s = 0.01 * static_cast<double>(pick(0, 3))});
                 break;
             case 12:
-                rig_.control(ContinueGeneration{.call = CallId{1}});
+                rig_.control(messages::ContinueGeneration{.call = CallId{1}});
                 break;
             case 13:
-                rig_.control(FlushCache{
+                rig_.control(messages::FlushCache{
                     .call = CallId{1}, .timeout_ms = 20, .wait_idle = pick(0, 1) == 0});
                 break;
             case 0:
@@ -161,9 +161,10 @@ class Soak {
                 if (asks_.empty()) break;
                 auto at = asks_.begin();
                 std::advance(at, pick(0, static_cast<std::int64_t>(asks_.size()) - 1));
-                rig_.control(EndRequests{
+                rig_.control(messages::EndRequests{
                     .keys = {at->first},
-                    .cause = pick(0, 1) ? EndCause::kAbort : EndCause::kPeerGone});
+                    .cause =
+                        pick(0, 1) ? messages::EndCause::kAbort : messages::EndCause::kPeerGone});
                 ended_.insert(at->first);
                 break;
             }
@@ -179,9 +180,9 @@ class Soak {
     Rig rig_;
     std::map<RequestKey, Ask> asks_{};
     std::set<RequestKey> ended_{};
-    UpdateId update_{};  // under way; 0: none
-    UpdateId last_update_{};
-    KvPolicy policy_ = KvPolicy::kKeep;
+    messages::UpdateId update_{};  // under way; 0: none
+    messages::UpdateId last_update_{};
+    messages::KvPolicy policy_ = messages::KvPolicy::kKeep;
     bool is_direct_ = false;
     bool is_ready_ = false;   // ordered
     bool is_staged_ = false;  // ordered

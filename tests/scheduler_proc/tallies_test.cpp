@@ -23,27 +23,28 @@ TEST(Rate, IsWhatCameInTheLastSecondOrSo) {
 
 TEST(Tallies, CacheHitsAreCountedByHowOldTheKvIs) {
     Rig rig{FakeModel{.page_size = 4}};
-    const Ask ask{.prompt = prompt_of(12), .max_new_tokens = 2, .kv_tolerance = KvTolerance::kKeep};
+    const Ask ask{
+        .prompt = prompt_of(12), .max_new_tokens = 2, .kv_tolerance = messages::KvTolerance::kKeep};
     rig.send(ask);
     rig.run();
     rig.send(ask);
     rig.run();
     // Two whole pages: the prompt's last token is computed, to sample after it.
-    EXPECT_EQ(rig.status().cache_hits, (std::vector<CacheHits>{{.lag = 0, .tokens = 8}}));
-    const UpdateId update{1};
-    UpdateStage stage{.update = update, .new_epoch = Epoch{4}};
+    EXPECT_EQ(rig.status().cache_hits, (std::vector<messages::CacheHits>{{.lag = 0, .tokens = 8}}));
+    const messages::UpdateId update{1};
+    messages::UpdateStage stage{.update = update, .new_epoch = Epoch{4}};
     stage.spec.source.path = "/models/next";
     rig.control(stage);
     rig.run();
-    rig.control(UpdateReady{.update = update});
+    rig.control(messages::UpdateReady{.update = update});
     rig.run();
-    rig.control(UpdateCommit{.update = update});
+    rig.control(messages::UpdateCommit{.update = update});
     rig.run();
     rig.send(ask);
     rig.run();
     EXPECT_EQ(
         rig.status().cache_hits,
-        (std::vector<CacheHits>{{.lag = 0, .tokens = 8}, {.lag = 3, .tokens = 8}})
+        (std::vector<messages::CacheHits>{{.lag = 0, .tokens = 8}, {.lag = 3, .tokens = 8}})
     );
 }
 
@@ -52,20 +53,21 @@ TEST(Tallies, PausesRecomputedTokensAndEndsAreCounted) {
     const RequestKey key = rig.send({.prompt = prompt_of(10), .max_new_tokens = 20});
     rig.turn();
     for (int i = 0; i < 5; ++i) rig.step();
-    rig.control(PauseGeneration{.call = CallId{1}, .mode = PauseMode::kRetract});
+    rig.control(messages::PauseGeneration{.call = CallId{1}, .mode = messages::PauseMode::kRetract}
+    );
     rig.turn();
     rig.run();
     EXPECT_EQ(rig.status().pause_mode, "retract");
     EXPECT_EQ(rig.status().num_retracted, 1);
     EXPECT_EQ(rig.status().output_tokens_per_s, 0) << "at once";
-    rig.control(FlushCache{.call = CallId{2}});
+    rig.control(messages::FlushCache{.call = CallId{2}});
     rig.turn();
     const auto num_known = static_cast<std::int64_t>(10 + rig.of(key).tokens.size());
     rig.now += 2s;
     EXPECT_GE(rig.status().paused_s, 2);
-    rig.control(ContinueGeneration{.call = CallId{3}});
+    rig.control(messages::ContinueGeneration{.call = CallId{3}});
     rig.run();
-    const ReplicaStatus status = rig.status();
+    const messages::ReplicaStatus status = rig.status();
     EXPECT_EQ(status.pauses_total, 1);
     EXPECT_EQ(status.pause_mode, "");
     EXPECT_EQ(status.paused_s, 0);
@@ -73,7 +75,7 @@ TEST(Tallies, PausesRecomputedTokensAndEndsAreCounted) {
     EXPECT_EQ(status.num_retracted, 0);
     // All but the last token had KV.
     EXPECT_EQ(status.recomputed_tokens_total, num_known - 1);
-    EXPECT_EQ(status.finished.at(1), (FinishCount{FinishReason::kLength, 1}));
+    EXPECT_EQ(status.finished.at(1), (messages::FinishCount{messages::FinishReason::kLength, 1}));
 }
 
 }  // namespace

@@ -9,11 +9,11 @@
 namespace pitstop::scheduler {
 namespace {
 
-constexpr UpdateId kUpdate{1};
+constexpr messages::UpdateId kUpdate{1};
 constexpr std::uint64_t kNewWeights = 9;
 
-UpdateSpec spec_of(UpdateMode mode, KvPolicy policy) {
-    UpdateSpec spec;
+messages::UpdateSpec spec_of(messages::UpdateMode mode, messages::KvPolicy policy) {
+    messages::UpdateSpec spec;
     spec.source.path = "/models/next";
     spec.mode = mode;
     spec.kv_policy = policy;
@@ -36,13 +36,15 @@ class UpdateTest : public testing::Test {
         rig.control(std::move(message));
         rig.turn();
     }
-    void order_stage(UpdateSpec spec, Epoch epoch = Epoch{2}, UpdateId id = kUpdate) {
-        order(UpdateStage{.update = id, .spec = std::move(spec), .new_epoch = epoch});
+    void order_stage(
+        messages::UpdateSpec spec, Epoch epoch = Epoch{2}, messages::UpdateId id = kUpdate
+    ) {
+        order(messages::UpdateStage{.update = id, .spec = std::move(spec), .new_epoch = epoch});
     }
     // The answer, once it comes; runs steps meanwhile.
-    UpdatePart answer() {
+    messages::UpdatePart answer() {
         for (int i = 0; i < 200; ++i) {
-            auto parts = rig.take<UpdatePart>();
+            auto parts = rig.take<messages::UpdatePart>();
             if (!parts.empty()) {
                 EXPECT_EQ(parts.size(), 1u);
                 return parts[0];
@@ -53,31 +55,36 @@ class UpdateTest : public testing::Test {
         return {};
     }
     // A whole update as the door would drive it.
-    UpdatePart update(UpdateMode mode, KvPolicy policy, Epoch epoch, UpdateId id = kUpdate) {
-        if (mode == UpdateMode::kDirect) {
-            order(UpdateReady{.update = id, .kv_policy = policy});
+    messages::UpdatePart update(
+        messages::UpdateMode mode,
+        messages::KvPolicy policy,
+        Epoch epoch,
+        messages::UpdateId id = kUpdate
+    ) {
+        if (mode == messages::UpdateMode::kDirect) {
+            order(messages::UpdateReady{.update = id, .kv_policy = policy});
             EXPECT_TRUE(answer().ok);
         }
         order_stage(spec_of(mode, policy), epoch, id);
-        const UpdatePart prepared = answer();
+        const messages::UpdatePart prepared = answer();
         EXPECT_TRUE(prepared.ok) << prepared.message;
         EXPECT_EQ(prepared.phase, "prepared");
         EXPECT_EQ(prepared.epoch, epoch);
-        if (mode == UpdateMode::kStaged) {
-            order(UpdateReady{.update = id, .kv_policy = policy});
-            const UpdatePart ready = answer();
+        if (mode == messages::UpdateMode::kStaged) {
+            order(messages::UpdateReady{.update = id, .kv_policy = policy});
+            const messages::UpdatePart ready = answer();
             EXPECT_TRUE(ready.ok);
             EXPECT_EQ(ready.phase, "ready");
         }
-        order(UpdateCommit{.update = id});
-        UpdatePart committed = answer();
+        order(messages::UpdateCommit{.update = id});
+        messages::UpdatePart committed = answer();
         EXPECT_EQ(committed.phase, "committed");
         return committed;
     }
     // Sums over spans of each epoch.
     static std::map<Epoch, std::int64_t> tokens_by_epoch(const Received& got) {
         std::map<Epoch, std::int64_t> sums;
-        for (const Span& span : got.spans) sums[span.epoch] += span.tokens;
+        for (const messages::Span& span : got.spans) sums[span.epoch] += span.tokens;
         return sums;
     }
 
@@ -89,9 +96,13 @@ class UpdateTest : public testing::Test {
 // P1, P3 and P4 over all eight combinations. The weights change nothing here but their epoch, so
 // the output must be that of an undisturbed run.
 TEST_F(UpdateTest, P4_SameWeightsLeaveTheOutputBitIdenticalInEveryCombination) {
-    for (const UpdateMode mode : {UpdateMode::kStaged, UpdateMode::kDirect}) {
-        for (const KvPolicy policy :
-             {KvPolicy::kKeep, KvPolicy::kRecompute, KvPolicy::kDrain, KvPolicy::kAbort}) {
+    for (const messages::UpdateMode mode :
+         {messages::UpdateMode::kStaged, messages::UpdateMode::kDirect}) {
+        for (const messages::KvPolicy policy :
+             {messages::KvPolicy::kKeep,
+              messages::KvPolicy::kRecompute,
+              messages::KvPolicy::kDrain,
+              messages::KvPolicy::kAbort}) {
             SCOPED_TRACE(testing::Message() << name_of(mode) << " " << name_of(policy));
             Rig fresh({.tp = 2, .num_pages = 128}, {.running_max = 3});
             std::swap(rig, fresh);
@@ -99,17 +110,19 @@ TEST_F(UpdateTest, P4_SameWeightsLeaveTheOutputBitIdenticalInEveryCombination) {
             keys.clear();
             start_requests(4);
             ASSERT_EQ(rig.status().num_running, 3);
-            const UpdatePart done = update(mode, policy, Epoch{2});
+            const messages::UpdatePart done = update(mode, policy, Epoch{2});
             EXPECT_TRUE(done.ok);
             EXPECT_EQ(done.epoch, Epoch{2});
             EXPECT_EQ(done.label, "step-2");
             EXPECT_EQ(done.state, "serving");
             EXPECT_EQ(done.outcome.ranks.size(), 2u);
             EXPECT_EQ(done.outcome.ranks[1].phase, "committed");
-            EXPECT_EQ(done.outcome.num_kept, policy == KvPolicy::kKeep ? 3 : 0);
-            EXPECT_EQ(done.outcome.num_recomputed, policy == KvPolicy::kRecompute ? 3 : 0);
-            EXPECT_EQ(done.outcome.num_drained, policy == KvPolicy::kDrain ? 3 : 0);
-            EXPECT_EQ(done.outcome.num_aborted, policy == KvPolicy::kAbort ? 3 : 0);
+            EXPECT_EQ(done.outcome.num_kept, policy == messages::KvPolicy::kKeep ? 3 : 0);
+            EXPECT_EQ(
+                done.outcome.num_recomputed, policy == messages::KvPolicy::kRecompute ? 3 : 0
+            );
+            EXPECT_EQ(done.outcome.num_drained, policy == messages::KvPolicy::kDrain ? 3 : 0);
+            EXPECT_EQ(done.outcome.num_aborted, policy == messages::KvPolicy::kAbort ? 3 : 0);
             rig.run();
             EXPECT_EQ(rig.scheduler.num_open(), 0);
             for (std::size_t i = 0; i < keys.size(); ++i) {
@@ -117,8 +130,8 @@ TEST_F(UpdateTest, P4_SameWeightsLeaveTheOutputBitIdenticalInEveryCombination) {
                 const auto want = rig.expected(asks[i]).tokens;
                 ASSERT_TRUE(got.finish);
                 const bool was_running = i < 3;
-                if (was_running && policy == KvPolicy::kAbort) {
-                    EXPECT_EQ(got.finish->reason, FinishReason::kAbort);
+                if (was_running && policy == messages::KvPolicy::kAbort) {
+                    EXPECT_EQ(got.finish->reason, messages::FinishReason::kAbort);
                     EXPECT_TRUE(std::equal(got.tokens.begin(), got.tokens.end(), want.begin()));
                     continue;
                 }
@@ -126,14 +139,16 @@ TEST_F(UpdateTest, P4_SameWeightsLeaveTheOutputBitIdenticalInEveryCombination) {
                 const auto by_epoch = tokens_by_epoch(got);
                 if (!was_running) {
                     EXPECT_EQ(by_epoch, (std::map<Epoch, std::int64_t>{{Epoch{2}, 24}}));
-                } else if (policy == KvPolicy::kDrain) {
+                } else if (policy == messages::KvPolicy::kDrain) {
                     EXPECT_EQ(by_epoch, (std::map<Epoch, std::int64_t>{{Epoch{1}, 24}}));
                 } else {
                     EXPECT_EQ(by_epoch.size(), 2u);
-                    const Span& last = got.spans.back();
+                    const messages::Span& last = got.spans.back();
                     EXPECT_EQ(last.epoch, Epoch{2});
                     EXPECT_EQ(last.label, "step-2");
-                    EXPECT_EQ(last.kv_min_epoch, Epoch{policy == KvPolicy::kKeep ? 1 : 2});
+                    EXPECT_EQ(
+                        last.kv_min_epoch, Epoch{policy == messages::KvPolicy::kKeep ? 1 : 2}
+                    );
                     EXPECT_EQ(last.kv_max_epoch, Epoch{2});
                 }
             }
@@ -143,20 +158,20 @@ TEST_F(UpdateTest, P4_SameWeightsLeaveTheOutputBitIdenticalInEveryCombination) {
 
 TEST_F(UpdateTest, P1_TheCommitLiesBetweenTwoPlansAndGenerationNeverStops) {
     start_requests();
-    order_stage(spec_of(UpdateMode::kStaged, KvPolicy::kKeep));
+    order_stage(spec_of(messages::UpdateMode::kStaged, messages::KvPolicy::kKeep));
     ASSERT_TRUE(answer().ok);
-    order(UpdateReady{.update = kUpdate, .kv_policy = KvPolicy::kKeep});
+    order(messages::UpdateReady{.update = kUpdate, .kv_policy = messages::KvPolicy::kKeep});
     ASSERT_TRUE(answer().ok);
     EXPECT_EQ(rig.status().state, "running");
     ASSERT_EQ(rig.scheduler.num_in_flight(), 2u);
-    rig.control(UpdateCommit{.update = kUpdate});
+    rig.control(messages::UpdateCommit{.update = kUpdate});
     TurnOutput out = rig.turn();
     ASSERT_EQ(out.workers.size(), 1u) << "two steps are in flight, the commit queues behind them";
-    EXPECT_TRUE(std::holds_alternative<WorkerCommit>(out.workers[0]));
+    EXPECT_TRUE(std::holds_alternative<messages::WorkerCommit>(out.workers[0]));
     EXPECT_EQ(rig.scheduler.version().epoch, Epoch{2});
     rig.run();  // the fake workers check each plan's epoch against the live one
     std::vector<Epoch> epochs;
-    for (const StepPlan& plan : rig.workers.plans()) epochs.push_back(plan.epoch);
+    for (const messages::StepPlan& plan : rig.workers.plans()) epochs.push_back(plan.epoch);
     EXPECT_TRUE(std::ranges::is_sorted(epochs));
     EXPECT_EQ(epochs.back(), Epoch{2});
 }
@@ -164,7 +179,7 @@ TEST_F(UpdateTest, P1_TheCommitLiesBetweenTwoPlansAndGenerationNeverStops) {
 TEST_F(UpdateTest, NewWeightsSpeakFromTheCommitOn) {
     start_requests(1);
     rig.workers.staged_weights = kNewWeights;
-    update(UpdateMode::kStaged, KvPolicy::kRecompute, Epoch{2});
+    update(messages::UpdateMode::kStaged, messages::KvPolicy::kRecompute, Epoch{2});
     rig.run();
     const Received& got = rig.of(keys[0]);
     const auto num_old = static_cast<std::size_t>(tokens_by_epoch(got)[Epoch{1}]);
@@ -188,9 +203,9 @@ TEST_F(UpdateTest, P9_NoStalePrefixIsSharedAfterACommit) {
     const Ask ask{.prompt = prompt_of(20), .max_new_tokens = 2};
     rig.send(ask);
     rig.run();
-    update(UpdateMode::kStaged, KvPolicy::kKeep, Epoch{2});
+    update(messages::UpdateMode::kStaged, messages::KvPolicy::kKeep, Epoch{2});
     Ask tolerant = ask;
-    tolerant.kv_tolerance = KvTolerance::kKeep;
+    tolerant.kv_tolerance = messages::KvTolerance::kKeep;
     const RequestKey keeps = rig.send(tolerant);
     rig.run();
     const RequestKey strict = rig.send(ask);
@@ -209,10 +224,14 @@ TEST_F(UpdateTest, P9_MaxLagCountsEpochs) {
     const Ask ask{.prompt = prompt_of(20), .max_new_tokens = 2};
     rig.send(ask);
     rig.run();
-    update(UpdateMode::kStaged, KvPolicy::kKeep, Epoch{2}, UpdateId{1});
-    update(UpdateMode::kStaged, KvPolicy::kKeep, Epoch{3}, UpdateId{2});
+    update(
+        messages::UpdateMode::kStaged, messages::KvPolicy::kKeep, Epoch{2}, messages::UpdateId{1}
+    );
+    update(
+        messages::UpdateMode::kStaged, messages::KvPolicy::kKeep, Epoch{3}, messages::UpdateId{2}
+    );
     Ask one = ask;
-    one.kv_tolerance = KvTolerance::kMaxLag;
+    one.kv_tolerance = messages::KvTolerance::kMaxLag;
     one.kv_max_lag = 1;
     Ask two = one;
     two.kv_max_lag = 2;
@@ -226,28 +245,28 @@ TEST_F(UpdateTest, P9_MaxLagCountsEpochs) {
 
 TEST_F(UpdateTest, RecomputeGivesNewKvEvenToARequestThatWouldTolerateOld) {
     asks.push_back({.prompt = prompt_of(12), .max_new_tokens = 24});
-    asks[0].kv_tolerance = KvTolerance::kKeep;
+    asks[0].kv_tolerance = messages::KvTolerance::kKeep;
     keys.push_back(rig.send(asks[0]));
     rig.turn();
     for (int i = 0; i < 6; ++i) rig.step();
-    update(UpdateMode::kStaged, KvPolicy::kRecompute, Epoch{2});
+    update(messages::UpdateMode::kStaged, messages::KvPolicy::kRecompute, Epoch{2});
     rig.run();
     EXPECT_EQ(rig.of(keys[0]).spans.back().kv_min_epoch, Epoch{2});
 }
 
 TEST_F(UpdateTest, DrainStartsNoNewRequestUntilTheCommit) {
     start_requests();
-    order_stage(spec_of(UpdateMode::kStaged, KvPolicy::kDrain));
+    order_stage(spec_of(messages::UpdateMode::kStaged, messages::KvPolicy::kDrain));
     ASSERT_TRUE(answer().ok);
-    order(UpdateReady{.update = kUpdate, .kv_policy = KvPolicy::kDrain});
+    order(messages::UpdateReady{.update = kUpdate, .kv_policy = messages::KvPolicy::kDrain});
     const RequestKey later = rig.send({.prompt = prompt_of(4, 300), .max_new_tokens = 3});
-    const UpdatePart ready = answer();
+    const messages::UpdatePart ready = answer();
     EXPECT_TRUE(ready.ok);
     for (const RequestKey key : keys) EXPECT_TRUE(rig.of(key).finish);
     EXPECT_EQ(rig.of(later).num_chunks, 0);
     EXPECT_EQ(rig.status().state, "updating");
     EXPECT_FALSE(rig.step());
-    order(UpdateCommit{.update = kUpdate});
+    order(messages::UpdateCommit{.update = kUpdate});
     EXPECT_TRUE(answer().ok);
     rig.run();
     EXPECT_EQ(rig.of(later).spans[0].epoch, Epoch{2});
@@ -255,28 +274,32 @@ TEST_F(UpdateTest, DrainStartsNoNewRequestUntilTheCommit) {
 
 TEST_F(UpdateTest, DrainIsRefusedWhereRequestsAreFrozen) {
     start_requests();
-    rig.control(PauseGeneration{.call = CallId{1}, .mode = PauseMode::kInPlace});
+    rig.control(messages::PauseGeneration{.call = CallId{1}, .mode = messages::PauseMode::kInPlace}
+    );
     rig.run();
-    order(UpdateReady{.update = kUpdate, .kv_policy = KvPolicy::kDrain});
-    const UpdatePart part = answer();
+    order(messages::UpdateReady{.update = kUpdate, .kv_policy = messages::KvPolicy::kDrain});
+    const messages::UpdatePart part = answer();
     EXPECT_FALSE(part.ok);
     EXPECT_EQ(part.code, "failed_precondition");
 }
 
 TEST_F(UpdateTest, WorksWhilePausedInEveryMode) {
-    for (const PauseMode mode : {PauseMode::kInPlace, PauseMode::kRetract}) {
-        for (const UpdateMode how : {UpdateMode::kStaged, UpdateMode::kDirect}) {
-            for (const KvPolicy policy : {KvPolicy::kKeep, KvPolicy::kRecompute}) {
+    for (const messages::PauseMode mode :
+         {messages::PauseMode::kInPlace, messages::PauseMode::kRetract}) {
+        for (const messages::UpdateMode how :
+             {messages::UpdateMode::kStaged, messages::UpdateMode::kDirect}) {
+            for (const messages::KvPolicy policy :
+                 {messages::KvPolicy::kKeep, messages::KvPolicy::kRecompute}) {
                 Rig fresh({.tp = 2, .num_pages = 128});
                 std::swap(rig, fresh);
                 asks.clear();
                 keys.clear();
                 start_requests();
-                rig.control(PauseGeneration{.call = CallId{1}, .mode = mode});
+                rig.control(messages::PauseGeneration{.call = CallId{1}, .mode = mode});
                 rig.run();
                 update(how, policy, Epoch{2});
                 EXPECT_TRUE(rig.scheduler.is_paused());
-                rig.control(ContinueGeneration{.call = CallId{2}});
+                rig.control(messages::ContinueGeneration{.call = CallId{2}});
                 rig.run();
                 for (std::size_t i = 0; i < keys.size(); ++i)
                     EXPECT_EQ(rig.of(keys[i]).tokens, rig.expected(asks[i]).tokens);
@@ -291,16 +314,16 @@ TEST_F(UpdateTest, P2_OneRankThatFailsIsNamedAndTheOldVersionServesOn) {
     start_requests();
     const Version before = rig.scheduler.version();
     rig.workers.stage_failures[1] = "model.norm.weight: shape [8], expected [16]";
-    order_stage(spec_of(UpdateMode::kStaged, KvPolicy::kKeep));
-    const UpdatePart failed = answer();
+    order_stage(spec_of(messages::UpdateMode::kStaged, messages::KvPolicy::kKeep));
+    const messages::UpdatePart failed = answer();
     EXPECT_FALSE(failed.ok);
     EXPECT_EQ(failed.code, "invalid_argument");
     EXPECT_NE(failed.message.find("rank 1 in phase verify"), std::string::npos);
     EXPECT_NE(failed.message.find("expected [16]"), std::string::npos);
-    order(UpdateCommit{.update = kUpdate});
+    order(messages::UpdateCommit{.update = kUpdate});
     EXPECT_EQ(answer().code, "failed_precondition") << "no commit without all votes";
-    order(UpdateDrop{.update = kUpdate, .reason = "a rank failed"});
-    const UpdatePart gone = answer();
+    order(messages::UpdateDrop{.update = kUpdate, .reason = "a rank failed"});
+    const messages::UpdatePart gone = answer();
     EXPECT_TRUE(gone.ok);
     EXPECT_EQ(gone.phase, "dropped");
     EXPECT_EQ(gone.state, "serving");
@@ -315,12 +338,12 @@ TEST_F(UpdateTest, P2_OneRankThatFailsIsNamedAndTheOldVersionServesOn) {
 
 TEST_F(UpdateTest, P2_ACommitBeforeEveryRankHasVotedIsRefused) {
     rig.workers.is_silent[1] = true;
-    order_stage(spec_of(UpdateMode::kStaged, KvPolicy::kKeep));
+    order_stage(spec_of(messages::UpdateMode::kStaged, messages::KvPolicy::kKeep));
     rig.run();  // rank 0 has voted
-    order(UpdateReady{.update = kUpdate});
+    order(messages::UpdateReady{.update = kUpdate});
     ASSERT_TRUE(answer().ok);
-    order(UpdateCommit{.update = kUpdate});
-    const UpdatePart part = answer();
+    order(messages::UpdateCommit{.update = kUpdate});
+    const messages::UpdatePart part = answer();
     EXPECT_EQ(part.code, "failed_precondition");
     EXPECT_NE(part.message.find("not every rank"), std::string::npos);
     EXPECT_EQ(rig.scheduler.version().epoch, Epoch{1});
@@ -328,9 +351,9 @@ TEST_F(UpdateTest, P2_ACommitBeforeEveryRankHasVotedIsRefused) {
 
 TEST_F(UpdateTest, P5_ARankThatNeverVotesIsNamedAtTheDeadline) {
     rig.workers.is_silent[1] = true;
-    order(UpdateStage{
+    order(messages::UpdateStage{
         .update = kUpdate,
-        .spec = spec_of(UpdateMode::kStaged, KvPolicy::kKeep),
+        .spec = spec_of(messages::UpdateMode::kStaged, messages::KvPolicy::kKeep),
         .new_epoch = Epoch{2},
         .timeout_ms = 1000,
     });
@@ -339,13 +362,13 @@ TEST_F(UpdateTest, P5_ARankThatNeverVotesIsNamedAtTheDeadline) {
     ASSERT_TRUE(out.wake_at);
     rig.now = *out.wake_at;
     rig.turn();
-    const auto parts = rig.take<UpdatePart>();
+    const auto parts = rig.take<messages::UpdatePart>();
     ASSERT_EQ(parts.size(), 1u);
     EXPECT_EQ(parts[0].code, "deadline_exceeded");
     EXPECT_NE(parts[0].message.find("phase stage"), std::string::npos);
     EXPECT_NE(parts[0].message.find("rank 1"), std::string::npos);
     EXPECT_EQ(parts[0].message.find("rank 0"), std::string::npos);
-    order(UpdateDrop{.update = kUpdate});
+    order(messages::UpdateDrop{.update = kUpdate});
     EXPECT_TRUE(answer().ok);
 }
 
@@ -353,57 +376,58 @@ TEST_F(UpdateTest, P5_AReplicaThatCannotStandInTimeNamesTheStepAndTheRank) {
     start_requests();
     rig.workers.is_silent[1] = true;
     rig.step();
-    order(UpdateReady{.update = kUpdate, .kv_policy = KvPolicy::kKeep, .timeout_ms = 500});
+    order(messages::UpdateReady{
+        .update = kUpdate, .kv_policy = messages::KvPolicy::kKeep, .timeout_ms = 500});
     const TurnOutput out = rig.turn();  // direct: it waits for the step in flight
     ASSERT_TRUE(out.wake_at);
     rig.now = *out.wake_at;
     rig.turn();
-    const auto parts = rig.take<UpdatePart>();
+    const auto parts = rig.take<messages::UpdatePart>();
     ASSERT_EQ(parts.size(), 1u);
     EXPECT_EQ(parts[0].phase, "ready");
     EXPECT_EQ(parts[0].code, "deadline_exceeded");
     EXPECT_NE(parts[0].message.find("phase ready"), std::string::npos) << parts[0].message;
     EXPECT_NE(parts[0].message.find("rank 1"), std::string::npos) << parts[0].message;
-    order(UpdateDrop{.update = kUpdate});
+    order(messages::UpdateDrop{.update = kUpdate});
     EXPECT_TRUE(answer().ok);
 }
 
 TEST_F(UpdateTest, P5_WhoIsNotDoneWithADropOrACommitIsSaidAtEveryAnswer) {
     using Ranks = std::vector<Rank>;
-    order_stage(spec_of(UpdateMode::kStaged, KvPolicy::kKeep));
+    order_stage(spec_of(messages::UpdateMode::kStaged, messages::KvPolicy::kKeep));
     answer();
     rig.workers.never_ends[1] = true;
-    order(UpdateDrop{.update = kUpdate});
-    auto waits = rig.take<UpdateWaits>();
+    order(messages::UpdateDrop{.update = kUpdate});
+    auto waits = rig.take<messages::UpdateWaits>();
     ASSERT_EQ(waits.size(), 1u);
     EXPECT_EQ(waits[0].update, kUpdate);
     EXPECT_EQ(waits[0].ranks, (Ranks{Rank{0}, Rank{1}}));
     rig.run();  // rank 0 answers
-    waits = rig.take<UpdateWaits>();
+    waits = rig.take<messages::UpdateWaits>();
     ASSERT_EQ(waits.size(), 1u);
     EXPECT_EQ(waits[0].ranks, Ranks{Rank{1}});
-    EXPECT_TRUE(rig.take<UpdatePart>().empty());
+    EXPECT_TRUE(rig.take<messages::UpdatePart>().empty());
 }
 
 TEST_F(UpdateTest, P10_ADigestThatIsNotTheDeclaredOneFails) {
-    UpdateSpec spec = spec_of(UpdateMode::kStaged, KvPolicy::kKeep);
+    messages::UpdateSpec spec = spec_of(messages::UpdateMode::kStaged, messages::KvPolicy::kKeep);
     spec.digest = std::string(32, '0');
     order_stage(spec);
-    const UpdatePart part = answer();
+    const messages::UpdatePart part = answer();
     EXPECT_FALSE(part.ok);
     EXPECT_EQ(part.code, "data_loss");
     EXPECT_NE(part.message.find(spec.digest), std::string::npos);
-    order(UpdateDrop{.update = kUpdate});
+    order(messages::UpdateDrop{.update = kUpdate});
     EXPECT_TRUE(answer().ok);
 
     // The right one passes: what the workers' hellos added up to.
     spec.digest = rig.scheduler.version().digest;
-    order_stage(spec, Epoch{2}, UpdateId{2});
+    order_stage(spec, Epoch{2}, messages::UpdateId{2});
     EXPECT_TRUE(answer().ok);
 }
 
 TEST_F(UpdateTest, P10_EveryTensorThatDiffersFromTheManifestIsListed) {
-    UpdateSpec spec = spec_of(UpdateMode::kStaged, KvPolicy::kKeep);
+    messages::UpdateSpec spec = spec_of(messages::UpdateMode::kStaged, messages::KvPolicy::kKeep);
     spec.manifest.push_back(
         {.name = "weight", .dtype = "BF16", .shape = {2, 4}, .digest = std::string(32, 'a')}
     );
@@ -411,7 +435,7 @@ TEST_F(UpdateTest, P10_EveryTensorThatDiffersFromTheManifestIsListed) {
         {.name = "other", .dtype = "BF16", .shape = {2, 4}, .digest = std::string(32, 'b')}
     );
     order_stage(spec);
-    const UpdatePart part = answer();
+    const messages::UpdatePart part = answer();
     EXPECT_EQ(part.code, "data_loss");
     EXPECT_NE(part.message.find("2 tensors"), std::string::npos);
     EXPECT_NE(part.message.find("weight: the resident"), std::string::npos);
@@ -419,31 +443,37 @@ TEST_F(UpdateTest, P10_EveryTensorThatDiffersFromTheManifestIsListed) {
 }
 
 TEST_F(UpdateTest, FencingRefusesAnEpochThatIsNotNewer) {
-    order_stage(spec_of(UpdateMode::kStaged, KvPolicy::kKeep), Epoch{1});
-    const UpdatePart part = answer();
+    order_stage(spec_of(messages::UpdateMode::kStaged, messages::KvPolicy::kKeep), Epoch{1});
+    const messages::UpdatePart part = answer();
     EXPECT_EQ(part.code, "failed_precondition");
     EXPECT_NE(part.message.find("epoch 1"), std::string::npos);
-    update(UpdateMode::kStaged, KvPolicy::kKeep, Epoch{70}, UpdateId{2});
+    update(
+        messages::UpdateMode::kStaged, messages::KvPolicy::kKeep, Epoch{70}, messages::UpdateId{2}
+    );
     EXPECT_EQ(rig.scheduler.version().epoch, Epoch{70}) << "epochs may jump";
 }
 
 TEST_F(UpdateTest, AnUpdateDuringAnUpdateIsRefused) {
-    order_stage(spec_of(UpdateMode::kStaged, KvPolicy::kKeep));
+    order_stage(spec_of(messages::UpdateMode::kStaged, messages::KvPolicy::kKeep));
     EXPECT_TRUE(answer().ok);
-    order_stage(spec_of(UpdateMode::kStaged, KvPolicy::kKeep), Epoch{3}, UpdateId{2});
+    order_stage(
+        spec_of(messages::UpdateMode::kStaged, messages::KvPolicy::kKeep),
+        Epoch{3},
+        messages::UpdateId{2}
+    );
     EXPECT_EQ(answer().code, "failed_precondition");
-    order(UpdateReady{.update = UpdateId{2}});
+    order(messages::UpdateReady{.update = messages::UpdateId{2}});
     EXPECT_EQ(answer().code, "failed_precondition");
-    order(UpdateRollback{.update = UpdateId{3}, .new_epoch = Epoch{4}});
+    order(messages::UpdateRollback{.update = messages::UpdateId{3}, .new_epoch = Epoch{4}});
     EXPECT_EQ(answer().code, "failed_precondition");
-    order(UpdateReady{.update = kUpdate});
+    order(messages::UpdateReady{.update = kUpdate});
     EXPECT_TRUE(answer().ok);
-    order(UpdateCommit{.update = kUpdate});
+    order(messages::UpdateCommit{.update = kUpdate});
     EXPECT_TRUE(answer().ok);
 }
 
 TEST_F(UpdateTest, ADirectStageNeedsAReplicaThatStandsStill) {
-    order_stage(spec_of(UpdateMode::kDirect, KvPolicy::kKeep));
+    order_stage(spec_of(messages::UpdateMode::kDirect, messages::KvPolicy::kKeep));
     EXPECT_EQ(answer().code, "failed_precondition");
 }
 
@@ -452,19 +482,19 @@ TEST_F(UpdateTest, ADirectStageNeedsAReplicaThatStandsStill) {
 TEST_F(UpdateTest, P2_RollbackReturnsToThePreviousVersion) {
     const Version first = rig.scheduler.version();
     rig.workers.staged_weights = kNewWeights;
-    update(UpdateMode::kStaged, KvPolicy::kKeep, Epoch{2});
+    update(messages::UpdateMode::kStaged, messages::KvPolicy::kKeep, Epoch{2});
     const std::string second_digest = rig.scheduler.version().digest;
     EXPECT_NE(second_digest, first.digest);
     start_requests();
-    const UpdateId id{2};
-    order(UpdateRollback{.update = id, .new_epoch = Epoch{3}});
-    const UpdatePart prepared = answer();
+    const messages::UpdateId id{2};
+    order(messages::UpdateRollback{.update = id, .new_epoch = Epoch{3}});
+    const messages::UpdatePart prepared = answer();
     EXPECT_TRUE(prepared.ok);
     EXPECT_EQ(prepared.digest, first.digest);
     EXPECT_EQ(prepared.label, first.label);
-    order(UpdateReady{.update = id, .kv_policy = KvPolicy::kRecompute});
+    order(messages::UpdateReady{.update = id, .kv_policy = messages::KvPolicy::kRecompute});
     EXPECT_TRUE(answer().ok);
-    order(UpdateCommit{.update = id});
+    order(messages::UpdateCommit{.update = id});
     EXPECT_TRUE(answer().ok);
     EXPECT_EQ(rig.scheduler.version().epoch, Epoch{3});
     EXPECT_EQ(rig.scheduler.version().digest, first.digest);
@@ -473,25 +503,35 @@ TEST_F(UpdateTest, P2_RollbackReturnsToThePreviousVersion) {
     EXPECT_EQ(rig.of(keys[0]).spans.back().digest, first.digest);
 
     // And forth again: the version that was left is the one retained now.
-    order(UpdateRollback{.update = UpdateId{3}, .new_epoch = Epoch{4}});
+    order(messages::UpdateRollback{.update = messages::UpdateId{3}, .new_epoch = Epoch{4}});
     EXPECT_EQ(answer().digest, second_digest);
 }
 
 TEST_F(UpdateTest, RollbackWithNothingRetainedIsRefused) {
-    order(UpdateRollback{.update = kUpdate, .new_epoch = Epoch{2}});
+    order(messages::UpdateRollback{.update = kUpdate, .new_epoch = Epoch{2}});
     EXPECT_EQ(answer().code, "failed_precondition");
-    update(UpdateMode::kStaged, KvPolicy::kKeep, Epoch{2}, UpdateId{2});
+    update(
+        messages::UpdateMode::kStaged, messages::KvPolicy::kKeep, Epoch{2}, messages::UpdateId{2}
+    );
     // The next stage overwrites the retained copy, even if it is dropped.
-    order_stage(spec_of(UpdateMode::kStaged, KvPolicy::kKeep), Epoch{3}, UpdateId{3});
+    order_stage(
+        spec_of(messages::UpdateMode::kStaged, messages::KvPolicy::kKeep),
+        Epoch{3},
+        messages::UpdateId{3}
+    );
     EXPECT_TRUE(answer().ok);
-    order(UpdateDrop{.update = UpdateId{3}});
+    order(messages::UpdateDrop{.update = messages::UpdateId{3}});
     EXPECT_TRUE(answer().ok);
-    order(UpdateRollback{.update = UpdateId{4}, .new_epoch = Epoch{4}});
+    order(messages::UpdateRollback{.update = messages::UpdateId{4}, .new_epoch = Epoch{4}});
     EXPECT_EQ(answer().code, "failed_precondition");
     // A direct update leaves nothing to go back to.
-    update(UpdateMode::kStaged, KvPolicy::kKeep, Epoch{5}, UpdateId{5});
-    update(UpdateMode::kDirect, KvPolicy::kKeep, Epoch{6}, UpdateId{6});
-    order(UpdateRollback{.update = UpdateId{7}, .new_epoch = Epoch{7}});
+    update(
+        messages::UpdateMode::kStaged, messages::KvPolicy::kKeep, Epoch{5}, messages::UpdateId{5}
+    );
+    update(
+        messages::UpdateMode::kDirect, messages::KvPolicy::kKeep, Epoch{6}, messages::UpdateId{6}
+    );
+    order(messages::UpdateRollback{.update = messages::UpdateId{7}, .new_epoch = Epoch{7}});
     EXPECT_EQ(answer().code, "failed_precondition");
 }
 
@@ -499,15 +539,15 @@ TEST_F(UpdateTest, RollbackWithNothingRetainedIsRefused) {
 
 TEST_F(UpdateTest, P2_ADirectUpdateThatFailsHalfwayIsTornUntilTheNextComplete) {
     start_requests();
-    order(UpdateReady{.update = kUpdate, .kv_policy = KvPolicy::kKeep});
+    order(messages::UpdateReady{.update = kUpdate, .kv_policy = messages::KvPolicy::kKeep});
     ASSERT_TRUE(answer().ok);
     EXPECT_EQ(rig.status().state, "updating");
     EXPECT_FALSE(rig.step()) << "it stands still";
     rig.workers.stage_failures[0] = "shard 2 is truncated";
-    order_stage(spec_of(UpdateMode::kDirect, KvPolicy::kKeep));
+    order_stage(spec_of(messages::UpdateMode::kDirect, messages::KvPolicy::kKeep));
     EXPECT_FALSE(answer().ok);
-    order(UpdateDrop{.update = kUpdate});
-    const UpdatePart gone = answer();
+    order(messages::UpdateDrop{.update = kUpdate});
+    const messages::UpdatePart gone = answer();
     EXPECT_EQ(gone.state, "torn");
     EXPECT_TRUE(rig.scheduler.is_torn());
     EXPECT_EQ(rig.status().state, "torn");
@@ -517,18 +557,21 @@ TEST_F(UpdateTest, P2_ADirectUpdateThatFailsHalfwayIsTornUntilTheNextComplete) {
     ASSERT_TRUE(rig.of(refused).finish);
     EXPECT_EQ(rig.of(refused).finish->code, "failed_precondition");
     EXPECT_FALSE(rig.step()) << "nothing runs on torn weights";
-    rig.control(ContinueGeneration{.call = CallId{2}});
+    rig.control(messages::ContinueGeneration{.call = CallId{2}});
     rig.turn();
-    EXPECT_EQ(rig.take<ContinuePart>().at(0).code, "failed_precondition");
-    UpdateSpec partial = spec_of(UpdateMode::kStaged, KvPolicy::kKeep);
+    EXPECT_EQ(rig.take<messages::ContinuePart>().at(0).code, "failed_precondition");
+    messages::UpdateSpec partial =
+        spec_of(messages::UpdateMode::kStaged, messages::KvPolicy::kKeep);
     partial.partial = true;
-    order_stage(partial, Epoch{2}, UpdateId{2});
+    order_stage(partial, Epoch{2}, messages::UpdateId{2});
     EXPECT_EQ(answer().code, "failed_precondition");
 
     rig.workers.stage_failures[0].reset();
-    update(UpdateMode::kStaged, KvPolicy::kKeep, Epoch{2}, UpdateId{3});
+    update(
+        messages::UpdateMode::kStaged, messages::KvPolicy::kKeep, Epoch{2}, messages::UpdateId{3}
+    );
     EXPECT_FALSE(rig.scheduler.is_torn());
-    order(UpdateRollback{.update = UpdateId{4}, .new_epoch = Epoch{5}});
+    order(messages::UpdateRollback{.update = messages::UpdateId{4}, .new_epoch = Epoch{5}});
     EXPECT_EQ(answer().code, "failed_precondition") << "torn weights are no version to go back to";
     rig.run();
     for (std::size_t i = 0; i < keys.size(); ++i)
@@ -536,19 +579,20 @@ TEST_F(UpdateTest, P2_ADirectUpdateThatFailsHalfwayIsTornUntilTheNextComplete) {
 }
 
 TEST_F(UpdateTest, ATornReplicaTearsTheOthersToo) {
-    order(UpdateDrop{.update = UpdateId{9}, .reason = "replica 1", .torn = true});
+    order(messages::UpdateDrop{.update = messages::UpdateId{9}, .reason = "replica 1", .torn = true}
+    );
     EXPECT_EQ(answer().state, "torn");
     EXPECT_TRUE(rig.scheduler.is_torn());
 }
 
 TEST_F(UpdateTest, P2_AReplicaThatCommitsStandsStillTooWhereAnotherDidNot) {
-    order_stage(spec_of(UpdateMode::kStaged, KvPolicy::kKeep));
+    order_stage(spec_of(messages::UpdateMode::kStaged, messages::KvPolicy::kKeep));
     ASSERT_TRUE(answer().ok);
-    order(UpdateReady{.update = kUpdate});
+    order(messages::UpdateReady{.update = kUpdate});
     ASSERT_TRUE(answer().ok);
     rig.workers.is_silent = {true, true};
-    rig.control(UpdateCommit{.update = kUpdate});
-    rig.control(UpdateDrop{.update = kUpdate, .reason = "replica 1", .torn = true});
+    rig.control(messages::UpdateCommit{.update = kUpdate});
+    rig.control(messages::UpdateDrop{.update = kUpdate, .reason = "replica 1", .torn = true});
     rig.turn();
     EXPECT_EQ(answer().state, "torn");
     EXPECT_TRUE(rig.scheduler.is_torn());
@@ -556,9 +600,9 @@ TEST_F(UpdateTest, P2_AReplicaThatCommitsStandsStillTooWhereAnotherDidNot) {
 
 TEST_F(UpdateTest, ADirectUpdateDroppedBeforeItsStageIsNotTorn) {
     start_requests();
-    order(UpdateReady{.update = kUpdate, .kv_policy = KvPolicy::kKeep});
+    order(messages::UpdateReady{.update = kUpdate, .kv_policy = messages::KvPolicy::kKeep});
     ASSERT_TRUE(answer().ok);
-    order(UpdateDrop{.update = kUpdate});
+    order(messages::UpdateDrop{.update = kUpdate});
     EXPECT_EQ(answer().state, "serving");
     rig.run();
     for (std::size_t i = 0; i < keys.size(); ++i)
@@ -567,36 +611,38 @@ TEST_F(UpdateTest, ADirectUpdateDroppedBeforeItsStageIsNotTorn) {
 
 TEST_F(UpdateTest, ADropWhileStagingWaitsForEveryRank) {
     rig.workers.is_silent = {true, true};
-    order_stage(spec_of(UpdateMode::kStaged, KvPolicy::kKeep));
-    order(UpdateDrop{.update = kUpdate});
-    EXPECT_TRUE(rig.take<UpdatePart>().empty());
+    order_stage(spec_of(messages::UpdateMode::kStaged, messages::KvPolicy::kKeep));
+    order(messages::UpdateDrop{.update = kUpdate});
+    EXPECT_TRUE(rig.take<messages::UpdatePart>().empty());
     EXPECT_TRUE(answer().ok);
-    order(UpdateDrop{.update = kUpdate});
+    order(messages::UpdateDrop{.update = kUpdate});
     EXPECT_TRUE(answer().ok) << "again is harmless";
     rig.workers.is_silent = {false, false};
-    update(UpdateMode::kStaged, KvPolicy::kKeep, Epoch{2}, UpdateId{2});
+    update(
+        messages::UpdateMode::kStaged, messages::KvPolicy::kKeep, Epoch{2}, messages::UpdateId{2}
+    );
 }
 
 TEST_F(UpdateTest, ADropAfterTheCommitOrderIsRefused) {
-    order_stage(spec_of(UpdateMode::kStaged, KvPolicy::kKeep));
+    order_stage(spec_of(messages::UpdateMode::kStaged, messages::KvPolicy::kKeep));
     EXPECT_TRUE(answer().ok);
-    order(UpdateReady{.update = kUpdate});
+    order(messages::UpdateReady{.update = kUpdate});
     EXPECT_TRUE(answer().ok);
-    rig.control(UpdateCommit{.update = kUpdate});
-    rig.control(UpdateDrop{.update = kUpdate});
+    rig.control(messages::UpdateCommit{.update = kUpdate});
+    rig.control(messages::UpdateDrop{.update = kUpdate});
     rig.turn();
     EXPECT_EQ(answer().code, "failed_precondition");
     EXPECT_EQ(answer().phase, "committed");
 }
 
 TEST_F(UpdateTest, TensorsAndDigestsPassThroughInOrder) {
-    order(WorkerReadTensor{.call = CallId{5}, .name = "weight"});
-    order(WorkerDigest{.call = CallId{6}});
+    order(messages::WorkerReadTensor{.call = CallId{5}, .name = "weight"});
+    order(messages::WorkerDigest{.call = CallId{6}});
     rig.run();
-    const auto tensors = rig.take<WorkerTensor>();
+    const auto tensors = rig.take<messages::WorkerTensor>();
     ASSERT_EQ(tensors.size(), 2u);
     EXPECT_EQ(tensors[1].rank, Rank{1});
-    const auto digests = rig.take<WorkerDigests>();
+    const auto digests = rig.take<messages::WorkerDigests>();
     ASSERT_EQ(digests.size(), 2u);
     EXPECT_EQ(digests[0].epoch, Epoch{1});
 }

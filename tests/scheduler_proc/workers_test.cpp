@@ -9,8 +9,10 @@
 namespace pitstop::scheduler {
 namespace {
 
-WorkerHello hello_of(int rank, const FakeModel& model) {
-    return std::get<WorkerHello>(FakeWorkers(model).hellos().at(static_cast<std::size_t>(rank)));
+messages::WorkerHello hello_of(int rank, const FakeModel& model) {
+    return std::get<messages::WorkerHello>(
+        FakeWorkers(model).hellos().at(static_cast<std::size_t>(rank))
+    );
 }
 
 TEST(Workers, AreCompleteWhenEveryRankIsThere) {
@@ -30,7 +32,7 @@ TEST(Workers, AreCompleteWhenEveryRankIsThere) {
 TEST(Workers, TheRankWithTheFewestPagesSetsThePool) {
     const FakeModel model{.tp = 2};
     Workers workers(2);
-    WorkerHello small = hello_of(1, model);
+    messages::WorkerHello small = hello_of(1, model);
     small.num_pages = 10;
     small.num_slots = 3;
     ASSERT_TRUE(workers.add(hello_of(0, model), 4));
@@ -42,7 +44,7 @@ TEST(Workers, TheRankWithTheFewestPagesSetsThePool) {
 
 TEST(Workers, ThatClaimMoreThanCanBeKeptTrackOfAreCutShort) {
     Workers workers(1);
-    WorkerHello huge = hello_of(0, {});
+    messages::WorkerHello huge = hello_of(0, {});
     huge.num_pages = std::numeric_limits<std::int64_t>::max();
     huge.num_slots = std::numeric_limits<std::int64_t>::max();
     ASSERT_TRUE(workers.add(huge, 4));
@@ -55,22 +57,24 @@ TEST(Workers, ThatDisagreeAreRefusedWithTheField) {
     const auto refusal_of = [&](auto change) {
         Workers workers(2);
         EXPECT_TRUE(workers.add(hello_of(0, model), 4));
-        WorkerHello other = hello_of(1, model);
+        messages::WorkerHello other = hello_of(1, model);
         change(other);
         const auto added = workers.add(other, 4);
         return added ? std::string("accepted") : added.error().message;
     };
-    EXPECT_EQ(refusal_of([](WorkerHello&) {}), "accepted");
+    EXPECT_EQ(refusal_of([](messages::WorkerHello&) {}), "accepted");
     const auto has = [](const std::string& text, const char* part) {
         return text.find(part) != std::string::npos;
     };
-    EXPECT_TRUE(has(refusal_of([](WorkerHello& h) { h.vocab_size = 7; }), "vocab_size"));
-    EXPECT_TRUE(has(refusal_of([](WorkerHello& h) { h.context_len = 7; }), "context_len"));
-    EXPECT_TRUE(has(refusal_of([](WorkerHello& h) { h.model_type = "x"; }), "model_type"));
-    EXPECT_TRUE(has(refusal_of([](WorkerHello& h) { h.page_size = 8; }), "--page-size"));
-    EXPECT_TRUE(has(refusal_of([](WorkerHello& h) { h.tp = 3; }), "--tp"));
-    EXPECT_TRUE(has(refusal_of([](WorkerHello& h) { h.eos_ids.clear(); }), "eos_ids"));
-    EXPECT_TRUE(has(refusal_of([](WorkerHello& h) { h.compute = "fp32"; }), "compute"));
+    EXPECT_TRUE(has(refusal_of([](messages::WorkerHello& h) { h.vocab_size = 7; }), "vocab_size"));
+    EXPECT_TRUE(has(refusal_of([](messages::WorkerHello& h) { h.context_len = 7; }), "context_len")
+    );
+    EXPECT_TRUE(has(refusal_of([](messages::WorkerHello& h) { h.model_type = "x"; }), "model_type")
+    );
+    EXPECT_TRUE(has(refusal_of([](messages::WorkerHello& h) { h.page_size = 8; }), "--page-size"));
+    EXPECT_TRUE(has(refusal_of([](messages::WorkerHello& h) { h.tp = 3; }), "--tp"));
+    EXPECT_TRUE(has(refusal_of([](messages::WorkerHello& h) { h.eos_ids.clear(); }), "eos_ids"));
+    EXPECT_TRUE(has(refusal_of([](messages::WorkerHello& h) { h.compute = "fp32"; }), "compute"));
 }
 
 }  // namespace

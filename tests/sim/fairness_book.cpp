@@ -8,7 +8,7 @@
 
 namespace pitstop::sim {
 
-void FairnessBook::arrived(const TokenizedRequest& request) {
+void FairnessBook::arrived(const messages::TokenizedRequest& request) {
     Waiting arrived{
         .client = request.client.empty() ? "" : request.client.front(),
         .priority = request.priority};
@@ -28,9 +28,9 @@ bool FairnessBook::may_share(RequestKey key) const {
            });
 }
 
-void FairnessBook::admitted(const StepPlan& plan) {
+void FairnessBook::admitted(const messages::StepPlan& plan) {
     std::vector<Waiting> begun;  // in one step: none of them overtakes another
-    for (const RequestSetup& setup : plan.setups) {
+    for (const messages::RequestSetup& setup : plan.setups) {
         const auto place = waiting_.find(setup.key);
         if (place == waiting_.end()) continue;  // it ran before
         begun.push_back(std::move(place->second));

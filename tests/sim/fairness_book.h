@@ -22,9 +22,9 @@ class FairnessBook {
     explicit FairnessBook(Oracle& oracle) : oracle_(oracle) {}
 
     // A scheduler has taken it in.
-    void arrived(const TokenizedRequest& request);
+    void arrived(const messages::TokenizedRequest& request);
     // A step was planned that begins these; others of it have run before.
-    void admitted(const StepPlan& plan);
+    void admitted(const messages::StepPlan& plan);
     // Forgets those that are over.
     void retain(const std::function<bool(RequestKey)>& is_open);
 

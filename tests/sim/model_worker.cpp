@@ -21,12 +21,13 @@ WeightsId with_bytes(WeightsId weights, const std::string& bytes) {
     );
 }
 
-std::vector<PartDigest> parts_of(WeightsId weights, Rank rank, int tp) {
+std::vector<messages::PartDigest> parts_of(WeightsId weights, Rank rank, int tp) {
     const auto id = static_cast<std::uint64_t>(weights);
-    PartDigest split{.name = "layer.weight", .shape = {8, 8}, .part = raw(rank), .parts = tp};
+    messages::PartDigest split{
+        .name = "layer.weight", .shape = {8, 8}, .part = raw(rank), .parts = tp};
     split.lane0 = hash_of(id, raw(rank));
     split.lane1 = hash_of(id, raw(rank), 1);
-    PartDigest copied{.name = "norm.weight", .shape = {8}, .part = 0, .parts = 1};
+    messages::PartDigest copied{.name = "norm.weight", .shape = {8}, .part = 0, .parts = 1};
     copied.lane0 = hash_of(id, 99);
     copied.lane1 = hash_of(id, 98);
     return {split, copied};
@@ -44,8 +45,8 @@ void ModelWorker::fail(const std::string& what) {
     oracle_.fail(fmt::format("replica {} rank {}: {}", replica_, raw(rank_), what));
 }
 
-WorkerHello ModelWorker::hello() const {
-    WorkerHello hello;
+messages::WorkerHello ModelWorker::hello() const {
+    messages::WorkerHello hello;
     hello.rank = rank_;
     hello.tp = shape_.tp;
     hello.model_type = "sim";
@@ -59,12 +60,12 @@ WorkerHello ModelWorker::hello() const {
     return hello;
 }
 
-StepResult ModelWorker::run(const StepPlan& plan) {
-    StepResult result;
+messages::StepResult ModelWorker::run(const messages::StepPlan& plan) {
+    messages::StepResult result;
     result.step = plan.step;
     result.epoch = epoch_;
     result.rank = rank_;
-    if (auto problem = invalid(plan)) fail("an invalid plan: " + *problem);
+    if (auto problem = messages::invalid(plan)) fail("an invalid plan: " + *problem);
     if (plan.step <= last_step_)
         fail(fmt::format("step {} after step {}", raw(plan.step), raw(last_step_)));
     last_step_ = plan.step;
@@ -75,7 +76,7 @@ StepResult ModelWorker::run(const StepPlan& plan) {
     oracle_.ran(replica_, raw(rank_), plan.step, plan.epoch, epoch_, live_);
     if (raw(rank_) != 0 || oracle_.problem()) return result;
 
-    for (const RequestSetup& setup : plan.setups) {
+    for (const messages::RequestSetup& setup : plan.setups) {
         if (raw(setup.slot) < 0 || raw(setup.slot) >= shape_.num_slots) {
             fail(fmt::format("slot {}", raw(setup.slot)));
             return result;
@@ -85,7 +86,7 @@ StepResult ModelWorker::run(const StepPlan& plan) {
     std::size_t token = 0;
     std::size_t page = 0;
     std::size_t target = 0;
-    for (const PlanRow& row : plan.rows) {
+    for (const messages::PlanRow& row : plan.rows) {
         run_row(plan, row, token, page, target, result);
         if (oracle_.problem()) return result;
         token += static_cast<std::size_t>(row.num_new);
@@ -96,12 +97,12 @@ StepResult ModelWorker::run(const StepPlan& plan) {
 }
 
 void ModelWorker::run_row(
-    const StepPlan& plan,
-    const PlanRow& row,
+    const messages::StepPlan& plan,
+    const messages::PlanRow& row,
     std::size_t first_token,
     std::size_t first_page,
     std::size_t first_target,
-    StepResult& result
+    messages::StepResult& result
 ) {
     if (raw(row.slot) < 0 || raw(row.slot) >= shape_.num_slots ||
         !slots_[static_cast<std::size_t>(raw(row.slot))].is_set_up) {
@@ -109,7 +110,7 @@ void ModelWorker::run_row(
     }
     Slot& slot = slots_[static_cast<std::size_t>(raw(row.slot))];
     const RequestKey key = slot.setup.key;
-    const TokenizedRequest& request = oracle_.request(key);
+    const messages::TokenizedRequest& request = oracle_.request(key);
     const std::int64_t end = row.begin + row.num_new;
     if (row.num_pages * shape_.page_size < end)
         return fail(
@@ -129,10 +130,11 @@ void ModelWorker::run_row(
     // The context that is there must be this request's, computed under versions it accepts.
     std::uint64_t chain = 0;
     Epochs kv{raw(epoch_), raw(epoch_)};
-    const bool is_first_row =
-        std::any_of(plan.setups.begin(), plan.setups.end(), [&](const RequestSetup& setup) {
-            return setup.slot == row.slot;
-        });
+    const bool is_first_row = std::any_of(
+        plan.setups.begin(),
+        plan.setups.end(),
+        [&](const messages::RequestSetup& setup) { return setup.slot == row.slot; }
+    );
     for (std::int64_t position = 0; position < row.begin; ++position) {
         const Entry* entry = entry_of(position);
         if (entry == nullptr) return fail(fmt::format("request {}: a page out of range", raw(key)));
@@ -157,8 +159,8 @@ void ModelWorker::run_row(
         if (!is_first_row) continue;
         const std::int64_t lag = raw(plan.epoch) - raw(entry->epoch);
         const bool is_accepted =
-            request.kv_tolerance == KvTolerance::kKeep || lag == 0 ||
-            (request.kv_tolerance == KvTolerance::kMaxLag && lag <= request.kv_max_lag);
+            request.kv_tolerance == messages::KvTolerance::kKeep || lag == 0 ||
+            (request.kv_tolerance == messages::KvTolerance::kMaxLag && lag <= request.kv_max_lag);
         if (!is_accepted)
             return fail(
                 fmt::format("request {}: starts from cached KV {} epochs old (P9)", raw(key), lag)
@@ -201,8 +203,8 @@ void ModelWorker::run_row(
     result.logprobs.values.push_back(logprob_at(seed, row.output_index, live_));
 }
 
-ModelWorker::Task ModelWorker::begin_stage(const WorkerStage& order, StageFate fate) {
-    const bool is_session = order.spec.source.kind == SourceKind::kBuckets;
+ModelWorker::Task ModelWorker::begin_stage(const messages::WorkerStage& order, StageFate fate) {
+    const bool is_session = order.spec.source.kind == messages::SourceKind::kBuckets;
     Task task{.update = order.update};
     if (is_session) task.bucket = 0;
     if (stage_)
@@ -211,16 +213,17 @@ ModelWorker::Task ModelWorker::begin_stage(const WorkerStage& order, StageFate f
             static_cast<std::uint64_t>(order.update),
             static_cast<std::uint64_t>(stage_->update)
         ));
-    if (released_.contains(MemoryTag::kWeights)) fail("a stage into released memory");
+    if (released_.contains(messages::MemoryTag::kWeights)) fail("a stage into released memory");
     retained_.reset();  // its copy is being overwritten
     stage_ = Stage{order.update, order.spec.mode, fate, weights_of(order.spec.label), task};
     if (is_session) stage_->weights = order.spec.partial ? live_ : WeightsId{};
     if (fate == StageFate::kOther) spoil();
-    if (order.spec.mode == UpdateMode::kDirect && fate != StageFate::kRefused) is_torn_ = true;
+    if (order.spec.mode == messages::UpdateMode::kDirect && fate != StageFate::kRefused)
+        is_torn_ = true;
     return task;
 }
 
-ModelWorker::Task ModelWorker::begin_fill(const WorkerFill& order, StageFate fate) {
+ModelWorker::Task ModelWorker::begin_fill(const messages::WorkerFill& order, StageFate fate) {
     const Task task{.update = order.update, .bucket = order.bucket};
     if (!stage_ || stage_->update != order.update || stage_->task) {
         fail(fmt::format(
@@ -237,7 +240,7 @@ ModelWorker::Task ModelWorker::begin_fill(const WorkerFill& order, StageFate fat
     return task;
 }
 
-ModelWorker::Task ModelWorker::begin_finish(const WorkerFinish& order) {
+ModelWorker::Task ModelWorker::begin_finish(const messages::WorkerFinish& order) {
     const Task task{.update = order.update};
     if (!stage_ || stage_->update != order.update || stage_->task) {
         fail(fmt::format(
@@ -260,13 +263,13 @@ void ModelWorker::spoil() {
 scheduler::FromWorker ModelWorker::finish(const Task& task) {
     stage_->task.reset();
     if (!task.bucket) return vote();
-    return WorkerFilled{
+    return messages::WorkerFilled{
         .update = task.update, .bucket = *task.bucket, .outcome = outcome_of_stage()};
 }
 
-RankOutcome ModelWorker::outcome_of_stage() const {
+messages::RankOutcome ModelWorker::outcome_of_stage() const {
     const StageFate fate = stage_->fate;
-    RankOutcome outcome;
+    messages::RankOutcome outcome;
     outcome.rank = rank_;
     outcome.ok = fate == StageFate::kGood || fate == StageFate::kOther;
     outcome.phase = fate == StageFate::kRefused ? "idle" : "stage";
@@ -278,22 +281,22 @@ RankOutcome ModelWorker::outcome_of_stage() const {
     return outcome;
 }
 
-WorkerStaged ModelWorker::vote() {
+messages::WorkerStaged ModelWorker::vote() {
     Stage& stage = *stage_;
-    WorkerStaged vote;
+    messages::WorkerStaged vote;
     vote.update = stage.update;
     vote.outcome = outcome_of_stage();
     stage.is_ok = vote.outcome.ok;
     if (stage.is_ok) {
         vote.outcome.phase = "prepared";
         vote.digests = parts(stage.weights);
-        if (stage.mode == UpdateMode::kDirect) live_ = stage.weights;
+        if (stage.mode == messages::UpdateMode::kDirect) live_ = stage.weights;
     }
     oracle_.voted(static_cast<std::uint64_t>(stage.update), replica_, raw(rank_), stage.is_ok);
     return vote;
 }
 
-WorkerCommitted ModelWorker::commit(const WorkerCommit& order) {
+messages::WorkerCommitted ModelWorker::commit(const messages::WorkerCommit& order) {
     const auto id = static_cast<std::uint64_t>(order.update);
     if (order.rollback) {
         if (!retained_) {
@@ -305,7 +308,7 @@ WorkerCommitted ModelWorker::commit(const WorkerCommit& order) {
         fail(fmt::format("update {} is committed and not staged here (P2)", id));
     } else {
         oracle_.commit_ordered(id, num_replicas_, shape_.tp);
-        if (stage_->mode == UpdateMode::kStaged) {
+        if (stage_->mode == messages::UpdateMode::kStaged) {
             retained_ = live_;
             live_ = stage_->weights;
         }
@@ -321,45 +324,50 @@ WorkerCommitted ModelWorker::commit(const WorkerCommit& order) {
     return {.update = order.update, .rank = rank_, .epoch = epoch_};
 }
 
-WorkerDropped ModelWorker::drop(const WorkerDrop& order) {
+messages::WorkerDropped ModelWorker::drop(const messages::WorkerDrop& order) {
     if (stage_ && stage_->update == order.update) stage_.reset();
     return {.update = order.update, .rank = rank_};
 }
 
-WorkerMemoryDone ModelWorker::change_memory(const WorkerMemory& order, bool fails) {
-    WorkerMemoryDone done{.call = order.call, .rank = rank_};
+messages::WorkerMemoryDone ModelWorker::change_memory(
+    const messages::WorkerMemory& order, bool fails
+) {
+    messages::WorkerMemoryDone done{.call = order.call, .rank = rank_};
     if (fails) {
         done.code = "resource_exhausted";
         done.message = "the simulator has no room";
     }
-    for (const MemoryTag tag : kAllMemoryTags) {
+    for (const messages::MemoryTag tag : messages::kAllMemoryTags) {
         const bool is_meant =
             !fails && std::find(order.tags.begin(), order.tags.end(), tag) != order.tags.end();
-        if (is_meant && order.action == MemoryAction::kRelease && released_.insert(tag).second) {
-            if (tag == MemoryTag::kKvCache) {
+        if (is_meant && order.action == messages::MemoryAction::kRelease &&
+            released_.insert(tag).second) {
+            if (tag == messages::MemoryTag::kKvCache) {
                 std::fill(kv_.begin(), kv_.end(), Entry{});
             } else {
                 if (stage_) fail("weights are released under a stage");
                 retained_.reset();
                 are_weights_kept_ = order.keep_weights;
             }
-        } else if (is_meant && order.action == MemoryAction::kResume && released_.erase(tag) > 0) {
-            if (tag == MemoryTag::kWeights && !are_weights_kept_) are_weights_gone_ = true;
+        } else if (is_meant && order.action == messages::MemoryAction::kResume && released_.erase(tag) > 0) {
+            if (tag == messages::MemoryTag::kWeights && !are_weights_kept_)
+                are_weights_gone_ = true;
         }
         done.tags.push_back({
             .tag = tag,
-            .state = released_.contains(tag) ? MemoryState::kReleased : MemoryState::kResident,
+            .state = released_.contains(tag) ? messages::MemoryState::kReleased
+                                             : messages::MemoryState::kResident,
         });
     }
     return done;
 }
 
-WorkerDigests ModelWorker::digests(CallId call) const {
+messages::WorkerDigests ModelWorker::digests(CallId call) const {
     return {.call = call, .rank = rank_, .epoch = epoch_, .digests = parts(live_)};
 }
 
-WorkerTensor ModelWorker::tensor(const WorkerReadTensor& order) const {
-    WorkerTensor tensor;
+messages::WorkerTensor ModelWorker::tensor(const messages::WorkerReadTensor& order) const {
+    messages::WorkerTensor tensor;
     tensor.call = order.call;
     tensor.rank = rank_;
     tensor.epoch = epoch_;

@@ -26,7 +26,7 @@ struct ModelShape {
 // What a session holds when a bucket with these bytes has come to what it held before.
 [[nodiscard]] WeightsId with_bytes(WeightsId weights, const std::string& bytes);
 // The digests of a rank's parts of them.
-[[nodiscard]] std::vector<PartDigest> parts_of(WeightsId weights, Rank rank, int tp);
+[[nodiscard]] std::vector<messages::PartDigest> parts_of(WeightsId weights, Rank rank, int tp);
 
 class ModelWorker {
   public:
@@ -36,30 +36,30 @@ class ModelWorker {
     // What a rank does in the background for an update: a bucket (0: it opens the session), or all
     // that its vote is about.
     struct Task {
-        UpdateId update{};
+        messages::UpdateId update{};
         std::optional<std::int64_t> bucket{};
         friend bool operator==(const Task&, const Task&) = default;
     };
 
     ModelWorker(int replica, Rank rank, const ModelShape& shape, int num_replicas, Oracle& oracle);
 
-    [[nodiscard]] WorkerHello hello() const;
+    [[nodiscard]] messages::WorkerHello hello() const;
 
-    StepResult run(const StepPlan& plan);
+    messages::StepResult run(const messages::StepPlan& plan);
     // Each begins a task, whose answer comes from finish(). A second stage without a drop is a bug,
     // as is a bucket or an end for what is not staged.
-    Task begin_stage(const WorkerStage& order, StageFate fate);
-    Task begin_fill(const WorkerFill& order, StageFate fate);
-    Task begin_finish(const WorkerFinish& order);
+    Task begin_stage(const messages::WorkerStage& order, StageFate fate);
+    Task begin_fill(const messages::WorkerFill& order, StageFate fate);
+    Task begin_finish(const messages::WorkerFinish& order);
     // It has not been dropped meanwhile.
     [[nodiscard]] bool is_at(const Task& task) const { return stage_ && stage_->task == task; }
     scheduler::FromWorker finish(const Task& task);
-    WorkerCommitted commit(const WorkerCommit& order);
-    WorkerDropped drop(const WorkerDrop& order);
+    messages::WorkerCommitted commit(const messages::WorkerCommit& order);
+    messages::WorkerDropped drop(const messages::WorkerDrop& order);
     // With `fails` nothing is done.
-    WorkerMemoryDone change_memory(const WorkerMemory& order, bool fails);
-    [[nodiscard]] WorkerDigests digests(CallId call) const;
-    [[nodiscard]] WorkerTensor tensor(const WorkerReadTensor& order) const;
+    messages::WorkerMemoryDone change_memory(const messages::WorkerMemory& order, bool fails);
+    [[nodiscard]] messages::WorkerDigests digests(CallId call) const;
+    [[nodiscard]] messages::WorkerTensor tensor(const messages::WorkerReadTensor& order) const;
 
   private:
     struct Entry {  // of KV
@@ -69,30 +69,30 @@ class ModelWorker {
         Epoch epoch{};
     };
     struct Slot {
-        RequestSetup setup{};
+        messages::RequestSetup setup{};
         TokenId last{};
         bool is_set_up = false;
     };
     struct Stage {
-        UpdateId update{};
-        UpdateMode mode = UpdateMode::kStaged;
+        messages::UpdateId update{};
+        messages::UpdateMode mode = messages::UpdateMode::kStaged;
         StageFate fate = StageFate::kGood;
         WeightsId weights{};
         std::optional<Task> task{};
         bool is_ok = false;  // prepared
     };
     void run_row(
-        const StepPlan& plan,
-        const PlanRow& row,
+        const messages::StepPlan& plan,
+        const messages::PlanRow& row,
         std::size_t first_token,
         std::size_t first_page,
         std::size_t first_target,
-        StepResult& result
+        messages::StepResult& result
     );
     void spoil();
-    [[nodiscard]] RankOutcome outcome_of_stage() const;
-    [[nodiscard]] WorkerStaged vote();
-    [[nodiscard]] std::vector<PartDigest> parts(WeightsId weights) const {
+    [[nodiscard]] messages::RankOutcome outcome_of_stage() const;
+    [[nodiscard]] messages::WorkerStaged vote();
+    [[nodiscard]] std::vector<messages::PartDigest> parts(WeightsId weights) const {
         return parts_of(weights, rank_, shape_.tp);
     }
     void fail(const std::string& what);
@@ -106,7 +106,7 @@ class ModelWorker {
     WeightsId live_{};
     bool is_torn_ = false;
     std::optional<WeightsId> retained_{};
-    std::set<MemoryTag> released_{};
+    std::set<messages::MemoryTag> released_{};
     bool are_weights_gone_ = false;
     bool are_weights_kept_ = false;  // while they are released
     std::optional<Stage> stage_{};

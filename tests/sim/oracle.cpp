@@ -37,7 +37,9 @@ float score_at(TokenId target, std::int64_t position, WeightsId weights) {
            1024.f;
 }
 
-void Oracle::submitted(const TokenizedRequest& request) { requests_.emplace(request.key, request); }
+void Oracle::submitted(const messages::TokenizedRequest& request) {
+    requests_.emplace(request.key, request);
+}
 
 void Oracle::announced(RequestKey key) {
     if (!requests_.contains(key))
@@ -51,7 +53,7 @@ void Oracle::dropped(RequestKey key) {
         fail(fmt::format("request {} was dropped though somebody waits for it (P4)", raw(key)));
 }
 
-void Oracle::emitted(const OutputChunk& chunk) {
+void Oracle::emitted(const messages::OutputChunk& chunk) {
     const RequestKey key = chunk.key;
     if (!requests_.contains(key))
         return fail(fmt::format("a chunk for request {}, which was never sent", raw(key)));
@@ -59,11 +61,11 @@ void Oracle::emitted(const OutputChunk& chunk) {
         return fail(fmt::format("a chunk for request {} before its start", raw(key)));
     if (finished_.contains(key))
         return fail(fmt::format("request {} got a chunk after its last (P4)", raw(key)));
-    const TokenizedRequest& request = requests_.at(key);
+    const messages::TokenizedRequest& request = requests_.at(key);
     std::vector<TokenId>& outputs = outputs_[key];
 
     std::int64_t num_in_spans = 0;
-    for (const Span& span : chunk.spans) num_in_spans += span.tokens;
+    for (const messages::Span& span : chunk.spans) num_in_spans += span.tokens;
     const auto num_tokens = static_cast<std::int64_t>(chunk.tokens.size());
     if (num_in_spans != num_tokens) {
         return fail(fmt::format(
@@ -83,7 +85,7 @@ void Oracle::emitted(const OutputChunk& chunk) {
     std::vector<TokenId> stop_ids = request.sampling.stop_token_ids;
     if (!request.sampling.ignore_eos) stop_ids.push_back(kEos);
     std::size_t at = 0;
-    for (const Span& span : chunk.spans) {
+    for (const messages::Span& span : chunk.spans) {
         if (span.kv_min_epoch > span.kv_max_epoch || span.kv_max_epoch > span.epoch) {
             return fail(fmt::format(
                 "request {}: a span of epoch {} over KV [{}, {}]",
@@ -169,18 +171,18 @@ void Oracle::emitted(const OutputChunk& chunk) {
     }
 }
 
-void Oracle::check_finish(const OutputChunk& chunk, const Finish& finish) {
+void Oracle::check_finish(const messages::OutputChunk& chunk, const messages::Finish& finish) {
     const RequestKey key = chunk.key;
-    const TokenizedRequest& request = requests_.at(key);
+    const messages::TokenizedRequest& request = requests_.at(key);
     const std::vector<TokenId>& outputs = outputs_[key];
     if (!chunk.counts) fail(fmt::format("request {}: no counts in the last chunk", raw(key)));
     switch (finish.reason) {
-        case FinishReason::kAbort:
+        case messages::FinishReason::kAbort:
             if (!abort_asked_.contains(key) && !is_mass_abort_allowed_) {
                 fail(fmt::format("request {} was aborted and nobody asked for it (P4)", raw(key)));
             }
             break;
-        case FinishReason::kLength:
+        case messages::FinishReason::kLength:
             if (request.sampling.max_new_tokens &&
                 static_cast<std::int64_t>(outputs.size()) != *request.sampling.max_new_tokens) {
                 fail(fmt::format(
@@ -191,13 +193,13 @@ void Oracle::check_finish(const OutputChunk& chunk, const Finish& finish) {
                 ));
             }
             break;
-        case FinishReason::kStop:
+        case messages::FinishReason::kStop:
             if (outputs.empty() || !finish.matched_token ||
                 *finish.matched_token != outputs.back()) {
                 fail(fmt::format("request {}: stopped by what is not its last token", raw(key)));
             }
             break;
-        case FinishReason::kError:
+        case messages::FinishReason::kError:
             if (finish.code.empty() || finish.message.empty())
                 fail(fmt::format("request {}: an error without words", raw(key)));
             if (!outputs.empty())
@@ -270,7 +272,7 @@ void Oracle::sampled(RequestKey key, std::int64_t index, TokenId token, Epochs k
 }
 
 std::optional<TokenId> Oracle::context_token(RequestKey key, std::int64_t position) const {
-    const TokenizedRequest& request = requests_.at(key);
+    const messages::TokenizedRequest& request = requests_.at(key);
     const auto prompt_len = static_cast<std::int64_t>(request.prompt.values.size());
     if (position < prompt_len) return request.prompt.values[static_cast<std::size_t>(position)];
     const auto found = sampled_.find(key);

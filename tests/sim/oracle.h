@@ -53,13 +53,13 @@ class Oracle {
     }
 
     // ---- requests ----
-    void submitted(const TokenizedRequest& request);
+    void submitted(const messages::TokenizedRequest& request);
     // Somebody outside ended it without wanting an answer.
     void silenced(RequestKey key) { silenced_.insert(key); }
     void abort_asked(RequestKey key) { abort_asked_.insert(key); }
     // From a scheduler to the detokenizer.
     void announced(RequestKey key);
-    void emitted(const OutputChunk& chunk);
+    void emitted(const messages::OutputChunk& chunk);
     void dropped(RequestKey key);
     [[nodiscard]] bool is_over(RequestKey key) const {
         return finished_.contains(key) || silenced_.contains(key);
@@ -87,7 +87,7 @@ class Oracle {
     void sampled(RequestKey key, std::int64_t index, TokenId token, Epochs kv);
     // Token `position` of a request's context, as far as it is known here.
     [[nodiscard]] std::optional<TokenId> context_token(RequestKey key, std::int64_t position) const;
-    [[nodiscard]] const TokenizedRequest& request(RequestKey key) const {
+    [[nodiscard]] const messages::TokenizedRequest& request(RequestKey key) const {
         return requests_.at(key);
     }
 
@@ -101,10 +101,10 @@ class Oracle {
         TokenId token{};
         Epochs kv{};
     };
-    void check_finish(const OutputChunk& chunk, const Finish& finish);
+    void check_finish(const messages::OutputChunk& chunk, const messages::Finish& finish);
 
     std::optional<std::string> problem_{};
-    std::map<RequestKey, TokenizedRequest> requests_{};
+    std::map<RequestKey, messages::TokenizedRequest> requests_{};
     std::map<RequestKey, std::vector<Sampled>> sampled_{};
     std::map<RequestKey, std::vector<TokenId>> outputs_{};
     std::map<RequestKey, Epoch> last_epoch_{};

@@ -14,8 +14,9 @@ constexpr std::string_view kOtherDigest = "00112233445566778899aabbccddeeff";  /
 
 }  // namespace
 
-const std::string& name_of_bytes(const WeightSource& source) {
-    return source.kind == SourceKind::kIpc ? source.handles.begin()->second : source.group;
+const std::string& name_of_bytes(const messages::WeightSource& source) {
+    return source.kind == messages::SourceKind::kIpc ? source.handles.begin()->second
+                                                     : source.group;
 }
 
 Pusher::Pusher(Random& random, std::string name, bool is_dependable)
@@ -44,7 +45,7 @@ std::optional<Pusher::Call> Pusher::next(const Seen& seen) {
     return end(seen);
 }
 
-void Pusher::heard(const UpdateReply& reply) {
+void Pusher::heard(const messages::UpdateReply& reply) {
     if (at_ == At::kBegin) {
         if (reply.ok) {
             at_ = At::kBuckets;
@@ -65,31 +66,32 @@ void Pusher::heard(const UpdateReply& reply) {
     }
 }
 
-BeginUpdate Pusher::begin(const Seen& seen) {
-    BeginUpdate begin;
-    begin.update.source.kind = SourceKind::kBuckets;
+messages::BeginUpdate Pusher::begin(const Seen& seen) {
+    messages::BeginUpdate begin;
+    begin.update.source.kind = messages::SourceKind::kBuckets;
     begin.update.label = name_;
     begin.idle_timeout_ms = is_dependable_ ? 2000 : random_.between(5, 60);
     if (is_dependable_) return begin;
-    begin.update.kv_policy = static_cast<KvPolicy>(random_.between(0, 2));  // others' requests live
+    begin.update.kv_policy =
+        static_cast<messages::KvPolicy>(random_.between(0, 2));  // others' requests live
     begin.update.partial = random_.once_in(3);
     if (random_.once_in(3)) begin.update.base_digest = seen.serving_digest;
     if (random_.once_in(20)) begin.update.base_digest = kOtherDigest;
     return begin;
 }
 
-UpdateBucket Pusher::bucket() {
-    UpdateBucket bucket;
+messages::UpdateBucket Pusher::bucket() {
+    messages::UpdateBucket bucket;
     bucket.session = session();
     const std::string bytes = fmt::format("ipc://@{}-{}", name_, num_buckets_sent_++);
     --num_buckets_left_;
     if (is_dependable_ || !random_.once_in(8)) {
-        bucket.source.kind = SourceKind::kIpc;
+        bucket.source.kind = messages::SourceKind::kIpc;
         bucket.source.handles = {{"CPU-0-0", bytes}};
     } else {  // refused, unless the session has named its base
-        bucket.source.kind = SourceKind::kDistributed;
+        bucket.source.kind = messages::SourceKind::kDistributed;
         bucket.source.group = bytes;
-        bucket.source.format = TensorFormat::kSparse;
+        bucket.source.format = messages::TensorFormat::kSparse;
         bucket.source.tensors = {{.name = "layer.weight", .dtype = "BF16", .shape = {8, 8}}};
         bucket.source.num_updates = {1};
     }
@@ -97,8 +99,8 @@ UpdateBucket Pusher::bucket() {
 }
 
 Pusher::Call Pusher::end(const Seen& seen) {
-    if (!is_dependable_ && random_.once_in(8)) return DropStage{.session = session()};
-    CommitWeights commit;
+    if (!is_dependable_ && random_.once_in(8)) return messages::DropStage{.session = session()};
+    messages::CommitWeights commit;
     commit.session = session();
     if (random_.once_in(2)) commit.digest = seen.open_digest;
     if (is_dependable_) return commit;

@@ -16,7 +16,11 @@ namespace pitstop::sim {
 
 class Pusher {
   public:
-    using Call = std::variant<BeginUpdate, UpdateBucket, CommitWeights, DropStage>;
+    using Call = std::variant<
+        messages::BeginUpdate,
+        messages::UpdateBucket,
+        messages::CommitWeights,
+        messages::DropStage>;
     // What a trainer can know.
     struct Seen {
         std::string serving_digest{};
@@ -30,7 +34,7 @@ class Pusher {
     // Its next call, without a number; nothing: it has come to its end, or vanished.
     std::optional<Call> next(const Seen& seen);
     // The answer to that call.
-    void heard(const UpdateReply& reply);
+    void heard(const messages::UpdateReply& reply);
 
     [[nodiscard]] Duration pause();  // before its next call
     [[nodiscard]] std::int64_t timeout_ms();
@@ -39,8 +43,8 @@ class Pusher {
   private:
     enum class At { kBegin, kBuckets, kEnd, kOver };
 
-    [[nodiscard]] BeginUpdate begin(const Seen& seen);
-    [[nodiscard]] UpdateBucket bucket();
+    [[nodiscard]] messages::BeginUpdate begin(const Seen& seen);
+    [[nodiscard]] messages::UpdateBucket bucket();
     [[nodiscard]] Call end(const Seen& seen);
     [[nodiscard]] std::uint64_t session();
 
@@ -57,6 +61,6 @@ class Pusher {
 };
 
 // Which bytes a bucket brings.
-[[nodiscard]] const std::string& name_of_bytes(const WeightSource& source);
+[[nodiscard]] const std::string& name_of_bytes(const messages::WeightSource& source);
 
 }  // namespace pitstop::sim

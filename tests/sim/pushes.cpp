@@ -36,27 +36,28 @@ void World::go_on(std::size_t i) {
         [&](auto& message) {
             message.call = id;
             message.timeout_ms = timeout_ms;
-            if (const auto problem = invalid(message)) oracle_.fail("of a pusher: " + *problem);
+            if (const auto problem = messages::invalid(message))
+                oracle_.fail("of a pusher: " + *problem);
         },
         *call
     );
     const SessionBook::Base base = this->base();
     const bool is_good = !is_active_ || !random_.once_in(12);
-    const UpdateCoordinator::Caller who =
-        caller(timeout_ms, [this, i, call, base](const UpdateReply& reply) {
+    const tokenizer::UpdateCoordinator::Caller who =
+        caller(timeout_ms, [this, i, call, base](const messages::UpdateReply& reply) {
             sessions_.heard(now_, *call, reply, base);
             pushers_[i]->heard(reply);
             after(pushers_[i]->pause(), [this, i] { go_on(i); });
         });
-    coordinate([&](UpdateCoordinator::Out& out) {
+    coordinate([&](tokenizer::UpdateCoordinator::Out& out) {
         std::visit(
             [&](const auto& message) {
                 using Message = std::remove_cvref_t<decltype(message)>;
-                if constexpr (std::is_same_v<Message, BeginUpdate>) {
+                if constexpr (std::is_same_v<Message, messages::BeginUpdate>) {
                     coordinator_.begin_session(now_, who, message, out);
-                } else if constexpr (std::is_same_v<Message, UpdateBucket>) {
+                } else if constexpr (std::is_same_v<Message, messages::UpdateBucket>) {
                     coordinator_.bucket(now_, who, message, out);
-                } else if constexpr (std::is_same_v<Message, CommitWeights>) {
+                } else if constexpr (std::is_same_v<Message, messages::CommitWeights>) {
                     coordinator_.commit(now_, who, message, out);
                 } else {
                     coordinator_.drop(now_, who, message, out);
@@ -70,23 +71,27 @@ void World::go_on(std::size_t i) {
 
 // Whatever waits for it, a stage or somebody's session.
 void World::commit_any() {
-    const CommitWeights call{.call = CallId{next_call_}, .timeout_ms = 300};
+    const messages::CommitWeights call{.call = CallId{next_call_}, .timeout_ms = 300};
     const SessionBook::Base base = this->base();
-    const UpdateCoordinator::Caller who =
-        caller(call.timeout_ms, [this, call, base](const UpdateReply& reply) {
+    const tokenizer::UpdateCoordinator::Caller who =
+        caller(call.timeout_ms, [this, call, base](const messages::UpdateReply& reply) {
             sessions_.heard(now_, call, reply, base);
         });
-    coordinate([&](UpdateCoordinator::Out& out) { coordinator_.commit(now_, who, call, out); });
+    coordinate([&](tokenizer::UpdateCoordinator::Out& out) {
+        coordinator_.commit(now_, who, call, out);
+    });
 }
 
 void World::drop_any(std::int64_t timeout_ms) {
-    const DropStage call{.call = CallId{next_call_}, .timeout_ms = timeout_ms};
-    const UpdateCoordinator::Caller who = caller(timeout_ms);
-    coordinate([&](UpdateCoordinator::Out& out) { coordinator_.drop(now_, who, call, out); });
+    const messages::DropStage call{.call = CallId{next_call_}, .timeout_ms = timeout_ms};
+    const tokenizer::UpdateCoordinator::Caller who = caller(timeout_ms);
+    coordinate([&](tokenizer::UpdateCoordinator::Out& out) {
+        coordinator_.drop(now_, who, call, out);
+    });
 }
 
 // What is dropped makes room for the next.
-void World::watch_drop(UpdateId update) {
+void World::watch_drop(messages::UpdateId update) {
     after(kDropTimeMax, [this, update] {
         if (stuck_any_ || dropping_ != update || !coordinator_.is_busy()) return;
         oracle_.fail(fmt::format(

@@ -20,43 +20,51 @@ constexpr auto kTickSlack = milliseconds(1);
 }  // namespace
 
 std::string SessionBook::digest_of_weights(WeightsId weights) const {
-    std::vector<std::vector<PartDigest>> parts;
-    std::vector<RankParts> ranks;
+    std::vector<std::vector<messages::PartDigest>> parts;
+    std::vector<messages::RankParts> ranks;
     for (int rank = 0; rank < shape_.tp; ++rank)
         parts.push_back(parts_of(weights, static_cast<Rank>(rank), shape_.tp));
     for (int rank = 0; rank < shape_.tp; ++rank)
         ranks.push_back({static_cast<Rank>(rank), parts[static_cast<std::size_t>(rank)]});
-    return to_hex(version_digest(ranks)->digest);
+    return to_hex(messages::version_digest(ranks)->digest);
 }
 
 std::string SessionBook::digest() const {
     return session_ && session_->at != At::kEnding ? digest_of_weights(session_->weights) : "";
 }
 
-void SessionBook::ordered(TimePoint now, const UpdateCoordinator::Order& order) {
-    if (const auto* commit = std::get_if<UpdateCommit>(&order)) committed_update_ = commit->update;
+void SessionBook::ordered(TimePoint now, const tokenizer::UpdateCoordinator::Order& order) {
+    if (const auto* commit = std::get_if<messages::UpdateCommit>(&order))
+        committed_update_ = commit->update;
     if (!std::visit([&](const auto& message) { return is_about(message.update); }, order)) return;
-    const auto* drop = std::get_if<UpdateDrop>(&order);
+    const auto* drop = std::get_if<messages::UpdateDrop>(&order);
     if (drop != nullptr && session_->at == At::kIdle && !drop->reason.empty()) {  // nobody asked
         if (now < session_->idle_since + session_->idle_timeout)
             oracle_.fail(fmt::format("session {} is given up before its time", session_->id));
         ++num_expired;
     }
-    session_->at =
-        drop != nullptr || std::holds_alternative<UpdateCommit>(order) ? At::kEnding : At::kBusy;
+    session_->at = drop != nullptr || std::holds_alternative<messages::UpdateCommit>(order)
+                       ? At::kEnding
+                       : At::kBusy;
 }
 
 void SessionBook::heard(
-    TimePoint now, const Pusher::Call& call, const UpdateReply& reply, const Base& base
+    TimePoint now, const Pusher::Call& call, const messages::UpdateReply& reply, const Base& base
 ) {
     if (!reply.ok) return;
-    if (const auto* begin = std::get_if<BeginUpdate>(&call)) return begun(now, *begin, reply, base);
-    if (const auto* bucket = std::get_if<UpdateBucket>(&call)) return filled(now, *bucket, reply);
-    if (const auto* commit = std::get_if<CommitWeights>(&call)) return committed(*commit, reply);
+    if (const auto* begin = std::get_if<messages::BeginUpdate>(&call))
+        return begun(now, *begin, reply, base);
+    if (const auto* bucket = std::get_if<messages::UpdateBucket>(&call))
+        return filled(now, *bucket, reply);
+    if (const auto* commit = std::get_if<messages::CommitWeights>(&call))
+        return committed(*commit, reply);
 }
 
 void SessionBook::begun(
-    TimePoint now, const BeginUpdate& call, const UpdateReply& reply, const Base& base
+    TimePoint now,
+    const messages::BeginUpdate& call,
+    const messages::UpdateReply& reply,
+    const Base& base
 ) {
     if (session_ && session_->at != At::kEnding)
         oracle_.fail(fmt::format("session {} is open beside {}", reply.session, session_->id));
@@ -71,7 +79,9 @@ void SessionBook::begun(
     ++num_begun;
 }
 
-void SessionBook::filled(TimePoint now, const UpdateBucket& call, const UpdateReply& reply) {
+void SessionBook::filled(
+    TimePoint now, const messages::UpdateBucket& call, const messages::UpdateReply& reply
+) {
     if (!session_ || reply.session != session_->id || session_->at != At::kBusy)
         return oracle_.fail(fmt::format("a bucket for session {}, which is over", reply.session));
     if (call.session != 0 && call.session != session_->id)
@@ -84,7 +94,9 @@ void SessionBook::filled(TimePoint now, const UpdateBucket& call, const UpdateRe
     ++num_buckets;
 }
 
-void SessionBook::committed(const CommitWeights& call, const UpdateReply& reply) {
+void SessionBook::committed(
+    const messages::CommitWeights& call, const messages::UpdateReply& reply
+) {
     if (!is_about(committed_update_)) return;  // of a stage
     const std::string digest = digest_of_weights(session_->weights);
     const std::string& label = call.label.empty() ? session_->label : call.label;

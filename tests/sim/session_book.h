@@ -27,9 +27,14 @@ class SessionBook {
     SessionBook(const ModelShape& shape, Oracle& oracle) : shape_(shape), oracle_(oracle) {}
 
     // The coordinator orders something.
-    void ordered(TimePoint now, const UpdateCoordinator::Order& order);
+    void ordered(TimePoint now, const tokenizer::UpdateCoordinator::Order& order);
     // Somebody's call is answered; `serving` was live before it.
-    void heard(TimePoint now, const Pusher::Call& call, const UpdateReply& reply, const Base& base);
+    void heard(
+        TimePoint now,
+        const Pusher::Call& call,
+        const messages::UpdateReply& reply,
+        const Base& base
+    );
     // What must be over by now.
     void check(TimePoint now);
 
@@ -52,10 +57,17 @@ class SessionBook {
         TimePoint idle_since{};
     };
 
-    void begun(TimePoint now, const BeginUpdate& call, const UpdateReply& reply, const Base& base);
-    void filled(TimePoint now, const UpdateBucket& call, const UpdateReply& reply);
-    void committed(const CommitWeights& call, const UpdateReply& reply);
-    [[nodiscard]] bool is_about(UpdateId update) const {
+    void begun(
+        TimePoint now,
+        const messages::BeginUpdate& call,
+        const messages::UpdateReply& reply,
+        const Base& base
+    );
+    void filled(
+        TimePoint now, const messages::UpdateBucket& call, const messages::UpdateReply& reply
+    );
+    void committed(const messages::CommitWeights& call, const messages::UpdateReply& reply);
+    [[nodiscard]] bool is_about(messages::UpdateId update) const {
         return session_ && session_->id == static_cast<std::uint64_t>(update);
     }
     // The version's digest, as all ranks of a replica add up to it.
@@ -63,8 +75,8 @@ class SessionBook {
 
     const ModelShape& shape_;
     Oracle& oracle_;
-    std::optional<Session> session_{};  // the last one that was begun
-    UpdateId committed_update_{};       // ordered last
+    std::optional<Session> session_{};       // the last one that was begun
+    messages::UpdateId committed_update_{};  // ordered last
 };
 
 }  // namespace pitstop::sim

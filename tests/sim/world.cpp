@@ -31,7 +31,7 @@ World::World(std::uint64_t seed) : random_(seed) {
     is_fair_ = !random_.once_in(4);
     has_prefixes_ = !random_.once_in(3);
     now_ = TimePoint(seconds(1));
-    coordinator_ = UpdateCoordinator(num_replicas_);
+    coordinator_ = tokenizer::UpdateCoordinator(num_replicas_);
     oracle_.loaded(Epoch{1}, WeightsId{});
     for (int r = 0; r < num_replicas_; ++r) {
         Replica& replica = replicas_.emplace_back();
@@ -117,15 +117,15 @@ void World::turn(std::size_t r) {
     replica.is_turn_due = false;
     scheduler::TurnInput in = std::exchange(replica.inbox, {});
     in.now = now_;
-    std::vector<TokenizedRequest> arrived;
+    std::vector<messages::TokenizedRequest> arrived;
     if (replica.fairness) arrived = in.requests;
     scheduler::TurnOutput out = replica.core->turn(std::move(in));
     if (replica.fairness) {
-        for (const TokenizedRequest& request : arrived) {
+        for (const messages::TokenizedRequest& request : arrived) {
             if (replica.core->has_request(request.key)) replica.fairness->arrived(request);
         }
         for (const scheduler::ToWorkers& message : out.workers) {
-            if (const auto* plan = std::get_if<StepPlan>(&message))
+            if (const auto* plan = std::get_if<messages::StepPlan>(&message))
                 replica.fairness->admitted(*plan);
         }
         replica.fairness->retain([&](RequestKey key) { return replica.core->has_request(key); });
@@ -151,9 +151,9 @@ void World::route(std::size_t r, scheduler::TurnOutput out) {
     if (out.wake_at) at(*out.wake_at, [this, r] { make_turn(r); });
 }
 
-void World::read_batch(const TokenBatch& batch) {
-    for (const RequestStart& start : batch.starts) oracle_.announced(start.key);
-    for (const OutputChunk& chunk : batch.chunks) {
+void World::read_batch(const messages::TokenBatch& batch) {
+    for (const messages::RequestStart& start : batch.starts) oracle_.announced(start.key);
+    for (const messages::OutputChunk& chunk : batch.chunks) {
         oracle_.emitted(chunk);
         if (chunk.finish) placed_.erase(chunk.key);
     }
@@ -178,7 +178,7 @@ void World::work(std::size_t r, std::size_t k) {
     }
     const scheduler::ToWorkers order = std::move(rank.orders.front());
     rank.orders.pop_front();
-    if (const auto* plan = std::get_if<StepPlan>(&order)) {
+    if (const auto* plan = std::get_if<messages::StepPlan>(&order)) {
         rank.is_busy = true;
         const Duration pass = some(100, random_.once_in(40) ? 20'000 : 800);
         after(pass, [this, r, k, plan = *plan] {
@@ -189,10 +189,10 @@ void World::work(std::size_t r, std::size_t k) {
         });
         return;
     }
-    if (const auto* stage = std::get_if<WorkerStage>(&order)) {
+    if (const auto* stage = std::get_if<messages::WorkerStage>(&order)) {
         const ModelWorker::Task task = rank.worker->begin_stage(*stage, fate_of(r, k));
         answer_later(r, k, some(200, random_.once_in(10) ? 400'000 : 8000), task);
-    } else if (const auto* fill = std::get_if<WorkerFill>(&order)) {
+    } else if (const auto* fill = std::get_if<messages::WorkerFill>(&order)) {
         // A sender may stall; then the rank gives up by itself.
         const Duration takes = some(100, random_.once_in(10) ? 400'000 : 4000);
         const Duration patience = milliseconds(fill->timeout_ms);
@@ -201,15 +201,15 @@ void World::work(std::size_t r, std::size_t k) {
             *fill, gives_up ? ModelWorker::StageFate::kBroken : fate_of(r, k)
         );
         answer_later(r, k, std::min(takes, patience), task);
-    } else if (const auto* finish = std::get_if<WorkerFinish>(&order)) {
+    } else if (const auto* finish = std::get_if<messages::WorkerFinish>(&order)) {
         answer_later(r, k, some(100, 4000), rank.worker->begin_finish(*finish));
-    } else if (const auto* commit = std::get_if<WorkerCommit>(&order)) {
+    } else if (const auto* commit = std::get_if<messages::WorkerCommit>(&order)) {
         answer(r, k, rank.worker->commit(*commit));
         ++report_.num_commits;
-    } else if (const auto* drop = std::get_if<WorkerDrop>(&order)) {
+    } else if (const auto* drop = std::get_if<messages::WorkerDrop>(&order)) {
         answer(r, k, rank.worker->drop(*drop));
         ++report_.num_drops;
-    } else if (const auto* memory = std::get_if<WorkerMemory>(&order)) {
+    } else if (const auto* memory = std::get_if<messages::WorkerMemory>(&order)) {
         const bool fails = is_active_ && random_.once_in(20);
         rank.is_busy = true;
         after(some(50, random_.once_in(10) ? 30'000 : 2000), [this, r, k, fails, m = *memory] {
@@ -220,9 +220,9 @@ void World::work(std::size_t r, std::size_t k) {
         });
         ++report_.num_releases;
         return;
-    } else if (const auto* read = std::get_if<WorkerReadTensor>(&order)) {
+    } else if (const auto* read = std::get_if<messages::WorkerReadTensor>(&order)) {
         answer(r, k, rank.worker->tensor(*read));
-    } else if (const auto* digest = std::get_if<WorkerDigest>(&order)) {
+    } else if (const auto* digest = std::get_if<messages::WorkerDigest>(&order)) {
         answer(r, k, rank.worker->digests(digest->call));
     }
     work(r, k);
@@ -261,31 +261,33 @@ void World::control(std::size_t r, scheduler::Control message) {
 }
 
 void World::hear(std::size_t r, scheduler::ToTokenizer message) {
-    if (const auto* part = std::get_if<UpdatePart>(&message)) {
-        coordinate([&](UpdateCoordinator::Out& out) { coordinator_.part(now_, *part, out); });
-    } else if (const auto* waits = std::get_if<UpdateWaits>(&message)) {
+    if (const auto* part = std::get_if<messages::UpdatePart>(&message)) {
+        coordinate([&](tokenizer::UpdateCoordinator::Out& out) {
+            coordinator_.part(now_, *part, out);
+        });
+    } else if (const auto* waits = std::get_if<messages::UpdateWaits>(&message)) {
         coordinator_.waits(*waits);
-    } else if (const auto* hello = std::get_if<SchedulerHello>(&message)) {
+    } else if (const auto* hello = std::get_if<messages::SchedulerHello>(&message)) {
         coordinator_.set_version(
             {.epoch = hello->epoch, .label = hello->label, .digest = hello->digest}
         );
         ++num_hellos_;
-    } else if (const auto* status = std::get_if<ReplicaStatus>(&message)) {
+    } else if (const auto* status = std::get_if<messages::ReplicaStatus>(&message)) {
         answered(status->call, r);
-    } else if (const auto* pause = std::get_if<PausePart>(&message)) {
+    } else if (const auto* pause = std::get_if<messages::PausePart>(&message)) {
         answered(pause->call, r);
-    } else if (const auto* go_on = std::get_if<ContinuePart>(&message)) {
+    } else if (const auto* go_on = std::get_if<messages::ContinuePart>(&message)) {
         answered(go_on->call, r);
-    } else if (const auto* flush = std::get_if<FlushPart>(&message)) {
+    } else if (const auto* flush = std::get_if<messages::FlushPart>(&message)) {
         answered(flush->call, r);
-    } else if (const auto* label = std::get_if<LabelPart>(&message)) {
+    } else if (const auto* label = std::get_if<messages::LabelPart>(&message)) {
         answered(label->call, r);
-    } else if (const auto* memory = std::get_if<MemoryPart>(&message)) {
+    } else if (const auto* memory = std::get_if<messages::MemoryPart>(&message)) {
         if (!memory->has_weights) ++report_.num_discards;
         answered(memory->call, r);
-    } else if (const auto* digests = std::get_if<WorkerDigests>(&message)) {
+    } else if (const auto* digests = std::get_if<messages::WorkerDigests>(&message)) {
         if (raw(digests->rank) == 0) answered(digests->call, r);
-    } else if (const auto* tensor = std::get_if<WorkerTensor>(&message)) {
+    } else if (const auto* tensor = std::get_if<messages::WorkerTensor>(&message)) {
         if (raw(tensor->rank) == 0) answered(tensor->call, r);
     }
 }
@@ -301,34 +303,39 @@ void World::act() {
         case 2:
             return end_some();
         case 3: {
-            const auto mode = static_cast<PauseMode>(random_.between(0, 3));
-            if (mode == PauseMode::kAbort) oracle_.mass_abort_allowed();
+            const auto mode = static_cast<messages::PauseMode>(random_.between(0, 3));
+            if (mode == messages::PauseMode::kAbort) oracle_.mass_abort_allowed();
             const double max_s = random_.once_in(3) ? 0.01 : 0;
             return call_all("pause", random_.once_in(4) ? 5 : 200, [&](CallId call) {
-                return PauseGeneration{call, 0, mode, max_s};
+                return messages::PauseGeneration{call, 0, mode, max_s};
             });
         }
         case 4:
         case 5:
             return call_all("continue", 100, [](CallId call) {
-                return ContinueGeneration{call, 0};
+                return messages::ContinueGeneration{call, 0};
             });
         case 6: {
             const bool waits = random_.once_in(2);
-            return call_all("flush", 100, [&](CallId call) { return FlushCache{call, 0, waits}; });
+            return call_all("flush", 100, [&](CallId call) {
+                return messages::FlushCache{call, 0, waits};
+            });
         }
         case 7:
-            return call_all("status", 20, [](CallId call) { return Status{call, 0}; });
+            return call_all("status", 20, [](CallId call) { return messages::Status{call, 0}; });
         case 8:
             return call_all(
-                "digest", 1000, [](CallId call) { return WorkerDigest{call}; }, /*is_exempt=*/true
+                "digest",
+                1000,
+                [](CallId call) { return messages::WorkerDigest{call}; },
+                /*is_exempt=*/true
             );
         case 9:
             return call_all(
                 "read",
                 1000,
                 [](CallId call) {
-                    return WorkerReadTensor{call, "norm.weight"};
+                    return messages::WorkerReadTensor{call, "norm.weight"};
                 },
                 /*is_exempt=*/true
             );
@@ -342,33 +349,36 @@ void World::act() {
             // Under a pause, as trainers do, or at any moment.
             if (random_.once_in(2)) {
                 call_all("pause", 200, [](CallId call) {
-                    return PauseGeneration{call, 0, PauseMode::kRetract, 0};
+                    return messages::PauseGeneration{call, 0, messages::PauseMode::kRetract, 0};
                 });
             }
             const bool keeps = random_.once_in(2);
             return call_all("release", random_.once_in(4) ? 3 : 100, [&](CallId call) {
-                return ReleaseMemory{call, 0, some_tags(), keeps};
+                return messages::ReleaseMemory{call, 0, some_tags(), keeps};
             });
         }
         case 21:
             return call_all("resume", random_.once_in(4) ? 3 : 100, [&](CallId call) {
-                return ResumeMemory{call, 0, some_tags()};
+                return messages::ResumeMemory{call, 0, some_tags()};
             });
         case 22: {
             const bool aborts = random_.once_in(4);
             if (aborts) oracle_.mass_abort_allowed();
             return call_all("relabel", 100, [&](CallId call) {
-                return SetWeightLabel{call, 0, fmt::format("label-{}", raw(call)), aborts};
+                return messages::SetWeightLabel{
+                    call, 0, fmt::format("label-{}", raw(call)), aborts};
             });
         }
         case 12: {
             const std::int64_t kind = random_.between(0, 3);
             const std::int64_t timeout_ms = 300;
             if (kind == 0) {
-                RollbackWeights call{
-                    CallId{next_call_}, timeout_ms, static_cast<KvPolicy>(random_.between(0, 3))};
-                if (call.kv_policy == KvPolicy::kAbort) oracle_.mass_abort_allowed();
-                return coordinate([&](UpdateCoordinator::Out& out) {
+                messages::RollbackWeights call{
+                    CallId{next_call_},
+                    timeout_ms,
+                    static_cast<messages::KvPolicy>(random_.between(0, 3))};
+                if (call.kv_policy == messages::KvPolicy::kAbort) oracle_.mass_abort_allowed();
+                return coordinate([&](tokenizer::UpdateCoordinator::Out& out) {
                     coordinator_.rollback(now_, caller(timeout_ms), call, out);
                 });
             }
@@ -380,21 +390,21 @@ void World::act() {
 }
 
 // None stands for all that the call can change.
-std::vector<MemoryTag> World::some_tags() {
+std::vector<messages::MemoryTag> World::some_tags() {
     switch (random_.between(0, 3)) {
         case 0:
-            return {MemoryTag::kWeights};
+            return {messages::MemoryTag::kWeights};
         case 1:
-            return {MemoryTag::kKvCache};
+            return {messages::MemoryTag::kKvCache};
         case 2:
-            return {MemoryTag::kKvCache, MemoryTag::kWeights};
+            return {messages::MemoryTag::kKvCache, messages::MemoryTag::kWeights};
         default:
             return {};
     }
 }
 
 void World::submit() {
-    TokenizedRequest request;
+    messages::TokenizedRequest request;
     request.key = RequestKey{next_key_++};
     // Few stems, so that prompts share prefixes.
     const std::int64_t stem = random_.between(0, 2);
@@ -418,8 +428,10 @@ void World::submit() {
         request.logprobs.prompt_start = random_.between(0, prompt_len);
     request.client = some_client();
     request.priority = random_.once_in(6) ? random_.between(-1, 2) : 0;
-    request.kv_tolerance = static_cast<KvTolerance>(random_.once_in(2) ? 0 : random_.between(0, 2));
-    if (request.kv_tolerance == KvTolerance::kMaxLag) request.kv_max_lag = random_.between(0, 3);
+    request.kv_tolerance =
+        static_cast<messages::KvTolerance>(random_.once_in(2) ? 0 : random_.between(0, 2));
+    if (request.kv_tolerance == messages::KvTolerance::kMaxLag)
+        request.kv_max_lag = random_.between(0, 3);
     const auto r = static_cast<std::size_t>(random_.between(0, num_replicas_ - 1));
     oracle_.submitted(request);
     placed_[request.key] = r;
@@ -451,8 +463,8 @@ std::vector<std::string> World::some_client() {
 // has ended already, or whose message is still on its way.
 void World::end_some() {
     if (next_key_ == 1) return;
-    EndRequests ends;
-    ends.cause = static_cast<EndCause>(random_.between(0, 2));
+    messages::EndRequests ends;
+    ends.cause = static_cast<messages::EndCause>(random_.between(0, 2));
     ends.message = "the simulator said so";
     std::optional<std::size_t> r;
     for (std::int64_t i = random_.between(1, 3); i > 0; --i) {
@@ -464,7 +476,7 @@ void World::end_some() {
         if (place == placed_.end() || (r && *r != place->second)) continue;
         r = place->second;
         ends.keys.push_back(key);
-        if (ends.cause == EndCause::kAbort) {
+        if (ends.cause == messages::EndCause::kAbort) {
             oracle_.abort_asked(key);
         } else {
             oracle_.silenced(key);
@@ -508,32 +520,33 @@ void World::answered(CallId id, std::size_t r) {
     }
 }
 
-UpdateCoordinator::Caller World::caller(std::int64_t timeout_ms, Heard heard) {
+tokenizer::UpdateCoordinator::Caller World::caller(std::int64_t timeout_ms, Heard heard) {
     const std::uint64_t id = next_call_++;
     // The worst case: the deadline comes in the stage, and the drop is waited for a little.
-    const Duration time = milliseconds(timeout_ms) + UpdateCoordinator::kDropGrace + kAnswerSlack;
+    const Duration time =
+        milliseconds(timeout_ms) + tokenizer::UpdateCoordinator::kDropGrace + kAnswerSlack;
     update_calls_[id] = {now_ + time, 0, std::move(heard)};
     return {"trainer", CallId{id}};
 }
 
 void World::start_update(bool is_good) {
-    UpdateSpec spec;
+    messages::UpdateSpec spec;
     spec.source.path = "/sim";
-    spec.mode = random_.once_in(3) ? UpdateMode::kDirect : UpdateMode::kStaged;
-    spec.kv_policy = static_cast<KvPolicy>(random_.between(0, 3));
+    spec.mode = random_.once_in(3) ? messages::UpdateMode::kDirect : messages::UpdateMode::kStaged;
+    spec.kv_policy = static_cast<messages::KvPolicy>(random_.between(0, 3));
     spec.label = fmt::format("w{}", next_weights_++);
     if (random_.once_in(6))
         spec.epoch = Epoch{raw(coordinator_.version().epoch) + random_.between(-1, 3)};
     if (spec.epoch && raw(*spec.epoch) < 1) spec.epoch.reset();
-    if (spec.kv_policy == KvPolicy::kAbort) oracle_.mass_abort_allowed();
+    if (spec.kv_policy == messages::KvPolicy::kAbort) oracle_.mass_abort_allowed();
     const std::int64_t timeout_ms = random_.once_in(5) ? 3 : 300;
     const CallId id{next_call_};
-    const UpdateCoordinator::Caller who = caller(timeout_ms);
-    coordinate([&](UpdateCoordinator::Out& out) {
-        if (spec.mode == UpdateMode::kStaged && random_.once_in(4)) {
-            coordinator_.stage(now_, who, StageWeights{id, timeout_ms, spec}, out);
+    const tokenizer::UpdateCoordinator::Caller who = caller(timeout_ms);
+    coordinate([&](tokenizer::UpdateCoordinator::Out& out) {
+        if (spec.mode == messages::UpdateMode::kStaged && random_.once_in(4)) {
+            coordinator_.stage(now_, who, messages::StageWeights{id, timeout_ms, spec}, out);
         } else {
-            coordinator_.update(now_, who, UpdateWeights{id, timeout_ms, spec}, out);
+            coordinator_.update(now_, who, messages::UpdateWeights{id, timeout_ms, spec}, out);
         }
         if (!out.orders.empty()) draw_fate(is_good);  // not refused
     });
@@ -550,13 +563,13 @@ void World::draw_fate(bool is_good) {
     fate_rank_ = static_cast<int>(random_.between(0, shape_.tp - 1));
 }
 
-void World::coordinate(const std::function<void(UpdateCoordinator::Out&)>& what) {
-    UpdateCoordinator::Out out;
+void World::coordinate(const std::function<void(tokenizer::UpdateCoordinator::Out&)>& what) {
+    tokenizer::UpdateCoordinator::Out out;
     what(out);
-    for (const UpdateCoordinator::Order& order : out.orders) {
+    for (const tokenizer::UpdateCoordinator::Order& order : out.orders) {
         sessions_.ordered(now_, order);
-        const auto* drop = std::get_if<UpdateDrop>(&order);
-        dropping_ = drop != nullptr ? drop->update : UpdateId{};
+        const auto* drop = std::get_if<messages::UpdateDrop>(&order);
+        dropping_ = drop != nullptr ? drop->update : messages::UpdateId{};
         if (drop != nullptr) watch_drop(drop->update);
         std::visit(
             [&](const auto& message) {
@@ -582,7 +595,7 @@ void World::coordinate(const std::function<void(UpdateCoordinator::Out&)>& what)
 void World::tick_coordinator() {
     const auto deadline = coordinator_.next_deadline();
     if (!deadline || *deadline > now_) return;
-    coordinate([&](UpdateCoordinator::Out& out) { coordinator_.tick(now_, out); });
+    coordinate([&](tokenizer::UpdateCoordinator::Out& out) { coordinator_.tick(now_, out); });
 }
 
 // ---- what must hold ----
@@ -633,7 +646,7 @@ bool World::is_quiet() const {
 std::string World::describe() const {
     std::string text = fmt::format("update: {}", coordinator_.state());
     for (const Replica& replica : replicas_) {
-        const ReplicaStatus status = replica.core->status(now_, CallId{1});
+        const messages::ReplicaStatus status = replica.core->status(now_, CallId{1});
         text += fmt::format(
             "; replica {}: {}, epoch {}, {} waiting, {} running, {} steps in flight, {} of {} "
             "pages free, {} cached",
@@ -670,8 +683,10 @@ void World::settle_down() {
         } else if (needs_update() && !coordinator_.is_busy()) {
             start_update(/*is_good=*/true);
         }
-        call_all("resume", 1000, [](CallId call) { return ResumeMemory{call, 0, {}}; });
-        call_all("continue", 1000, [](CallId call) { return ContinueGeneration{call, 0}; });
+        call_all("resume", 1000, [](CallId call) { return messages::ResumeMemory{call, 0, {}}; });
+        call_all("continue", 1000, [](CallId call) {
+            return messages::ContinueGeneration{call, 0};
+        });
         advance_until(now_ + milliseconds(500));
         if (is_quiet() && coordinator_.state() == "serving" && !needs_update()) break;
     }
@@ -688,7 +703,7 @@ void World::settle_down() {
         return oracle_.fail("the update does not come to its end; " + describe());
     push_to_the_end();
     for (std::size_t r = 0; r < replicas_.size(); ++r) {
-        const ReplicaStatus status = replicas_[r].core->status(now_, CallId{1});
+        const messages::ReplicaStatus status = replicas_[r].core->status(now_, CallId{1});
         if (status.pages_free + status.pages_cached != status.pages_total) {
             oracle_.fail(fmt::format(
                 "replica {}: {} free and {} cached of {} pages at rest",

@@ -101,7 +101,7 @@ class World {
     void turn(std::size_t replica);
     void route(std::size_t replica, scheduler::TurnOutput out);
     void hear(std::size_t replica, scheduler::ToTokenizer message);
-    void read_batch(const TokenBatch& batch);
+    void read_batch(const messages::TokenBatch& batch);
     void order(std::size_t replica, std::size_t rank, const scheduler::ToWorkers& message);
     void work(std::size_t replica, std::size_t rank);
     void answer(std::size_t replica, std::size_t rank, scheduler::FromWorker message);
@@ -122,16 +122,18 @@ class World {
         bool is_exempt = false
     );
     void answered(CallId call, std::size_t replica);
-    using Heard = std::function<void(const UpdateReply&)>;
+    using Heard = std::function<void(const messages::UpdateReply&)>;
     void start_update(bool is_good);
     void start_push(bool is_dependable);
     void go_on(std::size_t pusher);
     void commit_any();
     void drop_any(std::int64_t timeout_ms);
     void draw_fate(bool is_good);
-    void watch_drop(UpdateId update);
-    void coordinate(const std::function<void(UpdateCoordinator::Out&)>& what);
-    [[nodiscard]] UpdateCoordinator::Caller caller(std::int64_t timeout_ms, Heard heard = {});
+    void watch_drop(messages::UpdateId update);
+    void coordinate(const std::function<void(tokenizer::UpdateCoordinator::Out&)>& what);
+    [[nodiscard]] tokenizer::UpdateCoordinator::Caller caller(
+        std::int64_t timeout_ms, Heard heard = {}
+    );
     void tick_coordinator();
 
     void advance_until(TimePoint end);
@@ -142,7 +144,7 @@ class World {
     [[nodiscard]] bool is_quiet() const;
     [[nodiscard]] bool needs_update() const;
     [[nodiscard]] SessionBook::Base base() const;
-    std::vector<MemoryTag> some_tags();
+    std::vector<messages::MemoryTag> some_tags();
     [[nodiscard]] std::string describe() const;  // where everything stands, for a failure
 
     Random random_;
@@ -159,7 +161,7 @@ class World {
     std::uint64_t next_order_ = 0;
     std::priority_queue<Timed, std::vector<Timed>, std::greater<>> events_{};
     std::vector<Replica> replicas_{};
-    UpdateCoordinator coordinator_{1};
+    tokenizer::UpdateCoordinator coordinator_{1};
     std::uint64_t next_key_ = 1;
     std::uint64_t next_call_ = 1;
     std::uint64_t next_weights_ = 1;
@@ -173,7 +175,7 @@ class World {
     std::map<std::uint64_t, UpdateCall> update_calls_{};
     std::vector<std::unique_ptr<Pusher>> pushers_{};
     SessionBook sessions_{shape_, oracle_};
-    UpdateId dropping_{};  // if the last order was to drop
+    messages::UpdateId dropping_{};  // if the last order was to drop
     bool stuck_any_ = false;
     ModelWorker::StageFate next_fate_ = ModelWorker::StageFate::kGood;
     int fate_replica_ = 0;

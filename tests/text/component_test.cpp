@@ -8,7 +8,7 @@
 
 #include <fstream>
 
-namespace pitstop {
+namespace pitstop::text {
 namespace {
 
 using nlohmann::json;
@@ -62,4 +62,4 @@ TEST(Components, DoWhatTheReferenceDoes) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::text

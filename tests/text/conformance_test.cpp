@@ -8,7 +8,7 @@
 
 #include <fstream>
 
-namespace pitstop {
+namespace pitstop::text {
 namespace {
 
 using nlohmann::json;
@@ -102,4 +102,4 @@ TEST(ConformanceData, TheSharedTokenizersAreThere) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::text

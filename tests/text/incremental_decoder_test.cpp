@@ -9,7 +9,7 @@
 #include <fstream>
 #include <random>
 
-namespace pitstop {
+namespace pitstop::text {
 namespace {
 
 using nlohmann::json;
@@ -272,4 +272,4 @@ TEST(IncrementalDecoder, IdsWithoutATokenAreSilent) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::text

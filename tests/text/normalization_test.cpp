@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace pitstop {
+namespace pitstop::text {
 namespace {
 
 std::string normal(NormalizationForm form, std::string text) {
@@ -74,4 +74,4 @@ TEST(CodePointSets, AreSets) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::text

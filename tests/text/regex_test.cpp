@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::text {
 namespace {
 
 std::vector<TextSpan> all_matches(const Regex& regex, std::string_view text) {
@@ -193,4 +193,4 @@ TEST(Regex, RepeatsOfNothingAreNotWrittenOut) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::text

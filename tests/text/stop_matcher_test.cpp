@@ -6,7 +6,7 @@
 
 #include <random>
 
-namespace pitstop {
+namespace pitstop::text {
 namespace {
 
 std::shared_ptr<const StopStrings> stops_of(const std::vector<std::string>& stops) {
@@ -159,4 +159,4 @@ TEST(StopStrings, AreBounded) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::text

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <sys/wait.h>
 
-namespace pitstop {
+namespace pitstop::text {
 namespace {
 
 using nlohmann::json;
@@ -92,4 +92,4 @@ TEST(Tokenize, ABadLineIsAnsweredAndTheRunGoesOn) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::text

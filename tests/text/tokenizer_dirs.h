@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::text {
 
 inline std::filesystem::path demo_tokenizer_dir() {
     return std::filesystem::path(source_dir()) / "tests/data/tokenizers/demo";
@@ -42,4 +42,4 @@ inline std::filesystem::path tokenizer_dir(const std::string& name) {
     return name == "demo" ? demo_tokenizer_dir() : shared_tokenizers_dir() / name;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::text

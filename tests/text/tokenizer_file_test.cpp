@@ -11,7 +11,7 @@
 #include <fstream>
 #include <random>
 
-namespace pitstop {
+namespace pitstop::text {
 namespace {
 
 using nlohmann::json;
@@ -380,4 +380,4 @@ TEST(TokenizerFile, APreTokenizersGrowthIsBounded) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::text

@@ -9,7 +9,7 @@
 #include <random>
 #include <thread>
 
-namespace pitstop {
+namespace pitstop::text {
 namespace {
 
 std::shared_ptr<const Tokenizer> demo() {
@@ -109,4 +109,4 @@ TEST(Tokenizer, RandomTextComesBack) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::text

@@ -4,7 +4,7 @@
 
 #include <random>
 
-namespace pitstop {
+namespace pitstop::text {
 namespace {
 
 TEST(Utf8, EveryCodePointIsValidAndComesBack) {
@@ -72,4 +72,4 @@ TEST(LossyUtf8, DoesNotDependOnHowTheBytesAreCut) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::text

@@ -195,3 +195,25 @@ def test_the_launcher_needs_the_standard_library_only():
 def test_a_listed_package_has_its_reason_beside_it(package):
     line = next(x for x in read("launch/dependencies.txt").splitlines() if x.split()[:1] == [package])
     assert re.search(r"#\s*\w", line), line
+
+
+# The namespace of a folder: its name without _proc. base is what every folder speaks and client is what a
+# front end includes; their names stand in pitstop itself.
+IN_PITSTOP_ITSELF = {"base", "client"}
+FORWARD_DECLARATIONS = re.compile(r"^namespace pitstop(?:::\w+)? \{\n+(?:(?:struct|class|enum class) [^;{}]*;[^\n]*\n+)+\}", re.M)
+
+
+def test_each_folder_has_a_namespace_of_its_own():
+    wrong, num_checked = [], 0
+    for path in code_files():
+        folder = path.parts[0]
+        if folder in ("bench", "tests"):
+            continue
+        name = "pitstop" if folder in IN_PITSTOP_ITSELF else f"pitstop::{folder.removesuffix('_proc')}"
+        text = FORWARD_DECLARATIONS.sub("", read(path))
+        for found in re.findall(r"^(?:inline )?namespace (pitstop[\w:]*) \{", text, re.MULTILINE):
+            num_checked += 1
+            if found != name and not found.startswith(f"{name}::"):
+                wrong.append(f"{path} opens {found}, not {name}")
+    assert num_checked > 400
+    assert not wrong, "\n".join(wrong)

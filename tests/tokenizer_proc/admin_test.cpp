@@ -3,7 +3,7 @@
 #include "messages/version_digest.h"
 #include "tests/tokenizer_proc/doors_fixture.h"
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 namespace {
 
 using namespace std::chrono_literals;
@@ -24,8 +24,10 @@ class AdminTest : public DoorsTest {
         return next_to<Message>(peer, Door::kAdmin);
     }
     // Replica 0 has done what the update needs.
-    void update_part(UpdateId update, const std::string& phase, const std::string& label = "") {
-        UpdatePart part;
+    void update_part(
+        messages::UpdateId update, const std::string& phase, const std::string& label = ""
+    ) {
+        messages::UpdatePart part;
         part.update = update;
         part.phase = phase;
         part.ok = true;
@@ -38,15 +40,15 @@ class AdminTest : public DoorsTest {
 
 TEST_F(AdminTest, StatusIsMergedFromAllReplicas) {
     start(2);
-    call(Status{}, 41);
+    call(messages::Status{}, 41);
     for (const int replica : {1, 0}) {
-        ReplicaStatus part;
-        part.call = order<Status>(replica).call;
+        messages::ReplicaStatus part;
+        part.call = order<messages::Status>(replica).call;
         part.replica = ReplicaId{replica};
         part.num_running = 10 + replica;
         from_tree(part);
     }
-    const StatusReply status = reply<StatusReply>();
+    const messages::StatusReply status = reply<messages::StatusReply>();
     EXPECT_EQ(status.call, CallId{41});
     EXPECT_EQ(status.model, "stories");
     ASSERT_EQ(status.replicas.size(), 2u);
@@ -56,23 +58,23 @@ TEST_F(AdminTest, StatusIsMergedFromAllReplicas) {
 
 TEST_F(AdminTest, P5_ALateCallFailsNamingWhoDidNotAnswerAndThePhase) {
     start(2);
-    Status status;
+    messages::Status status;
     status.timeout_ms = 1000;
     call(status, 41);
-    ReplicaStatus part;
-    part.call = order<Status>(0).call;
+    messages::ReplicaStatus part;
+    part.call = order<messages::Status>(0).call;
     from_tree(part);
     wait(999ms);
     EXPECT_FALSE(has_message("admin", Door::kAdmin));
     wait(300ms);
-    const ErrorReply error = refusal("admin", Door::kAdmin);
+    const messages::ErrorReply error = refusal("admin", Door::kAdmin);
     EXPECT_EQ(error.call, CallId{41});
     EXPECT_EQ(error.code, "deadline_exceeded");
     EXPECT_NE(error.message.find("scheduler_proc[1]"), std::string::npos);
     EXPECT_EQ(error.message.find("scheduler_proc[0]"), std::string::npos);
     EXPECT_NE(error.message.find("phase status"), std::string::npos);
     // Its answer after all: nobody is answered twice.
-    part.call = order<Status>(1).call;
+    part.call = order<messages::Status>(1).call;
     part.replica = ReplicaId{1};
     from_tree(part);
     EXPECT_FALSE(has_message("admin", Door::kAdmin));
@@ -80,35 +82,35 @@ TEST_F(AdminTest, P5_ALateCallFailsNamingWhoDidNotAnswerAndThePhase) {
 
 TEST_F(AdminTest, TheDeadlineIsKnownToTheLoopAndToTheReplicas) {
     start();
-    call(Status{});
-    EXPECT_EQ(order<Status>(0).timeout_ms, 5000);
+    call(messages::Status{});
+    EXPECT_EQ(order<messages::Status>(0).timeout_ms, 5000);
     EXPECT_LE(doors_->next_deadline(now_), now_ + 6s);
 }
 
 TEST_F(AdminTest, CallersNumbersNeverMeet) {
     start();
-    call(Status{}, 1, "one");
-    call(Status{}, 1, "two");
-    const CallId first = order<Status>(0).call;
-    const CallId second = order<Status>(0).call;
+    call(messages::Status{}, 1, "one");
+    call(messages::Status{}, 1, "two");
+    const CallId first = order<messages::Status>(0).call;
+    const CallId second = order<messages::Status>(0).call;
     EXPECT_NE(first, second);
-    ReplicaStatus part;
+    messages::ReplicaStatus part;
     part.call = second;
     part.num_running = 2;
     from_tree(part);
-    EXPECT_EQ(reply<StatusReply>("two").replicas[0].num_running, 2);
+    EXPECT_EQ(reply<messages::StatusReply>("two").replicas[0].num_running, 2);
     EXPECT_FALSE(has_message("one", Door::kAdmin));
 }
 
 TEST_F(AdminTest, APauseIsOkOnlyIfEveryReplicaIs) {
     start(2);
-    PauseGeneration pause;
-    pause.mode = PauseMode::kRetract;
+    messages::PauseGeneration pause;
+    pause.mode = messages::PauseMode::kRetract;
     call(pause);
     for (const int replica : {0, 1}) {
-        const auto given = order<PauseGeneration>(replica);
-        EXPECT_EQ(given.mode, PauseMode::kRetract);
-        PausePart part;
+        const auto given = order<messages::PauseGeneration>(replica);
+        EXPECT_EQ(given.mode, messages::PauseMode::kRetract);
+        messages::PausePart part;
         part.call = given.call;
         part.replica = ReplicaId{replica};
         part.message = "already paused";
@@ -118,7 +120,7 @@ TEST_F(AdminTest, APauseIsOkOnlyIfEveryReplicaIs) {
         }
         from_tree(part);
     }
-    const PauseReply paused = reply<PauseReply>();
+    const messages::PauseReply paused = reply<messages::PauseReply>();
     EXPECT_FALSE(paused.ok);
     EXPECT_EQ(paused.code, "deadline_exceeded");
     EXPECT_EQ(paused.message, "replica 1: phase pause: step 7 runs");
@@ -127,12 +129,12 @@ TEST_F(AdminTest, APauseIsOkOnlyIfEveryReplicaIs) {
 
 TEST_F(AdminTest, HarmlessnessIsSaidInTheMessageOfAnOkReply) {
     start();
-    call(ContinueGeneration{});
-    ContinuePart part;
-    part.call = order<ContinueGeneration>(0).call;
+    call(messages::ContinueGeneration{});
+    messages::ContinuePart part;
+    part.call = order<messages::ContinueGeneration>(0).call;
     part.message = "not paused";
     from_tree(part);
-    const ContinueReply reply_ = reply<ContinueReply>();
+    const messages::ContinueReply reply_ = reply<messages::ContinueReply>();
     EXPECT_TRUE(reply_.ok);
     EXPECT_EQ(reply_.message, "replica 0: not paused");
 }
@@ -146,30 +148,30 @@ TEST_F(AdminTest, AnAbortIsAnsweredWhenTheLastChunksAreOut) {
     const RequestKey second = next_request().key;
     const RequestKey other = next_request().key;
     deliver({chunk(other, "x", /*is_last=*/true)});
-    Abort abort;
+    messages::Abort abort;
     abort.rids = {"a", "b", "never"};
     call(abort);
-    const EndRequests end = next_end();
+    const messages::EndRequests end = next_end();
     EXPECT_EQ(end.keys, (std::vector<RequestKey>{first, second}));  // of any client
-    EXPECT_EQ(end.cause, EndCause::kAbort);
+    EXPECT_EQ(end.cause, messages::EndCause::kAbort);
     deliver({chunk(first, "", /*is_last=*/true)});
     EXPECT_FALSE(has_message("admin", Door::kAdmin));
     deliver({chunk(second, "", /*is_last=*/true)});
-    const AbortReply aborted = reply<AbortReply>();
+    const messages::AbortReply aborted = reply<messages::AbortReply>();
     EXPECT_TRUE(aborted.ok);
     ASSERT_EQ(aborted.results.size(), 3u);
-    EXPECT_EQ(aborted.results[0].outcome, AbortOutcome::kAborted);
-    EXPECT_EQ(aborted.results[1].outcome, AbortOutcome::kAlreadyDone);
-    EXPECT_EQ(aborted.results[2].outcome, AbortOutcome::kUnknown);
+    EXPECT_EQ(aborted.results[0].outcome, messages::AbortOutcome::kAborted);
+    EXPECT_EQ(aborted.results[1].outcome, messages::AbortOutcome::kAlreadyDone);
+    EXPECT_EQ(aborted.results[2].outcome, messages::AbortOutcome::kUnknown);
 }
 
 TEST_F(AdminTest, AnAbortOfAllNamesEveryOpenRequest) {
     start(2);
     for (const char* rid : {"a", "b", "c"}) send("p", prompt(rid));
-    Abort abort;
+    messages::Abort abort;
     abort.all = true;
     call(abort);
-    std::vector<OutputChunk> last;
+    std::vector<messages::OutputChunk> last;
     for (const int replica : {0, 1}) {
         for (const RequestKey key : next_end(replica).keys) {
             last.push_back(chunk(key, "", /*is_last=*/true));
@@ -177,26 +179,26 @@ TEST_F(AdminTest, AnAbortOfAllNamesEveryOpenRequest) {
     }
     ASSERT_EQ(last.size(), 3u);
     deliver(last);
-    EXPECT_EQ(reply<AbortReply>().results.size(), 3u);
+    EXPECT_EQ(reply<messages::AbortReply>().results.size(), 3u);
 }
 
 TEST_F(AdminTest, AnAbortOfNothingOpenIsAnsweredAtOnce) {
     start();
-    Abort abort;
+    messages::Abort abort;
     abort.all = true;
     call(abort);
-    EXPECT_TRUE(reply<AbortReply>().ok);
+    EXPECT_TRUE(reply<messages::AbortReply>().ok);
 }
 
 TEST_F(AdminTest, ALateAbortSaysHowManyAreLeft) {
     start();
     send("p", prompt("a"));
-    Abort abort;
+    messages::Abort abort;
     abort.rids = {"a"};
     abort.timeout_ms = 100;
     call(abort);
     wait(150ms);
-    const ErrorReply error = refusal("admin", Door::kAdmin);
+    const messages::ErrorReply error = refusal("admin", Door::kAdmin);
     EXPECT_EQ(error.code, "deadline_exceeded");
     EXPECT_NE(error.message.find("1 of 1"), std::string::npos) << error.message;
     EXPECT_NE(error.message.find("replica 0"), std::string::npos) << error.message;
@@ -204,30 +206,30 @@ TEST_F(AdminTest, ALateAbortSaysHowManyAreLeft) {
 
 TEST_F(AdminTest, CallsAreBounded) {
     start();
-    for (std::size_t i = 0; i < kCallsMax; ++i) call(Status{}, i + 1);
+    for (std::size_t i = 0; i < kCallsMax; ++i) call(messages::Status{}, i + 1);
     EXPECT_FALSE(has_message("admin", Door::kAdmin));
-    call(Status{}, 9999);
-    const ErrorReply error = refusal("admin", Door::kAdmin);
+    call(messages::Status{}, 9999);
+    const messages::ErrorReply error = refusal("admin", Door::kAdmin);
     EXPECT_EQ(error.code, "resource_exhausted");
     EXPECT_EQ(error.call, CallId{9999});
 }
 
 TEST_F(AdminTest, ACallWithoutANumberIsRefused) {
     start();
-    send("admin", Status{}, Door::kAdmin);
+    send("admin", messages::Status{}, Door::kAdmin);
     EXPECT_EQ(refusal("admin", Door::kAdmin).code, "invalid_argument");
 }
 
 TEST_F(AdminTest, AnUpdateGoesThroughTheCoordinatorAndIsAnsweredOnce) {
     start(2);
-    UpdateWeights update;
+    messages::UpdateWeights update;
     update.update.source.path = "/somewhere";
     call(update, 8);
-    const UpdateId id = order<UpdateStage>(0).update;
-    order<UpdateStage>(1);
+    const messages::UpdateId id = order<messages::UpdateStage>(0).update;
+    order<messages::UpdateStage>(1);
     const auto answer_all = [&](const std::string& phase) {
         for (const int replica : {0, 1}) {
-            UpdatePart part;
+            messages::UpdatePart part;
             part.update = id;
             part.replica = ReplicaId{replica};
             part.phase = phase;
@@ -240,18 +242,20 @@ TEST_F(AdminTest, AnUpdateGoesThroughTheCoordinatorAndIsAnsweredOnce) {
         }
     };
     answer_all("prepared");
-    order<UpdateReady>(0);
+    order<messages::UpdateReady>(0);
     answer_all("ready");
-    order<UpdateCommit>(1);
+    order<messages::UpdateCommit>(1);
     answer_all("committed");
-    const UpdateReply updated = reply<UpdateReply>();
+    const messages::UpdateReply updated = reply<messages::UpdateReply>();
     EXPECT_EQ(updated.call, CallId{8});
     EXPECT_TRUE(updated.ok) << updated.message;
     EXPECT_EQ(updated.epoch, Epoch{2});
 }
 
-WorkerTensor piece_of(CallId call, std::int64_t row, std::int64_t col, std::uint8_t fill) {
-    WorkerTensor piece;
+messages::WorkerTensor piece_of(
+    CallId call, std::int64_t row, std::int64_t col, std::uint8_t fill
+) {
+    messages::WorkerTensor piece;
     piece.call = call;
     piece.epoch = Epoch{1};
     piece.tensor = {.name = "w", .dtype = "BF16", .shape = {2, 4}};
@@ -265,10 +269,10 @@ WorkerTensor piece_of(CallId call, std::int64_t row, std::int64_t col, std::uint
 
 TEST_F(AdminTest, ATensorIsPutTogetherFromItsRectangles) {
     start(2);
-    GetWeights get;
+    messages::GetWeights get;
     get.name = "w";
     call(get);
-    const auto read = order<WorkerReadTensor>(0);
+    const auto read = order<messages::WorkerReadTensor>(0);
     EXPECT_EQ(read.name, "w");
     from_tree(piece_of(read.call, 1, 2, 4));
     from_tree(piece_of(read.call, 0, 0, 1));
@@ -276,7 +280,7 @@ TEST_F(AdminTest, ATensorIsPutTogetherFromItsRectangles) {
     from_tree(piece_of(read.call, 0, 2, 2));
     EXPECT_FALSE(has_message("admin", Door::kAdmin));
     from_tree(piece_of(read.call, 1, 0, 3));
-    const WeightsReply got = reply<WeightsReply>();
+    const messages::WeightsReply got = reply<messages::WeightsReply>();
     EXPECT_EQ(
         got.data.values, (std::vector<std::uint8_t>{1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4})
     );
@@ -287,12 +291,12 @@ TEST_F(AdminTest, P5_ALateReadOfATensorNamesTheRanksThatSentNothing) {
     make(1);
     ranks_ = 3;
     say_hello(0);
-    call(GetWeights{.timeout_ms = 1000, .name = "w"});
-    WorkerTensor piece = piece_of(order<WorkerReadTensor>(0).call, 0, 0, 1);
+    call(messages::GetWeights{.timeout_ms = 1000, .name = "w"});
+    messages::WorkerTensor piece = piece_of(order<messages::WorkerReadTensor>(0).call, 0, 0, 1);
     piece.rank = Rank{1};
     from_tree(piece);
     wait(1000ms);
-    const ErrorReply error = refusal("admin", Door::kAdmin);
+    const messages::ErrorReply error = refusal("admin", Door::kAdmin);
     EXPECT_EQ(error.code, "deadline_exceeded");
     EXPECT_NE(error.message.find("phase read"), std::string::npos) << error.message;
     EXPECT_NE(error.message.find("from replica 0 (rank 0, 2)"), std::string::npos) << error.message;
@@ -300,8 +304,8 @@ TEST_F(AdminTest, P5_ALateReadOfATensorNamesTheRanksThatSentNothing) {
 
 TEST_F(AdminTest, ARectangleOutsideTheTensorIsAnErrorNotAWrite) {
     start();
-    call(GetWeights{.name = "w"});
-    WorkerTensor piece = piece_of(order<WorkerReadTensor>(0).call, 0, 0, 1);
+    call(messages::GetWeights{.name = "w"});
+    messages::WorkerTensor piece = piece_of(order<messages::WorkerReadTensor>(0).call, 0, 0, 1);
     piece.row_begin = 5;
     from_tree(piece);
     EXPECT_EQ(refusal("admin", Door::kAdmin).code, "internal");
@@ -309,13 +313,13 @@ TEST_F(AdminTest, ARectangleOutsideTheTensorIsAnErrorNotAWrite) {
 
 TEST_F(AdminTest, ATensorThatDoesNotExistIsNotFound) {
     start();
-    call(GetWeights{.name = "w"});
-    WorkerTensor piece;
-    piece.call = order<WorkerReadTensor>(0).call;
+    call(messages::GetWeights{.name = "w"});
+    messages::WorkerTensor piece;
+    piece.call = order<messages::WorkerReadTensor>(0).call;
     piece.code = "not_found";
     piece.message = "near are: v";
     from_tree(piece);
-    const ErrorReply error = refusal("admin", Door::kAdmin);
+    const messages::ErrorReply error = refusal("admin", Door::kAdmin);
     EXPECT_EQ(error.code, "not_found");
     EXPECT_EQ(error.message, "near are: v");
 }
@@ -323,10 +327,10 @@ TEST_F(AdminTest, ATensorThatDoesNotExistIsNotFound) {
 TEST_F(AdminTest, DigestsAreComparedOverReplicas) {
     start(2);
     for (const bool is_same : {true, false}) {
-        call(WeightDigests{});
+        call(messages::WeightDigests{});
         for (const int replica : {0, 1}) {
-            WorkerDigests part;
-            part.call = order<WorkerDigest>(replica).call;
+            messages::WorkerDigests part;
+            part.call = order<messages::WorkerDigest>(replica).call;
             part.replica = ReplicaId{replica};
             part.epoch = Epoch{1};
             part.digests = {
@@ -336,7 +340,7 @@ TEST_F(AdminTest, DigestsAreComparedOverReplicas) {
                  .lane1 = is_same ? 2u : 2u + static_cast<std::uint64_t>(replica)}};
             from_tree(part);
         }
-        const DigestsReply digests = reply<DigestsReply>();
+        const messages::DigestsReply digests = reply<messages::DigestsReply>();
         EXPECT_EQ(digests.ok, is_same) << digests.message;
         if (is_same) {
             EXPECT_EQ(digests.tensors.size(), 1u);
@@ -347,8 +351,8 @@ TEST_F(AdminTest, DigestsAreComparedOverReplicas) {
     }
 }
 
-MemoryPart memory_part(CallId call, int replica, std::string code, bool was_done) {
-    MemoryPart part;
+messages::MemoryPart memory_part(CallId call, int replica, std::string code, bool was_done) {
+    messages::MemoryPart part;
     part.call = call;
     part.replica = ReplicaId{replica};
     part.code = std::move(code);
@@ -359,24 +363,24 @@ MemoryPart memory_part(CallId call, int replica, std::string code, bool was_done
 
 TEST_F(AdminTest, AReleaseThatWasDoneOnSomeReplicasIsCompletedOnTheOthers) {
     start(2);
-    call(ReleaseMemory{.tags = {MemoryTag::kKvCache}});
-    const auto first = order<ReleaseMemory>(0);
-    EXPECT_EQ(first.tags, std::vector{MemoryTag::kKvCache});
+    call(messages::ReleaseMemory{.tags = {messages::MemoryTag::kKvCache}});
+    const auto first = order<messages::ReleaseMemory>(0);
+    EXPECT_EQ(first.tags, std::vector{messages::MemoryTag::kKvCache});
     from_tree(memory_part(first.call, 0, "failed_precondition", true));
-    from_tree(memory_part(order<ReleaseMemory>(1).call, 1, "", false));
-    const MemoryReply completed = reply<MemoryReply>();
+    from_tree(memory_part(order<messages::ReleaseMemory>(1).call, 1, "", false));
+    const messages::MemoryReply completed = reply<messages::MemoryReply>();
     EXPECT_TRUE(completed.ok) << completed.message;
     EXPECT_EQ(completed.parts.size(), 2u);
 }
 
 TEST_F(AdminTest, AReleaseThatWasDoneEverywhereIsAnError) {
     start(2);
-    call(ReleaseMemory{});
+    call(messages::ReleaseMemory{});
     for (const int replica : {0, 1}) {
-        const CallId id = order<ReleaseMemory>(replica).call;
+        const CallId id = order<messages::ReleaseMemory>(replica).call;
         from_tree(memory_part(id, replica, "failed_precondition", true));
     }
-    const MemoryReply refused = reply<MemoryReply>();
+    const messages::MemoryReply refused = reply<messages::MemoryReply>();
     EXPECT_FALSE(refused.ok);
     EXPECT_EQ(refused.code, "failed_precondition");
     EXPECT_NE(refused.message.find("already released"), std::string::npos);
@@ -384,70 +388,70 @@ TEST_F(AdminTest, AReleaseThatWasDoneEverywhereIsAnError) {
 
 TEST_F(AdminTest, AReleaseThatOneReplicaCannotDoIsAnErrorThatNamesIt) {
     start(2);
-    call(ReleaseMemory{});
-    from_tree(memory_part(order<ReleaseMemory>(0).call, 0, "", false));
-    from_tree(memory_part(order<ReleaseMemory>(1).call, 1, "failed_precondition", false));
-    const MemoryReply refused = reply<MemoryReply>();
+    call(messages::ReleaseMemory{});
+    from_tree(memory_part(order<messages::ReleaseMemory>(0).call, 0, "", false));
+    from_tree(memory_part(order<messages::ReleaseMemory>(1).call, 1, "failed_precondition", false));
+    const messages::MemoryReply refused = reply<messages::MemoryReply>();
     EXPECT_FALSE(refused.ok);
     EXPECT_NE(refused.message.find("replica 1"), std::string::npos);
 }
 
 TEST_F(AdminTest, ANewLabelIsKnownToLaterAnswersAboutWeights) {
     start(2);
-    call(SetWeightLabel{.label = "step-7"});
+    call(messages::SetWeightLabel{.label = "step-7"});
     for (const int replica : {0, 1}) {
-        LabelPart part;
-        part.call = order<SetWeightLabel>(replica).call;
+        messages::LabelPart part;
+        part.call = order<messages::SetWeightLabel>(replica).call;
         part.replica = ReplicaId{replica};
         part.epoch = Epoch{1};
         part.label = "step-7";
         from_tree(part);
     }
-    EXPECT_TRUE(reply<LabelReply>().ok);
-    call(DropStage{});  // nothing is staged: the answer says what serves
-    EXPECT_EQ(reply<UpdateReply>().label, "step-7");
+    EXPECT_TRUE(reply<messages::LabelReply>().ok);
+    call(messages::DropStage{});  // nothing is staged: the answer says what serves
+    EXPECT_EQ(reply<messages::UpdateReply>().label, "step-7");
 }
 
 TEST_F(AdminTest, LabelCallsUnderWayTogetherDoNotConfuseEachOther) {
     start();
-    call(SetWeightLabel{.label = "one"}, 1);
-    call(SetWeightLabel{.label = "two"}, 2);
+    call(messages::SetWeightLabel{.label = "one"}, 1);
+    call(messages::SetWeightLabel{.label = "two"}, 2);
     const auto label_part = [&](const std::string& label, const std::string& code) {
-        LabelPart part;
-        part.call = order<SetWeightLabel>(0).call;
+        messages::LabelPart part;
+        part.call = order<messages::SetWeightLabel>(0).call;
         part.label = label;
         part.code = code;
         from_tree(part);
-        return reply<LabelReply>();
+        return reply<messages::LabelReply>();
     };
     EXPECT_TRUE(label_part("one", "").ok);
-    call(DropStage{});
-    EXPECT_EQ(reply<UpdateReply>().label, "one") << "the second call is still under way";
+    call(messages::DropStage{});
+    EXPECT_EQ(reply<messages::UpdateReply>().label, "one") << "the second call is still under way";
     EXPECT_FALSE(label_part("one", "failed_precondition").ok);
-    call(DropStage{});
-    EXPECT_EQ(reply<UpdateReply>().label, "one") << "and was refused";
+    call(messages::DropStage{});
+    EXPECT_EQ(reply<messages::UpdateReply>().label, "one") << "and was refused";
 }
 
 TEST_F(AdminTest, P2_TheLauncherKnowsTheVersionBeforeWhoAskedForIt) {
     weights_path_ = "/checkpoints/7";
     start();
     EXPECT_EQ(status().weights_path, "/checkpoints/7");
-    call(SetWeightLabel{.label = "step-7"});
-    LabelPart part;
-    part.call = order<SetWeightLabel>(0).call;
+    call(messages::SetWeightLabel{.label = "step-7"});
+    messages::LabelPart part;
+    part.call = order<messages::SetWeightLabel>(0).call;
     part.label = "step-7";
     from_tree(part);
-    EXPECT_TRUE(reply<LabelReply>().ok);
-    UpdateWeights update;
+    EXPECT_TRUE(reply<messages::LabelReply>().ok);
+    messages::UpdateWeights update;
     update.update.source.path = "/checkpoints/8";
     call(update);
-    update_part(order<UpdateStage>(0).update, "prepared", "step-8");
-    update_part(order<UpdateReady>(0).update, "ready");
+    update_part(order<messages::UpdateStage>(0).update, "prepared", "step-8");
+    update_part(order<messages::UpdateReady>(0).update, "ready");
     ASSERT_EQ(served_.size(), 3u) << "with the order to commit: a replica may serve it from now on";
-    const UpdateId commit = order<UpdateCommit>(0).update;
+    const messages::UpdateId commit = order<messages::UpdateCommit>(0).update;
     EXPECT_FALSE(has_message("admin", Door::kAdmin));
     update_part(commit, "committed");
-    EXPECT_TRUE(reply<UpdateReply>().ok);
+    EXPECT_TRUE(reply<messages::UpdateReply>().ok);
     ASSERT_EQ(served_.size(), 3u);
     EXPECT_EQ(num_answers_at_served_, 0u);
     const ServedVersion relabelled{
@@ -457,10 +461,10 @@ TEST_F(AdminTest, P2_TheLauncherKnowsTheVersionBeforeWhoAskedForIt) {
     EXPECT_EQ(served_[0].digest, "d1") << "what was loaded, so that a restart loads the same";
     EXPECT_EQ(served_[1], relabelled);
     EXPECT_EQ(served_[2], updated);
-    call(RollbackWeights{});
-    update_part(order<UpdateRollback>(0).update, "prepared", "step-7");
-    update_part(order<UpdateReady>(0).update, "ready");
-    update_part(order<UpdateCommit>(0).update, "committed");
+    call(messages::RollbackWeights{});
+    update_part(order<messages::UpdateRollback>(0).update, "prepared", "step-7");
+    update_part(order<messages::UpdateReady>(0).update, "ready");
+    update_part(order<messages::UpdateCommit>(0).update, "committed");
     EXPECT_EQ(served_.back().path, "/checkpoints/7")
         << "also where no update of this tree brought it";
     EXPECT_EQ(status().weights_path, "/checkpoints/7");
@@ -468,11 +472,11 @@ TEST_F(AdminTest, P2_TheLauncherKnowsTheVersionBeforeWhoAskedForIt) {
 
 TEST_F(AdminTest, P2_ACommitThatSomeReplicaRefusedIsTheOneThatComesBack) {
     start(2);
-    UpdateWeights update;
+    messages::UpdateWeights update;
     update.update.source.path = "/checkpoints/8";
     call(update);
-    const auto part = [&](int replica, UpdateId id, const std::string& phase, bool ok) {
-        UpdatePart message;
+    const auto part = [&](int replica, messages::UpdateId id, const std::string& phase, bool ok) {
+        messages::UpdatePart message;
         message.replica = ReplicaId{replica};
         message.update = id;
         message.phase = phase;
@@ -482,13 +486,13 @@ TEST_F(AdminTest, P2_ACommitThatSomeReplicaRefusedIsTheOneThatComesBack) {
         message.digest = "d8";
         from_tree(message);
     };
-    const UpdateId id = order<UpdateStage>(0).update;
+    const messages::UpdateId id = order<messages::UpdateStage>(0).update;
     for (const int replica : {0, 1}) part(replica, id, "prepared", true);
     for (const int replica : {0, 1}) part(replica, id, "ready", true);
     part(0, id, "committed", true);  // and generates from here on
     part(1, id, "committed", false);
     for (const int replica : {0, 1}) part(replica, id, "dropped", false);
-    EXPECT_FALSE(reply<UpdateReply>().ok);
+    EXPECT_FALSE(reply<messages::UpdateReply>().ok);
     const ServedVersion decided{
         .epoch = Epoch{2}, .label = "step-8", .digest = "d8", .path = "/checkpoints/8"};
     EXPECT_EQ(served_.back(), decided);
@@ -496,19 +500,19 @@ TEST_F(AdminTest, P2_ACommitThatSomeReplicaRefusedIsTheOneThatComesBack) {
 
 TEST_F(AdminTest, ALostVersionIsToldUntilAnotherIsCommitted) {
     has_weights_ = false;
-    lost_ = LostVersion{.label = "step-7", .digest = "d7", .why = "gone"};
+    lost_ = messages::LostVersion{.label = "step-7", .digest = "d7", .why = "gone"};
     start();
     ASSERT_TRUE(status().lost.has_value());
     EXPECT_EQ(status().lost->epoch, Epoch{1}) << "the hello's: epochs go on counting";
     EXPECT_EQ(status().lost->label, "step-7");
     EXPECT_FALSE(status().is_ready);
-    UpdateWeights update;
+    messages::UpdateWeights update;
     update.update.source.path = "/checkpoints/8";
     call(update);
-    update_part(order<UpdateStage>(0).update, "prepared", "step-8");
-    update_part(order<UpdateReady>(0).update, "ready");
+    update_part(order<messages::UpdateStage>(0).update, "prepared", "step-8");
+    update_part(order<messages::UpdateReady>(0).update, "ready");
     EXPECT_TRUE(status().lost.has_value());
-    update_part(order<UpdateCommit>(0).update, "committed");
+    update_part(order<messages::UpdateCommit>(0).update, "committed");
     EXPECT_FALSE(status().lost.has_value());
     EXPECT_TRUE(status().is_ready);
 }
@@ -517,11 +521,11 @@ TEST_F(AdminTest, WhatIsCommittedIsKeptByReplicaZero) {
     keep_committed_ = "/kept";
     start(2);
     EXPECT_EQ(status().keep->state, "idle");
-    UpdateWeights update;
+    messages::UpdateWeights update;
     update.update.source.path = "/checkpoints/8";
     call(update);
-    const auto part = [&](int replica, UpdateId id, const std::string& phase) {
-        UpdatePart message;
+    const auto part = [&](int replica, messages::UpdateId id, const std::string& phase) {
+        messages::UpdatePart message;
         message.replica = ReplicaId{replica};
         message.update = id;
         message.phase = phase;
@@ -530,16 +534,17 @@ TEST_F(AdminTest, WhatIsCommittedIsKeptByReplicaZero) {
         message.digest = "d8";
         from_tree(message);
     };
-    const UpdateId id = order<UpdateStage>(0).update;
+    const messages::UpdateId id = order<messages::UpdateStage>(0).update;
     for (const std::string phase : {"prepared", "ready"})
         for (const int replica : {0, 1}) part(replica, id, phase);
     part(0, id, "committed");
-    EXPECT_THROW(order<WorkerKeep>(0), std::runtime_error) << "not committed everywhere yet";
+    EXPECT_THROW(order<messages::WorkerKeep>(0), std::runtime_error)
+        << "not committed everywhere yet";
     part(1, id, "committed");
-    const WorkerKeep begin = order<WorkerKeep>(0);
-    EXPECT_EQ(begin.step, KeepStep::kBegin);
+    const messages::WorkerKeep begin = order<messages::WorkerKeep>(0);
+    EXPECT_EQ(begin.step, messages::KeepStep::kBegin);
     EXPECT_EQ(begin.digest, "d8");
-    EXPECT_THROW(order<WorkerKeep>(1), std::runtime_error) << "it holds the same weights";
+    EXPECT_THROW(order<messages::WorkerKeep>(1), std::runtime_error) << "it holds the same weights";
     EXPECT_EQ(status().keep->state, "writing");
 }
 
@@ -547,39 +552,39 @@ TEST_F(AdminTest, ARefusalSaysThatThereAreNoWeights) {
     has_weights_ = false;
     start();
     EXPECT_EQ(status().weights_path, "");
-    call(RollbackWeights{});
-    EXPECT_EQ(reply<UpdateReply>().state, "awaiting_weights");
-    UpdateWeights update;
+    call(messages::RollbackWeights{});
+    EXPECT_EQ(reply<messages::UpdateReply>().state, "awaiting_weights");
+    messages::UpdateWeights update;
     update.update.source.path = "/checkpoints/8";
     call(update);
-    update_part(order<UpdateStage>(0).update, "prepared", "step-8");
-    update_part(order<UpdateReady>(0).update, "ready");
-    update_part(order<UpdateCommit>(0).update, "committed");
-    EXPECT_EQ(reply<UpdateReply>().state, "serving");
-    call(ReleaseMemory{});
-    from_tree(memory_part(order<ReleaseMemory>(0).call, 0, "", false));
-    call(DropStage{});
-    EXPECT_EQ(reply<UpdateReply>().state, "serving") << "they are kept";
-    call(ReleaseMemory{});
-    MemoryPart gone = memory_part(order<ReleaseMemory>(0).call, 0, "", false);
+    update_part(order<messages::UpdateStage>(0).update, "prepared", "step-8");
+    update_part(order<messages::UpdateReady>(0).update, "ready");
+    update_part(order<messages::UpdateCommit>(0).update, "committed");
+    EXPECT_EQ(reply<messages::UpdateReply>().state, "serving");
+    call(messages::ReleaseMemory{});
+    from_tree(memory_part(order<messages::ReleaseMemory>(0).call, 0, "", false));
+    call(messages::DropStage{});
+    EXPECT_EQ(reply<messages::UpdateReply>().state, "serving") << "they are kept";
+    call(messages::ReleaseMemory{});
+    messages::MemoryPart gone = memory_part(order<messages::ReleaseMemory>(0).call, 0, "", false);
     gone.has_weights = false;
     from_tree(gone);
-    call(DropStage{});
-    EXPECT_EQ(reply<UpdateReply>().state, "awaiting_weights");
+    call(messages::DropStage{});
+    EXPECT_EQ(reply<messages::UpdateReply>().state, "awaiting_weights");
 }
 
 TEST_F(AdminTest, StatusNamesACallByItsOwnTypeWhateverElseWasAskedMeanwhile) {
     start();
-    UpdateWeights update;
+    messages::UpdateWeights update;
     update.update.source.path = "/checkpoints/8";
     call(update, 1);
-    call(DropStage{}, 2);  // refused: nothing is staged
-    EXPECT_FALSE(reply<UpdateReply>().ok);
-    update_part(order<UpdateStage>(0).update, "prepared", "step-8");
-    update_part(order<UpdateReady>(0).update, "ready");
-    update_part(order<UpdateCommit>(0).update, "committed");
-    EXPECT_TRUE(reply<UpdateReply>().ok);
-    const StatusReply now = status();
+    call(messages::DropStage{}, 2);  // refused: nothing is staged
+    EXPECT_FALSE(reply<messages::UpdateReply>().ok);
+    update_part(order<messages::UpdateStage>(0).update, "prepared", "step-8");
+    update_part(order<messages::UpdateReady>(0).update, "ready");
+    update_part(order<messages::UpdateCommit>(0).update, "committed");
+    EXPECT_TRUE(reply<messages::UpdateReply>().ok);
+    const messages::StatusReply now = status();
     ASSERT_EQ(now.updates.size(), 2u);
     EXPECT_EQ(now.updates[1].what, "update_weights");
     EXPECT_EQ(now.updates_total, 1);
@@ -589,13 +594,13 @@ TEST_F(AdminTest, StatusNamesACallByItsOwnTypeWhateverElseWasAskedMeanwhile) {
 TEST_F(AdminTest, StatusListsTheLatestUpdates) {
     start();
     for (int i = 0; i < 20; ++i) {
-        call(RollbackWeights{});
-        EXPECT_FALSE(reply<UpdateReply>().ok);
+        call(messages::RollbackWeights{});
+        EXPECT_FALSE(reply<messages::UpdateReply>().ok);
     }
-    call(DropStage{});
-    EXPECT_FALSE(reply<UpdateReply>().ok);
+    call(messages::DropStage{});
+    EXPECT_FALSE(reply<messages::UpdateReply>().ok);
     wait(3000ms);
-    const StatusReply now = status();
+    const messages::StatusReply now = status();
     ASSERT_EQ(now.updates.size(), Admin::kUpdatesShown);
     EXPECT_EQ(now.updates.back().what, "drop_stage");
     EXPECT_EQ(now.updates.front().what, "rollback_weights");
@@ -609,8 +614,8 @@ TEST_F(AdminTest, AShutdownLetsOpenRequestsRunOutAndTakesNoNewOnes) {
     start();
     send("client", prompt("r1"));
     const RequestKey key = next_request().key;
-    call(Shutdown{.drain_s = 5});
-    const ShutdownReply ending = reply<ShutdownReply>();
+    call(messages::Shutdown{.drain_s = 5});
+    const messages::ShutdownReply ending = reply<messages::ShutdownReply>();
     EXPECT_TRUE(ending.ok);
     EXPECT_EQ(ending.open_requests, 1);
     EXPECT_FALSE(doors_->is_end_due(now_));
@@ -624,14 +629,14 @@ TEST_F(AdminTest, AShutdownLetsOpenRequestsRunOutAndTakesNoNewOnes) {
 TEST_F(AdminTest, AShutdownWithoutADrainIsDueAtOnce) {
     start();
     send("client", prompt("r1"));
-    call(Shutdown{});
-    EXPECT_TRUE(reply<ShutdownReply>().ok);
+    call(messages::Shutdown{});
+    EXPECT_TRUE(reply<messages::ShutdownReply>().ok);
     EXPECT_TRUE(doors_->is_end_due(now_));
 }
 
 TEST_F(AdminTest, ATreeThatWaitsForItsFirstWeightsSaysThatItIsNotReady) {
     make(1);
-    SchedulerHello hello;
+    messages::SchedulerHello hello;
     hello.replica = ReplicaId{0};
     hello.model_type = "llama";
     hello.context_len = kContextLen;
@@ -646,4 +651,4 @@ TEST_F(AdminTest, ATreeThatWaitsForItsFirstWeightsSaysThatItIsNotReady) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

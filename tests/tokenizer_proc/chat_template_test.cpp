@@ -8,7 +8,7 @@
 #include <fstream>
 #include <string>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 namespace {
 
 // A model's directory with these files.
@@ -168,4 +168,4 @@ TEST_F(ChatTemplateTest, ATemplateOfARequestHasFewerSteps) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

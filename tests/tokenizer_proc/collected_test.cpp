@@ -4,7 +4,7 @@
 #include "messages/weight_reads.h"
 #include "tests/tokenizer_proc/doors_fixture.h"
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 namespace {
 
 class CollectedTest : public DoorsTest {
@@ -23,8 +23,8 @@ class CollectedTest : public DoorsTest {
         return next_to<Message>("admin", Door::kAdmin);
     }
     void send_tensors(std::uint64_t number, const std::string& label = "") {
-        UpdateWeights update;
-        update.update.source.kind = SourceKind::kDistributed;
+        messages::UpdateWeights update;
+        update.update.source.kind = messages::SourceKind::kDistributed;
         update.update.source.group = "g";
         update.update.source.tensors = {{.name = "w", .dtype = "BF16", .shape = {2}}};
         update.update.partial = true;
@@ -34,7 +34,7 @@ class CollectedTest : public DoorsTest {
     void answer(
         const std::string& phase, std::int64_t num_missing = 0, const std::string& code = ""
     ) {
-        UpdatePart part;
+        messages::UpdatePart part;
         part.update = update_;
         part.phase = phase;
         part.ok = code.empty();
@@ -44,7 +44,7 @@ class CollectedTest : public DoorsTest {
         part.epoch = Epoch{2};
         part.label = label_;
         part.digest = "d2";
-        RankOutcome rank{.ok = code.empty(), .phase = "stage", .bytes = 100};
+        messages::RankOutcome rank{.ok = code.empty(), .phase = "stage", .bytes = 100};
         rank.num_missing = num_missing;
         if (num_missing > 0) rank.missing = {"w.first", "w.second"};
         part.outcome.ranks = {rank};
@@ -52,29 +52,29 @@ class CollectedTest : public DoorsTest {
     }
     void finish(std::string label) {
         label_ = std::move(label);
-        EXPECT_EQ(order<UpdateFinish>().label, label_);
+        EXPECT_EQ(order<messages::UpdateFinish>().label, label_);
         answer("prepared");
-        order<UpdateReady>();
+        order<messages::UpdateReady>();
         answer("ready");
-        order<UpdateCommit>();
+        order<messages::UpdateCommit>();
         answer("committed");
     }
     void pause() {
-        call(PauseGeneration{.mode = PauseMode::kInPlace}, 1);
-        from_tree(PausePart{.call = order<PauseGeneration>().call});
-        ASSERT_TRUE(reply<PauseReply>().ok);
+        call(messages::PauseGeneration{.mode = messages::PauseMode::kInPlace}, 1);
+        from_tree(messages::PausePart{.call = order<messages::PauseGeneration>().call});
+        ASSERT_TRUE(reply<messages::PauseReply>().ok);
     }
     void begin_collecting(bool is_partial) {
         send_tensors(10, "step-2");
-        const UpdateStage stage = order<UpdateStage>();
+        const messages::UpdateStage stage = order<messages::UpdateStage>();
         update_ = stage.update;
         EXPECT_EQ(stage.spec.partial, is_partial);
-        EXPECT_EQ(stage.spec.source.kind, SourceKind::kBuckets);
+        EXPECT_EQ(stage.spec.source.kind, messages::SourceKind::kBuckets);
         answer("opened", is_partial ? 0 : 3);
-        EXPECT_EQ(order<UpdateFill>().bucket, 1);
+        EXPECT_EQ(order<messages::UpdateFill>().bucket, 1);
     }
 
-    UpdateId update_{};
+    messages::UpdateId update_{};
     std::string label_{};
 };
 
@@ -83,20 +83,21 @@ TEST_F(CollectedTest, CallsUnderAPauseTakeEffectTogetherBeforeTheContinue) {
     pause();
     begin_collecting(/*is_partial=*/true);
     answer("filled");
-    UpdateReply staged = reply<UpdateReply>();
+    messages::UpdateReply staged = reply<messages::UpdateReply>();
     EXPECT_TRUE(staged.ok) << staged.message;
     EXPECT_EQ(staged.state, "collecting");
     EXPECT_EQ(staged.epoch, Epoch{1}) << "what serves is as it was";
     EXPECT_EQ(staged.session, 0u);
     send_tensors(11, "step-3");
-    EXPECT_EQ(order<UpdateFill>().bucket, 2);
+    EXPECT_EQ(order<messages::UpdateFill>().bucket, 2);
     answer("filled");
-    EXPECT_EQ(reply<UpdateReply>().call, CallId{11});
+    EXPECT_EQ(reply<messages::UpdateReply>().call, CallId{11});
 
-    call(ContinueGeneration{}, 12);
+    call(messages::ContinueGeneration{}, 12);
     finish("step-3");
-    from_tree(ContinuePart{.call = order<ContinueGeneration>().call, .was_paused = true});
-    const auto went_on = reply<ContinueReply>();
+    from_tree(messages::ContinuePart{
+        .call = order<messages::ContinueGeneration>().call, .was_paused = true});
+    const auto went_on = reply<messages::ContinueReply>();
     EXPECT_EQ(went_on.call, CallId{12});
     EXPECT_TRUE(went_on.ok);
     EXPECT_NE(went_on.message.find("epoch 2, label 'step-3', digest d2"), std::string::npos)
@@ -108,13 +109,13 @@ TEST_F(CollectedTest, StatusIsAnsweredMeanwhileAndSaysWhatWasCollected) {
     pause();
     begin_collecting(/*is_partial=*/true);
     answer("filled");
-    reply<UpdateReply>();
-    call(Status{}, 20);
-    ReplicaStatus part;
-    part.call = order<Status>().call;
+    reply<messages::UpdateReply>();
+    call(messages::Status{}, 20);
+    messages::ReplicaStatus part;
+    part.call = order<messages::Status>().call;
     part.pause_mode = "in_place";
     from_tree(part);
-    const auto status = reply<StatusReply>();
+    const auto status = reply<messages::StatusReply>();
     ASSERT_TRUE(status.collecting);
     EXPECT_EQ(status.collecting->calls, 1);
     EXPECT_EQ(status.collecting->bytes, 100);
@@ -127,19 +128,20 @@ TEST_F(CollectedTest, AContinueIsRefusedWhereTheUpdateFailsAndTheNextOneIsNot) {
     pause();
     begin_collecting(/*is_partial=*/true);
     answer("filled");
-    reply<UpdateReply>();
-    call(ContinueGeneration{}, 12);
-    order<UpdateFinish>();
+    reply<messages::UpdateReply>();
+    call(messages::ContinueGeneration{}, 12);
+    order<messages::UpdateFinish>();
     answer("prepared", 0, "data_loss");
-    order<UpdateDrop>();
+    order<messages::UpdateDrop>();
     answer("dropped");
-    const ErrorReply refused = refusal("admin", Door::kAdmin);
+    const messages::ErrorReply refused = refusal("admin", Door::kAdmin);
     EXPECT_EQ(refused.call, CallId{12});
     EXPECT_EQ(refused.code, "data_loss");
     EXPECT_NE(refused.message.find("it is broken"), std::string::npos) << refused.message;
-    call(ContinueGeneration{}, 13);
-    from_tree(ContinuePart{.call = order<ContinueGeneration>().call, .was_paused = true});
-    EXPECT_TRUE(reply<ContinueReply>().ok);
+    call(messages::ContinueGeneration{}, 13);
+    from_tree(messages::ContinuePart{
+        .call = order<messages::ContinueGeneration>().call, .was_paused = true});
+    EXPECT_TRUE(reply<messages::ContinueReply>().ok);
 }
 
 TEST_F(CollectedTest, ACallThatFailsEndsWhatWasCollected) {
@@ -147,13 +149,13 @@ TEST_F(CollectedTest, ACallThatFailsEndsWhatWasCollected) {
     pause();
     begin_collecting(/*is_partial=*/true);
     answer("filled");
-    reply<UpdateReply>();
+    reply<messages::UpdateReply>();
     send_tensors(11);
-    order<UpdateFill>();
+    order<messages::UpdateFill>();
     answer("filled", 0, "invalid_argument");
-    order<UpdateDrop>();
+    order<messages::UpdateDrop>();
     answer("dropped");
-    const auto failed = reply<UpdateReply>();
+    const auto failed = reply<messages::UpdateReply>();
     EXPECT_EQ(failed.code, "invalid_argument");
     EXPECT_NE(failed.message.find("none of the 2 calls takes effect"), std::string::npos)
         << failed.message;
@@ -165,25 +167,25 @@ TEST_F(CollectedTest, ATreeWithoutWeightsHasThemWithTheLastTensor) {
     start();
     begin_collecting(/*is_partial=*/false);
     answer("filled", 2);
-    const auto staged = reply<UpdateReply>();
+    const auto staged = reply<messages::UpdateReply>();
     EXPECT_EQ(staged.state, "collecting");
     EXPECT_NE(staged.message.find("2 missing"), std::string::npos) << staged.message;
     // Nothing is there that a continue could wait for: it is answered by what is.
-    call(ContinueGeneration{}, 12);
-    from_tree(ContinuePart{.call = order<ContinueGeneration>().call});
-    EXPECT_TRUE(reply<ContinueReply>().ok);
-    call(Status{}, 20);
-    from_tree(ReplicaStatus{.call = order<Status>().call});
-    const auto status = reply<StatusReply>();
+    call(messages::ContinueGeneration{}, 12);
+    from_tree(messages::ContinuePart{.call = order<messages::ContinueGeneration>().call});
+    EXPECT_TRUE(reply<messages::ContinueReply>().ok);
+    call(messages::Status{}, 20);
+    from_tree(messages::ReplicaStatus{.call = order<messages::Status>().call});
+    const auto status = reply<messages::StatusReply>();
     ASSERT_TRUE(status.collecting);
     EXPECT_EQ(status.collecting->num_missing, 2);
     EXPECT_EQ(status.collecting->missing, (std::vector<std::string>{"w.first", "w.second"}));
 
     send_tensors(13);
-    order<UpdateFill>();
+    order<messages::UpdateFill>();
     answer("filled", 0);
     finish("step-2");
-    const auto updated = reply<UpdateReply>();
+    const auto updated = reply<messages::UpdateReply>();
     EXPECT_EQ(updated.call, CallId{13});
     EXPECT_TRUE(updated.ok) << updated.message;
     EXPECT_EQ(updated.state, "serving");
@@ -195,23 +197,23 @@ TEST_F(CollectedTest, ACompleteUpdateReplacesWhatIsIncomplete) {
     start();
     begin_collecting(/*is_partial=*/false);
     answer("filled", 2);
-    reply<UpdateReply>();
-    UpdateWeights disk;
+    reply<messages::UpdateReply>();
+    messages::UpdateWeights disk;
     disk.update.source.path = "/somewhere";
     call(disk, 30);
-    EXPECT_EQ(order<UpdateDrop>().update, update_);
+    EXPECT_EQ(order<messages::UpdateDrop>().update, update_);
     answer("dropped");
-    EXPECT_EQ(order<UpdateStage>().spec.source.path, "/somewhere");
+    EXPECT_EQ(order<messages::UpdateStage>().spec.source.path, "/somewhere");
 }
 
 TEST_F(CollectedTest, APauseThatEndsByItselfBringsWhatWasCollected) {
     start();
-    call(PauseGeneration{.mode = PauseMode::kInPlace, .max_pause_s = 5}, 1);
-    from_tree(PausePart{.call = order<PauseGeneration>().call});
-    reply<PauseReply>();
+    call(messages::PauseGeneration{.mode = messages::PauseMode::kInPlace, .max_pause_s = 5}, 1);
+    from_tree(messages::PausePart{.call = order<messages::PauseGeneration>().call});
+    reply<messages::PauseReply>();
     begin_collecting(/*is_partial=*/true);
     answer("filled");
-    reply<UpdateReply>();
+    reply<messages::UpdateReply>();
     wait(std::chrono::seconds(5));
     finish("step-2");
 }
@@ -219,20 +221,20 @@ TEST_F(CollectedTest, APauseThatEndsByItselfBringsWhatWasCollected) {
 TEST_F(CollectedTest, WithoutAPauseACallIsAnUpdateOfItsOwn) {
     start();
     send_tensors(10);
-    EXPECT_EQ(order<UpdateStage>().spec.source.kind, SourceKind::kDistributed);
+    EXPECT_EQ(order<messages::UpdateStage>().spec.source.kind, messages::SourceKind::kDistributed);
 }
 
 TEST_F(CollectedTest, WhatDeclaresTheVersionAfterItIsNotCollected) {
     start();
     pause();
-    UpdateWeights update;
-    update.update.source.kind = SourceKind::kDistributed;
+    messages::UpdateWeights update;
+    update.update.source.kind = messages::SourceKind::kDistributed;
     update.update.source.group = "g";
     update.update.source.tensors = {{.name = "w", .dtype = "BF16", .shape = {2}}};
     update.update.partial = true;
     update.update.digest = std::string(32, 'a');
     call(update, 10);
-    EXPECT_EQ(order<UpdateStage>().spec.source.kind, SourceKind::kDistributed);
+    EXPECT_EQ(order<messages::UpdateStage>().spec.source.kind, messages::SourceKind::kDistributed);
 }
 
 TEST_F(CollectedTest, P5_WhoWaitsForACommitThatNeverEndsIsToldInItsTime) {
@@ -240,15 +242,15 @@ TEST_F(CollectedTest, P5_WhoWaitsForACommitThatNeverEndsIsToldInItsTime) {
     pause();
     begin_collecting(/*is_partial=*/true);
     answer("filled");
-    reply<UpdateReply>();
-    call(ContinueGeneration{.timeout_ms = 2000}, 12);
-    order<UpdateFinish>();
+    reply<messages::UpdateReply>();
+    call(messages::ContinueGeneration{.timeout_ms = 2000}, 12);
+    order<messages::UpdateFinish>();
     answer("prepared");
-    order<UpdateReady>();
+    order<messages::UpdateReady>();
     answer("ready");
-    order<UpdateCommit>();  // nobody answers it
+    order<messages::UpdateCommit>();  // nobody answers it
     wait(std::chrono::milliseconds(2500));
-    const ErrorReply late = refusal("admin", Door::kAdmin);
+    const messages::ErrorReply late = refusal("admin", Door::kAdmin);
     EXPECT_EQ(late.call, CallId{12});
     EXPECT_EQ(late.code, "deadline_exceeded");
 }
@@ -258,24 +260,24 @@ TEST_F(CollectedTest, AnUpdateBesideTheCommitOfWhatWasCollectedIsRefusedAndNotHe
     pause();
     begin_collecting(/*is_partial=*/true);
     answer("filled");
-    reply<UpdateReply>();
-    call(ContinueGeneration{}, 12);
-    UpdateWeights disk;
+    reply<messages::UpdateReply>();
+    call(messages::ContinueGeneration{}, 12);
+    messages::UpdateWeights disk;
     disk.update.source.path = "/somewhere";
     call(disk, 30);
-    const auto refused = reply<UpdateReply>();
+    const auto refused = reply<messages::UpdateReply>();
     EXPECT_EQ(refused.call, CallId{30});
     EXPECT_EQ(refused.code, "failed_precondition");
 }
 
 TEST_F(CollectedTest, ALabelIsRefusedForAllWhileAnUpdateIsUnderWay) {
     start(2);
-    UpdateWeights disk;
+    messages::UpdateWeights disk;
     disk.update.source.path = "/somewhere";
     call(disk, 30);
-    order<UpdateStage>();
-    call(SetWeightLabel{.label = "zz"}, 31);
-    const auto refused = reply<LabelReply>();
+    order<messages::UpdateStage>();
+    call(messages::SetWeightLabel{.label = "zz"}, 31);
+    const auto refused = reply<messages::LabelReply>();
     EXPECT_EQ(refused.call, CallId{31});
     EXPECT_EQ(refused.code, "failed_precondition");
     EXPECT_TRUE(refused.parts.empty()) << "no replica was asked";
@@ -283,24 +285,25 @@ TEST_F(CollectedTest, ALabelIsRefusedForAllWhileAnUpdateIsUnderWay) {
 
 TEST_F(CollectedTest, AnUpdateWithoutALabelNamesTheOldOneToEveryReplica) {
     start();
-    call(SetWeightLabel{.label = "step-7"}, 31);
-    from_tree(LabelPart{.call = order<SetWeightLabel>().call, .label = "step-7"});
-    EXPECT_TRUE(reply<LabelReply>().ok);
-    UpdateWeights disk;
+    call(messages::SetWeightLabel{.label = "step-7"}, 31);
+    from_tree(messages::LabelPart{.call = order<messages::SetWeightLabel>().call, .label = "step-7"}
+    );
+    EXPECT_TRUE(reply<messages::LabelReply>().ok);
+    messages::UpdateWeights disk;
     disk.update.source.path = "/somewhere";
     call(disk, 32);
-    EXPECT_EQ(order<UpdateStage>().spec.label, "step-7");
+    EXPECT_EQ(order<messages::UpdateStage>().spec.label, "step-7");
 }
 
 TEST_F(CollectedTest, ASessionOfATreeWithoutWeightsMustBringAllOfThem) {
     has_weights_ = false;
     start();
-    BeginUpdate begin;
-    begin.update.source.kind = SourceKind::kBuckets;
+    messages::BeginUpdate begin;
+    begin.update.source.kind = messages::SourceKind::kBuckets;
     begin.update.partial = true;
     call(begin, 10);
-    EXPECT_FALSE(order<UpdateStage>().spec.partial);
+    EXPECT_FALSE(order<messages::UpdateStage>().spec.partial);
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

@@ -12,7 +12,7 @@
 #include <map>
 #include <set>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 
 class DoorsTest : public testing::Test {
   protected:
@@ -21,7 +21,7 @@ class DoorsTest : public testing::Test {
 
     static void SetUpTestSuite() {
         if (tokenizer_) return;
-        auto loaded = Tokenizer::load(source_dir() + "/launch/models/stories");
+        auto loaded = text::Tokenizer::load(source_dir() + "/launch/models/stories");
         CHECK(loaded.has_value());
         tokenizer_ = *loaded;
     }
@@ -42,17 +42,17 @@ class DoorsTest : public testing::Test {
             tokenizer_,
             Doors::Ports{
                 .to_client =
-                    [this](Door door, const std::string& peer, const Frames& frames) {
-                        if (gone_.contains(peer)) return Sent::kGone;
-                        if (full_.contains(peer)) return Sent::kFull;
+                    [this](Door door, const std::string& peer, const messages::Frames& frames) {
+                        if (gone_.contains(peer)) return bus::Sent::kGone;
+                        if (full_.contains(peer)) return bus::Sent::kFull;
                         to_client_[{door, peer}].push_back(frames);
-                        return Sent::kSent;
+                        return bus::Sent::kSent;
                     },
                 .to_replica =
-                    [this](ReplicaId replica, ReplicaSocket which, const Frames& frames) {
-                        if (replica_is_full_) return Sent::kFull;
+                    [this](ReplicaId replica, ReplicaSocket which, const messages::Frames& frames) {
+                        if (replica_is_full_) return bus::Sent::kFull;
                         to_replica_[{raw(replica), which}].push_back(frames);
-                        return Sent::kSent;
+                        return bus::Sent::kSent;
                     },
                 .start_job =
                     [this](TextJob job) {
@@ -72,7 +72,7 @@ class DoorsTest : public testing::Test {
     }
 
     void say_hello(int replica) {
-        SchedulerHello hello;
+        messages::SchedulerHello hello;
         hello.replica = ReplicaId{replica};
         hello.model_type = "llama";
         hello.context_len = context_len_;
@@ -94,10 +94,10 @@ class DoorsTest : public testing::Test {
 
     template <class Message>
     void from_tree(const Message& message) {
-        doors_->from_tree(now_, Received{.frames = encode(message)});
+        doors_->from_tree(now_, bus::Received{.frames = encode(message)});
     }
-    void from_client(const std::string& peer, Frames frames, Door door = Door::kData) {
-        doors_->from_client(now_, door, Received{.peer = peer, .frames = std::move(frames)});
+    void from_client(const std::string& peer, messages::Frames frames, Door door = Door::kData) {
+        doors_->from_client(now_, door, bus::Received{.peer = peer, .frames = std::move(frames)});
     }
     template <class Message>
     void send(const std::string& peer, const Message& message, Door door = Door::kData) {
@@ -111,8 +111,8 @@ class DoorsTest : public testing::Test {
         const Message& message,
         Door door = Door::kData
     ) {
-        Frames frames = encode(message);
-        if (Message::kType != Hello::kType) add_tree(frames, tree);
+        messages::Frames frames = encode(message);
+        if (Message::kType != messages::Hello::kType) add_tree(frames, tree);
         from_client(peer, std::move(frames), door);
     }
     void wait(std::chrono::milliseconds time) {
@@ -120,8 +120,10 @@ class DoorsTest : public testing::Test {
         doors_->tick(now_);
     }
 
-    static Generate prompt(const std::string& rid, const std::string& text = "Once upon a time") {
-        Generate message;
+    static messages::Generate prompt(
+        const std::string& rid, const std::string& text = "Once upon a time"
+    ) {
+        messages::Generate message;
         message.rid = rid;
         message.text = text;
         message.sampling.max_new_tokens = 8;
@@ -140,14 +142,14 @@ class DoorsTest : public testing::Test {
     [[nodiscard]] bool has_message(const std::string& peer, Door door = Door::kData) {
         return !to_client_[{door, peer}].empty();
     }
-    TokenizedRequest next_request(int replica = 0) {
-        return next_to_replica<TokenizedRequest>(replica, ReplicaSocket::kRequests);
+    messages::TokenizedRequest next_request(int replica = 0) {
+        return next_to_replica<messages::TokenizedRequest>(replica, ReplicaSocket::kRequests);
     }
-    EndRequests next_end(int replica = 0) {
-        return next_to_replica<EndRequests>(replica, ReplicaSocket::kControl);
+    messages::EndRequests next_end(int replica = 0) {
+        return next_to_replica<messages::EndRequests>(replica, ReplicaSocket::kControl);
     }
-    ErrorReply refusal(const std::string& peer, Door door = Door::kData) {
-        return next_to<ErrorReply>(peer, door);
+    messages::ErrorReply refusal(const std::string& peer, Door door = Door::kData) {
+        return next_to<messages::ErrorReply>(peer, door);
     }
 
     // Does what was handed to the other thread.
@@ -156,42 +158,44 @@ class DoorsTest : public testing::Test {
             doors_->job_done(now_, run_job(*tokenizer_, std::move(job)));
     }
 
-    static OutputChunk chunk(RequestKey key, const std::string& text, bool is_last = false) {
-        OutputChunk chunk;
+    static messages::OutputChunk chunk(
+        RequestKey key, const std::string& text, bool is_last = false
+    ) {
+        messages::OutputChunk chunk;
         chunk.key = key;
         chunk.text = text;
         chunk.tokens = {TokenId{1}};
-        if (is_last) chunk.finish = Finish{.reason = FinishReason::kLength};
+        if (is_last) chunk.finish = messages::Finish{.reason = messages::FinishReason::kLength};
         return chunk;
     }
-    void deliver(std::vector<OutputChunk> chunks, std::vector<RequestKey> stopped = {}) {
-        TextBatch batch;
+    void deliver(std::vector<messages::OutputChunk> chunks, std::vector<RequestKey> stopped = {}) {
+        messages::TextBatch batch;
         batch.chunks = std::move(chunks);
         batch.stopped = std::move(stopped);
         from_tree(batch);
     }
 
-    StatusReply status() {
-        Status call;
+    messages::StatusReply status() {
+        messages::Status call;
         call.call = CallId{77};
         send("status", call, Door::kAdmin);
         for (int i = 0; to_replica_.contains({i, ReplicaSocket::kControl}); ++i) {
-            ReplicaStatus part;
-            part.call = next_to_replica<Status>(i, ReplicaSocket::kControl).call;
+            messages::ReplicaStatus part;
+            part.call = next_to_replica<messages::Status>(i, ReplicaSocket::kControl).call;
             part.replica = ReplicaId{i};
             part.has_weights = has_weights_;
             from_tree(part);
         }
-        return next_to<StatusReply>("status", Door::kAdmin);
+        return next_to<messages::StatusReply>("status", Door::kAdmin);
     }
 
-    inline static std::shared_ptr<const Tokenizer> tokenizer_;
+    inline static std::shared_ptr<const text::Tokenizer> tokenizer_;
     const TreeIdentity identity_{1, 2};
     std::int64_t ranks_ = 1;
     std::string tree_of_last_{};  // what was sent last: the tree that it names
     TimePoint now_ = TimePoint{} + std::chrono::hours(1);
-    std::map<std::pair<Door, std::string>, std::deque<Frames>> to_client_{};
-    std::map<std::pair<int, ReplicaSocket>, std::deque<Frames>> to_replica_{};
+    std::map<std::pair<Door, std::string>, std::deque<messages::Frames>> to_client_{};
+    std::map<std::pair<int, ReplicaSocket>, std::deque<messages::Frames>> to_replica_{};
     std::vector<TextJob> jobs_{};
     std::vector<JobId> cancelled_jobs_{};
     std::shared_ptr<const ChatTemplate> chat_template_{};
@@ -205,7 +209,7 @@ class DoorsTest : public testing::Test {
     std::vector<TokenId> eos_ids_{};      // of the model
     std::optional<TokenId> end_token_{};  // of the tokenizer
     std::string weights_path_ = "/models/stories";
-    std::optional<LostVersion> lost_{};
+    std::optional<messages::LostVersion> lost_{};
     std::string keep_committed_{};
     std::vector<ServedVersion> served_{};    // as the launcher was told
     std::size_t num_answers_at_served_ = 0;  // that "admin" had when it was told last
@@ -213,24 +217,24 @@ class DoorsTest : public testing::Test {
 
   private:
     template <class Message>
-    Message take(std::deque<Frames>& queue) {
+    Message take(std::deque<messages::Frames>& queue) {
         for (auto place = queue.begin(); place != queue.end(); ++place) {
             if (place->type != Message::kType) continue;
-            Frames frames = *place;
+            messages::Frames frames = *place;
             const Result<std::string> tree = take_tree(frames);
             CHECK(tree.has_value());
             tree_of_last_ = *tree;
-            auto message = decode<Message>(frames, UnknownFields::kRefuse);
+            auto message = decode<Message>(frames, messages::UnknownFields::kRefuse);
             CHECK(message.has_value());
             queue.erase(place);
             return *std::move(message);
         }
         std::string types;
-        for (const Frames& frames : queue) types += frames.type + " ";
+        for (const messages::Frames& frames : queue) types += frames.type + " ";
         throw std::runtime_error(
             fmt::format("no '{}' was sent; there is: {}", Message::kType, types)
         );
     }
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

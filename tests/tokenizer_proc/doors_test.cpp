@@ -6,7 +6,7 @@
 #include <limits>
 #include <random>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 namespace {
 
 using namespace std::chrono_literals;
@@ -15,12 +15,14 @@ using namespace std::chrono_literals;
 
 TEST_F(DoorsTest, ATextIsTokenizedAndSentWithASeedAndItsTextOptions) {
     start();
-    Generate message = prompt("a");
+    messages::Generate message = prompt("a");
     message.sampling.stop = {"end"};
     message.sampling.min_new_tokens = 2;
     send("p", message);
-    const TokenizedRequest request = next_request();
-    EXPECT_EQ(request.prompt.values, *tokenizer_->encode("Once upon a time", AddSpecial::kYes));
+    const messages::TokenizedRequest request = next_request();
+    EXPECT_EQ(
+        request.prompt.values, *tokenizer_->encode("Once upon a time", text::AddSpecial::kYes)
+    );
     EXPECT_EQ(request.key, RequestKey{1});
     EXPECT_TRUE(request.sampling.seed.has_value());
     EXPECT_TRUE(request.sampling.stop.empty());
@@ -35,25 +37,26 @@ TEST_F(DoorsTest, TheTokenizersEndTokenEndsAnOutputToo) {
     start();
     send("p", prompt("a"));
     EXPECT_EQ(next_request().sampling.stop_token_ids, std::vector<TokenId>{TokenId{2047}});
-    Generate named = prompt("b");
+    messages::Generate named = prompt("b");
     named.sampling.stop_token_ids = {TokenId{5}, TokenId{2047}};
     send("p", named);
     EXPECT_EQ(next_request().sampling.stop_token_ids, named.sampling.stop_token_ids);
-    Generate ignoring = prompt("c");
+    messages::Generate ignoring = prompt("c");
     ignoring.sampling.ignore_eos = true;
     send("p", ignoring);
     EXPECT_TRUE(next_request().sampling.stop_token_ids.empty());
-    Generate full = prompt("d");
-    full.sampling.stop_token_ids.assign(kStopTokensMax, TokenId{5});
+    messages::Generate full = prompt("d");
+    full.sampling.stop_token_ids.assign(messages::kStopTokensMax, TokenId{5});
     send("p", full);
     EXPECT_NE(refusal("p").message.find("at most 1023"), std::string::npos);
     full.sampling.ignore_eos = true;
     send("p", full);
-    EXPECT_EQ(next_request().sampling.stop_token_ids.size(), kStopTokensMax);
+    EXPECT_EQ(next_request().sampling.stop_token_ids.size(), messages::kStopTokensMax);
 
-    send("p", Hello{.protocol = kDoorProtocolVersion});
+    send("p", messages::Hello{.protocol = messages::kDoorProtocolVersion});
     EXPECT_EQ(
-        next_to<HelloReply>("p").eos_ids, (std::vector<TokenId>{TokenId{2045}, TokenId{2047}})
+        next_to<messages::HelloReply>("p").eos_ids,
+        (std::vector<TokenId>{TokenId{2045}, TokenId{2047}})
     );
 }
 
@@ -64,8 +67,8 @@ TEST_F(DoorsTest, AnEndTokenThatTheModelHasItselfOrCannotDrawChangesNothing) {
         start();
         send("p", prompt("a"));
         EXPECT_TRUE(next_request().sampling.stop_token_ids.empty());
-        send("p", Hello{.protocol = kDoorProtocolVersion});
-        EXPECT_EQ(next_to<HelloReply>("p").eos_ids, std::vector<TokenId>{TokenId{2045}});
+        send("p", messages::Hello{.protocol = messages::kDoorProtocolVersion});
+        EXPECT_EQ(next_to<messages::HelloReply>("p").eos_ids, std::vector<TokenId>{TokenId{2045}});
     }
 }
 
@@ -77,22 +80,22 @@ TEST_F(DoorsTest, KeysAscendAndOutputsFindTheirClients) {
     const RequestKey second = next_request().key;
     EXPECT_LT(first, second);
     deliver({chunk(second, "two"), chunk(first, "one", /*is_last=*/true)});
-    const Outputs to_p = next_to<Outputs>("p");
+    const messages::Outputs to_p = next_to<messages::Outputs>("p");
     ASSERT_EQ(to_p.chunks.size(), 1u);
     EXPECT_EQ(to_p.chunks[0].rid, "a");
     EXPECT_EQ(to_p.chunks[0].key, RequestKey{});
     EXPECT_EQ(to_p.chunks[0].text, "one");
-    EXPECT_EQ(next_to<Outputs>("q").chunks[0].text, "two");
+    EXPECT_EQ(next_to<messages::Outputs>("q").chunks[0].text, "two");
     EXPECT_EQ(status().open_requests, 1);
 }
 
 TEST_F(DoorsTest, AStepIsOneMessagePerClient) {
     start();
     for (const char* rid : {"a", "b", "c"}) send("p", prompt(rid));
-    std::vector<OutputChunk> chunks;
+    std::vector<messages::OutputChunk> chunks;
     for (int i = 0; i < 3; ++i) chunks.push_back(chunk(next_request().key, "x"));
     deliver(chunks);
-    EXPECT_EQ(next_to<Outputs>("p").chunks.size(), 3u);
+    EXPECT_EQ(next_to<messages::Outputs>("p").chunks.size(), 3u);
     EXPECT_FALSE(has_message("p"));
 }
 
@@ -100,7 +103,7 @@ TEST_F(DoorsTest, WithoutAnIdOneIsAssigned) {
     start();
     send("p", prompt(""));
     deliver({chunk(next_request().key, "x")});
-    EXPECT_EQ(next_to<Outputs>("p").chunks[0].rid.size(), 32u);
+    EXPECT_EQ(next_to<messages::Outputs>("p").chunks[0].rid.size(), 32u);
 }
 
 TEST_F(DoorsTest, AnIdIsFreeAgainAfterItsRequest) {
@@ -118,9 +121,9 @@ TEST_F(DoorsTest, AStopTextEndsTheRequestAtItsReplica) {
     send("p", prompt("a"));
     const RequestKey key = next_request().key;
     deliver({chunk(key, "x", /*is_last=*/true)}, {key});
-    const EndRequests end = next_end();
+    const messages::EndRequests end = next_end();
     EXPECT_EQ(end.keys, std::vector<RequestKey>{key});
-    EXPECT_EQ(end.cause, EndCause::kStopText);
+    EXPECT_EQ(end.cause, messages::EndCause::kStopText);
 }
 
 TEST_F(DoorsTest, CancelIsByExactIdAndOnlyForTheClientsOwn) {
@@ -128,14 +131,14 @@ TEST_F(DoorsTest, CancelIsByExactIdAndOnlyForTheClientsOwn) {
     send("p", prompt("a"));
     send("p", prompt("aa"));
     const RequestKey key = next_request().key;
-    Cancel cancel;
+    messages::Cancel cancel;
     cancel.rids = {"a", "a", "nobody"};
     send("q", cancel);
     EXPECT_TRUE((to_replica_[{0, ReplicaSocket::kControl}].empty()));
     send("p", cancel);
-    const EndRequests end = next_end();
+    const messages::EndRequests end = next_end();
     EXPECT_EQ(end.keys, std::vector<RequestKey>{key});
-    EXPECT_EQ(end.cause, EndCause::kAbort);
+    EXPECT_EQ(end.cause, messages::EndCause::kAbort);
     EXPECT_EQ(status().open_requests, 2);  // until its last chunk is here
 }
 
@@ -143,7 +146,7 @@ TEST_F(DoorsTest, ALongTextIsTokenizedElsewhereAndHoldsUpNobody) {
     start();
     std::string text;
     while (text.size() <= TextWorker::kInlineBytesMax) text += "once upon a time ";
-    Generate long_one = prompt("long", text);
+    messages::Generate long_one = prompt("long", text);
     long_one.sampling.max_new_tokens = 1;
     send("p", long_one);
     ASSERT_EQ(jobs_.size(), 1u);
@@ -153,7 +156,7 @@ TEST_F(DoorsTest, ALongTextIsTokenizedElsewhereAndHoldsUpNobody) {
     done.id = jobs_[0].id;
     done.ids = {TokenId{5}, TokenId{6}};
     doors_->job_done(now_, done);
-    const TokenizedRequest request = next_request();
+    const messages::TokenizedRequest request = next_request();
     EXPECT_EQ(request.key, RequestKey{2});
     EXPECT_EQ(request.prompt.values, done.ids);
 }
@@ -161,11 +164,13 @@ TEST_F(DoorsTest, ALongTextIsTokenizedElsewhereAndHoldsUpNobody) {
 TEST_F(DoorsTest, ACancelledRequestWhoseTextIsBeingTokenizedEndsAtOnce) {
     start();
     send("p", prompt("long", std::string(TextWorker::kInlineBytesMax + 1, 'a')));
-    Cancel cancel;
+    messages::Cancel cancel;
     cancel.rids = {"long"};
     send("p", cancel);
     doors_->tick(now_);
-    EXPECT_EQ(next_to<Outputs>("p").chunks[0].finish->reason, FinishReason::kAbort);
+    EXPECT_EQ(
+        next_to<messages::Outputs>("p").chunks[0].finish->reason, messages::FinishReason::kAbort
+    );
     TextDone done;
     done.id = jobs_.at(0).id;
     done.ids = {TokenId{5}};
@@ -180,7 +185,7 @@ TEST_F(DoorsTest, ALongTextOverTheContextIsRefusedWhenItIsTokenized) {
     done.id = jobs_.at(0).id;
     done.ids.assign(kContextLen + 1, TokenId{5});
     doors_->job_done(now_, done);
-    const ErrorReply error = refusal("p");
+    const messages::ErrorReply error = refusal("p");
     EXPECT_EQ(error.rid, "long");
     EXPECT_EQ(error.code, "invalid_argument");
     EXPECT_EQ(status().open_requests, 0);
@@ -208,7 +213,7 @@ TEST_F(DoorsTest, AnEndThatFindsAFullReplicaIsSentLater) {
     send("p", prompt("a"));
     const RequestKey key = next_request().key;
     replica_is_full_ = true;
-    Cancel cancel;
+    messages::Cancel cancel;
     cancel.rids = {"a"};
     send("p", cancel);
     replica_is_full_ = false;
@@ -227,19 +232,19 @@ class BadInput : public DoorsTest {
     }
     void TearDown() override {
         deliver({chunk(witness_, "fine", /*is_last=*/true)});
-        EXPECT_EQ(next_to<Outputs>("witness").chunks[0].text, "fine");
+        EXPECT_EQ(next_to<messages::Outputs>("witness").chunks[0].text, "fine");
         send("p", prompt("still works"));
         next_request();
     }
-    void expect_refused(const Generate& message, const std::string& expected) {
+    void expect_refused(const messages::Generate& message, const std::string& expected) {
         send("p", message);
-        const ErrorReply error = refusal("p");
+        const messages::ErrorReply error = refusal("p");
         EXPECT_EQ(error.rid, "bad");
         EXPECT_EQ(error.code, "invalid_argument");
         EXPECT_NE(error.message.find(expected), std::string::npos) << error.message;
     }
     template <class Fill>
-    static Frames packed(std::uint32_t num_fields, Fill fill) {
+    static messages::Frames packed(std::uint32_t num_fields, Fill fill) {
         msgpack::sbuffer buffer;
         msgpack::packer<msgpack::sbuffer> packer(buffer);
         packer.pack_map(num_fields + 1);
@@ -254,11 +259,11 @@ class BadInput : public DoorsTest {
 TEST_F(BadInput, ParametersThatAreNegativeOrNoNumbers) {
     constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
     for (const double temperature : {-1.0, kNaN, HUGE_VAL}) {
-        Generate message = prompt("bad");
+        messages::Generate message = prompt("bad");
         message.sampling.temperature = temperature;
         expect_refused(message, "temperature");
     }
-    Generate message = prompt("bad");
+    messages::Generate message = prompt("bad");
     message.sampling.top_p = kNaN;
     expect_refused(message, "top_p");
     message = prompt("bad");
@@ -271,7 +276,7 @@ TEST_F(BadInput, ParametersThatAreNegativeOrNoNumbers) {
 
 TEST_F(BadInput, TokenIdsOutOfRange) {
     for (const std::int32_t id : {-1, static_cast<std::int32_t>(kVocabSize)}) {
-        Generate message = prompt("bad");
+        messages::Generate message = prompt("bad");
         message.text.reset();
         message.input_ids = {TokenId{1}, TokenId{id}};
         expect_refused(message, std::to_string(id));
@@ -290,7 +295,7 @@ TEST_F(BadInput, TokenIdsOutOfRange) {
 
 TEST_F(BadInput, PromptsThatAreEmptyMissingOrTwo) {
     expect_refused(prompt("bad", ""), "empty");
-    Generate message = prompt("bad");
+    messages::Generate message = prompt("bad");
     message.input_ids = {TokenId{1}};
     expect_refused(message, "both");
     message.text.reset();
@@ -300,7 +305,7 @@ TEST_F(BadInput, PromptsThatAreEmptyMissingOrTwo) {
 }
 
 TEST_F(BadInput, PromptsThatDoNotFitTheContext) {
-    Generate message = prompt("bad");
+    messages::Generate message = prompt("bad");
     message.text.reset();
     message.input_ids = std::vector<TokenId>(kContextLen - 7, TokenId{1});
     expect_refused(message, "1024");  // with its 8 output tokens
@@ -310,19 +315,19 @@ TEST_F(BadInput, PromptsThatDoNotFitTheContext) {
 }
 
 TEST_F(BadInput, AReplicaThatIsNotThere) {
-    Generate message = prompt("bad");
+    messages::Generate message = prompt("bad");
     message.replica = 1;
     expect_refused(message, "replica");
 }
 
-TEST_F(BadInput, UnknownFields) {
+TEST_F(BadInput, messages::UnknownFields) {
     from_client("p", packed(2, [](auto& packer) {
                     packer.pack(std::string("text"));
                     packer.pack(std::string("x"));
                     packer.pack(std::string("wing"));
                     packer.pack(1);
                 }));
-    const ErrorReply error = refusal("p");
+    const messages::ErrorReply error = refusal("p");
     EXPECT_EQ(error.rid, "bad");
     EXPECT_NE(error.message.find("wing"), std::string::npos);
 }
@@ -340,13 +345,13 @@ TEST_F(BadInput, TextThatIsNotUtf8) {
                     packer.pack(std::string("text"));
                     packer.pack(std::string("ok\xff"));
                 }));
-    const ErrorReply error = refusal("p");
+    const messages::ErrorReply error = refusal("p");
     EXPECT_EQ(error.rid, "bad");
     EXPECT_NE(error.message.find("UTF-8"), std::string::npos);
 }
 
 TEST_F(BadInput, BodiesCutAtEveryByte) {
-    const Frames whole = encode(prompt("bad"));
+    const messages::Frames whole = encode(prompt("bad"));
     for (std::size_t size = 0; size < whole.body.size(); ++size) {
         from_client("p", {whole.type, whole.body.substr(0, size), {}});
         EXPECT_EQ(refusal("p").code, "malformed") << size;
@@ -370,7 +375,7 @@ TEST_F(BadInput, RandomBytesOfEveryTypeAtBothDoors) {
         "",
         "\xff\xfe"};
     for (int i = 0; i < 20'000; ++i) {
-        Frames frames;
+        messages::Frames frames;
         frames.type = types[random() % types.size()];
         frames.body.resize(random() % 40);
         for (char& c : frames.body) c = static_cast<char>(random());
@@ -394,11 +399,11 @@ TEST_F(BadInput, RandomBytesFromTheTree) {
         "generate",
         ""};
     for (int i = 0; i < 20'000; ++i) {
-        Frames frames;
+        messages::Frames frames;
         frames.type = types[random() % types.size()];
         frames.body.resize(random() % 40);
         for (char& c : frames.body) c = static_cast<char>(random());
-        doors_->from_tree(now_, Received{.frames = frames});
+        doors_->from_tree(now_, bus::Received{.frames = frames});
     }
 }
 
@@ -406,20 +411,21 @@ TEST_F(BadInput, WhatTheSocketRefused) {
     doors_->from_client(
         now_,
         Door::kData,
-        Received{.peer = "p", .refused = Error{ErrorCode::kTooLarge, "more than 16777216 bytes"}}
+        bus::Received{
+            .peer = "p", .refused = Error{ErrorCode::kTooLarge, "more than 16777216 bytes"}}
     );
     EXPECT_EQ(refusal("p").code, "too_large");
 }
 
 TEST_F(BadInput, UnknownTypesAndTheOtherDoorsTypes) {
     from_client("p", {"genrate", "\x80", {}});
-    const ErrorReply unknown = refusal("p");
+    const messages::ErrorReply unknown = refusal("p");
     EXPECT_EQ(unknown.code, "unknown_message");
     EXPECT_NE(unknown.message.find("generate"), std::string::npos);
-    Status call;
+    messages::Status call;
     call.call = CallId{9};
     send("p", call);
-    const ErrorReply wrong_door = refusal("p");
+    const messages::ErrorReply wrong_door = refusal("p");
     EXPECT_EQ(wrong_door.code, "permission_denied");
     EXPECT_EQ(wrong_door.call, CallId{9});
     send("p", prompt("bad"), Door::kAdmin);
@@ -427,28 +433,28 @@ TEST_F(BadInput, UnknownTypesAndTheOtherDoorsTypes) {
 }
 
 TEST_F(BadInput, ASchedulersSecondHelloChangesNothing) {
-    SchedulerHello hello;
+    messages::SchedulerHello hello;
     hello.replica = ReplicaId{0};
     hello.vocab_size = 5;
     hello.context_len = hello.page_size = 1;
     from_tree(hello);
-    Hello greeting;
-    greeting.protocol = kDoorProtocolVersion;
+    messages::Hello greeting;
+    greeting.protocol = messages::kDoorProtocolVersion;
     send("p", greeting);
-    EXPECT_EQ(next_to<HelloReply>("p").vocab_size, kVocabSize);
+    EXPECT_EQ(next_to<messages::HelloReply>("p").vocab_size, kVocabSize);
 }
 
 TEST_F(DoorsTest, PromptLogprobsThatNoReplyHoldsAreRefused) {
     context_len_ = 1 << 20;
     start();
-    Generate message = prompt("a");
+    messages::Generate message = prompt("a");
     message.text.reset();
     message.input_ids = std::vector<TokenId>(200'000, TokenId{1});
     message.logprobs.enabled = true;
     message.logprobs.prompt_start = 0;
     message.logprobs.top = 20;  // 200,000 * 41 * 5 bytes: over 32 MiB
     send("p", message);
-    const ErrorReply error = refusal("p");
+    const messages::ErrorReply error = refusal("p");
     EXPECT_EQ(error.code, "too_large");
     EXPECT_EQ(error.rid, "a");
     message.logprobs.top = 10;
@@ -460,10 +466,10 @@ TEST_F(DoorsTest, PromptLogprobsThatNoReplyHoldsAreRefused) {
 
 TEST_F(DoorsTest, AGreetingIsAnsweredWithWhatIsServed) {
     start(2);
-    Hello hello;
-    hello.protocol = kDoorProtocolVersion;
+    messages::Hello hello;
+    hello.protocol = messages::kDoorProtocolVersion;
     send("p", hello);
-    const HelloReply reply = next_to<HelloReply>("p");
+    const messages::HelloReply reply = next_to<messages::HelloReply>("p");
     EXPECT_EQ(reply.model, "stories");
     EXPECT_EQ(reply.context_len, kContextLen);
     EXPECT_EQ(reply.replicas, 2);
@@ -476,18 +482,18 @@ TEST_F(DoorsTest, AGreetingIsAnsweredWithWhatIsServed) {
 
 TEST_F(DoorsTest, AMessageForAnotherTreeIsRefusedAndDoesNothing) {
     start();
-    Hello hello;
-    hello.protocol = kDoorProtocolVersion;
+    messages::Hello hello;
+    hello.protocol = messages::kDoorProtocolVersion;
     send("p", hello);
-    EXPECT_EQ(next_to<HelloReply>("p").protocol, kDoorProtocolVersion);
+    EXPECT_EQ(next_to<messages::HelloReply>("p").protocol, messages::kDoorProtocolVersion);
     EXPECT_EQ(tree_of_last_, identity_.id());
     send_for("another", "p", prompt("a"));
-    ErrorReply error = refusal("p");
+    messages::ErrorReply error = refusal("p");
     EXPECT_EQ(error.code, "unavailable");
     EXPECT_EQ(error.rid, "a");
     EXPECT_EQ(tree_of_last_, identity_.id()) << "who is here";
     EXPECT_NE(error.message.find("'another'"), std::string::npos) << error.message;
-    PauseGeneration pause;
+    messages::PauseGeneration pause;
     pause.call = CallId{9};
     send_for("another", "p", pause, Door::kAdmin);
     error = refusal("p", Door::kAdmin);
@@ -502,12 +508,12 @@ TEST_F(DoorsTest, AMessageForAnotherTreeIsRefusedAndDoesNothing) {
 TEST_F(DoorsTest, AMessageThatNamesNoTreeIsRefused) {
     start();
     from_client("p", encode(prompt("a")));
-    ErrorReply error = refusal("p");
+    messages::ErrorReply error = refusal("p");
     EXPECT_EQ(error.code, "invalid_argument");
     EXPECT_EQ(error.rid, "a");
     EXPECT_EQ(tree_of_last_, "") << "nothing says that it was for another one";
     EXPECT_NE(error.message.find("hello_reply"), std::string::npos) << error.message;
-    Status call;
+    messages::Status call;
     call.call = CallId{9};
     from_client("p", encode(call), Door::kAdmin);
     error = refusal("p", Door::kAdmin);
@@ -518,7 +524,7 @@ TEST_F(DoorsTest, AMessageThatNamesNoTreeIsRefused) {
 TEST_F(DoorsTest, BeforeAllReplicasAreThereNoCallIsTaken) {
     make(2);
     say_hello(0);
-    PauseGeneration pause;
+    messages::PauseGeneration pause;
     pause.call = CallId{9};
     send("p", pause, Door::kAdmin);
     EXPECT_EQ(refusal("p", Door::kAdmin).code, "unavailable");
@@ -530,7 +536,7 @@ TEST_F(DoorsTest, BeforeAllReplicasAreThereRequestsAreUnavailableAndSaySoWhy) {
     say_hello(0);
     EXPECT_FALSE(doors_->is_ready());
     send("p", prompt("a"));
-    const ErrorReply error = refusal("p");
+    const messages::ErrorReply error = refusal("p");
     EXPECT_EQ(error.code, "unavailable");
     EXPECT_NE(error.message.find("scheduler_proc[1]"), std::string::npos);
     say_hello(1);
@@ -543,42 +549,42 @@ TEST_F(DoorsTest, BeforeAllReplicasAreThereRequestsAreUnavailableAndSaySoWhy) {
 // A client that starts with the tree asks until all is up: nothing is wrong with that.
 TEST_F(DoorsTest, AHelloBeforeTheTreeIsReadyIsAnsweredAndNotCountedAsRefused) {
     make(2);
-    Hello hello;
-    hello.protocol = kDoorProtocolVersion;
+    messages::Hello hello;
+    hello.protocol = messages::kDoorProtocolVersion;
     send("p", hello);
-    const ErrorReply error = refusal("p");
+    const messages::ErrorReply error = refusal("p");
     EXPECT_EQ(error.code, "unavailable");
     EXPECT_NE(error.message.find("scheduler_proc[1]"), std::string::npos);
     say_hello(0);
     say_hello(1);
     send("p", hello);
-    EXPECT_EQ(next_to<HelloReply>("p").replicas, 2);
+    EXPECT_EQ(next_to<messages::HelloReply>("p").replicas, 2);
     EXPECT_EQ(status().refused_total, 0);
 }
 
 TEST_F(DoorsTest, TokenizeEncodesAndDecodes) {
     start();
-    Tokenize call;
+    messages::Tokenize call;
     call.call = CallId{4};
     call.text = "Once upon a time";
     call.add_special_tokens = false;
     send("p", call);
     finish_jobs();
-    const TokenizeReply encoded = next_to<TokenizeReply>("p");
+    const messages::TokenizeReply encoded = next_to<messages::TokenizeReply>("p");
     EXPECT_EQ(encoded.call, CallId{4});
-    EXPECT_EQ(encoded.ids, *tokenizer_->encode("Once upon a time", AddSpecial::kNo));
+    EXPECT_EQ(encoded.ids, *tokenizer_->encode("Once upon a time", text::AddSpecial::kNo));
     call.text.reset();
     call.ids = encoded.ids;
     send("p", call);
     finish_jobs();
-    EXPECT_EQ(next_to<TokenizeReply>("p").text, "Once upon a time");
+    EXPECT_EQ(next_to<messages::TokenizeReply>("p").text, "Once upon a time");
 }
 
 // What a template costs is not known before: also the model's own, of the shortest chat.
 TEST_F(DoorsTest, TheLoopRendersNoChat) {
     chat_template_ = ChatTemplate::load("/nowhere");
     start();
-    RenderChat call;
+    messages::RenderChat call;
     call.call = CallId{4};
     call.variables = R"({"messages": [{"role": "user", "content": "hi"}]})";
     call.client = {"someone"};
@@ -592,30 +598,30 @@ TEST_F(DoorsTest, TheLoopRendersNoChat) {
 
 TEST_F(DoorsTest, ACancelledCallIsAnsweredAndItsTextIsStopped) {
     start();
-    Tokenize call;
+    messages::Tokenize call;
     call.text = "Once upon a time";
     for (const std::uint64_t id : {7u, 8u}) {
         call.call = CallId{id};
         send("p", call);
     }
-    Cancel cancel;
+    messages::Cancel cancel;
     cancel.calls = {CallId{7}, CallId{7}, CallId{99}};
     send("q", cancel);  // another client's
     EXPECT_TRUE(cancelled_jobs_.empty());
     send("p", cancel);
     EXPECT_EQ(cancelled_jobs_, std::vector<JobId>{jobs_.at(0).id});
-    const ErrorReply error = refusal("p");
+    const messages::ErrorReply error = refusal("p");
     EXPECT_EQ(error.call, CallId{7});
     EXPECT_EQ(error.code, "aborted");
     finish_jobs();
-    EXPECT_EQ(next_to<TokenizeReply>("p").call, CallId{8});
+    EXPECT_EQ(next_to<messages::TokenizeReply>("p").call, CallId{8});
     EXPECT_FALSE(has_message("p"));
 }
 
 TEST_F(DoorsTest, WhoGoesAwayHasItsTextsStopped) {
     start();
     send("p", prompt("long", std::string(TextWorker::kInlineBytesMax + 1, 'a')));
-    Tokenize call;
+    messages::Tokenize call;
     call.call = CallId{7};
     call.text = "Once upon a time";
     send("p", call);
@@ -635,7 +641,7 @@ TEST_F(DoorsTest, WhoGoesAwayHasItsTextsStopped) {
 TEST_F(DoorsTest, AnAbortedRequestHasItsTextStopped) {
     start();
     send("p", prompt("long", std::string(TextWorker::kInlineBytesMax + 1, 'a')));
-    Cancel cancel;
+    messages::Cancel cancel;
     cancel.rids = {"long"};
     send("p", cancel);
     EXPECT_EQ(cancelled_jobs_, std::vector<JobId>{jobs_.at(0).id});
@@ -643,12 +649,12 @@ TEST_F(DoorsTest, AnAbortedRequestHasItsTextStopped) {
 
 TEST_F(DoorsTest, ARequestSaysWhoseItIs) {
     start();
-    Generate message = prompt("a");
+    messages::Generate message = prompt("a");
     message.client = {"team", "someone"};
     send("p", message);
     EXPECT_EQ(next_request().client, (std::vector<std::string>{"70", "team", "someone"}));
     message.rid = "b";
-    message.client.assign(kClientLevelsMax + 1, "x");
+    message.client.assign(messages::kClientLevelsMax + 1, "x");
     send("p", message);
     EXPECT_EQ(refusal("p").code, "invalid_argument");
 }
@@ -659,7 +665,7 @@ TEST_F(DoorsTest, RequestsGoToTheLeastLoadedReplica) {
     start(2);
     std::map<int, int> num;
     for (int i = 0; i < 10; ++i) {
-        Generate message = prompt(std::to_string(i));
+        messages::Generate message = prompt(std::to_string(i));
         message.text.reset();
         message.input_ids = std::vector<TokenId>(100, TokenId{i + 1});
         send("p", message);
@@ -671,7 +677,7 @@ TEST_F(DoorsTest, RequestsGoToTheLeastLoadedReplica) {
 TEST_F(DoorsTest, ASharedBeginningStaysOnItsReplicaWithinABound) {
     start(2);
     const auto send_shared = [&](int i) {
-        Generate message = prompt(std::to_string(i));
+        messages::Generate message = prompt(std::to_string(i));
         message.text.reset();
         message.input_ids = std::vector<TokenId>(400, TokenId{7});
         message.input_ids->push_back(TokenId{i + 1});
@@ -689,7 +695,7 @@ TEST_F(DoorsTest, ASharedBeginningStaysOnItsReplicaWithinABound) {
 TEST_F(DoorsTest, ANamedReplicaIsTaken) {
     start(2);
     for (int i = 0; i < 5; ++i) {
-        Generate message = prompt(std::to_string(i));
+        messages::Generate message = prompt(std::to_string(i));
         message.replica = 1;
         send("p", message);
     }
@@ -706,8 +712,8 @@ TEST_F(DoorsTest, AVanishedClientsRequestsAreFreed) {
     const RequestKey second = next_request(1).key;
     gone_.insert("p");
     deliver({chunk(first, "x")});
-    const EndRequests end = next_end(0);
-    EXPECT_EQ(end.cause, EndCause::kPeerGone);
+    const messages::EndRequests end = next_end(0);
+    EXPECT_EQ(end.cause, messages::EndCause::kPeerGone);
     EXPECT_EQ(end.keys, std::vector<RequestKey>{first});
     EXPECT_EQ(next_end(1).keys, std::vector<RequestKey>{second});
     EXPECT_EQ(status().open_requests, 0);
@@ -728,7 +734,7 @@ TEST_F(DoorsTest, AProbeIsAnEmptyOutputs) {
     start();
     send("p", prompt("a"));
     for (int i = 0; i < 5; ++i) wait(1s);
-    EXPECT_TRUE(next_to<Outputs>("p").chunks.empty());
+    EXPECT_TRUE(next_to<messages::Outputs>("p").chunks.empty());
 }
 
 TEST_F(DoorsTest, ASlowClientGetsEverythingJoinedWhenItReads) {
@@ -750,7 +756,7 @@ TEST_F(DoorsTest, ASlowClientGetsEverythingJoinedWhenItReads) {
     bool is_a_done = false;
     std::size_t num_tokens = 0;
     while (has_message("slow")) {
-        for (const OutputChunk& chunk : next_to<Outputs>("slow").chunks) {
+        for (const messages::OutputChunk& chunk : next_to<messages::Outputs>("slow").chunks) {
             (chunk.rid == "a" ? text_a : text_b) += chunk.text;
             num_tokens += chunk.tokens.size();
             is_a_done |= chunk.rid == "a" && chunk.finish;
@@ -775,7 +781,7 @@ TEST_F(DoorsTest, AnIdUsedAgainWhileItsEndStillWaitsIsNotJoinedWithIt) {
     wait(5ms);
     std::vector<std::string> texts;
     while (has_message("slow")) {
-        for (const OutputChunk& chunk : next_to<Outputs>("slow").chunks)
+        for (const messages::OutputChunk& chunk : next_to<messages::Outputs>("slow").chunks)
             texts.push_back(chunk.text);
     }
     EXPECT_EQ(texts, (std::vector<std::string>{"first", "b", "again"}));
@@ -799,8 +805,8 @@ TEST_F(DoorsTest, ATooSlowClientsRequestsEndWithAnErrorAndOthersGoOn) {
         ++num_sent;
     }
     EXPECT_LE(num_sent, 18);
-    const EndRequests end = next_end();
-    EXPECT_EQ(end.cause, EndCause::kPeerGone);
+    const messages::EndRequests end = next_end();
+    EXPECT_EQ(end.cause, messages::EndCause::kPeerGone);
     EXPECT_EQ(end.keys, std::vector<RequestKey>{open});
     EXPECT_EQ(
         to_client_[(std::pair{Door::kData, std::string("quick")})].size(),
@@ -811,7 +817,7 @@ TEST_F(DoorsTest, ATooSlowClientsRequestsEndWithAnErrorAndOthersGoOn) {
     wait(5ms);
     std::map<std::string, std::string> ended;
     EXPECT_EQ(refusal("slow").code, "resource_exhausted");
-    for (const OutputChunk& chunk : next_to<Outputs>("slow").chunks) {
+    for (const messages::OutputChunk& chunk : next_to<messages::Outputs>("slow").chunks) {
         ASSERT_TRUE(chunk.finish);
         ended[chunk.rid] = chunk.finish->code;
     }
@@ -830,17 +836,17 @@ TEST_F(DoorsTest, WhenTheTreeGoesDownEverythingOpenIsAnsweredWithWhy) {
     start();
     send("p", prompt("a"));
     send("p", prompt("long", std::string(TextWorker::kInlineBytesMax + 1, 'a')));
-    Status call;
+    messages::Status call;
     call.call = CallId{3};
     send("admin", call, Door::kAdmin);
     doors_->shut_down(now_, "tp_worker[0.1] died (signal 9)");
-    const Outputs outputs = next_to<Outputs>("p");
+    const messages::Outputs outputs = next_to<messages::Outputs>("p");
     ASSERT_EQ(outputs.chunks.size(), 2u);
-    for (const OutputChunk& chunk : outputs.chunks) {
+    for (const messages::OutputChunk& chunk : outputs.chunks) {
         EXPECT_EQ(chunk.finish->code, "unavailable");
         EXPECT_EQ(chunk.finish->message, "tp_worker[0.1] died (signal 9)");
     }
-    const ErrorReply error = refusal("admin", Door::kAdmin);
+    const messages::ErrorReply error = refusal("admin", Door::kAdmin);
     EXPECT_EQ(error.call, CallId{3});
     EXPECT_EQ(error.code, "unavailable");
     send("p", prompt("late"));
@@ -848,4 +854,4 @@ TEST_F(DoorsTest, WhenTheTreeGoesDownEverythingOpenIsAnsweredWithWhy) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

@@ -9,7 +9,7 @@
 #include <fstream>
 #include <unistd.h>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 namespace {
 
 class EndTokenTest : public testing::Test {
@@ -19,7 +19,7 @@ class EndTokenTest : public testing::Test {
         dir_ = std::filesystem::temp_directory_path() /
                fmt::format("pitstop-{}-{}", test->name(), ::getpid());
         std::filesystem::create_directories(dir_);
-        auto loaded = Tokenizer::load(source_dir() + "/launch/models/stories");
+        auto loaded = text::Tokenizer::load(source_dir() + "/launch/models/stories");
         CHECK(loaded.has_value());
         tokenizer_ = *loaded;
     }
@@ -36,7 +36,7 @@ class EndTokenTest : public testing::Test {
     }
 
     std::filesystem::path dir_;
-    std::shared_ptr<const Tokenizer> tokenizer_;
+    std::shared_ptr<const text::Tokenizer> tokenizer_;
 };
 
 TEST_F(EndTokenTest, IsTextOrAnAddedToken) {
@@ -55,4 +55,4 @@ TEST_F(EndTokenTest, OfABrokenFileIsNamed) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

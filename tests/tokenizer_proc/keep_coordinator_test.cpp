@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 namespace {
 
 using namespace std::chrono_literals;
@@ -18,10 +18,13 @@ class KeepCoordinatorTest : public testing::Test {
             .path = path};
     }
     // The step that follows this rank's answer.
-    std::optional<WorkerKeep> answer(
-        const WorkerKeep& to, int rank, const std::string& path = "", const std::string& code = ""
+    std::optional<messages::WorkerKeep> answer(
+        const messages::WorkerKeep& to,
+        int rank,
+        const std::string& path = "",
+        const std::string& code = ""
     ) {
-        WorkerKept part;
+        messages::WorkerKept part;
         part.call = to.call;
         part.step = to.step;
         part.rank = Rank{rank};
@@ -30,7 +33,7 @@ class KeepCoordinatorTest : public testing::Test {
         part.message = code.empty() ? "" : "the disk is full";
         return keep_.part(now_, part);
     }
-    [[nodiscard]] KeepStatus status() const { return keep_.status(now_); }
+    [[nodiscard]] messages::KeepStatus status() const { return keep_.status(now_); }
 
     TimePoint now_ = TimePoint{} + 1h;
     KeepCoordinator keep_{now_, "/kept", 2, version(1, "/models/base")};
@@ -38,18 +41,18 @@ class KeepCoordinatorTest : public testing::Test {
 
 TEST_F(KeepCoordinatorTest, EveryRankWritesBeforeTheFileIsSealed) {
     EXPECT_EQ(status().state, "idle");
-    const WorkerKeep begin = keep_.committed(now_, version(2));
-    EXPECT_EQ(begin.step, KeepStep::kBegin);
+    const messages::WorkerKeep begin = keep_.committed(now_, version(2));
+    EXPECT_EQ(begin.step, messages::KeepStep::kBegin);
     EXPECT_EQ(begin.epoch, Epoch{2});
     EXPECT_EQ(begin.label, "step-2");
-    const std::optional<WorkerKeep> write = answer(begin, 0);
+    const std::optional<messages::WorkerKeep> write = answer(begin, 0);
     ASSERT_TRUE(write.has_value());
-    EXPECT_EQ(write->step, KeepStep::kWrite);
+    EXPECT_EQ(write->step, messages::KeepStep::kWrite);
     EXPECT_FALSE(answer(*write, 1).has_value()) << "rank 0 still writes";
     EXPECT_FALSE(answer(*write, 1).has_value()) << "a copy counts once";
-    const std::optional<WorkerKeep> seal = answer(*write, 0);
+    const std::optional<messages::WorkerKeep> seal = answer(*write, 0);
     ASSERT_TRUE(seal.has_value());
-    EXPECT_EQ(seal->step, KeepStep::kSeal);
+    EXPECT_EQ(seal->step, messages::KeepStep::kSeal);
     EXPECT_EQ(status().state, "writing");
     EXPECT_EQ(status().path, "") << "it is not whole yet";
     now_ += 5s;
@@ -61,9 +64,9 @@ TEST_F(KeepCoordinatorTest, EveryRankWritesBeforeTheFileIsSealed) {
 }
 
 TEST_F(KeepCoordinatorTest, TheNewestVersionWins) {
-    const WorkerKeep old = keep_.committed(now_, version(2));
-    const std::optional<WorkerKeep> write = answer(old, 0);
-    const WorkerKeep begin = keep_.committed(now_, version(3));
+    const messages::WorkerKeep old = keep_.committed(now_, version(2));
+    const std::optional<messages::WorkerKeep> write = answer(old, 0);
+    const messages::WorkerKeep begin = keep_.committed(now_, version(3));
     EXPECT_NE(begin.call, old.call);
     EXPECT_FALSE(answer(*write, 0).has_value()) << "of the old version";
     EXPECT_FALSE(answer(*write, 1, "", "aborted").has_value());
@@ -75,22 +78,22 @@ TEST_F(KeepCoordinatorTest, TheNewestVersionWins) {
 }
 
 TEST_F(KeepCoordinatorTest, AFailureIsToldAndLeavesWhatWasKept) {
-    const WorkerKeep first = keep_.committed(now_, version(2));
+    const messages::WorkerKeep first = keep_.committed(now_, version(2));
     EXPECT_FALSE(answer(first, 0, "/kept/committed-00000001-d2").has_value())
         << "it was there already: nothing is to be written";
     EXPECT_EQ(status().state, "kept");
-    const WorkerKeep second = keep_.committed(now_, version(3));
-    const std::optional<WorkerKeep> write = answer(second, 0);
-    const std::optional<WorkerKeep> drop = answer(*write, 1, "", "resource_exhausted");
+    const messages::WorkerKeep second = keep_.committed(now_, version(3));
+    const std::optional<messages::WorkerKeep> write = answer(second, 0);
+    const std::optional<messages::WorkerKeep> drop = answer(*write, 1, "", "resource_exhausted");
     ASSERT_TRUE(drop.has_value());
-    EXPECT_EQ(drop->step, KeepStep::kDrop);
+    EXPECT_EQ(drop->step, messages::KeepStep::kDrop);
     EXPECT_FALSE(answer(*write, 0).has_value()) << "the other rank's, late";
     EXPECT_EQ(status().state, "failed");
     EXPECT_EQ(status().message, "the disk is full");
     EXPECT_EQ(status().path_digest, "d2");
     EXPECT_EQ(status().failed_total, 1);
-    const WorkerKeep third = keep_.committed(now_, version(4));
-    EXPECT_EQ(third.step, KeepStep::kBegin);
+    const messages::WorkerKeep third = keep_.committed(now_, version(4));
+    EXPECT_EQ(third.step, messages::KeepStep::kBegin);
     EXPECT_EQ(status().message, "");
 }
 
@@ -101,4 +104,4 @@ TEST_F(KeepCoordinatorTest, WhatARestartTookFromTheDirectoryIsKept) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

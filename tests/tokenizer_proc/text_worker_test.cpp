@@ -10,13 +10,13 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 namespace {
 
 class TextWorkerTest : public testing::Test {
   protected:
-    static std::shared_ptr<const Tokenizer> load() {
-        auto loaded = Tokenizer::load(source_dir() + "/launch/models/stories");
+    static std::shared_ptr<const text::Tokenizer> load() {
+        auto loaded = text::Tokenizer::load(source_dir() + "/launch/models/stories");
         CHECK(loaded.has_value());
         return *loaded;
     }
@@ -38,7 +38,7 @@ class TextWorkerTest : public testing::Test {
         }
         return all;
     }
-    std::shared_ptr<const Tokenizer> tokenizer_ = load();
+    std::shared_ptr<const text::Tokenizer> tokenizer_ = load();
 };
 
 TEST_F(TextWorkerTest, JobsAreDoneInOrderAndAsTheLoopWould) {
@@ -166,7 +166,7 @@ TEST_F(TextWorkerTest, AnInterruptEndsAnEncodingBetweenPieces) {
 
 TEST_F(TextWorkerTest, DecodingAndBothWaysAreJobsToo) {
     TextJob both = encode_job(1, "Once upon a time");
-    both.add_special = AddSpecial::kNo;
+    both.add_special = text::AddSpecial::kNo;
     both.wants_text = true;
     const TextDone encoded = run_job(*tokenizer_, both);
     EXPECT_EQ(encoded.text, "Once upon a time");
@@ -176,4 +176,4 @@ TEST_F(TextWorkerTest, DecodingAndBothWaysAreJobsToo) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <limits>
 
-namespace pitstop {
+namespace pitstop::tokenizer {
 namespace {
 
 using std::chrono::seconds;
@@ -19,8 +19,8 @@ class UpdateCoordinatorTest : public testing::Test {
         );
     }
 
-    static UpdateWeights call(UpdateMode mode = UpdateMode::kStaged) {
-        UpdateWeights update;
+    static messages::UpdateWeights call(messages::UpdateMode mode = messages::UpdateMode::kStaged) {
+        messages::UpdateWeights update;
         update.call = CallId{7};
         update.timeout_ms = 60'000;
         update.update.source.path = "/checkpoint";
@@ -29,7 +29,7 @@ class UpdateCoordinatorTest : public testing::Test {
         return update;
     }
 
-    void start(const UpdateWeights& update) {
+    void start(const messages::UpdateWeights& update) {
         coordinator_.update(now_, {"trainer", update.call}, update, out_);
     }
 
@@ -51,8 +51,8 @@ class UpdateCoordinatorTest : public testing::Test {
         std::string digest = "d2",
         std::string state = "serving"
     ) {
-        UpdatePart part;
-        part.update = UpdateId{next_update_};
+        messages::UpdatePart part;
+        part.update = messages::UpdateId{next_update_};
         part.replica = ReplicaId{replica};
         part.phase = std::move(phase);
         part.ok = ok;
@@ -82,20 +82,20 @@ class UpdateCoordinatorTest : public testing::Test {
 
 TEST_F(UpdateCoordinatorTest, P2_CommitsOnlyAfterEveryReplicaIsPreparedAndReady) {
     start(call());
-    EXPECT_EQ(last_order<UpdateStage>().new_epoch, Epoch{2});
+    EXPECT_EQ(last_order<messages::UpdateStage>().new_epoch, Epoch{2});
     answer(0, "prepared");
-    EXPECT_EQ(count_orders<UpdateReady>(), 0u);
+    EXPECT_EQ(count_orders<messages::UpdateReady>(), 0u);
     answer(1, "prepared");
-    EXPECT_EQ(count_orders<UpdateReady>(), 1u);
+    EXPECT_EQ(count_orders<messages::UpdateReady>(), 1u);
     answer(1, "ready");
-    EXPECT_EQ(count_orders<UpdateCommit>(), 0u);
+    EXPECT_EQ(count_orders<messages::UpdateCommit>(), 0u);
     answer(0, "ready");
-    EXPECT_EQ(count_orders<UpdateCommit>(), 1u);
+    EXPECT_EQ(count_orders<messages::UpdateCommit>(), 1u);
     answer(0, "committed");
     EXPECT_TRUE(out_.replies.empty());
     answer(1, "committed");
     ASSERT_EQ(out_.replies.size(), 1u);
-    const UpdateReply& reply = out_.replies.front().second;
+    const messages::UpdateReply& reply = out_.replies.front().second;
     EXPECT_TRUE(reply.ok) << reply.message;
     EXPECT_EQ(reply.call, CallId{7});
     EXPECT_EQ(reply.epoch, Epoch{2});
@@ -107,20 +107,20 @@ TEST_F(UpdateCoordinatorTest, P2_CommitsOnlyAfterEveryReplicaIsPreparedAndReady)
 // 2^63 ms and more are far past what the clock counts.
 TEST_F(UpdateCoordinatorTest, P5_TheLongestTimeoutsOverflowNothing) {
     constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
-    BeginUpdate begin;
+    messages::BeginUpdate begin;
     begin.call = CallId{1};
     begin.timeout_ms = kMost;
     begin.idle_timeout_ms = kMost;
-    begin.update.source.kind = SourceKind::kBuckets;
+    begin.update.source.kind = messages::SourceKind::kBuckets;
     coordinator_.begin_session(now_, {"peer", begin.call}, begin, out_);
     EXPECT_GT(*coordinator_.next_deadline(), now_);
     EXPECT_LE(*coordinator_.next_deadline(), now_ + std::chrono::hours(24));
-    EXPECT_GT(last_order<UpdateStage>().timeout_ms, 0);
+    EXPECT_GT(last_order<messages::UpdateStage>().timeout_ms, 0);
     both_answer("opened");
     ASSERT_TRUE(coordinator_.is_open());
     EXPECT_GT(*coordinator_.next_deadline(), now_);
     EXPECT_LE(*coordinator_.next_deadline(), now_ + std::chrono::hours(24));
-    DropStage drop;
+    messages::DropStage drop;
     drop.call = CallId{2};
     drop.timeout_ms = kMost;
     coordinator_.drop(now_, {"peer", drop.call}, drop, out_);
@@ -134,34 +134,35 @@ TEST_F(UpdateCoordinatorTest, P2_AReplicaThatDoesNotCommitLeavesEveryoneTornAndN
     start(call());
     both_answer("prepared");
     both_answer("ready");
-    ASSERT_EQ(count_orders<UpdateCommit>(), 1u);
+    ASSERT_EQ(count_orders<messages::UpdateCommit>(), 1u);
     answer(0, "committed");
     answer(1, "committed", /*ok=*/false, "failed_precondition");
     EXPECT_TRUE(out_.replies.empty());
-    EXPECT_TRUE(last_order<UpdateDrop>().torn);
+    EXPECT_TRUE(last_order<messages::UpdateDrop>().torn);
     answer(0, "dropped", true, "", "d2", "torn");
     answer(1, "dropped", true, "", "d1", "torn");
     ASSERT_EQ(out_.replies.size(), 1u);
-    const UpdateReply& reply = out_.replies.front().second;
+    const messages::UpdateReply& reply = out_.replies.front().second;
     EXPECT_FALSE(reply.ok);
     EXPECT_EQ(reply.state, "torn");
     EXPECT_NE(reply.message.find("replica 1"), std::string::npos) << reply.message;
     out_ = {};
     ++next_update_;
     start(call());
-    EXPECT_EQ(last_order<UpdateStage>().new_epoch, Epoch{3}) << "newer than any replica's";
+    EXPECT_EQ(last_order<messages::UpdateStage>().new_epoch, Epoch{3})
+        << "newer than any replica's";
 }
 
 TEST_F(UpdateCoordinatorTest, P2_OneReplicaFailingDropsTheStageEverywhere) {
     start(call());
     answer(0, "prepared");
     answer(1, "prepared", /*ok=*/false, "data_loss");
-    EXPECT_EQ(count_orders<UpdateDrop>(), 1u);
-    EXPECT_EQ(count_orders<UpdateCommit>(), 0u);
+    EXPECT_EQ(count_orders<messages::UpdateDrop>(), 1u);
+    EXPECT_EQ(count_orders<messages::UpdateCommit>(), 0u);
     EXPECT_TRUE(out_.replies.empty()) << "the answer waits until the stage is gone";
     both_answer("dropped");
     ASSERT_EQ(out_.replies.size(), 1u);
-    const UpdateReply& reply = out_.replies.front().second;
+    const messages::UpdateReply& reply = out_.replies.front().second;
     EXPECT_FALSE(reply.ok);
     EXPECT_EQ(reply.code, "data_loss");
     EXPECT_NE(reply.message.find("replica 1: rank 1: disk on fire"), std::string::npos)
@@ -175,7 +176,7 @@ TEST_F(UpdateCoordinatorTest, ReplicasThatStagedDifferentWeightsAreRefused) {
     start(call());
     answer(0, "prepared", true, "", "d2");
     answer(1, "prepared", true, "", "d3");
-    EXPECT_EQ(count_orders<UpdateDrop>(), 1u);
+    EXPECT_EQ(count_orders<messages::UpdateDrop>(), 1u);
     both_answer("dropped");
     ASSERT_EQ(out_.replies.size(), 1u);
     EXPECT_EQ(out_.replies.front().second.code, "data_loss");
@@ -186,16 +187,16 @@ TEST_F(UpdateCoordinatorTest, P5_ALateReplicaIsNamedWithThePhase) {
     answer(0, "prepared");
     now_ += seconds(59);
     coordinator_.tick(now_, out_);
-    EXPECT_EQ(count_orders<UpdateDrop>(), 0u);
+    EXPECT_EQ(count_orders<messages::UpdateDrop>(), 0u);
     now_ += seconds(1);
     EXPECT_EQ(coordinator_.next_deadline(), now_);
     coordinator_.tick(now_, out_);
-    EXPECT_EQ(count_orders<UpdateDrop>(), 1u);
+    EXPECT_EQ(count_orders<messages::UpdateDrop>(), 1u);
     answer(0, "dropped");
     now_ += UpdateCoordinator::kDropTimeout;
     coordinator_.tick(now_, out_);
     ASSERT_EQ(out_.replies.size(), 1u);
-    const UpdateReply& reply = out_.replies.front().second;
+    const messages::UpdateReply& reply = out_.replies.front().second;
     EXPECT_EQ(reply.code, "deadline_exceeded");
     EXPECT_NE(reply.message.find("phase drop: no answer from replica 1"), std::string::npos)
         << reply.message;
@@ -213,12 +214,13 @@ TEST_F(UpdateCoordinatorTest, P5_ALateReplicaIsNamedWithThePhase) {
 TEST_F(UpdateCoordinatorTest, P5_ALateCommitNamesTheRanksThatAreNotDone) {
     start(call());
     both_answer("prepared");
-    EXPECT_GT(last_order<UpdateReady>().timeout_ms, 0);
-    EXPECT_LT(last_order<UpdateReady>().timeout_ms, 60'000) << "a replica speaks before the door";
+    EXPECT_GT(last_order<messages::UpdateReady>().timeout_ms, 0);
+    EXPECT_LT(last_order<messages::UpdateReady>().timeout_ms, 60'000)
+        << "a replica speaks before the door";
     both_answer("ready");
     const auto waits = [&](int replica, std::vector<Rank> ranks) {
         coordinator_.waits(
-            {.update = UpdateId{next_update_},
+            {.update = messages::UpdateId{next_update_},
              .replica = ReplicaId{replica},
              .ranks = std::move(ranks)}
         );
@@ -227,8 +229,9 @@ TEST_F(UpdateCoordinatorTest, P5_ALateCommitNamesTheRanksThatAreNotDone) {
     waits(1, {Rank{0}, Rank{1}, Rank{2}});
     waits(1, {Rank{0}, Rank{2}});
     answer(0, "committed");
-    coordinator_.waits({.update = UpdateId{77}, .replica = ReplicaId{1}});  // of no update here
-    coordinator_.waits({.update = UpdateId{next_update_}, .replica = ReplicaId{9}});
+    coordinator_.waits({.update = messages::UpdateId{77}, .replica = ReplicaId{1}}
+    );  // of no update here
+    coordinator_.waits({.update = messages::UpdateId{next_update_}, .replica = ReplicaId{9}});
     now_ += seconds(60);
     coordinator_.tick(now_, out_);
     ASSERT_EQ(out_.replies.size(), 1u);
@@ -243,22 +246,22 @@ TEST_F(UpdateCoordinatorTest, AnUpdateDuringAnUpdateIsRefused) {
     start(call());
     ASSERT_EQ(out_.replies.size(), 1u);
     EXPECT_EQ(out_.replies.front().second.code, "failed_precondition");
-    EXPECT_EQ(count_orders<UpdateStage>(), 1u);
+    EXPECT_EQ(count_orders<messages::UpdateStage>(), 1u);
 }
 
 TEST_F(UpdateCoordinatorTest, AnEpochThatIsNotNewerIsRefused) {
     for (const std::int64_t epoch : {0, 1}) {
-        UpdateWeights update = call();
+        messages::UpdateWeights update = call();
         update.update.epoch = Epoch{epoch};
         start(update);
     }
     ASSERT_EQ(out_.replies.size(), 2u);
     EXPECT_EQ(out_.replies[0].second.code, "failed_precondition");
     EXPECT_EQ(out_.replies[1].second.code, "failed_precondition");
-    UpdateWeights update = call();
+    messages::UpdateWeights update = call();
     update.update.epoch = Epoch{9};
     start(update);
-    EXPECT_EQ(last_order<UpdateStage>().new_epoch, Epoch{9});
+    EXPECT_EQ(last_order<messages::UpdateStage>().new_epoch, Epoch{9});
 }
 
 TEST_F(UpdateCoordinatorTest, LateAndDoubleAnswersChangeNothing) {
@@ -268,45 +271,45 @@ TEST_F(UpdateCoordinatorTest, LateAndDoubleAnswersChangeNothing) {
     answer(0, "ready");
     answer(1, "committed");
     EXPECT_EQ(coordinator_.num_late_parts(), 3);
-    EXPECT_EQ(count_orders<UpdateReady>(), 0u);
+    EXPECT_EQ(count_orders<messages::UpdateReady>(), 0u);
     next_update_ = 99;
     answer(1, "prepared");
     EXPECT_EQ(coordinator_.num_late_parts(), 4);
 }
 
 TEST_F(UpdateCoordinatorTest, DirectStandsStillBeforeItOverwrites) {
-    start(call(UpdateMode::kDirect));
-    EXPECT_EQ(count_orders<UpdateStage>(), 0u);
+    start(call(messages::UpdateMode::kDirect));
+    EXPECT_EQ(count_orders<messages::UpdateStage>(), 0u);
     both_answer("ready");
-    EXPECT_EQ(count_orders<UpdateStage>(), 1u);
+    EXPECT_EQ(count_orders<messages::UpdateStage>(), 1u);
     both_answer("prepared");
     both_answer("committed");
     ASSERT_EQ(out_.replies.size(), 1u);
     EXPECT_TRUE(out_.replies.front().second.ok);
 
-    RollbackWeights rollback;
+    messages::RollbackWeights rollback;
     rollback.call = CallId{8};
     coordinator_.rollback(now_, {"trainer", rollback.call}, rollback, out_);
     EXPECT_EQ(out_.replies.back().second.code, "failed_precondition") << "direct keeps no copy";
 }
 
 TEST_F(UpdateCoordinatorTest, P2_ADirectUpdateThatFailsHalfWayIsTornUntilACompleteOne) {
-    start(call(UpdateMode::kDirect));
+    start(call(messages::UpdateMode::kDirect));
     both_answer("ready");
     answer(0, "prepared", /*ok=*/false, "data_loss");
-    EXPECT_TRUE(last_order<UpdateDrop>().torn);
+    EXPECT_TRUE(last_order<messages::UpdateDrop>().torn);
     answer(0, "dropped", true, "", "", "torn");
     answer(1, "dropped", true, "", "", "torn");
     ASSERT_EQ(out_.replies.size(), 1u);
     EXPECT_EQ(out_.replies.front().second.state, "torn");
     EXPECT_TRUE(coordinator_.is_torn());
 
-    UpdateWeights partial = call();
+    messages::UpdateWeights partial = call();
     partial.update.partial = true;
     start(partial);
     EXPECT_EQ(out_.replies.back().second.code, "failed_precondition");
 
-    start(call(UpdateMode::kDirect));
+    start(call(messages::UpdateMode::kDirect));
     next_update_ = 2;
     both_answer("ready");
     both_answer("prepared");
@@ -316,9 +319,9 @@ TEST_F(UpdateCoordinatorTest, P2_ADirectUpdateThatFailsHalfWayIsTornUntilAComple
 }
 
 TEST_F(UpdateCoordinatorTest, P2_ADirectUpdateRefusedBeforeItsFirstByteTearsNothing) {
-    const auto refused = [&](int replica, std::vector<RankOutcome> ranks) {
-        UpdatePart part;
-        part.update = UpdateId{next_update_};
+    const auto refused = [&](int replica, std::vector<messages::RankOutcome> ranks) {
+        messages::UpdatePart part;
+        part.update = messages::UpdateId{next_update_};
         part.replica = ReplicaId{replica};
         part.phase = "prepared";
         part.code = "not_found";
@@ -326,26 +329,26 @@ TEST_F(UpdateCoordinatorTest, P2_ADirectUpdateRefusedBeforeItsFirstByteTearsNoth
         part.outcome.ranks = std::move(ranks);
         coordinator_.part(now_, part, out_);
     };
-    const RankOutcome idle{.rank = Rank{0}, .phase = "idle"};
-    const RankOutcome writing{.rank = Rank{1}, .phase = "stage"};
+    const messages::RankOutcome idle{.rank = Rank{0}, .phase = "idle"};
+    const messages::RankOutcome writing{.rank = Rank{1}, .phase = "stage"};
     UpdateCoordinator alone(1);
     coordinator_ = alone;
-    start(call(UpdateMode::kDirect));
+    start(call(messages::UpdateMode::kDirect));
     answer(0, "ready");
     refused(0, {idle, idle});
-    EXPECT_FALSE(last_order<UpdateDrop>().torn);
+    EXPECT_FALSE(last_order<messages::UpdateDrop>().torn);
 
     coordinator_ = alone;
-    start(call(UpdateMode::kDirect));
+    start(call(messages::UpdateMode::kDirect));
     answer(0, "ready");
     refused(0, {idle, writing});
-    EXPECT_TRUE(last_order<UpdateDrop>().torn) << "another rank may be writing";
+    EXPECT_TRUE(last_order<messages::UpdateDrop>().torn) << "another rank may be writing";
 
     coordinator_ = UpdateCoordinator(2);
-    start(call(UpdateMode::kDirect));
+    start(call(messages::UpdateMode::kDirect));
     both_answer("ready");
     refused(0, {idle, idle});
-    EXPECT_TRUE(last_order<UpdateDrop>().torn) << "another replica may be writing";
+    EXPECT_TRUE(last_order<messages::UpdateDrop>().torn) << "another replica may be writing";
 }
 
 TEST_F(UpdateCoordinatorTest, P5_TheCallerHearsByTheirDeadlineThoughTheDropGoesOn) {
@@ -368,7 +371,7 @@ TEST_F(UpdateCoordinatorTest, P5_TheCallerHearsByTheirDeadlineThoughTheDropGoesO
 }
 
 TEST_F(UpdateCoordinatorTest, StageThenCommitInSeparateCalls) {
-    StageWeights stage;
+    messages::StageWeights stage;
     stage.call = CallId{1};
     stage.update = call().update;
     coordinator_.stage(now_, {"trainer", stage.call}, stage, out_);
@@ -379,11 +382,11 @@ TEST_F(UpdateCoordinatorTest, StageThenCommitInSeparateCalls) {
     EXPECT_EQ(out_.replies[0].second.epoch, Epoch{2});
     EXPECT_EQ(coordinator_.version().epoch, Epoch{1});
 
-    CommitWeights commit;
+    messages::CommitWeights commit;
     commit.call = CallId{2};
-    commit.kv_policy = KvPolicy::kRecompute;
+    commit.kv_policy = messages::KvPolicy::kRecompute;
     coordinator_.commit(now_, {"trainer", commit.call}, commit, out_);
-    EXPECT_EQ(last_order<UpdateReady>().kv_policy, KvPolicy::kRecompute);
+    EXPECT_EQ(last_order<messages::UpdateReady>().kv_policy, messages::KvPolicy::kRecompute);
     both_answer("ready");
     both_answer("committed");
     ASSERT_EQ(out_.replies.size(), 2u);
@@ -396,12 +399,12 @@ TEST_F(UpdateCoordinatorTest, StageThenCommitInSeparateCalls) {
 }
 
 TEST_F(UpdateCoordinatorTest, AStageCanBeDroppedAndExpiresByItself) {
-    StageWeights stage;
+    messages::StageWeights stage;
     stage.call = CallId{1};
     stage.update = call().update;
     coordinator_.stage(now_, {"trainer", stage.call}, stage, out_);
     both_answer("prepared");
-    coordinator_.drop(now_, {"trainer", CallId{2}}, DropStage{CallId{2}, 0}, out_);
+    coordinator_.drop(now_, {"trainer", CallId{2}}, messages::DropStage{CallId{2}, 0}, out_);
     both_answer("dropped");
     ASSERT_EQ(out_.replies.size(), 2u);
     EXPECT_TRUE(out_.replies[1].second.ok);
@@ -412,13 +415,13 @@ TEST_F(UpdateCoordinatorTest, AStageCanBeDroppedAndExpiresByItself) {
     both_answer("prepared");
     now_ += UpdateCoordinator::kStagedHoldMax;
     coordinator_.tick(now_, out_);
-    EXPECT_EQ(count_orders<UpdateDrop>(), 2u);
+    EXPECT_EQ(count_orders<messages::UpdateDrop>(), 2u);
     both_answer("dropped");
     EXPECT_EQ(coordinator_.state(), "serving");
 }
 
 TEST_F(UpdateCoordinatorTest, RollbackNeedsARetainedVersionAndCountsAsACommit) {
-    RollbackWeights rollback;
+    messages::RollbackWeights rollback;
     rollback.call = CallId{8};
     coordinator_.rollback(now_, {"trainer", rollback.call}, rollback, out_);
     EXPECT_EQ(out_.replies.back().second.code, "failed_precondition");
@@ -426,7 +429,7 @@ TEST_F(UpdateCoordinatorTest, RollbackNeedsARetainedVersionAndCountsAsACommit) {
     start(call());
     both_answer("prepared"), both_answer("ready"), both_answer("committed");
     coordinator_.rollback(now_, {"trainer", rollback.call}, rollback, out_);
-    EXPECT_EQ(last_order<UpdateRollback>().new_epoch, Epoch{3});
+    EXPECT_EQ(last_order<messages::UpdateRollback>().new_epoch, Epoch{3});
     next_update_ = 2;
     both_answer("prepared"), both_answer("ready"), both_answer("committed");
     EXPECT_TRUE(out_.replies.back().second.ok);
@@ -445,37 +448,39 @@ TEST_F(UpdateCoordinatorTest, P4_TheCallerIsAnsweredWhenTheTreeEnds) {
 class UpdateSessionTest : public UpdateCoordinatorTest {
   protected:
     void begin(std::string base_digest = "") {
-        BeginUpdate call;
+        messages::BeginUpdate call;
         call.call = CallId{11};
         call.timeout_ms = 60'000;
         call.idle_timeout_ms = 30'000;
-        call.update.source.kind = SourceKind::kBuckets;
+        call.update.source.kind = messages::SourceKind::kBuckets;
         call.update.base_digest = std::move(base_digest);
         coordinator_.begin_session(now_, {"trainer", call.call}, call, out_);
     }
-    void bucket(std::uint64_t session = 0, TensorFormat format = TensorFormat::kPickle) {
-        UpdateBucket call;
+    void bucket(
+        std::uint64_t session = 0, messages::TensorFormat format = messages::TensorFormat::kPickle
+    ) {
+        messages::UpdateBucket call;
         call.call = CallId{12};
         call.timeout_ms = 60'000;
         call.session = session;
-        call.source.kind = SourceKind::kTensors;
+        call.source.kind = messages::SourceKind::kTensors;
         call.source.format = format;
         coordinator_.bucket(now_, {"trainer", call.call}, call, out_);
     }
     void commit(std::uint64_t session = 0) {
-        CommitWeights call;
+        messages::CommitWeights call;
         call.call = CallId{13};
         call.timeout_ms = 60'000;
         call.session = session;
         call.label = "last";
         coordinator_.commit(now_, {"trainer", call.call}, call, out_);
     }
-    const UpdateReply& last_reply() const { return out_.replies.back().second; }
+    const messages::UpdateReply& last_reply() const { return out_.replies.back().second; }
 };
 
 TEST_F(UpdateSessionTest, P2_ManyBucketsAreOneTransaction) {
     begin();
-    EXPECT_EQ(last_order<UpdateStage>().spec.source.kind, SourceKind::kBuckets);
+    EXPECT_EQ(last_order<messages::UpdateStage>().spec.source.kind, messages::SourceKind::kBuckets);
     both_answer("opened");
     ASSERT_EQ(out_.replies.size(), 1u);
     EXPECT_TRUE(last_reply().ok);
@@ -483,14 +488,14 @@ TEST_F(UpdateSessionTest, P2_ManyBucketsAreOneTransaction) {
     EXPECT_EQ(last_reply().state, "open");
     for (std::int64_t i = 1; i <= 3; ++i) {
         bucket(1);
-        EXPECT_EQ(last_order<UpdateFill>().bucket, i);
+        EXPECT_EQ(last_order<messages::UpdateFill>().bucket, i);
         both_answer("filled");
         EXPECT_EQ(out_.replies.size(), static_cast<std::size_t>(i) + 1);
         EXPECT_TRUE(last_reply().ok);
         EXPECT_EQ(last_reply().digest, "d1") << "nothing serves yet";
     }
     commit(1);
-    EXPECT_EQ(last_order<UpdateFinish>().label, "last");
+    EXPECT_EQ(last_order<messages::UpdateFinish>().label, "last");
     both_answer("prepared");
     both_answer("ready");
     both_answer("committed");
@@ -506,11 +511,11 @@ TEST_F(UpdateSessionTest, AnAbandonedSessionIsDroppedByItsDeadline) {
     both_answer("filled");
     now_ += seconds(29);
     coordinator_.tick(now_, out_);
-    EXPECT_EQ(count_orders<UpdateDrop>(), 0u);
+    EXPECT_EQ(count_orders<messages::UpdateDrop>(), 0u);
     now_ += seconds(1);
     EXPECT_EQ(coordinator_.next_deadline(), now_);
     coordinator_.tick(now_, out_);
-    EXPECT_EQ(count_orders<UpdateDrop>(), 1u);
+    EXPECT_EQ(count_orders<messages::UpdateDrop>(), 1u);
     both_answer("dropped");
     EXPECT_EQ(coordinator_.state(), "serving");
     commit();
@@ -524,7 +529,7 @@ TEST_F(UpdateSessionTest, P2_ABucketThatFailsDropsTheSession) {
     bucket();
     answer(0, "filled");
     answer(1, "filled", /*ok=*/false, "invalid_argument");
-    EXPECT_EQ(count_orders<UpdateDrop>(), 1u);
+    EXPECT_EQ(count_orders<messages::UpdateDrop>(), 1u);
     both_answer("dropped");
     EXPECT_EQ(last_reply().code, "invalid_argument");
     EXPECT_EQ(coordinator_.state(), "serving");
@@ -541,11 +546,11 @@ TEST_F(UpdateSessionTest, ASecondSenderIsRefused) {
     EXPECT_EQ(last_reply().code, "failed_precondition");
     bucket(/*session=*/7);
     EXPECT_EQ(last_reply().code, "failed_precondition");
-    EXPECT_EQ(count_orders<UpdateFill>(), 0u);
+    EXPECT_EQ(count_orders<messages::UpdateFill>(), 0u);
     bucket();
     bucket();
     EXPECT_EQ(last_reply().code, "failed_precondition") << "one bucket at a time";
-    EXPECT_EQ(count_orders<UpdateFill>(), 1u);
+    EXPECT_EQ(count_orders<messages::UpdateFill>(), 1u);
 }
 
 TEST_F(UpdateSessionTest, ASparseBucketNeedsTheVersionItWasMadeFor) {
@@ -553,9 +558,9 @@ TEST_F(UpdateSessionTest, ASparseBucketNeedsTheVersionItWasMadeFor) {
     EXPECT_EQ(last_reply().code, "failed_precondition");
     begin();
     both_answer("opened");
-    bucket(0, TensorFormat::kSparse);
+    bucket(0, messages::TensorFormat::kSparse);
     EXPECT_EQ(last_reply().code, "failed_precondition");
-    DropStage drop;
+    messages::DropStage drop;
     drop.call = CallId{14};
     coordinator_.drop(now_, {"trainer", drop.call}, drop, out_);
     both_answer("dropped");
@@ -563,9 +568,9 @@ TEST_F(UpdateSessionTest, ASparseBucketNeedsTheVersionItWasMadeFor) {
     next_update_ = 2;
     begin(/*base_digest=*/"d1");
     both_answer("opened");
-    bucket(0, TensorFormat::kSparse);
-    EXPECT_EQ(count_orders<UpdateFill>(), 1u);
+    bucket(0, messages::TensorFormat::kSparse);
+    EXPECT_EQ(count_orders<messages::UpdateFill>(), 1u);
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::tokenizer

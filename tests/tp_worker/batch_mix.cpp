@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <random>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 // Tokens that the first two prompts have in common: part of them.
@@ -45,10 +45,10 @@ std::vector<TestRequest> make_requests(const BatchMix& mix) {
     requests[3].sampling.frequency_penalty = 0.25;
     requests[4].sampling.min_p = 0.05;
     requests[4].sampling.logit_bias = {{11, 4.0}, {13, -100.0}};
-    requests[4].logprobs.mode = LogprobsMode::kScaled;
+    requests[4].logprobs.mode = messages::LogprobsMode::kScaled;
     requests[5].sampling.temperature = 0.9;
     requests[5].sampling.top_p = 0.8;
-    requests[5].logprobs.mode = LogprobsMode::kTruncated;
+    requests[5].logprobs.mode = messages::LogprobsMode::kTruncated;
     requests[5].logprobs.ids = {TokenId{3}, TokenId{999}};
     requests[6].sampling.min_new_tokens = 10;
     requests[6].stop_ids = {TokenId{2045}, TokenId{2047}, TokenId{13}};
@@ -74,7 +74,7 @@ std::vector<TestRequest> run_alone(TestReplica* replica, const BatchMix& mix) {
             request.pages.push_back(static_cast<PageId>(i));
         }
         while (!is_finished(request, mix)) {
-            StepPlan plan;
+            messages::StepPlan plan;
             const auto len = static_cast<std::int64_t>(request.tokens.size());
             add_row(&request, len - request.num_done, &plan);
             run_step(replica, std::move(plan), {&request});
@@ -138,7 +138,7 @@ std::vector<TestRequest> run_mixed(TestReplica* replica, const BatchMix& mix, un
         std::vector<std::size_t> order(requests.size());
         for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
         std::shuffle(order.begin(), order.end(), random);
-        StepPlan plan;
+        messages::StepPlan plan;
         std::vector<TestRequest*> in_step;
         for (const std::size_t i : order) {
             TestRequest& request = requests[i];
@@ -186,4 +186,4 @@ void expect_same(const std::vector<TestRequest>& a, const std::vector<TestReques
     }
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

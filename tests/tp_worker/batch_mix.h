@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 struct BatchMix {
     std::size_t num_requests = 7;  // at most 7
@@ -29,4 +29,4 @@ struct BatchMix {
 // Tokens, logprobs and scores are the same bits.
 void expect_same(const std::vector<TestRequest>& a, const std::vector<TestRequest>& b);
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

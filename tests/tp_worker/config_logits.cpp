@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 using Json = nlohmann::json;
@@ -51,13 +51,13 @@ Json answer(const Json& question) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker
 
 int main() {
     // Answers alone go to standard output.
     if (!pitstop::init_logging("config_logits", "error")) return 1;
     std::string line;
     while (std::getline(std::cin, line))
-        std::cout << pitstop::answer(nlohmann::json::parse(line)).dump() << std::endl;
+        std::cout << pitstop::tp_worker::answer(nlohmann::json::parse(line)).dump() << std::endl;
     return 0;
 }

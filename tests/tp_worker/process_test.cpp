@@ -19,7 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 constexpr auto kDeadline = std::chrono::seconds(20);
@@ -28,10 +28,10 @@ constexpr auto kDeadline = std::chrono::seconds(20);
 class WorkerProcess : public testing::Test {
   protected:
     void SetUp() override {
-        Result<RunDir> run_dir = RunDir::open(dir_.path());
+        Result<bus::RunDir> run_dir = bus::RunDir::open(dir_.path());
         ASSERT_TRUE(run_dir.has_value());
-        Result<Socket> socket = Socket::bind(
-            context_, SocketKind::kRouter, run_dir->workers(ReplicaId{0}), kInnerLimits
+        Result<bus::Socket> socket = bus::Socket::bind(
+            context_, bus::SocketKind::kRouter, run_dir->workers(ReplicaId{0}), bus::kInnerLimits
         );
         ASSERT_TRUE(socket.has_value());
         socket_.emplace(*std::move(socket));
@@ -76,15 +76,15 @@ class WorkerProcess : public testing::Test {
     }
 
     // The next message, from whichever worker, but for what it says of its memory unasked.
-    Received receive() {
-        Poller poller;
+    bus::Received receive() {
+        bus::Poller poller;
         poller.add(*socket_);
         const TimePoint deadline = Clock::now() + kDeadline;
         while (Clock::now() < deadline) {
-            std::optional<Received> received = socket_->receive();
+            std::optional<bus::Received> received = socket_->receive();
             if (!received) {
                 poller.wait(deadline);
-            } else if (received->frames.type != WorkerMemoryDone::kType) {
+            } else if (received->frames.type != messages::WorkerMemoryDone::kType) {
                 return *std::move(received);
             }
         }
@@ -94,19 +94,20 @@ class WorkerProcess : public testing::Test {
 
     void expect_hellos() {
         for (std::size_t i = 0; i < processes_.size(); ++i) {
-            const Received received = receive();
-            ASSERT_EQ(received.frames.type, WorkerHello::kType);
-            const auto hello = decode<WorkerHello>(received.frames, UnknownFields::kRefuse);
+            const bus::Received received = receive();
+            ASSERT_EQ(received.frames.type, messages::WorkerHello::kType);
+            const auto hello =
+                decode<messages::WorkerHello>(received.frames, messages::UnknownFields::kRefuse);
             ASSERT_TRUE(hello.has_value()) << hello.error().message;
-            EXPECT_EQ(invalid(*hello), std::nullopt);
+            EXPECT_EQ(messages::invalid(*hello), std::nullopt);
             processes_.at(raw(hello->rank)).peer = received.peer;
             EXPECT_EQ(hello->pid, processes_.at(raw(hello->rank)).pid);
         }
     }
 
-    void send_to_all(const Frames& frames) {
+    void send_to_all(const messages::Frames& frames) {
         for (const auto& [rank, process] : processes_) {
-            EXPECT_EQ(socket_->send(frames, process.peer), Sent::kSent);
+            EXPECT_EQ(socket_->send(frames, process.peer), bus::Sent::kSent);
         }
     }
 
@@ -132,17 +133,17 @@ class WorkerProcess : public testing::Test {
     static constexpr int kSupervisorFd = 50;
     TempDir dir_{};
     zmq::context_t context_{1};
-    std::optional<Socket> socket_{};
+    std::optional<bus::Socket> socket_{};
     std::map<int, Process> processes_{};
     int supervisor_[2] = {-1, -1};
 };
 
 // "Once upon a time" -> "," as the reference has it.
-StepPlan first_plan() {
-    StepPlan plan;
+messages::StepPlan first_plan() {
+    messages::StepPlan plan;
     plan.step = StepId{1};
     plan.epoch = Epoch{1};
-    RequestSetup setup;
+    messages::RequestSetup setup;
     setup.prompt_len = 4;
     setup.sampling.temperature = 0;
     plan.setups = {setup};
@@ -157,9 +158,10 @@ TEST_F(WorkerProcess, SaysHelloRunsPlansAndStopsWhenTold) {
     expect_hellos();
     send_to_all(encode(first_plan()));
     for (int i = 0; i < 2; ++i) {
-        const Received received = receive();
-        ASSERT_EQ(received.frames.type, StepResult::kType);
-        const auto result = decode<StepResult>(received.frames, UnknownFields::kRefuse);
+        const bus::Received received = receive();
+        ASSERT_EQ(received.frames.type, messages::StepResult::kType);
+        const auto result =
+            decode<messages::StepResult>(received.frames, messages::UnknownFields::kRefuse);
         ASSERT_TRUE(result.has_value());
         EXPECT_EQ(result->step, StepId{1});
         EXPECT_EQ(
@@ -177,33 +179,34 @@ TEST_F(WorkerProcess, SaysHelloRunsPlansAndStopsWhenTold) {
 TEST_F(WorkerProcess, VotesThoughPlansNeverCease) {
     start(1);
     expect_hellos();
-    WorkerStage stage;
-    stage.update = UpdateId{1};
+    messages::WorkerStage stage;
+    stage.update = messages::UpdateId{1};
     stage.spec.source.path = model_dir("stories");
     send_to_all(encode(stage));
-    StepPlan plan = first_plan();
+    messages::StepPlan plan = first_plan();
     constexpr std::int64_t kPlansAhead = 8;
     constexpr std::int64_t kPlansMax = 900;  // fewer than the messages of a turn of the loop
     std::int64_t num_results = 0;
-    std::optional<WorkerStaged> vote;
+    std::optional<messages::WorkerStaged> vote;
     for (std::int64_t sent = 0; !vote && num_results < kPlansMax;) {
         for (; sent < num_results + kPlansAhead; ++sent) {
             plan.step = StepId{sent + 1};
             send_to_all(encode(plan));
         }
-        const Received received = receive();
-        if (received.frames.type == StepResult::kType) {
+        const bus::Received received = receive();
+        if (received.frames.type == messages::StepResult::kType) {
             ++num_results;
             continue;
         }
-        ASSERT_EQ(received.frames.type, WorkerStaged::kType);
-        auto decoded = decode<WorkerStaged>(received.frames, UnknownFields::kRefuse);
+        ASSERT_EQ(received.frames.type, messages::WorkerStaged::kType);
+        auto decoded =
+            decode<messages::WorkerStaged>(received.frames, messages::UnknownFields::kRefuse);
         ASSERT_TRUE(decoded.has_value()) << decoded.error().message;
         vote = *std::move(decoded);
     }
     ASSERT_TRUE(vote.has_value()) << "none in " << num_results << " passes";
     EXPECT_TRUE(vote->outcome.ok) << vote->outcome.code;
-    EXPECT_EQ(vote->update, UpdateId{1});
+    EXPECT_EQ(vote->update, messages::UpdateId{1});
 }
 
 TEST_F(WorkerProcess, P5_ARankWhosePeerWasKilledSaysSoAndEnds) {
@@ -212,9 +215,10 @@ TEST_F(WorkerProcess, P5_ARankWhosePeerWasKilledSaysSoAndEnds) {
     ::kill(processes_.at(1).pid, SIGKILL);
     EXPECT_EQ(wait_for_exit(1), -SIGKILL);
     send_to_all(encode(first_plan()));
-    const Received received = receive();
-    ASSERT_EQ(received.frames.type, WorkerError::kType);
-    const auto error = decode<WorkerError>(received.frames, UnknownFields::kRefuse);
+    const bus::Received received = receive();
+    ASSERT_EQ(received.frames.type, messages::WorkerError::kType);
+    const auto error =
+        decode<messages::WorkerError>(received.frames, messages::UnknownFields::kRefuse);
     ASSERT_TRUE(error.has_value());
     EXPECT_EQ(error->rank, Rank{0});
     EXPECT_EQ(error->code, "unavailable");
@@ -229,18 +233,21 @@ TEST_F(WorkerProcess, DropsWhatIsNoOrderAndGoesOn) {
     send_to_all({.type = std::string("\xff\x00\x01", 3), .body = "random bytes"});
     send_to_all({.type = "", .body = ""});
     send_to_all(encode(first_plan()));
-    EXPECT_EQ(receive().frames.type, StepResult::kType);
+    EXPECT_EQ(receive().frames.type, messages::StepResult::kType);
 }
 
 TEST_F(WorkerProcess, APlanThatCannotBeReadEndsTheRankWithTheReason) {
     start(1);
     expect_hellos();
-    Frames frames = encode(first_plan());
+    messages::Frames frames = encode(first_plan());
     frames.body.resize(frames.body.size() / 2);
     send_to_all(frames);
-    const Received received = receive();
-    ASSERT_EQ(received.frames.type, WorkerError::kType);
-    EXPECT_EQ(decode<WorkerError>(received.frames, UnknownFields::kRefuse)->code, "malformed");
+    const bus::Received received = receive();
+    ASSERT_EQ(received.frames.type, messages::WorkerError::kType);
+    EXPECT_EQ(
+        decode<messages::WorkerError>(received.frames, messages::UnknownFields::kRefuse)->code,
+        "malformed"
+    );
     EXPECT_EQ(wait_for_exit(0), 1);
 }
 
@@ -267,4 +274,4 @@ TEST_F(WorkerProcess, ABadFlagIsAUsageError) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 class SafetensorsFile {
   public:
@@ -70,4 +70,4 @@ inline std::string widened(const std::string& bf16_bytes) {
     return wide;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <string>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 class TempDir {
   public:
@@ -45,4 +45,4 @@ class TempDir {
     std::string path_;
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -13,7 +13,7 @@
 #include <thread>
 #include <unistd.h>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 std::string fresh_path() {
@@ -41,7 +41,7 @@ Result<std::unique_ptr<TestReplica>> TestReplica::make(const ReplicaOptions& opt
     const std::string path = fresh_path();
     on_all_ranks(options.tp, [&](std::size_t rank) {
         RankParts& parts = replica->ranks_[rank];
-        parts.threads = std::make_unique<ThreadPool>(options.num_threads);
+        parts.threads = std::make_unique<kernels::ThreadPool>(options.num_threads);
         if (options.tp == 1) {
             parts.communicator = make_solo_communicator();
         } else {
@@ -71,13 +71,13 @@ Result<std::unique_ptr<TestReplica>> TestReplica::make(const ReplicaOptions& opt
     return replica;
 }
 
-StepResult TestReplica::run(StepPlan plan) {
+messages::StepResult TestReplica::run(messages::StepPlan plan) {
     plan.step = static_cast<StepId>(next_step_++);
     plan.epoch = root().epoch();
-    EXPECT_EQ(invalid(plan).value_or(""), "");
-    StepResult result;
+    EXPECT_EQ(messages::invalid(plan).value_or(""), "");
+    messages::StepResult result;
     on_all_ranks(static_cast<int>(ranks_.size()), [&](std::size_t rank) {
-        Result<StepResult> mine = ranks_[rank].engine->run(plan);
+        Result<messages::StepResult> mine = ranks_[rank].engine->run(plan);
         CHECK(mine.has_value());
         if (rank == 0) result = *std::move(mine);
     });
@@ -94,15 +94,15 @@ std::vector<float> TestReplica::read_logits(std::vector<std::int32_t> token_rows
     return logits;
 }
 
-SamplingParams greedy() {
-    SamplingParams params;
+messages::SamplingParams greedy() {
+    messages::SamplingParams params;
     params.temperature = 0;
     return params;
 }
 
-void add_row(TestRequest* request, std::int64_t num_new, StepPlan* plan) {
+void add_row(TestRequest* request, std::int64_t num_new, messages::StepPlan* plan) {
     if (!request->is_set_up) {
-        RequestSetup setup;
+        messages::RequestSetup setup;
         setup.slot = request->slot;
         setup.prompt_len = request->prompt_len;
         setup.sampling = request->sampling;
@@ -112,7 +112,7 @@ void add_row(TestRequest* request, std::int64_t num_new, StepPlan* plan) {
         plan->setups.push_back(setup);
         request->is_set_up = true;
     }
-    PlanRow row;
+    messages::PlanRow row;
     row.slot = request->slot;
     row.begin = request->num_done;
     row.num_new = num_new;
@@ -158,7 +158,7 @@ class NumbersReader {
           top_logprobs_(top_logprobs),
           ids_logprobs_(ids_logprobs) {}
 
-    TestRequest::Numbers next(const LogprobOptions& options) {
+    TestRequest::Numbers next(const messages::LogprobOptions& options) {
         TestRequest::Numbers numbers;
         numbers.logprob = logprobs_.at(entry_++);
         for (std::int64_t k = 0; k < options.top; ++k, ++top_) {
@@ -187,9 +187,11 @@ class NumbersReader {
 
 }  // namespace
 
-void run_step(TestReplica* replica, StepPlan plan, const std::vector<TestRequest*>& requests) {
-    const std::vector<PlanRow> rows = plan.rows;
-    const StepResult result = replica->run(std::move(plan));
+void run_step(
+    TestReplica* replica, messages::StepPlan plan, const std::vector<TestRequest*>& requests
+) {
+    const std::vector<messages::PlanRow> rows = plan.rows;
+    const messages::StepResult result = replica->run(std::move(plan));
     NumbersReader sampled(
         result.logprobs.values,
         result.top_ids.values,
@@ -233,7 +235,7 @@ std::vector<TokenId> generate(
     const std::int64_t num_pages = (request.prompt_len + num_tokens + page_size - 1) / page_size;
     for (std::int64_t i = 0; i < num_pages; ++i) request.pages.push_back(static_cast<PageId>(i));
     for (std::int64_t i = 0; i < num_tokens; ++i) {
-        StepPlan plan;
+        messages::StepPlan plan;
         const auto len = static_cast<std::int64_t>(request.tokens.size());
         add_row(&request, len - request.num_done, &plan);
         run_step(replica, std::move(plan), {&request});
@@ -243,4 +245,4 @@ std::vector<TokenId> generate(
 
 std::string model_dir(const std::string& name) { return source_dir() + "/launch/models/" + name; }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 struct ReplicaOptions {
     EngineOptions engine{};
@@ -21,7 +21,7 @@ class TestReplica {
     static Result<std::unique_ptr<TestReplica>> make(const ReplicaOptions& options);
 
     // Runs the plan on every rank; rank 0's result. The step and epoch are filled in.
-    StepResult run(StepPlan plan);
+    messages::StepResult run(messages::StepPlan plan);
     // Logits of tokens of the last step, rank 0's.
     std::vector<float> read_logits(std::vector<std::int32_t> token_rows);
 
@@ -36,7 +36,7 @@ class TestReplica {
   private:
     struct RankParts {
         std::unique_ptr<Communicator> communicator{};
-        std::unique_ptr<ThreadPool> threads{};
+        std::unique_ptr<kernels::ThreadPool> threads{};
         std::unique_ptr<Engine> engine{};
     };
     std::vector<RankParts> ranks_{};
@@ -50,8 +50,8 @@ struct TestRequest {
     std::int64_t prompt_len = 0;
     std::int64_t num_done = 0;  // tokens whose KV is there
     std::vector<PageId> pages{};
-    SamplingParams sampling{};
-    LogprobOptions logprobs{};
+    messages::SamplingParams sampling{};
+    messages::LogprobOptions logprobs{};
     std::vector<TokenId> stop_ids{};
     bool is_set_up = false;
 
@@ -69,14 +69,16 @@ struct TestRequest {
         pending_scores{};  // positions of the row in flight; -1: to be dropped
 };
 
-[[nodiscard]] SamplingParams greedy();
+[[nodiscard]] messages::SamplingParams greedy();
 
 // Appends a row for the next `num_new` tokens, with the request's setup the first time; it samples
 // if they are the last. REQUIRES: the request has pages for them.
-void add_row(TestRequest* request, std::int64_t num_new, StepPlan* plan);
+void add_row(TestRequest* request, std::int64_t num_new, messages::StepPlan* plan);
 
 // Runs a plan made by add_row of these requests, in this order, and hands the numbers out.
-void run_step(TestReplica* replica, StepPlan plan, const std::vector<TestRequest*>& requests);
+void run_step(
+    TestReplica* replica, messages::StepPlan plan, const std::vector<TestRequest*>& requests
+);
 
 // Forgets the KV and the slot's state, as a retraction does; the tokens stay.
 void retract(TestRequest* request);
@@ -89,4 +91,4 @@ std::vector<TokenId> generate(
 // In launch/models: "stories", "bard".
 [[nodiscard]] std::string model_dir(const std::string& name);
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

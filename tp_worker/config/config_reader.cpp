@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 using Json = nlohmann::json;
 
@@ -110,4 +110,4 @@ std::string ConfigReader::shown(const Json& value) {
     return text;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 // Of one file.
 struct ConfigProblems {
@@ -64,4 +64,4 @@ class ConfigReader {
     ConfigProblems* problems_;
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -13,7 +13,7 @@
 #include <set>
 #include <sys/stat.h>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 using Json = nlohmann::json;
@@ -423,4 +423,4 @@ std::optional<std::string> difference_in_shape(
     return compare.first().value_or("its configuration computes something else");
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

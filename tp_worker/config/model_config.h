@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 inline constexpr std::size_t kConfigBytesMax = std::size_t{4} << 20;
 
@@ -64,4 +64,4 @@ struct ModelConfig {
     const ModelConfig& serving, const ModelConfig& other
 );
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -8,7 +8,7 @@
 #include <numbers>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 using Json = nlohmann::json;
@@ -263,4 +263,4 @@ std::vector<float> rope_frequencies(const RopeConfig& rope, std::int64_t head_di
     return frequencies;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 // As a configuration asks for it, whichever of its spellings it uses: settings that its type does
 // not read have the values here, so that two that are equal compute the same.
@@ -53,4 +53,4 @@ RopeConfig read_rope(
 // inv_freq[i], 0 <= i < D / 2: radians per position of the i-th rotated pair.
 [[nodiscard]] std::vector<float> rope_frequencies(const RopeConfig& rope, std::int64_t head_dim);
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -4,7 +4,7 @@
 
 // Each rounding counts here: the order of the terms is the source's, and nothing is contracted but
 // where the source says fma (cmake/toolchain.cmake has -ffp-contract=off).
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 // An unevaluated sum of two floats, the second below the last bit of the first.
@@ -106,4 +106,4 @@ float exp_of(FloatPair d) {
 
 float torch_powf(float base, float exponent) { return exp_of(product(log_of(base), exponent)); }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

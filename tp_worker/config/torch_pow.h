@@ -7,9 +7,9 @@
 //         Shibata and contributors, Boost Software License 1.0.
 #pragma once
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 // base^exponent. REQUIRES: base > 0, finite; the result is a normal number.
 [[nodiscard]] float torch_powf(float base, float exponent);
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

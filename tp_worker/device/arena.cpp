@@ -8,7 +8,7 @@
 #include <unistd.h>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 // Addresses start on a huge page, so that the kernel may back the whole of a large arena with them.
@@ -47,7 +47,7 @@ Result<Arena> Arena::reserve(std::string tag, std::int64_t bytes) {
 }
 
 Result<Arena> Arena::reserve_on_gpu(std::string tag, std::int64_t bytes) {
-    Result<DeviceRange> range = DeviceRange::reserve(bytes);
+    Result<kernels::DeviceRange> range = kernels::DeviceRange::reserve(bytes);
     if (!range) {
         return make_error(
             range.error().code, "no addresses for {}: {}", tag, range.error().message
@@ -204,4 +204,4 @@ std::int64_t Arena::resident_bytes() const {
     return num_pages * page_bytes();
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <string>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 class Arena {
   public:
@@ -60,7 +60,7 @@ class Arena {
   private:
     Arena(std::string tag, std::byte* data, std::int64_t bytes)
         : tag_(std::move(tag)), data_(data), bytes_(bytes) {}
-    Arena(std::string tag, DeviceRange gpu)
+    Arena(std::string tag, kernels::DeviceRange gpu)
         : tag_(std::move(tag)), data_(gpu.data()), bytes_(gpu.bytes()), gpu_(std::move(gpu)) {}
     [[nodiscard]] bool is_on_gpu() const { return gpu_.data() != nullptr; }
 
@@ -68,8 +68,8 @@ class Arena {
     std::byte* data_ = nullptr;
     std::int64_t bytes_ = 0;
     bool is_committed_ = false;
-    DeviceRange gpu_{};  // empty: the range is the host's
+    kernels::DeviceRange gpu_{};  // empty: the range is the host's
     bool is_adopted_ = false;
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

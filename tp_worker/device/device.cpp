@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 Result<DeviceKind> parse_device_kind(std::string_view name) {
     if (name == "auto") return DeviceKind::kAuto;
@@ -16,16 +16,16 @@ Result<DeviceKind> parse_device_kind(std::string_view name) {
     );
 }
 
-Device Device::on_cpu(IsaLevel isa, ThreadPool* threads) {
+Device Device::on_cpu(IsaLevel isa, kernels::ThreadPool* threads) {
     Device device;
-    device.ops_ = device.host_ops_ = cpu_ops(isa);
-    device.add_run_ = add_run_on(isa);
-    device.stream_ = device.host_stream_ = Stream{threads};
+    device.ops_ = device.host_ops_ = kernels::cpu_ops(isa);
+    device.add_run_ = digest::add_run_on(isa);
+    device.stream_ = device.host_stream_ = kernels::Stream{threads};
     device.name_ = device.ops_->name;
     return device;
 }
 
-Result<Device> Device::open(const DeviceOptions& options, ThreadPool& threads) {
+Result<Device> Device::open(const DeviceOptions& options, kernels::ThreadPool& threads) {
     if (options.kind == DeviceKind::kCpu) return on_cpu(options.isa, &threads);
     Result<Device> device = open_cuda(options, threads);
     if (device || options.kind == DeviceKind::kCuda) return device;
@@ -34,7 +34,7 @@ Result<Device> Device::open(const DeviceOptions& options, ThreadPool& threads) {
     return cpu;
 }
 
-Result<Device> Device::open_cuda(const DeviceOptions& options, ThreadPool& threads) {
+Result<Device> Device::open_cuda(const DeviceOptions& options, kernels::ThreadPool& threads) {
     if (options.tp != 1) {
         return make_error(
             ErrorCode::kUnsupported,
@@ -42,12 +42,15 @@ Result<Device> Device::open_cuda(const DeviceOptions& options, ThreadPool& threa
             options.tp
         );
     }
-    ASSIGN_OR_RETURN(const CudaDeviceInfo info, open_cuda_device(options.gpu));
+    ASSIGN_OR_RETURN(const kernels::CudaDeviceInfo info, kernels::open_cuda_device(options.gpu));
     Device device = on_cpu(options.isa, &threads);
-    device.ops_ =
-        options.determinism == Determinism::kBatchInvariant ? cuda_deterministic_ops() : cuda_ops();
+    device.ops_ = options.determinism == Determinism::kBatchInvariant
+                      ? kernels::cuda_deterministic_ops()
+                      : kernels::cuda_ops();
     CHECK(device.ops_ != nullptr);  // there is a device, so there is CUDA
-    ASSIGN_OR_RETURN(device.stream_owner_, DeviceStream::create(StreamPriority::kStep));
+    ASSIGN_OR_RETURN(
+        device.stream_owner_, kernels::DeviceStream::create(kernels::StreamPriority::kStep)
+    );
     device.stream_ = device.stream_owner_.stream();
     device.name_ = info.name;
     device.uuid_ = info.uuid;
@@ -65,8 +68,8 @@ void Device::read(void* to_host, const void* from, std::int64_t bytes) const {
         std::memcpy(to_host, from, static_cast<std::size_t>(bytes));
         return;
     }
-    copy_to_host(to_host, from, bytes, stream_);
+    kernels::copy_to_host(to_host, from, bytes, stream_);
     stream_owner_.wait();
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

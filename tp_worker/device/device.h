@@ -15,7 +15,7 @@
 #include <string>
 #include <string_view>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 enum class DeviceKind : std::uint8_t {
     kAuto,  // a GPU where one can be used, else the CPU
@@ -41,9 +41,9 @@ class Device {
     // Errors with kCuda: kUnsupported (a build without CUDA, tp > 1, an old GPU), kUnavailable (no
     // driver), kNotFound (no such GPU, no cuBLASLt). With kAuto none: why() says what stood in the
     // way. `threads` outlives the device.
-    static Result<Device> open(const DeviceOptions& options, ThreadPool& threads);
+    static Result<Device> open(const DeviceOptions& options, kernels::ThreadPool& threads);
     // `threads` null: the calling thread alone.
-    static Device on_cpu(IsaLevel isa, ThreadPool* threads);
+    static Device on_cpu(IsaLevel isa, kernels::ThreadPool* threads);
 
     [[nodiscard]] bool is_cuda() const { return stream_owner_.stream().handle != nullptr; }
     [[nodiscard]] const std::string& name() const { return name_; }  // "cpu avx2", "NVIDIA H200"
@@ -52,12 +52,12 @@ class Device {
     // Why kAuto took the CPU; empty otherwise.
     [[nodiscard]] const std::string& why() const { return why_; }
 
-    [[nodiscard]] const Ops& ops() const { return *ops_; }
-    [[nodiscard]] Stream stream() const { return stream_; }
+    [[nodiscard]] const kernels::Ops& ops() const { return *ops_; }
+    [[nodiscard]] kernels::Stream stream() const { return stream_; }
     // For what is done in host memory on either: loading, staging.
-    [[nodiscard]] const Ops& host_ops() const { return *host_ops_; }
-    [[nodiscard]] AddRun add_run() const { return add_run_; }  // digests in host memory
-    [[nodiscard]] Stream host_stream() const { return host_stream_; }
+    [[nodiscard]] const kernels::Ops& host_ops() const { return *host_ops_; }
+    [[nodiscard]] digest::AddRun add_run() const { return add_run_; }  // digests in host memory
+    [[nodiscard]] kernels::Stream host_stream() const { return host_stream_; }
 
     // An arena in the device's memory.
     [[nodiscard]] Result<Arena> reserve(std::string tag, std::int64_t bytes) const;
@@ -68,17 +68,17 @@ class Device {
 
   private:
     Device() = default;
-    static Result<Device> open_cuda(const DeviceOptions& options, ThreadPool& threads);
+    static Result<Device> open_cuda(const DeviceOptions& options, kernels::ThreadPool& threads);
 
     std::string name_{};
     std::string uuid_{};
     std::string why_{};
-    const Ops* ops_ = nullptr;
-    const Ops* host_ops_ = nullptr;
-    AddRun add_run_ = nullptr;
-    Stream stream_{};
-    Stream host_stream_{};
-    DeviceStream stream_owner_{};  // empty on the CPU
+    const kernels::Ops* ops_ = nullptr;
+    const kernels::Ops* host_ops_ = nullptr;
+    digest::AddRun add_run_ = nullptr;
+    kernels::Stream stream_{};
+    kernels::Stream host_stream_{};
+    kernels::DeviceStream stream_owner_{};  // empty on the CPU
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

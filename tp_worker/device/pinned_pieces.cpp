@@ -5,31 +5,33 @@
 #include <algorithm>
 #include <cstring>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 Result<PinnedPieces> PinnedPieces::make() {
     PinnedPieces made;
-    ASSIGN_OR_RETURN(made.stream_, DeviceStream::create(StreamPriority::kBackground));
+    ASSIGN_OR_RETURN(
+        made.stream_, kernels::DeviceStream::create(kernels::StreamPriority::kBackground)
+    );
     for (Piece& piece : made.pieces_) {
-        ASSIGN_OR_RETURN(piece.memory, PinnedBuffer::create(kPieceBytes));
-        ASSIGN_OR_RETURN(piece.is_done, DeviceEvent::create());
+        ASSIGN_OR_RETURN(piece.memory, kernels::PinnedBuffer::create(kPieceBytes));
+        ASSIGN_OR_RETURN(piece.is_done, kernels::DeviceEvent::create());
     }
     return made;
 }
 
 PinnedPieces::Piece& PinnedPieces::wait_for_piece(std::int64_t number) {
     Piece& piece = pieces_[static_cast<std::size_t>(number) % kNumPieces];
-    piece.is_done.wait(kDeviceWaitMax, "a copy between host and GPU");
+    piece.is_done.wait(kernels::kDeviceWaitMax, "a copy between host and GPU");
     return piece;
 }
 
 void PinnedPieces::send(std::byte* to, const std::byte* from_host, std::int64_t bytes) {
-    enter_cuda_device();
+    kernels::enter_cuda_device();
     for (std::int64_t begin = 0; begin < bytes; begin += kPieceBytes) {
         const std::int64_t size = std::min(kPieceBytes, bytes - begin);
         Piece& piece = wait_for_piece(num_sent_++);
         std::memcpy(piece.memory.data(), from_host + begin, static_cast<std::size_t>(size));
-        copy_to_device(to + begin, piece.memory.data(), size, stream_.stream());
+        kernels::copy_to_device(to + begin, piece.memory.data(), size, stream_.stream());
         piece.is_done.record(stream_.stream());
     }
 }
@@ -39,7 +41,7 @@ void PinnedPieces::wait() {
 }
 
 void PinnedPieces::fetch(std::byte* to_host, const std::byte* from, std::int64_t bytes) {
-    enter_cuda_device();
+    kernels::enter_cuda_device();
     wait();  // no piece is on its way to the GPU any more
     const std::int64_t num_pieces = (bytes + kPieceBytes - 1) / kPieceBytes;
     const auto size_of = [&](std::int64_t number) {
@@ -47,8 +49,11 @@ void PinnedPieces::fetch(std::byte* to_host, const std::byte* from, std::int64_t
     };
     const auto ask = [&](std::int64_t number) {
         const Piece& piece = pieces_[static_cast<std::size_t>(number) % kNumPieces];
-        copy_to_host(
-            piece.memory.data(), from + number * kPieceBytes, size_of(number), stream_.stream()
+        kernels::copy_to_host(
+            piece.memory.data(),
+            from + number * kPieceBytes,
+            kernels::size_of(number),
+            stream_.stream()
         );
         piece.is_done.record(stream_.stream());
     };
@@ -59,10 +64,10 @@ void PinnedPieces::fetch(std::byte* to_host, const std::byte* from, std::int64_t
         std::memcpy(
             to_host + number * kPieceBytes,
             piece.memory.data(),
-            static_cast<std::size_t>(size_of(number))
+            static_cast<std::size_t>(kernels::size_of(number))
         );
         if (number + kAhead < num_pieces) ask(number + kAhead);
     }
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

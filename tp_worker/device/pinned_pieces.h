@@ -16,7 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 class PinnedPieces {
   public:
@@ -36,15 +36,15 @@ class PinnedPieces {
 
   private:
     struct Piece {
-        PinnedBuffer memory{};
-        DeviceEvent is_done{};  // its last copy
+        kernels::PinnedBuffer memory{};
+        kernels::DeviceEvent is_done{};  // its last copy
     };
     PinnedPieces() = default;
     Piece& wait_for_piece(std::int64_t number);
 
-    DeviceStream stream_{};
+    kernels::DeviceStream stream_{};
     std::array<Piece, kNumPieces> pieces_{};
     std::int64_t num_sent_ = 0;
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -6,16 +6,16 @@
 #include <cstring>
 #include <limits>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 Result<Transfers> Transfers::make(const Device& device, std::int64_t bytes_max, Duration wait_max) {
     Transfers transfers;
     transfers.wait_max_ = wait_max;
     if (!device.is_cuda()) return transfers;
     transfers.stream_ = device.stream();
-    ASSIGN_OR_RETURN(transfers.event_, DeviceEvent::create());
-    ASSIGN_OR_RETURN(transfers.pinned_, PinnedBuffer::create(bytes_of(bytes_max)));
-    ASSIGN_OR_RETURN(transfers.device_, DeviceBuffer::create(bytes_of(bytes_max)));
+    ASSIGN_OR_RETURN(transfers.event_, kernels::DeviceEvent::create());
+    ASSIGN_OR_RETURN(transfers.pinned_, kernels::PinnedBuffer::create(bytes_of(bytes_max)));
+    ASSIGN_OR_RETURN(transfers.device_, kernels::DeviceBuffer::create(bytes_of(bytes_max)));
     return transfers;
 }
 
@@ -28,7 +28,9 @@ void* Transfers::place(const void* from, void* to, std::size_t bytes) {
     if (bytes == 0) return there;
     if (from != nullptr) {
         std::memcpy(pinned_.data() + offset, from, bytes);
-        copy_to_device(there, pinned_.data() + offset, static_cast<std::int64_t>(bytes), stream_);
+        kernels::copy_to_device(
+            there, pinned_.data() + offset, static_cast<std::int64_t>(bytes), stream_
+        );
     }
     if (to != nullptr) outputs_.push_back({to, offset, bytes});
     return there;
@@ -40,7 +42,7 @@ void Transfers::wait() {
         const std::int64_t begin = outputs_.front().offset;
         const Output& last = outputs_.back();
         const std::int64_t end = last.offset + static_cast<std::int64_t>(last.bytes);
-        copy_to_host(
+        kernels::copy_to_host(
             pinned_.data() + begin,
             static_cast<const std::byte*>(device_.data()) + begin,
             end - begin,
@@ -61,4 +63,4 @@ std::int64_t Transfers::bytes_left() const {
                                      : pinned_.bytes() - used_;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

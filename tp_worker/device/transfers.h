@@ -23,7 +23,7 @@
 #include <type_traits>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 class Transfers {
   public:
@@ -32,7 +32,7 @@ class Transfers {
     // kResourceExhausted: no page-locked or device memory.
     // A wait() that takes longer than `wait_max` ends the process (P5; DeviceEvent::wait).
     static Result<Transfers> make(
-        const Device& device, std::int64_t bytes_max, Duration wait_max = kDeviceWaitMax
+        const Device& device, std::int64_t bytes_max, Duration wait_max = kernels::kDeviceWaitMax
     );
 
     template <class T>
@@ -78,13 +78,13 @@ class Transfers {
     };
 
     // All empty on the CPU. An array has one offset in both buffers.
-    Stream stream_{};
-    DeviceEvent event_{};
+    kernels::Stream stream_{};
+    kernels::DeviceEvent event_{};
     Duration wait_max_{};
-    PinnedBuffer pinned_{};
-    DeviceBuffer device_{};
+    kernels::PinnedBuffer pinned_{};
+    kernels::DeviceBuffer device_{};
     std::int64_t used_ = 0;
     std::vector<Output> outputs_{};
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

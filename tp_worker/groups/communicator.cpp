@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 class SoloCommunicator final : public Communicator {
@@ -28,4 +28,4 @@ std::unique_ptr<Communicator> make_solo_communicator() {
     return std::make_unique<SoloCommunicator>();
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -15,7 +15,7 @@
 #include <memory>
 #include <span>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 class Communicator {
   public:
@@ -43,4 +43,4 @@ class Communicator {
 // For one rank: nothing to wait for.
 [[nodiscard]] std::unique_ptr<Communicator> make_solo_communicator();
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -5,9 +5,11 @@
 
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
-Result<> Groups::init(const GroupSpec& spec, std::int64_t rank, const Patience& patience) {
+Result<> Groups::init(
+    const messages::GroupSpec& spec, std::int64_t rank, const Patience& patience
+) {
     {
         const std::lock_guard lock(mutex_);
         std::erase_if(groups_, [](const auto& entry) {
@@ -26,8 +28,9 @@ Result<> Groups::init(const GroupSpec& spec, std::int64_t rank, const Patience& 
             );
         }
     }
-    auto joined = spec.backend == GroupBackend::kHost ? join_host_group(spec, rank, patience)
-                                                      : join_nccl_group(spec, rank, patience);
+    auto joined = spec.backend == messages::GroupBackend::kHost
+                      ? join_host_group(spec, rank, patience)
+                      : join_nccl_group(spec, rank, patience);
     const std::lock_guard lock(mutex_);
     if (!joined) {
         groups_.erase(spec.group);
@@ -77,4 +80,4 @@ void Groups::refuse(const std::string& name, const std::string& reason) {
     if (found != groups_.end() && found->second == group) groups_.erase(found);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -15,7 +15,7 @@
 #include <span>
 #include <string>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 // One rank's end of a group whose rank 0 is a trainer.
 class BroadcastGroup {
@@ -37,7 +37,7 @@ class Groups {
     // `rank`: this worker's in the group. Waits as long as the backend's rendezvous does.
     // A group whose trainer died is in nobody's way: it is forgotten first.
     // Errors: kAlreadyExists, kResourceExhausted, kUnsupported, those of the rendezvous.
-    Result<> init(const GroupSpec& spec, std::int64_t rank, const Patience& patience);
+    Result<> init(const messages::GroupSpec& spec, std::int64_t rank, const Patience& patience);
     // kNotFound: there is none of this name.
     Result<> destroy(const std::string& name);
 
@@ -55,4 +55,4 @@ class Groups {
     std::map<std::string, std::shared_ptr<BroadcastGroup>> groups_{};  // GUARDED_BY(mutex_)
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

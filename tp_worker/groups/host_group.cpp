@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 constexpr std::string_view kMagic = "PITSTOPB";
@@ -82,7 +82,7 @@ class HostGroup : public BroadcastGroup {
 }  // namespace
 
 Result<std::shared_ptr<BroadcastGroup>> join_host_group(
-    const GroupSpec& spec, std::int64_t rank, const Patience& patience
+    const messages::GroupSpec& spec, std::int64_t rank, const Patience& patience
 ) {
     const Patience connecting{
         std::min<TimePoint>(patience.deadline, Clock::now() + kListenMax), patience.is_called_off};
@@ -121,4 +121,4 @@ Result<std::shared_ptr<BroadcastGroup>> join_host_group(
     return std::shared_ptr<BroadcastGroup>(std::make_shared<HostGroup>(std::move(stream)));
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -12,12 +12,12 @@
 #include <cstdint>
 #include <memory>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 // Waits until every rank of the group is there. Errors: tcp_stream.h's; kUnavailable (for 5 s
 // nobody listens), kFailedPrecondition (the trainer refuses), kMalformed.
 Result<std::shared_ptr<BroadcastGroup>> join_host_group(
-    const GroupSpec& spec, std::int64_t rank, const Patience& patience
+    const messages::GroupSpec& spec, std::int64_t rank, const Patience& patience
 );
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -14,7 +14,7 @@
 #include <thread>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 constexpr auto kLook = std::chrono::milliseconds(50);  // how soon a call-off is noticed
@@ -112,4 +112,4 @@ Result<std::vector<HostAddress>> look_up_host(
     return *std::move(lookup->found);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -16,7 +16,7 @@
 #include <sys/socket.h>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 struct HostAddress {
     int family = 0;
@@ -32,4 +32,4 @@ inline constexpr int kLookupsMax = 8;
     const std::string& host, std::int64_t port, const Patience& patience
 );
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

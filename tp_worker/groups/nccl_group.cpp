@@ -5,7 +5,7 @@
 
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 constexpr std::size_t kUniqueIdBytes = 128;
@@ -41,7 +41,8 @@ Result<std::string> id_of_pickle(const std::string& value) {
 
 class NcclGroup : public BroadcastGroup {
   public:
-    NcclGroup(GroupSpec spec, TcpStore store) : spec_(std::move(spec)), store_(std::move(store)) {}
+    NcclGroup(messages::GroupSpec spec, TcpStore store)
+        : spec_(std::move(spec)), store_(std::move(store)) {}
 
     Result<> receive(std::span<std::byte>, const Patience& patience) override {
         ASSIGN_OR_RETURN(
@@ -62,22 +63,22 @@ class NcclGroup : public BroadcastGroup {
     void refuse(const std::string&) override {}  // NCCL has no words for it; the trainer sees us go
 
   private:
-    GroupSpec spec_;
+    messages::GroupSpec spec_;
     TcpStore store_;
 };
 
 }  // namespace
 
 Result<std::shared_ptr<BroadcastGroup>> join_nccl_group(
-    const GroupSpec& spec, [[maybe_unused]] std::int64_t rank, const Patience& patience
+    const messages::GroupSpec& spec, [[maybe_unused]] std::int64_t rank, const Patience& patience
 ) {
-    if (spec.rendezvous == Rendezvous::kDirect) return needs_gpu("in the call");
+    if (spec.rendezvous == messages::Rendezvous::kDirect) return needs_gpu("in the call");
     const StoreVersion version =
         spec.store_version == 1 ? StoreVersion::kTorch1 : StoreVersion::kTorch2;
     ASSIGN_OR_RETURN(TcpStore store, TcpStore::connect(spec.address, spec.port, version, patience));
     // The trainer's constructor returns when everybody has counted itself in, exactly once.
     ASSIGN_OR_RETURN([[maybe_unused]] const std::int64_t count, store.add(kCountKey, 1, patience));
-    if (spec.rendezvous == Rendezvous::kSglang) {
+    if (spec.rendezvous == messages::Rendezvous::kSglang) {
         return std::shared_ptr<BroadcastGroup>(std::make_shared<NcclGroup>(spec, std::move(store)));
     }
     ASSIGN_OR_RETURN(
@@ -87,4 +88,4 @@ Result<std::shared_ptr<BroadcastGroup>> join_nccl_group(
     return needs_gpu("torch's store");
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -15,11 +15,11 @@
 #include <cstdint>
 #include <memory>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 // Errors: tcp_stream.h's, kMalformed (an id that is none), kUnsupported.
 Result<std::shared_ptr<BroadcastGroup>> join_nccl_group(
-    const GroupSpec& spec, std::int64_t rank, const Patience& patience
+    const messages::GroupSpec& spec, std::int64_t rank, const Patience& patience
 );
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

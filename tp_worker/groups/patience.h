@@ -5,11 +5,11 @@
 
 #include <atomic>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 struct Patience {
     TimePoint deadline = TimePoint::max();
     const std::atomic<bool>& is_called_off;
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -22,7 +22,7 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 constexpr int kRanksMax = 64;
@@ -457,4 +457,4 @@ Result<std::unique_ptr<Communicator>> attach_shm_communicator(const ShmCommunica
     return std::unique_ptr<Communicator>(std::move(communicator));
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

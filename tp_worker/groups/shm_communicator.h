@@ -18,7 +18,7 @@
 #include <memory>
 #include <string>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 inline constexpr std::int64_t kShmChunkBytes = std::int64_t{1} << 20;
 inline constexpr int kLivenessMs = 10;
@@ -34,4 +34,4 @@ struct ShmCommunicatorArgs {
 // Returns when all ranks have attached. Errors: as Communicator's, and kResourceExhausted.
 Result<std::unique_ptr<Communicator>> attach_shm_communicator(const ShmCommunicatorArgs& args);
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

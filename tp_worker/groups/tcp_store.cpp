@@ -3,7 +3,7 @@
 #include <cstring>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 constexpr char kValidate = 0;
@@ -106,4 +106,4 @@ Result<std::string> TcpStore::wait_get(
     return value;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 // Queries of torch 1.x are one lower than those of 2.x, which has VALIDATE first.
 enum class StoreVersion { kTorch1, kTorch2 };
@@ -43,4 +43,4 @@ class TcpStore {
     StoreVersion version_;
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 constexpr auto kLook = std::chrono::milliseconds(50);  // how soon a call-off is noticed
@@ -132,4 +132,4 @@ bool TcpStream::is_closed() const {
     return ::poll(&item, 1, 0) > 0;  // POLLHUP and POLLERR need not be asked for
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

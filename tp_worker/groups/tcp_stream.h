@@ -11,7 +11,7 @@
 #include <span>
 #include <string>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 class TcpStream {
   public:
@@ -41,4 +41,4 @@ class TcpStream {
     std::string peer_{};
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -14,7 +14,7 @@
 #include <unistd.h>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 // Tokens of KV that pages can number.
@@ -34,21 +34,21 @@ Result<ModelSizes> choose_sizes(
         );
     }
     if (options.tokens_per_step_max < 1 ||
-        options.tokens_per_step_max > static_cast<std::int64_t>(StepPlan::kTokensMax)) {
+        options.tokens_per_step_max > static_cast<std::int64_t>(messages::StepPlan::kTokensMax)) {
         return make_error(
             ErrorCode::kInvalidArgument,
             "{} tokens per step; accepted are 1 to {}",
             options.tokens_per_step_max,
-            StepPlan::kTokensMax
+            messages::StepPlan::kTokensMax
         );
     }
     if (options.num_slots < 1 ||
-        options.num_slots > static_cast<std::int64_t>(StepPlan::kRowsMax)) {
+        options.num_slots > static_cast<std::int64_t>(messages::StepPlan::kRowsMax)) {
         return make_error(
             ErrorCode::kInvalidArgument,
             "{} requests at once; accepted are 1 to {}",
             options.num_slots,
-            StepPlan::kRowsMax
+            messages::StepPlan::kRowsMax
         );
     }
     if (options.context_len < 0 || options.context_len > config.context_len) {
@@ -108,7 +108,7 @@ Engine::Engine(
       slots_(static_cast<std::size_t>(options.num_slots)) {}
 
 Result<std::unique_ptr<Engine>> Engine::load(
-    const EngineOptions& options, ThreadPool& threads, Communicator& communicator
+    const EngineOptions& options, kernels::ThreadPool& threads, Communicator& communicator
 ) {
     ASSIGN_OR_RETURN(ModelConfig config, ModelConfig::read(options.model_dir));
     ASSIGN_OR_RETURN(
@@ -150,7 +150,7 @@ Result<std::unique_ptr<Engine>> Engine::load(
 }
 
 Result<> Engine::load_model() {
-    if (device_.is_cuda()) gpu_free_bytes_ = device_memory_info().free_bytes;
+    if (device_.is_cuda()) gpu_free_bytes_ = kernels::device_memory_info().free_bytes;
     ASSIGN_OR_RETURN(weights_, WeightStore::make(layout_, config_, device_));
     if (device_.is_cuda()) {
         ASSIGN_OR_RETURN(gpu_digest_, GpuWeightDigest::make(layout_));
@@ -180,7 +180,7 @@ Result<> Engine::choose_num_pages(const Model::Args& args) {
     const std::int64_t page =
         config_.num_layers *
         kv_bytes(kv_of_layer(one_page, config_, layout_.shape(), options_.compute));
-    const std::int64_t free = device_memory_info().free_bytes;
+    const std::int64_t free = kernels::device_memory_info().free_bytes;
     const std::int64_t others =
         gpu_free_bytes_ - free + Model::bytes(args) +
         Sampler::bytes(device_.ops(), sizes_.logit_rows_max, config_.vocab_len);
@@ -229,7 +229,8 @@ Result<> Engine::load_runtime() {
     };
     if (sizes_.num_pages == 0) RETURN_IF_ERROR(choose_num_pages(args));
     args.sizes = sizes_;
-    const KvCache layer_kv = kv_of_layer(sizes_, config_, layout_.shape(), options_.compute);
+    const kernels::KvCache layer_kv =
+        kv_of_layer(sizes_, config_, layout_.shape(), options_.compute);
     ASSIGN_OR_RETURN(
         kv_memory_, device_.reserve("kv_cache", config_.num_layers * kv_bytes(layer_kv))
     );
@@ -255,7 +256,7 @@ Result<> Engine::load_runtime() {
 }
 
 void Engine::tune() {
-    const int num_known = load_linear_choices(options_.tuning_dir);
+    const int num_known = kernels::load_linear_choices(options_.tuning_dir);
     const TimePoint begin = Clock::now();
     const int num_timed = model_->tune(weights_->live());
     const std::chrono::duration<double> elapsed = Clock::now() - begin;
@@ -264,7 +265,7 @@ void Engine::tune() {
     );
     if (num_timed == 0) return;
     // Without the file the next start times them again.
-    if (Result<> saved = save_linear_choices(options_.tuning_dir); !saved)
+    if (Result<> saved = kernels::save_linear_choices(options_.tuning_dir); !saved)
         spdlog::warn("{}", saved.error().message);
 }
 
@@ -272,8 +273,8 @@ Result<> Engine::load_checkpoint() {
     const std::string& weights_dir =
         options_.weights_dir.empty() ? options_.model_dir : options_.weights_dir;
     ASSIGN_OR_RETURN(
-        const Checkpoint checkpoint,
-        Checkpoint::open(weights_dir, {.tensors_max = offered_max(layout_)})
+        const checkpoint::Checkpoint checkpoint,
+        checkpoint::Checkpoint::open(weights_dir, {.tensors_max = offered_max(layout_)})
     );
     const CheckpointTensors tensors(layout_, checkpoint);
     std::byte* const live = weights_->live_data();
@@ -289,7 +290,7 @@ Result<> Engine::load_checkpoint() {
     if (is_root()) {
         for (const std::string& note : tensors.notes()) spdlog::warn("'{}': {}", weights_dir, note);
     }
-    Result<std::vector<PartDigest>> digests =
+    Result<std::vector<messages::PartDigest>> digests =
         device_.is_cuda() ? digest_on_gpu(live)
                           : digest_weights(layout_, live, device_.ops(), device_.stream());
     if (digests) {
@@ -300,7 +301,7 @@ Result<> Engine::load_checkpoint() {
     return Ok{};
 }
 
-Result<StepResult> Engine::run(const StepPlan& plan) {
+Result<messages::StepResult> Engine::run(const messages::StepPlan& plan) {
     const auto begin = std::chrono::steady_clock::now();
     if (plan.epoch != epoch_) {
         return make_error(
@@ -314,7 +315,7 @@ Result<StepResult> Engine::run(const StepPlan& plan) {
     }
     RETURN_IF_ERROR(set_up_requests(plan, config_.vocab_len, &slots_));
     RETURN_IF_ERROR(planned_.prepare(plan, slots_, limits_));
-    StepResult result = planned_.empty_result(plan, communicator_.rank());
+    messages::StepResult result = planned_.empty_result(plan, communicator_.rank());
     if (model_) {
         RETURN_IF_ERROR(compute(plan, &result));
         transfers_->wait();  // a step without logits is done, too, when its result says so
@@ -327,7 +328,7 @@ Result<StepResult> Engine::run(const StepPlan& plan) {
     return result;
 }
 
-Result<> Engine::compute(const StepPlan& plan, StepResult* result) {
+Result<> Engine::compute(const messages::StepPlan& plan, messages::StepResult* result) {
     RETURN_IF_ERROR(model_->forward(planned_.batch(plan), weights_->live()));
     // In chunks, so that scoring a long prompt needs no more memory than a step of decodes.
     std::span<const LogitRow> left = planned_.logit_rows();
@@ -345,7 +346,7 @@ Result<> Engine::compute(const StepPlan& plan, StepResult* result) {
 }
 
 // Every rank learns what was sampled: the next step's rows may take it.
-Result<> Engine::share_sampled(StepResult* result) {
+Result<> Engine::share_sampled(messages::StepResult* result) {
     std::vector<TokenId> sampled = result->sampled.values;
     std::size_t num_sampled = 0;
     for (const LogitRow& row : planned_.logit_rows()) {
@@ -370,8 +371,8 @@ Result<std::vector<float>> Engine::read_logits(std::span<const std::int32_t> tok
     return host;
 }
 
-WorkerHello Engine::describe() const {
-    WorkerHello hello;
+messages::WorkerHello Engine::describe() const {
+    messages::WorkerHello hello;
     hello.rank = communicator_.rank();
     hello.tp = communicator_.size();
     hello.pid = ::getpid();
@@ -391,4 +392,4 @@ WorkerHello Engine::describe() const {
     return hello;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -31,7 +31,7 @@
 #include <string>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 enum class LoadFormat : std::uint8_t {
     kAuto,  // the checkpoint's safetensors
@@ -58,7 +58,8 @@ struct EngineOptions {
                                         // (linear_tuning.h); empty: nothing is timed
     std::int64_t num_slots = 256;       // requests that may run at once
     std::int64_t tokens_per_step_max = 8192;
-    Duration step_timeout = kDeviceWaitMax;  // on a GPU: a step that takes longer never ends (P5)
+    Duration step_timeout =
+        kernels::kDeviceWaitMax;  // on a GPU: a step that takes longer never ends (P5)
     // Told why the checkpoint cannot be loaded, before load() fails of it.
     std::function<void(const Error&)> weights_are_lost{};
 };
@@ -75,7 +76,7 @@ class Engine {
     // Errors: what the directory lacks or holds wrongly, every problem; what is not supported; no
     // memory. Peers do not wait here: a rank that fails to load is noticed as gone.
     static Result<std::unique_ptr<Engine>> load(
-        const EngineOptions& options, ThreadPool& threads, Communicator& communicator
+        const EngineOptions& options, kernels::ThreadPool& threads, Communicator& communicator
     );
 
     Engine(const Engine&) = delete;
@@ -85,27 +86,27 @@ class Engine {
     // Errors: kInvalidArgument (a range this worker does not have), kFailedPrecondition (another
     // epoch's plan: P1), or the communicator's. After any of them the rank is out of step with its
     // peers and must end.
-    Result<StepResult> run(const StepPlan& plan);
+    Result<messages::StepResult> run(const messages::StepPlan& plan);
 
     // Logits of every token of the last step, by a chunk of rows: for tests and tools, on rank 0.
     Result<std::vector<float>> read_logits(std::span<const std::int32_t> token_rows);
 
-    [[nodiscard]] WorkerHello describe() const;
+    [[nodiscard]] messages::WorkerHello describe() const;
     [[nodiscard]] const ModelConfig& config() const { return config_; }
     [[nodiscard]] const WeightLayout& layout() const { return layout_; }
     [[nodiscard]] Epoch epoch() const { return epoch_; }
     [[nodiscard]] Rank rank() const { return communicator_.rank(); }
     [[nodiscard]] int tp() const { return communicator_.size(); }
-    [[nodiscard]] int num_threads() const { return num_threads_of(device_.host_stream()); }
+    [[nodiscard]] int num_threads() const { return kernels::num_threads_of(device_.host_stream()); }
     [[nodiscard]] const Device& device() const { return device_; }
     // For weights in host memory: staging.
-    [[nodiscard]] const Ops& ops() const { return device_.host_ops(); }
+    [[nodiscard]] const kernels::Ops& ops() const { return device_.host_ops(); }
 
     // The copies of the weights, for updates; null with the null model. Only between passes may the
     // live copy change, and the epoch with it.
     [[nodiscard]] WeightStore* weights() { return weights_ ? &*weights_ : nullptr; }
     // Of a copy of the weights that has memory. The background's. REQUIRES: is on a GPU.
-    Result<std::vector<PartDigest>> digest_on_gpu(const std::byte* arena) {
+    Result<std::vector<messages::PartDigest>> digest_on_gpu(const std::byte* arena) {
         return gpu_digest_->digest(arena, device_.ops());
     }
     [[nodiscard]] const WeightStore* weights() const { return weights_ ? &*weights_ : nullptr; }
@@ -128,8 +129,8 @@ class Engine {
     Result<> choose_num_pages(const Model::Args& args);
     [[nodiscard]] std::int64_t transfer_bytes_max() const;
     Result<> load_checkpoint();
-    Result<> compute(const StepPlan& plan, StepResult* result);
-    Result<> share_sampled(StepResult* result);
+    Result<> compute(const messages::StepPlan& plan, messages::StepResult* result);
+    Result<> share_sampled(messages::StepResult* result);
     [[nodiscard]] bool is_root() const { return raw(communicator_.rank()) == 0; }
 
     EngineOptions options_;
@@ -147,7 +148,7 @@ class Engine {
     // Empty with the null model.
     std::optional<WeightStore> weights_{};
     std::optional<GpuWeightDigest> gpu_digest_{};  // empty on the CPU
-    std::vector<PartDigest>
+    std::vector<messages::PartDigest>
         digests_{};  // as loaded; empty where they cannot be had (weight_digest.h)
     std::optional<Arena> kv_memory_{};
     std::optional<Transfers> transfers_{};
@@ -155,4 +156,4 @@ class Engine {
     std::optional<Sampler> sampler_{};
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

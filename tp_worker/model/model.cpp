@@ -9,7 +9,7 @@
 #include <optional>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 constexpr std::int64_t kAlignment = 256;  // bytes: a GPU's workspaces
@@ -27,7 +27,7 @@ class Carver {
     View2<float> floats(std::int64_t rows, std::int64_t cols) {
         return view2(static_cast<float*>(take(rows * cols * 4)), rows, cols);
     }
-    ActView acts(DType dtype, std::int64_t rows, std::int64_t cols) {
+    kernels::ActView acts(kernels::DType dtype, std::int64_t rows, std::int64_t cols) {
         return {take(rows * cols * size_of(dtype)), dtype, rows, cols, cols};
     }
     [[nodiscard]] std::int64_t used() const { return used_; }
@@ -38,12 +38,14 @@ class Carver {
 };
 
 // Of what leaves a product and is not summed over the ranks (model.h).
-DType product_dtype(const Model::Args& args) {
+kernels::DType product_dtype(const Model::Args& args) {
     const bool is_bf16 = args.device.is_cuda() && args.compute == Compute::kBf16;
-    return is_bf16 ? DType::kBF16 : DType::kF32;
+    return is_bf16 ? kernels::DType::kBF16 : kernels::DType::kF32;
 }
 
-DType act_dtype(Compute compute) { return compute == Compute::kFp32 ? DType::kF32 : DType::kBF16; }
+kernels::DType act_dtype(Compute compute) {
+    return compute == Compute::kFp32 ? kernels::DType::kF32 : kernels::DType::kBF16;
+}
 
 std::int32_t narrow(std::int64_t value) {
     CHECK(value >= 0 && value <= std::numeric_limits<std::int32_t>::max());
@@ -54,7 +56,7 @@ std::int32_t narrow(std::int64_t value) {
 
 std::string_view name_of(Compute compute) { return compute == Compute::kFp32 ? "fp32" : "bf16"; }
 
-KvCache kv_of_layer(
+kernels::KvCache kv_of_layer(
     const ModelSizes& sizes, const ModelConfig& config, const ShardShape& shard, Compute compute
 ) {
     return {
@@ -73,22 +75,22 @@ std::int64_t Model::place(const Args& args, std::byte* memory, Buffers* buffers)
     const std::int64_t F = args.shard.ffn;
     const std::int64_t QD = args.shard.num_q_heads * args.config.head_dim;
     const std::int64_t KD = args.shard.num_kv_heads * args.config.head_dim;
-    const DType dtype = act_dtype(args.compute);
-    const Ops& ops = args.device.ops();
+    const kernels::DType dtype = act_dtype(args.compute);
+    const kernels::Ops& ops = args.device.ops();
     Carver carver(memory);
     Buffers b;
     b.x = carver.floats(T, H);
     b.delta = carver.floats(T, H);
     b.normed = carver.acts(dtype, T, H);
-    const ActView qkv = carver.acts(product_dtype(args), T, QD + 2 * KD);
-    b.q = cols(qkv, 0, QD);
-    b.k = cols(qkv, QD, KD);
-    b.v = cols(qkv, QD + KD, KD);
+    const kernels::ActView qkv = carver.acts(product_dtype(args), T, QD + 2 * KD);
+    b.q = kernels::cols(qkv, 0, QD);
+    b.k = kernels::cols(qkv, QD, KD);
+    b.v = kernels::cols(qkv, QD + KD, KD);
     b.rotated = carver.acts(dtype, T, QD);
     b.attended = carver.acts(dtype, T, QD);
-    const ActView gate_up = carver.acts(product_dtype(args), T, 2 * F);
-    b.gate = cols(gate_up, 0, F);
-    b.up = cols(gate_up, F, F);
+    const kernels::ActView gate_up = carver.acts(product_dtype(args), T, 2 * F);
+    b.gate = kernels::cols(gate_up, 0, F);
+    b.up = kernels::cols(gate_up, F, F);
     b.gated = carver.acts(dtype, T, F);
     b.head_x = carver.floats(L, H);
     b.head_delta = carver.floats(L, H);
@@ -165,10 +167,10 @@ void Model::fill_rope_tables(const Device& device) {
             }
         }
     };
-    parallel_for(device.host_stream(), sizes_.num_positions, /*grain=*/256, fill);
+    kernels::parallel_for(device.host_stream(), sizes_.num_positions, /*grain=*/256, fill);
     if (!device.is_cuda()) return;
-    copy_and_wait(buffers_.cos.data, host_cos.data, num_bytes);
-    copy_and_wait(buffers_.sin.data, host_sin.data, num_bytes);
+    kernels::copy_and_wait(buffers_.cos.data, host_cos.data, num_bytes);
+    kernels::copy_and_wait(buffers_.sin.data, host_sin.data, num_bytes);
 }
 
 Result<> Model::sum_over_ranks(View2<float> x) {
@@ -198,7 +200,7 @@ StepBatch Model::there(const StepBatch& batch) {
     return there;
 }
 
-LinearArgs Model::product(
+kernels::LinearArgs Model::product(
     Product which,
     const ModelWeights& weights,
     std::size_t layer_index,
@@ -209,7 +211,7 @@ LinearArgs Model::product(
     const LayerWeights& layer = weights.layers[layer_index];
     // A bias of a sum over the ranks is added once, by the rank that comes first in it.
     const bool is_first = raw(communicator_->rank()) == 0;
-    LinearArgs args{.workspace = buffers_.linear, .stream = stream_};
+    kernels::LinearArgs args{.workspace = buffers_.linear, .stream = stream_};
     std::size_t num = 1;
     switch (which) {
         case Product::kQkv:
@@ -253,7 +255,7 @@ int Model::tune(Product which, const ModelWeights& weights, std::int64_t num_row
     const std::size_t num =
         which == Product::kHead ? 1 : std::min(kRotationMax, weights.layers.size());
     std::array<Parts, kRotationMax> parts{};
-    std::vector<LinearArgs> rotation;
+    std::vector<kernels::LinearArgs> rotation;
     for (std::size_t i = 0; i < num; ++i)
         rotation.push_back(product(which, weights, i, num_rows, parts[i]));
     return ops_->tune_linear(rotation);
@@ -263,8 +265,8 @@ int Model::tune(const ModelWeights& weights) {
     if (ops_->tune_linear == nullptr) return 0;
     int num_timed = 0;
     const auto tune_up_to = [&](Product which, std::int64_t rows_max) {
-        for (std::int64_t M = 1; M <= rows_max; M = gemm_bucket(M) + 1)
-            num_timed += tune(which, weights, std::min(gemm_bucket(M), rows_max));
+        for (std::int64_t M = 1; M <= rows_max; M = kernels::gemm_bucket(M) + 1)
+            num_timed += tune(which, weights, std::min(kernels::gemm_bucket(M), rows_max));
     };
     for (const Product which : {Product::kQkv, Product::kO, Product::kGateUp, Product::kDown})
         tune_up_to(which, sizes_.tokens_max);
@@ -276,15 +278,15 @@ int Model::tune(const ModelWeights& weights) {
 void Model::attend(const ModelWeights& weights, std::size_t index, const StepBatch& there) {
     const LayerWeights& layer = weights.layers[index];
     const auto T = static_cast<std::int64_t>(there.tokens.size());
-    const ActView q = rows(buffers_.q, 0, T);
-    const ActView k = rows(buffers_.k, 0, T);
-    const ActView v = rows(buffers_.v, 0, T);
-    const ActView rotated = rows(buffers_.rotated, 0, T);
-    const ActView attended = rows(buffers_.attended, 0, T);
+    const kernels::ActView q = rows(buffers_.q, 0, T);
+    const kernels::ActView k = rows(buffers_.k, 0, T);
+    const kernels::ActView v = rows(buffers_.v, 0, T);
+    const kernels::ActView rotated = rows(buffers_.rotated, 0, T);
+    const kernels::ActView attended = rows(buffers_.attended, 0, T);
     Parts parts;
     ops_->linear(product(Product::kQkv, weights, index, T, parts));
 
-    KvCache kv = layer_kv_;
+    kernels::KvCache kv = layer_kv_;
     kv.data = kv_ + static_cast<std::int64_t>(index) * kv_bytes(layer_kv_);
     ops_->rope({
         .q = q,
@@ -314,7 +316,7 @@ void Model::attend(const ModelWeights& weights, std::size_t index, const StepBat
         .page_starts = there.page_starts.data(),
         .kv_len_max = there.kv_len_max,
         .q_len_max = there.q_len_max,
-        .window = window ? narrow(*window) : kNoWindow,
+        .window = window ? narrow(*window) : kernels::kNoWindow,
         .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_->head_dim))),
         .workspace = buffers_.attention,
         .stream = stream_,
@@ -325,9 +327,9 @@ void Model::attend(const ModelWeights& weights, std::size_t index, const StepBat
 // normed -> delta: this rank's columns of the MLP.
 void Model::feed_forward(const ModelWeights& weights, std::size_t index, std::int64_t num_tokens) {
     const std::int64_t T = num_tokens;
-    const ActView gate = rows(buffers_.gate, 0, T);
-    const ActView up = rows(buffers_.up, 0, T);
-    const ActView gated = rows(buffers_.gated, 0, T);
+    const kernels::ActView gate = rows(buffers_.gate, 0, T);
+    const kernels::ActView up = rows(buffers_.up, 0, T);
+    const kernels::ActView gated = rows(buffers_.gated, 0, T);
     Parts parts;
     ops_->linear(product(Product::kGateUp, weights, index, T, parts));
     ops_->silu_mul({.gate = gate, .up = up, .y = gated, .stream = stream_});
@@ -348,7 +350,7 @@ Result<> Model::forward(const StepBatch& batch, const ModelWeights& weights) {
     const StepBatch on_device = there(batch);
     const View2<float> x = rows(buffers_.x, 0, T);
     const View2<float> delta = rows(buffers_.delta, 0, T);
-    const ActView normed = rows(buffers_.normed, 0, T);
+    const kernels::ActView normed = rows(buffers_.normed, 0, T);
     const auto eps = static_cast<float>(config_->norm_eps);
 
     ops_->embedding({
@@ -395,7 +397,7 @@ Result<View2<float>> Model::logits(
     CHECK(L <= sizes_.logit_rows_max);
     const View2<float> x = rows(buffers_.head_x, 0, L);
     const View2<float> delta = rows(buffers_.head_delta, 0, L);
-    const ActView normed = rows(buffers_.head_normed, 0, L);
+    const kernels::ActView normed = rows(buffers_.head_normed, 0, L);
     const View2<float> part = rows(buffers_.head_part, 0, L);
     const std::int32_t* const row_index = transfers_->in(token_rows);
     ops_->gather_rows(
@@ -423,4 +425,4 @@ Result<View2<float>> Model::logits(
     return whole;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -32,7 +32,7 @@
 #include <span>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 enum class Compute : std::uint8_t { kBf16, kFp32 };
 [[nodiscard]] std::string_view name_of(Compute compute);  // "bf16", "fp32"
@@ -46,7 +46,7 @@ struct ModelSizes {
 };
 
 // One layer's KV on this rank, data null.
-[[nodiscard]] KvCache kv_of_layer(
+[[nodiscard]] kernels::KvCache kv_of_layer(
     const ModelSizes& sizes, const ModelConfig& config, const ShardShape& shard, Compute compute
 );
 
@@ -103,8 +103,8 @@ class Model {
     // normed -> q, k, v; attended -> delta; normed -> gate, up; gated -> delta, of a layer; the
     // head's. `parts` outlives what is returned.
     enum class Product : std::uint8_t { kQkv, kO, kGateUp, kDown, kHead };
-    using Parts = std::array<LinearPart, LinearArgs::kPartsMax>;
-    [[nodiscard]] LinearArgs product(
+    using Parts = std::array<kernels::LinearPart, kernels::LinearArgs::kPartsMax>;
+    [[nodiscard]] kernels::LinearArgs product(
         Product which,
         const ModelWeights& weights,
         std::size_t layer_index,
@@ -121,26 +121,26 @@ class Model {
 
     // The buffers' places in `memory_`; the ranges are fixed by Args.
     struct Buffers {
-        View2<float> x{};           // [T, H]
-        View2<float> delta{};       // [T, H], a sublayer's output
-        ActView normed{};           // [T, H]
-        ActView q{};                // [T, Q*D]: q, k and v are columns of one matrix, so that
-        ActView k{};                // [T, K*D]  their product is one product where the weights
-        ActView v{};                // [T, K*D]  lie back to back; gate and up likewise
-        ActView rotated{};          // [T, Q*D]: queries as attention reads them
-        ActView attended{};         // [T, Q*D]
-        ActView gate{};             // [T, F]
-        ActView up{};               // [T, F]
-        ActView gated{};            // [T, F]
-        View2<float> head_x{};      // [L, H]
-        View2<float> head_delta{};  // [L, H]
-        ActView head_normed{};      // [L, H]
-        View2<float> head_part{};   // [L, V_rank]
-        View2<float> head_whole{};  // [L, V], rank 0; is head_part where there is one rank
-        View2<float> cos{};         // [positions, D/2]
-        View2<float> sin{};         // [positions, D/2]
-        Workspace attention{};
-        Workspace linear{};
+        View2<float> x{};                // [T, H]
+        View2<float> delta{};            // [T, H], a sublayer's output
+        kernels::ActView normed{};       // [T, H]
+        kernels::ActView q{};            // [T, Q*D]: q, k and v are columns of one matrix, so that
+        kernels::ActView k{};            // [T, K*D]  their product is one product where the weights
+        kernels::ActView v{};            // [T, K*D]  lie back to back; gate and up likewise
+        kernels::ActView rotated{};      // [T, Q*D]: queries as attention reads them
+        kernels::ActView attended{};     // [T, Q*D]
+        kernels::ActView gate{};         // [T, F]
+        kernels::ActView up{};           // [T, F]
+        kernels::ActView gated{};        // [T, F]
+        View2<float> head_x{};           // [L, H]
+        View2<float> head_delta{};       // [L, H]
+        kernels::ActView head_normed{};  // [L, H]
+        View2<float> head_part{};        // [L, V_rank]
+        View2<float> head_whole{};       // [L, V], rank 0; is head_part where there is one rank
+        View2<float> cos{};              // [positions, D/2]
+        View2<float> sin{};              // [positions, D/2]
+        kernels::Workspace attention{};
+        kernels::Workspace linear{};
     };
     // Lays the buffers out from `memory`; returns the bytes they take. Null: only counts.
     static std::int64_t place(const Args& args, std::byte* memory, Buffers* buffers);
@@ -148,15 +148,15 @@ class Model {
     const ModelConfig* config_;
     ShardShape shard_;
     ModelSizes sizes_;
-    const Ops* ops_;
-    Stream stream_;
+    const kernels::Ops* ops_;
+    kernels::Stream stream_;
     Transfers* transfers_;
     Communicator* communicator_;
     std::byte* kv_;
-    KvCache layer_kv_;
+    kernels::KvCache layer_kv_;
     Arena memory_;
     Buffers buffers_{};
     std::int64_t num_tokens_ = 0;  // of the last forward()
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

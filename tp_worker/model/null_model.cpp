@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 TokenId token_at(const RequestState& request, std::int64_t output_index, std::int64_t vocab_len) {
@@ -22,10 +22,10 @@ void run_null_model(
     std::span<const LogitRow> rows,
     const RequestSlots& slots,
     std::int64_t vocab_len,
-    StepResult* result
+    messages::StepResult* result
 ) {
     const float uniform = -static_cast<float>(std::log(static_cast<double>(vocab_len)));
-    StepScores& scores = result->scores;
+    messages::StepScores& scores = result->scores;
     std::fill(result->logprobs.values.begin(), result->logprobs.values.end(), uniform);
     std::fill(result->top_logprobs.values.begin(), result->top_logprobs.values.end(), uniform);
     std::fill(result->ids_logprobs.values.begin(), result->ids_logprobs.values.end(), uniform);
@@ -45,4 +45,4 @@ void run_null_model(
     }
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -9,13 +9,13 @@
 #include <cstdint>
 #include <span>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 void run_null_model(
     std::span<const LogitRow> rows,
     const RequestSlots& slots,
     std::int64_t vocab_len,
-    StepResult* result
+    messages::StepResult* result
 );
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

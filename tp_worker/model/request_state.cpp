@@ -4,18 +4,18 @@
 #include <limits>
 #include <map>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
-RequestState::RequestState(const RequestSetup& setup)
+RequestState::RequestState(const messages::RequestSetup& setup)
     : prompt_len_(setup.prompt_len),
       min_new_tokens_(setup.sampling.min_new_tokens),
       stop_ids_(setup.stop_ids),
       logprobs_(setup.logprobs) {
-    const SamplingParams& params = setup.sampling;
+    const messages::SamplingParams& params = setup.sampling;
     if (params.temperature >= kTemperatureMin) {
         sample_.temperature = static_cast<float>(params.temperature);
     }
-    if (params.top_k >= 1 && params.top_k < kTopKOff) {
+    if (params.top_k >= 1 && params.top_k < kernels::kTopKOff) {
         sample_.top_k = static_cast<std::int32_t>(params.top_k);
     }
     // A top_p that fp32 rounds to 0 still keeps the best id.
@@ -45,8 +45,8 @@ RequestState::RequestState(const RequestSetup& setup)
     for (const auto& [id, bias] : biases) early_biases_.push_back({id, bias});
 }
 
-SampleRow RequestState::draw(std::int64_t output_index) const {
-    SampleRow row = sample_;
+kernels::SampleRow RequestState::draw(std::int64_t output_index) const {
+    kernels::SampleRow row = sample_;
     row.position = static_cast<std::uint32_t>(prompt_len_ + output_index);
     return row;
 }
@@ -62,4 +62,4 @@ void RequestState::take_sampled(TokenId id) {
     if (has_penalty_ && raw(id) >= 0) count(id, 1);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

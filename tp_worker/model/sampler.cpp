@@ -5,7 +5,7 @@
 #include <numeric>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 constexpr std::int64_t kAlignment = 256;  // a GPU's workspaces
@@ -31,9 +31,9 @@ struct RowOutputs {
     float* ids_logprobs;
 };
 
-RowOutputs outputs_of(const LogitRow& row, StepResult* result) {
+RowOutputs outputs_of(const LogitRow& row, messages::StepResult* result) {
     if (row.kind == LogitRow::Kind::kScore) {
-        StepScores& scores = result->scores;
+        messages::StepScores& scores = result->scores;
         return {
             scores.logprobs.values.data() + row.entry,
             scores.top_ids.values.data() + row.top_begin,
@@ -51,10 +51,10 @@ RowOutputs outputs_of(const LogitRow& row, StepResult* result) {
 struct Row {
     const LogitRow* place = nullptr;
     const RequestState* request = nullptr;
-    bool is_sample = false;  // else it scores
-    bool is_raw = false;     // its logprobs are of the logits as the model made them
-    bool is_edited = false;  // it is drawn from logits after penalties and bias
-    SampleRow draw{};        // of a sample
+    bool is_sample = false;     // else it scores
+    bool is_raw = false;        // its logprobs are of the logits as the model made them
+    bool is_edited = false;     // it is drawn from logits after penalties and bias
+    kernels::SampleRow draw{};  // of a sample
 
     // Whether its logprobs are of the edited logits.
     [[nodiscard]] bool reports_edited() const { return is_edited && !is_raw; }
@@ -64,7 +64,7 @@ Row row_of(const LogitRow& place, const RequestSlots& slots) {
     const RequestState& request = *slots[static_cast<std::size_t>(raw(place.slot))];
     Row row{.place = &place, .request = &request};
     row.is_sample = place.kind == LogitRow::Kind::kSample;
-    row.is_raw = !row.is_sample || request.logprobs().mode == LogprobsMode::kRaw;
+    row.is_raw = !row.is_sample || request.logprobs().mode == messages::LogprobsMode::kRaw;
     row.is_edited = row.is_sample && request.has_edits(place.output_index);
     if (row.is_sample) row.draw = request.draw(place.output_index);
     return row;
@@ -73,15 +73,16 @@ Row row_of(const LogitRow& place, const RequestSlots& slots) {
 // Logits side by side, some of whose rows are drawn from, and some reported from: those that the
 // model made, or the edited copies. [R] are their rows, each with the row of the call that it is.
 struct LogitView {
-    View2<float> logits{};              // [R, V]
-    bool is_edited = false;             // a copy, still to be made
-    std::vector<std::size_t> rows{};    // [R]
-    std::vector<Choice> choices{};      // [R], of those drawn from here
-    std::size_t num_reported = 0;       // only rows before it are reported from
-    std::vector<SoftmaxRow> softmax{};  // [num_reported], and so the next
-    std::vector<SoftmaxStats> stats{};
-    std::vector<LogitPick> picks{};  // row by row: the choice or the target, then the ids asked for
-    std::vector<float> picked{};     // their logits
+    View2<float> logits{};                       // [R, V]
+    bool is_edited = false;                      // a copy, still to be made
+    std::vector<std::size_t> rows{};             // [R]
+    std::vector<kernels::Choice> choices{};      // [R], of those drawn from here
+    std::size_t num_reported = 0;                // only rows before it are reported from
+    std::vector<kernels::SoftmaxRow> softmax{};  // [num_reported], and so the next
+    std::vector<kernels::SoftmaxStats> stats{};
+    std::vector<kernels::LogitPick>
+        picks{};                  // row by row: the choice or the target, then the ids asked for
+    std::vector<float> picked{};  // their logits
     std::vector<std::size_t> top_starts{};  // [num_reported + 1], in the next two
     std::vector<TokenId> top_ids{};
     std::vector<float> top_logits{};
@@ -101,9 +102,9 @@ class Sampler::Call {
 
     // Each start enqueues ops; its finish runs after the wait for them.
     void start_draws();
-    void finish_draws(StepResult* result);
+    void finish_draws(messages::StepResult* result);
     void start_reports();
-    void finish_reports(StepResult* result);
+    void finish_reports(messages::StepResult* result);
 
   private:
     void start_draws(LogitView& view);
@@ -111,7 +112,7 @@ class Sampler::Call {
     void edit(std::span<const std::size_t> rows, View2<float> edited);
     void start_reports(LogitView& view);
     void start_tops(LogitView& view);
-    void finish_reports(const LogitView& view, StepResult* result);
+    void finish_reports(const LogitView& view, messages::StepResult* result);
 
     [[nodiscard]] std::size_t end_of_run(const LogitView& view, std::size_t begin) const;
     [[nodiscard]] std::int64_t edit_bytes_of(std::size_t i) const {
@@ -199,15 +200,15 @@ void Sampler::Call::start_draw(LogitView& view, std::size_t begin, std::size_t e
     const View2<float> logits = pitstop::rows(
         view.logits, static_cast<std::int64_t>(begin), static_cast<std::int64_t>(num)
     );
-    constexpr std::size_t kRowBytes =
-        sizeof(PenaltyRow) + 3 * sizeof(std::int32_t) + sizeof(SampleRow) + sizeof(Choice);
+    constexpr std::size_t kRowBytes = sizeof(kernels::PenaltyRow) + 3 * sizeof(std::int32_t) +
+                                      sizeof(kernels::SampleRow) + sizeof(kernels::Choice);
     auto bytes = static_cast<std::int64_t>((num + 2) * kRowBytes);
     if (view.is_edited) {
         for (const std::size_t i : rows) bytes += edit_bytes_of(i);
     }
     sampler_.make_room(bytes);
     if (view.is_edited) edit(rows, logits);
-    std::vector<SampleRow> draws;
+    std::vector<kernels::SampleRow> draws;
     for (const std::size_t i : rows) draws.push_back(rows_[i].draw);
     sampler_.ops_->sample({
         .logits = logits,
@@ -221,11 +222,11 @@ void Sampler::Call::start_draw(LogitView& view, std::size_t begin, std::size_t e
 // The rows' logits after penalties and bias.
 void Sampler::Call::edit(std::span<const std::size_t> rows, View2<float> edited) {
     std::vector<std::int32_t> row_index;
-    std::vector<PenaltyRow> penalties;
+    std::vector<kernels::PenaltyRow> penalties;
     std::vector<std::int32_t> count_starts{0};
-    std::vector<TokenCount> counts;
+    std::vector<kernels::TokenCount> counts;
     std::vector<std::int32_t> bias_starts{0};
-    std::vector<LogitBias> biases;
+    std::vector<kernels::LogitBias> biases;
     for (const std::size_t i : rows) {
         const RequestState& request = *rows_[i].request;
         row_index.push_back(static_cast<std::int32_t>(i));
@@ -253,7 +254,7 @@ void Sampler::Call::edit(std::span<const std::size_t> rows, View2<float> edited)
     });
 }
 
-void Sampler::Call::finish_draws(StepResult* result) {
+void Sampler::Call::finish_draws(messages::StepResult* result) {
     for (std::size_t k = 0; k < edited_.rows.size(); ++k)
         model_.choices[edited_.rows[k]] = edited_.choices[k];
     for (std::size_t i = 0; i < rows_.size(); ++i) {
@@ -279,12 +280,12 @@ void Sampler::Call::start_reports(LogitView& view) {
     for (std::size_t k = 0; k < view.num_reported; ++k) {
         if (!is_reported(view, k)) continue;
         const Row& row = rows_[view.rows[k]];
-        const LogprobOptions& options = row.request->logprobs();
-        const Choice& choice = model_.choices[view.rows[k]];
+        const messages::LogprobOptions& options = row.request->logprobs();
+        const kernels::Choice& choice = model_.choices[view.rows[k]];
         if (!row.is_raw) {
             const float temperature = row.draw.temperature;
             view.softmax[k].temperature = temperature > 0.f ? temperature : 1.f;
-            if (options.mode == LogprobsMode::kTruncated)
+            if (options.mode == messages::LogprobsMode::kTruncated)
                 view.softmax[k].kept_min = choice.kept_min;
         }
         const auto at = static_cast<std::int32_t>(k);
@@ -293,8 +294,8 @@ void Sampler::Call::start_reports(LogitView& view) {
     }
     view.picked.resize(view.picks.size());
     sampler_.make_room(static_cast<std::int64_t>(
-        view.num_reported * (sizeof(SoftmaxRow) + sizeof(SoftmaxStats)) +
-        view.picks.size() * (sizeof(LogitPick) + sizeof(float))
+        view.num_reported * (sizeof(kernels::SoftmaxRow) + sizeof(kernels::SoftmaxStats)) +
+        view.picks.size() * (sizeof(kernels::LogitPick) + sizeof(float))
     ));
     sampler_.ops_->softmax_stats({
         .logits = pitstop::rows(view.logits, 0, static_cast<std::int64_t>(view.num_reported)),
@@ -344,19 +345,19 @@ void Sampler::Call::start_tops(LogitView& view) {
     }
 }
 
-void Sampler::Call::finish_reports(StepResult* result) {
+void Sampler::Call::finish_reports(messages::StepResult* result) {
     finish_reports(model_, result);
     finish_reports(edited_, result);
 }
 
-void Sampler::Call::finish_reports(const LogitView& view, StepResult* result) {
+void Sampler::Call::finish_reports(const LogitView& view, messages::StepResult* result) {
     std::size_t at = 0;  // in the picks
     for (std::size_t k = 0; k < view.num_reported; ++k) {
         if (!is_reported(view, k)) continue;
         const Row& row = rows_[view.rows[k]];
         const float inverse = 1.f / view.softmax[k].temperature;  // as the op scales
         const auto logprob_of = [&](float logit) {
-            return logprob(logit * inverse, view.softmax[k].kept_min, view.stats[k]);
+            return kernels::logprob(logit * inverse, view.softmax[k].kept_min, view.stats[k]);
         };
         const RowOutputs out = outputs_of(*row.place, result);
         *out.logprob = logprob_of(view.picked[at++]);
@@ -371,7 +372,9 @@ void Sampler::Call::finish_reports(const LogitView& view, StepResult* result) {
     }
 }
 
-std::int64_t Sampler::bytes(const Ops& ops, std::int64_t rows_max, std::int64_t vocab_len) {
+std::int64_t Sampler::bytes(
+    const kernels::Ops& ops, std::int64_t rows_max, std::int64_t vocab_len
+) {
     return aligned(rows_max * vocab_len * 4) +
            aligned(ops.sample_workspace_bytes(rows_max, vocab_len)) +
            aligned(ops.softmax_stats_workspace_bytes(rows_max, vocab_len));
@@ -379,15 +382,17 @@ std::int64_t Sampler::bytes(const Ops& ops, std::int64_t rows_max, std::int64_t 
 
 // More than any one call of make_room() asks for.
 std::int64_t Sampler::transfer_bytes(std::int64_t rows_max, std::int64_t vocab_len) {
-    constexpr auto kPicksMax = std::int64_t{1 + kLogprobIdsMax};
-    constexpr auto kBiasesMax = std::int64_t{kLogitBiasMax + kStopTokensMax + kStopsMax};
-    constexpr std::int64_t kPickBytes = sizeof(LogitPick) + sizeof(float);
+    constexpr auto kPicksMax = std::int64_t{1 + messages::kLogprobIdsMax};
+    constexpr auto kBiasesMax =
+        std::int64_t{messages::kLogitBiasMax + messages::kStopTokensMax + messages::kStopsMax};
+    constexpr std::int64_t kPickBytes = sizeof(kernels::LogitPick) + sizeof(float);
     constexpr std::int64_t kTopBytes = sizeof(TokenId) + sizeof(float);
     constexpr std::int64_t kRowBytes = 1024;  // of a row's settings, choice and sums, rounded up
-    const std::int64_t edit_bytes_max = kEditBytes + vocab_len * std::int64_t{sizeof(TokenCount)} +
-                                        kBiasesMax * std::int64_t{sizeof(LogitBias)};
-    return edit_bytes_max +
-           (rows_max + 4) * (kPicksMax * kPickBytes + kTopLogprobsMax * kTopBytes + kRowBytes);
+    const std::int64_t edit_bytes_max = kEditBytes +
+                                        vocab_len * std::int64_t{sizeof(kernels::TokenCount)} +
+                                        kBiasesMax * std::int64_t{sizeof(kernels::LogitBias)};
+    return edit_bytes_max + (rows_max + 4) * (kPicksMax * kPickBytes +
+                                              messages::kTopLogprobsMax * kTopBytes + kRowBytes);
 }
 
 Result<Sampler> Sampler::make(const Args& args) {
@@ -415,7 +420,7 @@ void Sampler::run(
     View2<float> logits,
     std::span<const LogitRow> rows,
     const RequestSlots& slots,
-    StepResult* result
+    messages::StepResult* result
 ) {
     CHECK(logits.rows == static_cast<std::int64_t>(rows.size()) && logits.rows <= edited_.rows);
     CHECK(logits.cols == vocab_len_);
@@ -436,4 +441,4 @@ void Sampler::make_room(std::int64_t transfer_bytes) {
     }
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -31,7 +31,7 @@
 #include <cstdint>
 #include <span>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 class Sampler {
   public:
@@ -43,7 +43,7 @@ class Sampler {
     };
     // What make() takes of the device's memory.
     [[nodiscard]] static std::int64_t bytes(
-        const Ops& ops, std::int64_t rows_max, std::int64_t vocab_len
+        const kernels::Ops& ops, std::int64_t rows_max, std::int64_t vocab_len
     );
     [[nodiscard]] static std::int64_t transfer_bytes(std::int64_t rows_max, std::int64_t vocab_len);
     static Result<Sampler> make(const Args& args);
@@ -54,7 +54,7 @@ class Sampler {
         View2<float> logits,
         std::span<const LogitRow> rows,
         const RequestSlots& slots,
-        StepResult* result
+        messages::StepResult* result
     );
 
   private:
@@ -64,14 +64,14 @@ class Sampler {
     // Waits for what is under way if an op's arrays of so many bytes do not fit beside it.
     void make_room(std::int64_t transfer_bytes);
 
-    const Ops* ops_;
-    Stream stream_;
+    const kernels::Ops* ops_;
+    kernels::Stream stream_;
     Transfers* transfers_;
     std::int64_t vocab_len_;
     Arena memory_;
     View2<float> edited_{};  // [rows_max, V]
-    Workspace sample_workspace_{};
-    Workspace stats_workspace_{};
+    kernels::Workspace sample_workspace_{};
+    kernels::Workspace stats_workspace_{};
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -1,14 +1,16 @@
 #include "tp_worker/model/step_batch.h"
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 bool is_token(TokenId id, std::int64_t vocab_len) { return raw(id) >= 0 && raw(id) < vocab_len; }
 
 }  // namespace
 
-Result<> set_up_requests(const StepPlan& plan, std::int64_t vocab_len, RequestSlots* slots) {
-    for (const RequestSetup& setup : plan.setups) {
+Result<> set_up_requests(
+    const messages::StepPlan& plan, std::int64_t vocab_len, RequestSlots* slots
+) {
+    for (const messages::RequestSetup& setup : plan.setups) {
         const std::int64_t slot = raw(setup.slot);
         if (slot < 0 || slot >= static_cast<std::int64_t>(slots->size())) {
             return make_error(
@@ -36,13 +38,13 @@ Result<> set_up_requests(const StepPlan& plan, std::int64_t vocab_len, RequestSl
         RETURN_IF_ERROR(check_ids(setup.stop_ids, "stop_ids"));
         RETURN_IF_ERROR(check_ids(setup.history, "history"));
         RETURN_IF_ERROR(check_ids(setup.logprobs.ids, "logprobs.ids"));
-        std::optional<std::string> problem = invalid(setup.sampling);
-        if (!problem) problem = invalid(setup.logprobs);
+        std::optional<std::string> problem = messages::invalid(setup.sampling);
+        if (!problem) problem = messages::invalid(setup.logprobs);
         const auto& bias = setup.sampling.logit_bias;
         if (!problem && !bias.empty() && bias.rbegin()->first >= vocab_len) {
             problem = fmt::format("logit_bias has token {}", bias.rbegin()->first);
         }
-        if (!problem && (setup.prompt_len < 0 || setup.prompt_len > kPromptTokensMax)) {
+        if (!problem && (setup.prompt_len < 0 || setup.prompt_len > messages::kPromptTokensMax)) {
             problem = fmt::format("prompt_len is {}", setup.prompt_len);
         }
         if (problem) {
@@ -54,7 +56,7 @@ Result<> set_up_requests(const StepPlan& plan, std::int64_t vocab_len, RequestSl
 }
 
 Result<> PlannedStep::prepare(
-    const StepPlan& plan, const RequestSlots& slots, const StepLimits& limits
+    const messages::StepPlan& plan, const RequestSlots& slots, const StepLimits& limits
 ) {
     if (static_cast<std::int64_t>(plan.tokens.values.size()) > limits.tokens_max) {
         return make_error(
@@ -83,9 +85,12 @@ Result<> PlannedStep::prepare(
 }
 
 Result<> PlannedStep::add_row(
-    const StepPlan& plan, std::size_t index, const RequestSlots& slots, const StepLimits& limits
+    const messages::StepPlan& plan,
+    std::size_t index,
+    const RequestSlots& slots,
+    const StepLimits& limits
 ) {
-    const PlanRow& row = plan.rows[index];
+    const messages::PlanRow& row = plan.rows[index];
     const auto bad = [&](std::string_view what, std::int64_t value) {
         return make_error(
             ErrorCode::kInvalidArgument,
@@ -145,7 +150,7 @@ Result<> PlannedStep::add_row(
 }
 
 void PlannedStep::add_logits(
-    const PlanRow& row, const RequestState& request, const StepPlan& plan
+    const messages::PlanRow& row, const RequestState& request, const messages::StepPlan& plan
 ) {
     const auto top = static_cast<std::size_t>(request.logprobs().top);
     const std::size_t num_ids = request.logprobs().ids.size();
@@ -174,7 +179,7 @@ void PlannedStep::add_logits(
     add(sample, &sampled_);
 }
 
-StepBatch PlannedStep::batch(const StepPlan& plan) const {
+StepBatch PlannedStep::batch(const messages::StepPlan& plan) const {
     return {
         .tokens = tokens_,
         .positions = positions_,
@@ -188,8 +193,8 @@ StepBatch PlannedStep::batch(const StepPlan& plan) const {
     };
 }
 
-StepResult PlannedStep::empty_result(const StepPlan& plan, Rank rank) const {
-    StepResult result;
+messages::StepResult PlannedStep::empty_result(const messages::StepPlan& plan, Rank rank) const {
+    messages::StepResult result;
     result.step = plan.step;
     result.epoch = plan.epoch;
     result.rank = rank;
@@ -206,4 +211,4 @@ StepResult PlannedStep::empty_result(const StepPlan& plan, Rank rank) const {
     return result;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

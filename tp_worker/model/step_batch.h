@@ -13,7 +13,7 @@
 #include <optional>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 // One row of logits, and where its numbers go in the result.
 struct LogitRow {
@@ -41,25 +41,35 @@ struct StepLimits {
 };
 
 // Applies the plan's setups. kInvalidArgument names the slot.
-Result<> set_up_requests(const StepPlan& plan, std::int64_t vocab_len, RequestSlots* slots);
+Result<> set_up_requests(
+    const messages::StepPlan& plan, std::int64_t vocab_len, RequestSlots* slots
+);
 
 class PlannedStep {
   public:
     // REQUIRES: invalid(plan) found nothing; its setups are applied.
     // Errors: kInvalidArgument, naming the row and what is out of range.
-    Result<> prepare(const StepPlan& plan, const RequestSlots& slots, const StepLimits& limits);
+    Result<> prepare(
+        const messages::StepPlan& plan, const RequestSlots& slots, const StepLimits& limits
+    );
 
     // Borrows from this and from the plan.
-    [[nodiscard]] StepBatch batch(const StepPlan& plan) const;
+    [[nodiscard]] StepBatch batch(const messages::StepPlan& plan) const;
     [[nodiscard]] std::span<const LogitRow> logit_rows() const { return logit_rows_; }
     // A result with its arrays sized for this step.
-    [[nodiscard]] StepResult empty_result(const StepPlan& plan, Rank rank) const;
+    [[nodiscard]] messages::StepResult empty_result(const messages::StepPlan& plan, Rank rank)
+        const;
 
   private:
     Result<> add_row(
-        const StepPlan& plan, std::size_t index, const RequestSlots& slots, const StepLimits& limits
+        const messages::StepPlan& plan,
+        std::size_t index,
+        const RequestSlots& slots,
+        const StepLimits& limits
     );
-    void add_logits(const PlanRow& row, const RequestState& request, const StepPlan& plan);
+    void add_logits(
+        const messages::PlanRow& row, const RequestState& request, const messages::StepPlan& plan
+    );
 
     // How far the arrays of a result have been handed out.
     struct Sizes {
@@ -84,4 +94,4 @@ class PlannedStep {
     std::size_t target_at_ = 0;
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 using pickle::Channel;
@@ -174,7 +174,7 @@ Result<> CheckpointEngine::take_bucket(const Document& document) {
         if (!are_ints) {
             return make_error(ErrorCode::kInvalidArgument, "'{}' has no shape", name->text);
         }
-        ASSIGN_OR_RETURN(TensorSpec spec, read_spec(name->text, dtype->text, extents));
+        ASSIGN_OR_RETURN(checkpoint::TensorSpec spec, read_spec(name->text, dtype->text, extents));
         ASSIGN_OR_RETURN(const std::int64_t bytes, bytes_of(spec));
         const std::int64_t at = offset->integer;
         if (at < 0 || at > buffer_bytes_) {
@@ -197,4 +197,4 @@ Result<> CheckpointEngine::take_bucket(const Document& document) {
     return args_.stage.take(tensors, WeightStage::Expect::kMore);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

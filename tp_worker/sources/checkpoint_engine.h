@@ -22,7 +22,7 @@
 #include <string>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 class CheckpointEngine {
   public:
@@ -53,4 +53,4 @@ class CheckpointEngine {
         parting_until_{};  // nothing comes of it, and the sender is not yet told
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

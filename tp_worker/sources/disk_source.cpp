@@ -7,14 +7,14 @@
 #include <filesystem>
 #include <system_error>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 Result<> deliver_disk(const SourceArgs& args) {
     const std::string& path = args.source.path;
     const StageArgs& stage = args.stage.args();
     ASSIGN_OR_RETURN(
-        const Checkpoint checkpoint,
-        Checkpoint::open(
+        const checkpoint::Checkpoint checkpoint,
+        checkpoint::Checkpoint::open(
             path, {.tensors_max = offered_max(stage.layout), .is_dropped = &stage.is_dropped}
         )
     );
@@ -32,10 +32,10 @@ Result<> deliver_disk(const SourceArgs& args) {
         for (const std::string& note : tensors.notes()) spdlog::warn("'{}': {}", path, note);
     }
     std::vector<Incoming> incoming;
-    for (const StoredTensor* stored : tensors.offered())
+    for (const checkpoint::StoredTensor* stored : tensors.offered())
         incoming.push_back({.spec = stored->spec, .bytes = stored_bytes(checkpoint, *stored)});
     RETURN_IF_ERROR(args.stage.take(incoming, args.expect));
     return checkpoint.is_unchanged();
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -3,9 +3,9 @@
 
 #include "tp_worker/sources/source.h"
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 // Errors: what Checkpoint::open says; another model; files that changed while they were read.
 Result<> deliver_disk(const SourceArgs& args);
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

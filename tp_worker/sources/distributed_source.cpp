@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 constexpr std::int64_t kBroadcastBytesMax = std::int64_t{16} << 30;
@@ -18,16 +18,20 @@ class Broadcasts {
 
     Result<> run() {
         RETURN_IF_ERROR(read_specs());
-        return args_.source.format == TensorFormat::kSparse ? take_sparse() : take_whole();
+        return args_.source.format == messages::TensorFormat::kSparse ? take_sparse()
+                                                                      : take_whole();
     }
 
   private:
     Result<> read_specs() {
-        for (const TensorInfo& info : args_.source.tensors) {
-            ASSIGN_OR_RETURN(TensorSpec spec, read_spec(info.name, info.dtype, info.shape));
+        for (const messages::TensorInfo& info : args_.source.tensors) {
+            ASSIGN_OR_RETURN(
+                checkpoint::TensorSpec spec, read_spec(info.name, info.dtype, info.shape)
+            );
             ASSIGN_OR_RETURN(const std::int64_t bytes, bytes_of(spec));
             // One that the model ignores may have any shape; sums of these do not overflow.
-            if (args_.source.format != TensorFormat::kSparse && bytes > kBroadcastBytesMax) {
+            if (args_.source.format != messages::TensorFormat::kSparse &&
+                bytes > kBroadcastBytesMax) {
                 return make_error(
                     ErrorCode::kTooLarge,
                     "'{}' has {} bytes; at most {} are accepted in a broadcast",
@@ -66,7 +70,7 @@ class Broadcasts {
 
     // How many tensors from `begin` on come in one broadcast.
     [[nodiscard]] std::size_t end_of_pack(std::size_t begin) const {
-        if (args_.source.format == TensorFormat::kEach) return begin + 1;
+        if (args_.source.format == messages::TensorFormat::kEach) return begin + 1;
         if (args_.source.packed_bytes == 0) return specs_.size();
         std::int64_t sum = 0;
         std::size_t end = begin;
@@ -75,7 +79,7 @@ class Broadcasts {
     }
 
     Result<> take_whole() {
-        const std::span<const TensorInfo> tensors = args_.source.tensors;
+        const std::span<const messages::TensorInfo> tensors = args_.source.tensors;
         for (std::size_t begin = 0; begin < specs_.size();) {
             const std::size_t end = end_of_pack(begin);
             std::int64_t sum = 0;
@@ -116,7 +120,7 @@ class Broadcasts {
     }
 
     const SourceArgs& args_;
-    std::vector<TensorSpec> specs_{};
+    std::vector<checkpoint::TensorSpec> specs_{};
     std::vector<std::int64_t> bytes_{};  // of each
     std::vector<std::byte> buffer_{};
 };
@@ -130,4 +134,4 @@ Result<> deliver_distributed(const SourceArgs& args) {
     return result;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

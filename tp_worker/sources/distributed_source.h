@@ -7,10 +7,10 @@
 
 #include "tp_worker/sources/source.h"
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 // Errors: kNotFound (no such group), kUnavailable, kDeadlineExceeded, kAborted, kUnsupported, and
 // whatever is wrong with what was announced.
 Result<> deliver_distributed(const SourceArgs& args);
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 // The socket of whoever sends to this rank's device.
@@ -93,4 +93,4 @@ Result<> check_places(std::vector<Placed> places, std::int64_t buffer_bytes) {
     return Ok{};
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 // Errors: kNotFound (no handle for this rank's device), kUnavailable (no sender, or it died),
 // kDeadlineExceeded (it is silent), kAborted (it gave up), and whatever is wrong with what it sent.
@@ -34,4 +34,4 @@ struct Placed {
 // Errors: kInvalidArgument, one reaches out of the buffer, or two overlap.
 Result<> check_places(std::vector<Placed> places, std::int64_t buffer_bytes);
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

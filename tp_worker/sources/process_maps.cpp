@@ -9,7 +9,7 @@
 #include <string>
 #include <sys/sysmacros.h>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 ProcessMaps::ProcessMaps(pid_t process) {
     const std::string path = fmt::format("/proc/{}/maps", process);
@@ -44,4 +44,4 @@ bool ProcessMaps::has(dev_t device, ino_t inode) const {
     return std::ranges::binary_search(files_, std::pair(device, inode));
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

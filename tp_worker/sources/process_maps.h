@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 class ProcessMaps {
   public:
@@ -23,4 +23,4 @@ class ProcessMaps {
     std::vector<std::pair<dev_t, ino_t>> files_{};  // sorted
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -7,16 +7,16 @@
 #include <chrono>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
-std::vector<std::string> frames_of(Frames frames) {
+std::vector<std::string> frames_of(messages::Frames frames) {
     return {std::move(frames.type), std::move(frames.body)};
 }
 
 // The parts of the shard that one tensor fills.
-ShardTensor describe(const WeightTensor& tensor) {
-    ShardTensor shard{.name = tensor.name, .shape = tensor.shape};
+messages::ShardTensor describe(const WeightTensor& tensor) {
+    messages::ShardTensor shard{.name = tensor.name, .shape = tensor.shape};
     for (const ShardPart& part : tensor.parts) {
         if (part.is_empty()) continue;
         shard.pieces.push_back({
@@ -61,12 +61,12 @@ void PushSession::refuse(const Error& error) {
     if (!socket_.owes_answer()) return;
     const std::string text = text_of(args_.stage, error);
     if (!is_open_) {
-        PushLayout refusal;
+        messages::PushLayout refusal;
         refusal.code = name_of(error.code);
         refusal.message = text;
         return socket_.send(frames_of(encode(refusal)));
     }
-    PushDone refusal;
+    messages::PushDone refusal;
     refusal.code = name_of(error.code);
     refusal.message = text;
     socket_.send(frames_of(encode(refusal)));
@@ -75,62 +75,70 @@ void PushSession::refuse(const Error& error) {
 Result<PushSession::Next> PushSession::take(const std::vector<std::string>& parts) {
     if (parts.size() != 2)
         return make_error(ErrorCode::kMalformed, "a message of {} frames, not 2", parts.size());
-    const Frames frames{.type = parts[0], .body = parts[1]};
+    const messages::Frames frames{.type = parts[0], .body = parts[1]};
     if (!is_open_) {
-        if (frames.type != PushOpen::kType) {
+        if (frames.type != messages::PushOpen::kType) {
             return make_error(
                 ErrorCode::kUnknownMessage,
                 "a push begins with push_open, not '{}'",
-                frames.type.substr(0, kTypeBytesMax)
+                frames.type.substr(0, messages::kTypeBytesMax)
             );
         }
-        ASSIGN_OR_RETURN(const PushOpen message, decode<PushOpen>(frames, UnknownFields::kIgnore));
+        ASSIGN_OR_RETURN(
+            const messages::PushOpen message,
+            decode<messages::PushOpen>(frames, messages::UnknownFields::kIgnore)
+        );
         RETURN_IF_ERROR(open(message));
         is_open_ = true;
         socket_.send(frames_of(encode(layout())));
         return Next::kGoOn;
     }
-    if (frames.type == PushEnd::kType) {
-        ASSIGN_OR_RETURN(const PushEnd message, decode<PushEnd>(frames, UnknownFields::kIgnore));
+    if (frames.type == messages::PushEnd::kType) {
+        ASSIGN_OR_RETURN(
+            const messages::PushEnd message,
+            decode<messages::PushEnd>(frames, messages::UnknownFields::kIgnore)
+        );
         if (!message.code.empty()) {
             return make_error(
                 ErrorCode::kAborted, "the pusher gave up: {}: {}", message.code, message.message
             );
         }
         memory_.reset();
-        socket_.send(frames_of(encode(PushDone{})));
+        socket_.send(frames_of(encode(messages::PushDone{})));
         return Next::kOver;
     }
-    if (frames.type == PushBucket::kType) {
+    if (frames.type == messages::PushBucket::kType) {
         ASSIGN_OR_RETURN(
-            const PushBucket message, decode<PushBucket>(frames, UnknownFields::kIgnore)
+            const messages::PushBucket message,
+            decode<messages::PushBucket>(frames, messages::UnknownFields::kIgnore)
         );
         RETURN_IF_ERROR(take_bucket(message));
-    } else if (frames.type == PushShard::kType) {
+    } else if (frames.type == messages::PushShard::kType) {
         ASSIGN_OR_RETURN(
-            const PushShard message, decode<PushShard>(frames, UnknownFields::kIgnore)
+            const messages::PushShard message,
+            decode<messages::PushShard>(frames, messages::UnknownFields::kIgnore)
         );
         RETURN_IF_ERROR(take_shard(message));
     } else {
         return make_error(
             ErrorCode::kUnknownMessage,
             "'{}' is no message of a pusher",
-            frames.type.substr(0, kTypeBytesMax)
+            frames.type.substr(0, messages::kTypeBytesMax)
         );
     }
-    socket_.send(frames_of(encode(PushDone{})));
+    socket_.send(frames_of(encode(messages::PushDone{})));
     return Next::kGoOn;
 }
 
-Result<> PushSession::open(const PushOpen& message) {
+Result<> PushSession::open(const messages::PushOpen& message) {
     if (message.memory.bytes == 0) return Ok{};
     ASSIGN_OR_RETURN(const SharedFd fd, SharedFd::open(message.memory, Seal::kMayWrite));
     ASSIGN_OR_RETURN(memory_, SharedMapping::map(fd));
     return Ok{};
 }
 
-PushLayout PushSession::layout() const {
-    PushLayout layout;
+messages::PushLayout PushSession::layout() const {
+    messages::PushLayout layout;
     layout.rank = args_.worker.rank;
     layout.tp = args_.worker.tp;
     if (!args_.stage.args().adopt) return layout;
@@ -140,14 +148,16 @@ PushLayout PushSession::layout() const {
     return layout;
 }
 
-Result<> PushSession::take_bucket(const PushBucket& message) {
+Result<> PushSession::take_bucket(const messages::PushBucket& message) {
     if (!memory_)
         return make_error(ErrorCode::kFailedPrecondition, "a bucket, and no memory was named");
     const std::span<const std::byte> memory = memory_->bytes();
     std::vector<Incoming> tensors;
     std::vector<Placed> places;
-    for (const PushTensor& tensor : message.tensors) {
-        ASSIGN_OR_RETURN(TensorSpec spec, read_spec(tensor.name, tensor.dtype, tensor.shape));
+    for (const messages::PushTensor& tensor : message.tensors) {
+        ASSIGN_OR_RETURN(
+            checkpoint::TensorSpec spec, read_spec(tensor.name, tensor.dtype, tensor.shape)
+        );
         ASSIGN_OR_RETURN(const std::int64_t bytes, bytes_of(spec));
         if (tensor.offset < 0 || tensor.offset > static_cast<std::int64_t>(memory.size())) {
             return make_error(
@@ -166,7 +176,7 @@ Result<> PushSession::take_bucket(const PushBucket& message) {
     return args_.stage.take(tensors, WeightStage::Expect::kMore);
 }
 
-Result<> PushSession::take_shard(const PushShard& message) {
+Result<> PushSession::take_shard(const messages::PushShard& message) {
     const StageArgs& stage = args_.stage.args();
     if (!stage.adopt)
         return make_error(ErrorCode::kUnsupported, "this worker adopts no memory in this mode");
@@ -183,4 +193,4 @@ Result<> PushSession::take_shard(const PushShard& message) {
     return args_.stage.take_target();
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

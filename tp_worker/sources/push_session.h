@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 class PushSession {
   public:
@@ -24,10 +24,10 @@ class PushSession {
   private:
     enum class Next { kGoOn, kOver };
     Result<Next> take(const std::vector<std::string>& frames);
-    Result<> open(const PushOpen& message);
-    Result<> take_bucket(const PushBucket& message);
-    Result<> take_shard(const PushShard& message);
-    [[nodiscard]] PushLayout layout() const;
+    Result<> open(const messages::PushOpen& message);
+    Result<> take_bucket(const messages::PushBucket& message);
+    Result<> take_shard(const messages::PushShard& message);
+    [[nodiscard]] messages::PushLayout layout() const;
 
     const SourceArgs& args_;
     ReplySocket& socket_;
@@ -35,4 +35,4 @@ class PushSession {
     bool is_open_ = false;
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

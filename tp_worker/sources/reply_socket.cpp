@@ -12,7 +12,7 @@
 #include <cstring>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 constexpr int kFramesMax = 16;
@@ -150,4 +150,4 @@ void ReplySocket::send(const std::vector<std::string>& frames) {
 
 bool ReplySocket::owes_answer() const { return state_->owes_answer; }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

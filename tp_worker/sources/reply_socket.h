@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 class ReplySocket {
   public:
@@ -42,4 +42,4 @@ class ReplySocket {
     std::unique_ptr<State> state_;  // keeps ZeroMQ out of this header
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -8,9 +8,9 @@
 #include <unistd.h>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
-Result<SharedFd> SharedFd::open(const SharedMemory& memory, Seal seal) {
+Result<SharedFd> SharedFd::open(const messages::SharedMemory& memory, Seal seal) {
     if (memory.pid < 1 || memory.fd < 0 || memory.bytes < 1) {
         return make_error(
             ErrorCode::kInvalidArgument,
@@ -91,4 +91,4 @@ SharedMapping::~SharedMapping() {
     if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

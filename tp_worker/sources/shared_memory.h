@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <span>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 // What a sender may still do to its memfd.
 enum class Seal {
@@ -21,7 +21,7 @@ class SharedFd {
   public:
     // Errors: kNotFound (no such process or descriptor), kPermissionDenied, kInvalidArgument (not a
     // memfd, another size, not sealed).
-    static Result<SharedFd> open(const SharedMemory& memory, Seal seal);
+    static Result<SharedFd> open(const messages::SharedMemory& memory, Seal seal);
     SharedFd(SharedFd&& other) noexcept;
     SharedFd& operator=(SharedFd&& other) noexcept;
     ~SharedFd();
@@ -51,4 +51,4 @@ class SharedMapping {
     std::size_t size_ = 0;
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -9,40 +9,40 @@
 #include <array>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 constexpr std::size_t kNameBytesMax = 1024;
 
 // As safetensors writes them, and as torch does.
-constexpr std::array<std::pair<std::string_view, StoredDtype>, 22> kDtypes{{
-    {"BF16", StoredDtype::kBf16},
-    {"bfloat16", StoredDtype::kBf16},
-    {"F16", StoredDtype::kF16},
-    {"float16", StoredDtype::kF16},
-    {"half", StoredDtype::kF16},
-    {"F32", StoredDtype::kF32},
-    {"float32", StoredDtype::kF32},
-    {"float", StoredDtype::kF32},
-    {"uint8", StoredDtype::kU8},
-    {"int8", StoredDtype::kI8},
-    {"bool", StoredDtype::kBool},
-    {"float8_e4m3fn", StoredDtype::kF8E4m3},
-    {"float8_e5m2", StoredDtype::kF8E5m2},
-    {"float8_e8m0fnu", StoredDtype::kF8E8m0},
-    {"int16", StoredDtype::kI16},
-    {"uint16", StoredDtype::kU16},
-    {"int32", StoredDtype::kI32},
-    {"uint32", StoredDtype::kU32},
-    {"int64", StoredDtype::kI64},
-    {"uint64", StoredDtype::kU64},
-    {"float64", StoredDtype::kF64},
-    {"complex64", StoredDtype::kC64},
+constexpr std::array<std::pair<std::string_view, checkpoint::StoredDtype>, 22> kDtypes{{
+    {"BF16", checkpoint::StoredDtype::kBf16},
+    {"bfloat16", checkpoint::StoredDtype::kBf16},
+    {"F16", checkpoint::StoredDtype::kF16},
+    {"float16", checkpoint::StoredDtype::kF16},
+    {"half", checkpoint::StoredDtype::kF16},
+    {"F32", checkpoint::StoredDtype::kF32},
+    {"float32", checkpoint::StoredDtype::kF32},
+    {"float", checkpoint::StoredDtype::kF32},
+    {"uint8", checkpoint::StoredDtype::kU8},
+    {"int8", checkpoint::StoredDtype::kI8},
+    {"bool", checkpoint::StoredDtype::kBool},
+    {"float8_e4m3fn", checkpoint::StoredDtype::kF8E4m3},
+    {"float8_e5m2", checkpoint::StoredDtype::kF8E5m2},
+    {"float8_e8m0fnu", checkpoint::StoredDtype::kF8E8m0},
+    {"int16", checkpoint::StoredDtype::kI16},
+    {"uint16", checkpoint::StoredDtype::kU16},
+    {"int32", checkpoint::StoredDtype::kI32},
+    {"uint32", checkpoint::StoredDtype::kU32},
+    {"int64", checkpoint::StoredDtype::kI64},
+    {"uint64", checkpoint::StoredDtype::kU64},
+    {"float64", checkpoint::StoredDtype::kF64},
+    {"complex64", checkpoint::StoredDtype::kC64},
 }};
 
 }  // namespace
 
-Result<TensorSpec> read_spec(
+Result<checkpoint::TensorSpec> read_spec(
     std::string_view name, std::string_view dtype, const std::vector<std::int64_t>& shape
 ) {
     if (name.empty() || name.size() > kNameBytesMax) {
@@ -53,19 +53,19 @@ Result<TensorSpec> read_spec(
             kNameBytesMax
         );
     }
-    if (shape.size() > kTensorDimsMax) {
+    if (shape.size() > checkpoint::kTensorDimsMax) {
         return make_error(
             ErrorCode::kInvalidArgument,
             "'{}' has {} dimensions; at most {} are accepted",
             name,
             shape.size(),
-            kTensorDimsMax
+            checkpoint::kTensorDimsMax
         );
     }
     if (dtype.starts_with("torch.")) dtype.remove_prefix(6);
     for (const auto& [known, stored] : kDtypes) {
         if (known != dtype) continue;
-        TensorSpec spec{.name = std::string(name), .dtype = stored, .shape = shape};
+        checkpoint::TensorSpec spec{.name = std::string(name), .dtype = stored, .shape = shape};
         ASSIGN_OR_RETURN([[maybe_unused]] const std::int64_t bytes, bytes_of(spec));
         return spec;
     }
@@ -77,7 +77,7 @@ Result<TensorSpec> read_spec(
     );
 }
 
-Result<std::int64_t> bytes_of(const TensorSpec& spec) {
+Result<std::int64_t> bytes_of(const checkpoint::TensorSpec& spec) {
     constexpr std::int64_t kBytesMax = std::int64_t{1} << 62;
     std::int64_t bytes = bytes_of(spec.dtype);
     bool is_empty = false;
@@ -102,15 +102,15 @@ Result<std::int64_t> bytes_of(const TensorSpec& spec) {
 
 Result<> deliver(const SourceArgs& args) {
     switch (args.source.kind) {
-        case SourceKind::kDisk:
+        case messages::SourceKind::kDisk:
             return deliver_disk(args);
-        case SourceKind::kIpc:
+        case messages::SourceKind::kIpc:
             return deliver_ipc(args);
-        case SourceKind::kTensors:
+        case messages::SourceKind::kTensors:
             return deliver_tensors(args);
-        case SourceKind::kDistributed:
+        case messages::SourceKind::kDistributed:
             return deliver_distributed(args);
-        case SourceKind::kBuckets:
+        case messages::SourceKind::kBuckets:
             break;
     }
     return make_error(ErrorCode::kInvalidArgument, "a session's buckets bring the bytes");
@@ -118,7 +118,7 @@ Result<> deliver(const SourceArgs& args) {
 
 Result<> decline(const SourceArgs& args, const Error& why) {
     // The others send nothing to this rank alone.
-    return args.source.kind == SourceKind::kIpc ? decline_ipc(args, why) : why;
+    return args.source.kind == messages::SourceKind::kIpc ? decline_ipc(args, why) : why;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -23,7 +23,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 class Groups;
 
@@ -38,7 +38,7 @@ struct Worker {
 };
 
 struct SourceArgs {
-    const WeightSource& source;
+    const messages::WeightSource& source;
     const Worker& worker;
     WeightStage& stage;
     WeightStage::Expect expect = WeightStage::Expect::kAll;  // kMore: one bucket of a session
@@ -67,10 +67,10 @@ Result<> deliver(const SourceArgs& args);
 Result<> decline(const SourceArgs& args, const Error& why);
 
 // A tensor of a message from outside; kInvalidArgument names what is wrong with it.
-Result<TensorSpec> read_spec(
+Result<checkpoint::TensorSpec> read_spec(
     std::string_view name, std::string_view dtype, const std::vector<std::int64_t>& shape
 );
 // Bytes of the whole tensor; kInvalidArgument for a negative extent or more than 2^62 bytes.
-Result<std::int64_t> bytes_of(const TensorSpec& spec);
+Result<std::int64_t> bytes_of(const checkpoint::TensorSpec& spec);
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -6,7 +6,7 @@
 #include <deque>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 using pickle::Channel;
@@ -21,7 +21,7 @@ Error bad_payload(std::string_view what) {
 
 // The payload for this rank: its own, or the one for all.
 Result<std::span<const std::byte>> payload_of(const SourceArgs& args) {
-    const std::vector<RankPayload>& payloads = args.source.payloads;
+    const std::vector<messages::RankPayload>& payloads = args.source.payloads;
     const auto rank = static_cast<std::size_t>(raw(args.worker.rank));
     const auto tp = static_cast<std::size_t>(args.worker.tp);
     const auto replica = static_cast<std::size_t>(raw(args.worker.replica));
@@ -32,7 +32,7 @@ Result<std::span<const std::byte>> payload_of(const SourceArgs& args) {
         return bad_payload(fmt::format("{} payloads for {} ranks", payloads.size(), tp));
     }
     // A handle lends one reference: two ranks would give it back twice.
-    if (payloads.size() == 1 && tp > 1 && args.source.format == TensorFormat::kPickle)
+    if (payloads.size() == 1 && tp > 1 && args.source.format == messages::TensorFormat::kPickle)
         return bad_payload(fmt::format("one payload of handles for {} ranks; send one each", tp));
     const std::vector<std::uint8_t>& bytes = payloads[index].data.values;
     return std::as_bytes(std::span(bytes));
@@ -57,7 +57,7 @@ class PickledTensors {
         ASSIGN_OR_RETURN(const Document* const parsed, parse(bytes));
         const Document& document = *parsed;
         const Node& root = document.root();
-        const std::vector<TensorInfo>& tensors = args_.source.tensors;
+        const std::vector<messages::TensorInfo>& tensors = args_.source.tensors;
         const bool is_packed = root.kind == Kind::kDict;
         if (!is_packed && (root.kind != Kind::kList || root.children.size() != tensors.size())) {
             return bad_payload(fmt::format("not a list of handles for {} tensors", tensors.size()));
@@ -68,7 +68,8 @@ class PickledTensors {
             ASSIGN_OR_RETURN(const TensorHandle handle, read_handle(document, *own));
             if (is_packed) return add_packed(handle);
             ASSIGN_OR_RETURN(
-                TensorSpec spec, read_spec(tensors[i].name, tensors[i].dtype, tensors[i].shape)
+                checkpoint::TensorSpec spec,
+                read_spec(tensors[i].name, tensors[i].dtype, tensors[i].shape)
             );
             RETURN_IF_ERROR(add(std::move(spec), handle));
         }
@@ -83,8 +84,10 @@ class PickledTensors {
         return &documents_.emplace_back(std::move(document));
     }
 
-    Result<> add(TensorSpec spec, const TensorHandle& handle) {
-        ASSIGN_OR_RETURN(const TensorSpec found, read_spec(spec.name, handle.dtype, handle.shape));
+    Result<> add(checkpoint::TensorSpec spec, const TensorHandle& handle) {
+        ASSIGN_OR_RETURN(
+            const checkpoint::TensorSpec found, read_spec(spec.name, handle.dtype, handle.shape)
+        );
         if (found.dtype != spec.dtype || found.shape != spec.shape) {
             return bad_payload(fmt::format(
                 "'{}' is declared as {} {}; its handle is of {} {}",
@@ -102,7 +105,7 @@ class PickledTensors {
 
     Result<> add_named(const Document& document, const std::string& name, const Node& node) {
         ASSIGN_OR_RETURN(const TensorHandle handle, read_handle(document, node));
-        ASSIGN_OR_RETURN(TensorSpec spec, read_spec(name, handle.dtype, handle.shape));
+        ASSIGN_OR_RETURN(checkpoint::TensorSpec spec, read_spec(name, handle.dtype, handle.shape));
         return add(std::move(spec), handle);
     }
 
@@ -148,7 +151,8 @@ class PickledTensors {
             return bad_payload("a flattened bucket without flattened_tensor or metadata");
         ASSIGN_OR_RETURN(const TensorHandle handle, read_handle(document, *flattened));
         ASSIGN_OR_RETURN(
-            const TensorSpec whole, read_spec("flattened_tensor", handle.dtype, handle.shape)
+            const checkpoint::TensorSpec whole,
+            read_spec("flattened_tensor", handle.dtype, handle.shape)
         );
         ASSIGN_OR_RETURN(const std::int64_t bytes, bytes_of(whole));
         ASSIGN_OR_RETURN(const TensorBytes source, storages_.open(handle, whole.dtype));
@@ -185,7 +189,7 @@ class PickledTensors {
         std::vector<std::int64_t> extents;
         for (std::size_t i = 0; i < shape->children.size(); ++i)
             extents.push_back(document.child(*shape, i).integer);
-        ASSIGN_OR_RETURN(TensorSpec spec, read_spec(name->text, dtype->text, extents));
+        ASSIGN_OR_RETURN(checkpoint::TensorSpec spec, read_spec(name->text, dtype->text, extents));
         ASSIGN_OR_RETURN(const std::int64_t bytes, bytes_of(spec));
         if (begin->integer < 0 || begin->integer > source_bytes / unit ||
             end->integer > source_bytes / unit || end->integer < begin->integer ||
@@ -208,12 +212,16 @@ class PickledTensors {
 
     // One buffer that holds all the tensors back to back.
     Result<> add_packed(const TensorHandle& handle) {
-        ASSIGN_OR_RETURN(const TensorSpec whole, read_spec("packed", handle.dtype, handle.shape));
+        ASSIGN_OR_RETURN(
+            const checkpoint::TensorSpec whole, read_spec("packed", handle.dtype, handle.shape)
+        );
         ASSIGN_OR_RETURN(const std::int64_t room, bytes_of(whole));
         ASSIGN_OR_RETURN(const TensorBytes source, storages_.open(handle, whole.dtype));
         std::int64_t at = 0;
-        for (const TensorInfo& info : args_.source.tensors) {
-            ASSIGN_OR_RETURN(TensorSpec spec, read_spec(info.name, info.dtype, info.shape));
+        for (const messages::TensorInfo& info : args_.source.tensors) {
+            ASSIGN_OR_RETURN(
+                checkpoint::TensorSpec spec, read_spec(info.name, info.dtype, info.shape)
+            );
             ASSIGN_OR_RETURN(const std::int64_t bytes, bytes_of(spec));
             if (bytes > room - at)
                 return bad_payload(fmt::format("'{}' ends beyond the packed buffer", spec.name));
@@ -245,13 +253,13 @@ class PickledTensors {
 }  // namespace
 
 Result<std::vector<Incoming>> cut_flattened(
-    std::span<const TensorInfo> tensors, std::span<const std::byte> bytes
+    std::span<const messages::TensorInfo> tensors, std::span<const std::byte> bytes
 ) {
     std::vector<Incoming> incoming;
     std::int64_t at = 0;
     const auto room = static_cast<std::int64_t>(bytes.size());
-    for (const TensorInfo& info : tensors) {
-        ASSIGN_OR_RETURN(TensorSpec spec, read_spec(info.name, info.dtype, info.shape));
+    for (const messages::TensorInfo& info : tensors) {
+        ASSIGN_OR_RETURN(checkpoint::TensorSpec spec, read_spec(info.name, info.dtype, info.shape));
         ASSIGN_OR_RETURN(const std::int64_t size, bytes_of(spec));
         if (size > room - at) {
             return make_error(
@@ -276,7 +284,7 @@ Result<std::vector<Incoming>> cut_flattened(
 }
 
 Result<std::vector<SparseTensor>> cut_sparse(
-    std::span<const TensorInfo> tensors,
+    std::span<const messages::TensorInfo> tensors,
     std::span<const std::int64_t> num_updates,
     std::span<const std::byte> bytes
 ) {
@@ -286,7 +294,8 @@ Result<std::vector<SparseTensor>> cut_sparse(
     const auto room = static_cast<std::int64_t>(bytes.size());
     for (std::size_t i = 0; i < tensors.size(); ++i) {
         ASSIGN_OR_RETURN(
-            TensorSpec spec, read_spec(tensors[i].name, tensors[i].dtype, tensors[i].shape)
+            checkpoint::TensorSpec spec,
+            read_spec(tensors[i].name, tensors[i].dtype, tensors[i].shape)
         );
         const std::int64_t num = num_updates[i];
         const std::int64_t unit = kIndexBytes + bytes_of(spec.dtype);
@@ -319,14 +328,14 @@ Result<std::vector<SparseTensor>> cut_sparse(
 
 Result<> deliver_tensors(const SourceArgs& args) {
     ASSIGN_OR_RETURN(const std::span<const std::byte> payload, payload_of(args));
-    const WeightSource& source = args.source;
-    if (source.format == TensorFormat::kFlattened) {
+    const messages::WeightSource& source = args.source;
+    if (source.format == messages::TensorFormat::kFlattened) {
         ASSIGN_OR_RETURN(
             const std::vector<Incoming> tensors, cut_flattened(source.tensors, payload)
         );
         return args.stage.take(tensors, args.expect);
     }
-    if (source.format == TensorFormat::kSparse) {
+    if (source.format == messages::TensorFormat::kSparse) {
         ASSIGN_OR_RETURN(
             const std::vector<SparseTensor> tensors,
             cut_sparse(source.tensors, source.num_updates, payload)
@@ -335,9 +344,10 @@ Result<> deliver_tensors(const SourceArgs& args) {
     }
     PickledTensors tensors(args);
     RETURN_IF_ERROR(
-        source.format == TensorFormat::kVllmIpc ? tensors.read_vllm(payload) : tensors.read(payload)
+        source.format == messages::TensorFormat::kVllmIpc ? tensors.read_vllm(payload)
+                                                          : tensors.read(payload)
     );
     return args.stage.take(tensors.incoming(), args.expect);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

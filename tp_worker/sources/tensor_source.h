@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 // Errors: kInvalidArgument, kMalformed, kPermissionDenied (pickle), kUnsupported, kNotFound (the
 // peer's memory is gone).
@@ -19,13 +19,13 @@ Result<> deliver_tensors(const SourceArgs& args);
 
 // `tensors` back to back in `bytes`, nothing between; all of it. Shared with broadcasts.
 Result<std::vector<Incoming>> cut_flattened(
-    std::span<const TensorInfo> tensors, std::span<const std::byte> bytes
+    std::span<const messages::TensorInfo> tensors, std::span<const std::byte> bytes
 );
 // The same for updates of elements: for each tensor its indices, then its values.
 Result<std::vector<SparseTensor>> cut_sparse(
-    std::span<const TensorInfo> tensors,
+    std::span<const messages::TensorInfo> tensors,
     std::span<const std::int64_t> num_updates,
     std::span<const std::byte> bytes
 );
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 using pickle::Document;
@@ -195,8 +195,8 @@ Result<TensorHandle> read_handle(const Document& document, const Node& node) {
         handle = read_cuda(document, node);  // vLLM: the arguments alone
     }
     if (!handle) return handle;
-    if (handle->shape.size() != handle->stride.size() || handle->shape.size() > kTensorDimsMax ||
-        handle->offset < 0) {
+    if (handle->shape.size() != handle->stride.size() ||
+        handle->shape.size() > checkpoint::kTensorDimsMax || handle->offset < 0) {
         return bad_handle("shape and stride are not of one tensor");
     }
     ASSIGN_OR_RETURN([[maybe_unused]] const Extent extent, extent_of(*handle));
@@ -220,7 +220,7 @@ Result<const TorchStorage*> TorchStorages::storage(const TensorHandle& handle) {
     return known;
 }
 
-Result<TensorBytes> TorchStorages::open(const TensorHandle& handle, StoredDtype dtype) {
+Result<TensorBytes> TorchStorages::open(const TensorHandle& handle, checkpoint::StoredDtype dtype) {
     ASSIGN_OR_RETURN(const TorchStorage* const storage, this->storage(handle));
     ASSIGN_OR_RETURN(const Extent extent, extent_of(handle));
     const std::int64_t size = bytes_of(dtype);
@@ -287,4 +287,4 @@ const std::byte* TorchStorages::gather(
     return gathered.data();
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 // The 15 arguments of rebuild_cuda_tensor that matter to a receiver.
 struct CudaHandle {
@@ -66,7 +66,7 @@ class TorchStorages {
     // The tensor's bytes, valid as long as this is: where they are, if they are contiguous; others
     // are gathered here. kUnsupported for CUDA handles in a build or on a worker without a GPU.
     // REQUIRES: the document of handles from before is still there.
-    Result<TensorBytes> open(const TensorHandle& handle, StoredDtype dtype);
+    Result<TensorBytes> open(const TensorHandle& handle, checkpoint::StoredDtype dtype);
     // The storage behind it, for a buffer that is read again and again.
     Result<const TorchStorage*> storage(const TensorHandle& handle);
 
@@ -85,4 +85,4 @@ class TorchStorages {
     std::map<const TorchStorage*, std::int64_t> gathered_bytes_{};
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 constexpr std::int64_t kHeaderBytes = 64;
@@ -180,4 +180,4 @@ void give_back(std::span<const std::unique_ptr<TorchStorage>> storages) {
     }
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -21,7 +21,7 @@
 #include <string>
 #include <sys/types.h>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 class TorchStorage {
   public:
@@ -74,4 +74,4 @@ class TorchStorage {
 // it was lent, as torch itself assumes.
 void give_back(std::span<const std::unique_ptr<TorchStorage>> storages);
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

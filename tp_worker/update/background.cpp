@@ -7,7 +7,7 @@
 #include <unistd.h>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 Background::Background() : event_fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
     CHECK(event_fd_ >= 0);
     thread_ = std::thread([this] { run(); });
@@ -42,14 +42,14 @@ bool Background::offer(Job job) {
     return true;
 }
 
-std::vector<Frames> Background::take_answers() {
+std::vector<messages::Frames> Background::take_answers() {
     std::uint64_t num = 0;
     [[maybe_unused]] const ssize_t size = ::read(event_fd_, &num, sizeof num);
     const std::lock_guard lock(mutex_);
     return std::exchange(answers_, {});
 }
 
-void Background::answer(Frames frames) {
+void Background::answer(messages::Frames frames) {
     {
         const std::lock_guard lock(mutex_);
         answers_.push_back(std::move(frames));
@@ -66,14 +66,14 @@ void Background::run() {
         Job job = std::move(jobs_.front());
         jobs_.pop_front();
         lock.unlock();
-        std::vector<Frames> answers = job();
+        std::vector<messages::Frames> answers = job();
         job = nullptr;  // what it holds may be a payload of many bytes: the loop waits for no such
         lock.lock();
-        for (Frames& frames : answers) answers_.push_back(std::move(frames));
+        for (messages::Frames& frames : answers) answers_.push_back(std::move(frames));
         if (answers.empty()) continue;
         const std::uint64_t one = 1;
         [[maybe_unused]] const ssize_t size = ::write(event_fd_, &one, sizeof one);
     }
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

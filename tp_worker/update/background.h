@@ -17,13 +17,13 @@
 #include <thread>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 class Background {
   public:
     static constexpr std::size_t kOffersMax = 1024;
     // A job gives back what is to be sent, if anything.
-    using Job = std::function<std::vector<Frames>()>;
+    using Job = std::function<std::vector<messages::Frames>()>;
 
     Background();
     // The job under way is waited for: whoever owns this makes it end (a stage: by dropping it).
@@ -36,9 +36,9 @@ class Background {
     // One of jobs of which callers may order any number. False if too many wait already; the job is
     // not taken then.
     [[nodiscard]] bool offer(Job job);
-    [[nodiscard]] std::vector<Frames> take_answers();
+    [[nodiscard]] std::vector<messages::Frames> take_answers();
     // Says this too, from any thread.
-    void answer(Frames frames);
+    void answer(messages::Frames frames);
     [[nodiscard]] int fd() const { return event_fd_; }
 
   private:
@@ -47,10 +47,10 @@ class Background {
     int event_fd_ = -1;
     std::mutex mutex_{};
     std::condition_variable is_changed_{};
-    std::deque<Job> jobs_{};         // GUARDED_BY(mutex_)
-    std::vector<Frames> answers_{};  // GUARDED_BY(mutex_)
-    bool is_over_ = false;           // GUARDED_BY(mutex_)
+    std::deque<Job> jobs_{};                   // GUARDED_BY(mutex_)
+    std::vector<messages::Frames> answers_{};  // GUARDED_BY(mutex_)
+    bool is_over_ = false;                     // GUARDED_BY(mutex_)
     std::thread thread_{};
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 Keeper::Keeper(Args args) : args_(std::move(args)), directory_(args_.directory, args_.model_dir) {
     thread_ = std::thread([this] { run(); });
@@ -24,9 +24,10 @@ Keeper::~Keeper() {
     thread_.join();
 }
 
-void Keeper::obey(const WorkerKeep& step, const Arena* live) {
-    const bool is_mine = is_root() || step.step == KeepStep::kWrite;
-    const bool ends_others = step.step == KeepStep::kBegin || step.step == KeepStep::kDrop;
+void Keeper::obey(const messages::WorkerKeep& step, const Arena* live) {
+    const bool is_mine = is_root() || step.step == messages::KeepStep::kWrite;
+    const bool ends_others =
+        step.step == messages::KeepStep::kBegin || step.step == messages::KeepStep::kDrop;
     {
         const std::lock_guard lock(mutex_);
         if (ends_others) {
@@ -36,7 +37,7 @@ void Keeper::obey(const WorkerKeep& step, const Arena* live) {
         }
         if (!is_mine) return;
         next_ = Job{step, live};
-        if (step.step == KeepStep::kWrite) read_ = live;
+        if (step.step == messages::KeepStep::kWrite) read_ = live;
     }
     is_changed_.notify_one();
 }
@@ -55,8 +56,8 @@ void Keeper::run() {
         is_cancelled_ = false;
         lock.unlock();
         const Result<std::string> path = carry_out(job);
-        if (job.step.step != KeepStep::kDrop) {
-            WorkerKept answer;
+        if (job.step.step != messages::KeepStep::kDrop) {
+            messages::WorkerKept answer;
             answer.call = job.step.call;
             answer.rank = args_.rank;
             answer.step = job.step.step;
@@ -74,14 +75,14 @@ void Keeper::run() {
 
 Result<std::string> Keeper::carry_out(const Job& job) {
     switch (job.step.step) {
-        case KeepStep::kBegin:
+        case messages::KeepStep::kBegin:
             return begin(job.step);
-        case KeepStep::kWrite:
+        case messages::KeepStep::kWrite:
             RETURN_IF_ERROR(write(job));
             return std::string();
-        case KeepStep::kSeal:
+        case messages::KeepStep::kSeal:
             return seal(job.step);
-        case KeepStep::kDrop:
+        case messages::KeepStep::kDrop:
             RETURN_IF_ERROR(directory_.drop());
             return std::string();
     }
@@ -89,7 +90,7 @@ Result<std::string> Keeper::carry_out(const Job& job) {
 }
 
 // The path of the version, if it is there from an earlier commit, and nothing has changed it since.
-Result<std::string> Keeper::begin(const WorkerKeep& step) {
+Result<std::string> Keeper::begin(const messages::WorkerKeep& step) {
     ASSIGN_OR_RETURN(const std::optional<std::string> kept, directory_.find(step.digest));
     if (kept && is_whole(*kept, step.digest)) {
         RETURN_IF_ERROR(directory_.drop());
@@ -159,7 +160,7 @@ Result<> Keeper::copy_piece(const Arena& live, std::int64_t begin, std::span<std
     return Ok{};
 }
 
-Result<std::string> Keeper::seal(const WorkerKeep& step) {
+Result<std::string> Keeper::seal(const messages::WorkerKeep& step) {
     ASSIGN_OR_RETURN(const std::string digest, digest_of(directory_.writing()));
     if (digest != step.digest) {
         return make_error(
@@ -179,4 +180,4 @@ Result<> Keeper::go_on() const {
     return Error{ErrorCode::kAborted, "a newer version was committed"};
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -29,7 +29,7 @@
 #include <thread>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 class Keeper {
   public:
@@ -39,10 +39,10 @@ class Keeper {
         std::vector<SmallFile> files{};  // rank 0's
         Rank rank{};
         const WeightLayout& layout;
-        AddRun add_run = nullptr;
+        digest::AddRun add_run = nullptr;
         const Pace& pace;
         FaultPoint fault_point;
-        std::function<void(Frames)> answer{};  // called on any thread
+        std::function<void(messages::Frames)> answer{};  // called on any thread
     };
     explicit Keeper(Args args);
     // The piece under way is waited for.
@@ -51,22 +51,22 @@ class Keeper {
     Keeper& operator=(const Keeper&) = delete;
 
     // `live` is the copy that serves, or null: it holds nothing to be kept.
-    void obey(const WorkerKeep& step, const Arena* live);
+    void obey(const messages::WorkerKeep& step, const Arena* live);
     // That memory is about to change: it is not read any more when this returns.
     void let_go(const Arena& memory);
 
   private:
     struct Job {
-        WorkerKeep step{};
+        messages::WorkerKeep step{};
         const Arena* live = nullptr;
     };
     void run();
     Result<std::string> carry_out(const Job& job);
-    Result<std::string> begin(const WorkerKeep& step);
+    Result<std::string> begin(const messages::WorkerKeep& step);
     [[nodiscard]] bool is_whole(const std::string& path, const std::string& digest);
     Result<std::string> digest_of(const std::string& directory);
     Result<> write(const Job& job);
-    Result<std::string> seal(const WorkerKeep& step);
+    Result<std::string> seal(const messages::WorkerKeep& step);
     Result<> copy_piece(const Arena& live, std::int64_t begin, std::span<std::byte> out);
     [[nodiscard]] Result<> go_on() const;
     [[nodiscard]] bool is_root() const { return raw(args_.rank) == 0; }
@@ -82,4 +82,4 @@ class Keeper {
     std::thread thread_{};
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

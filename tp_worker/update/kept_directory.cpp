@@ -16,7 +16,7 @@
 #include <system_error>
 #include <unistd.h>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 namespace fs = std::filesystem;
@@ -176,4 +176,4 @@ Result<> KeptDirectory::remove(const std::string& version) { return remove_all(v
 
 Result<> KeptDirectory::drop() { return remove_all(writing()); }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -21,7 +21,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 // A file of the checkpoint beside its weights: config.json, the tokenizer's, the chat template.
 struct SmallFile {
@@ -72,4 +72,4 @@ class KeptDirectory {
 // Forces a file's or a directory's contents to the disk.
 Result<> sync_path(const std::string& path);
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -14,7 +14,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -75,7 +75,8 @@ struct KeptWeights::Output {
     }
 };
 
-KeptWeights::KeptWeights(const WeightLayout& layout, const WorkerKeep& name) : layout_(layout) {
+KeptWeights::KeptWeights(const WeightLayout& layout, const messages::WorkerKeep& name)
+    : layout_(layout) {
     Json header;
     header["__metadata__"] = {
         {"format", "pt"},  // without it transformers refuses the file
@@ -167,12 +168,14 @@ Result<> KeptWeights::write_piece(
 }
 
 Result<std::string> digest_of_checkpoint(
-    const std::string& directory, AddRun add_run, const std::function<Result<>()>& between
+    const std::string& directory, digest::AddRun add_run, const std::function<Result<>()>& between
 ) {
-    ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(directory));
-    std::vector<TensorInfo> tensors;
+    ASSIGN_OR_RETURN(
+        const checkpoint::Checkpoint checkpoint, checkpoint::Checkpoint::open(directory)
+    );
+    std::vector<messages::TensorInfo> tensors;
     std::vector<std::byte> scratch;
-    for (const StoredTensor& stored : checkpoint.tensors()) {
+    for (const checkpoint::StoredTensor& stored : checkpoint.tensors()) {
         const std::vector<std::int64_t>& shape = stored.spec.shape;
         const std::int64_t row_bytes = shape.empty() ? bytes_of(stored.spec.dtype)
                                                      : shape.back() * bytes_of(stored.spec.dtype);
@@ -183,7 +186,8 @@ Result<std::string> digest_of_checkpoint(
             const std::int64_t num = std::min(rows_max, num_rows - row);
             scratch.resize(static_cast<std::size_t>(num * row_bytes));
             RETURN_IF_ERROR(checkpoint.read(stored, row * row_bytes, scratch));
-            digest += digest_of(whole_rows(scratch, row_bytes, row), add_run).digest;
+            digest +=
+                digest::digest_of(digest::whole_rows(scratch, row_bytes, row), add_run).digest;
             RETURN_IF_ERROR(between());
         }
         tensors.push_back(
@@ -193,7 +197,7 @@ Result<std::string> digest_of_checkpoint(
              .digest = to_hex(digest)}
         );
     }
-    return to_hex(version_digest_of(std::move(tensors)));
+    return to_hex(messages::version_digest_of(std::move(tensors)));
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

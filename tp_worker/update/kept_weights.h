@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 inline constexpr std::int64_t kKeepPieceBytes = std::int64_t{1} << 20;  // copied, then written
 // Written and not yet on the disk, at most: what is dirty holds up others that write.
@@ -28,7 +28,7 @@ inline constexpr std::int64_t kKeepDirtyBytesMax = std::int64_t{64} << 20;
 class KeptWeights {
   public:
     // The file of that version: `name` has its epoch, label and digest, which the header tells.
-    KeptWeights(const WeightLayout& layout, const WorkerKeep& name);
+    KeptWeights(const WeightLayout& layout, const messages::WorkerKeep& name);
 
     // Makes the file, as large as it will be, with its header.
     // Errors: there is no room for it, or the directory cannot be written.
@@ -70,7 +70,7 @@ class KeptWeights {
 // The digest of the version that lies in `directory`, from its bytes; `between` is called after
 // each piece and may end it.
 Result<std::string> digest_of_checkpoint(
-    const std::string& directory, AddRun add_run, const std::function<Result<>()>& between
+    const std::string& directory, digest::AddRun add_run, const std::function<Result<>()>& between
 );
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

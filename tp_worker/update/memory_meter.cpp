@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 std::optional<TimePoint> MemoryMeter::due() const {
     if (!is_touched_ || is_under_way_.load(std::memory_order_acquire)) return std::nullopt;
@@ -18,7 +18,7 @@ void MemoryMeter::measure_if_due(TimePoint now) {
     is_under_way_.store(true, std::memory_order_relaxed);
     const bool is_given = background_.offer([this] {
         const TimePoint begun = Clock::now();
-        const WorkerMemoryDone measured = measure_memory(engine_);
+        const messages::WorkerMemoryDone measured = measure_memory(engine_);
         const TimePoint done = Clock::now();
         next_ = done + std::max<Duration>(kEvery, (done - begun) * kShareMax);
         is_under_way_.store(false, std::memory_order_release);
@@ -32,4 +32,4 @@ void MemoryMeter::measure_if_due(TimePoint now) {
     }
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

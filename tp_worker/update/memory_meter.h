@@ -16,7 +16,7 @@
 #include <chrono>
 #include <optional>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 class MemoryMeter {
   public:
@@ -42,4 +42,4 @@ class MemoryMeter {
     TimePoint next_{};                       // the background's while a measurement is under way
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

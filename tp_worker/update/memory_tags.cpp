@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
-Result<std::int64_t> release(Engine& engine, MemoryTag tag, bool keep_weights) {
-    if (tag == MemoryTag::kWeights) {
+Result<std::int64_t> release(Engine& engine, messages::MemoryTag tag, bool keep_weights) {
+    if (tag == messages::MemoryTag::kWeights) {
         WeightStore* store = engine.weights();
         if (store == nullptr || !store->is_resident()) return 0;
         return store->release(keep_weights ? WeightStore::Keep::kYes : WeightStore::Keep::kNo);
@@ -16,8 +16,8 @@ Result<std::int64_t> release(Engine& engine, MemoryTag tag, bool keep_weights) {
     return kv->release();
 }
 
-Result<> resume(Engine& engine, MemoryTag tag) {
-    if (tag == MemoryTag::kWeights) {
+Result<> resume(Engine& engine, messages::MemoryTag tag) {
+    if (tag == messages::MemoryTag::kWeights) {
         WeightStore* store = engine.weights();
         if (store == nullptr || store->is_resident()) return Ok{};
         return store->resume();
@@ -27,9 +27,9 @@ Result<> resume(Engine& engine, MemoryTag tag) {
     return kv->commit();
 }
 
-TagMemory measure(const Engine& engine, MemoryTag tag) {
-    TagMemory memory{.tag = tag};
-    if (tag == MemoryTag::kWeights) {
+messages::TagMemory measure(const Engine& engine, messages::MemoryTag tag) {
+    messages::TagMemory memory{.tag = tag};
+    if (tag == messages::MemoryTag::kWeights) {
         if (const WeightStore* store = engine.weights()) {
             memory.resident_bytes = store->resident_bytes();
             memory.host_bytes = store->host_bytes();
@@ -40,22 +40,23 @@ TagMemory measure(const Engine& engine, MemoryTag tag) {
     return memory;
 }
 
-MemoryState state_of(const Engine& engine, MemoryTag tag) {
+messages::MemoryState state_of(const Engine& engine, messages::MemoryTag tag) {
     const Arena* kv = engine.kv_memory();
     const WeightStore* store = engine.weights();
-    const bool is_resident = tag == MemoryTag::kWeights ? store == nullptr || store->is_resident()
-                                                        : kv == nullptr || kv->is_committed();
-    return is_resident ? MemoryState::kResident : MemoryState::kReleased;
+    const bool is_resident = tag == messages::MemoryTag::kWeights
+                                 ? store == nullptr || store->is_resident()
+                                 : kv == nullptr || kv->is_committed();
+    return is_resident ? messages::MemoryState::kResident : messages::MemoryState::kReleased;
 }
 
 }  // namespace
 
-WorkerMemoryDone change_memory(Engine& engine, const WorkerMemory& order) {
-    WorkerMemoryDone done;
-    std::array<std::int64_t, kAllMemoryTags.size()> freed{};
-    for (const MemoryTag tag : order.tags) {
+messages::WorkerMemoryDone change_memory(Engine& engine, const messages::WorkerMemory& order) {
+    messages::WorkerMemoryDone done;
+    std::array<std::int64_t, messages::kAllMemoryTags.size()> freed{};
+    for (const messages::MemoryTag tag : order.tags) {
         Result<> result = Ok{};
-        if (order.action == MemoryAction::kRelease) {
+        if (order.action == messages::MemoryAction::kRelease) {
             const Result<std::int64_t> bytes = release(engine, tag, order.keep_weights);
             if (bytes) freed[static_cast<std::size_t>(tag)] = *bytes;
             if (!bytes) result = bytes.error();
@@ -69,7 +70,7 @@ WorkerMemoryDone change_memory(Engine& engine, const WorkerMemory& order) {
     }
     done.call = order.call;
     done.rank = engine.rank();
-    for (const MemoryTag tag : kAllMemoryTags) {
+    for (const messages::MemoryTag tag : messages::kAllMemoryTags) {
         done.tags.push_back(measure(engine, tag));
         done.tags.back().state = state_of(engine, tag);
         done.tags.back().freed_bytes = freed[static_cast<std::size_t>(tag)];
@@ -77,11 +78,12 @@ WorkerMemoryDone change_memory(Engine& engine, const WorkerMemory& order) {
     return done;
 }
 
-WorkerMemoryDone measure_memory(const Engine& engine) {
-    WorkerMemoryDone measured;
+messages::WorkerMemoryDone measure_memory(const Engine& engine) {
+    messages::WorkerMemoryDone measured;
     measured.rank = engine.rank();
-    for (const MemoryTag tag : kAllMemoryTags) measured.tags.push_back(measure(engine, tag));
+    for (const messages::MemoryTag tag : messages::kAllMemoryTags)
+        measured.tags.push_back(measure(engine, tag));
     return measured;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -5,16 +5,16 @@
 #include "messages/memory.h"
 #include "tp_worker/model/engine.h"
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 // Carries the order out; a tag that is in that state already stays as it is. Every tag is measured
 // afterwards. On an error some tags may be done: the scheduler orders the way back.
 // Thread: no pass runs and nobody reads the weights meanwhile.
-WorkerMemoryDone change_memory(Engine& engine, const WorkerMemory& order);
+messages::WorkerMemoryDone change_memory(Engine& engine, const messages::WorkerMemory& order);
 
 // Every tag of this rank, measured; the answer to no order (call 0). Says nothing of states, which
 // follow from orders.
 // Thread: the one that carries orders out. Passes may run.
-WorkerMemoryDone measure_memory(const Engine& engine);
+messages::WorkerMemoryDone measure_memory(const Engine& engine);
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -13,7 +13,7 @@
 #include <chrono>
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 constexpr std::string_view kReleased = "the weights are released; resume them first";
@@ -24,11 +24,13 @@ constexpr std::string_view kTooManyCalls = "too many calls wait for this worker"
 // Of a tensor that is read: what a message of the tree holds, less the head of one. A larger one
 // would end the connection to the scheduler.
 constexpr auto kReadBytesMax =
-    static_cast<std::int64_t>(kInnerLimits.message_bytes_max) - (std::int64_t{1} << 20);
+    static_cast<std::int64_t>(bus::kInnerLimits.message_bytes_max) - (std::int64_t{1} << 20);
 
 // A rank's answer to a bucket; 0: the session is open.
-Frames filled(UpdateId update, std::int64_t bucket, RankOutcome outcome) {
-    WorkerFilled answer;
+messages::Frames filled(
+    messages::UpdateId update, std::int64_t bucket, messages::RankOutcome outcome
+) {
+    messages::WorkerFilled answer;
     answer.update = update;
     answer.bucket = bucket;
     answer.outcome = std::move(outcome);
@@ -63,84 +65,103 @@ Updater::~Updater() {
 }
 
 bool Updater::takes(std::string_view type) {
-    return type == WorkerStage::kType || type == WorkerCommit::kType || type == WorkerDrop::kType ||
-           type == WorkerReadTensor::kType || type == WorkerDigest::kType ||
-           type == WorkerMemory::kType || type == WorkerFill::kType ||
-           type == WorkerFinish::kType || type == WorkerGroup::kType || type == WorkerKeep::kType;
+    return type == messages::WorkerStage::kType || type == messages::WorkerCommit::kType ||
+           type == messages::WorkerDrop::kType || type == messages::WorkerReadTensor::kType ||
+           type == messages::WorkerDigest::kType || type == messages::WorkerMemory::kType ||
+           type == messages::WorkerFill::kType || type == messages::WorkerFinish::kType ||
+           type == messages::WorkerGroup::kType || type == messages::WorkerKeep::kType;
 }
 
-Result<std::vector<Frames>> Updater::obey(const Frames& order) {
+Result<std::vector<messages::Frames>> Updater::obey(const messages::Frames& order) {
     meter_.touch();
-    if (order.type == WorkerStage::kType) {
-        ASSIGN_OR_RETURN(WorkerStage message, decode<WorkerStage>(order, UnknownFields::kIgnore));
+    if (order.type == messages::WorkerStage::kType) {
+        ASSIGN_OR_RETURN(
+            messages::WorkerStage message,
+            decode<messages::WorkerStage>(order, messages::UnknownFields::kIgnore)
+        );
         return stage(std::move(message));
     }
-    if (order.type == WorkerFill::kType) {
-        ASSIGN_OR_RETURN(WorkerFill message, decode<WorkerFill>(order, UnknownFields::kIgnore));
+    if (order.type == messages::WorkerFill::kType) {
+        ASSIGN_OR_RETURN(
+            messages::WorkerFill message,
+            decode<messages::WorkerFill>(order, messages::UnknownFields::kIgnore)
+        );
         return fill(std::move(message));
     }
-    if (order.type == WorkerFinish::kType) {
+    if (order.type == messages::WorkerFinish::kType) {
         ASSIGN_OR_RETURN(
-            const WorkerFinish message, decode<WorkerFinish>(order, UnknownFields::kIgnore)
+            const messages::WorkerFinish message,
+            decode<messages::WorkerFinish>(order, messages::UnknownFields::kIgnore)
         );
         return finish(message);
     }
-    if (order.type == WorkerGroup::kType) {
-        ASSIGN_OR_RETURN(WorkerGroup message, decode<WorkerGroup>(order, UnknownFields::kIgnore));
+    if (order.type == messages::WorkerGroup::kType) {
+        ASSIGN_OR_RETURN(
+            messages::WorkerGroup message,
+            decode<messages::WorkerGroup>(order, messages::UnknownFields::kIgnore)
+        );
         return group(std::move(message));
     }
-    if (order.type == WorkerCommit::kType) {
+    if (order.type == messages::WorkerCommit::kType) {
         ASSIGN_OR_RETURN(
-            const WorkerCommit message, decode<WorkerCommit>(order, UnknownFields::kIgnore)
+            const messages::WorkerCommit message,
+            decode<messages::WorkerCommit>(order, messages::UnknownFields::kIgnore)
         );
         return commit(message);
     }
-    if (order.type == WorkerDrop::kType) {
+    if (order.type == messages::WorkerDrop::kType) {
         ASSIGN_OR_RETURN(
-            const WorkerDrop message, decode<WorkerDrop>(order, UnknownFields::kIgnore)
+            const messages::WorkerDrop message,
+            decode<messages::WorkerDrop>(order, messages::UnknownFields::kIgnore)
         );
         return drop(message);
     }
-    if (order.type == WorkerReadTensor::kType) {
+    if (order.type == messages::WorkerReadTensor::kType) {
         ASSIGN_OR_RETURN(
-            const WorkerReadTensor message, decode<WorkerReadTensor>(order, UnknownFields::kIgnore)
+            const messages::WorkerReadTensor message,
+            decode<messages::WorkerReadTensor>(order, messages::UnknownFields::kIgnore)
         );
         return read_tensor(message);
     }
-    if (order.type == WorkerMemory::kType) {
-        ASSIGN_OR_RETURN(WorkerMemory message, decode<WorkerMemory>(order, UnknownFields::kIgnore));
+    if (order.type == messages::WorkerMemory::kType) {
+        ASSIGN_OR_RETURN(
+            messages::WorkerMemory message,
+            decode<messages::WorkerMemory>(order, messages::UnknownFields::kIgnore)
+        );
         return change(std::move(message));
     }
-    if (order.type == WorkerKeep::kType) {
+    if (order.type == messages::WorkerKeep::kType) {
         ASSIGN_OR_RETURN(
-            const WorkerKeep message, decode<WorkerKeep>(order, UnknownFields::kIgnore)
+            const messages::WorkerKeep message,
+            decode<messages::WorkerKeep>(order, messages::UnknownFields::kIgnore)
         );
         return keep(message);
     }
-    CHECK(order.type == WorkerDigest::kType);
+    CHECK(order.type == messages::WorkerDigest::kType);
     ASSIGN_OR_RETURN(
-        const WorkerDigest message, decode<WorkerDigest>(order, UnknownFields::kIgnore)
+        const messages::WorkerDigest message,
+        decode<messages::WorkerDigest>(order, messages::UnknownFields::kIgnore)
     );
     return digest(message);
 }
 
-std::vector<Frames> Updater::take_answers() { return background_.take_answers(); }
+std::vector<messages::Frames> Updater::take_answers() { return background_.take_answers(); }
 
 // A vote of no: nothing was touched.
-Frames Updater::refusal(const WorkerStage& order, Error error) const {
-    WorkerStaged vote;
+messages::Frames Updater::refusal(const messages::WorkerStage& order, Error error) const {
+    messages::WorkerStaged vote;
     vote.update = order.update;
     vote.outcome.rank = engine_.rank();
     vote.outcome.phase = "idle";
     vote.outcome.code = name_of(error.code);
     vote.outcome.problems = {std::move(error.message)};
     vote.outcome.num_problems = 1;
-    if (order.spec.source.kind == SourceKind::kBuckets)
+    if (order.spec.source.kind == messages::SourceKind::kBuckets)
         return filled(order.update, 0, std::move(vote.outcome));
     return encode(vote);
 }
 
-Result<std::vector<Frames>> Updater::stage(WorkerStage order) {
+Result<std::vector<messages::Frames>> Updater::stage(messages::WorkerStage order) {
     if (stage_) {
         return make_error(
             ErrorCode::kFailedPrecondition, "a stage is ordered while another one is held"
@@ -191,7 +212,7 @@ Result<std::vector<Frames>> Updater::stage(WorkerStage order) {
         .is_dropped = stage_->is_dropped,
         .at = [this](std::string_view name) { fault_point_.reach(name); },
     });
-    const bool is_session = stage_->spec.source.kind == SourceKind::kBuckets;
+    const bool is_session = stage_->spec.source.kind == messages::SourceKind::kBuckets;
     give([this, is_session, &target, deadline = deadline_of(order.timeout_ms)](Stage& stage) {
         // A read of what the target held before may have waited until now.
         Result<> result = stage.is_in_place ? target.disown() : target.renew();
@@ -209,7 +230,7 @@ Result<std::vector<Frames>> Updater::stage(WorkerStage order) {
         stage.is_prepared = result.has_value();
         return encode(stage.fill->vote(result));
     });
-    return std::vector<Frames>{};
+    return std::vector<messages::Frames>{};
 }
 
 // Does it in the background, after whatever was ordered before. Whatever waits: there is one stage
@@ -218,7 +239,7 @@ void Updater::give(StageJob job) {
     background_.give([stage = stage_, job = std::move(job)] { return std::vector{job(*stage)}; });
 }
 
-Result<std::vector<Frames>> Updater::fill(WorkerFill order) {
+Result<std::vector<messages::Frames>> Updater::fill(messages::WorkerFill order) {
     if (!stage_ || stage_->update != order.update) {
         return make_error(
             ErrorCode::kFailedPrecondition,
@@ -237,10 +258,10 @@ Result<std::vector<Frames>> Updater::fill(WorkerFill order) {
         });
         return filled(order.update, order.bucket, stage.fill->outcome(result));
     });
-    return std::vector<Frames>{};
+    return std::vector<messages::Frames>{};
 }
 
-Result<std::vector<Frames>> Updater::finish(const WorkerFinish& order) {
+Result<std::vector<messages::Frames>> Updater::finish(const messages::WorkerFinish& order) {
     if (!stage_ || stage_->update != order.update) {
         return make_error(
             ErrorCode::kFailedPrecondition,
@@ -253,12 +274,12 @@ Result<std::vector<Frames>> Updater::finish(const WorkerFinish& order) {
         stage.is_prepared = result.has_value();
         return encode(stage.fill->vote(result));
     });
-    return std::vector<Frames>{};
+    return std::vector<messages::Frames>{};
 }
 
 // Joining waits for the other ranks; nothing else waits for it.
-Result<std::vector<Frames>> Updater::group(WorkerGroup order) {
-    WorkerGrouped answer;
+Result<std::vector<messages::Frames>> Updater::group(messages::WorkerGroup order) {
+    messages::WorkerGrouped answer;
     answer.call = order.call;
     answer.rank = engine_.rank();
     const TimePoint deadline = deadline_of(order.timeout_ms);
@@ -266,7 +287,7 @@ Result<std::vector<Frames>> Updater::group(WorkerGroup order) {
         joining_.offer([this, answer, deadline, order = std::move(order)]() mutable {
             const std::int64_t rank =
                 order.spec.rank_offset + raw(worker_.replica) * worker_.tp + raw(worker_.rank);
-            const Result<> result = order.action == GroupAction::kDestroy
+            const Result<> result = order.action == messages::GroupAction::kDestroy
                                         ? groups_.destroy(order.spec.group)
                                         : groups_.init(order.spec, rank, {deadline, is_over_});
             if (!result) {
@@ -274,16 +295,16 @@ Result<std::vector<Frames>> Updater::group(WorkerGroup order) {
                 answer.message = result.error().message;
             }
             background_.answer(encode(answer));
-            return std::vector<Frames>{};
+            return std::vector<messages::Frames>{};
         });
-    if (is_given) return std::vector<Frames>{};
+    if (is_given) return std::vector<messages::Frames>{};
     answer.code = name_of(ErrorCode::kResourceExhausted);
     answer.message = kTooManyCalls;
     return std::vector{encode(answer)};
 }
 
 // Between two passes: the next plan is the new version's.
-Result<std::vector<Frames>> Updater::commit(const WorkerCommit& order) {
+Result<std::vector<messages::Frames>> Updater::commit(const messages::WorkerCommit& order) {
     const TimePoint begin = Clock::now();
     fault_point_.reach("commit_begin");
     WeightStore* store = engine_.weights();
@@ -307,7 +328,7 @@ Result<std::vector<Frames>> Updater::commit(const WorkerCommit& order) {
     }
     engine_.set_epoch(order.epoch);
     committed_ = &store->live_memory();
-    WorkerCommitted answer;
+    messages::WorkerCommitted answer;
     answer.update = order.update;
     answer.rank = engine_.rank();
     answer.epoch = order.epoch;
@@ -317,9 +338,9 @@ Result<std::vector<Frames>> Updater::commit(const WorkerCommit& order) {
     return std::vector{encode(answer)};
 }
 
-Result<std::vector<Frames>> Updater::drop(const WorkerDrop& order) {
+Result<std::vector<messages::Frames>> Updater::drop(const messages::WorkerDrop& order) {
     fault_point_.reach("drop_begin");
-    WorkerDropped answer;
+    messages::WorkerDropped answer;
     answer.update = order.update;
     answer.rank = engine_.rank();
     if (!stage_ || stage_->update != order.update) return std::vector{encode(answer)};
@@ -327,11 +348,11 @@ Result<std::vector<Frames>> Updater::drop(const WorkerDrop& order) {
     stage_.reset();
     // Said when the stage has stopped writing: jobs are done in order.
     background_.give([answer] { return std::vector{encode(answer)}; });
-    return std::vector<Frames>{};
+    return std::vector<messages::Frames>{};
 }
 
 void Updater::keep_in(Keeper::Args args) {
-    args.answer = [this](Frames frames) { background_.answer(std::move(frames)); };
+    args.answer = [this](messages::Frames frames) { background_.answer(std::move(frames)); };
     keeper_ = std::make_unique<Keeper>(std::move(args));
 }
 
@@ -341,12 +362,12 @@ void Updater::let_go(const Arena& memory) {
     if (keeper_) keeper_->let_go(memory);
 }
 
-Result<std::vector<Frames>> Updater::keep(const WorkerKeep& step) {
+Result<std::vector<messages::Frames>> Updater::keep(const messages::WorkerKeep& step) {
     if (keeper_) {
         keeper_->obey(step, step.epoch == engine_.epoch() ? committed_ : nullptr);
-        return std::vector<Frames>{};
+        return std::vector<messages::Frames>{};
     }
-    WorkerKept answer;
+    messages::WorkerKept answer;
     answer.call = step.call;
     answer.rank = engine_.rank();
     answer.step = step.step;
@@ -355,8 +376,9 @@ Result<std::vector<Frames>> Updater::keep(const WorkerKeep& step) {
     return std::vector{encode(answer)};
 }
 
-Result<std::vector<Frames>> Updater::read_tensor(const WorkerReadTensor& order) {
-    WorkerTensor head;
+Result<std::vector<messages::Frames>> Updater::read_tensor(const messages::WorkerReadTensor& order
+) {
+    messages::WorkerTensor head;
     head.call = order.call;
     head.rank = engine_.rank();
     head.epoch = engine_.epoch();
@@ -402,14 +424,14 @@ Result<std::vector<Frames>> Updater::read_tensor(const WorkerReadTensor& order) 
             return is_on_gpu ? read_parts_of_gpu(*tensor, live.data(), head)
                              : read_parts(*tensor, live.data(), head);
         }))
-        return std::vector<Frames>{};
+        return std::vector<messages::Frames>{};
     head.code = name_of(ErrorCode::kResourceExhausted);
     head.message = kTooManyCalls;
     return std::vector{encode(head)};
 }
 
-Result<std::vector<Frames>> Updater::digest(const WorkerDigest& order) {
-    WorkerDigests answer;
+Result<std::vector<messages::Frames>> Updater::digest(const messages::WorkerDigest& order) {
+    messages::WorkerDigests answer;
     answer.call = order.call;
     answer.rank = engine_.rank();
     answer.epoch = engine_.epoch();
@@ -430,44 +452,46 @@ Result<std::vector<Frames>> Updater::digest(const WorkerDigest& order) {
             }
             Pacer pacer(pace_);
             const auto rest = [&] { pacer.rest_if_due(); };
-            const Result<std::vector<PartDigest>> digests =
+            const Result<std::vector<messages::PartDigest>> digests =
                 engine_.device().is_cuda()
                     ? engine_.digest_on_gpu(live.data())
-                    : digest_weights(engine_.layout(), live.data(), engine_.ops(), Stream{}, rest);
+                    : digest_weights(
+                          engine_.layout(), live.data(), engine_.ops(), kernels::Stream{}, rest
+                      );
             if (digests) answer.digests = *digests;
             return std::vector{encode(answer)};
         });
-    if (is_given) return std::vector<Frames>{};
+    if (is_given) return std::vector<messages::Frames>{};
     answer.code = name_of(ErrorCode::kResourceExhausted);
     answer.message = kTooManyCalls;
     return std::vector{encode(answer)};
 }
 
 // In the background, where it waits for reads and digests ordered before: none sees memory go away.
-Result<std::vector<Frames>> Updater::change(WorkerMemory order) {
-    WorkerMemoryDone refusal;
+Result<std::vector<messages::Frames>> Updater::change(messages::WorkerMemory order) {
+    messages::WorkerMemoryDone refusal;
     refusal.call = order.call;
     refusal.rank = engine_.rank();
     const bool is_of_weights =
-        std::ranges::find(order.tags, MemoryTag::kWeights) != order.tags.end();
+        std::ranges::find(order.tags, messages::MemoryTag::kWeights) != order.tags.end();
     if (stage_ && is_of_weights) {
         refusal.code = name_of(ErrorCode::kFailedPrecondition);
         refusal.message = "a stage of weights is held";
         return std::vector{encode(refusal)};
     }
     fault_point_.reach("memory_begin");
-    const bool is_release = order.action == MemoryAction::kRelease;
+    const bool is_release = order.action == messages::MemoryAction::kRelease;
     if (is_release && is_of_weights && committed_ != nullptr) let_go(*committed_);
     if (background_.offer([this, order = std::move(order)] {
             return std::vector{encode(change_memory(engine_, order))};
         })) {
         WeightStore* store = engine_.weights();
         if (store != nullptr && is_release && is_of_weights) store->forget_retained();
-        return std::vector<Frames>{};
+        return std::vector<messages::Frames>{};
     }
     refusal.code = name_of(ErrorCode::kResourceExhausted);
     refusal.message = kTooManyCalls;
     return std::vector{encode(refusal)};
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

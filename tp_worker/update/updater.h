@@ -28,7 +28,7 @@
 #include <optional>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 // How this rank's device is named in an ipc source's handles.
 [[nodiscard]] std::string device_uuid(const Device& device, ReplicaId replica, Rank rank);
@@ -50,40 +50,40 @@ class Updater {
 
     // Answers that are there at once; others come from take_answers() later.
     // Errors: the order breaks the protocol (a commit of what is not staged): this rank must end.
-    Result<std::vector<Frames>> obey(const Frames& order);
+    Result<std::vector<messages::Frames>> obey(const messages::Frames& order);
 
     // What this rank's memory takes is told from time to time, as an answer to no order.
     [[nodiscard]] MemoryMeter& meter() { return meter_; }
 
     // To be polled; then take_answers().
     [[nodiscard]] int fd() const { return background_.fd(); }
-    std::vector<Frames> take_answers();
+    std::vector<messages::Frames> take_answers();
 
   private:
     // Its parts are the background's once the stage is ordered, the flags everybody's.
     struct Stage {
-        UpdateId update{};
-        UpdateSpec spec{};
+        messages::UpdateId update{};
+        messages::UpdateSpec spec{};
         bool is_in_place = false;  // it fills the live copy
         std::atomic<bool> is_dropped{false};
         std::atomic<bool> is_prepared{false};
         std::optional<WeightStage> fill{};
     };
-    using StageJob = std::function<Frames(Stage&)>;
+    using StageJob = std::function<messages::Frames(Stage&)>;
 
-    Result<std::vector<Frames>> stage(WorkerStage order);
-    Result<std::vector<Frames>> fill(WorkerFill order);
-    Result<std::vector<Frames>> finish(const WorkerFinish& order);
+    Result<std::vector<messages::Frames>> stage(messages::WorkerStage order);
+    Result<std::vector<messages::Frames>> fill(messages::WorkerFill order);
+    Result<std::vector<messages::Frames>> finish(const messages::WorkerFinish& order);
     void give(StageJob job);
-    Result<std::vector<Frames>> commit(const WorkerCommit& order);
-    Result<std::vector<Frames>> drop(const WorkerDrop& order);
-    Result<std::vector<Frames>> read_tensor(const WorkerReadTensor& order);
-    Result<std::vector<Frames>> digest(const WorkerDigest& order);
-    Result<std::vector<Frames>> change(WorkerMemory order);
-    Result<std::vector<Frames>> group(WorkerGroup order);
-    Result<std::vector<Frames>> keep(const WorkerKeep& step);
+    Result<std::vector<messages::Frames>> commit(const messages::WorkerCommit& order);
+    Result<std::vector<messages::Frames>> drop(const messages::WorkerDrop& order);
+    Result<std::vector<messages::Frames>> read_tensor(const messages::WorkerReadTensor& order);
+    Result<std::vector<messages::Frames>> digest(const messages::WorkerDigest& order);
+    Result<std::vector<messages::Frames>> change(messages::WorkerMemory order);
+    Result<std::vector<messages::Frames>> group(messages::WorkerGroup order);
+    Result<std::vector<messages::Frames>> keep(const messages::WorkerKeep& step);
     void let_go(const Arena& memory);
-    Frames refusal(const WorkerStage& order, Error error) const;
+    messages::Frames refusal(const messages::WorkerStage& order, Error error) const;
 
     Engine& engine_;
     Pace& pace_;
@@ -99,4 +99,4 @@ class Updater {
     std::unique_ptr<Keeper> keeper_{};  // answers through background_
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <span>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 constexpr std::size_t kNamesShownMax = 8;
@@ -27,9 +27,11 @@ std::string shown(std::span<const std::string_view> names) {
 
 }  // namespace
 
-CheckpointTensors::CheckpointTensors(const WeightLayout& layout, const Checkpoint& checkpoint)
+CheckpointTensors::CheckpointTensors(
+    const WeightLayout& layout, const checkpoint::Checkpoint& checkpoint
+)
     : layout_(layout), checkpoint_(checkpoint) {
-    for (const StoredTensor& stored : checkpoint.tensors()) {
+    for (const checkpoint::StoredTensor& stored : checkpoint.tensors()) {
         const std::string_view name = stored.spec.name;
         const bool is_known = layout.find(name) != nullptr || layout.is_tied_head(name);
         if (is_known || (is_of_a_decoder(name) && !layout.is_ignored(name))) {
@@ -41,15 +43,15 @@ CheckpointTensors::CheckpointTensors(const WeightLayout& layout, const Checkpoin
 }
 
 Result<> CheckpointTensors::check_whole(const std::string& source) const {
-    std::vector<TensorSpec> specs;
-    for (const StoredTensor* stored : offered_) specs.push_back(stored->spec);
+    std::vector<checkpoint::TensorSpec> specs;
+    for (const checkpoint::StoredTensor* stored : offered_) specs.push_back(stored->spec);
     const std::vector<std::string> problems = find_problems(layout_, specs, Completeness::kWhole);
     if (!problems.empty()) return error_of(source, problems);
     return check_tied_head(source);
 }
 
-const StoredTensor* CheckpointTensors::find(std::string_view name) const {
-    const StoredTensor* stored = checkpoint_.find(name);
+const checkpoint::StoredTensor* CheckpointTensors::find(std::string_view name) const {
+    const checkpoint::StoredTensor* stored = checkpoint_.find(name);
     if (stored == nullptr && name == kEmbeddingName && layout_.is_tied_head(kHeadName))
         stored = checkpoint_.find(kHeadName);
     return stored;
@@ -58,7 +60,7 @@ const StoredTensor* CheckpointTensors::find(std::string_view name) const {
 // This rank's rows of both, as they will be resident.
 Result<> CheckpointTensors::check_tied_head(const std::string& source) const {
     if (!layout_.is_tied_head(kHeadName)) return Ok{};
-    const std::array<const StoredTensor*, 2> both{
+    const std::array<const checkpoint::StoredTensor*, 2> both{
         checkpoint_.find(kEmbeddingName), checkpoint_.find(kHeadName)};
     if (both[0] == nullptr || both[1] == nullptr) return Ok{};
     const ShardPart& part = layout_.find(kEmbeddingName)->parts.front();
@@ -70,7 +72,7 @@ Result<> CheckpointTensors::check_tied_head(const std::string& source) const {
     for (std::int64_t at = part.whole_begin(); at < end; at += kElementsMax) {
         const std::int64_t num = std::min(kElementsMax, end - at);
         for (std::size_t i = 0; i < 2; ++i) {
-            const StoredDtype dtype = both[i]->spec.dtype;
+            const checkpoint::StoredDtype dtype = both[i]->spec.dtype;
             const std::int64_t size = bytes_of(dtype);
             const std::span<std::byte> bytes(
                 stored_bytes.data(), static_cast<std::size_t>(num * size)
@@ -105,9 +107,10 @@ std::vector<std::string> CheckpointTensors::notes() const {
             shown(left_out_)
         ));
     }
-    for (const StoredDtype dtype : {StoredDtype::kF32, StoredDtype::kF16}) {
+    for (const checkpoint::StoredDtype dtype :
+         {checkpoint::StoredDtype::kF32, checkpoint::StoredDtype::kF16}) {
         std::vector<std::string_view> rounded;
-        for (const StoredTensor* stored : offered_) {
+        for (const checkpoint::StoredTensor* stored : offered_) {
             if (stored->spec.dtype == dtype) rounded.push_back(stored->spec.name);
         }
         if (rounded.empty()) continue;
@@ -122,4 +125,4 @@ std::vector<std::string> CheckpointTensors::notes() const {
     return notes;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -17,34 +17,36 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 class CheckpointTensors {
   public:
     // Both outlive it.
-    CheckpointTensors(const WeightLayout& layout, const Checkpoint& checkpoint);
+    CheckpointTensors(const WeightLayout& layout, const checkpoint::Checkpoint& checkpoint);
 
     // What is offered to the model, as find_problems() wants it.
-    [[nodiscard]] const std::vector<const StoredTensor*>& offered() const { return offered_; }
+    [[nodiscard]] const std::vector<const checkpoint::StoredTensor*>& offered() const {
+        return offered_;
+    }
     // kInvalidArgument lists everything that keeps these from being the whole model; `source` is
     // for the message. Reads the head of a tied model, if it is there: this rank's rows.
     Result<> check_whole(const std::string& source) const;
     // REQUIRES: check_whole() found nothing. Null: the layout has no such tensor.
-    [[nodiscard]] const StoredTensor* find(std::string_view name) const;
+    [[nodiscard]] const checkpoint::StoredTensor* find(std::string_view name) const;
 
     // What whoever serves the model should know, a line each: what is left out, and what is rounded
     // to bf16, which resident weights are.
     [[nodiscard]] std::vector<std::string> notes() const;
 
-    [[nodiscard]] const Checkpoint& checkpoint() const { return checkpoint_; }
+    [[nodiscard]] const checkpoint::Checkpoint& checkpoint() const { return checkpoint_; }
 
   private:
     Result<> check_tied_head(const std::string& source) const;
 
     const WeightLayout& layout_;
-    const Checkpoint& checkpoint_;
-    std::vector<const StoredTensor*> offered_{};
+    const checkpoint::Checkpoint& checkpoint_;
+    std::vector<const checkpoint::StoredTensor*> offered_{};
     std::vector<std::string_view> left_out_{};
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

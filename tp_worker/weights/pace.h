@@ -19,7 +19,7 @@
 #include <ctime>
 #include <thread>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 class Pace {
   public:
@@ -94,4 +94,4 @@ class Pacer {
     Duration rested_at_;
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

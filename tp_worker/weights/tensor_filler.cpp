@@ -5,11 +5,14 @@
 #include <algorithm>
 #include <cmath>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {}  // namespace
 
 bool TensorFiller::fill(
-    std::size_t index, const Incoming* incoming, bool is_in_place, std::span<PartDigest> parts
+    std::size_t index,
+    const Incoming* incoming,
+    bool is_in_place,
+    std::span<messages::PartDigest> parts
 ) {
     begin(index, parts);
     const WeightTensor& tensor = args_.layout.tensors()[index];
@@ -19,13 +22,13 @@ bool TensorFiller::fill(
 }
 
 bool TensorFiller::digest_head(
-    std::size_t index, const Incoming& head, std::span<PartDigest> parts
+    std::size_t index, const Incoming& head, std::span<messages::PartDigest> parts
 ) {
     begin(index, parts);
     return end(digest_rows(args_.layout.tensors()[index], head.bytes));
 }
 
-void TensorFiller::begin(std::size_t index, std::span<PartDigest> parts) {
+void TensorFiller::begin(std::size_t index, std::span<messages::PartDigest> parts) {
     index_ = index;
     parts_ = parts;
     is_nonfinite_ = false;
@@ -156,4 +159,4 @@ void TensorFiller::report_nonfinite(
     );
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

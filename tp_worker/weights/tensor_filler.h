@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 // What filling came to, on one thread.
 struct Filled {
@@ -42,15 +42,20 @@ class TensorFiller {
     // `incoming` null: the tensor is kept, from the live copy or where it is.
     // `parts`: the entries of the tensor's parts, their lanes zero. False: the stage is over.
     bool fill(
-        std::size_t index, const Incoming* incoming, bool is_in_place, std::span<PartDigest> parts
+        std::size_t index,
+        const Incoming* incoming,
+        bool is_in_place,
+        std::span<messages::PartDigest> parts
     );
     // Adds what would be this rank's rows of the embedding to `parts`, and writes them nowhere.
-    bool digest_head(std::size_t index, const Incoming& head, std::span<PartDigest> parts);
+    bool digest_head(
+        std::size_t index, const Incoming& head, std::span<messages::PartDigest> parts
+    );
 
     [[nodiscard]] const Filled& filled() const { return filled_; }
 
   private:
-    void begin(std::size_t index, std::span<PartDigest> parts);
+    void begin(std::size_t index, std::span<messages::PartDigest> parts);
     bool end(const Result<>& result);
     Result<> load(const WeightTensor& tensor, const TensorBytes& bytes);
     Result<> digest_rows(const WeightTensor& tensor, const TensorBytes& bytes);
@@ -63,11 +68,11 @@ class TensorFiller {
     const StageArgs& args_;
     Pacer pacer_;
     Filled filled_{};
-    std::size_t index_ = 0;          // of the tensor being filled
-    std::span<PartDigest> parts_{};  // its
-    bool is_nonfinite_ = false;      // and that was said
+    std::size_t index_ = 0;                    // of the tensor being filled
+    std::span<messages::PartDigest> parts_{};  // its
+    bool is_nonfinite_ = false;                // and that was said
     std::vector<std::byte> scratch_{};
     TimePoint piece_begun_{};
     Duration verify_now_{};  // of the piece under way, what digesting took apart from copying
 };
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 // Names in errors, at most so many.
@@ -26,12 +26,12 @@ std::string near_names(const WeightLayout& layout, std::string_view name) {
     return names;
 }
 
-std::vector<Frames> read_parts(
-    const WeightTensor& tensor, const std::byte* arena, const WorkerTensor& head
+std::vector<messages::Frames> read_parts(
+    const WeightTensor& tensor, const std::byte* arena, const messages::WorkerTensor& head
 ) {
-    std::vector<Frames> answers;
+    std::vector<messages::Frames> answers;
     for (const ShardPart& part : tensor.parts) {
-        WorkerTensor piece = head;
+        messages::WorkerTensor piece = head;
         piece.row_begin = part.whole_row;
         piece.num_rows = part.rows;
         piece.col_begin = part.whole_col;
@@ -51,14 +51,14 @@ std::vector<Frames> read_parts(
     return answers;
 }
 
-std::vector<Frames> read_parts_of_gpu(
-    const WeightTensor& tensor, const std::byte* arena, const WorkerTensor& head
+std::vector<messages::Frames> read_parts_of_gpu(
+    const WeightTensor& tensor, const std::byte* arena, const messages::WorkerTensor& head
 ) {
     std::vector<std::byte> host(static_cast<std::size_t>(tensor.bytes()));
-    copy_and_wait(host.data(), arena + tensor.offset, tensor.bytes());
+    kernels::copy_and_wait(host.data(), arena + tensor.offset, tensor.bytes());
     WeightTensor at_start = tensor;
     at_start.offset = 0;
     return read_parts(at_start, host.data(), head);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -12,18 +12,18 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 // Names of tensors that end as `name` does, for whoever misspelled one.
 std::string near_names(const WeightLayout& layout, std::string_view name);
 
 // One rectangle for each part of the tensor that this rank holds; `head` has what they share.
-std::vector<Frames> read_parts(
-    const WeightTensor& tensor, const std::byte* arena, const WorkerTensor& head
+std::vector<messages::Frames> read_parts(
+    const WeightTensor& tensor, const std::byte* arena, const messages::WorkerTensor& head
 );
 // The same of an arena in the GPU's memory.
-std::vector<Frames> read_parts_of_gpu(
-    const WeightTensor& tensor, const std::byte* arena, const WorkerTensor& head
+std::vector<messages::Frames> read_parts_of_gpu(
+    const WeightTensor& tensor, const std::byte* arena, const messages::WorkerTensor& head
 );
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <optional>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 constexpr std::int64_t kWordBytes = 8;
@@ -16,7 +16,7 @@ constexpr std::int64_t kPieceBytes = std::int64_t{8} << 20;
 
 }  // namespace
 
-void append_parts(const WeightTensor& tensor, std::vector<PartDigest>& parts) {
+void append_parts(const WeightTensor& tensor, std::vector<messages::PartDigest>& parts) {
     for (const ShardPart& part : tensor.parts) {
         parts.push_back({
             .name = tensor.name,
@@ -49,7 +49,9 @@ PartWords words_of(const ShardPart& part) {
 }
 
 // Of a part as it is in an arena. The sum and the stream are left to the caller.
-DigestArgs digest_args(const WeightTensor& tensor, const ShardPart& part, const std::byte* arena) {
+kernels::DigestArgs digest_args(
+    const WeightTensor& tensor, const ShardPart& part, const std::byte* arena
+) {
     const PartWords words = words_of(part);
     return {
         .data = arena + tensor.offset + part.shard_begin() * kElementBytes,
@@ -75,14 +77,14 @@ std::optional<Error> cut_word(const WeightLayout& layout) {
 
 }  // namespace
 
-std::uint64_t add_rows_digest(const RowsDigestArgs& args, std::span<PartDigest> parts) {
+std::uint64_t add_rows_digest(const RowsDigestArgs& args, std::span<messages::PartDigest> parts) {
     CHECK(parts.size() == args.tensor.parts.size() && !args.tensor.cuts_words);
     std::uint64_t num_nonfinite = 0;
     for (std::size_t i = 0; i < parts.size(); ++i) {
         const ShardPart rows = args.tensor.parts[i].in_shard_rows(args.row_begin, args.num_rows);
         if (rows.is_empty()) continue;
         Digest sum;
-        DigestArgs part = digest_args(args.tensor, rows, args.arena);
+        kernels::DigestArgs part = digest_args(args.tensor, rows, args.arena);
         part.sum = &sum;
         part.num_nonfinite = &num_nonfinite;
         part.stream = args.stream;
@@ -93,7 +95,9 @@ std::uint64_t add_rows_digest(const RowsDigestArgs& args, std::span<PartDigest> 
     return num_nonfinite;
 }
 
-std::uint64_t copy_rows_and_digest(const CopyRowsArgs& args, std::span<PartDigest> parts) {
+std::uint64_t copy_rows_and_digest(
+    const CopyRowsArgs& args, std::span<messages::PartDigest> parts
+) {
     const WeightTensor& tensor = args.tensor;
     CHECK(parts.size() == tensor.parts.size() && !tensor.cuts_words);
     const bool is_whole = args.from == RowsFrom::kTensor;
@@ -104,7 +108,7 @@ std::uint64_t copy_rows_and_digest(const CopyRowsArgs& args, std::span<PartDiges
         const PartWords words = words_of(rows);
         const std::int64_t shard_at = tensor.offset + rows.shard_begin() * kElementBytes;
         const std::int64_t shard_stride_bytes = rows.shard_stride * kElementBytes;
-        const DigestSum sum = digest_of(
+        const digest::DigestSum sum = digest::digest_of(
             {
                 .data = args.src + (is_whole ? rows.whole_begin() * kElementBytes : shard_at),
                 .num_rows = rows.rows,
@@ -125,15 +129,15 @@ std::uint64_t copy_rows_and_digest(const CopyRowsArgs& args, std::span<PartDiges
     return num_nonfinite;
 }
 
-Result<std::vector<PartDigest>> digest_weights(
+Result<std::vector<messages::PartDigest>> digest_weights(
     const WeightLayout& layout,
     const std::byte* arena,
-    const Ops& ops,
-    Stream stream,
+    const kernels::Ops& ops,
+    kernels::Stream stream,
     const std::function<void()>& between
 ) {
     if (const std::optional<Error> error = cut_word(layout)) return *error;
-    std::vector<PartDigest> digests;
+    std::vector<messages::PartDigest> digests;
     for (const WeightTensor& tensor : layout.tensors()) {
         const std::size_t first_part = digests.size();
         append_parts(tensor, digests);
@@ -159,33 +163,37 @@ Result<GpuWeightDigest> GpuWeightDigest::make(const WeightLayout& layout) {
     GpuWeightDigest made(layout);
     for (const WeightTensor& tensor : layout.tensors()) append_parts(tensor, made.parts_);
     const auto bytes = static_cast<std::int64_t>(made.parts_.size() * sizeof(Digest));
-    ASSIGN_OR_RETURN(made.stream_, DeviceStream::create(StreamPriority::kBackground));
-    ASSIGN_OR_RETURN(made.is_done_, DeviceEvent::create());
-    ASSIGN_OR_RETURN(made.sums_, DeviceBuffer::create(bytes));
-    ASSIGN_OR_RETURN(made.host_sums_, PinnedBuffer::create(bytes));
+    ASSIGN_OR_RETURN(
+        made.stream_, kernels::DeviceStream::create(kernels::StreamPriority::kBackground)
+    );
+    ASSIGN_OR_RETURN(made.is_done_, kernels::DeviceEvent::create());
+    ASSIGN_OR_RETURN(made.sums_, kernels::DeviceBuffer::create(bytes));
+    ASSIGN_OR_RETURN(made.host_sums_, kernels::PinnedBuffer::create(bytes));
     return made;
 }
 
-Result<std::vector<PartDigest>> GpuWeightDigest::digest(const std::byte* arena, const Ops& ops) {
+Result<std::vector<messages::PartDigest>> GpuWeightDigest::digest(
+    const std::byte* arena, const kernels::Ops& ops
+) {
     if (const std::optional<Error> error = cut_word(*layout_)) return *error;
-    enter_cuda_device();
-    const Stream stream = stream_.stream();
-    fill_device(sums_.data(), 0, sums_.bytes(), stream);
+    kernels::enter_cuda_device();
+    const kernels::Stream stream = stream_.stream();
+    kernels::fill_device(sums_.data(), 0, sums_.bytes(), stream);
     Digest* next_sum = static_cast<Digest*>(sums_.data());
     for (const WeightTensor& tensor : layout_->tensors()) {
         for (const ShardPart& held : tensor.parts) {
             Digest* const sum = next_sum++;
             if (held.is_empty()) continue;
-            DigestArgs part = digest_args(tensor, held, arena);
+            kernels::DigestArgs part = digest_args(tensor, held, arena);
             part.sum = sum;
             part.stream = stream;
             ops.digest(part);
         }
     }
-    copy_to_host(host_sums_.data(), sums_.data(), sums_.bytes(), stream);
+    kernels::copy_to_host(host_sums_.data(), sums_.data(), sums_.bytes(), stream);
     is_done_.record(stream);
-    is_done_.wait(kDeviceWaitMax, "a digest of the weights");
-    std::vector<PartDigest> digests = parts_;
+    is_done_.wait(kernels::kDeviceWaitMax, "a digest of the weights");
+    std::vector<messages::PartDigest> digests = parts_;
     for (std::size_t i = 0; i < digests.size(); ++i) {
         Digest sum;
         std::memcpy(&sum, host_sums_.data() + i * sizeof sum, sizeof sum);
@@ -195,4 +203,4 @@ Result<std::vector<PartDigest>> GpuWeightDigest::digest(const std::byte* arena, 
     return digests;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -15,10 +15,10 @@
 #include <span>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 // The entries of one tensor's parts on this rank, their lanes zero.
-void append_parts(const WeightTensor& tensor, std::vector<PartDigest>& parts);
+void append_parts(const WeightTensor& tensor, std::vector<messages::PartDigest>& parts);
 
 // Adds rows [row_begin, row_begin + num_rows) of the shard to its parts' digests, and returns how
 // many of their elements are infinities or NaNs. Rows of padding belong to no part.
@@ -28,10 +28,10 @@ struct RowsDigestArgs {
     const std::byte* arena = nullptr;
     std::int64_t row_begin = 0;
     std::int64_t num_rows = 0;
-    const Ops& ops;
-    Stream stream{};
+    const kernels::Ops& ops;
+    kernels::Stream stream{};
 };
-std::uint64_t add_rows_digest(const RowsDigestArgs& args, std::span<PartDigest> parts);
+std::uint64_t add_rows_digest(const RowsDigestArgs& args, std::span<messages::PartDigest> parts);
 
 // Copies rows of the shard to their place and adds them as add_rows_digest does, in one reading of
 // their bytes. REQUIRES: as above; neither overlaps the other.
@@ -46,20 +46,20 @@ struct CopyRowsArgs {
     std::byte* arena = nullptr;
     std::int64_t row_begin = 0;
     std::int64_t num_rows = 0;
-    AddRun add_run = nullptr;
+    digest::AddRun add_run = nullptr;
 };
-std::uint64_t copy_rows_and_digest(const CopyRowsArgs& args, std::span<PartDigest> parts);
+std::uint64_t copy_rows_and_digest(const CopyRowsArgs& args, std::span<messages::PartDigest> parts);
 
 // One entry per part that this rank holds, in name order. A tensor that every rank holds whole has
 // one part; a split one a part per rank; a replicated KV projection a part per KV head.
 // kUnsupported, naming the tensor, where tp cuts a row between the digest's 8-byte words: no shard
 // can be digested alone then.
 // `between` is called after each piece of some MiB.
-Result<std::vector<PartDigest>> digest_weights(
+Result<std::vector<messages::PartDigest>> digest_weights(
     const WeightLayout& layout,
     const std::byte* arena,
-    const Ops& ops,
-    Stream stream,
+    const kernels::Ops& ops,
+    kernels::Stream stream,
     const std::function<void()>& between = [] {}
 );
 
@@ -73,17 +73,19 @@ class GpuWeightDigest {
     // kResourceExhausted: no memory for the sums.
     static Result<GpuWeightDigest> make(const WeightLayout& layout);
     // Waits for it. Errors: as digest_weights().
-    Result<std::vector<PartDigest>> digest(const std::byte* arena, const Ops& ops);
+    Result<std::vector<messages::PartDigest>> digest(
+        const std::byte* arena, const kernels::Ops& ops
+    );
 
   private:
     explicit GpuWeightDigest(const WeightLayout& layout) : layout_(&layout) {}
 
     const WeightLayout* layout_;
-    std::vector<PartDigest> parts_{};  // without their lanes
-    DeviceStream stream_{};
-    DeviceEvent is_done_{};
-    DeviceBuffer sums_{};       // [parts] Digest
-    PinnedBuffer host_sums_{};  // the same, on the host
+    std::vector<messages::PartDigest> parts_{};  // without their lanes
+    kernels::DeviceStream stream_{};
+    kernels::DeviceEvent is_done_{};
+    kernels::DeviceBuffer sums_{};       // [parts] Digest
+    kernels::PinnedBuffer host_sums_{};  // the same, on the host
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

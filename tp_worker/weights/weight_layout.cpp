@@ -7,7 +7,7 @@
 #include <numeric>
 #include <set>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 constexpr std::int64_t kAlignment = 64;  // bytes: a cache line, and what wide loads like
@@ -277,11 +277,13 @@ std::size_t offered_max(const WeightLayout& layout) {
 }
 
 std::vector<std::string> find_problems(
-    const WeightLayout& layout, std::span<const TensorSpec> offered, Completeness completeness
+    const WeightLayout& layout,
+    std::span<const checkpoint::TensorSpec> offered,
+    Completeness completeness
 ) {
     std::vector<std::string> problems;
     std::set<std::string_view> seen;
-    for (const TensorSpec& spec : offered) {
+    for (const checkpoint::TensorSpec& spec : offered) {
         const WeightTensor* tensor =
             layout.find(layout.is_tied_head(spec.name) ? kEmbeddingName : spec.name);
         if (tensor == nullptr) {
@@ -303,8 +305,9 @@ std::vector<std::string> find_problems(
                 text_of(tensor->shape)
             ));
         }
-        if (spec.dtype != StoredDtype::kBf16 && spec.dtype != StoredDtype::kF16 &&
-            spec.dtype != StoredDtype::kF32) {
+        if (spec.dtype != checkpoint::StoredDtype::kBf16 &&
+            spec.dtype != checkpoint::StoredDtype::kF16 &&
+            spec.dtype != checkpoint::StoredDtype::kF32) {
             problems.push_back(fmt::format(
                 "'{}' has dtype {}; BF16, F16 and F32 are accepted", spec.name, name_of(spec.dtype)
             ));
@@ -337,15 +340,15 @@ Error error_of(std::string_view source, std::span<const std::string> problems) {
     );
 }
 
-bf16 bf16_from(StoredDtype dtype, const std::byte* at) {
-    if (dtype == StoredDtype::kF32) {
+bf16 bf16_from(checkpoint::StoredDtype dtype, const std::byte* at) {
+    if (dtype == checkpoint::StoredDtype::kF32) {
         float value = 0;
         std::memcpy(&value, at, sizeof value);
         return to_bf16(value);
     }
     std::uint16_t bits = 0;
     std::memcpy(&bits, at, sizeof bits);
-    return dtype == StoredDtype::kF16 ? to_bf16(to_float(f16{bits})) : bf16{bits};
+    return dtype == checkpoint::StoredDtype::kF16 ? to_bf16(to_float(f16{bits})) : bf16{bits};
 }
 
 ModelWeights bind_weights(
@@ -390,4 +393,4 @@ ModelWeights bind_weights(
     return weights;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

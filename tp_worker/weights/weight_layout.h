@@ -26,7 +26,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 inline constexpr int kTpMax = 64;
 
@@ -152,14 +152,16 @@ enum class Completeness { kWhole, kPartial };
 // A tied head is held against the embedding, and stands for it where that is missing. Empty:
 // nothing.
 [[nodiscard]] std::vector<std::string> find_problems(
-    const WeightLayout& layout, std::span<const TensorSpec> offered, Completeness completeness
+    const WeightLayout& layout,
+    std::span<const checkpoint::TensorSpec> offered,
+    Completeness completeness
 );
 // One error that lists them all; past kProblemsShownMax, how many more there are.
 inline constexpr std::size_t kProblemsShownMax = 256;
 [[nodiscard]] Error error_of(std::string_view source, std::span<const std::string> problems);
 
 // An element as it is resident. REQUIRES: dtype is BF16, F16 or F32.
-[[nodiscard]] bf16 bf16_from(StoredDtype dtype, const std::byte* at);
+[[nodiscard]] bf16 bf16_from(checkpoint::StoredDtype dtype, const std::byte* at);
 
 // Borrowed views of one layer's shards.
 struct LayerWeights {
@@ -195,4 +197,4 @@ struct ModelWeights {
     const WeightLayout& layout, const ModelConfig& config, const std::byte* arena
 );
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -9,13 +9,16 @@
 #include <cstring>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
-DType op_dtype(StoredDtype dtype) {
-    CHECK(dtype == StoredDtype::kBf16 || dtype == StoredDtype::kF16 || dtype == StoredDtype::kF32);
-    if (dtype == StoredDtype::kBf16) return DType::kBF16;
-    return dtype == StoredDtype::kF16 ? DType::kF16 : DType::kF32;
+kernels::DType op_dtype(checkpoint::StoredDtype dtype) {
+    CHECK(
+        dtype == checkpoint::StoredDtype::kBf16 || dtype == checkpoint::StoredDtype::kF16 ||
+        dtype == checkpoint::StoredDtype::kF32
+    );
+    if (dtype == checkpoint::StoredDtype::kBf16) return kernels::DType::kBF16;
+    return dtype == checkpoint::StoredDtype::kF16 ? kernels::DType::kF16 : kernels::DType::kF32;
 }
 
 // Rows [begin, begin + num) of the whole tensor; they are rows `shard_row` and on of the shard.
@@ -42,9 +45,9 @@ std::uint64_t digest_if_asked(const LoadTensorArgs& args, const RowRange& rows) 
 // Returns how many elements are not finite, if that is asked for.
 std::uint64_t place_rows(const LoadTensorArgs& args, const RowRange& rows, const std::byte* src) {
     const WeightTensor& tensor = args.tensor;
-    const StoredDtype dtype = args.bytes.dtype;
+    const checkpoint::StoredDtype dtype = args.bytes.dtype;
     const std::int64_t row_bytes = tensor.whole_cols * bytes_of(dtype);
-    if (dtype == StoredDtype::kBf16 && !args.parts.empty()) {
+    if (dtype == checkpoint::StoredDtype::kBf16 && !args.parts.empty()) {
         return copy_rows_and_digest(
             {.tensor = tensor,
              .src = src - rows.begin * row_bytes,
@@ -88,11 +91,11 @@ Result<std::uint64_t> place_read(
     const LoadTensorArgs& args, const RowRange& rows, std::vector<std::byte>& scratch
 ) {
     const WeightTensor& tensor = args.tensor;
-    const StoredDtype dtype = args.bytes.dtype;
+    const checkpoint::StoredDtype dtype = args.bytes.dtype;
     const std::int64_t row_bytes = tensor.whole_cols * bytes_of(dtype);
     const auto size = static_cast<std::size_t>(rows.num * row_bytes);
     // Bytes that need no sorting are read into their place.
-    if (dtype == StoredDtype::kBf16 && tensor.parts.front().is_contiguous()) {
+    if (dtype == checkpoint::StoredDtype::kBf16 && tensor.parts.front().is_contiguous()) {
         std::byte* dst = args.arena + tensor.offset + rows.shard_row * row_bytes;
         RETURN_IF_ERROR(args.bytes.read(rows.begin * row_bytes, {dst, size}));
         return digest_if_asked(args, rows);
@@ -137,7 +140,7 @@ void copy_rows(const RowsArgs& args) {
         const ShardPart part = whole_part.in_whole_rows(args.row_begin, args.num_rows);
         if (part.is_empty()) continue;
         const std::int64_t src_begin = part.whole_begin() - args.row_begin * part.whole_stride;
-        const std::array<ShardCopy, 1> copies{{{
+        const std::array<kernels::ShardCopy, 1> copies{{{
             .src = args.src + src_begin * bytes_of(args.dtype),
             .src_dtype = op_dtype(args.dtype),
             .src_stride = part.whole_stride,
@@ -151,7 +154,9 @@ void copy_rows(const RowsArgs& args) {
     }
 }
 
-TensorBytes stored_bytes(const Checkpoint& checkpoint, const StoredTensor& stored) {
+TensorBytes stored_bytes(
+    const checkpoint::Checkpoint& checkpoint, const checkpoint::StoredTensor& stored
+) {
     TensorBytes bytes{.dtype = stored.spec.dtype};
     bytes.read = [&checkpoint, &stored](std::int64_t begin, std::span<std::byte> out) {
         return checkpoint.read(stored, begin, out);
@@ -183,19 +188,21 @@ Result<> load_weights(
     const WeightLayout& layout,
     const CheckpointTensors& tensors,
     const std::string& source,
-    const Ops& ops,
-    Stream stream,
+    const kernels::Ops& ops,
+    kernels::Stream stream,
     std::byte* arena
 ) {
     RETURN_IF_ERROR(tensors.check_whole(source));
 
     const auto num_tensors = static_cast<std::int64_t>(layout.tensors().size());
     std::vector<Result<>> results(layout.tensors().size(), Ok{});
-    std::vector<std::vector<std::byte>> scratch(static_cast<std::size_t>(num_threads_of(stream)));
+    std::vector<std::vector<std::byte>> scratch(
+        static_cast<std::size_t>(kernels::num_threads_of(stream))
+    );
     auto load = [&](std::int64_t begin, std::int64_t end, int thread) {
         for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
             const WeightTensor& tensor = layout.tensors()[i];
-            const StoredTensor* stored = tensors.find(tensor.name);
+            const checkpoint::StoredTensor* stored = tensors.find(tensor.name);
             CHECK(stored != nullptr);
             const TensorBytes bytes = stored_bytes(tensors.checkpoint(), *stored);
             results[i] = load_tensor(
@@ -205,9 +212,9 @@ Result<> load_weights(
             );
         }
     };
-    parallel_for(stream, num_tensors, /*grain=*/1, load);
+    kernels::parallel_for(stream, num_tensors, /*grain=*/1, load);
     for (Result<>& result : results) RETURN_IF_ERROR(std::move(result));
     return Ok{};
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 inline constexpr std::int64_t kChunkBytes = std::int64_t{1} << 20;  // stays in the L2 cache
 
@@ -29,19 +29,19 @@ inline constexpr std::int64_t kChunkBytes = std::int64_t{1} << 20;  // stays in 
 // REQUIRES: dtype is BF16, F16 or F32; the rows are the tensor's.
 struct RowsArgs {
     const WeightTensor& tensor;
-    StoredDtype dtype = StoredDtype::kBf16;
+    checkpoint::StoredDtype dtype = checkpoint::StoredDtype::kBf16;
     const std::byte* src = nullptr;
     std::int64_t row_begin = 0;
     std::int64_t num_rows = 0;
     std::byte* arena = nullptr;
-    const Ops& ops;
-    Stream stream{};
+    const kernels::Ops& ops;
+    kernels::Stream stream{};
 };
 void copy_rows(const RowsArgs& args);
 
 // Where the bytes of a whole tensor are: in memory, or to be read piece by piece.
 struct TensorBytes {
-    StoredDtype dtype = StoredDtype::kBf16;
+    checkpoint::StoredDtype dtype = checkpoint::StoredDtype::kBf16;
     const std::byte* data = nullptr;  // row-major, any alignment; null: `read` fills `out` from
                                       // byte `begin` of the tensor on
     std::function<Result<>(std::int64_t begin, std::span<std::byte> out)> read{};
@@ -49,7 +49,9 @@ struct TensorBytes {
     // which is read in a CutGuard.
     std::function<Result<>()> is_whole{};
 };
-[[nodiscard]] TensorBytes stored_bytes(const Checkpoint& checkpoint, const StoredTensor& stored);
+[[nodiscard]] TensorBytes stored_bytes(
+    const checkpoint::Checkpoint& checkpoint, const checkpoint::StoredTensor& stored
+);
 
 // Fills one tensor of the shard, a piece of about kChunkBytes at a time. After each piece
 // `rows_written` is told which rows of the shard are in their place; an error of its ends the work.
@@ -58,12 +60,12 @@ struct TensorBytes {
 struct LoadTensorArgs {
     const WeightTensor& tensor;
     const TensorBytes& bytes;
-    const Ops& ops;
+    const kernels::Ops& ops;
     std::byte* arena = nullptr;
     // Not empty: what is written is added to the digests of the tensor's parts, in one reading
     // where the bytes are bf16 in memory. REQUIRES then: !tensor.cuts_words.
-    std::span<PartDigest> parts{};
-    AddRun add_run = nullptr;  // with parts
+    std::span<messages::PartDigest> parts{};
+    digest::AddRun add_run = nullptr;  // with parts
 };
 struct WrittenRows {
     std::int64_t begin = 0;  // of the shard
@@ -82,9 +84,9 @@ Result<> load_weights(
     const WeightLayout& layout,
     const CheckpointTensors& tensors,
     const std::string& source,
-    const Ops& ops,
-    Stream stream,
+    const kernels::Ops& ops,
+    kernels::Stream stream,
     std::byte* arena
 );
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

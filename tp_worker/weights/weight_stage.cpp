@@ -13,7 +13,7 @@
 #include <optional>
 #include <thread>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
@@ -38,8 +38,8 @@ void for_each_here(const SparseTensor& sparse, const WeightTensor& tensor, F use
 }
 
 // The whole model's tensors that this update did not bring, as find_problems wants them.
-TensorSpec spec_of(const WeightTensor& tensor) {
-    return {.name = tensor.name, .dtype = StoredDtype::kBf16, .shape = tensor.shape};
+checkpoint::TensorSpec spec_of(const WeightTensor& tensor) {
+    return {.name = tensor.name, .dtype = checkpoint::StoredDtype::kBf16, .shape = tensor.shape};
 }
 
 }  // namespace
@@ -57,7 +57,7 @@ std::size_t WeightStage::index_of(const WeightTensor& tensor) const {
     return static_cast<std::size_t>(&tensor - args_.layout.tensors().data());
 }
 
-std::span<PartDigest> WeightStage::digests_of(std::size_t index) {
+std::span<messages::PartDigest> WeightStage::digests_of(std::size_t index) {
     return std::span(digests_).subspan(
         first_part_[index], args_.layout.tensors()[index].parts.size()
     );
@@ -70,7 +70,7 @@ Result<> WeightStage::fail_with_problems() {
 
 // The model and what was declared: before anything arrives.
 Result<> WeightStage::begin() {
-    for (const TensorInfo& declared : args_.spec.manifest) check_declared(declared);
+    for (const messages::TensorInfo& declared : args_.spec.manifest) check_declared(declared);
     for (const WeightTensor& tensor : args_.layout.tensors()) {
         if (!tensor.cuts_words) continue;
         problems_.push_back(fmt::format(
@@ -80,7 +80,7 @@ Result<> WeightStage::begin() {
     return problems_.empty() ? Result<>(Ok{}) : fail_with_problems();
 }
 
-void WeightStage::check_declared(const TensorInfo& declared) {
+void WeightStage::check_declared(const messages::TensorInfo& declared) {
     const WeightTensor* tensor = args_.layout.find(declared.name);
     if (tensor == nullptr) {
         if (args_.layout.is_ignored(declared.name)) return;
@@ -110,7 +110,7 @@ void WeightStage::mark_written() {
 }
 
 Result<> WeightStage::take(std::span<const Incoming> tensors, Expect expect) {
-    std::vector<TensorSpec> offered;
+    std::vector<checkpoint::TensorSpec> offered;
     std::vector<Job> jobs;
     const Incoming* head = nullptr;  // a tied one
     for (const Incoming& incoming : tensors) {
@@ -157,14 +157,14 @@ Result<> WeightStage::take(std::span<const Incoming> tensors, Expect expect) {
     for (const Job& job : jobs) {
         if (job.is_head_beside) continue;
         if (states_[job.index] == State::kFromHead) {  // it comes over the head's, which is kept
-            for (PartDigest& part : digests_of(job.index)) part.lane0 = part.lane1 = 0;
+            for (messages::PartDigest& part : digests_of(job.index)) part.lane0 = part.lane1 = 0;
         }
         states_[job.index] = State::kArrived;
     }
     if (fills_embedding) states_[embedding] = State::kFromHead;
     RETURN_IF_ERROR(fill_all(std::move(jobs), Keep::kCopy));
     if (fills_embedding) {
-        const std::span<const PartDigest> filled = digests_of(embedding);
+        const std::span<const messages::PartDigest> filled = digests_of(embedding);
         head_digests_.assign(filled.begin(), filled.end());
     }
     return Ok{};
@@ -173,14 +173,14 @@ Result<> WeightStage::take(std::span<const Incoming> tensors, Expect expect) {
 // What this update should have brought and did not.
 void WeightStage::add_missing() {
     if (!args_.spec.partial) {
-        std::vector<TensorSpec> there;
+        std::vector<checkpoint::TensorSpec> there;
         for (const WeightTensor& tensor : args_.layout.tensors()) {
             if (states_[index_of(tensor)] != State::kAbsent) there.push_back(spec_of(tensor));
         }
         std::vector<std::string> missing = find_problems(args_.layout, there, Completeness::kWhole);
         std::ranges::move(missing, std::back_inserter(problems_));
     }
-    for (const TensorInfo& declared : args_.spec.manifest) {
+    for (const messages::TensorInfo& declared : args_.spec.manifest) {
         const WeightTensor* tensor = args_.layout.find(declared.name);
         if (tensor == nullptr || states_[index_of(*tensor)] != State::kAbsent) continue;
         problems_.push_back(fmt::format("'{}' is declared and did not arrive", declared.name));
@@ -251,12 +251,15 @@ void WeightStage::check_tied() {
         ));
     }
     if (head_digests_.empty()) return;
-    const std::span<const PartDigest> embedding =
+    const std::span<const messages::PartDigest> embedding =
         digests_of(index_of(*args_.layout.find(kEmbeddingName)));
-    const bool is_same =
-        std::ranges::equal(head_digests_, embedding, [](const PartDigest& a, const PartDigest& b) {
+    const bool is_same = std::ranges::equal(
+        head_digests_,
+        embedding,
+        [](const messages::PartDigest& a, const messages::PartDigest& b) {
             return a.lane0 == b.lane0 && a.lane1 == b.lane1;
-        });
+        }
+    );
     if (is_same) return;
     problems_.push_back(fmt::format("'{}' differs from '{}': {}", kHeadName, kEmbeddingName, kWhy));
 }
@@ -344,7 +347,7 @@ Result<> WeightStage::fill_all(std::vector<Job> jobs, Keep keep) {
 }
 
 Result<> WeightStage::take_sparse(std::span<const SparseTensor> tensors) {
-    std::vector<TensorSpec> offered;
+    std::vector<checkpoint::TensorSpec> offered;
     for (const SparseTensor& sparse : tensors) {
         offered.push_back(sparse.spec);
         const WeightTensor* tensor = args_.layout.find(sparse.spec.name);
@@ -430,8 +433,8 @@ Result<> WeightStage::scatter(const SparseTensor& sparse, const WeightTensor& te
     return Ok{};
 }
 
-RankOutcome WeightStage::outcome(const Result<>& result) const {
-    RankOutcome outcome;
+messages::RankOutcome WeightStage::outcome(const Result<>& result) const {
+    messages::RankOutcome outcome;
     outcome.rank = args_.rank;
     outcome.ok = result.has_value();
     outcome.phase = phase_;
@@ -445,7 +448,7 @@ RankOutcome WeightStage::outcome(const Result<>& result) const {
     outcome.problems = problems_;
     if (outcome.problems.empty()) outcome.problems.push_back(result.error().message);
     outcome.num_problems = static_cast<std::int64_t>(outcome.problems.size());
-    outcome.problems.resize(std::min(outcome.problems.size(), kProblemsMax));
+    outcome.problems.resize(std::min(outcome.problems.size(), messages::kProblemsMax));
     // Sources quote what a sender said, or its beginning; a message's texts are UTF-8.
     for (std::string& problem : outcome.problems) {
         if (!is_utf8(problem)) problem = printable(problem);
@@ -454,21 +457,22 @@ RankOutcome WeightStage::outcome(const Result<>& result) const {
 }
 
 // What a session over nothing waits for, so that its caller need not guess.
-void WeightStage::list_missing(RankOutcome& outcome) const {
-    if (args_.spec.partial || args_.spec.source.kind != SourceKind::kBuckets) return;
+void WeightStage::list_missing(messages::RankOutcome& outcome) const {
+    if (args_.spec.partial || args_.spec.source.kind != messages::SourceKind::kBuckets) return;
     for (const WeightTensor& tensor : args_.layout.tensors()) {
         if (states_[index_of(tensor)] != State::kAbsent) continue;
         ++outcome.num_missing;
-        if (outcome.missing.size() < kMissingShownMax) outcome.missing.push_back(tensor.name);
+        if (outcome.missing.size() < messages::kMissingShownMax)
+            outcome.missing.push_back(tensor.name);
     }
 }
 
-WorkerStaged WeightStage::vote(const Result<>& result) const {
-    WorkerStaged vote;
+messages::WorkerStaged WeightStage::vote(const Result<>& result) const {
+    messages::WorkerStaged vote;
     vote.update = args_.update;
     vote.outcome = outcome(result);
     if (result) vote.digests = digests_;
     return vote;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

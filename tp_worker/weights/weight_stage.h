@@ -37,19 +37,19 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 struct StageArgs {
-    UpdateId update{};
-    const UpdateSpec& spec;
+    messages::UpdateId update{};
+    const messages::UpdateSpec& spec;
     Rank rank{};
     const WeightLayout& layout;
     const ModelConfig& config;
-    const Ops& ops;
-    AddRun add_run = nullptr;         // of the same level
-    std::byte* target = nullptr;      // the copy to fill
-    const std::byte* live = nullptr;  // the copy that serves; direct: the same
-    std::int64_t target_bytes = 0;    // of the target's memory
+    const kernels::Ops& ops;
+    digest::AddRun add_run = nullptr;  // of the same level
+    std::byte* target = nullptr;       // the copy to fill
+    const std::byte* live = nullptr;   // the copy that serves; direct: the same
+    std::int64_t target_bytes = 0;     // of the target's memory
     // Makes a sealed memfd the target's memory; empty: this stage adopts none.
     std::function<Result<>(int fd)> adopt{};
     const Pace& pace;
@@ -60,13 +60,13 @@ struct StageArgs {
 
 // A tensor that a source has.
 struct Incoming {
-    TensorSpec spec{};
+    checkpoint::TensorSpec spec{};
     TensorBytes bytes{};
 };
 
 // Elements of a tensor that change: a sparse source's. Nothing of it is believed yet.
 struct SparseTensor {
-    TensorSpec spec{};
+    checkpoint::TensorSpec spec{};
     const std::byte* indices = nullptr;  // [num] int32, flat in the whole tensor, any alignment
     const std::byte* values = nullptr;   // [num] of spec.dtype, any alignment
     std::int64_t num = 0;
@@ -89,8 +89,8 @@ class WeightStage {
     Result<> finish();
 
     // How far it came, with this result. outcome.phase is "idle" as long as nothing was written.
-    [[nodiscard]] RankOutcome outcome(const Result<>& result) const;
-    [[nodiscard]] WorkerStaged vote(const Result<>& result) const;
+    [[nodiscard]] messages::RankOutcome outcome(const Result<>& result) const;
+    [[nodiscard]] messages::WorkerStaged vote(const Result<>& result) const;
 
     [[nodiscard]] const StageArgs& args() const { return args_; }
     [[nodiscard]] bool is_dropped() const {
@@ -108,13 +108,13 @@ class WeightStage {
     enum class Keep { kCopy, kInPlace };
     Result<> fill_all(std::vector<Job> jobs, Keep keep);
     Result<> fail_with_problems();
-    void check_declared(const TensorInfo& declared);
+    void check_declared(const messages::TensorInfo& declared);
     void add_missing();
-    void list_missing(RankOutcome& outcome) const;
+    void list_missing(messages::RankOutcome& outcome) const;
     void check_padding(const WeightTensor& tensor);
     void mark_written();
     [[nodiscard]] std::size_t index_of(const WeightTensor& tensor) const;
-    [[nodiscard]] std::span<PartDigest> digests_of(std::size_t index);
+    [[nodiscard]] std::span<messages::PartDigest> digests_of(std::size_t index);
     Result<> scatter(const SparseTensor& sparse, const WeightTensor& tensor);
     Result<> take_tied(const SparseTensor& sparse, const WeightTensor& embedding);
     void check_tied();
@@ -127,10 +127,11 @@ class WeightStage {
     StageArgs args_;
     std::optional<TaskPool> threads_{};
     std::string phase_ = "idle";
-    std::vector<State> states_{};             // by tensor
-    std::vector<std::size_t> first_part_{};   // of each tensor, in digests_
-    std::vector<PartDigest> digests_{};       // of everything, in name order
-    std::vector<PartDigest> head_digests_{};  // of a tied head that arrived; empty: none did
+    std::vector<State> states_{};                  // by tensor
+    std::vector<std::size_t> first_part_{};        // of each tensor, in digests_
+    std::vector<messages::PartDigest> digests_{};  // of everything, in name order
+    std::vector<messages::PartDigest>
+        head_digests_{};                     // of a tied head that arrived; empty: none did
     std::string_view tied_sparse_{};         // which of the two names is scattered; empty: none yet
     std::int64_t num_sparse_head_ = 0;       // elements, of a tied head
     std::int64_t num_sparse_embedding_ = 0;  // elements, of the embedding beside it
@@ -141,4 +142,4 @@ class WeightStage {
     Duration verify_{};
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

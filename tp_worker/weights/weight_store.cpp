@@ -4,7 +4,7 @@
 
 #include <utility>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 Result<WeightStore> WeightStore::make(
     const WeightLayout& layout, const ModelConfig& config, const Device& device
@@ -22,13 +22,13 @@ Result<WeightStore> WeightStore::make(
     return store;
 }
 
-Arena& WeightStore::target(UpdateMode mode) {
-    const bool is_live = mode == UpdateMode::kDirect || is_lost_;
+Arena& WeightStore::target(messages::UpdateMode mode) {
+    const bool is_live = mode == messages::UpdateMode::kDirect || is_lost_;
     return *copies_[is_live ? live_ : 1 - live_].memory;
 }
 
-void WeightStore::commit(UpdateMode mode) {
-    if (std::exchange(is_lost_, false) || mode == UpdateMode::kDirect) return;
+void WeightStore::commit(messages::UpdateMode mode) {
+    if (std::exchange(is_lost_, false) || mode == messages::UpdateMode::kDirect) return;
     live_ = 1 - live_;
     has_retained_ = true;
 }
@@ -79,4 +79,4 @@ std::int64_t WeightStore::resident_bytes() const {
     return bytes;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

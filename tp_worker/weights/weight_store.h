@@ -22,7 +22,7 @@
 #include <cstdint>
 #include <optional>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 class WeightStore {
   public:
@@ -42,13 +42,13 @@ class WeightStore {
 
     // What a stage of this mode fills: the other copy, or the live one itself. Neither has to have
     // memory that can be written: Arena::own() in the background sees to it.
-    [[nodiscard]] Arena& target(UpdateMode mode);
+    [[nodiscard]] Arena& target(messages::UpdateMode mode);
 
     // What was retained is about to be overwritten, or to be given back.
     void forget_retained() { has_retained_ = false; }
 
     // The staged copy becomes the live one; the one before is retained. Direct: nothing moves.
-    void commit(UpdateMode mode);
+    void commit(messages::UpdateMode mode);
     // REQUIRES: has_retained(). The retained copy becomes the live one, and the other way round.
     void roll_back();
     [[nodiscard]] bool has_retained() const { return has_retained_; }
@@ -91,4 +91,4 @@ class WeightStore {
     std::int64_t bytes_ = 0;
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

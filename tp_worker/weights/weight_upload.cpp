@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <chrono>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 constexpr auto kProgressEvery = std::chrono::seconds(1);
@@ -64,7 +64,7 @@ Result<> upload_weights(
     for (const WeightTensor& tensor : layout.tensors()) {
         WeightTensor at_start = tensor;
         at_start.offset = 0;
-        const StoredTensor* const stored = tensors.find(tensor.name);
+        const checkpoint::StoredTensor* const stored = tensors.find(tensor.name);
         CHECK(stored != nullptr);  // the check found nothing missing
         const std::int64_t row_bytes = tensor.bytes() / tensor.rows;
         const TensorBytes bytes = stored_bytes(tensors.checkpoint(), *stored);
@@ -87,4 +87,4 @@ Result<> upload_weights(
     return Ok{};
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -13,7 +13,7 @@
 
 #include <string>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 // As load_weights (weight_loader.h); `arena` is the GPU's. Returns when everything is there.
 Result<> upload_weights(
@@ -25,4 +25,4 @@ Result<> upload_weights(
     std::byte* arena
 );
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -7,7 +7,7 @@
 
 #include <ctime>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 using Json = nlohmann::json;
@@ -401,4 +401,4 @@ TEST(ModelConfig, RefusesWhatIsNestedTooDeeplyAndNoBracketInAString) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -9,7 +9,7 @@
 #include <bit>
 #include <fstream>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 using Json = nlohmann::json;
@@ -122,4 +122,4 @@ TEST(RopeConfig, RefusesWhatItDoesNotComputeByName) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 constexpr std::int64_t kBytes = std::int64_t{8} << 20;
@@ -62,4 +62,4 @@ TEST(Arena, AnAddressSpaceThatCannotBeHadIsAnError) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 TEST(DeviceChoice, NamesWhatIsAccepted) {
@@ -22,10 +22,10 @@ TEST(DeviceChoice, NamesWhatIsAccepted) {
 class WithoutGpu : public testing::Test {
   protected:
     void SetUp() override {
-        const Result<int> num = num_cuda_devices();
+        const Result<int> num = kernels::num_cuda_devices();
         if (num && *num > 0) GTEST_SKIP() << "this machine has a GPU";
     }
-    ThreadPool threads_{1};
+    kernels::ThreadPool threads_{1};
 };
 
 TEST_F(WithoutGpu, CudaIsATypedErrorThatSaysWhatIsMissing) {
@@ -45,7 +45,7 @@ TEST_F(WithoutGpu, AutoTakesTheCpuAndSaysWhy) {
         Device::open({.kind = DeviceKind::kAuto, .isa = best_isa()}, threads_);
     ASSERT_TRUE(device.has_value());
     EXPECT_FALSE(device->is_cuda());
-    EXPECT_EQ(device->name(), cpu_ops(best_isa())->name);
+    EXPECT_EQ(device->name(), kernels::cpu_ops(best_isa())->name);
     EXPECT_FALSE(device->why().empty());
 }
 
@@ -57,4 +57,4 @@ TEST_F(WithoutGpu, TheCpuNeedsNoReason) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -12,7 +12,7 @@
 #include <thread>
 #include <unistd.h>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 using std::chrono::milliseconds;
@@ -246,4 +246,4 @@ TEST(SoloCommunicator, HasNothingToWaitFor) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -12,7 +12,7 @@
 #include <unistd.h>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 using std::chrono::milliseconds;
@@ -27,10 +27,10 @@ class HostGroupTest : public testing::Test {
         ASSERT_TRUE(trainer) << trainer.error().message;
         trainer_.emplace(*std::move(trainer));
     }
-    GroupSpec spec() const {
-        GroupSpec spec;
+    messages::GroupSpec spec() const {
+        messages::GroupSpec spec;
         spec.group = "g";
-        spec.backend = GroupBackend::kHost;
+        spec.backend = messages::GroupBackend::kHost;
         spec.address = "127.0.0.1";
         spec.port = trainer_->port();
         spec.world_size = kNumWorkers + 1;
@@ -115,7 +115,7 @@ TEST_F(HostGroupTest, NorIsOneThatDiedInMidBroadcast) {
 }
 
 TEST_F(HostGroupTest, AWorkerOfAnotherGroupIsToldSo) {
-    GroupSpec other = spec();
+    messages::GroupSpec other = spec();
     other.world_size = 9;
     auto join =
         std::async(std::launch::async, [&] { return workers_[0].init(other, 1, patience()); });
@@ -137,7 +137,7 @@ TEST_F(HostGroupTest, ARefusalInAnyBytesIsAnErrorInText) {
     ASSERT_EQ(::bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
     ASSERT_EQ(::listen(listener, 1), 0);
     ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
-    GroupSpec other = spec();
+    messages::GroupSpec other = spec();
     other.port = ntohs(address.sin_port);
     auto join =
         std::async(std::launch::async, [&] { return workers_[0].init(other, 1, patience()); });
@@ -163,4 +163,4 @@ TEST_F(HostGroupTest, P5_AWaitEndsWhenItIsCalledOff) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <random>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 const BatchMix kMix{};
@@ -57,7 +57,7 @@ TEST_P(BatchInvariance, P6_ScoringGivesTheBitsThatSamplingGave) {
     const auto replica = open(compute, tp, 1, 16);
     const std::vector<TestRequest> sampled = run_alone(replica.get(), kMix);
     for (const TestRequest& request : sampled) {
-        if (request.logprobs.mode != LogprobsMode::kRaw) continue;
+        if (request.logprobs.mode != messages::LogprobsMode::kRaw) continue;
         TestRequest scoring;
         scoring.tokens = request.tokens;
         scoring.prompt_len = static_cast<std::int64_t>(request.tokens.size());
@@ -68,7 +68,7 @@ TEST_P(BatchInvariance, P6_ScoringGivesTheBitsThatSamplingGave) {
             scoring.pages.push_back(static_cast<PageId>(i));
         }
         for (std::int64_t done = 0; done < scoring.prompt_len; done = scoring.num_done) {
-            StepPlan plan;
+            messages::StepPlan plan;
             add_row(&scoring, std::min<std::int64_t>(29, scoring.prompt_len - done), &plan);
             run_step(replica.get(), std::move(plan), {&scoring});
         }
@@ -97,11 +97,11 @@ TEST(BatchInvarianceOfLogitChunks, P6_ScoringALongPromptInOneStepOrManyIsTheSame
     whole.logprobs.prompt_start = 0;
     for (int i = 0; i < 57; ++i) whole.pages.push_back(static_cast<PageId>(i));
     TestRequest pieces = whole;
-    StepPlan plan;
+    messages::StepPlan plan;
     add_row(&whole, 900, &plan);
     run_step(replica.get(), std::move(plan), {&whole});
     while (pieces.num_done < 900) {
-        StepPlan piece;
+        messages::StepPlan piece;
         add_row(&pieces, std::min<std::int64_t>(113, 900 - pieces.num_done), &piece);
         run_step(replica.get(), std::move(piece), {&pieces});
     }
@@ -123,4 +123,4 @@ INSTANTIATE_TEST_SUITE_P(
 );
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

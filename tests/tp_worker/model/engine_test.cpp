@@ -9,7 +9,7 @@
 
 #include <cmath>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 using Json = nlohmann::json;
@@ -26,7 +26,7 @@ EngineOptions options_for(const std::string& directory) {
 }
 
 Error load_error(const EngineOptions& options) {
-    ThreadPool threads(1);
+    kernels::ThreadPool threads(1);
     const auto communicator = make_solo_communicator();
     const auto engine = Engine::load(options, threads, *communicator);
     return engine ? Error{ErrorCode::kInternal, "loaded"} : engine.error();
@@ -124,12 +124,12 @@ TEST(EngineOptions, OutOfRangeAreRefusedNamingWhatIsAccepted) {
 }
 
 TEST(EngineOptions, AContextLongerThanTheKvIsCutToIt) {
-    ThreadPool threads(1);
+    kernels::ThreadPool threads(1);
     const auto communicator = make_solo_communicator();
     const auto engine = Engine::load(options_for(model_dir("stories")), threads, *communicator);
     ASSERT_TRUE(engine.has_value());
-    const WorkerHello hello = (*engine)->describe();
-    EXPECT_EQ(invalid(hello), std::nullopt);
+    const messages::WorkerHello hello = (*engine)->describe();
+    EXPECT_EQ(messages::invalid(hello), std::nullopt);
     EXPECT_EQ(hello.num_pages, 32);
     EXPECT_EQ(hello.context_len, 256);
     EXPECT_EQ(hello.vocab_size, 2048);
@@ -145,7 +145,7 @@ class Plans : public testing::TestWithParam<LoadFormat> {
         auto engine = Engine::load(options, threads_, *communicator_);
         ASSERT_TRUE(engine.has_value()) << engine.error().message;
         engine_ = *std::move(engine);
-        RequestSetup setup;
+        messages::RequestSetup setup;
         setup.prompt_len = 3;
         setup.sampling.temperature = 0;
         good_.epoch = engine_->epoch();
@@ -154,53 +154,63 @@ class Plans : public testing::TestWithParam<LoadFormat> {
         good_.tokens.values = {TokenId{1}, TokenId{2}, TokenId{3}};
         good_.pages.values = {PageId{5}};
     }
-    void expect_refused(void (*change)(StepPlan&), std::string_view part) {
-        StepPlan plan = good_;
+    void expect_refused(void (*change)(messages::StepPlan&), std::string_view part) {
+        messages::StepPlan plan = good_;
         change(plan);
-        EXPECT_EQ(invalid(plan), std::nullopt);  // only this worker can know
-        const Result<StepResult> result = engine_->run(plan);
+        EXPECT_EQ(messages::invalid(plan), std::nullopt);  // only this worker can know
+        const Result<messages::StepResult> result = engine_->run(plan);
         ASSERT_FALSE(result.has_value()) << part;
         EXPECT_NE(result.error().message.find(part), std::string::npos) << result.error().message;
     }
-    ThreadPool threads_{1};
+    kernels::ThreadPool threads_{1};
     std::unique_ptr<Communicator> communicator_ = make_solo_communicator();
     std::unique_ptr<Engine> engine_{};
-    StepPlan good_{};
+    messages::StepPlan good_{};
 };
 
 TEST_P(Plans, OutOfRangeAreRefusedNamingWhat) {
-    expect_refused([](StepPlan& p) { p.epoch = Epoch{9}; }, "epoch 9");
-    expect_refused([](StepPlan& p) { p.rows[0].slot = SlotId{3}; }, "slot 3");
-    expect_refused([](StepPlan& p) { p.rows[0].slot = SlotId{4}; }, "slot 4");
-    expect_refused([](StepPlan& p) { p.setups[0].slot = SlotId{4}; }, "slot 4");
-    expect_refused([](StepPlan& p) { p.setups[0].slot = SlotId{-1}; }, "slot -1");
-    expect_refused([](StepPlan& p) { p.pages.values[0] = PageId{32}; }, "no such page: 32");
-    expect_refused([](StepPlan& p) { p.pages.values[0] = PageId{-1}; }, "no such page: -1");
-    expect_refused([](StepPlan& p) { p.tokens.values[1] = TokenId{2048}; }, "no such token: 2048");
-    expect_refused([](StepPlan& p) { p.tokens.values[1] = TokenId{-1}; }, "no such token: -1");
-    expect_refused([](StepPlan& p) { p.rows[0].begin = 6; }, "too few pages");
-    expect_refused([](StepPlan& p) { p.rows[0].begin = 254; }, "positions");
-    expect_refused([](StepPlan& p) { p.rows[0].begin = (1LL << 31) - 4; }, "positions");
-    expect_refused([](StepPlan& p) { p.rows[0].output_index = 256; }, "outputs");
-    expect_refused([](StepPlan& p) { p.setups[0].stop_ids = {TokenId{5000}}; }, "5000");
-    expect_refused([](StepPlan& p) { p.setups[0].history = {TokenId{-3}}; }, "-3");
-    expect_refused([](StepPlan& p) { p.setups[0].logprobs.ids = {TokenId{2048}}; }, "2048");
+    expect_refused([](messages::StepPlan& p) { p.epoch = Epoch{9}; }, "epoch 9");
+    expect_refused([](messages::StepPlan& p) { p.rows[0].slot = SlotId{3}; }, "slot 3");
+    expect_refused([](messages::StepPlan& p) { p.rows[0].slot = SlotId{4}; }, "slot 4");
+    expect_refused([](messages::StepPlan& p) { p.setups[0].slot = SlotId{4}; }, "slot 4");
+    expect_refused([](messages::StepPlan& p) { p.setups[0].slot = SlotId{-1}; }, "slot -1");
     expect_refused(
-        [](StepPlan& p) {
+        [](messages::StepPlan& p) { p.pages.values[0] = PageId{32}; }, "no such page: 32"
+    );
+    expect_refused(
+        [](messages::StepPlan& p) { p.pages.values[0] = PageId{-1}; }, "no such page: -1"
+    );
+    expect_refused(
+        [](messages::StepPlan& p) { p.tokens.values[1] = TokenId{2048}; }, "no such token: 2048"
+    );
+    expect_refused(
+        [](messages::StepPlan& p) { p.tokens.values[1] = TokenId{-1}; }, "no such token: -1"
+    );
+    expect_refused([](messages::StepPlan& p) { p.rows[0].begin = 6; }, "too few pages");
+    expect_refused([](messages::StepPlan& p) { p.rows[0].begin = 254; }, "positions");
+    expect_refused([](messages::StepPlan& p) { p.rows[0].begin = (1LL << 31) - 4; }, "positions");
+    expect_refused([](messages::StepPlan& p) { p.rows[0].output_index = 256; }, "outputs");
+    expect_refused([](messages::StepPlan& p) { p.setups[0].stop_ids = {TokenId{5000}}; }, "5000");
+    expect_refused([](messages::StepPlan& p) { p.setups[0].history = {TokenId{-3}}; }, "-3");
+    expect_refused(
+        [](messages::StepPlan& p) { p.setups[0].logprobs.ids = {TokenId{2048}}; }, "2048"
+    );
+    expect_refused(
+        [](messages::StepPlan& p) {
             p.setups[0].sampling.logit_bias = {{2048, 1.0}};
         },
         "logit_bias"
     );
-    expect_refused([](StepPlan& p) { p.setups[0].logprobs.top = 100'000; }, "top");
+    expect_refused([](messages::StepPlan& p) { p.setups[0].logprobs.top = 100'000; }, "top");
     expect_refused(
-        [](StepPlan& p) {
+        [](messages::StepPlan& p) {
             p.rows[0].num_scored = 1;
             p.targets.values = {TokenId{2048}};
         },
         "no such target"
     );
     expect_refused(
-        [](StepPlan& p) {
+        [](messages::StepPlan& p) {
             p.rows[0].num_new = 129;
             p.rows[0].num_pages = 17;
             p.tokens.values.resize(129);
@@ -212,12 +222,12 @@ TEST_P(Plans, OutOfRangeAreRefusedNamingWhat) {
 }
 
 TEST_P(Plans, ResultsHaveOneEntryPerRowThatSamples) {
-    StepPlan plan = good_;
+    messages::StepPlan plan = good_;
     plan.rows[0].output_index = -1;
-    const Result<StepResult> silent = engine_->run(plan);
+    const Result<messages::StepResult> silent = engine_->run(plan);
     ASSERT_TRUE(silent.has_value());
     EXPECT_TRUE(silent->sampled.values.empty() && silent->logprobs.values.empty());
-    const Result<StepResult> result = engine_->run(good_);
+    const Result<messages::StepResult> result = engine_->run(good_);
     ASSERT_TRUE(result.has_value());
     EXPECT_EQ(result->sampled.values.size(), 1u);
     EXPECT_GE(result->elapsed_us, 0);
@@ -238,8 +248,8 @@ TEST(Engine, ARowThatTakesWhatWasSampledIsTheRowThatNamesIt) {
     const std::vector<TokenId> prompt{TokenId{740}, TokenId{543}, TokenId{258}, TokenId{498}};
     const std::vector<TokenId> expected = generate(replica->get(), prompt, 20);
 
-    StepPlan plan;
-    RequestSetup setup;
+    messages::StepPlan plan;
+    messages::RequestSetup setup;
     setup.slot = SlotId{2};
     setup.prompt_len = 4;
     setup.sampling.temperature = 0;
@@ -266,13 +276,13 @@ TEST(Engine, ARowThatTakesWhatWasSampledIsTheRowThatNamesIt) {
 TEST(NullModel, IsUniformAndNeverEndsARequest) {
     EngineOptions options = options_for(model_dir("stories"));
     options.load_format = LoadFormat::kNull;
-    ThreadPool threads(1);
+    kernels::ThreadPool threads(1);
     const auto communicator = make_solo_communicator();
     const auto engine = Engine::load(options, threads, *communicator);
     ASSERT_TRUE(engine.has_value());
-    StepPlan plan;
+    messages::StepPlan plan;
     plan.epoch = (*engine)->epoch();
-    RequestSetup setup;
+    messages::RequestSetup setup;
     setup.prompt_len = 7;
     setup.logprobs.enabled = true;
     setup.logprobs.top = 2;
@@ -281,7 +291,7 @@ TEST(NullModel, IsUniformAndNeverEndsARequest) {
     plan.rows = {{.num_new = 1, .num_pages = 1, .output_index = 0}};
     plan.tokens.values = {TokenId{0}};
     plan.pages.values = {PageId{0}};
-    const Result<StepResult> result = (*engine)->run(plan);
+    const Result<messages::StepResult> result = (*engine)->run(plan);
     ASSERT_TRUE(result.has_value());
     EXPECT_EQ(result->sampled.values, (std::vector<TokenId>{TokenId{9}}));
     EXPECT_FLOAT_EQ(result->logprobs.values[0], -std::log(2048.f));
@@ -289,4 +299,4 @@ TEST(NullModel, IsUniformAndNeverEndsARequest) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -11,7 +11,7 @@
 #include <filesystem>
 #include <fstream>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 using Json = nlohmann::json;
@@ -95,4 +95,4 @@ INSTANTIATE_TEST_SUITE_P(
 );
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -19,7 +19,7 @@
 #include <filesystem>
 #include <fstream>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 using Json = nlohmann::json;
@@ -231,14 +231,14 @@ TEST_F(GpuEngine, P8_ReleasedMemoryGoesBackAndComesBackAtTheSameAddress) {
     WeightStore& weights = *replica->root().weights();
     Arena& kv = *replica->root().kv_memory();
     const std::byte* const address = weights.live_data();
-    const std::int64_t free_bytes = device_memory_info().free_bytes;
+    const std::int64_t free_bytes = kernels::device_memory_info().free_bytes;
 
     const Result<std::int64_t> weight_bytes = weights.release(WeightStore::Keep::kYes);
     ASSERT_TRUE(weight_bytes.has_value()) << weight_bytes.error().message;
     const Result<std::int64_t> kv_bytes = kv.release();
     ASSERT_TRUE(kv_bytes.has_value()) << kv_bytes.error().message;
     EXPECT_GE(*weight_bytes, weights.bytes());
-    EXPECT_GE(device_memory_info().free_bytes, free_bytes + *weight_bytes + *kv_bytes);
+    EXPECT_GE(kernels::device_memory_info().free_bytes, free_bytes + *weight_bytes + *kv_bytes);
 
     ASSERT_TRUE(weights.resume().has_value());
     ASSERT_TRUE(kv.commit().has_value());
@@ -266,7 +266,7 @@ TEST_F(GpuEngine, ADigestTakesNoMemory) {
     ASSERT_TRUE(digests.has_value()) << digests.error().message;
     EXPECT_EQ(num_memory_calls(), num_before);
     EXPECT_EQ(emulator::num_calls("pageable copy"), num_pageable);
-    const std::vector<PartDigest> loaded = engine.describe().digests;
+    const std::vector<messages::PartDigest> loaded = engine.describe().digests;
     ASSERT_EQ(digests->size(), loaded.size());
     for (std::size_t i = 0; i < loaded.size(); ++i)
         EXPECT_EQ((*digests)[i].lane0, loaded[i].lane0) << loaded[i].name;
@@ -343,7 +343,7 @@ TEST_F(GpuEngine, OnTensorCoresIsAsNearTheTruthAsTheCpu) {
             for (std::int32_t page = 0; page < 3; ++page) request.pages.push_back(PageId{page});
             std::vector<float> logits;
             for (const std::int64_t num_new : {37, 1, 1, 1}) {  // prefill, then decode
-                StepPlan plan;
+                messages::StepPlan plan;
                 add_row(&request, num_new, &plan);
                 replica->run(std::move(plan));
                 const std::vector<float> last =
@@ -389,9 +389,9 @@ TEST_F(GpuEngine, P6_DeterministicOnTensorCoresDoesNotDependOnTheBatch) {
 }
 
 TEST_F(GpuEngine, HasTheDigestsOfTheCpusWeights) {
-    const std::vector<PartDigest> expected =
+    const std::vector<messages::PartDigest> expected =
         open(options(DeviceKind::kCpu))->root().describe().digests;
-    const std::vector<PartDigest> digests =
+    const std::vector<messages::PartDigest> digests =
         open(options(DeviceKind::kCuda))->root().describe().digests;
     ASSERT_EQ(digests.size(), expected.size());
     for (std::size_t i = 0; i < digests.size(); ++i) {
@@ -407,7 +407,7 @@ TEST_F(GpuEngine, KvTakesWhatTheFractionLeaves) {
     half.engine.mem_fraction = 0.5;
     ReplicaOptions most = half;
     most.engine.mem_fraction = 0.9;
-    const std::int64_t free_bytes = device_memory_info().free_bytes;
+    const std::int64_t free_bytes = kernels::device_memory_info().free_bytes;
     const auto small = open(half)->root().describe();
     const auto large = open(most)->root().describe();
     const double more = static_cast<double>(large.kv_bytes - small.kv_bytes);
@@ -428,4 +428,4 @@ TEST_F(GpuEngine, WithoutRoomForKvSaysWhatTakesIt) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

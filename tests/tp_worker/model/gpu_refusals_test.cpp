@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 class GpuRefusals : public testing::Test {
@@ -53,15 +53,17 @@ TEST_F(GpuRefusals, AStageOfNewWeights) {
     Pace pace{1.0};
     FaultPoint fault_point{"none"};
     Updater updater((*replica)->root(), pace, fault_point);
-    for (const UpdateMode mode : {UpdateMode::kStaged, UpdateMode::kDirect}) {
-        WorkerStage order;
-        order.update = UpdateId{1};
+    for (const messages::UpdateMode mode :
+         {messages::UpdateMode::kStaged, messages::UpdateMode::kDirect}) {
+        messages::WorkerStage order;
+        order.update = messages::UpdateId{1};
         order.spec.source.path = model_dir("stories");
         order.spec.mode = mode;
-        const Result<std::vector<Frames>> answers = updater.obey(encode(order));
+        const Result<std::vector<messages::Frames>> answers = updater.obey(encode(order));
         ASSERT_TRUE(answers.has_value()) << answers.error().message;
         ASSERT_EQ(answers->size(), 1u);
-        const auto vote = decode<WorkerStaged>(answers->front(), UnknownFields::kRefuse);
+        const auto vote =
+            decode<messages::WorkerStaged>(answers->front(), messages::UnknownFields::kRefuse);
         ASSERT_TRUE(vote.has_value()) << vote.error().message;
         EXPECT_FALSE(vote->outcome.ok);
         EXPECT_EQ(vote->outcome.code, name_of(ErrorCode::kUnsupported));
@@ -74,4 +76,4 @@ TEST_F(GpuRefusals, AStageOfNewWeights) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <random>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 void write_random_checkpoint(const CheckpointShape& shape, const TempDir& to) {
     using Json = nlohmann::json;
@@ -60,4 +60,4 @@ void write_random_checkpoint(const CheckpointShape& shape, const TempDir& to) {
     to.write("model.safetensors", file + text + data);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 struct CheckpointShape {
     std::int64_t hidden = 64;
@@ -20,4 +20,4 @@ struct CheckpointShape {
 // Writes config.json and model.safetensors. Logits are of order one.
 void write_random_checkpoint(const CheckpointShape& shape, const TempDir& to);
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -11,7 +11,7 @@
 #include <fstream>
 #include <set>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 using Json = nlohmann::json;
@@ -165,4 +165,4 @@ INSTANTIATE_TEST_SUITE_P(
 );
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

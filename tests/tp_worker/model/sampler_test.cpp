@@ -14,7 +14,7 @@
 #include <map>
 #include <random>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -36,7 +36,9 @@ std::vector<double> to_doubles(const std::vector<float>& values) {
 class SampledRows {
   public:
     // Adds a request and a row that samples its output token `output_index`.
-    void add_sample(RequestSetup setup, std::vector<float> logits, std::int64_t output_index = 0) {
+    void add_sample(
+        messages::RequestSetup setup, std::vector<float> logits, std::int64_t output_index = 0
+    ) {
         add(std::move(setup), std::move(logits));
         LogitRow& row = rows_.back();
         row.output_index = output_index;
@@ -46,7 +48,7 @@ class SampledRows {
         num_top_ += static_cast<std::size_t>(options_of(row).top);
         num_ids_ += options_of(row).ids.size();
     }
-    void add_score(RequestSetup setup, std::vector<float> logits, TokenId target) {
+    void add_score(messages::RequestSetup setup, std::vector<float> logits, TokenId target) {
         add(std::move(setup), std::move(logits));
         LogitRow& row = rows_.back();
         row.kind = LogitRow::Kind::kScore;
@@ -56,7 +58,7 @@ class SampledRows {
         num_scored_top_ += static_cast<std::size_t>(options_of(row).top);
     }
 
-    StepResult run() {
+    messages::StepResult run() {
         const std::int64_t V = vocab_len_;
         const auto n = static_cast<std::int64_t>(rows_.size());
         const Device device = Device::on_cpu(best_isa(), nullptr);
@@ -66,7 +68,7 @@ class SampledRows {
             {.device = device, .transfers = &*transfers, .rows_max = n, .vocab_len = V}
         );
         EXPECT_TRUE(sampler.has_value());
-        StepResult result;
+        messages::StepResult result;
         result.sampled.values.resize(num_sampled_);
         result.logprobs.values.resize(num_sampled_);
         result.top_ids.values.resize(num_top_, TokenId{-1});
@@ -81,7 +83,7 @@ class SampledRows {
     }
 
   private:
-    void add(RequestSetup setup, std::vector<float> logits) {
+    void add(messages::RequestSetup setup, std::vector<float> logits) {
         vocab_len_ = static_cast<std::int64_t>(logits.size());
         logits_.insert(logits_.end(), logits.begin(), logits.end());
         LogitRow row;
@@ -89,7 +91,7 @@ class SampledRows {
         slots_.emplace_back(RequestState(setup));
         rows_.push_back(row);
     }
-    const LogprobOptions& options_of(const LogitRow& row) const {
+    const messages::LogprobOptions& options_of(const LogitRow& row) const {
         return slots_[static_cast<std::size_t>(raw(row.slot))]->logprobs();
     }
 
@@ -102,8 +104,8 @@ class SampledRows {
 
 class SamplerTest : public testing::Test, protected SampledRows {};
 
-RequestSetup greedy_setup() {
-    RequestSetup setup;
+messages::RequestSetup greedy_setup() {
+    messages::RequestSetup setup;
     setup.prompt_len = 5;
     setup.sampling.temperature = 0;
     return setup;
@@ -112,19 +114,19 @@ RequestSetup greedy_setup() {
 TEST_F(SamplerTest, GreedyTakesTheLargestLogitAndTheLowestIdOfEquals) {
     add_sample(greedy_setup(), {0.f, 3.f, -1.f, 3.f});
     add_sample(greedy_setup(), {-5.f, -6.f, -4.f, -9.f});
-    const StepResult result = run();
+    const messages::StepResult result = run();
     EXPECT_EQ(result.sampled.values, (std::vector<TokenId>{TokenId{1}, TokenId{2}}));
     EXPECT_NEAR(result.logprobs.values[0], log_softmax({0, 3, -1, 3})[1], 1e-6);
     EXPECT_NEAR(result.logprobs.values[1], log_softmax({-5, -6, -4, -9})[2], 1e-6);
 }
 
 TEST_F(SamplerTest, ReportsTopAndChosenIds) {
-    RequestSetup setup = greedy_setup();
+    messages::RequestSetup setup = greedy_setup();
     setup.logprobs.top = 3;
     setup.logprobs.ids = {TokenId{0}, TokenId{4}};
     const std::vector<float> logits{0.5f, 2.f, 1.f, 2.f, -3.f};
     add_sample(setup, logits);
-    const StepResult result = run();
+    const messages::StepResult result = run();
     const std::vector<double> expected = log_softmax(to_doubles(logits));
     EXPECT_EQ(result.top_ids.values, (std::vector<TokenId>{TokenId{1}, TokenId{3}, TokenId{2}}));
     EXPECT_NEAR(result.top_logprobs.values[2], expected[2], 1e-6);
@@ -133,10 +135,10 @@ TEST_F(SamplerTest, ReportsTopAndChosenIds) {
 }
 
 TEST_F(SamplerTest, MoreTopIdsThanTheVocabularyHasArePadded) {
-    RequestSetup setup = greedy_setup();
+    messages::RequestSetup setup = greedy_setup();
     setup.logprobs.top = 5;
     add_sample(setup, {1.f, 0.f, 2.f});
-    const StepResult result = run();
+    const messages::StepResult result = run();
     EXPECT_EQ(
         result.top_ids.values,
         (std::vector<TokenId>{TokenId{2}, TokenId{0}, TokenId{1}, TokenId{-1}, TokenId{-1}})
@@ -144,22 +146,22 @@ TEST_F(SamplerTest, MoreTopIdsThanTheVocabularyHasArePadded) {
 }
 
 TEST_F(SamplerTest, ScoresAreOfTheRawDistribution) {
-    RequestSetup setup;
+    messages::RequestSetup setup;
     setup.sampling.temperature = 0.3;
     setup.sampling.top_k = 1;
     setup.sampling.logit_bias = {{0, 50.0}};
-    setup.logprobs.mode = LogprobsMode::kTruncated;
+    setup.logprobs.mode = messages::LogprobsMode::kTruncated;
     setup.logprobs.top = 1;
     const std::vector<float> logits{1.f, 2.f, 0.f, -1.f};
     add_score(setup, logits, TokenId{2});
-    const StepResult result = run();
+    const messages::StepResult result = run();
     EXPECT_NEAR(result.scores.logprobs.values[0], log_softmax(to_doubles(logits))[2], 1e-6);
     EXPECT_EQ(result.scores.top_ids.values[0], TokenId{1});
 }
 
 // repetition, then frequency and presence, then bias, then temperature.
 TEST_F(SamplerTest, ScaledLogprobsFollowThePenaltiesInTheirOrder) {
-    RequestSetup setup;
+    messages::RequestSetup setup;
     setup.prompt_len = 2;
     setup.history = {TokenId{0}, TokenId{3}, TokenId{1}, TokenId{1}, TokenId{3}};
     setup.sampling.temperature = 0.5;
@@ -167,10 +169,10 @@ TEST_F(SamplerTest, ScaledLogprobsFollowThePenaltiesInTheirOrder) {
     setup.sampling.frequency_penalty = 0.25;
     setup.sampling.presence_penalty = 0.5;
     setup.sampling.logit_bias = {{2, 1.5}, {3, -0.5}};
-    setup.logprobs.mode = LogprobsMode::kScaled;
+    setup.logprobs.mode = messages::LogprobsMode::kScaled;
     setup.logprobs.ids = {TokenId{0}, TokenId{1}, TokenId{2}, TokenId{3}, TokenId{4}};
     add_sample(setup, {1.f, 2.f, 0.5f, -1.f, 0.25f}, 3);
-    const StepResult result = run();
+    const messages::StepResult result = run();
     const std::vector<double> edited{
         1.0 / 2.0,                          // in the prompt only
         2.0 / 2.0 - 2 * 0.25 - 0.5,         // twice in the output
@@ -189,24 +191,24 @@ TEST_F(SamplerTest, ScaledLogprobsFollowThePenaltiesInTheirOrder) {
 }
 
 TEST_F(SamplerTest, RawLogprobsIgnorePenaltiesThatTheDrawObeys) {
-    RequestSetup setup = greedy_setup();
+    messages::RequestSetup setup = greedy_setup();
     setup.sampling.logit_bias = {{1, -100.0}};
     const std::vector<float> logits{1.f, 5.f, 2.f};
     add_sample(setup, logits);
-    const StepResult result = run();
+    const messages::StepResult result = run();
     EXPECT_EQ(result.sampled.values[0], TokenId{2});
     EXPECT_NEAR(result.logprobs.values[0], log_softmax(to_doubles(logits))[2], 1e-6);
 }
 
 TEST_F(SamplerTest, TruncatedLogprobsAreRenormalizedOverWhatIsLeft) {
-    RequestSetup setup;
+    messages::RequestSetup setup;
     setup.sampling.temperature = 1.0;
     setup.sampling.top_k = 2;
     setup.sampling.seed = 3;
-    setup.logprobs.mode = LogprobsMode::kTruncated;
+    setup.logprobs.mode = messages::LogprobsMode::kTruncated;
     setup.logprobs.ids = {TokenId{0}, TokenId{1}, TokenId{2}};
     add_sample(setup, {1.f, 2.f, 0.f});
-    const StepResult result = run();
+    const messages::StepResult result = run();
     const std::vector<double> expected = log_softmax({1.0, 2.0});
     EXPECT_NEAR(result.ids_logprobs.values[0], expected[0], 1e-6);
     EXPECT_NEAR(result.ids_logprobs.values[1], expected[1], 1e-6);
@@ -214,7 +216,7 @@ TEST_F(SamplerTest, TruncatedLogprobsAreRenormalizedOverWhatIsLeft) {
 }
 
 TEST_F(SamplerTest, IdsThatEndTheRequestAreBannedBeforeMinNewTokens) {
-    RequestSetup setup = greedy_setup();
+    messages::RequestSetup setup = greedy_setup();
     setup.sampling.min_new_tokens = 2;
     setup.stop_ids = {TokenId{1}, TokenId{3}};
     const std::vector<float> logits{0.f, 9.f, 1.f, 8.f};
@@ -225,13 +227,13 @@ TEST_F(SamplerTest, IdsThatEndTheRequestAreBannedBeforeMinNewTokens) {
 }
 
 TEST_F(SamplerTest, LogitsThatAreNotFiniteAreCountedAndNotDrawnFrom) {
-    RequestSetup setup = greedy_setup();
+    messages::RequestSetup setup = greedy_setup();
     setup.logprobs.top = 1;
     add_sample(setup, {1.f, std::nanf(""), 2.f});
     add_sample(setup, {1.f, 3.f, 2.f});
     add_sample(setup, {1.f, kInfinity, 2.f});
     add_score(setup, {-kInfinity, 0.f, 2.f}, TokenId{1});
-    const StepResult result = run();
+    const messages::StepResult result = run();
     EXPECT_EQ(result.num_nonfinite, 3);
     EXPECT_EQ(result.sampled.values, (std::vector<TokenId>{TokenId{-1}, TokenId{1}, TokenId{-1}}));
     EXPECT_EQ(result.top_ids.values, (std::vector<TokenId>{TokenId{-1}, TokenId{1}, TokenId{-1}}));
@@ -239,10 +241,11 @@ TEST_F(SamplerTest, LogitsThatAreNotFiniteAreCountedAndNotDrawnFrom) {
 
 // The same seed and position draw the same, wherever the row is; another position draws anew.
 TEST_F(SamplerTest, P6_DrawsDependOnSeedAndPositionAlone) {
-    RequestSetup setup;
+    messages::RequestSetup setup;
     setup.prompt_len = 10;
     setup.sampling.seed = 77;
-    RequestSetup longer = setup;  // the same position, as a longer prompt and an earlier output
+    messages::RequestSetup longer =
+        setup;  // the same position, as a longer prompt and an earlier output
     longer.prompt_len = 13;
     const std::vector<float> flat(1000, 0.f);
     add_sample(setup, flat, 3);
@@ -261,7 +264,7 @@ void add_random_row(std::mt19937& random, std::vector<SampledRows*> batches) {
     std::uniform_real_distribution<float> uniform(0.f, 1.f);
     const auto is = [&] { return random() % 2 == 0; };
     const auto any_id = [&] { return static_cast<TokenId>(random() % kVocabLen); };
-    RequestSetup setup;
+    messages::RequestSetup setup;
     setup.prompt_len = 5;
     setup.sampling.seed = random();
     setup.sampling.temperature = is() ? 0.7 : 0;
@@ -273,7 +276,10 @@ void add_random_row(std::mt19937& random, std::vector<SampledRows*> batches) {
         setup.history = {any_id(), any_id(), any_id()};
     }
     if (is()) setup.sampling.logit_bias = {{raw(any_id()), 2.0}};
-    const std::array modes{LogprobsMode::kRaw, LogprobsMode::kScaled, LogprobsMode::kTruncated};
+    const std::array modes{
+        messages::LogprobsMode::kRaw,
+        messages::LogprobsMode::kScaled,
+        messages::LogprobsMode::kTruncated};
     setup.logprobs.mode = modes[random() % modes.size()];
     setup.logprobs.top = static_cast<std::int64_t>(random() % 4);
     const bool is_score = random() % 4 == 0;
@@ -300,11 +306,11 @@ TEST_F(SamplerTest, P6_ReportsDependOnTheirOwnRowAlone) {
     std::mt19937 random(11);
     for (int round = 0; round < 50; ++round) {
         SampledRows together;
-        StepResult expected;
+        messages::StepResult expected;
         for (int i = 0; i < 24; ++i) {
             SampledRows alone;
             add_random_row(random, {&together, &alone});
-            const StepResult one = alone.run();
+            const messages::StepResult one = alone.run();
             expected.num_nonfinite += one.num_nonfinite;
             append(expected.sampled.values, one.sampled.values);
             append(expected.logprobs.values, one.logprobs.values);
@@ -315,7 +321,7 @@ TEST_F(SamplerTest, P6_ReportsDependOnTheirOwnRowAlone) {
             append(expected.scores.top_ids.values, one.scores.top_ids.values);
             append(expected.scores.top_logprobs.values, one.scores.top_logprobs.values);
         }
-        const StepResult all = together.run();
+        const messages::StepResult all = together.run();
         EXPECT_EQ(all.num_nonfinite, expected.num_nonfinite);
         EXPECT_EQ(all.sampled.values, expected.sampled.values);
         EXPECT_EQ(all.logprobs.values, expected.logprobs.values);
@@ -330,7 +336,7 @@ TEST_F(SamplerTest, P6_ReportsDependOnTheirOwnRowAlone) {
 
 TEST_F(SamplerTest, DrawsFollowTheDistribution) {
     constexpr int kDraws = 20'000;
-    RequestSetup setup;
+    messages::RequestSetup setup;
     setup.prompt_len = 1;
     setup.sampling.temperature = 0.8;
     setup.sampling.seed = 12345;
@@ -352,11 +358,11 @@ TEST_F(SamplerTest, TruncationKeepsTheMostProbable) {
     constexpr int kDraws = 500;
     const std::vector<float> logits{
         0.f, 3.f, 2.f, 1.f, 2.5f};  // p: .026 .524 .193 .071 .318 / 1.13
-    RequestSetup top_p;
+    messages::RequestSetup top_p;
     top_p.sampling.top_p = 0.7;  // 1 and 4 hold 0.74
-    RequestSetup min_p;
+    messages::RequestSetup min_p;
     min_p.sampling.min_p = 0.3;  // e^-1 = 0.37 is kept, e^-2 is not
-    RequestSetup top_k;
+    messages::RequestSetup top_k;
     top_k.sampling.top_k = 1;
     for (int i = 0; i < kDraws; ++i) {
         add_sample(top_p, logits, i);
@@ -376,7 +382,7 @@ TEST_F(SamplerTest, TruncationKeepsTheMostProbable) {
 }
 
 TEST(RequestState, CountsItsOwnOutputAsAHistoryWould) {
-    RequestSetup setup;
+    messages::RequestSetup setup;
     setup.prompt_len = 2;
     setup.sampling.frequency_penalty = 1.0;
     setup.history = {TokenId{4}, TokenId{5}};
@@ -395,7 +401,7 @@ TEST(RequestState, CountsItsOwnOutputAsAHistoryWould) {
 }
 
 TEST(RequestState, ATemperatureTooSmallToDivideByIsGreedy) {
-    RequestSetup setup;
+    messages::RequestSetup setup;
     setup.sampling.temperature = 1e-30;
     EXPECT_EQ(RequestState(setup).draw(0).temperature, 0.f);
     setup.sampling.temperature = 1e-3;
@@ -403,4 +409,4 @@ TEST(RequestState, ATemperatureTooSmallToDivideByIsGreedy) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

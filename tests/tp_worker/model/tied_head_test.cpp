@@ -12,7 +12,7 @@
 
 #include <numeric>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 const std::string kEmbedding(kEmbeddingName);
@@ -114,7 +114,7 @@ TEST_F(LoadedTest, NotesSayWhatIsLeftOutAndWhatIsRounded) {
     file.write();
     const ModelConfig config = *ModelConfig::read(dir_.path());
     const WeightLayout layout = *WeightLayout::make(config, Rank{0}, 1);
-    const Checkpoint checkpoint = *Checkpoint::open(dir_.path());
+    const checkpoint::Checkpoint checkpoint = *checkpoint::Checkpoint::open(dir_.path());
     const std::vector<std::string> notes = CheckpointTensors(layout, checkpoint).notes();
     ASSERT_EQ(notes.size(), 2u) << shown(notes);
     EXPECT_NE(notes[0].find("left out: value_head.weight"), std::string::npos) << notes[0];
@@ -129,13 +129,13 @@ class StageTest : public testing::Test {
   protected:
     explicit StageTest(int rank = 0, int tp = 1)
         : layout_(*WeightLayout::make(config_, static_cast<Rank>(rank), tp)) {
-        const Checkpoint checkpoint = *Checkpoint::open(tied_dir());
+        const checkpoint::Checkpoint checkpoint = *checkpoint::Checkpoint::open(tied_dir());
         live_.resize(static_cast<std::size_t>(layout_.bytes()));
         target_.resize(live_.size(), std::byte{0xaa});
         EXPECT_TRUE(load_weights(
             layout_, {layout_, checkpoint}, tied_dir(), *reference_ops(), {}, live_.data()
         ));
-        for (const StoredTensor& stored : checkpoint.tensors()) {
+        for (const checkpoint::StoredTensor& stored : checkpoint.tensors()) {
             std::string bytes(static_cast<std::size_t>(stored.bytes), '\0');
             EXPECT_TRUE(checkpoint.read(stored, 0, std::as_writable_bytes(std::span(bytes))));
             sent_.emplace_back(stored.spec, std::move(bytes));
@@ -148,7 +148,7 @@ class StageTest : public testing::Test {
             .layout = layout_,
             .config = config_,
             .ops = *reference_ops(),
-            .add_run = add_run_on(IsaLevel::kScalar),
+            .add_run = digest::add_run_on(IsaLevel::kScalar),
             .target = target_.data(),
             .live = live_.data(),
             .target_bytes = layout_.bytes(),
@@ -170,7 +170,7 @@ class StageTest : public testing::Test {
         std::vector<Incoming> incoming;
         for (const auto& [name, bytes] : tensors) {
             incoming.push_back(
-                {.spec = {.name = name, .dtype = StoredDtype::kBf16, .shape = shape()},
+                {.spec = {.name = name, .dtype = checkpoint::StoredDtype::kBf16, .shape = shape()},
                  .bytes = {.data = reinterpret_cast<const std::byte*>(bytes.data())}}
             );
         }
@@ -188,7 +188,7 @@ class StageTest : public testing::Test {
             values.push_back(update.value);
         }
         const SparseTensor sparse{
-            .spec = {.name = name, .dtype = StoredDtype::kBf16, .shape = shape()},
+            .spec = {.name = name, .dtype = checkpoint::StoredDtype::kBf16, .shape = shape()},
             .indices = reinterpret_cast<const std::byte*>(indices.data()),
             .values = reinterpret_cast<const std::byte*>(values.data()),
             .num = std::ssize(updates)};
@@ -202,7 +202,7 @@ class StageTest : public testing::Test {
     }
     void expect_refused(const Result<>& result, std::string_view part) {
         ASSERT_FALSE(result.has_value());
-        const RankOutcome outcome = stage_->outcome(result);
+        const messages::RankOutcome outcome = stage_->outcome(result);
         EXPECT_NE(shown(outcome.problems).find(part), std::string::npos) << shown(outcome.problems);
     }
 
@@ -210,9 +210,9 @@ class StageTest : public testing::Test {
     WeightLayout layout_;
     std::vector<std::byte> live_{};
     std::vector<std::byte> target_{};
-    std::vector<std::pair<TensorSpec, std::string>> sent_{};
-    UpdateSpec spec_ = [] {
-        UpdateSpec spec;
+    std::vector<std::pair<checkpoint::TensorSpec, std::string>> sent_{};
+    messages::UpdateSpec spec_ = [] {
+        messages::UpdateSpec spec;
         spec.partial = true;
         return spec;
     }();
@@ -239,7 +239,7 @@ TEST_F(StageTest, TheSameHeadIsTakenBeforeAfterAndWithTheEmbedding) {
         ASSERT_TRUE(finished.has_value()) << finished.error().message;
         EXPECT_EQ(staged(), other);
         // The vote's digest is of the embedding, once.
-        const WorkerStaged vote = stage_->vote(finished);
+        const messages::WorkerStaged vote = stage_->vote(finished);
         std::vector<std::byte> all = target_;
         const auto digests = digest_weights(layout_, all.data(), *reference_ops(), {});
         ASSERT_TRUE(digests.has_value());
@@ -312,4 +312,4 @@ TEST_F(SecondRankTest, HoldsItsRowsOfTheHeadAgainstItsRowsOfTheEmbedding) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

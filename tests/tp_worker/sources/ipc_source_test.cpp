@@ -10,7 +10,7 @@
 
 #include <poll.h>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 constexpr int kPatienceMs = 10'000;
@@ -32,8 +32,8 @@ class IpcSourceTest : public testing::Test {
         sender_.set(zmq::sockopt::sndtimeo, kPatienceMs);
         sender_.set(zmq::sockopt::rcvtimeo, kPatienceMs);
         sender_.bind("ipc://@pitstop-ipc-source-test-*");
-        order_.update = UpdateId{1};
-        order_.spec.source.kind = SourceKind::kIpc;
+        order_.update = messages::UpdateId{1};
+        order_.spec.source.kind = messages::SourceKind::kIpc;
         order_.spec.source.handles = {{"CPU-0-0", sender_.get(zmq::sockopt::last_endpoint)}};
     }
 
@@ -63,8 +63,9 @@ class IpcSourceTest : public testing::Test {
         while (true) {
             pollfd item{updater_->fd(), POLLIN, 0};
             if (::poll(&item, 1, kPatienceMs) != 1) return std::nullopt;
-            for (const Frames& one : updater_->take_answers()) {
-                if (one.type == Answer::kType) return *decode<Answer>(one, UnknownFields::kRefuse);
+            for (const messages::Frames& one : updater_->take_answers()) {
+                if (one.type == Answer::kType)
+                    return *decode<Answer>(one, messages::UnknownFields::kRefuse);
             }
         }
     }
@@ -75,36 +76,36 @@ class IpcSourceTest : public testing::Test {
     std::optional<Updater> updater_{};
     zmq::context_t context_{};
     zmq::socket_t sender_{context_, zmq::socket_type::req};
-    WorkerStage order_{};
+    messages::WorkerStage order_{};
 };
 
 TEST_F(IpcSourceTest, ASenderIsToldOfADropThatCameBeforeIt) {
     give(order_);
-    give(WorkerDrop{.update = order_.update});
+    give(messages::WorkerDrop{.update = order_.update});
     say({"whatever it is, it is not read"});
     EXPECT_EQ(hear(), "the stage was dropped");
     say({kNone});  // twice: the sender's end
     EXPECT_EQ(hear(), "");
     say({kNone});
     EXPECT_EQ(hear(), "");
-    EXPECT_TRUE(answer<WorkerDropped>());
+    EXPECT_TRUE(answer<messages::WorkerDropped>());
 }
 
 TEST_F(IpcSourceTest, APusherIsToldOfADropThatCameBeforeIt) {
     give(order_);
-    give(WorkerDrop{.update = order_.update});
-    const Frames open = encode(PushOpen{});
+    give(messages::WorkerDrop{.update = order_.update});
+    const messages::Frames open = encode(messages::PushOpen{});
     say({open.type, open.body});
-    const Frames heard{.type = std::string(PushLayout::kType), .body = hear()};
-    const auto layout = decode<PushLayout>(heard, UnknownFields::kRefuse);
+    const messages::Frames heard{.type = std::string(messages::PushLayout::kType), .body = hear()};
+    const auto layout = decode<messages::PushLayout>(heard, messages::UnknownFields::kRefuse);
     ASSERT_TRUE(layout) << heard.body;
     EXPECT_EQ(layout->code, "aborted");
-    EXPECT_TRUE(answer<WorkerDropped>());
+    EXPECT_TRUE(answer<messages::WorkerDropped>());
 }
 
 TEST_F(IpcSourceTest, P5_AFarewellEndsWithTheProcess) {
     give(order_);
-    give(WorkerDrop{.update = order_.update});
+    give(messages::WorkerDrop{.update = order_.update});
     say({"whatever it is, it is not read"});
     EXPECT_EQ(hear(), "the stage was dropped");
     updater_.reset();  // while the sender still has its two None to say
@@ -119,10 +120,10 @@ TEST_F(IpcSourceTest, ASenderIsToldOfAManifestThatIsNotTheModels) {
     EXPECT_EQ(hear(), "");
     say({kNone});
     EXPECT_EQ(hear(), "");
-    const auto vote = answer<WorkerStaged>();
+    const auto vote = answer<messages::WorkerStaged>();
     ASSERT_TRUE(vote);
     EXPECT_FALSE(vote->outcome.ok);
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

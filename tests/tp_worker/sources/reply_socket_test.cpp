@@ -13,7 +13,7 @@
 #include <thread>
 #include <unistd.h>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 std::string endpoint_of(const char* name) {
@@ -80,4 +80,4 @@ TEST(ReplySocket, SignalsDoNotEndAWait) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

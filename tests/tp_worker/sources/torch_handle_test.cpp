@@ -10,7 +10,7 @@
 #include <unistd.h>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 constexpr std::int64_t kHeaderBytes = 64;
@@ -59,7 +59,8 @@ std::vector<std::uint16_t> read_all(const TensorBytes& bytes, std::size_t num) {
 TEST(TorchHandle, ATransposedViewIsGathered) {
     const Segment segment;
     TorchStorages storages;
-    const auto bytes = storages.open(segment.handle({3, 2}, {1, 4}, 5), StoredDtype::kBf16);
+    const auto bytes =
+        storages.open(segment.handle({3, 2}, {1, 4}, 5), checkpoint::StoredDtype::kBf16);
     ASSERT_TRUE(bytes) << bytes.error().message;
     EXPECT_EQ(read_all(*bytes, 6), (std::vector<std::uint16_t>{5, 9, 6, 10, 7, 11}));
 }
@@ -69,8 +70,9 @@ TEST(TorchHandle, AnEmptyViewHasNoBytesToReachFor) {
     const Segment segment;
     for (const std::int64_t offset : {std::int64_t{0}, std::int64_t{3}, kElements}) {
         TorchStorages storages;
-        const auto bytes =
-            storages.open(segment.handle({7, 0, 9}, {100, 1, 1000}, offset), StoredDtype::kBf16);
+        const auto bytes = storages.open(
+            segment.handle({7, 0, 9}, {100, 1, 1000}, offset), checkpoint::StoredDtype::kBf16
+        );
         ASSERT_TRUE(bytes) << bytes.error().message;
     }
 }
@@ -79,13 +81,15 @@ TEST(TorchHandle, AnExpandedViewMayNotBeLargerThanItsStorage) {
     const Segment segment;
     for (const std::int64_t rows : {std::int64_t{9}, std::int64_t{1} << 40}) {
         TorchStorages storages;
-        const auto bytes = storages.open(segment.handle({rows, 3}, {0, 1}, 0), StoredDtype::kBf16);
+        const auto bytes =
+            storages.open(segment.handle({rows, 3}, {0, 1}, 0), checkpoint::StoredDtype::kBf16);
         ASSERT_FALSE(bytes);
         EXPECT_EQ(bytes.error().code, ErrorCode::kInvalidArgument);
         EXPECT_NE(bytes.error().message.find("send it contiguous"), std::string::npos);
     }
     TorchStorages storages;
-    const auto bytes = storages.open(segment.handle({8, 3}, {0, 1}, 0), StoredDtype::kBf16);
+    const auto bytes =
+        storages.open(segment.handle({8, 3}, {0, 1}, 0), checkpoint::StoredDtype::kBf16);
     ASSERT_TRUE(bytes);
     EXPECT_EQ(read_all(*bytes, 6), (std::vector<std::uint16_t>{0, 1, 2, 0, 1, 2}));
 }
@@ -95,26 +99,27 @@ TEST(TorchHandle, ViewsOfOneStorageMayNotTogetherBeMuchLarger) {
     const Segment segment;
     TorchStorages storages;
     Result<TensorBytes> bytes =
-        storages.open(segment.handle({8, 3}, {0, 1}, 0), StoredDtype::kBf16);
+        storages.open(segment.handle({8, 3}, {0, 1}, 0), checkpoint::StoredDtype::kBf16);
     int num_opened = 0;
     while (bytes && num_opened < 1000) {
         ++num_opened;
-        bytes = storages.open(segment.handle({8, 3}, {0, 1}, 0), StoredDtype::kBf16);
+        bytes = storages.open(segment.handle({8, 3}, {0, 1}, 0), checkpoint::StoredDtype::kBf16);
     }
     ASSERT_FALSE(bytes);
     EXPECT_EQ(num_opened, static_cast<int>(TorchStorages::kGatheredTimesMax * kElements / 24));
     EXPECT_NE(bytes.error().message.find("together"), std::string::npos);
     // What is contiguous is not gathered.
-    EXPECT_TRUE(storages.open(segment.handle({2, 3}, {3, 1}, 0), StoredDtype::kBf16));
+    EXPECT_TRUE(storages.open(segment.handle({2, 3}, {3, 1}, 0), checkpoint::StoredDtype::kBf16));
 }
 
 TEST(TorchHandle, AViewMayNotReachOutOfItsStorage) {
     const Segment segment;
     TorchStorages storages;
-    EXPECT_TRUE(storages.open(segment.handle({2, 2}, {20, 3}, 0), StoredDtype::kBf16));
-    EXPECT_FALSE(storages.open(segment.handle({2, 2}, {20, 4}, 0), StoredDtype::kBf16));
-    EXPECT_FALSE(storages.open(segment.handle({1}, {1}, kElements), StoredDtype::kBf16));
+    EXPECT_TRUE(storages.open(segment.handle({2, 2}, {20, 3}, 0), checkpoint::StoredDtype::kBf16));
+    EXPECT_FALSE(storages.open(segment.handle({2, 2}, {20, 4}, 0), checkpoint::StoredDtype::kBf16));
+    EXPECT_FALSE(storages.open(segment.handle({1}, {1}, kElements), checkpoint::StoredDtype::kBf16)
+    );
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 constexpr std::int64_t kHeaderBytes = 64;
@@ -164,4 +164,4 @@ TEST(TorchStorage, OnlyTorchsOwnNamesAreOpened) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -6,7 +6,7 @@
 #include <future>
 #include <memory>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 using std::chrono::seconds;
@@ -25,7 +25,7 @@ TEST(Background, TheLoopDoesNotWaitForWhatAJobHeldToGo) {
             has_answers.get_future().wait_for(seconds(5)) == std::future_status::ready
         );
     });
-    background.give([held = std::move(held)] { return std::vector<Frames>{}; });
+    background.give([held = std::move(held)] { return std::vector<messages::Frames>{}; });
     is_going.get_future().wait();
     static_cast<void>(background.take_answers());
     has_answers.set_value();
@@ -33,4 +33,4 @@ TEST(Background, TheLoopDoesNotWaitForWhatAJobHeldToGo) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -19,7 +19,7 @@
 #include <filesystem>
 #include <semaphore>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 namespace fs = std::filesystem;
@@ -37,7 +37,9 @@ std::vector<std::string> golden_dirs() {
     return dirs;
 }
 
-std::vector<std::byte> bytes_of(const Checkpoint& checkpoint, const StoredTensor& stored) {
+std::vector<std::byte> bytes_of(
+    const checkpoint::Checkpoint& checkpoint, const checkpoint::StoredTensor& stored
+) {
     std::vector<std::byte> bytes(static_cast<std::size_t>(stored.bytes));
     EXPECT_TRUE(checkpoint.read(stored, 0, bytes));
     return bytes;
@@ -50,13 +52,13 @@ TEST_P(KeptWeightsTest, AllRanksTogetherWriteTheTensorsOfTheCheckpoint) {
     const auto& [model_dir, tp] = GetParam();
     const auto config = ModelConfig::read(model_dir);
     ASSERT_TRUE(config) << config.error().message;
-    const auto checkpoint = Checkpoint::open(model_dir);
+    const auto checkpoint = checkpoint::Checkpoint::open(model_dir);
     ASSERT_TRUE(checkpoint) << checkpoint.error().message;
     const TempDir to;
-    ThreadPool threads(1);
+    kernels::ThreadPool threads(1);
     const auto device = Device::open({.isa = best_isa(), .tp = tp}, threads);
     ASSERT_TRUE(device) << device.error().message;
-    const WorkerKeep version{.epoch = Epoch{7}, .label = "step \"7\"", .digest = kDigest};
+    const messages::WorkerKeep version{.epoch = Epoch{7}, .label = "step \"7\"", .digest = kDigest};
     std::vector<WeightLayout> layouts;
     for (int rank = 0; rank < tp; ++rank) {
         auto layout = WeightLayout::make(*config, Rank{rank}, tp);
@@ -83,11 +85,11 @@ TEST_P(KeptWeightsTest, AllRanksTogetherWriteTheTensorsOfTheCheckpoint) {
                         }});
         ASSERT_TRUE(written) << written.error().message;
     }
-    const auto kept = Checkpoint::open(to.path());
+    const auto kept = checkpoint::Checkpoint::open(to.path());
     ASSERT_TRUE(kept) << kept.error().message;
     ASSERT_EQ(kept->tensors().size(), layouts[0].tensors().size());
-    for (const StoredTensor& stored : kept->tensors()) {
-        const StoredTensor* original = checkpoint->find(stored.spec.name);
+    for (const checkpoint::StoredTensor& stored : kept->tensors()) {
+        const checkpoint::StoredTensor* original = checkpoint->find(stored.spec.name);
         ASSERT_NE(original, nullptr) << stored.spec.name;
         EXPECT_EQ(stored.spec.shape, original->spec.shape) << stored.spec.name;
         EXPECT_EQ(bytes_of(*kept, stored), bytes_of(*checkpoint, *original)) << stored.spec.name;
@@ -120,7 +122,7 @@ TEST(KeptWeights, PiecesOfLargeTensorsLieWhereTheyBelong) {
         return static_cast<std::uint16_t>(element ^ (element >> 16) * 31);
     };
     const TempDir to;
-    const WorkerKeep version{.epoch = Epoch{7}, .digest = kDigest};
+    const messages::WorkerKeep version{.epoch = Epoch{7}, .digest = kDigest};
     for (int rank = 0; rank < kTp; ++rank) {
         const auto layout = WeightLayout::make(config, Rank{rank}, kTp);
         ASSERT_TRUE(layout) << layout.error().message;
@@ -151,9 +153,9 @@ TEST(KeptWeights, PiecesOfLargeTensorsLieWhereTheyBelong) {
         ));
         EXPECT_LE(copied_max, static_cast<std::size_t>(kKeepPieceBytes));
     }
-    const auto written = Checkpoint::open(to.path());
+    const auto written = checkpoint::Checkpoint::open(to.path());
     ASSERT_TRUE(written) << written.error().message;
-    for (const StoredTensor& stored : written->tensors()) {
+    for (const checkpoint::StoredTensor& stored : written->tensors()) {
         const std::vector<std::byte> bytes = bytes_of(*written, stored);
         for (std::size_t i = 0; i < bytes.size() / 2; ++i) {
             std::uint16_t bits = 0;
@@ -287,25 +289,27 @@ class KeeperTest : public testing::Test {
             .pace = pace_,
             .fault_point = FaultPoint("test"),
             .answer =
-                [this](const Frames& frames) {
-                    answers_.push_back(*decode<WorkerKept>(frames, UnknownFields::kRefuse));
+                [this](const messages::Frames& frames) {
+                    answers_.push_back(
+                        *decode<messages::WorkerKept>(frames, messages::UnknownFields::kRefuse)
+                    );
                     num_answers_.release();
                 },
         });
     }
     Engine& engine() { return replica_->root(); }
     const Arena& live() { return engine().weights()->live_memory(); }
-    void order(KeepStep step, const Arena* arena, std::uint64_t call = 1) {
+    void order(messages::KeepStep step, const Arena* arena, std::uint64_t call = 1) {
         keeper_->obey(
             {.call = CallId{call}, .step = step, .epoch = Epoch{2}, .digest = digest_}, arena
         );
     }
-    WorkerKept answer() {
+    messages::WorkerKept answer() {
         if (!num_answers_.try_acquire_for(std::chrono::seconds(60)))
             throw std::runtime_error("no answer");
         return answers_.back();
     }
-    WorkerKept carry_out(KeepStep step) {
+    messages::WorkerKept carry_out(messages::KeepStep step) {
         order(step, &live());
         return answer();
     }
@@ -314,15 +318,15 @@ class KeeperTest : public testing::Test {
     Pace pace_{1.0};
     std::unique_ptr<TestReplica> replica_{};
     std::string digest_{kDigest};
-    std::vector<WorkerKept> answers_{};
+    std::vector<messages::WorkerKept> answers_{};
     std::counting_semaphore<> num_answers_{0};
     std::unique_ptr<Keeper> keeper_{};  // last: it answers
 };
 
 TEST_F(KeeperTest, WhatIsReadBackMustHaveTheDigestOfTheVersion) {
-    EXPECT_EQ(carry_out(KeepStep::kBegin).code, "");
-    EXPECT_EQ(carry_out(KeepStep::kWrite).code, "");
-    const WorkerKept refused = carry_out(KeepStep::kSeal);
+    EXPECT_EQ(carry_out(messages::KeepStep::kBegin).code, "");
+    EXPECT_EQ(carry_out(messages::KeepStep::kWrite).code, "");
+    const messages::WorkerKept refused = carry_out(messages::KeepStep::kSeal);
     EXPECT_EQ(refused.code, "data_loss");
     EXPECT_NE(refused.message.find(kDigest), std::string::npos);
     const auto read = digest_of_checkpoint(
@@ -330,45 +334,45 @@ TEST_F(KeeperTest, WhatIsReadBackMustHaveTheDigestOfTheVersion) {
     );
     ASSERT_TRUE(read) << read.error().message;
     digest_ = *read;
-    const WorkerKept sealed = carry_out(KeepStep::kSeal);
+    const messages::WorkerKept sealed = carry_out(messages::KeepStep::kSeal);
     EXPECT_EQ(sealed.code, "") << sealed.message;
     EXPECT_TRUE(fs::exists(sealed.path + "/config.json"));
-    EXPECT_EQ(carry_out(KeepStep::kBegin).path, sealed.path) << "it is there already";
+    EXPECT_EQ(carry_out(messages::KeepStep::kBegin).path, sealed.path) << "it is there already";
     // Damaged since: it is written anew.
     fs::resize_file(sealed.path + "/model.safetensors", 100);
-    EXPECT_EQ(carry_out(KeepStep::kBegin).path, "");
-    EXPECT_EQ(carry_out(KeepStep::kWrite).code, "");
-    const std::string again = carry_out(KeepStep::kSeal).path;
-    EXPECT_EQ(carry_out(KeepStep::kBegin).path, again);
+    EXPECT_EQ(carry_out(messages::KeepStep::kBegin).path, "");
+    EXPECT_EQ(carry_out(messages::KeepStep::kWrite).code, "");
+    const std::string again = carry_out(messages::KeepStep::kSeal).path;
+    EXPECT_EQ(carry_out(messages::KeepStep::kBegin).path, again);
     fs::remove(again + "/config.json");
-    EXPECT_EQ(carry_out(KeepStep::kBegin).path, "");
+    EXPECT_EQ(carry_out(messages::KeepStep::kBegin).path, "");
 }
 
 TEST_F(KeeperTest, MemoryThatIsNeededIsNotRead) {
-    EXPECT_EQ(carry_out(KeepStep::kBegin).code, "");
-    order(KeepStep::kWrite, nullptr);
+    EXPECT_EQ(carry_out(messages::KeepStep::kBegin).code, "");
+    order(messages::KeepStep::kWrite, nullptr);
     EXPECT_EQ(answer().code, "aborted");
     {
         // In the middle of the file: the memory is not there any more afterwards.
-        order(KeepStep::kWrite, &live());
+        order(messages::KeepStep::kWrite, &live());
         keeper_->let_go(live());
         ASSERT_TRUE(engine().weights()->release(WeightStore::Keep::kNo));
-        const WorkerKept given_up = answer();
+        const messages::WorkerKept given_up = answer();
         EXPECT_TRUE(given_up.code.empty() || given_up.code == "aborted") << given_up.message;
     }
-    order(KeepStep::kDrop, nullptr);
-    order(KeepStep::kWrite, nullptr);
+    order(messages::KeepStep::kDrop, nullptr);
+    order(messages::KeepStep::kWrite, nullptr);
     answer();
 }
 
 TEST_F(KeeperTest, ADirectoryThatIsGoneIsAnError) {
     fs::remove_all(place_.path());
-    const WorkerKept refused = carry_out(KeepStep::kBegin);
+    const messages::WorkerKept refused = carry_out(messages::KeepStep::kBegin);
     EXPECT_EQ(refused.code, "unavailable");
     EXPECT_NE(refused.message.find(place_.path()), std::string::npos);
-    EXPECT_EQ(carry_out(KeepStep::kWrite).code, "unavailable");
-    EXPECT_FALSE(carry_out(KeepStep::kSeal).code.empty());
+    EXPECT_EQ(carry_out(messages::KeepStep::kWrite).code, "unavailable");
+    EXPECT_FALSE(carry_out(messages::KeepStep::kSeal).code.empty());
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

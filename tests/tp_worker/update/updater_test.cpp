@@ -16,7 +16,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 using Json = nlohmann::json;
@@ -55,7 +55,7 @@ class UpdaterTest : public testing::Test {
     // Ordered on rank 0; its answers come later.
     template <class Order>
     void order(const Order& order) {
-        const Result<std::vector<Frames>> now = updaters_[0]->obey(encode(order));
+        const Result<std::vector<messages::Frames>> now = updaters_[0]->obey(encode(order));
         ASSERT_TRUE(now) << now.error().message;
         ASSERT_TRUE(now->empty()) << "answered at once, by " << now->front().type;
     }
@@ -66,22 +66,24 @@ class UpdaterTest : public testing::Test {
         while (answers.size() < num) {
             pollfd item{updaters_[0]->fd(), POLLIN, 0};
             if (::poll(&item, 1, 20'000) != 1) break;
-            for (const Frames& one : updaters_[0]->take_answers()) {
+            for (const messages::Frames& one : updaters_[0]->take_answers()) {
                 if (one.type == Answer::kType)
-                    answers.push_back(*decode<Answer>(one, UnknownFields::kRefuse));
+                    answers.push_back(*decode<Answer>(one, messages::UnknownFields::kRefuse));
             }
         }
         EXPECT_EQ(answers.size(), num);
         return answers;
     }
-    static std::string digest_of(const WorkerDigests& answer) {
-        const auto version = version_digest({{{answer.rank, answer.digests}}});
+    static std::string digest_of(const messages::WorkerDigests& answer) {
+        const auto version = messages::version_digest({{{answer.rank, answer.digests}}});
         EXPECT_TRUE(version);
         return version ? to_hex(version->digest) : "";
     }
-    WorkerStage stage_order(const std::string& path, UpdateMode mode = UpdateMode::kStaged) {
-        WorkerStage order;
-        order.update = UpdateId{++last_update_};
+    messages::WorkerStage stage_order(
+        const std::string& path, messages::UpdateMode mode = messages::UpdateMode::kStaged
+    ) {
+        messages::WorkerStage order;
+        order.update = messages::UpdateId{++last_update_};
         order.spec.source.path = path;
         order.spec.mode = mode;
         return order;
@@ -92,14 +94,14 @@ class UpdaterTest : public testing::Test {
     std::vector<Answer> ask(const Order& order) {
         std::vector<Answer> answers;
         for (const auto& updater : updaters_) {
-            Result<std::vector<Frames>> now = updater->obey(encode(order));
+            Result<std::vector<messages::Frames>> now = updater->obey(encode(order));
             EXPECT_TRUE(now) << now.error().message;
-            std::vector<Frames> frames = now ? *now : std::vector<Frames>{};
+            std::vector<messages::Frames> frames = now ? *now : std::vector<messages::Frames>{};
             const std::size_t num_before = answers.size();
             while (true) {
-                for (const Frames& one : frames) {
+                for (const messages::Frames& one : frames) {
                     if (one.type != Answer::kType) continue;  // the vote of a stage dropped since
-                    auto answer = decode<Answer>(one, UnknownFields::kRefuse);
+                    auto answer = decode<Answer>(one, messages::UnknownFields::kRefuse);
                     EXPECT_TRUE(answer);
                     if (answer) answers.push_back(*std::move(answer));
                 }
@@ -113,44 +115,49 @@ class UpdaterTest : public testing::Test {
         return answers;
     }
 
-    std::vector<WorkerStaged> stage(
-        const std::string& path, UpdateMode mode = UpdateMode::kStaged
+    std::vector<messages::WorkerStaged> stage(
+        const std::string& path, messages::UpdateMode mode = messages::UpdateMode::kStaged
     ) {
-        WorkerStage order;
-        order.update = UpdateId{++last_update_};
+        messages::WorkerStage order;
+        order.update = messages::UpdateId{++last_update_};
         order.spec = spec_;
         order.spec.source.path = path;
         order.spec.mode = mode;
-        return ask<WorkerStaged>(order);
+        return ask<messages::WorkerStaged>(order);
     }
     void commit(bool rollback = false) {
         if (rollback) ++last_update_;
-        ask<WorkerCommitted>(WorkerCommit{
-            .update = UpdateId{last_update_}, .epoch = Epoch{++epoch_}, .rollback = rollback});
+        ask<messages::WorkerCommitted>(messages::WorkerCommit{
+            .update = messages::UpdateId{last_update_},
+            .epoch = Epoch{++epoch_},
+            .rollback = rollback});
     }
-    void drop() { ask<WorkerDropped>(WorkerDrop{.update = UpdateId{last_update_}}); }
+    void drop() {
+        ask<messages::WorkerDropped>(messages::WorkerDrop{
+            .update = messages::UpdateId{last_update_}});
+    }
 
-    std::string digest_of_votes(const std::vector<WorkerStaged>& votes) {
-        std::vector<RankParts> parts;
-        for (const WorkerStaged& vote : votes) {
+    std::string digest_of_votes(const std::vector<messages::WorkerStaged>& votes) {
+        std::vector<messages::RankParts> parts;
+        for (const messages::WorkerStaged& vote : votes) {
             EXPECT_TRUE(vote.outcome.ok)
                 << (vote.outcome.problems.empty() ? "" : vote.outcome.problems[0]);
             parts.push_back({vote.outcome.rank, vote.digests});
         }
-        const auto version = version_digest(parts);
+        const auto version = messages::version_digest(parts);
         EXPECT_TRUE(version) << version.error().message;
         return version ? to_hex(version->digest) : "";
     }
     // Of the live weights, computed from memory.
     std::string live_digest() {
-        const std::vector<WorkerDigests> answers =
-            ask<WorkerDigests>(WorkerDigest{.call = CallId{1}});
-        std::vector<RankParts> parts;
-        for (const WorkerDigests& answer : answers) {
+        const std::vector<messages::WorkerDigests> answers =
+            ask<messages::WorkerDigests>(messages::WorkerDigest{.call = CallId{1}});
+        std::vector<messages::RankParts> parts;
+        for (const messages::WorkerDigests& answer : answers) {
             EXPECT_EQ(answer.epoch, Epoch{epoch_});
             parts.push_back({answer.rank, answer.digests});
         }
-        const auto version = version_digest(parts);
+        const auto version = messages::version_digest(parts);
         EXPECT_TRUE(version);
         return version ? to_hex(version->digest) : "";
     }
@@ -169,8 +176,8 @@ class UpdaterTest : public testing::Test {
     }
 
     // A vote of no from every rank, for this reason; the old version is there bit for bit.
-    void expect_refused(const std::vector<WorkerStaged>& votes, const std::string& why) {
-        for (const WorkerStaged& vote : votes) {
+    void expect_refused(const std::vector<messages::WorkerStaged>& votes, const std::string& why) {
+        for (const messages::WorkerStaged& vote : votes) {
             EXPECT_FALSE(vote.outcome.ok);
             std::string all;
             for (const std::string& problem : vote.outcome.problems) all += problem + "\n";
@@ -185,7 +192,7 @@ class UpdaterTest : public testing::Test {
     FaultPoint fault_point_{"none"};
     std::unique_ptr<TestReplica> replica_{};
     std::vector<std::unique_ptr<Updater>> updaters_{};
-    UpdateSpec spec_{};
+    messages::UpdateSpec spec_{};
     std::uint64_t last_update_ = 0;
     std::int64_t epoch_ = 1;
     Json expected_ = load_json("tests/data/golden/digests.json")["models"];
@@ -218,7 +225,8 @@ TEST_F(UpdaterTest, P2_P10_ACommitSwapsAndARollbackSwapsBack) {
 TEST_F(UpdaterTest, ADirectUpdateOverwritesTheLiveCopy) {
     open(2);
     EXPECT_EQ(
-        digest_of_votes(stage(model_dir("bard"), UpdateMode::kDirect)), expected_["bard"]["digest"]
+        digest_of_votes(stage(model_dir("bard"), messages::UpdateMode::kDirect)),
+        expected_["bard"]["digest"]
     );
     commit();
     expect_generates_as("bard");
@@ -252,11 +260,11 @@ TEST_F(UpdaterTest, APartialUpdateKeepsTheOtherTensors) {
         stage(dir.path()), "model.layers.0.input_layernorm.weight"
     );  // not declared partial
     spec_.partial = true;
-    const std::vector<WorkerStaged> votes = stage(dir.path());
+    const std::vector<messages::WorkerStaged> votes = stage(dir.path());
     digest_of_votes(votes);
-    for (const WorkerStaged& vote : votes) {
+    for (const messages::WorkerStaged& vote : votes) {
         EXPECT_EQ(vote.outcome.tensors, 1);
-        for (const PartDigest& part : vote.digests) {
+        for (const messages::PartDigest& part : vote.digests) {
             if (part.parts != 1) continue;
             const std::string hex = to_hex({part.lane0, part.lane1});
             EXPECT_EQ(hex, expected_[part.name == name ? "bard" : "stories"]["tensors"][part.name])
@@ -278,7 +286,7 @@ TEST_F(UpdaterTest, ADropStopsAStageAndAnotherCanBegin) {
 
 TEST_F(UpdaterTest, AStageIsTakenHoweverManyCallsWait) {
     open(1);
-    const WorkerDigest call{.call = CallId{1}};
+    const messages::WorkerDigest call{.call = CallId{1}};
     std::size_t num_waiting = 0;
     std::string refusal;
     while (refusal.empty()) {
@@ -288,14 +296,16 @@ TEST_F(UpdaterTest, AStageIsTakenHoweverManyCallsWait) {
         if (now->empty())
             ++num_waiting;
         else
-            refusal = decode<WorkerDigests>(now->front(), UnknownFields::kRefuse)->code;
+            refusal =
+                decode<messages::WorkerDigests>(now->front(), messages::UnknownFields::kRefuse)
+                    ->code;
     }
     EXPECT_EQ(refusal, "resource_exhausted");
     for (int i = 0; i < 3; ++i) {
         order(stage_order(model_dir("bard")));
-        order(WorkerDrop{.update = UpdateId{last_update_}});
+        order(messages::WorkerDrop{.update = messages::UpdateId{last_update_}});
     }
-    wait_for<WorkerDropped>(3);
+    wait_for<messages::WorkerDropped>(3);
     EXPECT_EQ(digest_of_votes(stage(model_dir("bard"))), expected_["bard"]["digest"]);
 }
 
@@ -304,7 +314,7 @@ TEST_F(UpdaterTest, ReadsOrderedBeforeAStageSeeTheMemoryAsItWasThen) {
     open(1);
     stage(model_dir("bard"));
     WeightStore& store = *replica_->engine(0).weights();
-    Arena& staged = store.target(UpdateMode::kStaged);
+    Arena& staged = store.target(messages::UpdateMode::kStaged);
     const int fd = ::memfd_create("adopted", MFD_CLOEXEC);
     ASSERT_EQ(::write(fd, staged.data(), static_cast<std::size_t>(staged.bytes())), staged.bytes());
     ASSERT_TRUE(staged.adopt(fd));
@@ -312,11 +322,11 @@ TEST_F(UpdaterTest, ReadsOrderedBeforeAStageSeeTheMemoryAsItWasThen) {
     commit();
     stage(model_dir("stories"));
     constexpr std::size_t kNumReads = 200;
-    for (std::size_t i = 0; i < kNumReads; ++i) order(WorkerDigest{.call = CallId{1}});
-    ASSERT_TRUE(updaters_[0]->obey(encode(WorkerCommit{
-        .update = UpdateId{last_update_}, .epoch = Epoch{++epoch_}})));
+    for (std::size_t i = 0; i < kNumReads; ++i) order(messages::WorkerDigest{.call = CallId{1}});
+    ASSERT_TRUE(updaters_[0]->obey(encode(messages::WorkerCommit{
+        .update = messages::UpdateId{last_update_}, .epoch = Epoch{++epoch_}})));
     order(stage_order(model_dir("stories")));  // into the adopted copy's place
-    for (const WorkerDigests& answer : wait_for<WorkerDigests>(kNumReads)) {
+    for (const messages::WorkerDigests& answer : wait_for<messages::WorkerDigests>(kNumReads)) {
         EXPECT_EQ(answer.epoch, Epoch{epoch_ - 1});
         EXPECT_EQ(digest_of(answer), expected_["bard"]["digest"]);
     }
@@ -325,33 +335,34 @@ TEST_F(UpdaterTest, ReadsOrderedBeforeAStageSeeTheMemoryAsItWasThen) {
 
 TEST_F(UpdaterTest, WhatADirectUpdateWritesIsNotRead) {
     open(1);
-    order(stage_order(model_dir("bard"), UpdateMode::kDirect));
-    const auto digest = updaters_[0]->obey(encode(WorkerDigest{.call = CallId{1}}));
+    order(stage_order(model_dir("bard"), messages::UpdateMode::kDirect));
+    const auto digest = updaters_[0]->obey(encode(messages::WorkerDigest{.call = CallId{1}}));
     ASSERT_TRUE(digest && digest->size() == 1);
     EXPECT_EQ(
-        decode<WorkerDigests>(digest->front(), UnknownFields::kRefuse)->code, "failed_precondition"
+        decode<messages::WorkerDigests>(digest->front(), messages::UnknownFields::kRefuse)->code,
+        "failed_precondition"
     );
-    const auto tensor =
-        updaters_[0]->obey(encode(WorkerReadTensor{.call = CallId{2}, .name = "model.norm.weight"})
-        );
+    const auto tensor = updaters_[0]->obey(encode(messages::WorkerReadTensor{
+        .call = CallId{2}, .name = "model.norm.weight"}));
     ASSERT_TRUE(tensor && tensor->size() == 1);
     EXPECT_EQ(
-        decode<WorkerTensor>(tensor->front(), UnknownFields::kRefuse)->code, "failed_precondition"
+        decode<messages::WorkerTensor>(tensor->front(), messages::UnknownFields::kRefuse)->code,
+        "failed_precondition"
     );
-    wait_for<WorkerStaged>(1);
+    wait_for<messages::WorkerStaged>(1);
     commit();
     EXPECT_EQ(live_digest(), expected_["bard"]["digest"]);
 }
 
 TEST_F(UpdaterTest, OrdersThatBreakTheProtocolEndTheRank) {
     open(1);
-    EXPECT_FALSE(updaters_[0]->obey(encode(WorkerCommit{.update = UpdateId{5}, .epoch = Epoch{2}}))
-    );
-    EXPECT_FALSE(updaters_[0]->obey(encode(WorkerCommit{
-        .update = UpdateId{5}, .epoch = Epoch{2}, .rollback = true})));
+    EXPECT_FALSE(updaters_[0]->obey(encode(messages::WorkerCommit{
+        .update = messages::UpdateId{5}, .epoch = Epoch{2}})));
+    EXPECT_FALSE(updaters_[0]->obey(encode(messages::WorkerCommit{
+        .update = messages::UpdateId{5}, .epoch = Epoch{2}, .rollback = true})));
     stage(model_dir("bard"));
-    WorkerStage second;
-    second.update = UpdateId{99};
+    messages::WorkerStage second;
+    second.update = messages::UpdateId{99};
     second.spec.source.path = model_dir("bard");
     EXPECT_FALSE(updaters_[0]->obey(encode(second)));
 }
@@ -381,7 +392,7 @@ TEST_F(UpdaterTest, P2_EveryBadCheckpointIsRefusedByName) {
             header.erase("model.norm.weight");
         });
         // Both problems, not only the first.
-        std::vector<WorkerStaged> votes = stage(dir.path());
+        std::vector<messages::WorkerStaged> votes = stage(dir.path());
         EXPECT_EQ(votes[0].outcome.num_problems, 2);
         expect_refused(votes, "model.norm.weights");
     }
@@ -421,7 +432,7 @@ TEST_F(UpdaterTest, P2_EveryBadCheckpointIsRefusedByName) {
         dir.write("model.safetensors", bytes);
         expect_refused(stage(dir.path()), "is not finite");
         spec_.allow_nonfinite = true;
-        for (const WorkerStaged& vote : stage(dir.path())) EXPECT_TRUE(vote.outcome.ok);
+        for (const messages::WorkerStaged& vote : stage(dir.path())) EXPECT_TRUE(vote.outcome.ok);
         drop();
         spec_.allow_nonfinite = false;
     }
@@ -452,8 +463,9 @@ TEST_F(UpdaterTest, ATensorIsReadBackFromItsShards) {
             const std::string want = bytes.substr(8 + header_len + begin, end - begin);
             const std::size_t row_bytes = header[name]["shape"].back().get<std::size_t>() * 2;
             std::string got(want.size(), '\xaa');
-            for (const WorkerTensor& piece :
-                 ask<WorkerTensor>(WorkerReadTensor{.call = CallId{3}, .name = name})) {
+            for (const messages::WorkerTensor& piece :
+                 ask<messages::WorkerTensor>(messages::WorkerReadTensor{
+                     .call = CallId{3}, .name = name})) {
                 ASSERT_EQ(piece.code, "");
                 for (std::int64_t row = 0; row < piece.num_rows; ++row) {
                     const auto width = static_cast<std::size_t>(piece.num_cols) * 2;
@@ -467,7 +479,7 @@ TEST_F(UpdaterTest, ATensorIsReadBackFromItsShards) {
             }
             EXPECT_TRUE(got == want);
         }
-        const auto unknown = ask<WorkerTensor>(WorkerReadTensor{
+        const auto unknown = ask<messages::WorkerTensor>(messages::WorkerReadTensor{
             .call = CallId{3}, .name = "model.layers.1.self_attn.q_proj.weigth"});
         EXPECT_EQ(unknown.front().code, "not_found");
     }
@@ -476,18 +488,19 @@ TEST_F(UpdaterTest, ATensorIsReadBackFromItsShards) {
 TEST_F(UpdaterTest, AnAnswerIsReadableWhateverNameWasAskedFor) {
     open(1);
     const std::string name = std::string(255, 'x') + "\xc3\xa9";  // its 256th byte is half of one
-    const auto unknown = ask<WorkerTensor>(WorkerReadTensor{.call = CallId{1}, .name = name});
+    const auto unknown =
+        ask<messages::WorkerTensor>(messages::WorkerReadTensor{.call = CallId{1}, .name = name});
     ASSERT_EQ(unknown.size(), 1u);
     EXPECT_EQ(unknown.front().code, "not_found");
 }
 
 TEST_F(UpdaterTest, AVoteIsReadableWhateverTheSourceQuotes) {
     open(1);
-    spec_.source.kind = SourceKind::kDistributed;
+    spec_.source.kind = messages::SourceKind::kDistributed;
     spec_.source.group = "g";
     const std::string dtype = std::string(63, 'x') + "\xc3\xa9";  // quoted up to its 64th byte
     spec_.source.tensors = {{.name = "model.norm.weight", .dtype = dtype, .shape = {128}}};
-    const std::vector<WorkerStaged> votes = stage("");
+    const std::vector<messages::WorkerStaged> votes = stage("");
     ASSERT_EQ(votes.size(), 1u);
     EXPECT_EQ(votes.front().outcome.code, "invalid_argument");
     ASSERT_EQ(votes.front().outcome.problems.size(), 1u);
@@ -509,10 +522,11 @@ TEST(UpdaterLimits, ATensorThatNoMessageHoldsIsRefused) {
     Pace pace(1.0);
     FaultPoint fault_point("test");
     Updater updater((*replica)->root(), pace, fault_point);
-    const auto answers = updater.obey(encode(WorkerReadTensor{
+    const auto answers = updater.obey(encode(messages::WorkerReadTensor{
         .call = CallId{1}, .name = "model.embed_tokens.weight"}));
     ASSERT_TRUE(answers && answers->size() == 1);
-    const auto answer = decode<WorkerTensor>(answers->front(), UnknownFields::kRefuse);
+    const auto answer =
+        decode<messages::WorkerTensor>(answers->front(), messages::UnknownFields::kRefuse);
     ASSERT_TRUE(answer) << answer.error().message;
     EXPECT_EQ(answer->code, "too_large");
     EXPECT_NE(answer->message.find("1073741824 bytes"), std::string::npos) << answer->message;
@@ -520,7 +534,7 @@ TEST(UpdaterLimits, ATensorThatNoMessageHoldsIsRefused) {
 
 // ---- memory ----
 
-const TagMemory& of_tag(const WorkerMemoryDone& done, MemoryTag tag) {
+const messages::TagMemory& of_tag(const messages::WorkerMemoryDone& done, messages::MemoryTag tag) {
     return done.tags.at(static_cast<std::size_t>(tag));
 }
 
@@ -528,26 +542,26 @@ TEST_F(UpdaterTest, P8_ReleasedMemoryGoesBackAndComesAgainAtTheSameAddress) {
     open(2);
     expect_generates_as("stories");
     const std::byte* const address = replica_->engine(0).weights()->live_data();
-    const auto released = ask<WorkerMemoryDone>(WorkerMemory{
+    const auto released = ask<messages::WorkerMemoryDone>(messages::WorkerMemory{
         .call = CallId{1},
-        .action = MemoryAction::kRelease,
-        .tags = {MemoryTag::kWeights, MemoryTag::kKvCache}});
-    for (const WorkerMemoryDone& done : released) {
+        .action = messages::MemoryAction::kRelease,
+        .tags = {messages::MemoryTag::kWeights, messages::MemoryTag::kKvCache}});
+    for (const messages::WorkerMemoryDone& done : released) {
         EXPECT_EQ(done.code, "");
-        for (const MemoryTag tag : kAllMemoryTags) {
-            EXPECT_EQ(of_tag(done, tag).state, MemoryState::kReleased);
+        for (const messages::MemoryTag tag : messages::kAllMemoryTags) {
+            EXPECT_EQ(of_tag(done, tag).state, messages::MemoryState::kReleased);
             EXPECT_EQ(of_tag(done, tag).resident_bytes, 0);
             EXPECT_GT(of_tag(done, tag).freed_bytes, 0) << name_of(tag);
         }
-        EXPECT_EQ(of_tag(done, MemoryTag::kWeights).host_bytes, 0);
+        EXPECT_EQ(of_tag(done, messages::MemoryTag::kWeights).host_bytes, 0);
     }
-    const auto resumed = ask<WorkerMemoryDone>(WorkerMemory{
+    const auto resumed = ask<messages::WorkerMemoryDone>(messages::WorkerMemory{
         .call = CallId{2},
-        .action = MemoryAction::kResume,
-        .tags = {MemoryTag::kKvCache, MemoryTag::kWeights}});
-    for (const WorkerMemoryDone& done : resumed) {
-        for (const MemoryTag tag : kAllMemoryTags)
-            EXPECT_EQ(of_tag(done, tag).state, MemoryState::kResident);
+        .action = messages::MemoryAction::kResume,
+        .tags = {messages::MemoryTag::kKvCache, messages::MemoryTag::kWeights}});
+    for (const messages::WorkerMemoryDone& done : resumed) {
+        for (const messages::MemoryTag tag : messages::kAllMemoryTags)
+            EXPECT_EQ(of_tag(done, tag).state, messages::MemoryState::kResident);
     }
     EXPECT_EQ(replica_->engine(0).weights()->live_data(), address);
     EXPECT_FALSE(replica_->engine(0).describe().has_weights);
@@ -561,31 +575,37 @@ TEST_F(UpdaterTest, P8_ReleasedMemoryGoesBackAndComesAgainAtTheSameAddress) {
 
 TEST_F(UpdaterTest, KeptWeightsComeBackBitForBit) {
     open(2);
-    const auto released = ask<WorkerMemoryDone>(WorkerMemory{
+    const auto released = ask<messages::WorkerMemoryDone>(messages::WorkerMemory{
         .call = CallId{1},
-        .action = MemoryAction::kRelease,
-        .tags = {MemoryTag::kWeights},
+        .action = messages::MemoryAction::kRelease,
+        .tags = {messages::MemoryTag::kWeights},
         .keep_weights = true});
-    for (const WorkerMemoryDone& done : released) {
-        const TagMemory& weights = of_tag(done, MemoryTag::kWeights);
+    for (const messages::WorkerMemoryDone& done : released) {
+        const messages::TagMemory& weights = of_tag(done, messages::MemoryTag::kWeights);
         EXPECT_EQ(weights.resident_bytes, 0);
         EXPECT_GE(weights.host_bytes, weights.freed_bytes);
-        EXPECT_EQ(of_tag(done, MemoryTag::kKvCache).state, MemoryState::kResident);
+        EXPECT_EQ(
+            of_tag(done, messages::MemoryTag::kKvCache).state, messages::MemoryState::kResident
+        );
     }
-    const auto resumed = ask<WorkerMemoryDone>(WorkerMemory{
-        .call = CallId{2}, .action = MemoryAction::kResume, .tags = {MemoryTag::kWeights}});
-    EXPECT_EQ(of_tag(resumed[0], MemoryTag::kWeights).host_bytes, 0);
+    const auto resumed = ask<messages::WorkerMemoryDone>(messages::WorkerMemory{
+        .call = CallId{2},
+        .action = messages::MemoryAction::kResume,
+        .tags = {messages::MemoryTag::kWeights}});
+    EXPECT_EQ(of_tag(resumed[0], messages::MemoryTag::kWeights).host_bytes, 0);
     EXPECT_EQ(live_digest(), expected_["stories"]["digest"]);
     expect_generates_as("stories");
 }
 
 TEST_F(UpdaterTest, ATagThatIsInThatStateAlreadyStaysAsItIs) {
     open(1);
-    const WorkerMemory order{
-        .call = CallId{1}, .action = MemoryAction::kResume, .tags = {MemoryTag::kWeights}};
-    EXPECT_EQ(ask<WorkerMemoryDone>(order)[0].code, "");
+    const messages::WorkerMemory order{
+        .call = CallId{1},
+        .action = messages::MemoryAction::kResume,
+        .tags = {messages::MemoryTag::kWeights}};
+    EXPECT_EQ(ask<messages::WorkerMemoryDone>(order)[0].code, "");
     EXPECT_EQ(live_digest(), expected_["stories"]["digest"]);
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 
 class ShardDefinition {
   public:
@@ -81,4 +81,4 @@ class ShardDefinition {
     std::vector<std::int64_t> ffns_;
 };
 
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

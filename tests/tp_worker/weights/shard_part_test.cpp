@@ -14,7 +14,7 @@
 #include <numeric>
 #include <random>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 constexpr std::int64_t kNone = -1;  // no element of the whole tensor
@@ -169,7 +169,7 @@ TEST(ShardPart, LoadingFillsTheShardThatIsDefined) {
         WeightTensor at_start = tensor;
         at_start.offset = 0;
         for (const bool is_mapped : {true, false}) {
-            TensorBytes source{.dtype = StoredDtype::kBf16};
+            TensorBytes source{.dtype = checkpoint::StoredDtype::kBf16};
             if (is_mapped) source.data = bytes.data();
             source.read = [&](std::int64_t begin, std::span<std::byte> out) -> Result<> {
                 std::ranges::copy(
@@ -207,9 +207,10 @@ TEST(ShardPart, ReadingBackReturnsEveryElementUnderItsOwnPlace) {
         for (const std::int64_t element : expected)
             shard.push_back(bf16{static_cast<std::uint16_t>(element)});
         std::size_t num_read = 0;
-        for (const Frames& frames :
+        for (const messages::Frames& frames :
              read_parts(at_start, reinterpret_cast<const std::byte*>(shard.data()), {})) {
-            const Result<WorkerTensor> read = decode<WorkerTensor>(frames, UnknownFields::kRefuse);
+            const Result<messages::WorkerTensor> read =
+                decode<messages::WorkerTensor>(frames, messages::UnknownFields::kRefuse);
             ASSERT_TRUE(read.has_value()) << read.error().message;
             for (std::int64_t r = 0; r < read->num_rows; ++r) {
                 for (std::int64_t c = 0; c < read->num_cols; ++c, ++num_read) {
@@ -228,4 +229,4 @@ TEST(ShardPart, ReadingBackReturnsEveryElementUnderItsOwnPlace) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker

@@ -14,7 +14,7 @@
 #include <cstring>
 #include <set>
 
-namespace pitstop {
+namespace pitstop::tp_worker {
 namespace {
 
 const std::vector<std::string> kModels{
@@ -37,15 +37,16 @@ ModelConfig config_of(const std::string& directory) {
     return *std::move(config);
 }
 
-std::vector<TensorSpec> specs_of(const Checkpoint& checkpoint) {
-    std::vector<TensorSpec> specs;
-    for (const StoredTensor& stored : checkpoint.tensors()) specs.push_back(stored.spec);
+std::vector<checkpoint::TensorSpec> specs_of(const checkpoint::Checkpoint& checkpoint) {
+    std::vector<checkpoint::TensorSpec> specs;
+    for (const checkpoint::StoredTensor& stored : checkpoint.tensors())
+        specs.push_back(stored.spec);
     return specs;
 }
 
 // A whole tensor of the checkpoint, as stored (bf16).
-std::vector<bf16> stored_tensor(const Checkpoint& checkpoint, const std::string& name) {
-    const StoredTensor* stored = checkpoint.find(name);
+std::vector<bf16> stored_tensor(const checkpoint::Checkpoint& checkpoint, const std::string& name) {
+    const checkpoint::StoredTensor* stored = checkpoint.find(name);
     std::vector<bf16> values(static_cast<std::size_t>(stored->bytes / 2));
     EXPECT_TRUE(checkpoint.read(*stored, 0, std::as_writable_bytes(std::span(values))).has_value());
     return values;
@@ -59,7 +60,7 @@ struct Shard {
 Shard load(const ModelConfig& config, const std::string& directory, int rank, int tp) {
     Result<WeightLayout> layout = WeightLayout::make(config, static_cast<Rank>(rank), tp);
     EXPECT_TRUE(layout.has_value());
-    const Result<Checkpoint> checkpoint = Checkpoint::open(directory);
+    const Result<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::open(directory);
     std::vector<std::byte> arena(static_cast<std::size_t>(layout->bytes()));
     const Result<> loaded = load_weights(
         *layout, {*layout, *checkpoint}, directory, *reference_ops(), {}, arena.data()
@@ -75,7 +76,7 @@ TEST(WeightLoader, AFileThatIsCutShortWhileItIsReadIsAnErrorNotACrash) {
         dir.copy_from(model_dir("stories"));
         const ModelConfig config = config_of(dir.path());
         const Result<WeightLayout> layout = WeightLayout::make(config, Rank{0}, 1);
-        const Result<Checkpoint> checkpoint = Checkpoint::open(dir.path());
+        const Result<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::open(dir.path());
         ASSERT_TRUE(layout && checkpoint);
         std::vector<std::byte> arena(static_cast<std::size_t>(layout->bytes()));
         dir.truncate("model.safetensors", left);
@@ -94,7 +95,8 @@ TEST(WeightLayout, NamesExactlyTheTensorsThatTransformersWrites) {
         SCOPED_TRACE(name);
         const Result<WeightLayout> layout =
             WeightLayout::make(config_of(golden_dir(name)), Rank{0}, 1);
-        const Result<Checkpoint> checkpoint = Checkpoint::open(golden_dir(name));
+        const Result<checkpoint::Checkpoint> checkpoint =
+            checkpoint::Checkpoint::open(golden_dir(name));
         ASSERT_TRUE(layout.has_value() && checkpoint.has_value());
         EXPECT_EQ(
             find_problems(*layout, specs_of(*checkpoint), Completeness::kWhole),
@@ -127,7 +129,8 @@ TEST(WeightLayout, PlacesDoNotOverlap) {
 TEST(WeightLayout, ShardsHoldTheirPartsOfTheCheckpoint) {
     for (const std::string& name : kModels) {
         const ModelConfig config = config_of(golden_dir(name));
-        const Result<Checkpoint> checkpoint = Checkpoint::open(golden_dir(name));
+        const Result<checkpoint::Checkpoint> checkpoint =
+            checkpoint::Checkpoint::open(golden_dir(name));
         for (const int tp : {1, 2, 4}) {
             if (config.num_q_heads % tp != 0) continue;
             std::vector<std::int64_t> ffns;
@@ -201,11 +204,14 @@ TEST(WeightLayout, RefusesATpThatHeadsDoNotDivide) {
 TEST(WeightProblems, AreListedAllAtOnce) {
     const std::string directory = golden_dir("qwen3_untied_biased");
     const Result<WeightLayout> layout = WeightLayout::make(config_of(directory), Rank{0}, 1);
-    std::vector<TensorSpec> specs = specs_of(*Checkpoint::open(directory));
-    std::erase_if(specs, [](const TensorSpec& spec) { return spec.name == "model.norm.weight"; });
-    for (TensorSpec& spec : specs) {
+    std::vector<checkpoint::TensorSpec> specs = specs_of(*checkpoint::Checkpoint::open(directory));
+    std::erase_if(specs, [](const checkpoint::TensorSpec& spec) {
+        return spec.name == "model.norm.weight";
+    });
+    for (checkpoint::TensorSpec& spec : specs) {
         if (spec.name == "lm_head.weight") spec.shape = {67, 41};
-        if (spec.name == "model.layers.1.mlp.up_proj.weight") spec.dtype = StoredDtype::kF8E4m3;
+        if (spec.name == "model.layers.1.mlp.up_proj.weight")
+            spec.dtype = checkpoint::StoredDtype::kF8E4m3;
     }
     specs.push_back({.name = "model.layers.2.mlp.up_proj.weight", .shape = {56, 40}});
     specs.push_back(specs.back());
@@ -228,11 +234,11 @@ TEST(WeightProblems, AreListedAllAtOnce) {
 TEST(WeightProblems, ATiedHeadAndRotaryTablesAreIgnored) {
     const std::string directory = golden_dir("qwen3_tied");
     const Result<WeightLayout> layout = WeightLayout::make(config_of(directory), Rank{0}, 1);
-    std::vector<TensorSpec> specs = specs_of(*Checkpoint::open(directory));
+    std::vector<checkpoint::TensorSpec> specs = specs_of(*checkpoint::Checkpoint::open(directory));
     specs.push_back({.name = "lm_head.weight", .shape = {67, 40}});
     specs.push_back(
         {.name = "model.layers.0.self_attn.rotary_emb.inv_freq",
-         .dtype = StoredDtype::kF32,
+         .dtype = checkpoint::StoredDtype::kF32,
          .shape = {6}}
     );
     EXPECT_EQ(find_problems(*layout, specs, Completeness::kWhole), std::vector<std::string>{});
@@ -253,7 +259,7 @@ TEST(WeightLoader, ConvertsF32AndF16ToTheNearestBf16) {
     std::vector<bf16> arena(3);
     copy_rows({
         .tensor = tensor,
-        .dtype = StoredDtype::kF32,
+        .dtype = checkpoint::StoredDtype::kF32,
         .src = reinterpret_cast<const std::byte*>(values.data()),
         .num_rows = 1,
         .arena = reinterpret_cast<std::byte*>(arena.data()),
@@ -265,7 +271,7 @@ TEST(WeightLoader, ConvertsF32AndF16ToTheNearestBf16) {
         0x3c00, 0x3c04, 0xc248, 0x0001};  // 1, 1 + 2^-8, -3.14, 2^-24
     copy_rows({
         .tensor = tensor,
-        .dtype = StoredDtype::kF16,
+        .dtype = checkpoint::StoredDtype::kF16,
         .src = reinterpret_cast<const std::byte*>(halves.data()),
         .num_rows = 1,
         .arena = reinterpret_cast<std::byte*>(arena.data()),
@@ -288,10 +294,10 @@ TEST(WeightDigest, IsTheSameForAnyNumberOfRanks) {
         const ModelConfig config = config_of(golden_dir(name));
         std::set<std::string> digests;
         for (const int tp : {1, 2, 4}) {
-            std::vector<std::vector<PartDigest>> parts;
+            std::vector<std::vector<messages::PartDigest>> parts;
             for (int rank = 0; rank < tp; ++rank) {
                 const Shard shard = load(config, golden_dir(name), rank, tp);
-                Result<std::vector<PartDigest>> digested =
+                Result<std::vector<messages::PartDigest>> digested =
                     digest_weights(shard.layout, shard.arena.data(), *reference_ops(), {});
                 if (!digested) {
                     EXPECT_EQ(digested.error().code, ErrorCode::kUnsupported);
@@ -304,11 +310,11 @@ TEST(WeightDigest, IsTheSameForAnyNumberOfRanks) {
                 EXPECT_TRUE(parts.empty());  // no rank or every rank can
                 continue;
             }
-            std::vector<RankParts> ranks;
+            std::vector<messages::RankParts> ranks;
             for (int rank = 0; rank < tp; ++rank) {
                 ranks.push_back({static_cast<Rank>(rank), parts[static_cast<std::size_t>(rank)]});
             }
-            const Result<VersionDigest> version = version_digest(ranks);
+            const Result<messages::VersionDigest> version = messages::version_digest(ranks);
             ASSERT_TRUE(version.has_value()) << version.error().message;
             digests.insert(to_hex(version->digest));
         }
@@ -317,4 +323,4 @@ TEST(WeightDigest, IsTheSameForAnyNumberOfRanks) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::tp_worker
