@@ -129,15 +129,16 @@ MUTATIONS = (
         "a step's inputs overwritten before they were copied",
         "tp_worker/device/transfers.cpp",
         "        std::memcpy(pinned_.data() + offset, from, bytes);\n"
-        "        copy_to_device(there, pinned_.data() + offset,",
-        "        std::memcpy(pinned_.data(), from, bytes);\n        copy_to_device(there, pinned_.data(),",
+        "        kernels::copy_to_device(\n            there, pinned_.data() + offset,",
+        "        std::memcpy(pinned_.data(), from, bytes);\n"
+        "        kernels::copy_to_device(\n            there, pinned_.data(),",
         TOKENS,
         "late",
     ),
     Mutation(
         "a page-locked piece reused before its copy",
         "tp_worker/device/pinned_pieces.cpp",
-        '    piece.is_done.wait(kDeviceWaitMax, "a copy between host and GPU");\n',
+        '    piece.is_done.wait(kernels::kDeviceWaitMax, "a copy between host and GPU");\n',
         "",
         DIGESTS,
         "late",
@@ -153,16 +154,16 @@ MUTATIONS = (
     Mutation(
         "an allocation beside steps",
         "tp_worker/weights/weight_digest.cpp",
-        "    fill_device(sums_.data(), 0, sums_.bytes(), stream);\n",
-        "    const auto beside = DeviceBuffer::create(256);\n"
-        "    fill_device(sums_.data(), 0, sums_.bytes(), stream);\n",
+        "    kernels::fill_device(sums_.data(), 0, sums_.bytes(), stream);\n",
+        "    const auto beside = kernels::DeviceBuffer::create(256);\n"
+        "    kernels::fill_device(sums_.data(), 0, sums_.bytes(), stream);\n",
         "tp_worker_gpu_test GpuEngine.ADigestTakesNoMemory",
     ),
     Mutation(
         "sums cleared in a stream that nothing orders",
         "tp_worker/weights/weight_digest.cpp",
-        "    fill_device(sums_.data(), 0, sums_.bytes(), stream);\n",
-        "    fill_device(sums_.data(), 0, sums_.bytes(), Stream{});\n",
+        "    kernels::fill_device(sums_.data(), 0, sums_.bytes(), stream);\n",
+        "    kernels::fill_device(sums_.data(), 0, sums_.bytes(), kernels::Stream{});\n",
         DIGESTS,
         "late",
     ),
