@@ -50,10 +50,7 @@ void PinnedPieces::fetch(std::byte* to_host, const std::byte* from, std::int64_t
     const auto ask = [&](std::int64_t number) {
         const Piece& piece = pieces_[static_cast<std::size_t>(number) % kNumPieces];
         kernels::copy_to_host(
-            piece.memory.data(),
-            from + number * kPieceBytes,
-            kernels::size_of(number),
-            stream_.stream()
+            piece.memory.data(), from + number * kPieceBytes, size_of(number), stream_.stream()
         );
         piece.is_done.record(stream_.stream());
     };
@@ -64,7 +61,7 @@ void PinnedPieces::fetch(std::byte* to_host, const std::byte* from, std::int64_t
         std::memcpy(
             to_host + number * kPieceBytes,
             piece.memory.data(),
-            static_cast<std::size_t>(kernels::size_of(number))
+            static_cast<std::size_t>(size_of(number))
         );
         if (number + kAhead < num_pieces) ask(number + kAhead);
     }

@@ -84,14 +84,20 @@ Result<std::int64_t> bytes_of(const checkpoint::TensorSpec& spec) {
     for (const std::int64_t extent : spec.shape) {
         if (extent < 0) {
             return make_error(
-                ErrorCode::kInvalidArgument, "'{}' has shape {}", spec.name, text_of(spec.shape)
+                ErrorCode::kInvalidArgument,
+                "'{}' has shape {}",
+                spec.name,
+                checkpoint::text_of(spec.shape)
             );
         }
         if (extent == 0) {
             is_empty = true;
         } else if (bytes > kBytesMax / extent) {
             return make_error(
-                ErrorCode::kTooLarge, "'{}' has shape {}", spec.name, text_of(spec.shape)
+                ErrorCode::kTooLarge,
+                "'{}' has shape {}",
+                spec.name,
+                checkpoint::text_of(spec.shape)
             );
         } else {
             bytes *= extent;

@@ -93,9 +93,9 @@ class PickledTensors {
                 "'{}' is declared as {} {}; its handle is of {} {}",
                 spec.name,
                 name_of(spec.dtype),
-                text_of(spec.shape),
+                checkpoint::text_of(spec.shape),
                 name_of(found.dtype),
-                text_of(found.shape)
+                checkpoint::text_of(found.shape)
             ));
         }
         ASSIGN_OR_RETURN(TensorBytes bytes, storages_.open(handle, spec.dtype));

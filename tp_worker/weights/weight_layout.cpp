@@ -301,8 +301,8 @@ std::vector<std::string> find_problems(
             problems.push_back(fmt::format(
                 "'{}' has shape {}; the config says {}",
                 spec.name,
-                text_of(spec.shape),
-                text_of(tensor->shape)
+                checkpoint::text_of(spec.shape),
+                checkpoint::text_of(tensor->shape)
             ));
         }
         if (spec.dtype != checkpoint::StoredDtype::kBf16 &&

@@ -93,8 +93,8 @@ void WeightStage::check_declared(const messages::TensorInfo& declared) {
         problems_.push_back(fmt::format(
             "'{}' is declared as {}; the model has {}",
             declared.name,
-            text_of(declared.shape),
-            text_of(tensor->shape)
+            checkpoint::text_of(declared.shape),
+            checkpoint::text_of(tensor->shape)
         ));
     }
     if (!declared.dtype.empty() && declared.dtype != "BF16") {
