@@ -63,12 +63,12 @@ template <class Request>
 int make_call(
     const Common& common,
     const Request& request,
-    const std::function<void(const ReplyTo<Request>&)>& print
+    const std::function<void(const messages::ReplyTo<Request>&)>& print
 ) {
     const std::chrono::milliseconds timeout(static_cast<std::int64_t>(common.timeout_s * 1000));
     auto client = common.place.connect(timeout);
     if (!client) return cli_fail(client.error());
-    const Result<ReplyTo<Request>> reply = (*client)->call(request, timeout);
+    const Result<messages::ReplyTo<Request>> reply = (*client)->call(request, timeout);
     if (!reply) return cli_fail(reply.error());
     if (common.json) {
         fmt::print("{}\n", json_text::to_json(*reply).dump());

@@ -24,8 +24,8 @@
 
 #include "base/ids.h"
 #include "base/result.h"
-#include "client/calls.h"
 #include "client/stream.h"
+#include "messages/calls.h"
 #include "messages/codec.h"
 #include "messages/generation.h"
 #include "messages/status.h"
@@ -115,17 +115,17 @@ class Client {
     // timeout_ms of 0 the tree gets `timeout` too, so that its error, which names who is late,
     // comes before ours.
     template <class Request>
-    Result<ReplyTo<Request>> call(
+    Result<messages::ReplyTo<Request>> call(
         Request request, std::chrono::milliseconds timeout = kCallTimeout
     ) {
         prepare(request, timeout);
         ASSIGN_OR_RETURN(const messages::Frames reply, call_frames(to_call(request), timeout));
-        return read_reply<ReplyTo<Request>>(reply);
+        return read_reply<messages::ReplyTo<Request>>(reply);
     }
     template <class Request>
     CallId call(
         Request request,
-        std::function<void(Result<ReplyTo<Request>>)> on_reply,
+        std::function<void(Result<messages::ReplyTo<Request>>)> on_reply,
         std::chrono::milliseconds timeout = kCallTimeout
     ) {
         prepare(request, timeout);
@@ -135,7 +135,7 @@ class Client {
             timeout,
             [on_reply = std::move(on_reply)](Result<messages::Frames> reply) {
                 if (!reply) return on_reply(std::move(reply).error());
-                on_reply(read_reply<ReplyTo<Request>>(*reply));
+                on_reply(read_reply<messages::ReplyTo<Request>>(*reply));
             }
         );
         return id;
@@ -182,14 +182,18 @@ class Client {
         return decode<Reply>(frames, messages::UnknownFields::kIgnore);
     }
     struct Call {
-        Door door{};
-        CallOrder order{};
+        messages::Door door{};
+        messages::CallOrder order{};
         CallId id{};
         messages::Frames frames{};
     };
     template <class Request>
     static Call to_call(const Request& request) {
-        return {CallOf<Request>::kDoor, kOrderOf<Request>, request.call, encode(request)};
+        return {
+            messages::CallOf<Request>::kDoor,
+            messages::kOrderOf<Request>,
+            request.call,
+            encode(request)};
     }
     using OnFrames = std::function<void(Result<messages::Frames>)>;
     Result<messages::Frames> call_frames(Call call, std::chrono::milliseconds timeout);

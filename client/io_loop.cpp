@@ -198,9 +198,11 @@ void IoLoop::start_call(CallArgs call) { push(StartCall{std::move(call)}); }
 
 // ---- the loop ----
 
-bool IoLoop::has_link(Door door) const { return static_cast<std::size_t>(door) < links_.size(); }
+bool IoLoop::has_link(messages::Door door) const {
+    return static_cast<std::size_t>(door) < links_.size();
+}
 
-Link& IoLoop::link(Door door) {
+Link& IoLoop::link(messages::Door door) {
     CHECK(has_link(door));
     return links_[static_cast<std::size_t>(door)];
 }
@@ -228,7 +230,7 @@ void IoLoop::io_run() {
         }
         const TimePoint now = Clock::now();
         for (std::size_t i = 0; i < links_.size() && !is_over_; ++i)
-            io_tend(static_cast<Door>(i), now);
+            io_tend(static_cast<messages::Door>(i), now);
         io_flush();
         io_expire(now);
         ready_.wake();  // of what was refused, lost or late
@@ -241,7 +243,7 @@ void IoLoop::io_run() {
     links_.clear();
 }
 
-void IoLoop::io_tend(Door door, TimePoint now) {
+void IoLoop::io_tend(messages::Door door, TimePoint now) {
     // A loss first asked for, then reacted to: what the peer sent before is still there.
     const bool is_lost = link(door).take_loss();
     io_receive(door, now, is_lost ? kMessagesAtLossMax : bus::kMessagesPerTurnMax);
@@ -262,8 +264,8 @@ void IoLoop::io_end() {
     if (!all.rids.empty()) io_obey(all);
     io_flush();
     is_connected_ = false;
-    io_fail_all(Door::kData, closed);
-    if (has_link(Door::kAdmin)) io_fail_all(Door::kAdmin, closed);
+    io_fail_all(messages::Door::kData, closed);
+    if (has_link(messages::Door::kAdmin)) io_fail_all(messages::Door::kAdmin, closed);
     {
         const std::lock_guard lock(mutex_);  // is_stopping_: none is added any more
         std::ranges::move(commands_, std::back_inserter(obeying_));
@@ -285,8 +287,8 @@ TimePoint IoLoop::io_wake_time(TimePoint now) const {
 void IoLoop::io_obey(StartRequest& command) {
     const std::string& rid = command.rid;
     std::optional<Error> refused;
-    if (!link(Door::kData).is_ready()) {
-        refused = link(Door::kData).why_not();
+    if (!link(messages::Door::kData).is_ready()) {
+        refused = link(messages::Door::kData).why_not();
     } else if (requests_.contains(rid)) {
         refused = make_error(
             ErrorCode::kAlreadyExists, "rid '{}' is an open request of this client", rid
@@ -298,7 +300,7 @@ void IoLoop::io_obey(StartRequest& command) {
     }
     command.request.deadline_entry = deadlines_.emplace(command.request.deadline, rid);
     requests_.emplace(rid, std::move(command.request));
-    io_send(Door::kData, std::move(command.frames));
+    io_send(messages::Door::kData, std::move(command.frames));
 }
 
 void IoLoop::io_obey(RefuseRequest& command) {
@@ -306,12 +308,12 @@ void IoLoop::io_obey(RefuseRequest& command) {
 }
 
 void IoLoop::io_obey(CancelRequests& command) {
-    if (!link(Door::kData).is_ready()) return;  // nothing is open there
+    if (!link(messages::Door::kData).is_ready()) return;  // nothing is open there
     messages::Cancel cancel;
     cancel.calls = std::move(command.calls);
     const auto send = [&] {
         if (cancel.rids.empty() && cancel.calls.empty()) return;
-        io_send(Door::kData, encode(std::exchange(cancel, {})));
+        io_send(messages::Door::kData, encode(std::exchange(cancel, {})));
     };
     for (std::string& rid : command.rids) {
         const auto place = requests_.find(rid);
@@ -346,7 +348,7 @@ void IoLoop::io_obey(StartCall& command) {
         ));
     }
     if (auto error = problem_of_size(args.frames)) return args.on_reply(*std::move(error));
-    if (args.order == CallOrder::kAfterRequests) return io_obey_after_requests(command);
+    if (args.order == messages::CallOrder::kAfterRequests) return io_obey_after_requests(command);
     Call call{.door = args.door, .on_reply = std::move(args.on_reply), .deadline = args.deadline};
     call.deadline_entry = deadlines_.emplace(args.deadline, args.id);
     calls_.emplace(args.id, std::move(call));
@@ -361,12 +363,12 @@ void IoLoop::io_obey_after_requests(StartCall& command) {
     question.call = next_call();
     question.text = "";
     StartCall first{
-        {.door = Door::kData,
-         .order = CallOrder::kAtOnce,
+        {.door = messages::Door::kData,
+         .order = messages::CallOrder::kAtOnce,
          .id = question.call,
          .frames = encode(question),
          .deadline = command.args.deadline}};
-    command.args.order = CallOrder::kAtOnce;
+    command.args.order = messages::CallOrder::kAtOnce;
     // Shared because a std::function is copyable; there is one.
     first.args.on_reply = [this,
                            then = std::make_shared<StartCall>(std::move(command)
@@ -374,7 +376,7 @@ void IoLoop::io_obey_after_requests(StartCall& command) {
     io_obey(first);
 }
 
-void IoLoop::io_send(Door door, messages::Frames frames) {
+void IoLoop::io_send(messages::Door door, messages::Frames frames) {
     std::deque<messages::Frames>& unsent = unsent_[static_cast<std::size_t>(door)];
     add_tree(frames, link(door).tree());
     if (unsent.empty() && link(door).send(frames) == bus::Sent::kSent) return;
@@ -389,7 +391,7 @@ void IoLoop::io_flush() {
     }
 }
 
-void IoLoop::io_receive(Door door, TimePoint now, int messages_max) {
+void IoLoop::io_receive(messages::Door door, TimePoint now, int messages_max) {
     for (int i = 0; i < messages_max; ++i) {
         const std::optional<bus::Received> received = link(door).receive(now);
         if (!received || is_over_) return;
@@ -398,7 +400,7 @@ void IoLoop::io_receive(Door door, TimePoint now, int messages_max) {
     }
 }
 
-void IoLoop::io_take(Door door, const messages::Frames& frames) {
+void IoLoop::io_take(messages::Door door, const messages::Frames& frames) {
     if (frames.type == messages::Outputs::kType) {
         Result<messages::Outputs> outputs =
             decode<messages::Outputs>(frames, messages::UnknownFields::kIgnore);
@@ -442,8 +444,8 @@ void IoLoop::io_end_call(CallId id, Result<messages::Frames> reply) {
     on_reply(std::move(reply));
 }
 
-void IoLoop::io_fail_all(Door door, const Error& error) {
-    if (door == Door::kData) {
+void IoLoop::io_fail_all(messages::Door door, const Error& error) {
+    if (door == messages::Door::kData) {
         std::vector<std::string> rids;
         for (const auto& [rid, request] : requests_) rids.push_back(rid);
         for (const std::string& rid : rids) io_end_request(rid, error);
@@ -455,7 +457,7 @@ void IoLoop::io_fail_all(Door door, const Error& error) {
     for (const CallId id : ids) io_end_call(id, error);
 }
 
-void IoLoop::io_lose(Door door, TimePoint now) {
+void IoLoop::io_lose(messages::Door door, TimePoint now) {
     unsent_[static_cast<std::size_t>(door)].clear();
     const std::string_view why =
         link(door).is_other_tree() ? "was restarted" : "is lost: its connection broke";

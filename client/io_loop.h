@@ -7,9 +7,9 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "base/time.h"
-#include "client/calls.h"
 #include "client/link.h"
 #include "client/ready_queue.h"
+#include "messages/calls.h"
 #include "messages/generation.h"
 #include "messages/status.h"
 
@@ -73,8 +73,8 @@ class IoLoop {
     // more.
     void abandon(const std::string& rid, RequestNumber number);
     struct CallArgs {
-        Door door{};
-        CallOrder order{};
+        messages::Door door{};
+        messages::CallOrder order{};
         CallId id{};
         messages::Frames frames{};
         OnFrames on_reply{};
@@ -101,7 +101,7 @@ class IoLoop {
         Deadlines::iterator deadline_entry{};
     };
     struct Call {
-        Door door{};
+        messages::Door door{};
         OnFrames on_reply{};
         TimePoint deadline{};
         Deadlines::iterator deadline_entry{};
@@ -142,21 +142,21 @@ class IoLoop {
     void io_obey(AbandonRequest& command);
     void io_obey(StartCall& command);
     void io_obey_after_requests(StartCall& command);
-    void io_tend(Door door, TimePoint now);
-    void io_receive(Door door, TimePoint now, int messages_max);
-    void io_take(Door door, const messages::Frames& frames);
+    void io_tend(messages::Door door, TimePoint now);
+    void io_receive(messages::Door door, TimePoint now, int messages_max);
+    void io_take(messages::Door door, const messages::Frames& frames);
     void io_chunk(messages::OutputChunk chunk);
-    void io_lose(Door door, TimePoint now);
+    void io_lose(messages::Door door, TimePoint now);
     void io_expire(TimePoint now);
     void io_flush();
     void io_end_request(const std::string& rid, const Error& error);
     void io_end_call(CallId id, Result<messages::Frames> reply);
-    void io_fail_all(Door door, const Error& error);
+    void io_fail_all(messages::Door door, const Error& error);
     void io_publish();
     [[nodiscard]] TimePoint io_wake_time(TimePoint now) const;
-    [[nodiscard]] Link& link(Door door);
-    [[nodiscard]] bool has_link(Door door) const;
-    void io_send(Door door, messages::Frames frames);
+    [[nodiscard]] Link& link(messages::Door door);
+    [[nodiscard]] bool has_link(messages::Door door) const;
+    void io_send(messages::Door door, messages::Frames frames);
 
     Args args_;
     zmq::context_t context_{1};

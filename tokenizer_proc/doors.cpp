@@ -33,7 +33,7 @@ Doors::Doors(Config config, std::shared_ptr<const text::Tokenizer> tokenizer, Po
     : config_(std::move(config)),
       tokenizer_(std::move(tokenizer)),
       ports_(std::move(ports)),
-      outbox_([this](Door door, const std::string& peer, const messages::Frames& frames) {
+      outbox_([this](messages::Door door, const std::string& peer, const messages::Frames& frames) {
           return ports_.to_client(door, peer, frames);
       }),
       admin_(
@@ -42,7 +42,7 @@ Doors::Doors(Config config, std::shared_ptr<const text::Tokenizer> tokenizer, Po
           Admin::Ports{
               .reply = [this](
                            const std::string& peer, messages::Frames frames
-                       ) { outbox_.reply(Door::kAdmin, peer, std::move(frames)); },
+                       ) { outbox_.reply(messages::Door::kAdmin, peer, std::move(frames)); },
               .to_all_replicas =
                   [this](const messages::Frames& frames) {
                       for (int i = 0; i < config_.num_replicas; ++i)
@@ -77,7 +77,7 @@ Doors::Doors(Config config, std::shared_ptr<const text::Tokenizer> tokenizer, Po
 
 // ---- clients' messages ----
 
-void Doors::from_client(TimePoint now, Door door, const bus::Received& received) {
+void Doors::from_client(TimePoint now, messages::Door door, const bus::Received& received) {
     if (received.refused) {
         return refuse(door, received.peer, received.frames, *received.refused);
     }
@@ -87,14 +87,14 @@ void Doors::from_client(TimePoint now, Door door, const bus::Received& received)
 }
 
 void Doors::refuse(
-    Door door, const std::string& peer, const messages::Frames& frames, const Error& error
+    messages::Door door, const std::string& peer, const messages::Frames& frames, const Error& error
 ) {
     ++num_refused_;
     answer_error(door, peer, frames, error);
 }
 
 void Doors::answer_error(
-    Door door, const std::string& peer, const messages::Frames& frames, const Error& error
+    messages::Door door, const std::string& peer, const messages::Frames& frames, const Error& error
 ) {
     messages::ErrorReply reply;
     reply.rid = messages::peek_string(frames, "rid");
@@ -107,7 +107,7 @@ void Doors::answer_error(
     outbox_.reply(door, peer, std::move(answer));
 }
 
-Result<> Doors::take(TimePoint now, Door door, const bus::Received& received) {
+Result<> Doors::take(TimePoint now, messages::Door door, const bus::Received& received) {
     const std::string& peer = received.peer;
     const messages::Frames& frames = received.frames;
     const bool is_admin_type = Admin::takes(frames.type);
@@ -119,7 +119,8 @@ Result<> Doors::take(TimePoint now, Door door, const bus::Received& received) {
             kDataTypes
         );
     }
-    if (frames.type != messages::Hello::kType && is_admin_type != (door == Door::kAdmin)) {
+    if (frames.type != messages::Hello::kType &&
+        is_admin_type != (door == messages::Door::kAdmin)) {
         return make_error(
             ErrorCode::kPermissionDenied,
             "'{}' belongs to the {} door",
@@ -147,7 +148,9 @@ Result<> Doors::take(TimePoint now, Door door, const bus::Received& received) {
     return tokenize(peer, frames);
 }
 
-Result<> Doors::hello(Door door, const std::string& peer, const messages::Frames& frames) {
+Result<> Doors::hello(
+    messages::Door door, const std::string& peer, const messages::Frames& frames
+) {
     // A newer client may say more of itself than is known here.
     ASSIGN_OR_RETURN(
         const messages::Hello message,

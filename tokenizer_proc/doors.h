@@ -15,7 +15,7 @@
 #include "base/result.h"
 #include "base/time.h"
 #include "bus/socket.h"
-#include "client/calls.h"
+#include "messages/calls.h"
 #include "messages/generation.h"
 #include "messages/status.h"
 #include "text/tokenizer.h"
@@ -77,7 +77,7 @@ class Doors {
     Doors(Config config, std::shared_ptr<const text::Tokenizer> tokenizer, Ports ports);
 
     // A message, or what was refused of one, from a client.
-    void from_client(TimePoint now, Door door, const bus::Received& received);
+    void from_client(TimePoint now, messages::Door door, const bus::Received& received);
     // A message from a scheduler or the detokenizer.
     void from_tree(TimePoint now, const bus::Received& received);
     // A text that was tokenized elsewhere.
@@ -106,14 +106,20 @@ class Doors {
     };
 
     // ---- clients' messages ----
-    Result<> take(TimePoint now, Door door, const bus::Received& received);
+    Result<> take(TimePoint now, messages::Door door, const bus::Received& received);
     void refuse(
-        Door door, const std::string& peer, const messages::Frames& frames, const Error& error
+        messages::Door door,
+        const std::string& peer,
+        const messages::Frames& frames,
+        const Error& error
     );
     void answer_error(
-        Door door, const std::string& peer, const messages::Frames& frames, const Error& error
+        messages::Door door,
+        const std::string& peer,
+        const messages::Frames& frames,
+        const Error& error
     );
-    Result<> hello(Door door, const std::string& peer, const messages::Frames& frames);
+    Result<> hello(messages::Door door, const std::string& peer, const messages::Frames& frames);
     Result<> generate(TimePoint now, const std::string& peer, messages::Generate message);
     Result<> cancel(const std::string& peer, const messages::Frames& frames);
     [[nodiscard]] std::vector<std::string> peers() const;

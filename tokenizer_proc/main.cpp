@@ -52,7 +52,7 @@ std::uint64_t random_number() {
 }
 
 // One turn's intake from a door, up to `deadline`.
-void take_from_door(Doors& doors, Door door, Sockets& sockets, TimePoint deadline) {
+void take_from_door(Doors& doors, messages::Door door, Sockets& sockets, TimePoint deadline) {
     TimePoint now = Clock::now();
     for (int n = 0; n < bus::kMessagesPerTurnMax; ++n) {
         const std::optional<bus::Received> received = sockets.receive(door, now);
@@ -115,9 +115,9 @@ void run(Doors& doors, Sockets& sockets, TextWorker& worker, Supervision& superv
         take_from_tree(doors, sockets.inbox());
         if (why) doors.shut_down(Clock::now(), *why);
         const TimePoint deadline = Clock::now() + kIntakeMax;
-        take_from_door(doors, Door::kAdmin, sockets, deadline);
+        take_from_door(doors, messages::Door::kAdmin, sockets, deadline);
         for (TextDone& done : worker.take_done()) doors.job_done(Clock::now(), std::move(done));
-        take_from_door(doors, Door::kData, sockets, deadline);
+        take_from_door(doors, messages::Door::kData, sockets, deadline);
         sockets.answer_keys();
         doors.tick(Clock::now());
         if (why) return;
@@ -212,8 +212,10 @@ int main_with(int argc, char** argv) {
          .end_token = end_token ? *end_token : std::nullopt,
          .chat_template = chat_template},
         *tokenizer,
-        {.to_client = [&](Door door, const std::string& peer, const messages::Frames& frames
-                      ) { return sockets->door(door).send(frames, peer); },
+        {.to_client =
+             [&](messages::Door door, const std::string& peer, const messages::Frames& frames) {
+                 return sockets->door(door).send(frames, peer);
+             },
          .to_replica =
              [&](ReplicaId replica, ReplicaSocket which, const messages::Frames& frames) {
                  return (which == ReplicaSocket::kRequests ? sockets->requests(replica)

@@ -28,7 +28,7 @@ messages::OutputChunk error_chunk(const std::string& rid, const Error& error) {
 
 }  // namespace
 
-void Outbox::reply(Door door, const std::string& peer, messages::Frames frames) {
+void Outbox::reply(messages::Door door, const std::string& peer, messages::Frames frames) {
     const Address address{door, peer};
     const auto place = waiting_.find(address);
     if (place == waiting_.end() || place->second.replies.empty()) {
@@ -51,7 +51,7 @@ void Outbox::reply(Door door, const std::string& peer, messages::Frames frames) 
 }
 
 void Outbox::add(const std::string& peer, messages::OutputChunk chunk) {
-    Waiting& waiting = waiting_[{Door::kData, peer}];
+    Waiting& waiting = waiting_[{messages::Door::kData, peer}];
     const std::size_t num_bytes = messages::bytes_bound(chunk);
     waiting.chunks_bytes += num_bytes;
     total_bytes_ += num_bytes;
@@ -81,7 +81,7 @@ bool Outbox::send_all(const Address& address, Waiting& waiting, TimePoint now) {
         num_dropped_ += static_cast<std::int64_t>(waiting.replies.size());
         forget_chunks(waiting);
         last_sent_.erase(peer);
-        if (door == Door::kData) lose(peer, LostHow::kGone);
+        if (door == messages::Door::kData) lose(peer, LostHow::kGone);
         return true;
     }
     const bool is_over =
@@ -154,14 +154,14 @@ void Outbox::forget_chunks(Waiting& waiting) {
 }
 
 bool Outbox::is_slow(const std::string& peer) const {
-    const auto place = waiting_.find({Door::kData, peer});
+    const auto place = waiting_.find({messages::Door::kData, peer});
     return place != waiting_.end() && place->second.is_slow;
 }
 
 void Outbox::fail(
     const std::string& peer, const std::vector<std::string>& open, const Error& error
 ) {
-    const auto place = waiting_.find({Door::kData, peer});
+    const auto place = waiting_.find({messages::Door::kData, peer});
     std::vector<std::string> rids = open;
     if (place != waiting_.end()) {
         for (const messages::OutputChunk& chunk : place->second.chunks) rids.push_back(chunk.rid);
@@ -180,7 +180,8 @@ void Outbox::probe(const std::vector<std::string>& peers, TimePoint now) {
         TimePoint time = place == last_sent_.end() ? now : place->second;
         if (now - time >= kProbeAfter) {
             time = now;
-            if (send_(Door::kData, peer, encode(messages::Outputs{})) == bus::Sent::kGone) {
+            if (send_(messages::Door::kData, peer, encode(messages::Outputs{})) ==
+                bus::Sent::kGone) {
                 lose(peer, LostHow::kGone);
                 continue;
             }

@@ -9,7 +9,7 @@
 #include "base/result.h"
 #include "base/time.h"
 #include "bus/socket.h"
-#include "client/calls.h"
+#include "messages/calls.h"
 #include "messages/generation.h"
 
 #include <cstddef>
@@ -27,7 +27,8 @@ namespace pitstop::tokenizer {
 
 class Outbox {
   public:
-    using Send = std::function<bus::Sent(Door, const std::string& peer, const messages::Frames&)>;
+    using Send =
+        std::function<bus::Sent(messages::Door, const std::string& peer, const messages::Frames&)>;
 
     static constexpr std::size_t kMessageBytesMax = std::size_t{8} << 20;
     static constexpr std::size_t kBacklogBytesMax = std::size_t{16} << 20;
@@ -44,7 +45,7 @@ class Outbox {
 
     // An answer, sent now if that can be. One to a client that is gone, or over its bound, is
     // dropped and counted.
-    void reply(Door door, const std::string& peer, messages::Frames frames);
+    void reply(messages::Door door, const std::string& peer, messages::Frames frames);
     // Output of one request, sent by the next flush.
     void add(const std::string& peer, messages::OutputChunk chunk);
 
@@ -70,7 +71,7 @@ class Outbox {
     [[nodiscard]] std::int64_t num_dropped() const { return num_dropped_; }
 
   private:
-    using Address = std::pair<Door, std::string>;
+    using Address = std::pair<messages::Door, std::string>;
     struct Waiting {
         std::deque<messages::Frames> replies{};
         std::size_t replies_bytes = 0;

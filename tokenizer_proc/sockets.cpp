@@ -45,7 +45,9 @@ bool is_tcp(const bus::Listener& listener) { return listener.endpoint().starts_w
 
 }  // namespace
 
-std::string_view name_of(Door door) { return door == Door::kData ? "data" : "admin"; }
+std::string_view name_of(messages::Door door) {
+    return door == messages::Door::kData ? "data" : "admin";
+}
 
 Result<> check(const TcpDoors& doors) {
     if (!doors.has_any()) return Ok{};
@@ -110,8 +112,8 @@ Result<> Sockets::open_tcp(
     RETURN_IF_ERROR(check(tcp));
     ASSIGN_OR_RETURN(const bus::CurveKeyPair pair, bus::read_server_key(tcp.keys + "/server.key"));
     ASSIGN_OR_RETURN(guard_, bus::KeyGuard::open(context));
-    for (const Door at : {Door::kData, Door::kAdmin}) {
-        const std::string& place = at == Door::kData ? tcp.data : tcp.admin;
+    for (const messages::Door at : {messages::Door::kData, messages::Door::kAdmin}) {
+        const std::string& place = at == messages::Door::kData ? tcp.data : tcp.admin;
         if (place.empty()) continue;
         const std::string domain(name_of(at));
         ASSIGN_OR_RETURN(
@@ -121,7 +123,7 @@ Result<> Sockets::open_tcp(
         guard_->allow(domain, std::move(allowed));
         RETURN_IF_ERROR(door(at).bind_too(
             "tcp://" + place,
-            at == Door::kData ? data : admin,
+            at == messages::Door::kData ? data : admin,
             {.secret_key = pair.secret_key, .domain = domain}
         ));
     }
@@ -135,7 +137,7 @@ void Sockets::add_to(bus::Poller& poller) {
     if (guard_) guard_->add_to(poller);
 }
 
-std::optional<bus::Received> Sockets::receive(Door at, TimePoint now) {
+std::optional<bus::Received> Sockets::receive(messages::Door at, TimePoint now) {
     bus::Socket& socket = door(at);
     std::optional<bus::Received> received = socket.receive();
     if (!received) return received;
@@ -161,7 +163,7 @@ void Sockets::answer_keys() {
 
 std::vector<messages::ListenerStatus> Sockets::describe() const {
     std::vector<messages::ListenerStatus> statuses;
-    for (const Door at : {Door::kData, Door::kAdmin}) {
+    for (const messages::Door at : {messages::Door::kData, messages::Door::kAdmin}) {
         for (const auto& listener : door(at).listeners()) {
             const bus::ListenerCounts counts = listener->counts();
             messages::ListenerStatus status;
@@ -179,9 +181,9 @@ std::vector<messages::ListenerStatus> Sockets::describe() const {
     return statuses;
 }
 
-std::vector<std::pair<Door, std::string>> Sockets::tcp_endpoints() const {
-    std::vector<std::pair<Door, std::string>> endpoints;
-    for (const Door at : {Door::kData, Door::kAdmin}) {
+std::vector<std::pair<messages::Door, std::string>> Sockets::tcp_endpoints() const {
+    std::vector<std::pair<messages::Door, std::string>> endpoints;
+    for (const messages::Door at : {messages::Door::kData, messages::Door::kAdmin}) {
         for (const auto& listener : door(at).listeners()) {
             if (is_tcp(*listener)) endpoints.emplace_back(at, listener->endpoint());
         }

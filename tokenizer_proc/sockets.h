@@ -11,7 +11,7 @@
 #include "bus/poller.h"
 #include "bus/run_dir.h"
 #include "bus/socket.h"
-#include "client/calls.h"
+#include "messages/calls.h"
 #include "messages/status.h"
 
 #include <optional>
@@ -21,7 +21,7 @@
 
 namespace pitstop::tokenizer {
 
-std::string_view name_of(Door door);
+std::string_view name_of(messages::Door door);
 
 // Where a door listens for other machines, off by default.
 struct TcpDoors {
@@ -41,7 +41,9 @@ class Sockets {
         zmq::context_t& context, const bus::RunDir& run_dir, int num_replicas, const TcpDoors& tcp
     );
 
-    [[nodiscard]] bus::Socket& door(Door door) { return door == Door::kData ? data_ : admin_; }
+    [[nodiscard]] bus::Socket& door(messages::Door door) {
+        return door == messages::Door::kData ? data_ : admin_;
+    }
     [[nodiscard]] bus::Socket& inbox() { return inbox_; }
     [[nodiscard]] bus::Socket& requests(ReplicaId replica) { return requests_[index(replica)]; }
     [[nodiscard]] bus::Socket& control(ReplicaId replica) { return control_[index(replica)]; }
@@ -50,13 +52,13 @@ class Sockets {
 
     // The next message at a door, or nothing. What a client says whose key was taken off the list
     // meanwhile is refused.
-    std::optional<bus::Received> receive(Door door, TimePoint now);
+    std::optional<bus::Received> receive(messages::Door door, TimePoint now);
     // Answers the handshakes that ask whether their key may come in.
     void answer_keys();
 
     [[nodiscard]] std::vector<messages::ListenerStatus> describe() const;
     // The endpoints of the tcp doors, as (door, endpoint).
-    [[nodiscard]] std::vector<std::pair<Door, std::string>> tcp_endpoints() const;
+    [[nodiscard]] std::vector<std::pair<messages::Door, std::string>> tcp_endpoints() const;
 
     void set_linger_ms(int linger_ms);
 
@@ -64,8 +66,8 @@ class Sockets {
     Sockets(bus::Socket data, bus::Socket admin, bus::Socket inbox)
         : data_(std::move(data)), admin_(std::move(admin)), inbox_(std::move(inbox)) {}
     static std::size_t index(ReplicaId replica) { return static_cast<std::size_t>(raw(replica)); }
-    [[nodiscard]] const bus::Socket& door(Door door) const {
-        return door == Door::kData ? data_ : admin_;
+    [[nodiscard]] const bus::Socket& door(messages::Door door) const {
+        return door == messages::Door::kData ? data_ : admin_;
     }
     Result<> open_tcp(
         zmq::context_t& context,

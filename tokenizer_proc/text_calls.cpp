@@ -51,7 +51,7 @@ void Doors::end_call(JobId job, const Error* error) {
     reply.call = call.call;
     reply.code = name_of(error->code);
     reply.message = error->message;
-    outbox_.reply(Door::kData, call.peer, encode(reply));
+    outbox_.reply(messages::Door::kData, call.peer, encode(reply));
 }
 
 // Clients of the data door that wait for something.
@@ -133,7 +133,7 @@ void Doors::job_done(TimePoint, TextDone done) {
         reply.ids = std::move(done.ids);
         reply.text = std::move(done.text);
         reply.texts = std::move(done.texts);
-        outbox_.reply(Door::kData, call.peer, encode(reply));
+        outbox_.reply(messages::Door::kData, call.peer, encode(reply));
         return;
     }
     OpenRequest* request = requests_.find(done.id);
@@ -147,7 +147,7 @@ void Doors::job_done(TimePoint, TextDone done) {
     reply.rid = request->rid;
     reply.code = name_of(sent.error().code);
     reply.message = sent.error().message;
-    outbox_.reply(Door::kData, request->peer, encode(reply));
+    outbox_.reply(messages::Door::kData, request->peer, encode(reply));
     close(*request);
 }
 

@@ -33,17 +33,19 @@ class Tree {
     // What is served, as said at the connection.
     [[nodiscard]] const messages::HelloReply& hello();
 
-    // A call on either door and its one answer (client/calls.h).
+    // A call on either door and its one answer (messages/calls.h).
     template <class Request>
-    [[nodiscard]] Later<Result<ReplyTo<Request>>> call(
+    [[nodiscard]] Later<Result<messages::ReplyTo<Request>>> call(
         Request request, std::chrono::milliseconds timeout = Client::kCallTimeout
     ) {
-        Later<Result<ReplyTo<Request>>> later;
+        Later<Result<messages::ReplyTo<Request>>> later;
         client_->call(
             std::move(request),
-            std::function<void(Result<ReplyTo<Request>>)>([setter = later.setter()](
-                                                              Result<ReplyTo<Request>>&& reply
-                                                          ) { setter.set(std::move(reply)); }),
+            std::function<void(Result<messages::ReplyTo<Request>>)>(
+                [setter = later.setter()](Result<messages::ReplyTo<Request>>&& reply) {
+                    setter.set(std::move(reply));
+                }
+            ),
             timeout
         );
         return later;

@@ -75,7 +75,7 @@ TEST_F(ClientTest, DestroyedInACallsCallbackItEndsTheRequests) {
     const auto [peer, call] = door_->take<messages::Status>();
     messages::StatusReply reply;
     reply.call = call.call;
-    door_->send(Door::kAdmin, peer, encode(reply));
+    door_->send(messages::Door::kAdmin, peer, encode(reply));
     ASSERT_EQ(over->get_future().wait_for(kLong), std::future_status::ready);
     EXPECT_EQ(door_->take<messages::Cancel>().second.rids, std::vector{stream.rid()});
 }

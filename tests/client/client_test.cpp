@@ -134,7 +134,7 @@ TEST_F(ClientTest, ARefusedRequestEndsWithTheDoorsError) {
     error.rid = request.rid;
     error.code = "resource_exhausted";
     error.message = "the queue is full";
-    door_->send(Door::kData, peer, encode(error));
+    door_->send(messages::Door::kData, peer, encode(error));
     const Result<messages::OutputChunk> whole = stream.wait(kLong);
     EXPECT_EQ(whole.error().code, ErrorCode::kResourceExhausted);
     EXPECT_EQ(whole.error().message, "the queue is full");
@@ -283,7 +283,7 @@ TEST_F(ClientTest, CallbacksRunOnTheCallersThreadWhenAskedTo) {
     const auto [admin_peer, status] = door_->take<messages::Status>();
     messages::StatusReply reply;
     reply.call = status.call;
-    door_->send(Door::kAdmin, admin_peer, encode(reply));
+    door_->send(messages::Door::kAdmin, admin_peer, encode(reply));
     while (!is_done || !has_status) {
         pollfd ready{client->ready_fd(), POLLIN, 0};
         ASSERT_EQ(::poll(&ready, 1, 20'000), 1);
@@ -332,10 +332,10 @@ TEST_F(ClientTest, ALateReplyIsNotTakenForAnother) {
     messages::StatusReply reply;
     reply.call = late.call;
     reply.model = "late";
-    door_->send(Door::kAdmin, peer, encode(reply));
+    door_->send(messages::Door::kAdmin, peer, encode(reply));
     reply.call = status.call;
     reply.model = "in time";
-    door_->send(Door::kAdmin, second_peer, encode(reply));
+    door_->send(messages::Door::kAdmin, second_peer, encode(reply));
     EXPECT_EQ(second.get_future().get()->model, "in time");
 }
 
@@ -355,13 +355,13 @@ TEST_F(ClientTest, AnAbortIsSentWhenTheDataDoorHasReadTheRequestsBeforeIt) {
     messages::ErrorReply any_answer;  // also a refusal says that the door has come so far
     any_answer.call = question.call;
     any_answer.code = name_of(ErrorCode::kResourceExhausted);
-    door_->send(Door::kData, peer, encode(any_answer));
+    door_->send(messages::Door::kData, peer, encode(any_answer));
     const auto [admin_peer, call] = door_->take<messages::Abort>();
     EXPECT_EQ(call.rids, std::vector{stream.rid()});
     messages::AbortReply reply;
     reply.call = call.call;
     reply.ok = true;
-    door_->send(Door::kAdmin, admin_peer, encode(reply));
+    door_->send(messages::Door::kAdmin, admin_peer, encode(reply));
     EXPECT_TRUE(aborted.get_future().get().has_value());
 }
 
@@ -379,7 +379,9 @@ TEST_F(ClientTest, UnreadableOutputsEndTheRequestsTheyMayBelongTo) {
     const auto client = connect();
     Stream stream = client->generate(prompt("hello"));
     const auto [peer, request] = door_->take<messages::Generate>();
-    door_->send(Door::kData, peer, messages::Frames{"outputs", "\xff\xff not msgpack", {}});
+    door_->send(
+        messages::Door::kData, peer, messages::Frames{"outputs", "\xff\xff not msgpack", {}}
+    );
     EXPECT_EQ(stream.wait(kLong).error().code, ErrorCode::kMalformed);
 }
 
@@ -392,7 +394,7 @@ TEST_F(ClientTest, TokenizeIsACallOnTheDataDoor) {
     messages::TokenizeReply reply;
     reply.call = request.call;
     reply.ids = {TokenId{7}};
-    door_->send(Door::kData, peer, encode(reply));
+    door_->send(messages::Door::kData, peer, encode(reply));
     EXPECT_EQ(done.get_future().get()->ids, std::vector<TokenId>{TokenId{7}});
     caller.join();
 }

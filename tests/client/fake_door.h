@@ -8,7 +8,7 @@
 #include "bus/poller.h"
 #include "bus/run_dir.h"
 #include "bus/socket.h"
-#include "client/calls.h"
+#include "messages/calls.h"
 #include "messages/codec.h"
 #include "messages/door_envelope.h"
 #include "messages/status.h"
@@ -44,7 +44,7 @@ class TempDir {
 };
 
 struct DoorMessage {
-    Door door{};
+    messages::Door door{};
     std::string peer{};
     messages::Frames frames{};
     std::string tree{};  // that it is for
@@ -121,7 +121,7 @@ class FakeDoor {
         });
     }
 
-    void send(Door door, const std::string& peer, messages::Frames frames) {
+    void send(messages::Door door, const std::string& peer, messages::Frames frames) {
         const std::lock_guard lock(mutex_);
         to_send_.push_back({door, peer, std::move(frames)});
         ::eventfd_write(wake_fd_, 1);
@@ -129,7 +129,7 @@ class FakeDoor {
     void send_chunk(const std::string& peer, messages::OutputChunk chunk) {
         messages::Outputs outputs;
         outputs.chunks.push_back(std::move(chunk));
-        send(Door::kData, peer, encode(outputs));
+        send(messages::Door::kData, peer, encode(outputs));
     }
 
   private:
@@ -152,7 +152,10 @@ class FakeDoor {
                     CHECK(tree.has_value());
                     const std::lock_guard lock(mutex_);
                     received_.push_back(
-                        {static_cast<Door>(i), received->peer, received->frames, *std::move(tree)}
+                        {static_cast<messages::Door>(i),
+                         received->peer,
+                         received->frames,
+                         *std::move(tree)}
                     );
                     arrived_.notify_all();
                 }

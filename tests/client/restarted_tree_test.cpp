@@ -39,11 +39,11 @@ class RestartedTree : public ClientTest {
     }
     // A call, and the future of its end.
     template <class Request>
-    static std::future<Result<ReplyTo<Request>>> start(Client& client, Request request) {
-        auto end = std::make_shared<std::promise<Result<ReplyTo<Request>>>>();
+    static std::future<Result<messages::ReplyTo<Request>>> start(Client& client, Request request) {
+        auto end = std::make_shared<std::promise<Result<messages::ReplyTo<Request>>>>();
         client.call<Request>(
             std::move(request),
-            [end](Result<ReplyTo<Request>> reply) { end->set_value(std::move(reply)); },
+            [end](Result<messages::ReplyTo<Request>> reply) { end->set_value(std::move(reply)); },
             std::chrono::hours(1)
         );
         return end->get_future();
@@ -62,7 +62,7 @@ class RestartedTree : public ClientTest {
         const auto [peer, call] = door_->take<messages::Status>();
         messages::StatusReply reply;
         reply.call = call.call;
-        door_->send(Door::kAdmin, peer, encode(reply));
+        door_->send(messages::Door::kAdmin, peer, encode(reply));
         ASSERT_EQ(status.wait_for(kLong), std::future_status::ready);
         EXPECT_TRUE(status.get().has_value());
     }
@@ -87,7 +87,7 @@ TEST_F(RestartedTree, EveryMessageNamesTheTreeItIsFor) {
         expect_named();
         messages::TokenizeReply reply;
         reply.call = question.call;
-        door_->send(Door::kData, peer, encode(reply));
+        door_->send(messages::Door::kData, peer, encode(reply));
         door_->take<messages::Abort>();
         expect_named();
         restart(*client);
@@ -140,12 +140,12 @@ TEST_F(RestartedTree, ATreeThatSaysItIsAnotherOneEndsWhatIsOpenAndIsGreetedAgain
     messages::ErrorReply refusal;
     refusal.call = call.call;
     refusal.code = name_of(ErrorCode::kUnavailable);
-    const auto refuse = [&](Door door, const std::string& to) {
+    const auto refuse = [&](messages::Door door, const std::string& to) {
         messages::Frames frames = encode(refusal);
         add_tree(frames, "another");
         door_->send(door, to, std::move(frames));
     };
-    refuse(Door::kAdmin, peer);
+    refuse(messages::Door::kAdmin, peer);
     expect_unavailable(std::move(pause), "was restarted");
     expect_unavailable(std::move(next), "was restarted");
     // The data door's connection has not heard of it: what is asked there is told the same.
@@ -153,7 +153,7 @@ TEST_F(RestartedTree, ATreeThatSaysItIsAnotherOneEndsWhatIsOpenAndIsGreetedAgain
     const auto [data_peer, request] = door_->take<messages::Generate>();
     refusal.call = CallId{};
     refusal.rid = request.rid;
-    refuse(Door::kData, data_peer);
+    refuse(messages::Door::kData, data_peer);
     EXPECT_EQ(stream.wait(kLong).error().code, ErrorCode::kUnavailable);
     wait_for_tree(*client);
     Stream second = client->generate(prompt("hello"));

@@ -13,7 +13,7 @@ class AdminTest : public DoorsTest {
     template <class Message>
     void call(Message message, std::uint64_t number = 5, const std::string& peer = "admin") {
         message.call = CallId{number};
-        send(peer, message, Door::kAdmin);
+        send(peer, message, messages::Door::kAdmin);
     }
     template <class Message>
     Message order(int replica) {
@@ -21,7 +21,7 @@ class AdminTest : public DoorsTest {
     }
     template <class Message>
     Message reply(const std::string& peer = "admin") {
-        return next_to<Message>(peer, Door::kAdmin);
+        return next_to<Message>(peer, messages::Door::kAdmin);
     }
     // Replica 0 has done what the update needs.
     void update_part(
@@ -65,9 +65,9 @@ TEST_F(AdminTest, P5_ALateCallFailsNamingWhoDidNotAnswerAndThePhase) {
     part.call = order<messages::Status>(0).call;
     from_tree(part);
     wait(999ms);
-    EXPECT_FALSE(has_message("admin", Door::kAdmin));
+    EXPECT_FALSE(has_message("admin", messages::Door::kAdmin));
     wait(300ms);
-    const messages::ErrorReply error = refusal("admin", Door::kAdmin);
+    const messages::ErrorReply error = refusal("admin", messages::Door::kAdmin);
     EXPECT_EQ(error.call, CallId{41});
     EXPECT_EQ(error.code, "deadline_exceeded");
     EXPECT_NE(error.message.find("scheduler_proc[1]"), std::string::npos);
@@ -77,7 +77,7 @@ TEST_F(AdminTest, P5_ALateCallFailsNamingWhoDidNotAnswerAndThePhase) {
     part.call = order<messages::Status>(1).call;
     part.replica = ReplicaId{1};
     from_tree(part);
-    EXPECT_FALSE(has_message("admin", Door::kAdmin));
+    EXPECT_FALSE(has_message("admin", messages::Door::kAdmin));
 }
 
 TEST_F(AdminTest, TheDeadlineIsKnownToTheLoopAndToTheReplicas) {
@@ -99,7 +99,7 @@ TEST_F(AdminTest, CallersNumbersNeverMeet) {
     part.num_running = 2;
     from_tree(part);
     EXPECT_EQ(reply<messages::StatusReply>("two").replicas[0].num_running, 2);
-    EXPECT_FALSE(has_message("one", Door::kAdmin));
+    EXPECT_FALSE(has_message("one", messages::Door::kAdmin));
 }
 
 TEST_F(AdminTest, APauseIsOkOnlyIfEveryReplicaIs) {
@@ -155,7 +155,7 @@ TEST_F(AdminTest, AnAbortIsAnsweredWhenTheLastChunksAreOut) {
     EXPECT_EQ(end.keys, (std::vector<RequestKey>{first, second}));  // of any client
     EXPECT_EQ(end.cause, messages::EndCause::kAbort);
     deliver({chunk(first, "", /*is_last=*/true)});
-    EXPECT_FALSE(has_message("admin", Door::kAdmin));
+    EXPECT_FALSE(has_message("admin", messages::Door::kAdmin));
     deliver({chunk(second, "", /*is_last=*/true)});
     const messages::AbortReply aborted = reply<messages::AbortReply>();
     EXPECT_TRUE(aborted.ok);
@@ -198,7 +198,7 @@ TEST_F(AdminTest, ALateAbortSaysHowManyAreLeft) {
     abort.timeout_ms = 100;
     call(abort);
     wait(150ms);
-    const messages::ErrorReply error = refusal("admin", Door::kAdmin);
+    const messages::ErrorReply error = refusal("admin", messages::Door::kAdmin);
     EXPECT_EQ(error.code, "deadline_exceeded");
     EXPECT_NE(error.message.find("1 of 1"), std::string::npos) << error.message;
     EXPECT_NE(error.message.find("replica 0"), std::string::npos) << error.message;
@@ -207,17 +207,17 @@ TEST_F(AdminTest, ALateAbortSaysHowManyAreLeft) {
 TEST_F(AdminTest, CallsAreBounded) {
     start();
     for (std::size_t i = 0; i < kCallsMax; ++i) call(messages::Status{}, i + 1);
-    EXPECT_FALSE(has_message("admin", Door::kAdmin));
+    EXPECT_FALSE(has_message("admin", messages::Door::kAdmin));
     call(messages::Status{}, 9999);
-    const messages::ErrorReply error = refusal("admin", Door::kAdmin);
+    const messages::ErrorReply error = refusal("admin", messages::Door::kAdmin);
     EXPECT_EQ(error.code, "resource_exhausted");
     EXPECT_EQ(error.call, CallId{9999});
 }
 
 TEST_F(AdminTest, ACallWithoutANumberIsRefused) {
     start();
-    send("admin", messages::Status{}, Door::kAdmin);
-    EXPECT_EQ(refusal("admin", Door::kAdmin).code, "invalid_argument");
+    send("admin", messages::Status{}, messages::Door::kAdmin);
+    EXPECT_EQ(refusal("admin", messages::Door::kAdmin).code, "invalid_argument");
 }
 
 TEST_F(AdminTest, AnUpdateGoesThroughTheCoordinatorAndIsAnsweredOnce) {
@@ -278,7 +278,7 @@ TEST_F(AdminTest, ATensorIsPutTogetherFromItsRectangles) {
     from_tree(piece_of(read.call, 0, 0, 1));
     from_tree(piece_of(read.call, 0, 0, 1));  // another rank's copy
     from_tree(piece_of(read.call, 0, 2, 2));
-    EXPECT_FALSE(has_message("admin", Door::kAdmin));
+    EXPECT_FALSE(has_message("admin", messages::Door::kAdmin));
     from_tree(piece_of(read.call, 1, 0, 3));
     const messages::WeightsReply got = reply<messages::WeightsReply>();
     EXPECT_EQ(
@@ -296,7 +296,7 @@ TEST_F(AdminTest, P5_ALateReadOfATensorNamesTheRanksThatSentNothing) {
     piece.rank = Rank{1};
     from_tree(piece);
     wait(1000ms);
-    const messages::ErrorReply error = refusal("admin", Door::kAdmin);
+    const messages::ErrorReply error = refusal("admin", messages::Door::kAdmin);
     EXPECT_EQ(error.code, "deadline_exceeded");
     EXPECT_NE(error.message.find("phase read"), std::string::npos) << error.message;
     EXPECT_NE(error.message.find("from replica 0 (rank 0, 2)"), std::string::npos) << error.message;
@@ -308,7 +308,7 @@ TEST_F(AdminTest, ARectangleOutsideTheTensorIsAnErrorNotAWrite) {
     messages::WorkerTensor piece = piece_of(order<messages::WorkerReadTensor>(0).call, 0, 0, 1);
     piece.row_begin = 5;
     from_tree(piece);
-    EXPECT_EQ(refusal("admin", Door::kAdmin).code, "internal");
+    EXPECT_EQ(refusal("admin", messages::Door::kAdmin).code, "internal");
 }
 
 TEST_F(AdminTest, ATensorThatDoesNotExistIsNotFound) {
@@ -319,7 +319,7 @@ TEST_F(AdminTest, ATensorThatDoesNotExistIsNotFound) {
     piece.code = "not_found";
     piece.message = "near are: v";
     from_tree(piece);
-    const messages::ErrorReply error = refusal("admin", Door::kAdmin);
+    const messages::ErrorReply error = refusal("admin", messages::Door::kAdmin);
     EXPECT_EQ(error.code, "not_found");
     EXPECT_EQ(error.message, "near are: v");
 }
@@ -449,7 +449,7 @@ TEST_F(AdminTest, P2_TheLauncherKnowsTheVersionBeforeWhoAskedForIt) {
     update_part(order<messages::UpdateReady>(0).update, "ready");
     ASSERT_EQ(served_.size(), 3u) << "with the order to commit: a replica may serve it from now on";
     const messages::UpdateId commit = order<messages::UpdateCommit>(0).update;
-    EXPECT_FALSE(has_message("admin", Door::kAdmin));
+    EXPECT_FALSE(has_message("admin", messages::Door::kAdmin));
     update_part(commit, "committed");
     EXPECT_TRUE(reply<messages::UpdateReply>().ok);
     ASSERT_EQ(served_.size(), 3u);

@@ -12,7 +12,7 @@ class CollectedTest : public DoorsTest {
     template <class Message>
     void call(Message message, std::uint64_t number) {
         message.call = CallId{number};
-        send("admin", message, Door::kAdmin);
+        send("admin", message, messages::Door::kAdmin);
     }
     template <class Message>
     Message order() {
@@ -20,7 +20,7 @@ class CollectedTest : public DoorsTest {
     }
     template <class Message>
     Message reply() {
-        return next_to<Message>("admin", Door::kAdmin);
+        return next_to<Message>("admin", messages::Door::kAdmin);
     }
     void send_tensors(std::uint64_t number, const std::string& label = "") {
         messages::UpdateWeights update;
@@ -134,7 +134,7 @@ TEST_F(CollectedTest, AContinueIsRefusedWhereTheUpdateFailsAndTheNextOneIsNot) {
     answer("prepared", 0, "data_loss");
     order<messages::UpdateDrop>();
     answer("dropped");
-    const messages::ErrorReply refused = refusal("admin", Door::kAdmin);
+    const messages::ErrorReply refused = refusal("admin", messages::Door::kAdmin);
     EXPECT_EQ(refused.call, CallId{12});
     EXPECT_EQ(refused.code, "data_loss");
     EXPECT_NE(refused.message.find("it is broken"), std::string::npos) << refused.message;
@@ -250,7 +250,7 @@ TEST_F(CollectedTest, P5_WhoWaitsForACommitThatNeverEndsIsToldInItsTime) {
     answer("ready");
     order<messages::UpdateCommit>();  // nobody answers it
     wait(std::chrono::milliseconds(2500));
-    const messages::ErrorReply late = refusal("admin", Door::kAdmin);
+    const messages::ErrorReply late = refusal("admin", messages::Door::kAdmin);
     EXPECT_EQ(late.call, CallId{12});
     EXPECT_EQ(late.code, "deadline_exceeded");
 }

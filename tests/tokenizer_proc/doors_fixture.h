@@ -42,7 +42,9 @@ class DoorsTest : public testing::Test {
             tokenizer_,
             Doors::Ports{
                 .to_client =
-                    [this](Door door, const std::string& peer, const messages::Frames& frames) {
+                    [this](
+                        messages::Door door, const std::string& peer, const messages::Frames& frames
+                    ) {
                         if (gone_.contains(peer)) return bus::Sent::kGone;
                         if (full_.contains(peer)) return bus::Sent::kFull;
                         to_client_[{door, peer}].push_back(frames);
@@ -65,7 +67,8 @@ class DoorsTest : public testing::Test {
                 .serves =
                     [this](const ServedVersion& version) {
                         served_.push_back(version);
-                        num_answers_at_served_ = to_client_[{Door::kAdmin, "admin"}].size();
+                        num_answers_at_served_ =
+                            to_client_[{messages::Door::kAdmin, "admin"}].size();
                     },
             }
         );
@@ -96,11 +99,17 @@ class DoorsTest : public testing::Test {
     void from_tree(const Message& message) {
         doors_->from_tree(now_, bus::Received{.frames = encode(message)});
     }
-    void from_client(const std::string& peer, messages::Frames frames, Door door = Door::kData) {
+    void from_client(
+        const std::string& peer,
+        messages::Frames frames,
+        messages::Door door = messages::Door::kData
+    ) {
         doors_->from_client(now_, door, bus::Received{.peer = peer, .frames = std::move(frames)});
     }
     template <class Message>
-    void send(const std::string& peer, const Message& message, Door door = Door::kData) {
+    void send(
+        const std::string& peer, const Message& message, messages::Door door = messages::Door::kData
+    ) {
         send_for(identity_.id(), peer, message, door);
     }
     // For that tree.
@@ -109,7 +118,7 @@ class DoorsTest : public testing::Test {
         const std::string& tree,
         const std::string& peer,
         const Message& message,
-        Door door = Door::kData
+        messages::Door door = messages::Door::kData
     ) {
         messages::Frames frames = encode(message);
         if (Message::kType != messages::Hello::kType) add_tree(frames, tree);
@@ -132,14 +141,16 @@ class DoorsTest : public testing::Test {
 
     // The next message of this type to that client or replica; the test ends without one.
     template <class Message>
-    Message next_to(const std::string& peer, Door door = Door::kData) {
+    Message next_to(const std::string& peer, messages::Door door = messages::Door::kData) {
         return take<Message>(to_client_[{door, peer}]);
     }
     template <class Message>
     Message next_to_replica(int replica, ReplicaSocket which) {
         return take<Message>(to_replica_[{replica, which}]);
     }
-    [[nodiscard]] bool has_message(const std::string& peer, Door door = Door::kData) {
+    [[nodiscard]] bool has_message(
+        const std::string& peer, messages::Door door = messages::Door::kData
+    ) {
         return !to_client_[{door, peer}].empty();
     }
     messages::TokenizedRequest next_request(int replica = 0) {
@@ -148,7 +159,9 @@ class DoorsTest : public testing::Test {
     messages::EndRequests next_end(int replica = 0) {
         return next_to_replica<messages::EndRequests>(replica, ReplicaSocket::kControl);
     }
-    messages::ErrorReply refusal(const std::string& peer, Door door = Door::kData) {
+    messages::ErrorReply refusal(
+        const std::string& peer, messages::Door door = messages::Door::kData
+    ) {
         return next_to<messages::ErrorReply>(peer, door);
     }
 
@@ -178,7 +191,7 @@ class DoorsTest : public testing::Test {
     messages::StatusReply status() {
         messages::Status call;
         call.call = CallId{77};
-        send("status", call, Door::kAdmin);
+        send("status", call, messages::Door::kAdmin);
         for (int i = 0; to_replica_.contains({i, ReplicaSocket::kControl}); ++i) {
             messages::ReplicaStatus part;
             part.call = next_to_replica<messages::Status>(i, ReplicaSocket::kControl).call;
@@ -186,7 +199,7 @@ class DoorsTest : public testing::Test {
             part.has_weights = has_weights_;
             from_tree(part);
         }
-        return next_to<messages::StatusReply>("status", Door::kAdmin);
+        return next_to<messages::StatusReply>("status", messages::Door::kAdmin);
     }
 
     inline static std::shared_ptr<const text::Tokenizer> tokenizer_;
@@ -194,7 +207,7 @@ class DoorsTest : public testing::Test {
     std::int64_t ranks_ = 1;
     std::string tree_of_last_{};  // what was sent last: the tree that it names
     TimePoint now_ = TimePoint{} + std::chrono::hours(1);
-    std::map<std::pair<Door, std::string>, std::deque<messages::Frames>> to_client_{};
+    std::map<std::pair<messages::Door, std::string>, std::deque<messages::Frames>> to_client_{};
     std::map<std::pair<int, ReplicaSocket>, std::deque<messages::Frames>> to_replica_{};
     std::vector<TextJob> jobs_{};
     std::vector<JobId> cancelled_jobs_{};

@@ -379,11 +379,12 @@ TEST_F(BadInput, RandomBytesOfEveryTypeAtBothDoors) {
         frames.type = types[random() % types.size()];
         frames.body.resize(random() % 40);
         for (char& c : frames.body) c = static_cast<char>(random());
-        const Door door = random() % 2 == 0 ? Door::kData : Door::kAdmin;
+        const messages::Door door =
+            random() % 2 == 0 ? messages::Door::kData : messages::Door::kAdmin;
         from_client("p", frames, door);
     }
-    EXPECT_GT(to_client_[(std::pair{Door::kData, std::string("p")})].size(), 9000u);
-    to_client_.erase({Door::kData, "p"});
+    EXPECT_GT(to_client_[(std::pair{messages::Door::kData, std::string("p")})].size(), 9000u);
+    to_client_.erase({messages::Door::kData, "p"});
 }
 
 TEST_F(BadInput, RandomBytesFromTheTree) {
@@ -410,7 +411,7 @@ TEST_F(BadInput, RandomBytesFromTheTree) {
 TEST_F(BadInput, WhatTheSocketRefused) {
     doors_->from_client(
         now_,
-        Door::kData,
+        messages::Door::kData,
         bus::Received{
             .peer = "p", .refused = Error{ErrorCode::kTooLarge, "more than 16777216 bytes"}}
     );
@@ -428,8 +429,8 @@ TEST_F(BadInput, UnknownTypesAndTheOtherDoorsTypes) {
     const messages::ErrorReply wrong_door = refusal("p");
     EXPECT_EQ(wrong_door.code, "permission_denied");
     EXPECT_EQ(wrong_door.call, CallId{9});
-    send("p", prompt("bad"), Door::kAdmin);
-    EXPECT_EQ(refusal("p", Door::kAdmin).code, "permission_denied");
+    send("p", prompt("bad"), messages::Door::kAdmin);
+    EXPECT_EQ(refusal("p", messages::Door::kAdmin).code, "permission_denied");
 }
 
 TEST_F(BadInput, ASchedulersSecondHelloChangesNothing) {
@@ -495,8 +496,8 @@ TEST_F(DoorsTest, AMessageForAnotherTreeIsRefusedAndDoesNothing) {
     EXPECT_NE(error.message.find("'another'"), std::string::npos) << error.message;
     messages::PauseGeneration pause;
     pause.call = CallId{9};
-    send_for("another", "p", pause, Door::kAdmin);
-    error = refusal("p", Door::kAdmin);
+    send_for("another", "p", pause, messages::Door::kAdmin);
+    error = refusal("p", messages::Door::kAdmin);
     EXPECT_EQ(error.code, "unavailable");
     EXPECT_EQ(error.call, CallId{9});
     EXPECT_EQ(tree_of_last_, identity_.id());
@@ -515,8 +516,8 @@ TEST_F(DoorsTest, AMessageThatNamesNoTreeIsRefused) {
     EXPECT_NE(error.message.find("hello_reply"), std::string::npos) << error.message;
     messages::Status call;
     call.call = CallId{9};
-    from_client("p", encode(call), Door::kAdmin);
-    error = refusal("p", Door::kAdmin);
+    from_client("p", encode(call), messages::Door::kAdmin);
+    error = refusal("p", messages::Door::kAdmin);
     EXPECT_EQ(error.code, "invalid_argument");
     EXPECT_EQ(error.call, CallId{9});
 }
@@ -526,8 +527,8 @@ TEST_F(DoorsTest, BeforeAllReplicasAreThereNoCallIsTaken) {
     say_hello(0);
     messages::PauseGeneration pause;
     pause.call = CallId{9};
-    send("p", pause, Door::kAdmin);
-    EXPECT_EQ(refusal("p", Door::kAdmin).code, "unavailable");
+    send("p", pause, messages::Door::kAdmin);
+    EXPECT_EQ(refusal("p", messages::Door::kAdmin).code, "unavailable");
     EXPECT_TRUE((to_replica_[{0, ReplicaSocket::kControl}].empty()));
 }
 
@@ -748,7 +749,7 @@ TEST_F(DoorsTest, ASlowClientGetsEverythingJoinedWhenItReads) {
     full_.insert("slow");
     for (int i = 0; i < 100; ++i) deliver({chunk(a, "x"), chunk(b, "y"), chunk(c, "z")});
     deliver({chunk(a, "!", /*is_last=*/true)});
-    EXPECT_EQ(to_client_[(std::pair{Door::kData, std::string("quick")})].size(), 100u);
+    EXPECT_EQ(to_client_[(std::pair{messages::Door::kData, std::string("quick")})].size(), 100u);
     full_.clear();
     wait(5ms);
     std::string text_a;
@@ -809,7 +810,7 @@ TEST_F(DoorsTest, ATooSlowClientsRequestsEndWithAnErrorAndOthersGoOn) {
     EXPECT_EQ(end.cause, messages::EndCause::kPeerGone);
     EXPECT_EQ(end.keys, std::vector<RequestKey>{open});
     EXPECT_EQ(
-        to_client_[(std::pair{Door::kData, std::string("quick")})].size(),
+        to_client_[(std::pair{messages::Door::kData, std::string("quick")})].size(),
         static_cast<std::size_t>(num_sent)
     );
     send("slow", prompt("more"));  // refused until it has read
@@ -838,7 +839,7 @@ TEST_F(DoorsTest, WhenTheTreeGoesDownEverythingOpenIsAnsweredWithWhy) {
     send("p", prompt("long", std::string(TextWorker::kInlineBytesMax + 1, 'a')));
     messages::Status call;
     call.call = CallId{3};
-    send("admin", call, Door::kAdmin);
+    send("admin", call, messages::Door::kAdmin);
     doors_->shut_down(now_, "tp_worker[0.1] died (signal 9)");
     const messages::Outputs outputs = next_to<messages::Outputs>("p");
     ASSERT_EQ(outputs.chunks.size(), 2u);
@@ -846,7 +847,7 @@ TEST_F(DoorsTest, WhenTheTreeGoesDownEverythingOpenIsAnsweredWithWhy) {
         EXPECT_EQ(chunk.finish->code, "unavailable");
         EXPECT_EQ(chunk.finish->message, "tp_worker[0.1] died (signal 9)");
     }
-    const messages::ErrorReply error = refusal("admin", Door::kAdmin);
+    const messages::ErrorReply error = refusal("admin", messages::Door::kAdmin);
     EXPECT_EQ(error.call, CallId{3});
     EXPECT_EQ(error.code, "unavailable");
     send("p", prompt("late"));
