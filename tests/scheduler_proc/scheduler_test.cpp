@@ -461,7 +461,7 @@ messages::EndRequests abort_of(std::vector<RequestKey> keys, std::string message
         .message = std::move(message)};
 }
 
-TEST(messages::Abort, AQueuedRequestEndsWithItsCounts) {
+TEST(Abort, AQueuedRequestEndsWithItsCounts) {
     Rig rig({}, {.running_max = 1});
     rig.send({.prompt = prompt_of(5)});
     const RequestKey queued = rig.send({.prompt = prompt_of(7, 200)});
@@ -477,7 +477,7 @@ TEST(messages::Abort, AQueuedRequestEndsWithItsCounts) {
     rig.run();
 }
 
-TEST(messages::Abort, WhilePrefillingOrDecodingDropsWhatIsInFlight) {
+TEST(Abort, WhilePrefillingOrDecodingDropsWhatIsInFlight) {
     for (int num_steps = 0; num_steps < 14; ++num_steps) {
         SCOPED_TRACE(num_steps);
         Rig rig({}, {.tokens_per_step_max = 8});
@@ -501,7 +501,7 @@ TEST(messages::Abort, WhilePrefillingOrDecodingDropsWhatIsInFlight) {
     }
 }
 
-TEST(messages::Abort, OfARequestThatEndedOrNeverWasIsHarmless) {
+TEST(Abort, OfARequestThatEndedOrNeverWasIsHarmless) {
     Rig rig;
     const RequestKey key = rig.send({.prompt = prompt_of(5)});
     rig.run();
@@ -510,7 +510,7 @@ TEST(messages::Abort, OfARequestThatEndedOrNeverWasIsHarmless) {
     EXPECT_EQ(rig.of(key).finish->reason, messages::FinishReason::kLength);
 }
 
-TEST(messages::Abort, ThatOvertakesItsRequestEndsItOnArrival) {
+TEST(Abort, ThatOvertakesItsRequestEndsItOnArrival) {
     Rig rig;
     const messages::TokenizedRequest first = rig.make({.prompt = prompt_of(5)});
     const messages::TokenizedRequest second = rig.make({.prompt = prompt_of(5)});
@@ -530,7 +530,7 @@ TEST(messages::Abort, ThatOvertakesItsRequestEndsItOnArrival) {
     EXPECT_EQ(rig.of(third.key).tokens.size(), 8u);
 }
 
-TEST(messages::Abort, AStopTextOrAPeerThatIsGoneEndsARequestWithoutAChunk) {
+TEST(Abort, AStopTextOrAPeerThatIsGoneEndsARequestWithoutAChunk) {
     Rig rig;
     const RequestKey key = rig.send({.prompt = prompt_of(5), .max_new_tokens = 50});
     const RequestKey young = rig.send({.prompt = prompt_of(5, 300), .max_new_tokens = 50});
@@ -649,7 +649,7 @@ TEST(Scheduler, AResultThatDoesNotFitItsPlanIsFatal) {
 
 // ---- status ----
 
-TEST(messages::Status, P5_IsAnsweredWhileAStepIsStuck) {
+TEST(Status, P5_IsAnsweredWhileAStepIsStuck) {
     Rig rig;
     rig.send({.prompt = prompt_of(5)});
     rig.turn();

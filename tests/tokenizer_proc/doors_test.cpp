@@ -320,7 +320,7 @@ TEST_F(BadInput, AReplicaThatIsNotThere) {
     expect_refused(message, "replica");
 }
 
-TEST_F(BadInput, messages::UnknownFields) {
+TEST_F(BadInput, UnknownFields) {
     from_client("p", packed(2, [](auto& packer) {
                     packer.pack(std::string("text"));
                     packer.pack(std::string("x"));
