@@ -48,7 +48,7 @@ ENVIRONMENTS = {
     ),
     "verl": Environment(HTTP, ("verl==0.9.1",), is_nightly=True),
     "areal": Environment(
-        (*HTTP, *HF, *WEB, "aiofiles==25.1.0", "blosc==1.11.4", "colorlog==6.12.0", "datasets==5.2.0",
+        (*HTTP, *HF, *WEB, "aiofiles==25.1.0", "blosc==1.11.4", "colorlog==6.12.0", "datasets==5.2.0", "httpx==0.28.1",
          "einops==0.8.2", "flask==3.1.3", "h5py==3.16.0", "hydra-core==1.3.8", "json5==0.17.3", "lark==1.3.1",
          "networkx==3.6.1", "numba==0.68.1", "omegaconf==2.3.1", "openai==3.54.0", "pandas==3.1.1", "pebble==5.2.3",
          "ray==2.60.0", "redis==8.1.0", "setproctitle==1.3.8", "tabulate==0.10.0", "tenacity==9.2.1",
@@ -63,7 +63,7 @@ ENVIRONMENTS = {
     # What the integrations stand on, and what verl imports on the way to its base classes.
     "integrations": Environment(
         (*HTTP, *HF, "codetiming==1.4.0", "datasets==5.2.0", "hydra-core==1.3.8", "omegaconf==2.3.1", "ray==2.60.0",
-         "tensordict==0.15.3", "torchdata==0.11.0", "pylatexenc==2.11", "peft==0.21.2"),
+         "tensordict==0.15.3", "torchdata==0.11.0", "orjson==3.13.0", "pylatexenc==2.11", "peft==0.21.2"),
         ("verl==0.9.1", "openrlhf==0.11.2"),
         is_nightly=True,
     ),
@@ -81,7 +81,8 @@ def _run(*command):
 def _make(name, place):
     environment = ENVIRONMENTS[name]
     _run(sys.executable, "-m", "venv", "--clear", place)
-    pip = [place / "bin" / "python", "-m", "pip", "install", "-q", "--no-compile", "--disable-pip-version-check", "--retries", "1"]
+    pip = [place / "bin" / "python", "-m", "pip", "install", "-q", "--no-compile", "--retries", "1"]
+    pip.append("--disable-pip-version-check")
     if environment.needs_torch:
         (torch,) = pathlib.Path(python_of("torch")).parents[1].glob("lib/python*/site-packages")
         (own,) = place.glob("lib/python*/site-packages")

@@ -10,7 +10,7 @@ import requests
 from lm_eval.api.instance import Instance
 from lm_eval.models.openai_completions import LocalCompletionsAPI
 
-PAIRS = [("Once upon a time", ", there was a little girl"), ("ROMEO:\n", "I'll not be gone"), ("One day,", " a dog ran")]
+PAIRS = [("Once upon a time", ", there was a little girl"), ("ROMEO: I", " will not be gone"), ("One day,", " a dog ran")]
 
 
 def main(url, other, tokenizer):
