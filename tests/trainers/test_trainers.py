@@ -5,8 +5,7 @@ import json
 
 import pytest
 
-from conftest import MODELS
-from environments import python_of
+from environments import ROOT, python_of
 
 
 def is_a_step(said, fresh):
@@ -28,7 +27,7 @@ def test_a_whole_step_and_the_colocated_cycle(trainer, fresh, step):
 
 def test_lm_eval_scores_the_version_that_serves(step):
     """Log-likelihoods are those of the tree's own prompt logprobs, before an update and after it."""
-    said = step("lm_eval", "lm_eval_step", MODELS / "stories")
+    said = step("lm_eval", "lm_eval_step", ROOT / "launch" / "models" / "stories")
     for mine, theirs in zip(said["lm_eval"], said["engine"]):
         assert mine == pytest.approx(theirs, abs=1e-4)
     assert said["lm_eval"][0] != pytest.approx(said["lm_eval"][1], abs=0.1)
