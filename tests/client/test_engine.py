@@ -50,6 +50,18 @@ def weights(model):
     return load(str(MODELS / model))
 
 
+def frozen_in_the_middle(engine, rid, num_tokens):
+    """The stream of a request that is paused after its first tokens. One that was too fast is asked for again."""
+    for attempt in range(20):
+        how = {"max_new_tokens": num_tokens, "temperature": 0, "ignore_eos": True}
+        stream = engine.generate(PROMPT, how, rid=f"{rid}-{attempt}", stream=True)
+        first = next(stream)
+        if engine.pause("in_place").num_frozen == 1:
+            return first.rid, stream
+        engine.resume()
+    raise AssertionError("every request had ended before the pause")
+
+
 def greedy(engine):
     return engine.generate(PROMPT, GREEDY).output_ids
 
@@ -112,15 +124,14 @@ def test_a_chat_goes_through_the_template(engine):
 
 def test_weights_are_pushed_while_it_generates(engine, bard):
     """The README's: pause, push, resume; a frozen request goes on under the new version."""
-    stream = engine.generate(PROMPT, {"max_new_tokens": 200, "temperature": 0, "ignore_eos": True}, stream=True)
-    next(stream)
-    assert engine.pause("in_place").num_frozen == 1 and engine.is_paused()
+    _, stream = frozen_in_the_middle(engine, "long", 800)
+    assert engine.is_paused()
     update = engine.update_weights(weights("bard"), label="bard")
     assert update.is_in_effect and update.label == "bard" and update.digest == engine.weight_digests().digest
     engine.resume()
     *_, last = stream
     assert len(last.spans) == 2 and last.spans[1].epoch == update.epoch and last.label == "bard"
-    assert last.epochs == sorted(last.epochs) and len(last.output_ids) == 200
+    assert last.epochs == sorted(last.epochs) and len(last.output_ids) == 800
     assert greedy(engine) == bard
 
 
@@ -204,10 +215,9 @@ def test_collective_rpc_has_the_calls_about_weights_alone(engine, bard):
 
 
 def test_an_abort_gives_back_what_there_is(engine):
-    how = {"max_new_tokens": 900, "ignore_eos": True}
-    stream = engine.generate(PROMPT, how, rid="long", stream=True)
-    next(stream)
-    assert engine.abort_request("long") == {"long": "aborted"}
+    rid, stream = frozen_in_the_middle(engine, "aborted", 900)
+    assert engine.abort_request(rid) == {rid: "aborted"}
+    engine.resume()
     *_, last = stream
     assert last.finish.reason == "abort" and last.output_ids
     assert engine.abort_request("nobody") == {"nobody": "unknown"}
