@@ -17,7 +17,7 @@
 #include <cstdio>
 #include <fstream>
 
-namespace pitstop {
+namespace pitstop::kernels::bench {
 namespace {
 
 using Json = nlohmann::json;
@@ -36,7 +36,7 @@ Json describe(const kernels::CudaDeviceInfo& info) {
         {"runtime_cuda", info.runtime_version},
         {"cublas_lt", info.cublas_lt_version},
         {"cublas_lt_path", info.cublas_lt_path},
-        {"nccl_path", kernels::find_nccl()}};
+        {"nccl_path", find_nccl()}};
 }
 
 struct Options {
@@ -134,11 +134,11 @@ int main(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace pitstop
+}  // namespace pitstop::kernels::bench
 
 int main(int argc, char** argv) {
     try {
-        return pitstop::main(argc, argv);
+        return pitstop::kernels::bench::main(argc, argv);
     } catch (const std::exception& error) {
         std::fprintf(stderr, "pitstop_gpu_bench: %s\n", error.what());
         return 1;

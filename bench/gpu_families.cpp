@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <random>
 
-namespace pitstop {
+namespace pitstop::kernels::bench {
 namespace {
 
 constexpr std::int64_t kRotateBytes =
@@ -489,4 +489,4 @@ constexpr GpuFamily kFamilies[] = {
 
 std::span<const GpuFamily> gpu_families() { return kFamilies; }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels::bench

@@ -5,7 +5,7 @@
 
 #include <span>
 
-namespace pitstop {
+namespace pitstop::kernels::bench {
 
 struct GpuFamily {
     const char* name;
@@ -13,4 +13,4 @@ struct GpuFamily {
 };
 std::span<const GpuFamily> gpu_families();
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels::bench

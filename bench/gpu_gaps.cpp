@@ -8,7 +8,7 @@
 #include <numeric>
 #include <stdexcept>
 
-namespace pitstop {
+namespace pitstop::kernels::bench {
 namespace {
 
 using Json = nlohmann::json;
@@ -260,4 +260,4 @@ Json measure_gaps(GpuMeter& gpu) {
     return steps;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels::bench

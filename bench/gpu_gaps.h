@@ -7,10 +7,10 @@
 
 #include <nlohmann/json.hpp>
 
-namespace pitstop {
+namespace pitstop::kernels::bench {
 
 // [{"step", "launches", "step_us", "alone_us", "least_us", "ops": [{"what", "in_step_us",
 // "alone_us"}]}]. REQUIRES: the meter has limits.
 nlohmann::json measure_gaps(GpuMeter& gpu);
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels::bench

@@ -9,7 +9,7 @@
 #include <random>
 #include <stdexcept>
 
-namespace pitstop {
+namespace pitstop::kernels::bench {
 namespace {
 
 using Json = nlohmann::json;
@@ -207,4 +207,4 @@ ActView halves_of(const DeviceBuffer& memory, std::int64_t rows, std::int64_t co
     return {memory.data(), DType::kBF16, rows, cols, cols};
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels::bench

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace pitstop {
+namespace pitstop::kernels::bench {
 
 enum class GpuLimit : std::uint8_t { kCopy, kMatrix, kRoofline };
 
@@ -115,4 +115,4 @@ class GpuMeter {
 View2<float> floats_of(const DeviceBuffer& memory, std::int64_t rows, std::int64_t cols);
 ActView halves_of(const DeviceBuffer& memory, std::int64_t rows, std::int64_t cols);
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels::bench

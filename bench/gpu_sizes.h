@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace pitstop {
+namespace pitstop::kernels::bench {
 
 #ifdef PITSTOP_EMULATED_GPU
 inline constexpr std::int64_t kScaledDown = 64;
@@ -36,4 +36,4 @@ inline constexpr GpuModelSizes kQwen3_0_6b{
     .D = 128,
     .V = 151936 / kScaledDown};
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels::bench

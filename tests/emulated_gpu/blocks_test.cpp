@@ -35,8 +35,9 @@ TEST(Emulator, BarriersAndShufflesExchange) {
 
 // An mma against its definition, with operands loaded by ldmatrix from plain row-major tiles.
 TEST(Emulator, MatrixInstructionsMultiply) {
-    const Matrix<bf16> a = random_matrix<bf16>(16, 16, 1);
-    const Matrix<bf16> b = random_matrix<bf16>(8, 16, 2);  // transposed: [n, k]
+    const kernels::test::Matrix<bf16> a = kernels::test::random_matrix<bf16>(16, 16, 1);
+    const kernels::test::Matrix<bf16> b =
+        kernels::test::random_matrix<bf16>(8, 16, 2);  // transposed: [n, k]
     double d[16][8] = {};
     run({1}, {32}, 1024, [&] {
         auto* const shared = reinterpret_cast<bf16*>(kernels::dynamic_shared_memory());
@@ -75,7 +76,7 @@ kernels::DeviceStream make_stream() {
 TEST(EmulatorDeathTest, ALaunchThatIsRefusedNamesItsKernel) {
     const kernels::DeviceStream stream = make_stream();
     const auto run_idle = [&](dim3 grid, dim3 block, std::int64_t shared_bytes) {
-        launch<idle_kernel>(
+        kernels::launch<idle_kernel>(
             {.grid = grid, .block = block, .shared_bytes = shared_bytes, .stream = stream.stream()}
         );
     };
@@ -152,7 +153,7 @@ TEST(Emulator, ACopyIsLateUnlessItIsWaitedFor) {
             if (threadIdx.x == 0) {
                 kernels::copy16_async(kernels::dynamic_shared_memory(), source, 16);
                 kernels::commit_copies();
-                if (waits) wait_copies<0>();
+                if (waits) kernels::wait_copies<0>();
                 seen = *reinterpret_cast<std::uint32_t*>(kernels::dynamic_shared_memory());
             }
         });

@@ -37,7 +37,7 @@ std::vector<float> multiply(Slip slip) {
         for (std::size_t at = threadIdx.x * 16; at < kSharedBytes; at += 128 * 16)
             kernels::copy16_async(queries + at, kOnes.data(), 16);
         kernels::commit_copies();
-        wait_copies<0>();
+        kernels::wait_copies<0>();
         if (slip != Slip::kNoProxyFence) kernels::fence_async_proxy();
         __syncthreads();
         float d[64] = {};
@@ -55,7 +55,7 @@ std::vector<float> multiply(Slip slip) {
         if (slip == Slip::kSumsTouched) d[3] += 1.f;
         if (slip == Slip::kFragmentTouched) fragment[1] = 0;
         kernels::wgmma_commit();
-        wgmma_wait<0>(d);
+        kernels::wgmma_wait<0>(d);
         for (std::size_t i = 0; i < 64; ++i) sums[threadIdx.x * 64 + i] = d[i];
     });
     return sums;
@@ -83,9 +83,9 @@ template <int kTaken>
 void share_registers() {
     run({384}, 0, [] {
         if (threadIdx.x < 128) {
-            give_registers<40>();
+            kernels::give_registers<40>();
         } else {
-            take_registers<kTaken>();
+            kernels::take_registers<kTaken>();
         }
     });
 }

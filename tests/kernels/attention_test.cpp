@@ -5,7 +5,7 @@
 
 #include <numeric>
 
-namespace pitstop::test {
+namespace pitstop::kernels::test {
 namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -357,4 +357,4 @@ TEST_P(Rope, MeetsTheReferenceOnAwkwardShapes) {
 }
 
 }  // namespace
-}  // namespace pitstop::test
+}  // namespace pitstop::kernels::test

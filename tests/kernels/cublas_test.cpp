@@ -14,7 +14,7 @@
 #include <memory>
 #include <sstream>
 
-namespace pitstop::test {
+namespace pitstop::kernels::test {
 namespace {
 
 using emulator::products;
@@ -280,4 +280,4 @@ TEST_F(LinearChoices, ThatCannotBeWrittenAreSaidSo) {
 }
 
 }  // namespace
-}  // namespace pitstop::test
+}  // namespace pitstop::kernels::test

@@ -6,7 +6,7 @@
 #include <memory>
 #include <random>
 
-namespace pitstop::test {
+namespace pitstop::kernels::test {
 namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -338,4 +338,4 @@ TEST_F(P6Attention, TokenDoesNotDependOnChunksPagesOrBatch) {
 }
 
 }  // namespace
-}  // namespace pitstop::test
+}  // namespace pitstop::kernels::test

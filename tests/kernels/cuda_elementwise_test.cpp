@@ -6,7 +6,7 @@
 #include <limits>
 #include <random>
 
-namespace pitstop::test {
+namespace pitstop::kernels::test {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -552,4 +552,4 @@ TEST_F(CudaShardCopy, CutsRangesOutOfHundredsOfTensors) {
 }
 
 }  // namespace
-}  // namespace pitstop::test
+}  // namespace pitstop::kernels::test

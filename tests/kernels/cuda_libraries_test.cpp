@@ -9,7 +9,7 @@
 #include <fstream>
 #include <optional>
 
-namespace pitstop::test {
+namespace pitstop::kernels::test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -121,4 +121,4 @@ TEST_F(CudaLibraries, NcclIsFoundWhereAnEnvironmentHasIt) {
 }
 
 }  // namespace
-}  // namespace pitstop::test
+}  // namespace pitstop::kernels::test

@@ -2,7 +2,7 @@
 #include "kernels/linear_cuda.h"
 #include "tests/kernels/cuda_support.h"
 
-namespace pitstop::test {
+namespace pitstop::kernels::test {
 namespace {
 
 using LinearFn = void (*)(const LinearArgs&);
@@ -155,4 +155,4 @@ TEST_F(CudaLinear, P6_DeterministicRowsDoNotDependOnTheBatch) {
 }
 
 }  // namespace
-}  // namespace pitstop::test
+}  // namespace pitstop::kernels::test

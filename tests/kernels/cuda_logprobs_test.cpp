@@ -3,7 +3,7 @@
 
 #include <limits>
 
-namespace pitstop::test {
+namespace pitstop::kernels::test {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -157,4 +157,4 @@ TEST_F(CudaLogprobs, TopLogitsAreStable) {
 }
 
 }  // namespace
-}  // namespace pitstop::test
+}  // namespace pitstop::kernels::test

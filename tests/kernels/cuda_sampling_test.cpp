@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <limits>
 
-namespace pitstop::test {
+namespace pitstop::kernels::test {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -308,4 +308,4 @@ TEST_F(CudaSample, ManyRowsShareTheWorkspace) {
 }
 
 }  // namespace
-}  // namespace pitstop::test
+}  // namespace pitstop::kernels::test

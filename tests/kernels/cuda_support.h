@@ -15,7 +15,7 @@
 #include <span>
 #include <vector>
 
-namespace pitstop::test {
+namespace pitstop::kernels::test {
 
 // Fewer and smaller shapes: on the GPU in software, and where PITSTOP_SMALL_SHAPES asks for them,
 // as a sanitizer's user does (tests/gpu/parts.py).
@@ -153,4 +153,4 @@ inline double linear_bound(
     return 2.0 * (chain + 4.0) * kEps32 * sum_magnitudes + 2.02 * rounding_of(out) * std::abs(y);
 }
 
-}  // namespace pitstop::test
+}  // namespace pitstop::kernels::test

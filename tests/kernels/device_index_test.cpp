@@ -13,7 +13,7 @@
 #include <set>
 #include <vector>
 
-namespace pitstop::test {
+namespace pitstop::kernels::test {
 namespace {
 
 TEST(FastDiv, IsDivisionOverTheWholeRange) {
@@ -161,4 +161,4 @@ TEST(GemmBucket, GrowsWithMAndHoldsIt) {
 }
 
 }  // namespace
-}  // namespace pitstop::test
+}  // namespace pitstop::kernels::test

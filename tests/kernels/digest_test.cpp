@@ -10,7 +10,7 @@
 #include <fstream>
 #include <random>
 
-namespace pitstop::test {
+namespace pitstop::kernels::test {
 namespace {
 
 std::vector<std::uint8_t> pattern(std::int64_t size) {  // as digest_reference.py
@@ -182,4 +182,4 @@ TEST_P(DigestOp, NothingAddsNothing) {
 }
 
 }  // namespace
-}  // namespace pitstop::test
+}  // namespace pitstop::kernels::test

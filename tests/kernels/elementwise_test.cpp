@@ -3,7 +3,7 @@
 
 #include <limits>
 
-namespace pitstop::test {
+namespace pitstop::kernels::test {
 namespace {
 
 constexpr std::int64_t kWidths[] = {1, 7, 15, 16, 17, 24, 63, 64, 65, 128, 130, 1000};
@@ -227,4 +227,4 @@ TEST_P(ShardCopyOp, CutsColumnRangesOutOfSeveralTensors) {
 }
 
 }  // namespace
-}  // namespace pitstop::test
+}  // namespace pitstop::kernels::test

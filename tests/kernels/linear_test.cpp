@@ -2,7 +2,7 @@
 
 #include "tests/kernels/support.h"
 
-namespace pitstop::test {
+namespace pitstop::kernels::test {
 namespace {
 
 class Linear : public OnLevel {};
@@ -162,4 +162,4 @@ TEST(LinearLevels, Avx2AndAvx512GiveEqualBits) {
 }
 
 }  // namespace
-}  // namespace pitstop::test
+}  // namespace pitstop::kernels::test

@@ -2,7 +2,7 @@
 
 #include "tests/kernels/support.h"
 
-namespace pitstop::test {
+namespace pitstop::kernels::test {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -136,4 +136,4 @@ TEST_P(Logprobs, TopLogitsAreStable) {
 }
 
 }  // namespace
-}  // namespace pitstop::test
+}  // namespace pitstop::kernels::test

@@ -9,7 +9,7 @@
 #include <set>
 #include <sstream>
 
-namespace pitstop::test {
+namespace pitstop::kernels::test {
 namespace {
 
 std::vector<void (*)()> entries(const Ops& ops) {
@@ -148,4 +148,4 @@ TEST(KernelsMd, HasARowForEveryFamily) {
 }
 
 }  // namespace
-}  // namespace pitstop::test
+}  // namespace pitstop::kernels::test

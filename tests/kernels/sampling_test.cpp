@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <map>
 
-namespace pitstop::test {
+namespace pitstop::kernels::test {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -330,4 +330,4 @@ TEST_P(Penalties, AreAppliedInTheStatedOrderToTheRanksOwnIds) {
 }
 
 }  // namespace
-}  // namespace pitstop::test
+}  // namespace pitstop::kernels::test

@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-namespace pitstop::test {
+namespace pitstop::kernels::test {
 
 inline constexpr double kEps32 = 0x1p-24;  // half an ulp of fp32, relative
 inline constexpr double kEps16 = 0x1p-8;   // half an ulp of bf16, relative
@@ -137,9 +137,12 @@ class OnLevel : public testing::TestWithParam<const Ops*> {
 inline std::string level_name(const testing::TestParamInfo<const Ops*>& info) {
     return std::string(info.param->name.substr(4));  // without "cpu "
 }
-#define PITSTOP_ON_EVERY_LEVEL(suite)                                                           \
-    INSTANTIATE_TEST_SUITE_P(                                                                   \
-        Cpu, suite, testing::ValuesIn(::pitstop::test::fast_ops()), ::pitstop::test::level_name \
+#define PITSTOP_ON_EVERY_LEVEL(suite)                            \
+    INSTANTIATE_TEST_SUITE_P(                                    \
+        Cpu,                                                     \
+        suite,                                                   \
+        testing::ValuesIn(::pitstop::kernels::test::fast_ops()), \
+        ::pitstop::kernels::test::level_name                     \
     )
 
 // Scratch memory of an op, filled with NaNs.
@@ -196,4 +199,4 @@ void expect_within(const Actual& actual, const Expected& expected, Bound bound) 
     record_error(worst_error, worst_share);
 }
 
-}  // namespace pitstop::test
+}  // namespace pitstop::kernels::test

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <cstring>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 inline std::uint32_t pack_bf16x2(float low, float high) {
     return to_bf16(low).bits | static_cast<std::uint32_t>(to_bf16(high).bits) << 16;
@@ -28,7 +28,9 @@ void wait_copies() {
     emulator::wait_copies(kPending);
 }
 
-namespace emulator {
+}  // namespace pitstop::kernels
+
+namespace pitstop::emulator {
 
 struct Fragment {
     std::uint32_t r[4];
@@ -59,7 +61,9 @@ inline Fragment load_matrices(const char* name, const void* row, bool is_transpo
     );
 }
 
-}  // namespace emulator
+}  // namespace pitstop::emulator
+
+namespace pitstop::kernels {
 
 inline void load_matrices(std::uint32_t (&r)[4], const void* row) {
     const emulator::Fragment fragment = emulator::load_matrices("ldmatrix", row, false);
@@ -123,4 +127,4 @@ inline uint4 load16_streaming(const void* from) {
     return pack;
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

@@ -5,8 +5,8 @@
 
 #include <cstddef>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 inline std::byte* dynamic_shared_memory() { return emulator::dynamic_shared_memory(); }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels

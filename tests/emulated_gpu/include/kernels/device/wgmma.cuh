@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <cstring>
 
-namespace pitstop {
+namespace pitstop::kernels {
 
 inline constexpr int kWarpgroup = 128;
 
@@ -26,7 +26,9 @@ inline std::uint32_t shared_address(const void* pointer) {
     );
 }
 
-namespace emulator {
+}  // namespace pitstop::kernels
+
+namespace pitstop::emulator {
 
 struct Operand {
     std::uint32_t address, leading, stride;  // bytes
@@ -64,7 +66,7 @@ struct Operand {
 
 // Row (of 64) and column of this thread's sum i.
 inline int row_of(int i) {
-    const int thread = current->linear % kWarpgroup;
+    const int thread = current->linear % kernels::kWarpgroup;
     return thread / 32 * 16 + thread % 32 / 4 + i / 2 % 2 * 8;
 }
 inline int column_of(int i) { return i / 4 * 8 + current->linear % 4 * 2 + i % 2; }
@@ -111,7 +113,9 @@ void multiply_registers(float (&d)[N], const std::uint32_t (&a)[4], std::uint64_
     multiply_async({.run = run, .sums = {d, sizeof d}, .fragment = {a, sizeof a}});
 }
 
-}  // namespace emulator
+}  // namespace pitstop::emulator
+
+namespace pitstop::kernels {
 
 inline void wgmma_fence() { emulator::fence_products(); }
 inline void wgmma_commit() { emulator::commit_products(); }
@@ -164,4 +168,4 @@ void give_registers() {
     emulator::give_registers(kRegisters);
 }
 
-}  // namespace pitstop
+}  // namespace pitstop::kernels
