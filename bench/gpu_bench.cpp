@@ -9,7 +9,6 @@
 #include "base/flags.h"
 #include "bench/gpu_families.h"
 #include "bench/gpu_gaps.h"
-#include "kernels/cuda_libraries.h"
 
 #include <nlohmann/json.hpp>
 
@@ -36,7 +35,7 @@ Json describe(const kernels::CudaDeviceInfo& info) {
         {"runtime_cuda", info.runtime_version},
         {"cublas_lt", info.cublas_lt_version},
         {"cublas_lt_path", info.cublas_lt_path},
-        {"nccl_path", find_nccl()}};
+        {"nccl_path", info.nccl_path}};
 }
 
 struct Options {

@@ -1,6 +1,7 @@
 #include "kernels/cuda_device.h"
 
 #include "kernels/cublas_lt.h"
+#include "kernels/cuda_libraries.h"
 #include "kernels/device/check.cuh"
 
 #include <atomic>
@@ -136,6 +137,7 @@ Result<CudaDeviceInfo> open_cuda_device(int index) {
     ASSIGN_OR_RETURN(const CublasLt* const cublas, CublasLt::load());
     info.cublas_lt_path = cublas->path;
     info.cublas_lt_version = static_cast<std::int64_t>(cublas->get_version());
+    info.nccl_path = find_nccl();
     opened().info = info;
     opened().index = index;
     opened().compute_capability = 10 * info.compute_major + info.compute_minor;

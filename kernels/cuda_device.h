@@ -24,6 +24,7 @@ struct CudaDeviceInfo {
     int runtime_version = 0;  // of the runtime linked in
     std::string cublas_lt_path{};
     std::int64_t cublas_lt_version = 0;
+    std::string nccl_path{};  // empty: none was found
 };
 
 struct DeviceMemoryInfo {

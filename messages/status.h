@@ -137,6 +137,7 @@ struct WorkerStatus {
     std::int64_t pid = 0;
     std::string device{};
     std::string device_uuid{};
+    std::vector<std::string> libraries{};
     std::int64_t weight_bytes = 0;
     std::int64_t kv_bytes = 0;
 
@@ -146,6 +147,9 @@ struct WorkerStatus {
         f("pid", pid, "process id");
         f("device", device, "where it runs");
         f("device_uuid", device_uuid, "its name in an ipc source's handles: GPU-..., CPU-...");
+        f("libraries",
+          libraries,
+          "on a GPU: NVIDIA's libraries that were found, with version and file");
         f("weight_bytes", weight_bytes, "bytes of weights");
         f("kv_bytes", kv_bytes, "bytes of KV");
     }

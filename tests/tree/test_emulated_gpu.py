@@ -140,6 +140,10 @@ def test_replicas_have_a_gpu_each(gpu, start_tree):
     workers = [worker for replica in tree.door("admin").call("status")["replicas"] for worker in replica["workers"]]
     uuids = {worker["device_uuid"] for worker in workers}
     assert len(uuids) == 2 and all(re.fullmatch("GPU(-[0-9a-f]+){5}", uuid) for uuid in uuids), uuids
+    for worker in workers:  # what was found, and where
+        cublas, nccl = worker["libraries"]
+        assert cublas.startswith("cuBLASLt 1") and cublas.endswith("libcublasLt.so.13"), cublas
+        assert nccl.startswith("NCCL: /") and nccl.endswith("libnccl.so.2"), nccl
     tree.stop()
     missing = run("serve", "--no-http", "--run-dir", tree.run_dir, *CUDA, "--dp", 3)
     assert missing.returncode != 0 and "there is no GPU 2" in missing.stderr, missing.stderr

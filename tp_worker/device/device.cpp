@@ -54,6 +54,9 @@ Result<Device> Device::open_cuda(const DeviceOptions& options, kernels::ThreadPo
     device.stream_ = device.stream_owner_.stream();
     device.name_ = info.name;
     device.uuid_ = info.uuid;
+    device.libraries_ = {
+        fmt::format("cuBLASLt {}: {}", info.cublas_lt_version, info.cublas_lt_path),
+        fmt::format("NCCL: {}", info.nccl_path.empty() ? "none was found" : info.nccl_path)};
     if (options.determinism == Determinism::kBatchInvariant) device.name_ += ", deterministic";
     return device;
 }

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace pitstop::tp_worker {
 
@@ -49,6 +50,8 @@ class Device {
     [[nodiscard]] const std::string& name() const { return name_; }  // "cpu avx2", "NVIDIA H200"
     // "GPU-5b3f...", as nvidia-smi prints it; empty on the CPU.
     [[nodiscard]] const std::string& uuid() const { return uuid_; }
+    // NVIDIA's that were found, with version and file; none on the CPU.
+    [[nodiscard]] const std::vector<std::string>& libraries() const { return libraries_; }
     // Why kAuto took the CPU; empty otherwise.
     [[nodiscard]] const std::string& why() const { return why_; }
 
@@ -72,6 +75,7 @@ class Device {
 
     std::string name_{};
     std::string uuid_{};
+    std::vector<std::string> libraries_{};
     std::string why_{};
     const kernels::Ops* ops_ = nullptr;
     const kernels::Ops* host_ops_ = nullptr;

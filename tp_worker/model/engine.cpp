@@ -387,6 +387,7 @@ messages::WorkerHello Engine::describe() const {
     hello.weight_bytes = weights_ ? weights_->bytes() : 0;
     hello.kv_bytes = kv_memory_ ? kv_memory_->bytes() : 0;
     hello.device = model_ ? device_.name() : "null";
+    hello.libraries = device_.libraries();
     hello.compute = name_of(options_.compute);
     hello.has_weights = !weights_ || !weights_->is_lost();
     return hello;
