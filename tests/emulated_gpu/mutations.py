@@ -182,13 +182,6 @@ MUTATIONS = (
         ATTENTION,
     ),
     Mutation(
-        "static shared memory beside the dynamic, beyond the block's limit",
-        WGMMA,
-        "    __shared__ std::int32_t last_keys[kRows];\n",
-        "    __shared__ std::int32_t last_keys[8 * 1024];\n",
-        ATTENTION,
-    ),
-    Mutation(
         "a collective in a stream that nothing orders behind its input",
         "tests/emulated_gpu/nccl_test.cpp",
         "nccl().all_reduce(side.words, side.words, kNum, ncclUint32, ncclSum, comm, side.stream)",
