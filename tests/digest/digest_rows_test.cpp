@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-namespace pitstop::test {
+namespace pitstop::digest::test {
 namespace {
 
 std::vector<std::byte> pattern(std::int64_t size) {  // as digest_reference.py
@@ -198,4 +198,4 @@ TEST_P(DigestOnLevel, AColumnRangeIsReadWithItsStride) {
 }
 
 }  // namespace
-}  // namespace pitstop::test
+}  // namespace pitstop::digest::test

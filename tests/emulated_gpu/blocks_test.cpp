@@ -10,7 +10,7 @@
 
 #include <cuda_runtime.h>
 
-namespace pitstop::test {
+namespace pitstop::kernels::test {
 namespace {
 
 void run(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function<void()>& body) {
@@ -174,4 +174,4 @@ TEST(EmulatorDeathTest, TheHostFindsDeviceMemoryOutOfReach) {
 }
 
 }  // namespace
-}  // namespace pitstop::test
+}  // namespace pitstop::kernels::test

@@ -12,7 +12,7 @@
 #include <functional>
 #include <vector>
 
-namespace pitstop::test {
+namespace pitstop::kernels::test {
 namespace {
 
 enum class Slip : std::uint8_t { kNone, kNoProxyFence, kNoFence, kSumsTouched, kFragmentTouched };
@@ -97,4 +97,4 @@ TEST(WarpgroupsDeathTest, ABlockHasSoManyRegisters) {
 }
 
 }  // namespace
-}  // namespace pitstop::test
+}  // namespace pitstop::kernels::test
