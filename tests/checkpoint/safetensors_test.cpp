@@ -1,6 +1,6 @@
 #include "checkpoint/safetensors.h"
 
-#include "tests/tp_worker/temp_dir.h"
+#include "tests/checkpoint/temp_dir.h"
 
 #include <gtest/gtest.h>
 
@@ -61,7 +61,7 @@ double cpu_seconds() {
 
 // The error of opening a directory with one file of this content.
 Error error_of_file(const std::string& content) {
-    TempDir dir;
+    test::TempDir dir;
     dir.write("model.safetensors", content);
     Result<Checkpoint> checkpoint = Checkpoint::open(dir.path());
     if (!checkpoint) return checkpoint.error();
@@ -74,7 +74,7 @@ Error error_of_header(std::string_view header, std::size_t data_bytes = 16) {
 }
 
 TEST(Safetensors, ReadsWhatIsThere) {
-    TempDir dir;
+    test::TempDir dir;
     dir.write("model.safetensors", file_of(kTwoTensors, 16));
     Result<Checkpoint> checkpoint = Checkpoint::open(dir.path());
     ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
@@ -96,7 +96,7 @@ TEST(Safetensors, ReadsWhatIsThere) {
 }
 
 TEST(Safetensors, TakesAFileWithoutTensorsAndATensorWithoutElements) {
-    TempDir dir;
+    test::TempDir dir;
     dir.write("model.safetensors", file_of("{}", 0));
     EXPECT_TRUE(Checkpoint::open(dir.path()).has_value());
     dir.write(
@@ -231,7 +231,7 @@ TEST(Safetensors, StopsReadingWhenItIsDropped) {
     const std::atomic<bool> is_dropped{true};
     const ReadLimits limits{.is_dropped = &is_dropped};
     EXPECT_EQ(parse(open_header_of(2), 4, limits).error().code, ErrorCode::kAborted);
-    TempDir dir;
+    test::TempDir dir;
     dir.write("model.safetensors", file_of(kTwoTensors, 16));
     const Result<Checkpoint> checkpoint = Checkpoint::open(dir.path(), limits);
     ASSERT_FALSE(checkpoint);
@@ -259,7 +259,7 @@ TEST(Safetensors, RefusesANameThatNoTensorHas) {
 }
 
 TEST(Safetensors, RefusesAHeaderTooLongForSoFewTensors) {
-    TempDir dir;
+    test::TempDir dir;
     std::string header(20'000'000, ' ');
     header[0] = '{';
     header.back() = '}';
@@ -272,7 +272,7 @@ TEST(Safetensors, RefusesAHeaderTooLongForSoFewTensors) {
 }
 
 TEST(Safetensors, AFileThatShrinksWhileOpenIsAnErrorNotACrash) {
-    TempDir dir;
+    test::TempDir dir;
     dir.write("model.safetensors", file_of(kTwoTensors, 16));
     Result<Checkpoint> checkpoint = Checkpoint::open(dir.path());
     ASSERT_TRUE(checkpoint.has_value());
@@ -290,7 +290,7 @@ TEST(Safetensors, AFileThatShrinksWhileOpenIsAnErrorNotACrash) {
 }
 
 TEST(Safetensors, MappedBytesAreTheTensors) {
-    TempDir dir;
+    test::TempDir dir;
     dir.write("model.safetensors", file_of(kTwoTensors, 16));
     const Result<Checkpoint> checkpoint = Checkpoint::open(dir.path());
     ASSERT_TRUE(checkpoint.has_value());
@@ -321,7 +321,7 @@ class Shards : public testing::Test {
         R"({"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]}})";
     static constexpr std::string_view kB =
         R"({"b":{"dtype":"U8","shape":[8],"data_offsets":[0,8]}})";
-    TempDir dir_{};
+    test::TempDir dir_{};
 };
 
 TEST_F(Shards, AreReadByTheIndex) {
@@ -393,44 +393,44 @@ TEST_F(Shards, NeedAnIndexThatIsOne) {
 // What is done to a directory after it was opened, and the file that the error names.
 struct Change {
     std::string_view name;
-    std::function<void(const TempDir&)> make;
+    std::function<void(const test::TempDir&)> make;
     std::string_view file;
     std::string_view how;
 };
 
 TEST_F(Shards, ThatChangeWhileTheyAreReadAreNamed) {
     const std::string one = file_of(kA, 8);
-    const auto move_in = [](const TempDir& dir, const std::string& bytes, const char* file) {
+    const auto move_in = [](const test::TempDir& dir, const std::string& bytes, const char* file) {
         dir.write("new", bytes);
         std::filesystem::rename(dir.path() + "/new", dir.path() + "/" + file);
     };
     const Change changes[]{
         {"written in place",
-         [&](const TempDir& dir) { dir.write("one.safetensors", one); },
+         [&](const test::TempDir& dir) { dir.write("one.safetensors", one); },
          "one.safetensors",
          "written to"},
         {"longer",
-         [&](const TempDir& dir) { dir.write("one.safetensors", one + "x"); },
+         [&](const test::TempDir& dir) { dir.write("one.safetensors", one + "x"); },
          "one.safetensors",
          "bytes and has"},
         {"replaced",
-         [&](const TempDir& dir) { move_in(dir, one, "one.safetensors"); },
+         [&](const test::TempDir& dir) { move_in(dir, one, "one.safetensors"); },
          "one.safetensors",
          "another file"},
         {"removed",
-         [&](const TempDir& dir) { dir.remove("two.safetensors"); },
+         [&](const test::TempDir& dir) { dir.remove("two.safetensors"); },
          "two.safetensors",
          "gone"},
         {"another config",
-         [&](const TempDir& dir) { dir.write("config.json", "{}"); },
+         [&](const test::TempDir& dir) { dir.write("config.json", "{}"); },
          "config.json",
          "not there before"},
         {"another list",
-         [&](const TempDir& dir) { move_in(dir, "{}", "model.safetensors.index.json"); },
+         [&](const test::TempDir& dir) { move_in(dir, "{}", "model.safetensors.index.json"); },
          "index.json",
          "another file"},
         {"one file in place of many",
-         [&](const TempDir& dir) { dir.write("model.safetensors", one); },
+         [&](const test::TempDir& dir) { dir.write("model.safetensors", one); },
          "model.safetensors'",
          "not there before"},
     };
@@ -473,7 +473,7 @@ TEST_F(Shards, ThatAreWrittenToAreNoticedByTheNextPiece) {
 }
 
 TEST(Checkpoint, ADirectoryWithoutWeightsSaysWhatWasLookedFor) {
-    TempDir dir;
+    test::TempDir dir;
     const Result<Checkpoint> checkpoint = Checkpoint::open(dir.path());
     ASSERT_FALSE(checkpoint.has_value());
     EXPECT_EQ(checkpoint.error().code, ErrorCode::kNotFound);

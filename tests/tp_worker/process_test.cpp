@@ -8,7 +8,7 @@
 #include "messages/steps.h"
 #include "messages/update_orders.h"
 #include "messages/weights.h"
-#include "tests/tp_worker/temp_dir.h"
+#include "tests/checkpoint/temp_dir.h"
 #include "tests/tp_worker/test_replica.h"
 
 #include <gtest/gtest.h>
@@ -131,7 +131,7 @@ class WorkerProcess : public testing::Test {
         std::string peer{};
     };
     static constexpr int kSupervisorFd = 50;
-    TempDir dir_{};
+    test::TempDir dir_{};
     zmq::context_t context_{1};
     std::optional<bus::Socket> socket_{};
     std::map<int, Process> processes_{};

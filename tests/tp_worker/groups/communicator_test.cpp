@@ -1,5 +1,5 @@
 #include "base/digest.h"
-#include "tests/tp_worker/temp_dir.h"
+#include "tests/checkpoint/temp_dir.h"
 #include "tp_worker/groups/shm_communicator.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-ShmCommunicatorArgs args_of(const TempDir& dir, int rank, int size, milliseconds peer_timeout) {
+ShmCommunicatorArgs args_of(
+    const test::TempDir& dir, int rank, int size, milliseconds peer_timeout
+) {
     return {
         .path = dir.path("ranks-0"),
         .rank = static_cast<Rank>(rank),
@@ -29,7 +31,7 @@ ShmCommunicatorArgs args_of(const TempDir& dir, int rank, int size, milliseconds
 
 // Attaches `size` ranks, each on a thread, and calls fn with its communicator.
 void on_ranks(int size, const std::function<void(Communicator&)>& fn) {
-    TempDir dir;
+    test::TempDir dir;
     std::vector<std::thread> threads;
     for (int rank = 0; rank < size; ++rank) {
         threads.emplace_back([&, rank] {
@@ -113,7 +115,7 @@ TEST(ShmCommunicator, GathersColumnsAsFarAsTheyGo) {
 }
 
 TEST(ShmCommunicator, LeavesNothingBehind) {
-    TempDir dir;
+    test::TempDir dir;
     std::thread other([&] {
         auto communicator = attach_shm_communicator(args_of(dir, 1, 2, milliseconds(20'000)));
         ASSERT_TRUE(communicator.has_value());
@@ -129,7 +131,7 @@ TEST(ShmCommunicator, LeavesNothingBehind) {
 }
 
 TEST(ShmCommunicator, AFileOfADeadTreeIsReplaced) {
-    TempDir dir;
+    test::TempDir dir;
     dir.write("ranks-0", "/proc/4194303/fd/5");
     std::thread other([&] {
         auto communicator = attach_shm_communicator(args_of(dir, 1, 2, milliseconds(20'000)));
@@ -141,7 +143,7 @@ TEST(ShmCommunicator, AFileOfADeadTreeIsReplaced) {
 }
 
 TEST(ShmCommunicator, ARankThatNeverStartsIsNamed) {
-    TempDir dir;
+    test::TempDir dir;
     ShmCommunicatorArgs args = args_of(dir, 0, 3, milliseconds(100));
     args.attach_timeout = milliseconds(50);
     const auto communicator = attach_shm_communicator(args);
@@ -199,7 +201,7 @@ class PeerProcess : public testing::Test {
             ::waitpid(pid_, nullptr, 0);
         }
     }
-    TempDir dir_{};
+    test::TempDir dir_{};
     pid_t pid_ = -1;
 };
 

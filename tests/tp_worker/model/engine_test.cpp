@@ -1,7 +1,7 @@
 #include "tp_worker/model/engine.h"
 
 #include "base/isa.h"
-#include "tests/tp_worker/temp_dir.h"
+#include "tests/checkpoint/temp_dir.h"
 #include "tests/tp_worker/test_replica.h"
 
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ class BadModelDirectory : public testing::Test {
         config[key] = value;
         dir_.write("config.json", config.dump());
     }
-    TempDir dir_{};
+    test::TempDir dir_{};
 };
 
 TEST_F(BadModelDirectory, WithoutConfigIsNamed) {

@@ -274,7 +274,7 @@ TEST_F(GpuEngine, ADigestTakesNoMemory) {
 
 // At the first start; the next has them from the file.
 TEST_F(GpuEngine, ChoosesHowItMultipliesBeforeItServes) {
-    const TempDir directory;
+    const test::TempDir directory;
     ReplicaOptions tuned = options(DeviceKind::kCuda);
     tuned.engine.tokens_per_step_max = 32;
     const std::vector<TokenId> prompt{TokenId{5}, TokenId{6}, TokenId{7}};
@@ -328,7 +328,7 @@ TEST_F(GpuEngine, P6_DeterministicResultsDoNotDependOnTheBatch) {
 TEST_F(GpuEngine, OnTensorCoresIsAsNearTheTruthAsTheCpu) {
     for (const std::int64_t head_dim : {64, 128}) {
         SCOPED_TRACE(testing::Message() << "head size " << head_dim);
-        const TempDir directory;
+        const test::TempDir directory;
         write_random_checkpoint({.head_dim = head_dim}, directory);
         std::vector<TokenId> tokens;
         for (int i = 0; i < 40; ++i) tokens.push_back(static_cast<TokenId>(i * 47 % 2045));
@@ -374,7 +374,7 @@ TEST_F(GpuEngine, P6_DeterministicOnTensorCoresDoesNotDependOnTheBatch) {
     const BatchMix mix = kIsEmulated
                              ? BatchMix{.num_requests = 3, .num_output = 3, .prompt_len_max = 30}
                              : BatchMix{};
-    const TempDir directory;
+    const test::TempDir directory;
     write_random_checkpoint({.head_dim = 128}, directory);
     ReplicaOptions deterministic = options(DeviceKind::kCuda);
     deterministic.engine.model_dir = directory.path();

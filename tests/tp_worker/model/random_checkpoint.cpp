@@ -11,7 +11,7 @@
 
 namespace pitstop::tp_worker {
 
-void write_random_checkpoint(const CheckpointShape& shape, const TempDir& to) {
+void write_random_checkpoint(const CheckpointShape& shape, const test::TempDir& to) {
     using Json = nlohmann::json;
     const Json config = {
         {"architectures", {"Qwen3ForCausalLM"}},

@@ -2,7 +2,7 @@
 // has.
 #pragma once
 
-#include "tests/tp_worker/temp_dir.h"
+#include "tests/checkpoint/temp_dir.h"
 
 #include <cstdint>
 
@@ -18,6 +18,6 @@ struct CheckpointShape {
 };
 
 // Writes config.json and model.safetensors. Logits are of order one.
-void write_random_checkpoint(const CheckpointShape& shape, const TempDir& to);
+void write_random_checkpoint(const CheckpointShape& shape, const test::TempDir& to);
 
 }  // namespace pitstop::tp_worker

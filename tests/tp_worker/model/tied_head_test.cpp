@@ -1,8 +1,8 @@
 // The head of a model with tied embeddings: in a checkpoint that is loaded, and in updates, which
 // all go through a stage, whatever their source.
 #include "base/isa.h"
+#include "tests/checkpoint/safetensors_file.h"
 #include "tests/source_dir.h"
-#include "tests/tp_worker/safetensors_file.h"
 #include "tests/tp_worker/test_replica.h"
 #include "tp_worker/weights/checkpoint_tensors.h"
 #include "tp_worker/weights/weight_digest.h"
@@ -56,12 +56,12 @@ class LoadedTest : public testing::Test {
         EXPECT_EQ(replica.error().code, ErrorCode::kInvalidArgument);
         EXPECT_NE(replica.error().message.find(part), std::string::npos) << replica.error().message;
     }
-    TempDir dir_{};
+    test::TempDir dir_{};
 };
 
 TEST_F(LoadedTest, AHeadAloneIsTheEmbedding) {
     const std::vector<TokenId> expected = tokens_of(load(1));
-    SafetensorsFile file(dir_);
+    test::SafetensorsFile file(dir_);
     file.rename(kEmbedding, kHead);
     file.write();
     for (const int tp : {1, 2}) EXPECT_EQ(tokens_of(load(tp)), expected);
@@ -69,14 +69,14 @@ TEST_F(LoadedTest, AHeadAloneIsTheEmbedding) {
 
 TEST_F(LoadedTest, TheSameHeadBesideTheEmbeddingIsTakenInAnyDtype) {
     const std::vector<TokenId> expected = tokens_of(load(1));
-    SafetensorsFile file(dir_);
-    file.add(kHead, "F32", file.shape_of(kEmbedding), widened(file.bytes_of(kEmbedding)));
+    test::SafetensorsFile file(dir_);
+    file.add(kHead, "F32", file.shape_of(kEmbedding), test::widened(file.bytes_of(kEmbedding)));
     file.write();
     for (const int tp : {1, 2}) EXPECT_EQ(tokens_of(load(tp)), expected);
 }
 
 TEST_F(LoadedTest, AnotherHeadBesideTheEmbeddingIsRefused) {
-    SafetensorsFile file(dir_);
+    test::SafetensorsFile file(dir_);
     const std::string embedding = file.bytes_of(kEmbedding);
     // One element of the last row: with two ranks the second alone sees it.
     file.add(
@@ -87,7 +87,7 @@ TEST_F(LoadedTest, AnotherHeadBesideTheEmbeddingIsRefused) {
 }
 
 TEST_F(LoadedTest, AHeadOfAnotherShapeIsRefused) {
-    SafetensorsFile file(dir_);
+    test::SafetensorsFile file(dir_);
     file.add(kHead, "BF16", {1, 2}, "abcd");
     file.write();
     expect_refused(1, "'lm_head.weight' has shape [1, 2]");
@@ -95,7 +95,7 @@ TEST_F(LoadedTest, AHeadOfAnotherShapeIsRefused) {
 
 TEST_F(LoadedTest, TensorsOfOtherProgramsAreLeftOutAndLayersOnlyIfAsked) {
     const std::vector<TokenId> expected = tokens_of(load(1));
-    SafetensorsFile file(dir_);
+    test::SafetensorsFile file(dir_);
     file.add("v_head.summary.weight", "I64", {1}, std::string(8, '\1'));
     file.add("score.weight", "BF16", {1, 2}, "abcd");
     file.write();
@@ -108,9 +108,9 @@ TEST_F(LoadedTest, TensorsOfOtherProgramsAreLeftOutAndLayersOnlyIfAsked) {
 }
 
 TEST_F(LoadedTest, NotesSayWhatIsLeftOutAndWhatIsRounded) {
-    SafetensorsFile file(dir_);
+    test::SafetensorsFile file(dir_);
     file.add("value_head.weight", "BF16", {1, 2}, "abcd");
-    file.add(kHead, "F32", file.shape_of(kEmbedding), widened(file.bytes_of(kEmbedding)));
+    file.add(kHead, "F32", file.shape_of(kEmbedding), test::widened(file.bytes_of(kEmbedding)));
     file.write();
     const ModelConfig config = *ModelConfig::read(dir_.path());
     const WeightLayout layout = *WeightLayout::make(config, Rank{0}, 1);

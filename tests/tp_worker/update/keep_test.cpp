@@ -3,8 +3,8 @@
 #include "base/isa.h"
 #include "kernels/thread_pool.h"
 #include "messages/codec.h"
+#include "tests/checkpoint/temp_dir.h"
 #include "tests/source_dir.h"
-#include "tests/tp_worker/temp_dir.h"
 #include "tests/tp_worker/test_replica.h"
 #include "tests/tp_worker/weights/shard_definition.h"
 #include "tp_worker/update/keeper.h"
@@ -54,7 +54,7 @@ TEST_P(KeptWeightsTest, AllRanksTogetherWriteTheTensorsOfTheCheckpoint) {
     ASSERT_TRUE(config) << config.error().message;
     const auto checkpoint = checkpoint::Checkpoint::open(model_dir);
     ASSERT_TRUE(checkpoint) << checkpoint.error().message;
-    const TempDir to;
+    const test::TempDir to;
     kernels::ThreadPool threads(1);
     const auto device = Device::open({.isa = best_isa(), .tp = tp}, threads);
     ASSERT_TRUE(device) << device.error().message;
@@ -121,7 +121,7 @@ TEST(KeptWeights, PiecesOfLargeTensorsLieWhereTheyBelong) {
     const auto bits_of = [](std::int64_t element) {
         return static_cast<std::uint16_t>(element ^ (element >> 16) * 31);
     };
-    const TempDir to;
+    const test::TempDir to;
     const messages::WorkerKeep version{.epoch = Epoch{7}, .digest = kDigest};
     for (int rank = 0; rank < kTp; ++rank) {
         const auto layout = WeightLayout::make(config, Rank{rank}, kTp);
@@ -187,7 +187,7 @@ class KeptDirectoryTest : public testing::Test {
         return *path;
     }
 
-    TempDir place_{};
+    test::TempDir place_{};
     KeptDirectory directory_{place_.path(), ""};
 };
 
@@ -242,7 +242,7 @@ TEST_F(KeptDirectoryTest, SaysWhatIsInTheWay) {
 }
 
 TEST_F(KeptDirectoryTest, SmallFilesAreAllButTheWeightsAndTheirIndex) {
-    const TempDir model;
+    const test::TempDir model;
     for (const std::string name :
          {"config.json",
           "tokenizer.json",
@@ -314,7 +314,7 @@ class KeeperTest : public testing::Test {
         return answer();
     }
 
-    TempDir place_{};
+    test::TempDir place_{};
     Pace pace_{1.0};
     std::unique_ptr<TestReplica> replica_{};
     std::string digest_{kDigest};

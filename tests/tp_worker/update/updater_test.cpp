@@ -3,8 +3,8 @@
 
 #include "messages/codec.h"
 #include "messages/version_digest.h"
+#include "tests/checkpoint/temp_dir.h"
 #include "tests/source_dir.h"
-#include "tests/tp_worker/temp_dir.h"
 #include "tests/tp_worker/test_replica.h"
 
 #include <gtest/gtest.h>
@@ -235,7 +235,7 @@ TEST_F(UpdaterTest, ADirectUpdateOverwritesTheLiveCopy) {
 
 TEST_F(UpdaterTest, APartialUpdateKeepsTheOtherTensors) {
     open(2);
-    TempDir dir;
+    test::TempDir dir;
     // Only the final norm, as bard has it.
     std::ifstream file(model_dir("bard") + "/model.safetensors", std::ios::binary);
     std::string bytes((std::istreambuf_iterator<char>(file)), {});
@@ -369,8 +369,8 @@ TEST_F(UpdaterTest, OrdersThatBreakTheProtocolEndTheRank) {
 
 TEST_F(UpdaterTest, P2_EveryBadCheckpointIsRefusedByName) {
     open(2);
-    const auto copy = [](const TempDir& dir) { dir.copy_from(model_dir("bard")); };
-    const auto edit_header = [](const TempDir& dir, const std::function<void(Json&)>& edit) {
+    const auto copy = [](const test::TempDir& dir) { dir.copy_from(model_dir("bard")); };
+    const auto edit_header = [](const test::TempDir& dir, const std::function<void(Json&)>& edit) {
         std::string bytes = dir.read("model.safetensors");
         std::uint64_t len = 0;
         std::memcpy(&len, bytes.data(), 8);
@@ -385,7 +385,7 @@ TEST_F(UpdaterTest, P2_EveryBadCheckpointIsRefusedByName) {
     };
     expect_refused(stage("/nowhere"), "/nowhere");
     {
-        TempDir dir;
+        test::TempDir dir;
         copy(dir);
         edit_header(dir, [](Json& header) {
             header["model.norm.weights"] = header["model.norm.weight"];
@@ -397,25 +397,25 @@ TEST_F(UpdaterTest, P2_EveryBadCheckpointIsRefusedByName) {
         expect_refused(votes, "model.norm.weights");
     }
     {
-        TempDir dir;
+        test::TempDir dir;
         copy(dir);
         edit_header(dir, [](Json& header) { header["model.norm.weight"]["shape"] = {2, 64}; });
         expect_refused(stage(dir.path()), "[2, 64]");
     }
     {
-        TempDir dir;
+        test::TempDir dir;
         copy(dir);
         edit_header(dir, [](Json& header) { header["model.norm.weight"]["dtype"] = "I16"; });
         expect_refused(stage(dir.path()), "I16");
     }
     {
-        TempDir dir;
+        test::TempDir dir;
         copy(dir);
         dir.truncate("model.safetensors", 1'000'000);
         expect_refused(stage(dir.path()), "model.safetensors");
     }
     {
-        TempDir dir;
+        test::TempDir dir;
         copy(dir);
         dir.write(
             "config.json",
@@ -424,7 +424,7 @@ TEST_F(UpdaterTest, P2_EveryBadCheckpointIsRefusedByName) {
         expect_refused(stage(dir.path()), "rope_theta");
     }
     {
-        TempDir dir;
+        test::TempDir dir;
         copy(dir);
         std::string bytes = dir.read("model.safetensors");
         bytes[bytes.size() - 1] = '\x7f';  // the last element: exponent all ones
@@ -509,7 +509,7 @@ TEST_F(UpdaterTest, AVoteIsReadableWhateverTheSourceQuotes) {
 }
 
 TEST(UpdaterLimits, ATensorThatNoMessageHoldsIsRefused) {
-    const TempDir dir;
+    const test::TempDir dir;
     Json config = Json::parse(std::ifstream(model_dir("stories") + "/config.json"));
     config["vocab_size"] = 1 << 22;  // of 128 columns of 2 bytes: 1 GiB
     dir.write("config.json", config.dump());

@@ -2,8 +2,8 @@
 
 #include "kernels/ops.h"
 #include "messages/version_digest.h"
+#include "tests/checkpoint/temp_dir.h"
 #include "tests/source_dir.h"
-#include "tests/tp_worker/temp_dir.h"
 #include "tests/tp_worker/test_replica.h"
 #include "tests/tp_worker/weights/shard_definition.h"
 #include "tp_worker/weights/weight_digest.h"
@@ -72,7 +72,7 @@ Shard load(const ModelConfig& config, const std::string& directory, int rank, in
 // At a page, where reading its mapping raises SIGBUS, and inside one, where it reads zeros.
 TEST(WeightLoader, AFileThatIsCutShortWhileItIsReadIsAnErrorNotACrash) {
     for (const std::uintmax_t left : {std::uintmax_t{64} << 10, (std::uintmax_t{64} << 10) + 100}) {
-        const TempDir dir;
+        const test::TempDir dir;
         dir.copy_from(model_dir("stories"));
         const ModelConfig config = config_of(dir.path());
         const Result<WeightLayout> layout = WeightLayout::make(config, Rank{0}, 1);

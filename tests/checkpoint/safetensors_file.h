@@ -1,7 +1,7 @@
 // model.safetensors of a test's own directory: read apart, changed, and written again.
 #pragma once
 
-#include "tests/tp_worker/temp_dir.h"
+#include "tests/checkpoint/temp_dir.h"
 
 #include <nlohmann/json.hpp>
 
@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace pitstop::tp_worker {
+namespace pitstop::test {
 
 class SafetensorsFile {
   public:
@@ -70,4 +70,4 @@ inline std::string widened(const std::string& bf16_bytes) {
     return wide;
 }
 
-}  // namespace pitstop::tp_worker
+}  // namespace pitstop::test

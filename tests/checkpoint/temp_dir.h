@@ -8,7 +8,7 @@
 #include <fstream>
 #include <string>
 
-namespace pitstop::tp_worker {
+namespace pitstop::test {
 
 class TempDir {
   public:
@@ -45,4 +45,4 @@ class TempDir {
     std::string path_;
 };
 
-}  // namespace pitstop::tp_worker
+}  // namespace pitstop::test
