@@ -529,7 +529,7 @@ int main(int argc, char** argv) {
             limits.bf16_gflop_s
         );
     }
-    Bench bench(*cpu_ops(*level), pool, limits, filter, min_ms, as_json);
+    Bench bench(*kernels::cpu_ops(*level), pool, limits, filter, min_ms, as_json);
     bench_linears(bench);
     bench_attention<bf16>(bench, "decode", 1, 1, 1024);
     bench_attention<bf16>(bench, "decode", 1, 1, 8192);

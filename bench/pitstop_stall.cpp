@@ -89,7 +89,7 @@ class Checkpoints {
         made.paths_ = {o.model, o.next};
         if (!o.model.empty()) return made;
         ASSIGN_OR_RETURN(const ModelShape shape, find_shape(o.shape));
-        if (const auto problem = messages::invalid(shape)) {
+        if (const auto problem = invalid(shape)) {
             return make_error(ErrorCode::kInvalidArgument, "shape {}: {}", o.shape, *problem);
         }
         std::string pattern = std::filesystem::temp_directory_path() / "pitstop-stall-XXXXXX";

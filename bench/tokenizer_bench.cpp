@@ -43,14 +43,14 @@ std::vector<std::string> make_documents() {
     std::sort(paths.begin(), paths.end());
     std::string all;
     for (const auto& path : paths) all += read(path);
-    std::ifstream lines(demo_tokenizer_dir() / "expected.jsonl");
+    std::ifstream lines(text::demo_tokenizer_dir() / "expected.jsonl");
     for (std::string line; std::getline(lines, line);) {
         all += nlohmann::json::parse(line)["text"].get<std::string>() + "\n";
     }
     std::vector<std::string> documents;
     for (std::size_t begin = 0; begin < all.size();) {
         std::size_t end = std::min(begin + kDocumentBytes, all.size());
-        while (end < all.size() && is_continuation_byte(all[end])) ++end;
+        while (end < all.size() && text::is_continuation_byte(all[end])) ++end;
         documents.push_back(all.substr(begin, end - begin));
         begin = end;
     }
@@ -70,7 +70,7 @@ std::int64_t num_bytes() {
 }
 
 std::shared_ptr<const text::Tokenizer> load(const std::string& name) {
-    auto loaded = text::Tokenizer::load(tokenizer_dir(name));
+    auto loaded = text::Tokenizer::load(text::tokenizer_dir(name));
     return loaded ? *std::move(loaded) : nullptr;
 }
 
@@ -148,7 +148,7 @@ void stream(benchmark::State& state, const std::string& name) {
 
 int main(int argc, char** argv) {
     using namespace pitstop;
-    const std::vector<std::string> there = tokenizer_names();
+    const std::vector<std::string> there = text::tokenizer_names();
     for (const char* name :
          {"demo", "gpt2", "llama3.2", "qwen2.5", "gpt-oss", "llama2", "style-gemma"}) {
         if (std::find(there.begin(), there.end(), name) == there.end()) continue;

@@ -47,7 +47,7 @@ class ClientTest : public testing::Test {
         return *std::move(client);
     }
 
-    test::TempDir dir_;
+    TempDir dir_;
     std::optional<FakeDoor> door_{std::in_place, dir_.path()};
 };
 

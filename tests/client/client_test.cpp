@@ -400,7 +400,7 @@ TEST_F(ClientTest, TokenizeIsACallOnTheDataDoor) {
 }
 
 TEST(ClientConnect, WaitsForATreeThatIsStillStarting) {
-    const test::TempDir dir;
+    const TempDir dir;
     const FakeDoor door(dir.path(), Error{ErrorCode::kUnavailable, "starting"});
     const auto client = Client::connect({.run_dir = dir.path(), .connect_timeout = kLong});
     ASSERT_TRUE(client.has_value()) << client.error().message;
@@ -408,20 +408,20 @@ TEST(ClientConnect, WaitsForATreeThatIsStillStarting) {
 }
 
 TEST(ClientConnect, SaysWhenNobodyAnswers) {
-    const test::TempDir dir;
+    const TempDir dir;
     const auto client = Client::connect({.run_dir = dir.path(), .connect_timeout = 20ms});
     EXPECT_EQ(client.error().code, ErrorCode::kUnavailable);
 }
 
 TEST(ClientConnect, SaysWhenTheProtocolIsAnother) {
-    const test::TempDir dir;
+    const TempDir dir;
     const FakeDoor door(dir.path(), Error{ErrorCode::kInvalidArgument, "protocol 1 is not spoken"});
     const auto client = Client::connect({.run_dir = dir.path(), .connect_timeout = kLong});
     EXPECT_EQ(client.error().code, ErrorCode::kInvalidArgument);
 }
 
 TEST(ClientConnect, RefusesARunDirectoryOpenToOthers) {
-    const test::TempDir dir;
+    const TempDir dir;
     std::filesystem::permissions(dir.path(), std::filesystem::perms::all);
     EXPECT_EQ(Client::connect({.run_dir = dir.path()}).error().code, ErrorCode::kPermissionDenied);
 }

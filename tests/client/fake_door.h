@@ -30,13 +30,13 @@ namespace pitstop {
 
 class TempDir {
   public:
-    test::TempDir() {
+    TempDir() {
         std::string name = "/tmp/pitstop_test.XXXXXX";
         path_ = ::mkdtemp(name.data());
     }
-    ~test::TempDir() { std::filesystem::remove_all(path_); }
-    test::TempDir(const test::TempDir&) = delete;
-    test::TempDir& operator=(const test::TempDir&) = delete;
+    ~TempDir() { std::filesystem::remove_all(path_); }
+    TempDir(const TempDir&) = delete;
+    TempDir& operator=(const TempDir&) = delete;
     [[nodiscard]] const std::string& path() const { return path_; }
 
   private:

@@ -133,7 +133,7 @@ class StageTest : public testing::Test {
         live_.resize(static_cast<std::size_t>(layout_.bytes()));
         target_.resize(live_.size(), std::byte{0xaa});
         EXPECT_TRUE(load_weights(
-            layout_, {layout_, checkpoint}, tied_dir(), *reference_ops(), {}, live_.data()
+            layout_, {layout_, checkpoint}, tied_dir(), *kernels::reference_ops(), {}, live_.data()
         ));
         for (const checkpoint::StoredTensor& stored : checkpoint.tensors()) {
             std::string bytes(static_cast<std::size_t>(stored.bytes), '\0');
@@ -147,7 +147,7 @@ class StageTest : public testing::Test {
             .spec = spec_,
             .layout = layout_,
             .config = config_,
-            .ops = *reference_ops(),
+            .ops = *kernels::reference_ops(),
             .add_run = digest::add_run_on(IsaLevel::kScalar),
             .target = target_.data(),
             .live = live_.data(),
@@ -241,7 +241,7 @@ TEST_F(StageTest, TheSameHeadIsTakenBeforeAfterAndWithTheEmbedding) {
         // The vote's digest is of the embedding, once.
         const messages::WorkerStaged vote = stage_->vote(finished);
         std::vector<std::byte> all = target_;
-        const auto digests = digest_weights(layout_, all.data(), *reference_ops(), {});
+        const auto digests = digest_weights(layout_, all.data(), *kernels::reference_ops(), {});
         ASSERT_TRUE(digests.has_value());
         ASSERT_EQ(vote.digests.size(), digests->size());
         for (std::size_t i = 0; i < digests->size(); ++i) {

@@ -183,7 +183,7 @@ TEST(ShardPart, LoadingFillsTheShardThatIsDefined) {
             const Result<> loaded = load_tensor(
                 {.tensor = at_start,
                  .bytes = source,
-                 .ops = *reference_ops(),
+                 .ops = *kernels::reference_ops(),
                  .arena = reinterpret_cast<std::byte*>(shard.data())},
                 scratch,
                 [](const WrittenRows&) { return Result<>(Ok{}); }

@@ -63,7 +63,7 @@ Shard load(const ModelConfig& config, const std::string& directory, int rank, in
     const Result<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::open(directory);
     std::vector<std::byte> arena(static_cast<std::size_t>(layout->bytes()));
     const Result<> loaded = load_weights(
-        *layout, {*layout, *checkpoint}, directory, *reference_ops(), {}, arena.data()
+        *layout, {*layout, *checkpoint}, directory, *kernels::reference_ops(), {}, arena.data()
     );
     EXPECT_TRUE(loaded.has_value()) << loaded.error().message;
     return {*std::move(layout), std::move(arena)};
@@ -81,7 +81,7 @@ TEST(WeightLoader, AFileThatIsCutShortWhileItIsReadIsAnErrorNotACrash) {
         std::vector<std::byte> arena(static_cast<std::size_t>(layout->bytes()));
         dir.truncate("model.safetensors", left);
         const Result<> loaded = load_weights(
-            *layout, {*layout, *checkpoint}, dir.path(), *reference_ops(), {}, arena.data()
+            *layout, {*layout, *checkpoint}, dir.path(), *kernels::reference_ops(), {}, arena.data()
         );
         ASSERT_FALSE(loaded);
         EXPECT_EQ(loaded.error().code, ErrorCode::kDataLoss);
@@ -263,7 +263,7 @@ TEST(WeightLoader, ConvertsF32AndF16ToTheNearestBf16) {
         .src = reinterpret_cast<const std::byte*>(values.data()),
         .num_rows = 1,
         .arena = reinterpret_cast<std::byte*>(arena.data()),
-        .ops = *reference_ops(),
+        .ops = *kernels::reference_ops(),
     });
     EXPECT_EQ(to_float(arena[0]), 1.0078125f);
     EXPECT_EQ(to_float(arena[1]), -3.140625f);
@@ -275,7 +275,7 @@ TEST(WeightLoader, ConvertsF32AndF16ToTheNearestBf16) {
         .src = reinterpret_cast<const std::byte*>(halves.data()),
         .num_rows = 1,
         .arena = reinterpret_cast<std::byte*>(arena.data()),
-        .ops = *reference_ops(),
+        .ops = *kernels::reference_ops(),
     });
     EXPECT_EQ(to_float(arena[0]), 1.0f);  // the tie goes to even
     EXPECT_EQ(to_float(arena[1]), -3.140625f);
@@ -298,7 +298,7 @@ TEST(WeightDigest, IsTheSameForAnyNumberOfRanks) {
             for (int rank = 0; rank < tp; ++rank) {
                 const Shard shard = load(config, golden_dir(name), rank, tp);
                 Result<std::vector<messages::PartDigest>> digested =
-                    digest_weights(shard.layout, shard.arena.data(), *reference_ops(), {});
+                    digest_weights(shard.layout, shard.arena.data(), *kernels::reference_ops(), {});
                 if (!digested) {
                     EXPECT_EQ(digested.error().code, ErrorCode::kUnsupported);
                     EXPECT_GT(tp, 1);
