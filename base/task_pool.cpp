@@ -18,7 +18,7 @@ TaskPool::TaskPool(int num_threads) {
 
 TaskPool::~TaskPool() {
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         is_over_ = true;
     }
     there_is_work_.notify_all();
@@ -26,15 +26,18 @@ TaskPool::~TaskPool() {
 }
 
 Result<> TaskPool::run(std::size_t num, const Work& work) {
-    std::unique_lock lock(mutex_);
-    work_ = &work;
-    next_ = 0;
-    num_ = num;
-    error_.reset();
+    {
+        const MutexLock lock(mutex_);
+        work_ = &work;
+        next_ = 0;
+        num_ = num;
+        error_.reset();
+    }
     for (std::size_t i = 1; i < std::min(num, threads_.size() + 1); ++i)
         there_is_work_.notify_one();
-    run_items(lock);
-    is_done_.wait(lock, [this] { return num_running_ == 0; });
+    run_items();
+    MutexLock lock(mutex_);
+    while (num_running_ > 0) is_done_.wait(lock);
     work_ = nullptr;
     num_ = 0;
     if (error_) return *std::exchange(error_, std::nullopt);
@@ -42,15 +45,18 @@ Result<> TaskPool::run(std::size_t num, const Work& work) {
 }
 
 void TaskPool::help() {
-    std::unique_lock lock(mutex_);
     while (true) {
-        there_is_work_.wait(lock, [this] { return is_over_ || next_ < num_; });
-        if (is_over_) return;
-        run_items(lock);
+        {
+            MutexLock lock(mutex_);
+            while (!is_over_ && next_ >= num_) there_is_work_.wait(lock);
+            if (is_over_) return;
+        }
+        run_items();
     }
 }
 
-void TaskPool::run_items(std::unique_lock<std::mutex>& lock) {
+void TaskPool::run_items() {
+    MutexLock lock(mutex_);
     while (next_ < num_) {
         const std::size_t item = next_++;
         const Work& work = *work_;  // stays as long as an item runs

@@ -8,12 +8,11 @@
 // the caller of run() is the last. Thread: one caller at a time.
 #pragma once
 
+#include "base/mutex.h"
 #include "base/result.h"
 
-#include <condition_variable>
 #include <cstddef>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -34,18 +33,18 @@ class TaskPool {
 
   private:
     void help();
-    // Runs items as long as there are any. REQUIRES: `lock` holds the mutex, as it does afterwards.
-    void run_items(std::unique_lock<std::mutex>& lock);
+    // Runs items as long as there are any.
+    void run_items();
 
-    std::mutex mutex_{};
-    std::condition_variable there_is_work_{};
-    std::condition_variable is_done_{};
-    const Work* work_ = nullptr;    // GUARDED_BY(mutex_)
-    std::size_t next_ = 0;          // GUARDED_BY(mutex_); item to begin
-    std::size_t num_ = 0;           // GUARDED_BY(mutex_)
-    std::size_t num_running_ = 0;   // GUARDED_BY(mutex_)
-    std::optional<Error> error_{};  // GUARDED_BY(mutex_); the first
-    bool is_over_ = false;          // GUARDED_BY(mutex_)
+    Mutex mutex_{};
+    Condition there_is_work_{};
+    Condition is_done_{};
+    const Work* work_ GUARDED_BY(mutex_) = nullptr;
+    std::size_t next_ GUARDED_BY(mutex_) = 0;  // item to begin
+    std::size_t num_ GUARDED_BY(mutex_) = 0;
+    std::size_t num_running_ GUARDED_BY(mutex_) = 0;
+    std::optional<Error> error_ GUARDED_BY(mutex_){};  // the first
+    bool is_over_ GUARDED_BY(mutex_) = false;
     std::vector<std::thread> threads_{};
 };
 

@@ -1,5 +1,6 @@
 #include "bus/listener.h"
 
+#include "base/mutex.h"
 #include "base/time.h"
 
 #include <algorithm>
@@ -10,7 +11,6 @@
 #include <cstring>
 #include <fcntl.h>
 #include <map>
-#include <mutex>
 #include <netinet/in.h>
 #include <optional>
 #include <sys/socket.h>
@@ -33,7 +33,7 @@ class Listener::Gate {
 
     // Whether the connection may stay.
     bool admit(int fd) {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         if (connections_.size() >= connections_max_) sweep_at_times();
         struct stat info {};
         if (connections_.size() >= connections_max_ || ::fstat(fd, &info) != 0) {
@@ -45,18 +45,18 @@ class Listener::Gate {
         return true;
     }
     void note_word(int fd) {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         // The latest of that number; those before it have ended.
         const auto place =
             std::ranges::find(connections_.rbegin(), connections_.rend(), fd, &Connection::fd);
         if (place != connections_.rend()) place->has_spoken = true;
     }
     void count_refused() {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         ++counts_.refused_total;
     }
     ListenerCounts counts() {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         sweep();
         counts_.open = static_cast<std::int64_t>(connections_.size());
         return counts_;
@@ -68,28 +68,30 @@ class Listener::Gate {
         ::ino_t inode = 0;  // tells it from a later socket of that number
         bool has_spoken = false;
     };
-    void sweep_at_times() {
+    void sweep_at_times() REQUIRES(mutex_) {
         const TimePoint now = Clock::now();
         if (now < sweep_time_) return;
         sweep();
         sweep_time_ = now + kSweepEvery;
     }
-    void sweep() {
-        std::erase_if(connections_, [this](const Connection& connection) {
+    void sweep() REQUIRES(mutex_) {
+        std::int64_t num_silent = 0;
+        std::erase_if(connections_, [&num_silent](const Connection& connection) {
             struct stat info {};
             const bool has_ended = ::fstat(connection.fd, &info) != 0 || !S_ISSOCK(info.st_mode) ||
                                    info.st_ino != connection.inode;
-            if (has_ended && !connection.has_spoken) ++counts_.silent_total;
+            if (has_ended && !connection.has_spoken) ++num_silent;
             return has_ended;
         });
+        counts_.silent_total += num_silent;
     }
 
     const int fd_;
     const std::size_t connections_max_;
-    std::mutex mutex_;
-    std::vector<Connection> connections_{};  // GUARDED_BY(mutex_), and the rest
-    TimePoint sweep_time_{};
-    ListenerCounts counts_{};
+    Mutex mutex_;
+    std::vector<Connection> connections_ GUARDED_BY(mutex_){};
+    TimePoint sweep_time_ GUARDED_BY(mutex_){};
+    ListenerCounts counts_ GUARDED_BY(mutex_){};
 };
 
 namespace {
@@ -103,24 +105,24 @@ class Gates {
         return gates;
     }
     void add(const std::shared_ptr<Listener::Gate>& gate) {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         by_fd_[gate->fd()] = gate;
         if (spare_fd_ < 0) take_spare();
     }
     void remove(const std::shared_ptr<Listener::Gate>& gate) {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         const auto place = by_fd_.find(gate->fd());
         if (place != by_fd_.end() && place->second == gate) by_fd_.erase(place);
     }
     std::shared_ptr<Listener::Gate> find(int fd) {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         const auto place = by_fd_.find(fd);
         return place == by_fd_.end() ? nullptr : place->second;
     }
     // No descriptor is left: the connection is taken on the spare one, and closed. It would stay
     // in the backlog else, and its listener's thread would try again without a pause.
     void shed(int listening_fd) {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         if (spare_fd_ >= 0) ::close(std::exchange(spare_fd_, -1));
         const auto fd = static_cast<int>(
             ::syscall(SYS_accept4, listening_fd, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)
@@ -130,11 +132,11 @@ class Gates {
     }
 
   private:
-    void take_spare() { spare_fd_ = ::open("/", O_PATH | O_CLOEXEC); }
+    void take_spare() REQUIRES(mutex_) { spare_fd_ = ::open("/", O_PATH | O_CLOEXEC); }
 
-    std::mutex mutex_;
-    std::map<int, std::shared_ptr<Listener::Gate>> by_fd_{};  // GUARDED_BY(mutex_)
-    int spare_fd_ = -1;                                       // GUARDED_BY(mutex_)
+    Mutex mutex_;
+    std::map<int, std::shared_ptr<Listener::Gate>> by_fd_ GUARDED_BY(mutex_){};
+    int spare_fd_ GUARDED_BY(mutex_) = -1;
 };
 
 struct Address {

@@ -87,7 +87,7 @@ IoLoop::~IoLoop() {
 void IoLoop::stop() {
     if (!thread_.joinable()) return;
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         is_stopping_ = true;
     }
     if (is_on_thread()) {
@@ -100,8 +100,9 @@ void IoLoop::stop() {
 }
 
 Result<> IoLoop::wait_ready(std::chrono::milliseconds timeout) {
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, timeout, [this] { return is_connected_ || refusal_; });
+    MutexLock lock(mutex_);
+    const TimePoint deadline = Clock::now() + timeout;
+    while (!is_connected_ && !refusal_ && changed_.wait_until(lock, deadline)) continue;
     if (refusal_) return *refusal_;
     if (is_connected_) return Ok{};
     return make_error(
@@ -113,7 +114,7 @@ Result<> IoLoop::wait_ready(std::chrono::milliseconds timeout) {
 }
 
 messages::HelloReply IoLoop::hello() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return hello_;
 }
 
@@ -121,7 +122,7 @@ messages::HelloReply IoLoop::hello() const {
 
 void IoLoop::push(Command command) {
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         if (!is_stopping_) {
             commands_.push_back(std::move(command));
             if (commands_.size() == 1) ::eventfd_write(wake_fd_, 1);
@@ -219,7 +220,7 @@ void IoLoop::io_run() {
         ::eventfd_read(wake_fd_, &count);
         bool is_stopping = false;
         {
-            const std::lock_guard lock(mutex_);
+            const MutexLock lock(mutex_);
             obeying_.swap(commands_);
             is_stopping = is_stopping_;
         }
@@ -267,7 +268,7 @@ void IoLoop::io_end() {
     io_fail_all(messages::Door::kData, closed);
     if (has_link(messages::Door::kAdmin)) io_fail_all(messages::Door::kAdmin, closed);
     {
-        const std::lock_guard lock(mutex_);  // is_stopping_: none is added any more
+        const MutexLock lock(mutex_);  // is_stopping_: none is added any more
         std::ranges::move(commands_, std::back_inserter(obeying_));
         commands_.clear();
     }
@@ -499,7 +500,7 @@ void IoLoop::io_publish() {
         std::ranges::find_if(links_, [](const Link& link) { return link.refusal().has_value(); });
     const bool is_known = data.tree() == published_tree_;
     if (is_ready == is_connected_ && is_known && refused == links_.end()) return;
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     hello_ = data.hello();
     published_tree_ = data.tree();
     is_connected_ = is_ready;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "base/ids.h"
+#include "base/mutex.h"
 #include "base/result.h"
 #include "base/time.h"
 #include "client/link.h"
@@ -17,12 +18,10 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -168,12 +167,12 @@ class IoLoop {
     std::atomic<std::size_t> num_open_{0};
     ReadyQueue ready_;
 
-    mutable std::mutex mutex_;
-    std::condition_variable changed_;
-    std::deque<Command> commands_{};  // GUARDED_BY(mutex_)
-    bool is_stopping_ = false;        // GUARDED_BY(mutex_)
-    messages::HelloReply hello_{};    // GUARDED_BY(mutex_)
-    std::optional<Error> refusal_{};  // GUARDED_BY(mutex_)
+    mutable Mutex mutex_;
+    Condition changed_;
+    std::deque<Command> commands_ GUARDED_BY(mutex_){};
+    bool is_stopping_ GUARDED_BY(mutex_) = false;
+    messages::HelloReply hello_ GUARDED_BY(mutex_){};
+    std::optional<Error> refusal_ GUARDED_BY(mutex_){};
 
     // The loop's thread only.
     std::string published_tree_{};   // whose hello is in hello_

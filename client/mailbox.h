@@ -2,12 +2,11 @@
 // so a mailbox holds at most one chunk.
 #pragma once
 
+#include "base/mutex.h"
 #include "messages/chunks.h"
 #include "messages/generation.h"
 
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -18,7 +17,7 @@ class Mailbox {
   public:
     // Returns whether it was empty before.
     bool put(messages::OutputChunk chunk) {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         const bool was_empty = !unread_;
         if (was_empty) {
             unread_ = std::move(chunk);
@@ -30,21 +29,22 @@ class Mailbox {
     }
 
     std::optional<messages::OutputChunk> take() {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         return std::exchange(unread_, std::nullopt);
     }
 
     // Waits until there is something, or the time is over.
     std::optional<messages::OutputChunk> take(std::chrono::milliseconds timeout) {
-        std::unique_lock lock(mutex_);
-        filled_.wait_for(lock, timeout, [this] { return unread_.has_value(); });
+        MutexLock lock(mutex_);
+        const TimePoint deadline = Clock::now() + timeout;
+        while (!unread_ && filled_.wait_until(lock, deadline)) continue;
         return std::exchange(unread_, std::nullopt);
     }
 
   private:
-    std::mutex mutex_;
-    std::condition_variable filled_;
-    std::optional<messages::OutputChunk> unread_{};  // GUARDED_BY(mutex_)
+    Mutex mutex_;
+    Condition filled_;
+    std::optional<messages::OutputChunk> unread_ GUARDED_BY(mutex_){};
 };
 
 }  // namespace pitstop

@@ -15,12 +15,12 @@ ReadyQueue::ReadyQueue() : fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) { CHECK
 ReadyQueue::~ReadyQueue() { ::close(fd_); }
 
 void ReadyQueue::push(Callback callback) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     waiting_.push_back(std::move(callback));
 }
 
 void ReadyQueue::wake() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (waiting_.empty() || is_awake_) return;
     ::eventfd_write(fd_, 1);
     is_awake_ = true;
@@ -30,7 +30,7 @@ std::size_t ReadyQueue::run(std::size_t max) {
     // All at once: one by one, every callback would cost a system call to reset the descriptor.
     std::deque<Callback> batch;
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         if (waiting_.size() <= max) {
             batch.swap(waiting_);
             eventfd_t count = 0;
@@ -54,7 +54,7 @@ std::size_t ReadyQueue::run(std::size_t max) {
 void ReadyQueue::close() {
     is_closed_ = true;
     std::deque<Callback> never_run;  // destroyed unlocked
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     never_run.swap(waiting_);
 }
 

@@ -7,12 +7,13 @@
 // Bounded: an entry per open request (its chunks are joined meanwhile) and per answered call.
 #pragma once
 
+#include "base/mutex.h"
+
 #include <atomic>
 #include <cstddef>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 
 namespace pitstop {
 
@@ -35,9 +36,9 @@ class ReadyQueue {
 
   private:
     int fd_ = -1;  // an eventfd
-    std::mutex mutex_;
-    std::deque<Callback> waiting_{};  // GUARDED_BY(mutex_)
-    bool is_awake_ = false;           // GUARDED_BY(mutex_): fd_ is readable
+    Mutex mutex_;
+    std::deque<Callback> waiting_ GUARDED_BY(mutex_){};
+    bool is_awake_ GUARDED_BY(mutex_) = false;  // fd_ is readable
     std::atomic<bool> is_closed_{false};
 };
 

@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "base/cut_guard.h"
 #include "base/isa.h"
+#include "base/mutex.h"
 #include "base/task_pool.h"
 #include "client/bucket_ring.h"
 #include "client/push_sockets.h"
@@ -14,7 +15,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <thread>
@@ -163,7 +163,7 @@ class Push {
                 if (reply) {
                     if (Result<> is_ok = ok(*reply); !is_ok) reply = std::move(is_ok).error();
                 }
-                const std::lock_guard lock(shared->mutex);
+                const MutexLock lock(shared->mutex);
                 shared->filled = std::move(reply);
                 shared->is_filled = true;
             },
@@ -179,7 +179,7 @@ class Push {
 
     // The tree has ended the bucket while workers still owe answers.
     std::optional<Error> is_over() {
-        const std::lock_guard lock(shared_->mutex);
+        const MutexLock lock(shared_->mutex);
         if (!shared_->is_filled || *shared_->filled) return std::nullopt;
         return shared_->filled->error();
     }
@@ -191,7 +191,7 @@ class Push {
             sockets_->flush();  // a worker that has yet to come waits for what it is told
             std::this_thread::sleep_for(kLook);
         }
-        const std::lock_guard lock(shared_->mutex);
+        const MutexLock lock(shared_->mutex);
         if (shared_->is_filled) filled_ = shared_->filled;
     }
 
@@ -388,12 +388,12 @@ class Push {
         to_digest.copy_path = digest::CopyPath::kCached;  // workers read it at once
         static const digest::AddRun add_run = digest::add_run_on(best_isa());
         const digest::DigestSum sum = digest::digest_of(to_digest, add_run);
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         digests_[piece.tensor] += sum.digest;
     }
 
     void tell_progress(std::int64_t bytes) {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         bytes_sent_ += bytes;
         if (options_.on_progress)
             options_.on_progress({.bytes_sent = bytes_sent_, .bytes_total = report_.bytes});
@@ -518,6 +518,7 @@ class Push {
         report_.filled = **filled_;
         if (has_digest_ && !wanted_.empty()) {
             std::vector<messages::TensorInfo> sent;
+            const MutexLock lock(mutex_);
             for (std::size_t i = 0; i < tensors_.size(); ++i) {
                 if (!wanted_.contains(tensors_[i].name)) continue;
                 sent.push_back({
@@ -538,9 +539,9 @@ class Push {
 
     // Shared with the callback, which may come after a push was given up.
     struct Shared {
-        std::mutex mutex{};
+        Mutex mutex{};
         std::atomic<bool> is_filled{false};
-        std::optional<Result<messages::UpdateReply>> filled{};
+        std::optional<Result<messages::UpdateReply>> filled GUARDED_BY(mutex){};
     };
 
     Client& client_;
@@ -555,9 +556,9 @@ class Push {
     bool has_digest_ = false;  // to declare
     std::set<std::string, std::less<>>
         wanted_{};  // the model's tensors; empty: workers did not say
-    std::mutex mutex_{};
-    std::vector<Digest> digests_;  // GUARDED_BY(mutex_); by tensor
-    std::int64_t bytes_sent_ = 0;  // GUARDED_BY(mutex_)
+    Mutex mutex_{};
+    std::vector<Digest> digests_ GUARDED_BY(mutex_);  // by tensor
+    std::int64_t bytes_sent_ GUARDED_BY(mutex_) = 0;
     PushReport report_{};
 };
 

@@ -1,5 +1,6 @@
 #include "kernels/cuda_device.h"
 
+#include "base/mutex.h"
 #include "kernels/cublas_lt.h"
 #include "kernels/cuda_libraries.h"
 #include "kernels/device/check.cuh"
@@ -7,7 +8,6 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
-#include <mutex>
 #include <optional>
 
 namespace pitstop::kernels {
@@ -16,8 +16,8 @@ namespace {
 constexpr int kComputeMajorMin = 8;  // cp.async and bf16 mma
 
 struct Opened {
-    std::mutex mutex{};
-    std::optional<CudaDeviceInfo> info{};
+    Mutex mutex{};
+    std::optional<CudaDeviceInfo> info GUARDED_BY(mutex){};
     std::atomic<int> compute_capability{0};
     std::atomic<int> index{-1};
     std::atomic<CudaFailureHandler> failure_handler{nullptr};
@@ -88,7 +88,7 @@ Result<int> num_cuda_devices() {
 }
 
 Result<CudaDeviceInfo> open_cuda_device(int index) {
-    const std::scoped_lock lock(opened().mutex);
+    const MutexLock lock(opened().mutex);
     if (opened().info) {
         if (opened().info->index == index) return *opened().info;
         return make_error(
@@ -145,7 +145,7 @@ Result<CudaDeviceInfo> open_cuda_device(int index) {
 }
 
 CudaDeviceInfo opened_cuda_device() {
-    const std::scoped_lock lock(opened().mutex);
+    const MutexLock lock(opened().mutex);
     CHECK(opened().info.has_value());
     return *opened().info;
 }

@@ -1,4 +1,5 @@
 #include "base/log.h"
+#include "base/mutex.h"
 #include "kernels/cublas_choices.h"
 #include "kernels/cublas_lt.h"
 #include "kernels/cuda_device.h"
@@ -11,7 +12,6 @@
 #include <array>
 #include <limits>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -54,9 +54,9 @@ struct Plan {
 // Bounded: plans by the shapes of one model times the buckets of M, some 40 each; choices by
 // kChoicesMax.
 struct Plans {
-    std::mutex mutex{};
-    std::map<CublasKey, Plan> by_key{};  // GUARDED_BY(mutex)
-    CublasChoices choices{};             // GUARDED_BY(mutex)
+    Mutex mutex{};
+    std::map<CublasKey, Plan> by_key GUARDED_BY(mutex){};
+    CublasChoices choices GUARDED_BY(mutex){};
 };
 Plans& plans() {
     static Plans instance;
@@ -179,8 +179,7 @@ CublasKey key_of(const LinearArgs& args, const LinearPart& part) {
     };
 }
 
-// REQUIRES: plans().mutex.
-Plan& plan_of(const CublasKey& key) {
+Plan& plan_of(const CublasKey& key) REQUIRES(plans().mutex) {
     if (const auto found = plans().by_key.find(key); found != plans().by_key.end())
         return found->second;
     Plan plan = make_plan(key);
@@ -253,7 +252,7 @@ double time_of(
     return end->ms_since(*begin) / num_products;
 }
 
-// REQUIRES: plans().mutex; `plan` is the key's, and has an algorithm.
+// `plan` is the key's, and has an algorithm.
 cublasLtMatmulAlgo_t fastest(
     std::span<const LinearArgs> rotation,
     std::span<const LinearPart> parts,
@@ -278,7 +277,7 @@ cublasLtMatmulAlgo_t fastest(
 
 // Whether cuBLASLt takes it.
 bool try_multiply(const LinearArgs& args, const LinearPart& part, CublasKey key) {
-    const std::scoped_lock lock(plans().mutex);
+    const MutexLock lock(plans().mutex);
     for (const std::int64_t bucket : {key.bucket, args.x.rows}) {
         // Chosen for the bucket's M, but perhaps not made for this one: a plan of its own.
         key.bucket = bucket;
@@ -345,10 +344,10 @@ Products products_of(const LinearArgs& args) {
     return products;
 }
 
-// Times one product of the rotation's, unless it is known. REQUIRES: plans().mutex.
+// Times one product of the rotation's, unless it is known.
 bool tune(
     std::span<const LinearArgs> rotation, std::span<const LinearPart> parts, const CublasKey& key
-) {
+) REQUIRES(plans().mutex) {
     Plans& all = plans();
     if (all.choices.contains(key) || all.choices.size() >= kChoicesMax) return false;
     Plan& plan = plan_of(key);
@@ -367,7 +366,7 @@ void linear_cublas(const LinearArgs& args) {
 
 int tune_linear_cublas(std::span<const LinearArgs> rotation) {
     CHECK(!rotation.empty() && !is_capturing(rotation[0].stream));
-    const std::scoped_lock lock(plans().mutex);
+    const MutexLock lock(plans().mutex);
     const Products products = products_of(rotation[0]);
     int num_timed = 0;
     for (std::size_t i = 0; i < products.num; ++i) {
@@ -393,14 +392,14 @@ int load_linear_choices(const std::string& directory) {
         if (found.error().code != ErrorCode::kNotFound) spdlog::warn("{}", found.error().message);
         return 0;
     }
-    const std::scoped_lock lock(plans().mutex);
+    const MutexLock lock(plans().mutex);
     plans().choices = *std::move(found);
     return static_cast<int>(plans().choices.size());
 }
 
 Result<> save_linear_choices(const std::string& directory) {
     const CudaDeviceInfo device = opened_cuda_device();
-    const std::scoped_lock lock(plans().mutex);
+    const MutexLock lock(plans().mutex);
     return write_choices(choices_path(directory, device), device, plans().choices);
 }
 

@@ -1,11 +1,11 @@
 #include "text/tokenizer.h"
 
 #include "base/mapped_file.h"
+#include "base/mutex.h"
 #include "text/tokenizer_file.h"
 
 #include <algorithm>
 #include <filesystem>
-#include <mutex>
 #include <utility>
 
 namespace pitstop::text {
@@ -39,7 +39,7 @@ class ScratchPool {
   public:
     std::unique_ptr<Scratch> take() {
         {
-            const std::lock_guard lock(mutex_);
+            const MutexLock lock(mutex_);
             if (!free_.empty()) {
                 std::unique_ptr<Scratch> scratch = std::move(free_.back());
                 free_.pop_back();
@@ -55,13 +55,13 @@ class ScratchPool {
             scratch->splits = {};
             scratch->normalized_splits = {};
         }
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         free_.push_back(std::move(scratch));
     }
 
   private:
-    std::mutex mutex_{};
-    std::vector<std::unique_ptr<Scratch>> free_{};  // GUARDED_BY(mutex_)
+    Mutex mutex_{};
+    std::vector<std::unique_ptr<Scratch>> free_ GUARDED_BY(mutex_){};
 };
 
 }  // namespace

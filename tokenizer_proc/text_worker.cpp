@@ -79,7 +79,7 @@ TextWorker::TextWorker(std::shared_ptr<const text::Tokenizer> tokenizer, Fairnes
 
 TextWorker::~TextWorker() {
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         is_stopping_ = true;
         is_cancelled_ = true;
     }
@@ -94,7 +94,7 @@ std::vector<std::string> TextWorker::path_of(const TextJob& job) const {
 
 Result<> TextWorker::push(TextJob job) {
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         const std::size_t num_bytes = bytes_of(job) + kJobBytes;
         if (queue_.weight_of(path_of(job)) + num_bytes > kClientBytesMax) {
             return make_error(
@@ -126,7 +126,7 @@ Result<> TextWorker::push(TextJob job) {
 }
 
 void TextWorker::cancel(JobId job) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (const auto place = jobs_.find(job); place != jobs_.end()) {
         queue_.erase(path_of(place->second), job);
         jobs_.erase(place);
@@ -141,21 +141,21 @@ void TextWorker::give(TextDone done) {
 }
 
 std::vector<TextDone> TextWorker::take_done() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     eventfd_t count = 0;
     ::eventfd_read(fd_, &count);
     return std::exchange(done_, {});
 }
 
 bool TextWorker::is_busy() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return current_.has_value();
 }
 
 void TextWorker::run() {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     for (;;) {
-        changed_.wait(lock, [this] { return is_stopping_ || !queue_.empty(); });
+        while (!is_stopping_ && queue_.empty()) changed_.wait(lock);
         if (is_stopping_) return;
         const auto place = jobs_.find(queue_.pop());
         TextJob job = std::move(place->second);

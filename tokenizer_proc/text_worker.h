@@ -12,6 +12,7 @@
 #include "base/fair_queue.h"
 #include "base/ids.h"
 #include "base/interrupt.h"
+#include "base/mutex.h"
 #include "base/result.h"
 #include "text/tokenizer.h"
 #include "tokenizer_proc/chat_template.h"
@@ -19,11 +20,9 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -99,18 +98,18 @@ class TextWorker {
   private:
     void run();
     [[nodiscard]] std::vector<std::string> path_of(const TextJob& job) const;
-    void give(TextDone done);  // REQUIRES: mutex_ is held
+    void give(TextDone done) REQUIRES(mutex_);
 
     std::shared_ptr<const text::Tokenizer> tokenizer_;
     Fairness fairness_;
     int fd_ = -1;  // an eventfd
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    FairQueue<JobId> queue_{};               // GUARDED_BY(mutex_)
-    std::map<JobId, TextJob> jobs_{};        // GUARDED_BY(mutex_); those in queue_
-    std::vector<TextDone> done_{};           // GUARDED_BY(mutex_)
-    std::optional<JobId> current_{};         // GUARDED_BY(mutex_); in progress
-    bool is_stopping_ = false;               // GUARDED_BY(mutex_)
+    Mutex mutex_;
+    Condition changed_;
+    FairQueue<JobId> queue_ GUARDED_BY(mutex_){};
+    std::map<JobId, TextJob> jobs_ GUARDED_BY(mutex_){};  // those in queue_
+    std::vector<TextDone> done_ GUARDED_BY(mutex_){};
+    std::optional<JobId> current_ GUARDED_BY(mutex_){};  // in progress
+    bool is_stopping_ GUARDED_BY(mutex_) = false;
     std::atomic<bool> is_cancelled_{false};  // the job in progress
     std::thread thread_;                     // last: it uses all of the above
 };

@@ -4,6 +4,7 @@
 // Thread: its own owns the sockets; take() and send() may be called from any.
 #pragma once
 
+#include "base/mutex.h"
 #include "base/time.h"
 #include "bus/poller.h"
 #include "bus/run_dir.h"
@@ -15,11 +16,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <cstdlib>
 #include <deque>
 #include <filesystem>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <sys/eventfd.h>
@@ -77,35 +76,35 @@ class FakeDoor {
     }
 
     [[nodiscard]] std::string tree() {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         return tree_;
     }
     // Which tree the last message taken was for.
     [[nodiscard]] std::string tree_of_last() {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         return tree_of_last_;
     }
     // Another tree is there, behind the connections of this one.
     void become(std::string tree) {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         tree_ = std::move(tree);
     }
 
     // The next message of that type from a client, of which others are kept waiting.
     template <class Message>
     std::pair<std::string, Message> take() {
-        std::unique_lock lock(mutex_);
-        const auto find = [&] {
-            return std::find_if(received_.begin(), received_.end(), [](const DoorMessage& m) {
-                return m.frames.type == Message::kType;
-            });
+        MutexLock lock(mutex_);
+        const auto is_asked_for = [](const DoorMessage& m) {
+            return m.frames.type == Message::kType;
         };
-        const bool is_there = arrived_.wait_for(lock, std::chrono::seconds(20), [&] {
-            return find() != received_.end();
-        });
-        CHECK(is_there);
-        const DoorMessage message = *find();
-        received_.erase(find());
+        const TimePoint deadline = Clock::now() + std::chrono::seconds(20);
+        auto found = std::ranges::find_if(received_, is_asked_for);
+        while (found == received_.end()) {
+            CHECK(arrived_.wait_until(lock, deadline));
+            found = std::ranges::find_if(received_, is_asked_for);
+        }
+        const DoorMessage message = *found;
+        received_.erase(found);
         tree_of_last_ = message.tree;
         auto decoded = decode<Message>(message.frames, messages::UnknownFields::kRefuse);
         CHECK(decoded.has_value());
@@ -115,14 +114,14 @@ class FakeDoor {
     // Whether a message of that type has come and was not taken.
     template <class Message>
     bool has() {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         return std::any_of(received_.begin(), received_.end(), [](const DoorMessage& m) {
             return m.frames.type == Message::kType;
         });
     }
 
     void send(messages::Door door, const std::string& peer, messages::Frames frames) {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         to_send_.push_back({door, peer, std::move(frames)});
         ::eventfd_write(wake_fd_, 1);
     }
@@ -150,7 +149,7 @@ class FakeDoor {
                     }
                     Result<std::string> tree = take_tree(received->frames);
                     CHECK(tree.has_value());
-                    const std::lock_guard lock(mutex_);
+                    const MutexLock lock(mutex_);
                     received_.push_back(
                         {static_cast<messages::Door>(i),
                          received->peer,
@@ -162,7 +161,7 @@ class FakeDoor {
             }
             std::deque<DoorMessage> to_send;
             {
-                const std::lock_guard lock(mutex_);
+                const MutexLock lock(mutex_);
                 to_send.swap(to_send_);
             }
             for (const DoorMessage& message : to_send) {
@@ -194,17 +193,17 @@ class FakeDoor {
 
     inline static std::atomic<int> next_tree{1};
 
-    std::string tree_;                     // GUARDED_BY(mutex_)
-    std::string tree_of_last_{};           // GUARDED_BY(mutex_)
+    std::string tree_ GUARDED_BY(mutex_);
+    std::string tree_of_last_ GUARDED_BY(mutex_){};
     std::optional<Error> greeting_error_;  // unavailable: the first greeting only
     int wake_fd_;
     zmq::context_t context_{1};
     std::vector<bus::Socket> sockets_{};
     std::atomic<bool> is_stopping_{false};
-    std::mutex mutex_;
-    std::condition_variable arrived_;
-    std::deque<DoorMessage> received_{};  // GUARDED_BY(mutex_)
-    std::deque<DoorMessage> to_send_{};   // GUARDED_BY(mutex_)
+    Mutex mutex_;
+    Condition arrived_;
+    std::deque<DoorMessage> received_ GUARDED_BY(mutex_){};
+    std::deque<DoorMessage> to_send_ GUARDED_BY(mutex_){};
     std::thread thread_;
 };
 

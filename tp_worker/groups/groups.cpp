@@ -11,7 +11,7 @@ Result<> Groups::init(
     const messages::GroupSpec& spec, std::int64_t rank, const Patience& patience
 ) {
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         std::erase_if(groups_, [](const auto& entry) {
             return entry.second != nullptr && entry.second->is_over();
         });
@@ -31,7 +31,7 @@ Result<> Groups::init(
     auto joined = spec.backend == messages::GroupBackend::kHost
                       ? join_host_group(spec, rank, patience)
                       : join_nccl_group(spec, rank, patience);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!joined) {
         groups_.erase(spec.group);
         return std::move(joined).error();
@@ -41,7 +41,7 @@ Result<> Groups::init(
 }
 
 Result<> Groups::destroy(const std::string& name) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = groups_.find(name);
     if (found == groups_.end() || found->second == nullptr)
         return make_error(ErrorCode::kNotFound, "The group to be destroyed does not exist.");
@@ -50,7 +50,7 @@ Result<> Groups::destroy(const std::string& name) {
 }
 
 std::shared_ptr<BroadcastGroup> Groups::find(const std::string& name) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = groups_.find(name);
     return found == groups_.end() ? nullptr : found->second;
 }
@@ -75,7 +75,7 @@ void Groups::refuse(const std::string& name, const std::string& reason) {
     const std::shared_ptr<BroadcastGroup> group = find(name);
     if (group == nullptr) return;
     group->refuse(reason);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = groups_.find(name);
     if (found != groups_.end() && found->second == group) groups_.erase(found);
 }

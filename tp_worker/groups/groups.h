@@ -4,6 +4,7 @@
 // Bounded: kGroupsMax.
 #pragma once
 
+#include "base/mutex.h"
 #include "base/result.h"
 #include "messages/groups.h"
 #include "tp_worker/groups/tcp_stream.h"
@@ -11,7 +12,6 @@
 #include <cstddef>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 
@@ -50,9 +50,9 @@ class Groups {
   private:
     [[nodiscard]] std::shared_ptr<BroadcastGroup> find(const std::string& name);
 
-    std::mutex mutex_{};
+    Mutex mutex_{};
     // Null while it is being joined. Shared with whoever receives while it is destroyed.
-    std::map<std::string, std::shared_ptr<BroadcastGroup>> groups_{};  // GUARDED_BY(mutex_)
+    std::map<std::string, std::shared_ptr<BroadcastGroup>> groups_ GUARDED_BY(mutex_){};
 };
 
 }  // namespace pitstop::tp_worker

@@ -1,12 +1,12 @@
 #include "tp_worker/groups/host_lookup.h"
 
+#include "base/mutex.h"
+
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <csignal>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <netdb.h>
 #include <optional>
 #include <pthread.h>
@@ -49,9 +49,9 @@ std::atomic<int> num_lookups{0};
 
 // Shared by who waits and the thread, which may come later.
 struct Lookup {
-    std::mutex mutex{};
-    std::condition_variable done{};
-    std::optional<Found> found{};  // GUARDED_BY(mutex)
+    Mutex mutex{};
+    Condition done{};
+    std::optional<Found> found GUARDED_BY(mutex){};
 };
 
 // On a thread of its own, without signals: those are for the loop's.
@@ -65,7 +65,7 @@ Result<> start(const std::shared_ptr<Lookup>& lookup, const std::string& host, s
         std::thread([lookup, host, port] {
             Found found = ask(host, port, Kind::kName);
             num_lookups.fetch_sub(1);
-            const std::lock_guard lock(lookup->mutex);
+            const MutexLock lock(lookup->mutex);
             lookup->found = std::move(found);
             lookup->done.notify_all();
         }).detach();
@@ -96,7 +96,7 @@ Result<std::vector<HostAddress>> look_up_host(
     }
     const auto lookup = std::make_shared<Lookup>();
     RETURN_IF_ERROR(start(lookup, host, port));
-    std::unique_lock lock(lookup->mutex);
+    MutexLock lock(lookup->mutex);
     while (!lookup->found) {
         if (patience.is_called_off.load(std::memory_order_relaxed)) {
             return make_error(ErrorCode::kAborted, "called off while '{}' was looked up", host);

@@ -15,7 +15,7 @@ Background::Background() : event_fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
 
 Background::~Background() {
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         is_over_ = true;
         jobs_.clear();
     }
@@ -26,7 +26,7 @@ Background::~Background() {
 
 void Background::give(Job job) {
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         jobs_.push_back(std::move(job));
     }
     is_changed_.notify_one();
@@ -34,7 +34,7 @@ void Background::give(Job job) {
 
 bool Background::offer(Job job) {
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         if (jobs_.size() >= kOffersMax) return false;
         jobs_.push_back(std::move(job));
     }
@@ -45,13 +45,13 @@ bool Background::offer(Job job) {
 std::vector<messages::Frames> Background::take_answers() {
     std::uint64_t num = 0;
     [[maybe_unused]] const ssize_t size = ::read(event_fd_, &num, sizeof num);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return std::exchange(answers_, {});
 }
 
 void Background::answer(messages::Frames frames) {
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         answers_.push_back(std::move(frames));
     }
     const std::uint64_t one = 1;
@@ -59,9 +59,9 @@ void Background::answer(messages::Frames frames) {
 }
 
 void Background::run() {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     for (;;) {
-        is_changed_.wait(lock, [&] { return is_over_ || !jobs_.empty(); });
+        while (!is_over_ && jobs_.empty()) is_changed_.wait(lock);
         if (is_over_) return;
         Job job = std::move(jobs_.front());
         jobs_.pop_front();

@@ -8,12 +8,11 @@
 //          are few by the protocol, are given whatever waits.
 #pragma once
 
+#include "base/mutex.h"
 #include "messages/frames.h"
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -45,11 +44,11 @@ class Background {
     void run();
 
     int event_fd_ = -1;
-    std::mutex mutex_{};
-    std::condition_variable is_changed_{};
-    std::deque<Job> jobs_{};                   // GUARDED_BY(mutex_)
-    std::vector<messages::Frames> answers_{};  // GUARDED_BY(mutex_)
-    bool is_over_ = false;                     // GUARDED_BY(mutex_)
+    Mutex mutex_{};
+    Condition is_changed_{};
+    std::deque<Job> jobs_ GUARDED_BY(mutex_){};
+    std::vector<messages::Frames> answers_ GUARDED_BY(mutex_){};
+    bool is_over_ GUARDED_BY(mutex_) = false;
     std::thread thread_{};
 };
 

@@ -15,7 +15,7 @@ Keeper::Keeper(Args args) : args_(std::move(args)), directory_(args_.directory, 
 
 Keeper::~Keeper() {
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         is_cancelled_ = true;
         is_over_ = true;
         next_.reset();
@@ -29,7 +29,7 @@ void Keeper::obey(const messages::WorkerKeep& step, const Arena* live) {
     const bool ends_others =
         step.step == messages::KeepStep::kBegin || step.step == messages::KeepStep::kDrop;
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         if (ends_others) {
             is_cancelled_ = true;
             next_.reset();
@@ -43,14 +43,14 @@ void Keeper::obey(const messages::WorkerKeep& step, const Arena* live) {
 }
 
 void Keeper::let_go(const Arena& memory) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (read_ == &memory) read_ = nullptr;
 }
 
 void Keeper::run() {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     for (;;) {
-        is_changed_.wait(lock, [&] { return is_over_ || next_; });
+        while (!is_over_ && !next_) is_changed_.wait(lock);
         if (is_over_) return;
         const Job job = *std::exchange(next_, std::nullopt);
         is_cancelled_ = false;
@@ -148,7 +148,7 @@ Result<> Keeper::write(const Job& job) {
 
 Result<> Keeper::copy_piece(const Arena& live, std::int64_t begin, std::span<std::byte> out) {
     RETURN_IF_ERROR(go_on());
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (read_ != &live) {
         return make_error(
             ErrorCode::kAborted,

@@ -11,6 +11,7 @@
 #pragma once
 
 #include "base/fault_point.h"
+#include "base/mutex.h"
 #include "base/result.h"
 #include "digest/digest_run.h"
 #include "messages/frames.h"
@@ -21,9 +22,7 @@
 #include "tp_worker/weights/weight_layout.h"
 
 #include <atomic>
-#include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -74,11 +73,11 @@ class Keeper {
     Args args_;
     KeptDirectory directory_;
     std::atomic<bool> is_cancelled_{false};
-    std::mutex mutex_{};
-    std::condition_variable is_changed_{};
-    std::optional<Job> next_{};    // GUARDED_BY(mutex_)
-    const Arena* read_ = nullptr;  // GUARDED_BY(mutex_): by the write that is ordered
-    bool is_over_ = false;         // GUARDED_BY(mutex_)
+    Mutex mutex_{};
+    Condition is_changed_{};
+    std::optional<Job> next_ GUARDED_BY(mutex_){};
+    const Arena* read_ GUARDED_BY(mutex_) = nullptr;  // by the write that is ordered
+    bool is_over_ GUARDED_BY(mutex_) = false;
     std::thread thread_{};
 };
 

@@ -1,0 +1,94 @@
+"""What Clang's tools say: mutexes guard what they say they guard, and every file is formatted."""
+
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from project import ROOT, files, read
+
+PRODUCT = (
+    "base bench bus checkpoint client detokenizer_proc digest http_proc jinja kernels messages pickle"
+    " scheduler_proc text tokenizer_proc tp_worker"
+).split()
+ANALYSIS = "clang++ -std=c++20 -fsyntax-only -Wthread-safety -Werror=thread-safety -I".split() + [str(ROOT)]
+
+
+def needs(tool):
+    return pytest.mark.skipif(not shutil.which(tool), reason=f"{tool} is not installed")
+
+
+def included(path):
+    """The project's headers that a file includes itself."""
+    names = re.findall(r'^\s*#\s*include\s*"([^"]+)"', read(path), re.MULTILINE)
+    return [name for name in names if (ROOT / name).is_file()]
+
+
+def files_with_mutexes():
+    """Sources that lock, themselves or in a header that they include."""
+    with_mutex = re.compile(r"\bMutex(Lock)?\b")
+    sources = [path for path in files(".cpp") if path.parts[0] in PRODUCT]
+    return [
+        path
+        for path in sources
+        if any(with_mutex.search(read(name)) for name in [path, *included(path)])
+    ]
+
+
+def analyze(*arguments, source=None):
+    return subprocess.run(
+        [*ANALYSIS, *arguments], input=source, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+@needs("clang++")
+@pytest.mark.parametrize("path", files_with_mutexes(), ids=str)
+def test_what_a_mutex_guards_is_touched_under_it_alone(path):
+    # The headers of the GPU in software stand for the toolkit's, which may not be there.
+    done = analyze("-I", "tests/emulated_gpu/include", str(path))
+    assert done.returncode == 0, done.stderr
+
+
+@needs("clang++")
+@pytest.mark.parametrize(
+    "body, is_refused",
+    [("MutexLock lock(mutex_); ++count_;", False), ("++count_;", True), ("add();", True)],
+)
+def test_the_analysis_finds_what_is_not_locked(body, is_refused):
+    source = f"""
+        #include "base/mutex.h"
+        using pitstop::MutexLock;
+        class Counter {{
+          public:
+            void count() {{ {body} }}
+          private:
+            void add() REQUIRES(mutex_) {{ ++count_; }}
+            pitstop::Mutex mutex_;
+            int count_ GUARDED_BY(mutex_) = 0;
+        }};
+        int main() {{ Counter().count(); }}"""
+    done = analyze("-x", "c++", "-", source=source)
+    assert (done.returncode != 0) == is_refused, done.stderr
+    assert not is_refused or "requires holding mutex" in done.stderr, done.stderr
+
+
+def test_every_mutex_of_the_product_is_one_that_the_analysis_knows():
+    wrong = [
+        f"{path}:{number}: {line.strip()}"
+        for path in files(".h", ".cpp")
+        if path.parts[0] in PRODUCT and path.parts[0] != "bench" and str(path) != "base/mutex.h"
+        for number, line in enumerate(read(path).splitlines(), 1)
+        if re.search(r"std::(recursive_|shared_|timed_)?mutex\b|//.*\bGUARDED_BY\b", line)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@needs("clang-format")
+def test_every_file_is_formatted():
+    sources = [str(path) for path in files(".h", ".cpp", ".cu", ".cuh")]
+    assert len(sources) > 500
+    done = subprocess.run(
+        ["clang-format", "--dry-run", "--Werror", *sources], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
