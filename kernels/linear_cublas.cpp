@@ -348,12 +348,11 @@ Products products_of(const LinearArgs& args) {
 bool tune(
     std::span<const LinearArgs> rotation, std::span<const LinearPart> parts, const CublasKey& key
 ) REQUIRES(plans().mutex) {
-    Plans& all = plans();
-    if (all.choices.contains(key) || all.choices.size() >= kChoicesMax) return false;
+    if (plans().choices.contains(key) || plans().choices.size() >= kChoicesMax) return false;
     Plan& plan = plan_of(key);
     if (!plan.algo) return false;
     plan.algo = fastest(rotation, parts, key, plan);
-    all.choices.emplace(key, *plan.algo);
+    plans().choices.emplace(key, *plan.algo);
     return true;
 }
 

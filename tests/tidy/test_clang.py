@@ -46,7 +46,7 @@ def analyze(*arguments, source=None):
 @pytest.mark.parametrize("path", files_with_mutexes(), ids=str)
 def test_what_a_mutex_guards_is_touched_under_it_alone(path):
     # The headers of the GPU in software stand for the toolkit's, which may not be there.
-    done = analyze("-I", "tests/emulated_gpu/include", str(path))
+    done = analyze("-I", "tests/emulated_gpu/include", '-DPITSTOP_VERSION="any"', str(path))
     assert done.returncode == 0, done.stderr
 
 
