@@ -50,12 +50,13 @@ void write_as_json(std::string_view text) {
 }
 
 void parse_as_chat(std::string_view text) {
-    if (const auto call = parse_openai_chat(text)) {
+    if (const auto call = http::parse_openai_chat(text)) {
         CHECK(!messages::invalid(call->options.sampling));
         CHECK(call->input_ids || nlohmann::json::accept(call->chat.variables));
     }
     // The same chat is one for /tokenize, which reads nothing else.
-    if (const auto chat = parse_prompt_chat(text)) CHECK(nlohmann::json::accept(chat->variables));
+    if (const auto chat = http::parse_prompt_chat(text))
+        CHECK(nlohmann::json::accept(chat->variables));
 }
 
 // The first line is a target, what follows a body.
@@ -98,18 +99,18 @@ void parse_as_tool_calls(std::string_view text) {
 void fuzz(std::uint8_t which, std::string_view text) {
     switch (static_cast<std::uint8_t>(which - '0') % 9) {
         case 0:
-            if (const auto call = parse_sglang_generate(text)) {
+            if (const auto call = http::parse_sglang_generate(text)) {
                 CHECK(!call->prompts.empty());
                 for (const messages::Generate& prompt : call->prompts)
                     CHECK(!messages::invalid(prompt));
             }
             break;
         case 1:
-            if (const auto call = parse_openai_completions(text))
+            if (const auto call = http::parse_openai_completions(text))
                 CHECK(!messages::invalid(call->options.sampling));
             break;
         case 2:
-            if (const auto call = parse_vllm_generate(text)) CHECK(!call->prompt.empty());
+            if (const auto call = http::parse_vllm_generate(text)) CHECK(!call->prompt.empty());
             break;
         case 3:
             parse_as_target(text);
