@@ -52,10 +52,9 @@ Task<Response> collective_rpc(Exchange& exchange) {
     if (kwargs != nullptr && !kwargs->is_object()) fields.fail("kwargs", "an object");
     if (fields.error()) co_return failure(*fields.error());
     const nlohmann::json none = nlohmann::json::object();
-    if (method == "reload_weights")
-        co_return co_await reload_weights(exchange, kwargs != nullptr ? *kwargs : none);
-    if (method == "update_weights")
-        co_return co_await update_weights_by_rpc(exchange, kwargs != nullptr ? *kwargs : none);
+    const nlohmann::json& named = kwargs != nullptr ? *kwargs : none;
+    if (method == "reload_weights") co_return co_await reload_weights(exchange, named);
+    if (method == "update_weights") co_return co_await update_weights_by_rpc(exchange, named);
     if (method == "update_weights_from_ipc")
         co_return co_await update_from_ipc_by_rpc(exchange, fields.find("args"));
     co_return failure(make_error(
