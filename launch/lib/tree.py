@@ -3,6 +3,7 @@
 Thread: one. Everything waits in Tree._wait, always with a deadline.
 """
 
+import atexit
 import dataclasses
 import os
 import selectors
@@ -175,6 +176,8 @@ class Signals:
         for number in self.NUMBERS:
             if signal.getsignal(number) != signal.SIG_IGN:  # nohup, or in the background
                 signal.signal(number, self._take)
+                # The interpreter gives its own handlers back while it ends, but leaves what is ignored.
+                atexit.register(signal.signal, number, signal.SIG_IGN)
 
     def _take(self, _number, _frame):
         self.is_asked_to_end = True
