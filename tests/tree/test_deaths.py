@@ -123,6 +123,7 @@ def test_a_signal_is_a_clean_end_that_answers_open_requests(start_tree, number):
     tree = start_tree("--dp", 2)
     door = tree.door()
     rids = start_long(door)
+    assert tree.door("admin").call("pause_generation", mode="in_place")["ok"]  # else one may be over before
     tree.launcher.send_signal(number)
     for reason in reasons(door, rids).values():
         assert reason.startswith("unavailable: ")
