@@ -1,0 +1,1 @@
+"""Many trees, one update for all of them."""

@@ -1,0 +1,416 @@
+"""One update for a whole fleet: staged on all, all prepared, decided on all, then committed on all. Pure.
+
+  staging     every participant receives and checks the version while it serves the old one. One that fails, vanishes
+              or is late drops it everywhere; with a quorum it is set aside as long as so many others are left
+  deciding    all are prepared, and each is told so. From the first of these words on the update takes effect: a
+              successor that finds one replica which heard it commits, one that finds none drops
+  committing  all that live have heard it. So nobody serves a version that anybody alive does not know of
+  dropping    the old version serves on, everywhere
+
+A replica that comes late, or was set aside, is not ready until it serves what the fleet committed: it fetches that
+from one that does, beside whatever update is under way. Deaths are final: who is `gone` never comes back under that
+name. What was sent may be lost: it is said again until it is answered.
+
+Source: the three phases are Skeen's non-blocking commit (1981), for processes that stop and are seen to have stopped.
+Owns:    the members, the version that is the fleet's, the update under way.
+Thread:  one. No clock, no I/O: time and facts come in, orders and outcomes go out.
+Bounded: one update at a time, UPDATES_WAITING_MAX more in order.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+from dataclasses import dataclass, field
+from typing import Any, Iterable, Optional
+
+from .orders import (
+    Answer, Ask, Commit, Committed, Decide, Decided, Drop, Dropped, Fetch, Fetched, Key, Order, Outcome, Refused, Retire,
+    Stage, Staged, State, Version,
+)
+
+UPDATES_WAITING_MAX = 16
+RESEND_S = 2.0
+
+
+class Standing(enum.Enum):
+    ASKED = "asked"  # it has not said yet what it serves
+    BEHIND = "behind"  # it does not serve the fleet's version, and nobody can give that now
+    FETCHING = "fetching"
+    READY = "ready"
+    RETIRED = "retired"  # it was told to end
+
+
+class Phase(enum.Enum):
+    RECOVERING = "recovering"  # until every member has said what it serves
+    IDLE = "idle"
+    STAGING = "staging"
+    DECIDING = "deciding"
+    COMMITTING = "committing"
+    DROPPING = "dropping"
+
+
+@dataclass
+class Member:
+    standing: Standing = Standing.ASKED
+    version: Optional[Version] = None
+    state: Optional[State] = None  # as it was asked
+    not_before: float = 0.0  # it is not told to fetch again until then
+
+
+@dataclass
+class Update:
+    uid: str
+    payload: Any
+    timeout_s: float
+    path: str = ""  # the directory that it comes from, if any
+    key: Key = (0, 0)
+    deadline: float = 0.0
+    version: Optional[Version] = None
+    votes: dict[str, str] = field(default_factory=dict)  # participants that are left -> how far each is
+    replicas: dict[str, dict[str, Any]] = field(default_factory=dict)  # all that took part -> what came of each
+    code: str = ""
+    message: str = ""
+
+
+class Coordinator:
+    def __init__(self, generation: int, members: Iterable[str] = (), quorum: Optional[int] = None):
+        self.generation = generation
+        self.quorum = quorum
+        self.members: dict[str, Member] = {}
+        self.committed: Optional[Version] = None
+        self.committed_path = ""  # where that can be read, too; empty: nowhere
+        self.phase = Phase.RECOVERING
+        self.is_deposed = False  # a newer coordinator is there: this one says nothing more
+        self._update: Optional[Update] = None
+        self._waiting: collections.deque[Update] = collections.deque()
+        self._count = 0
+        self._now = 0.0
+        self._orders: list[tuple[str, Order]] = []
+        self._outcomes: list[Outcome] = []
+        self._unanswered: dict[str, tuple[Order, float]] = {}  # member -> the latest order, and when it was said
+        for member in members:
+            self.add(member)
+        self._go_on()
+
+    # ---- facts ----
+
+    def add(self, member: str) -> None:
+        """A replica is there: a new one, or one that a predecessor had."""
+        self.members[member] = Member()
+        self._say(member, Ask(self.generation))
+
+    def gone(self, member: str) -> None:
+        """It serves nothing any more, and never will."""
+        if self.members.pop(member, None) is None:
+            return
+        self._unanswered.pop(member, None)
+        self._lose(member, "vanished", "it vanished")
+        self._go_on()
+
+    def hear(self, answer: Answer) -> None:
+        member = self.members.get(answer.member)
+        if member is None or self.is_deposed:
+            return
+        if isinstance(answer, Refused):
+            if answer.generation > self.generation:
+                self._depose(answer.generation)
+            return
+        {
+            State: self._hear_state, Staged: self._hear_staged, Decided: self._hear_decided,
+            Committed: self._hear_committed, Dropped: self._hear_dropped, Fetched: self._hear_fetched,
+        }[type(answer)](member, answer)
+        self._go_on()
+
+    def update(self, uid: str, payload: Any = None, timeout_s: float = 600.0, path: str = "") -> None:
+        """Its Outcome comes in any case."""
+        update = Update(uid, payload, timeout_s, path)
+        if self.is_deposed:
+            self._refuse(update, "aborted", "another coordinator has taken over")
+        elif len(self._waiting) >= UPDATES_WAITING_MAX:
+            self._refuse(update, "resource_exhausted", f"{len(self._waiting)} updates wait already")
+        else:
+            self._waiting.append(update)
+            self._go_on()
+
+    def tick(self, now: float) -> None:
+        """Says again what was not answered, and ends a stage whose time is up."""
+        self._now = now
+        if self.is_deposed:
+            return
+        for member, (order, said) in list(self._unanswered.items()):
+            if now - said >= RESEND_S:
+                self._say(member, order)
+        update = self._update
+        if self.phase is Phase.STAGING and update is not None and now >= update.deadline:
+            for member in [each for each, vote in update.votes.items() if vote == "staging"]:
+                if self.phase is Phase.STAGING:
+                    self._fail(member, "deadline_exceeded", "it was not prepared in time")
+        self._go_on()
+
+    def take_orders(self) -> list[tuple[str, Order]]:
+        orders, self._orders = self._orders, []
+        return orders
+
+    def take_outcomes(self) -> list[Outcome]:
+        outcomes, self._outcomes = self._outcomes, []
+        return outcomes
+
+    @property
+    def ready(self) -> list[str]:
+        """Who may be asked to generate."""
+        return [name for name, each in self.members.items() if each.standing is Standing.READY]
+
+    # ---- what is said ----
+
+    def _say(self, member: str, order: Order) -> None:
+        self._unanswered[member] = (order, self._now)
+        self._orders.append((member, order))
+
+    def _answered(self, member: str, kind: type, key: Optional[Key] = None) -> None:
+        order = self._unanswered.get(member)
+        if order is not None and isinstance(order[0], kind) and (key is None or order[0].key == key):
+            del self._unanswered[member]
+
+    def _retire(self, name: str, reason: str) -> None:
+        self.members[name].standing = Standing.RETIRED
+        self._say(name, Retire(self.generation, reason))
+
+    def _depose(self, generation: int) -> None:
+        self.is_deposed = True
+        self._orders.clear()
+        self._unanswered.clear()
+        message = f"another coordinator, of generation {generation}, has taken over"
+        for update in [*([self._update] if self._update else []), *self._waiting]:
+            self._refuse(update, "aborted", message)
+        self._update = None
+        self._waiting.clear()
+
+    def _refuse(self, update: Update, code: str, message: str) -> None:
+        if update.uid:
+            self._outcomes.append(Outcome(update.uid, False, self.committed, code, message, update.replicas))
+
+    # ---- answers ----
+
+    def _current(self, name: str, key: Key, vote: str) -> Optional[Update]:
+        """The update under way, if it still waits for that of this participant."""
+        update = self._update
+        return update if update is not None and update.key == key and update.votes.get(name) == vote else None
+
+    def _hear_state(self, member: Member, answer: State) -> None:
+        if answer.generation != self.generation or member.standing is not Standing.ASKED:
+            return
+        self._answered(answer.member, Ask)
+        member.version, member.state, member.standing = answer.version, answer, Standing.BEHIND
+
+    def _hear_staged(self, member: Member, answer: Staged) -> None:
+        update = self._current(answer.member, answer.key, "staging")
+        if update is None or self.phase is not Phase.STAGING:
+            return
+        self._answered(answer.member, Stage, answer.key)
+        if answer.version is None:
+            self._fail(answer.member, answer.code, answer.message)
+            return
+        others = update.version
+        if others is not None and not others.is_same(answer.version):
+            said = f"it staged other weights than the others: digests {answer.version.digest} and {others.digest}"
+            self._begin_drop("data_loss", f"{answer.member}: {said}")
+            return
+        update.version = answer.version
+        update.votes[answer.member] = "prepared"
+        update.replicas[answer.member] = {"outcome": "prepared", "message": "", "report": answer.report}
+
+    def _hear_decided(self, member: Member, answer: Decided) -> None:
+        update = self._current(answer.member, answer.key, "prepared")
+        if update is None or self.phase is not Phase.DECIDING:
+            return
+        self._answered(answer.member, Decide, answer.key)
+        if answer.code:
+            self._lose(answer.member, "lost", answer.message)
+            self._retire(answer.member, answer.message)
+        else:
+            update.votes[answer.member] = "decided"
+
+    def _hear_committed(self, member: Member, answer: Committed) -> None:
+        update = self._current(answer.member, answer.key, "decided")
+        if update is None or self.phase is not Phase.COMMITTING:
+            return
+        self._answered(answer.member, Commit, answer.key)
+        if answer.code:
+            self._lose(answer.member, "lost", answer.message)
+            self._retire(answer.member, answer.message)
+            return
+        member.version, member.standing = update.version, Standing.READY
+        update.votes[answer.member] = "committed"
+        report = answer.report or update.replicas.get(answer.member, {}).get("report")
+        update.replicas[answer.member] = {"outcome": "committed", "message": "", "report": report}
+
+    def _hear_dropped(self, member: Member, answer: Dropped) -> None:
+        self._answered(answer.member, Drop, answer.key)
+        update = self._update
+        if self.phase is Phase.DROPPING and update is not None and update.key == answer.key:
+            update.votes.pop(answer.member, None)
+
+    def _hear_fetched(self, member: Member, answer: Fetched) -> None:
+        if member.standing is not Standing.FETCHING:
+            return
+        self._answered(answer.member, Fetch)
+        member.version, member.standing = answer.version, Standing.BEHIND
+        member.not_before = self._now + RESEND_S if answer.code else 0.0
+
+    # ---- participants that are lost ----
+
+    def _lose(self, name: str, outcome: str, message: str) -> None:
+        """It takes no part any more; whether the update can go on without it depends on the phase."""
+        update = self._update
+        if update is None or name not in update.votes:
+            return
+        if self.phase is Phase.STAGING:
+            self._fail(name, "unavailable", message, outcome)
+            return
+        del update.votes[name]
+        update.replicas[name] = {"outcome": outcome, "message": message, "report": None}
+
+    def _fail(self, name: str, code: str, message: str, outcome: str = "failed") -> None:
+        update = self._update
+        del update.votes[name]
+        update.replicas[name] = {"outcome": outcome, "message": message, "report": None}
+        if self.quorum is None or len(update.votes) < max(1, self.quorum):
+            left = "" if self.quorum is None else f" ({len(update.votes)} are left, the quorum is {self.quorum})"
+            self._begin_drop(code, f"{name}: {message}{left}", [name])
+        elif name in self.members:
+            # Set aside: it serves the old version, so it is behind from the commit on.
+            self._say(name, Drop(self.generation, update.key))
+
+    # ---- the phases ----
+
+    def _go_on(self) -> None:
+        """Whatever the facts so far allow."""
+        if self.is_deposed:
+            return
+        if self.phase is Phase.RECOVERING and all(each.state for each in self.members.values()):
+            self._recover()
+        votes = set(self._update.votes.values()) if self._update else set()
+        if self.phase is Phase.STAGING and votes == {"prepared"}:
+            self._begin(Phase.DECIDING, Decide(self.generation, self._update.key))
+        if self.phase is Phase.DECIDING and not set(self._update.votes.values()) - {"decided"}:
+            if self._update.votes:
+                self._begin_commit()
+            else:
+                self._finish("unavailable", "every replica vanished before the commit")
+        if self.phase is Phase.COMMITTING and not set(self._update.votes.values()) - {"committed"}:
+            is_served = bool(self._update.votes)
+            self._finish(*(("", "") if is_served else ("data_loss", "every replica vanished in the commit")))
+        if self.phase is Phase.DROPPING and not self._update.votes:
+            self._finish(self._update.code, self._update.message)
+        if self.phase is Phase.IDLE and self._waiting:
+            self._begin_stage(self._waiting.popleft())
+        self._settle()
+
+    def _begin(self, phase: Phase, order: Order) -> None:
+        self.phase = phase
+        for name in self._update.votes:
+            self._say(name, order)
+
+    def _begin_stage(self, update: Update) -> None:
+        # Where nobody serves the fleet's version any more, whoever is there may begin anew.
+        names = self.ready or [
+            name for name, each in self.members.items() if each.standing in (Standing.BEHIND, Standing.FETCHING)
+        ]
+        if not names or len(names) < (self.quorum or 1):
+            self._refuse(update, "unavailable", f"{len(names)} replicas can take part; {self.quorum or 1} must")
+            return
+        self._count += 1
+        update.key = (self.generation, self._count)
+        update.deadline = self._now + update.timeout_s
+        update.votes = dict.fromkeys(names, "staging")
+        for name in names:
+            if self.members[name].standing is Standing.FETCHING:  # the stage ends that
+                self.members[name].standing = Standing.BEHIND
+        self._update = update
+        self._begin(Phase.STAGING, Stage(self.generation, update.key, self._next_epoch(), update.uid, update.payload))
+
+    def _next_epoch(self) -> int:
+        epochs = [each.version.epoch for each in self.members.values() if each.version is not None]
+        return 1 + max([*epochs, self.committed.epoch if self.committed else 0])
+
+    def _begin_commit(self) -> None:
+        update = self._update
+        self.committed, self.committed_path = update.version, update.path
+        for name, each in self.members.items():
+            is_behind = name not in update.votes and not update.version.is_same(each.version)
+            if is_behind and each.standing is Standing.READY:
+                each.standing = Standing.BEHIND
+        self._begin(Phase.COMMITTING, Commit(self.generation, update.key))
+
+    def _begin_drop(self, code: str, message: str, more: Iterable[str] = ()) -> None:
+        update = self._update
+        update.code, update.message = code, message
+        for name in more:
+            if name in self.members:
+                update.votes[name] = "failed"
+        for name in update.votes:
+            update.replicas.setdefault(name, {"outcome": "dropped", "message": "", "report": None})
+            if update.replicas[name]["outcome"] == "prepared":
+                update.replicas[name]["outcome"] = "dropped"
+        self._begin(Phase.DROPPING, Drop(self.generation, update.key))
+
+    def _finish(self, code: str, message: str) -> None:
+        update, self._update = self._update, None
+        self.phase = Phase.IDLE
+        if update.uid:
+            self._outcomes.append(
+                Outcome(update.uid, not code, self.committed, code, message, update.replicas)
+            )
+
+    def _recover(self) -> None:
+        """What a predecessor decided is in what the members say: one that heard of it, or serves it, commits it."""
+        self.phase = Phase.IDLE
+        states = [each.state for each in self.members.values()]
+        versions = [state.version for state in states if state.version is not None]
+        if versions:
+            self.committed = max(versions, key=lambda version: version.epoch)
+        decided = next((state for state in states if state.is_decided), None)
+        taking_part = {
+            state.member: "prepared" for state in states
+            if decided is not None and state.key == decided.key and decided.staged.is_same(state.staged)
+        }
+        for state in states:
+            if state.key is not None and state.member not in taking_part:
+                self._say(state.member, Drop(self.generation, state.key))
+        if decided is not None:
+            update = Update("", None, 0.0, key=decided.key, version=decided.staged, votes=taking_part)
+            self._update = update
+            for name in update.votes:
+                # They serve what the fleet served, until they commit.
+                self.members[name].standing = Standing.READY
+            self._begin(Phase.DECIDING, Decide(self.generation, update.key))
+
+    def _settle(self) -> None:
+        """Brings everyone who is behind to the fleet's version."""
+        if self.phase is Phase.RECOVERING:
+            return
+        taking_part = self._update.votes if self._update else {}
+        for name, each in self.members.items():
+            if each.standing is not Standing.BEHIND or name in taking_part or name in self._unanswered:
+                continue
+            if self._now < each.not_before:
+                continue
+            if self.committed is None:
+                self.committed = each.version
+            if self.committed is not None and self.committed.is_same(each.version):
+                each.standing = Standing.READY
+            elif each.version is not None and self.committed is not None and each.version.epoch >= self.committed.epoch:
+                self._retire(name, f"it serves epoch {each.version.epoch}, digest {each.version.digest}; the fleet "
+                                   f"epoch {self.committed.epoch}, digest {self.committed.digest}")
+            elif self.committed is not None:
+                self._fetch(name, each)
+
+    def _fetch(self, name: str, member: Member) -> None:
+        donors = [each for each in self.ready if self.committed.is_same(self.members[each].version)]
+        if not donors and not self.committed_path:
+            return
+        num_fetching = sum(each.standing is Standing.FETCHING for each in self.members.values())
+        donor = donors[num_fetching % len(donors)] if donors else ""
+        member.standing = Standing.FETCHING
+        self._say(name, Fetch(self.generation, self.committed, donor, "" if donors else self.committed_path))

@@ -1,0 +1,167 @@
+"""A replica's half of an update of the fleet: which orders it carries out, and what it answers. Pure.
+
+Owns:    what is staged and whether it was decided, beside the tree that does the work.
+Thread:  one.
+Bounded: one stage, one fetch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Optional, Union
+
+from .orders import (
+    NO_KEY, Answer, Ask, Commit, Committed, Decide, Decided, Drop, Dropped, Fetch, Fetched, Key, Order, Refused, Retire,
+    Stage, Staged, State, Version,
+)
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """Give up the stage or the fetch under way, and forget what is staged. `then` is said when that is done."""
+
+    then: Optional[Answer] = None
+
+
+@dataclass(frozen=True)
+class End:
+    reason: str
+
+
+# What an order makes the replica do. Stage, Commit and Fetch end with a call of *_done.
+Work = Union[Stage, Commit, Fetch, Cancel, End]
+
+
+class Participant:
+    def __init__(self, member: str, version: Optional[Version]):
+        self.member = member
+        self.version = version
+        self.generation = 0
+        self._served_key: Optional[Key] = None
+        self._staging: Optional[Key] = None
+        self._staged: Optional[tuple[Key, Version]] = None
+        self._decided: Optional[Key] = None
+        self._committing: Optional[Key] = None
+        self._fetching: Optional[Version] = None
+        self._floor: Key = NO_KEY  # updates up to this one are over
+
+    def take(self, order: Order) -> tuple[Optional[Answer], list[Work]]:
+        """What to answer at once, and what to do, in this order."""
+        if order.generation < self.generation:
+            return Refused(self.member, self.generation), []
+        self.generation = order.generation
+        if isinstance(order, Ask):
+            return self._state(), []
+        if isinstance(order, Stage):
+            return self._stage(order)
+        if isinstance(order, Decide):
+            return self._decide(order), []
+        if isinstance(order, Commit):
+            return self._commit(order)
+        if isinstance(order, Drop):
+            return self._drop(order)
+        if isinstance(order, Fetch):
+            return self._fetch(order)
+        assert isinstance(order, Retire)
+        return None, [End(order.reason)]
+
+    def _state(self) -> State:
+        key = self._staged[0] if self._staged else self._staging
+        return State(
+            self.member, self.generation, self.version, self._staged[1] if self._staged else None, key,
+            key is not None and self._decided == key,
+        )
+
+    def _stage(self, order: Stage) -> tuple[Optional[Answer], list[Work]]:
+        key = order.key
+        if self._staged is not None and self._staged[0] == key:
+            return Staged(self.member, key, self._staged[1]), []
+        if key == self._staging:
+            return None, []
+        if key <= self._floor:
+            return Staged(self.member, key, None, "aborted", "this update is over"), []
+        if self._decided is not None:
+            return Staged(self.member, key, None, "failed_precondition", "another update is decided"), []
+        # What was begun before is over for whoever coordinates: its drop is late, or was lost.
+        works: list[Work] = []
+        if self._staging or self._staged or self._fetching:
+            works.append(Cancel())
+        self._staged, self._fetching = None, None
+        self._staging = key
+        return None, [*works, order]
+
+    def stage_done(self, key: Key, version: Optional[Version], code: str = "", message: str = "",
+                   report: object = None) -> Optional[Answer]:
+        if self._staging != key:
+            return None  # dropped meanwhile
+        self._staging = None
+        if version is not None:
+            self._staged = (key, version)
+        else:
+            self._floor = max(self._floor, key)
+        return Staged(self.member, key, version, code, message, report)
+
+    def _decide(self, order: Decide) -> Answer:
+        if self._staged is not None and self._staged[0] == order.key:
+            self._decided = order.key
+        elif self._served_key != order.key:
+            return Decided(self.member, order.key, "failed_precondition", "nothing of it is staged")
+        return Decided(self.member, order.key)
+
+    def _commit(self, order: Commit) -> tuple[Optional[Answer], list[Work]]:
+        if self._served_key == order.key:
+            return Committed(self.member, order.key), []
+        if self._committing == order.key:
+            return None, []
+        if self._staged is None or self._staged[0] != order.key or self._decided != order.key:
+            return Committed(self.member, order.key, "failed_precondition", "it is not staged and decided"), []
+        self._committing = order.key
+        return None, [order]
+
+    def commit_done(self, key: Key, code: str = "", message: str = "", report: object = None) -> Answer:
+        assert self._committing == key and self._staged is not None
+        self._committing = None
+        if not code:
+            self.version = self._staged[1]
+            self._served_key = key
+            self._floor = max(self._floor, key)
+            self._staged, self._decided = None, None
+        return Committed(self.member, key, code, message, report)
+
+    def _drop(self, order: Drop) -> tuple[Optional[Answer], list[Work]]:
+        done = Dropped(self.member, order.key)
+        self._floor = max(self._floor, order.key)
+        of_stage = self._staged[0] if self._staged else self._staging
+        if of_stage is None or of_stage > order.key:
+            return done, []
+        if self._committing is not None:
+            return None, []  # no coordinator that decides once says this; none of what serves is undone
+        self._staging, self._staged, self._decided = None, None, None
+        return None, [Cancel(done)]
+
+    def _fetch(self, order: Fetch) -> tuple[Optional[Answer], list[Work]]:
+        if order.version.is_same(self.version):
+            return Fetched(self.member, self.version), []
+        if self._fetching == order.version:
+            return None, []
+        if self.version is not None and order.version.epoch <= self.version.epoch:
+            said = f"epoch {order.version.epoch} is not newer than the one that serves, {self.version.epoch}"
+            return Fetched(self.member, self.version, "failed_precondition", said), []
+        if self._staging or self._staged:
+            return Fetched(self.member, self.version, "failed_precondition", "an update is staged"), []
+        works: list[Work] = [Cancel()] if self._fetching else []
+        self._fetching = order.version
+        return None, [*works, order]
+
+    def fetch_may_commit(self, wanted: Version) -> bool:
+        """Asked before what was fetched begins to serve."""
+        return self._fetching == wanted
+
+    def fetch_done(self, wanted: Version, code: str = "", message: str = "") -> Optional[Answer]:
+        if self._fetching != wanted:
+            return None  # given up meanwhile
+        self._fetching = None
+        if not code:
+            self.version = wanted
+            self._served_key = None
+        return Fetched(self.member, self.version, code, message)

@@ -1,0 +1,223 @@
+"""The rules of a fleet's updates, under random schedules; and bugs that the schedules must find."""
+
+import os
+
+import pytest
+
+import update_world
+from pitstop.fleet import coordinator as coordinating
+from pitstop.fleet import orders, participant
+from update_world import Broken, World
+
+NUM_SCHEDULES = int(os.environ.get("PITSTOP_FLEET_SCHEDULES", "2000"))
+NUM_MUTANT_SCHEDULES = 3000
+
+Coordinator, Participant = coordinating.Coordinator, participant.Participant
+
+
+def test_P2_an_update_is_in_effect_on_every_replica_or_on_none():
+    events = sum(World(seed).run() for seed in range(NUM_SCHEDULES))
+    assert events > 50 * NUM_SCHEDULES
+
+
+def test_the_schedules_reach_what_they_are_for():
+    codes, outcomes, generations = set(), set(), 0
+    for seed in range(400):
+        world = World(seed)
+        world.run()
+        generations = max(generations, world.coordinators[-1].generation)
+        for outcome in world.oracle.outcomes.values():
+            codes.add(outcome.code)
+            outcomes |= {each["outcome"] for each in outcome.replicas.values()}
+    assert {"", "deadline_exceeded", "unavailable", "data_loss", "aborted"} <= codes
+    assert {"committed", "dropped", "failed", "vanished"} <= outcomes
+    assert generations >= 4
+
+
+# ---- bugs ----
+
+
+def obeys_old_coordinators(monkeypatch):
+    take = Participant.take
+
+    def patched(self, order):
+        self.generation = min(self.generation, order.generation)
+        return take(self, order)
+
+    monkeypatch.setattr(Participant, "take", patched)
+
+
+def commits_without_deciding(monkeypatch):
+    begin = Coordinator._begin
+
+    def patched(self, phase, order):
+        if phase is coordinating.Phase.DECIDING:
+            self._update.votes = dict.fromkeys(self._update.votes, "decided")
+            self._begin_commit()
+        else:
+            begin(self, phase, order)
+
+    def commit(self, order):
+        self._decided = order.key
+        return unpatched(self, order)
+
+    unpatched = Participant._commit
+    monkeypatch.setattr(Coordinator, "_begin", patched)
+    monkeypatch.setattr(Participant, "_commit", commit)
+
+
+def forgets_who_vanished(monkeypatch):
+    def patched(self, name, code, message, outcome="failed"):
+        del self._update.votes[name]
+        if not self._update.votes:
+            self._begin_drop(code, message)
+
+    monkeypatch.setattr(Coordinator, "_fail", patched)
+
+
+def drops_what_was_decided(monkeypatch):
+    recover = Coordinator._recover
+
+    def patched(self):
+        for member in self.members.values():
+            member.state = update_world.dataclasses.replace(member.state, is_decided=False)
+        recover(self)
+
+    monkeypatch.setattr(Coordinator, "_recover", patched)
+
+
+def commits_whatever_is_staged(monkeypatch):
+    recover = Coordinator._recover
+
+    def patched(self):
+        for member in self.members.values():
+            staged = member.state.staged is not None
+            member.state = update_world.dataclasses.replace(member.state, is_decided=staged)
+        recover(self)
+
+    monkeypatch.setattr(Coordinator, "_recover", patched)
+
+
+def recovers_from_the_first_answer(monkeypatch):
+    hear = Coordinator._hear_state
+
+    def patched(self, member, answer):
+        hear(self, member, answer)
+        if self.phase is coordinating.Phase.RECOVERING:
+            for name, each in self.members.items():
+                each.state = each.state or orders.State(name, self.generation, None)
+
+    monkeypatch.setattr(Coordinator, "_hear_state", patched)
+
+
+def counts_votes_of_another_update(monkeypatch):
+    def patched(self, name, key, vote):
+        update = self._update
+        return update if update is not None and update.votes.get(name) == vote else None
+
+    monkeypatch.setattr(Coordinator, "_current", patched)
+
+
+def is_ready_with_whatever_was_fetched(monkeypatch):
+    hear = Coordinator._hear_fetched
+
+    def patched(self, member, answer):
+        hear(self, member, answer)
+        if not answer.code:
+            member.standing = coordinating.Standing.READY
+
+    monkeypatch.setattr(Coordinator, "_hear_fetched", patched)
+
+
+def stays_ready_when_set_aside(monkeypatch):
+    begin_commit = Coordinator._begin_commit
+
+    def patched(self):
+        ready = self.ready
+        begin_commit(self)
+        for name in ready:
+            self.members[name].standing = coordinating.Standing.READY
+
+    monkeypatch.setattr(Coordinator, "_begin_commit", patched)
+
+
+def says_nothing_twice(monkeypatch):
+    monkeypatch.setattr(coordinating, "RESEND_S", 1e9)
+
+
+def takes_the_commit_of_any_update(monkeypatch):
+    def patched(self, order):
+        if self._staged is None or self._committing:
+            return orders.Committed(self.member, order.key), []
+        self._committing = self._staged[0]
+        return None, [update_world.dataclasses.replace(order, key=self._staged[0])]
+
+    monkeypatch.setattr(Participant, "_commit", patched)
+
+
+def begins_again_what_is_over(monkeypatch):
+    stage = Participant._stage
+
+    def patched(self, order):
+        self._floor = orders.NO_KEY
+        return stage(self, order)
+
+    monkeypatch.setattr(Participant, "_stage", patched)
+
+
+def ignores_the_quorum(monkeypatch):
+    fail = Coordinator._fail
+
+    def patched(self, *args, **kwargs):
+        quorum, self.quorum = self.quorum, 1
+        fail(self, *args, **kwargs)
+        self.quorum = quorum
+
+    monkeypatch.setattr(Coordinator, "_fail", patched)
+
+
+def fetches_beside_a_stage(monkeypatch):
+    def patched(self, wanted):
+        return True
+
+    def done(self, wanted, code="", message=""):
+        self._fetching = None
+        if not code:
+            self.version, self._served_key = wanted, None
+        return orders.Fetched(self.member, self.version, code, message)
+
+    monkeypatch.setattr(Participant, "fetch_may_commit", patched)
+    monkeypatch.setattr(Participant, "fetch_done", done)
+
+
+def fetches_what_is_older(monkeypatch):
+    fetch = Participant._fetch
+
+    def patched(self, order):
+        version = self.version
+        if version is not None and not order.version.is_same(version):
+            self.version = update_world.dataclasses.replace(version, epoch=0)
+        answered = fetch(self, order)
+        self.version = version
+        return answered
+
+    monkeypatch.setattr(Participant, "_fetch", patched)
+
+
+BUGS = [
+    obeys_old_coordinators, commits_without_deciding, forgets_who_vanished, drops_what_was_decided,
+    commits_whatever_is_staged, recovers_from_the_first_answer, counts_votes_of_another_update,
+    is_ready_with_whatever_was_fetched, stays_ready_when_set_aside, says_nothing_twice, takes_the_commit_of_any_update,
+    begins_again_what_is_over, ignores_the_quorum, fetches_beside_a_stage, fetches_what_is_older,
+]
+
+
+@pytest.mark.parametrize("plant", BUGS, ids=lambda bug: bug.__name__)
+def test_a_bug_is_found(plant, monkeypatch):
+    plant(monkeypatch)
+    for seed in range(NUM_MUTANT_SCHEDULES):
+        try:
+            World(seed).run()
+        except Broken:
+            return
+    pytest.fail(f"{NUM_MUTANT_SCHEDULES} schedules saw nothing")

@@ -1,0 +1,372 @@
+"""A fleet's updates without processes: real coordinators and participants, trees and messages of dice, a virtual clock.
+
+Messages are lost, late, doubled and reordered; replicas and coordinators die at any moment, and a coordinator that is
+replaced may speak on for a while. After every event the oracle looks at what serves. The same seed is the same run.
+"""
+
+import dataclasses
+import heapq
+import pathlib
+import random
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "client" / "python"))
+
+from pitstop.fleet import orders  # noqa: E402
+from pitstop.fleet.coordinator import Coordinator, Phase  # noqa: E402
+from pitstop.fleet.participant import Cancel, End, Participant  # noqa: E402
+
+INITIAL = orders.Version(1, "d-initial")
+FAULTS_END_S = 60.0
+EVENTS_MAX = 30_000
+TICK_S = 0.5
+
+
+class Broken(AssertionError):
+    """A promise was."""
+
+
+@dataclasses.dataclass
+class Dice:
+    """What goes wrong in this run, and how often."""
+
+    loss: float
+    double: float
+    slow: float
+    stage_fails: float
+    deaths: int
+    coordinator_deaths: int
+    replicas: int
+    updates: int
+    quorum: object
+
+
+def throw(dice):
+    num = dice.randint(1, 5)
+    return Dice(
+        loss=dice.choice([0.0, 0.0, 0.05, 0.3]),
+        double=dice.choice([0.0, 0.1]),
+        slow=dice.choice([0.0, 0.1, 0.4]),
+        stage_fails=dice.choice([0.0, 0.0, 0.15]),
+        deaths=dice.choice([0, 0, 1, 2, 4]),
+        coordinator_deaths=dice.choice([0, 1, 1, 3]),
+        replicas=num,
+        updates=dice.randint(1, 4),
+        quorum=dice.choice([None, None, max(1, num - 1)]),
+    )
+
+
+class Oracle:
+    """What has really happened, whoever knows of it."""
+
+    def __init__(self, quorum):
+        self.quorum = quorum
+        self.asked = {}  # key -> participants, as the first order of each named them
+        self.prepared = {}  # key -> who was
+        self.served = {}  # key -> who committed it
+        self.outcomes = {}  # uid -> Outcome
+        self.uid_of = {}
+
+    def stage_ordered(self, member, order):
+        self.asked.setdefault(order.key, set()).add(member)
+        self.uid_of[order.key] = order.uid
+
+    def commits(self, member, key):
+        needed = self.asked[key]
+        prepared = self.prepared.get(key, set())
+        if self.quorum is None and not needed <= prepared:
+            raise Broken(f"{member} commits {key}; {needed - prepared} were never prepared")
+        if self.quorum is not None and len(prepared) < min(self.quorum, len(needed)):
+            raise Broken(f"{member} commits {key} with {len(prepared)} prepared; the quorum is {self.quorum}")
+        self.served.setdefault(key, set()).add(member)
+
+    def drops(self, member, key):
+        if key in self.served and self.quorum is None and member in self.asked[key]:
+            raise Broken(f"{member} drops {key}, which {self.served[key]} serve")
+
+    def tells(self, outcome):
+        if outcome.uid in self.outcomes:
+            raise Broken(f"{outcome.uid} was answered twice")
+        self.outcomes[outcome.uid] = outcome
+        if outcome.ok and outcome.uid not in {self.uid_of[key] for key in self.served}:
+            raise Broken(f"{outcome.uid} is said to be in effect, and nobody serves it")
+
+    def check_end(self):
+        served = {self.uid_of[key] for key in self.served}
+        for uid, outcome in self.outcomes.items():
+            # "aborted" and "data_loss" promise nothing: another coordinator, or nobody, knows.
+            if not outcome.ok and outcome.code not in ("aborted", "data_loss") and uid in served:
+                raise Broken(f"{uid} is said to have failed ({outcome.code}), and was served")
+
+
+class Node:
+    """A replica: its participant, and a tree of dice."""
+
+    def __init__(self, world, name, version):
+        self.world = world
+        self.name = name
+        self.participant = Participant(name, version)
+        self.is_alive = True
+
+    def hear(self, order, reply):
+        if not self.is_alive:
+            return
+        answer, works = self.participant.take(order)
+        if answer is not None:
+            reply(answer)
+        for work in works:
+            self.do(work, reply)
+
+    def do(self, work, reply):
+        world, oracle = self.world, self.world.oracle
+        if isinstance(work, End):
+            world.kill(self.name)
+        elif isinstance(work, Cancel):
+            if work.then is not None:
+                oracle.drops(self.name, work.then.key)
+                reply(work.then)
+        elif isinstance(work, orders.Stage):
+            world.after(world.work_time(), lambda: self.end_stage(work, reply))
+        elif isinstance(work, orders.Commit):
+            world.after(world.dice.random() * 0.02, lambda: self.end_commit(work, reply))
+        elif isinstance(work, orders.Fetch):
+            world.after(world.work_time(), lambda: self.end_fetch(work, reply))
+
+    def end_stage(self, order, reply):
+        if not self.is_alive:
+            return
+        fails = self.world.are_faults_on and self.world.dice.random() < self.world.faults.stage_fails
+        version = None if fails else orders.Version(order.epoch, f"d-{order.key}", "", order.uid)
+        answer = self.participant.stage_done(order.key, version, "data_loss" if fails else "", "torn")
+        if answer is not None:
+            if version is not None:
+                self.world.oracle.prepared.setdefault(order.key, set()).add(self.name)
+            reply(answer)
+
+    def end_commit(self, order, reply):
+        if not self.is_alive:
+            return
+        self.world.oracle.commits(self.name, order.key)
+        reply(self.participant.commit_done(order.key))
+
+    def end_fetch(self, order, reply):
+        if not self.is_alive or not self.participant.fetch_may_commit(order.version):
+            return
+        donor = self.world.nodes.get(order.donor)
+        gives = order.path or donor is not None and donor.is_alive and order.version.is_same(donor.participant.version)
+        answer = self.participant.fetch_done(order.version, "" if gives else "unavailable", "")
+        if answer is not None:
+            reply(answer)
+
+
+class World:
+    def __init__(self, seed):
+        self.dice = random.Random(seed)
+        self.faults = throw(self.dice)
+        self.oracle = Oracle(self.faults.quorum)
+        self.now = 0.0
+        self.events = []
+        self.count = 0
+        self.nodes = {}
+        self.num_born = 0
+        self.num_asked = 0
+        for _ in range(self.faults.replicas):
+            self.bear(INITIAL)
+        self.coordinators = []  # the newest last; those before it are dead, or speak on
+        self.silent = set()
+        self.start_coordinator()
+        for _ in range(self.faults.updates):
+            self.after(self.dice.random() * FAULTS_END_S * 0.8, self.ask_update)
+        for _ in range(self.faults.deaths):
+            self.after(self.dice.random() * FAULTS_END_S * 0.9, self.kill_one)
+        for _ in range(self.faults.coordinator_deaths):
+            self.after(self.dice.random() * FAULTS_END_S * 0.9, self.replace_coordinator)
+
+    @property
+    def are_faults_on(self):
+        return self.now < FAULTS_END_S
+
+    # ---- time ----
+
+    def after(self, delay, what):
+        self.count += 1
+        heapq.heappush(self.events, (self.now + delay, self.count, what))
+
+    def run_until(self, is_done, limit_s):
+        end = self.now + limit_s
+        while self.events and not is_done():
+            at, _, what = heapq.heappop(self.events)
+            if at > end:
+                raise Broken(f"not done after {limit_s} s: {self.told()}")
+            self.now = at
+            what()
+            self.check()
+            if self.count > EVENTS_MAX:
+                raise Broken(f"{EVENTS_MAX} events: {self.told()}")
+
+    def told(self):
+        last = self.coordinators[-1]
+        members = {name: (each.standing.value, each.version) for name, each in last.members.items()}
+        return f"{last.phase}, {members}, {last._unanswered}"
+
+    def work_time(self):
+        slow = self.are_faults_on and self.dice.random() < self.faults.slow
+        return self.dice.random() * (12.0 if slow else 1.0)
+
+    # ---- replicas ----
+
+    def bear(self, version):
+        self.num_born += 1
+        name = f"r{self.num_born}"
+        self.nodes[name] = Node(self, name, version)
+        return name
+
+    def kill_one(self):
+        alive = [name for name, node in self.nodes.items() if node.is_alive]
+        if alive:
+            self.kill(self.dice.choice(alive))
+
+    def kill(self, name):
+        if not self.nodes[name].is_alive:
+            return
+        self.nodes[name].is_alive = False
+        self.after(self.dice.random() * 3.0, lambda: self.seen_dead(name))
+
+    def seen_dead(self, name):
+        for coordinator in self.coordinators:
+            if coordinator not in self.silent:
+                coordinator.gone(name)
+                self.carry(coordinator)
+        # One comes in its place. It loads the model's own weights only while those are the fleet's.
+        self.after(self.dice.random() * 4.0, self.replace_replica)
+
+    def replace_replica(self):
+        committed = self.coordinators[-1].committed
+        name = self.bear(INITIAL if committed is None or INITIAL.is_same(committed) else None)
+        self.coordinators[-1].add(name)
+        self.carry(self.coordinators[-1])
+
+    # ---- coordinators ----
+
+    def start_coordinator(self):
+        # Those that are dead and not seen to be are asked, too, as nobody knows yet.
+        members = [name for name, node in self.nodes.items() if node.is_alive or self.dice.random() < 0.5]
+        coordinator = Coordinator(len(self.coordinators) + 1, members, self.faults.quorum)
+        self.coordinators.append(coordinator)
+        for name in members:
+            if not self.nodes[name].is_alive:
+                self.after(self.dice.random() * 3.0, lambda name=name: self.say_dead(coordinator, name))
+        self.carry(coordinator)
+        self.after(TICK_S, lambda: self.tick(coordinator))
+
+    def say_dead(self, coordinator, name):
+        if coordinator not in self.silent:
+            coordinator.gone(name)
+            self.carry(coordinator)
+
+    def replace_coordinator(self):
+        old = self.coordinators[-1]
+        if self.dice.random() < 0.7:
+            self.silent.add(old)  # it is dead; else it does not know yet that it was replaced
+        else:
+            self.after(self.dice.random() * 10.0, lambda: self.silent.add(old))
+        self.start_coordinator()
+
+    def tick(self, coordinator):
+        if coordinator in self.silent:
+            return
+        coordinator.tick(self.now)
+        self.carry(coordinator)
+        self.after(TICK_S, lambda: self.tick(coordinator))
+
+    def ask_update(self):
+        self.num_asked += 1
+        coordinator = self.coordinators[-1]
+        path = self.dice.choice(["", "on disk"])
+        coordinator.update(f"u{self.num_asked}", timeout_s=self.dice.choice([3.0, 30.0]), path=path)
+        self.carry(coordinator)
+
+    # ---- messages ----
+
+    def fates(self):
+        """How long each copy takes that arrives."""
+        if not self.are_faults_on:
+            return [self.dice.random() * 0.05]
+        if self.dice.random() < self.faults.loss:
+            return []
+        copies = 2 if self.dice.random() < self.faults.double else 1
+        late = 8.0 if self.dice.random() < self.faults.slow else 0.2
+        return [self.dice.random() * late for _ in range(copies)]
+
+    def carry(self, coordinator):
+        for name, order in coordinator.take_orders():
+            if isinstance(order, orders.Stage):
+                self.oracle.stage_ordered(name, order)
+            for delay in self.fates():
+                self.after(delay, lambda name=name, order=order: self.give(coordinator, name, order))
+        for outcome in coordinator.take_outcomes():
+            self.oracle.tells(outcome)
+
+    def give(self, coordinator, name, order):
+        def reply(answer):
+            for delay in self.fates():
+                self.after(delay, lambda: self.answer(coordinator, answer))
+
+        self.nodes[name].hear(order, reply)
+
+    def answer(self, coordinator, answer):
+        if coordinator not in self.silent:
+            coordinator.hear(answer)
+            self.carry(coordinator)
+
+    # ---- what is promised ----
+
+    def check(self):
+        coordinator = self.coordinators[-1]
+        if coordinator.is_deposed:
+            raise Broken("the newest coordinator was deposed")
+        taking_part = coordinator._update.votes if coordinator._update else {}
+        for name in coordinator.ready:
+            serves = self.nodes[name].participant.version
+            if name in taking_part or not self.nodes[name].is_alive:
+                continue
+            if not coordinator.committed.is_same(serves):
+                raise Broken(f"{name} is ready and serves {serves}; the fleet committed {coordinator.committed}")
+
+    def is_whole(self, uid):
+        coordinator = self.coordinators[-1]
+        alive = sorted(name for name, node in self.nodes.items() if node.is_alive)
+        outcome = self.oracle.outcomes.get(uid)
+        if outcome is not None and not outcome.ok:
+            raise Broken(f"without faults {uid} failed: {outcome}")
+        return (
+            outcome is not None and coordinator.phase is Phase.IDLE and sorted(coordinator.ready) == alive
+            and all(self.nodes[name].participant.version.uid == uid for name in alive)
+        )
+
+    def run(self):
+        self.after(FAULTS_END_S + 15.0, lambda: None)
+        self.run_until(lambda: self.now > FAULTS_END_S + 12.0, FAULTS_END_S + 60.0)
+        coordinator = self.coordinators[-1]
+        self.run_until(lambda: coordinator.phase is Phase.IDLE and not coordinator._waiting, 200.0)
+        alive = [node for node in self.nodes.values() if node.is_alive]
+        if self.faults.quorum is None or len(alive) >= self.faults.quorum:
+            coordinator.update("last", timeout_s=60.0)
+            self.carry(coordinator)
+            self.run_until(lambda: self.is_whole("last"), 200.0)
+        self.oracle.check_end()
+        return self.count
+
+
+def main(first, number):
+    events = 0
+    for seed in range(first, first + number):
+        try:
+            events += World(seed).run()
+        except Exception as error:
+            raise SystemExit(f"seed {seed}: {type(error).__name__}: {error}") from error
+    print(f"{number} schedules from {first} on, {events} events: no promise was broken")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
