@@ -10,7 +10,7 @@ from pitstop.fleet import orders, participant
 from update_world import Broken, World
 
 NUM_SCHEDULES = int(os.environ.get("PITSTOP_FLEET_SCHEDULES", "2000"))
-NUM_MUTANT_SCHEDULES = 3000
+NUM_MUTANT_SCHEDULES = 20_000
 
 Coordinator, Participant = coordinating.Coordinator, participant.Participant
 
@@ -190,6 +190,10 @@ def fetches_beside_a_stage(monkeypatch):
     monkeypatch.setattr(Participant, "fetch_done", done)
 
 
+def goes_on_fetching_when_asked(monkeypatch):
+    monkeypatch.setattr(Participant, "_ask", lambda self, is_new: (self._state(), []))
+
+
 def fetches_what_is_older(monkeypatch):
     fetch = Participant._fetch
 
@@ -209,6 +213,7 @@ BUGS = [
     commits_whatever_is_staged, recovers_from_the_first_answer, counts_votes_of_another_update,
     is_ready_with_whatever_was_fetched, stays_ready_when_set_aside, says_nothing_twice, takes_the_commit_of_any_update,
     begins_again_what_is_over, ignores_the_quorum, fetches_beside_a_stage, fetches_what_is_older,
+    goes_on_fetching_when_asked,
 ]
 
 

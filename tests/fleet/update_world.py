@@ -154,6 +154,11 @@ class Node:
             return
         donor = self.world.nodes.get(order.donor)
         gives = order.path or donor is not None and donor.is_alive and order.version.is_same(donor.participant.version)
+        self.world.after(self.world.dice.random() * 0.02, lambda: self.serve_fetched(order, gives, reply))
+
+    def serve_fetched(self, order, gives, reply):
+        if not self.is_alive:
+            return
         answer = self.participant.fetch_done(order.version, "" if gives else "unavailable", "")
         if answer is not None:
             reply(answer)

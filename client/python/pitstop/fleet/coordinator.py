@@ -7,8 +7,8 @@
   committing  all that live have heard it. So nobody serves a version that anybody alive does not know of
   dropping    the old version serves on, everywhere
 
-A replica that comes late, or was set aside, is not ready until it serves what the fleet committed: it fetches that
-from one that does, beside whatever update is under way. Deaths are final: who is `gone` never comes back under that
+A replica that comes late, or was set aside, is not ready until it serves what the fleet committed. Another that does
+gives it that, beside whatever update is under way. Deaths are final: who is `gone` never comes back under that
 name. What was sent may be lost: it is said again until it is answered.
 
 Source: the three phases are Skeen's non-blocking commit (1981), for processes that stop and are seen to have stopped.

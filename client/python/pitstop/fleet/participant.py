@@ -43,15 +43,17 @@ class Participant:
         self._decided: Optional[Key] = None
         self._committing: Optional[Key] = None
         self._fetching: Optional[Version] = None
+        self._is_fetch_committing = False
         self._floor: Key = NO_KEY  # updates up to this one are over
 
     def take(self, order: Order) -> tuple[Optional[Answer], list[Work]]:
         """What to answer at once, and what to do, in this order."""
         if order.generation < self.generation:
             return Refused(self.member, self.generation), []
+        is_new = order.generation > self.generation
         self.generation = order.generation
         if isinstance(order, Ask):
-            return self._state(), []
+            return self._ask(is_new)
         if isinstance(order, Stage):
             return self._stage(order)
         if isinstance(order, Decide):
@@ -64,6 +66,15 @@ class Participant:
             return self._fetch(order)
         assert isinstance(order, Retire)
         return None, [End(order.reason)]
+
+    def _ask(self, is_new: bool) -> tuple[Optional[Answer], list[Work]]:
+        if self._is_fetch_committing:
+            return None, []  # asked again, it can say which version it is
+        works: list[Work] = []
+        if is_new and self._fetching:  # what it says now stays true until it is told something else
+            self._fetching = None
+            works.append(Cancel())
+        return self._state(), works
 
     def _state(self) -> State:
         key = self._staged[0] if self._staged else self._staging
@@ -78,6 +89,8 @@ class Participant:
             return Staged(self.member, key, self._staged[1]), []
         if key == self._staging:
             return None, []
+        if self._is_fetch_committing:
+            return None, []  # said again, it is begun
         if key <= self._floor:
             return Staged(self.member, key, None, "aborted", "this update is over"), []
         if self._decided is not None:
@@ -147,17 +160,19 @@ class Participant:
         if self.version is not None and order.version.epoch <= self.version.epoch:
             said = f"epoch {order.version.epoch} is not newer than the one that serves, {self.version.epoch}"
             return Fetched(self.member, self.version, "failed_precondition", said), []
-        if self._staging or self._staged:
+        if self._staging or self._staged or self._is_fetch_committing:
             return Fetched(self.member, self.version, "failed_precondition", "an update is staged"), []
         works: list[Work] = [Cancel()] if self._fetching else []
         self._fetching = order.version
         return None, [*works, order]
 
     def fetch_may_commit(self, wanted: Version) -> bool:
-        """Asked before what was fetched begins to serve."""
-        return self._fetching == wanted
+        """Asked before what was fetched begins to serve; fetch_done follows."""
+        self._is_fetch_committing = self._fetching == wanted
+        return self._is_fetch_committing
 
     def fetch_done(self, wanted: Version, code: str = "", message: str = "") -> Optional[Answer]:
+        self._is_fetch_committing = False
         if self._fetching != wanted:
             return None  # given up meanwhile
         self._fetching = None
