@@ -98,4 +98,10 @@ bool is_unsupported_method(std::string_view name) {
     return std::ranges::count(kNames, name) != 0;
 }
 
+Error undefined_error(const Value& value) {
+    const auto* undefined = value.get_if<Undefined>();
+    if (undefined == nullptr || !undefined->why) return type_error("the value is undefined");
+    return type_error("{}", *undefined->why);
+}
+
 }  // namespace pitstop::jinja

@@ -81,4 +81,7 @@ template <class... Text>
     return make_error(ErrorCode::kInvalidArgument, format, std::forward<Text>(text)...);
 }
 
+// The error of using what is undefined.
+[[nodiscard]] Error undefined_error(const Value& value);
+
 }  // namespace pitstop::jinja

@@ -1,5 +1,7 @@
 // The renderer's expressions.
-#include "jinja/operators.h"
+#include "jinja/arithmetic.h"
+#include "jinja/comparison.h"
+#include "jinja/items.h"
 #include "jinja/python_text.h"
 #include "jinja/renderer.h"
 

@@ -2,8 +2,8 @@
 #include "jinja/filters.h"
 
 #include "base/utf8.h"
+#include "jinja/arithmetic.h"
 #include "jinja/format.h"
-#include "jinja/operators.h"
 #include "jinja/python_text.h"
 #include "jinja/text_methods.h"
 

@@ -1,4 +1,4 @@
-// Python's two ways to format: "%s: %d" % (name, count), and "{}: {:>5}".format(name, count).
+// Python's str.format as chat templates use it: "{}, {0} and {name}".format(value, name=value).
 #pragma once
 
 #include "base/result.h"
@@ -6,14 +6,11 @@
 #include "jinja/builtins.h"
 #include "jinja/value.h"
 
-#include <string>
-#include <string_view>
-
 namespace pitstop::jinja {
 
-// `args`: a tuple, a mapping (for "%(name)s"), or the one value.
-[[nodiscard]] Result<Value> percent_format(const Text& format, const Value& args, Budget& budget);
-
+// Each field is written as str() writes it. "{{" and "}}" are braces.
+// Error: a field that has no argument; one with an attribute, a conversion or a specification
+// ("{x.y}", "{!r}", "{:>5}"), which no published chat template is known to use.
 [[nodiscard]] Result<Value> brace_format(const Text& format, const Args& args, Budget& budget);
 
 }  // namespace pitstop::jinja

@@ -1,7 +1,7 @@
 // The functions of the environment. Source: Jinja 3.1, sandbox.py (range), and transformers,
 // chat_template_utils.py (raise_exception, strftime_now).
 #include "jinja/builtins.h"
-#include "jinja/operators.h"
+#include "jinja/items.h"
 #include "jinja/python_text.h"
 
 #include <fmt/format.h>

@@ -1,8 +1,9 @@
 // Methods of texts, sequences and mappings. Source: Python 3.11, library reference, "Built-in
 // Types".
 #include "jinja/builtins.h"
+#include "jinja/comparison.h"
 #include "jinja/format.h"
-#include "jinja/operators.h"
+#include "jinja/items.h"
 #include "jinja/python_text.h"
 #include "jinja/text_methods.h"
 

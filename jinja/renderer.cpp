@@ -1,7 +1,8 @@
 #include "jinja/renderer.h"
 
 #include "base/utf8.h"
-#include "jinja/operators.h"
+#include "jinja/comparison.h"
+#include "jinja/items.h"
 #include "jinja/python_text.h"
 
 #include <fmt/format.h>

@@ -1,6 +1,8 @@
 // Filters of sequences and mappings. Source: Jinja 3.1, filters.py.
+#include "jinja/arithmetic.h"
+#include "jinja/comparison.h"
 #include "jinja/filters.h"
-#include "jinja/operators.h"
+#include "jinja/items.h"
 #include "jinja/python_text.h"
 #include "jinja/text_methods.h"
 #include "text/utf8.h"

@@ -1,6 +1,8 @@
 // The tests of `is`. Source: Jinja 3.1, tests.py.
+#include "jinja/arithmetic.h"
 #include "jinja/builtins.h"
-#include "jinja/operators.h"
+#include "jinja/comparison.h"
+#include "jinja/items.h"
 #include "jinja/python_text.h"
 
 #include <algorithm>

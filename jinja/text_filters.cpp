@@ -1,8 +1,7 @@
 // Filters of texts. Source: Jinja 3.1, filters.py; tojson: transformers, chat_template_utils.py.
 #include "jinja/filters.h"
-#include "jinja/format.h"
+#include "jinja/items.h"
 #include "jinja/json.h"
-#include "jinja/operators.h"
 #include "jinja/python_text.h"
 #include "jinja/text_methods.h"
 #include "text/utf8.h"
@@ -160,22 +159,6 @@ Result<Value> filter_truncate(Env& env, const Value& self, const Given& given) {
     return text_like(self, cut + std::string(end));
 }
 
-Result<Value> filter_format(Env& env, const Value& self, const Given& given) {
-    const Args& args = given.raw();
-    RETURN_IF_ERROR(env.budget.items(args.positional.size(), sizeof(Value)));
-    RETURN_IF_ERROR(env.budget.items(args.named.size(), kEntryBytes));
-    ASSIGN_OR_RETURN(std::string text, str_of(self, env.budget));
-    if (!args.positional.empty() && !args.named.empty()) {
-        return type_error("takes positional or named arguments, not both");
-    }
-    if (args.named.empty()) {
-        return percent_format(Text{std::move(text)}, Value::tuple(args.positional), env.budget);
-    }
-    Mapping named;
-    for (const auto& [name, value] : args.named) named.insert(name, value);
-    return percent_format(Text{std::move(text)}, Value::mapping(std::move(named)), env.budget);
-}
-
 Result<Value> filter_wordcount(Env& env, const Value& self, const Given&) {
     ASSIGN_OR_RETURN(const std::string text, str_of(self, env.budget));
     RETURN_IF_ERROR(env.budget.items(num_code_points(text), sizeof(std::string_view)));
@@ -225,7 +208,6 @@ constexpr std::array kFilters{
     Builtin{"center", "width", 0, filter_center},
     Builtin{"e", "", 0, filter_escape},
     Builtin{"escape", "", 0, filter_escape},
-    Builtin{"format", kAnyParams, 0, filter_format},
     Builtin{"indent", "width first blank", 0, filter_indent},
     Builtin{"lower", "", 0, filter_text<to_lower>},
     Builtin{"replace", "old new count", 2, filter_replace},

@@ -280,34 +280,16 @@ TEST(Budget, EveryOperatorChargesBeforeItBuilds) {
         expect_small_expression(fmt::format("list[::{}]", number));
         expect_small_expression(fmt::format("range({})", number));
         expect_small_expression(fmt::format("range(0, {0}, {0})", number));
-        expect_small_expression(fmt::format("'%*d' % ({}, 1)", number));
-        expect_small_expression(fmt::format("'{{:>{}}}'.format(1)", number));
     }
 }
 
 TEST(Budget, EveryFormatChargesBeforeItBuilds) {
     for (const char* format :
-         {"'%999999999d' % 1",
-          "'%-999999999s' % a",
-          "'%.999999999f' % 1.5",
-          "'%0999999999d' % 1",
-          "'%999999999r' % a",
-          "'%c' % a",
-          "('%s' * 9999) % list",
-          "('%%' * 9999) % ()",
-          "'{:\xf0\x9f\x98\x80>999999999}'.format(1)",
-          "'{:^999999999}'.format(a)",
-          "'{:.999999999f}'.format(1.5)",
-          "'{:{}}'.format(1, 999999999)",
-          "('{0}' * 9999).format('')",
+         {"('{0}' * 9999).format('')",
           "('{0}' * 9999).format(a)",
           "('{' * 9999).format(1)",
-          "'{0!r}'.format(lines)",
           "a.format(*list, **map)",
           "'{k4999}{k0}'.format(**map)",
-          "'{0[k1]}'.format(map)",
-          "big | format",
-          "'%d' % big",
           "list | tojson(indent=1024)",
           "list | tojson(indent=a)",
           "map | tojson(sort_keys=true)",

@@ -1,35 +1,15 @@
-// Python's operators on values: arithmetic, comparison, membership, attributes, items, slices.
+// What is inside a value: its attributes, items and slices, and what a loop goes through.
 #pragma once
 
 #include "base/result.h"
-#include "jinja/ast.h"
 #include "jinja/budget.h"
 #include "jinja/value.h"
 
-#include <compare>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace pitstop::jinja {
-
-// The error of using what is undefined.
-[[nodiscard]] Error undefined_error(const Value& value);
-
-[[nodiscard]] Result<bool> equals(const Value& a, const Value& b, Budget& budget);
-// Error: the two have no order.
-[[nodiscard]] Result<std::partial_ordering> order(const Value& a, const Value& b, Budget& budget);
-[[nodiscard]] Result<bool> contains(const Value& container, const Value& item, Budget& budget);
-[[nodiscard]] Result<bool> compare(
-    CompareOp op, const Value& left, const Value& right, Budget& budget
-);
-
-// REQUIRES: not kAnd, kOr.
-[[nodiscard]] Result<Value> binary(
-    BinaryOp op, const Value& left, const Value& right, Budget& budget
-);
-[[nodiscard]] Result<Value> unary(UnaryOp op, const Value& of);
 
 // mapping[key]; null where there is none.
 [[nodiscard]] Result<const Value*> find_item(

@@ -1,0 +1,17 @@
+// Python's operators that make a value of two, or of one.
+#pragma once
+
+#include "base/result.h"
+#include "jinja/ast.h"
+#include "jinja/budget.h"
+#include "jinja/value.h"
+
+namespace pitstop::jinja {
+
+// REQUIRES: not kAnd, kOr.
+[[nodiscard]] Result<Value> binary(
+    BinaryOp op, const Value& left, const Value& right, Budget& budget
+);
+[[nodiscard]] Result<Value> unary(UnaryOp op, const Value& of);
+
+}  // namespace pitstop::jinja
