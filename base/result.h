@@ -113,6 +113,7 @@ class [[nodiscard]] Result {
 }  // namespace pitstop
 
 // Evaluates a Result; on an error returns it from the calling function, else assigns the value.
+// NOLINTBEGIN(bugprone-macro-parentheses): a declaration in parentheses is none.
 #define PITSTOP_CONCAT_INNER(a, b) a##b
 #define PITSTOP_CONCAT(a, b) PITSTOP_CONCAT_INNER(a, b)
 #define ASSIGN_OR_RETURN(declaration, expression)                    \
@@ -120,6 +121,7 @@ class [[nodiscard]] Result {
     if (!PITSTOP_CONCAT(result_, __LINE__))                          \
         return std::move(PITSTOP_CONCAT(result_, __LINE__)).error(); \
     declaration = *std::move(PITSTOP_CONCAT(result_, __LINE__))
+// NOLINTEND(bugprone-macro-parentheses)
 #define RETURN_IF_ERROR(expression)                                                               \
     do {                                                                                          \
         if (auto result_here = (expression); !result_here) return std::move(result_here).error(); \

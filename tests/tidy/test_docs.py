@@ -71,13 +71,28 @@ def test_contributing_names_files_that_exist():
 # ---- docs/design.md ----
 
 
+def named_by_the_design(what):
+    """The names between the page's marks of this list."""
+    listed = re.search(rf"<!-- begin: {what} -->(.*?)<!-- end: {what} -->", read("docs/design.md"), re.DOTALL)
+    return [name.strip() for name in listed.group(1).split(",")]
+
+
 def test_the_families_of_the_design_are_those_of_the_code():
     rows = re.search(r"kFamilies\{\{(.*?)\}\};", read("tp_worker/config/model_config.cpp"), re.DOTALL)
     built = re.findall(r'"(\w+)ForCausalLM"', rows.group(1))
     assert built
-    page = read("docs/design.md")
-    named = re.search(r"<!-- begin: families -->(.*?)<!-- end: families -->", page, re.DOTALL)
-    assert [name.strip() for name in named.group(1).split(",")] == built
+    assert named_by_the_design("families") == built
+
+
+def test_the_communicators_of_the_design_are_those_of_the_code():
+    built = [
+        name
+        for path in files(".h", ".cpp")
+        if path.parts[0] == "tp_worker"
+        for name in re.findall(r"class (\w+)Communicator\b[^;{]*: public Communicator\b", read(path))
+    ]
+    assert built
+    assert named_by_the_design("communicators") == built
 
 
 # ---- docs/operations.md ----
