@@ -92,9 +92,9 @@ build() {
 # The Python of the tests: Debian's, with its packages, in a place of its own.
 make_venv() {
     local venv=$ROOT/build/venv
-    [ -x "$venv/bin/python" ] && "$venv/bin/python" -c 'import msgpack, pytest, zmq' 2>/dev/null && return 0
+    [ -x "$venv/bin/python" ] && "$venv/bin/python" -c 'import msgpack, pytest, xdist, zmq' 2>/dev/null && return 0
     if ! /usr/bin/python3 -m venv --clear --system-site-packages "$venv" >&2 ||
-        ! "$venv/bin/python" -c 'import msgpack, pytest, zmq' >&2; then
+        ! "$venv/bin/python" -c 'import msgpack, pytest, xdist, zmq' >&2; then
         plain "cannot make the Python test environment $venv"
         return 1
     fi

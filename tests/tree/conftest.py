@@ -19,25 +19,26 @@ def reference():
     return json.loads(REFERENCE.read_text())["models"]
 
 
-NUMBERS = pytest.StashKey[list]()
-
-
-def pytest_configure(config):
-    config.stash[NUMBERS] = []
-
-
-def pytest_terminal_summary(terminalreporter, config):
+def pytest_terminal_summary(terminalreporter):
     """What tests measured, for people to read: no limit is held to it here."""
-    if config.stash[NUMBERS]:
+    lines = [
+        line
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if getattr(report, "when", None) == "call"
+        for name, line in report.user_properties
+        if name == "number"
+    ]
+    if lines:
         terminalreporter.section("numbers")
-        for line in config.stash[NUMBERS]:
+        for line in lines:
             terminalreporter.write_line(line)
 
 
 @pytest.fixture
-def tell(request):
+def tell(record_property):
     """tell(line): shown at the end of the run."""
-    return request.config.stash[NUMBERS].append
+    return lambda line: record_property("number", line)
 
 
 @pytest.fixture
