@@ -53,14 +53,35 @@ inline constexpr std::array kAllErrorCodes{
     ErrorCode::kInternal,
 };
 
-// The name on the wire: "invalid_argument", ...
-[[nodiscard]] std::string_view name_of(ErrorCode code);
+// Their names on the wire, in the order of the enumerators.
+inline constexpr std::array<std::string_view, kAllErrorCodes.size()> kErrorCodeNames{
+    "invalid_argument",
+    "unknown_message",
+    "malformed",
+    "too_large",
+    "not_found",
+    "already_exists",
+    "failed_precondition",
+    "resource_exhausted",
+    "permission_denied",
+    "unsupported",
+    "deadline_exceeded",
+    "unavailable",
+    "aborted",
+    "data_loss",
+    "internal",
+};
+[[nodiscard]] constexpr std::string_view name_of(ErrorCode code) {
+    return kErrorCodeNames[static_cast<std::size_t>(code)];
+}
 // Its inverse; a name that this build does not know is kInternal.
 [[nodiscard]] ErrorCode error_code_named(std::string_view name);
 
 struct Error {
     ErrorCode code = ErrorCode::kInternal;
     std::string message{};
+
+    friend bool operator==(const Error&, const Error&) = default;
 };
 
 template <class... Args>

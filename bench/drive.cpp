@@ -52,7 +52,7 @@ void note_finish(
     const messages::Finish& finish = *last.finish;
     if (finish.reason == messages::FinishReason::kError ||
         finish.reason == messages::FinishReason::kAbort) {
-        record.error = fmt::format("{} {}", finish.code, finish.message);
+        record.error = fmt::format("{} {}", finish.verdict.code_name(), finish.verdict.message);
         return;
     }
     const bool is_short =

@@ -84,7 +84,7 @@ Result<double> client_throughput(Client& client, const Options& options) {
                     shared.tokens += static_cast<std::int64_t>(chunk.tokens.size());
                     if (!chunk.finish) return;
                     if (chunk.finish->reason == messages::FinishReason::kError)
-                        shared.error = chunk.finish->message;
+                        shared.error = chunk.finish->verdict.message;
                     ++shared.num_done;
                     goes_on = shared.num_started < options.requests;
                     if (goes_on) ++shared.num_started;

@@ -143,7 +143,11 @@ Result<UpdateWaterfall> update_from_disk(Client& client, const std::string& path
     );
     if (!reply.ok) {
         return make_error(
-            ErrorCode::kUnavailable, "update with {}: {} {}", path, reply.code, reply.message
+            ErrorCode::kUnavailable,
+            "update with {}: {} {}",
+            path,
+            reply.verdict.code_name(),
+            reply.verdict.message
         );
     }
     return UpdateWaterfall{
@@ -184,7 +188,10 @@ Result<double> pause_and_continue(Client& client) {
     const double took_ms = seconds_since(begin) * 1e3;
     if (!paused.ok || !continued.ok) {
         return make_error(
-            ErrorCode::kUnavailable, "pause: {}; continue: {}", paused.message, continued.message
+            ErrorCode::kUnavailable,
+            "pause: {}; continue: {}",
+            paused.verdict.message,
+            continued.verdict.message
         );
     }
     return took_ms;

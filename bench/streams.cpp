@@ -33,8 +33,8 @@ struct Streams::Notes {
                 ErrorCode::kUnavailable,
                 "a stream ended too early: {} {} {}",
                 name_of(ends[0].reason),
-                ends[0].code,
-                ends[0].message
+                ends[0].verdict.code_name(),
+                ends[0].verdict.message
             );
         }
         if (!is_in_time) {
@@ -127,8 +127,8 @@ Result<> Streams::stop() {
             ErrorCode::kUnavailable,
             "a stream ended by itself: {} {} {}",
             name_of(end.reason),
-            end.code,
-            end.message
+            end.verdict.code_name(),
+            end.verdict.message
         );
     }
     return Ok{};

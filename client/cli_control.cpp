@@ -77,7 +77,9 @@ int make_call(
     }
     if constexpr (requires { reply->ok; }) {
         if (reply->ok) return 0;
-        fmt::print(stderr, "pitstop_cli: {}: {}\n", reply->code, reply->message);
+        fmt::print(
+            stderr, "pitstop_cli: {}: {}\n", reply->verdict.code_name(), reply->verdict.message
+        );
         return 1;
     }
     return 0;
@@ -110,8 +112,8 @@ int cli_pause(int argc, char** argv) {
                 part.num_aborted,
                 part.num_waiting,
                 static_cast<double>(part.elapsed_us) / 1000,
-                part.message.empty() ? "" : "; ",
-                part.message
+                part.verdict.message.empty() ? "" : "; ",
+                part.verdict.message
             );
         }
     });
@@ -131,7 +133,7 @@ int cli_continue(int argc, char** argv) {
                         "replica {}: goes on after {:.3f} s\n", raw(part.replica), part.paused_s
                     );
                 } else {
-                    fmt::print("replica {}: {}\n", raw(part.replica), part.message);
+                    fmt::print("replica {}: {}\n", raw(part.replica), part.verdict.message);
                 }
             }
         }
@@ -161,7 +163,7 @@ int cli_flush(int argc, char** argv) {
     if (auto code = read_arguments(flags, common, argc, argv, 0)) return *code;
     return make_call<messages::FlushCache>(common, call, [](const messages::FlushReply& reply) {
         for (const messages::FlushPart& part : reply.parts) {
-            if (part.code.empty())
+            if (part.verdict.is_done())
                 fmt::print("replica {}: {} pages freed\n", raw(part.replica), part.pages_freed);
         }
     });
@@ -170,7 +172,7 @@ int cli_flush(int argc, char** argv) {
 void print_update(const messages::UpdateReply& reply) {
     fmt::print(
         "{}: version {}{}, digest {}\n",
-        reply.state,
+        name_of(reply.state),
         raw(reply.epoch),
         reply.label.empty() ? "" : " (" + reply.label + ")",
         reply.digest

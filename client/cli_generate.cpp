@@ -160,7 +160,9 @@ class UpdateMeanwhile {
                 stderr, "updated to version {}, digest {}\n", raw(reply->epoch), reply->digest
             );
         } else {
-            fmt::print(stderr, "pitstop_cli: {}: {}\n", reply->code, reply->message);
+            fmt::print(
+                stderr, "pitstop_cli: {}: {}\n", reply->verdict.code_name(), reply->verdict.message
+            );
         }
         return reply->ok ? 0 : 1;
     }
@@ -192,7 +194,7 @@ int print_stream(Stream& stream, UpdateMeanwhile& update, const GenerateFlags& f
         if (!chunk->finish) continue;
         if (!flags.json && !flags.logprobs && !ends_line) fmt::print("\n");
         if (is_error) {
-            return cli_fail({error_code_named(chunk->finish->code), chunk->finish->message});
+            return cli_fail(chunk->finish->verdict.error());
         }
         if (const int code = update.finish(); code != 0) return code;
         return is_cancelled ? 130 : 0;

@@ -95,7 +95,7 @@ void print_report(const PushReport& report) {
     const double mib = static_cast<double>(report.bytes) / (1 << 20);
     fmt::print(
         "{}: version {}{}, digest {}{}\n",
-        report.reply.state,
+        name_of(report.reply.state),
         raw(report.reply.epoch),
         report.reply.label.empty() ? "" : " (" + report.reply.label + ")",
         report.reply.digest,

@@ -26,15 +26,12 @@ messages::OutputChunk error_chunk(const std::string& rid, const Error& error) {
     chunk.rid = rid;
     chunk.finish = messages::Finish{
         .reason = messages::FinishReason::kError,
-        .code = std::string(name_of(error.code)),
-        .message = error.message,
+        .verdict = error,
     };
     return chunk;
 }
 
-Error to_error(const messages::ErrorReply& reply) {
-    return {error_code_named(reply.code), reply.message};
-}
+Error to_error(const messages::ErrorReply& reply) { return reply.error; }
 
 }  // namespace
 

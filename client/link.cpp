@@ -134,12 +134,12 @@ std::optional<bus::Received> Link::receive(TimePoint now) {
         }
         const bool is_about_greeting = error->rid.empty() && raw(error->call) == 0 && !is_ready_;
         if (!is_about_greeting) return received;
-        if (error->code == name_of(ErrorCode::kUnavailable)) {
-            why_not_ready_ = error->message;
+        if (error->error.code == ErrorCode::kUnavailable) {
+            why_not_ready_ = error->error.message;
             greet_time_ = now + kGreetAgainAfter;
             reopen_time_ = now + kReopenAfter;
         } else {
-            refusal_ = make_error(ErrorCode::kInvalidArgument, "{}", error->message);
+            refusal_ = make_error(ErrorCode::kInvalidArgument, "{}", error->error.message);
         }
     }
 }

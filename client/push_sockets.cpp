@@ -163,8 +163,10 @@ Result<std::vector<messages::PushLayout>> PushSockets::take_layouts(
             messages::PushLayout layout,
             decode<messages::PushLayout>(answers[i], messages::UnknownFields::kIgnore)
         );
-        if (!layout.code.empty())
-            return make_error(error_code_named(layout.code), "{}: {}", device, layout.message);
+        if (!layout.verdict.is_done())
+            return make_error(
+                layout.verdict.error().code, "{}: {}", device, layout.verdict.message
+            );
         layouts.push_back(std::move(layout));
     }
     return layouts;
@@ -182,8 +184,8 @@ Result<> PushSockets::take_done(Duration patience, const IsOver& is_over) {
             const messages::PushDone done,
             decode<messages::PushDone>(answers[i], messages::UnknownFields::kIgnore)
         );
-        if (!done.code.empty())
-            return make_error(error_code_named(done.code), "{}: {}", device, done.message);
+        if (!done.verdict.is_done())
+            return make_error(done.verdict.error().code, "{}: {}", device, done.verdict.message);
     }
     return Ok{};
 }

@@ -87,7 +87,7 @@ Result<messages::OutputChunk> Stream::wait(std::chrono::milliseconds timeout) {
     is_done_ = true;
     messages::OutputChunk whole = *std::exchange(collected_, std::nullopt);
     if (whole.finish->reason == messages::FinishReason::kError) {
-        return Error{error_code_named(whole.finish->code), std::move(whole.finish->message)};
+        return whole.finish->verdict.error();
     }
     return whole;
 }

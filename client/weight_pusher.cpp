@@ -174,7 +174,7 @@ class Push {
 
     static Result<> ok(const messages::UpdateReply& reply) {
         if (reply.ok) return Ok{};
-        return Error{error_code_named(reply.code), reply.message};
+        return reply.verdict.error();
     }
 
     // The tree has ended the bucket while workers still owe answers.
@@ -197,8 +197,7 @@ class Push {
 
     void say_end(const Error& error) {
         messages::PushEnd end;
-        end.code = name_of(error.code);
-        end.message = error.message;
+        end.verdict = error;
         sockets_->send_all(encode(end));
     }
 

@@ -12,8 +12,7 @@ messages::OutputChunk error_chunk(RequestKey key, const Error& error) {
     chunk.key = key;
     chunk.finish = messages::Finish{
         .reason = messages::FinishReason::kError,
-        .code = std::string(name_of(error.code)),
-        .message = error.message,
+        .verdict = error,
     };
     return chunk;
 }

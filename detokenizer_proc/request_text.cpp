@@ -47,8 +47,10 @@ RequestText::Taken RequestText::take(messages::OutputChunk chunk) {
         if (auto added = add_text(chunk); !added) {
             chunk.finish = messages::Finish{
                 .reason = messages::FinishReason::kError,
-                .code = std::string(name_of(added.error().code)),
-                .message = "the output cannot be decoded: " + added.error().message,
+                .verdict =
+                    Error{
+                        added.error().code,
+                        "the output cannot be decoded: " + added.error().message},
             };
         }
     }

@@ -7,6 +7,7 @@
 #include "messages/groups.h"
 #include "messages/keep.h"
 #include "messages/memory.h"
+#include "messages/message_list.h"
 #include "messages/push.h"
 #include "messages/status.h"
 #include "messages/steps.h"
@@ -15,15 +16,6 @@
 #include "messages/weights.h"
 
 namespace pitstop::messages {
-
-template <class... Messages>
-struct MessageList {
-    // Calls f.template operator()<Message>() for each, in order.
-    template <class F>
-    static void for_each(F&& f) {
-        (f.template operator()<Messages>(), ...);
-    }
-};
 
 // In the order of docs/protocol.md.
 using AllMessages = MessageList<

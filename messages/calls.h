@@ -8,6 +8,7 @@
 #include "messages/control.h"
 #include "messages/groups.h"
 #include "messages/memory.h"
+#include "messages/message_list.h"
 #include "messages/status.h"
 #include "messages/weight_reads.h"
 #include "messages/weights.h"
@@ -18,39 +19,53 @@ namespace pitstop::messages {
 
 enum class Door { kData, kAdmin };
 
+template <class RequestType, class ReplyType, Door door>
+struct CallRow {
+    using Request = RequestType;
+    using Reply = ReplyType;
+    static constexpr Door kDoor = door;
+};
+template <class... Rows>
+struct CallTable : Rows... {
+    template <Door door>
+    using RequestsAt = decltype((
+        MessageList<>{} + ... +
+        std::
+            conditional_t<Rows::kDoor == door, MessageList<typename Rows::Request>, MessageList<>>{}
+    ));
+};
+
+using Calls = CallTable<
+    CallRow<Tokenize, TokenizeReply, Door::kData>,
+    CallRow<RenderChat, TokenizeReply, Door::kData>,
+    CallRow<Status, StatusReply, Door::kAdmin>,
+    CallRow<PauseGeneration, PauseReply, Door::kAdmin>,
+    CallRow<ContinueGeneration, ContinueReply, Door::kAdmin>,
+    CallRow<Abort, AbortReply, Door::kAdmin>,
+    CallRow<FlushCache, FlushReply, Door::kAdmin>,
+    CallRow<SetWeightLabel, LabelReply, Door::kAdmin>,
+    CallRow<ReleaseMemory, MemoryReply, Door::kAdmin>,
+    CallRow<ResumeMemory, MemoryReply, Door::kAdmin>,
+    CallRow<Shutdown, ShutdownReply, Door::kAdmin>,
+    CallRow<UpdateWeights, UpdateReply, Door::kAdmin>,
+    CallRow<StageWeights, UpdateReply, Door::kAdmin>,
+    CallRow<BeginUpdate, UpdateReply, Door::kAdmin>,
+    CallRow<UpdateBucket, UpdateReply, Door::kAdmin>,
+    CallRow<CommitWeights, UpdateReply, Door::kAdmin>,
+    CallRow<DropStage, UpdateReply, Door::kAdmin>,
+    CallRow<RollbackWeights, UpdateReply, Door::kAdmin>,
+    CallRow<GetWeights, WeightsReply, Door::kAdmin>,
+    CallRow<WeightDigests, DigestsReply, Door::kAdmin>,
+    CallRow<InitGroup, GroupReply, Door::kAdmin>,
+    CallRow<DestroyGroup, GroupReply, Door::kAdmin>>;
+
+// What the admin door takes, "hello" apart.
+using AdminCalls = Calls::RequestsAt<Door::kAdmin>;
+
+template <class Request, class Reply, Door door>
+CallRow<Request, Reply, door> row_of(const CallRow<Request, Reply, door>*);
 template <class Request>
-struct CallOf;
-
-#define PITSTOP_CALL(RequestType, ReplyType, door) \
-    template <>                                    \
-    struct CallOf<RequestType> {                   \
-        using Reply = ReplyType;                   \
-        static constexpr Door kDoor = Door::door;  \
-    };
-PITSTOP_CALL(Tokenize, TokenizeReply, kData)
-PITSTOP_CALL(RenderChat, TokenizeReply, kData)
-PITSTOP_CALL(Status, StatusReply, kAdmin)
-PITSTOP_CALL(PauseGeneration, PauseReply, kAdmin)
-PITSTOP_CALL(ContinueGeneration, ContinueReply, kAdmin)
-PITSTOP_CALL(Abort, AbortReply, kAdmin)
-PITSTOP_CALL(FlushCache, FlushReply, kAdmin)
-PITSTOP_CALL(SetWeightLabel, LabelReply, kAdmin)
-PITSTOP_CALL(ReleaseMemory, MemoryReply, kAdmin)
-PITSTOP_CALL(ResumeMemory, MemoryReply, kAdmin)
-PITSTOP_CALL(Shutdown, ShutdownReply, kAdmin)
-PITSTOP_CALL(UpdateWeights, UpdateReply, kAdmin)
-PITSTOP_CALL(StageWeights, UpdateReply, kAdmin)
-PITSTOP_CALL(BeginUpdate, UpdateReply, kAdmin)
-PITSTOP_CALL(UpdateBucket, UpdateReply, kAdmin)
-PITSTOP_CALL(CommitWeights, UpdateReply, kAdmin)
-PITSTOP_CALL(DropStage, UpdateReply, kAdmin)
-PITSTOP_CALL(RollbackWeights, UpdateReply, kAdmin)
-PITSTOP_CALL(GetWeights, WeightsReply, kAdmin)
-PITSTOP_CALL(WeightDigests, DigestsReply, kAdmin)
-PITSTOP_CALL(InitGroup, GroupReply, kAdmin)
-PITSTOP_CALL(DestroyGroup, GroupReply, kAdmin)
-#undef PITSTOP_CALL
-
+using CallOf = decltype(row_of<Request>(static_cast<const Calls*>(nullptr)));
 template <class Request>
 using ReplyTo = typename CallOf<Request>::Reply;
 

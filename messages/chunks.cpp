@@ -99,7 +99,7 @@ std::size_t bytes_bound(const OutputChunk& chunk) {
         num_bytes += kSpanBytes + span.label.size() + span.digest.size();
     }
     if (chunk.finish) {
-        num_bytes += chunk.finish->matched_text.size() + chunk.finish->message.size();
+        num_bytes += chunk.finish->matched_text.size() + chunk.finish->verdict.message.size();
     }
     return num_bytes;
 }

@@ -6,7 +6,9 @@
 #pragma once
 
 #include "base/utf8.h"
+#include "messages/checks.h"
 #include "messages/codec.h"
+#include "messages/control_call.h"
 #include "messages/fields.h"
 
 #include <msgpack.hpp>
@@ -214,6 +216,12 @@ class Decoder {
             value = static_cast<E>(number);
         }
     }
+    // One that a newer peer knows is an error all the same.
+    void get(const msgpack::object& object, ErrorCode& code) {
+        std::string name;
+        get(object, name);
+        code = error_code_named(name);
+    }
     template <class T>
     void get(const msgpack::object& object, std::optional<T>& value) {
         if (object.type == msgpack::type::NIL) return value.reset();
@@ -408,11 +416,12 @@ Result<Message> decode(const Frames& frames, UnknownFields unknown_fields) {
             decoder.error()->code, "{}: {}", Message::kType, decoder.error()->message
         );
     }
+    std::optional<std::string> problem;
+    if constexpr (ControlCall<Message>) problem = invalid_call(message.call, message.timeout_ms);
     if constexpr (codec::Validated<Message>) {
-        if (std::optional<std::string> problem = invalid(message)) {
-            return make_error(ErrorCode::kInvalidArgument, "{}: {}", Message::kType, *problem);
-        }
+        if (!problem) problem = invalid(message);
     }
+    if (problem) return make_error(ErrorCode::kInvalidArgument, "{}: {}", Message::kType, *problem);
     return message;
 }
 

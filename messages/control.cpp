@@ -14,11 +14,7 @@ std::optional<std::string> invalid(const PauseGeneration& message) {
             "max_pause_s is {}; accepted is a finite number of 0 or more", message.max_pause_s
         );
     }
-    return invalid_call(message.call, message.timeout_ms);
-}
-
-std::optional<std::string> invalid(const ContinueGeneration& message) {
-    return invalid_call(message.call, message.timeout_ms);
+    return std::nullopt;
 }
 
 std::optional<std::string> invalid(const Abort& message) {
@@ -26,17 +22,13 @@ std::optional<std::string> invalid(const Abort& message) {
     if (message.rids.size() > kAbortIdsMax) {
         return fmt::format("{} rids; at most {} are accepted", message.rids.size(), kAbortIdsMax);
     }
-    return invalid_call(message.call, message.timeout_ms);
-}
-
-std::optional<std::string> invalid(const FlushCache& message) {
-    return invalid_call(message.call, message.timeout_ms);
+    return std::nullopt;
 }
 
 std::optional<std::string> invalid(const SetWeightLabel& message) {
     if (message.label.empty()) return "label is empty; the version that serves gets another one";
     if (auto problem = invalid_label(message.label)) return problem;
-    return invalid_call(message.call, message.timeout_ms);
+    return std::nullopt;
 }
 
 std::optional<std::string> invalid(const Shutdown& message) {
@@ -45,7 +37,7 @@ std::optional<std::string> invalid(const Shutdown& message) {
             "drain_s is {}; accepted is a finite number of 0 or more", message.drain_s
         );
     }
-    return invalid_call(message.call, message.timeout_ms);
+    return std::nullopt;
 }
 
 INSTANTIATE_CODEC(PauseGeneration)

@@ -7,7 +7,9 @@
 #pragma once
 
 #include "base/ids.h"
+#include "messages/control_call.h"
 #include "messages/fields.h"
+#include "messages/verdict.h"
 
 #include <cstdint>
 #include <optional>
@@ -37,8 +39,7 @@ struct PauseGeneration {
 
     template <class F>
     void fields(F&& f) {
-        f("call", call, "the caller's number for this call, not 0");
-        f("timeout_ms", timeout_ms, "deadline; 0: the default");
+        call_fields(f, *this);
         f("mode", mode, "abort, in_place, retract or wait: what becomes of running requests");
         f("max_pause_s", max_pause_s, "go on by itself after so many seconds; 0: never");
     }
@@ -48,10 +49,12 @@ struct PausePart {
     static constexpr std::string_view kType = "pause_part";
     static constexpr std::string_view kAbout =
         "scheduler_proc -> tokenizer_proc: a replica has stopped (or could not).";
+    static constexpr std::string_view kReplyType = "pause_reply";
+    static constexpr std::string_view kReplyAbout =
+        "admin door -> client: every replica has stopped, or which has not.";
     CallId call{};
     ReplicaId replica{};
-    std::string code{};
-    std::string message{};
+    Verdict verdict{};
     bool was_paused = false;
     std::int64_t num_aborted = 0;
     std::int64_t num_retracted = 0;
@@ -61,10 +64,7 @@ struct PausePart {
 
     template <class F>
     void fields(F&& f) {
-        f("call", call, "the tokenizer's number for the call; 0 outside the tree");
-        f("replica", replica, "the sender");
-        f("code", code, "error code; empty: done");
-        f("message", message, "what went wrong, or what was harmless (already paused)");
+        part_fields(f, *this);
         f("was_paused", was_paused, "it was paused before");
         f("num_aborted", num_aborted, "requests ended by this call");
         f("num_retracted", num_retracted, "requests sent back to the queue with their tokens");
@@ -74,25 +74,7 @@ struct PausePart {
     }
 };
 
-struct PauseReply {
-    static constexpr std::string_view kType = "pause_reply";
-    static constexpr std::string_view kAbout =
-        "admin door -> client: every replica has stopped, or which has not.";
-    CallId call{};
-    bool ok = false;
-    std::string code{};
-    std::string message{};
-    std::vector<PausePart> parts{};
-
-    template <class F>
-    void fields(F&& f) {
-        f("call", call, "the call answered");
-        f("ok", ok, "every part is");
-        f("code", code, "the first error's code; empty: ok");
-        f("message", message, "every error, or what was harmless");
-        f("parts", parts, "one per replica");
-    }
-};
+using PauseReply = ReplyOf<PausePart>;
 
 struct ContinueGeneration {
     static constexpr std::string_view kType = "continue_generation";
@@ -105,8 +87,7 @@ struct ContinueGeneration {
 
     template <class F>
     void fields(F&& f) {
-        f("call", call, "the caller's number for this call, not 0");
-        f("timeout_ms", timeout_ms, "deadline; 0: the default");
+        call_fields(f, *this);
     }
 };
 
@@ -114,43 +95,24 @@ struct ContinuePart {
     static constexpr std::string_view kType = "continue_part";
     static constexpr std::string_view kAbout =
         "scheduler_proc -> tokenizer_proc: a replica runs (or cannot).";
+    static constexpr std::string_view kReplyType = "continue_reply";
+    static constexpr std::string_view kReplyAbout =
+        "admin door -> client: every replica runs, or which does not.";
     CallId call{};
     ReplicaId replica{};
-    std::string code{};
-    std::string message{};
+    Verdict verdict{};
     bool was_paused = false;
     double paused_s = 0;
 
     template <class F>
     void fields(F&& f) {
-        f("call", call, "the tokenizer's number for the call; 0 outside the tree");
-        f("replica", replica, "the sender");
-        f("code", code, "error code (torn: failed_precondition); empty: done");
-        f("message", message, "what went wrong, or what was harmless (not paused)");
+        part_fields(f, *this);
         f("was_paused", was_paused, "it was paused before");
         f("paused_s", paused_s, "for so many seconds");
     }
 };
 
-struct ContinueReply {
-    static constexpr std::string_view kType = "continue_reply";
-    static constexpr std::string_view kAbout =
-        "admin door -> client: every replica runs, or which does not.";
-    CallId call{};
-    bool ok = false;
-    std::string code{};
-    std::string message{};
-    std::vector<ContinuePart> parts{};
-
-    template <class F>
-    void fields(F&& f) {
-        f("call", call, "the call answered");
-        f("ok", ok, "every part is");
-        f("code", code, "the first error's code; empty: ok");
-        f("message", message, "every error, or what was harmless");
-        f("parts", parts, "one per replica");
-    }
-};
+using ContinueReply = ReplyOf<ContinuePart>;
 
 // What an abort did to one id.
 enum class AbortOutcome : std::uint8_t { kAborted, kAlreadyDone, kUnknown };
@@ -175,8 +137,7 @@ struct Abort {
 
     template <class F>
     void fields(F&& f) {
-        f("call", call, "the caller's number for this call, not 0");
-        f("timeout_ms", timeout_ms, "deadline; 0: the default");
+        call_fields(f, *this);
         f("rids", rids, "exact ids; or");
         f("all", all, "every open request");
         f("message", message, "becomes finish.message");
@@ -203,16 +164,14 @@ struct AbortReply {
         "admin door -> client: sent when the final chunk of every aborted request has been sent.";
     CallId call{};
     bool ok = false;
-    std::string code{};
-    std::string message{};
+    Verdict verdict{};
     std::vector<AbortResult> results{};
 
     template <class F>
     void fields(F&& f) {
         f("call", call, "the call answered");
         f("ok", ok, "every id given was dealt with (unknown ids too)");
-        f("code", code, "error code; empty: ok");
-        f("message", message, "what went wrong");
+        verdict.fields_in(f);
         f("results", results, "per id, in the order given; with all: every request that was open");
     }
 };
@@ -228,8 +187,7 @@ struct FlushCache {
 
     template <class F>
     void fields(F&& f) {
-        f("call", call, "the caller's number for this call, not 0");
-        f("timeout_ms", timeout_ms, "deadline; 0: the default");
+        call_fields(f, *this);
         f("wait_idle", wait_idle, "wait, up to the deadline, until no request holds pages");
     }
 };
@@ -238,41 +196,22 @@ struct FlushPart {
     static constexpr std::string_view kType = "flush_part";
     static constexpr std::string_view kAbout =
         "scheduler_proc -> tokenizer_proc: a replica's cache is empty, or why not.";
+    static constexpr std::string_view kReplyType = "flush_reply";
+    static constexpr std::string_view kReplyAbout =
+        "admin door -> client: all caches are empty, or which is not.";
     CallId call{};
     ReplicaId replica{};
-    std::string code{};
-    std::string message{};
+    Verdict verdict{};
     std::int64_t pages_freed = 0;
 
     template <class F>
     void fields(F&& f) {
-        f("call", call, "the tokenizer's number for the call; 0 outside the tree");
-        f("replica", replica, "the sender");
-        f("code", code, "error code (failed_precondition: requests hold pages); empty: done");
-        f("message", message, "what went wrong, with the numbers");
+        part_fields(f, *this);
         f("pages_freed", pages_freed, "pages that held cached prefixes");
     }
 };
 
-struct FlushReply {
-    static constexpr std::string_view kType = "flush_reply";
-    static constexpr std::string_view kAbout =
-        "admin door -> client: all caches are empty, or which is not.";
-    CallId call{};
-    bool ok = false;
-    std::string code{};
-    std::string message{};
-    std::vector<FlushPart> parts{};
-
-    template <class F>
-    void fields(F&& f) {
-        f("call", call, "the call answered");
-        f("ok", ok, "every part is");
-        f("code", code, "the first error's code; empty: ok");
-        f("message", message, "every error");
-        f("parts", parts, "one per replica");
-    }
-};
+using FlushReply = ReplyOf<FlushPart>;
 
 struct SetWeightLabel {
     static constexpr std::string_view kType = "set_weight_label";
@@ -288,8 +227,7 @@ struct SetWeightLabel {
 
     template <class F>
     void fields(F&& f) {
-        f("call", call, "the caller's number for this call, not 0");
-        f("timeout_ms", timeout_ms, "deadline; 0: the default");
+        call_fields(f, *this);
         f("label", label, "1 to 256 bytes without control characters");
         f("abort_all", abort_all, "also end every open request with its output so far");
     }
@@ -299,10 +237,12 @@ struct LabelPart {
     static constexpr std::string_view kType = "label_part";
     static constexpr std::string_view kAbout =
         "scheduler_proc -> tokenizer_proc: steps planned from now on carry the label.";
+    static constexpr std::string_view kReplyType = "label_reply";
+    static constexpr std::string_view kReplyAbout =
+        "admin door -> client: every replica has the label, or which has not.";
     CallId call{};
     ReplicaId replica{};
-    std::string code{};
-    std::string message{};
+    Verdict verdict{};
     Epoch epoch{};
     std::string old_label{};
     std::int64_t num_aborted = 0;
@@ -310,10 +250,7 @@ struct LabelPart {
 
     template <class F>
     void fields(F&& f) {
-        f("call", call, "the tokenizer's number for the call; 0 outside the tree");
-        f("replica", replica, "the sender");
-        f("code", code, "error code; empty: done");
-        f("message", message, "what went wrong");
+        part_fields(f, *this);
         f("epoch", epoch, "the version that was labelled");
         f("old_label", old_label, "its label before");
         f("num_aborted", num_aborted, "requests ended by this call");
@@ -321,25 +258,7 @@ struct LabelPart {
     }
 };
 
-struct LabelReply {
-    static constexpr std::string_view kType = "label_reply";
-    static constexpr std::string_view kAbout =
-        "admin door -> client: every replica has the label, or which has not.";
-    CallId call{};
-    bool ok = false;
-    std::string code{};
-    std::string message{};
-    std::vector<LabelPart> parts{};
-
-    template <class F>
-    void fields(F&& f) {
-        f("call", call, "the call answered");
-        f("ok", ok, "every part is");
-        f("code", code, "the first error's code; empty: ok");
-        f("message", message, "every error");
-        f("parts", parts, "one per replica");
-    }
-};
+using LabelReply = ReplyOf<LabelPart>;
 
 struct Shutdown {
     static constexpr std::string_view kType = "shutdown";
@@ -367,24 +286,20 @@ struct ShutdownReply {
         "admin door -> client: the end has begun; the last message of the drain is the tree's.";
     CallId call{};
     bool ok = false;
-    std::string code{};
-    std::string message{};
+    Verdict verdict{};
     std::int64_t open_requests = 0;
 
     template <class F>
     void fields(F&& f) {
         f("call", call, "the call answered");
         f("ok", ok, "the tree ends");
-        f("code", code, "error code; empty: ok");
-        f("message", message, "what went wrong");
+        verdict.fields_in(f);
         f("open_requests", open_requests, "requests that are open");
     }
 };
 
 std::optional<std::string> invalid(const PauseGeneration& message);
-std::optional<std::string> invalid(const ContinueGeneration& message);
 std::optional<std::string> invalid(const Abort& message);
-std::optional<std::string> invalid(const FlushCache& message);
 std::optional<std::string> invalid(const SetWeightLabel& message);
 std::optional<std::string> invalid(const Shutdown& message);
 

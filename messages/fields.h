@@ -12,6 +12,8 @@
 // member's default must be empty, and an absent field keeps its default.
 #pragma once
 
+#include "base/result.h"
+
 #include <array>
 #include <cstddef>
 #include <string>
@@ -25,6 +27,11 @@ namespace pitstop::messages {
 // in the order of its enumerators. An enum without it (an id) crosses as its integer.
 template <class E>
 struct EnumNames {};
+
+template <>
+struct EnumNames<ErrorCode> {
+    static constexpr auto kNames = kErrorCodeNames;
+};
 
 template <class E>
 concept NamedEnum = std::is_enum_v<E> && requires {

@@ -6,6 +6,7 @@
 
 #include "base/ids.h"
 #include "messages/fields.h"
+#include "messages/verdict.h"
 
 #include <cstdint>
 #include <map>
@@ -224,8 +225,7 @@ struct Finish {
     FinishReason reason = FinishReason::kStop;
     std::optional<TokenId> matched_token{};
     std::string matched_text{};
-    std::string code{};
-    std::string message{};
+    Verdict verdict{};
     bool was_waiting = false;
 
     template <class F>
@@ -234,8 +234,7 @@ struct Finish {
         );
         f("matched_token", matched_token, "stop: the token that ended the output");
         f("matched_text", matched_text, "stop: the stop text that ended it");
-        f("code", code, "error: the error's code");
-        f("message", message, "abort, error: why");
+        verdict.fields_in(f, "error: the error's code", "abort, error: why");
         f("was_waiting", was_waiting, "abort: it was not running: not yet, or not again");
     }
     friend bool operator==(const Finish&, const Finish&) = default;

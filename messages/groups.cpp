@@ -1,6 +1,5 @@
 #include "messages/groups.h"
 
-#include "messages/checks.h"
 #include "messages/codec_impl.h"
 #include "messages/weight_source.h"
 
@@ -24,7 +23,6 @@ Problem invalid_group(std::string_view group) {
 }  // namespace
 
 Problem invalid(const InitGroup& message) {
-    if (auto problem = invalid_call(message.call, message.timeout_ms)) return problem;
     const GroupSpec& spec = message.spec;
     if (auto problem = invalid_group(spec.group)) return problem;
     if (spec.world_size < 2 || spec.world_size > kWorldSizeMax) {
@@ -57,10 +55,7 @@ Problem invalid(const InitGroup& message) {
     return std::nullopt;
 }
 
-Problem invalid(const DestroyGroup& message) {
-    if (auto problem = invalid_call(message.call, message.timeout_ms)) return problem;
-    return invalid_group(message.group);
-}
+Problem invalid(const DestroyGroup& message) { return invalid_group(message.group); }
 
 INSTANTIATE_CODEC(InitGroup)
 INSTANTIATE_CODEC(DestroyGroup)

@@ -6,7 +6,9 @@
 #pragma once
 
 #include "base/ids.h"
+#include "messages/control_call.h"
 #include "messages/fields.h"
+#include "messages/verdict.h"
 
 #include <cstdint>
 #include <optional>
@@ -74,8 +76,7 @@ struct InitGroup {
 
     template <class F>
     void fields(F&& f) {
-        f("call", call, "the caller's number for this call, not 0");
-        f("timeout_ms", timeout_ms, "deadline; 0: the default");
+        call_fields(f, *this);
         f("spec", spec, "the group");
     }
 };
@@ -90,8 +91,7 @@ struct DestroyGroup {
 
     template <class F>
     void fields(F&& f) {
-        f("call", call, "the caller's number for this call, not 0");
-        f("timeout_ms", timeout_ms, "deadline; 0: the default");
+        call_fields(f, *this);
         f("group", group, "its name");
     }
 };
@@ -128,16 +128,14 @@ struct WorkerGrouped {
     CallId call{};
     ReplicaId replica{};
     Rank rank{};
-    std::string code{};
-    std::string message{};
+    Verdict verdict{};
 
     template <class F>
     void fields(F&& f) {
         f("call", call, "the call answered");
         f("replica", replica, "set by the scheduler");
         f("rank", rank, "the sender");
-        f("code", code, "error code; empty: done");
-        f("message", message, "what went wrong, in which phase");
+        verdict.fields_in(f, "error code; absent: done", "what went wrong, in which phase");
     }
     friend bool operator==(const WorkerGrouped&, const WorkerGrouped&) = default;
 };
@@ -148,16 +146,14 @@ struct GroupReply {
         "admin door -> client: every rank of every replica did it, or who did not and why.";
     CallId call{};
     bool ok = false;
-    std::string code{};
-    std::string message{};
+    Verdict verdict{};
     std::vector<WorkerGrouped> ranks{};
 
     template <class F>
     void fields(F&& f) {
         f("call", call, "the call answered");
         f("ok", ok, "on every rank");
-        f("code", code, "error code; empty: ok");
-        f("message", message, "which ranks failed, and why");
+        verdict.fields_in(f, "error code; absent: done", "which ranks failed, and why");
         f("ranks", ranks, "every rank's answer");
     }
 };

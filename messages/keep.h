@@ -9,6 +9,7 @@
 
 #include "base/ids.h"
 #include "messages/fields.h"
+#include "messages/verdict.h"
 
 #include <array>
 #include <cstdint>
@@ -53,8 +54,7 @@ struct WorkerKept {
     CallId call{};
     Rank rank{};
     KeepStep step = KeepStep::kBegin;
-    std::string code{};
-    std::string message{};
+    Verdict verdict{};
     std::string path{};
 
     template <class F>
@@ -62,8 +62,7 @@ struct WorkerKept {
         f("call", call, "the call answered");
         f("rank", rank, "the sender");
         f("step", step, "the step answered");
-        f("code", code, "error code; empty: done");
-        f("message", message, "what went wrong");
+        verdict.fields_in(f);
         f("path", path, "seal: where the version lies; begin: the same, if it was there already");
     }
 };

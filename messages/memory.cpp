@@ -1,6 +1,5 @@
 #include "messages/memory.h"
 
-#include "messages/checks.h"
 #include "messages/codec_impl.h"
 
 #include <fmt/format.h>
@@ -21,13 +20,11 @@ std::optional<std::string> invalid_tags(const std::vector<MemoryTag>& tags) {
 }  // namespace
 
 std::optional<std::string> invalid(const ReleaseMemory& message) {
-    if (auto problem = invalid_tags(message.tags)) return problem;
-    return invalid_call(message.call, message.timeout_ms);
+    return invalid_tags(message.tags);
 }
 
 std::optional<std::string> invalid(const ResumeMemory& message) {
-    if (auto problem = invalid_tags(message.tags)) return problem;
-    return invalid_call(message.call, message.timeout_ms);
+    return invalid_tags(message.tags);
 }
 
 INSTANTIATE_CODEC(ReleaseMemory)

@@ -9,7 +9,9 @@
 #pragma once
 
 #include "base/ids.h"
+#include "messages/control_call.h"
 #include "messages/fields.h"
+#include "messages/verdict.h"
 
 #include <cstdint>
 #include <optional>
@@ -67,8 +69,7 @@ struct ReleaseMemory {
 
     template <class F>
     void fields(F&& f) {
-        f("call", call, "the caller's number for this call, not 0");
-        f("timeout_ms", timeout_ms, "deadline; 0: the default");
+        call_fields(f, *this);
         f("tags", tags, "weights, kv_cache; empty: all that are resident");
         f("keep_weights",
           keep_weights,
@@ -87,8 +88,7 @@ struct ResumeMemory {
 
     template <class F>
     void fields(F&& f) {
-        f("call", call, "the caller's number for this call, not 0");
-        f("timeout_ms", timeout_ms, "deadline; 0: the default");
+        call_fields(f, *this);
         f("tags", tags, "weights, kv_cache; empty: all that are released");
     }
 };
@@ -97,20 +97,22 @@ struct MemoryPart {
     static constexpr std::string_view kType = "memory_part";
     static constexpr std::string_view kAbout =
         "scheduler_proc -> tokenizer_proc: a replica has released or resumed, or why not.";
+    static constexpr std::string_view kReplyType = "memory_reply";
+    static constexpr std::string_view kReplyAbout =
+        "admin door -> client: every replica has released or resumed, or which has not. A replica "
+        "that had done it before does not make the answer an error if another did it now: so a "
+        "call "
+        "that failed on one replica can be made again.";
     CallId call{};
     ReplicaId replica{};
-    std::string code{};
-    std::string message{};
+    Verdict verdict{};
     bool was_done = false;
     std::vector<TagMemory> tags{};
     bool has_weights = true;
 
     template <class F>
     void fields(F&& f) {
-        f("call", call, "the tokenizer's number for the call; 0 outside the tree");
-        f("replica", replica, "the sender");
-        f("code", code, "error code; empty: done");
-        f("message", message, "what went wrong, on which rank");
+        part_fields(f, *this);
         f("was_done",
           was_done,
           "refused because every tag asked for was in that state already: nothing was left to do");
@@ -121,28 +123,7 @@ struct MemoryPart {
     }
 };
 
-struct MemoryReply {
-    static constexpr std::string_view kType = "memory_reply";
-    static constexpr std::string_view kAbout =
-        "admin door -> client: every replica has released or resumed, or which has not. A replica "
-        "that had done it before does not make the answer an error if another did it now: so a "
-        "call "
-        "that failed on one replica can be made again.";
-    CallId call{};
-    bool ok = false;
-    std::string code{};
-    std::string message{};
-    std::vector<MemoryPart> parts{};
-
-    template <class F>
-    void fields(F&& f) {
-        f("call", call, "the call answered");
-        f("ok", ok, "it is in effect on every replica");
-        f("code", code, "the first error's code; empty: ok");
-        f("message", message, "every error");
-        f("parts", parts, "one per replica");
-    }
-};
+using MemoryReply = ReplyOf<MemoryPart>;
 
 // ---- scheduler <-> workers ----
 
@@ -177,16 +158,14 @@ struct WorkerMemoryDone {
         "tp_worker -> scheduler_proc: this rank's memory is as ordered, or why not.";
     CallId call{};
     Rank rank{};
-    std::string code{};
-    std::string message{};
+    Verdict verdict{};
     std::vector<TagMemory> tags{};
 
     template <class F>
     void fields(F&& f) {
         f("call", call, "the order answered");
         f("rank", rank, "the sender");
-        f("code", code, "error code; empty: done");
-        f("message", message, "what went wrong");
+        verdict.fields_in(f);
         f("tags", tags, "every tag of this rank, measured");
     }
 };

@@ -103,6 +103,10 @@ struct Type<std::map<K, V>> {
         return fmt::format("map of {} to {}", type_name<K>(), type_name<V>());
     }
 };
+template <>
+struct Type<ErrorCode> {
+    static std::string name() { return "error code"; }  // the page lists them once
+};
 template <NamedEnum E>
 struct Type<E> {
     static std::string name() {

@@ -22,6 +22,7 @@
 
 #include "base/ids.h"
 #include "messages/fields.h"
+#include "messages/verdict.h"
 #include "messages/weight_source.h"
 
 #include <cstdint>
@@ -99,8 +100,7 @@ struct ShardTensor {
 struct PushLayout {
     static constexpr std::string_view kType = "push_layout";
     static constexpr std::string_view kAbout = "tp_worker -> pusher: the answer to `push_open`.";
-    std::string code{};
-    std::string message{};
+    Verdict verdict{};
     Rank rank{};
     std::int64_t tp = 1;
     std::int64_t shard_bytes = 0;
@@ -108,8 +108,7 @@ struct PushLayout {
 
     template <class F>
     void fields(F&& f) {
-        f("code", code, "error code; empty: go on");
-        f("message", message, "what went wrong");
+        verdict.fields_in(f, "error code; absent: go on", "what went wrong");
         f("rank", rank, "tensor-parallel rank");
         f("tp", tp, "ranks");
         f("shard_bytes", shard_bytes, "a shard to adopt has this size; 0: this worker adopts none");
@@ -165,26 +164,22 @@ struct PushEnd {
     static constexpr std::string_view kType = "push_end";
     static constexpr std::string_view kAbout =
         "pusher -> tp_worker: that was all, or why there is no more. Answered by `push_done`.";
-    std::string code{};
-    std::string message{};
+    Verdict verdict{};
 
     template <class F>
     void fields(F&& f) {
-        f("code", code, "error code: the push is given up; empty: complete");
-        f("message", message, "why");
+        verdict.fields_in(f, "error code: the push is given up; absent: complete", "why");
     }
 };
 
 struct PushDone {
     static constexpr std::string_view kType = "push_done";
     static constexpr std::string_view kAbout = "tp_worker -> pusher: done with it, or why not.";
-    std::string code{};
-    std::string message{};
+    Verdict verdict{};
 
     template <class F>
     void fields(F&& f) {
-        f("code", code, "error code; empty: done");
-        f("message", message, "every problem");
+        verdict.fields_in(f, "error code; absent: done", "every problem");
     }
 };
 

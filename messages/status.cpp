@@ -17,10 +17,6 @@ std::optional<std::string> invalid(const Hello& message) {
     return std::nullopt;
 }
 
-std::optional<std::string> invalid(const Status& message) {
-    return invalid_call(message.call, message.timeout_ms);
-}
-
 std::optional<std::string> invalid(const Tokenize& message) {
     if (auto problem = invalid_call(message.call)) return problem;
     if (auto problem = invalid_client(message.client)) return problem;

@@ -6,6 +6,7 @@
 #include "messages/frames.h"
 #include "messages/generation.h"
 #include "messages/memory.h"
+#include "messages/verdict.h"
 
 #include <cstdint>
 #include <optional>
@@ -67,15 +68,14 @@ struct ErrorReply {
         "output.";
     std::string rid{};
     CallId call{};
-    std::string code{};
-    std::string message{};
+    Error error{};
 
     template <class F>
     void fields(F&& f) {
         f("rid", rid, "the request refused; empty: none");
         f("call", call, "the call refused; 0: none");
-        f("code", code, "the error's code, from the list above");
-        f("message", message, "what, which, what is accepted");
+        f("code", error.code, "the error's code, from the list above");
+        f("message", error.message, "what, which, what is accepted");
     }
 };
 
@@ -288,8 +288,7 @@ struct ReplicaStatus {
 struct UpdateRecord {
     std::string what{};
     bool ok = false;
-    std::string code{};
-    std::string message{};
+    Verdict verdict{};
     Epoch epoch{};
     std::string label{};
     std::string digest{};
@@ -306,8 +305,7 @@ struct UpdateRecord {
     void fields(F&& f) {
         f("what", what, "the call's type: update_weights, rollback_weights, ...");
         f("ok", ok, "as in update_reply, like all below");
-        f("code", code, "error code; empty: ok");
-        f("message", message, "what went wrong");
+        verdict.fields_in(f);
         f("epoch", epoch, "the version that served afterwards");
         f("label", label, "its label");
         f("digest", digest, "its digest");
@@ -555,7 +553,6 @@ struct RenderChat {
 };
 
 std::optional<std::string> invalid(const Hello& message);
-std::optional<std::string> invalid(const Status& message);
 std::optional<std::string> invalid(const Tokenize& message);
 std::optional<std::string> invalid(const RenderChat& message);
 

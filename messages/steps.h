@@ -210,14 +210,13 @@ struct WorkerError {
     static constexpr std::string_view kAbout =
         "tp_worker -> scheduler_proc: this worker cannot go on; it exits after sending.";
     Rank rank{};
-    std::string code{};
-    std::string message{};
+    Error error{};
 
     template <class F>
     void fields(F&& f) {
         f("rank", rank, "the sender");
-        f("code", code, "an error code");
-        f("message", message, "what happened");
+        f("code", error.code, "an error code");
+        f("message", error.message, "what happened");
     }
 };
 

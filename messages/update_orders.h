@@ -8,6 +8,8 @@
 
 #include "base/ids.h"
 #include "messages/fields.h"
+#include "messages/update_phase.h"
+#include "messages/verdict.h"
 #include "messages/version_digest.h"
 #include "messages/weight_source.h"
 #include "messages/weights.h"
@@ -25,8 +27,9 @@ namespace pitstop::messages {
 struct UpdateStage {
     static constexpr std::string_view kType = "update_stage";
     static constexpr std::string_view kAbout =
-        "tokenizer_proc -> scheduler_proc: begin. Answered by `update_part` phase prepared; of a "
-        "session, by phase opened.";
+        "tokenizer_proc -> scheduler_proc: begin. Answered by `update_part` of the order stage; of "
+        "a "
+        "session, of the order open.";
     UpdateId update{};
     UpdateSpec spec{};
     Epoch new_epoch{};
@@ -45,7 +48,7 @@ struct UpdateFill {
     static constexpr std::string_view kType = "update_fill";
     static constexpr std::string_view kAbout =
         "tokenizer_proc -> scheduler_proc: a bucket of an open session. Answered by `update_part` "
-        "phase filled.";
+        "of the order fill.";
     UpdateId update{};
     std::int64_t bucket = 0;
     WeightSource source{};
@@ -64,7 +67,7 @@ struct UpdateFinish {
     static constexpr std::string_view kType = "update_finish";
     static constexpr std::string_view kAbout =
         "tokenizer_proc -> scheduler_proc: the session's last bucket is in: verify. Answered by "
-        "`update_part` phase prepared.";
+        "`update_part` of the order stage.";
     UpdateId update{};
     std::string label{};
     std::string digest{};
@@ -83,7 +86,7 @@ struct UpdateReady {
     static constexpr std::string_view kType = "update_ready";
     static constexpr std::string_view kAbout =
         "tokenizer_proc -> scheduler_proc: stand so that a commit can happen at once. Answered by "
-        "`update_part` phase ready.";
+        "`update_part` of the order ready.";
     UpdateId update{};
     KvPolicy kv_policy = KvPolicy::kKeep;
     std::int64_t timeout_ms = 0;
@@ -100,7 +103,7 @@ struct UpdateCommit {
     static constexpr std::string_view kType = "update_commit";
     static constexpr std::string_view kAbout =
         "tokenizer_proc -> scheduler_proc: swap, between two steps. All are prepared and ready. "
-        "Answered by `update_part` phase committed.";
+        "Answered by `update_part` of the order commit.";
     UpdateId update{};
 
     template <class F>
@@ -113,7 +116,7 @@ struct UpdateDrop {
     static constexpr std::string_view kType = "update_drop";
     static constexpr std::string_view kAbout =
         "tokenizer_proc -> scheduler_proc: forget the stage; the old version serves on. Answered "
-        "by `update_part` phase dropped.";
+        "by `update_part` of the order drop.";
     UpdateId update{};
     std::string reason{};
     bool torn = false;
@@ -132,8 +135,7 @@ struct UpdateRollback {
     static constexpr std::string_view kType = "update_rollback";
     static constexpr std::string_view kAbout =
         "tokenizer_proc -> scheduler_proc: prepare a swap to the retained copy; then ready and "
-        "commit as "
-        "any update. Answered by `update_part` phase prepared.";
+        "commit as any update. Answered by `update_part` of the order stage.";
     UpdateId update{};
     Epoch new_epoch{};
 
@@ -150,11 +152,10 @@ struct UpdatePart {
         "scheduler_proc -> tokenizer_proc: a replica's answer to an update order.";
     UpdateId update{};
     ReplicaId replica{};
-    std::string phase{};
+    UpdateOrder order = UpdateOrder::kOpen;
     bool ok = false;
-    std::string code{};
-    std::string message{};
-    std::string state{};
+    Verdict verdict{};
+    UpdateState state = UpdateState::kServing;
     Epoch epoch{};
     std::string label{};
     std::string digest{};
@@ -164,14 +165,11 @@ struct UpdatePart {
     void fields(F&& f) {
         f("update", update, "the update");
         f("replica", replica, "the sender");
-        f("phase",
-          phase,
-          "opened, filled, prepared, ready, committed or dropped: which order is answered");
+        f("order", order, "which order is answered: open, fill, stage, ready, commit or drop");
         f("ok", ok, "the order was carried out");
-        f("code", code, "error code; empty: none");
-        f("message", message, "what went wrong, on which rank");
-        f("state", state, "serving, staged or torn");
-        f("epoch", epoch, "prepared: of the new version; else of the one that serves");
+        verdict.fields_in(f, "error code; absent: done", "what went wrong, on which rank");
+        f("state", state, "serving, awaiting_weights, staged or torn");
+        f("epoch", epoch, "stage: of the new version; else of the one that serves");
         f("label", label, "its label");
         f("digest", digest, "its digest");
         f("outcome", outcome, "every rank's");

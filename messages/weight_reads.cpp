@@ -1,17 +1,12 @@
 #include "messages/weight_reads.h"
 
-#include "messages/checks.h"
 #include "messages/codec_impl.h"
 
 namespace pitstop::messages {
 
 std::optional<std::string> invalid(const GetWeights& message) {
     if (message.name.empty()) return "name is empty; name a tensor of the checkpoint";
-    return invalid_call(message.call, message.timeout_ms);
-}
-
-std::optional<std::string> invalid(const WeightDigests& message) {
-    return invalid_call(message.call, message.timeout_ms);
+    return std::nullopt;
 }
 
 INSTANTIATE_CODEC(GetWeights)

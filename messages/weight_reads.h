@@ -6,7 +6,9 @@
 #pragma once
 
 #include "base/ids.h"
+#include "messages/control_call.h"
 #include "messages/fields.h"
+#include "messages/verdict.h"
 #include "messages/version_digest.h"
 #include "messages/weight_source.h"
 
@@ -30,8 +32,7 @@ struct GetWeights {
 
     template <class F>
     void fields(F&& f) {
-        f("call", call, "the caller's number for this call, not 0");
-        f("timeout_ms", timeout_ms, "deadline; 0: the default");
+        call_fields(f, *this);
         f("name", name, "checkpoint name; a tied lm_head.weight is the embedding");
     }
 };
@@ -64,8 +65,7 @@ struct WeightDigests {
 
     template <class F>
     void fields(F&& f) {
-        f("call", call, "the caller's number for this call, not 0");
-        f("timeout_ms", timeout_ms, "deadline; 0: the default");
+        call_fields(f, *this);
     }
 };
 
@@ -75,8 +75,7 @@ struct DigestsReply {
         "admin door -> client: computed from memory, not remembered.";
     CallId call{};
     bool ok = false;
-    std::string code{};
-    std::string message{};
+    Verdict verdict{};
     Epoch epoch{};
     std::string label{};
     std::string digest{};
@@ -86,8 +85,7 @@ struct DigestsReply {
     void fields(F&& f) {
         f("call", call, "the call answered");
         f("ok", ok, "replicas agree, and each rank's replicated tensors too");
-        f("code", code, "error code; empty: ok");
-        f("message", message, "who differs in what");
+        verdict.fields_in(f, "error code; absent: done", "who differs in what");
         f("epoch", epoch, "the version that serves");
         f("label", label, "its label");
         f("digest", digest, "the version's digest");
@@ -119,8 +117,7 @@ struct WorkerTensor {
     ReplicaId replica{};
     Rank rank{};
     Epoch epoch{};
-    std::string code{};
-    std::string message{};
+    Verdict verdict{};
     TensorInfo tensor{};
     std::int64_t row_begin = 0;
     std::int64_t num_rows = 0;
@@ -134,8 +131,11 @@ struct WorkerTensor {
         f("replica", replica, "set by the scheduler");
         f("rank", rank, "the sender");
         f("epoch", epoch, "the version it belongs to");
-        f("code", code, "error code (not_found: no such tensor); empty: here it is");
-        f("message", message, "what went wrong, with names that are near");
+        verdict.fields_in(
+            f,
+            "error code (not_found: no such tensor); absent: here it is",
+            "what went wrong, with names that are near"
+        );
         f("tensor", tensor, "name, dtype and shape of the whole tensor (one dimension: a row)");
         f("row_begin", row_begin, "the rectangle's first row");
         f("num_rows", num_rows, "its rows");
@@ -169,8 +169,7 @@ struct WorkerDigests {
     Epoch epoch{};
     std::string label{};
     std::vector<PartDigest> digests{};
-    std::string code{};
-    std::string message{};
+    Verdict verdict{};
 
     template <class F>
     void fields(F&& f) {
@@ -182,12 +181,14 @@ struct WorkerDigests {
           "the version that was live when it began; digested again if it changed meanwhile");
         f("label", label, "set by the scheduler");
         f("digests", digests, "in name order");
-        f("code", code, "error code; empty: ok. One rank's answer is then the replica's");
-        f("message", message, "the error, as a sentence");
+        verdict.fields_in(
+            f,
+            "error code; absent: ok. One rank's answer is then the replica's",
+            "the error, as a sentence"
+        );
     }
 };
 
 std::optional<std::string> invalid(const GetWeights& message);
-std::optional<std::string> invalid(const WeightDigests& message);
 
 }  // namespace pitstop::messages

@@ -25,6 +25,12 @@ Problem invalid_digest(std::string_view field, std::string_view digest) {
 
 }  // namespace
 
+bool may_have_written(const std::vector<RankOutcome>& ranks) {
+    return ranks.empty() || !std::ranges::all_of(ranks, [](const RankOutcome& rank) {
+               return !rank.ok && rank.phase == UpdatePhase::kIdle;
+           });
+}
+
 Problem invalid(const UpdateSpec& spec) {
     if (auto problem = invalid(spec.source)) return problem;
     if (auto problem = invalid_label(spec.label)) return problem;
@@ -51,14 +57,12 @@ Problem invalid(const UpdateSpec& spec) {
 }
 
 Problem invalid(const UpdateWeights& message) {
-    if (auto problem = invalid_call(message.call, message.timeout_ms)) return problem;
     if (message.update.source.kind == SourceKind::kBuckets)
         return "source.kind is buckets; a session begins with begin_update";
     return invalid(message.update);
 }
 
 Problem invalid(const BeginUpdate& message) {
-    if (auto problem = invalid_call(message.call, message.timeout_ms)) return problem;
     if (message.idle_timeout_ms < 0)
         return fmt::format("idle_timeout_ms is {}; accepted is 0 or more", message.idle_timeout_ms);
     if (message.update.source.kind != SourceKind::kBuckets)
@@ -70,14 +74,12 @@ Problem invalid(const BeginUpdate& message) {
 }
 
 Problem invalid(const UpdateBucket& message) {
-    if (auto problem = invalid_call(message.call, message.timeout_ms)) return problem;
     if (message.source.kind == SourceKind::kBuckets)
         return "source.kind is buckets; a bucket has bytes of its own";
     return invalid(message.source);
 }
 
 Problem invalid(const StageWeights& message) {
-    if (auto problem = invalid_call(message.call, message.timeout_ms)) return problem;
     if (message.update.mode != UpdateMode::kStaged)
         return "stage_weights needs mode staged; direct has no stage to wait in";
     if (message.update.source.kind == SourceKind::kBuckets)
@@ -88,13 +90,8 @@ Problem invalid(const StageWeights& message) {
 Problem invalid(const CommitWeights& message) {
     if (auto problem = invalid_label(message.label)) return problem;
     if (auto problem = invalid_digest("digest", message.digest)) return problem;
-    return invalid_call(message.call, message.timeout_ms);
+    return std::nullopt;
 }
-Problem invalid(const DropStage& message) { return invalid_call(message.call, message.timeout_ms); }
-Problem invalid(const RollbackWeights& message) {
-    return invalid_call(message.call, message.timeout_ms);
-}
-
 INSTANTIATE_CODEC(UpdateWeights)
 INSTANTIATE_CODEC(StageWeights)
 INSTANTIATE_CODEC(BeginUpdate)

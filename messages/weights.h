@@ -21,7 +21,10 @@
 #pragma once
 
 #include "base/ids.h"
+#include "messages/control_call.h"
 #include "messages/fields.h"
+#include "messages/update_phase.h"
+#include "messages/verdict.h"
 #include "messages/weight_source.h"
 
 #include <cstdint>
@@ -117,8 +120,7 @@ struct UpdateWeights {
 
     template <class F>
     void fields(F&& f) {
-        f("call", call, "the caller's number for this call, not 0");
-        f("timeout_ms", timeout_ms, "deadline; 0: the default");
+        call_fields(f, *this);
         f("update", update, "what to do");
     }
 };
@@ -134,8 +136,7 @@ struct StageWeights {
 
     template <class F>
     void fields(F&& f) {
-        f("call", call, "the caller's number for this call, not 0");
-        f("timeout_ms", timeout_ms, "deadline; 0: the default");
+        call_fields(f, *this);
         f("update", update, "what to do");
     }
 };
@@ -152,8 +153,7 @@ struct BeginUpdate {
 
     template <class F>
     void fields(F&& f) {
-        f("call", call, "the caller's number for this call, not 0");
-        f("timeout_ms", timeout_ms, "deadline; 0: the default");
+        call_fields(f, *this);
         f("idle_timeout_ms",
           idle_timeout_ms,
           "the session is dropped if no call comes for so long; 0: 5 minutes");
@@ -173,8 +173,7 @@ struct UpdateBucket {
 
     template <class F>
     void fields(F&& f) {
-        f("call", call, "the caller's number for this call, not 0");
-        f("timeout_ms", timeout_ms, "deadline; 0: the default");
+        call_fields(f, *this);
         f("session", session, "as begin_update's reply named it; 0: whichever is open");
         f("source", source, "where this bucket's bytes come from");
     }
@@ -194,8 +193,7 @@ struct CommitWeights {
 
     template <class F>
     void fields(F&& f) {
-        f("call", call, "the caller's number for this call, not 0");
-        f("timeout_ms", timeout_ms, "deadline; 0: the default");
+        call_fields(f, *this);
         f("kv_policy", kv_policy, "instead of the one staged with");
         f("session", session, "the session or stage meant; 0: whichever there is");
         f("label", label, "of a session: the version's name, if begin_update gave none");
@@ -213,8 +211,7 @@ struct DropStage {
 
     template <class F>
     void fields(F&& f) {
-        f("call", call, "the caller's number for this call, not 0");
-        f("timeout_ms", timeout_ms, "deadline; 0: the default");
+        call_fields(f, *this);
         f("session", session, "the session or stage meant; 0: whichever there is");
     }
 };
@@ -232,8 +229,7 @@ struct RollbackWeights {
 
     template <class F>
     void fields(F&& f) {
-        f("call", call, "the caller's number for this call, not 0");
-        f("timeout_ms", timeout_ms, "deadline; 0: the default");
+        call_fields(f, *this);
         f("kv_policy", kv_policy, "running requests at the swap");
     }
 };
@@ -245,8 +241,8 @@ inline constexpr std::size_t kMissingShownMax = 16;
 struct RankOutcome {
     Rank rank{};
     bool ok = false;
-    std::string phase{};
-    std::string code{};
+    UpdatePhase phase = UpdatePhase::kIdle;
+    std::optional<ErrorCode> code{};
     std::vector<std::string> problems{};
     std::int64_t num_problems = 0;
     std::int64_t bytes = 0;
@@ -263,8 +259,8 @@ struct RankOutcome {
         f("ok", ok, "it did its part");
         f("phase",
           phase,
-          "how far it came: idle, stage, verify, prepared, commit, committed, dropped");
-        f("code", code, "error code; empty: none");
+          "how far it came: idle (it has written nothing), stage, prepared, committed, dropped");
+        f("code", code, "why it did not; absent: it did");
         f("problems", problems, "every problem, the first 64");
         f("num_problems", num_problems, "how many there are");
         f("bytes", bytes, "bytes written on this rank");
@@ -311,9 +307,8 @@ struct UpdateReply {
         "nowhere (or the engine is torn, and says so).";
     CallId call{};
     bool ok = false;
-    std::string code{};
-    std::string message{};
-    std::string state{};
+    Verdict verdict{};
+    UpdateState state = UpdateState::kServing;
     std::uint64_t session = 0;
     Epoch epoch{};
     std::string label{};
@@ -334,10 +329,11 @@ struct UpdateReply {
           ok,
           "in effect on every rank, digest computed and equal to the declared one; state open, "
           "staged or collecting: received, checked and staged on every rank");
-        f("code", code, "error code; empty: ok");
-        f("message",
-          message,
-          "what went wrong, on which rank, in which phase; collecting: when it takes effect");
+        verdict.fields_in(
+            f,
+            "error code; absent: done",
+            "what went wrong, on which rank, in which phase; collecting: when it takes effect"
+        );
         f("state",
           state,
           "the engine now: serving, awaiting_weights (it has none), open (a session), collecting "
@@ -358,13 +354,15 @@ struct UpdateReply {
     }
 };
 
+// Whether one of a replica's ranks may have written over what it had: a rank that failed before its
+// first byte says so.
+[[nodiscard]] bool may_have_written(const std::vector<RankOutcome>& ranks);
+
 std::optional<std::string> invalid(const UpdateSpec& spec);
 std::optional<std::string> invalid(const UpdateWeights& message);
 std::optional<std::string> invalid(const StageWeights& message);
 std::optional<std::string> invalid(const BeginUpdate& message);
 std::optional<std::string> invalid(const UpdateBucket& message);
 std::optional<std::string> invalid(const CommitWeights& message);
-std::optional<std::string> invalid(const DropStage& message);
-std::optional<std::string> invalid(const RollbackWeights& message);
 
 }  // namespace pitstop::messages

@@ -45,8 +45,7 @@ void Scheduler::handle(const messages::SetWeightLabel& call, TurnOutput& out) {
         problem = why_idle();
     }
     if (problem) {
-        part.code = name_of(problem->code);
-        part.message = std::move(problem->message);
+        part.verdict = *problem;
     } else {
         update_.relabel(call.label);
         part.label = version().label;
@@ -190,8 +189,7 @@ void Scheduler::handle(const messages::WorkerReadTensor& call, TurnOutput& out) 
     out.tokenizer.emplace_back(messages::WorkerTensor{
         .call = call.call,
         .replica = config_.replica,
-        .code = std::string(name_of(problem->code)),
-        .message = std::move(problem->message),
+        .verdict = *std::move(problem),
     });
 }
 
@@ -206,8 +204,7 @@ void Scheduler::handle(const messages::WorkerDigest& call, TurnOutput& out) {
         .replica = config_.replica,
         .epoch = version().epoch,
         .label = version().label,
-        .code = std::string(name_of(problem->code)),
-        .message = std::move(problem->message),
+        .verdict = *std::move(problem),
     });
 }
 

@@ -116,8 +116,8 @@ std::optional<messages::Finish> Runner::problem_of_token(
                                  : fmt::format("a token outside the vocabulary, {}", raw(token));
     return messages::Finish{
         .reason = messages::FinishReason::kError,
-        .code = std::string(name_of(ErrorCode::kInternal)),
-        .message = fmt::format(
+        .verdict = make_error(
+            ErrorCode::kInternal,
             "{} for output token {}, in step {} under weight epoch {}",
             what,
             row.output_index,

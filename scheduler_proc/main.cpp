@@ -44,8 +44,8 @@ void log_turn(const TurnOutput& out) {
         } else if (const auto* pause = std::get_if<messages::PausePart>(&message)) {
             spdlog::info(
                 "pause: {} {} aborted {}, retracted {}, frozen {}, waiting {}, after {} us",
-                pause->code.empty() ? "stands" : pause->code,
-                pause->message,
+                pause->verdict.is_done() ? "stands" : pause->verdict.code_name(),
+                pause->verdict.message,
                 pause->num_aborted,
                 pause->num_retracted,
                 pause->num_frozen,
@@ -53,14 +53,18 @@ void log_turn(const TurnOutput& out) {
                 pause->elapsed_us
             );
         } else if (const auto* go_on = std::get_if<messages::ContinuePart>(&message)) {
-            spdlog::info("continue after {:.3f} s {}", go_on->paused_s, go_on->message);
+            spdlog::info("continue after {:.3f} s {}", go_on->paused_s, go_on->verdict.message);
         } else if (const auto* label = std::get_if<messages::LabelPart>(&message)) {
             spdlog::info(
-                "relabel: {} {}", label->code.empty() ? "done" : label->code, label->message
+                "relabel: {} {}",
+                label->verdict.is_done() ? "done" : label->verdict.code_name(),
+                label->verdict.message
             );
         } else if (const auto* memory = std::get_if<messages::MemoryPart>(&message)) {
             spdlog::info(
-                "memory: {} {}", memory->code.empty() ? "done" : memory->code, memory->message
+                "memory: {} {}",
+                memory->verdict.is_done() ? "done" : memory->verdict.code_name(),
+                memory->verdict.message
             );
             for (const messages::TagMemory& tag : memory->tags) {
                 spdlog::info(
@@ -74,12 +78,12 @@ void log_turn(const TurnOutput& out) {
         } else if (const auto* part = std::get_if<messages::UpdatePart>(&message)) {
             spdlog::log(
                 part->ok ? spdlog::level::info : spdlog::level::warn,
-                "update {}: {}{} {}, {} epoch {} '{}' {}",
+                "update {}: {} {} {}, {} epoch {} '{}' {}",
                 static_cast<std::uint64_t>(part->update),
-                part->ok ? "" : "not ",
-                part->phase,
-                part->message,
-                part->state,
+                name_of(part->order),
+                part->ok ? "done" : "failed",
+                part->verdict.message,
+                name_of(part->state),
                 raw(part->epoch),
                 part->label,
                 part->digest

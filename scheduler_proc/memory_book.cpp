@@ -120,12 +120,12 @@ bool MemoryBook::add(const messages::WorkerMemoryDone& answer) {
         const auto at = index_of(measured.tag);
         if (at < ranks_[rank].size()) ranks_[rank][at] = measured;
     }
-    if (answer.code.empty() && !job_->is_turned_back) ++job_->num_done;
-    if (!answer.code.empty() && job_->is_turned_back) job_->has_way_back_failed = true;
-    if (!answer.code.empty() && !job_->failure) {
+    if (answer.verdict.is_done() && !job_->is_turned_back) ++job_->num_done;
+    if (!answer.verdict.is_done() && job_->is_turned_back) job_->has_way_back_failed = true;
+    if (!answer.verdict.is_done() && !job_->failure) {
         // Kept until every rank has answered: only then may they be ordered back.
         job_->failure = make_error(
-            error_code_named(answer.code), "rank {}: {}", raw(answer.rank), answer.message
+            answer.verdict.error().code, "rank {}: {}", raw(answer.rank), answer.verdict.message
         );
     }
     return true;

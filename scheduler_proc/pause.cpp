@@ -17,12 +17,13 @@ messages::PausePart* Pause::begin(
 ) {
     messages::PausePart part{.call = call.call, .replica = replica_, .was_paused = is_paused()};
     if (calls_.size() >= kPendingCallsMax) {
-        part.code = name_of(ErrorCode::kResourceExhausted);
-        part.message = fmt::format("{} pauses are waiting already", calls_.size());
+        part.verdict = make_error(
+            ErrorCode::kResourceExhausted, "{} pauses are waiting already", calls_.size()
+        );
         out.tokenizer.emplace_back(std::move(part));
         return nullptr;
     }
-    if (part.was_paused) part.message = "already paused";
+    if (part.was_paused) part.verdict.message = "already paused";
 
     // The latest pause decides how long. What stands still stays so: a wait does not set frozen
     // requests going again.
@@ -31,7 +32,8 @@ messages::PausePart* Pause::begin(
         ++num_pauses_;
     } else if (call.mode != messages::PauseMode::kWait) {
         for (Call& other : calls_) {
-            if (runs_out()) other.part.message = "a later pause did not wait for the requests";
+            if (runs_out())
+                other.part.verdict.message = "a later pause did not wait for the requests";
         }
         state_->mode = call.mode;
         state_->is_standing = false;
@@ -56,13 +58,12 @@ void Pause::go_on(
 ) {
     messages::ContinuePart part{.call = call.call, .replica = replica_, .was_paused = is_paused()};
     if (why_not) {
-        part.code = name_of(why_not->code);
-        part.message = why_not->message;
+        part.verdict = *why_not;
     } else if (!state_) {
-        part.message = "not paused";
+        part.verdict.message = "not paused";
     } else {
         part.paused_s = seconds(now - state_->since);
-        if (later) part.message = later->message;
+        if (later) part.verdict.message = later->message;
         end(now, "a continue ended the pause before everything stood still", out);
     }
     out.tokenizer.emplace_back(std::move(part));
@@ -89,8 +90,8 @@ void Pause::end_late_calls(
 ) {
     std::erase_if(calls_, [&](Call& call) {
         if (now < call.deadline) return false;
-        call.part.code = name_of(ErrorCode::kDeadlineExceeded);
-        call.part.message = fmt::format(
+        call.part.verdict = make_error(
+            ErrorCode::kDeadlineExceeded,
             "phase pause: {} of replica {}; {} requests still run; it stays paused",
             step,
             raw(replica_),
@@ -116,8 +117,7 @@ void Pause::end(TimePoint now, const std::string& why, TurnOutput& out) {
     paused_ += now - state_->since;
     state_.reset();
     for (Call& call : calls_) {
-        call.part.code = name_of(ErrorCode::kAborted);
-        call.part.message = why;
+        call.part.verdict = Error{ErrorCode::kAborted, why};
         out.tokenizer.emplace_back(std::move(call.part));
     }
     calls_.clear();

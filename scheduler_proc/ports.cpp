@@ -2,37 +2,13 @@
 
 #include "base/descriptors.h"
 #include "base/log.h"
-#include "messages/codec.h"
+#include "messages/message_list.h"
 
 #include <algorithm>
 #include <utility>
 
 namespace pitstop::scheduler {
 namespace {
-
-// Decodes as the first of these types that the frames name, and appends it to `to`. False: none.
-template <class Message, class... Others, class To>
-Result<bool> decode_as(const messages::Frames& frames, std::vector<To>& to) {
-    if (frames.type == Message::kType) {
-        ASSIGN_OR_RETURN(
-            Message message, decode<Message>(frames, messages::UnknownFields::kIgnore)
-        );
-        to.emplace_back(std::move(message));
-        return true;
-    }
-    if constexpr (sizeof...(Others) > 0) {
-        return decode_as<Others...>(frames, to);
-    } else {
-        return false;
-    }
-}
-
-template <class... Messages>
-Result<bool> decode_any(
-    const messages::Frames& frames, std::vector<std::variant<Messages...>>& to
-) {
-    return decode_as<Messages...>(frames, to);
-}
 
 // The sender's rank, as the message has it.
 template <class Message>
@@ -121,8 +97,15 @@ void Ports::receive_from(bus::Socket& socket, TurnInput& in) {
             refuse("the tokenizer", *received->refused, in);
             continue;
         }
-        Result<bool> taken = decode_as<messages::TokenizedRequest>(received->frames, in.requests);
-        if (taken && !*taken) taken = decode_any(received->frames, in.control);
+        Result<bool> taken = messages::MessageList<messages::TokenizedRequest>::dispatch(
+            received->frames,
+            messages::UnknownFields::kIgnore,
+            [&](messages::TokenizedRequest request) -> Result<> {
+                in.requests.push_back(std::move(request));
+                return Ok{};
+            }
+        );
+        if (taken && !*taken) taken = messages::dispatch_to(received->frames, in.control);
         if (!taken) {
             refuse("the tokenizer", taken.error(), in);
         } else if (!*taken) {
@@ -165,13 +148,18 @@ void Ports::receive_from_workers(TurnInput& in) {
             if (auto error = decode<messages::WorkerError>(
                     received->frames, messages::UnknownFields::kIgnore
                 )) {
-                spdlog::error("{} cannot go on: {}: {}", name, error->code, error->message);
+                spdlog::error(
+                    "{} cannot go on: {}: {}",
+                    name,
+                    name_of(error->error.code),
+                    error->error.message
+                );
             } else {
                 refuse(name, error.error(), in);
             }
             continue;
         }
-        const Result<bool> taken = decode_any(received->frames, in.workers);
+        const Result<bool> taken = messages::dispatch_to(received->frames, in.workers);
         if (!taken) {
             refuse(name, taken.error(), in);
         } else if (!*taken) {

@@ -128,8 +128,7 @@ messages::MemoryPart ReplicaMemory::answer(CallId call, std::optional<Error> err
     messages::MemoryPart part{
         .call = call, .replica = replica_, .was_done = was_done, .tags = book_.totals()};
     if (error) {
-        part.code = name_of(error->code);
-        part.message = std::move(error->message);
+        part.verdict = *error;
     }
     return part;
 }

@@ -9,19 +9,26 @@
 namespace pitstop::scheduler {
 namespace {
 
-constexpr std::string_view kOpened = "opened";
-constexpr std::string_view kFilled = "filled";
-constexpr std::string_view kPrepared = "prepared";
-constexpr std::string_view kReady = "ready";
-constexpr std::string_view kCommitted = "committed";
-constexpr std::string_view kDropped = "dropped";
-
 std::uint64_t number(messages::UpdateId id) { return static_cast<std::uint64_t>(id); }
 
 Error wrong_order(std::string_view order, messages::UpdateId id, std::string_view why) {
     return make_error(
         ErrorCode::kFailedPrecondition, "{} of update {}: {}", order, number(id), why
     );
+}
+
+// A session's stage is only opened: its bytes come with buckets.
+messages::UpdateOrder order_of(const messages::UpdateStage& order) {
+    return order.spec.source.kind == messages::SourceKind::kBuckets ? messages::UpdateOrder::kOpen
+                                                                    : messages::UpdateOrder::kStage;
+}
+
+// "rank 0, rank 2"
+std::string names_of(const std::vector<Rank>& ranks) {
+    std::string names;
+    for (const Rank rank : ranks)
+        names += fmt::format("{}rank {}", names.empty() ? "" : ", ", raw(rank));
+    return names;
 }
 
 // A rank gives up a little before its scheduler does, so that it says itself what it waited for.
@@ -43,8 +50,9 @@ void ReplicaUpdate::relabel(const std::string& label) {
     ++version_.serial;
 }
 
-bool ReplicaUpdate::is_asked_to_stand() const {
-    return job_ && job_->stand != UpdateJob::Stand::kNotAsked && job_->end == UpdateJob::End::kNone;
+void ReplicaUpdate::ask(messages::UpdateOrder order, TimePoint deadline) {
+    job_->round.ask(order);
+    job_->deadline = deadline;
 }
 
 std::optional<Error> ReplicaUpdate::problem_of_epoch(Epoch new_epoch) const {
@@ -71,11 +79,7 @@ std::optional<Error> ReplicaUpdate::problem_of_stage(
     }
     if (order.spec.mode == messages::UpdateMode::kDirect) {
         // It overwrites what serves: only after this replica has been told to stand still.
-        const bool is_standing = job_ && job_->id == order.update &&
-                                 job_->kind == UpdateJob::Kind::kDirect &&
-                                 job_->stand == UpdateJob::Stand::kReady && !job_->is_stage_sent &&
-                                 job_->end == UpdateJob::End::kNone;
-        if (!is_standing)
+        if (!may(order.update, order_of(order)) || job_->phase() != messages::UpdatePhase::kStopped)
             return wrong_order("direct stage", order.update, "not standing still for it");
     } else if (job_) {
         return wrong_order(
@@ -88,22 +92,18 @@ std::optional<Error> ReplicaUpdate::problem_of_stage(
 void ReplicaUpdate::stage(
     messages::UpdateStage order, TimePoint now, const WhyNot& why_not, TurnOutput& out
 ) {
-    const bool is_session = order.spec.source.kind == messages::SourceKind::kBuckets;
-    if (auto error = problem_of_stage(order, why_not)) {
-        const std::string_view phase = is_session ? kOpened : kPrepared;
-        return refuse_order(order.update, phase, *std::move(error), out);
-    }
+    const messages::UpdateOrder asked = order_of(order);
+    if (auto error = problem_of_stage(order, why_not))
+        return refuse_order(order.update, asked, *std::move(error), out);
     if (!job_) {
         job_.emplace(order.update, UpdateJob::Kind::kStaged, config_.tp);
         job_->kv_policy = order.spec.kv_policy;
     }
+    ask(asked, deadline_of(now, order.timeout_ms));
     UpdateJob& job = *job_;
     job.new_epoch = order.new_epoch;
     job.label = order.spec.label.empty() ? version_.label : order.spec.label;
-    job.ask(is_session ? UpdateJob::Vote::kFilling : UpdateJob::Vote::kStaging);
-    job.stage_deadline = deadline_of(now, order.timeout_ms);
-    job.is_stage_sent = true;
-    for (messages::RankOutcome& rank : job.ranks) rank.phase = "stage";
+    for (messages::RankOutcome& rank : job.ranks) rank.phase = messages::UpdatePhase::kStaging;
     job.spec = std::move(order.spec);
     retained_.reset();  // its copy is what the stage overwrites
     out.workers.emplace_back(messages::WorkerStage{
@@ -114,64 +114,61 @@ void ReplicaUpdate::stage(
     job.spec.source.payloads.clear();  // large, and not needed again
 }
 
-bool ReplicaUpdate::is_session_open(messages::UpdateId update) const {
-    return job_ && job_->id == update && job_->vote == UpdateJob::Vote::kOpen &&
-           job_->end == UpdateJob::End::kNone;
-}
-
 void ReplicaUpdate::fill(messages::UpdateFill order, TimePoint now, TurnOutput& out) {
     const auto refuse_with = [&](Error error) {
-        refuse_order(order.update, kFilled, std::move(error), out);
+        refuse_order(order.update, messages::UpdateOrder::kFill, std::move(error), out);
     };
     if (const auto problem = messages::invalid(order.source))
         return refuse_with({ErrorCode::kInvalidArgument, *problem});
-    if (!is_session_open(order.update))
+    if (!may(order.update, messages::UpdateOrder::kFill))
         return refuse_with(wrong_order("fill", order.update, "its session is not open"));
-    UpdateJob& job = *job_;
-    job.ask(UpdateJob::Vote::kFilling);
-    job.bucket = order.bucket;
-    job.stage_deadline = deadline_of(now, order.timeout_ms);
+    ask(messages::UpdateOrder::kFill, deadline_of(now, order.timeout_ms));
+    job_->bucket = order.bucket;
     out.workers.emplace_back(messages::WorkerFill{
-        .update = job.id,
+        .update = order.update,
         .bucket = order.bucket,
         .source = std::move(order.source),
         .timeout_ms = time_of_workers(order.timeout_ms),
     });
 }
 
-bool ReplicaUpdate::add(messages::WorkerFilled answer, TurnOutput& out) {
-    const std::int64_t rank = raw(answer.outcome.rank);
-    const auto at = static_cast<std::size_t>(rank);
-    if (!job_ || job_->id != answer.update || rank < 0 || rank >= config_.tp ||
-        job_->bucket != answer.bucket || job_->has_voted[at] ||
-        (job_->vote != UpdateJob::Vote::kFilling && job_->vote != UpdateJob::Vote::kFailed)) {
-        return false;
-    }
-    take_filled(std::move(answer), out);
-    return true;
+messages::UpdateRound::Progress ReplicaUpdate::take(messages::RankOutcome outcome) {
+    const auto at = static_cast<std::size_t>(raw(outcome.rank));
+    job_->ranks[at] = std::move(outcome);
+    return job_->round.take(
+        at,
+        job_->ranks[at].ok ? messages::UpdateRound::Answer::kDone
+                           : messages::UpdateRound::Answer::kFailed
+    );
 }
 
-void ReplicaUpdate::take_filled(messages::WorkerFilled answer, TurnOutput& out) {
-    UpdateJob& job = *job_;
-    const auto at = static_cast<std::size_t>(raw(answer.outcome.rank));
-    job.has_voted[at] = true;
-    job.ranks[at] = std::move(answer.outcome);
-    if (job.vote != UpdateJob::Vote::kFilling) return;  // failed already: for the report only
-    if (!job.ranks[at].ok) return fail_vote(job.error_of_votes(), out);
-    if (!job.have_all_voted()) return;
-    job.vote = UpdateJob::Vote::kOpen;
-    job.stage_deadline = TimePoint::max();
-    answer_order(job.bucket == 0 ? kOpened : kFilled, std::nullopt, out);
+bool ReplicaUpdate::add(messages::WorkerFilled answer, TurnOutput& out) {
+    const messages::UpdateOrder order =
+        answer.bucket == 0 ? messages::UpdateOrder::kOpen : messages::UpdateOrder::kFill;
+    if (!awaits(answer.update, order, answer.outcome.rank) || job_->bucket != answer.bucket)
+        return false;
+    switch (take(std::move(answer.outcome))) {
+        case messages::UpdateRound::Progress::kGoesOn:
+            break;
+        case messages::UpdateRound::Progress::kFailed:
+            fail(order, job_->error_of_votes(), out);
+            break;
+        case messages::UpdateRound::Progress::kDone:
+            job_->deadline = TimePoint::max();
+            answer_order(order, std::nullopt, out);
+            break;
+    }
+    return true;
 }
 
 // The door has no more buckets: the ranks verify and vote.
 void ReplicaUpdate::finish_session(
     const messages::UpdateFinish& order, TimePoint now, TurnOutput& out
 ) {
-    if (!is_session_open(order.update)) {
+    if (!may(order.update, messages::UpdateOrder::kFill)) {
         return refuse_order(
             order.update,
-            kPrepared,
+            messages::UpdateOrder::kStage,
             wrong_order("finish", order.update, "its session is not open"),
             out
         );
@@ -179,8 +176,7 @@ void ReplicaUpdate::finish_session(
     UpdateJob& job = *job_;
     if (!order.label.empty()) job.label = order.label;
     if (!order.digest.empty()) job.spec.digest = order.digest;
-    job.ask(UpdateJob::Vote::kStaging);
-    job.stage_deadline = deadline_of(now, order.timeout_ms);
+    ask(messages::UpdateOrder::kStage, deadline_of(now, order.timeout_ms));
     out.workers.emplace_back(messages::WorkerFinish{.update = job.id});
 }
 
@@ -189,7 +185,7 @@ void ReplicaUpdate::roll_back(
     const messages::UpdateRollback& order, const WhyNot& why_not, TurnOutput& out
 ) {
     const auto refuse_with = [&](Error error) {
-        refuse_order(order.update, kPrepared, std::move(error), out);
+        refuse_order(order.update, messages::UpdateOrder::kStage, std::move(error), out);
     };
     if (why_not) return refuse_with(wrong_order("rollback", order.update, *why_not));
     if (job_) {
@@ -206,49 +202,45 @@ void ReplicaUpdate::roll_back(
     job.new_epoch = order.new_epoch;
     job.label = retained_->label;
     job.digest = retained_->digest;
-    job.vote = UpdateJob::Vote::kPrepared;
     for (messages::RankOutcome& rank : job.ranks) {
         rank.ok = true;
-        rank.phase = kPrepared;
+        rank.phase = messages::UpdatePhase::kPrepared;
     }
-    answer_order(kPrepared, std::nullopt, out);
+    ask(messages::UpdateOrder::kStage, TimePoint::max());
+    job.round.finish();
+    answer_order(messages::UpdateOrder::kStage, std::nullopt, out);
 }
 
 bool ReplicaUpdate::add(messages::WorkerStaged vote, TurnOutput& out) {
-    const std::int64_t rank = raw(vote.outcome.rank);
-    if (!job_ || job_->id != vote.update || rank < 0 || rank >= config_.tp ||
-        !job_->is_stage_sent || job_->has_voted[static_cast<std::size_t>(rank)] ||
-        job_->vote == UpdateJob::Vote::kOpen || job_->vote == UpdateJob::Vote::kFilling) {
-        return false;
+    if (!awaits(vote.update, messages::UpdateOrder::kStage, vote.outcome.rank)) return false;
+    UpdateJob& job = *job_;
+    job.digests[static_cast<std::size_t>(raw(vote.outcome.rank))] = std::move(vote.digests);
+    switch (take(std::move(vote.outcome))) {
+        case messages::UpdateRound::Progress::kGoesOn:
+            return true;
+        case messages::UpdateRound::Progress::kFailed:
+            fail(messages::UpdateOrder::kStage, job.error_of_votes(), out);
+            return true;
+        case messages::UpdateRound::Progress::kDone:
+            break;
     }
-    take_vote(std::move(vote), out);
+    Result<std::string> digest = job.verified_digest();
+    if (!digest) {
+        fail(messages::UpdateOrder::kStage, digest.error(), out);
+        return true;
+    }
+    job.digest = *std::move(digest);
+    job.digests.clear();  // large, and not needed again
+    job.deadline = TimePoint::max();
+    answer_order(messages::UpdateOrder::kStage, std::nullopt, out);
     return true;
 }
 
-void ReplicaUpdate::take_vote(messages::WorkerStaged vote, TurnOutput& out) {
-    UpdateJob& job = *job_;
-    const auto at = static_cast<std::size_t>(raw(vote.outcome.rank));
-    job.has_voted[at] = true;
-    job.ranks[at] = std::move(vote.outcome);
-    job.digests[at] = std::move(vote.digests);
-    if (job.vote != UpdateJob::Vote::kStaging) return;  // failed already: for the report only
-    if (!job.ranks[at].ok) return fail_vote(job.error_of_votes(), out);
-    if (!job.have_all_voted()) return;
-    Result<std::string> digest = job.verified_digest();
-    if (!digest) return fail_vote(digest.error(), out);
-    job.digest = *std::move(digest);
-    job.digests.clear();  // large, and not needed again
-    job.vote = UpdateJob::Vote::kPrepared;
-    job.stage_deadline = TimePoint::max();
-    answer_order(kPrepared, std::nullopt, out);
-}
-
-void ReplicaUpdate::fail_vote(Error error, TurnOutput& out) {
-    const bool was_filling = job_->vote == UpdateJob::Vote::kFilling;
-    job_->vote = UpdateJob::Vote::kFailed;
-    job_->stage_deadline = TimePoint::max();
-    const std::string_view filling = job_->bucket == 0 ? kOpened : kFilled;
-    answer_order(was_filling ? filling : kPrepared, std::move(error), out);
+// Only a drop follows.
+void ReplicaUpdate::fail(messages::UpdateOrder order, Error error, TurnOutput& out) {
+    job_->round.fail();
+    job_->deadline = TimePoint::max();
+    answer_order(order, std::move(error), out);
 }
 
 void ReplicaUpdate::make_ready(
@@ -259,57 +251,53 @@ void ReplicaUpdate::make_ready(
     TurnOutput& out
 ) {
     const auto refuse_with = [&](std::string_view why) {
-        refuse_order(order.update, kReady, wrong_order("ready", order.update, why), out);
+        refuse_order(
+            order.update,
+            messages::UpdateOrder::kReady,
+            wrong_order("ready", order.update, why),
+            out
+        );
     };
     if (job_ && job_->id != order.update) return refuse_with("another update is under way");
-    if (job_ && (job_->stand != UpdateJob::Stand::kNotAsked || job_->end != UpdateJob::End::kNone))
-        return refuse_with("ordered before");
+    if (job_ && !job_->round.may(messages::UpdateOrder::kReady)) {
+        const bool is_early = job_->phase() < messages::UpdatePhase::kPrepared;
+        return refuse_with(is_early ? "not every rank is prepared" : "ordered before");
+    }
     if (why_not) return refuse_with(*why_not);
     // A staged update and a rollback are prepared before they are made ready; a direct one after.
     if (!job_) job_.emplace(order.update, UpdateJob::Kind::kDirect, config_.tp);
     job_->kv_policy = order.kv_policy;
-    job_->stand = UpdateJob::Stand::kWaiting;
-    if (order.timeout_ms > 0) job_->stand_deadline = deadline_of(now, order.timeout_ms);
+    ask(messages::UpdateOrder::kReady,
+        order.timeout_ms > 0 ? deadline_of(now, order.timeout_ms) : TimePoint::max());
     if (order.kv_policy == messages::KvPolicy::kDrain) job_->outcome.num_drained = num_started;
 }
 
 void ReplicaUpdate::settle(TimePoint now, bool is_still, bool is_run_out, TurnOutput& out) {
-    if (!is_asked_to_stand() || job_->stand != UpdateJob::Stand::kWaiting) return;
+    if (!stands() || !job_->round.is_asking() ||
+        job_->round.order() != messages::UpdateOrder::kReady)
+        return;
     if (drains() && !is_run_out) return;
     if ((drains() || overwrites()) && !is_still) return;
-    job_->stand = UpdateJob::Stand::kReady;
+    job_->round.finish();
+    job_->deadline = TimePoint::max();
     if (overwrites()) job_->standing_since = now;
-    answer_order(kReady, std::nullopt, out);
+    answer_order(messages::UpdateOrder::kReady, std::nullopt, out);
 }
 
 // The door is told in time what was waited for, and drops the update.
 void ReplicaUpdate::end_late(TimePoint now, const std::string& what_runs, TurnOutput& out) {
-    if (!job_) return;
-    if (is_asked_to_stand() && job_->stand == UpdateJob::Stand::kWaiting &&
-        now >= job_->stand_deadline) {
-        job_->stand = UpdateJob::Stand::kLate;
-        answer_order(
-            kReady, make_error(ErrorCode::kDeadlineExceeded, "phase ready: {}", what_runs), out
-        );
-    }
-    if (now >= job_->stage_deadline) {
-        fail_vote(
-            make_error(
-                ErrorCode::kDeadlineExceeded,
-                "phase stage: no vote in time from {}",
-                job_->who_has_not_voted()
-            ),
-            out
-        );
-    }
+    if (!job_ || now < job_->deadline) return;
+    const messages::UpdateOrder order = job_->round.order();
+    Error error{ErrorCode::kDeadlineExceeded, fmt::format("phase ready: {}", what_runs)};
+    if (order != messages::UpdateOrder::kReady)
+        error.message =
+            fmt::format("phase stage: no vote in time from {}", names_of(job_->silent_ranks()));
+    fail(order, std::move(error), out);
 }
 
 std::optional<TimePoint> ReplicaUpdate::next_deadline() const {
-    if (!job_) return std::nullopt;
-    TimePoint first = job_->stage_deadline;
-    if (job_->stand == UpdateJob::Stand::kWaiting) first = std::min(first, job_->stand_deadline);
-    if (first == TimePoint::max()) return std::nullopt;
-    return first;
+    if (!job_ || job_->deadline == TimePoint::max()) return std::nullopt;
+    return job_->deadline;
 }
 
 // Which ranks have not answered the commit or the drop under way.
@@ -317,25 +305,32 @@ void ReplicaUpdate::tell_who_is_awaited(TurnOutput& out) const {
     out.tokenizer.emplace_back(messages::UpdateWaits{
         .update = job_->id,
         .replica = config_.replica,
-        .ranks = job_->ranks_without_answer(),
+        .ranks = job_->silent_ranks(),
     });
 }
 
 bool ReplicaUpdate::may_commit(const messages::UpdateCommit& order, TurnOutput& out) const {
     const auto refuse_with = [&](std::string_view why) {
-        refuse_order(order.update, kCommitted, wrong_order("commit", order.update, why), out);
+        refuse_order(
+            order.update,
+            messages::UpdateOrder::kCommit,
+            wrong_order("commit", order.update, why),
+            out
+        );
         return false;
     };
     if (!job_ || job_->id != order.update) return refuse_with("no such update");
-    if (job_->end != UpdateJob::End::kNone) return refuse_with("ended before");
-    if (job_->vote != UpdateJob::Vote::kPrepared) return refuse_with("not every rank is prepared");
-    if (job_->stand != UpdateJob::Stand::kReady) return refuse_with("not standing ready");
-    return true;
+    if (job_->round.may(messages::UpdateOrder::kCommit)) return true;
+    const messages::UpdatePhase phase = job_->phase();
+    if (phase >= messages::UpdatePhase::kCommitting) return refuse_with("ended before");
+    if (phase == messages::UpdatePhase::kPrepared || phase == messages::UpdatePhase::kReadying)
+        return refuse_with("not standing ready");
+    return refuse_with("not every rank is prepared");
 }
 
 void ReplicaUpdate::commit(TimePoint now, const KvCounts& counts, TurnOutput& out) {
     UpdateJob& job = *job_;
-    job.end = UpdateJob::End::kCommitting;
+    ask(messages::UpdateOrder::kCommit, TimePoint::max());
     job.commit_ordered = now;
     job.outcome.num_kept = counts.num_kept;
     job.outcome.num_recomputed = counts.num_recomputed;
@@ -369,18 +364,7 @@ void ReplicaUpdate::swap_version() {
 }
 
 bool ReplicaUpdate::add(const messages::WorkerCommitted& answer, TimePoint now, TurnOutput& out) {
-    const std::int64_t rank = raw(answer.rank);
-    if (!job_ || job_->id != answer.update || job_->end != UpdateJob::End::kCommitting ||
-        rank < 0 || rank >= config_.tp || job_->has_answered[static_cast<std::size_t>(rank)]) {
-        return false;
-    }
-    take_committed(answer, now, out);
-    return true;
-}
-
-void ReplicaUpdate::take_committed(
-    const messages::WorkerCommitted& answer, TimePoint now, TurnOutput& out
-) {
+    if (!awaits(answer.update, messages::UpdateOrder::kCommit, answer.rank)) return false;
     UpdateJob& job = *job_;
     if (answer.epoch != job.new_epoch) {
         out.fatal = make_error(
@@ -390,77 +374,81 @@ void ReplicaUpdate::take_committed(
             raw(answer.epoch),
             raw(job.new_epoch)
         );
-        return;
+        return true;
     }
-    const auto at = static_cast<std::size_t>(raw(answer.rank));
-    job.has_answered[at] = true;
-    job.ranks[at].ok = true;
-    job.ranks[at].phase = kCommitted;
-    job.ranks[at].commit_s = static_cast<double>(answer.elapsed_us) * 1e-6;
-    if (!job.have_all_answered()) return tell_who_is_awaited(out);
-    job.record_commit(now);
-    answer_order(kCommitted, std::nullopt, out);
-    job_.reset();
+    messages::RankOutcome rank = job.ranks[static_cast<std::size_t>(raw(answer.rank))];
+    rank.ok = true;
+    rank.phase = messages::UpdatePhase::kCommitted;
+    rank.commit_s = static_cast<double>(answer.elapsed_us) * 1e-6;
+    if (take(std::move(rank)) == messages::UpdateRound::Progress::kDone) {
+        job.record_commit(now);
+        end(messages::UpdateOrder::kCommit, out);
+    } else {
+        tell_who_is_awaited(out);
+    }
+    return true;
 }
 
 void ReplicaUpdate::drop(const messages::UpdateDrop& order, TurnOutput& out) {
     // Whatever came of it here: another replica was overwritten, or has not committed.
     if (order.torn) weights_ = Weights::kTorn;
     if (!job_ || job_->id != order.update) {  // it was refused here, or never came
-        messages::UpdatePart part = part_of(order.update, kDropped);
+        messages::UpdatePart part = part_of(order.update, messages::UpdateOrder::kDrop);
         part.ok = true;
-        part.message = order.reason;
+        part.verdict.message = order.reason;
         out.tokenizer.emplace_back(std::move(part));
         return;
     }
-    if (job_->end != UpdateJob::End::kNone) {
+    UpdateJob& job = *job_;
+    if (!job.round.may(messages::UpdateOrder::kDrop)) {
         return refuse_order(
-            order.update, kDropped, wrong_order("drop", order.update, "ended before"), out
+            order.update,
+            messages::UpdateOrder::kDrop,
+            wrong_order("drop", order.update, "ended before"),
+            out
         );
     }
-    UpdateJob& job = *job_;
-    job.end = UpdateJob::End::kDropping;
+    const bool is_stage_sent = job.is_stage_sent();
+    if (job.kind == UpdateJob::Kind::kDirect && is_stage_sent && may_have_written(job.ranks))
+        weights_ = Weights::kTorn;
     job.drop_reason = order.reason;
-    job.stage_deadline = TimePoint::max();
-    if (job.may_be_torn()) weights_ = Weights::kTorn;
-    if (!job.is_stage_sent) return end_dropped(out);
+    ask(messages::UpdateOrder::kDrop, TimePoint::max());
+    if (!is_stage_sent) {
+        job.round.finish();
+        return end(messages::UpdateOrder::kDrop, out);
+    }
     out.workers.emplace_back(messages::WorkerDrop{.update = job.id});
     tell_who_is_awaited(out);
 }
 
 bool ReplicaUpdate::add(const messages::WorkerDropped& answer, TurnOutput& out) {
-    const std::int64_t rank = raw(answer.rank);
-    if (!job_ || job_->id != answer.update || job_->end != UpdateJob::End::kDropping || rank < 0 ||
-        rank >= config_.tp || job_->has_answered[static_cast<std::size_t>(rank)]) {
-        return false;
+    if (!awaits(answer.update, messages::UpdateOrder::kDrop, answer.rank)) return false;
+    messages::RankOutcome rank = job_->ranks[static_cast<std::size_t>(raw(answer.rank))];
+    // A rank that failed keeps the phase it failed in.
+    if (rank.ok || !rank.code) rank.phase = messages::UpdatePhase::kDropped;
+    if (take(std::move(rank)) == messages::UpdateRound::Progress::kDone) {
+        end(messages::UpdateOrder::kDrop, out);
+    } else {
+        tell_who_is_awaited(out);
     }
-    take_dropped(answer, out);
     return true;
 }
 
-void ReplicaUpdate::take_dropped(const messages::WorkerDropped& answer, TurnOutput& out) {
-    const auto at = static_cast<std::size_t>(raw(answer.rank));
-    job_->has_answered[at] = true;
-    // A rank that failed keeps the phase it failed in.
-    if (job_->ranks[at].ok || !job_->has_voted[at]) job_->ranks[at].phase = kDropped;
-    if (!job_->have_all_answered()) return tell_who_is_awaited(out);
-    end_dropped(out);
+messages::UpdateState ReplicaUpdate::state() const {
+    if (weights_ == Weights::kTorn) return messages::UpdateState::kTorn;
+    const bool is_staged = job_ && job_->phase() >= messages::UpdatePhase::kPrepared &&
+                           job_->phase() <= messages::UpdatePhase::kReady;
+    if (is_staged) return messages::UpdateState::kStaged;
+    return weights_ == Weights::kAwaited ? messages::UpdateState::kAwaitingWeights
+                                         : messages::UpdateState::kServing;
 }
 
-std::string_view ReplicaUpdate::state() const {
-    if (weights_ == Weights::kTorn) return "torn";
-    const bool is_staged =
-        job_ && job_->vote == UpdateJob::Vote::kPrepared && job_->end == UpdateJob::End::kNone;
-    if (is_staged) return "staged";
-    return weights_ == Weights::kAwaited ? "awaiting_weights" : "serving";
-}
-
-messages::UpdatePart ReplicaUpdate::part_of(messages::UpdateId update, std::string_view phase)
+messages::UpdatePart ReplicaUpdate::part_of(messages::UpdateId update, messages::UpdateOrder order)
     const {
     messages::UpdatePart part;
     part.update = update;
     part.replica = config_.replica;
-    part.phase = phase;
+    part.order = order;
     part.state = state();
     part.epoch = version_.epoch;
     part.label = version_.label;
@@ -471,31 +459,35 @@ messages::UpdatePart ReplicaUpdate::part_of(messages::UpdateId update, std::stri
 
 // Answers an order of the update under way.
 void ReplicaUpdate::answer_order(
-    std::string_view phase, std::optional<Error> error, TurnOutput& out
+    messages::UpdateOrder order, std::optional<Error> error, TurnOutput& out
 ) const {
-    messages::UpdatePart part = part_of(job_->id, phase);
+    messages::UpdatePart part = part_of(job_->id, order);
     part.ok = !error;
     if (error) {
-        part.code = name_of(error->code);
-        part.message = std::move(error->message);
-    } else if (phase == kPrepared) {
+        part.verdict = *error;
+    } else if (order == messages::UpdateOrder::kStage) {
         part.epoch = job_->new_epoch;
         part.label = job_->label;
         part.digest = job_->digest;
-    } else if (phase == kDropped) {
-        part.message = job_->drop_reason;
+    } else if (order == messages::UpdateOrder::kDrop) {
+        part.verdict.message = job_->drop_reason;
     }
     part.outcome = job_->full_outcome();
     part.outcome.replica = config_.replica;
     out.tokenizer.emplace_back(std::move(part));
 }
 
+// The last answer: nothing is under way from here on.
+void ReplicaUpdate::end(messages::UpdateOrder order, TurnOutput& out) {
+    answer_order(order, std::nullopt, out);
+    job_.reset();
+}
+
 void ReplicaUpdate::refuse_order(
-    messages::UpdateId update, std::string_view phase, Error error, TurnOutput& out
+    messages::UpdateId update, messages::UpdateOrder order, Error error, TurnOutput& out
 ) const {
-    messages::UpdatePart part = part_of(update, phase);
-    part.code = name_of(error.code);
-    part.message = std::move(error.message);
+    messages::UpdatePart part = part_of(update, order);
+    part.verdict = error;
     out.tokenizer.emplace_back(std::move(part));
 }
 

@@ -54,15 +54,15 @@ class ReplicaUpdate {
         return job_ ? std::optional(job_->id) : std::nullopt;
     }
     [[nodiscard]] bool is_committing() const {
-        return job_ && job_->end == UpdateJob::End::kCommitting;
+        return job_ && job_->phase() == messages::UpdatePhase::kCommitting;
     }
     // It waits for running requests to run out, or stands until its commit so: nothing new starts.
     [[nodiscard]] bool drains() const {
-        return is_asked_to_stand() && job_->kv_policy == messages::KvPolicy::kDrain;
+        return stands() && job_->kv_policy == messages::KvPolicy::kDrain;
     }
     // The ranks write over the live copy, or are about to: nothing runs, but for a drain.
     [[nodiscard]] bool overwrites() const {
-        return is_asked_to_stand() && job_->kind == UpdateJob::Kind::kDirect;
+        return stands() && job_->kind == UpdateJob::Kind::kDirect;
     }
 
     // ---- orders of the door. `why_not`: what is against it for reasons of others ----
@@ -106,30 +106,34 @@ class ReplicaUpdate {
     [[nodiscard]] std::optional<TimePoint> next_deadline() const;
 
   private:
-    [[nodiscard]] bool is_asked_to_stand() const;
-    [[nodiscard]] bool is_session_open(messages::UpdateId update) const;
+    // It was asked to stand, and is to until the commit or the drop.
+    [[nodiscard]] bool stands() const { return job_ && is_asked_to_stand(job_->phase()); }
+    [[nodiscard]] bool may(messages::UpdateId update, messages::UpdateOrder order) const {
+        return job_ && job_->id == update && job_->round.may(order);
+    }
+    [[nodiscard]] bool awaits(messages::UpdateId update, messages::UpdateOrder order, Rank rank)
+        const {
+        return job_ && job_->id == update && job_->round.awaits(order, raw(rank));
+    }
+    void ask(messages::UpdateOrder order, TimePoint deadline);
+    messages::UpdateRound::Progress take(messages::RankOutcome outcome);
     [[nodiscard]] std::optional<Error> problem_of_stage(
         const messages::UpdateStage& order, const WhyNot& why_not
     ) const;
     [[nodiscard]] std::optional<Error> problem_of_epoch(Epoch new_epoch) const;
-    void fail_vote(Error error, TurnOutput& out);
+    void fail(messages::UpdateOrder order, Error error, TurnOutput& out);
     void tell_who_is_awaited(TurnOutput& out) const;
     void swap_version();
-    void take_filled(messages::WorkerFilled answer, TurnOutput& out);
-    void take_vote(messages::WorkerStaged vote, TurnOutput& out);
-    void take_committed(const messages::WorkerCommitted& answer, TimePoint now, TurnOutput& out);
-    void take_dropped(const messages::WorkerDropped& answer, TurnOutput& out);
-    void end_dropped(TurnOutput& out) {
-        answer_order("dropped", std::nullopt, out);
-        job_.reset();
-    }
-    void answer_order(std::string_view phase, std::optional<Error> error, TurnOutput& out) const;
-    void refuse_order(
-        messages::UpdateId update, std::string_view phase, Error error, TurnOutput& out
-    ) const;
-    [[nodiscard]] messages::UpdatePart part_of(messages::UpdateId update, std::string_view phase)
+    void answer_order(messages::UpdateOrder order, std::optional<Error> error, TurnOutput& out)
         const;
-    [[nodiscard]] std::string_view state() const;
+    void end(messages::UpdateOrder order, TurnOutput& out);
+    void refuse_order(
+        messages::UpdateId update, messages::UpdateOrder order, Error error, TurnOutput& out
+    ) const;
+    [[nodiscard]] messages::UpdatePart part_of(
+        messages::UpdateId update, messages::UpdateOrder order
+    ) const;
+    [[nodiscard]] messages::UpdateState state() const;
 
     SchedulerConfig config_;
     Version version_{};                  // that the next plan runs under

@@ -35,9 +35,10 @@ void Runner::enqueue(
     const auto refuse_with = [&](const Error& error) {
         refuse(
             arrived,
-            {.reason = messages::FinishReason::kError,
-             .code = std::string(name_of(error.code)),
-             .message = error.message},
+            {
+                .reason = messages::FinishReason::kError,
+                .verdict = error,
+            },
             out
         );
     };
@@ -46,7 +47,7 @@ void Runner::enqueue(
         refuse(
             arrived,
             {.reason = messages::FinishReason::kAbort,
-             .message = end->message,
+             .verdict = messages::Verdict::done(end->message),
              .was_waiting = true},
             out
         );
@@ -71,9 +72,10 @@ void Runner::push_out(TurnOutput& out) {
     );
     finish(
         requests_.at(waiting_.last_of_largest()),
-        {.reason = messages::FinishReason::kError,
-         .code = std::string(name_of(error.code)),
-         .message = error.message},
+        {
+            .reason = messages::FinishReason::kError,
+            .verdict = error,
+        },
         out
     );
 }
@@ -114,7 +116,7 @@ void Runner::abort(Request& request, const std::string& message, TurnOutput& out
     finish(
         request,
         {.reason = messages::FinishReason::kAbort,
-         .message = message,
+         .verdict = messages::Verdict::done(message),
          .was_waiting = !request.is_running},
         out
     );
@@ -206,14 +208,14 @@ bool Runner::is_in_flight(StepId step) const {
 void Runner::flush(const messages::FlushCache& call, TurnOutput& out) {
     messages::FlushPart part{.call = call.call, .replica = config_.replica};
     if (flush_calls_.size() >= kPendingCallsMax) {
-        part.code = name_of(ErrorCode::kResourceExhausted);
-        part.message = fmt::format("{} flushes are waiting already", flush_calls_.size());
+        part.verdict = make_error(
+            ErrorCode::kResourceExhausted, "{} flushes are waiting already", flush_calls_.size()
+        );
         out.tokenizer.emplace_back(std::move(part));
         return;
     }
     if (!call.wait_idle && !running_.empty()) {
-        part.code = name_of(ErrorCode::kFailedPrecondition);
-        part.message = describe_page_holders();
+        part.verdict = Error{ErrorCode::kFailedPrecondition, describe_page_holders()};
         out.tokenizer.emplace_back(std::move(part));
         return;
     }
@@ -245,9 +247,12 @@ void Runner::end_late_flushes(TurnOutput& out) {
     std::erase_if(flush_calls_, [&](const FlushCall& call) {
         if (now_ < call.deadline) return false;
         messages::FlushPart part{.call = call.call, .replica = config_.replica};
-        part.code = name_of(ErrorCode::kDeadlineExceeded);
-        part.message =
-            fmt::format("phase flush: {}; {}", describe_page_holders(), describe_step_in_flight());
+        part.verdict = make_error(
+            ErrorCode::kDeadlineExceeded,
+            "phase flush: {}; {}",
+            describe_page_holders(),
+            describe_step_in_flight()
+        );
         out.tokenizer.emplace_back(std::move(part));
         return true;
     });

@@ -9,62 +9,35 @@
 namespace pitstop::scheduler {
 
 UpdateJob::UpdateJob(messages::UpdateId update, Kind update_kind, int tp)
-    : id(update), kind(update_kind) {
+    : id(update), kind(update_kind), round(static_cast<std::size_t>(tp)) {
     ranks.resize(static_cast<std::size_t>(tp));
-    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank)
         ranks[rank].rank = static_cast<Rank>(rank);
-        ranks[rank].phase = "idle";
-    }
     digests.resize(ranks.size());
-    has_voted.assign(ranks.size(), false);
-    has_answered.assign(ranks.size(), false);
 }
 
-void UpdateJob::ask(Vote what) {
-    vote = what;
-    has_voted.assign(ranks.size(), false);
-}
-
-bool UpdateJob::have_all_voted() const {
-    return std::ranges::all_of(has_voted, [](bool voted) { return voted; });
-}
-
-bool UpdateJob::have_all_answered() const {
-    return std::ranges::all_of(has_answered, [](bool answered) { return answered; });
-}
-
-std::string UpdateJob::who_has_not_voted() const {
-    std::string names;
-    for (std::size_t rank = 0; rank < has_voted.size(); ++rank) {
-        if (!has_voted[rank]) names += fmt::format("{}rank {}", names.empty() ? "" : ", ", rank);
-    }
-    return names;
+std::vector<Rank> UpdateJob::silent_ranks() const {
+    std::vector<Rank> silent;
+    for (const std::size_t rank : round.silent()) silent.push_back(static_cast<Rank>(rank));
+    return silent;
 }
 
 Error UpdateJob::error_of_votes() const {
     Error error{ErrorCode::kInternal, ""};
     for (std::size_t i = 0; i < ranks.size(); ++i) {
         const messages::RankOutcome& rank = ranks[i];
-        if (!has_voted[i] || rank.ok) continue;
-        if (error.message.empty()) error.code = error_code_named(rank.code);
+        if (!round.has_answered(i) || rank.ok) continue;
+        if (error.message.empty()) error.code = rank.code.value_or(ErrorCode::kInternal);
         error.message += fmt::format(
             "{}rank {} in phase {}: {}",
             error.message.empty() ? "" : "; ",
             i,
-            rank.phase,
+            name_of(rank.phase),
             rank.problems.empty() ? std::string("no reason given")
                                   : fmt::format("{}", fmt::join(rank.problems, "; "))
         );
     }
     return error;
-}
-
-std::vector<Rank> UpdateJob::ranks_without_answer() const {
-    std::vector<Rank> missing;
-    for (std::size_t rank = 0; rank < has_answered.size(); ++rank) {
-        if (!has_answered[rank]) missing.push_back(static_cast<Rank>(rank));
-    }
-    return missing;
 }
 
 Result<std::string> UpdateJob::verified_digest() const {
@@ -117,14 +90,6 @@ Result<std::string> UpdateJob::verified_digest() const {
         );
     }
     return digest_hex;
-}
-
-bool UpdateJob::may_be_torn() const {
-    if (kind != Kind::kDirect || !is_stage_sent) return false;
-    // A rank that failed before it wrote anything says so by its phase.
-    return !std::ranges::all_of(ranks, [](const messages::RankOutcome& rank) {
-        return !rank.ok && rank.phase == "idle";
-    });
 }
 
 void UpdateJob::record_commit(TimePoint now) {

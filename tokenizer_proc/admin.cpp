@@ -1,7 +1,6 @@
 #include "tokenizer_proc/admin.h"
 
 #include "base/log.h"
-#include "tokenizer_proc/message_types.h"
 #include "tokenizer_proc/timeout.h"
 
 #include <algorithm>
@@ -10,28 +9,6 @@
 
 namespace pitstop::tokenizer {
 namespace {
-
-using Calls = MessageTypes<
-    messages::Status,
-    messages::PauseGeneration,
-    messages::ContinueGeneration,
-    messages::FlushCache,
-    messages::SetWeightLabel,
-    messages::ReleaseMemory,
-    messages::ResumeMemory,
-    messages::Shutdown,
-    messages::Abort,
-    messages::UpdateWeights,
-    messages::StageWeights,
-    messages::BeginUpdate,
-    messages::UpdateBucket,
-    messages::CommitWeights,
-    messages::DropStage,
-    messages::RollbackWeights,
-    messages::GetWeights,
-    messages::WeightDigests,
-    messages::InitGroup,
-    messages::DestroyGroup>;
 
 const messages::WeightSource& source_of(const messages::UpdateWeights& message) {
     return message.update.source;
@@ -100,7 +77,7 @@ Admin::Admin(int num_replicas, TreeIdentity identity, Ports ports)
       memories_(num_replicas, "release_memory or resume_memory", "order"),
       updates_(num_replicas, identity_.first_update()) {}
 
-bool Admin::takes(std::string_view type) { return Calls::has(type); }
+bool Admin::takes(std::string_view type) { return messages::AdminCalls::has(type); }
 
 void Admin::set_version(
     const messages::SchedulerHello& hello,
@@ -129,35 +106,27 @@ void Admin::keep_in(TimePoint now, const std::string& directory) {
 // ---- calls ----
 
 template <class Message>
-Result<bool> Admin::call_if(
+Result<> Admin::take(
     TimePoint now, const std::string& peer, const messages::Frames& frames, ClientPlace place
 ) {
-    if (frames.type != Message::kType) return false;
     ASSIGN_OR_RETURN(Message message, identity_.read<Message>(frames));
     if constexpr (requires { source_of(message); }) {
         if (place == ClientPlace::kElsewhere)
             RETURN_IF_ERROR(check_comes_by_network(Message::kType, source_of(message)));
     }
     if (must_wait_for_collected(message)) return hold(now, peer, std::move(message));
-    RETURN_IF_ERROR(obey(now, peer, std::move(message)));
-    return true;
+    return obey(now, peer, std::move(message));
 }
 
 Result<> Admin::call(
     TimePoint now, const std::string& peer, const messages::Frames& frames, ClientPlace place
 ) {
-    const auto try_all = [&]<class... Messages>(MessageTypes<Messages...>) {
-        Result<bool> taken = false;
-        // Up to the first that takes it or fails.
-        static_cast<void>(
-            ((taken = call_if<Messages>(now, peer, frames, place), !taken || *taken) || ...)
-        );
-        return taken;
-    };
-    const Result<bool> taken = try_all(Calls{});
-    if (!taken) return taken.error();
-    CHECK(*taken);
-    return Ok{};
+    Result<> taken = Ok{};
+    const bool is_known = messages::AdminCalls::for_type(frames.type, [&]<class Message>() {
+        taken = take<Message>(now, peer, frames, place);
+    });
+    CHECK(is_known);
+    return taken;
 }
 
 template <class Message, class Part>
@@ -194,9 +163,10 @@ Result<> Admin::obey(TimePoint now, const std::string& peer, messages::SetWeight
     // Here, and not by each replica for itself: those that have ended it would take the label.
     if (updates_.is_busy()) {
         messages::LabelReply reply;
-        reply.code = name_of(ErrorCode::kFailedPrecondition);
-        reply.message = fmt::format(
-            "an update is under way, in state {}; its own label comes with it", updates_.state()
+        reply.verdict = make_error(
+            ErrorCode::kFailedPrecondition,
+            "an update is under way, in state {}; its own label comes with it",
+            name_of(updates_.state())
         );
         answer({peer, message.call}, std::move(reply));
         return Ok{};
@@ -370,14 +340,13 @@ void Admin::request_ended(OpenId request) {
 
 void Admin::answer_error(const AdminCaller& caller, const Error& error) {
     messages::ErrorReply reply;
-    reply.code = name_of(error.code);
-    reply.message = error.message;
+    reply.error = error;
     answer(caller, std::move(reply));
 }
 
 // For status: what came of the latest calls about weights; `what` is the call's type.
 void Admin::record(TimePoint now, std::string_view what, const messages::UpdateReply& reply) {
-    if (reply.state == "collecting") return;  // nothing has come of it yet
+    if (reply.state == messages::UpdateState::kCollecting) return;  // nothing has come of it yet
     const bool is_effect = what == messages::UpdateWeights::kType ||
                            what == messages::CommitWeights::kType ||
                            what == messages::RollbackWeights::kType;
@@ -386,8 +355,7 @@ void Admin::record(TimePoint now, std::string_view what, const messages::UpdateR
         {now,
          {.what = std::string(what),
           .ok = reply.ok,
-          .code = reply.code,
-          .message = reply.message,
+          .verdict = reply.verdict,
           .epoch = reply.epoch,
           .label = reply.label,
           .digest = reply.digest,

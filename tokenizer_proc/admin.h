@@ -13,6 +13,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "base/time.h"
+#include "messages/calls.h"
 #include "messages/codec.h"
 #include "messages/control.h"
 #include "messages/groups.h"
@@ -131,11 +132,9 @@ class Admin {
     };
 
     template <class Message>
-    Result<bool> call_if(
+    Result<> take(
         TimePoint now, const std::string& peer, const messages::Frames& frames, ClientPlace place
     );
-    template <class Message>
-    Result<bool> part_if(TimePoint now, const messages::Frames& frames);
 
     template <class Message, class Part>
     Result<> fan_out(
@@ -193,11 +192,13 @@ class Admin {
     void answer(const AdminCaller& caller, Message message) {
         message.call = caller.call;
         std::string note = take_note(caller);
-        if constexpr (requires { message.message; }) {
-            if (!note.empty() && !message.message.empty()) note += "; ";
-            message.message.insert(0, note);
-        }
+        if constexpr (requires { message.verdict; }) put_before(note, message.verdict.message);
+        if constexpr (requires { message.error; }) put_before(note, message.error.message);
         ports_.reply(caller.peer, encode(message));
+    }
+    static void put_before(std::string note, std::string& text) {
+        if (!note.empty() && !text.empty()) note += "; ";
+        text.insert(0, note);
     }
     void answer_error(const AdminCaller& caller, const Error& error);
     template <class Reply, class Part>
@@ -229,7 +230,7 @@ class Admin {
         return updates_.is_collecting() && (!updates_.is_collecting_all() || kReplacesAll<Message>);
     }
     template <class Message>
-    Result<bool> hold(TimePoint now, const std::string& peer, Message message) {
+    Result<> hold(TimePoint now, const std::string& peer, Message message) {
         const AdminCaller caller{peer, message.call};
         return hold(
             now,
@@ -240,7 +241,7 @@ class Admin {
                      ) { return obey(at, peer, message); }}
         );
     }
-    Result<bool> hold(TimePoint now, HeldCall call);
+    Result<> hold(TimePoint now, HeldCall call);
     void close_collection(TimePoint now, std::int64_t timeout_ms);
     void release_held(TimePoint now);
     void end_pause_that_is_over(TimePoint now);

@@ -10,7 +10,7 @@ bool Admin::joins_collection(const messages::UpdateWeights& message) const {
     return updates_.is_collecting() || is_paused_ || is_released_ || updates_.must_be_complete();
 }
 
-Result<bool> Admin::hold(TimePoint now, HeldCall call) {
+Result<> Admin::hold(TimePoint now, HeldCall call) {
     if (held_.size() >= kCallsMax) {
         return make_error(
             ErrorCode::kResourceExhausted,
@@ -21,7 +21,7 @@ Result<bool> Admin::hold(TimePoint now, HeldCall call) {
     const std::int64_t timeout_ms = call.timeout_ms;
     held_.push_back(std::move(call));
     if (!is_closing_) close_collection(now, timeout_ms);
-    return true;
+    return Ok{};
 }
 
 // Its calls take effect as one; or are forgotten, where others replace what they never completed.
@@ -59,8 +59,8 @@ void Admin::release_held(TimePoint now) {
                 answer_error(
                     call.caller,
                     Error{
-                        error_code_named(reply->code),
-                        fmt::format("the collected update failed: {}", reply->message)}
+                        reply->verdict.error().code,
+                        fmt::format("the collected update failed: {}", reply->verdict.message)}
                 );
                 continue;
             }

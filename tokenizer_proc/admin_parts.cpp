@@ -1,40 +1,30 @@
 // What the tree's processes answer to the calls that Admin passed on.
 #include "base/log.h"
 #include "tokenizer_proc/admin.h"
-#include "tokenizer_proc/message_types.h"
 
 #include <algorithm>
 #include <utility>
 
 namespace pitstop::tokenizer {
 
-template <class Message>
-Result<bool> Admin::part_if(TimePoint now, const messages::Frames& frames) {
-    if (frames.type != Message::kType) return false;
-    ASSIGN_OR_RETURN(Message message, decode<Message>(frames, messages::UnknownFields::kIgnore));
-    hear(now, std::move(message));
-    return true;
-}
-
 Result<bool> Admin::part(TimePoint now, const messages::Frames& frames) {
-    const auto try_all = [&]<class... Messages>(MessageTypes<Messages...>) {
-        Result<bool> taken = false;
-        static_cast<void>(((taken = part_if<Messages>(now, frames), !taken || *taken) || ...));
-        return taken;
-    };
-    return try_all(MessageTypes<
-                   messages::ReplicaStatus,
-                   messages::PausePart,
-                   messages::ContinuePart,
-                   messages::FlushPart,
-                   messages::LabelPart,
-                   messages::MemoryPart,
-                   messages::UpdatePart,
-                   messages::UpdateWaits,
-                   messages::WorkerTensor,
-                   messages::WorkerDigests,
-                   messages::WorkerGrouped,
-                   messages::WorkerKept>{});
+    using Parts = messages::MessageList<
+        messages::ReplicaStatus,
+        messages::PausePart,
+        messages::ContinuePart,
+        messages::FlushPart,
+        messages::LabelPart,
+        messages::MemoryPart,
+        messages::UpdatePart,
+        messages::UpdateWaits,
+        messages::WorkerTensor,
+        messages::WorkerDigests,
+        messages::WorkerGrouped,
+        messages::WorkerKept>;
+    return Parts::dispatch(frames, messages::UnknownFields::kIgnore, [&](auto part) -> Result<> {
+        hear(now, std::move(part));
+        return Ok{};
+    });
 }
 
 void Admin::hear(TimePoint now, messages::ReplicaStatus part) {
@@ -68,20 +58,16 @@ void Admin::answer_parts(typename FanOut<Part>::Ended ended) {
     reply.ok = true;
     for (Part& part : ended.parts) {
         part.call = CallId{};
-        const bool is_ok = part.code.empty();
+        const bool is_ok = part.verdict.is_done();
+        std::string& text = reply.verdict.message;
         if (!is_ok && reply.ok) {
             reply.ok = false;
-            reply.code = part.code;
-            reply.message.clear();  // errors alone, once there is one
+            reply.verdict.code = part.verdict.code;
+            text.clear();  // errors alone, once there is one
         }
-        if (!part.message.empty() && is_ok == reply.ok) {
-            reply.message += fmt::format(
-                "{}replica {}: {}",
-                reply.message.empty() ? "" : "; ",
-                raw(part.replica),
-                part.message
-            );
-        }
+        if (part.verdict.message.empty() || is_ok != reply.ok) continue;
+        if (!text.empty()) text += "; ";
+        text += fmt::format("replica {}: {}", raw(part.replica), part.verdict.message);
     }
     reply.parts = std::move(ended.parts);
     answer(ended.caller, std::move(reply));
@@ -94,7 +80,9 @@ void Admin::hear(TimePoint, messages::PausePart part) {
 }
 void Admin::hear(TimePoint, messages::ContinuePart part) {
     if (auto ended = continues_.add(part.call, part.replica, part)) {
-        const auto goes_on = [](const messages::ContinuePart& each) { return each.code.empty(); };
+        const auto goes_on = [](const messages::ContinuePart& each) {
+            return each.verdict.is_done();
+        };
         if (std::ranges::all_of(ended->parts, goes_on)) is_paused_ = false;
         answer_parts<messages::ContinueReply, messages::ContinuePart>(*std::move(ended));
     }
@@ -108,7 +96,7 @@ void Admin::hear(TimePoint, messages::LabelPart part) {
     auto ended = labels_.add(part.call, part.replica, part);
     if (!ended) return;
     const bool is_done = std::ranges::all_of(ended->parts, [](const messages::LabelPart& each) {
-        return each.code.empty();
+        return each.verdict.is_done();
     });
     if (is_done) {
         updates_.relabel(ended->parts.front().label);
@@ -125,10 +113,10 @@ void Admin::hear(TimePoint, messages::MemoryPart part) {
     if (!ended) return;
     // Done before on some replicas and now on the others: done everywhere.
     const bool is_any_done = std::ranges::any_of(
-        ended->parts, [](const messages::MemoryPart& each) { return each.code.empty(); }
+        ended->parts, [](const messages::MemoryPart& each) { return each.verdict.is_done(); }
     );
     for (messages::MemoryPart& each : ended->parts) {
-        if (is_any_done && each.was_done) each.code.clear();
+        if (is_any_done && each.was_done) each.verdict.code.reset();
     }
     answer_parts<messages::MemoryReply, messages::MemoryPart>(*std::move(ended));
 }

@@ -99,8 +99,7 @@ void Doors::answer_error(
     messages::ErrorReply reply;
     reply.rid = messages::peek_string(frames, "rid");
     reply.call = CallId{messages::peek_uint(frames, "call")};
-    reply.code = name_of(error.code);
-    reply.message = error.message;
+    reply.error = error;
     if (reply.rid.size() > messages::kRidBytesMax) reply.rid.clear();
     messages::Frames answer = encode(reply);
     if (config_.identity.is_other(frames)) add_tree(answer, config_.identity.id());

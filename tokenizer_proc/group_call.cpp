@@ -15,15 +15,15 @@ std::optional<messages::GroupReply> GroupCall::add(messages::WorkerGrouped part)
     reply.ok = true;
     for (auto& [who, answer] : parts_) {
         answer.call = CallId{};
-        if (!answer.code.empty()) {
-            if (reply.ok) reply.code = answer.code;
+        if (!answer.verdict.is_done()) {
+            if (reply.ok) reply.verdict.code = answer.verdict.code;
             reply.ok = false;
-            reply.message += fmt::format(
+            reply.verdict.message += fmt::format(
                 "{}replica {} rank {}: {}",
-                reply.message.empty() ? "" : "; ",
+                reply.verdict.message.empty() ? "" : "; ",
                 raw(answer.replica),
                 raw(answer.rank),
-                answer.message
+                answer.verdict.message
             );
         }
         reply.ranks.push_back(std::move(answer));

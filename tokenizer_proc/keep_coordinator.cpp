@@ -52,9 +52,9 @@ std::optional<messages::WorkerKeep> KeepCoordinator::part(
     if (state_ != State::kWriting || part.call != call_ || part.step != step_ ||
         rank >= num_ranks_ || has_answered_[rank])
         return std::nullopt;
-    if (!part.code.empty()) {
+    if (!part.verdict.is_done()) {
         ++status_.failed_total;
-        status_.message = part.message;
+        status_.message = part.verdict.message;
         enter(now, State::kFailed);
         return order(messages::KeepStep::kDrop);
     }

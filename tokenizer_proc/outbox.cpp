@@ -20,8 +20,7 @@ messages::OutputChunk error_chunk(const std::string& rid, const Error& error) {
     chunk.rid = rid;
     chunk.finish = messages::Finish{
         .reason = messages::FinishReason::kError,
-        .code = std::string(name_of(error.code)),
-        .message = error.message,
+        .verdict = error,
     };
     return chunk;
 }

@@ -195,8 +195,7 @@ void Doors::fail(OpenRequest& request, const Error& error) {
     chunk.rid = request.rid;
     chunk.finish = messages::Finish{
         .reason = messages::FinishReason::kError,
-        .code = std::string(name_of(error.code)),
-        .message = error.message,
+        .verdict = error,
     };
     outbox_.add(request.peer, std::move(chunk));
     close(request);
@@ -214,7 +213,9 @@ void Doors::abort(const std::vector<OpenRequest*>& requests, const std::string& 
         chunk.rid = request->rid;
         chunk.counts = messages::RequestCounts{};
         chunk.finish = messages::Finish{
-            .reason = messages::FinishReason::kAbort, .message = message, .was_waiting = true};
+            .reason = messages::FinishReason::kAbort,
+            .verdict = messages::Verdict::done(message),
+            .was_waiting = true};
         outbox_.add(request->peer, std::move(chunk));
         close(*request);
     }

@@ -49,8 +49,7 @@ void Doors::end_call(JobId job, const Error* error) {
     if (error == nullptr) return;
     messages::ErrorReply reply;
     reply.call = call.call;
-    reply.code = name_of(error->code);
-    reply.message = error->message;
+    reply.error = *error;
     outbox_.reply(messages::Door::kData, call.peer, encode(reply));
 }
 
@@ -145,8 +144,7 @@ void Doors::job_done(TimePoint, TextDone done) {
     ++num_refused_;
     messages::ErrorReply reply;
     reply.rid = request->rid;
-    reply.code = name_of(sent.error().code);
-    reply.message = sent.error().message;
+    reply.error = sent.error();
     outbox_.reply(messages::Door::kData, request->peer, encode(reply));
     close(*request);
 }

@@ -30,7 +30,11 @@ void UpdateCoordinator::collect(
     spec.partial = !must_be_complete();
     if (auto error = refusal(&spec)) return refuse(std::move(caller), *error, out);
     spec.source = messages::WeightSource{.kind = messages::SourceKind::kBuckets};
-    begin(now, std::move(caller), call.timeout_ms, Kind::kSession, std::move(spec), out);
+    begin(
+        now,
+        {std::move(caller), call.timeout_ms, std::move(spec), messages::UpdatePhase::kOpen},
+        out
+    );
     job_->is_collection = true;
     job_->collecting_since = now;
     job_->idle_timeout = kStagedHoldMax;

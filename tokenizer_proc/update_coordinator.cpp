@@ -7,18 +7,6 @@
 #include <chrono>
 
 namespace pitstop::tokenizer {
-namespace {
-
-// Which order a phase waits for the answers to, as UpdatePart::phase names it.
-constexpr std::string_view kOpened = "opened";
-constexpr std::string_view kFilled = "filled";
-constexpr std::string_view kPrepared = "prepared";
-constexpr std::string_view kReady = "ready";
-constexpr std::string_view kCommitted = "committed";
-constexpr std::string_view kDropped = "dropped";
-
-}  // namespace
-
 void UpdateCoordinator::set_has_weights(ReplicaId replica, bool has_weights) {
     const std::int32_t index = raw(replica);
     if (index >= 0 && index < num_replicas_)
@@ -31,7 +19,7 @@ bool UpdateCoordinator::has_weights() const {
 
 // Why an update with this spec (null: not a stage) cannot begin now, or nothing.
 std::optional<Error> UpdateCoordinator::refusal(const messages::UpdateSpec* spec) const {
-    if (phase_ != Phase::kIdle) {
+    if (job_) {
         return make_error(
             ErrorCode::kFailedPrecondition,
             "update {} (label '{}') is under way, in phase {}; commit or drop it, or wait",
@@ -71,14 +59,18 @@ void UpdateCoordinator::update(
     TimePoint now, Caller caller, const messages::UpdateWeights& call, Out& out
 ) {
     if (auto error = refusal(&call.update)) return refuse(std::move(caller), *error, out);
-    begin(now, std::move(caller), call.timeout_ms, Kind::kUpdate, call.update, out);
+    begin(now, {std::move(caller), call.timeout_ms, call.update}, out);
 }
 
 void UpdateCoordinator::stage(
     TimePoint now, Caller caller, const messages::StageWeights& call, Out& out
 ) {
     if (auto error = refusal(&call.update)) return refuse(std::move(caller), *error, out);
-    begin(now, std::move(caller), call.timeout_ms, Kind::kStageOnly, call.update, out);
+    begin(
+        now,
+        {std::move(caller), call.timeout_ms, call.update, messages::UpdatePhase::kPrepared},
+        out
+    );
 }
 
 void UpdateCoordinator::rollback(
@@ -97,7 +89,15 @@ void UpdateCoordinator::rollback(
     }
     messages::UpdateSpec spec;
     spec.kv_policy = call.kv_policy;
-    begin(now, std::move(caller), call.timeout_ms, Kind::kRollback, std::move(spec), out);
+    begin(
+        now,
+        {std::move(caller),
+         call.timeout_ms,
+         std::move(spec),
+         messages::UpdatePhase::kCommitted,
+         /*is_rollback=*/true},
+        out
+    );
 }
 
 void UpdateCoordinator::begin_session(
@@ -107,14 +107,18 @@ void UpdateCoordinator::begin_session(
     // Where there is nothing to lay a part over, all of it must have come by the commit.
     if (must_be_complete()) spec.partial = false;
     if (auto error = refusal(&spec)) return refuse(std::move(caller), *error, out);
-    begin(now, std::move(caller), call.timeout_ms, Kind::kSession, std::move(spec), out);
+    begin(
+        now,
+        {std::move(caller), call.timeout_ms, std::move(spec), messages::UpdatePhase::kOpen},
+        out
+    );
     job_->idle_timeout = timeout_or(kSessionIdle, call.idle_timeout_ms);
 }
 
 // Why a call of `session` (0: any) cannot be made now, or nothing. A session that is open may be
 // filled and committed; what is staged may only be committed.
 std::optional<Error> UpdateCoordinator::not_at(std::uint64_t session, bool needs_open) const {
-    if (phase_ != Phase::kOpen && (needs_open || phase_ != Phase::kStaged)) {
+    if (!is_open() && (needs_open || !is_staged())) {
         return make_error(
             ErrorCode::kFailedPrecondition,
             "{} (the engine is in phase {})",
@@ -159,7 +163,7 @@ void UpdateCoordinator::bucket(
 
 void UpdateCoordinator::order_fill(TimePoint now, messages::WeightSource source, Out& out) {
     order(
-        Phase::kFilling,
+        messages::UpdateOrder::kFill,
         messages::UpdateFill{
             job_->id, ++job_->num_buckets, std::move(source), time_of_replicas(now)},
         out
@@ -173,10 +177,8 @@ void UpdateCoordinator::commit(
         return refuse(std::move(caller), *error, out);
     hear_caller(now, std::move(caller), call.timeout_ms);
     if (call.kv_policy) job_->spec.kv_policy = *call.kv_policy;
-    if (phase_ == Phase::kStaged) {
-        job_->kind = Kind::kUpdate;
-        return order_ready(now, out);
-    }
+    job_->goal = messages::UpdatePhase::kCommitted;
+    if (is_staged()) return order_ready(now, out);
     const bool is_named = !call.label.empty() || !job_->is_collection;
     order_finish(now, is_named ? call.label : job_->spec.label, call.digest, out);
 }
@@ -185,9 +187,11 @@ void UpdateCoordinator::commit(
 void UpdateCoordinator::order_finish(
     TimePoint now, const std::string& label, const std::string& digest, Out& out
 ) {
-    job_->kind = Kind::kUpdate;
+    job_->goal = messages::UpdatePhase::kCommitted;
     order(
-        Phase::kStaging, messages::UpdateFinish{job_->id, label, digest, time_of_replicas(now)}, out
+        messages::UpdateOrder::kStage,
+        messages::UpdateFinish{job_->id, label, digest, time_of_replicas(now)},
+        out
     );
 }
 
@@ -200,48 +204,43 @@ void UpdateCoordinator::drop(
     begin_drop(now, Error{ErrorCode::kAborted, ""}, out);
 }
 
-void UpdateCoordinator::begin(
-    TimePoint now,
-    Caller caller,
-    std::int64_t timeout_ms,
-    Kind kind,
-    messages::UpdateSpec spec,
-    Out& out
-) {
-    Job job;
+void UpdateCoordinator::begin(TimePoint now, Begin begin, Out& out) {
+    const auto num_replicas = static_cast<std::size_t>(num_replicas_);
+    Job& job = job_.emplace();
     job.id = std::exchange(
         next_id_, static_cast<messages::UpdateId>(static_cast<std::uint64_t>(next_id_) + 1)
     );
-    job.kind = kind;
-    job.new_epoch = spec.epoch.value_or(next(version_.epoch));
-    job.spec = std::move(spec);
+    job.round = messages::UpdateRound(num_replicas);
+    job.goal = begin.goal;
+    job.is_rollback = begin.is_rollback;
+    job.new_epoch = begin.spec.epoch.value_or(next(version_.epoch));
+    job.spec = std::move(begin.spec);
     // Said to every replica, so that all have one label whatever each had before.
     if (job.spec.label.empty()) job.spec.label = version_.label;
-    job.caller = std::move(caller);
-    job.started = now;
-    job.deadline = now + timeout_or(kCallTimeout, timeout_ms);
-    job.caller_deadline = job.deadline;
-    job.outcomes.resize(static_cast<std::size_t>(num_replicas_));
-    job_ = std::move(job);
-    if (kind == Kind::kRollback)
-        return order(Phase::kStaging, messages::UpdateRollback{job_->id, job_->new_epoch}, out);
+    hear_caller(now, std::move(begin.caller), begin.timeout_ms);
+    job.answers.resize(num_replicas);
+    job.outcomes.resize(num_replicas);
+    if (job.is_rollback)
+        return order(
+            messages::UpdateOrder::kStage, messages::UpdateRollback{job.id, job.new_epoch}, out
+        );
     has_retained_ = false;  // the stage overwrites the retained copy
-    if (job_->spec.mode == messages::UpdateMode::kDirect) {
-        return order_ready(now, out);
-    }
+    if (job.spec.mode == messages::UpdateMode::kDirect) return order_ready(now, out);
     order_stage(now, out);
 }
 
-void UpdateCoordinator::order(Phase phase, Order order, Out& out) {
-    phase_ = phase;
-    job_->answers.assign(static_cast<std::size_t>(num_replicas_), std::nullopt);
+void UpdateCoordinator::order(messages::UpdateOrder what, Order order, Out& out) {
+    job_->round.ask(what);
     job_->awaited.assign(static_cast<std::size_t>(num_replicas_), {});
     out.orders.push_back(std::move(order));
 }
 
 void UpdateCoordinator::order_stage(TimePoint now, Out& out) {
+    // What they said of themselves when they stopped is no word on what they write now.
+    job_->outcomes.assign(job_->outcomes.size(), {});
     order(
-        job_->kind == Kind::kSession ? Phase::kOpening : Phase::kStaging,
+        job_->goal == messages::UpdatePhase::kOpen ? messages::UpdateOrder::kOpen
+                                                   : messages::UpdateOrder::kStage,
         messages::UpdateStage{job_->id, job_->spec, job_->new_epoch, time_of_replicas(now)},
         out
     );
@@ -249,7 +248,7 @@ void UpdateCoordinator::order_stage(TimePoint now, Out& out) {
 
 void UpdateCoordinator::order_ready(TimePoint now, Out& out) {
     order(
-        Phase::kReadying,
+        messages::UpdateOrder::kReady,
         messages::UpdateReady{job_->id, job_->spec.kv_policy, time_of_replicas(now)},
         out
     );
@@ -265,7 +264,8 @@ std::int64_t UpdateCoordinator::time_of_replicas(TimePoint now) const {
 void UpdateCoordinator::waits(messages::UpdateWaits waits) {
     const std::int32_t index = raw(waits.replica);
     if (!job_ || waits.update != job_->id || index < 0 || index >= num_replicas_ ||
-        (phase_ != Phase::kCommitting && phase_ != Phase::kDropping)) {
+        (phase() != messages::UpdatePhase::kCommitting &&
+         phase() != messages::UpdatePhase::kDropping)) {
         ++num_late_parts_;
         return;
     }
@@ -273,136 +273,109 @@ void UpdateCoordinator::waits(messages::UpdateWaits waits) {
 }
 
 void UpdateCoordinator::part(TimePoint now, const messages::UpdatePart& part, Out& out) {
-    const auto expected = [&]() -> std::string_view {
-        switch (phase_) {
-            case Phase::kOpening:
-                return kOpened;
-            case Phase::kFilling:
-                return kFilled;
-            case Phase::kStaging:
-                return kPrepared;
-            case Phase::kReadying:
-                return kReady;
-            case Phase::kCommitting:
-                return kCommitted;
-            case Phase::kDropping:
-                return kDropped;
-            case Phase::kIdle:
-            case Phase::kOpen:
-            case Phase::kStaged:
-                break;
-        }
-        return "";
-    }();
-    const std::int32_t index = raw(part.replica);
-    if (!job_ || part.update != job_->id || part.phase != expected || index < 0 ||
-        index >= num_replicas_ || job_->answers[static_cast<std::size_t>(index)]) {
+    if (!job_ || part.update != job_->id || !job_->round.awaits(part.order, raw(part.replica))) {
         ++num_late_parts_;
         return;
     }
-    const auto at = static_cast<std::size_t>(index);
+    const auto at = static_cast<std::size_t>(raw(part.replica));
+    const bool is_committing = phase() == messages::UpdatePhase::kCommitting;
     job_->answers[at] = part;
-    if (!part.outcome.ranks.empty() || phase_ == Phase::kCommitting)
-        job_->outcomes[at] = part.outcome;
-    if (!part.ok && phase_ != Phase::kDropping) {
-        // Refused although it was prepared and ready: others may have committed. So no replica
-        // generates until the next complete update, which must be newer than theirs.
-        if (phase_ == Phase::kCommitting) version_ = decided_;
-        return begin_drop(
-            now, make_error(ErrorCode::kInternal, "replica {}: {}", index, part.message), out
-        );
+    if (!part.outcome.ranks.empty() || is_committing) job_->outcomes[at] = part.outcome;
+    switch (job_->round.take(
+        at, part.ok ? messages::UpdateRound::Answer::kDone : messages::UpdateRound::Answer::kFailed
+    )) {
+        case messages::UpdateRound::Progress::kGoesOn:
+            return;
+        case messages::UpdateRound::Progress::kDone:
+            return all_answered(now, out);
+        case messages::UpdateRound::Progress::kFailed:
+            break;
     }
-    const bool is_complete =
-        std::all_of(job_->answers.begin(), job_->answers.end(), [](const auto& answer) {
-            return answer.has_value();
-        });
-    if (is_complete) all_answered(now, out);
+    // Refused although it was prepared and ready: others may have committed. So no replica
+    // generates until the next complete update, which must be newer than theirs.
+    if (is_committing) version_ = decided_;
+    begin_drop(
+        now, make_error(ErrorCode::kInternal, "replica {}: {}", at, part.verdict.message), out
+    );
 }
 
-// Every replica has answered the order under way, and none with a failure that matters.
+// Every replica has done what was ordered last.
 void UpdateCoordinator::all_answered(TimePoint now, Out& out) {
     Job& job = *job_;
-    switch (phase_) {
-        case Phase::kOpening:
+    if (job.round.order() == messages::UpdateOrder::kStage) {
+        if (auto problem = problem_of_stages()) return begin_drop(now, *std::move(problem), out);
+        job.label = job.answers.front().label;
+        job.digest = job.answers.front().digest;
+        job.last_prepared = now;
+    }
+    switch (phase()) {
+        case messages::UpdatePhase::kOpen:
             if (auto source = std::exchange(job.first_source, std::nullopt))
                 return order_fill(now, *std::move(source), out);
-            [[fallthrough]];
-        case Phase::kFilling:
             // With its last tensor an engine without weights has all that it waited for.
             if (job.is_collection && !job.spec.partial && num_missing() == 0)
                 return order_finish(now, job.spec.label, job.spec.digest, out);
-            phase_ = Phase::kOpen;
             reply(now, std::nullopt, out);
             job.deadline = now + job.idle_timeout;
             return;
-        case Phase::kStaging: {
-            const messages::UpdatePart& first = *job.answers.front();
-            for (const auto& answer : job.answers) {
-                if (answer->digest == first.digest) continue;
-                return begin_drop(
-                    now,
-                    make_error(
-                        ErrorCode::kDataLoss,
-                        "replicas {} and {} staged different weights: digests {} and {}",
-                        raw(first.replica),
-                        raw(answer->replica),
-                        first.digest,
-                        answer->digest
-                    ),
-                    out
-                );
-            }
-            job.label = first.label;
-            job.digest = first.digest;
-            job.last_prepared = now;
-            job.is_staging_done = true;
-            if (job.kind == Kind::kStageOnly) {
-                phase_ = Phase::kStaged;
-                reply(now, std::nullopt, out);
-                job.deadline = now + kStagedHoldMax;
-                return;
-            }
-            if (job.is_ready_done) break;
-            return order_ready(now, out);
-        }
-        case Phase::kReadying:
-            job.is_ready_done = true;
-            if (job.is_staging_done) break;
+        case messages::UpdatePhase::kPrepared:
+            if (job.goal == messages::UpdatePhase::kCommitted) return order_ready(now, out);
+            reply(now, std::nullopt, out);
+            job.deadline = now + kStagedHoldMax;
+            return;
+        case messages::UpdatePhase::kStopped:
             return order_stage(now, out);
-        case Phase::kCommitting:
+        case messages::UpdatePhase::kReady:  // there is no other way to a commit than all votes
+                                             // (P2)
+            job.commit_ordered = now;
+            decide();
+            return order(messages::UpdateOrder::kCommit, messages::UpdateCommit{job.id}, out);
+        case messages::UpdatePhase::kCommitted:
             return finish_commit(now, out);
-        case Phase::kDropping:
+        case messages::UpdatePhase::kDropped:
             return finish_drop(now, out);
-        case Phase::kIdle:
-        case Phase::kOpen:
-        case Phase::kStaged:
+        default:
             CHECK(false);
     }
-    CHECK(job.is_staging_done && job.is_ready_done);  // no commit without all votes (P2)
-    job.commit_ordered = now;
-    decide();
-    order(Phase::kCommitting, messages::UpdateCommit{job.id}, out);
+}
+
+// Replicas that are prepared must hold the same weights.
+std::optional<Error> UpdateCoordinator::problem_of_stages() const {
+    const messages::UpdatePart& first = job_->answers.front();
+    for (const messages::UpdatePart& answer : job_->answers) {
+        if (answer.digest == first.digest) continue;
+        return make_error(
+            ErrorCode::kDataLoss,
+            "replicas {} and {} staged different weights: digests {} and {}",
+            raw(first.replica),
+            raw(answer.replica),
+            first.digest,
+            answer.digest
+        );
+    }
+    return std::nullopt;
 }
 
 // Whether replicas may differ, or one of them be half-written: a commit was ordered; or a direct
 // stage was, and not every rank has said that it failed before it wrote anything.
 bool UpdateCoordinator::may_be_torn() const {
-    if (phase_ == Phase::kCommitting) return true;
-    if (job_->spec.mode != messages::UpdateMode::kDirect || !job_->is_ready_done) return false;
-    return !std::ranges::all_of(job_->outcomes, [](const messages::ReplicaOutcome& replica) {
-        return !replica.ranks.empty() &&
-               std::ranges::all_of(replica.ranks, [](const messages::RankOutcome& rank) {
-                   return !rank.ok && rank.phase == "idle";
-               });
-    });
+    if (phase() == messages::UpdatePhase::kCommitting) return true;
+    const bool is_overwritten = job_->spec.mode == messages::UpdateMode::kDirect &&
+                                (phase() == messages::UpdatePhase::kOverwriting ||
+                                 phase() == messages::UpdatePhase::kReady);
+    return is_overwritten &&
+           std::ranges::any_of(job_->outcomes, [](const messages::ReplicaOutcome& replica) {
+               return messages::may_have_written(replica.ranks);
+           });
 }
 
 void UpdateCoordinator::begin_drop(TimePoint now, Error failure, Out& out) {
     const bool is_torn = may_be_torn();
     job_->failure = std::move(failure);
-    for (const auto& answer : job_->answers) {
-        if (!answer || answer->ok || answer->code.empty()) continue;
-        job_->failure.code = error_code_named(answer->code);
+    for (std::size_t i = 0; i < job_->answers.size(); ++i) {
+        const messages::UpdatePart& answer = job_->answers[i];
+        if (!job_->round.has_answered(i) || answer.ok || answer.verdict.is_done()) continue;
+        job_->failure.code = answer.verdict.error().code;
         break;
     }
     // Who called hears in time, even if a replica does not: tick() goes on without them.
@@ -412,14 +385,14 @@ void UpdateCoordinator::begin_drop(TimePoint now, Error failure, Out& out) {
             std::clamp<TimePoint>(job_->caller_deadline, now + kDropGrace, now + kDropTimeout);
     }
     const std::string reason = job_->failure.message;
-    order(Phase::kDropping, messages::UpdateDrop{job_->id, reason, is_torn}, out);
+    order(messages::UpdateOrder::kDrop, messages::UpdateDrop{job_->id, reason, is_torn}, out);
 }
 
 // The commit's order is what decides: from there on nothing brings the version before it back.
 void UpdateCoordinator::decide() {
     const Job& job = *job_;
     std::string path = job.spec.partial ? "" : job.spec.source.path;
-    if (job.kind == Kind::kRollback) path = retained_path_;
+    if (job.is_rollback) path = retained_path_;
     decided_ = {
         .epoch = job.new_epoch, .label = job.label, .digest = job.digest, .path = std::move(path)};
 }
@@ -432,19 +405,15 @@ void UpdateCoordinator::finish_commit(TimePoint now, Out& out) {
     has_weights_.assign(has_weights_.size(), true);
     retained_path_ = std::move(version_.path);
     version_ = decided_;
-    phase_ = Phase::kIdle;
     reply(now, std::nullopt, out);
     job_.reset();
 }
 
 void UpdateCoordinator::finish_drop(TimePoint now, Out& out) {
     Job& job = *job_;
-    const bool is_any_torn =
-        std::any_of(job.answers.begin(), job.answers.end(), [](const auto& answer) {
-            return answer->state == "torn";
-        });
-    is_torn_ = is_torn_ || is_any_torn;
-    phase_ = Phase::kIdle;
+    is_torn_ = is_torn_ || std::ranges::any_of(job.answers, [](const messages::UpdatePart& answer) {
+                   return answer.state == messages::UpdateState::kTorn;
+               });
     const bool was_asked_for =
         job.failure.code == ErrorCode::kAborted && job.failure.message.empty();
     reply(now, was_asked_for ? std::nullopt : std::optional<Error>(job.failure), out);
@@ -453,42 +422,31 @@ void UpdateCoordinator::finish_drop(TimePoint now, Out& out) {
 
 void UpdateCoordinator::tick(TimePoint now, Out& out) {
     if (!job_ || now < job_->deadline) return;
-    switch (phase_) {
-        case Phase::kOpening:
-        case Phase::kFilling:
-        case Phase::kStaging:
-        case Phase::kReadying:
+    const auto late = [&] {
+        return fmt::format("phase {}: no answer from {}", phase_name(), who_is_missing());
+    };
+    switch (phase()) {
+        case messages::UpdatePhase::kOpen:
             return begin_drop(
-                now,
-                make_error(
-                    ErrorCode::kDeadlineExceeded,
-                    "phase {}: no answer from {}",
-                    phase_name(),
-                    who_is_missing()
-                ),
-                out
+                now, {ErrorCode::kDeadlineExceeded, "nobody went on with the session in time"}, out
             );
-        case Phase::kOpen:
-            job_->failure = {
-                ErrorCode::kDeadlineExceeded, "nobody went on with the session in time"};
-            return begin_drop(now, job_->failure, out);
-        case Phase::kStaged:
-            job_->failure = {ErrorCode::kDeadlineExceeded, "the stage was held too long"};
-            return begin_drop(now, job_->failure, out);
-        case Phase::kCommitting:
-        case Phase::kDropping: {
+        case messages::UpdatePhase::kPrepared:
+            return begin_drop(
+                now, {ErrorCode::kDeadlineExceeded, "the stage was held too long"}, out
+            );
+        case messages::UpdatePhase::kCommitting:
+        case messages::UpdatePhase::kDropping: {
             // The order stands: it is carried out whenever the replica answers, and until then no
             // other update begins. Only the caller stops waiting.
-            std::string message =
-                fmt::format("phase {}: no answer from {}", phase_name(), who_is_missing());
+            std::string message = late();
             if (!job_->failure.message.empty())
                 message += "; dropping because: " + job_->failure.message;
             reply(now, Error{ErrorCode::kDeadlineExceeded, std::move(message)}, out);
             job_->deadline = TimePoint::max();
             return;
         }
-        case Phase::kIdle:
-            return;
+        default:
+            return begin_drop(now, {ErrorCode::kDeadlineExceeded, late()}, out);
     }
 }
 

@@ -1,12 +1,8 @@
-// Drives one weight update over all replicas: stage, ready, commit, or drop (messages/weights.h).
+// Drives one weight update over all replicas (messages/update_phase.h has its phases).
 //
-//   staged    stage everywhere -> all prepared -> ready everywhere -> all ready -> commit
-//   session   stage -> all opened; fill -> all filled, for each bucket; finish -> all prepared ->
-//             ready -> all ready -> commit. It is dropped when nobody goes on with it in time
-//   direct    ready -> all ready -> stage (over the live copy) -> all prepared -> commit
-//   collected a session that nobody opened: partial updates of a paused tree, or of one without
-//             weights, are its buckets. It is finished by whoever needs it, or with the last tensor
-//   rollback  prepare everywhere -> all prepared -> ready -> commit
+// A session is dropped when nobody goes on with it in time. One that nobody opened is collected:
+// partial updates of a paused tree, or of one without weights, are its buckets. It is finished by
+// whoever needs it, or with the last tensor.
 //
 // A commit is ordered only when every rank of every replica has said prepared and ready; before
 // that any failure, disagreement or lateness drops the stage everywhere and the old version serves
@@ -23,6 +19,7 @@
 #include "base/time.h"
 #include "messages/status.h"
 #include "messages/update_orders.h"
+#include "messages/update_round.h"
 #include "messages/weights.h"
 
 #include <optional>
@@ -109,23 +106,21 @@ class UpdateCoordinator {
 
     [[nodiscard]] bool is_torn() const { return is_torn_; }
     // A stage is held and waits for its commit or drop.
-    [[nodiscard]] bool is_staged() const { return phase_ == Phase::kStaged; }
+    [[nodiscard]] bool is_staged() const { return phase() == messages::UpdatePhase::kPrepared; }
     // A session is open and waits for its next call.
-    [[nodiscard]] bool is_open() const { return phase_ == Phase::kOpen; }
+    [[nodiscard]] bool is_open() const { return phase() == messages::UpdatePhase::kOpen; }
     // Whether this call can be one of several that are one update: nothing that it declares is
     // about the version after it alone.
     [[nodiscard]] static bool may_collect(const messages::UpdateWeights& call);
     // No version is there that a part could be laid over.
     [[nodiscard]] bool must_be_complete() const { return is_torn_ || !has_weights(); }
     // Calls were collected, and the update of them is not ordered yet.
-    [[nodiscard]] bool is_collecting() const {
-        return phase_ == Phase::kOpen && job_->is_collection;
-    }
+    [[nodiscard]] bool is_collecting() const { return is_open() && job_->is_collection; }
     // REQUIRES: is_collecting().
     [[nodiscard]] bool is_collecting_all() const { return !job_->spec.partial; }
     [[nodiscard]] std::optional<messages::CollectingStatus> collecting(TimePoint now) const;
-    [[nodiscard]] bool is_busy() const { return phase_ != Phase::kIdle; }
-    [[nodiscard]] std::string_view state() const;
+    [[nodiscard]] bool is_busy() const { return job_.has_value(); }
+    [[nodiscard]] messages::UpdateState state() const;
     [[nodiscard]] const ServedVersion& version() const { return version_; }
     // What a tree that ended now was to come back with: the version that serves, or the one whose
     // commit is ordered already. Some replica may serve it, and tokens of it may be out.
@@ -135,23 +130,14 @@ class UpdateCoordinator {
     [[nodiscard]] std::int64_t num_late_parts() const { return num_late_parts_; }
 
   private:
-    enum class Phase {
-        kIdle,
-        kOpening,
-        kOpen,  // a session, between two calls
-        kFilling,
-        kStaging,
-        kStaged,
-        kReadying,
-        kCommitting,
-        kDropping
-    };
-    enum class Kind { kUpdate, kStageOnly, kRollback, kSession };
-
     // The update under way. Times are for the waterfall.
     struct Job {
         messages::UpdateId id{};
-        Kind kind = Kind::kUpdate;
+        messages::UpdateRound round{0};  // of the replicas
+        // How far it goes by itself: a session to kOpen and a stage to kPrepared, until the call
+        // that commits.
+        messages::UpdatePhase goal = messages::UpdatePhase::kCommitted;
+        bool is_rollback = false;
         messages::UpdateSpec spec{};
         Epoch new_epoch{};
         std::optional<Caller> caller{};  // nobody waits while a stage is held
@@ -165,10 +151,7 @@ class UpdateCoordinator {
         std::optional<messages::WeightSource> first_source{};  // collected while the session opens
         TimePoint last_prepared{};
         TimePoint commit_ordered{};
-        bool is_staging_done = false;
-        bool is_ready_done = false;
-        std::vector<std::optional<messages::UpdatePart>>
-            answers{};                                     // to the order under way, by replica
+        std::vector<messages::UpdatePart> answers{};       // the latest, by replica
         std::vector<std::vector<Rank>> awaited{};          // by replica: ranks that are not done
         std::vector<messages::ReplicaOutcome> outcomes{};  // the latest, by replica
         std::string label{};                               // of the new version
@@ -180,21 +163,22 @@ class UpdateCoordinator {
     [[nodiscard]] std::optional<Error> not_at(std::uint64_t session, bool needs_open) const;
     void hear_caller(TimePoint now, Caller caller, std::int64_t timeout_ms);
     [[nodiscard]] std::int64_t time_of_replicas(TimePoint now) const;
-    void begin(
-        TimePoint now,
-        Caller caller,
-        std::int64_t timeout_ms,
-        Kind kind,
-        messages::UpdateSpec spec,
-        Out& out
-    );
-    void order(Phase phase, Order order, Out& out);
+    struct Begin {
+        Caller caller{};
+        std::int64_t timeout_ms = 0;
+        messages::UpdateSpec spec{};
+        messages::UpdatePhase goal = messages::UpdatePhase::kCommitted;
+        bool is_rollback = false;
+    };
+    void begin(TimePoint now, Begin begin, Out& out);
+    void order(messages::UpdateOrder what, Order order, Out& out);
     void order_finish(TimePoint now, const std::string& label, const std::string& digest, Out& out);
     void order_fill(TimePoint now, messages::WeightSource source, Out& out);
     [[nodiscard]] std::int64_t num_missing() const;
     void order_stage(TimePoint now, Out& out);
     void order_ready(TimePoint now, Out& out);
     void all_answered(TimePoint now, Out& out);
+    [[nodiscard]] std::optional<Error> problem_of_stages() const;
     [[nodiscard]] bool may_be_torn() const;
     void begin_drop(TimePoint now, Error failure, Out& out);
     void decide();
@@ -203,10 +187,14 @@ class UpdateCoordinator {
     void reply(TimePoint now, std::optional<Error> error, Out& out);
     void refuse(Caller caller, Error error, Out& out) const;
     [[nodiscard]] std::string who_is_missing() const;
-    [[nodiscard]] std::string_view phase_name() const;
+    [[nodiscard]] messages::UpdatePhase phase() const {
+        return job_ ? job_->round.phase() : messages::UpdatePhase::kIdle;
+    }
+    [[nodiscard]] std::string_view phase_name() const {
+        return job_ ? name_of(messages::state_of(phase())) : name_of(messages::UpdatePhase::kIdle);
+    }
 
     int num_replicas_;
-    Phase phase_ = Phase::kIdle;
     std::optional<Job> job_{};
     messages::UpdateId next_id_;
     ServedVersion version_{};

@@ -17,41 +17,17 @@ std::string list_of(const std::vector<Rank>& ranks) {
 
 }  // namespace
 
-std::string_view UpdateCoordinator::phase_name() const {
-    switch (phase_) {
-        case Phase::kIdle:
-            return "idle";
-        case Phase::kOpening:
-            return "open_stage";
-        case Phase::kOpen:
-            return "open";
-        case Phase::kFilling:
-            return "fill";
-        case Phase::kStaging:
-            return "stage";
-        case Phase::kStaged:
-            return "staged";
-        case Phase::kReadying:
-            return "ready";
-        case Phase::kCommitting:
-            return "commit";
-        case Phase::kDropping:
-            return "drop";
-    }
-    return "idle";
-}
-
-std::string_view UpdateCoordinator::state() const {
-    if (is_collecting()) return "collecting";
-    if (is_torn_) return "torn";
-    if (phase_ != Phase::kIdle) return phase_name();
-    return has_weights() ? "serving" : "awaiting_weights";
+messages::UpdateState UpdateCoordinator::state() const {
+    if (is_collecting()) return messages::UpdateState::kCollecting;
+    if (is_torn_) return messages::UpdateState::kTorn;
+    const messages::UpdateState state = messages::state_of(phase());
+    if (state != messages::UpdateState::kServing || has_weights()) return state;
+    return messages::UpdateState::kAwaitingWeights;
 }
 
 std::string UpdateCoordinator::who_is_missing() const {
     std::string names;
-    for (std::size_t i = 0; i < job_->answers.size(); ++i) {
-        if (job_->answers[i]) continue;
+    for (const std::size_t i : job_->round.silent()) {
         std::string who = "scheduler_proc";  // which would have said whom it waits for
         if (!job_->awaited[i].empty()) who = "rank " + list_of(job_->awaited[i]);
         names += fmt::format("{}replica {} ({})", names.empty() ? "" : ", ", i, who);
@@ -62,8 +38,7 @@ std::string UpdateCoordinator::who_is_missing() const {
 void UpdateCoordinator::refuse(Caller caller, Error error, Out& out) const {
     messages::UpdateReply reply;
     reply.call = caller.call;
-    reply.code = name_of(error.code);
-    reply.message = std::move(error.message);
+    reply.verdict = error;
     reply.state = state();
     reply.epoch = version_.epoch;
     reply.label = version_.label;
@@ -79,22 +54,22 @@ void UpdateCoordinator::reply(TimePoint now, std::optional<Error> error, Out& ou
     reply.call = job.caller->call;
     reply.ok = !error;
     if (error) {
-        reply.code = name_of(error->code);
-        reply.message = std::move(error->message);
+        reply.verdict = *error;
         if (job.is_collection)
-            reply.message += fmt::format("; none of the {} calls takes effect", job.num_buckets);
+            reply.verdict.message +=
+                fmt::format("; none of the {} calls takes effect", job.num_buckets);
     }
     reply.state = state();
-    const bool is_about_stage = phase_ == Phase::kStaged;
+    const bool is_about_stage = is_staged();
     if (is_collecting()) {
-        reply.message = fmt::format(
+        reply.verdict.message = fmt::format(
             "received, checked and staged, {} calls so far; {}",
             job.num_buckets,
             job.spec.partial
                 ? std::string("they take effect together, before the next call that needs them")
                 : fmt::format("they take effect with the last of {} missing tensors", num_missing())
         );
-    } else if (phase_ == Phase::kOpen) {
+    } else if (is_open()) {
         reply.session = static_cast<std::uint64_t>(job.id);
     }
     reply.epoch = is_about_stage ? job.new_epoch : version_.epoch;

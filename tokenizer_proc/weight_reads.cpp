@@ -79,8 +79,8 @@ Result<> TensorRead::place(const messages::WorkerTensor& piece) {
 std::optional<Result<messages::WeightsReply>> TensorRead::add(messages::WorkerTensor piece) {
     using Answer = std::optional<Result<messages::WeightsReply>>;
     heard_.insert(piece.rank);
-    if (!piece.code.empty()) {
-        return Answer(Error{error_code_named(piece.code), std::move(piece.message)});
+    if (!piece.verdict.is_done()) {
+        return Answer(piece.verdict.error());
     }
     if (!reply_) {
         if (auto begun = begin(piece); !begun) return Answer(begun.error());
@@ -116,12 +116,13 @@ std::optional<messages::DigestsReply> DigestRead::add(messages::WorkerDigests pa
     const bool is_ours = raw(part.replica) >= 0 && raw(part.replica) < num_replicas_ &&
                          raw(part.rank) >= 0 && raw(part.rank) < tp_;
     if (!is_ours) return std::nullopt;
-    if (!part.code.empty()) {
+    if (!part.verdict.is_done()) {
         messages::DigestsReply refusal;
         refusal.epoch = part.epoch;
         refusal.label = std::move(part.label);
-        refusal.code = std::move(part.code);
-        refusal.message = fmt::format("replica {}: {}", raw(part.replica), part.message);
+        refusal.verdict.code = std::move(part.verdict.code);
+        refusal.verdict.message =
+            fmt::format("replica {}: {}", raw(part.replica), part.verdict.message);
         return refusal;
     }
     parts_.emplace(std::pair(part.replica, part.rank), std::move(part));
@@ -158,8 +159,8 @@ messages::DigestsReply DigestRead::merge() const {
     reply.epoch = first.epoch;
     reply.label = first.label;
     const auto fail = [&](ErrorCode code, std::string message) {
-        reply.code = name_of(code);
-        reply.message = std::move(message);
+        reply.verdict.code = code;
+        reply.verdict.message = std::move(message);
         return reply;
     };
     for (const auto& [who, part] : parts_) {

@@ -414,8 +414,7 @@ Result<> run(const Options& options, Supervision& supervision) {
         scheduler.set_linger_ms(kLingerMs);
         messages::WorkerError error;
         error.rank = static_cast<Rank>(options.rank);
-        error.code = name_of(result.error().code);
-        error.message = result.error().message;
+        error.error = result.error();
         static_cast<void>(worker.send(encode(error)));
     }
     return result;

@@ -153,12 +153,12 @@ Task<Result<messages::UpdateReply>> update_from_disk(Exchange& exchange, DiskUpd
         checked(co_await exchange.tree().call(std::move(call), kTimeout));
     if (!reply || !update.clears_cache) co_return reply;
     // Nothing new serves yet: a flush would make it, half-way through a model.
-    if (reply->state == "collecting") co_return reply;
+    if (reply->state == messages::UpdateState::kCollecting) co_return reply;
     // Prefixes of older versions are not found by default (P9), so where new requests hold pages
     // already there is nothing to be afraid of.
     const Result<messages::FlushReply> flushed = co_await flush(exchange);
     if (!flushed && is_paused(*before)) {
-        reply->message =
+        reply->verdict.message =
             "the weights are in effect, but the cache was not cleared: " + flushed.error().message;
     }
     co_return reply;

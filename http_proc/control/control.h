@@ -27,7 +27,7 @@ inline constexpr std::chrono::minutes kTimeout{20};
 template <class Reply>
 [[nodiscard]] Result<Reply> checked(Result<Reply> reply) {
     if (!reply || reply->ok) return reply;
-    return Error{error_code_named(reply->code), reply->message};
+    return reply->verdict.error();
 }
 
 [[nodiscard]] Task<Result<messages::StatusReply>> status(Exchange& exchange);

@@ -89,7 +89,9 @@ Result<messages::RankPayload> payload_of(const std::string& base64) {
     return payload;
 }
 
-bool is_open(const messages::UpdateReply& reply) { return reply.state == "open"; }
+bool is_open(const messages::UpdateReply& reply) {
+    return reply.state == messages::UpdateState::kOpen;
+}
 
 Task<Result<messages::UpdateReply>> begin_session(Exchange& exchange) {
     if (exchange.server().weight_session.is_busy) co_return busy();

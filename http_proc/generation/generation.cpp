@@ -110,8 +110,7 @@ void Generation::State::close(std::size_t i) {
 void Generation::State::fail(std::size_t i, Tree& tree) {
     if (is_open[i]) close(i);  // its last chunk may be what there was no room for
     messages::Finish finish{.reason = messages::FinishReason::kError};
-    finish.code = name_of(ErrorCode::kResourceExhausted);
-    finish.message = "there is no memory for the output";
+    finish.verdict = Error{ErrorCode::kResourceExhausted, "there is no memory for the output"};
     waiting[i].emplace().finish = std::move(finish);
     tree.client().cancel({rids[i]});
     make_ready(i);
@@ -180,7 +179,7 @@ std::string name_of_caller(const Request& request, const std::string& id) {
 std::optional<Error> error_of(const messages::OutputChunk& chunk) {
     if (!chunk.finish || chunk.finish->reason != messages::FinishReason::kError)
         return std::nullopt;
-    return Error{error_code_named(chunk.finish->code), chunk.finish->message};
+    return chunk.finish->verdict.error();
 }
 
 }  // namespace pitstop::http

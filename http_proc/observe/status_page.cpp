@@ -81,7 +81,8 @@ Json update_json(const messages::UpdateRecord& update, Reader reader) {
     return {
         {"what", update.what},
         {"ok", update.ok},
-        {"message", reader == Reader::kMayData ? update.message : update.code},
+        {"message",
+         reader == Reader::kMayData ? update.verdict.message : update.verdict.code_name()},
         {"epoch", raw(update.epoch)},
         {"label", update.label},
         {"age_s", update.age_s},

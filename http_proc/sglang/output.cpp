@@ -131,7 +131,7 @@ void SglangOutput::write_finish(JsonWriter& json) const {
             }
             [[fallthrough]];
         case messages::FinishReason::kError:
-            json.key("type").string("abort").key("message").string(finish_->message);
+            json.key("type").string("abort").key("message").string(finish_->verdict.message);
             json.key("status_code").null().key("err_type").null();
             break;
     }

@@ -44,9 +44,10 @@ Json ranks_of(const messages::UpdateReply& reply) {
 Response success(
     std::string message, const std::string& label, const messages::UpdateReply& reply
 ) {
-    if (!label.empty() && !weights::is_open(reply) && reply.state != "collecting")
+    if (!label.empty() && !weights::is_open(reply) &&
+        reply.state != messages::UpdateState::kCollecting)
         message += fmt::format(" Weight version updated to {}.", label);
-    if (!reply.message.empty()) message += " " + reply.message;
+    if (!reply.verdict.message.empty()) message += " " + reply.verdict.message;
     return Response::json(
         200,
         {{"success", true},

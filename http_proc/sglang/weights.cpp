@@ -71,7 +71,7 @@ Task<Response> update_from_dir(Exchange& exchange, const nlohmann::json& body) {
     if (!reply) co_return sglang_failure(reply.error());
     std::string message = "Succeeded to update model weights.";
     if (!label.empty()) message += fmt::format(" Weight version updated to {}.", label);
-    if (!reply->message.empty()) message += " " + reply->message;
+    if (!reply->verdict.message.empty()) message += " " + reply->verdict.message;
     Json num_paused = 0;
     const std::int64_t num_replicas = exchange.tree().hello().replicas;
     if (num_replicas > 1) num_paused = std::vector<int>(static_cast<std::size_t>(num_replicas), 0);

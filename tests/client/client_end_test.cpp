@@ -26,7 +26,7 @@ TEST_F(ClientTest, DestroyedInARequestsCallbackItEndsEverythingBeforeTheDestruct
     const auto take = [&, over](const messages::OutputChunk& chunk) {
         if (is_destroyed) ++num_late;
         if (chunk.finish) {
-            EXPECT_EQ(chunk.finish->code, name_of(ErrorCode::kAborted));
+            EXPECT_EQ(chunk.finish->verdict.code, ErrorCode::kAborted);
             ended.insert(chunk.rid);
             return;
         }
@@ -87,7 +87,7 @@ TEST_F(ClientTest, DestroyedInTheCallbackThatSaysTheTreeIsLost) {
     for (int i = 0; i < 3; ++i) {
         client->generate(prompt("hello"), [&, over](const messages::OutputChunk& chunk) {
             if (!client) return void(++num_others);  // in the destructor below
-            const ErrorCode code = error_code_named(chunk.finish->code);
+            const ErrorCode code = chunk.finish->verdict.error().code;
             std::unique_ptr<Client> last = std::move(client);
             last.reset();
             over->set_value(code);
@@ -107,7 +107,7 @@ TEST_F(ClientTest, DestroyedInARequestsDeadline) {
     client->generate(
         prompt("hello"),
         [&, over](const messages::OutputChunk& chunk) {
-            const ErrorCode code = error_code_named(chunk.finish->code);
+            const ErrorCode code = chunk.finish->verdict.error().code;
             client.reset();
             over->set_value(code);
         },

@@ -89,7 +89,7 @@ TEST_F(ClientTest, ALostConnectionEndsEveryOpenRequestAndCall) {
     const std::optional<messages::OutputChunk> last = stream.next(kLong);
     ASSERT_TRUE(last && last->finish);
     EXPECT_EQ(last->finish->reason, messages::FinishReason::kError);
-    EXPECT_EQ(last->finish->code, "unavailable");
+    EXPECT_EQ(last->finish->verdict.code, ErrorCode::kUnavailable);
     EXPECT_EQ(other.wait(kLong).error().code, ErrorCode::kUnavailable);
     EXPECT_EQ(status.get_future().get().error().code, ErrorCode::kUnavailable);
     EXPECT_FALSE(client->is_connected());
@@ -101,8 +101,7 @@ TEST_F(ClientTest, WhatADyingTreeSaidLastIsHeard) {
     Stream stream = client->generate(prompt("hello"));
     const auto [peer, request] = door_->take<messages::Generate>();
     messages::OutputChunk last = last_chunk(request.rid, messages::FinishReason::kError);
-    last.finish->code = "unavailable";
-    last.finish->message = "tp_worker[0.1] died";
+    last.finish->verdict = Error{ErrorCode::kUnavailable, "tp_worker[0.1] died"};
     door_->send_chunk(peer, last);
     door_.reset();
     EXPECT_EQ(stream.wait(kLong).error().message, "tp_worker[0.1] died");
@@ -132,8 +131,8 @@ TEST_F(ClientTest, ARefusedRequestEndsWithTheDoorsError) {
     const auto [peer, request] = door_->take<messages::Generate>();
     messages::ErrorReply error;
     error.rid = request.rid;
-    error.code = "resource_exhausted";
-    error.message = "the queue is full";
+    error.error.code = ErrorCode::kResourceExhausted;
+    error.error.message = "the queue is full";
     door_->send(messages::Door::kData, peer, encode(error));
     const Result<messages::OutputChunk> whole = stream.wait(kLong);
     EXPECT_EQ(whole.error().code, ErrorCode::kResourceExhausted);
@@ -354,7 +353,7 @@ TEST_F(ClientTest, AnAbortIsSentWhenTheDataDoorHasReadTheRequestsBeforeIt) {
     EXPECT_FALSE(door_->has<messages::Abort>());
     messages::ErrorReply any_answer;  // also a refusal says that the door has come so far
     any_answer.call = question.call;
-    any_answer.code = name_of(ErrorCode::kResourceExhausted);
+    any_answer.error.code = ErrorCode::kResourceExhausted;
     door_->send(messages::Door::kData, peer, encode(any_answer));
     const auto [admin_peer, call] = door_->take<messages::Abort>();
     EXPECT_EQ(call.rids, std::vector{stream.rid()});

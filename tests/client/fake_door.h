@@ -176,8 +176,7 @@ class FakeDoor {
     void greet(bus::Socket& socket, const std::string& peer) {
         if (greeting_error_) {
             messages::ErrorReply error;
-            error.code = name_of(greeting_error_->code);
-            error.message = greeting_error_->message;
+            error.error = *greeting_error_;
             if (greeting_error_->code == ErrorCode::kUnavailable) greeting_error_.reset();
             CHECK(socket.send(encode(error), peer) == bus::Sent::kSent);
             return;

@@ -129,7 +129,7 @@ TEST(PushSockets, ARefusalIsTheAnswerToItsOwnBucket) {
         EXPECT_EQ(worker.take(), 0);
         worker.answer({});
         EXPECT_EQ(worker.take(), 1);
-        worker.answer({.code = "invalid_argument", .message = "bucket 1"});
+        worker.answer({.verdict = Error{ErrorCode::kInvalidArgument, "bucket 1"}});
         // Nothing more comes; it stays until the answer is read.
         EXPECT_EQ(worker.take(), 2);
     });

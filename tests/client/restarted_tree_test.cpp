@@ -139,7 +139,7 @@ TEST_F(RestartedTree, ATreeThatSaysItIsAnotherOneEndsWhatIsOpenAndIsGreetedAgain
     door_->become("another");
     messages::ErrorReply refusal;
     refusal.call = call.call;
-    refusal.code = name_of(ErrorCode::kUnavailable);
+    refusal.error.code = ErrorCode::kUnavailable;
     const auto refuse = [&](messages::Door door, const std::string& to) {
         messages::Frames frames = encode(refusal);
         add_tree(frames, "another");

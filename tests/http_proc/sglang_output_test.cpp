@@ -88,7 +88,7 @@ TEST(SglangOutput, AnAbortWhileWaitingHasSglangsWordsAndNoMore) {
         messages::OutputChunk end = chunk("a", {TokenId{1}}, "");
         end.finish = messages::Finish{
             .reason = messages::FinishReason::kAbort,
-            .message = "enough",
+            .verdict = messages::Verdict::done("enough"),
             .was_waiting = was_waiting};
         output.take(std::move(end));
         EXPECT_EQ(
@@ -105,7 +105,8 @@ TEST(SglangOutput, AnAbortWhileWaitingHasSglangsWordsAndNoMore) {
 TEST(SglangOutput, AnAbortBeforeTheFirstTokenHasOneEmptySpan) {
     SglangOutput output({.rid = "r"});
     messages::OutputChunk end;
-    end.finish = messages::Finish{.reason = messages::FinishReason::kAbort, .message = "Aborted"};
+    end.finish = messages::Finish{
+        .reason = messages::FinishReason::kAbort, .verdict = messages::Verdict::done("Aborted")};
     output.take(std::move(end));
     EXPECT_TRUE(output.lacks_version());
     output.set_version({.epoch = Epoch{3}, .label = "now"});

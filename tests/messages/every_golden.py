@@ -147,6 +147,8 @@ class Maker:
         match kind:
             case "str":
                 return f"{field} № {number}" + "." * (number % 3 * 20)  # fixstr, and str 8
+            case "error code":
+                return "too_large"
             case "bool":
                 return default != "true"
             case "int32":

@@ -138,8 +138,7 @@ TEST(Golden, ErrorIsPythons) {
     expect_golden(ErrorReply{
         .rid = "r-1",
         .call = CallId{0xffff'ffff'ffff'ffff},
-        .code = "too_large",
-        .message = "a message of more than 16777216 bytes"});
+        .error = {ErrorCode::kTooLarge, "a message of more than 16777216 bytes"}});
 }
 
 TEST(Golden, GenerateIsPythons) {
@@ -247,7 +246,7 @@ TEST(Golden, PushIsPythons) {
         {.name = "lm_head.weight", .dtype = "F32", .shape = {151'936, 1024}, .offset = 64}};
     expect_golden(bucket);
     expect_golden(PushShard{.memory = {.pid = 4711, .fd = 24, .bytes = 4096}});
-    expect_golden(PushEnd{.code = "data_loss", .message = "'a' was cut short"});
+    expect_golden(PushEnd{.verdict = Error{ErrorCode::kDataLoss, "'a' was cut short"}});
     expect_golden(PushDone{});
 }
 

@@ -110,7 +110,7 @@ TEST(Fairness, AFullQueuePushesOutTheNewestOfWhoHasTheMost) {
     rig.turn();
     for (const std::size_t i : {3U, 4U, 5U}) {
         ASSERT_TRUE(rig.of(flood[i]).finish) << i;
-        EXPECT_EQ(rig.of(flood[i]).finish->code, "resource_exhausted");
+        EXPECT_EQ(rig.of(flood[i]).finish->verdict.code, ErrorCode::kResourceExhausted);
     }
     rig.run();
     EXPECT_EQ(rig.of(few).tokens.size(), 1u);

@@ -271,9 +271,10 @@ std::vector<FromWorker> FakeWorkers::run_one() {
             messages::WorkerStaged vote{.update = stage->update};
             vote.outcome.rank = static_cast<Rank>(i);
             vote.outcome.ok = !stage_failures[at];
-            vote.outcome.phase = vote.outcome.ok ? "prepared" : "verify";
+            vote.outcome.phase = vote.outcome.ok ? messages::UpdatePhase::kPrepared
+                                                 : messages::UpdatePhase::kStaging;
             if (stage_failures[at]) {
-                vote.outcome.code = "invalid_argument";
+                vote.outcome.code = ErrorCode::kInvalidArgument;
                 vote.outcome.problems = {*stage_failures[at]};
                 vote.outcome.num_problems = 1;
             } else {
@@ -308,8 +309,8 @@ std::vector<FromWorker> FakeWorkers::run_one() {
             if (is_silent[at]) continue;
             messages::WorkerMemoryDone done{.call = memory->call, .rank = static_cast<Rank>(i)};
             if (memory_failures[at]) {
-                done.code = "resource_exhausted";
-                done.message = *std::exchange(memory_failures[at], std::nullopt);
+                done.verdict.code = ErrorCode::kResourceExhausted;
+                done.verdict.message = *std::exchange(memory_failures[at], std::nullopt);
             } else {
                 for (const messages::MemoryTag tag : memory->tags) {
                     if (memory->action == messages::MemoryAction::kRelease) {

@@ -32,7 +32,7 @@ TEST_F(LabelTest, P3_SplitsTheSpansOfRunningRequestsAndChangesNoToken) {
     rig.turn();
     for (int i = 0; i < 6; ++i) rig.step();
     const messages::LabelPart part = relabel("step-7");
-    EXPECT_EQ(part.code, "");
+    EXPECT_EQ(part.verdict.code, std::nullopt);
     EXPECT_EQ(part.epoch, Epoch{1});
     EXPECT_EQ(part.old_label, "");
     EXPECT_EQ(part.label, "step-7");
@@ -83,8 +83,8 @@ TEST_F(LabelTest, IsRefusedDuringAnUpdateWhoseOwnLabelComes) {
     rig.control(messages::UpdateReady{.update = messages::UpdateId{1}});
     rig.turn();
     const messages::LabelPart part = relabel("late");
-    EXPECT_EQ(part.code, "failed_precondition");
-    EXPECT_NE(part.message.find("update 1"), std::string::npos);
+    EXPECT_EQ(part.verdict.code, ErrorCode::kFailedPrecondition);
+    EXPECT_NE(part.verdict.message.find("update 1"), std::string::npos);
     EXPECT_EQ(rig.status().label, "");
 }
 
@@ -92,7 +92,7 @@ TEST(Label, IsRefusedWhereNothingServes) {
     Rig rig{FakeModel{.has_weights = false}};
     rig.control(messages::SetWeightLabel{.call = CallId{4}, .label = "x"});
     rig.turn();
-    EXPECT_EQ(rig.take<messages::LabelPart>().at(0).code, "failed_precondition");
+    EXPECT_EQ(rig.take<messages::LabelPart>().at(0).verdict.code, ErrorCode::kFailedPrecondition);
 }
 
 }  // namespace

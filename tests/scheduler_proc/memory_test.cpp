@@ -67,7 +67,8 @@ class MemoryTest : public testing::Test {
     std::string refusal_of(RequestKey key) {
         rig.run();
         const auto& finish = rig.of(key).finish;
-        return finish && finish->reason == messages::FinishReason::kError ? finish->message : "";
+        return finish && finish->reason == messages::FinishReason::kError ? finish->verdict.message
+                                                                          : "";
     }
 
     Rig rig{FakeModel{.tp = 2}};
@@ -77,14 +78,14 @@ class MemoryTest : public testing::Test {
 
 TEST_F(MemoryTest, AnIdleReplicaReleasesAndResumesAndServesAgain) {
     const messages::MemoryPart released = release(kKv);
-    EXPECT_EQ(released.code, "");
+    EXPECT_EQ(released.verdict.code, std::nullopt);
     ASSERT_EQ(released.tags.size(), 2u);
     EXPECT_EQ(released.tags[0].state, messages::MemoryState::kResident);
     EXPECT_EQ(released.tags[0].resident_bytes, 2000) << "of both ranks";
     EXPECT_EQ(released.tags[1].state, messages::MemoryState::kReleased);
     EXPECT_EQ(released.tags[1].resident_bytes, 0);
     EXPECT_EQ(rig.status().state, "released");
-    EXPECT_EQ(resume(kKv).code, "");
+    EXPECT_EQ(resume(kKv).verdict.code, std::nullopt);
     EXPECT_EQ(rig.status().state, "running");
     const RequestKey key = start();
     rig.run();
@@ -101,10 +102,10 @@ TEST_F(MemoryTest, RequestsAreRefusedWithAClearErrorWhileRunningAndQueuedWhilePa
     rig.run();
     EXPECT_FALSE(rig.of(queued).finish);
     const messages::ContinuePart too_early = go_on();
-    EXPECT_EQ(too_early.code, "failed_precondition");
-    EXPECT_NE(too_early.message.find("kv_cache is released"), std::string::npos);
-    EXPECT_EQ(resume().code, "");
-    EXPECT_EQ(go_on().code, "");
+    EXPECT_EQ(too_early.verdict.code, ErrorCode::kFailedPrecondition);
+    EXPECT_NE(too_early.verdict.message.find("kv_cache is released"), std::string::npos);
+    EXPECT_EQ(resume().verdict.code, std::nullopt);
+    EXPECT_EQ(go_on().verdict.code, std::nullopt);
     rig.run();
     EXPECT_EQ(rig.of(queued).tokens, rig.expected(asks[0]).tokens);
 }
@@ -115,7 +116,7 @@ TEST_F(MemoryTest, P4_APauseThatIsOverDueStaysWhileMemoryIsReleasedAndEndsByItse
     rig.control(messages::PauseGeneration{
         .call = CallId{1}, .mode = messages::PauseMode::kRetract, .max_pause_s = 2.0});
     EXPECT_EQ(answer<messages::PausePart>().num_retracted, 1);
-    EXPECT_EQ(release({}, /*keep_weights=*/true).code, "");
+    EXPECT_EQ(release({}, /*keep_weights=*/true).verdict.code, std::nullopt);
     rig.now += seconds(3);
     const TurnOutput over = rig.turn();
     EXPECT_TRUE(rig.scheduler.is_paused());
@@ -128,9 +129,9 @@ TEST_F(MemoryTest, P4_APauseThatIsOverDueStaysWhileMemoryIsReleasedAndEndsByItse
     const RequestKey late = rig.send({.prompt = prompt_of(5), .max_new_tokens = 3});
     rig.turn();
     EXPECT_FALSE(rig.of(late).finish) << "it waits, as in any pause";
-    EXPECT_EQ(resume(kKv).code, "");
+    EXPECT_EQ(resume(kKv).verdict.code, std::nullopt);
     EXPECT_TRUE(rig.scheduler.is_paused()) << "the weights are still missing";
-    EXPECT_EQ(resume(kWeights).code, "");
+    EXPECT_EQ(resume(kWeights).verdict.code, std::nullopt);
     rig.run();
     EXPECT_FALSE(rig.scheduler.is_paused());
     EXPECT_EQ(rig.status().pause_expiry.rfind("went on by itself after 3.", 0), 0u)
@@ -148,7 +149,7 @@ TEST_F(MemoryTest, OpenRequestsStopAReleaseThatNoPauseAnnounced) {
     rig.turn();
     const auto parts = rig.take<messages::MemoryPart>();
     ASSERT_EQ(parts.size(), 1u);
-    EXPECT_EQ(parts[0].code, "failed_precondition");
+    EXPECT_EQ(parts[0].verdict.code, ErrorCode::kFailedPrecondition);
     EXPECT_FALSE(parts[0].was_done);
     rig.run();
     EXPECT_EQ(rig.of(key).tokens, rig.expected(asks[0]).tokens) << "nothing has changed";
@@ -158,14 +159,14 @@ TEST_F(MemoryTest, P4_FrozenRequestsKeepTheirKvAndRetractedOnesLoseNothing) {
     const RequestKey key = start();
     pause(messages::PauseMode::kInPlace);
     const messages::MemoryPart refused = release(kKv);
-    EXPECT_EQ(refused.code, "failed_precondition");
-    EXPECT_NE(refused.message.find("1 requests hold"), std::string::npos);
+    EXPECT_EQ(refused.verdict.code, ErrorCode::kFailedPrecondition);
+    EXPECT_NE(refused.verdict.message.find("1 requests hold"), std::string::npos);
     // The weights are another matter: requests hold none of them.
-    EXPECT_EQ(release(kWeights, /*keep_weights=*/true).code, "");
-    EXPECT_EQ(resume(kWeights).code, "");
+    EXPECT_EQ(release(kWeights, /*keep_weights=*/true).verdict.code, std::nullopt);
+    EXPECT_EQ(resume(kWeights).verdict.code, std::nullopt);
     pause(messages::PauseMode::kRetract);
-    EXPECT_EQ(release({}, /*keep_weights=*/true).code, "");
-    EXPECT_EQ(resume().code, "");
+    EXPECT_EQ(release({}, /*keep_weights=*/true).verdict.code, std::nullopt);
+    EXPECT_EQ(resume().verdict.code, std::nullopt);
     go_on();
     rig.run();
     EXPECT_EQ(rig.of(key).tokens, rig.expected(asks[0]).tokens);
@@ -183,40 +184,40 @@ TEST_F(MemoryTest, CachedPrefixesGoWithTheKv) {
 
 TEST_F(MemoryTest, TheWrongStateIsATypedErrorAndChangesNothing) {
     const messages::MemoryPart not_released = resume(kKv);
-    EXPECT_EQ(not_released.code, "failed_precondition");
-    EXPECT_NE(not_released.message.find("not currently released"), std::string::npos);
+    EXPECT_EQ(not_released.verdict.code, ErrorCode::kFailedPrecondition);
+    EXPECT_NE(not_released.verdict.message.find("not currently released"), std::string::npos);
     EXPECT_TRUE(not_released.was_done);
-    EXPECT_NE(resume().message.find("not currently released"), std::string::npos);
+    EXPECT_NE(resume().verdict.message.find("not currently released"), std::string::npos);
     release(kKv);
     const messages::MemoryPart twice = release(kKv);
-    EXPECT_NE(twice.message.find("already released"), std::string::npos);
+    EXPECT_NE(twice.verdict.message.find("already released"), std::string::npos);
     EXPECT_TRUE(twice.was_done);
     const messages::MemoryPart half =
         release({messages::MemoryTag::kWeights, messages::MemoryTag::kKvCache});
-    EXPECT_EQ(half.code, "failed_precondition");
+    EXPECT_EQ(half.verdict.code, ErrorCode::kFailedPrecondition);
     EXPECT_FALSE(half.was_done) << "the weights are still there";
     EXPECT_EQ(half.tags[0].state, messages::MemoryState::kResident);
     EXPECT_EQ(rig.workers.memory_orders().size(), 1u);
-    EXPECT_EQ(release().code, "") << "no tags: what is left";
+    EXPECT_EQ(release().verdict.code, std::nullopt) << "no tags: what is left";
     EXPECT_TRUE(release().was_done);
 }
 
 TEST_F(MemoryTest, WithoutWeightsNothingIsGeneratedUntilACompleteUpdate) {
     pause(messages::PauseMode::kRetract);
-    EXPECT_EQ(release(kWeights).code, "");
-    EXPECT_NE(update().message.find("weights is released"), std::string::npos);
+    EXPECT_EQ(release(kWeights).verdict.code, std::nullopt);
+    EXPECT_NE(update().verdict.message.find("weights is released"), std::string::npos);
     const messages::MemoryPart back = resume(kWeights);
-    EXPECT_EQ(back.code, "");
+    EXPECT_EQ(back.verdict.code, std::nullopt);
     EXPECT_FALSE(back.has_weights);
     EXPECT_EQ(rig.status().state, "awaiting_weights");
-    EXPECT_EQ(update(/*partial=*/true).code, "failed_precondition");
+    EXPECT_EQ(update(/*partial=*/true).verdict.code, ErrorCode::kFailedPrecondition);
     // What comes while paused waits; the pause may end before the weights are there.
     asks.push_back({.prompt = prompt_of(4)});
     const RequestKey queued = rig.send(asks[0]);
     rig.run();
     const messages::ContinuePart went_on = go_on();
-    EXPECT_EQ(went_on.code, "");
-    EXPECT_NE(went_on.message.find("no weights"), std::string::npos);
+    EXPECT_EQ(went_on.verdict.code, std::nullopt);
+    EXPECT_NE(went_on.verdict.message.find("no weights"), std::string::npos);
     const RequestKey refused = rig.send({.prompt = prompt_of(5)});
     EXPECT_NE(refusal_of(refused).find("no weights"), std::string::npos);
     EXPECT_EQ(rig.of(queued).tokens.size(), 0u);
@@ -240,7 +241,7 @@ TEST_F(MemoryTest, AReleaseOfTheWeightsForgetsTheRetainedVersion) {
     release(kWeights, /*keep_weights=*/true);
     resume(kWeights);
     rig.control(messages::UpdateRollback{.update = messages::UpdateId{90}, .new_epoch = Epoch{90}});
-    EXPECT_EQ(answer<messages::UpdatePart>().code, "failed_precondition");
+    EXPECT_EQ(answer<messages::UpdatePart>().verdict.code, ErrorCode::kFailedPrecondition);
 }
 
 TEST_F(MemoryTest, WeightsStayWhileAnUpdateIsUnderWay) {
@@ -248,14 +249,14 @@ TEST_F(MemoryTest, WeightsStayWhileAnUpdateIsUnderWay) {
     stage.spec.source.path = "/models/next";
     rig.control(stage);
     answer<messages::UpdatePart>();
-    EXPECT_NE(release(kWeights).message.find("update 1"), std::string::npos);
-    EXPECT_EQ(release(kKv).code, "") << "a stage needs no KV";
+    EXPECT_NE(release(kWeights).verdict.message.find("update 1"), std::string::npos);
+    EXPECT_EQ(release(kKv).verdict.code, std::nullopt) << "a stage needs no KV";
 }
 
 TEST_F(MemoryTest, ADirectUpdateOfReleasedWeightsTearsNothing) {
     release(kWeights, /*keep_weights=*/true);
     rig.control(messages::UpdateReady{.update = messages::UpdateId{1}});
-    EXPECT_EQ(answer<messages::UpdatePart>().code, "failed_precondition");
+    EXPECT_EQ(answer<messages::UpdatePart>().verdict.code, ErrorCode::kFailedPrecondition);
     EXPECT_FALSE(rig.scheduler.is_torn());
 }
 
@@ -263,12 +264,12 @@ TEST_F(MemoryTest, OneRankThatFailsSetsAllBack) {
     release(kKv);
     rig.workers.memory_failures[1] = "no room";
     const messages::MemoryPart failed = resume(kKv);
-    EXPECT_EQ(failed.code, "resource_exhausted");
-    EXPECT_NE(failed.message.find("rank 1: no room"), std::string::npos);
+    EXPECT_EQ(failed.verdict.code, ErrorCode::kResourceExhausted);
+    EXPECT_NE(failed.verdict.message.find("rank 1: no room"), std::string::npos);
     EXPECT_EQ(failed.tags[1].state, messages::MemoryState::kReleased);
     EXPECT_EQ(failed.tags[1].resident_bytes, 0) << "rank 0 gave it back";
     EXPECT_EQ(rig.workers.memory_orders().back().action, messages::MemoryAction::kRelease);
-    EXPECT_EQ(resume(kKv).code, "") << "later works";
+    EXPECT_EQ(resume(kKv).verdict.code, std::nullopt) << "later works";
 }
 
 TEST_F(MemoryTest, ARankThatCannotEvenGoBackLeavesTheTagReleased) {
@@ -279,10 +280,11 @@ TEST_F(MemoryTest, ARankThatCannotEvenGoBackLeavesTheTagReleased) {
     rig.workers.memory_failures[0] = "no room";
     rig.run();
     EXPECT_NE(
-        rig.take<messages::MemoryPart>().at(0).message.find("rank 1: the kernel"), std::string::npos
+        rig.take<messages::MemoryPart>().at(0).verdict.message.find("rank 1: the kernel"),
+        std::string::npos
     );
     EXPECT_EQ(rig.status().memory[1].state, messages::MemoryState::kReleased);
-    EXPECT_EQ(resume(kKv).code, "");
+    EXPECT_EQ(resume(kKv).verdict.code, std::nullopt);
     start();
     rig.run();
     EXPECT_TRUE(rig.workers.problems().empty());
@@ -297,12 +299,12 @@ TEST_F(MemoryTest, WeightsThatMayHaveBeenLetGoOnAWayBackDoNotServe) {
     ASSERT_TRUE(rig.step());
     for (auto& failure : rig.workers.memory_failures) failure = "no room";
     rig.run();
-    EXPECT_NE(rig.take<messages::MemoryPart>().at(0).code, "");
+    EXPECT_NE(rig.take<messages::MemoryPart>().at(0).verdict.code, std::nullopt);
     EXPECT_EQ(rig.status().memory[0].state, messages::MemoryState::kReleased);
     rig.workers.memory_failures[0] = "no room";
-    EXPECT_EQ(resume(kWeights).code, "resource_exhausted");
+    EXPECT_EQ(resume(kWeights).verdict.code, ErrorCode::kResourceExhausted);
     const messages::MemoryPart back = resume(kWeights);
-    EXPECT_EQ(back.code, "");
+    EXPECT_EQ(back.verdict.code, std::nullopt);
     EXPECT_FALSE(back.has_weights);
 }
 
@@ -316,9 +318,9 @@ TEST_F(MemoryTest, P5_ALateRankIsNamedAndTheOrderStands) {
     rig.turn();
     const auto late = rig.take<messages::MemoryPart>();
     ASSERT_EQ(late.size(), 1u);
-    EXPECT_EQ(late[0].code, "deadline_exceeded");
-    EXPECT_NE(late[0].message.find("rank 1"), std::string::npos);
-    EXPECT_EQ(late[0].message.find("rank 0"), std::string::npos);
+    EXPECT_EQ(late[0].verdict.code, ErrorCode::kDeadlineExceeded);
+    EXPECT_NE(late[0].verdict.message.find("rank 1"), std::string::npos);
+    EXPECT_EQ(late[0].verdict.message.find("rank 0"), std::string::npos);
     EXPECT_EQ(late[0].tags[1].state, messages::MemoryState::kReleasing);
     TurnInput in;
     in.workers.emplace_back(messages::WorkerMemoryDone{
@@ -359,7 +361,7 @@ TEST_F(MemoryTest, AReleaseWaitsForStepsInFlightAndNothingStartsMeanwhile) {
     EXPECT_GT(rig.scheduler.num_in_flight(), 0u);
     EXPECT_TRUE(rig.workers.memory_orders().empty());
     rig.run();
-    EXPECT_EQ(rig.take<messages::MemoryPart>().at(0).code, "");
+    EXPECT_EQ(rig.take<messages::MemoryPart>().at(0).verdict.code, std::nullopt);
     EXPECT_TRUE(rig.workers.problems().empty());
 }
 
@@ -370,7 +372,7 @@ TEST(InitialWeights, AReplicaThatWaitsForThemIsAliveAndRefusesWithAReason) {
     const RequestKey key = rig.send({.prompt = prompt_of(4)});
     rig.run();
     ASSERT_TRUE(rig.of(key).finish);
-    EXPECT_NE(rig.of(key).finish->message.find("no weights"), std::string::npos);
+    EXPECT_NE(rig.of(key).finish->verdict.message.find("no weights"), std::string::npos);
     EXPECT_TRUE(rig.workers.plans().empty());
 }
 

@@ -78,7 +78,7 @@ TEST_F(PauseTest, AnswersWhenNoStepIsInFlight) {
     EXPECT_TRUE(rig.take<messages::PausePart>().empty());
     rig.step();
     const messages::PausePart part = only<messages::PausePart>();
-    EXPECT_EQ(part.code, "");
+    EXPECT_EQ(part.verdict.code, std::nullopt);
     EXPECT_FALSE(part.was_paused);
     EXPECT_EQ(part.num_frozen, 2);
     EXPECT_EQ(part.num_waiting, 1);
@@ -123,7 +123,7 @@ TEST_F(PauseTest, P4_InPlaceGoesOnFromTheVeryNextToken) {
     pause(messages::PauseMode::kInPlace);
     const std::int64_t run_before = rig.workers.num_tokens_run();
     const auto tokens = rig.of(keys[0]).tokens;
-    EXPECT_EQ(flush().code, "failed_precondition");
+    EXPECT_EQ(flush().verdict.code, ErrorCode::kFailedPrecondition);
     EXPECT_EQ(rig.status().num_running, 2);
     go_on();
     rig.step();
@@ -139,7 +139,7 @@ TEST_F(PauseTest, P4_RetractLosesNoToken) {
     EXPECT_EQ(part.num_waiting, 3);
     EXPECT_EQ(rig.status().num_running, 0);
     const messages::FlushPart flushed = flush();
-    EXPECT_EQ(flushed.code, "");
+    EXPECT_EQ(flushed.verdict.code, std::nullopt);
     EXPECT_GT(flushed.pages_freed, 0);
     EXPECT_EQ(rig.status().pages_free, 64);
     go_on();
@@ -189,9 +189,9 @@ TEST_F(PauseTest, WaitAlsoRunsOutWhatWasRetractedUnderPressure) {
 TEST_F(PauseTest, TwiceIsHarmlessAndSaysSo) {
     pause(messages::PauseMode::kInPlace);
     const messages::PausePart again = pause(messages::PauseMode::kInPlace);
-    EXPECT_EQ(again.code, "");
+    EXPECT_EQ(again.verdict.code, std::nullopt);
     EXPECT_TRUE(again.was_paused);
-    EXPECT_EQ(again.message, "already paused");
+    EXPECT_EQ(again.verdict.message, "already paused");
     EXPECT_EQ(again.num_frozen, 2);
     EXPECT_EQ(pause(messages::PauseMode::kWait).num_frozen, 2) << "a wait sets nothing going again";
     go_on();
@@ -201,9 +201,9 @@ TEST_F(PauseTest, TwiceIsHarmlessAndSaysSo) {
 
 TEST_F(PauseTest, ALaterRetractFreesWhatAnEarlierInPlaceFroze) {
     pause(messages::PauseMode::kInPlace);
-    EXPECT_EQ(flush().code, "failed_precondition");
+    EXPECT_EQ(flush().verdict.code, ErrorCode::kFailedPrecondition);
     EXPECT_EQ(pause(messages::PauseMode::kRetract).num_retracted, 2);
-    EXPECT_EQ(flush().code, "");
+    EXPECT_EQ(flush().verdict.code, std::nullopt);
     go_on();
     rig.run();
     expect_undisturbed();
@@ -217,7 +217,7 @@ TEST_F(PauseTest, ALaterInPlaceStopsAWaitThatStillRuns) {
     const auto parts = rig.take<messages::PausePart>();
     ASSERT_EQ(parts.size(), 2u);
     EXPECT_EQ(parts[0].num_frozen, 2);
-    EXPECT_NE(parts[0].message.find("did not wait"), std::string::npos);
+    EXPECT_NE(parts[0].verdict.message.find("did not wait"), std::string::npos);
     go_on();
     rig.run();
     expect_undisturbed();
@@ -225,9 +225,9 @@ TEST_F(PauseTest, ALaterInPlaceStopsAWaitThatStillRuns) {
 
 TEST_F(PauseTest, ContinueWhenRunningIsHarmlessAndSaysSo) {
     const messages::ContinuePart part = go_on();
-    EXPECT_EQ(part.code, "");
+    EXPECT_EQ(part.verdict.code, std::nullopt);
     EXPECT_FALSE(part.was_paused);
-    EXPECT_EQ(part.message, "not paused");
+    EXPECT_EQ(part.verdict.message, "not paused");
     rig.run();
     expect_undisturbed();
 }
@@ -237,7 +237,7 @@ TEST_F(PauseTest, ContinueEndsAPauseThatStillWaits) {
     rig.turn();
     const messages::ContinuePart part = go_on();
     EXPECT_TRUE(part.was_paused);
-    EXPECT_EQ(only<messages::PausePart>().code, "aborted");
+    EXPECT_EQ(only<messages::PausePart>().verdict.code, ErrorCode::kAborted);
     rig.run();
     expect_undisturbed();
 }
@@ -301,7 +301,7 @@ TEST_F(PauseTest, MaxPauseEndsAWaitTooAndSaysSo) {
     rig.turn();
     rig.now += seconds(3);
     rig.turn();
-    EXPECT_EQ(only<messages::PausePart>().code, "aborted");
+    EXPECT_EQ(only<messages::PausePart>().verdict.code, ErrorCode::kAborted);
     rig.run();
     expect_undisturbed();
 }
@@ -313,9 +313,9 @@ TEST_F(PauseTest, P5_PastItsDeadlineNamesTheStepAndTheRankAndStaysPaused) {
     rig.now = *out.wake_at;
     rig.turn();
     const messages::PausePart part = only<messages::PausePart>();
-    EXPECT_EQ(part.code, "deadline_exceeded");
-    EXPECT_NE(part.message.find("phase pause"), std::string::npos);
-    EXPECT_NE(part.message.find("rank 0"), std::string::npos);
+    EXPECT_EQ(part.verdict.code, ErrorCode::kDeadlineExceeded);
+    EXPECT_NE(part.verdict.message.find("phase pause"), std::string::npos);
+    EXPECT_NE(part.verdict.message.find("rank 0"), std::string::npos);
     EXPECT_EQ(rig.status().state, "pausing");
     rig.run();
     EXPECT_EQ(rig.status().state, "paused");
@@ -331,19 +331,19 @@ TEST_F(PauseTest, PendingCallsAreBounded) {
     EXPECT_TRUE(rig.take<messages::PausePart>().empty());
     rig.control(pause_of(messages::PauseMode::kInPlace));
     rig.turn();
-    EXPECT_EQ(only<messages::PausePart>().code, "resource_exhausted");
+    EXPECT_EQ(only<messages::PausePart>().verdict.code, ErrorCode::kResourceExhausted);
     rig.run();
     EXPECT_EQ(rig.take<messages::PausePart>().size(), kPendingCallsMax);
 }
 
 TEST_F(PauseTest, FlushIsRefusedWhileRequestsRun) {
     const messages::FlushPart part = flush();
-    EXPECT_EQ(part.code, "failed_precondition");
-    EXPECT_NE(part.message.find("2 requests hold"), std::string::npos);
+    EXPECT_EQ(part.verdict.code, ErrorCode::kFailedPrecondition);
+    EXPECT_NE(part.verdict.message.find("2 requests hold"), std::string::npos);
     rig.run();
     EXPECT_GT(rig.status().pages_cached, 0);
     const messages::FlushPart idle = flush();
-    EXPECT_EQ(idle.code, "");
+    EXPECT_EQ(idle.verdict.code, std::nullopt);
     EXPECT_GT(idle.pages_freed, 0);
     EXPECT_EQ(rig.status().pages_free, 64);
 }
@@ -352,7 +352,7 @@ TEST_F(PauseTest, FlushCanWaitUntilNobodyHoldsPages) {
     rig.control(messages::FlushCache{.call = CallId{3}, .wait_idle = true});
     rig.run();
     const messages::FlushPart part = only<messages::FlushPart>();
-    EXPECT_EQ(part.code, "");
+    EXPECT_EQ(part.verdict.code, std::nullopt);
     EXPECT_GT(part.pages_freed, 0);
     expect_undisturbed();
 }
@@ -363,8 +363,8 @@ TEST_F(PauseTest, P5_AFlushThatWaitsHasADeadline) {
     rig.now += seconds(1);
     rig.turn();
     const messages::FlushPart part = only<messages::FlushPart>();
-    EXPECT_EQ(part.code, "deadline_exceeded");
-    EXPECT_NE(part.message.find("2 requests hold"), std::string::npos);
+    EXPECT_EQ(part.verdict.code, ErrorCode::kDeadlineExceeded);
+    EXPECT_NE(part.verdict.message.find("2 requests hold"), std::string::npos);
     rig.run();
 }
 
@@ -377,7 +377,7 @@ TEST_F(PauseTest, AFlushRightAfterEverythingEndedWaitsForTheStepsInFlight) {
     EXPECT_TRUE(rig.take<messages::FlushPart>().empty());
     rig.step();
     rig.step();
-    EXPECT_EQ(only<messages::FlushPart>().code, "") << "no newcomer holds it up";
+    EXPECT_EQ(only<messages::FlushPart>().verdict.code, std::nullopt) << "no newcomer holds it up";
     rig.run();
     EXPECT_EQ(rig.of(key).tokens, rig.expected(ask).tokens);
 }

@@ -27,7 +27,7 @@ void expect_all(Rig& rig, RequestKey key, const Ask& ask) {
 std::string error_of(Rig& rig, RequestKey key) {
     const auto& finish = rig.of(key).finish;
     if (!finish || finish->reason != messages::FinishReason::kError) return "";
-    return finish->code;
+    return std::string(finish->verdict.code_name());
 }
 
 std::size_t num_tokens(const messages::StepPlan& plan) { return plan.tokens.values.size(); }
@@ -69,7 +69,7 @@ TEST(Scheduler, ARequestWhileLoadingIsRefused) {
     in.requests.push_back(rig.make({.prompt = prompt_of(3)}));
     const TurnOutput out = scheduler.turn(in);
     ASSERT_TRUE(out.batch);
-    EXPECT_EQ(out.batch->chunks.at(0).finish->code, "unavailable");
+    EXPECT_EQ(out.batch->chunks.at(0).finish->verdict.code, ErrorCode::kUnavailable);
 }
 
 TEST(Scheduler, OneRequestGetsWhatTheModelSays) {
@@ -286,7 +286,7 @@ TEST(Scheduler, LogitsThatAreNotFiniteEndTheRequestAloneAndSaySo) {
         if (error_of(rig, key).empty()) continue;
         ++num_errors;
         EXPECT_EQ(error_of(rig, key), "internal");
-        EXPECT_NE(rig.of(key).finish->message.find("not finite"), std::string::npos);
+        EXPECT_NE(rig.of(key).finish->verdict.message.find("not finite"), std::string::npos);
     }
     EXPECT_GT(num_errors, 0);
     EXPECT_LT(num_errors, 6);
@@ -470,7 +470,7 @@ TEST(Abort, AQueuedRequestEndsWithItsCounts) {
     rig.turn();
     ASSERT_TRUE(rig.of(queued).finish);
     EXPECT_EQ(rig.of(queued).finish->reason, messages::FinishReason::kAbort);
-    EXPECT_EQ(rig.of(queued).finish->message, "enough");
+    EXPECT_EQ(rig.of(queued).finish->verdict.message, "enough");
     EXPECT_TRUE(rig.of(queued).finish->was_waiting);
     EXPECT_EQ(rig.of(queued).counts->prompt_tokens, 7);
     EXPECT_EQ(rig.of(queued).counts->completion_tokens, 0);

@@ -71,15 +71,15 @@ class Soak {
             if (part.update != update_) continue;
             if (!part.ok) {
                 rig_.control(messages::UpdateDrop{.update = update_});
-            } else if (part.phase == "dropped") {
+            } else if (part.order == messages::UpdateOrder::kDrop) {
                 update_ = {};
-            } else if (part.phase == "committed") {
+            } else if (part.order == messages::UpdateOrder::kCommit) {
                 EXPECT_EQ(part.epoch, rig_.scheduler.version().epoch);
                 update_ = {};
-            } else if (part.phase == "prepared" && !is_ready_) {
+            } else if (part.order == messages::UpdateOrder::kStage && !is_ready_) {
                 rig_.control(messages::UpdateReady{.update = update_, .kv_policy = policy_});
                 is_ready_ = true;
-            } else if (part.phase == "ready" && !is_staged_) {
+            } else if (part.order == messages::UpdateOrder::kReady && !is_staged_) {
                 order_stage();
             } else {
                 rig_.control(messages::UpdateCommit{.update = update_});

@@ -67,18 +67,18 @@ class UpdateTest : public testing::Test {
         }
         order_stage(spec_of(mode, policy), epoch, id);
         const messages::UpdatePart prepared = answer();
-        EXPECT_TRUE(prepared.ok) << prepared.message;
-        EXPECT_EQ(prepared.phase, "prepared");
+        EXPECT_TRUE(prepared.ok) << prepared.verdict.message;
+        EXPECT_EQ(prepared.order, messages::UpdateOrder::kStage);
         EXPECT_EQ(prepared.epoch, epoch);
         if (mode == messages::UpdateMode::kStaged) {
             order(messages::UpdateReady{.update = id, .kv_policy = policy});
             const messages::UpdatePart ready = answer();
             EXPECT_TRUE(ready.ok);
-            EXPECT_EQ(ready.phase, "ready");
+            EXPECT_EQ(ready.order, messages::UpdateOrder::kReady);
         }
         order(messages::UpdateCommit{.update = id});
         messages::UpdatePart committed = answer();
-        EXPECT_EQ(committed.phase, "committed");
+        EXPECT_EQ(committed.order, messages::UpdateOrder::kCommit);
         return committed;
     }
     // Sums over spans of each epoch.
@@ -114,9 +114,9 @@ TEST_F(UpdateTest, P4_SameWeightsLeaveTheOutputBitIdenticalInEveryCombination) {
             EXPECT_TRUE(done.ok);
             EXPECT_EQ(done.epoch, Epoch{2});
             EXPECT_EQ(done.label, "step-2");
-            EXPECT_EQ(done.state, "serving");
+            EXPECT_EQ(done.state, messages::UpdateState::kServing);
             EXPECT_EQ(done.outcome.ranks.size(), 2u);
-            EXPECT_EQ(done.outcome.ranks[1].phase, "committed");
+            EXPECT_EQ(done.outcome.ranks[1].phase, messages::UpdatePhase::kCommitted);
             EXPECT_EQ(done.outcome.num_kept, policy == messages::KvPolicy::kKeep ? 3 : 0);
             EXPECT_EQ(
                 done.outcome.num_recomputed, policy == messages::KvPolicy::kRecompute ? 3 : 0
@@ -280,7 +280,7 @@ TEST_F(UpdateTest, DrainIsRefusedWhereRequestsAreFrozen) {
     order(messages::UpdateReady{.update = kUpdate, .kv_policy = messages::KvPolicy::kDrain});
     const messages::UpdatePart part = answer();
     EXPECT_FALSE(part.ok);
-    EXPECT_EQ(part.code, "failed_precondition");
+    EXPECT_EQ(part.verdict.code, ErrorCode::kFailedPrecondition);
 }
 
 TEST_F(UpdateTest, WorksWhilePausedInEveryMode) {
@@ -317,19 +317,20 @@ TEST_F(UpdateTest, P2_OneRankThatFailsIsNamedAndTheOldVersionServesOn) {
     order_stage(spec_of(messages::UpdateMode::kStaged, messages::KvPolicy::kKeep));
     const messages::UpdatePart failed = answer();
     EXPECT_FALSE(failed.ok);
-    EXPECT_EQ(failed.code, "invalid_argument");
-    EXPECT_NE(failed.message.find("rank 1 in phase verify"), std::string::npos);
-    EXPECT_NE(failed.message.find("expected [16]"), std::string::npos);
+    EXPECT_EQ(failed.verdict.code, ErrorCode::kInvalidArgument);
+    EXPECT_NE(failed.verdict.message.find("rank 1 in phase stage"), std::string::npos);
+    EXPECT_NE(failed.verdict.message.find("expected [16]"), std::string::npos);
     order(messages::UpdateCommit{.update = kUpdate});
-    EXPECT_EQ(answer().code, "failed_precondition") << "no commit without all votes";
+    EXPECT_EQ(answer().verdict.code, ErrorCode::kFailedPrecondition)
+        << "no commit without all votes";
     order(messages::UpdateDrop{.update = kUpdate, .reason = "a rank failed"});
     const messages::UpdatePart gone = answer();
     EXPECT_TRUE(gone.ok);
-    EXPECT_EQ(gone.phase, "dropped");
-    EXPECT_EQ(gone.state, "serving");
-    EXPECT_EQ(gone.message, "a rank failed");
-    EXPECT_EQ(gone.outcome.ranks[1].phase, "verify") << "how far it came";
-    EXPECT_EQ(gone.outcome.ranks[0].phase, "dropped");
+    EXPECT_EQ(gone.order, messages::UpdateOrder::kDrop);
+    EXPECT_EQ(gone.state, messages::UpdateState::kServing);
+    EXPECT_EQ(gone.verdict.message, "a rank failed");
+    EXPECT_EQ(gone.outcome.ranks[1].phase, messages::UpdatePhase::kStaging) << "how far it came";
+    EXPECT_EQ(gone.outcome.ranks[0].phase, messages::UpdatePhase::kDropped);
     EXPECT_EQ(rig.scheduler.version().epoch, before.epoch);
     rig.run();
     for (std::size_t i = 0; i < keys.size(); ++i)
@@ -340,12 +341,15 @@ TEST_F(UpdateTest, P2_ACommitBeforeEveryRankHasVotedIsRefused) {
     rig.workers.is_silent[1] = true;
     order_stage(spec_of(messages::UpdateMode::kStaged, messages::KvPolicy::kKeep));
     rig.run();  // rank 0 has voted
-    order(messages::UpdateReady{.update = kUpdate});
-    ASSERT_TRUE(answer().ok);
-    order(messages::UpdateCommit{.update = kUpdate});
-    const messages::UpdatePart part = answer();
-    EXPECT_EQ(part.code, "failed_precondition");
-    EXPECT_NE(part.message.find("not every rank"), std::string::npos);
+    const std::vector<Control> orders{
+        messages::UpdateReady{.update = kUpdate}, messages::UpdateCommit{.update = kUpdate}};
+    for (const Control& early : orders) {
+        order(early);
+        const messages::UpdatePart part = answer();
+        EXPECT_EQ(part.verdict.code, ErrorCode::kFailedPrecondition);
+        EXPECT_NE(part.verdict.message.find("not every rank"), std::string::npos)
+            << part.verdict.message;
+    }
     EXPECT_EQ(rig.scheduler.version().epoch, Epoch{1});
 }
 
@@ -364,10 +368,10 @@ TEST_F(UpdateTest, P5_ARankThatNeverVotesIsNamedAtTheDeadline) {
     rig.turn();
     const auto parts = rig.take<messages::UpdatePart>();
     ASSERT_EQ(parts.size(), 1u);
-    EXPECT_EQ(parts[0].code, "deadline_exceeded");
-    EXPECT_NE(parts[0].message.find("phase stage"), std::string::npos);
-    EXPECT_NE(parts[0].message.find("rank 1"), std::string::npos);
-    EXPECT_EQ(parts[0].message.find("rank 0"), std::string::npos);
+    EXPECT_EQ(parts[0].verdict.code, ErrorCode::kDeadlineExceeded);
+    EXPECT_NE(parts[0].verdict.message.find("phase stage"), std::string::npos);
+    EXPECT_NE(parts[0].verdict.message.find("rank 1"), std::string::npos);
+    EXPECT_EQ(parts[0].verdict.message.find("rank 0"), std::string::npos);
     order(messages::UpdateDrop{.update = kUpdate});
     EXPECT_TRUE(answer().ok);
 }
@@ -384,10 +388,12 @@ TEST_F(UpdateTest, P5_AReplicaThatCannotStandInTimeNamesTheStepAndTheRank) {
     rig.turn();
     const auto parts = rig.take<messages::UpdatePart>();
     ASSERT_EQ(parts.size(), 1u);
-    EXPECT_EQ(parts[0].phase, "ready");
-    EXPECT_EQ(parts[0].code, "deadline_exceeded");
-    EXPECT_NE(parts[0].message.find("phase ready"), std::string::npos) << parts[0].message;
-    EXPECT_NE(parts[0].message.find("rank 1"), std::string::npos) << parts[0].message;
+    EXPECT_EQ(parts[0].order, messages::UpdateOrder::kReady);
+    EXPECT_EQ(parts[0].verdict.code, ErrorCode::kDeadlineExceeded);
+    EXPECT_NE(parts[0].verdict.message.find("phase ready"), std::string::npos)
+        << parts[0].verdict.message;
+    EXPECT_NE(parts[0].verdict.message.find("rank 1"), std::string::npos)
+        << parts[0].verdict.message;
     order(messages::UpdateDrop{.update = kUpdate});
     EXPECT_TRUE(answer().ok);
 }
@@ -415,8 +421,8 @@ TEST_F(UpdateTest, P10_ADigestThatIsNotTheDeclaredOneFails) {
     order_stage(spec);
     const messages::UpdatePart part = answer();
     EXPECT_FALSE(part.ok);
-    EXPECT_EQ(part.code, "data_loss");
-    EXPECT_NE(part.message.find(spec.digest), std::string::npos);
+    EXPECT_EQ(part.verdict.code, ErrorCode::kDataLoss);
+    EXPECT_NE(part.verdict.message.find(spec.digest), std::string::npos);
     order(messages::UpdateDrop{.update = kUpdate});
     EXPECT_TRUE(answer().ok);
 
@@ -436,17 +442,17 @@ TEST_F(UpdateTest, P10_EveryTensorThatDiffersFromTheManifestIsListed) {
     );
     order_stage(spec);
     const messages::UpdatePart part = answer();
-    EXPECT_EQ(part.code, "data_loss");
-    EXPECT_NE(part.message.find("2 tensors"), std::string::npos);
-    EXPECT_NE(part.message.find("weight: the resident"), std::string::npos);
-    EXPECT_NE(part.message.find("other is declared"), std::string::npos);
+    EXPECT_EQ(part.verdict.code, ErrorCode::kDataLoss);
+    EXPECT_NE(part.verdict.message.find("2 tensors"), std::string::npos);
+    EXPECT_NE(part.verdict.message.find("weight: the resident"), std::string::npos);
+    EXPECT_NE(part.verdict.message.find("other is declared"), std::string::npos);
 }
 
 TEST_F(UpdateTest, FencingRefusesAnEpochThatIsNotNewer) {
     order_stage(spec_of(messages::UpdateMode::kStaged, messages::KvPolicy::kKeep), Epoch{1});
     const messages::UpdatePart part = answer();
-    EXPECT_EQ(part.code, "failed_precondition");
-    EXPECT_NE(part.message.find("epoch 1"), std::string::npos);
+    EXPECT_EQ(part.verdict.code, ErrorCode::kFailedPrecondition);
+    EXPECT_NE(part.verdict.message.find("epoch 1"), std::string::npos);
     update(
         messages::UpdateMode::kStaged, messages::KvPolicy::kKeep, Epoch{70}, messages::UpdateId{2}
     );
@@ -461,11 +467,11 @@ TEST_F(UpdateTest, AnUpdateDuringAnUpdateIsRefused) {
         Epoch{3},
         messages::UpdateId{2}
     );
-    EXPECT_EQ(answer().code, "failed_precondition");
+    EXPECT_EQ(answer().verdict.code, ErrorCode::kFailedPrecondition);
     order(messages::UpdateReady{.update = messages::UpdateId{2}});
-    EXPECT_EQ(answer().code, "failed_precondition");
+    EXPECT_EQ(answer().verdict.code, ErrorCode::kFailedPrecondition);
     order(messages::UpdateRollback{.update = messages::UpdateId{3}, .new_epoch = Epoch{4}});
-    EXPECT_EQ(answer().code, "failed_precondition");
+    EXPECT_EQ(answer().verdict.code, ErrorCode::kFailedPrecondition);
     order(messages::UpdateReady{.update = kUpdate});
     EXPECT_TRUE(answer().ok);
     order(messages::UpdateCommit{.update = kUpdate});
@@ -474,7 +480,7 @@ TEST_F(UpdateTest, AnUpdateDuringAnUpdateIsRefused) {
 
 TEST_F(UpdateTest, ADirectStageNeedsAReplicaThatStandsStill) {
     order_stage(spec_of(messages::UpdateMode::kDirect, messages::KvPolicy::kKeep));
-    EXPECT_EQ(answer().code, "failed_precondition");
+    EXPECT_EQ(answer().verdict.code, ErrorCode::kFailedPrecondition);
 }
 
 // ---- rollback ----
@@ -509,7 +515,7 @@ TEST_F(UpdateTest, P2_RollbackReturnsToThePreviousVersion) {
 
 TEST_F(UpdateTest, RollbackWithNothingRetainedIsRefused) {
     order(messages::UpdateRollback{.update = kUpdate, .new_epoch = Epoch{2}});
-    EXPECT_EQ(answer().code, "failed_precondition");
+    EXPECT_EQ(answer().verdict.code, ErrorCode::kFailedPrecondition);
     update(
         messages::UpdateMode::kStaged, messages::KvPolicy::kKeep, Epoch{2}, messages::UpdateId{2}
     );
@@ -523,7 +529,7 @@ TEST_F(UpdateTest, RollbackWithNothingRetainedIsRefused) {
     order(messages::UpdateDrop{.update = messages::UpdateId{3}});
     EXPECT_TRUE(answer().ok);
     order(messages::UpdateRollback{.update = messages::UpdateId{4}, .new_epoch = Epoch{4}});
-    EXPECT_EQ(answer().code, "failed_precondition");
+    EXPECT_EQ(answer().verdict.code, ErrorCode::kFailedPrecondition);
     // A direct update leaves nothing to go back to.
     update(
         messages::UpdateMode::kStaged, messages::KvPolicy::kKeep, Epoch{5}, messages::UpdateId{5}
@@ -532,7 +538,7 @@ TEST_F(UpdateTest, RollbackWithNothingRetainedIsRefused) {
         messages::UpdateMode::kDirect, messages::KvPolicy::kKeep, Epoch{6}, messages::UpdateId{6}
     );
     order(messages::UpdateRollback{.update = messages::UpdateId{7}, .new_epoch = Epoch{7}});
-    EXPECT_EQ(answer().code, "failed_precondition");
+    EXPECT_EQ(answer().verdict.code, ErrorCode::kFailedPrecondition);
 }
 
 // ---- torn ----
@@ -548,23 +554,25 @@ TEST_F(UpdateTest, P2_ADirectUpdateThatFailsHalfwayIsTornUntilTheNextComplete) {
     EXPECT_FALSE(answer().ok);
     order(messages::UpdateDrop{.update = kUpdate});
     const messages::UpdatePart gone = answer();
-    EXPECT_EQ(gone.state, "torn");
+    EXPECT_EQ(gone.state, messages::UpdateState::kTorn);
     EXPECT_TRUE(rig.scheduler.is_torn());
     EXPECT_EQ(rig.status().state, "torn");
 
     const RequestKey refused = rig.send({.prompt = prompt_of(3)});
     rig.turn();
     ASSERT_TRUE(rig.of(refused).finish);
-    EXPECT_EQ(rig.of(refused).finish->code, "failed_precondition");
+    EXPECT_EQ(rig.of(refused).finish->verdict.code, ErrorCode::kFailedPrecondition);
     EXPECT_FALSE(rig.step()) << "nothing runs on torn weights";
     rig.control(messages::ContinueGeneration{.call = CallId{2}});
     rig.turn();
-    EXPECT_EQ(rig.take<messages::ContinuePart>().at(0).code, "failed_precondition");
+    EXPECT_EQ(
+        rig.take<messages::ContinuePart>().at(0).verdict.code, ErrorCode::kFailedPrecondition
+    );
     messages::UpdateSpec partial =
         spec_of(messages::UpdateMode::kStaged, messages::KvPolicy::kKeep);
     partial.partial = true;
     order_stage(partial, Epoch{2}, messages::UpdateId{2});
-    EXPECT_EQ(answer().code, "failed_precondition");
+    EXPECT_EQ(answer().verdict.code, ErrorCode::kFailedPrecondition);
 
     rig.workers.stage_failures[0].reset();
     update(
@@ -572,7 +580,8 @@ TEST_F(UpdateTest, P2_ADirectUpdateThatFailsHalfwayIsTornUntilTheNextComplete) {
     );
     EXPECT_FALSE(rig.scheduler.is_torn());
     order(messages::UpdateRollback{.update = messages::UpdateId{4}, .new_epoch = Epoch{5}});
-    EXPECT_EQ(answer().code, "failed_precondition") << "torn weights are no version to go back to";
+    EXPECT_EQ(answer().verdict.code, ErrorCode::kFailedPrecondition)
+        << "torn weights are no version to go back to";
     rig.run();
     for (std::size_t i = 0; i < keys.size(); ++i)
         EXPECT_EQ(rig.of(keys[i]).tokens, rig.expected(asks[i]).tokens) << "P4: none was lost";
@@ -581,7 +590,7 @@ TEST_F(UpdateTest, P2_ADirectUpdateThatFailsHalfwayIsTornUntilTheNextComplete) {
 TEST_F(UpdateTest, ATornReplicaTearsTheOthersToo) {
     order(messages::UpdateDrop{.update = messages::UpdateId{9}, .reason = "replica 1", .torn = true}
     );
-    EXPECT_EQ(answer().state, "torn");
+    EXPECT_EQ(answer().state, messages::UpdateState::kTorn);
     EXPECT_TRUE(rig.scheduler.is_torn());
 }
 
@@ -594,7 +603,7 @@ TEST_F(UpdateTest, P2_AReplicaThatCommitsStandsStillTooWhereAnotherDidNot) {
     rig.control(messages::UpdateCommit{.update = kUpdate});
     rig.control(messages::UpdateDrop{.update = kUpdate, .reason = "replica 1", .torn = true});
     rig.turn();
-    EXPECT_EQ(answer().state, "torn");
+    EXPECT_EQ(answer().state, messages::UpdateState::kTorn);
     EXPECT_TRUE(rig.scheduler.is_torn());
 }
 
@@ -603,7 +612,7 @@ TEST_F(UpdateTest, ADirectUpdateDroppedBeforeItsStageIsNotTorn) {
     order(messages::UpdateReady{.update = kUpdate, .kv_policy = messages::KvPolicy::kKeep});
     ASSERT_TRUE(answer().ok);
     order(messages::UpdateDrop{.update = kUpdate});
-    EXPECT_EQ(answer().state, "serving");
+    EXPECT_EQ(answer().state, messages::UpdateState::kServing);
     rig.run();
     for (std::size_t i = 0; i < keys.size(); ++i)
         EXPECT_EQ(rig.of(keys[i]).tokens, rig.expected(asks[i]).tokens);
@@ -631,8 +640,8 @@ TEST_F(UpdateTest, ADropAfterTheCommitOrderIsRefused) {
     rig.control(messages::UpdateCommit{.update = kUpdate});
     rig.control(messages::UpdateDrop{.update = kUpdate});
     rig.turn();
-    EXPECT_EQ(answer().code, "failed_precondition");
-    EXPECT_EQ(answer().phase, "committed");
+    EXPECT_EQ(answer().verdict.code, ErrorCode::kFailedPrecondition);
+    EXPECT_EQ(answer().order, messages::UpdateOrder::kCommit);
 }
 
 TEST_F(UpdateTest, TensorsAndDigestsPassThroughInOrder) {

@@ -272,9 +272,10 @@ messages::RankOutcome ModelWorker::outcome_of_stage() const {
     messages::RankOutcome outcome;
     outcome.rank = rank_;
     outcome.ok = fate == StageFate::kGood || fate == StageFate::kOther;
-    outcome.phase = fate == StageFate::kRefused ? "idle" : "stage";
+    outcome.phase = fate == StageFate::kRefused ? messages::UpdatePhase::kIdle
+                                                : messages::UpdatePhase::kStaging;
     if (!outcome.ok) {
-        outcome.code = "data_loss";
+        outcome.code = ErrorCode::kDataLoss;
         outcome.problems = {"layer.weight: the simulator broke it"};
         outcome.num_problems = 1;
     }
@@ -288,7 +289,7 @@ messages::WorkerStaged ModelWorker::vote() {
     vote.outcome = outcome_of_stage();
     stage.is_ok = vote.outcome.ok;
     if (stage.is_ok) {
-        vote.outcome.phase = "prepared";
+        vote.outcome.phase = messages::UpdatePhase::kPrepared;
         vote.digests = parts(stage.weights);
         if (stage.mode == messages::UpdateMode::kDirect) live_ = stage.weights;
     }
@@ -334,8 +335,8 @@ messages::WorkerMemoryDone ModelWorker::change_memory(
 ) {
     messages::WorkerMemoryDone done{.call = order.call, .rank = rank_};
     if (fails) {
-        done.code = "resource_exhausted";
-        done.message = "the simulator has no room";
+        done.verdict.code = ErrorCode::kResourceExhausted;
+        done.verdict.message = "the simulator has no room";
     }
     for (const messages::MemoryTag tag : messages::kAllMemoryTags) {
         const bool is_meant =

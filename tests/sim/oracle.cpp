@@ -200,14 +200,14 @@ void Oracle::check_finish(const messages::OutputChunk& chunk, const messages::Fi
             }
             break;
         case messages::FinishReason::kError:
-            if (finish.code.empty() || finish.message.empty())
+            if (finish.verdict.is_done() || finish.verdict.message.empty())
                 fail(fmt::format("request {}: an error without words", raw(key)));
             if (!outputs.empty())
                 fail(fmt::format(
                     "request {}: an error after {} tokens: {}",
                     raw(key),
                     outputs.size(),
-                    finish.message
+                    finish.verdict.message
                 ));
             break;
     }

@@ -583,8 +583,8 @@ void World::coordinate(const std::function<void(tokenizer::UpdateCoordinator::Ou
         const auto call = update_calls_.find(raw(who.call));
         if (call == update_calls_.end() || ++call->second.num_answers > 1)
             oracle_.fail("an update was answered twice");
-        if (reply.state == "torn") ++report_.num_torn;
-        if (reply.ok == !reply.code.empty())
+        if (reply.state == messages::UpdateState::kTorn) ++report_.num_torn;
+        if (reply.ok == !reply.verdict.is_done())
             oracle_.fail("an update's answer is ok with an error, or not ok without");
         if (call != update_calls_.end() && call->second.heard) call->second.heard(reply);
     }
@@ -644,7 +644,7 @@ bool World::is_quiet() const {
 }
 
 std::string World::describe() const {
-    std::string text = fmt::format("update: {}", coordinator_.state());
+    std::string text = fmt::format("update: {}", name_of(coordinator_.state()));
     for (const Replica& replica : replicas_) {
         const messages::ReplicaStatus status = replica.core->status(now_, CallId{1});
         text += fmt::format(
@@ -688,7 +688,9 @@ void World::settle_down() {
             return messages::ContinueGeneration{call, 0};
         });
         advance_until(now_ + milliseconds(500));
-        if (is_quiet() && coordinator_.state() == "serving" && !needs_update()) break;
+        if (is_quiet() && coordinator_.state() == messages::UpdateState::kServing &&
+            !needs_update())
+            break;
     }
     if (oracle_.problem() || stuck_any_) return;
     if (const auto keys = oracle_.unanswered(); !keys.empty()) {
@@ -699,7 +701,7 @@ void World::settle_down() {
             describe()
         ));
     }
-    if (coordinator_.state() != "serving")
+    if (coordinator_.state() != messages::UpdateState::kServing)
         return oracle_.fail("the update does not come to its end; " + describe());
     push_to_the_end();
     for (std::size_t r = 0; r < replicas_.size(); ++r) {

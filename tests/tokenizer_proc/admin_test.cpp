@@ -25,13 +25,13 @@ class AdminTest : public DoorsTest {
     }
     // Replica 0 has done what the update needs.
     void update_part(
-        messages::UpdateId update, const std::string& phase, const std::string& label = ""
+        messages::UpdateId update, messages::UpdateOrder order, const std::string& label = ""
     ) {
         messages::UpdatePart part;
         part.update = update;
-        part.phase = phase;
+        part.order = order;
         part.ok = true;
-        part.state = "serving";
+        part.state = messages::UpdateState::kServing;
         part.label = label;
         part.digest = "d-" + label;
         from_tree(part);
@@ -69,10 +69,10 @@ TEST_F(AdminTest, P5_ALateCallFailsNamingWhoDidNotAnswerAndThePhase) {
     wait(300ms);
     const messages::ErrorReply error = refusal("admin", messages::Door::kAdmin);
     EXPECT_EQ(error.call, CallId{41});
-    EXPECT_EQ(error.code, "deadline_exceeded");
-    EXPECT_NE(error.message.find("scheduler_proc[1]"), std::string::npos);
-    EXPECT_EQ(error.message.find("scheduler_proc[0]"), std::string::npos);
-    EXPECT_NE(error.message.find("phase status"), std::string::npos);
+    EXPECT_EQ(error.error.code, ErrorCode::kDeadlineExceeded);
+    EXPECT_NE(error.error.message.find("scheduler_proc[1]"), std::string::npos);
+    EXPECT_EQ(error.error.message.find("scheduler_proc[0]"), std::string::npos);
+    EXPECT_NE(error.error.message.find("phase status"), std::string::npos);
     // Its answer after all: nobody is answered twice.
     part.call = order<messages::Status>(1).call;
     part.replica = ReplicaId{1};
@@ -113,17 +113,17 @@ TEST_F(AdminTest, APauseIsOkOnlyIfEveryReplicaIs) {
         messages::PausePart part;
         part.call = given.call;
         part.replica = ReplicaId{replica};
-        part.message = "already paused";
+        part.verdict.message = "already paused";
         if (replica == 1) {
-            part.code = "deadline_exceeded";
-            part.message = "phase pause: step 7 runs";
+            part.verdict.code = ErrorCode::kDeadlineExceeded;
+            part.verdict.message = "phase pause: step 7 runs";
         }
         from_tree(part);
     }
     const messages::PauseReply paused = reply<messages::PauseReply>();
     EXPECT_FALSE(paused.ok);
-    EXPECT_EQ(paused.code, "deadline_exceeded");
-    EXPECT_EQ(paused.message, "replica 1: phase pause: step 7 runs");
+    EXPECT_EQ(paused.verdict.code, ErrorCode::kDeadlineExceeded);
+    EXPECT_EQ(paused.verdict.message, "replica 1: phase pause: step 7 runs");
     EXPECT_EQ(paused.parts.size(), 2u);
 }
 
@@ -132,11 +132,11 @@ TEST_F(AdminTest, HarmlessnessIsSaidInTheMessageOfAnOkReply) {
     call(messages::ContinueGeneration{});
     messages::ContinuePart part;
     part.call = order<messages::ContinueGeneration>(0).call;
-    part.message = "not paused";
+    part.verdict.message = "not paused";
     from_tree(part);
     const messages::ContinueReply reply_ = reply<messages::ContinueReply>();
     EXPECT_TRUE(reply_.ok);
-    EXPECT_EQ(reply_.message, "replica 0: not paused");
+    EXPECT_EQ(reply_.verdict.message, "replica 0: not paused");
 }
 
 TEST_F(AdminTest, AnAbortIsAnsweredWhenTheLastChunksAreOut) {
@@ -199,9 +199,9 @@ TEST_F(AdminTest, ALateAbortSaysHowManyAreLeft) {
     call(abort);
     wait(150ms);
     const messages::ErrorReply error = refusal("admin", messages::Door::kAdmin);
-    EXPECT_EQ(error.code, "deadline_exceeded");
-    EXPECT_NE(error.message.find("1 of 1"), std::string::npos) << error.message;
-    EXPECT_NE(error.message.find("replica 0"), std::string::npos) << error.message;
+    EXPECT_EQ(error.error.code, ErrorCode::kDeadlineExceeded);
+    EXPECT_NE(error.error.message.find("1 of 1"), std::string::npos) << error.error.message;
+    EXPECT_NE(error.error.message.find("replica 0"), std::string::npos) << error.error.message;
 }
 
 TEST_F(AdminTest, CallsAreBounded) {
@@ -210,14 +210,14 @@ TEST_F(AdminTest, CallsAreBounded) {
     EXPECT_FALSE(has_message("admin", messages::Door::kAdmin));
     call(messages::Status{}, 9999);
     const messages::ErrorReply error = refusal("admin", messages::Door::kAdmin);
-    EXPECT_EQ(error.code, "resource_exhausted");
+    EXPECT_EQ(error.error.code, ErrorCode::kResourceExhausted);
     EXPECT_EQ(error.call, CallId{9999});
 }
 
 TEST_F(AdminTest, ACallWithoutANumberIsRefused) {
     start();
     send("admin", messages::Status{}, messages::Door::kAdmin);
-    EXPECT_EQ(refusal("admin", messages::Door::kAdmin).code, "invalid_argument");
+    EXPECT_EQ(refusal("admin", messages::Door::kAdmin).error.code, ErrorCode::kInvalidArgument);
 }
 
 TEST_F(AdminTest, AnUpdateGoesThroughTheCoordinatorAndIsAnsweredOnce) {
@@ -227,28 +227,28 @@ TEST_F(AdminTest, AnUpdateGoesThroughTheCoordinatorAndIsAnsweredOnce) {
     call(update, 8);
     const messages::UpdateId id = order<messages::UpdateStage>(0).update;
     order<messages::UpdateStage>(1);
-    const auto answer_all = [&](const std::string& phase) {
+    const auto answer_all = [&](messages::UpdateOrder order) {
         for (const int replica : {0, 1}) {
             messages::UpdatePart part;
             part.update = id;
             part.replica = ReplicaId{replica};
-            part.phase = phase;
+            part.order = order;
             part.ok = true;
-            part.state = "serving";
+            part.state = messages::UpdateState::kServing;
             part.epoch = Epoch{2};
             part.digest = "d2";
             part.outcome.replica = ReplicaId{replica};
             from_tree(part);
         }
     };
-    answer_all("prepared");
+    answer_all(messages::UpdateOrder::kStage);
     order<messages::UpdateReady>(0);
-    answer_all("ready");
+    answer_all(messages::UpdateOrder::kReady);
     order<messages::UpdateCommit>(1);
-    answer_all("committed");
+    answer_all(messages::UpdateOrder::kCommit);
     const messages::UpdateReply updated = reply<messages::UpdateReply>();
     EXPECT_EQ(updated.call, CallId{8});
-    EXPECT_TRUE(updated.ok) << updated.message;
+    EXPECT_TRUE(updated.ok) << updated.verdict.message;
     EXPECT_EQ(updated.epoch, Epoch{2});
 }
 
@@ -297,9 +297,10 @@ TEST_F(AdminTest, P5_ALateReadOfATensorNamesTheRanksThatSentNothing) {
     from_tree(piece);
     wait(1000ms);
     const messages::ErrorReply error = refusal("admin", messages::Door::kAdmin);
-    EXPECT_EQ(error.code, "deadline_exceeded");
-    EXPECT_NE(error.message.find("phase read"), std::string::npos) << error.message;
-    EXPECT_NE(error.message.find("from replica 0 (rank 0, 2)"), std::string::npos) << error.message;
+    EXPECT_EQ(error.error.code, ErrorCode::kDeadlineExceeded);
+    EXPECT_NE(error.error.message.find("phase read"), std::string::npos) << error.error.message;
+    EXPECT_NE(error.error.message.find("from replica 0 (rank 0, 2)"), std::string::npos)
+        << error.error.message;
 }
 
 TEST_F(AdminTest, ARectangleOutsideTheTensorIsAnErrorNotAWrite) {
@@ -308,7 +309,7 @@ TEST_F(AdminTest, ARectangleOutsideTheTensorIsAnErrorNotAWrite) {
     messages::WorkerTensor piece = piece_of(order<messages::WorkerReadTensor>(0).call, 0, 0, 1);
     piece.row_begin = 5;
     from_tree(piece);
-    EXPECT_EQ(refusal("admin", messages::Door::kAdmin).code, "internal");
+    EXPECT_EQ(refusal("admin", messages::Door::kAdmin).error.code, ErrorCode::kInternal);
 }
 
 TEST_F(AdminTest, ATensorThatDoesNotExistIsNotFound) {
@@ -316,12 +317,12 @@ TEST_F(AdminTest, ATensorThatDoesNotExistIsNotFound) {
     call(messages::GetWeights{.name = "w"});
     messages::WorkerTensor piece;
     piece.call = order<messages::WorkerReadTensor>(0).call;
-    piece.code = "not_found";
-    piece.message = "near are: v";
+    piece.verdict.code = ErrorCode::kNotFound;
+    piece.verdict.message = "near are: v";
     from_tree(piece);
     const messages::ErrorReply error = refusal("admin", messages::Door::kAdmin);
-    EXPECT_EQ(error.code, "not_found");
-    EXPECT_EQ(error.message, "near are: v");
+    EXPECT_EQ(error.error.code, ErrorCode::kNotFound);
+    EXPECT_EQ(error.error.message, "near are: v");
 }
 
 TEST_F(AdminTest, DigestsAreComparedOverReplicas) {
@@ -341,22 +342,24 @@ TEST_F(AdminTest, DigestsAreComparedOverReplicas) {
             from_tree(part);
         }
         const messages::DigestsReply digests = reply<messages::DigestsReply>();
-        EXPECT_EQ(digests.ok, is_same) << digests.message;
+        EXPECT_EQ(digests.ok, is_same) << digests.verdict.message;
         if (is_same) {
             EXPECT_EQ(digests.tensors.size(), 1u);
             EXPECT_EQ(digests.digest.size(), 32u);
         } else {
-            EXPECT_EQ(digests.code, "data_loss");
+            EXPECT_EQ(digests.verdict.code, ErrorCode::kDataLoss);
         }
     }
 }
 
-messages::MemoryPart memory_part(CallId call, int replica, std::string code, bool was_done) {
+messages::MemoryPart memory_part(
+    CallId call, int replica, std::optional<ErrorCode> code, bool was_done
+) {
     messages::MemoryPart part;
     part.call = call;
     part.replica = ReplicaId{replica};
-    part.code = std::move(code);
-    part.message = part.code.empty() ? "" : "kv_cache is already released";
+    part.verdict.code = code;
+    part.verdict.message = part.verdict.is_done() ? "" : "kv_cache is already released";
     part.was_done = was_done;
     return part;
 }
@@ -366,10 +369,10 @@ TEST_F(AdminTest, AReleaseThatWasDoneOnSomeReplicasIsCompletedOnTheOthers) {
     call(messages::ReleaseMemory{.tags = {messages::MemoryTag::kKvCache}});
     const auto first = order<messages::ReleaseMemory>(0);
     EXPECT_EQ(first.tags, std::vector{messages::MemoryTag::kKvCache});
-    from_tree(memory_part(first.call, 0, "failed_precondition", true));
-    from_tree(memory_part(order<messages::ReleaseMemory>(1).call, 1, "", false));
+    from_tree(memory_part(first.call, 0, ErrorCode::kFailedPrecondition, true));
+    from_tree(memory_part(order<messages::ReleaseMemory>(1).call, 1, std::nullopt, false));
     const messages::MemoryReply completed = reply<messages::MemoryReply>();
-    EXPECT_TRUE(completed.ok) << completed.message;
+    EXPECT_TRUE(completed.ok) << completed.verdict.message;
     EXPECT_EQ(completed.parts.size(), 2u);
 }
 
@@ -378,22 +381,24 @@ TEST_F(AdminTest, AReleaseThatWasDoneEverywhereIsAnError) {
     call(messages::ReleaseMemory{});
     for (const int replica : {0, 1}) {
         const CallId id = order<messages::ReleaseMemory>(replica).call;
-        from_tree(memory_part(id, replica, "failed_precondition", true));
+        from_tree(memory_part(id, replica, ErrorCode::kFailedPrecondition, true));
     }
     const messages::MemoryReply refused = reply<messages::MemoryReply>();
     EXPECT_FALSE(refused.ok);
-    EXPECT_EQ(refused.code, "failed_precondition");
-    EXPECT_NE(refused.message.find("already released"), std::string::npos);
+    EXPECT_EQ(refused.verdict.code, ErrorCode::kFailedPrecondition);
+    EXPECT_NE(refused.verdict.message.find("already released"), std::string::npos);
 }
 
 TEST_F(AdminTest, AReleaseThatOneReplicaCannotDoIsAnErrorThatNamesIt) {
     start(2);
     call(messages::ReleaseMemory{});
-    from_tree(memory_part(order<messages::ReleaseMemory>(0).call, 0, "", false));
-    from_tree(memory_part(order<messages::ReleaseMemory>(1).call, 1, "failed_precondition", false));
+    from_tree(memory_part(order<messages::ReleaseMemory>(0).call, 0, std::nullopt, false));
+    from_tree(memory_part(
+        order<messages::ReleaseMemory>(1).call, 1, ErrorCode::kFailedPrecondition, false
+    ));
     const messages::MemoryReply refused = reply<messages::MemoryReply>();
     EXPECT_FALSE(refused.ok);
-    EXPECT_NE(refused.message.find("replica 1"), std::string::npos);
+    EXPECT_NE(refused.verdict.message.find("replica 1"), std::string::npos);
 }
 
 TEST_F(AdminTest, ANewLabelIsKnownToLaterAnswersAboutWeights) {
@@ -416,18 +421,18 @@ TEST_F(AdminTest, LabelCallsUnderWayTogetherDoNotConfuseEachOther) {
     start();
     call(messages::SetWeightLabel{.label = "one"}, 1);
     call(messages::SetWeightLabel{.label = "two"}, 2);
-    const auto label_part = [&](const std::string& label, const std::string& code) {
+    const auto label_part = [&](const std::string& label, std::optional<ErrorCode> code) {
         messages::LabelPart part;
         part.call = order<messages::SetWeightLabel>(0).call;
         part.label = label;
-        part.code = code;
+        part.verdict.code = code;
         from_tree(part);
         return reply<messages::LabelReply>();
     };
-    EXPECT_TRUE(label_part("one", "").ok);
+    EXPECT_TRUE(label_part("one", std::nullopt).ok);
     call(messages::DropStage{});
     EXPECT_EQ(reply<messages::UpdateReply>().label, "one") << "the second call is still under way";
-    EXPECT_FALSE(label_part("one", "failed_precondition").ok);
+    EXPECT_FALSE(label_part("one", ErrorCode::kFailedPrecondition).ok);
     call(messages::DropStage{});
     EXPECT_EQ(reply<messages::UpdateReply>().label, "one") << "and was refused";
 }
@@ -445,12 +450,12 @@ TEST_F(AdminTest, P2_TheLauncherKnowsTheVersionBeforeWhoAskedForIt) {
     messages::UpdateWeights update;
     update.update.source.path = "/checkpoints/8";
     call(update);
-    update_part(order<messages::UpdateStage>(0).update, "prepared", "step-8");
-    update_part(order<messages::UpdateReady>(0).update, "ready");
+    update_part(order<messages::UpdateStage>(0).update, messages::UpdateOrder::kStage, "step-8");
+    update_part(order<messages::UpdateReady>(0).update, messages::UpdateOrder::kReady);
     ASSERT_EQ(served_.size(), 3u) << "with the order to commit: a replica may serve it from now on";
     const messages::UpdateId commit = order<messages::UpdateCommit>(0).update;
     EXPECT_FALSE(has_message("admin", messages::Door::kAdmin));
-    update_part(commit, "committed");
+    update_part(commit, messages::UpdateOrder::kCommit);
     EXPECT_TRUE(reply<messages::UpdateReply>().ok);
     ASSERT_EQ(served_.size(), 3u);
     EXPECT_EQ(num_answers_at_served_, 0u);
@@ -462,9 +467,9 @@ TEST_F(AdminTest, P2_TheLauncherKnowsTheVersionBeforeWhoAskedForIt) {
     EXPECT_EQ(served_[1], relabelled);
     EXPECT_EQ(served_[2], updated);
     call(messages::RollbackWeights{});
-    update_part(order<messages::UpdateRollback>(0).update, "prepared", "step-7");
-    update_part(order<messages::UpdateReady>(0).update, "ready");
-    update_part(order<messages::UpdateCommit>(0).update, "committed");
+    update_part(order<messages::UpdateRollback>(0).update, messages::UpdateOrder::kStage, "step-7");
+    update_part(order<messages::UpdateReady>(0).update, messages::UpdateOrder::kReady);
+    update_part(order<messages::UpdateCommit>(0).update, messages::UpdateOrder::kCommit);
     EXPECT_EQ(served_.back().path, "/checkpoints/7")
         << "also where no update of this tree brought it";
     EXPECT_EQ(status().weights_path, "/checkpoints/7");
@@ -475,23 +480,24 @@ TEST_F(AdminTest, P2_ACommitThatSomeReplicaRefusedIsTheOneThatComesBack) {
     messages::UpdateWeights update;
     update.update.source.path = "/checkpoints/8";
     call(update);
-    const auto part = [&](int replica, messages::UpdateId id, const std::string& phase, bool ok) {
+    const auto part = [&](int replica, messages::UpdateId id, messages::UpdateOrder order, bool ok
+                      ) {
         messages::UpdatePart message;
         message.replica = ReplicaId{replica};
         message.update = id;
-        message.phase = phase;
+        message.order = order;
         message.ok = ok;
-        message.state = ok ? "serving" : "torn";
+        message.state = ok ? messages::UpdateState::kServing : messages::UpdateState::kTorn;
         message.label = "step-8";
         message.digest = "d8";
         from_tree(message);
     };
     const messages::UpdateId id = order<messages::UpdateStage>(0).update;
-    for (const int replica : {0, 1}) part(replica, id, "prepared", true);
-    for (const int replica : {0, 1}) part(replica, id, "ready", true);
-    part(0, id, "committed", true);  // and generates from here on
-    part(1, id, "committed", false);
-    for (const int replica : {0, 1}) part(replica, id, "dropped", false);
+    for (const int replica : {0, 1}) part(replica, id, messages::UpdateOrder::kStage, true);
+    for (const int replica : {0, 1}) part(replica, id, messages::UpdateOrder::kReady, true);
+    part(0, id, messages::UpdateOrder::kCommit, true);  // and generates from here on
+    part(1, id, messages::UpdateOrder::kCommit, false);
+    for (const int replica : {0, 1}) part(replica, id, messages::UpdateOrder::kDrop, false);
     EXPECT_FALSE(reply<messages::UpdateReply>().ok);
     const ServedVersion decided{
         .epoch = Epoch{2}, .label = "step-8", .digest = "d8", .path = "/checkpoints/8"};
@@ -509,10 +515,10 @@ TEST_F(AdminTest, ALostVersionIsToldUntilAnotherIsCommitted) {
     messages::UpdateWeights update;
     update.update.source.path = "/checkpoints/8";
     call(update);
-    update_part(order<messages::UpdateStage>(0).update, "prepared", "step-8");
-    update_part(order<messages::UpdateReady>(0).update, "ready");
+    update_part(order<messages::UpdateStage>(0).update, messages::UpdateOrder::kStage, "step-8");
+    update_part(order<messages::UpdateReady>(0).update, messages::UpdateOrder::kReady);
     EXPECT_TRUE(status().lost.has_value());
-    update_part(order<messages::UpdateCommit>(0).update, "committed");
+    update_part(order<messages::UpdateCommit>(0).update, messages::UpdateOrder::kCommit);
     EXPECT_FALSE(status().lost.has_value());
     EXPECT_TRUE(status().is_ready);
 }
@@ -524,23 +530,24 @@ TEST_F(AdminTest, WhatIsCommittedIsKeptByReplicaZero) {
     messages::UpdateWeights update;
     update.update.source.path = "/checkpoints/8";
     call(update);
-    const auto part = [&](int replica, messages::UpdateId id, const std::string& phase) {
+    const auto part = [&](int replica, messages::UpdateId id, messages::UpdateOrder order) {
         messages::UpdatePart message;
         message.replica = ReplicaId{replica};
         message.update = id;
-        message.phase = phase;
+        message.order = order;
         message.ok = true;
-        message.state = "serving";
+        message.state = messages::UpdateState::kServing;
         message.digest = "d8";
         from_tree(message);
     };
     const messages::UpdateId id = order<messages::UpdateStage>(0).update;
-    for (const std::string phase : {"prepared", "ready"})
-        for (const int replica : {0, 1}) part(replica, id, phase);
-    part(0, id, "committed");
+    for (const messages::UpdateOrder order :
+         {messages::UpdateOrder::kStage, messages::UpdateOrder::kReady})
+        for (const int replica : {0, 1}) part(replica, id, order);
+    part(0, id, messages::UpdateOrder::kCommit);
     EXPECT_THROW(order<messages::WorkerKeep>(0), std::runtime_error)
         << "not committed everywhere yet";
-    part(1, id, "committed");
+    part(1, id, messages::UpdateOrder::kCommit);
     const messages::WorkerKeep begin = order<messages::WorkerKeep>(0);
     EXPECT_EQ(begin.step, messages::KeepStep::kBegin);
     EXPECT_EQ(begin.digest, "d8");
@@ -553,24 +560,26 @@ TEST_F(AdminTest, ARefusalSaysThatThereAreNoWeights) {
     start();
     EXPECT_EQ(status().weights_path, "");
     call(messages::RollbackWeights{});
-    EXPECT_EQ(reply<messages::UpdateReply>().state, "awaiting_weights");
+    EXPECT_EQ(reply<messages::UpdateReply>().state, messages::UpdateState::kAwaitingWeights);
     messages::UpdateWeights update;
     update.update.source.path = "/checkpoints/8";
     call(update);
-    update_part(order<messages::UpdateStage>(0).update, "prepared", "step-8");
-    update_part(order<messages::UpdateReady>(0).update, "ready");
-    update_part(order<messages::UpdateCommit>(0).update, "committed");
-    EXPECT_EQ(reply<messages::UpdateReply>().state, "serving");
+    update_part(order<messages::UpdateStage>(0).update, messages::UpdateOrder::kStage, "step-8");
+    update_part(order<messages::UpdateReady>(0).update, messages::UpdateOrder::kReady);
+    update_part(order<messages::UpdateCommit>(0).update, messages::UpdateOrder::kCommit);
+    EXPECT_EQ(reply<messages::UpdateReply>().state, messages::UpdateState::kServing);
     call(messages::ReleaseMemory{});
-    from_tree(memory_part(order<messages::ReleaseMemory>(0).call, 0, "", false));
+    from_tree(memory_part(order<messages::ReleaseMemory>(0).call, 0, std::nullopt, false));
     call(messages::DropStage{});
-    EXPECT_EQ(reply<messages::UpdateReply>().state, "serving") << "they are kept";
+    EXPECT_EQ(reply<messages::UpdateReply>().state, messages::UpdateState::kServing)
+        << "they are kept";
     call(messages::ReleaseMemory{});
-    messages::MemoryPart gone = memory_part(order<messages::ReleaseMemory>(0).call, 0, "", false);
+    messages::MemoryPart gone =
+        memory_part(order<messages::ReleaseMemory>(0).call, 0, std::nullopt, false);
     gone.has_weights = false;
     from_tree(gone);
     call(messages::DropStage{});
-    EXPECT_EQ(reply<messages::UpdateReply>().state, "awaiting_weights");
+    EXPECT_EQ(reply<messages::UpdateReply>().state, messages::UpdateState::kAwaitingWeights);
 }
 
 TEST_F(AdminTest, StatusNamesACallByItsOwnTypeWhateverElseWasAskedMeanwhile) {
@@ -580,9 +589,9 @@ TEST_F(AdminTest, StatusNamesACallByItsOwnTypeWhateverElseWasAskedMeanwhile) {
     call(update, 1);
     call(messages::DropStage{}, 2);  // refused: nothing is staged
     EXPECT_FALSE(reply<messages::UpdateReply>().ok);
-    update_part(order<messages::UpdateStage>(0).update, "prepared", "step-8");
-    update_part(order<messages::UpdateReady>(0).update, "ready");
-    update_part(order<messages::UpdateCommit>(0).update, "committed");
+    update_part(order<messages::UpdateStage>(0).update, messages::UpdateOrder::kStage, "step-8");
+    update_part(order<messages::UpdateReady>(0).update, messages::UpdateOrder::kReady);
+    update_part(order<messages::UpdateCommit>(0).update, messages::UpdateOrder::kCommit);
     EXPECT_TRUE(reply<messages::UpdateReply>().ok);
     const messages::StatusReply now = status();
     ASSERT_EQ(now.updates.size(), 2u);
@@ -604,7 +613,7 @@ TEST_F(AdminTest, StatusListsTheLatestUpdates) {
     ASSERT_EQ(now.updates.size(), Admin::kUpdatesShown);
     EXPECT_EQ(now.updates.back().what, "drop_stage");
     EXPECT_EQ(now.updates.front().what, "rollback_weights");
-    EXPECT_EQ(now.updates.front().code, "failed_precondition");
+    EXPECT_EQ(now.updates.front().verdict.code, ErrorCode::kFailedPrecondition);
     EXPECT_GE(now.updates.back().age_s, 0);
     EXPECT_EQ(now.updates_total, 0);
     EXPECT_EQ(now.updates_failed_total, 20);
@@ -620,7 +629,7 @@ TEST_F(AdminTest, AShutdownLetsOpenRequestsRunOutAndTakesNoNewOnes) {
     EXPECT_EQ(ending.open_requests, 1);
     EXPECT_FALSE(doors_->is_end_due(now_));
     send("client", prompt("r2"));
-    EXPECT_EQ(refusal("client").code, "unavailable");
+    EXPECT_EQ(refusal("client").error.code, ErrorCode::kUnavailable);
     EXPECT_LE(doors_->next_deadline(now_), now_ + 5s);
     deliver({chunk(key, "the end", /*is_last=*/true)});
     EXPECT_TRUE(doors_->is_end_due(now_));

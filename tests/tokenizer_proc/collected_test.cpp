@@ -32,19 +32,22 @@ class CollectedTest : public DoorsTest {
         call(update, number);
     }
     void answer(
-        const std::string& phase, std::int64_t num_missing = 0, const std::string& code = ""
+        messages::UpdateOrder order,
+        std::int64_t num_missing = 0,
+        std::optional<ErrorCode> code = std::nullopt
     ) {
         messages::UpdatePart part;
         part.update = update_;
-        part.phase = phase;
-        part.ok = code.empty();
-        part.code = code;
-        part.message = code.empty() ? "" : "it is broken";
-        part.state = "serving";
+        part.order = order;
+        part.ok = !code;
+        part.verdict.code = code;
+        part.verdict.message = !code ? "" : "it is broken";
+        part.state = messages::UpdateState::kServing;
         part.epoch = Epoch{2};
         part.label = label_;
         part.digest = "d2";
-        messages::RankOutcome rank{.ok = code.empty(), .phase = "stage", .bytes = 100};
+        messages::RankOutcome rank{
+            .ok = !code, .phase = messages::UpdatePhase::kStaging, .bytes = 100};
         rank.num_missing = num_missing;
         if (num_missing > 0) rank.missing = {"w.first", "w.second"};
         part.outcome.ranks = {rank};
@@ -53,11 +56,11 @@ class CollectedTest : public DoorsTest {
     void finish(std::string label) {
         label_ = std::move(label);
         EXPECT_EQ(order<messages::UpdateFinish>().label, label_);
-        answer("prepared");
+        answer(messages::UpdateOrder::kStage);
         order<messages::UpdateReady>();
-        answer("ready");
+        answer(messages::UpdateOrder::kReady);
         order<messages::UpdateCommit>();
-        answer("committed");
+        answer(messages::UpdateOrder::kCommit);
     }
     void pause() {
         call(messages::PauseGeneration{.mode = messages::PauseMode::kInPlace}, 1);
@@ -70,7 +73,7 @@ class CollectedTest : public DoorsTest {
         update_ = stage.update;
         EXPECT_EQ(stage.spec.partial, is_partial);
         EXPECT_EQ(stage.spec.source.kind, messages::SourceKind::kBuckets);
-        answer("opened", is_partial ? 0 : 3);
+        answer(messages::UpdateOrder::kOpen, is_partial ? 0 : 3);
         EXPECT_EQ(order<messages::UpdateFill>().bucket, 1);
     }
 
@@ -82,15 +85,15 @@ TEST_F(CollectedTest, CallsUnderAPauseTakeEffectTogetherBeforeTheContinue) {
     start();
     pause();
     begin_collecting(/*is_partial=*/true);
-    answer("filled");
+    answer(messages::UpdateOrder::kFill);
     messages::UpdateReply staged = reply<messages::UpdateReply>();
-    EXPECT_TRUE(staged.ok) << staged.message;
-    EXPECT_EQ(staged.state, "collecting");
+    EXPECT_TRUE(staged.ok) << staged.verdict.message;
+    EXPECT_EQ(staged.state, messages::UpdateState::kCollecting);
     EXPECT_EQ(staged.epoch, Epoch{1}) << "what serves is as it was";
     EXPECT_EQ(staged.session, 0u);
     send_tensors(11, "step-3");
     EXPECT_EQ(order<messages::UpdateFill>().bucket, 2);
-    answer("filled");
+    answer(messages::UpdateOrder::kFill);
     EXPECT_EQ(reply<messages::UpdateReply>().call, CallId{11});
 
     call(messages::ContinueGeneration{}, 12);
@@ -100,15 +103,15 @@ TEST_F(CollectedTest, CallsUnderAPauseTakeEffectTogetherBeforeTheContinue) {
     const auto went_on = reply<messages::ContinueReply>();
     EXPECT_EQ(went_on.call, CallId{12});
     EXPECT_TRUE(went_on.ok);
-    EXPECT_NE(went_on.message.find("epoch 2, label 'step-3', digest d2"), std::string::npos)
-        << went_on.message;
+    EXPECT_NE(went_on.verdict.message.find("epoch 2, label 'step-3', digest d2"), std::string::npos)
+        << went_on.verdict.message;
 }
 
 TEST_F(CollectedTest, StatusIsAnsweredMeanwhileAndSaysWhatWasCollected) {
     start();
     pause();
     begin_collecting(/*is_partial=*/true);
-    answer("filled");
+    answer(messages::UpdateOrder::kFill);
     reply<messages::UpdateReply>();
     call(messages::Status{}, 20);
     messages::ReplicaStatus part;
@@ -127,17 +130,18 @@ TEST_F(CollectedTest, AContinueIsRefusedWhereTheUpdateFailsAndTheNextOneIsNot) {
     start();
     pause();
     begin_collecting(/*is_partial=*/true);
-    answer("filled");
+    answer(messages::UpdateOrder::kFill);
     reply<messages::UpdateReply>();
     call(messages::ContinueGeneration{}, 12);
     order<messages::UpdateFinish>();
-    answer("prepared", 0, "data_loss");
+    answer(messages::UpdateOrder::kStage, 0, ErrorCode::kDataLoss);
     order<messages::UpdateDrop>();
-    answer("dropped");
+    answer(messages::UpdateOrder::kDrop);
     const messages::ErrorReply refused = refusal("admin", messages::Door::kAdmin);
     EXPECT_EQ(refused.call, CallId{12});
-    EXPECT_EQ(refused.code, "data_loss");
-    EXPECT_NE(refused.message.find("it is broken"), std::string::npos) << refused.message;
+    EXPECT_EQ(refused.error.code, ErrorCode::kDataLoss);
+    EXPECT_NE(refused.error.message.find("it is broken"), std::string::npos)
+        << refused.error.message;
     call(messages::ContinueGeneration{}, 13);
     from_tree(messages::ContinuePart{
         .call = order<messages::ContinueGeneration>().call, .was_paused = true});
@@ -148,28 +152,29 @@ TEST_F(CollectedTest, ACallThatFailsEndsWhatWasCollected) {
     start();
     pause();
     begin_collecting(/*is_partial=*/true);
-    answer("filled");
+    answer(messages::UpdateOrder::kFill);
     reply<messages::UpdateReply>();
     send_tensors(11);
     order<messages::UpdateFill>();
-    answer("filled", 0, "invalid_argument");
+    answer(messages::UpdateOrder::kFill, 0, ErrorCode::kInvalidArgument);
     order<messages::UpdateDrop>();
-    answer("dropped");
+    answer(messages::UpdateOrder::kDrop);
     const auto failed = reply<messages::UpdateReply>();
-    EXPECT_EQ(failed.code, "invalid_argument");
-    EXPECT_NE(failed.message.find("none of the 2 calls takes effect"), std::string::npos)
-        << failed.message;
-    EXPECT_EQ(failed.state, "serving");
+    EXPECT_EQ(failed.verdict.code, ErrorCode::kInvalidArgument);
+    EXPECT_NE(failed.verdict.message.find("none of the 2 calls takes effect"), std::string::npos)
+        << failed.verdict.message;
+    EXPECT_EQ(failed.state, messages::UpdateState::kServing);
 }
 
 TEST_F(CollectedTest, ATreeWithoutWeightsHasThemWithTheLastTensor) {
     has_weights_ = false;
     start();
     begin_collecting(/*is_partial=*/false);
-    answer("filled", 2);
+    answer(messages::UpdateOrder::kFill, 2);
     const auto staged = reply<messages::UpdateReply>();
-    EXPECT_EQ(staged.state, "collecting");
-    EXPECT_NE(staged.message.find("2 missing"), std::string::npos) << staged.message;
+    EXPECT_EQ(staged.state, messages::UpdateState::kCollecting);
+    EXPECT_NE(staged.verdict.message.find("2 missing"), std::string::npos)
+        << staged.verdict.message;
     // Nothing is there that a continue could wait for: it is answered by what is.
     call(messages::ContinueGeneration{}, 12);
     from_tree(messages::ContinuePart{.call = order<messages::ContinueGeneration>().call});
@@ -183,12 +188,12 @@ TEST_F(CollectedTest, ATreeWithoutWeightsHasThemWithTheLastTensor) {
 
     send_tensors(13);
     order<messages::UpdateFill>();
-    answer("filled", 0);
+    answer(messages::UpdateOrder::kFill, 0);
     finish("step-2");
     const auto updated = reply<messages::UpdateReply>();
     EXPECT_EQ(updated.call, CallId{13});
-    EXPECT_TRUE(updated.ok) << updated.message;
-    EXPECT_EQ(updated.state, "serving");
+    EXPECT_TRUE(updated.ok) << updated.verdict.message;
+    EXPECT_EQ(updated.state, messages::UpdateState::kServing);
     EXPECT_EQ(updated.epoch, Epoch{2});
 }
 
@@ -196,13 +201,13 @@ TEST_F(CollectedTest, ACompleteUpdateReplacesWhatIsIncomplete) {
     has_weights_ = false;
     start();
     begin_collecting(/*is_partial=*/false);
-    answer("filled", 2);
+    answer(messages::UpdateOrder::kFill, 2);
     reply<messages::UpdateReply>();
     messages::UpdateWeights disk;
     disk.update.source.path = "/somewhere";
     call(disk, 30);
     EXPECT_EQ(order<messages::UpdateDrop>().update, update_);
-    answer("dropped");
+    answer(messages::UpdateOrder::kDrop);
     EXPECT_EQ(order<messages::UpdateStage>().spec.source.path, "/somewhere");
 }
 
@@ -212,7 +217,7 @@ TEST_F(CollectedTest, APauseThatEndsByItselfBringsWhatWasCollected) {
     from_tree(messages::PausePart{.call = order<messages::PauseGeneration>().call});
     reply<messages::PauseReply>();
     begin_collecting(/*is_partial=*/true);
-    answer("filled");
+    answer(messages::UpdateOrder::kFill);
     reply<messages::UpdateReply>();
     wait(std::chrono::seconds(5));
     finish("step-2");
@@ -241,25 +246,25 @@ TEST_F(CollectedTest, P5_WhoWaitsForACommitThatNeverEndsIsToldInItsTime) {
     start();
     pause();
     begin_collecting(/*is_partial=*/true);
-    answer("filled");
+    answer(messages::UpdateOrder::kFill);
     reply<messages::UpdateReply>();
     call(messages::ContinueGeneration{.timeout_ms = 2000}, 12);
     order<messages::UpdateFinish>();
-    answer("prepared");
+    answer(messages::UpdateOrder::kStage);
     order<messages::UpdateReady>();
-    answer("ready");
+    answer(messages::UpdateOrder::kReady);
     order<messages::UpdateCommit>();  // nobody answers it
     wait(std::chrono::milliseconds(2500));
     const messages::ErrorReply late = refusal("admin", messages::Door::kAdmin);
     EXPECT_EQ(late.call, CallId{12});
-    EXPECT_EQ(late.code, "deadline_exceeded");
+    EXPECT_EQ(late.error.code, ErrorCode::kDeadlineExceeded);
 }
 
 TEST_F(CollectedTest, AnUpdateBesideTheCommitOfWhatWasCollectedIsRefusedAndNotHeld) {
     start();
     pause();
     begin_collecting(/*is_partial=*/true);
-    answer("filled");
+    answer(messages::UpdateOrder::kFill);
     reply<messages::UpdateReply>();
     call(messages::ContinueGeneration{}, 12);
     messages::UpdateWeights disk;
@@ -267,7 +272,7 @@ TEST_F(CollectedTest, AnUpdateBesideTheCommitOfWhatWasCollectedIsRefusedAndNotHe
     call(disk, 30);
     const auto refused = reply<messages::UpdateReply>();
     EXPECT_EQ(refused.call, CallId{30});
-    EXPECT_EQ(refused.code, "failed_precondition");
+    EXPECT_EQ(refused.verdict.code, ErrorCode::kFailedPrecondition);
 }
 
 TEST_F(CollectedTest, ALabelIsRefusedForAllWhileAnUpdateIsUnderWay) {
@@ -279,7 +284,7 @@ TEST_F(CollectedTest, ALabelIsRefusedForAllWhileAnUpdateIsUnderWay) {
     call(messages::SetWeightLabel{.label = "zz"}, 31);
     const auto refused = reply<messages::LabelReply>();
     EXPECT_EQ(refused.call, CallId{31});
-    EXPECT_EQ(refused.code, "failed_precondition");
+    EXPECT_EQ(refused.verdict.code, ErrorCode::kFailedPrecondition);
     EXPECT_TRUE(refused.parts.empty()) << "no replica was asked";
 }
 

@@ -48,7 +48,7 @@ TEST_F(DoorsTest, TheTokenizersEndTokenEndsAnOutputToo) {
     messages::Generate full = prompt("d");
     full.sampling.stop_token_ids.assign(messages::kStopTokensMax, TokenId{5});
     send("p", full);
-    EXPECT_NE(refusal("p").message.find("at most 1023"), std::string::npos);
+    EXPECT_NE(refusal("p").error.message.find("at most 1023"), std::string::npos);
     full.sampling.ignore_eos = true;
     send("p", full);
     EXPECT_EQ(next_request().sampling.stop_token_ids.size(), messages::kStopTokensMax);
@@ -110,7 +110,7 @@ TEST_F(DoorsTest, AnIdIsFreeAgainAfterItsRequest) {
     start();
     send("p", prompt("a"));
     send("p", prompt("a"));
-    EXPECT_EQ(refusal("p").code, "already_exists");
+    EXPECT_EQ(refusal("p").error.code, ErrorCode::kAlreadyExists);
     deliver({chunk(next_request().key, "x", /*is_last=*/true)});
     send("p", prompt("a"));
     next_request();
@@ -187,7 +187,7 @@ TEST_F(DoorsTest, ALongTextOverTheContextIsRefusedWhenItIsTokenized) {
     doors_->job_done(now_, done);
     const messages::ErrorReply error = refusal("p");
     EXPECT_EQ(error.rid, "long");
-    EXPECT_EQ(error.code, "invalid_argument");
+    EXPECT_EQ(error.error.code, ErrorCode::kInvalidArgument);
     EXPECT_EQ(status().open_requests, 0);
 }
 
@@ -195,7 +195,7 @@ TEST_F(DoorsTest, MoreLongTextThanMayWaitIsRefused) {
     start();
     job_queue_is_full_ = true;
     send("p", prompt("long", std::string(TextWorker::kInlineBytesMax + 1, 'a')));
-    EXPECT_EQ(refusal("p").code, "resource_exhausted");
+    EXPECT_EQ(refusal("p").error.code, ErrorCode::kResourceExhausted);
     EXPECT_EQ(status().open_requests, 0);
 }
 
@@ -203,7 +203,7 @@ TEST_F(DoorsTest, AFullReplicaIsAnErrorNotALoss) {
     start();
     replica_is_full_ = true;
     send("p", prompt("a"));
-    EXPECT_EQ(refusal("p").code, "resource_exhausted");
+    EXPECT_EQ(refusal("p").error.code, ErrorCode::kResourceExhausted);
     replica_is_full_ = false;
     EXPECT_EQ(status().open_requests, 0);
 }
@@ -240,8 +240,8 @@ class BadInput : public DoorsTest {
         send("p", message);
         const messages::ErrorReply error = refusal("p");
         EXPECT_EQ(error.rid, "bad");
-        EXPECT_EQ(error.code, "invalid_argument");
-        EXPECT_NE(error.message.find(expected), std::string::npos) << error.message;
+        EXPECT_EQ(error.error.code, ErrorCode::kInvalidArgument);
+        EXPECT_NE(error.error.message.find(expected), std::string::npos) << error.error.message;
     }
     template <class Fill>
     static messages::Frames packed(std::uint32_t num_fields, Fill fill) {
@@ -329,7 +329,7 @@ TEST_F(BadInput, UnknownFields) {
                 }));
     const messages::ErrorReply error = refusal("p");
     EXPECT_EQ(error.rid, "bad");
-    EXPECT_NE(error.message.find("wing"), std::string::npos);
+    EXPECT_NE(error.error.message.find("wing"), std::string::npos);
 }
 
 TEST_F(BadInput, WrongTypes) {
@@ -337,7 +337,7 @@ TEST_F(BadInput, WrongTypes) {
                     packer.pack(std::string("text"));
                     packer.pack(5);
                 }));
-    EXPECT_EQ(refusal("p").message, "generate: text: expected a string, got an integer");
+    EXPECT_EQ(refusal("p").error.message, "generate: text: expected a string, got an integer");
 }
 
 TEST_F(BadInput, TextThatIsNotUtf8) {
@@ -347,14 +347,14 @@ TEST_F(BadInput, TextThatIsNotUtf8) {
                 }));
     const messages::ErrorReply error = refusal("p");
     EXPECT_EQ(error.rid, "bad");
-    EXPECT_NE(error.message.find("UTF-8"), std::string::npos);
+    EXPECT_NE(error.error.message.find("UTF-8"), std::string::npos);
 }
 
 TEST_F(BadInput, BodiesCutAtEveryByte) {
     const messages::Frames whole = encode(prompt("bad"));
     for (std::size_t size = 0; size < whole.body.size(); ++size) {
         from_client("p", {whole.type, whole.body.substr(0, size), {}});
-        EXPECT_EQ(refusal("p").code, "malformed") << size;
+        EXPECT_EQ(refusal("p").error.code, ErrorCode::kMalformed) << size;
     }
 }
 
@@ -415,22 +415,22 @@ TEST_F(BadInput, WhatTheSocketRefused) {
         bus::Received{
             .peer = "p", .refused = Error{ErrorCode::kTooLarge, "more than 16777216 bytes"}}
     );
-    EXPECT_EQ(refusal("p").code, "too_large");
+    EXPECT_EQ(refusal("p").error.code, ErrorCode::kTooLarge);
 }
 
 TEST_F(BadInput, UnknownTypesAndTheOtherDoorsTypes) {
     from_client("p", {"genrate", "\x80", {}});
     const messages::ErrorReply unknown = refusal("p");
-    EXPECT_EQ(unknown.code, "unknown_message");
-    EXPECT_NE(unknown.message.find("generate"), std::string::npos);
+    EXPECT_EQ(unknown.error.code, ErrorCode::kUnknownMessage);
+    EXPECT_NE(unknown.error.message.find("generate"), std::string::npos);
     messages::Status call;
     call.call = CallId{9};
     send("p", call);
     const messages::ErrorReply wrong_door = refusal("p");
-    EXPECT_EQ(wrong_door.code, "permission_denied");
+    EXPECT_EQ(wrong_door.error.code, ErrorCode::kPermissionDenied);
     EXPECT_EQ(wrong_door.call, CallId{9});
     send("p", prompt("bad"), messages::Door::kAdmin);
-    EXPECT_EQ(refusal("p", messages::Door::kAdmin).code, "permission_denied");
+    EXPECT_EQ(refusal("p", messages::Door::kAdmin).error.code, ErrorCode::kPermissionDenied);
 }
 
 TEST_F(BadInput, ASchedulersSecondHelloChangesNothing) {
@@ -456,7 +456,7 @@ TEST_F(DoorsTest, PromptLogprobsThatNoReplyHoldsAreRefused) {
     message.logprobs.top = 20;  // 200,000 * 41 * 5 bytes: over 32 MiB
     send("p", message);
     const messages::ErrorReply error = refusal("p");
-    EXPECT_EQ(error.code, "too_large");
+    EXPECT_EQ(error.error.code, ErrorCode::kTooLarge);
     EXPECT_EQ(error.rid, "a");
     message.logprobs.top = 10;
     send("p", message);
@@ -476,7 +476,7 @@ TEST_F(DoorsTest, AGreetingIsAnsweredWithWhatIsServed) {
     EXPECT_EQ(reply.replicas, 2);
     hello.protocol = 99;
     send("p", hello);
-    EXPECT_NE(refusal("p").message.find("99"), std::string::npos);
+    EXPECT_NE(refusal("p").error.message.find("99"), std::string::npos);
 }
 
 // ---- which tree ----
@@ -490,15 +490,15 @@ TEST_F(DoorsTest, AMessageForAnotherTreeIsRefusedAndDoesNothing) {
     EXPECT_EQ(tree_of_last_, identity_.id());
     send_for("another", "p", prompt("a"));
     messages::ErrorReply error = refusal("p");
-    EXPECT_EQ(error.code, "unavailable");
+    EXPECT_EQ(error.error.code, ErrorCode::kUnavailable);
     EXPECT_EQ(error.rid, "a");
     EXPECT_EQ(tree_of_last_, identity_.id()) << "who is here";
-    EXPECT_NE(error.message.find("'another'"), std::string::npos) << error.message;
+    EXPECT_NE(error.error.message.find("'another'"), std::string::npos) << error.error.message;
     messages::PauseGeneration pause;
     pause.call = CallId{9};
     send_for("another", "p", pause, messages::Door::kAdmin);
     error = refusal("p", messages::Door::kAdmin);
-    EXPECT_EQ(error.code, "unavailable");
+    EXPECT_EQ(error.error.code, ErrorCode::kUnavailable);
     EXPECT_EQ(error.call, CallId{9});
     EXPECT_EQ(tree_of_last_, identity_.id());
     EXPECT_TRUE((to_replica_[{0, ReplicaSocket::kRequests}].empty()));
@@ -510,15 +510,15 @@ TEST_F(DoorsTest, AMessageThatNamesNoTreeIsRefused) {
     start();
     from_client("p", encode(prompt("a")));
     messages::ErrorReply error = refusal("p");
-    EXPECT_EQ(error.code, "invalid_argument");
+    EXPECT_EQ(error.error.code, ErrorCode::kInvalidArgument);
     EXPECT_EQ(error.rid, "a");
     EXPECT_EQ(tree_of_last_, "") << "nothing says that it was for another one";
-    EXPECT_NE(error.message.find("hello_reply"), std::string::npos) << error.message;
+    EXPECT_NE(error.error.message.find("hello_reply"), std::string::npos) << error.error.message;
     messages::Status call;
     call.call = CallId{9};
     from_client("p", encode(call), messages::Door::kAdmin);
     error = refusal("p", messages::Door::kAdmin);
-    EXPECT_EQ(error.code, "invalid_argument");
+    EXPECT_EQ(error.error.code, ErrorCode::kInvalidArgument);
     EXPECT_EQ(error.call, CallId{9});
 }
 
@@ -528,7 +528,7 @@ TEST_F(DoorsTest, BeforeAllReplicasAreThereNoCallIsTaken) {
     messages::PauseGeneration pause;
     pause.call = CallId{9};
     send("p", pause, messages::Door::kAdmin);
-    EXPECT_EQ(refusal("p", messages::Door::kAdmin).code, "unavailable");
+    EXPECT_EQ(refusal("p", messages::Door::kAdmin).error.code, ErrorCode::kUnavailable);
     EXPECT_TRUE((to_replica_[{0, ReplicaSocket::kControl}].empty()));
 }
 
@@ -538,8 +538,8 @@ TEST_F(DoorsTest, BeforeAllReplicasAreThereRequestsAreUnavailableAndSaySoWhy) {
     EXPECT_FALSE(doors_->is_ready());
     send("p", prompt("a"));
     const messages::ErrorReply error = refusal("p");
-    EXPECT_EQ(error.code, "unavailable");
-    EXPECT_NE(error.message.find("scheduler_proc[1]"), std::string::npos);
+    EXPECT_EQ(error.error.code, ErrorCode::kUnavailable);
+    EXPECT_NE(error.error.message.find("scheduler_proc[1]"), std::string::npos);
     say_hello(1);
     EXPECT_TRUE(doors_->is_ready());
     send("p", prompt("a"));
@@ -554,8 +554,8 @@ TEST_F(DoorsTest, AHelloBeforeTheTreeIsReadyIsAnsweredAndNotCountedAsRefused) {
     hello.protocol = messages::kDoorProtocolVersion;
     send("p", hello);
     const messages::ErrorReply error = refusal("p");
-    EXPECT_EQ(error.code, "unavailable");
-    EXPECT_NE(error.message.find("scheduler_proc[1]"), std::string::npos);
+    EXPECT_EQ(error.error.code, ErrorCode::kUnavailable);
+    EXPECT_NE(error.error.message.find("scheduler_proc[1]"), std::string::npos);
     say_hello(0);
     say_hello(1);
     send("p", hello);
@@ -594,7 +594,7 @@ TEST_F(DoorsTest, TheLoopRendersNoChat) {
     EXPECT_FALSE(has_message("p"));
     EXPECT_EQ(jobs_[0].client, (std::vector<std::string>{"70", "someone"}));  // 'p' and the name
     finish_jobs();
-    EXPECT_EQ(refusal("p").code, "unsupported");  // there is no template
+    EXPECT_EQ(refusal("p").error.code, ErrorCode::kUnsupported);  // there is no template
 }
 
 TEST_F(DoorsTest, ACancelledCallIsAnsweredAndItsTextIsStopped) {
@@ -613,7 +613,7 @@ TEST_F(DoorsTest, ACancelledCallIsAnsweredAndItsTextIsStopped) {
     EXPECT_EQ(cancelled_jobs_, std::vector<JobId>{jobs_.at(0).id});
     const messages::ErrorReply error = refusal("p");
     EXPECT_EQ(error.call, CallId{7});
-    EXPECT_EQ(error.code, "aborted");
+    EXPECT_EQ(error.error.code, ErrorCode::kAborted);
     finish_jobs();
     EXPECT_EQ(next_to<messages::TokenizeReply>("p").call, CallId{8});
     EXPECT_FALSE(has_message("p"));
@@ -657,7 +657,7 @@ TEST_F(DoorsTest, ARequestSaysWhoseItIs) {
     message.rid = "b";
     message.client.assign(messages::kClientLevelsMax + 1, "x");
     send("p", message);
-    EXPECT_EQ(refusal("p").code, "invalid_argument");
+    EXPECT_EQ(refusal("p").error.code, ErrorCode::kInvalidArgument);
 }
 
 // ---- replicas ----
@@ -817,10 +817,10 @@ TEST_F(DoorsTest, ATooSlowClientsRequestsEndWithAnErrorAndOthersGoOn) {
     full_.clear();
     wait(5ms);
     std::map<std::string, std::string> ended;
-    EXPECT_EQ(refusal("slow").code, "resource_exhausted");
+    EXPECT_EQ(refusal("slow").error.code, ErrorCode::kResourceExhausted);
     for (const messages::OutputChunk& chunk : next_to<messages::Outputs>("slow").chunks) {
         ASSERT_TRUE(chunk.finish);
-        ended[chunk.rid] = chunk.finish->code;
+        ended[chunk.rid] = std::string(chunk.finish->verdict.code_name());
     }
     EXPECT_EQ(
         ended,
@@ -844,12 +844,12 @@ TEST_F(DoorsTest, WhenTheTreeGoesDownEverythingOpenIsAnsweredWithWhy) {
     const messages::Outputs outputs = next_to<messages::Outputs>("p");
     ASSERT_EQ(outputs.chunks.size(), 2u);
     for (const messages::OutputChunk& chunk : outputs.chunks) {
-        EXPECT_EQ(chunk.finish->code, "unavailable");
-        EXPECT_EQ(chunk.finish->message, "tp_worker[0.1] died (signal 9)");
+        EXPECT_EQ(chunk.finish->verdict.code, ErrorCode::kUnavailable);
+        EXPECT_EQ(chunk.finish->verdict.message, "tp_worker[0.1] died (signal 9)");
     }
     const messages::ErrorReply error = refusal("admin", messages::Door::kAdmin);
     EXPECT_EQ(error.call, CallId{3});
-    EXPECT_EQ(error.code, "unavailable");
+    EXPECT_EQ(error.error.code, ErrorCode::kUnavailable);
     send("p", prompt("late"));
     EXPECT_EQ(refusal("p").rid, "late");
 }

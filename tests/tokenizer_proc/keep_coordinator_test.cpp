@@ -22,15 +22,15 @@ class KeepCoordinatorTest : public testing::Test {
         const messages::WorkerKeep& to,
         int rank,
         const std::string& path = "",
-        const std::string& code = ""
+        std::optional<ErrorCode> code = std::nullopt
     ) {
         messages::WorkerKept part;
         part.call = to.call;
         part.step = to.step;
         part.rank = Rank{rank};
         part.path = path;
-        part.code = code;
-        part.message = code.empty() ? "" : "the disk is full";
+        part.verdict.code = code;
+        part.verdict.message = !code ? "" : "the disk is full";
         return keep_.part(now_, part);
     }
     [[nodiscard]] messages::KeepStatus status() const { return keep_.status(now_); }
@@ -69,7 +69,7 @@ TEST_F(KeepCoordinatorTest, TheNewestVersionWins) {
     const messages::WorkerKeep begin = keep_.committed(now_, version(3));
     EXPECT_NE(begin.call, old.call);
     EXPECT_FALSE(answer(*write, 0).has_value()) << "of the old version";
-    EXPECT_FALSE(answer(*write, 1, "", "aborted").has_value());
+    EXPECT_FALSE(answer(*write, 1, "", ErrorCode::kAborted).has_value());
     EXPECT_EQ(status().state, "writing");
     EXPECT_EQ(status().epoch, Epoch{3});
     EXPECT_EQ(status().superseded_total, 1);
@@ -84,7 +84,8 @@ TEST_F(KeepCoordinatorTest, AFailureIsToldAndLeavesWhatWasKept) {
     EXPECT_EQ(status().state, "kept");
     const messages::WorkerKeep second = keep_.committed(now_, version(3));
     const std::optional<messages::WorkerKeep> write = answer(second, 0);
-    const std::optional<messages::WorkerKeep> drop = answer(*write, 1, "", "resource_exhausted");
+    const std::optional<messages::WorkerKeep> drop =
+        answer(*write, 1, "", ErrorCode::kResourceExhausted);
     ASSERT_TRUE(drop.has_value());
     EXPECT_EQ(drop->step, messages::KeepStep::kDrop);
     EXPECT_FALSE(answer(*write, 0).has_value()) << "the other rank's, late";

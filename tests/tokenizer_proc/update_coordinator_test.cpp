@@ -45,25 +45,25 @@ class UpdateCoordinatorTest : public testing::Test {
 
     void answer(
         int replica,
-        std::string phase,
+        messages::UpdateOrder order,
         bool ok = true,
-        std::string code = "",
+        std::optional<ErrorCode> code = std::nullopt,
         std::string digest = "d2",
-        std::string state = "serving"
+        messages::UpdateState state = messages::UpdateState::kServing
     ) {
         messages::UpdatePart part;
         part.update = messages::UpdateId{next_update_};
         part.replica = ReplicaId{replica};
-        part.phase = std::move(phase);
+        part.order = order;
         part.ok = ok;
-        part.code = std::move(code);
-        part.message = ok ? "" : "rank 1: disk on fire";
-        part.state = std::move(state);
+        part.verdict.code = code;
+        part.verdict.message = ok ? "" : "rank 1: disk on fire";
+        part.state = state;
         part.label = "new";
         part.digest = std::move(digest);
         coordinator_.part(now_, part, out_);
     }
-    void both_answer(const std::string& phase) { answer(0, phase), answer(1, phase); }
+    void both_answer(messages::UpdateOrder order) { answer(0, order), answer(1, order); }
 
     template <class T>
     std::size_t count_orders() const {
@@ -83,25 +83,25 @@ class UpdateCoordinatorTest : public testing::Test {
 TEST_F(UpdateCoordinatorTest, P2_CommitsOnlyAfterEveryReplicaIsPreparedAndReady) {
     start(call());
     EXPECT_EQ(last_order<messages::UpdateStage>().new_epoch, Epoch{2});
-    answer(0, "prepared");
+    answer(0, messages::UpdateOrder::kStage);
     EXPECT_EQ(count_orders<messages::UpdateReady>(), 0u);
-    answer(1, "prepared");
+    answer(1, messages::UpdateOrder::kStage);
     EXPECT_EQ(count_orders<messages::UpdateReady>(), 1u);
-    answer(1, "ready");
+    answer(1, messages::UpdateOrder::kReady);
     EXPECT_EQ(count_orders<messages::UpdateCommit>(), 0u);
-    answer(0, "ready");
+    answer(0, messages::UpdateOrder::kReady);
     EXPECT_EQ(count_orders<messages::UpdateCommit>(), 1u);
-    answer(0, "committed");
+    answer(0, messages::UpdateOrder::kCommit);
     EXPECT_TRUE(out_.replies.empty());
-    answer(1, "committed");
+    answer(1, messages::UpdateOrder::kCommit);
     ASSERT_EQ(out_.replies.size(), 1u);
     const messages::UpdateReply& reply = out_.replies.front().second;
-    EXPECT_TRUE(reply.ok) << reply.message;
+    EXPECT_TRUE(reply.ok) << reply.verdict.message;
     EXPECT_EQ(reply.call, CallId{7});
     EXPECT_EQ(reply.epoch, Epoch{2});
     EXPECT_EQ(reply.label, "new");
     EXPECT_EQ(reply.digest, "d2");
-    EXPECT_EQ(coordinator_.state(), "serving");
+    EXPECT_EQ(coordinator_.state(), messages::UpdateState::kServing);
 }
 
 // 2^63 ms and more are far past what the clock counts.
@@ -116,7 +116,7 @@ TEST_F(UpdateCoordinatorTest, P5_TheLongestTimeoutsOverflowNothing) {
     EXPECT_GT(*coordinator_.next_deadline(), now_);
     EXPECT_LE(*coordinator_.next_deadline(), now_ + std::chrono::hours(24));
     EXPECT_GT(last_order<messages::UpdateStage>().timeout_ms, 0);
-    both_answer("opened");
+    both_answer(messages::UpdateOrder::kOpen);
     ASSERT_TRUE(coordinator_.is_open());
     EXPECT_GT(*coordinator_.next_deadline(), now_);
     EXPECT_LE(*coordinator_.next_deadline(), now_ + std::chrono::hours(24));
@@ -132,20 +132,20 @@ TEST_F(UpdateCoordinatorTest, P5_TheLongestTimeoutsOverflowNothing) {
 // It cannot happen while schedulers keep the protocol; an OK would be the worst answer (P10).
 TEST_F(UpdateCoordinatorTest, P2_AReplicaThatDoesNotCommitLeavesEveryoneTornAndNobodyMixed) {
     start(call());
-    both_answer("prepared");
-    both_answer("ready");
+    both_answer(messages::UpdateOrder::kStage);
+    both_answer(messages::UpdateOrder::kReady);
     ASSERT_EQ(count_orders<messages::UpdateCommit>(), 1u);
-    answer(0, "committed");
-    answer(1, "committed", /*ok=*/false, "failed_precondition");
+    answer(0, messages::UpdateOrder::kCommit);
+    answer(1, messages::UpdateOrder::kCommit, /*ok=*/false, ErrorCode::kFailedPrecondition);
     EXPECT_TRUE(out_.replies.empty());
     EXPECT_TRUE(last_order<messages::UpdateDrop>().torn);
-    answer(0, "dropped", true, "", "d2", "torn");
-    answer(1, "dropped", true, "", "d1", "torn");
+    answer(0, messages::UpdateOrder::kDrop, true, std::nullopt, "d2", messages::UpdateState::kTorn);
+    answer(1, messages::UpdateOrder::kDrop, true, std::nullopt, "d1", messages::UpdateState::kTorn);
     ASSERT_EQ(out_.replies.size(), 1u);
     const messages::UpdateReply& reply = out_.replies.front().second;
     EXPECT_FALSE(reply.ok);
-    EXPECT_EQ(reply.state, "torn");
-    EXPECT_NE(reply.message.find("replica 1"), std::string::npos) << reply.message;
+    EXPECT_EQ(reply.state, messages::UpdateState::kTorn);
+    EXPECT_NE(reply.verdict.message.find("replica 1"), std::string::npos) << reply.verdict.message;
     out_ = {};
     ++next_update_;
     start(call());
@@ -155,36 +155,36 @@ TEST_F(UpdateCoordinatorTest, P2_AReplicaThatDoesNotCommitLeavesEveryoneTornAndN
 
 TEST_F(UpdateCoordinatorTest, P2_OneReplicaFailingDropsTheStageEverywhere) {
     start(call());
-    answer(0, "prepared");
-    answer(1, "prepared", /*ok=*/false, "data_loss");
+    answer(0, messages::UpdateOrder::kStage);
+    answer(1, messages::UpdateOrder::kStage, /*ok=*/false, ErrorCode::kDataLoss);
     EXPECT_EQ(count_orders<messages::UpdateDrop>(), 1u);
     EXPECT_EQ(count_orders<messages::UpdateCommit>(), 0u);
     EXPECT_TRUE(out_.replies.empty()) << "the answer waits until the stage is gone";
-    both_answer("dropped");
+    both_answer(messages::UpdateOrder::kDrop);
     ASSERT_EQ(out_.replies.size(), 1u);
     const messages::UpdateReply& reply = out_.replies.front().second;
     EXPECT_FALSE(reply.ok);
-    EXPECT_EQ(reply.code, "data_loss");
-    EXPECT_NE(reply.message.find("replica 1: rank 1: disk on fire"), std::string::npos)
-        << reply.message;
+    EXPECT_EQ(reply.verdict.code, ErrorCode::kDataLoss);
+    EXPECT_NE(reply.verdict.message.find("replica 1: rank 1: disk on fire"), std::string::npos)
+        << reply.verdict.message;
     EXPECT_EQ(reply.epoch, Epoch{1});
     EXPECT_EQ(reply.digest, "d1");
-    EXPECT_EQ(coordinator_.state(), "serving");
+    EXPECT_EQ(coordinator_.state(), messages::UpdateState::kServing);
 }
 
 TEST_F(UpdateCoordinatorTest, ReplicasThatStagedDifferentWeightsAreRefused) {
     start(call());
-    answer(0, "prepared", true, "", "d2");
-    answer(1, "prepared", true, "", "d3");
+    answer(0, messages::UpdateOrder::kStage, true, std::nullopt, "d2");
+    answer(1, messages::UpdateOrder::kStage, true, std::nullopt, "d3");
     EXPECT_EQ(count_orders<messages::UpdateDrop>(), 1u);
-    both_answer("dropped");
+    both_answer(messages::UpdateOrder::kDrop);
     ASSERT_EQ(out_.replies.size(), 1u);
-    EXPECT_EQ(out_.replies.front().second.code, "data_loss");
+    EXPECT_EQ(out_.replies.front().second.verdict.code, ErrorCode::kDataLoss);
 }
 
 TEST_F(UpdateCoordinatorTest, P5_ALateReplicaIsNamedWithThePhase) {
     start(call());
-    answer(0, "prepared");
+    answer(0, messages::UpdateOrder::kStage);
     now_ += seconds(59);
     coordinator_.tick(now_, out_);
     EXPECT_EQ(count_orders<messages::UpdateDrop>(), 0u);
@@ -192,32 +192,33 @@ TEST_F(UpdateCoordinatorTest, P5_ALateReplicaIsNamedWithThePhase) {
     EXPECT_EQ(coordinator_.next_deadline(), now_);
     coordinator_.tick(now_, out_);
     EXPECT_EQ(count_orders<messages::UpdateDrop>(), 1u);
-    answer(0, "dropped");
+    answer(0, messages::UpdateOrder::kDrop);
     now_ += UpdateCoordinator::kDropTimeout;
     coordinator_.tick(now_, out_);
     ASSERT_EQ(out_.replies.size(), 1u);
     const messages::UpdateReply& reply = out_.replies.front().second;
-    EXPECT_EQ(reply.code, "deadline_exceeded");
-    EXPECT_NE(reply.message.find("phase drop: no answer from replica 1"), std::string::npos)
-        << reply.message;
-    EXPECT_NE(reply.message.find("phase stage: no answer from replica 1"), std::string::npos)
-        << reply.message;
+    EXPECT_EQ(reply.verdict.code, ErrorCode::kDeadlineExceeded);
+    EXPECT_NE(reply.verdict.message.find("phase drop: no answer from replica 1"), std::string::npos)
+        << reply.verdict.message;
+    EXPECT_NE(
+        reply.verdict.message.find("phase stage: no answer from replica 1"), std::string::npos
+    ) << reply.verdict.message;
 
     // The order to drop stands: nothing begins before it is carried out.
     start(call());
-    EXPECT_EQ(out_.replies.back().second.code, "failed_precondition");
-    answer(1, "dropped");
-    EXPECT_EQ(coordinator_.state(), "serving");
+    EXPECT_EQ(out_.replies.back().second.verdict.code, ErrorCode::kFailedPrecondition);
+    answer(1, messages::UpdateOrder::kDrop);
+    EXPECT_EQ(coordinator_.state(), messages::UpdateState::kServing);
     EXPECT_EQ(out_.replies.size(), 2u) << "the first caller is not answered twice";
 }
 
 TEST_F(UpdateCoordinatorTest, P5_ALateCommitNamesTheRanksThatAreNotDone) {
     start(call());
-    both_answer("prepared");
+    both_answer(messages::UpdateOrder::kStage);
     EXPECT_GT(last_order<messages::UpdateReady>().timeout_ms, 0);
     EXPECT_LT(last_order<messages::UpdateReady>().timeout_ms, 60'000)
         << "a replica speaks before the door";
-    both_answer("ready");
+    both_answer(messages::UpdateOrder::kReady);
     const auto waits = [&](int replica, std::vector<Rank> ranks) {
         coordinator_.waits(
             {.update = messages::UpdateId{next_update_},
@@ -228,14 +229,14 @@ TEST_F(UpdateCoordinatorTest, P5_ALateCommitNamesTheRanksThatAreNotDone) {
     waits(0, {Rank{0}, Rank{1}});
     waits(1, {Rank{0}, Rank{1}, Rank{2}});
     waits(1, {Rank{0}, Rank{2}});
-    answer(0, "committed");
+    answer(0, messages::UpdateOrder::kCommit);
     coordinator_.waits({.update = messages::UpdateId{77}, .replica = ReplicaId{1}}
     );  // of no update here
     coordinator_.waits({.update = messages::UpdateId{next_update_}, .replica = ReplicaId{9}});
     now_ += seconds(60);
     coordinator_.tick(now_, out_);
     ASSERT_EQ(out_.replies.size(), 1u);
-    const std::string& message = out_.replies[0].second.message;
+    const std::string& message = out_.replies[0].second.verdict.message;
     EXPECT_NE(message.find("phase commit: no answer from replica 1 (rank 0, 2)"), std::string::npos)
         << message;
     EXPECT_EQ(message.find("replica 0"), std::string::npos) << message;
@@ -245,7 +246,7 @@ TEST_F(UpdateCoordinatorTest, AnUpdateDuringAnUpdateIsRefused) {
     start(call());
     start(call());
     ASSERT_EQ(out_.replies.size(), 1u);
-    EXPECT_EQ(out_.replies.front().second.code, "failed_precondition");
+    EXPECT_EQ(out_.replies.front().second.verdict.code, ErrorCode::kFailedPrecondition);
     EXPECT_EQ(count_orders<messages::UpdateStage>(), 1u);
 }
 
@@ -256,8 +257,8 @@ TEST_F(UpdateCoordinatorTest, AnEpochThatIsNotNewerIsRefused) {
         start(update);
     }
     ASSERT_EQ(out_.replies.size(), 2u);
-    EXPECT_EQ(out_.replies[0].second.code, "failed_precondition");
-    EXPECT_EQ(out_.replies[1].second.code, "failed_precondition");
+    EXPECT_EQ(out_.replies[0].second.verdict.code, ErrorCode::kFailedPrecondition);
+    EXPECT_EQ(out_.replies[1].second.verdict.code, ErrorCode::kFailedPrecondition);
     messages::UpdateWeights update = call();
     update.update.epoch = Epoch{9};
     start(update);
@@ -266,54 +267,55 @@ TEST_F(UpdateCoordinatorTest, AnEpochThatIsNotNewerIsRefused) {
 
 TEST_F(UpdateCoordinatorTest, LateAndDoubleAnswersChangeNothing) {
     start(call());
-    answer(0, "prepared");
-    answer(0, "prepared");
-    answer(0, "ready");
-    answer(1, "committed");
+    answer(0, messages::UpdateOrder::kStage);
+    answer(0, messages::UpdateOrder::kStage);
+    answer(0, messages::UpdateOrder::kReady);
+    answer(1, messages::UpdateOrder::kCommit);
     EXPECT_EQ(coordinator_.num_late_parts(), 3);
     EXPECT_EQ(count_orders<messages::UpdateReady>(), 0u);
     next_update_ = 99;
-    answer(1, "prepared");
+    answer(1, messages::UpdateOrder::kStage);
     EXPECT_EQ(coordinator_.num_late_parts(), 4);
 }
 
 TEST_F(UpdateCoordinatorTest, DirectStandsStillBeforeItOverwrites) {
     start(call(messages::UpdateMode::kDirect));
     EXPECT_EQ(count_orders<messages::UpdateStage>(), 0u);
-    both_answer("ready");
+    both_answer(messages::UpdateOrder::kReady);
     EXPECT_EQ(count_orders<messages::UpdateStage>(), 1u);
-    both_answer("prepared");
-    both_answer("committed");
+    both_answer(messages::UpdateOrder::kStage);
+    both_answer(messages::UpdateOrder::kCommit);
     ASSERT_EQ(out_.replies.size(), 1u);
     EXPECT_TRUE(out_.replies.front().second.ok);
 
     messages::RollbackWeights rollback;
     rollback.call = CallId{8};
     coordinator_.rollback(now_, {"trainer", rollback.call}, rollback, out_);
-    EXPECT_EQ(out_.replies.back().second.code, "failed_precondition") << "direct keeps no copy";
+    EXPECT_EQ(out_.replies.back().second.verdict.code, ErrorCode::kFailedPrecondition)
+        << "direct keeps no copy";
 }
 
 TEST_F(UpdateCoordinatorTest, P2_ADirectUpdateThatFailsHalfWayIsTornUntilACompleteOne) {
     start(call(messages::UpdateMode::kDirect));
-    both_answer("ready");
-    answer(0, "prepared", /*ok=*/false, "data_loss");
+    both_answer(messages::UpdateOrder::kReady);
+    answer(0, messages::UpdateOrder::kStage, /*ok=*/false, ErrorCode::kDataLoss);
     EXPECT_TRUE(last_order<messages::UpdateDrop>().torn);
-    answer(0, "dropped", true, "", "", "torn");
-    answer(1, "dropped", true, "", "", "torn");
+    answer(0, messages::UpdateOrder::kDrop, true, std::nullopt, "", messages::UpdateState::kTorn);
+    answer(1, messages::UpdateOrder::kDrop, true, std::nullopt, "", messages::UpdateState::kTorn);
     ASSERT_EQ(out_.replies.size(), 1u);
-    EXPECT_EQ(out_.replies.front().second.state, "torn");
+    EXPECT_EQ(out_.replies.front().second.state, messages::UpdateState::kTorn);
     EXPECT_TRUE(coordinator_.is_torn());
 
     messages::UpdateWeights partial = call();
     partial.update.partial = true;
     start(partial);
-    EXPECT_EQ(out_.replies.back().second.code, "failed_precondition");
+    EXPECT_EQ(out_.replies.back().second.verdict.code, ErrorCode::kFailedPrecondition);
 
     start(call(messages::UpdateMode::kDirect));
     next_update_ = 2;
-    both_answer("ready");
-    both_answer("prepared");
-    both_answer("committed");
+    both_answer(messages::UpdateOrder::kReady);
+    both_answer(messages::UpdateOrder::kStage);
+    both_answer(messages::UpdateOrder::kCommit);
     EXPECT_TRUE(out_.replies.back().second.ok);
     EXPECT_FALSE(coordinator_.is_torn());
 }
@@ -323,50 +325,51 @@ TEST_F(UpdateCoordinatorTest, P2_ADirectUpdateRefusedBeforeItsFirstByteTearsNoth
         messages::UpdatePart part;
         part.update = messages::UpdateId{next_update_};
         part.replica = ReplicaId{replica};
-        part.phase = "prepared";
-        part.code = "not_found";
-        part.message = "no such directory";
+        part.order = messages::UpdateOrder::kStage;
+        part.verdict.code = ErrorCode::kNotFound;
+        part.verdict.message = "no such directory";
         part.outcome.ranks = std::move(ranks);
         coordinator_.part(now_, part, out_);
     };
-    const messages::RankOutcome idle{.rank = Rank{0}, .phase = "idle"};
-    const messages::RankOutcome writing{.rank = Rank{1}, .phase = "stage"};
+    const messages::RankOutcome idle{.rank = Rank{0}, .phase = messages::UpdatePhase::kIdle};
+    const messages::RankOutcome writing{.rank = Rank{1}, .phase = messages::UpdatePhase::kStaging};
     UpdateCoordinator alone(1);
     coordinator_ = alone;
     start(call(messages::UpdateMode::kDirect));
-    answer(0, "ready");
+    answer(0, messages::UpdateOrder::kReady);
     refused(0, {idle, idle});
     EXPECT_FALSE(last_order<messages::UpdateDrop>().torn);
 
     coordinator_ = alone;
     start(call(messages::UpdateMode::kDirect));
-    answer(0, "ready");
+    answer(0, messages::UpdateOrder::kReady);
     refused(0, {idle, writing});
     EXPECT_TRUE(last_order<messages::UpdateDrop>().torn) << "another rank may be writing";
 
     coordinator_ = UpdateCoordinator(2);
     start(call(messages::UpdateMode::kDirect));
-    both_answer("ready");
+    both_answer(messages::UpdateOrder::kReady);
     refused(0, {idle, idle});
     EXPECT_TRUE(last_order<messages::UpdateDrop>().torn) << "another replica may be writing";
 }
 
 TEST_F(UpdateCoordinatorTest, P5_TheCallerHearsByTheirDeadlineThoughTheDropGoesOn) {
     start(call());  // 60 s
-    answer(0, "prepared");
+    answer(0, messages::UpdateOrder::kStage);
     now_ += std::chrono::milliseconds(59'500);
-    answer(1, "prepared", /*ok=*/false, "data_loss");
-    answer(0, "dropped");
+    answer(1, messages::UpdateOrder::kStage, /*ok=*/false, ErrorCode::kDataLoss);
+    answer(0, messages::UpdateOrder::kDrop);
     EXPECT_TRUE(out_.replies.empty());
     now_ += std::chrono::milliseconds(500);
     ASSERT_LE(coordinator_.next_deadline(), now_);
     coordinator_.tick(now_, out_);
     ASSERT_EQ(out_.replies.size(), 1u);
-    EXPECT_EQ(out_.replies[0].second.code, "deadline_exceeded");
-    EXPECT_NE(out_.replies[0].second.message.find("disk on fire"), std::string::npos);
-    EXPECT_EQ(coordinator_.state(), "drop") << "and no other update begins";
-    answer(1, "dropped");
-    EXPECT_EQ(coordinator_.state(), "serving");
+    EXPECT_EQ(out_.replies[0].second.verdict.code, ErrorCode::kDeadlineExceeded);
+    EXPECT_NE(out_.replies[0].second.verdict.message.find("disk on fire"), std::string::npos);
+    EXPECT_EQ(coordinator_.state(), messages::UpdateState::kDropping)
+        << "and no other update begins";
+    answer(1, messages::UpdateOrder::kDrop);
+    EXPECT_EQ(coordinator_.state(), messages::UpdateState::kServing);
     EXPECT_EQ(out_.replies.size(), 1u);
 }
 
@@ -375,10 +378,10 @@ TEST_F(UpdateCoordinatorTest, StageThenCommitInSeparateCalls) {
     stage.call = CallId{1};
     stage.update = call().update;
     coordinator_.stage(now_, {"trainer", stage.call}, stage, out_);
-    both_answer("prepared");
+    both_answer(messages::UpdateOrder::kStage);
     ASSERT_EQ(out_.replies.size(), 1u);
     EXPECT_TRUE(out_.replies[0].second.ok);
-    EXPECT_EQ(out_.replies[0].second.state, "staged");
+    EXPECT_EQ(out_.replies[0].second.state, messages::UpdateState::kStaged);
     EXPECT_EQ(out_.replies[0].second.epoch, Epoch{2});
     EXPECT_EQ(coordinator_.version().epoch, Epoch{1});
 
@@ -387,14 +390,14 @@ TEST_F(UpdateCoordinatorTest, StageThenCommitInSeparateCalls) {
     commit.kv_policy = messages::KvPolicy::kRecompute;
     coordinator_.commit(now_, {"trainer", commit.call}, commit, out_);
     EXPECT_EQ(last_order<messages::UpdateReady>().kv_policy, messages::KvPolicy::kRecompute);
-    both_answer("ready");
-    both_answer("committed");
+    both_answer(messages::UpdateOrder::kReady);
+    both_answer(messages::UpdateOrder::kCommit);
     ASSERT_EQ(out_.replies.size(), 2u);
     EXPECT_TRUE(out_.replies[1].second.ok);
     EXPECT_EQ(coordinator_.version().epoch, Epoch{2});
 
     coordinator_.commit(now_, {"trainer", commit.call}, commit, out_);
-    EXPECT_EQ(out_.replies.back().second.code, "failed_precondition")
+    EXPECT_EQ(out_.replies.back().second.verdict.code, ErrorCode::kFailedPrecondition)
         << "nothing is staged any more";
 }
 
@@ -403,35 +406,37 @@ TEST_F(UpdateCoordinatorTest, AStageCanBeDroppedAndExpiresByItself) {
     stage.call = CallId{1};
     stage.update = call().update;
     coordinator_.stage(now_, {"trainer", stage.call}, stage, out_);
-    both_answer("prepared");
+    both_answer(messages::UpdateOrder::kStage);
     coordinator_.drop(now_, {"trainer", CallId{2}}, messages::DropStage{CallId{2}, 0}, out_);
-    both_answer("dropped");
+    both_answer(messages::UpdateOrder::kDrop);
     ASSERT_EQ(out_.replies.size(), 2u);
     EXPECT_TRUE(out_.replies[1].second.ok);
     EXPECT_EQ(out_.replies[1].second.epoch, Epoch{1});
 
     coordinator_.stage(now_, {"trainer", CallId{3}}, stage, out_);
     next_update_ = 2;
-    both_answer("prepared");
+    both_answer(messages::UpdateOrder::kStage);
     now_ += UpdateCoordinator::kStagedHoldMax;
     coordinator_.tick(now_, out_);
     EXPECT_EQ(count_orders<messages::UpdateDrop>(), 2u);
-    both_answer("dropped");
-    EXPECT_EQ(coordinator_.state(), "serving");
+    both_answer(messages::UpdateOrder::kDrop);
+    EXPECT_EQ(coordinator_.state(), messages::UpdateState::kServing);
 }
 
 TEST_F(UpdateCoordinatorTest, RollbackNeedsARetainedVersionAndCountsAsACommit) {
     messages::RollbackWeights rollback;
     rollback.call = CallId{8};
     coordinator_.rollback(now_, {"trainer", rollback.call}, rollback, out_);
-    EXPECT_EQ(out_.replies.back().second.code, "failed_precondition");
+    EXPECT_EQ(out_.replies.back().second.verdict.code, ErrorCode::kFailedPrecondition);
 
     start(call());
-    both_answer("prepared"), both_answer("ready"), both_answer("committed");
+    both_answer(messages::UpdateOrder::kStage), both_answer(messages::UpdateOrder::kReady),
+        both_answer(messages::UpdateOrder::kCommit);
     coordinator_.rollback(now_, {"trainer", rollback.call}, rollback, out_);
     EXPECT_EQ(last_order<messages::UpdateRollback>().new_epoch, Epoch{3});
     next_update_ = 2;
-    both_answer("prepared"), both_answer("ready"), both_answer("committed");
+    both_answer(messages::UpdateOrder::kStage), both_answer(messages::UpdateOrder::kReady),
+        both_answer(messages::UpdateOrder::kCommit);
     EXPECT_TRUE(out_.replies.back().second.ok);
     EXPECT_EQ(coordinator_.version().epoch, Epoch{3});
 }
@@ -440,7 +445,7 @@ TEST_F(UpdateCoordinatorTest, P4_TheCallerIsAnsweredWhenTheTreeEnds) {
     start(call());
     coordinator_.fail("tp_worker[0.1] died", out_);
     ASSERT_EQ(out_.replies.size(), 1u);
-    EXPECT_EQ(out_.replies.front().second.code, "unavailable");
+    EXPECT_EQ(out_.replies.front().second.verdict.code, ErrorCode::kUnavailable);
 }
 
 // ---- sessions ----
@@ -481,34 +486,34 @@ class UpdateSessionTest : public UpdateCoordinatorTest {
 TEST_F(UpdateSessionTest, P2_ManyBucketsAreOneTransaction) {
     begin();
     EXPECT_EQ(last_order<messages::UpdateStage>().spec.source.kind, messages::SourceKind::kBuckets);
-    both_answer("opened");
+    both_answer(messages::UpdateOrder::kOpen);
     ASSERT_EQ(out_.replies.size(), 1u);
     EXPECT_TRUE(last_reply().ok);
     EXPECT_EQ(last_reply().session, 1u);
-    EXPECT_EQ(last_reply().state, "open");
+    EXPECT_EQ(last_reply().state, messages::UpdateState::kOpen);
     for (std::int64_t i = 1; i <= 3; ++i) {
         bucket(1);
         EXPECT_EQ(last_order<messages::UpdateFill>().bucket, i);
-        both_answer("filled");
+        both_answer(messages::UpdateOrder::kFill);
         EXPECT_EQ(out_.replies.size(), static_cast<std::size_t>(i) + 1);
         EXPECT_TRUE(last_reply().ok);
         EXPECT_EQ(last_reply().digest, "d1") << "nothing serves yet";
     }
     commit(1);
     EXPECT_EQ(last_order<messages::UpdateFinish>().label, "last");
-    both_answer("prepared");
-    both_answer("ready");
-    both_answer("committed");
+    both_answer(messages::UpdateOrder::kStage);
+    both_answer(messages::UpdateOrder::kReady);
+    both_answer(messages::UpdateOrder::kCommit);
     EXPECT_TRUE(last_reply().ok);
     EXPECT_EQ(last_reply().digest, "d2");
-    EXPECT_EQ(coordinator_.state(), "serving");
+    EXPECT_EQ(coordinator_.state(), messages::UpdateState::kServing);
 }
 
 TEST_F(UpdateSessionTest, AnAbandonedSessionIsDroppedByItsDeadline) {
     begin();
-    both_answer("opened");
+    both_answer(messages::UpdateOrder::kOpen);
     bucket();
-    both_answer("filled");
+    both_answer(messages::UpdateOrder::kFill);
     now_ += seconds(29);
     coordinator_.tick(now_, out_);
     EXPECT_EQ(count_orders<messages::UpdateDrop>(), 0u);
@@ -516,58 +521,58 @@ TEST_F(UpdateSessionTest, AnAbandonedSessionIsDroppedByItsDeadline) {
     EXPECT_EQ(coordinator_.next_deadline(), now_);
     coordinator_.tick(now_, out_);
     EXPECT_EQ(count_orders<messages::UpdateDrop>(), 1u);
-    both_answer("dropped");
-    EXPECT_EQ(coordinator_.state(), "serving");
+    both_answer(messages::UpdateOrder::kDrop);
+    EXPECT_EQ(coordinator_.state(), messages::UpdateState::kServing);
     commit();
-    EXPECT_EQ(last_reply().code, "failed_precondition");
+    EXPECT_EQ(last_reply().verdict.code, ErrorCode::kFailedPrecondition);
     EXPECT_EQ(last_reply().digest, "d1");
 }
 
 TEST_F(UpdateSessionTest, P2_ABucketThatFailsDropsTheSession) {
     begin();
-    both_answer("opened");
+    both_answer(messages::UpdateOrder::kOpen);
     bucket();
-    answer(0, "filled");
-    answer(1, "filled", /*ok=*/false, "invalid_argument");
+    answer(0, messages::UpdateOrder::kFill);
+    answer(1, messages::UpdateOrder::kFill, /*ok=*/false, ErrorCode::kInvalidArgument);
     EXPECT_EQ(count_orders<messages::UpdateDrop>(), 1u);
-    both_answer("dropped");
-    EXPECT_EQ(last_reply().code, "invalid_argument");
-    EXPECT_EQ(coordinator_.state(), "serving");
+    both_answer(messages::UpdateOrder::kDrop);
+    EXPECT_EQ(last_reply().verdict.code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(coordinator_.state(), messages::UpdateState::kServing);
     bucket();
-    EXPECT_EQ(last_reply().code, "failed_precondition");
+    EXPECT_EQ(last_reply().verdict.code, ErrorCode::kFailedPrecondition);
 }
 
 TEST_F(UpdateSessionTest, ASecondSenderIsRefused) {
     begin();
-    both_answer("opened");
+    both_answer(messages::UpdateOrder::kOpen);
     begin();
-    EXPECT_EQ(last_reply().code, "failed_precondition");
+    EXPECT_EQ(last_reply().verdict.code, ErrorCode::kFailedPrecondition);
     start(call());
-    EXPECT_EQ(last_reply().code, "failed_precondition");
+    EXPECT_EQ(last_reply().verdict.code, ErrorCode::kFailedPrecondition);
     bucket(/*session=*/7);
-    EXPECT_EQ(last_reply().code, "failed_precondition");
+    EXPECT_EQ(last_reply().verdict.code, ErrorCode::kFailedPrecondition);
     EXPECT_EQ(count_orders<messages::UpdateFill>(), 0u);
     bucket();
     bucket();
-    EXPECT_EQ(last_reply().code, "failed_precondition") << "one bucket at a time";
+    EXPECT_EQ(last_reply().verdict.code, ErrorCode::kFailedPrecondition) << "one bucket at a time";
     EXPECT_EQ(count_orders<messages::UpdateFill>(), 1u);
 }
 
 TEST_F(UpdateSessionTest, ASparseBucketNeedsTheVersionItWasMadeFor) {
     begin(/*base_digest=*/"d0");
-    EXPECT_EQ(last_reply().code, "failed_precondition");
+    EXPECT_EQ(last_reply().verdict.code, ErrorCode::kFailedPrecondition);
     begin();
-    both_answer("opened");
+    both_answer(messages::UpdateOrder::kOpen);
     bucket(0, messages::TensorFormat::kSparse);
-    EXPECT_EQ(last_reply().code, "failed_precondition");
+    EXPECT_EQ(last_reply().verdict.code, ErrorCode::kFailedPrecondition);
     messages::DropStage drop;
     drop.call = CallId{14};
     coordinator_.drop(now_, {"trainer", drop.call}, drop, out_);
-    both_answer("dropped");
+    both_answer(messages::UpdateOrder::kDrop);
     EXPECT_TRUE(last_reply().ok);
     next_update_ = 2;
     begin(/*base_digest=*/"d1");
-    both_answer("opened");
+    both_answer(messages::UpdateOrder::kOpen);
     bucket(0, messages::TensorFormat::kSparse);
     EXPECT_EQ(count_orders<messages::UpdateFill>(), 1u);
 }

@@ -205,7 +205,7 @@ TEST_F(WorkerProcess, VotesThoughPlansNeverCease) {
         vote = *std::move(decoded);
     }
     ASSERT_TRUE(vote.has_value()) << "none in " << num_results << " passes";
-    EXPECT_TRUE(vote->outcome.ok) << vote->outcome.code;
+    EXPECT_TRUE(vote->outcome.ok) << (vote->outcome.code ? name_of(*vote->outcome.code) : "");
     EXPECT_EQ(vote->update, messages::UpdateId{1});
 }
 
@@ -221,8 +221,8 @@ TEST_F(WorkerProcess, P5_ARankWhosePeerWasKilledSaysSoAndEnds) {
         decode<messages::WorkerError>(received.frames, messages::UnknownFields::kRefuse);
     ASSERT_TRUE(error.has_value());
     EXPECT_EQ(error->rank, Rank{0});
-    EXPECT_EQ(error->code, "unavailable");
-    EXPECT_NE(error->message.find("rank 1"), std::string::npos) << error->message;
+    EXPECT_EQ(error->error.code, ErrorCode::kUnavailable);
+    EXPECT_NE(error->error.message.find("rank 1"), std::string::npos) << error->error.message;
     EXPECT_EQ(wait_for_exit(0), 1);
 }
 
@@ -245,8 +245,9 @@ TEST_F(WorkerProcess, APlanThatCannotBeReadEndsTheRankWithTheReason) {
     const bus::Received received = receive();
     ASSERT_EQ(received.frames.type, messages::WorkerError::kType);
     EXPECT_EQ(
-        decode<messages::WorkerError>(received.frames, messages::UnknownFields::kRefuse)->code,
-        "malformed"
+        decode<messages::WorkerError>(received.frames, messages::UnknownFields::kRefuse)
+            ->error.code,
+        ErrorCode::kMalformed
     );
     EXPECT_EQ(wait_for_exit(0), 1);
 }

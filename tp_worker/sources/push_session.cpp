@@ -62,13 +62,13 @@ void PushSession::refuse(const Error& error) {
     const std::string text = text_of(args_.stage, error);
     if (!is_open_) {
         messages::PushLayout refusal;
-        refusal.code = name_of(error.code);
-        refusal.message = text;
+        refusal.verdict.code = error.code;
+        refusal.verdict.message = text;
         return socket_.send(frames_of(encode(refusal)));
     }
     messages::PushDone refusal;
-    refusal.code = name_of(error.code);
-    refusal.message = text;
+    refusal.verdict.code = error.code;
+    refusal.verdict.message = text;
     socket_.send(frames_of(encode(refusal)));
 }
 
@@ -98,9 +98,12 @@ Result<PushSession::Next> PushSession::take(const std::vector<std::string>& part
             const messages::PushEnd message,
             decode<messages::PushEnd>(frames, messages::UnknownFields::kIgnore)
         );
-        if (!message.code.empty()) {
+        if (!message.verdict.is_done()) {
             return make_error(
-                ErrorCode::kAborted, "the pusher gave up: {}: {}", message.code, message.message
+                ErrorCode::kAborted,
+                "the pusher gave up: {}: {}",
+                message.verdict.code_name(),
+                message.verdict.message
             );
         }
         memory_.reset();

@@ -64,8 +64,7 @@ void Keeper::run() {
             if (path) {
                 answer.path = *path;
             } else {
-                answer.code = name_of(path.error().code);
-                answer.message = path.error().message;
+                answer.verdict = path.error();
             }
             args_.answer(encode(answer));
         }

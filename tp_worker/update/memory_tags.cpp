@@ -64,8 +64,7 @@ messages::WorkerMemoryDone change_memory(Engine& engine, const messages::WorkerM
             result = resume(engine, tag);
         }
         if (result) continue;
-        done.code = name_of(result.error().code);
-        done.message = result.error().message;
+        done.verdict = result.error();
         break;
     }
     done.call = order.call;

@@ -3,7 +3,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "bus/limits.h"
-#include "messages/codec.h"
+#include "messages/message_list.h"
 #include "tp_worker/update/memory_tags.h"
 #include "tp_worker/weights/tensor_read.h"
 #include "tp_worker/weights/weight_digest.h"
@@ -25,6 +25,18 @@ constexpr std::string_view kTooManyCalls = "too many calls wait for this worker"
 // would end the connection to the scheduler.
 constexpr auto kReadBytesMax =
     static_cast<std::int64_t>(bus::kInnerLimits.message_bytes_max) - (std::int64_t{1} << 20);
+
+using Orders = messages::MessageList<
+    messages::WorkerStage,
+    messages::WorkerFill,
+    messages::WorkerFinish,
+    messages::WorkerCommit,
+    messages::WorkerDrop,
+    messages::WorkerReadTensor,
+    messages::WorkerDigest,
+    messages::WorkerMemory,
+    messages::WorkerGroup,
+    messages::WorkerKeep>;
 
 // A rank's answer to a bucket; 0: the session is open.
 messages::Frames filled(
@@ -64,85 +76,19 @@ Updater::~Updater() {
     if (stage_) stage_->is_dropped = true;  // so that the background comes to its end soon
 }
 
-bool Updater::takes(std::string_view type) {
-    return type == messages::WorkerStage::kType || type == messages::WorkerCommit::kType ||
-           type == messages::WorkerDrop::kType || type == messages::WorkerReadTensor::kType ||
-           type == messages::WorkerDigest::kType || type == messages::WorkerMemory::kType ||
-           type == messages::WorkerFill::kType || type == messages::WorkerFinish::kType ||
-           type == messages::WorkerGroup::kType || type == messages::WorkerKeep::kType;
-}
+bool Updater::takes(std::string_view type) { return Orders::has(type); }
 
 Result<std::vector<messages::Frames>> Updater::obey(const messages::Frames& order) {
     meter_.touch();
-    if (order.type == messages::WorkerStage::kType) {
-        ASSIGN_OR_RETURN(
-            messages::WorkerStage message,
-            decode<messages::WorkerStage>(order, messages::UnknownFields::kIgnore)
-        );
-        return stage(std::move(message));
-    }
-    if (order.type == messages::WorkerFill::kType) {
-        ASSIGN_OR_RETURN(
-            messages::WorkerFill message,
-            decode<messages::WorkerFill>(order, messages::UnknownFields::kIgnore)
-        );
-        return fill(std::move(message));
-    }
-    if (order.type == messages::WorkerFinish::kType) {
-        ASSIGN_OR_RETURN(
-            const messages::WorkerFinish message,
-            decode<messages::WorkerFinish>(order, messages::UnknownFields::kIgnore)
-        );
-        return finish(message);
-    }
-    if (order.type == messages::WorkerGroup::kType) {
-        ASSIGN_OR_RETURN(
-            messages::WorkerGroup message,
-            decode<messages::WorkerGroup>(order, messages::UnknownFields::kIgnore)
-        );
-        return group(std::move(message));
-    }
-    if (order.type == messages::WorkerCommit::kType) {
-        ASSIGN_OR_RETURN(
-            const messages::WorkerCommit message,
-            decode<messages::WorkerCommit>(order, messages::UnknownFields::kIgnore)
-        );
-        return commit(message);
-    }
-    if (order.type == messages::WorkerDrop::kType) {
-        ASSIGN_OR_RETURN(
-            const messages::WorkerDrop message,
-            decode<messages::WorkerDrop>(order, messages::UnknownFields::kIgnore)
-        );
-        return drop(message);
-    }
-    if (order.type == messages::WorkerReadTensor::kType) {
-        ASSIGN_OR_RETURN(
-            const messages::WorkerReadTensor message,
-            decode<messages::WorkerReadTensor>(order, messages::UnknownFields::kIgnore)
-        );
-        return read_tensor(message);
-    }
-    if (order.type == messages::WorkerMemory::kType) {
-        ASSIGN_OR_RETURN(
-            messages::WorkerMemory message,
-            decode<messages::WorkerMemory>(order, messages::UnknownFields::kIgnore)
-        );
-        return change(std::move(message));
-    }
-    if (order.type == messages::WorkerKeep::kType) {
-        ASSIGN_OR_RETURN(
-            const messages::WorkerKeep message,
-            decode<messages::WorkerKeep>(order, messages::UnknownFields::kIgnore)
-        );
-        return keep(message);
-    }
-    CHECK(order.type == messages::WorkerDigest::kType);
-    ASSIGN_OR_RETURN(
-        const messages::WorkerDigest message,
-        decode<messages::WorkerDigest>(order, messages::UnknownFields::kIgnore)
-    );
-    return digest(message);
+    std::vector<messages::Frames> answers;
+    const Result<bool> taken =
+        Orders::dispatch(order, messages::UnknownFields::kIgnore, [&](auto message) -> Result<> {
+            ASSIGN_OR_RETURN(answers, carry_out(std::move(message)));
+            return Ok{};
+        });
+    if (!taken) return taken.error();
+    CHECK(*taken);
+    return answers;
 }
 
 std::vector<messages::Frames> Updater::take_answers() { return background_.take_answers(); }
@@ -152,8 +98,7 @@ messages::Frames Updater::refusal(const messages::WorkerStage& order, Error erro
     messages::WorkerStaged vote;
     vote.update = order.update;
     vote.outcome.rank = engine_.rank();
-    vote.outcome.phase = "idle";
-    vote.outcome.code = name_of(error.code);
+    vote.outcome.code = error.code;
     vote.outcome.problems = {std::move(error.message)};
     vote.outcome.num_problems = 1;
     if (order.spec.source.kind == messages::SourceKind::kBuckets)
@@ -161,7 +106,7 @@ messages::Frames Updater::refusal(const messages::WorkerStage& order, Error erro
     return encode(vote);
 }
 
-Result<std::vector<messages::Frames>> Updater::stage(messages::WorkerStage order) {
+Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerStage order) {
     if (stage_) {
         return make_error(
             ErrorCode::kFailedPrecondition, "a stage is ordered while another one is held"
@@ -213,72 +158,98 @@ Result<std::vector<messages::Frames>> Updater::stage(messages::WorkerStage order
         .at = [this](std::string_view name) { fault_point_.reach(name); },
     });
     const bool is_session = stage_->spec.source.kind == messages::SourceKind::kBuckets;
-    give([this, is_session, &target, deadline = deadline_of(order.timeout_ms)](Stage& stage) {
-        // A read of what the target held before may have waited until now.
-        Result<> result = stage.is_in_place ? target.disown() : target.renew();
-        if (result) result = stage.fill->begin();
-        if (is_session) return filled(stage.update, 0, stage.fill->outcome(result));
-        const SourceArgs source{
-            .source = stage.spec.source,
-            .worker = worker_,
-            .stage = *stage.fill,
-            .deadline = deadline,
-        };
-        result = result ? deliver(source) : decline(source, result.error());
-        stage.spec.source.payloads = {};  // may be large
-        if (result) result = stage.fill->finish();
-        stage.is_prepared = result.has_value();
-        return encode(stage.fill->vote(result));
-    });
+    if (is_in_place && !is_session) stand();
+    const messages::UpdateOrder what =
+        is_session ? messages::UpdateOrder::kOpen : messages::UpdateOrder::kStage;
+    give(
+        what,
+        0,
+        [this, is_session, &target, deadline = deadline_of(order.timeout_ms)](Stage& stage) {
+            // A read of what the target held before may have waited until now.
+            Result<> result = stage.is_in_place ? target.disown() : target.renew();
+            if (result) result = stage.fill->begin();
+            if (is_session) return result;
+            const SourceArgs source{
+                .source = stage.spec.source,
+                .worker = worker_,
+                .stage = *stage.fill,
+                .deadline = deadline,
+            };
+            result = result ? deliver(source) : decline(source, result.error());
+            stage.spec.source.payloads = {};  // may be large
+            return result ? stage.fill->finish() : result;
+        }
+    );
     return std::vector<messages::Frames>{};
 }
 
-// Does it in the background, after whatever was ordered before. Whatever waits: there is one stage
-// at a time, and the scheduler orders its steps one by one.
-void Updater::give(StageJob job) {
-    background_.give([stage = stage_, job = std::move(job)] { return std::vector{job(*stage)}; });
+// Whether the order may come now: the scheduler gives the next when it has the answer to the last.
+bool Updater::may(messages::UpdateId update, messages::UpdateOrder order) {
+    if (!stage_ || stage_->update != update) return false;
+    if (const auto answer = stage_->answer.exchange(std::nullopt)) stage_->round.take(0, *answer);
+    return stage_->round.may(order);
 }
 
-Result<std::vector<messages::Frames>> Updater::fill(messages::WorkerFill order) {
-    if (!stage_ || stage_->update != order.update) {
+// A rank that has an order about weights stands: it comes between two passes.
+void Updater::stand() {
+    stage_->round.ask(messages::UpdateOrder::kReady);
+    stage_->round.finish();
+}
+
+// Does it in the background, after whatever was ordered before, and answers. `bucket`: 0 is the
+// opening of a session.
+void Updater::give(messages::UpdateOrder order, std::int64_t bucket, StageJob job) {
+    stage_->round.ask(order);
+    background_.give([stage = stage_, order, bucket, job = std::move(job)] {
+        const Result<> result = job(*stage);
+        stage->answer =
+            result ? messages::UpdateRound::Answer::kDone : messages::UpdateRound::Answer::kFailed;
+        if (order == messages::UpdateOrder::kStage)
+            return std::vector{encode(stage->fill->vote(result))};
+        return std::vector{filled(stage->update, bucket, stage->fill->outcome(result))};
+    });
+}
+
+Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerFill order) {
+    if (!may(order.update, messages::UpdateOrder::kFill)) {
         return make_error(
             ErrorCode::kFailedPrecondition,
-            "a bucket of update {} is ordered, which is not staged",
+            "a bucket of update {} is ordered, which is not open",
             static_cast<std::uint64_t>(order.update)
         );
     }
+    const std::int64_t bucket = order.bucket;
     const TimePoint deadline = deadline_of(order.timeout_ms);
-    give([this, deadline, order = std::move(order)](Stage& stage) {
-        const Result<> result = deliver({
-            .source = order.source,
-            .worker = worker_,
-            .stage = *stage.fill,
-            .expect = WeightStage::Expect::kMore,
-            .deadline = deadline,
-        });
-        return filled(order.update, order.bucket, stage.fill->outcome(result));
-    });
+    give(
+        messages::UpdateOrder::kFill,
+        bucket,
+        [this, deadline, order = std::move(order)](Stage& stage) {
+            return deliver({
+                .source = order.source,
+                .worker = worker_,
+                .stage = *stage.fill,
+                .expect = WeightStage::Expect::kMore,
+                .deadline = deadline,
+            });
+        }
+    );
     return std::vector<messages::Frames>{};
 }
 
-Result<std::vector<messages::Frames>> Updater::finish(const messages::WorkerFinish& order) {
-    if (!stage_ || stage_->update != order.update) {
+Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerFinish& order) {
+    if (!may(order.update, messages::UpdateOrder::kStage)) {
         return make_error(
             ErrorCode::kFailedPrecondition,
-            "the end of update {} is ordered, which is not staged",
+            "the end of update {} is ordered, which is not open",
             static_cast<std::uint64_t>(order.update)
         );
     }
-    give([](Stage& stage) {
-        const Result<> result = stage.fill->finish();
-        stage.is_prepared = result.has_value();
-        return encode(stage.fill->vote(result));
-    });
+    give(messages::UpdateOrder::kStage, 0, [](Stage& stage) { return stage.fill->finish(); });
     return std::vector<messages::Frames>{};
 }
 
 // Joining waits for the other ranks; nothing else waits for it.
-Result<std::vector<messages::Frames>> Updater::group(messages::WorkerGroup order) {
+Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerGroup order) {
     messages::WorkerGrouped answer;
     answer.call = order.call;
     answer.rank = engine_.rank();
@@ -291,20 +262,18 @@ Result<std::vector<messages::Frames>> Updater::group(messages::WorkerGroup order
                                         ? groups_.destroy(order.spec.group)
                                         : groups_.init(order.spec, rank, {deadline, is_over_});
             if (!result) {
-                answer.code = name_of(result.error().code);
-                answer.message = result.error().message;
+                answer.verdict = result.error();
             }
             background_.answer(encode(answer));
             return std::vector<messages::Frames>{};
         });
     if (is_given) return std::vector<messages::Frames>{};
-    answer.code = name_of(ErrorCode::kResourceExhausted);
-    answer.message = kTooManyCalls;
+    answer.verdict = Error{ErrorCode::kResourceExhausted, std::string(kTooManyCalls)};
     return std::vector{encode(answer)};
 }
 
 // Between two passes: the next plan is the new version's.
-Result<std::vector<messages::Frames>> Updater::commit(const messages::WorkerCommit& order) {
+Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerCommit& order) {
     const TimePoint begin = Clock::now();
     fault_point_.reach("commit_begin");
     WeightStore* store = engine_.weights();
@@ -316,7 +285,8 @@ Result<std::vector<messages::Frames>> Updater::commit(const messages::WorkerComm
         }
         store->roll_back();
     } else {
-        if (!stage_ || stage_->update != order.update || !stage_->is_prepared) {
+        if (may(order.update, messages::UpdateOrder::kReady)) stand();
+        if (!may(order.update, messages::UpdateOrder::kCommit)) {
             return make_error(
                 ErrorCode::kFailedPrecondition,
                 "a commit of update {} is ordered, which is not staged",
@@ -338,7 +308,7 @@ Result<std::vector<messages::Frames>> Updater::commit(const messages::WorkerComm
     return std::vector{encode(answer)};
 }
 
-Result<std::vector<messages::Frames>> Updater::drop(const messages::WorkerDrop& order) {
+Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerDrop& order) {
     fault_point_.reach("drop_begin");
     messages::WorkerDropped answer;
     answer.update = order.update;
@@ -362,7 +332,7 @@ void Updater::let_go(const Arena& memory) {
     if (keeper_) keeper_->let_go(memory);
 }
 
-Result<std::vector<messages::Frames>> Updater::keep(const messages::WorkerKeep& step) {
+Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerKeep& step) {
     if (keeper_) {
         keeper_->obey(step, step.epoch == engine_.epoch() ? committed_ : nullptr);
         return std::vector<messages::Frames>{};
@@ -371,13 +341,12 @@ Result<std::vector<messages::Frames>> Updater::keep(const messages::WorkerKeep& 
     answer.call = step.call;
     answer.rank = engine_.rank();
     answer.step = step.step;
-    answer.code = name_of(ErrorCode::kUnsupported);
-    answer.message = "this worker was started without --keep-committed";
+    answer.verdict =
+        Error{ErrorCode::kUnsupported, "this worker was started without --keep-committed"};
     return std::vector{encode(answer)};
 }
 
-Result<std::vector<messages::Frames>> Updater::read_tensor(const messages::WorkerReadTensor& order
-) {
+Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerReadTensor& order) {
     messages::WorkerTensor head;
     head.call = order.call;
     head.rank = engine_.rank();
@@ -387,8 +356,8 @@ Result<std::vector<messages::Frames>> Updater::read_tensor(const messages::Worke
     const WeightTensor* tensor =
         layout.find(is_tied_head ? "model.embed_tokens.weight" : order.name);
     if (tensor == nullptr || engine_.weights() == nullptr) {
-        head.code = name_of(ErrorCode::kNotFound);
-        head.message = fmt::format(
+        head.verdict = make_error(
+            ErrorCode::kNotFound,
             "'{}' is no tensor of this model; near are: {}",
             printable(std::string_view(order.name).substr(0, 256)),  // a cut character is no UTF-8
             near_names(layout, order.name)
@@ -399,8 +368,8 @@ Result<std::vector<messages::Frames>> Updater::read_tensor(const messages::Worke
     const std::int64_t whole_bytes =
         tensor->whole_rows * tensor->whole_cols * static_cast<std::int64_t>(sizeof(bf16));
     if (whole_bytes > kReadBytesMax) {
-        head.code = name_of(ErrorCode::kTooLarge);
-        head.message = fmt::format(
+        head.verdict = make_error(
+            ErrorCode::kTooLarge,
             "'{}' has {} bytes; tensors of at most {} can be read",
             order.name,
             whole_bytes,
@@ -409,36 +378,32 @@ Result<std::vector<messages::Frames>> Updater::read_tensor(const messages::Worke
         return std::vector{encode(head)};
     }
     if (stage_ && stage_->is_in_place) {
-        head.code = name_of(ErrorCode::kFailedPrecondition);
-        head.message = kBeingWritten;
+        head.verdict = Error{ErrorCode::kFailedPrecondition, std::string(kBeingWritten)};
         return std::vector{encode(head)};
     }
     const bool is_on_gpu = engine_.device().is_cuda();
     const Arena& live = engine_.weights()->live_memory();
     if (background_.offer([&live, tensor, head, is_on_gpu]() mutable {
             if (!live.is_committed()) {  // a release was ordered before this
-                head.code = name_of(ErrorCode::kFailedPrecondition);
-                head.message = kReleased;
+                head.verdict = Error{ErrorCode::kFailedPrecondition, std::string(kReleased)};
                 return std::vector{encode(head)};
             }
             return is_on_gpu ? read_parts_of_gpu(*tensor, live.data(), head)
                              : read_parts(*tensor, live.data(), head);
         }))
         return std::vector<messages::Frames>{};
-    head.code = name_of(ErrorCode::kResourceExhausted);
-    head.message = kTooManyCalls;
+    head.verdict = Error{ErrorCode::kResourceExhausted, std::string(kTooManyCalls)};
     return std::vector{encode(head)};
 }
 
-Result<std::vector<messages::Frames>> Updater::digest(const messages::WorkerDigest& order) {
+Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerDigest& order) {
     messages::WorkerDigests answer;
     answer.call = order.call;
     answer.rank = engine_.rank();
     answer.epoch = engine_.epoch();
     if (engine_.weights() == nullptr) return std::vector{encode(answer)};
     if (stage_ && stage_->is_in_place) {
-        answer.code = name_of(ErrorCode::kFailedPrecondition);
-        answer.message = kBeingWritten;
+        answer.verdict = Error{ErrorCode::kFailedPrecondition, std::string(kBeingWritten)};
         return std::vector{encode(answer)};
     }
     // The copy that is live now stays as it is until this job is done: only a stage writes to
@@ -446,8 +411,7 @@ Result<std::vector<messages::Frames>> Updater::digest(const messages::WorkerDige
     const bool is_given =
         background_.offer([this, &live = engine_.weights()->live_memory(), answer]() mutable {
             if (!live.is_committed()) {  // a release was ordered before this
-                answer.code = name_of(ErrorCode::kFailedPrecondition);
-                answer.message = kReleased;
+                answer.verdict = Error{ErrorCode::kFailedPrecondition, std::string(kReleased)};
                 return std::vector{encode(answer)};
             }
             Pacer pacer(pace_);
@@ -462,21 +426,19 @@ Result<std::vector<messages::Frames>> Updater::digest(const messages::WorkerDige
             return std::vector{encode(answer)};
         });
     if (is_given) return std::vector<messages::Frames>{};
-    answer.code = name_of(ErrorCode::kResourceExhausted);
-    answer.message = kTooManyCalls;
+    answer.verdict = Error{ErrorCode::kResourceExhausted, std::string(kTooManyCalls)};
     return std::vector{encode(answer)};
 }
 
 // In the background, where it waits for reads and digests ordered before: none sees memory go away.
-Result<std::vector<messages::Frames>> Updater::change(messages::WorkerMemory order) {
+Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerMemory order) {
     messages::WorkerMemoryDone refusal;
     refusal.call = order.call;
     refusal.rank = engine_.rank();
     const bool is_of_weights =
         std::ranges::find(order.tags, messages::MemoryTag::kWeights) != order.tags.end();
     if (stage_ && is_of_weights) {
-        refusal.code = name_of(ErrorCode::kFailedPrecondition);
-        refusal.message = "a stage of weights is held";
+        refusal.verdict = Error{ErrorCode::kFailedPrecondition, "a stage of weights is held"};
         return std::vector{encode(refusal)};
     }
     fault_point_.reach("memory_begin");
@@ -489,8 +451,7 @@ Result<std::vector<messages::Frames>> Updater::change(messages::WorkerMemory ord
         if (store != nullptr && is_release && is_of_weights) store->forget_retained();
         return std::vector<messages::Frames>{};
     }
-    refusal.code = name_of(ErrorCode::kResourceExhausted);
-    refusal.message = kTooManyCalls;
+    refusal.verdict = Error{ErrorCode::kResourceExhausted, std::string(kTooManyCalls)};
     return std::vector{encode(refusal)};
 }
 

@@ -11,6 +11,7 @@
 #include "messages/keep.h"
 #include "messages/memory.h"
 #include "messages/update_orders.h"
+#include "messages/update_round.h"
 #include "messages/weight_reads.h"
 #include "messages/weights.h"
 #include "tp_worker/groups/groups.h"
@@ -60,28 +61,31 @@ class Updater {
     std::vector<messages::Frames> take_answers();
 
   private:
-    // Its parts are the background's once the stage is ordered, the flags everybody's.
+    // Its spec and what it fills are the background's once the stage is ordered.
     struct Stage {
         messages::UpdateId update{};
         messages::UpdateSpec spec{};
-        bool is_in_place = false;  // it fills the live copy
-        std::atomic<bool> is_dropped{false};
-        std::atomic<bool> is_prepared{false};
+        bool is_in_place = false;             // it fills the live copy
+        messages::UpdateRound round{1};       // the loop's; the background is who is asked
+        std::atomic<bool> is_dropped{false};  // to the background
+        std::atomic<std::optional<messages::UpdateRound::Answer>> answer{};  // from it
         std::optional<WeightStage> fill{};
     };
-    using StageJob = std::function<messages::Frames(Stage&)>;
+    using StageJob = std::function<Result<>(Stage&)>;
 
-    Result<std::vector<messages::Frames>> stage(messages::WorkerStage order);
-    Result<std::vector<messages::Frames>> fill(messages::WorkerFill order);
-    Result<std::vector<messages::Frames>> finish(const messages::WorkerFinish& order);
-    void give(StageJob job);
-    Result<std::vector<messages::Frames>> commit(const messages::WorkerCommit& order);
-    Result<std::vector<messages::Frames>> drop(const messages::WorkerDrop& order);
-    Result<std::vector<messages::Frames>> read_tensor(const messages::WorkerReadTensor& order);
-    Result<std::vector<messages::Frames>> digest(const messages::WorkerDigest& order);
-    Result<std::vector<messages::Frames>> change(messages::WorkerMemory order);
-    Result<std::vector<messages::Frames>> group(messages::WorkerGroup order);
-    Result<std::vector<messages::Frames>> keep(const messages::WorkerKeep& step);
+    Result<std::vector<messages::Frames>> carry_out(messages::WorkerStage order);
+    Result<std::vector<messages::Frames>> carry_out(messages::WorkerFill order);
+    Result<std::vector<messages::Frames>> carry_out(const messages::WorkerFinish& order);
+    [[nodiscard]] bool may(messages::UpdateId update, messages::UpdateOrder order);
+    void stand();
+    void give(messages::UpdateOrder order, std::int64_t bucket, StageJob job);
+    Result<std::vector<messages::Frames>> carry_out(const messages::WorkerCommit& order);
+    Result<std::vector<messages::Frames>> carry_out(const messages::WorkerDrop& order);
+    Result<std::vector<messages::Frames>> carry_out(const messages::WorkerReadTensor& order);
+    Result<std::vector<messages::Frames>> carry_out(const messages::WorkerDigest& order);
+    Result<std::vector<messages::Frames>> carry_out(messages::WorkerMemory order);
+    Result<std::vector<messages::Frames>> carry_out(messages::WorkerGroup order);
+    Result<std::vector<messages::Frames>> carry_out(const messages::WorkerKeep& step);
     void let_go(const Arena& memory);
     messages::Frames refusal(const messages::WorkerStage& order, Error error) const;
 

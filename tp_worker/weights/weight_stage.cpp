@@ -105,8 +105,8 @@ void WeightStage::check_declared(const messages::TensorInfo& declared) {
 }
 
 void WeightStage::mark_written() {
-    if (phase_ == "idle") args_.at("stage_begin");
-    phase_ = "stage";
+    if (phase_ == messages::UpdatePhase::kIdle) args_.at("stage_begin");
+    phase_ = messages::UpdatePhase::kStaging;
 }
 
 Result<> WeightStage::take(std::span<const Incoming> tensors, Expect expect) {
@@ -232,7 +232,7 @@ Result<> WeightStage::finish() {
     RETURN_IF_ERROR(fill_all(std::move(kept), Keep::kCopy));
     check_tied();
     if (!problems_.empty()) return fail_with_problems();
-    phase_ = "prepared";
+    phase_ = messages::UpdatePhase::kPrepared;
     return Ok{};
 }
 
@@ -444,7 +444,7 @@ messages::RankOutcome WeightStage::outcome(const Result<>& result) const {
     outcome.receive_s = seconds(receive_);
     outcome.verify_s = seconds(verify_);
     if (result) return outcome;
-    outcome.code = name_of(result.error().code);
+    outcome.code = result.error().code;
     outcome.problems = problems_;
     if (outcome.problems.empty()) outcome.problems.push_back(result.error().message);
     outcome.num_problems = static_cast<std::int64_t>(outcome.problems.size());

@@ -88,7 +88,7 @@ class WeightStage {
     Result<> take_target();
     Result<> finish();
 
-    // How far it came, with this result. outcome.phase is "idle" as long as nothing was written.
+    // How far it came, with this result. outcome.phase is kIdle as long as nothing was written.
     [[nodiscard]] messages::RankOutcome outcome(const Result<>& result) const;
     [[nodiscard]] messages::WorkerStaged vote(const Result<>& result) const;
 
@@ -126,7 +126,7 @@ class WeightStage {
 
     StageArgs args_;
     std::optional<TaskPool> threads_{};
-    std::string phase_ = "idle";
+    messages::UpdatePhase phase_ = messages::UpdatePhase::kIdle;
     std::vector<State> states_{};                  // by tensor
     std::vector<std::size_t> first_part_{};        // of each tensor, in digests_
     std::vector<messages::PartDigest> digests_{};  // of everything, in name order

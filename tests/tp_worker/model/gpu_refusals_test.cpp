@@ -66,7 +66,7 @@ TEST_F(GpuRefusals, AStageOfNewWeights) {
             decode<messages::WorkerStaged>(answers->front(), messages::UnknownFields::kRefuse);
         ASSERT_TRUE(vote.has_value()) << vote.error().message;
         EXPECT_FALSE(vote->outcome.ok);
-        EXPECT_EQ(vote->outcome.code, name_of(ErrorCode::kUnsupported));
+        EXPECT_EQ(vote->outcome.code, ErrorCode::kUnsupported);
         ASSERT_EQ(vote->outcome.problems.size(), 1u);
         EXPECT_NE(
             vote->outcome.problems[0].find((*replica)->root().device().name()), std::string::npos

@@ -99,7 +99,7 @@ TEST_F(IpcSourceTest, APusherIsToldOfADropThatCameBeforeIt) {
     const messages::Frames heard{.type = std::string(messages::PushLayout::kType), .body = hear()};
     const auto layout = decode<messages::PushLayout>(heard, messages::UnknownFields::kRefuse);
     ASSERT_TRUE(layout) << heard.body;
-    EXPECT_EQ(layout->code, "aborted");
+    EXPECT_EQ(layout->verdict.code, ErrorCode::kAborted);
     EXPECT_TRUE(answer<messages::WorkerDropped>());
 }
 

@@ -324,24 +324,24 @@ class KeeperTest : public testing::Test {
 };
 
 TEST_F(KeeperTest, WhatIsReadBackMustHaveTheDigestOfTheVersion) {
-    EXPECT_EQ(carry_out(messages::KeepStep::kBegin).code, "");
-    EXPECT_EQ(carry_out(messages::KeepStep::kWrite).code, "");
+    EXPECT_EQ(carry_out(messages::KeepStep::kBegin).verdict.code, std::nullopt);
+    EXPECT_EQ(carry_out(messages::KeepStep::kWrite).verdict.code, std::nullopt);
     const messages::WorkerKept refused = carry_out(messages::KeepStep::kSeal);
-    EXPECT_EQ(refused.code, "data_loss");
-    EXPECT_NE(refused.message.find(kDigest), std::string::npos);
+    EXPECT_EQ(refused.verdict.code, ErrorCode::kDataLoss);
+    EXPECT_NE(refused.verdict.message.find(kDigest), std::string::npos);
     const auto read = digest_of_checkpoint(
         place_.path(".writing"), engine().device().add_run(), [] { return Result<>(Ok{}); }
     );
     ASSERT_TRUE(read) << read.error().message;
     digest_ = *read;
     const messages::WorkerKept sealed = carry_out(messages::KeepStep::kSeal);
-    EXPECT_EQ(sealed.code, "") << sealed.message;
+    EXPECT_EQ(sealed.verdict.code, std::nullopt) << sealed.verdict.message;
     EXPECT_TRUE(fs::exists(sealed.path + "/config.json"));
     EXPECT_EQ(carry_out(messages::KeepStep::kBegin).path, sealed.path) << "it is there already";
     // Damaged since: it is written anew.
     fs::resize_file(sealed.path + "/model.safetensors", 100);
     EXPECT_EQ(carry_out(messages::KeepStep::kBegin).path, "");
-    EXPECT_EQ(carry_out(messages::KeepStep::kWrite).code, "");
+    EXPECT_EQ(carry_out(messages::KeepStep::kWrite).verdict.code, std::nullopt);
     const std::string again = carry_out(messages::KeepStep::kSeal).path;
     EXPECT_EQ(carry_out(messages::KeepStep::kBegin).path, again);
     fs::remove(again + "/config.json");
@@ -349,16 +349,17 @@ TEST_F(KeeperTest, WhatIsReadBackMustHaveTheDigestOfTheVersion) {
 }
 
 TEST_F(KeeperTest, MemoryThatIsNeededIsNotRead) {
-    EXPECT_EQ(carry_out(messages::KeepStep::kBegin).code, "");
+    EXPECT_EQ(carry_out(messages::KeepStep::kBegin).verdict.code, std::nullopt);
     order(messages::KeepStep::kWrite, nullptr);
-    EXPECT_EQ(answer().code, "aborted");
+    EXPECT_EQ(answer().verdict.code, ErrorCode::kAborted);
     {
         // In the middle of the file: the memory is not there any more afterwards.
         order(messages::KeepStep::kWrite, &live());
         keeper_->let_go(live());
         ASSERT_TRUE(engine().weights()->release(WeightStore::Keep::kNo));
         const messages::WorkerKept given_up = answer();
-        EXPECT_TRUE(given_up.code.empty() || given_up.code == "aborted") << given_up.message;
+        EXPECT_TRUE(given_up.verdict.is_done() || given_up.verdict.code == ErrorCode::kAborted)
+            << given_up.verdict.message;
     }
     order(messages::KeepStep::kDrop, nullptr);
     order(messages::KeepStep::kWrite, nullptr);
@@ -368,10 +369,10 @@ TEST_F(KeeperTest, MemoryThatIsNeededIsNotRead) {
 TEST_F(KeeperTest, ADirectoryThatIsGoneIsAnError) {
     fs::remove_all(place_.path());
     const messages::WorkerKept refused = carry_out(messages::KeepStep::kBegin);
-    EXPECT_EQ(refused.code, "unavailable");
-    EXPECT_NE(refused.message.find(place_.path()), std::string::npos);
-    EXPECT_EQ(carry_out(messages::KeepStep::kWrite).code, "unavailable");
-    EXPECT_FALSE(carry_out(messages::KeepStep::kSeal).code.empty());
+    EXPECT_EQ(refused.verdict.code, ErrorCode::kUnavailable);
+    EXPECT_NE(refused.verdict.message.find(place_.path()), std::string::npos);
+    EXPECT_EQ(carry_out(messages::KeepStep::kWrite).verdict.code, ErrorCode::kUnavailable);
+    EXPECT_FALSE(carry_out(messages::KeepStep::kSeal).verdict.is_done());
 }
 
 }  // namespace

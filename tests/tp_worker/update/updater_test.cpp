@@ -298,7 +298,7 @@ TEST_F(UpdaterTest, AStageIsTakenHoweverManyCallsWait) {
         else
             refusal =
                 decode<messages::WorkerDigests>(now->front(), messages::UnknownFields::kRefuse)
-                    ->code;
+                    ->verdict.code_name();
     }
     EXPECT_EQ(refusal, "resource_exhausted");
     for (int i = 0; i < 3; ++i) {
@@ -339,15 +339,17 @@ TEST_F(UpdaterTest, WhatADirectUpdateWritesIsNotRead) {
     const auto digest = updaters_[0]->obey(encode(messages::WorkerDigest{.call = CallId{1}}));
     ASSERT_TRUE(digest && digest->size() == 1);
     EXPECT_EQ(
-        decode<messages::WorkerDigests>(digest->front(), messages::UnknownFields::kRefuse)->code,
-        "failed_precondition"
+        decode<messages::WorkerDigests>(digest->front(), messages::UnknownFields::kRefuse)
+            ->verdict.code,
+        ErrorCode::kFailedPrecondition
     );
     const auto tensor = updaters_[0]->obey(encode(messages::WorkerReadTensor{
         .call = CallId{2}, .name = "model.norm.weight"}));
     ASSERT_TRUE(tensor && tensor->size() == 1);
     EXPECT_EQ(
-        decode<messages::WorkerTensor>(tensor->front(), messages::UnknownFields::kRefuse)->code,
-        "failed_precondition"
+        decode<messages::WorkerTensor>(tensor->front(), messages::UnknownFields::kRefuse)
+            ->verdict.code,
+        ErrorCode::kFailedPrecondition
     );
     wait_for<messages::WorkerStaged>(1);
     commit();
@@ -466,7 +468,7 @@ TEST_F(UpdaterTest, ATensorIsReadBackFromItsShards) {
             for (const messages::WorkerTensor& piece :
                  ask<messages::WorkerTensor>(messages::WorkerReadTensor{
                      .call = CallId{3}, .name = name})) {
-                ASSERT_EQ(piece.code, "");
+                ASSERT_EQ(piece.verdict.code, std::nullopt);
                 for (std::int64_t row = 0; row < piece.num_rows; ++row) {
                     const auto width = static_cast<std::size_t>(piece.num_cols) * 2;
                     std::memcpy(
@@ -481,7 +483,7 @@ TEST_F(UpdaterTest, ATensorIsReadBackFromItsShards) {
         }
         const auto unknown = ask<messages::WorkerTensor>(messages::WorkerReadTensor{
             .call = CallId{3}, .name = "model.layers.1.self_attn.q_proj.weigth"});
-        EXPECT_EQ(unknown.front().code, "not_found");
+        EXPECT_EQ(unknown.front().verdict.code, ErrorCode::kNotFound);
     }
 }
 
@@ -491,7 +493,7 @@ TEST_F(UpdaterTest, AnAnswerIsReadableWhateverNameWasAskedFor) {
     const auto unknown =
         ask<messages::WorkerTensor>(messages::WorkerReadTensor{.call = CallId{1}, .name = name});
     ASSERT_EQ(unknown.size(), 1u);
-    EXPECT_EQ(unknown.front().code, "not_found");
+    EXPECT_EQ(unknown.front().verdict.code, ErrorCode::kNotFound);
 }
 
 TEST_F(UpdaterTest, AVoteIsReadableWhateverTheSourceQuotes) {
@@ -502,7 +504,7 @@ TEST_F(UpdaterTest, AVoteIsReadableWhateverTheSourceQuotes) {
     spec_.source.tensors = {{.name = "model.norm.weight", .dtype = dtype, .shape = {128}}};
     const std::vector<messages::WorkerStaged> votes = stage("");
     ASSERT_EQ(votes.size(), 1u);
-    EXPECT_EQ(votes.front().outcome.code, "invalid_argument");
+    EXPECT_EQ(votes.front().outcome.code, ErrorCode::kInvalidArgument);
     ASSERT_EQ(votes.front().outcome.problems.size(), 1u);
     EXPECT_NE(votes.front().outcome.problems.front().find("x'"), std::string::npos)
         << votes.front().outcome.problems.front();
@@ -528,8 +530,9 @@ TEST(UpdaterLimits, ATensorThatNoMessageHoldsIsRefused) {
     const auto answer =
         decode<messages::WorkerTensor>(answers->front(), messages::UnknownFields::kRefuse);
     ASSERT_TRUE(answer) << answer.error().message;
-    EXPECT_EQ(answer->code, "too_large");
-    EXPECT_NE(answer->message.find("1073741824 bytes"), std::string::npos) << answer->message;
+    EXPECT_EQ(answer->verdict.code, ErrorCode::kTooLarge);
+    EXPECT_NE(answer->verdict.message.find("1073741824 bytes"), std::string::npos)
+        << answer->verdict.message;
 }
 
 // ---- memory ----
@@ -547,7 +550,7 @@ TEST_F(UpdaterTest, P8_ReleasedMemoryGoesBackAndComesAgainAtTheSameAddress) {
         .action = messages::MemoryAction::kRelease,
         .tags = {messages::MemoryTag::kWeights, messages::MemoryTag::kKvCache}});
     for (const messages::WorkerMemoryDone& done : released) {
-        EXPECT_EQ(done.code, "");
+        EXPECT_EQ(done.verdict.code, std::nullopt);
         for (const messages::MemoryTag tag : messages::kAllMemoryTags) {
             EXPECT_EQ(of_tag(done, tag).state, messages::MemoryState::kReleased);
             EXPECT_EQ(of_tag(done, tag).resident_bytes, 0);
@@ -603,7 +606,7 @@ TEST_F(UpdaterTest, ATagThatIsInThatStateAlreadyStaysAsItIs) {
         .call = CallId{1},
         .action = messages::MemoryAction::kResume,
         .tags = {messages::MemoryTag::kWeights}};
-    EXPECT_EQ(ask<messages::WorkerMemoryDone>(order)[0].code, "");
+    EXPECT_EQ(ask<messages::WorkerMemoryDone>(order)[0].verdict.code, std::nullopt);
     EXPECT_EQ(live_digest(), expected_["stories"]["digest"]);
 }
 

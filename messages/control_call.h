@@ -1,0 +1,59 @@
+// What control calls have in common: a call, the part of an answer that each replica sends, and the
+// reply that all parts make.
+#pragma once
+
+#include "base/ids.h"
+#include "messages/fields.h"
+#include "messages/verdict.h"
+
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+namespace pitstop::messages {
+
+// A caller's number and deadline; every message with these two fields is checked for them
+// (codec_impl.h).
+template <class Message>
+concept ControlCall = requires(const Message& message) {
+    requires std::is_same_v<decltype(message.call), CallId>;
+    message.timeout_ms;
+};
+
+template <class F, class Call>
+void call_fields(F&& f, Call& call) {
+    f("call", call.call, "the caller's number for this call, not 0");
+    f("timeout_ms", call.timeout_ms, "deadline; 0: the default");
+}
+
+template <class F, class Part>
+void part_fields(F&& f, Part& part) {
+    f("call", part.call, "the tokenizer's number for the call; 0 outside the tree");
+    f("replica", part.replica, "the sender");
+    part.verdict.fields_in(
+        f, "error code; absent: done", "what went wrong, or what was harmless (done before)"
+    );
+}
+
+// The one reply of all parts.
+template <class Part>
+struct ReplyOf {
+    static constexpr std::string_view kType = Part::kReplyType;
+    static constexpr std::string_view kAbout = Part::kReplyAbout;
+    CallId call{};
+    bool ok = false;
+    Verdict verdict{};
+    std::vector<Part> parts{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the call answered");
+        f("ok", ok, "every part is");
+        verdict.fields_in(
+            f, "the first error's code; absent: ok", "every error, or what was harmless"
+        );
+        f("parts", parts, "one per replica");
+    }
+};
+
+}  // namespace pitstop::messages

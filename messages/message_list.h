@@ -1,0 +1,75 @@
+// A list of types of messages, and the one way to find which of them some frames are.
+#pragma once
+
+#include "base/result.h"
+#include "messages/codec.h"
+
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace pitstop::messages {
+
+template <class... Messages>
+struct MessageList {
+    // Calls f.template operator()<Message>() for each, in order.
+    template <class F>
+    static void for_each(F&& f) {
+        (f.template operator()<Messages>(), ...);
+    }
+
+    [[nodiscard]] static constexpr bool has(std::string_view type) {
+        return ((type == Messages::kType) || ...);
+    }
+
+    // Calls f.template operator()<Message>() for the one with this type. False: there is none.
+    template <class F>
+    static bool for_type(std::string_view type, F&& f) {
+        return ((type == Messages::kType && (f.template operator()<Messages>(), true)) || ...);
+    }
+
+    // Decodes the frames as the one that they name, and gives it to `use`, whose errors come back.
+    // False: none of them. Errors: as decode().
+    template <class Use>
+    static Result<bool> dispatch(const Frames& frames, UnknownFields unknown_fields, Use&& use) {
+        Result<bool> taken = false;
+        for_type(frames.type, [&]<class Message>() {
+            Result<Message> message = decode<Message>(frames, unknown_fields);
+            if (!message) {
+                taken = std::move(message).error();
+                return;
+            }
+            const Result<> used = use(*std::move(message));
+            taken = used ? Result<bool>(true) : Result<bool>(used.error());
+        });
+        return taken;
+    }
+};
+
+template <class... Messages, class... Others>
+MessageList<Messages..., Others...> operator+(MessageList<Messages...>, MessageList<Others...>) {
+    return {};
+}
+
+template <class Variant>
+struct ListOf;
+template <class... Messages>
+struct ListOf<std::variant<Messages...>> {
+    using Type = MessageList<Messages...>;
+};
+
+// Appends what the frames are to `to`, of the variant's types. As MessageList::dispatch.
+template <class Variant>
+Result<bool> dispatch_to(const Frames& frames, std::vector<Variant>& to) {
+    return ListOf<Variant>::Type::dispatch(
+        frames,
+        UnknownFields::kIgnore,
+        [&](auto message) -> Result<> {
+            to.emplace_back(std::move(message));
+            return Ok{};
+        }
+    );
+}
+
+}  // namespace pitstop::messages

@@ -1,0 +1,45 @@
+// What came of an order or a call, as every answer to one says it: done, or an error.
+#pragma once
+
+#include "base/result.h"
+#include "messages/fields.h"
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace pitstop::messages {
+
+struct Verdict {
+    std::optional<ErrorCode> code{};  // nothing: done
+    std::string message{};            // of the error; or what was harmless about it
+
+    Verdict() = default;
+    static Verdict done(std::string note) {
+        Verdict verdict;
+        verdict.message = std::move(note);
+        return verdict;
+    }
+    Verdict(Error error) : code(error.code), message(std::move(error.message)) {}
+
+    [[nodiscard]] bool is_done() const { return !code.has_value(); }
+    // REQUIRES: !is_done(), or somebody else says so.
+    [[nodiscard]] Error error() const { return {code.value_or(ErrorCode::kInternal), message}; }
+    // Empty: done.
+    [[nodiscard]] std::string_view code_name() const { return code ? name_of(*code) : ""; }
+
+    // Two fields of the message that has this: `code` and `message`.
+    template <class F>
+    void fields_in(
+        F&& f,
+        std::string_view code_about = "why it was not done; absent: it was",
+        std::string_view message_about = "what went wrong"
+    ) {
+        f("code", code, code_about);
+        f("message", message, message_about);
+    }
+    friend bool operator==(const Verdict&, const Verdict&) = default;
+};
+
+}  // namespace pitstop::messages
