@@ -6,6 +6,7 @@
 // rotate through copies that exceed the last cache, as the layers of a model do.
 #include "base/flags.h"
 #include "base/time.h"
+#include "bench/kernels_meter.h"
 #include "bench/machine_limits.h"
 #include "kernels/ops.h"
 
@@ -22,139 +23,12 @@
 #include <vector>
 
 using namespace pitstop;
+using namespace pitstop::bench;
 
 namespace {
 
 constexpr std::int64_t kH = 1024, kF = 3072, kQ = 16, kK = 8, kD = 128, kV = 151936;
 constexpr std::int64_t kColdBytes = 256 << 20;  // weights and KV are spread over this much
-
-// 64-byte aligned memory of small random numbers.
-template <class T>
-class Array {
-  public:
-    explicit Array(std::int64_t size)
-        : size_(size),
-          data_(static_cast<T*>(std::aligned_alloc(
-              64,
-              static_cast<std::size_t>((size * static_cast<std::int64_t>(sizeof(T)) + 63) / 64 * 64)
-          ))) {
-        CHECK(data_ != nullptr);
-        std::uint32_t state = 12345;
-        for (std::int64_t i = 0; i < size; ++i) {
-            state = state * 1664525u + 1013904223u;
-            const float x =
-                static_cast<float>(static_cast<std::int32_t>(state)) * 0x1p-31f;  // [-1, 1)
-            if constexpr (std::is_same_v<T, bf16>) {
-                data_.get()[i] = to_bf16(x);
-            } else {
-                data_.get()[i] = static_cast<T>(x);
-            }
-        }
-    }
-    [[nodiscard]] T* data() const { return data_.get(); }
-    [[nodiscard]] std::int64_t size() const { return size_; }
-
-  private:
-    struct Free {
-        void operator()(T* p) const { std::free(p); }
-    };
-    std::int64_t size_;
-    std::unique_ptr<T, Free> data_;
-};
-
-struct Measurement {
-    std::string name{};
-    double bytes = 0.0;  // that have to move
-    double flops = 0.0;
-    bool is_bf16 = false;  // the flops are products of bf16
-    std::function<void()> run{};
-};
-
-class Bench {
-  public:
-    Bench(
-        const kernels::Ops& ops_in,
-        kernels::ThreadPool& pool,
-        const MachineLimits& limits,
-        std::string filter,
-        double min_ms,
-        bool as_json
-    )
-        : ops(ops_in),
-          stream(kernels::stream_of(pool)),
-          limits_(limits),
-          filter_(std::move(filter)),
-          min_ms_(min_ms),
-          as_json_(as_json) {
-        if (!as_json_)
-            fmt::print(
-                "{:<44} {:>11} {:>9} {:>11} {:>7} {:>8}\n",
-                "op",
-                "us",
-                "GB/s",
-                "GFLOP/s",
-                "bound",
-                "of limit"
-            );
-    }
-
-    [[nodiscard]] bool wants(const std::string& name) const {
-        return name.find(filter_) != std::string::npos;
-    }
-
-    void measure(const Measurement& m) {
-        if (!wants(m.name)) return;
-        m.run();
-        std::vector<double> samples;
-        const TimePoint begin = Clock::now();
-        const Duration budget =
-            std::chrono::microseconds(static_cast<std::int64_t>(min_ms_ * 1000.0));
-        while (samples.size() < 5 || Clock::now() - begin < budget) {
-            const TimePoint before = Clock::now();
-            m.run();
-            samples.push_back(std::chrono::duration<double>(Clock::now() - before).count());
-        }
-        std::sort(samples.begin(), samples.end());
-        const double seconds = samples[samples.size() / 2];
-        const double byte_seconds = m.bytes / (limits_.read_gb_s * 1e9);
-        const double flop_seconds =
-            m.flops / ((m.is_bf16 ? limits_.bf16_gflop_s : limits_.fma_gflop_s) * 1e9);
-        const double fraction = std::max(byte_seconds, flop_seconds) / seconds;
-        const char* const bound = byte_seconds >= flop_seconds ? "bytes" : "flops";
-        if (as_json_) {
-            rows.push_back(
-                {{"op", m.name},
-                 {"us", seconds * 1e6},
-                 {"us_min", samples.front() * 1e6},
-                 {"gb_s", m.bytes / seconds * 1e-9},
-                 {"gflop_s", m.flops / seconds * 1e-9},
-                 {"bound", bound},
-                 {"of_limit", fraction}}
-            );
-        } else {
-            fmt::print(
-                "{:<44} {:>11.1f} {:>9.1f} {:>11.1f} {:>7} {:>7.1f}%\n",
-                m.name,
-                seconds * 1e6,
-                m.bytes / seconds * 1e-9,
-                m.flops / seconds * 1e-9,
-                bound,
-                fraction * 100.0
-            );
-            std::fflush(stdout);
-        }
-    }
-
-    const kernels::Ops& ops;
-    kernels::Stream stream;
-    nlohmann::json rows = nlohmann::json::array();
-
-  private:
-    MachineLimits limits_;
-    std::string filter_;
-    double min_ms_;
-    bool as_json_;
-};
 
 template <class X>
 void bench_linear(Bench& bench, const char* name, std::int64_t M, std::int64_t N, std::int64_t K) {

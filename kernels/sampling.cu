@@ -2,9 +2,9 @@
 
 #include "kernels/device/gumbel_race.cuh"
 #include "kernels/device/launch.cuh"
-#include "kernels/device/numbers.cuh"
 #include "kernels/device/radix_select.cuh"
 #include "kernels/device/reduce.cuh"
+#include "kernels/device/sampled_row.cuh"
 
 #include <algorithm>
 
@@ -21,91 +21,6 @@
 namespace pitstop::kernels {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kBlockIds = static_cast<int>(kSampleVocabBlock);
-constexpr int kPacks = kBlockIds / (kThreads * 4);  // float4s of a thread
-constexpr int kResolveThreads = 1024;
-constexpr int kListMax = 4096;               // ids
-constexpr std::int64_t kRowsPerGroup = 256;  // that share the workspace; more rows take turns
-
-// Bins of 1/16 below the maximum, the last one open: below 32 a mass is round(2^40 e^-32) = 0.
-constexpr int kBins = 512;
-constexpr float kBinsPerUnit = 16.f;
-static_assert(kBins == 2 * kThreads);
-
-struct Listed {
-    float x;
-    std::int32_t id;
-};
-
-// One row's share of the workspace.
-struct RowSpace {
-    std::uint64_t mass[kBins];
-    std::uint32_t counts[kBins];
-    Listed list[kListMax];
-    alignas(8) std::uint32_t num_listed;
-};
-
-struct Params {
-    const float* logits;  // [R, V_rank]
-    std::int64_t stride;
-    std::int32_t num_ids;  // V_rank
-    std::int64_t vocab_begin;
-    const SampleRow* rows;  // [R]
-    Choice* choices;        // [R]
-    RowSpace* spaces;       // [R]
-    RacePart* parts;        // [R, num_parts]
-    RacePart* race_parts;   // [R, num_parts], of rows whose collect is Collect::kRace
-    int num_parts;
-    bool is_aligned_16;  // rows of logits
-};
-
-__device__ bool is_truncating(const SampleRow& row, std::int32_t num_ids) {
-    return row.temperature != 0.f && (row.top_k < num_ids || row.top_p < 1.f || row.min_p > 0.f);
-}
-__device__ float inverse_temperature(const SampleRow& row) {
-    return row.temperature == 0.f ? 1.f : __fdiv_rn(1.f, row.temperature);
-}
-__device__ float scaled(float logit, float inverse) {
-    const float x = __fmul_rn(logit, inverse);
-    return isnan(x) ? negative_infinity() : x;
-}
-
-// x of ids 4p .. 4p+3 of the `num` of a block, -inf past them.
-__device__ void load_x(
-    const Params& params, const float* from, int p, int num, float inverse, float (&x)[4]
-) {
-    if (params.is_aligned_16 && p * 4 + 4 <= num) {
-        load_floats(from + p * 4, x);
-#pragma unroll
-        for (int k = 0; k < 4; ++k) x[k] = scaled(x[k], inverse);
-    } else {
-#pragma unroll
-        for (int k = 0; k < 4; ++k)
-            x[k] = p * 4 + k < num ? scaled(from[p * 4 + k], inverse) : negative_infinity();
-    }
-}
-
-// A thread's share of a block of kBlockIds. Of a whole block all loads come before the first use.
-__device__ void load_block(
-    const Params& params, const float* from, int num, float inverse, float (&x)[kPacks][4]
-) {
-    const int thread = static_cast<int>(threadIdx.x);
-    if (params.is_aligned_16 && num == kBlockIds) {
-#pragma unroll
-        for (int j = 0; j < kPacks; ++j) load_floats(from + (thread + j * kThreads) * 4, x[j]);
-#pragma unroll
-        for (int j = 0; j < kPacks; ++j) {
-#pragma unroll
-            for (int k = 0; k < 4; ++k) x[j][k] = scaled(x[j][k], inverse);
-        }
-    } else {
-#pragma unroll
-        for (int j = 0; j < kPacks; ++j)
-            load_x(params, from, thread + j * kThreads, num, inverse, x[j]);
-    }
-}
-
 // ---- race or maximum ----
 
 // grid [parts, R], block [kThreads]; a block owns kBlockIds ids of a row. Memory-bound: 4 bytes in
@@ -113,7 +28,7 @@ __device__ void load_block(
 // (Philox), the bound 8 more; the logarithms are taken only where the bound says that the id could
 // still win: 64 rows then take some 8 us of the SMs' issue slots, beside the loads.
 __global__ void __launch_bounds__(kThreads)
-    race_or_max_kernel(const __grid_constant__ Params params) {
+    race_or_max_kernel(const __grid_constant__ SampleParams params) {
     const std::int64_t r = blockIdx.y;
     const std::int32_t begin = static_cast<std::int32_t>(blockIdx.x) * kBlockIds;
     const int num = min(kBlockIds, params.num_ids - begin);
@@ -167,7 +82,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- thresholds ----
 
-__device__ float row_max(const Params& params, std::int64_t r) {
+__device__ float row_max(const SampleParams& params, std::int64_t r) {
     float max = negative_infinity();
     for (int i = 0; i < params.num_parts; ++i)
         max = fmaxf(max, params.parts[r * params.num_parts + i].score);
@@ -194,7 +109,7 @@ __device__ std::uint64_t mass_of(float max, float x) {
 // grid [parts, R], block [kThreads]: as above. Reads from L2. A block's masses are summed in its
 // own histogram first; the sums are integers, so the order of the atomics decides nothing.
 __global__ void __launch_bounds__(kThreads)
-    histogram_kernel(const __grid_constant__ Params params) {
+    histogram_kernel(const __grid_constant__ SampleParams params) {
     __shared__ unsigned long long mass[kBins];
     __shared__ std::uint32_t counts[kBins];
     const std::int64_t r = blockIdx.y;
@@ -340,7 +255,8 @@ __device__ Boundary boundary_of(const RowSpace& space, const SampleRow& row, std
 
 // grid [parts, R], block [kThreads]: as above. Reads from L2, and writes the list and the race's
 // parts (Collect).
-__global__ void __launch_bounds__(kThreads) collect_kernel(const __grid_constant__ Params params) {
+__global__ void __launch_bounds__(kThreads)
+    collect_kernel(const __grid_constant__ SampleParams params) {
     const std::int64_t r = blockIdx.y;
     const SampleRow row = params.rows[r];
     if (!is_truncating(row, params.num_ids)) return;
@@ -398,7 +314,7 @@ struct Source {
 // over at most 32 KiB in L2. Without one (Collect::kNone: a top-k in the thousands, or as many
 // equal logits) each pass reads the row from L2, some 5 us for 152k ids at one block's 115 GB/s.
 __global__ void __launch_bounds__(kResolveThreads)
-    resolve_kernel(const __grid_constant__ Params params) {
+    resolve_kernel(const __grid_constant__ SampleParams params) {
     __shared__ Select shared;
     const std::int64_t r = blockIdx.x;
     const SampleRow row = params.rows[r];
@@ -505,7 +421,7 @@ void sample_cuda(const SampleArgs& args) {
     auto* const parts = reinterpret_cast<RacePart*>(spaces + rows_at_once);
     for (std::int64_t begin = 0; begin < logits.rows; begin += kRowsPerGroup) {
         const std::int64_t num = std::min(kRowsPerGroup, logits.rows - begin);
-        const Params params{
+        const SampleParams params{
             .logits = logits.data + begin * logits.stride,
             .stride = logits.stride,
             .num_ids = narrow<std::int32_t>(logits.cols),

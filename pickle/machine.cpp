@@ -2,95 +2,14 @@
 
 #include "base/utf8.h"
 #include "pickle/globals.h"
+#include "pickle/opcode.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <utility>
 
 namespace pitstop::pickle {
 namespace {
-
-// The opcodes, as pickletools names them.
-enum Opcode : std::uint8_t {
-    kMark = '(',
-    kStop = '.',
-    kBinInt = 'J',
-    kBinInt1 = 'K',
-    kBinInt2 = 'M',
-    kNone = 'N',
-    kReduce = 'R',
-    kBinUnicode = 'X',
-    kAppend = 'a',
-    kAppends = 'e',
-    kBinGet = 'h',
-    kLongBinGet = 'j',
-    kSetItem = 's',
-    kTuple = 't',
-    kSetItems = 'u',
-    kBuild = 'b',
-    kEmptyTuple = ')',
-    kEmptyList = ']',
-    kEmptyDict = '}',
-    kBinBytes = 'B',
-    kShortBinBytes = 'C',
-    kProto = 0x80,
-    kNewObj = 0x81,
-    kTuple1 = 0x85,
-    kTuple2 = 0x86,
-    kTuple3 = 0x87,
-    kNewTrue = 0x88,
-    kNewFalse = 0x89,
-    kLong1 = 0x8a,
-    kShortBinUnicode = 0x8c,
-    kStackGlobal = 0x93,
-    kMemoize = 0x94,
-    kFrame = 0x95,
-};
-
-// Names of opcodes that are refused, for the error; pickletools' spelling.
-std::string_view name_of(std::uint8_t opcode) {
-    static constexpr std::array<std::pair<char, std::string_view>, 34> kNames{{
-        {'0', "POP"},
-        {'1', "POP_MARK"},
-        {'2', "DUP"},
-        {'F', "FLOAT"},
-        {'G', "BINFLOAT"},
-        {'I', "INT"},
-        {'L', "LONG"},
-        {'P', "PERSID"},
-        {'Q', "BINPERSID"},
-        {'S', "STRING"},
-        {'T', "BINSTRING"},
-        {'U', "SHORT_BINSTRING"},
-        {'V', "UNICODE"},
-        {'c', "GLOBAL"},
-        {'d', "DICT"},
-        {'g', "GET"},
-        {'i', "INST"},
-        {'l', "LIST"},
-        {'o', "OBJ"},
-        {'p', "PUT"},
-        {'q', "BINPUT"},
-        {'r', "LONG_BINPUT"},
-        {'\x82', "EXT1"},
-        {'\x83', "EXT2"},
-        {'\x84', "EXT4"},
-        {'\x8b', "LONG4"},
-        {'\x8d', "BINUNICODE8"},
-        {'\x8e', "BINBYTES8"},
-        {'\x8f', "EMPTY_SET"},
-        {'\x90', "ADDITEMS"},
-        {'\x91', "FROZENSET"},
-        {'\x92', "NEWOBJ_EX"},
-        {'\x96', "BYTEARRAY8"},
-        {'\x97', "NEXT_BUFFER"},
-    }};
-    for (const auto& [byte, name] : kNames) {
-        if (static_cast<std::uint8_t>(byte) == opcode) return name;
-    }
-    return "an unknown opcode";
-}
 
 std::string shown(std::string_view text) {
     std::string out;

@@ -1,9 +1,9 @@
 #include "text/tokenizer_file.h"
 
+#include "text/tokenizer_component.h"
 #include "text/tokenizer_sax.h"
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -20,87 +20,6 @@ constexpr int kSequenceDepthMax = 16;  // a Sequence in a Sequence
 // Source: pre_tokenizers/byte_level.rs of the reference; GPT-2's src/encoder.py.
 constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-
-// An object of the file and the path to it, for messages.
-class Component {
-  public:
-    Component(const json& value, std::string path) : value_(value), path_(std::move(path)) {}
-
-    [[nodiscard]] const json& value() const { return value_; }
-    [[nodiscard]] const std::string& path() const { return path_; }
-
-    [[nodiscard]] Error wrong(std::string_view field, std::string_view accepted) const {
-        const json* given = find(field);
-        std::string shown = given == nullptr
-                                ? "missing"
-                                : given->dump(-1, ' ', false, json::error_handler_t::replace);
-        if (shown.size() > 80) shown = shown.substr(0, 80) + "...";
-        return make_error(kMalformed, "{}.{} is {}; it takes {}", path_, field, shown, accepted);
-    }
-    [[nodiscard]] Error unsupported(std::string_view what) const {
-        return make_error(kUnsupported, "{}: {} is not supported", path_, what);
-    }
-
-    Result<std::string> string(std::string_view field) const {
-        const json* given = find(field);
-        if (given == nullptr || !given->is_string()) return wrong(field, "a string");
-        return given->get<std::string>();
-    }
-    // A string of one code point.
-    Result<std::string> character(std::string_view field) const {
-        ASSIGN_OR_RETURN(std::string text, string(field));
-        if (text.empty() || utf8_len(text[0]) != text.size()) return wrong(field, "one character");
-        return text;
-    }
-    Result<bool> boolean(std::string_view field) const {
-        const json* given = find(field);
-        if (given == nullptr || !given->is_boolean()) return wrong(field, "true or false");
-        return given->get<bool>();
-    }
-    Result<bool> boolean_or(std::string_view field, bool fallback) const {
-        const json* given = find(field);
-        return given == nullptr || given->is_null() ? Result<bool>(fallback) : boolean(field);
-    }
-    Result<std::optional<std::string>> optional_string(std::string_view field) const {
-        const json* given = find(field);
-        if (given == nullptr || given->is_null()) return std::optional<std::string>();
-        ASSIGN_OR_RETURN(std::string text, string(field));
-        return std::optional(std::move(text));
-    }
-    Result<std::int32_t> count(std::string_view field) const {
-        const json* given = find(field);
-        constexpr std::uint64_t kMax = std::numeric_limits<std::int32_t>::max();
-        if (given == nullptr || !given->is_number_unsigned() ||
-            given->get<std::uint64_t>() > kMax) {
-            return wrong(field, "a whole number from 0");
-        }
-        return static_cast<std::int32_t>(given->get<std::uint64_t>());
-    }
-    // The items of an array field, each a component.
-    Result<std::vector<Component>> items(std::string_view field) const {
-        const json* given = find(field);
-        if (given == nullptr || !given->is_array()) return wrong(field, "an array");
-        std::vector<Component> out;
-        for (std::size_t i = 0; i < given->size(); ++i) {
-            out.emplace_back((*given)[i], fmt::format("{}.{}[{}]", path_, field, i));
-        }
-        return out;
-    }
-    Result<std::string> type() const {
-        if (!value_.is_object()) return make_error(kMalformed, "{} is not an object", path_);
-        return string("type");
-    }
-    // null for a field that is not there.
-    [[nodiscard]] const json* find(std::string_view field) const {
-        if (!value_.is_object()) return nullptr;
-        const auto found = value_.find(field);
-        return found == value_.end() ? nullptr : &*found;
-    }
-
-  private:
-    const json& value_;
-    std::string path_;
-};
 
 struct Pattern {
     Regex regex;
@@ -392,22 +311,6 @@ Result<AddedTokens> read_added_tokens(
     return added;
 }
 
-Result<TokenId> read_token_id(const json& value, const std::string& path) {
-    if (!value.is_number_unsigned() || value.get<std::uint64_t>() >= Vocab::kTokensMax) {
-        return make_error(kMalformed, "{} is no token id, 0 to {}", path, Vocab::kTokensMax - 1);
-    }
-    return TokenId{value.get<std::int32_t>()};
-}
-
-// ["</s>", 2], as BertProcessing and RobertaProcessing have it.
-Result<TokenId> read_token_pair(const Component& component, std::string_view field) {
-    const json* given = component.find(field);
-    if (given == nullptr || !given->is_array() || given->size() != 2 || !(*given)[0].is_string()) {
-        return component.wrong(field, "[token, id]");
-    }
-    return read_token_id((*given)[1], fmt::format("{}.{}[1]", component.path(), field));
-}
-
 Result<PostProcessor::Template> read_template(const Component& component) {
     PostProcessor::Template pieces;
     const json* known = component.find("special_tokens");
@@ -433,7 +336,7 @@ Result<PostProcessor::Template> read_template(const Component& component) {
                 );
                 ASSIGN_OR_RETURN(const std::vector<Component> ids, entry.items("ids"));
                 for (const Component& one : ids) {
-                    ASSIGN_OR_RETURN(const TokenId token, read_token_id(one.value(), one.path()));
+                    ASSIGN_OR_RETURN(const TokenId token, one.token_id());
                     pieces.emplace_back(token);
                 }
                 continue;
@@ -463,8 +366,8 @@ Result<> read_post_processor(
     if (type == "TemplateProcessing") {
         ASSIGN_OR_RETURN(found, read_template(component));
     } else if (type == "BertProcessing" || type == "RobertaProcessing") {
-        ASSIGN_OR_RETURN(const TokenId cls, read_token_pair(component, "cls"));
-        ASSIGN_OR_RETURN(const TokenId sep, read_token_pair(component, "sep"));
+        ASSIGN_OR_RETURN(const TokenId cls, component.named_token_id("cls"));
+        ASSIGN_OR_RETURN(const TokenId sep, component.named_token_id("sep"));
         found = PostProcessor::Template{cls, std::nullopt, sep};
     } else {
         return component.unsupported(fmt::format("the post-processor '{}'", type));

@@ -3,6 +3,7 @@
 // scores, softmax update, values. A query's arithmetic is the same in any tile: keys it does not
 // see get a probability of exactly zero in their own lane of the sum, and are left out of the
 // product with the values.
+#include "kernels/cpu/attention_tile.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/vmath.h"
@@ -11,13 +12,6 @@ namespace pitstop::kernels::PITSTOP_ISA {
 namespace {
 
 constexpr float kNegInf = -__builtin_inff();
-constexpr int kTileQueries = 16;  // one vector of maxima
-constexpr std::int64_t kHeadDimMax = AttentionArgs::kHeadDimMax;
-constexpr std::int64_t kBlock = AttentionArgs::kBlockKeys;
-constexpr std::int64_t kSegment = AttentionArgs::kSegmentKeys;
-
-std::int64_t min64(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
-std::int64_t max64(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 
 // Products of queries and keys, both bf16 or both fp32.
 template <class T>
@@ -43,17 +37,6 @@ struct Dot<float> {
     PITSTOP_INLINE static F32x16 accumulate(F32x16 acc, Vector a, Vector b) {
         return fma(a, b, acc);
     }
-};
-
-// Some queries of one row against one KV head.
-template <class T>
-struct Tile {
-    int num = 0;                          // queries, at most kTileQueries
-    const T* queries[kTileQueries];       // [D] each
-    std::int64_t index[kTileQueries];     // token * Q + head
-    std::int64_t position[kTileQueries];  // ascending
-    const PageId* pages = nullptr;        // the row's
-    const T* kv = nullptr;                // the KV head's place in page 0
 };
 
 // An online softmax over some of the keys, for each query of a tile.
@@ -170,42 +153,6 @@ void add_values_of_block(
     }
     for (; d < D; d += kLanes)
         add_values<T, kQueries, 1>(p, alpha, values, begin, end, d, D - d, out, D_padded);
-}
-
-// The keys of the block from position `first` that a query at `position` sees, counted from
-// `first`.
-struct Seen {
-    std::int64_t begin;
-    std::int64_t end;
-};
-PITSTOP_INLINE Seen seen_by(std::int64_t position, std::int64_t window, std::int64_t first) {
-    return {max64(0, position - window + 1 - first), min64(position + 1 - first, kBlock)};
-}
-
-// Pointers to the keys and values [begin, end) of the block from position `first`.
-template <class T>
-PITSTOP_INLINE void locate(
-    const KvCache& kv,
-    const Tile<T>& tile,
-    std::int64_t first,
-    std::int64_t begin,
-    std::int64_t end,
-    const T** keys,
-    const T** values
-) {
-    const std::int64_t head_elements = std::int64_t{kv.page_size} * kv.head_dim;
-    const std::int64_t value_elements = kv.num_kv_heads * head_elements;
-    std::int64_t page = (first + begin) / kv.page_size;
-    std::int64_t offset = (first + begin) % kv.page_size;
-    for (std::int64_t j = begin; j < end; ++j) {
-        keys[j] = tile.kv + static_cast<std::int64_t>(tile.pages[page]) * 2 * value_elements +
-                  offset * kv.head_dim;
-        values[j] = keys[j] + value_elements;
-        if (++offset == kv.page_size) {
-            offset = 0;
-            ++page;
-        }
-    }
 }
 
 // Into L2. Pages lie anywhere and a key is a few lines: the hardware does not see the pattern in
@@ -395,64 +342,6 @@ void write_query(
     } else {
         write_out(static_cast<bf16*>(args.out.data) + element, total_out, total_sum, D);
     }
-}
-
-std::int64_t group_of(const AttentionArgs& args) { return args.num_q_heads / args.kv.num_kv_heads; }
-
-// Tiles of a row and one KV head.
-std::int64_t num_tiles(const AttentionArgs& args, std::int64_t r) {
-    return ((args.q_starts[r + 1] - args.q_starts[r]) * group_of(args) + kTileQueries - 1) /
-           kTileQueries;
-}
-
-// Walks the tiles of the batch: rows, then tiles of the row, then KV heads.
-struct TilePlace {
-    std::int64_t row = 0;
-    std::int64_t in_row = 0;
-
-    void skip_to(const AttentionArgs& args, std::int64_t tile) {
-        in_row = tile;
-        for (row = 0; in_row >= num_tiles(args, row) * args.kv.num_kv_heads; ++row) {
-            in_row -= num_tiles(args, row) * args.kv.num_kv_heads;
-        }
-    }
-};
-
-template <class T>
-Tile<T> make_tile(const AttentionArgs& args, const TilePlace& place) {
-    const KvCache& kv = args.kv;
-    const std::int64_t r = place.row;
-    const std::int64_t kv_head = place.in_row % kv.num_kv_heads;
-    const std::int64_t first =
-        place.in_row / kv.num_kv_heads * kTileQueries;  // query vector of the row
-    const std::int64_t group = group_of(args);
-    const std::int64_t num_tokens = args.q_starts[r + 1] - args.q_starts[r];
-    Tile<T> tile;
-    tile.num = static_cast<int>(min64(kTileQueries, num_tokens * group - first));
-    tile.pages = args.pages + args.page_starts[r];
-    tile.kv = static_cast<const T*>(kv.data) + kv_head * kv.page_size * kv.head_dim;
-    for (int v = 0; v < tile.num; ++v) {
-        const std::int64_t t = (first + v) / group;  // token of the row
-        const std::int64_t head = kv_head * group + (first + v) % group;
-        const std::int64_t token = args.q_starts[r] + t;
-        tile.queries[v] =
-            static_cast<const T*>(args.q.data) + token * args.q.stride + head * kv.head_dim;
-        tile.index[v] = token * args.num_q_heads + head;
-        tile.position[v] = args.kv_lens[r] - num_tokens + t;
-    }
-    return tile;
-}
-
-// Segments [begin, end) that any query of the tile sees.
-struct Segments {
-    std::int64_t begin;
-    std::int64_t end;
-};
-template <class T>
-Segments segments_of(const AttentionArgs& args, const Tile<T>& tile) {
-    return {
-        max64(0, tile.position[0] - args.window + 1) / kSegment,
-        tile.position[tile.num - 1] / kSegment + 1};
 }
 
 template <class T>

@@ -1,0 +1,97 @@
+// What sampling's kernels share: the workspace of a row, and how its logits are read and scaled.
+#pragma once
+
+#include "kernels/device/gumbel_race.cuh"
+#include "kernels/device/numbers.cuh"
+#include "kernels/sampling.h"
+
+#include <cstdint>
+
+namespace pitstop::kernels {
+
+constexpr int kThreads = 256;
+constexpr int kBlockIds = static_cast<int>(kSampleVocabBlock);
+constexpr int kPacks = kBlockIds / (kThreads * 4);  // float4s of a thread
+constexpr int kResolveThreads = 1024;
+constexpr int kListMax = 4096;               // ids
+constexpr std::int64_t kRowsPerGroup = 256;  // that share the workspace; more rows take turns
+
+// Bins of 1/16 below the maximum, the last one open: below 32 a mass is round(2^40 e^-32) = 0.
+constexpr int kBins = 512;
+constexpr float kBinsPerUnit = 16.f;
+static_assert(kBins == 2 * kThreads);
+
+struct Listed {
+    float x;
+    std::int32_t id;
+};
+
+// One row's share of the workspace.
+struct RowSpace {
+    std::uint64_t mass[kBins];
+    std::uint32_t counts[kBins];
+    Listed list[kListMax];
+    alignas(8) std::uint32_t num_listed;
+};
+
+struct SampleParams {
+    const float* logits;  // [R, V_rank]
+    std::int64_t stride;
+    std::int32_t num_ids;  // V_rank
+    std::int64_t vocab_begin;
+    const SampleRow* rows;  // [R]
+    Choice* choices;        // [R]
+    RowSpace* spaces;       // [R]
+    RacePart* parts;        // [R, num_parts]
+    RacePart* race_parts;   // [R, num_parts], of rows whose collect is Collect::kRace
+    int num_parts;
+    bool is_aligned_16;  // rows of logits
+};
+
+__device__ inline bool is_truncating(const SampleRow& row, std::int32_t num_ids) {
+    return row.temperature != 0.f && (row.top_k < num_ids || row.top_p < 1.f || row.min_p > 0.f);
+}
+__device__ inline float inverse_temperature(const SampleRow& row) {
+    return row.temperature == 0.f ? 1.f : __fdiv_rn(1.f, row.temperature);
+}
+__device__ inline float scaled(float logit, float inverse) {
+    const float x = __fmul_rn(logit, inverse);
+    return isnan(x) ? negative_infinity() : x;
+}
+
+// x of ids 4p .. 4p+3 of the `num` of a block, -inf past them.
+__device__ inline void load_x(
+    const SampleParams& params, const float* from, int p, int num, float inverse, float (&x)[4]
+) {
+    if (params.is_aligned_16 && p * 4 + 4 <= num) {
+        load_floats(from + p * 4, x);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) x[k] = scaled(x[k], inverse);
+    } else {
+#pragma unroll
+        for (int k = 0; k < 4; ++k)
+            x[k] = p * 4 + k < num ? scaled(from[p * 4 + k], inverse) : negative_infinity();
+    }
+}
+
+// A thread's share of a block of kBlockIds. Of a whole block all loads come before the first use.
+__device__ inline void load_block(
+    const SampleParams& params, const float* from, int num, float inverse, float (&x)[kPacks][4]
+) {
+    const int thread = static_cast<int>(threadIdx.x);
+    if (params.is_aligned_16 && num == kBlockIds) {
+#pragma unroll
+        for (int j = 0; j < kPacks; ++j) load_floats(from + (thread + j * kThreads) * 4, x[j]);
+#pragma unroll
+        for (int j = 0; j < kPacks; ++j) {
+#pragma unroll
+            for (int k = 0; k < 4; ++k) x[j][k] = scaled(x[j][k], inverse);
+        }
+    } else {
+#pragma unroll
+        for (int j = 0; j < kPacks; ++j)
+            load_x(params, from, thread + j * kThreads, num, inverse, x[j]);
+    }
+}
+
+}  // namespace pitstop::kernels
