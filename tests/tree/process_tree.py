@@ -85,6 +85,7 @@ class ProcessTree:
     def _prepare(descriptors):
         """In the launcher, before it is one. `descriptors`: the soft limit and the hard one."""
         end_with_parent()
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup's ignoring would be the launcher's, too
         if descriptors is not None:
             resource.setrlimit(resource.RLIMIT_NOFILE, descriptors)
 

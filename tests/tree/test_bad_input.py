@@ -91,13 +91,16 @@ def test_text_that_is_not_utf8(door, witness):
     good(door)
 
 
-def test_a_duplicate_request_id(door):
+def test_a_duplicate_request_id(shared_tree, door):
     rid = door.start("Once", rid="twice", max_new_tokens=300, **GREEDY)
     door.step()
-    door.send("generate", rid="twice", text="again")
-    with pytest.raises(Refused) as refused:
-        while True:
-            door.step()
+    with shared_tree.door("admin") as admin:
+        assert admin.call("pause_generation", mode="in_place")["ok"]  # else the first may be over before
+        door.send("generate", rid="twice", text="again")
+        with pytest.raises(Refused) as refused:
+            while True:
+                door.step()
+        assert admin.call("continue_generation")["ok"]
     assert refused.value.code == "already_exists"
     assert refused.value.rid == "twice"
     # The first goes on; its id still leads to it.
