@@ -111,3 +111,16 @@ add_clients() {
         plain "no package index can be reached: tests with the openai package and the routers skip"
     fi
 }
+
+# Ray, for fleets: a Python of its own, as it is large. What needs it says so without.
+make_fleet_venv() {
+    local venv=$ROOT/build/fleet-venv
+    [ -x "$venv/bin/python" ] && "$venv/bin/python" -c 'import msgpack, numpy, ray, zmq' 2>/dev/null && return 0
+    if ! /usr/bin/python3 -m venv --clear --system-site-packages "$venv" >&2 ||
+        ! timeout 900 "$venv/bin/pip" install -q --disable-pip-version-check --retries 1 ray >/dev/null 2>&1 ||
+        ! "$venv/bin/python" -c 'import msgpack, numpy, ray, zmq' >&2; then
+        rm -rf "$venv"
+        plain "no package index can be reached, or Ray does not run here: fleets need it"
+        return 1
+    fi
+}

@@ -8,54 +8,20 @@ Engine (engine.py) has the same calls, blocking.
 
 from __future__ import annotations
 
-import asyncio
-import uuid
-from typing import Any, AsyncIterator, Mapping, Optional, Sequence, Union
+from typing import Any, Optional, Sequence, Union
 
-from .aio import AsyncClient, AsyncStream, off_loop
+from .aio import AsyncClient, off_loop
 from .calls import UPDATE_TIMEOUT_S
 from .client import Client
 from .errors import PitstopError
+from .generate_calls import GenerateCalls
 from .local_tree import LocalTree, find_by_url
-from .messages import Chunk
-from .not_served import check_arguments, refuse_call
-from .outputs import Output, Pause, output_of, pause_of
-from .progress import Progress
-from .prompts import Prompts, read_prompts
-from .sampling import Drawing, read_sampling
+from .not_served import refuse_call
+from .outputs import Pause, pause_of
 from .weight_calls import WeightCalls
 
 
-def _names(rid: Union[str, Sequence[str], None], num_samples: Sequence[int]) -> list[str]:
-    """An id per request: X of a batch names X_0, X_1, ..."""
-    total = sum(num_samples)
-    if rid is None:
-        return [uuid.uuid4().hex for _ in range(total)]
-    if isinstance(rid, str):
-        return [rid] if total == 1 else [f"{rid}_{i}" for i in range(total)]
-    if len(rid) != len(num_samples):
-        raise TypeError(f"{len(rid)} rids for {len(num_samples)} prompts")
-    names = []
-    for each, n in zip(rid, num_samples):
-        names += [each] if n == 1 else [f"{each}_{i}" for i in range(n)]
-    return names
-
-
-def _logprobs(
-    drawing: Drawing, is_wanted: bool, start: Optional[int], top: int, ids: Optional[Sequence[int]], mode: str
-) -> Any:
-    """docs/protocol.md's LogprobOptions, from SGLang's arguments or vLLM's sampling parameters; None: none."""
-    num_top = max(top, drawing.logprobs or 0)
-    if drawing.prompt_logprobs is not None:
-        start = 0 if start is None else start
-        num_top = max(num_top, drawing.prompt_logprobs)
-    if not (is_wanted or drawing.logprobs is not None or start is not None or num_top or ids):
-        return None
-    asked = {"enabled": True, "mode": mode, "top": num_top, "prompt_start": -1 if start is None else start}
-    return {**asked, "ids": list(ids)} if ids else asked
-
-
-class AsyncEngine(WeightCalls):
+class AsyncEngine(GenerateCalls, WeightCalls):
     """A tree of its own, or one that runs.
 
     model      a checkpoint directory, a bundled model's name, or org/name of a Hugging Face cache
@@ -162,157 +128,6 @@ class AsyncEngine(WeightCalls):
     @property
     def run_dir(self) -> Optional[str]:
         return self._doors.get("run_dir")
-
-    # ---- generating ----
-
-    def _request(self, prompt: Any, drawing: Drawing, sample: int, logprobs: Any, options: Mapping[str, Any]) -> AsyncStream:
-        return self._open().generate(prompt, logprobs=logprobs, **options, **drawing.of_sample(sample))
-
-    async def generate(
-        self,
-        prompt: Optional[Prompts] = None,
-        sampling_params: Any = None,
-        input_ids: Optional[Union[Sequence[int], Sequence[Sequence[int]]]] = None,
-        *,
-        return_logprob: Union[bool, Sequence[bool]] = False,
-        logprob_start_len: Optional[int] = None,
-        top_logprobs_num: int = 0,
-        token_ids_logprob: Optional[Sequence[int]] = None,
-        logprobs_mode: str = "raw",
-        rid: Optional[Union[str, Sequence[str]]] = None,
-        priority: int = 0,
-        kv_tolerance: str = "never",
-        kv_max_lag: int = 0,
-        routed_dp_rank: Optional[int] = None,
-        data_parallel_rank: Optional[int] = None,
-        stream: bool = False,
-        use_tqdm: Optional[bool] = None,
-        **of_others: Any,
-    ) -> Any:
-        """One Output for one prompt, a list for a list or for samples (n over 1), in the order of the prompts;
-        with `stream` an async iterator of Outputs, each with everything so far.
-
-        prompt, input_ids   text, token ids, or a list of either (also vLLM's {"prompt"} and {"prompt_token_ids"})
-        sampling_params     a dict in SGLang's or vLLM's names, or vLLM's SamplingParams; a list: one per prompt
-        logprobs_mode       raw, scaled or truncated: the distribution that logprobs are of
-        kv_tolerance        never, max_lag or keep: cached prefixes of older weights (docs/provenance.md)
-        """
-        check_arguments("generate", of_others)
-        prompts, is_list = read_prompts(prompt, input_ids)
-        of_each = sampling_params if isinstance(sampling_params, (list, tuple)) else [sampling_params] * len(prompts)
-        if len(of_each) != len(prompts):
-            raise TypeError(f"{len(of_each)} sampling_params for {len(prompts)} prompts")
-        drawings = [read_sampling(params) for params in of_each]
-        replica = routed_dp_rank if routed_dp_rank is not None else data_parallel_rank
-        options = {
-            "stream": stream, "priority": priority, "kv_tolerance": kv_tolerance, "kv_max_lag": kv_max_lag,
-            "replica": replica,
-        }
-        wants = return_logprob if isinstance(return_logprob, (list, tuple)) else [return_logprob] * len(prompts)
-        rids = _names(rid, [drawing.n for drawing in drawings])
-        jobs = []
-        for index, (each, drawing) in enumerate(zip(prompts, drawings)):
-            logprobs = _logprobs(
-                drawing, bool(wants[index]), logprob_start_len, top_logprobs_num, token_ids_logprob, logprobs_mode
-            )
-            for sample in range(drawing.n):
-                jobs.append((each, drawing, sample, logprobs, {**options, "rid": rids[len(jobs)]}))
-        if stream:
-            return self._streamed(jobs)
-        is_list = is_list or len(jobs) > 1
-        is_shown = (use_tqdm if use_tqdm is not None else self._use_tqdm) if is_list else False
-        outputs = await self._all(jobs, is_shown)
-        return outputs if is_list else outputs[0]
-
-    async_generate = generate
-
-    async def _all(self, jobs: list, is_shown: Optional[bool]) -> list[Output]:
-        streams = [self._request(*job) for job in jobs]
-        with Progress("generating", len(jobs), is_shown, "request") as progress:
-
-            async def one(index: int, stream: AsyncStream) -> Output:
-                output = output_of(await stream.result(), index)
-                progress.add()
-                return output
-
-            tasks = [asyncio.ensure_future(one(index, stream)) for index, stream in enumerate(streams)]
-            try:
-                return list(await asyncio.gather(*tasks))
-            except BaseException:  # its siblings end with it
-                for task, stream in zip(tasks, streams):
-                    task.cancel()
-                    if not stream.finished:
-                        stream.cancel()
-                raise
-
-    async def _streamed(self, jobs: list) -> AsyncIterator[Output]:
-        queue: asyncio.Queue = asyncio.Queue()
-        streams = [self._request(*job) for job in jobs]
-
-        async def follow(index: int, stream: AsyncStream) -> None:
-            whole = Chunk(rid=stream.rid)
-            try:
-                async for chunk in stream:
-                    whole.append(chunk)
-                    await queue.put(output_of(whole, index))
-            except PitstopError as error:
-                await queue.put(error)
-
-        tasks = [asyncio.ensure_future(follow(index, stream)) for index, stream in enumerate(streams)]
-        num_open = len(tasks)
-        try:
-            while num_open:
-                output = await queue.get()
-                if isinstance(output, PitstopError):
-                    raise output
-                num_open -= output.finish is not None
-                yield output
-        finally:
-            for task, stream in zip(tasks, streams):
-                task.cancel()
-                if not stream.finished:
-                    stream.cancel()
-
-    async def chat(
-        self,
-        messages: Sequence[Any],
-        sampling_params: Any = None,
-        *,
-        use_tqdm: Optional[bool] = None,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        tools: Optional[Sequence[Any]] = None,
-        chat_template: Optional[str] = None,
-        chat_template_kwargs: Optional[Mapping[str, Any]] = None,
-        **options: Any,
-    ) -> Any:
-        """As vllm.LLM.chat: a conversation, or a list of them, through the model's chat template."""
-        of_render = {name: options.pop(name) for name in ("lora_request", "mm_processor_kwargs") if name in options}
-        check_arguments("chat", of_render)
-        is_list = bool(messages) and not isinstance(messages[0], Mapping)
-        conversations = list(messages) if is_list else [messages]
-        variables = {"add_generation_prompt": add_generation_prompt, **(chat_template_kwargs or {})}
-        if tools is not None:
-            variables["tools"] = list(tools)
-        rendered = await asyncio.gather(
-            *(
-                self._open().render_chat(
-                    list(each), continue_final_message=continue_final_message, chat_template=chat_template or "",
-                    **variables,
-                )
-                for each in conversations
-            )
-        )
-        ids = [each["ids"] for each in rendered]
-        return await self.generate(
-            input_ids=ids if is_list else ids[0], sampling_params=sampling_params, use_tqdm=use_tqdm, **options
-        )
-
-    async def tokenize(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        return (await self._open().tokenize(text, add_special_tokens))["ids"]
-
-    async def detokenize(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
-        return (await self._open().detokenize(ids, skip_special_tokens)).get("text", "")
 
     async def abort_request(self, rid: Union[str, Sequence[str]] = "", abort_all: bool = False) -> dict[str, str]:
         """By exact id, whoever asked for it: {rid: "aborted", "already_done" or "unknown"}. It ends with its output so

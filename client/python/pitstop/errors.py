@@ -18,3 +18,6 @@ class PitstopError(Exception):
         self.code = code
         self.message = message
         self.reply = reply
+
+    def __reduce__(self) -> Any:  # it crosses processes whole
+        return type(self), (self.code, self.message, self.reply)

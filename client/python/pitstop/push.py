@@ -64,6 +64,15 @@ def tensor_digest(array: numpy.ndarray) -> str:
     return f"{lane0:016x}{lane1:016x}"
 
 
+def manifest_of(tensors: Mapping[str, numpy.ndarray]) -> list[dict[str, Any]]:
+    """The bfloat16 ones, declared with their digests: docs/protocol.md's TensorInfo."""
+    return [
+        {"name": name, "dtype": "BF16", "shape": list(array.shape), "digest": tensor_digest(array)}
+        for name, array in tensors.items()
+        if dtype_name(array) == "BF16"
+    ]
+
+
 class _Memory:
     """A memfd that workers may open: sealed against shrinking, so that reading it cannot fail."""
 
@@ -108,13 +117,8 @@ class WeightPusher:
         version serves on then."""
         spec = {"partial": partial, **update}
         if digests and session:
-            spec["manifest"] = [
-                {"name": name, "dtype": "BF16", "shape": list(array.shape), "digest": tensor_digest(array)}
-                for name, array in tensors.items()
-                if dtype_name(array) == "BF16"
-            ]
-        status = self._client.status()
-        devices = [w["device_uuid"] for r in status["replicas"] for w in r["workers"]]
+            spec["manifest"] = manifest_of(tensors)
+        devices = self._devices()
         if not session:
             return self._push_buckets(
                 devices,
@@ -140,6 +144,27 @@ class WeightPusher:
                 pass  # the tree has dropped it already, and said why
             raise
         return self._client.commit_weights(session=number, timeout=timeout)
+
+    def stage(
+        self,
+        tensors: Mapping[str, numpy.ndarray],
+        *,
+        on_progress: Optional[Callable[[int, int], None]] = None,
+        timeout: float = 600.0,
+        **update: Any,
+    ) -> dict[str, Any]:
+        """The first half of a push: received, checked and held on every rank, until commit_weights or drop_stage.
+        `update` are fields of docs/protocol.md's UpdateSpec. What `on_progress` raises gives it up."""
+        return self._push_buckets(
+            self._devices(),
+            tensors,
+            on_progress,
+            timeout,
+            lambda source: self._client.stage_weights("", source=source, timeout=timeout, **update),
+        )
+
+    def _devices(self) -> list[str]:
+        return [worker["device_uuid"] for each in self._client.status()["replicas"] for worker in each["workers"]]
 
     def _push_buckets(self, devices, tensors, on_progress, timeout, ask) -> dict[str, Any]:
         """ask(source): the call that takes them; returns its answer."""

@@ -81,7 +81,7 @@ class Coordinator:
         self.committed: Optional[Version] = None
         self.committed_path = ""  # where that can be read, too; empty: nowhere
         self.phase = Phase.RECOVERING
-        self.is_deposed = False  # a newer coordinator is there: this one says nothing more
+        self.deposed_by = 0  # the generation of a newer coordinator that is there: this one says nothing more
         self._update: Optional[Update] = None
         self._waiting: collections.deque[Update] = collections.deque()
         self._count = 0
@@ -157,6 +157,15 @@ class Coordinator:
         return outcomes
 
     @property
+    def is_deposed(self) -> bool:
+        return self.deposed_by > 0
+
+    @property
+    def update_uid(self) -> Optional[str]:
+        """Of the update under way; empty: a predecessor began it. None: there is none."""
+        return self._update.uid if self._update is not None else None
+
+    @property
     def ready(self) -> list[str]:
         """Who may be asked to generate."""
         return [name for name, each in self.members.items() if each.standing is Standing.READY]
@@ -177,7 +186,7 @@ class Coordinator:
         self._say(name, Retire(self.generation, reason))
 
     def _depose(self, generation: int) -> None:
-        self.is_deposed = True
+        self.deposed_by = generation
         self._orders.clear()
         self._unanswered.clear()
         message = f"another coordinator, of generation {generation}, has taken over"

@@ -101,7 +101,7 @@ class State:
     generation: int
     version: Optional[Version]  # None: no weights
     staged: Optional[Version] = None
-    key: Optional[Key] = None  # of what is staged, or being staged
+    key: Optional[Key] = None  # of what is staged
     is_decided: bool = False  # that one will take effect
 
 

@@ -71,17 +71,18 @@ class Participant:
         if self._is_fetch_committing:
             return None, []  # asked again, it can say which version it is
         works: list[Work] = []
-        if is_new and self._fetching:  # what it says now stays true until it is told something else
-            self._fetching = None
+        if is_new and (self._fetching or self._staging):
+            # What it says now stays true until it is told something else: a stage that ended after this could be
+            # the last vote that a predecessor waits for.
+            self._floor = max(self._floor, self._staging or NO_KEY)
+            self._fetching, self._staging = None, None
             works.append(Cancel())
         return self._state(), works
 
     def _state(self) -> State:
-        key = self._staged[0] if self._staged else self._staging
-        return State(
-            self.member, self.generation, self.version, self._staged[1] if self._staged else None, key,
-            key is not None and self._decided == key,
-        )
+        key, staged = self._staged or (None, None)
+        is_decided = key is not None and self._decided == key
+        return State(self.member, self.generation, self.version, staged, key, is_decided)
 
     def _stage(self, order: Stage) -> tuple[Optional[Answer], list[Work]]:
         key = order.key

@@ -1,0 +1,147 @@
+"""launch/fleet: a fleet until Ctrl-C, and what one says to it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+from typing import Any, Optional, Sequence
+
+from ..errors import PitstopError
+from .fleet import AsyncFleet
+
+ABOUT = """Many trees on Ray, one update for all of them (docs/fleet.md).
+
+  launch/fleet --replicas 3                     a fleet on this machine, until Ctrl-C
+  launch/fleet generate "Once upon a time"      on the fleet that runs
+  launch/fleet update DIR --label step-41       on all its replicas, or on none
+  launch/fleet status | pause | resume | add N | remove SLOT
+"""
+COMMANDS = ("serve", "generate", "update", "status", "pause", "resume", "add", "remove")
+
+
+def parser() -> argparse.ArgumentParser:
+    own = argparse.ArgumentParser(
+        prog="launch/fleet", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="Further flags of serve are those of every tree: launch/pitstop serve --help.",
+    )
+    own.add_argument("command", nargs="?", choices=COMMANDS, default="serve")
+    own.add_argument("what", nargs="*", help="generate: the prompt; update: DIR; add: how many; remove: a slot")
+    own.add_argument("--name", default="fleet", help="of the fleet, where a cluster has several (fleet)")
+    own.add_argument("--address", help="the Ray cluster: auto, or HOST:PORT (serve: one of this machine alone)")
+    own.add_argument("--model", default="stories", help="serve: as of launch/pitstop (stories)")
+    own.add_argument("--replicas", type=int, default=1, help="serve: trees, each on a machine of its own if it can (1)")
+    own.add_argument("--tp", type=int, default=1, help="serve: ranks of each, all on one machine (1)")
+    own.add_argument("--quorum", type=int, help="serve: an update may set others aside if so many are prepared (all)")
+    own.add_argument("--status-port", type=int, default=0, help="serve: the page and /metrics; 0: any free port (0)")
+    own.add_argument("--http", action="store_true", help="serve: every tree listens to HTTP, at a port that status says")
+    own.add_argument("--label", default="", help="update: the version's name")
+    own.add_argument("--kv-policy", default="keep", help="update: keep, recompute, drain or abort (keep)")
+    own.add_argument("--max-new-tokens", type=int, default=200, help="generate: at most so many (200)")
+    own.add_argument("--temperature", type=float, default=1.0, help="generate: 0 is greedy (1)")
+    own.add_argument("--mode", default="in_place", help="pause: in_place, retract, abort or wait (in_place)")
+    own.add_argument("--start-timeout", type=float, default=600.0, help="seconds until what is not ready is given up (600)")
+    return own
+
+
+def _tree_options(flags: Sequence[str]) -> dict[str, Any]:
+    """--page-size=16, --page-size 16 and --deterministic, as an engine's arguments."""
+    options: dict[str, Any] = {}
+    flags = list(flags)
+    while flags:
+        flag, has_value, value = flags.pop(0).partition("=")
+        if not flag.startswith("--"):
+            raise PitstopError("invalid_argument", f"'{flag}' is no flag; launch/fleet --help lists them")
+        if not has_value and flags and not flags[0].startswith("--"):
+            value, has_value = flags.pop(0), "="
+        options[flag[2:].replace("-", "_")] = value if has_value else True
+    return options
+
+
+async def _serve(given: argparse.Namespace, options: dict[str, Any]) -> int:
+    ended = asyncio.Event()
+    for each in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(each, ended.set)
+    fleet = AsyncFleet(
+        given.model, replicas=given.replicas, tp=given.tp, name=given.name, quorum=given.quorum, address=given.address,
+        status_port=given.status_port, start_timeout=given.start_timeout, port=0 if given.http else None, **options,
+    )
+    starting = asyncio.ensure_future(fleet.start())
+    waiting = asyncio.ensure_future(ended.wait())
+    await asyncio.wait([starting, waiting], return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        return 130
+    await starting
+    status = await fleet.status()
+    print(f"the fleet is ready: {given.replicas} x {given.model}, {status['status_url']}", flush=True)
+    await waiting
+    waiting.cancel()
+    await fleet.close()
+    return 0
+
+
+async def _generate(fleet: AsyncFleet, given: argparse.Namespace) -> int:
+    sampling = {"max_new_tokens": given.max_new_tokens, "temperature": given.temperature}
+    said = ""
+    async for output in await fleet.generate(" ".join(given.what), sampling, stream=True):
+        print(output.text[len(said):], end="", flush=True)
+        said = output.text
+    print()
+    return 0
+
+
+async def _say(fleet: AsyncFleet, given: argparse.Namespace) -> int:
+    command, what = given.command, given.what
+    if command == "generate":
+        return await _generate(fleet, given)
+    if command == "update":
+        outcome = await fleet.update_weights_from_disk(os.path.abspath(what[0]), given.label, kv_policy=given.kv_policy)
+        print(f"epoch {outcome.version.epoch}, digest {outcome.version.digest}")
+        for member, each in outcome.replicas.items():
+            print(f"  {member}: {each['outcome']} {each['message']}")
+        return 0
+    if command == "status":
+        print(json.dumps(await fleet.status(), indent=2))
+        return 0
+    if command == "add":
+        print(*await fleet.add_replicas(int(what[0]) if what else 1))
+        return 0
+    if command == "remove":
+        await fleet.remove_replica(int(what[0]))
+        return 0
+    answers = await (fleet.pause(given.mode) if command == "pause" else fleet.resume())
+    for member, answer in answers.items():
+        print(member, "ok" if answer["ok"] else f"{answer['code']}: {answer['message']}")
+    return 0 if all(answer["ok"] for answer in answers.values()) else 1
+
+
+async def _run(given: argparse.Namespace, flags: Sequence[str]) -> int:
+    if given.command == "serve":
+        return await _serve(given, _tree_options(flags))
+    if flags:
+        raise PitstopError("invalid_argument", f"{given.command} takes no {flags[0]}")
+    needed = {"generate": "a prompt", "update": "a directory", "remove": "a slot"}.get(given.command)
+    if needed and not given.what:
+        raise PitstopError("invalid_argument", f"{given.command} takes {needed}")
+    async with AsyncFleet(name=given.name, address=given.address or "auto", start_timeout=given.start_timeout) as fleet:
+        return await _say(fleet, given)
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+    given, flags = parser().parse_known_args(arguments)
+    try:
+        return asyncio.run(_run(given, flags))
+    except (PitstopError, ConnectionError, TypeError) as error:
+        print(f"launch/fleet: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

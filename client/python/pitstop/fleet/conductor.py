@@ -1,0 +1,410 @@
+"""The fleet's one coordinator at work: a Ray actor by name, which Ray starts again when it dies.
+
+The Coordinator decides (coordinator.py); here are its clock, its replicas and their places. It keeps nothing that
+cannot be found again: slots are placement groups by name, replicas are actors by name, and what was decided is in what
+those say. No request and no weight passes through it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import logging
+import os
+import time
+from typing import Any, Mapping, Optional
+
+import ray
+from ray.exceptions import RayActorError, RayError
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from ..errors import PitstopError
+from .coordinator import Coordinator, Phase, Standing
+from .orders import Order, Outcome, Version
+from .replica import CALLS_AT_ONCE, NAMESPACE, Replica
+from .status import FleetStatus, StatusServer
+
+TICK_S = 0.2
+POLL_S = 1.0
+POLL_TIMEOUT_S = 5.0
+OUTCOMES_KEPT = 64
+RESTART_PAUSE_S = 0.5  # doubled with each start that fails,
+RESTART_PAUSE_MAX_S = 30.0  # up to this
+LONG_POLL_S = 20.0
+
+log = logging.getLogger("pitstop.fleet")
+
+
+def conductor_name(fleet: str) -> str:
+    return f"pitstop-{fleet}"
+
+
+def slot_name(fleet: str, slot: int) -> str:
+    return f"pitstop-{fleet}-slot-{slot}"
+
+
+def worker_environment() -> dict[str, Any]:
+    """What a worker needs to find this package, also in a checkout."""
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    variables = {"PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH", "")]))}
+    if "PITSTOP_BUILD" in os.environ:
+        variables["PITSTOP_BUILD"] = os.environ["PITSTOP_BUILD"]
+    return {"env_vars": variables}
+
+
+class Slot:
+    """A place for a replica, and the one that is there."""
+
+    def __init__(self, number: int):
+        self.number = number
+        self.incarnation = 0
+        self.num_failed = 0  # starts in a row
+        self.why = ""  # the latest did not start
+        self.task: Optional[asyncio.Task] = None
+
+
+class Conductor:
+    def __init__(self, fleet: str, config: Mapping[str, Any]):
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+        self._fleet = fleet
+        self._config = dict(config)
+        self._slots: dict[int, Slot] = {}
+        self._handles: dict[str, Any] = {}  # member -> its actor
+        self._places: dict[str, dict[str, Any]] = {}  # member -> where its tree is
+        self._outcomes: collections.OrderedDict[str, Outcome] = collections.OrderedDict()
+        self._asked: dict[str, asyncio.Future] = {}  # uid -> its outcome
+        self._view_number = 0
+        self._view_said: Any = None
+        self._view_changed: Optional[asyncio.Condition] = None
+        self._coordinator: Optional[Coordinator] = None
+        self._status = FleetStatus(fleet)
+        self._server: Optional[StatusServer] = None
+        self._tasks: set[asyncio.Task] = set()
+        self._started: Optional[asyncio.Future] = None
+
+    # ---- its life ----
+
+    async def start(self) -> None:
+        """Once per process; those that call while it lasts, and after it, wait for the first."""
+        if self._started is None:
+            self._started = asyncio.ensure_future(self._start())
+        await asyncio.shield(self._started)
+
+    async def _start(self) -> None:
+        self._view_changed = asyncio.Condition()
+        prefix = slot_name(self._fleet, 0)[:-1]
+        groups = [each["name"] for each in ray.util.placement_group_table().values() if each["state"] != "REMOVED"]
+        numbers = sorted(int(name[len(prefix):]) for name in groups if name.startswith(prefix))
+        self._slots = {number: Slot(number) for number in numbers}
+        found = await self._find(prefix)
+        self._coordinator = self._new_coordinator(list(found.values()))
+        for slot in self._slots.values():
+            self._keep(slot, found.get(slot.number))
+        if not numbers:
+            for number in range(self._config["replicas"]):
+                self._add_slot(number)
+        self._run(self._tick())
+        self._run(self._poll())
+        if self._config.get("status_port") is not None:
+            self._server = StatusServer(self._status)
+            await self._server.start(self._config["status_port"])
+        self._go_on()
+
+    async def _find(self, prefix: str) -> dict[int, str]:
+        """Replicas of a predecessor that live, by slot. Those that were just starting begin anew."""
+        found: dict[int, str] = {}
+        for each in ray.util.list_named_actors(all_namespaces=True):
+            name = each["name"]
+            if each["namespace"] != NAMESPACE or not name.startswith(prefix):
+                continue
+            number, _, incarnation = name[len(prefix):].partition(".")
+            slot = self._slots.get(int(number))
+            try:
+                handle = ray.get_actor(name, NAMESPACE)
+            except ValueError:
+                continue
+            try:
+                place = await handle.where.remote()
+            except RayError:
+                place = None
+            if slot is not None:
+                slot.incarnation = max(slot.incarnation, int(incarnation))
+            if place is None or slot is None or slot.number in found:
+                ray.kill(handle)
+                continue
+            self._handles[name], self._places[name] = handle, place
+            found[slot.number] = name
+        return found
+
+    def _new_coordinator(self, members: list[str], after: int = 0) -> Coordinator:
+        # A clock that was set back makes a generation that is refused; the next one is then later than that.
+        generation = max(after + 1, time.time_ns() // 1_000_000)
+        return Coordinator(generation, members, self._config.get("quorum"))
+
+    def _run(self, work: Any) -> asyncio.Task:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def shutdown(self) -> None:
+        """Ends every tree and gives back every place."""
+        for slot in self._slots.values():
+            slot.task.cancel()
+        await asyncio.gather(*(self._stop(member) for member in list(self._handles)), return_exceptions=True)
+        for number in self._slots:
+            self._free(number)
+        self._slots.clear()
+
+    async def _stop(self, member: str) -> None:
+        try:
+            await asyncio.wait_for(self._handles[member].stop.remote(), 20.0)
+        except (RayError, asyncio.TimeoutError):
+            pass
+        ray.kill(self._handles[member])
+
+    def _free(self, number: int) -> None:
+        try:
+            remove_placement_group(ray.util.get_placement_group(slot_name(self._fleet, number)))
+        except ValueError:
+            pass
+
+    # ---- places ----
+
+    async def add(self, count: int = 1) -> list[int]:
+        """So many more replicas: their slots."""
+        first = max(self._slots, default=-1) + 1
+        for number in range(first, first + count):
+            self._add_slot(number)
+        self._go_on()
+        return list(range(first, first + count))
+
+    async def remove(self, slot: int) -> None:
+        if slot not in self._slots:
+            raise PitstopError("not_found", f"slot {slot}; there are {', '.join(map(str, self._slots))}")
+        gone = self._slots.pop(slot)
+        gone.task.cancel()
+        for member in [each for each in self._handles if each.startswith(slot_name(self._fleet, slot) + ".")]:
+            await self._stop(member)
+            self._gone(member)
+        self._free(slot)
+        self._go_on()
+
+    def _add_slot(self, number: int) -> None:
+        # A group of its own: Ray looks for the emptiest machine, and for another one when that is gone.
+        placement_group([self._config["bundle"]], strategy="PACK", name=slot_name(self._fleet, number))
+        self._slots[number] = Slot(number)
+        self._keep(self._slots[number], None)
+
+    def _keep(self, slot: Slot, member: Optional[str]) -> None:
+        slot.task = self._run(self._keep_replica(slot, member))
+
+    async def _keep_replica(self, slot: Slot, member: Optional[str]) -> None:
+        """Somebody is there, always: who dies is replaced, on another machine if its own is gone."""
+        while True:
+            if member is None:
+                member = await self._new_replica(slot)
+            if member is not None:
+                try:
+                    await self._handles[member].until_end.remote()
+                except RayError:
+                    pass
+                log.info("%s is gone", member)
+                self._gone(member)
+                self._status.num_deaths += 1
+                member = None
+            if slot.num_failed:
+                await asyncio.sleep(min(RESTART_PAUSE_S * 2**slot.num_failed, RESTART_PAUSE_MAX_S))
+
+    async def _new_replica(self, slot: Slot) -> Optional[str]:
+        group: PlacementGroup = ray.util.get_placement_group(slot_name(self._fleet, slot.number))
+        await group.ready()
+        slot.incarnation += 1
+        member = f"{slot_name(self._fleet, slot.number)}.{slot.incarnation}"
+        bundle = self._config["bundle"]
+        actor = ray.remote(Replica).options(
+            name=member, namespace=NAMESPACE, lifetime="detached", max_concurrency=CALLS_AT_ONCE,
+            num_cpus=bundle.get("CPU", 0), num_gpus=bundle.get("GPU", 0), runtime_env=worker_environment(),
+            scheduling_strategy=PlacementGroupSchedulingStrategy(group, 0),
+        ).remote(member)
+        try:
+            place = await actor.start.remote(self._tree_options(), self._config["start_timeout"])
+        except asyncio.CancelledError:
+            ray.kill(actor)
+            raise
+        except Exception as error:
+            slot.num_failed += 1
+            slot.why = str(getattr(error, "cause", None) or error).strip().splitlines()[-1]
+            log.warning("%s does not start: %s", member, slot.why)
+            ray.kill(actor)
+            return None
+        slot.num_failed, slot.why = 0, ""
+        self._handles[member], self._places[member] = actor, place
+        self._coordinator.add(member)
+        self._go_on()
+        return member
+
+    def _tree_options(self) -> dict[str, Any]:
+        """One that comes when the fleet has left the model's own weights behind loads none: it gets what serves."""
+        options = dict(self._config["options"])
+        committed = self._coordinator.committed
+        if committed is not None and committed.uid:
+            options["wait_for_initial_weights"] = True
+        return options
+
+    def _gone(self, member: str) -> None:
+        self._handles.pop(member, None)
+        self._places.pop(member, None)
+        self._status.forget(member)
+        self._coordinator.gone(member)
+        self._go_on()
+
+    # ---- the coordinator's hands ----
+
+    def _go_on(self) -> None:
+        coordinator = self._coordinator
+        for member, order in coordinator.take_orders():
+            if member in self._handles:
+                self._run(self._deliver(member, order))
+        for outcome in coordinator.take_outcomes():
+            self._outcomes[outcome.uid] = outcome
+            while len(self._outcomes) > OUTCOMES_KEPT:
+                self._outcomes.popitem(last=False)
+            future = self._asked.pop(outcome.uid, None)
+            if future is not None and not future.done():
+                future.set_result(outcome)
+            self._status.take(outcome)
+        if coordinator.is_deposed:
+            self._yield()
+            return
+        view = self._view()
+        if view != self._view_said:
+            self._view_said = view
+            self._view_number += 1
+            self._run(self._tell_view())
+
+    async def _deliver(self, member: str, order: Order) -> None:
+        try:
+            answer = await self._handles[member].order.remote(order)
+        except (RayActorError, KeyError):
+            return  # whoever watches it tells
+        except RayError as error:
+            log.error("%s: %s", member, error)
+            return
+        if answer is not None:
+            self._coordinator.hear(answer)
+            self._go_on()
+
+    def _yield(self) -> None:
+        """Where the newer coordinator is this process's clock, set back, a still newer one begins; else this ends."""
+        newer = self._coordinator.deposed_by
+        if self._coordinator.phase is not Phase.RECOVERING:
+            os._exit(1)
+        self._coordinator = self._new_coordinator(list(self._handles), after=newer)
+        self._go_on()
+
+    async def _tick(self) -> None:
+        while True:
+            self._coordinator.tick(time.monotonic())
+            self._go_on()
+            await asyncio.sleep(TICK_S)
+
+    # ---- what clients ask ----
+
+    async def update(self, uid: str, payload: Mapping[str, Any], timeout_s: float) -> Outcome:
+        """payload: Replica's. The same uid asked again, also of a successor, is the same update."""
+        await self.start()
+        known = await self._known_outcome(uid)
+        if known is not None:
+            return known
+        if uid not in self._asked:
+            self._asked[uid] = asyncio.get_running_loop().create_future()
+            self._coordinator.update(uid, payload, timeout_s, payload.get("path", ""))
+            self._go_on()
+        future = self._asked.get(uid)
+        return await asyncio.shield(future) if future is not None else self._outcomes[uid]
+
+    async def outcome(self, uid: str) -> Optional[Outcome]:
+        """What came of an update that a predecessor began; None: it is not in effect, and will not be."""
+        await self.start()
+        return await self._known_outcome(uid)
+
+    async def _known_outcome(self, uid: str) -> Optional[Outcome]:
+        while self._coordinator.phase is Phase.RECOVERING or (
+            self._coordinator.update_uid == "" and self._coordinator.phase is not Phase.IDLE
+        ):
+            await asyncio.sleep(TICK_S / 4)
+        committed = self._coordinator.committed
+        if uid not in self._outcomes and committed is not None and committed.uid == uid:
+            replicas = {member: {"outcome": "committed", "message": "", "report": None} for member in self._handles}
+            return Outcome(uid, True, committed, replicas=replicas)
+        return self._outcomes.get(uid)
+
+    def _view(self) -> tuple[Optional[Version], tuple[tuple[str, int], ...], int]:
+        coordinator = self._coordinator
+        members = ((name, coordinator.members[name].version) for name in sorted(coordinator.ready))
+        ready = tuple((name, version.epoch if version else 0) for name, version in members)
+        return coordinator.committed, ready, len(self._slots)
+
+    async def _tell_view(self) -> None:
+        async with self._view_changed:
+            self._view_changed.notify_all()
+
+    async def view(self, seen: Optional[tuple[int, int]] = None) -> dict[str, Any]:
+        """Who may be asked to generate, and where; with `seen`, once that is another than then (or after a while)."""
+        await self.start()
+        number = (os.getpid(), self._view_number)
+        if seen == number:
+            try:
+                async with self._view_changed:
+                    await asyncio.wait_for(self._view_changed.wait(), LONG_POLL_S)
+            except asyncio.TimeoutError:
+                pass
+        committed, members, num_slots = self._view()
+        return {
+            "number": (os.getpid(), self._view_number),
+            "committed": committed,
+            "members": {name: {**self._places[name], "epoch": epoch} for name, epoch in members if name in self._places},
+            "slots": num_slots,
+            "why": next((slot.why for slot in self._slots.values() if slot.why), ""),
+        }
+
+    async def fan_out(self, kind: str, timeout: float, fields: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """A call of every replica's admin door: member -> {"ok", "reply"} or {"ok", "code", "message"}."""
+        await self.start()
+
+        async def ask(member: str) -> dict[str, Any]:
+            try:
+                call = self._handles[member].call.remote(kind, timeout, fields)
+                return {"ok": True, "reply": await asyncio.wait_for(call, timeout + POLL_TIMEOUT_S)}
+            except asyncio.TimeoutError:
+                return {"ok": False, "code": "deadline_exceeded", "message": f"{kind}: no answer after {timeout:g} s"}
+            except RayError as error:
+                cause = getattr(error, "cause", None)
+                if isinstance(cause, PitstopError):
+                    return {"ok": False, "code": cause.code, "message": cause.message}
+                return {"ok": False, "code": "unavailable", "message": "it vanished"}
+
+        members = list(self._handles)
+        return dict(zip(members, await asyncio.gather(*map(ask, members))))
+
+    # ---- status ----
+
+    async def _poll(self) -> None:
+        while True:
+            answers = await self.fan_out("status", POLL_TIMEOUT_S, {})
+            standings = {name: each.standing for name, each in self._coordinator.members.items()}
+            self._status.refresh(self._coordinator, answers, self._places, standings, self._slots)
+            await asyncio.sleep(POLL_S)
+
+    async def tell_moves(self, client: str, moved: int, lost: int) -> None:
+        """What a client has seen: requests that went on elsewhere, and those that could not."""
+        self._status.moves[client] = (moved, lost)
+
+    async def status(self) -> dict[str, Any]:
+        await self.start()
+        answers = await self.fan_out("status", POLL_TIMEOUT_S, {})
+        standings: dict[str, Standing] = {name: each.standing for name, each in self._coordinator.members.items()}
+        self._status.refresh(self._coordinator, answers, self._places, standings, self._slots)
+        return {**self._status.said, "status_url": self._server.url if self._server else None}

@@ -1,0 +1,388 @@
+"""A fleet, for the program that runs it and for those that join it.
+
+    with pitstop.fleet.Fleet("stories", replicas=3) as fleet:
+        out = fleet.generate("Once upon a time", {"max_new_tokens": 60}, session="story 7")
+        fleet.update_weights(model.named_parameters(), label="step 1")     # on all replicas, or on none
+
+AsyncFleet has the same calls, awaited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import threading
+import uuid
+import weakref
+from typing import Any, AsyncIterator, Iterator, Mapping, Optional
+
+import ray
+from ray._private import ray_constants, services
+from ray.exceptions import RayActorError, RayError
+
+from ..aio import off_loop
+from ..arrays import NamedTensors, arrays_of
+from ..calls import CALL_TIMEOUT_S, UPDATE_TIMEOUT_S
+from ..errors import PitstopError
+from ..generate_calls import GenerateCalls
+from ..push import manifest_of
+from .conductor import Conductor, conductor_name, worker_environment
+from .door import Call, Door
+from .orders import Outcome
+from .replica import NAMESPACE
+
+BUCKET_BYTES = 64 << 20  # of what is put into the object store at once
+CONDUCTOR_CALLS_AT_ONCE = 1000
+RETRY_S = 0.3
+OBJECT_STORE_BYTES = 256 << 20  # of a cluster that this starts, unless it is told another size
+
+
+def keep_on_loopback() -> None:
+    """For a cluster of this machine alone: Ray takes the machine's address, also where it is given 127.0.0.1, unless it
+    thinks that this system cannot be part of a cluster."""
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # what its processes read,
+    ray_constants.ENABLE_RAY_CLUSTER = False  # and what it has read here
+
+
+def _found_cluster() -> str:
+    """HOST:PORT of the one that was started last on this machine; empty: none is known."""
+    return os.environ.get("RAY_ADDRESS") or services.get_ray_address_from_environment("auto", None) or ""
+
+
+def start_ray(address: Optional[str] = None, object_store_bytes: int = OBJECT_STORE_BYTES, **options: Any) -> None:
+    """Joins a cluster ("auto", or its address), or starts one of this machine alone, on its loopback."""
+    if ray.is_initialized():
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if address is not None:
+        if address.startswith(("127.", "localhost")) or (address == "auto" and _found_cluster().startswith("127.")):
+            keep_on_loopback()
+        ray.init(address=address, namespace=NAMESPACE, **options)
+        return
+    keep_on_loopback()
+    own = {"include_dashboard": False, "object_store_memory": object_store_bytes}
+    ray.init(address="local", namespace=NAMESPACE, **{**own, **options})
+
+
+def _bundle(tp: int, options: Mapping[str, Any], resources: Optional[Mapping[str, float]]) -> dict[str, float]:
+    """What a replica takes of its machine: all of it on one."""
+    if resources is not None:
+        return dict(resources)
+    dp = int(options.get("dp", options.get("dp_size", 1)))
+    if options.get("device") == "cuda":
+        return {"CPU": 1, "GPU": tp * dp}
+    return {"CPU": tp * dp}
+
+
+class _OneCall(GenerateCalls):
+    def __init__(self, call: Call, use_tqdm: Optional[bool]):
+        self._call = call
+        self._use_tqdm = use_tqdm
+
+    def _open(self) -> Any:
+        return self._call
+
+
+class AsyncFleet:
+    """Replicas on Ray, one update for all of them.
+
+    model      as Engine's; None: joins the fleet of that name
+    replicas   so many trees, each on a machine of its own as long as there are such
+    tp         ranks of each, all on one machine
+    resources  what a replica takes of a machine, in Ray's words; default: a CPU per rank, or GPUs with device="cuda"
+    quorum     an update takes effect if so many replicas are prepared, and the others are set aside; None: all must be
+    address    of the Ray cluster ("auto": the one that is there); None: one is started on this machine
+    status_port  of the status page and /metrics, on the conductor's loopback; 0: any free one; None: none
+    options    flags of `pitstop serve` with underscores, for every tree; door_keys: also a door for other machines
+    """
+
+    def __init__(
+        self, model: Optional[str] = None, *, replicas: int = 1, tp: int = 1, name: str = "fleet",
+        resources: Optional[Mapping[str, float]] = None, quorum: Optional[int] = None, address: Optional[str] = None,
+        status_port: Optional[int] = None, start_timeout: float = 600.0, use_tqdm: Optional[bool] = None,
+        port: Optional[int] = None, **options: Any,
+    ):
+        if model is None and options:
+            raise TypeError(f"a fleet that is joined has its own {', '.join(sorted(options))}")
+        if replicas < 1 or tp < 1 or (quorum is not None and not 1 <= quorum <= replicas):
+            raise TypeError(f"replicas and tp are 1 or more, quorum is 1 to {replicas}: {replicas}, {tp}, {quorum}")
+        options.update({"no_http": True} if port is None else {"port": port})
+        self._config = None if model is None else {
+            "replicas": replicas, "quorum": quorum, "start_timeout": start_timeout, "status_port": status_port,
+            "bundle": _bundle(tp, options, resources), "options": {"model": model, "tp": tp, **options},
+        }
+        self.name = name
+        self._address = address
+        self._start_timeout = start_timeout
+        self._use_tqdm = use_tqdm
+        self._conductor: Any = None
+        self._door: Optional[Door] = None
+        self._telling: Optional[asyncio.Task] = None
+
+    # ---- its life ----
+
+    async def start(self, wait: bool = True) -> AsyncFleet:
+        """With `wait`, until every replica is ready. PitstopError."""
+        await off_loop(start_ray, self._address)
+        name = conductor_name(self.name)
+        if self._config is None:
+            try:
+                self._conductor = ray.get_actor(name, NAMESPACE)
+            except ValueError:
+                raise PitstopError("not_found", f"no fleet '{self.name}' runs on this cluster") from None
+        else:
+            try:
+                self._conductor = ray.remote(Conductor).options(
+                    name=name, namespace=NAMESPACE, num_cpus=0, max_restarts=-1, max_task_retries=0,
+                    max_concurrency=CONDUCTOR_CALLS_AT_ONCE, runtime_env=worker_environment(),
+                ).remote(self.name, self._config)
+            except ValueError:
+                raise PitstopError("already_exists", f"a fleet '{self.name}' runs on this cluster") from None
+        self._door = Door(lambda seen: self._conductor.view.remote(seen))
+        await self._door.open()
+        self._telling = asyncio.ensure_future(self._tell_moves())
+        if wait and self._config is not None:
+            try:
+                await self.until_ready()
+            except BaseException:
+                await self.close()
+                raise
+        return self
+
+    async def until_ready(self, replicas: Optional[int] = None, timeout: Optional[float] = None) -> None:
+        """Until so many (default: all) replicas serve what the fleet committed."""
+        timeout = self._start_timeout if timeout is None else timeout
+        await self._open().refresh()
+        await self._open().until(
+            lambda view: len(view["members"]) >= (view["slots"] if replicas is None else replicas), timeout,
+            "the fleet's replicas are not ready",
+        )
+
+    async def close(self) -> None:
+        """Who started it ends it; who joined it leaves."""
+        if self._telling is not None:
+            self._telling.cancel()
+        if self._door is not None:
+            await self._door.close()
+        conductor, self._conductor = self._conductor, None
+        if conductor is not None and self._config is not None:
+            try:
+                await asyncio.wait_for(conductor.shutdown.remote(), 30.0)
+            except (RayError, asyncio.TimeoutError):
+                pass
+            ray.kill(conductor)
+        self._door = None
+
+    async def __aenter__(self) -> AsyncFleet:
+        return await self.start()
+
+    async def __aexit__(self, *_: Any) -> None:
+        await self.close()
+
+    def _open(self) -> Door:
+        if self._door is None:
+            raise PitstopError("failed_precondition", "the fleet was not started, or was closed")
+        return self._door
+
+    async def _ask(self, method: str, *args: Any, **options: Any) -> Any:
+        """Of the conductor, also while it is started again."""
+        deadline = asyncio.get_running_loop().time() + self._start_timeout
+        while True:
+            self._open()
+            try:
+                return await getattr(self._conductor, method).remote(*args, **options)
+            except RayActorError as error:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise PitstopError("unavailable", f"the fleet's conductor: {error}") from None
+                await asyncio.sleep(RETRY_S)
+            except RayError as error:
+                raise getattr(error, "cause", error) from None
+
+    async def _tell_moves(self) -> None:
+        told = (0, 0)
+        while True:
+            await asyncio.sleep(1.0)
+            now = (self._door.num_moved, self._door.num_lost)
+            if now != told:
+                await self._ask("tell_moves", self._door.name, *now)
+                told = now
+
+    # ---- generating ----
+
+    def _one_call(self, session: Optional[str], min_epoch: int) -> _OneCall:
+        return _OneCall(Call(self._open(), session, min_epoch), self._use_tqdm)
+
+    async def generate(self, *args: Any, session: Optional[str] = None, min_epoch: int = 0, **options: Any) -> Any:
+        """As AsyncEngine's. What has the same session (or, without one, the same beginning) goes to the same replica
+        while that has not too much; `min_epoch`: to one that serves this version or a newer one. Spans name replicas."""
+        return await self._one_call(session, min_epoch).generate(*args, **options)
+
+    async def chat(self, *args: Any, session: Optional[str] = None, min_epoch: int = 0, **options: Any) -> Any:
+        return await self._one_call(session, min_epoch).chat(*args, **options)
+
+    async def tokenize(self, *args: Any, **options: Any) -> list[int]:
+        return await self._one_call(None, 0).tokenize(*args, **options)
+
+    async def detokenize(self, *args: Any, **options: Any) -> str:
+        return await self._one_call(None, 0).detokenize(*args, **options)
+
+    # ---- weights ----
+
+    async def update_weights(
+        self, named_tensors: NamedTensors, label: str = "", *, partial: bool = False, kv_policy: str = "keep",
+        digests: bool = True, timeout: float = UPDATE_TIMEOUT_S, **update: Any,
+    ) -> Outcome:
+        """A whole version, into the object store once: in effect on every replica when this returns, or on none.
+        PitstopError: on none; its `reply` is the Outcome."""
+        arrays = arrays_of(named_tensors)
+
+        def put() -> dict[str, Any]:
+            payload: dict[str, Any] = {"partial": partial, "kv_policy": kv_policy, "label": label, **update}
+            if digests:
+                payload["manifest"] = manifest_of(arrays)
+            bucket: dict[str, Any] = {}
+            payload["buckets"], size = [], 0
+            for name, array in arrays.items():
+                if bucket and size + array.nbytes > BUCKET_BYTES:
+                    payload["buckets"].append(ray.put(bucket))
+                    bucket, size = {}, 0
+                bucket[name] = array
+                size += array.nbytes
+            payload["buckets"].append(ray.put(bucket))
+            return payload
+
+        return await self._update(await off_loop(put), timeout)
+
+    async def update_weights_from_disk(
+        self, path: str, label: str = "", *, kv_policy: str = "keep", timeout: float = UPDATE_TIMEOUT_S, **update: Any
+    ) -> Outcome:
+        """A checkpoint directory that every machine sees."""
+        return await self._update({"path": str(path), "label": label, "kv_policy": kv_policy, **update}, timeout)
+
+    async def _update(self, payload: dict[str, Any], timeout: float) -> Outcome:
+        uid = uuid.uuid4().hex
+        payload["timeout"] = timeout
+        try:
+            self._open()
+            outcome = await self._conductor.update.remote(uid, payload, timeout)
+        except RayActorError:
+            # It died in the middle: its successor has ended the update, one way or the other.
+            outcome = await self._ask("outcome", uid)
+            if outcome is None:
+                raise PitstopError("aborted", "the fleet's conductor died before the update was decided") from None
+        except RayError as error:
+            raise getattr(error, "cause", error) from None
+        if not outcome.ok:
+            raise PitstopError(outcome.code, outcome.message, vars(outcome))
+        return outcome
+
+    # ---- every replica ----
+
+    async def fan_out(self, kind: str, timeout: float = CALL_TIMEOUT_S, **fields: Any) -> dict[str, dict[str, Any]]:
+        """A call of every admin door (docs/protocol.md): replica -> {"ok", "reply"} or {"ok", "code", "message"}."""
+        return await self._ask("fan_out", kind, timeout, fields)
+
+    async def pause(self, mode: str = "in_place", max_pause_s: float = 0.0) -> dict[str, dict[str, Any]]:
+        mode = {"keep": "in_place"}.get(mode, mode)
+        return await self.fan_out("pause_generation", UPDATE_TIMEOUT_S, mode=mode, max_pause_s=float(max_pause_s))
+
+    async def resume(self) -> dict[str, dict[str, Any]]:
+        return await self.fan_out("continue_generation", UPDATE_TIMEOUT_S)
+
+    async def abort_request(self, rid: str = "", abort_all: bool = False) -> dict[str, dict[str, Any]]:
+        return await self.fan_out("abort", rids=[] if abort_all else [rid], all=abort_all)
+
+    async def release_memory_occupation(self, tags: Any = None, keep_weights: bool = False) -> dict[str, dict[str, Any]]:
+        """weights that are not kept come back with the next complete update."""
+        given = {} if tags is None else {"tags": list(tags)}
+        return await self.fan_out("release_memory", UPDATE_TIMEOUT_S, keep_weights=keep_weights, **given)
+
+    async def resume_memory_occupation(self, tags: Any = None) -> dict[str, dict[str, Any]]:
+        return await self.fan_out("resume_memory", UPDATE_TIMEOUT_S, **({} if tags is None else {"tags": list(tags)}))
+
+    async def flush_cache(self) -> dict[str, dict[str, Any]]:
+        return await self.fan_out("flush_cache", UPDATE_TIMEOUT_S)
+
+    async def status(self) -> dict[str, Any]:
+        """What every replica is doing, and the fleet."""
+        return await self._ask("status")
+
+    async def add_replicas(self, count: int = 1) -> list[int]:
+        """Their slots. They take requests once they serve what the fleet serves (until_ready)."""
+        return await self._ask("add", count)
+
+    async def remove_replica(self, slot: int) -> None:
+        """What runs there goes on elsewhere."""
+        await self._ask("remove", slot)
+
+
+def _end(loop: asyncio.AbstractEventLoop, thread: threading.Thread, fleet: AsyncFleet) -> None:
+    asyncio.run_coroutine_threadsafe(fleet.close(), loop).result(60.0)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(10.0)
+
+
+class Fleet:
+    """AsyncFleet, blocking: the same arguments and calls. Any thread may call."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        self._fleet = AsyncFleet(*args, **kwargs)
+        self._loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=self._loop.run_forever, name="pitstop-fleet", daemon=True)
+        thread.start()
+        self._finalizer = weakref.finalize(self, _end, self._loop, thread, self._fleet)
+        try:
+            self._wait(self._fleet.start())
+        except BaseException:
+            self.close()
+            raise
+
+    def _wait(self, coroutine: Any) -> Any:
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def generate(self, *args: Any, stream: bool = False, **kwargs: Any) -> Any:
+        answer = self._wait(self._fleet.generate(*args, stream=stream, **kwargs))
+        return self._each(answer) if stream else answer
+
+    def _each(self, outputs: AsyncIterator[Any]) -> Iterator[Any]:
+        try:
+            while True:
+                try:
+                    yield self._wait(outputs.__anext__())
+                except StopAsyncIteration:
+                    return
+        finally:
+            self._wait(outputs.aclose())
+
+    def close(self) -> None:
+        self._finalizer()
+
+    def __enter__(self) -> Fleet:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+def _blocking(name: str) -> Any:
+    call = getattr(AsyncFleet, name)
+
+    @functools.wraps(call)
+    def wait(self: Fleet, *args: Any, **kwargs: Any) -> Any:
+        return self._wait(call(self._fleet, *args, **kwargs))
+
+    return wait
+
+
+for _name in (
+    "until_ready", "chat", "tokenize", "detokenize", "update_weights", "update_weights_from_disk", "fan_out", "pause",
+    "resume", "abort_request", "release_memory_occupation", "resume_memory_occupation", "flush_cache", "status",
+    "add_replicas", "remove_replica",
+):
+    setattr(Fleet, _name, _blocking(_name))

@@ -1,0 +1,248 @@
+"""A replica: a Ray actor that starts a tree on its machine, and ends with it.
+
+What it does about weights a Participant decides (participant.py); here is the tree that does it. There is one way to
+die: the tree ends with this process, and this process when its tree does, so that whoever watches the actor knows all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import threading
+import time
+from typing import Any, Mapping, Optional, Sequence
+
+import numpy
+import ray
+
+from ..aio import AsyncClient, off_loop
+from ..arrays import array_of
+from ..calls import UPDATE_TIMEOUT_S
+from ..client import Client
+from ..errors import PitstopError
+from ..local_tree import LocalTree
+from ..push import WeightPusher
+from .orders import Answer, Commit, Fetch, Order, Stage, Version
+from .participant import Cancel, End, Participant
+
+NAMESPACE = "pitstop"  # of the fleets' actors, whatever the program's own is
+CLIENT_KEY = "fleet"  # the name of the clients' key among the fleet's keys
+WATCH_S = 0.05
+CALLS_AT_ONCE = 64
+DROP_TRIES = 50
+FETCH_BYTES = 64 << 20  # of tensors that a donor reads and gives at once
+
+
+class GivenUp(Exception):
+    """The stage or the fetch is not wanted any more."""
+
+
+def version_of(status: Mapping[str, Any]) -> Optional[Version]:
+    """What a tree serves; None: no weights."""
+    first = status["replicas"][0]
+    if not first.get("has_weights", True):
+        return None
+    return Version(first["epoch"], first.get("digest", ""), first.get("label", ""))
+
+
+class Replica:
+    def __init__(self, member: str):
+        self._member = member
+        self._tree: Optional[LocalTree] = None
+        self._client: Optional[AsyncClient] = None
+        self._blocking: Optional[Client] = None
+        self._participant: Optional[Participant] = None
+        self._given_up = threading.Event()  # of the stage or fetch under way
+        self._work = asyncio.Lock()  # the tree's weights change one step at a time
+        self._ended: Optional[asyncio.Event] = None
+        self._is_stopping = False
+        self._key: Optional[str] = None  # of clients on other machines: the same path there
+
+    # ---- its life ----
+
+    async def start(self, options: Mapping[str, Any], start_timeout: float) -> dict[str, Any]:
+        """The place of its tree. PitstopError: it does not start."""
+        if "door_keys" in options:  # a data door for programs on other machines
+            self._key = os.path.join(options["door_keys"], "clients", f"{CLIENT_KEY}.key")
+            options = {**options, "tcp_door": f"{ray.util.get_node_ip_address()}:0"}
+        self._tree = await off_loop(LocalTree, options, start_timeout, False)
+        self._client = await AsyncClient(self._tree.run_dir, name=self._member).connect()
+        self._blocking = await off_loop(lambda: Client(self._tree.run_dir, name=f"{self._member} weights"))
+        self._participant = Participant(self._member, version_of(await self._client.status()))
+        self._ended = asyncio.Event()
+        threading.Thread(target=self._watch, name="watch", daemon=True).start()
+        return self.where()
+
+    def where(self) -> dict[str, Any]:
+        """Of its tree. PitstopError: none was started."""
+        if self._participant is None:
+            raise PitstopError("failed_precondition", f"{self._member} has not started")
+        return {
+            "member": self._member,
+            "machine": socket.gethostname(),
+            "node": ray.get_runtime_context().get_node_id(),
+            "pid": os.getpid(),
+            "run_dir": self._tree.run_dir,
+            "url": self._tree.url,
+            "data": json.loads(self._tree.tree_file.read_text())["doors"].get("data") if self._key else None,
+            "key": self._key,
+            "model": self._client.info.model,
+            "context_len": self._client.info.context_len,
+        }
+
+    def _watch(self) -> None:
+        """A thread, so that nothing that the loop does can keep it from seeing the end."""
+        while self._tree.is_running:
+            time.sleep(WATCH_S)
+        if not self._is_stopping:
+            os._exit(1)
+
+    async def until_end(self) -> None:
+        """Never answered: the call fails when this actor dies, and so tells of it at once."""
+        await self._ended.wait()
+
+    async def stop(self) -> None:
+        """Ends the tree in order, and this actor with it."""
+        if self._tree is not None:
+            self._is_stopping = True
+            await off_loop(self._tree.stop)
+        ray.actor.exit_actor()
+
+    # ---- control ----
+
+    async def call(self, kind: str, timeout: float, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """One call of the admin door, and its reply."""
+        return await self._client.call("admin", kind, timeout, timeout_ms=int(timeout * 1000), **fields)
+
+    # ---- weights ----
+
+    async def order(self, order: Order) -> Optional[Answer]:
+        """Of one that is carried out already by another call: None, as that call answers it."""
+        answer, works = self._participant.take(order)
+        for work in works:
+            said = await self._do(work)
+            answer = said or answer
+        return answer
+
+    async def _do(self, work: Any) -> Optional[Answer]:
+        if isinstance(work, End):
+            os._exit(1)
+        if isinstance(work, Cancel):
+            self._given_up.set()
+            async with self._work:
+                await self._drop()
+                self._given_up = threading.Event()
+            return work.then
+        async with self._work:
+            do = {Stage: self._stage, Commit: self._commit, Fetch: self._fetch}[type(work)]
+            return await do(work)
+
+    async def _drop(self) -> None:
+        """Nothing is staged when it returns; else this replica is of no use any more."""
+        for _ in range(DROP_TRIES):
+            try:
+                await self._client.drop_stage()
+                return
+            except PitstopError as error:
+                if error.code == "failed_precondition" and "phase idle" in error.message:
+                    return
+            await asyncio.sleep(WATCH_S)
+        os._exit(1)
+
+    async def _stage(self, order: Stage) -> Optional[Answer]:
+        try:
+            reply = await off_loop(self._stage_blocking, order.epoch, dict(order.payload), self._given_up)
+        except GivenUp:
+            return None
+        except Exception as error:
+            code = getattr(error, "code", "internal")
+            return self._participant.stage_done(order.key, None, code, str(error))
+        version = Version(reply["epoch"], reply.get("digest", ""), reply.get("label", ""), order.uid)
+        return self._participant.stage_done(order.key, version, report=reply)
+
+    def _stage_blocking(self, epoch: int, payload: dict[str, Any], given_up: threading.Event) -> dict[str, Any]:
+        """payload: "path" of a directory, or "buckets" in the object store; and fields of UpdateSpec."""
+        if given_up.is_set():
+            raise GivenUp
+        timeout = payload.pop("timeout", UPDATE_TIMEOUT_S)
+        path = payload.pop("path", "")
+        if path:
+            return self._blocking.stage_weights(path, epoch=epoch, timeout=timeout, **payload)
+        tensors: dict[str, numpy.ndarray] = {}
+        # Views of this machine's shared memory: Ray has moved each bucket here once, for all its replicas.
+        for bucket in ray.get(payload.pop("buckets"), timeout=timeout):
+            tensors.update(bucket)
+        return self._push(tensors, given_up, epoch=epoch, timeout=timeout, **payload)
+
+    def _push(self, tensors: Mapping[str, Any], given_up: threading.Event, **update: Any) -> dict[str, Any]:
+        def on_progress(_: int, __: int) -> None:
+            if given_up.is_set():
+                raise GivenUp
+
+        arrays = {name: array_of(name, tensor) for name, tensor in tensors.items()}
+        return WeightPusher(self._blocking).stage(arrays, on_progress=on_progress, **update)
+
+    async def _commit(self, order: Commit) -> Answer:
+        try:
+            reply = await self._client.commit_weights()
+        except PitstopError as error:
+            return self._participant.commit_done(order.key, error.code, error.message)
+        return self._participant.commit_done(order.key, report={**reply, "committed_at": time.time()})
+
+    # ---- a replica that comes late ----
+
+    async def _fetch(self, order: Fetch) -> Optional[Answer]:
+        wanted = order.version
+        try:
+            given_up = self._given_up
+            await off_loop(self._fetch_blocking, order, given_up)
+            if not self._participant.fetch_may_commit(wanted):
+                await self._drop()
+                return None
+            await self._client.commit_weights()
+        except GivenUp:
+            return None
+        except Exception as error:
+            code = getattr(error, "code", "internal")
+            return self._participant.fetch_done(wanted, code, str(error))
+        return self._participant.fetch_done(wanted)
+
+    def _fetch_blocking(self, order: Fetch, given_up: threading.Event) -> None:
+        """Staged when it returns: what the donor serves, and with the digest that is wanted."""
+        wanted = order.version
+        spec = {"epoch": wanted.epoch, "digest": wanted.digest, "label": wanted.label}
+        if not order.donor:
+            self._blocking.stage_weights(order.path, **spec)
+            return
+        donor = ray.get_actor(order.donor, NAMESPACE)
+        tensors: dict[str, numpy.ndarray] = {}
+        for names in ray.get(donor.list_weights.remote()):
+            if given_up.is_set():
+                raise GivenUp
+            tensors.update(ray.get(donor.give_weights.remote(names, wanted.epoch)))
+        self._push(tensors, given_up, **spec)
+
+    async def list_weights(self) -> list[list[str]]:
+        """The names of what is resident, in groups that are given at once."""
+        groups: list[list[str]] = [[]]
+        size = 0
+        for tensor in (await self._client.weight_digests())["tensors"]:
+            num_bytes = 2 * int(numpy.prod(tensor["shape"]))
+            if groups[-1] and size + num_bytes > FETCH_BYTES:
+                groups.append([])
+                size = 0
+            groups[-1].append(tensor["name"])
+            size += num_bytes
+        return groups
+
+    async def give_weights(self, names: Sequence[str], epoch: int) -> dict[str, numpy.ndarray]:
+        """As they are resident, beside generation. PitstopError: another version serves now."""
+        tensors = {}
+        for name in names:
+            reply = await self._client.get_weights(name)
+            if reply["epoch"] != epoch:
+                raise PitstopError("failed_precondition", f"epoch {reply['epoch']} serves, not {epoch}")
+            tensors[name] = numpy.frombuffer(reply["data"], numpy.uint16).reshape(reply["tensor"]["shape"])
+        return tensors

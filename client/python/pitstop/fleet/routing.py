@@ -1,0 +1,39 @@
+"""Which replica a request goes to: the same for the same session or prompt's beginning, unless that has too much. Pure.
+
+Source: consistent hashing with bounded loads (Mirrokni, Thorup and Zadimoghaddam 2016), on rendezvous hashes: a
+replica that comes or goes moves only the keys that it has or had.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Any, Mapping, Optional, Sequence, Union
+
+LOAD_FACTOR = 1.25  # no replica has more than this times the mean, rounded up
+PREFIX_CHARS = 256
+PREFIX_TOKENS = 64
+
+
+def key_of(prompt: Union[str, Sequence[int]], session: Optional[str]) -> str:
+    """What stays together."""
+    if session is not None:
+        return f"session {session}"
+    if isinstance(prompt, str):
+        return prompt[:PREFIX_CHARS]
+    return ",".join(str(token) for token in prompt[:PREFIX_TOKENS])
+
+
+def _rank(key: str, member: str) -> bytes:
+    return hashlib.blake2b(f"{member}\n{key}".encode(errors="surrogatepass"), digest_size=8).digest()
+
+
+def choose(members: Mapping[str, Mapping[str, Any]], loads: Mapping[str, int], key: str, min_epoch: int = 0
+           ) -> Optional[str]:
+    """members: those that are ready, with their "epoch". loads: requests that each has. None: nobody will do."""
+    names = [name for name, each in members.items() if each["epoch"] >= min_epoch]
+    if not names:
+        return None
+    most = math.ceil(LOAD_FACTOR * (1 + sum(loads.get(name, 0) for name in names)) / len(names))
+    by_rank = sorted(names, key=lambda name: _rank(key, name), reverse=True)
+    return next((name for name in by_rank if loads.get(name, 0) < most), by_rank[0])

@@ -1,0 +1,168 @@
+"""The fleet on one page, and in one /metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import json
+import time
+from typing import Any, Mapping, Optional
+
+from .coordinator import Coordinator, Standing
+from .orders import Outcome
+
+REQUEST_BYTES_MAX = 16 << 10
+REQUEST_S = 5.0
+PAGE = """<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="2"><title>{title}</title>
+<style>body{{font:14px system-ui;margin:2em}}td,th{{padding:.2em .8em;text-align:left;border-bottom:1px solid #ddd}}
+.no{{color:#b00}}</style><h1>{title}</h1><p>{summary}</p><table>{rows}</table>"""
+
+
+class FleetStatus:
+    """What was found out last. Owns nothing that is not found out again."""
+
+    def __init__(self, fleet: str):
+        self.fleet = fleet
+        self.num_deaths = 0
+        self.num_updates = 0
+        self.num_failed_updates = 0
+        self.skew_s = 0.0  # of the latest update: from the first replica's commit to the last's
+        self.moves: dict[str, tuple[int, int]] = {}  # client -> requests that went on elsewhere, and that did not
+        self.said: dict[str, Any] = {"fleet": fleet, "replicas": {}}
+
+    def take(self, outcome: Outcome) -> None:
+        self.num_updates += outcome.ok
+        self.num_failed_updates += not outcome.ok
+        times = [
+            each["report"]["committed_at"] for each in outcome.replicas.values()
+            if (each.get("report") or {}).get("committed_at")
+        ]
+        if outcome.ok and times:
+            self.skew_s = max(times) - min(times)
+
+    def forget(self, member: str) -> None:
+        self.said["replicas"].pop(member, None)
+
+    def refresh(
+        self, coordinator: Coordinator, answers: Mapping[str, Mapping[str, Any]], places: Mapping[str, Mapping[str, Any]],
+        standings: Mapping[str, Standing], slots: Mapping[int, Any],
+    ) -> None:
+        committed = coordinator.committed
+        replicas = {}
+        for member, answer in answers.items():
+            if member not in places:
+                continue
+            parts = answer.get("reply", {}).get("replicas", []) if answer["ok"] else []
+            epoch = max((part["epoch"] for part in parts), default=0)
+            replicas[member] = {
+                "machine": places[member]["machine"],
+                "url": places[member]["url"],
+                "standing": standings[member].value if member in standings else "starting",
+                "state": "unreachable" if not parts else parts[0]["state"],
+                "epoch": epoch,
+                "digest": parts[0].get("digest", "") if parts else "",
+                "lag": max(0, committed.epoch - epoch) if committed else 0,
+                "running": sum(part.get("num_running", 0) for part in parts),
+                "waiting": sum(part.get("num_waiting", 0) for part in parts),
+                "output_tokens_total": sum(part.get("output_tokens_total", 0) for part in parts),
+                "output_tokens_per_s": sum(part.get("output_tokens_per_s", 0.0) for part in parts),
+            }
+        self.said = {
+            "fleet": self.fleet,
+            "time": time.time(),
+            "generation": coordinator.generation,
+            "phase": coordinator.phase.value,
+            "epoch": committed.epoch if committed else 0,
+            "label": committed.label if committed else "",
+            "digest": committed.digest if committed else "",
+            "slots": len(slots),
+            "ready": sum(each["standing"] == "ready" for each in replicas.values()),
+            "skew_s": self.skew_s,
+            "updates_total": self.num_updates,
+            "updates_failed_total": self.num_failed_updates,
+            "deaths_total": self.num_deaths,
+            "moved_requests_total": sum(moved for moved, _ in self.moves.values()),
+            "lost_requests_total": sum(lost for _, lost in self.moves.values()),
+            "why_not_started": {number: slot.why for number, slot in slots.items() if slot.why},
+            "replicas": replicas,
+        }
+
+    # ---- as others read it ----
+
+    def metrics(self) -> str:
+        said = self.said
+        counters = ("updates_total", "updates_failed_total", "deaths_total", "moved_requests_total", "lost_requests_total")
+        lines = []
+        for name in ("slots", "ready", "epoch", "skew_s", *counters):
+            metric = "pitstop_fleet_" + {"skew_s": "commit_skew_seconds", "ready": "ready_replicas"}.get(name, name)
+            lines += [f"# TYPE {metric} {'counter' if name in counters else 'gauge'}", f"{metric} {said.get(name, 0)}"]
+        for name, kind in (
+            ("epoch", "gauge"), ("lag", "gauge"), ("running", "gauge"), ("waiting", "gauge"),
+            ("output_tokens_total", "counter"),
+        ):
+            metric = f"pitstop_fleet_replica_{name}"
+            lines.append(f"# TYPE {metric} {kind}")
+            lines += [f'{metric}{{replica="{member}"}} {each[name]}' for member, each in said["replicas"].items()]
+        return "\n".join(lines) + "\n"
+
+    def page(self) -> str:
+        said = self.said
+        columns = (
+            "standing", "state", "epoch", "lag", "digest", "running", "waiting", "output_tokens_per_s", "machine", "url",
+        )
+        rows = ["<tr>" + "".join(f"<th>{name}</th>" for name in ("replica", *columns))]
+        for member, each in said["replicas"].items():
+            mark = "" if each["standing"] == "ready" else ' class="no"'
+            cells = [member, *(f"{each[name]:.0f}" if isinstance(each[name], float) else each[name] for name in columns)]
+            rows.append(f"<tr{mark}>" + "".join(f"<td>{html.escape(str(cell or ''))}</td>" for cell in cells))
+        summary = ", ".join(
+            f"{name.replace('_', ' ')} {said[name]}" for name in said
+            if name not in ("fleet", "replicas", "time", "why_not_started")
+        )
+        for number, why in said.get("why_not_started", {}).items():
+            summary += f". Slot {number} does not start: {why}"
+        title = html.escape(f"pitstop fleet {self.fleet}")
+        return PAGE.format(title=title, summary=html.escape(summary), rows="\n".join(rows))
+
+
+class StatusServer:
+    """GET alone: /, /status (JSON), /metrics, /health (200 once a replica is ready). On the loopback."""
+
+    def __init__(self, status: FleetStatus):
+        self._status = status
+        self._server: Optional[asyncio.AbstractServer] = None
+        self.url = ""
+
+    async def start(self, port: int) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port, limit=REQUEST_BYTES_MAX)
+        self.url = "http://127.0.0.1:%d" % self._server.sockets[0].getsockname()[1]
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), REQUEST_S)
+            method, path, *_ = head.split(b"\r\n")[0].decode("latin-1").split(" ")
+            code, kind, body = self._answer(method, path.partition("?")[0])
+            data = body.encode()
+            writer.write(
+                f"HTTP/1.1 {code}\r\nContent-Type: {kind}\r\nContent-Length: {len(data)}\r\nConnection: close\r\n\r\n"
+                .encode() + (b"" if method == "HEAD" else data)
+            )
+            await writer.drain()
+        except (asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError, ValueError):
+            pass
+        finally:
+            writer.close()
+
+    def _answer(self, method: str, path: str) -> tuple[str, str, str]:
+        if method not in ("GET", "HEAD"):
+            return "405 Method Not Allowed", "text/plain", "GET, HEAD\n"
+        if path == "/":
+            return "200 OK", "text/html; charset=utf-8", self._status.page()
+        if path == "/status":
+            return "200 OK", "application/json", json.dumps(self._status.said)
+        if path == "/metrics":
+            return "200 OK", "text/plain; version=0.0.4; charset=utf-8", self._status.metrics()
+        if path == "/health":
+            is_ready = self._status.said.get("ready", 0) > 0
+            return ("200 OK" if is_ready else "503 Service Unavailable"), "text/plain", "ready\n" if is_ready else "no\n"
+        return "404 Not Found", "text/plain", "/, /status, /metrics, /health\n"

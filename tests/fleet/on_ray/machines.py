@@ -1,0 +1,93 @@
+"""A Ray cluster of several nodes on this machine's loopback, each with an object store of its own."""
+
+import contextlib
+import os
+import signal
+
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+
+import ray  # noqa: E402
+from ray.cluster_utils import Cluster  # noqa: E402
+
+from pitstop.client import Client  # noqa: E402
+from pitstop.fleet.fleet import keep_on_loopback  # noqa: E402
+from pitstop.fleet.replica import NAMESPACE  # noqa: E402
+
+STORE_BYTES = 80 << 20
+
+
+class Machines:
+    def __init__(self, count, cpus):
+        keep_on_loopback()
+        self._cpus = cpus
+        # A node that is gone is missed after a second or two.
+        config = {"health_check_initial_delay_ms": 500, "health_check_period_ms": 300, "health_check_failure_threshold": 4}
+        head = {"num_cpus": 0, "object_store_memory": STORE_BYTES, "include_dashboard": False,
+                "node_ip_address": "127.0.0.1", "_system_config": config}
+        self.cluster = Cluster(initialize_head=True, head_node_args=head)
+        self.nodes = []
+        for _ in range(count):
+            self.add()
+        ray.init(address=self.cluster.address, namespace="a test", log_to_driver=False, logging_level="ERROR")
+        self.cluster.wait_for_nodes()
+
+    def add(self):
+        node = self.cluster.add_node(num_cpus=self._cpus, object_store_memory=STORE_BYTES, include_dashboard=False)
+        self.nodes.append(node)
+        return node
+
+    def kill(self, node):
+        """Its raylet and store, as when a machine loses its power; what ran there follows."""
+        self.nodes.remove(node)
+        self.cluster.remove_node(node, allow_graceful=False)
+
+    def end(self):
+        ray.shutdown()
+        self.cluster.shutdown()
+
+
+@contextlib.contextmanager
+def machines(count, cpus=1):
+    made = Machines(count, cpus)
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+def places(fleet):
+    """{member: place}, as the conductor knows them."""
+    return ray.get(fleet._fleet._conductor.view.remote())["members"]
+
+
+def weights_of(place):
+    """{name: bfloat16 as uint16}: what a tree serves."""
+    import numpy
+
+    with Client(place["run_dir"]) as client:
+        names = [each["name"] for each in client.weight_digests()["tensors"]]
+        replies = [client.get_weights(name) for name in names]
+        return {
+            name: numpy.frombuffer(reply["data"], numpy.uint16).reshape(reply["tensor"]["shape"])
+            for name, reply in zip(names, replies)
+        }
+
+
+def another_version(weights, number):
+    """The same model, but for the last norm, which is scaled a little: a digest of its own."""
+    import numpy
+
+    name = "model.norm.weight"
+    wide = weights[name].astype(numpy.uint32) << 16
+    scaled = wide.view(numpy.float32) * numpy.float32(1.0 + 2.0**-6 * number)
+    return {**weights, name: (scaled.view(numpy.uint32) >> 16).astype(numpy.uint16)}
+
+
+def kill(pid):
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+__all__ = ["NAMESPACE", "another_version", "kill", "machines", "places", "weights_of"]

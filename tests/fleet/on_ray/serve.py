@@ -1,0 +1,130 @@
+"""A fleet of three nodes: it serves, takes updates of two trainers in mid-stream, grows and shrinks."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import threading
+import urllib.request
+
+import ray
+
+from machines import machines, places, weights_of
+from pitstop import PitstopError
+from pitstop.fleet import Fleet
+
+HERE = pathlib.Path(__file__).resolve().parent
+STREAMS = 9
+SAMPLING = {"max_new_tokens": 700, "temperature": 0, "ignore_eos": True}
+
+
+def streams_in_background(fleet):
+    outputs, errors = [], []
+
+    def one(number):
+        try:
+            outputs.append(fleet.generate("Once upon a time", SAMPLING, session=str(number)))
+        except Exception as error:
+            errors.append(f"{type(error).__name__}: {error}")
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(STREAMS)]
+    for thread in threads:
+        thread.start()
+    return threads, outputs, errors
+
+
+def updates_of_two_trainers(fleet, address, first):
+    threads, outputs, errors = streams_in_background(fleet)
+    command = [sys.executable, HERE / "trainer.py", address]
+    trainers = [
+        subprocess.Popen([*command, str(number), "3"], stdout=subprocess.PIPE, text=True) for number in (1, 11)
+    ]
+    committed = {first}
+    epochs = []
+    for trainer in trainers:
+        said, _ = trainer.communicate(timeout=180)
+        assert trainer.returncode == 0
+        for epoch, digest, members in json.loads(said.splitlines()[-1]):
+            assert len(members) == 3
+            committed.add((epoch, digest))
+            epochs.append(epoch)
+    for thread in threads:
+        thread.join()
+    assert not errors, errors
+    assert sorted(epochs) == list(range(2, 8)), epochs  # one at a time, whoever asks
+    assert len({digest for _, digest in committed}) == 7
+    for output in outputs:
+        assert len(output.output_ids) == 700 == sum(span.tokens for span in output.spans)
+        assert {(span.epoch, span.digest) for span in output.spans} <= committed
+    return max(committed), sum(len(output.epochs) > 0 and len(set(output.epochs)) > 1 for output in outputs)
+
+
+def refuses_what_no_replica_takes(fleet, weights, last):
+    try:
+        fleet.update_weights({**weights, "no.such.weight": weights["model.norm.weight"]})
+    except PitstopError as error:
+        assert "no.such.weight" in error.message, error
+        assert len(error.reply["replicas"]) == 3
+    else:
+        raise AssertionError("it was taken")
+    status = fleet.status()
+    assert {(each["epoch"], each["digest"]) for each in status["replicas"].values()} == {last}
+    assert status["updates_failed_total"] == 1
+
+
+def fans_out(fleet):
+    for answers in (fleet.pause("in_place"), fleet.resume(), fleet.flush_cache(), fleet.abort_request(abort_all=True)):
+        assert len(answers) == 3 and all(answer["ok"] for answer in answers.values()), answers
+    refused = fleet.fan_out("pause_generation", mode="no such mode")
+    assert {answer["code"] for answer in refused.values()} == {"invalid_argument"}, refused
+
+
+def shows(fleet):
+    status = fleet.status()
+    url = status["status_url"]
+    metrics = urllib.request.urlopen(url + "/metrics").read().decode()
+    assert "pitstop_fleet_ready_replicas 3" in metrics
+    assert metrics.count("pitstop_fleet_replica_epoch{") == 3
+    page = urllib.request.urlopen(url + "/").read().decode()
+    assert all(member in page for member in status["replicas"])
+    assert urllib.request.urlopen(url + "/health").status == 200
+
+
+def grows_and_shrinks(fleet, machines_, last):
+    machines_.add()
+    added = fleet.add_replicas(1)
+    fleet.until_ready(timeout=90)
+    status = fleet.status()
+    late = next(each for name, each in status["replicas"].items() if f"slot-{added[0]}." in name)
+    assert (late["epoch"], late["digest"]) == last
+    threads, outputs, errors = streams_in_background(fleet)
+    fleet.remove_replica(0)
+    for thread in threads:
+        thread.join()
+    assert not errors, errors
+    assert len(outputs) == STREAMS and {len(output.output_ids) for output in outputs} == {700}
+    assert len(fleet.status()["replicas"]) == 3
+
+
+def main():
+    with machines(3) as made:
+        with Fleet("stories", replicas=3, threads=1, status_port=0, start_timeout=120) as fleet:
+            where = places(fleet)
+            assert len({place["node"] for place in where.values()}) == 3, where
+            weights = weights_of(next(iter(where.values())))
+            status = fleet.status()
+            last, num_spanning = updates_of_two_trainers(fleet, ray.get_runtime_context().gcs_address,
+                                                         (status["epoch"], status["digest"]))
+            refuses_what_no_replica_takes(fleet, weights, last)
+            fans_out(fleet)
+            shows(fleet)
+            grows_and_shrinks(fleet, made, last)
+            pids = [place["pid"] for place in places(fleet).values()]
+        alive = [pid for pid in pids if pathlib.Path(f"/proc/{pid}").exists()
+                 and b"Replica" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()]
+        assert not alive, alive
+    print(json.dumps({"spanning": num_spanning}))
+
+
+if __name__ == "__main__":
+    main()
