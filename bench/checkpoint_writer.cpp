@@ -180,22 +180,27 @@ Result<> write_blocks(
     return Ok{};
 }
 
-}  // namespace
-
-Result<std::int64_t> write_checkpoint(const CheckpointArgs& args) {
-    const std::filesystem::path directory = args.directory;
+Result<> make_empty_directory(const std::filesystem::path& directory) {
     std::error_code error;
     std::filesystem::create_directories(directory, error);
     if (error) {
         return make_error(
-            ErrorCode::kInvalidArgument, "cannot make {}: {}", args.directory, error.message()
+            ErrorCode::kInvalidArgument, "cannot make {}: {}", directory.string(), error.message()
         );
     }
     if (!std::filesystem::is_empty(directory, error) || error) {
         return make_error(
-            ErrorCode::kAlreadyExists, "{} is not an empty directory", args.directory
+            ErrorCode::kAlreadyExists, "{} is not an empty directory", directory.string()
         );
     }
+    return Ok{};
+}
+
+}  // namespace
+
+Result<std::int64_t> write_checkpoint(const CheckpointArgs& args) {
+    const std::filesystem::path directory = args.directory;
+    RETURN_IF_ERROR(make_empty_directory(directory));
     const std::vector<PlannedTensor> tensors = tensors_of(args.shape);
     if (args.shards < 1 || args.shards > kShardsMax ||
         static_cast<std::size_t>(args.shards) > tensors.size()) {

@@ -77,7 +77,26 @@ void bench_linears(Bench& bench) {
     for (const std::int64_t M : {1, 8, 512}) bench_linear<float>(bench, "gate-up", M, 2 * kF, kH);
 }
 
-// R rows of `new_tokens` each, the last of `len` tokens.
+// R rows of `new_tokens` each, the last of `len` tokens, their pages in no order.
+struct Rows {
+    std::vector<PageId> pages{};
+    std::vector<std::int32_t> q_starts{0};
+    std::vector<std::int32_t> kv_lens{};
+    std::vector<std::int32_t> page_starts{};
+
+    Rows(std::int64_t R, std::int64_t new_tokens, std::int64_t len, std::int64_t pages_per_row) {
+        for (std::int64_t r = 0; r < R; ++r) {
+            q_starts.push_back(static_cast<std::int32_t>((r + 1) * new_tokens));
+            kv_lens.push_back(static_cast<std::int32_t>(len));
+            page_starts.push_back(static_cast<std::int32_t>(pages.size()));
+            for (std::int64_t p = 0; p < pages_per_row; ++p)
+                pages.push_back(
+                    static_cast<PageId>((r * pages_per_row + p) * 7919 % (R * pages_per_row))
+                );
+        }
+    }
+};
+
 template <class T>
 void bench_attention(
     Bench& bench, const char* name, std::int64_t R, std::int64_t new_tokens, std::int64_t len
@@ -104,17 +123,7 @@ void bench_attention(
     const std::int64_t tokens = R * new_tokens;
     const Array<T> q(tokens * kQ * kD);
     const Array<T> out(tokens * kQ * kD);
-    std::vector<PageId> pages;
-    std::vector<std::int32_t> q_starts{0}, kv_lens, page_starts;
-    for (std::int64_t r = 0; r < R; ++r) {
-        q_starts.push_back(static_cast<std::int32_t>((r + 1) * new_tokens));
-        kv_lens.push_back(static_cast<std::int32_t>(len));
-        page_starts.push_back(static_cast<std::int32_t>(pages.size()));
-        for (std::int64_t p = 0; p < pages_per_row; ++p)
-            pages.push_back(
-                static_cast<PageId>((r * pages_per_row + p) * 7919 % (R * pages_per_row))
-            );
-    }
+    const Rows rows(R, new_tokens, len, pages_per_row);
     const Array<char> workspace(
         bench.ops.attention_workspace_bytes(
             {.num_tokens = tokens,
@@ -144,10 +153,10 @@ void bench_attention(
                     .kv = kv,
                     .num_q_heads = kQ,
                     .num_rows = static_cast<std::int32_t>(R),
-                    .q_starts = q_starts.data(),
-                    .kv_lens = kv_lens.data(),
-                    .pages = pages.data(),
-                    .page_starts = page_starts.data(),
+                    .q_starts = rows.q_starts.data(),
+                    .kv_lens = rows.kv_lens.data(),
+                    .pages = rows.pages.data(),
+                    .page_starts = rows.page_starts.data(),
                     .kv_len_max = static_cast<std::int32_t>(len),
                     .scale = 0.088388f,
                     .workspace = {workspace.data(), workspace.size()},
@@ -192,6 +201,10 @@ void bench_elementwise(Bench& bench, std::int64_t T) {
                 );
             },
     });
+}
+
+void bench_rope(Bench& bench, std::int64_t T) {
+    const Array<bf16> w(kD);
     const Array<float> qkv(T * (kQ + 2 * kK) * kD);
     const Array<bf16> q_out(T * kQ * kD);
     const Array<float> table(T * kD);
@@ -232,6 +245,10 @@ void bench_elementwise(Bench& bench, std::int64_t T) {
                 });
             },
     });
+}
+
+void bench_embedding(Bench& bench, std::int64_t T) {
+    const Array<float> x(T * kH);
     const Array<bf16> embeddings(kV * kH);
     std::vector<TokenId> ids;
     for (std::int64_t t = 0; t < T; ++t) ids.push_back(static_cast<TokenId>(t * 7919 % kV));
@@ -412,7 +429,11 @@ int main(int argc, char** argv) {
     bench_attention<bf16>(bench, "prefill", 1, 1024, 1024);
     bench_attention<bf16>(bench, "prefill chunk", 1, 512, 4096);
     bench_attention<float>(bench, "prefill", 1, 1024, 1024);
-    for (const std::int64_t T : {1, 64, 512}) bench_elementwise(bench, T);
+    for (const std::int64_t T : {1, 64, 512}) {
+        bench_elementwise(bench, T);
+        bench_rope(bench, T);
+        bench_embedding(bench, T);
+    }
     for (const std::int64_t R : {1, 32}) bench_sampling(bench, R);
     bench_weights(bench);
     if (as_json) {

@@ -1,10 +1,10 @@
 #include "bench/report.h"
 
+#include "bench/text_lines.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
-
-#include <iterator>
 
 namespace pitstop::bench {
 namespace {
@@ -63,21 +63,6 @@ Json figures_json(const Report& report) {
         };
     }
     return figures;
-}
-
-void append_summary(std::string& out, std::string_view name, const Summary& s) {
-    if (s.count == 0) return;
-    fmt::format_to(
-        std::back_inserter(out),
-        "  {:<24}{:>9}{:>10.3f}{:>10.3f}{:>10.3f}{:>10.3f}{:>10.3f}\n",
-        name,
-        s.count,
-        s.mean,
-        s.p50,
-        s.p90,
-        s.p99,
-        s.max
-    );
 }
 
 }  // namespace
@@ -183,15 +168,11 @@ std::string report_json(const Report& report) {
     return root.dump(2) + "\n";
 }
 
-std::string report_table(const Report& report) {
+namespace {
+
+void add_head(TextLines& lines, const Report& report) {
     const Machine machine = this_machine();
-    const Metrics& m = report.metrics;
-    std::string out;
-    const auto line = [&]<class... Args>(fmt::format_string<Args...> format, Args&&... args) {
-        fmt::format_to(std::back_inserter(out), format, std::forward<Args>(args)...);
-        out += '\n';
-    };
-    line(
+    lines.add(
         "{}: {}, {} x tp {}, on {}",
         report.mode,
         report.model,
@@ -199,40 +180,44 @@ std::string report_table(const Report& report) {
         report.tp,
         report.device
     );
-    line(
+    lines.add(
         "  machine   {}, {} cores, {:.1f} GiB",
         machine.cpu,
         machine.cores,
         static_cast<double>(machine.memory_bytes) / (1024 * kMebibyte)
     );
-    line("  commit    {}", source_commit());
+    lines.add("  commit    {}", source_commit());
     std::vector<std::string> asked;
     for (const auto& [key, value] : report.workload) asked.push_back(key + " " + value);
-    line("  workload  {}", fmt::join(asked, ", "));
+    lines.add("  workload  {}", fmt::join(asked, ", "));
     if (report.limits) {
-        line(
+        lines.add(
             "  limits    reads {:.2f} GB/s, {:.1f} GFLOP/s bf16",
             report.limits->read_bytes_per_s / 1e9,
             report.limits->flops_per_s / 1e9
         );
     }
     if (report.start_up) {
-        line(
+        lines.add(
             "  start-up  ready after {:.3f} s, first token after {:.3f} s",
             report.start_up->ready_s,
             report.start_up->first_token_s
         );
     }
-    line("");
-    line("  {:<24}{:>12.3f}", "requests/s", per_second(m.num_ok, m.seconds));
-    line("  {:<24}{:>12.1f}", "output tokens/s", per_second(m.output_tokens, m.seconds));
-    line(
+}
+
+void add_figures(TextLines& lines, const Report& report) {
+    const Metrics& m = report.metrics;
+    lines.add("");
+    lines.add("  {:<24}{:>12.3f}", "requests/s", per_second(m.num_ok, m.seconds));
+    lines.add("  {:<24}{:>12.1f}", "output tokens/s", per_second(m.output_tokens, m.seconds));
+    lines.add(
         "  {:<24}{:>12.1f}",
         "total tokens/s",
         per_second(m.prompt_tokens + m.output_tokens, m.seconds)
     );
     for (const Bounded& figure : bounded_figures(report)) {
-        line(
+        lines.add(
             "  {:<24}{:>12.1f}   {:.1f} % of {:.1f}: {}",
             figure.name,
             figure.value,
@@ -241,7 +226,7 @@ std::string report_table(const Report& report) {
             figure.bound_by
         );
     }
-    line(
+    lines.add(
         "  {:<24}{:>12}   {:.1f} us each, {:.1f} output tokens each",
         "steps",
         report.steps,
@@ -249,7 +234,7 @@ std::string report_table(const Report& report) {
         report.steps > 0 ? static_cast<double>(m.output_tokens) / static_cast<double>(report.steps)
                          : 0.0
     );
-    line(
+    lines.add(
         "  {:<24}{:>12}   {} prompt tokens ({} cached), {} output tokens",
         "requests ended well",
         m.num_ok,
@@ -258,26 +243,14 @@ std::string report_table(const Report& report) {
         m.output_tokens
     );
     for (const auto& [what, count] : m.errors)
-        line("  {:<24}{:>12}   {}", "ended in error", count, what);
-    line("");
-    line(
-        "  {:<24}{:>9}{:>10}{:>10}{:>10}{:>10}{:>10}",
-        "milliseconds",
-        "count",
-        "mean",
-        "p50",
-        "p90",
-        "p99",
-        "max"
-    );
-    append_summary(out, "first token", m.first_token_ms);
-    append_summary(out, "between tokens", m.gap_ms);
-    append_summary(out, "largest gap of each", m.gap_largest_ms);
-    append_summary(out, "whole request", m.request_ms);
-    line("");
-    line("  {:<24}{:>12}{:>16}{:>14}", "process", "CPU s", "CPU us/step", "peak MiB");
+        lines.add("  {:<24}{:>12}   {}", "ended in error", count, what);
+}
+
+void add_processes(TextLines& lines, const Report& report) {
+    lines.add("");
+    lines.add("  {:<24}{:>12}{:>16}{:>14}", "process", "CPU s", "CPU us/step", "peak MiB");
     for (const ProcessReport& process : report.processes) {
-        line(
+        lines.add(
             "  {:<24}{:>12.3f}{:>16.1f}{:>14.1f}",
             process.name,
             process.cpu_s,
@@ -285,7 +258,23 @@ std::string report_table(const Report& report) {
             static_cast<double>(process.peak_bytes) / kMebibyte
         );
     }
-    return out;
+}
+
+}  // namespace
+
+std::string report_table(const Report& report) {
+    const Metrics& m = report.metrics;
+    TextLines lines(24);
+    add_head(lines, report);
+    add_figures(lines, report);
+    lines.add("");
+    lines.add_summary_head();
+    lines.add_summary("first token", m.first_token_ms);
+    lines.add_summary("between tokens", m.gap_ms);
+    lines.add_summary("largest gap of each", m.gap_largest_ms);
+    lines.add_summary("whole request", m.request_ms);
+    add_processes(lines, report);
+    return lines.take();
 }
 
 }  // namespace pitstop::bench

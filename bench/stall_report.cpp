@@ -1,12 +1,12 @@
 #include "bench/stall_report.h"
 
 #include "bench/machine.h"
+#include "bench/text_lines.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <iterator>
 
 namespace pitstop::bench {
 namespace {
@@ -137,52 +137,41 @@ std::string stall_json(const StallReport& r) {
     return root.dump(2) + "\n";
 }
 
-std::string stall_table(const StallReport& r) {
-    const Machine machine = this_machine();
-    std::string out;
-    const auto line = [&]<class... Args>(fmt::format_string<Args...> format, Args&&... args) {
-        fmt::format_to(std::back_inserter(out), format, std::forward<Args>(args)...);
-        out += '\n';
-    };
-    const auto summary = [&](std::string_view name, const Summary& s) {
-        if (s.count == 0) return;
-        line(
-            "  {:<36}{:>7}{:>10.3f}{:>10.3f}{:>10.3f}{:>10.3f}{:>10.3f}",
+namespace {
+
+void add_waterfalls(
+    TextLines& lines, std::string_view name, const std::vector<UpdateWaterfall>& updates
+) {
+    for (const UpdateWaterfall& u : updates) {
+        lines.add(
+            "  {:<20}{:>9.3f}{:>9.3f}{:>9.3f}{:>9.3f}{:>9.4f}{:>9.4f}{:>9.2f}",
             name,
-            s.count,
-            s.mean,
-            s.p50,
-            s.p90,
-            s.p99,
-            s.max
+            u.total_s,
+            u.receive_s,
+            u.verify_s,
+            u.vote_s,
+            u.pause_s,
+            u.commit_s,
+            u.bytes / u.receive_s / 1e9
         );
-    };
-    const auto waterfall = [&](std::string_view name, const std::vector<UpdateWaterfall>& updates) {
-        for (const UpdateWaterfall& u : updates) {
-            line(
-                "  {:<20}{:>9.3f}{:>9.3f}{:>9.3f}{:>9.3f}{:>9.4f}{:>9.4f}{:>9.2f}",
-                name,
-                u.total_s,
-                u.receive_s,
-                u.verify_s,
-                u.vote_s,
-                u.pause_s,
-                u.commit_s,
-                u.bytes / u.receive_s / 1e9
-            );
-        }
-    };
-    line("stall: {}, tp {}, {} streams, on {}", r.model, r.tp, r.num_streams, r.device);
-    line(
+    }
+}
+
+void add_head(TextLines& lines, const StallReport& r) {
+    const Machine machine = this_machine();
+    lines.add("stall: {}, tp {}, {} streams, on {}", r.model, r.tp, r.num_streams, r.device);
+    lines.add(
         "  machine   {}, {} cores; memcpy {:.2f} GB/s",
         machine.cpu,
         machine.cores,
         r.copy_rate / 1e9
     );
-    line("  a copy of the checkpoint {:.4f} s, digested {:.4f} s", r.copy_s, r.digested_copy_s);
-    line("  commit    {}\n", source_commit());
+    lines.add(
+        "  a copy of the checkpoint {:.4f} s, digested {:.4f} s", r.copy_s, r.digested_copy_s
+    );
+    lines.add("  commit    {}\n", source_commit());
     for (const Target& t : targets_of(r)) {
-        line(
+        lines.add(
             "  {:<36}{:>9.3f} {:<6} {} {:.3g}   {}",
             t.name,
             t.value,
@@ -192,25 +181,23 @@ std::string stall_table(const StallReport& r) {
             t.holds() ? "holds" : "MISSED"
         );
     }
-    line("");
-    line(
-        "  {:<36}{:>7}{:>10}{:>10}{:>10}{:>10}{:>10}",
-        "milliseconds",
-        "count",
-        "mean",
-        "p50",
-        "p90",
-        "p99",
-        "max"
-    );
-    summary("gap between tokens", r.gap_ms);
-    summary("the same during an update", r.gap_update_ms);
-    summary("the same across a pause", r.pause_gap_ms);
-    summary("pause + continue, nothing to do", r.pause_idle_ms);
-    summary("pause + continue, streams", r.pause_streams_ms);
-    summary(fmt::format("status during a pass of {:.1f} s", r.long_pass_s), r.status_ms);
-    line("");
-    line(
+}
+
+}  // namespace
+
+std::string stall_table(const StallReport& r) {
+    TextLines lines(34);
+    add_head(lines, r);
+    lines.add("");
+    lines.add_summary_head();
+    lines.add_summary("gap between tokens", r.gap_ms);
+    lines.add_summary("the same during an update", r.gap_update_ms);
+    lines.add_summary("the same across a pause", r.pause_gap_ms);
+    lines.add_summary("pause + continue, nothing to do", r.pause_idle_ms);
+    lines.add_summary("pause + continue, streams", r.pause_streams_ms);
+    lines.add_summary(fmt::format("status during a pass of {:.1f} s", r.long_pass_s), r.status_ms);
+    lines.add("");
+    lines.add(
         "  {:<20}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}",
         "update, seconds",
         "total",
@@ -221,9 +208,9 @@ std::string stall_table(const StallReport& r) {
         "commit",
         "GB/s"
     );
-    waterfall("while decoding", r.updates);
-    waterfall("while idle", r.idle_updates);
-    return out;
+    add_waterfalls(lines, "while decoding", r.updates);
+    add_waterfalls(lines, "while idle", r.idle_updates);
+    return lines.take();
 }
 
 }  // namespace pitstop::bench

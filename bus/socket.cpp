@@ -34,6 +34,37 @@ void set_heartbeat(zmq::socket_t& socket) {
     socket.set(zmq::sockopt::heartbeat_timeout, kHeartbeatTimeoutMs);
 }
 
+// The first reason counts, and nothing of the message is kept.
+void refuse(Received& received, Error error) {
+    if (!received.refused) received.refused = std::move(error);
+    received.frames = {};
+}
+
+void keep_frame(Received& received, std::size_t frame, const zmq::message_t& part) {
+    if (frame == 0 && part.size() > messages::kTypeBytesMax) {
+        refuse(
+            received,
+            make_error(
+                ErrorCode::kMalformed,
+                "frame 0 has {} bytes; a message type has at most {}",
+                part.size(),
+                messages::kTypeBytesMax
+            )
+        );
+    } else if (frame == 0) {
+        received.frames.type.assign(part.data<char>(), part.size());
+    } else if (frame == 1) {
+        received.frames.body.assign(part.data<char>(), part.size());
+    } else if (frame - 2 < messages::kRawFramesMax) {
+        received.frames.raw.emplace_back(part.data<char>(), part.size());
+    } else {
+        refuse(
+            received,
+            make_error(ErrorCode::kTooLarge, "more than {} raw frames", messages::kRawFramesMax)
+        );
+    }
+}
+
 }  // namespace
 
 Result<Socket> Socket::open(zmq::context_t& context, SocketKind kind, const SocketLimits& limits) {
@@ -138,10 +169,6 @@ Result<Socket> Socket::connect(
 
 std::optional<Received> Socket::receive() {
     Received received;
-    const auto refuse = [&](Error error) {
-        if (!received.refused) received.refused = std::move(error);
-        received.frames = {};
-    };
     std::size_t num_bytes = 0;
     std::size_t index = 0;
     for (bool more = true; more; ++index) {
@@ -150,9 +177,12 @@ std::optional<Received> Socket::receive() {
             // All parts of a message are there once the first is: only the first can be missing.
             if (!socket_.recv(part, zmq::recv_flags::dontwait)) {
                 if (index == 0) return std::nullopt;
-                refuse(make_error(
-                    ErrorCode::kMalformed, "the message broke off after {} frames", index
-                ));
+                refuse(
+                    received,
+                    make_error(
+                        ErrorCode::kMalformed, "the message broke off after {} frames", index
+                    )
+                );
                 return received;
             }
         } catch (const zmq::error_t& error) {
@@ -175,40 +205,28 @@ std::optional<Received> Socket::receive() {
         num_bytes += part.size();
         if (received.refused) continue;  // read to the message's end
         if (num_bytes > limits_.message_bytes_max) {
-            refuse(make_error(
-                ErrorCode::kTooLarge,
-                "a message of more than {} bytes; that is the most accepted",
-                limits_.message_bytes_max
-            ));
+            refuse(
+                received,
+                make_error(
+                    ErrorCode::kTooLarge,
+                    "a message of more than {} bytes; that is the most accepted",
+                    limits_.message_bytes_max
+                )
+            );
             continue;
         }
-        const std::size_t frame = index - (kind_ == SocketKind::kRouter ? 1 : 0);
-        if (frame == 0) {
-            if (part.size() > messages::kTypeBytesMax) {
-                refuse(make_error(
-                    ErrorCode::kMalformed,
-                    "frame 0 has {} bytes; a message type has at most {}",
-                    part.size(),
-                    messages::kTypeBytesMax
-                ));
-                continue;
-            }
-            received.frames.type.assign(part.data<char>(), part.size());
-        } else if (frame == 1) {
-            received.frames.body.assign(part.data<char>(), part.size());
-        } else if (frame - 2 < messages::kRawFramesMax) {
-            received.frames.raw.emplace_back(part.data<char>(), part.size());
-        } else {
-            refuse(
-                make_error(ErrorCode::kTooLarge, "more than {} raw frames", messages::kRawFramesMax)
-            );
-        }
+        keep_frame(received, index - (kind_ == SocketKind::kRouter ? 1 : 0), part);
     }
     const std::size_t num_frames = index - (kind_ == SocketKind::kRouter ? 1 : 0);
     if (num_frames < 2) {
-        refuse(make_error(
-            ErrorCode::kMalformed, "a message of {} frames; it has a type and a body", num_frames
-        ));
+        refuse(
+            received,
+            make_error(
+                ErrorCode::kMalformed,
+                "a message of {} frames; it has a type and a body",
+                num_frames
+            )
+        );
     }
     reach_fault_point("receive", received.frames.type);
     return received;

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <string>
@@ -181,44 +182,15 @@ Result<> leave_descriptors(ServerLimits& limits) {
     return Ok{};
 }
 
-int main_with(int argc, char** argv) {
-    Flags values;
-    ServerOptions options;
-    Supervision supervision;
-    FlagSet flags(
-        "http_proc",
-        "HTTP for a tree: SGLang's, OpenAI's and vLLM's routes. Keys come in the environment: "
-        "PITSTOP_API_KEY, PITSTOP_ADMIN_API_KEY."
-    );
-    add_flags(flags, values, options);
-    supervision.add_flags(flags);
-    if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
-    if (flags.help_asked()) {
-        std::fputs(flags.help().c_str(), stdout);
-        return 0;
-    }
-    const Router router = all_routes();
-    if (values.shows_routes) {
-        std::fputs(router.describe().c_str(), stdout);
-        return 0;
-    }
-    if (auto taken = take_limits(values, options); !taken) return flags.fail(taken.error());
-    if (auto taken = take_tool_format(values, options); !taken) return flags.fail(taken.error());
-    if (auto logging = init_logging("http_proc", values.log_level); !logging)
-        return flags.fail(logging.error());
-    const auto fail = [&](const Error& error) {
-        // One line per problem: a launcher prints what it is told.
-        if (supervision.fd() < 0) spdlog::error("{}: {}", name_of(error.code), error.message);
-        supervision.say_failed(error.message);
-        return 1;
-    };
-    if (auto attached = supervision.attach(); !attached) return fail(attached.error());
-    options.keys = {
-        .api = from_environment("PITSTOP_API_KEY"),
-        .admin = from_environment("PITSTOP_ADMIN_API_KEY")};
-    if (auto checked = check_address(values, options); !checked) return fail(checked.error());
-    if (auto left = leave_descriptors(options.limits); !left) return fail(left.error());
-
+// Runs the server until the launcher says stop. `fail` tells an error and gives the exit code.
+// Never returns once it listens.
+int serve(
+    const Flags& values,
+    const ServerOptions& options,
+    const Router& router,
+    Supervision& supervision,
+    const std::function<int(const Error&)>& fail
+) {
     ServerContext context(options);
     Server server(context, router);
     if (auto listening = server.listen(); !listening) return fail(listening.error());
@@ -270,6 +242,47 @@ int main_with(int argc, char** argv) {
     std::fflush(nullptr);
     // No connection is left, and nothing here outlives the process.
     std::_Exit(exit_code);
+}
+
+int main_with(int argc, char** argv) {
+    Flags values;
+    ServerOptions options;
+    Supervision supervision;
+    FlagSet flags(
+        "http_proc",
+        "HTTP for a tree: SGLang's, OpenAI's and vLLM's routes. Keys come in the environment: "
+        "PITSTOP_API_KEY, PITSTOP_ADMIN_API_KEY."
+    );
+    add_flags(flags, values, options);
+    supervision.add_flags(flags);
+    if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
+    if (flags.help_asked()) {
+        std::fputs(flags.help().c_str(), stdout);
+        return 0;
+    }
+    const Router router = all_routes();
+    if (values.shows_routes) {
+        std::fputs(router.describe().c_str(), stdout);
+        return 0;
+    }
+    if (auto taken = take_limits(values, options); !taken) return flags.fail(taken.error());
+    if (auto taken = take_tool_format(values, options); !taken) return flags.fail(taken.error());
+    if (auto logging = init_logging("http_proc", values.log_level); !logging)
+        return flags.fail(logging.error());
+    const auto fail = [&](const Error& error) {
+        // One line per problem: a launcher prints what it is told.
+        if (supervision.fd() < 0) spdlog::error("{}: {}", name_of(error.code), error.message);
+        supervision.say_failed(error.message);
+        return 1;
+    };
+    if (auto attached = supervision.attach(); !attached) return fail(attached.error());
+    options.keys = {
+        .api = from_environment("PITSTOP_API_KEY"),
+        .admin = from_environment("PITSTOP_ADMIN_API_KEY")};
+    if (auto checked = check_address(values, options); !checked) return fail(checked.error());
+    if (auto left = leave_descriptors(options.limits); !left) return fail(left.error());
+
+    return serve(values, options, router, supervision, fail);
 }
 
 }  // namespace

@@ -106,6 +106,13 @@ Result<> Machine::step(std::uint8_t opcode) {
             return read_text(1, Kind::kBytes);
         case kBinBytes:
             return read_text(4, Kind::kBytes);
+        default:
+            return step_container(opcode);
+    }
+}
+
+Result<> Machine::step_container(std::uint8_t opcode) {
+    switch (opcode) {
         case kEmptyTuple:
             return push({.kind = Kind::kTuple});
         case kEmptyList:

@@ -31,7 +31,8 @@ class Machine {
         bool has_state = false;     // BUILD was done
     };
 
-    Result<> step(std::uint8_t opcode);
+    Result<> step(std::uint8_t opcode);            // a value, or one of these:
+    Result<> step_container(std::uint8_t opcode);  // containers, the memo, globals and objects
     Result<> read_int(std::size_t num_bytes, bool is_signed);
     Result<> read_text(std::size_t length_bytes, Kind kind);
     Result<std::uint64_t> read_uint(std::size_t num_bytes);

@@ -116,57 +116,67 @@ Result<> run(Scheduler& scheduler, Ports& ports, Supervision& supervision) {
     }
 }
 
-int main_with(int argc, char** argv) {
-    SchedulerConfig config;
-    Supervision supervision;
-    std::string run_dir_path;
+struct Flags {
+    SchedulerConfig config{};
+    std::string run_dir_path{};
     std::string log_level = "info";
     std::string scheduling = "fair";
     int replica = 0;
     std::int64_t epoch = raw(config.epoch);
     double step_timeout_s = std::chrono::duration<double>(config.step_timeout).count();
+};
 
-    FlagSet flags("scheduler_proc", "The scheduler of one replica: requests, KV pages, updates.");
-    flags.add("run-dir", &run_dir_path, "where the tree's sockets live");
-    flags.add("replica", &replica, "this data-parallel replica, from 0");
-    flags.add("tp", &config.tp, "tensor-parallel ranks of this replica");
-    flags.add("page-size", &config.page_size, "tokens per KV page; the workers' too");
+void add_flags(FlagSet& flags, Flags& values) {
+    flags.add("run-dir", &values.run_dir_path, "where the tree's sockets live");
+    flags.add("replica", &values.replica, "this data-parallel replica, from 0");
+    flags.add("tp", &values.config.tp, "tensor-parallel ranks of this replica");
+    flags.add("page-size", &values.config.page_size, "tokens per KV page; the workers' too");
     flags.add(
         "chunked-prefill-size",
-        &config.tokens_per_step_max,
-        "tokens of a step; longer prompts are "
-        "prefilled in chunks"
+        &values.config.tokens_per_step_max,
+        "tokens of a step; longer prompts are prefilled in chunks"
     );
-    flags.add("max-running-requests", &config.running_max, "requests that run at once");
-    flags.add("max-queued-requests", &config.queue_len_max, "requests that may wait");
-    flags.add("scheduling", &scheduling, kSchedulingHelp);
+    flags.add("max-running-requests", &values.config.running_max, "requests that run at once");
+    flags.add("max-queued-requests", &values.config.queue_len_max, "requests that may wait");
+    flags.add("scheduling", &values.scheduling, kSchedulingHelp);
     flags.add(
-        "step-timeout-s", &step_timeout_s, "seconds a pass may take before this process ends"
+        "step-timeout-s", &values.step_timeout_s, "seconds a pass may take before this process ends"
     );
-    flags.add("epoch", &epoch, "of the weights that are loaded; larger after a restart");
-    flags.add("label", &config.label, "of the weights that are loaded");
-    flags.add("digest", &config.digest, "which they must have, or this process ends; empty: any");
-    flags.add("log-level", &log_level, "trace, debug, info, warning, error or off");
+    flags.add("epoch", &values.epoch, "of the weights that are loaded; larger after a restart");
+    flags.add("label", &values.config.label, "of the weights that are loaded");
+    flags.add(
+        "digest", &values.config.digest, "which they must have, or this process ends; empty: any"
+    );
+    flags.add("log-level", &values.log_level, "trace, debug, info, warning, error or off");
+}
+
+int main_with(int argc, char** argv) {
+    Flags values;
+    SchedulerConfig& config = values.config;
+    Supervision supervision;
+    FlagSet flags("scheduler_proc", "The scheduler of one replica: requests, KV pages, updates.");
+    add_flags(flags, values);
     supervision.add_flags(flags);
     if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
     if (flags.help_asked()) {
         std::fputs(flags.help().c_str(), stdout);
         return 0;
     }
-    const Result<Fairness> fairness = fairness_of(scheduling);
+    const Result<Fairness> fairness = fairness_of(values.scheduling);
     if (!fairness) return flags.fail(fairness.error());
     config.fairness = *fairness;
-    config.replica = static_cast<ReplicaId>(replica);
-    config.epoch = Epoch{epoch};
-    if (!(step_timeout_s > 0 && step_timeout_s < 1e6)) {
+    config.replica = static_cast<ReplicaId>(values.replica);
+    config.epoch = Epoch{values.epoch};
+    if (!(values.step_timeout_s > 0 && values.step_timeout_s < 1e6)) {
         return flags.fail(
             {ErrorCode::kInvalidArgument, "--step-timeout-s takes seconds, more than 0"}
         );
     }
     config.step_timeout =
-        std::chrono::duration_cast<Duration>(std::chrono::duration<double>(step_timeout_s));
+        std::chrono::duration_cast<Duration>(std::chrono::duration<double>(values.step_timeout_s));
     if (const auto problem = problem_of(config)) return flags.fail(*problem);
-    if (auto logging = init_logging(fmt::format("scheduler_proc[{}]", replica), log_level);
+    if (auto logging =
+            init_logging(fmt::format("scheduler_proc[{}]", values.replica), values.log_level);
         !logging)
         return flags.fail(logging.error());
 
@@ -182,7 +192,7 @@ int main_with(int argc, char** argv) {
         return 1;
     };
     if (auto attached = supervision.attach(); !attached) return fail(attached.error());
-    Result<bus::RunDir> run_dir = bus::RunDir::open(run_dir_path);
+    Result<bus::RunDir> run_dir = bus::RunDir::open(values.run_dir_path);
     if (!run_dir) return fail(run_dir.error());
     zmq::context_t context;
     Result<Ports> ports = Ports::open(context, *run_dir, config.replica, config.tp);

@@ -157,7 +157,7 @@ void write_vllm_rest(Writer& out, std::string_view model, const messages::Status
     }
 }
 
-void write_own_rest(Writer& out, const messages::StatusReply& status, int num_generating) {
+void write_replicas(Writer& out, const messages::StatusReply& status) {
     out.metric("pitstop_weight_info", "gauge", "The version that serves, in words.");
     for (const messages::ReplicaStatus& r : status.replicas) {
         out.sample(
@@ -198,6 +198,10 @@ void write_own_rest(Writer& out, const messages::StatusReply& status, int num_ge
             );
         }
     }
+}
+
+// Families of one sample.
+void write_tree(Writer& out, const messages::StatusReply& status, int num_generating) {
     const auto one =
         [&](std::string_view name, std::string_view type, std::string_view help, double value) {
             out.metric(name, type, help);
@@ -221,6 +225,10 @@ void write_own_rest(Writer& out, const messages::StatusReply& status, int num_ge
         "Messages refused at the doors.",
         number(status.refused_total));
     one("pitstop_uptime_seconds", "gauge", "Since the tree was ready.", status.uptime_s);
+}
+
+// The newest update.
+void write_update(Writer& out, const messages::StatusReply& status) {
     if (status.updates.empty()) return;
     const messages::UpdateRecord& last = status.updates.back();
     const std::string labels =
@@ -317,7 +325,9 @@ std::string metrics_text(
     write_vllm_rest(out, model, status);
     write_requests(out, model, requests);
     write_table(out, metrics::own_table(), own_labels, model, status);
-    write_own_rest(out, status, num_generating);
+    write_replicas(out, status);
+    write_tree(out, status, num_generating);
+    write_update(out, status);
     return out.take();
 }
 
