@@ -1,5 +1,28 @@
 """Fleets on real Ray, several nodes on this machine."""
 
+import os
+import shutil
+
+import pytest
+
+NUM_DEATHS = int(os.environ.get("PITSTOP_FLEET_DEATHS", "10"))
+SEED = int(os.environ.get("PITSTOP_FLEET_SEED", "1"))
+
 
 def test_P2_a_fleet_serves_and_takes_updates_of_two_trainers_in_mid_stream(on_ray):
     assert on_ray("serve")["spanning"] > 0
+
+
+@pytest.mark.timeout(120 + 60 * NUM_DEATHS)
+def test_P4_whatever_dies_in_an_update_requests_end_whole_and_one_version_serves(on_ray):
+    """At night: PITSTOP_FLEET_DEATHS=200."""
+    said = on_ray("deaths", NUM_DEATHS, SEED, timeout=60 + 60 * NUM_DEATHS)
+    assert said["runs"] == NUM_DEATHS and said["lost"] == 0
+    assert said["moved"] > 0
+
+
+@pytest.mark.parametrize("kind, program", [("sglang", "sglang-router"), ("smg", "smg"), ("vllm", "vllm-router")])
+def test_a_router_is_fed_with_the_replicas_that_are_ready(on_ray, kind, program):
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not installed (tests/requirements.txt)")
+    assert on_ray("route", kind)["text"]

@@ -38,6 +38,8 @@ def parser() -> argparse.ArgumentParser:
     own.add_argument("--quorum", type=int, help="serve: an update may set others aside if so many are prepared (all)")
     own.add_argument("--status-port", type=int, default=0, help="serve: the page and /metrics; 0: any free port (0)")
     own.add_argument("--http", action="store_true", help="serve: every tree listens to HTTP, at a port that status says")
+    own.add_argument("--router", help="serve: sglang, smg or vllm in front of the trees, which then listen to HTTP")
+    own.add_argument("--router-port", type=int, default=30000, help="serve: where the router listens (30000)")
     own.add_argument("--label", default="", help="update: the version's name")
     own.add_argument("--kv-policy", default="keep", help="update: keep, recompute, drain or abort (keep)")
     own.add_argument("--max-new-tokens", type=int, default=200, help="generate: at most so many (200)")
@@ -67,7 +69,7 @@ async def _serve(given: argparse.Namespace, options: dict[str, Any]) -> int:
         asyncio.get_running_loop().add_signal_handler(each, ended.set)
     fleet = AsyncFleet(
         given.model, replicas=given.replicas, tp=given.tp, name=given.name, quorum=given.quorum, address=given.address,
-        status_port=given.status_port, start_timeout=given.start_timeout, port=0 if given.http else None, **options,
+        status_port=given.status_port, start_timeout=given.start_timeout, port=0 if given.http or given.router else None, **options,
     )
     starting = asyncio.ensure_future(fleet.start())
     waiting = asyncio.ensure_future(ended.wait())
@@ -78,7 +80,8 @@ async def _serve(given: argparse.Namespace, options: dict[str, Any]) -> int:
         return 130
     await starting
     status = await fleet.status()
-    print(f"the fleet is ready: {given.replicas} x {given.model}, {status['status_url']}", flush=True)
+    router = f", router {await fleet.start_router(given.router, given.router_port)}" if given.router else ""
+    print(f"the fleet is ready: {given.replicas} x {given.model}, {status['status_url']}{router}", flush=True)
     await waiting
     waiting.cancel()
     await fleet.close()

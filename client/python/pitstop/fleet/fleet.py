@@ -15,7 +15,7 @@ import os
 import threading
 import uuid
 import weakref
-from typing import Any, AsyncIterator, Iterator, Mapping, Optional
+from typing import Any, AsyncIterator, Iterator, Mapping, Optional, Sequence
 
 import ray
 from ray._private import ray_constants, services
@@ -31,6 +31,7 @@ from .conductor import Conductor, conductor_name, worker_environment
 from .door import Call, Door
 from .orders import Outcome
 from .replica import NAMESPACE
+from .router import Router
 
 BUCKET_BYTES = 64 << 20  # of what is put into the object store at once
 CONDUCTOR_CALLS_AT_ONCE = 1000
@@ -119,6 +120,8 @@ class AsyncFleet:
         self._conductor: Any = None
         self._door: Optional[Door] = None
         self._telling: Optional[asyncio.Task] = None
+        self._routers: list[Router] = []
+        self._following: list[asyncio.Task] = []
 
     # ---- its life ----
 
@@ -161,8 +164,11 @@ class AsyncFleet:
 
     async def close(self) -> None:
         """Who started it ends it; who joined it leaves."""
-        if self._telling is not None:
-            self._telling.cancel()
+        for task in (*self._following, *([self._telling] if self._telling else [])):
+            task.cancel()
+        for router in self._routers:
+            await off_loop(router.stop)
+        self._routers.clear()
         if self._door is not None:
             await self._door.close()
         conductor, self._conductor = self._conductor, None
@@ -312,6 +318,15 @@ class AsyncFleet:
         """Their slots. They take requests once they serve what the fleet serves (until_ready)."""
         return await self._ask("add", count)
 
+    async def start_router(self, kind: str, port: int = 0, flags: Sequence[str] = ()) -> str:
+        """sglang, smg or vllm, where its package is installed: its URL, on the loopback. It is fed with the replicas that
+        are ready, for as long as this fleet is open; they need HTTP (port=0). What it routes is not carried on."""
+        router = Router(kind, port=port, flags=flags)
+        self._routers.append(router)
+        await router.until_up()
+        self._following.append(asyncio.ensure_future(router.follow(self._open())))
+        return router.url
+
     async def remove_replica(self, slot: int) -> None:
         """What runs there goes on elsewhere."""
         await self._ask("remove", slot)
@@ -383,6 +398,6 @@ def _blocking(name: str) -> Any:
 for _name in (
     "until_ready", "chat", "tokenize", "detokenize", "update_weights", "update_weights_from_disk", "fan_out", "pause",
     "resume", "abort_request", "release_memory_occupation", "resume_memory_occupation", "flush_cache", "status",
-    "add_replicas", "remove_replica",
+    "add_replicas", "remove_replica", "start_router",
 ):
     setattr(Fleet, _name, _blocking(_name))
