@@ -52,7 +52,7 @@ def commits_without_deciding(monkeypatch):
 
     def patched(self, phase, order):
         if phase is coordinating.Phase.DECIDING:
-            self._update.votes = dict.fromkeys(self._update.votes, "decided")
+            self._update.votes = coordinating.Votes(list(self._update.votes), "decided")
             self._begin_commit()
         else:
             begin(self, phase, order)
@@ -106,6 +106,7 @@ def recovers_from_the_first_answer(monkeypatch):
         if self.phase is coordinating.Phase.RECOVERING:
             for name, each in self.members.items():
                 each.state = each.state or orders.State(name, self.generation, None)
+            self._num_asked = 0
 
     monkeypatch.setattr(Coordinator, "_hear_state", patched)
 
@@ -137,6 +138,7 @@ def stays_ready_when_set_aside(monkeypatch):
         begin_commit(self)
         for name in ready:
             self.members[name].standing = coordinating.Standing.READY
+            self._behind.discard(name)
 
     monkeypatch.setattr(Coordinator, "_begin_commit", patched)
 

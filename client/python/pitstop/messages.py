@@ -43,6 +43,7 @@ class Span:
     tokens: int = 0
     kv_min_epoch: int = 0
     kv_max_epoch: int = 0
+    replica: str = ""  # of a fleet: who sampled them
 
 
 @dataclass

@@ -27,6 +27,7 @@ from .status import FleetStatus, StatusServer
 
 TICK_S = 0.2
 POLL_S = 1.0
+POLL_SHARE = 9.0  # a status that takes long is asked for more seldom: in a tenth of the time
 POLL_TIMEOUT_S = 5.0
 OUTCOMES_KEPT = 64
 RESTART_PAUSE_S = 0.5  # doubled with each start that fails,
@@ -328,6 +329,8 @@ class Conductor:
     async def outcome(self, uid: str) -> Optional[Outcome]:
         """What came of an update that a predecessor began; None: it is not in effect, and will not be."""
         await self.start()
+        if uid in self._asked:
+            return await asyncio.shield(self._asked[uid])
         return await self._known_outcome(uid)
 
     async def _known_outcome(self, uid: str) -> Optional[Outcome]:
@@ -393,10 +396,11 @@ class Conductor:
 
     async def _poll(self) -> None:
         while True:
+            begun = time.monotonic()
             answers = await self.fan_out("status", POLL_TIMEOUT_S, {})
             standings = {name: each.standing for name, each in self._coordinator.members.items()}
             self._status.refresh(self._coordinator, answers, self._places, standings, self._slots)
-            await asyncio.sleep(POLL_S)
+            await asyncio.sleep(max(POLL_S, POLL_SHARE * (time.monotonic() - begun)))
 
     async def tell_moves(self, client: str, moved: int, lost: int) -> None:
         """What a client has seen: requests that went on elsewhere, and those that could not."""

@@ -58,6 +58,33 @@ class Member:
     not_before: float = 0.0  # it is not told to fetch again until then
 
 
+class Votes(dict):
+    """Participants that are left -> how far each is; how many are so far takes no look at each."""
+
+    def __init__(self, names: Iterable[str] = (), vote: str = "staging"):
+        super().__init__(dict.fromkeys(names, vote))
+        self._counts: collections.Counter[str] = collections.Counter({vote: len(self)})
+
+    def __setitem__(self, name: str, vote: str) -> None:
+        self.pop(name, None)
+        self._counts[vote] += 1
+        super().__setitem__(name, vote)
+
+    def __delitem__(self, name: str) -> None:
+        self._counts[self[name]] -= 1
+        super().__delitem__(name)
+
+    def pop(self, name: str, default: Any = None) -> Any:  # type: ignore[override]
+        if name not in self:
+            return default
+        vote = self[name]
+        del self[name]
+        return vote
+
+    def are_all(self, vote: str) -> bool:
+        return self._counts[vote] == len(self)
+
+
 @dataclass
 class Update:
     uid: str
@@ -67,7 +94,7 @@ class Update:
     key: Key = (0, 0)
     deadline: float = 0.0
     version: Optional[Version] = None
-    votes: dict[str, str] = field(default_factory=dict)  # participants that are left -> how far each is
+    votes: Votes = field(default_factory=Votes)
     replicas: dict[str, dict[str, Any]] = field(default_factory=dict)  # all that took part -> what came of each
     code: str = ""
     message: str = ""
@@ -86,6 +113,8 @@ class Coordinator:
         self._waiting: collections.deque[Update] = collections.deque()
         self._count = 0
         self._now = 0.0
+        self._num_asked = 0  # members that have not said yet what they serve
+        self._behind: set[str] = set()  # those that are, and some that are no more
         self._orders: list[tuple[str, Order]] = []
         self._outcomes: list[Outcome] = []
         self._unanswered: dict[str, tuple[Order, float]] = {}  # member -> the latest order, and when it was said
@@ -98,12 +127,16 @@ class Coordinator:
     def add(self, member: str) -> None:
         """A replica is there: a new one, or one that a predecessor had."""
         self.members[member] = Member()
+        self._num_asked += 1
         self._say(member, Ask(self.generation))
 
     def gone(self, member: str) -> None:
         """It serves nothing any more, and never will."""
-        if self.members.pop(member, None) is None:
+        was = self.members.pop(member, None)
+        if was is None:
             return
+        self._num_asked -= was.standing is Standing.ASKED
+        self._behind.discard(member)
         self._unanswered.pop(member, None)
         self._lose(member, "vanished", "it vanished")
         self._go_on()
@@ -181,6 +214,10 @@ class Coordinator:
         if order is not None and isinstance(order[0], kind) and (key is None or order[0].key == key):
             del self._unanswered[member]
 
+    def _fall_behind(self, name: str) -> None:
+        self.members[name].standing = Standing.BEHIND
+        self._behind.add(name)
+
     def _retire(self, name: str, reason: str) -> None:
         self.members[name].standing = Standing.RETIRED
         self._say(name, Retire(self.generation, reason))
@@ -210,7 +247,9 @@ class Coordinator:
         if answer.generation != self.generation or member.standing is not Standing.ASKED:
             return
         self._answered(answer.member, Ask)
-        member.version, member.state, member.standing = answer.version, answer, Standing.BEHIND
+        self._num_asked -= 1
+        member.version, member.state = answer.version, answer
+        self._fall_behind(answer.member)
 
     def _hear_staged(self, member: Member, answer: Staged) -> None:
         update = self._current(answer.member, answer.key, "staging")
@@ -264,7 +303,8 @@ class Coordinator:
         if member.standing is not Standing.FETCHING:
             return
         self._answered(answer.member, Fetch)
-        member.version, member.standing = answer.version, Standing.BEHIND
+        member.version = answer.version
+        self._fall_behind(answer.member)
         member.not_before = self._now + RESEND_S if answer.code else 0.0
 
     # ---- participants that are lost ----
@@ -297,17 +337,16 @@ class Coordinator:
         """Whatever the facts so far allow."""
         if self.is_deposed:
             return
-        if self.phase is Phase.RECOVERING and all(each.state for each in self.members.values()):
+        if self.phase is Phase.RECOVERING and self._num_asked == 0:
             self._recover()
-        votes = set(self._update.votes.values()) if self._update else set()
-        if self.phase is Phase.STAGING and votes == {"prepared"}:
+        if self.phase is Phase.STAGING and self._update.votes.are_all("prepared"):
             self._begin(Phase.DECIDING, Decide(self.generation, self._update.key))
-        if self.phase is Phase.DECIDING and not set(self._update.votes.values()) - {"decided"}:
+        if self.phase is Phase.DECIDING and self._update.votes.are_all("decided"):
             if self._update.votes:
                 self._begin_commit()
             else:
                 self._finish("unavailable", "every replica vanished before the commit")
-        if self.phase is Phase.COMMITTING and not set(self._update.votes.values()) - {"committed"}:
+        if self.phase is Phase.COMMITTING and self._update.votes.are_all("committed"):
             is_served = bool(self._update.votes)
             self._finish(*(("", "") if is_served else ("data_loss", "every replica vanished in the commit")))
         if self.phase is Phase.DROPPING and not self._update.votes:
@@ -332,10 +371,10 @@ class Coordinator:
         self._count += 1
         update.key = (self.generation, self._count)
         update.deadline = self._now + update.timeout_s
-        update.votes = dict.fromkeys(names, "staging")
+        update.votes = Votes(names)
         for name in names:
             if self.members[name].standing is Standing.FETCHING:  # the stage ends that
-                self.members[name].standing = Standing.BEHIND
+                self._fall_behind(name)
         self._update = update
         self._begin(Phase.STAGING, Stage(self.generation, update.key, self._next_epoch(), update.uid, update.payload))
 
@@ -349,7 +388,7 @@ class Coordinator:
         for name, each in self.members.items():
             is_behind = name not in update.votes and not update.version.is_same(each.version)
             if is_behind and each.standing is Standing.READY:
-                each.standing = Standing.BEHIND
+                self._fall_behind(name)
         self._begin(Phase.COMMITTING, Commit(self.generation, update.key))
 
     def _begin_drop(self, code: str, message: str, more: Iterable[str] = ()) -> None:
@@ -380,10 +419,13 @@ class Coordinator:
         if versions:
             self.committed = max(versions, key=lambda version: version.epoch)
         decided = next((state for state in states if state.is_decided), None)
-        taking_part = {
-            state.member: "prepared" for state in states
-            if decided is not None and state.key == decided.key and decided.staged.is_same(state.staged)
-        }
+        taking_part = Votes(
+            (
+                state.member for state in states
+                if decided is not None and state.key == decided.key and decided.staged.is_same(state.staged)
+            ),
+            "prepared",
+        )
         for state in states:
             if state.key is not None and state.member not in taking_part:
                 self._say(state.member, Drop(self.generation, state.key))
@@ -400,10 +442,12 @@ class Coordinator:
         if self.phase is Phase.RECOVERING:
             return
         taking_part = self._update.votes if self._update else {}
-        for name, each in self.members.items():
-            if each.standing is not Standing.BEHIND or name in taking_part or name in self._unanswered:
+        for name in sorted(self._behind):
+            each = self.members[name]
+            if each.standing is not Standing.BEHIND:
+                self._behind.discard(name)
                 continue
-            if self._now < each.not_before:
+            if name in taking_part or name in self._unanswered or self._now < each.not_before:
                 continue
             if self.committed is None:
                 self.committed = each.version

@@ -14,12 +14,11 @@ import random
 import socket
 import time
 import uuid
-from dataclasses import dataclass
 from typing import Any, AsyncIterator, Callable, Mapping, Optional, Sequence
 
 from ..aio import AsyncClient, AsyncStream
 from ..errors import PitstopError
-from ..messages import Chunk, Finish, Prompt, Span
+from ..messages import Chunk, Finish, Prompt
 from .routing import choose, key_of
 
 WAIT_S = 60.0  # for a replica that may take a request
@@ -27,13 +26,6 @@ RECONNECT_S = 0.5
 MOVES_MAX = 8  # of one request
 CONNECT_S = 5.0
 CONTEXT_TOKENS = 8
-
-
-@dataclass
-class FleetSpan(Span):
-    """Which replica made it, too."""
-
-    replica: str = ""
 
 
 class Door:
@@ -224,6 +216,7 @@ class CarriedStream(AsyncIterator[Chunk]):
         self._at_seam = 0  # of them before the part that runs
         self._owed: Optional[_OwedText] = None
         self._has_scores = False
+        self._text_is_wanted = self._options.get("text_output", True)
         self._num_moves = 0
         self._is_cancelled = False
         self.finished = False
@@ -252,7 +245,14 @@ class CarriedStream(AsyncIterator[Chunk]):
             except BaseException:
                 self._end()
                 raise
-            return await self._passed_on(chunk)
+            self._take(chunk)
+            if self._owed is not None:
+                await self._owed.pay(chunk, self._kept)
+            if self._text_is_wanted:
+                self._text += chunk.text
+            if chunk.finish is not None:
+                self._finish()
+            return chunk
         raise StopAsyncIteration
 
     async def result(self) -> Chunk:
@@ -285,7 +285,7 @@ class CarriedStream(AsyncIterator[Chunk]):
                 options["min_new_tokens"] = max(0, options["min_new_tokens"] - kept)
             if self._has_scores:
                 options["logprobs"] = {**options["logprobs"], "prompt_start": -1}
-            if options.get("text_output", True):
+            if self._text_is_wanted:
                 await self._look_at_seam()
         if self._deadline is not None:
             options["timeout"] = max(0.001, self._deadline - time.monotonic())
@@ -323,8 +323,10 @@ class CarriedStream(AsyncIterator[Chunk]):
             raise PitstopError("unavailable", f"{self._num_moves} replicas died with it; the last: {error.message}")
         self._door.num_moved += 1
 
-    async def _passed_on(self, chunk: Chunk) -> Chunk:
-        chunk.spans = [FleetSpan(**vars(span), replica=self._member) for span in chunk.spans]
+    def _take(self, chunk: Chunk) -> None:
+        """As it is of the whole request. This is done for each token of each stream."""
+        for span in chunk.spans:
+            span.replica = self._member
         if chunk.counts is not None and self._at_seam:
             counts = chunk.counts
             chunk.counts = dataclasses.replace(
@@ -332,15 +334,13 @@ class CarriedStream(AsyncIterator[Chunk]):
                 completion_tokens=counts.completion_tokens + self._at_seam,
             )
         self._kept += chunk.tokens
-        self._has_scores = self._has_scores or chunk.prompt is not None
-        if self._owed is not None:
-            chunk = await self._owed.take(chunk, self._kept)
-        self._text += chunk.text
-        if chunk.finish is not None:
-            if self._owed is not None and self._stream is not None:
-                self._stream.cancel()
-            self._end()
-        return chunk
+        if chunk.prompt is not None:
+            self._has_scores = True
+
+    def _finish(self) -> None:
+        if self._owed is not None and self._stream is not None:  # the stop was found here
+            self._stream.cancel()
+        self._end()
 
     def _length_reached(self) -> Chunk:
         return Chunk(rid=self.rid, finish=Finish(reason="length"))
@@ -365,7 +365,8 @@ class _OwedText:
         before = await self._door.text_of(self._context, skips)
         return (await self._door.text_of([*self._context, *tokens], skips))[len(before):]
 
-    async def take(self, chunk: Chunk, tokens: list[int]) -> Chunk:
+    async def pay(self, chunk: Chunk, tokens: list[int]) -> None:
+        """What was owed, and the chunk's own."""
         ids = tokens
         if chunk.finish is not None and chunk.finish.matched_token is not None and not self._options.get("no_stop_trim"):
             ids = tokens[:-1]
@@ -380,7 +381,6 @@ class _OwedText:
             text = _without_tail(text, stops)
         chunk.text = text[len(self._told):] if len(text) > len(self._told) else ""
         self._told += chunk.text
-        return chunk
 
 
 def _without_tail(text: str, stops: Any) -> str:

@@ -142,7 +142,7 @@ class AsyncFleet:
                 ).remote(self.name, self._config)
             except ValueError:
                 raise PitstopError("already_exists", f"a fleet '{self.name}' runs on this cluster") from None
-        self._door = Door(lambda seen: self._conductor.view.remote(seen))
+        self._door = Door(lambda seen: self._ask("view", seen))
         await self._door.open()
         self._telling = asyncio.ensure_future(self._tell_moves())
         if wait and self._config is not None:

@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+"""An update of a fleet that grows to 10,000 trees: the coordinator itself, under a clock of measured costs.
+
+    tests/sim/fleet.py [--trees 1 10 100 1000 10000] [--json FILE]
+
+What is real: the Coordinator's and the Participants' code, and the time that the coordinator's takes here, which is
+added to the clock. What is put in, with where it comes from, is Costs. The conductor is one thread: its calls wait for
+one another. Staging is copies at a machine's memory rate, after the bytes have come over the network.
+"""
+
+import argparse
+import dataclasses
+import heapq
+import json
+import math
+import pathlib
+import random
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "client" / "python"))
+
+from pitstop.fleet import orders  # noqa: E402
+from pitstop.fleet.coordinator import Coordinator  # noqa: E402
+from pitstop.fleet.participant import Participant  # noqa: E402
+
+
+@dataclasses.dataclass(frozen=True)
+class Costs:
+    """Seconds, bytes per second. bench/fleet_costs.py measures the first four."""
+
+    call_s: float = 600e-6  # of the conductor's thread: to ask an actor and to hear its answer
+    status_s: float = 900e-6  # the same for a status, decoded
+    commit_s: float = 2.0e-3  # a replica's, from the order to its answer, beside decoding streams
+    commit_spread: float = 0.35  # log-normal
+    latency_s: float = 250e-6  # one way, within a data centre
+    weight_bytes: float = 1.2e9  # 0.6B parameters in bf16
+    network_rate: float = 3.0e9  # of a machine, 25 Gb/s
+    stage_rate: float = 2.0e9  # received, checked and digested on a machine
+    stage_spread: float = 0.15
+    order_bytes: float = 1500  # a call and its answer, with Ray's headers
+    manifest_bytes: float = 110 * 400  # in each stage order: a line per tensor and its digest
+    poll_s: float = 1.0  # of the status page
+
+
+class Fleet:
+    def __init__(self, num_trees, costs, seed=1):
+        self.costs = costs
+        self.dice = random.Random(seed)
+        self.events = []
+        self.count = 0
+        self.free_at = 0.0  # when the conductor's thread has done what it was given
+        self.calls = 0
+        self.busy_s = 0.0
+        self.own_s = 0.0  # of it, the coordinator's code
+        self.committed = []
+        first = orders.Version(1, "initial")
+        self.trees = {f"t{i}": Participant(f"t{i}", first) for i in range(num_trees)}
+        self.now = 0.0
+        self.coordinator = self.own(lambda: Coordinator(1, self.trees))
+        self.carry()
+
+    def own(self, work):
+        begun = time.perf_counter()
+        result = work()
+        spent = time.perf_counter() - begun
+        self.own_s += spent
+        self.take_thread(spent)
+        return result
+
+    def take_thread(self, seconds):
+        self.free_at = max(self.free_at, self.now) + seconds
+        self.busy_s += seconds
+
+    def at(self, when, what):
+        self.count += 1
+        heapq.heappush(self.events, (when, self.count, what))
+
+    def carry(self):
+        for name, order in self.coordinator.take_orders():
+            self.calls += 1
+            self.take_thread(self.costs.call_s / 2)
+            self.at(self.free_at + self.costs.latency_s, lambda name=name, order=order: self.hear(name, order))
+
+    def hear(self, name, order):
+        tree = self.trees[name]
+        answer, works = tree.take(order)
+        if answer is not None:
+            self.answer(answer, 0.0)
+        for work in works:
+            if isinstance(work, orders.Stage):
+                took = self.stage_time()
+                version = orders.Version(order.epoch, "next", "", order.uid)
+                self.at(self.now + took, lambda: self.answer(tree.stage_done(order.key, version), 0.0))
+            elif isinstance(work, orders.Commit):
+                took = self.costs.commit_s * self.dice.lognormvariate(0, self.costs.commit_spread)
+                self.committed.append(self.now + took)
+                self.at(self.now + took, lambda: self.answer(tree.commit_done(order.key), 0.0))
+
+    def stage_time(self):
+        costs = self.costs
+        # Machines that have a bucket give it on, so buckets arrive in a wave whose depth is a logarithm; the wave's
+        # width is one bucket of twenty.
+        depth = math.log2(len(self.trees) + 1)
+        arrives = costs.weight_bytes / costs.network_rate * (1 + depth / 20)
+        return arrives + costs.weight_bytes / costs.stage_rate * self.dice.lognormvariate(0, costs.stage_spread)
+
+    def answer(self, answer, after):
+        self.at(self.now + after + self.costs.latency_s, lambda: self.deliver(answer))
+
+    def deliver(self, answer):
+        self.take_thread(self.costs.call_s / 2)
+        # What comes is heard when the thread is free.
+        self.at(self.free_at, lambda: self.heard(answer))
+
+    def heard(self, answer):
+        self.own(lambda: self.coordinator.hear(answer))
+        self.carry()
+
+    def run(self):
+        while self.events:
+            self.now, _, what = heapq.heappop(self.events)
+            what()
+
+
+def measure(num_trees, costs):
+    """One row."""
+    fleet = Fleet(num_trees, costs)
+    fleet.run()
+    recovered_s = fleet.now
+    assert len(fleet.coordinator.ready) == num_trees
+    fleet.calls, fleet.busy_s, fleet.own_s = 0, 0.0, 0.0
+    begun = fleet.now
+    fleet.own(lambda: fleet.coordinator.update("u", timeout_s=3600))
+    fleet.carry()
+    fleet.run()
+    outcome = fleet.coordinator.take_outcomes()[0]
+    assert outcome.ok and len(fleet.committed) == num_trees
+    assert all(tree.version.uid == "u" for tree in fleet.trees.values())
+    return {
+        "trees": num_trees,
+        "update_s": fleet.now - begun,
+        "skew_s": max(fleet.committed) - min(fleet.committed),
+        "calls": fleet.calls,
+        "conductor_bytes": fleet.calls * costs.order_bytes + num_trees * costs.manifest_bytes,
+        "conductor_busy_s": fleet.busy_s,
+        "coordinator_code_s": fleet.own_s,
+        "recovery_s": recovered_s,
+        "status_load": num_trees * costs.status_s / costs.poll_s,
+        "weight_bytes": num_trees * costs.weight_bytes,
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--trees", type=int, nargs="+", default=[1, 10, 100, 1000, 10_000])
+    parser.add_argument("--json", help="write the rows there, too")
+    given = parser.parse_args()
+    print("trees  update s  skew ms  calls  MB out  busy s  own code s  recovery s  status load")
+    rows = [measure(num_trees, Costs()) for num_trees in given.trees]
+    for row in rows:
+        print(
+            f"{row['trees']:5}  {row['update_s']:8.2f}  {1000 * row['skew_s']:7.1f}  {row['calls']:5}  "
+            f"{row['conductor_bytes'] / 1e6:6.1f}  {row['conductor_busy_s']:6.2f}  {row['coordinator_code_s']:10.2f}  "
+            f"{row['recovery_s']:10.2f}  {row['status_load']:11.2f}"
+        )
+    if given.json:
+        pathlib.Path(given.json).write_text(json.dumps({"costs": dataclasses.asdict(Costs()), "rows": rows}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
