@@ -112,7 +112,9 @@ def updates(given):
                     times = [each["report"]["committed_at"] for each in outcome.replicas.values()]
                     skews.append(max(times) - min(times))
                 end()
-                row[name] = {"update_s": statistics.median(took), "skew_ms": 1000 * statistics.median(skews),
+                commits = [each["report"]["total_s"] for each in outcome.replicas.values()]
+                row[name] = {"update_s": statistics.median(took), "commit_s": statistics.median(commits),
+                             "skew_ms": 1000 * statistics.median(skews),
                              "skew_ms_max": 1000 * max(skews)}
             rows.append(row)
             print(json.dumps(row), flush=True)

@@ -27,11 +27,11 @@ from pitstop.fleet.participant import Participant  # noqa: E402
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    """Seconds, bytes per second. bench/fleet_costs.py measures the first four."""
+    """Seconds, bytes per second. bench/fleet.py measures the first and the third."""
 
-    call_s: float = 600e-6  # of the conductor's thread: to ask an actor and to hear its answer
-    status_s: float = 900e-6  # the same for a status, decoded
-    commit_s: float = 2.0e-3  # a replica's, from the order to its answer, beside decoding streams
+    call_s: float = 300e-6  # of the conductor's thread: to ask an actor and to hear its answer
+    status_s: float = 2.3e-3  # of all the conductor's threads: a replica's status, asked for and decoded
+    commit_s: float = 9.0e-3  # a tree's, from the call to its answer, beside decoding streams
     commit_spread: float = 0.35  # log-normal
     latency_s: float = 250e-6  # one way, within a data centre
     weight_bytes: float = 1.2e9  # 0.6B parameters in bf16
@@ -40,7 +40,8 @@ class Costs:
     stage_spread: float = 0.15
     order_bytes: float = 1500  # a call and its answer, with Ray's headers
     manifest_bytes: float = 110 * 400  # in each stage order: a line per tensor and its digest
-    poll_s: float = 1.0  # of the status page
+    view_bytes: float = 320  # of a tree in what every program that generates is told, whole, when it changed
+    poll_s: float = 1.0  # between two looks of the status page, where it can be
 
 
 class Fleet:
@@ -147,6 +148,7 @@ def measure(num_trees, costs):
         "coordinator_code_s": fleet.own_s,
         "recovery_s": recovered_s,
         "status_load": num_trees * costs.status_s / costs.poll_s,
+        "view_bytes": num_trees * costs.view_bytes,
         "weight_bytes": num_trees * costs.weight_bytes,
     }
 
@@ -156,13 +158,13 @@ def main():
     parser.add_argument("--trees", type=int, nargs="+", default=[1, 10, 100, 1000, 10_000])
     parser.add_argument("--json", help="write the rows there, too")
     given = parser.parse_args()
-    print("trees  update s  skew ms  calls  MB out  busy s  own code s  recovery s  status load")
+    print("trees  update s  skew ms  calls  MB out  busy s  own code s  recovery s  status load  view MB")
     rows = [measure(num_trees, Costs()) for num_trees in given.trees]
     for row in rows:
         print(
             f"{row['trees']:5}  {row['update_s']:8.2f}  {1000 * row['skew_s']:7.1f}  {row['calls']:5}  "
             f"{row['conductor_bytes'] / 1e6:6.1f}  {row['conductor_busy_s']:6.2f}  {row['coordinator_code_s']:10.2f}  "
-            f"{row['recovery_s']:10.2f}  {row['status_load']:11.2f}"
+            f"{row['recovery_s']:10.2f}  {row['status_load']:11.2f}  {row['view_bytes'] / 1e6:7.2f}"
         )
     if given.json:
         pathlib.Path(given.json).write_text(json.dumps({"costs": dataclasses.asdict(Costs()), "rows": rows}, indent=1))

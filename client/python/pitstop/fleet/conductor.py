@@ -33,6 +33,7 @@ OUTCOMES_KEPT = 64
 RESTART_PAUSE_S = 0.5  # doubled with each start that fails,
 RESTART_PAUSE_MAX_S = 30.0  # up to this
 LONG_POLL_S = 20.0
+VIEW_S = 0.02  # clients are told of what changed in so much time at once
 
 log = logging.getLogger("pitstop.fleet")
 
@@ -77,6 +78,7 @@ class Conductor:
         self._asked: dict[str, asyncio.Future] = {}  # uid -> its outcome
         self._view_number = 0
         self._view_said: Any = None
+        self._is_view_due = False
         self._view_changed: Optional[asyncio.Condition] = None
         self._coordinator: Optional[Coordinator] = None
         self._status = FleetStatus(fleet)
@@ -279,11 +281,9 @@ class Conductor:
         if coordinator.is_deposed:
             self._yield()
             return
-        view = self._view()
-        if view != self._view_said:
-            self._view_said = view
-            self._view_number += 1
-            self._run(self._tell_view())
+        if not self._is_view_due:
+            self._is_view_due = True
+            asyncio.get_running_loop().call_later(VIEW_S, self._renew_view)
 
     async def _deliver(self, member: str, order: Order) -> None:
         try:
@@ -349,6 +349,14 @@ class Conductor:
         members = ((name, coordinator.members[name].version) for name in sorted(coordinator.ready))
         ready = tuple((name, version.epoch if version else 0) for name, version in members)
         return coordinator.committed, ready, len(self._slots)
+
+    def _renew_view(self) -> None:
+        self._is_view_due = False
+        view = self._view()
+        if view != self._view_said:
+            self._view_said = view
+            self._view_number += 1
+            self._run(self._tell_view())
 
     async def _tell_view(self) -> None:
         async with self._view_changed:
