@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <array>
@@ -145,7 +146,7 @@ std::string tokenizer_json(std::int64_t vocab) {
     for (const auto& [left, right] : merges(static_cast<std::size_t>(vocab - kBpeVocabMin))) {
         add_vocab(left + right);
         merges_text += merges_text.empty() ? "\n" : ",\n";
-        merges_text += Json(left + " " + right).dump();
+        merges_text += Json(fmt::format("{} {}", left, right)).dump();
     }
     std::string text = root.dump(2);
     text.resize(text.rfind('}'));  // the root's end

@@ -14,9 +14,9 @@ namespace pitstop::bench {
 
 inline constexpr std::int64_t kNumBytes = 256;
 inline constexpr std::int64_t kNumSpecial = 3;
-inline constexpr std::int64_t kNumPairs = 27 * 26;              // a letter or space, a letter
-inline constexpr std::int64_t kNumTriples = kNumPairs * 26;     // a pair and a letter
-inline constexpr std::int64_t kNumQuads = kNumPairs * 26 * 26;  // a pair and a pair of letters
+inline constexpr std::int64_t kNumPairs = std::int64_t{27} * 26;  // a letter or space, a letter
+inline constexpr std::int64_t kNumTriples = kNumPairs * 26;       // a pair and a letter
+inline constexpr std::int64_t kNumQuads = kNumPairs * 26 * 26;    // a pair and a pair of letters
 inline constexpr std::int64_t kBpeVocabMin = kNumBytes + kNumSpecial;
 inline constexpr std::int64_t kBpeVocabMax =
     kNumBytes + kNumPairs + kNumTriples + kNumQuads + kNumSpecial;

@@ -377,6 +377,24 @@ void bench_weights(Bench& bench) {
     }
 }
 
+void bench_all(Bench& bench) {
+    bench_linears(bench);
+    bench_attention<bf16>(bench, "decode", 1, 1, 1024);
+    bench_attention<bf16>(bench, "decode", 1, 1, 8192);
+    bench_attention<bf16>(bench, "decode", 32, 1, 1024);
+    bench_attention<float>(bench, "decode", 32, 1, 1024);
+    bench_attention<bf16>(bench, "prefill", 1, 1024, 1024);
+    bench_attention<bf16>(bench, "prefill chunk", 1, 512, 4096);
+    bench_attention<float>(bench, "prefill", 1, 1024, 1024);
+    for (const std::int64_t T : {1, 64, 512}) {
+        bench_elementwise(bench, T);
+        bench_rope(bench, T);
+        bench_embedding(bench, T);
+    }
+    for (const std::int64_t R : {1, 32}) bench_sampling(bench, R);
+    bench_weights(bench);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -421,21 +439,7 @@ int main(int argc, char** argv) {
         );
     }
     Bench bench(*kernels::cpu_ops(*level), pool, limits, filter, min_ms, as_json);
-    bench_linears(bench);
-    bench_attention<bf16>(bench, "decode", 1, 1, 1024);
-    bench_attention<bf16>(bench, "decode", 1, 1, 8192);
-    bench_attention<bf16>(bench, "decode", 32, 1, 1024);
-    bench_attention<float>(bench, "decode", 32, 1, 1024);
-    bench_attention<bf16>(bench, "prefill", 1, 1024, 1024);
-    bench_attention<bf16>(bench, "prefill chunk", 1, 512, 4096);
-    bench_attention<float>(bench, "prefill", 1, 1024, 1024);
-    for (const std::int64_t T : {1, 64, 512}) {
-        bench_elementwise(bench, T);
-        bench_rope(bench, T);
-        bench_embedding(bench, T);
-    }
-    for (const std::int64_t R : {1, 32}) bench_sampling(bench, R);
-    bench_weights(bench);
+    bench_all(bench);
     if (as_json) {
         fmt::print(
             "{}\n",

@@ -52,7 +52,7 @@ constexpr std::int64_t kFmaSteps = 1 << 20;
     __m512i acc[8] = {};
     for (std::int64_t i = 0; i < bytes; i += 512) {
         for (int a = 0; a < 8; ++a)
-            acc[a] = _mm512_or_si512(acc[a], _mm512_load_si512(data + i + a * 64));
+            acc[a] = _mm512_or_si512(acc[a], _mm512_load_si512(data + i + std::int64_t{a} * 64));
     }
     for (int a = 1; a < 8; ++a) acc[0] = _mm512_or_si512(acc[0], acc[a]);
     const __m512i total = acc[0];
@@ -64,7 +64,8 @@ constexpr std::int64_t kFmaSteps = 1 << 20;
     for (std::int64_t i = 0; i < bytes; i += 256) {
         for (int a = 0; a < 8; ++a) {
             acc[a] = _mm256_or_si256(
-                acc[a], _mm256_load_si256(reinterpret_cast<const __m256i*>(data + i + a * 32))
+                acc[a],
+                _mm256_load_si256(reinterpret_cast<const __m256i*>(data + i + std::int64_t{a} * 32))
             );
         }
     }

@@ -38,10 +38,9 @@ bool read_all(int fd, void* to, std::size_t size, TimePoint deadline) {
         if (num > 0) {
             out += num;
             size -= static_cast<std::size_t>(num);
-        } else if (num == 0 || (errno != EAGAIN && errno != EINTR)) {
-            return false;
-        } else if (!wait_for(fd, POLLIN, deadline)) {
-            return false;
+        } else {
+            const bool is_broken = num == 0 || (errno != EAGAIN && errno != EINTR);
+            if (is_broken || !wait_for(fd, POLLIN, deadline)) return false;
         }
     }
     return true;

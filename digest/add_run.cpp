@@ -80,9 +80,9 @@ std::int64_t add_words(DigestSum& sum, const DigestRun& run, std::int64_t n) {
     std::int64_t i = 0;
     for (; i + 32 <= n; i += 32) {
         for (int c = 0; c < 4; ++c) {
-            const __m512i words = _mm512_loadu_si512(run.data + (i + c * 8) * 8);
+            const __m512i words = _mm512_loadu_si512(run.data + (i + std::int64_t{c} * 8) * 8);
             if constexpr (kCopy != Copy::kNone) {
-                auto* to = reinterpret_cast<__m512i*>(run.copy_to + (i + c * 8) * 8);
+                auto* to = reinterpret_cast<__m512i*>(run.copy_to + (i + std::int64_t{c} * 8) * 8);
                 kCopy == Copy::kStream ? _mm512_stream_si512(to, words)
                                        : _mm512_storeu_si512(to, words);
             }
@@ -154,10 +154,11 @@ std::int64_t add_words(DigestSum& sum, const DigestRun& run, std::int64_t n) {
     std::int64_t i = 0;
     for (; i + 8 <= n; i += 8) {
         for (int c = 0; c < 2; ++c) {
-            const __m256i words =
-                _mm256_loadu_si256(reinterpret_cast<const __m256i*>(run.data + (i + c * 4) * 8));
+            const __m256i words = _mm256_loadu_si256(
+                reinterpret_cast<const __m256i*>(run.data + (i + std::int64_t{c} * 4) * 8)
+            );
             if constexpr (kCopy != Copy::kNone) {
-                auto* to = reinterpret_cast<__m256i*>(run.copy_to + (i + c * 4) * 8);
+                auto* to = reinterpret_cast<__m256i*>(run.copy_to + (i + std::int64_t{c} * 4) * 8);
                 kCopy == Copy::kStream ? _mm256_stream_si256(to, words)
                                        : _mm256_storeu_si256(to, words);
             }

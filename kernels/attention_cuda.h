@@ -12,7 +12,7 @@ inline constexpr std::int32_t kAttentionGroupMax = 16;  // query heads per KV he
 
 // Warps that decode should have: two waves of six, which is what shared memory leaves room for, on
 // each of 132 SMs. Not measured.
-inline constexpr std::int64_t kDecodeWarpsWanted = 132 * 6 * 2;
+inline constexpr std::int64_t kDecodeWarpsWanted = std::int64_t{132} * 6 * 2;
 
 enum class AttentionOrder : std::uint8_t {
     kFree,   // splits follow the batch

@@ -112,7 +112,8 @@ Task<Result<messages::UpdateReply>> commit_session(Exchange& exchange, std::stri
             ErrorCode::kFailedPrecondition, "no weight update is open; begin one first"};
     }
     messages::CommitWeights call;
-    call.label = label.empty() ? session.label : std::move(label);
+    if (label.empty()) label = session.label;
+    call.label = std::move(label);
     co_return co_await call_in_session(exchange, std::move(call));
 }
 

@@ -66,7 +66,7 @@ struct Chat : OpenAiAnswer {
 
     void write_token(JsonWriter& json, TokenId id, float logprob) const;
     void write_logprobs(JsonWriter& json, const messages::OutputChunk& chunk) const;
-    void write_part(JsonWriter& json, Choice& choice, ToolCallParser::Part part) const;
+    void write_part(JsonWriter& json, Choice& choice, const ToolCallParser::Part& part) const;
     void write_rest_of_choice(JsonWriter& json, Choice& choice, messages::OutputChunk& chunk) const;
     void write_prompt(JsonWriter& json, const messages::PromptLogprobs* shown) const;
     void begin_choice(JsonWriter& json, std::size_t index) const;
@@ -147,11 +147,11 @@ std::string call_id(ToolFormat format) {
 }
 
 // The members of a message or of a delta. A message always has content, if only null.
-void Chat::write_part(JsonWriter& json, Choice& choice, ToolCallParser::Part part) const {
+void Chat::write_part(JsonWriter& json, Choice& choice, const ToolCallParser::Part& part) const {
     if (part.calls.empty() || !part.text.empty()) json.key("content").string(part.text);
     if (part.calls.empty()) return;
     json.key("tool_calls").begin_array();
-    for (ToolCall& call : part.calls) {
+    for (const ToolCall& call : part.calls) {
         json.begin_object().key("index").integer(choice.num_calls++);
         json.key("id").string(call_id(*tool_format)).key("type").string("function");
         json.key("function").begin_object().key("name").string(call.name);
@@ -204,7 +204,7 @@ void Chat::write_whole(JsonWriter& json, std::vector<messages::OutputChunk>& out
         json.key("message").begin_object().key("role").string("assistant");
         ToolCallParser::Part part = told(choice, outputs[i]);
         if (part.text.empty() && !part.calls.empty()) json.key("content").null();
-        write_part(json, choice, std::move(part));
+        write_part(json, choice, part);
         json.key("refusal").null().end_object();
         write_rest_of_choice(json, choice, outputs[i]);
     }

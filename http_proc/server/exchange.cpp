@@ -13,7 +13,7 @@ constexpr std::size_t kMapNodeBytes = 64;  // an entry of a std::map of two word
 
 std::size_t bytes_of(const messages::Generate& prompt) {
     const messages::SamplingParams& params = prompt.sampling;
-    std::size_t bytes = sizeof prompt + prompt.rid.size();
+    std::size_t bytes = sizeof(prompt) + prompt.rid.size();
     if (prompt.text) bytes += prompt.text->size();
     if (prompt.input_ids) bytes += prompt.input_ids->size() * sizeof(TokenId);
     for (const std::string& stop : params.stop) bytes += sizeof stop + stop.size();

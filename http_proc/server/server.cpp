@@ -54,6 +54,9 @@ struct Server::State {
 
     // A descriptor that somebody else reads. Owned by the server: what waits holds its address.
     struct Watched {
+        Watched(asio::io_context& io, int fd, std::function<bool()> is_to_go_on)
+            : descriptor(io, fd), on_readable(std::move(is_to_go_on)) {}
+
         asio::posix::stream_descriptor descriptor;
         std::function<bool()> on_readable;
         bool is_waiting = false;
@@ -199,9 +202,9 @@ void Server::State::wait_for(Watched& each) {
 }
 
 void Server::watch(int fd, std::function<bool()> on_readable) {
-    const auto& each = state_->watched.emplace_back(std::make_unique<State::Watched>(
-        asio::posix::stream_descriptor(state_->io, fd), std::move(on_readable)
-    ));
+    const auto& each = state_->watched.emplace_back(
+        std::make_unique<State::Watched>(state_->io, fd, std::move(on_readable))
+    );
     state_->wait_for(*each);
 }
 

@@ -272,8 +272,9 @@ Result<> read_logprob_options(FieldReader& fields, SglangGenerate& call) {
         });
     const auto assign = [](messages::Generate& prompt, const Json& value) {
         auto list = value.is_array() ? ids_of(value) : std::nullopt;
-        if (list) prompt.logprobs.ids = *std::move(list);
-        return list.has_value();
+        if (!list) return false;
+        prompt.logprobs.ids = *std::move(list);
+        return true;
     };
     constexpr std::string_view kIds = "a list of token ids, or a list of such lists";
     if (is_flat) {

@@ -1,5 +1,8 @@
 """What Clang's tools say: mutexes guard what they say they guard, and every file is formatted."""
 
+import json
+import os
+import pathlib
 import re
 import shutil
 import subprocess
@@ -13,6 +16,10 @@ PRODUCT = (
     " scheduler_proc text tokenizer_proc tp_worker"
 ).split()
 ANALYSIS = "clang++ -std=c++20 -fsyntax-only -Wthread-safety -Werror=thread-safety -I".split() + [str(ROOT)]
+
+
+BUILD = pathlib.Path(os.environ.get("PITSTOP_BUILD", ROOT / "build" / "cpu"))
+CHANGED_FILES_MAX = 8
 
 
 def needs(tool):
@@ -82,6 +89,58 @@ def test_every_mutex_of_the_product_is_one_that_the_analysis_knows():
         if re.search(r"std::(recursive_|shared_|timed_)?mutex\b|//.*\bGUARDED_BY\b", line)
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def changed_files():
+    """What differs from main's tip, or, on main, what the last commit and the working tree changed."""
+
+    def git(*arguments):
+        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    base = git("merge-base", "HEAD", "origin/main").stdout.strip()
+    if not base or base == git("rev-parse", "HEAD").stdout.strip():
+        base = "HEAD~1"
+    return set(git("diff", "--name-only", base).stdout.split())
+
+
+def files_for_clang_tidy():
+    """All at night; else a few of those that changed, as one takes ten seconds."""
+    sources = [path for path in files(".cpp") if path.parts[0] in PRODUCT]
+    if os.environ.get("PITSTOP_CLANG_TIDY_ALL"):
+        return sources
+    changed = changed_files()
+    return [path for path in sources if str(path) in changed][:CHANGED_FILES_MAX]
+
+
+@needs("clang-tidy")
+@pytest.mark.parametrize("path", files_for_clang_tidy(), ids=str)
+def test_clang_tidy_has_nothing_to_say(path):
+    commands = json.loads((BUILD / "compile_commands.json").read_text())
+    if not any(command["file"] == str(ROOT / path) for command in commands):
+        pytest.skip("not built by this preset")
+    done = run_clang_tidy(path)
+    assert done.returncode == 0, done.stdout[-4000:]
+
+
+def run_clang_tidy(path):
+    # GCC's own warnings are no mistakes of the command line.
+    command = ["clang-tidy", "-p", BUILD, "--quiet", "--extra-arg=-Wno-unknown-warning-option", path]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@needs("clang-tidy")
+def test_clang_tidy_finds_what_is_wrong(tmp_path):
+    (tmp_path / ".clang-tidy").write_text(read(".clang-tidy"))
+    (tmp_path / "wrong.cpp").write_text("int BadName() { return 1; }\n")
+    (tmp_path / "compile_commands.json").write_text("[]")
+    done = subprocess.run(
+        ["clang-tidy", "--quiet", tmp_path / "wrong.cpp", "--", "-std=c++20"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0 and "readability-identifier-naming" in done.stdout, done.stdout
 
 
 @needs("clang-format")
