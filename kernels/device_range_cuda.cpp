@@ -1,74 +1,12 @@
 #include "kernels/cuda_device.h"
 #include "kernels/device/check.cuh"
 #include "kernels/device_range.h"
+#include "kernels/driver.h"
 
 #include <cuda.h>
 
-#include <optional>
-#include <string>
-
 namespace pitstop::kernels {
 namespace {
-
-// The driver's functions, found at run time: nothing links libcuda, so that what is built starts
-// where there is no driver.
-struct Driver {
-    decltype(&cuGetErrorName) get_error_name = nullptr;
-    decltype(&cuMemGetAllocationGranularity) get_granularity = nullptr;
-    decltype(&cuMemAddressReserve) address_reserve = nullptr;
-    decltype(&cuMemAddressFree) address_free = nullptr;
-    decltype(&cuMemCreate) create = nullptr;
-    decltype(&cuMemRelease) release = nullptr;
-    decltype(&cuMemMap) map = nullptr;
-    decltype(&cuMemUnmap) unmap = nullptr;
-    decltype(&cuMemSetAccess) set_access = nullptr;
-};
-
-constexpr unsigned kDriverVersion = 12000;  // whose signatures are declared above
-
-template <class Function>
-void resolve(const char* symbol, Function& function) {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult status{};
-#if CUDART_VERSION >= 12050
-    CUDA_CHECK(
-        cudaGetDriverEntryPointByVersion(symbol, &found, kDriverVersion, cudaEnableDefault, &status)
-    );
-#else
-    static_cast<void>(kDriverVersion);
-    CUDA_CHECK(cudaGetDriverEntryPoint(symbol, &found, cudaEnableDefault, &status));
-#endif
-    if (status != cudaDriverEntryPointSuccess) {
-        end_by_cuda_failure(fmt::format("the driver has no {}", symbol));
-    }
-    function = reinterpret_cast<Function>(found);
-}
-
-Driver resolve_all() {
-    Driver driver;
-    resolve("cuGetErrorName", driver.get_error_name);
-    resolve("cuMemGetAllocationGranularity", driver.get_granularity);
-    resolve("cuMemAddressReserve", driver.address_reserve);
-    resolve("cuMemAddressFree", driver.address_free);
-    resolve("cuMemCreate", driver.create);
-    resolve("cuMemRelease", driver.release);
-    resolve("cuMemMap", driver.map);
-    resolve("cuMemUnmap", driver.unmap);
-    resolve("cuMemSetAccess", driver.set_access);
-    return driver;
-}
-
-const Driver& driver() {
-    static const Driver instance = resolve_all();
-    return instance;
-}
-
-std::string name_of(CUresult error) {
-    const char* name = nullptr;
-    return driver().get_error_name(error, &name) == CUDA_SUCCESS
-               ? name
-               : std::to_string(static_cast<int>(error));
-}
 
 void check(CUresult error, const char* call) {
     if (error != CUDA_SUCCESS) end_by_cuda_failure(fmt::format("{}: {}", call, name_of(error)));

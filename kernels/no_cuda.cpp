@@ -1,5 +1,6 @@
 // A build without CUDA: the table is null, and whoever asks for a device is told.
 #include "kernels/cuda_device.h"
+#include "kernels/device_import.h"
 #include "kernels/device_memory.h"
 #include "kernels/device_range.h"
 #include "kernels/linear_tuning.h"
@@ -40,10 +41,15 @@ bool is_capturing(Stream) { return false; }
 Result<DeviceEvent> DeviceEvent::create() { return no_cuda(); }
 DeviceEvent::~DeviceEvent() = default;
 void DeviceEvent::record(Stream) const { CHECK(false); }
-void DeviceEvent::wait(Duration, std::string_view) const { CHECK(false); }
+void DeviceEvent::wait(Duration, std::string_view, Watch) const { CHECK(false); }
 bool DeviceEvent::is_done() const { CHECK(false); }
 void DeviceEvent::order_before(Stream) const { CHECK(false); }
 double DeviceEvent::ms_since(const DeviceEvent&) const { CHECK(false); }
+Result<DeviceImport> DeviceImport::open(std::string_view) { return no_cuda(); }
+DeviceImport::~DeviceImport() = default;
+Result<EventImport> EventImport::open(std::string_view) { return no_cuda(); }
+EventImport::~EventImport() = default;
+Result<bool> EventImport::is_done() const { return no_cuda(); }
 Result<DeviceRange> DeviceRange::reserve(std::int64_t) { return no_cuda(); }
 DeviceRange::~DeviceRange() = default;
 Result<> DeviceRange::map() { return no_cuda(); }

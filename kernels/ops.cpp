@@ -24,6 +24,7 @@ const Ops* reference_ops() {
         .top_logits = top_logits_ref,
         .digest = digest_ref,
         .shard_copy = shard_copy_ref,
+        .scatter = scatter_ref,
         .linear_workspace_bytes = no_workspace_bytes,
         .attention_workspace_bytes = attention_workspace_bytes,
         .sample_workspace_bytes = sample_workspace_bytes,

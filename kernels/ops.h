@@ -20,6 +20,7 @@
 #include "kernels/rmsnorm.h"
 #include "kernels/rope.h"
 #include "kernels/sampling.h"
+#include "kernels/scatter.h"
 #include "kernels/shard_copy.h"
 #include "kernels/silu_mul.h"
 
@@ -45,6 +46,7 @@ struct Ops {
     void (*top_logits)(const TopLogitsArgs&) = nullptr;
     void (*digest)(const DigestArgs&) = nullptr;
     void (*shard_copy)(const ShardCopyArgs&) = nullptr;
+    void (*scatter)(const ScatterArgs&) = nullptr;
 
     std::int64_t (*linear_workspace_bytes)() = nullptr;
     std::int64_t (*attention_workspace_bytes)(const AttentionShape&) = nullptr;

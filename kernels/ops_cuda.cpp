@@ -21,6 +21,7 @@ constexpr Ops kFast = {
     .top_logits = top_logits_cuda,
     .digest = digest_cuda,
     .shard_copy = shard_copy_cuda,
+    .scatter = scatter_cuda,
     .linear_workspace_bytes = [] { return kLinearCudaWorkspaceBytes; },
     .attention_workspace_bytes = attention_cuda_workspace_bytes,
     .sample_workspace_bytes = sample_cuda_workspace_bytes,

@@ -41,6 +41,7 @@ struct Options {
     std::string load_format = "auto";
     std::string compute = "bf16";
     std::string device = "cpu";
+    std::string update_mode = "auto";
     bool is_deterministic = false;
     bool ignores_extra_tensors = false;
     std::string isa{};
@@ -80,6 +81,13 @@ void add_flags(Options& options, FlagSet& flags) {
         "mem-fraction",
         &options.engine.mem_fraction,
         "with cuda: of the GPU's free memory, what weights, activations and KV may take, in (0, 1]"
+    );
+    flags.add(
+        "update-mode",
+        &options.update_mode,
+        "with cuda: staged leaves room for a second copy of the weights, direct gives it to KV, "
+        "auto "
+        "leaves it where a request of the whole context still fits"
     );
     flags.add(
         "deterministic",
@@ -170,6 +178,7 @@ Result<> check_options(Options& options) {
     if (options.load_format == "null") engine.load_format = LoadFormat::kNull;
     if (options.compute == "fp32") engine.compute = Compute::kFp32;
     ASSIGN_OR_RETURN(engine.device, parse_device_kind(options.device));
+    ASSIGN_OR_RETURN(engine.update_room, parse_update_room(options.update_mode));
     if (options.ignores_extra_tensors) engine.extra_tensors = ExtraTensors::kIgnore;
     if (options.is_deterministic) engine.determinism = Determinism::kBatchInvariant;
     engine.tokens_per_step_max = options.chunked_prefill_size + engine.num_slots;
@@ -389,6 +398,7 @@ Result<> run(const Options& options, Supervision& supervision) {
             .model_dir = options.engine.model_dir,
             .rank = engine->rank(),
             .layout = engine->layout(),
+            .is_on_gpu = engine->device().is_cuda(),
             .add_run = engine->device().add_run(),
             .pace = pace,
             .fault_point = FaultPoint(worker_name(options)),

@@ -24,6 +24,7 @@ constinit const Ops kOps = {
     .top_logits = top_logits,
     .digest = digest,
     .shard_copy = shard_copy,
+    .scatter = scatter_ref,  // exact, and a load and a store
     .linear_workspace_bytes = no_workspace_bytes,
     .attention_workspace_bytes = attention_workspace_bytes,
     .sample_workspace_bytes = sample_workspace_bytes,

@@ -117,6 +117,12 @@ def add_tree_flags(parser):
         help="of a GPU's free memory, for weights, activations and KV (default 0.9)",
     )
     add(
+        "--update-mode",
+        choices=("auto", "staged", "direct"),
+        help="on a GPU: staged leaves room for a second copy of the weights, direct gives it to KV; "
+        "auto: the room is left where a request of the whole context still fits (default auto)",
+    )
+    add(
         "--deterministic",
         action="store_true",
         help="on a GPU, too, no result depends on what else is in the batch",

@@ -142,6 +142,7 @@ def plan(options, run_dir, weights=Weights()):
                 "tp",
                 "device",
                 "mem_fraction",
+                "update_mode",
                 "max_total_tokens",
                 "page_size",
                 "max_running_requests",

@@ -59,6 +59,7 @@ void* driver_function(const char* symbol) {
         {"cuMemGetAllocationGranularity", reinterpret_cast<void*>(&cuMemGetAllocationGranularity)},
         {"cuMemAddressReserve", reinterpret_cast<void*>(&cuMemAddressReserve)},
         {"cuMemAddressFree", reinterpret_cast<void*>(&cuMemAddressFree)},
+        {"cuMemGetAddressRange", reinterpret_cast<void*>(&cuMemGetAddressRange)},
         {"cuMemCreate", reinterpret_cast<void*>(&cuMemCreate)},
         {"cuMemRelease", reinterpret_cast<void*>(&cuMemRelease)},
         {"cuMemMap", reinterpret_cast<void*>(&cuMemMap)},
@@ -127,6 +128,15 @@ CUresult cuMemAddressReserve(
 CUresult cuMemAddressFree(CUdeviceptr address, std::size_t bytes) {
     PITSTOP_ENTER_DRIVER();
     return free_range(pointer_to(address), bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemGetAddressRange(CUdeviceptr* begin, std::size_t* bytes, CUdeviceptr address) {
+    PITSTOP_ENTER_DRIVER();
+    const std::optional<Allocation> found = find_memory(pointer_to(address));
+    if (!found || found->kind == MemoryKind::kPinned) return CUDA_ERROR_INVALID_VALUE;
+    *begin = reinterpret_cast<CUdeviceptr>(found->begin);
+    *bytes = found->bytes;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuMemCreate(

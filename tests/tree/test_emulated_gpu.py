@@ -2,40 +2,22 @@
 run late or early, and device memory that the host cannot touch. Skips where the emulated preset is not built."""
 
 import os
-import pathlib
 import re
 import subprocess
 
 import pytest
 
+from gpu_tree import CUDA, gpu, needs_gpu  # noqa: F401
 from process_tree import ROOT, ProcessTree, run, wait_until
 from wire import Refused
 
-BUILD = pathlib.Path(os.environ.get("PITSTOP_EMULATED_BUILD", ROOT / "build/emulated"))
-pytestmark = pytest.mark.skipif(
-    not (BUILD / "bin/pitstop_tp_worker").exists(),
-    reason=f"{BUILD} is not built: cmake --preset emulated && cmake --build --preset emulated",
-)
+pytestmark = needs_gpu
 MUTATIONS = ROOT / "tests" / "emulated_gpu" / "mutations.py"
-CUDA = ("--device", "cuda", "--max-total-tokens", 2048, "--tuning-dir", "none")
 GREEDY = {"temperature": 0.0, "ignore_eos": True}
 SEEDED = {"temperature": 1.0, "seed": 5, "ignore_eos": True, "logprobs": {"enabled": True}}
 ALL = "PITSTOP_EMULATED_GPU_ALL" in os.environ  # launch/test --emulated-gpu-all
 SCHEDULES = 20 if ALL else 4
 NUM = 12  # tokens: one costs some tenths of a second
-
-
-@pytest.fixture
-def gpu(monkeypatch, place):
-    """gpu(**settings): the machine that trees of the test are on (tests/emulated_gpu/settings.h)."""
-
-    def set_up(**settings):
-        for name, value in settings.items():
-            monkeypatch.setenv(f"PITSTOP_EMULATED_{name.upper()}", str(value))
-
-    monkeypatch.setenv("PITSTOP_BUILD", str(BUILD))
-    set_up(machine=place / "machine", gpus=2, policy="random", seed=1)
-    return set_up
 
 
 def start_long(door, rid, **fields):
@@ -149,13 +131,7 @@ def test_replicas_have_a_gpu_each(gpu, start_tree):
     assert missing.returncode != 0 and "there is no GPU 2" in missing.stderr, missing.stderr
 
 
-def test_what_is_left_is_refused_by_name(gpu, start_tree, place):
-    tree = start_tree(*CUDA)
-    admin = tree.door("admin")
-    source = {"kind": "disk", "path": str(ROOT / "launch/models/bard")}
-    refused = admin.call("update_weights", update={"source": source})
-    assert refused["code"] == "unsupported" and "GPU" in refused["message"], refused
-    tree.stop()
+def test_what_is_left_is_refused_by_name(gpu, place):
     two = run("serve", "--no-http", "--run-dir", place / "two", *CUDA, "--tp", 2)
     assert two.returncode != 0 and "--tp 1" in two.stderr, two.stderr
 

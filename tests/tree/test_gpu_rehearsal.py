@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
+from gpu_tree import BUILD
 from process_tree import ROOT
-from test_emulated_gpu import ALL, BUILD
+from test_emulated_gpu import ALL
 
 pytestmark = [
     pytest.mark.skipif(not (BUILD / "bin/pitstop_gpu_bench").exists(), reason=f"{BUILD} is not built"),

@@ -164,7 +164,7 @@ def test_a_partial_update_says_so(client):
         (lambda s: s["tensors"][0].update(shape=[1 << 62, 1 << 62]), "shape"),
         (lambda s: s["tensors"][0].update(shape=[-1]), "[-1]"),
         (lambda s: s["tensors"][0].update(dtype="int7"), "int7"),
-        (lambda s: s["payloads"].extend([{"data": b""}] * 8), "bytes were sent|were sent|payloads"),
+        (lambda s: s["payloads"].insert(0, {"data": b""}), "were sent"),
     ],
 )
 def test_P2_bytes_that_do_not_fit_are_refused(client, change, what):
@@ -358,6 +358,10 @@ def in_thread(function, *args, **kwargs):
     return join
 
 
+def num_workers(client):
+    return sum(len(replica["workers"]) for replica in client.status()["replicas"])
+
+
 def join_group(client, group):
     joined = in_thread(client.init_group, **group.spec())
     group.accept(30)
@@ -370,7 +374,7 @@ def distributed(tensors, **fields):
 
 @pytest.mark.parametrize("packed_bytes", (None, 0, 500_000))
 def test_P10_a_broadcast_over_tcp(client, packed_bytes):
-    with HostBroadcast("w", num_workers=2) as group:
+    with HostBroadcast("w", num_workers=num_workers(client)) as group:
         join_group(client, group)
         if packed_bytes is None:
             source = distributed(BARD_TENSORS, format="each")
@@ -396,7 +400,7 @@ def test_P10_a_broadcast_over_tcp(client, packed_bytes):
 
 def test_P2_a_trainer_that_dies_costs_the_stage_and_the_next_one_joins(client):
     for num_sent in (0, 3):
-        group = HostBroadcast("w", num_workers=2)
+        group = HostBroadcast("w", num_workers=num_workers(client))
         join_group(client, group)
         update = in_thread(client.update_weights, source=distributed(BARD_TENSORS, format="each"))
         for array in list(BARD_TENSORS.values())[:num_sent]:
@@ -408,18 +412,18 @@ def test_P2_a_trainer_that_dies_costs_the_stage_and_the_next_one_joins(client):
 
 
 def test_P2_a_trainer_that_died_before_it_was_joined_keeps_the_next_one_out_for_seconds(client):
-    dead = HostBroadcast("dead", num_workers=2)
+    dead = HostBroadcast("dead", num_workers=num_workers(client))
     spec = dead.spec()
     dead.close()
     call = in_thread(client.init_group, **spec)  # with ten minutes of time
-    with HostBroadcast("w", num_workers=2) as group:
+    with HostBroadcast("w", num_workers=num_workers(client)) as group:
         join_group(client, group)
         client.destroy_group("w")
     assert refused(call).code == "unavailable"
 
 
 def test_P2_a_broadcast_of_another_size_is_told_to_the_trainer(client):
-    with HostBroadcast("w", num_workers=2) as group:
+    with HostBroadcast("w", num_workers=num_workers(client)) as group:
         join_group(client, group)
         update = in_thread(client.update_weights, source=distributed(BARD_TENSORS, format="each"))
         with pytest.raises(pitstop.PitstopError):
@@ -436,14 +440,14 @@ def test_a_tensor_too_large_to_broadcast_is_named_before_anything_is_received(cl
     source = {"kind": "distributed", "group": "w", "tensors": tensors, "format": format}
     if format == "flattened":
         source["packed_bytes"] = (1 << 63) - 1
-    with HostBroadcast("w", num_workers=2) as group:
+    with HostBroadcast("w", num_workers=num_workers(client)) as group:
         join_group(client, group)
         error = refused(client.update_weights, source=source, partial=True)
         assert error.code == "too_large" and name.format(0) in error.message, error
 
 
 def test_P5_a_group_that_nobody_serves_ends_by_its_deadline(client):
-    group = HostBroadcast("w", num_workers=2)
+    group = HostBroadcast("w", num_workers=num_workers(client))
     spec = group.spec()
     group.close()
     error = refused(client.init_group, timeout=1.0, **spec)

@@ -1,5 +1,6 @@
 #include "tp_worker/device/pinned_pieces.h"
 
+#include "base/check.h"
 #include "kernels/cuda_device.h"
 
 #include <algorithm>
@@ -12,6 +13,7 @@ Result<PinnedPieces> PinnedPieces::make() {
     ASSIGN_OR_RETURN(
         made.stream_, kernels::DeviceStream::create(kernels::StreamPriority::kBackground)
     );
+    ASSIGN_OR_RETURN(made.is_before_, kernels::DeviceEvent::create());
     for (Piece& piece : made.pieces_) {
         ASSIGN_OR_RETURN(piece.memory, kernels::PinnedBuffer::create(kPieceBytes));
         ASSIGN_OR_RETURN(piece.is_done, kernels::DeviceEvent::create());
@@ -21,18 +23,34 @@ Result<PinnedPieces> PinnedPieces::make() {
 
 PinnedPieces::Piece& PinnedPieces::wait_for_piece(std::int64_t number) {
     Piece& piece = pieces_[static_cast<std::size_t>(number) % kNumPieces];
-    piece.is_done.wait(kernels::kDeviceWaitMax, "a copy between host and GPU");
+    piece.is_done.wait(
+        kernels::kDeviceWaitMax, "a copy between host and GPU", kernels::DeviceEvent::Watch::kLoose
+    );
     return piece;
 }
 
-void PinnedPieces::send(std::byte* to, const std::byte* from_host, std::int64_t bytes) {
+std::byte* PinnedPieces::next() {
     kernels::enter_cuda_device();
+    return wait_for_piece(num_sent_).memory.data();
+}
+
+void PinnedPieces::send_next(std::byte* to, std::int64_t bytes) {
+    CHECK(bytes <= kPieceBytes);
+    const Piece& piece = pieces_[static_cast<std::size_t>(num_sent_++) % kNumPieces];
+    kernels::copy_to_device(to, piece.memory.data(), bytes, stream_.stream());
+    piece.is_done.record(stream_.stream());
+}
+
+void PinnedPieces::start_after(kernels::Stream stream) {
+    is_before_.record(stream);
+    is_before_.order_before(stream_.stream());
+}
+
+void PinnedPieces::send(std::byte* to, const std::byte* from_host, std::int64_t bytes) {
     for (std::int64_t begin = 0; begin < bytes; begin += kPieceBytes) {
         const std::int64_t size = std::min(kPieceBytes, bytes - begin);
-        Piece& piece = wait_for_piece(num_sent_++);
-        std::memcpy(piece.memory.data(), from_host + begin, static_cast<std::size_t>(size));
-        kernels::copy_to_device(to + begin, piece.memory.data(), size, stream_.stream());
-        piece.is_done.record(stream_.stream());
+        std::memcpy(next(), from_host + begin, static_cast<std::size_t>(size));
+        send_next(to + begin, size);
     }
 }
 

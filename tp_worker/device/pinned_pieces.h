@@ -5,8 +5,8 @@
 // Owns:    the pieces, and a stream that gives way to steps.
 // Thread:  one at a time.
 // Bounded: kNumPieces of kPieceBytes, from construction on.
-// Orders itself against no other stream: what is read was written before, and what is written is
-// read by nobody yet.
+// Orders itself against no other stream but by start_after(): what is read was written before, and
+// what is written is read by nobody yet.
 #pragma once
 
 #include "base/result.h"
@@ -27,6 +27,16 @@ class PinnedPieces {
     // kResourceExhausted: no page-locked memory.
     [[nodiscard]] static Result<PinnedPieces> make();
 
+    // A piece of kPieceBytes that no copy uses any more, to be filled by the caller.
+    [[nodiscard]] std::byte* next();
+    // To the GPU: the beginning of the piece that next() gave.
+    void send_next(std::byte* to, std::int64_t bytes);
+
+    // What is enqueued here from now on starts after what `stream` has been given. Any thread.
+    void start_after(kernels::Stream stream);
+    // For what is to be in order with the copies.
+    [[nodiscard]] kernels::Stream stream() const { return stream_.stream(); }
+
     // To the GPU; `from_host` may be overwritten at once.
     void send(std::byte* to, const std::byte* from_host, std::int64_t bytes);
     // Until all that was sent is there.
@@ -43,6 +53,7 @@ class PinnedPieces {
     Piece& wait_for_piece(std::int64_t number);
 
     kernels::DeviceStream stream_{};
+    kernels::DeviceEvent is_before_{};  // of start_after()
     std::array<Piece, kNumPieces> pieces_{};
     std::int64_t num_sent_ = 0;
 };

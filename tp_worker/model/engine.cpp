@@ -93,6 +93,15 @@ Result<ModelSizes> choose_sizes(
 
 }  // namespace
 
+Result<UpdateRoom> parse_update_room(std::string_view name) {
+    if (name == "auto") return UpdateRoom::kAuto;
+    if (name == "staged") return UpdateRoom::kStaged;
+    if (name == "direct") return UpdateRoom::kDirect;
+    return make_error(
+        ErrorCode::kInvalidArgument, "--update-mode takes auto, staged or direct, not '{}'", name
+    );
+}
+
 Engine::Engine(
     const EngineOptions& options,
     ModelConfig config,
@@ -154,16 +163,12 @@ Result<> Engine::load_model() {
     ASSIGN_OR_RETURN(weights_, WeightStore::make(layout_, config_, device_));
     if (device_.is_cuda()) {
         ASSIGN_OR_RETURN(gpu_digest_, GpuWeightDigest::make(layout_));
+        ASSIGN_OR_RETURN(
+            gpu_staging_, GpuStaging::make(layout_, device_.ops(), weights_->pieces())
+        );
     }
     // A tree that was restarted after an update has its weights.
     if (options_.awaits_weights && options_.weights_dir.empty()) {
-        if (device_.is_cuda()) {
-            return make_error(
-                ErrorCode::kUnsupported,
-                "weights on a GPU cannot come by an update yet: --wait-for-initial-weights needs "
-                "--device cpu"
-            );
-        }
         weights_->mark_lost();
     } else {
         Result<> loaded = load_checkpoint();
@@ -173,8 +178,9 @@ Result<> Engine::load_model() {
     return load_runtime();
 }
 
-// What a GPU still has within the fraction, when weights are there and activations are counted.
-Result<> Engine::choose_num_pages(const Model::Args& args) {
+// What a GPU still has when weights are there and activations are counted: within the fraction for
+// KV, unless its size is given, less the room for a second copy of the weights.
+Result<> Engine::divide_gpu_memory(const Model::Args& args) {
     ModelSizes one_page = sizes_;
     one_page.num_pages = 1;
     const std::int64_t page =
@@ -182,11 +188,43 @@ Result<> Engine::choose_num_pages(const Model::Args& args) {
         kv_bytes(kv_of_layer(one_page, config_, layout_.shape(), options_.compute));
     const std::int64_t free = kernels::device_memory_info().free_bytes;
     const std::int64_t others =
-        gpu_free_bytes_ - free + Model::bytes(args) +
+        gpu_free_bytes_ - free + Model::bytes(args) + transfer_bytes_max() +
         Sampler::bytes(device_.ops(), sizes_.logit_rows_max, config_.vocab_len);
-    const auto budget =
-        static_cast<std::int64_t>(options_.mem_fraction * static_cast<double>(gpu_free_bytes_));
-    sizes_.num_pages = std::min((budget - others) / page, kKvTokensMax / sizes_.page_size);
+    const bool is_kv_open = sizes_.num_pages == 0;
+    const double fraction = is_kv_open ? options_.mem_fraction : 1.0;
+    const auto budget = static_cast<std::int64_t>(fraction * static_cast<double>(gpu_free_bytes_));
+    const std::int64_t copy = weights_->live_memory().bytes();
+    const std::int64_t pages_beside_copy = (budget - others - copy) / page;
+    // One request of the whole context, or what was asked for.
+    const std::int64_t pages_wanted =
+        is_kv_open ? (sizes_.num_positions + sizes_.page_size - 1) / sizes_.page_size
+                   : sizes_.num_pages;
+    const bool has_room = budget - others - copy > 0 && pages_beside_copy >= pages_wanted;
+    if (options_.update_room == UpdateRoom::kStaged && !has_room) {
+        return make_error(
+            ErrorCode::kResourceExhausted,
+            "no room for a second copy of the weights on {}, which --update-mode staged asks for: "
+            "{} bytes were free, of which {} may be taken; the weights and what is beside them "
+            "take "
+            "{}, a second copy {}, and {} pages of KV {}. --update-mode direct does without",
+            device_.name(),
+            gpu_free_bytes_,
+            budget,
+            others,
+            copy,
+            pages_wanted,
+            pages_wanted * page
+        );
+    }
+    const bool leaves_room = has_room && options_.update_room != UpdateRoom::kDirect;
+    spdlog::info(
+        "updates: {} for a second copy of the weights ({} bytes)",
+        leaves_room ? "room is left" : "no room is left",
+        copy
+    );
+    if (!is_kv_open) return Ok{};
+    const std::int64_t pages = leaves_room ? pages_beside_copy : (budget - others) / page;
+    sizes_.num_pages = std::min(pages, kKvTokensMax / sizes_.page_size);
     if (sizes_.num_pages < 1) {
         return make_error(
             ErrorCode::kResourceExhausted,
@@ -227,7 +265,7 @@ Result<> Engine::load_runtime() {
         .device = device_,
         .communicator = &communicator_,
     };
-    if (sizes_.num_pages == 0) RETURN_IF_ERROR(choose_num_pages(args));
+    if (device_.is_cuda()) RETURN_IF_ERROR(divide_gpu_memory(args));
     args.sizes = sizes_;
     const kernels::KvCache layer_kv =
         kv_of_layer(sizes_, config_, layout_.shape(), options_.compute);

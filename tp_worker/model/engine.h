@@ -20,6 +20,7 @@
 #include "tp_worker/model/model.h"
 #include "tp_worker/model/sampler.h"
 #include "tp_worker/model/step_batch.h"
+#include "tp_worker/weights/gpu_writer.h"
 #include "tp_worker/weights/weight_digest.h"
 #include "tp_worker/weights/weight_layout.h"
 #include "tp_worker/weights/weight_store.h"
@@ -29,6 +30,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace pitstop::tp_worker {
@@ -37,6 +39,15 @@ enum class LoadFormat : std::uint8_t {
     kAuto,  // the checkpoint's safetensors
     kNull,  // config.json alone; see null_model.h
 };
+
+// What a GPU's memory has room for beside the weights that serve.
+enum class UpdateRoom : std::uint8_t {
+    kAuto,    // a second copy where KV for a request of the whole context fits beside it
+    kStaged,  // a second copy, or the start fails
+    kDirect,  // none: KV takes it
+};
+// "auto", "staged", "direct". kInvalidArgument names what is accepted.
+[[nodiscard]] Result<UpdateRoom> parse_update_room(std::string_view name);
 
 struct EngineOptions {
     std::string model_dir{};
@@ -49,14 +60,15 @@ struct EngineOptions {
     DeviceKind device = DeviceKind::kCpu;
     int gpu = 0;
     Determinism determinism = Determinism::kFast;
-    double mem_fraction = 0.9;          // of the GPU's free memory that this rank may take
-    std::int64_t page_size = 16;        // tokens
-    std::int64_t max_total_tokens = 0;  // of KV; 0: kDefaultKvBytes' worth on all ranks
-                                        // together, on a GPU what mem_fraction leaves
-    std::int64_t context_len = 0;       // 0: the model's
-    std::string tuning_dir{};           // with cuda: where what was timed is kept
-                                        // (linear_tuning.h); empty: nothing is timed
-    std::int64_t num_slots = 256;       // requests that may run at once
+    double mem_fraction = 0.9;                   // of the GPU's free memory that this rank may take
+    UpdateRoom update_room = UpdateRoom::kAuto;  // on a GPU
+    std::int64_t page_size = 16;                 // tokens
+    std::int64_t max_total_tokens = 0;           // of KV; 0: kDefaultKvBytes' worth on all ranks
+                                                 // together, on a GPU what mem_fraction leaves
+    std::int64_t context_len = 0;                // 0: the model's
+    std::string tuning_dir{};                    // with cuda: where what was timed is kept
+                                                 // (linear_tuning.h); empty: nothing is timed
+    std::int64_t num_slots = 256;                // requests that may run at once
     std::int64_t tokens_per_step_max = 8192;
     Duration step_timeout =
         kernels::kDeviceWaitMax;  // on a GPU: a step that takes longer never ends (P5)
@@ -109,6 +121,8 @@ class Engine {
     Result<std::vector<messages::PartDigest>> digest_on_gpu(const std::byte* arena) {
         return gpu_digest_->digest(arena, device_.ops());
     }
+    // For stages; null on the CPU.
+    [[nodiscard]] GpuStaging* gpu_staging() { return gpu_staging_ ? &*gpu_staging_ : nullptr; }
     [[nodiscard]] const WeightStore* weights() const { return weights_ ? &*weights_ : nullptr; }
     void set_epoch(Epoch epoch) { epoch_ = epoch; }
     // The KV memory; null with the null model. Only without a pass in flight may it be released.
@@ -126,7 +140,7 @@ class Engine {
     Result<> load_model();
     Result<> load_runtime();
     void tune();
-    Result<> choose_num_pages(const Model::Args& args);
+    Result<> divide_gpu_memory(const Model::Args& args);
     [[nodiscard]] std::int64_t transfer_bytes_max() const;
     Result<> load_checkpoint();
     Result<> compute(const messages::StepPlan& plan, messages::StepResult* result);
@@ -148,6 +162,7 @@ class Engine {
     // Empty with the null model.
     std::optional<WeightStore> weights_{};
     std::optional<GpuWeightDigest> gpu_digest_{};  // empty on the CPU
+    std::optional<GpuStaging> gpu_staging_{};      // empty on the CPU
     std::vector<messages::PartDigest>
         digests_{};  // as loaded; empty where they cannot be had (weight_digest.h)
     std::optional<Arena> kv_memory_{};

@@ -90,7 +90,7 @@ CheckpointEngine::Next CheckpointEngine::take_message(const std::string& message
         return Next::kOver;
     }
     if (document->root().kind == Kind::kNone) {
-        buffer_ = nullptr;
+        buffer_ = {};
         storages_.reset();
         ++num_nones_;
         socket_.send({""});
@@ -124,10 +124,10 @@ Result<> CheckpointEngine::open_buffer(const std::string& message) {
             own
         );
     }
-    ASSIGN_OR_RETURN(buffer_, storages_.emplace().storage(handle));
+    ASSIGN_OR_RETURN(buffer_, storages_.emplace(args_.cuda_opening()).storage(handle));
     buffer_offset_ = handle.offset;
     buffer_bytes_ = handle.shape[0];
-    const std::int64_t storage_bytes = std::ssize(buffer_->bytes());
+    const std::int64_t storage_bytes = std::ssize(buffer_.bytes);
     if (buffer_offset_ > storage_bytes || buffer_bytes_ > storage_bytes - buffer_offset_) {
         return make_error(
             ErrorCode::kInvalidArgument,
@@ -189,8 +189,9 @@ Result<> CheckpointEngine::take_bucket(const Document& document) {
         places.push_back({at, at + bytes, name->text});
         TensorBytes source{
             .dtype = spec.dtype,
-            .data = buffer_->bytes().data() + buffer_offset_ + at,
-            .is_whole = [this] { return buffer_->is_whole(); }};
+            .data = buffer_.bytes.data() + buffer_offset_ + at,
+            .is_whole = buffer_.is_whole,
+            .is_on_gpu = buffer_.is_on_gpu};
         tensors.push_back({.spec = std::move(spec), .bytes = std::move(source)});
     }
     RETURN_IF_ERROR(check_places(std::move(places), buffer_bytes_));

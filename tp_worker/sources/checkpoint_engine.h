@@ -44,7 +44,7 @@ class CheckpointEngine {
     const SourceArgs& args_;
     ReplySocket& socket_;
     std::optional<TorchStorages> storages_{};  // the buffer's one
-    const TorchStorage* buffer_ = nullptr;     // in it
+    StorageBytes buffer_{};                    // in it
     std::int64_t buffer_offset_ = 0;           // of the buffer in its storage
     std::int64_t buffer_bytes_ = 0;
     int num_nones_ = 0;

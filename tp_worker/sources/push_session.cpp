@@ -144,7 +144,7 @@ messages::PushLayout PushSession::layout() const {
     messages::PushLayout layout;
     layout.rank = args_.worker.rank;
     layout.tp = args_.worker.tp;
-    if (!args_.stage.args().adopt) return layout;
+    if (!args_.stage.args().takes_shards) return layout;
     layout.shard_bytes = args_.stage.args().target_bytes;
     for (const WeightTensor& tensor : args_.stage.args().layout.tensors())
         layout.tensors.push_back(describe(tensor));
@@ -181,7 +181,7 @@ Result<> PushSession::take_bucket(const messages::PushBucket& message) {
 
 Result<> PushSession::take_shard(const messages::PushShard& message) {
     const StageArgs& stage = args_.stage.args();
-    if (!stage.adopt)
+    if (!stage.takes_shards)
         return make_error(ErrorCode::kUnsupported, "this worker adopts no memory in this mode");
     ASSIGN_OR_RETURN(const SharedFd fd, SharedFd::open(message.memory, Seal::kFinal));
     if (fd.bytes() != stage.target_bytes) {
@@ -192,8 +192,15 @@ Result<> PushSession::take_shard(const messages::PushShard& message) {
             stage.target_bytes
         );
     }
-    RETURN_IF_ERROR(stage.adopt(fd.fd()));
-    return args_.stage.take_target();
+    if (stage.adopt) {
+        RETURN_IF_ERROR(stage.adopt(fd.fd()));
+        const std::span<const std::byte> adopted(
+            stage.target, static_cast<std::size_t>(stage.target_bytes)
+        );
+        return args_.stage.take_shard(adopted, WeightStage::Shard::kInPlace);
+    }
+    ASSIGN_OR_RETURN(const SharedMapping shard, SharedMapping::map(fd));
+    return args_.stage.take_shard(shard.bytes(), WeightStage::Shard::kToCopy);
 }
 
 }  // namespace pitstop::tp_worker

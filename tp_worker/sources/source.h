@@ -13,12 +13,14 @@
 #include "base/result.h"
 #include "base/time.h"
 #include "messages/weight_source.h"
+#include "tp_worker/sources/torch_handle.h"
 #include "tp_worker/weights/weight_stage.h"
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,6 +50,14 @@ struct SourceArgs {
     [[nodiscard]] const std::atomic<bool>& is_over() const {
         static const std::atomic<bool> never{false};
         return worker.is_over == nullptr ? never : *worker.is_over;
+    }
+
+    // How CUDA handles of the source are opened; nothing on the CPU.
+    [[nodiscard]] std::optional<CudaOpening> cuda_opening() const {
+        if (stage.args().gpu == nullptr) return std::nullopt;
+        return CudaOpening{
+            .device_uuid = worker.device_uuid,
+            .wait = {.until = stall_deadline(), .is_dropped = stage.args().is_dropped}};
     }
 
     // How long a sender may be silent from now on.

@@ -42,7 +42,7 @@ Result<std::span<const std::byte>> payload_of(const SourceArgs& args) {
 // known by their nodes, and end first.
 class PickledTensors {
   public:
-    explicit PickledTensors(const SourceArgs& args) : args_(args) {}
+    explicit PickledTensors(const SourceArgs& args) : args_(args), storages_(args.cuda_opening()) {}
 
     Result<> read(std::span<const std::byte> bytes) {
         ASSIGN_OR_RETURN(const Document* const document, parse(bytes));
@@ -246,7 +246,7 @@ class PickledTensors {
 
     const SourceArgs& args_;
     std::deque<Document> documents_{};
-    TorchStorages storages_{};
+    TorchStorages storages_;
     std::vector<Incoming> incoming_{};
 };
 

@@ -203,14 +203,7 @@ Result<TensorHandle> read_handle(const Document& document, const Node& node) {
     return handle;
 }
 
-Result<const TorchStorage*> TorchStorages::storage(const TensorHandle& handle) {
-    if (handle.cuda) {
-        return make_error(
-            ErrorCode::kUnsupported,
-            "a CUDA handle for a worker that computes on the CPU; send tensors in shared memory "
-            "(torch.multiprocessing.set_sharing_strategy('file_system'))"
-        );
-    }
+Result<const TorchStorage*> TorchStorages::host_storage(const TensorHandle& handle) {
     const TorchStorage*& known = by_node_[handle.storage];
     if (known != nullptr) return known;
     ASSIGN_OR_RETURN(std::unique_ptr<TorchStorage> opened, TorchStorage::open(handle.segment));
@@ -220,21 +213,51 @@ Result<const TorchStorage*> TorchStorages::storage(const TensorHandle& handle) {
     return known;
 }
 
+Result<StorageBytes> TorchStorages::storage(const TensorHandle& handle) {
+    if (!handle.cuda) {
+        ASSIGN_OR_RETURN(const TorchStorage* const storage, host_storage(handle));
+        return StorageBytes{
+            .bytes = storage->bytes(), .is_whole = [storage] { return storage->is_whole(); }};
+    }
+    if (!cuda_) {
+        return make_error(
+            ErrorCode::kUnsupported,
+            "a CUDA handle for a worker that computes on the CPU; send tensors in shared memory "
+            "(torch.multiprocessing.set_sharing_strategy('file_system'))"
+        );
+    }
+    ASSIGN_OR_RETURN(
+        const std::span<const std::byte> bytes,
+        cuda_storages_.open(*handle.cuda, cuda_->device_uuid, cuda_->wait)
+    );
+    return StorageBytes{.bytes = bytes, .is_on_gpu = true};
+}
+
 Result<TensorBytes> TorchStorages::open(const TensorHandle& handle, checkpoint::StoredDtype dtype) {
-    ASSIGN_OR_RETURN(const TorchStorage* const storage, this->storage(handle));
+    ASSIGN_OR_RETURN(const StorageBytes storage, this->storage(handle));
     ASSIGN_OR_RETURN(const Extent extent, extent_of(handle));
     const std::int64_t size = bytes_of(dtype);
-    const std::int64_t room = std::ssize(storage->bytes()) / size;
+    const std::int64_t room = std::ssize(storage.bytes) / size;
     if (handle.offset > room || (extent.elements > 0 && extent.last >= room - handle.offset)) {
         return bad_handle(fmt::format(
             "elements {} to {} of a storage of {}", handle.offset, handle.offset + extent.last, room
         ));
     }
-    const std::byte* first = storage->bytes().data() + handle.offset * size;
+    const std::byte* first = storage.bytes.data() + handle.offset * size;
     if (extent.is_contiguous || extent.elements == 0) {
         return TensorBytes{
-            .dtype = dtype, .data = first, .is_whole = [storage] { return storage->is_whole(); }};
+            .dtype = dtype,
+            .data = first,
+            .is_whole = storage.is_whole,
+            .is_on_gpu = storage.is_on_gpu};
     }
+    if (storage.is_on_gpu) {
+        return make_error(
+            ErrorCode::kUnsupported,
+            "a view of GPU memory that is not contiguous; send it contiguous"
+        );
+    }
+    ASSIGN_OR_RETURN(const TorchStorage* const shared, host_storage(handle));
     if (extent.elements > room) {  // an expanded view: as large as the sender likes
         return bad_handle(fmt::format(
             "{} elements seen through a view of a storage of {}; send it contiguous",
@@ -242,20 +265,20 @@ Result<TensorBytes> TorchStorages::open(const TensorHandle& handle, checkpoint::
             room
         ));
     }
-    std::int64_t& gathered_bytes = gathered_bytes_[storage];
+    std::int64_t& gathered_bytes = gathered_bytes_[shared];
     gathered_bytes += extent.elements * size;
-    if (gathered_bytes > kGatheredTimesMax * std::ssize(storage->bytes())) {
+    if (gathered_bytes > kGatheredTimesMax * std::ssize(storage.bytes)) {
         return bad_handle(fmt::format(
             "views of a storage of {} bytes that are together more than {} times as large; send "
             "them contiguous",
-            storage->bytes().size(),
+            storage.bytes.size(),
             kGatheredTimesMax
         ));
     }
     const std::span elements(first, static_cast<std::size_t>((extent.last + 1) * size));
     const CutGuard guard(elements);
     const std::byte* gathered = gather(handle, extent.elements, size, first);
-    RETURN_IF_ERROR(storage->is_whole());
+    RETURN_IF_ERROR(shared->is_whole());
     if (guard.is_cut())
         return make_error(ErrorCode::kDataLoss, "a tensor was cut short while it was read");
     return TensorBytes{.dtype = dtype, .data = gathered};

@@ -9,13 +9,16 @@
 
 #include "base/result.h"
 #include "pickle/reader.h"
+#include "tp_worker/sources/cuda_storage.h"
 #include "tp_worker/sources/torch_storage.h"
 #include "tp_worker/weights/weight_stage.h"
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -49,6 +52,19 @@ struct TensorHandle {
 // Errors: kInvalidArgument, kUnsupported (what this engine never opens, and what to do instead).
 Result<TensorHandle> read_handle(const pickle::Document& document, const pickle::Node& node);
 
+// A storage's bytes, valid as long as the storages are.
+struct StorageBytes {
+    std::span<const std::byte> bytes{};
+    std::function<Result<>()> is_whole{};  // empty: nobody can cut them short
+    bool is_on_gpu = false;
+};
+
+// What a worker on a GPU opens CUDA handles with.
+struct CudaOpening {
+    std::string device_uuid{};
+    CudaWait wait;
+};
+
 // Opened storages of one message, each once: a storage that several tensors share was sent once.
 //
 // Owns: the storages, whose references it gives back at its end, and what was gathered.
@@ -58,19 +74,23 @@ class TorchStorages {
     // once its bytes together, tied tensors twice.
     static constexpr std::int64_t kGatheredTimesMax = 4;
 
-    TorchStorages() = default;
+    // Nothing: this worker computes on the CPU, and refuses CUDA handles.
+    explicit TorchStorages(std::optional<CudaOpening> cuda = std::nullopt)
+        : cuda_(std::move(cuda)) {}
     ~TorchStorages() { give_back(storages_); }
     TorchStorages(const TorchStorages&) = delete;
     TorchStorages& operator=(const TorchStorages&) = delete;
 
     // The tensor's bytes, valid as long as this is: where they are, if they are contiguous; others
-    // are gathered here. kUnsupported for CUDA handles in a build or on a worker without a GPU.
+    // are gathered here. kUnsupported for CUDA handles on a worker without a GPU, and for views of
+    // CUDA storages that are not contiguous.
     // REQUIRES: the document of handles from before is still there.
     Result<TensorBytes> open(const TensorHandle& handle, checkpoint::StoredDtype dtype);
     // The storage behind it, for a buffer that is read again and again.
-    Result<const TorchStorage*> storage(const TensorHandle& handle);
+    Result<StorageBytes> storage(const TensorHandle& handle);
 
   private:
+    Result<const TorchStorage*> host_storage(const TensorHandle& handle);
     // The elements of a view, row-major. `first` is its first.
     const std::byte* gather(
         const TensorHandle& handle,
@@ -79,6 +99,8 @@ class TorchStorages {
         const std::byte* first
     );
 
+    std::optional<CudaOpening> cuda_;
+    CudaStorages cuda_storages_{};
     std::vector<std::unique_ptr<TorchStorage>> storages_{};
     std::map<const pickle::Node*, const TorchStorage*> by_node_{};
     std::deque<std::vector<std::byte>> gathered_{};

@@ -24,30 +24,6 @@ namespace {
 
 constexpr std::int64_t kHeaderBytes = 64;
 
-// "/torch_<pid>_<digits>_<digits>": no other slash, so no path but one in /dev/shm.
-std::optional<pid_t> sender_of(std::string_view name) {
-    constexpr std::string_view kPrefix = "/torch_";
-    constexpr std::size_t kNameMax = 128;
-    if (!name.starts_with(kPrefix) || name.size() > kNameMax) return std::nullopt;
-    name.remove_prefix(kPrefix.size());
-    int num_numbers = 0;
-    bool was_digit = false;
-    for (const char c : name) {
-        if (c >= '0' && c <= '9') {
-            num_numbers += was_digit ? 0 : 1;
-            was_digit = true;
-        } else if (c == '_' && was_digit) {
-            was_digit = false;
-        } else {
-            return std::nullopt;
-        }
-    }
-    if (!was_digit || num_numbers != 3) return std::nullopt;
-    pid_t sender = 0;  // of more digits than a process's number has: nobody's
-    std::from_chars(name.data(), name.data() + name.size(), sender);
-    return sender;
-}
-
 // The header of an object, while it is counted in.
 class Header {
   public:
@@ -77,8 +53,32 @@ class Header {
 
 }  // namespace
 
+// "/torch_<pid>_<digits>_<digits>": no other slash, so no path but one in /dev/shm.
+std::optional<pid_t> torch_sender_of(std::string_view name) {
+    constexpr std::string_view kPrefix = "/torch_";
+    constexpr std::size_t kNameMax = 128;
+    if (!name.starts_with(kPrefix) || name.size() > kNameMax) return std::nullopt;
+    name.remove_prefix(kPrefix.size());
+    int num_numbers = 0;
+    bool was_digit = false;
+    for (const char c : name) {
+        if (c >= '0' && c <= '9') {
+            num_numbers += was_digit ? 0 : 1;
+            was_digit = true;
+        } else if (c == '_' && was_digit) {
+            was_digit = false;
+        } else {
+            return std::nullopt;
+        }
+    }
+    if (!was_digit || num_numbers != 3) return std::nullopt;
+    pid_t sender = 0;  // of more digits than a process's number has: nobody's
+    std::from_chars(name.data(), name.data() + name.size(), sender);
+    return sender;
+}
+
 Result<std::unique_ptr<TorchStorage>> TorchStorage::open(const std::string& name) {
-    const std::optional<pid_t> sender = sender_of(name);
+    const std::optional<pid_t> sender = torch_sender_of(name);
     if (!sender) {
         return make_error(
             ErrorCode::kInvalidArgument,

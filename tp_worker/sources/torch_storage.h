@@ -17,11 +17,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <sys/types.h>
 
 namespace pitstop::tp_worker {
+
+// Whose an object of torch's in shared memory is: "/torch_<pid>_<random>_<n>". Nothing: no such
+// name.
+[[nodiscard]] std::optional<pid_t> torch_sender_of(std::string_view name);
 
 class TorchStorage {
   public:

@@ -1,6 +1,7 @@
 #include "tp_worker/update/keeper.h"
 
 #include "base/mapped_file.h"
+#include "kernels/device_memory.h"
 #include "messages/codec.h"
 #include "tp_worker/update/kept_weights.h"
 
@@ -155,7 +156,11 @@ Result<> Keeper::copy_piece(const Arena& live, std::int64_t begin, std::span<std
             raw(args_.rank)
         );
     }
-    std::memcpy(out.data(), live.data() + begin, out.size());
+    if (args_.is_on_gpu) {
+        kernels::copy_and_wait(out.data(), live.data() + begin, std::ssize(out));
+    } else {
+        std::memcpy(out.data(), live.data() + begin, out.size());
+    }
     return Ok{};
 }
 

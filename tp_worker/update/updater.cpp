@@ -106,6 +106,33 @@ messages::Frames Updater::refusal(const messages::WorkerStage& order, Error erro
     return encode(vote);
 }
 
+// Of the stage that is held, which fills `target`.
+StageArgs Updater::args_for(Arena& target) {
+    GpuStaging* const gpu = engine_.gpu_staging();
+    std::function<Result<>(int)> adopt;
+    if (!stage_->is_in_place && gpu == nullptr)
+        adopt = [&target](int fd) { return target.adopt(fd); };
+    return {
+        .update = stage_->update,
+        .spec = stage_->spec,
+        .rank = engine_.rank(),
+        .layout = engine_.layout(),
+        .config = engine_.config(),
+        .ops = engine_.ops(),
+        .add_run = engine_.device().add_run(),
+        .gpu = gpu,
+        .target = target.data(),
+        .live = engine_.weights()->live_data(),
+        .target_bytes = target.bytes(),
+        .takes_shards = !stage_->is_in_place,
+        .adopt = std::move(adopt),
+        .pace = pace_,
+        .num_threads = engine_.num_threads(),
+        .is_dropped = stage_->is_dropped,
+        .at = [this](std::string_view name) { fault_point_.reach(name); },
+    };
+}
+
 Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerStage order) {
     if (stage_) {
         return make_error(
@@ -120,16 +147,6 @@ Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerStage o
              "this worker computes nothing (--load-format null) and has no weights"}
         )};
     }
-    if (engine_.device().is_cuda()) {
-        return std::vector{refusal(
-            order,
-            {ErrorCode::kUnsupported,
-             fmt::format(
-                 "weights on a GPU ({}) cannot be updated yet: restart with --weights",
-                 engine_.device().name()
-             )}
-        )};
-    }
     Arena& target = store->target(order.spec.mode);
     const bool is_in_place = &target == &store->live_memory();
     store->forget_retained();
@@ -138,25 +155,8 @@ Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerStage o
     stage_->update = order.update;
     stage_->spec = std::move(order.spec);
     stage_->is_in_place = is_in_place;
-    std::function<Result<>(int)> adopt;
-    if (!is_in_place) adopt = [&target](int fd) { return target.adopt(fd); };
-    stage_->fill.emplace(StageArgs{
-        .update = order.update,
-        .spec = stage_->spec,
-        .rank = engine_.rank(),
-        .layout = engine_.layout(),
-        .config = engine_.config(),
-        .ops = engine_.ops(),
-        .add_run = engine_.device().add_run(),
-        .target = target.data(),
-        .live = store->live_data(),
-        .target_bytes = target.bytes(),
-        .adopt = std::move(adopt),
-        .pace = pace_,
-        .num_threads = engine_.num_threads(),
-        .is_dropped = stage_->is_dropped,
-        .at = [this](std::string_view name) { fault_point_.reach(name); },
-    });
+    if (GpuStaging* const gpu = engine_.gpu_staging()) gpu->start_after(engine_.device().stream());
+    stage_->fill.emplace(args_for(target));
     const bool is_session = stage_->spec.source.kind == messages::SourceKind::kBuckets;
     if (is_in_place && !is_session) stand();
     const messages::UpdateOrder what =

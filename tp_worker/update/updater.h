@@ -74,6 +74,7 @@ class Updater {
     using StageJob = std::function<Result<>(Stage&)>;
 
     Result<std::vector<messages::Frames>> carry_out(messages::WorkerStage order);
+    StageArgs args_for(Arena& target);
     Result<std::vector<messages::Frames>> carry_out(messages::WorkerFill order);
     Result<std::vector<messages::Frames>> carry_out(const messages::WorkerFinish& order);
     [[nodiscard]] bool may(messages::UpdateId update, messages::UpdateOrder order);

@@ -6,8 +6,6 @@
 #include <cmath>
 
 namespace pitstop::tp_worker {
-namespace {}  // namespace
-
 bool TensorFiller::fill(
     std::size_t index,
     const Incoming* incoming,
@@ -148,14 +146,7 @@ void TensorFiller::report_nonfinite(
     while (index + 1 < num * tensor.cols && std::isfinite(to_float(rows[index]))) ++index;
     filled_.problems.emplace_back(
         index_,
-        fmt::format(
-            "'{}' is not finite: {} at row {}, column {} of this rank's shard (allow_nonfinite "
-            "would accept it)",
-            tensor.name,
-            to_float(rows[index]),
-            begin + index / tensor.cols,
-            index % tensor.cols
-        )
+        nonfinite_problem(tensor, rows[index], begin + index / tensor.cols, index % tensor.cols)
     );
 }
 

@@ -1,39 +1,25 @@
 // Fills tensors of a rank's shard from what a source delivers, on one thread, one after the other:
 // copied, sliced and converted into place, digested and looked at there, a piece at a time
-// (weight_stage.h has the whole).
+// (host_writer.h has the whole).
 //
-// Thread: one at a time, of the stage's.
+// Thread: one at a time, of the writer's.
 #pragma once
 
 #include "base/result.h"
 #include "base/time.h"
 #include "messages/version_digest.h"
 #include "tp_worker/weights/pace.h"
+#include "tp_worker/weights/shard_writer.h"
+#include "tp_worker/weights/stage_args.h"
 #include "tp_worker/weights/weight_layout.h"
 #include "tp_worker/weights/weight_loader.h"
-#include "tp_worker/weights/weight_stage.h"
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
-#include <string>
-#include <utility>
 #include <vector>
 
 namespace pitstop::tp_worker {
-
-// What filling came to, on one thread.
-struct Filled {
-    std::int64_t num_tensors = 0;
-    std::int64_t bytes = 0;
-    Duration receive{};
-    Duration verify{};
-    std::vector<std::pair<std::size_t, std::string>> problems{};  // of the tensor with this index
-    std::optional<std::pair<std::size_t, Error>> error{};         // that ended the work
-
-    [[nodiscard]] Duration busy() const { return receive + verify; }
-};
 
 class TensorFiller {
   public:

@@ -48,21 +48,6 @@ PartWords words_of(const ShardPart& part) {
     };
 }
 
-// Of a part as it is in an arena. The sum and the stream are left to the caller.
-kernels::DigestArgs digest_args(
-    const WeightTensor& tensor, const ShardPart& part, const std::byte* arena
-) {
-    const PartWords words = words_of(part);
-    return {
-        .data = arena + tensor.offset + part.shard_begin() * kElementBytes,
-        .rows = part.rows,
-        .row_bytes = part.cols * kElementBytes,
-        .row_stride_bytes = part.shard_stride * kElementBytes,
-        .first_word = words.first,
-        .words_per_row = words.per_row,
-    };
-}
-
 std::optional<Error> cut_word(const WeightLayout& layout) {
     for (const WeightTensor& tensor : layout.tensors()) {
         if (!tensor.cuts_words) continue;
@@ -77,6 +62,18 @@ std::optional<Error> cut_word(const WeightLayout& layout) {
 
 }  // namespace
 
+kernels::DigestArgs digest_args(const ShardPart& part, const std::byte* shard) {
+    const PartWords words = words_of(part);
+    return {
+        .data = shard + part.shard_begin() * kElementBytes,
+        .rows = part.rows,
+        .row_bytes = part.cols * kElementBytes,
+        .row_stride_bytes = part.shard_stride * kElementBytes,
+        .first_word = words.first,
+        .words_per_row = words.per_row,
+    };
+}
+
 std::uint64_t add_rows_digest(const RowsDigestArgs& args, std::span<messages::PartDigest> parts) {
     CHECK(parts.size() == args.tensor.parts.size() && !args.tensor.cuts_words);
     std::uint64_t num_nonfinite = 0;
@@ -84,7 +81,7 @@ std::uint64_t add_rows_digest(const RowsDigestArgs& args, std::span<messages::Pa
         const ShardPart rows = args.tensor.parts[i].in_shard_rows(args.row_begin, args.num_rows);
         if (rows.is_empty()) continue;
         Digest sum;
-        kernels::DigestArgs part = digest_args(args.tensor, rows, args.arena);
+        kernels::DigestArgs part = digest_args(rows, args.arena + args.tensor.offset);
         part.sum = &sum;
         part.num_nonfinite = &num_nonfinite;
         part.stream = args.stream;
@@ -184,7 +181,7 @@ Result<std::vector<messages::PartDigest>> GpuWeightDigest::digest(
         for (const ShardPart& held : tensor.parts) {
             Digest* const sum = next_sum++;
             if (held.is_empty()) continue;
-            kernels::DigestArgs part = digest_args(tensor, held, arena);
+            kernels::DigestArgs part = digest_args(held, arena + tensor.offset);
             part.sum = sum;
             part.stream = stream;
             ops.digest(part);

@@ -12,15 +12,6 @@
 namespace pitstop::tp_worker {
 namespace {
 
-kernels::DType op_dtype(checkpoint::StoredDtype dtype) {
-    CHECK(
-        dtype == checkpoint::StoredDtype::kBf16 || dtype == checkpoint::StoredDtype::kF16 ||
-        dtype == checkpoint::StoredDtype::kF32
-    );
-    if (dtype == checkpoint::StoredDtype::kBf16) return kernels::DType::kBF16;
-    return dtype == checkpoint::StoredDtype::kF16 ? kernels::DType::kF16 : kernels::DType::kF32;
-}
-
 // Rows [begin, begin + num) of the whole tensor; they are rows `shard_row` and on of the shard.
 struct RowRange {
     std::int64_t begin = 0;
@@ -131,6 +122,15 @@ Result<> load_rows(
 }
 
 }  // namespace
+
+kernels::DType op_dtype(checkpoint::StoredDtype dtype) {
+    CHECK(
+        dtype == checkpoint::StoredDtype::kBf16 || dtype == checkpoint::StoredDtype::kF16 ||
+        dtype == checkpoint::StoredDtype::kF32
+    );
+    if (dtype == checkpoint::StoredDtype::kBf16) return kernels::DType::kBF16;
+    return dtype == checkpoint::StoredDtype::kF16 ? kernels::DType::kF16 : kernels::DType::kF32;
+}
 
 void copy_rows(const RowsArgs& args) {
     const WeightTensor& tensor = args.tensor;

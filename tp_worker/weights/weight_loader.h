@@ -48,7 +48,11 @@ struct TensorBytes {
     // Not empty: `data` is a mapping of what somebody else may cut short. Asked after every piece,
     // which is read in a CutGuard.
     std::function<Result<>()> is_whole{};
+    // `data` is memory of the opened GPU: kernels read it where it is.
+    bool is_on_gpu = false;
 };
+// As the ops name it. REQUIRES: dtype is BF16, F16 or F32.
+[[nodiscard]] kernels::DType op_dtype(checkpoint::StoredDtype dtype);
 [[nodiscard]] TensorBytes stored_bytes(
     const checkpoint::Checkpoint& checkpoint, const checkpoint::StoredTensor& stored
 );

@@ -3,7 +3,6 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/utf8.h"
-#include "tp_worker/weights/tensor_filler.h"
 #include "tp_worker/weights/weight_digest.h"
 
 #include <algorithm>
@@ -11,17 +10,18 @@
 #include <cstring>
 #include <iterator>
 #include <optional>
-#include <thread>
+#include <unordered_map>
 
 namespace pitstop::tp_worker {
 namespace {
 
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
-// Calls use(element of the shard, value) for each update of an element that this rank holds.
-template <class F>
-void for_each_here(const SparseTensor& sparse, const WeightTensor& tensor, F use) {
+// The updates of elements that this rank holds. Of two for one element the later counts.
+ShardElements elements_here(const SparseTensor& sparse, const WeightTensor& tensor) {
     const std::int64_t value_bytes = bytes_of(sparse.spec.dtype);
+    ShardElements here;
+    bool is_ascending = true;  // as most are: then each is there once
     for (std::int64_t i = 0; i < sparse.num; ++i) {
         std::int32_t index = 0;
         std::memcpy(&index, sparse.indices + i * 4, sizeof index);
@@ -31,10 +31,25 @@ void for_each_here(const SparseTensor& sparse, const WeightTensor& tensor, F use
             const std::int64_t r = row - part.whole_row;
             const std::int64_t c = col - part.whole_col;
             if (r < 0 || r >= part.rows || c < 0 || c >= part.cols) continue;
-            use(part.shard_begin() + r * part.shard_stride + c,
-                bf16_from(sparse.spec.dtype, sparse.values + i * value_bytes));
+            const std::int64_t at = part.shard_begin() + r * part.shard_stride + c;
+            is_ascending = is_ascending && (here.at.empty() || here.at.back() < at);
+            here.at.push_back(at);
+            here.values.push_back(bf16_from(sparse.spec.dtype, sparse.values + i * value_bytes));
         }
     }
+    if (is_ascending) return here;
+    ShardElements once;
+    std::unordered_map<std::int64_t, std::size_t> places;
+    for (std::size_t i = 0; i < here.at.size(); ++i) {
+        const auto [place, is_new] = places.try_emplace(here.at[i], once.at.size());
+        if (is_new) {
+            once.at.push_back(here.at[i]);
+            once.values.push_back(here.values[i]);
+        } else {
+            once.values[place->second] = here.values[i];
+        }
+    }
+    return once;
 }
 
 // The whole model's tensors that this update did not bring, as find_problems wants them.
@@ -44,7 +59,7 @@ checkpoint::TensorSpec spec_of(const WeightTensor& tensor) {
 
 }  // namespace
 
-WeightStage::WeightStage(const StageArgs& args) : args_(args) {
+WeightStage::WeightStage(const StageArgs& args) : args_(args), writer_(make_shard_writer(args_)) {
     const std::span<const WeightTensor> tensors = args_.layout.tensors();
     states_.assign(tensors.size(), State::kAbsent);
     for (const WeightTensor& tensor : tensors) {
@@ -111,7 +126,7 @@ void WeightStage::mark_written() {
 
 Result<> WeightStage::take(std::span<const Incoming> tensors, Expect expect) {
     std::vector<checkpoint::TensorSpec> offered;
-    std::vector<Job> jobs;
+    std::vector<FillJob> jobs;
     const Incoming* head = nullptr;  // a tied one
     for (const Incoming& incoming : tensors) {
         offered.push_back(incoming.spec);
@@ -135,7 +150,7 @@ Result<> WeightStage::take(std::span<const Incoming> tensors, Expect expect) {
     const std::size_t embedding = index_of(*args_.layout.find(kEmbeddingName));
     const bool fills_embedding =
         head != nullptr && states_[embedding] == State::kAbsent &&
-        std::ranges::none_of(jobs, [&](const Job& job) { return job.index == embedding; });
+        std::ranges::none_of(jobs, [&](const FillJob& job) { return job.index == embedding; });
     if (fills_embedding) {
         jobs.push_back({.index = embedding, .incoming = head});
     } else if (head != nullptr) {
@@ -145,7 +160,7 @@ Result<> WeightStage::take(std::span<const Incoming> tensors, Expect expect) {
     std::ranges::move(found, std::back_inserter(problems_));
     if (expect == Expect::kAll) {
         std::vector<State> after = states_;
-        for (const Job& job : jobs) after[job.index] = State::kArrived;  // a head is one, too
+        for (const FillJob& job : jobs) after[job.index] = State::kArrived;  // a head is one, too
         std::swap(states_, after);
         add_missing();
         std::swap(states_, after);
@@ -154,7 +169,7 @@ Result<> WeightStage::take(std::span<const Incoming> tensors, Expect expect) {
     mark_written();
     if (head != nullptr && !fills_embedding)
         append_parts(args_.layout.tensors()[embedding], head_digests_);
-    for (const Job& job : jobs) {
+    for (const FillJob& job : jobs) {
         if (job.is_head_beside) continue;
         if (states_[job.index] == State::kFromHead) {  // it comes over the head's, which is kept
             for (messages::PartDigest& part : digests_of(job.index)) part.lane0 = part.lane1 = 0;
@@ -187,31 +202,38 @@ void WeightStage::add_missing() {
     }
 }
 
-Result<> WeightStage::take_target() {
-    std::vector<Job> jobs;
+Result<> WeightStage::take_shard(std::span<const std::byte> bytes, Shard shard) {
+    std::vector<FillJob> jobs;
     for (std::size_t i = 0; i < states_.size(); ++i) {
         if (states_[i] != State::kAbsent) {
             problems_.push_back(
                 fmt::format("'{}' arrived before in this update", args_.layout.tensors()[i].name)
             );
         }
-        jobs.push_back({i, nullptr});
+        jobs.push_back({.index = i});
     }
-    for (const WeightTensor& tensor : args_.layout.tensors()) check_padding(tensor);
+    for (const WeightTensor& tensor : args_.layout.tensors()) check_padding(tensor, bytes);
     if (!problems_.empty()) return fail_with_problems();
     mark_written();
     states_.assign(states_.size(), State::kArrived);
     num_tensors_ = static_cast<std::int64_t>(states_.size());
+    if (shard == Shard::kToCopy) {
+        const TimePoint begun = Clock::now();
+        const Result<> filled = writer_->fill_target(bytes);
+        receive_ += Clock::now() - begun;
+        RETURN_IF_ERROR(filled);
+    }
     return fill_all(std::move(jobs), Keep::kInPlace);
 }
 
 // Rows that belong to no part are zero in a copy of ours; here somebody else laid them out.
-void WeightStage::check_padding(const WeightTensor& tensor) {
+void WeightStage::check_padding(const WeightTensor& tensor, std::span<const std::byte> shard) {
     std::int64_t num_rows = 0;
     for (const ShardPart& part : tensor.parts)
         num_rows = std::max(num_rows, part.shard_row + part.rows);
-    const std::byte* begin = args_.target + tensor.offset + num_rows * tensor.cols * kElementBytes;
-    const std::byte* end = args_.target + tensor.offset + tensor.bytes();
+    const std::byte* const first = shard.data() + tensor.offset;
+    const std::byte* const begin = first + num_rows * tensor.cols * kElementBytes;
+    const std::byte* const end = first + tensor.bytes();
     if (std::all_of(begin, end, [](std::byte byte) { return byte == std::byte{0}; })) return;
     problems_.push_back(fmt::format(
         "'{}': its padding, from row {} of the shard on, is not zero", tensor.name, num_rows
@@ -222,11 +244,11 @@ Result<> WeightStage::finish() {
     add_missing();
     if (!problems_.empty()) return fail_with_problems();
     mark_written();
-    std::vector<Job> kept;
-    std::vector<Job> scattered;
+    std::vector<FillJob> kept;
+    std::vector<FillJob> scattered;
     for (std::size_t i = 0; i < states_.size(); ++i) {
-        if (states_[i] == State::kAbsent) kept.push_back({i, nullptr});
-        if (states_[i] == State::kSparse) scattered.push_back({i, nullptr});
+        if (states_[i] == State::kAbsent) kept.push_back({.index = i});
+        if (states_[i] == State::kSparse) scattered.push_back({.index = i});
     }
     RETURN_IF_ERROR(fill_all(std::move(scattered), Keep::kInPlace));
     RETURN_IF_ERROR(fill_all(std::move(kept), Keep::kCopy));
@@ -264,85 +286,16 @@ void WeightStage::check_tied() {
     problems_.push_back(fmt::format("'{}' differs from '{}': {}", kHeadName, kEmbeddingName, kWhy));
 }
 
-TaskPool& WeightStage::threads() {
-    if (!threads_) threads_.emplace(args_.num_threads);
-    return *threads_;
-}
-
-// Tensors are claimed by the threads one at a time, the largest first. The first thread always
-// works; the others are there for the time when no pass runs.
-Result<> WeightStage::fill_all(std::vector<Job> jobs, Keep keep) {
-    const std::span<const WeightTensor> tensors = args_.layout.tensors();
-    const auto elements = [&](const Job& job) {
-        return tensors[job.index].rows * tensors[job.index].cols;
-    };
-    std::ranges::stable_sort(jobs, [&](const Job& a, const Job& b) {
-        return elements(a) > elements(b);
-    });
-    std::int64_t num_elements = 0;
-    for (const Job& job : jobs) num_elements += elements(job);
-    // To wake a thread costs some 10 us: a tenth of what 1 MiB takes.
-    constexpr std::int64_t kElementsPerThread = 512 << 10;
-    const std::int64_t num_threads_max =
-        std::clamp<std::int64_t>(std::ssize(jobs), 1, std::max(1, args_.num_threads));
-    const auto num_threads = static_cast<std::size_t>(
-        std::clamp<std::int64_t>(num_elements / kElementsPerThread, 1, num_threads_max)
-    );
-    std::atomic<std::size_t> num_claimed{0};
-    std::atomic<bool> is_over{false};
-    std::vector<Filled> filled(num_threads);
-    const auto work = [&](std::size_t thread) {
-        constexpr auto kLook = std::chrono::milliseconds(10);
-        TensorFiller filler(args_);
-        while (!is_over.load(std::memory_order_relaxed)) {
-            if (thread != 0 && args_.pace.is_serving()) {
-                if (num_claimed.load(std::memory_order_relaxed) >= jobs.size()) break;
-                std::this_thread::sleep_for(kLook);
-                continue;
-            }
-            const std::size_t claim = num_claimed.fetch_add(1, std::memory_order_relaxed);
-            if (claim >= jobs.size()) break;
-            if (claim == jobs.size() / 2) args_.at("stage_half");
-            const Job& job = jobs[claim];
-            const bool is_on =
-                job.is_head_beside
-                    ? filler.digest_head(job.index, *job.incoming, head_digests_)
-                    : filler.fill(
-                          job.index, job.incoming, keep == Keep::kInPlace, digests_of(job.index)
-                      );
-            if (!is_on) is_over.store(true, std::memory_order_relaxed);
-        }
-        filled[thread] = filler.filled();
-        return Result<>(Ok{});
-    };
-    if (num_threads == 1) {
-        static_cast<void>(work(0));
-    } else {
-        static_cast<void>(threads().run(num_threads, work));
-    }
-
-    // Problems and errors in the tensors' order. The seconds are those of the thread that was busy
-    // longest, divided as all threads' were.
-    Duration receive{}, verify{}, longest{};
-    std::vector<std::pair<std::size_t, std::string>> problems;
-    std::optional<std::pair<std::size_t, Error>> error;
-    for (Filled& of_thread : filled) {
-        num_tensors_ += of_thread.num_tensors;
-        bytes_ += of_thread.bytes;
-        receive += of_thread.receive;
-        verify += of_thread.verify;
-        longest = std::max(longest, of_thread.busy());
-        std::ranges::move(of_thread.problems, std::back_inserter(problems));
-        if (of_thread.error && (!error || of_thread.error->first < error->first))
-            error = std::move(of_thread.error);
-    }
-    const double all = seconds(receive + verify);
-    const double scale = all > 0 ? seconds(longest) / all : 0;
-    receive_ += std::chrono::duration_cast<Duration>(receive * scale);
-    verify_ += std::chrono::duration_cast<Duration>(verify * scale);
-    std::ranges::sort(problems);
-    for (auto& [index, problem] : problems) problems_.push_back(std::move(problem));
-    if (error) return std::move(error->second);
+Result<> WeightStage::fill_all(std::vector<FillJob> jobs, Keep keep) {
+    for (FillJob& job : jobs)
+        job.parts = job.is_head_beside ? std::span(head_digests_) : digests_of(job.index);
+    Filled filled = writer_->fill(std::move(jobs), keep);
+    num_tensors_ += filled.num_tensors;
+    bytes_ += filled.bytes;
+    receive_ += filled.receive;
+    verify_ += filled.verify;
+    for (auto& [index, problem] : filled.problems) problems_.push_back(std::move(problem));
+    if (filled.error) return std::move(filled.error->second);
     return problems_.empty() ? Result<>(Ok{}) : fail_with_problems();
 }
 
@@ -397,11 +350,8 @@ Result<> WeightStage::take_tied(const SparseTensor& sparse, const WeightTensor& 
     const bool is_first = tied_sparse_.empty() && states_[index_of(embedding)] == State::kAbsent;
     if (is_first) tied_sparse_ = is_head ? kHeadName : kEmbeddingName;
     if (sparse.spec.name == tied_sparse_) return scatter(sparse, embedding);
-    const auto* shard = reinterpret_cast<const bf16*>(args_.target + embedding.offset);
-    std::int64_t num_other = 0;
-    for_each_here(sparse, embedding, [&](std::int64_t at, bf16 value) {
-        num_other += shard[at].bits != value.bits;
-    });
+    const std::int64_t num_other =
+        writer_->count_different(embedding, elements_here(sparse, embedding));
     if (num_other == 0) return Ok{};
     problems_.push_back(fmt::format(
         "'{}': {} updates differ from '{}', which came before: this model ties them "
@@ -417,17 +367,10 @@ Result<> WeightStage::take_tied(const SparseTensor& sparse, const WeightTensor& 
 Result<> WeightStage::scatter(const SparseTensor& sparse, const WeightTensor& tensor) {
     const TimePoint begun = Clock::now();
     State& state = states_[index_of(tensor)];
-    if (state == State::kAbsent && args_.target != args_.live) {
-        std::memcpy(
-            args_.target + tensor.offset,
-            args_.live + tensor.offset,
-            static_cast<std::size_t>(tensor.bytes())
-        );
-    }
+    if (state == State::kAbsent && args_.target != args_.live) writer_->copy_live(tensor);
     state = State::kSparse;
     ++num_tensors_;
-    auto* shard = reinterpret_cast<bf16*>(args_.target + tensor.offset);
-    for_each_here(sparse, tensor, [&](std::int64_t at, bf16 value) { shard[at] = value; });
+    writer_->write(tensor, elements_here(sparse, tensor));
     receive_ += Clock::now() - begun;
     if (is_dropped()) return make_error(ErrorCode::kAborted, "the stage was dropped");
     return Ok{};

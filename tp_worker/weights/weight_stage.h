@@ -9,72 +9,36 @@
 // Where embeddings are tied, the head is another name of the embedding: trainers send one of them,
 // or both. Whichever comes first fills the embedding, and the other must be the same.
 //
-// A piece at a time: copied, sliced and converted into its place, digested and looked at for
-// non-finite values there while it is in the cache, then a rest (pace.h). Between two pieces a drop
-// is noticed.
+// How the bytes come into their place is the writer's matter (shard_writer.h): a piece at a time,
+// then a rest (pace.h). Between two pieces a drop is noticed.
 //
-// Thread: the background's, one call at a time; while no pass runs, others of its own beside it.
+// Thread: the background's, one call at a time.
 #pragma once
 
 #include "base/result.h"
-#include "base/task_pool.h"
-#include "kernels/ops.h"
 #include "messages/update_orders.h"
 #include "messages/version_digest.h"
 #include "messages/weights.h"
-#include "tp_worker/config/model_config.h"
-#include "tp_worker/weights/pace.h"
+#include "tp_worker/weights/shard_writer.h"
+#include "tp_worker/weights/stage_args.h"
 #include "tp_worker/weights/weight_layout.h"
-#include "tp_worker/weights/weight_loader.h"
 
 #include <atomic>
 #include <cstddef>
-#include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace pitstop::tp_worker {
 
-struct StageArgs {
-    messages::UpdateId update{};
-    const messages::UpdateSpec& spec;
-    Rank rank{};
-    const WeightLayout& layout;
-    const ModelConfig& config;
-    const kernels::Ops& ops;
-    digest::AddRun add_run = nullptr;  // of the same level
-    std::byte* target = nullptr;       // the copy to fill
-    const std::byte* live = nullptr;   // the copy that serves; direct: the same
-    std::int64_t target_bytes = 0;     // of the target's memory
-    // Makes a sealed memfd the target's memory; empty: this stage adopts none.
-    std::function<Result<>(int fd)> adopt{};
-    const Pace& pace;
-    int num_threads = 1;  // when no pass runs; while one does, one
-    const std::atomic<bool>& is_dropped;
-    std::function<void(std::string_view)> at{};  // named places, for fault tests
-};
-
-// A tensor that a source has.
-struct Incoming {
-    checkpoint::TensorSpec spec{};
-    TensorBytes bytes{};
-};
-
-// Elements of a tensor that change: a sparse source's. Nothing of it is believed yet.
-struct SparseTensor {
-    checkpoint::TensorSpec spec{};
-    const std::byte* indices = nullptr;  // [num] int32, flat in the whole tensor, any alignment
-    const std::byte* values = nullptr;   // [num] of spec.dtype, any alignment
-    std::int64_t num = 0;
-};
-
 class WeightStage {
   public:
     explicit WeightStage(const StageArgs& args);
+    WeightStage(const WeightStage&) = delete;  // its writer knows where it is
+    WeightStage& operator=(const WeightStage&) = delete;
 
     Result<> begin();
 
@@ -84,8 +48,10 @@ class WeightStage {
     Result<> take(std::span<const Incoming> tensors, Expect expect);
     // In place on a copy of the live version, which must be the one it was made for.
     Result<> take_sparse(std::span<const SparseTensor> tensors);
-    // The whole target is in its place already (a shard that was adopted): only verifies.
-    Result<> take_target();
+    // The whole target, laid out as it is in memory: in its place already (a shard that was
+    // adopted), or to be copied there.
+    enum class Shard { kInPlace, kToCopy };
+    Result<> take_shard(std::span<const std::byte> bytes, Shard shard);
     Result<> finish();
 
     // How far it came, with this result. outcome.phase is kIdle as long as nothing was written.
@@ -100,18 +66,12 @@ class WeightStage {
     void add_receive(Duration duration) { receive_ += duration; }
 
   private:
-    struct Job {
-        std::size_t index = 0;               // of the tensor in the layout
-        const Incoming* incoming = nullptr;  // null: kept
-        bool is_head_beside = false;  // a tied head, and the embedding comes, too: only digested
-    };
-    enum class Keep { kCopy, kInPlace };
-    Result<> fill_all(std::vector<Job> jobs, Keep keep);
+    Result<> fill_all(std::vector<FillJob> jobs, Keep keep);
     Result<> fail_with_problems();
     void check_declared(const messages::TensorInfo& declared);
     void add_missing();
     void list_missing(messages::RankOutcome& outcome) const;
-    void check_padding(const WeightTensor& tensor);
+    void check_padding(const WeightTensor& tensor, std::span<const std::byte> shard);
     void mark_written();
     [[nodiscard]] std::size_t index_of(const WeightTensor& tensor) const;
     [[nodiscard]] std::span<messages::PartDigest> digests_of(std::size_t index);
@@ -121,11 +81,8 @@ class WeightStage {
 
     enum class State : std::uint8_t { kAbsent, kArrived, kFromHead, kSparse };
 
-    // Made with the first work that is worth a second thread.
-    TaskPool& threads();
-
     StageArgs args_;
-    std::optional<TaskPool> threads_{};
+    std::unique_ptr<ShardWriter> writer_{};
     messages::UpdatePhase phase_ = messages::UpdatePhase::kIdle;
     std::vector<State> states_{};                  // by tensor
     std::vector<std::size_t> first_part_{};        // of each tensor, in digests_

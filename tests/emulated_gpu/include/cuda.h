@@ -55,6 +55,7 @@ CUresult cuMemAddressReserve(
     unsigned long long flags
 );
 CUresult cuMemAddressFree(CUdeviceptr address, std::size_t bytes);
+CUresult cuMemGetAddressRange(CUdeviceptr* begin, std::size_t* bytes, CUdeviceptr address);
 CUresult cuMemCreate(
     CUmemGenericAllocationHandle* handle,
     std::size_t bytes,

@@ -1,0 +1,69 @@
+// Memory and events of another process on the opened GPU, by CUDA's legacy IPC handles. What the
+// other process says is not believed: a handle that opens nothing is an Error, and how large the
+// memory is says the driver.
+//
+// Source: CUDA Runtime API, cudaIpcOpenMemHandle (one process opens an allocation once; the
+//         exporter must not free it before it is closed), cudaIpcOpenEventHandle; CUDA Driver API,
+//         cuMemGetAddressRange.
+#pragma once
+
+#include "base/result.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+
+namespace pitstop::kernels {
+
+// Bytes of a cudaIpcMemHandle_t and of a cudaIpcEventHandle_t.
+inline constexpr std::size_t kIpcHandleBytes = 64;
+
+// A whole allocation of the other process.
+class DeviceImport {
+  public:
+    DeviceImport() = default;
+    // Errors: kInvalidArgument, `handle` has another size; kUnavailable, CUDA opens nothing by it:
+    // its process has ended, has freed it, or is this one; kResourceExhausted.
+    [[nodiscard]] static Result<DeviceImport> open(std::string_view handle);
+    // REQUIRES: nothing enqueued reads it any more.
+    ~DeviceImport();
+    DeviceImport(DeviceImport&& other) noexcept { swap(other); }
+    DeviceImport& operator=(DeviceImport&& other) noexcept {
+        swap(other);
+        return *this;
+    }
+
+    [[nodiscard]] const std::byte* data() const { return data_; }
+    [[nodiscard]] std::int64_t bytes() const { return bytes_; }
+
+  private:
+    void swap(DeviceImport& other) {
+        std::swap(data_, other.data_);
+        std::swap(bytes_, other.bytes_);
+    }
+    std::byte* data_ = nullptr;
+    std::int64_t bytes_ = 0;
+};
+
+// An event that the other process recorded.
+class EventImport {
+  public:
+    EventImport() = default;
+    // Errors: as DeviceImport::open().
+    [[nodiscard]] static Result<EventImport> open(std::string_view handle);
+    ~EventImport();
+    EventImport(EventImport&& other) noexcept { std::swap(handle_, other.handle_); }
+    EventImport& operator=(EventImport&& other) noexcept {
+        std::swap(handle_, other.handle_);
+        return *this;
+    }
+
+    // Whether what came before it is done. Errors: kUnavailable, as open().
+    [[nodiscard]] Result<bool> is_done() const;
+
+  private:
+    void* handle_ = nullptr;
+};
+
+}  // namespace pitstop::kernels

@@ -1,0 +1,29 @@
+// The CUDA driver's functions, found at run time: nothing links libcuda, so that what is built
+// starts where there is no driver.
+#pragma once
+
+#include <cuda.h>
+
+#include <string>
+
+namespace pitstop::kernels {
+
+struct Driver {
+    decltype(&cuGetErrorName) get_error_name = nullptr;
+    decltype(&cuMemGetAllocationGranularity) get_granularity = nullptr;
+    decltype(&cuMemAddressReserve) address_reserve = nullptr;
+    decltype(&cuMemAddressFree) address_free = nullptr;
+    decltype(&cuMemCreate) create = nullptr;
+    decltype(&cuMemRelease) release = nullptr;
+    decltype(&cuMemMap) map = nullptr;
+    decltype(&cuMemUnmap) unmap = nullptr;
+    decltype(&cuMemSetAccess) set_access = nullptr;
+    decltype(&cuMemGetAddressRange) get_address_range = nullptr;
+};
+
+// REQUIRES: a device is open. One that is missing ends the process.
+[[nodiscard]] const Driver& driver();
+
+[[nodiscard]] std::string name_of(CUresult error);
+
+}  // namespace pitstop::kernels

@@ -1,0 +1,333 @@
+// Updates on a GPU, or, in the emulated preset, on the one in software: what a scheduler would
+// order, and what must come of it. The digests are the CPU's.
+#include "messages/codec.h"
+#include "messages/version_digest.h"
+#include "tests/checkpoint/temp_dir.h"
+#include "tests/gpu_or_skip.h"
+#include "tests/source_dir.h"
+#include "tests/tp_worker/test_replica.h"
+#include "tp_worker/update/updater.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <poll.h>
+
+namespace pitstop::tp_worker {
+namespace {
+
+using Json = nlohmann::json;
+
+Json load_json(const std::string& path) {
+    return Json::parse(std::ifstream(source_dir() + "/" + path));
+}
+
+std::vector<TokenId> ids_of(const Json& json) {
+    std::vector<TokenId> ids;
+    for (const int id : json) ids.push_back(static_cast<TokenId>(id));
+    return ids;
+}
+
+using Bytes = std::vector<std::uint8_t>;
+
+// A model's tensors as its checkpoint has them: bf16.
+std::map<std::string, std::pair<std::vector<std::int64_t>, Bytes>> tensors_of(
+    const std::string& model
+) {
+    std::ifstream file(model_dir(model) + "/model.safetensors", std::ios::binary);
+    const std::string bytes((std::istreambuf_iterator<char>(file)), {});
+    std::uint64_t header_len = 0;
+    std::memcpy(&header_len, bytes.data(), 8);
+    const Json header = Json::parse(bytes.substr(8, header_len));
+    std::map<std::string, std::pair<std::vector<std::int64_t>, Bytes>> tensors;
+    for (const auto& [name, entry] : header.items()) {
+        if (name == "__metadata__") continue;
+        const std::size_t begin = 8 + header_len + entry["data_offsets"][0].get<std::size_t>();
+        const std::size_t end = 8 + header_len + entry["data_offsets"][1].get<std::size_t>();
+        tensors[name] = {
+            entry["shape"],
+            Bytes(
+                bytes.begin() + static_cast<std::ptrdiff_t>(begin),
+                bytes.begin() + static_cast<std::ptrdiff_t>(end)
+            )};
+    }
+    return tensors;
+}
+
+class GpuUpdater : public testing::Test {
+  protected:
+    void SetUp() override {
+        if (const std::string why = why_no_gpu(); !why.empty()) {
+            ASSERT_FALSE(is_gpu_required()) << why;
+            GTEST_SKIP() << why;
+        }
+        open();
+    }
+    void open(bool awaits_weights = false) {
+        updater_.reset();
+        replica_.reset();
+        ReplicaOptions options;
+        options.engine.model_dir = model_dir("stories");
+        options.engine.device = DeviceKind::kCuda;
+        options.engine.compute = Compute::kFp32;
+        options.engine.isa = best_isa();
+        options.engine.max_total_tokens = 1024;
+        options.engine.tokens_per_step_max = 256;
+        options.engine.num_slots = 4;
+        options.engine.awaits_weights = awaits_weights;
+        auto replica = TestReplica::make(options);
+        ASSERT_TRUE(replica) << replica.error().message;
+        replica_ = *std::move(replica);
+        updater_ = std::make_unique<Updater>(replica_->root(), pace_, fault_point_);
+        last_update_ = 0;
+        epoch_ = 1;
+    }
+    ~GpuUpdater() override { updater_.reset(); }
+
+    template <class Answer, class Order>
+    Answer ask(const Order& order) {
+        Result<std::vector<messages::Frames>> now = updater_->obey(encode(order));
+        EXPECT_TRUE(now) << now.error().message;
+        std::vector<messages::Frames> frames = now ? *now : std::vector<messages::Frames>{};
+        for (int i = 0; i < 100; ++i) {
+            for (const messages::Frames& one : frames) {
+                if (one.type != Answer::kType) continue;
+                auto answer = decode<Answer>(one, messages::UnknownFields::kRefuse);
+                EXPECT_TRUE(answer);
+                return answer ? *answer : Answer{};
+            }
+            pollfd item{updater_->fd(), POLLIN, 0};
+            if (::poll(&item, 1, 20'000) != 1) break;
+            frames = updater_->take_answers();
+        }
+        ADD_FAILURE() << "no answer of type " << Answer::kType;
+        return {};
+    }
+
+    messages::WorkerStaged stage(messages::UpdateSpec spec) {
+        messages::WorkerStage order;
+        order.update = messages::UpdateId{++last_update_};
+        order.spec = std::move(spec);
+        return ask<messages::WorkerStaged>(order);
+    }
+    static messages::UpdateSpec from_disk(const std::string& path) {
+        messages::UpdateSpec spec;
+        spec.source.path = path;
+        return spec;
+    }
+    // A partial update of bytes in the call.
+    static messages::UpdateSpec from_bytes(
+        messages::TensorFormat format, std::vector<messages::TensorInfo> tensors, Bytes bytes
+    ) {
+        messages::UpdateSpec spec;
+        spec.partial = true;
+        spec.source.kind = messages::SourceKind::kTensors;
+        spec.source.format = format;
+        spec.source.tensors = std::move(tensors);
+        spec.source.payloads.resize(1);
+        spec.source.payloads[0].data.values = std::move(bytes);
+        return spec;
+    }
+    void commit(bool rollback = false) {
+        if (rollback) ++last_update_;
+        ask<messages::WorkerCommitted>(messages::WorkerCommit{
+            .update = messages::UpdateId{last_update_},
+            .epoch = Epoch{++epoch_},
+            .rollback = rollback});
+    }
+    void drop() {
+        ask<messages::WorkerDropped>(messages::WorkerDrop{
+            .update = messages::UpdateId{last_update_}});
+    }
+
+    static std::string problems_of(const messages::WorkerStaged& vote) {
+        std::string all;
+        for (const std::string& problem : vote.outcome.problems) all += problem + "\n";
+        return all;
+    }
+    static std::string version_of(const std::vector<messages::PartDigest>& digests) {
+        const auto version = messages::version_digest({{{Rank{}, digests}}});
+        EXPECT_TRUE(version) << version.error().message;
+        return version ? to_hex(version->digest) : "";
+    }
+    static std::string digest_of(const messages::WorkerStaged& vote) {
+        EXPECT_TRUE(vote.outcome.ok) << problems_of(vote);
+        return version_of(vote.digests);
+    }
+    std::string live_digest() {
+        return version_of(ask<messages::WorkerDigests>(messages::WorkerDigest{.call = CallId{1}}
+        ).digests);
+    }
+    std::string expected(const std::string& model) {
+        return load_json("tests/data/golden/digests.json")["models"][model]["digest"];
+    }
+    void expect_generates_as(const std::string& model) {
+        constexpr std::size_t kNum = 6;  // each costs the GPU in software some time
+        const Json entry =
+            load_json("tests/data/models/reference.json")["models"][model]["greedy"][0];
+        std::vector<TokenId> continuation = ids_of(entry["continuation"]);
+        continuation.resize(std::min(kNum, continuation.size()));
+        EXPECT_EQ(
+            generate(
+                replica_.get(), ids_of(entry["ids"]), static_cast<std::int64_t>(continuation.size())
+            ),
+            continuation
+        ) << model;
+    }
+    void expect_refused(const messages::WorkerStaged& vote, const std::string& why) {
+        EXPECT_FALSE(vote.outcome.ok);
+        EXPECT_NE(problems_of(vote).find(why), std::string::npos) << problems_of(vote);
+        EXPECT_TRUE(vote.digests.empty());
+        drop();
+        EXPECT_EQ(live_digest(), expected("stories"));
+    }
+
+    Pace pace_{1.0};
+    FaultPoint fault_point_{"none"};
+    std::unique_ptr<TestReplica> replica_{};
+    std::unique_ptr<Updater> updater_{};
+    std::uint64_t last_update_ = 0;
+    std::int64_t epoch_ = 1;
+};
+
+TEST_F(GpuUpdater, P1_P2_P10_ACommitSwapsAndARollbackSwapsBack) {
+    EXPECT_EQ(live_digest(), expected("stories"));
+    EXPECT_EQ(digest_of(stage(from_disk(model_dir("bard")))), expected("bard"));
+    EXPECT_EQ(live_digest(), expected("stories")) << "a stage touches nothing that serves";
+    expect_generates_as("stories");
+    commit();
+    EXPECT_EQ(live_digest(), expected("bard"));
+    expect_generates_as("bard");
+    commit(/*rollback=*/true);
+    EXPECT_EQ(live_digest(), expected("stories"));
+    expect_generates_as("stories");
+    commit(/*rollback=*/true);
+    EXPECT_EQ(live_digest(), expected("bard")) << "what was left by a rollback is retained";
+    EXPECT_EQ(digest_of(stage(from_disk(model_dir("stories")))), expected("stories"));
+    commit();
+    expect_generates_as("stories");
+}
+
+TEST_F(GpuUpdater, ADirectUpdateOverwritesTheLiveCopy) {
+    messages::UpdateSpec spec = from_disk(model_dir("bard"));
+    spec.mode = messages::UpdateMode::kDirect;
+    EXPECT_EQ(digest_of(stage(spec)), expected("bard"));
+    commit();
+    EXPECT_EQ(live_digest(), expected("bard"));
+    expect_generates_as("bard");
+    EXPECT_FALSE(replica_->root().weights()->has_retained());
+}
+
+TEST_F(GpuUpdater, P10_TensorsThatAreConvertedAreDigestedAsTheyAreResident) {
+    const auto bard = tensors_of("bard");
+    std::vector<messages::TensorInfo> infos;
+    Bytes bytes;
+    for (const auto& [name, tensor] : bard) {  // as fp32, each bf16 exactly
+        infos.push_back({.name = name, .dtype = "F32", .shape = tensor.first});
+        for (std::size_t i = 0; i < tensor.second.size(); i += 2)
+            bytes.insert(bytes.end(), {0, 0, tensor.second[i], tensor.second[i + 1]});
+    }
+    EXPECT_EQ(
+        digest_of(stage(from_bytes(messages::TensorFormat::kFlattened, infos, bytes))),
+        expected("bard")
+    );
+    commit();
+    EXPECT_EQ(live_digest(), expected("bard"));
+}
+
+TEST_F(GpuUpdater, APartialUpdateKeepsTheOtherTensors) {
+    const std::string name = "model.norm.weight";
+    const auto [shape, of_bard] = tensors_of("bard").at(name);
+    const std::vector<messages::TensorInfo> infos{{.name = name, .dtype = "BF16", .shape = shape}};
+    const auto vote = stage(from_bytes(messages::TensorFormat::kFlattened, infos, of_bard));
+    EXPECT_EQ(vote.outcome.tensors, 1);
+    const std::string mixed = digest_of(vote);
+    EXPECT_NE(mixed, expected("stories"));
+    commit();
+    EXPECT_EQ(live_digest(), mixed);
+    // And back: the others were kept.
+    const Bytes of_stories = tensors_of("stories").at(name).second;
+    EXPECT_EQ(
+        digest_of(stage(from_bytes(messages::TensorFormat::kFlattened, infos, of_stories))),
+        expected("stories")
+    );
+}
+
+TEST_F(GpuUpdater, SparseUpdatesChangeTheirElementsAndTheLaterOfTwoCounts) {
+    const std::string name = "model.layers.0.mlp.down_proj.weight";
+    const auto [shape, stories] = tensors_of("stories").at(name);
+    const Bytes bard = tensors_of("bard").at(name).second;
+    const auto num = static_cast<std::int64_t>(stories.size() / 2);
+    std::vector<std::int32_t> indices;
+    Bytes values;
+    const auto add = [&](std::int64_t index, const Bytes& from) {
+        indices.push_back(static_cast<std::int32_t>(index));
+        const auto at = static_cast<std::size_t>(index) * 2;
+        values.insert(values.end(), {from[at], from[at + 1]});
+    };
+    add(5, stories);  // overruled below
+    for (std::int64_t i = 0; i < num; ++i) add(i, bard);
+    const auto payload = [&] {
+        Bytes bytes(indices.size() * 4);
+        std::memcpy(bytes.data(), indices.data(), bytes.size());
+        bytes.insert(bytes.end(), values.begin(), values.end());
+        return bytes;
+    };
+    const std::vector<messages::TensorInfo> infos{{.name = name, .dtype = "BF16", .shape = shape}};
+    messages::UpdateSpec sparse = from_bytes(messages::TensorFormat::kSparse, infos, payload());
+    sparse.source.num_updates = {num + 1};
+    const std::string by_elements = digest_of(stage(sparse));
+    drop();
+    EXPECT_EQ(
+        digest_of(stage(from_bytes(messages::TensorFormat::kFlattened, infos, bard))), by_elements
+    );
+    drop();
+    indices.assign({static_cast<std::int32_t>(num)});
+    values.resize(2);
+    sparse = from_bytes(messages::TensorFormat::kSparse, infos, payload());
+    sparse.source.num_updates = {1};
+    expect_refused(stage(sparse), "the tensor has");
+}
+
+TEST_F(GpuUpdater, WhatIsNotFiniteIsRefusedByItsPlace) {
+    const std::string name = "model.norm.weight";
+    const auto [shape, bytes] = tensors_of("bard").at(name);
+    Bytes broken = bytes;
+    broken[2 * 17] = 0x80;
+    broken[2 * 17 + 1] = 0x7f;  // infinity
+    const std::vector<messages::TensorInfo> infos{{.name = name, .dtype = "BF16", .shape = shape}};
+    messages::UpdateSpec spec = from_bytes(messages::TensorFormat::kFlattened, infos, broken);
+    expect_refused(stage(spec), "'model.norm.weight' is not finite: inf at row 0, column 17");
+    spec.allow_nonfinite = true;
+    EXPECT_TRUE(stage(spec).outcome.ok);
+}
+
+TEST_F(GpuUpdater, P2_ACheckpointThatIsBrokenLeavesTheOldVersion) {
+    test::TempDir dir;
+    std::ifstream file(model_dir("bard") + "/model.safetensors", std::ios::binary);
+    std::string bytes((std::istreambuf_iterator<char>(file)), {});
+    bytes.resize(bytes.size() - 1000);
+    dir.write("model.safetensors", bytes);
+    const messages::WorkerStaged vote = stage(from_disk(dir.path()));
+    EXPECT_FALSE(vote.outcome.ok);
+    drop();
+    EXPECT_EQ(live_digest(), expected("stories"));
+    expect_generates_as("stories");
+}
+
+TEST_F(GpuUpdater, WeightsThatAreAwaitedComeByTheFirstUpdate) {
+    open(/*awaits_weights=*/true);
+    EXPECT_TRUE(replica_->root().weights()->is_lost());
+    EXPECT_EQ(digest_of(stage(from_disk(model_dir("bard")))), expected("bard"));
+    commit();
+    EXPECT_FALSE(replica_->root().weights()->is_lost());
+    EXPECT_EQ(live_digest(), expected("bard"));
+    expect_generates_as("bard");
+}
+
+}  // namespace
+}  // namespace pitstop::tp_worker

@@ -1,0 +1,50 @@
+"""What tests of trees on the GPU in software share (tests/emulated_gpu): the build, the flags, the machine."""
+
+import os
+import pathlib
+import shutil
+import tempfile
+
+import pytest
+
+from process_tree import ROOT, ProcessTree
+
+BUILD = pathlib.Path(os.environ.get("PITSTOP_EMULATED_BUILD", ROOT / "build/emulated"))
+needs_gpu = pytest.mark.skipif(
+    not (BUILD / "bin/pitstop_tp_worker").exists(),
+    reason=f"{BUILD} is not built: cmake --preset emulated && cmake --build --preset emulated",
+)
+CUDA = ("--device", "cuda", "--max-total-tokens", 2048, "--tuning-dir", "none")
+
+
+def machine(monkeypatch, place):
+    """machine(**settings): the machine that trees are on from here on (tests/emulated_gpu/settings.h)."""
+
+    def set_up(**settings):
+        for name, value in settings.items():
+            monkeypatch.setenv(f"PITSTOP_EMULATED_{name.upper()}", str(value))
+
+    monkeypatch.setenv("PITSTOP_BUILD", str(BUILD))
+    set_up(machine=place / "machine", gpus=2, policy="random", seed=1)
+    return set_up
+
+
+@pytest.fixture
+def gpu(monkeypatch, place):
+    """gpu(**settings): the machine that trees of the test are on."""
+    return machine(monkeypatch, place)
+
+
+@pytest.fixture(scope="module")
+def shared_tree():
+    """One tree on a GPU for the tests of a module that only talk to it."""
+    path = pathlib.Path(tempfile.mkdtemp(prefix="pitstop-test-", dir="/tmp"))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        machine(monkeypatch, path)
+        tree = ProcessTree(path / "tree", *CUDA)
+        try:
+            yield tree
+            tree.stop()
+        finally:
+            tree.abandon()
+            shutil.rmtree(path)

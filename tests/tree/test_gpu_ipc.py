@@ -1,0 +1,136 @@
+"""Weights that lie in the GPU's memory when they are sent: handles of PyTorch's and checkpoint-engine's, from another
+process on the same GPU in software."""
+
+import os
+import sys
+
+import pytest
+
+from cuda_sender import Sender
+from gpu_tree import BUILD, machine, needs_gpu, shared_tree  # noqa: F401
+from process_tree import ROOT
+from test_updates import BARD, DIGESTS, STORIES, update
+from wire import Door
+
+sys.path.insert(0, str(ROOT / "client" / "python"))
+import pitstop  # noqa: E402  (after the path)
+
+pytestmark = needs_gpu
+
+
+@pytest.fixture
+def admin(shared_tree, monkeypatch):
+    """The tree serves stories before and after, bit for bit; senders are on its machine."""
+    machine(monkeypatch, shared_tree.run_dir.parent)
+    with shared_tree.door("admin") as admin:
+        assert update(admin, STORIES)["ok"]
+        yield admin
+        assert admin.call("weight_digests")["digest"] == DIGESTS["stories"]["digest"]
+
+
+@pytest.fixture
+def sender(admin):
+    with Sender(BUILD, BARD) as sender:
+        yield sender
+
+
+def uuid_of(admin):
+    return admin.call("status")["replicas"][0]["workers"][0]["device_uuid"]
+
+
+@pytest.fixture
+def client(shared_tree):
+    with pitstop.Client(shared_tree.run_dir) as client:
+        yield client
+
+
+def send(client, payload):
+    """The digest of what is resident then; stories serve again afterwards."""
+    source = {"kind": "tensors", "format": "pickle", "payloads": [{"data": payload}]}
+    digest = client.update_weights(source=source)["digest"]
+    assert digest == client.weight_digests()["digest"]
+    client.rollback_weights()
+    return digest
+
+
+def refusal(client, payload):
+    with pytest.raises(pitstop.PitstopError) as error:
+        send(client, payload)
+    return error.value
+
+
+def drop(admin):
+    admin.call("drop_stage")
+
+
+@pytest.mark.parametrize("flattened", [False, True])
+def test_P10_tensors_are_read_where_they_lie_and_their_references_come_back(client, sender, flattened):
+    for _ in range(3):  # a handle is opened anew: its sender may free what it names
+        assert send(client, sender.payload(flattened=flattened)) == DIGESTS["bard"]["digest"]
+        references = sender.ask("references")["references"]
+        assert references and not any(references), references
+    sender.ask("free")  # nothing has it open
+    assert refusal(client, sender.payload(flattened=flattened)).code == "unavailable"
+
+
+def test_a_device_by_its_uuid(admin, client, sender):
+    own = uuid_of(admin).removeprefix("GPU-")
+    assert send(client, sender.payload(device=own)) == DIGESTS["bard"]["digest"]
+    other = own[:-1] + ("0" if own[-1] != "0" else "1")
+    refused = refusal(client, sender.payload(device=other))
+    assert refused.code == "invalid_argument" and other in refused.message, refused
+    # One that was sent is given back, however the update ended.
+    assert sender.ask("references")["references"].count(0) > 10
+
+
+@pytest.mark.parametrize(
+    "lie, code, what",
+    [
+        ({"storage_bytes": 1 << 40}, "invalid_argument", "the sender's allocation has"),
+        ({"handle": "00" * 64}, "unavailable", "cannot be opened"),
+        ({"handle": "00" * 40}, "unsupported", "memory handle of 42 bytes"),
+    ],
+)
+def test_P2_a_sender_that_lies_is_refused_by_name(client, sender, lie, code, what):
+    refused = refusal(client, sender.payload(**lie))
+    assert refused.code == code and what in refused.message, refused
+
+
+def test_P2_handles_of_a_process_that_is_gone_are_refused(client, sender):
+    payload = sender.payload()
+    sender.kill()
+    refused = refusal(client, payload)
+    assert refused.code == "unavailable" and "cannot be opened" in refused.message, refused
+
+
+def serve(admin, sender, **fields):
+    endpoint = f"ipc://@pitstop-test-{os.getpid()}-{next(Door.numbers)}.sock"
+    sender.tell("serve", endpoint=endpoint, **fields)
+    assert sender.answer()["bound"]
+    source = {"kind": "ipc", "handles": {uuid_of(admin): endpoint}, "stall_ms": 20_000}
+    return admin.call("stage_weights", update={"source": source})
+
+
+def test_P10_a_checkpoint_arrives_in_buckets_of_gpu_memory(admin, sender):
+    staged = serve(admin, sender)
+    assert staged["ok"] and staged["digest"] == DIGESTS["bard"]["digest"], staged
+    assert sender.answer()["answers"] == [""] * 6
+    assert sender.ask("references")["references"] == [0]
+    drop(admin)
+
+
+@pytest.mark.parametrize("die_before", [1, 2, 4])
+def test_P2_a_sender_that_dies_anywhere_costs_the_stage_alone(admin, sender, die_before):
+    refused = serve(admin, sender, die_before=die_before)
+    assert not refused["ok"] and refused["code"] in ("unavailable", "aborted"), refused
+    sender.process.wait()
+    with Sender(BUILD, BARD) as next_sender:
+        assert serve(admin, next_sender)["digest"] == DIGESTS["bard"]["digest"]
+        next_sender.answer()
+    drop(admin)
+
+
+def test_P2_a_buffer_beyond_its_allocation_is_refused_and_the_sender_told(admin, sender):
+    refused = serve(admin, sender, storage_bytes=1 << 40)
+    assert refused["code"] == "invalid_argument", refused
+    assert "the sender's allocation has" in sender.answer()["answers"][0]

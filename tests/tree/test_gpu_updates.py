@@ -1,0 +1,225 @@
+"""Weight updates of trees on the GPU in software: the promises of test_updates.py, beside generation, and what only a
+GPU has: memory that is full, calls that fail, work that is late."""
+
+import json
+import re
+import signal
+
+import pytest
+
+from cuda_sender import Sender
+from gpu_tree import BUILD, CUDA, gpu, needs_gpu  # noqa: F401
+from process_tree import ROOT, ProcessTree, run, wait_until
+from test_updates import BARD, DIGESTS, GREEDY, joined, start, update
+
+pytestmark = needs_gpu
+NUM = 8  # tokens: one costs some tenths of a second
+
+
+def greedy(door, reference, model):
+    """Whether what is generated now is what a fresh start on `model` would."""
+    case = reference[model]["greedy"][0]
+    output = door.generate(case["prompt"], max_new_tokens=NUM, skip_special_tokens=False, **GREEDY)
+    return output.tokens == case["continuation"][:NUM]
+
+
+def push(tree, model, *flags):
+    return run("push", model, "--run-dir", tree.run_dir, "--json", *flags)
+
+
+@pytest.mark.parametrize("policy", ["late", "random"])
+def test_P1_P2_P3_P10_versions_change_between_two_passes_and_back(gpu, start_tree, reference, policy):
+    gpu(policy=policy)
+    tree = start_tree(*CUDA)
+    door, admin = tree.door(), tree.door("admin")
+    assert greedy(door, reference, "stories")
+    rid = start(door, tokens=3, max_new_tokens=60)
+    reply = update(admin, BARD, kv_policy="keep", label="bard")
+    assert reply["ok"] and reply["digest"] == DIGESTS["bard"]["digest"], reply
+    assert [rank["phase"] for rank in reply["replicas"][0]["ranks"]] == ["committed"]
+    assert reply["bytes"] > 2_800_000
+    (output,) = door.finish([rid])
+    spans = joined(output.spans)
+    assert [span["epoch"] for span in spans] == [1, 2] and spans[1]["label"] == "bard"
+    assert (spans[1]["kv_min_epoch"], spans[1]["kv_max_epoch"]) == (1, 2)
+    assert greedy(door, reference, "bard")
+    assert admin.call("weight_digests")["digest"] == DIGESTS["bard"]["digest"]
+    back = admin.call("rollback_weights")
+    assert back["ok"] and back["digest"] == DIGESTS["stories"]["digest"]
+    assert greedy(door, reference, "stories")
+    direct = update(admin, BARD, mode="direct", kv_policy="recompute")
+    assert direct["ok"] and direct["digest"] == DIGESTS["bard"]["digest"], direct
+    assert greedy(door, reference, "bard")
+
+
+def test_P10_push_and_adopt(gpu, start_tree, reference):
+    tree = start_tree(*CUDA)
+    door, admin = tree.door(), tree.door("admin")
+    for model, flags in (("bard", ["--bucket-size", "1"]), ("stories", ["--adopt"]), ("bard", ["--adopt"])):
+        done = push(tree, model, *flags)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["digest"] == DIGESTS[model]["digest"]
+        assert admin.call("weight_digests")["digest"] == DIGESTS[model]["digest"]
+    assert greedy(door, reference, "bard")
+
+
+def test_P9_a_prefix_of_older_weights_is_computed_anew(gpu, start_tree):
+    tree = start_tree(*CUDA)
+    door, admin = tree.door(), tree.door("admin")
+    prompt = "Once upon a time there was a little girl who liked to play in the park every day. " * 2
+    door.generate(prompt, max_new_tokens=1, **GREEDY)
+    assert door.generate(prompt, max_new_tokens=1, **GREEDY).counts["cached_tokens"] > 0
+    assert update(admin, BARD)["ok"]
+    fresh = door.generate(prompt, max_new_tokens=1, **GREEDY)
+    assert fresh.counts["cached_tokens"] == 0 and fresh.spans[0]["kv_min_epoch"] == 2
+    kept = door.generate(prompt, max_new_tokens=1, kv_tolerance="keep", **GREEDY)
+    assert kept.counts["cached_tokens"] > 0
+
+
+FULL = ("--device", "cuda", "--tuning-dir", "none", "--update-mode")
+
+
+def test_P2_a_second_copy_that_does_not_fit_is_refused_with_the_numbers(gpu, start_tree, reference):
+    gpu(memory=136 << 20)
+    tree = start_tree(*FULL, "direct", "--mem-fraction", 0.97)
+    door, admin = tree.door(), tree.door("admin")
+    reply = update(admin, BARD)
+    assert reply["code"] == "resource_exhausted" and "are free" in reply["message"], reply
+    assert greedy(door, reference, "stories")
+    assert update(admin, BARD, mode="direct")["ok"]
+    assert greedy(door, reference, "bard")
+
+
+def test_room_for_a_second_copy_is_left_or_the_start_refused(gpu, start_tree, place):
+    gpu(memory=160 << 20)
+    tree = start_tree(*FULL, "staged")
+    admin = tree.door("admin")
+    assert update(admin, BARD)["ok"]
+    tree.stop()
+    gpu(memory=136 << 20)
+    done = run("serve", "--no-http", "--run-dir", place / "small", *FULL, "staged", "--mem-fraction", 0.93)
+    assert done.returncode != 0 and "--update-mode staged" in done.stderr, done.stderr
+    assert re.search(r"a second copy \d+, and \d+ pages of KV \d+", done.stderr), done.stderr
+
+
+def test_a_tree_may_wait_for_its_first_weights(gpu, start_tree, reference):
+    tree = start_tree(*CUDA, "--wait-for-initial-weights")
+    door, admin = tree.door(), tree.door("admin")
+    assert admin.call("status")["replicas"][0]["state"] == "awaiting_weights"
+    assert door.generate("Once", max_new_tokens=1).finish["code"] == "failed_precondition"
+    assert update(admin, BARD, label="first")["digest"] == DIGESTS["bard"]["digest"]
+    assert admin.call("status")["is_ready"] is True
+    assert greedy(door, reference, "bard")
+
+
+def test_P8_released_weights_come_by_an_update(gpu, start_tree, reference):
+    tree = start_tree(*CUDA)
+    door, admin = tree.door(), tree.door("admin")
+    assert admin.call("release_memory", keep_weights=False)["ok"]
+    assert admin.call("resume_memory", tags=["weights"])["ok"]
+    assert update(admin, BARD)["ok"]
+    assert admin.call("resume_memory", tags=["kv_cache"])["ok"]
+    assert greedy(door, reference, "bard")
+
+
+def test_P8_a_resume_that_finds_the_memory_taken_says_so_and_may_be_tried_again(gpu, start_tree, reference):
+    gpu(memory=160 << 20)
+    tree = start_tree(*CUDA)
+    door, admin = tree.door(), tree.door("admin")
+    assert admin.call("release_memory", keep_weights=True)["ok"]
+    with Sender(BUILD, BARD) as other:
+        assert other.ask("take")["bytes"] > 0
+        refused = admin.call("resume_memory")
+        assert refused["code"] == "resource_exhausted" and "are free" in refused["message"], refused
+    assert admin.call("resume_memory")["ok"]
+    assert greedy(door, reference, "stories")
+    assert admin.call("weight_digests")["digest"] == DIGESTS["stories"]["digest"]
+
+
+def test_kept_versions_are_what_serves(gpu, start_tree, place):
+    tree = start_tree(*CUDA, "--keep-committed", place / "kept")
+    admin = tree.door("admin")
+    assert update(admin, BARD)["ok"]
+
+    def kept():
+        return list((place / "kept").glob("**/model.safetensors"))
+
+    wait_until(lambda: any("writing" not in str(path) for path in kept()), "the version to be on the disk")
+
+
+PHASES = ("stage_begin", "stage_half", "commit_begin", "commit_done")
+
+
+@pytest.fixture
+def start_held(place, monkeypatch, gpu):
+    """start_held(phase): a tree whose worker stops at that phase of an update."""
+    trees = []
+
+    def start_tree(phase, *flags):
+        monkeypatch.setenv("PITSTOP_FAULT_POINT", f"tp_worker[0.0]/{phase}")
+        trees.append(ProcessTree(place / "tree", *CUDA, *flags))
+        return trees[-1]
+
+    yield start_tree
+    try:
+        for tree in trees:
+            tree.stop() if tree.launcher.poll() is None else tree.check_gone()
+    finally:
+        for tree in trees:
+            tree.abandon()
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_P5_a_worker_killed_in_an_update_is_named(start_held, phase):
+    tree = start_held(phase)
+    admin = tree.door("admin")
+    admin.send("update_weights", call=1, timeout_ms=60_000, update={"source": {"kind": "disk", "path": BARD}})
+    tree.wait_stopped("tp_worker[0.0]")
+    tree.kill("tp_worker[0.0]")
+    kind, reply = admin.receive(60)
+    assert kind in ("update_reply", "error") and reply["code"] == "unavailable", reply
+    assert tree.wait_exit(60) != 0
+    assert "tp_worker[0.0]" in tree.log()
+
+
+def test_P5_a_worker_that_stands_still_in_a_stage_is_named_by_the_deadline(start_held):
+    tree = start_held("stage_half")
+    admin = tree.door("admin")
+    admin.send("update_weights", call=1, timeout_ms=6000, update={"source": {"kind": "disk", "path": BARD}})
+    tree.wait_stopped("tp_worker[0.0]")
+    kind, reply = admin.receive(30)
+    assert kind == "update_reply" and reply["code"] == "deadline_exceeded", reply
+    assert "rank 0" in reply["message"] and "stage" in reply["message"], reply
+    tree.kill("tp_worker[0.0]", signal.SIGCONT)
+    wait_until(lambda: admin.call("status")["replicas"][0]["state"] == "running", "the stage to be dropped")
+    assert admin.call("weight_digests")["digest"] == DIGESTS["stories"]["digest"]
+
+
+def num_tensors(model):
+    data = (ROOT / "launch/models" / model / "model.safetensors").read_bytes()
+    return len(set(json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])) - {"__metadata__"})
+
+
+@pytest.mark.parametrize(
+    "call, error",
+    [
+        ("cudaStreamWaitEvent", "cudaErrorUnknown"),  # the stage's first, and nobody else's
+        ("cudaMemcpyAsync", "cudaErrorUnknown"),  # one a tensor at the start, one a tensor of a stage
+        ("cudaLaunchKernelEx", "cudaErrorLaunchFailure"),  # digests likewise
+        ("kernel", "cudaErrorIllegalAddress"),
+    ],
+)
+def test_P5_a_cuda_error_in_a_stage_ends_the_tree_and_is_named(gpu, place, call, error):
+    at = 1 if call == "cudaStreamWaitEvent" else 3 * num_tensors("stories") // 2
+    gpu(faults=f"{call}:{at}={error}", policy="early")
+    tree = ProcessTree(place / "tree", *CUDA)
+    try:
+        admin = tree.door("admin")
+        admin.send("update_weights", call=1, timeout_ms=60_000, update={"source": {"kind": "disk", "path": BARD}})
+        kind, reply = admin.receive(60)
+        assert kind in ("update_reply", "error") and reply["code"] == "unavailable", reply
+        assert tree.wait_exit() != 0
+        assert error in tree.log() and "tp_worker[0.0]" in tree.log()
+        tree.check_gone()
+    finally:
+        tree.abandon()

@@ -1,0 +1,405 @@
+#include "tp_worker/weights/gpu_writer.h"
+
+#include "base/check.h"
+#include "kernels/cuda_device.h"
+#include "tp_worker/weights/weight_digest.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <utility>
+
+namespace pitstop::tp_worker {
+namespace {
+
+constexpr auto kWatch = kernels::DeviceEvent::Watch::kLoose;
+constexpr auto kDigestBytes = static_cast<std::int64_t>(sizeof(Digest));
+constexpr auto kCountBytes = static_cast<std::int64_t>(sizeof(std::uint64_t));
+// Of an update of an element on its way: where, and what.
+constexpr std::int64_t kElementUpdateBytes = 8 + kElementBytes;
+
+std::int64_t row_bytes_of(const WeightTensor& tensor) { return tensor.cols * kElementBytes; }
+
+// Rows of the shard that some part fills; what is left is padding.
+std::int64_t num_filled_rows(const WeightTensor& tensor) {
+    std::int64_t num = 0;
+    for (const ShardPart& part : tensor.parts)
+        if (!part.is_empty()) num = std::max(num, part.shard_row + part.rows);
+    return num;
+}
+
+// A shard of these rows alone, at the start of an arena.
+WeightTensor cut(const WeightTensor& tensor, std::int64_t row_begin, std::int64_t num_rows) {
+    WeightTensor rows = tensor;
+    rows.offset = 0;
+    rows.rows = num_rows;
+    rows.parts.clear();
+    for (const ShardPart& whole : tensor.parts) {
+        ShardPart part = whole.in_shard_rows(row_begin, num_rows);
+        part.shard_row -= row_begin;
+        if (!part.is_empty()) rows.parts.push_back(part);
+    }
+    return rows;
+}
+
+}  // namespace
+
+Result<GpuStaging> GpuStaging::make(
+    const WeightLayout& layout, const kernels::Ops& ops, PinnedPieces& pieces
+) {
+    GpuStaging made;
+    made.pieces_ = &pieces;
+    made.ops_ = &ops;
+    made.num_jobs_ = std::ssize(layout.tensors()) + 1;
+    for (const WeightTensor& tensor : layout.tensors()) {
+        made.num_sums_ += std::ssize(tensor.parts);
+        if (tensor.name == kEmbeddingName) made.num_sums_ += std::ssize(tensor.parts);
+        if (row_bytes_of(tensor) <= PinnedPieces::kPieceBytes) continue;
+        return make_error(
+            ErrorCode::kUnsupported,
+            "'{}' has rows of {} bytes; a GPU takes rows of at most {}",
+            tensor.name,
+            row_bytes_of(tensor),
+            PinnedPieces::kPieceBytes
+        );
+    }
+    const std::int64_t bytes = made.num_sums_ * kDigestBytes + made.num_jobs_ * kCountBytes;
+    ASSIGN_OR_RETURN(made.sums_, kernels::DeviceBuffer::create(bytes));
+    ASSIGN_OR_RETURN(made.host_sums_, kernels::PinnedBuffer::create(bytes));
+    ASSIGN_OR_RETURN(made.scratch_, kernels::DeviceBuffer::create(PinnedPieces::kPieceBytes));
+    ASSIGN_OR_RETURN(made.is_begun_, kernels::DeviceEvent::create());
+    ASSIGN_OR_RETURN(made.is_done_, kernels::DeviceEvent::create());
+    return made;
+}
+
+GpuWriter::GpuWriter(const StageArgs& args, GpuStaging& gpu)
+    : args_(args), gpu_(gpu), pacer_(args.pace) {}
+
+Filled GpuWriter::fill(std::vector<FillJob> jobs, Keep keep) {
+    Filled filled;
+    if (jobs.empty()) return filled;
+    CHECK(std::ssize(jobs) <= gpu_.num_jobs_);
+    kernels::enter_cuda_device();
+    const TimePoint begun = Clock::now();
+    kernels::fill_device(gpu_.sums_.data(), 0, gpu_.sums_.bytes(), stream());
+    std::vector<Sums> sums(jobs.size());
+    std::int64_t next_sum = 0;
+    for (std::size_t i = 0; i < jobs.size() && !filled.error; ++i) {
+        if (i == jobs.size() / 2) args_.at("stage_half");
+        const FillJob& job = jobs[i];
+        sums[i] = {.first = next_sum, .count = static_cast<std::int64_t>(i)};
+        next_sum += std::ssize(job.parts);
+        const Result<> placed =
+            job.is_head_beside ? digest_head(job, sums[i]) : place(job, keep, filled);
+        if (!placed) filled.error = {job.index, placed.error()};
+        filled.bytes += args_.layout.tensors()[job.index].bytes();
+    }
+    wait();  // after an error, too: whatever is on its way reads what the source holds
+    const TimePoint received = Clock::now();
+    filled.receive = received - begun;
+    for (std::size_t i = 0; i < jobs.size() && !filled.error; ++i) {
+        const WeightTensor& tensor = args_.layout.tensors()[jobs[i].index];
+        if (jobs[i].is_head_beside) continue;
+        const Result<> digested = digest_resident(tensor, sums[i]);
+        if (!digested) filled.error = {jobs[i].index, digested.error()};
+    }
+    if (!filled.error) read_sums(jobs, sums, filled);
+    wait();
+    filled.verify = Clock::now() - received;
+    return filled;
+}
+
+Result<> GpuWriter::place(const FillJob& job, Keep keep, Filled& filled) {
+    const WeightTensor& tensor = args_.layout.tensors()[job.index];
+    const bool stays = keep == Keep::kInPlace || args_.target == args_.live;
+    if (job.incoming == nullptr) return stays ? Result<>(Ok{}) : copy_paced(tensor);
+    ++filled.num_tensors;
+    const TensorBytes& bytes = job.incoming->bytes;
+    std::byte* const first_row = args_.target + tensor.offset;
+    if (!bytes.is_on_gpu) {
+        return send(tensor, bytes, [&](std::int64_t row, std::int64_t num_rows) {
+            const std::int64_t row_bytes = row_bytes_of(tensor);
+            gpu_.pieces_->send_next(first_row + row * row_bytes, num_rows * row_bytes);
+            return Result<>(Ok{});
+        });
+    }
+    return for_each_rows(
+        tensor,
+        GpuStaging::kLaunchBytesMax,
+        [&](std::int64_t row, std::int64_t num_rows) {
+            std::byte* const to = first_row + row * row_bytes_of(tensor);
+            return convert(cut(tensor, row, num_rows), bytes, to);
+        }
+    );
+}
+
+Result<> GpuWriter::for_each_rows(
+    const WeightTensor& tensor, std::int64_t bytes_max, const TakeRows& take
+) {
+    const std::int64_t rows_max = std::max<std::int64_t>(1, bytes_max / row_bytes_of(tensor));
+    const std::int64_t num_rows = num_filled_rows(tensor);
+    for (std::int64_t row = 0; row < num_rows; row += rows_max)
+        RETURN_IF_ERROR(take(row, std::min(rows_max, num_rows - row)));
+    return Ok{};
+}
+
+// Of the host: a piece of rows at a time is sliced and converted into page-locked memory, from
+// which `take` sends it.
+Result<> GpuWriter::send(
+    const WeightTensor& tensor, const TensorBytes& bytes, const TakeRows& take
+) {
+    return for_each_rows(
+        tensor,
+        PinnedPieces::kPieceBytes,
+        [&](std::int64_t row, std::int64_t num_rows) -> Result<> {
+            const WeightTensor rows = cut(tensor, row, num_rows);
+            std::byte* const piece = gpu_.pieces_->next();
+            RETURN_IF_ERROR(load_tensor(
+                {.tensor = rows, .bytes = bytes, .ops = args_.ops, .arena = piece},
+                scratch_,
+                [&](const WrittenRows&) {
+                    pacer_.rest_if_due();
+                    return check_dropped();
+                }
+            ));
+            return take(row, num_rows);
+        }
+    );
+}
+
+// Of the GPU: `rows` of the whole tensor that `bytes` is, to where their shard is to be.
+Result<> GpuWriter::convert(const WeightTensor& rows, const TensorBytes& bytes, std::byte* to) {
+    std::vector<kernels::ShardCopy> copies;
+    for (const ShardPart& part : rows.parts) {
+        copies.push_back({
+            .src = bytes.data + part.whole_begin() * bytes_of(bytes.dtype),
+            .src_dtype = op_dtype(bytes.dtype),
+            .src_stride = part.whole_stride,
+            .dst =
+                {.data = reinterpret_cast<bf16*>(to) + part.shard_begin(),
+                 .rows = part.rows,
+                 .cols = part.cols,
+                 .stride = part.shard_stride},
+        });
+    }
+    const std::int64_t num_elements = rows.rows * rows.cols;
+    return enqueue(num_elements * (kElementBytes + bytes_of(bytes.dtype)), [&] {
+        gpu_.ops_->shard_copy({.copies = copies, .stream = stream()});
+    });
+}
+
+// By a piece of device memory that the next one overwrites.
+Result<> GpuWriter::digest_head(const FillJob& job, const Sums& sums) {
+    const WeightTensor& tensor = args_.layout.tensors()[job.index];
+    const TensorBytes& bytes = job.incoming->bytes;
+    auto* const scratch = static_cast<std::byte*>(gpu_.scratch_.data());
+    // Whether its values are finite is said of the embedding.
+    const auto digest_scratch = [&](std::int64_t row, std::int64_t num_rows) {
+        return digest_rows(
+            {.tensor = tensor, .row_begin = row, .num_rows = num_rows, .first_row = scratch},
+            {.first = sums.first, .count = std::nullopt}
+        );
+    };
+    if (!bytes.is_on_gpu) {
+        return send(tensor, bytes, [&](std::int64_t row, std::int64_t num_rows) {
+            gpu_.pieces_->send_next(scratch, num_rows * row_bytes_of(tensor));
+            return digest_scratch(row, num_rows);
+        });
+    }
+    return for_each_rows(
+        tensor,
+        PinnedPieces::kPieceBytes,
+        [&](std::int64_t row, std::int64_t num_rows) -> Result<> {
+            RETURN_IF_ERROR(convert(cut(tensor, row, num_rows), bytes, scratch));
+            return digest_scratch(row, num_rows);
+        }
+    );
+}
+
+Result<> GpuWriter::digest_resident(const WeightTensor& tensor, const Sums& sums) {
+    const std::byte* const shard = args_.target + tensor.offset;
+    return for_each_rows(
+        tensor,
+        GpuStaging::kLaunchBytesMax,
+        [&](std::int64_t row, std::int64_t num_rows) {
+            return digest_rows(
+                {.tensor = tensor,
+                 .row_begin = row,
+                 .num_rows = num_rows,
+                 .first_row = shard + row * row_bytes_of(tensor)},
+                sums
+            );
+        }
+    );
+}
+
+Result<> GpuWriter::digest_rows(const ResidentRows& rows, const Sums& sums) {
+    auto* const digests = static_cast<Digest*>(gpu_.sums_.data());
+    auto* const counts = reinterpret_cast<std::uint64_t*>(digests + gpu_.num_sums_);
+    return enqueue(rows.num_rows * row_bytes_of(rows.tensor), [&] {
+        for (std::size_t i = 0; i < rows.tensor.parts.size(); ++i) {
+            ShardPart part = rows.tensor.parts[i].in_shard_rows(rows.row_begin, rows.num_rows);
+            if (part.is_empty()) continue;
+            part.shard_row -= rows.row_begin;
+            kernels::DigestArgs args = digest_args(part, rows.first_row);
+            args.sum = digests + sums.first + i;
+            args.num_nonfinite = sums.count ? counts + *sums.count : nullptr;
+            args.stream = stream();
+            gpu_.ops_->digest(args);
+        }
+    });
+}
+
+void GpuWriter::read_sums(
+    const std::vector<FillJob>& jobs, const std::vector<Sums>& sums, Filled& filled
+) {
+    kernels::copy_to_host(gpu_.host_sums_.data(), gpu_.sums_.data(), gpu_.sums_.bytes(), stream());
+    wait();
+    const std::byte* const digests = gpu_.host_sums_.data();
+    const std::byte* const counts = digests + gpu_.num_sums_ * kDigestBytes;
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+        for (std::size_t part = 0; part < jobs[i].parts.size(); ++part) {
+            Digest sum;
+            const std::int64_t at = sums[i].first + static_cast<std::int64_t>(part);
+            std::memcpy(&sum, digests + at * kDigestBytes, sizeof sum);
+            jobs[i].parts[part].lane0 += sum.lane0;
+            jobs[i].parts[part].lane1 += sum.lane1;
+        }
+        std::uint64_t num_nonfinite = 0;
+        std::memcpy(&num_nonfinite, counts + *sums[i].count * kCountBytes, sizeof num_nonfinite);
+        if (num_nonfinite == 0 || args_.spec.allow_nonfinite) continue;
+        const std::size_t index = jobs[i].index;
+        filled.problems.emplace_back(index, find_nonfinite(args_.layout.tensors()[index]));
+    }
+    std::ranges::sort(filled.problems);
+}
+
+// Which one, of a tensor that has at least one.
+std::string GpuWriter::find_nonfinite(const WeightTensor& tensor) {
+    const std::int64_t rows_max =
+        std::max<std::int64_t>(1, PinnedPieces::kPieceBytes / row_bytes_of(tensor));
+    std::vector<bf16> rows(static_cast<std::size_t>(rows_max * tensor.cols));
+    for (std::int64_t row = 0; row < tensor.rows; row += rows_max) {
+        const std::int64_t num = std::min(rows_max, tensor.rows - row) * tensor.cols;
+        const std::byte* const from = args_.target + tensor.offset + row * row_bytes_of(tensor);
+        gpu_.pieces_->fetch(reinterpret_cast<std::byte*>(rows.data()), from, num * kElementBytes);
+        for (std::int64_t i = 0; i < num; ++i) {
+            const bf16 value = rows[static_cast<std::size_t>(i)];
+            if (!std::isfinite(to_float(value)))
+                return nonfinite_problem(tensor, value, row + i / tensor.cols, i % tensor.cols);
+        }
+    }
+    return fmt::format("'{}' is not finite", tensor.name);
+}
+
+Result<> GpuWriter::fill_target(std::span<const std::byte> bytes) {
+    const std::int64_t num_bytes = args_.layout.bytes();
+    CHECK(std::ssize(bytes) >= num_bytes);
+    Result<> result = Ok{};
+    for (std::int64_t begin = 0; begin < num_bytes && result; begin += PinnedPieces::kPieceBytes) {
+        const std::int64_t size = std::min(PinnedPieces::kPieceBytes, num_bytes - begin);
+        gpu_.pieces_->send(args_.target + begin, bytes.data() + begin, size);
+        pacer_.rest_if_due();
+        result = check_dropped();
+    }
+    gpu_.pieces_->wait();
+    return result;
+}
+
+Result<> GpuWriter::copy_paced(const WeightTensor& tensor) {
+    for (std::int64_t begin = 0; begin < tensor.bytes(); begin += GpuStaging::kLaunchBytesMax) {
+        const std::int64_t size = std::min(GpuStaging::kLaunchBytesMax, tensor.bytes() - begin);
+        const std::int64_t at = tensor.offset + begin;
+        RETURN_IF_ERROR(enqueue(2 * size, [&] {
+            kernels::copy_on_device(args_.target + at, args_.live + at, size, stream());
+        }));
+    }
+    return Ok{};
+}
+
+void GpuWriter::copy_live(const WeightTensor& tensor) {
+    kernels::enter_cuda_device();
+    static_cast<void>(copy_paced(tensor));  // of a stage that was dropped nothing is used
+}
+
+// The elements in pieces, each by way of the device's scratch: there they are read by `use`.
+template <class F>
+void GpuWriter::for_each_piece(const ShardElements& elements, F use) {
+    kernels::enter_cuda_device();
+    constexpr auto kElementsMax =
+        static_cast<std::size_t>(PinnedPieces::kPieceBytes / kElementUpdateBytes);
+    auto* const scratch = static_cast<std::byte*>(gpu_.scratch_.data());
+    for (std::size_t begin = 0; begin < elements.at.size(); begin += kElementsMax) {
+        const std::size_t num = std::min(kElementsMax, elements.at.size() - begin);
+        std::byte* const piece = gpu_.pieces_->next();
+        std::memcpy(piece, elements.at.data() + begin, num * 8);
+        std::memcpy(piece + num * 8, elements.values.data() + begin, num * sizeof(bf16));
+        gpu_.pieces_->send_next(scratch, static_cast<std::int64_t>(num) * kElementUpdateBytes);
+        use(kernels::ScatterArgs{
+            .at = reinterpret_cast<const std::int64_t*>(scratch),
+            .values = reinterpret_cast<const bf16*>(scratch + num * 8),
+            .num = static_cast<std::int64_t>(num),
+            .stream = stream(),
+        });
+    }
+}
+
+void GpuWriter::write(const WeightTensor& tensor, const ShardElements& elements) {
+    for_each_piece(elements, [&](kernels::ScatterArgs args) {
+        args.data = reinterpret_cast<bf16*>(args_.target + tensor.offset);
+        gpu_.ops_->scatter(args);
+    });
+    wait();
+}
+
+std::int64_t GpuWriter::count_different(const WeightTensor& tensor, const ShardElements& elements) {
+    kernels::enter_cuda_device();
+    kernels::fill_device(gpu_.sums_.data(), 0, kCountBytes, stream());
+    for_each_piece(elements, [&](kernels::ScatterArgs args) {
+        args.data = reinterpret_cast<bf16*>(args_.target + tensor.offset);
+        args.num_different = static_cast<std::uint64_t*>(gpu_.sums_.data());
+        gpu_.ops_->scatter(args);
+    });
+    kernels::copy_to_host(gpu_.host_sums_.data(), gpu_.sums_.data(), kCountBytes, stream());
+    wait();
+    std::uint64_t num = 0;
+    std::memcpy(&num, gpu_.host_sums_.data(), sizeof num);
+    return static_cast<std::int64_t>(num);
+}
+
+Result<> GpuWriter::check_dropped() const {
+    if (!args_.is_dropped.load(std::memory_order_relaxed)) return Ok{};
+    return make_error(ErrorCode::kAborted, "the stage was dropped");
+}
+
+template <class F>
+Result<> GpuWriter::enqueue(std::int64_t bytes, F launch) {
+    RETURN_IF_ERROR(check_dropped());
+    if (bytes_since_rest_ == 0) gpu_.is_begun_.record(stream());
+    launch();
+    bytes_since_rest_ += bytes;
+    if (bytes_since_rest_ < GpuStaging::kLaunchBytesMax) return Ok{};
+    bytes_since_rest_ = 0;
+    if (args_.pace.share() >= 1.0 || !args_.pace.is_serving()) return Ok{};
+    gpu_.is_done_.record(stream());
+    gpu_.is_done_.wait(kernels::kDeviceWaitMax, "a piece of a stage", kWatch);
+    constexpr auto kRestMax = std::chrono::milliseconds(200);  // so that a stage always moves
+    const std::chrono::duration<double, std::milli> used(gpu_.is_done_.ms_since(gpu_.is_begun_));
+    const auto rest = std::chrono::duration_cast<Duration>(
+        used * ((1.0 - args_.pace.share()) / args_.pace.share())
+    );
+    std::this_thread::sleep_for(std::min<Duration>(rest, kRestMax));
+    return Ok{};
+}
+
+void GpuWriter::wait() {
+    gpu_.is_done_.record(stream());
+    gpu_.is_done_.wait(kernels::kDeviceWaitMax, "a stage of weights", kWatch);
+    bytes_since_rest_ = 0;
+}
+
+}  // namespace pitstop::tp_worker

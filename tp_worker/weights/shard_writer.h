@@ -1,0 +1,80 @@
+// Puts what a stage takes into its copy of the shard, and digests what is resident there: one way
+// for each kind of memory. The stage (weight_stage.h) says what belongs where and what may not be.
+//
+//   host_writer.h  the host's, by threads
+//   gpu_writer.h   a GPU's, by copies and kernels on a stream that gives way to steps
+//
+// Thread: one at a time, the background's.
+#pragma once
+
+#include "base/result.h"
+#include "base/time.h"
+#include "messages/version_digest.h"
+#include "tp_worker/weights/stage_args.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace pitstop::tp_worker {
+
+// What to do about one tensor.
+struct FillJob {
+    std::size_t index = 0;                    // of the tensor in the layout
+    const Incoming* incoming = nullptr;       // null: kept
+    std::span<messages::PartDigest> parts{};  // of the tensor; what is resident is added
+    bool is_head_beside = false;  // a tied head, and the embedding comes, too: only digested
+};
+// What becomes of tensors that are kept.
+enum class Keep : std::uint8_t { kCopy, kInPlace };
+
+// What filling came to.
+struct Filled {
+    std::int64_t num_tensors = 0;
+    std::int64_t bytes = 0;
+    Duration receive{};
+    Duration verify{};
+    std::vector<std::pair<std::size_t, std::string>> problems{};  // of the tensor with this index
+    std::optional<std::pair<std::size_t, Error>> error{};         // that ended the work
+
+    [[nodiscard]] Duration busy() const { return receive + verify; }
+};
+
+// Elements of a tensor's shard, each once.
+struct ShardElements {
+    std::vector<std::int64_t> at{};  // flat in the shard
+    std::vector<bf16> values{};      // one for each
+};
+
+class ShardWriter {
+  public:
+    virtual ~ShardWriter() = default;
+
+    // When this returns, all bytes are in their place and digested, and what they came from may
+    // change; after an error some are.
+    virtual Filled fill(std::vector<FillJob> jobs, Keep keep) = 0;
+    // The whole target, laid out as it is there; not digested.
+    virtual Result<> fill_target(std::span<const std::byte> bytes) = 0;
+    // The tensor as it is live; not digested.
+    virtual void copy_live(const WeightTensor& tensor) = 0;
+    virtual void write(const WeightTensor& tensor, const ShardElements& elements) = 0;
+    // How many of the elements have another value there.
+    virtual std::int64_t count_different(
+        const WeightTensor& tensor, const ShardElements& elements
+    ) = 0;
+};
+
+// What an update is refused for, unless it allows it.
+[[nodiscard]] std::string nonfinite_problem(
+    const WeightTensor& tensor, bf16 value, std::int64_t row, std::int64_t col
+);
+
+// `args` outlives it.
+[[nodiscard]] std::unique_ptr<ShardWriter> make_shard_writer(const StageArgs& args);
+
+}  // namespace pitstop::tp_worker
