@@ -138,7 +138,9 @@ MUTATIONS = (
     Mutation(
         "a page-locked piece reused before its copy",
         "tp_worker/device/pinned_pieces.cpp",
-        '    piece.is_done.wait(kernels::kDeviceWaitMax, "a copy between host and GPU");\n',
+        "    piece.is_done.wait(\n"
+        '        kernels::kDeviceWaitMax, "a copy between host and GPU", kernels::DeviceEvent::Watch::kLoose\n'
+        "    );\n",
         "",
         DIGESTS,
         "late",
