@@ -38,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
     own.add_argument("--quorum", type=int, help="serve: an update may set others aside if so many are prepared (all)")
     own.add_argument("--status-port", type=int, default=0, help="serve: the page and /metrics; 0: any free port (0)")
     own.add_argument("--http", action="store_true", help="serve: every tree listens to HTTP, at a port that status says")
+    own.add_argument("--door-port", type=int, help="serve: HTTP, /generate, whose requests outlive replicas; 0: any free port")
     own.add_argument("--router", help="serve: sglang, smg or vllm in front of the trees, which then listen to HTTP")
     own.add_argument("--router-port", type=int, default=30000, help="serve: where the router listens (30000)")
     own.add_argument("--label", default="", help="update: the version's name")
@@ -49,18 +50,23 @@ def parser() -> argparse.ArgumentParser:
     return own
 
 
-def _tree_options(flags: Sequence[str]) -> dict[str, Any]:
-    """--page-size=16, --page-size 16 and --deterministic, as an engine's arguments."""
+def _split(own: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """What is the fleet's, and the flags of every tree: --page-size=16, --page-size 16 and --deterministic."""
+    known = {flag for action in own._actions for flag in action.option_strings}
+    mine: list[str] = []
     options: dict[str, Any] = {}
-    flags = list(flags)
-    while flags:
-        flag, has_value, value = flags.pop(0).partition("=")
-        if not flag.startswith("--"):
-            raise PitstopError("invalid_argument", f"'{flag}' is no flag; launch/fleet --help lists them")
-        if not has_value and flags and not flags[0].startswith("--"):
-            value, has_value = flags.pop(0), "="
+    left = list(arguments)
+    while left:
+        flag, has_value, value = left.pop(0).partition("=")
+        if not flag.startswith("--") or flag in known:
+            mine.append(flag + has_value + value)
+            if flag in known and not has_value and left and not left[0].startswith("--"):
+                mine.append(left.pop(0))
+            continue
+        if not has_value and left and not left[0].startswith("--"):
+            value, has_value = left.pop(0), "="
         options[flag[2:].replace("-", "_")] = value if has_value else True
-    return options
+    return mine, options
 
 
 async def _serve(given: argparse.Namespace, options: dict[str, Any]) -> int:
@@ -81,7 +87,8 @@ async def _serve(given: argparse.Namespace, options: dict[str, Any]) -> int:
     await starting
     status = await fleet.status()
     router = f", router {await fleet.start_router(given.router, given.router_port)}" if given.router else ""
-    print(f"the fleet is ready: {given.replicas} x {given.model}, {status['status_url']}{router}", flush=True)
+    door = f", door {await fleet.start_door(given.door_port)}" if given.door_port is not None else ""
+    print(f"the fleet is ready: {given.replicas} x {given.model}, status {status['status_url']}{door}{router}", flush=True)
     await waiting
     waiting.cancel()
     await fleet.close()
@@ -123,11 +130,11 @@ async def _say(fleet: AsyncFleet, given: argparse.Namespace) -> int:
     return 0 if all(answer["ok"] for answer in answers.values()) else 1
 
 
-async def _run(given: argparse.Namespace, flags: Sequence[str]) -> int:
+async def _run(given: argparse.Namespace, options: dict[str, Any]) -> int:
     if given.command == "serve":
-        return await _serve(given, _tree_options(flags))
-    if flags:
-        raise PitstopError("invalid_argument", f"{given.command} takes no {flags[0]}")
+        return await _serve(given, options)
+    if options:
+        raise PitstopError("invalid_argument", f"{given.command} takes no {', '.join(options)}")
     needed = {"generate": "a prompt", "update": "a directory", "remove": "a slot"}.get(given.command)
     if needed and not given.what:
         raise PitstopError("invalid_argument", f"{given.command} takes {needed}")
@@ -136,9 +143,11 @@ async def _run(given: argparse.Namespace, flags: Sequence[str]) -> int:
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    given, flags = parser().parse_known_args(arguments)
+    own = parser()
+    mine, options = _split(own, sys.argv[1:] if arguments is None else arguments)
+    given = own.parse_args(mine)
     try:
-        return asyncio.run(_run(given, flags))
+        return asyncio.run(_run(given, options))
     except (PitstopError, ConnectionError, TypeError) as error:
         print(f"launch/fleet: {error}", file=sys.stderr)
         return 1

@@ -21,9 +21,10 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from ..errors import PitstopError
 from .coordinator import Coordinator, Phase, Standing
+from .http import HttpServer
 from .orders import Order, Outcome, Version
 from .replica import CALLS_AT_ONCE, NAMESPACE, Replica
-from .status import FleetStatus, StatusServer
+from .status import FleetStatus, StatusPages
 
 TICK_S = 0.2
 POLL_S = 1.0
@@ -82,7 +83,7 @@ class Conductor:
         self._view_changed: Optional[asyncio.Condition] = None
         self._coordinator: Optional[Coordinator] = None
         self._status = FleetStatus(fleet)
-        self._server: Optional[StatusServer] = None
+        self._server: Optional[HttpServer] = None
         self._tasks: set[asyncio.Task] = set()
         self._started: Optional[asyncio.Future] = None
 
@@ -110,7 +111,7 @@ class Conductor:
         self._run(self._tick())
         self._run(self._poll())
         if self._config.get("status_port") is not None:
-            self._server = StatusServer(self._status)
+            self._server = HttpServer(StatusPages(self._status).handle)
             await self._server.start(self._config["status_port"])
         self._go_on()
 

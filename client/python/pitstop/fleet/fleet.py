@@ -29,6 +29,8 @@ from ..generate_calls import GenerateCalls
 from ..push import manifest_of
 from .conductor import Conductor, conductor_name, worker_environment
 from .door import Call, Door
+from .generate_door import GenerateDoor
+from .http import HttpServer
 from .orders import Outcome
 from .replica import NAMESPACE
 from .router import Router
@@ -121,6 +123,7 @@ class AsyncFleet:
         self._door: Optional[Door] = None
         self._telling: Optional[asyncio.Task] = None
         self._routers: list[Router] = []
+        self._server: Optional[HttpServer] = None
         self._following: list[asyncio.Task] = []
 
     # ---- its life ----
@@ -166,6 +169,8 @@ class AsyncFleet:
         """Who started it ends it; who joined it leaves."""
         for task in (*self._following, *([self._telling] if self._telling else [])):
             task.cancel()
+        if self._server is not None:
+            self._server.stop()
         for router in self._routers:
             await off_loop(router.stop)
         self._routers.clear()
@@ -318,6 +323,16 @@ class AsyncFleet:
         """Their slots. They take requests once they serve what the fleet serves (until_ready)."""
         return await self._ask("add", count)
 
+    async def start_door(self, port: int = 0) -> str:
+        """HTTP on the loopback, in this program: SGLang's /generate, with `session` and `min_epoch`. Its URL."""
+        self._server = HttpServer(GenerateDoor(self).handle)
+        await self._server.start(port)
+        return self._server.url
+
+    @property
+    def num_ready(self) -> int:
+        return len(self._open().view.get("members", {}))
+
     async def start_router(self, kind: str, port: int = 0, flags: Sequence[str] = ()) -> str:
         """sglang, smg or vllm, where its package is installed: its URL, on the loopback. It is fed with the replicas that
         are ready, for as long as this fleet is open; they need HTTP (port=0). What it routes is not carried on."""
@@ -398,6 +413,6 @@ def _blocking(name: str) -> Any:
 for _name in (
     "until_ready", "chat", "tokenize", "detokenize", "update_weights", "update_weights_from_disk", "fan_out", "pause",
     "resume", "abort_request", "release_memory_occupation", "resume_memory_occupation", "flush_cache", "status",
-    "add_replicas", "remove_replica", "start_router",
+    "add_replicas", "remove_replica", "start_door", "start_router",
 ):
     setattr(Fleet, _name, _blocking(_name))

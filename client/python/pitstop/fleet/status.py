@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import html
 import json
 import time
-from typing import Any, Mapping, Optional
+from typing import Any, Mapping
 
 from .coordinator import Coordinator, Standing
+from .http import Answer, Request
 from .orders import Outcome
 
-REQUEST_BYTES_MAX = 16 << 10
-REQUEST_S = 5.0
 PAGE = """<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="2"><title>{title}</title>
 <style>body{{font:14px system-ui;margin:2em}}td,th{{padding:.2em .8em;text-align:left;border-bottom:1px solid #ddd}}
 .no{{color:#b00}}</style><h1>{title}</h1><p>{summary}</p><table>{rows}</table>"""
@@ -125,44 +123,21 @@ class FleetStatus:
         return PAGE.format(title=title, summary=html.escape(summary), rows="\n".join(rows))
 
 
-class StatusServer:
-    """GET alone: /, /status (JSON), /metrics, /health (200 once a replica is ready). On the loopback."""
+class StatusPages:
+    """/, /status (JSON), /metrics, /health (200 once a replica is ready)."""
 
     def __init__(self, status: FleetStatus):
         self._status = status
-        self._server: Optional[asyncio.AbstractServer] = None
-        self.url = ""
 
-    async def start(self, port: int) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port, limit=REQUEST_BYTES_MAX)
-        self.url = "http://127.0.0.1:%d" % self._server.sockets[0].getsockname()[1]
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), REQUEST_S)
-            method, path, *_ = head.split(b"\r\n")[0].decode("latin-1").split(" ")
-            code, kind, body = self._answer(method, path.partition("?")[0])
-            data = body.encode()
-            writer.write(
-                f"HTTP/1.1 {code}\r\nContent-Type: {kind}\r\nContent-Length: {len(data)}\r\nConnection: close\r\n\r\n"
-                .encode() + (b"" if method == "HEAD" else data)
-            )
-            await writer.drain()
-        except (asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError, ValueError):
-            pass
-        finally:
-            writer.close()
-
-    def _answer(self, method: str, path: str) -> tuple[str, str, str]:
-        if method not in ("GET", "HEAD"):
-            return "405 Method Not Allowed", "text/plain", "GET, HEAD\n"
-        if path == "/":
-            return "200 OK", "text/html; charset=utf-8", self._status.page()
-        if path == "/status":
-            return "200 OK", "application/json", json.dumps(self._status.said)
-        if path == "/metrics":
-            return "200 OK", "text/plain; version=0.0.4; charset=utf-8", self._status.metrics()
-        if path == "/health":
-            is_ready = self._status.said.get("ready", 0) > 0
-            return ("200 OK" if is_ready else "503 Service Unavailable"), "text/plain", "ready\n" if is_ready else "no\n"
-        return "404 Not Found", "text/plain", "/, /status, /metrics, /health\n"
+    async def handle(self, request: Request) -> Answer:
+        if request.method not in ("GET", "HEAD"):
+            return Answer('{"message": "GET, HEAD"}', 405)
+        if request.path == "/":
+            return Answer(self._status.page(), kind="text/html; charset=utf-8")
+        if request.path == "/status":
+            return Answer(json.dumps(self._status.said))
+        if request.path == "/metrics":
+            return Answer(self._status.metrics(), kind="text/plain; version=0.0.4; charset=utf-8")
+        if request.path == "/health":
+            return Answer("", 200 if self._status.said.get("ready", 0) else 503)
+        return Answer('{"message": "/, /status, /metrics, /health"}', 404)

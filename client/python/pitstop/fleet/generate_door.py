@@ -1,0 +1,67 @@
+"""SGLang's /generate for a whole fleet: requests go on at another replica when theirs dies."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, AsyncIterator, Mapping
+
+from ..errors import PitstopError
+from .http import Answer, Request
+
+FIELDS = (
+    "rid", "priority", "kv_tolerance", "kv_max_lag", "return_logprob", "logprob_start_len", "top_logprobs_num",
+    "token_ids_logprob", "logprobs_mode", "session", "min_epoch",
+)
+
+
+def _said(output: Any) -> dict[str, Any]:
+    return {"text": output.text, "output_ids": output.output_ids, "meta_info": output.meta_info}
+
+
+class GenerateDoor:
+    """fleet: AsyncFleet. /generate, /health (200 once a replica is ready)."""
+
+    def __init__(self, fleet: Any):
+        self._fleet = fleet
+
+    async def handle(self, request: Request) -> Answer:
+        if request.path == "/health" and request.method in ("GET", "HEAD"):
+            is_ready = bool(self._fleet.num_ready)
+            return Answer("", 200 if is_ready else 503)
+        if request.path != "/generate":
+            return Answer('{"message": "/generate, /health"}', 404)
+        if request.method != "POST":
+            return Answer('{"message": "POST"}', 405)
+        body = request.json()
+        unknown = sorted(set(body) - {*FIELDS, "text", "input_ids", "sampling_params", "stream"})
+        if unknown:
+            raise PitstopError("invalid_argument", f"no field {', '.join(unknown)}; there are {', '.join(sorted(FIELDS))}, "
+                                                   "text, input_ids, sampling_params, stream")
+        try:
+            return await self._generate(body)
+        except (ValueError, AttributeError, KeyError, IndexError) as error:
+            raise PitstopError("invalid_argument", f"{type(error).__name__}: {error}") from None
+
+    async def _generate(self, body: Mapping[str, Any]) -> Answer:
+        given = {name: body[name] for name in FIELDS if body.get(name) is not None}
+        prompts = {"prompt": body.get("text")} if body.get("text") is not None else {"input_ids": body.get("input_ids")}
+        if body.get("stream"):
+            outputs = await self._fleet.generate(sampling_params=body.get("sampling_params"), stream=True, **prompts, **given)
+            return Answer(self._events(outputs), kind="text/event-stream")
+        outputs = await self._fleet.generate(sampling_params=body.get("sampling_params"), **prompts, **given)
+        return Answer(json.dumps([_said(each) for each in outputs] if isinstance(outputs, list) else _said(outputs)))
+
+    async def _events(self, outputs: AsyncIterator[Any]) -> AsyncIterator[str]:
+        """Each with everything so far, as SGLang's; what goes wrong in the middle is an event, too."""
+        is_begun = False
+        try:
+            async for output in outputs:
+                is_begun = True
+                yield f"data: {json.dumps({**_said(output), 'index': output.index})}\n\n"
+            yield "data: [DONE]\n\n"
+        except PitstopError as error:
+            if not is_begun:
+                raise
+            yield f"data: {json.dumps({'error': {'message': error.message, 'code': error.code}})}\n\n"
+        finally:
+            await outputs.aclose()

@@ -1,0 +1,185 @@
+"""A small HTTP server for what a fleet says and takes itself: one request per connection, on the loopback.
+
+Bounded: a header, a body, the time that each may take, the connections at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+from dataclasses import dataclass, field
+from typing import Any, AsyncIterator, Awaitable, Callable, Mapping, Optional, Union
+
+from ..errors import PitstopError
+
+HEAD_BYTES_MAX = 16 << 10
+BODY_BYTES_MAX = 32 << 20
+HEAD_S = 10.0
+BODY_S = 60.0
+WRITE_S = 30.0
+CONNECTIONS_MAX = 4096
+REASONS = {
+    200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed", 408: "Request Timeout",
+    413: "Content Too Large", 500: "Internal Server Error", 503: "Service Unavailable", 504: "Gateway Timeout",
+}
+STATUS_OF = {"unavailable": 503, "resource_exhausted": 503, "deadline_exceeded": 504, "internal": 500, "data_loss": 500}
+
+
+@dataclass
+class Answer:
+    """body: all of it, or pieces as they come (of those the first decides whether it is an error)."""
+
+    body: Union[str, AsyncIterator[str]]
+    status: int = 200
+    kind: str = "application/json"
+
+
+@dataclass
+class Request:
+    method: str
+    path: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+    def json(self) -> dict[str, Any]:
+        """PitstopError: it is none, or no object."""
+        try:
+            said = json.loads(self.body)
+        except (ValueError, RecursionError) as error:
+            raise PitstopError("invalid_argument", f"the body is no JSON: {error}") from None
+        if not isinstance(said, dict):
+            raise PitstopError("invalid_argument", "the body is a JSON object")
+        return said
+
+
+class Refused(Exception):
+    def __init__(self, status: int, message: str):
+        super().__init__(message)
+        self.status = status
+
+
+def _error(status: int, message: str) -> Answer:
+    return Answer(json.dumps({"error": {"message": message}, "object": "error", "message": message, "code": status}), status)
+
+
+def _is_own_name(host: str) -> bool:
+    """An address or localhost: a page of another origin that has this machine's address resolved asks for its own name."""
+    name = host.rpartition(":")[0] if host.count(":") == 1 else host
+    try:
+        ipaddress.ip_address(name.strip("[]").partition("]")[0])
+    except ValueError:
+        return name in ("", "localhost")
+    return True
+
+
+class HttpServer:
+    """handle(request) answers; a PitstopError of it is an answer, too. `url` once it listens."""
+
+    def __init__(self, handle: Callable[[Request], Awaitable[Answer]]):
+        self._handle = handle
+        self._server: Optional[asyncio.AbstractServer] = None
+        self._num_open = 0
+        self.url = ""
+
+    async def start(self, port: int) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port, limit=HEAD_BYTES_MAX)
+        self.url = "http://127.0.0.1:%d" % self._server.sockets[0].getsockname()[1]
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._num_open += 1
+        try:
+            try:
+                if self._num_open > CONNECTIONS_MAX:
+                    raise Refused(503, f"{CONNECTIONS_MAX} connections are open")
+                request = await self._read(reader)
+                answer = await self._answered(request, reader)
+            except Refused as refused:
+                answer = _error(refused.status, str(refused))
+                request = None
+            await self._write(writer, answer, is_head=request is not None and request.method == "HEAD")
+        except (asyncio.CancelledError, asyncio.TimeoutError, asyncio.IncompleteReadError, ConnectionError):
+            pass  # the client has gone, or takes nothing; or this ends
+        finally:
+            self._num_open -= 1
+            writer.close()
+
+    async def _read(self, reader: asyncio.StreamReader) -> Request:
+        try:
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), HEAD_S)
+        except asyncio.LimitOverrunError:
+            raise Refused(413, f"a header has at most {HEAD_BYTES_MAX} bytes") from None
+        except asyncio.TimeoutError:
+            raise Refused(408, f"the header did not come in {HEAD_S:g} s") from None
+        first, *lines = head.decode("latin-1").split("\r\n")
+        words = first.split(" ")
+        if len(words) != 3 or not words[2].startswith("HTTP/1."):
+            raise Refused(400, "no HTTP/1 request")
+        headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        if not _is_own_name(headers.get("host", "")):
+            raise Refused(403, f"this is asked for by its address or as localhost, not as '{headers['host'][:100]}'")
+        length = headers.get("content-length", "0")
+        if "transfer-encoding" in headers or not length.isascii() or not length.isdigit():
+            raise Refused(400, "a body has a Content-Length")
+        if int(length[:12]) > BODY_BYTES_MAX:
+            raise Refused(413, f"a body has at most {BODY_BYTES_MAX} bytes")
+        try:
+            body = await asyncio.wait_for(reader.readexactly(int(length[:12])), BODY_S)
+        except asyncio.TimeoutError:
+            raise Refused(408, f"the body did not come in {BODY_S:g} s") from None
+        return Request(words[0], words[1].partition("?")[0], headers, body)
+
+    async def _answered(self, request: Request, reader: asyncio.StreamReader) -> Answer:
+        """A client that goes away ends what it asked for."""
+        async def answer() -> Answer:
+            try:
+                said = await self._handle(request)
+                return said if isinstance(said.body, str) else await _begun(said)
+            except (PitstopError, TypeError) as error:  # TypeError: an argument that means nothing, by name
+                status = STATUS_OF.get(getattr(error, "code", ""), 400)
+                return _error(status, getattr(error, "message", str(error)))
+
+        work, gone = asyncio.ensure_future(answer()), asyncio.ensure_future(reader.read(1))
+        try:
+            await asyncio.wait([work, gone], return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                raise ConnectionError("the client has gone")
+            return work.result()
+        finally:
+            work.cancel()
+            gone.cancel()
+
+    async def _write(self, writer: asyncio.StreamWriter, answer: Answer, is_head: bool) -> None:
+        head = f"HTTP/1.1 {answer.status} {REASONS[answer.status]}\r\nContent-Type: {answer.kind}\r\nConnection: close\r\n"
+        if isinstance(answer.body, str):
+            data = answer.body.encode(errors="replace")
+            writer.write(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + (b"" if is_head else data))
+            await asyncio.wait_for(writer.drain(), WRITE_S)
+            return
+        writer.write(f"{head}\r\n".encode())
+        try:
+            async for piece in answer.body:
+                writer.write(piece.encode(errors="replace"))
+                await asyncio.wait_for(writer.drain(), WRITE_S)
+        finally:
+            await answer.body.aclose()
+
+
+async def _begun(answer: Answer) -> Answer:
+    """With its first piece: what is refused is an answer with a status."""
+    pieces = answer.body
+    first = await pieces.__anext__()
+
+    async def all_of_them() -> AsyncIterator[str]:
+        try:
+            yield first
+            async for piece in pieces:
+                yield piece
+        finally:
+            await pieces.aclose()
+
+    return Answer(all_of_them(), answer.status, answer.kind)
