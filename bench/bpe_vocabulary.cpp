@@ -30,8 +30,8 @@ std::string utf8(unsigned code_point) {
         static_cast<char>(0x80u | (code_point & 0x3fu))};
 }
 
-// GPT-2's alphabet: a printable byte of Latin-1 stands for itself, the n-th other one for U+0100+n.
-// In the order of the code points, as published vocabularies have it.
+// Lists GPT-2's alphabet: a printable byte of Latin-1 stands for itself, the n-th other one for
+// U+0100+n. They come in the order of the code points, as published vocabularies have it.
 std::vector<std::string> byte_tokens() {
     const auto is_printable = [](unsigned byte) {
         return (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
@@ -46,8 +46,8 @@ std::vector<std::string> byte_tokens() {
 
 using Merge = std::pair<std::string, std::string>;
 
-// In order of length, so that both halves of a merge exist before it. No two merges make the same
-// text.
+// Makes merges in order of length, so that both halves of a merge exist before it. No two merges
+// make the same text.
 std::vector<Merge> merges(std::size_t count) {
     std::vector<std::string> pairs;         // "ab", "\u0120a"
     std::vector<std::string> letter_pairs;  // "ab"

@@ -1,4 +1,4 @@
-// A byte-level BPE tokenizer of any size, made up but complete: the 256 bytes, then merges of
+// Makes a byte-level BPE tokenizer of any size, made up but complete: the 256 bytes, then merges of
 // lower-case letters (two, three, four of them, the first perhaps a space), then three special
 // tokens. Text in lower case comes out at about four bytes per token, as with a trained one; every
 // id below the vocabulary's size decodes to something, as a model with random weights emits all.
@@ -24,7 +24,7 @@ inline constexpr std::int64_t kBpeVocabMax =
 // REQUIRES: kBpeVocabMin <= vocab <= kBpeVocabMax.
 [[nodiscard]] std::string tokenizer_json(std::int64_t vocab);
 
-// `context`: positions the model has.
+// `context` is the number of positions the model has.
 [[nodiscard]] std::string tokenizer_config_json(std::int64_t vocab, std::int64_t context);
 
 }  // namespace pitstop::bench

@@ -20,8 +20,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// What a thread makes and writes at a time. A multiple of a word of random elements in any dtype;
-// small enough that it is still in the cache when the kernel copies it.
+// A thread makes and writes this many bytes at a time: a multiple of a word of random elements in
+// any dtype, and small enough to be in the cache still when the kernel copies it.
 constexpr std::int64_t kBlockBytes = std::int64_t{1} << 20;
 
 struct Shard {
@@ -78,8 +78,8 @@ Result<> write_text(const std::filesystem::path& path, const std::string& text) 
     return write_at(file.fd(), 0, text.data(), text.size());
 }
 
-// The format's header: its length as 8 little-endian bytes, then JSON padded with spaces so that
-// the data begins at a multiple of 8.
+// Makes the format's header: its length as 8 little-endian bytes, then JSON padded with spaces so
+// that the data begins at a multiple of 8.
 std::string header_of(
     const Shard& shard, const std::vector<PlannedTensor>& tensors, WeightDtype dtype
 ) {
@@ -102,8 +102,8 @@ std::string header_of(
     return framed + text;
 }
 
-// Consecutive tensors, so that a layer's are together; each shard ends where the running total
-// passes its share.
+// Splits into consecutive tensors, so that a layer's are together; each shard ends where the
+// running total passes its share.
 std::vector<Shard> split(
     const std::vector<PlannedTensor>& tensors, int num_shards, std::int64_t total_elements
 ) {
@@ -155,7 +155,7 @@ Result<> write_blocks(
     std::mutex mutex;
     std::optional<Error> failure;  // guarded by mutex
     const auto work = [&] {
-        // Of floats: aligned for every dtype.
+        // Made of floats, the buffer is aligned for every dtype.
         std::vector<float> buffer(static_cast<std::size_t>(kBlockBytes) / sizeof(float));
         for (std::size_t i = next_block++; i < blocks.size(); i = next_block++) {
             const Block& block = blocks[i];

@@ -1,5 +1,5 @@
-// CPU time that processes use, all their threads: what a token costs whoever serves it, also where
-// server and client share the machine's cores.
+// Measures the CPU time that processes use, all their threads: what a token costs whoever serves
+// it, also where server and client share the machine's cores.
 #pragma once
 
 #include "base/result.h"
@@ -15,10 +15,10 @@ struct CpuTimes {
     double own_s = 0;     // this process: its clients
 };
 
-// Of the tree in `run_dir`, by its tree.json, and of this process. Errors: kNotFound.
+// Measures the tree in `run_dir`, by its tree.json, and this process. Errors: kNotFound.
 [[nodiscard]] Result<CpuTimes> cpu_times_of(const std::string& run_dir);
 
-// What each of so many tokens cost between two of these, in microseconds.
+// Says what each token cost between two measurements, in microseconds.
 struct TokenCost {
     double http_us = 0;
     double others_us = 0;

@@ -37,7 +37,7 @@ class OpenCount {
     std::int64_t open_ = 0;  // guarded by mutex_
 };
 
-// One client's notes; its thread alone writes them.
+// Holds one client's notes; its thread alone writes them.
 struct Notes {
     std::vector<ChunkEvent> chunks{};
 };
@@ -81,7 +81,7 @@ DriveResult drive(const DriveArgs& args) {
         std::this_thread::sleep_until(result.begin + planned[i].arrival);
         open.wait_below(limit);
         RequestRecord& record = result.requests[i];
-        // With a limit a request is due when there is room for it: a closed loop.
+        // With a limit the loop is closed: a request is due when there is room for it.
         const TimePoint due =
             args.concurrency_max > 0 ? Clock::now() : result.begin + planned[i].arrival;
         record.due_ns = ns_between(result.begin, due);

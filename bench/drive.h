@@ -25,7 +25,7 @@ struct DriveArgs {
     std::chrono::milliseconds request_timeout{600'000};
 };
 
-// A chunk of a request's output. Times in nanoseconds from the drive's begin.
+// Notes a chunk of a request's output. Times are in nanoseconds from the drive's begin.
 struct ChunkEvent {
     std::int64_t at_ns = 0;
     std::uint32_t request = 0;

@@ -1,5 +1,6 @@
-// pitstop_gpu_bench: every family of CUDA kernels at serving sizes of qwen3-8b, as a fraction of
-// what this GPU copies and multiplies at most, measured in the same run. Without a GPU it says so.
+// pitstop_gpu_bench measures every family of CUDA kernels at serving sizes of qwen3-8b, as a
+// fraction of what this GPU copies and multiplies at most, measured in the same run. Without a GPU
+// it says so.
 //
 // One family can be asked for alone, with limits that were measured before: a caller that gives
 // each a process loses one to a crash and no other. The file of figures is written anew after each.

@@ -40,7 +40,7 @@ void run_norm(GpuMeter& gpu) {
     );
 }
 
-// A layer's KV: pages in shuffled order.
+// Holds a layer's KV: pages in shuffled order.
 struct Paged {
     DeviceBuffer memory{};
     DeviceBuffer pages{};
@@ -243,7 +243,7 @@ void run_logits(GpuMeter& gpu) {
     sample("64 x 151936, top-k 50", {.temperature = 1.f, .top_k = 50}, 0);
 }
 
-// What a step of 64 requests does besides: a few microseconds each, whatever they move.
+// Measures what a step of 64 requests does besides: a few microseconds each, whatever they move.
 void run_small(GpuMeter& gpu) {
     constexpr std::int64_t R = kRequests, kEntries = 500;
     const DeviceBuffer hidden = gpu.floats(T * H), rows_there = gpu.floats(R * H);
@@ -327,7 +327,7 @@ void attend(
     });
 }
 
-// A step of one token per request, over so many keys each.
+// Measures a step of one token per request, over so many keys each.
 void decode(
     GpuMeter& gpu, const std::string& what, const std::vector<std::int32_t>& kv_lens, double target
 ) {
@@ -371,7 +371,7 @@ void run_decode(GpuMeter& gpu) {
         {.bytes = 4.0 * num * len * K * D, .against = GpuLimit::kCopy},
         attention_cuda_deterministic
     );
-    // Where the work of one request is spread over the GPU, or is not.
+    // These cases show whether the work of one request is spread over the GPU.
     decode(gpu, "decode, 1 request x 32768 beside 63 x 1024", lens(32768, 63, 1024), 0);
     decode(gpu, "decode, 1 request x 16384 beside 255 x 1024", lens(16384, 255, 1024), 0);
     decode(gpu, "decode, 1 request x 65536", lens(65536, 0, 0), 0);

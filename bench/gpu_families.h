@@ -1,4 +1,4 @@
-// The families of CUDA kernels that pitstop_gpu_bench measures, at serving sizes of qwen3-8b.
+// Lists the families of CUDA kernels that pitstop_gpu_bench measures, at serving sizes of qwen3-8b.
 #pragma once
 
 #include "bench/gpu_meter.h"

@@ -23,7 +23,7 @@ struct LaunchedOp {
     std::function<void(int layer)> launch;
 };
 
-// The buffers of one request's step, and its kernels in their order.
+// Holds the buffers of one request's step, and its kernels in their order.
 class Layer {
   public:
     Layer(GpuMeter& gpu, const GpuModelSizes& sizes)
@@ -142,7 +142,8 @@ class Layer {
         );
     }
 
-    // y [1, N] = x [1, depth] w^T, with the layer's own weights; its algorithm is chosen here.
+    // Computes y [1, N] = x [1, depth] w^T with the layer's own weights; its algorithm is chosen
+    // here.
     LaunchedOp product(
         const char* what,
         const DeviceBuffer& x,

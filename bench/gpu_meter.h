@@ -43,7 +43,7 @@ struct GpuLimits {
 // fails here (device memory, most likely) ends the program: std::runtime_error.
 class GpuMeter {
   public:
-    // Told the number of the call, to rotate its inputs.
+    // A call is told its number, to rotate its inputs.
     using Call = std::function<void(int number)>;
 
     static Result<GpuMeter> make();
@@ -57,17 +57,17 @@ class GpuMeter {
 
     // Prints the figure, and keeps it for the report.
     void measure(const GpuCase& c, const Call& call);
-    // Of a call: the median of the timings.
+    // Returns the median of the timings of a call.
     [[nodiscard]] double median_seconds(const Call& call);
     [[nodiscard]] const GpuLimits& limits() const { return limits_; }
     void call_after_each_figure(std::function<void()> call) { after_figure_ = std::move(call); }
     [[nodiscard]] nlohmann::json report() const;
 
-    // What the calls work on. Device memory full of normal bf16 numbers:
+    // These make what the calls work on. This one is device memory full of normal bf16 numbers;
     [[nodiscard]] DeviceBuffer buffer(std::int64_t bytes) const;
-    // of fp32 numbers (the same memory read as fp32 would hold NaNs):
+    // this one is full of fp32 numbers (the same memory read as fp32 would hold NaNs);
     [[nodiscard]] DeviceBuffer floats(std::int64_t num) const;
-    // and of what the host has.
+    // and this one holds what the host has.
     template <class X>
     [[nodiscard]] DeviceBuffer array(const std::vector<X>& host) const {
         return filled(host.data(), host.size() * sizeof(X), host.size() * sizeof(X));
@@ -84,7 +84,7 @@ class GpuMeter {
         std::int64_t N,
         std::int64_t depth
     ) const;
-    // y [M, N] = x [M, depth] w [N, depth]^T, in bf16.
+    // Computes y [M, N] = x [M, depth] w [N, depth]^T, in bf16.
     void multiply(
         const Ops& ops,
         const DeviceBuffer& x,
@@ -98,7 +98,7 @@ class GpuMeter {
   private:
     GpuMeter();
 
-    // The host's bytes, over and over.
+    // Fills memory with the host's bytes, over and over.
     [[nodiscard]] DeviceBuffer filled(const void* host, std::size_t host_bytes, std::size_t bytes)
         const;
 

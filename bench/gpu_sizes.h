@@ -14,7 +14,8 @@ inline constexpr std::int64_t kScaledDown = 1;
 inline constexpr std::int64_t kRequestsScaledDown = 1;
 #endif
 
-// A model's: hidden, FFN, query heads, KV heads, head, vocabulary.
+// The sizes of a model are its hidden and FFN sizes, its query heads, KV heads, head size and
+// vocabulary.
 struct GpuModelSizes {
     const char* name;
     std::int64_t H, F, Q, K, D, V;

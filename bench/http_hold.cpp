@@ -51,7 +51,7 @@ std::string generate_request(const HttpHold& hold, std::size_t prompt, const std
     return http_request("POST", "/generate", body.dump());
 }
 
-// What a prompt gives: the whole text, and its tokens.
+// Holds what a prompt gives: the whole text, and its tokens.
 struct Output {
     std::string text{};
     std::vector<std::int64_t> ids{};
@@ -66,8 +66,8 @@ void append(Output& output, const Json& event) {
 // The bytes of a chunked answer, its chunks taken apart.
 class Chunks {
   public:
-    // Adds what came, and moves whole bytes of the body to `body`. Whether that was all. Errors: it
-    // is no such answer.
+    // Adds what came, and moves whole bytes of the body to `body`. Returns whether that was all.
+    // Errors: it is no such answer.
     Result<bool> add(std::string_view bytes, std::string& body) {
         waiting_ += bytes;
         if (!has_head_) {

@@ -1,4 +1,4 @@
-// Many streams held open at once against a live tree for a while, each checked to be its own: its
+// Holds many streams open at once against a live tree for a while, each checked to be its own: its
 // events carry its id, and its text and tokens are those that its prompt gives alone. Meanwhile
 // another thread asks the routes that trainers and routers poll, and now and then pauses.
 //
@@ -26,7 +26,7 @@ struct HttpHold {
     std::chrono::milliseconds end_timeout{60'000};  // for the last ones to end
     std::chrono::milliseconds pause_every{5'000};   // paused in place, and continued at once
     std::chrono::milliseconds poll_every{10};
-    // Called at a sixth of the duration, and at its end with all streams open.
+    // This is called at a sixth of the duration, and at its end with all streams open.
     std::function<void(std::chrono::milliseconds since_begin)> at_memory_mark{};
 };
 

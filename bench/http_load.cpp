@@ -36,13 +36,13 @@ std::int64_t number_after(std::string_view text, std::size_t at) {
     return value;
 }
 
-// The number behind the last `key`, if there is one.
+// Reads the number behind the last `key`, if there is one.
 void take_last(std::string_view text, std::string_view key, std::int64_t& value) {
     const std::size_t place = text.rfind(key);
     if (place != std::string_view::npos) value = number_after(text, place + key.size());
 }
 
-// Whether the answer is whole.
+// Tells whether the answer is whole.
 bool is_complete(Connection& connection, HttpLoadResult& result) {
     std::string& answer = connection.answer;
     if (!connection.is_chunked && connection.body_end == 0) {

@@ -1,5 +1,5 @@
-// A client of /generate that costs little: many connections on one thread, each with one request
-// after the other, answers scanned for what is counted.
+// Runs a client of /generate that costs little: many connections on one thread, each with one
+// request after the other, answers scanned for what is counted.
 //
 // Thread:  one.
 // Bounded: a connection holds the part of an answer that was not looked at yet.

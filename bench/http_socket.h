@@ -1,4 +1,4 @@
-// A socket to an HTTP server, and one whole answer over it.
+// Opens a socket to an HTTP server, and reads one whole answer over it.
 //
 // Owns: the descriptor.
 #pragma once
@@ -12,7 +12,8 @@
 
 namespace pitstop::bench {
 
-// Where the HTTP server of the tree in `run_dir` listens, by its tree.json. Errors: kNotFound.
+// http_address_of() finds where the HTTP server of the tree in `run_dir` listens, by its tree.json.
+// Errors: kNotFound.
 struct HttpAddress {
     std::string host{};
     std::uint16_t port = 0;
@@ -29,11 +30,11 @@ class HttpSocket {
     }
     ~HttpSocket();
 
-    // Blocking, without Nagle's delay.
+    // Makes a blocking connection without Nagle's delay.
     static Result<HttpSocket> connect(const HttpAddress& address);
     [[nodiscard]] int fd() const { return fd_; }
 
-    // All of it. Errors: kUnavailable.
+    // Sends all of it. Errors: kUnavailable.
     Result<> send(std::string_view bytes);
     // Sends a request and waits for its answer, which has a Content-Length; its body. Errors:
     // kInternal (any status but 200, with what was said), kUnavailable (closed).
@@ -43,7 +44,7 @@ class HttpSocket {
     int fd_ = -1;
 };
 
-// "POST /path HTTP/1.1" with a JSON body, or without one.
+// Writes "POST /path HTTP/1.1" with a JSON body, or without one.
 [[nodiscard]] std::string http_request(
     std::string_view method, std::string_view path, std::string_view body = {}
 );

@@ -77,7 +77,7 @@ void bench_linears(Bench& bench) {
     for (const std::int64_t M : {1, 8, 512}) bench_linear<float>(bench, "gate-up", M, 2 * kF, kH);
 }
 
-// R rows of `new_tokens` each, the last of `len` tokens, their pages in no order.
+// Lays out R rows of `new_tokens` each, the last of `len` tokens, their pages in no order.
 struct Rows {
     std::vector<PageId> pages{};
     std::vector<std::int32_t> q_starts{0};

@@ -22,7 +22,7 @@
 
 namespace pitstop::bench {
 
-// 64-byte aligned memory of small random numbers.
+// Owns 64-byte aligned memory of small random numbers.
 template <class T>
 class Array {
   public:

@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::size_t kTreeFileBytesMax = std::size_t{1} << 20;
 
-// The value of `key` in a file of "key : value" lines, as under /proc.
+// Returns the value of `key` in a file of "key : value" lines, as under /proc.
 std::string field_of(const std::filesystem::path& path, std::string_view key) {
     std::ifstream file(path);
     for (std::string line; std::getline(file, line);) {
@@ -39,7 +39,7 @@ std::int64_t number_of(const std::filesystem::path& path, std::string_view key) 
     return std::atoll(field_of(path, key).c_str());
 }
 
-// The first line a command prints; empty if it cannot be run.
+// Returns the first line a command prints; empty if it cannot be run.
 std::string first_line_of(const char* command) {
     std::FILE* const pipe = ::popen(command, "r");
     if (pipe == nullptr) return "";
@@ -51,8 +51,8 @@ std::string first_line_of(const char* command) {
     return text;
 }
 
-// Of all threads that live: the scheduler's own count of nanoseconds, as the times in
-// /proc/PID/stat are ticks of 10 ms. Nothing: the process is gone.
+// Sums over all threads that live. It takes the scheduler's own count of nanoseconds, as the times
+// in /proc/PID/stat are ticks of 10 ms. Returns nothing if the process is gone.
 std::optional<double> cpu_seconds(const std::filesystem::path& proc) {
     std::error_code error;
     double nanoseconds = 0;

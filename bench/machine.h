@@ -1,4 +1,4 @@
-// What a figure was measured on, and what the measured processes used.
+// Describes what a figure was measured on, and what the measured processes used.
 #pragma once
 
 #include "base/result.h"
@@ -18,15 +18,16 @@ struct Machine {
 };
 [[nodiscard]] Machine this_machine();
 
-// The directory that holds launch/: the bundle that this program lies in, else the sources that it
-// was built from.
+// Returns the directory that holds launch/: the bundle that this program lies in, else the sources
+// that it was built from.
 [[nodiscard]] std::string root_dir();
 
-// "1a2b3c4d5e6f", with "-dirty" where tracked files differ; a bundle's own; else "unknown".
+// Returns "1a2b3c4d5e6f", with "-dirty" where tracked files differ; a bundle's own; else "unknown".
 [[nodiscard]] std::string source_commit();
 [[nodiscard]] std::string utc_now();  // "2025-11-21T07:30:00Z"
 
-// The command as one would type it in a clone: the program without its directory, then its words.
+// Returns the command as one would type it in a clone: the program without its directory, then its
+// words.
 [[nodiscard]] std::vector<std::string> command_of(int argc, char** argv);
 
 struct ProcessUse {
@@ -37,8 +38,8 @@ struct ProcessUse {
     std::int64_t resident_bytes = 0;  // now
 };
 
-// The launcher and the processes of the tree that runs in `run_dir`, as its tree.json names them.
-// One that has ended meanwhile is left out.
+// Measures the launcher and the processes of the tree that runs in `run_dir`, as its tree.json
+// names them. One that has ended meanwhile is left out.
 [[nodiscard]] Result<std::vector<ProcessUse>> processes_of(const std::string& run_dir);
 
 }  // namespace pitstop::bench

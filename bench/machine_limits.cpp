@@ -38,7 +38,7 @@ double best_seconds(F&& run) {
     return best;
 }
 
-// Something that the compiler must take for used.
+// Makes the compiler take `value` for used.
 template <class T>
 void keep(const T& value) {
     asm volatile("" : : "m"(value) : "memory");
@@ -84,7 +84,7 @@ constexpr std::int64_t kFmaSteps = 1 << 20;
     _mm_sfence();
 }
 
-// Enough independent chains to cover the latency of a multiply-add on every current core.
+// Runs enough independent chains to cover the latency of a multiply-add on every current core.
 [[gnu::target("avx512f")]] void fma_avx512() {
     __m512 acc[16];
     for (__m512& a : acc) a = _mm512_set1_ps(1.f);

@@ -1,4 +1,4 @@
-// What this machine can do at most: the limits that every figure is a fraction of.
+// Measures what this machine can do at most: the limits that every figure is a fraction of.
 //
 // Each limit is the best of `kRepeats` runs: a limit is what is possible, not what is usual.
 #pragma once

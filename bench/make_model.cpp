@@ -1,5 +1,5 @@
-// pitstop_make_model SHAPE DIR: a model directory with random weights, for benchmarks and tests of
-// a shape whose real weights are too large to carry along.
+// pitstop_make_model SHAPE DIR writes a model directory with random weights, for benchmarks and
+// tests of a shape whose real weights are too large to carry along.
 #include "base/flags.h"
 #include "base/time.h"
 #include "bench/checkpoint_writer.h"

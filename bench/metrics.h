@@ -1,4 +1,4 @@
-// What a drive's notes come to.
+// Sums up a drive's notes.
 //
 //   time to first token   from when a request was due (an open loop: its planned arrival, so that a
 //                         sender that falls behind cannot hide it) to its first chunk

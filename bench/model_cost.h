@@ -1,4 +1,5 @@
-// What one step of a model must move and compute at the least: the yardstick for measured times.
+// Computes what one step of a model must move and compute at the least: the yardstick for measured
+// times.
 #pragma once
 
 #include "base/result.h"
@@ -22,13 +23,13 @@ struct ModelCost {
 // Reads config.json in a model directory. Errors: kNotFound, kMalformed, an unknown model_type.
 [[nodiscard]] Result<ModelShape> read_shape(const std::string& directory);
 
-// The shortest possible time of a step that adds one token to each of `batch` requests with
+// Returns the shortest possible time of a step that adds one token to each of `batch` requests with
 // `context` tokens each: the longer of moving its bytes and computing its products.
 [[nodiscard]] double decode_step_seconds_min(
     const ModelCost& cost, const StepLimits& limits, double batch, double context
 );
 
-// The shortest possible time of a prompt of `tokens`, alone.
+// Returns the shortest possible time of a prompt of `tokens`, alone.
 [[nodiscard]] double prefill_seconds_min(
     const ModelCost& cost, const StepLimits& limits, double tokens
 );

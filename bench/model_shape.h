@@ -1,5 +1,5 @@
-// The shapes of models that benchmarks run: dimensions, the tensors of a checkpoint and its
-// config.json, for the families that pitstop serves.
+// Describes the shapes of models that benchmarks run: dimensions, the tensors of a checkpoint and
+// its config.json, for the families that pitstop serves.
 //
 // Source: the config.json files published with Qwen3-0.6B, Qwen3-8B, Qwen2.5-0.5B-Instruct,
 // Llama-3.2-1B and Mistral-7B-v0.1; tensor names and shapes as Hugging Face transformers has them.
@@ -38,11 +38,12 @@ struct ModelShape {
     std::optional<std::int64_t> sliding_window{};
 };
 
-// "qwen3-0.6b", ...; "custom" is a shape with nothing given. The error lists what is accepted.
+// Finds "qwen3-0.6b", ...; "custom" is a shape with nothing given. The error lists what is
+// accepted.
 [[nodiscard]] Result<ModelShape> find_shape(std::string_view name);
 [[nodiscard]] std::span<const std::string_view> shape_names();
 
-// What is wrong with it, or nothing.
+// Says what is wrong with the shape, or nothing.
 [[nodiscard]] std::optional<std::string> invalid(const ModelShape& shape);
 
 // A tensor of the checkpoint and the distribution its random values come from.
@@ -54,11 +55,11 @@ struct PlannedTensor {
 };
 [[nodiscard]] std::int64_t num_elements(const PlannedTensor& tensor);
 
-// Every tensor, in the model's order. Standard deviations keep activations of order one: 1/sqrt of
-// the reduced dimension, with the products that are added to the residual stream scaled down so
-// that all layers together add about one. Logits come out with a standard deviation of about 1.5,
-// and the embedding of the current token is small beside what the layers add, so that greedy
-// decoding with a tied head wanders over the vocabulary instead of repeating one token.
+// Lists every tensor, in the model's order. Standard deviations keep activations of order one:
+// 1/sqrt of the reduced dimension, with the products that are added to the residual stream scaled
+// down so that all layers together add about one. Logits come out with a standard deviation of
+// about 1.5, and the embedding of the current token is small beside what the layers add, so that
+// greedy decoding with a tied head wanders over the vocabulary instead of repeating one token.
 [[nodiscard]] std::vector<PlannedTensor> tensors_of(const ModelShape& shape);
 
 // Special tokens are the last three ids: <|endoftext|>, <|im_start|>, <|im_end|>.
@@ -69,7 +70,7 @@ struct SpecialIds {
 };
 [[nodiscard]] SpecialIds special_ids_of(const ModelShape& shape);
 
-// `torch_dtype`: "bfloat16", "float16" or "float32".
+// `torch_dtype` is "bfloat16", "float16" or "float32".
 [[nodiscard]] std::string config_json(const ModelShape& shape, std::string_view torch_dtype);
 [[nodiscard]] std::string generation_config_json(const ModelShape& shape);
 

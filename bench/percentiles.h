@@ -1,4 +1,4 @@
-// What many measured values come to. Exact: all values are kept and sorted, none is binned.
+// Sums up many measured values. It is exact: all values are kept and sorted, none is binned.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace pitstop::bench {
 
-// In the unit of the values. All zero where there are none.
+// All fields but `count` are in the unit of the values, and all are zero where there are none.
 struct Summary {
     std::size_t count = 0;
     double mean = 0;
@@ -17,7 +17,8 @@ struct Summary {
     double max = 0;
 };
 
-// The smallest value that at least the fraction `q` of all values do not exceed (nearest rank).
+// Returns the smallest value that at least the fraction `q` of all values do not exceed (nearest
+// rank).
 // REQUIRES: `sorted` is ascending and not empty, 0 < q <= 1.
 [[nodiscard]] double percentile(std::span<const double> sorted, double q);
 

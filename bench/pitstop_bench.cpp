@@ -1,4 +1,4 @@
-// pitstop_bench offline|serving|stream: drives a tree as clients do and prints what it did.
+// pitstop_bench offline|serving|stream drives a tree as clients do and prints what it did.
 //
 //   offline   all requests at once (or --concurrency at a time): throughput
 //   serving   Poisson arrivals at --rate: latency under load
@@ -286,7 +286,8 @@ Result<int> run_bench(const Options& o, std::vector<std::string> command) {
     session.clients.clear();
     if (session.tree) session.tree->stop();  // the limits are those of an idle machine
     if (report.cost && report.device.starts_with("cpu")) {
-        // Of reading as many bytes as a step reads: a model that fits the caches has their limit.
+        // The limit is measured by reading as many bytes as a step reads: a model that fits the
+        // caches has the caches' limit.
         const double bytes = std::min(report.cost->weight_bytes, kReadBytesMax);
         report.limits = measure_step_limits(static_cast<std::int64_t>(bytes));
     }

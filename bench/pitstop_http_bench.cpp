@@ -1,8 +1,9 @@
-// pitstop_http_bench: what HTTP costs over the client library, on workers that compute nothing.
+// pitstop_http_bench measures what HTTP costs over the client library, on workers that compute
+// nothing.
 //
-// One tree, one run: rounds of the same requests by each way in turn, so that the ratios mean
-// something where the machine's speed drifts. Throughput: many streams at once. Latency: one
-// request of one token after the other.
+// One tree and one run serve rounds of the same requests by each way in turn, so that the ratios
+// mean something where the machine's speed drifts. Throughput is measured by many streams at once,
+// latency by one request of one token after the other.
 #include "base/flags.h"
 #include "base/time.h"
 #include "bench/cpu_time.h"
@@ -39,8 +40,8 @@ struct Options {
 struct Figures {
     std::vector<double> tokens_per_s{};  // of each round
     std::vector<double> latency_ms{};    // of every probe
-    // CPU time per token of each round: the tree and what speaks to the caller (the library here,
-    // http_proc there), without the HTTP client.
+    // Holds the CPU time per token of each round: the tree and what speaks to the caller (the
+    // library here, http_proc there), without the HTTP client.
     std::vector<double> cpu_us{};
     std::vector<double> own_cpu_us{};   // of the library with its caller; of http_proc alone
     std::vector<double> load_cpu_us{};  // of the HTTP client
@@ -114,7 +115,7 @@ Result<> client_latency(Client& client, const Options& options, std::vector<doub
     return Ok{};
 }
 
-// Who is measured: one tree, asked in two ways.
+// One tree is measured, asked in two ways.
 struct Served {
     std::string run_dir{};
     Client& client;

@@ -1,4 +1,4 @@
-// pitstop_http_hold: thousands of streams held open at once over HTTP, each checked to be its own,
+// pitstop_http_hold holds thousands of streams open at once over HTTP, each checked to be its own,
 // while control routes are asked and generation is paused and continued (http_hold.h).
 //
 // Ends with 1 where a stream was lost or mixed.
@@ -32,7 +32,7 @@ struct Options {
     std::string json{};
 };
 
-// What each process held at some time.
+// Holds what each process used at some time.
 struct Memory {
     double seconds = 0;
     std::vector<ProcessUse> processes{};

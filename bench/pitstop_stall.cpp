@@ -1,4 +1,5 @@
-// pitstop_stall: what weight updates, pauses and status calls cost the requests being served.
+// pitstop_stall measures what weight updates, pauses and status calls cost the requests being
+// served.
 //
 // Starts a tree on a model (made for the run if none is given), lets streams decode, pushes new
 // versions while they do and while nothing does, pauses and continues, and asks for status during
@@ -81,7 +82,7 @@ Result<> check(const FlagSet& flags, Options& o) {
     return Ok{};
 }
 
-// The two checkpoints, removed at the end if they were made here.
+// Holds the two checkpoints, which are removed at the end if they were made here.
 class Checkpoints {
   public:
     static Result<Checkpoints> get(const Options& o) {
@@ -114,7 +115,7 @@ class Checkpoints {
         if (!root_.empty()) std::filesystem::remove_all(root_, error);
     }
     [[nodiscard]] const std::string& first() const { return paths_[0]; }
-    // The one that is not being served.
+    // Returns the one that is not being served.
     [[nodiscard]] const std::string& next() {
         served_ = 1 - served_;
         return paths_[served_];
@@ -162,7 +163,7 @@ Result<UpdateWaterfall> update_from_disk(Client& client, const std::string& path
     };
 }
 
-// From disk, or by another process that pushes.
+// Updates from disk, or by another process that pushes.
 struct Updater {
     const Options& options;
     Client& client;
@@ -280,7 +281,8 @@ messages::Generate prompt_of(std::int64_t tokens, std::int64_t vocab, std::uint6
     return request;
 }
 
-// One prompt that takes one step of some seconds; status calls, one after the other, while it runs.
+// Sends one prompt that takes one step of some seconds; status calls, one after the other, while it
+// runs.
 Result<> measure_status(Client& client, StallReport& r) {
     const messages::HelloReply hello = client.hello();
     const TimePoint probe_begin = Clock::now();

@@ -18,7 +18,7 @@ extern char** environ;
 namespace pitstop::bench {
 namespace {
 
-// What the command writes to standard output, once it has ended well.
+// Runs the command and returns what it writes to standard output, once it has ended well.
 Result<std::string> output_of(std::vector<std::string> words) {
     std::array<int, 2> pipe_fds{};
     if (::pipe2(pipe_fds.data(), O_CLOEXEC) != 0)

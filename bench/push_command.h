@@ -1,4 +1,5 @@
-// `launch/pitstop push`, as a trainer's machine runs it: a process of its own, beside the tree.
+// Runs `launch/pitstop push`, as a trainer's machine runs it: a process of its own, beside the
+// tree.
 #pragma once
 
 #include "base/result.h"

@@ -1,4 +1,4 @@
-// Random numbers that are the same on every machine for a seed: std's distributions are not.
+// Draws random numbers that are the same on every machine for a seed: std's distributions are not.
 #pragma once
 
 #include "base/digest.h"
@@ -15,16 +15,16 @@ class Random {
 
     std::uint64_t bits() { return mix64(state_ += 0x9e3779b97f4a7c15u); }  // SplitMix64
 
-    // In [0, 1).
+    // Draws from [0, 1).
     double uniform() { return static_cast<double>(bits() >> 11) * 0x1p-53; }
 
-    // In [low, high]. REQUIRES: low <= high, high - low < 2^32.
+    // Draws from [low, high]. REQUIRES: low <= high, high - low < 2^32.
     std::int64_t integer(std::int64_t low, std::int64_t high) {
         const auto range = static_cast<std::uint64_t>(high - low) + 1;
         return low + static_cast<std::int64_t>(((bits() >> 32) * range) >> 32);
     }
 
-    // With mean 1.
+    // Draws with mean 1.
     double exponential() { return -std::log1p(-uniform()); }
 
     double normal() {  // Box and Muller 1958

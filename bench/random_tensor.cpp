@@ -16,7 +16,7 @@ constexpr std::size_t kNumQuantiles = 65536;
 constexpr std::uint64_t kSplitMixStep = 0x9e3779b97f4a7c15u;
 constexpr int kPerWord = 4;  // elements from one hash
 
-// The inverse of the normal distribution function, for p in (0, 1/2].
+// Inverts the normal distribution function, for p in (0, 1/2].
 // Source: Abramowitz and Stegun 26.2.23, |error| < 4.5e-4: far below what bf16 tells apart at the
 // spread of a weight.
 double lower_quantile(double p) {
@@ -26,7 +26,7 @@ double lower_quantile(double p) {
     return above / below - t;
 }
 
-// [65536], ascending, antisymmetric: the mean is exactly zero.
+// The table is [65536], ascending and antisymmetric: the mean is exactly zero.
 const std::vector<float>& quantiles() {
     static const std::vector<float> table = [] {
         std::vector<float> made(kNumQuantiles);
@@ -40,7 +40,7 @@ const std::vector<float>& quantiles() {
     return table;
 }
 
-// Round to nearest, ties to even. REQUIRES: |x| < 65504: a weight.
+// Rounds to nearest, ties to even. REQUIRES: |x| < 65504: a weight.
 std::uint16_t f16_bits(float x) {
     const std::uint32_t u = std::bit_cast<std::uint32_t>(x);
     const std::uint32_t sign = (u >> 16) & 0x8000u;

@@ -1,5 +1,5 @@
-// Random weights at memory speed: element i of a tensor depends on the seed, the tensor's name and
-// i alone, so that any thread may fill any part, in any order, and get the same bytes.
+// Makes random weights at memory speed: element i of a tensor depends on the seed, the tensor's
+// name and i alone, so that any thread may fill any part, in any order, and get the same bytes.
 //
 // 16 bits of a counter-based hash pick one of 65536 quantiles of the normal distribution (the
 // largest is 4.3 standard deviations), which are encoded once per tensor; so an element costs a

@@ -1,4 +1,4 @@
-// What a benchmark says: one set of figures as JSON, for files, and as a table, for people.
+// Writes what a benchmark says: one set of figures as JSON, for files, and as a table, for people.
 #pragma once
 
 #include "bench/machine.h"
@@ -13,7 +13,7 @@
 
 namespace pitstop::bench {
 
-// How long a tree that was started for the run took.
+// Says how long a tree that was started for the run took.
 struct StartUp {
     double ready_s = 0;        // from the launcher's start to its word that all is ready
     double first_token_s = 0;  // to the first token of the first request
@@ -42,7 +42,7 @@ struct Report {
     std::vector<ProcessReport> processes{};
 };
 
-// A figure against what the machine allows.
+// Compares a figure with what the machine allows.
 struct Bounded {
     std::string name{};
     double value = 0;

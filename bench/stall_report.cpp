@@ -79,7 +79,8 @@ std::vector<Target> targets_of(const StallReport& r) {
         const double rate =
             median_of(r.idle_updates, [](const auto& u) { return u.bytes / u.receive_s; });
         targets.push_back({"staging rate / memcpy rate", rate / r.copy_rate, 0.6, false});
-        // What is digested where it is, and what digesting adds to copying.
+        // The digest's share counts what is digested where it is, and what digesting adds to
+        // copying.
         const double on_the_way = std::max(0.0, r.digested_copy_s - r.copy_s);
         const double share = median_of(r.idle_updates, [&](const auto& u) {
             return (u.verify_s + on_the_way) / u.total_s;

@@ -1,4 +1,4 @@
-// What updates and pauses cost those who are being served, against what they may cost.
+// Reports what updates and pauses cost those who are being served, against what they may cost.
 #pragma once
 
 #include "bench/percentiles.h"
@@ -9,7 +9,7 @@
 
 namespace pitstop::bench {
 
-// One update as the tree reported it.
+// Holds one update as the tree reported it.
 struct UpdateWaterfall {
     double call_s = 0;  // as the caller saw it
     double total_s = 0;

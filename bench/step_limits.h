@@ -13,8 +13,8 @@ struct StepLimits {
     double flops_per_s = 0;       // bf16 products summed in fp32
 };
 
-// On all cores, with arrays of `bytes`: memory's limits where that is far more than the caches
-// hold, else the caches'.
+// Measures on all cores, with arrays of `bytes`: memory's limits where that is far more than the
+// caches hold, else the caches'.
 [[nodiscard]] StepLimits measure_step_limits(std::int64_t bytes);
 
 }  // namespace pitstop::bench

@@ -15,7 +15,7 @@
 
 namespace pitstop::bench {
 
-// From the streams' start.
+// Both times count from the streams' start.
 struct TimeWindow {
     std::int64_t begin_ns = 0;
     std::int64_t end_ns = 0;
@@ -47,7 +47,7 @@ class Streams {
     // Cancels all and waits for their ends. Errors: one ended before, or not by this.
     Result<> stop();
 
-    // Everything so far, by time.
+    // Returns everything so far, by time.
     [[nodiscard]] std::vector<ChunkEvent> chunks() const;
 
   private:

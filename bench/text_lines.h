@@ -1,4 +1,4 @@
-// A report for people, line by line.
+// Writes a report for people, line by line.
 #pragma once
 
 #include "bench/metrics.h"
@@ -14,7 +14,7 @@ namespace pitstop::bench {
 
 class TextLines {
   public:
-    // `name_width`: of the first column of the summaries' table.
+    // `name_width` is that of the first column of the summaries' table.
     explicit TextLines(int name_width) : name_width_(name_width) {}
 
     template <class... Args>
@@ -22,7 +22,7 @@ class TextLines {
         fmt::format_to(std::back_inserter(text_), format, std::forward<Args>(args)...);
         text_ += '\n';
     }
-    // The head of a table of summaries in milliseconds.
+    // Adds the head of a table of summaries in milliseconds.
     void add_summary_head() {
         add("  {:<{}}{:>9}{:>10}{:>10}{:>10}{:>10}{:>10}",
             "milliseconds",
@@ -34,7 +34,7 @@ class TextLines {
             "p99",
             "max");
     }
-    // A row of it; nothing for a summary of nothing.
+    // Adds a row of it; nothing for a summary of nothing.
     void add_summary(std::string_view name, const Summary& s) {
         if (s.count == 0) return;
         add("  {:<{}}{:>9}{:>10.3f}{:>10.3f}{:>10.3f}{:>10.3f}{:>10.3f}",

@@ -1,4 +1,4 @@
-// How fast text becomes token ids and back, on one thread.
+// Measures how fast text becomes token ids and back, on one thread.
 //
 //   encode_cold  a text seen for the first time: the cache of recent pieces is empty
 //   encode_warm  the same text again

@@ -1,4 +1,4 @@
-// A tree of processes that a benchmark starts, and stops when it is done.
+// Runs a tree of processes that a benchmark starts, and stops when it is done.
 //
 // Owns:  the launcher's process and a private run directory, removed at the end.
 #pragma once

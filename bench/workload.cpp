@@ -59,7 +59,7 @@ Result<std::vector<std::int64_t>> read_lengths(const std::string& path) {
     return lengths;
 }
 
-// Random tokens. Ids of special tokens are among them: to a benchmark they are tokens.
+// Appends random tokens. Ids of special tokens are among them: to a benchmark they are tokens.
 void append_tokens(
     Random random, std::int64_t count, std::int64_t vocab, std::vector<TokenId>& to
 ) {

@@ -1,4 +1,4 @@
-// What a benchmark asks of a tree: how many requests, how long, when.
+// Describes what a benchmark asks of a tree: how many requests, how long, when.
 #pragma once
 
 #include "base/ids.h"
@@ -26,7 +26,7 @@ class LengthDistribution {
   public:
     static Result<LengthDistribution> parse(std::string_view text);
 
-    // For request `index`; at least 1.
+    // Draws the length for request `index`; at least 1.
     [[nodiscard]] std::int64_t draw(Random& random, std::size_t index) const;
     [[nodiscard]] const std::string& text() const { return text_; }
 

@@ -1,4 +1,4 @@
-// detokenizer_proc: the thin loop. A token batch in, a text batch out.
+// detokenizer_proc's thin loop takes a token batch in and gives a text batch out.
 #include "base/descriptors.h"
 #include "base/flags.h"
 #include "base/log.h"
@@ -102,7 +102,7 @@ int main_with(int argc, char** argv) {
         return flags.fail(logging.error());
 
     const auto fail = [&](const Error& error) {
-        // One line per problem: a launcher prints what it is told.
+        // The log gets one line per problem: a launcher prints what it is told.
         if (supervision.fd() < 0) spdlog::error("{}: {}", name_of(error.code), error.message);
         supervision.say_failed(error.message);
         return 1;
@@ -115,7 +115,7 @@ int main_with(int argc, char** argv) {
     const Result<int> descriptors = raise_descriptor_limit();
     if (!descriptors) return fail(descriptors.error());
     zmq::context_t context;
-    // How many replicas there are is not known here.
+    // This process does not know how many replicas there are, so it allows for the most.
     bus::SocketLimits limits = bus::kInnerLimits;
     limits.connections_max =
         std::min(bus::kReplicasMax + bus::kStrayConnectionsMax, *descriptors - kOwnDescriptors);

@@ -1,5 +1,5 @@
-// One request's output on its way from tokens to text: decoding, stop texts, and holding back what
-// a request that does not stream gets at its end.
+// Takes one request's output from tokens to text: decoding, stop texts, and holding back what a
+// request that does not stream gets at its end.
 //
 // Bounded: holds an unfinished code point, less than the longest stop text, and, for a request that
 //          does not stream, kHeldBytesMax: beyond it a chunk goes out early, for clients join them.
@@ -30,7 +30,7 @@ class RequestText {
         std::optional<messages::OutputChunk> chunk{};  // to be sent on; none while it is held back
         bool stopped = false;  // it ended here, and the scheduler does not know
     };
-    // The next chunk. After one with `finish` went out, later ones are dropped.
+    // Takes the next chunk. After one with `finish` went out, later ones are dropped.
     [[nodiscard]] Taken take(messages::OutputChunk chunk);
 
   private:

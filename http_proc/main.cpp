@@ -1,5 +1,5 @@
-// http_proc: a front end that speaks HTTP. It listens at once (/ping answers), connects to the tree
-// as any client does, and is ready when the tree is. Server::run is the loop.
+// http_proc is a front end that speaks HTTP. It listens at once (/ping answers), connects to the
+// tree as any client does, and is ready when the tree is. Server::run is the loop.
 #include "base/flags.h"
 #include "base/log.h"
 #include "base/supervision.h"
@@ -20,7 +20,8 @@
 namespace pitstop::http {
 namespace {
 
-// What the process opens besides connections: the bus and what it makes anew after a loss, timers.
+// The process opens this many besides connections: for the bus and what it makes anew after a loss,
+// and for timers.
 constexpr std::size_t kDescriptorsReserved = 40;
 constexpr std::size_t kConnectionsMin = 8;  // with fewer it is no server
 
@@ -270,7 +271,7 @@ int main_with(int argc, char** argv) {
     if (auto logging = init_logging("http_proc", values.log_level); !logging)
         return flags.fail(logging.error());
     const auto fail = [&](const Error& error) {
-        // One line per problem: a launcher prints what it is told.
+        // The log gets one line per problem: a launcher prints what it is told.
         if (supervision.fd() < 0) spdlog::error("{}: {}", name_of(error.code), error.message);
         supervision.say_failed(error.message);
         return 1;

@@ -1,4 +1,4 @@
-// Every route of every room.
+// Adds every route of every room.
 #pragma once
 
 #include "http_proc/server/router.h"

@@ -1,4 +1,5 @@
-// A parsed template. Source: Jinja 3.1, nodes.py, without what templates of chats do not use.
+// Represents a parsed template. Source: Jinja 3.1, nodes.py, without what templates of chats do not
+// use.
 #pragma once
 
 #include "jinja/value.h"
@@ -141,7 +142,7 @@ struct Expr {
 //
 // Bodies and lists of targets have no initializer, as clang asks for the whole type there.
 
-// What is assigned to: a name, a namespace's attribute, or several.
+// An assignment's target is a name, a namespace's attribute, or several targets.
 struct Target {
     int line = 1;
     std::string name{};

@@ -1,4 +1,4 @@
-// What a rendering may cost, and what it has cost so far.
+// Bounds what a rendering may cost, and counts what it has cost so far.
 //
 // A template comes with a model or with a request, a chat from anybody: neither may take a
 // process's memory or hold its thread. Whatever is built, read or compared is charged before that
@@ -23,7 +23,7 @@ struct Limits {
     // or a turn of a loop is one, and so are Budget::kBytesPerStep bytes. A chat of 4,000 messages
     // fits (LongChatsRenderWithinTheDefaults).
     std::int64_t steps_max = 2'000'000;
-    // Of all texts and lists ever built. The longest chat that a door takes, 16 MiB, is copied
+    // Counts all texts and lists ever built. The longest chat that a door takes, 16 MiB, is copied
     // about six times on its way through a template.
     std::size_t built_bytes_max = std::size_t{128} << 20;
     std::size_t output_bytes_max = std::size_t{32} << 20;
@@ -46,11 +46,11 @@ class Budget {
     [[nodiscard]] const Limits& limits() const { return limits_; }
 
     Result<> steps(std::size_t count = 1) { return work(times(count, kBytesPerStep)); }
-    // So many bytes are going to be read.
+    // Charges for bytes that are going to be read.
     Result<> scan(std::size_t count) { return work(count); }
-    // So many code points' bytes are going to be looked up.
+    // Charges for code points' bytes that are going to be looked up.
     Result<> look_up(std::size_t count) { return work(times(count, kBytesPerLookUp)); }
-    // So many bytes are going to be built.
+    // Charges for bytes that are going to be built.
     Result<> bytes(std::size_t count) {
         if (count > limits_.built_bytes_max - built_bytes_) {
             return make_error(
@@ -62,14 +62,14 @@ class Budget {
         built_bytes_ += count;
         return work(count + kPieceWork);
     }
-    // So many things of so many bytes.
+    // Charges for `count` things of `each` bytes.
     Result<> items(std::size_t count, std::size_t each) { return bytes(times(count, each)); }
 
   private:
     static constexpr std::uint64_t kPieceWork = 32;  // of a piece, however short
     static constexpr std::uint64_t kWorkPerLook = 512 * kBytesPerStep;
 
-    // The product, or the largest number there is.
+    // Returns the product, or the largest number there is.
     static std::uint64_t times(std::uint64_t a, std::uint64_t b) {
         std::uint64_t product = 0;
         if (__builtin_mul_overflow(a, b, &product))
@@ -100,24 +100,24 @@ class Budget {
     std::size_t built_bytes_ = 0;
 };
 
-// A text being built, piece by piece, within the budget.
+// Builds a text, piece by piece, within the budget.
 class TextBuilder {
   public:
     explicit TextBuilder(Budget& budget) : budget_(budget) {}
 
-    // False once the budget is spent; nothing is added from then on.
+    // Returns false once the budget is spent; nothing is added from then on.
     bool add(std::string_view piece) {
         if (!failure_) return false;
         failure_ = budget_.bytes(piece.size() + 1);
         if (failure_) text_.append(piece);
         return failure_.has_value();
     }
-    // So many bytes are going to be looked up for it.
+    // Charges for code points' bytes that are going to be looked up for the text.
     bool look_up(std::size_t count) {
         if (failure_) failure_ = budget_.look_up(count);
         return failure_.has_value();
     }
-    // The same piece so many times.
+    // Adds the same piece so many times.
     bool add(std::string_view piece, std::size_t times) {
         if (!failure_) return false;
         failure_ = budget_.items(times, piece.size());

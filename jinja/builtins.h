@@ -1,4 +1,5 @@
-// The filters, tests, methods and functions a template can use, by name, and how they are called.
+// Lists the filters, tests, methods and functions a template can use, by name, and says how they
+// are called.
 #pragma once
 
 #include "base/result.h"
@@ -19,13 +20,13 @@ struct Env {
     const std::tm& now;  // for strftime_now
 };
 
-// What a call gives.
+// Holds what a call gives.
 struct Args {
     std::vector<Value> positional{};
     std::vector<std::pair<std::string, Value>> named{};
 };
 
-// The same, by parameter. Null where nothing was given.
+// Holds the same, by parameter. Null where nothing was given.
 class Given {
   public:
     explicit Given(Args raw) : raw_(std::move(raw)) {}
@@ -38,7 +39,8 @@ class Given {
     // REQUIRES: called once. Error: too many, too few, unknown, twice.
     Result<> bind(std::string_view params, std::size_t num_required);
 
-    // The argument as what it must be. Absent: the default. Error: names the parameter and type.
+    // Returns the argument as what it must be. Absent: the default. Error: names the parameter and
+    // type.
     [[nodiscard]] Result<std::int64_t> integer(
         std::size_t param, std::string_view name, std::int64_t otherwise
     ) const;
@@ -58,13 +60,13 @@ struct Builtin {
     std::string_view name;
     std::string_view params;  // names, a space between two; or kAnyParams
     std::size_t num_required;
-    // `self`: what is filtered or tested, or whose method it is.
+    // `self` is what is filtered or tested, or whose method it is.
     Result<Value> (*run)(Env& env, const Value& self, const Given& given);
 };
 
 [[nodiscard]] Result<Value> call(Env& env, const Builtin& builtin, const Value& self, Args args);
 
-// Null where there is none.
+// These return null where there is none.
 [[nodiscard]] const Builtin* find_filter(std::string_view name);
 [[nodiscard]] const Builtin* find_test(std::string_view name);
 [[nodiscard]] const Builtin* find_method(const Value& self, std::string_view name);
@@ -75,13 +77,13 @@ struct Builtin {
 [[nodiscard]] bool is_unsupported_function(std::string_view name);
 [[nodiscard]] bool is_unsupported_method(std::string_view name);
 
-// An error about the template or what it was given.
+// Makes an error about the template or what it was given.
 template <class... Text>
 [[nodiscard]] Error type_error(fmt::format_string<Text...> format, Text&&... text) {
     return make_error(ErrorCode::kInvalidArgument, format, std::forward<Text>(text)...);
 }
 
-// The error of using what is undefined.
+// Makes the error of using what is undefined.
 [[nodiscard]] Error undefined_error(const Value& value);
 
 }  // namespace pitstop::jinja

@@ -11,7 +11,7 @@
 namespace pitstop::jinja {
 
 [[nodiscard]] Result<bool> equals(const Value& a, const Value& b, Budget& budget);
-// Error: the two have no order.
+// Fails if the two have no order.
 [[nodiscard]] Result<std::partial_ordering> order(const Value& a, const Value& b, Budget& budget);
 [[nodiscard]] Result<bool> contains(const Value& container, const Value& item, Budget& budget);
 [[nodiscard]] Result<bool> compare(

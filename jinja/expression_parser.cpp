@@ -22,7 +22,7 @@ bool ExpressionParser::is_tuple_end() const {
            token.is_operator(")") || token.is_name("recursive");
 }
 
-// One expression, or a tuple without parentheses.
+// Parses one expression, or a tuple without parentheses.
 Result<ExprPtr> ExpressionParser::tuple(AllowIf allow_if, bool may_be_empty) {
     const int line = tokens_.peek().line;
     std::vector<ExprPtr> items;
@@ -124,7 +124,7 @@ Result<ExprPtr> ExpressionParser::comparison() {
     return expr(line, std::move(compare));
 }
 
-// A chain of left-binding operators.
+// Parses a chain of left-binding operators.
 template <class Operand>
 Result<ExprPtr> ExpressionParser::chain(
     std::initializer_list<std::pair<std::string_view, BinaryOp>> ops, Operand operand

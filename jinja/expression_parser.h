@@ -19,13 +19,13 @@ class ExpressionParser {
     // `tokens` outlive it.
     explicit ExpressionParser(TokenCursor& tokens) : tokens_(tokens) {}
 
-    // Before an expression that is no part of another.
+    // Is called before an expression that is no part of another.
     void begin() { num_chained_ = 0; }
 
-    // One expression, or a tuple without parentheses.
+    // Parses one expression, or a tuple without parentheses.
     Result<ExprPtr> tuple(AllowIf allow_if, bool may_be_empty = false);
     Result<ExprPtr> expression();
-    // upper, or indent(2)
+    // Parses `upper`, or `indent(2)`.
     Result<FilterExpr> filter_call();
 
   private:
@@ -46,14 +46,14 @@ class ExpressionParser {
     Result<ExprPtr> call_of(ExprPtr callee);
     Result<CallArgs> call_args();
     Result<ExprPtr> test(ExprPtr of);
-    // A chain of left-binding operators.
+    // Parses a chain of left-binding operators.
     template <class Operand>
     Result<ExprPtr> chain(
         std::initializer_list<std::pair<std::string_view, BinaryOp>> ops, Operand operand
     );
 
-    // Of operators one behind the other, and of all of them in one expression: they nest to the
-    // left, and whoever renders or destroys the tree recurses.
+    // Bounds the operators one behind the other, and all of them in one expression: they nest to
+    // the left, and whoever renders or destroys the tree recurses.
     static constexpr int kChainMax = 150;
     static constexpr int kChainedMax = 5000;
     [[nodiscard]] bool may_chain(int chain_len);

@@ -1,4 +1,4 @@
-// The renderer's expressions.
+// Renders expressions.
 #include "jinja/arithmetic.h"
 #include "jinja/comparison.h"
 #include "jinja/items.h"

@@ -1,5 +1,5 @@
-// The functions of the environment. Source: Jinja 3.1, sandbox.py (range), and transformers,
-// chat_template_utils.py (raise_exception, strftime_now).
+// Defines the functions of the environment. Source: Jinja 3.1, sandbox.py (range), and
+// transformers, chat_template_utils.py (raise_exception, strftime_now).
 #include "jinja/builtins.h"
 #include "jinja/items.h"
 #include "jinja/python_text.h"
@@ -82,7 +82,7 @@ Result<Value> strftime_now(Env& env, const Value&, const Given& given) {
     if (format.size() > kTimeFormatMax) {
         return type_error("a format of {} bytes; accepted are {}", format.size(), kTimeFormatMax);
     }
-    // One character more: strftime says 0 also where the result is empty.
+    // The format has one character more: strftime says 0 also where the result is empty.
     const std::string padded = std::string(format) + "x";
     const std::size_t room = padded.size() * 16 + 64;
     RETURN_IF_ERROR(env.budget.bytes(room));

@@ -12,7 +12,7 @@
 namespace pitstop::jinja {
 namespace {
 
-// As Jinja's object_type_repr.
+// Describes a value as Jinja's object_type_repr does.
 std::string described(const Value& value) {
     return value.is_none() ? "None" : fmt::format("{} object", value.type_name());
 }
@@ -28,7 +28,7 @@ bool is_mutator(const Value& of, std::string_view name) {
            std::ranges::count(kOfList, name) != 0;
 }
 
-// A method, or why there is none.
+// Finds a method. Of one that changes values, it is an undefined that says why there is none.
 std::optional<Value> method_of(const Value& of, std::string_view name) {
     if (const Builtin* method = find_method(of, name)) return Value::method(of, *method);
     if (is_mutator(of, name)) {
@@ -69,7 +69,7 @@ Result<std::optional<Value>> item_of(const Value& of, const Value& key, Budget& 
     return std::optional(sequence->items[static_cast<std::size_t>(index)]);
 }
 
-// The entry of a key that is no text.
+// Finds the entry of a key that is no text.
 Result<std::optional<std::size_t>> place_of(
     const Mapping& mapping, const Value& key, Budget& budget
 ) {
@@ -166,7 +166,8 @@ Result<Value> slice(const Value& of, const SliceBounds& bounds, Budget& budget) 
     const std::int64_t begin = adjusted(bounds.begin, is_down ? len - 1 : 0);
     const std::int64_t end = adjusted(bounds.end, is_down ? -1 : len);
 
-    // How many it takes; of 64 bits, as the whole of a step may not be added to a position.
+    // Counts what the slice takes; in 64 bits, as the whole of a step may not be added to a
+    // position.
     std::uint64_t count = 0;
     if (is_down ? begin > end : begin < end) {
         const std::uint64_t stride =

@@ -110,7 +110,7 @@ class Writer {
   public:
     Writer(const JsonFormat& format, TextBuilder& out) : format_(format), out_(out) {}
 
-    // Nothing was wrong, or what.
+    // Writes the value. Errors: what was wrong with it.
     Result<> write(const Value& value) {
         RETURN_IF_ERROR(out_.budget().steps());
         if (out_.is_full()) return out_.take().error();
@@ -255,7 +255,7 @@ class Writer {
         return Ok{};
     }
 
-    // Their order in the output.
+    // Returns the order of the entries in the output.
     [[nodiscard]] Result<std::vector<std::size_t>> order_of(const Mapping& mapping) const {
         const auto& entries = mapping.entries();
         RETURN_IF_ERROR(out_.budget().items(entries.size(), sizeof(std::size_t)));

@@ -1,4 +1,4 @@
-// JSON to values and back, as Python's json module has it.
+// Turns JSON into values and back, as Python's json module does.
 #pragma once
 
 #include "base/result.h"
@@ -26,7 +26,8 @@ struct JsonFormat {
     std::string item_separator = ", ";
     std::string key_separator = ": ";
 };
-// json.dumps(). Errors: kInvalidArgument: a value or key that has no JSON (undefined, an iterator).
+// Writes what json.dumps() does. Errors: kInvalidArgument: a value or key that has no JSON
+// (undefined, an iterator).
 [[nodiscard]] Result<std::string> to_json(
     const Value& value, const JsonFormat& format, Budget& budget
 );

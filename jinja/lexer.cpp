@@ -31,7 +31,7 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_name_start(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool is_name_part(char c) { return is_name_start(c) || is_digit(c); }
 
-// Longest first.
+// The longest come first.
 constexpr std::array<std::string_view, 26> kOperators{
     "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[",
     "]",  "(",  ")",  "{",  "}",  ">",  "<", "=", ".", ":", "|", ",", ";",
@@ -77,8 +77,8 @@ class Lexer {
         );
     }
 
-    // `text`, which a tag follows, trimmed on its right as the tag asks. `is_first`: it begins
-    // where a line begins.
+    // Returns `text`, which a tag follows, trimmed on its right as the tag asks. `begins_line` says
+    // that it begins where a line begins.
     static std::string_view trimmed(
         std::string_view text, char sign, bool strips_indent, bool begins_line
     ) {
@@ -99,7 +99,7 @@ class Lexer {
         return c == '-' || c == '+' ? c : '\0';
     }
 
-    // `{% raw %}` at the position: its length, or 0.
+    // Returns the length of `{% raw %}` at the position, or 0.
     [[nodiscard]] std::size_t raw_tag_len(std::string_view name) const {
         std::size_t i = pos_ + 2;
         if (sign_at(i) != '\0') ++i;
@@ -125,7 +125,7 @@ class Lexer {
         return i - pos_;
     }
 
-    // Text up to the next tag, and the tag.
+    // Reads text up to the next tag, and the tag.
     Result<> read_data() {
         const bool begins_line = is_line_start_;
         const std::size_t begin = pos_;
@@ -202,7 +202,7 @@ class Lexer {
         }
     }
 
-    // What is between {{ and }}, or {% and %}, and that end.
+    // Reads what is between {{ and }}, or {% and %}, and that end.
     Result<> read_tag(std::string_view end) {
         const int begin_line = line_;
         std::vector<char> open;  // the brackets that must be closed
@@ -368,7 +368,7 @@ class Lexer {
         return Ok{};
     }
 
-    // As Python's unicode-escape.
+    // Resolves escapes as Python's unicode-escape does.
     Result<> unescape(std::string_view text, std::string& out) const {
         for (std::size_t i = 0; i < text.size(); ++i) {
             if (text[i] != '\\') {

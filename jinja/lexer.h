@@ -1,6 +1,6 @@
-// A template's source to tokens, with what surrounds tags trimmed as Hugging Face's settings say:
-// trim_blocks (a line end behind a block tag goes), lstrip_blocks (white space before a block tag
-// that begins a line goes), `-` and `+` at a tag, one line end at the very end.
+// Turns a template's source into tokens, with what surrounds tags trimmed as Hugging Face's
+// settings say: trim_blocks (a line end behind a block tag goes), lstrip_blocks (white space before
+// a block tag that begins a line goes), `-` and `+` at a tag, one line end at the very end.
 //
 // Source: Jinja 3.1, lexer.py, and transformers' chat_template_utils.py (its environment).
 #pragma once
@@ -45,7 +45,7 @@ struct Token {
     }
 };
 
-// How a token reads in an error.
+// Says how a token reads in an error.
 [[nodiscard]] std::string describe(const Token& token);
 
 // The last token is kEnd. Errors: kInvalidArgument, naming the line. REQUIRES: valid UTF-8.

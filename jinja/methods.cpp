@@ -57,8 +57,8 @@ Result<Value> stripped(Env& env, const Value& self, const Given& given) {
     return like(self, std::string(kept));
 }
 
-// The part that start and end leave, and where it begins in code points. Nothing: start is behind
-// the end, so that not even an empty text is found.
+// Holds the part that start and end leave, and where it begins in code points. It is nothing if
+// start is behind the end, so that not even an empty text is found.
 struct Part {
     std::string_view text{};
     std::int64_t begin = 0;
@@ -177,8 +177,8 @@ Result<Value> replaced(Env& env, const Value& self, const Given& given) {
     return like(self, std::move(out));
 }
 
-// The pieces of a text: the next to be cut off, from the left or from the right, up to `count` of
-// them, and what is left.
+// Pieces of a text are cut off one by one, from the left or from the right, up to `count` of them;
+// what is left is the last.
 using Pieces = std::vector<std::string_view>;
 Result<> add_piece(Pieces& pieces, std::string_view piece, Budget& budget) {
     RETURN_IF_ERROR(budget.bytes(piece.size() + sizeof(piece) + kTextBytes));
@@ -217,7 +217,7 @@ Result<Pieces> split_at_last_space(std::string_view text, std::int64_t count, Bu
             RETURN_IF_ERROR(add_piece(pieces, text, budget));
             break;
         }
-        // The last word: what is left when everything up to it is stripped.
+        // This is the last word: what is left when everything up to it is stripped.
         std::size_t begin = text.size();
         while (begin > 0) {
             std::size_t last = begin - 1;

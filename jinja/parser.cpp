@@ -25,7 +25,8 @@ class Parser {
   private:
     // ---- statements ----
 
-    // Up to, and without, a block tag of one of these names; `ends` empty: up to the end.
+    // Parses up to, and without, a block tag of one of these names; with `ends` empty, up to the
+    // end.
     Result<Body> body_until(Words ends) {
         const TokenCursor::Level level(tokens_);
         if (level.is_too_deep()) return tokens_.too_deep();
@@ -68,7 +69,7 @@ class Parser {
         }
     }
 
-    // The body of a statement whose tag ends here, and the name that ended it.
+    // Parses the body of a statement whose tag ends here, and the name that ended it.
     Result<Body> block(Words ends, std::string& end_name) {
         tokens_.skip_operator(":");
         RETURN_IF_ERROR(tokens_.expect_block_end());
@@ -236,7 +237,7 @@ class Parser {
         return node;
     }
 
-    // `| upper | trim`, or without the first bar.
+    // Parses `| upper | trim`, or the same without the first bar.
     Result<std::vector<FilterExpr>> filters_of_block(bool with_bar) {
         std::vector<FilterExpr> filters;
         for (bool more = !with_bar || tokens_.skip_operator("|"); more;

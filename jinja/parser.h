@@ -1,4 +1,4 @@
-// A template's tokens to its tree. Source: Jinja 3.1, parser.py.
+// Turns a template's tokens into its tree. Source: Jinja 3.1, parser.py.
 //
 // What Jinja has and this library has not (blocks of inheritance, includes, some filters) is an
 // error here, with line and name, not when a chat is rendered.
@@ -11,7 +11,7 @@
 
 namespace pitstop::jinja {
 
-// Of nested expressions and of nested statements: what a parser may recurse.
+// Bounds nested expressions and nested statements: a parser may recurse this deep.
 inline constexpr int kNestingMax = 100;
 inline constexpr std::size_t kSourceBytesMax = std::size_t{1} << 20;
 

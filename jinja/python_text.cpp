@@ -31,8 +31,8 @@ bool is_upper_case(char32_t c) {
 bool is_title_case(char32_t c) { return c >= 0x80 && category_of(c) == UTF8PROC_CATEGORY_LT; }
 bool is_cased(char32_t c) { return is_lower_case(c) || is_upper_case(c) || is_title_case(c); }
 
-// The letters whose upper case is more than one, of those that occur in running text; the rest of
-// SpecialCasing.txt are polytonic Greek and Armenian ligatures, which stay as they are.
+// Lists the letters whose upper case is more than one, of those that occur in running text; the
+// rest of SpecialCasing.txt are polytonic Greek and Armenian ligatures, which stay as they are.
 struct Expansion {
     char32_t letter;
     std::string_view upper;

@@ -17,7 +17,7 @@
 namespace pitstop::jinja {
 
 [[nodiscard]] std::size_t num_code_points(std::string_view text);
-// The byte at which code point `index` begins; the end where there are fewer.
+// Returns the byte at which code point `index` begins; the end where there are fewer.
 [[nodiscard]] std::size_t byte_at(std::string_view text, std::size_t index);
 [[nodiscard]] std::vector<std::string_view> code_points_of(std::string_view text);
 
@@ -26,14 +26,14 @@ namespace pitstop::jinja {
 inline constexpr std::size_t kCasedGrowthMax = 2;
 [[nodiscard]] std::string to_lower(std::string_view text);
 [[nodiscard]] std::string to_upper(std::string_view text);
-// The first code point in title case, the others in lower case.
+// Puts the first code point in title case, the others in lower case.
 [[nodiscard]] std::string to_capitalized(std::string_view text);
-// Each word's first letter in title case, as str.title(), to which "they're" is two words.
+// Puts each word's first letter in title case, as str.title(), to which "they're" is two words.
 [[nodiscard]] std::string to_title(std::string_view text);
 [[nodiscard]] std::string swap_case(std::string_view text);
 
 enum class TextClass { kAlpha, kDigit, kAlnum, kSpace, kLower, kUpper };
-// str.isalpha() and its like: true of at least one character, and of all.
+// Tells what str.isalpha() and its like tell: true of at least one character, and of all.
 [[nodiscard]] bool is_all(std::string_view text, TextClass text_class);
 
 enum class StripSide { kBoth, kLeft, kRight };
@@ -42,8 +42,8 @@ enum class StripSide { kBoth, kLeft, kRight };
     std::string_view text, std::string_view characters, StripSide side, Budget& budget
 );
 
-// Where `part` is in the text, first or last; npos: nowhere. Linear in the text, whatever is in
-// the two: std::string's own is not.
+// Finds where `part` is in the text, first or last; npos: nowhere. It is linear in the text,
+// whatever is in the two: std::string's own is not.
 [[nodiscard]] std::size_t find_text(std::string_view text, std::string_view part);
 [[nodiscard]] Result<std::size_t> find_text(
     std::string_view text, std::string_view part, Budget& budget
@@ -52,17 +52,17 @@ enum class StripSide { kBoth, kLeft, kRight };
     std::string_view text, std::string_view part, Budget& budget
 );
 
-// The shortest digits that read back the same, as repr(float): 1.0, 1e+16, 0.0001, nan.
+// Writes the shortest digits that read back the same, as repr(float): 1.0, 1e+16, 0.0001, nan.
 [[nodiscard]] std::string repr_of(double value);
 // printf's, which Python's formatting agrees with: "%.2f".
 [[nodiscard]] std::string formatted(double value, const std::string& format);
 
-// As str(): what `{{ value }}` writes.
+// Writes as str() does, which is what `{{ value }}` writes.
 bool write_str(const Value& value, TextBuilder& out);
 bool write_repr(const Value& value, TextBuilder& out);
 [[nodiscard]] Result<std::string> str_of(const Value& value, Budget& budget);
 
-// With HTML's characters escaped.
+// Writes with HTML's characters escaped.
 void write_escaped(std::string_view text, TextBuilder& out);
 [[nodiscard]] Result<std::string> escaped(std::string_view text, Budget& budget);
 

@@ -12,7 +12,7 @@
 namespace pitstop::jinja {
 namespace {
 
-// Of an error: a template may raise whatever it was given.
+// Bounds an error's message: a template may raise whatever it was given.
 constexpr std::size_t kMessageBytesMax = 4096;
 
 }  // namespace

@@ -36,7 +36,7 @@ class Renderer {
     Result<Flow> run_for(const For& node, Scope& scope, TextBuilder& out);
     Result<Flow> run_turns(const For& node, Loop& loop, Scope& scope, TextBuilder& out);
     Result<Flow> run_with(const With& node, Scope& scope, TextBuilder& out);
-    // A body in a scope of its own.
+    // Runs a body in a scope of its own.
     Result<Flow> run_inner(const Body& body, const Scope& scope, TextBuilder& out);
     Result<Value> text_of(const Body& body, const Scope& scope);
     Result<Value> filtered(const std::vector<FilterExpr>& filters, Value value, Scope& scope);

@@ -1,4 +1,4 @@
-// The variables that statements see, and what a rendering owns besides.
+// Keeps the variables that statements see, and what a rendering owns besides.
 #pragma once
 
 #include "jinja/ast.h"
@@ -16,7 +16,8 @@
 
 namespace pitstop::jinja {
 
-// A macro's body, a turn of a loop, ... A name is looked for outwards; an assignment stays here.
+// A scope is a macro's body, a turn of a loop, ... A name is looked for outwards; an assignment
+// stays here.
 struct Scope {
     const Scope* parent = nullptr;
     std::vector<std::pair<std::string_view, Value>>
@@ -40,7 +41,7 @@ struct Scope {
             variables.emplace_back(name, std::move(value));
         }
     }
-    // `num_seen`: so many variables were looked at, or scopes without any.
+    // Counts in `num_seen` how many variables were looked at, or scopes without any.
     [[nodiscard]] const Value* find(std::string_view name, std::size_t& num_seen) const {
         num_seen = 0;
         for (const Scope* scope = this; scope != nullptr; scope = scope->parent) {
@@ -58,9 +59,9 @@ struct Macro {
     const Scope* scope = nullptr;  // it was defined in
 };
 
-// A loop under way: what `loop` is. Source: Jinja 3.1, runtime.py, LoopContext, which looks one
-// item ahead where the template asks for it, and through all of them where it asks for their
-// number.
+// Represents a loop under way, which is what `loop` is. Source: Jinja 3.1, runtime.py, LoopContext,
+// which looks one item ahead where the template asks for it, and through all of them where it asks
+// for their number.
 struct Loop {
     const Target* target = nullptr;
     const Expr* condition = nullptr;  // which items have turns; null: all, or all that are left

@@ -26,7 +26,7 @@ Result<Value> lowered(const Value& value, Budget& budget) {
     return Value::text(to_lower(text->bytes));
 }
 
-// "a.b.0" one after the other, as map(attribute=...) and its like take it.
+// Follows "a.b.0" one after the other, as map(attribute=...) and its like take it.
 class Path {
   public:
     static Result<Path> of(const Value& attribute, Budget& budget) {
@@ -69,7 +69,7 @@ class Path {
     std::vector<Value> parts_{};
 };
 
-// Before arguments are copied: a template may give a great many.
+// Charges before arguments are copied: a template may give a great many.
 Result<> charge_copy(const Args& args, Budget& budget) {
     RETURN_IF_ERROR(budget.items(args.positional.size(), sizeof(Value)));
     return budget.items(args.named.size(), kEntryBytes);
@@ -153,14 +153,14 @@ Result<Value> filter_reverse(Env& env, const Value& self, const Given&) {
     }
     ASSIGN_OR_RETURN(Items items, items_of(self, env.budget));
     std::ranges::reverse(items);
-    // reversed() where Python has it for the type, else a list.
+    // It is reversed() where Python has it for the type, else a list.
     const bool is_reversible = self.as_sequence() != nullptr || self.as_mapping() != nullptr;
     return is_reversible ? Value::iterator(std::move(items)) : Value::list(std::move(items));
 }
 
 enum class KeyCase { kIgnore, kKeep };
 
-// What an item is sorted by: one key, or one per comma in the attribute.
+// An item is sorted by these: one key, or one per comma in the attribute.
 struct Sortable {
     Value item{};
     std::vector<Value> keys{};

@@ -1,5 +1,5 @@
-// Chat templates: Jinja as models use it, rendered as the Python reference does (Jinja 3.1 in the
-// immutable sandbox that transformers sets up: no autoescape, trimmed blocks, loop controls,
+// Renders chat templates: Jinja as models use it, rendered as the Python reference does (Jinja 3.1
+// in the immutable sandbox that transformers sets up: no autoescape, trimmed blocks, loop controls,
 // generation blocks, `tojson` as json.dumps, `raise_exception`, `strftime_now`).
 //
 //   auto parsed = jinja::Template::parse(source);

@@ -148,7 +148,7 @@ std::optional<double> parse_real(std::string_view text) {
     const auto read = std::from_chars(rest.data(), rest.data() + rest.size(), value);
     if (read.ptr != rest.data() + rest.size()) return std::nullopt;
     if (read.ec == std::errc::result_out_of_range) {
-        // Too large, or too small: Python reads inf and 0.
+        // The number is too large, or too small: Python reads inf and 0.
         const bool is_negative = rest.front() == '-';
         const std::size_t e = rest.find_first_of("eE");
         const bool is_small = e != std::string_view::npos && rest.substr(e + 1).starts_with('-');

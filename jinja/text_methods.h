@@ -1,4 +1,4 @@
-// What methods and filters of texts share.
+// Holds what methods and filters of texts share.
 #pragma once
 
 #include "base/result.h"
@@ -13,7 +13,7 @@
 
 namespace pitstop::jinja {
 
-// str.replace: `count` of them, all if negative.
+// Does str.replace: `count` of them, all if negative.
 [[nodiscard]] Result<std::string> replace_all(
     std::string_view text,
     std::string_view from,
@@ -27,12 +27,12 @@ enum class Justify { kLeft, kRight, kCenter };
     std::string_view text, std::int64_t width, std::string_view fill, Justify how, Budget& budget
 );
 
-// str.splitlines.
+// Does str.splitlines.
 [[nodiscard]] Result<std::vector<std::string_view>> split_lines(
     std::string_view text, bool keeps_ends, Budget& budget
 );
 
-// int(text, base) and float(text); nothing where Python raises.
+// These do what int(text, base) and float(text) do; nothing where Python raises.
 [[nodiscard]] std::optional<Value> parse_whole(std::string_view text, std::int64_t base);
 [[nodiscard]] std::optional<double> parse_real(std::string_view text);
 

@@ -1,4 +1,4 @@
-// A template's tokens one after the other, and how deep the parser is in them.
+// Goes through a template's tokens one after the other, and knows how deep the parser is in them.
 #pragma once
 
 #include "jinja/builtins.h"
@@ -18,7 +18,7 @@ namespace pitstop::jinja {
     return type_error("line {}: {} where {} is needed", token.line, describe(token), wanted);
 }
 
-// What Jinja has and this library has not.
+// Reports what Jinja has and this library has not.
 [[nodiscard]] inline Error unsupported(int line, std::string_view what, std::string_view name) {
     return make_error(
         ErrorCode::kUnsupported, "line {}: {} '{}' is not supported", line, what, name
@@ -62,11 +62,11 @@ class TokenCursor {
         return Ok{};
     }
 
-    // Where it is, and a token it has passed.
+    // Tells where the cursor is, and gives a token it has passed.
     [[nodiscard]] std::size_t position() const { return pos_; }
     [[nodiscard]] const Token& at(std::size_t position) const { return tokens_[position]; }
 
-    // One level of recursion, given back at its end.
+    // Takes one level of recursion, and gives it back at its end.
     class Level {
       public:
         explicit Level(TokenCursor& tokens) : depth_(tokens.depth_) { ++depth_; }

@@ -1,4 +1,4 @@
-// What a template computes with: Python's values, as far as a template can meet them.
+// Represents what a template computes with: Python's values, as far as a template can meet them.
 //
 // A value is small and cheap to copy: texts, lists and mappings are shared and never change, as the
 // sandbox that templates are written for forbids changing them. Two things do change: a namespace,
@@ -29,13 +29,13 @@ struct Namespace;  // render.h owns these three
 struct Loop;
 struct Macro;
 
-// Nothing was found: prints as nothing, is false and empty; any other use is an error that says
-// why.
+// Stands for what was not found: it prints as nothing, is false and empty; any other use is an
+// error that says why.
 struct Undefined {
     std::shared_ptr<const std::string> why{};  // null: "undefined value"
 };
 struct None {};
-// An integer beyond 64 bits, from JSON: printed and compared, not computed with.
+// Holds an integer beyond 64 bits, from JSON: it is printed and compared, not computed with.
 struct BigInteger {
     std::shared_ptr<const std::string> digits{};
 };
@@ -53,21 +53,22 @@ struct Sequence {
     int depth = 1;             // of the nesting of sequences and mappings in it, itself included
 };
 
-// The result of `map`, `select`, ...: can be gone through once.
+// Holds the result of `map`, `select`, ...: it can be gone through once.
 struct Iterator {
     std::vector<Value> items;
     std::size_t next = 0;
     int depth = 1;
 };
 
-// A mapping, in the order of insertion. Keys that are no texts are looked for one by one, within a
-// budget: find_item() and set_item() (operators.h).
+// Maps keys to values, in the order of insertion. Keys that are no texts are looked for one by one,
+// within a budget: find_item() and set_item() (operators.h).
 class Mapping {
   public:
     // A key that is there already keeps its place and gets the new value.
     void insert(std::string key, Value value);
     [[nodiscard]] const Value* find(std::string_view key) const;
-    // What find_item() found at `place`, or did not find. REQUIRES: the key is no text.
+    // Puts the value where find_item() found the key, or at the end if `place` is empty. REQUIRES:
+    // the key is no text.
     void put(std::optional<std::size_t> place, Value key, Value value);
     [[nodiscard]] const std::vector<std::pair<Value, Value>>& entries() const { return entries_; }
     [[nodiscard]] std::size_t size() const;
@@ -85,8 +86,8 @@ class Mapping {
     int depth_ = 1;
 };
 
-// Something that can be called: a method of a value, a function of the environment, loop.cycle and
-// loop.changed.
+// Represents something that can be called: a method of a value, a function of the environment,
+// loop.cycle and loop.changed.
 struct Method {
     std::shared_ptr<const Value> self{};
     const Builtin* builtin = nullptr;
@@ -155,12 +156,12 @@ class Value {
         return std::holds_alternative<T>(state_);
     }
 
-    // Null where it is something else.
+    // These return null where it is something else.
     [[nodiscard]] const Text* as_text() const;
     [[nodiscard]] const Sequence* as_sequence() const;
     [[nodiscard]] const Mapping* as_mapping() const;
     [[nodiscard]] Iterator* as_iterator() const;
-    // A boolean or an integer of 64 bits.
+    // Tells whether it is a boolean or an integer of 64 bits.
     [[nodiscard]] bool is_whole() const { return is<bool>() || is<std::int64_t>(); }
     [[nodiscard]] std::int64_t whole() const;  // REQUIRES: is_whole()
     [[nodiscard]] bool is_number() const { return is_whole() || is<double>(); }
@@ -169,11 +170,11 @@ class Value {
     [[nodiscard]] bool is_undefined() const { return is<Undefined>(); }
     [[nodiscard]] bool is_none() const { return is<None>(); }
     [[nodiscard]] bool is_callable() const;
-    // As Python's bool().
+    // Tells what Python's bool() would.
     [[nodiscard]] bool is_true() const;
-    // As Python calls its type: "str", "int", "NoneType".
+    // Returns Python's name of its type: "str", "int", "NoneType".
     [[nodiscard]] std::string_view type_name() const;
-    // How deep values are nested in it.
+    // Returns how deep values are nested in it.
     [[nodiscard]] int depth() const;
 
   private:
@@ -181,13 +182,14 @@ class Value {
     State state_{};
 };
 
-// What a value takes besides its bytes or its items, allocations included: as it is charged.
+// A value is charged this much besides its bytes or its items, allocations included.
 inline constexpr std::size_t kTextBytes = sizeof(Value) + sizeof(Text) + 32;
 inline constexpr std::size_t kSequenceBytes = sizeof(Value) + sizeof(Sequence) + 48;
 inline constexpr std::size_t kEntryBytes = 2 * sizeof(Value) + sizeof(std::string) + 48;
 inline constexpr std::size_t kPairBytes = kSequenceBytes + 2 * sizeof(Value);
 
-// `namespace(...)`: the one thing a template can change. Owned by the rendering.
+// Holds what `namespace(...)` makes: the one thing a template can change. It is owned by the
+// rendering.
 struct Namespace {
     Mapping attributes{};
 };

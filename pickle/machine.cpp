@@ -217,7 +217,7 @@ Result<> Machine::push(Node node) {
     return Ok{};
 }
 
-// A value, above the last mark.
+// Takes a value from above the last mark.
 Result<NodeId> Machine::pop() {
     if (stack_.size() <= (marks_.empty() ? 0 : marks_.back()))
         return malformed("a value is taken from an empty stack");
@@ -405,7 +405,7 @@ Result<> Machine::check_arguments(Global global, const Node& arguments) {
     }
 }
 
-// torch.Size((2, 3))
+// Makes the shape of torch.Size((2, 3)).
 Result<> Machine::make_shape(const Node& arguments) {
     if (arguments.children.size() != 1)
         return malformed("torch.Size with {} arguments", arguments.children.size());

@@ -23,7 +23,7 @@ class Machine {
     Result<Document> run();
 
   private:
-    // Kept beside each node while reading.
+    // This is kept beside each node while reading.
     struct Extent {
         std::uint32_t depth = 1;    // of the value as a tree
         std::uint64_t logical = 1;  // nodes of that tree, shared ones counted every time

@@ -1,4 +1,4 @@
-// The opcodes of a pickle, as pickletools names them.
+// Names the opcodes of a pickle, as pickletools does.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace pitstop::pickle {
 
-// The opcodes that the reader knows.
+// These are the opcodes that the reader knows.
 enum Opcode : std::uint8_t {
     kMark = '(',
     kStop = '.',

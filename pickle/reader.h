@@ -1,4 +1,4 @@
-// The restricted pickle reader: for bytes from PyTorch peers (checkpoint-engine, SGLang's and
+// The restricted pickle reader is for bytes from PyTorch peers (checkpoint-engine, SGLang's and
 // vLLM's trainers), which are never executed (P7).
 //
 // It knows a fixed list of opcodes (those that CPython's pickler writes for such values in

@@ -1,4 +1,4 @@
-// What a pickle from a PyTorch peer becomes: plain values, and records of a few known constructors.
+// A pickle from a PyTorch peer becomes plain values, and records of a few known constructors.
 // Nothing of it was ever called.
 //
 // Values live in one vector and name each other by index: sharing costs nothing, there is no cycle,
@@ -31,7 +31,7 @@ enum class Kind : std::uint8_t {
               // with a state one dict
 };
 
-// The globals that are known, each an exact (module, name) pair or a few that mean the same.
+// Names the globals that are known, each an exact (module, name) pair or a few that mean the same.
 enum class Global : std::uint8_t {
     kNone,
     kSize,
@@ -64,9 +64,9 @@ class Document {
         return nodes_[static_cast<std::size_t>(id)];
     }
 
-    // The value of a dict's key, or null. For a record with a state: of that state.
+    // Returns the value of a dict's key, or null. Of a record with a state it looks in that state.
     [[nodiscard]] const Node* find(const Node& dict, std::string_view key) const;
-    // Child `index`. REQUIRES: there is one.
+    // Returns child `index`. REQUIRES: there is one.
     [[nodiscard]] const Node& child(const Node& node, std::size_t index) const {
         return (*this)[node.children[index]];
     }

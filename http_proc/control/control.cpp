@@ -152,7 +152,7 @@ Task<Result<messages::UpdateReply>> update_from_disk(Exchange& exchange, DiskUpd
     Result<messages::UpdateReply> reply =
         checked(co_await exchange.tree().call(std::move(call), kTimeout));
     if (!reply || !update.clears_cache) co_return reply;
-    // Nothing new serves yet: a flush would make it, half-way through a model.
+    // Nothing new serves yet, and a flush would make it serve half-way through a model.
     if (reply->state == messages::UpdateState::kCollecting) co_return reply;
     // Prefixes of older versions are not found by default (P9), so where new requests hold pages
     // already there is nothing to be afraid of.

@@ -1,5 +1,5 @@
-// What both dialects' control routes do to the tree: one state machine, the scheduler's, behind all
-// of them. A reply that is not ok comes back as an Error with its code and its words.
+// Does to the tree what both dialects' control routes ask: one state machine, the scheduler's, is
+// behind all of them. A reply that is not ok comes back as an Error with its code and its words.
 //
 // Thread: the server's loop.
 #pragma once
@@ -20,10 +20,11 @@
 
 namespace pitstop::http::control {
 
-// For what may have to wait for requests, or moves weights. Clients give up earlier by themselves.
+// Calls that may have to wait for requests, or that move weights, get this long. Clients give up
+// earlier by themselves.
 inline constexpr std::chrono::minutes kTimeout{20};
 
-// A reply, or the error it is.
+// Returns the reply, or the error it is.
 template <class Reply>
 [[nodiscard]] Result<Reply> checked(Result<Reply> reply) {
     if (!reply || reply->ok) return reply;
@@ -32,16 +33,16 @@ template <class Reply>
 
 [[nodiscard]] Task<Result<messages::StatusReply>> status(Exchange& exchange);
 [[nodiscard]] bool is_paused(const messages::StatusReply& status);
-// Some memory is released.
+// Tells whether some memory is released.
 [[nodiscard]] bool is_released(const messages::StatusReply& status);
 
-// With kAbort also the requests end that were on their way to the schedulers: they would wait for
+// With kAbort the requests that were on their way to the schedulers end, too: they would wait for
 // the continue, and a caller that collects its answers first would never send it.
 [[nodiscard]] Task<Result<messages::PauseReply>> pause(
     Exchange& exchange, messages::PauseMode mode, double max_pause_s = 0
 );
 [[nodiscard]] Task<Result<messages::ContinueReply>> go_on(Exchange& exchange);
-// With a wait: up to so long until no request holds pages.
+// With a `wait`, it waits up to so long until no request holds pages.
 [[nodiscard]] Task<Result<messages::FlushReply>> flush(
     Exchange& exchange, std::chrono::milliseconds wait = std::chrono::milliseconds(0)
 );
@@ -64,7 +65,7 @@ struct Aborting {
     Exchange& exchange, std::vector<messages::MemoryTag> tags
 );
 
-// An update from a checkpoint directory, or from elsewhere.
+// Describes an update from a checkpoint directory, or from elsewhere.
 struct DiskUpdate {
     std::string path{};
     std::optional<messages::WeightSource> source{};  // in place of the path
@@ -72,7 +73,8 @@ struct DiskUpdate {
     std::string label{};                             // empty: as it is
     bool clears_cache = true;
     bool aborts_all = false;  // first
-    // Absent: what a pause has made of the requests stays so; without a pause they run out first.
+    // If it is absent, what a pause has made of the requests stays so; without a pause they run out
+    // first.
     std::optional<messages::KvPolicy> kv_policy{};
     messages::UpdateMode mode = messages::UpdateMode::kStaged;
     std::string digest{};  // that must result; empty: any

@@ -16,7 +16,7 @@ Error busy() {
         "a call of the open weight update is under way; wait for its answer"};
 }
 
-// A call in the open session, one at a time. REQUIRES: it is open and not busy.
+// Makes a call in the open session, one at a time. REQUIRES: it is open and not busy.
 template <class Call>
 Task<Result<messages::UpdateReply>> call_in_session(Exchange& exchange, Call call) {
     WeightSession& session = exchange.server().weight_session;
@@ -40,7 +40,7 @@ Result<std::vector<messages::TensorInfo>> read_tensors(
     fields.read(dtypes_field, dtypes);
     std::vector<messages::TensorInfo> tensors;
     const nlohmann::json* shapes = fields.find("shapes");
-    // One tensor, by clients that send its shape alone.
+    // Clients that send one tensor may give its shape alone.
     const nlohmann::json* shape = fields.find("shape");
     const nlohmann::json one = shape != nullptr ? nlohmann::json::array({*shape}) : nullptr;
     if (shapes == nullptr && shape != nullptr) shapes = &one;

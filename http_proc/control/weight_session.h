@@ -26,29 +26,30 @@
 
 namespace pitstop::http::weights {
 
-// For a group's members to meet.
+// A group's members have this long to meet.
 inline constexpr std::chrono::minutes kGroupTimeout{5};
 
 // ---- what bodies say ----
 
-// The tensors of three lists: these two and `shapes`. Errors: kInvalidArgument, naming the list.
+// Reads the tensors of three lists: these two and `shapes`. Errors: kInvalidArgument, naming the
+// list.
 [[nodiscard]] Result<std::vector<messages::TensorInfo>> read_tensors(
     FieldReader& fields, std::string_view names_field, std::string_view dtypes_field
 );
-// A device's uuid to its address. `object`: null where the body has none, which is an error.
+// Maps a device's uuid to its address. `object` is null where the body has none, which is an error.
 [[nodiscard]] Result<std::map<std::string, std::string>> read_handles(const nlohmann::json* object);
 [[nodiscard]] Result<messages::RankPayload> payload_of(const std::string& base64);
 
 // ---- what is done ----
 
-// Whether a session is open after it: this was a bucket of it.
+// Tells whether a session is open after the update, which was a bucket of it.
 [[nodiscard]] bool is_open(const messages::UpdateReply& reply);
 
 [[nodiscard]] Task<Result<messages::UpdateReply>> begin_session(Exchange& exchange);
 [[nodiscard]] Task<Result<messages::UpdateReply>> commit_session(
     Exchange& exchange, std::string label
 );
-// In the open session, or as an update of its own.
+// Updates in the open session, or as an update of its own.
 [[nodiscard]] Task<Result<messages::UpdateReply>> take(
     Exchange& exchange, control::DiskUpdate update
 );

@@ -3,7 +3,7 @@
 namespace pitstop::http {
 namespace {
 
-// 0 to 63, or nothing.
+// Returns 0 to 63, or -1 if it is none of base64's.
 int value_of(char c) {
     if (c >= 'A' && c <= 'Z') return c - 'A';
     if (c >= 'a' && c <= 'z') return c - 'a' + 26;

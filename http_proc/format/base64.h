@@ -1,4 +1,4 @@
-// Base64 as RFC 4648 section 4 has it: the standard alphabet, padded.
+// Decodes base64 as RFC 4648 section 4 has it: the standard alphabet, padded.
 #pragma once
 
 #include "base/result.h"

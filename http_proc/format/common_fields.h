@@ -8,18 +8,18 @@ namespace pitstop::http {
 
 // All leave problems in `fields`.
 
-// `logprobs_mode`: which distribution reported logprobs come from, in our names and in vLLM's. The
-// default is that of the dialect's engine: SGLang's is scaled, vLLM's and OpenAI's raw.
+// Reads `logprobs_mode`: which distribution reported logprobs come from, in our names and in
+// vLLM's. The default is that of the dialect's engine: SGLang's is scaled, vLLM's and OpenAI's raw.
 void read_logprobs_mode(FieldReader& fields, messages::LogprobsMode& mode);
 
-// `kv_tolerance` and `kv_max_lag`, pitstop's own.
+// Reads `kv_tolerance` and `kv_max_lag`, pitstop's own.
 void read_kv_tolerance(FieldReader& fields, messages::Generate& request);
 
-// The sampling parameters that have one name in every dialect.
+// Reads the sampling parameters that have one name in every dialect.
 void read_sampling(FieldReader& fields, messages::SamplingParams& params);
 
-// What the engine has not, in whichever dialect and wherever in a body it is asked for: refused by
-// name, never dropped in silence. Null, false, "" and what holds nothing else ask for nothing.
+// Refuses by name what the engine has not, in whichever dialect and wherever in a body it is asked
+// for: it is never dropped in silence. Null, false, "" and what holds nothing else ask for nothing.
 void refuse_unsupported(FieldReader& fields);
 
 }  // namespace pitstop::http

@@ -13,8 +13,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Before the parser builds anything: what is too deep would cost a stack frame per level when it is
-// destroyed.
+// Looks before the parser builds anything: what is too deep would cost a stack frame per level when
+// it is destroyed.
 bool is_too_deep(std::string_view text) {
     int depth = 0;
     bool is_string = false;

@@ -29,7 +29,7 @@ inline constexpr int kJsonDepthMax = 64;
 // An empty body is an empty object. Errors: kMalformed (not JSON, at which byte; not UTF-8; too
 // deep). Bounded: by the body, whose size the server limits.
 [[nodiscard]] Result<nlohmann::json> parse_json(std::string_view body);
-// The same, and it is an object.
+// Parses the same, and it is an object.
 [[nodiscard]] Result<nlohmann::json> parse_json_object(std::string_view body);
 
 class FieldReader {
@@ -53,12 +53,12 @@ class FieldReader {
     // Nulls in it are dropped, as the engines do.
     void read(std::string_view name, std::vector<TokenId>& target);
 
-    // The member, or nullptr where it is absent or null.
+    // Returns the member, or nullptr where it is absent or null.
     [[nodiscard]] const nlohmann::json* find(std::string_view name) const;
     [[nodiscard]] bool has(std::string_view name) const { return find(name) != nullptr; }
 
     void fail(std::string_view name, std::string_view accepted);
-    // A member that is given and asks for what is not there: "is not supported".
+    // Refuses a member that is given and asks for what is not there: "is not supported".
     void refuse(std::string_view name, std::string_view why);
     [[nodiscard]] const std::optional<Error>& error() const { return error_; }
 
@@ -71,7 +71,7 @@ class FieldReader {
     std::optional<Error> error_{};
 };
 
-// A token id from a JSON value; nothing: it is none.
+// Reads a token id from a JSON value; nothing: it is none.
 [[nodiscard]] std::optional<TokenId> token_of(const nlohmann::json& value);
 [[nodiscard]] std::optional<std::int64_t> integer_of(const nlohmann::json& value);
 [[nodiscard]] std::optional<double> number_of(const nlohmann::json& value);

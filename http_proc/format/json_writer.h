@@ -1,4 +1,4 @@
-// JSON written straight into a string: the answers' hot path, where building a tree of values first
+// Writes JSON straight into a string: the answers' hot path, where building a tree of values first
 // would cost more than the engine's own work for the token.
 //
 //   JsonWriter json;
@@ -32,8 +32,8 @@ class JsonWriter {
     JsonWriter& string(std::string_view text);
     JsonWriter& integer(std::int64_t value);
     JsonWriter& number(double value);
-    // The shortest text that reads back to the same float; -inf, which JSON has not, is -9999.0, as
-    // the engines write it.
+    // Writes the shortest text that reads back to the same float; -inf, which JSON has not, is
+    // -9999.0, as the engines write it.
     JsonWriter& logprob(float value);
     JsonWriter& boolean(bool value) { return raw(value ? "true" : "false"); }
     JsonWriter& null() { return raw("null"); }

@@ -44,7 +44,7 @@ bool Keys::is_equal(std::string_view given, std::string_view key) {
         const char c = i < given.size() ? given[i] : '\0';
         difference |= static_cast<unsigned>(static_cast<unsigned char>(c ^ key[i]));
     }
-    // Through a volatile, so that no compiler ends the loop at the first difference.
+    // It goes through a volatile, so that no compiler ends the loop at the first difference.
     const volatile unsigned result = difference;
     return result == 0;
 }

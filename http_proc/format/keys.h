@@ -1,4 +1,4 @@
-// Who may call what. Source: SGLang's table of keys and route classes.
+// Decides who may call what. Source: SGLang's table of keys and route classes.
 //
 // | route | no keys | api key | admin key | both keys        |
 // |-------|---------|---------|-----------|------------------|
@@ -25,14 +25,15 @@ struct Keys {
     std::string api{};    // empty: none
     std::string admin{};  // empty: none
 
-    // True in a time that does not depend on where the two differ.
+    // Compares in a time that does not depend on where the two differ.
     static bool is_equal(std::string_view given, std::string_view key);
 };
 
-// Whether it carries one of the keys: then its sender was told it, and is no stranger's page.
+// Tells whether the request carries one of the keys: then its sender was told it, and is no
+// stranger's page.
 [[nodiscard]] bool has_key(const Request& request, const Keys& keys);
 
-// What a request's key opens.
+// Says what a request's key opens.
 enum class Grant {
     kNone,   // no key, or a wrong one: open routes alone
     kData,   // data routes

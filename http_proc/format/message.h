@@ -1,4 +1,4 @@
-// An HTTP request as a handler sees it, and the answer it gives.
+// Describes an HTTP request as a handler sees it, and the answer it gives.
 //
 // Source: RFC 9110 (semantics), RFC 9112 (HTTP/1.1).
 #pragma once
@@ -28,17 +28,17 @@ struct Request {
     std::vector<Header> headers{};
     std::string body{};
 
-    // The first with that name (lower case); nothing: there is none.
+    // Returns the first with that name (lower case); nothing: there is none.
     [[nodiscard]] std::optional<std::string_view> header(std::string_view name) const;
     [[nodiscard]] std::optional<std::string_view> query_value(std::string_view name) const;
 };
 
-// Whether the content type is application/json, as OpenAI's routes demand: a page of another site
-// can send anything else without asking.
+// Tells whether the content type is application/json, as OpenAI's routes demand: a page of another
+// site can send anything else without asking.
 [[nodiscard]] bool is_json(const Request& request);
 
 // Takes a request target apart: origin form ("/path?query"), absolute form ("http://host/path") and
-// "*". False: it is none of these, or has a bad escape or a control character.
+// "*". Returns false if it is none of these, or has a bad escape or a control character.
 [[nodiscard]] bool parse_target(std::string_view target, Request& request);
 
 struct Response {
@@ -48,7 +48,7 @@ struct Response {
     std::vector<Header> headers{};  // besides those that the server writes itself
     bool is_streamed = false;       // it was sent by Exchange::write already
 
-    // What a handler returns that has streamed its answer.
+    // A handler that has streamed its answer returns this.
     static Response streamed();
     static Response empty(int status);  // Content-Length: 0
     static Response text(int status, std::string body);
@@ -58,8 +58,8 @@ struct Response {
 
 [[nodiscard]] std::string_view reason_phrase(int status);
 
-// A value that may stand in a header: no control character, so that nothing a client sent can end a
-// line of an answer.
+// Tells whether a value may stand in a header: it has no control character, so that nothing a
+// client sent can end a line of an answer.
 [[nodiscard]] bool is_header_value(std::string_view value);
 
 }  // namespace pitstop::http

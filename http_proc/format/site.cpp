@@ -31,7 +31,7 @@ struct Authority {
     std::string_view port{};  // empty: the scheme's
 };
 
-// "host:port" of Host, of an origin and of an absolute target. Nothing: it is none.
+// Takes apart "host:port" of Host, of an origin and of an absolute target. Nothing: it is none.
 std::optional<Authority> authority_of(std::string_view text) {
     const std::size_t bracket = text.starts_with('[') ? text.find(']') : 0;
     if (bracket == std::string_view::npos) return std::nullopt;
@@ -68,7 +68,8 @@ bool may_be_asked_for(std::string_view host, const SiteRules& rules) {
     });
 }
 
-// Whether a page of `origin` is this server's own, as `host` names it; any proxy for TLS keeps it.
+// Tells whether a page of `origin` is this server's own, as `host` names it; any proxy for TLS
+// keeps it.
 bool is_own_origin(std::string_view origin, std::string_view host) {
     struct Scheme {
         std::string_view prefix{};

@@ -1,6 +1,6 @@
-// Whether a request may be a web page's of another site. Without a key nothing else tells such a
-// page from a program of this machine's user: a browser sends what a page asks for to any address
-// that the browser can reach, this machine's own included.
+// Tells whether a request may be a web page's of another site. Without a key nothing else tells
+// such a page from a program of this machine's user: a browser sends what a page asks for to any
+// address that the browser can reach, this machine's own included.
 //
 // Two ways in are shut. A page that asks another origin: browsers say so in Origin or
 // Sec-Fetch-Site. A page whose own name was made to resolve to this machine (DNS rebinding), whose
@@ -31,8 +31,8 @@ struct SiteRules {
 // Errors: kInvalidArgument for an entry that no Host can match.
 [[nodiscard]] Result<> check_site_rules(const SiteRules& rules);
 
-// Why the request may be such a page's, in words for its sender; nothing: it is none. `access`: of
-// the route that it asks for. For requests without a key (has_key).
+// Says in words for its sender why the request may be such a page's; nothing: it is none. `access`
+// is that of the route that it asks for. It is for requests without a key (has_key).
 [[nodiscard]] std::optional<std::string> problem_of_site(
     const Request& request, Access access, const SiteRules& rules
 );

@@ -32,7 +32,7 @@ std::string_view without_leading(std::string_view text, std::string_view charact
     return text.substr(std::min(text.find_first_not_of(characters), text.size()));
 }
 
-// How much of the end of `text` may be the beginning of `marker`.
+// Returns how much of the end of `text` may be the beginning of `marker`.
 std::size_t overlap(std::string_view text, std::string_view marker) {
     for (std::size_t len = std::min(text.size(), marker.size() - 1); len > 0; --len) {
         if (text.ends_with(marker.substr(0, len))) return len;
@@ -40,7 +40,8 @@ std::size_t overlap(std::string_view text, std::string_view marker) {
     return 0;
 }
 
-// With the members of objects in their order. Nothing: no JSON, or nested too deep.
+// Keeps the members of objects in their order. Returns nothing if it is no JSON, or nested too
+// deep.
 std::optional<OrderedJson> parsed(std::string_view text) {
     if (is_space(text) || !parse_json(text)) return std::nullopt;
     OrderedJson json = OrderedJson::parse(text.begin(), text.end(), nullptr, false);
@@ -77,7 +78,7 @@ std::optional<ToolCall> call_of(std::string_view text) {
     return json ? call_of(*json) : std::nullopt;
 }
 
-// All of a list, or nothing.
+// Reads all of a list, or nothing.
 std::vector<ToolCall> calls_of_list(std::string_view text) {
     std::vector<ToolCall> calls;
     const auto json = parsed(text);
@@ -161,7 +162,8 @@ ToolCallParser::Step ToolCallParser::step(Part& part, bool is_end) {
     return step_mistral(part, is_end);
 }
 
-// Up to the next marker. White space that stands before one, with no word between, is dropped.
+// Takes the text up to the next marker. White space that stands before one, with no word between,
+// is dropped.
 ToolCallParser::Step ToolCallParser::step_text(Part& part, bool is_end) {
     if (state_ == State::kStart && format_ == ToolFormat::kLlama3) {
         const std::string_view rest = without_leading(held_, kSpace);

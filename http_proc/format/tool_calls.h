@@ -28,7 +28,8 @@ namespace pitstop::http {
 // In each, `arguments` and `parameters` mean the same.
 enum class ToolFormat : std::uint8_t { kHermes, kLlama3, kMistral };
 
-// Names as SGLang's and vLLM's --tool-call-parser have them. Nothing: there is no such name.
+// Names formats as SGLang's and vLLM's --tool-call-parser do; tool_format_named() returns nothing
+// for any other name.
 struct ToolFormatName {
     std::string_view name{};
     ToolFormat format{};
@@ -51,8 +52,8 @@ struct ToolCall {
     friend bool operator==(const ToolCall&, const ToolCall&) = default;
 };
 
-// Where a JSON object or list ends that comes piece by piece: brackets are counted, outside of
-// strings. Whether it is JSON is another question.
+// Finds where a JSON object or list ends that comes piece by piece: brackets are counted, outside
+// of strings. Whether it is JSON is another question.
 class JsonEnd {
   public:
     // `text` begins with the bracket and only grows between calls. One past the end, if it is
@@ -75,7 +76,7 @@ class ToolCallParser {
 
     explicit ToolCallParser(ToolFormat format) : format_(format) {}
 
-    // What is clear by now. A last call in `finish` may lack its closing marker.
+    // Returns what is clear by now. A last call in `finish` may lack its closing marker.
     [[nodiscard]] Part add(std::string_view piece);
     [[nodiscard]] Part finish();
     // There was a call: what a choice then ends with is tool_calls.

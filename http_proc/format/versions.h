@@ -17,9 +17,9 @@ namespace pitstop::http {
 // Adds the spans of the chunk that follows; equal neighbours become one.
 void append_spans(std::vector<messages::Span>& spans, std::vector<messages::Span> next);
 
-// [{"version", "start", "end"}]: half-open, over output tokens, neighbours differ.
+// Writes [{"version", "start", "end"}]: half-open, over output tokens, neighbours differ.
 void write_weight_versions(JsonWriter& json, std::span<const messages::Span> spans);
-// [{"version", "epoch", "digest", "start", "end", "kv_min_epoch", "kv_max_epoch"}]
+// Writes [{"version", "epoch", "digest", "start", "end", "kv_min_epoch", "kv_max_epoch"}].
 void write_version_spans(JsonWriter& json, std::span<const messages::Span> spans);
 
 }  // namespace pitstop::http

@@ -29,7 +29,7 @@ class EventStream {
 
     explicit EventStream(Exchange& exchange) : exchange_(&exchange) {}
 
-    // Whether anything was sent: until then an error is an answer with a status.
+    // Tells whether anything was sent: until then an error is an answer with a status.
     [[nodiscard]] bool has_begun() const { return has_begun_; }
 
     // The event's JSON is written to what is returned, up to end_event().
@@ -37,10 +37,11 @@ class EventStream {
     void end_event() { events_.append("\n\n"); }
     void add_error(Dialect dialect, const Error& error);
 
-    // After every step of the answer, also one that added no event: sends what waits, unless more
-    // is ready and will be along at once. co_await gives false when the client will not get it.
+    // Is called after every step of the answer, also one that added no event: sends what waits,
+    // unless more is ready and will be along at once. co_await gives false when the client will not
+    // get it.
     [[nodiscard]] Exchange::Write send(bool more_is_ready);
-    // "[DONE]", and whatever waits.
+    // Sends "[DONE]", and whatever waits.
     [[nodiscard]] Exchange::Write end();
 
   private:

@@ -40,7 +40,7 @@ void Generation::start(
     std::vector<messages::Generate> requests,
     std::vector<std::string> names
 ) {
-    // Over once they are with the client, and an abort finds them.
+    // The preparation is over once they are with the client, and an abort finds them.
     const Preparations::Entry to_the_end = std::move(preparation);
     CHECK(state_->rids.empty());
     State& state = *state_;
@@ -124,7 +124,7 @@ void Generation::State::make_ready(std::size_t i) {
     ready.push_back(i);
 }
 
-// The time of what was held has come.
+// Makes ready what was held, as its time has come.
 void Generation::State::release() {
     is_due_asked = false;
     for (const std::size_t i : std::exchange(held, {})) {

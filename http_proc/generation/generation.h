@@ -1,4 +1,4 @@
-// The engine's requests that answer one HTTP request: a batch, the samples of a prompt.
+// Runs the engine's requests that answer one HTTP request: a batch, the samples of a prompt.
 //
 //   Generation generation(exchange);
 //   generation.start(std::move(requests), {id});
@@ -67,9 +67,9 @@ class Generation {
     Generation(const Generation&) = delete;
     Generation& operator=(const Generation&) = delete;
 
-    // Once; ends `preparation`, which began when the HTTP request had been read. Each request gets
-    // a random rid where it has none. `names`: what all of them can be aborted by, besides their
-    // rids.
+    // Is called once; ends `preparation`, which began when the HTTP request had been read. Each
+    // request gets a random rid where it has none. `names`: what all of them can be aborted by,
+    // besides their rids.
     void start(
         Preparations::Entry preparation,
         std::vector<messages::Generate> requests,
@@ -84,9 +84,9 @@ class Generation {
         void await_suspend(std::coroutine_handle<> waiter) { state.waiter = waiter; }
         std::optional<Event> await_resume();
     };
-    // What came of any request, or nothing when all have ended and all was taken.
+    // Waits for what comes of any request; gives nothing when all have ended and all was taken.
     Next next() { return {*state_}; }
-    // Whether next() would not wait, and give something.
+    // Tells whether next() would give something without waiting.
     [[nodiscard]] bool has_more_now() const { return !state_->ready.empty(); }
 
     // Ends what is open: it still gives its last chunks.
@@ -99,14 +99,14 @@ class Generation {
     std::shared_ptr<State> state_ = std::make_shared<State>();  // with the client's callbacks
 };
 
-// The whole output of each request, in order. An error of any is the error of all.
+// Collects the whole output of each request, in order. An error of any is the error of all.
 [[nodiscard]] Task<Result<std::vector<messages::OutputChunk>>> collect(Generation& generation);
 
-// What the caller of OpenAI's and vLLM's routes names the answer: X-Request-Id, or the `id` of the
-// body, or a random one.
+// Returns the caller's name for the answer, on OpenAI's and vLLM's routes: X-Request-Id, or the
+// `id` of the body, or a random one.
 [[nodiscard]] std::string name_of_caller(const Request& request, const std::string& id);
 
-// The error that ended it, if one did.
+// Returns the error that ended the request, if one did.
 [[nodiscard]] std::optional<Error> error_of(const messages::OutputChunk& chunk);
 
 }  // namespace pitstop::http

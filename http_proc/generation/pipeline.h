@@ -1,4 +1,4 @@
-// How every route that generates answers, whatever its dialect:
+// Serves every route that generates, whatever its dialect:
 //
 //   parse -> what the tree must say of the prompts first -> a request per sample -> chunks
 //         -> written event by event, or as a whole
@@ -25,7 +25,7 @@
 
 namespace pitstop::http {
 
-// One prompt of an HTTP request, and what its samples have in common.
+// Holds one prompt of an HTTP request, and what its samples have in common.
 struct Prompt {
     messages::Generate
         request{};  // with a seed: the first sample's. An empty rid: the answer names each
@@ -33,7 +33,7 @@ struct Prompt {
     std::int64_t num_kept = 0;  // copies of it that the answer keeps to its end, as it shows them
 };
 
-// What a dialect brings. Besides the functions it has the members `prompts`, `names` (what all of
+// A dialect brings these functions. Besides them it has the members `prompts`, `names` (what all of
 // its requests can be aborted by) and `texts` (of tokens; null unless wants_texts()).
 template <class A>
 concept Answering = requires(
@@ -53,23 +53,23 @@ concept Answering = requires(
     { answer.wants_texts() } -> std::same_as<bool>;
     // Asks the tree for what the answer shows of a prompt (its tokens, its text) or runs on.
     { answer.complete(exchange, prompt) } -> std::same_as<Task<Result<>>>;
-    // The name of request `i`, where its prompt has none.
+    // Names request `i`, where its prompt has no name.
     { answer.rid_of(std::size_t{}) } -> std::same_as<std::string>;
     // A sample of prompts[i] is about to run. They come in order.
     answer.add_sample(std::size_t{}, std::as_const(prompt.request));
-    // Counts a chunk. Whether it is time for an event of its request.
+    // Counts a chunk, and tells whether it is time for an event of its request.
     { answer.take(event) } -> std::same_as<bool>;
     answer.write_events(stream, std::move(event));
     answer.write_end(stream);           // the last events of a stream
     answer.write_whole(json, outputs);  // each was taken
 };
 
-// The version that serves now, without tokens; nothing: the tree does not say.
+// Asks for the version that serves now, without tokens; nothing: the tree does not say.
 [[nodiscard]] Task<std::optional<messages::Span>> serving_version(Exchange& exchange);
 
 namespace pipeline {
 
-// What an abort of some of it may name (preparations.h).
+// Lists what an abort of some of it may name (preparations.h).
 template <Answering A>
 std::vector<std::string> abort_names(const A& answer) {
     std::vector<std::string> names = answer.names;
@@ -79,7 +79,7 @@ std::vector<std::string> abort_names(const A& answer) {
     return names;
 }
 
-// A request per sample, the samples of a prompt together. Takes the prompts' requests.
+// Makes a request per sample, the samples of a prompt together. Takes the prompts' requests.
 template <Answering A>
 Task<Result<std::vector<messages::Generate>>> prepare(Exchange& exchange, A& answer) {
     if (answer.wants_texts()) {

@@ -11,7 +11,7 @@
 
 namespace pitstop::http {
 
-// A question about a text, which the tree stops working on when the client goes away.
+// Asks a question about a text, which the tree stops working on when the client goes away.
 template <class Question>
 [[nodiscard]] Task<Result<messages::TokenizeReply>> ask(Exchange& exchange, Question question) {
     question.client = exchange.client();
@@ -34,7 +34,7 @@ template <class Question>
 // Puts the prompt's tokens in place of its text, where it has text. Errors: the tree's.
 [[nodiscard]] Task<Result<>> tokenize_prompt(Exchange& exchange, messages::Generate& prompt);
 
-// The text of tokens. Errors: the tree's.
+// Returns the text of tokens. Errors: the tree's.
 [[nodiscard]] Task<Result<std::string>> text_of(Exchange& exchange, std::vector<TokenId> ids);
 
 }  // namespace pitstop::http

@@ -1,4 +1,5 @@
-// Whether anybody is there: /ping (this server), /health (the tree), /health_generate (a token).
+// Tells whether anybody is there: /ping (this server), /health (the tree), /health_generate (a
+// token).
 #include "http_proc/observe/routes.h"
 #include "http_proc/server/errors.h"
 
@@ -13,7 +14,7 @@ constexpr std::chrono::seconds kProbeTimeout{20};
 
 Task<Response> ping(Exchange&) { co_return Response::empty(200); }
 
-// Whether the tree has ever had weights; asked until it has.
+// Tells whether the tree has ever had weights; asked until it has.
 Task<bool> has_been_ready(Exchange& exchange) {
     bool& known = exchange.server().has_been_ready;
     if (known) co_return true;
@@ -33,7 +34,7 @@ Task<Response> health(Exchange& exchange) {
     const bool is_ready = co_await has_been_ready(exchange);
     if (is_ready) co_return Response::empty(200);
     if (!server.lost) co_return Response::empty(503);
-    // No path and no reason: this route is open.
+    // The answer has no path and no reason: this route is open.
     co_return error_response(
         Dialect::kPitstop,
         503,

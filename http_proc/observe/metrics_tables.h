@@ -1,4 +1,4 @@
-// The metrics of /metrics that are one number of each replica, by whose names they have.
+// Lists the metrics of /metrics that are one number of each replica, by whose names they have.
 #pragma once
 
 #include "messages/status.h"
@@ -9,7 +9,7 @@
 
 namespace pitstop::http::metrics {
 
-// A number per replica.
+// Exposes a number per replica.
 struct PerReplica {
     std::string_view name;
     std::string_view type;
@@ -21,7 +21,7 @@ struct PerReplica {
 [[nodiscard]] std::span<const PerReplica> vllm_table();
 [[nodiscard]] std::span<const PerReplica> own_table();
 
-// How many requests ended so.
+// Returns how many requests ended so.
 [[nodiscard]] std::int64_t finished(
     const messages::ReplicaStatus& replica, messages::FinishReason reason
 );

@@ -128,7 +128,7 @@ void write_vllm_rest(Writer& out, std::string_view model, const messages::Status
             std::ranges::all_of(replica.memory, [](const messages::TagMemory& tag) {
                 return tag.state == messages::MemoryState::kResident;
             });
-        // With the KV alone released nothing is lost that a wake does not bring back.
+        // Where the KV alone is released, nothing is lost that a wake does not bring back.
         const bool is_discarded =
             std::ranges::any_of(replica.memory, [](const messages::TagMemory& tag) {
                 return tag.tag == messages::MemoryTag::kWeights &&
@@ -227,7 +227,7 @@ void write_tree(Writer& out, const messages::StatusReply& status, int num_genera
     one("pitstop_uptime_seconds", "gauge", "Since the tree was ready.", status.uptime_s);
 }
 
-// The newest update.
+// Writes the newest update.
 void write_update(Writer& out, const messages::StatusReply& status) {
     if (status.updates.empty()) return;
     const messages::UpdateRecord& last = status.updates.back();

@@ -12,7 +12,7 @@
 
 namespace pitstop::http {
 
-// `num_generating`: engine requests that this front end has open.
+// `num_generating` counts the engine requests that this front end has open.
 [[nodiscard]] std::string metrics_text(
     const messages::StatusReply& status,
     const messages::HelloReply& hello,
@@ -20,8 +20,8 @@ namespace pitstop::http {
     int num_generating
 );
 
-// Of one replica: how full its KV is (0..1), tokens in use, the share of prompt tokens that were
-// cached.
+// Holds one replica's use of KV: how full it is (0..1), tokens in use, the share of prompt tokens
+// that were cached.
 struct KvUse {
     std::int64_t used_tokens = 0;
     std::int64_t total_tokens = 0;

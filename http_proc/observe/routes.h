@@ -1,4 +1,4 @@
-// What watches a server, by the function of each file that lists its routes.
+// Adds the routes that watch a server, one function per file that lists them.
 #pragma once
 
 #include "http_proc/server/router.h"

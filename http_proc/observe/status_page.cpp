@@ -1,4 +1,4 @@
-// The status page: one static page at /, and the events it lives on.
+// Serves the status page: one static page at /, and the events it lives on.
 #include "http_proc/observe/metrics_text.h"
 #include "http_proc/observe/routes.h"
 #include "http_proc/server/errors.h"
@@ -23,7 +23,7 @@ constexpr int kPagesMax = 64;  // open at once
 Task<Response> page(Exchange&) {
     Response response = Response::text(200, std::string(kPage));
     response.content_type = "text/html; charset=utf-8";
-    // Nothing from elsewhere, and nowhere else.
+    // The page loads nothing from elsewhere, and goes nowhere else.
     response.headers.push_back(
         {"content-security-policy",
          "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
@@ -74,7 +74,7 @@ Json replica_json(const messages::ReplicaStatus& replica) {
         {"device", replica.workers.empty() ? "" : replica.workers.front().device}};
 }
 
-// What anybody may see names no place of the machine: errors do.
+// A reader who may not see data is told no place of the machine, and error messages name places.
 enum class Reader { kAnybody, kMayData };
 
 Json update_json(const messages::UpdateRecord& update, Reader reader) {
@@ -95,7 +95,7 @@ Json update_json(const messages::UpdateRecord& update, Reader reader) {
         {"total_s", update.total_s}};
 }
 
-// No path and no reason: this route is open.
+// It has no path and no reason: this route is open.
 Json lost_json(const std::optional<messages::LostVersion>& lost) {
     if (!lost) return nullptr;
     return {{"epoch", raw(lost->epoch)}, {"label", lost->label}, {"digest", lost->digest}};

@@ -1,5 +1,5 @@
-// What an answer of the OpenAI family (completions, chat, vLLM's generate) is made from, whichever
-// of the three it is: the part of generation/pipeline.h's Answering that they share.
+// Holds what an answer of the OpenAI family (completions, chat, vLLM's generate) is made from,
+// whichever of the three it is: the part of generation/pipeline.h's Answering that they share.
 //
 // Thread: the server's loop.
 #pragma once
@@ -36,16 +36,16 @@ struct OpenAiAnswer {
     }
     [[nodiscard]] TokenNames token_names() const { return {texts, options.shows_tokens_as_ids}; }
     [[nodiscard]] std::string rid_of(std::size_t index) const;
-    // A prompt with the options; its text or tokens are the caller's to fill.
+    // Makes a prompt with the options; its text or tokens are the caller's to fill.
     [[nodiscard]] Prompt prompt() const;
 
-    // The object's first members.
+    // Writes the object's first members.
     void write_head(JsonWriter& json, std::string_view object) const;
-    // A stream's last event, of usage alone, where it was asked for.
+    // Writes a stream's last event, of usage alone, where it was asked for.
     void write_usage_event(EventStream& stream, std::string_view object, const Usage& usage) const;
 };
 
-// `is_enabled`: the route's own field asks for output tokens' logprobs, with the `top` of them.
+// If `is_enabled`, the route's own field asks for output tokens' logprobs, with the `top` of them.
 [[nodiscard]] messages::LogprobOptions logprob_options(
     const OpenAiOptions& options, bool is_enabled, std::int64_t top
 );

@@ -129,7 +129,7 @@ void Chat::write_logprobs(JsonWriter& json, const messages::OutputChunk& chunk) 
     json.end_array().end_object();
 }
 
-// What a chunk says: its text, or what is told of it where calls are looked for.
+// Returns what a chunk says: its text, or what is told of it where calls are looked for.
 ToolCallParser::Part told(Choice& choice, messages::OutputChunk& chunk) {
     if (!choice.tools) return {.text = std::move(chunk.text)};
     ToolCallParser::Part part = choice.tools->add(chunk.text);
@@ -146,7 +146,7 @@ std::string call_id(ToolFormat format) {
     return "call_" + Tree::random_id().substr(0, 24);
 }
 
-// The members of a message or of a delta. A message always has content, if only null.
+// Writes the members of a message or of a delta. A message always has content, if only null.
 void Chat::write_part(JsonWriter& json, Choice& choice, const ToolCallParser::Part& part) const {
     if (part.calls.empty() || !part.text.empty()) json.key("content").string(part.text);
     if (part.calls.empty()) return;
@@ -160,7 +160,7 @@ void Chat::write_part(JsonWriter& json, Choice& choice, const ToolCallParser::Pa
     json.end_array();
 }
 
-// What follows the message or the delta of a choice.
+// Writes what follows the message or the delta of a choice.
 void Chat::write_rest_of_choice(JsonWriter& json, Choice& choice, messages::OutputChunk& chunk)
     const {
     write_logprobs(json, chunk);

@@ -11,11 +11,11 @@ namespace {
 using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
-// What goes from the body into the template under its own name.
+// These go from the body into the template under their own names.
 constexpr std::array<std::string_view, 5> kVariables{
     "messages", "tools", "documents", "reasoning_effort", "chat_template_kwargs"};
 
-// Of either kind of JSON: there are tools, and the model may call them.
+// Tells, for either kind of JSON, whether there are tools and the model may call them.
 template <class AnyJson>
 bool has_tools(const AnyJson& body) {
     const auto tools = body.find("tools");
@@ -24,7 +24,7 @@ bool has_tools(const AnyJson& body) {
     return has_some && (choice == body.end() || *choice != "none");
 }
 
-// The template's variables, in the order they were written in.
+// Returns the template's variables, in the order they were written in.
 std::string variables_of(const OrderedJson& body, bool begins_turn) {
     OrderedJson variables = OrderedJson::object();
     for (const std::string_view name : kVariables) {
@@ -49,7 +49,7 @@ void check_tools(FieldReader& fields) {
     fields.refuse("tool_choice", "there are no grammars to force a call with; auto and none are");
 }
 
-// The chat in a body that parse_json_object has taken.
+// Reads the chat in a body that parse_json_object has taken.
 Result<OpenAiPromptChat> read_chat(FieldReader& fields, std::string_view body) {
     OpenAiPromptChat chat;
     const Json* messages = fields.find("messages");
@@ -65,7 +65,7 @@ Result<OpenAiPromptChat> read_chat(FieldReader& fields, std::string_view body) {
     if (chat.continue_final_message && begins_turn)
         fields.refuse("continue_final_message", "add_generation_prompt is true");
     if (fields.error()) return *fields.error();
-    // A second time, as the first sorted the members of objects.
+    // The body is parsed a second time, as the first sorted the members of objects.
     const OrderedJson ordered =
         OrderedJson::parse(body.begin(), body.end(), nullptr, /*allow_exceptions=*/false);
     if (!ordered.is_object())

@@ -1,5 +1,5 @@
-// The body of OpenAI's /v1/chat/completions. Parsing alone, without coroutines: the fuzz target
-// runs it. What the messages must be is the template's to say.
+// Parses the body of OpenAI's /v1/chat/completions. It does nothing else and has no coroutines: the
+// fuzz target runs it. What the messages must be is the template's to say.
 #pragma once
 
 #include "base/result.h"
@@ -14,7 +14,7 @@
 
 namespace pitstop::http {
 
-// A chat as a request gives it, to be rendered. Members of objects keep their order, which
+// Holds a chat as a request gives it, to be rendered. Members of objects keep their order, which
 // templates show.
 struct OpenAiPromptChat {
     std::string variables{};  // RenderChat's
@@ -35,7 +35,7 @@ struct OpenAiChat {
 
 // Errors: kInvalidArgument, kMalformed: 400 with the text.
 [[nodiscard]] Result<OpenAiChat> parse_openai_chat(std::string_view body);
-// The chat of a body that has one; the assistant's turn is begun unless it says otherwise.
+// Parses the chat of a body that has one; the assistant's turn is begun unless it says otherwise.
 [[nodiscard]] Result<OpenAiPromptChat> parse_prompt_chat(std::string_view body);
 
 }  // namespace pitstop::http

@@ -76,7 +76,7 @@ void CompletionLogprobs::add(const TokenLogprob& position) {
         return;
     }
     logprobs_.logprob(*position.logprob);
-    // A map by text: of two tokens with the same text the more probable is shown.
+    // The object is a map by text: of two tokens with the same text the more probable is shown.
     std::set<std::string> shown;
     std::string entries;
     const auto show = [&](TokenId id, float logprob) {

@@ -15,7 +15,7 @@
 
 namespace pitstop::http {
 
-// One position: a token and the most probable ones there.
+// Describes one position: a token and the most probable ones there.
 struct TokenLogprob {
     TokenId id{};
     std::optional<float> logprob{};  // the first token of a prompt has none
@@ -24,15 +24,15 @@ struct TokenLogprob {
     std::span<const TokenId> asked_ids{};  // logprob_token_ids
     std::span<const float> asked_logprobs{};
 
-    // Its place among the vocabulary, from 1, where it is among `top_ids`.
+    // Returns its place among the vocabulary, from 1, where it is among `top_ids`.
     [[nodiscard]] std::optional<std::int64_t> rank() const;
 };
 
-// Position `i` of a chunk's output. REQUIRES: the request had these options, enabled.
+// Describes position `i` of a chunk's output. REQUIRES: the request had these options, enabled.
 [[nodiscard]] TokenLogprob output_logprob(
     const messages::OutputChunk& chunk, std::size_t i, const messages::LogprobOptions& options
 );
-// Prompt token `i`; without a logprob where none was computed.
+// Describes prompt token `i`; without a logprob where none was computed.
 [[nodiscard]] TokenLogprob prompt_logprob(
     const messages::PromptLogprobs& prompt,
     std::span<const TokenId> ids,
@@ -40,7 +40,7 @@ struct TokenLogprob {
     const messages::LogprobOptions& options
 );
 
-// How tokens are shown: their text, or "token_id:7".
+// Shows tokens: as their text, or as "token_id:7".
 class TokenNames {
   public:
     TokenNames(const TokenTexts* texts, bool as_ids) : texts_(as_ids ? nullptr : texts) {}
@@ -77,8 +77,8 @@ void write_prompt_logprobs(
     const TokenNames& names
 );
 
-// "finish_reason", and what matched in SGLang's and in vLLM's word for it.
-// `stop`: what a stop is called.
+// Writes "finish_reason", and what matched in SGLang's and in vLLM's word for it. `stop` is what a
+// stop is called.
 void write_finish(
     JsonWriter& json,
     const messages::Finish* finish,
@@ -97,7 +97,7 @@ struct Usage {
 void write_usage(JsonWriter& json, const Usage& usage);
 // The end of a stream's event, after its choices: the choice's usage so far, null, or no member.
 void write_event_usage(JsonWriter& json, const OpenAiOptions& options, const Usage& usage);
-// The rest of a stream's last event, after its head: usage without a choice.
+// Writes the rest of a stream's last event, after its head: usage without a choice.
 void write_last_usage(JsonWriter& json, const Usage& usage);
 
 // "metadata" of an answer: SGLang's, of the weights that made it.

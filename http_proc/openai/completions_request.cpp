@@ -28,7 +28,7 @@ std::optional<OpenAiPrompt> prompt_of(const Json& value) {
     return prompt;
 }
 
-// A string, tokens, or a list of either.
+// Reads a string, tokens, or a list of either.
 void read_prompts(FieldReader& fields, std::vector<OpenAiPrompt>& prompts) {
     constexpr std::string_view kAccepted =
         "a string, a list of strings, a list of token ids, or a list of such lists";

@@ -1,4 +1,5 @@
-// The body of OpenAI's /v1/completions. Parsing alone, without coroutines: the fuzz target runs it.
+// Parses the body of OpenAI's /v1/completions. It does nothing else and has no coroutines: the fuzz
+// target runs it.
 #pragma once
 
 #include "base/result.h"

@@ -1,5 +1,5 @@
-// What OpenAI's completions, its chat and vLLM's generate have in common: how tokens are drawn, how
-// many samples, how the answer comes. With the extras of SGLang and vLLM.
+// Reads what OpenAI's completions, its chat and vLLM's generate have in common: how tokens are
+// drawn, how many samples, how the answer comes. The extras of SGLang and vLLM are included.
 //
 // Source: OpenAI's API reference; protocol.py of SGLang and of vLLM.
 #pragma once
@@ -32,14 +32,14 @@ struct OpenAiOptions {
     messages::KvTolerance kv_tolerance = messages::KvTolerance::kNever;
     std::int64_t kv_max_lag = 0;
 
-    // A request for a prompt with all this; the prompt and logprobs are the caller's to fill.
+    // Makes a request for a prompt with all this; the prompt and logprobs are the caller's to fill.
     [[nodiscard]] messages::Generate request() const;
 };
 
 // Problems are left in `fields`.
 void read_openai_options(FieldReader& fields, OpenAiOptions& options);
-// The part that vLLM's generate has in an object of its own. `max_new_tokens` stays as it is where
-// there is no max_tokens.
+// Reads the part that vLLM's generate has in an object of its own. `max_new_tokens` stays as it is
+// where there is no max_tokens.
 void read_openai_sampling(FieldReader& fields, OpenAiOptions& options);
 
 inline constexpr std::int64_t kOpenAiSamplesMax = 1024;

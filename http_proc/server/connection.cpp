@@ -50,7 +50,8 @@ Response refusal_of_parse(const Request& request, error_code problem, std::size_
     return refusal(request, 400, "not HTTP: " + problem.message());
 }
 
-// Of IPv6 the network alone, as whoever has one address there has all of its network's.
+// Of an IPv6 address it keeps the network alone, as whoever has one address there has all of its
+// network's.
 std::string client_address(const asio::ip::address& address) {
     if (!address.is_v6()) return address.to_string();
     asio::ip::address_v6::bytes_type bytes = address.to_v6().to_bytes();
@@ -61,7 +62,7 @@ std::string client_address(const asio::ip::address& address) {
 }  // namespace
 
 struct Connection::Parser {
-    // How far the request is understood. Of what follows a head that is not, nothing is.
+    // Says how far the request is understood. If the head is not, nothing that follows it is.
     enum class Part { kHead, kHeadUnderstood, kBody };
 
     http::request_parser<http::string_body> beast;
@@ -141,7 +142,7 @@ Task<Connection::Next> Connection::serve_or_fail() {
     co_return fail();
 }
 
-// With an answer where none has begun, from memory that is there.
+// Sends an answer where none has begun, from memory that is there.
 Connection::Next Connection::fail() {
     exchange_ = nullptr;
     deadline_.reset();
@@ -187,7 +188,8 @@ void Connection::keep(std::string_view bytes) {
     }
 }
 
-// The request's head, its route and whether its sender may call it. Returns a refusal if any.
+// Reads the request's head, finds its route and checks whether its sender may call it. Returns a
+// refusal if any.
 Task<std::optional<Response>> Connection::read_head(
     Parser& parser, Request& request, const Route*& route, Grant& grant
 ) {
@@ -204,7 +206,7 @@ Task<std::optional<Response>> Connection::read_head(
         if (co_await More{*this}) continue;
         if (reader_.state == Reader::State::kLate && phase_ == Phase::kReading)
             co_return refusal(request, 408, "the header took too long");
-        // Between requests, or in the middle of one: there is nobody to answer.
+        // The connection ends between requests, or in the middle of one: there is nobody to answer.
         phase_ = Phase::kGone;
         co_return Response::empty(400);
     }
@@ -255,7 +257,7 @@ Task<std::optional<Response>> Connection::read_head(
     co_return std::nullopt;
 }
 
-// Whether its sender may call the route, and what else it may.
+// Checks whether its sender may call the route, and what else it may.
 std::optional<Response> Connection::check_sender(
     const Request& request, const Route& route, Grant& grant
 ) const {
@@ -298,7 +300,7 @@ Task<std::optional<Response>> Connection::read_body(
         } else if (!share.resize(num_bytes)) {
             refused = refusal(request, 503, "requests hold too much memory; try again");
         } else if (!parser.beast.is_done() && reader_.input.size() > limits.header_bytes_max) {
-            // A line that the parser waits for the end of.
+            // The parser waits for the end of a line.
             refused = refusal(request, 431, "a chunk's extensions or the trailer are too large");
         } else if (!parser.beast.is_done()) {
             const std::size_t seconds = num_bytes / limits.body_bytes_per_second_min;
@@ -357,7 +359,7 @@ Task<Connection::Next> Connection::serve_one() {
     std::optional<Response> refused = co_await read_head(parser, request, route, grant);
     if (!refused) refused = co_await read_body(parser, request, share);
     deadline_.reset();
-    // With bytes that were not looked at, a close would take answers on their way with it.
+    // A close while bytes were not looked at would take answers on their way with it.
     if (is_gone()) {
         co_return reader_.state == Reader::State::kOverrun ? Next::kLinger : Next::kClose;
     }
@@ -431,8 +433,8 @@ void Connection::check_deadline(TimePoint now) {
     deadline_.reset();
     if (!writer_.output.empty()) {  // the client does not read
         spdlog::info("a client took nothing for too long; its request is ended");
-        // By a reset: otherwise the kernel would keep what it holds of the stream, for a client
-        // that has no room to be told of the end.
+        // It closes by a reset: otherwise the kernel would keep what it holds of the stream, for a
+        // client that has no room to be told of the end.
         error_code ignored;
         socket_.set_option(asio::socket_base::linger(true, 0), ignored);
         close();

@@ -1,4 +1,5 @@
-// One client's connection: reads requests, runs their handlers one after the other, writes answers.
+// Serves one client's connection: reads requests, runs their handlers one after the other, writes
+// answers.
 //
 // While a handler runs the socket is read on, so that a client that goes away is noticed at once;
 // what it sent ahead (pipelining) waits its turn. Of a client that sends more than kAheadBytesMax
@@ -53,7 +54,7 @@ class Connection final : public Wire, public std::enable_shared_from_this<Connec
     void end_exchange();
     void close();
 
-    // Wire
+    // These implement Wire.
     void begin(Response head) override;
     Sent send(std::string_view bytes) override;
     void resume_when_sent(std::coroutine_handle<> waiter) override { writer_.on_sent = waiter; }
@@ -102,9 +103,9 @@ class Connection final : public Wire, public std::enable_shared_from_this<Connec
     boost::asio::ip::tcp::socket socket_;
     Shared* shared_;
 
-    // What the client sends.
+    // Reads what the client sends.
     struct Reader {
-        // Whether more may come, and why not.
+        // Says whether more may come, and if not, why.
         enum class State {
             kOpen,
             kLate,     // the deadline of what is being read has passed

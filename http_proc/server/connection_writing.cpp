@@ -1,4 +1,4 @@
-// How a connection's answers leave: the head, chunks, and what the socket does not take at once.
+// Writes a connection's answers: the head, chunks, and what the socket does not take at once.
 #include "base/check.h"
 #include "http_proc/server/connection.h"
 
@@ -22,7 +22,7 @@ using boost::system::error_code;
 
 constexpr std::size_t kRenewBytes = 64 << 10;  // a writer that got rid of so many is not stuck
 
-// IMF-fixdate, RFC 9110 5.6.7.
+// Writes the time as IMF-fixdate, RFC 9110 5.6.7.
 std::string http_date() {
     const std::time_t now = std::time(nullptr);
     std::tm parts{};
@@ -92,7 +92,7 @@ Wire::Sent Connection::send_now(
     ::msghdr message{};
     message.msg_iov = parts.data();
     message.msg_iovlen = parts.size();
-    // Without a trip through the loop: the socket nearly always has room.
+    // It is sent without a trip through the loop: the socket nearly always has room.
     const ssize_t sent = ::sendmsg(socket_.native_handle(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && errno != EAGAIN && errno != EINTR) {
         become_gone();

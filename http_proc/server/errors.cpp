@@ -47,7 +47,7 @@ void write_message(JsonWriter& json, std::string_view message) {
 }
 
 void write_sglang(JsonWriter& json, int status, std::string_view message) {
-    // Of a key that is missing or wrong; other refusals say why.
+    // A key that is missing or wrong gets the status's own words; other refusals say why.
     if ((status == 401 || status == 403) && message == reason_phrase(status)) {
         json.key("error").string(message);
         return;
@@ -61,8 +61,8 @@ void write_sglang(JsonWriter& json, int status, std::string_view message) {
     json.key("param").null().key("code").integer(status);
 }
 
-// By a writer, not from a tree of values: nlohmann's destructors of those allocate, and where there
-// is no memory that ends the process.
+// A writer makes the body, not a tree of values: nlohmann's destructors of those allocate, and
+// where there is no memory that ends the process.
 void write_body(JsonWriter& json, Dialect dialect, int status, std::string_view message) {
     if (dialect == Dialect::kSglang || dialect == Dialect::kPitstop)
         return write_sglang(json, status, message);

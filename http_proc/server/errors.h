@@ -17,7 +17,7 @@ namespace pitstop::http {
 
 [[nodiscard]] int status_of(ErrorCode code);
 
-// The body alone, for errors inside a stream.
+// Returns the body alone, for errors inside a stream.
 [[nodiscard]] std::string error_json(Dialect dialect, int status, std::string_view message);
 [[nodiscard]] Response error_response(Dialect dialect, int status, std::string_view message);
 [[nodiscard]] Response error_response(Dialect dialect, const Error& error);

@@ -1,7 +1,8 @@
-// How often a stream gets an event: at once after a quiet time, else every period, with all that
-// came since. An event costs a system call here, one at the reader, and waking it; a model that
-// makes thousands of tokens a second per stream would spend more on that than on the tokens. So the
-// more streams are open, the longer the period; a model whose steps take longer never notices.
+// Decides how often a stream gets an event: at once after a quiet time, else every period, with all
+// that came since. An event costs a system call here, one at the reader, and waking it; a model
+// that makes thousands of tokens a second per stream would spend more on that than on the tokens.
+// So the more streams are open, the longer the period; a model whose steps take longer never
+// notices.
 //
 // Where many are open, no event is written where its tokens arrive: a step brings tokens for all of
 // them at once, and what waits behind (the answer of a control route) would wait for every write.
@@ -33,7 +34,7 @@ class EventPace {
     static constexpr int kAtOnceMax = 32;      // of so many streams the writes take under 1 ms
     static constexpr std::size_t kPerBeat = 32;
 
-    // With so many streams open.
+    // Returns the period with so many streams open.
     [[nodiscard]] static Wait period_of(int num_streams) {
         return std::clamp(num_streams * kPerStream, kPeriodMin, kPeriodMax);
     }

@@ -23,7 +23,7 @@ std::size_t bytes_of(const messages::Generate& prompt) {
 }
 
 Result<> Exchange::hold(const messages::Generate& prompt, Copies copies) {
-    // Of a body of limited size, and counts that the dialects limit: no product overflows.
+    // The body is of limited size and the dialects limit the counts, so no product overflows.
     const std::size_t kept = bytes_of(prompt) * static_cast<std::size_t>(copies.num_kept);
     const std::size_t more = bytes_of(prompt) * static_cast<std::size_t>(copies.num_copies) + kept;
     const std::size_t bytes = share_.bytes() + more;

@@ -1,4 +1,4 @@
-// One request being answered: what a handler is given.
+// A handler is given this: one request being answered.
 //
 //   Task<Response> count(Exchange& exchange) {
 //       exchange.begin_events();                         // 200, text/event-stream
@@ -31,7 +31,7 @@
 
 namespace pitstop::http {
 
-// The connection, as an exchange uses it. Tests put their own in its place.
+// This is the connection, as an exchange uses it. Tests put their own in its place.
 class Wire {
   public:
     enum class Sent { kDone, kPending, kGone };
@@ -42,7 +42,7 @@ class Wire {
     virtual void begin(Response head) = 0;
     // Takes the bytes, or a copy of what could not be sent at once.
     virtual Sent send(std::string_view bytes) = 0;
-    // After kPending: resumes `waiter` when all is sent, or never will be.
+    // Resumes `waiter`, after kPending, when all is sent, or never will be.
     virtual void resume_when_sent(std::coroutine_handle<> waiter) = 0;
     [[nodiscard]] virtual bool is_gone() const = 0;
     // Whom it is with: the address, and a number of the connection's own.
@@ -53,14 +53,14 @@ class Wire {
     [[nodiscard]] virtual Peer peer() const { return {}; }
 };
 
-// What a copy of it takes, its parts included.
+// Returns what a copy of the prompt takes, its parts included.
 [[nodiscard]] std::size_t bytes_of(const messages::Generate& prompt);
 
 class Exchange {
   public:
     Exchange(Request request, Grant grant, ServerContext& server, Wire& wire)
         : Exchange(std::move(request), grant, server, wire, MemoryBudget::Share(server.memory())) {}
-    // `share`: of the server's memory, for the request's body.
+    // `share` is of the server's memory, for the request's body.
     Exchange(
         Request request, Grant grant, ServerContext& server, Wire& wire, MemoryBudget::Share share
     )
@@ -75,14 +75,14 @@ class Exchange {
     [[nodiscard]] const Request& request() const { return request_; }
     [[nodiscard]] ServerContext& server() const { return *server_; }
     [[nodiscard]] Tree& tree() const { return server_->tree(); }
-    // Whether the caller's key opens admin routes: for data routes that have an admin part.
+    // Tells whether the caller's key opens admin routes: for data routes that have an admin part.
     [[nodiscard]] bool may_admin() const { return grant_ == Grant::kAdmin; }
 
-    // Whether data routes are open to the caller: for open routes that have a data part.
+    // Tells whether data routes are open to the caller: for open routes that have a data part.
     [[nodiscard]] bool may_data() const { return may(grant_, Access::kData); }
 
-    // Whose requests take turns with those of others (Generate::client): what its key opens and its
-    // address, then the name it gives itself (X-Pitstop-Client), then the connection.
+    // Says whose requests take turns with those of others (Generate::client): what its key opens
+    // and its address, then the name it gives itself (X-Pitstop-Client), then the connection.
     [[nodiscard]] std::vector<std::string> client() const;
 
     // Starts a streamed answer; sent with the first write. A handler that has begun returns
@@ -122,13 +122,13 @@ class Exchange {
     void let_go();
 
     [[nodiscard]] bool is_gone() const { return wire_->is_gone(); }
-    // Called once if the client goes away or the server stops while the handler runs; at once if
+    // Is called once if the client goes away or the server stops while the handler runs; at once if
     // that has happened. It ends what the handler waits for, and destroys nothing. Null: none.
     void on_gone(std::function<void()> callback) {
         if (callback && is_gone()) return callback();
         on_gone_ = std::move(callback);
     }
-    // By the server.
+    // The server calls this when on_gone()'s callback is due.
     void say_gone() {
         if (auto callback = std::exchange(on_gone_, nullptr)) callback();
     }

@@ -28,7 +28,8 @@ class Preparations {
     };
 
   public:
-    // One HTTP request's. Its end is the preparation's: the requests have gone, or were refused.
+    // An entry is one HTTP request's. Its end is the preparation's: the requests have gone, or were
+    // refused.
     class [[nodiscard]] Entry {
       public:
         Entry(Entry&& other) noexcept

@@ -1,4 +1,4 @@
-// How long requests of this front end took: histograms for /metrics.
+// Measures how long requests of this front end took: histograms for /metrics.
 //
 // Thread: the server's loop.
 #pragma once
@@ -14,7 +14,7 @@
 
 namespace pitstop::http {
 
-// A Prometheus histogram: how many values were at most each bound.
+// Counts, as a Prometheus histogram, how many values were at most each bound.
 class Histogram {
   public:
     // `bounds`: ascending; they outlive the histogram.
@@ -24,7 +24,7 @@ class Histogram {
     void add(double value, std::int64_t times = 1);
 
     [[nodiscard]] std::span<const double> bounds() const { return bounds_; }
-    // Of values at most bounds()[i]; the last is of all.
+    // Counts the values that are at most bounds()[i]; the last counts all.
     [[nodiscard]] std::int64_t count_up_to(std::size_t i) const;
     [[nodiscard]] double sum() const { return sum_; }
 
@@ -41,7 +41,8 @@ struct RequestMetrics {
     Histogram first_token;
     Histogram between_tokens;
     Histogram whole_request;
-    // Likewise of streamed requests: from the first token to the last, and that by each after it.
+    // These are likewise of streamed requests: from the first token to the last, and that by each
+    // after it.
     Histogram decode;
     Histogram per_output_token;
     // Tokens.
@@ -49,7 +50,7 @@ struct RequestMetrics {
     Histogram output_tokens;
 };
 
-// One request's clock.
+// Times one request.
 class RequestClock {
   public:
     RequestClock(TimePoint start, bool is_streamed) : start_(start), is_streamed_(is_streamed) {}

@@ -1,5 +1,5 @@
-// The routes: one declarative table. `pitstop_http --routes` prints it, and a test compares the
-// table of docs/http.md with it.
+// Keeps the routes in one declarative table. `pitstop_http --routes` prints it, and a test compares
+// the table of docs/http.md with it.
 //
 // How http_proc is laid out, for whoever adds a route. Rooms include those above them alone:
 //

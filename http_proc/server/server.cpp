@@ -52,7 +52,8 @@ struct Server::State {
         shared.on_closed = [this](Connection& connection) { connections.erase(&connection); };
     }
 
-    // A descriptor that somebody else reads. Owned by the server: what waits holds its address.
+    // Watches a descriptor that somebody else reads. It is owned by the server: what waits holds
+    // its address.
     struct Watched {
         Watched(asio::io_context& io, int fd, std::function<bool()> is_to_go_on)
             : descriptor(io, fd), on_readable(std::move(is_to_go_on)) {}
@@ -126,7 +127,7 @@ void Server::State::accept() {
     acceptor.async_accept([this](error_code problem, tcp::socket socket) {
         is_accepting = false;
         if (!acceptor.is_open()) return;
-        // Out of descriptors, mostly: the backlog waits for the next tick.
+        // Mostly no descriptor is left: the backlog waits for the next tick.
         if (problem) return spdlog::warn("cannot take a connection: {}", problem.message());
         take(std::move(socket));
         accept();
@@ -178,7 +179,7 @@ void Server::State::tick() {
     if (stop_end && (connections.empty() || now >= *stop_end + kStopLinger)) io.stop();
 }
 
-// What could not wait for more, as no memory was left to do it with.
+// Begins again what could not wait for more, as no memory was left to do it with.
 void Server::State::begin_again() {
     if (!is_accepting && acceptor.is_open()) accept();
     for (const auto& each : watched) {

@@ -1,4 +1,4 @@
-// The listening socket, its connections, and the loop's descriptors.
+// Owns the listening socket, its connections, and the loop's descriptors.
 //
 // Owns:    every connection, and the event loop.
 // Thread:  one: run() and all that it calls; post() from any.
@@ -27,16 +27,16 @@ class Server {
     // Binds and listens. Errors: kInvalidArgument (no such address), kAlreadyExists (in use),
     // kPermissionDenied.
     Result<> listen();
-    // "http://127.0.0.1:30000". REQUIRES: listen() succeeded.
+    // Returns "http://127.0.0.1:30000". REQUIRES: listen() succeeded.
     [[nodiscard]] std::string url() const;
 
-    // Calls `on_readable` in the loop whenever `fd`, which stays the caller's, can be read. False
-    // from it: no more.
+    // Calls `on_readable` in the loop whenever `fd`, which stays the caller's, can be read, until
+    // it returns false.
     void watch(int fd, std::function<bool()> on_readable);
     // Runs `action` in the loop.
     void post(std::function<void()> action);
 
-    // Until stop() was called and every connection is closed.
+    // Runs until stop() was called and every connection is closed.
     void run();
     // Takes no more connections, lets requests finish for the grace time, then ends them with their
     // output so far.
@@ -47,7 +47,7 @@ class Server {
     std::unique_ptr<State> state_;
 };
 
-// Whether an address is one of this machine alone.
+// Tells whether an address is one of this machine alone.
 [[nodiscard]] bool is_loopback(const std::string& host);
 
 }  // namespace pitstop::http

@@ -1,4 +1,4 @@
-// What all exchanges share: the tree, the keys, the limits.
+// Holds what all exchanges share: the tree, the keys, the limits.
 //
 // Thread: the server's loop.
 #pragma once
@@ -23,14 +23,14 @@
 
 namespace pitstop::http {
 
-// Every bound of the server. Times are of the client's part: what the engine takes has no limit
-// here.
+// Holds every bound of the server. Times are of the client's part: what the engine takes has no
+// limit here.
 struct ServerLimits {
     std::size_t connections_max = 8192;
     std::size_t header_bytes_max = 64 << 10;
     std::size_t body_bytes_max = std::size_t{32} << 20;
-    // Of bodies and prompts, of all requests together: connections times bodies times samples would
-    // be too much.
+    // This bounds the bodies and prompts of all requests together: connections times bodies times
+    // samples would be too much.
     std::size_t held_bytes_max = std::size_t{512} << 20;
     std::chrono::milliseconds idle_timeout{120'000};   // between two requests of a connection
     std::chrono::milliseconds header_timeout{10'000};  // from a request's first byte to its body
@@ -51,14 +51,14 @@ struct ServerOptions {
     ServerLimits limits{};
 };
 
-// The weight update that /begin_weight_update or /start_weight_update has opened.
+// Holds the weight update that /begin_weight_update or /start_weight_update has opened.
 struct WeightSession {
     std::uint64_t number = 0;  // the tree's; 0: none is open
     std::string label{};       // that a bucket gave, for an end that gives none
     bool is_busy = false;      // a bucket or the end is under way: nothing else may go into it
 };
 
-// How vLLM's trainers pack broadcasts.
+// Says how vLLM's trainers pack broadcasts.
 struct VllmPacking {
     bool is_packed = false;
     std::int64_t bytes = std::int64_t{1} << 30;
@@ -79,7 +79,7 @@ class ServerContext {
     }
     void set_tree(std::unique_ptr<Tree> tree) { tree_ = std::move(tree); }
 
-    // Whether a request that names this model is for what is served. REQUIRES: has_tree().
+    // Tells whether a request that names this model is for what is served. REQUIRES: has_tree().
     [[nodiscard]] bool serves(const std::string& model) const;
 
     [[nodiscard]] MemoryBudget& memory() { return memory_; }
@@ -93,12 +93,12 @@ class ServerContext {
             .count();
     }
 
-    // What /weights_checker compares with: the digests at its last snapshot.
+    // /weights_checker compares with these, the digests at its last snapshot.
     std::optional<messages::DigestsReply> weights_snapshot{};
 
     WeightSession weight_session{};
-    // The tensors of AReaL's next broadcast, as its JSON; empty: none were announced. A body's size
-    // bounds it.
+    // Holds the tensors of AReaL's next broadcast, as its JSON; empty: none were announced. A
+    // body's size bounds it.
     std::string next_broadcast{};
     VllmPacking vllm_packing{};  // as /init_weight_transfer_engine said
 
@@ -106,7 +106,7 @@ class ServerContext {
     // first complete update. It stays so.
     bool has_been_ready = false;
     std::optional<messages::LostVersion> lost{};  // as the last look said, before it was ready
-    // From the order to stop on: health says so.
+    // This is set from the order to stop on, and health says so.
     bool is_stopping = false;
 
     Ticker ticker{};

@@ -121,7 +121,7 @@ struct Detached {
 
 inline task_detail::Detached run_detached(Task<> task) { co_await task; }
 
-// A value that arrives once: one side sets it, the other awaits it, in any order.
+// Holds a value that arrives once: one side sets it, the other awaits it, in any order.
 //
 //   Later<int> later;
 //   start([setter = later.setter()](int value) { setter.set(value); });

@@ -1,4 +1,4 @@
-// Time for handlers that wait for it: a beat of kPeriod, while somebody waits.
+// Gives time to handlers that wait for it: a beat of kPeriod, while somebody waits.
 //
 // Thread: the server's loop, which calls beat() when fd() is readable.
 #pragma once

@@ -1,5 +1,5 @@
-// The text of every token, for logprobs that show it. Fetched from the tree once, when first
-// needed, so that afterwards no answer waits for it.
+// Keeps the text of every token, for logprobs that show it. It is fetched from the tree once, when
+// first needed, so that afterwards no answer waits for it.
 //
 // Bounded: the vocabulary: some megabytes.
 #pragma once

@@ -1,5 +1,5 @@
-// The tree behind this server: the client library, awaitable. Everything http_proc knows of the
-// engine goes through here.
+// Makes the tree behind this server awaitable, through the client library. Everything http_proc
+// knows of the engine goes through here.
 //
 //   const Result<StatusReply> status = co_await exchange.tree().call(Status{});
 //
@@ -30,7 +30,7 @@ class Tree {
     explicit Tree(std::unique_ptr<Client> client) : client_(std::move(client)) {}
 
     [[nodiscard]] Client& client() { return *client_; }
-    // What is served, as said at the connection.
+    // Returns what is served, as said at the connection.
     [[nodiscard]] const messages::HelloReply& hello();
 
     // A call on either door and its one answer (messages/calls.h).
@@ -51,22 +51,22 @@ class Tree {
         return later;
     }
 
-    // 32 hex digits, from the kernel.
+    // Returns 32 hex digits, from the kernel.
     [[nodiscard]] static std::string random_id();
 
     // A request may be aborted under its rid and under other names: the id of the answer it is part
     // of, the rid of the batch. Several requests may have the same name.
     void add_name(const std::string& name, const std::string& rid);
     void remove_name(const std::string& name, const std::string& rid);
-    // The rids of open requests of this server with that name; `name` itself if there are none, as
-    // it may be the rid of another front end's request.
+    // Lists the rids of open requests of this server with that name; `name` itself if there are
+    // none, as it may be the rid of another front end's request.
     [[nodiscard]] std::vector<std::string> rids_named(const std::string& name) const;
 
     [[nodiscard]] TokenTexts& token_texts() { return token_texts_; }
     [[nodiscard]] EventPace& event_pace() { return event_pace_; }
     [[nodiscard]] Preparations& preparations() { return preparations_; }
 
-    // HTTP requests to generate that are open.
+    // Counts HTTP requests to generate that are open.
     int num_generating = 0;
     RequestMetrics request_metrics{};
 

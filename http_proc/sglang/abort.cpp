@@ -1,5 +1,5 @@
-// SGLang's /abort_request. By exact id (or the name of a batch or an answer), where SGLang takes a
-// prefix: "req-1" does not end "req-10".
+// Serves SGLang's /abort_request. It aborts by exact id (or the name of a batch or an answer),
+// where SGLang takes a prefix: "req-1" does not end "req-10".
 #include "http_proc/control/control.h"
 #include "http_proc/format/json_body.h"
 #include "http_proc/server/errors.h"
@@ -10,8 +10,8 @@
 namespace pitstop::http {
 namespace {
 
-// 200 and empty also for an id that nobody has, as in SGLang. Answered when the final output of
-// every request it ends has been sent.
+// Answers 200 and empty also for an id that nobody has, as in SGLang. It answers when the final
+// output of every request it ends has been sent.
 Task<Response> abort_request(Exchange& exchange) {
     const Result<nlohmann::json> body = parse_json_object(exchange.request().body);
     if (!body) co_return error_response(Dialect::kSglang, body.error());

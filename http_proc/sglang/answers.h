@@ -1,4 +1,4 @@
-// What SGLang's control routes answer besides its errors.
+// Makes the answers of SGLang's control routes besides its errors.
 #pragma once
 
 #include "base/result.h"

@@ -23,7 +23,7 @@ std::optional<messages::PauseMode> mode_named(std::string_view name) {
     return std::nullopt;
 }
 
-// Answered when every replica stands still: what was in flight has been emitted.
+// Answers when every replica stands still: what was in flight has been emitted.
 Task<Response> pause_generation(Exchange& exchange) {
     const Result<nlohmann::json> body = control_fields(exchange.request());
     if (!body) co_return sglang_failure(body.error());

@@ -13,7 +13,8 @@
 namespace pitstop::http {
 namespace {
 
-// Whether a request with so many tokens gets an event: with interval k at 1, k + 1, 2k + 1, ...
+// Tells whether a request with so many tokens gets an event: with interval k at 1, k + 1, 2k + 1,
+// ...
 class Interval {
   public:
     explicit Interval(std::int64_t interval) : interval_(interval) {}

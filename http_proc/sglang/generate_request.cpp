@@ -73,7 +73,7 @@ Result<Sampling> sampling_of(const Json& object) {
     fields.read("max_new_tokens", params.max_new_tokens);
     fields.read("min_new_tokens", params.min_new_tokens);
     read_sampling(fields, params);
-    // As in SGLang, it stands for every stop by token.
+    // As in SGLang, ignore_eos turns off every stop by token.
     if (params.ignore_eos) params.stop_token_ids.clear();
     fields.read("sampling_seed", params.seed);
     fields.read("n", sampling.n);
@@ -100,7 +100,7 @@ std::optional<std::vector<TokenId>> ids_of(const Json& value) {
     return ids;
 }
 
-// The prompts: text or input_ids, one or a list.
+// Reads the prompts: text or input_ids, one or a list.
 Result<> read_prompts(FieldReader& fields, SglangGenerate& call) {
     const auto wrong = [](std::string_view what) {
         return make_error(ErrorCode::kInvalidArgument, "{}", what);
@@ -195,7 +195,7 @@ Result<> read_rids(FieldReader& fields, SglangGenerate& call) {
     );
 }
 
-// An option that is one value for all prompts, or a list with one for each.
+// Reads an option that is one value for all prompts, or a list with one for each.
 template <class Assign>
 Result<> read_each(
     FieldReader& fields,

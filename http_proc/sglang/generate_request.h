@@ -1,7 +1,7 @@
-// The body of SGLang's /generate. Source: GenerateReqInput and SamplingParams of SGLang, in the
-// versions docs/http.md names.
+// Parses the body of SGLang's /generate. Source: GenerateReqInput and SamplingParams of SGLang, in
+// the versions docs/http.md names.
 //
-// Parsing alone, without coroutines: the fuzz target runs it.
+// It parses alone and has no coroutines: the fuzz target runs it.
 #pragma once
 
 #include "base/result.h"
@@ -20,7 +20,7 @@ inline constexpr std::size_t kSamplesMax = 1024;   // of one prompt
 inline constexpr std::size_t kRequestsMax = 8192;  // prompts times samples
 
 struct SglangGenerate {
-    // A prompt each, with the rid that is its own: empty where the caller gave none.
+    // Each is a prompt with the rid that is its own: empty where the caller gave none.
     std::vector<messages::Generate> prompts{};
     bool is_batch = false;  // lists came in, so a list goes out, also of one
     std::int64_t samples = 1;

@@ -13,7 +13,8 @@ namespace pitstop::http {
 namespace {
 
 struct MemoryFields {
-    // Nothing: none was named, all are meant. Empty: only tags that mean nothing here.
+    // If there is nothing, no tag was named and all are meant. If it is empty, only tags that mean
+    // nothing here were named.
     std::optional<std::vector<messages::MemoryTag>> tags{};
     bool keep_weights = false;
 };

@@ -20,7 +20,7 @@ double unix_seconds() {
 
 }  // namespace
 
-// [logprob, id, text or null]
+// Appends [logprob, id, text or null].
 void SglangOutput::append_entry(List& list, std::optional<float> logprob, TokenId id) const {
     std::string& json = list.next();
     json += '[';
@@ -38,7 +38,7 @@ void SglangOutput::append_entry(List& list, std::optional<float> logprob, TokenI
     json += ']';
 }
 
-// One position: a list of entries.
+// Appends one position: a list of entries.
 void SglangOutput::append_entries(
     List& list,
     const std::vector<float>& logprobs,

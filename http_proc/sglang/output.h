@@ -1,5 +1,5 @@
-// One request's output in SGLang's shape. What only grows (texts, ids, logprobs) is kept as JSON,
-// so that an event that shows everything so far is copied together, not written anew.
+// Writes one request's output in SGLang's shape. What only grows (texts, ids, logprobs) is kept as
+// JSON, so that an event that shows everything so far is copied together, not written anew.
 //
 // Bounded: the request's output.
 #pragma once
@@ -33,8 +33,8 @@ class SglangOutput {
     explicit SglangOutput(Args args) : args_(std::move(args)) {}
 
     void take(messages::OutputChunk chunk);
-    // Everything so far or, with is_incremental, what came since the last write(). REQUIRES: that
-    // what ended it is no error.
+    // Writes everything so far or, with is_incremental, what came since the last write(). REQUIRES:
+    // that what ended it is no error.
     void write(JsonWriter& json);
 
     [[nodiscard]] std::int64_t num_tokens() const { return num_tokens_; }
@@ -44,7 +44,7 @@ class SglangOutput {
     void set_version(messages::Span current) { current_ = std::move(current); }
 
   private:
-    // A list of JSON values that grows at its end.
+    // Builds a list of JSON values that grows at its end.
     struct List {
         std::string json{};
         std::string& next() {

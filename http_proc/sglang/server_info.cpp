@@ -1,5 +1,5 @@
-// /server_info: one object with both vocabularies, SGLang's keys at the top and vLLM's three beside
-// them, as routers and trainers of either look for theirs.
+// Serves /server_info: one object with both vocabularies, SGLang's keys at the top and vLLM's three
+// beside them, as routers and trainers of either look for theirs.
 #include "http_proc/control/control.h"
 #include "http_proc/format/versions.h"
 #include "http_proc/server/errors.h"

@@ -1,8 +1,9 @@
-// What trainers' own patched servers have besides SGLang's and vLLM's routes. The bodies and
+// Serves what trainers' own patched servers have besides SGLang's and vLLM's routes. The bodies and
 // answers are SGLang's, AReaL's plug-in of vLLM included.
 //
 //   AReaL   /areal_*: a pause, a group, and updates, a broadcast in two calls: which tensors, then
-//   go slime   /post_process_weights, /pull_weights: of its SGLang
+//           go
+//   slime   /post_process_weights, /pull_weights: of its SGLang
 #include "http_proc/control/control.h"
 #include "http_proc/format/control_fields.h"
 #include "http_proc/format/json_body.h"
@@ -22,7 +23,8 @@ Response success(std::string_view message) {
     return Response::json(200, {{"success", true}, {"message", message}});
 }
 
-// As its plug-in: everything open ends with its output so far, and the cache is empty after it.
+// Does as its plug-in: everything open ends with its output so far, and the cache is empty after
+// it.
 Task<Response> areal_pause(Exchange& exchange) {
     const Result<messages::PauseReply> reply =
         co_await control::pause(exchange, messages::PauseMode::kAbort);
@@ -48,7 +50,7 @@ Task<Response> areal_update(Exchange& exchange) {
     co_return co_await update_from_dir(exchange, *body);
 }
 
-// Kept until /areal_update_weights_xccl, which has no body of its own.
+// The tensors are kept until /areal_update_weights_xccl, which has no body of its own.
 Task<Response> areal_set_meta(Exchange& exchange) {
     const Result<nlohmann::json> body = parse_json_object(exchange.request().body);
     if (!body) co_return sglang_failure(body.error());

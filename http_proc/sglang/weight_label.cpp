@@ -1,5 +1,5 @@
-// The label of the version that serves, in both dialects. /update_weight_version is a route of
-// both: what decides is abort_all_requests. SGLang aborts everything unless it is false, vLLM
+// Serves the label of the version that serves, in both dialects. /update_weight_version is a route
+// of both: what decides is abort_all_requests. SGLang aborts everything unless it is false, vLLM
 // never; here requests end only if it is true, as no call ends them that was not asked to (P4). The
 // answer has the fields of both.
 #include "http_proc/control/control.h"
@@ -41,7 +41,7 @@ Task<Response> update_weight_version(Exchange& exchange) {
     );
 }
 
-// The label of replica 0: all have the same but for the moment of a change.
+// Returns the label of replica 0: all have the same but for the moment of a change.
 Task<Response> get_weight_version(Exchange& exchange) {
     const Result<messages::StatusReply> status = co_await control::status(exchange);
     if (!status) co_return sglang_failure(status.error());

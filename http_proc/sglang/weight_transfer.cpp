@@ -65,7 +65,7 @@ Response success(
     );
 }
 
-// What every update of a trainer's may say.
+// Reads what every update of a trainer's may say.
 control::DiskUpdate read_common(FieldReader& fields) {
     control::DiskUpdate update;
     fields.read("weight_version", update.label);
@@ -102,7 +102,7 @@ Task<Response> update_weights_from_tensor(Exchange& exchange) {
     fields.read("load_format", load_format);
     if (serialized.empty() && !fields.error())
         fields.fail("serialized_named_tensors", "a base64 text per rank");
-    // direct: by the engine's own names, which are the checkpoint's here.
+    // "direct" means by the engine's own names, which are the checkpoint's here.
     constexpr std::array<std::string_view, 4> kFormats{"", "auto", "direct", "flattened_bucket"};
     if (std::ranges::count(kFormats, load_format) == 0)
         fields.refuse("load_format", "there are null, direct and flattened_bucket");

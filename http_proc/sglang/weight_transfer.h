@@ -13,7 +13,7 @@ namespace pitstop::http {
 // `body` must outlive the task.
 [[nodiscard]] Task<Response> init_group_of(Exchange& exchange, const nlohmann::json& body);
 [[nodiscard]] Task<Response> update_from_group(Exchange& exchange, const nlohmann::json& body);
-// From the directory `model_path`.
+// Updates from the directory `model_path`.
 [[nodiscard]] Task<Response> update_from_dir(Exchange& exchange, const nlohmann::json& body);
 
 }  // namespace pitstop::http

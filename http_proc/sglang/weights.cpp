@@ -94,7 +94,7 @@ Task<Response> update_from_dir(Exchange& exchange, const nlohmann::json& body) {
 
 namespace {
 
-// Element `index` of row-major bytes; nothing: a dtype that is not read here.
+// Returns element `index` of row-major bytes; nothing: a dtype that is not read here.
 std::optional<float> element(const messages::WeightsReply& reply, std::size_t index) {
     const std::uint8_t* bytes = reply.data.values.data();
     const auto read = [&]<class T>(T value) {
@@ -107,7 +107,7 @@ std::optional<float> element(const messages::WeightsReply& reply, std::size_t in
     return std::nullopt;
 }
 
-// The first `num` rows, as nested lists; of one dimension the first `num` elements.
+// Returns the first `num` rows, as nested lists; of one dimension the first `num` elements.
 nlohmann::json rows_of(const messages::WeightsReply& reply, std::int64_t num) {
     const std::vector<std::int64_t>& shape = reply.tensor.shape;
     nlohmann::json rows = nlohmann::json::array();

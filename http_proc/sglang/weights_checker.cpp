@@ -1,4 +1,5 @@
-// What the weights are, by their digests: SGLang's /weights_checker and vLLM's /weight_checker.
+// Says what the weights are, by their digests: SGLang's /weights_checker and vLLM's
+// /weight_checker.
 //
 // Both engines can also overwrite weights with noise, for a test to see that an update brings every
 // tensor. Here they are dropped instead: nothing is generated from noise, and only a complete
@@ -33,7 +34,7 @@ Task<Result<messages::DigestsReply>> digests(Exchange& exchange) {
     );
 }
 
-// Refused while requests are open without a pause, as any release is.
+// Is refused while requests are open without a pause, as any release is.
 Task<Result<messages::MemoryReply>> drop_weights(Exchange& exchange) {
     const std::vector<messages::MemoryTag> tags{messages::MemoryTag::kWeights};
     Result<messages::MemoryReply> released =

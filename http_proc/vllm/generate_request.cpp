@@ -33,7 +33,7 @@ Result<VllmGenerate> parse_vllm_generate(std::string_view body) {
     }
     if (fields.error()) return *fields.error();
 
-    // At the top: what is about the answer. In sampling_params: what is about the tokens.
+    // The top has what is about the answer, sampling_params what is about the tokens.
     read_openai_options(fields, options);
     options.priority = -options.priority;  // vLLM's lower is first
     options.sampling = {};

@@ -1,5 +1,5 @@
-// The body of vLLM's /inference/v1/generate: tokens in, tokens out. Parsing alone, without
-// coroutines: the fuzz target runs it.
+// Parses the body of vLLM's /inference/v1/generate: tokens in, tokens out. It does nothing else and
+// has no coroutines: the fuzz target runs it.
 #pragma once
 
 #include "base/result.h"

@@ -75,7 +75,7 @@ Task<Response> is_paused(Exchange& exchange) {
     co_return Response::json(200, {{"is_paused", control::is_paused(*status)}});
 }
 
-// 200 whatever came of it, as vLLM's clients expect; what came of it is in the body.
+// It answers 200 whatever came of it, as vLLM's clients expect; what came of it is in the body.
 Task<Response> reset_prefix_cache(Exchange& exchange) {
     const Result<nlohmann::json> body = control_fields(exchange.request());
     if (!body) co_return failure(body.error());
@@ -140,7 +140,7 @@ Task<Response> abort_requests(Exchange& exchange) {
     co_return co_await answer_abort(exchange, std::move(aborting));
 }
 
-// The same with ids alone.
+// Does the same with ids alone.
 Task<Response> abort_own_requests(Exchange& exchange) {
     const Result<nlohmann::json> body = control_fields(exchange.request());
     if (!body) co_return failure(body.error());

@@ -19,7 +19,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Response refusal(const Error& error) {
-    // Also a chat for a model without a template for it.
+    // A chat for a model without a template for it is answered with 400, too.
     const int status = error.code == ErrorCode::kUnsupported ? 400 : status_of(error.code);
     return error_response(Dialect::kVllm, status, error.message);
 }
@@ -88,7 +88,7 @@ Task<Response> render_chat(Exchange& exchange) {
     co_return Response::json(200, rendered(exchange, call->options, logprobs, ids));
 }
 
-// A list, of an entry per prompt.
+// Answers with a list, of an entry per prompt.
 Task<Response> render_completions(Exchange& exchange) {
     Result<OpenAiCompletions> call = parse_openai_completions(exchange.request().body);
     if (!call) co_return refusal(call.error());

@@ -35,7 +35,7 @@ Task<Response> reload_weights(Exchange& exchange, const nlohmann::json& kwargs) 
     const Result<messages::UpdateReply> reply =
         co_await control::update_from_disk(exchange, std::move(update));
     if (!reply) co_return failure(reply.error());
-    // One result per worker of one engine.
+    // The answer has one result per worker of one engine.
     const auto tp = static_cast<std::size_t>(exchange.tree().hello().tp);
     co_return Response::json(200, {{"results", std::vector<std::nullptr_t>(tp)}});
 }

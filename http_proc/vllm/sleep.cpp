@@ -31,7 +31,7 @@ bool is_in(
     });
 }
 
-// Those of `tags` (none: of all) that are in that state on some replica.
+// Returns those of `tags` (none: of all) that are in that state on some replica.
 std::vector<messages::MemoryTag> tags_in(
     const messages::StatusReply& status,
     const std::vector<messages::MemoryTag>& tags,
@@ -111,7 +111,7 @@ Task<Response> wake_up(Exchange& exchange) {
     co_return Response::empty(200);
 }
 
-// As in vLLM: also true of an engine that is only paused.
+// As in vLLM, this is also true of an engine that is only paused.
 Task<Response> is_sleeping(Exchange& exchange) {
     const Result<messages::StatusReply> status = co_await control::status(exchange);
     if (!status) co_return failure(status.error());

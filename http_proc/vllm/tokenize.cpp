@@ -1,4 +1,4 @@
-// /tokenize and /detokenize: vLLM's, which SGLang's clients can read, too.
+// Serves vLLM's /tokenize and /detokenize, which SGLang's clients can read, too.
 #include "http_proc/format/json_body.h"
 #include "http_proc/generation/prompts.h"
 #include "http_proc/openai/chat_request.h"
@@ -19,7 +19,7 @@ using Json = nlohmann::json;
 constexpr std::size_t kTextsMax = 4096;  // of one call
 
 Response refusal(const Error& error) {
-    // Also a chat for a model without a template for it.
+    // A chat for a model without a template for it is answered with 400, too.
     const int status = error.code == ErrorCode::kUnsupported ? 400 : status_of(error.code);
     return error_response(Dialect::kVllm, status, error.message);
 }
@@ -30,7 +30,7 @@ nlohmann::ordered_json ids_json(const std::vector<TokenId>& ids) {
     return list;
 }
 
-// The tokens of a text or of a chat, with their texts where they are asked for.
+// Returns the tokens of a text or of a chat, with their texts where they are asked for.
 Task<Result<messages::TokenizeReply>> tokens_of(
     Exchange& exchange, std::optional<std::string> text, bool adds_special, bool wants_texts
 ) {

@@ -54,7 +54,8 @@ Task<Response> init_engine(Exchange& exchange) {
     fields.read("nccl_unique_id_b64", unique_id);
     if (backend != "nccl" && backend != "host") fields.fail("backend", "nccl or host");
     const bool has_meeting = !call.spec.address.empty() || !unique_id.empty();
-    // For ipc it says nothing of a group; one that does and joins none would fail later, elsewhere.
+    // A call for ipc says nothing of a group; one that names a group and joins none would fail
+    // later, elsewhere.
     if (!has_meeting && (fields.has("world_size") || fields.has("master_port")))
         fields.fail("master_address", "where the group meets, or nccl_unique_id_b64");
     if (fields.error()) co_return vllm_failure(*fields.error());
@@ -75,7 +76,7 @@ Task<Response> init_engine(Exchange& exchange) {
     co_return Response::json(200, {{"message", "Weight transfer initialized"}});
 }
 
-// One worker's update_info, or of all.
+// Reads one worker's update_info, or that of all.
 Result<> read_payload(FieldReader& fields, messages::WeightSource& source) {
     std::string pickled;
     fields.read("ipc_handles_pickled", pickled);
@@ -142,7 +143,7 @@ Task<Response> update_by_info(Exchange& exchange, const nlohmann::json* info) {
     co_return Response::json(200, {{"message", "Weights updated"}});
 }
 
-// prime-rl's body for the same path: a directory that every rank reads.
+// Serves prime-rl's body for the same path: a directory that every rank reads.
 Task<Response> update_from_dir(Exchange& exchange, FieldReader& fields) {
     control::DiskUpdate update;
     update.clears_cache = false;
@@ -189,7 +190,7 @@ Task<Response> update_weights_by_rpc(Exchange& exchange, const nlohmann::json& k
     co_return co_await update_by_info(exchange, fields.find("update_info"));
 }
 
-// checkpoint-engine's call: args are [handles].
+// Serves checkpoint-engine's call: args are [handles].
 Task<Response> update_from_ipc_by_rpc(Exchange& exchange, const nlohmann::json* args) {
     const bool has_handles = args != nullptr && args->is_array() && args->size() == 1;
     auto handles = weights::read_handles(has_handles ? &args->front() : nullptr);

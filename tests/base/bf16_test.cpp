@@ -33,8 +33,8 @@ TEST(Bf16, EveryValueSurvivesTheWayThroughFloat) {
     }
 }
 
-// Every finite bfloat16, and what lies between it and its neighbour: the ends, the middle and what
-// is next to them, judged by distance in double.
+// Rounds every finite bfloat16, and what lies between it and its neighbour: the ends, the middle
+// and what is next to them, judged by distance in double.
 TEST(Bf16, RoundsToNearestWithTiesToEven) {
     for (std::uint32_t upper = 0; upper < 0x7f80; ++upper) {
         const double low = magnitude_of(upper);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kNumPages = 8;
 
-// A memfd of whole pages full of 'x', mapped.
+// Maps a memfd of whole pages full of 'x'.
 class CutGuardTest : public testing::Test {
   protected:
     void SetUp() override {

@@ -74,8 +74,8 @@ TEST(FairQueue, TheNewestOfWhoHasTheMostIsTheFirstToGo) {
     EXPECT_EQ(queue.weight(), 105u);
 }
 
-// Against random pushes, erasures and new names: an item is overtaken by a neighbour of its path at
-// most once per item of its own path in front of it, and once more for its own turn.
+// Holds against random pushes, erasures and new names: an item is overtaken by a neighbour of its
+// path at most once per item of its own path in front of it, and once more for its own turn.
 TEST(FairQueue, NobodyIsOvertakenMoreThanOncePerTurnWhoeverComes) {
     for (std::uint32_t seed = 1; seed <= 50; ++seed) {
         std::mt19937 random(seed);
@@ -99,7 +99,7 @@ TEST(FairQueue, NobodyIsOvertakenMoreThanOncePerTurnWhoeverComes) {
         for (int step = 0; step < 400; ++step) {
             const auto draw = random() % 10;
             if (draw < 6) {
-                // A few that stay, and names that are never seen again.
+                // A few clients stay; the others are names that are never seen again.
                 const std::string client =
                     draw == 0 ? "new-" + std::to_string(next)
                               : std::string(1, static_cast<char>('a' + random() % 4));

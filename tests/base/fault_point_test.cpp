@@ -40,7 +40,8 @@ class FaultDir : public testing::Test {
         return fs::exists(dir_ / ("worker[0]@" + place));
     }
 
-    // How a process ends that is told of the directory, calls itself worker[0] and runs `body`.
+    // Returns how a process ends that is told of the directory, calls itself worker[0] and runs
+    // `body`.
     [[nodiscard]] int status_of(const std::function<void()>& body) const {
         const pid_t pid = ::fork();
         if (pid == 0) {

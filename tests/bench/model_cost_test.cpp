@@ -31,9 +31,9 @@ TEST(ModelShape, HasThePublishedNumberOfParameters) {
 }
 
 TEST(ModelCost, AStepReadsTheHeadButNotASecondEmbedding) {
-    // Qwen3-0.6B: 596.05 M parameters, tied: all are read.
+    // Qwen3-0.6B has 596.05 M parameters, tied: all are read.
     EXPECT_NEAR(cost_of(shape("qwen3-0.6b")).weight_bytes, 2 * 596.05e6, 2e4);
-    // Qwen3-8B: 8190.7 M, untied: all but an embedding of 151936 x 4096.
+    // Qwen3-8B has 8190.7 M, untied: all but an embedding of 151936 x 4096 are read.
     EXPECT_NEAR(cost_of(shape("qwen3-8b")).weight_bytes, 2 * (8190.7e6 - 151936. * 4096), 2e5);
 }
 

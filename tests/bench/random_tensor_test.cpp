@@ -36,7 +36,7 @@ TEST(RandomTensor, HasTheMeanAndSpreadAskedFor) {
         sum += d, sum_sq += d * d, sum_fourth += d * d * d * d;
     }
     const double n = static_cast<double>(kCount);
-    // Five standard errors: of the mean 0.5/sqrt(n), of the variance 0.25 sqrt(2/n).
+    // The bounds are five standard errors: of the mean 0.5/sqrt(n), of the variance 0.25 sqrt(2/n).
     EXPECT_NEAR(sum / n, 0.0, 5 * 0.5 / std::sqrt(n));
     EXPECT_NEAR(sum_sq / n, 0.25, 5 * 0.25 * std::sqrt(2 / n) + 0.25 * 2e-3);
     EXPECT_NEAR(sum_fourth / n / (sum_sq / n * sum_sq / n), 3.0, 0.05);  // a normal's kurtosis
@@ -71,7 +71,8 @@ TEST(RandomTensor, DtypesRoundTheSameValues) {
     const auto as_bf16 = values_of({.name = "w", .std = 0.1, .dtype = WeightDtype::kBf16}, 4096);
     const auto as_f16 = values_of({.name = "w", .std = 0.1, .dtype = WeightDtype::kF16}, 4096);
     for (std::size_t i = 0; i < exact.size(); ++i) {
-        // Half a unit in the last place: 2^-9 and 2^-12 of the value, or half of f16's 2^-24.
+        // The bound is half a unit in the last place: 2^-9 and 2^-12 of the value, or half of f16's
+        // 2^-24.
         ASSERT_NEAR(as_bf16[i], exact[i], std::fabs(exact[i]) * 0x1p-8f) << i;
         ASSERT_NEAR(as_f16[i], exact[i], std::max(std::fabs(exact[i]) * 0x1p-11f, 0x1p-25f)) << i;
     }

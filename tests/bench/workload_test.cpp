@@ -48,7 +48,7 @@ TEST(LengthDistribution, UniformReachesBothEnds) {
 TEST(LengthDistribution, LognormalHasItsMedianAndSpread) {
     const auto drawn = draws("lognormal:1000:0.5", 10'000);
     EXPECT_NEAR(static_cast<double>(drawn[5000]), 1000, 1000 * 5 * 0.5 * 1.2533 / 100);
-    // One sigma up: the 84.13th percentile of a normal distribution.
+    // One sigma up is the 84.13th percentile of a normal distribution.
     EXPECT_NEAR(static_cast<double>(drawn[8413]), 1000 * std::exp(0.5), 1649 * 0.05);
 }
 

@@ -182,7 +182,7 @@ class TcpDoorTest : public CurveKeysTest {
         EXPECT_EQ(socket->send({"hello", "", {}}), Sent::kSent);
         return *std::move(socket);
     }
-    // What comes until `condition` holds, or nothing.
+    // Returns what comes until `is_over` holds, or nothing.
     std::optional<Received> receive(const std::function<bool()>& is_over = [] { return false; }) {
         Poller poller;
         poller.add(*door_);

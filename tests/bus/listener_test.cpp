@@ -1,4 +1,5 @@
-// Real connections, more than a listener takes. Waiting is always for a condition, with a deadline.
+// Makes real connections, more than a listener takes. Waiting is always for a condition, with a
+// deadline.
 #include "bus/listener.h"
 
 #include "base/time.h"
@@ -31,7 +32,7 @@ using namespace std::chrono_literals;
 
 constexpr Duration kDeadline = 60s;
 
-// A descriptor, closed with it.
+// Owns a descriptor and closes it.
 class Fd {
   public:
     explicit Fd(int fd) : fd_(fd) {}
@@ -58,7 +59,7 @@ bool connect_to(const std::string& path, int fd) {
 
 Fd raw_socket() { return Fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)); }
 
-// Whether the other end has closed it. What ZeroMQ says first is read.
+// Tells whether the other end has closed it. What ZeroMQ says first is read.
 bool is_closed(const Fd& fd) {
     char bytes[256];
     for (int i = 0; i < 100; ++i) {

@@ -1,5 +1,5 @@
-// Real sockets in a directory of their own. Waiting is always for something that comes, or until a
-// deadline that fails the test.
+// Tests real sockets in a directory of their own. Waiting is always for something that comes, or
+// until a deadline that fails the test.
 #include "bus/socket.h"
 
 #include "bus/poller.h"
@@ -45,7 +45,7 @@ class SocketTest : public testing::Test {
         EXPECT_TRUE(socket) << socket.error().message;
         return *std::move(socket);
     }
-    // The next message, waited for.
+    // Waits for the next message.
     static Received receive(Socket& socket) {
         Poller poller;
         poller.add(socket);
@@ -196,7 +196,7 @@ TEST_F(SocketTest, APeerThatDoesNotReadFillsItsOwnQueueOnly) {
     EXPECT_EQ(router.send({"t", "you", {}}, quick_peer), Sent::kSent);
     EXPECT_EQ(receive(quick).frames.body, "you");
 
-    // Each message that was sent arrives whole; none that was not.
+    // Each message that was sent arrives whole; none that was not arrives.
     for (int i = 0; i < num_sent; ++i) ASSERT_EQ(receive(slow).frames.body.size(), 900U);
     EXPECT_FALSE(slow.receive());
 }
@@ -207,7 +207,7 @@ TEST_F(SocketTest, AQueueIsFullWhenItsLimitIsReached) {
         ASSERT_EQ(push.send({"t", "b", {"r", "s"}}), Sent::kSent);
     }
     EXPECT_EQ(push.send({"t", "b", {"r", "s"}}), Sent::kFull);
-    // What was queued is there when somebody comes, and nothing of what was not.
+    // What was queued is there when somebody comes, and nothing else is.
     Socket pull = bind(SocketKind::kPull);
     for (int i = 0; i < kSmall.queue_len_max; ++i) {
         EXPECT_EQ(receive(pull).frames.raw.size(), 2U);

@@ -1,4 +1,4 @@
-// model.safetensors of a test's own directory: read apart, changed, and written again.
+// Reads a model.safetensors of a test's own directory apart, changes it, and writes it again.
 #pragma once
 
 #include "tests/checkpoint/temp_dir.h"
@@ -62,7 +62,7 @@ class SafetensorsFile {
     std::string data_{};
 };
 
-// bf16 as fp32: the same numbers.
+// Widens bf16 to fp32: the same numbers.
 inline std::string widened(const std::string& bf16_bytes) {
     std::string wide;
     for (std::size_t i = 0; i + 1 < bf16_bytes.size(); i += 2)

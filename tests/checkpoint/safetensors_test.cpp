@@ -15,7 +15,7 @@
 namespace pitstop::checkpoint {
 namespace {
 
-// A file with this header and so many bytes of data: 0, 1, 2, ...
+// Makes a file with this header and so many bytes of data: 0, 1, 2, ...
 std::string file_of(std::string_view header, std::size_t data_bytes) {
     std::string file(8, '\0');
     for (std::size_t i = 0; i < 8; ++i) file[i] = static_cast<char>(header.size() >> (8 * i));
@@ -38,7 +38,7 @@ Result<std::vector<StoredTensor>> parse(
     );
 }
 
-// A header of so many tensors of two bytes, without its last brace.
+// Makes a header of so many tensors of two bytes, without its last brace.
 std::string open_header_of(std::size_t num_tensors) {
     std::string header = "{";
     for (std::size_t i = 0; i < num_tensors; ++i) {
@@ -59,7 +59,7 @@ double cpu_seconds() {
     return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// The error of opening a directory with one file of this content.
+// Returns the error of opening a directory with one file of this content.
 Error error_of_file(const std::string& content) {
     test::TempDir dir;
     dir.write("model.safetensors", content);
@@ -390,7 +390,7 @@ TEST_F(Shards, NeedAnIndexThatIsOne) {
     }
 }
 
-// What is done to a directory after it was opened, and the file that the error names.
+// Holds what is done to a directory after it was opened, and the file that the error names.
 struct Change {
     std::string_view name;
     std::function<void(const test::TempDir&)> make;
@@ -458,7 +458,8 @@ TEST_F(Shards, ThatChangeWhileTheyAreReadAreNamed) {
     }
 }
 
-// Piece by piece, too: nobody waits for the end of a long reading to hear of it.
+// The change is noticed piece by piece, too: nobody waits for the end of a long reading to hear of
+// it.
 TEST_F(Shards, ThatAreWrittenToAreNoticedByTheNextPiece) {
     const auto then = std::filesystem::file_time_type::clock::now() - std::chrono::hours(1);
     std::filesystem::last_write_time(dir_.path() + "/one.safetensors", then);

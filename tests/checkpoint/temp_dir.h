@@ -1,4 +1,4 @@
-// A directory of a test's own, gone with it.
+// Makes a directory of a test's own, which is gone with it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ class TempDir {
         std::filesystem::resize_file(path(name), size);
     }
     void remove(const std::string& name) const { std::filesystem::remove(path(name)); }
-    // The files of another directory, copied.
+    // Copies the files of another directory.
     void copy_from(const std::string& other) const {
         std::filesystem::copy(other, path_, std::filesystem::copy_options::recursive);
     }

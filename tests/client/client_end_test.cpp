@@ -1,4 +1,4 @@
-// A client that is destroyed in one of its own callbacks.
+// Tests a client that is destroyed in one of its own callbacks.
 #include "tests/client/client_fixture.h"
 
 #include <future>
@@ -11,7 +11,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Shared with the client's thread, which may still be in set_value() when the future is ready.
+// It is shared with the client's thread, which may still be in set_value() when the future is
+// ready.
 template <class T>
 std::shared_ptr<std::promise<T>> shared_promise() {
     return std::make_shared<std::promise<T>>();

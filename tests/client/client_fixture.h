@@ -1,4 +1,4 @@
-// A client of a fake door, and what such a door says.
+// Connects a client to a fake door, and makes what such a door says.
 #pragma once
 
 #include "client/client.h"

@@ -196,7 +196,7 @@ TEST_F(ClientTest, AStreamThatWasNotReadToItsEndLeavesTheNextOfItsRidAlone) {
     Stream stream = client->generate(request);
     const auto [peer, received] = door_->take<messages::Generate>();
     door_->send_chunk(peer, last_chunk("mine", messages::FinishReason::kStop));
-    // A round trip on the same socket: the end above has come.
+    // After a round trip on the same socket, the end above has come.
     Stream marker = client->generate(prompt("marker"));
     const auto [marker_peer, marker_request] = door_->take<messages::Generate>();
     door_->send_chunk(marker_peer, last_chunk(marker_request.rid, messages::FinishReason::kStop));

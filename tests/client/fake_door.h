@@ -1,5 +1,5 @@
-// A door without a tree behind it: it answers greetings by itself and leaves every other message
-// to the test. Its sockets live in a private directory, as a tree's do.
+// Fakes a door without a tree behind it: it answers greetings by itself and leaves every other
+// message to the test. Its sockets live in a private directory, as a tree's do.
 //
 // Thread: its own owns the sockets; take() and send() may be called from any.
 #pragma once
@@ -51,7 +51,7 @@ struct DoorMessage {
 
 class FakeDoor {
   public:
-    // What a greeting gets: nothing here means a HelloReply.
+    // A greeting gets `greeting_error`; without one it gets a HelloReply.
     explicit FakeDoor(const std::string& run_dir, std::optional<Error> greeting_error = {})
         : tree_(fmt::format("tree {}", next_tree.fetch_add(1))),
           greeting_error_(std::move(greeting_error)),
@@ -67,7 +67,7 @@ class FakeDoor {
         }
         thread_ = std::thread([this] { run(); });
     }
-    // As a process that dies: what it said before is delivered, then the connections close.
+    // It ends as a process that dies: what it said before is delivered, then the connections close.
     ~FakeDoor() {
         is_stopping_ = true;
         ::eventfd_write(wake_fd_, 1);
@@ -79,7 +79,7 @@ class FakeDoor {
         const MutexLock lock(mutex_);
         return tree_;
     }
-    // Which tree the last message taken was for.
+    // Returns which tree the last message taken was for.
     [[nodiscard]] std::string tree_of_last() {
         const MutexLock lock(mutex_);
         return tree_of_last_;
@@ -90,7 +90,7 @@ class FakeDoor {
         tree_ = std::move(tree);
     }
 
-    // The next message of that type from a client, of which others are kept waiting.
+    // Takes the next message of that type from a client, of which others are kept waiting.
     template <class Message>
     std::pair<std::string, Message> take() {
         MutexLock lock(mutex_);
@@ -111,7 +111,7 @@ class FakeDoor {
         return {message.peer, *std::move(decoded)};
     }
 
-    // Whether a message of that type has come and was not taken.
+    // Tells whether a message of that type has come and was not taken.
     template <class Message>
     bool has() {
         const MutexLock lock(mutex_);

@@ -1,4 +1,4 @@
-// A door that takes no more connections: each is closed at once.
+// Tests a door that takes no more connections: each is closed at once.
 #include "base/time.h"
 #include "client/client.h"
 
@@ -72,7 +72,7 @@ TEST(FullDoor, AClientKnocksNowAndThenAndSaysThatNobodyIsReady) {
         EXPECT_EQ(client.error().code, ErrorCode::kUnavailable);
         const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
         EXPECT_GT(door.num_taken(), 1);
-        // Every 20 ms at most; without a pause it would be tens of thousands.
+        // It is every 20 ms at most; without a pause it would be tens of thousands.
         EXPECT_LT(door.num_taken(), 20 + 100 * seconds) << seconds;
     }
     std::filesystem::remove_all(pattern);

@@ -1,4 +1,4 @@
-// The sockets and the memory of a push, with a worker's end played here.
+// Tests the sockets and the memory of a push, with a worker's end played here.
 #include "client/push_sockets.h"
 #include "client/shared_buffer.h"
 #include "messages/codec.h"
@@ -23,7 +23,7 @@ namespace {
 constexpr auto kPatience = std::chrono::seconds(20);
 const PushSockets::IsOver kNever = [] { return std::optional<Error>(); };
 
-// A worker's REP socket.
+// Plays a worker with its REP socket.
 class Worker {
   public:
     explicit Worker(const std::string& endpoint) {
@@ -59,7 +59,7 @@ TEST(PushSockets, BucketsAreUnderWayBeforeTheFirstIsAnswered) {
     Worker quick(sockets->handles().at("a"));
     Worker slow(sockets->handles().at("b"));
     for (std::int64_t bucket = 0; bucket < 3; ++bucket) {
-        // Sent when the worker has come, which taking an answer waits for.
+        // It is sent when the worker has come, which taking an answer waits for.
         std::thread workers([&] {
             EXPECT_EQ(quick.take(), bucket);
             quick.answer({});

@@ -37,7 +37,7 @@ class RestartedTree : public ClientTest {
             ASSERT_LT(Clock::now(), deadline);
         EXPECT_FALSE(client.is_connected());
     }
-    // A call, and the future of its end.
+    // Starts a call, and gives the future of its end.
     template <class Request>
     static std::future<Result<messages::ReplyTo<Request>>> start(Client& client, Request request) {
         auto end = std::make_shared<std::promise<Result<messages::ReplyTo<Request>>>>();
@@ -56,7 +56,7 @@ class RestartedTree : public ClientTest {
         EXPECT_EQ(reply.error().code, ErrorCode::kUnavailable);
         EXPECT_NE(reply.error().message.find(why), std::string::npos) << reply.error().message;
     }
-    // Everything that was sent before it has come.
+    // Waits until everything that was sent before it has come.
     void round_trip(Client& client) {
         auto status = start(client, messages::Status{});
         const auto [peer, call] = door_->take<messages::Status>();

@@ -23,7 +23,7 @@ class DetokenizerTest : public testing::Test {
         return *tokenizer_->encode(text, text::AddSpecial::kNo);
     }
 
-    // A token with a logprob and a span, as the scheduler sends it.
+    // Makes a token with a logprob and a span, as the scheduler sends it.
     static messages::OutputChunk chunk_of(RequestKey key, std::span<const TokenId> tokens) {
         messages::OutputChunk chunk;
         chunk.key = key;
@@ -106,7 +106,7 @@ TEST_F(DetokenizerTest, TheTextIsThatOfTheWholeOutput) {
 }
 
 TEST_F(DetokenizerTest, NoChunkHasHalfACodePoint) {
-    // The model's bytes of an emoji, one token each, if it has no token for it.
+    // The tokens are the model's bytes of an emoji, one token each, if it has no token for it.
     const std::vector<TokenId> tokens = encode("a\U0001F600b");
     const std::vector<messages::OutputChunk> chunks = run({}, tokens);
     EXPECT_EQ(text_of(chunks), "a\U0001F600b");
@@ -132,7 +132,7 @@ TEST_F(DetokenizerTest, AStopTextOverSeveralTokensEndsTheOutputBeforeIt) {
     EXPECT_EQ(chunks.back().finish->reason, messages::FinishReason::kStop);
     EXPECT_EQ(chunks.back().finish->matched_text, "stood by the");
     EXPECT_EQ(stopped_, std::vector<RequestKey>{RequestKey{7}});
-    // The tokens up to the one that completed the match, and nothing after.
+    // The tokens up to the one that completed the match count, and nothing after.
     const std::size_t num = tokens_of(chunks);
     const std::vector<TokenId> all = encode(kStory);
     const std::string kept =

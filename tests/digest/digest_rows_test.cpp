@@ -26,7 +26,7 @@ std::vector<std::byte> pattern(std::int64_t size) {  // as digest_reference.py
     return bytes;
 }
 
-// base/digest.h, word by word.
+// Follows base/digest.h word by word.
 DigestSum by_definition(const DigestRun& run) {
     DigestSum sum;
     for (std::int64_t begin = 0; begin < run.num_bytes; begin += 8) {
@@ -80,7 +80,7 @@ TEST_P(DigestOnLevel, GiveTheVectorsThatNumpyGave) {
     }
 }
 
-// Around every width of a step of the loops, at every alignment of a word.
+// The lengths lie around every width of a step of the loops, at every alignment of a word.
 TEST_P(DigestOnLevel, RunsOfEveryLengthAtEveryAddressFollowTheDefinition) {
     std::mt19937_64 engine(3);
     std::vector<std::byte> bytes(1024);
@@ -99,7 +99,7 @@ TEST_P(DigestOnLevel, RunsOfEveryLengthAtEveryAddressFollowTheDefinition) {
     }
 }
 
-// Every length, aligned or not; and nothing beyond.
+// Every length is copied, aligned or not, and nothing beyond.
 TEST_P(DigestOnLevel, ARunIsCopiedOnTheWay) {
     std::mt19937_64 engine(5);
     std::vector<std::byte> bytes(2048);

@@ -1,4 +1,4 @@
-// Where control calls may put their fields, and what their words stand for.
+// Tests where control calls may put their fields, and what their words stand for.
 #include "http_proc/format/control_fields.h"
 
 #include "http_proc/control/control.h"

@@ -1,4 +1,4 @@
-// What bodies become, and that no change of a byte makes a parser do more than refuse.
+// Tests what bodies become, and that no change of a byte makes a parser do more than refuse.
 #include "http_proc/sglang/generate_request.h"
 
 #include "http_proc/openai/completions_request.h"

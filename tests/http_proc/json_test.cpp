@@ -1,4 +1,4 @@
-// JSON in and out.
+// Tests JSON in and out.
 #include "http_proc/format/json_body.h"
 #include "http_proc/format/json_writer.h"
 

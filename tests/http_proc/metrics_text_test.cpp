@@ -153,7 +153,7 @@ TEST(KvUse, IsWithoutWhatTheCacheAloneHolds) {
     one.prompt_tokens_total = 8;
     one.cached_tokens_total = 2;
     EXPECT_DOUBLE_EQ(kv_use_of(one).hit_rate, 0.25);
-    // Before a worker has said how much there is.
+    // Before a worker has said how much there is, the usage is 0.
     EXPECT_DOUBLE_EQ(kv_use_of(messages::ReplicaStatus{}).usage, 0);
 }
 

@@ -138,7 +138,8 @@ class OutOfMemoryTest : public ::testing::Test {
         loop_.join();
     }
 
-    // What the server says to `text`, up to its end of the connection. Fails if that does not come.
+    // Returns what the server says to `text`, up to its end of the connection. Fails if that does
+    // not come.
     std::string answers_to(std::string_view text) const {
         const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
         const ::timeval patience{.tv_sec = kDeadlineS, .tv_usec = 0};

@@ -1,4 +1,4 @@
-// What an abort waits for.
+// Tests what an abort waits for.
 #include "http_proc/server/preparations.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// How long requests took, from their chunks and a clock.
+// Tests how long requests took, by their chunks and a clock.
 #include "http_proc/server/request_metrics.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// One request's output in SGLang's shape, from chunks as the engine sends them.
+// Tests one request's output in SGLang's shape, from chunks as the engine sends them.
 #include "http_proc/sglang/output.h"
 
 #include <gtest/gtest.h>

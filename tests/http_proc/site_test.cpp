@@ -1,4 +1,4 @@
-// Which requests without a key may be another site's page's.
+// Tests which requests without a key may be another site's page's.
 #include "http_proc/format/site.h"
 
 #include <gtest/gtest.h>

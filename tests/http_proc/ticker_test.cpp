@@ -1,4 +1,4 @@
-// The beat that handlers wait for.
+// Tests the beat that handlers wait for.
 #include "http_proc/server/ticker.h"
 
 #include <gtest/gtest.h>

@@ -356,7 +356,7 @@ TEST(Budget, StatementsChargeBeforeTheyBuild) {
     expect_small("{% for i in list %}{{ loop.changed(list, a) }}{% endfor %}");
 }
 
-// The templates of models, with what a user may well send.
+// Renders the templates of models, with what a user may well send.
 TEST(Budget, LongChatsRenderWithinTheDefaults) {
     std::string many;
     for (int i = 0; i < 4000; ++i) {
@@ -390,7 +390,7 @@ TEST(Budget, LongChatsRenderWithinTheDefaults) {
     }
 }
 
-// A gigabyte each, were it built.
+// Each would be a gigabyte, were it built.
 TEST(Budget, ARenderingIsRefusedBeforeItsMemoryIsTaken) {
     for (const char* source :
          {"{{ 'a'.center(999999999) }}",

@@ -1,4 +1,4 @@
-// Every case of tests/data/jinja, which the Python reference rendered (tests/golden/
+// Renders every case of tests/data/jinja, which the Python reference rendered (tests/golden/
 // make_templates.py): the same text, or an error where it has one.
 #include "jinja/json.h"
 #include "jinja/template.h"
@@ -16,7 +16,7 @@
 namespace pitstop::jinja {
 namespace {
 
-// What the reference's strftime_now saw: Saturday, 14 March 2026, 15:09:26.
+// The reference's strftime_now saw this time: Saturday, 14 March 2026, 15:09:26.
 std::tm reference_time() {
     std::tm now{};
     now.tm_year = 2026 - 1900;

@@ -1,4 +1,5 @@
-// What the golden cases do not say: limits, errors at load, and values that outlive what made them.
+// Tests what the golden cases do not say: limits, errors at load, and values that outlive what made
+// them.
 #include "jinja/template.h"
 
 #include "jinja/json.h"
@@ -142,7 +143,7 @@ TEST(Template, ChainsOfOperatorsThatAreTooLongAreRefusedAtLoad) {
         while (source.size() < kSourceBytesMax - 10) source += op;
         EXPECT_TRUE(load_error(source + " }}").starts_with("line 1: nested deeper"));
     }
-    // And each kind in brackets around the last.
+    // Each kind is also in brackets around the last.
     std::string inner = "a";
     for (int i = 0; i < 20; ++i) {
         inner = "(" + inner + ")";

@@ -10,7 +10,7 @@ namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// One request's keys and values, [len, K*D] each, apart from any page.
+// Holds one request's keys and values, [len, K*D] each, apart from any page.
 template <class T>
 struct Request {
     std::int32_t len;   // tokens with KV
@@ -35,8 +35,8 @@ Request<T> make_request(std::int32_t len, const Heads& heads, unsigned seed) {
     };
 }
 
-// A batch: for each row, a request and the positions [begin, end) it computes now. KV is in pages
-// in shuffled order, NaN wherever no key up to the row's end has been written.
+// Holds a batch: for each row, a request and the positions [begin, end) it computes now. KV is in
+// pages in shuffled order, NaN wherever no key up to the row's end has been written.
 template <class T>
 struct Batch {
     struct Row {
@@ -112,7 +112,7 @@ struct Batch {
         };
     }
 
-    // The op's output, [T, Q*D].
+    // Returns the op's output, [T, Q*D].
     Matrix<float> run(
         const Ops& ops, Stream stream, std::int32_t window, bool has_workspace = true
     ) {
@@ -196,8 +196,8 @@ TEST_P(Attention, MeetsTheReferenceOnAwkwardShapes) {
     }
 }
 
-// Every position of a request, once computed alone token by token, in other batches, chunks and
-// pages.
+// Compares every position of a request, once computed alone token by token, in other batches,
+// chunks and pages.
 template <class T>
 void expect_same_bits(const Ops& ops, ThreadPool& pool, const Heads& heads, std::int32_t window) {
     SCOPED_TRACE(

@@ -1,6 +1,6 @@
-// linear_cublas() and what becomes of cuBLASLt's answers: which algorithm is timed, chosen, kept in
-// a file, replaced, done without. On the GPU in software, whose library answers as it is told
-// (tests/emulated_gpu/products.h).
+// Tests linear_cublas() and what becomes of cuBLASLt's answers: which algorithm is timed, chosen,
+// kept in a file, replaced, done without. It runs on the GPU in software, whose library answers as
+// it is told (tests/emulated_gpu/products.h).
 #include "kernels/cublas_choices.h"
 #include "kernels/linear_tuning.h"
 #include "tests/emulated_gpu/products.h"
@@ -20,7 +20,7 @@ namespace {
 using emulator::products;
 using Algorithms = std::vector<std::uint64_t>;
 
-// x, a weight and y on the GPU, and the call that multiplies them.
+// Holds x, a weight and y on the GPU, and the call that multiplies them.
 template <class Y>
 class Call {
   public:
@@ -86,7 +86,7 @@ class Cublas : public OnCuda {
         call.expect_reference(mode);
     }
     void multiply(std::int64_t M) { expect_reference<float>(M, LinearMode::kWrite, false); }
-    // Over two layers' weights.
+    // Tunes over two layers' weights.
     int tune(std::int64_t M) {
         const Call<float> first(M, kN, K, false, stream());
         const Call<float> second(M, kN, K, false, stream());
@@ -155,7 +155,7 @@ TEST_F(Cublas, AGuessThatIsRefusedIsNotChosen) {
     EXPECT_EQ(used(), (Algorithms{2}));
 }
 
-// Chosen for M = 32, refused for 30: that M gets a plan of its own.
+// The algorithm is chosen for M = 32 and refused for 30: that M gets a plan of its own.
 TEST_F(Cublas, AnAlgorithmThatRefusesAnMIsReplacedForIt) {
     EXPECT_EQ(tune(32), 1);
     products().cols_refused = 30;
@@ -182,7 +182,7 @@ TEST_F(Cublas, WhatItRefusesIsMultipliedWithoutIt) {
     EXPECT_EQ(used(), Algorithms{});
 }
 
-// q, k and v that lie back to back, as do their outputs.
+// The parts q, k and v lie back to back, as do their outputs.
 TEST_F(Cublas, NeighbouringPartsAreOneProduct) {
     const Call<float> whole(20, kN, K, false, stream());
     const LinearArgs args = whole.args();

@@ -18,7 +18,7 @@ struct Heads {
     std::int32_t D;
 };
 
-// One request's queries, keys and values, apart from any page.
+// Holds one request's queries, keys and values, apart from any page.
 template <class T>
 struct Request {
     std::int32_t len;
@@ -35,7 +35,7 @@ Request<T> make_request(std::int32_t len, const Heads& heads, unsigned seed) {
         .values = random_matrix<T>(len, heads.K * heads.D, seed + 2)};
 }
 
-// A row: a request and the positions [begin, end) it computes now.
+// Describes a row: a request and the positions [begin, end) it computes now.
 template <class T>
 struct Span {
     const Request<T>* request;
@@ -43,8 +43,8 @@ struct Span {
     std::int32_t end;
 };
 
-// A batch in host memory. KV is in pages in shuffled order; NaN wherever no key that some token of
-// the batch sees has been written: past a row's end, and before its window.
+// Holds a batch in host memory. KV is in pages in shuffled order; NaN wherever no key that some
+// token of the batch sees has been written: past a row's end, and before its window.
 template <class T>
 struct Batch {
     Batch(
@@ -117,7 +117,7 @@ struct Batch {
             .scale = 1.f / std::sqrt(static_cast<float>(heads.D))};
     }
 
-    // The op's output, [T, Q*D].
+    // Returns the op's output, [T, Q*D].
     template <class Out = float>
     Matrix<Out> run(
         AttentionFn op, Stream stream, std::int64_t workspace_bytes = -1, std::int32_t q_len_max = 0
@@ -274,7 +274,7 @@ TEST_F(CudaAttention, HintsAndWorkspaceDoNotChangeTheBits) {
     EXPECT_EQ(decode.run(attention_cuda_deterministic, stream(), -1, 1).bits(), bits);
     EXPECT_EQ(decode.run(attention_cuda_deterministic, stream(), 0).bits(), bits);
     EXPECT_EQ(decode.run(attention_cuda_deterministic, stream(), 0, 1).bits(), bits);
-    // Fewer, longer segments where the split is free: the same within its bound.
+    // There are fewer, longer segments where the split is free: the same within its bound.
     const Matrix<float> wide = decode.run(attention_cuda, stream());
     const Matrix<float> narrow = decode.run(attention_cuda, stream(), 3 * 4 * 2 * (64 + 2) * 4);
     expect_within(wide, narrow, [](std::int64_t, std::int64_t) { return 6.0 * 2.0 * kEps16; });

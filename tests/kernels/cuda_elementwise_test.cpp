@@ -1,6 +1,5 @@
-// The CUDA ops whose rows stand alone, against their references: embedding, rmsnorm, silu_mul,
-// gather_rows, penalties, rope, digest, shard_copy. Widths that 16-byte loads fit, and that they do
-// not.
+// Tests the CUDA ops whose rows stand alone against their references: embedding, rmsnorm, silu_mul,
+// gather_rows, penalties, rope, digest, shard_copy. Some widths fit 16-byte loads, and some do not.
 #include "tests/kernels/cuda_support.h"
 
 #include <limits>
@@ -267,7 +266,7 @@ TEST_F(CudaPenalties, MeetTheReferenceOnEveryRow) {
     args.stream = stream();
     penalties_cuda(args);
     logits_there.fetch(actual);
-    // Up to six roundings, each of at most e of the largest number on the way.
+    // There are up to six roundings, each of at most e of the largest number on the way.
     for (std::int64_t r = 0; r < 3; ++r) {
         for (std::int64_t i = 0; i < 300; ++i) {
             if (std::isinf(expected(r, i))) {
@@ -391,7 +390,8 @@ TEST_F(CudaRope, MeetsTheReferenceOnAwkwardShapes) {
 
 class CudaDigest : public OnCuda {
   protected:
-    // Of a rectangle that starts `shift` bytes into its memory.
+    // Digests a rectangle that starts `shift` bytes into its memory, and compares with the
+    // reference.
     void expect_reference(
         std::int64_t rows, std::int64_t row_bytes, std::int64_t stride, std::int64_t shift
     ) {
@@ -476,7 +476,7 @@ TEST_F(CudaDigest, ShardsAddUpToTheTensor) {
 
 class CudaShardCopy : public OnCuda {
   protected:
-    // `n` elements at an address `shift` bytes off.
+    // Compares `n` elements at an address `shift` bytes off.
     void expect_values(DType dtype, const void* src, std::int64_t n, std::int64_t shift) {
         const auto bytes = static_cast<std::size_t>(n * size_of(dtype));
         std::vector<std::byte> shifted(bytes + 16);

@@ -1,4 +1,4 @@
-// What a failed CUDA call does to the process; needs no GPU.
+// Tests what a failed CUDA call does to the process; needs no GPU.
 #include "kernels/cuda_device.h"
 
 #include <gtest/gtest.h>

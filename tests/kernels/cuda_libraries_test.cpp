@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kName = "libcublasLt.so.13";
 constexpr std::array<std::string_view, 2> kPackages{"nvidia/cu13/lib", "nvidia/cublas/lib"};
 
-// A variable of the environment, for as long as the test runs.
+// Sets a variable of the environment for as long as the test runs.
 class Variable {
   public:
     Variable(const char* name, const std::string& value) : name_(name) {
@@ -47,7 +47,7 @@ class CudaLibraries : public testing::Test {
         root = name;
     }
     void TearDown() override { fs::remove_all(root); }
-    // An interpreter that fails if it is run.
+    // Makes an interpreter that fails if it is run.
     fs::path make_python(const fs::path& prefix) const {
         fs::create_directories(prefix / "bin");
         std::ofstream(prefix / "bin/python3") << "#!/bin/false\n";

@@ -11,7 +11,7 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// The score of one id, in double: what the header's formula says.
+// Returns the score of one id, in double: what the header's formula says.
 double score_of(const SampleRow& row, float x, std::int64_t id) {
     const auto words = philox(
         {static_cast<std::uint32_t>(id / 4), row.position, 0, 0},
@@ -38,7 +38,7 @@ std::vector<Choice> reference(
 
 class CudaSample : public OnCuda {
   protected:
-    // Of logits on the device.
+    // Samples from logits on the device.
     std::vector<Choice> run(
         View2<const float> logits, const std::vector<SampleRow>& rows, std::int64_t vocab_begin = 0
     ) {
@@ -220,7 +220,7 @@ TEST_F(CudaSample, MinPIsRelativeToTheBest) {
     for (const float min_p : {1.f, 0.5f, 0.05f, 1e-9f}) {
         const SampleRow row{.temperature = 0.7f, .min_p = min_p, .seed = 8};
         const Choice choice = run(there.view(), {row})[0];
-        // The same double arithmetic, but for a logarithm that may differ in its last bit.
+        // It is the same double arithmetic, but for a logarithm that may differ in its last bit.
         EXPECT_FLOAT_EQ(choice.kept_min, reference(logits.view(), {row})[0].kept_min);
         expect_fair(choice, row, logits, 0);
     }

@@ -1,4 +1,4 @@
-// What the tests of the CUDA ops share. They run on a GPU (kernels_gpu_test, which says that it
+// The tests of the CUDA ops share this. They run on a GPU (kernels_gpu_test, which says that it
 // skips where there is none), and, smaller, in the emulated preset on a GPU in software, which any
 // machine has: tests/emulated_gpu/README.md says what that finds.
 #pragma once
@@ -17,8 +17,8 @@
 
 namespace pitstop::kernels::test {
 
-// Fewer and smaller shapes: on the GPU in software, and where PITSTOP_SMALL_SHAPES asks for them,
-// as a sanitizer's user does (tests/gpu/parts.py).
+// Asks for fewer and smaller shapes: on the GPU in software, and where PITSTOP_SMALL_SHAPES asks
+// for them, as a sanitizer's user does (tests/gpu/parts.py).
 [[nodiscard]] inline bool is_small() {
 #if defined(PITSTOP_EMULATED)
     return true;
@@ -27,7 +27,7 @@ namespace pitstop::kernels::test {
 #endif
 }
 
-// A test's stream on the GPU; skips the test where there is none.
+// Gives a test its stream on the GPU; skips the test where there is none.
 class OnCuda : public testing::Test {
   protected:
     void SetUp() override {
@@ -79,8 +79,8 @@ class DeviceCopy {
     DeviceBuffer buffer_{};
 };
 
-// A matrix's copy on the device, guard bands and all. fetch() brings it back into the matrix, whose
-// destructor then checks the bands.
+// Holds a matrix's copy on the device, guard bands and all. fetch() brings it back into the matrix,
+// whose destructor then checks the bands.
 template <class T>
 class OnDevice {
   public:
@@ -127,7 +127,7 @@ class DeviceArray {
     DeviceCopy copy_;
 };
 
-// Scratch memory of an op on the device, filled with NaNs.
+// Owns scratch memory of an op on the device, filled with NaNs.
 class DeviceScratch {
   public:
     DeviceScratch(std::int64_t bytes, Stream stream) {

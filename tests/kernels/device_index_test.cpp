@@ -1,4 +1,4 @@
-// The index arithmetic of the CUDA kernels, on the host, against brute force.
+// Tests the index arithmetic of the CUDA kernels, on the host, against brute force.
 #include "kernels/device/attention_index.h"
 #include "kernels/device/fast_div.h"
 #include "kernels/device/ordered.h"
@@ -130,7 +130,8 @@ TEST(DecodeSegments, AreWholeBlocksAndCoverTheKeys) {
             EXPECT_GE(keys, 64);
             EXPECT_EQ(keys % 64, 0);
             const std::int64_t num_segments = (kv_len + keys - 1) / keys;
-            // No more warps than asked for, but for one segment per pair and rounding to blocks.
+            // There are no more warps than asked for, but for one segment per pair and rounding to
+            // blocks.
             EXPECT_LE(num_segments, std::max<std::int64_t>(1, (1848 + num_pairs - 1) / num_pairs));
         }
     }

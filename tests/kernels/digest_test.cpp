@@ -80,7 +80,7 @@ TEST(Digest, OfZerosIsSplitMix64) {
     }
 }
 
-// A [23, 1040-byte] tensor cut into random rectangles, in any order, at any address.
+// A [23, 1042-byte] tensor is cut into random rectangles, in any order, at any address.
 TEST_P(DigestOp, ShardsAddUpToTheTensor) {
     constexpr std::int64_t kRows = 23;
     constexpr std::int64_t kRowBytes = 1042;  // the last word of a row has two bytes

@@ -1,4 +1,4 @@
-// embedding, rmsnorm, silu_mul, gather_rows, shard_copy: the ops whose rows stand alone.
+// Tests embedding, rmsnorm, silu_mul, gather_rows and shard_copy: the ops whose rows stand alone.
 #include "tests/kernels/support.h"
 
 #include <limits>
@@ -173,7 +173,7 @@ TEST_P(CountNonfinite, CountsInfinitiesAndNaNsOfEachRow) {
 class ShardCopyOp : public OnLevel {};
 PITSTOP_ON_EVERY_LEVEL(ShardCopyOp);
 
-// Every bf16, every f16, and floats around every rounding decision, at an odd address.
+// It converts every bf16, every f16, and floats around every rounding decision, at an odd address.
 TEST_P(ShardCopyOp, ConvertsEveryValueAsTheReference) {
     std::vector<std::uint32_t> floats;
     for (std::uint32_t upper = 0; upper < 0x10000; ++upper) {

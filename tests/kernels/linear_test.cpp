@@ -143,7 +143,8 @@ TEST_P(Linear, P6_RowDoesNotDependOnBatchOrThreads) {
     }
 }
 
-// The documented difference of the levels: none between avx2 and avx512; else rounding of the sums.
+// The levels differ as documented: avx2 and avx512 not at all, the others by the rounding of the
+// sums.
 TEST(LinearLevels, Avx2AndAvx512GiveEqualBits) {
     if (best_isa() < IsaLevel::kAvx512) GTEST_SKIP() << "this machine has no AVX-512";
     const std::int64_t K = 777;

@@ -1,4 +1,4 @@
-// The table, the levels, the threads, and what KERNELS.md promises about them.
+// Tests the table, the levels, the threads, and what KERNELS.md promises about them.
 #include "tests/kernels/support.h"
 #include "tests/source_dir.h"
 
@@ -94,7 +94,7 @@ TEST(ThreadPool, ShortJobsInARowDoNotMix) {
 TEST(ThreadPool, ParkedThreadsWakeUp) {
     ThreadPool pool(2);
     for (int job = 0; job < 3; ++job) {
-        // Long past kSpinIterations: the other thread has parked when the job comes.
+        // This is long past kSpinIterations: the other thread has parked when the job comes.
         const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(5);
         while (std::chrono::steady_clock::now() < until) {
         }

@@ -29,7 +29,7 @@ TEST(Philox, GivesTheKnownAnswers) {
     );
 }
 
-// The score of one id, in double: what the header's formula says.
+// Returns the score of one id, in double: what the header's formula says.
 double score_of(const SampleRow& row, float x, std::int64_t id) {
     const auto words = philox(
         {static_cast<std::uint32_t>(id / 4), row.position, 0, 0},

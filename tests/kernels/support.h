@@ -1,4 +1,4 @@
-// What the kernel tests share: matrices between guard bands, random numbers, the levels of this
+// The kernel tests share this: matrices between guard bands, random numbers, the levels of this
 // machine.
 //
 // Expected and actual are filled with different garbage first, so that what nobody wrote cannot
@@ -25,7 +25,7 @@ namespace pitstop::kernels::test {
 inline constexpr double kEps32 = 0x1p-24;  // half an ulp of fp32, relative
 inline constexpr double kEps16 = 0x1p-8;   // half an ulp of bf16, relative
 
-// Rounding of an output to its dtype.
+// Bounds the rounding of an output to its dtype.
 inline double rounding_of(DType dtype) { return dtype == DType::kF32 ? kEps32 : kEps16; }
 
 template <class T>
@@ -37,7 +37,7 @@ T from_double(double x) {
     }
 }
 
-// A matrix with `kGuard` elements of a known pattern before, after and between its rows.
+// Holds a matrix with `kGuard` elements of a known pattern before, after and between its rows.
 template <class T>
 class Matrix {
   public:
@@ -74,7 +74,7 @@ class Matrix {
     [[nodiscard]] std::int64_t num_rows() const { return rows_; }
     [[nodiscard]] std::int64_t num_cols() const { return cols_; }
 
-    // The bytes of one row.
+    // Returns the bytes of one row.
     [[nodiscard]] std::string bits(std::int64_t r) const {
         return {
             reinterpret_cast<const char*>(&(*this)(r, 0)),
@@ -128,7 +128,7 @@ inline std::vector<const Ops*> fast_ops() {
     return all;
 }
 
-// Parameter of a test: one of fast_ops().
+// A test's parameter is one of fast_ops().
 class OnLevel : public testing::TestWithParam<const Ops*> {
   protected:
     [[nodiscard]] const Ops& ops() const { return *GetParam(); }
@@ -145,7 +145,7 @@ inline std::string level_name(const testing::TestParamInfo<const Ops*>& info) {
         ::pitstop::kernels::test::level_name                     \
     )
 
-// Scratch memory of an op, filled with NaNs.
+// Owns scratch memory of an op, filled with NaNs.
 class Scratch {
   public:
     explicit Scratch(std::int64_t bytes) : words_(static_cast<std::size_t>(bytes / 64 + 1)) {
@@ -162,8 +162,9 @@ class Scratch {
     std::vector<Line> words_;
 };
 
-// Properties of the running test, for tests/gpu/run: the largest error that it saw, and the largest
-// share that one had of its bound. Of all comparisons: the property alone would be the last one's.
+// Records properties of the running test, for tests/gpu/run: the largest error that it saw, and the
+// largest share that one had of its bound. They are of all comparisons: the property alone would be
+// the last one's.
 inline void record_error(double error, double share_of_bound) {
     static const testing::TestInfo* test = nullptr;
     static double worst_error = 0.0;
@@ -177,8 +178,8 @@ inline void record_error(double error, double share_of_bound) {
     testing::Test::RecordProperty("worst_error_over_bound", fmt::format("{:.3g}", worst_share));
 }
 
-// The largest |actual - expected| / bound, where bound(r, c) is the derived tolerance. Passes at
-// <= 1.
+// Expects the largest |actual - expected| / bound, where bound(r, c) is the derived tolerance, to
+// be at most 1.
 template <class Actual, class Expected, class Bound>
 void expect_within(const Actual& actual, const Expected& expected, Bound bound) {
     ASSERT_EQ(actual.num_rows(), expected.num_rows());

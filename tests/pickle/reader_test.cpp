@@ -34,8 +34,8 @@ std::string hex(std::string_view bytes) {
     return out;
 }
 
-// A value as plain JSON: tuples and shapes as lists, dtypes by name, bytes as {"hex": ...}, a
-// record as the list of its arguments (a record with a state: that dict).
+// Returns a value as plain JSON: tuples and shapes as lists, dtypes by name, bytes as {"hex": ...},
+// a record as the list of its arguments (a record with a state: that dict).
 Json plain(const Document& document, const Node& node) {
     Json list = Json::array();
     switch (node.kind) {
@@ -81,7 +81,7 @@ Channel channel_of(const std::string& file) {
     return Channel::kBucket;
 }
 
-// The arguments of rebuild_cuda_tensor as expected.json names them.
+// Compares the arguments of rebuild_cuda_tensor, as expected.json names them.
 void expect_cuda_handle(const Document& document, const Node& arguments, const Json& expected) {
     static constexpr std::array<const char*, 15> kFields{
         "tensor_cls",
@@ -299,7 +299,7 @@ TEST(PickleReader, P7_BombsAreRefusedBeforeTheyGrow) {
     for (int i = 0; i < 99'999; ++i) deep += 'a';
     EXPECT_FALSE(read_text(deep + ".", Channel::kBucket));
 
-    // A list of two of the list before it, forty times over: 2^40 values as a tree.
+    // It is a list of two of the list before it, forty times over: 2^40 values as a tree.
     std::string wide = start + "]\x94";
     for (char i = 0; i < 40; ++i) {
         wide += std::string("](h") + i + "h" + i + "e\x94";

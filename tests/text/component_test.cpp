@@ -1,4 +1,4 @@
-// Every component of tokenizer.json by itself, with a made-up vocabulary: the reference
+// Tests every component of tokenizer.json by itself, with a made-up vocabulary: the reference
 // implementation wrote what comes out (make_component_cases.py).
 #include "tests/source_dir.h"
 #include "text/tokenizer.h"

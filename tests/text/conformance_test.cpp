@@ -1,5 +1,5 @@
-// Every text and id sequence that the reference implementation was asked about, for every tokenizer
-// there is: the same ids, the same text.
+// Tests every text and id sequence that the reference implementation was asked about, for every
+// tokenizer there is: the same ids, the same text.
 #include "tests/text/tokenizer_dirs.h"
 #include "text/tokenizer.h"
 

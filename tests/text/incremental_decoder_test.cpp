@@ -49,7 +49,7 @@ class StreamedText : public testing::TestWithParam<std::string> {
         auto loaded = Tokenizer::load(tokenizer_dir(GetParam()));
         ASSERT_TRUE(loaded) << loaded.error().message;
         tokenizer_ = *std::move(loaded);
-        // Real texts, and random ids, most of which are no text.
+        // The cases are real texts, and random ids, most of which are no text.
         std::ifstream lines(tokenizer_dir(GetParam()) / "expected.jsonl");
         for (std::string line; std::getline(lines, line);) {
             Ids ids;
@@ -98,7 +98,7 @@ TEST_P(StreamedText, ContinuesItsPrompt) {
             const Streamed streamed =
                 stream(tokenizer_, {.skip_special = skip}, prompt, all.subspan(prompt_len));
             ASSERT_TRUE(streamed.every_piece_is_utf8);
-            // A prompt whose text is all final: the rest of the whole text is the output's.
+            // The prompt's text is all final: the rest of the whole text is the output's.
             const std::string whole = decode(all, skip);
             const std::string before = decode(prompt, skip);
             if (before.ends_with(kReplacementCharacter) || !whole.starts_with(before)) continue;
@@ -122,7 +122,7 @@ INSTANTIATE_TEST_SUITE_P(
     }
 );
 
-// A tokenizer as SentencePiece makes them, of bytes and a few words.
+// Makes a tokenizer as SentencePiece makes them, of bytes and a few words.
 std::shared_ptr<const Tokenizer> byte_fallback_tokenizer(const json& decoder) {
     json vocab = {{"<unk>", 0}, {"<s>", 1}, {"</s>", 2}};
     for (int byte = 0; byte < 256; ++byte) vocab[fmt::format("<0x{:02X}>", byte)] = 3 + byte;
@@ -255,7 +255,7 @@ TEST(IncrementalDecoder, GivesOutTextAsSoonAsItIsFinal) {
 }
 
 TEST(IncrementalDecoder, SpacesBetweenSpecialTokensCanBeLeftOut) {
-    // No decoder: the reference joins tokens with spaces.
+    // There is no decoder: the reference joins tokens with spaces.
     const auto tokenizer = byte_fallback_tokenizer(nullptr);
     const Ids ids = {TokenId{259}, TokenId{1}, TokenId{2}, TokenId{1}, TokenId{259}};
     IncrementalDecoder::Options options{.skip_special = SkipSpecial::kNo};

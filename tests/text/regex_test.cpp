@@ -20,7 +20,7 @@ std::vector<TextSpan> all_matches(const Regex& regex, std::string_view text) {
     }
 }
 
-// The matches, joined by '|'.
+// Returns the matches, joined by '|'.
 std::string matched(std::string_view pattern, std::string_view text) {
     const auto regex = Regex::compile(pattern);
     EXPECT_TRUE(regex) << regex.error().message;

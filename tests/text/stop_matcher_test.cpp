@@ -66,17 +66,17 @@ TEST(StopMatcher, TheFirstCompleteMatchWins) {
     EXPECT_EQ(
         run({stops_of({"abc", "ab"}), StopMatcher::Trim::kStop}, {"xabc"}), (Outcome{"x", 1, 1})
     );
-    // Complete at the same byte: the longest.
+    // These are complete at the same byte: the longest counts.
     EXPECT_EQ(
         run({stops_of({"c", "abc", "bc"}), StopMatcher::Trim::kStop}, {"xabc"}),
         (Outcome{"x", 1, 1})
     );
-    // One inside another that is still open.
+    // One is inside another that is still open.
     EXPECT_EQ(
         run({stops_of({"abcd", "bc"}), StopMatcher::Trim::kStop}, {"a", "b", "c", "d"}),
         (Outcome{"a", 1, 1})
     );
-    // Overlapping itself.
+    // This one overlaps itself.
     EXPECT_EQ(
         run({stops_of({"aab"}), StopMatcher::Trim::kStop}, {"aa", "aab"}), (Outcome{"aa", 0, 2})
     );
@@ -91,7 +91,7 @@ TEST(StopMatcher, CutsBetweenCodePoints) {
     EXPECT_EQ(
         run({stops, StopMatcher::Trim::kStop}, {"これ。", "終わり"}), (Outcome{"これ", 0, 6})
     );
-    // The pieces cut a code point: what is given out is whole all the same.
+    // The pieces cut a code point; what is given out is whole all the same.
     StopMatcher matcher(stops, StopMatcher::Trim::kStop);
     std::string text;
     matcher.push("a\xf0\x9f\x98", text);
@@ -104,7 +104,7 @@ TEST(StopMatcher, NothingToStopForHoldsNothing) {
     EXPECT_EQ(run({stops_of({}), StopMatcher::Trim::kStop}, {"a", "b"}), (Outcome{"ab", {}, 0}));
 }
 
-// The definition: over all the text at once, by looking everywhere.
+// Is the definition: over all the text at once, by looking everywhere.
 Outcome by_definition(
     const std::vector<std::string>& stops, const std::string& text, StopMatcher::Trim trim
 ) {

@@ -1,4 +1,4 @@
-// The program pitstop_tokenize, as a user runs it.
+// Runs the program pitstop_tokenize as a user runs it.
 #include "tests/text/tokenizer_dirs.h"
 
 #include <gtest/gtest.h>

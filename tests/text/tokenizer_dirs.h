@@ -1,4 +1,4 @@
-// Where the tokenizers of the tests are: the small one in tests/data, always; the others in the
+// Finds the tokenizers of the tests: the small one in tests/data, always; the others in the
 // directory named by PITSTOP_SHARED, or beside the sources, where they are there.
 #pragma once
 
@@ -24,7 +24,7 @@ inline std::filesystem::path shared_tokenizers_dir() {
     return shared / "tokenizers";
 }
 
-// "demo" first, then the shared ones by name.
+// Lists "demo" first, then the shared ones by name.
 inline std::vector<std::string> tokenizer_names() {
     std::vector<std::string> names = {"demo"};
     std::error_code missing;

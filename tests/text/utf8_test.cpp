@@ -42,7 +42,7 @@ std::string lossy(std::string_view bytes) {
     return out;
 }
 
-// Unicode 16, section 3.9, tables 3-8 to 3-11.
+// The cases are those of Unicode 16, section 3.9, tables 3-8 to 3-11.
 TEST(LossyUtf8, ReplacesMaximalParts) {
     const std::string r(kReplacementCharacter);
     EXPECT_EQ(lossy("\xc0\xaf\xe0\x80\xbf\xf0\x81\x82\x41"), r + r + r + r + r + r + r + r + "A");
