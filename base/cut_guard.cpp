@@ -11,7 +11,7 @@
 namespace pitstop {
 namespace {
 
-// The innermost guard. Read by the handler, which runs on the thread that made the access.
+// The innermost guard is read by the handler, which runs on the thread that made the access.
 thread_local CutGuard* current = nullptr;
 
 struct sigaction before {};  // written once, before any guard exists

@@ -83,7 +83,7 @@ bool JsonReader::start_array(std::size_t) {
     return start(on_array());
 }
 
-// Not in the parser's words, which quote what it read last, however long that is.
+// The parser's own words are not repeated: they quote what it read last, however long that is.
 bool JsonReader::parse_error(std::size_t byte, const std::string&, const Json::exception& error) {
     return refuse(fmt::format(
         "{} at byte {}",

@@ -10,7 +10,7 @@
 namespace pitstop {
 namespace {
 
-// The pattern's %*: the message, printable.
+// Formats the pattern's %*: the message, made printable.
 class PrintableMessage : public spdlog::custom_flag_formatter {
   public:
     void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& out)

@@ -49,7 +49,7 @@ struct ReadFile {
 
 enum class Secret { kNo, kYes };
 
-// Whole, and no more than kKeyFileBytesMax.
+// Reads the whole file, and no more than kKeyFileBytesMax.
 Result<ReadFile> read_file(const std::string& path, Secret secret) {
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return cannot("read", path);
@@ -80,7 +80,7 @@ Result<ReadFile> read_file(const std::string& path, Secret secret) {
     return file;
 }
 
-// "word KEY" lines, as (word, key); empty ones and comments left out.
+// The lines are "word KEY", as (word, key); empty ones and comments are left out.
 using Lines = std::vector<std::pair<std::string, std::string>>;
 Result<Lines> parse_lines(const std::string& path, std::string_view text) {
     Lines lines;
@@ -97,7 +97,7 @@ Result<Lines> parse_lines(const std::string& path, std::string_view text) {
         std::string_view key = line.substr(word_end);
         key.remove_prefix(std::min(key.find_first_not_of(kBlank), key.size()));
         if (!is_name(word) || !is_key(key)) {
-            // Not the line itself: it may be a secret in the wrong place.
+            // The line itself is not quoted: it may be a secret in the wrong place.
             return make_error(
                 ErrorCode::kMalformed,
                 "'{}', line {}: expected a name and a key of {} characters (Z85)",
@@ -111,7 +111,7 @@ Result<Lines> parse_lines(const std::string& path, std::string_view text) {
     return lines;
 }
 
-// The keys that go by these words, each exactly once and nothing else.
+// Returns the keys that go by these words, each exactly once and nothing else.
 template <std::size_t N>
 Result<std::array<std::string, N>> read_secret(
     const std::string& path, const std::array<std::string_view, N>& words
@@ -135,7 +135,8 @@ Result<std::array<std::string, N>> read_secret(
     return keys;
 }
 
-// As a new file (O_EXCL), or in place of the old one; on disk before it returns.
+// Writes a new file (O_EXCL), or replaces the old one's text (O_TRUNC); the file is on disk before
+// this returns.
 Result<> write_file(const std::string& path, const std::string& text, int flags) {
     const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0600);
     if (fd < 0 && errno == EEXIST)
@@ -153,7 +154,7 @@ Result<> write_file(const std::string& path, const std::string& text, int flags)
     return error;
 }
 
-// The whole list anew, so that nobody reads half of a line.
+// Writes the whole list anew, so that nobody reads half of a line.
 Result<> replace_file(const std::string& path, const std::string& text) {
     const std::string next = path + ".new";
     RETURN_IF_ERROR(write_file(next, text, O_TRUNC));

@@ -53,7 +53,7 @@ void KeyGuard::answer_all() {
     }
 }
 
-// version, request id, domain, address, identity, mechanism, credentials
+// The frames are: version, request id, domain, address, identity, mechanism, credentials.
 void KeyGuard::answer(const std::vector<std::string>& question) {
     const auto frame = [&](std::size_t i) { return i < question.size() ? question[i] : ""; };
     const bool is_curve = question.size() == 7 && frame(0) == "1.0" && frame(5) == "CURVE" &&

@@ -31,7 +31,7 @@ class Listener::Gate {
     [[nodiscard]] int fd() const { return fd_; }
     [[nodiscard]] int connections_max() const { return static_cast<int>(connections_max_); }
 
-    // Whether the connection may stay.
+    // Takes the connection and returns true if it may stay; else counts it as refused.
     bool admit(int fd) {
         const MutexLock lock(mutex_);
         if (connections_.size() >= connections_max_) sweep_at_times();
@@ -46,7 +46,7 @@ class Listener::Gate {
     }
     void note_word(int fd) {
         const MutexLock lock(mutex_);
-        // The latest of that number; those before it have ended.
+        // The latest of that number is meant; those before it have ended.
         const auto place =
             std::ranges::find(connections_.rbegin(), connections_.rend(), fd, &Connection::fd);
         if (place != connections_.rend()) place->has_spoken = true;
@@ -96,11 +96,11 @@ class Listener::Gate {
 
 namespace {
 
-// Every Listener of the program. Globals, as accept4() has no other way to them.
+// Holds every Listener of the program. It is global, as accept4() has no other way to them.
 class Gates {
   public:
     static Gates& all() {
-        // Never destroyed: ZeroMQ's threads may outlive what main() returns from.
+        // It is never destroyed: ZeroMQ's threads may outlive what main() returns from.
         static Gates& gates = *new Gates;
         return gates;
     }
@@ -205,7 +205,7 @@ Result<Address> parse_tcp(const std::string& endpoint) {
     return address;
 }
 
-// The port that was found, where any would do.
+// Fills in the port that was found, where any would do.
 std::string with_port(int fd, const std::string& endpoint) {
     ::sockaddr_storage bound{};
     ::socklen_t size = sizeof bound;
@@ -268,8 +268,8 @@ void Listener::note_word(int connection) { gate_->note_word(connection); }
 
 }  // namespace pitstop::bus
 
-// In place of the C library's, for this program and the libraries it is linked with (libzmq). What
-// is refused looks to the caller like a connection that its peer gave up before it was taken.
+// Replaces the C library's accept4 in this program and in the libraries it is linked with (libzmq).
+// A refused connection looks to the caller like one that its peer gave up before it was taken.
 extern "C" __attribute__((visibility("default"))) int accept4(
     int listening_fd, ::sockaddr* address, ::socklen_t* size, int flags
 ) {

@@ -56,7 +56,7 @@ std::size_t bytes_max(const ReadLimits& limits, std::size_t max) {
     return std::min(max, kMetadataBytesMax + limits.tensors_max * kEntryBytesMax);
 }
 
-// The JSON of an open file of `file_bytes`.
+// Reads the JSON of an open file of `file_bytes`.
 Result<std::string> read_header(
     int fd, std::int64_t file_bytes, const std::string& path, const ReadLimits& limits
 ) {

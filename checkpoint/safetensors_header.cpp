@@ -22,7 +22,7 @@ struct DtypeRow {
     std::int64_t bytes;
 };
 constexpr std::array<DtypeRow, 17> kDtypes{{
-    // in the order of StoredDtype
+    // The order is that of StoredDtype.
     {"BF16", 2},
     {"F16", 2},
     {"F32", 4},
@@ -71,7 +71,7 @@ class HeaderReader final : public JsonReader {
             ErrorCode::kMalformed, "'{}': tensor '{}': {}", path_, tensor_.spec.name, what
         );
     }
-    // What stands where a field wants something else.
+    // Says what is wrong where a field wanted something else than what stands there.
     [[nodiscard]] Error misplaced() const {
         if (depth() == 1) return malformed("its entry is no object");
         if (field_ == Field::kDtype) return malformed("its dtype is no string");
@@ -202,7 +202,7 @@ class HeaderReader final : public JsonReader {
     std::size_t tensors_max_;
     std::vector<StoredTensor> tensors_{};
 
-    // The entry that is read.
+    // These describe the entry that is read.
     bool is_metadata_ = false;
     StoredTensor tensor_{};
     std::array<bool, kFields.size()> is_there_{};

@@ -24,7 +24,7 @@ class IndexReader final : public JsonReader {
     [[nodiscard]] ShardIndex take_index() { return std::move(index_); }
 
   private:
-    // In weight_map's own object, or where it should begin.
+    // Tells whether the event is in weight_map's own object, or where that should begin.
     [[nodiscard]] bool is_in_map() const { return is_weight_map_ && depth() <= 2; }
     [[nodiscard]] Error misplaced() const {
         if (depth() == 1) {

@@ -1,4 +1,4 @@
-// The admin door from the command line: each command is one call, its answer printed.
+// Speaks to the admin door from the command line: each command is one call, its answer printed.
 #include "base/flags.h"
 #include "client/cli.h"
 #include "client/cli_place.h"

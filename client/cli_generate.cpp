@@ -124,7 +124,7 @@ void print_chunk(const messages::OutputChunk& chunk, const GenerateFlags& flags)
     std::fflush(stdout);
 }
 
-// An update sent while the request streams; its answer is printed when the request has ended.
+// Sends an update while the request streams, and prints its answer when the request has ended.
 class UpdateMeanwhile {
   public:
     UpdateMeanwhile(Client& client, const GenerateFlags& flags) : client_(client), flags_(flags) {}
@@ -146,7 +146,7 @@ class UpdateMeanwhile {
         );
     }
 
-    // The exit code.
+    // Returns the exit code.
     int finish() {
         if (!reply_.valid()) return 0;
         const Result<messages::UpdateReply> reply = reply_.get();  // answered by its deadline

@@ -1,4 +1,4 @@
-// pitstop_cli: a running tree from the command line.
+// pitstop_cli controls a running tree from the command line.
 #include "client/cli.h"
 
 #include <cstdio>

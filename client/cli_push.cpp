@@ -1,5 +1,5 @@
-// A complete external checkpoint engine in one command: maps a checkpoint, pushes it into a running
-// tree, and says where the time went.
+// Is a complete external checkpoint engine in one command: maps a checkpoint, pushes it into a
+// running tree, and says where the time went.
 #include "base/flags.h"
 #include "checkpoint/safetensors.h"
 #include "client/cli.h"
@@ -71,7 +71,7 @@ struct PushFlags {
     }
 };
 
-// One moving line on a terminal; nothing elsewhere.
+// Draws one moving line on a terminal; nothing elsewhere.
 void draw_bar(const PushProgress& progress) {
     static int last_cells = -1;
     const double share = static_cast<double>(progress.bytes_sent) /

@@ -41,7 +41,7 @@ Result<messages::Frames> to_frames(const messages::Generate& request) {
     return frames;
 }
 
-// Nothing: it could not be sent. Either way it ends through its sink.
+// Returns nothing if it could not be sent. Either way it ends through its sink.
 std::optional<RequestNumber> start(
     IoLoop& io, messages::Generate request, IoLoop::Sink sink, std::chrono::milliseconds timeout
 ) {
@@ -180,7 +180,7 @@ Result<messages::Frames> Client::call_frames(Call call, std::chrono::millisecond
             "a call that waits, in a callback, would wait for itself"
         );
     }
-    // Shared with the I/O thread, which may still be in set_value() when get() returns.
+    // It is shared with the I/O thread, which may still be in set_value() when get() returns.
     const auto promise = std::make_shared<std::promise<Result<messages::Frames>>>();
     std::future<Result<messages::Frames>> future = promise->get_future();
     start_call(std::move(call), timeout, [promise](Result<messages::Frames> reply) {

@@ -46,7 +46,7 @@ bool read_all(int fd, void* to, std::size_t size, TimePoint deadline) {
     return true;
 }
 
-// Short texts, which fit the socket's buffer.
+// Writes short texts, which fit the socket's buffer.
 bool write_text(int fd, std::string_view text) {
     const auto length = static_cast<std::uint32_t>(text.size());
     std::string message(reinterpret_cast<const char*>(&length), sizeof length);
@@ -161,7 +161,7 @@ void HostBroadcast::greet(int fd, std::chrono::milliseconds timeout) {
     }
 }
 
-// Why a worker hung up, if it said so.
+// Says why a worker hung up, if it said so.
 Error HostBroadcast::gone(const Peer& peer) const {
     constexpr auto kWordsMax = std::chrono::milliseconds(200);
     const TimePoint deadline = Clock::now() + kWordsMax;

@@ -242,7 +242,7 @@ void IoLoop::io_run() {
 }
 
 void IoLoop::io_tend(messages::Door door, TimePoint now) {
-    // A loss first asked for, then reacted to: what the peer sent before is still there.
+    // The loss is first asked for, then reacted to: what the peer sent before is still there.
     const bool is_lost = link(door).take_loss();
     io_receive(door, now, is_lost ? kMessagesAtLossMax : bus::kMessagesPerTurnMax);
     if (is_over_) return;
@@ -255,7 +255,7 @@ void IoLoop::io_tend(messages::Door door, TimePoint now) {
 void IoLoop::io_end() {
     if (std::exchange(is_over_, true)) return;
     const Error closed{ErrorCode::kAborted, "the client was closed"};
-    // Freed in the tree now, not when it next writes to us.
+    // They are freed in the tree now, not when it next writes to us.
     std::vector<std::string> rids;
     for (const auto& [rid, request] : requests_) rids.push_back(rid);
     CancelRequests all{.rids = std::move(rids)};
@@ -367,7 +367,7 @@ void IoLoop::io_obey_after_requests(StartCall& command) {
          .frames = encode(question),
          .deadline = command.args.deadline}};
     command.args.order = messages::CallOrder::kAtOnce;
-    // Shared because a std::function is copyable; there is one.
+    // It is shared because a std::function is copyable; there is one.
     first.args.on_reply = [this,
                            then = std::make_shared<StartCall>(std::move(command)
                            )](const Result<messages::Frames>&) { io_obey(*then); };

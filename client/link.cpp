@@ -10,7 +10,7 @@
 namespace pitstop {
 namespace {
 
-// What a client accepts from the tree it chose to trust: an answer may hold a whole tensor.
+// A client accepts this much from the tree it chose to trust: an answer may hold a whole tensor.
 constexpr bus::SocketLimits kClientLimits{
     .frame_bytes_max = std::size_t{1} << 30,
     .message_bytes_max = std::size_t{1} << 30,
@@ -78,7 +78,7 @@ void Link::reopen(TimePoint now) {
     is_ready_ = false;
     is_other_tree_ = false;
     greet_time_ = TimePoint::max();
-    // What keeps a key out is there before anybody greets.
+    // A refusal of the key is kept: what keeps a key out is there before anybody greets.
     if (refusal_ && refusal_->code != ErrorCode::kPermissionDenied) refusal_.reset();
     if (!connect(now)) reopen_time_ = now + kGreetAgainAfter;
 }

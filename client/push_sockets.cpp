@@ -110,7 +110,7 @@ void PushSockets::flush() {
     for (State::Worker& worker : state_->workers) State::try_send(worker);
 }
 
-// By worker.
+// Returns the answers by worker.
 Result<std::vector<messages::Frames>> PushSockets::take_all(
     Duration patience, const IsOver& is_over
 ) {
@@ -141,7 +141,8 @@ Result<std::vector<messages::Frames>> PushSockets::take_all(
         if (Clock::now() >= deadline) {
             return make_error(ErrorCode::kDeadlineExceeded, "no answer in time from {}", missing);
         }
-        // Not those that are ahead of the others: their next answers are there to stay.
+        // Workers that are ahead of the others are not polled: their next answers are there to
+        // stay.
         for (std::size_t i = 0; i < size(); ++i)
             items[i].events = is_awaited[i] ? short{ZMQ_POLLIN} : short{0};
         zmq::poll(items.data(), items.size(), kLook);

@@ -27,7 +27,8 @@ void ReadyQueue::wake() {
 }
 
 std::size_t ReadyQueue::run(std::size_t max) {
-    // All at once: one by one, every callback would cost a system call to reset the descriptor.
+    // They are taken all at once: one by one, every callback would cost a system call to reset the
+    // descriptor.
     std::deque<Callback> batch;
     {
         const MutexLock lock(mutex_);

@@ -10,7 +10,7 @@
 namespace pitstop {
 namespace {
 
-// What a clock can hold: max() overflows it, and would be over at once.
+// Limits a timeout to what a clock can hold: max() overflows it, and would be over at once.
 std::chrono::milliseconds within(std::chrono::milliseconds timeout) {
     return std::min(timeout, Stream::kForever);
 }

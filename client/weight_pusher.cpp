@@ -55,7 +55,7 @@ int num_threads(const PushOptions& options) {
     return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 4, 1, kThreadsMax);
 }
 
-// Part of a tensor: whole rows, read and digested in one go.
+// Describes part of a tensor: whole rows, read and digested in one go.
 struct Piece {
     std::size_t tensor = 0;
     std::int64_t row_begin = 0;
@@ -248,8 +248,8 @@ class Push {
         return (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes;
     }
 
-    // Room for as many buckets as may be under way; for two, where a tensor is larger than a
-    // bucket.
+    // Returns the room for as many buckets as may be under way; for two, where a tensor is larger
+    // than a bucket.
     [[nodiscard]] std::int64_t buffer_bytes() const {
         std::int64_t largest = kAlignBytes;
         std::int64_t all = 0;
@@ -305,7 +305,7 @@ class Push {
         return end;
     }
 
-    // Where tensors [begin, end) may go: behind what workers read, or where they have read.
+    // Takes room for tensors [begin, end): behind what workers read, or where they have read.
     Result<std::int64_t> take_room(BucketRing& ring, std::size_t begin, std::size_t end) {
         std::int64_t bytes = 0;
         for (std::size_t i = begin; i < end; ++i) bytes += aligned(tensors_[i].bytes());
@@ -333,7 +333,7 @@ class Push {
         return matrix_of(tensor.shape).cols * element_bytes(tensor.dtype);
     }
 
-    // `tensor_begin`: where the whole tensor lies.
+    // The whole tensor lies at `tensor_begin`.
     Result<> fill(const Piece& piece, std::byte* tensor_begin) {
         const TensorToPush& tensor = tensors_[piece.tensor];
         const std::int64_t row_bytes = row_bytes_of(piece);
@@ -374,7 +374,8 @@ class Push {
         );
     }
 
-    // Of the piece at `rows`, which is also copied to `copy_to`, if that is not null.
+    // Adds the digest of the piece at `rows`, which is also copied to `copy_to`, if that is not
+    // null.
     void add_digest(const Piece& piece, const std::byte* rows, std::byte* copy_to) {
         const std::int64_t row_bytes = row_bytes_of(piece);
         if (!has_digest_ || row_bytes == 0) return;
@@ -398,11 +399,11 @@ class Push {
             options_.on_progress({.bytes_sent = bytes_sent_, .bytes_total = report_.bytes});
     }
 
-    // What each kind of worker wants of each tensor.
+    // Maps, for each kind of worker, a tensor's name to what it wants of that tensor.
     using ShardTensors = std::vector<std::map<std::string_view, const messages::ShardTensor*>>;
 
-    // Every worker's whole shard, each piece of a tensor read once and put wherever it is wanted.
-    // Ranks of different replicas that want the same share one.
+    // Pushes every worker's whole shard; each piece of a tensor is read once and put wherever it is
+    // wanted. Ranks of different replicas that want the same share one.
     Result<> push_shards() {
         const std::vector<messages::PushLayout>& layouts = layouts_;
         std::vector<SharedBuffer> shards;
@@ -476,7 +477,7 @@ class Push {
         return Ok{};
     }
 
-    // What of the piece, whose rows are at `rows`, goes to this part of a shard.
+    // Writes what of the piece, whose rows are at `rows`, goes to this part of a shard.
     static Result<> write_overlap(
         const Piece& piece,
         const std::byte* rows,
@@ -536,7 +537,7 @@ class Push {
         return ok(report_.reply);
     }
 
-    // Shared with the callback, which may come after a push was given up.
+    // This is shared with the callback, which may come after a push was given up.
     struct Shared {
         Mutex mutex{};
         std::atomic<bool> is_filled{false};

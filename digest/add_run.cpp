@@ -1,7 +1,7 @@
-// Compiled once per level, into the namespace PITSTOP_ISA. Nothing in here may be emitted under a
-// name shared with another level: the linker keeps one copy, and it could be the one an older
-// machine cannot run. So: no std templates, no inline functions from outside that might not be
-// inlined; a test looks at the objects' symbols.
+// This file is compiled once per level, into the namespace PITSTOP_ISA. Nothing in here may be
+// emitted under a name shared with another level: the linker keeps one copy, and it could be the
+// one an older machine cannot run. So: no std templates, no inline functions from outside that
+// might not be inlined; a test looks at the objects' symbols.
 #include "digest/levels.h"
 
 #include <cstring>
@@ -21,10 +21,9 @@ namespace {
 constexpr std::uint64_t kFactor0 = 0xbf58476d1ce4e5b9u;  // mix64's
 constexpr std::uint64_t kFactor1 = 0x94d049bb133111ebu;
 
-// base/digest.h's mix64 and digest_run.h's nonfinite_bits again, of this level.
+// Does what base/digest.h's mix64 and digest_run.h's nonfinite_bits do, at this level.
 PITSTOP_INLINE void add_word(DigestSum& sum, std::uint64_t word, std::uint64_t index) {
-    // Four marks of 0 or 1, added up by a product: x86-64 at its least has no instruction that
-    // counts.
+    // A product adds up four marks of 0 or 1: x86-64 at its least has no instruction that counts.
     const std::uint64_t carried = (word & 0x7f807f807f807f80u) + 0x0080008000800080u;
     sum.num_nonfinite += ((carried >> 15 & 0x0001000100010001u) * 0x0001000100010001u) >> 48;
     std::uint64_t z = word + (index + 1) * kDigestStep;
@@ -35,10 +34,10 @@ PITSTOP_INLINE void add_word(DigestSum& sum, std::uint64_t word, std::uint64_t i
     sum.digest.lane1 += (z >> 32) * (z & 0xffffffffu);
 }
 
-// Whether words are stored as well: in the cache, or past it, which takes whole lines.
+// Says whether words are stored as well: in the cache, or past it, which takes whole lines.
 enum class Copy { kNone, kPlain, kStream };
 
-// add_words: words [0, n - n % kWords) of the run; returns how many that is.
+// Each level's add_words adds words [0, n - n % kWords) of the run and returns how many that is.
 
 #if defined(__AVX512DQ__)
 
@@ -54,14 +53,15 @@ PITSTOP_INLINE __m512i mix64x8(__m512i z) {
 
 constexpr std::uintptr_t kStreamBytes = 64;  // alignment of what is stored past the cache
 
-// Unsigned, as the sums are to wrap: _mm512_reduce_add_epi64 adds signed words in its header.
+// The words are unsigned, as the sums are to wrap: _mm512_reduce_add_epi64 adds signed words in its
+// header.
 PITSTOP_INLINE std::uint64_t sum_of(__m512i lanes) {
     alignas(64) std::uint64_t words[8];
     _mm512_store_si512(words, lanes);
     return words[0] + words[1] + words[2] + words[3] + words[4] + words[5] + words[6] + words[7];
 }
 
-// In four independent chains of eight words.
+// Runs four independent chains of eight words.
 template <Copy kCopy>
 std::int64_t add_words(DigestSum& sum, const DigestRun& run, std::int64_t n) {
     __m512i lane0[4];
@@ -109,7 +109,8 @@ PITSTOP_INLINE __m256i set1(std::uint64_t word) {
     return _mm256_set1_epi64x(static_cast<long long>(word));
 }
 
-// z * factor mod 2^64 from 32-bit products: the low halves', and 2^32 times both mixed ones.
+// Computes z * factor mod 2^64 from 32-bit products: the low halves', and 2^32 times both mixed
+// ones.
 PITSTOP_INLINE __m256i mul(__m256i z, std::uint64_t factor) {
     const __m256i low = _mm256_mul_epu32(z, set1(factor));
     const __m256i mixed = _mm256_add_epi64(
@@ -133,7 +134,7 @@ PITSTOP_INLINE std::uint64_t sum_of(__m256i lanes) {
 
 constexpr std::uintptr_t kStreamBytes = 32;  // alignment of what is stored past the cache
 
-// In two independent chains of four words: more would not fit sixteen registers.
+// Runs two independent chains of four words: more would not fit sixteen registers.
 template <Copy kCopy>
 std::int64_t add_words(DigestSum& sum, const DigestRun& run, std::int64_t n) {
     __m256i lane0 = _mm256_setzero_si256();

@@ -89,8 +89,8 @@ void run(const AttentionArgs& args, AttentionOrder order, PrefillKernel prefill)
                  : decode_segment_keys(
                        num_pairs, args.kv_len_max, AttentionArgs::kBlockKeys, kDecodeWarpsWanted
                    );
-    // Where the workspace is too small: longer segments, or, where their length is fixed, prefill's
-    // kernel, whose bits are the same and which needs none.
+    // Where the workspace is too small, segments become longer, or, where their length is fixed,
+    // prefill's kernel takes over, whose bits are the same and which needs none.
     while (!is_fixed && !fits(params.segment_keys)) {
         params.segment_keys += std::max(
             AttentionArgs::kBlockKeys,

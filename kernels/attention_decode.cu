@@ -17,8 +17,8 @@ constexpr int slot_bytes() {
     return kSlotKeys * D * 2;
 }
 
-// A segment's results in the workspace: for each (row, KV head, segment) `group` rows of D sums,
-// and after all of those a (maximum, sum of weights) for each.
+// Says where a segment's results are in the workspace: for each (row, KV head, segment) `group`
+// rows of D sums, and after all of those a (maximum, sum of weights) for each.
 struct SegmentPlace {
     float* acc;      // [group, D]
     float* weights;  // [group, 2]
@@ -34,7 +34,7 @@ __device__ SegmentPlace segment_place(
         params.segments + num * params.group * params.head_dim + index * params.group * 2};
 }
 
-// The segments that a row of kv_len keys has something in: [begin, end).
+// Holds the segments that a row of kv_len keys has something in: [begin, end).
 struct SegmentRange {
     std::int32_t begin;
     std::int32_t end;
@@ -57,8 +57,8 @@ struct Ring {
     std::int32_t keys_begin;  // what may be read of this segment
     std::int32_t keys_end;
     std::byte* slots;
-    // KV rows of keys `lane` and `lane + 32` of the tile whose slots are being filled, and of the
-    // tile after it, looked up half a tile ahead of their use.
+    // These are the KV rows of keys `lane` and `lane + 32` of the tile whose slots are being
+    // filled, and of the tile after it, looked up half a tile ahead of their use.
     std::int32_t rows[2];
     std::int32_t next_rows[2];
 
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kWarp)
         }
         AttentionState<D> state;
         state.clear();
-        // The next slot's contents, after starting to fill the one that was read before it.
+        // Gives the next slot's contents, after starting to fill the one that was read before it.
         int slot = 0;
         const auto next_slot = [&]() -> const std::byte* {
             wait_copies<kSlots - 2>();

@@ -58,8 +58,8 @@ __global__ void __launch_bounds__(kThreads, S::kBlocksPerSm)
         );
     }
 
-    // What the tile's rows see, in shared memory as it is needed in few key tiles; what any row of
-    // the warp sees and what all of them do, in registers.
+    // What the tile's rows see lies in shared memory, as it is needed in few key tiles; what any
+    // row of the warp sees and what all of them do is in registers.
     for (int i = thread; i < S::kRows; i += kThreads) last_keys[i] = work.last_key(params, i);
     __syncthreads();
     std::int32_t warp_first = work.keys_end;
@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(kThreads, S::kBlocksPerSm)
     };
 
     for (std::int32_t tile = tile_begin; tile < tile_end; ++tile) {
-        // Looked up early: its latency passes while the scores are computed.
+        // It is looked up early: its latency passes while the scores are computed.
         const std::int32_t next_row = thread < kKeysPerTile ? row_of_key(tile + 1) : kNoRow;
         wait_copies<0>();
         __syncthreads();  // keys (and queries) are there; all are done with the last values

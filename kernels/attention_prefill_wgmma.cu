@@ -30,8 +30,8 @@ constexpr int kCopyBarrier = 1;  // __syncthreads' is 0
 constexpr int kCopyRegisters = 40;
 constexpr int kMultiplyRegisters = 232;
 
-// What the warpgroups tell each other. Arrivals: every copying thread for `full`, every multiplying
-// warp for `empty`.
+// The warpgroups tell each other by these what is full and what is empty. Every copying thread
+// arrives at `full`, every multiplying warp at `empty`.
 struct Barriers {
     std::uint64_t keys_full[kStages];
     std::uint64_t keys_empty[kStages];
@@ -40,7 +40,7 @@ struct Barriers {
 };
 constexpr int kMultiplyWarps = 2 * kWarpgroup / kWarp;
 
-// Byte of chunk `chunk` (of 8 elements) of row `row` in a tile of panels.
+// Returns the byte of chunk `chunk` (of 8 elements) of row `row` in a tile of panels.
 template <int D>
 __device__ int panel_place(int row, int chunk) {
     constexpr int kPanelChunks = kPanelRowBytes / kChunkBytes;
@@ -48,7 +48,7 @@ __device__ int panel_place(int row, int chunk) {
            swizzled<kPanelChunks>(row, chunk % kPanelChunks);
 }
 
-// The copying warpgroup: fills keys and values in the order they are used, one group of cp.async
+// The copying warpgroup fills keys and values in the order they are used, one group of cp.async
 // ahead of the one it waits for. keys 0 (with the queries), keys 1, values 0, keys 2, values 1, ...
 //
 // Not TMA, which would need a tensor map per layer and page size, made by the driver and kept as
@@ -142,7 +142,7 @@ __device__ void copy_tiles(
     barrier_arrive(copied);
 }
 
-// Online-softmax state of a multiplying thread's two rows (g and g + 8 of its warp's 16).
+// Holds the online-softmax state of a multiplying thread's two rows (g and g + 8 of its warp's 16).
 struct RowState {
     float max[2];
     float sum[2];     // this thread's share
@@ -189,7 +189,7 @@ __device__ void mask(
     }
 }
 
-// The probabilities of 128 keys as eight A fragments of 16.
+// Packs the probabilities of 128 keys as eight A fragments of 16.
 __device__ void pack_probabilities(std::uint32_t (&p)[8][4], const float (&scores)[64]) {
 #pragma unroll
     for (int k16 = 0; k16 < 8; ++k16) {
@@ -235,8 +235,8 @@ __device__ void multiply_values(
     wgmma_commit();
 }
 
-// A multiplying warpgroup: the scores of a tile are computed while the values of the tile before
-// are multiplied, and its softmax runs beside that product.
+// A multiplying warpgroup computes the scores of a tile while the values of the tile before are
+// multiplied, and its softmax runs beside that product.
 template <int D>
 __device__ void multiply_tiles(
     const AttentionParams& params,

@@ -12,7 +12,7 @@ namespace {
 
 std::vector<std::string> places() {
     constexpr std::array<std::string_view, 2> kPackages{
-        // As nvidia-cublas of CUDA 13 lies, and as that of 12 did.
+        // The package nvidia-cublas of CUDA 13 lies in the first, that of 12 in the second.
         "nvidia/cu13/lib",
         "nvidia/cublas/lib"};
     return library_places(fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR), kPackages);

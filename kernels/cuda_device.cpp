@@ -36,7 +36,8 @@ std::string uuid_of(const cudaDeviceProp& properties) {
     return text;
 }
 
-// Of a call at start-up, when nothing is lost yet: the GPU is not ours to use, and why.
+// Judges a call at start-up, when nothing is lost yet: a failure says that the GPU is not ours to
+// use, and why.
 Result<> usable(cudaError_t error, int index, const char* call) {
     if (error == cudaSuccess) return Ok{};
     (void)cudaGetLastError();

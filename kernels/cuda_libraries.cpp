@@ -19,7 +19,7 @@ std::string environment(const char* name) {
     return value == nullptr ? "" : value;
 }
 
-// The first python3 of the PATH, as it is named there; empty: there is none.
+// Finds the first python3 of the PATH, as it is named there; empty: there is none.
 fs::path python() {
     std::istringstream path(environment("PATH"));
     for (std::string folder; std::getline(path, folder, ':');) {
@@ -42,7 +42,8 @@ void add_site_packages(const fs::path& lib, std::vector<fs::path>& found) {
     }
 }
 
-// Of an environment (the link in its bin names it), of the interpreter behind it, and of the user.
+// Lists the site-packages of an environment (the link in its bin names it), of the interpreter
+// behind it, and of the user.
 // Source: Python documentation, "site: Site-specific configuration hook", "venv".
 std::vector<fs::path> site_packages() {
     std::vector<fs::path> found;

@@ -168,8 +168,9 @@ void copy_on_device(void* to, const void* from, std::int64_t bytes, Stream strea
 void copy_and_wait(void* to, const void* from, std::int64_t bytes) {
     enter_cuda_device();
     CUDA_CHECK(cudaMemcpy(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault));
-    // From pageable memory it returns when the bytes are staged, which is before they are there
-    // (CUDA Runtime API, "API synchronization behavior"); our streams do not wait for this one.
+    // From pageable memory cudaMemcpy returns when the bytes are staged, which is before they are
+    // there (CUDA Runtime API, "API synchronization behavior"); our streams do not wait for this
+    // one.
     CUDA_CHECK(cudaStreamSynchronize(nullptr));
 }
 

@@ -63,7 +63,7 @@ void digest_cpu(const DigestArgs& args, IsaLevel level) {
     constexpr std::int64_t kBytesPerCut = 256 << 10;
     const std::int64_t cuts = (rows.row_bytes + kBytesPerCut - 1) / kBytesPerCut;
     if (cuts == 0) return;
-    // Added to by all threads; integer sums, so their order does not matter.
+    // All threads add to these; they are integer sums, so their order does not matter.
     std::atomic<std::uint64_t> lane0{0};
     std::atomic<std::uint64_t> lane1{0};
     std::atomic<std::uint64_t> num_nonfinite{0};

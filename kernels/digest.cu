@@ -14,8 +14,8 @@ constexpr int kChunkBytes = 16;  // two words: what a thread takes at a time
 constexpr int kLoadsInFlight = 4;
 constexpr int kRounds = 2;  // of kLoadsInFlight chunks: 32 KiB per block
 constexpr int kChunksPerBlock = kThreads * kLoadsInFlight * kRounds;
-// Short enough that a launch's indices fit 31 bits; a step's kernels need not wait for it to end,
-// as its blocks are short and its stream gives way.
+// A launch is short enough that its indices fit 31 bits; a step's kernels need not wait for it to
+// end, as its blocks are short and its stream gives way.
 constexpr std::int64_t kBytesPerLaunchMax = std::int64_t{1} << 30;
 
 struct Chunk {
@@ -23,7 +23,7 @@ struct Chunk {
     std::uint64_t high;
 };
 
-// `num` (1 to 16) bytes as two words, zeros after them.
+// Loads `num` (1 to 16) bytes as two words, zeros after them.
 __device__ Chunk load_bytes(const std::uint8_t* from, int num) {
     Chunk chunk{0, 0};
     for (int i = 0; i < num; ++i) {
@@ -191,7 +191,8 @@ void digest_cuda(const DigestArgs& args) {
         }
         return;
     }
-    // At least a chunk per row, so that rows of a few bytes do not overflow the count of chunks.
+    // A launch has at least a chunk per row, so that rows of a few bytes do not overflow the count
+    // of chunks.
     const std::int64_t rows_per_launch = std::max<std::int64_t>(
         1, kBytesPerLaunchMax / (ceil_div(left.row_bytes, kChunkBytes) * kChunkBytes)
     );

@@ -16,7 +16,7 @@
 namespace pitstop::kernels {
 namespace {
 
-// From here on cuBLASLt: its kernels for such M should be as good. Not measured.
+// Above kTilesMaxM cuBLASLt takes over: its kernels for such M should be as good. Not measured.
 constexpr std::int64_t kGemvMaxM = 4;
 constexpr std::int64_t kTilesMaxM = 16;
 
@@ -42,7 +42,7 @@ struct Params {
     Part parts[LinearArgs::kPartsMax];
 };
 
-// The part that a tile of N belongs to, and the tile's number in it.
+// Says which part a tile of N belongs to, and the tile's number in it.
 struct Place {
     int part;
     int tile;
@@ -69,7 +69,8 @@ __device__ void finish(const Part& part, LinearMode mode, std::int64_t m, int n,
 constexpr int kGemvThreads = 256;
 constexpr int kGemvWarps = kGemvThreads / kWarp;
 constexpr int kGemvRows = 2;  // weight rows of a warp, which share its reads of x
-// 16-byte loads per row and lane before the first use: as the registers allow beside kM sums.
+// Says how many 16-byte loads per row and lane come before the first use: as the registers allow
+// beside kM sums.
 template <int kM>
 constexpr int kGemvUnroll = kM == 1 ? 4 : 2;
 constexpr int kGemvTile = kGemvWarps * kGemvRows;
@@ -93,7 +94,7 @@ __global__ void __launch_bounds__(kGemvThreads) gemv_kernel(const __grid_constan
 #pragma unroll
     for (int r = 0; r < kGemvRows; ++r) w[r] = part.w + min(n0 + r, part.N - 1) * part.w_stride;
     float sums[kGemvRows][kM] = {};
-    // kNum of the lane's chunks, ascending.
+    // Adds kNum of the lane's chunks, ascending.
     const auto add_chunks = [&]<int kNum>(int first) {
         uint4 packs[kNum][kGemvRows];
 #pragma unroll
@@ -430,7 +431,7 @@ void run_gemv(const LinearArgs& args) {
     );
 }
 
-// Whether 16-byte loads fit: a property of the model, not of the batch.
+// Tells whether 16-byte loads fit: a property of the model, not of the batch.
 bool fits_chunks(const LinearArgs& args) {
     if (args.x.dtype != DType::kBF16 || args.x.cols % kChunkElements != 0) return false;
     if (!is_aligned(args.x.data, kChunkBytes) || args.x.stride % kChunkElements != 0) return false;

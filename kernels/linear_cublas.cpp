@@ -41,13 +41,14 @@ constexpr int kFirstProducts = 2;
 constexpr double kLastMs = 2.0;
 constexpr int kLastProductsMax = 64;
 
-// Made once per key and kept; the layouts' M and the bias pointer are set call by call.
+// A plan is made once per key and kept; the layouts' M and the bias pointer are set call by call.
 struct Plan {
     cublasLtMatmulDesc_t desc = nullptr;
     cublasLtMatrixLayout_t w = nullptr;
     cublasLtMatrixLayout_t x = nullptr;
     cublasLtMatrixLayout_t y = nullptr;
-    // The choice, or the library's first guess. Empty: it multiplies no such thing.
+    // This is the choice, or the library's first guess. If it is empty, cuBLASLt multiplies no such
+    // thing.
     std::optional<cublasLtMatmulAlgo_t> algo{};
 };
 
@@ -114,7 +115,7 @@ void set_rows(const Plan& plan, std::int64_t M) {
     }
 }
 
-// The library's guesses for the plan's product, its best first; none where it refuses it.
+// Asks for the library's guesses for the plan's product, its best first; none where it refuses it.
 std::vector<cublasLtMatmulAlgo_t> guesses_for(const CublasKey& key, const Plan& plan) {
     const CublasLt& lt = cublas_lt();
     set_rows(plan, key.bucket);
@@ -191,7 +192,8 @@ Plan& plan_of(const CublasKey& key) REQUIRES(plans().mutex) {
     return plans().by_key.emplace(key, plan).first->second;
 }
 
-// y = x w^T (+ y, + bias in the epilogue) by one of the plan's algorithms; enqueued, or refused.
+// Computes y = x w^T (+ y, + bias in the epilogue) by one of the plan's algorithms; enqueued, or
+// refused.
 cublasStatus_t multiply(
     const LinearArgs& args,
     const LinearPart& part,
@@ -275,11 +277,12 @@ cublasLtMatmulAlgo_t fastest(
     return std::min_element(timed.begin(), timed.end(), is_faster)->second;
 }
 
-// Whether cuBLASLt takes it.
+// Returns false if cuBLASLt does not take it.
 bool try_multiply(const LinearArgs& args, const LinearPart& part, CublasKey key) {
     const MutexLock lock(plans().mutex);
     for (const std::int64_t bucket : {key.bucket, args.x.rows}) {
-        // Chosen for the bucket's M, but perhaps not made for this one: a plan of its own.
+        // The plan was chosen for the bucket's M, but perhaps not made for this one, which then
+        // gets a plan of its own.
         key.bucket = bucket;
         Plan& plan = plan_of(key);
         if (!plan.algo) continue;
@@ -316,8 +319,8 @@ void multiply(const LinearArgs& args, const LinearPart& part) {
     }
 }
 
-// Whether two parts are one product: their weights follow each other in memory, and their outputs
-// are neighbouring columns of one matrix.
+// Tells whether two parts are one product: their weights follow each other in memory, and their
+// outputs are neighbouring columns of one matrix.
 bool are_joined(const LinearPart& a, const LinearPart& b) {
     return a.w.data + a.w.rows * a.w.stride == b.w.data && a.w.stride == b.w.stride &&
            a.y.dtype == b.y.dtype && a.y.stride == b.y.stride &&
@@ -325,7 +328,7 @@ bool are_joined(const LinearPart& a, const LinearPart& b) {
            (a.bias == nullptr ? b.bias == nullptr : a.bias + a.w.rows == b.bias);
 }
 
-// The products that a call's parts are.
+// Holds the products that a call's parts are.
 struct Products {
     std::array<LinearPart, LinearArgs::kPartsMax> parts{};
     std::size_t num = 0;

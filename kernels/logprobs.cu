@@ -241,7 +241,8 @@ __global__ void __launch_bounds__(kTopThreads) top_logits_kernel(
     }
     __syncthreads();
 
-    // Bitonic, descending, one pair per thread; what is not filled is 0 and sinks to the end.
+    // The sort is bitonic, descending, one pair per thread; what is not filled is 0 and sinks to
+    // the end.
     for (int size = 2; size <= kTopMax; size *= 2) {
         for (int step = size / 2; step > 0; step /= 2) {
             const int other = thread ^ step;

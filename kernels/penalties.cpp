@@ -7,7 +7,7 @@
 namespace pitstop::kernels {
 namespace {
 
-// The same in double and in float; every entry touches a logit of its own.
+// Does the same in double and in float; every entry touches a logit of its own.
 template <class Real>
 void apply(const PenaltyArgs& args) {
     check(args);
@@ -52,7 +52,7 @@ void check(const PenaltyArgs& args) {
 
 void penalties_ref(const PenaltyArgs& args) { apply<double>(args); }
 
-// A few hundred scattered entries per row: one thread, no vectors.
+// A row has a few hundred scattered entries, so this is one thread and no vectors.
 void penalties_cpu(const PenaltyArgs& args) { apply<float>(args); }
 
 }  // namespace pitstop::kernels

@@ -7,7 +7,7 @@
 namespace pitstop::kernels {
 namespace {
 
-// Fixed, never tuned to T: the block size sets the order of the sum, hence the bits (P6).
+// The block size is fixed, never tuned to T: it sets the order of the sum, hence the bits (P6).
 constexpr int kThreads = 256;
 constexpr int kPack = 4;  // numbers a thread takes at a time; pack p belongs to thread p mod 256
 constexpr int kHeldPacksMax = 8;  // per thread in registers: H up to 8192

@@ -8,7 +8,7 @@
 namespace pitstop::kernels {
 namespace {
 
-// One head of D elements: norm, rotation. REQUIRES: head has D elements.
+// Norms and rotates one head of D elements. REQUIRES: head has D elements.
 void rotate_head(
     const RopeArgs& args, const bf16* norm, std::int64_t position, std::vector<double>& head
 ) {

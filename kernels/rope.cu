@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// What both kernels take. Heads of a token are numbered queries, then keys, then values.
+// Both kernels take these. Heads of a token are numbered queries, then keys, then values.
 struct Params {
     const void* q;
     const void* k;
@@ -32,7 +32,7 @@ struct Params {
     DType in_dtype, q_out_dtype, kv_dtype;
 };
 
-// Where a head of a token comes from and goes to, in elements.
+// Says where a head of a token comes from and goes to, in elements.
 struct Head {
     const void* from;
     std::int64_t from_index;
@@ -61,7 +61,8 @@ struct Head {
     }
 };
 
-// Where in q_out or the KV memory, in elements. `slot` is the token's; a query needs none.
+// Returns the place in q_out or the KV memory, in elements. `slot` is the token's; a query needs
+// none.
 __device__ std::int64_t place_of(
     const Params& p, const Head& head, std::int64_t t, int number, std::int64_t slot
 ) {

@@ -15,7 +15,7 @@ constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 
 float without_nan(float x) { return std::isnan(x) ? kNegInf : x; }
 
-// The definition, by sorting.
+// Is the definition, by sorting.
 float kept_min_of(const SampleRow& row, std::vector<float> x) {
     std::sort(x.begin(), x.end(), std::greater<>());
     const float max = x.front();

@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-// Four kernels, each over all rows; a row leaves those it does not need at once.
+// Sampling is four kernels, each over all rows; a row leaves those it does not need at once.
 //
 //   race or maximum   every row; a row that does not truncate is decided but for the merge
 //   histogram         count and mass of the ids, by how far they are below the maximum
@@ -97,7 +97,7 @@ __device__ std::uint64_t top_p_target_of(const SampleRow& row, std::uint64_t tot
         static_cast<std::uint64_t>(ceil(double{row.top_p} * static_cast<double>(total)));
     return min(max(target, std::uint64_t{1}), max(total, std::uint64_t{1}));
 }
-// How far x is below the maximum; 0 for the maximum, also where both are infinite.
+// Returns how far x is below the maximum; 0 for the maximum, also where both are infinite.
 __device__ float below(float max, float x) { return x == max ? 0.f : max - x; }
 __device__ int bin_of(float max, float x) {
     return static_cast<int>(fminf(below(max, x) * kBinsPerUnit, static_cast<float>(kBins - 1)));
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kThreads)
     }
 }
 
-// What collect does with the ids of a row.
+// Says what collect does with the ids of a row.
 enum class Collect : std::uint8_t {
     kList,  // lists all that may survive
     kRace,  // lists those of the boundary's bin; those above survive and race
@@ -168,10 +168,10 @@ struct Boundary {
     }
 };
 
-// With top-k the top_k-th largest is in the first bin whose ids and those above are top_k; all of
-// it is needed, as top-p counts the mass of what top-k left. Without it top-p's boundary is the
-// first bin whose mass and that above reach the target. Every thread gets the same. REQUIRES: the
-// whole block calls it; the first kThreads threads do the work.
+// Finds the boundary. With top-k the top_k-th largest is in the first bin whose ids and those above
+// are top_k; all of it is needed, as top-p counts the mass of what top-k left. Without it top-p's
+// boundary is the first bin whose mass and that above reach the target. Every thread gets the same.
+// REQUIRES: the whole block calls it; the first kThreads threads do the work.
 __device__ Boundary boundary_of(const RowSpace& space, const SampleRow& row, std::int32_t num_ids) {
     __shared__ std::uint32_t warp_counts[kThreads / kWarp];
     __shared__ std::uint64_t warp_mass[kThreads / kWarp];
@@ -298,7 +298,7 @@ __global__ void __launch_bounds__(kThreads)
     if (threadIdx.x == 0) params.race_parts[r * params.num_parts + blockIdx.x] = best;
 }
 
-// The ids that the exact thresholds are taken over: the list, or the whole row.
+// Gives the ids that the exact thresholds are taken over: the list, or the whole row.
 struct Source {
     const Listed* list;   // null: the row
     const float* logits;  // the row

@@ -16,8 +16,8 @@ constexpr int kRounds = 2;
 constexpr int kChunksPerTile = kThreads * kLoadsInFlight * kRounds;  // a block's: 32 KiB of bf16
 constexpr std::int64_t kChunksPerPieceMax = std::int64_t{1} << 30;   // indices fit 31 bits
 
-// One rectangle. Passed by value in the kernel's parameters, which live in constant memory: nothing
-// is staged, and the table need not outlive the call.
+// Describes one rectangle. It is passed by value in the kernel's parameters, which live in constant
+// memory: nothing is staged, and the table need not outlive the call.
 struct Piece {
     const std::byte* src = nullptr;
     bf16* dst = nullptr;
@@ -36,9 +36,9 @@ struct Table {
 };
 static_assert(sizeof(Piece) == 64 && sizeof(Table) <= 4000);
 
-// Element `index` of a source that may start anywhere.
+// Loads element `index` of a source that may start anywhere.
 __device__ bf16 load_element(const std::byte* src, DType dtype, std::int64_t index) {
-    // By bytes: an address need not be a multiple of the element's size.
+    // It loads by bytes: an address need not be a multiple of the element's size.
     const auto* const bytes =
         reinterpret_cast<const std::uint8_t*>(src) + index * (dtype == DType::kF32 ? 4 : 2);
     const std::uint32_t low = bytes[0] | static_cast<std::uint32_t>(bytes[1]) << 8;
@@ -61,13 +61,13 @@ __device__ std::uint32_t halves_to_bf16(std::uint32_t pair) {
     );
 }
 
-// Eight elements from an aligned source as bf16.
+// Loads eight elements from an aligned source as bf16.
 __device__ uint4 load_chunk(const std::byte* src, DType dtype, std::int64_t index) {
     if (dtype == DType::kF32) {
         float numbers[kChunk];
         load_floats(reinterpret_cast<const float*>(src) + index, numbers);
         uint4 pack{};
-        // Not the conversion instruction: it would give every NaN the same bits.
+        // The conversion instruction is not used: it would give every NaN the same bits.
         pack.x = bf16_pair(to_bf16(numbers[0]), to_bf16(numbers[1]));
         pack.y = bf16_pair(to_bf16(numbers[2]), to_bf16(numbers[3]));
         pack.z = bf16_pair(to_bf16(numbers[4]), to_bf16(numbers[5]));

@@ -101,7 +101,7 @@ void ThreadPool::run(std::int64_t num_items, std::int64_t grain, RangeFn fn, voi
 
     while (run_one(0)) {
     }
-    // What is left are ranges that other threads are in the middle of: bounded by one range each.
+    // Other threads are still in the middle of the ranges that are left, one range each at most.
     for (int spin = 0; spin < kSpinIterations; ++spin) {
         if (num_done_.load(std::memory_order_acquire) == num_ranges) return;
         pause_cpu();

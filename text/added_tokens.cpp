@@ -14,7 +14,7 @@ bool begins_with_word(std::string_view text) {
     return !text.empty() && word_set().contains(next_code_point(text, pos));
 }
 
-// The first byte of the last code point. REQUIRES: !text.empty().
+// Returns the first byte of the last code point. REQUIRES: !text.empty().
 std::size_t last_begin(std::string_view text) {
     std::size_t last = text.size() - 1;
     while (is_continuation_byte(text[last])) --last;
@@ -155,7 +155,7 @@ std::vector<TokenId> AddedTokens::special_ids(const Vocab& vocab) const {
     return ids;
 }
 
-// Step for step as AddedVocabulary::find_matches of the reference, whose corners decide ids: a
+// Goes step for step as AddedVocabulary::find_matches of the reference, whose corners decide ids: a
 // match that is not a single word is passed over whole; white space already taken is not taken
 // again.
 void AddedTokens::split(std::string_view text, Kind kind, std::vector<Split>& out) const {

@@ -39,7 +39,7 @@ void Bpe::CharacterIds::insert(char32_t character, std::int32_t id) {
     pages_[page][character & (kPageSize - 1)] = id;
 }
 
-// The tokens that are one character, and those that are one byte.
+// Finds the tokens that are one character, and those that are one byte.
 void Bpe::find_characters() {
     for (std::int32_t id = 0; id < vocab_.id_end(); ++id) {
         const std::optional<std::string_view> token = vocab_.token(TokenId{id});
@@ -60,7 +60,7 @@ Result<> Bpe::build_merges(std::span<const Merge> merges) {
     const std::size_t num_slots = std::bit_ceil(std::max<std::size_t>(merges.size() * 2, 16));
     merges_.resize(num_slots);
     merges_shift_ = 64 - std::countr_zero(num_slots);
-    // In blocks, so that look-ups can wait for memory together.
+    // Blocks let look-ups wait for memory together.
     constexpr std::size_t kBlock = 256;
     for (std::size_t begin = 0; begin < merges.size(); begin += kBlock) {
         const std::size_t num = std::min(kBlock, merges.size() - begin);
@@ -71,7 +71,7 @@ Result<> Bpe::build_merges(std::span<const Merge> merges) {
     return Ok{};
 }
 
-// `first_rank`: of the block's first merge.
+// `first_rank` is that of the block's first merge.
 Result<> Bpe::build_merge_block(std::span<const Merge> merges, std::uint32_t first_rank) {
     const std::size_t prefix_len = options_.continuing_subword_prefix.size();
     std::string joined;  // the texts of what the pairs become
@@ -212,7 +212,7 @@ bool Bpe::encode_uncached(std::string_view part, Scratch& scratch, std::vector<T
     return true;
 }
 
-// The token of a character with what goes around it.
+// Finds the token of a character with what goes around it.
 std::int32_t Bpe::find_decorated(std::string_view character, bool is_first, bool is_last) const {
     std::string decorated = is_first ? "" : options_.continuing_subword_prefix;
     decorated += character;

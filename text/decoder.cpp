@@ -56,7 +56,8 @@ std::optional<char> fallback_byte(std::string_view token) {
     return static_cast<char>(high * 16 + low);
 }
 
-// The bytes of a token of the byte alphabet; the token itself where a character is not of it.
+// Returns the bytes of a token of the byte alphabet; the token itself where a character is not of
+// it.
 std::string bytes_of(std::string_view token) {
     std::string bytes;
     bytes.reserve(token.size());
@@ -136,7 +137,7 @@ void Decoder::Stream::drop_incomplete() {
         if (!std::holds_alternative<ByteFallbackDecoder>(decoder_->steps_[i]) || must_collect(i))
             continue;
         const std::size_t whole = find_invalid_utf8(state.held).value_or(state.held.size());
-        // Held bytes that are the beginning of a code point and nothing else.
+        // This drops held bytes that are the beginning of a code point and nothing else.
         LossyUtf8 rest;
         std::string text;
         rest.push(std::string_view(state.held).substr(whole), text);
@@ -150,7 +151,7 @@ Result<> Decoder::Stream::finish(std::string& out) {
     return Ok{};
 }
 
-// Whether a stage behind a Fuse cannot work on fragments.
+// Tells whether a stage behind a Fuse cannot work on fragments.
 bool Decoder::Stream::must_collect(std::size_t stage) const {
     if (!stages_[stage].is_fused) return false;
     const DecoderStep& step = decoder_->steps_[stage];
@@ -268,7 +269,7 @@ Result<> Decoder::Stream::feed_token(std::size_t stage, std::string_view token, 
     return hand_on(token);
 }
 
-// The stages before this one have nothing more: hands on what it held.
+// Closes a stage when those before it have nothing more: hands on what it held.
 Result<> Decoder::Stream::close(std::size_t stage, std::string& out) {
     Stage& state = stages_[stage];
     const DecoderStep& step = decoder_->steps_[stage];

@@ -8,7 +8,7 @@
 namespace pitstop::text {
 namespace {
 
-// Whether a token is a byte, <0x80> to <0xBF>, that does not begin a code point.
+// Tells whether a token is a byte, <0x80> to <0xBF>, that does not begin a code point.
 bool is_continuation_token(std::optional<std::string_view> token) {
     constexpr std::string_view kFirstDigits = "89AB";
     return token && token->size() == 6 && token->starts_with("<0x") && token->ends_with(">") &&
@@ -39,7 +39,7 @@ IncrementalDecoder::IncrementalDecoder(
     if (!ended.finish(prompt_rest_)) prompt_rest_.clear();
 }
 
-// Of what is new in `text`, from `begin` on, takes off what is the prompt's.
+// Takes the prompt's part off what is new in `text`, from `begin` on.
 void IncrementalDecoder::take_off_prompt(std::string& text, std::size_t begin) {
     if (prompt_rest_.empty()) return;
     const std::size_t len_max = std::min(prompt_rest_.size(), text.size() - begin);

@@ -11,7 +11,7 @@
 namespace pitstop::text {
 namespace {
 
-// A bit per code point, for a set that is asked about every one of a text.
+// Keeps a bit per code point, for a set that is asked about every one of a text.
 class CodePointBits {
   public:
     explicit CodePointBits(std::span<const CodePointRange> ranges) : bits_(kCodePointMax + 1) {
@@ -83,7 +83,7 @@ void append_normalized(NormalizationForm form, std::string_view text, std::strin
     }
 }
 
-// NFC: only code points that NFC may touch, with the one before them, which they may join, are
+// For NFC, only code points that NFC may touch, with the one before them, which they may join, are
 // looked at; a code point that it may not touch begins anew.
 void normalize_nfc(std::string& text) {
     const CodePointBits& sensitive = nfc_sensitive_bits();
@@ -107,7 +107,7 @@ void normalize_nfc(std::string& text) {
             if (!sensitive.contains(next_code_point(text, after))) break;
             pos = after;
         }
-        // A newer code point joins nothing.
+        // A newer code point does not join anything.
         std::size_t at = previous;
         if (newer_bits().contains(next_code_point(text, at))) previous = begin;
         previous = std::max(previous, done);

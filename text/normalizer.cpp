@@ -141,7 +141,7 @@ std::size_t Normalizer::work_max(std::size_t text_bytes) const {
     std::size_t size = text_bytes;
     std::size_t work = 0;
     for (const NormalizerStep& step : steps_) {
-        // Of the forms and of changes of case it is as a rule nothing: most text has its form.
+        // The forms and changes of case grow nothing as a rule: most text has its form.
         std::size_t growth = 1;
         std::size_t more = 0;
         if (const auto* replace = std::get_if<ReplaceNormalizer>(&step)) {

@@ -11,13 +11,13 @@ namespace {
 
 using Piece = Pieces::Piece;
 
-// A part of a piece, and whether the pattern matched it.
+// Holds a part of a piece, and whether the pattern matched it.
 struct Part {
     TextSpan span{};
     bool is_match = false;
 };
 
-// All of `text`, in parts that match and parts between. An empty match is an empty part.
+// Finds all of `text`, in parts that match and parts between. An empty match is an empty part.
 Result<> find_parts(const Regex& regex, std::string_view text, std::vector<Part>& parts) {
     std::size_t done = 0;
     RETURN_IF_ERROR(regex.for_each_match(text, [&](TextSpan match) {
@@ -96,7 +96,7 @@ void add_piece(const Piece& parent, TextSpan span, std::vector<Piece>& out) {
     });
 }
 
-// The common case, every match a piece of its own, without a list of parts between.
+// Serves the common case, every match a piece of its own, without a list of parts between.
 Result<> split_isolated(
     const Regex& regex, const Pieces& in, const Piece& piece, std::vector<Piece>& out
 ) {

@@ -170,7 +170,7 @@ Result<char32_t> ClassParser::parse_character() {
     return parse_character_escape();
 }
 
-// One character, or two with a '-' between.
+// Parses one character, or two with a '-' between.
 Result<CodePointRange> ClassParser::parse_range() {
     ASSIGN_OR_RETURN(const char32_t first, parse_character());
     if (peek() != '-' || peek(1) == ']' || pos_ + 1 >= pattern_.size()) {
@@ -189,8 +189,8 @@ Result<CodePointRange> ClassParser::parse_range() {
     return CodePointRange{first, last};
 }
 
-// At the '['. Ranges, nested classes and escapes are united; && intersects what is on its two
-// sides.
+// Is called at the '['. Ranges, nested classes and escapes are united; && intersects what is on its
+// two sides.
 Result<CodePointSet> ClassParser::parse_class(Options options) {
     if (++nesting_ > kNestingMax) return unsupported("nesting this deep");
     pos_ += 1;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kSetsMax = 64;  // distinct sets in a pattern: one bit each
 
-// A position in the pattern written out.
+// Describes a position in the pattern written out.
 struct Place {
     enum class Kind {
         kMatch,
@@ -253,8 +253,8 @@ void DfaBuilder::enter(int place, PlaceList& list) {
     }
 }
 
-// The places of `from` that take a code point, once it is known that `character_class` comes next.
-// Returns whether a match ends here; what would be preferred less than it is left out.
+// Finds the places of `from` that take a code point, once it is known that `character_class` comes
+// next. Returns whether a match ends here; what would be preferred less than it is left out.
 bool DfaBuilder::settle(const PlaceList& from, std::size_t character_class, PlaceList& out) {
     seen_.assign(places_.size(), false);
     bool is_matched = false;

@@ -25,7 +25,7 @@ Node repeat(Node body, int min, std::optional<int> max, Greed greed) {
     return {std::move(node)};
 }
 
-// \b and \B: a word on exactly one side, or on both or neither.
+// Makes \b and \B: a word on exactly one side, or on both or neither.
 Node word_boundary(bool negated) {
     const auto side = [](Direction direction, bool absent) {
         return look(direction, absent, one_of(oniguruma_word_set()));
@@ -44,7 +44,7 @@ Node word_boundary(bool negated) {
 
 CodePointSet newline() { return CodePointSet(U'\n'); }
 
-// \R: a carriage return and newline together, or any one vertical space.
+// Makes \R: a carriage return and newline together, or any one vertical space.
 Node general_newline() {
     Concat pair;
     pair.parts.push_back(one_of(CodePointSet(U'\r')));
@@ -57,7 +57,7 @@ Node general_newline() {
     return {std::move(atomic)};
 }
 
-// The grammar around the classes.
+// Parses the grammar around the classes.
 class Parser : private ClassParser {
   public:
     explicit Parser(std::string_view pattern) : ClassParser(pattern) {}
@@ -78,13 +78,14 @@ class Parser : private ClassParser {
     Result<Node> parse_escape(Options options);
     Result<Node> literal(CodePointSet set, Options options);
 
-    // The character before, where it was one letter under (?i): some pairs fold to one code point.
+    // This is the character before, where it was one letter under (?i): some pairs fold to one code
+    // point.
     char32_t folded_before_ = 0;
 };
 
 Result<Node> Parser::literal(CodePointSet set, Options options) {
     if (!options.ignore_case) return one_of(std::move(set));
-    // Code points whose full case folding is two ASCII letters: ss, ff, fi, fl, st.
+    // Lists code points whose full case folding is two ASCII letters: ss, ff, fi, fl, st.
     constexpr std::array<std::string_view, 5> kPairs = {"ss", "ff", "fi", "fl", "st"};
     char32_t now = set.ranges().size() == 1 ? set.ranges()[0].first : 0;
     if (now >= 'A' && now <= 'Z') now += 32;
@@ -193,8 +194,8 @@ Result<Node> Parser::parse_group(Options options) {
     return body;
 }
 
-// (?imx-imx) or (?imx-imx:...). Without a colon the options last to the end of the enclosing group,
-// whose remaining branches become one alternation, as in Ruby.
+// Parses (?imx-imx) or (?imx-imx:...). Without a colon the options last to the end of the enclosing
+// group, whose remaining branches become one alternation, as in Ruby.
 Result<Node> Parser::parse_option_group(Options options) {
     pos_ += 1;  // ?
     bool on = true;
@@ -282,7 +283,8 @@ Result<Node> Parser::parse_escape(Options options) {
     ASSIGN_OR_RETURN(std::optional<CodePointSet> set, parse_class_escape());
     if (set) {
         if (!options.ignore_case) return one_of(*std::move(set));
-        // Closed under case as they are: digits, spaces, words, letters, their complements.
+        // These are closed under case as they are: digits, spaces, words, letters, their
+        // complements.
         folded_before_ = 0;
         const std::string_view escape = pattern_.substr(before, pos_ - before);
         for (const std::string_view closed :

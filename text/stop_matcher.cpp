@@ -54,7 +54,8 @@ Result<std::shared_ptr<const StopStrings>> StopStrings::create(const std::vector
         if (!nodes[node].stop) nodes[node].stop = static_cast<std::uint32_t>(i);
         all->lens_.push_back(stop.size());
     }
-    // Breadth first, so that a node's fallback, which is shorter, is settled before it.
+    // The nodes are visited breadth first, so that a node's fallback, which is shorter, is settled
+    // before it.
     std::deque<std::uint32_t> todo = {0};
     while (!todo.empty()) {
         const std::uint32_t node = todo.front();

@@ -1,4 +1,4 @@
-// pitstop_tokenize: what a tokenizer makes of texts and ids, one JSON object a line.
+// pitstop_tokenize prints what a tokenizer makes of texts and ids, one JSON object a line.
 //
 //   {"text": "..."}  ->  {"ids": [...], "text": "decoded again"}
 //   {"ids": [...]}   ->  {"ids": [...], "text": "decoded"}
@@ -60,8 +60,8 @@ Result<ordered_json> answer(const Tokenizer& tokenizer, const Modes& modes, std:
     try {  // the parser has no other way to say where and why
         request = ordered_json::parse(line);
     } catch (const ordered_json::exception& error) {
-        // "[json.exception.parse_error.101] parse error at line 1, column 5: ...": line 1 is this
-        // line.
+        // The message is "[json.exception.parse_error.101] parse error at line 1, column 5: ...",
+        // where line 1 is this line.
         const std::string_view what = error.what();
         return make_error(kMalformed, "not a line of JSON: {}", what.substr(what.find("] ") + 2));
     }
@@ -95,7 +95,7 @@ Result<ordered_json> answer(const Tokenizer& tokenizer, const Modes& modes, std:
     return reply;
 }
 
-// A line of any length, of which no more than the limit is kept.
+// Reads a line of any length, of which no more than the limit is kept.
 enum class LineState { kLine, kTooLong, kEnd };
 LineState read_line(std::istream& in, std::string& line) {
     line.clear();

@@ -11,13 +11,13 @@
 namespace pitstop::text {
 namespace {
 
-// So many pieces are encoded between two questions to the interrupt: about 100 us.
+// This many pieces are encoded between two questions to the interrupt: about 100 us.
 constexpr std::size_t kPiecesPerLook = 512;
 
 // A scratch that grew beyond this is not kept for the next call.
 constexpr std::size_t kScratchBytesMax = std::size_t{16} << 20;
 
-// What one call of encode works in.
+// Holds what one call of encode works in.
 struct Scratch {
     Bpe::Scratch model{};
     Pieces pieces{};
@@ -147,7 +147,7 @@ Result<> Tokenizer::State::encode_normalized(
     return Ok{};
 }
 
-// Whether whoever waits for it still does.
+// Asks whether whoever waits for it still does.
 Result<> Tokenizer::State::check(const Scratch& scratch) {
     if (scratch.interrupt == nullptr || !*scratch.interrupt) return Ok{};
     if (std::optional<Error> why = (*scratch.interrupt)()) return *std::move(why);

@@ -26,7 +26,7 @@ struct Pattern {
     bool is_one_code_point = false;
 };
 
-// {"String": text} or {"Regex": pattern}.
+// Reads {"String": text} or {"Regex": pattern}.
 Result<Pattern> read_pattern(const Component& component) {
     const json* given = component.find("pattern");
     constexpr std::string_view kAccepted = R"({"String": text} or {"Regex": pattern})";
@@ -108,7 +108,7 @@ Result<SplitBehavior> read_behavior(const Component& component) {
     );
 }
 
-// For the pre-tokenizer and the decoder of that name.
+// Reads what the pre-tokenizer and the decoder of that name share.
 Result<MetaspaceStep> read_metaspace(const Component& component) {
     MetaspaceStep step;
     ASSIGN_OR_RETURN(step.replacement, component.character("replacement"));

@@ -12,8 +12,8 @@ using nlohmann::json;
 using enum ErrorCode;
 
 constexpr std::size_t kDepthMax = 64;
-// Of a few thousand added tokens and the components. Vocabularies of other kinds of models, which
-// are refused by name, are in it, too: a list of 250,000 pairs.
+// This leaves room for a few thousand added tokens and the components. Vocabularies of other kinds
+// of models, which are refused by name, are in it, too: a list of 250,000 pairs.
 constexpr std::size_t kRestValuesMax = 2'000'000;
 
 class ListsReader final : public JsonReader {

@@ -15,7 +15,7 @@ struct Scanned {
     std::size_t len = 0;  // of the code point, of the prefix, or of what one U+FFFD stands for
 };
 
-// What begins at the front of `text`. REQUIRES: !text.empty().
+// Finds what begins at the front of `text`. REQUIRES: !text.empty().
 Scanned scan(std::string_view text) {
     const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
     const unsigned lead = byte(0);

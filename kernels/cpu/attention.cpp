@@ -39,7 +39,7 @@ struct Dot<float> {
     }
 };
 
-// An online softmax over some of the keys, for each query of a tile.
+// Holds an online softmax over some of the keys, for each query of a tile.
 struct State {
     alignas(64) float max[kTileQueries];
     alignas(64) float sum[kTileQueries];    // 0: no key seen
@@ -89,8 +89,8 @@ PITSTOP_INLINE void score4(
     }
 }
 
-// out[i] = out[i] * alpha[i] + sum_j p[i][j] * values[j], j ascending, elements [d, d + kVectors *
-// 16).
+// Computes out[i] = out[i] * alpha[i] + sum_j p[i][j] * values[j], j ascending, elements [d, d +
+// kVectors * 16).
 template <class T, int kQueries, int kVectors>
 PITSTOP_INLINE void add_values(
     const float (*p)[kBlock],
@@ -155,8 +155,8 @@ void add_values_of_block(
         add_values<T, kQueries, 1>(p, alpha, values, begin, end, d, D - d, out, D_padded);
 }
 
-// Into L2. Pages lie anywhere and a key is a few lines: the hardware does not see the pattern in
-// time.
+// Fetches into L2. Pages lie anywhere and a key is a few lines: the hardware does not see the
+// pattern in time.
 template <class T>
 PITSTOP_INLINE void fetch(const T* head, std::int64_t D) {
     constexpr std::int64_t kPerLine = 64 / sizeof(T);
@@ -164,7 +164,7 @@ PITSTOP_INLINE void fetch(const T* head, std::int64_t D) {
         __builtin_prefetch(head + d, /*rw=*/0, /*locality=*/2);
 }
 
-// The keys of the block from position `first`, which is the next one to be scored.
+// Fetches the keys of the block from position `first`, which is the next one to be scored.
 template <class T>
 PITSTOP_INLINE void fetch_keys(const AttentionArgs& args, const Tile<T>& tile, std::int64_t first) {
     const Seen seen = seen_by(tile.position[tile.num - 1], args.window, first);
@@ -218,7 +218,7 @@ PITSTOP_INLINE float soften(float* p, const Seen& seen, float old_max, float& ne
     return sum((s[0] + s[1]) + (s[2] + s[3]));
 }
 
-// One block of keys into the state of every query that sees any of it.
+// Takes one block of keys into the state of every query that sees any of it.
 template <class T>
 void add_block(
     const AttentionArgs& args,
@@ -300,7 +300,7 @@ void add_segment(
     }
 }
 
-// total += part, for one query.
+// Computes total += part, for one query.
 PITSTOP_INLINE void merge_query(
     float& total_max,
     float& total_sum,
@@ -368,8 +368,9 @@ void attend(const AttentionArgs& args, const Tile<T>& tile, std::int64_t D_padde
         write_query(args, tile.index[v], total.out + v * D_padded, total.sum[v]);
 }
 
-// Few tiles, many keys: (tile, segment) pairs go to the threads, parts to the workspace, and the
-// parts are merged as attend() does. [T * Q, num_segments] entries: max, sum, padding, then out.
+// Where tiles are few and keys many, (tile, segment) pairs go to the threads, parts to the
+// workspace, and the parts are merged as attend() does. [T * Q, num_segments] entries: max, sum,
+// padding, then out.
 constexpr std::int64_t kPartHeader = kLanes;
 
 template <class T>

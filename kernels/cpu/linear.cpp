@@ -1,6 +1,6 @@
-// Register tiles of kRows x kCols dot products: each output has one accumulator of 16 lanes over
-// all of K, whatever the tile, so that the bits do not depend on it. What the tile decides is how
-// often a loaded vector is used.
+// Computes register tiles of kRows x kCols dot products: each output has one accumulator of 16
+// lanes over all of K, whatever the tile, so that the bits do not depend on it. What the tile
+// decides is how often a loaded vector is used.
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/parallel.h"
 
@@ -65,12 +65,12 @@ PITSTOP_INLINE void finish(
     }
 }
 
-// Whether a tile fetches the rows of w that a later one will need, into L2. The first pass over w
-// does: its rows are too short for the hardware to see their pattern in time. A fetch past the end
-// of w is harmless.
+// Says whether a tile fetches the rows of w that a later one will need, into L2. The first pass
+// over w does: its rows are too short for the hardware to see their pattern in time. A fetch past
+// the end of w is harmless.
 enum class Fetch : std::uint8_t { kNone, kAhead };
 
-// Outputs [m, m + kRows) x [n, n + kCols).
+// Computes outputs [m, m + kRows) x [n, n + kCols).
 template <class Products, int kRows, int kCols, Fetch kFetch>
 PITSTOP_INLINE void tile(
     const typename Products::X* x,  // [kRows, K], from row m
@@ -146,7 +146,7 @@ void strip(
     }
 }
 
-// The strip of as many of `rows` rows as there is a tile for; returns how many.
+// Computes the strip of as many of `rows` rows as there is a tile for; returns how many.
 template <class Products, Fetch kFetch>
 std::int64_t any_strip(
     const LinearArgs& args,
@@ -193,7 +193,7 @@ std::int64_t clamp(std::int64_t x, std::int64_t low, std::int64_t high) {
     return x < low ? low : x > high ? high : x;
 }
 
-// How the outputs are cut into rectangles; decides speed, never bits.
+// Says how the outputs are cut into rectangles; this decides speed, never bits.
 struct Cut {
     std::int64_t n_size;  // outputs of one rectangle, a multiple of kColsAlign
     std::int64_t m_size;  // rows of one

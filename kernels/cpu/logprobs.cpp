@@ -11,7 +11,7 @@ struct Scaling {
     F32x16 inverse;
     F32x16 kept_min;
 
-    // x of 16 logits, -inf where it is not kept or there is none.
+    // Loads x of 16 logits, -inf where it is not kept or there is none.
     PITSTOP_INLINE F32x16 load_x(const float* logits, std::int64_t n) const {
         F32x16 x = load_up_to(logits, n) * inverse;
         if (n < kLanes) {
@@ -22,7 +22,7 @@ struct Scaling {
     }
 };
 
-// One block of ids, which stays in L1 between the two passes.
+// Reduces one block of ids, which stays in L1 between the two passes.
 SoftmaxStats block_stats(const float* logits, std::int64_t n, const Scaling& scaling) {
     F32x16 max16 = set1(kNegInf);
     for (std::int64_t i = 0; i < n; i += kLanes)
@@ -38,7 +38,7 @@ SoftmaxStats block_stats(const float* logits, std::int64_t n, const Scaling& sca
     return stats;
 }
 
-// The n best of one row, by insertion: few of V logits get in.
+// Finds the n best of one row, by insertion: few of V logits get in.
 void top_of_row(
     const float* logits,
     std::int64_t V,

@@ -4,7 +4,8 @@
 namespace pitstop::kernels::PITSTOP_ISA {
 namespace {
 
-// x += delta, and the sum of x^2: four accumulators of 16 lanes, for the latency of the adds.
+// Computes x += delta, and returns the sum of x^2: it has four accumulators of 16 lanes, for the
+// latency of the adds.
 PITSTOP_INLINE float add_and_square(float* x, const float* delta, std::int64_t H) {
     F32x16 acc[4] = {zero(), zero(), zero(), zero()};
     std::int64_t i = 0;

@@ -23,7 +23,7 @@ load_normed(const X* x, const bf16* w, float scale, std::int64_t begin, std::int
     return w == nullptr ? v : v * set1(scale) * load_up_to(w + begin, n);
 }
 
-// Norm and rotation of one head. y may be x: each pair of halves is loaded before it is stored.
+// Norms and rotates one head. y may be x: each pair of halves is loaded before it is stored.
 template <class X, class Y>
 PITSTOP_INLINE void rotate_head(
     const X* x,        // [D]

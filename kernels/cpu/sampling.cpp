@@ -1,5 +1,5 @@
-// Two steps: the threshold of each row that truncates, by radix select on the bits of x; then the
-// race, which skips the draws that cannot win.
+// Samples in two steps: the threshold of each row that truncates, by radix select on the bits of x;
+// then the race, which skips the draws that cannot win.
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/vmath.h"
@@ -15,7 +15,7 @@ struct Row {
     std::int64_t V;
     F32x16 inverse;  // 1 / temperature
 
-    // x of ids [i, i + 16), -inf past the end and for NaN.
+    // Loads x of ids [i, i + 16), -inf past the end and for NaN.
     PITSTOP_INLINE F32x16 load_x(std::int64_t i) const {
         const std::int64_t n = V - i;
         F32x16 x = load_up_to(logits + i, n) * inverse;
@@ -33,7 +33,7 @@ PITSTOP_INLINE float max_of(const Row& row) {
     return max_lane(max16);
 }
 
-// Unsigned integers in the order of the floats.
+// Maps floats to unsigned integers in the same order.
 PITSTOP_INLINE U32x16 ordered(F32x16 x) {
     const U32x16 u = as_u32(x);
     const U32x16 all_if_negative = set1_u32(0) - shr<31>(u);
@@ -44,7 +44,7 @@ PITSTOP_INLINE float from_ordered(std::uint32_t image) {
     return __builtin_bit_cast(float, u);
 }
 
-// How much an x counts for: one each (top-k), or its mass (top-p).
+// These say how much an x counts for: one each (top-k), or its mass (top-p).
 struct CountWeight {
     PITSTOP_INLINE void operator()(F32x16, std::uint64_t* weights) const {
         for (int i = 0; i < kLanes; ++i) weights[i] = 1;
@@ -57,8 +57,8 @@ struct MassWeight {
         F32x16 difference = x - set1(max);
         difference = select(is_nan(difference), zero(), difference);  // both infinite
         const F32x16 mass = exp(difference) * set1(kMassOne);
-        // To the nearest, ties to even, as llrint: below 2^23 by a sum whose last bit is one, above
-        // it every float is an integer.
+        // Rounds to the nearest, ties to even, as llrint does: below 2^23 by a sum whose last bit
+        // is one, above it every float is an integer.
         const F32x16 rounder = set1(0x1p23f);
         const F32x16 rounded = select(gt(rounder, mass), (mass + rounder) - rounder, mass);
         float lanes[kLanes];
@@ -69,10 +69,10 @@ struct MassWeight {
 };
 constexpr float kMassRange = 28.5f;  // exp(-28.5) * 2^40 rounds to zero
 
-// The largest x such that the ids at or above it weigh at least target_of(weight of all) together,
-// among those with x >= floor. Digits of 11, 11 and 10 bits from the top of the ordered image: each
-// pass weighs the values that share the digits found so far. REQUIRES: 1 <= target <= the weight of
-// all; an x >= floor that weighs something.
+// Returns the largest x such that the ids at or above it weigh at least target_of(weight of all)
+// together, among those with x >= floor. Digits of 11, 11 and 10 bits from the top of the ordered
+// image: each pass weighs the values that share the digits found so far. REQUIRES: 1 <= target <=
+// the weight of all; an x >= floor that weighs something.
 template <class Weight, class TargetOf>
 float select_threshold(const Row& row, float floor, const Weight& weight, TargetOf target_of) {
     constexpr int kDigitBits = 11;
@@ -114,8 +114,8 @@ float select_threshold(const Row& row, float floor, const Weight& weight, Target
     return from_ordered(prefix);
 }
 
-// A value that at least k ids reach, found cheaply: the k-th largest of the maxima of k or more
-// parts. -inf where that takes too many parts.
+// Returns a value that at least k ids reach, found cheaply: the k-th largest of the maxima of k or
+// more parts. -inf where that takes too many parts.
 float top_k_floor(const Row& row, std::int64_t k) {
     constexpr std::int64_t kPart = 4 * kLanes;
     constexpr std::int64_t kPartsMax = 4096;
@@ -160,7 +160,7 @@ float kept_min_of(const SampleRow& params, const Row& row) {
     return kept_min;
 }
 
-// The highest of 16 scores, if it beats `best`: the lower id on a tie, as ids ascend.
+// Takes the highest of 16 scores, if it beats `best`: the lower id on a tie, as ids ascend.
 PITSTOP_INLINE void take_better(F32x16 scores, std::int64_t first_id, Choice& best) {
     std::uint32_t winners = bits(gt(scores, set1(best.score)));
     if (winners == 0) return;
@@ -175,8 +175,8 @@ PITSTOP_INLINE void take_better(F32x16 scores, std::int64_t first_id, Choice& be
     }
 }
 
-// g = -log(E), E = -log1p(-v), v = (bits + 0.5) * 2^-32. For v < 0.5, log(1 - v) * v / (1 - (1 -
-// v)), whose rounding errors cancel (Kahan; Goldberg 1991, theorem 4); else 1 - v from the
+// Computes g = -log(E), E = -log1p(-v), v = (bits + 0.5) * 2^-32. For v < 0.5, log(1 - v) * v / (1
+// - (1 - v)), whose rounding errors cancel (Kahan; Goldberg 1991, theorem 4); else 1 - v from the
 // complement of the bits.
 PITSTOP_INLINE F32x16 gumbel(U32x16 random) {
     const F32x16 one = set1(1.f);
@@ -191,7 +191,7 @@ PITSTOP_INLINE F32x16 gumbel(U32x16 random) {
     return zero() - log(zero() - select(is_small, corrected, log_u));
 }
 
-// At least gumbel(): E >= v, and log2(v) >= its exponent.
+// Is at least gumbel(): E >= v, and log2(v) >= its exponent.
 PITSTOP_INLINE F32x16 gumbel_bound(U32x16 random) {
     const F32x16 v = fma(from_u32(random), set1(0x1p-32f), set1(0x1p-33f));
     const F32x16 minus_exponent = from_i32(set1_u32(127) - shr<23>(as_u32(v)));
@@ -199,7 +199,7 @@ PITSTOP_INLINE F32x16 gumbel_bound(U32x16 random) {
 }
 constexpr float kGumbelMax = 23.f;  // of v = 2^-33: 22.88
 
-// The bits of the 64 ids from 4 * counter0: vector i has ids 16 i .. 16 i + 15.
+// Makes the bits of the 64 ids from 4 * counter0: vector i has ids 16 i .. 16 i + 15.
 PITSTOP_INLINE void random_of_64_ids(const SampleRow& params, std::uint32_t counter0, U32x16* out) {
     alignas(64) static constexpr std::uint32_t kOrder[16] = {
         0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};

@@ -4,7 +4,7 @@
 namespace pitstop::kernels::PITSTOP_ISA {
 namespace {
 
-// One row, `n` elements; src of any alignment.
+// Converts one row of `n` elements; src has any alignment.
 void convert(const std::byte* src, DType dtype, bf16* dst, std::int64_t n) {
     if (dtype == DType::kBF16) {
         std::memcpy(dst, src, static_cast<std::size_t>(n) * 2);

@@ -1,4 +1,4 @@
-// This level's table.
+// Defines this level's table.
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/levels.h"
 
