@@ -1,4 +1,4 @@
-// bfloat16: the upper half of a float32. Also f16, which only checkpoints use.
+// Defines bfloat16, the upper half of a float32, and f16, which only checkpoints use.
 #pragma once
 
 #include <bit>
@@ -16,7 +16,7 @@ static_assert(sizeof(bf16) == 2);
     return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16);
 }
 
-// Round to nearest, ties to even, as VCVTNEPS2BF16 and CUDA's __float2bfloat16_rn do; a NaN stays
+// Rounds to nearest, ties to even, as VCVTNEPS2BF16 and CUDA's __float2bfloat16_rn do; a NaN stays
 // a (quiet) NaN. Unlike the instruction, denormals are kept.
 [[nodiscard]] constexpr bf16 to_bf16(float x) {
     const std::uint32_t u = std::bit_cast<std::uint32_t>(x);
@@ -30,7 +30,7 @@ struct f16 {
 };
 static_assert(sizeof(f16) == 2);
 
-// Exact: every float16 is a float32.
+// The result is exact: every float16 is a float32.
 [[nodiscard]] constexpr float to_float(f16 x) {
     const std::uint32_t sign = static_cast<std::uint32_t>(x.bits & 0x8000u) << 16;
     const std::uint32_t exponent = (x.bits >> 10) & 0x1fu;

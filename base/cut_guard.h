@@ -1,6 +1,6 @@
-// Reading memory that is mapped from somebody else's file: whoever makes the file shorter meanwhile
-// makes an access past its new end raise SIGBUS, which ends a process. Inside a guard it is an
-// error that can be asked for:
+// Guards the reading of memory that is mapped from somebody else's file: whoever makes the file
+// shorter meanwhile makes an access past its new end raise SIGBUS, which ends a process. Inside a
+// guard it is an error that can be asked for:
 //
 //   CutGuard guard(bytes);          // of a mapping
 //   use(bytes);                     // on this thread
@@ -27,8 +27,8 @@ class CutGuard {
 
     [[nodiscard]] bool is_cut() const { return is_cut_.load(std::memory_order_relaxed); }
 
-    // The handler's: if `address` lies in the range or in another guard's around this one, puts
-    // zeros there. Async-signal-safe.
+    // The handler calls this: if `address` lies in the range or in another guard's around this one,
+    // it puts zeros there. Async-signal-safe.
     [[nodiscard]] static bool mend(const void* address);
 
   private:

@@ -1,12 +1,13 @@
-// How many file descriptors this process may have open. Each connection is one, and the soft limit
-// that a shell gives is often 1024, or less.
+// Raises the number of file descriptors that this process may have open. Each connection takes one,
+// and the soft limit that a shell gives is often 1024, or less.
 #pragma once
 
 #include "base/result.h"
 
 namespace pitstop {
 
-// What each process of a tree needs for itself at least; some need more, by their number of peers.
+// Each process of a tree needs at least this many for itself; some need more, by their number of
+// peers.
 inline constexpr int kDescriptorsMin = 48;
 // Raising further helps nobody, and where the hard limit is a milliard some programs that are
 // started from here would look at each.
@@ -16,8 +17,8 @@ inline constexpr int kDescriptorsMax = 1 << 20;
 // Errors: kResourceExhausted, less than `needed`.
 Result<int> raise_descriptor_limit(int needed = kDescriptorsMin);
 
-// Whether `num` more can be opened now. Others may take them right after: this is for libraries
-// that abort where there is none, and it makes that unlikely.
+// Tells whether `num` more can be opened now. Others may take them right after: this is for
+// libraries that abort where there is none, and it makes that unlikely.
 bool has_descriptors(int num);
 
 }  // namespace pitstop

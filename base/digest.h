@@ -1,8 +1,9 @@
-// The digest of weights: 128 bits that do not depend on sharding or on the order of arrival.
+// Defines the digest of weights: 128 bits that do not depend on sharding or on the order of
+// arrival.
 //
-// Of a tensor: take it whole, row-major, pad each row (last dimension) with zero bytes to whole
-// 8-byte words, read the words little-endian and number them i = 0, 1, ... over the tensor. Then,
-// mod 2^64:
+// To digest a tensor, take it whole, row-major, pad each row (last dimension) with zero bytes to
+// whole 8-byte words, read the words little-endian and number them i = 0, 1, ... over the tensor.
+// Then, mod 2^64:
 //
 //   h_i    = mix64(word_i + (i + 1) * 0x9e3779b97f4a7c15)
 //   lane0  = sum_i h_i
@@ -53,10 +54,10 @@ inline constexpr std::int64_t kDigestWordBytes = 8;
     return static_cast<std::uint64_t>((row_bytes + kDigestWordBytes - 1) / kDigestWordBytes);
 }
 
-// Of a text, as one row. For texts; tensors go through digest/ and kernels/digest.h.
+// Digests a text as one row. Tensors go through digest/ and kernels/digest.h instead.
 [[nodiscard]] Digest digest_of(std::string_view text);
 
-// 32 lower-case hex digits: lane 0, lane 1.
+// Writes 32 lower-case hex digits: lane 0, then lane 1.
 [[nodiscard]] std::string to_hex(const Digest& digest);
 [[nodiscard]] std::optional<Digest> digest_from_hex(std::string_view hex);
 

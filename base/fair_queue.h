@@ -27,10 +27,10 @@
 
 namespace pitstop {
 
-// Who is served first: fair, a client after the other; fcfs, who came first, whoever it is.
+// Says who is served first: kFair takes clients in turns; kFcfs takes whoever came first.
 enum class Fairness : std::uint8_t { kFair, kFcfs };
 
-// Of a flag's value.
+// Reads a flag's value.
 [[nodiscard]] inline Result<Fairness> fairness_of(std::string_view name) {
     if (name == "fair") return Fairness::kFair;
     if (name == "fcfs") return Fairness::kFcfs;
@@ -57,7 +57,7 @@ class FairQueue {
     [[nodiscard]] std::size_t size() const { return root_->items; }
     [[nodiscard]] std::size_t weight() const { return root_->weight; }
 
-    // `weight`: what counts where somebody has too much. REQUIRES: the id is not here.
+    // `weight` is what counts where somebody has too much. REQUIRES: the id is not here.
     void push(Path path, Id id, std::size_t weight = 1) {
         Node* node = root_.get();
         node->add(1, weight);
@@ -90,7 +90,7 @@ class FairQueue {
         way.back()->ring.emplace(way.back()->own_turn, way.back());
     }
 
-    // False: it is not here. Its path keeps its turn.
+    // Returns false if the id is not here. Its path keeps its turn.
     bool erase(Path path, Id id) {
         std::vector<Node*> way = way_to(path);
         if (way.empty() || !way.back()->ids.contains(id)) return false;
@@ -101,7 +101,7 @@ class FairQueue {
         const std::vector<Node*> way = way_to(path);
         return !way.empty() && way.back()->ids.contains(id);
     }
-    // Of everything under the path.
+    // Sums the weight of everything under the path.
     [[nodiscard]] std::size_t weight_of(Path path) const {
         const std::vector<Node*> way = way_to(path);
         return way.empty() ? 0 : way.back()->weight;
@@ -126,7 +126,8 @@ class FairQueue {
         return id;
     }
 
-    // The newest of who has the most, at each level; of equals, of who joined or was served last.
+    // Returns the newest of who has the most, at each level; of equals, of who joined or was served
+    // last.
     // REQUIRES: !empty().
     [[nodiscard]] Id last_of_largest() const {
         const Node* node = root_.get();
@@ -182,7 +183,7 @@ class FairQueue {
     };
     static std::unique_ptr<Node> make_root() { return std::make_unique<Node>(); }
 
-    // From the root to where the path ends; empty: there is no such path.
+    // Returns the nodes from the root to where the path ends; empty if there is no such path.
     [[nodiscard]] std::vector<Node*> way_to(Path path) const {
         std::vector<Node*> way{root_.get()};
         for (const std::string& name : path) {

@@ -1,4 +1,4 @@
-// Named places where a test may stop, kill or delay a process, to see what the others make of it.
+// Names places where a test may stop, kill or delay a process, to see what the others make of it.
 // They exist only in builds with PITSTOP_FAULT_POINTS (the presets); elsewhere there is no code.
 //
 // A process that finds itself named in the environment,
@@ -29,8 +29,8 @@ class FaultPoint {
     std::string place_{};
 };
 
-// The places of PITSTOP_FAULT_DIR alone; the process is who init_logging was told it is. `what` may
-// come from a wire: what is no name of a message is no place.
+// Reaches the places of PITSTOP_FAULT_DIR alone; the process is who init_logging was told it is.
+// `what` may come from a wire: what is no name of a message is no place.
 void reach_fault_point(std::string_view verb, std::string_view what);
 
 }  // namespace pitstop

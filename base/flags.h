@@ -1,6 +1,6 @@
-// Command-line flags of the processes: `--name value` or `--name=value`; a flag that is a bool
-// takes no value. Every flag has a help line; an unknown flag or a bad value is an Error that lists
-// what is accepted.
+// Parses the command-line flags of the processes: `--name value` or `--name=value`; a flag that is
+// a bool takes no value. Every flag has a help line; an unknown flag or a bad value is an Error
+// that lists what is accepted.
 //
 //   FlagSet flags("tp_worker", "One tensor-parallel rank: weights, KV memory, forward pass.");
 //   int rank = 0;
@@ -31,7 +31,7 @@ class FlagSet {
     // May be given more than once; each value is appended.
     void add(std::string_view name, std::vector<std::string>* target, std::string_view help);
 
-    // What is not a flag goes to positional(). After "--" everything is positional.
+    // Arguments that are not flags go to positional(). After "--" everything is positional.
     Result<> parse(int argc, char** argv);
 
     [[nodiscard]] const std::vector<std::string>& positional() const { return positional_; }

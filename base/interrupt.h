@@ -1,4 +1,4 @@
-// How long work on another thread is told to stop: asked now and then by whoever works.
+// Tells work on another thread to stop: whoever works asks now and then.
 #pragma once
 
 #include "base/result.h"
@@ -8,8 +8,8 @@
 
 namespace pitstop {
 
-// Why to stop now, or nothing. Empty: nothing ever interrupts. It must be cheap (it is asked about
-// once in 100 us of work) and may be called on any thread.
+// Returns why to stop now, or nothing. An empty function never interrupts. It must be cheap (it is
+// asked about once in 100 us of work) and may be called on any thread.
 using Interrupt = std::function<std::optional<Error>()>;
 
 }  // namespace pitstop

@@ -1,4 +1,5 @@
-// Which instructions the fast CPU ops may use. Found at run time, so one binary runs everywhere.
+// Says which instructions the fast CPU ops may use. This is found at run time, so that one binary
+// runs everywhere.
 //
 //   scalar      what every x86-64 has (SSE2); also any other processor
 //   avx2        AVX2, FMA, F16C
@@ -21,7 +22,7 @@ enum class IsaLevel : std::uint8_t { kScalar, kAvx2, kAvx512, kAvx512Bf16 };
 
 [[nodiscard]] std::string_view name_of(IsaLevel level);  // "scalar", "avx2", "avx512", "avx512bf16"
 
-// The highest level this processor and its operating system support.
+// Returns the highest level this processor and its operating system support.
 [[nodiscard]] IsaLevel best_isa();
 
 // The level to use: `asked` if it is not empty, else the environment variable PITSTOP_CPU, else

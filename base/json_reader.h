@@ -1,7 +1,7 @@
-// JSON of files that nobody vouches for: a checkpoint's header, index and configuration, a
-// tokenizer.json. Read as a stream of events, so that nothing is built but what a reader keeps;
-// reading ends where the text goes wrong, lies too deep, or is wanted no more. JsonTree keeps
-// values as they are, and counts them.
+// Reads JSON of files that nobody vouches for: a checkpoint's header, index and configuration, a
+// tokenizer.json. It is read as a stream of events, so that nothing is built but what a reader
+// keeps; reading ends where the text goes wrong, lies too deep, or is wanted no more. JsonTree
+// keeps values as they are, and counts them.
 //
 // Included by .cpp files alone, for it knows nlohmann::json.
 //
@@ -37,18 +37,18 @@ class JsonReader : private nlohmann::json_sax<nlohmann::json> {
     JsonReader(std::string where, JsonLimits limits)
         : where_(std::move(where)), limits_(std::move(limits)) {}
 
-    // The whole of `json`, which must be one object. Errors: the reader's and the interrupt's own;
-    // kMalformed: no JSON (at which byte), no object, nested deeper than the limit.
+    // Reads the whole of `json`, which must be one object. Errors: the reader's and the interrupt's
+    // own; kMalformed: no JSON (at which byte), no object, nested deeper than the limit.
     Result<> read(std::string_view json);
 
   protected:
-    // A value that is no object and no array.
+    // Holds a value that is no object and no array.
     struct Scalar {
         std::string* text = nullptr;  // a string, which may be taken; null: another value,
         Json other{};                 // which is this
     };
-    // How deep the event is: 1 in the root object. A start is told before the depth grows, an end
-    // after it has shrunk; the root's own are not told.
+    // Says how deep the event is: 1 in the root object. A start is told before the depth grows, an
+    // end after it has shrunk; the root's own are not told.
     [[nodiscard]] std::size_t depth() const { return depth_; }
 
     virtual std::optional<Error> on_key(std::string& name) = 0;
@@ -88,7 +88,7 @@ class JsonReader : private nlohmann::json_sax<nlohmann::json> {
     std::optional<Error> problem_{};
 };
 
-// An object, built from a reader's events. A value takes 16 to 100 bytes however few it is written
+// Builds an object from a reader's events. A value takes 16 to 100 bytes however few it is written
 // with ("[],[],[]"), so that their number is what bounds the memory.
 class JsonTree {
   public:
@@ -96,7 +96,7 @@ class JsonTree {
     JsonTree(std::string where, std::size_t values_max)
         : where_(std::move(where)), values_max_(values_max) {}
 
-    // The key of the next value.
+    // Sets the key of the next value.
     void set_key(std::string name) { key_ = std::move(name); }
     // Puts a value where the tree is open. kTooLarge: there are values_max already.
     [[nodiscard]] std::optional<Error> add(nlohmann::json value);
@@ -108,7 +108,7 @@ class JsonTree {
     [[nodiscard]] nlohmann::json take() { return std::move(root_); }
 
   private:
-    // Null: there are values_max already.
+    // Returns null if there are values_max already.
     nlohmann::json* place(nlohmann::json value);
     [[nodiscard]] Error too_many() const;
 
@@ -120,7 +120,7 @@ class JsonTree {
     std::vector<nlohmann::json*> open_{};  // in the root, from the outside in
 };
 
-// All of a file's object. Of a key that is there twice, the last value.
+// Reads all of a file's object. Of a key that is there twice it keeps the last value.
 [[nodiscard]] Result<nlohmann::json> read_json_tree(
     std::string_view json, const std::string& where, JsonLimits limits, std::size_t values_max
 );

@@ -15,7 +15,7 @@ namespace pitstop {
 class MappedFile {
   public:
     static Result<MappedFile> open(const std::string& path);
-    // The first `size` bytes of an open file, which is `path` in errors. The descriptor may be
+    // Maps the first `size` bytes of an open file, which is `path` in errors. The descriptor may be
     // closed afterwards. kUnsupported: its file system maps no files.
     static Result<MappedFile> of(int fd, std::size_t size, const std::string& path);
     // Reads a whole small file. kTooLarge over `size_max` bytes; kDataLoss if it is cut short

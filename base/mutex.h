@@ -1,5 +1,5 @@
-// std::mutex, its lock and its condition variable, in types that Clang's thread safety analysis
-// knows (libstdc++'s have no attributes). They cost what std's cost.
+// Wraps std::mutex, its lock and its condition variable, in types that Clang's thread safety
+// analysis knows (libstdc++'s have no attributes). They cost what std's cost.
 #pragma once
 
 #include "base/thread_annotations.h"
@@ -42,7 +42,7 @@ class SCOPED_CAPABILITY MutexLock {
 class Condition {
   public:
     void wait(MutexLock& lock) { condition_.wait(lock.lock_); }
-    // False: the deadline has passed.
+    // Returns false if the deadline has passed.
     bool wait_until(MutexLock& lock, TimePoint deadline) {
         return condition_.wait_until(lock.lock_, deadline) == std::cv_status::no_timeout;
     }

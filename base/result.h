@@ -1,4 +1,4 @@
-// What may go wrong with the outside: a request, a file, a full queue, a peer.
+// Names what may go wrong with the outside: a request, a file, a full queue, a peer.
 //
 // An Error says what, which and what is accepted. Its code is part of the protocol
 // (docs/protocol.md lists the names): clients switch on it, people read the message.
@@ -74,7 +74,7 @@ inline constexpr std::array<std::string_view, kAllErrorCodes.size()> kErrorCodeN
 [[nodiscard]] constexpr std::string_view name_of(ErrorCode code) {
     return kErrorCodeNames[static_cast<std::size_t>(code)];
 }
-// Its inverse; a name that this build does not know is kInternal.
+// Inverts name_of(); a name that this build does not know is kInternal.
 [[nodiscard]] ErrorCode error_code_named(std::string_view name);
 
 struct Error {
@@ -91,7 +91,7 @@ template <class... Args>
 
 struct Ok {};
 
-// A T or an Error.
+// Holds a T or an Error.
 template <class T = Ok>
 class [[nodiscard]] Result {
   public:

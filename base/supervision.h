@@ -1,4 +1,4 @@
-// A process's tie to the launcher that started it.
+// Ties a process to the launcher that started it.
 //
 // The launcher gives each process two pipe ends. On `ready_fd` the process says it is ready, in one
 // line. From `supervisor_fd` it reads lines ("stop", "died tp_worker[0.1] signal 9"); its end of
@@ -40,14 +40,14 @@ class Supervision {
     // Tells the launcher why the weights that were to be loaded are not those it asked for, or none
     // at all, before this process ends: a restart can go on without them.
     void say_lost(std::string_view line);
-    // Where a door listens for other machines.
+    // Tells the launcher where a door listens for other machines.
     void say_door(std::string_view door, std::string_view endpoint);
     // Asks the launcher to end the tree, with exit code 0.
     void say_end(std::string_view line);
     // Tells the launcher why this process is about to end, in one line.
     void say_failed(std::string_view line);
 
-    // To be polled for reading; -1: nothing to poll.
+    // Whoever polls waits for this to become readable; -1 means that there is nothing to poll.
     [[nodiscard]] int fd() const { return supervisor_fd_; }
 
     // Reads what is there without waiting. Returns whole lines; `is_over()` afterwards tells

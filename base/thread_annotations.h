@@ -1,4 +1,4 @@
-// What a mutex guards, said so that Clang checks it (-Wthread-safety); other compilers read
+// Says what a mutex guards, so that Clang checks it (-Wthread-safety); other compilers read
 // nothing. Source: Clang, "Thread Safety Analysis", clang.llvm.org/docs/ThreadSafetyAnalysis.html.
 //
 // A member that is touched without its mutex, and a function that is called without the one it
@@ -11,12 +11,12 @@
 #define PITSTOP_THREAD_ATTRIBUTE(x)
 #endif
 
-// Of a member: read and written by whoever holds `mutex`.
+// Marks a member that is read and written only by whoever holds `mutex`.
 #define GUARDED_BY(mutex) PITSTOP_THREAD_ATTRIBUTE(guarded_by(mutex))
-// Of a function: its caller holds `mutex`, before and after.
+// Marks a function whose caller holds `mutex` before and after.
 #define REQUIRES(...) PITSTOP_THREAD_ATTRIBUTE(requires_capability(__VA_ARGS__))
 
-// For base/mutex.h, whose types are what the analysis speaks of.
+// These are for base/mutex.h, whose types are what the analysis speaks of.
 #define CAPABILITY(name) PITSTOP_THREAD_ATTRIBUTE(capability(name))
 #define SCOPED_CAPABILITY PITSTOP_THREAD_ATTRIBUTE(scoped_lockable)
 #define ACQUIRE(...) PITSTOP_THREAD_ATTRIBUTE(acquire_capability(__VA_ARGS__))

@@ -1,4 +1,4 @@
-// The one clock. Pure cores take a TimePoint; only the thin loops read it.
+// Defines the one clock. Pure cores take a TimePoint; only the thin loops read it.
 #pragma once
 
 #include <chrono>

@@ -1,5 +1,6 @@
-// Borrowed tensors: a pointer, extents and strides in elements. Row-major, the last dimension
-// contiguous. They own nothing and check nothing: a launcher checks the shape its comment states.
+// Describes borrowed tensors: a pointer, extents and strides in elements. They are row-major, the
+// last dimension contiguous. They own nothing and check nothing: a launcher checks the shape its
+// comment states.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// The keys of the tcp doors (CURVE, rfc.zeromq.org/spec/26): files, and the list of the clients
-// that a door lets in. Keys are Z85 text of 40 characters, as ZeroMQ's own tools have them.
+// Handles the keys of the tcp doors (CURVE, rfc.zeromq.org/spec/26): files, and the list of the
+// clients that a door lets in. Keys are Z85 text of 40 characters, as ZeroMQ's own tools have them.
 //
 // A directory of keys, made by `pitstop keygen`:
 //
@@ -35,13 +35,13 @@ struct CurveKeyPair {
     std::string secret_key{};
 };
 
-// What a client needs to open a door.
+// Holds all that a client needs to open a door.
 struct ClientKey {
     CurveKeyPair pair{};
     std::string server_key{};  // the tree's public key: nobody else can answer in its place
 };
 
-// Whether ZeroMQ was built with CURVE. Errors: kUnsupported.
+// Checks that ZeroMQ was built with CURVE. Errors: kUnsupported.
 Result<> check_curve();
 
 Result<CurveKeyPair> make_key_pair();
@@ -59,19 +59,20 @@ Result<std::string> add_client_key(const std::string& dir, const std::string& na
 // Takes the client off both lists; its file stays, and opens nothing. Errors: it is on none.
 Result<> remove_client_key(const std::string& dir, const std::string& name);
 
-// The clients that a door lets in, as the file says now: it is looked at again whenever somebody
-// asks, and read again where it has changed. One that cannot be read lets nobody in.
+// Knows the clients that a door lets in, as the file says now: it is looked at again whenever
+// somebody asks, and read again where it has changed. One that cannot be read lets nobody in.
 class AllowedKeys {
   public:
-    // How long a key that was taken off may still be believed by has().
+    // A key that was taken off the list may still be believed by has() for this long.
     static constexpr auto kLookEvery = std::chrono::milliseconds(500);
 
     // Errors: it cannot be read, or a line is no key.
     static Result<AllowedKeys> open(std::string path);
 
-    // The name of that key's client, as the file says at this moment; nothing: it may not come in.
+    // Returns the name of that key's client, as the file says at this moment; nothing if it may not
+    // come in.
     std::optional<std::string> find(std::string_view public_key);
-    // Whether it may still: for each message of somebody who is in.
+    // Tells whether a client that is in may stay in; asked for each of its messages.
     bool has(TimePoint now, std::string_view public_key);
 
   private:

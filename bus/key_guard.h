@@ -33,9 +33,9 @@ class KeyGuard {
     // Answers what is there. Whoever asks something else than ZAP is refused.
     void answer_all();
 
-    // Whether a client that is in may still be.
+    // Tells whether a client that came in may still be in.
     [[nodiscard]] bool is_allowed(TimePoint now, std::string_view domain, std::string_view key);
-    // Keys that were not let in at this door.
+    // Counts the keys that were not let in at this door.
     [[nodiscard]] std::int64_t num_refused(std::string_view domain) const;
 
   private:

@@ -5,15 +5,15 @@
 
 namespace pitstop::bus {
 
-// What a socket takes and holds. A frame over frame_bytes_max ends the connection it came from
-// (ZeroMQ's own guard against a peer that never stops); a message over message_bytes_max is refused
-// with an answer.
+// Bounds what a socket takes and holds. A frame over frame_bytes_max ends the connection it came
+// from (ZeroMQ's own guard against a peer that never stops); a message over message_bytes_max is
+// refused with an answer.
 struct SocketLimits {
     std::size_t frame_bytes_max = 0;
     std::size_t message_bytes_max = 0;
     int queue_len_max = 0;  // messages per peer and direction
-    // Where it listens: the next one is closed at once (bus/listener.h), and a peer that has not
-    // said who it is by then is, too.
+    // These two are for a socket that listens: a connection over the first is closed at once
+    // (bus/listener.h), and so is a peer that has not said who it is within the second.
     int connections_max = 64;
     int handshake_ms = 30'000;
 };
@@ -27,8 +27,8 @@ inline constexpr SocketLimits kDoorLimits{
     .handshake_ms = 10'000,
 };
 
-// A door at tcp. What has not shaken hands yet may send a frame, too: hence fewer of them, and a
-// frame that is little more than the largest message. Encryption adds 33 bytes to each.
+// These are for a door at tcp. What has not shaken hands yet may send a frame, too: hence fewer of
+// them, and a frame that is little more than the largest message. Encryption adds 33 bytes to each.
 inline constexpr SocketLimits kTcpDoorLimits{
     .frame_bytes_max = kDoorLimits.message_bytes_max + 4096,
     .message_bytes_max = kDoorLimits.message_bytes_max,
@@ -37,7 +37,8 @@ inline constexpr SocketLimits kTcpDoorLimits{
     .handshake_ms = 10'000,
 };
 
-// Between processes of the tree. Senders check their results: a full queue is an overloaded peer.
+// These are for sockets between processes of the tree. Senders check their results: a full queue is
+// an overloaded peer.
 inline constexpr SocketLimits kInnerLimits{
     .frame_bytes_max = std::size_t{1} << 30,
     .message_bytes_max = std::size_t{1} << 30,

@@ -1,4 +1,5 @@
-// A listening socket that takes a bounded number of connections; a ZeroMQ socket is bound to it.
+// Makes a listening socket that takes a bounded number of connections; a ZeroMQ socket is bound to
+// it.
 //
 // ZeroMQ itself takes whatever comes, and an ipc listener aborts its process where accept() finds
 // no descriptor (libzmq 4.3.4, ipc_listener.cpp: EMFILE is not among the errors it expects). A
@@ -30,24 +31,25 @@ struct ListenerCounts {
 
 class Listener {
   public:
-    // How long the place of a connection that has ended may stay taken.
+    // The place of a connection that has ended may stay taken for this long.
     static constexpr auto kSweepEvery = std::chrono::milliseconds(10);
 
-    // "ipc:///path", "ipc://@name" or "tcp://address:port", a numeric address; port 0: any free
-    // one. Errors: the endpoint is not understood, or is in use; no descriptor is left.
+    // Listens at "ipc:///path", "ipc://@name" or "tcp://address:port", a numeric address; port 0:
+    // any free one. Errors: the endpoint is not understood, or is in use; no descriptor is left.
     static Result<std::unique_ptr<Listener>> open(const std::string& endpoint, int connections_max);
     ~Listener();
     Listener(const Listener&) = delete;
     Listener& operator=(const Listener&) = delete;
 
-    // For ZMQ_USE_FD, once: the ZeroMQ socket closes it.
+    // Pass this to ZMQ_USE_FD once: the ZeroMQ socket closes it.
     [[nodiscard]] int fd() const;
-    // What was listened at, with the port that was found.
+    // Returns the endpoint that is listened at, with the port that was found.
     [[nodiscard]] const std::string& endpoint() const { return endpoint_; }
     [[nodiscard]] int connections_max() const;
     [[nodiscard]] ListenerCounts counts() const;
 
-    // The connection of that descriptor has come through its handshake: a message of it is here.
+    // Notes that the connection of that descriptor came through its handshake: a message of it is
+    // here.
     void note_word(int connection);
 
     class Gate;  // what accept4() asks

@@ -11,15 +11,15 @@ namespace pitstop::bus {
 
 class Poller {
   public:
-    // Borrowed; each outlives the poller. Returns its index.
+    // Borrows the socket, which outlives the poller. Returns its index.
     std::size_t add(Socket& socket);
     std::size_t add(zmq::socket_t& socket);  // one that carries no Frames: a monitor
     std::size_t add_fd(int fd);
 
-    // Up to `deadline`; returns at once if something is there.
+    // Waits up to `deadline`; returns at once if something is there.
     void wait(TimePoint deadline);
 
-    // Whether entry `index` had something to read when wait() returned.
+    // Tells whether entry `index` had something to read when wait() returned.
     [[nodiscard]] bool is_ready(std::size_t index) const {
         return (items_[index].revents & ZMQ_POLLIN) != 0;
     }

@@ -26,7 +26,7 @@ enum class SocketKind {
     kPush,    // one receiver, one way
 };
 
-// What arrived: a message, or something that was refused and whom to tell.
+// Holds what arrived: a message, or something that was refused and whom to tell.
 struct Received {
     std::string peer{};              // kRouter: the sender's identity; else empty
     std::string key{};               // kRouter: the client's public key; empty: it is local
@@ -71,16 +71,17 @@ class Socket {
         const std::optional<ClientKey>& key = std::nullopt
     );
 
-    // The next message that is there, or nothing.
+    // Returns the next message that is there, or nothing.
     [[nodiscard]] std::optional<Received> receive();
 
     // Queues the message whole or not at all. `peer` is for kRouter.
     [[nodiscard]] Sent send(const messages::Frames& frames, const std::string& peer = {});
 
-    // How long a closed socket may still try to deliver what is queued. The default is 0: nothing.
+    // Sets how long a closed socket may still try to deliver what is queued. By default it is 0:
+    // what is queued is lost.
     void set_linger_ms(int linger_ms);
 
-    // Where it is bound.
+    // Returns the listeners that the socket is bound to.
     [[nodiscard]] const std::vector<std::unique_ptr<Listener>>& listeners() const {
         return listeners_;
     }

@@ -28,8 +28,8 @@
 
 namespace pitstop::checkpoint {
 
-// What is read of a file before any of it is believed: the format's own limit, and less where few
-// tensors are accepted.
+// These bound what is read of a file before any of it is believed: the format's own limit, and less
+// where few tensors are accepted.
 inline constexpr std::size_t kHeaderBytesMax = 100'000'000;
 inline constexpr std::size_t kIndexBytesMax = std::size_t{256} << 20;
 inline constexpr std::size_t kEntryBytesMax = 2 * kTensorNameBytesMax;  // a tensor's, of either
@@ -48,8 +48,9 @@ class Checkpoint {
     [[nodiscard]] std::span<const StoredTensor> tensors() const { return tensors_; }
     [[nodiscard]] const StoredTensor* find(std::string_view name) const;  // null: none
 
-    // The tensor's bytes where they are mapped; empty where they are not (read() them, then). Read
-    // them inside a CutGuard, and ask is_whole() afterwards: the file may be cut short meanwhile.
+    // Returns the tensor's bytes where they are mapped; empty where they are not (read() them,
+    // then). Read them inside a CutGuard, and ask is_whole() afterwards: the file may be cut short
+    // meanwhile.
     [[nodiscard]] std::span<const std::byte> mapped(const StoredTensor& tensor) const;
     // kDataLoss if the file now ends before the tensor does, or was written to since it was opened.
     Result<> is_whole(const StoredTensor& tensor) const;

@@ -1,5 +1,5 @@
-// The header of a safetensors file: what the file holds and where. It is read as events, in time
-// that grows with its bytes alone, and checked in full before anything in it is believed.
+// Reads the header of a safetensors file: what the file holds and where. It is read as events, in
+// time that grows with its bytes alone, and checked in full before anything in it is believed.
 //
 // A DOM of the same JSON took 7 s for 20,000 tensors and more than 7 minutes for 300,000: the
 // parser that watches it built looks through all that it has after each entry.
@@ -27,7 +27,7 @@ inline constexpr std::size_t kTensorDimsMax = 8;
 inline constexpr std::size_t kTensorNameBytesMax = 1024;
 inline constexpr std::size_t kHeaderDepthMax = 3;  // an object of objects of arrays
 
-// The element types of the format. A model takes the first three.
+// These are the element types of the format. A model takes the first three.
 enum class StoredDtype : std::uint8_t {
     kBf16,
     kF16,
@@ -50,7 +50,7 @@ enum class StoredDtype : std::uint8_t {
 [[nodiscard]] std::string_view name_of(StoredDtype dtype);  // as the format writes it: "BF16"
 [[nodiscard]] std::int64_t bytes_of(StoredDtype dtype);     // of one element
 
-// What a source says of a tensor that it offers.
+// A source offers a tensor under this name, dtype and shape.
 struct TensorSpec {
     std::string name{};
     StoredDtype dtype = StoredDtype::kBf16;
@@ -65,7 +65,7 @@ struct StoredTensor {
     std::int64_t file_offset = 0;  // of its first byte in that file
 };
 
-// What ends the reading of a checkpoint before its end.
+// These end the reading of a checkpoint before its end.
 struct ReadLimits {
     std::size_t tensors_max = kTensorsMax;          // of all files; the next one is kTooLarge
     const std::atomic<bool>* is_dropped = nullptr;  // set, from any thread: kAborted
@@ -75,7 +75,7 @@ struct ReadLimits {
     }
 };
 [[nodiscard]] Error reading_was_dropped(const std::string& path);
-// What asks them while `path` is read.
+// Makes the function that asks `limits` while `path` is read.
 [[nodiscard]] Interrupt interrupt_of(const std::string& path, const ReadLimits& limits);
 
 struct HeaderArgs {

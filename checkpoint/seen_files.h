@@ -17,7 +17,7 @@
 
 namespace pitstop::checkpoint {
 
-// What is the same as long as nobody wrote to a file, or put another in its place.
+// These stay the same as long as nobody writes to a file, or puts another in its place.
 struct FileIdentity {
     dev_t device = 0;
     ino_t inode = 0;
@@ -25,11 +25,11 @@ struct FileIdentity {
     timespec written{};
 
     static FileIdentity of(const struct stat& info);
-    // In what `now` differs, in words; nothing if it does not.
+    // Says in words how `now` differs; nothing if it does not.
     [[nodiscard]] std::optional<std::string> difference(const FileIdentity& now) const;
 };
 
-// kDataLoss: `path` changed, and `how`.
+// Makes a kDataLoss: `path` changed, and `how`.
 [[nodiscard]] Error file_changed(const std::string& path, std::string_view how);
 
 class SeenFiles {

@@ -1,4 +1,4 @@
-// model.safetensors.index.json: which file of a directory holds which tensor.
+// Reads model.safetensors.index.json: which file of a directory holds which tensor.
 //
 // Bounded: ReadLimits, kShardsMax, kTensorNameBytesMax, kFileNameBytesMax, kIndexDepthMax.
 #pragma once

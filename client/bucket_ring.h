@@ -1,5 +1,5 @@
-// Where a push's buckets lie in the memory that is shared: one after the other, from the front
-// again where the end is too near; the oldest goes first.
+// Places a push's buckets in the memory that is shared: one after the other, from the front again
+// where the end is too near; the oldest goes first.
 //
 // Thread: one.
 #pragma once
@@ -15,8 +15,9 @@ class BucketRing {
   public:
     explicit BucketRing(std::int64_t bytes) : bytes_(bytes) {}
 
-    // The offset of a place for `bytes`; nothing as long as older ones are in the way. In an empty
-    // ring it is the front, which the cache may hold still. REQUIRES: 0 < bytes <= the ring's.
+    // Takes a place for `bytes` and returns its offset; nothing as long as older ones are in the
+    // way. In an empty ring it is the front, which the cache may hold still. REQUIRES: 0 < bytes <=
+    // the ring's.
     [[nodiscard]] std::optional<std::int64_t> take(std::int64_t bytes);
     // The oldest is over. REQUIRES: num_taken() > 0.
     void release_oldest();

@@ -1,5 +1,5 @@
-// The commands of pitstop_cli. Each takes the arguments after its name and returns the exit code:
-// 0, 1 for an error (one line on standard error), 2 for a usage error, 130 after Ctrl-C.
+// Runs the commands of pitstop_cli. Each takes the arguments after its name and returns the exit
+// code: 0, 1 for an error (one line on standard error), 2 for a usage error, 130 after Ctrl-C.
 #pragma once
 
 #include "base/result.h"
@@ -14,8 +14,8 @@ int cli_generate(int argc, char** argv);
 int cli_status(int argc, char** argv);
 int cli_push(int argc, char** argv);
 int cli_keygen(int argc, char** argv);
-// pause, continue, abort, flush, update, stage, commit, drop, rollback, digests; nothing: no such
-// command.
+// Runs pause, continue, abort, flush, update, stage, commit, drop, rollback, digests; nothing: no
+// such command.
 std::optional<int> cli_control(std::string_view command, int argc, char** argv);
 
 // Prints "pitstop_cli: <code>: <message>" and returns 1.

@@ -1,4 +1,4 @@
-// Where the tree of a command is: its run directory, or its doors on another machine.
+// Says where the tree of a command is: its run directory, or its doors on another machine.
 #pragma once
 
 #include "base/flags.h"
@@ -25,7 +25,7 @@ struct CliPlace {
     }
 
     enum class Needs { kDataDoor, kAdminDoor };
-    // What is missing or too much, as an error of usage.
+    // Reports what is missing or too much, as an error of usage.
     [[nodiscard]] Result<> check(Needs needs) const;
     [[nodiscard]] Result<std::unique_ptr<Client>> connect(std::chrono::milliseconds timeout) const;
 };

@@ -1,4 +1,4 @@
-// The client library: what a front end or a trainer speaks to a running tree with.
+// A front end or a trainer speaks to a running tree with the client library.
 //
 //   auto client = Client::connect({.run_dir = "/run/pitstop"});
 //   if (!client) return fail(client.error());
@@ -85,10 +85,10 @@ class Client {
     Client(const Client&) = delete;
     Client& operator=(const Client&) = delete;
 
-    // What the tree serves, as it said when the connection was (last) made.
+    // Returns what the tree serves, as it said when the connection was (last) made.
     [[nodiscard]] messages::HelloReply hello() const;
-    // False from the loss of a tree until one answers again at every door. Requests and calls made
-    // meanwhile, and those open at the loss, end at once with kUnavailable: kept for no other.
+    // Is false from the loss of a tree until one answers again at every door. Requests and calls
+    // made meanwhile, and those open at the loss, end at once with kUnavailable: kept for no other.
     [[nodiscard]] bool is_connected() const;
 
     // Starts a request; an empty rid is replaced by a random one. It ends with kDeadlineExceeded
@@ -97,12 +97,13 @@ class Client {
         messages::Generate request, std::chrono::milliseconds timeout = kForever
     );
 
-    // The same with a callback per chunk; returns the rid. The chunk with `finish` is the last.
+    // Does the same with a callback per chunk; returns the rid. The chunk with `finish` is the
+    // last.
     std::string generate(
         messages::Generate request, OnChunk on_chunk, std::chrono::milliseconds timeout = kForever
     );
 
-    // The whole output in one chunk. Errors: those of the request; an abort is not one.
+    // Returns the whole output in one chunk. Errors: those of the request; an abort is not one.
     Result<messages::OutputChunk> generate_blocking(
         messages::Generate request, std::chrono::milliseconds timeout = kForever
     );
@@ -140,8 +141,8 @@ class Client {
         );
         return id;
     }
-    // Of tokenize and render_chat: the tree stops working on them, and answers with kAborted. Those
-    // that are not open are ignored.
+    // Cancels calls of tokenize and render_chat: the tree stops working on them, and answers with
+    // kAborted. Those that are not open are ignored.
     void cancel_calls(std::vector<CallId> calls);
 
     Result<messages::StatusReply> status(std::chrono::milliseconds timeout = kCallTimeout) {
@@ -149,12 +150,13 @@ class Client {
     }
     Result<messages::TokenizeReply> tokenize(std::string_view text);
     Result<messages::TokenizeReply> detokenize(std::vector<TokenId> ids);
-    // The prompt, as text and tokens, that the model's chat template makes of a chat. `variables`:
-    // a JSON object with `messages` and what else the template takes.
+    // Returns the prompt, as text and tokens, that the model's chat template makes of a chat.
+    // `variables` is a JSON object with `messages` and what else the template takes.
     Result<messages::TokenizeReply> render_chat(std::string_view variables);
 
-    // With CallbackThread::kCaller: readable while callbacks wait. For poll and epoll; not to be
-    // read by the caller. Runs at most `max` callbacks; returns how many it ran.
+    // With CallbackThread::kCaller the descriptor is readable while callbacks wait. It is for poll
+    // and epoll, and not to be read by the caller. run_callbacks() runs at most `max` callbacks and
+    // returns how many it ran.
     [[nodiscard]] int ready_fd() const;
     std::size_t run_callbacks(std::size_t max = 1024);
 

@@ -1,5 +1,5 @@
-// The trainer's side of a `host` group: broadcast over TCP to every worker of every tree that
-// joined (tp_worker/groups/host_group.h has the bytes). For machines without NCCL.
+// Serves the trainer's side of a `host` group: broadcast over TCP to every worker of every tree
+// that joined (tp_worker/groups/host_group.h has the bytes). It is for machines without NCCL.
 //
 //   auto group = HostBroadcast::listen({.group = "w", .num_workers = 4});
 //   client->call(InitGroup{...port = group->port()}, on_reply);   // on another thread, or async
@@ -43,7 +43,7 @@ class HostBroadcast {
     // Waits until all workers have joined. What joins wrongly (another group or size, a rank that
     // is there) is told so and does not count. Errors: kDeadlineExceeded.
     Result<> accept(std::chrono::milliseconds timeout);
-    // The same bytes to every worker, all at once. Errors: kDeadlineExceeded, kUnavailable or
+    // Sends the same bytes to every worker, all at once. Errors: kDeadlineExceeded, kUnavailable or
     // kAborted (a worker went, or said why), naming the rank.
     Result<> broadcast(std::span<const std::byte> bytes, std::chrono::milliseconds timeout);
 

@@ -1,4 +1,4 @@
-// The client's thread: it owns the sockets and knows every open request and call. Others hand it
+// The client's thread owns the sockets and knows every open request and call. Others hand it
 // commands through one queue and an eventfd; it hands chunks to sinks.
 //
 // Thread: public functions may be called from any thread; what is marked io_ runs on the loop's.
@@ -53,7 +53,7 @@ class IoLoop {
     static Result<std::shared_ptr<IoLoop>> start(Args args);
     ~IoLoop();
 
-    // Until every door has greeted back. Errors: one refused, or the time ran out.
+    // Waits until every door has greeted back. Errors: one refused, or the time ran out.
     Result<> wait_ready(std::chrono::milliseconds timeout);
 
     // Ends everything that is open; when it returns, no callback runs any more, and no other
@@ -64,7 +64,7 @@ class IoLoop {
     RequestNumber start_request(
         messages::Frames frames, std::string rid, Sink sink, TimePoint deadline
     );
-    // A request that cannot be sent: ends through the same path.
+    // Refuses a request that cannot be sent: it ends through the same path.
     void refuse_request(const std::string& rid, const Error& error, Sink sink);
     void cancel(std::vector<std::string> rids);
     void cancel_calls(std::vector<CallId> calls);
@@ -174,7 +174,7 @@ class IoLoop {
     messages::HelloReply hello_ GUARDED_BY(mutex_){};
     std::optional<Error> refusal_ GUARDED_BY(mutex_){};
 
-    // The loop's thread only.
+    // Only the loop's thread touches these.
     std::string published_tree_{};   // whose hello is in hello_
     bool is_over_ = false;           // io_end() was called: nothing is open any more
     std::deque<Command> obeying_{};  // taken from commands_, not carried out yet

@@ -1,4 +1,4 @@
-// One connection to a door: the socket, which tree answers there, and the news of its loss.
+// Keeps one connection to a door: the socket, which tree answers there, and the news of its loss.
 //
 // Who is there is known from hello_reply alone, and a socket says when its peer is gone: nothing
 // here takes silence for a death, as a tree may be slow. What was queued for a tree never reaches
@@ -38,18 +38,18 @@ class Link {
     // refused for good is in refusal().
     [[nodiscard]] std::optional<bus::Received> receive(TimePoint now);
 
-    // The door greeted back: messages for that tree are welcome.
+    // Tells whether the door greeted back: messages for that tree are welcome.
     [[nodiscard]] bool is_ready() const { return is_ready_; }
     // REQUIRES: !is_ready(). Why nothing may be sent.
     [[nodiscard]] Error why_not() const;
-    // The tree that greeted back last; empty: none has.
+    // Returns the tree that greeted back last; empty: none has.
     [[nodiscard]] const std::string& tree() const { return tree_; }
     [[nodiscard]] const messages::HelloReply& hello() const { return hello_; }
     [[nodiscard]] const std::optional<Error>& refusal() const { return refusal_; }
     [[nodiscard]] const std::string& endpoint() const { return endpoint_; }
 
-    // Whether the peer that greeted back was lost since the last call. Messages it sent before are
-    // still there.
+    // Tells whether the peer that greeted back was lost since the last call. Messages it sent
+    // before are still there.
     [[nodiscard]] bool take_loss();
     // Another tree answers here than the one that greeted back: it was restarted behind a
     // connection that stands (a proxy's, or one that this socket mended by itself).
@@ -66,7 +66,7 @@ class Link {
 
     void add_to(bus::Poller& poller);
 
-    // For what is still queued when the client ends.
+    // Sets the time for what is still queued when the client ends.
     void set_linger_ms(int linger_ms) { socket_->set_linger_ms(linger_ms); }
 
   private:

@@ -25,12 +25,12 @@ class PushSockets {
     PushSockets& operator=(PushSockets&&) noexcept;
     ~PushSockets();
 
-    // Where each worker finds its socket: an ipc source's handles.
+    // Says where each worker finds its socket, as an ipc source's handles.
     [[nodiscard]] const std::map<std::string, std::string>& handles() const;
     [[nodiscard]] std::size_t size() const;
 
-    // To one worker, or the same to all. Those before need not have been answered: a worker answers
-    // in order. Bounded by the caller, who takes answers.
+    // Sends to one worker, or the same to all. Earlier messages need not have been answered: a
+    // worker answers in order. The caller bounds what is queued, by taking answers.
     void send(std::size_t worker, const messages::Frames& message);
     void send_all(const messages::Frames& message);
     // Sends what waits for a worker that has come since. Taking answers does so, too.

@@ -25,13 +25,14 @@ class ReadyQueue {
     ReadyQueue& operator=(const ReadyQueue&) = delete;
 
     [[nodiscard]] int fd() const { return fd_; }
-    // Shared, as a request's callback is made once and not for every chunk.
+    // It is shared, as a request's callback is made once and not for every chunk.
     using Callback = std::shared_ptr<const std::function<void()>>;
     void push(Callback callback);
     // Makes fd() readable if something waits.
     void wake();
     std::size_t run(std::size_t max);
-    // What waits is never run, nor what comes after it; also while run() is under way.
+    // From now on nothing is run: neither what waits nor what comes later. It may be called while
+    // run() is under way.
     void close();
 
   private:

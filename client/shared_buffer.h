@@ -1,5 +1,5 @@
-// A memfd that other processes may open (messages/push.h): sealed against shrinking from the start,
-// and against everything by seal(). Owns: the descriptor and the mapping, if there is one.
+// Owns a memfd that other processes may open (messages/push.h): sealed against shrinking from the
+// start, and against everything by seal(). Owns: the descriptor and the mapping, if there is one.
 #pragma once
 
 #include "base/result.h"
@@ -24,7 +24,8 @@ class SharedBuffer {
 
     // REQUIRES: kMapped.
     [[nodiscard]] std::span<std::byte> bytes() const { return {data_, size_}; }
-    // From any thread. What nobody writes reads as zeros. REQUIRES: it lies in the buffer.
+    // May be called from any thread. What nobody writes reads as zeros. REQUIRES: it lies in the
+    // buffer.
     // Errors: kResourceExhausted; kDataLoss, `from` is a mapping that was cut short.
     Result<> write(std::int64_t at, std::span<const std::byte> from) const;
     [[nodiscard]] messages::SharedMemory describe() const;

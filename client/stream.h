@@ -1,4 +1,4 @@
-// A request's output, to be pulled.
+// A stream is a request's output, to be pulled.
 #pragma once
 
 #include "base/result.h"
@@ -23,7 +23,7 @@ enum class RequestNumber : std::uint64_t;
 //         nothing waits: what comes next comes on that thread.
 class Stream {
   public:
-    // About three years: a deadline that never comes and still fits every clock.
+    // Forever is about three years: a deadline that never comes and still fits every clock.
     static constexpr std::chrono::milliseconds kForever{std::chrono::hours(24 * 1000)};
 
     Stream(Stream&&) noexcept;
@@ -33,11 +33,11 @@ class Stream {
 
     [[nodiscard]] const std::string& rid() const { return rid_; }
 
-    // What came since the last call, or what comes next. Nothing: the time ran out (at once in such
-    // a callback), or the last chunk was taken before (is_done() tells which).
+    // Returns what came since the last call, or waits for what comes next. Nothing: the time ran
+    // out (at once in such a callback), or the last chunk was taken before (is_done() tells which).
     std::optional<messages::OutputChunk> next(std::chrono::milliseconds timeout = kForever);
 
-    // Everything that next() has not returned yet, joined. Errors: the request's own; and
+    // Waits for everything that next() has not returned yet, joined. Errors: the request's own; and
     // kDeadlineExceeded if the time runs out, in which case the request goes on and wait() may be
     // called again; kFailedPrecondition in a callback on the client's thread.
     Result<messages::OutputChunk> wait(std::chrono::milliseconds timeout = kForever);

@@ -31,17 +31,17 @@
 
 namespace pitstop {
 
-// A whole tensor, row-major. Its bytes are in memory, and copied and digested in one reading there;
-// or `read` fills `out` from byte `begin` on. Both happen on any thread.
+// Describes a whole tensor, row-major. Its bytes are in memory, and copied and digested in one
+// reading there; or `read` fills `out` from byte `begin` on. Both happen on any thread.
 struct TensorToPush {
     std::string name{};
     std::string dtype{};  // BF16, F16 or F32
     std::vector<std::int64_t> shape{};
     std::function<Result<>(std::int64_t begin, std::span<std::byte> out)> read{};
     const std::byte* data = nullptr;  // any alignment; null: read() it
-    // Not null: `data` is a mapping of a file that somebody may make shorter; asked for after each
-    // reading, it says whether the tensor was all there. What is gone is read as zeros, not a
-    // SIGBUS.
+    // If this is not null, `data` is a mapping of a file that somebody may make shorter; asked for
+    // after each reading, it says whether the tensor was all there. What is gone is read as zeros,
+    // not a SIGBUS.
     std::function<Result<>()> is_whole{};
 
     [[nodiscard]] std::int64_t bytes() const;

@@ -1,5 +1,5 @@
-// The digest of a rectangle of a tensor: what a shard or a transfer has of it. The digests of
-// rectangles that cover a tensor add up to its digest.
+// Digests a rectangle of a tensor: what a shard or a transfer has of it. The digests of rectangles
+// that cover a tensor add up to its digest.
 //
 // The cut of a row must fall on a word: first_word counts words. A row that ends the tensor's row
 // may have any number of bytes.
@@ -20,12 +20,12 @@ struct DigestRows {
     std::int64_t row_stride_bytes = 0;  // from row to row in memory
     std::uint64_t first_word = 0;       // number of the rectangle's first word in the tensor
     std::uint64_t words_per_row = 0;    // of the tensor, >= digest_words(row_bytes)
-    // Where the rectangle is copied to on the way; overlaps nothing. Null: nowhere.
+    // The rectangle is copied here on the way, unless this is null. It overlaps nothing.
     std::byte* copy_to = nullptr;
     std::int64_t copy_stride_bytes = 0;  // from row to row there
     CopyPath copy_path = CopyPath::kPastCache;
 
-    // The same as one row, where its rows follow each other in memory and in words.
+    // Returns the same as one row, where its rows follow each other in memory and in words.
     [[nodiscard]] DigestRows joined() const;
     // Bytes [begin, begin + num_bytes) of row `row`. REQUIRES: begin is a word's.
     [[nodiscard]] DigestRun run(std::int64_t row, std::int64_t begin, std::int64_t num_bytes)
@@ -41,13 +41,13 @@ struct DigestRows {
     }
 };
 
-// Whole rows of a tensor, `row_bytes` each, back to back; the first is row `row_begin`.
+// Describes whole rows of a tensor, `row_bytes` each, back to back; the first is row `row_begin`.
 // REQUIRES: row_bytes > 0 divides rows.size().
 [[nodiscard]] DigestRows whole_rows(
     std::span<const std::byte> rows, std::int64_t row_bytes, std::int64_t row_begin
 );
 
-// On this thread.
+// Digests on this thread.
 [[nodiscard]] DigestSum digest_of(const DigestRows& rows, AddRun add_run);
 
 }  // namespace pitstop::digest

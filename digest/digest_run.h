@@ -1,5 +1,5 @@
-// The loop that all digesting comes down to: bytes that follow each other in memory and in their
-// tensor (base/digest.h has the definition).
+// Runs the loop that all digesting comes down to: bytes that follow each other in memory and in
+// their tensor (base/digest.h has the definition).
 //
 // The same reading of the bytes also counts infinities and NaNs, as the words are at hand: a second
 // pass would cost as much as the digest.
@@ -22,16 +22,16 @@ enum class IsaLevel : std::uint8_t;  // base/isa.h, which CUDA's compiler cannot
 
 namespace pitstop::digest {
 
-// Where a copy goes: kPastCache, to memory that is read much later; kCached, to whoever reads it
-// next.
+// Says where a copy goes: kPastCache is for memory that is read much later, kCached for a reader
+// that comes next.
 enum class CopyPath : std::uint8_t { kPastCache, kCached };
 
 struct DigestRun {
     const std::byte* data = nullptr;  // any alignment
     std::int64_t num_bytes = 0;       // the last word, if it is not whole, is padded with zeros
     std::uint64_t first_word = 0;     // number of the first word in the whole tensor
-    // Where the bytes are stored as well, any alignment (64 is fastest); overlaps nothing. Null:
-    // nowhere.
+    // The bytes are stored here as well, unless this is null. It may have any alignment (64 is
+    // fastest) and overlaps nothing.
     std::byte* copy_to = nullptr;
     CopyPath copy_path = CopyPath::kPastCache;
 };
@@ -41,16 +41,17 @@ struct DigestSum {
     std::uint64_t num_nonfinite = 0;  // infinities and NaNs, the bytes read as bf16
 };
 
-// Of the four bf16 numbers in a word: those whose exponent bits are all set. A carry out of a
-// number's exponent stops at its sign bit.
+// Marks, among the four bf16 numbers in a word, those whose exponent bits are all set. A carry out
+// of a number's exponent stops at its sign bit.
 [[nodiscard]] constexpr std::uint64_t nonfinite_bits(std::uint64_t word) {
     return ((word & 0x7f807f807f807f80u) + 0x0080008000800080u) & 0x8000800080008000u;
 }
 
-// Adds the run's to `sum`. What was copied can be read by any thread that is told of it afterwards.
+// Adds the run's sums to `sum`. What was copied can be read by any thread that is told of it
+// afterwards.
 using AddRun = void (*)(const DigestRun& run, DigestSum& sum);
 
-// With the instructions of this level. REQUIRES: level <= best_isa().
+// Returns the function that uses the instructions of this level. REQUIRES: level <= best_isa().
 [[nodiscard]] AddRun add_run_on(IsaLevel level);
 
 }  // namespace pitstop::digest

@@ -1,4 +1,4 @@
-// add_run.cpp, once per level.
+// Declares add_run.cpp's functions, once per level.
 #pragma once
 
 #include "digest/digest_run.h"

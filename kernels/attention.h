@@ -1,6 +1,6 @@
-// Causal attention of a ragged batch over paged KV, with grouped query heads and a sliding window.
-// Row r has new tokens q_starts[r] .. q_starts[r+1], the last of its kv_lens[r] tokens; the keys
-// and values of all kv_lens[r], the new ones included, are in its pages already (rope.h wrote
+// Computes causal attention of a ragged batch over paged KV, with grouped query heads and a sliding
+// window. Row r has new tokens q_starts[r] .. q_starts[r+1], the last of its kv_lens[r] tokens; the
+// keys and values of all kv_lens[r], the new ones included, are in its pages already (rope.h wrote
 // them).
 //
 //   token t of row r has position p = kv_lens[r] - (q_starts[r+1] - t)
@@ -60,15 +60,15 @@ struct AttentionShape {
 void check(const AttentionArgs& args);
 void attention_ref(const AttentionArgs& args);
 void attention_cuda(const AttentionArgs& args);
-// Where the bits must not depend on the batch: segments of kSegmentKeys for every row, prefill's
-// sums merged at the same keys as decode's. attention_cuda() promises what is said above for the
-// fp32 cache alone: its split follows from the batch.
+// For callers whose bits must not depend on the batch, this one takes segments of kSegmentKeys for
+// every row and merges prefill's sums at the same keys as decode's. attention_cuda() promises what
+// is said above for the fp32 cache alone: its split follows from the batch.
 void attention_cuda_deterministic(const AttentionArgs& args);
 
-// CPU: what lets several threads share one token's keys. Bounded by kAttentionWorkspaceMax.
+// On the CPU this lets several threads share one token's keys. Bounded by kAttentionWorkspaceMax.
 inline constexpr std::int64_t kAttentionWorkspaceMax = std::int64_t{64} << 20;
 [[nodiscard]] std::int64_t attention_workspace_bytes(const AttentionShape& shape);
-// CUDA: the segments' results of rows that decode.
+// On CUDA it holds the segments' results of rows that decode.
 inline constexpr std::int64_t kAttentionCudaWorkspaceMax = std::int64_t{256} << 20;
 [[nodiscard]] std::int64_t attention_cuda_workspace_bytes(const AttentionShape& shape);
 

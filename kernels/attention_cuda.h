@@ -1,4 +1,4 @@
-// How the CUDA attention is put together; for attention_*.cu and attention_cuda.cpp alone.
+// Declares the parts of the CUDA attention; for attention_*.cu and attention_cuda.cpp alone.
 #pragma once
 
 #include "kernels/attention.h"
@@ -54,14 +54,14 @@ struct AttentionParams {
 // Rows with at least q_len_min new tokens. REQUIRES (both): bf16 q and KV, D 64 or 128, a group of
 // at most kAttentionGroupMax, q and KV rows 16-byte aligned.
 void attention_prefill_cuda(const AttentionParams& params, AttentionOrder order, Stream stream);
-// The same by wgmma, in free order. REQUIRES: compute capability 9.0.
+// Does the same by wgmma, in free order. REQUIRES: compute capability 9.0.
 void attention_prefill_wgmma_cuda(const AttentionParams& params, Stream stream);
 // Rows with one new token.
 void attention_decode_cuda(const AttentionParams& params, Stream stream);
-// All rows; any dtype, D <= kHeadDimMax, group and alignment.
+// Computes all rows; any dtype, D <= kHeadDimMax, group and alignment.
 void attention_general_cuda(const AttentionParams& params, Stream stream);
 
-// attention_cuda() with mma.sync even where there is wgmma: to test and to compare.
+// Is attention_cuda() with mma.sync even where there is wgmma: to test and to compare.
 void attention_cuda_mma(const AttentionArgs& args);
 
 }  // namespace pitstop::kernels

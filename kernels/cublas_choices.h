@@ -1,5 +1,5 @@
-// The choices of linear_tuning.h by product, and their file: lines of text, the last a digest of
-// the others. For linear_cublas.cpp alone.
+// Keeps the choices of linear_tuning.h by product, and their file: lines of text, the last a digest
+// of the others. For linear_cublas.cpp alone.
 //
 // Thread: one at a time. Bounded: kChoicesMax.
 #pragma once
@@ -17,7 +17,7 @@
 
 namespace pitstop::kernels {
 
-// What the choice of an algorithm depends on.
+// The choice of an algorithm depends on these.
 struct CublasKey {
     std::int64_t bucket = 0;  // of M
     std::int64_t N = 0;
@@ -37,11 +37,12 @@ inline constexpr std::size_t kChoicesMax = 4096;  // shapes of some models times
 
 // A file's name says what it was timed on, and so do its first lines.
 [[nodiscard]] std::string choices_path(const std::string& directory, const CudaDeviceInfo& device);
-// kNotFound: there is none. kInvalidArgument: it is another device's, or damaged; says which line.
+// Errors: kNotFound, there is none; kInvalidArgument, it is another device's, or damaged; the
+// message says which line.
 [[nodiscard]] Result<CublasChoices> read_choices(
     const std::string& path, const CudaDeviceInfo& device
 );
-// All of it or nothing, whoever else writes it. kUnavailable: it cannot be written.
+// Writes all of it or nothing, whoever else writes it. kUnavailable: it cannot be written.
 [[nodiscard]] Result<> write_choices(
     const std::string& path, const CudaDeviceInfo& device, const CublasChoices& choices
 );

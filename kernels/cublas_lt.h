@@ -1,4 +1,4 @@
-// cuBLASLt, found at run time: half a gigabyte that a build need not have and a bundle may bring.
+// Finds cuBLASLt at run time: half a gigabyte that a build need not have and a bundle may bring.
 // cuda_libraries.h says where it is looked for. Only the major version compiled against is taken:
 // its structs are what we pass.
 #pragma once
@@ -28,8 +28,8 @@ struct CublasLt {
     decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy = nullptr;
     decltype(&cublasLtMatmulAlgoGetHeuristic) get_heuristic = nullptr;
 
-    // The process's, opened by the first call; a failure is the same every time. kNotFound lists
-    // where it was looked for.
+    // Returns the process's, opened by the first call; a failure is the same every time. kNotFound
+    // lists where it was looked for.
     [[nodiscard]] static Result<const CublasLt*> load();
 };
 

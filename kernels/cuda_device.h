@@ -1,4 +1,5 @@
-// The GPU of this process. A worker has one: it opens it at start-up, before it takes cuda_ops().
+// Opens the GPU of this process. A worker has one: it opens it at start-up, before it takes
+// cuda_ops().
 //
 // Without CUDA in the build every call says so by an error; no caller needs an #ifdef.
 #pragma once
@@ -32,8 +33,8 @@ struct DeviceMemoryInfo {
     std::int64_t total_bytes = 0;
 };
 
-// How many GPUs the driver shows. kUnsupported: this build has no CUDA. kUnavailable: no driver, or
-// one too old for the runtime; the message says which.
+// Counts the GPUs that the driver shows. kUnsupported: this build has no CUDA. kUnavailable: no
+// driver, or one too old for the runtime; the message says which.
 [[nodiscard]] Result<int> num_cuda_devices();
 
 // Makes GPU `index` this process's, and finds cuBLASLt. Once per process; later calls with the same
@@ -41,12 +42,12 @@ struct DeviceMemoryInfo {
 // capability 8.0. kUnavailable: the driver gives it to nobody, or to somebody else.
 [[nodiscard]] Result<CudaDeviceInfo> open_cuda_device(int index);
 
-// What open_cuda_device() returned. REQUIRES: one is open.
+// Returns what open_cuda_device() returned. REQUIRES: one is open.
 [[nodiscard]] CudaDeviceInfo opened_cuda_device();
 
-// A CUDA or cuBLAS call failed, and the process cannot go on: prints `line`, which names the call,
-// gives it to the handler, and aborts should that return. The handler: a worker's, which tells the
-// launcher and ends; called on the thread that made the call.
+// Ends the process after a CUDA or cuBLAS call failed and it cannot go on: prints `line`, which
+// names the call, gives it to the handler, and aborts should that return. The handler is a
+// worker's, which tells the launcher and ends; it is called on the thread that made the call.
 [[noreturn]] void end_by_cuda_failure(const std::string& line);
 using CudaFailureHandler = void (*)(const std::string& line);
 void set_cuda_failure_handler(CudaFailureHandler handler);
@@ -54,10 +55,10 @@ void set_cuda_failure_handler(CudaFailureHandler handler);
 // Makes the opened GPU the calling thread's: what creates memory, streams and events does it.
 void enter_cuda_device();
 
-// 10 * major + minor of the opened device; 0 where none is open.
+// Returns 10 * major + minor of the opened device; 0 where none is open.
 [[nodiscard]] int compute_capability();
 
-// Of the opened device, as the driver sees it: other processes' use counts too.
+// Describes the opened device's memory as the driver sees it: other processes' use counts too.
 [[nodiscard]] DeviceMemoryInfo device_memory_info();
 
 }  // namespace pitstop::kernels

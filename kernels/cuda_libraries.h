@@ -1,5 +1,4 @@
-// Where NVIDIA's libraries are on machines that have them: what is opened at run time is looked for
-// where users have it.
+// Finds NVIDIA's libraries: what is opened at run time is looked for where users have it.
 //
 //   1. beside the executable, and in ../lib of it    a bundle's
 //   2. where the loader looks                        rpath, LD_LIBRARY_PATH, ld.so.cache
@@ -22,7 +21,7 @@ namespace pitstop::kernels {
     std::string_view name, std::span<const std::string_view> packages
 );
 
-// NCCL as ld.so or a Python environment has it; empty: there is none. Not opened.
+// Finds NCCL as ld.so or a Python environment has it; empty: there is none. It is not opened.
 [[nodiscard]] std::string find_nccl();
 
 }  // namespace pitstop::kernels

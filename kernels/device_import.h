@@ -1,6 +1,6 @@
-// Memory and events of another process on the opened GPU, by CUDA's legacy IPC handles. What the
-// other process says is not believed: a handle that opens nothing is an Error, and how large the
-// memory is says the driver.
+// Imports memory and events of another process on the opened GPU, by CUDA's legacy IPC handles.
+// What the other process says is not believed: a handle that opens nothing is an Error, and how
+// large the memory is says the driver.
 //
 // Source: CUDA Runtime API, cudaIpcOpenMemHandle (one process opens an allocation once; the
 //         exporter must not free it before it is closed), cudaIpcOpenEventHandle; CUDA Driver API,
@@ -19,7 +19,7 @@ namespace pitstop::kernels {
 // Bytes of a cudaIpcMemHandle_t and of a cudaIpcEventHandle_t.
 inline constexpr std::size_t kIpcHandleBytes = 64;
 
-// A whole allocation of the other process.
+// Maps a whole allocation of the other process.
 class DeviceImport {
   public:
     DeviceImport() = default;
@@ -46,7 +46,7 @@ class DeviceImport {
     std::int64_t bytes_ = 0;
 };
 
-// An event that the other process recorded.
+// Opens an event that the other process recorded.
 class EventImport {
   public:
     EventImport() = default;
@@ -59,7 +59,7 @@ class EventImport {
         return *this;
     }
 
-    // Whether what came before it is done. Errors: kUnavailable, as open().
+    // Tells whether what came before it is done. Errors: kUnavailable, as open().
     [[nodiscard]] Result<bool> is_done() const;
 
   private:

@@ -1,4 +1,4 @@
-// Memory, streams and events of the opened GPU (cuda_device.h), for a worker: no CUDA type is
+// Wraps memory, streams and events of the opened GPU (cuda_device.h), for a worker: no CUDA type is
 // named.
 //
 // Copies and fills are enqueued on a stream and order themselves against what is enqueued there;
@@ -18,11 +18,12 @@
 
 namespace pitstop::kernels {
 
-// Device memory, 256-byte aligned. Legacy IPC handles can be made of it.
+// Owns device memory, 256-byte aligned. Legacy IPC handles can be made of it.
 class DeviceBuffer {
   public:
     DeviceBuffer() = default;
-    // kResourceExhausted: the device has not got that much; says what is free.
+    // Fails with kResourceExhausted if the device has not got that much; the message says what is
+    // free.
     [[nodiscard]] static Result<DeviceBuffer> create(std::int64_t bytes);
     ~DeviceBuffer();
     DeviceBuffer(DeviceBuffer&& other) noexcept { swap(other); }
@@ -43,7 +44,7 @@ class DeviceBuffer {
     std::int64_t bytes_ = 0;
 };
 
-// Page-locked host memory, which copies to and from without a detour: step inputs and results.
+// Owns page-locked host memory, which copies to and from without a detour: step inputs and results.
 class PinnedBuffer {
   public:
     PinnedBuffer() = default;
@@ -87,14 +88,14 @@ class DeviceStream {
     void* handle_ = nullptr;
 };
 
-// Whether what is enqueued there becomes part of a graph instead of running: nothing may wait for
-// it then.
+// Tells whether what is enqueued there becomes part of a graph instead of running: nothing may wait
+// for it then.
 [[nodiscard]] bool is_capturing(Stream stream);
 
-// What copies and digests may take, which end within seconds where anything ends (P5).
+// Copies and digests may take this long; they end within seconds where anything ends (P5).
 inline constexpr Duration kDeviceWaitMax = std::chrono::seconds(300);
 
-// A point in a stream.
+// Marks a point in a stream.
 class DeviceEvent {
   public:
     DeviceEvent() = default;
@@ -107,17 +108,18 @@ class DeviceEvent {
     }
 
     void record(Stream stream) const;
-    // Whether everything before the last record() is done. True if there was none.
+    // Tells whether everything before the last record() is done. True if there was none.
     [[nodiscard]] bool is_done() const;
-    // Until everything before the last record() is done. Past `max` the process ends as after a
-    // failing call, and the line says that `what` did not end: nothing on a GPU can be called off.
+    // Waits until everything before the last record() is done. Past `max` the process ends as after
+    // a failing call, and the line says that `what` did not end: nothing on a GPU can be called
+    // off.
     // kClose stays on its core for as long as a step takes; kLoose leaves it to others, and comes
     // some 50 us late.
     enum class Watch : std::uint8_t { kClose, kLoose };
     void wait(Duration max, std::string_view what, Watch watch = Watch::kClose) const;
     // What is enqueued on `stream` from now on starts after the last record().
     void order_before(Stream stream) const;
-    // Milliseconds on the device from `begin` to this event. REQUIRES: both are done.
+    // Returns the milliseconds on the device from `begin` to this event. REQUIRES: both are done.
     [[nodiscard]] double ms_since(const DeviceEvent& begin) const;
 
   private:
@@ -128,8 +130,8 @@ class DeviceEvent {
 void copy_to_device(void* to, const void* from_host, std::int64_t bytes, Stream stream);
 void copy_to_host(void* to_host, const void* from, std::int64_t bytes, Stream stream);
 void copy_on_device(void* to, const void* from, std::int64_t bytes, Stream stream);
-// Between any two memories; returns when it is done. Orders itself against no stream: what is read
-// was written before, and nothing writes to it.
+// Copies between any two memories; returns when it is done. Orders itself against no stream: what
+// is read was written before, and nothing writes to it.
 void copy_and_wait(void* to, const void* from, std::int64_t bytes);
 void fill_device(void* to, std::uint8_t value, std::int64_t bytes, Stream stream);
 

@@ -1,5 +1,5 @@
-// GPU memory at an address that stays: reserved once, mapped and unmapped while pointers into it
-// stay valid (CUDA's virtual memory API). What a rank's arenas are on a GPU.
+// GPU memory at an address that stays: it is reserved once, mapped and unmapped while pointers into
+// it stay valid (CUDA's virtual memory API). A rank's arenas are this on a GPU.
 //
 // Owns:   the address range, and its physical memory while mapped.
 // Thread: one at a time changes its state.

@@ -1,4 +1,4 @@
-// The digest of a weight tensor, shard by shard: base/digest.h defines it.
+// Digests a weight tensor, shard by shard: base/digest.h defines the digest.
 //
 // Test vectors (tests/digest/digest_vectors.json has more, and the numpy reference beside it):
 //   1 row of 8 zero bytes        lane0 e220a8397b1dcdaf  lane1 = e220a839 * 7b1dcdaf
@@ -22,8 +22,8 @@ struct DigestArgs {
     std::uint64_t first_word = 0;       // number of the shard's first word in the whole tensor
     std::uint64_t words_per_row = 0;    // of the whole tensor, >= digest_words(row_bytes)
     Digest* sum = nullptr;              // the shard's digest is ADDED here
-    // The shard's elements that are an infinity or a NaN, its rows read as bf16, are ADDED here.
-    // Null: they are not counted.
+    // The shard's elements that are an infinity or a NaN, its rows read as bf16, are ADDED here. If
+    // this is null they are not counted.
     std::uint64_t* num_nonfinite = nullptr;
     Stream stream{};
 };

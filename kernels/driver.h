@@ -1,5 +1,5 @@
-// The CUDA driver's functions, found at run time: nothing links libcuda, so that what is built
-// starts where there is no driver.
+// Holds the CUDA driver's functions, found at run time: nothing links libcuda, so that what is
+// built starts where there is no driver.
 #pragma once
 
 #include <cuda.h>

@@ -1,4 +1,4 @@
-// Token embedding, vocabulary-parallel:
+// Computes the token embedding, vocabulary-parallel:
 //   y[t, :] = table[ids[t] - vocab_begin, :]   where this rank holds the id, else zeros,
 // so that the sum over the ranks, exact in any order, is the embedding.
 //

@@ -1,4 +1,4 @@
-// One layer's KV memory on one rank: pages of P tokens,
+// Describes one layer's KV memory on one rank: pages of P tokens,
 //   [num_pages][K and V][num_kv_heads][P][D]
 // A (page, K or V, head) is P * D contiguous elements, so that a head's keys stream; a page is one
 // range of page_bytes(), so that it can be copied or poisoned whole.

@@ -1,4 +1,4 @@
-// Matrix products with weights in checkpoint layout:
+// Computes matrix products with weights in checkpoint layout:
 //   y[m, n] = sum_k x[m, k] * w[n, k]  (+ bias[n])  (+ y[m, n] where mode is kAdd)
 // for one to four weights that share x in one call: q, k and v; gate and up. An update of the
 // weights needs no repacking (design section 7).
@@ -45,8 +45,9 @@ void check(const LinearArgs& args);
 void linear_ref(const LinearArgs& args);
 void linear_cuda(const LinearArgs& args);
 
-// CUDA, where the bits of a row must not depend on the batch: one instruction shape, k ascending,
-// one sum per output, for every M (P6). linear_cuda() promises this for its fp32 x alone.
+// Multiplies on CUDA where the bits of a row must not depend on the batch: one instruction shape, k
+// ascending, one sum per output, for every M (P6). linear_cuda() promises this for its fp32 x
+// alone.
 void linear_cuda_deterministic(const LinearArgs& args);
 
 // Times the product of rotation[0], unless its choice is known, over all of them in turn: the same
@@ -55,7 +56,7 @@ void linear_cuda_deterministic(const LinearArgs& args);
 // timed. REQUIRES: as linear_cuda(); the GPU has nothing else to do.
 int tune_linear_cuda(std::span<const LinearArgs> rotation);
 
-// CUDA: what cuBLASLt may use. One per stream; a captured graph keeps its address.
+// Bounds what cuBLASLt may use on CUDA. One per stream; a captured graph keeps its address.
 inline constexpr std::int64_t kLinearCudaWorkspaceBytes = std::int64_t{32} << 20;
 
 }  // namespace pitstop::kernels

@@ -1,4 +1,4 @@
-// How the CUDA linear is put together; for linear.cu and linear_cublas.cpp alone.
+// Declares the parts of the CUDA linear; for linear.cu and linear_cublas.cpp alone.
 #pragma once
 
 #include "kernels/linear.h"
@@ -7,12 +7,13 @@
 
 namespace pitstop::kernels {
 
-// By cuBLASLt. REQUIRES: x is bf16, K % 8 == 0, x and every w 16-byte aligned row by row.
+// Multiplies by cuBLASLt. REQUIRES: x is bf16, K % 8 == 0, x and every w 16-byte aligned row by
+// row.
 void linear_cublas(const LinearArgs& args);
-// tune_linear_cuda(), for what linear_cublas() may be given.
+// Is tune_linear_cuda() for what linear_cublas() may be given.
 int tune_linear_cublas(std::span<const LinearArgs> rotation);
 
-// y[m, n] += bias[n]; y fp32.
+// Computes y[m, n] += bias[n]; y is fp32.
 void add_bias_cuda(View2<float> y, const bf16* bias, Stream stream);
 
 }  // namespace pitstop::kernels

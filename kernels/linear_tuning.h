@@ -1,7 +1,7 @@
-// Which of cuBLASLt's algorithms linear_cuda() takes for a product: timed at start-up, before
-// anything serves, once per GPU, driver and version of the library, and kept in a file. What was
-// never timed takes the library's own first guess, and no step waits for a clock (tune_linear_cuda,
-// linear.h).
+// Decides which of cuBLASLt's algorithms linear_cuda() takes for a product: they are timed at
+// start-up, before anything serves, once per GPU, driver and version of the library, and kept in a
+// file. What was never timed takes the library's own first guess, and no step waits for a clock
+// (tune_linear_cuda, linear.h).
 //
 // Which one wins is up to the clock, and with it the order of the sums: two GPUs may differ in the
 // last bits. Who must not see that has linear_cuda_deterministic(), which never comes here.
@@ -20,9 +20,9 @@
 
 namespace pitstop::kernels {
 
-// The M that an algorithm is chosen for: the largest that shares it. Steps of 16 to 256, of 64 to
-// 1024, powers of two above, where tiles fill the GPU whatever M is: some 30 choices per weight,
-// which are timed in seconds.
+// Returns the M that an algorithm is chosen for: the largest that shares it. Steps of 16 to 256, of
+// 64 to 1024, powers of two above, where tiles fill the GPU whatever M is: some 30 choices per
+// weight, which are timed in seconds.
 [[nodiscard]] constexpr std::int64_t gemm_bucket(std::int64_t M) {
     if (M > 1024) return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(M)));
     const std::int64_t step = M <= 256 ? 16 : 64;

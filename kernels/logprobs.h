@@ -1,6 +1,6 @@
-// Log-probabilities of chosen, given and best ids, out of three small ops, so that a vocabulary
-// split over ranks needs no gathered logits: each rank reduces its part, the parts merge in rank
-// order.
+// Computes log-probabilities of chosen, given and best ids, out of three small ops, so that a
+// vocabulary split over ranks needs no gathered logits: each rank reduces its part, the parts merge
+// in rank order.
 //
 //   logprob(i) = x[i] - log(sum_j exp(x[j]))     over the kept j (x[j] >= kept_min)
 //   x[i] = logits[i] * (1 / temperature)
@@ -26,7 +26,7 @@ struct SoftmaxStats {
     double sum = 0.0;  // of exp(x - max); 0 where nothing is kept
 };
 
-// Of two parts of one row. In rank order: the sum rounds.
+// Merges two parts of one row. The parts come in rank order: the sum rounds.
 [[nodiscard]] SoftmaxStats merge(const SoftmaxStats& a, const SoftmaxStats& b);
 
 // x is the scaled logit. -inf for x = -inf or x < kept_min.
@@ -74,7 +74,8 @@ void check(const PickLogitsArgs& args);
 void pick_logits_ref(const PickLogitsArgs& args);
 void pick_logits_cuda(const PickLogitsArgs& args);
 
-// The n largest logits of each row, descending, the lower id first on a tie. NaN counts as -inf.
+// Finds the n largest logits of each row, descending, the lower id first on a tie. NaN counts as
+// -inf.
 struct TopLogitsArgs {
     static constexpr std::int64_t kTopMax = 1024;
 

@@ -1,5 +1,5 @@
-// The ops of one device behind one table. Each family's header is its contract; the table is how a
-// caller reaches an implementation, and the only place that knows which there are.
+// Puts the ops of one device behind one table. Each family's header is its contract; the table is
+// how a caller reaches an implementation, and the only place that knows which there are.
 //
 //   const Ops* ops = cpu_ops(level);
 //   ops->rmsnorm({.x = x, .w = w, .y = y, .eps = eps, .stream = stream_of(pool)});
@@ -32,7 +32,7 @@ struct Ops {
     void (*embedding)(const EmbeddingArgs&) = nullptr;
     void (*rmsnorm)(const RmsNormArgs&) = nullptr;
     void (*linear)(const LinearArgs&) = nullptr;
-    // Null where there is nothing to choose; tune_linear_cuda (linear.h).
+    // This is null where there is nothing to choose; see tune_linear_cuda (linear.h).
     int (*tune_linear)(std::span<const LinearArgs> rotation) = nullptr;
     void (*rope)(const RopeArgs&) = nullptr;
     void (*attention)(const AttentionArgs&) = nullptr;
@@ -55,16 +55,16 @@ struct Ops {
     )(std::int64_t num_rows, std::int64_t vocab_len) = nullptr;
 };
 
-// The definitions: plain loops, sums in double, one thread. For tests.
+// Returns the definitions: plain loops, sums in double, one thread. For tests.
 [[nodiscard]] const Ops* reference_ops();
 
 // REQUIRES: level <= best_isa().
 [[nodiscard]] const Ops* cpu_ops(IsaLevel level);
 
-// Null in a build without CUDA. REQUIRES, before an op is called: open_cuda_device()
+// Returns null in a build without CUDA. REQUIRES, before an op is called: open_cuda_device()
 // (cuda_device.h).
 [[nodiscard]] const Ops* cuda_ops();
-// The same, but a row's bits do not depend on the batch (P6), as they never do on the CPU.
+// Returns the same, but a row's bits do not depend on the batch (P6), as they never do on the CPU.
 [[nodiscard]] const Ops* cuda_deterministic_ops();
 
 }  // namespace pitstop::kernels

@@ -1,4 +1,4 @@
-// RMSNorm over the last dimension, with the residual add before it:
+// Computes RMSNorm over the last dimension, with the residual add before it:
 //   x[t, i] += delta[t, i]                                   (where delta is given)
 //   y[t, i] = w[i] * x[t, i] / sqrt(mean_i(x[t, i]^2) + eps)
 // Source: Zhang and Sennrich 2019 (arXiv:1910.07467), eq. 4; eps inside the root, as in Llama.

@@ -1,6 +1,6 @@
-// What stands between the QKV product and attention, in one pass: RMSNorm of each query and key
-// head (Qwen3; where weights are given), rotary embedding, and the write of keys and values into KV
-// pages.
+// Does what stands between the QKV product and attention, in one pass: RMSNorm of each query and
+// key head (Qwen3; where weights are given), rotary embedding, and the write of keys and values
+// into KV pages.
 //
 //   head' = w * head / sqrt(mean(head^2) + eps)                       (where w is given)
 //   out[i]         = head'[i] * cos[p, i] - head'[i + R/2] * sin[p, i]

@@ -67,7 +67,7 @@ struct SampleArgs {
     Stream stream{};
 };
 
-// The two thresholds that need a transcendental or a rounding: one function for all
+// These are the two thresholds that need a transcendental or a rounding: one function for all
 // implementations.
 [[nodiscard]] float min_p_threshold(
     float max, float min_p

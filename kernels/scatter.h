@@ -14,7 +14,8 @@ struct ScatterArgs {
     const bf16* values = nullptr;
     std::int64_t num = 0;
     bf16* data = nullptr;
-    // Not null: nothing is written, and the number of elements whose bits differ is ADDED here.
+    // If this is not null, nothing is written, and the number of elements whose bits differ is
+    // ADDED here.
     std::uint64_t* num_different = nullptr;
     Stream stream{};
 };

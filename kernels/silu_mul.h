@@ -1,4 +1,5 @@
-// The gated activation of the MLP:  y[t, i] = gate[t, i] / (1 + exp(-gate[t, i])) * up[t, i]
+// Computes the gated activation of the MLP:
+//   y[t, i] = gate[t, i] / (1 + exp(-gate[t, i])) * up[t, i]
 // Source: Shazeer 2020 (arXiv:2002.05202), SwiGLU.
 //
 //   gate, up  [T, F]  fp32 or bf16, both the same

@@ -1,5 +1,5 @@
-// What every op's Args is made of: element types, matrices whose element type is chosen at run
-// time, the stream an op runs on and the scratch memory it may use.
+// Defines what every op's Args is made of: element types, matrices whose element type is chosen at
+// run time, the stream an op runs on and the scratch memory it may use.
 #pragma once
 
 #include "base/bf16.h"
@@ -101,15 +101,15 @@ struct ConstActView {
         v.stride};
 }
 
-// Where an op runs. On the CPU: a ThreadPool of the caller's (thread_pool.h), and the op is done
-// when it returns; null runs it on the calling thread alone, with the same bits. On CUDA: a
-// cudaStream_t, never null, and the op is only enqueued.
+// Says where an op runs. On the CPU it is a ThreadPool of the caller's (thread_pool.h), and the op
+// is done when it returns; null runs it on the calling thread alone, with the same bits. On CUDA it
+// is a cudaStream_t, never null, and the op is only enqueued.
 struct Stream {
     void* handle = nullptr;
 };
 
-// Scratch memory of the caller's, 64-byte aligned (256 on CUDA), contents undefined before and
-// after. An op never allocates; `<op>_workspace_bytes` says what it can use.
+// Describes scratch memory of the caller's, 64-byte aligned (256 on CUDA), contents undefined
+// before and after. An op never allocates; `<op>_workspace_bytes` says what it can use.
 struct Workspace {
     void* data = nullptr;
     std::int64_t bytes = 0;

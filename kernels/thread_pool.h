@@ -1,4 +1,4 @@
-// The threads of one worker's CPU ops.
+// Runs one worker's CPU ops on threads.
 //
 // parallel_for cuts [0, num_items) into ranges that depend on num_items and grain alone; threads
 // claim ranges in ascending order. Which thread runs a range decides nothing: an op's outputs have
@@ -27,7 +27,7 @@ class ThreadPool {
 
     [[nodiscard]] int num_threads() const { return static_cast<int>(threads_.size()) + 1; }
 
-    // A range of items, run by thread `thread` of [0, num_threads).
+    // Runs a range of items by thread `thread` of [0, num_threads).
     using RangeFn = void (*)(void* context, std::int64_t begin, std::int64_t end, int thread);
 
     // Calls fn for every range of `grain` items (the last may be shorter); returns when all are
@@ -36,21 +36,21 @@ class ThreadPool {
 
   private:
     void work(int thread);
-    // Claims one range of the current job and runs it. False: none is left.
+    // Claims one range of the current job and runs it. Returns false if none is left.
     bool run_one(int thread);
 
     static constexpr int kSpinIterations = 4000;  // of `pause`: some 50 us, a few ops' worth
 
-    // The job. Written by run() while no range is left to claim; read by a thread before its claim
-    // succeeds, which is why they are atomic, and believed only after it.
+    // These hold the job. They are written by run() while no range is left to claim; read by a
+    // thread before its claim succeeds, which is why they are atomic, and believed only after it.
     std::atomic<RangeFn> fn_{nullptr};
     std::atomic<void*> context_{nullptr};
     std::atomic<std::int64_t> num_items_{0};
     std::atomic<std::int64_t> grain_{1};
     std::atomic<std::uint32_t> num_ranges_{0};
 
-    // Job number (upper half) and ranges left to claim (lower half), in one word: a thread that
-    // slept through a job cannot claim from the next one by mistake.
+    // The job number (upper half) and the ranges left to claim (lower half) share one word: a
+    // thread that slept through a job cannot claim from the next one by mistake.
     alignas(64) std::atomic<std::uint64_t> claims_{0};
     alignas(64) std::atomic<std::uint32_t> num_done_{0};  // ranges of this job that have been run
     alignas(64) std::atomic<std::uint32_t> job_{0};       // counts jobs; what idle threads wait on
@@ -60,7 +60,7 @@ class ThreadPool {
 
 [[nodiscard]] inline Stream stream_of(ThreadPool& pool) { return {&pool}; }
 
-// Number of threads behind a CPU stream.
+// Returns the number of threads behind a CPU stream.
 [[nodiscard]] int num_threads_of(Stream stream);
 
 // See ThreadPool::run. A null stream runs all ranges here, in order, as thread 0.

@@ -1,4 +1,4 @@
-// The added and special tokens of a tokenizer.json: strings that are found in the text before
+// Keeps the added and special tokens of a tokenizer.json: strings that are found in the text before
 // anything else is done to it, and become one token each.
 //
 // Thread: any after finish(); immutable then.
@@ -54,7 +54,7 @@ class StringMatcher {
 
     std::vector<Node> nodes_{1};
     std::array<bool, 256> begins_{};  // [byte]: some string begins with it
-    // What all strings begin with. Its last byte ('|' of "<|", '<' of "▁<") is the rarest, so that
+    // All strings begin with this. Its last byte ('|' of "<|", '<' of "▁<") is the rarest, so that
     // is what the text is searched for.
     std::string prefix_{};
 };
@@ -69,18 +69,18 @@ class AddedTokens {
     Result<> finish();
 
     [[nodiscard]] std::optional<TokenId> find(std::string_view content) const;
-    // What the id decodes to: its content, normalized if it is matched so.
+    // Returns what the id decodes to: its content, normalized if it is matched so.
     [[nodiscard]] std::optional<std::string_view> text_of(TokenId id) const;
-    // Every id, of these tokens and of the model's, whose text is a special token's.
+    // Lists every id, of these tokens and of the model's, whose text is a special token's.
     [[nodiscard]] std::vector<TokenId> special_ids(const Vocab& vocab) const;
     [[nodiscard]] bool contains(TokenId id) const { return tokens_.contains(raw(id)); }
-    // One more than the largest id.
+    // Returns one more than the largest id.
     [[nodiscard]] std::int32_t id_end() const {
         return tokens_.empty() ? 0 : tokens_.rbegin()->first + 1;
     }
     [[nodiscard]] std::size_t num_tokens() const { return tokens_.size(); }
 
-    // A stretch of text, and the token it is, if it is one.
+    // Holds a stretch of text, and the token it is, if it is one.
     struct Split {
         std::size_t begin = 0;
         std::size_t end = 0;

@@ -1,4 +1,4 @@
-// The model: byte-pair encoding of one piece of text.
+// Encodes one piece of text by the model's byte-pair encoding.
 //
 // A piece begins as one symbol per character (or byte) and the pair of neighbours that comes first
 // in the list of merges is joined, leftmost first, until no pair is in the list.
@@ -37,7 +37,7 @@ struct BpeOptions {
 
 class Bpe {
   public:
-    // What the characters of a piece are: its code points, or its bytes, each standing for the
+    // Says what the characters of a piece are: its code points, or its bytes, each standing for the
     // character that byte_alphabet.h gives it.
     enum class Unit { kCodePoint, kByte };
 
@@ -51,14 +51,14 @@ class Bpe {
         Vocab vocab, std::span<const Merge> merges, BpeOptions options, Unit unit
     );
 
-    // Memory of an encoding thread: working space, and the encodings of recent pieces.
+    // Keeps the memory of an encoding thread: working space, and the encodings of recent pieces.
     //
     // Bounded: PieceCache::kBytes, and what the longest part needed.
     class Scratch;
 
-    // Appends the encoding of `piece`. False: a character is unknown and the vocabulary lacks the
-    // unk_token; what was appended is unspecified. REQUIRES: valid UTF-8 unless the unit is kByte;
-    // kReadableBytes bytes can be read behind its end.
+    // Appends the encoding of `piece`. Returns false if a character is unknown and the vocabulary
+    // lacks the unk_token; what was appended is unspecified. REQUIRES: valid UTF-8 unless the unit
+    // is kByte; kReadableBytes bytes can be read behind its end.
     [[nodiscard]] bool encode(std::string_view piece, Scratch& scratch, std::vector<TokenId>& out)
         const;
 
@@ -89,11 +89,11 @@ class Bpe {
     [[nodiscard]] std::size_t slot_of(std::uint64_t pair) const {
         return static_cast<std::size_t>((pair * 0x9e3779b97f4a7c15u) >> merges_shift_);
     }
-    // What the vocabulary says of each character: its own token, by pages of code points.
+    // Keeps what the vocabulary says of each character: its own token, by pages of code points.
     class CharacterIds {
       public:
         void insert(char32_t character, std::int32_t id);
-        // -1 where there is none.
+        // Returns -1 where there is none.
         [[nodiscard]] std::int32_t find(char32_t character) const {
             const std::uint16_t page = page_of_[character >> kPageBits];
             return pages_[page][character & (kPageSize - 1)];

@@ -1,5 +1,5 @@
-// GPT-2's alphabet: one visible character for each byte, so that a vocabulary of strings can hold
-// any bytes. Printable Latin-1 stands for itself, the other bytes for U+0100 and what follows.
+// Gives GPT-2's alphabet: one visible character for each byte, so that a vocabulary of strings can
+// hold any bytes. Printable Latin-1 stands for itself, the other bytes for U+0100 and what follows.
 //
 // Source: github.com/openai/gpt-2, src/encoder.py, bytes_to_unicode.
 #pragma once
@@ -22,7 +22,7 @@ inline constexpr std::array<char16_t, 256> kByteCharacters = [] {
     return characters;
 }();
 
-// The byte that a character stands for. All of them are below U+0144.
+// Returns the byte that a character stands for. All of them are below U+0144.
 [[nodiscard]] constexpr std::optional<std::uint8_t> byte_of_character(char32_t character) {
     constexpr auto kBytes = [] {
         std::array<std::int16_t, 0x144> bytes{};

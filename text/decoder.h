@@ -1,4 +1,4 @@
-// The decoder of a tokenizer.json: makes text of token strings.
+// Decodes as a tokenizer.json says: makes text of token strings.
 //
 // It is a chain of stages, each of which hands on what can no longer change, so that decoding a
 // stream token by token and decoding it at once are the same code. A stage that has to see all of
@@ -93,8 +93,8 @@ class Decoder::Stream {
     Result<> finish(std::string& out);
 
   private:
-    // What one stage remembers. Before the first Fuse or ByteLevel a stage is given tokens, behind
-    // it fragments of the one token that is left.
+    // Holds what one stage remembers. Before the first Fuse or ByteLevel a stage is given tokens,
+    // behind it fragments of the one token that is left.
     struct Stage {
         bool is_fused = false;         // it is given fragments
         bool is_first = true;          // nothing came yet

@@ -1,4 +1,5 @@
-// The text of a request's output, token by token: each push gives the text that is final by then.
+// Gives the text of a request's output, token by token: each push gives the text that is final by
+// then.
 //
 // The output is decoded as the continuation of its prompt. A decoder may treat the beginning of a
 // whole sequence apart (SentencePiece's drops the first space), and the prompt may end in the
@@ -33,7 +34,7 @@ class IncrementalDecoder {
   public:
     struct Options {
         SkipSpecial skip_special = SkipSpecial::kYes;
-        // As in vLLM: where special tokens are kept and this is off, an added token directly behind
+        // As in vLLM, where special tokens are kept and this is off, an added token directly behind
         // another is its own text alone, without the space some decoders put before it.
         bool spaces_between_special_tokens = true;
     };
@@ -53,7 +54,8 @@ class IncrementalDecoder {
     Result<> finish(std::string& text);
 
   private:
-    // Shared because a request may outlive the process's interest in the tokenizer it came with.
+    // It is shared because a request may outlive the process's interest in the tokenizer it came
+    // with.
     std::shared_ptr<const Tokenizer> tokenizer_;
     Options options_;
     Result<> push_to_stream(TokenId id, std::string& text);

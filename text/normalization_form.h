@@ -1,5 +1,5 @@
-// The Unicode normalization forms, as the reference implementation of tokenizer.json has them: of
-// Unicode 9, so that code points newer than that are left alone and keep their neighbours apart.
+// Does the Unicode normalization forms as the reference implementation of tokenizer.json has them:
+// of Unicode 9, so that code points newer than that are left alone and keep their neighbours apart.
 //
 // Source: UAX #15; utf8proc decomposes and composes, the order of marks is made here, because
 // utf8proc sorts them in quadratic time and a prompt may be nothing but marks.

@@ -1,4 +1,4 @@
-// The normalizer of a tokenizer.json: what is done to text before it is split.
+// Normalizes as a tokenizer.json says: this is done to text before it is split.
 //
 // Thread: any; immutable.
 #pragma once
@@ -16,11 +16,11 @@
 
 namespace pitstop::text {
 
-// A stretch of the input under way through the pipeline.
+// Holds a stretch of the input under way through the pipeline.
 struct Section {
     std::string text{};
-    // Whether its first character comes from the very beginning of the input: Metaspace's scheme
-    // "first" prepends only there.
+    // Tells whether its first character comes from the very beginning of the input: Metaspace's
+    // scheme "first" prepends only there.
     bool at_origin = false;
 };
 
@@ -70,7 +70,7 @@ class Normalizer {
     explicit Normalizer(std::vector<NormalizerStep> steps) : steps_(std::move(steps)) {}
 
     [[nodiscard]] bool is_identity() const { return steps_.empty(); }
-    // The bytes that its steps may read and write for a text of so many.
+    // Returns the bytes that its steps may read and write for a text of so many.
     [[nodiscard]] std::size_t work_max(std::size_t text_bytes) const;
     // REQUIRES: valid UTF-8. On an Error the section is unspecified. kTooLarge: it grows beyond
     // bytes_max().

@@ -70,8 +70,8 @@ class PieceCache {
         kShortEntries * sizeof(ShortEntry) + kLongEntries * sizeof(LongEntry);
 
   private:
-    // The piece as words, filled up with zeros: loads and masks, for a branch on the length would
-    // often be guessed wrong.
+    // Reads the piece as words, filled up with zeros; it does so by loads and masks, for a branch
+    // on the length would often be guessed wrong.
     template <std::size_t kWords>
     static std::array<std::uint64_t, kWords> key_of(std::string_view piece) {
         std::array<std::uint64_t, kWords> key;
@@ -80,7 +80,7 @@ class PieceCache {
             key[i] &= kMasks[8 * (kKeyBytesMax / 8 - 1 - i) + piece.size()];
         return key;
     }
-    // [8 * k + n]: for n bytes of text, what counts of the word that k whole words follow.
+    // Holds at [8 * k + n], for n bytes of text, what counts of the word that k whole words follow.
     static constexpr auto kMasks = [] {
         std::array<std::uint64_t, 2 * kKeyBytesMax> masks{};
         for (std::size_t i = 0; i < masks.size(); ++i) {

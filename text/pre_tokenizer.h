@@ -1,4 +1,4 @@
-// The pre-tokenizer of a tokenizer.json: cuts normalized text into the pieces that the model
+// Pre-tokenizes as a tokenizer.json says: cuts normalized text into the pieces that the model
 // encodes one by one, and may change their text on the way.
 //
 // Thread: any; immutable.
@@ -16,7 +16,7 @@
 
 namespace pitstop::text {
 
-// What becomes of the matches ("delimiters") of a split; tokenizer.json's names.
+// Says what becomes of the matches ("delimiters") of a split, by tokenizer.json's names.
 enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
 struct SplitStep {
@@ -37,7 +37,7 @@ struct FixedLengthStep {
 using PreTokenizerStep =
     std::variant<SplitStep, PrefixSpaceStep, ByteLevelStep, MetaspaceStep, FixedLengthStep>;
 
-// The pieces of one section: spans of one text.
+// Holds the pieces of one section: spans of one text.
 struct Pieces {
     struct Piece {
         std::uint32_t begin = 0;

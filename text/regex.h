@@ -1,4 +1,4 @@
-// A compiled pattern of tokenizer.json, and the search for it.
+// Compiles a pattern of tokenizer.json, and searches for it.
 //
 // Two engines behind one meaning: patterns that are regular, which those of the known tokenizers
 // are, run on an automaton (regex_dfa.h); the others run on PCRE2 (UTF, JIT), with every class
@@ -45,7 +45,7 @@ class Regex {
         // REQUIRES: valid UTF-8 that outlives the search.
         Search(const Regex& regex, std::string_view text) : regex_(regex), text_(text) {}
 
-        // kResourceExhausted: PCRE2 gave up on this pattern and text.
+        // Fails with kResourceExhausted if PCRE2 gave up on this pattern and text.
         Result<std::optional<TextSpan>> next();
 
       private:

@@ -1,4 +1,4 @@
-// What stands for one code point in a pattern: a class in brackets, a property, an escape.
+// Parses what stands for one code point in a pattern: a class in brackets, a property, an escape.
 //
 // Source: as regex_syntax.h.
 #pragma once
@@ -49,7 +49,7 @@ class ClassParser {
     }
 
     Result<CodePointSet> parse_class(Options options);
-    // \d, \p{L}...; nothing where it is one character.
+    // Parses \d, \p{L}...; nothing where it is one character.
     Result<std::optional<CodePointSet>> parse_class_escape();
     Result<char32_t> parse_character_escape();
     Result<CodePointSet> fold(CodePointSet set) const;

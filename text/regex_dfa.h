@@ -1,5 +1,5 @@
-// A deterministic automaton for the patterns that pre-tokenizers use: no backtracking, one table
-// look-up per code point, and the same match that a backtracking engine finds first.
+// Runs the patterns that pre-tokenizers use on a deterministic automaton: no backtracking, one
+// table look-up per code point, and the same match that a backtracking engine finds first.
 //
 // Source: Thompson construction; states are lists of positions in order of preference, cut at a
 // match, as in RE2 (Cox 2010, "Regular Expression Matching in the Wild"). A condition on the next
@@ -27,8 +27,8 @@ class Dfa {
     static constexpr std::size_t kStatesMax = 1024;
     static constexpr std::size_t kClassesMax = 254;
 
-    // Nothing where the pattern needs more than an automaton of this size, or looks behind, further
-    // ahead than one code point, or is atomic around more than one.
+    // Returns nothing if the pattern needs more than an automaton of this size, or looks behind,
+    // further ahead than one code point, or is atomic around more than one.
     static std::optional<Dfa> compile(const Node& pattern);
 
     // The end of the match that begins at `at`, or null. REQUIRES: [at, end) is valid UTF-8.

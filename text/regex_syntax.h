@@ -1,4 +1,4 @@
-// The syntax tree of a regular expression of tokenizer.json.
+// Defines the syntax tree of a regular expression of tokenizer.json.
 //
 // The dialect is Oniguruma's Ruby syntax over Unicode, because that is what the reference gives its
 // patterns to. It differs from PCRE in what tokenizers use: [a[bc]] nests and && intersects; ^ and

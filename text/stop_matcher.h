@@ -28,8 +28,8 @@ class StopStrings {
     static constexpr std::size_t kStopsMax = 64;
     static constexpr std::size_t kStopBytesMax = 1024;
 
-    // kInvalidArgument: an empty string, or one that is not UTF-8. kTooLarge: over a limit. The
-    // same string twice counts as the first.
+    // Errors: kInvalidArgument, an empty string, or one that is not UTF-8. kTooLarge: over a limit.
+    // The same string twice counts as the first.
     static Result<std::shared_ptr<const StopStrings>> create(const std::vector<std::string>& stops);
 
     [[nodiscard]] std::size_t num_stops() const { return lens_.size(); }
@@ -58,8 +58,8 @@ class StopMatcher {
     };
     enum class Trim { kStop, kNothing };  // whether the matched string is left out of the text
 
-    // `shared_ptr`: requests with the same stop strings, and the choices of one request, share
-    // them.
+    // It is a `shared_ptr` because requests with the same stop strings, and the choices of one
+    // request, share them.
     StopMatcher(std::shared_ptr<const StopStrings> stops, Trim trim)
         : stops_(std::move(stops)), trim_(trim) {}
 

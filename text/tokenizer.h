@@ -1,5 +1,5 @@
-// Text to token ids and back, as a model's tokenizer.json says: exactly the ids of the reference
-// implementation (Hugging Face `tokenizers` 0.23), for BPE models.
+// Turns text into token ids and back, as a model's tokenizer.json says: exactly the ids of the
+// reference implementation (Hugging Face `tokenizers` 0.23), for BPE models.
 //
 // The path of a text: added tokens are cut out (added_tokens.h), what lies between is normalized
 // (normalizer.h), split into pieces (pre_tokenizer.h), each piece encoded (bpe.h), and the special
@@ -34,23 +34,24 @@ class Tokenizer {
   public:
     static constexpr std::size_t kFileBytesMax = std::size_t{256} << 20;
 
-    // `path`: a tokenizer.json, or the directory of one. The Error names the file, the component
-    // and what is wrong with it. `shared_ptr`: the processes' parts and their threads share it.
+    // Loads `path`, a tokenizer.json or the directory of one. The Error names the file, the
+    // component and what is wrong with it. `shared_ptr`: the processes' parts and their threads
+    // share it.
     static Result<std::shared_ptr<const Tokenizer>> load(const std::string& path);
-    // The text of a tokenizer.json.
+    // Reads the text of a tokenizer.json.
     static Result<std::shared_ptr<const Tokenizer>> parse(std::string_view json);
 
     ~Tokenizer();
     Tokenizer(const Tokenizer&) = delete;
     Tokenizer& operator=(const Tokenizer&) = delete;
 
-    // kInvalidArgument: not UTF-8, and at which byte. Text that reads like a special token becomes
-    // it.
-    // kTooLarge: the normalizer makes it too long (normalizer.h). The interrupt's errors.
+    // Text that reads like a special token becomes it. Errors: kInvalidArgument, not UTF-8, and at
+    // which byte; kTooLarge, the normalizer makes it too long (normalizer.h); the interrupt's.
     [[nodiscard]] Result<std::vector<TokenId>> encode(
         std::string_view text, AddSpecial add_special, const Interrupt& interrupt = {}
     ) const;
-    // The bytes that encoding a text of so many may go through, at most: what it costs, roughly.
+    // Returns the bytes that encoding a text of so many may go through, at most: what it costs,
+    // roughly.
     [[nodiscard]] std::size_t work_max(std::size_t text_bytes) const;
 
     // Ids that no token has decode to nothing, as in the reference: a model's head may be wider
@@ -58,20 +59,20 @@ class Tokenizer {
     [[nodiscard]] Result<std::string> decode(std::span<const TokenId> ids, SkipSpecial skip_special)
         const;
 
-    // One more than the largest id.
+    // Returns one more than the largest id.
     [[nodiscard]] std::int32_t vocab_size() const;
     [[nodiscard]] std::optional<TokenId> token_to_id(std::string_view token) const;
-    // The token's string, as in the vocabulary; nothing where no token has the id. Valid as long as
-    // the tokenizer.
+    // Returns the token's string, as in the vocabulary; nothing where no token has the id. It is
+    // valid as long as the tokenizer.
     [[nodiscard]] std::optional<std::string_view> id_to_token(TokenId id) const;
     [[nodiscard]] bool is_special(TokenId id) const;
     [[nodiscard]] bool is_added(TokenId id) const;
 
-    // What the file says that the reference ignores, one line each, for the log of whoever loaded
-    // it.
+    // Lists what the file says that the reference ignores, one line each, for the log of whoever
+    // loaded it.
     [[nodiscard]] std::span<const std::string> warnings() const;
 
-    // For IncrementalDecoder, which runs the same stages token by token.
+    // IncrementalDecoder needs this: it runs the same stages token by token.
     [[nodiscard]] const Decoder& decoder() const;
 
   private:

@@ -1,4 +1,4 @@
-// A part of a tokenizer.json, read field by field: an Error says the path, what is there and what
+// Reads a part of a tokenizer.json, field by field: an Error says the path, what is there and what
 // is accepted.
 //
 // Included by tokenizer_file.cpp alone, for it knows nlohmann::json.
@@ -21,7 +21,7 @@
 
 namespace pitstop::text {
 
-// An object of the file and the path to it, for messages.
+// Holds an object of the file and the path to it, for messages.
 class Component {
   public:
     Component(const nlohmann::json& value, std::string path)
@@ -50,7 +50,7 @@ class Component {
         if (given == nullptr || !given->is_string()) return wrong(field, "a string");
         return given->get<std::string>();
     }
-    // A string of one code point.
+    // Reads a string of one code point.
     Result<std::string> character(std::string_view field) const {
         ASSIGN_OR_RETURN(std::string text, string(field));
         if (text.empty() || utf8_len(text[0]) != text.size()) return wrong(field, "one character");
@@ -80,7 +80,7 @@ class Component {
         }
         return static_cast<std::int32_t>(given->get<std::uint64_t>());
     }
-    // The items of an array field, each a component.
+    // Reads the items of an array field, each a component.
     Result<std::vector<Component>> items(std::string_view field) const {
         const nlohmann::json* given = find(field);
         if (given == nullptr || !given->is_array()) return wrong(field, "an array");
@@ -90,7 +90,7 @@ class Component {
         }
         return out;
     }
-    // The component itself, as a token's id.
+    // Reads the component itself as a token's id.
     Result<TokenId> token_id() const {
         if (!value_.is_number_unsigned() || value_.get<std::uint64_t>() >= Vocab::kTokensMax) {
             return make_error(
@@ -113,7 +113,7 @@ class Component {
             return make_error(ErrorCode::kMalformed, "{} is not an object", path_);
         return string("type");
     }
-    // null for a field that is not there.
+    // Returns null for a field that is not there.
     [[nodiscard]] const nlohmann::json* find(std::string_view field) const {
         if (!value_.is_object()) return nullptr;
         const auto found = value_.find(field);

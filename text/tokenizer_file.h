@@ -30,7 +30,7 @@ struct TokenizerParts {
     std::vector<std::string> warnings{};  // what the file says and does not get
 };
 
-// kMalformed, kUnsupported, kAlreadyExists or kTooLarge.
+// Fails with kMalformed, kUnsupported, kAlreadyExists or kTooLarge.
 Result<TokenizerParts> read_tokenizer_file(std::string_view json);
 
 }  // namespace pitstop::text

@@ -1,5 +1,5 @@
-// The first step of reading a tokenizer.json: its two long lists, the vocabulary and the merges, go
-// straight to where they are needed; the rest becomes a small tree.
+// Takes the first step of reading a tokenizer.json: its two long lists, the vocabulary and the
+// merges, go straight to where they are needed; the rest becomes a small tree.
 //
 // Included by tokenizer_file.cpp and tokenizer_sax.cpp alone, for it knows nlohmann::json.
 #pragma once

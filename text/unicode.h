@@ -1,4 +1,4 @@
-// Sets of code points, and the character properties that tokenizers ask for.
+// Defines sets of code points, and the character properties that tokenizers ask for.
 //
 // The properties are those of the reference implementation of tokenizer.json, not of one version of
 // Unicode: make_unicode_data.py says where they come from. They do not depend on any library here.
@@ -20,17 +20,17 @@ struct CodePointRange {
     friend bool operator==(const CodePointRange&, const CodePointRange&) = default;
 };
 
-// A set of code points without the surrogates, which no valid text has.
+// Holds a set of code points without the surrogates, which no valid text has.
 class CodePointSet {
   public:
     CodePointSet() = default;
     explicit CodePointSet(char32_t one) : ranges_{{one, one}} {}
-    // In any order; they may overlap.
+    // The ranges may come in any order, and overlap.
     explicit CodePointSet(std::vector<CodePointRange> ranges);
 
     [[nodiscard]] bool contains(char32_t code_point) const;
     [[nodiscard]] bool is_empty() const { return ranges_.empty(); }
-    // Sorted, apart, as few as can be.
+    // Returns the ranges sorted, apart, as few as can be.
     [[nodiscard]] std::span<const CodePointRange> ranges() const { return ranges_; }
 
     [[nodiscard]] CodePointSet complement() const;
@@ -42,8 +42,9 @@ class CodePointSet {
     std::vector<CodePointRange> ranges_{};
 };
 
-// What \p{name} means: a general category (Lu, or L for its group, or Letter), a script, or one of
-// Alphabetic, White_Space, ASCII, Any. Case, spaces, '_' and '-' in the name do not count.
+// Looks up what \p{name} means: a general category (Lu, or L for its group, or Letter), a script,
+// or one of Alphabetic, White_Space, ASCII, Any. Case, spaces, '_' and '-' in the name do not
+// count.
 [[nodiscard]] std::optional<CodePointSet> find_property(std::string_view name);
 
 [[nodiscard]] bool is_white_space(char32_t code_point);
@@ -56,11 +57,12 @@ class CodePointSet {
 [[nodiscard]] const CodePointSet& oniguruma_word_set();   // \w in a regular expression
 [[nodiscard]] const CodePointSet& oniguruma_punct_set();  // [[:punct:]] in a regular expression
 
-// Code points that the normalization forms treat as unassigned, and those that NFC may touch.
+// List code points that the normalization forms treat as unassigned, and those that NFC may touch.
 [[nodiscard]] std::span<const CodePointRange> not_in_unicode_9();
 [[nodiscard]] std::span<const CodePointRange> nfc_sensitive();
 
-// Lower case of one code point, which may be two. Knows no context (final sigma) and no language.
+// Appends the lower case of one code point, which may be two. Knows no context (final sigma) and no
+// language.
 void append_lowercase(char32_t code_point, std::string& out);
 
 }  // namespace pitstop::text

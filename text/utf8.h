@@ -1,4 +1,4 @@
-// UTF-8: checking, stepping, and the replacement of what is not valid.
+// Checks UTF-8, steps through it, and replaces what is not valid.
 //
 // Source: Unicode 16, section 3.9, table 3-7 and "U+FFFD Substitution of Maximal Subparts", which
 // is also what Rust's String::from_utf8_lossy does.
@@ -14,11 +14,11 @@ namespace pitstop::text {
 inline constexpr char32_t kCodePointMax = 0x10ffff;
 inline constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";
 
-// The offset of the first byte that is not part of a valid code point, or nothing.
+// Returns the offset of the first byte that is not part of a valid code point, or nothing.
 [[nodiscard]] std::optional<std::size_t> find_invalid_utf8(std::string_view text);
 
-// The code point at `pos`; moves `pos` behind it. REQUIRES: `text` is valid, pos < text.size() is
-// the first byte of a code point.
+// Returns the code point at `pos` and moves `pos` behind it. REQUIRES: `text` is valid, pos <
+// text.size() is the first byte of a code point.
 [[nodiscard]] inline char32_t next_code_point(std::string_view text, std::size_t& pos) {
     const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
     const char32_t lead = byte(pos);
@@ -43,7 +43,8 @@ inline constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";
     return code_point;
 }
 
-// The bytes of the code point whose first byte this is. REQUIRES: the byte begins a code point.
+// Returns the bytes of the code point whose first byte this is. REQUIRES: the byte begins a code
+// point.
 [[nodiscard]] constexpr std::size_t utf8_len(char lead) {
     const auto byte = static_cast<unsigned char>(lead);
     return byte < 0x80 ? 1 : byte < 0xe0 ? 2 : byte < 0xf0 ? 3 : 4;

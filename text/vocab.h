@@ -1,4 +1,4 @@
-// The model's vocabulary: token strings and their ids, both ways.
+// Keeps the model's vocabulary: token strings and their ids, both ways.
 //
 // Owns:    the strings, one behind another.
 // Thread:  any after the last insert().
@@ -17,8 +17,8 @@
 
 namespace pitstop::text {
 
-// Not for keys an enemy chooses to collide; the tables that use it hold a trusted file's strings or
-// are a cache that forgets.
+// It is no hash for keys an enemy chooses to collide; the tables that use it hold a trusted file's
+// strings or are a cache that forgets.
 [[nodiscard]] std::uint64_t hash_bytes(std::string_view bytes);
 
 class Vocab {
@@ -34,14 +34,14 @@ class Vocab {
     Result<> finish();
 
     [[nodiscard]] std::size_t num_tokens() const { return num_tokens_; }
-    // One more than the largest id.
+    // Returns one more than the largest id.
     [[nodiscard]] std::int32_t id_end() const { return static_cast<std::int32_t>(spans_.size()); }
     [[nodiscard]] std::optional<TokenId> find(std::string_view token) const;
     // find() for many: ids[i] is that of tokens[i], or -1. The table is larger than the caches, so
     // the look-ups are made to wait for memory together: several times faster than one by one.
     // REQUIRES: ids.size() == tokens.size().
     void find_all(std::span<const std::string_view> tokens, std::span<std::int32_t> ids) const;
-    // Nothing where no token has this id.
+    // Returns nothing if no token has this id.
     [[nodiscard]] std::optional<std::string_view> token(TokenId id) const;
 
   private:

@@ -1,4 +1,4 @@
-// How attention's work is cut: tiles of queries against one KV head, blocks and segments of keys.
+// Cuts attention's work: tiles of queries against one KV head, blocks and segments of keys.
 //
 // Included once per instruction set, as simd.h is.
 #pragma once
@@ -19,7 +19,7 @@ constexpr std::int64_t kSegment = AttentionArgs::kSegmentKeys;
 inline std::int64_t min64(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 inline std::int64_t max64(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 
-// Some queries of one row against one KV head.
+// Holds some queries of one row against one KV head.
 template <class T>
 struct Tile {
     int num = 0;                          // queries, at most kTileQueries
@@ -30,7 +30,7 @@ struct Tile {
     const T* kv = nullptr;                // the KV head's place in page 0
 };
 
-// The keys of the block from position `first` that a query at `position` sees, counted from
+// Holds the keys of the block from position `first` that a query at `position` sees, counted from
 // `first`.
 struct Seen {
     std::int64_t begin;

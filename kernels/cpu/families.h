@@ -1,4 +1,5 @@
-// The fast CPU ops of the level that is being compiled; contracts in kernels/<family>.h.
+// Declares the fast CPU ops of the level that is being compiled; their contracts are in
+// kernels/<family>.h.
 #pragma once
 
 #include "kernels/cpu/simd.h"

@@ -1,5 +1,5 @@
-// The tables of the levels. Each is defined by cpu/table.cpp, compiled once per level; the digest,
-// whose loops are in a library of their own, by digest.cpp.
+// Declares the tables of the levels. Each is defined by cpu/table.cpp, compiled once per level; the
+// digest, whose loops are in a library of their own, by digest.cpp.
 #pragma once
 
 #include "kernels/ops.h"

@@ -1,4 +1,5 @@
-// parallel_for for files compiled per level: the lambda's type is this level's own, so is the code.
+// Wraps parallel_for for files compiled per level: the lambda's type is this level's own, so is the
+// code.
 #pragma once
 
 #include "kernels/cpu/simd.h"

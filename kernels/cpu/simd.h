@@ -1,7 +1,7 @@
-// Sixteen lanes of fp32, the unit every fast CPU op is written in. The files of kernels/cpu are
-// compiled once per IsaLevel into the namespace PITSTOP_ISA: one zmm register with AVX-512, two ymm
-// with AVX2, an array without either. The lanes, and the order they are added in, are the same for
-// all, so avx2 and avx512 give equal bits.
+// Defines sixteen lanes of fp32, the unit every fast CPU op is written in. The files of kernels/cpu
+// are compiled once per IsaLevel into the namespace PITSTOP_ISA: one zmm register with AVX-512, two
+// ymm with AVX2, an array without either. The lanes, and the order they are added in, are the same
+// for all, so avx2 and avx512 give equal bits.
 //
 // Nothing in these files may be emitted under a name shared with a file compiled for less: the
 // linker keeps one copy, and it could be the one an older machine cannot run. So: no std templates,

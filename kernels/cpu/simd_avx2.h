@@ -1,4 +1,4 @@
-// F32x16 as two ymm registers. See simd.h, which includes this.
+// Represents F32x16 as two ymm registers. See simd.h, which includes this.
 #pragma once
 
 #include <immintrin.h>
@@ -15,7 +15,7 @@ struct Mask16 {
     __m256 lo, hi;  // all ones or all zeros per lane
 };
 
-// A mask of the first n of 8 lanes, n clamped to [0, 8].
+// Makes a mask of the first n of 8 lanes, n clamped to [0, 8].
 PITSTOP_INLINE __m256i first_lanes8(std::int64_t n) {
     const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)), lane);
@@ -91,7 +91,7 @@ PITSTOP_INLINE F32x16 div(F32x16 a, F32x16 b) {
 PITSTOP_INLINE F32x16 fma(F32x16 a, F32x16 b, F32x16 c) {
     return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
 }
-// b where either is NaN.
+// Returns b where either is NaN.
 PITSTOP_INLINE F32x16 min(F32x16 a, F32x16 b) {
     return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)};
 }
@@ -129,7 +129,7 @@ PITSTOP_INLINE void mul_wide8(__m256i a, __m256i factor, __m256i& high, __m256i&
     low = _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
     high = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
 }
-// The 64-bit product of each lane with m, as its two halves.
+// Computes the 64-bit product of each lane with m, as its two halves.
 PITSTOP_INLINE void mul_wide(U32x16 a, std::uint32_t m, U32x16& high, U32x16& low) {
     const __m256i factor = _mm256_set1_epi64x(m);
     mul_wide8(a.lo, factor, high.lo, low.lo);
@@ -179,7 +179,7 @@ PITSTOP_INLINE std::uint32_t bits(Mask16 m) {  // bit i: lane i
            (static_cast<std::uint32_t>(_mm256_movemask_ps(m.hi)) << 8);
 }
 
-// ((i, i+8), +4, +2, +1): the tree of every level.
+// Sums as ((i, i+8), +4, +2, +1), the tree of every level.
 PITSTOP_INLINE float sum(F32x16 a) {
     const __m256 s8 = _mm256_add_ps(a.lo, a.hi);
     const __m128 s4 = _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
@@ -193,7 +193,7 @@ PITSTOP_INLINE float max_lane(F32x16 a) {
     return _mm_cvtss_f32(_mm_max_ss(s2, _mm_shuffle_ps(s2, s2, 1)));
 }
 
-// out[i] = sum(a[i]), the same tree, in fewer instructions than four sums.
+// Computes out[i] = sum(a[i]) by the same tree, in fewer instructions than four sums.
 PITSTOP_INLINE void sum4(const F32x16* a, float* out) {
     const __m256 a0 = _mm256_add_ps(a[0].lo, a[0].hi);
     const __m256 a1 = _mm256_add_ps(a[1].lo, a[1].hi);
@@ -203,8 +203,8 @@ PITSTOP_INLINE void sum4(const F32x16* a, float* out) {
         _mm256_add_ps(_mm256_permute2f128_ps(a0, a1, 0x20), _mm256_permute2f128_ps(a0, a1, 0x31));
     const __m256 b1 =
         _mm256_add_ps(_mm256_permute2f128_ps(a2, a3, 0x20), _mm256_permute2f128_ps(a2, a3, 0x31));
-    // b0: four partial sums of 0 | of 1;  b1: of 2 | of 3. Add lanes (0, 2) and (1, 3), then the
-    // two.
+    // b0 has four partial sums of 0 and of 1; b1 those of 2 and of 3. The lanes (0, 2) and (1, 3)
+    // are added, then the two.
     const __m256 c =
         _mm256_add_ps(_mm256_shuffle_ps(b0, b1, 0x44), _mm256_shuffle_ps(b0, b1, 0xee));
     const __m256 d = _mm256_add_ps(_mm256_shuffle_ps(c, c, 0x88), _mm256_shuffle_ps(c, c, 0xdd));
@@ -223,7 +223,7 @@ PITSTOP_INLINE void transpose4x8(__m256i& a, __m256i& b, __m256i& c, __m256i& d)
     c = _mm256_unpacklo_epi64(t2, t3);
     d = _mm256_unpackhi_epi64(t2, t3);
 }
-// In each quarter of four lanes, the 4x4 transpose: lane j of a row i goes to lane i of row j.
+// Transposes 4x4 in each quarter of four lanes: lane j of a row i goes to lane i of row j.
 PITSTOP_INLINE void transpose4(U32x16* rows) {
     transpose4x8(rows[0].lo, rows[1].lo, rows[2].lo, rows[3].lo);
     transpose4x8(rows[0].hi, rows[1].hi, rows[2].hi, rows[3].hi);
@@ -257,7 +257,7 @@ PITSTOP_INLINE __m256 dot_pairs8(__m256 acc, __m256i a, __m256i b) {
         odd
     );
 }
-// acc + a.odd * b.odd + a.even * b.even, lane by lane.
+// Returns acc + a.odd * b.odd + a.even * b.even, lane by lane.
 PITSTOP_INLINE F32x16 dot_pairs(F32x16 acc, Bf16x32 a, Bf16x32 b) {
     return {dot_pairs8(acc.lo, a.lo, b.lo), dot_pairs8(acc.hi, a.hi, b.hi)};
 }

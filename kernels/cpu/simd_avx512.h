@@ -1,4 +1,4 @@
-// F32x16 as one zmm register. See simd.h, which includes this.
+// Represents F32x16 as one zmm register. See simd.h, which includes this.
 #pragma once
 
 #include <immintrin.h>
@@ -55,7 +55,7 @@ PITSTOP_INLINE F32x16 sub(F32x16 a, F32x16 b) { return {_mm512_sub_ps(a.v, b.v)}
 PITSTOP_INLINE F32x16 mul(F32x16 a, F32x16 b) { return {_mm512_mul_ps(a.v, b.v)}; }
 PITSTOP_INLINE F32x16 div(F32x16 a, F32x16 b) { return {_mm512_div_ps(a.v, b.v)}; }
 PITSTOP_INLINE F32x16 fma(F32x16 a, F32x16 b, F32x16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
-// b where either is NaN.
+// Returns b where either is NaN.
 PITSTOP_INLINE F32x16 min(F32x16 a, F32x16 b) { return {_mm512_min_ps(a.v, b.v)}; }
 PITSTOP_INLINE F32x16 max(F32x16 a, F32x16 b) { return {_mm512_max_ps(a.v, b.v)}; }
 
@@ -73,7 +73,7 @@ PITSTOP_INLINE U32x16 shr(U32x16 a) {
     return {_mm512_srli_epi32(a.v, n)};
 }
 
-// The 64-bit product of each lane with m, as its two halves.
+// Computes the 64-bit product of each lane with m, as its two halves.
 PITSTOP_INLINE void mul_wide(U32x16 a, std::uint32_t m, U32x16& high, U32x16& low) {
     const __m512i factor = _mm512_set1_epi64(m);
     const __m512i even = _mm512_mul_epu32(a.v, factor);
@@ -100,7 +100,7 @@ PITSTOP_INLINE U32x16 select(Mask16 m, U32x16 yes, U32x16 no) {
 }
 PITSTOP_INLINE std::uint32_t bits(Mask16 m) { return m; }  // bit i: lane i
 
-// ((i, i+8), +4, +2, +1): the tree of every level.
+// Sums as ((i, i+8), +4, +2, +1), the tree of every level.
 PITSTOP_INLINE float sum(F32x16 a) {
     const __m256 s8 = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
     const __m128 s4 = _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
@@ -114,7 +114,7 @@ PITSTOP_INLINE float max_lane(F32x16 a) {
     return _mm_cvtss_f32(_mm_max_ss(s2, _mm_shuffle_ps(s2, s2, 1)));
 }
 
-// out[i] = sum(a[i]), the same tree, in fewer instructions than four sums.
+// Computes out[i] = sum(a[i]) by the same tree, in fewer instructions than four sums.
 PITSTOP_INLINE void sum4(const F32x16* a, float* out) {
     const auto halves = [](F32x16 x) PITSTOP_INLINE_LAMBDA {
         return _mm256_add_ps(_mm512_castps512_ps256(x.v), _mm512_extractf32x8_ps(x.v, 1));
@@ -127,8 +127,8 @@ PITSTOP_INLINE void sum4(const F32x16* a, float* out) {
         _mm256_add_ps(_mm256_permute2f128_ps(a0, a1, 0x20), _mm256_permute2f128_ps(a0, a1, 0x31));
     const __m256 b1 =
         _mm256_add_ps(_mm256_permute2f128_ps(a2, a3, 0x20), _mm256_permute2f128_ps(a2, a3, 0x31));
-    // b0: four partial sums of 0 | of 1;  b1: of 2 | of 3. Add lanes (0, 2) and (1, 3), then the
-    // two.
+    // b0 has four partial sums of 0 and of 1; b1 those of 2 and of 3. The lanes (0, 2) and (1, 3)
+    // are added, then the two.
     const __m256 c =
         _mm256_add_ps(_mm256_shuffle_ps(b0, b1, 0x44), _mm256_shuffle_ps(b0, b1, 0xee));
     const __m256 d = _mm256_add_ps(_mm256_shuffle_ps(c, c, 0x88), _mm256_shuffle_ps(c, c, 0xdd));
@@ -137,7 +137,7 @@ PITSTOP_INLINE void sum4(const F32x16* a, float* out) {
     _mm_storeu_ps(out, _mm_unpacklo_ps(d02, d13));
 }
 
-// In each quarter of four lanes, the 4x4 transpose: lane j of a row i goes to lane i of row j.
+// Transposes 4x4 in each quarter of four lanes: lane j of a row i goes to lane i of row j.
 PITSTOP_INLINE void transpose4(U32x16* rows) {
     const __m512i t0 = _mm512_unpacklo_epi32(rows[0].v, rows[1].v);
     const __m512i t1 = _mm512_unpacklo_epi32(rows[2].v, rows[3].v);
@@ -158,7 +158,7 @@ PITSTOP_INLINE Bf16x32
 load_pairs(const bf16* p, std::int64_t n) {  // n < 32 elements, the rest zero
     return {_mm512_maskz_loadu_epi16(static_cast<__mmask32>((1u << n) - 1u), p)};
 }
-// acc + a.odd * b.odd + a.even * b.even, lane by lane.
+// Returns acc + a.odd * b.odd + a.even * b.even, lane by lane.
 PITSTOP_INLINE F32x16 dot_pairs(F32x16 acc, Bf16x32 a, Bf16x32 b) {
 #if defined(__AVX512BF16__)
     return {_mm512_dpbf16_ps(acc.v, __m512bh(a.v), __m512bh(b.v))};

@@ -1,6 +1,7 @@
-// F32x16 as four vectors of four lanes, which every x86-64 has (SSE2), and other processors too:
-// the compiler's vector types, no intrinsics. fma() is a product and a sum, each rounded: a fused
-// one in software would cost some fifty instructions. See simd.h, which includes this.
+// Represents F32x16 as four vectors of four lanes, which every x86-64 has (SSE2), and other
+// processors too: the compiler's vector types, no intrinsics. fma() is a product and a sum, each
+// rounded: a fused one in software would cost some fifty instructions. See simd.h, which includes
+// this.
 #pragma once
 
 namespace pitstop::kernels::PITSTOP_ISA {
@@ -20,7 +21,7 @@ struct Mask16 {
     I32x4 q[4];  // all ones or all zeros per lane
 };
 
-// Out.q[i] = f(i): the four quarters, unrolled.
+// Makes Out with Out.q[i] = f(i): the four quarters, unrolled.
 template <class Out, class F>
 PITSTOP_INLINE Out quarters(F f) {
     return Out{{f(0), f(1), f(2), f(3)}};
@@ -95,7 +96,7 @@ PITSTOP_INLINE F32x16 div(F32x16 a, F32x16 b) { return PITSTOP_QUARTERS(F32x16, 
 PITSTOP_INLINE F32x16 fma(F32x16 a, F32x16 b, F32x16 c) {
     return PITSTOP_QUARTERS(F32x16, a.q[i] * b.q[i] + c.q[i]);
 }
-// b where either is NaN.
+// Returns b where either is NaN.
 PITSTOP_INLINE F32x16 min(F32x16 a, F32x16 b) {
     return PITSTOP_QUARTERS(F32x16, a.q[i] < b.q[i] ? a.q[i] : b.q[i]);
 }
@@ -123,7 +124,7 @@ PITSTOP_INLINE U32x16 shr(U32x16 a) {
     return PITSTOP_QUARTERS(U32x16, a.q[i] >> n);
 }
 
-// The 64-bit product of each lane with m, as its two halves.
+// Computes the 64-bit product of each lane with m, as its two halves.
 PITSTOP_INLINE void mul_wide(U32x16 a, std::uint32_t m, U32x16& high, U32x16& low) {
     std::uint32_t lanes[16], high_lanes[16], low_lanes[16];
     store_u32(lanes, a);
@@ -177,7 +178,7 @@ PITSTOP_INLINE std::uint32_t bits(Mask16 m) {  // bit i: lane i
     return out;
 }
 
-// ((i, i+8), +4, +2, +1): the tree of every level.
+// Sums as ((i, i+8), +4, +2, +1), the tree of every level.
 PITSTOP_INLINE float sum(F32x16 a) {
     const F32x4 s4 = (a.q[0] + a.q[2]) + (a.q[1] + a.q[3]);
     return (s4[0] + s4[2]) + (s4[1] + s4[3]);
@@ -194,7 +195,7 @@ PITSTOP_INLINE void sum4(const F32x16* a, float* out) {
     for (int i = 0; i < 4; ++i) out[i] = sum(a[i]);
 }
 
-// In each quarter of four lanes, the 4x4 transpose: lane j of a row i goes to lane i of row j.
+// Transposes 4x4 in each quarter of four lanes: lane j of a row i goes to lane i of row j.
 PITSTOP_INLINE void transpose4(U32x16* rows) {
     for (int i = 0; i < 4; ++i) {
         const U32x4 a = rows[0].q[i], b = rows[1].q[i], c = rows[2].q[i], d = rows[3].q[i];
@@ -214,7 +215,7 @@ load_pairs(const bf16* p, std::int64_t n) {  // n < 32 elements, the rest zero
     std::memcpy(&out, p, static_cast<std::size_t>(n) * 2);
     return out;
 }
-// acc + a.odd * b.odd + a.even * b.even, lane by lane.
+// Returns acc + a.odd * b.odd + a.even * b.even, lane by lane.
 PITSTOP_INLINE F32x16 dot_pairs(F32x16 acc, Bf16x32 a, Bf16x32 b) {
     const U32x16 upper = set1_u32(0xffff0000u);
     acc = fma(as_f32(bit_and(a, upper)), as_f32(bit_and(b, upper)), acc);

@@ -1,4 +1,4 @@
-// exp and log of sixteen lanes.
+// Computes exp and log of sixteen lanes.
 #pragma once
 
 #include "kernels/cpu/simd.h"
@@ -8,8 +8,9 @@ namespace pitstop::kernels::PITSTOP_ISA {
 inline constexpr float kExpMin = -87.33f;  // below: 0. The result would be denormal
 inline constexpr float kExpMax = 88.37f;   // above: exp(88.37) = 2.4e38. 2^127 is the last exponent
 
-// exp(x), relative error <= 2^-22; 0 for x < kExpMin (-inf included), exp(kExpMax) for larger x,
-// NaN for NaN. Cody-Waite reduction to |r| <= ln(2) / 2 and the minimax polynomial of Cephes expf.
+// Computes exp(x), with a relative error <= 2^-22; 0 for x < kExpMin (-inf included), exp(kExpMax)
+// for larger x, NaN for NaN. Cody-Waite reduction to |r| <= ln(2) / 2 and the minimax polynomial of
+// Cephes expf.
 PITSTOP_INLINE F32x16 exp(F32x16 x) {
     const F32x16 clamped =
         max(set1(kExpMin), min(set1(kExpMax), x));  // NaN passes: it is operand b
@@ -28,7 +29,7 @@ PITSTOP_INLINE F32x16 exp(F32x16 x) {
     return select(gt(set1(kExpMin), x), zero(), select(is_nan(x), x, scaled));
 }
 
-// log(x) for normal x > 0, absolute error <= 2^-22 * max(1, |log x|): Cephes logf.
+// Computes log(x) for normal x > 0, with an absolute error <= 2^-22 * max(1, |log x|): Cephes logf.
 PITSTOP_INLINE F32x16 log(F32x16 x) {
     // x = m * 2^e with m in [sqrt(1/2), sqrt(2)): subtracting sqrt(1/2)'s bits makes that one
     // shift.

@@ -1,4 +1,4 @@
-// Which block of a grid does which part of a ragged batch. Host and device.
+// Computes which block of a grid does which part of a ragged batch, on the host and on the device.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace pitstop::kernels {
 ) {
     return q_start / tile_len + row;
 }
-// Of the whole batch: first_block(T, R).
+// Returns the blocks of the whole batch: first_block(T, R).
 [[nodiscard]] constexpr std::int64_t num_prefill_blocks(
     std::int64_t num_tokens, std::int64_t num_rows, std::int64_t tile_len
 ) {
@@ -37,7 +37,7 @@ namespace pitstop::kernels {
     return static_cast<std::int32_t>((blocks < 1 ? 1 : blocks) * block_keys);
 }
 
-// The first key that a token at `position` sees.
+// Returns the first key that a token at `position` sees.
 [[nodiscard]] constexpr std::int32_t first_key(std::int32_t position, std::int32_t window) {
     return position < window ? 0 : position - window + 1;
 }

@@ -1,4 +1,4 @@
-// A prefill block's part of a ragged batch; shared by the two prefill kernels.
+// Describes a prefill block's part of a ragged batch; shared by the two prefill kernels.
 #pragma once
 
 #include "kernels/device/attention_rows.cuh"
@@ -7,8 +7,8 @@ namespace pitstop::kernels {
 
 inline constexpr std::int32_t kNoKey = -1;
 
-// A tile of tokens of one row, for the query heads of one KV head: tile row i is token i / group,
-// head i % group.
+// Describes a tile of tokens of one row, for the query heads of one KV head: tile row i is token i
+// / group, head i % group.
 struct PrefillTile {
     BatchRow row;
     std::int32_t kv_head;
@@ -17,7 +17,7 @@ struct PrefillTile {
     std::int32_t keys_begin;   // what the tile's tokens see, together
     std::int32_t keys_end;
 
-    // The last key that tile row i sees, kNoKey if there is no such row.
+    // Returns the last key that tile row i sees, kNoKey if there is no such row.
     __device__ std::int32_t last_key(const AttentionParams& params, int i) const {
         const std::int32_t token = i / params.group;
         return token < num_tokens ? row.position(first_token + token) : kNoKey;
@@ -35,8 +35,8 @@ struct PrefillTile {
     }
 };
 
-// The block's row of the batch: the last r whose first_block is at or below `block`. 32 rows are
-// looked at per step, ascending by 32^k; every warp does it for itself.
+// Finds the block's row of the batch: the last r whose first_block is at or below `block`. 32 rows
+// are looked at per step, ascending by 32^k; every warp does it for itself.
 __device__ inline std::int32_t find_row(
     const AttentionParams& params, std::int32_t block, std::int32_t tile_len
 ) {
@@ -53,8 +53,9 @@ __device__ inline std::int32_t find_row(
     return begin;
 }
 
-// This block's, by its place in a grid [KV heads, num_prefill_blocks] of tiles of `num_rows` rows.
-// Longest first: the blocks run from the batch's end, where a row's later tokens see more keys.
+// Returns this block's tile, by its place in a grid [KV heads, num_prefill_blocks] of tiles of
+// `num_rows` rows. The longest come first: the blocks run from the batch's end, where a row's later
+// tokens see more keys.
 __device__ inline PrefillTile prefill_tile(const AttentionParams& params, int num_rows) {
     const auto block = static_cast<std::int32_t>(gridDim.y - 1 - blockIdx.y);
     const std::int32_t tile_len = num_rows / params.group;  // tokens

@@ -1,4 +1,4 @@
-// Where a ragged batch's keys, queries and outputs lie; shared by the attention kernels.
+// Finds where a ragged batch's keys, queries and outputs lie; shared by the attention kernels.
 #pragma once
 
 #include "kernels/attention_cuda.h"
@@ -12,14 +12,14 @@ namespace pitstop::kernels {
 
 inline constexpr std::int32_t kNoRow = -1;  // not to be read: zeros instead
 
-// One request of the batch.
+// Describes one request of the batch.
 struct BatchRow {
     std::int32_t q_begin;  // its first new token, in the batch
     std::int32_t q_len;    // new tokens
     std::int32_t kv_len;   // with the new ones
     const PageId* pages;
 
-    // Of its new token `token`.
+    // Returns the position of its new token `token`.
     __device__ std::int32_t position(std::int32_t token) const { return kv_len - q_len + token; }
 };
 
@@ -32,7 +32,8 @@ __device__ inline BatchRow batch_row(const AttentionParams& params, std::int32_t
         params.pages + params.page_starts[r]};
 }
 
-// Number of the KV row that holds the key at `position`, or kNoRow outside [begin, end).
+// Returns the number of the KV row that holds the key at `position`, or kNoRow outside [begin,
+// end).
 __device__ inline std::int32_t key_row(
     const AttentionParams& params,
     const BatchRow& row,
@@ -64,8 +65,8 @@ __device__ inline std::int64_t head_index(std::int64_t t, std::int64_t stride, i
     return t * stride + std::int64_t{head} * D;
 }
 
-// Two neighbouring elements of out, in one store where the address allows: a row of out may start
-// at any element.
+// Stores two neighbouring elements of out, in one store where the address allows: a row of out may
+// start at any element.
 __device__ inline void store_pair(
     const AttentionParams& params, std::int64_t index, float low, float high
 ) {
@@ -88,7 +89,7 @@ __device__ inline void store_pair(
     }
 }
 
-// -inf for the scores of a tile (keys from tile_begin) that the warp's two rows must not see.
+// Puts -inf for the scores of a tile (keys from tile_begin) that the warp's two rows must not see.
 __device__ inline void mask_scores(
     float (&scores)[kScoreTiles][4],
     std::int32_t tile_begin,

@@ -1,5 +1,5 @@
-// The arithmetic of attention for one warp and 16 rows (a row: one query head of one token), in
-// pieces that prefill and decode share, so that a row's bits are the same in both (P6). Every
+// Does the arithmetic of attention for one warp and 16 rows (a row: one query head of one token),
+// in pieces that prefill and decode share, so that a row's bits are the same in both (P6). Every
 // operation whose rounding could depend on how the compiler fuses it is spelled out.
 //
 // Fragments, with g = lane / 4 and c = 2 * (lane % 4): element [0], [1] of an accumulator belong to
@@ -24,8 +24,8 @@ inline constexpr int kScoreTiles = kKeysPerTile / 8;
 
 __device__ inline float minus_infinity() { return __uint_as_float(0xff800000u); }
 
-// Online-softmax state of a warp's 16 rows: [0] is row g, [1] row g + 8. `max` is of the raw
-// scores; `sum` this thread's share until sum_over_row().
+// Holds the online-softmax state of a warp's 16 rows: [0] is row g, [1] row g + 8. `max` is of the
+// raw scores; `sum` this thread's share until sum_over_row().
 template <int D>
 struct AttentionState {
     float max[2];
@@ -46,7 +46,8 @@ struct AttentionState {
     }
 };
 
-// exp2(old_max - new_max) in scaled units; 1 where they are equal, 0 where there was nothing.
+// Returns exp2(old_max - new_max) in scaled units; 1 where they are equal, 0 where there was
+// nothing.
 __device__ inline float rescale_factor(float old_max, float new_max, float scale_log2) {
     const float base = new_max == minus_infinity() ? 0.f : __fmul_rn(new_max, scale_log2);
     return exp2_approx(__fsub_rn(__fmul_rn(old_max, scale_log2), base));
@@ -72,17 +73,18 @@ __device__ void add_scores(
     mma_16x8x16(high, q, b[2], b[3]);
 }
 
-// Query fragment k16 (16 dimensions) of 16 rows of a swizzled tile. `queries` is the first of them,
-// whose number is a multiple of 8, so that the swizzle starts over there: tiles of one warp then
-// share the addresses but for a constant, where a row number would cost a register for each k16.
+// Loads query fragment k16 (16 dimensions) of 16 rows of a swizzled tile. `queries` is the first of
+// them, whose number is a multiple of 8, so that the swizzle starts over there: tiles of one warp
+// then share the addresses but for a constant, where a row number would cost a register for each
+// k16.
 template <int D>
 __device__ void load_query(std::uint32_t (&q)[4], const std::byte* queries, int k16) {
     const int lane = lane_index();
     load_matrices(q, queries + swizzled<D / 8>(lane % 16, k16 * 2 + lane / 16));
 }
 
-// acc += p v for 16 keys: `low` and `high` are the probabilities of keys 0-7 and 8-15, rounded to
-// bf16 here; the values are a tile like the keys', starting at its row `key`.
+// Computes acc += p v for 16 keys: `low` and `high` are the probabilities of keys 0-7 and 8-15,
+// rounded to bf16 here; the values are a tile like the keys', starting at its row `key`.
 template <int D>
 __device__ void add_values(
     AttentionState<D>& state,
@@ -106,7 +108,8 @@ __device__ void add_values(
     }
 }
 
-// One online-softmax step over a tile's scores, which become probabilities; masked scores are -inf.
+// Takes one online-softmax step over a tile's scores, which become probabilities; masked scores are
+// -inf.
 template <int D>
 __device__ void softmax_step(
     AttentionState<D>& state, float (&scores)[kScoreTiles][4], float scale_log2
@@ -140,15 +143,15 @@ __device__ void softmax_step(
     }
 }
 
-// After the last step: `sum` becomes the row's, in all four lanes.
+// After the last step, this makes `sum` the row's, in all four lanes.
 template <int D>
 __device__ void sum_over_row(AttentionState<D>& state) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) state.sum[r] = warp_sum<4>(state.sum[r]);
 }
 
-// What a later segment does to a merged state: total = total * a + segment * b. A segment without a
-// key leaves it as it was; the first one becomes it.
+// A later segment changes a merged state by these: total = total * a + segment * b. A segment
+// without a key leaves it as it was; the first one becomes it.
 struct MergeFactors {
     float max;
     float a;

@@ -1,5 +1,5 @@
-// CUDA_CHECK: a CUDA call that must succeed. Its failure leaves the context unusable, so the worker
-// says which call it was and ends; the launcher takes the tree down (house style, errors).
+// CUDA_CHECK makes a CUDA call that must succeed. Its failure leaves the context unusable, so the
+// worker says which call it was and ends; the launcher takes the tree down (house style, errors).
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,4 +1,4 @@
-// The draw among the ids of a row as a race: each id's score is x plus Gumbel noise, and the best
+// Draws among the ids of a row by a race: each id's score is x plus Gumbel noise, and the best
 // score wins with the probability of a softmax over x (Gumbel-max; Gumbel 1954). The noise is a
 // function of the row's seed, the position and the id (philox.h).
 #pragma once
@@ -17,7 +17,7 @@ namespace pitstop::kernels {
 
 __device__ inline float negative_infinity() { return __uint_as_float(0xff800000u); }
 
-// The best of a part of a row, and its id in the row.
+// Holds the best of a part of a row, and its id in the row.
 struct RacePart {
     float score;
     std::int32_t id;
@@ -48,15 +48,15 @@ __device__ RacePart block_best(RacePart best) {
     return best;
 }
 
-// -log(-log1p(-v)), v = (bits + 0.5) 2^-32. Near v = 1 the difference 1 - v is taken from the bits:
-// in fp32 v would round to 1, whose score is minus infinity.
+// Computes -log(-log1p(-v)), v = (bits + 0.5) 2^-32. Near v = 1 the difference 1 - v is taken from
+// the bits: in fp32 v would round to 1, whose score is minus infinity.
 __device__ inline float gumbel(std::uint32_t bits) {
     const float exponential = bits < 0x80000000u
                                   ? -log1pf(-(static_cast<float>(bits) + 0.5f) * 0x1p-32f)
                                   : -logf((static_cast<float>(~bits) + 0.5f) * 0x1p-32f);
     return -logf(exponential);
 }
-// Never below gumbel(bits): E >= v, so -log(E) <= -log(v). The margin covers __logf's error
+// Is never below gumbel(bits): E >= v, so -log(E) <= -log(v). The margin covers __logf's error
 // (2^-21.4 near 1, else 2 ulp of at most 23) and gumbel's own.
 __device__ inline float gumbel_bound(std::uint32_t bits) {
     return -__logf((static_cast<float>(bits) + 0.5f) * 0x1p-32f) + 1e-3f;
@@ -94,7 +94,7 @@ __device__ inline void race(
         if (score > best.score) best = {score, first + k};  // ids ascend: ties keep
     }
 }
-// The best score of the warp so far.
+// Returns the best score of the warp so far.
 __device__ inline float score_to_beat(const RacePart& best) {
     return from_ordered_image(__reduce_max_sync(kAllLanes, ordered_image(best.score)));
 }

@@ -34,9 +34,9 @@ template <auto kKernel, class... Args>
 void launch(const Launch& where, Args&&... args) {
     if (where.grid.x == 0 || where.grid.y == 0 || where.grid.z == 0) return;
     if (where.shared_bytes > 0) {
-        // What a block gets without asking, 48 KiB, is for static and dynamic shared memory
-        // together (CUDA guide, "compute capabilities"), so whoever has both asks. Once per kernel:
-        // the attribute sticks. A kernel's launches all ask for the same size.
+        // The 48 KiB that a block gets without asking are for static and dynamic shared memory
+        // together (CUDA guide, "compute capabilities"), so whoever has both asks. It asks once per
+        // kernel: the attribute sticks. A kernel's launches all ask for the same size.
         static const cudaError_t raised = cudaFuncSetAttribute(
             kKernel,
             cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -53,7 +53,7 @@ void launch(const Launch& where, Args&&... args) {
     if (error != cudaSuccess) cuda_failed(launch_of<kKernel>(), error, __FILE__, __LINE__);
 }
 
-// For a grid or a kernel parameter, in sight.
+// Narrows, in sight, a number for a grid or a kernel parameter.
 template <class To, class From>
 [[nodiscard]] To narrow(From value) {
     CHECK(std::in_range<To>(value));

@@ -1,4 +1,4 @@
-// Unsigned images of floats in the order of the floats (-0 below +0), so that a maximum can be
+// Maps floats to unsigned images in the order of the floats (-0 below +0), so that a maximum can be
 // taken by integer instructions and a threshold found digit by digit. Host and device.
 #pragma once
 

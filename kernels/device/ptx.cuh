@@ -1,4 +1,5 @@
-// The instructions that CUDA C++ has no name for, one function each, with their fragment layouts.
+// Wraps the instructions that CUDA C++ has no name for, one function each, with their fragment
+// layouts.
 // Source: PTX ISA 8.x, sections named at each. Everything here assembles on sm_80.
 #pragma once
 
@@ -8,22 +9,22 @@
 
 namespace pitstop::kernels {
 
-// Two bf16 in one register, `low` in the lower half. Nearest even; denormals are kept; a NaN
-// becomes 0x7fff.
+// Packs two bf16 in one register, `low` in the lower half. It rounds to nearest even; denormals are
+// kept; a NaN becomes 0x7fff.
 __device__ inline std::uint32_t pack_bf16x2(float low, float high) {
     std::uint32_t pair = 0;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
 }
 
-// 2^x, 2 ulp over the full range; exact 1 for 0 and 0 for -inf ("ex2.approx.ftz").
+// Computes 2^x, with 2 ulp over the full range; exact 1 for 0 and 0 for -inf ("ex2.approx.ftz").
 __device__ inline float exp2_approx(float x) {
     float y = 0.f;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
-// An address in shared memory as the instructions below take it.
+// Converts an address in shared memory to what the instructions below take.
 __device__ inline std::uint32_t shared_address(const void* pointer) {
     return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
@@ -46,7 +47,7 @@ __device__ void wait_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// Four 8x8 matrices of 16-bit elements ("ldmatrix"). Lane l gives the address of row l % 8 of
+// Loads four 8x8 matrices of 16-bit elements ("ldmatrix"). Lane l gives the address of row l % 8 of
 // matrix l / 8 (16 bytes, aligned); afterwards r[i] of lane l holds elements [l / 4][2 * (l % 4)]
 // and the next of matrix i.
 __device__ inline void load_matrices(std::uint32_t (&r)[4], const void* row) {
@@ -55,7 +56,8 @@ __device__ inline void load_matrices(std::uint32_t (&r)[4], const void* row) {
                  : "r"(shared_address(row))
                  : "memory");
 }
-// The same, each matrix transposed on the way: lane l gets [2 * (l % 4)][l / 4] and the row after.
+// Loads the same, each matrix transposed on the way: lane l gets [2 * (l % 4)][l / 4] and the row
+// after.
 __device__ inline void load_matrices_transposed(std::uint32_t (&r)[4], const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -63,11 +65,12 @@ __device__ inline void load_matrices_transposed(std::uint32_t (&r)[4], const voi
                  : "memory");
 }
 
-// d += a b for one warp, a [16, 16] and b [16, 8] bf16, d [16, 8] fp32 ("mma.m16n8k16"). With
-// g = lane / 4 and c = 2 * (lane % 4):
-//   a[0] = A[g][c, c+1]    a[1] = A[g+8][c, c+1]    a[2] = A[g][c+8, c+9]    a[3] = A[g+8][c+8,
-//   c+9] b[0] = B[c, c+1][g]    b[1] = B[c+8, c+9][g] d[0] = D[g][c]         d[1] = D[g][c+1] d[2]
-//   = D[g+8][c]         d[3] = D[g+8][c+1]
+// Computes d += a b for one warp, a [16, 16] and b [16, 8] bf16, d [16, 8] fp32 ("mma.m16n8k16").
+// With g = lane / 4 and c = 2 * (lane % 4):
+//   a[0] = A[g][c, c+1]      a[1] = A[g+8][c, c+1]
+//   a[2] = A[g][c+8, c+9]    a[3] = A[g+8][c+8, c+9]
+//   b[0] = B[c, c+1][g]      b[1] = B[c+8, c+9][g]
+//   d[0] = D[g][c]    d[1] = D[g][c+1]    d[2] = D[g+8][c]    d[3] = D[g+8][c+1]
 __device__ inline void mma_16x8x16(
     float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1
 ) {

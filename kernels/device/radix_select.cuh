@@ -1,5 +1,5 @@
-// The threshold that a given weight of a block's numbers lies at or above: a radix select on their
-// ordered images. A Source has `num` elements and source[i].x.
+// Finds the threshold that a given weight of a block's numbers lies at or above: a radix select on
+// their ordered images. A Source has `num` elements and source[i].x.
 #pragma once
 
 #include "kernels/device/ordered.h"
@@ -20,10 +20,10 @@ struct Select {
     std::uint64_t above;  // weight of the images above those with the prefix
 };
 
-// The largest x such that the ids at or above it weigh at least `target` together; weights are
-// integers, so the order of the ids does not matter. A radix select on the images, digits of 8 bits
-// from the highest one in which two of them differ. REQUIRES: 1 <= target <= the weight of all; the
-// whole block calls it.
+// Returns the largest x such that the ids at or above it weigh at least `target` together; weights
+// are integers, so the order of the ids does not matter. A radix select on the images, digits of 8
+// bits from the highest one in which two of them differ. REQUIRES: 1 <= target <= the weight of
+// all; the whole block calls it.
 template <int kBlockThreads, class Source, class Weight>
 __device__ float select_threshold(
     Select& shared, const Source& source, std::uint64_t target, const Weight& weight

@@ -14,8 +14,8 @@ inline constexpr unsigned kAllLanes = 0xffffffffu;
 __device__ inline int lane_index() { return static_cast<int>(threadIdx.x) % kWarp; }
 __device__ inline int warp_index() { return static_cast<int>(threadIdx.x) / kWarp; }
 
-// Over groups of kLanes neighbouring lanes. Every lane of a group ends with the same bits: both
-// sides of a butterfly add the same two numbers.
+// Sums over groups of kLanes neighbouring lanes. Every lane of a group ends with the same bits:
+// both sides of a butterfly add the same two numbers.
 template <int kLanes = kWarp, class T>
 __device__ T warp_sum(T value) {
 #pragma unroll

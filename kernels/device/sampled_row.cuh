@@ -1,4 +1,5 @@
-// What sampling's kernels share: the workspace of a row, and how its logits are read and scaled.
+// Holds what sampling's kernels share: the workspace of a row, and how its logits are read and
+// scaled.
 #pragma once
 
 #include "kernels/device/gumbel_race.cuh"
@@ -26,7 +27,7 @@ struct Listed {
     std::int32_t id;
 };
 
-// One row's share of the workspace.
+// Holds one row's share of the workspace.
 struct RowSpace {
     std::uint64_t mass[kBins];
     std::uint32_t counts[kBins];
@@ -59,7 +60,7 @@ __device__ inline float scaled(float logit, float inverse) {
     return isnan(x) ? negative_infinity() : x;
 }
 
-// x of ids 4p .. 4p+3 of the `num` of a block, -inf past them.
+// Loads x of ids 4p .. 4p+3 of the `num` of a block, -inf past them.
 __device__ inline void load_x(
     const SampleParams& params, const float* from, int p, int num, float inverse, float (&x)[4]
 ) {
@@ -74,7 +75,8 @@ __device__ inline void load_x(
     }
 }
 
-// A thread's share of a block of kBlockIds. Of a whole block all loads come before the first use.
+// Loads a thread's share of a block of kBlockIds. Of a whole block all loads come before the first
+// use.
 __device__ inline void load_block(
     const SampleParams& params, const float* from, int num, float inverse, float (&x)[kPacks][4]
 ) {

@@ -1,4 +1,5 @@
-// The block's dynamic shared memory. 1024 bytes aligned: what a 128-byte swizzle repeats over.
+// Gives the block's dynamic shared memory. It is 1024 bytes aligned: what a 128-byte swizzle
+// repeats over.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,7 +1,7 @@
-// Where a 16-byte chunk of a tile's row lies in shared memory. Rows are a power of two of chunks,
-// at least 8; a chunk's place in its row is XORed with the row's number mod 8, so that eight rows'
-// same chunk, which is what one 8x8 matrix of ldmatrix reads, lie in eight different groups of
-// banks. Host and device.
+// Says where a 16-byte chunk of a tile's row lies in shared memory. Rows are a power of two of
+// chunks, at least 8; a chunk's place in its row is XORed with the row's number mod 8, so that
+// eight rows' same chunk, which is what one 8x8 matrix of ldmatrix reads, lie in eight different
+// groups of banks. It is for host and device.
 #pragma once
 
 #include <cstdint>

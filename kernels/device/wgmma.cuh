@@ -17,13 +17,14 @@ inline constexpr int kWarpgroup = 128;  // threads: four warps, the first a mult
 
 // ---- ordering ----
 
-// Before the first product, and whenever registers of its operands or sums were written since.
+// Must come before the first product, and whenever registers of its operands or sums were written
+// since.
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Until at most kPending committed groups are under way. The sums pass through, so that no use of
-// them moves above the wait.
+// Waits until at most kPending committed groups are under way. The sums pass through, so that no
+// use of them moves above the wait.
 template <int kPending, int N>
 __device__ void wgmma_wait(float (&d)[N]) {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
@@ -42,12 +43,13 @@ __device__ inline void fence_async_proxy() {
 // mma.m16n8k16 (ptx.cuh), one after the other over N. The sums are not to be touched before
 // wgmma_wait().
 
-// Eight of the sums, as operands.
+// Lists eight of the sums, as operands.
 #define PITSTOP_SUMS8(d, i)                                                                     \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
         "+f"(d[i + 6]), "+f"(d[i + 7])
 
-// d (+)= a b with both in shared memory (wgmma_rows_descriptor), N = 128; `adds` 0: d = a b.
+// Computes d (+)= a b with both in shared memory (wgmma_rows_descriptor), N = 128; with `adds` 0 it
+// is d = a b.
 __device__ inline void wgmma_ss(float (&d)[64], std::uint64_t a, std::uint64_t b, int adds) {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
@@ -73,7 +75,7 @@ __device__ inline void wgmma_ss(float (&d)[64], std::uint64_t a, std::uint64_t b
     );
 }
 
-// d += a b with a in registers and b's rows along K (wgmma_columns_descriptor), N = 128.
+// Computes d += a b with a in registers and b's rows along K (wgmma_columns_descriptor), N = 128.
 __device__ inline void wgmma_rs(float (&d)[64], const std::uint32_t (&a)[4], std::uint64_t b) {
     asm volatile(
         "{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"
@@ -99,7 +101,7 @@ __device__ inline void wgmma_rs(float (&d)[64], const std::uint32_t (&a)[4], std
     );
 }
 
-// d += a b with a in registers and b's rows along K (wgmma_columns_descriptor), N = 64.
+// Computes d += a b with a in registers and b's rows along K (wgmma_columns_descriptor), N = 64.
 __device__ inline void wgmma_rs(float (&d)[32], const std::uint32_t (&a)[4], std::uint64_t b) {
     asm volatile(
         "{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"
@@ -119,7 +121,7 @@ __device__ inline void wgmma_rs(float (&d)[32], const std::uint32_t (&a)[4], std
 // ---- barriers ----
 
 // A phase of a barrier ends when `num` arrivals have come; waiters name the parity of the phase
-// they wait for, 0 first. In shared memory, 8-byte aligned.
+// they wait for, 0 first. The barrier is in shared memory, 8-byte aligned.
 __device__ inline void barrier_init(std::uint64_t* barrier, int num) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(num)
                  : "memory");
@@ -138,7 +140,7 @@ __device__ inline void barrier_wait(std::uint64_t* barrier, int parity) {
         : "memory"
     );
 }
-// Of the `num` threads that name barrier `id` (1 to 15; 0 is __syncthreads').
+// Synchronizes the `num` threads that name barrier `id` (1 to 15; 0 is __syncthreads').
 template <int kId, int kNum>
 __device__ void named_barrier() {
     asm volatile("bar.sync %0, %1;" ::"n"(kId), "n"(kNum) : "memory");

@@ -1,4 +1,4 @@
-// How wgmma is told where an operand lies in shared memory. Host and device.
+// Tells wgmma where an operand lies in shared memory; for host and device.
 // Source: PTX ISA 8.x, "Matrix descriptor format"; CUTLASS, include/cute/arch/mma_sm90_desc.hpp.
 //
 // An operand is panels of rows of 128 bytes (64 bf16), 1024-byte aligned, each row's 16-byte chunks
