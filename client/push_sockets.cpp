@@ -116,7 +116,8 @@ Result<std::vector<messages::Frames>> PushSockets::take_all(
 ) {
     std::vector<messages::Frames> answers(size());
     std::vector<char> is_awaited(size());
-    for (std::size_t i = 0; i < size(); ++i) is_awaited[i] = state_->workers[i].num_owed > 0 ? 1 : 0;
+    for (std::size_t i = 0; i < size(); ++i)
+        is_awaited[i] = state_->workers[i].num_owed > 0 ? 1 : 0;
     TimePoint deadline = Clock::now() + patience;
     std::vector<zmq::pollitem_t> items;
     for (State::Worker& worker : state_->workers)
