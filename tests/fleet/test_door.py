@@ -17,6 +17,7 @@ import pitstop  # noqa: E402
 from pitstop.fleet.door import Call, Door  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+ATTEMPTS_MAX = 20
 SAMPLING = {"max_new_tokens": 300, "ignore_eos": True}
 PROMPT = "Once upon a time"
 
@@ -43,6 +44,15 @@ class Trees:
         for engine in self.engines:
             await engine.close()
 
+    async def strike(self, member):
+        """Kills it in the middle of its request; False: that had all its tokens already."""
+        engine = self.engines[int(member[1:])]
+        if (await engine.pause("in_place")).num_frozen == 0:
+            await engine.resume()
+            return False
+        self.kill(member)
+        return True
+
     def kill(self, member):
         os.kill(self.engines[int(member[1:])]._tree._launcher.process.pid, 9)
 
@@ -57,16 +67,20 @@ def run(work):
 
 async def die_in_the_middle(trees, prompt, kill_after, **sampling):
     """A request whose tree dies once so many tokens have come: all chunks joined, and the undisturbed one."""
-    stream = Call(trees.door, None, 0).generate(prompt, **sampling)
-    whole = None
-    async for chunk in stream:
-        if whole is None:
-            whole = chunk
-        else:
-            whole.append(chunk)
-        if len(whole.tokens) >= kill_after and trees.door.num_moved == 0 and not stream.finished and kill_after:
-            trees.kill(stream._member)
-            kill_after = 0
+    is_struck = False
+    for _ in range(ATTEMPTS_MAX):
+        if is_struck:
+            break
+        stream = Call(trees.door, None, 0).generate(prompt, **sampling)
+        whole = None
+        async for chunk in stream:
+            if whole is None:
+                whole = chunk
+            else:
+                whole.append(chunk)
+            if len(whole.tokens) >= kill_after and not is_struck and not stream.finished:
+                is_struck = await trees.strike(stream._member)
+    assert is_struck
     undisturbed = await Call(trees.door, None, 0).generate(prompt, **sampling).result()
     return whole, undisturbed
 
@@ -93,7 +107,7 @@ def test_a_request_goes_on_at_another_tree_without_a_repeated_or_missing_token(p
     run(work)
 
 
-@pytest.mark.parametrize("kill_after", [1, 5, 9, 14, 30])
+@pytest.mark.parametrize("kill_after", [1, 5, 9, 12, 14])
 def test_a_stop_text_is_found_across_the_seam(kill_after):
     async def work(trees):
         text = (await Call(trees.door, None, 0).generate(PROMPT, temperature=0.0, **SAMPLING).result()).text

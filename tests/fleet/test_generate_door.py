@@ -70,16 +70,18 @@ async def ask(url, body=None, **headers):
 def test_P4_a_stream_over_http_goes_on_at_another_tree():
     async def work(trees, server):
         _, undisturbed = await ask(server.url + "/generate", {"text": PROMPT, "sampling_params": SAMPLING})
-        reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
         body = json.dumps({"text": PROMPT, "sampling_params": SAMPLING, "stream": True}).encode()
-        writer.write(b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-        events = []
-        while (line := await reader.readline()):
-            if line.startswith(b"data: ") and b"[DONE]" not in line:
-                events.append(json.loads(line[6:]))
-                if len(events) == 20:
-                    trees.kill(events[-1]["meta_info"]["weight_version_spans"][0]["replica"])
-        writer.close()
+        is_struck = False
+        while not is_struck:
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
+            writer.write(b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            events = []
+            while (line := await reader.readline()):
+                if line.startswith(b"data: ") and b"[DONE]" not in line:
+                    events.append(json.loads(line[6:]))
+                    if len(events) == 20:
+                        is_struck = await trees.strike(events[-1]["meta_info"]["weight_version_spans"][0]["replica"])
+            writer.close()
         lengths = [len(event["output_ids"]) for event in events]
         assert lengths == sorted(lengths) and lengths[-1] == 300
         whole = json.loads(undisturbed)

@@ -15,6 +15,7 @@ NUM_MUTANT_SCHEDULES = 20_000
 Coordinator, Participant = coordinating.Coordinator, participant.Participant
 
 
+@pytest.mark.timeout(900 + NUM_SCHEDULES // 20)
 def test_P2_an_update_is_in_effect_on_every_replica_or_on_none():
     events = sum(World(seed).run() for seed in range(NUM_SCHEDULES))
     assert events > 50 * NUM_SCHEDULES

@@ -285,8 +285,6 @@ class CarriedStream(AsyncIterator[Chunk]):
                 options["min_new_tokens"] = max(0, options["min_new_tokens"] - kept)
             if self._has_scores:
                 options["logprobs"] = {**options["logprobs"], "prompt_start": -1}
-            if self._text_is_wanted:
-                await self._look_at_seam()
         if self._deadline is not None:
             options["timeout"] = max(0.001, self._deadline - time.monotonic())
         self._member, client = await self._door.take(self._key, self._min_epoch)
@@ -294,6 +292,8 @@ class CarriedStream(AsyncIterator[Chunk]):
         self._stream = client.generate(prompt, **options)
         if self._is_cancelled:
             self._stream.cancel()
+        if kept and self._text_is_wanted:
+            await self._look_at_seam()  # while its tree computes the prefix
 
     async def _look_at_seam(self) -> None:
         """Text that its tree held back (half a character, what could become a stop) is owed by the next one."""
@@ -362,8 +362,9 @@ class _OwedText:
 
     async def text_of(self, tokens: list[int]) -> str:
         skips = self._options.get("skip_special_tokens", True)
-        before = await self._door.text_of(self._context, skips)
-        return (await self._door.text_of([*self._context, *tokens], skips))[len(before):]
+        ids = (self._context, [*self._context, *tokens])
+        before, all_of_it = await asyncio.gather(*(self._door.text_of(each, skips) for each in ids))
+        return all_of_it[len(before):]
 
     async def pay(self, chunk: Chunk, tokens: list[int]) -> None:
         """What was owed, and the chunk's own."""
