@@ -74,12 +74,12 @@ struct Lanes {
     }
 };
 
-// grid [ceil(chunks / kChunksPerBlock)], block [kThreads]; a thread owns every kThreads-th chunk of
-// its block's. Memory-bound: 1 byte in per byte; about 52 instructions per chunk, 3.3 per byte, of
-// which 32 are integer multiplies and adds at 64 lanes a clock: room for 8 TB/s on 132 SMs at
-// 1.83 GHz, nearly twice what memory gives. The count of non-finite numbers adds 14 instructions,
-// 2 of them (popc) at 16 lanes a clock. 16.4 GB take 3.8 ms at 4.3 TB/s. Sums of integers: the
-// order in which blocks add theirs does not matter.
+// grid [tiles of kChunksPerBlock chunks, or fewer], block [kThreads]; a block takes tiles in turn,
+// and a thread owns every kThreads-th chunk of a tile. Memory-bound: 1 byte in per byte; about 52
+// instructions per chunk, 3.3 per byte, of which 32 are integer multiplies and adds at 64 lanes a
+// clock: room for 8 TB/s on 132 SMs at 1.83 GHz, nearly twice what memory gives. The count of
+// non-finite numbers adds 14 instructions, 2 of them (popc) at 16 lanes a clock. 16.4 GB take 3.8
+// ms at 4.3 TB/s. Sums of integers: the order in which blocks add theirs does not matter.
 template <bool kIsAligned>  // every row starts at 16 bytes
 __global__ void __launch_bounds__(kThreads) digest_kernel(
     const std::uint8_t* __restrict__ data,
@@ -93,15 +93,20 @@ __global__ void __launch_bounds__(kThreads) digest_kernel(
     std::uint64_t* __restrict__ num_nonfinite  // or null
 ) {
     Lanes lanes;
-    for (int round = 0; round < kRounds; ++round) {
+    const std::uint32_t num_tiles = (num_chunks + kChunksPerBlock - 1) / kChunksPerBlock;
+    const std::uint32_t num_steps =
+        num_tiles > blockIdx.x ? ((num_tiles - blockIdx.x - 1) / gridDim.x + 1) * kRounds : 0;
+    for (std::uint32_t step = 0; step < num_steps; ++step) {
+        const std::uint32_t tile = blockIdx.x + step / kRounds * gridDim.x;
+        const std::uint32_t round = step % kRounds;
         Chunk chunks[kLoadsInFlight];
         std::uint64_t index[kLoadsInFlight];  // of the chunk's first word
         int num_words[kLoadsInFlight];
 #pragma unroll
         for (int j = 0; j < kLoadsInFlight; ++j) {
             const std::uint32_t c =
-                blockIdx.x * static_cast<std::uint32_t>(kChunksPerBlock) +
-                static_cast<std::uint32_t>(round * kLoadsInFlight + j) * kThreads + threadIdx.x;
+                tile * static_cast<std::uint32_t>(kChunksPerBlock) +
+                (round * kLoadsInFlight + static_cast<std::uint32_t>(j)) * kThreads + threadIdx.x;
             num_words[j] = 0;
             if (c >= num_chunks) continue;
             const std::uint32_t row = chunks_per_row.quotient(c);
@@ -150,7 +155,7 @@ void launch_piece(const DigestArgs& args) {
                                 (args.rows == 1 || args.row_stride_bytes % kChunkBytes == 0);
     const auto run = [&]<bool kIsAligned>() {
         launch<digest_kernel<kIsAligned>>(
-            {.grid = dim3(narrow<unsigned>(ceil_div(num_chunks, kChunksPerBlock))),
+            {.grid = dim3(capped_blocks(ceil_div(num_chunks, kChunksPerBlock), args.blocks_max)),
              .block = dim3(kThreads),
              .stream = args.stream},
             static_cast<const std::uint8_t*>(args.data),

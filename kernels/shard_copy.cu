@@ -12,6 +12,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kChunk = 8;  // elements a thread takes at a time: 16 bytes of bf16
 constexpr int kLoadsInFlight = 4;
+constexpr int kBlocksPerSm = 4;  // so many registers that nothing spills
 constexpr int kRounds = 2;
 constexpr int kChunksPerTile = kThreads * kLoadsInFlight * kRounds;  // a block's: 32 KiB of bf16
 constexpr std::int64_t kChunksPerPieceMax = std::int64_t{1} << 30;   // indices fit 31 bits
@@ -87,57 +88,60 @@ __device__ uint4 load_chunk(const std::byte* src, DType dtype, std::int64_t inde
     return pack;
 }
 
-// grid [tiles of all pieces], block [kThreads]; a block owns a tile of kChunksPerTile chunks of one
-// piece. Memory-bound: 2 (or 4) bytes in and 2 out per element; 16.4 GB of bf16 move 32.8 GB,
-// 7.6 ms at 4.3 TB/s. The table spares a call of some 5 us per tensor.
-__global__ void __launch_bounds__(kThreads)
-    shard_copy_kernel(const __grid_constant__ Table table, int num_pieces) {
-    int low = 0;  // the first piece whose tile_end is beyond this block
-    for (int high = num_pieces - 1; low < high;) {
-        const int middle = (low + high) / 2;
-        if (table.pieces[middle].tile_end <= blockIdx.x) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    const Piece& piece = table.pieces[low];
-    const std::uint32_t tile =
-        blockIdx.x - (low == 0 ? 0 : table.pieces[low == 0 ? 0 : low - 1].tile_end);
-    for (int round = 0; round < kRounds; ++round) {
-        uint4 packs[kLoadsInFlight];
-        bf16* to[kLoadsInFlight];  // null: nothing left to store
-#pragma unroll
-        for (int j = 0; j < kLoadsInFlight; ++j) {
-            const std::uint32_t c =
-                tile * static_cast<std::uint32_t>(kChunksPerTile) +
-                static_cast<std::uint32_t>(round * kLoadsInFlight + j) * kThreads + threadIdx.x;
-            to[j] = nullptr;
-            if (c >= piece.num_chunks) continue;
-            const std::uint32_t row = piece.chunks_per_row.quotient(c);
-            const auto col =
-                static_cast<std::int32_t>((c - row * piece.chunks_per_row.divisor()) * kChunk);
-            const std::int64_t index = row * piece.src_stride + col;
-            bf16* const dst = piece.dst + row * piece.dst_stride + col;
-            const int num = min(kChunk, piece.cols - col);
-            if (piece.is_aligned_16 && num == kChunk) {
-                packs[j] = load_chunk(piece.src, piece.src_dtype, index);
-                to[j] = dst;
+// grid [tiles of all pieces, or fewer], block [kThreads]; a block takes tiles in turn, each
+// kChunksPerTile chunks of one piece. Memory-bound: 2 (or 4) bytes in and 2 out per element; 16.4
+// GB of bf16 move 32.8 GB, 7.6 ms at 4.3 TB/s. The table spares a call of some 5 us per tensor.
+__global__ void __launch_bounds__(kThreads, kBlocksPerSm) shard_copy_kernel(
+    const __grid_constant__ Table table, int num_pieces, std::uint32_t num_tiles
+) {
+    for (std::uint32_t block_tile = blockIdx.x; block_tile < num_tiles; block_tile += gridDim.x) {
+        int low = 0;  // the first piece whose tile_end is beyond this tile
+        for (int high = num_pieces - 1; low < high;) {
+            const int middle = (low + high) / 2;
+            if (table.pieces[middle].tile_end <= block_tile) {
+                low = middle + 1;
             } else {
-                for (int k = 0; k < num; ++k)
-                    dst[k] = load_element(piece.src, piece.src_dtype, index + k);
+                high = middle;
             }
         }
+        const Piece& piece = table.pieces[low];
+        const std::uint32_t tile =
+            block_tile - (low == 0 ? 0 : table.pieces[low == 0 ? 0 : low - 1].tile_end);
+        for (int round = 0; round < kRounds; ++round) {
+            uint4 packs[kLoadsInFlight];
+            bf16* to[kLoadsInFlight];  // null: nothing left to store
 #pragma unroll
-        for (int j = 0; j < kLoadsInFlight; ++j)
-            if (to[j] != nullptr) *reinterpret_cast<uint4*>(to[j]) = packs[j];
+            for (int j = 0; j < kLoadsInFlight; ++j) {
+                const std::uint32_t c =
+                    tile * static_cast<std::uint32_t>(kChunksPerTile) +
+                    static_cast<std::uint32_t>(round * kLoadsInFlight + j) * kThreads + threadIdx.x;
+                to[j] = nullptr;
+                if (c >= piece.num_chunks) continue;
+                const std::uint32_t row = piece.chunks_per_row.quotient(c);
+                const auto col =
+                    static_cast<std::int32_t>((c - row * piece.chunks_per_row.divisor()) * kChunk);
+                const std::int64_t index = row * piece.src_stride + col;
+                bf16* const dst = piece.dst + row * piece.dst_stride + col;
+                const int num = min(kChunk, piece.cols - col);
+                if (piece.is_aligned_16 && num == kChunk) {
+                    packs[j] = load_chunk(piece.src, piece.src_dtype, index);
+                    to[j] = dst;
+                } else {
+                    for (int k = 0; k < num; ++k)
+                        dst[k] = load_element(piece.src, piece.src_dtype, index + k);
+                }
+            }
+#pragma unroll
+            for (int j = 0; j < kLoadsInFlight; ++j)
+                if (to[j] != nullptr) *reinterpret_cast<uint4*>(to[j]) = packs[j];
+        }
     }
 }
 
 // Collects pieces and launches them when the table is full.
 class Batch {
   public:
-    explicit Batch(Stream stream) : stream_(stream) {}
+    Batch(Stream stream, int blocks_max) : stream_(stream), blocks_max_(blocks_max) {}
 
     void add(const ShardCopy& copy) {
         const std::int64_t chunks_per_row = ceil_div(copy.dst.cols, kChunk);
@@ -164,7 +168,12 @@ class Batch {
     void flush() {
         if (num_ == 0) return;
         launch<shard_copy_kernel>(
-            {.grid = dim3(num_tiles_), .block = dim3(kThreads), .stream = stream_}, table_, num_
+            {.grid = dim3(capped_blocks(num_tiles_, blocks_max_)),
+             .block = dim3(kThreads),
+             .stream = stream_},
+            table_,
+            num_,
+            num_tiles_
         );
         num_ = 0;
         num_tiles_ = 0;
@@ -172,6 +181,7 @@ class Batch {
 
   private:
     Stream stream_{};
+    int blocks_max_ = 0;
     Table table_{};
     int num_ = 0;
     std::uint32_t num_tiles_ = 0;
@@ -191,7 +201,7 @@ ShardCopy flattened(ShardCopy copy) {
 
 void shard_copy_cuda(const ShardCopyArgs& args) {
     check(args);
-    Batch batch(args.stream);
+    Batch batch(args.stream, args.blocks_max);
     for (const ShardCopy& whole : args.copies) {
         if (whole.dst.rows == 0 || whole.dst.cols == 0) continue;
         const ShardCopy copy = flattened(whole);

@@ -1,5 +1,6 @@
 // Tests the CUDA ops whose rows stand alone against their references: embedding, rmsnorm, silu_mul,
-// gather_rows, penalties, rope, digest, shard_copy. Some widths fit 16-byte loads, and some do not.
+// gather_rows, penalties, rope, digest, shard_copy, scatter. Some widths fit 16-byte loads, and
+// some do not.
 #include "tests/kernels/cuda_support.h"
 
 #include <limits>
@@ -474,6 +475,33 @@ TEST_F(CudaDigest, ShardsAddUpToTheTensor) {
     EXPECT_EQ(sum.fetch()[0], expected);
 }
 
+TEST_F(CudaDigest, BlocksThatTakeTilesInTurnLeaveNoneOut) {
+    constexpr std::int64_t kBytes =
+        5 * (32 << 10) + 40;  // more tiles than blocks, the last not full
+    std::vector<std::uint8_t> bytes(kBytes);
+    for (std::size_t i = 0; i < bytes.size(); ++i)
+        bytes[i] = static_cast<std::uint8_t>(i * 37 >> 3);
+    DigestArgs args{
+        .data = bytes.data(),
+        .rows = 1,
+        .row_bytes = kBytes,
+        .row_stride_bytes = kBytes,
+        .words_per_row = digest_words(kBytes)};
+    Digest expected{};
+    args.sum = &expected;
+    digest_ref(args);
+    const DeviceArray<std::uint8_t> there(bytes, stream());
+    for (const int blocks : {1, 2, 4, 100}) {
+        const DeviceArray<Digest> sum(std::vector<Digest>{{}}, stream());
+        args.data = there.data();
+        args.sum = sum.data();
+        args.blocks_max = blocks;
+        args.stream = stream();
+        digest_cuda(args);
+        EXPECT_EQ(sum.fetch()[0], expected) << blocks << " blocks";
+    }
+}
+
 class CudaShardCopy : public OnCuda {
   protected:
     // Compares `n` elements at an address `shift` bytes off.
@@ -548,6 +576,66 @@ TEST_F(CudaShardCopy, CutsRangesOutOfHundredsOfTensors) {
     for (std::size_t i = 0; i < num; ++i) {
         actual_there[i].fetch(actual[i]);
         ASSERT_EQ(actual[i].bits(), expected[i].bits()) << "tensor " << i;
+    }
+}
+
+TEST_F(CudaShardCopy, BlocksThatTakeTilesInTurnLeaveNoneOut) {
+    constexpr std::int64_t kLen = 3 * (16 << 10) + 24;  // elements: more tiles than blocks
+    const Matrix<bf16> src = random_matrix<bf16>(2, kLen, 1);
+    const OnDevice<bf16> src_there(src, stream());
+    for (const int blocks : {1, 2, 100}) {
+        Matrix<bf16> actual(2, kLen, 0x22);
+        const OnDevice<bf16> dst(actual, stream());
+        std::vector<ShardCopy> copies;
+        for (std::int64_t r = 0; r < 2; ++r) {
+            copies.push_back(
+                {.src = row(src_there.view(), r).data(),
+                 .src_stride = kLen,
+                 .dst = rows(dst.view(), r, 1)}
+            );
+        }
+        shard_copy_cuda({.copies = copies, .blocks_max = blocks, .stream = stream()});
+        dst.fetch(actual);
+        for (std::int64_t r = 0; r < 2; ++r) EXPECT_EQ(actual.bits(r), src.bits(r)) << blocks;
+    }
+}
+
+using CudaScatter = OnCuda;
+TEST_F(CudaScatter, ChangesItsElementsAloneAndCountsThoseThatWouldChange) {
+    constexpr std::int64_t kLen = 1000;
+    for (const std::int64_t num : {1, 255, 257, 900}) {
+        Matrix<bf16> expected = random_matrix<bf16>(1, kLen, 1);
+        const Matrix<bf16> values = random_matrix<bf16>(1, kLen, 2);
+        std::vector<std::int64_t> at;
+        for (std::int64_t i = 0; i < num; ++i) at.push_back(i * 7 % kLen);  // each once
+        Matrix<bf16> actual = random_matrix<bf16>(1, kLen, 1);
+        const OnDevice<bf16> data(actual, stream());
+        const OnDevice<bf16> values_there(values, stream());
+        const DeviceArray<std::int64_t> at_there(at, stream());
+        const DeviceArray<std::uint64_t> different(std::vector<std::uint64_t>{5}, stream());
+        std::uint64_t num_different = 5;
+        ScatterArgs args{
+            .at = at.data(),
+            .values = values.view().data,
+            .num = num,
+            .data = expected.view().data,
+            .num_different = &num_different};
+        ScatterArgs there{
+            .at = at_there.data(),
+            .values = values_there.view().data,
+            .num = num,
+            .data = data.view().data,
+            .num_different = different.data(),
+            .stream = stream()};
+        scatter_ref(args);
+        scatter_cuda(there);
+        EXPECT_EQ(different.fetch()[0], num_different);
+        EXPECT_GT(num_different, 5u);
+        args.num_different = there.num_different = nullptr;
+        scatter_ref(args);
+        scatter_cuda(there);
+        data.fetch(actual);
+        EXPECT_EQ(actual.bits(0), expected.bits(0)) << num;
     }
 }
 

@@ -38,6 +38,7 @@ SHOWN = (
     ("silu_mul.cu: silu_mul_kernel<bf16, bf16, true>", "rows aligned", 256, 0),
     ("digest.cu: digest_kernel<true>", "rows aligned", 256, 0),
     ("shard_copy.cu: shard_copy_kernel", "", 256, 0),
+    ("scatter.cu: scatter_kernel", "", 256, 0),
     ("gather_rows.cu: gather_rows_kernel<uint4>", "rows aligned", 128, 0),
     ("nonfinite.cu: count_nonfinite_kernel<true>", "rows aligned", 256, 0),
     ("penalties.cu: penalties_kernel", "", 128, 0),

@@ -54,6 +54,9 @@ Result<GpuStaging> GpuStaging::make(
     GpuStaging made;
     made.pieces_ = &pieces;
     made.ops_ = &ops;
+    constexpr int kMultiprocessorsPerBlock = 4;
+    made.blocks_max_ =
+        std::max(1, kernels::opened_cuda_device().num_multiprocessors / kMultiprocessorsPerBlock);
     made.num_jobs_ = std::ssize(layout.tensors()) + 1;
     for (const WeightTensor& tensor : layout.tensors()) {
         made.num_sums_ += std::ssize(tensor.parts);
@@ -188,7 +191,7 @@ Result<> GpuWriter::convert(const WeightTensor& rows, const TensorBytes& bytes, 
     }
     const std::int64_t num_elements = rows.rows * rows.cols;
     return enqueue(num_elements * (kElementBytes + bytes_of(bytes.dtype)), [&] {
-        gpu_.ops_->shard_copy({.copies = copies, .stream = stream()});
+        gpu_.ops_->shard_copy({.copies = copies, .blocks_max = blocks_max(), .stream = stream()});
     });
 }
 
@@ -248,6 +251,7 @@ Result<> GpuWriter::digest_rows(const ResidentRows& rows, const Sums& sums) {
             kernels::DigestArgs args = digest_args(part, rows.first_row);
             args.sum = digests + sums.first + i;
             args.num_nonfinite = sums.count ? counts + *sums.count : nullptr;
+            args.blocks_max = blocks_max();
             args.stream = stream();
             gpu_.ops_->digest(args);
         }

@@ -3,8 +3,9 @@
 // converted by a kernel where they are. All of it is enqueued on one stream that gives way to
 // steps, and so is the digest, of what is resident when it is there (P10).
 //
-// While passes run, the stream is given kLaunchBytesMax of work at a time, and rests as a thread
-// does (pace.h): what staging reads and writes, decoding cannot.
+// While passes run, the stream is given kLaunchBytesMax of work at a time, by a block for every
+// fourth multiprocessor, and rests as a thread does (pace.h): what staging reads and writes,
+// decoding cannot.
 #pragma once
 
 #include "base/result.h"
@@ -52,6 +53,7 @@ class GpuStaging {
     kernels::DeviceBuffer sums_{};       // [num_sums] Digest, [num_jobs] uint64: non-finite values
     kernels::PinnedBuffer host_sums_{};  // the same, on the host
     kernels::DeviceBuffer scratch_{};    // a piece
+    int blocks_max_ = 0;                 // of a launch beside passes
     kernels::DeviceEvent is_begun_{};    // of the work since the last rest
     kernels::DeviceEvent is_done_{};
 };
@@ -102,6 +104,8 @@ class GpuWriter : public ShardWriter {
     template <class F>
     Result<> enqueue(std::int64_t bytes, F launch);
     void wait();
+    // Of a launch now: beside passes most of the GPU is theirs.
+    [[nodiscard]] int blocks_max() const { return args_.pace.is_serving() ? gpu_.blocks_max_ : 0; }
     [[nodiscard]] kernels::Stream stream() const { return gpu_.pieces_->stream(); }
 
     const StageArgs& args_;
