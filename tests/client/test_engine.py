@@ -323,6 +323,27 @@ def test_a_tree_ends_with_its_program(end):
     wait_until(lambda: not pathlib.Path(run_dir).exists(), "the run directory to go")
 
 
+def test_what_a_killed_program_left_behind_goes_with_the_next_start(build):
+    code = "import pitstop, sys, time; e = pitstop.Engine('stories', threads=1); print(e.run_dir, flush=True); time.sleep(99)"
+    environment_ = {**os.environ, "PYTHONPATH": str(ROOT / "client" / "python")}
+    program = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment_)
+    place = pathlib.Path(program.stdout.readline().strip())
+    launcher = json.loads((place / "tree.json").read_text())["launcher"]
+    lock = place / "launcher.lock"
+    os.utime(lock, (0, 0))
+    with pitstop.Engine("stories", threads=1):
+        assert lock.exists()  # its launcher lives
+    os.kill(launcher, signal.SIGSTOP)  # it does not tidy up itself
+    program.kill()
+    program.communicate()
+    os.kill(launcher, signal.SIGKILL)
+    wait_until(lambda: not is_alive(launcher), "the launcher's end")
+    assert lock.exists()
+    with pitstop.Engine("stories", threads=1) as engine:
+        assert not place.parent.exists()
+        assert pathlib.Path(engine.run_dir).exists()
+
+
 def test_the_asyncio_engine(build):
     async def main():
         async with pitstop.AsyncEngine("stories", threads=1) as engine:

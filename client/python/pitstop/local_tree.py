@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import fcntl
 import json
 import os
 import pathlib
@@ -23,6 +24,8 @@ from .progress import Progress
 STOP_S = 15.0  # the launcher's own steps of an end take nine
 POLL_S = 0.01
 SHORT_DIR = "/tmp"  # whatever TMPDIR says: a unix socket's path has room for a hundred bytes
+PREFIX = "pitstop-"
+LEFT_S = 60.0  # a younger place may be a launcher's that has not locked it yet
 LINES_KEPT = 20
 READY = re.compile(r"pitstop: \S+ is ready \((\d+) of (\d+)\)$")
 HERE = pathlib.Path(__file__).resolve().parent
@@ -126,11 +129,26 @@ def _end(keeper: _Launcher, place: str) -> None:
     shutil.rmtree(place, ignore_errors=True)
 
 
+def _sweep() -> None:
+    """Removes what trees left behind whose programs were killed: nobody holds the lock of their launcher any more."""
+    for lock in pathlib.Path(SHORT_DIR).glob(f"{PREFIX}????????/tree/launcher.lock"):
+        try:
+            about = lock.stat()
+            if about.st_uid != os.geteuid() or time.time() - about.st_mtime < LEFT_S:
+                continue
+            with open(lock) as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(lock.parents[1], ignore_errors=True)
+        except OSError:
+            continue  # it lives, or somebody else removes it
+
+
 class LocalTree:
     """A tree that ends with stop(), with this object, or with this program, however that ends."""
 
     def __init__(self, options: Mapping[str, Any], start_timeout: float, is_shown: Optional[bool] = None):
-        place = tempfile.mkdtemp(prefix="pitstop-", dir=SHORT_DIR)
+        _sweep()
+        place = tempfile.mkdtemp(prefix=PREFIX, dir=SHORT_DIR)
         self.run_dir = os.path.join(place, "tree")
         command = [sys.executable, str(launcher()), "serve", f"--run-dir={self.run_dir}", "--end-with-parent"]
         command += ["--progress", f"--start-timeout={start_timeout:g}", *flags_of(options)]

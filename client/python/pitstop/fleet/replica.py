@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import socket
 import threading
 import time
@@ -97,6 +98,7 @@ class Replica:
         while self._tree.is_running:
             time.sleep(WATCH_S)
         if not self._is_stopping:
+            shutil.rmtree(os.path.dirname(self._tree.run_dir), ignore_errors=True)
             os._exit(1)
 
     async def until_end(self) -> None:
