@@ -13,6 +13,8 @@
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <variant>
 
 namespace pitstop::scheduler {
@@ -30,6 +32,20 @@ bool should_stop(Supervision& supervision) {
     return stop || supervision.is_over();
 }
 
+// Of a replica's part of a call: what came of it, and what is not as by default.
+template <class Part>
+void log_part(Part part) {
+    std::string said;
+    part.fields([&](std::string_view name, const auto& value, std::string_view) {
+        using Value = std::remove_cvref_t<decltype(value)>;
+        if constexpr (std::is_arithmetic_v<Value> || std::is_same_v<Value, std::string>) {
+            if (value != Value{}) said += fmt::format(", {} {}", name, value);
+        }
+    });
+    const std::string_view came = part.verdict.is_done() ? "done" : part.verdict.code_name();
+    spdlog::info("{}: {}{}", Part::kType, came, said);
+}
+
 // What an operator wants to find in the log: the turning points, not the steps.
 void log_turn(const TurnOutput& out) {
     for (const ToTokenizer& message : out.tokenizer) {
@@ -41,40 +57,6 @@ void log_turn(const TurnOutput& out) {
                 hello->pool_tokens,
                 hello->digest
             );
-        } else if (const auto* pause = std::get_if<messages::PausePart>(&message)) {
-            spdlog::info(
-                "pause: {} {} aborted {}, retracted {}, frozen {}, waiting {}, after {} us",
-                pause->verdict.is_done() ? "stands" : pause->verdict.code_name(),
-                pause->verdict.message,
-                pause->num_aborted,
-                pause->num_retracted,
-                pause->num_frozen,
-                pause->num_waiting,
-                pause->elapsed_us
-            );
-        } else if (const auto* go_on = std::get_if<messages::ContinuePart>(&message)) {
-            spdlog::info("continue after {:.3f} s {}", go_on->paused_s, go_on->verdict.message);
-        } else if (const auto* label = std::get_if<messages::LabelPart>(&message)) {
-            spdlog::info(
-                "relabel: {} {}",
-                label->verdict.is_done() ? "done" : label->verdict.code_name(),
-                label->verdict.message
-            );
-        } else if (const auto* memory = std::get_if<messages::MemoryPart>(&message)) {
-            spdlog::info(
-                "memory: {} {}",
-                memory->verdict.is_done() ? "done" : memory->verdict.code_name(),
-                memory->verdict.message
-            );
-            for (const messages::TagMemory& tag : memory->tags) {
-                spdlog::info(
-                    "memory: {} {}, {} bytes resident, {} in host memory",
-                    name_of(tag.tag),
-                    name_of(tag.state),
-                    tag.resident_bytes,
-                    tag.host_bytes
-                );
-            }
         } else if (const auto* part = std::get_if<messages::UpdatePart>(&message)) {
             spdlog::log(
                 part->ok ? spdlog::level::info : spdlog::level::warn,
@@ -88,6 +70,11 @@ void log_turn(const TurnOutput& out) {
                 part->label,
                 part->digest
             );
+        } else {
+            const auto log = [](const auto& answer) {
+                if constexpr (requires { answer.kReplyType; }) log_part(answer);
+            };
+            std::visit(log, message);
         }
     }
 }

@@ -3,16 +3,11 @@
 
 #include "base/result.h"
 #include "base/time.h"
-#include "messages/control.h"
 #include "messages/generation.h"
-#include "messages/groups.h"
 #include "messages/keep.h"
-#include "messages/memory.h"
-#include "messages/status.h"
+#include "messages/replica_calls.h"
 #include "messages/steps.h"
 #include "messages/update_orders.h"
-#include "messages/weight_reads.h"
-#include "messages/weights.h"
 
 #include <chrono>
 #include <cstdint>
@@ -22,27 +17,23 @@
 
 namespace pitstop::scheduler {
 
-// From the doors, in the order sent. EndRequests may come with requests too.
-using Control = std::variant<
-    messages::Status,
-    messages::EndRequests,
-    messages::PauseGeneration,
-    messages::ContinueGeneration,
-    messages::FlushCache,
-    messages::SetWeightLabel,
-    messages::ReleaseMemory,
-    messages::ResumeMemory,
-    messages::UpdateStage,
-    messages::UpdateFill,
-    messages::UpdateFinish,
-    messages::UpdateReady,
-    messages::UpdateCommit,
-    messages::UpdateDrop,
-    messages::UpdateRollback,
-    messages::WorkerReadTensor,
-    messages::WorkerDigest,
-    messages::WorkerGroup,
-    messages::WorkerKeep>;
+// From the doors, in the order sent: calls that every replica answers, and orders. EndRequests may
+// come with requests too.
+using Control = messages::VariantOf<decltype(
+    messages::ReplicaCalls{} + messages::MessageList<
+                                   messages::EndRequests,
+                                   messages::UpdateStage,
+                                   messages::UpdateFill,
+                                   messages::UpdateFinish,
+                                   messages::UpdateReady,
+                                   messages::UpdateCommit,
+                                   messages::UpdateDrop,
+                                   messages::UpdateRollback,
+                                   messages::WorkerReadTensor,
+                                   messages::WorkerDigest,
+                                   messages::WorkerGroup,
+                                   messages::WorkerKeep>{}
+)>::Type;
 
 // In the order of arrival; the rank in each is the sender's.
 using FromWorker = std::variant<
@@ -72,20 +63,16 @@ using ToWorkers = std::variant<
     messages::WorkerGroup,
     messages::WorkerKeep>;
 
-using ToTokenizer = std::variant<
-    messages::SchedulerHello,
-    messages::ReplicaStatus,
-    messages::PausePart,
-    messages::ContinuePart,
-    messages::FlushPart,
-    messages::LabelPart,
-    messages::MemoryPart,
-    messages::UpdatePart,
-    messages::UpdateWaits,
-    messages::WorkerTensor,
-    messages::WorkerDigests,
-    messages::WorkerGrouped,
-    messages::WorkerKept>;
+using ToTokenizer = messages::VariantOf<decltype(
+    messages::ReplicaParts{} + messages::MessageList<
+                                   messages::SchedulerHello,
+                                   messages::UpdatePart,
+                                   messages::UpdateWaits,
+                                   messages::WorkerTensor,
+                                   messages::WorkerDigests,
+                                   messages::WorkerGrouped,
+                                   messages::WorkerKept>{}
+)>::Type;
 
 struct TurnInput {
     TimePoint now{};  // the only clock the turn sees; never before the last turn's

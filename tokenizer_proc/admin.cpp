@@ -1,10 +1,8 @@
 #include "tokenizer_proc/admin.h"
 
-#include "base/log.h"
 #include "tokenizer_proc/timeout.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 namespace pitstop::tokenizer {
@@ -36,16 +34,6 @@ Result<> check_comes_by_network(std::string_view type, const messages::WeightSou
     );
 }
 
-// "replica 0, replica 2"
-std::string replicas_of(const std::map<OpenId, ReplicaId>& requests) {
-    std::set<std::int32_t> replicas;
-    for (const auto& [id, replica] : requests) replicas.insert(raw(replica));
-    std::string names;
-    for (const std::int32_t replica : replicas)
-        names += fmt::format("{}replica {}", names.empty() ? "" : ", ", replica);
-    return names;
-}
-
 // So that no sum overflows: a week at most.
 Duration bounded_seconds(double seconds) {
     constexpr double kMost = 7 * 24 * 3600;
@@ -54,27 +42,29 @@ Duration bounded_seconds(double seconds) {
     );
 }
 
-Error too_many(std::string_view type) {
-    return make_error(
-        ErrorCode::kResourceExhausted,
-        "{} {} calls are open, the most there may be",
-        kCallsMax,
-        type
-    );
+// The deadline of a call that names none.
+template <class Message>
+constexpr Duration timeout_of() {
+    if constexpr (std::is_same_v<Message, messages::Status>) return Admin::kStatusTimeout;
+    if constexpr (std::is_same_v<Message, messages::GetWeights> || std::is_same_v<Message, messages::WeightDigests>)
+        return Admin::kReadTimeout;
+    if constexpr (std::is_same_v<Message, messages::InitGroup> || std::is_same_v<Message, messages::DestroyGroup>)
+        return Admin::kGroupTimeout;
+    return Admin::kControlTimeout;
+}
+
+// What a call waits for, in a word: its reply's type less "_reply".
+template <class Message>
+constexpr std::string_view phase_of() {
+    const std::string_view type = messages::ReplyTo<Message>::kType;
+    return type.substr(0, type.rfind('_'));
 }
 
 }  // namespace
 
-Admin::Admin(int num_replicas, TreeIdentity identity, Ports ports)
+Admin::Admin(int num_replicas, TreeIdentity identity)
     : num_replicas_(num_replicas),
       identity_(std::move(identity)),
-      ports_(std::move(ports)),
-      statuses_(num_replicas, messages::Status::kType, "status"),
-      pauses_(num_replicas, messages::PauseGeneration::kType, "pause"),
-      continues_(num_replicas, messages::ContinueGeneration::kType, "continue"),
-      flushes_(num_replicas, messages::FlushCache::kType, "flush"),
-      labels_(num_replicas, messages::SetWeightLabel::kType, "relabel"),
-      memories_(num_replicas, "release_memory or resume_memory", "order"),
       updates_(num_replicas, identity_.first_update()) {}
 
 bool Admin::takes(std::string_view type) { return messages::AdminCalls::has(type); }
@@ -105,8 +95,19 @@ void Admin::keep_in(TimePoint now, const std::string& directory) {
 
 // ---- calls ----
 
+Result<> Admin::call(
+    TimePoint now, const std::string& peer, const messages::Frames& frames, ClientPlace place
+) {
+    Result<> taken = Ok{};
+    const bool is_known = messages::AdminCalls::for_type(frames.type, [&]<class Message>() {
+        taken = take_call<Message>(now, peer, frames, place);
+    });
+    CHECK(is_known);
+    return taken;
+}
+
 template <class Message>
-Result<> Admin::take(
+Result<> Admin::take_call(
     TimePoint now, const std::string& peer, const messages::Frames& frames, ClientPlace place
 ) {
     ASSIGN_OR_RETURN(Message message, identity_.read<Message>(frames));
@@ -118,170 +119,100 @@ Result<> Admin::take(
     return obey(now, peer, std::move(message));
 }
 
-Result<> Admin::call(
-    TimePoint now, const std::string& peer, const messages::Frames& frames, ClientPlace place
-) {
-    Result<> taken = Ok{};
-    const bool is_known = messages::AdminCalls::for_type(frames.type, [&]<class Message>() {
-        taken = take<Message>(now, peer, frames, place);
-    });
-    CHECK(is_known);
-    return taken;
-}
-
-template <class Message, class Part>
-Result<> Admin::fan_out(
-    TimePoint now, const std::string& peer, Message message, FanOut<Part>& calls, Duration most
-) {
-    if (calls.is_full()) return too_many(Message::kType);
-    const Duration timeout = timeout_or(most, message.timeout_ms);
-    const CallId id = std::exchange(next_call_, next(next_call_));
-    calls.begin(id, {peer, message.call}, now + timeout + kReplicaGrace);
-    message.call = id;
-    message.timeout_ms = std::chrono::ceil<std::chrono::milliseconds>(timeout).count();
-    ports_.to_all_replicas(encode(message));
-    return Ok{};
-}
-
-Result<> Admin::obey(TimePoint now, const std::string& peer, messages::Status message) {
-    return fan_out(now, peer, std::move(message), statuses_, kStatusTimeout);
-}
-Result<> Admin::obey(TimePoint now, const std::string& peer, messages::PauseGeneration message) {
-    is_paused_ = true;
-    paused_until_.reset();
-    if (message.max_pause_s > 0) paused_until_ = now + bounded_seconds(message.max_pause_s);
-    return fan_out(now, peer, std::move(message), pauses_, kControlTimeout);
-}
-Result<> Admin::obey(TimePoint now, const std::string& peer, messages::ContinueGeneration message) {
-    return fan_out(now, peer, std::move(message), continues_, kControlTimeout);
-}
-Result<> Admin::obey(TimePoint now, const std::string& peer, messages::FlushCache message) {
-    return fan_out(now, peer, std::move(message), flushes_, kControlTimeout);
-}
-
-Result<> Admin::obey(TimePoint now, const std::string& peer, messages::SetWeightLabel message) {
-    // Here, and not by each replica for itself: those that have ended it would take the label.
-    if (updates_.is_busy()) {
-        messages::LabelReply reply;
-        reply.verdict = make_error(
-            ErrorCode::kFailedPrecondition,
-            "an update is under way, in state {}; its own label comes with it",
-            name_of(updates_.state())
-        );
-        answer({peer, message.call}, std::move(reply));
-        return Ok{};
-    }
-    return fan_out(now, peer, std::move(message), labels_, kControlTimeout);
-}
-Result<> Admin::obey(TimePoint now, const std::string& peer, messages::ReleaseMemory message) {
-    return fan_out(now, peer, std::move(message), memories_, kControlTimeout);
-}
-Result<> Admin::obey(TimePoint now, const std::string& peer, messages::ResumeMemory message) {
-    return fan_out(now, peer, std::move(message), memories_, kControlTimeout);
-}
-
-Result<> Admin::obey(TimePoint, const std::string& peer, const messages::Shutdown& message) {
-    messages::StatusReply tree;
-    ports_.describe(tree);
-    messages::ShutdownReply reply;
-    reply.ok = true;
-    reply.open_requests = tree.open_requests;
-    answer({peer, message.call}, std::move(reply));
-    ports_.shut_down(bounded_seconds(message.drain_s));
-    return Ok{};
-}
-
-Result<> Admin::obey(TimePoint now, const std::string& peer, const messages::Abort& message) {
-    if (aborts_.size() >= kCallsMax) return too_many(messages::Abort::kType);
-    AbortCall call{
-        .caller = {peer, message.call},
-        .deadline = now + timeout_or(kControlTimeout, message.timeout_ms),
-    };
-    Aborted aborted = ports_.abort(message.all ? nullptr : &message.rids, message.message);
-    call.ending = std::move(aborted.ending);
-    call.reply.results = std::move(aborted.results);
-    call.reply.ok = true;
-    if (call.ending.empty()) {
-        answer(call.caller, std::move(call.reply));
-    } else {
-        aborts_.push_back(std::move(call));
-    }
-    return Ok{};
-}
-
-// One of the calls that drive the update under way.
-template <class Message>
-Result<> Admin::drive(
+template <class Message, class Passed>
+Result<> Admin::pass_on(
     TimePoint now,
     const std::string& peer,
     const Message& message,
-    void (UpdateCoordinator::*what
-    )(TimePoint, UpdateCoordinator::Caller, const Message&, UpdateCoordinator::Out&)
+    Passed order,
+    OpenCalls::Awaited awaited,
+    std::optional<ReplicaId> to
 ) {
-    UpdateCoordinator::Out out;
-    (updates_.*what)(now, {peer, message.call, Message::kType}, message, out);
-    carry_out(now, std::move(out));
+    const Duration timeout = timeout_or(timeout_of<Message>(), message.timeout_ms);
+    ASSIGN_OR_RETURN(
+        order.call,
+        calls_.open(
+            {.caller = {peer, message.call},
+             .what = Message::kType,
+             .phase = phase_of<Message>(),
+             .deadline = now + timeout + kReplicaGrace,
+             .awaited = std::move(awaited)}
+        )
+    );
+    if constexpr (requires { order.timeout_ms; })
+        order.timeout_ms = std::chrono::ceil<std::chrono::milliseconds>(timeout).count();
+    give_order(order, to);
+    return Ok{};
+}
+
+template <class Message>
+Result<> Admin::obey(TimePoint now, const std::string& peer, const Message& message) {
+    if constexpr (messages::AsksReplicas<Message>) {
+        Gathered<messages::PartOf<Message>> parts(num_replicas_, tp_);
+        return pass_on(now, peer, message, message, std::move(parts));
+    } else {
+        drive(now, [&](UpdateCoordinator::Out& out) {
+            updates_.handle(now, {peer, message.call, Message::kType}, message, out);
+        });
+        return Ok{};
+    }
+}
+
+Result<> Admin::obey(
+    TimePoint now, const std::string& peer, const messages::PauseGeneration& message
+) {
+    is_paused_ = true;
+    paused_until_.reset();
+    if (message.max_pause_s > 0) paused_until_ = now + bounded_seconds(message.max_pause_s);
+    return obey<messages::PauseGeneration>(now, peer, message);
+}
+
+Result<> Admin::obey(
+    TimePoint now, const std::string& peer, const messages::SetWeightLabel& message
+) {
+    // Here, and not by each replica for itself: those that have ended it would take the label.
+    if (!updates_.is_busy()) return obey<messages::SetWeightLabel>(now, peer, message);
+    messages::LabelReply reply;
+    reply.verdict = make_error(
+        ErrorCode::kFailedPrecondition,
+        "an update is under way, in state {}; its own label comes with it",
+        name_of(updates_.state())
+    );
+    answer({peer, message.call}, std::move(reply));
+    return Ok{};
+}
+
+Result<> Admin::obey(TimePoint, const std::string& peer, const messages::Shutdown& message) {
+    messages::ShutdownReply reply;
+    reply.ok = true;
+    reply.open_requests = facts_.open_requests;
+    answer({peer, message.call}, std::move(reply));
+    out_.drain = bounded_seconds(message.drain_s);
     return Ok{};
 }
 
 Result<> Admin::obey(
     TimePoint now, const std::string& peer, const messages::UpdateWeights& message
 ) {
-    if (joins_collection(message)) return drive(now, peer, message, &UpdateCoordinator::collect);
-    return drive(now, peer, message, &UpdateCoordinator::update);
-}
-Result<> Admin::obey(
-    TimePoint now, const std::string& peer, const messages::StageWeights& message
-) {
-    return drive(now, peer, message, &UpdateCoordinator::stage);
-}
-Result<> Admin::obey(TimePoint now, const std::string& peer, const messages::BeginUpdate& message) {
-    return drive(now, peer, message, &UpdateCoordinator::begin_session);
-}
-Result<> Admin::obey(
-    TimePoint now, const std::string& peer, const messages::UpdateBucket& message
-) {
-    return drive(now, peer, message, &UpdateCoordinator::bucket);
-}
-Result<> Admin::obey(
-    TimePoint now, const std::string& peer, const messages::CommitWeights& message
-) {
-    return drive(now, peer, message, &UpdateCoordinator::commit);
-}
-Result<> Admin::obey(TimePoint now, const std::string& peer, const messages::DropStage& message) {
-    return drive(now, peer, message, &UpdateCoordinator::drop);
-}
-Result<> Admin::obey(
-    TimePoint now, const std::string& peer, const messages::RollbackWeights& message
-) {
-    return drive(now, peer, message, &UpdateCoordinator::rollback);
+    if (!joins_collection(message)) return obey<messages::UpdateWeights>(now, peer, message);
+    drive(now, [&](UpdateCoordinator::Out& out) {
+        const UpdateCoordinator::Caller caller{peer, message.call, messages::UpdateWeights::kType};
+        updates_.collect(now, caller, message, out);
+    });
+    return Ok{};
 }
 
 Result<> Admin::obey(TimePoint now, const std::string& peer, const messages::GetWeights& message) {
-    if (tensor_reads_.size() >= kCallsMax) return too_many(messages::GetWeights::kType);
-    const CallId id = std::exchange(next_call_, next(next_call_));
-    const TimePoint deadline = now + timeout_or(kReadTimeout, message.timeout_ms);
-    tensor_reads_.emplace(id, ReadCall<TensorRead>{{peer, message.call}, deadline, TensorRead{}});
     messages::WorkerReadTensor order;
-    order.call = id;
     order.name = message.name;
-    ports_.to_replica(ReplicaId{0}, encode(order));
-    return Ok{};
+    return pass_on(now, peer, message, std::move(order), TensorRead(tp_), ReplicaId{0});
 }
 
 Result<> Admin::obey(
     TimePoint now, const std::string& peer, const messages::WeightDigests& message
 ) {
-    if (digest_reads_.size() >= kCallsMax) return too_many(messages::WeightDigests::kType);
-    const CallId id = std::exchange(next_call_, next(next_call_));
-    const TimePoint deadline = now + timeout_or(kReadTimeout, message.timeout_ms);
-    digest_reads_.emplace(
-        id, ReadCall<DigestRead>{{peer, message.call}, deadline, DigestRead(num_replicas_, tp_)}
-    );
-    messages::WorkerDigest order;
-    order.call = id;
-    ports_.to_all_replicas(encode(order));
-    return Ok{};
+    Gathered<messages::WorkerDigests> parts(num_replicas_, tp_);
+    return pass_on(now, peer, message, messages::WorkerDigest{}, std::move(parts));
 }
 
 Result<> Admin::obey(TimePoint now, const std::string& peer, const messages::InitGroup& message) {
@@ -299,7 +230,8 @@ Result<> Admin::obey(TimePoint now, const std::string& peer, const messages::Ini
     messages::WorkerGroup order;
     order.action = messages::GroupAction::kInit;
     order.spec = message.spec;
-    return order_group(now, {peer, message.call}, message.timeout_ms, std::move(order));
+    Gathered<messages::WorkerGrouped> parts(num_replicas_, tp_);
+    return pass_on(now, peer, message, std::move(order), std::move(parts));
 }
 
 Result<> Admin::obey(
@@ -308,31 +240,38 @@ Result<> Admin::obey(
     messages::WorkerGroup order;
     order.action = messages::GroupAction::kDestroy;
     order.spec.group = message.group;
-    return order_group(now, {peer, message.call}, message.timeout_ms, std::move(order));
+    Gathered<messages::WorkerGrouped> parts(num_replicas_, tp_);
+    return pass_on(now, peer, message, std::move(order), std::move(parts));
 }
 
-Result<> Admin::order_group(
-    TimePoint now, const AdminCaller& caller, std::int64_t timeout_ms, messages::WorkerGroup order
-) {
-    if (group_calls_.size() >= kCallsMax) return too_many(messages::InitGroup::kType);
-    const Duration timeout = timeout_or(kGroupTimeout, timeout_ms);
-    const CallId id = std::exchange(next_call_, next(next_call_));
-    group_calls_.emplace(
-        id,
-        ReadCall<GroupCall>{caller, now + timeout + kReplicaGrace, GroupCall(num_replicas_, tp_)}
-    );
-    order.call = id;
-    order.timeout_ms = std::chrono::ceil<std::chrono::milliseconds>(timeout).count();
-    ports_.to_all_replicas(encode(order));
+// ---- aborts: the door ends the requests, and their last chunks are waited for ----
+
+Result<> Admin::obey(TimePoint now, const std::string& peer, messages::Abort message) {
+    const TimePoint deadline = now + timeout_or(kControlTimeout, message.timeout_ms);
+    out_.aborts.push_back({{peer, message.call}, deadline, std::move(message)});
     return Ok{};
 }
 
+void Admin::aborted(AbortAsked asked, Aborted what) {
+    messages::AbortReply reply;
+    reply.ok = true;
+    reply.results = std::move(what.results);
+    if (what.ending.empty()) return answer(asked.caller, std::move(reply));
+    const Result<CallId> opened = calls_.open(
+        {.caller = asked.caller,
+         .what = messages::Abort::kType,
+         .phase = phase_of<messages::Abort>(),
+         .deadline = asked.deadline + kReplicaGrace,
+         .awaited = LastChunks{std::move(what.ending), std::move(reply)}}
+    );
+    if (!opened) answer_error(asked.caller, opened.error());
+}
+
 void Admin::request_ended(OpenId request) {
-    std::erase_if(aborts_, [&](AbortCall& call) {
-        call.ending.erase(request);
-        if (!call.ending.empty()) return false;
-        answer(call.caller, std::move(call.reply));
-        return true;
+    calls_.for_each<LastChunks>([&](CallId id, LastChunks& abort) {
+        if (abort.ending.erase(request) == 0 || !abort.ending.empty()) return;
+        messages::AbortReply reply = std::move(abort.reply);
+        answer(calls_.close(id), std::move(reply));
     });
 }
 
@@ -372,17 +311,14 @@ void Admin::record(TimePoint now, std::string_view what, const messages::UpdateR
 
 void Admin::carry_out(TimePoint now, UpdateCoordinator::Out out) {
     say_version();  // before a commit is ordered: no token comes of a version that is not on record
-    for (const UpdateCoordinator::Order& order : out.orders) {
-        ports_.to_all_replicas(
-            std::visit([](const auto& message) { return encode(message); }, order)
-        );
-    }
+    for (const UpdateCoordinator::Order& each : out.orders)
+        std::visit([&](const auto& message) { give_order(message); }, each);
     if (updates_.has_weights()) {
         has_had_weights_ = true;
         lost_.reset();
     }
     if (keep_ && !updates_.is_torn() && updates_.version().epoch != keep_->version().epoch)
-        ports_.to_replica(ReplicaId{0}, encode(keep_->committed(now, updates_.version())));
+        give_order(keep_->committed(now, updates_.version()), ReplicaId{0});
     for (auto& [caller, reply] : out.replies) {
         record(now, caller.what, reply);
         if (caller.peer.empty()) {  // ours: see close_collection()
@@ -398,107 +334,28 @@ void Admin::carry_out(TimePoint now, UpdateCoordinator::Out out) {
 void Admin::say_version() {
     if (updates_.decided() == said_) return;
     said_ = updates_.decided();
-    ports_.serves(said_);
-}
-
-template <class Visit>
-void Admin::for_each_fan_out(Visit visit) {
-    visit(statuses_);
-    visit(pauses_);
-    visit(continues_);
-    visit(flushes_);
-    visit(labels_);
-    visit(memories_);
+    out_.serves.push_back(said_);
 }
 
 void Admin::tick(TimePoint now) {
-    for_each_fan_out([&](auto& calls) {
-        for (const auto& late : calls.take_late(now)) answer_error(late.caller, *late.error);
-    });
-    UpdateCoordinator::Out out;
-    updates_.tick(now, out);
-    carry_out(now, std::move(out));
+    for (const OpenCalls::Late& late : calls_.take_late(now)) answer_error(late.caller, late.error);
+    drive(now, [&](UpdateCoordinator::Out& out) { updates_.tick(now, out); });
     end_pause_that_is_over(now);
-    std::erase_if(aborts_, [&](const AbortCall& call) {
-        if (call.deadline > now) return false;
-        answer_error(
-            call.caller,
-            make_error(
-                ErrorCode::kDeadlineExceeded,
-                "abort, phase finish: {} of {} requests have not ended, on {}",
-                call.ending.size(),
-                call.reply.results.size(),
-                replicas_of(call.ending)
-            )
-        );
-        return true;
-    });
-    std::erase_if(tensor_reads_, [&](const auto& entry) {
-        if (entry.second.deadline > now) return false;
-        answer_error(
-            entry.second.caller,
-            make_error(
-                ErrorCode::kDeadlineExceeded,
-                "get_weights, phase read: no answer in time from {}",
-                entry.second.read.who_is_missing(tp_)
-            )
-        );
-        return true;
-    });
-    std::erase_if(digest_reads_, [&](const auto& entry) {
-        if (entry.second.deadline > now) return false;
-        answer_error(
-            entry.second.caller,
-            make_error(
-                ErrorCode::kDeadlineExceeded,
-                "weight_digests, phase digest: no answer in time from {}",
-                entry.second.read.who_is_missing()
-            )
-        );
-        return true;
-    });
-    std::erase_if(group_calls_, [&](const auto& entry) {
-        if (entry.second.deadline > now) return false;
-        answer_error(
-            entry.second.caller,
-            make_error(
-                ErrorCode::kDeadlineExceeded,
-                "group, phase join: no answer in time from {}",
-                entry.second.read.who_is_missing()
-            )
-        );
-        return true;
-    });
 }
 
 TimePoint Admin::next_deadline() const {
     TimePoint first = updates_.next_deadline().value_or(TimePoint::max());
-    first = std::min({first, statuses_.next_deadline(), pauses_.next_deadline()});
-    first = std::min({first, continues_.next_deadline(), flushes_.next_deadline()});
-    first = std::min({first, labels_.next_deadline(), memories_.next_deadline()});
     if (paused_until_) first = std::min(first, *paused_until_);
-    for (const AbortCall& call : aborts_) first = std::min(first, call.deadline);
-    for (const auto& [id, call] : tensor_reads_) first = std::min(first, call.deadline);
-    for (const auto& [id, call] : digest_reads_) first = std::min(first, call.deadline);
-    for (const auto& [id, call] : group_calls_) first = std::min(first, call.deadline);
-    return first;
+    return std::min(first, calls_.next_deadline());
 }
 
 void Admin::fail_all(const Error& error) {
-    for_each_fan_out([&](auto& calls) {
-        for (const auto& ended : calls.take_all(error)) answer_error(ended.caller, error);
+    for (const AdminCaller& caller : calls_.take_all()) answer_error(caller, error);
+    drive(TimePoint{}, [&](UpdateCoordinator::Out& out) {
+        updates_.fail(error.message, out);
+        out.orders.clear();  // nobody is left to carry them out
     });
-    UpdateCoordinator::Out out;
-    updates_.fail(error.message, out);
-    out.orders.clear();  // nobody is left to carry them out
-    carry_out(TimePoint{}, std::move(out));
     for (const HeldCall& call : std::exchange(held_, {})) answer_error(call.caller, error);
-    for (const AbortCall& call : std::exchange(aborts_, {})) answer_error(call.caller, error);
-    for (const auto& [id, call] : std::exchange(tensor_reads_, {}))
-        answer_error(call.caller, error);
-    for (const auto& [id, call] : std::exchange(digest_reads_, {}))
-        answer_error(call.caller, error);
-    for (const auto& [id, call] : std::exchange(group_calls_, {})) answer_error(call.caller, error);
 }
 
 }  // namespace pitstop::tokenizer

@@ -1,11 +1,10 @@
 // The admin door: control calls go to every replica, and one answer comes back.
 //
-// Status, pause, continue, flush, relabel and memory are a row each of the same table (fan_out.h);
-// an update is a transaction (update_coordinator.h); an abort waits for the requests' last chunks;
-// reads of weights collect pieces (weight_reads.h). Whatever the call, its caller is answered once:
-// with its reply, or with an error by its deadline.
+// A call that waits for others is a row of one table (open_calls.h); an update is a transaction
+// (update_coordinator.h). Whatever the call, its caller is answered once: with its reply, or with
+// an error by its deadline.
 //
-// Pure but for its ports: no clock, no socket.
+// Pure: messages and the time go in; what is to be done comes out of take().
 // Thread:  the loop thread only.
 // Bounded: kCallsMax open calls of each kind.
 #pragma once
@@ -15,29 +14,22 @@
 #include "base/time.h"
 #include "messages/calls.h"
 #include "messages/codec.h"
-#include "messages/control.h"
-#include "messages/groups.h"
 #include "messages/keep.h"
-#include "messages/memory.h"
-#include "messages/status.h"
 #include "messages/update_orders.h"
-#include "messages/weight_reads.h"
-#include "messages/weights.h"
 #include "tokenizer_proc/collected_calls.h"
-#include "tokenizer_proc/fan_out.h"
-#include "tokenizer_proc/group_call.h"
 #include "tokenizer_proc/keep_coordinator.h"
+#include "tokenizer_proc/open_calls.h"
 #include "tokenizer_proc/request_table.h"
 #include "tokenizer_proc/tree_identity.h"
 #include "tokenizer_proc/update_coordinator.h"
-#include "tokenizer_proc/weight_reads.h"
 
 #include <deque>
 #include <functional>
 #include <map>
-#include <set>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace pitstop::tokenizer {
@@ -47,26 +39,48 @@ enum class ClientPlace { kHere, kElsewhere };
 
 class Admin {
   public:
+    // What the door itself knows, for `status`.
+    struct DoorFacts {
+        std::string server{};  // "pitstop 0.1.0"
+        std::string model{};   // the served model's name
+        double uptime_s = 0;
+        std::int64_t clients = 0;
+        std::int64_t open_requests = 0;
+        std::int64_t refused_total = 0;
+        std::vector<messages::ListenerStatus> listeners{};
+    };
     // What an abort did, per id given (all: per open request), and which requests will end.
     struct Aborted {
         std::vector<messages::AbortResult> results{};
         std::map<OpenId, ReplicaId> ending{};  // and where each runs
     };
-    struct Ports {
-        std::function<void(const std::string& peer, messages::Frames)> reply{};
-        std::function<void(const messages::Frames&)> to_all_replicas{};
-        std::function<void(ReplicaId, const messages::Frames&)> to_replica{};
-        // Fills in what the door itself knows: names, clients, counts.
-        std::function<void(messages::StatusReply&)> describe{};
-        // Ends the requests of those ids (null: all) with finish.reason abort.
-        std::function<Aborted(const std::vector<std::string>* rids, const std::string& message)>
-            abort{};
-        // What serves from the start, and each change: another version, of which the commit is
-        // about to be ordered, or another label. Whoever asked is answered after this.
-        std::function<void(const ServedVersion&)> serves{};
-        // Begins the end of the tree; open requests may run out for so long.
-        std::function<void(Duration drain)> shut_down{};
+
+    struct Order {
+        std::optional<ReplicaId> replica{};  // nothing: all of them
+        messages::Frames frames{};
     };
+    struct Answer {
+        std::string peer{};  // of the admin door
+        messages::Frames frames{};
+    };
+    struct AbortAsked {
+        AdminCaller caller{};
+        TimePoint deadline{};
+        messages::Abort call{};
+    };
+    // What is to be done, in this order.
+    struct Out {
+        // What serves from the start, and each change: another version, of which the commit is
+        // about to be ordered, or another label. On record before anything below happens.
+        std::vector<ServedVersion> serves{};
+        std::vector<Order> orders{};
+        std::vector<Answer> answers{};
+        std::vector<AbortAsked> aborts{};  // each is to be followed by aborted()
+        // The end of the tree was asked for; open requests may run out for so long.
+        std::optional<Duration> drain{};
+    };
+    [[nodiscard]] Out take() { return std::exchange(out_, {}); }
+
     static constexpr std::size_t kUpdatesShown = 16;  // in status
 
     // Deadlines of calls that name none. A flush or pause that waits for requests may take long.
@@ -77,10 +91,13 @@ class Admin {
     // A replica's own answer to a late call says more than ours; so it gets this much longer.
     static constexpr auto kReplicaGrace = std::chrono::milliseconds(200);
 
-    Admin(int num_replicas, TreeIdentity identity, Ports ports);
+    Admin(int num_replicas, TreeIdentity identity);
 
     // Every message type that the door takes, "hello" apart.
     [[nodiscard]] static bool takes(std::string_view type);
+
+    // Before a call or a part that may tell them to somebody.
+    void set_facts(DoorFacts facts) { facts_ = std::move(facts); }
 
     // A call. Errors: it is malformed, or too many are open; the caller is to be told.
     Result<> call(
@@ -101,6 +118,8 @@ class Admin {
     // --keep-committed: what is committed from now on is kept there. REQUIRES: set_version().
     void keep_in(TimePoint now, const std::string& directory);
 
+    // What came of an abort that was asked for.
+    void aborted(AbortAsked asked, Aborted what);
     // A request has ended, and its last chunk was sent.
     void request_ended(OpenId request);
 
@@ -113,80 +132,64 @@ class Admin {
 
     // The version that every replica serves.
     [[nodiscard]] const ServedVersion& version() const { return updates_.version(); }
+    [[nodiscard]] const UpdateCoordinator& updates() const { return updates_; }
 
     // Every replica has or had weights to serve: at once, or from the first complete update on.
     [[nodiscard]] bool has_had_weights() const { return has_had_weights_; }
 
   private:
-    struct AbortCall {
-        AdminCaller caller{};
-        TimePoint deadline{};
-        std::map<OpenId, ReplicaId> ending{};  // their last chunks are to come
-        messages::AbortReply reply{};
-    };
-    template <class Read>
-    struct ReadCall {
-        AdminCaller caller{};
-        TimePoint deadline{};
-        Read read;
-    };
-
     template <class Message>
-    Result<> take(
+    Result<> take_call(
         TimePoint now, const std::string& peer, const messages::Frames& frames, ClientPlace place
     );
 
-    template <class Message, class Part>
-    Result<> fan_out(
-        TimePoint now, const std::string& peer, Message message, FanOut<Part>& calls, Duration most
-    );
-    Result<> obey(TimePoint now, const std::string& peer, messages::Status message);
-    Result<> obey(TimePoint now, const std::string& peer, messages::PauseGeneration message);
-    Result<> obey(TimePoint now, const std::string& peer, messages::ContinueGeneration message);
-    Result<> obey(TimePoint now, const std::string& peer, messages::FlushCache message);
-    Result<> obey(TimePoint now, const std::string& peer, messages::SetWeightLabel message);
-    Result<> obey(TimePoint now, const std::string& peer, messages::ReleaseMemory message);
-    Result<> obey(TimePoint now, const std::string& peer, messages::ResumeMemory message);
+    // ---- admin.cpp: what each call does ----
+    // As most do: it is passed on to every replica, or drives the update under way.
+    template <class Message>
+    Result<> obey(TimePoint now, const std::string& peer, const Message& message);
+    Result<> obey(TimePoint now, const std::string& peer, const messages::PauseGeneration& message);
+    Result<> obey(TimePoint now, const std::string& peer, const messages::SetWeightLabel& message);
     Result<> obey(TimePoint now, const std::string& peer, const messages::Shutdown& message);
-    Result<> obey(TimePoint now, const std::string& peer, const messages::Abort& message);
+    Result<> obey(TimePoint now, const std::string& peer, messages::Abort message);
     Result<> obey(TimePoint now, const std::string& peer, const messages::UpdateWeights& message);
-    Result<> obey(TimePoint now, const std::string& peer, const messages::StageWeights& message);
-    Result<> obey(TimePoint now, const std::string& peer, const messages::BeginUpdate& message);
-    Result<> obey(TimePoint now, const std::string& peer, const messages::UpdateBucket& message);
-    Result<> obey(TimePoint now, const std::string& peer, const messages::CommitWeights& message);
-    Result<> obey(TimePoint now, const std::string& peer, const messages::DropStage& message);
-    Result<> obey(TimePoint now, const std::string& peer, const messages::RollbackWeights& message);
     Result<> obey(TimePoint now, const std::string& peer, const messages::GetWeights& message);
     Result<> obey(TimePoint now, const std::string& peer, const messages::WeightDigests& message);
     Result<> obey(TimePoint now, const std::string& peer, const messages::InitGroup& message);
     Result<> obey(TimePoint now, const std::string& peer, const messages::DestroyGroup& message);
-    template <class Message>
-    Result<> drive(
+    // Opens the call, and has the order carried out under its number.
+    template <class Message, class Passed>
+    Result<> pass_on(
         TimePoint now,
         const std::string& peer,
         const Message& message,
-        void (UpdateCoordinator::*what
-        )(TimePoint, UpdateCoordinator::Caller, const Message&, UpdateCoordinator::Out&)
+        Passed order,
+        OpenCalls::Awaited awaited,
+        std::optional<ReplicaId> to = std::nullopt
     );
-    Result<> order_group(
-        TimePoint now,
-        const AdminCaller& caller,
-        std::int64_t timeout_ms,
-        messages::WorkerGroup order
-    );
+    // What a call does to the update under way.
+    template <class Drive>
+    void drive(TimePoint now, Drive what) {
+        UpdateCoordinator::Out out;
+        what(out);
+        carry_out(now, std::move(out));
+    }
 
-    void hear(TimePoint now, messages::ReplicaStatus part);
-    void hear(TimePoint now, messages::PausePart part);
-    void hear(TimePoint now, messages::ContinuePart part);
-    void hear(TimePoint now, messages::FlushPart part);
-    void hear(TimePoint now, messages::LabelPart part);
-    void hear(TimePoint now, messages::MemoryPart part);
+    // ---- admin_parts.cpp: what each answer does ----
+    template <class Part>
+    void hear(TimePoint now, Part part);
     void hear(TimePoint now, const messages::UpdatePart& part);
     void hear(TimePoint now, messages::UpdateWaits waits);
     void hear(TimePoint now, messages::WorkerTensor part);
-    void hear(TimePoint now, messages::WorkerDigests part);
-    void hear(TimePoint now, messages::WorkerGrouped part);
     void hear(TimePoint now, const messages::WorkerKept& part);
+    // What the part of one replica says of it.
+    template <class Part>
+    void note(const Part& part);
+    // All parts are there.
+    template <class Part>
+    void finish(TimePoint now, const AdminCaller& caller, std::vector<Part> parts);
+    void finish(
+        TimePoint now, const AdminCaller& caller, std::vector<messages::ReplicaStatus> parts
+    );
 
     template <class Message>
     void answer(const AdminCaller& caller, Message message) {
@@ -194,20 +197,20 @@ class Admin {
         std::string note = take_note(caller);
         if constexpr (requires { message.verdict; }) put_before(note, message.verdict.message);
         if constexpr (requires { message.error; }) put_before(note, message.error.message);
-        ports_.reply(caller.peer, encode(message));
+        out_.answers.push_back({caller.peer, encode(message)});
     }
     static void put_before(std::string note, std::string& text) {
         if (!note.empty() && !text.empty()) note += "; ";
         text.insert(0, note);
     }
     void answer_error(const AdminCaller& caller, const Error& error);
-    template <class Reply, class Part>
-    void answer_parts(typename FanOut<Part>::Ended ended);
+    template <class Message>
+    void give_order(const Message& message, std::optional<ReplicaId> replica = std::nullopt) {
+        out_.orders.push_back({replica, encode(message)});
+    }
     void carry_out(TimePoint now, UpdateCoordinator::Out out);
     void say_version();
     void record(TimePoint now, std::string_view what, const messages::UpdateReply& reply);
-    template <class Visit>
-    void for_each_fan_out(Visit visit);
 
     // ---- admin_collected.cpp: calls without a session that become one update ----
     // A call that needs the collected update to be over, or to take effect first.
@@ -251,16 +254,11 @@ class Admin {
     int num_replicas_;
     TreeIdentity identity_;
     int tp_ = 1;
-    Ports ports_;
-    CallId next_call_{1};
-    FanOut<messages::ReplicaStatus> statuses_;
-    FanOut<messages::PausePart> pauses_;
-    FanOut<messages::ContinuePart> continues_;
-    FanOut<messages::FlushPart> flushes_;
-    FanOut<messages::LabelPart> labels_;
-    FanOut<messages::MemoryPart> memories_;
+    Out out_{};
+    DoorFacts facts_{};
+    OpenCalls calls_{};
     UpdateCoordinator updates_;
-    ServedVersion said_{};  // last, through ports_.serves
+    ServedVersion said_{};  // last, in Out::serves
     std::optional<KeepCoordinator> keep_{};
     std::optional<messages::LostVersion> lost_{};  // until a complete update has brought another
     struct PastUpdate {
@@ -280,10 +278,6 @@ class Admin {
     std::vector<HeldCall> held_{};  // until it is over
     std::optional<messages::UpdateReply> collected_{};
     std::map<std::pair<std::string, CallId>, std::string> notes_{};  // for answers to held calls
-    std::vector<AbortCall> aborts_{};
-    std::map<CallId, ReadCall<TensorRead>> tensor_reads_{};
-    std::map<CallId, ReadCall<DigestRead>> digest_reads_{};
-    std::map<CallId, ReadCall<GroupCall>> group_calls_{};
 };
 
 }  // namespace pitstop::tokenizer

@@ -28,23 +28,15 @@ Result<> Admin::hold(TimePoint now, HeldCall call) {
 // Within the time of the call that needs it, which is told then.
 void Admin::close_collection(TimePoint now, std::int64_t timeout_ms) {
     is_closing_ = true;
-    UpdateCoordinator::Out out;
-    if (updates_.is_collecting_all()) {
-        updates_.drop(
-            now,
-            {.what = messages::DropStage::kType},
-            messages::DropStage{.timeout_ms = timeout_ms},
-            out
-        );
-    } else {
-        updates_.commit(
-            now,
-            {.what = messages::CommitWeights::kType},
-            messages::CommitWeights{.timeout_ms = timeout_ms},
-            out
-        );
-    }
-    carry_out(now, std::move(out));
+    drive(now, [&](UpdateCoordinator::Out& out) {
+        if (updates_.is_collecting_all()) {
+            const messages::DropStage call{.timeout_ms = timeout_ms};
+            updates_.handle(now, {.what = messages::DropStage::kType}, call, out);
+        } else {
+            const messages::CommitWeights call{.timeout_ms = timeout_ms};
+            updates_.handle(now, {.what = messages::CommitWeights::kType}, call, out);
+        }
+    });
 }
 
 // Goes on with the calls that waited. The first is told what became of the update; if it failed,

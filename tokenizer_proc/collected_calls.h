@@ -1,14 +1,10 @@
 // Which calls need an update that is being collected to be over first (UpdateCoordinator::collect).
 //
-// What needs it: whatever generates again, reads weights or names them, gives memory back that
-// generation needs, or is an update of its own. Status, aborts, pauses, groups and the end of the
-// tree do not.
+// All do, that generate again, read weights or name them, give memory back that generation needs,
+// or are updates of their own. Only these do not.
 #pragma once
 
-#include "messages/control.h"
-#include "messages/memory.h"
-#include "messages/weight_reads.h"
-#include "messages/weights.h"
+#include "messages/calls.h"
 
 #include <algorithm>
 #include <type_traits>
@@ -22,18 +18,24 @@ inline constexpr bool kReplacesAll = std::is_same_v<Message, messages::UpdateWei
                                      std::is_same_v<Message, messages::BeginUpdate>;
 
 template <class Message>
+inline constexpr bool kIsIndifferent = messages::MessageList<
+    messages::Status,
+    messages::PauseGeneration,
+    messages::Abort,
+    messages::Shutdown,
+    messages::UpdateBucket,
+    messages::CommitWeights,
+    messages::DropStage,
+    messages::InitGroup,
+    messages::DestroyGroup>::has(Message::kType);
+
+template <class Message>
 [[nodiscard]] bool needs_collected(const Message& message) {
     if constexpr (std::is_same_v<Message, messages::ResumeMemory>) {
         return message.tags.empty() ||
                std::ranges::find(message.tags, messages::MemoryTag::kKvCache) != message.tags.end();
     } else {
-        return kReplacesAll<Message> || std::is_same_v<Message, messages::ContinueGeneration> ||
-               std::is_same_v<Message, messages::FlushCache> ||
-               std::is_same_v<Message, messages::SetWeightLabel> ||
-               std::is_same_v<Message, messages::ReleaseMemory> ||
-               std::is_same_v<Message, messages::RollbackWeights> ||
-               std::is_same_v<Message, messages::GetWeights> ||
-               std::is_same_v<Message, messages::WeightDigests>;
+        return !kIsIndifferent<Message>;
     }
 }
 

@@ -11,8 +11,6 @@ namespace pitstop::tokenizer {
 namespace {
 
 constexpr std::string_view kDataTypes = "hello, generate, cancel, tokenize, render_chat";
-constexpr auto kRetryAfter =
-    std::chrono::milliseconds(5);  // a full queue says not when it has room
 constexpr std::size_t kTypeShown = 64;
 
 bool is_data_type(std::string_view type) {
@@ -29,59 +27,93 @@ std::string shown(std::string_view type) {
 
 }  // namespace
 
-Doors::Doors(Config config, std::shared_ptr<const text::Tokenizer> tokenizer, Ports ports)
+Doors::Doors(Config config, std::shared_ptr<const text::Tokenizer> tokenizer)
     : config_(std::move(config)),
       tokenizer_(std::move(tokenizer)),
-      ports_(std::move(ports)),
-      outbox_([this](messages::Door door, const std::string& peer, const messages::Frames& frames) {
-          return ports_.to_client(door, peer, frames);
-      }),
-      admin_(
-          config_.num_replicas,
-          config_.identity,
-          Admin::Ports{
-              .reply = [this](
-                           const std::string& peer, messages::Frames frames
-                       ) { outbox_.reply(messages::Door::kAdmin, peer, std::move(frames)); },
-              .to_all_replicas =
-                  [this](const messages::Frames& frames) {
-                      for (int i = 0; i < config_.num_replicas; ++i)
-                          to_control(ReplicaId{i}, frames);
-                  },
-              .to_replica = [this](
-                                ReplicaId replica, const messages::Frames& frames
-                            ) { to_control(replica, frames); },
-              .describe =
-                  [this](messages::StatusReply& reply) {
-                      reply.server = config_.server;
-                      reply.model = config_.model;
-                      reply.weights_path = admin_.version().path;
-                      if (is_ready()) {
-                          reply.uptime_s =
-                              std::chrono::duration<double>(now_ - ready_time_).count();
-                      }
-                      reply.clients = static_cast<std::int64_t>(requests_.num_peers());
-                      reply.open_requests = static_cast<std::int64_t>(requests_.size());
-                      reply.refused_total = num_refused_ + outbox_.num_dropped();
-                      reply.listeners = ports_.listeners();
-                  },
-              .abort = [this](
-                           const std::vector<std::string>* rids, const std::string& message
-                       ) { return abort_ids(rids, message); },
-              .serves = [this](const ServedVersion& version) { ports_.serves(version); },
-              .shut_down = [this](Duration drain) { drain_until_ = admin_time_ + drain; },
-          }
-      ),
-      hellos_(static_cast<std::size_t>(config_.num_replicas)),
-      held_control_(static_cast<std::size_t>(config_.num_replicas)) {}
+      admin_(config_.num_replicas, config_.identity),
+      hellos_(static_cast<std::size_t>(config_.num_replicas)) {}
+
+// One turn: facts in, decisions out.
+DoorsOutput Doors::turn(DoorsInput in) {
+    now_ = in.now;
+    entropy_ = in.entropy;
+    num_drawn_ = 0;
+    listeners_ = std::move(in.listeners);
+    take_back(in);
+    for (const bus::Received& received : in.from_tree) from_tree(received);
+    if (!in.down_why.empty()) shut_down(in.down_why);
+    for (TextDone& done : in.texts) job_done(std::move(done));
+    for (const auto& [door, received] : in.from_clients) from_client(door, received);
+    if (now_ >= next_probe_) {
+        next_probe_ = now_ + Outbox::kProbeAfter;
+        outbox_.probe(peers(), now_, out_.to_clients);
+    }
+    admin_.tick(now_);
+    carry_out(admin_.take());
+    flush_outbox();
+    send_to_replicas();
+    out_.wake_at = next_deadline();
+    return std::exchange(out_, {});
+}
+
+void Doors::take_back(DoorsInput& in) {
+    outbox_.take_back(std::move(in.unsent_to_clients));
+    lose_clients();
+    for (auto unsent = in.unsent_to_replicas.rbegin(); unsent != in.unsent_to_replicas.rend();
+         ++unsent) {
+        if (unsent->socket == ReplicaSocket::kControl) {
+            control_.push_front(std::move(*unsent));
+            continue;
+        }
+        OpenRequest* request = requests_.find(unsent->key);
+        if (request == nullptr) continue;  // ended meanwhile
+        refuse_request(
+            *request,
+            make_error(
+                ErrorCode::kResourceExhausted, "replica {} has its queue full", raw(unsent->replica)
+            )
+        );
+    }
+}
+
+// A call's order goes to the replicas, its answer to who asked: but first what serves is on record.
+void Doors::carry_out(Admin::Out out) {
+    for (ServedVersion& version : out.serves) out_.serves.push_back(std::move(version));
+    for (Admin::Order& order : out.orders) {
+        for (int i = 0; i < config_.num_replicas; ++i) {
+            if (!order.replica || *order.replica == ReplicaId{i})
+                to_control(ReplicaId{i}, order.frames);
+        }
+    }
+    for (Admin::Answer& answer : out.answers)
+        outbox_.reply(messages::Door::kAdmin, answer.peer, std::move(answer.frames));
+    if (out.drain) drain_until_ = now_ + *out.drain;
+    for (Admin::AbortAsked& asked : out.aborts) {
+        Admin::Aborted aborted = abort_ids(asked.call);
+        admin_.aborted(std::move(asked), std::move(aborted));
+        carry_out(admin_.take());
+    }
+}
+
+Admin::DoorFacts Doors::facts() const {
+    return {
+        .server = config_.server,
+        .model = config_.model,
+        .uptime_s = is_ready() ? std::chrono::duration<double>(now_ - ready_time_).count() : 0.0,
+        .clients = static_cast<std::int64_t>(requests_.num_peers()),
+        .open_requests = static_cast<std::int64_t>(requests_.size()),
+        .refused_total = num_refused_ + outbox_.num_dropped(),
+        .listeners = listeners_,
+    };
+}
 
 // ---- clients' messages ----
 
-void Doors::from_client(TimePoint now, messages::Door door, const bus::Received& received) {
+void Doors::from_client(messages::Door door, const bus::Received& received) {
     if (received.refused) {
         return refuse(door, received.peer, received.frames, *received.refused);
     }
-    if (auto taken = take(now, door, received); !taken) {
+    if (auto taken = take(door, received); !taken) {
         refuse(door, received.peer, received.frames, taken.error());
     }
 }
@@ -106,7 +138,7 @@ void Doors::answer_error(
     outbox_.reply(door, peer, std::move(answer));
 }
 
-Result<> Doors::take(TimePoint now, messages::Door door, const bus::Received& received) {
+Result<> Doors::take(messages::Door door, const bus::Received& received) {
     const std::string& peer = received.peer;
     const messages::Frames& frames = received.frames;
     const bool is_admin_type = Admin::takes(frames.type);
@@ -131,16 +163,17 @@ Result<> Doors::take(TimePoint now, messages::Door door, const bus::Received& re
     if (frames.type == messages::Hello::kType) return hello(door, peer, frames);
     if (!is_ready()) return starting();
     if (is_admin_type) {
-        admin_time_ = now;
-        return admin_.call(
-            now, peer, frames, received.key.empty() ? ClientPlace::kHere : ClientPlace::kElsewhere
-        );
+        admin_.set_facts(facts());
+        const auto place = received.key.empty() ? ClientPlace::kHere : ClientPlace::kElsewhere;
+        Result<> taken = admin_.call(now_, peer, frames, place);
+        carry_out(admin_.take());
+        return taken;
     }
     if (frames.type == messages::Generate::kType) {
         ASSIGN_OR_RETURN(
             messages::Generate message, config_.identity.read<messages::Generate>(frames)
         );
-        return generate(now, peer, std::move(message));
+        return generate(peer, std::move(message));
     }
     if (frames.type == messages::Cancel::kType) return cancel(peer, frames);
     if (frames.type == messages::RenderChat::kType) return render_chat(peer, frames);
@@ -178,7 +211,7 @@ Result<> Doors::hello(
     return Ok{};
 }
 
-Result<> Doors::generate(TimePoint now, const std::string& peer, messages::Generate message) {
+Result<> Doors::generate(const std::string& peer, messages::Generate message) {
     if (drain_until_) {
         return Error{ErrorCode::kUnavailable, "the tree is shutting down: it takes no new request"};
     }
@@ -209,7 +242,7 @@ Result<> Doors::generate(TimePoint now, const std::string& peer, messages::Gener
             .text = std::move(message.text)};
         request->generate = std::move(message);
         requests_.set_job(*request, job.id);
-        started = start_job(now, std::move(job));
+        start_job(std::move(job));
     } else {
         std::vector<TokenId> prompt = *std::exchange(message.input_ids, std::nullopt);
         started = dispatch(*request, std::move(message), std::move(prompt));
@@ -235,34 +268,32 @@ Result<> Doors::cancel(const std::string& peer, const messages::Frames& frames) 
 
 // ---- the tree's messages ----
 
-void Doors::from_tree(TimePoint now, const bus::Received& received) {
-    now_ = now;
-    Result<> heard = received.refused ? Result<>(*received.refused) : hear(now, received.frames);
+void Doors::from_tree(const bus::Received& received) {
+    Result<> heard = received.refused ? Result<>(*received.refused) : hear(received.frames);
     if (heard) return;
     ++num_refused_;  // nobody to answer
     spdlog::warn("refused a message of the tree: {}", heard.error().message);
 }
 
-Result<> Doors::hear(TimePoint now, const messages::Frames& frames) {
-    if (frames.type == messages::TextBatch::kType) {
-        ASSIGN_OR_RETURN(
-            messages::TextBatch batch,
-            decode<messages::TextBatch>(frames, messages::UnknownFields::kIgnore)
-        );
-        deliver(now, std::move(batch));
-        return Ok{};
+Result<> Doors::hear(const messages::Frames& frames) {
+    using Others = messages::MessageList<messages::TextBatch, messages::SchedulerHello>;
+    const auto use = [&](auto message) -> Result<> {
+        if constexpr (std::is_same_v<decltype(message), messages::SchedulerHello>) {
+            return greet(message);
+        } else {
+            deliver(std::move(message));
+            return Ok{};
+        }
+    };
+    ASSIGN_OR_RETURN(
+        bool is_known, Others::dispatch(frames, messages::UnknownFields::kIgnore, use)
+    );
+    if (!is_known) {
+        admin_.set_facts(facts());
+        ASSIGN_OR_RETURN(is_known, admin_.part(now_, frames));
+        carry_out(admin_.take());
     }
-    if (frames.type == messages::SchedulerHello::kType) {
-        ASSIGN_OR_RETURN(
-            const messages::SchedulerHello hello,
-            decode<messages::SchedulerHello>(frames, messages::UnknownFields::kIgnore)
-        );
-        RETURN_IF_ERROR(greet(hello));
-        if (is_ready()) ready_time_ = now;
-        return Ok{};
-    }
-    ASSIGN_OR_RETURN(const bool is_part, admin_.part(now, frames));
-    if (is_part) return Ok{};
+    if (is_known) return Ok{};
     return make_error(
         ErrorCode::kUnknownMessage, "'{}' is not for this process", shown(frames.type)
     );
@@ -297,13 +328,15 @@ Result<> Doors::greet(const messages::SchedulerHello& hello) {
             );
         }
     }
+    ready_time_ = now_;
     choice_.emplace(config_.num_replicas, first.page_size);
     admin_.set_version(first, config_.weights_path, config_.lost);
     if (!config_.keep_committed.empty()) admin_.keep_in(now_, config_.keep_committed);
+    carry_out(admin_.take());
     return Ok{};
 }
 
-void Doors::deliver(TimePoint now, messages::TextBatch batch) {
+void Doors::deliver(messages::TextBatch batch) {
     // First, as the chunks below close their requests.
     std::map<ReplicaId, std::vector<RequestKey>> stopped;
     for (const RequestKey key : batch.stopped) {
@@ -322,63 +355,40 @@ void Doors::deliver(TimePoint now, messages::TextBatch batch) {
         outbox_.add(request->peer, std::move(chunk));
         if (is_last) close(*request);
     }
-    flush_outbox(now);
 }
 
 void Doors::to_control(ReplicaId replica, messages::Frames frames) {
-    std::deque<messages::Frames>& held = held_control_[static_cast<std::size_t>(raw(replica))];
-    if (held.empty() &&
-        ports_.to_replica(replica, ReplicaSocket::kControl, frames) == bus::Sent::kSent) {
-        return;
-    }
-    held.push_back(std::move(frames));  // bounded by open requests and open calls
+    control_.push_back({replica, ReplicaSocket::kControl, std::move(frames), {}});
 }
 
-void Doors::flush_control() {
-    for (std::size_t i = 0; i < held_control_.size(); ++i) {
-        std::deque<messages::Frames>& held = held_control_[i];
-        const auto replica = static_cast<ReplicaId>(i);
-        while (!held.empty() && ports_.to_replica(replica, ReplicaSocket::kControl, held.front()) ==
-                                    bus::Sent::kSent) {
-            held.pop_front();
-        }
-    }
+// ---- the end of a turn ----
+
+void Doors::send_to_replicas() {
+    for (ToReplica& message : std::exchange(control_, {}))
+        out_.to_replicas.push_back(std::move(message));
 }
 
-void Doors::flush_outbox(TimePoint now) {
-    outbox_.flush(now);
-    lose_clients();
+void Doors::flush_outbox() {
+    outbox_.flush(now_, out_.to_clients);
+    // An abort is answered behind the last chunks of what it ended.
     for (const OpenId request : std::exchange(ended_, {})) admin_.request_ended(request);
+    carry_out(admin_.take());
+    outbox_.flush_answers(out_.to_clients);
 }
 
-// ---- time ----
-
-void Doors::tick(TimePoint now) {
-    flush_control();
-    if (now >= next_probe_) {
-        next_probe_ = now + Outbox::kProbeAfter;
-        outbox_.probe(peers(), now);
-    }
-    flush_outbox(now);
-    admin_.tick(now);
-}
-
-TimePoint Doors::next_deadline(TimePoint now) const {
+TimePoint Doors::next_deadline() const {
     TimePoint first = std::min(admin_.next_deadline(), next_probe_);
-    if (drain_until_) first = std::min(first, *drain_until_);
-    const bool is_held =
-        std::ranges::any_of(held_control_, [](const auto& held) { return !held.empty(); });
-    if (is_held || outbox_.has_backlog()) first = std::min(first, now + kRetryAfter);
-    return first;
+    if (drain_until_ && !is_end_due(now_)) first = std::min(first, *drain_until_);
+    return outbox_.has_more() ? now_ : first;
 }
 
-void Doors::shut_down(TimePoint now, const std::string& why) {
+void Doors::shut_down(const std::string& why) {
     down_why_ = why;
     const Error error{ErrorCode::kUnavailable, why};
     for (OpenRequest* request : requests_.all()) fail(*request, error);
     while (!tokenize_calls_.empty()) end_call(tokenize_calls_.begin()->first, &error);
-    flush_outbox(now);
     admin_.fail_all(error);
+    carry_out(admin_.take());
 }
 
 std::string Doors::who_is_missing() const {
@@ -396,8 +406,14 @@ Error Doors::starting() const {
     );
 }
 
-std::string Doors::random_rid() const {
-    return fmt::format("{:016x}{:016x}", ports_.random(), ports_.random());
+std::uint64_t Doors::random() {
+    ++num_drawn_;
+    return mix64(entropy_[0] + mix64(entropy_[1] + num_drawn_));
+}
+
+std::string Doors::random_rid() {
+    const std::uint64_t high = random();
+    return fmt::format("{:016x}{:016x}", high, random());
 }
 
 std::string Doors::describe() const {

@@ -6,7 +6,7 @@
 // through. Whatever is wrong with a message is answered, and nothing a client sends ends this
 // process.
 //
-// Pure but for its ports: no clock, no socket; tests drive it with vectors.
+// Pure: a turn takes what came and returns what is to be done; no clock, no socket.
 // Thread:  the loop thread only.
 // Bounded: kOpenMax requests; outbox.h, admin.h and text_worker.h bound the rest.
 #pragma once
@@ -26,19 +26,58 @@
 #include "tokenizer_proc/text_worker.h"
 #include "tokenizer_proc/tree_identity.h"
 
+#include <array>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace pitstop::tokenizer {
 
 enum class ReplicaSocket { kRequests, kControl };
+
+// A message for a replica. Of one replica's control the order is kept.
+struct ToReplica {
+    ReplicaId replica{};
+    ReplicaSocket socket = ReplicaSocket::kControl;
+    messages::Frames frames{};
+    RequestKey key{};  // kRequests: whose
+};
+
+// Facts: what came since the last turn, and the time, the only clock that the turn sees.
+struct DoorsInput {
+    TimePoint now{};
+    // Fresh random bits, for ids and seeds.
+    std::array<std::uint64_t, 2> entropy{};
+    // What of the last turn could not be sent, in its order; what came after one that could not,
+    // for the same receiver, was not tried.
+    std::vector<UnsentToClient> unsent_to_clients{};
+    std::vector<ToReplica> unsent_to_replicas{};
+    std::vector<bus::Received> from_tree{};  // of the schedulers and the detokenizer
+    std::vector<TextDone> texts{};           // that were tokenized elsewhere, or could not be
+    // Messages of clients, or what was refused of one.
+    std::vector<std::pair<messages::Door, bus::Received>> from_clients{};
+    // The state of the places where the doors listen, for `status`.
+    std::vector<messages::ListenerStatus> listeners{};
+    // Not empty: the tree goes down, and this is why. Everything that is open is answered with
+    // kUnavailable; what still comes is answered the same.
+    std::string down_why{};
+};
+
+// Decisions, to be carried out in this order.
+struct DoorsOutput {
+    std::vector<ServedVersion> serves{};  // Admin::Out::serves
+    std::vector<ToReplica> to_replicas{};
+    std::vector<ToClient> to_clients{};
+    std::vector<TextJob> jobs{};           // for another thread
+    std::vector<JobId> cancelled{};        // nobody waits for these
+    TimePoint wake_at = TimePoint::max();  // a turn is due then even if nothing comes
+};
 
 class Doors {
   public:
@@ -54,38 +93,15 @@ class Doors {
         std::optional<TokenId> end_token{};                   // the tokenizer's (end_token.h)
         std::shared_ptr<const ChatTemplate> chat_template{};  // null: no chats
     };
-    struct Ports {
-        Outbox::Send to_client{};
-        std::function<bus::Sent(ReplicaId, ReplicaSocket, const messages::Frames&)> to_replica{};
-        // Hands a text to another thread. Error: too much is waiting.
-        std::function<Result<>(TextJob)> start_job{};
-        std::function<void(JobId)> cancel_job{};  // nobody waits for it
-        std::function<std::uint64_t()> random{};  // for ids and seeds
-        // The state of the places where the doors listen, for `status`.
-        std::function<std::vector<messages::ListenerStatus>()> listeners = [] {
-            return std::vector<messages::ListenerStatus>{};
-        };
-        // Admin::Ports::serves.
-        std::function<void(const ServedVersion&)> serves{};
-    };
-
     static constexpr std::size_t kOpenMax = std::size_t{1} << 18;
     static constexpr std::size_t kTextCallsMax = std::size_t{1} << 17;
     // What a reply about a prompt's logprobs may take.
     static constexpr std::int64_t kPromptLogprobBytesMax = std::int64_t{32} << 20;
 
-    Doors(Config config, std::shared_ptr<const text::Tokenizer> tokenizer, Ports ports);
+    // `tokenizer` may be null where no text comes.
+    Doors(Config config, std::shared_ptr<const text::Tokenizer> tokenizer);
 
-    // A message, or what was refused of one, from a client.
-    void from_client(TimePoint now, messages::Door door, const bus::Received& received);
-    // A message from a scheduler or the detokenizer.
-    void from_tree(TimePoint now, const bus::Received& received);
-    // A text that was tokenized elsewhere.
-    void job_done(TimePoint now, TextDone done);
-
-    // Sends what waits and acts on deadlines. Call at the end of every turn.
-    void tick(TimePoint now);
-    [[nodiscard]] TimePoint next_deadline(TimePoint now) const;
+    [[nodiscard]] DoorsOutput turn(DoorsInput in);
 
     // Every replica has said hello.
     [[nodiscard]] bool is_ready() const { return num_hellos_ == config_.num_replicas; }
@@ -96,8 +112,7 @@ class Doors {
     // What to say about it, in one line.
     [[nodiscard]] std::string describe() const;
 
-    // Answers everything that is open with kUnavailable; what still comes is answered the same.
-    void shut_down(TimePoint now, const std::string& why);
+    [[nodiscard]] const Admin& admin() const { return admin_; }
 
   private:
     struct TokenizeCall {
@@ -105,8 +120,19 @@ class Doors {
         CallId call{};
     };
 
+    // ---- the turn ----
+    void take_back(DoorsInput& in);
+    void send_to_replicas();
+    void flush_outbox();
+    void shut_down(const std::string& why);
+    void carry_out(Admin::Out out);
+    [[nodiscard]] Admin::DoorFacts facts() const;
+    [[nodiscard]] TimePoint next_deadline() const;
+    [[nodiscard]] std::uint64_t random();
+
     // ---- clients' messages ----
-    Result<> take(TimePoint now, messages::Door door, const bus::Received& received);
+    void from_client(messages::Door door, const bus::Received& received);
+    Result<> take(messages::Door door, const bus::Received& received);
     void refuse(
         messages::Door door,
         const std::string& peer,
@@ -120,7 +146,7 @@ class Doors {
         const Error& error
     );
     Result<> hello(messages::Door door, const std::string& peer, const messages::Frames& frames);
-    Result<> generate(TimePoint now, const std::string& peer, messages::Generate message);
+    Result<> generate(const std::string& peer, messages::Generate message);
     Result<> cancel(const std::string& peer, const messages::Frames& frames);
     [[nodiscard]] std::vector<std::string> peers() const;
 
@@ -128,7 +154,8 @@ class Doors {
     Result<> tokenize(const std::string& peer, const messages::Frames& frames);
     Result<> render_chat(const std::string& peer, const messages::Frames& frames);
     Result<> start_call(const std::string& peer, CallId call, TextJob job);
-    Result<> start_job(TimePoint now, TextJob job);
+    void start_job(TextJob job);
+    void job_done(TextDone done);
     [[nodiscard]] static std::vector<std::string> client_path(
         const std::string& peer, std::vector<std::string> names
     );
@@ -151,7 +178,7 @@ class Doors {
     );
     void close(OpenRequest& request);
     void abort(const std::vector<OpenRequest*>& requests, const std::string& message);
-    Admin::Aborted abort_ids(const std::vector<std::string>* rids, const std::string& message);
+    Admin::Aborted abort_ids(const messages::Abort& call);
     void end_in_tree(
         std::vector<RequestKey> keys,
         ReplicaId replica,
@@ -159,24 +186,28 @@ class Doors {
         std::string message
     );
     void lose_clients();
+    void refuse_request(OpenRequest& request, const Error& error);
     void fail(OpenRequest& request, const Error& error);
 
     // ---- the tree's messages ----
-    Result<> hear(TimePoint now, const messages::Frames& frames);
+    void from_tree(const bus::Received& received);
+    Result<> hear(const messages::Frames& frames);
     Result<> greet(const messages::SchedulerHello& hello);
-    void deliver(TimePoint now, messages::TextBatch batch);
+    void deliver(messages::TextBatch batch);
     void to_control(ReplicaId replica, messages::Frames frames);
-    void flush_control();
-    void flush_outbox(TimePoint now);
 
     [[nodiscard]] std::string who_is_missing() const;
     [[nodiscard]] Error starting() const;
-    [[nodiscard]] std::string random_rid() const;
+    [[nodiscard]] std::string random_rid();
 
     Config config_;
     std::shared_ptr<const text::Tokenizer> tokenizer_;
-    Ports ports_;
-    Outbox outbox_;
+    TimePoint now_{};  // of this turn
+    std::array<std::uint64_t, 2> entropy_{};
+    std::uint64_t num_drawn_ = 0;  // of it
+    std::vector<messages::ListenerStatus> listeners_{};
+    DoorsOutput out_{};  // of this turn
+    Outbox outbox_{};
     Admin admin_;
     RequestTable requests_{};
     std::map<JobId, TokenizeCall> tokenize_calls_{};  // whose text is with the other thread
@@ -187,11 +218,10 @@ class Doors {
     std::vector<std::optional<messages::SchedulerHello>> hellos_;  // by replica
     int num_hellos_ = 0;
     std::optional<ReplicaChoice> choice_{};  // once ready
-    // Control that found a replica's queue full, in order, by replica.
-    std::vector<std::deque<messages::Frames>> held_control_;
+    // Control for the replicas, in order: this turn's, behind what found a queue full. Bounded by
+    // open requests and open calls.
+    std::deque<ToReplica> control_{};
     std::vector<OpenId> ended_{};  // since the last flush, which sends their last chunks
-    TimePoint now_{};              // of the tree's last message
-    TimePoint admin_time_{};       // of the last call at the admin door
     TimePoint ready_time_{};
     TimePoint next_probe_{};
     std::optional<TimePoint> drain_until_{};  // after it the tree ends; new requests are refused

@@ -1,5 +1,6 @@
 // tokenizer_proc: the thin loop around the doors. Takes what the tree says, then the admin door,
-// then the data door, and sends what that led to. It waits in Poller::wait and nowhere else.
+// then the data door, has the doors take their turn, and does what that came to. It waits in
+// Poller::wait and nowhere else.
 #include "base/fair_queue.h"
 #include "base/flags.h"
 #include "base/log.h"
@@ -18,17 +19,22 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <sys/random.h>
+#include <utility>
 #include <vector>
 
 namespace pitstop::tokenizer {
 namespace {
 
 constexpr std::chrono::seconds kIdleWait{10};
-// Tokenizing takes time: after so much of it outputs go out before more is taken in.
-constexpr std::chrono::milliseconds kIntakeMax{5};
+// Tokenizing takes time: outputs go out before more than so much is taken in, which takes about
+// five milliseconds. Longer texts are another thread's.
+constexpr std::size_t kIntakeBytesMax = 20 * TextWorker::kInlineBytesMax;
+constexpr std::chrono::milliseconds kRetryAfter{5};  // a full queue says not when it has room
 constexpr int kFarewellLingerMs = 1000;  // for the last answers of a tree that goes down
 
 struct Flags {
@@ -51,23 +57,21 @@ std::uint64_t random_number() {
     return number;
 }
 
-// One turn's intake from a door, up to `deadline`.
-void take_from_door(Doors& doors, messages::Door door, Sockets& sockets, TimePoint deadline) {
-    TimePoint now = Clock::now();
-    for (int n = 0; n < bus::kMessagesPerTurnMax; ++n) {
-        const std::optional<bus::Received> received = sockets.receive(door, now);
+// One turn's intake from a door. `num_bytes`: of both.
+void take_from_door(messages::Door door, Sockets& sockets, std::size_t& num_bytes, DoorsInput& in) {
+    for (int n = 0; n < bus::kMessagesPerTurnMax && num_bytes < kIntakeBytesMax; ++n) {
+        std::optional<bus::Received> received = sockets.receive(door, in.now);
         if (!received) return;
-        now = Clock::now();
-        doors.from_client(now, door, *received);
-        if (now >= deadline) return;
+        num_bytes += std::min(received->frames.body.size(), TextWorker::kInlineBytesMax);
+        in.from_clients.emplace_back(door, *std::move(received));
     }
 }
 
-void take_from_tree(Doors& doors, bus::Socket& inbox) {
+void take_from_tree(bus::Socket& inbox, DoorsInput& in) {
     for (int n = 0; n < bus::kMessagesPerTurnMax; ++n) {
-        const std::optional<bus::Received> received = inbox.receive();
+        std::optional<bus::Received> received = inbox.receive();
         if (!received) return;
-        doors.from_tree(Clock::now(), *received);
+        in.from_tree.push_back(*std::move(received));
     }
 }
 
@@ -98,35 +102,93 @@ void tell_version(const ServedVersion& version, Supervision& supervision) {
     );
 }
 
+// What cannot be sent goes into the next turn, with everything behind it for the same receiver.
+void send_to_replicas(std::vector<ToReplica> messages, Sockets& sockets, DoorsInput& next) {
+    std::set<std::pair<ReplicaId, ReplicaSocket>> full;
+    for (ToReplica& message : messages) {
+        const std::pair receiver{message.replica, message.socket};
+        bus::Socket& socket = message.socket == ReplicaSocket::kRequests
+                                  ? sockets.requests(message.replica)
+                                  : sockets.control(message.replica);
+        if (!full.contains(receiver) && socket.send(message.frames) == bus::Sent::kSent) continue;
+        full.insert(receiver);
+        next.unsent_to_replicas.push_back(std::move(message));
+    }
+}
+
+void send_to_clients(std::vector<ToClient> messages, Sockets& sockets, DoorsInput& next) {
+    std::map<std::pair<messages::Door, std::string>, bus::Sent> unsent;
+    for (ToClient& message : messages) {
+        const std::pair receiver{message.door, message.peer};
+        const auto before = unsent.find(receiver);
+        const bus::Sent sent = before != unsent.end()
+                                   ? before->second
+                                   : sockets.door(message.door).send(message.frames, message.peer);
+        if (sent == bus::Sent::kSent) continue;
+        unsent.emplace(receiver, sent);
+        next.unsent_to_clients.push_back({std::move(message), sent});
+    }
+}
+
+void carry_out(
+    DoorsOutput out,
+    Sockets& sockets,
+    TextWorker& worker,
+    Supervision& supervision,
+    DoorsInput& next
+) {
+    for (const ServedVersion& version : out.serves) tell_version(version, supervision);
+    send_to_replicas(std::move(out.to_replicas), sockets, next);
+    send_to_clients(std::move(out.to_clients), sockets, next);
+    for (TextJob& job : out.jobs) {
+        const JobId id = job.id;
+        if (const Result<> taken = worker.push(std::move(job)); !taken)
+            next.texts.push_back({.id = id, .error = taken.error()});
+    }
+    for (const JobId job : out.cancelled) worker.cancel(job);
+}
+
 void run(Doors& doors, Sockets& sockets, TextWorker& worker, Supervision& supervision) {
     bus::Poller poller;
     sockets.add_to(poller);
     poller.add_fd(worker.fd());
     if (supervision.fd() >= 0) poller.add_fd(supervision.fd());
+    DoorsInput in;
+    bool is_going_down = false;
     bool was_ready = false;
     bool said_end = false;
     for (;;) {
-        std::optional<std::string> why = farewell(supervision);
-        if (!said_end && doors.is_end_due(Clock::now())) {
+        in.now = Clock::now();
+        in.entropy = {random_number(), random_number()};
+        if (std::optional<std::string> why = farewell(supervision)) in.down_why = *std::move(why);
+        if (!said_end && doors.is_end_due(in.now)) {
             said_end = true;
             supervision.say_end("asked for at the admin door");
-            if (supervision.fd() < 0) why = "the tree is shutting down";  // nobody else ends it
+            // Nobody else ends it.
+            if (supervision.fd() < 0) in.down_why = "the tree is shutting down";
         }
-        take_from_tree(doors, sockets.inbox());
-        if (why) doors.shut_down(Clock::now(), *why);
-        const TimePoint deadline = Clock::now() + kIntakeMax;
-        take_from_door(doors, messages::Door::kAdmin, sockets, deadline);
-        for (TextDone& done : worker.take_done()) doors.job_done(Clock::now(), std::move(done));
-        take_from_door(doors, messages::Door::kData, sockets, deadline);
+        is_going_down = is_going_down || !in.down_why.empty();
+        take_from_tree(sockets.inbox(), in);
+        std::size_t num_bytes = 0;
+        take_from_door(messages::Door::kAdmin, sockets, num_bytes, in);
+        for (TextDone& done : worker.take_done()) in.texts.push_back(std::move(done));
+        take_from_door(messages::Door::kData, sockets, num_bytes, in);
         sockets.answer_keys();
-        doors.tick(Clock::now());
-        if (why) return;
+        in.listeners = sockets.describe();
+        in.now = Clock::now();  // the only clock that the turn sees
+        DoorsOutput out = doors.turn(std::exchange(in, {}));
+        TimePoint wake_at = out.wake_at;
+        carry_out(std::move(out), sockets, worker, supervision, in);
+        const TimePoint now = Clock::now();
+        if (is_going_down && wake_at > now) return;
         if (doors.is_ready() && !was_ready) {
             was_ready = true;
             supervision.say_ready(doors.describe());
         }
-        const TimePoint now = Clock::now();
-        poller.wait(std::min(now + kIdleWait, doors.next_deadline(now)));
+        const bool is_unsent = !in.unsent_to_clients.empty() || !in.unsent_to_replicas.empty();
+        if (is_unsent) wake_at = now + kRetryAfter;
+        if (!in.texts.empty() || (!said_end && doors.is_end_due(now))) wake_at = now;
+        poller.wait(std::min(now + kIdleWait, wake_at));
     }
 }
 
@@ -211,22 +273,7 @@ int main_with(int argc, char** argv) {
          .num_replicas = values.dp,
          .end_token = end_token ? *end_token : std::nullopt,
          .chat_template = chat_template},
-        *tokenizer,
-        {.to_client =
-             [&](messages::Door door, const std::string& peer, const messages::Frames& frames) {
-                 return sockets->door(door).send(frames, peer);
-             },
-         .to_replica =
-             [&](ReplicaId replica, ReplicaSocket which, const messages::Frames& frames) {
-                 return (which == ReplicaSocket::kRequests ? sockets->requests(replica)
-                                                           : sockets->control(replica))
-                     .send(frames);
-             },
-         .start_job = [&](TextJob job) { return worker.push(std::move(job)); },
-         .cancel_job = [&](JobId job) { worker.cancel(job); },
-         .random = random_number,
-         .listeners = [&] { return sockets->describe(); },
-         .serves = [&](const ServedVersion& version) { tell_version(version, supervision); }}
+        *tokenizer
     );
     run(doors, *sockets, worker, supervision);
     sockets->set_linger_ms(kFarewellLingerMs);

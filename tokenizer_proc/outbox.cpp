@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
 
 namespace pitstop::tokenizer {
 namespace {
@@ -28,20 +29,15 @@ messages::OutputChunk error_chunk(const std::string& rid, const Error& error) {
 }  // namespace
 
 void Outbox::reply(messages::Door door, const std::string& peer, messages::Frames frames) {
-    const Address address{door, peer};
-    const auto place = waiting_.find(address);
-    if (place == waiting_.end() || place->second.replies.empty()) {
-        const bus::Sent sent = send_(door, peer, frames);
-        if (sent == bus::Sent::kSent) return;
-        if (sent == bus::Sent::kGone) {
-            ++num_dropped_;
-            return;
-        }
-    }
-    Waiting& waiting = waiting_[address];
+    keep_answer(waiting_[{door, peer}], std::move(frames));
+}
+
+// What a client that reads is answered in one turn has no bound but the turn's.
+void Outbox::keep_answer(Waiting& waiting, messages::Frames frames) {
     const std::size_t num_bytes = bytes_of(frames);
     // One is always kept, however large: an answer may be a whole tensor.
-    if (!waiting.replies.empty() && waiting.replies_bytes + num_bytes > kRepliesBytesMax) {
+    const bool is_over = waiting.replies_bytes + num_bytes > kRepliesBytesMax;
+    if (waiting.is_full && !waiting.replies.empty() && is_over) {
         ++num_dropped_;
         return;
     }
@@ -64,60 +60,77 @@ void Outbox::add(const std::string& peer, messages::OutputChunk chunk) {
     waiting.chunks.push_back(std::move(chunk));
 }
 
-void Outbox::flush(TimePoint now) {
-    for (auto place = waiting_.begin(); place != waiting_.end();) {
-        place =
-            send_all(place->first, place->second, now) ? waiting_.erase(place) : std::next(place);
+void Outbox::flush(TimePoint now, std::vector<ToClient>& out) {
+    flush_answers(out);
+    for (auto& [address, waiting] : waiting_) {
+        if (!waiting.head && waiting.chunks.empty()) continue;
+        const auto& [door, peer] = address;
+        out.push_back({door, peer, take_head(waiting), ToClient::Kind::kOutput});
+        last_sent_[peer] = now;
     }
 }
 
-bool Outbox::send_all(const Address& address, Waiting& waiting, TimePoint now) {
-    bus::Sent sent = send_replies(address, waiting);
-    if (sent == bus::Sent::kSent) sent = send_chunks(address, waiting, now);
-    if (sent == bus::Sent::kSent) return true;
-    const auto& [door, peer] = address;
-    if (sent == bus::Sent::kGone) {
-        num_dropped_ += static_cast<std::int64_t>(waiting.replies.size());
-        forget_chunks(waiting);
-        last_sent_.erase(peer);
-        if (door == messages::Door::kData) lose(peer, LostHow::kGone);
-        return true;
+void Outbox::flush_answers(std::vector<ToClient>& out) {
+    for (auto& [address, waiting] : waiting_) {
+        waiting.replies_bytes = 0;
+        for (messages::Frames& frames : std::exchange(waiting.replies, {}))
+            out.push_back(
+                {address.first, address.second, std::move(frames), ToClient::Kind::kAnswer}
+            );
     }
+}
+
+void Outbox::take_back(std::vector<UnsentToClient> unsent) {
+    for (auto& [address, waiting] : waiting_) waiting.is_full = false;
+    std::set<Address> gone;
+    for (auto& [message, why] : unsent) {
+        const Address address{message.door, message.peer};
+        if (why == bus::Sent::kGone) {
+            if (message.kind == ToClient::Kind::kAnswer) ++num_dropped_;
+            if (message.kind != ToClient::Kind::kAnswer) gone.insert(address);
+            continue;
+        }
+        if (message.kind == ToClient::Kind::kProbe) continue;  // it is there, and does not read
+        Waiting& waiting = waiting_[address];
+        waiting.is_full = true;
+        if (message.kind == ToClient::Kind::kOutput) {
+            waiting.head = std::move(message.frames);
+        } else {
+            keep_answer(waiting, std::move(message.frames));
+        }
+    }
+    for (const Address& address : gone) {
+        lost_.push_back({address.second, LostHow::kGone});
+        last_sent_.erase(address.second);
+        if (const auto place = waiting_.find(address); place != waiting_.end())
+            forget_chunks(place->second);
+    }
+    for (auto place = waiting_.begin(); place != waiting_.end();) {
+        Waiting& waiting = place->second;
+        if (!waiting.head) waiting.head_rids.clear();  // it was sent
+        find_slow(place->first.second, waiting);
+        place = waiting.is_empty() ? waiting_.erase(place) : std::next(place);
+    }
+}
+
+void Outbox::find_slow(const std::string& peer, Waiting& waiting) {
     const bool is_over =
         waiting.chunks_bytes > kBacklogBytesMax ||
         (total_bytes_ > kTotalBytesMax && waiting.chunks_bytes > kMessageBytesMax / 8);
-    if (is_over && !waiting.is_slow) {
-        waiting.is_slow = true;
-        lose(peer, LostHow::kSlow);
-    }
-    return false;
+    if (!waiting.is_full || !is_over || waiting.is_slow) return;
+    waiting.is_slow = true;
+    lost_.push_back({peer, LostHow::kSlow});
 }
 
-bus::Sent Outbox::send_replies(const Address& address, Waiting& waiting) {
-    while (!waiting.replies.empty()) {
-        const messages::Frames& frames = waiting.replies.front();
-        const bus::Sent sent = send_(address.first, address.second, frames);
-        if (sent != bus::Sent::kSent) return sent;
-        waiting.replies_bytes -= bytes_of(frames);
-        waiting.replies.pop_front();
-    }
-    return bus::Sent::kSent;
+bool Outbox::has_more() const {
+    return std::ranges::any_of(waiting_, [](const auto& entry) {
+        return !entry.second.chunks.empty();
+    });
 }
 
-bus::Sent Outbox::send_chunks(const Address& address, Waiting& waiting, TimePoint now) {
-    while (waiting.head || !waiting.chunks.empty()) {
-        if (!waiting.head) encode_head(waiting);
-        const bus::Sent sent = send_(address.first, address.second, *waiting.head);
-        if (sent != bus::Sent::kSent) return sent;
-        last_sent_[address.second] = now;
-        waiting.head.reset();
-        waiting.head_rids.clear();
-    }
-    return bus::Sent::kSent;
-}
-
-// Makes the first chunks, as many as a message takes and at least one, the head.
-void Outbox::encode_head(Waiting& waiting) {
+// What came back; or a message of the first chunks, as many as it takes and at least one.
+messages::Frames Outbox::take_head(Waiting& waiting) {
+    if (waiting.head) return *std::exchange(waiting.head, std::nullopt);
     messages::Outputs outputs;
     std::size_t num_bytes = 0;
     std::size_t num = 0;
@@ -129,7 +142,6 @@ void Outbox::encode_head(Waiting& waiting) {
         waiting.head_rids.push_back(chunk.rid);
         outputs.chunks.push_back(std::move(chunk));
     }
-    waiting.head = encode(outputs);
     waiting.chunks.erase(
         waiting.chunks.begin(), waiting.chunks.begin() + static_cast<std::ptrdiff_t>(num)
     );
@@ -141,6 +153,7 @@ void Outbox::encode_head(Waiting& waiting) {
         waiting.chunks_bytes += messages::bytes_bound(waiting.chunks[i]);
     }
     total_bytes_ += waiting.chunks_bytes;
+    return encode(outputs);
 }
 
 void Outbox::forget_chunks(Waiting& waiting) {
@@ -172,18 +185,18 @@ void Outbox::fail(
     for (const std::string& rid : rids) add(peer, error_chunk(rid, error));
 }
 
-void Outbox::probe(const std::vector<std::string>& peers, TimePoint now) {
+void Outbox::probe(
+    const std::vector<std::string>& peers, TimePoint now, std::vector<ToClient>& out
+) {
     std::map<std::string, TimePoint> last_sent;
     for (const std::string& peer : peers) {
         const auto place = last_sent_.find(peer);
         TimePoint time = place == last_sent_.end() ? now : place->second;
         if (now - time >= kProbeAfter) {
             time = now;
-            if (send_(messages::Door::kData, peer, encode(messages::Outputs{})) ==
-                bus::Sent::kGone) {
-                lose(peer, LostHow::kGone);
-                continue;
-            }
+            out.push_back(
+                {messages::Door::kData, peer, encode(messages::Outputs{}), ToClient::Kind::kProbe}
+            );
         }
         last_sent.emplace(peer, time);
     }

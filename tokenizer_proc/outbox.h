@@ -1,7 +1,8 @@
-// What goes out of the doors. One message per client and flush; a client that does not read costs
-// only itself: what waits for it is joined per request, up to a bound.
+// What goes out of the doors. One message of output per client and flush; a client that does not
+// read costs only itself: what waits for it is joined per request, up to a bound.
 //
-// Thread:  the loop thread only. Nothing here waits.
+// Pure: what is to be sent comes out of flush(), and what could not be comes back by take_back().
+// Thread:  the loop thread only.
 // Bounded: kBacklogBytesMax of output and kRepliesBytesMax of answers per client,
 //          kTotalBytesMax in all; over it the client is slow, and says so in lost().
 #pragma once
@@ -15,7 +16,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -25,11 +25,23 @@
 
 namespace pitstop::tokenizer {
 
+// A message for a client.
+struct ToClient {
+    enum class Kind { kAnswer, kOutput, kProbe };
+    messages::Door door{};
+    std::string peer{};
+    messages::Frames frames{};
+    Kind kind = Kind::kAnswer;
+};
+// One that could not be sent, and why: kFull or kGone. What came after it for the same client was
+// not tried, and comes back behind it.
+struct UnsentToClient {
+    ToClient message{};
+    bus::Sent why = bus::Sent::kFull;
+};
+
 class Outbox {
   public:
-    using Send =
-        std::function<bus::Sent(messages::Door, const std::string& peer, const messages::Frames&)>;
-
     static constexpr std::size_t kMessageBytesMax = std::size_t{8} << 20;
     static constexpr std::size_t kBacklogBytesMax = std::size_t{16} << 20;
     static constexpr std::size_t kRepliesBytesMax = std::size_t{1} << 20;
@@ -41,18 +53,21 @@ class Outbox {
         LostHow how{};
     };
 
-    explicit Outbox(Send send) : send_(std::move(send)) {}
-
-    // An answer, sent now if that can be. One to a client that is gone, or over its bound, is
-    // dropped and counted.
+    // An answer. One to a client that is gone, or over its bound, is dropped and counted.
     void reply(messages::Door door, const std::string& peer, messages::Frames frames);
-    // Output of one request, sent by the next flush.
+    // Output of one request.
     void add(const std::string& peer, messages::OutputChunk chunk);
 
-    // Sends what waits, as far as the clients take it.
-    void flush(TimePoint now);
-    // Something still waits for a client: flush again soon.
-    [[nodiscard]] bool has_backlog() const { return !waiting_.empty(); }
+    // Appends what is to be sent, in order: of each client its answers and one message of output.
+    // Once a turn: the message of output before it has been sent, or came back.
+    void flush(TimePoint now, std::vector<ToClient>& out);
+    // Answers alone, behind all that.
+    void flush_answers(std::vector<ToClient>& out);
+    // What of the last flush could not be sent, in its order.
+    void take_back(std::vector<UnsentToClient> unsent);
+    // Output stands behind the message that was flushed: flush again at once, unless that message
+    // comes back.
+    [[nodiscard]] bool has_more() const;
     // Its output waits, and so much that its requests were ended; until it has read all of it.
     [[nodiscard]] bool is_slow(const std::string& peer) const;
 
@@ -65,7 +80,7 @@ class Outbox {
 
     // Asks whether the clients with open requests that have been sent nothing for a while are
     // there: they get an empty `outputs`.
-    void probe(const std::vector<std::string>& peers, TimePoint now);
+    void probe(const std::vector<std::string>& peers, TimePoint now, std::vector<ToClient>& out);
     static constexpr auto kProbeAfter = std::chrono::seconds(2);
 
     [[nodiscard]] std::int64_t num_dropped() const { return num_dropped_; }
@@ -75,25 +90,25 @@ class Outbox {
     struct Waiting {
         std::deque<messages::Frames> replies{};
         std::size_t replies_bytes = 0;
-        // The message that found the client's queue full, encoded once, and whose output is in it.
-        std::optional<messages::Frames> head{};
+        // The message of output that was flushed last: whose output is in it; and the message
+        // itself, if the client's queue was full.
         std::vector<std::string> head_rids{};
+        std::optional<messages::Frames> head{};
         // What came since, joined.
         std::vector<messages::OutputChunk> chunks{};           // in the order of first arrival
         std::unordered_map<std::string, std::size_t> index{};  // rid -> its latest in chunks
         std::size_t chunks_bytes = 0;
+        bool is_full = false;  // something of the last flush came back
         bool is_slow = false;
-    };
-    // Whether everything went out, or the client is gone.
-    bool send_all(const Address& address, Waiting& waiting, TimePoint now);
-    bus::Sent send_replies(const Address& address, Waiting& waiting);
-    bus::Sent send_chunks(const Address& address, Waiting& waiting, TimePoint now);
-    void encode_head(Waiting& waiting);
-    void forget_chunks(Waiting& waiting);
-    void lose(const std::string& peer, LostHow how) { lost_.push_back({peer, how}); }
 
-    Send send_;
-    std::map<Address, Waiting> waiting_{};          // those for whom something waits
+        [[nodiscard]] bool is_empty() const { return replies.empty() && !head && chunks.empty(); }
+    };
+    void keep_answer(Waiting& waiting, messages::Frames frames);
+    messages::Frames take_head(Waiting& waiting);
+    void forget_chunks(Waiting& waiting);
+    void find_slow(const std::string& peer, Waiting& waiting);
+
+    std::map<Address, Waiting> waiting_{};  // those for whom something waits, or was just flushed
     std::map<std::string, TimePoint> last_sent_{};  // data-door clients with open requests
     std::vector<Lost> lost_{};
     std::size_t total_bytes_ = 0;  // of all chunks

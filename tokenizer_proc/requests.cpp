@@ -131,7 +131,8 @@ std::optional<TokenId> Doors::further_stop(const messages::SamplingParams& sampl
     return id;
 }
 
-// Sends it to a replica. On an error nothing was sent, and the request is still open.
+// Sends it to a replica: if its queue is full, that is said in the next turn. On an error nothing
+// was sent, and the request is still open.
 Result<> Doors::dispatch(
     OpenRequest& request, messages::Generate message, std::vector<TokenId> prompt
 ) {
@@ -156,19 +157,15 @@ Result<> Doors::dispatch(
     tokenized.sampling = std::move(message.sampling);
     if (const std::optional<TokenId> id = further_stop(tokenized.sampling))
         tokenized.sampling.stop_token_ids.push_back(*id);
-    if (!tokenized.sampling.seed) tokenized.sampling.seed = ports_.random();
+    if (!tokenized.sampling.seed) tokenized.sampling.seed = random();
     tokenized.logprobs = std::move(message.logprobs);
     tokenized.priority = message.priority;
     tokenized.kv_tolerance = message.kv_tolerance;
     tokenized.kv_max_lag = message.kv_max_lag;
     tokenized.client = std::move(message.client);
     tokenized.prompt.values = std::move(prompt);
-    if (ports_.to_replica(replica, ReplicaSocket::kRequests, encode(tokenized)) !=
-        bus::Sent::kSent) {
-        return make_error(
-            ErrorCode::kResourceExhausted, "replica {} has its queue full", raw(replica)
-        );
-    }
+    out_.to_replicas.push_back({replica, ReplicaSocket::kRequests, encode(tokenized), tokenized.key}
+    );
     next_key_ = next(next_key_);
     requests_.set_key(request, tokenized.key);
     request.replica = replica;
@@ -183,10 +180,20 @@ Result<> Doors::dispatch(
 }
 
 void Doors::close(OpenRequest& request) {
-    if (request.job) ports_.cancel_job(*request.job);
+    if (request.job) out_.cancelled.push_back(*request.job);
     if (request.is_sent()) choice_->remove(request.replica, request.load);
     ended_.push_back(request.id);
     requests_.close(request);
+}
+
+// Answers it with an error, as one that was never taken.
+void Doors::refuse_request(OpenRequest& request, const Error& error) {
+    ++num_refused_;
+    messages::ErrorReply reply;
+    reply.rid = request.rid;
+    reply.error = error;
+    outbox_.reply(messages::Door::kData, request.peer, encode(reply));
+    close(request);
 }
 
 // Ends a request with an error chunk; the replica is not told.
@@ -225,16 +232,16 @@ void Doors::abort(const std::vector<OpenRequest*>& requests, const std::string& 
     }
 }
 
-Admin::Aborted Doors::abort_ids(const std::vector<std::string>* rids, const std::string& message) {
+Admin::Aborted Doors::abort_ids(const messages::Abort& call) {
     Admin::Aborted aborted;
     std::map<OpenId, OpenRequest*> requests;  // in their order of arrival; an id may be given twice
-    if (rids == nullptr) {
+    if (call.all) {
         for (OpenRequest* request : requests_.all()) {
             requests.emplace(request->id, request);
             aborted.results.push_back({request->rid, messages::AbortOutcome::kAborted});
         }
     } else {
-        for (const std::string& rid : *rids) {
+        for (const std::string& rid : call.rids) {
             const std::vector<OpenRequest*> found = requests_.with_rid(rid);
             for (OpenRequest* request : found) requests.emplace(request->id, request);
             messages::AbortOutcome outcome = messages::AbortOutcome::kUnknown;
@@ -248,7 +255,7 @@ Admin::Aborted Doors::abort_ids(const std::vector<std::string>* rids, const std:
         aborted.ending.emplace(id, request->replica);
         to_end.push_back(request);
     }
-    abort(to_end, message.empty() ? "aborted at the admin door" : message);
+    abort(to_end, call.message.empty() ? "aborted at the admin door" : call.message);
     return aborted;
 }
 
@@ -275,7 +282,7 @@ void Doors::lose_clients() {
         const bool is_slow = lost.how == Outbox::LostHow::kSlow;
         if (const auto jobs = jobs_of_.find(lost.peer); !is_slow && jobs != jobs_of_.end()) {
             for (const auto& [call, job] : jobs->second) {
-                ports_.cancel_job(job);
+                out_.cancelled.push_back(job);
                 tokenize_calls_.erase(job);
             }
             jobs_of_.erase(jobs);

@@ -30,7 +30,7 @@ void Doors::cancel_calls(const std::string& peer, const std::vector<CallId>& cal
     }
     for (const JobId job : jobs) {
         if (!tokenize_calls_.contains(job)) continue;  // named twice
-        ports_.cancel_job(job);
+        out_.cancelled.push_back(job);
         end_call(job, &error);
     }
 }
@@ -106,23 +106,20 @@ Result<> Doors::start_call(const std::string& peer, CallId call, TextJob job) {
         );
     }
     job.id = std::exchange(next_job_, next(next_job_));
-    const JobId id = job.id;
-    RETURN_IF_ERROR(ports_.start_job(std::move(job)));
-    tokenize_calls_.emplace(id, TokenizeCall{peer, call});
-    jobs_of_[peer].emplace(call, id);
+    tokenize_calls_.emplace(job.id, TokenizeCall{peer, call});
+    jobs_of_[peer].emplace(call, job.id);
+    out_.jobs.push_back(std::move(job));
     return Ok{};
 }
 
 // A short prompt is done at once, unless the tokenizer may make it long.
-Result<> Doors::start_job(TimePoint now, TextJob job) {
-    if (tokenizer_->work_max(bytes_of(job)) <= TextWorker::kInlineBytesMax) {
-        job_done(now, run_job(*tokenizer_, std::move(job)));
-        return Ok{};
-    }
-    return ports_.start_job(std::move(job));
+void Doors::start_job(TextJob job) {
+    if (tokenizer_->work_max(bytes_of(job)) <= TextWorker::kInlineBytesMax)
+        return job_done(run_job(*tokenizer_, std::move(job)));
+    out_.jobs.push_back(std::move(job));
 }
 
-void Doors::job_done(TimePoint, TextDone done) {
+void Doors::job_done(TextDone done) {
     if (const auto place = tokenize_calls_.find(done.id); place != tokenize_calls_.end()) {
         if (done.error) return end_call(done.id, &*done.error);
         const TokenizeCall call = place->second;
@@ -137,16 +134,10 @@ void Doors::job_done(TimePoint, TextDone done) {
     }
     OpenRequest* request = requests_.find(done.id);
     if (request == nullptr) return;  // ended meanwhile
-    Result<> sent = done.error
-                        ? Result<>(*done.error)
-                        : dispatch(*request, std::move(request->generate), std::move(done.ids));
-    if (sent) return;
-    ++num_refused_;
-    messages::ErrorReply reply;
-    reply.rid = request->rid;
-    reply.error = sent.error();
-    outbox_.reply(messages::Door::kData, request->peer, encode(reply));
-    close(*request);
+    const Result<> sent =
+        done.error ? Result<>(*done.error)
+                   : dispatch(*request, std::move(request->generate), std::move(done.ids));
+    if (!sent) refuse_request(*request, sent.error());
 }
 
 }  // namespace pitstop::tokenizer

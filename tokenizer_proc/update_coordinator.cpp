@@ -55,14 +55,14 @@ std::optional<Error> UpdateCoordinator::refusal(const messages::UpdateSpec* spec
     return std::nullopt;
 }
 
-void UpdateCoordinator::update(
+void UpdateCoordinator::handle(
     TimePoint now, Caller caller, const messages::UpdateWeights& call, Out& out
 ) {
     if (auto error = refusal(&call.update)) return refuse(std::move(caller), *error, out);
     begin(now, {std::move(caller), call.timeout_ms, call.update}, out);
 }
 
-void UpdateCoordinator::stage(
+void UpdateCoordinator::handle(
     TimePoint now, Caller caller, const messages::StageWeights& call, Out& out
 ) {
     if (auto error = refusal(&call.update)) return refuse(std::move(caller), *error, out);
@@ -73,7 +73,7 @@ void UpdateCoordinator::stage(
     );
 }
 
-void UpdateCoordinator::rollback(
+void UpdateCoordinator::handle(
     TimePoint now, Caller caller, const messages::RollbackWeights& call, Out& out
 ) {
     if (auto error = refusal(nullptr)) return refuse(std::move(caller), *error, out);
@@ -100,7 +100,7 @@ void UpdateCoordinator::rollback(
     );
 }
 
-void UpdateCoordinator::begin_session(
+void UpdateCoordinator::handle(
     TimePoint now, Caller caller, const messages::BeginUpdate& call, Out& out
 ) {
     messages::UpdateSpec spec = call.update;
@@ -141,7 +141,7 @@ void UpdateCoordinator::hear_caller(TimePoint now, Caller caller, std::int64_t t
     job_->caller_deadline = job_->deadline;
 }
 
-void UpdateCoordinator::bucket(
+void UpdateCoordinator::handle(
     TimePoint now, Caller caller, const messages::UpdateBucket& call, Out& out
 ) {
     if (auto error = not_at(call.session, /*needs_open=*/true))
@@ -170,7 +170,7 @@ void UpdateCoordinator::order_fill(TimePoint now, messages::WeightSource source,
     );
 }
 
-void UpdateCoordinator::commit(
+void UpdateCoordinator::handle(
     TimePoint now, Caller caller, const messages::CommitWeights& call, Out& out
 ) {
     if (auto error = not_at(call.session, /*needs_open=*/false))
@@ -195,7 +195,7 @@ void UpdateCoordinator::order_finish(
     );
 }
 
-void UpdateCoordinator::drop(
+void UpdateCoordinator::handle(
     TimePoint now, Caller caller, const messages::DropStage& call, Out& out
 ) {
     if (auto error = not_at(call.session, /*needs_open=*/false))

@@ -81,16 +81,17 @@ class UpdateCoordinator {
     // A replica says that it has weights, or none (they were released and not kept, or never came).
     void set_has_weights(ReplicaId replica, bool has_weights);
 
-    void update(TimePoint now, Caller caller, const messages::UpdateWeights& call, Out& out);
-    void stage(TimePoint now, Caller caller, const messages::StageWeights& call, Out& out);
-    void begin_session(TimePoint now, Caller caller, const messages::BeginUpdate& call, Out& out);
-    void bucket(TimePoint now, Caller caller, const messages::UpdateBucket& call, Out& out);
+    // What each call of messages/weights.h does.
+    void handle(TimePoint now, Caller caller, const messages::UpdateWeights& call, Out& out);
+    void handle(TimePoint now, Caller caller, const messages::StageWeights& call, Out& out);
+    void handle(TimePoint now, Caller caller, const messages::BeginUpdate& call, Out& out);
+    void handle(TimePoint now, Caller caller, const messages::UpdateBucket& call, Out& out);
     // A partial update that becomes part of one with those before and after it; answered when it
     // is staged. REQUIRES: may_collect(call).
     void collect(TimePoint now, Caller caller, const messages::UpdateWeights& call, Out& out);
-    void commit(TimePoint now, Caller caller, const messages::CommitWeights& call, Out& out);
-    void drop(TimePoint now, Caller caller, const messages::DropStage& call, Out& out);
-    void rollback(TimePoint now, Caller caller, const messages::RollbackWeights& call, Out& out);
+    void handle(TimePoint now, Caller caller, const messages::CommitWeights& call, Out& out);
+    void handle(TimePoint now, Caller caller, const messages::DropStage& call, Out& out);
+    void handle(TimePoint now, Caller caller, const messages::RollbackWeights& call, Out& out);
 
     // A replica's answer. One that belongs to no order under way is ignored and counted.
     void part(TimePoint now, const messages::UpdatePart& part, Out& out);

@@ -1,8 +1,11 @@
 #include "tokenizer_proc/weight_reads.h"
 
 #include "messages/version_digest.h"
+#include "tokenizer_proc/gathered.h"
 
+#include <algorithm>
 #include <cstring>
+#include <map>
 
 namespace pitstop::tokenizer {
 namespace {
@@ -99,105 +102,54 @@ std::optional<Result<messages::WeightsReply>> TensorRead::add(messages::WorkerTe
     return Answer(*std::move(reply_));
 }
 
-std::string TensorRead::who_is_missing(int tp) const {
-    std::vector<int> silent;
-    for (int rank = 0; rank < tp; ++rank) {
-        if (!heard_.contains(Rank{rank})) silent.push_back(rank);
+std::string TensorRead::who_is_missing() const {
+    std::vector<std::size_t> silent;
+    for (int rank = 0; rank < tp_; ++rank) {
+        if (!heard_.contains(Rank{rank})) silent.push_back(static_cast<std::size_t>(rank));
     }
     if (silent.empty()) return "replica 0, of which every rank sent a part";
-    // Nothing at all may be the scheduler's silence as well as theirs.
-    const bool is_all = static_cast<int>(silent.size()) == tp;
-    return fmt::format(
-        "replica 0 ({}rank {})", is_all ? "scheduler_proc, or " : "", fmt::join(silent, ", ")
-    );
+    return silent_ranks(/*replica=*/0, silent, static_cast<std::size_t>(tp_));
 }
 
-std::optional<messages::DigestsReply> DigestRead::add(messages::WorkerDigests part) {
-    const bool is_ours = raw(part.replica) >= 0 && raw(part.replica) < num_replicas_ &&
-                         raw(part.rank) >= 0 && raw(part.rank) < tp_;
-    if (!is_ours) return std::nullopt;
-    if (!part.verdict.is_done()) {
-        messages::DigestsReply refusal;
-        refusal.epoch = part.epoch;
-        refusal.label = std::move(part.label);
-        refusal.verdict.code = std::move(part.verdict.code);
-        refusal.verdict.message =
-            fmt::format("replica {}: {}", raw(part.replica), part.verdict.message);
-        return refusal;
-    }
-    parts_.emplace(std::pair(part.replica, part.rank), std::move(part));
-    if (parts_.size() < static_cast<std::size_t>(num_replicas_) * static_cast<std::size_t>(tp_)) {
-        return std::nullopt;
-    }
-    return merge();
-}
-
-std::string DigestRead::who_is_missing() const {
-    std::string names;
-    for (int replica = 0; replica < num_replicas_; ++replica) {
-        std::vector<int> silent;
-        for (int rank = 0; rank < tp_; ++rank) {
-            if (!parts_.contains({ReplicaId{replica}, Rank{rank}})) silent.push_back(rank);
-        }
-        if (silent.empty()) continue;
-        // Nothing at all may be the scheduler's silence as well as theirs.
-        const bool is_all = static_cast<int>(silent.size()) == tp_;
-        names += fmt::format(
-            "{}replica {} ({}rank {})",
-            names.empty() ? "" : ", ",
-            replica,
-            is_all ? "scheduler_proc, or " : "",
-            fmt::join(silent, ", ")
-        );
-    }
-    return names;
-}
-
-messages::DigestsReply DigestRead::merge() const {
+messages::DigestsReply merged(const std::vector<messages::WorkerDigests>& parts) {
     messages::DigestsReply reply;
-    const messages::WorkerDigests& first = parts_.begin()->second;
+    const messages::WorkerDigests& first = parts.front();
     reply.epoch = first.epoch;
     reply.label = first.label;
-    const auto fail = [&](ErrorCode code, std::string message) {
-        reply.verdict.code = code;
-        reply.verdict.message = std::move(message);
-        return reply;
-    };
-    for (const auto& [who, part] : parts_) {
+    std::map<ReplicaId, std::vector<messages::RankParts>> by_replica;
+    for (const messages::WorkerDigests& part : parts) {
+        by_replica[part.replica].push_back({part.rank, part.digests});
         if (part.epoch == first.epoch) continue;
-        return fail(
+        reply.verdict = make_error(
             ErrorCode::kAborted,
-            fmt::format(
-                "the version changed from {} to {} while it was digested",
-                raw(std::min(first.epoch, part.epoch)),
-                raw(std::max(first.epoch, part.epoch))
-            )
+            "the version changed from {} to {} while it was digested",
+            raw(std::min(first.epoch, part.epoch)),
+            raw(std::max(first.epoch, part.epoch))
         );
+        return reply;
     }
-    for (int replica = 0; replica < num_replicas_; ++replica) {
-        std::vector<messages::RankParts> ranks;
-        for (int rank = 0; rank < tp_; ++rank) {
-            const messages::WorkerDigests& part = parts_.at({ReplicaId{replica}, Rank{rank}});
-            ranks.push_back({part.rank, part.digests});
-        }
+    for (const auto& [replica, ranks] : by_replica) {
         Result<messages::VersionDigest> version = messages::version_digest(ranks);
         if (!version) {
-            return fail(
-                version.error().code,
-                fmt::format("replica {}: {}", replica, version.error().message)
+            reply.verdict = make_error(
+                version.error().code, "replica {}: {}", raw(replica), version.error().message
             );
+            return reply;
         }
         const std::string digest = to_hex(version->digest);
-        if (replica == 0) {
+        if (replica == first.replica) {
             reply.digest = digest;
             reply.tensors = std::move(version->tensors);
         } else if (digest != reply.digest) {
-            return fail(
+            reply.verdict = make_error(
                 ErrorCode::kDataLoss,
-                fmt::format(
-                    "replica 0 has digest {}, replica {} has {}", reply.digest, replica, digest
-                )
+                "replica {} has digest {}, replica {} has {}",
+                raw(first.replica),
+                reply.digest,
+                raw(replica),
+                digest
             );
+            return reply;
         }
     }
     reply.ok = true;

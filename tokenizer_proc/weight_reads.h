@@ -1,8 +1,6 @@
 // Calls that read weights: a tensor put together from its shards, and digests of what is resident.
-// Each rank answers for itself; these collect until all is there.
 //
-// Pure: no clock, no socket.
-// Bounded: a tensor's bytes; the digests of all ranks of all replicas.
+// Pure: no clock, no socket. Bounded: a tensor's bytes.
 #pragma once
 
 #include "base/ids.h"
@@ -10,26 +8,29 @@
 #include "messages/weight_reads.h"
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
 namespace pitstop::tokenizer {
 
-// One get_weights.
+// One get_weights, of replica 0.
 class TensorRead {
   public:
+    explicit TensorRead(int tp) : tp_(tp) {}
+
     // A rectangle of it. The whole tensor, once every element is there; or an error.
     std::optional<Result<messages::WeightsReply>> add(messages::WorkerTensor piece);
-    // "replica 0 rank 1, ...": of `tp` ranks, those that have sent nothing.
-    [[nodiscard]] std::string who_is_missing(int tp) const;
+    // "replica 0 (rank 1, ...)": those that have sent nothing.
+    [[nodiscard]] std::string who_is_missing() const;
 
   private:
     Result<> begin(const messages::WorkerTensor& piece);
     Result<> place(const messages::WorkerTensor& piece);
 
+    int tp_;
     std::optional<messages::WeightsReply> reply_{};
     std::int64_t rows_ = 0;
     std::int64_t cols_ = 0;
@@ -39,22 +40,8 @@ class TensorRead {
     std::set<Rank> heard_{};
 };
 
-// One weight_digests.
-class DigestRead {
-  public:
-    DigestRead(int num_replicas, int tp) : num_replicas_(num_replicas), tp_(tp) {}
-
-    // A rank's digests. The reply once all ranks of all replicas have answered.
-    std::optional<messages::DigestsReply> add(messages::WorkerDigests part);
-    // "replica 0 rank 1, ..."
-    [[nodiscard]] std::string who_is_missing() const;
-
-  private:
-    [[nodiscard]] messages::DigestsReply merge() const;
-
-    int num_replicas_;
-    int tp_;
-    std::map<std::pair<ReplicaId, Rank>, messages::WorkerDigests> parts_{};
-};
+// The answer to a weight_digests of what every rank of every replica digested, in the order of
+// replicas, then ranks. REQUIRES: each has digested, and there is one.
+[[nodiscard]] messages::DigestsReply merged(const std::vector<messages::WorkerDigests>& parts);
 
 }  // namespace pitstop::tokenizer

@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <type_traits>
-
 namespace pitstop::sim {
 namespace {
 
@@ -28,74 +26,36 @@ void World::start_push(bool is_dependable) {
 void World::go_on(std::size_t i) {
     Pusher& pusher = *pushers_[i];
     std::optional<Pusher::Call> call =
-        pusher.next({coordinator_.version().digest, sessions_.digest()});
+        pusher.next({updates().version().digest, sessions_.digest()});
     if (!call) return;
     const std::int64_t timeout_ms = pusher.timeout_ms();
-    const CallId id{next_call_};
-    std::visit(
-        [&](auto& message) {
-            message.call = id;
-            message.timeout_ms = timeout_ms;
-            if constexpr (requires { messages::invalid(message); }) {
-                if (const auto problem = messages::invalid(message))
-                    oracle_.fail("of a pusher: " + *problem);
-            }
-        },
-        *call
-    );
     const SessionBook::Base base = this->base();
-    const bool is_good = !is_active_ || !random_.once_in(12);
-    const tokenizer::UpdateCoordinator::Caller who =
-        caller(timeout_ms, [this, i, call, base](const messages::UpdateReply& reply) {
-            sessions_.heard(now_, *call, reply, base);
-            pushers_[i]->heard(reply);
-            after(pushers_[i]->pause(), [this, i] { go_on(i); });
-        });
-    coordinate([&](tokenizer::UpdateCoordinator::Out& out) {
-        std::visit(
-            [&](const auto& message) {
-                using Message = std::remove_cvref_t<decltype(message)>;
-                if constexpr (std::is_same_v<Message, messages::BeginUpdate>) {
-                    coordinator_.begin_session(now_, who, message, out);
-                } else if constexpr (std::is_same_v<Message, messages::UpdateBucket>) {
-                    coordinator_.bucket(now_, who, message, out);
-                } else if constexpr (std::is_same_v<Message, messages::CommitWeights>) {
-                    coordinator_.commit(now_, who, message, out);
-                } else {
-                    coordinator_.drop(now_, who, message, out);
-                }
-            },
-            *call
-        );
-        if (!out.orders.empty()) draw_fate(is_good);  // not refused
-    });
+    const Heard heard = [this, i, call, base](const messages::UpdateReply& reply) {
+        sessions_.heard(now_, *call, reply, base);
+        pushers_[i]->heard(reply);
+        after(pushers_[i]->pause(), [this, i] { go_on(i); });
+    };
+    fate_ordered_ = !is_active_ || !random_.once_in(12);
+    std::visit(
+        [&](auto message) { this->call(std::move(message), timeout_ms, heard); }, *std::move(call)
+    );
+    fate_ordered_.reset();
 }
 
 // Whatever waits for it, a stage or somebody's session.
 void World::commit_any() {
-    const messages::CommitWeights call{.call = CallId{next_call_}, .timeout_ms = 300};
-    const SessionBook::Base base = this->base();
-    const tokenizer::UpdateCoordinator::Caller who =
-        caller(call.timeout_ms, [this, call, base](const messages::UpdateReply& reply) {
-            sessions_.heard(now_, call, reply, base);
-        });
-    coordinate([&](tokenizer::UpdateCoordinator::Out& out) {
-        coordinator_.commit(now_, who, call, out);
+    const messages::CommitWeights commit;
+    call(commit, 300, [this, commit, base = base()](const messages::UpdateReply& reply) {
+        sessions_.heard(now_, commit, reply, base);
     });
 }
 
-void World::drop_any(std::int64_t timeout_ms) {
-    const messages::DropStage call{.call = CallId{next_call_}, .timeout_ms = timeout_ms};
-    const tokenizer::UpdateCoordinator::Caller who = caller(timeout_ms);
-    coordinate([&](tokenizer::UpdateCoordinator::Out& out) {
-        coordinator_.drop(now_, who, call, out);
-    });
-}
+void World::drop_any(std::int64_t timeout_ms) { call(messages::DropStage{}, timeout_ms); }
 
 // What is dropped makes room for the next.
 void World::watch_drop(messages::UpdateId update) {
     after(kDropTimeMax, [this, update] {
-        if (stuck_any_ || dropping_ != update || !coordinator_.is_busy()) return;
+        if (stuck_any_ || dropping_ != update || !updates().is_busy()) return;
         oracle_.fail(fmt::format(
             "update {} is dropped and does not end; {}",
             static_cast<std::uint64_t>(update),

@@ -1,8 +1,9 @@
-// A whole tree in one thread with a virtual clock: the real scheduler cores, the real update
-// coordinator, model workers, links that delay and reorder, and clients that do everything at the
-// worst moment. One seed, one schedule.
+// A whole tree in one thread with a virtual clock: the real doors, the real scheduler cores, model
+// workers, links that delay and reorder, and clients that do everything at the worst moment. One
+// seed, one schedule; doors and schedulers alike are turns that messages go into and come out of.
 #pragma once
 
+#include "messages/codec.h"
 #include "scheduler_proc/scheduler.h"
 #include "tests/sim/fairness_book.h"
 #include "tests/sim/model_worker.h"
@@ -10,15 +11,20 @@
 #include "tests/sim/pusher.h"
 #include "tests/sim/random.h"
 #include "tests/sim/session_book.h"
-#include "tokenizer_proc/update_coordinator.h"
+#include "tokenizer_proc/doors.h"
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <queue>
+#include <set>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace pitstop::sim {
@@ -47,6 +53,12 @@ struct Report {
 
 class World {
   public:
+    // How far past its deadline an answer may come: a replica's own answer has its time, a drop is
+    // waited for, and there are the turns that notice it and the links.
+    static constexpr auto kAnswerSlack =
+        std::chrono::milliseconds(50) +
+        std::max(tokenizer::Admin::kReplicaGrace, tokenizer::UpdateCoordinator::kDropGrace);
+
     explicit World(std::uint64_t seed);
     Report run();
 
@@ -82,14 +94,23 @@ class World {
         Link requests{};
         Link control{};
         Link to_tokenizer{};
+        Link to_detokenizer{};
         std::vector<Rank> ranks{};
     };
-    // A call to all replicas, and which have answered.
+    using Heard = std::function<void(const messages::UpdateReply&)>;
+    // A call at the admin door.
     struct Call {
         std::string name{};
         TimePoint deadline{};
-        std::vector<int> num_answers{};
-        bool is_exempt = false;  // workers answer it: a stuck one does not
+        int num_answers = 0;
+        bool is_of_workers = false;  // they answer it: a stuck one does not
+        Heard heard{};               // of an update
+    };
+    // A client of the data door.
+    struct Client {
+        std::map<std::string, bool> open{};  // rid -> nobody has told of its end
+        TimePoint reads_again_at{};
+        bool is_gone = false;
     };
 
     void at(TimePoint when, Event event);
@@ -100,8 +121,8 @@ class World {
     void make_turn(std::size_t replica);
     void turn(std::size_t replica);
     void route(std::size_t replica, scheduler::TurnOutput out);
-    void hear(std::size_t replica, scheduler::ToTokenizer message);
-    void read_batch(const messages::TokenBatch& batch);
+    void hear(const scheduler::ToTokenizer& message);
+    void read_batch(std::size_t replica, const messages::TokenBatch& batch);
     void order(std::size_t replica, std::size_t rank, const scheduler::ToWorkers& message);
     void work(std::size_t replica, std::size_t rank);
     void answer(std::size_t replica, std::size_t rank, scheduler::FromWorker message);
@@ -109,36 +130,57 @@ class World {
         std::size_t replica, std::size_t rank, Duration takes, const ModelWorker::Task& task
     );
     [[nodiscard]] ModelWorker::StageFate fate_of(std::size_t replica, std::size_t rank) const;
-    void control(std::size_t replica, scheduler::Control message);
+    void draw_fate(bool is_good);
 
+    // ---- doorway.cpp ----
+    void tell_doors(messages::Frames frames);
+    void turn_of_doors(tokenizer::DoorsInput in);
+    void say_frames(const std::string& peer, messages::Door door, messages::Frames frames);
+    template <class Message>
+    void say(const std::string& peer, messages::Door door, const Message& message) {
+        say_frames(peer, door, encode(message));
+    }
+    // It is answered by its deadline, once.
+    template <class Message>
+    void call(Message message, std::int64_t timeout_ms, Heard heard = {}) {
+        message.call = CallId{next_call_++};
+        message.timeout_ms = timeout_ms;
+        ++report_.num_calls;
+        constexpr bool kIsOfWorkers = std::is_same_v<Message, messages::WeightDigests> ||
+                                      std::is_same_v<Message, messages::GetWeights>;
+        calls_[raw(message.call)] = {
+            .name = std::string(Message::kType),
+            .deadline = now_ + std::chrono::milliseconds(timeout_ms) + kAnswerSlack,
+            .is_of_workers = kIsOfWorkers,
+            .heard = std::move(heard)};
+        say("caller", messages::Door::kAdmin, message);
+    }
+    void watch_order(const messages::Frames& frames);
+    void send_to_replica(const tokenizer::ToReplica& message);
+    void send_to_clients(std::vector<tokenizer::ToClient> messages);
+    void heard_by_client(const tokenizer::ToClient& message);
+    void heard_of_request(const std::string& peer, const std::string& rid, bool is_end);
+    void heard_of_call(const messages::Frames& frames);
+    [[nodiscard]] const tokenizer::UpdateCoordinator& updates() const {
+        return doors_->admin().updates();
+    }
+
+    // ---- callers.cpp, pushes.cpp ----
     void act();  // something random
     void submit();
     std::vector<std::string> some_client();
     void end_some();
-    void call_all(
-        std::string name,
-        std::int64_t timeout_ms,
-        const std::function<scheduler::Control(CallId)>& make,
-        bool is_exempt = false
-    );
-    void answered(CallId call, std::size_t replica);
-    using Heard = std::function<void(const messages::UpdateReply&)>;
     void start_update(bool is_good);
     void start_push(bool is_dependable);
     void go_on(std::size_t pusher);
     void commit_any();
     void drop_any(std::int64_t timeout_ms);
-    void draw_fate(bool is_good);
     void watch_drop(messages::UpdateId update);
-    void coordinate(const std::function<void(tokenizer::UpdateCoordinator::Out&)>& what);
-    [[nodiscard]] tokenizer::UpdateCoordinator::Caller caller(
-        std::int64_t timeout_ms, Heard heard = {}
-    );
-    void tick_coordinator();
 
     void advance_until(TimePoint end);
     void check();
     void check_calls();
+    void check_clients();
     void settle_down();
     void push_to_the_end();
     [[nodiscard]] bool is_quiet() const;
@@ -152,7 +194,6 @@ class World {
     Report report_{};
     ModelShape shape_{};
     int num_replicas_ = 1;
-    int num_hellos_ = 0;
     bool is_fair_ = true;       // or first come, first served
     bool has_prefixes_ = true;  // that prompts share
     bool has_faults_ = false;   // ranks may get stuck, messages come twice
@@ -161,22 +202,28 @@ class World {
     std::uint64_t next_order_ = 0;
     std::priority_queue<Timed, std::vector<Timed>, std::greater<>> events_{};
     std::vector<Replica> replicas_{};
-    tokenizer::UpdateCoordinator coordinator_{1};
-    std::uint64_t next_key_ = 1;
+    const tokenizer::TreeIdentity identity_{1, 2};
+    std::unique_ptr<tokenizer::Doors> doors_{};
+    std::vector<tokenizer::UnsentToClient> unsent_to_clients_{};
+    std::vector<tokenizer::ToReplica> unsent_to_replicas_{};
+    std::optional<TimePoint> doors_wake_at_{};  // a turn of theirs is scheduled then
+    std::map<std::string, Client> clients_{};   // by peer
+    std::uint64_t next_request_ = 1;
     std::uint64_t next_call_ = 1;
     std::uint64_t next_weights_ = 1;
-    std::map<RequestKey, std::size_t> placed_{};  // open requests and their replica
-    std::map<std::uint64_t, Call> calls_{};
-    struct UpdateCall {
-        TimePoint deadline{};
-        int num_answers = 0;
-        Heard heard{};
+    struct Placed {
+        RequestKey key{};
+        std::string peer{};
+        std::string rid{};
     };
-    std::map<std::uint64_t, UpdateCall> update_calls_{};
+    std::vector<Placed> placed_{};  // requests that were sent to a replica, in that order
+    Placed submitting_{};           // last
+    std::map<std::uint64_t, Call> calls_{};
     std::vector<std::unique_ptr<Pusher>> pushers_{};
     SessionBook sessions_{shape_, oracle_};
     messages::UpdateId dropping_{};  // if the last order was to drop
     bool stuck_any_ = false;
+    std::optional<bool> fate_ordered_{};  // of what the call under way has ordered: is it good
     ModelWorker::StageFate next_fate_ = ModelWorker::StageFate::kGood;
     int fate_replica_ = 0;
     int fate_rank_ = 0;

@@ -39,39 +39,16 @@ class DoorsTest : public testing::Test {
                 .num_replicas = num_replicas,
                 .end_token = end_token_,
                 .chat_template = chat_template_},
-            tokenizer_,
-            Doors::Ports{
-                .to_client =
-                    [this](
-                        messages::Door door, const std::string& peer, const messages::Frames& frames
-                    ) {
-                        if (gone_.contains(peer)) return bus::Sent::kGone;
-                        if (full_.contains(peer)) return bus::Sent::kFull;
-                        to_client_[{door, peer}].push_back(frames);
-                        return bus::Sent::kSent;
-                    },
-                .to_replica =
-                    [this](ReplicaId replica, ReplicaSocket which, const messages::Frames& frames) {
-                        if (replica_is_full_) return bus::Sent::kFull;
-                        to_replica_[{raw(replica), which}].push_back(frames);
-                        return bus::Sent::kSent;
-                    },
-                .start_job =
-                    [this](TextJob job) {
-                        jobs_.push_back(std::move(job));
-                        if (!job_queue_is_full_) return Result<>(Ok{});
-                        return Result<>(Error{ErrorCode::kResourceExhausted, "full"});
-                    },
-                .cancel_job = [this](JobId job) { cancelled_jobs_.push_back(job); },
-                .random = [this] { return ++random_; },
-                .serves =
-                    [this](const ServedVersion& version) {
-                        served_.push_back(version);
-                        num_answers_at_served_ =
-                            to_client_[{messages::Door::kAdmin, "admin"}].size();
-                    },
-            }
+            tokenizer_
         );
+    }
+
+    // As the loop does it: a turn, and what it came to; then another one if something could not be
+    // sent, and as many as are due at once.
+    void turn(DoorsInput in = {}) {
+        turn_once(std::move(in));
+        if (is_anything_unsent()) turn_once({});
+        while (wake_at_ <= now_ && !is_anything_unsent()) turn_once({});
     }
 
     void say_hello(int replica) {
@@ -97,14 +74,14 @@ class DoorsTest : public testing::Test {
 
     template <class Message>
     void from_tree(const Message& message) {
-        doors_->from_tree(now_, bus::Received{.frames = encode(message)});
+        turn({.from_tree = {bus::Received{.frames = encode(message)}}});
     }
     void from_client(
         const std::string& peer,
         messages::Frames frames,
         messages::Door door = messages::Door::kData
     ) {
-        doors_->from_client(now_, door, bus::Received{.peer = peer, .frames = std::move(frames)});
+        turn({.from_clients = {{door, bus::Received{.peer = peer, .frames = std::move(frames)}}}});
     }
     template <class Message>
     void send(
@@ -126,7 +103,7 @@ class DoorsTest : public testing::Test {
     }
     void wait(std::chrono::milliseconds time) {
         now_ += time;
-        doors_->tick(now_);
+        turn();
     }
 
     static messages::Generate prompt(
@@ -165,10 +142,11 @@ class DoorsTest : public testing::Test {
         return next_to<messages::ErrorReply>(peer, door);
     }
 
+    void finish_job(TextDone done) { turn({.texts = {std::move(done)}}); }
     // Does what was handed to the other thread.
     void finish_jobs() {
         for (TextJob& job : std::exchange(jobs_, {}))
-            doors_->job_done(now_, run_job(*tokenizer_, std::move(job)));
+            finish_job(run_job(*tokenizer_, std::move(job)));
     }
 
     static messages::OutputChunk chunk(
@@ -226,9 +204,57 @@ class DoorsTest : public testing::Test {
     std::string keep_committed_{};
     std::vector<ServedVersion> served_{};    // as the launcher was told
     std::size_t num_answers_at_served_ = 0;  // that "admin" had when it was told last
+    TimePoint wake_at_{};                    // as the last turn said
     std::optional<Doors> doors_{};
 
   private:
+    void turn_once(DoorsInput in) {
+        in.now = now_;
+        in.entropy = {++random_, 0};
+        in.unsent_to_clients = std::exchange(unsent_to_clients_, {});
+        in.unsent_to_replicas = std::exchange(unsent_to_replicas_, {});
+        for (TextDone& refused : std::exchange(refused_jobs_, {}))
+            in.texts.push_back(std::move(refused));
+        DoorsOutput out = doors_->turn(std::move(in));
+        for (const ServedVersion& version : out.serves) {
+            served_.push_back(version);
+            num_answers_at_served_ = to_client_[{messages::Door::kAdmin, "admin"}].size();
+        }
+        for (ToReplica& message : out.to_replicas) {
+            if (replica_is_full_) {
+                unsent_to_replicas_.push_back(std::move(message));
+            } else {
+                to_replica_[{raw(message.replica), message.socket}].push_back(message.frames);
+            }
+        }
+        for (ToClient& message : out.to_clients) {
+            if (gone_.contains(message.peer)) {
+                unsent_to_clients_.push_back({std::move(message), bus::Sent::kGone});
+            } else if (full_.contains(message.peer)) {
+                unsent_to_clients_.push_back({std::move(message), bus::Sent::kFull});
+            } else {
+                to_client_[{message.door, message.peer}].push_back(std::move(message.frames));
+            }
+        }
+        for (TextJob& job : out.jobs) {
+            if (job_queue_is_full_)
+                refused_jobs_.push_back(
+                    {.id = job.id, .error = Error{ErrorCode::kResourceExhausted, "full"}}
+                );
+            jobs_.push_back(std::move(job));
+        }
+        cancelled_jobs_.insert(cancelled_jobs_.end(), out.cancelled.begin(), out.cancelled.end());
+        wake_at_ = out.wake_at;
+    }
+    [[nodiscard]] bool is_anything_unsent() const {
+        return !unsent_to_clients_.empty() || !unsent_to_replicas_.empty() ||
+               !refused_jobs_.empty();
+    }
+
+    std::vector<UnsentToClient> unsent_to_clients_{};
+    std::vector<ToReplica> unsent_to_replicas_{};
+    std::vector<TextDone> refused_jobs_{};
+
     template <class Message>
     Message take(std::deque<messages::Frames>& queue) {
         for (auto place = queue.begin(); place != queue.end(); ++place) {

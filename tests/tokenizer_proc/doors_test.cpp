@@ -1,10 +1,7 @@
+// A request's way through the doors, and back.
 #include "tests/tokenizer_proc/doors_fixture.h"
 
-#include <msgpack.hpp>
-
-#include <cmath>
-#include <limits>
-#include <random>
+#include <map>
 
 namespace pitstop::tokenizer {
 namespace {
@@ -155,7 +152,7 @@ TEST_F(DoorsTest, ALongTextIsTokenizedElsewhereAndHoldsUpNobody) {
     TextDone done;
     done.id = jobs_[0].id;
     done.ids = {TokenId{5}, TokenId{6}};
-    doors_->job_done(now_, done);
+    finish_job(done);
     const messages::TokenizedRequest request = next_request();
     EXPECT_EQ(request.key, RequestKey{2});
     EXPECT_EQ(request.prompt.values, done.ids);
@@ -167,14 +164,14 @@ TEST_F(DoorsTest, ACancelledRequestWhoseTextIsBeingTokenizedEndsAtOnce) {
     messages::Cancel cancel;
     cancel.rids = {"long"};
     send("p", cancel);
-    doors_->tick(now_);
+    turn();
     EXPECT_EQ(
         next_to<messages::Outputs>("p").chunks[0].finish->reason, messages::FinishReason::kAbort
     );
     TextDone done;
     done.id = jobs_.at(0).id;
     done.ids = {TokenId{5}};
-    doors_->job_done(now_, done);
+    finish_job(done);
     EXPECT_TRUE((to_replica_[{0, ReplicaSocket::kRequests}].empty()));
 }
 
@@ -184,7 +181,7 @@ TEST_F(DoorsTest, ALongTextOverTheContextIsRefusedWhenItIsTokenized) {
     TextDone done;
     done.id = jobs_.at(0).id;
     done.ids.assign(kContextLen + 1, TokenId{5});
-    doors_->job_done(now_, done);
+    finish_job(done);
     const messages::ErrorReply error = refusal("p");
     EXPECT_EQ(error.rid, "long");
     EXPECT_EQ(error.error.code, ErrorCode::kInvalidArgument);
@@ -219,230 +216,6 @@ TEST_F(DoorsTest, AnEndThatFindsAFullReplicaIsSentLater) {
     replica_is_full_ = false;
     wait(5ms);
     EXPECT_EQ(next_end().keys, std::vector<RequestKey>{key});
-}
-
-// ---- bad input: each is answered, nothing else changes ----
-
-class BadInput : public DoorsTest {
-  protected:
-    void SetUp() override {
-        start();
-        send("witness", prompt("w"));
-        witness_ = next_request().key;
-    }
-    void TearDown() override {
-        deliver({chunk(witness_, "fine", /*is_last=*/true)});
-        EXPECT_EQ(next_to<messages::Outputs>("witness").chunks[0].text, "fine");
-        send("p", prompt("still works"));
-        next_request();
-    }
-    void expect_refused(const messages::Generate& message, const std::string& expected) {
-        send("p", message);
-        const messages::ErrorReply error = refusal("p");
-        EXPECT_EQ(error.rid, "bad");
-        EXPECT_EQ(error.error.code, ErrorCode::kInvalidArgument);
-        EXPECT_NE(error.error.message.find(expected), std::string::npos) << error.error.message;
-    }
-    template <class Fill>
-    static messages::Frames packed(std::uint32_t num_fields, Fill fill) {
-        msgpack::sbuffer buffer;
-        msgpack::packer<msgpack::sbuffer> packer(buffer);
-        packer.pack_map(num_fields + 1);
-        packer.pack(std::string("rid"));
-        packer.pack(std::string("bad"));
-        fill(packer);
-        return {"generate", std::string(buffer.data(), buffer.size()), {}};
-    }
-    RequestKey witness_{};
-};
-
-TEST_F(BadInput, ParametersThatAreNegativeOrNoNumbers) {
-    constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-    for (const double temperature : {-1.0, kNaN, HUGE_VAL}) {
-        messages::Generate message = prompt("bad");
-        message.sampling.temperature = temperature;
-        expect_refused(message, "temperature");
-    }
-    messages::Generate message = prompt("bad");
-    message.sampling.top_p = kNaN;
-    expect_refused(message, "top_p");
-    message = prompt("bad");
-    message.sampling.max_new_tokens = -1;
-    expect_refused(message, "max_new_tokens");
-    message = prompt("bad");
-    message.sampling.logit_bias[3] = kNaN;
-    expect_refused(message, "logit_bias");
-}
-
-TEST_F(BadInput, TokenIdsOutOfRange) {
-    for (const std::int32_t id : {-1, static_cast<std::int32_t>(kVocabSize)}) {
-        messages::Generate message = prompt("bad");
-        message.text.reset();
-        message.input_ids = {TokenId{1}, TokenId{id}};
-        expect_refused(message, std::to_string(id));
-        message = prompt("bad");
-        message.sampling.stop_token_ids = {TokenId{id}};
-        expect_refused(message, std::to_string(id));
-        message = prompt("bad");
-        message.sampling.logit_bias[id] = 1.0;
-        expect_refused(message, std::to_string(id));
-        message = prompt("bad");
-        message.logprobs.enabled = true;
-        message.logprobs.ids = {TokenId{id}};
-        expect_refused(message, std::to_string(id));
-    }
-}
-
-TEST_F(BadInput, PromptsThatAreEmptyMissingOrTwo) {
-    expect_refused(prompt("bad", ""), "empty");
-    messages::Generate message = prompt("bad");
-    message.input_ids = {TokenId{1}};
-    expect_refused(message, "both");
-    message.text.reset();
-    message.input_ids->clear();
-    // An empty array is left out on the wire, so it reads like no prompt at all.
-    expect_refused(message, "");
-}
-
-TEST_F(BadInput, PromptsThatDoNotFitTheContext) {
-    messages::Generate message = prompt("bad");
-    message.text.reset();
-    message.input_ids = std::vector<TokenId>(kContextLen - 7, TokenId{1});
-    expect_refused(message, "1024");  // with its 8 output tokens
-    message.sampling.max_new_tokens = 7;
-    send("p", message);
-    next_request();
-}
-
-TEST_F(BadInput, AReplicaThatIsNotThere) {
-    messages::Generate message = prompt("bad");
-    message.replica = 1;
-    expect_refused(message, "replica");
-}
-
-TEST_F(BadInput, UnknownFields) {
-    from_client("p", packed(2, [](auto& packer) {
-                    packer.pack(std::string("text"));
-                    packer.pack(std::string("x"));
-                    packer.pack(std::string("wing"));
-                    packer.pack(1);
-                }));
-    const messages::ErrorReply error = refusal("p");
-    EXPECT_EQ(error.rid, "bad");
-    EXPECT_NE(error.error.message.find("wing"), std::string::npos);
-}
-
-TEST_F(BadInput, WrongTypes) {
-    from_client("p", packed(1, [](auto& packer) {
-                    packer.pack(std::string("text"));
-                    packer.pack(5);
-                }));
-    EXPECT_EQ(refusal("p").error.message, "generate: text: expected a string, got an integer");
-}
-
-TEST_F(BadInput, TextThatIsNotUtf8) {
-    from_client("p", packed(1, [](auto& packer) {
-                    packer.pack(std::string("text"));
-                    packer.pack(std::string("ok\xff"));
-                }));
-    const messages::ErrorReply error = refusal("p");
-    EXPECT_EQ(error.rid, "bad");
-    EXPECT_NE(error.error.message.find("UTF-8"), std::string::npos);
-}
-
-TEST_F(BadInput, BodiesCutAtEveryByte) {
-    const messages::Frames whole = encode(prompt("bad"));
-    for (std::size_t size = 0; size < whole.body.size(); ++size) {
-        from_client("p", {whole.type, whole.body.substr(0, size), {}});
-        EXPECT_EQ(refusal("p").error.code, ErrorCode::kMalformed) << size;
-    }
-}
-
-TEST_F(BadInput, RandomBytesOfEveryTypeAtBothDoors) {
-    std::mt19937 random(1);
-    const std::vector<std::string> types{
-        "generate",
-        "cancel",
-        "tokenize",
-        "hello",
-        "status",
-        "pause_generation",
-        "abort",
-        "update_weights",
-        "outputs",
-        "text_batch",
-        "step_plan",
-        "",
-        "\xff\xfe"};
-    for (int i = 0; i < 20'000; ++i) {
-        messages::Frames frames;
-        frames.type = types[random() % types.size()];
-        frames.body.resize(random() % 40);
-        for (char& c : frames.body) c = static_cast<char>(random());
-        const messages::Door door =
-            random() % 2 == 0 ? messages::Door::kData : messages::Door::kAdmin;
-        from_client("p", frames, door);
-    }
-    EXPECT_GT(to_client_[(std::pair{messages::Door::kData, std::string("p")})].size(), 9000u);
-    to_client_.erase({messages::Door::kData, "p"});
-}
-
-TEST_F(BadInput, RandomBytesFromTheTree) {
-    std::mt19937 random(2);
-    const std::vector<std::string> types{
-        "text_batch",
-        "scheduler_hello",
-        "replica_status",
-        "pause_part",
-        "update_part",
-        "worker_tensor",
-        "worker_digests",
-        "generate",
-        ""};
-    for (int i = 0; i < 20'000; ++i) {
-        messages::Frames frames;
-        frames.type = types[random() % types.size()];
-        frames.body.resize(random() % 40);
-        for (char& c : frames.body) c = static_cast<char>(random());
-        doors_->from_tree(now_, bus::Received{.frames = frames});
-    }
-}
-
-TEST_F(BadInput, WhatTheSocketRefused) {
-    doors_->from_client(
-        now_,
-        messages::Door::kData,
-        bus::Received{
-            .peer = "p", .refused = Error{ErrorCode::kTooLarge, "more than 16777216 bytes"}}
-    );
-    EXPECT_EQ(refusal("p").error.code, ErrorCode::kTooLarge);
-}
-
-TEST_F(BadInput, UnknownTypesAndTheOtherDoorsTypes) {
-    from_client("p", {"genrate", "\x80", {}});
-    const messages::ErrorReply unknown = refusal("p");
-    EXPECT_EQ(unknown.error.code, ErrorCode::kUnknownMessage);
-    EXPECT_NE(unknown.error.message.find("generate"), std::string::npos);
-    messages::Status call;
-    call.call = CallId{9};
-    send("p", call);
-    const messages::ErrorReply wrong_door = refusal("p");
-    EXPECT_EQ(wrong_door.error.code, ErrorCode::kPermissionDenied);
-    EXPECT_EQ(wrong_door.call, CallId{9});
-    send("p", prompt("bad"), messages::Door::kAdmin);
-    EXPECT_EQ(refusal("p", messages::Door::kAdmin).error.code, ErrorCode::kPermissionDenied);
-}
-
-TEST_F(BadInput, ASchedulersSecondHelloChangesNothing) {
-    messages::SchedulerHello hello;
-    hello.replica = ReplicaId{0};
-    hello.vocab_size = 5;
-    hello.context_len = hello.page_size = 1;
-    from_tree(hello);
-    messages::Hello greeting;
-    greeting.protocol = messages::kDoorProtocolVersion;
-    send("p", greeting);
-    EXPECT_EQ(next_to<messages::HelloReply>("p").vocab_size, kVocabSize);
 }
 
 TEST_F(DoorsTest, PromptLogprobsThatNoReplyHoldsAreRefused) {
@@ -563,91 +336,6 @@ TEST_F(DoorsTest, AHelloBeforeTheTreeIsReadyIsAnsweredAndNotCountedAsRefused) {
     EXPECT_EQ(status().refused_total, 0);
 }
 
-TEST_F(DoorsTest, TokenizeEncodesAndDecodes) {
-    start();
-    messages::Tokenize call;
-    call.call = CallId{4};
-    call.text = "Once upon a time";
-    call.add_special_tokens = false;
-    send("p", call);
-    finish_jobs();
-    const messages::TokenizeReply encoded = next_to<messages::TokenizeReply>("p");
-    EXPECT_EQ(encoded.call, CallId{4});
-    EXPECT_EQ(encoded.ids, *tokenizer_->encode("Once upon a time", text::AddSpecial::kNo));
-    call.text.reset();
-    call.ids = encoded.ids;
-    send("p", call);
-    finish_jobs();
-    EXPECT_EQ(next_to<messages::TokenizeReply>("p").text, "Once upon a time");
-}
-
-// What a template costs is not known before: also the model's own, of the shortest chat.
-TEST_F(DoorsTest, TheLoopRendersNoChat) {
-    chat_template_ = ChatTemplate::load("/nowhere");
-    start();
-    messages::RenderChat call;
-    call.call = CallId{4};
-    call.variables = R"({"messages": [{"role": "user", "content": "hi"}]})";
-    call.client = {"someone"};
-    send("p", call);
-    ASSERT_EQ(jobs_.size(), 1u);
-    EXPECT_FALSE(has_message("p"));
-    EXPECT_EQ(jobs_[0].client, (std::vector<std::string>{"70", "someone"}));  // 'p' and the name
-    finish_jobs();
-    EXPECT_EQ(refusal("p").error.code, ErrorCode::kUnsupported);  // there is no template
-}
-
-TEST_F(DoorsTest, ACancelledCallIsAnsweredAndItsTextIsStopped) {
-    start();
-    messages::Tokenize call;
-    call.text = "Once upon a time";
-    for (const std::uint64_t id : {7u, 8u}) {
-        call.call = CallId{id};
-        send("p", call);
-    }
-    messages::Cancel cancel;
-    cancel.calls = {CallId{7}, CallId{7}, CallId{99}};
-    send("q", cancel);  // another client's
-    EXPECT_TRUE(cancelled_jobs_.empty());
-    send("p", cancel);
-    EXPECT_EQ(cancelled_jobs_, std::vector<JobId>{jobs_.at(0).id});
-    const messages::ErrorReply error = refusal("p");
-    EXPECT_EQ(error.call, CallId{7});
-    EXPECT_EQ(error.error.code, ErrorCode::kAborted);
-    finish_jobs();
-    EXPECT_EQ(next_to<messages::TokenizeReply>("p").call, CallId{8});
-    EXPECT_FALSE(has_message("p"));
-}
-
-TEST_F(DoorsTest, WhoGoesAwayHasItsTextsStopped) {
-    start();
-    send("p", prompt("long", std::string(TextWorker::kInlineBytesMax + 1, 'a')));
-    messages::Tokenize call;
-    call.call = CallId{7};
-    call.text = "Once upon a time";
-    send("p", call);
-    send("only-calls", call);
-    gone_ = {"p", "only-calls"};
-    for (int i = 0; i < 4; ++i) wait(std::chrono::seconds(2));
-    std::ranges::sort(cancelled_jobs_);
-    std::vector<JobId> all;
-    for (const TextJob& job : jobs_) all.push_back(job.id);
-    EXPECT_EQ(cancelled_jobs_, all);
-    EXPECT_EQ(all.size(), 3u);
-    gone_.clear();
-    finish_jobs();  // harmless, though it comes late
-    EXPECT_FALSE(has_message("only-calls"));
-}
-
-TEST_F(DoorsTest, AnAbortedRequestHasItsTextStopped) {
-    start();
-    send("p", prompt("long", std::string(TextWorker::kInlineBytesMax + 1, 'a')));
-    messages::Cancel cancel;
-    cancel.rids = {"long"};
-    send("p", cancel);
-    EXPECT_EQ(cancelled_jobs_, std::vector<JobId>{jobs_.at(0).id});
-}
-
 TEST_F(DoorsTest, ARequestSaysWhoseItIs) {
     start();
     messages::Generate message = prompt("a");
@@ -703,134 +391,6 @@ TEST_F(DoorsTest, ANamedReplicaIsTaken) {
     EXPECT_EQ((to_replica_[{1, ReplicaSocket::kRequests}].size()), 5u);
 }
 
-// ---- clients that do not read, and clients that are gone ----
-
-TEST_F(DoorsTest, AVanishedClientsRequestsAreFreed) {
-    start(2);
-    send("p", prompt("a"));
-    send("p", prompt("b"));
-    const RequestKey first = next_request(0).key;
-    const RequestKey second = next_request(1).key;
-    gone_.insert("p");
-    deliver({chunk(first, "x")});
-    const messages::EndRequests end = next_end(0);
-    EXPECT_EQ(end.cause, messages::EndCause::kPeerGone);
-    EXPECT_EQ(end.keys, std::vector<RequestKey>{first});
-    EXPECT_EQ(next_end(1).keys, std::vector<RequestKey>{second});
-    EXPECT_EQ(status().open_requests, 0);
-    deliver({chunk(second, "late", /*is_last=*/true)});  // of nobody any more
-}
-
-TEST_F(DoorsTest, AVanishedClientIsFoundEvenIfItIsSentNothing) {
-    start();
-    send("p", prompt("a"));
-    const RequestKey key = next_request().key;
-    wait(1s);
-    gone_.insert("p");
-    for (int i = 0; i < 5; ++i) wait(1s);
-    EXPECT_EQ(next_end().keys, std::vector<RequestKey>{key});
-}
-
-TEST_F(DoorsTest, AProbeIsAnEmptyOutputs) {
-    start();
-    send("p", prompt("a"));
-    for (int i = 0; i < 5; ++i) wait(1s);
-    EXPECT_TRUE(next_to<messages::Outputs>("p").chunks.empty());
-}
-
-TEST_F(DoorsTest, ASlowClientGetsEverythingJoinedWhenItReads) {
-    start();
-    send("slow", prompt("a"));
-    send("slow", prompt("b"));
-    send("quick", prompt("c"));
-    const RequestKey a = next_request().key;
-    const RequestKey b = next_request().key;
-    const RequestKey c = next_request().key;
-    full_.insert("slow");
-    for (int i = 0; i < 100; ++i) deliver({chunk(a, "x"), chunk(b, "y"), chunk(c, "z")});
-    deliver({chunk(a, "!", /*is_last=*/true)});
-    EXPECT_EQ(to_client_[(std::pair{messages::Door::kData, std::string("quick")})].size(), 100u);
-    full_.clear();
-    wait(5ms);
-    std::string text_a;
-    std::string text_b;
-    bool is_a_done = false;
-    std::size_t num_tokens = 0;
-    while (has_message("slow")) {
-        for (const messages::OutputChunk& chunk : next_to<messages::Outputs>("slow").chunks) {
-            (chunk.rid == "a" ? text_a : text_b) += chunk.text;
-            num_tokens += chunk.tokens.size();
-            is_a_done |= chunk.rid == "a" && chunk.finish;
-        }
-    }
-    EXPECT_EQ(text_a, std::string(100, 'x') + "!");
-    EXPECT_EQ(text_b, std::string(100, 'y'));
-    EXPECT_EQ(num_tokens, 201u);
-    EXPECT_TRUE(is_a_done);
-}
-
-TEST_F(DoorsTest, AnIdUsedAgainWhileItsEndStillWaitsIsNotJoinedWithIt) {
-    start();
-    send("slow", prompt("a"));
-    full_.insert("slow");
-    deliver({chunk(next_request().key, "first")});
-    send("slow", prompt("b"));
-    deliver({chunk(next_request().key, "b", /*is_last=*/true)});
-    send("slow", prompt("b"));
-    deliver({chunk(next_request().key, "again")});
-    full_.clear();
-    wait(5ms);
-    std::vector<std::string> texts;
-    while (has_message("slow")) {
-        for (const messages::OutputChunk& chunk : next_to<messages::Outputs>("slow").chunks)
-            texts.push_back(chunk.text);
-    }
-    EXPECT_EQ(texts, (std::vector<std::string>{"first", "b", "again"}));
-}
-
-TEST_F(DoorsTest, ATooSlowClientsRequestsEndWithAnErrorAndOthersGoOn) {
-    start();
-    send("slow", prompt("done"));
-    send("slow", prompt("open"));
-    send("quick", prompt("c"));
-    const RequestKey done = next_request().key;
-    const RequestKey open = next_request().key;
-    const RequestKey c = next_request().key;
-    full_.insert("slow");
-    deliver({chunk(done, "x")});  // the head, which found the queue full
-    deliver({chunk(done, "complete", /*is_last=*/true)});
-    const std::string large(1 << 20, 'x');
-    int num_sent = 0;
-    while (to_replica_[{0, ReplicaSocket::kControl}].empty() && num_sent < 100) {
-        deliver({chunk(open, large), chunk(c, "z")});
-        ++num_sent;
-    }
-    EXPECT_LE(num_sent, 18);
-    const messages::EndRequests end = next_end();
-    EXPECT_EQ(end.cause, messages::EndCause::kPeerGone);
-    EXPECT_EQ(end.keys, std::vector<RequestKey>{open});
-    EXPECT_EQ(
-        to_client_[(std::pair{messages::Door::kData, std::string("quick")})].size(),
-        static_cast<std::size_t>(num_sent)
-    );
-    send("slow", prompt("more"));  // refused until it has read
-    full_.clear();
-    wait(5ms);
-    std::map<std::string, std::string> ended;
-    EXPECT_EQ(refusal("slow").error.code, ErrorCode::kResourceExhausted);
-    for (const messages::OutputChunk& chunk : next_to<messages::Outputs>("slow").chunks) {
-        ASSERT_TRUE(chunk.finish);
-        ended[chunk.rid] = std::string(chunk.finish->verdict.code_name());
-    }
-    EXPECT_EQ(
-        ended,
-        (std::map<std::string, std::string>{
-            {"done", "resource_exhausted"}, {"open", "resource_exhausted"}})
-    );
-    send("slow", prompt("more"));
-    next_request();
-}
-
 // ---- the end ----
 
 TEST_F(DoorsTest, WhenTheTreeGoesDownEverythingOpenIsAnsweredWithWhy) {
@@ -840,7 +400,7 @@ TEST_F(DoorsTest, WhenTheTreeGoesDownEverythingOpenIsAnsweredWithWhy) {
     messages::Status call;
     call.call = CallId{3};
     send("admin", call, messages::Door::kAdmin);
-    doors_->shut_down(now_, "tp_worker[0.1] died (signal 9)");
+    turn({.down_why = "tp_worker[0.1] died (signal 9)"});
     const messages::Outputs outputs = next_to<messages::Outputs>("p");
     ASSERT_EQ(outputs.chunks.size(), 2u);
     for (const messages::OutputChunk& chunk : outputs.chunks) {

@@ -1,84 +1,12 @@
-#include "tokenizer_proc/update_coordinator.h"
+// One update over two replicas, from its stage to its commit or drop.
+#include "tests/tokenizer_proc/update_coordinator_fixture.h"
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
 #include <limits>
 
 namespace pitstop::tokenizer {
 namespace {
 
 using std::chrono::seconds;
-
-// Two replicas that answer as a test tells them to.
-class UpdateCoordinatorTest : public testing::Test {
-  protected:
-    UpdateCoordinatorTest() {
-        coordinator_.set_version(
-            {.epoch = Epoch{1}, .label = "base", .digest = "d1", .path = "/base"}
-        );
-    }
-
-    static messages::UpdateWeights call(messages::UpdateMode mode = messages::UpdateMode::kStaged) {
-        messages::UpdateWeights update;
-        update.call = CallId{7};
-        update.timeout_ms = 60'000;
-        update.update.source.path = "/checkpoint";
-        update.update.mode = mode;
-        update.update.label = "new";
-        return update;
-    }
-
-    void start(const messages::UpdateWeights& update) {
-        coordinator_.update(now_, {"trainer", update.call}, update, out_);
-    }
-
-    // The last order given, which must be a T.
-    template <class T>
-    T last_order() {
-        EXPECT_FALSE(out_.orders.empty());
-        if (out_.orders.empty()) return T{};
-        const T* order = std::get_if<T>(&out_.orders.back());
-        EXPECT_NE(order, nullptr);
-        return order != nullptr ? *order : T{};
-    }
-
-    void answer(
-        int replica,
-        messages::UpdateOrder order,
-        bool ok = true,
-        std::optional<ErrorCode> code = std::nullopt,
-        std::string digest = "d2",
-        messages::UpdateState state = messages::UpdateState::kServing
-    ) {
-        messages::UpdatePart part;
-        part.update = messages::UpdateId{next_update_};
-        part.replica = ReplicaId{replica};
-        part.order = order;
-        part.ok = ok;
-        part.verdict.code = code;
-        part.verdict.message = ok ? "" : "rank 1: disk on fire";
-        part.state = state;
-        part.label = "new";
-        part.digest = std::move(digest);
-        coordinator_.part(now_, part, out_);
-    }
-    void both_answer(messages::UpdateOrder order) { answer(0, order), answer(1, order); }
-
-    template <class T>
-    std::size_t count_orders() const {
-        return static_cast<std::size_t>(std::count_if(
-            out_.orders.begin(),
-            out_.orders.end(),
-            [](const auto& order) { return std::holds_alternative<T>(order); }
-        ));
-    }
-
-    UpdateCoordinator coordinator_{2};
-    UpdateCoordinator::Out out_{};
-    TimePoint now_{};
-    std::uint64_t next_update_ = 1;
-};
 
 TEST_F(UpdateCoordinatorTest, P2_CommitsOnlyAfterEveryReplicaIsPreparedAndReady) {
     start(call());
@@ -112,7 +40,7 @@ TEST_F(UpdateCoordinatorTest, P5_TheLongestTimeoutsOverflowNothing) {
     begin.timeout_ms = kMost;
     begin.idle_timeout_ms = kMost;
     begin.update.source.kind = messages::SourceKind::kBuckets;
-    coordinator_.begin_session(now_, {"peer", begin.call}, begin, out_);
+    coordinator_.handle(now_, {"peer", begin.call}, begin, out_);
     EXPECT_GT(*coordinator_.next_deadline(), now_);
     EXPECT_LE(*coordinator_.next_deadline(), now_ + std::chrono::hours(24));
     EXPECT_GT(last_order<messages::UpdateStage>().timeout_ms, 0);
@@ -123,7 +51,7 @@ TEST_F(UpdateCoordinatorTest, P5_TheLongestTimeoutsOverflowNothing) {
     messages::DropStage drop;
     drop.call = CallId{2};
     drop.timeout_ms = kMost;
-    coordinator_.drop(now_, {"peer", drop.call}, drop, out_);
+    coordinator_.handle(now_, {"peer", drop.call}, drop, out_);
     EXPECT_GT(*coordinator_.next_deadline(), now_);
     coordinator_.tick(now_, out_);
     EXPECT_EQ(out_.replies.size(), 1u) << "nobody was told that their time is up";
@@ -290,7 +218,7 @@ TEST_F(UpdateCoordinatorTest, DirectStandsStillBeforeItOverwrites) {
 
     messages::RollbackWeights rollback;
     rollback.call = CallId{8};
-    coordinator_.rollback(now_, {"trainer", rollback.call}, rollback, out_);
+    coordinator_.handle(now_, {"trainer", rollback.call}, rollback, out_);
     EXPECT_EQ(out_.replies.back().second.verdict.code, ErrorCode::kFailedPrecondition)
         << "direct keeps no copy";
 }
@@ -377,7 +305,7 @@ TEST_F(UpdateCoordinatorTest, StageThenCommitInSeparateCalls) {
     messages::StageWeights stage;
     stage.call = CallId{1};
     stage.update = call().update;
-    coordinator_.stage(now_, {"trainer", stage.call}, stage, out_);
+    coordinator_.handle(now_, {"trainer", stage.call}, stage, out_);
     both_answer(messages::UpdateOrder::kStage);
     ASSERT_EQ(out_.replies.size(), 1u);
     EXPECT_TRUE(out_.replies[0].second.ok);
@@ -388,7 +316,7 @@ TEST_F(UpdateCoordinatorTest, StageThenCommitInSeparateCalls) {
     messages::CommitWeights commit;
     commit.call = CallId{2};
     commit.kv_policy = messages::KvPolicy::kRecompute;
-    coordinator_.commit(now_, {"trainer", commit.call}, commit, out_);
+    coordinator_.handle(now_, {"trainer", commit.call}, commit, out_);
     EXPECT_EQ(last_order<messages::UpdateReady>().kv_policy, messages::KvPolicy::kRecompute);
     both_answer(messages::UpdateOrder::kReady);
     both_answer(messages::UpdateOrder::kCommit);
@@ -396,7 +324,7 @@ TEST_F(UpdateCoordinatorTest, StageThenCommitInSeparateCalls) {
     EXPECT_TRUE(out_.replies[1].second.ok);
     EXPECT_EQ(coordinator_.version().epoch, Epoch{2});
 
-    coordinator_.commit(now_, {"trainer", commit.call}, commit, out_);
+    coordinator_.handle(now_, {"trainer", commit.call}, commit, out_);
     EXPECT_EQ(out_.replies.back().second.verdict.code, ErrorCode::kFailedPrecondition)
         << "nothing is staged any more";
 }
@@ -405,15 +333,15 @@ TEST_F(UpdateCoordinatorTest, AStageCanBeDroppedAndExpiresByItself) {
     messages::StageWeights stage;
     stage.call = CallId{1};
     stage.update = call().update;
-    coordinator_.stage(now_, {"trainer", stage.call}, stage, out_);
+    coordinator_.handle(now_, {"trainer", stage.call}, stage, out_);
     both_answer(messages::UpdateOrder::kStage);
-    coordinator_.drop(now_, {"trainer", CallId{2}}, messages::DropStage{CallId{2}, 0}, out_);
+    coordinator_.handle(now_, {"trainer", CallId{2}}, messages::DropStage{CallId{2}, 0}, out_);
     both_answer(messages::UpdateOrder::kDrop);
     ASSERT_EQ(out_.replies.size(), 2u);
     EXPECT_TRUE(out_.replies[1].second.ok);
     EXPECT_EQ(out_.replies[1].second.epoch, Epoch{1});
 
-    coordinator_.stage(now_, {"trainer", CallId{3}}, stage, out_);
+    coordinator_.handle(now_, {"trainer", CallId{3}}, stage, out_);
     next_update_ = 2;
     both_answer(messages::UpdateOrder::kStage);
     now_ += UpdateCoordinator::kStagedHoldMax;
@@ -426,13 +354,13 @@ TEST_F(UpdateCoordinatorTest, AStageCanBeDroppedAndExpiresByItself) {
 TEST_F(UpdateCoordinatorTest, RollbackNeedsARetainedVersionAndCountsAsACommit) {
     messages::RollbackWeights rollback;
     rollback.call = CallId{8};
-    coordinator_.rollback(now_, {"trainer", rollback.call}, rollback, out_);
+    coordinator_.handle(now_, {"trainer", rollback.call}, rollback, out_);
     EXPECT_EQ(out_.replies.back().second.verdict.code, ErrorCode::kFailedPrecondition);
 
     start(call());
     both_answer(messages::UpdateOrder::kStage), both_answer(messages::UpdateOrder::kReady),
         both_answer(messages::UpdateOrder::kCommit);
-    coordinator_.rollback(now_, {"trainer", rollback.call}, rollback, out_);
+    coordinator_.handle(now_, {"trainer", rollback.call}, rollback, out_);
     EXPECT_EQ(last_order<messages::UpdateRollback>().new_epoch, Epoch{3});
     next_update_ = 2;
     both_answer(messages::UpdateOrder::kStage), both_answer(messages::UpdateOrder::kReady),
@@ -446,135 +374,6 @@ TEST_F(UpdateCoordinatorTest, P4_TheCallerIsAnsweredWhenTheTreeEnds) {
     coordinator_.fail("tp_worker[0.1] died", out_);
     ASSERT_EQ(out_.replies.size(), 1u);
     EXPECT_EQ(out_.replies.front().second.verdict.code, ErrorCode::kUnavailable);
-}
-
-// ---- sessions ----
-
-class UpdateSessionTest : public UpdateCoordinatorTest {
-  protected:
-    void begin(std::string base_digest = "") {
-        messages::BeginUpdate call;
-        call.call = CallId{11};
-        call.timeout_ms = 60'000;
-        call.idle_timeout_ms = 30'000;
-        call.update.source.kind = messages::SourceKind::kBuckets;
-        call.update.base_digest = std::move(base_digest);
-        coordinator_.begin_session(now_, {"trainer", call.call}, call, out_);
-    }
-    void bucket(
-        std::uint64_t session = 0, messages::TensorFormat format = messages::TensorFormat::kPickle
-    ) {
-        messages::UpdateBucket call;
-        call.call = CallId{12};
-        call.timeout_ms = 60'000;
-        call.session = session;
-        call.source.kind = messages::SourceKind::kTensors;
-        call.source.format = format;
-        coordinator_.bucket(now_, {"trainer", call.call}, call, out_);
-    }
-    void commit(std::uint64_t session = 0) {
-        messages::CommitWeights call;
-        call.call = CallId{13};
-        call.timeout_ms = 60'000;
-        call.session = session;
-        call.label = "last";
-        coordinator_.commit(now_, {"trainer", call.call}, call, out_);
-    }
-    const messages::UpdateReply& last_reply() const { return out_.replies.back().second; }
-};
-
-TEST_F(UpdateSessionTest, P2_ManyBucketsAreOneTransaction) {
-    begin();
-    EXPECT_EQ(last_order<messages::UpdateStage>().spec.source.kind, messages::SourceKind::kBuckets);
-    both_answer(messages::UpdateOrder::kOpen);
-    ASSERT_EQ(out_.replies.size(), 1u);
-    EXPECT_TRUE(last_reply().ok);
-    EXPECT_EQ(last_reply().session, 1u);
-    EXPECT_EQ(last_reply().state, messages::UpdateState::kOpen);
-    for (std::int64_t i = 1; i <= 3; ++i) {
-        bucket(1);
-        EXPECT_EQ(last_order<messages::UpdateFill>().bucket, i);
-        both_answer(messages::UpdateOrder::kFill);
-        EXPECT_EQ(out_.replies.size(), static_cast<std::size_t>(i) + 1);
-        EXPECT_TRUE(last_reply().ok);
-        EXPECT_EQ(last_reply().digest, "d1") << "nothing serves yet";
-    }
-    commit(1);
-    EXPECT_EQ(last_order<messages::UpdateFinish>().label, "last");
-    both_answer(messages::UpdateOrder::kStage);
-    both_answer(messages::UpdateOrder::kReady);
-    both_answer(messages::UpdateOrder::kCommit);
-    EXPECT_TRUE(last_reply().ok);
-    EXPECT_EQ(last_reply().digest, "d2");
-    EXPECT_EQ(coordinator_.state(), messages::UpdateState::kServing);
-}
-
-TEST_F(UpdateSessionTest, AnAbandonedSessionIsDroppedByItsDeadline) {
-    begin();
-    both_answer(messages::UpdateOrder::kOpen);
-    bucket();
-    both_answer(messages::UpdateOrder::kFill);
-    now_ += seconds(29);
-    coordinator_.tick(now_, out_);
-    EXPECT_EQ(count_orders<messages::UpdateDrop>(), 0u);
-    now_ += seconds(1);
-    EXPECT_EQ(coordinator_.next_deadline(), now_);
-    coordinator_.tick(now_, out_);
-    EXPECT_EQ(count_orders<messages::UpdateDrop>(), 1u);
-    both_answer(messages::UpdateOrder::kDrop);
-    EXPECT_EQ(coordinator_.state(), messages::UpdateState::kServing);
-    commit();
-    EXPECT_EQ(last_reply().verdict.code, ErrorCode::kFailedPrecondition);
-    EXPECT_EQ(last_reply().digest, "d1");
-}
-
-TEST_F(UpdateSessionTest, P2_ABucketThatFailsDropsTheSession) {
-    begin();
-    both_answer(messages::UpdateOrder::kOpen);
-    bucket();
-    answer(0, messages::UpdateOrder::kFill);
-    answer(1, messages::UpdateOrder::kFill, /*ok=*/false, ErrorCode::kInvalidArgument);
-    EXPECT_EQ(count_orders<messages::UpdateDrop>(), 1u);
-    both_answer(messages::UpdateOrder::kDrop);
-    EXPECT_EQ(last_reply().verdict.code, ErrorCode::kInvalidArgument);
-    EXPECT_EQ(coordinator_.state(), messages::UpdateState::kServing);
-    bucket();
-    EXPECT_EQ(last_reply().verdict.code, ErrorCode::kFailedPrecondition);
-}
-
-TEST_F(UpdateSessionTest, ASecondSenderIsRefused) {
-    begin();
-    both_answer(messages::UpdateOrder::kOpen);
-    begin();
-    EXPECT_EQ(last_reply().verdict.code, ErrorCode::kFailedPrecondition);
-    start(call());
-    EXPECT_EQ(last_reply().verdict.code, ErrorCode::kFailedPrecondition);
-    bucket(/*session=*/7);
-    EXPECT_EQ(last_reply().verdict.code, ErrorCode::kFailedPrecondition);
-    EXPECT_EQ(count_orders<messages::UpdateFill>(), 0u);
-    bucket();
-    bucket();
-    EXPECT_EQ(last_reply().verdict.code, ErrorCode::kFailedPrecondition) << "one bucket at a time";
-    EXPECT_EQ(count_orders<messages::UpdateFill>(), 1u);
-}
-
-TEST_F(UpdateSessionTest, ASparseBucketNeedsTheVersionItWasMadeFor) {
-    begin(/*base_digest=*/"d0");
-    EXPECT_EQ(last_reply().verdict.code, ErrorCode::kFailedPrecondition);
-    begin();
-    both_answer(messages::UpdateOrder::kOpen);
-    bucket(0, messages::TensorFormat::kSparse);
-    EXPECT_EQ(last_reply().verdict.code, ErrorCode::kFailedPrecondition);
-    messages::DropStage drop;
-    drop.call = CallId{14};
-    coordinator_.drop(now_, {"trainer", drop.call}, drop, out_);
-    both_answer(messages::UpdateOrder::kDrop);
-    EXPECT_TRUE(last_reply().ok);
-    next_update_ = 2;
-    begin(/*base_digest=*/"d1");
-    both_answer(messages::UpdateOrder::kOpen);
-    bucket(0, messages::TensorFormat::kSparse);
-    EXPECT_EQ(count_orders<messages::UpdateFill>(), 1u);
 }
 
 }  // namespace

@@ -1,0 +1,189 @@
+// The world's doors: every call and every request goes through them, and whoever waits there is
+// told once.
+#include "messages/codec.h"
+#include "messages/door_envelope.h"
+#include "messages/message_list.h"
+#include "tests/sim/world.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+namespace pitstop::sim {
+namespace {
+
+using std::chrono::milliseconds;
+
+// When what could not be sent is tried again.
+constexpr auto kRetryAfter = milliseconds(1);
+
+}  // namespace
+
+void World::tell_doors(messages::Frames frames) {
+    tokenizer::DoorsInput in;
+    in.from_tree.push_back(bus::Received{.frames = std::move(frames)});
+    turn_of_doors(std::move(in));
+}
+
+void World::say_frames(const std::string& peer, messages::Door door, messages::Frames frames) {
+    add_tree(frames, identity_.id());
+    tokenizer::DoorsInput in;
+    in.from_clients.emplace_back(door, bus::Received{.peer = peer, .frames = std::move(frames)});
+    turn_of_doors(std::move(in));
+}
+
+void World::turn_of_doors(tokenizer::DoorsInput in) {
+    in.now = now_;
+    in.entropy = {random_.next(), random_.next()};
+    in.unsent_to_clients = std::exchange(unsent_to_clients_, {});
+    in.unsent_to_replicas = std::exchange(unsent_to_replicas_, {});
+    // Control that comes back goes out first again.
+    std::map<ReplicaId, std::int64_t> num_again;
+    for (const tokenizer::ToReplica& message : in.unsent_to_replicas) {
+        if (message.socket == tokenizer::ReplicaSocket::kControl) ++num_again[message.replica];
+    }
+    tokenizer::DoorsOutput out = doors_->turn(std::move(in));
+    std::set<std::pair<ReplicaId, tokenizer::ReplicaSocket>> full;
+    for (tokenizer::ToReplica& message : out.to_replicas) {
+        const bool is_control = message.socket == tokenizer::ReplicaSocket::kControl;
+        if (is_control && num_again[message.replica]-- <= 0 && message.replica == ReplicaId{0})
+            watch_order(message.frames);
+        const std::pair receiver{message.replica, message.socket};
+        if (is_active_ && has_faults_ && random_.once_in(60)) full.insert(receiver);
+        if (full.contains(receiver)) {
+            unsent_to_replicas_.push_back(std::move(message));
+        } else {
+            send_to_replica(message);
+        }
+    }
+    send_to_clients(std::move(out.to_clients));
+    TimePoint wake_at = out.wake_at;
+    if (!unsent_to_clients_.empty() || !unsent_to_replicas_.empty()) wake_at = now_ + kRetryAfter;
+    if (wake_at == TimePoint::max() || (doors_wake_at_ && *doors_wake_at_ <= wake_at)) return;
+    doors_wake_at_ = wake_at;
+    at(wake_at, [this, wake_at] {
+        if (doors_wake_at_ != wake_at) return;  // one came before
+        doors_wake_at_.reset();
+        turn_of_doors({});
+    });
+}
+
+// The order of an update, as it is decided.
+void World::watch_order(const messages::Frames& frames) {
+    std::vector<tokenizer::UpdateCoordinator::Order> orders;
+    const Result<bool> is_order = messages::dispatch_to(frames, orders);
+    if (!is_order) return oracle_.fail("of the doors: " + is_order.error().message);
+    for (const tokenizer::UpdateCoordinator::Order& order : orders) {
+        sessions_.ordered(now_, order);
+        const auto* drop = std::get_if<messages::UpdateDrop>(&order);
+        dropping_ = drop != nullptr ? drop->update : messages::UpdateId{};
+        if (drop != nullptr) watch_drop(drop->update);
+        // A call that was not refused.
+        if (fate_ordered_) draw_fate(*std::exchange(fate_ordered_, std::nullopt));
+    }
+}
+
+void World::send_to_replica(const tokenizer::ToReplica& message) {
+    const auto r = static_cast<std::size_t>(raw(message.replica));
+    if (message.socket == tokenizer::ReplicaSocket::kRequests) {
+        Result<messages::TokenizedRequest> request =
+            decode<messages::TokenizedRequest>(message.frames, messages::UnknownFields::kRefuse);
+        if (!request) return oracle_.fail("of the doors: " + request.error().message);
+        oracle_.submitted(*request);
+        placed_.push_back({request->key, submitting_.peer, submitting_.rid});
+        deliver(replicas_[r].requests, [this, r, request = *std::move(request)] {
+            replicas_[r].inbox.requests.push_back(request);
+            make_turn(r);
+        });
+        return;
+    }
+    std::vector<scheduler::Control> control;
+    const Result<bool> taken = messages::dispatch_to(message.frames, control);
+    if (!taken || !*taken) return oracle_.fail("the doors sent a replica " + message.frames.type);
+    if (const auto* ends = std::get_if<messages::EndRequests>(&control.front())) {
+        for (const RequestKey key : ends->keys) {
+            if (ends->cause == messages::EndCause::kAbort) {
+                oracle_.abort_asked(key);
+            } else {
+                oracle_.silenced(key);
+            }
+        }
+    }
+    deliver(replicas_[r].control, [this, r, control] {
+        replicas_[r].inbox.control.push_back(control.front());
+        make_turn(r);
+    });
+}
+
+// A client may not read for a while, or be gone.
+void World::send_to_clients(std::vector<tokenizer::ToClient> messages) {
+    std::map<std::string, bus::Sent> unsent;
+    for (tokenizer::ToClient& message : messages) {
+        const bool is_data = message.door == messages::Door::kData;
+        Client& client = clients_[message.peer];
+        if (is_data && is_active_ && has_faults_ && random_.once_in(100))
+            client.reads_again_at = now_ + some(100, 40'000);
+        if (is_data && now_ < client.reads_again_at) unsent[message.peer] = bus::Sent::kFull;
+        if (is_data && client.is_gone) unsent[message.peer] = bus::Sent::kGone;
+        const auto why = unsent.find(message.peer);
+        if (is_data && why != unsent.end()) {
+            unsent_to_clients_.push_back({std::move(message), why->second});
+        } else {
+            heard_by_client(message);
+        }
+    }
+}
+
+void World::heard_by_client(const tokenizer::ToClient& message) {
+    messages::Frames frames = message.frames;
+    if (const Result<std::string> tree = take_tree(frames); !tree)
+        return oracle_.fail("of the doors: " + tree.error().message);
+    if (frames.type == messages::Outputs::kType) {
+        const Result<messages::Outputs> outputs =
+            decode<messages::Outputs>(frames, messages::UnknownFields::kRefuse);
+        if (!outputs) return oracle_.fail("of the doors: " + outputs.error().message);
+        for (const messages::OutputChunk& chunk : outputs->chunks)
+            heard_of_request(message.peer, chunk.rid, chunk.finish.has_value());
+        return;
+    }
+    if (const std::string rid = messages::peek_string(frames, "rid"); !rid.empty())
+        return heard_of_request(message.peer, rid, /*is_end=*/true);
+    heard_of_call(frames);
+}
+
+void World::heard_of_request(const std::string& peer, const std::string& rid, bool is_end) {
+    bool& is_open = clients_[peer].open[rid];
+    if (!is_open) oracle_.fail(fmt::format("client {}: {} goes on after its end (P4)", peer, rid));
+    if (is_end) is_open = false;
+}
+
+void World::heard_of_call(const messages::Frames& frames) {
+    const std::uint64_t id = messages::peek_uint(frames, "call");
+    const auto place = calls_.find(id);
+    if (place == calls_.end())
+        return oracle_.fail(fmt::format("an answer to call {}, which nobody made", id));
+    Call& call = place->second;
+    if (++call.num_answers > 1)
+        return oracle_.fail(fmt::format("{} {} was answered twice", call.name, id));
+    if (frames.type == messages::ErrorReply::kType) {
+        const Result<messages::ErrorReply> error =
+            decode<messages::ErrorReply>(frames, messages::UnknownFields::kRefuse);
+        // A replica answers by its own deadline, but for what its workers answer.
+        const bool is_late = error && error->error.code == ErrorCode::kDeadlineExceeded;
+        if (is_late && !(stuck_any_ && call.is_of_workers))
+            oracle_.fail(fmt::format("{} {}: {} (P5)", call.name, id, error->error.message));
+        return;
+    }
+    if (frames.type != messages::UpdateReply::kType) return;
+    const Result<messages::UpdateReply> reply =
+        decode<messages::UpdateReply>(frames, messages::UnknownFields::kRefuse);
+    if (!reply) return oracle_.fail("of the doors: " + reply.error().message);
+    if (reply->state == messages::UpdateState::kTorn) ++report_.num_torn;
+    if (reply->ok == !reply->verdict.is_done())
+        oracle_.fail("an update's answer is ok with an error, or not ok without");
+    if (call.heard) call.heard(*reply);
+}
+
+}  // namespace pitstop::sim

@@ -1,0 +1,138 @@
+// What must hold after every event of the world, and when its faults have stopped.
+#include "tests/sim/world.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace pitstop::sim {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr auto kSettleTime = seconds(120);
+
+}  // namespace
+
+void World::check() {
+    sessions_.check(now_);
+    if (report_.num_events % 64 == 0) check_calls();
+}
+
+// Whatever is stuck, whoever called hears in time.
+void World::check_calls() {
+    for (const auto& [id, call] : calls_) {
+        if (now_ > call.deadline && call.num_answers == 0) {
+            oracle_.fail(fmt::format("call {} ({}) was not answered in time (P5)", id, call.name));
+        }
+    }
+}
+
+void World::check_clients() {
+    for (const auto& [peer, client] : clients_) {
+        if (client.is_gone) continue;
+        for (const auto& [rid, is_open] : client.open) {
+            if (is_open)
+                oracle_.fail(fmt::format("client {} heard no end of its {} (P4)", peer, rid));
+        }
+    }
+}
+
+// Some replica can generate nothing until new weights come.
+bool World::needs_update() const {
+    return updates().is_torn() || std::ranges::any_of(replicas_, [](const Replica& replica) {
+               return !replica.core->has_weights() && replica.core->is_all_resident();
+           });
+}
+
+SessionBook::Base World::base() const {
+    const bool is_whole =
+        !updates().is_torn() && std::ranges::all_of(replicas_, [](const Replica& replica) {
+            return replica.core->has_weights();
+        });
+    return {.serving = updates().version().epoch, .is_whole = is_whole};
+}
+
+bool World::is_quiet() const {
+    return oracle_.unanswered().empty() &&
+           std::ranges::all_of(replicas_, [](const Replica& replica) {
+               return replica.core->num_open() == 0 && replica.core->num_in_flight() == 0;
+           });
+}
+
+std::string World::describe() const {
+    std::string text = fmt::format("update: {}", name_of(updates().state()));
+    for (const Replica& replica : replicas_) {
+        const messages::ReplicaStatus status = replica.core->status(now_, CallId{1});
+        text += fmt::format(
+            "; replica {}: {}, epoch {}, {} waiting, {} running, {} steps in flight, {} of {} "
+            "pages free, {} cached",
+            raw(status.replica),
+            status.state,
+            raw(status.epoch),
+            status.num_waiting,
+            status.num_running,
+            status.steps_in_flight,
+            status.pages_free,
+            status.pages_total,
+            status.pages_cached
+        );
+    }
+    return text;
+}
+
+// The faults stop; whatever was asked for must come to its end.
+void World::settle_down() {
+    const TimePoint end = now_ + kSettleTime;
+    next_fate_ = ModelWorker::StageFate::kGood;
+    is_active_ = false;
+    while (!oracle_.problem() && now_ < end) {
+        advance_until(now_ + milliseconds(500));
+        if (oracle_.problem()) return;
+        check_calls();
+        if (stuck_any_) {
+            // The tree would be torn down by now. What is left: every call was answered in time.
+            if (now_ > end - kSettleTime + seconds(15)) return;
+            continue;
+        }
+        if (updates().is_staged()) {
+            drop_any(1000);
+        } else if (needs_update() && !updates().is_busy()) {
+            start_update(/*is_good=*/true);
+        }
+        call(messages::ResumeMemory{}, 1000);
+        call(messages::ContinueGeneration{}, 1000);
+        advance_until(now_ + milliseconds(500));
+        if (is_quiet() && updates().state() == messages::UpdateState::kServing && !needs_update())
+            break;
+    }
+    if (oracle_.problem() || stuck_any_) return;
+    if (const auto keys = oracle_.unanswered(); !keys.empty()) {
+        return oracle_.fail(fmt::format(
+            "{} requests were never answered, the first is {} (P4); {}",
+            keys.size(),
+            raw(keys.front()),
+            describe()
+        ));
+    }
+    if (updates().state() != messages::UpdateState::kServing)
+        return oracle_.fail("the update does not come to its end; " + describe());
+    push_to_the_end();
+    check_clients();
+    for (std::size_t r = 0; r < replicas_.size(); ++r) {
+        const messages::ReplicaStatus status = replicas_[r].core->status(now_, CallId{1});
+        if (status.pages_free + status.pages_cached != status.pages_total) {
+            oracle_.fail(fmt::format(
+                "replica {}: {} free and {} cached of {} pages at rest",
+                r,
+                status.pages_free,
+                status.pages_cached,
+                status.pages_total
+            ));
+        }
+    }
+    check_calls();
+}
+
+}  // namespace pitstop::sim

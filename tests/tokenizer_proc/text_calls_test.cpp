@@ -1,0 +1,95 @@
+// Texts that are encoded, decoded and rendered for callers, on another thread.
+#include "tests/tokenizer_proc/doors_fixture.h"
+
+#include <algorithm>
+
+namespace pitstop::tokenizer {
+namespace {
+
+TEST_F(DoorsTest, TokenizeEncodesAndDecodes) {
+    start();
+    messages::Tokenize call;
+    call.call = CallId{4};
+    call.text = "Once upon a time";
+    call.add_special_tokens = false;
+    send("p", call);
+    finish_jobs();
+    const messages::TokenizeReply encoded = next_to<messages::TokenizeReply>("p");
+    EXPECT_EQ(encoded.call, CallId{4});
+    EXPECT_EQ(encoded.ids, *tokenizer_->encode("Once upon a time", text::AddSpecial::kNo));
+    call.text.reset();
+    call.ids = encoded.ids;
+    send("p", call);
+    finish_jobs();
+    EXPECT_EQ(next_to<messages::TokenizeReply>("p").text, "Once upon a time");
+}
+
+// What a template costs is not known before: also the model's own, of the shortest chat.
+TEST_F(DoorsTest, TheLoopRendersNoChat) {
+    chat_template_ = ChatTemplate::load("/nowhere");
+    start();
+    messages::RenderChat call;
+    call.call = CallId{4};
+    call.variables = R"({"messages": [{"role": "user", "content": "hi"}]})";
+    call.client = {"someone"};
+    send("p", call);
+    ASSERT_EQ(jobs_.size(), 1u);
+    EXPECT_FALSE(has_message("p"));
+    EXPECT_EQ(jobs_[0].client, (std::vector<std::string>{"70", "someone"}));  // 'p' and the name
+    finish_jobs();
+    EXPECT_EQ(refusal("p").error.code, ErrorCode::kUnsupported);  // there is no template
+}
+
+TEST_F(DoorsTest, ACancelledCallIsAnsweredAndItsTextIsStopped) {
+    start();
+    messages::Tokenize call;
+    call.text = "Once upon a time";
+    for (const std::uint64_t id : {7u, 8u}) {
+        call.call = CallId{id};
+        send("p", call);
+    }
+    messages::Cancel cancel;
+    cancel.calls = {CallId{7}, CallId{7}, CallId{99}};
+    send("q", cancel);  // another client's
+    EXPECT_TRUE(cancelled_jobs_.empty());
+    send("p", cancel);
+    EXPECT_EQ(cancelled_jobs_, std::vector<JobId>{jobs_.at(0).id});
+    const messages::ErrorReply error = refusal("p");
+    EXPECT_EQ(error.call, CallId{7});
+    EXPECT_EQ(error.error.code, ErrorCode::kAborted);
+    finish_jobs();
+    EXPECT_EQ(next_to<messages::TokenizeReply>("p").call, CallId{8});
+    EXPECT_FALSE(has_message("p"));
+}
+
+TEST_F(DoorsTest, WhoGoesAwayHasItsTextsStopped) {
+    start();
+    send("p", prompt("long", std::string(TextWorker::kInlineBytesMax + 1, 'a')));
+    messages::Tokenize call;
+    call.call = CallId{7};
+    call.text = "Once upon a time";
+    send("p", call);
+    send("only-calls", call);
+    gone_ = {"p", "only-calls"};
+    for (int i = 0; i < 4; ++i) wait(std::chrono::seconds(2));
+    std::ranges::sort(cancelled_jobs_);
+    std::vector<JobId> all;
+    for (const TextJob& job : jobs_) all.push_back(job.id);
+    EXPECT_EQ(cancelled_jobs_, all);
+    EXPECT_EQ(all.size(), 3u);
+    gone_.clear();
+    finish_jobs();  // harmless, though it comes late
+    EXPECT_FALSE(has_message("only-calls"));
+}
+
+TEST_F(DoorsTest, AnAbortedRequestHasItsTextStopped) {
+    start();
+    send("p", prompt("long", std::string(TextWorker::kInlineBytesMax + 1, 'a')));
+    messages::Cancel cancel;
+    cancel.rids = {"long"};
+    send("p", cancel);
+    EXPECT_EQ(cancelled_jobs_, std::vector<JobId>{jobs_.at(0).id});
+}
+
+}  // namespace
+}  // namespace pitstop::tokenizer

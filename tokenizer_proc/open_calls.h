@@ -1,0 +1,122 @@
+// Calls at the admin door that wait for somebody: who asked, until when, and what has come so far.
+//
+// A call gets a number of the door's own, so that callers' numbers never meet; what answers it
+// comes back under that number, in any order. It ends once: answered, or at its deadline with an
+// error that names the phase and who is missing. One table and one deadline's rule for all kinds.
+//
+// Pure: no clock, no socket.
+// Thread:  the loop thread only.
+// Bounded: kCallsMax calls of each kind; a further one is refused.
+#pragma once
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "base/time.h"
+#include "messages/replica_calls.h"
+#include "tokenizer_proc/gathered.h"
+#include "tokenizer_proc/request_table.h"
+#include "tokenizer_proc/weight_reads.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace pitstop::tokenizer {
+
+// Who asked at the admin door, and the number they gave their call.
+struct AdminCaller {
+    std::string peer{};
+    CallId call{};
+};
+
+inline constexpr std::size_t kCallsMax = 1024;  // open at the admin door, of each kind
+
+// An abort: the last chunks of what it ends are to come.
+struct LastChunks {
+    std::map<OpenId, ReplicaId> ending{};  // and where each runs
+    messages::AbortReply reply{};
+
+    [[nodiscard]] std::string who_is_missing() const;
+};
+
+class OpenCalls {
+  public:
+    // What replicas or ranks answer for themselves, or what else is waited for.
+    template <class List>
+    struct AwaitedOf;
+    template <class... Parts>
+    struct AwaitedOf<messages::MessageList<Parts...>> {
+        using Type = std::variant<Gathered<Parts>..., TensorRead, LastChunks>;
+    };
+    using Awaited = typename AwaitedOf<decltype(
+        messages::ReplicaParts{} +
+        messages::MessageList<messages::WorkerDigests, messages::WorkerGrouped>{}
+    )>::Type;
+    struct Call {
+        AdminCaller caller{};
+        std::string_view what{};   // the call's type, and
+        std::string_view phase{};  // what it does now: for the error of a late call
+        TimePoint deadline{};
+        Awaited awaited;
+    };
+
+    // The number under which it is answered. Errors: kResourceExhausted.
+    Result<CallId> open(Call call);
+
+    // The call of this number if it waits for such; null where it is late, or waits for others.
+    template <class Awaits>
+    [[nodiscard]] Awaits* find(CallId id) {
+        const auto place = calls_.find(id);
+        return place == calls_.end() ? nullptr : std::get_if<Awaits>(&place->second.awaited);
+    }
+    // Forgets the call, which is there. Who is to be answered.
+    AdminCaller close(CallId id);
+
+    // A part of a call's answer. All parts once the last has come, and the call is closed.
+    template <class Part>
+    struct Complete {
+        AdminCaller caller{};
+        std::vector<Part> parts{};  // in the order of replicas, then ranks
+    };
+    template <class Part>
+    [[nodiscard]] std::optional<Complete<Part>> add(Part part) {
+        const CallId id = part.call;
+        auto* gathered = find<Gathered<Part>>(id);
+        if (gathered == nullptr || !gathered->add(std::move(part))) return std::nullopt;
+        std::vector<Part> parts = gathered->take();
+        return Complete<Part>{close(id), std::move(parts)};
+    }
+
+    // Calls `visit(id, awaited)` for each that waits for such, in the order of their numbers.
+    template <class Awaits, class Visit>
+    void for_each(Visit visit) {
+        for (auto place = calls_.begin(); place != calls_.end();) {
+            const auto here = place++;  // the visit may close it
+            if (auto* awaited = std::get_if<Awaits>(&here->second.awaited))
+                visit(here->first, *awaited);
+        }
+    }
+
+    struct Late {
+        AdminCaller caller{};
+        Error error{};
+    };
+    // The calls whose deadline has come.
+    [[nodiscard]] std::vector<Late> take_late(TimePoint now);
+    [[nodiscard]] std::vector<AdminCaller> take_all();
+    [[nodiscard]] TimePoint next_deadline() const;  // max: none
+
+  private:
+    std::map<CallId, Call> calls_{};
+    std::array<std::size_t, std::variant_size_v<Awaited>> num_open_{};  // by kind
+    CallId next_id_{1};
+};
+
+}  // namespace pitstop::tokenizer
