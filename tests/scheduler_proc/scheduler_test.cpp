@@ -1,6 +1,6 @@
 #include "scheduler_proc/scheduler.h"
 
-#include "tests/scheduler_proc/rig.h"
+#include "tests/scheduler_proc/expectations.h"
 
 #include <gtest/gtest.h>
 
@@ -8,27 +8,6 @@
 
 namespace pitstop::scheduler {
 namespace {
-
-void expect_all(Rig& rig, RequestKey key, const Ask& ask) {
-    SCOPED_TRACE(testing::Message() << "request " << raw(key));
-    const Received want = rig.expected(ask);
-    const Received& got = rig.of(key);
-    EXPECT_EQ(got.tokens, want.tokens);
-    EXPECT_EQ(got.logprobs, want.logprobs);
-    EXPECT_EQ(got.top_ids, want.top_ids);
-    EXPECT_EQ(got.top_logprobs, want.top_logprobs);
-    EXPECT_EQ(got.ids_logprobs, want.ids_logprobs);
-    EXPECT_EQ(got.prompt, want.prompt);
-    ASSERT_TRUE(got.finish);
-    EXPECT_EQ(got.finish->reason, want.finish->reason);
-    EXPECT_EQ(got.finish->matched_token, want.finish->matched_token);
-}
-
-std::string error_of(Rig& rig, RequestKey key) {
-    const auto& finish = rig.of(key).finish;
-    if (!finish || finish->reason != messages::FinishReason::kError) return "";
-    return std::string(finish->verdict.code_name());
-}
 
 std::size_t num_tokens(const messages::StepPlan& plan) { return plan.tokens.values.size(); }
 
@@ -228,129 +207,6 @@ TEST(Scheduler, DecodesComeFirstAndPrefillsKeepAShare) {
         EXPECT_GE(rig.workers.plans()[i].rows.size(), 12u) << "no decode waited";
 }
 
-// ---- ends ----
-
-TEST(Scheduler, StopsAtEndOfSequenceUnlessToldToIgnoreIt) {
-    FakeModel model{.eos_one_in = 4};
-    Rig rig(model);
-    Ask ask{.prompt = prompt_of(6), .max_new_tokens = 40};
-    const RequestKey stopped = rig.send(ask);
-    Ask ignoring = ask;
-    ignoring.sampling.ignore_eos = true;
-    const RequestKey ran_on = rig.send(ignoring);
-    Ask late = ask;
-    late.sampling.min_new_tokens = 20;
-    const RequestKey masked = rig.send(late);
-    rig.run();
-    expect_all(rig, stopped, ask);
-    expect_all(rig, ran_on, ignoring);
-    expect_all(rig, masked, late);
-    EXPECT_EQ(rig.of(stopped).finish->matched_token, TokenId{1});
-    EXPECT_EQ(rig.of(stopped).tokens.back(), TokenId{1}) << "the stop token is part of the output";
-    EXPECT_EQ(rig.of(ran_on).tokens.size(), 40u);
-    EXPECT_GE(rig.of(masked).tokens.size(), 20u);
-}
-
-TEST(Scheduler, StopsAtAStopTokenEvenWhenIgnoringEndOfSequence) {
-    Rig rig;
-    Ask ask{.prompt = prompt_of(6), .max_new_tokens = 10};
-    ask.sampling.stop_token_ids = {rig.expected(ask).tokens.at(3)};
-    ask.sampling.ignore_eos = true;
-    const RequestKey key = rig.send(ask);
-    rig.run();
-    expect_all(rig, key, ask);
-    EXPECT_EQ(rig.of(key).tokens.size(), 4u);
-}
-
-TEST(Scheduler, WithoutMaxNewTokensRunsToTheEndOfTheContext) {
-    Rig rig({.context_len = 20});
-    const Ask ask{.prompt = prompt_of(6), .max_new_tokens = std::nullopt};
-    const RequestKey key = rig.send(ask);
-    rig.run();
-    expect_all(rig, key, ask);
-    EXPECT_EQ(rig.of(key).tokens.size(), 14u);
-}
-
-TEST(Scheduler, LogitsThatAreNotFiniteEndTheRequestAloneAndSaySo) {
-    FakeModel model{.nan_one_in = 20};
-    Rig rig(model);
-    std::vector<std::pair<RequestKey, Ask>> sent;
-    for (int i = 0; i < 6; ++i) {
-        Ask ask{.prompt = prompt_of(4, 600 + i), .max_new_tokens = 20};
-        sent.emplace_back(rig.send(ask), ask);
-    }
-    rig.run();
-    int num_errors = 0;
-    for (const auto& [key, ask] : sent) {
-        expect_all(rig, key, ask);
-        if (error_of(rig, key).empty()) continue;
-        ++num_errors;
-        EXPECT_EQ(error_of(rig, key), "internal");
-        EXPECT_NE(rig.of(key).finish->verdict.message.find("not finite"), std::string::npos);
-    }
-    EXPECT_GT(num_errors, 0);
-    EXPECT_LT(num_errors, 6);
-}
-
-TEST(Scheduler, ATokenOutsideTheVocabularyEndsTheRequest) {
-    Rig rig;
-    const RequestKey key = rig.send({.prompt = prompt_of(4)});
-    rig.turn();
-    auto answers = rig.workers.run_one();
-    std::get<messages::StepResult>(answers[0]).sampled.values[0] = TokenId{1000};
-    TurnInput in;
-    in.workers = answers;
-    rig.turn(in);
-    EXPECT_EQ(error_of(rig, key), "internal");
-    rig.run();
-}
-
-// ---- scoring ----
-
-TEST(Scheduler, ScoresPromptsOverChunksAndTellsThemInTheFirstChunk) {
-    for (const std::int64_t start : {0, 1, 2, 7, 12, 29, 30, 1000}) {
-        for (const std::int64_t output_len : {0, 1, 4}) {
-            SCOPED_TRACE(testing::Message() << "start " << start << " output " << output_len);
-            Rig rig({}, {.tokens_per_step_max = 7});
-            Ask ask{.prompt = prompt_of(30), .max_new_tokens = output_len};
-            ask.logprobs = {.enabled = true, .prompt_start = start, .top = 2, .ids = {TokenId{5}}};
-            const RequestKey first = rig.send(ask);
-            rig.run();
-            expect_all(rig, first, ask);
-            const RequestKey again = rig.send(ask);  // now the prefix is cached
-            rig.run();
-            expect_all(rig, again, ask);
-            if (start == 12 && output_len == 4) {
-                EXPECT_EQ(rig.of(again).counts->cached_tokens, 8) << "positions 11.. are computed";
-            }
-        }
-    }
-}
-
-TEST(Scheduler, AScoredPromptOfOneTokenHasNoScores) {
-    Rig rig;
-    Ask ask{.prompt = prompt_of(1), .max_new_tokens = 0};
-    ask.logprobs = {.enabled = true, .prompt_start = 0};
-    const RequestKey key = rig.send(ask);
-    rig.run();
-    expect_all(rig, key, ask);
-    EXPECT_TRUE(rig.of(key).prompt->logprobs.empty());
-}
-
-TEST(Scheduler, MaxNewTokensZeroOnlyScores) {
-    Rig rig({.context_len = 30});
-    Ask ask{.prompt = prompt_of(30), .max_new_tokens = 0};
-    ask.logprobs = {.enabled = true, .prompt_start = 0};
-    const RequestKey key = rig.send(ask);
-    rig.run();
-    expect_all(rig, key, ask);
-    EXPECT_EQ(rig.of(key).finish->reason, messages::FinishReason::kLength);
-    EXPECT_EQ(rig.of(key).num_chunks, 1);
-    for (const messages::StepPlan& plan : rig.workers.plans()) {
-        for (const messages::PlanRow& row : plan.rows) EXPECT_EQ(row.output_index, -1);
-    }
-}
-
 // ---- the prefix cache in use ----
 
 TEST(Scheduler, ASecondRequestReusesThePagesOfTheFirst) {
@@ -450,103 +306,6 @@ TEST(Scheduler, ARequestSentTwiceIsCountedAndTheFirstGoesOn) {
     rig.turn(in);
     rig.run();
     expect_all(rig, request.key, ask);
-}
-
-// ---- aborts, by exact key, at every stage ----
-
-messages::EndRequests abort_of(std::vector<RequestKey> keys, std::string message = "enough") {
-    return {
-        .keys = std::move(keys),
-        .cause = messages::EndCause::kAbort,
-        .message = std::move(message)};
-}
-
-TEST(Abort, AQueuedRequestEndsWithItsCounts) {
-    Rig rig({}, {.running_max = 1});
-    rig.send({.prompt = prompt_of(5)});
-    const RequestKey queued = rig.send({.prompt = prompt_of(7, 200)});
-    rig.turn();
-    rig.control(abort_of({queued}));
-    rig.turn();
-    ASSERT_TRUE(rig.of(queued).finish);
-    EXPECT_EQ(rig.of(queued).finish->reason, messages::FinishReason::kAbort);
-    EXPECT_EQ(rig.of(queued).finish->verdict.message, "enough");
-    EXPECT_TRUE(rig.of(queued).finish->was_waiting);
-    EXPECT_EQ(rig.of(queued).counts->prompt_tokens, 7);
-    EXPECT_EQ(rig.of(queued).counts->completion_tokens, 0);
-    rig.run();
-}
-
-TEST(Abort, WhilePrefillingOrDecodingDropsWhatIsInFlight) {
-    for (int num_steps = 0; num_steps < 14; ++num_steps) {
-        SCOPED_TRACE(num_steps);
-        Rig rig({}, {.tokens_per_step_max = 8});
-        const Ask ask{.prompt = prompt_of(30), .max_new_tokens = 12};
-        const RequestKey key = rig.send(ask);
-        const Ask other{.prompt = prompt_of(9, 200), .max_new_tokens = 20};
-        const RequestKey stays = rig.send(other);
-        rig.turn();
-        for (int i = 0; i < num_steps; ++i) rig.step();
-        const auto before = rig.of(key).tokens;
-        rig.control(abort_of({key}));
-        rig.turn();
-        ASSERT_TRUE(rig.of(key).finish);
-        EXPECT_EQ(rig.of(key).finish->reason, messages::FinishReason::kAbort);
-        rig.run();
-        EXPECT_EQ(rig.of(key).tokens, before) << "P4: every token so far, and none after";
-        const auto want = rig.expected(ask).tokens;
-        EXPECT_TRUE(std::equal(before.begin(), before.end(), want.begin()));
-        expect_all(rig, stays, other);
-        EXPECT_EQ(rig.status().pages_free + rig.status().pages_cached, 64);
-    }
-}
-
-TEST(Abort, OfARequestThatEndedOrNeverWasIsHarmless) {
-    Rig rig;
-    const RequestKey key = rig.send({.prompt = prompt_of(5)});
-    rig.run();
-    rig.control(abort_of({key, RequestKey{0}}));
-    rig.run();
-    EXPECT_EQ(rig.of(key).finish->reason, messages::FinishReason::kLength);
-}
-
-TEST(Abort, ThatOvertakesItsRequestEndsItOnArrival) {
-    Rig rig;
-    const messages::TokenizedRequest first = rig.make({.prompt = prompt_of(5)});
-    const messages::TokenizedRequest second = rig.make({.prompt = prompt_of(5)});
-    const messages::TokenizedRequest third = rig.make({.prompt = prompt_of(5)});
-    rig.control(abort_of({first.key}));
-    rig.control(messages::EndRequests{.keys = {second.key}, .cause = messages::EndCause::kPeerGone}
-    );
-    rig.turn();
-    TurnInput in;
-    in.requests = {first, second, third};
-    rig.turn(in);
-    rig.run();
-    ASSERT_TRUE(rig.of(first.key).finish);
-    EXPECT_EQ(rig.of(first.key).finish->reason, messages::FinishReason::kAbort);
-    EXPECT_EQ(rig.of(second.key).num_chunks, 0) << "nobody is left to answer";
-    EXPECT_EQ(rig.of(second.key).num_starts, 0);
-    EXPECT_EQ(rig.of(third.key).tokens.size(), 8u);
-}
-
-TEST(Abort, AStopTextOrAPeerThatIsGoneEndsARequestWithoutAChunk) {
-    Rig rig;
-    const RequestKey key = rig.send({.prompt = prompt_of(5), .max_new_tokens = 50});
-    const RequestKey young = rig.send({.prompt = prompt_of(5, 300), .max_new_tokens = 50});
-    rig.turn();
-    rig.control(messages::EndRequests{.keys = {young}, .cause = messages::EndCause::kStopText});
-    rig.turn();
-    rig.step();
-    rig.step();
-    const auto num_chunks = rig.of(key).num_chunks;
-    EXPECT_GT(num_chunks, 0);
-    rig.control(messages::EndRequests{.keys = {key}, .cause = messages::EndCause::kStopText});
-    rig.run();
-    EXPECT_EQ(rig.of(key).num_chunks, num_chunks);
-    EXPECT_EQ(rig.of(key).num_drops, 1) << "the detokenizer knew it";
-    EXPECT_EQ(rig.of(young).num_drops, 0) << "it did not know this one";
-    EXPECT_EQ(rig.scheduler.num_open(), 0);
 }
 
 // ---- order ----
