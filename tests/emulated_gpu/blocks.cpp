@@ -159,44 +159,7 @@ void perform(const std::vector<AsyncCopy>& copies) {
         std::byte bytes[16] = {};
         if (copy.src_bytes != 0) std::memcpy(bytes, copy.from, copy.src_bytes);
         std::memcpy(copy.to, bytes, sizeof bytes);
-        note_generic_write(copy.to, sizeof bytes);
-    }
-}
-
-// Warps take turns in an order that changes from round to round, each lane by lane from its first
-// or its last: which one is ahead at a barrier is not to matter.
-void run_threads(Random& random) {
-    const auto num = static_cast<std::size_t>(block.num_threads);
-    std::vector<std::size_t> warps(num / kLanes);
-    for (std::size_t i = 0; i < warps.size(); ++i) warps[i] = i;
-    int num_spins = 0;
-    while (block.num_done < block.num_threads) {
-        bool has_progress = false;
-        random.shuffle(warps);
-        const bool is_reversed = random.below(2) == 0;
-        for (std::size_t i = 0; i < num; ++i) {
-            const std::size_t lane = is_reversed ? kLanes - 1 - i % kLanes : i % kLanes;
-            Fiber& fiber = *block.fibers[warps[i / kLanes] * kLanes + lane];
-            if (!may_run(fiber)) continue;
-            const bool was_spinning = fiber.state == State::kSpinning;
-            fiber.state = State::kReady;
-            enter(fiber);
-            has_progress = has_progress || !was_spinning || fiber.state != State::kSpinning;
-        }
-        num_spins = has_progress ? 0 : num_spins + 1;
-        const bool is_stuck = num_spins > kSpinsMax;
-        if (is_stuck) {
-            std::string where;
-            for (std::size_t i = 0; i < num; ++i) {
-                const Fiber& fiber = *block.fibers[i];
-                if (fiber.state != State::kDone && where.size() < 400)
-                    where += "\n  thread " + std::to_string(i) + " at " + fiber.waits_at;
-            }
-            fail(
-                "the block is stuck, " + std::to_string(block.num_done) + " of " +
-                std::to_string(block.num_threads) + " threads have left:" + where
-            );
-        }
+        note_copy(copy.to, sizeof bytes);
     }
 }
 
@@ -205,8 +168,96 @@ Random& choices() {
     return random;
 }
 
+// Warps that stand still for some rounds while others get on, as far as those can.
+class Held {
+  public:
+    // Now and then: this one, or its warpgroup.
+    void choose(Random& random, std::size_t warp) {
+        if (rounds_ > 0 || random.below(kOneIn) != 0) return;
+        const std::size_t num = random.below(2) == 0 ? 1 : kWarpgroupWarps;
+        begin_ = warp / num * num;
+        end_ = begin_ + num;
+        rounds_ = 1 + static_cast<int>(random.below(kRoundsMax));
+    }
+    [[nodiscard]] bool has(std::size_t warp) const {
+        return rounds_ > 0 && warp >= begin_ && warp < end_;
+    }
+    // True: the others wait for what is held, which goes on.
+    bool end_round(bool has_progress) {
+        const bool was_held = rounds_ > 0;
+        rounds_ = was_held && has_progress ? rounds_ - 1 : 0;
+        return was_held && !has_progress;
+    }
+
+  private:
+    static constexpr std::uint64_t kOneIn = 8;  // rounds, and arrivals at a barrier
+    static constexpr std::size_t kWarpgroupWarps = 4;
+    static constexpr std::uint64_t kRoundsMax = 64;
+    std::size_t begin_ = 0, end_ = 0;
+    int rounds_ = 0;
+};
+Held held;
+
+// A warp's lanes, each until it waits. What became of them: whether any could run, and whether any
+// did more than ask again for what is not there.
+struct Turn {
+    bool has_run = false;
+    bool has_progress = false;
+};
+Turn take_turn(std::size_t warp, bool is_reversed) {
+    Turn turn;
+    for (std::size_t i = 0; i < kLanes; ++i) {
+        const std::size_t lane = is_reversed ? kLanes - 1 - i : i;
+        Fiber& fiber = *block.fibers[warp * kLanes + lane];
+        if (!may_run(fiber)) continue;
+        const bool was_spinning = fiber.state == State::kSpinning;
+        fiber.state = State::kReady;
+        enter(fiber);
+        turn.has_run = true;
+        turn.has_progress |= !was_spinning || fiber.state != State::kSpinning;
+    }
+    if (turn.has_run && is_async_proxy_watched()) note_stores(static_cast<int>(warp));
+    return turn;
+}
+
+[[noreturn]] void fail_stuck() {
+    std::string where;
+    for (int i = 0; i < block.num_threads; ++i) {
+        const Fiber& fiber = *block.fibers[static_cast<std::size_t>(i)];
+        if (fiber.state != State::kDone && where.size() < 400)
+            where += "\n  thread " + std::to_string(i) + " at " + fiber.waits_at;
+    }
+    fail(
+        "the block is stuck, " + std::to_string(block.num_done) + " of " +
+        std::to_string(block.num_threads) + " threads have left:" + where
+    );
+}
+
+// Warps take turns in an order that changes from round to round, each lane by lane from its first
+// or its last, and some stand still for a while: which one is ahead is not to matter.
+void run_threads(Random& random) {
+    std::vector<std::size_t> warps(static_cast<std::size_t>(block.num_threads / kLanes));
+    for (std::size_t i = 0; i < warps.size(); ++i) warps[i] = i;
+    held = {};
+    int num_spins = 0;
+    while (block.num_done < block.num_threads) {
+        bool has_progress = false;
+        random.shuffle(warps);
+        const bool is_reversed = random.below(2) == 0;
+        held.choose(random, random.below(warps.size()));
+        for (const std::size_t warp : warps) {
+            if (!held.has(warp)) has_progress |= take_turn(warp, is_reversed).has_progress;
+        }
+        if (held.end_round(has_progress)) continue;
+        num_spins = has_progress ? 0 : num_spins + 1;
+        if (num_spins > kSpinsMax) fail_stuck();
+    }
+}
+
 // Threads at the kernel's first line, and shared memory that nobody has written.
-void prepare_block(std::size_t shared_bytes, const std::function<void()>& body) {
+void prepare_block(
+    std::size_t shared_bytes, const std::function<void()>& body, bool uses_async_proxy
+) {
     block.num_threads = static_cast<int>(block_dim.x * block_dim.y * block_dim.z);
     block.body = &body;
     block.shared_bytes = shared_bytes;
@@ -214,7 +265,7 @@ void prepare_block(std::size_t shared_bytes, const std::function<void()>& body) 
     const auto address = reinterpret_cast<std::uintptr_t>(block.shared.data());
     block.shared_begin = block.shared.data() + (1024 - address % 1024) % 1024;
     std::memset(block.shared_begin, 0xff, shared_bytes);
-    begin_async_proxy(shared_bytes);
+    begin_async_proxy(shared_bytes, uses_async_proxy);
     block.warps.clear();
     for (int i = 0; i < block.num_threads / kLanes; ++i)
         block.warps.push_back(std::make_unique<Warp>());
@@ -282,9 +333,12 @@ void copy_async(void* to, const void* from, std::uint32_t src_bytes) {
     check_shared(to, 16, 16);
     if (src_bytes != 0) check_aligned(from, 16);
     const AsyncCopy copy{to, from, src_bytes};
-    if (copy_time() == CopyTime::kAtOnce) perform({copy});
     if (current->groups.empty()) current->groups.emplace_back();
-    current->groups.back().push_back(copy);
+    if (is_at_once()) {
+        perform({copy});
+    } else {
+        current->groups.back().push_back(copy);
+    }
 }
 
 void commit_copies() {
@@ -295,7 +349,7 @@ void commit_copies() {
 void wait_copies(int num_pending) {
     auto& groups = current->groups;  // the last one is open, and not waited for
     while (groups.size() > static_cast<std::size_t>(num_pending) + 1) {
-        if (copy_time() == CopyTime::kLate) perform(groups.front());
+        perform(groups.front());
         groups.erase(groups.begin());
     }
 }
@@ -330,6 +384,9 @@ void barrier_arrive(std::uint64_t* barrier) {
         ++word.phases;
     }
     std::memcpy(barrier, &word, sizeof word);
+    // Who waited for it may be far ahead before this thread goes on.
+    held.choose(choices(), static_cast<std::size_t>(current->linear / kLanes));
+    let_others_run();
 }
 
 void barrier_wait(const std::uint64_t* barrier, int parity) {
@@ -375,7 +432,7 @@ Grid::Grid(Dim3 grid, Dim3 block_in, std::size_t shared_bytes, std::function<voi
     : grid_(grid), block_(block_in), shared_bytes_(shared_bytes), body_(std::move(body)) {
     const unsigned num_threads = block_.x * block_.y * block_.z;
     if (shared_bytes_ > kSharedBytesMax) fail("more shared memory than a block can have");
-    if (num_threads % kLanes != 0 || num_threads > 1024) fail("an odd block size");
+    if (num_threads % kLanes != 0 || num_threads > kThreadsMax) fail("an odd block size");
     order_.resize(std::uint64_t{grid.x} * grid.y * grid.z);
     for (std::uint64_t i = 0; i < order_.size(); ++i) order_[i] = i;
     choices().shuffle(order_);
@@ -391,9 +448,10 @@ bool Grid::run_block() {
         static_cast<unsigned>(number % grid_.x),
         static_cast<unsigned>(number / grid_.x % grid_.y),
         static_cast<unsigned>(number / grid_.x / grid_.y)};
-    prepare_block(shared_bytes_, body_);
+    prepare_block(shared_bytes_, body_, uses_async_proxy_);
     ++blocks_run;
     run_threads(choices());
+    uses_async_proxy_ = is_async_proxy_watched();
     current = nullptr;
     return !order_.empty();
 }

@@ -13,9 +13,9 @@
 // occupancy, weak memory ordering between barriers, the exact rounding of the tensor cores and of
 // approximate functions.
 //
-// A cp.async or wgmma takes place as late as its wait allows; with PITSTOP_EMULATOR_COPIES=at_once
-// in the environment, at once. A correct kernel cannot tell: a missing wait shows in the first
-// case, a slot refilled too early in the second.
+// A cp.async or wgmma takes place as late as its wait allows; with PITSTOP_EMULATOR_COPIES=random
+// in the environment, each then or at once. A correct kernel cannot tell: a missing wait shows in
+// the first case, a slot that is refilled before its product has read it in the second.
 //
 // Thread: one at a time. Bounded: by the grid.
 #pragma once
@@ -38,6 +38,7 @@ struct Dim3 {
 };
 
 inline constexpr int kLanes = 32;
+inline constexpr unsigned kThreadsMax = 1024;  // of a block
 inline constexpr std::size_t kSlotBytes = 64;
 inline constexpr std::size_t kSharedBytesMax = 227 << 10;  // of a block on Hopper
 
@@ -143,6 +144,7 @@ class Grid {
     std::size_t shared_bytes_;
     std::function<void()> body_;
     std::vector<std::uint64_t> order_{};  // of the blocks; the last is next
+    bool uses_async_proxy_ = false;       // as a block before did
 };
 
 // Runs all of them here and now.

@@ -22,8 +22,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PLACE = ROOT / "build" / "mutations"
 TABLE = ROOT / "tests" / "emulated_gpu" / "MUTATIONS.md"
 TEST_S = 300
+FINDERS = ("emulator:", "emulated GPU:", "CUDA error", "cudaError")  # whose lines say what was wrong
 WGMMA = "kernels/attention_prefill_wgmma.cu"
 ATTENTION = "kernels_gpu_test CudaAttention.MeetsTheReferenceOnAwkwardShapes"
+LONG_ATTENTION = "kernels_gpu_test CudaAttention.LongPrefillsMeetTheReference"
 LINEAR = "kernels_gpu_test CudaLinear.MeetsTheReferenceOnAwkwardShapes"
 DIGESTS = "tp_worker_gpu_test GpuEngine.HasTheDigestsOfTheCpusWeights"
 NCCL = "emulated_gpu_test Nccl.ProcessesExchangeInTheOrderOfTheirStreams"
@@ -40,6 +42,8 @@ class Mutation:
     bug: str
     test: str
     policy: str = "random"
+    copies: str = "late"
+    num_seeds: int = 1  # the test runs under so many schedules, or until one fails
 
 
 MUTATIONS = (
@@ -55,6 +59,15 @@ MUTATIONS = (
         WGMMA,
         "    wait_copies<0>();\n    fence_async_proxy();\n",
         "    wait_copies<0>();\n",
+        ATTENTION,
+    ),
+    Mutation(
+        "queries touched by ordinary stores, which other warps' fences are not for",
+        WGMMA,
+        "    barrier_wait(&barriers.keys_full[0], 0);\n    wgmma_fence();\n",
+        "    barrier_wait(&barriers.keys_full[0], 0);\n"
+        "    *reinterpret_cast<std::uint32_t*>(const_cast<std::byte*>(queries) + lane * 4) ^= 0x80008000u;\n"
+        "    wgmma_fence();\n",
         ATTENTION,
     ),
     Mutation(
@@ -95,6 +108,24 @@ MUTATIONS = (
         "barrier_wait(&barriers.keys_full[stage], n / kStages % 2);",
         "barrier_wait(&barriers.keys_full[stage], (n / kStages + 1) % 2);",
         ATTENTION,
+    ),
+    Mutation(
+        "a stage of values given back before its product has read it",
+        WGMMA,
+        "        wgmma_wait<0>(acc);\n        release(&barriers.values_empty[before]);\n",
+        "        release(&barriers.values_empty[before]);\n        wgmma_wait<0>(acc);\n",
+        LONG_ATTENTION,
+        copies="random",
+        num_seeds=20,
+    ),
+    Mutation(
+        "a stage of keys given back before its product has read it",
+        WGMMA,
+        "        wgmma_wait<1>(scores);\n        release(&barriers.keys_empty[stage]);\n",
+        "        release(&barriers.keys_empty[stage]);\n        wgmma_wait<1>(scores);\n",
+        LONG_ATTENTION,
+        copies="random",
+        num_seeds=20,
     ),
     Mutation(
         "more registers than the block has",
@@ -165,15 +196,16 @@ MUTATIONS = (
         "sums cleared in a stream that nothing orders",
         "tp_worker/weights/weight_digest.cpp",
         "    kernels::fill_device(sums_.data(), 0, sums_.bytes(), stream);\n",
-        "    kernels::fill_device(sums_.data(), 0, sums_.bytes(), kernels::Stream{});\n",
+        "    static const auto other = kernels::DeviceStream::create(kernels::StreamPriority::kBackground);\n"
+        "    kernels::fill_device(sums_.data(), 0, sums_.bytes(), other->stream());\n",
         DIGESTS,
-        "late",
+        num_seeds=20,
     ),
     Mutation(
         "weights kept through memory that is not page-locked",
         "tp_worker/weights/weight_store.cpp",
         "            pieces_->fetch(kept.data(), live.data(), bytes_);\n",
-        "            copy_and_wait(kept.data(), live.data(), bytes_);\n",
+        "            kernels::copy_and_wait(kept.data(), live.data(), bytes_);\n",
         "tp_worker_gpu_test GpuEngine.P8_WeightsAreKeptByPageLockedMemory",
     ),
     Mutation(
@@ -243,13 +275,23 @@ def build(program):
 
 
 def run_test(mutation):
-    """How it ended: what failed, or None where it passed."""
+    """What failed under the first schedule that found something, or None where all passed."""
+    for seed in range(1, mutation.num_seeds + 1):
+        found = run_schedule(mutation, seed)
+        if found is not None:
+            return found
+    return None
+
+
+def run_schedule(mutation, seed):
     program, name = mutation.test.split()
     environment = {
         **os.environ,
         "PITSTOP_SOURCE_DIR": str(PLACE),
         "PITSTOP_REQUIRE_GPU": "1",
         "PITSTOP_EMULATED_POLICY": mutation.policy,
+        "PITSTOP_EMULATED_SEED": str(seed),
+        "PITSTOP_EMULATOR_COPIES": mutation.copies,
         "PITSTOP_EMULATED_GPUS": "2",
         "PITSTOP_EMULATED_MACHINE": str(PLACE / "build" / "machine"),
     }
@@ -260,7 +302,7 @@ def run_test(mutation):
         return f"no end within {TEST_S} s"
     if done.returncode == 0:
         return None
-    said = [line for line in (done.stderr + done.stdout).splitlines() if "emulator:" in line or "emulated GPU:" in line]
+    said = [line for line in (done.stderr + done.stdout).splitlines() if any(word in line for word in FINDERS)]
     said += [line for line in done.stdout.splitlines() if "Failure" in line]
     return (said or [f"exit code {done.returncode}"])[0].strip()
 
@@ -299,7 +341,7 @@ def earlier_rows():
 
 
 def table(found):
-    """With what was found now, {name: how}, and before that for the others."""
+    """With what was found now, {name: how}, or not, {name: ""}, and before that for the others."""
     lines = [
         "# Bugs that only a device shows, and who finds them",
         "",
@@ -310,9 +352,9 @@ def table(found):
     ]
     earlier = earlier_rows()
     for m in MUTATIONS:
-        if m.name in found:
+        if found.get(m.name):
             lines.append(f"| {m.name} | `{m.file}` | `{m.test.split()[1]}` | {found[m.name].replace('|', '/')} |")
-        elif m.name in earlier:
+        elif m.name not in found and m.name in earlier:
             lines.append(earlier[m.name])
     return "\n".join(lines) + "\n"
 
@@ -332,7 +374,7 @@ def main():
     passed = {}
     rows = []
     for mutation in chosen:
-        key = (mutation.test, mutation.policy)
+        key = (mutation.test, mutation.policy, mutation.copies, mutation.num_seeds)
         if key not in passed:
             built = build(mutation.test.split()[0])
             if built.returncode != 0:
@@ -342,7 +384,7 @@ def main():
         begin = time.monotonic()
         found, trouble = ("", "its test fails without it") if passed[key] else try_one(mutation)
         print(f"{mutation.name}: {found or trouble} ({time.monotonic() - begin:.0f} s)", flush=True)
-        rows.append((mutation, found or trouble, bool(found)))
+        rows.append((mutation, found, bool(found)))
     if options.write:
         TABLE.write_text(table({mutation.name: found for mutation, found, _ in rows}))
     num_found = sum(is_found for _, _, is_found in rows)

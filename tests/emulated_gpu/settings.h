@@ -8,7 +8,7 @@
 //   PITSTOP_EMULATED_POLICY    late: work runs when somebody waits for it; early: at once; random
 //   PITSTOP_EMULATED_SEED      of every choice that is left to chance (1)
 //   PITSTOP_EMULATED_FAULTS    calls that fail (faults.h)
-//   PITSTOP_EMULATOR_COPIES    late or at_once: when cp.async and wgmma take place (blocks.h)
+//   PITSTOP_EMULATOR_COPIES    late or random: when cp.async and wgmma take place (blocks.h)
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,8 @@
 #include "tests/emulated_gpu/warpgroups.h"
 
 #include "tests/emulated_gpu/blocks.h"
+#include "tests/emulated_gpu/random.h"
+#include "tests/emulated_gpu/settings.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -21,15 +23,38 @@ constexpr int kRegistersMin = 24, kRegistersMax = 256, kRegistersStep = 8;
 // Shared memory as the async proxy has it, by chunks, and who wrote a chunk last without a fence.
 struct AsyncView {
     std::vector<std::byte> bytes{};
-    std::vector<int> writer{};  // 1 + the thread's number; 0: fenced
+    std::vector<std::byte> known{};                    // as it was when stores were last looked for
+    std::vector<int> writer{};                         // by_thread(), by_warp(); 0: fenced
+    std::vector<std::vector<std::uint32_t>> stored{};  // chunks, by the warp that stored there
+    bool is_watched = false;
+    bool are_products_at_once = false;
     int num_registers_left = 0;
 };
 AsyncView view;
+
+int by_thread(int thread) { return 1 + thread; }
+int by_warp(int warp) { return -1 - warp; }
 
 std::size_t offset_of(const void* address) {
     return static_cast<std::size_t>(
         static_cast<const std::byte*>(address) - dynamic_shared_memory()
     );
+}
+
+std::size_t size_of_chunk(std::size_t chunk) {
+    return std::min(kChunkBytes, view.bytes.size() - chunk * kChunkBytes);
+}
+
+bool is_chunk_changed(std::size_t chunk, const std::vector<std::byte>& since) {
+    const std::size_t begin = chunk * kChunkBytes;
+    return std::memcmp(
+               since.data() + begin, dynamic_shared_memory() + begin, size_of_chunk(chunk)
+           ) != 0;
+}
+
+void copy_chunk(std::size_t chunk, std::vector<std::byte>& to) {
+    const std::size_t begin = chunk * kChunkBytes;
+    std::memcpy(to.data() + begin, dynamic_shared_memory() + begin, size_of_chunk(chunk));
 }
 
 // What a kernel that nobody counted the registers of is launched with at most.
@@ -90,40 +115,70 @@ void run(Warpgroup& group, const Warpgroup::Product& product) {
 
 }  // namespace
 
-CopyTime copy_time() {
-    static const CopyTime time = [] {
+bool is_at_once() {
+    static const bool is_random = [] {
         const char* const asked = std::getenv("PITSTOP_EMULATOR_COPIES");
-        return asked != nullptr && std::strcmp(asked, "at_once") == 0 ? CopyTime::kAtOnce
-                                                                      : CopyTime::kLate;
+        const std::string when = asked == nullptr ? "late" : asked;
+        if (when != "late" && when != "random")
+            fail("PITSTOP_EMULATOR_COPIES takes late or random, not '" + when + "'");
+        return when == "random";
     }();
-    return time;
+    static Random random(settings().seed);
+    return is_random && random.below(2) == 0;
 }
 
-void begin_async_proxy(std::size_t shared_bytes) {
+void begin_async_proxy(std::size_t shared_bytes, bool is_watched) {
     view.bytes.assign(shared_bytes, std::byte{0xff});
+    view.known = view.bytes;
     view.writer.assign((shared_bytes + kChunkBytes - 1) / kChunkBytes, 0);
+    view.stored.assign(kThreadsMax / kLanes, {});
+    view.is_watched = is_watched;
+    view.are_products_at_once = is_at_once();
     view.num_registers_left = 0;
 }
 
-void note_generic_write(const void* to, std::size_t bytes) {
+bool is_async_proxy_watched() { return view.is_watched; }
+
+void note_copy(const void* to, std::size_t bytes) {
     const std::size_t begin = offset_of(to) / kChunkBytes;
     const std::size_t end = (offset_of(to) + bytes + kChunkBytes - 1) / kChunkBytes;
     for (std::size_t chunk = begin; chunk < std::min(end, view.writer.size()); ++chunk) {
-        view.writer[chunk] = 1 + current->linear;
+        view.writer[chunk] = by_thread(current->linear);
         current->warpgroup.unfenced.push_back(static_cast<std::uint32_t>(chunk));
+        copy_chunk(chunk, view.known);
+    }
+}
+
+void note_stores(int warp) {
+    const std::byte* const now = dynamic_shared_memory();
+    if (std::memcmp(view.known.data(), now, view.known.size()) == 0) return;
+    for (std::size_t chunk = 0; chunk < view.writer.size(); ++chunk) {
+        if (!is_chunk_changed(chunk, view.known)) continue;
+        view.writer[chunk] = by_warp(warp);
+        view.stored[static_cast<std::size_t>(warp)].push_back(static_cast<std::uint32_t>(chunk));
+        copy_chunk(chunk, view.known);
     }
 }
 
 void fence_proxy() {
-    for (const std::uint32_t chunk : std::exchange(current->warpgroup.unfenced, {})) {
-        if (view.writer[chunk] == 1 + current->linear) view.writer[chunk] = 0;
+    const int warp = current->linear / kLanes;
+    if (!view.is_watched) {
+        view.is_watched = true;
+        for (std::size_t chunk = 0; chunk < view.writer.size(); ++chunk) {
+            copy_chunk(chunk, view.known);
+            if (view.writer[chunk] == 0) copy_chunk(chunk, view.bytes);
+        }
     }
-    for (std::size_t chunk = 0; chunk < view.writer.size(); ++chunk) {
-        if (view.writer[chunk] != 0) continue;
-        const std::size_t begin = chunk * kChunkBytes;
-        const std::size_t size = std::min(kChunkBytes, view.bytes.size() - begin);
-        std::memcpy(view.bytes.data() + begin, dynamic_shared_memory() + begin, size);
-    }
+    note_stores(warp);
+    const auto publish = [](std::vector<std::uint32_t>& chunks, int writer) {
+        for (const std::uint32_t chunk : std::exchange(chunks, {})) {
+            if (view.writer[chunk] != writer) continue;
+            view.writer[chunk] = 0;
+            copy_chunk(chunk, view.bytes);
+        }
+    };
+    publish(current->warpgroup.unfenced, by_thread(current->linear));
+    publish(view.stored[static_cast<std::size_t>(warp)], by_warp(warp));
 }
 
 void check_seen_by_async_proxy(const void* from, std::size_t bytes) {
@@ -142,12 +197,12 @@ void multiply_async(Warpgroup::Product product) {
     if (!group.is_fenced) fail("a wgmma without a wgmma.fence after its registers were written to");
     begin_use(group, product.sums);
     begin_use(group, product.fragment);
-    if (copy_time() == CopyTime::kAtOnce) {
-        run(group, product);
-        product.run = [] {};
-    }
     if (group.groups.empty()) group.groups.emplace_back();
     group.groups.back().push_back(std::move(product));
+    if (!view.are_products_at_once) return;
+    Warpgroup::Product& issued = group.groups.back().back();
+    run(group, issued);
+    issued.run = [] {};
 }
 
 void commit_products() {
@@ -159,7 +214,9 @@ void commit_products() {
 void wait_products(int num_pending) {
     Warpgroup& group = current->warpgroup;
     check_unchanged(group);
-    while (group.groups.size() > static_cast<std::size_t>(num_pending) + 1) {
+    const auto num_kept = static_cast<std::size_t>(num_pending) + 1;
+    if (group.groups.size() > num_kept) let_others_run();  // a product takes its time
+    while (group.groups.size() > num_kept) {
         for (const Warpgroup::Product& product : group.groups.front()) {
             run(group, product);
             end_use(group, product.sums);

@@ -69,6 +69,57 @@ TEST(WarpgroupsDeathTest, CopiesNeedAProxyFence) {
     EXPECT_DEATH(multiply(Slip::kNoProxyFence), "without a fence.proxy.async");
 }
 
+// The same with keys that ordinary stores of the second warpgroup bring, of four blocks: `fences`
+// says which of its threads fence them before the barrier, and which of the first after it.
+std::vector<float> multiply_stored(const std::function<bool(int)>& fences) {
+    std::vector<float> sums(128);
+    emulator::run_grid({4}, {256}, kSharedBytes, [&] {
+        std::byte* const queries = kernels::dynamic_shared_memory();
+        std::byte* const keys = queries + kQueriesBytes;
+        const int thread = static_cast<int>(threadIdx.x);
+        // An earlier fence of everybody's: it is not for what comes after it.
+        kernels::fence_async_proxy();
+        __syncthreads();
+        if (thread >= 128) {
+            for (std::size_t at = (threadIdx.x - 128) * 4; at < kSharedBytes; at += 128 * 4)
+                *reinterpret_cast<std::uint32_t*>(queries + at) = 0x3f803f80;
+        }
+        if (thread >= 128 && fences(thread)) kernels::fence_async_proxy();
+        __syncthreads();
+        if (thread >= 128) return;
+        if (fences(thread)) kernels::fence_async_proxy();
+        float d[64] = {};
+        kernels::wgmma_fence();
+        kernels::wgmma_ss(
+            d,
+            kernels::wgmma_rows_descriptor(kernels::shared_address(queries)),
+            kernels::wgmma_rows_descriptor(kernels::shared_address(keys)),
+            0
+        );
+        kernels::wgmma_commit();
+        kernels::wgmma_wait<0>(d);
+        sums[threadIdx.x] = d[63];
+    });
+    return sums;
+}
+
+TEST(Warpgroups, WhatItsWritersFenceAProductSees) {
+    const auto writers = [](int thread) { return thread >= 128; };
+    EXPECT_EQ(multiply_stored(writers), std::vector<float>(128, 16.f));
+}
+
+TEST(WarpgroupsDeathTest, OrdinaryStoresNeedAProxyFence) {
+    const auto nobody = [](int) { return false; };
+    EXPECT_DEATH(multiply_stored(nobody), "without a fence.proxy.async");
+}
+
+TEST(WarpgroupsDeathTest, AFenceOfOneWarpIsNotTheOthers) {
+    const auto one_writer = [](int thread) { return thread == 128; };
+    EXPECT_DEATH(multiply_stored(one_writer), "without a fence.proxy.async");
+    const auto readers = [](int thread) { return thread < 128; };
+    EXPECT_DEATH(multiply_stored(readers), "without a fence.proxy.async");
+}
+
 TEST(WarpgroupsDeathTest, RegistersNeedAFenceBeforeTheFirstProduct) {
     EXPECT_DEATH(multiply(Slip::kNoFence), "without a wgmma.fence");
 }

@@ -8,10 +8,17 @@ if(PITSTOP_EMULATED_GPU)
     target_compile_definitions(kernels_gpu_test PRIVATE PITSTOP_EMULATED)
     # What becomes of cuBLASLt's answers, which the real library gives as it likes.
     pitstop_test(kernels_cublas_test LABEL emulated SOURCES cublas_test.cpp LIBS pitstop_kernels)
-    # Asynchronous copies at once instead of at the last moment (tests/emulated_gpu/blocks.h).
+    # Some asynchronous copies and products at once instead of at the last moment (tests/emulated_gpu/blocks.h).
     add_test(NAME kernels_gpu_copies_test COMMAND kernels_gpu_test --gtest_filter=*Attention*:*Linear*)
     set_tests_properties(kernels_gpu_copies_test PROPERTIES
-        LABELS emulated TIMEOUT 300 ENVIRONMENT PITSTOP_EMULATOR_COPIES=at_once)
+        LABELS emulated TIMEOUT 300 ENVIRONMENT PITSTOP_EMULATOR_COPIES=random)
+    # A pipeline of stages under twenty schedules: which warp is ahead, and when its copies arrive, is not to matter.
+    add_test(NAME kernels_gpu_seeds_test
+        COMMAND python3 ${PROJECT_SOURCE_DIR}/tests/emulated_gpu/seeds.py 20 $<TARGET_FILE:kernels_gpu_test>
+                --gtest_filter=CudaAttention.LongPrefills*)
+    set_tests_properties(kernels_gpu_seeds_test PROPERTIES
+        LABELS emulated TIMEOUT 600
+        ENVIRONMENT "PITSTOP_EMULATOR_COPIES=random;PITSTOP_REQUIRE_GPU=1;PITSTOP_SOURCE_DIR=${PROJECT_SOURCE_DIR}")
 elseif(PITSTOP_WITH_CUDA)
     pitstop_test(kernels_gpu_test LABEL gpu SOURCES ${PITSTOP_CUDA_TESTS} cuda_failure_test.cpp LIBS pitstop_kernels)
     # Registers and occupancy as KERNELS.md has them: those of one version of the compiler.

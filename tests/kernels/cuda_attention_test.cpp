@@ -190,6 +190,11 @@ class CudaAttention : public OnCuda {
             window,
             5
         );
+        expect_reference<T, Out>(op, batch);
+    }
+
+    template <class T, class Out>
+    void expect_reference(AttentionFn op, Batch<T>& batch) {
         Matrix<Out> expected(batch.queries->num_rows(), batch.queries->num_cols(), 0x11);
         attention_ref(batch.args(expected.view()));
         const Matrix<Out> actual = batch.template run<Out>(op, stream());
@@ -199,14 +204,15 @@ class CudaAttention : public OnCuda {
         // argument's rounding; where it is an mma's operand, by bf16's u. The sums over keys err by
         // 2e per step of 16 keys and per tile. The output is an average of values: all that times
         // max |value|.
-        const double D = heads.D;
+        const double D = batch.heads.D;
+        const double num_keys = *std::max_element(batch.kv_lens.begin(), batch.kv_lens.end());
         const double score_magnitude = 6.0 * D / std::sqrt(D);
         const double chain = std::is_same_v<T, bf16> ? D / 16.0 + 16.0 : D;
         const double delta = 2.0 * chain * kEps32 * score_magnitude;
         const double probability = std::is_same_v<T, bf16> ? kEps16 : 0.0;
         const double max_value = 6.0;
         const double bound = max_value * (2.0 * delta + probability + 0x1p-20 +
-                                          (520.0 / 16.0 + 40.0) * 2.0 * kEps32);
+                                          (num_keys / 16.0 + 40.0) * 2.0 * kEps32);
         expect_within(actual, expected, [&](std::int64_t r, std::int64_t col) {
             return bound + 2.02 * rounding_of(kDTypeOf<Out>) * std::abs(expected.value(r, col));
         });
@@ -228,6 +234,17 @@ TEST_F(CudaAttention, MeetsTheReferenceOnAwkwardShapes) {
             for (const std::int32_t window : {1, 2, 63, 64, 65, 300})
                 expect_reference<bf16, float>(op, heads, 16, window);
         }
+    }
+}
+
+// Six tiles of keys, so that what keeps two in shared memory fills each place again and again.
+TEST_F(CudaAttention, LongPrefillsMeetTheReference) {
+    for (const Heads& heads : {Heads{4, 1, 128}, Heads{6, 2, 64}}) {
+        SCOPED_TRACE(testing::Message() << "D " << heads.D);
+        const Request<bf16> a = make_request<bf16>(700, heads, 1);
+        Batch<bf16> batch({{&a, 660, 700}}, heads, 16, kNoWindow, 5);
+        for (const AttentionFn op : {attention_cuda, attention_cuda_mma})
+            expect_reference<bf16, float>(op, batch);
     }
 }
 
