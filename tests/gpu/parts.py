@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import shutil
 import tempfile
 import time
 
@@ -14,13 +13,10 @@ import programs
 import sizes
 import updates
 from models import NoModel
+from sanitizers import Sanitizers
 from timed_call import call
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SANITIZERS = ("memcheck", "racecheck", "synccheck", "initcheck")
-# Ten to a hundred times slower, so families in the order of what is likeliest to be found there.
-SANITIZED = ("CudaAttention*", "CudaLinear*", "CudaSampl*", "-CudaAttention*:CudaLinear*:CudaSampl*")
-SANITIZER_FOUND = 9  # its exit code for errors found, apart from its own troubles
 FAMILY_S = 60.0  # of one family's kernel benchmarks
 BENCH_S = 120.0  # of one benchmark of a tree
 GAPS_S = 120.0
@@ -149,32 +145,15 @@ def limit_flags(limits):
     return [f"--copy-gb-s={limits['copy_gb_s']}", f"--matrix-tflop-s={limits['matrix_tflop_s']}"]
 
 
-def run_sanitizer(report, tool, budget):
-    """One of compute-sanitizer's tools over all kernels at small shapes, a group of families at a time."""
-    name = f"compute-sanitizer {tool}"
-    if not sizes.of(report.device).sanitizers:
-        report.add(name, "skipped", "compute-sanitizer sees nothing in software")
-        return
-    program = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
-    if not os.path.exists(program):
-        report.add(name, "skipped", "compute-sanitizer is not installed")
-        return
-    tests = programs.bin_dir() / "kernels_gpu_test"
-    begin = time.monotonic()
-    found, troubles = [], []
-    for families in SANITIZED:
-        if budget.left() < 10:
-            troubles.append(f"{families}: {NO_TIME}")
-            continue
-        command = [program, "--tool", tool, "--error-exitcode", str(SANITIZER_FOUND), tests]
-        small = environment(PITSTOP_REQUIRE_GPU="1", PITSTOP_SMALL_SHAPES="1")
-        ended = call([*command, f"--gtest_filter={families}"], small, max(1.0, budget.left()))
-        if ended.code == SANITIZER_FOUND or "ERROR SUMMARY" in ended.output and ended.code != 0:
-            found.append(f"{families}: {ended.last_lines()}")
-        elif ended.code != 0:
-            troubles.append(f"{families}: {ended.last_lines(2)}")
-    status = "failed" if found else "skipped" if troubles else "passed"
-    report.add(name, status, " / ".join([*found, *troubles]), seconds=round(time.monotonic() - begin, 1))
+def sanitizers(budget):
+    probe = [programs.program("gpu_bench"), "--device-only"]
+    return Sanitizers(programs.bin_dir() / "kernels_gpu_test", probe, environment(), budget)
+
+
+def run_sanitizer(report, name, tool, over_kernels):
+    """One of compute-sanitizer's tools over all kernels at small shapes."""
+    status, why, figures = over_kernels.run(tool)
+    report.add(name, status, why, **figures)
 
 
 def run_bundled_models(report, name, budget):

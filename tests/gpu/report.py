@@ -23,11 +23,16 @@ class Report:
         self.kernels = None  # {"limits", "kernels"} of pitstop_gpu_bench
         self.peers = None  # what peers_torch.py found
         self.gaps = None  # of pitstop_gpu_bench --gaps
+        self.times = {}  # {part of the run: seconds}
         self._commit = commit()
 
     def add(self, name, status, why="", **figures):
         self.parts[name] = {"status": status, "why": why, **figures}
         print(f"{status:8} {name}{': ' + why if why else ''}", flush=True)
+        self.write()
+
+    def add_time(self, part, seconds):
+        self.times[part] = round(seconds, 1)
         self.write()
 
     def take_earlier(self):
@@ -51,6 +56,7 @@ class Report:
             self.kernels = found["kernels"]
             self.peers = found.get("peers")
             self.gaps = found.get("gaps")
+            self.times = found.get("times", {})
 
     def has_failed(self, names):
         return any(self.parts[name]["status"] == "failed" for name in names if name in self.parts)
@@ -77,6 +83,7 @@ class Report:
             "device": self.device,
             "targets": self._targets(),
             "parts": self.parts,
+            "times": self.times,
             "errors": self.errors,
             "kernels": self.kernels,
             "peers": self.peers,
@@ -94,6 +101,9 @@ class Report:
         lines += ["", "## Targets", "", *targets.as_lines(self._targets())]
         lines += ["", "## Parts", "", "| part | status | |", "|---|---|---|"]
         lines += [f"| {name} | {part['status']} | {_note(part)} |" for name, part in self.parts.items()]
+        if self.times:
+            took = ", ".join(f"{part} {seconds:.0f} s" for part, seconds in self.times.items())
+            lines += ["", f"Took: {took}."]
         if self.errors:
             lines += ["", "## Errors against the reference", ""]
             lines += ["| suite | largest error | of the bound that its test derives |", "|---|---|---|"]

@@ -8,7 +8,6 @@ class Sizes:
     models: dict  # {name: (pitstop_make_model's arguments, bytes of weights)}; the one with a target first
     # {what: pitstop_bench's arguments}, of every model
     benches: dict
-    sanitizers: bool  # compute-sanitizer has something to look at
     peers: str  # peers_torch.py's --sizes
     tests_s: float = 240.0  # of the kernels' tests, and with it of the engine's
     test_s: float = 45.0  # without a line of output: a test hangs
@@ -20,20 +19,20 @@ REAL = Sizes(
     models={"qwen3-8b": (("qwen3-8b",), 16.4e9), "qwen3-0.6b": (("qwen3-0.6b",), 1.5e9)},
     benches={
         "decode_1": ("offline", "--num-requests=1", "--prompt-len=128", "--output-len=128"),
+        "decode_8": ("offline", "--num-requests=8", "--prompt-len=128", "--output-len=64"),
         "decode_64": ("offline", "--num-requests=64", "--prompt-len=1024", "--output-len=64"),
         "prefill_8k": ("stream", "--prompt-len=8192", "--output-len=2"),
     },
-    sanitizers=True,
     peers="real",
 )
 REHEARSED = Sizes(
     models={"qwen3-8b": (("tiny",), 20e6), "qwen3-0.6b": (("tiny",), 20e6)},
     benches={
         "decode_1": ("offline", "--num-requests=1", "--prompt-len=8", "--output-len=4"),
+        "decode_8": ("offline", "--num-requests=8", "--prompt-len=8", "--output-len=2"),
         "decode_64": ("offline", "--num-requests=3", "--prompt-len=16", "--output-len=3"),
         "prefill_8k": ("stream", "--num-requests=1", "--prompt-len=40", "--output-len=2"),
     },
-    sanitizers=False,
     peers="small",
     tests_s=420.0,
     test_s=300.0,

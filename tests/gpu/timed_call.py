@@ -1,5 +1,6 @@
-"""A program under a time limit: whatever it does, the caller goes on."""
+"""A program under a time limit, and a part of a run: whatever they do, the caller goes on."""
 
+import contextlib
 import os
 import pathlib
 import queue
@@ -23,6 +24,29 @@ class Budget:
         return self._end - time.monotonic()
 
 
+class Overdue(Exception):
+    """Something took longer than it may, whatever it waits for."""
+
+
+@contextlib.contextmanager
+def deadline(seconds):
+    """Overdue in the body where it takes longer. The main thread's; what was started is stopped on the way out."""
+
+    def ring(*_):
+        raise Overdue(f"stopped after {seconds:.0f} s")
+
+    begin = time.monotonic()
+    before = signal.signal(signal.SIGALRM, ring)
+    others_left, _ = signal.setitimer(signal.ITIMER_REAL, max(0.001, seconds))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        if others_left > 0:  # somebody else's, who goes on waiting for it
+            signal.setitimer(signal.ITIMER_REAL, max(0.001, others_left - (time.monotonic() - begin)))
+
+
 class Ended:
     """How a program ended: `code`, or None where it was stopped, and then `why`."""
 
@@ -44,6 +68,14 @@ def call(command, environment, timeout_s, silence_s=None):
         process = start(command, environment, stderr=subprocess.STDOUT)
     except OSError as error:
         return Ended(127, str(error))
+    try:
+        return _wait_for(process, timeout_s, silence_s)
+    except BaseException:  # a deadline, a key: it does not stay behind
+        stop(process)
+        raise
+
+
+def _wait_for(process, timeout_s, silence_s):
     lines = queue.SimpleQueue()
     threading.Thread(target=_read, args=(process.stdout, lines), daemon=True).start()
     output = []

@@ -19,6 +19,7 @@ import gtest_program  # noqa: E402
 import peers  # noqa: E402
 import profilers  # noqa: E402
 import report as gpu_report  # noqa: E402
+import sanitizers  # noqa: E402
 import targets  # noqa: E402
 
 
@@ -125,6 +126,34 @@ def test_what_left_its_session_is_stopped_too(tmp_path):
     ended = timed_call.call([sys.executable, "-c", script], dict(os.environ), 1.0)
     assert ended.code is None and "up" in ended.output
     assert not any(command.startswith(b"sleep") and b"600.75" in command for command in commands())
+
+
+def test_a_deadline_ends_whatever_is_waited_for_and_what_was_started():
+    begin = time.monotonic()
+    with pytest.raises(timed_call.Overdue), timed_call.deadline(0.5):
+        timed_call.call(["sleep", "600.5"], dict(os.environ), 600)
+    assert time.monotonic() - begin < 30
+    assert not any(command.startswith(b"sleep") and b"600.5" in command for command in commands())
+    with timed_call.deadline(0.05):
+        pass
+    time.sleep(0.1)  # it is over with its body
+
+
+@pytest.mark.parametrize(
+    "code, output, seen",
+    [
+        (0, "========= ERROR SUMMARY: 0 errors\n", ""),
+        (0, "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)\n", ""),
+        (1, "a test failed\n========= ERROR SUMMARY: 0 errors\n", ""),  # a trouble, and none of its own
+        (9, "========= Invalid __global__ read of size 4 bytes\n========= ERROR SUMMARY: 3 errors\n", "3 errors"),
+        (9, "========= RACECHECK SUMMARY: 2 hazards displayed (2 errors, 0 warnings)\n", "2 errors"),
+        (None, "========= Uninitialized __global__ memory read\n", "Uninitialized __global__ memory read"),
+        (None, "========= COMPUTE-SANITIZER\n", ""),
+        (255, "========= Error: Target application terminated before first instrumented API call\n", ""),
+    ],
+)
+def test_what_a_sanitizer_saw(code, output, seen):
+    assert sanitizers.found_in(timed_call.Ended(code, output)) == seen
 
 
 def test_the_report_is_whole_after_each_part(tmp_path):
@@ -379,6 +408,45 @@ def test_a_profile_without_profilers_has_the_gaps(build, tmp_path, monkeypatch):
     assert "tiny, 1 request: 9 launches in 50.0 us" in text and "| rope | 4.00 | 2.00 |" in text
 
 
+SANITIZER = """
+    import sys
+    tool = sys.argv[sys.argv.index("--tool") + 1]
+    if "--device-only" in sys.argv:
+        sys.exit(0)
+    assert sys.argv[-1].startswith("--gtest_filter=")
+    is_found = tool == "racecheck" and "Linear*-" in sys.argv[-1]
+    print("========= ERROR SUMMARY: 0 errors" if tool != "racecheck" else
+          f"========= RACECHECK SUMMARY: {2 if is_found else 0} hazards displayed (0 errors, 0 warnings)")
+    if tool == "initcheck" and sys.argv[-1] == "--gtest_filter=*Sampl*":
+        print("nothing was run"); sys.exit(3)
+    sys.exit(9 if is_found else 0)
+    """
+
+
+def put_on_path(monkeypatch, place, name, text):
+    place.mkdir(exist_ok=True)
+    (place / name).write_text(f"#!{sys.executable}\n{textwrap.dedent(text)}")
+    (place / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{place}:{os.environ['PATH']}")
+
+
+def test_a_sanitizer_looks_at_every_family(build, tmp_path, monkeypatch):
+    put_on_path(monkeypatch, tmp_path / "path", "compute-sanitizer", SANITIZER)
+    assert run_all(build, tmp_path / "out", "--part=sanitizer").returncode == 1
+    parts = json.loads((tmp_path / "out" / "report.json").read_text())["parts"]
+    ended = {name.split()[-1]: (part["status"], part["why"]) for name, part in parts.items()}
+    assert ended["memcheck"] == ended["synccheck"] == ("passed", "")
+    assert ended["racecheck"] == ("failed", "*Linear*-*DeathTest*: 2 errors")
+    assert ended["initcheck"][0] == "skipped" and "nothing was run" in ended["initcheck"][1]
+
+
+def test_a_sanitizer_that_sees_no_gpu_says_so(build, tmp_path, monkeypatch):
+    put_on_path(monkeypatch, tmp_path / "path", "compute-sanitizer", "print('no device'); raise SystemExit(255)")
+    assert run_all(build, tmp_path / "out", "--part=sanitizer").returncode == 0
+    parts = json.loads((tmp_path / "out" / "report.json").read_text())["parts"]
+    assert all(part["status"] == "skipped" and "no device" in part["why"] for part in parts.values())
+
+
 TORCH = """
     import json, sys
     if "-c" in sys.argv:
@@ -392,11 +460,7 @@ TORCH = """
 
 
 def test_peers_are_measured_where_python_has_torch(build, tmp_path, monkeypatch):
-    place = tmp_path / "path"
-    place.mkdir()
-    (place / "python3").write_text(f"#!{sys.executable}\n{textwrap.dedent(TORCH)}")
-    (place / "python3").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{place}:{os.environ['PATH']}")
+    put_on_path(monkeypatch, tmp_path / "path", "python3", TORCH)
     out = tmp_path / "out"
     assert run_all(build, out, "--part=limits", "--part=peers").returncode == 0
     run_all(build, out, "--part=kernels")

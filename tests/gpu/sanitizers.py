@@ -1,0 +1,103 @@
+"""compute-sanitizer's tools over all kernels at small shapes, a group of families at a time."""
+
+import glob
+import os
+import re
+import shutil
+import time
+
+from timed_call import call
+
+TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
+# Ten to a hundred times slower, so what is likeliest to be found is looked at first. Death tests have
+# failures that are meant, in processes of their own.
+FAMILIES = (
+    "*Attention*",
+    "*Linear*-*DeathTest*",
+    "*Sampl*",
+    "-*Attention*:*Linear*:*Sampl*:*DeathTest*",
+)
+FOUND = 9  # its exit code for errors found, apart from its program's own
+SUMMARY = re.compile(r"^=+ (?:ERROR|RACECHECK) SUMMARY: (\d+) ", re.MULTILINE)
+# What stands in the output of one that was stopped before its summary.
+FINDING = re.compile(r"^=+ (?:Invalid|Misaligned|Uninitialized|Barrier|Race|Error: .*(?:hazard|[Rr]ace)).*", re.MULTILINE)
+PROBE_S = 60.0
+NO_TIME = "no time left"
+
+
+def find(environment):
+    """Its path; None: not installed. Toolkits have it beside nvcc, Python environments in NVIDIA's packages."""
+    places = [shutil.which("compute-sanitizer", path=environment.get("PATH"))]
+    places += sorted(glob.glob("/usr/local/cuda*/bin/compute-sanitizer"), reverse=True)
+    python = shutil.which("python3", path=environment.get("PATH"))
+    if python is not None:
+        ended = call([python, "-c", "import sys; print('\\n'.join(sys.path))"], environment, 30)
+        for folder in ended.output.splitlines() if ended.code == 0 else []:
+            places += sorted(glob.glob(f"{glob.escape(folder)}/nvidia/*/bin/compute-sanitizer"))
+    return next((place for place in places if place and os.access(place, os.X_OK)), None)
+
+
+def found_in(ended):
+    """What the tool saw, by how it ended: how many errors, or the first line of one; empty: none."""
+    summaries = [int(number) for number in SUMMARY.findall(ended.output)]
+    if summaries:
+        return f"{max(summaries)} errors" if max(summaries) else ""
+    finding = FINDING.search(ended.output)
+    if finding:
+        return finding[0].strip("= ")
+    return ended.last_lines() if ended.code == FOUND else ""
+
+
+class Sanitizers:
+    """Over the program `tests`; whether there is a compute-sanitizer that works is asked once, with `probe`."""
+
+    def __init__(self, tests, probe, environment, budget):
+        self._tests = tests
+        self._probe = probe
+        self._environment = environment
+        self._budget = budget
+        self._asked = None  # (its path, or None and why not)
+        self._left = len(TOOLS) * len(FAMILIES)
+
+    def run(self, tool):
+        """(status, why, figures)."""
+        begin = time.monotonic()
+        program, why = self._working()
+        if program is None:
+            return "skipped", why, {}
+        found, troubles = [], []
+        for families in FAMILIES:
+            seconds = self._budget.left() / self._left  # what one does not need, the others have
+            self._left -= 1
+            if seconds < 1:
+                troubles.append(f"{families}: {NO_TIME}")
+                continue
+            ended = self._call(program, tool, [self._tests, f"--gtest_filter={families}"], seconds)
+            seen = found_in(ended)
+            if seen:
+                found.append(f"{families}: {seen}")
+            elif ended.code != 0:
+                troubles.append(f"{families}: {ended.last_lines(2)}")
+        status = "failed" if found else "skipped" if troubles else "passed"
+        return status, " / ".join([*found, *troubles]), {"seconds": round(time.monotonic() - begin, 1)}
+
+    def _working(self):
+        if self._asked is None:
+            self._asked = self._ask()
+        return self._asked
+
+    def _ask(self):
+        program = find(self._environment)
+        if program is None:
+            return None, "compute-sanitizer is not installed"
+        seconds = max(1.0, min(PROBE_S, self._budget.left()))
+        ended = self._call(program, TOOLS[0], self._probe, seconds)
+        if ended.code != 0:
+            return None, f"compute-sanitizer does not work here: {ended.last_lines(2)}"
+        return program, ""
+
+    def _call(self, program, tool, command, seconds):
+        # Calls that fail are the tests' own to judge: some are meant to.
+        flags = ["--tool", tool, "--error-exitcode", str(FOUND), "--report-api-errors", "no"]
+        small = {**self._environment, "PITSTOP_REQUIRE_GPU": "1", "PITSTOP_SMALL_SHAPES": "1"}
+        return call([program, *flags, *command], small, seconds)
