@@ -1,9 +1,13 @@
-"""tests/gpu/run from end to end on the GPU in software: all parts, small, their figures thrown away."""
+"""tests/gpu/run on the GPU in software: what it does on a machine with a GPU, small, its figures thrown away. A few
+parts in each build; all of them in one call, from inside a bundle and with faults at night."""
 
 import json
 import os
+import pathlib
+import shutil
 import subprocess
 import sys
+import tarfile
 
 import pytest
 
@@ -11,36 +15,119 @@ from gpu_tree import BUILD
 from process_tree import ROOT
 from test_emulated_gpu import ALL
 
-pytestmark = [
-    pytest.mark.skipif(not (BUILD / "bin/pitstop_gpu_bench").exists(), reason=f"{BUILD} is not built"),
-    pytest.mark.skipif(not ALL, reason="takes minutes: launch/test --emulated-gpu-all"),
-]
-PARTS = ("limits", "kernels", "engine", "updates", "profile", "peers", "sanitizer", "correctness")
+sys.path.insert(0, str(ROOT / "tests" / "gpu"))
+import sanitizers  # noqa: E402  (after the path)
+
+pytestmark = pytest.mark.skipif(not (BUILD / "bin/pitstop_gpu_bench").exists(), reason=f"{BUILD} is not built")
+nightly = pytest.mark.skipif(not ALL, reason="takes minutes: launch/test --emulated-gpu-all")
+WHOLE_S = 2700  # of a call without --part, on a machine that does other things
+# {line of the report: how it ends here}; what is not asked for by name passes.
+EXPECTED = {
+    **{f"compute-sanitizer {tool}": "skipped" for tool in sanitizers.TOOLS},
+    "nsys": "skipped",
+    "ncu": "skipped",
+    "PyTorch and transformers": "skipped",
+}
+TORCH = pathlib.Path(os.environ.get("PITSTOP_TRAINERS", ROOT / "build" / "trainers")) / "trl" / "bin"
+EMULATED = ("libcublasLt.so.13", "libnccl.so.2")  # which stand for libraries that a user brings
 
 
-def test_every_part_of_a_gpu_run_is_rehearsed(place):
+def rehearse(place, *flags, source=ROOT, timeout=900, **environment):
+    """tests/gpu/run with these flags: (how it ended, its report)."""
     out = place / "out"
-    environment = {
-        **os.environ,
-        "PITSTOP_BUILD": str(BUILD),
-        "PITSTOP_EMULATED_MACHINE": str(place / "machine"),
-        "PITSTOP_EMULATED_POLICY": "early",
-    }
-    for part in PARTS:
-        done = subprocess.run(
-            [sys.executable, ROOT / "tests/gpu/run", f"--out={out}", f"--part={part}", "--require-gpu"],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-        is_skipped = part in ("sanitizer", "peers")  # where there is nothing to run, --require-gpu says so
-        assert done.returncode == 0 or is_skipped, f"{part}: {done.stdout[-3000:]}{done.stderr[-1000:]}"
-    report = json.loads((out / "report.json").read_text())
-    troubles = {name: found["why"] for name, found in report["parts"].items() if found["status"] == "failed"}
-    assert not troubles, troubles
-    passed = {name for name, found in report["parts"].items() if found["status"] == "passed"}
-    assert {"limits", "kernel benchmarks", "kernel tests", "engine tests", "launch gaps"} <= passed, report["parts"]
+    done = subprocess.run(
+        [sys.executable, source / "tests/gpu/run", f"--out={out}", "--require-gpu", *flags],
+        env={
+            **os.environ,
+            "PITSTOP_EMULATED_MACHINE": str(place / "machine"),
+            "PITSTOP_EMULATED_POLICY": "early",
+            **({"PITSTOP_BUILD": str(BUILD)} if source == ROOT else {}),
+            **environment,
+        },
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+    assert (out / "report.json").exists(), done.stdout[-2000:] + done.stderr[-2000:]
     assert (out / "report.md").read_text().startswith("# GPU report: EMULATED")
-    assert report["device"]["cublas_lt_path"] and report["device"]["nccl_path"]
     assert len(list(out.iterdir())) <= 8
+    return done, json.loads((out / "report.json").read_text())
+
+
+def check_all_ran(done, report, expected):
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    ended = {name: part["status"] for name, part in report["parts"].items()}
+    assert ended == {name: expected.get(name, "passed") for name in ended}, report["parts"]
+    assert set(expected) <= set(ended)
+    assert set(report["times"]) == {
+        "limits", "correctness", "kernels", "engine", "updates", "profile", "peers", "sanitizer"
+    }
+    assert max(report["times"].values()) < 540, report["times"]  # each part is enforced to be under nine minutes
+    assert report["device"]["cublas_lt_path"] and report["device"]["nccl_path"]
+    assert report["kernels"]["kernels"] and report["gaps"] and report["errors"]
+    assert all(target["measured"] is not None for target in report["targets"]), report["targets"]
+
+
+def test_limits_memory_and_gaps_are_measured(place):
+    done, report = rehearse(place, "--part=limits", "--part=updates", "--part=profile")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    parts = report["parts"]
+    memory = parts["memory and updates of qwen3-8b"]
+    assert parts["limits"]["copy_gb_s"] > 0 and memory["again"]["freed_bytes"]["weights"] > 0
+    assert [step["launches"] > 0 for step in report["gaps"]] == [True, True]
+
+
+def test_a_lost_gpu_is_a_failure_with_a_report(place):
+    done, report = rehearse(place, "--part=limits", PITSTOP_EMULATED_FAULTS="cudaEventRecord:3=cudaErrorECCUncorrectable")
+    assert done.returncode == 1, done.stdout
+    assert report["parts"]["limits"]["status"] == "failed"
+    assert "cudaErrorECCUncorrectable" in report["parts"]["limits"]["why"]
+
+
+def test_every_group_of_a_sanitizers_families_has_tests():
+    """A filter that fits nothing would cost a minute of a GPU's to find."""
+    for families in sanitizers.FAMILIES:
+        command = [BUILD / "bin" / "kernels_gpu_test", "--gtest_list_tests", f"--gtest_filter={families}"]
+        listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert listed.count("\n  ") > 0, families
+        assert "DeathTest" not in listed, families
+
+
+@nightly
+@pytest.mark.timeout(WHOLE_S + 60)
+def test_every_part_is_rehearsed_in_one_call(place):
+    """With PyTorch's own kernels on the CPU for peers, where the trainers' environment has been made."""
+    expected = dict(EXPECTED)
+    environment = {}
+    if (TORCH / "python3").exists():
+        expected["PyTorch and transformers"] = "passed"
+        environment["PATH"] = f"{TORCH}:{os.environ['PATH']}"
+    done, report = rehearse(place, f"--budget={WHOLE_S}", timeout=WHOLE_S, **environment)
+    check_all_ran(done, report, expected)
+
+
+@nightly
+@pytest.mark.timeout(WHOLE_S + 300)
+def test_a_bundle_elsewhere_rehearses_every_part(place):
+    made = place / "pitstop"
+    subprocess.run(
+        [ROOT / "launch" / "bundle", made, "--archive"], env={**os.environ, "PITSTOP_BUILD": str(BUILD)}, check=True
+    )
+    elsewhere = place / "elsewhere"
+    with tarfile.open(made.with_name("pitstop.tar.xz")) as file:
+        file.extractall(elsewhere)
+    shutil.rmtree(made)
+    for name in EMULATED:
+        shutil.copy(BUILD / "bin" / name, elsewhere / "pitstop" / "lib")
+    done, report = rehearse(
+        place, f"--budget={WHOLE_S}", source=elsewhere / "pitstop", timeout=WHOLE_S, PATH="/usr/bin:/bin"
+    )
+    check_all_ran(done, report, EXPECTED)
+    assert report["device"]["nccl_path"].startswith(str(elsewhere))
+
+
+@nightly
+def test_a_gpu_that_hangs_costs_its_part_a_minute(place):
+    done, report = rehearse(place, "--part=limits", PITSTOP_EMULATED_FAULTS="copy:2=hang")
+    assert done.returncode == 1
+    assert "stopped after 60 s" in report["parts"]["limits"]["why"] and report["times"]["limits"] < 120
