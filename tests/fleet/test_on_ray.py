@@ -26,3 +26,7 @@ def test_a_router_is_fed_with_the_replicas_that_are_ready(on_ray, kind, program)
     if shutil.which(program) is None:
         pytest.skip(f"{program} is not installed (tests/requirements.txt)")
     assert on_ray("route", kind)["text"]
+
+
+def test_a_fleet_ends_with_the_program_that_started_it(on_ray):
+    assert on_ray("leave")["gone"] == 2
