@@ -30,3 +30,7 @@ def test_a_router_is_fed_with_the_replicas_that_are_ready(on_ray, kind, program)
 
 def test_a_fleet_ends_with_the_program_that_started_it(on_ray):
     assert on_ray("leave")["gone"] == 2
+
+
+def test_P2_with_a_quorum_one_that_hangs_is_set_aside_and_comes_back(on_ray):
+    assert on_ray("quorum")["epoch"] == 3

@@ -402,6 +402,9 @@ class Coordinator:
             if update.replicas[name]["outcome"] == "prepared":
                 update.replicas[name]["outcome"] = "dropped"
         self._begin(Phase.DROPPING, Drop(self.generation, update.key))
+        # It is said at once: nobody will serve it, however long one that hangs takes to forget it.
+        self._refuse(update, code, message)
+        update.uid = ""
 
     def _finish(self, code: str, message: str) -> None:
         update, self._update = self._update, None
