@@ -75,7 +75,7 @@ def _timed(work):
 
 def background(fleet, count, tokens):
     """So many streams; a function that ends them."""
-    fleet_ = fleet._fleet
+    fleet_ = fleet._inner
 
     async def one(number):
         while True:
@@ -147,7 +147,7 @@ def layer(given):
             return rate
 
         async def through():
-            call = fleet._fleet._one_call(None, 0)._call
+            call = fleet._inner._one_call(None, 0)._call
 
             async def one(number):
                 stream = call.generate([1, 2, number + 3], text_output=False, **sampling)
@@ -184,11 +184,11 @@ def death(given):
     with Fleet("stories", replicas=3, threads=1, name="death", resources={"CPU": 0.01}) as fleet:
         async def run():
             tasks = [
-                asyncio.ensure_future(fleet._fleet.generate(f"Story {number}", sampling, session=str(number)))
+                asyncio.ensure_future(fleet._inner.generate(f"Story {number}", sampling, session=str(number)))
                 for number in range(STREAMS)
             ]
             await asyncio.sleep(3.0)
-            kill(next(iter(fleet._fleet._door._members.values()))["pid"])
+            kill(next(iter(fleet._inner._door._members.values()))["pid"])
             return await asyncio.gather(*tasks)
 
         outputs = fleet._wait(run())

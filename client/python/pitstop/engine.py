@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import threading
-import weakref
-from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Coroutine, Iterator, Optional, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Coroutine, Optional, TypeVar
 
 from .async_engine import AsyncEngine
+from .blocking import Blocking
 from .not_served import refuse_call
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
     P = ParamSpec("P")
 R = TypeVar("R")
-JOIN_S = 30.0
 
 
 def _blocking(call: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Engine, P], R]:
@@ -29,63 +27,32 @@ def _blocking(call: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Ca
 
     @functools.wraps(call)
     def wait(self: Engine, *args: Any, **kwargs: Any) -> R:
-        return self._wait(call(self._engine, *args, **kwargs))
+        return self._wait(call(self._inner, *args, **kwargs))
 
     return wait
 
 
-def _end(loop: asyncio.AbstractEventLoop, thread: threading.Thread, engine: AsyncEngine) -> None:
-    asyncio.run_coroutine_threadsafe(engine.close(), loop).result(JOIN_S)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join(JOIN_S)
-    loop.close()
-
-
-class Engine:
+class Engine(Blocking):
     """A tree of its own, or one that runs; arguments and calls are AsyncEngine's (help(pitstop.AsyncEngine)).
 
     Thread: any may call. An event loop on a thread of its own owns the connection.
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
-        self._engine = AsyncEngine(*args, **kwargs)
-        self._loop = asyncio.new_event_loop()
-        thread = threading.Thread(target=self._loop.run_forever, name="pitstop-engine", daemon=True)
-        thread.start()
-        # Also where nobody closes it: at the latest when the program ends.
-        self._finalizer = weakref.finalize(self, _end, self._loop, thread, self._engine)
-        try:
-            self._wait(self._engine.start())
-        except BaseException:
-            self.close()
-            raise
-
-    def _wait(self, coroutine: Coroutine[Any, Any, R]) -> R:
-        if not self._finalizer.alive:
-            coroutine.close()
-            raise RuntimeError("the engine was closed")
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def close(self) -> None:
-        """Open requests end. A tree that was started here ends; one that was joined goes on."""
-        self._finalizer()
-
-    def shutdown(self) -> None:
-        """Ends the tree, whoever started it."""
-        if self._finalizer.alive:
-            self._wait(self._engine.shutdown())
-            self.close()
+        super().__init__(AsyncEngine(*args, **kwargs))
 
     def __enter__(self) -> Engine:
         return self
 
-    def __exit__(self, *_: Any) -> None:
-        self.close()
+    def close(self) -> None:
+        """Open requests end. A tree that was started here ends; one that was joined goes on."""
+        super().close()
+
+    def shutdown(self) -> None:
+        """Ends the tree, whoever started it."""
+        if self._finalizer.alive:
+            self._wait(self._inner.shutdown())
+            self.close()
 
     def __getattr__(self, name: str) -> Any:
         return refuse_call(type(self).__name__, name)
@@ -93,33 +60,22 @@ class Engine:
     @property
     def url(self) -> Optional[str]:
         """Where HTTP listens; None: it does not, or the tree was joined by its doors."""
-        return self._engine.url
+        return self._inner.url
 
     @property
     def run_dir(self) -> Optional[str]:
-        return self._engine.run_dir
+        return self._inner.run_dir
 
     @functools.wraps(AsyncEngine.generate)
     def generate(self, *args: Any, stream: bool = False, **kwargs: Any) -> Any:
-        answer = self._wait(self._engine.generate(*args, stream=stream, **kwargs))
+        answer = self._wait(self._inner.generate(*args, stream=stream, **kwargs))
         return self._each(answer) if stream else answer
-
-    def _each(self, outputs: AsyncIterator[Any]) -> Iterator[Any]:
-        try:
-            while True:
-                try:
-                    yield self._wait(outputs.__anext__())
-                except StopAsyncIteration:
-                    return
-        finally:
-            if self._finalizer.alive:
-                self._wait(outputs.aclose())
 
     async def async_generate(self, *args: Any, **kwargs: Any) -> Any:
         """generate, awaited, on the caller's own loop."""
         if kwargs.get("stream"):
             raise TypeError("async_generate gives whole outputs; AsyncEngine.generate streams")
-        future = asyncio.run_coroutine_threadsafe(self._engine.generate(*args, **kwargs), self._loop)
+        future = asyncio.run_coroutine_threadsafe(self._inner.generate(*args, **kwargs), self._loop)
         return await asyncio.wrap_future(future)
 
     chat = _blocking(AsyncEngine.chat)

@@ -36,7 +36,7 @@ def strike(victim, fleet, made, dice):
     """What was hit."""
     where = places(fleet)
     member, place = dice.choice(sorted(where.items()))
-    conductor = ray.get(fleet._fleet._conductor.view.remote())["number"][0] if "conductor" in victim else None
+    conductor = ray.get(fleet._inner._conductor.view.remote())["number"][0] if "conductor" in victim else None
     if victim == "worker":
         kill(next(each["pid"] for each in processes_of(place)["processes"] if each["kind"] == "tp_worker"))
     elif victim == "tree":
@@ -99,7 +99,7 @@ def run(number, victim, dice, fleet, made, weights, committed):
         assert output.finish.reason == "length"
         versions = {(span.epoch, span.digest) for span in output.spans}
         assert versions <= committed, (struck, versions - committed, update)
-    return struck, "committed" if "outcome" in update else update["error"].code, fleet._fleet._door.num_moved
+    return struck, "committed" if "outcome" in update else update["error"].code, fleet._inner._door.num_moved
 
 
 def main(runs, seed, only=None):
@@ -120,8 +120,8 @@ def main(runs, seed, only=None):
                     raise
                 seen[f"{victim}: {came}"] += 1
                 print(f"{number}: {struck}: {came}, {moved} moved, {time.monotonic() - begun:.1f} s", flush=True)
-            moved = fleet._fleet._door.num_moved
-            lost = fleet._fleet._door.num_lost
+            moved = fleet._inner._door.num_moved
+            lost = fleet._inner._door.num_lost
     print(json.dumps({"seen": seen, "moved": moved, "lost": lost, "runs": runs}))
 
 

@@ -57,7 +57,7 @@ def machines(count, cpus=1):
 
 def places(fleet):
     """{member: place}, as the conductor knows them."""
-    return ray.get(fleet._fleet._conductor.view.remote())["members"]
+    return ray.get(fleet._inner._conductor.view.remote())["members"]
 
 
 def weights_of(place):

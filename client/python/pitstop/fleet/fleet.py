@@ -12,10 +12,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-import threading
 import uuid
-import weakref
-from typing import Any, AsyncIterator, Iterator, Mapping, Optional, Sequence
+from typing import Any, AsyncIterator, Mapping, Optional, Sequence
 
 import ray
 from ray._private import ray_constants, services
@@ -23,6 +21,7 @@ from ray.exceptions import RayActorError, RayError
 
 from ..aio import off_loop
 from ..arrays import NamedTensors, arrays_of
+from ..blocking import Blocking
 from ..calls import CALL_TIMEOUT_S, UPDATE_TIMEOUT_S
 from ..errors import PitstopError
 from ..generate_calls import GenerateCalls
@@ -347,57 +346,15 @@ class AsyncFleet:
         await self._ask("remove", slot)
 
 
-def _end(loop: asyncio.AbstractEventLoop, thread: threading.Thread, fleet: AsyncFleet) -> None:
-    asyncio.run_coroutine_threadsafe(fleet.close(), loop).result(60.0)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join(10.0)
-
-
-class Fleet:
+class Fleet(Blocking):
     """AsyncFleet, blocking: the same arguments and calls. Any thread may call."""
 
     def __init__(self, *args: Any, **kwargs: Any):
-        self._fleet = AsyncFleet(*args, **kwargs)
-        self._loop = asyncio.new_event_loop()
-        thread = threading.Thread(target=self._loop.run_forever, name="pitstop-fleet", daemon=True)
-        thread.start()
-        self._finalizer = weakref.finalize(self, _end, self._loop, thread, self._fleet)
-        try:
-            self._wait(self._fleet.start())
-        except BaseException:
-            self.close()
-            raise
-
-    def _wait(self, coroutine: Any) -> Any:
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+        super().__init__(AsyncFleet(*args, **kwargs))
 
     def generate(self, *args: Any, stream: bool = False, **kwargs: Any) -> Any:
-        answer = self._wait(self._fleet.generate(*args, stream=stream, **kwargs))
+        answer = self._wait(self._inner.generate(*args, stream=stream, **kwargs))
         return self._each(answer) if stream else answer
-
-    def _each(self, outputs: AsyncIterator[Any]) -> Iterator[Any]:
-        try:
-            while True:
-                try:
-                    yield self._wait(outputs.__anext__())
-                except StopAsyncIteration:
-                    return
-        finally:
-            self._wait(outputs.aclose())
-
-    def close(self) -> None:
-        self._finalizer()
-
-    def __enter__(self) -> Fleet:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()
 
 
 def _blocking(name: str) -> Any:
@@ -405,7 +362,7 @@ def _blocking(name: str) -> Any:
 
     @functools.wraps(call)
     def wait(self: Fleet, *args: Any, **kwargs: Any) -> Any:
-        return self._wait(call(self._fleet, *args, **kwargs))
+        return self._wait(call(self._inner, *args, **kwargs))
 
     return wait
 

@@ -1,0 +1,81 @@
+"""The face without await that Engine and Fleet have: what it does once it is closed."""
+
+import threading
+
+import pytest
+from pitstop.blocking import Blocking
+
+
+class Counter:
+    """Lives in an event loop."""
+
+    def __init__(self):
+        self.is_closed = False
+
+    async def start(self):
+        pass
+
+    async def close(self):
+        self.is_closed = True
+
+    async def count(self, number):
+        return number + 1
+
+    async def numbers(self):
+        number = 0
+        while True:
+            yield number
+            number += 1
+
+
+class BlockingCounter(Blocking):
+    def __init__(self):
+        super().__init__(Counter())
+
+    def count(self, number):
+        return self._wait(self._inner.count(number))
+
+    def numbers(self):
+        return self._each(self._inner.numbers())
+
+
+def in_time(work):
+    """What `work` raised, or None; fails where it waits for ever."""
+    raised = []
+
+    def run():
+        try:
+            work()
+        except Exception as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive(), "it waits for a loop that has ended"
+    return raised[0] if raised else None
+
+
+def test_calls_and_streams_are_waited_for():
+    with BlockingCounter() as counter:
+        assert counter.count(1) == 2
+        numbers = counter.numbers()
+        assert [next(numbers) for _ in range(3)] == [0, 1, 2]
+    assert counter._inner.is_closed
+
+
+def test_a_call_after_the_end_is_an_error():
+    counter = BlockingCounter()
+    counter.close()
+    error = in_time(lambda: counter.count(1))
+    assert isinstance(error, RuntimeError) and "closed" in str(error)
+
+
+def test_a_stream_that_outlives_the_end_is_over():
+    counter = BlockingCounter()
+    numbers = counter.numbers()
+    next(numbers)
+    counter.close()
+    assert in_time(numbers.close) is None
+    with pytest.raises(StopIteration):
+        next(numbers)
