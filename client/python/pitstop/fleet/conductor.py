@@ -30,6 +30,7 @@ TICK_S = 0.2
 POLL_S = 1.0
 POLL_SHARE = 9.0  # a status that takes long is asked for more seldom: in a tenth of the time
 POLL_TIMEOUT_S = 5.0
+FIND_S = 20.0
 OUTCOMES_KEPT = 64
 RESTART_PAUSE_S = 0.5  # doubled with each start that fails,
 RESTART_PAUSE_MAX_S = 30.0  # up to this
@@ -129,9 +130,9 @@ class Conductor:
             except ValueError:
                 continue
             try:
-                place = await handle.where.remote()
-            except RayError:
-                place = None
+                place = await asyncio.wait_for(handle.where.remote(), FIND_S)
+            except (RayError, asyncio.TimeoutError):
+                place = None  # one that hangs would hold up every update: another takes its place
             if slot is not None:
                 slot.incarnation = max(slot.incarnation, int(incarnation))
             if place is None or slot is None or slot.number in found:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import json
+import logging
 from dataclasses import dataclass, field
 from typing import Any, AsyncIterator, Awaitable, Callable, Mapping, Optional, Union
 
@@ -23,6 +24,7 @@ REASONS = {
     200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed", 408: "Request Timeout",
     413: "Content Too Large", 500: "Internal Server Error", 503: "Service Unavailable", 504: "Gateway Timeout",
 }
+log = logging.getLogger("pitstop.fleet")
 STATUS_OF = {"unavailable": 503, "resource_exhausted": 503, "deadline_exceeded": 504, "internal": 500, "data_loss": 500}
 
 
@@ -142,6 +144,9 @@ class HttpServer:
             except (PitstopError, TypeError) as error:  # TypeError: an argument that means nothing, by name
                 status = STATUS_OF.get(getattr(error, "code", ""), 400)
                 return _error(status, getattr(error, "message", str(error)))
+            except Exception as error:  # a fault of this server's: the client is told, not left with a closed connection
+                log.exception("%s %s", request.method, request.path)
+                return _error(500, f"{type(error).__name__}: {error}")
 
         work, gone = asyncio.ensure_future(answer()), asyncio.ensure_future(reader.read(1))
         try:
