@@ -115,13 +115,16 @@ def test_no_process_on_the_way_lets_an_abort_overtake(tree, http, process, path,
     assert end_of(request.read()) == "abort"
 
 
-def test_an_abort_reaches_what_another_front_end_has_read(tree, http, front_end):
+def test_an_abort_reaches_what_the_tree_has_read_of_another_front_end(tree, http, front_end):
+    """Nothing orders what two front ends have sent and the doors have not read; what they have read is aborted."""
     other = front_end().http
     request, aborts = Line(other), Line(http)
     for body in ({"rid": "held"}, {"abort_all": True}):
-        with frozen(tree, DOORS):
+        with frozen(tree, "scheduler_proc[0]"):
             request.send("/generate", body_of("held"))
             was_read(other)
+            # The same door answers it, behind the request.
+            assert other.post("/tokenize", {"prompt": "Once"}).status == 200
             aborts.send("/abort_request", body)
             was_read(http)
         aborts.read()
