@@ -28,6 +28,7 @@ ATTENTION = "kernels_gpu_test CudaAttention.MeetsTheReferenceOnAwkwardShapes"
 LONG_ATTENTION = "kernels_gpu_test CudaAttention.LongPrefillsMeetTheReference"
 LINEAR = "kernels_gpu_test CudaLinear.MeetsTheReferenceOnAwkwardShapes"
 DIGESTS = "tp_worker_gpu_test GpuEngine.HasTheDigestsOfTheCpusWeights"
+UPDATE = "tp_worker_gpu_test GpuUpdater.P1_P2_P10_ACommitSwapsAndARollbackSwapsBack"
 NCCL = "emulated_gpu_test Nccl.ProcessesExchangeInTheOrderOfTheirStreams"
 TOKENS = "tp_worker_gpu_test GpuEngine.FollowsTheReferenceWhereItIsSure"
 
@@ -200,6 +201,36 @@ MUTATIONS = (
         "    kernels::fill_device(sums_.data(), 0, sums_.bytes(), other->stream());\n",
         DIGESTS,
         num_seeds=20,
+    ),
+    Mutation(
+        "a step called over before its end: a commit comes and its weights are overwritten",
+        "tp_worker/model/engine.cpp",
+        "        transfers_->wait();  // a step without logits is done, too, when its result says so\n",
+        "",
+        "tp_worker_gpu_test GpuEngine.P2_AStepWithoutLogitsIsOverWhenItsResultIsThere",
+    ),
+    Mutation(
+        "sums of a staged version read before their copy",
+        "tp_worker/weights/gpu_writer.cpp",
+        "sums_.bytes(), stream());\n    wait();\n    const std::byte* const digests",
+        "sums_.bytes(), stream());\n    const std::byte* const digests",
+        UPDATE,
+        "late",
+    ),
+    Mutation(
+        "a page-locked piece given to the next rows before its copy",
+        "tp_worker/weights/gpu_writer.cpp",
+        "            std::byte* const piece = gpu_.pieces_->next();\n            RETURN_IF_ERROR(load_tensor(",
+        "            static std::byte* const piece = gpu_.pieces_->next();\n            RETURN_IF_ERROR(load_tensor(",
+        UPDATE,
+        "late",
+    ),
+    Mutation(
+        "a version staged into the copy that serves",
+        "tp_worker/weights/gpu_writer.cpp",
+        "    std::byte* const first_row = args_.target + tensor.offset;",
+        "    std::byte* const first_row = const_cast<std::byte*>(args_.live) + tensor.offset;",
+        "tp_worker_gpu_test GpuUpdater.P2_ACheckpointThatIsBrokenLeavesTheOldVersion",
     ),
     Mutation(
         "weights kept through memory that is not page-locked",

@@ -35,10 +35,11 @@ EMULATED = ("libcublasLt.so.13", "libnccl.so.2")  # which stand for libraries th
 def rehearse(place, *flags, source=ROOT, timeout=900, **environment):
     """tests/gpu/run with these flags: (how it ended, its report)."""
     out = place / "out"
+    inherited = {name: value for name, value in os.environ.items() if name != "PITSTOP_BUILD"}  # a bundle has its own
     done = subprocess.run(
         [sys.executable, source / "tests/gpu/run", f"--out={out}", "--require-gpu", *flags],
         env={
-            **os.environ,
+            **inherited,
             "PITSTOP_EMULATED_MACHINE": str(place / "machine"),
             "PITSTOP_EMULATED_POLICY": "early",
             **({"PITSTOP_BUILD": str(BUILD)} if source == ROOT else {}),

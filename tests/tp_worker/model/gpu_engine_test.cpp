@@ -223,6 +223,35 @@ TEST_F(GpuEngine, GivesTheLogitsOfTransformersForEveryFamily) {
     }
 }
 
+// An update may overwrite a copy of the weights once the last step on it has its result, also one
+// whose rows have no logits.
+TEST_F(GpuEngine, P2_AStepWithoutLogitsIsOverWhenItsResultIsThere) {
+    const std::vector<TokenId> prompt{TokenId{5}, TokenId{6}, TokenId{7}, TokenId{8}};
+    const auto replica = open(options(DeviceKind::kCuda, Compute::kFp32));
+    const std::vector<TokenId> undisturbed = generate(replica.get(), prompt, 3);
+
+    const WeightStore& weights = *replica->root().weights();
+    auto* const live = const_cast<std::byte*>(weights.live_data());
+    std::vector<std::byte> kept(static_cast<std::size_t>(weights.bytes()));
+    kernels::copy_and_wait(kept.data(), live, weights.bytes());
+    const auto stream = kernels::DeviceStream::create(kernels::StreamPriority::kBackground);
+    ASSERT_TRUE(stream.has_value()) << stream.error().message;
+
+    TestRequest request{.tokens = prompt, .prompt_len = 4, .pages = {PageId{1}}};
+    request.sampling = greedy();
+    const auto run = [&](std::int64_t num_new) {
+        messages::StepPlan plan;
+        add_row(&request, num_new, &plan);
+        run_step(replica.get(), std::move(plan), {&request});
+    };
+    run(3);
+    kernels::fill_device(live, 0, weights.bytes(), stream->stream());
+    stream->wait();
+    kernels::copy_and_wait(live, kept.data(), weights.bytes());
+    for (int i = 0; i < 3; ++i) run(1);
+    EXPECT_EQ(std::vector(request.tokens.begin() + 4, request.tokens.end()), undisturbed);
+}
+
 TEST_F(GpuEngine, P8_ReleasedMemoryGoesBackAndComesBackAtTheSameAddress) {
     ReplicaOptions one = options(DeviceKind::kCuda);
     const auto replica = open(one);
