@@ -230,7 +230,7 @@ MUTATIONS = (
         "tp_worker/weights/gpu_writer.cpp",
         "    std::byte* const first_row = args_.target + tensor.offset;",
         "    std::byte* const first_row = const_cast<std::byte*>(args_.live) + tensor.offset;",
-        "tp_worker_gpu_test GpuUpdater.P2_ACheckpointThatIsBrokenLeavesTheOldVersion",
+        UPDATE,
     ),
     Mutation(
         "weights kept through memory that is not page-locked",
