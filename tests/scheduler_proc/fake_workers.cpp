@@ -161,14 +161,16 @@ void FakeWorkers::take(ToWorkers message) {
     queue_.push_back(std::move(message));
 }
 
+void FakeWorkers::fail(const messages::StepPlan& plan, const std::string& what) {
+    problems_.push_back(fmt::format("step {}: {}", raw(plan.step), what));
+}
+
 messages::StepResult FakeWorkers::run(const messages::StepPlan& plan) {
-    const auto fail = [&](const std::string& what) {
-        problems_.push_back(fmt::format("step {}: {}", raw(plan.step), what));
-    };
     if (plan.epoch != epoch_)
-        fail(fmt::format("epoch {}, live is {}", raw(plan.epoch), raw(epoch_)));
+        fail(plan, fmt::format("epoch {}, live is {}", raw(plan.epoch), raw(epoch_)));
     for (const auto& tags : released_) {
-        if (!tags.empty()) fail(fmt::format("runs while {} is released", name_of(*tags.begin())));
+        if (!tags.empty())
+            fail(plan, fmt::format("runs while {} is released", name_of(*tags.begin())));
     }
     messages::StepResult result;
     result.step = plan.step;
@@ -176,176 +178,226 @@ messages::StepResult FakeWorkers::run(const messages::StepPlan& plan) {
     for (const messages::RequestSetup& setup : plan.setups) {
         slots_.at(static_cast<std::size_t>(raw(setup.slot))) = {.setup = setup};
     }
-    std::size_t at_token = 0, at_page = 0, at_target = 0;
+    PlacedRow placed{.plan = plan};
     for (const messages::PlanRow& row : plan.rows) {
-        Slot& slot = slots_.at(static_cast<std::size_t>(raw(row.slot)));
-        if (!slot.setup) {
-            fail("a slot that was never set up");
+        placed.row = row;
+        if (!slots_.at(static_cast<std::size_t>(raw(row.slot))).setup) {
+            fail(plan, "a slot that was never set up");
             continue;
         }
-        const auto entry = [&](std::int64_t position) -> Entry& {
-            const auto page =
-                plan.pages.values[at_page + static_cast<std::size_t>(position / model_.page_size)];
-            return kv_.at(
-                static_cast<std::size_t>(raw(page) * model_.page_size + position % model_.page_size)
-            );
-        };
-        std::vector<TokenId> context;
-        EpochRange read;
-        std::uint64_t prefix = 0;
-        for (std::int64_t position = 0; position < row.begin; ++position) {
-            const Entry& old = entry(position);
-            context.push_back(old.token);
-            read.add(old.epoch);
-            prefix = extended(prefix, old.token);
-            if (old.position != position || old.prefix != prefix)
-                fail(fmt::format(
-                    "slot {}: position {} holds another prefix", raw(row.slot), position
-                ));
-        }
-        const std::int64_t first_scored = row.begin + row.num_new - row.num_scored;
-        for (std::int64_t i = 0; i < row.num_new; ++i) {
-            const TokenId given = plan.tokens.values[at_token++];
-            const TokenId token = row.takes_sampled ? slot.sampled : given;
-            context.push_back(token);
-            read.add(epoch_);
-            prefix = extended(prefix, token);
-            entry(row.begin + i) = {
-                .token = token,
-                .position = row.begin + i,
-                .prefix = prefix,
-                .epoch = epoch_,
-            };
-            if (row.begin + i < first_scored) continue;
-            const TokenId target = plan.targets.values[at_target++];
-            messages::StepScores& scores = result.scores;
-            scores.logprobs.values.push_back(fake_logprob(model_, context, target));
-            for (std::int64_t n = 0; n < slot.setup->logprobs.top; ++n) {
-                const TokenId top = fake_top_token(model_, context, n);
-                scores.top_ids.values.push_back(top);
-                scores.top_logprobs.values.push_back(fake_logprob(model_, context, top));
-            }
-            for (const TokenId id : slot.setup->logprobs.ids)
-                scores.ids_logprobs.values.push_back(fake_logprob(model_, context, id));
-        }
-        num_tokens_run_ += row.num_new;
-        at_page += static_cast<std::size_t>(row.num_pages);
-        if (row.output_index < 0) continue;
-        if (static_cast<std::int64_t>(context.size()) != slot.setup->prompt_len + row.output_index)
-            fail(fmt::format("output {} after {} tokens", row.output_index, context.size()));
-        const TokenId token = fake_next_token(
-            model_, context, slot.setup->sampling, slot.setup->stop_ids, row.output_index
-        );
-        slot.sampled = token;
-        kv_read_[{slot.setup->key, row.output_index}] = read;
-        result.sampled.values.push_back(token);
-        result.logprobs.values.push_back(fake_logprob(model_, context, token));
-        if (token == TokenId{-1}) ++result.num_nonfinite;
-        for (std::int64_t n = 0; n < slot.setup->logprobs.top; ++n) {
-            const TokenId top = fake_top_token(model_, context, n);
-            result.top_ids.values.push_back(top);
-            result.top_logprobs.values.push_back(fake_logprob(model_, context, top));
-        }
-        for (const TokenId id : slot.setup->logprobs.ids)
-            result.ids_logprobs.values.push_back(fake_logprob(model_, context, id));
+        run_row(placed, result);
+        placed.first_token += static_cast<std::size_t>(row.num_new);
+        placed.first_page += static_cast<std::size_t>(row.num_pages);
+        placed.first_target += static_cast<std::size_t>(row.num_scored);
     }
     return result;
 }
 
+void FakeWorkers::run_row(const PlacedRow& placed, messages::StepResult& result) {
+    const messages::PlanRow& row = placed.row;
+    Slot& slot = slots_.at(static_cast<std::size_t>(raw(row.slot)));
+    Context context;
+    read_context(placed, context);
+    const std::int64_t first_scored = row.begin + row.num_new - row.num_scored;
+    for (std::int64_t i = 0; i < row.num_new; ++i) {
+        const std::int64_t position = row.begin + i;
+        const TokenId given =
+            placed.plan.tokens.values[placed.first_token + static_cast<std::size_t>(i)];
+        const TokenId token = row.takes_sampled ? slot.sampled : given;
+        context.append(token, epoch_);
+        entry_of(placed, position) = {
+            .token = token,
+            .position = position,
+            .prefix = context.prefix,
+            .epoch = epoch_,
+        };
+        if (position < first_scored) continue;
+        const auto target_index = static_cast<std::size_t>(position - first_scored);
+        const TokenId target = placed.plan.targets.values[placed.first_target + target_index];
+        messages::StepScores& scores = result.scores;
+        scores.logprobs.values.push_back(fake_logprob(model_, context.tokens, target));
+        add_alternatives(*slot.setup, context.tokens, scores);
+    }
+    num_tokens_run_ += row.num_new;
+    if (row.output_index < 0) return;
+    const auto context_len = static_cast<std::int64_t>(context.tokens.size());
+    if (context_len != slot.setup->prompt_len + row.output_index) {
+        fail(placed.plan, fmt::format("output {} after {} tokens", row.output_index, context_len));
+    }
+    slot.sampled = fake_next_token(
+        model_, context.tokens, slot.setup->sampling, slot.setup->stop_ids, row.output_index
+    );
+    kv_read_[{slot.setup->key, row.output_index}] = context.read;
+    result.sampled.values.push_back(slot.sampled);
+    result.logprobs.values.push_back(fake_logprob(model_, context.tokens, slot.sampled));
+    if (slot.sampled == TokenId{-1}) ++result.num_nonfinite;
+    add_alternatives(*slot.setup, context.tokens, result);
+}
+
+void FakeWorkers::Context::append(TokenId token, Epoch epoch) {
+    tokens.push_back(token);
+    read.add(epoch);
+    prefix = extended(prefix, token);
+}
+
+FakeWorkers::Entry& FakeWorkers::entry_of(const PlacedRow& placed, std::int64_t position) {
+    const std::size_t index =
+        placed.first_page + static_cast<std::size_t>(position / model_.page_size);
+    const auto page = raw(placed.plan.pages.values[index]);
+    return kv_.at(static_cast<std::size_t>(page * model_.page_size + position % model_.page_size));
+}
+
+void FakeWorkers::read_context(const PlacedRow& placed, Context& context) {
+    for (std::int64_t position = 0; position < placed.row.begin; ++position) {
+        const Entry& old = entry_of(placed, position);
+        context.append(old.token, old.epoch);
+        if (old.position == position && old.prefix == context.prefix) continue;
+        fail(
+            placed.plan,
+            fmt::format("slot {}: position {} holds another prefix", raw(placed.row.slot), position)
+        );
+    }
+}
+
+template <class Logprobs>
+void FakeWorkers::add_alternatives(
+    const messages::RequestSetup& setup, std::span<const TokenId> context, Logprobs& logprobs
+) const {
+    for (std::int64_t n = 0; n < setup.logprobs.top; ++n) {
+        const TokenId top = fake_top_token(model_, context, n);
+        logprobs.top_ids.values.push_back(top);
+        logprobs.top_logprobs.values.push_back(fake_logprob(model_, context, top));
+    }
+    for (const TokenId id : setup.logprobs.ids)
+        logprobs.ids_logprobs.values.push_back(fake_logprob(model_, context, id));
+}
+
 std::vector<FromWorker> FakeWorkers::run_one() {
-    std::vector<FromWorker> answers;
-    if (queue_.empty()) return answers;
+    if (queue_.empty()) return {};
     const ToWorkers message = std::move(queue_.front());
     queue_.pop_front();
-    if (const auto* plan = std::get_if<messages::StepPlan>(&message)) {
-        answers.emplace_back(run(*plan));
-        for (int rank = 1; rank < model_.tp; ++rank) {
-            answers.emplace_back(messages::StepResult{
-                .step = plan->step, .epoch = epoch_, .rank = static_cast<Rank>(rank)});
+    return std::visit([&](const auto& order) { return answers_to(order); }, message);
+}
+
+std::vector<FromWorker> FakeWorkers::answers_to(const messages::StepPlan& plan) {
+    std::vector<FromWorker> answers;
+    answers.emplace_back(run(plan));
+    for (int rank = 1; rank < model_.tp; ++rank) {
+        answers.emplace_back(messages::StepResult{
+            .step = plan.step, .epoch = epoch_, .rank = static_cast<Rank>(rank)});
+    }
+    return answers;
+}
+
+std::vector<FromWorker> FakeWorkers::answers_to(const messages::WorkerStage& stage) {
+    std::vector<FromWorker> answers;
+    shadow_weights_ = staged_weights.value_or(model_.weights);
+    for (int i = 0; i < model_.tp; ++i) {
+        const auto at = static_cast<std::size_t>(i);
+        if (is_silent[at]) continue;
+        messages::WorkerStaged vote{.update = stage.update};
+        vote.outcome.rank = static_cast<Rank>(i);
+        vote.outcome.ok = !stage_failures[at];
+        vote.outcome.phase =
+            vote.outcome.ok ? messages::UpdatePhase::kPrepared : messages::UpdatePhase::kStaging;
+        if (stage_failures[at]) {
+            vote.outcome.code = ErrorCode::kInvalidArgument;
+            vote.outcome.problems = {*stage_failures[at]};
+            vote.outcome.num_problems = 1;
+        } else {
+            vote.digests = digests(shadow_weights_, vote.outcome.rank);
         }
-    } else if (const auto* stage = std::get_if<messages::WorkerStage>(&message)) {
-        shadow_weights_ = staged_weights.value_or(model_.weights);
-        for (int i = 0; i < model_.tp; ++i) {
-            const auto at = static_cast<std::size_t>(i);
-            if (is_silent[at]) continue;
-            messages::WorkerStaged vote{.update = stage->update};
-            vote.outcome.rank = static_cast<Rank>(i);
-            vote.outcome.ok = !stage_failures[at];
-            vote.outcome.phase = vote.outcome.ok ? messages::UpdatePhase::kPrepared
-                                                 : messages::UpdatePhase::kStaging;
-            if (stage_failures[at]) {
-                vote.outcome.code = ErrorCode::kInvalidArgument;
-                vote.outcome.problems = {*stage_failures[at]};
-                vote.outcome.num_problems = 1;
+        answers.emplace_back(std::move(vote));
+    }
+    return answers;
+}
+
+std::vector<FromWorker> FakeWorkers::answers_to(const messages::WorkerCommit& commit) {
+    std::vector<FromWorker> answers;
+    const std::uint64_t old = model_.weights;
+    model_.weights = commit.rollback ? retained_weights_ : shadow_weights_;
+    retained_weights_ = old;
+    epoch_ = commit.epoch;
+    for (int rank = 0; rank < model_.tp; ++rank) {
+        if (never_ends[static_cast<std::size_t>(rank)]) continue;
+        answers.emplace_back(messages::WorkerCommitted{
+            .update = commit.update,
+            .rank = static_cast<Rank>(rank),
+            .epoch = commit.epoch,
+            .elapsed_us = 100 + rank,
+        });
+    }
+    return answers;
+}
+
+std::vector<FromWorker> FakeWorkers::answers_to(const messages::WorkerDrop& drop) {
+    std::vector<FromWorker> answers;
+    for (int rank = 0; rank < model_.tp; ++rank) {
+        if (never_ends[static_cast<std::size_t>(rank)]) continue;
+        answers.emplace_back(messages::WorkerDropped{
+            .update = drop.update, .rank = static_cast<Rank>(rank)});
+    }
+    return answers;
+}
+
+std::vector<FromWorker> FakeWorkers::answers_to(const messages::WorkerMemory& order) {
+    std::vector<FromWorker> answers;
+    memory_orders_.push_back(order);
+    for (int i = 0; i < model_.tp; ++i) {
+        if (is_silent[static_cast<std::size_t>(i)]) continue;
+        answers.emplace_back(change_memory(order, static_cast<Rank>(i)));
+    }
+    return answers;
+}
+
+messages::WorkerMemoryDone FakeWorkers::change_memory(
+    const messages::WorkerMemory& order, Rank rank
+) {
+    const auto at = static_cast<std::size_t>(raw(rank));
+    messages::WorkerMemoryDone done{.call = order.call, .rank = rank};
+    if (memory_failures[at]) {
+        done.verdict.code = ErrorCode::kResourceExhausted;
+        done.verdict.message = *std::exchange(memory_failures[at], std::nullopt);
+    } else {
+        for (const messages::MemoryTag tag : order.tags) {
+            if (order.action == messages::MemoryAction::kRelease) {
+                released_[at].insert(tag);
             } else {
-                vote.digests = digests(shadow_weights_, vote.outcome.rank);
+                released_[at].erase(tag);
             }
-            answers.emplace_back(std::move(vote));
         }
-    } else if (const auto* commit = std::get_if<messages::WorkerCommit>(&message)) {
-        const std::uint64_t old = model_.weights;
-        model_.weights = commit->rollback ? retained_weights_ : shadow_weights_;
-        retained_weights_ = old;
-        epoch_ = commit->epoch;
-        for (int rank = 0; rank < model_.tp; ++rank) {
-            if (never_ends[static_cast<std::size_t>(rank)]) continue;
-            answers.emplace_back(messages::WorkerCommitted{
-                .update = commit->update,
-                .rank = static_cast<Rank>(rank),
-                .epoch = commit->epoch,
-                .elapsed_us = 100 + rank,
-            });
-        }
-    } else if (const auto* drop = std::get_if<messages::WorkerDrop>(&message)) {
-        for (int rank = 0; rank < model_.tp; ++rank) {
-            if (never_ends[static_cast<std::size_t>(rank)]) continue;
-            answers.emplace_back(messages::WorkerDropped{
-                .update = drop->update, .rank = static_cast<Rank>(rank)});
-        }
-    } else if (const auto* memory = std::get_if<messages::WorkerMemory>(&message)) {
-        memory_orders_.push_back(*memory);
-        for (int i = 0; i < model_.tp; ++i) {
-            const auto at = static_cast<std::size_t>(i);
-            if (is_silent[at]) continue;
-            messages::WorkerMemoryDone done{.call = memory->call, .rank = static_cast<Rank>(i)};
-            if (memory_failures[at]) {
-                done.verdict.code = ErrorCode::kResourceExhausted;
-                done.verdict.message = *std::exchange(memory_failures[at], std::nullopt);
-            } else {
-                for (const messages::MemoryTag tag : memory->tags) {
-                    if (memory->action == messages::MemoryAction::kRelease) {
-                        released_[at].insert(tag);
-                    } else {
-                        released_[at].erase(tag);
-                    }
-                }
-            }
-            for (const messages::MemoryTag tag : messages::kAllMemoryTags) {
-                const bool is_released = released_[at].contains(tag);
-                done.tags.push_back({
-                    .tag = tag,
-                    .state = is_released ? messages::MemoryState::kReleased
-                                         : messages::MemoryState::kResident,
-                    .resident_bytes = is_released ? 0 : 1000,
-                });
-            }
-            answers.emplace_back(std::move(done));
-        }
-    } else if (const auto* read = std::get_if<messages::WorkerReadTensor>(&message)) {
-        for (int rank = 0; rank < model_.tp; ++rank) {
-            answers.emplace_back(messages::WorkerTensor{
-                .call = read->call, .rank = static_cast<Rank>(rank), .epoch = epoch_});
-        }
-    } else if (const auto* digest = std::get_if<messages::WorkerDigest>(&message)) {
-        for (int i = 0; i < model_.tp; ++i) {
-            const auto rank = static_cast<Rank>(i);
-            answers.emplace_back(messages::WorkerDigests{
-                .call = digest->call,
-                .rank = rank,
-                .epoch = epoch_,
-                .digests = digests(model_.weights, rank),
-            });
-        }
+    }
+    for (const messages::MemoryTag tag : messages::kAllMemoryTags) {
+        const bool is_released = released_[at].contains(tag);
+        done.tags.push_back({
+            .tag = tag,
+            .state =
+                is_released ? messages::MemoryState::kReleased : messages::MemoryState::kResident,
+            .resident_bytes = is_released ? 0 : 1000,
+        });
+    }
+    return done;
+}
+
+std::vector<FromWorker> FakeWorkers::answers_to(const messages::WorkerReadTensor& read) {
+    std::vector<FromWorker> answers;
+    for (int rank = 0; rank < model_.tp; ++rank) {
+        answers.emplace_back(messages::WorkerTensor{
+            .call = read.call, .rank = static_cast<Rank>(rank), .epoch = epoch_});
+    }
+    return answers;
+}
+
+std::vector<FromWorker> FakeWorkers::answers_to(const messages::WorkerDigest& order) {
+    std::vector<FromWorker> answers;
+    for (int i = 0; i < model_.tp; ++i) {
+        const auto rank = static_cast<Rank>(i);
+        answers.emplace_back(messages::WorkerDigests{
+            .call = order.call,
+            .rank = rank,
+            .epoch = epoch_,
+            .digests = digests(model_.weights, rank),
+        });
     }
     return answers;
 }

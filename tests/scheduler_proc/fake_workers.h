@@ -102,7 +102,46 @@ class FakeWorkers {
         std::optional<messages::RequestSetup> setup{};
         TokenId sampled{-1};
     };
+    // A row, and where its part of each of the plan's arrays begins.
+    struct PlacedRow {
+        const messages::StepPlan& plan;
+        messages::PlanRow row{};
+        std::size_t first_token = 0;
+        std::size_t first_page = 0;
+        std::size_t first_target = 0;
+    };
+    // What a row has read back from its pages, and its own tokens as they are written.
+    struct Context {
+        std::vector<TokenId> tokens{};
+        EpochRange read{};
+        std::uint64_t prefix = 0;
+        void append(TokenId token, Epoch epoch);
+    };
     messages::StepResult run(const messages::StepPlan& plan);
+    void run_row(const PlacedRow& placed, messages::StepResult& result);
+    [[nodiscard]] Entry& entry_of(const PlacedRow& placed, std::int64_t position);
+    void read_context(const PlacedRow& placed, Context& context);
+    // The top tokens and the ids that the request asked logprobs of.
+    template <class Logprobs>
+    void add_alternatives(
+        const messages::RequestSetup& setup, std::span<const TokenId> context, Logprobs& logprobs
+    ) const;
+
+    // Every rank's answers to an order, rank 0 first.
+    [[nodiscard]] std::vector<FromWorker> answers_to(const messages::StepPlan& plan);
+    [[nodiscard]] std::vector<FromWorker> answers_to(const messages::WorkerStage& stage);
+    [[nodiscard]] std::vector<FromWorker> answers_to(const messages::WorkerCommit& commit);
+    [[nodiscard]] std::vector<FromWorker> answers_to(const messages::WorkerDrop& drop);
+    [[nodiscard]] std::vector<FromWorker> answers_to(const messages::WorkerMemory& order);
+    [[nodiscard]] std::vector<FromWorker> answers_to(const messages::WorkerReadTensor& read);
+    [[nodiscard]] std::vector<FromWorker> answers_to(const messages::WorkerDigest& order);
+    // Sessions are no part of this model: their orders are not answered.
+    template <class Order>
+    [[nodiscard]] static std::vector<FromWorker> answers_to(const Order& /*order*/) {
+        return {};
+    }
+    messages::WorkerMemoryDone change_memory(const messages::WorkerMemory& order, Rank rank);
+    void fail(const messages::StepPlan& plan, const std::string& what);
     void check_pages(const messages::StepPlan& plan);
     [[nodiscard]] std::vector<messages::PartDigest> digests(std::uint64_t weights, Rank rank) const;
 

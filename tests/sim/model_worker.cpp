@@ -8,6 +8,14 @@
 #include <algorithm>
 
 namespace pitstop::sim {
+namespace {
+
+bool accepts_lag(const messages::TokenizedRequest& request, std::int64_t lag) {
+    return request.kv_tolerance == messages::KvTolerance::kKeep || lag == 0 ||
+           (request.kv_tolerance == messages::KvTolerance::kMaxLag && lag <= request.kv_max_lag);
+}
+
+}  // namespace
 
 WeightsId weights_of(const std::string& label) {
     const Digest digest = digest_of(label);
@@ -83,110 +91,38 @@ messages::StepResult ModelWorker::run(const messages::StepPlan& plan) {
         }
         slots_[static_cast<std::size_t>(raw(setup.slot))] = {setup, {}, true};
     }
-    std::size_t token = 0;
-    std::size_t page = 0;
-    std::size_t target = 0;
+    PlacedRow placed{.plan = plan};
     for (const messages::PlanRow& row : plan.rows) {
-        run_row(plan, row, token, page, target, result);
+        placed.row = row;
+        run_row(placed, result);
         if (oracle_.problem()) return result;
-        token += static_cast<std::size_t>(row.num_new);
-        page += static_cast<std::size_t>(row.num_pages);
-        target += static_cast<std::size_t>(row.num_scored);
+        placed.first_token += static_cast<std::size_t>(row.num_new);
+        placed.first_page += static_cast<std::size_t>(row.num_pages);
+        placed.first_target += static_cast<std::size_t>(row.num_scored);
     }
     return result;
 }
 
-void ModelWorker::run_row(
-    const messages::StepPlan& plan,
-    const messages::PlanRow& row,
-    std::size_t first_token,
-    std::size_t first_page,
-    std::size_t first_target,
-    messages::StepResult& result
-) {
+void ModelWorker::run_row(const PlacedRow& placed, messages::StepResult& result) {
+    const messages::PlanRow& row = placed.row;
     if (raw(row.slot) < 0 || raw(row.slot) >= shape_.num_slots ||
         !slots_[static_cast<std::size_t>(raw(row.slot))].is_set_up) {
         return fail(fmt::format("a row for slot {}, which is not set up", raw(row.slot)));
     }
     Slot& slot = slots_[static_cast<std::size_t>(raw(row.slot))];
     const RequestKey key = slot.setup.key;
-    const messages::TokenizedRequest& request = oracle_.request(key);
     const std::int64_t end = row.begin + row.num_new;
     if (row.num_pages * shape_.page_size < end)
         return fail(
             fmt::format("request {}: {} pages for {} positions", raw(key), row.num_pages, end)
         );
+    Context context{.kv = {raw(epoch_), raw(epoch_)}};
+    if (auto problem = read_context(placed, key, context)) return fail(*problem);
+    if (auto problem = write_context(placed, slot, context)) return fail(*problem);
 
-    const auto entry_of = [&](std::int64_t position) -> Entry* {
-        const auto page = raw(
-            plan.pages.values[first_page + static_cast<std::size_t>(position / shape_.page_size)]
-        );
-        if (page < 0 || page >= shape_.num_pages) return nullptr;
-        return &kv_[static_cast<std::size_t>(
-            page * shape_.page_size + position % shape_.page_size
-        )];
-    };
-
-    // The context that is there must be this request's, computed under versions it accepts.
-    std::uint64_t chain = 0;
-    Epochs kv{raw(epoch_), raw(epoch_)};
-    const bool is_first_row = std::any_of(
-        plan.setups.begin(),
-        plan.setups.end(),
-        [&](const messages::RequestSetup& setup) { return setup.slot == row.slot; }
-    );
-    for (std::int64_t position = 0; position < row.begin; ++position) {
-        const Entry* entry = entry_of(position);
-        if (entry == nullptr) return fail(fmt::format("request {}: a page out of range", raw(key)));
-        const std::optional<TokenId> want = oracle_.context_token(key, position);
-        if (!want || entry->position != position || entry->token != *want) {
-            return fail(fmt::format(
-                "request {}: position {} attends to KV of token {} at {} (step {})",
-                raw(key),
-                position,
-                raw(entry->token),
-                entry->position,
-                raw(plan.step)
-            ));
-        }
-        chain = hash_of(chain, raw(*want));
-        if (entry->chain != chain)
-            return fail(fmt::format(
-                "request {}: position {} attends to KV of another context", raw(key), position
-            ));
-        kv.min = std::min(kv.min, raw(entry->epoch));
-        kv.max = std::max(kv.max, raw(entry->epoch));
-        if (!is_first_row) continue;
-        const std::int64_t lag = raw(plan.epoch) - raw(entry->epoch);
-        const bool is_accepted =
-            request.kv_tolerance == messages::KvTolerance::kKeep || lag == 0 ||
-            (request.kv_tolerance == messages::KvTolerance::kMaxLag && lag <= request.kv_max_lag);
-        if (!is_accepted)
-            return fail(
-                fmt::format("request {}: starts from cached KV {} epochs old (P9)", raw(key), lag)
-            );
-    }
-    for (std::int64_t position = row.begin; position < end; ++position) {
-        const TokenId planned =
-            plan.tokens.values[first_token + static_cast<std::size_t>(position - row.begin)];
-        const TokenId token = row.takes_sampled ? slot.last : planned;
-        const std::optional<TokenId> want = oracle_.context_token(key, position);
-        if (!want || token != *want) {
-            return fail(fmt::format(
-                "request {}: token {} at position {}, not {}",
-                raw(key),
-                raw(token),
-                position,
-                want ? raw(*want) : -1
-            ));
-        }
-        chain = hash_of(chain, raw(token));
-        Entry* entry = entry_of(position);
-        if (entry == nullptr) return fail(fmt::format("request {}: a page out of range", raw(key)));
-        *entry = {position, token, chain, epoch_};
-    }
     for (std::int64_t i = 0; i < row.num_scored; ++i) {
-        const TokenId target = plan.targets.values[first_target + static_cast<std::size_t>(i)];
+        const TokenId target =
+            placed.plan.targets.values[placed.first_target + static_cast<std::size_t>(i)];
         result.scores.logprobs.values.push_back(score_at(target, end - row.num_scored + i, live_));
     }
     if (row.output_index < 0) return;
@@ -198,9 +134,85 @@ void ModelWorker::run_row(
     const std::uint64_t seed = *slot.setup.sampling.seed;
     const bool may_stop = row.output_index >= slot.setup.sampling.min_new_tokens;
     slot.last = token_at(seed, row.output_index, live_, may_stop, slot.setup.stop_ids);
-    oracle_.sampled(key, row.output_index, slot.last, kv);
+    oracle_.sampled(key, row.output_index, slot.last, context.kv);
     result.sampled.values.push_back(slot.last);
     result.logprobs.values.push_back(logprob_at(seed, row.output_index, live_));
+}
+
+ModelWorker::Entry* ModelWorker::entry_of(const PlacedRow& placed, std::int64_t position) {
+    const auto page =
+        raw(placed.plan.pages
+                .values[placed.first_page + static_cast<std::size_t>(position / shape_.page_size)]);
+    if (page < 0 || page >= shape_.num_pages) return nullptr;
+    return &kv_[static_cast<std::size_t>(page * shape_.page_size + position % shape_.page_size)];
+}
+
+std::optional<std::string> ModelWorker::read_context(
+    const PlacedRow& placed, RequestKey key, Context& context
+) {
+    const messages::StepPlan& plan = placed.plan;
+    const bool is_first_row = std::any_of(
+        plan.setups.begin(),
+        plan.setups.end(),
+        [&](const messages::RequestSetup& setup) { return setup.slot == placed.row.slot; }
+    );
+    for (std::int64_t position = 0; position < placed.row.begin; ++position) {
+        const Entry* entry = entry_of(placed, position);
+        if (entry == nullptr) return fmt::format("request {}: a page out of range", raw(key));
+        const std::optional<TokenId> want = oracle_.context_token(key, position);
+        if (!want || entry->position != position || entry->token != *want) {
+            return fmt::format(
+                "request {}: position {} attends to KV of token {} at {} (step {})",
+                raw(key),
+                position,
+                raw(entry->token),
+                entry->position,
+                raw(plan.step)
+            );
+        }
+        context.chain = hash_of(context.chain, raw(*want));
+        if (entry->chain != context.chain) {
+            return fmt::format(
+                "request {}: position {} attends to KV of another context", raw(key), position
+            );
+        }
+        context.kv.min = std::min(context.kv.min, raw(entry->epoch));
+        context.kv.max = std::max(context.kv.max, raw(entry->epoch));
+        const std::int64_t lag = raw(plan.epoch) - raw(entry->epoch);
+        if (is_first_row && !accepts_lag(oracle_.request(key), lag)) {
+            return fmt::format(
+                "request {}: starts from cached KV {} epochs old (P9)", raw(key), lag
+            );
+        }
+    }
+    return std::nullopt;
+}
+
+std::optional<std::string> ModelWorker::write_context(
+    const PlacedRow& placed, const Slot& slot, Context& context
+) {
+    const RequestKey key = slot.setup.key;
+    for (std::int64_t i = 0; i < placed.row.num_new; ++i) {
+        const std::int64_t position = placed.row.begin + i;
+        const TokenId planned =
+            placed.plan.tokens.values[placed.first_token + static_cast<std::size_t>(i)];
+        const TokenId token = placed.row.takes_sampled ? slot.last : planned;
+        const std::optional<TokenId> want = oracle_.context_token(key, position);
+        if (!want || token != *want) {
+            return fmt::format(
+                "request {}: token {} at position {}, not {}",
+                raw(key),
+                raw(token),
+                position,
+                want ? raw(*want) : -1
+            );
+        }
+        context.chain = hash_of(context.chain, raw(token));
+        Entry* entry = entry_of(placed, position);
+        if (entry == nullptr) return fmt::format("request {}: a page out of range", raw(key));
+        *entry = {position, token, context.chain, epoch_};
+    }
+    return std::nullopt;
 }
 
 ModelWorker::Task ModelWorker::begin_stage(const messages::WorkerStage& order, StageFate fate) {

@@ -81,13 +81,30 @@ class ModelWorker {
         std::optional<Task> task{};
         bool is_ok = false;  // prepared
     };
-    void run_row(
-        const messages::StepPlan& plan,
-        const messages::PlanRow& row,
-        std::size_t first_token,
-        std::size_t first_page,
-        std::size_t first_target,
-        messages::StepResult& result
+    // A row, and where its part of each of the plan's arrays begins.
+    struct PlacedRow {
+        const messages::StepPlan& plan;
+        messages::PlanRow row{};
+        std::size_t first_token = 0;
+        std::size_t first_page = 0;
+        std::size_t first_target = 0;
+    };
+    // What a row has gone over: its context's tokens as a chain, and the epochs of their KV.
+    struct Context {
+        std::uint64_t chain = 0;
+        Epochs kv{};
+    };
+    void run_row(const PlacedRow& placed, messages::StepResult& result);
+    // Where the KV of a position lies; null: on no page of this worker.
+    [[nodiscard]] Entry* entry_of(const PlacedRow& placed, std::int64_t position);
+    // The context that is there must be this request's, computed under versions that it accepts.
+    // Returns what is wrong with it, or nothing.
+    [[nodiscard]] std::optional<std::string> read_context(
+        const PlacedRow& placed, RequestKey key, Context& context
+    );
+    // Writes the KV of the row's own tokens, which must be those that follow.
+    [[nodiscard]] std::optional<std::string> write_context(
+        const PlacedRow& placed, const Slot& slot, Context& context
     );
     void spoil();
     [[nodiscard]] messages::RankOutcome outcome_of_stage() const;

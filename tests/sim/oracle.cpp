@@ -55,120 +55,162 @@ void Oracle::dropped(RequestKey key) {
 
 void Oracle::emitted(const messages::OutputChunk& chunk) {
     const RequestKey key = chunk.key;
-    if (!requests_.contains(key))
-        return fail(fmt::format("a chunk for request {}, which was never sent", raw(key)));
-    if (!announced_.contains(key))
-        return fail(fmt::format("a chunk for request {} before its start", raw(key)));
-    if (finished_.contains(key))
-        return fail(fmt::format("request {} got a chunk after its last (P4)", raw(key)));
+    if (auto problem = problem_of_turn(key)) return fail(*problem);
     const messages::TokenizedRequest& request = requests_.at(key);
-    std::vector<TokenId>& outputs = outputs_[key];
+    if (auto problem = problem_of_lengths(chunk, request)) return fail(*problem);
 
-    std::int64_t num_in_spans = 0;
-    for (const messages::Span& span : chunk.spans) num_in_spans += span.tokens;
-    const auto num_tokens = static_cast<std::int64_t>(chunk.tokens.size());
-    if (num_in_spans != num_tokens) {
-        return fail(fmt::format(
-            "request {}: spans of {} tokens for {} tokens (P3)", raw(key), num_in_spans, num_tokens
-        ));
-    }
-    const std::size_t num_logprobs = request.logprobs.enabled ? chunk.tokens.size() : 0;
-    if (chunk.logprobs.size() != num_logprobs) {
-        return fail(fmt::format(
-            "request {}: {} logprobs for {} tokens (P3)",
-            raw(key),
-            chunk.logprobs.size(),
-            num_tokens
-        ));
-    }
-
-    std::vector<TokenId> stop_ids = request.sampling.stop_token_ids;
-    if (!request.sampling.ignore_eos) stop_ids.push_back(kEos);
     std::size_t at = 0;
     for (const messages::Span& span : chunk.spans) {
-        if (span.kv_min_epoch > span.kv_max_epoch || span.kv_max_epoch > span.epoch) {
-            return fail(fmt::format(
-                "request {}: a span of epoch {} over KV [{}, {}]",
-                raw(key),
-                raw(span.epoch),
-                raw(span.kv_min_epoch),
-                raw(span.kv_max_epoch)
-            ));
-        }
-        if (!weights_.contains(span.epoch))
-            return fail(fmt::format(
-                "request {}: a span of epoch {}, which was never live", raw(key), raw(span.epoch)
-            ));
-        const WeightsId weights = weights_.at(span.epoch);
-        const auto [last, is_first] = last_epoch_.try_emplace(key, span.epoch);
-        if (span.epoch < last->second)
-            return fail(fmt::format(
-                "request {}: epoch {} after {}", raw(key), raw(span.epoch), raw(last->second)
-            ));
-        if (!is_first && span.epoch != last->second) ++num_requests_split;
-        last->second = span.epoch;
-        if (span.kv_min_epoch != span.kv_max_epoch) ++num_spans_mixed;
+        if (auto problem = problem_of_epochs(key, span)) return fail(*problem);
+        count_epochs(key, span);
         for (std::int64_t k = 0; k < span.tokens; ++k, ++at) {
-            const auto index = static_cast<std::int64_t>(outputs.size());
-            const std::uint64_t seed = *request.sampling.seed;
-            const TokenId want =
-                token_at(seed, index, weights, index >= request.sampling.min_new_tokens, stop_ids);
-            if (chunk.tokens[at] != want) {
-                return fail(fmt::format(
-                    "request {}: output {} is {}, under epoch {} it must be {} (P3)",
-                    raw(key),
-                    index,
-                    raw(chunk.tokens[at]),
-                    raw(span.epoch),
-                    raw(want)
-                ));
-            }
-            if (request.logprobs.enabled &&
-                chunk.logprobs[at] != logprob_at(seed, index, weights)) {
-                return fail(fmt::format(
-                    "request {}: output {} has a logprob of another pass (P3)", raw(key), index
-                ));
-            }
-            const auto& passes = sampled_[key];
-            if (static_cast<std::size_t>(index) >= passes.size())
-                return fail(fmt::format("request {}: output {} was never sampled", raw(key), index)
-                );
-            const Epochs kv = passes[static_cast<std::size_t>(index)].kv;
-            if (kv != Epochs{raw(span.kv_min_epoch), raw(span.kv_max_epoch)}) {
-                return fail(fmt::format(
-                    "request {}: output {} attended to KV of epochs [{}, {}], its span says [{}, "
-                    "{}] (P3)",
-                    raw(key),
-                    index,
-                    kv.min,
-                    kv.max,
-                    raw(span.kv_min_epoch),
-                    raw(span.kv_max_epoch)
-                ));
-            }
-            outputs.push_back(chunk.tokens[at]);
+            if (auto problem = problem_of_output(chunk, at, span, request)) return fail(*problem);
+            outputs_[key].push_back(chunk.tokens[at]);
             ++num_tokens_checked;
         }
     }
     if (chunk.counts) {
-        if (chunk.counts->completion_tokens != static_cast<std::int64_t>(outputs.size())) {
-            return fail(fmt::format(
-                "request {}: completion_tokens is {} after {} tokens",
-                raw(key),
-                chunk.counts->completion_tokens,
-                outputs.size()
-            ));
-        }
+        if (auto problem = problem_of_counts(key, *chunk.counts)) return fail(*problem);
         if (chunk.counts->cached_tokens > 0) ++num_cache_hits;
-        std::int64_t& retractions = num_retractions_[key];
-        if (chunk.counts->retractions < retractions)
-            return fail(fmt::format("request {}: retractions went back", raw(key)));
-        retractions = chunk.counts->retractions;
+        num_retractions_[key] = chunk.counts->retractions;
     }
     if (chunk.finish) {
         finished_.insert(key);
         check_finish(chunk, *chunk.finish);
     }
+}
+
+std::optional<std::string> Oracle::problem_of_turn(RequestKey key) const {
+    if (!requests_.contains(key))
+        return fmt::format("a chunk for request {}, which was never sent", raw(key));
+    if (!announced_.contains(key))
+        return fmt::format("a chunk for request {} before its start", raw(key));
+    if (finished_.contains(key))
+        return fmt::format("request {} got a chunk after its last (P4)", raw(key));
+    return std::nullopt;
+}
+
+std::optional<std::string> Oracle::problem_of_lengths(
+    const messages::OutputChunk& chunk, const messages::TokenizedRequest& request
+) {
+    std::int64_t num_in_spans = 0;
+    for (const messages::Span& span : chunk.spans) num_in_spans += span.tokens;
+    const auto num_tokens = static_cast<std::int64_t>(chunk.tokens.size());
+    if (num_in_spans != num_tokens) {
+        return fmt::format(
+            "request {}: spans of {} tokens for {} tokens (P3)",
+            raw(chunk.key),
+            num_in_spans,
+            num_tokens
+        );
+    }
+    const std::size_t num_logprobs = request.logprobs.enabled ? chunk.tokens.size() : 0;
+    if (chunk.logprobs.size() != num_logprobs) {
+        return fmt::format(
+            "request {}: {} logprobs for {} tokens (P3)",
+            raw(chunk.key),
+            chunk.logprobs.size(),
+            num_tokens
+        );
+    }
+    return std::nullopt;
+}
+
+std::optional<std::string> Oracle::problem_of_epochs(RequestKey key, const messages::Span& span)
+    const {
+    if (span.kv_min_epoch > span.kv_max_epoch || span.kv_max_epoch > span.epoch) {
+        return fmt::format(
+            "request {}: a span of epoch {} over KV [{}, {}]",
+            raw(key),
+            raw(span.epoch),
+            raw(span.kv_min_epoch),
+            raw(span.kv_max_epoch)
+        );
+    }
+    if (!weights_.contains(span.epoch)) {
+        return fmt::format(
+            "request {}: a span of epoch {}, which was never live", raw(key), raw(span.epoch)
+        );
+    }
+    const auto last = last_epoch_.find(key);
+    if (last != last_epoch_.end() && span.epoch < last->second) {
+        return fmt::format(
+            "request {}: epoch {} after {}", raw(key), raw(span.epoch), raw(last->second)
+        );
+    }
+    return std::nullopt;
+}
+
+void Oracle::count_epochs(RequestKey key, const messages::Span& span) {
+    const auto [last, is_first] = last_epoch_.try_emplace(key, span.epoch);
+    if (!is_first && span.epoch != last->second) ++num_requests_split;
+    last->second = span.epoch;
+    if (span.kv_min_epoch != span.kv_max_epoch) ++num_spans_mixed;
+}
+
+std::optional<std::string> Oracle::problem_of_output(
+    const messages::OutputChunk& chunk,
+    std::size_t at,
+    const messages::Span& span,
+    const messages::TokenizedRequest& request
+) {
+    const RequestKey key = chunk.key;
+    const std::size_t index = outputs_[key].size();
+    const auto output_index = static_cast<std::int64_t>(index);
+    const WeightsId weights = weights_.at(span.epoch);
+    const std::uint64_t seed = *request.sampling.seed;
+    std::vector<TokenId> stop_ids = request.sampling.stop_token_ids;
+    if (!request.sampling.ignore_eos) stop_ids.push_back(kEos);
+    const bool may_stop = output_index >= request.sampling.min_new_tokens;
+    const TokenId want = token_at(seed, output_index, weights, may_stop, stop_ids);
+    if (chunk.tokens[at] != want) {
+        return fmt::format(
+            "request {}: output {} is {}, under epoch {} it must be {} (P3)",
+            raw(key),
+            index,
+            raw(chunk.tokens[at]),
+            raw(span.epoch),
+            raw(want)
+        );
+    }
+    if (request.logprobs.enabled && chunk.logprobs[at] != logprob_at(seed, output_index, weights)) {
+        return fmt::format(
+            "request {}: output {} has a logprob of another pass (P3)", raw(key), index
+        );
+    }
+    const std::vector<Sampled>& passes = sampled_[key];
+    if (index >= passes.size())
+        return fmt::format("request {}: output {} was never sampled", raw(key), index);
+    const Epochs kv = passes[index].kv;
+    if (kv != Epochs{raw(span.kv_min_epoch), raw(span.kv_max_epoch)}) {
+        return fmt::format(
+            "request {}: output {} attended to KV of epochs [{}, {}], its span says [{}, {}] (P3)",
+            raw(key),
+            index,
+            kv.min,
+            kv.max,
+            raw(span.kv_min_epoch),
+            raw(span.kv_max_epoch)
+        );
+    }
+    return std::nullopt;
+}
+
+std::optional<std::string> Oracle::problem_of_counts(
+    RequestKey key, const messages::RequestCounts& counts
+) {
+    const std::size_t num_outputs = outputs_[key].size();
+    if (counts.completion_tokens != static_cast<std::int64_t>(num_outputs)) {
+        return fmt::format(
+            "request {}: completion_tokens is {} after {} tokens",
+            raw(key),
+            counts.completion_tokens,
+            num_outputs
+        );
+    }
+    if (counts.retractions < num_retractions_[key])
+        return fmt::format("request {}: retractions went back", raw(key));
+    return std::nullopt;
 }
 
 void Oracle::check_finish(const messages::OutputChunk& chunk, const messages::Finish& finish) {

@@ -101,6 +101,29 @@ class Oracle {
         TokenId token{};
         Epochs kv{};
     };
+
+    // What is wrong with a chunk, a step each; nothing: it is as it must be.
+    // That this request may get one at all.
+    [[nodiscard]] std::optional<std::string> problem_of_turn(RequestKey key) const;
+    // As many tokens as its spans say, and as many logprobs as were asked for.
+    [[nodiscard]] static std::optional<std::string> problem_of_lengths(
+        const messages::OutputChunk& chunk, const messages::TokenizedRequest& request
+    );
+    // Epochs that were live, and none before the last one that this request saw.
+    [[nodiscard]] std::optional<std::string> problem_of_epochs(
+        RequestKey key, const messages::Span& span
+    ) const;
+    // Token `at` of the chunk, its logprob and the KV it attended to, as the model has them.
+    [[nodiscard]] std::optional<std::string> problem_of_output(
+        const messages::OutputChunk& chunk,
+        std::size_t at,
+        const messages::Span& span,
+        const messages::TokenizedRequest& request
+    );
+    [[nodiscard]] std::optional<std::string> problem_of_counts(
+        RequestKey key, const messages::RequestCounts& counts
+    );
+    void count_epochs(RequestKey key, const messages::Span& span);
     void check_finish(const messages::OutputChunk& chunk, const messages::Finish& finish);
 
     std::optional<std::string> problem_{};
