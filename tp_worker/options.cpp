@@ -1,0 +1,183 @@
+#include "tp_worker/options.h"
+
+#include "base/time.h"
+#include "messages/steps.h"
+#include "tp_worker/groups/communicator.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+namespace pitstop::tp_worker {
+namespace {
+
+// Which rank of which tree, and what it loads.
+void add_place_flags(Options& options, FlagSet& flags) {
+    flags.add("run-dir", &options.run_dir, "the tree's private directory");
+    flags.add("replica", &options.replica, "the replica this rank belongs to, from 0");
+    flags.add("rank", &options.rank, "this rank, from 0");
+    flags.add("tp", &options.tp, "ranks of the replica");
+    flags.add("model", &options.engine.model_dir, "checkpoint directory");
+    flags.add(
+        "weights",
+        &options.engine.weights_dir,
+        "load this checkpoint of the same shape; empty: the model's own"
+    );
+    flags.add(
+        "wait-for-initial-weights",
+        &options.engine.awaits_weights,
+        "load no weights: the first complete update brings them"
+    );
+}
+
+// Where it computes, and what it may take of a GPU.
+void add_device_flags(Options& options, FlagSet& flags) {
+    flags.add("device", &options.device, "auto, cpu, or cuda: one GPU per replica, --tp 1");
+    flags.add("gpu", &options.engine.gpu, "with cuda: which, as the driver counts");
+    flags.add(
+        "mem-fraction",
+        &options.engine.mem_fraction,
+        "with cuda: of the GPU's free memory, what weights, activations and KV may take, in (0, 1]"
+    );
+    flags.add(
+        "update-mode",
+        &options.update_mode,
+        "with cuda: staged leaves room for a second copy of the weights, direct gives it to KV, "
+        "auto "
+        "leaves it where a request of the whole context still fits"
+    );
+    flags.add(
+        "deterministic",
+        &options.is_deterministic,
+        "with cuda: no result depends on what else is in the batch, as it never does on a CPU"
+    );
+    flags.add(
+        "tuning-dir",
+        &options.engine.tuning_dir,
+        "with cuda: products are timed at the start, and this directory keeps which algorithm is "
+        "fastest; empty: the library's first guess"
+    );
+}
+
+// What it computes with, and in what portions.
+void add_engine_flags(Options& options, FlagSet& flags) {
+    flags.add("load-format", &options.load_format, "auto, or null: compute nothing");
+    flags.add(
+        "ignore-extra-tensors",
+        &options.ignores_extra_tensors,
+        "leave out tensors of a checkpoint or an update that the model does not have"
+    );
+    flags.add("compute", &options.compute, "bf16, or fp32: the truth mode");
+    flags.add("isa", &options.isa, "scalar, avx2, avx512, avx512bf16; empty: the best there is");
+    flags.add("threads", &options.threads, "threads of this rank; 0: an even share of the cores");
+    flags.add("page-size", &options.engine.page_size, "tokens per KV page");
+    flags.add(
+        "max-total-tokens",
+        &options.engine.max_total_tokens,
+        "tokens of KV; 0: 1 GiB, on a GPU by --mem-fraction"
+    );
+    flags.add("context-len", &options.engine.context_len, "positions of a request; 0: the model's");
+    flags.add("max-running-requests", &options.engine.num_slots, "requests that may run at once");
+    flags.add(
+        "chunked-prefill-size",
+        &options.chunked_prefill_size,
+        "prompt tokens in a step, at most; a token of every running request comes on top"
+    );
+}
+
+// How long it waits for others, and how much of their time it takes.
+void add_wait_flags(Options& options, FlagSet& flags) {
+    flags.add("attach-timeout-ms", &options.attach_timeout_ms, "for all ranks to start");
+    flags.add("peer-timeout-ms", &options.peer_timeout_ms, "for a rank to wait for another");
+    flags.add(
+        "step-timeout-s",
+        &options.step_timeout_s,
+        "with cuda: seconds the scheduler gives a pass; the wait for the GPU ends before that"
+    );
+    flags.add(
+        "stage-share",
+        &options.stage_share,
+        "of a core's time that staging weights may take while passes run, in (0, 1]"
+    );
+}
+
+// The version it begins with, and where the next ones are kept.
+void add_version_flags(Options& options, FlagSet& flags) {
+    flags.add("epoch", &options.epoch, "of the weights that are loaded; larger after a restart");
+    flags.add(
+        "keep-committed",
+        &options.keep_committed,
+        "write what is committed to this directory, with the other ranks of this replica"
+    );
+    flags.add("log-level", &options.log_level, "trace, debug, info, warning, error, off");
+}
+
+}  // namespace
+
+void add_flags(Options& options, FlagSet& flags) {
+    add_place_flags(options, flags);
+    add_device_flags(options, flags);
+    add_engine_flags(options, flags);
+    add_wait_flags(options, flags);
+    add_version_flags(options, flags);
+}
+
+Result<> check_options(Options& options) {
+    const auto bad = [](std::string_view flag, std::string_view accepted) {
+        return make_error(ErrorCode::kInvalidArgument, "--{} takes {}", flag, accepted);
+    };
+    if (options.run_dir.empty()) return bad("run-dir", "the tree's directory, and is required");
+    if (options.engine.model_dir.empty()) return bad("model", "a directory, and is required");
+    if (options.tp < 1 || options.tp > kTpMax) return bad("tp", fmt::format("1 to {}", kTpMax));
+    if (options.rank < 0 || options.rank >= options.tp) return bad("rank", "0 to tp - 1");
+    if (options.replica < 0) return bad("replica", "0 or more");
+    if (options.epoch < 1) return bad("epoch", "1 or more");
+    if (options.threads < 0 || options.threads > 1024) return bad("threads", "0 to 1024");
+    if (options.load_format != "auto" && options.load_format != "null") {
+        return bad("load-format", "auto or null");
+    }
+    if (options.compute != "bf16" && options.compute != "fp32")
+        return bad("compute", "bf16 or fp32");
+    if (options.attach_timeout_ms < 1 || options.peer_timeout_ms < 1) {
+        return bad("attach-timeout-ms and --peer-timeout-ms", "1 or more");
+    }
+    if (!(options.stage_share > 0 && options.stage_share <= 1)) {
+        return bad("stage-share", "a number in (0, 1]");
+    }
+    if (!(options.step_timeout_s > 0 && options.step_timeout_s < 1e6))
+        return bad("step-timeout-s", "seconds, more than 0");
+    // A step has room for both; each is bounded before they are added up.
+    constexpr auto kTokensMax = static_cast<std::int64_t>(messages::StepPlan::kTokensMax);
+    if (options.chunked_prefill_size < 1 || options.chunked_prefill_size > kTokensMax)
+        return bad("chunked-prefill-size", fmt::format("1 to {}", kTokensMax));
+    constexpr auto kRowsMax = static_cast<std::int64_t>(messages::StepPlan::kRowsMax);
+    if (options.engine.num_slots < 1 || options.engine.num_slots > kRowsMax)
+        return bad("max-running-requests", fmt::format("1 to {}", kRowsMax));
+    EngineOptions& engine = options.engine;
+    if (options.load_format == "null") engine.load_format = LoadFormat::kNull;
+    if (options.compute == "fp32") engine.compute = Compute::kFp32;
+    ASSIGN_OR_RETURN(engine.device, parse_device_kind(options.device));
+    ASSIGN_OR_RETURN(engine.update_room, parse_update_room(options.update_mode));
+    if (options.ignores_extra_tensors) engine.extra_tensors = ExtraTensors::kIgnore;
+    if (options.is_deterministic) engine.determinism = Determinism::kBatchInvariant;
+    engine.tokens_per_step_max = options.chunked_prefill_size + engine.num_slots;
+    // Before the scheduler's clock for the same pass runs out: the worker knows what stands still.
+    constexpr double kOfStepTimeout = 0.8;
+    engine.step_timeout = std::chrono::duration_cast<Duration>(
+        std::chrono::duration<double>(kOfStepTimeout * options.step_timeout_s)
+    );
+    ASSIGN_OR_RETURN(engine.isa, choose_isa(options.isa));
+    return Ok{};
+}
+
+std::string worker_name(const Options& options) {
+    return fmt::format("tp_worker[{}.{}]", options.replica, options.rank);
+}
+
+int choose_threads(const Options& options) {
+    if (options.threads > 0) return options.threads;
+    const int cores = static_cast<int>(std::thread::hardware_concurrency());
+    return std::max(1, cores / options.tp);
+}
+
+}  // namespace pitstop::tp_worker

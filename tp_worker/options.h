@@ -1,0 +1,48 @@
+// What the command line of a tp_worker says.
+#pragma once
+
+#include "base/flags.h"
+#include "base/result.h"
+#include "tp_worker/model/engine.h"
+
+#include <cstdint>
+#include <string>
+
+namespace pitstop::tp_worker {
+
+struct Options {
+    std::string run_dir{};
+    std::string log_level = "info";
+    std::string load_format = "auto";
+    std::string compute = "bf16";
+    std::string device = "cpu";
+    std::string update_mode = "auto";
+    bool is_deterministic = false;
+    bool ignores_extra_tensors = false;
+    std::string isa{};
+    int replica = 0;
+    int rank = 0;
+    int tp = 1;
+    int threads = 0;
+    std::int64_t chunked_prefill_size = 8192;
+    int attach_timeout_ms = 60'000;
+    int peer_timeout_ms = 120'000;
+    double step_timeout_s = 300;
+    double stage_share = 0.25;
+    std::int64_t epoch = 1;
+    std::string keep_committed{};
+    EngineOptions engine{};
+};
+
+void add_flags(Options& options, FlagSet& flags);
+
+// Fills `options.engine` from the rest. An error names the flag and what it takes.
+[[nodiscard]] Result<> check_options(Options& options);
+
+// As the logs, the launcher and PITSTOP_FAULT_POINT call this rank: tp_worker[replica.rank].
+[[nodiscard]] std::string worker_name(const Options& options);
+
+// As asked for, or an even share of the machine's cores.
+[[nodiscard]] int choose_threads(const Options& options);
+
+}  // namespace pitstop::tp_worker

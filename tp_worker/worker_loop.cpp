@@ -1,0 +1,101 @@
+#include "tp_worker/worker_loop.h"
+
+#include "base/log.h"
+#include "base/time.h"
+#include "bus/poller.h"
+#include "messages/steps.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace pitstop::tp_worker {
+namespace {
+
+constexpr auto kIdle = std::chrono::seconds(60);
+
+}  // namespace
+
+WorkerLoop::WorkerLoop(const Args& args)
+    : engine_(args.engine),
+      updater_(args.updater),
+      pace_(args.pace),
+      scheduler_(args.scheduler),
+      supervision_(args.supervision) {}
+
+Result<> WorkerLoop::run() {
+    bus::Poller poller;
+    const std::size_t orders = poller.add(scheduler_);
+    const std::size_t answers = poller.add_fd(updater_.fd());
+    if (supervision_.fd() >= 0) poller.add_fd(supervision_.fd());
+    while (true) {
+        updater_.meter().measure_if_due(Clock::now());
+        TimePoint deadline = Clock::now() + kIdle;
+        if (const auto due = updater_.meter().due()) deadline = std::min(deadline, *due);
+        poller.wait(deadline);  // the only place this process waits for work
+        if (is_over()) return Ok{};
+        if (poller.is_ready(answers)) RETURN_IF_ERROR(send_all(updater_.take_answers()));
+        if (!poller.is_ready(orders)) continue;
+        for (int i = 0; i < bus::kMessagesPerTurnMax; ++i) {
+            const std::optional<bus::Received> received = scheduler_.receive();
+            if (!received) break;
+            Result<> handled = handle(*received);
+            if (is_over()) return Ok{};  // also what a peer's orderly end looks like
+            RETURN_IF_ERROR(std::move(handled));
+            // Under load the next plan is here already: a vote does not wait for the last.
+            RETURN_IF_ERROR(send_all(updater_.take_answers()));
+        }
+    }
+}
+
+Result<> WorkerLoop::send(const messages::Frames& frames) {
+    if (scheduler_.send(frames) == bus::Sent::kSent) return Ok{};
+    return make_error(ErrorCode::kUnavailable, "the scheduler does not take a '{}'", frames.type);
+}
+
+bool WorkerLoop::is_over() {
+    for (const std::string& line : supervision_.read_lines()) {
+        if (line == "stop") return true;
+    }
+    return supervision_.is_over();
+}
+
+Result<> WorkerLoop::handle(const bus::Received& received) {
+    if (received.refused) return drop(*received.refused);
+    if (Updater::takes(received.frames.type)) {
+        ASSIGN_OR_RETURN(
+            const std::vector<messages::Frames> replies, updater_.obey(received.frames)
+        );
+        return send_all(replies);
+    }
+    if (received.frames.type != messages::StepPlan::kType) {
+        return drop(make_error(
+            ErrorCode::kUnknownMessage, "'{}' is no message for a worker", received.frames.type
+        ));
+    }
+    ASSIGN_OR_RETURN(
+        const messages::StepPlan plan,
+        decode<messages::StepPlan>(received.frames, messages::UnknownFields::kIgnore)
+    );
+    pace_.begin_pass();
+    Result<messages::StepResult> result = engine_.run(plan);
+    pace_.end_pass();
+    updater_.meter().touch();
+    if (!result) return result.error();
+    return send(encode(*result));
+}
+
+Result<> WorkerLoop::drop(const Error& error) {
+    ++num_dropped_;
+    spdlog::warn("message {} dropped: {}", num_dropped_, error.message);
+    return Ok{};
+}
+
+Result<> WorkerLoop::send_all(const std::vector<messages::Frames>& all) {
+    for (const messages::Frames& frames : all) RETURN_IF_ERROR(send(frames));
+    return Ok{};
+}
+
+}  // namespace pitstop::tp_worker

@@ -1,0 +1,56 @@
+// A rank's loop: take a plan, run it, send the result.
+//
+// Everything the scheduler sends comes over one socket, in order, and is done in that order; so
+// what stands between two plans takes effect between two forward passes, on every rank the same two
+// (P1).
+//
+// Thread: the main thread only.
+#pragma once
+
+#include "base/result.h"
+#include "base/supervision.h"
+#include "bus/socket.h"
+#include "messages/codec.h"
+#include "tp_worker/model/engine.h"
+#include "tp_worker/update/updater.h"
+#include "tp_worker/weights/pace.h"
+
+#include <cstdint>
+#include <vector>
+
+namespace pitstop::tp_worker {
+
+class WorkerLoop {
+  public:
+    struct Args {
+        Engine& engine;
+        Updater& updater;
+        Pace& pace;
+        bus::Socket& scheduler;
+        Supervision& supervision;
+    };
+    explicit WorkerLoop(const Args& args);
+
+    // Goes on until the launcher says stop or is gone. An error: this rank cannot go on.
+    [[nodiscard]] Result<> run();
+
+    // An error: the scheduler does not take it.
+    [[nodiscard]] Result<> send(const messages::Frames& frames);
+
+  private:
+    [[nodiscard]] bool is_over();
+    [[nodiscard]] Result<> handle(const bus::Received& received);
+    // What is no order to this worker changes nothing here and has nobody to answer. A plan that
+    // cannot be read is another matter: its peers run it, so this rank must end.
+    [[nodiscard]] Result<> drop(const Error& error);
+    [[nodiscard]] Result<> send_all(const std::vector<messages::Frames>& all);
+
+    Engine& engine_;
+    Updater& updater_;
+    Pace& pace_;
+    bus::Socket& scheduler_;
+    Supervision& supervision_;
+    std::int64_t num_dropped_ = 0;
+};
+
+}  // namespace pitstop::tp_worker
