@@ -63,7 +63,7 @@ struct SourceArgs {
     // How long a sender may be silent from now on.
     [[nodiscard]] TimePoint stall_deadline() const {
         // Whatever the wire said: far more overflows the clock.
-        constexpr std::int64_t kDayMs = 24 * 3600 * 1000;
+        constexpr std::int64_t kDayMs = std::int64_t{24} * 3600 * 1000;
         const std::chrono::milliseconds stall(std::min(source.stall_ms, kDayMs));
         return std::min(deadline, Clock::now() + stall);
     }
