@@ -197,6 +197,15 @@ void print_update(const messages::UpdateReply& reply) {
             replica.num_drained,
             replica.num_aborted
         );
+        if (replica.num_steps > 0) {
+            fmt::print(
+                "    {} steps meanwhile: {:.3f} ms each, {:.3f} ms before, the longest {:.3f} ms\n",
+                replica.num_steps,
+                replica.step_s * 1000,
+                replica.step_s_before * 1000,
+                replica.gap_s * 1000
+            );
+        }
         for (const messages::RankOutcome& rank : replica.ranks) {
             for (const std::string& problem : rank.problems)
                 fmt::print("    rank {}: {}\n", raw(rank.rank), problem);

@@ -140,6 +140,8 @@ struct WorkerStatus {
     std::vector<std::string> libraries{};
     std::int64_t weight_bytes = 0;
     std::int64_t kv_bytes = 0;
+    std::string update_mode{};
+    std::string update_mode_why{};
 
     template <class F>
     void fields(F&& f) {
@@ -152,6 +154,11 @@ struct WorkerStatus {
           "on a GPU: NVIDIA's libraries that were found, with version and file");
         f("weight_bytes", weight_bytes, "bytes of weights");
         f("kv_bytes", kv_bytes, "bytes of KV");
+        f("update_mode",
+          update_mode,
+          "how updates are staged: staged (a second copy on the device), host (in page-locked host "
+          "memory, uploaded by the commit) or direct (no second copy)");
+        f("update_mode_why", update_mode_why, "why, with the bytes that decided it");
     }
     friend bool operator==(const WorkerStatus&, const WorkerStatus&) = default;
 };

@@ -42,6 +42,8 @@ struct WorkerHello {
     std::vector<std::string> libraries{};
     std::string compute{};
     bool has_weights = true;
+    std::string update_mode{};
+    std::string update_mode_why{};
 
     template <class F>
     void fields(F&& f) {
@@ -66,6 +68,8 @@ struct WorkerHello {
           "on a GPU: NVIDIA's libraries that were found, with version and file");
         f("compute", compute, "bf16 or fp32");
         f("has_weights", has_weights, "false: it waits for a first complete update");
+        f("update_mode", update_mode, "how updates are staged: staged, host or direct");
+        f("update_mode_why", update_mode_why, "why, with the bytes that decided it");
     }
 };
 

@@ -284,6 +284,10 @@ struct ReplicaOutcome {
     std::int64_t num_recomputed = 0;
     std::int64_t num_drained = 0;
     std::int64_t num_aborted = 0;
+    std::int64_t num_steps = 0;
+    double step_s = 0;
+    double step_s_before = 0;
+    double gap_s = 0;
 
     template <class F>
     void fields(F&& f) {
@@ -295,6 +299,12 @@ struct ReplicaOutcome {
         f("num_recomputed", num_recomputed, "running requests retracted");
         f("num_drained", num_drained, "running requests that ran out first");
         f("num_aborted", num_aborted, "requests ended");
+        f("num_steps", num_steps, "steps that ended while the version was staged");
+        f("step_s", step_s, "their mean seconds; 0: there was none");
+        f("step_s_before",
+          step_s_before,
+          "the mean of the steps before the stage, the last 64; 0: there was none");
+        f("gap_s", gap_s, "the longest of them: what a stream waited for a token at most");
     }
     friend bool operator==(const ReplicaOutcome&, const ReplicaOutcome&) = default;
 };

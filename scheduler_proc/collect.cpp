@@ -64,6 +64,7 @@ void Runner::finish_step(TurnOutput& out) {
     const InFlightStep step = std::move(in_flight_.front());
     in_flight_.pop_front();
     ++tallies_.num_steps;
+    tallies_.step_times.add(step.sent_at, now_);
     ResultReader reader(step);
     for (const StepRow& row : step.rows) collect_row(step, row, reader, out);
     for (const Lease& lease : step.leases) release(lease);

@@ -89,12 +89,14 @@ std::optional<Error> ReplicaUpdate::problem_of_stage(
     return std::nullopt;
 }
 
-void ReplicaUpdate::stage(
+bool ReplicaUpdate::stage(
     messages::UpdateStage order, TimePoint now, const WhyNot& why_not, TurnOutput& out
 ) {
     const messages::UpdateOrder asked = order_of(order);
-    if (auto error = problem_of_stage(order, why_not))
-        return refuse_order(order.update, asked, *std::move(error), out);
+    if (auto error = problem_of_stage(order, why_not)) {
+        refuse_order(order.update, asked, *std::move(error), out);
+        return false;
+    }
     if (!job_) {
         job_.emplace(order.update, UpdateJob::Kind::kStaged, config_.tp);
         job_->kv_policy = order.spec.kv_policy;
@@ -112,6 +114,17 @@ void ReplicaUpdate::stage(
         .timeout_ms = time_of_workers(order.timeout_ms),
     });
     job.spec.source.payloads.clear();  // large, and not needed again
+    return true;
+}
+
+// What comes between the vote and the commit is not the stage's.
+void ReplicaUpdate::note_steps(const StepTimes::Watched& steps) {
+    if (!job_ || job_->phase() >= messages::UpdatePhase::kPrepared) return;
+    messages::ReplicaOutcome& outcome = job_->outcome;
+    outcome.num_steps = steps.num;
+    if (steps.num > 0) outcome.step_s = seconds(steps.sum) / static_cast<double>(steps.num);
+    outcome.step_s_before = seconds(steps.mean_before);
+    outcome.gap_s = seconds(steps.longest);
 }
 
 void ReplicaUpdate::fill(messages::UpdateFill order, TimePoint now, TurnOutput& out) {

@@ -14,6 +14,7 @@
 
 #include "scheduler_proc/in_flight_step.h"
 #include "scheduler_proc/scheduler_config.h"
+#include "scheduler_proc/tallies.h"
 #include "scheduler_proc/turn.h"
 #include "scheduler_proc/update_job.h"
 
@@ -67,7 +68,10 @@ class ReplicaUpdate {
 
     // ---- orders of the door. `why_not`: what is against it for reasons of others ----
     using WhyNot = std::optional<std::string>;
-    void stage(messages::UpdateStage order, TimePoint now, const WhyNot& why_not, TurnOutput& out);
+    // False: it was refused.
+    bool stage(messages::UpdateStage order, TimePoint now, const WhyNot& why_not, TurnOutput& out);
+    // What steps took since the stage was ordered, for its answer.
+    void note_steps(const StepTimes::Watched& steps);
     void fill(messages::UpdateFill order, TimePoint now, TurnOutput& out);
     void finish_session(const messages::UpdateFinish& order, TimePoint now, TurnOutput& out);
     void roll_back(const messages::UpdateRollback& order, const WhyNot& why_not, TurnOutput& out);

@@ -107,6 +107,11 @@ class Runner {
     void count_refused(std::int64_t num) { tallies_.num_refused += num; }
     // Nothing is generated from now on until it is again.
     void stop_rate() { tallies_.output_rate.stop(now_); }
+    // What steps take from here on is counted apart, for who stages weights meanwhile.
+    void watch_steps() { tallies_.step_times.watch(); }
+    [[nodiscard]] const StepTimes::Watched& watched_steps() const {
+        return tallies_.step_times.watched();
+    }
     // Its fields of the status.
     void report_to(messages::ReplicaStatus& status, TimePoint now) const;
     // Rows computed once too often, for requests that had ended.

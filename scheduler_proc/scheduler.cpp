@@ -70,7 +70,7 @@ void Scheduler::handle_control(
         [&](messages::EndRequests& ends) { runner_.end_requests(ends, out); },
         [&](messages::FlushCache& call) { runner_.flush(call, out); },
         [&](messages::UpdateStage& order) {
-            update_.stage(std::move(order), now_, why_no_update(), out);
+            if (update_.stage(std::move(order), now_, why_no_update(), out)) runner_.watch_steps();
         },
         [&](messages::UpdateFill& order) { update_.fill(std::move(order), now_, out); },
         [&](messages::UpdateFinish& order) { update_.finish_session(order, now_, out); },
@@ -104,8 +104,14 @@ void Scheduler::handle_worker(FromWorker& message, TurnOutput& out) {
         [&](messages::StepResult& result) {
             return runner_.collect_result(std::move(result), out);
         },
-        [&](messages::WorkerFilled& answer) { return update_.add(std::move(answer), out); },
-        [&](messages::WorkerStaged& vote) { return update_.add(std::move(vote), out); },
+        [&](messages::WorkerFilled& answer) {
+            update_.note_steps(runner_.watched_steps());
+            return update_.add(std::move(answer), out);
+        },
+        [&](messages::WorkerStaged& vote) {
+            update_.note_steps(runner_.watched_steps());
+            return update_.add(std::move(vote), out);
+        },
         [&](messages::WorkerCommitted& answer) { return update_.add(answer, now_, out); },
         [&](messages::WorkerDropped& answer) { return update_.add(answer, out); },
         [&](messages::WorkerTensor& tensor) { return pass_on(tensor); },

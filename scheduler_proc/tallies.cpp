@@ -36,6 +36,24 @@ void Rate::stop(TimePoint now) {
     last_ = 0;
 }
 
+void StepTimes::add(TimePoint begin, TimePoint end) {
+    const Duration took = end - std::max(begin, last_end_);
+    last_end_ = end;
+    recent_[num_recent_++ % kRecentMax] = took;
+    ++watched_.num;
+    watched_.sum += took;
+    watched_.longest = std::max(watched_.longest, took);
+}
+
+void StepTimes::watch() {
+    watched_ = {};
+    const std::size_t num = std::min(num_recent_, kRecentMax);
+    if (num == 0) return;
+    Duration sum{};
+    for (std::size_t i = 0; i < num; ++i) sum += recent_[i];
+    watched_.mean_before = sum / static_cast<Duration::rep>(num);
+}
+
 void Tallies::count_cache_hit(std::int64_t lag, std::int64_t num_tokens) {
     cache_hits[static_cast<std::size_t>(
         std::clamp<std::int64_t>(lag, 0, messages::CacheHits::kLagMax)

@@ -7,6 +7,7 @@
 #include "messages/status.h"
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 namespace pitstop::scheduler {
@@ -28,6 +29,32 @@ class Rate {
     double last_ = 0;  // of the window before
 };
 
+// How long steps take, as their streams see it: what an update that is staged meanwhile costs them.
+class StepTimes {
+  public:
+    static constexpr std::size_t kRecentMax = 64;
+
+    // `begin`: when it was sent, or when the step before it ended, if that was later.
+    void add(TimePoint begin, TimePoint end);
+    // From now on steps are counted apart, beside the mean of the latest before.
+    void watch();
+
+    // Since watch().
+    struct Watched {
+        std::int64_t num = 0;
+        Duration sum{};
+        Duration longest{};
+        Duration mean_before{};  // 0: there was none
+    };
+    [[nodiscard]] const Watched& watched() const { return watched_; }
+
+  private:
+    std::array<Duration, kRecentMax> recent_{};
+    std::size_t num_recent_ = 0;  // added to it, in all
+    TimePoint last_end_{};
+    Watched watched_{};
+};
+
 struct Tallies {
     std::int64_t num_steps = 0;
     std::int64_t num_requests = 0;
@@ -39,6 +66,7 @@ struct Tallies {
     std::int64_t num_spanning_requests = 0;
     std::int64_t num_refused = 0;
     Rate output_rate{};
+    StepTimes step_times{};
     std::array<std::int64_t, messages::CacheHits::kLagMax + 1> cache_hits{};  // tokens, by lag
     std::array<std::int64_t, messages::EnumNames<messages::FinishReason>::kNames.size()>
         finished{};  // by reason

@@ -120,6 +120,8 @@ std::vector<messages::WorkerStatus> Workers::status() const {
             .libraries = hello->libraries,
             .weight_bytes = hello->weight_bytes,
             .kv_bytes = hello->kv_bytes,
+            .update_mode = hello->update_mode,
+            .update_mode_why = hello->update_mode_why,
         });
     }
     return all;

@@ -21,6 +21,25 @@ TEST(Rate, IsWhatCameInTheLastSecondOrSo) {
     EXPECT_EQ(rate.at(now), 0);
 }
 
+TEST(StepTimes, AStepIsTimedFromWhereTheOneBeforeItEnded) {
+    StepTimes times;
+    const TimePoint begin = TimePoint{} + 1h;
+    times.add(begin, begin + 10ms);
+    times.add(begin + 5ms, begin + 20ms);   // sent while the first ran: 10 ms
+    times.add(begin + 50ms, begin + 54ms);  // nothing ran before it: 4 ms
+    times.watch();
+    EXPECT_EQ(times.watched().num, 0);
+    EXPECT_EQ(times.watched().mean_before, 8ms);
+    times.add(begin + 54ms, begin + 60ms);
+    times.add(begin + 55ms, begin + 75ms);  // 15 ms
+    EXPECT_EQ(times.watched().num, 2);
+    EXPECT_EQ(times.watched().sum, 21ms);
+    EXPECT_EQ(times.watched().longest, 15ms);
+    for (int i = 0; i < 64; ++i) times.add(begin + 1s + i * 1ms, begin + 1s + (i + 1) * 1ms);
+    times.watch();
+    EXPECT_EQ(times.watched().mean_before, 1ms) << "of the latest 64";
+}
+
 TEST(Tallies, CacheHitsAreCountedByHowOldTheKvIs) {
     Rig rig{FakeModel{.page_size = 4}};
     const Ask ask{

@@ -88,6 +88,25 @@ TEST_F(UpdateTest, P1_TheCommitLiesBetweenTwoPlansAndGenerationNeverStops) {
     EXPECT_EQ(epochs.back(), Epoch{2});
 }
 
+TEST_F(UpdateTest, TheAnswerSaysWhatStagingCostTheStreams) {
+    start_requests();  // six steps
+    // Workers come to it behind the two steps that are in flight.
+    order_stage(spec_of(messages::UpdateMode::kStaged, messages::KvPolicy::kKeep));
+    const messages::UpdatePart staged = answer();
+    ASSERT_TRUE(staged.ok) << staged.verdict.message;
+    EXPECT_EQ(staged.outcome.num_steps, 2);
+    EXPECT_GT(staged.outcome.step_s, 0);
+    EXPECT_GT(staged.outcome.step_s_before, 0);
+    EXPECT_GE(staged.outcome.gap_s, staged.outcome.step_s);
+    const std::int64_t num_steps = staged.outcome.num_steps;
+    for (int i = 0; i < 3; ++i) rig.step();
+    order(messages::UpdateReady{.update = kUpdate, .kv_policy = messages::KvPolicy::kKeep});
+    ASSERT_TRUE(answer().ok);
+    order(messages::UpdateCommit{.update = kUpdate});
+    EXPECT_EQ(answer().outcome.num_steps, num_steps)
+        << "what came after the vote is not the stage's";
+}
+
 TEST_F(UpdateTest, NewWeightsSpeakFromTheCommitOn) {
     start_requests(1);
     rig.workers.staged_weights = kNewWeights;

@@ -227,12 +227,16 @@ class Shared:
 
         return Reduced()
 
-    def share(self, only=None, flattened=False, device=0, **lie):
+    def share(self, only=None, flattened=False, device=0, about=None, **lie):
+        """`about`: the one tensor that the lie is about; else all."""
         if "handle" in lie:
             lie["handle"] = bytes.fromhex(lie["handle"])
         places = {n: p for n, p in self.places.items() if only is None or n in only}
         if not flattened:
-            tensors = [(n, self.tensor(at, size, shape, device, **lie)) for n, (at, size, shape) in places.items()]
+            tensors = [
+                (n, self.tensor(at, size, shape, device, **(lie if about in (None, n) else {})))
+                for n, (at, size, shape) in places.items()
+            ]
             return pickle.dumps(tensors, protocol=4)
         metadata = [
             self.names.Metadata(

@@ -96,6 +96,33 @@ def test_P2_a_sender_that_lies_is_refused_by_name(client, sender, lie, code, wha
     assert refused.code == code and what in refused.message, refused
 
 
+@pytest.mark.parametrize(
+    "lie, code",
+    [
+        ({"storage_bytes": 1 << 40}, "invalid_argument"),
+        ({"handle": "00" * 40}, "unsupported"),
+        ({"device": "00000000-0000-0000-0000-000000000000"}, "invalid_argument"),
+    ],
+)
+def test_a_payload_that_fails_gives_every_reference_back(client, sender, lie, code):
+    about = "model.layers.0.mlp.down_proj.weight"  # many others come before it and after it
+    assert refusal(client, sender.payload(about=about, **lie)).code == code
+    references = sender.ask("references")["references"]
+    assert len(references) > 10 and sum(references) <= (1 if "handle" in lie else 0), references
+    assert send(client, sender.payload()) == DIGESTS["bard"]["digest"]
+
+
+def test_a_payload_that_is_not_read_at_all_gives_every_reference_back(client, sender):
+    wrong = {"source": {"kind": "tensors", "format": "pickle"}, "manifest": [{"name": "no.such.tensor"}]}
+    for flattened in (False, True):
+        wrong["source"]["payloads"] = [{"data": sender.payload(flattened=flattened)}]
+        with pytest.raises(pitstop.PitstopError) as error:
+            client.update_weights(**wrong)
+        assert "no.such.tensor" in error.value.message
+    references = sender.ask("references")["references"]
+    assert len(references) > 10 and not any(references), references
+
+
 def test_P2_handles_of_a_process_that_is_gone_are_refused(client, sender):
     payload = sender.payload()
     sender.kill()

@@ -52,6 +52,22 @@ def test_P1_P2_P3_P10_versions_change_between_two_passes_and_back(gpu, start_tre
     assert greedy(door, reference, "bard")
 
 
+def test_status_says_how_updates_are_staged_and_an_answer_what_it_cost(gpu, start_tree):
+    gpu(memory=160 << 20)
+    tree = start_tree("--device", "cuda", "--tuning-dir", "none")
+    door, admin = tree.door(), tree.door("admin")
+    worker = admin.call("status")["replicas"][0]["workers"][0]
+    assert worker["update_mode"] == "staged", worker
+    assert re.match(r"auto: a second copy of the weights fits beside KV; \d+ bytes were free", worker["update_mode_why"])
+    rid = start(door, tokens=3, max_new_tokens=40)
+    (outcome,) = update(admin, BARD, kv_policy="keep")["replicas"]
+    assert outcome["num_steps"] >= 1 and outcome["step_s_before"] > 0, outcome
+    assert outcome["gap_s"] >= outcome["step_s"] > 0, outcome
+    door.finish([rid])
+    (outcome,) = update(admin, BARD)["replicas"]
+    assert outcome["num_steps"] == 0 and outcome["step_s"] == 0 and outcome["step_s_before"] > 0, outcome
+
+
 def test_P10_push_and_adopt(gpu, start_tree, reference):
     tree = start_tree(*CUDA)
     door, admin = tree.door(), tree.door("admin")
@@ -83,6 +99,7 @@ def test_P2_a_second_copy_that_does_not_fit_is_refused_with_the_numbers(gpu, sta
     gpu(memory=136 << 20)
     tree = start_tree(*FULL, "direct", "--mem-fraction", 0.97)
     door, admin = tree.door(), tree.door("admin")
+    assert admin.call("status")["replicas"][0]["workers"][0]["update_mode"] == "direct"
     reply = update(admin, BARD)
     assert reply["code"] == "resource_exhausted" and "are free" in reply["message"], reply
     assert greedy(door, reference, "stories")

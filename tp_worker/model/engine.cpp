@@ -93,15 +93,6 @@ Result<ModelSizes> choose_sizes(
 
 }  // namespace
 
-Result<UpdateRoom> parse_update_room(std::string_view name) {
-    if (name == "auto") return UpdateRoom::kAuto;
-    if (name == "staged") return UpdateRoom::kStaged;
-    if (name == "direct") return UpdateRoom::kDirect;
-    return make_error(
-        ErrorCode::kInvalidArgument, "--update-mode takes auto, staged or direct, not '{}'", name
-    );
-}
-
 Engine::Engine(
     const EngineOptions& options,
     ModelConfig config,
@@ -193,38 +184,23 @@ Result<> Engine::divide_gpu_memory(const Model::Args& args) {
     const bool is_kv_open = sizes_.num_pages == 0;
     const double fraction = is_kv_open ? options_.mem_fraction : 1.0;
     const auto budget = static_cast<std::int64_t>(fraction * static_cast<double>(gpu_free_bytes_));
-    const std::int64_t copy = weights_->live_memory().bytes();
-    const std::int64_t pages_beside_copy = (budget - others - copy) / page;
     // One request of the whole context, or what was asked for.
     const std::int64_t pages_wanted =
         is_kv_open ? (sizes_.num_positions + sizes_.page_size - 1) / sizes_.page_size
                    : sizes_.num_pages;
-    const bool has_room = budget - others - copy > 0 && pages_beside_copy >= pages_wanted;
-    if (options_.update_room == UpdateRoom::kStaged && !has_room) {
-        return make_error(
-            ErrorCode::kResourceExhausted,
-            "no room for a second copy of the weights on {}, which --update-mode staged asks for: "
-            "{} bytes were free, of which {} may be taken; the weights and what is beside them "
-            "take "
-            "{}, a second copy {}, and {} pages of KV {}. --update-mode direct does without",
-            device_.name(),
-            gpu_free_bytes_,
-            budget,
-            others,
-            copy,
-            pages_wanted,
-            pages_wanted * page
-        );
-    }
-    const bool leaves_room = has_room && options_.update_room != UpdateRoom::kDirect;
-    spdlog::info(
-        "updates: {} for a second copy of the weights ({} bytes)",
-        leaves_room ? "room is left" : "no room is left",
-        copy
-    );
+    const RoomFacts facts{
+        .device = device_.name(),
+        .free = gpu_free_bytes_,
+        .budget = budget,
+        .others = others,
+        .copy = weights_->live_memory().bytes(),
+        .page = page,
+        .pages_wanted = pages_wanted,
+    };
+    ASSIGN_OR_RETURN(room_, choose_room(options_.update_room, facts));
+    spdlog::info("updates: {}, {}", name_of(room_.room), room_.why);
     if (!is_kv_open) return Ok{};
-    const std::int64_t pages = leaves_room ? pages_beside_copy : (budget - others) / page;
-    sizes_.num_pages = std::min(pages, kKvTokensMax / sizes_.page_size);
+    sizes_.num_pages = std::min(room_.num_pages, kKvTokensMax / sizes_.page_size);
     if (sizes_.num_pages < 1) {
         return make_error(
             ErrorCode::kResourceExhausted,
@@ -427,6 +403,10 @@ messages::WorkerHello Engine::describe() const {
     hello.device = model_ ? device_.name() : "null";
     hello.libraries = device_.libraries();
     hello.compute = name_of(options_.compute);
+    if (weights_) {
+        hello.update_mode = name_of(room_.room);
+        hello.update_mode_why = room_.why;
+    }
     hello.has_weights = !weights_ || !weights_->is_lost();
     return hello;
 }

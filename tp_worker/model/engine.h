@@ -20,6 +20,7 @@
 #include "tp_worker/model/model.h"
 #include "tp_worker/model/sampler.h"
 #include "tp_worker/model/step_batch.h"
+#include "tp_worker/model/update_room.h"
 #include "tp_worker/weights/gpu_writer.h"
 #include "tp_worker/weights/weight_digest.h"
 #include "tp_worker/weights/weight_layout.h"
@@ -39,15 +40,6 @@ enum class LoadFormat : std::uint8_t {
     kAuto,  // the checkpoint's safetensors
     kNull,  // config.json alone; see null_model.h
 };
-
-// What a GPU's memory has room for beside the weights that serve.
-enum class UpdateRoom : std::uint8_t {
-    kAuto,    // a second copy where KV for a request of the whole context fits beside it
-    kStaged,  // a second copy, or the start fails
-    kDirect,  // none: KV takes it
-};
-// "auto", "staged", "direct". kInvalidArgument names what is accepted.
-[[nodiscard]] Result<UpdateRoom> parse_update_room(std::string_view name);
 
 struct EngineOptions {
     std::string model_dir{};
@@ -148,6 +140,7 @@ class Engine {
     [[nodiscard]] bool is_root() const { return raw(communicator_.rank()) == 0; }
 
     EngineOptions options_;
+    ChosenRoom room_{.why = "on a CPU the second copy takes memory with the first update"};
     ModelConfig config_;
     WeightLayout layout_;
     Device device_;

@@ -65,11 +65,15 @@ CudaStorages::~CudaStorages() {
     for (const auto& [counter, index] : references_) give_back(counter, index);
 }
 
+void CudaStorages::hold(const CudaHandle& handle) {
+    if (!handle.memory.empty()) references_.emplace(handle.counter, handle.counter_index);
+}
+
 Result<std::span<const std::byte>> CudaStorages::open(
     const CudaHandle& handle, const std::string& device_uuid, const CudaWait& wait
 ) {
     if (handle.memory.empty()) return std::span<const std::byte>{};
-    references_.emplace(handle.counter, handle.counter_index);
+    hold(handle);
     if (!handle.device_uuid.empty() && "GPU-" + handle.device_uuid != device_uuid) {
         return make_error(
             ErrorCode::kInvalidArgument,

@@ -48,6 +48,9 @@ class CudaStorages {
         const CudaHandle& handle, const std::string& device_uuid, const CudaWait& wait
     );
 
+    // Its reference is this one's, and nothing is opened.
+    void hold(const CudaHandle& handle);
+
   private:
     std::set<std::pair<std::string, std::int64_t>> references_{};  // counter and index
     std::map<std::string, kernels::DeviceImport> imports_{};       // by the handle's bytes

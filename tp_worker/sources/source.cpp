@@ -123,8 +123,9 @@ Result<> deliver(const SourceArgs& args) {
 }
 
 Result<> decline(const SourceArgs& args, const Error& why) {
-    // The others send nothing to this rank alone.
-    return args.source.kind == messages::SourceKind::kIpc ? decline_ipc(args, why) : why;
+    if (args.source.kind == messages::SourceKind::kIpc) return decline_ipc(args, why);
+    if (args.source.kind == messages::SourceKind::kTensors) return decline_tensors(args, why);
+    return why;  // the others send nothing to this rank alone
 }
 
 }  // namespace pitstop::tp_worker

@@ -4,6 +4,7 @@
 #include "tp_worker/sources/torch_handle.h"
 
 #include <deque>
+#include <optional>
 #include <utility>
 
 namespace pitstop::tp_worker {
@@ -42,8 +43,17 @@ Result<std::span<const std::byte>> payload_of(const SourceArgs& args) {
 // known by their nodes, and end first.
 class PickledTensors {
   public:
-    explicit PickledTensors(const SourceArgs& args) : args_(args), storages_(args.cuda_opening()) {}
+    // `why_not`: the stage takes nothing, and what was lent is given back.
+    explicit PickledTensors(const SourceArgs& args, std::optional<Error> why_not = std::nullopt)
+        : args_(args), problem_(std::move(why_not)), storages_(args.cuda_opening()) {}
 
+    Result<> read_as(messages::TensorFormat format, std::span<const std::byte> bytes) {
+        return format == messages::TensorFormat::kVllmIpc ? read_vllm(bytes) : read(bytes);
+    }
+
+    [[nodiscard]] std::span<const Incoming> incoming() const { return incoming_; }
+
+  private:
     Result<> read(std::span<const std::byte> bytes) {
         ASSIGN_OR_RETURN(const Document* const document, parse(bytes));
         const Kind kind = document->root().kind;
@@ -62,23 +72,15 @@ class PickledTensors {
         if (!is_packed && (root.kind != Kind::kList || root.children.size() != tensors.size())) {
             return bad_payload(fmt::format("not a list of handles for {} tensors", tensors.size()));
         }
-        for (std::size_t i = 0; i < (is_packed ? 1 : tensors.size()); ++i) {
-            const Node& by_device = is_packed ? root : document.child(root, i);
-            ASSIGN_OR_RETURN(const Node* const own, own_entry(document, by_device));
-            ASSIGN_OR_RETURN(const TensorHandle handle, read_handle(document, *own));
-            if (is_packed) return add_packed(handle);
-            ASSIGN_OR_RETURN(
-                checkpoint::TensorSpec spec,
-                read_spec(tensors[i].name, tensors[i].dtype, tensors[i].shape)
-            );
-            RETURN_IF_ERROR(add(std::move(spec), handle));
+        if (is_packed) {
+            ASSIGN_OR_RETURN(const TensorHandle handle, own_handle(document, root));
+            return add_packed(handle);
         }
-        return Ok{};
+        for (std::size_t i = 0; i < tensors.size(); ++i)
+            find(tensors[i].name, own_handle(document, document.child(root, i)), &tensors[i]);
+        return add_found();
     }
 
-    [[nodiscard]] std::span<const Incoming> incoming() const { return incoming_; }
-
-  private:
     Result<const Document*> parse(std::span<const std::byte> bytes) {
         ASSIGN_OR_RETURN(Document document, pickle::read(bytes, Channel::kTensors));
         return &documents_.emplace_back(std::move(document));
@@ -103,10 +105,68 @@ class PickledTensors {
         return Ok{};
     }
 
-    Result<> add_named(const Document& document, const std::string& name, const Node& node) {
-        ASSIGN_OR_RETURN(const TensorHandle handle, read_handle(document, node));
-        ASSIGN_OR_RETURN(checkpoint::TensorSpec spec, read_spec(name, handle.dtype, handle.shape));
-        return add(std::move(spec), handle);
+    // A handle of this message. It lends a reference, whatever becomes of the others: so all are
+    // found before one of them is opened.
+    struct Found {
+        std::string name{};
+        const messages::TensorInfo* declared = nullptr;  // null: as the handle says
+        TensorHandle handle{};
+    };
+
+    void find(
+        const std::string& name,
+        Result<TensorHandle> handle,
+        const messages::TensorInfo* declared = nullptr
+    ) {
+        if (handle) {
+            found_.push_back({.name = name, .declared = declared, .handle = *std::move(handle)});
+        } else if (!problem_) {
+            problem_ = handle.error();
+        }
+    }
+
+    // The first problem of any. Who was not opened then gives its reference back all the same.
+    Result<> add_found() {
+        Result<> result = Ok{};
+        if (problem_) result = *problem_;
+        for (const Found& found : found_) {
+            if (result) {
+                result = add(found);
+            } else {
+                storages_.hold(found.handle);
+            }
+        }
+        return result;
+    }
+
+    // A buffer that holds several tensors: the message's one handle.
+    struct Whole {
+        checkpoint::TensorSpec spec{};
+        TensorBytes bytes{};
+    };
+    Result<Whole> open_whole(std::string_view name, const TensorHandle& handle) {
+        Result<checkpoint::TensorSpec> spec = read_spec(name, handle.dtype, handle.shape);
+        Result<TensorBytes> bytes = make_error(ErrorCode::kInternal, "not opened");
+        if (problem_) {
+            bytes = *problem_;
+        } else if (!spec) {
+            bytes = spec.error();
+        } else {
+            bytes = storages_.open(handle, spec->dtype);
+        }
+        if (bytes) return Whole{.spec = *std::move(spec), .bytes = *std::move(bytes)};
+        storages_.hold(handle);
+        return bytes.error();
+    }
+
+    Result<> add(const Found& found) {
+        const messages::TensorInfo* const declared = found.declared;
+        Result<checkpoint::TensorSpec> spec =
+            declared != nullptr ? read_spec(declared->name, declared->dtype, declared->shape)
+                                : read_spec(found.name, found.handle.dtype, found.handle.shape);
+        Result<> added = spec ? add(*std::move(spec), found.handle) : Result<>(spec.error());
+        if (!added) storages_.hold(found.handle);
+        return added;
     }
 
     // [(name, tensor or LocalSerializedTensor), ...]
@@ -116,21 +176,24 @@ class PickledTensors {
             const Node& pair = document.child(root, i);
             if (pair.kind != Kind::kTuple || pair.children.size() != 2 ||
                 document.child(pair, 0).kind != Kind::kString) {
-                return bad_payload("an entry that is not (name, tensor)");
+                find("", bad_payload("an entry that is not (name, tensor)"));
+                continue;
             }
             const std::string& name = document.child(pair, 0).text;
             const Node& tensor = document.child(pair, 1);
-            if (tensor.kind == Kind::kRecord && tensor.global == Global::kLocalSerializedTensor) {
-                RETURN_IF_ERROR(read_local(document, name, tensor));
-            } else {
-                RETURN_IF_ERROR(add_named(document, name, tensor));
-            }
+            const bool is_local =
+                tensor.kind == Kind::kRecord && tensor.global == Global::kLocalSerializedTensor;
+            find(
+                name, is_local ? read_local(document, name, tensor) : read_handle(document, tensor)
+            );
         }
-        return Ok{};
+        return add_found();
     }
 
     // A pickle per rank inside the pickle; one level, as `parse` of it allows no other.
-    Result<> read_local(const Document& document, const std::string& name, const Node& record) {
+    Result<TensorHandle> read_local(
+        const Document& document, const std::string& name, const Node& record
+    ) {
         const Node* values = document.find(record, "values");
         const auto rank = static_cast<std::size_t>(raw(args_.worker.rank));
         if (values == nullptr || values->kind != Kind::kList || rank >= values->children.size() ||
@@ -139,7 +202,7 @@ class PickledTensors {
         }
         const std::string& bytes = document.child(*values, rank).text;
         ASSIGN_OR_RETURN(const Document* const inner, parse(std::as_bytes(std::span(bytes))));
-        return add_named(*inner, name, inner->root());
+        return read_handle(*inner, inner->root());
     }
 
     // {"flattened_tensor": tensor, "metadata": [FlattenedTensorMetadata, ...]}. Offsets are bytes
@@ -150,16 +213,12 @@ class PickledTensors {
         if (flattened == nullptr || metadata == nullptr || metadata->kind != Kind::kList)
             return bad_payload("a flattened bucket without flattened_tensor or metadata");
         ASSIGN_OR_RETURN(const TensorHandle handle, read_handle(document, *flattened));
-        ASSIGN_OR_RETURN(
-            const checkpoint::TensorSpec whole,
-            read_spec("flattened_tensor", handle.dtype, handle.shape)
-        );
-        ASSIGN_OR_RETURN(const std::int64_t bytes, bytes_of(whole));
-        ASSIGN_OR_RETURN(const TensorBytes source, storages_.open(handle, whole.dtype));
-        const std::int64_t unit = bytes_of(whole.dtype);
+        ASSIGN_OR_RETURN(const Whole whole, open_whole("flattened_tensor", handle));
+        ASSIGN_OR_RETURN(const std::int64_t bytes, bytes_of(whole.spec));
+        const std::int64_t unit = bytes_of(whole.spec.dtype);
         for (std::size_t i = 0; i < metadata->children.size(); ++i) {
             const Node& entry = document.child(*metadata, i);
-            RETURN_IF_ERROR(add_slice(document, entry, source, unit, bytes));
+            RETURN_IF_ERROR(add_slice(document, entry, whole.bytes, unit, bytes));
         }
         return Ok{};
     }
@@ -212,11 +271,8 @@ class PickledTensors {
 
     // One buffer that holds all the tensors back to back.
     Result<> add_packed(const TensorHandle& handle) {
-        ASSIGN_OR_RETURN(
-            const checkpoint::TensorSpec whole, read_spec("packed", handle.dtype, handle.shape)
-        );
-        ASSIGN_OR_RETURN(const std::int64_t room, bytes_of(whole));
-        ASSIGN_OR_RETURN(const TensorBytes source, storages_.open(handle, whole.dtype));
+        ASSIGN_OR_RETURN(const Whole whole, open_whole("packed", handle));
+        ASSIGN_OR_RETURN(const std::int64_t room, bytes_of(whole.spec));
         std::int64_t at = 0;
         for (const messages::TensorInfo& info : args_.source.tensors) {
             ASSIGN_OR_RETURN(
@@ -225,7 +281,7 @@ class PickledTensors {
             ASSIGN_OR_RETURN(const std::int64_t bytes, bytes_of(spec));
             if (bytes > room - at)
                 return bad_payload(fmt::format("'{}' ends beyond the packed buffer", spec.name));
-            TensorBytes part = source;
+            TensorBytes part = whole.bytes;
             part.dtype = spec.dtype;
             part.data += at;
             at += bytes;
@@ -244,8 +300,15 @@ class PickledTensors {
         return make_error(ErrorCode::kNotFound, "no handle for this worker's device, {}", uuid);
     }
 
+    Result<TensorHandle> own_handle(const Document& document, const Node& by_device) const {
+        ASSIGN_OR_RETURN(const Node* const own, own_entry(document, by_device));
+        return read_handle(document, *own);
+    }
+
     const SourceArgs& args_;
     std::deque<Document> documents_{};
+    std::vector<Found> found_{};
+    std::optional<Error> problem_;  // the first, before anything is opened
     TorchStorages storages_;
     std::vector<Incoming> incoming_{};
 };
@@ -343,11 +406,18 @@ Result<> deliver_tensors(const SourceArgs& args) {
         return args.stage.take_sparse(tensors);
     }
     PickledTensors tensors(args);
-    RETURN_IF_ERROR(
-        source.format == messages::TensorFormat::kVllmIpc ? tensors.read_vllm(payload)
-                                                          : tensors.read(payload)
-    );
+    RETURN_IF_ERROR(tensors.read_as(source.format, payload));
     return args.stage.take(tensors.incoming(), args.expect);
+}
+
+Result<> decline_tensors(const SourceArgs& args, const Error& why) {
+    const messages::TensorFormat format = args.source.format;
+    const bool has_handles =
+        format == messages::TensorFormat::kPickle || format == messages::TensorFormat::kVllmIpc;
+    const Result<std::span<const std::byte>> payload = payload_of(args);
+    if (has_handles && payload)
+        static_cast<void>(PickledTensors(args, why).read_as(format, *payload));
+    return why;
 }
 
 }  // namespace pitstop::tp_worker

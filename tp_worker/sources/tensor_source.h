@@ -16,6 +16,8 @@ namespace pitstop::tp_worker {
 // Errors: kInvalidArgument, kMalformed, kPermissionDenied (pickle), kUnsupported, kNotFound (the
 // peer's memory is gone).
 Result<> deliver_tensors(const SourceArgs& args);
+// Takes nothing and gives back what was lent. Returns `why`.
+Result<> decline_tensors(const SourceArgs& args, const Error& why);
 
 // `tensors` back to back in `bytes`, nothing between; all of it. Shared with broadcasts.
 Result<std::vector<Incoming>> cut_flattened(

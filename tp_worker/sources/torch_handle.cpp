@@ -233,6 +233,12 @@ Result<StorageBytes> TorchStorages::storage(const TensorHandle& handle) {
     return StorageBytes{.bytes = bytes, .is_on_gpu = true};
 }
 
+void TorchStorages::hold(const TensorHandle& handle) {
+    if (handle.cuda) return cuda_storages_.hold(*handle.cuda);
+    if (by_node_.contains(handle.storage)) return;  // tried before
+    static_cast<void>(host_storage(handle));  // what cannot be opened has no reference to give back
+}
+
 Result<TensorBytes> TorchStorages::open(const TensorHandle& handle, checkpoint::StoredDtype dtype) {
     ASSIGN_OR_RETURN(const StorageBytes storage, this->storage(handle));
     ASSIGN_OR_RETURN(const Extent extent, extent_of(handle));

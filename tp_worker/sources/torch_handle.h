@@ -88,6 +88,8 @@ class TorchStorages {
     Result<TensorBytes> open(const TensorHandle& handle, checkpoint::StoredDtype dtype);
     // The storage behind it, for a buffer that is read again and again.
     Result<StorageBytes> storage(const TensorHandle& handle);
+    // Its reference, too, is given back at the end, though nobody reads it: the message has failed.
+    void hold(const TensorHandle& handle);
 
   private:
     Result<const TorchStorage*> host_storage(const TensorHandle& handle);

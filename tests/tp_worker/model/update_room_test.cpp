@@ -1,0 +1,67 @@
+#include "tp_worker/model/update_room.h"
+
+#include <gtest/gtest.h>
+
+namespace pitstop::tp_worker {
+namespace {
+
+// 1000 bytes may be taken, 300 are, a copy takes 200, a page 10.
+RoomFacts facts_of(std::int64_t pages_wanted) {
+    return {
+        .device = "a GPU",
+        .free = 1100,
+        .budget = 1000,
+        .others = 300,
+        .copy = 200,
+        .page = 10,
+        .pages_wanted = pages_wanted,
+    };
+}
+
+TEST(UpdateRoom, AutoStagesWhereTheKvThatIsWantedFitsBesideASecondCopy) {
+    const Result<ChosenRoom> fits = choose_room(UpdateRoom::kAuto, facts_of(50));
+    ASSERT_TRUE(fits);
+    EXPECT_EQ(fits->room, UpdateRoom::kStaged);
+    EXPECT_EQ(fits->num_pages, 50);
+    EXPECT_EQ(
+        fits->why,
+        "auto: a second copy of the weights fits beside KV; 1100 bytes were free, of which 1000 "
+        "may be taken; the weights and what is beside them take 300, a second copy 200, and 50 "
+        "pages of KV 500"
+    );
+    const Result<ChosenRoom> full = choose_room(UpdateRoom::kAuto, facts_of(51));
+    ASSERT_TRUE(full);
+    EXPECT_EQ(full->room, UpdateRoom::kDirect);
+    EXPECT_EQ(full->num_pages, 70) << "KV has the copy's room";
+    EXPECT_NE(full->why.find("auto: no second copy of the weights fits"), std::string::npos);
+}
+
+TEST(UpdateRoom, WhatIsAskedForIsDoneOrRefusedWithTheNumbers) {
+    const Result<ChosenRoom> staged = choose_room(UpdateRoom::kStaged, facts_of(50));
+    ASSERT_TRUE(staged);
+    EXPECT_EQ(staged->num_pages, 50);
+    EXPECT_EQ(staged->why.substr(0, 10), "asked for;");
+    const Result<ChosenRoom> direct = choose_room(UpdateRoom::kDirect, facts_of(50));
+    ASSERT_TRUE(direct);
+    EXPECT_EQ(direct->room, UpdateRoom::kDirect);
+    EXPECT_EQ(direct->num_pages, 70);
+    const Result<ChosenRoom> refused = choose_room(UpdateRoom::kStaged, facts_of(51));
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::kResourceExhausted);
+    EXPECT_NE(refused.error().message.find("a second copy 200"), std::string::npos);
+    EXPECT_NE(refused.error().message.find("51 pages of KV 510"), std::string::npos);
+}
+
+TEST(UpdateRoom, IsNamed) {
+    for (const std::string_view name : {"auto", "staged", "direct"}) {
+        const Result<UpdateRoom> room = parse_update_room(name);
+        ASSERT_TRUE(room);
+        EXPECT_EQ(name_of(*room), name);
+    }
+    const Result<UpdateRoom> other = parse_update_room("lend");
+    ASSERT_FALSE(other);
+    EXPECT_NE(other.error().message.find("not 'lend'"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace pitstop::tp_worker
