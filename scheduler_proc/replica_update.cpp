@@ -500,7 +500,7 @@ void ReplicaUpdate::refuse_order(
     messages::UpdateId update, messages::UpdateOrder order, Error error, TurnOutput& out
 ) const {
     messages::UpdatePart part = part_of(update, order);
-    part.verdict = error;
+    part.verdict = std::move(error);
     out.tokenizer.emplace_back(std::move(part));
 }
 
