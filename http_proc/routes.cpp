@@ -1,5 +1,6 @@
 #include "http_proc/routes.h"
 
+#include "http_proc/anthropic/routes.h"
 #include "http_proc/control/routes.h"
 #include "http_proc/observe/routes.h"
 #include "http_proc/openai/routes.h"
@@ -18,6 +19,8 @@ Router all_routes() {
     add_openai_completions(router);
     add_vllm_generate(router);
     add_openai_chat(router);
+    add_openai_responses(router);
+    add_anthropic_messages(router);
     add_vllm_tokenize(router);
     add_vllm_render(router);
     add_metrics(router);

@@ -71,12 +71,6 @@ constexpr std::array kUnsupported{
 
 constexpr double kGreedyBelow = 1e-6;  // both engines take what is less for 0
 
-bool asks_for_nothing(const Json& value) {
-    return value.is_null() || value == false || value == "" ||
-           (value.is_array() && std::ranges::all_of(value, asks_for_nothing)) ||
-           (value.is_object() && value.empty());
-}
-
 void read_logit_bias(FieldReader& fields, std::map<std::int64_t, double>& bias) {
     const Json* given = fields.find("logit_bias");
     if (given == nullptr) return;
@@ -93,6 +87,19 @@ void read_logit_bias(FieldReader& fields, std::map<std::int64_t, double>& bias) 
 }
 
 }  // namespace
+
+bool asks_for_nothing(const Json& value) {
+    return value.is_null() || value == false || value == "" ||
+           (value.is_array() && std::ranges::all_of(value, asks_for_nothing)) ||
+           (value.is_object() && value.empty());
+}
+
+void read_placement(FieldReader& fields, messages::Generate& request) {
+    fields.read("priority", request.priority);
+    fields.read("data_parallel_rank", request.replica);
+    fields.read("routed_dp_rank", request.replica);
+    read_kv_tolerance(fields, request);
+}
 
 void read_logprobs_mode(FieldReader& fields, messages::LogprobsMode& mode) {
     std::string name;

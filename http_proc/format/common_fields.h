@@ -18,6 +18,13 @@ void read_kv_tolerance(FieldReader& fields, messages::Generate& request);
 // Reads the sampling parameters that have one name in every dialect.
 void read_sampling(FieldReader& fields, messages::SamplingParams& params);
 
+// Reads what decides when, where and on what a request runs: `priority` (larger first), the replica
+// (`routed_dp_rank`, `data_parallel_rank`), `kv_tolerance` and `kv_max_lag`.
+void read_placement(FieldReader& fields, messages::Generate& request);
+
+// Tells whether a member's value asks for nothing: null, false, "" and what holds nothing else.
+[[nodiscard]] bool asks_for_nothing(const nlohmann::json& value);
+
 // Refuses by name what the engine has not, in whichever dialect and wherever in a body it is asked
 // for: it is never dropped in silence. Null, false, "" and what holds nothing else ask for nothing.
 void refuse_unsupported(FieldReader& fields);

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace pitstop::http {
@@ -128,6 +129,12 @@ std::optional<std::size_t> JsonEnd::find(std::string_view text) {
         }
     }
     return std::nullopt;
+}
+
+void ToolCallParser::Part::append(Part next) {
+    for (const std::size_t place : next.places) places.push_back(text.size() + place);
+    text += next.text;
+    std::ranges::move(next.calls, std::back_inserter(calls));
 }
 
 ToolCallParser::Part ToolCallParser::add(std::string_view piece) {
@@ -296,6 +303,7 @@ void ToolCallParser::end_call(Part& part, std::vector<ToolCall> calls, std::size
     json_end_ = {};
     searched_ = 0;
     has_calls_ = true;
+    part.places.insert(part.places.end(), calls.size(), part.text.size());
     std::ranges::move(calls, std::back_inserter(part.calls));
 }
 

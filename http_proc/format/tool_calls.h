@@ -72,6 +72,22 @@ class ToolCallParser {
     struct Part {
         std::string text{};
         std::vector<ToolCall> calls{};
+        std::vector<std::size_t> places{};  // calls[i] comes after so many bytes of `text`
+
+        // Adds what follows.
+        void append(Part next);
+        // Gives the runs of text, none of them empty, and the calls, in the order they were
+        // written in.
+        template <class OnText, class OnCall>
+        void visit(OnText on_text, OnCall on_call) const {
+            std::size_t begin = 0;
+            for (std::size_t i = 0; i <= calls.size(); ++i) {
+                const std::size_t end = i < calls.size() ? places[i] : text.size();
+                if (end > begin) on_text(std::string_view(text).substr(begin, end - begin));
+                if (i < calls.size()) on_call(calls[i]);
+                begin = end;
+            }
+        }
     };
 
     explicit ToolCallParser(ToolFormat format) : format_(format) {}

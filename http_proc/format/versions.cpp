@@ -50,4 +50,12 @@ void write_version_spans(JsonWriter& json, std::span<const messages::Span> spans
     json.end_array();
 }
 
+void write_version_members(JsonWriter& json, std::span<const messages::Span> spans) {
+    json.key("weight_version").string(version_name(spans.empty() ? "" : spans.back().label));
+    json.key("weight_versions");
+    write_weight_versions(json, spans);
+    json.key("weight_version_spans");
+    write_version_spans(json, spans);
+}
+
 }  // namespace pitstop::http

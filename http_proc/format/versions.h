@@ -21,5 +21,7 @@ void append_spans(std::vector<messages::Span>& spans, std::vector<messages::Span
 void write_weight_versions(JsonWriter& json, std::span<const messages::Span> spans);
 // Writes [{"version", "epoch", "digest", "start", "end", "kv_min_epoch", "kv_max_epoch"}].
 void write_version_spans(JsonWriter& json, std::span<const messages::Span> spans);
+// Writes the members "weight_version" (the last), "weight_versions" and "weight_version_spans".
+void write_version_members(JsonWriter& json, std::span<const messages::Span> spans);
 
 }  // namespace pitstop::http

@@ -4,7 +4,12 @@
 
 namespace pitstop::http {
 
-JsonWriter& EventStream::begin_event() {
+JsonWriter& EventStream::begin_event(std::string_view name) {
+    if (!name.empty()) {
+        events_.append("event: ");
+        events_.append(name);
+        events_.append("\n");
+    }
     events_.append("data: ");
     return events_;
 }

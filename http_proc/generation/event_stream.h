@@ -20,6 +20,7 @@
 #include "http_proc/server/router.h"
 
 #include <cstddef>
+#include <string_view>
 
 namespace pitstop::http {
 
@@ -33,7 +34,8 @@ class EventStream {
     [[nodiscard]] bool has_begun() const { return has_begun_; }
 
     // The event's JSON is written to what is returned, up to end_event().
-    [[nodiscard]] JsonWriter& begin_event();
+    // With a name, its data comes after "event: NAME".
+    [[nodiscard]] JsonWriter& begin_event(std::string_view name = {});
     void end_event() { events_.append("\n\n"); }
     void add_error(Dialect dialect, const Error& error);
 

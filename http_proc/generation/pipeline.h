@@ -30,7 +30,8 @@ struct Prompt {
     messages::Generate
         request{};  // with a seed: the first sample's. An empty rid: the answer names each
     std::int64_t num_samples = 1;
-    std::int64_t num_kept = 0;  // copies of it that the answer keeps to its end, as it shows them
+    std::int64_t num_kept = 0;   // copies of it that the answer keeps to its end, as it shows them
+    std::size_t kept_bytes = 0;  // likewise, of what else it shows of its request
 };
 
 // A dialect brings these functions. Besides them it has the members `prompts`, `names` (what all of
@@ -60,8 +61,12 @@ concept Answering = requires(
     // Counts a chunk, and tells whether it is time for an event of its request.
     { answer.take(event) } -> std::same_as<bool>;
     answer.write_events(stream, std::move(event));
-    answer.write_end(stream);           // the last events of a stream
     answer.write_whole(json, outputs);  // each was taken
+    // The last events of a stream; or, of a dialect whose events have names and end it by
+    // themselves, those of an error in it.
+    requires requires { answer.write_end(stream); } || requires {
+        answer.write_error(stream, error);
+    };
 };
 
 // Asks for the version that serves now, without tokens; nothing: the tree does not say.
@@ -93,7 +98,10 @@ Task<Result<std::vector<messages::Generate>>> prepare(Exchange& exchange, A& ans
         const Result<> completed = co_await answer.complete(exchange, prompt);
         if (!completed) co_return completed.error();
         const Result<> held = exchange.hold(
-            prompt.request, {.num_copies = prompt.num_samples, .num_kept = prompt.num_kept}
+            prompt.request,
+            {.num_copies = prompt.num_samples,
+             .num_kept = prompt.num_kept,
+             .kept_bytes = prompt.kept_bytes}
         );
         if (!held) co_return held.error();
         for (std::int64_t sample = 0; sample < prompt.num_samples; ++sample) {
@@ -123,6 +131,13 @@ constexpr bool kShowsVersion = requires(A answer) {
     answer.lacks_version(std::size_t{});
 };
 
+// A dialect that names its events tells of an error in a stream, and of the stream's end, by events
+// of its own; the others' end is "[DONE]".
+template <Answering A>
+constexpr bool kNamesEvents = requires(A answer, EventStream& stream, const Error& error) {
+    answer.write_error(stream, error);
+};
+
 template <Answering A>
 Task<Response> answer_whole(Exchange& exchange, Generation& generation, A& answer) {
     Result<std::vector<messages::OutputChunk>> outputs = co_await collect(generation);
@@ -146,7 +161,11 @@ Task<Response> answer_streamed(Exchange& exchange, Generation& generation, A& an
     while (auto event = co_await generation.next()) {
         if (const auto error = error_of(event->chunk)) {
             if (!stream.has_begun()) co_return A::refusal(*error);
-            stream.add_error(A::kDialect, *error);
+            if constexpr (kNamesEvents<A>) {
+                answer.write_error(stream, *error);
+            } else {
+                stream.add_error(A::kDialect, *error);
+            }
             break;
         }
         if (answer.take(*event)) {
@@ -158,8 +177,12 @@ Task<Response> answer_streamed(Exchange& exchange, Generation& generation, A& an
         }
         if (!co_await stream.send(generation.has_more_now())) co_return Response::streamed();
     }
-    answer.write_end(stream);
-    co_await stream.end();
+    if constexpr (kNamesEvents<A>) {
+        co_await stream.send(/*more_is_ready=*/false);
+    } else {
+        answer.write_end(stream);
+        co_await stream.end();
+    }
     co_return Response::streamed();
 }
 

@@ -1,6 +1,5 @@
 #include "http_proc/openai/answer.h"
 
-#include "base/utf8.h"
 #include "http_proc/server/errors.h"
 
 #include <fmt/format.h>
@@ -60,18 +59,6 @@ messages::LogprobOptions logprob_options(
 Response openai_refusal(const Error& error) {
     const int status = error.code == ErrorCode::kAlreadyExists ? 400 : status_of(error.code);
     return error_response(Dialect::kOpenAi, status, error.message);
-}
-
-Result<> check_model(Exchange& exchange, const OpenAiOptions& options) {
-    if (exchange.server().serves(options.model)) return Ok{};
-    return make_error(
-        ErrorCode::kNotFound, "The model `{}` does not exist.", utf8_prefix(options.model, 128)
-    );
-}
-
-Result<> check_is_json(const Request& request) {
-    if (is_json(request)) return Ok{};
-    return Error{ErrorCode::kInvalidArgument, "the content type of a request is application/json"};
 }
 
 }  // namespace pitstop::http

@@ -53,10 +53,4 @@ struct OpenAiAnswer {
 // Errors as OpenAI's routes answer them: a rid in use is the caller's mistake.
 [[nodiscard]] Response openai_refusal(const Error& error);
 
-// Errors: kNotFound; a name that is not served would be answered by another model.
-[[nodiscard]] Result<> check_model(Exchange& exchange, const OpenAiOptions& options);
-
-// OpenAI's routes take JSON that says so.
-[[nodiscard]] Result<> check_is_json(const Request& request);
-
 }  // namespace pitstop::http

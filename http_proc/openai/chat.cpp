@@ -3,14 +3,15 @@
 // out of what the model writes where --tool-call-parser names its format (tool_calls.h).
 #include "http_proc/format/tool_calls.h"
 #include "http_proc/format/versions.h"
+#include "http_proc/generation/assistant_turn.h"
 #include "http_proc/generation/prompts.h"
+#include "http_proc/generation/request_checks.h"
 #include "http_proc/openai/answer.h"
 #include "http_proc/openai/chat_request.h"
 #include "http_proc/openai/routes.h"
 #include "http_proc/server/errors.h"
 #include "messages/chunks.h"
 
-#include <iterator>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -24,15 +25,15 @@ constexpr std::string_view kChunk = "chat.completion.chunk";
 struct Choice {
     std::vector<messages::Span> spans{};
     Usage usage{};
-    bool has_begun = false;                 // its role was sent
-    std::optional<ToolCallParser> tools{};  // null: what it writes is text
-    std::int64_t num_calls = 0;             // told so far
+    bool has_begun = false;  // its role was sent
+    AssistantTurn turn{};
+    std::int64_t num_calls = 0;  // told so far
 };
 
 struct Chat : OpenAiAnswer {
     static constexpr Dialect kDialect = Dialect::kOpenAi;
 
-    OpenAiPromptChat chat{};
+    ChatPrompt chat{};
     bool has_logprobs = false;
     std::vector<TokenId> prompt_ids{};
     std::optional<ToolFormat> tool_format{};  // of calls to look for
@@ -43,7 +44,7 @@ struct Chat : OpenAiAnswer {
     static Result<Chat> parse(Exchange& exchange) {
         RETURN_IF_ERROR(check_is_json(exchange.request()));
         ASSIGN_OR_RETURN(OpenAiChat call, parse_openai_chat(exchange.request().body));
-        RETURN_IF_ERROR(check_model(exchange, call.options));
+        RETURN_IF_ERROR(check_model(exchange, call.options.model));
         return Chat(exchange, std::move(call));
     }
     // A chat for a model without a template for it is the caller's mistake, too.
@@ -54,7 +55,7 @@ struct Chat : OpenAiAnswer {
     Task<Result<>> complete(Exchange& exchange, Prompt& prompt);
     void add_sample(std::size_t /*prompt*/, const messages::Generate& /*request*/) {
         Choice& choice = choices.emplace_back();
-        if (tool_format) choice.tools.emplace(*tool_format);
+        choice.turn = AssistantTurn(tool_format);
     }
     bool take(const Generation::Event& event) {
         choices[event.index].usage.add(event.chunk);
@@ -129,23 +130,6 @@ void Chat::write_logprobs(JsonWriter& json, const messages::OutputChunk& chunk) 
     json.end_array().end_object();
 }
 
-// Returns what a chunk says: its text, or what is told of it where calls are looked for.
-ToolCallParser::Part told(Choice& choice, messages::OutputChunk& chunk) {
-    if (!choice.tools) return {.text = std::move(chunk.text)};
-    ToolCallParser::Part part = choice.tools->add(chunk.text);
-    if (!chunk.finish) return part;
-    ToolCallParser::Part last = choice.tools->finish();
-    part.text += last.text;
-    std::ranges::move(last.calls, std::back_inserter(part.calls));
-    return part;
-}
-
-// Mistral's template takes back nine letters and digits, the others any id.
-std::string call_id(ToolFormat format) {
-    if (format == ToolFormat::kMistral) return Tree::random_id().substr(0, 9);
-    return "call_" + Tree::random_id().substr(0, 24);
-}
-
 // Writes the members of a message or of a delta. A message always has content, if only null.
 void Chat::write_part(JsonWriter& json, Choice& choice, const ToolCallParser::Part& part) const {
     if (part.calls.empty() || !part.text.empty()) json.key("content").string(part.text);
@@ -153,7 +137,7 @@ void Chat::write_part(JsonWriter& json, Choice& choice, const ToolCallParser::Pa
     json.key("tool_calls").begin_array();
     for (const ToolCall& call : part.calls) {
         json.begin_object().key("index").integer(choice.num_calls++);
-        json.key("id").string(call_id(*tool_format)).key("type").string("function");
+        json.key("id").string(choice.turn.call_id("call_")).key("type").string("function");
         json.key("function").begin_object().key("name").string(call.name);
         json.key("arguments").string(call.arguments).end_object().end_object();
     }
@@ -164,7 +148,7 @@ void Chat::write_part(JsonWriter& json, Choice& choice, const ToolCallParser::Pa
 void Chat::write_rest_of_choice(JsonWriter& json, Choice& choice, messages::OutputChunk& chunk)
     const {
     write_logprobs(json, chunk);
-    const bool has_calls = choice.tools && choice.tools->has_calls();
+    const bool has_calls = choice.turn.has_calls();
     write_finish(
         json, chunk.finish ? &*chunk.finish : nullptr, eos_ids, has_calls ? "tool_calls" : "stop"
     );
@@ -202,7 +186,7 @@ void Chat::write_whole(JsonWriter& json, std::vector<messages::OutputChunk>& out
         Choice& choice = choices[i];
         json.begin_object().key("index").integer(static_cast<std::int64_t>(i));
         json.key("message").begin_object().key("role").string("assistant");
-        ToolCallParser::Part part = told(choice, outputs[i]);
+        const ToolCallParser::Part part = choice.turn.add(outputs[i]);
         if (part.text.empty() && !part.calls.empty()) json.key("content").null();
         write_part(json, choice, part);
         json.key("refusal").null().end_object();
@@ -238,7 +222,7 @@ void Chat::write_first_event(
 void Chat::write_event(JsonWriter& json, std::size_t index, messages::OutputChunk& chunk) {
     Choice& choice = choices[index];
     begin_choice(json, index);
-    write_part(json, choice, told(choice, chunk));
+    write_part(json, choice, choice.turn.add(chunk));
     json.end_object();
     write_rest_of_choice(json, choice, chunk);
     json.end_array();

@@ -50,8 +50,8 @@ void check_tools(FieldReader& fields) {
 }
 
 // Reads the chat in a body that parse_json_object has taken.
-Result<OpenAiPromptChat> read_chat(FieldReader& fields, std::string_view body) {
-    OpenAiPromptChat chat;
+Result<ChatPrompt> read_chat(FieldReader& fields, std::string_view body) {
+    ChatPrompt chat;
     const Json* messages = fields.find("messages");
     if (messages == nullptr || !messages->is_array() || messages->empty())
         fields.fail("messages", "a list of at least one message");
@@ -76,15 +76,7 @@ Result<OpenAiPromptChat> read_chat(FieldReader& fields, std::string_view body) {
 
 }  // namespace
 
-messages::RenderChat OpenAiPromptChat::question() const {
-    messages::RenderChat question;
-    question.variables = variables;
-    question.continue_final_message = continue_final_message;
-    question.chat_template = chat_template;
-    return question;
-}
-
-Result<OpenAiPromptChat> parse_prompt_chat(std::string_view body) {
+Result<ChatPrompt> parse_prompt_chat(std::string_view body) {
     ASSIGN_OR_RETURN(const Json json, parse_json_object(body));
     FieldReader fields(json);
     return read_chat(fields, body);

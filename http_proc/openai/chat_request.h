@@ -3,8 +3,8 @@
 #pragma once
 
 #include "base/result.h"
+#include "http_proc/format/chat_prompt.h"
 #include "http_proc/openai/options.h"
-#include "messages/status.h"
 
 #include <cstdint>
 #include <optional>
@@ -14,19 +14,9 @@
 
 namespace pitstop::http {
 
-// Holds a chat as a request gives it, to be rendered. Members of objects keep their order, which
-// templates show.
-struct OpenAiPromptChat {
-    std::string variables{};  // RenderChat's
-    bool continue_final_message = false;
-    std::string chat_template{};
-
-    [[nodiscard]] messages::RenderChat question() const;
-};
-
 struct OpenAiChat {
     OpenAiOptions options{};
-    OpenAiPromptChat chat{};
+    ChatPrompt chat{};
     std::optional<std::vector<TokenId>> input_ids{};  // SGLang's: the prompt, past the template
     bool has_logprobs = false;
     std::int64_t top_logprobs = 0;
@@ -36,6 +26,6 @@ struct OpenAiChat {
 // Errors: kInvalidArgument, kMalformed: 400 with the text.
 [[nodiscard]] Result<OpenAiChat> parse_openai_chat(std::string_view body);
 // Parses the chat of a body that has one; the assistant's turn is begun unless it says otherwise.
-[[nodiscard]] Result<OpenAiPromptChat> parse_prompt_chat(std::string_view body);
+[[nodiscard]] Result<ChatPrompt> parse_prompt_chat(std::string_view body);
 
 }  // namespace pitstop::http

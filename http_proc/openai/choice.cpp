@@ -163,13 +163,6 @@ void write_finish(
     }
 }
 
-void Usage::add(const messages::OutputChunk& chunk) {
-    completion_tokens += static_cast<std::int64_t>(chunk.tokens.size());
-    if (!chunk.counts) return;
-    prompt_tokens = chunk.counts->prompt_tokens;
-    cached_tokens = chunk.counts->cached_tokens;
-}
-
 void write_event_usage(JsonWriter& json, const OpenAiOptions& options, const Usage& usage) {
     if (options.wants_usage_always) {
         json.key("usage");
@@ -187,11 +180,7 @@ void write_last_usage(JsonWriter& json, const Usage& usage) {
 
 void write_metadata(JsonWriter& json, std::span<const messages::Span> spans) {
     json.key("metadata").begin_object();
-    json.key("weight_version").string(version_name(spans.empty() ? "" : spans.back().label));
-    json.key("weight_versions");
-    write_weight_versions(json, spans);
-    json.key("weight_version_spans");
-    write_version_spans(json, spans);
+    write_version_members(json, spans);
     json.end_object();
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "http_proc/format/json_writer.h"
+#include "http_proc/format/usage.h"
 #include "http_proc/openai/options.h"
 #include "http_proc/server/token_texts.h"
 #include "messages/generation.h"
@@ -87,13 +88,6 @@ void write_finish(
 );
 
 // {"prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details"}
-struct Usage {
-    std::int64_t prompt_tokens = 0;
-    std::int64_t completion_tokens = 0;
-    std::int64_t cached_tokens = 0;
-
-    void add(const messages::OutputChunk& chunk);
-};
 void write_usage(JsonWriter& json, const Usage& usage);
 // The end of a stream's event, after its choices: the choice's usage so far, null, or no member.
 void write_event_usage(JsonWriter& json, const OpenAiOptions& options, const Usage& usage);

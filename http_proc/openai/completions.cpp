@@ -1,6 +1,7 @@
 // OpenAI's /v1/completions, with the extras of SGLang and vLLM.
 #include "http_proc/format/versions.h"
 #include "http_proc/generation/prompts.h"
+#include "http_proc/generation/request_checks.h"
 #include "http_proc/openai/answer.h"
 #include "http_proc/openai/completions_request.h"
 #include "http_proc/openai/routes.h"
@@ -59,7 +60,7 @@ struct Completion : OpenAiAnswer {
 Result<Completion> Completion::parse(Exchange& exchange) {
     RETURN_IF_ERROR(check_is_json(exchange.request()));
     ASSIGN_OR_RETURN(OpenAiCompletions call, parse_openai_completions(exchange.request().body));
-    RETURN_IF_ERROR(check_model(exchange, call.options));
+    RETURN_IF_ERROR(check_model(exchange, call.options.model));
     Completion answer(exchange, call);
     const OpenAiOptions& options = answer.options;
     answer.logprobs = logprob_options(options, answer.has_logprobs, call.logprobs.value_or(0));

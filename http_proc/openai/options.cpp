@@ -56,13 +56,12 @@ void read_openai_options(FieldReader& fields, OpenAiOptions& options) {
     if (options.wants_token_ids) options.wants_prompt_ids = true;
     fields.read("return_tokens_as_token_ids", options.shows_tokens_as_ids);
     read_logprobs_mode(fields, options.logprobs_mode);
-    fields.read("priority", options.priority);
-    fields.read("data_parallel_rank", options.replica);
-    fields.read("routed_dp_rank", options.replica);
-    messages::Generate tolerance;
-    read_kv_tolerance(fields, tolerance);
-    options.kv_tolerance = tolerance.kv_tolerance;
-    options.kv_max_lag = tolerance.kv_max_lag;
+    messages::Generate placed;
+    read_placement(fields, placed);
+    options.priority = placed.priority;
+    options.replica = placed.replica;
+    options.kv_tolerance = placed.kv_tolerance;
+    options.kv_max_lag = placed.kv_max_lag;
     if (const Json* given = fields.find("response_format"); given != nullptr) {
         if (!given->is_object() || given->value("type", Json()) != "text")
             fields.refuse("response_format", "there are no grammars");

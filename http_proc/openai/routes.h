@@ -8,5 +8,6 @@ namespace pitstop::http {
 void add_openai_chat(Router& router);
 void add_openai_completions(Router& router);
 void add_openai_models(Router& router);
+void add_openai_responses(Router& router);
 
 }  // namespace pitstop::http

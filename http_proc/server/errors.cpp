@@ -24,6 +24,28 @@ std::string_view openai_type(int status) {
     }
 }
 
+// Source: Anthropic's API reference, "Errors".
+std::string_view anthropic_type(int status) {
+    switch (status) {
+        case 401:
+            return "authentication_error";
+        case 403:
+            return "permission_error";
+        case 404:
+            return "not_found_error";
+        case 413:
+            return "request_too_large";
+        case 429:
+            return "rate_limit_error";
+        case 503:
+            return "overloaded_error";
+        case 504:
+            return "timeout_error";
+        default:
+            return status < 500 ? "invalid_request_error" : "api_error";
+    }
+}
+
 void write_openai_code(JsonWriter& json, int status) {
     json.key("code");
     if (status == 401) {
@@ -66,9 +88,13 @@ void write_sglang(JsonWriter& json, int status, std::string_view message) {
 void write_body(JsonWriter& json, Dialect dialect, int status, std::string_view message) {
     if (dialect == Dialect::kSglang || dialect == Dialect::kPitstop)
         return write_sglang(json, status, message);
+    if (dialect == Dialect::kAnthropic) json.key("type").string("error");
     json.key("error").begin_object();
+    if (dialect == Dialect::kAnthropic) json.key("type").string(anthropic_type(status));
     write_message(json, message);
-    if (dialect == Dialect::kOpenAi) {
+    if (dialect == Dialect::kAnthropic) {
+        // That is all.
+    } else if (dialect == Dialect::kOpenAi) {
         json.key("type").string(openai_type(status)).key("param").null();
         write_openai_code(json, status);
     } else {

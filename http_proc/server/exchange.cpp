@@ -24,7 +24,8 @@ std::size_t bytes_of(const messages::Generate& prompt) {
 
 Result<> Exchange::hold(const messages::Generate& prompt, Copies copies) {
     // The body is of limited size and the dialects limit the counts, so no product overflows.
-    const std::size_t kept = bytes_of(prompt) * static_cast<std::size_t>(copies.num_kept);
+    const std::size_t kept =
+        bytes_of(prompt) * static_cast<std::size_t>(copies.num_kept) + copies.kept_bytes;
     const std::size_t more = bytes_of(prompt) * static_cast<std::size_t>(copies.num_copies) + kept;
     const std::size_t bytes = share_.bytes() + more;
     if (share_.resize(bytes)) {

@@ -116,6 +116,7 @@ class Exchange {
     struct Copies {
         std::int64_t num_copies = 1;  // one per sample, until let_go()
         std::int64_t num_kept = 0;    // besides, to the end: those that the answer shows
+        std::size_t kept_bytes = 0;   // likewise, of what else it shows of its request
     };
     [[nodiscard]] Result<> hold(const messages::Generate& prompt, Copies copies);
     // The prompts are with the tree: frees the request's body, and their share of the budget.

@@ -40,6 +40,8 @@ std::string_view name_of(Dialect dialect) {
             return "OpenAI";
         case Dialect::kVllm:
             return "vLLM";
+        case Dialect::kAnthropic:
+            return "Anthropic";
     }
     return "";
 }
@@ -72,6 +74,7 @@ Router::Found Router::find(std::string_view method, std::string_view path) const
 }
 
 Dialect Router::dialect_of(std::string_view path) {
+    if (path == "/v1/messages" || path.starts_with("/v1/messages/")) return Dialect::kAnthropic;
     if (path.starts_with("/v1/")) return Dialect::kOpenAi;
     if (path.starts_with("/inference/")) return Dialect::kVllm;
     return Dialect::kSglang;

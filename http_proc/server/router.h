@@ -11,7 +11,7 @@
 //   generation/ control/     what the dialects' routes share that generate, and that steer
 //   observe/                 health, metrics, the status page
 //   sglang/ openai/ vllm/    handlers, <noun>.cpp, each with the add_<dialect>_<noun>(Router&) that
-//                            lists its routes; <noun>_request is parsing alone, without coroutines:
+//   anthropic/               lists its routes; <noun>_request is parsing alone, without coroutines:
 //                            the fuzz targets run it
 //   main.cpp, routes.cpp     flags, the loop, the tie to the tree and to the launcher; all routes
 //
@@ -30,7 +30,7 @@
 namespace pitstop::http {
 
 // Whose route it is: decides the shape of its errors (errors.h).
-enum class Dialect { kPitstop, kSglang, kOpenAi, kVllm };
+enum class Dialect { kPitstop, kSglang, kOpenAi, kVllm, kAnthropic };
 [[nodiscard]] std::string_view name_of(Dialect dialect);
 
 using Handler = Task<Response> (*)(Exchange& exchange);

@@ -1,5 +1,6 @@
 // vLLM's /inference/v1/generate: tokens in, tokens out.
 #include "http_proc/format/versions.h"
+#include "http_proc/generation/request_checks.h"
 #include "http_proc/openai/answer.h"
 #include "http_proc/server/errors.h"
 #include "http_proc/vllm/generate_request.h"
@@ -26,7 +27,7 @@ struct VllmAnswer : OpenAiAnswer {
 
     static Result<VllmAnswer> parse(Exchange& exchange) {
         ASSIGN_OR_RETURN(VllmGenerate call, parse_vllm_generate(exchange.request().body));
-        RETURN_IF_ERROR(check_model(exchange, call.options));
+        RETURN_IF_ERROR(check_model(exchange, call.options.model));
         return VllmAnswer(exchange, std::move(call));
     }
     static Response refusal(const Error& error) {

@@ -1,6 +1,7 @@
 // vLLM's render routes: what a request becomes before it runs, as /inference/v1/generate takes it.
 // Trainers render a chat once, and generate from its tokens as often as they like.
 #include "http_proc/generation/prompts.h"
+#include "http_proc/generation/request_checks.h"
 #include "http_proc/openai/answer.h"
 #include "http_proc/openai/chat_request.h"
 #include "http_proc/openai/completions_request.h"
@@ -74,7 +75,7 @@ Json rendered(
 Task<Response> render_chat(Exchange& exchange) {
     Result<OpenAiChat> call = parse_openai_chat(exchange.request().body);
     if (!call) co_return refusal(call.error());
-    if (const auto known = check_model(exchange, call->options); !known)
+    if (const auto known = check_model(exchange, call->options.model); !known)
         co_return refusal(known.error());
     std::vector<TokenId> ids;
     if (call->input_ids) {
@@ -92,7 +93,7 @@ Task<Response> render_chat(Exchange& exchange) {
 Task<Response> render_completions(Exchange& exchange) {
     Result<OpenAiCompletions> call = parse_openai_completions(exchange.request().body);
     if (!call) co_return refusal(call.error());
-    if (const auto known = check_model(exchange, call->options); !known)
+    if (const auto known = check_model(exchange, call->options.model); !known)
         co_return refusal(known.error());
     Json all = Json::array();
     for (OpenAiPrompt& given : call->prompts) {

@@ -42,7 +42,7 @@ Task<Result<messages::TokenizeReply>> tokens_of(
 }
 
 Task<Response> tokenize_chat(Exchange& exchange, bool wants_texts) {
-    const Result<OpenAiPromptChat> chat = parse_prompt_chat(exchange.request().body);
+    const Result<ChatPrompt> chat = parse_prompt_chat(exchange.request().body);
     if (!chat) co_return refusal(chat.error());
     const Result<messages::TokenizeReply> reply = co_await ask(exchange, chat->question());
     if (!reply) co_return refusal(reply.error());

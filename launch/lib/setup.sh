@@ -108,7 +108,7 @@ add_clients() {
         -r "$ROOT/tests/requirements.txt" >/dev/null 2>&1; then
         cp "$ROOT/tests/requirements.txt" "$mark"
     else
-        plain "no package index can be reached: tests with the openai package and the routers skip"
+        plain "no package index can be reached: tests with other people's clients and the routers skip"
     fi
 }
 

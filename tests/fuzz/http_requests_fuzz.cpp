@@ -1,8 +1,9 @@
-// Every parser of http_proc that sees a client's bytes: bodies of the three dialects, targets,
+// Every parser of http_proc that sees a client's bytes: bodies of the four dialects, targets,
 // keys; and the one that sees a model's. What they accept must be valid for the engine, and must
-// come out of the JSON writer as JSON. The first byte is a digit that says which.
+// come out of the JSON writer as JSON. The first byte, '0' to ':', says which.
 #include "base/check.h"
 #include "base/utf8.h"
+#include "http_proc/anthropic/messages_request.h"
 #include "http_proc/format/control_fields.h"
 #include "http_proc/format/json_body.h"
 #include "http_proc/format/json_writer.h"
@@ -11,6 +12,7 @@
 #include "http_proc/format/tool_calls.h"
 #include "http_proc/openai/chat_request.h"
 #include "http_proc/openai/completions_request.h"
+#include "http_proc/openai/responses_request.h"
 #include "http_proc/sglang/generate_request.h"
 #include "http_proc/vllm/generate_request.h"
 
@@ -80,24 +82,44 @@ void parse_as_tool_calls(std::string_view text) {
     text.remove_prefix(1);
     http::ToolCallParser whole_parser(format);
     http::ToolCallParser::Part whole = whole_parser.add(text);
-    const auto add = [](http::ToolCallParser::Part& to, http::ToolCallParser::Part part) {
-        to.text += part.text;
-        to.calls.insert(to.calls.end(), part.calls.begin(), part.calls.end());
-    };
-    add(whole, whole_parser.finish());
+    whole.append(whole_parser.finish());
     http::ToolCallParser parser(format);
     http::ToolCallParser::Part pieces;
     for (std::size_t at = 0; at < text.size(); at += len)
-        add(pieces, parser.add(text.substr(at, len)));
-    add(pieces, parser.finish());
+        pieces.append(parser.add(text.substr(at, len)));
+    pieces.append(parser.finish());
     CHECK(pieces.calls == whole.calls && pieces.text == whole.text);
+    CHECK(pieces.places == whole.places);
     CHECK(!whole.calls.empty() || whole.text == text);
     for (const http::ToolCall& call : whole.calls)
         CHECK(nlohmann::json::parse(call.arguments).is_object());
 }
 
+// A chat in another shape must become one that a template can be given.
+void check_chat_call(const http::ChatCall& call) {
+    CHECK(!messages::invalid(call.request.sampling));
+    const auto variables = nlohmann::json::parse(call.chat.variables);
+    for (const nlohmann::json& message : variables.at("messages"))
+        CHECK(message.at("role").is_string());
+}
+
+void parse_as_responses(std::string_view text) {
+    const auto given = http::parse_openai_responses(text);
+    if (!given) return;
+    check_chat_call(given->call);
+    for (const auto& [name, json] : given->shown) CHECK(nlohmann::json::accept(json));
+}
+
+void parse_as_messages(std::string_view text) {
+    if (const auto call = http::parse_anthropic_messages(text)) {
+        CHECK(call->request.sampling.max_new_tokens);
+        check_chat_call(*call);
+    }
+    if (const auto call = http::parse_anthropic_count(text)) check_chat_call(*call);
+}
+
 void fuzz(std::uint8_t which, std::string_view text) {
-    switch (static_cast<std::uint8_t>(which - '0') % 9) {
+    switch (static_cast<std::uint8_t>(which - '0') % 11) {
         case 0:
             if (const auto call = http::parse_sglang_generate(text)) {
                 CHECK(!call->prompts.empty());
@@ -127,8 +149,14 @@ void fuzz(std::uint8_t which, std::string_view text) {
         case 7:
             parse_as_tool_calls(text);
             break;
-        default:
+        case 8:
             write_as_json(text);
+            break;
+        case 9:
+            parse_as_responses(text);
+            break;
+        default:  // ':'
+            parse_as_messages(text);
     }
 }
 

@@ -54,6 +54,14 @@ TEST_F(EventStreamTest, AnEventLeavesAlsoWhenTheStepAfterItAddsNone) {
     EXPECT_EQ(wire_.sent, std::vector<std::string>{"data: 1\n\n"});
 }
 
+TEST_F(EventStreamTest, ANameComesBeforeTheData) {
+    stream_.begin_event("ping").begin_object().key("a").integer(1).end_object();
+    stream_.end_event();
+    add(2);
+    EXPECT_TRUE(send(/*more_is_ready=*/false));
+    EXPECT_EQ(wire_.sent, std::vector<std::string>{"event: ping\ndata: {\"a\":1}\n\ndata: 2\n\n"});
+}
+
 TEST_F(EventStreamTest, NothingIsSentWhereNothingWaits) {
     EXPECT_TRUE(send(/*more_is_ready=*/false));
     EXPECT_TRUE(wire_.heads.empty());

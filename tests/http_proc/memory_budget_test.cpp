@@ -64,6 +64,17 @@ TEST(MemoryBudget, APromptCountsOncePerSample) {
     EXPECT_EQ(context.memory().held_bytes(), 10 * bytes_of(prompt));
 }
 
+TEST(MemoryBudget, WhatIsShownOfTheRequestIsHeldToTheEnd) {
+    ServerContext context = context_of(1 << 20);
+    SilentWire wire;
+    Exchange exchange(Request{}, Grant::kData, context, wire);
+    const messages::Generate prompt = prompt_of(1000);
+    ASSERT_TRUE(exchange.hold(prompt, {.kept_bytes = 5000}));
+    EXPECT_EQ(context.memory().held_bytes(), bytes_of(prompt) + 5000);
+    exchange.let_go();
+    EXPECT_EQ(context.memory().held_bytes(), 5000U);
+}
+
 TEST(MemoryBudget, WhereOthersHoldTooMuchItIsAMatterOfTime) {
     ServerContext context = context_of(100'000);
     SilentWire wire;

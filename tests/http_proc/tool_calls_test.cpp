@@ -13,23 +13,14 @@ void PrintTo(const ToolCall& call, std::ostream* out) { *out << call.name << cal
 
 namespace {
 
-struct Parsed {
-    std::string text{};
-    std::vector<ToolCall> calls{};
-
-    void take(ToolCallParser::Part part) {
-        text += part.text;
-        calls.insert(calls.end(), part.calls.begin(), part.calls.end());
-    }
-    friend bool operator==(const Parsed&, const Parsed&) = default;
-};
+using Parsed = ToolCallParser::Part;
 
 Parsed in_pieces(ToolFormat format, std::string_view output, std::size_t piece_len) {
     ToolCallParser parser(format);
     Parsed parsed;
     for (std::size_t at = 0; at < output.size(); at += piece_len)
-        parsed.take(parser.add(output.substr(at, piece_len)));
-    parsed.take(parser.finish());
+        parsed.append(parser.add(output.substr(at, piece_len)));
+    parsed.append(parser.finish());
     EXPECT_EQ(parser.has_calls(), !parsed.calls.empty());
     return parsed;
 }
@@ -41,6 +32,7 @@ Parsed parse(ToolFormat format, std::string_view output) {
         const Parsed other = in_pieces(format, output, len);
         EXPECT_EQ(other.text, whole.text) << len << " bytes at a time";
         EXPECT_EQ(other.calls, whole.calls) << len << " bytes at a time";
+        EXPECT_EQ(other.places, whole.places) << len << " bytes at a time";
     }
     return whole;
 }
@@ -220,6 +212,20 @@ TEST(ToolCalls, ALongHeldTextIsLookedAtOnce) {
         text += parser.finish().text;
         EXPECT_EQ(text.size(), 2'000'000 + std::string_view(opening).size());
     }
+}
+
+TEST(ToolCalls, TextAndCallsAreToldInTheOrderTheyWereWrittenIn) {
+    const Parsed parsed = parse(
+        kHermes,
+        R"(a <tool_call>{"name": "f"}</tool_call><tool_call>{"name": "g"}</tool_call> b)"
+        R"(<tool_call>{"name": "h"}</tool_call>)"
+    );
+    std::vector<std::string> told;
+    parsed.visit(
+        [&](std::string_view text) { told.push_back("text " + std::string(text)); },
+        [&](const ToolCall& call) { told.push_back("call " + call.name); }
+    );
+    EXPECT_EQ(told, (std::vector<std::string>{"text a ", "call f", "call g", "text  b", "call h"}));
 }
 
 TEST(ToolCalls, FormatsHaveTheEnginesNames) {

@@ -25,7 +25,7 @@ ROOMS = {
         {"format"},
         {"server"},
         {"generation", "control", "observe"},
-        {"sglang", "openai"},
+        {"sglang", "openai", "anthropic"},
         {"vllm"},
     ],
     "tp_worker": [
@@ -69,7 +69,7 @@ PYTHON_PACKAGES = {
     "pytest": "python3-pytest",
 }
 # tests/requirements.txt, without which tests skip; and a benchmark's peer.
-CLIENTS = {"openai", "sglang_router", "tokenizers", "ray"}
+CLIENTS = {"anthropic", "openai", "sglang_router", "tokenizers", "ray"}
 # Imported where a test is skipped without: launch/dependencies_optional.txt.
 OPTIONAL_PACKAGES = {"torch": "python3-torch", "tqdm": "python3-tqdm", "matplotlib": "python3-matplotlib"}
 

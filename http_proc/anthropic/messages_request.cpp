@@ -1,0 +1,214 @@
+#include "http_proc/anthropic/messages_request.h"
+
+#include "http_proc/anthropic/turns.h"
+#include "http_proc/format/common_fields.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <array>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace pitstop::http {
+namespace {
+
+using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;
+
+struct Refused {
+    std::string_view name{};
+    std::string_view why{};
+};
+constexpr std::array kRefused{
+    Refused{"container", "code is not run"},
+    Refused{"context_management", "a prompt is taken as a whole or refused"},
+    Refused{"mcp_servers", "tools are the client's"},
+    Refused{"diagnostics", "nothing is kept of earlier requests"},
+    Refused{"inference_geo", "the model runs where the engine is"},
+    Refused{"output_format", "there are no grammars"},
+};
+
+void refuse_by_name(FieldReader& fields) {
+    for (const Refused& entry : kRefused) {
+        const Json* given = fields.find(entry.name);
+        if (given != nullptr && !asks_for_nothing(*given)) fields.refuse(entry.name, entry.why);
+    }
+}
+
+// Returns the type that an object says it is of; empty: it says none.
+std::string type_of(const Json& value) {
+    if (!value.is_object()) return {};
+    const auto type = value.find("type");
+    return type != value.end() && type->is_string() ? type->get<std::string>() : std::string();
+}
+
+// Reads whether the model may call tools, and how many at once.
+void read_tool_choice(FieldReader& fields, ChatCall& call) {
+    const Json* tools = fields.find("tools");
+    if (tools != nullptr && !tools->is_array()) return fields.fail("tools", "a list of tools");
+    call.has_tools = tools != nullptr && !tools->empty();
+    const Json* choice = fields.find("tool_choice");
+    if (choice == nullptr) return;
+    const std::string type = type_of(*choice);
+    if (type == "none") call.has_tools = false;
+    if (type == "any" || type == "tool") {
+        constexpr std::string_view kWhy =
+            "there are no grammars to force a call with; auto and none are";
+        return fields.refuse("tool_choice", kWhy);
+    }
+    if (type != "auto" && type != "none")
+        return fields.fail("tool_choice", "an object with the type auto or none");
+    FieldReader inside(*choice, "tool_choice");
+    inside.read("disable_parallel_tool_use", call.takes_one_call);
+    if (inside.error())
+        fields.fail("tool_choice", "an object with disable_parallel_tool_use a bool");
+}
+
+// Reads what a template is told of thinking. What it makes the model think would not be told from
+// what it says.
+void read_thinking(FieldReader& fields, OrderedJson& variables) {
+    const Json* given = fields.find("thinking");
+    if (given == nullptr) return;
+    const std::string type = type_of(*given);
+    if (type == "enabled" || type == "between_tools")
+        return fields.refuse("thinking", "thinking is not told from other output; disabled is");
+    if (type == "disabled") {
+        variables["enable_thinking"] = false;
+    } else if (type != "adaptive") {  // the model's to decide
+        fields.fail("thinking", "an object with the type disabled or adaptive");
+    }
+}
+
+void read_output_config(FieldReader& fields, OrderedJson& variables) {
+    const Json* given = fields.find("output_config");
+    if (given == nullptr) return;
+    if (!given->is_object()) return fields.fail("output_config", "an object");
+    const auto format = given->find("format");
+    if (format != given->end() && !asks_for_nothing(*format))
+        return fields.refuse("output_config", "its format asks for a grammar, and there are none");
+    const auto effort = given->find("effort");
+    if (effort == given->end() || effort->is_null()) return;
+    if (!effort->is_string())
+        return fields.fail("output_config", "an object whose effort is a name");
+    variables["reasoning_effort"] = *effort;
+}
+
+void read_stops(FieldReader& fields, ChatCall& call) {
+    std::vector<std::string> stops;
+    fields.read("stop_sequences", stops);
+    for (std::string& stop : stops) {
+        if (stop.empty())
+            return fields.fail("stop_sequences", "a list of texts, none of them empty");
+        call.request.sampling.stop.push_back(std::move(stop));
+    }
+}
+
+Result<OrderedJson> tool_of(const OrderedJson& given, std::size_t index) {
+    const auto refused = [&](std::string_view why) {
+        return make_error(ErrorCode::kInvalidArgument, "tools[{}]: {}", index, why);
+    };
+    const std::string* type = text_member(given, "type");
+    if (type != nullptr && *type != "custom") {
+        return refused(fmt::format(
+            "{} is not supported: a tool is custom, the client's own", shown(OrderedJson(*type))
+        ));
+    }
+    const std::string* name = text_member(given, "name");
+    if (name == nullptr) return refused("a tool is an object with a name and an input_schema");
+    const auto schema = given.find("input_schema");
+    if (schema == given.end() || !schema->is_object())
+        return refused("input_schema is not an object");
+    for (const auto& [member, why] :
+         {std::pair{"strict", "there are no grammars to hold arguments to their schema with"},
+          std::pair{"defer_loading", "the model sees every tool"},
+          std::pair{"input_examples", "a template knows a tool's schema alone"}}) {
+        const auto value = given.find(member);
+        if (value != given.end() && !asks_for_nothing(Json(*value)))
+            return refused(fmt::format("{} is not supported: {}", member, why));
+    }
+    OrderedJson function = OrderedJson::object();
+    function["name"] = *name;
+    if (const std::string* about = text_member(given, "description"))
+        function["description"] = *about;
+    function["parameters"] = *schema;
+    return OrderedJson{{"type", "function"}, {"function", std::move(function)}};
+}
+
+Result<OrderedJson> tools_of(const OrderedJson& body) {
+    OrderedJson tools = OrderedJson::array();
+    for (const OrderedJson& given : body["tools"]) {
+        ASSIGN_OR_RETURN(OrderedJson tool, tool_of(given, tools.size()));
+        tools.push_back(std::move(tool));
+    }
+    return tools;
+}
+
+// Puts the conversation into the template's variables, the model's own last words to be gone on
+// with.
+Result<> read_conversation(const OrderedJson& body, ChatCall& call, OrderedJson& variables) {
+    ChatMessages messages;
+    if (const auto system = body.find("system"); system != body.end() && !system->is_null()) {
+        RETURN_IF_ERROR(add_system(*system, messages));
+    }
+    const OrderedJson& turns = body["messages"];
+    for (std::size_t i = 0; i < turns.size(); ++i) {
+        RETURN_IF_ERROR(add_turn(turns[i], i, messages));
+    }
+    const bool goes_on =
+        turns.back()["role"] == "assistant" && messages.ends_with_text_of_assistant();
+    if (turns.back()["role"] == "assistant" && !goes_on) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "messages[{}]: after calls of tools come their results; a turn that the model goes on "
+            "with ends with text",
+            turns.size() - 1
+        );
+    }
+    call.chat.continue_final_message = goes_on;
+    variables["messages"] = messages.take();
+    variables["add_generation_prompt"] = !goes_on;
+    return Ok{};
+}
+
+Result<ChatCall> parse(std::string_view text, bool has_output) {
+    ASSIGN_OR_RETURN(const Json json, parse_json_object(text));
+    FieldReader fields(json);
+    ChatCall call;
+    OrderedJson variables = OrderedJson::object();
+    const Json* turns = fields.find("messages");
+    if (turns == nullptr || !turns->is_array() || turns->empty())
+        fields.fail("messages", "a list of at least one message");
+    refuse_by_name(fields);
+    read_tool_choice(fields, call);
+    read_thinking(fields, variables);
+    read_output_config(fields, variables);
+    read_chat_call(fields, call);
+    read_stops(fields, call);
+    std::optional<std::int64_t>& max_tokens = call.request.sampling.max_new_tokens;
+    fields.read("max_tokens", max_tokens);
+    if (has_output && (!max_tokens || *max_tokens < 1)) fields.fail("max_tokens", "[1, ...]");
+    if (fields.error()) return *fields.error();
+
+    ASSIGN_OR_RETURN(const OrderedJson body, parse_ordered(text));
+    RETURN_IF_ERROR(read_conversation(body, call, variables));
+    if (fields.has("tools")) {
+        ASSIGN_OR_RETURN(OrderedJson tools, tools_of(body));
+        if (call.has_tools) variables["tools"] = std::move(tools);
+    }
+    RETURN_IF_ERROR(finish_chat_call(body, std::move(variables), call));
+    return call;
+}
+
+}  // namespace
+
+Result<ChatCall> parse_anthropic_messages(std::string_view body) {
+    return parse(body, /*has_output=*/true);
+}
+
+Result<ChatCall> parse_anthropic_count(std::string_view body) {
+    return parse(body, /*has_output=*/false);
+}
+
+}  // namespace pitstop::http

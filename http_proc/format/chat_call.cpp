@@ -1,0 +1,102 @@
+#include "http_proc/format/chat_call.h"
+
+#include "base/utf8.h"
+#include "http_proc/format/common_fields.h"
+
+#include <nlohmann/json.hpp>
+
+#include <array>
+#include <utility>
+
+namespace pitstop::http {
+namespace {
+
+using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;
+
+constexpr auto kReplace = OrderedJson::error_handler_t::replace;
+
+struct NotHere {
+    std::string_view name{};
+    std::string_view why{};
+};
+constexpr std::string_view kElsewhere = "/v1/chat/completions has it";
+constexpr std::array kNotHere{
+    NotHere{"logprobs", kElsewhere},
+    NotHere{"top_logprobs", kElsewhere},
+    NotHere{"prompt_logprobs", kElsewhere},
+    NotHere{"logprob_token_ids", kElsewhere},
+    NotHere{"logprobs_mode", kElsewhere},
+    NotHere{"input_ids", kElsewhere},
+    NotHere{"documents", kElsewhere},
+    NotHere{"continue_final_message", kElsewhere},
+    NotHere{"return_tokens_as_token_ids", kElsewhere},
+    NotHere{"return_meta_info", "SGLang's /generate answers with it"},
+    NotHere{"response_format", "there are no grammars"},
+    NotHere{"echo", "the answer is the assistant's turn alone"},
+    NotHere{"add_special_tokens", "the chat template has them"},
+};
+
+}  // namespace
+
+void read_chat_call(FieldReader& fields, ChatCall& call) {
+    refuse_unsupported(fields);
+    for (const NotHere& entry : kNotHere) {
+        const Json* given = fields.find(entry.name);
+        if (given != nullptr && *given != 0 && !asks_for_nothing(*given))
+            fields.refuse(entry.name, entry.why);
+    }
+    std::int64_t num_samples = 1;
+    fields.read("n", num_samples);
+    if (num_samples != 1) fields.refuse("n", kElsewhere);
+    messages::SamplingParams& params = call.request.sampling;
+    read_sampling(fields, params);
+    if (params.top_k == 0) params.top_k = -1;  // vLLM's way to say all
+    fields.read("seed", params.seed);
+    fields.read("min_tokens", params.min_new_tokens);
+    fields.read("include_stop_str_in_output", params.no_stop_trim);
+    read_placement(fields, call.request);
+    fields.read("model", call.model);
+    fields.read("request_id", call.id);
+    fields.read("rid", call.id);
+    fields.read("stream", call.is_streamed);
+    call.request.stream = call.is_streamed;
+    fields.read("return_token_ids", call.wants_token_ids);
+    fields.read("chat_template", call.chat.chat_template);
+    const Json* kwargs = fields.find("chat_template_kwargs");
+    if (kwargs != nullptr && !kwargs->is_object()) fields.fail("chat_template_kwargs", "an object");
+}
+
+Result<> finish_chat_call(const OrderedJson& body, OrderedJson variables, ChatCall& call) {
+    const auto kwargs = body.find("chat_template_kwargs");
+    if (kwargs != body.end() && kwargs->is_object()) {
+        for (const auto& [key, value] : kwargs->items()) variables[key] = value;
+    }
+    call.chat.variables = variables.dump(-1, ' ', /*ensure_ascii=*/false, kReplace);
+    if (auto problem = messages::invalid(call.request.sampling))
+        return make_error(ErrorCode::kInvalidArgument, "{}", *problem);
+    return Ok{};
+}
+
+Result<OrderedJson> parse_ordered(std::string_view body) {
+    OrderedJson ordered =
+        OrderedJson::parse(body.begin(), body.end(), nullptr, /*allow_exceptions=*/false);
+    if (ordered.is_object()) return ordered;
+    return make_error(ErrorCode::kMalformed, "the body is not a JSON object");
+}
+
+const std::string* text_member(const OrderedJson& object, std::string_view name) {
+    if (!object.is_object()) return nullptr;
+    const auto member = object.find(std::string(name));
+    if (member == object.end() || !member->is_string()) return nullptr;
+    return &member->get_ref<const std::string&>();
+}
+
+std::string shown(const OrderedJson& value) {
+    constexpr std::size_t kShownMax = 80;
+    const std::string all = value.dump(-1, ' ', /*ensure_ascii=*/true, kReplace);
+    if (all.size() <= kShownMax) return all;
+    return std::string(utf8_prefix(all, kShownMax)) + "...";
+}
+
+}  // namespace pitstop::http

@@ -1,0 +1,25 @@
+// Holds a chat as a request gives it, for the model's chat template to make a prompt of.
+#pragma once
+
+#include "messages/status.h"
+
+#include <string>
+
+namespace pitstop::http {
+
+struct ChatPrompt {
+    // RenderChat's, a JSON object. Members of objects keep their order, which templates show.
+    std::string variables{};
+    bool continue_final_message = false;
+    std::string chat_template{};  // in place of the model's; empty: the model's
+
+    [[nodiscard]] messages::RenderChat question() const {
+        messages::RenderChat question;
+        question.variables = variables;
+        question.continue_final_message = continue_final_message;
+        question.chat_template = chat_template;
+        return question;
+    }
+};
+
+}  // namespace pitstop::http

@@ -1,0 +1,23 @@
+// Counts the tokens of an answer, as every dialect's usage tells them.
+#pragma once
+
+#include "messages/generation.h"
+
+#include <cstdint>
+
+namespace pitstop::http {
+
+struct Usage {
+    std::int64_t prompt_tokens = 0;
+    std::int64_t completion_tokens = 0;
+    std::int64_t cached_tokens = 0;  // of the prompt's
+
+    void add(const messages::OutputChunk& chunk) {
+        completion_tokens += static_cast<std::int64_t>(chunk.tokens.size());
+        if (!chunk.counts) return;
+        prompt_tokens = chunk.counts->prompt_tokens;
+        cached_tokens = chunk.counts->cached_tokens;
+    }
+};
+
+}  // namespace pitstop::http

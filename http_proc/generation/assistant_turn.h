@@ -1,0 +1,42 @@
+// What an assistant says in one answer, as a chat's answer tells it: its text, and calls of tools
+// where they are looked for.
+#pragma once
+
+#include "http_proc/format/tool_calls.h"
+#include "messages/generation.h"
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace pitstop::http {
+
+class AssistantTurn {
+  public:
+    enum class Calls {
+        kAny,
+        kOne,  // what comes after the first one is left out
+    };
+
+    // Without a format whatever comes is text.
+    explicit AssistantTurn(std::optional<ToolFormat> format = {}, Calls calls = Calls::kAny)
+        : format_(format), calls_(calls) {
+        if (format) parser_.emplace(*format);
+    }
+
+    // Returns what a chunk says that is clear by now; takes its text.
+    [[nodiscard]] ToolCallParser::Part add(messages::OutputChunk& chunk);
+    [[nodiscard]] bool has_calls() const { return parser_ && parser_->has_calls(); }
+
+    // Makes an id for a call: of nine letters and digits where the model's template takes no
+    // other, else `prefix` and 24 digits.
+    [[nodiscard]] std::string call_id(std::string_view prefix) const;
+
+  private:
+    std::optional<ToolFormat> format_;
+    Calls calls_;
+    std::optional<ToolCallParser> parser_{};
+    bool is_over_ = false;
+};
+
+}  // namespace pitstop::http

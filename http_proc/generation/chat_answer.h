@@ -1,0 +1,61 @@
+// Holds what an answer of /v1/responses or /v1/messages is made from: one sample of one chat. The
+// part of pipeline.h's Answering that the two share.
+//
+// Thread: the server's loop.
+#pragma once
+
+#include "http_proc/format/chat_call.h"
+#include "http_proc/format/usage.h"
+#include "http_proc/generation/assistant_turn.h"
+#include "http_proc/generation/pipeline.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop::http {
+
+struct ChatAnswer {
+    ChatCall call{};
+    std::string answer_id{};
+    std::string model{};
+    std::int64_t created = 0;  // seconds since 1970
+    std::vector<std::string> names{};
+    std::vector<Prompt> prompts{};
+    const TokenTexts* texts = nullptr;
+
+    AssistantTurn turn{};
+    Usage usage{};
+    std::vector<messages::Span> spans{};
+    std::vector<TokenId> prompt_ids{};
+    std::vector<TokenId> token_ids{};  // of the output; empty where nobody asked
+
+    // The answer's id is `prefix` and what the caller names it.
+    ChatAnswer(Exchange& exchange, ChatCall given, std::string_view prefix);
+
+    [[nodiscard]] bool is_streamed() const { return call.is_streamed; }
+    [[nodiscard]] bool wants_texts() const { return false; }
+    [[nodiscard]] std::string rid_of(std::size_t /*index*/) const { return answer_id + "-0"; }
+    Task<Result<>> complete(Exchange& exchange, Prompt& prompt);
+    void add_sample(std::size_t /*prompt*/, const messages::Generate& /*request*/) {}
+    // Counts a chunk; every chunk may have something to tell.
+    bool take(const Generation::Event& event);
+
+    // Writes pitstop's own members: which weights made which tokens, and the tokens where they
+    // were asked for.
+    void write_own_members(JsonWriter& json) const;
+};
+
+// Asks the tree for the tokens of a chat's prompt. Errors: kUnsupported, the model has no template
+// for it.
+[[nodiscard]] Task<Result<std::vector<TokenId>>> tokens_of_chat(
+    Exchange& exchange, const ChatPrompt& chat
+);
+
+// The status of an error of these two routes. A name in use is the caller's mistake, and so is a
+// chat for a model that has no template for it.
+[[nodiscard]] int status_of_chat(ErrorCode code);
+
+}  // namespace pitstop::http

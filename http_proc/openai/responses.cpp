@@ -1,0 +1,183 @@
+// OpenAI's /v1/responses, and /v1/responses/input_tokens. The prompt is what the model's chat
+// template makes of the items; what is served is a chat, as by /v1/chat/completions. Nothing is
+// kept: a conversation comes whole with each request.
+#include "http_proc/generation/chat_answer.h"
+#include "http_proc/generation/request_checks.h"
+#include "http_proc/openai/response_output.h"
+#include "http_proc/openai/responses_request.h"
+#include "http_proc/openai/routes.h"
+#include "http_proc/server/errors.h"
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace pitstop::http {
+namespace {
+
+// How a response stands, as its status says, with the reason of one that is incomplete.
+struct Standing {
+    std::string_view status{};
+    std::string_view why{};    // it is incomplete
+    std::string_view error{};  // it has failed
+};
+
+Standing standing_of(const messages::Finish* finish, bool is_cut_short) {
+    using messages::FinishReason;
+    if (finish == nullptr || finish->reason == FinishReason::kStop || is_cut_short)
+        return {.status = "completed"};
+    if (finish->reason == FinishReason::kLength)
+        return {.status = "incomplete", .why = "max_output_tokens"};
+    // OpenAI has no word for it; a part of an output must not look whole.
+    return {.status = "incomplete", .why = "abort"};
+}
+
+struct ResponseAnswer : ChatAnswer {
+    static constexpr Dialect kDialect = Dialect::kOpenAi;
+
+    std::vector<std::pair<std::string_view, std::string>> shown{};  // of the request
+    bool has_begun = false;  // a stream's first event is written
+    std::int64_t next_event = 0;
+    ResponseOutput output{};
+
+    ResponseAnswer(Exchange& exchange, OpenAiResponses given)
+        : ChatAnswer(exchange, std::move(given.call), "resp_"), shown(std::move(given.shown)) {
+        for (const auto& [name, json] : shown) prompts.front().kept_bytes += json.size();
+    }
+
+    static Result<ResponseAnswer> parse(Exchange& exchange) {
+        RETURN_IF_ERROR(check_is_json(exchange.request()));
+        ASSIGN_OR_RETURN(OpenAiResponses given, parse_openai_responses(exchange.request().body));
+        RETURN_IF_ERROR(check_model(exchange, given.call.model));
+        return ResponseAnswer(exchange, std::move(given));
+    }
+    static Response refusal(const Error& error) {
+        return error_response(kDialect, status_of_chat(error.code), error.message);
+    }
+    void write_events(EventStream& stream, Generation::Event event);
+    void write_error(EventStream& stream, const Error& error);
+    void write_whole(JsonWriter& json, std::vector<messages::OutputChunk>& outputs);
+
+    Standing end(const messages::Finish* finish, ResponseEvents* events);
+    void write_response(JsonWriter& json, const Standing& standing) const;
+    void write_usage(JsonWriter& json) const;
+    void tell(ResponseEvents& events, std::string_view type, const Standing& standing) const;
+};
+
+// Ends the output, and says how the response stands with it.
+Standing ResponseAnswer::end(const messages::Finish* finish, ResponseEvents* events) {
+    // Of an output whose first call alone was asked for nothing is missing.
+    const bool is_cut_short = call.takes_one_call && turn.has_calls() && finish != nullptr &&
+                              finish->reason == messages::FinishReason::kLength;
+    const Standing standing = standing_of(finish, is_cut_short);
+    const bool is_whole = standing.status == "completed";
+    output.end(is_whole ? ResponseOutput::End::kWhole : ResponseOutput::End::kCut, events);
+    return standing;
+}
+
+void ResponseAnswer::write_usage(JsonWriter& json) const {
+    json.begin_object().key("input_tokens").integer(usage.prompt_tokens);
+    json.key("input_tokens_details").begin_object();
+    json.key("cached_tokens").integer(usage.cached_tokens);
+    json.key("cache_write_tokens").integer(0).end_object();
+    json.key("output_tokens").integer(usage.completion_tokens);
+    json.key("output_tokens_details").begin_object();
+    json.key("reasoning_tokens").integer(0).end_object();
+    json.key("total_tokens").integer(usage.prompt_tokens + usage.completion_tokens).end_object();
+}
+
+void ResponseAnswer::write_response(JsonWriter& json, const Standing& standing) const {
+    const bool is_running = standing.status == "in_progress";
+    json.begin_object().key("id").string(answer_id).key("object").string("response");
+    json.key("created_at").integer(created).key("status").string(standing.status);
+    json.key("model").string(model).key("error");
+    if (standing.error.empty()) {
+        json.null();
+    } else {
+        json.begin_object().key("code").string("server_error");
+        json.key("message").string(standing.error).end_object();
+    }
+    json.key("incomplete_details");
+    if (standing.why.empty()) {
+        json.null();
+    } else {
+        json.begin_object().key("reason").string(standing.why).end_object();
+    }
+    json.key("output");
+    output.write(json);
+    for (const auto& [name, value] : shown) json.key(name).raw(value);
+    json.key("usage");
+    if (is_running) {
+        json.null();
+    } else {
+        write_usage(json);
+        write_own_members(json);
+    }
+    json.end_object();
+}
+
+void ResponseAnswer::write_whole(JsonWriter& json, std::vector<messages::OutputChunk>& outputs) {
+    messages::OutputChunk& chunk = outputs.front();
+    output.add(turn, turn.add(chunk));
+    write_response(json, end(chunk.finish ? &*chunk.finish : nullptr, nullptr));
+}
+
+void ResponseAnswer::tell(ResponseEvents& events, std::string_view type, const Standing& standing)
+    const {
+    JsonWriter& json = events.begin(type).key("response");
+    write_response(json, standing);
+    events.end(json);
+}
+
+void ResponseAnswer::write_events(EventStream& stream, Generation::Event event) {
+    ResponseEvents events(stream, next_event);
+    if (!std::exchange(has_begun, true)) {
+        tell(events, "response.created", {.status = "in_progress"});
+        tell(events, "response.in_progress", {.status = "in_progress"});
+    }
+    output.add(turn, turn.add(event.chunk), &events);
+    if (!event.chunk.finish) return;
+    const Standing standing = end(&*event.chunk.finish, &events);
+    const bool is_whole = standing.status == "completed";
+    tell(events, is_whole ? "response.completed" : "response.incomplete", standing);
+}
+
+void ResponseAnswer::write_error(EventStream& stream, const Error& error) {
+    ResponseEvents events(stream, next_event);
+    output.end(ResponseOutput::End::kCut, &events);
+    tell(events, "response.failed", {.status = "failed", .error = error.message});
+}
+
+Task<Response> input_tokens(Exchange& exchange) {
+    if (const auto checked = check_is_json(exchange.request()); !checked)
+        co_return ResponseAnswer::refusal(checked.error());
+    const Result<OpenAiResponses> given = parse_openai_responses(exchange.request().body);
+    if (!given) co_return ResponseAnswer::refusal(given.error());
+    if (const auto known = check_model(exchange, given->call.model); !known)
+        co_return ResponseAnswer::refusal(known.error());
+    const Result<std::vector<TokenId>> ids = co_await tokens_of_chat(exchange, given->call.chat);
+    if (!ids) co_return ResponseAnswer::refusal(ids.error());
+    JsonWriter json;
+    json.begin_object().key("object").string("response.input_tokens");
+    json.key("input_tokens").integer(static_cast<std::int64_t>(ids->size())).end_object();
+    co_return Response::json_text(200, json.take());
+}
+
+}  // namespace
+
+void add_openai_responses(Router& router) {
+    const auto add = [&](std::string_view path, Handler handler) {
+        router.add(
+            {.methods = "POST",
+             .path = path,
+             .dialect = Dialect::kOpenAi,
+             .access = Access::kData,
+             .handler = handler}
+        );
+    };
+    add("/v1/responses", serve<ResponseAnswer>);
+    add("/v1/responses/input_tokens", input_tokens);
+}
+
+}  // namespace pitstop::http

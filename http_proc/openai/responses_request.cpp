@@ -1,0 +1,252 @@
+#include "http_proc/openai/responses_request.h"
+
+#include "http_proc/format/common_fields.h"
+#include "http_proc/openai/responses_items.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <array>
+#include <optional>
+
+namespace pitstop::http {
+namespace {
+
+using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;
+
+struct Refused {
+    std::string_view name{};
+    std::string_view why{};
+};
+constexpr std::string_view kNotKept =
+    "responses are not kept; send the whole conversation as input";
+constexpr std::array kRefused{
+    Refused{"previous_response_id", kNotKept},
+    Refused{"conversation", kNotKept},
+    Refused{"store", kNotKept},
+    Refused{"background", kNotKept},
+    Refused{"prompt", "prompts are not kept here; send instructions and input"},
+    Refused{"context_management", "a prompt is taken as a whole or refused"},
+    Refused{"moderation", "nothing is moderated"},
+    Refused{"access_programs", "there are none"},
+    Refused{"max_tokens", "max_output_tokens is its name here"},
+    Refused{"max_completion_tokens", "max_output_tokens is its name here"},
+};
+constexpr std::size_t kMetadataMax = 16;  // OpenAI's bound
+
+std::string dumped(const OrderedJson& json) {
+    return json.dump(-1, ' ', /*ensure_ascii=*/false, OrderedJson::error_handler_t::replace);
+}
+
+// Returns the member, or nullptr where it is absent or null.
+const OrderedJson* member(const OrderedJson& object, const char* name) {
+    const auto place = object.find(name);
+    return place == object.end() || place->is_null() ? nullptr : &*place;
+}
+
+void refuse_by_name(FieldReader& fields) {
+    for (const Refused& entry : kRefused) {
+        const Json* given = fields.find(entry.name);
+        if (given != nullptr && !asks_for_nothing(*given)) fields.refuse(entry.name, entry.why);
+    }
+    std::string truncation = "disabled";
+    fields.read("truncation", truncation);
+    if (truncation != "disabled")
+        fields.refuse("truncation", "a prompt is taken as a whole or refused; disabled is");
+    std::vector<std::string> include;
+    fields.read("include", include);
+    for (const std::string& what : include) {
+        if (what == "message.output_text.logprobs")
+            fields.refuse("include", "logprobs are of /v1/chat/completions");
+    }
+}
+
+// Reads `text`: the format and how much of it.
+void read_text_config(FieldReader& fields) {
+    const Json* given = fields.find("text");
+    if (given == nullptr) return;
+    if (!given->is_object()) return fields.fail("text", "an object");
+    const FieldReader inside(*given);
+    const Json* format = inside.find("format");
+    const bool is_text =
+        format == nullptr || (format->is_object() && format->value("type", Json()) == "text");
+    if (!is_text) return fields.refuse("text", "its format asks for a grammar, and there are none");
+    const Json* verbosity = inside.find("verbosity");
+    if (verbosity != nullptr && *verbosity != "medium")
+        fields.refuse("text", "its verbosity is not the model's to know; medium is");
+}
+
+void read_tool_choice(FieldReader& fields, ChatCall& call) {
+    const Json* tools = fields.find("tools");
+    if (tools != nullptr && !tools->is_array()) return fields.fail("tools", "a list of tools");
+    call.has_tools = tools != nullptr && !tools->empty();
+    bool takes_many = true;
+    fields.read("parallel_tool_calls", takes_many);
+    call.takes_one_call = !takes_many;
+    const Json* choice = fields.find("tool_choice");
+    if (choice == nullptr || *choice == "auto") return;
+    if (*choice != "none") {
+        constexpr std::string_view kWhy =
+            "there are no grammars to force a call with; auto and none are";
+        return fields.refuse("tool_choice", kWhy);
+    }
+    call.has_tools = false;
+}
+
+void check_metadata(FieldReader& fields) {
+    const Json* given = fields.find("metadata");
+    if (given == nullptr) return;
+    bool is_map = given->is_object() && given->size() <= kMetadataMax;
+    if (is_map) {
+        for (const auto& [key, value] : given->items()) is_map = is_map && value.is_string();
+    }
+    if (!is_map)
+        fields.fail("metadata", fmt::format("an object of at most {} texts", kMetadataMax));
+}
+
+// Reads `reasoning`: its effort is the template's to know.
+void read_reasoning(FieldReader& fields, OrderedJson& variables) {
+    const Json* given = fields.find("reasoning");
+    if (given == nullptr) return;
+    if (!given->is_object()) return fields.fail("reasoning", "an object");
+    const FieldReader inside(*given);
+    const Json* effort = inside.find("effort");
+    if (effort == nullptr) return;
+    if (!effort->is_string()) return fields.fail("reasoning", "an object whose effort is a name");
+    variables["reasoning_effort"] = *effort;
+}
+
+// A tool as templates know it, from {"type": "function", "name", "description", "parameters"}.
+Result<OrderedJson> tool_of(const OrderedJson& given, std::size_t index) {
+    const auto refused = [&](std::string_view why) {
+        return make_error(ErrorCode::kInvalidArgument, "tools[{}]: {}", index, why);
+    };
+    const std::string* type = text_member(given, "type");
+    if (type == nullptr) return refused("a tool is an object with a type");
+    if (*type != "function") {
+        return refused(fmt::format(
+            "{} is not supported: a tool is a function, the client's own", shown(OrderedJson(*type))
+        ));
+    }
+    const std::string* name = text_member(given, "name");
+    if (name == nullptr) return refused("a function has a name");
+    const OrderedJson* deferred = member(given, "defer_loading");
+    if (deferred != nullptr && *deferred != false)
+        return refused("defer_loading is not supported: the model sees every tool");
+    OrderedJson function = OrderedJson::object();
+    function["name"] = *name;
+    if (const std::string* about = text_member(given, "description"))
+        function["description"] = *about;
+    const OrderedJson* parameters = member(given, "parameters");
+    if (parameters != nullptr && !parameters->is_object())
+        return refused("parameters is not an object");
+    if (parameters != nullptr) function["parameters"] = *parameters;
+    return OrderedJson{{"type", "function"}, {"function", std::move(function)}};
+}
+
+Result<> read_tools(const OrderedJson& body, ChatCall& call, OrderedJson& variables) {
+    const OrderedJson* given = member(body, "tools");
+    if (given == nullptr) return Ok{};
+    OrderedJson tools = OrderedJson::array();
+    for (const OrderedJson& one : *given) {
+        ASSIGN_OR_RETURN(OrderedJson tool, tool_of(one, tools.size()));
+        tools.push_back(std::move(tool));
+    }
+    if (call.has_tools) variables["tools"] = std::move(tools);
+    return Ok{};
+}
+
+Result<> read_input(const OrderedJson& body, OrderedJson& variables) {
+    ChatMessages messages;
+    if (const std::string* text = text_member(body, "instructions"))
+        messages.add_text("system", *text, ChatMessages::Join::kNever);
+    const OrderedJson& input = body["input"];
+    if (input.is_string()) {
+        messages.add_text("user", input.get<std::string>(), ChatMessages::Join::kNever);
+    } else {
+        for (std::size_t i = 0; i < input.size(); ++i) {
+            RETURN_IF_ERROR(add_item(input[i], i, messages));
+        }
+    }
+    variables["messages"] = messages.take();
+    variables["add_generation_prompt"] = true;
+    return Ok{};
+}
+
+// What the answer gives back, as it is served: nothing is kept, and no schema is held to.
+void show_request(const OrderedJson& body, OpenAiResponses& call) {
+    const auto given = [&](const char* name, const OrderedJson& otherwise) {
+        const OrderedJson* value = member(body, name);
+        call.shown.emplace_back(name, dumped(value == nullptr ? otherwise : *value));
+    };
+    const auto show = [&](const char* name, const OrderedJson& value) {
+        call.shown.emplace_back(name, dumped(value));
+    };
+    const messages::SamplingParams& params = call.call.request.sampling;
+    show("background", false);
+    given("instructions", nullptr);
+    given("max_output_tokens", nullptr);
+    given("max_tool_calls", nullptr);
+    given("metadata", OrderedJson::object());
+    show("parallel_tool_calls", !call.call.takes_one_call);
+    show("previous_response_id", nullptr);
+    given("prompt_cache_key", nullptr);
+    const OrderedJson* reasoning = member(body, "reasoning");
+    const OrderedJson* effort = reasoning == nullptr ? nullptr : member(*reasoning, "effort");
+    show(
+        "reasoning", {{"effort", effort == nullptr ? OrderedJson() : *effort}, {"summary", nullptr}}
+    );
+    given("safety_identifier", nullptr);
+    show("service_tier", "default");
+    show("store", false);
+    show("temperature", params.temperature);
+    OrderedJson format = OrderedJson::object();
+    format["type"] = "text";
+    show("text", {{"format", std::move(format)}, {"verbosity", "medium"}});
+    given("tool_choice", "auto");
+    OrderedJson tools = OrderedJson::array();
+    if (const OrderedJson* all = member(body, "tools")) tools = *all;
+    for (OrderedJson& tool : tools) tool["strict"] = false;
+    show("tools", tools);
+    show("top_logprobs", 0);
+    show("top_p", params.top_p);
+    show("truncation", "disabled");
+    given("user", nullptr);
+}
+
+}  // namespace
+
+Result<OpenAiResponses> parse_openai_responses(std::string_view text) {
+    ASSIGN_OR_RETURN(const Json json, parse_json_object(text));
+    FieldReader fields(json);
+    OpenAiResponses responses;
+    ChatCall& call = responses.call;
+    OrderedJson variables = OrderedJson::object();
+    const Json* input = fields.find("input");
+    const bool is_list = input != nullptr && input->is_array() && !input->empty();
+    if (!is_list && (input == nullptr || !input->is_string()))
+        fields.fail("input", "a string, or a list of at least one item");
+    const Json* instructions = fields.find("instructions");
+    if (instructions != nullptr && !instructions->is_string())
+        fields.fail("instructions", "a string");
+    refuse_by_name(fields);
+    read_text_config(fields);
+    read_tool_choice(fields, call);
+    read_reasoning(fields, variables);
+    check_metadata(fields);
+    read_chat_call(fields, call);
+    std::optional<std::int64_t>& max_tokens = call.request.sampling.max_new_tokens;
+    fields.read("max_output_tokens", max_tokens);
+    if (max_tokens && *max_tokens < 1) fields.fail("max_output_tokens", "[1, ...]");
+    if (fields.error()) return *fields.error();
+
+    ASSIGN_OR_RETURN(const OrderedJson body, parse_ordered(text));
+    RETURN_IF_ERROR(read_input(body, variables));
+    RETURN_IF_ERROR(read_tools(body, call, variables));
+    RETURN_IF_ERROR(finish_chat_call(body, std::move(variables), call));
+    show_request(body, responses);
+    return responses;
+}
+
+}  // namespace pitstop::http
