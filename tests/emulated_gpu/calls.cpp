@@ -36,6 +36,8 @@ cudaError_t told(cudaError_t error) {
 }
 
 cudaError_t enter_call(const char* function) {
+    // Source: CUDA Runtime API, cudaLaunchHostFunc: it must make no calls.
+    if (is_in_host_function()) return cudaErrorNotPermitted;
     if (const std::optional<Fault> fault = fault_at(function, current_gpu())) {
         const ErrorEntry* const entry = error_entry(fault->error);
         if (entry != nullptr && entry->is_sticky) end_context(entry->number);
@@ -68,7 +70,12 @@ bool remove_event(cudaEvent_t handle) {
 }
 
 std::shared_ptr<Stream> stream_of(cudaStream_t handle) {
+    if (handle == nullptr && invalidate_blocking_captures(current_gpu())) return nullptr;
     return find_stream(handle, current_gpu());
+}
+
+cudaError_t no_stream(cudaStream_t handle) {
+    return handle == nullptr ? cudaErrorStreamCaptureImplicit : cudaErrorInvalidResourceHandle;
 }
 
 }  // namespace pitstop::emulator

@@ -55,7 +55,11 @@ void share_event(Event& event);
 cudaEvent_t add_event(std::shared_ptr<Event> event);
 bool remove_event(cudaEvent_t handle);
 
+// Empty: no such stream, or the legacy one while a blocking stream of its GPU captures, which ends
+// that capture. Source: CUDA C++ Programming Guide, "Prohibited and Unhandled Operations".
 [[nodiscard]] std::shared_ptr<Stream> stream_of(cudaStream_t handle);
+// What a call returns for which stream_of() gave none.
+[[nodiscard]] cudaError_t no_stream(cudaStream_t handle);
 
 }  // namespace pitstop::emulator
 

@@ -76,6 +76,19 @@ TEST(Events, HostFunctionsRunInTheirPlace) {
     EXPECT_EQ(num_calls, 3);
 }
 
+// "Attempting to use a CUDA API may result in cudaErrorNotPermitted."
+TEST(Events, AHostFunctionMakesNoCallsOfCuda) {
+    const cudaStream_t stream = make_stream();
+    cudaError_t answer = cudaSuccess;
+    ASSERT_OK(cudaLaunchHostFunc(
+        stream,
+        [](void* data) { *static_cast<cudaError_t*>(data) = cudaStreamSynchronize(nullptr); },
+        &answer
+    ));
+    ASSERT_OK(cudaStreamSynchronize(stream));
+    EXPECT_CUDA(cudaErrorNotPermitted, answer);
+}
+
 TEST(Events, TheLegacyStreamWaitsForBlockingStreams) {
     cudaStream_t blocking = nullptr;
     ASSERT_OK(cudaStreamCreateWithPriority(&blocking, 0, 0));

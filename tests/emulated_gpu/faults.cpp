@@ -30,7 +30,8 @@ struct Orders {
 
 [[noreturn]] void refuse(const std::string& text) {
     fail(
-        "PITSTOP_EMULATED_FAULTS takes [gpuK/]FUNCTION:N=ERROR, [gpuK/]kernel:N=hang and "
+        "PITSTOP_EMULATED_FAULTS takes [gpuK/]FUNCTION:N=ERROR, [gpuK/]kernel:N=hang, copy:N=hang "
+        "and "
         "[gpuK/]memory=BYTES, not '" +
         text + "'"
     );
@@ -63,7 +64,7 @@ void read(const std::string& text, Orders& orders) {
     if (colon == std::string::npos) refuse(text);
     order.function = where.substr(0, colon);
     order.number = number_in(where.substr(colon + 1), text);
-    if (what == "hang") {
+    if (what == "hang" && (order.function == "kernel" || order.function == "copy")) {
         order.fault.kind = FaultKind::kHang;
     } else if (const std::optional<int> error = error_named(what);
                error && (*error < kNcclErrors || order.function.starts_with("nccl"))) {

@@ -4,7 +4,8 @@
 //   cudaMemcpyAsync:17=cudaErrorUnknown kernel:N=hang       the N-th kernel never ends; copy:N=hang
 //   likewise kernel:N=ERROR      the N-th kernel ends its context with this error, when it runs
 //   ncclBroadcast:2=ncclSystemError    NCCL's functions fail with NCCL's errors, too
-//   memory=BYTES        no allocation succeeds that would bring this process over so many bytes
+//   memory=BYTES        no allocation of this process succeeds that would bring what all processes
+//                       have of its GPU over so many bytes
 //
 // and gpuK/ before any of them is for processes that use GPU K alone. An error that CUDA's
 // documentation calls sticky ("must be terminated and relaunched") stays; the others are told once.

@@ -4,6 +4,7 @@
 #include "tests/emulated_gpu/in_process.h"
 
 #include <chrono>
+#include <csignal>
 
 namespace pitstop::emulator {
 namespace {
@@ -44,6 +45,12 @@ int fail_the_second_allocation() {
     return 0;
 }
 
+int allocate() {
+    void* data = nullptr;
+    for (int i = 0; i < 3; ++i) REQUIRE(cudaMalloc(&data, 16) == cudaSuccess);
+    return 0;
+}
+
 int lose_the_device() {
     const DeviceWords words(64);
     const cudaStream_t stream = make_stream();
@@ -68,6 +75,7 @@ int hang() {
 const bool defined = define_part("freed", touch_freed_memory) &&
                      define_part("over", run_over_the_end) &&
                      define_part("second", fail_the_second_allocation) &&
+                     define_part("order", allocate) &&
                      define_part("lost", lose_the_device) && define_part("hang", hang);
 
 TEST(Faults, AnAccessToFreedMemoryEndsTheContext) { EXPECT_EQ(run_part("freed", {}), 0); }
@@ -94,6 +102,9 @@ TEST(Faults, AKernelWithoutEndHoldsItsStreamAlone) {
 
 TEST(Faults, AnOrderThatIsNotOneEndsTheProcess) {
     EXPECT_NE(run_part("second", {{"PITSTOP_EMULATED_FAULTS", "cudaMalloc=2"}}), 0);
+    // Calls do not hang, and an order that does nothing would pass for one that was survived.
+    constexpr int kRefused = 128 + SIGABRT;
+    EXPECT_EQ(run_part("order", {{"PITSTOP_EMULATED_FAULTS", "cudaMalloc:2=hang"}}), kRefused);
 }
 
 }  // namespace

@@ -77,6 +77,25 @@ bool invalidate_captures() {
     return found;
 }
 
+bool invalidate_blocking_captures(int gpu) {
+    Captures& all = captures();
+    const std::scoped_lock lock(all.mutex);
+    bool found = false;
+    for (const auto& weak : all.all) {
+        const std::shared_ptr<Capture> capture = weak.lock();
+        if (capture == nullptr) continue;
+        for (const auto& weak_stream : capture->streams) {
+            const std::shared_ptr<Stream> stream = weak_stream.lock();
+            if (stream == nullptr || stream->capture != capture || stream->gpu != gpu ||
+                stream->kind != StreamKind::kBlocking)
+                continue;
+            capture->is_invalid = true;
+            found = true;
+        }
+    }
+    return found;
+}
+
 void begin_capture(const std::shared_ptr<Stream>& stream, bool is_relaxed) {
     auto capture = std::make_shared<Capture>();
     capture->origin = stream.get();

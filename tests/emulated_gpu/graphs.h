@@ -42,6 +42,10 @@ struct Capture {
 // True: there was one, and the call fails. Source: cudaThreadExchangeStreamCaptureMode.
 [[nodiscard]] bool invalidate_captures();
 
+// Those in blocking streams of this GPU, whatever their mode; each is invalid from then on. True:
+// there was one.
+[[nodiscard]] bool invalidate_blocking_captures(int gpu);
+
 void begin_capture(const std::shared_ptr<Stream>& stream, bool is_relaxed);
 // The stream joins the capture of an event recorded in it, behind these nodes.
 void join_capture(

@@ -2,6 +2,9 @@
 // Operations", "Cross-stream Dependencies and Events".
 #include "tests/emulated_gpu/cuda_calls.h"
 
+#include <functional>
+#include <initializer_list>
+
 namespace pitstop::emulator {
 namespace {
 
@@ -94,6 +97,63 @@ TEST(Graphs, WaitsAndQuestionsInACaptureFail) {
     const cudaEvent_t outside = make_event();
     EXPECT_CUDA(cudaErrorStreamCaptureIsolation, cudaStreamWaitEvent(stream, outside, 0));
     EXPECT_CUDA(cudaErrorStreamCaptureInvalidated, cudaStreamEndCapture(stream, &graph));
+}
+
+// "When any stream in the same context is being captured, and it was not created with
+// cudaStreamNonBlocking, any attempted use of the legacy stream is invalid."
+TEST(Graphs, TheLegacyStreamIsNotForUseWhileABlockingStreamCaptures) {
+    const DeviceWords words(kNum);
+    cudaStream_t blocking = nullptr;
+    ASSERT_OK(cudaStreamCreateWithPriority(&blocking, 0, 0));
+    cudaGraph_t graph = nullptr;
+    const auto memset = [&] { return cudaMemsetAsync(words.data(), 0, words.bytes(), nullptr); };
+    for (const auto& use : std::initializer_list<std::function<cudaError_t()>>{
+             memset,
+             [&] { return launch_double(words.data(), kNum, nullptr); },
+             [] { return cudaEventRecord(make_event(), nullptr); },
+             [] { return cudaStreamQuery(nullptr); }}) {
+        ASSERT_OK(cudaStreamBeginCapture(blocking, cudaStreamCaptureModeRelaxed));
+        EXPECT_CUDA(cudaErrorStreamCaptureImplicit, use());
+        EXPECT_CUDA(cudaErrorStreamCaptureInvalidated, cudaStreamEndCapture(blocking, &graph));
+    }
+    const cudaStream_t other = make_stream();  // is not ordered with the legacy one
+    ASSERT_OK(cudaStreamBeginCapture(other, cudaStreamCaptureModeRelaxed));
+    EXPECT_CUDA(cudaSuccess, memset());
+    EXPECT_CUDA(cudaSuccess, cudaStreamEndCapture(other, &graph));
+    EXPECT_CUDA(cudaSuccess, cudaStreamSynchronize(nullptr));  // before the words go
+}
+
+TEST(Graphs, AWaitDoesNotMergeTwoCaptures) {
+    const cudaStream_t streams[2] = {make_stream(), make_stream()};
+    const cudaEvent_t event = make_event();
+    for (const cudaStream_t stream : streams)
+        ASSERT_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+    ASSERT_OK(cudaEventRecord(event, streams[0]));
+    EXPECT_CUDA(cudaErrorStreamCaptureMerge, cudaStreamWaitEvent(streams[1], event, 0));
+    for (const cudaStream_t stream : streams) {
+        cudaGraph_t graph = nullptr;
+        EXPECT_CUDA(cudaErrorStreamCaptureInvalidated, cudaStreamEndCapture(stream, &graph));
+    }
+}
+
+TEST(Graphs, APageableSourceIsReadByEachLaunch) {
+    const DeviceWords words(kNum);
+    const cudaStream_t stream = make_stream();
+    std::vector<std::uint32_t> host(kNum, 1u);
+    ASSERT_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    ASSERT_OK(
+        cudaMemcpyAsync(words.data(), host.data(), words.bytes(), cudaMemcpyHostToDevice, stream)
+    );
+    cudaGraph_t graph = nullptr;
+    ASSERT_OK(cudaStreamEndCapture(stream, &graph));
+    cudaGraphExec_t executable = nullptr;
+    ASSERT_OK(cudaGraphInstantiate(&executable, graph, 0));
+    for (const std::uint32_t word : {2u, 3u}) {
+        host.assign(kNum, word);
+        ASSERT_OK(cudaGraphLaunch(executable, stream));
+        ASSERT_OK(cudaStreamSynchronize(stream));
+        EXPECT_EQ(words.read(), host);
+    }
 }
 
 TEST(Graphs, WorkThatDidNotComeBackIsUnjoined) {

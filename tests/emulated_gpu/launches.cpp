@@ -71,8 +71,9 @@ int launch_kernel(KernelLaunch launch) {
         grid.y > 65535 || grid.z > 65535 || block.z > 64 || num_threads > 1024)
         return told(cudaErrorInvalidConfiguration);
     if (launch.shared_bytes > shared_bytes_max(launch.kernel)) return told(cudaErrorInvalidValue);
-    const std::shared_ptr<Stream> stream = stream_of(static_cast<cudaStream_t>(launch.stream));
-    if (stream == nullptr) return told(cudaErrorInvalidResourceHandle);
+    const auto handle = static_cast<cudaStream_t>(launch.stream);
+    const std::shared_ptr<Stream> stream = stream_of(handle);
+    if (stream == nullptr) return told(no_stream(handle));
     const std::optional<Fault> fault = fault_at("kernel", stream->gpu);
     auto begin = [launch = std::move(launch), fault]() -> Step {
         if (fault) return faulty(*fault);

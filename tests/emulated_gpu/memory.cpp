@@ -260,7 +260,8 @@ bool set_range_access(std::byte* begin, std::size_t bytes, std::span<const int> 
     std::vector<Mapping*> covered;
     for (std::byte* at = begin; at < begin + bytes;) {
         const auto found = memory.mappings.find(at);
-        if (found == memory.mappings.end()) return false;
+        if (found == memory.mappings.end() || at + found->second.bytes > begin + bytes)
+            return false;
         covered.push_back(&found->second);
         at += found->second.bytes;
     }

@@ -49,6 +49,23 @@ TEST_F(Ranges, MoreThanTheGpuHasIsAnError) {
     EXPECT_EQ(mapped.error().code, ErrorCode::kResourceExhausted);
 }
 
+// "The range must be a fully mapped address range containing all allocations."
+TEST_F(Ranges, AccessIsSetForWholeAllocations) {
+    constexpr std::size_t kBytes = 2 * kGranule;
+    CUmemGenericAllocationHandle handle = 0;
+    const CUmemAllocationProp properties{
+        CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_HANDLE_TYPE_NONE, {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    ASSERT_EQ(cuMemCreate(&handle, kBytes, &properties, 0), CUDA_SUCCESS);
+    CUdeviceptr address = 0;
+    ASSERT_EQ(cuMemAddressReserve(&address, kBytes, 0, 0, 0), CUDA_SUCCESS);
+    ASSERT_EQ(cuMemMap(address, kBytes, 0, handle, 0), CUDA_SUCCESS);
+    CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    EXPECT_EQ(cuMemSetAccess(address, kGranule, &access, 1), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(cuMemSetAccess(address, kBytes, &access, 1), CUDA_SUCCESS);
+    EXPECT_EQ(cuMemUnmap(address, kBytes), CUDA_SUCCESS);
+    EXPECT_EQ(cuMemRelease(handle), CUDA_SUCCESS);
+}
+
 TEST_F(Ranges, MemoryOfARangeHasNoLegacyHandle) {
     Result<kernels::DeviceRange> range = kernels::DeviceRange::reserve(1);
     ASSERT_TRUE(range.has_value() && range->map().has_value());

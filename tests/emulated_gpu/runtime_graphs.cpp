@@ -52,7 +52,7 @@ extern "C" {
 cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* status) {
     PITSTOP_ENTER();
     const std::shared_ptr<Stream> stream = stream_of(handle);
-    if (stream == nullptr) return told(cudaErrorInvalidResourceHandle);
+    if (stream == nullptr) return told(no_stream(handle));
     const std::shared_ptr<Capture> capture = stream->capture;
     *status = capture == nullptr    ? cudaStreamCaptureStatusNone
               : capture->is_invalid ? cudaStreamCaptureStatusInvalidated
@@ -63,7 +63,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* 
 cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode mode) {
     PITSTOP_ENTER();
     const std::shared_ptr<Stream> stream = stream_of(handle);
-    if (stream == nullptr) return told(cudaErrorInvalidResourceHandle);
+    if (stream == nullptr) return told(no_stream(handle));
     if (stream->kind == StreamKind::kLegacy) return told(cudaErrorStreamCaptureUnsupported);
     if (stream->capture != nullptr) return told(cudaErrorInvalidValue);
     begin_capture(stream, mode == cudaStreamCaptureModeRelaxed);
@@ -73,7 +73,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode mo
 cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
     PITSTOP_ENTER();
     const std::shared_ptr<Stream> stream = stream_of(handle);
-    if (stream == nullptr) return told(cudaErrorInvalidResourceHandle);
+    if (stream == nullptr) return told(no_stream(handle));
     *graph = nullptr;
     std::shared_ptr<Graph> captured;
     if (const int error = end_capture(stream, &captured); error != 0)
@@ -128,7 +128,8 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t stream_handle) 
     PITSTOP_ENTER();
     const std::shared_ptr<GraphExecutable> executable = executables().find(handle);
     const std::shared_ptr<Stream> stream = stream_of(stream_handle);
-    if (executable == nullptr || stream == nullptr) return told(cudaErrorInvalidResourceHandle);
+    if (stream == nullptr) return told(no_stream(stream_handle));
+    if (executable == nullptr) return told(cudaErrorInvalidResourceHandle);
     Work work = launch_work(executable->graph);
     if (executable->last_launch.stream != nullptr) work.after.push_back(executable->last_launch);
     executable->last_launch = enqueue(stream, std::move(work));

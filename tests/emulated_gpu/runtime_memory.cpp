@@ -58,7 +58,8 @@ bool fits(cudaMemcpyKind kind, const End& to, const End& from) {
     return false;
 }
 
-// Copies by pieces. `staged` are the bytes of a pageable source, read when the call was made.
+// Copies by pieces. `staged` are the bytes of a pageable source that was read when the call was
+// made.
 Work copy_work(
     void* to, const void* from, std::size_t bytes, std::shared_ptr<std::vector<std::byte>> staged
 ) {
@@ -83,7 +84,6 @@ cudaError_t copy(
     const std::shared_ptr<Stream>& stream,
     bool is_synchronous
 ) {
-    if (stream == nullptr) return cudaErrorInvalidResourceHandle;
     if (bytes == 0) return cudaSuccess;
     const End to_end = end_at(to, bytes);
     const End from_end = end_at(from, bytes);
@@ -102,7 +102,8 @@ cudaError_t copy(
                          }});
     }
     std::shared_ptr<std::vector<std::byte>> staged;
-    if (from_end.place == Place::kPageable) {
+    // A node of a graph reads it at each launch.
+    if (from_end.place == Place::kPageable && stream->capture == nullptr) {
         const auto* const bytes_of = static_cast<const std::byte*>(from);
         staged = std::make_shared<std::vector<std::byte>>(bytes_of, bytes_of + bytes);
     }
@@ -177,19 +178,23 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
     PITSTOP_ENTER_UNSAFE();
-    return told(copy(to, from, bytes, kind, stream_of(nullptr), /*is_synchronous=*/true));
+    const std::shared_ptr<Stream> stream = stream_of(nullptr);
+    if (stream == nullptr) return told(no_stream(nullptr));
+    return told(copy(to, from, bytes, kind, stream, /*is_synchronous=*/true));
 }
 
 cudaError_t cudaMemcpyAsync(
-    void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream
+    void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t handle
 ) {
     PITSTOP_ENTER();
-    return told(copy(to, from, bytes, kind, stream_of(stream), /*is_synchronous=*/false));
+    const std::shared_ptr<Stream> stream = stream_of(handle);
+    if (stream == nullptr) return told(no_stream(handle));
+    return told(copy(to, from, bytes, kind, stream, /*is_synchronous=*/false));
 }
 
 // Direct access is not needed: without it the copy goes by way of the host.
 cudaError_t cudaMemcpyPeerAsync(
-    void* to, int to_gpu, const void* from, int from_gpu, std::size_t bytes, cudaStream_t stream
+    void* to, int to_gpu, const void* from, int from_gpu, std::size_t bytes, cudaStream_t handle
 ) {
     PITSTOP_ENTER();
     for (const int gpu : {to_gpu, from_gpu}) {
@@ -197,9 +202,9 @@ cudaError_t cudaMemcpyPeerAsync(
     }
     if (!is_memory_of(to_gpu, to) || !is_memory_of(from_gpu, from))
         return told(cudaErrorInvalidValue);
-    return told(
-        copy(to, from, bytes, cudaMemcpyDeviceToDevice, stream_of(stream), /*is_synchronous=*/false)
-    );
+    const std::shared_ptr<Stream> stream = stream_of(handle);
+    if (stream == nullptr) return told(no_stream(handle));
+    return told(copy(to, from, bytes, cudaMemcpyDeviceToDevice, stream, /*is_synchronous=*/false));
 }
 
 // As the other copies on devices it does not wait for them.
@@ -218,7 +223,7 @@ cudaError_t cudaMemset(void* to, int value, std::size_t bytes) {
 cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t handle) {
     PITSTOP_ENTER();
     const std::shared_ptr<Stream> stream = stream_of(handle);
-    if (stream == nullptr) return told(cudaErrorInvalidResourceHandle);
+    if (stream == nullptr) return told(no_stream(handle));
     if (bytes == 0) return cudaSuccess;
     if (const End end = end_at(to, bytes); end.place == Place::kPageable || !end.is_whole)
         return told(cudaErrorInvalidValue);

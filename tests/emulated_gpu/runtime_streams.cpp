@@ -76,7 +76,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle) {
 cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
     PITSTOP_ENTER();
     const std::shared_ptr<Stream> stream = stream_of(handle);
-    if (stream == nullptr) return told(cudaErrorInvalidResourceHandle);
+    if (stream == nullptr) return told(no_stream(handle));
     if (const cudaError_t error = refuse_if_capturing(*stream); error != cudaSuccess)
         return told(error);
     return told(static_cast<cudaError_t>(wait_for({end_of(stream)})));
@@ -85,7 +85,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
 cudaError_t cudaStreamQuery(cudaStream_t handle) {
     PITSTOP_ENTER();
     const std::shared_ptr<Stream> stream = stream_of(handle);
-    if (stream == nullptr) return told(cudaErrorInvalidResourceHandle);
+    if (stream == nullptr) return told(no_stream(handle));
     if (const cudaError_t error = refuse_if_capturing(*stream); error != cudaSuccess)
         return told(error);
     return is_done(end_of(stream)) ? cudaSuccess : cudaErrorNotReady;
@@ -102,11 +102,17 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, u
     PITSTOP_ENTER();
     const std::shared_ptr<Stream> stream = stream_of(handle);
     const std::shared_ptr<Event> event = find_event(event_handle);
-    if (stream == nullptr || event == nullptr) return told(cudaErrorInvalidResourceHandle);
+    if (stream == nullptr) return told(no_stream(handle));
+    if (event == nullptr) return told(cudaErrorInvalidResourceHandle);
     const std::scoped_lock lock(event->mutex);
     if (event->is_captured) {
         const std::shared_ptr<Capture> capture = event->capture.lock();
         if (capture == nullptr) return told(cudaErrorInvalidValue);
+        if (stream->capture != nullptr && stream->capture != capture) {
+            stream->capture->is_invalid = true;
+            capture->is_invalid = true;
+            return told(cudaErrorStreamCaptureMerge);
+        }
         join_capture(stream, capture, event->captured);
         return cudaSuccess;
     }
@@ -129,9 +135,10 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, u
 cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function, void* data) {
     PITSTOP_ENTER();
     const std::shared_ptr<Stream> stream = stream_of(handle);
-    if (stream == nullptr) return told(cudaErrorInvalidResourceHandle);
+    if (stream == nullptr) return told(no_stream(handle));
     enqueue(stream, {.kind = WorkKind::kHost, .name = "a host function", .begin = [=]() -> Step {
                          return [=] {
+                             const InHostFunction in_host_function;
                              function(data);
                              return true;
                          };
@@ -161,7 +168,8 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_handle) {
     PITSTOP_ENTER();
     const std::shared_ptr<Stream> stream = stream_of(stream_handle);
     const std::shared_ptr<Event> event = find_event(handle);
-    if (stream == nullptr || event == nullptr) return told(cudaErrorInvalidResourceHandle);
+    if (stream == nullptr) return told(no_stream(stream_handle));
+    if (event == nullptr) return told(cudaErrorInvalidResourceHandle);
     const std::scoped_lock lock(event->mutex);
     event->is_captured = stream->capture != nullptr;
     if (event->is_captured) {

@@ -325,6 +325,15 @@ bool is_done(const Point& point) { return Executor::of_process().is_done(point);
 
 void let_other_works_run() { Executor::of_process().lose_patience(); }
 
+namespace {
+thread_local bool has_host_function = false;
+}
+
+bool is_in_host_function() { return has_host_function; }
+
+InHostFunction::InHostFunction() { has_host_function = true; }
+InHostFunction::~InHostFunction() { has_host_function = false; }
+
 int wait_for(const std::vector<Point>& points) { return Executor::of_process().wait(points); }
 
 namespace {

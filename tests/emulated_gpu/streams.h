@@ -77,6 +77,15 @@ Point enqueue(const std::shared_ptr<Stream>& stream, Work work);
 // For a step that found nothing to do as another work has to come first, here or in another
 // process: the next turn is anybody's, however late the policy.
 void let_other_works_run();
+// The calling thread is in a host function, which may make no calls of CUDA.
+[[nodiscard]] bool is_in_host_function();
+class InHostFunction {
+  public:
+    InHostFunction();
+    ~InHostFunction();
+    InHostFunction(const InHostFunction&) = delete;
+    InHostFunction& operator=(const InHostFunction&) = delete;
+};
 // Returns the context's sticky error, or 0.
 [[nodiscard]] int wait_for(const std::vector<Point>& points);
 
