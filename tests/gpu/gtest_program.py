@@ -72,7 +72,10 @@ def _run_suite(program, environment, suite, tests, counts, seconds_left, test_s)
                 test_s,
             )
             if path.exists():
+                passed, failed = counts.passed, len(counts.failed)
                 _add_results(json.loads(path.read_text()), counts)
+                if ended.code != 0 and counts.passed > passed and len(counts.failed) == failed:
+                    counts.failed.append(f"{suite}: after its tests: {ended.last_lines(3)}")
                 return
         left = _add_lines(ended, left, counts)
     counts.not_run += left

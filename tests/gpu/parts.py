@@ -46,6 +46,7 @@ def find_gpu(report, budget):
         if ended.code != 0 or not path.exists():
             # A driver that hangs or a call that fails is no reason to be without a report.
             report.why_not = f"pitstop_gpu_bench: {ended.last_lines()}"
+            report.take_earlier()
             report.add("the GPU", "failed", report.why_not)
             return
         found = json.loads(path.read_text())
@@ -240,8 +241,8 @@ def run_peers(report, name, shape, models, budget):
         if report.peers is None:
             return "failed", ended.last_lines(), {}
         cut = "" if ended.code == 0 else f"cut off: {ended.last_lines(2)}"
-        rows = report.peers["rows"]
-        return ("passed" if rows else "failed"), cut, {"rows": sum("us" in row for row in rows)}
+        num = sum("us" in row for row in report.peers["rows"])
+        return ("passed" if num else "failed"), cut if num else cut or "nothing was measured", {"rows": num}
 
     run_with_model(report, name, shape, models, budget, measure)
 

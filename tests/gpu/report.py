@@ -9,6 +9,7 @@ import peers
 import targets
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+CHECKED_BYTES = 1 << 20  # more than a report has
 
 
 class Report:
@@ -26,6 +27,13 @@ class Report:
         self.times = {}  # {part of the run: seconds}
         self._commit = commit()
 
+    def check_place(self):
+        """OSError where the report cannot be written. What is there is kept."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        draft = self.out / ".report.json"
+        draft.write_text("\n" * CHECKED_BYTES)
+        draft.unlink()
+
     def add(self, name, status, why="", **figures):
         self.parts[name] = {"status": status, "why": why, **figures}
         print(f"{status:8} {name}{': ' + why if why else ''}", flush=True)
@@ -36,14 +44,23 @@ class Report:
         self.write()
 
     def take_earlier(self):
-        """What an earlier call found in this place, if it was the same commit on the same GPU."""
-        path = self.out / "report.json"
-        if self.device is None or not path.exists():
+        """What an earlier call found in this place, if it was the same commit on the same GPU. Without a GPU it is put
+        aside, and the next call that has one finds it there."""
+        if self.device is None:
+            self._put_earlier_aside()
             return
-        try:
-            found = json.loads(path.read_text())
-        except ValueError:
+        for name in ("report", "earlier"):
+            if self._take(_found_in(self.out / f"{name}.json")):
+                return
+
+    def _put_earlier_aside(self):
+        if _found_in(self.out / "report.json").get("status") != "run":
             return
+        for suffix in ("md", "json"):
+            if (self.out / f"report.{suffix}").exists():
+                (self.out / f"report.{suffix}").replace(self.out / f"earlier.{suffix}")
+
+    def _take(self, found):
         device = found.get("device") or {}
         is_same = [found.get("commit"), device.get("name"), device.get("uuid")] == [
             self._commit,
@@ -57,6 +74,10 @@ class Report:
             self.peers = found.get("peers")
             self.gaps = found.get("gaps")
             self.times = found.get("times", {})
+        return is_same
+
+    def has_run(self, names):
+        return any(self.parts[name]["status"] in ("passed", "failed") for name in names if name in self.parts)
 
     def has_failed(self, names):
         return any(self.parts[name]["status"] == "failed" for name in names if name in self.parts)
@@ -93,7 +114,9 @@ class Report:
 
     def _as_markdown(self):
         title = "# GPU report" if self.device else f"# GPU report: NOT RUN: {self._why_not()}"
-        if self.device and self.device.get("name", "").startswith("emulated"):
+        if self.device and not self.has_run(self.parts):
+            title = "# GPU report: NOT RUN: no part came to its work"
+        elif self.device and self.device.get("name", "").startswith("emulated"):
             title = "# GPU report: EMULATED: a rehearsal in software, whose figures mean nothing"
         lines = [title, "", f"Commit {self._commit}, {time.strftime('%Y-%m-%d')}.", ""]
         if self.device:
@@ -118,6 +141,15 @@ class Report:
         if self.gaps:
             lines += ["", "## Launch gaps", "", *_gap_lines(self.gaps)]
         return "\n".join(lines) + "\n"
+
+
+def _found_in(path):
+    """The report there; {}: there is none that can be read."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def commit():

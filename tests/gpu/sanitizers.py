@@ -21,6 +21,8 @@ FOUND = 9  # its exit code for errors found, apart from its program's own
 SUMMARY = re.compile(r"^=+ (?:ERROR|RACECHECK) SUMMARY: (\d+) ", re.MULTILINE)
 # What stands in the output of one that was stopped before its summary.
 FINDING = re.compile(r"^=+ (?:Invalid|Misaligned|Uninitialized|Barrier|Race|Error: .*(?:hazard|[Rr]ace)).*", re.MULTILINE)
+# A test that fails under a tool, which makes everything slower, shows an order that it does not allow for.
+FAILED_TEST = re.compile(r"^\[  FAILED  \] (\w\S*)", re.MULTILINE)
 PROBE_S = 60.0
 NO_TIME = "no time left"
 
@@ -76,8 +78,12 @@ class Sanitizers:
             seen = found_in(ended)
             if seen:
                 found.append(f"{families}: {seen}")
+            elif test := FAILED_TEST.search(ended.output):
+                found.append(f"{families}: {test[1]} failed")
             elif ended.code != 0:
                 troubles.append(f"{families}: {ended.last_lines(2)}")
+            elif not SUMMARY.search(ended.output):
+                troubles.append(f"{families}: no summary, so that nothing was looked at")
         status = "failed" if found else "skipped" if troubles else "passed"
         return status, " / ".join([*found, *troubles]), {"seconds": round(time.monotonic() - begin, 1)}
 

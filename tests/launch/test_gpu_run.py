@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import signal
 import stat
 import subprocess
 import sys
@@ -79,6 +80,18 @@ def test_a_crash_and_a_hang_cost_themselves_alone(program):
     assert "silence" in counts.failed[1]
     assert counts.passed == 5 and not counts.not_run
     assert counts.suites["Good"] == {"worst_error": 0.5, "worst_error_over_bound": 0.75}
+
+
+def test_a_crash_behind_the_last_test_is_a_failure(program):
+    body = """
+    run("Good.A")
+    run("Good.B")
+    run("After.C")
+    finish()
+    if "Good" in names[0]: os.abort()
+    """
+    counts = gtest_program.run(program(body), dict(os.environ), timed_call.Budget(60), 10, test_s=5.0)
+    assert len(counts.failed) == 1 and counts.failed[0].startswith("Good: after its tests") and "SIGABRT" in counts.failed[0]
 
 
 def test_what_has_no_time_left_is_named(program):
@@ -336,6 +349,8 @@ def test_without_time_every_part_says_so(build, tmp_path):
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert {part["why"] for part in report["parts"].values()} == {"no time left"}
+    assert (tmp_path / "out" / "report.md").read_text().startswith("# GPU report: NOT RUN")
+    assert done.stdout.splitlines()[-1].startswith("NOT RUN")
 
 
 def test_a_driver_that_hangs_leaves_a_report(build, tmp_path):
@@ -356,6 +371,66 @@ def test_a_part_joins_what_others_found(build, tmp_path):
     assert report["kernels"]["limits"]["copy_gb_s"] == 4000.0
     assert run_all(build, out, "--part=limits").returncode == 0  # what failed before is not its own
     assert len(list(out.iterdir())) <= 8
+
+
+NO_GPU = f"""#!{sys.executable}
+import json, sys
+path = next(word[7:] for word in sys.argv if word.startswith("--json="))
+json.dump({{"status": "not run", "why": "no driver"}}, open(path, "w"))
+"""
+
+
+@pytest.mark.parametrize("bench", [NO_GPU, f"#!{sys.executable}\nraise SystemExit(3)\n"])
+def test_a_gpu_that_is_gone_takes_no_earlier_figures_with_it(build, tmp_path, bench):
+    out = tmp_path / "out"
+    assert run_all(build, out, "--part=limits").returncode == 0
+    program = build / "bin" / "pitstop_gpu_bench"
+    there = program.read_text()
+    for _ in range(2):  # the second has nothing to put aside
+        program.write_text(bench)
+        run_all(build, out, "--part=kernels")
+        assert (out / "report.md").read_text().startswith("# GPU report: NOT RUN")
+        assert json.loads((out / "earlier.json").read_text())["parts"]["limits"]["status"] == "passed"
+    program.write_text(there)
+    run_all(build, out, "--part=profile")
+    parts = json.loads((out / "report.json").read_text())["parts"]
+    assert parts["limits"]["status"] == parts["launch gaps"]["status"] == "passed"
+
+
+def test_a_place_that_cannot_be_written_to_is_named_before_anything_runs(build, tmp_path):
+    (tmp_path / "out").write_text("a file")
+    done = run_all(build, tmp_path / "out")
+    assert done.returncode == 4 and len(done.stderr.splitlines()) == 1
+    assert str(tmp_path / "out") in done.stderr and not done.stdout
+    full = run_all(build, tmp_path / "new", f"--models={tmp_path / 'out'}")
+    assert full.returncode == 4 and len(full.stderr.splitlines()) == 1
+
+
+def test_figures_that_are_cut_off_cost_their_line_alone(build, tmp_path):
+    path = build / "bin" / "pitstop_gpu_bench"
+    path.write_text(path.read_text().replace('elif "--gaps" in sys.argv:', 'elif "--gaps" in sys.argv:\n    open(flags["json"], "w").write("{")\nelif 0:'))
+    assert run_all(build, tmp_path / "out", "--part=profile", "--part=limits").returncode == 1
+    parts = json.loads((tmp_path / "out" / "report.json").read_text())["parts"]
+    assert parts["launch gaps"]["status"] == "failed" and parts["limits"]["status"] == "passed"
+
+
+def test_a_run_that_is_told_to_end_leaves_nobody_and_no_model(build, tmp_path):
+    (build / "bin" / "pitstop_bench").write_text("#!/bin/sh\nexec sleep 600.125\n")
+    models = lambda: set(pathlib.Path("/dev/shm").glob("pitstop-models-*"))  # noqa: E731
+    before = models()
+    run = subprocess.Popen(
+        [sys.executable, ROOT / "tests" / "gpu" / "run", f"--out={tmp_path / 'out'}", "--part=engine"],
+        env={**os.environ, "PITSTOP_BUILD": str(build)},
+        stdout=subprocess.DEVNULL,
+    )
+    is_up = lambda: any(line.startswith(b"sleep") and b"600.125" in line for line in commands())  # noqa: E731
+    deadline = time.monotonic() + 30
+    while not is_up():
+        assert time.monotonic() < deadline and run.poll() is None
+        time.sleep(0.05)
+    run.terminate()
+    assert run.wait(timeout=60) == 128 + signal.SIGTERM
+    assert not is_up() and models() <= before
 
 
 def test_models_are_made_once(build, tmp_path):
@@ -442,6 +517,20 @@ def test_a_sanitizer_looks_at_every_family(build, tmp_path, monkeypatch):
     assert ended["initcheck"][0] == "skipped" and "nothing was run" in ended["initcheck"][1]
 
 
+def test_a_sanitizer_that_looked_at_nothing_is_not_green(build, tmp_path, monkeypatch):
+    silent = "import sys\nif '--device-only' in sys.argv: sys.exit(0)\n" + (
+        "tool = sys.argv[sys.argv.index('--tool') + 1]\n"
+        "if tool == 'memcheck': sys.exit(0)\n"
+        "print('[  FAILED  ] CudaLinear.NoRowsIsNoWork (3 ms)\\n========= ERROR SUMMARY: 0 errors'); sys.exit(1)\n"
+    )
+    put_on_path(monkeypatch, tmp_path / "path", "compute-sanitizer", silent)
+    assert run_all(build, tmp_path / "out", "--part=sanitizer").returncode == 1
+    parts = json.loads((tmp_path / "out" / "report.json").read_text())["parts"]
+    assert parts["compute-sanitizer memcheck"]["status"] == "skipped"
+    assert parts["compute-sanitizer racecheck"]["status"] == "failed"
+    assert "CudaLinear.NoRowsIsNoWork failed" in parts["compute-sanitizer racecheck"]["why"]
+
+
 def test_a_sanitizer_that_sees_no_gpu_says_so(build, tmp_path, monkeypatch):
     put_on_path(monkeypatch, tmp_path / "path", "compute-sanitizer", "print('no device'); raise SystemExit(255)")
     assert run_all(build, tmp_path / "out", "--part=sanitizer").returncode == 0
@@ -467,6 +556,13 @@ def test_peers_are_measured_where_python_has_torch(build, tmp_path, monkeypatch)
     assert run_all(build, out, "--part=limits", "--part=peers").returncode == 0
     run_all(build, out, "--part=kernels")
     assert "| qkv, M = 1 | torch (cuBLAS) | 20.0 | 10.0 | 0.50 |" in (out / "report.md").read_text()
+
+
+def test_peers_without_a_figure_are_not_green(build, tmp_path, monkeypatch):
+    put_on_path(monkeypatch, tmp_path / "path", "python3", TORCH.replace('"us": 20.0', '"why": "no kernel"'))
+    assert run_all(build, tmp_path / "out", "--part=peers").returncode == 1
+    part = json.loads((tmp_path / "out" / "report.json").read_text())["parts"]["PyTorch and transformers"]
+    assert part["status"] == "failed" and part["why"] == "nothing was measured"
 
 
 def test_without_torch_the_peers_say_so(build, tmp_path, monkeypatch):
