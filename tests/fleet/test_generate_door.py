@@ -14,7 +14,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "client" / "python"))
 
 from pitstop.fleet.door import Call  # noqa: E402
 from pitstop.fleet.generate_door import GenerateDoor  # noqa: E402
-from pitstop.fleet.http import HttpServer  # noqa: E402
+from pitstop.fleet.http import Answer, HttpServer  # noqa: E402
 from pitstop.generate_calls import GenerateCalls  # noqa: E402
 from test_door import PROMPT, run  # noqa: E402
 
@@ -111,6 +111,9 @@ def test_what_is_asked_wrongly_is_refused_with_a_status():
         assert (await ask(server.url + "/generate", {"text": "x"}, Host="evil.example"))[0] == 403
         assert (await ask(server.url + "/generate"))[0] == 405
         assert (await ask(server.url + "/no/such"))[0] == 404
+        for path in ("/v1/completions", "/v1/chat/completions", "/v1/models"):
+            status, said = await ask(server.url + path, {"model": "stories", "prompt": PROMPT})
+            assert status == 501 and path in said and "--router" in said, said
         assert (await ask(server.url + "/health"))[0] == 200
         status, answer = await ask(server.url + "/generate", {"text": [PROMPT, "One day"], "sampling_params": {"max_new_tokens": 3}})
         assert status == 200 and [len(each["output_ids"]) for each in json.loads(answer)] == [3, 3]
@@ -137,6 +140,25 @@ def test_a_client_that_goes_away_ends_its_request():
         assert not any(trees.door._loads.values())
 
     with_server(work)
+
+
+def test_a_stream_without_a_piece_is_an_empty_answer():
+    async def nothing():
+        return
+        yield
+
+    async def handle(request):
+        return Answer(nothing(), kind="text/event-stream")
+
+    async def work():
+        server = HttpServer(handle)
+        await server.start(0)
+        try:
+            assert await ask(server.url + "/") == (200, "")
+        finally:
+            server.stop()
+
+    asyncio.run(asyncio.wait_for(work(), 60))
 
 
 def test_a_server_bounds_what_it_reads():

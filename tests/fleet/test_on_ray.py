@@ -32,5 +32,9 @@ def test_a_fleet_ends_with_the_program_that_started_it(on_ray):
     assert on_ray("leave")["gone"] == 2
 
 
+def test_P5_what_hangs_is_found_and_holds_no_update(on_ray):
+    assert on_ray("hang")["deaths"] == 3
+
+
 def test_P2_with_a_quorum_one_that_hangs_is_set_aside_and_comes_back(on_ray):
     assert on_ray("quorum")["epoch"] == 3

@@ -35,6 +35,63 @@ def test_the_schedules_reach_what_they_are_for():
     assert generations >= 4
 
 
+def coordinator_of(*names):
+    """Ready, in a fleet that serves the model's own weights."""
+    made = Coordinator(1, names)
+    for name in names:
+        made.hear(orders.State(name, 1, update_world.INITIAL))
+    made.take_orders()
+    assert sorted(made.ready) == sorted(names)
+    return made
+
+
+def test_one_that_hangs_holds_neither_its_update_nor_the_next():
+    coordinator = coordinator_of("a", "b")
+    coordinator.update("first", timeout_s=5.0)
+    coordinator.update("second", timeout_s=5.0)
+    key = coordinator.take_orders()[0][1].key
+    coordinator.hear(orders.Staged("a", key, orders.Version(2, "d", "", "first")))
+    coordinator.tick(5.0)
+    first, = coordinator.take_outcomes()
+    assert (first.ok, first.code) == (False, "deadline_exceeded") and "b: " in first.message
+    coordinator.hear(orders.Dropped("a", key))
+    coordinator.take_orders()
+    coordinator.tick(5.0 + coordinating.DROP_S)
+    assert [(name, order.uid) for name, order in coordinator.take_orders() if isinstance(order, orders.Stage)] == [
+        ("a", "second"), ("b", "second"),
+    ]
+    coordinator.tick(10.0 + coordinating.DROP_S)
+    second, = coordinator.take_outcomes()
+    assert second.code == "deadline_exceeded" and second.uid == "second"
+
+
+@pytest.mark.parametrize("phase", list(coordinating.Phase)[2:5], ids=lambda phase: phase.value)
+def test_one_that_is_ended_for_hanging_is_named_with_the_reason(phase):
+    coordinator = coordinator_of("a", "b")
+    coordinator.update("it")
+    key = coordinator.take_orders()[0][1].key
+    version = orders.Version(2, "d", "", "it")
+    said = {
+        coordinating.Phase.STAGING: lambda name: orders.Staged(name, key, version),
+        coordinating.Phase.DECIDING: lambda name: orders.Decided(name, key),
+        coordinating.Phase.COMMITTING: lambda name: orders.Committed(name, key),
+    }
+    for earlier, answer in said.items():
+        coordinator.hear(answer("a"))
+        if earlier is phase:
+            break
+        coordinator.hear(answer("b"))
+    assert coordinator.phase is phase and not coordinator.take_outcomes()
+    coordinator.gone("b", "it has not answered for 9 s")
+    coordinator.hear(orders.Dropped("a", key))
+    for answer in said.values():
+        coordinator.hear(answer("a"))
+    outcome, = coordinator.take_outcomes()
+    assert outcome.ok is (phase is not coordinating.Phase.STAGING)
+    assert outcome.replicas["b"] == {"outcome": "vanished", "message": "it has not answered for 9 s", "report": None}
+    assert outcome.ok or outcome.message == "b: it has not answered for 9 s"
+
+
 # ---- bugs ----
 
 

@@ -18,6 +18,8 @@ from pitstop.fleet.participant import Cancel, End, Participant  # noqa: E402
 
 INITIAL = orders.Version(1, "d-initial")
 FAULTS_END_S = 60.0
+HANG_S = 10.0  # what hangs for so long is ended
+END_S = 5.0  # and has ended so much later: until then it may go on
 EVENTS_MAX = 30_000
 TICK_S = 0.5
 
@@ -36,6 +38,7 @@ class Dice:
     stage_fails: float
     deaths: int
     coordinator_deaths: int
+    hangs: int
     replicas: int
     updates: int
     quorum: object
@@ -50,6 +53,7 @@ def throw(dice):
         stage_fails=dice.choice([0.0, 0.0, 0.15]),
         deaths=dice.choice([0, 0, 1, 2, 4]),
         coordinator_deaths=dice.choice([0, 1, 1, 3]),
+        hangs=dice.choice([0, 0, 1, 3]),
         replicas=num,
         updates=dice.randint(1, 4),
         quorum=dice.choice([None, None, max(1, num - 1)]),
@@ -107,15 +111,32 @@ class Node:
         self.name = name
         self.participant = Participant(name, version)
         self.is_alive = True
+        self.is_gone = False  # nobody speaks to it any more, though it may live
+        self.held = None  # what it has to do once it goes on; None: it does not hang
+
+    def later(self, delay, what):
+        self.world.after(delay, lambda: self.act(what))
+
+    def act(self, what):
+        if self.held is not None:
+            self.held.append(what)
+        elif self.is_alive:
+            what()
 
     def hear(self, order, reply):
-        if not self.is_alive:
-            return
+        self.act(lambda: self.obey(order, reply))
+
+    def obey(self, order, reply):
         answer, works = self.participant.take(order)
         if answer is not None:
             reply(answer)
         for work in works:
             self.do(work, reply)
+
+    def go_on(self):
+        held, self.held = self.held or [], None
+        for what in held:
+            self.act(what)
 
     def do(self, work, reply):
         world, oracle = self.world, self.world.oracle
@@ -126,15 +147,13 @@ class Node:
                 oracle.drops(self.name, work.then.key)
                 reply(work.then)
         elif isinstance(work, orders.Stage):
-            world.after(world.work_time(), lambda: self.end_stage(work, reply))
+            self.later(world.work_time(), lambda: self.end_stage(work, reply))
         elif isinstance(work, orders.Commit):
-            world.after(world.dice.random() * 0.02, lambda: self.end_commit(work, reply))
+            self.later(world.dice.random() * 0.02, lambda: self.end_commit(work, reply))
         elif isinstance(work, orders.Fetch):
-            world.after(world.work_time(), lambda: self.end_fetch(work, reply))
+            self.later(world.work_time(), lambda: self.end_fetch(work, reply))
 
     def end_stage(self, order, reply):
-        if not self.is_alive:
-            return
         fails = self.world.are_faults_on and self.world.dice.random() < self.world.faults.stage_fails
         version = None if fails else orders.Version(order.epoch, f"d-{order.key}", "", order.uid)
         answer = self.participant.stage_done(order.key, version, "data_loss" if fails else "", "torn")
@@ -144,21 +163,17 @@ class Node:
             reply(answer)
 
     def end_commit(self, order, reply):
-        if not self.is_alive:
-            return
         self.world.oracle.commits(self.name, order.key)
         reply(self.participant.commit_done(order.key))
 
     def end_fetch(self, order, reply):
-        if not self.is_alive or not self.participant.fetch_may_commit(order.version):
+        if not self.participant.fetch_may_commit(order.version):
             return
         donor = self.world.nodes.get(order.donor)
         gives = order.path or donor is not None and donor.is_alive and order.version.is_same(donor.participant.version)
-        self.world.after(self.world.dice.random() * 0.02, lambda: self.serve_fetched(order, gives, reply))
+        self.later(self.world.dice.random() * 0.02, lambda: self.serve_fetched(order, gives, reply))
 
     def serve_fetched(self, order, gives, reply):
-        if not self.is_alive:
-            return
         answer = self.participant.fetch_done(order.version, "" if gives else "unavailable", "")
         if answer is not None:
             reply(answer)
@@ -184,6 +199,8 @@ class World:
             self.after(self.dice.random() * FAULTS_END_S * 0.8, self.ask_update)
         for _ in range(self.faults.deaths):
             self.after(self.dice.random() * FAULTS_END_S * 0.9, self.kill_one)
+        for _ in range(self.faults.hangs):
+            self.after(self.dice.random() * FAULTS_END_S * 0.8, self.hang_one)
         for _ in range(self.faults.coordinator_deaths):
             self.after(self.dice.random() * FAULTS_END_S * 0.9, self.replace_coordinator)
 
@@ -227,7 +244,7 @@ class World:
         return name
 
     def kill_one(self):
-        alive = [name for name, node in self.nodes.items() if node.is_alive]
+        alive = [name for name, node in self.nodes.items() if node.is_alive and not node.is_gone]
         if alive:
             self.kill(self.dice.choice(alive))
 
@@ -235,7 +252,28 @@ class World:
         if not self.nodes[name].is_alive:
             return
         self.nodes[name].is_alive = False
-        self.after(self.dice.random() * 3.0, lambda: self.seen_dead(name))
+        if not self.nodes[name].is_gone:
+            self.after(self.dice.random() * 3.0, lambda: self.seen_dead(name))
+
+    def hang_one(self):
+        names = [name for name, node in self.nodes.items() if node.is_alive and node.held is None and not node.is_gone]
+        if not names:
+            return
+        name = self.dice.choice(names)
+        self.nodes[name].held = []
+        if self.dice.random() < 0.5:
+            self.after(self.dice.random() * HANG_S, self.nodes[name].go_on)
+        else:
+            self.after(HANG_S, lambda: self.end(name))
+
+    def end(self, name):
+        """The watch has had enough. It is gone at once to all that ask for it; its process may go on for a moment."""
+        node = self.nodes[name]
+        if node.is_alive:
+            node.is_gone = True
+            self.seen_dead(name)
+            self.after(self.dice.random() * END_S, node.go_on)
+            self.after(END_S * self.dice.random(), lambda: setattr(node, "is_alive", False))
 
     def seen_dead(self, name):
         for coordinator in self.coordinators:
@@ -255,7 +293,10 @@ class World:
 
     def start_coordinator(self):
         # Those that are dead and not seen to be are asked, too, as nobody knows yet.
-        members = [name for name, node in self.nodes.items() if node.is_alive or self.dice.random() < 0.5]
+        members = [
+            name for name, node in self.nodes.items()
+            if not node.is_gone and (node.is_alive or self.dice.random() < 0.5)
+        ]
         coordinator = Coordinator(len(self.coordinators) + 1, members, self.faults.quorum)
         self.coordinators.append(coordinator)
         for name in members:

@@ -6,7 +6,9 @@ replicas serve the new one, and the fleet is back to three replicas of one versi
 
 import collections
 import json
+import os
 import random
+import signal
 import sys
 import threading
 import time
@@ -14,22 +16,18 @@ import traceback
 
 import ray
 
-from machines import NAMESPACE, another_version, kill, machines, places, weights_of
+from machines import NAMESPACE, another_version, kill, machines, places, processes_of, weights_of
 from pitstop import PitstopError
 from pitstop.fleet import Fleet
 
 STREAMS = 6
 NUM_TOKENS = 500
 SAMPLING = {"max_new_tokens": NUM_TOKENS, "temperature": 0, "ignore_eos": True}
-VICTIMS = ("worker", "tree", "actor", "raylet", "conductor", "actor and conductor")
+VICTIMS = ("worker", "tree", "actor", "raylet", "conductor", "actor and conductor", "actor that hangs")
 READY_S = 90.0
+HANG_S = 10.0
 # Of an update on this model, so that a death falls into each of its phases, before and after it.
 MOMENTS_S = 0.35
-
-
-def processes_of(place):
-    with open(f"{place['run_dir']}/tree.json") as file:
-        return json.load(file)
 
 
 def strike(victim, fleet, made, dice):
@@ -44,7 +42,9 @@ def strike(victim, fleet, made, dice):
     elif victim == "raylet":
         made.kill(next(node for node in made.nodes if node.node_id == place["node"]))
         made.add()
-    if "actor" in victim:
+    if victim == "actor that hangs":
+        os.kill(place["pid"], signal.SIGSTOP)
+    elif "actor" in victim:
         kill(place["pid"])
     if conductor is not None:
         kill(conductor)
@@ -106,7 +106,7 @@ def main(runs, seed, only=None):
     dice = random.Random(seed)
     seen = collections.Counter()
     with machines(4) as made:
-        with Fleet("stories", replicas=3, threads=1, start_timeout=120) as fleet:
+        with Fleet("stories", replicas=3, threads=1, start_timeout=120, hang_timeout=HANG_S) as fleet:
             weights = weights_of(next(iter(places(fleet).values())))
             status = fleet.status()
             committed = {(status["epoch"], status["digest"])}

@@ -1,6 +1,7 @@
 """A Ray cluster of several nodes on this machine's loopback, each with an object store of its own."""
 
 import contextlib
+import json
 import os
 import signal
 
@@ -60,6 +61,12 @@ def places(fleet):
     return ray.get(fleet._inner._conductor.view.remote())["members"]
 
 
+def processes_of(place):
+    """Of a tree: its tree.json."""
+    with open(f"{place['run_dir']}/tree.json") as file:
+        return json.load(file)
+
+
 def weights_of(place):
     """{name: bfloat16 as uint16}: what a tree serves."""
     import numpy
@@ -90,4 +97,4 @@ def kill(pid):
         pass
 
 
-__all__ = ["NAMESPACE", "another_version", "kill", "machines", "places", "weights_of"]
+__all__ = ["NAMESPACE", "another_version", "kill", "machines", "places", "processes_of", "weights_of"]

@@ -36,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
     own.add_argument("--replicas", type=int, default=1, help="serve: trees, each on a machine of its own if it can (1)")
     own.add_argument("--tp", type=int, default=1, help="serve: ranks of each, all on one machine (1)")
     own.add_argument("--quorum", type=int, help="serve: an update may set others aside if so many are prepared (all)")
+    own.add_argument("--hang-timeout", type=float, default=30.0, help="serve: seconds until what does not answer is ended (30)")
     own.add_argument("--status-port", type=int, default=0, help="serve: the page and /metrics; 0: any free port (0)")
     own.add_argument("--http", action="store_true", help="serve: every tree listens to HTTP, at a port that status says")
     own.add_argument("--door-port", type=int, help="serve: HTTP, /generate, whose requests outlive replicas; 0: any free port")
@@ -75,7 +76,8 @@ async def _serve(given: argparse.Namespace, options: dict[str, Any]) -> int:
         asyncio.get_running_loop().add_signal_handler(each, ended.set)
     fleet = AsyncFleet(
         given.model, replicas=given.replicas, tp=given.tp, name=given.name, quorum=given.quorum, address=given.address,
-        status_port=given.status_port, start_timeout=given.start_timeout, port=0 if given.http or given.router else None, **options,
+        status_port=given.status_port, start_timeout=given.start_timeout, hang_timeout=given.hang_timeout,
+        port=0 if given.http or given.router else None, **options,
     )
     starting = asyncio.ensure_future(fleet.start())
     waiting = asyncio.ensure_future(ended.wait())

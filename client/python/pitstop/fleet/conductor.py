@@ -28,13 +28,16 @@ from .status import FleetStatus, StatusPages
 
 TICK_S = 0.2
 POLL_S = 1.0
-POLL_SHARE = 9.0  # a status that takes long is asked for more seldom: in a tenth of the time
+POLL_REPLICA_S = 0.023  # a status takes 2.3 ms of all threads (docs/scale.md): so they take a tenth of the time
 POLL_TIMEOUT_S = 5.0
+CHECKS = 3  # in the time after which a replica is said to hang
+CHECK_REPLICA_S = 0.003  # a check takes 0.3 ms of the loop's thread: they, too, take a tenth of it at most
 FIND_S = 20.0
+START_GRACE_S = 60.0  # for the actor's process, and for the end of a tree that was not ready in time
 OUTCOMES_KEPT = 64
 RESTART_PAUSE_S = 0.5  # doubled with each start that fails,
 RESTART_PAUSE_MAX_S = 30.0  # up to this
-LONG_POLL_S = 20.0
+LONG_POLL_S = 10.0
 VIEW_S = 0.02  # clients are told of what changed in so much time at once
 
 log = logging.getLogger("pitstop.fleet")
@@ -117,29 +120,31 @@ class Conductor:
         self._go_on()
 
     async def _find(self, prefix: str) -> dict[int, str]:
-        """Replicas of a predecessor that live, by slot. Those that were just starting begin anew."""
+        """Replicas of a predecessor that live, by slot. Those that were just starting, or hang, begin anew."""
         found: dict[int, str] = {}
-        for each in ray.util.list_named_actors(all_namespaces=True):
-            name = each["name"]
-            if each["namespace"] != NAMESPACE or not name.startswith(prefix):
-                continue
+
+        async def look(name: str) -> None:
             number, _, incarnation = name[len(prefix):].partition(".")
             slot = self._slots.get(int(number))
             try:
                 handle = ray.get_actor(name, NAMESPACE)
             except ValueError:
-                continue
+                return
             try:
                 place = await asyncio.wait_for(handle.where.remote(), FIND_S)
             except (RayError, asyncio.TimeoutError):
-                place = None  # one that hangs would hold up every update: another takes its place
+                place = None
             if slot is not None:
                 slot.incarnation = max(slot.incarnation, int(incarnation))
             if place is None or slot is None or slot.number in found:
                 ray.kill(handle)
-                continue
+                return
             self._handles[name], self._places[name] = handle, place
             found[slot.number] = name
+
+        actors = ray.util.list_named_actors(all_namespaces=True)
+        names = [each["name"] for each in actors if each["namespace"] == NAMESPACE and each["name"].startswith(prefix)]
+        await asyncio.gather(*map(look, names))
         return found
 
     def _new_coordinator(self, members: list[str], after: int = 0) -> Coordinator:
@@ -211,16 +216,34 @@ class Conductor:
             if member is None:
                 member = await self._new_replica(slot)
             if member is not None:
+                watch = self._run(self._watch(member))
                 try:
                     await self._handles[member].until_end.remote()
                 except RayError:
                     pass
-                log.info("%s is gone", member)
-                self._gone(member)
+                why = await watch if watch.done() else "it vanished"
+                watch.cancel()
+                log.info("%s is gone: %s", member, why)
+                self._gone(member, why)
                 self._status.num_deaths += 1
                 member = None
             if slot.num_failed:
                 await asyncio.sleep(min(RESTART_PAUSE_S * 2**slot.num_failed, RESTART_PAUSE_MAX_S))
+
+    async def _watch(self, member: str) -> str:
+        """Ends a replica that hangs: it, or its tree, answers nothing. Why; that it is gone Ray says, as of every death."""
+        hang_s = self._config["hang_timeout"]
+        handle, num_missed = self._handles[member], 0
+        while num_missed < CHECKS - 1:  # more than one, so that a pause of this process is not taken for theirs
+            pause = max(hang_s / CHECKS, CHECK_REPLICA_S * len(self._handles))
+            await asyncio.sleep(pause)
+            try:
+                await asyncio.wait_for(handle.check.remote(), pause)
+                num_missed = 0
+            except (RayError, asyncio.TimeoutError):
+                num_missed += 1
+        ray.kill(handle)
+        return f"it has not answered for {hang_s:g} s"
 
     async def _new_replica(self, slot: Slot) -> Optional[str]:
         group: PlacementGroup = ray.util.get_placement_group(slot_name(self._fleet, slot.number))
@@ -234,13 +257,16 @@ class Conductor:
             scheduling_strategy=PlacementGroupSchedulingStrategy(group, 0),
         ).remote(member)
         try:
-            place = await actor.start.remote(self._tree_options(), self._config["start_timeout"])
+            timeout = self._config["start_timeout"]
+            start = actor.start.remote(self._tree_options(), timeout)
+            place = await asyncio.wait_for(start, timeout + START_GRACE_S)
         except asyncio.CancelledError:
             ray.kill(actor)
             raise
         except Exception as error:
             slot.num_failed += 1
-            slot.why = str(getattr(error, "cause", None) or error).strip().splitlines()[-1]
+            said = str(getattr(error, "cause", None) or error).strip() or f"no answer after {timeout:g} s"
+            slot.why = said.splitlines()[-1]
             log.warning("%s does not start: %s", member, slot.why)
             ray.kill(actor)
             return None
@@ -258,11 +284,11 @@ class Conductor:
             options["wait_for_initial_weights"] = True
         return options
 
-    def _gone(self, member: str) -> None:
+    def _gone(self, member: str, why: str = "it was removed") -> None:
         self._handles.pop(member, None)
         self._places.pop(member, None)
         self._status.forget(member)
-        self._coordinator.gone(member)
+        self._coordinator.gone(member, why)
         self._go_on()
 
     # ---- the coordinator's hands ----
@@ -406,11 +432,13 @@ class Conductor:
 
     async def _poll(self) -> None:
         while True:
-            begun = time.monotonic()
-            answers = await self.fan_out("status", POLL_TIMEOUT_S, {})
-            standings = {name: each.standing for name, each in self._coordinator.members.items()}
-            self._status.refresh(self._coordinator, answers, self._places, standings, self._slots)
-            await asyncio.sleep(max(POLL_S, POLL_SHARE * (time.monotonic() - begun)))
+            await self._refresh()
+            await asyncio.sleep(max(POLL_S, POLL_REPLICA_S * len(self._handles)))
+
+    async def _refresh(self) -> None:
+        answers = await self.fan_out("status", POLL_TIMEOUT_S, {})
+        standings: dict[str, Standing] = {name: each.standing for name, each in self._coordinator.members.items()}
+        self._status.refresh(self._coordinator, answers, self._places, standings, self._slots)
 
     async def tell_moves(self, client: str, moved: int, lost: int) -> None:
         """What a client has seen: requests that went on elsewhere, and those that could not."""
@@ -418,7 +446,5 @@ class Conductor:
 
     async def status(self) -> dict[str, Any]:
         await self.start()
-        answers = await self.fan_out("status", POLL_TIMEOUT_S, {})
-        standings: dict[str, Standing] = {name: each.standing for name, each in self._coordinator.members.items()}
-        self._status.refresh(self._coordinator, answers, self._places, standings, self._slots)
+        await self._refresh()
         return {**self._status.said, "status_url": self._server.url if self._server else None}

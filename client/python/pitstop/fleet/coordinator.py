@@ -5,7 +5,7 @@
   deciding    all are prepared, and each is told so. From the first of these words on the update takes effect: a
               successor that finds one replica which heard it commits, one that finds none drops
   committing  all that live have heard it. So nobody serves a version that anybody alive does not know of
-  dropping    the old version serves on, everywhere
+  dropping    the old version serves on, everywhere. Who hangs is not waited for: a newer stage takes the older's place
 
 A replica that comes late, or was set aside, is not ready until it serves what the fleet committed. Another that does
 gives it that, beside whatever update is under way. Deaths are final: who is `gone` never comes back under that
@@ -31,6 +31,7 @@ from .orders import (
 
 UPDATES_WAITING_MAX = 16
 RESEND_S = 2.0
+DROP_S = 10.0  # who has not said by then that it forgot a stage forgets it with the next order
 
 
 class Standing(enum.Enum):
@@ -130,15 +131,15 @@ class Coordinator:
         self._num_asked += 1
         self._say(member, Ask(self.generation))
 
-    def gone(self, member: str) -> None:
-        """It serves nothing any more, and never will."""
+    def gone(self, member: str, why: str = "it vanished") -> None:
+        """It is asked for nothing any more, and never will be."""
         was = self.members.pop(member, None)
         if was is None:
             return
         self._num_asked -= was.standing is Standing.ASKED
         self._behind.discard(member)
         self._unanswered.pop(member, None)
-        self._lose(member, "vanished", "it vanished")
+        self._lose(member, "vanished", why)
         self._go_on()
 
     def hear(self, answer: Answer) -> None:
@@ -179,6 +180,8 @@ class Coordinator:
             for member in [each for each, vote in update.votes.items() if vote == "staging"]:
                 if self.phase is Phase.STAGING:
                     self._fail(member, "deadline_exceeded", "it was not prepared in time")
+        elif self.phase is Phase.DROPPING and now >= update.deadline:
+            self._finish(update.code, update.message)
         self._go_on()
 
     def take_orders(self) -> list[tuple[str, Order]]:
@@ -393,7 +396,7 @@ class Coordinator:
 
     def _begin_drop(self, code: str, message: str, more: Iterable[str] = ()) -> None:
         update = self._update
-        update.code, update.message = code, message
+        update.code, update.message, update.deadline = code, message, self._now + DROP_S
         for name in more:
             if name in self.members:
                 update.votes[name] = "failed"

@@ -26,7 +26,7 @@ from ..calls import CALL_TIMEOUT_S, UPDATE_TIMEOUT_S
 from ..errors import PitstopError
 from ..generate_calls import GenerateCalls
 from ..push import manifest_of
-from .conductor import Conductor, conductor_name, worker_environment
+from .conductor import LONG_POLL_S, Conductor, conductor_name, worker_environment
 from .door import Call, Door
 from .generate_door import GenerateDoor
 from .http import HttpServer
@@ -36,6 +36,7 @@ from .router import Router
 
 BUCKET_BYTES = 64 << 20  # of what is put into the object store at once
 CONDUCTOR_CALLS_AT_ONCE = 1000
+CONDUCTOR_HANG_S = 30.0
 RETRY_S = 0.3
 OBJECT_STORE_BYTES = 256 << 20  # of a cluster that this starts, unless it is told another size
 
@@ -95,6 +96,7 @@ class AsyncFleet:
     resources  what a replica takes of a machine, in Ray's words; default: a CPU per rank, or GPUs with device="cuda"
     quorum     an update takes effect if so many replicas are prepared, and the others are set aside; None: all must be
     address    of the Ray cluster ("auto": the one that is there); None: one is started on this machine
+    hang_timeout  seconds without an answer of a replica or its tree, after which it is ended and another takes its place
     status_port  of the status page and /metrics, on the conductor's loopback; 0: any free one; None: none
     options    flags of `pitstop serve` with underscores, for every tree; door_keys: also a door for other machines
     """
@@ -102,16 +104,19 @@ class AsyncFleet:
     def __init__(
         self, model: Optional[str] = None, *, replicas: int = 1, tp: int = 1, name: str = "fleet",
         resources: Optional[Mapping[str, float]] = None, quorum: Optional[int] = None, address: Optional[str] = None,
-        status_port: Optional[int] = None, start_timeout: float = 600.0, use_tqdm: Optional[bool] = None,
+        status_port: Optional[int] = None, start_timeout: float = 600.0, hang_timeout: float = 30.0, use_tqdm: Optional[bool] = None,
         port: Optional[int] = None, **options: Any,
     ):
         if model is None and options:
             raise TypeError(f"a fleet that is joined has its own {', '.join(sorted(options))}")
         if replicas < 1 or tp < 1 or (quorum is not None and not 1 <= quorum <= replicas):
             raise TypeError(f"replicas and tp are 1 or more, quorum is 1 to {replicas}: {replicas}, {tp}, {quorum}")
+        if not 0.0 < hang_timeout < float("inf"):
+            raise TypeError(f"hang_timeout is a number of seconds: {hang_timeout}")
         options.update({"no_http": True} if port is None else {"port": port})
         self._config = None if model is None else {
-            "replicas": replicas, "quorum": quorum, "start_timeout": start_timeout, "status_port": status_port,
+            "replicas": replicas, "quorum": quorum, "start_timeout": start_timeout, "hang_timeout": hang_timeout,
+            "status_port": status_port,
             "bundle": _bundle(tp, options, resources), "options": {"model": model, "tp": tp, **options},
         }
         self.name = name
@@ -144,7 +149,7 @@ class AsyncFleet:
                 ).remote(self.name, self._config)
             except ValueError:
                 raise PitstopError("already_exists", f"a fleet '{self.name}' runs on this cluster") from None
-        self._door = Door(lambda seen: self._ask("view", seen))
+        self._door = Door(self._watch_view)
         await self._door.open()
         self._telling = asyncio.ensure_future(self._tell_moves())
         if wait and self._config is not None:
@@ -208,6 +213,15 @@ class AsyncFleet:
                 await asyncio.sleep(RETRY_S)
             except RayError as error:
                 raise getattr(error, "cause", error) from None
+
+    async def _watch_view(self, seen: Any) -> Any:
+        """A conductor that hangs is ended, and Ray starts it again: whoever waits for it sees a death."""
+        timeout = None if seen is None else LONG_POLL_S + CONDUCTOR_HANG_S  # the first also waits for its process
+        try:
+            return await asyncio.wait_for(self._ask("view", seen), timeout)
+        except asyncio.TimeoutError:
+            ray.kill(self._conductor, no_restart=False)
+            raise
 
     async def _tell_moves(self) -> None:
         told = (0, 0)

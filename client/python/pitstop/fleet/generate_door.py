@@ -6,11 +6,15 @@ import json
 from typing import Any, AsyncIterator, Mapping
 
 from ..errors import PitstopError
-from .http import Answer, Request
+from .http import Answer, Request, error_of
 
 FIELDS = (
     "rid", "priority", "kv_tolerance", "kv_max_lag", "return_logprob", "logprob_start_len", "top_logprobs_num",
     "token_ids_logprob", "logprobs_mode", "session", "min_epoch",
+)
+NOT_HERE = (
+    "this door carries on /generate alone. OpenAI's calls are each tree's own (--http), and a router's in front of "
+    "them (--router), which carry on nothing"
 )
 
 
@@ -28,10 +32,12 @@ class GenerateDoor:
         if request.path == "/health" and request.method in ("GET", "HEAD"):
             is_ready = bool(self._fleet.num_ready)
             return Answer("", 200 if is_ready else 503)
+        if request.path.startswith("/v1/"):
+            return error_of(501, f"{request.path}: {NOT_HERE}")
         if request.path != "/generate":
-            return Answer('{"message": "/generate, /health"}', 404)
+            return error_of(404, f"no {request.path}; there are /generate, /health")
         if request.method != "POST":
-            return Answer('{"message": "POST"}', 405)
+            return error_of(405, "/generate takes POST")
         body = request.json()
         unknown = sorted(set(body) - {*FIELDS, "text", "input_ids", "sampling_params", "stream"})
         if unknown:

@@ -22,7 +22,7 @@ WRITE_S = 30.0
 CONNECTIONS_MAX = 4096
 REASONS = {
     200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed", 408: "Request Timeout",
-    413: "Content Too Large", 500: "Internal Server Error", 503: "Service Unavailable", 504: "Gateway Timeout",
+    413: "Content Too Large", 500: "Internal Server Error", 501: "Not Implemented", 503: "Service Unavailable", 504: "Gateway Timeout",
 }
 log = logging.getLogger("pitstop.fleet")
 STATUS_OF = {"unavailable": 503, "resource_exhausted": 503, "deadline_exceeded": 504, "internal": 500, "data_loss": 500}
@@ -61,7 +61,7 @@ class Refused(Exception):
         self.status = status
 
 
-def _error(status: int, message: str) -> Answer:
+def error_of(status: int, message: str) -> Answer:
     return Answer(json.dumps({"error": {"message": message}, "object": "error", "message": message, "code": status}), status)
 
 
@@ -101,7 +101,7 @@ class HttpServer:
                 request = await self._read(reader)
                 answer = await self._answered(request, reader)
             except Refused as refused:
-                answer = _error(refused.status, str(refused))
+                answer = error_of(refused.status, str(refused))
                 request = None
             await self._write(writer, answer, is_head=request is not None and request.method == "HEAD")
         except (asyncio.CancelledError, asyncio.TimeoutError, asyncio.IncompleteReadError, ConnectionError):
@@ -143,10 +143,10 @@ class HttpServer:
                 return said if isinstance(said.body, str) else await _begun(said)
             except (PitstopError, TypeError) as error:  # TypeError: an argument that means nothing, by name
                 status = STATUS_OF.get(getattr(error, "code", ""), 400)
-                return _error(status, getattr(error, "message", str(error)))
+                return error_of(status, getattr(error, "message", str(error)))
             except Exception as error:  # a fault of this server's: the client is told, not left with a closed connection
                 log.exception("%s %s", request.method, request.path)
-                return _error(500, f"{type(error).__name__}: {error}")
+                return error_of(500, f"{type(error).__name__}: {error}")
 
         work, gone = asyncio.ensure_future(answer()), asyncio.ensure_future(reader.read(1))
         try:
@@ -177,7 +177,10 @@ class HttpServer:
 async def _begun(answer: Answer) -> Answer:
     """With its first piece: what is refused is an answer with a status."""
     pieces = answer.body
-    first = await pieces.__anext__()
+    try:
+        first = await pieces.__anext__()
+    except StopAsyncIteration:
+        return Answer("", answer.status, answer.kind)
 
     async def all_of_them() -> AsyncIterator[str]:
         try:

@@ -32,6 +32,7 @@ NAMESPACE = "pitstop"  # of the fleets' actors, whatever the program's own is
 CLIENT_KEY = "fleet"  # the name of the clients' key among the fleet's keys
 WATCH_S = 0.05
 CALLS_AT_ONCE = 64
+LOOK_S = 0.5  # a stage that is waiting for its bytes looks as often whether it is still wanted
 DROP_TRIES = 50
 FETCH_BYTES = 64 << 20  # of tensors that a donor reads and gives at once
 
@@ -114,6 +115,10 @@ class Replica:
 
     # ---- control ----
 
+    async def check(self) -> None:
+        """Answered by one that works, and whose tree does."""
+        await self._client.status()
+
     async def call(self, kind: str, timeout: float, fields: Mapping[str, Any]) -> dict[str, Any]:
         """One call of the admin door, and its reply."""
         return await self._client.call("admin", kind, timeout, timeout_ms=int(timeout * 1000), **fields)
@@ -172,9 +177,17 @@ class Replica:
         path = payload.pop("path", "")
         if path:
             return self._blocking.stage_weights(path, epoch=epoch, timeout=timeout, **payload)
+        buckets = left = payload.pop("buckets")
+        deadline = time.monotonic() + timeout
+        while left:
+            ready, left = ray.wait(left, num_returns=len(left), timeout=LOOK_S)
+            if given_up.is_set():
+                raise GivenUp
+            if left and time.monotonic() > deadline:
+                raise PitstopError("deadline_exceeded", f"{len(left)} buckets of weights did not come in {timeout:g} s")
         tensors: dict[str, numpy.ndarray] = {}
         # Views of this machine's shared memory: Ray has moved each bucket here once, for all its replicas.
-        for bucket in ray.get(payload.pop("buckets"), timeout=timeout):
+        for bucket in ray.get(buckets):
             tensors.update(bucket)
         return self._push(tensors, given_up, epoch=epoch, timeout=timeout, **payload)
 
