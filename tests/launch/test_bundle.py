@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import tarfile
 
@@ -96,7 +97,58 @@ def test_packs_all_of_it_or_nothing(tmp_path):
     assert done.returncode == 4, done.stderr
     assert "pitstop_scheduler_proc" in done.stderr and "kernels_gpu_test" in done.stderr
     assert "pitstop_cli" not in done.stderr
-    assert not list((tmp_path / "out").iterdir())
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def hollow(tmp_path):
+    """A build in which every program is there and does nothing."""
+    place = tmp_path / "build" / "bin"
+    place.mkdir(parents=True)
+    text = (ROOT / "launch" / "bundle").read_text()
+    for name in ("pitstop_cli", "pitstop_scheduler_proc", "pitstop_detokenizer_proc", "pitstop_http_proc",
+                 "pitstop_tokenizer_proc", "pitstop_tp_worker", "pitstop_bench", "pitstop_kernels_bench",
+                 "pitstop_make_model", "pitstop_roofline", "pitstop_stall", "pitstop_http_bench"):
+        assert name.removeprefix("pitstop_") in text
+        shutil.copy("/bin/true", place / name)
+    return place.parent
+
+
+def bundle_of(build, out, **environment):
+    return subprocess.run(
+        [ROOT / "launch" / "bundle", out, "--without-gpu"],
+        env={**os.environ, "PITSTOP_BUILD": str(build), **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_what_fails_in_the_middle_leaves_nothing(hollow, tmp_path):
+    """The next call may make it in the same place."""
+    tool = tmp_path / "path" / "patchelf"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\necho 'no such section' >&2; exit 1\n")
+    tool.chmod(0o755)
+    done = bundle_of(hollow, tmp_path / "out", PATH=f"{tool.parent}:{os.environ['PATH']}")
+    assert done.returncode == 4 and "no such section" in done.stderr
+    assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
+    done = bundle_of(hollow, tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_build_that_fails_says_why(hollow, tmp_path):
+    """As ninja does: what a compiler says is on its standard output."""
+    cmake = tmp_path / "path" / "cmake"
+    cmake.parent.mkdir()
+    targets = "pitstop_cli pitstop_scheduler_proc pitstop_detokenizer_proc pitstop_http_proc_main " \
+        "pitstop_tokenizer_proc_main pitstop_tp_worker_main pitstop_bench pitstop_kernels_bench pitstop_make_model " \
+        "pitstop_roofline pitstop_stall pitstop_http_bench"
+    listed = "".join(f"echo {target}: phony; " for target in targets.split())
+    cmake.write_text(f"#!/bin/sh\ncase $* in *help) {listed};; *) echo 'cli.cpp:3: error: no such type'; exit 1;; esac\n")
+    cmake.chmod(0o755)
+    (hollow / "CMakeCache.txt").write_text("")
+    done = bundle_of(hollow, tmp_path / "out", PATH=f"{cmake.parent}:{os.environ['PATH']}")
+    assert done.returncode == 4 and "cli.cpp:3: error: no such type" in done.stderr
 
 
 def test_refuses_a_directory_that_holds_something(tmp_path):
