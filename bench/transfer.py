@@ -3,7 +3,8 @@
 
     bench/transfer.py --build build/cpu [--gb 1.2] [--tp 1] [--json out.json] [-- flags of push]
 
-Makes a model of that size (and one of 10,000 tensors), starts a tree, pushes, prints a table. Every
+Makes a model of that size (and one of 10,000 tensors), starts a tree, pushes, and updates 1 % of it from a
+directory as against all of it, prints a table. Every
 push is verified: the sender digests what it sends and declares that with the commit, each worker
 digests what it has written. The best of five counts, as for memcpy: one thread's, between arrays
 of the model's size that were touched before.
@@ -188,6 +189,50 @@ def large(options, place, results):
                 results[name][f"bytes of rank {rank['rank']}, of the model's"] = (
                     rank["bytes"] / num_bytes
                 )
+        partial(tree, model, num_bytes, results)
+
+
+def write_part(model, directory, num_bytes, last):
+    """The last matrices of the checkpoint before tensor `last`, so many bytes: a checkpoint of their own."""
+    with open(model / "model.safetensors", "rb") as file:
+        (header_len,) = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(header_len))
+        names, part, pieces, size = list(header), {}, [], 0
+        while size < num_bytes:
+            last -= 1
+            begin, end = header[names[last]]["data_offsets"]
+            file.seek(8 + header_len + begin)
+            pieces.append(file.read(end - begin))
+            part[names[last]] = {**header[names[last]], "data_offsets": [size, size + end - begin]}
+            size += end - begin
+    text = json.dumps(part).encode()
+    directory.mkdir()
+    (directory / "model.safetensors").write_bytes(b"".join([struct.pack("<Q", len(text)), text, *pieces]))
+    return size, last
+
+
+def partial(tree, model, num_bytes, results):
+    """Two parts in turn, so that each finds the other's tensors old in its copy."""
+    first, last = write_part(model, model.parent / "part-1", num_bytes / 100, -1)
+    second, _ = write_part(model, model.parent / "part-2", num_bytes / 100, last)
+    whole, parts = [], []
+    with pitstop.Client(str(tree.run_dir)) as client:
+        for _ in range(5):
+            whole.append(client.update_weights(str(model)))
+        for turn in range(12):
+            path = str(model.parent / f"part-{turn % 2 + 1}")
+            parts.append(client.update_weights(path, partial=True))
+    parts = parts[2:]  # the first ones copy what the whole update left old
+    assert all(reply["ok"] for reply in whole + parts)
+    whole_s = min(reply["total_s"] for reply in whole)
+    part_s = min(reply["total_s"] for reply in parts)
+    results["partial update, from a directory"] = {
+        "bytes sent, of the model's": (first + second) / 2 / num_bytes,
+        "bytes written, of the model's": max(reply["bytes"] for reply in parts) / num_bytes,
+        "whole_s": whole_s,
+        "partial_s": part_s,
+        "ratio": part_s / whole_s,
+    }
 
 
 def small(options, place, results):

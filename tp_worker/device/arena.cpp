@@ -62,7 +62,8 @@ Arena::Arena(Arena&& other) noexcept
       bytes_(std::exchange(other.bytes_, 0)),
       is_committed_(std::exchange(other.is_committed_, false)),
       gpu_(std::move(other.gpu_)),
-      is_adopted_(std::exchange(other.is_adopted_, false)) {}
+      is_adopted_(std::exchange(other.is_adopted_, false)),
+      mapping_(std::exchange(other.mapping_, 0)) {}
 
 Arena& Arena::operator=(Arena&& other) noexcept {
     std::swap(tag_, other.tag_);
@@ -71,6 +72,7 @@ Arena& Arena::operator=(Arena&& other) noexcept {
     std::swap(is_committed_, other.is_committed_);
     std::swap(gpu_, other.gpu_);
     std::swap(is_adopted_, other.is_adopted_);
+    std::swap(mapping_, other.mapping_);
     return *this;
 }
 
@@ -82,6 +84,7 @@ Result<> Arena::commit() {
     if (is_committed_) {
         return make_error(ErrorCode::kFailedPrecondition, "{} is in memory already", tag_);
     }
+    ++mapping_;
     if (is_on_gpu()) {
         if (Result<> mapped = gpu_.map(); !mapped) {
             return make_error(
@@ -111,6 +114,7 @@ Result<std::int64_t> Arena::release() {
     if (!is_committed_) {
         return make_error(ErrorCode::kFailedPrecondition, "{} is released already", tag_);
     }
+    ++mapping_;
     if (is_on_gpu()) {
         gpu_.unmap();
         is_committed_ = false;
@@ -150,6 +154,7 @@ void Arena::move_to(Arena& to) {
 
 Result<> Arena::adopt(int fd) {
     CHECK(is_committed_);
+    ++mapping_;
     void* start =
         ::mmap(data_, static_cast<std::size_t>(bytes_), PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0);
     if (start == MAP_FAILED) {

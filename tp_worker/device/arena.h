@@ -52,6 +52,8 @@ class Arena {
     Result<> renew();
 
     [[nodiscard]] bool is_committed() const { return is_committed_; }
+    // Counts what makes its bytes others without a write to data(): commit(), release(), adopt().
+    [[nodiscard]] std::uint64_t mapping() const { return mapping_; }
     [[nodiscard]] std::byte* data() const { return data_; }
     [[nodiscard]] std::int64_t bytes() const { return bytes_; }
     // Physical memory in it now, in bytes.
@@ -70,6 +72,7 @@ class Arena {
     bool is_committed_ = false;
     kernels::DeviceRange gpu_{};  // empty: the range is the host's
     bool is_adopted_ = false;
+    std::uint64_t mapping_ = 0;
 };
 
 }  // namespace pitstop::tp_worker

@@ -109,9 +109,14 @@ messages::Frames Updater::refusal(const messages::WorkerStage& order, Error erro
 // Of the stage that is held, which fills `target`.
 StageArgs Updater::args_for(Arena& target) {
     GpuStaging* const gpu = engine_.gpu_staging();
+    const WeightStore::Ledgers ledgers = engine_.weights()->ledgers(target);
     std::function<Result<>(int)> adopt;
     if (!stage_->is_in_place && gpu == nullptr)
-        adopt = [&target](int fd) { return target.adopt(fd); };
+        adopt = [&target, ledger = ledgers.target](int fd) {
+            Result<> adopted = target.adopt(fd);
+            ledger->look_at(target);
+            return adopted;
+        };
     return {
         .update = stage_->update,
         .spec = stage_->spec,
@@ -123,6 +128,8 @@ StageArgs Updater::args_for(Arena& target) {
         .gpu = gpu,
         .target = target.data(),
         .live = engine_.weights()->live_data(),
+        .target_ledger = *ledgers.target,
+        .live_ledger = *ledgers.live,
         .target_bytes = target.bytes(),
         .takes_shards = !stage_->is_in_place,
         .adopt = std::move(adopt),
@@ -164,9 +171,16 @@ Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerStage o
     give(
         what,
         0,
-        [this, is_session, &target, deadline = deadline_of(order.timeout_ms)](Stage& stage) {
+        [this,
+         is_session,
+         &target,
+         &live = store->live_memory(),
+         ledgers = store->ledgers(target),
+         deadline = deadline_of(order.timeout_ms)](Stage& stage) {
             // A read of what the target held before may have waited until now.
             Result<> result = stage.is_in_place ? target.disown() : target.renew();
+            ledgers.target->look_at(target);
+            ledgers.live->look_at(live);
             if (result) result = stage.fill->begin();
             if (is_session) return result;
             const SourceArgs source{
@@ -256,8 +270,9 @@ Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerGroup o
     const TimePoint deadline = deadline_of(order.timeout_ms);
     const bool is_given =
         joining_.offer([this, answer, deadline, order = std::move(order)]() mutable {
-            const std::int64_t rank =
-                order.spec.rank_offset + raw(worker_.replica) * worker_.tp + raw(worker_.rank);
+            const std::int64_t rank = order.spec.rank_offset +
+                                      std::int64_t{raw(worker_.replica)} * worker_.tp +
+                                      raw(worker_.rank);
             const Result<> result = order.action == messages::GroupAction::kDestroy
                                         ? groups_.destroy(order.spec.group)
                                         : groups_.init(order.spec, rank, {deadline, is_over_});

@@ -6,6 +6,7 @@
 #include "messages/update_orders.h"
 #include "messages/weights.h"
 #include "tp_worker/config/model_config.h"
+#include "tp_worker/weights/copy_ledger.h"
 #include "tp_worker/weights/pace.h"
 #include "tp_worker/weights/weight_layout.h"
 #include "tp_worker/weights/weight_loader.h"
@@ -30,6 +31,8 @@ struct StageArgs {
     GpuStaging* gpu = nullptr;         // the copies are in its memory; null: in the host's
     std::byte* target = nullptr;       // the copy to fill
     const std::byte* live = nullptr;   // the copy that serves; direct: the same
+    CopyLedger& target_ledger;         // what is known of the target
+    CopyLedger& live_ledger;           // and of the live copy; direct: the same
     std::int64_t target_bytes = 0;     // of the target's memory
     bool takes_shards = false;         // a sender may lay the whole target out itself
     // Makes a sealed memfd the target's memory; empty: a shard that is laid out is copied.

@@ -217,6 +217,7 @@ Result<> WeightStage::take_shard(std::span<const std::byte> bytes, Shard shard) 
     mark_written();
     states_.assign(states_.size(), State::kArrived);
     num_tensors_ = static_cast<std::int64_t>(states_.size());
+    for (std::size_t i = 0; i < states_.size(); ++i) args_.target_ledger.forget(i);
     if (shard == Shard::kToCopy) {
         const TimePoint begun = Clock::now();
         const Result<> filled = writer_->fill_target(bytes);
@@ -244,18 +245,54 @@ Result<> WeightStage::finish() {
     add_missing();
     if (!problems_.empty()) return fail_with_problems();
     mark_written();
-    std::vector<FillJob> kept;
     std::vector<FillJob> scattered;
     for (std::size_t i = 0; i < states_.size(); ++i) {
-        if (states_[i] == State::kAbsent) kept.push_back({.index = i});
         if (states_[i] == State::kSparse) scattered.push_back({.index = i});
     }
     RETURN_IF_ERROR(fill_all(std::move(scattered), Keep::kInPlace));
-    RETURN_IF_ERROR(fill_all(std::move(kept), Keep::kCopy));
+    RETURN_IF_ERROR(keep_others());
     check_tied();
     if (!problems_.empty()) return fail_with_problems();
     phase_ = messages::UpdatePhase::kPrepared;
     return Ok{};
+}
+
+// Whether the target holds the tensor as it is live, and what of it was digested then is so still.
+bool WeightStage::is_there(std::size_t tensor) const {
+    const CopyLedger::Entry* const there = args_.target_ledger.find(tensor);
+    const CopyLedger::Entry* const live = args_.live_ledger.find(tensor);
+    return there != nullptr && live != nullptr && there->writing == live->writing;
+}
+
+// What did not arrive: copied from the live version and digested, unless it is there already.
+Result<> WeightStage::keep_others() {
+    std::vector<FillJob> jobs;
+    for (std::size_t i = 0; i < states_.size(); ++i) {
+        if (states_[i] != State::kAbsent) continue;
+        if (is_there(i) && (args_.target_ledger.find(i)->is_finite || args_.spec.allow_nonfinite)) {
+            const std::vector<Digest>& known = args_.target_ledger.find(i)->parts;
+            const std::span<messages::PartDigest> parts = digests_of(i);
+            for (std::size_t part = 0; part < parts.size(); ++part) {
+                parts[part].lane0 = known[part].lane0;
+                parts[part].lane1 = known[part].lane1;
+            }
+        } else {
+            jobs.push_back({.index = i});
+        }
+    }
+    return fill_all(std::move(jobs), Keep::kCopy);
+}
+
+// It is in its place, and digested. One that was kept is the live one's.
+void WeightStage::record(std::size_t tensor) {
+    const auto values =
+        args_.spec.allow_nonfinite ? CopyLedger::Values::kNotLookedAt : CopyLedger::Values::kFinite;
+    if (states_[tensor] != State::kAbsent) {
+        args_.target_ledger.record(tensor, values, digests_of(tensor));
+        return;
+    }
+    args_.live_ledger.record(tensor, values, digests_of(tensor));
+    if (args_.target != args_.live) args_.target_ledger.record_copy(tensor, args_.live_ledger);
 }
 
 // The head that was sent beside the embedding would have been dropped: it must be the same.
@@ -287,8 +324,13 @@ void WeightStage::check_tied() {
 }
 
 Result<> WeightStage::fill_all(std::vector<FillJob> jobs, Keep keep) {
-    for (FillJob& job : jobs)
+    std::vector<std::size_t> written;
+    for (FillJob& job : jobs) {
         job.parts = job.is_head_beside ? std::span(head_digests_) : digests_of(job.index);
+        if (job.is_head_beside) continue;
+        args_.target_ledger.forget(job.index);
+        written.push_back(job.index);
+    }
     Filled filled = writer_->fill(std::move(jobs), keep);
     num_tensors_ += filled.num_tensors;
     bytes_ += filled.bytes;
@@ -296,7 +338,9 @@ Result<> WeightStage::fill_all(std::vector<FillJob> jobs, Keep keep) {
     verify_ += filled.verify;
     for (auto& [index, problem] : filled.problems) problems_.push_back(std::move(problem));
     if (filled.error) return std::move(filled.error->second);
-    return problems_.empty() ? Result<>(Ok{}) : fail_with_problems();
+    if (!problems_.empty()) return fail_with_problems();
+    for (const std::size_t tensor : written) record(tensor);
+    return Ok{};
 }
 
 Result<> WeightStage::take_sparse(std::span<const SparseTensor> tensors) {
@@ -367,7 +411,9 @@ Result<> WeightStage::take_tied(const SparseTensor& sparse, const WeightTensor& 
 Result<> WeightStage::scatter(const SparseTensor& sparse, const WeightTensor& tensor) {
     const TimePoint begun = Clock::now();
     State& state = states_[index_of(tensor)];
-    if (state == State::kAbsent && args_.target != args_.live) writer_->copy_live(tensor);
+    if (state == State::kAbsent && !is_there(index_of(tensor)) && args_.target != args_.live)
+        writer_->copy_live(tensor);
+    args_.target_ledger.forget(index_of(tensor));
     state = State::kSparse;
     ++num_tensors_;
     writer_->write(tensor, elements_here(sparse, tensor));

@@ -67,6 +67,9 @@ class WeightStage {
 
   private:
     Result<> fill_all(std::vector<FillJob> jobs, Keep keep);
+    Result<> keep_others();
+    [[nodiscard]] bool is_there(std::size_t tensor) const;
+    void record(std::size_t tensor);
     Result<> fail_with_problems();
     void check_declared(const messages::TensorInfo& declared);
     void add_missing();

@@ -14,7 +14,9 @@ Result<WeightStore> WeightStore::make(
     if (device.is_cuda()) {
         ASSIGN_OR_RETURN(store.pieces_, PinnedPieces::make());
     }
-    for (Copy& copy : store.copies_) {
+    for (std::size_t i = 0; i < store.copies_.size(); ++i) {
+        Copy& copy = store.copies_[i];
+        copy.ledger.emplace(static_cast<int>(i), layout.tensors().size());
         ASSIGN_OR_RETURN(copy.memory, device.reserve("weights", layout.bytes()));
         copy.views = bind_weights(layout, config, copy.memory->data());
     }
@@ -25,6 +27,12 @@ Result<WeightStore> WeightStore::make(
 Arena& WeightStore::target(messages::UpdateMode mode) {
     const bool is_live = mode == messages::UpdateMode::kDirect || is_lost_;
     return *copies_[is_live ? live_ : 1 - live_].memory;
+}
+
+WeightStore::Ledgers WeightStore::ledgers(const Arena& target) {
+    Copy& live = copies_[live_];
+    Copy& other = copies_[1 - live_];
+    return {.target = &*(&target == &*live.memory ? live : other).ledger, .live = &*live.ledger};
 }
 
 void WeightStore::commit(messages::UpdateMode mode) {

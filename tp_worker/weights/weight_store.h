@@ -15,6 +15,7 @@
 #include "tp_worker/device/arena.h"
 #include "tp_worker/device/device.h"
 #include "tp_worker/device/pinned_pieces.h"
+#include "tp_worker/weights/copy_ledger.h"
 #include "tp_worker/weights/weight_layout.h"
 
 #include <array>
@@ -43,6 +44,13 @@ class WeightStore {
     // What a stage of this mode fills: the other copy, or the live one itself. Neither has to have
     // memory that can be written: Arena::own() in the background sees to it.
     [[nodiscard]] Arena& target(messages::UpdateMode mode);
+
+    // What a stage into `target` goes by, for its job in the background.
+    struct Ledgers {
+        CopyLedger* target = nullptr;
+        CopyLedger* live = nullptr;  // in place: the same
+    };
+    [[nodiscard]] Ledgers ledgers(const Arena& target);
 
     // What was retained is about to be overwritten, or to be given back.
     void forget_retained() { has_retained_ = false; }
@@ -79,6 +87,7 @@ class WeightStore {
     struct Copy {
         std::optional<Arena> memory{};
         ModelWeights views{};
+        std::optional<CopyLedger> ledger{};
     };
     WeightStore() = default;
 

@@ -143,6 +143,8 @@ class StageTest : public testing::Test {
         begin();
     }
     void begin() {
+        live_ledger_ = CopyLedger(0, layout_.tensors().size());
+        target_ledger_ = CopyLedger(1, layout_.tensors().size());
         stage_ = std::make_unique<WeightStage>(StageArgs{
             .spec = spec_,
             .layout = layout_,
@@ -151,6 +153,8 @@ class StageTest : public testing::Test {
             .add_run = digest::add_run_on(IsaLevel::kScalar),
             .target = target_.data(),
             .live = live_.data(),
+            .target_ledger = target_ledger_,
+            .live_ledger = live_ledger_,
             .target_bytes = layout_.bytes(),
             .pace = pace_,
             .is_dropped = is_dropped_,
@@ -218,6 +222,8 @@ class StageTest : public testing::Test {
     }();
     Pace pace_{1.0};
     std::atomic<bool> is_dropped_{false};
+    CopyLedger live_ledger_{0, 0};
+    CopyLedger target_ledger_{1, 0};
     std::unique_ptr<WeightStage> stage_{};
 };
 

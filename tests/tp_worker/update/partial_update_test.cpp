@@ -1,0 +1,352 @@
+// Partial updates cost their own bytes, on the CPU and on a GPU: what is left out of a stage
+// because it is there already must be there, whatever came before. The digests that are compared
+// with are computed from memory.
+#include "messages/codec.h"
+#include "messages/version_digest.h"
+#include "tests/gpu_or_skip.h"
+#include "tests/source_dir.h"
+#include "tests/tp_worker/test_replica.h"
+#include "tp_worker/update/updater.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <poll.h>
+#include <random>
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace pitstop::tp_worker {
+namespace {
+
+using Json = nlohmann::json;
+using Bytes = std::vector<std::uint8_t>;
+
+const std::string kNorm = "model.norm.weight";
+const std::string kDown = "model.layers.0.mlp.down_proj.weight";
+
+struct Stored {
+    std::vector<std::int64_t> shape{};
+    Bytes bytes{};
+};
+
+// A model's tensors as its checkpoint has them: bf16.
+std::map<std::string, Stored> tensors_of(const std::string& model) {
+    std::ifstream file(model_dir(model) + "/model.safetensors", std::ios::binary);
+    const std::string bytes((std::istreambuf_iterator<char>(file)), {});
+    std::uint64_t header_len = 0;
+    std::memcpy(&header_len, bytes.data(), 8);
+    const Json header = Json::parse(bytes.substr(8, header_len));
+    std::map<std::string, Stored> tensors;
+    for (const auto& [name, entry] : header.items()) {
+        if (name == "__metadata__") continue;
+        const std::size_t begin = 8 + header_len + entry["data_offsets"][0].get<std::size_t>();
+        const std::size_t end = 8 + header_len + entry["data_offsets"][1].get<std::size_t>();
+        tensors[name] = {
+            entry["shape"],
+            Bytes(
+                bytes.begin() + static_cast<std::ptrdiff_t>(begin),
+                bytes.begin() + static_cast<std::ptrdiff_t>(end)
+            )};
+    }
+    return tensors;
+}
+
+class PartialUpdate : public testing::TestWithParam<DeviceKind> {
+  protected:
+    void SetUp() override {
+        if (GetParam() == DeviceKind::kCuda) {
+            if (const std::string why = why_no_gpu(); !why.empty()) {
+                ASSERT_FALSE(is_gpu_required()) << why;
+                GTEST_SKIP() << why;
+            }
+        }
+        ReplicaOptions options;
+        options.engine.model_dir = model_dir("stories");
+        options.engine.device = GetParam();
+        options.engine.compute = Compute::kFp32;
+        options.engine.isa = best_isa();
+        options.engine.max_total_tokens = 1024;
+        options.engine.tokens_per_step_max = 256;
+        options.engine.num_slots = 4;
+        auto replica = TestReplica::make(options);
+        ASSERT_TRUE(replica) << replica.error().message;
+        replica_ = *std::move(replica);
+        updater_ = std::make_unique<Updater>(replica_->root(), pace_, fault_point_);
+        for (const auto& [name, tensor] : stories_) whole_bytes_ += std::ssize(tensor.bytes);
+    }
+    ~PartialUpdate() override { updater_.reset(); }
+
+    template <class Answer, class Order>
+    Answer ask(const Order& order) {
+        Result<std::vector<messages::Frames>> now = updater_->obey(encode(order));
+        EXPECT_TRUE(now) << now.error().message;
+        std::vector<messages::Frames> frames = now ? *now : std::vector<messages::Frames>{};
+        for (int i = 0; i < 100; ++i) {
+            for (const messages::Frames& one : frames) {
+                if (one.type != Answer::kType) continue;
+                auto answer = decode<Answer>(one, messages::UnknownFields::kRefuse);
+                EXPECT_TRUE(answer);
+                return answer ? *answer : Answer{};
+            }
+            pollfd item{updater_->fd(), POLLIN, 0};
+            if (::poll(&item, 1, 20'000) != 1) break;
+            frames = updater_->take_answers();
+        }
+        ADD_FAILURE() << "no answer of type " << Answer::kType;
+        return {};
+    }
+
+    using Tensors = std::vector<std::pair<std::string, const Bytes*>>;
+    enum class Form { kWhole, kSparse };
+    // Brings these tensors, and leaves the others as they are.
+    messages::WorkerStaged stage(
+        const Tensors& tensors,
+        messages::UpdateMode mode = messages::UpdateMode::kStaged,
+        Form form = Form::kWhole
+    ) {
+        messages::WorkerStage order;
+        order.update = messages::UpdateId{++last_update_};
+        order.spec.mode = mode;
+        order.spec.partial = true;
+        order.spec.allow_nonfinite = allow_nonfinite_;
+        messages::WeightSource& source = order.spec.source;
+        source.kind = messages::SourceKind::kTensors;
+        source.format = form == Form::kSparse ? messages::TensorFormat::kSparse
+                                              : messages::TensorFormat::kFlattened;
+        source.payloads.resize(1);
+        Bytes& payload = source.payloads[0].data.values;
+        for (const auto& [name, bytes] : tensors) {
+            source.tensors.push_back(
+                {.name = name, .dtype = "BF16", .shape = stories_.at(name).shape}
+            );
+            if (form == Form::kSparse) {
+                const auto num = static_cast<std::int32_t>(bytes->size() / 2);
+                source.num_updates.push_back(num);
+                for (std::int32_t i = 0; i < num; ++i) {
+                    for (int byte = 0; byte < 4; ++byte)
+                        payload.push_back(static_cast<std::uint8_t>(i >> (8 * byte)));
+                }
+            }
+            payload.insert(payload.end(), bytes->begin(), bytes->end());
+        }
+        return ask<messages::WorkerStaged>(order);
+    }
+    void commit() {
+        ask<messages::WorkerCommitted>(messages::WorkerCommit{
+            .update = messages::UpdateId{last_update_}, .epoch = Epoch{++epoch_}});
+    }
+    void roll_back() {
+        ask<messages::WorkerCommitted>(messages::WorkerCommit{
+            .update = messages::UpdateId{++last_update_},
+            .epoch = Epoch{++epoch_},
+            .rollback = true});
+    }
+    void drop() {
+        ask<messages::WorkerDropped>(messages::WorkerDrop{
+            .update = messages::UpdateId{last_update_}});
+    }
+    void change_weights_memory(messages::MemoryAction action) {
+        const auto done = ask<messages::WorkerMemoryDone>(messages::WorkerMemory{
+            .call = CallId{1},
+            .action = action,
+            .tags = {messages::MemoryTag::kWeights},
+            .keep_weights = true});
+        EXPECT_EQ(done.verdict.code, std::nullopt) << done.verdict.message;
+    }
+    // Stages and commits; what was digested is what is in memory then. Returns the bytes written.
+    std::int64_t update(
+        const Tensors& tensors,
+        messages::UpdateMode mode = messages::UpdateMode::kStaged,
+        Form form = Form::kWhole
+    ) {
+        const messages::WorkerStaged vote = stage(tensors, mode, form);
+        EXPECT_TRUE(vote.outcome.ok)
+            << (vote.outcome.problems.empty() ? "" : vote.outcome.problems[0]);
+        commit();
+        EXPECT_EQ(vote.digests, in_memory());
+        return vote.outcome.bytes;
+    }
+    std::vector<messages::PartDigest> in_memory() {
+        return ask<messages::WorkerDigests>(messages::WorkerDigest{.call = CallId{1}}).digests;
+    }
+    // Of each tensor that is live: whose it is.
+    void expect_live(const std::map<std::string, std::string>& of_bard) {
+        for (const messages::PartDigest& part : in_memory()) {
+            const std::string model = of_bard.contains(part.name) ? "bard" : "stories";
+            EXPECT_EQ(to_hex({part.lane0, part.lane1}), expected_[model]["tensors"][part.name])
+                << part.name << " should be as in " << model;
+        }
+    }
+    std::int64_t bytes_of(const std::string& name) { return std::ssize(stories_.at(name).bytes); }
+    const Bytes* bard(const std::string& name) { return &bard_.at(name).bytes; }
+    const Bytes* stories(const std::string& name) { return &stories_.at(name).bytes; }
+
+    const std::map<std::string, Stored> stories_ = tensors_of("stories");
+    const std::map<std::string, Stored> bard_ = tensors_of("bard");
+    const Json expected_ =
+        Json::parse(std::ifstream(source_dir() + "/tests/data/golden/digests.json"))["models"];
+    std::int64_t whole_bytes_ = 0;
+    bool allow_nonfinite_ = false;
+    Pace pace_{1.0};
+    FaultPoint fault_point_{"none"};
+    std::unique_ptr<TestReplica> replica_{};
+    std::unique_ptr<Updater> updater_{};
+    std::uint64_t last_update_ = 0;
+    std::int64_t epoch_ = 1;
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    Devices,
+    PartialUpdate,
+    testing::Values(DeviceKind::kCpu, DeviceKind::kCuda),
+    [](const auto& device) { return std::string(device.param == DeviceKind::kCpu ? "Cpu" : "Gpu"); }
+);
+
+TEST_P(PartialUpdate, P10_CostsItsOwnBytesAndThoseOfTheOneBefore) {
+    EXPECT_EQ(update({{kNorm, bard(kNorm)}}), whole_bytes_) << "the other copy held nothing";
+    EXPECT_EQ(update({{kDown, bard(kDown)}}), bytes_of(kDown) + bytes_of(kNorm));
+    EXPECT_EQ(update({{kDown, stories(kDown)}}), bytes_of(kDown));
+    EXPECT_EQ(update({{kNorm, stories(kNorm)}}), bytes_of(kNorm) + bytes_of(kDown));
+    EXPECT_EQ(update({}), bytes_of(kNorm));
+    EXPECT_EQ(update({}), 0);
+    expect_live({});
+}
+
+TEST_P(PartialUpdate, P10_OfElementsCostsItsTensors) {
+    update({{kNorm, bard(kNorm)}});
+    EXPECT_EQ(
+        update({{kDown, bard(kDown)}}, messages::UpdateMode::kStaged, Form::kSparse),
+        bytes_of(kDown) + bytes_of(kNorm)
+    );
+    EXPECT_EQ(
+        update({{kDown, bard(kDown)}}, messages::UpdateMode::kStaged, Form::kSparse),
+        bytes_of(kDown)
+    );
+    expect_live({{kNorm, ""}, {kDown, ""}});
+}
+
+TEST_P(PartialUpdate, DirectOnesLookAtTheirOwnBytesAlone) {
+    EXPECT_EQ(update({{kNorm, bard(kNorm)}}, messages::UpdateMode::kDirect), whole_bytes_);
+    EXPECT_EQ(update({{kDown, bard(kDown)}}, messages::UpdateMode::kDirect), bytes_of(kDown));
+    EXPECT_EQ(update({{kNorm, stories(kNorm)}}), whole_bytes_);
+    EXPECT_EQ(update({{kDown, stories(kDown)}}, messages::UpdateMode::kDirect), bytes_of(kDown));
+    EXPECT_EQ(update({}), bytes_of(kDown) + bytes_of(kNorm));
+    expect_live({});
+}
+
+TEST_P(PartialUpdate, P2_ARollbackIsNotForgotten) {
+    update({{kNorm, bard(kNorm)}});
+    roll_back();
+    expect_live({});
+    EXPECT_EQ(update({{kDown, bard(kDown)}}), bytes_of(kDown) + bytes_of(kNorm));
+    expect_live({{kDown, ""}});
+    roll_back();
+    expect_live({});
+}
+
+TEST_P(PartialUpdate, WhatADroppedStageWroteIsWrittenAgain) {
+    update({{kNorm, bard(kNorm)}});
+    Bytes broken = *bard(kDown);
+    broken[2 * 17] = 0x80;
+    broken[2 * 17 + 1] = 0x7f;  // infinity
+    EXPECT_FALSE(stage({{kDown, &broken}, {kNorm, stories(kNorm)}}).outcome.ok);
+    drop();
+    EXPECT_EQ(update({}), bytes_of(kDown) + bytes_of(kNorm));
+    expect_live({{kNorm, ""}});
+}
+
+TEST_P(PartialUpdate, MemoryThatCameAgainIsFilledAgain) {
+    update({{kNorm, bard(kNorm)}});
+    update({});
+    change_weights_memory(messages::MemoryAction::kRelease);
+    change_weights_memory(messages::MemoryAction::kResume);
+    EXPECT_EQ(update({{kDown, bard(kDown)}}), whole_bytes_);
+    expect_live({{kNorm, ""}, {kDown, ""}});
+}
+
+// A sender's memory took the place of the copy, and the update was dropped then.
+TEST_P(PartialUpdate, AdoptedMemoryIsNotTakenForTheCopyBefore) {
+    if (GetParam() == DeviceKind::kCuda) GTEST_SKIP() << "a GPU's copies are not adopted";
+    update({{kNorm, bard(kNorm)}});
+    update({});
+    Arena& other = replica_->root().weights()->target(messages::UpdateMode::kStaged);
+    const int fd = ::memfd_create("adopted", MFD_CLOEXEC);
+    ASSERT_EQ(::ftruncate(fd, other.bytes()), 0);
+    ASSERT_TRUE(other.adopt(fd));
+    ::close(fd);
+    EXPECT_EQ(update({}), whole_bytes_);
+    expect_live({{kNorm, ""}});
+}
+
+TEST_P(PartialUpdate, WhatIsKeptMustBeFiniteAsBefore) {
+    Bytes broken = *bard(kNorm);
+    broken[2 * 17] = 0x80;
+    broken[2 * 17 + 1] = 0x7f;  // infinity
+    allow_nonfinite_ = true;
+    update({{kNorm, &broken}});
+    EXPECT_EQ(update({}), bytes_of(kNorm));
+    EXPECT_EQ(update({}), 0);
+    allow_nonfinite_ = false;
+    EXPECT_FALSE(stage({{kDown, bard(kDown)}}).outcome.ok);
+    drop();
+    update({{kNorm, bard(kNorm)}});
+    expect_live({{kNorm, ""}});
+}
+
+// Any order of updates, drops, rollbacks and releases: the votes' digests are those of memory, and
+// each tensor is the one that was sent last.
+TEST_P(PartialUpdate, P2_P10_HoldInAnyOrder) {
+    const int num_turns = GetParam() == DeviceKind::kCpu ? 300 : 60;
+    std::vector<std::string> names;
+    for (const auto& [name, tensor] : stories_) names.push_back(name);
+    std::minstd_rand random(17);
+    const auto draw = [&](std::size_t num) { return static_cast<std::size_t>(random()) % num; };
+    using Version = std::map<std::string, std::string>;  // what is bard's of it
+    Version live;
+    Version retained;
+    bool has_retained = false;
+    for (int turn = 0; turn < num_turns; ++turn) {
+        SCOPED_TRACE(turn);
+        if (draw(16) == 0) {
+            change_weights_memory(messages::MemoryAction::kRelease);
+            change_weights_memory(messages::MemoryAction::kResume);
+            has_retained = false;
+        } else if (has_retained && draw(5) == 0) {
+            roll_back();
+            std::swap(live, retained);
+        } else {
+            Tensors tensors;
+            Version next = live;
+            for (std::size_t num = draw(4); num > 0; --num) {
+                const std::string& name = names[draw(names.size())];
+                if (std::ranges::count(tensors, name, &Tensors::value_type::first) != 0) continue;
+                const bool is_bard = draw(2) == 0;
+                tensors.emplace_back(name, is_bard ? bard(name) : stories(name));
+                next.erase(name);
+                if (is_bard) next[name];
+            }
+            const auto form = draw(3) == 0 ? Form::kSparse : Form::kWhole;
+            const auto mode =
+                draw(4) == 0 ? messages::UpdateMode::kDirect : messages::UpdateMode::kStaged;
+            if (mode == messages::UpdateMode::kStaged && draw(4) == 0) {
+                EXPECT_TRUE(stage(tensors, mode, form).outcome.ok);
+                drop();
+                has_retained = false;
+            } else {
+                update(tensors, mode, form);
+                retained = live;
+                live = next;
+                has_retained = mode == messages::UpdateMode::kStaged;
+            }
+        }
+        if (HasFailure()) return;
+    }
+    expect_live(live);
+}
+
+}  // namespace
+}  // namespace pitstop::tp_worker
