@@ -1,0 +1,200 @@
+// A replica whose updates are ordered as a scheduler would, and what must come of them.
+#pragma once
+
+#include "messages/codec.h"
+#include "messages/version_digest.h"
+#include "tests/source_dir.h"
+#include "tests/tp_worker/test_replica.h"
+#include "tp_worker/update/updater.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <fstream>
+#include <memory>
+#include <poll.h>
+#include <string>
+#include <vector>
+
+namespace pitstop::tp_worker {
+
+using Json = nlohmann::json;
+
+inline Json load_json(const std::string& path) {
+    return Json::parse(std::ifstream(source_dir() + "/" + path));
+}
+
+inline std::vector<TokenId> ids_of(const Json& json) {
+    std::vector<TokenId> ids;
+    for (const int id : json) ids.push_back(static_cast<TokenId>(id));
+    return ids;
+}
+
+// A replica of `stories` with an updater on each rank.
+class UpdaterTest : public testing::Test {
+  protected:
+    void open(int tp) {
+        ReplicaOptions options;
+        options.engine.model_dir = model_dir("stories");
+        options.engine.compute = Compute::kFp32;
+        options.engine.isa = best_isa();
+        options.engine.max_total_tokens = 1024;
+        options.tp = tp;
+        auto replica = TestReplica::make(options);
+        ASSERT_TRUE(replica) << replica.error().message;
+        replica_ = *std::move(replica);
+        for (int rank = 0; rank < tp; ++rank) {
+            updaters_.push_back(
+                std::make_unique<Updater>(replica_->engine(rank), pace_, fault_point_)
+            );
+        }
+    }
+    ~UpdaterTest() override { updaters_.clear(); }
+
+    // Ordered on rank 0; its answers come later.
+    template <class Order>
+    void order(const Order& order) {
+        const Result<std::vector<messages::Frames>> now = updaters_[0]->obey(encode(order));
+        ASSERT_TRUE(now) << now.error().message;
+        ASSERT_TRUE(now->empty()) << "answered at once, by " << now->front().type;
+    }
+    // Rank 0's next answers of this type, of whatever else comes meanwhile.
+    template <class Answer>
+    std::vector<Answer> wait_for(std::size_t num) {
+        std::vector<Answer> answers;
+        while (answers.size() < num) {
+            pollfd item{updaters_[0]->fd(), POLLIN, 0};
+            if (::poll(&item, 1, 20'000) != 1) break;
+            for (const messages::Frames& one : updaters_[0]->take_answers()) {
+                if (one.type == Answer::kType)
+                    answers.push_back(*decode<Answer>(one, messages::UnknownFields::kRefuse));
+            }
+        }
+        EXPECT_EQ(answers.size(), num);
+        return answers;
+    }
+    static std::string digest_of(const messages::WorkerDigests& answer) {
+        const auto version = messages::version_digest({{{answer.rank, answer.digests}}});
+        EXPECT_TRUE(version);
+        return version ? to_hex(version->digest) : "";
+    }
+    messages::WorkerStage stage_order(
+        const std::string& path, messages::UpdateMode mode = messages::UpdateMode::kStaged
+    ) {
+        messages::WorkerStage order;
+        order.update = messages::UpdateId{++last_update_};
+        order.spec.source.path = path;
+        order.spec.mode = mode;
+        return order;
+    }
+
+    // Orders on every rank, and one answer of each.
+    template <class Answer, class Order>
+    std::vector<Answer> ask(const Order& order) {
+        std::vector<Answer> answers;
+        for (const auto& updater : updaters_) {
+            Result<std::vector<messages::Frames>> now = updater->obey(encode(order));
+            EXPECT_TRUE(now) << now.error().message;
+            std::vector<messages::Frames> frames = now ? *now : std::vector<messages::Frames>{};
+            const std::size_t num_before = answers.size();
+            while (true) {
+                for (const messages::Frames& one : frames) {
+                    if (one.type != Answer::kType) continue;  // the vote of a stage dropped since
+                    auto answer = decode<Answer>(one, messages::UnknownFields::kRefuse);
+                    EXPECT_TRUE(answer);
+                    if (answer) answers.push_back(*std::move(answer));
+                }
+                if (!now || answers.size() > num_before) break;
+                pollfd item{updater->fd(), POLLIN, 0};
+                if (::poll(&item, 1, 20'000) != 1) break;
+                frames = updater->take_answers();
+            }
+        }
+        EXPECT_GE(answers.size(), updaters_.size());
+        return answers;
+    }
+
+    std::vector<messages::WorkerStaged> stage(
+        const std::string& path, messages::UpdateMode mode = messages::UpdateMode::kStaged
+    ) {
+        messages::WorkerStage order;
+        order.update = messages::UpdateId{++last_update_};
+        order.spec = spec_;
+        order.spec.source.path = path;
+        order.spec.mode = mode;
+        return ask<messages::WorkerStaged>(order);
+    }
+    void commit(bool rollback = false) {
+        if (rollback) ++last_update_;
+        ask<messages::WorkerCommitted>(messages::WorkerCommit{
+            .update = messages::UpdateId{last_update_},
+            .epoch = Epoch{++epoch_},
+            .rollback = rollback});
+    }
+    void drop() {
+        ask<messages::WorkerDropped>(messages::WorkerDrop{
+            .update = messages::UpdateId{last_update_}});
+    }
+
+    std::string digest_of_votes(const std::vector<messages::WorkerStaged>& votes) {
+        std::vector<messages::RankParts> parts;
+        for (const messages::WorkerStaged& vote : votes) {
+            EXPECT_TRUE(vote.outcome.ok)
+                << (vote.outcome.problems.empty() ? "" : vote.outcome.problems[0]);
+            parts.push_back({vote.outcome.rank, vote.digests});
+        }
+        const auto version = messages::version_digest(parts);
+        EXPECT_TRUE(version) << version.error().message;
+        return version ? to_hex(version->digest) : "";
+    }
+    // Of the live weights, computed from memory.
+    std::string live_digest() {
+        const std::vector<messages::WorkerDigests> answers =
+            ask<messages::WorkerDigests>(messages::WorkerDigest{.call = CallId{1}});
+        std::vector<messages::RankParts> parts;
+        for (const messages::WorkerDigests& answer : answers) {
+            EXPECT_EQ(answer.epoch, Epoch{epoch_});
+            parts.push_back({answer.rank, answer.digests});
+        }
+        const auto version = messages::version_digest(parts);
+        EXPECT_TRUE(version);
+        return version ? to_hex(version->digest) : "";
+    }
+
+    // Whether the replica generates what the reference says `model` does.
+    void expect_generates_as(const std::string& model) {
+        const Json entry =
+            load_json("tests/data/models/reference.json")["models"][model]["greedy"][0];
+        const std::vector<TokenId> expected = ids_of(entry["continuation"]);
+        EXPECT_EQ(
+            generate(
+                replica_.get(), ids_of(entry["ids"]), static_cast<std::int64_t>(expected.size())
+            ),
+            expected
+        ) << model;
+    }
+
+    // A vote of no from every rank, for this reason; the old version is there bit for bit.
+    void expect_refused(const std::vector<messages::WorkerStaged>& votes, const std::string& why) {
+        for (const messages::WorkerStaged& vote : votes) {
+            EXPECT_FALSE(vote.outcome.ok);
+            std::string all;
+            for (const std::string& problem : vote.outcome.problems) all += problem + "\n";
+            EXPECT_NE(all.find(why), std::string::npos) << all;
+            EXPECT_TRUE(vote.digests.empty());
+        }
+        drop();
+        EXPECT_EQ(live_digest(), expected_["stories"]["digest"]);
+    }
+
+    Pace pace_{1.0};
+    FaultPoint fault_point_{"none"};
+    std::unique_ptr<TestReplica> replica_{};
+    std::vector<std::unique_ptr<Updater>> updaters_{};
+    messages::UpdateSpec spec_{};
+    std::uint64_t last_update_ = 0;
+    std::int64_t epoch_ = 1;
+    Json expected_ = load_json("tests/data/golden/digests.json")["models"];
+};
+
+}  // namespace pitstop::tp_worker
