@@ -70,13 +70,13 @@ def share(text):
     return value
 
 
-def add_tree_flags(parser):
-    """What a tree is started with."""
+def add_count(parser, name, help, **more):
+    parser.add_argument(name, type=whole_number(1, MOST[name]), metavar="N", help=help, **more)
+
+
+def add_shape_flags(parser):
+    """What is served, by how many ranks and replicas, and how much at once."""
     add = parser.add_argument
-
-    def add_count(name, help, **more):
-        add(name, type=whole_number(1, MOST[name]), metavar="N", help=help, **more)
-
     add(
         "--model",
         default="stories",
@@ -84,13 +84,13 @@ def add_tree_flags(parser):
         help="a checkpoint directory, a bundled model (stories, the default, or bard), or org/name of the Hugging "
         "Face cache, into which it is fetched where huggingface_hub is installed",
     )
-    add_count("--tp", "tensor-parallel ranks per replica", default=1)
-    add_count("--dp", "data-parallel replicas", default=1)
-    add_count("--max-total-tokens", "tokens the KV pool of a replica holds")
-    add_count("--page-size", "tokens per page of KV")
-    add_count("--chunked-prefill-size", "tokens of a step, at most")
-    add_count("--max-running-requests", "requests that run at once, at most")
-    add_count("--max-queued-requests", "requests that may wait, at most")
+    add_count(parser, "--tp", "tensor-parallel ranks per replica", default=1)
+    add_count(parser, "--dp", "data-parallel replicas", default=1)
+    add_count(parser, "--max-total-tokens", "tokens the KV pool of a replica holds")
+    add_count(parser, "--page-size", "tokens per page of KV")
+    add_count(parser, "--chunked-prefill-size", "tokens of a step, at most")
+    add_count(parser, "--max-running-requests", "requests that run at once, at most")
+    add_count(parser, "--max-queued-requests", "requests that may wait, at most")
     add(
         "--scheduling",
         choices=("fair", "fcfs"),
@@ -103,6 +103,11 @@ def add_tree_flags(parser):
         action="extend",
         help="what the model is called, the first in answers; default: its directory",
     )
+
+
+def add_engine_flags(parser):
+    """What computes, on which device, and from which weights."""
+    add = parser.add_argument
     add("--compute", choices=("bf16", "fp32"), help="precision of activations and KV")
     add(
         "--device",
@@ -138,8 +143,15 @@ def add_tree_flags(parser):
         help="leave out tensors of a checkpoint or an update that the model does not have",
     )
     add_count(
-        "--threads", "threads of each worker; default: the cores, shared evenly by the workers"
+        parser,
+        "--threads",
+        "threads of each worker; default: the cores, shared evenly by the workers"
     )
+
+
+def add_patience_flags(parser):
+    """How it starts and runs: what it says, what it may take how long."""
+    add = parser.add_argument
     add(
         "--log-level",
         default="warning",
@@ -185,6 +197,13 @@ def add_tree_flags(parser):
         metavar="S",
         help="seconds until a tree that is not ready is given up (default 600)",
     )
+
+
+def add_tree_flags(parser):
+    """What a tree is started with."""
+    add_shape_flags(parser)
+    add_engine_flags(parser)
+    add_patience_flags(parser)
 
 
 def port(text):
@@ -274,10 +293,7 @@ def add_place(parser):
     add("--key", metavar="FILE", help="a client's key, for --tcp-door")
 
 
-def parser():
-    top = Parser(prog="pitstop", description="An LLM rollout engine whose weights may change.")
-    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-
+def add_serve(commands):
     tree = commands.add_parser("serve", help="start a tree and watch over it")
     add_tree_flags(tree)
     add_http_flags(tree)
@@ -308,6 +324,8 @@ def parser():
         help="a line on standard error for each process that is ready, while the tree starts",
     )
 
+
+def add_generate(commands):
     generate = commands.add_parser(
         "generate",
         help="stream the continuation of a prompt",
@@ -323,6 +341,9 @@ def parser():
     generate.set_defaults(max_new_tokens=talk.MAX_NEW_TOKENS)
     add_tree_flags(generate)
 
+
+def add_talk(commands):
+    """What asks a running tree, and steers it."""
     status = commands.add_parser("status", help="what a running tree is doing")
     add_place(status)
     status.add_argument("--json", action="store_true", help="the whole answer")
@@ -334,6 +355,9 @@ def parser():
         control = commands.add_parser(name, help=meaning, add_help=False)
         add_place(control)
 
+
+def add_tools(commands):
+    """What needs no tree."""
     commands.add_parser("keygen", help="make the keys of the tcp doors", add_help=False)
 
     tokenize = commands.add_parser(
@@ -345,6 +369,15 @@ def parser():
         "--tokenizer", required=True, metavar="DIR", help="a directory with tokenizer.json"
     )
     tokenize.add_argument("--add-special-tokens", action="store_true")
+
+
+def parser():
+    top = Parser(prog="pitstop", description="An LLM rollout engine whose weights may change.")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    add_serve(commands)
+    add_generate(commands)
+    add_talk(commands)
+    add_tools(commands)
     return top
 
 

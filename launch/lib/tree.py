@@ -55,6 +55,11 @@ def _door_flags(options):
     return _flags(options, "tcp_door", "admin_tcp_door", "door_keys")
 
 
+def _keep_flags(options):
+    """Where committed versions are kept. A tree for one call keeps none."""
+    return _flags(options, "keep_committed") if hasattr(options, "keep_committed") else []
+
+
 def _http_flags(options):
     flags = _flags(options, "host", "port", "tool_call_parser", "cors_origin")
     for name in ("insecure", "incremental_streaming_output"):
@@ -81,76 +86,79 @@ class Weights:
     why: str = ""  # it could not be
 
 
+def _weights_flags(weights):
+    return [f"--weights={weights.path}"] if weights.path else []
+
+
+def _tokenizer_flags(options, weights):
+    flags = _flags(options, "model", "dp", "served_model_name", "scheduling")
+    flags += _weights_flags(weights)
+    if weights.lost is not None:
+        flags += [f"--lost-why={weights.why}", f"--lost-label={weights.lost.label}"]
+        flags += [f"--lost-digest={weights.lost.digest}", f"--lost-path={weights.lost.path}"]
+    return flags + _keep_flags(options) + _door_flags(options)
+
+
+def _scheduler_flags(options, weights, replica):
+    flags = [f"--replica={replica}", f"--epoch={weights.epoch}", f"--label={weights.label}"]
+    flags.append(f"--digest={weights.digest}")
+    flags += _flags(
+        options,
+        "tp",
+        "page_size",
+        "chunked_prefill_size",
+        "max_running_requests",
+        "max_queued_requests",
+        "scheduling",
+    )
+    return flags + [f"--step-timeout-s={options.step_timeout:g}"]
+
+
+def _worker_flags(options, weights, replica, rank):
+    threads = options.threads or cores_per_worker(options.tp * options.dp)
+    flags = [f"--replica={replica}", f"--rank={rank}", f"--threads={threads}"]
+    flags.append(f"--step-timeout-s={options.step_timeout:g}")
+    flags += [f"--epoch={weights.epoch}", *_weights_flags(weights)]
+    if options.device != "cpu":
+        flags.append(f"--gpu={replica}")
+    if options.deterministic:
+        flags.append("--deterministic")
+    if options.device != "cpu" and options.tuning_dir != "none":
+        flags.append(f"--tuning-dir={options.tuning_dir or cache_dir()}")
+    if options.ignore_extra_tensors:
+        flags.append("--ignore-extra-tensors")
+    if replica == 0:  # one replica keeps what all have alike
+        flags += _keep_flags(options)
+    if weights.lost is not None or (options.wait_for_initial_weights and not weights.path):
+        flags.append("--wait-for-initial-weights")
+    return flags + _flags(
+        options,
+        "model",
+        "tp",
+        "device",
+        "mem_fraction",
+        "update_mode",
+        "max_total_tokens",
+        "page_size",
+        "max_running_requests",
+        "chunked_prefill_size",
+        "compute",
+        "load_format",
+        "stage_share",
+    )
+
+
 def plan(options, run_dir, weights=Weights()):
     """[(kind, name, command)] of every process, from the parsed flags of serve."""
-    path = [f"--weights={weights.path}"] if weights.path else []
-    lost = []
-    if weights.lost is not None:
-        lost = [f"--lost-why={weights.why}", f"--lost-label={weights.lost.label}"]
-        lost += [f"--lost-digest={weights.lost.digest}", f"--lost-path={weights.lost.path}"]
-    # Of one replica, as all have the same weights.
-    keep = _flags(options, "keep_committed") if hasattr(options, "keep_committed") else []
-    awaits_weights = weights.lost is not None or (
-        options.wait_for_initial_weights and not weights.path
-    )
     processes = [
-        (
-            "tokenizer_proc",
-            "tokenizer_proc",
-            _flags(options, "model", "dp", "served_model_name", "scheduling")
-            + path
-            + lost
-            + keep
-            + _door_flags(options),
-        ),
+        ("tokenizer_proc", "tokenizer_proc", _tokenizer_flags(options, weights)),
         ("detokenizer_proc", "detokenizer_proc", _flags(options, "model")),
     ]
-    threads = options.threads or cores_per_worker(options.tp * options.dp)
     for replica in range(options.dp):
-        scheduler = [f"--replica={replica}", f"--epoch={weights.epoch}", f"--label={weights.label}"]
-        scheduler.append(f"--digest={weights.digest}")
-        scheduler += _flags(
-            options,
-            "tp",
-            "page_size",
-            "chunked_prefill_size",
-            "max_running_requests",
-            "max_queued_requests",
-            "scheduling",
-        )
-        scheduler.append(f"--step-timeout-s={options.step_timeout:g}")
+        scheduler = _scheduler_flags(options, weights, replica)
         processes.append(("scheduler_proc", f"scheduler_proc[{replica}]", scheduler))
         for rank in range(options.tp):
-            worker = [f"--replica={replica}", f"--rank={rank}", f"--threads={threads}"]
-            worker.append(f"--step-timeout-s={options.step_timeout:g}")
-            worker += [f"--epoch={weights.epoch}", *path]
-            if options.device != "cpu":
-                worker.append(f"--gpu={replica}")
-            if options.deterministic:
-                worker.append("--deterministic")
-            if options.device != "cpu" and options.tuning_dir != "none":
-                worker.append(f"--tuning-dir={options.tuning_dir or cache_dir()}")
-            if options.ignore_extra_tensors:
-                worker.append("--ignore-extra-tensors")
-            if replica == 0:
-                worker += keep
-            if awaits_weights:
-                worker.append("--wait-for-initial-weights")
-            worker += _flags(
-                options,
-                "model",
-                "tp",
-                "device",
-                "mem_fraction",
-                "update_mode",
-                "max_total_tokens",
-                "page_size",
-                "max_running_requests",
-                "chunked_prefill_size",
-                "compute",
-                "load_format",
-                "stage_share",
-            )
+            worker = _worker_flags(options, weights, replica, rank)
             processes.append(("tp_worker", f"tp_worker[{replica}.{rank}]", worker))
     if not getattr(options, "no_http", True):  # a tree for one call has no HTTP
         processes.append(("http_proc", "http_proc", _http_flags(options)))
