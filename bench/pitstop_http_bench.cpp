@@ -157,6 +157,89 @@ double median(std::vector<double> values) {
     return values[values.size() / 2];
 }
 
+// What HTTP costs over the library.
+struct Added {
+    double time_share = 0;
+    double cpu_share = 0;
+    double latency_ms = 0;
+};
+
+Added added_by(const Figures& http, const Figures& bus) {
+    return {
+        .time_share = median(bus.tokens_per_s) / median(http.tokens_per_s) - 1,
+        .cpu_share = median(http.cpu_us) / median(bus.cpu_us) - 1,
+        .latency_ms = median(http.latency_ms) - median(bus.latency_ms)};
+}
+
+void print_figures(const Options& options, const Figures& bus, const Figures& http) {
+    const Added added = added_by(http, bus);
+    fmt::print(
+        "throughput, {} streams of {} tokens (median of {} rounds)\n",
+        options.streams,
+        options.output_len,
+        options.rounds
+    );
+    fmt::print("  client library  {:>10.0f} tokens/s\n", median(bus.tokens_per_s));
+    fmt::print(
+        "  HTTP            {:>10.0f} tokens/s   {:+.1f} % time (target: at most +15 %)\n",
+        median(http.tokens_per_s),
+        100 * added.time_share
+    );
+    fmt::print("CPU time per token, all processes but the HTTP client (median of the rounds)\n");
+    fmt::print(
+        "  client library  {:>10.2f} us: {:.2f} the tree, {:.2f} the library and its caller\n",
+        median(bus.cpu_us),
+        median(bus.cpu_us) - median(bus.own_cpu_us),
+        median(bus.own_cpu_us)
+    );
+    fmt::print(
+        "  HTTP            {:>10.2f} us: {:.2f} the tree, {:.2f} http_proc   {:+.1f} % (target: at "
+        "most +15 %)\n",
+        median(http.cpu_us),
+        median(http.cpu_us) - median(http.own_cpu_us),
+        median(http.own_cpu_us),
+        100 * added.cpu_share
+    );
+    fmt::print("  the HTTP client {:>10.2f} us besides\n", median(http.load_cpu_us));
+    fmt::print("latency of a request of one token (median of {})\n", bus.latency_ms.size());
+    fmt::print("  client library  {:>10.3f} ms\n", median(bus.latency_ms));
+    fmt::print(
+        "  HTTP            {:>10.3f} ms         {:+.3f} ms (target: at most +0.3 ms)\n",
+        median(http.latency_ms),
+        added.latency_ms
+    );
+}
+
+void write_figures(
+    const Options& options,
+    const std::vector<std::string>& command,
+    const Figures& bus,
+    const Figures& http
+) {
+    const Added added = added_by(http, bus);
+    const Machine machine = this_machine();
+    const nlohmann::ordered_json report{
+        {"command", command},
+        {"commit", source_commit()},
+        {"time", utc_now()},
+        {"machine", {{"cpu", machine.cpu}, {"cores", machine.cores}, {"kernel", machine.kernel}}},
+        {"streams", options.streams},
+        {"output_len", options.output_len},
+        {"client_tokens_per_s", bus.tokens_per_s},
+        {"http_tokens_per_s", http.tokens_per_s},
+        {"client_cpu_us", bus.cpu_us},
+        {"client_library_cpu_us", bus.own_cpu_us},
+        {"http_cpu_us", http.cpu_us},
+        {"http_proc_cpu_us", http.own_cpu_us},
+        {"http_client_cpu_us", http.load_cpu_us},
+        {"added_cpu_share", added.cpu_share},
+        {"client_latency_ms", median(bus.latency_ms)},
+        {"http_latency_ms", median(http.latency_ms)},
+        {"added_time_share", added.time_share},
+        {"added_latency_ms", added.latency_ms}};
+    std::ofstream(options.json) << report.dump(2) << "\n";
+}
+
 Result<> run(const Options& options, const std::vector<std::string>& serve, int argc, char** argv) {
     Tree::Args args{
         .launcher = options.launcher, .serve = {"--load-format", "null", "--port", "0"}};
@@ -175,66 +258,8 @@ Result<> run(const Options& options, const std::vector<std::string>& serve, int 
     for (int round = 0; round < options.rounds; ++round)
         RETURN_IF_ERROR(run_round(served, options, bus, http));
 
-    const double ratio = median(bus.tokens_per_s) / median(http.tokens_per_s) - 1;
-    const double added_ms = median(http.latency_ms) - median(bus.latency_ms);
-    fmt::print(
-        "throughput, {} streams of {} tokens (median of {} rounds)\n",
-        options.streams,
-        options.output_len,
-        options.rounds
-    );
-    fmt::print("  client library  {:>10.0f} tokens/s\n", median(bus.tokens_per_s));
-    fmt::print(
-        "  HTTP            {:>10.0f} tokens/s   {:+.1f} % time (target: at most +15 %)\n",
-        median(http.tokens_per_s),
-        100 * ratio
-    );
-    const double cpu_ratio = median(http.cpu_us) / median(bus.cpu_us) - 1;
-    fmt::print("CPU time per token, all processes but the HTTP client (median of the rounds)\n");
-    fmt::print(
-        "  client library  {:>10.2f} us: {:.2f} the tree, {:.2f} the library and its caller\n",
-        median(bus.cpu_us),
-        median(bus.cpu_us) - median(bus.own_cpu_us),
-        median(bus.own_cpu_us)
-    );
-    fmt::print(
-        "  HTTP            {:>10.2f} us: {:.2f} the tree, {:.2f} http_proc   {:+.1f} % (target: at "
-        "most +15 %)\n",
-        median(http.cpu_us),
-        median(http.cpu_us) - median(http.own_cpu_us),
-        median(http.own_cpu_us),
-        100 * cpu_ratio
-    );
-    fmt::print("  the HTTP client {:>10.2f} us besides\n", median(http.load_cpu_us));
-    fmt::print("latency of a request of one token (median of {})\n", bus.latency_ms.size());
-    fmt::print("  client library  {:>10.3f} ms\n", median(bus.latency_ms));
-    fmt::print(
-        "  HTTP            {:>10.3f} ms         {:+.3f} ms (target: at most +0.3 ms)\n",
-        median(http.latency_ms),
-        added_ms
-    );
-    if (options.json.empty()) return Ok{};
-    const Machine machine = this_machine();
-    const nlohmann::ordered_json report{
-        {"command", command_of(argc, argv)},
-        {"commit", source_commit()},
-        {"time", utc_now()},
-        {"machine", {{"cpu", machine.cpu}, {"cores", machine.cores}, {"kernel", machine.kernel}}},
-        {"streams", options.streams},
-        {"output_len", options.output_len},
-        {"client_tokens_per_s", bus.tokens_per_s},
-        {"http_tokens_per_s", http.tokens_per_s},
-        {"client_cpu_us", bus.cpu_us},
-        {"client_library_cpu_us", bus.own_cpu_us},
-        {"http_cpu_us", http.cpu_us},
-        {"http_proc_cpu_us", http.own_cpu_us},
-        {"http_client_cpu_us", http.load_cpu_us},
-        {"added_cpu_share", cpu_ratio},
-        {"client_latency_ms", median(bus.latency_ms)},
-        {"http_latency_ms", median(http.latency_ms)},
-        {"added_time_share", ratio},
-        {"added_latency_ms", added_ms}};
-    std::ofstream(options.json) << report.dump(2) << "\n";
+    print_figures(options, bus, http);
+    if (!options.json.empty()) write_figures(options, command_of(argc, argv), bus, http);
     return Ok{};
 }
 

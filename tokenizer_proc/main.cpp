@@ -199,10 +199,7 @@ std::string name_of_model(const Flags& flags) {
     return path.filename().string();
 }
 
-int main_with(int argc, char** argv) {
-    Flags values;
-    Supervision supervision;
-    FlagSet flags("tokenizer_proc", "The doors of the tree: clients, tokenization, control.");
+void add_flags(Flags& values, FlagSet& flags) {
     flags.add("run-dir", &values.run_dir, "where the tree's sockets live");
     flags.add("model", &values.model, "the model's directory, for its tokenizer.json");
     flags.add("weights", &values.weights, "what the workers load; default: the model's directory");
@@ -218,49 +215,40 @@ int main_with(int argc, char** argv) {
     flags.add("admin-tcp-door", &values.tcp.admin, "the same for the admin door");
     flags.add("door-keys", &values.tcp.keys, "their keys, a directory as keygen makes it");
     flags.add("log-level", &values.log_level, "trace, debug, info, warning, error or off");
-    supervision.add_flags(flags);
-    if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
-    if (flags.help_asked()) {
-        std::fputs(flags.help().c_str(), stdout);
-        return 0;
-    }
+}
+
+// Returns what --scheduling says; the log is open then. An error: what is wrong with a flag.
+Result<Fairness> check_flags(const Flags& values) {
     if (values.dp < 1 || values.dp > bus::kReplicasMax) {
-        return flags.fail(make_error(
+        return make_error(
             ErrorCode::kInvalidArgument,
             "--dp is {}; accepted is [1, {}]",
             values.dp,
             bus::kReplicasMax
-        ));
+        );
     }
-    const Result<Fairness> fairness = fairness_of(values.scheduling);
-    if (!fairness) return flags.fail(fairness.error());
-    if (auto checked = check(values.tcp); !checked) return flags.fail(checked.error());
-    if (auto logging = init_logging("tokenizer_proc", values.log_level); !logging)
-        return flags.fail(logging.error());
+    ASSIGN_OR_RETURN(const Fairness fairness, fairness_of(values.scheduling));
+    RETURN_IF_ERROR(check(values.tcp));
+    RETURN_IF_ERROR(init_logging("tokenizer_proc", values.log_level));
+    return fairness;
+}
 
-    const auto fail = [&](const Error& error) {
-        // One line per problem: a launcher prints what it is told.
-        if (supervision.fd() < 0) spdlog::error("{}: {}", name_of(error.code), error.message);
-        supervision.say_failed(error.message);
-        return 1;
-    };
-    if (auto attached = supervision.attach(); !attached) return fail(attached.error());
-    const Result<bus::RunDir> run_dir = bus::RunDir::open(values.run_dir);
-    if (!run_dir) return fail(run_dir.error());
-    const Result<std::shared_ptr<const text::Tokenizer>> tokenizer =
-        text::Tokenizer::load(values.model);
-    if (!tokenizer) return fail(tokenizer.error());
-    for (const std::string& warning : (*tokenizer)->warnings()) spdlog::info("{}", warning);
+Result<> serve(const Flags& values, Fairness fairness, Supervision& supervision) {
+    RETURN_IF_ERROR(supervision.attach());
+    ASSIGN_OR_RETURN(const bus::RunDir run_dir, bus::RunDir::open(values.run_dir));
+    ASSIGN_OR_RETURN(
+        const std::shared_ptr<const text::Tokenizer> tokenizer, text::Tokenizer::load(values.model)
+    );
+    for (const std::string& warning : tokenizer->warnings()) spdlog::info("{}", warning);
     const auto chat_template = ChatTemplate::load(values.model);
     if (const auto& problem = chat_template->problem()) spdlog::info("{}", problem->message);
-    const Result<std::optional<TokenId>> end_token = read_end_token(values.model, **tokenizer);
+    const Result<std::optional<TokenId>> end_token = read_end_token(values.model, *tokenizer);
     if (!end_token) spdlog::warn("no end token of the tokenizer: {}", end_token.error().message);
 
     zmq::context_t context;
-    Result<Sockets> sockets = Sockets::open(context, *run_dir, values.dp, values.tcp);
-    if (!sockets) return fail(sockets.error());
-    TextWorker worker(*tokenizer, *fairness);
-    for (const auto& [door, endpoint] : sockets->tcp_endpoints())
+    ASSIGN_OR_RETURN(Sockets sockets, Sockets::open(context, run_dir, values.dp, values.tcp));
+    TextWorker worker(tokenizer, fairness);
+    for (const auto& [door, endpoint] : sockets.tcp_endpoints())
         supervision.say_door(name_of(door), endpoint);
     Doors doors(
         {.identity = TreeIdentity(random_number(), random_number()),
@@ -273,15 +261,38 @@ int main_with(int argc, char** argv) {
          .num_replicas = values.dp,
          .end_token = end_token ? *end_token : std::nullopt,
          .chat_template = chat_template},
-        *tokenizer
+        tokenizer
     );
-    run(doors, *sockets, worker, supervision);
-    sockets->set_linger_ms(kFarewellLingerMs);
-    { const Sockets closed = *std::move(sockets); }
+    run(doors, sockets, worker, supervision);
+    sockets.set_linger_ms(kFarewellLingerMs);
+    { const Sockets closed = std::move(sockets); }
     context.close();  // returns when the last answers are out, or the linger is over
     // A long text in progress would hold up the end of its thread; nothing waits for it.
     if (worker.is_busy()) std::_Exit(0);
-    return 0;
+    return Ok{};
+}
+
+int main_with(int argc, char** argv) {
+    Flags values;
+    Supervision supervision;
+    FlagSet flags("tokenizer_proc", "The doors of the tree: clients, tokenization, control.");
+    add_flags(values, flags);
+    supervision.add_flags(flags);
+    if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
+    if (flags.help_asked()) {
+        std::fputs(flags.help().c_str(), stdout);
+        return 0;
+    }
+    const Result<Fairness> fairness = check_flags(values);
+    if (!fairness) return flags.fail(fairness.error());
+
+    const Result<> served = serve(values, *fairness, supervision);
+    if (served) return 0;
+    // One line per problem: a launcher prints what it is told.
+    const Error& error = served.error();
+    if (supervision.fd() < 0) spdlog::error("{}: {}", name_of(error.code), error.message);
+    supervision.say_failed(error.message);
+    return 1;
 }
 
 }  // namespace
