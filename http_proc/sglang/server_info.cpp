@@ -29,6 +29,13 @@ Json internal_state(const messages::ReplicaStatus& replica, const messages::Hell
         {"weight_version", version_name(replica.label)}};
 }
 
+// What init_weight_transfer_engine joins: a CPU's workers have TCP in NCCL's place.
+std::string_view group_backend(const messages::ReplicaStatus& replica) {
+    const bool is_cpu =
+        replica.workers.empty() || replica.workers.front().device_uuid.starts_with("CPU-");
+    return is_cpu ? "host" : "nccl";
+}
+
 Task<Response> server_info(Exchange& exchange) {
     const Result<messages::StatusReply> status = co_await control::status(exchange);
     if (!status) co_return error_response(Dialect::kSglang, status.error());
@@ -45,7 +52,7 @@ Task<Response> server_info(Exchange& exchange) {
         {"tensor_parallel_size", hello.tp},
         {"data_parallel_size", hello.replicas},
         {"max_num_seqs", first.running_max},
-        {"weight_transfer_config", {{"backend", "nccl"}}},
+        {"weight_transfer_config", {{"backend", group_backend(first)}}},
         {"enable_sleep_mode", true}};
     const bool is_json = exchange.request().query_value("config_format").value_or("text") == "json";
     Json answer{

@@ -15,11 +15,14 @@ void add_vllm_sleep(Router& router);
 void add_vllm_tokenize(Router& router);
 void add_vllm_weight_transfer(Router& router);
 
-// collective_rpc's update_weights and update_weights_from_ipc (weight_transfer.cpp). Null: no
-// args.
+// collective_rpc's methods that bring weights of a trainer (weight_transfer.cpp). Null: no args.
+[[nodiscard]] Task<Response> start_update_by_rpc(Exchange& exchange, const nlohmann::json& kwargs);
 [[nodiscard]] Task<Response> update_weights_by_rpc(
     Exchange& exchange, const nlohmann::json& kwargs
 );
+[[nodiscard]] Task<Response> finish_update_by_rpc(Exchange& exchange, const nlohmann::json& kwargs);
 [[nodiscard]] Task<Response> update_from_ipc_by_rpc(Exchange& exchange, const nlohmann::json* args);
+// What a method that returns nothing has on each worker of one engine.
+[[nodiscard]] Response rpc_done(Exchange& exchange);
 
 }  // namespace pitstop::http

@@ -1,5 +1,5 @@
-// vLLM's collective_rpc (the methods about weights alone: there are no Python workers to call), the
-// world's size and the version.
+// vLLM's collective_rpc (the methods about weights alone, SkyRL's worker extension's too: there are
+// no Python workers to call), the world's size and the version.
 #include "base/utf8.h"
 #include "http_proc/control/control.h"
 #include "http_proc/format/control_fields.h"
@@ -35,10 +35,13 @@ Task<Response> reload_weights(Exchange& exchange, const nlohmann::json& kwargs) 
     const Result<messages::UpdateReply> reply =
         co_await control::update_from_disk(exchange, std::move(update));
     if (!reply) co_return failure(reply.error());
-    // The answer has one result per worker of one engine.
-    const auto tp = static_cast<std::size_t>(exchange.tree().hello().tp);
-    co_return Response::json(200, {{"results", std::vector<std::nullptr_t>(tp)}});
+    co_return rpc_done(exchange);
 }
+
+constexpr std::string_view kMethods =
+    "reload_weights, update_weights, update_weights_from_ipc, and SkyRL's "
+    "skyrl_start_weight_update, update_weights_nccl, update_weights_ipc and "
+    "skyrl_finish_weight_update";
 
 Task<Response> collective_rpc(Exchange& exchange) {
     const Result<nlohmann::json> body = parse_json_object(exchange.request().body);
@@ -46,22 +49,27 @@ Task<Response> collective_rpc(Exchange& exchange) {
     FieldReader fields(*body);
     std::string method;
     fields.read("method", method);
-    if (method.empty() && !fields.error())
-        fields.fail("method", "reload_weights, update_weights or update_weights_from_ipc");
+    if (method.empty() && !fields.error()) fields.fail("method", kMethods);
     const nlohmann::json* kwargs = fields.find("kwargs");
     if (kwargs != nullptr && !kwargs->is_object()) fields.fail("kwargs", "an object");
     if (fields.error()) co_return failure(*fields.error());
     const nlohmann::json none = nlohmann::json::object();
     const nlohmann::json& named = kwargs != nullptr ? *kwargs : none;
     if (method == "reload_weights") co_return co_await reload_weights(exchange, named);
-    if (method == "update_weights") co_return co_await update_weights_by_rpc(exchange, named);
+    if (method == "update_weights" || method == "update_weights_nccl" ||
+        method == "update_weights_ipc")
+        co_return co_await update_weights_by_rpc(exchange, named);
+    if (method == "skyrl_start_weight_update")
+        co_return co_await start_update_by_rpc(exchange, named);
+    if (method == "skyrl_finish_weight_update")
+        co_return co_await finish_update_by_rpc(exchange, named);
     if (method == "update_weights_from_ipc")
         co_return co_await update_from_ipc_by_rpc(exchange, fields.find("args"));
     co_return failure(make_error(
         ErrorCode::kUnsupported,
-        "Call to {} method failed: there is no such method; there are reload_weights, "
-        "update_weights and update_weights_from_ipc",
-        utf8_prefix(method, 64)
+        "Call to {} method failed: there is no such method; there are {}",
+        utf8_prefix(method, 64),
+        kMethods
     ));
 }
 

@@ -28,6 +28,14 @@ void read_packing(FieldReader& fields, VllmPacking& packing) {
     fields.read("packed_buffer_size_bytes", packing.bytes);
 }
 
+// Refuses tensors by the names and in the layouts of vLLM's own kernels.
+void read_checkpoint_format(FieldReader& fields) {
+    bool is_checkpoint_format = true;
+    fields.read("is_checkpoint_format", is_checkpoint_format);
+    if (!is_checkpoint_format)
+        fields.refuse("is_checkpoint_format", "false: the names are a checkpoint's");
+}
+
 Task<Response> init_engine(Exchange& exchange) {
     const Result<nlohmann::json> body = parse_json_object(exchange.request().body);
     if (!body) co_return vllm_failure(body.error());
@@ -100,10 +108,7 @@ Result<messages::WeightSource> read_update_info(const nlohmann::json& info, Vllm
     source.group = kVllmGroup;
     FieldReader fields(first, "update_info");
     read_packing(fields, packing);
-    bool is_checkpoint_format = true;
-    fields.read("is_checkpoint_format", is_checkpoint_format);
-    if (!is_checkpoint_format)
-        fields.refuse("is_checkpoint_format", "false: the names are a checkpoint's");
+    read_checkpoint_format(fields);
     source.format =
         packing.is_packed ? messages::TensorFormat::kFlattened : messages::TensorFormat::kEach;
     source.packed_bytes = packing.is_packed ? packing.bytes : 0;
@@ -166,6 +171,11 @@ Task<Response> update_weights(Exchange& exchange) {
 }
 
 Task<Response> start_weight_update(Exchange& exchange) {
+    const Result<nlohmann::json> body = control_fields(exchange.request());
+    if (!body) co_return vllm_failure(body.error());
+    FieldReader fields(*body);
+    read_checkpoint_format(fields);
+    if (fields.error()) co_return vllm_failure(*fields.error());
     const Result<messages::UpdateReply> reply = co_await weights::begin_session(exchange);
     if (!reply) co_return vllm_failure(reply.error());
     co_return Response::json(200, {{"message", "Weight update started"}});
@@ -185,9 +195,37 @@ Task<Response> finish_weight_update(Exchange& exchange) {
 
 }  // namespace
 
+Response rpc_done(Exchange& exchange) {
+    const auto tp = static_cast<std::size_t>(exchange.tree().hello().tp);
+    return Response::json(200, {{"results", std::vector<std::nullptr_t>(tp)}});
+}
+
+// Serves SkyRL's name for /start_weight_update.
+Task<Response> start_update_by_rpc(Exchange& exchange, const nlohmann::json& kwargs) {
+    FieldReader fields(kwargs, "kwargs");
+    read_checkpoint_format(fields);
+    if (fields.error()) co_return vllm_failure(*fields.error());
+    const Result<messages::UpdateReply> reply = co_await weights::begin_session(exchange);
+    if (!reply) co_return vllm_failure(reply.error());
+    co_return rpc_done(exchange);
+}
+
 Task<Response> update_weights_by_rpc(Exchange& exchange, const nlohmann::json& kwargs) {
     FieldReader fields(kwargs, "kwargs");
-    co_return co_await update_by_info(exchange, fields.find("update_info"));
+    Response answer = co_await update_by_info(exchange, fields.find("update_info"));
+    if (answer.status == 200) co_return rpc_done(exchange);
+    co_return answer;
+}
+
+// Serves SkyRL's name for /finish_weight_update.
+Task<Response> finish_update_by_rpc(Exchange& exchange, const nlohmann::json& kwargs) {
+    FieldReader fields(kwargs, "kwargs");
+    std::string label;
+    fields.read("weight_version", label);
+    if (fields.error()) co_return vllm_failure(*fields.error());
+    const Result<messages::UpdateReply> reply = co_await weights::commit_session(exchange, label);
+    if (!reply) co_return vllm_failure(reply.error());
+    co_return rpc_done(exchange);
 }
 
 // Serves checkpoint-engine's call: args are [handles].
@@ -203,8 +241,7 @@ Task<Response> update_from_ipc_by_rpc(Exchange& exchange, const nlohmann::json* 
     update.source->handles = *std::move(handles);
     const Result<messages::UpdateReply> reply = co_await weights::take(exchange, std::move(update));
     if (!reply) co_return vllm_failure(reply.error());
-    const auto tp = static_cast<std::size_t>(exchange.tree().hello().tp);
-    co_return Response::json(200, {{"results", std::vector<std::nullptr_t>(tp)}});
+    co_return rpc_done(exchange);
 }
 
 void add_vllm_weight_transfer(Router& router) {

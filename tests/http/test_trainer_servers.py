@@ -96,4 +96,5 @@ def test_an_init_that_joins_no_group_is_refused(http):  # noqa: F811
 
 def test_trl_finds_how_weights_are_sent(http):  # noqa: F811
     config = http.get("/server_info?config_format=json").json()["vllm_config"]
-    assert config["weight_transfer_config"] == {"backend": "nccl"} and config["model"] == STORIES
+    # What a group is joined by: a tree on CPUs has no NCCL. TRL wants to find any.
+    assert config["weight_transfer_config"] == {"backend": "host"} and config["model"] == STORIES

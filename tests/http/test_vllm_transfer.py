@@ -82,6 +82,43 @@ def test_packed_broadcasts_of_mixed_dtypes_at_odd_offsets(http, admin):
         end_group(admin)
 
 
+# ---- SkyRL's worker extension ----
+
+
+def rpc(http, method, **kwargs):
+    return http.post("/collective_rpc", {"method": method, "kwargs": kwargs})
+
+
+def test_skyrls_calls_are_one_update_of_any_number_of_chunks(http, admin):
+    tensors = load(BARD)
+    names = list(tensors)
+    with vllm_group(http) as group:
+        assert rpc(http, "skyrl_start_weight_update", is_checkpoint_format=True).json() == {"results": [None, None]}
+        for chunk in (names[:5], names[5:]):
+            part = {name: tensors[name] for name in chunk}
+            update = http.in_background(rpc, http, "update_weights_nccl", update_info=info_of(part))
+            for array in part.values():
+                group.broadcast(array)
+            assert update.result().json() == {"results": [None, None]}, update.result()
+            assert digest(http) == DIGESTS["stories"]["digest"], "nothing serves before the finish"
+        assert rpc(http, "skyrl_finish_weight_update").json() == {"results": [None, None]}
+        assert digest(http) == DIGESTS["bard"]["digest"]
+        end_group(admin)
+
+
+def test_skyrls_calls_say_what_is_wrong(http):
+    for path, body in (
+        ("/collective_rpc", {"method": "skyrl_start_weight_update", "kwargs": {"is_checkpoint_format": False}}),
+        ("/start_weight_update", {"is_checkpoint_format": False}),
+    ):
+        kernels = http.post(path, body)
+        assert kernels.status == 400 and "is_checkpoint_format" in kernels.json()["error"]["message"]
+    over = rpc(http, "skyrl_finish_weight_update")
+    assert over.status >= 400 and "begin one first" in over.json()["error"]["message"]
+    assert rpc(http, "update_weights_ipc", update_info={"names": 5}).status == 400
+    assert rpc(http, "update_weights_rdt").status == 501
+
+
 # ---- IPC ----
 
 
