@@ -83,18 +83,22 @@ void write_sglang(JsonWriter& json, int status, std::string_view message) {
     json.key("param").null().key("code").integer(status);
 }
 
+void write_anthropic(JsonWriter& json, int status, std::string_view message) {
+    json.key("type").string("error").key("error").begin_object();
+    json.key("type").string(anthropic_type(status));
+    write_message(json, message);
+    json.end_object();
+}
+
 // A writer makes the body, not a tree of values: nlohmann's destructors of those allocate, and
 // where there is no memory that ends the process.
 void write_body(JsonWriter& json, Dialect dialect, int status, std::string_view message) {
     if (dialect == Dialect::kSglang || dialect == Dialect::kPitstop)
         return write_sglang(json, status, message);
-    if (dialect == Dialect::kAnthropic) json.key("type").string("error");
+    if (dialect == Dialect::kAnthropic) return write_anthropic(json, status, message);
     json.key("error").begin_object();
-    if (dialect == Dialect::kAnthropic) json.key("type").string(anthropic_type(status));
     write_message(json, message);
-    if (dialect == Dialect::kAnthropic) {
-        // That is all.
-    } else if (dialect == Dialect::kOpenAi) {
+    if (dialect == Dialect::kOpenAi) {
         json.key("type").string(openai_type(status)).key("param").null();
         write_openai_code(json, status);
     } else {

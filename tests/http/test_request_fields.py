@@ -201,6 +201,28 @@ def test_what_the_engine_has_not_is_refused_by_name_in_every_dialect(http, path,
     assert http.post(path, body_of(path, **{name: None})).status == 200
 
 
+AGENTS_BODIES = {
+    "/v1/responses": {"input": "Once", "max_output_tokens": 2},
+    "/v1/messages": {"messages": [{"role": "user", "content": "Once"}], "max_tokens": 2},
+}
+
+
+@pytest.mark.parametrize("path", AGENTS_BODIES)
+def test_so_it_is_by_the_routes_of_agents(http, path):
+    for name, value in ABSENT.items():
+        refused = http.post(path, {**AGENTS_BODIES[path], name: value})
+        assert refused.status == 400 and name in refused.message, refused
+        assert http.post(path, {**AGENTS_BODIES[path], name: None}).status == 200
+
+
+@pytest.mark.parametrize("path", AGENTS_BODIES)
+def test_agents_requests_run_on_the_replica_they_name(http, admin, path):
+    before = requests_by_replica(admin)
+    for rank in (1, 1, 0, 1):
+        assert http.post(path, {**AGENTS_BODIES[path], "routed_dp_rank": rank}).status == 200
+    assert [b - a for a, b in zip(before, requests_by_replica(admin))] == [1, 3]
+
+
 @pytest.mark.parametrize("path", PATHS)
 def test_meta_info_comes_by_sglangs_route_alone(http, path):
     answer = http.post(path, body_of(path, return_meta_info=True))

@@ -1,5 +1,7 @@
 """A server of its own beside a tree that is restarted: 503 while it is away, then it serves again."""
 
+import json
+
 import pytest
 
 from http_client import FrontEnd
@@ -45,3 +47,38 @@ def test_what_is_asked_while_the_tree_is_away_gets_503_and_is_not_done_later(res
     assert answer.status == 200 and answer.json["meta_info"]["completion_tokens"] == 5
     assert http.post("/pause_generation", {"mode": "in_place"}).status == 200
     assert http.post("/continue_generation", {}).status == 200
+
+
+@pytest.mark.parametrize(
+    "path, body, kinds",
+    [
+        ("/v1/messages", {"messages": [{"role": "user", "content": "Once"}], "max_tokens": 900}, ["error"]),
+        (
+            "/v1/responses",
+            {"input": "Once", "max_output_tokens": 900},
+            ["response.output_text.done", "response.content_part.done", "response.output_item.done", "response.failed"],
+        ),
+    ],
+)
+def test_a_stream_of_named_events_tells_that_its_tree_went_away(restarting, path, body, kinds):
+    tree, http = restarting
+    connection = http.connect()
+    body = {**body, "stream": True, "ignore_eos": True, "temperature": 0}
+    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    assert response.status == 200
+    lines = iter(response)
+    next(line for line in lines if b"delta" in line)
+    assert http.post("/pause_generation", {"mode": "in_place"}).status == 200
+    tree.go_away()
+    events = [json.loads(line[6:]) for line in lines if line.startswith(b"data: ")]
+    assert [event["type"] for event in events][-len(kinds) :] == kinds
+    last = events[-1]
+    if path == "/v1/messages":
+        assert set(last) == {"type", "error"} and last["error"]["type"] == "overloaded_error"
+    else:
+        assert last["response"]["status"] == "failed" and last["response"]["error"]["code"] == "server_error"
+        (item,) = last["response"]["output"]
+        assert item["status"] == "incomplete" and item["content"][0]["text"]
+    tree.come_back()
+    wait_until(lambda: http.get("/health").status == 200, "the server to find the next tree")

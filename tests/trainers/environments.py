@@ -34,6 +34,7 @@ WEB = ("fastapi==0.165.0", "uvicorn==0.54.0", "orjson==3.13.0", "pybase64==1.5.1
 ENVIRONMENTS = {
     "torch": Environment(TORCH, needs_torch=False, is_nightly=True),
     "openai": Environment(("openai==3.54.0",), needs_torch=False),
+    "anthropic": Environment(("anthropic==2.12.0",), needs_torch=False),
     "grpo": Environment(("pyzmq==27.3.0", "msgpack", "matplotlib"), is_nightly=True),
     "hub": Environment(("huggingface_hub==2.4.0",), needs_torch=False),
     "lm_eval": Environment(("lm-eval[api]==0.4.13", "transformers==5.23.0"), needs_torch=False, is_nightly=True),

@@ -15,7 +15,7 @@ def is_a_step(said, fresh):
         assert said["colocated"] == fresh["bard"][1]
 
 
-@pytest.fixture(params=["openai", "trl", "skyrl", "sglang", "verl", "areal", "checkpoint_engine"])
+@pytest.fixture(params=["openai", "anthropic", "trl", "skyrl", "sglang", "verl", "areal", "checkpoint_engine"])
 def trainer(request):
     python_of(request.param)  # skips where its packages are not to be had, before there is a tree
     return request.param
