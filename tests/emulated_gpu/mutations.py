@@ -210,6 +210,14 @@ MUTATIONS = (
         "tp_worker_gpu_test GpuEngine.P2_AStepWithoutLogitsIsOverWhenItsResultIsThere",
     ),
     Mutation(
+        "a stage that does not wait for the steps before it",
+        "tp_worker/device/pinned_pieces.cpp",
+        "    is_before_.order_before(stream_.stream());\n",
+        "",
+        "tp_worker_gpu_test GpuUpdater.P2_AStageWritesAfterWhatReadsTheRetiredCopy",
+        "late",
+    ),
+    Mutation(
         "sums of a staged version read before their copy",
         "tp_worker/weights/gpu_writer.cpp",
         "sums_.bytes(), stream());\n    wait();\n    const std::byte* const digests",

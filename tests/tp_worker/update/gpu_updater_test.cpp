@@ -212,6 +212,24 @@ TEST_F(GpuUpdater, P1_P2_P10_ACommitSwapsAndARollbackSwapsBack) {
     expect_generates_as("stories");
 }
 
+// Whatever was enqueued before the stage, as a step that still runs would be.
+TEST_F(GpuUpdater, P2_AStageWritesAfterWhatReadsTheRetiredCopy) {
+    digest_of(stage(from_disk(model_dir("bard"))));
+    commit();
+    WeightStore& weights = *replica_->root().weights();
+    const std::byte* const retired = weights.target(messages::UpdateMode::kStaged).data();
+    const std::int64_t bytes = weights.bytes();
+    std::vector<std::byte> before(static_cast<std::size_t>(bytes));
+    kernels::copy_and_wait(before.data(), retired, bytes);
+    const auto reader = kernels::DeviceBuffer::create(bytes);
+    ASSERT_TRUE(reader) << reader.error().message;
+    kernels::copy_on_device(reader->data(), retired, bytes, replica_->root().device().stream());
+    digest_of(stage(from_disk(model_dir("bard"))));
+    std::vector<std::byte> read(before.size());
+    replica_->root().device().read(read.data(), reader->data(), bytes);
+    EXPECT_TRUE(read == before);
+}
+
 TEST_F(GpuUpdater, ADirectUpdateOverwritesTheLiveCopy) {
     messages::UpdateSpec spec = from_disk(model_dir("bard"));
     spec.mode = messages::UpdateMode::kDirect;
