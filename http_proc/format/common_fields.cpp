@@ -43,8 +43,10 @@ constexpr std::array kUnsupported{
     Unsupported{"custom_logit_processor", kNoCode},
     Unsupported{"logits_processors", kNoCode},
     Unsupported{"use_beam_search", "samples are drawn once each"},
+    Unsupported{"repetition_detection", "outputs end by their length and stops"},
     Unsupported{"thinking_token_budget", kNoThinking},
     Unsupported{"max_thinking_tokens", kNoThinking},
+    Unsupported{"require_reasoning", kNoThinking},
     Unsupported{"lora_path", kNoAdapters},
     Unsupported{"lora_request", kNoAdapters},
     Unsupported{"session_params", "there are no sessions"},
@@ -59,6 +61,9 @@ constexpr std::array kUnsupported{
     Unsupported{"image_data", kTextAlone},
     Unsupported{"video_data", kTextAlone},
     Unsupported{"audio_data", kTextAlone},
+    Unsupported{"audio", kTextAlone},
+    Unsupported{"web_search_options", "nothing is searched"},
+    Unsupported{"background", "an answer is told as it comes, and not kept"},
     Unsupported{"return_hidden_states", kNotKept},
     Unsupported{"return_routed_experts", kNotKept},
     Unsupported{"return_sampling_mask", kNotKept},
@@ -156,6 +161,12 @@ void refuse_unsupported(FieldReader& fields) {
         const Json* given = fields.find(entry.name);
         if (given != nullptr && !asks_for_nothing(*given)) fields.refuse(entry.name, entry.why);
     }
+    const Json* modalities = fields.find("modalities");
+    if (modalities == nullptr || asks_for_nothing(*modalities)) return;
+    const bool is_text =
+        modalities->is_array() &&
+        std::ranges::all_of(*modalities, [](const Json& m) { return m == "text"; });
+    if (!is_text) fields.refuse("modalities", kTextAlone);
 }
 
 }  // namespace pitstop::http

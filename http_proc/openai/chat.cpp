@@ -13,6 +13,7 @@
 #include "messages/chunks.h"
 
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -35,8 +36,11 @@ struct Chat : OpenAiAnswer {
 
     ChatPrompt chat{};
     bool has_logprobs = false;
+    bool wants_prompt_text = false;
+    std::string prompt_text{};
     std::vector<TokenId> prompt_ids{};
     std::optional<ToolFormat> tool_format{};  // of calls to look for
+    bool takes_one_call = false;              // of them
     std::vector<Choice> choices{};
 
     Chat(Exchange& exchange, OpenAiChat call);
@@ -55,7 +59,9 @@ struct Chat : OpenAiAnswer {
     Task<Result<>> complete(Exchange& exchange, Prompt& prompt);
     void add_sample(std::size_t /*prompt*/, const messages::Generate& /*request*/) {
         Choice& choice = choices.emplace_back();
-        choice.turn = AssistantTurn(tool_format);
+        choice.turn = AssistantTurn(
+            tool_format, takes_one_call ? AssistantTurn::Calls::kOne : AssistantTurn::Calls::kAny
+        );
     }
     bool take(const Generation::Event& event) {
         choices[event.index].usage.add(event.chunk);
@@ -81,7 +87,9 @@ struct Chat : OpenAiAnswer {
 Chat::Chat(Exchange& exchange, OpenAiChat call)
     : OpenAiAnswer(exchange, std::move(call.options), "chatcmpl-"),
       chat(std::move(call.chat)),
-      has_logprobs(call.has_logprobs) {
+      has_logprobs(call.has_logprobs),
+      wants_prompt_text(call.wants_prompt_text),
+      takes_one_call(call.takes_one_call) {
     logprobs = logprob_options(options, has_logprobs, call.top_logprobs);
     if (call.has_tools) tool_format = exchange.server().options().tool_format;
     Prompt& only = prompts.emplace_back(prompt());
@@ -96,6 +104,7 @@ Task<Result<>> Chat::complete(Exchange& exchange, Prompt& prompt) {
         Result<messages::TokenizeReply> rendered = co_await ask(exchange, chat.question());
         if (!rendered) co_return rendered.error();
         prompt.request.input_ids = std::move(rendered->ids);
+        if (wants_prompt_text) prompt_text = std::move(rendered->text);
     }
     prompt_ids = *prompt.request.input_ids;
     co_return Ok{};
@@ -149,6 +158,10 @@ void Chat::write_rest_of_choice(JsonWriter& json, Choice& choice, messages::Outp
     const {
     write_logprobs(json, chunk);
     const bool has_calls = choice.turn.has_calls();
+    // Where one call is wanted and it is whole, what came to the length is left out.
+    if (chunk.finish && takes_one_call && has_calls &&
+        chunk.finish->reason == messages::FinishReason::kLength)
+        chunk.finish->reason = messages::FinishReason::kStop;
     write_finish(
         json, chunk.finish ? &*chunk.finish : nullptr, eos_ids, has_calls ? "tool_calls" : "stop"
     );
@@ -163,6 +176,7 @@ void Chat::write_rest_of_choice(JsonWriter& json, Choice& choice, messages::Outp
 
 void Chat::write_prompt(JsonWriter& json, const messages::PromptLogprobs* shown) const {
     if (options.wants_prompt_ids) json.key("prompt_token_ids").ids(prompt_ids);
+    if (wants_prompt_text) json.key("prompt_text").string(prompt_text);
     if (!options.prompt_logprobs) return;
     json.key("prompt_logprobs");
     const messages::PromptLogprobs none;

@@ -104,6 +104,12 @@ Result<OpenAiChat> parse_openai_chat(std::string_view body) {
     if (options.is_streamed && options.prompt_logprobs.value_or(0) > 0)
         fields.refuse("prompt_logprobs", "a stream carries none but 0");
     if (fields.has("input_ids")) fields.read("input_ids", call.input_ids.emplace());
+    bool takes_many = true;
+    fields.read("parallel_tool_calls", takes_many);
+    call.takes_one_call = !takes_many;
+    fields.read("return_prompt_text", call.wants_prompt_text);
+    if (call.wants_prompt_text && call.input_ids)
+        fields.refuse("return_prompt_text", "input_ids are a prompt without a text");
     call.has_tools = has_tools(json);
     if (fields.error()) return *fields.error();
     if (!call.input_ids) {

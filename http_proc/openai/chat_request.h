@@ -20,7 +20,9 @@ struct OpenAiChat {
     std::optional<std::vector<TokenId>> input_ids{};  // SGLang's: the prompt, past the template
     bool has_logprobs = false;
     std::int64_t top_logprobs = 0;
-    bool has_tools = false;  // that the model may call
+    bool has_tools = false;          // that the model may call
+    bool takes_one_call = false;     // of them: what comes after it is left out
+    bool wants_prompt_text = false;  // vLLM's: what the template made
 };
 
 // Errors: kInvalidArgument, kMalformed: 400 with the text.

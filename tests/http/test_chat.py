@@ -124,6 +124,19 @@ def test_variables_reach_the_template(http):
     assert none == "user null gay True"
 
 
+def test_the_prompts_text_is_shown_where_asked_for(http):
+    asked = {**GREEDY, "max_tokens": 1, "return_prompt_text": True}
+    text = http.post("/tokenize", {"messages": GREEDY["messages"]}).json["prompt"]
+    answer = http.post("/v1/chat/completions", asked).json
+    assert answer["prompt_text"] == text and "prompt_token_ids" not in answer
+    first, *rest = events(http.post("/v1/chat/completions", {**asked, "stream": True}))
+    assert first["prompt_text"] == text and not any("prompt_text" in event for event in rest)
+    assert "prompt_text" not in http.post("/v1/chat/completions", {**asked, "return_prompt_text": False}).json
+    tokens = {"input_ids": [5], "max_tokens": 1, "return_prompt_text": True}
+    refused = http.post("/v1/chat/completions", tokens)
+    assert refused.status == 400 and "return_prompt_text" in refused.message
+
+
 def test_the_final_message_is_continued(http):
     messages = MESSAGES + [{"role": "assistant", "content": "There was"}]
     body = {"messages": messages, "continue_final_message": True, "add_generation_prompt": False}

@@ -188,6 +188,12 @@ ABSENT = {
     "kv_transfer_params": {"do_remote_prefill": True},
     "bootstrap_room": 7,
     "function_call": "auto",
+    "repetition_detection": {"max_pattern_size": 3, "min_count": 3},
+    "require_reasoning": True,
+    "background": True,
+    "web_search_options": {"search_context_size": "low"},
+    "audio": {"voice": "alloy", "format": "wav"},
+    "modalities": ["text", "audio"],
 }
 
 
@@ -221,6 +227,11 @@ def test_agents_requests_run_on_the_replica_they_name(http, admin, path):
     for rank in (1, 1, 0, 1):
         assert http.post(path, {**AGENTS_BODIES[path], "routed_dp_rank": rank}).status == 200
     assert [b - a for a, b in zip(before, requests_by_replica(admin))] == [1, 3]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_what_asks_for_text_alone_is_taken(http, path):
+    assert http.post(path, body_of(path, modalities=["text"], background=False)).status == 200
 
 
 @pytest.mark.parametrize("path", PATHS)

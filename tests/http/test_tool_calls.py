@@ -172,3 +172,19 @@ def test_a_format_that_is_not_known_is_refused_with_those_that_are(front_end):
     assert server.http is None
     said = server.process.stderr.read()
     assert "pythonic" in said and "hermes" in said and "mistral" in said
+
+
+def test_one_call_at_most_where_calls_may_not_be_parallel(http, tree):
+    """What is written after it is left out, and so is that the output came to its length there."""
+    one = {"parallel_tool_calls": False}
+    for more in ({}, {"max_tokens": 8}):
+        choice = chat(http, tree, "hermes", **one, **more)
+        assert essence(choice["message"]["tool_calls"]) == CALLS[:1]
+        assert choice["message"]["content"] == "Let me look." and choice["finish_reason"] == "tool_calls"
+        _, calls, reason, _ = streamed(http, tree, "hermes", **one, **more)
+        assert essence(calls) == CALLS[:1] and reason == "tool_calls"
+    assert chat(http, tree, "plain", **one)["finish_reason"] == "stop"
+    assert chat(http, tree, "hermes", max_tokens=1, **one)["finish_reason"] == "length"
+    assert essence(chat(http, tree, "hermes", parallel_tool_calls=True)["message"]["tool_calls"]) == CALLS
+    refused = http.post("/v1/chat/completions", body_of(tree, "plain", parallel_tool_calls="some"))
+    assert refused.status == 400 and "parallel_tool_calls" in refused.message
