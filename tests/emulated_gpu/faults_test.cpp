@@ -72,11 +72,10 @@ int hang() {
     return 0;
 }
 
-const bool defined = define_part("freed", touch_freed_memory) &&
-                     define_part("over", run_over_the_end) &&
-                     define_part("second", fail_the_second_allocation) &&
-                     define_part("order", allocate) &&
-                     define_part("lost", lose_the_device) && define_part("hang", hang);
+const bool defined =
+    define_part("freed", touch_freed_memory) && define_part("over", run_over_the_end) &&
+    define_part("second", fail_the_second_allocation) && define_part("order", allocate) &&
+    define_part("lost", lose_the_device) && define_part("hang", hang);
 
 TEST(Faults, AnAccessToFreedMemoryEndsTheContext) { EXPECT_EQ(run_part("freed", {}), 0); }
 
