@@ -94,7 +94,7 @@ const std::string* text_member(const OrderedJson& object, std::string_view name)
 
 std::string shown(const OrderedJson& value) {
     constexpr std::size_t kShownMax = 80;
-    const std::string all = value.dump(-1, ' ', /*ensure_ascii=*/true, kReplace);
+    std::string all = value.dump(-1, ' ', /*ensure_ascii=*/true, kReplace);
     if (all.size() <= kShownMax) return all;
     return std::string(utf8_prefix(all, kShownMax)) + "...";
 }

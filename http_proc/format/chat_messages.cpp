@@ -25,7 +25,7 @@ void ChatMessages::add_text(std::string_view role, std::string text, Join join) 
     message_of(role, join).texts.push_back(std::move(text));
 }
 
-void ChatMessages::add_reasoning(std::string text) {
+void ChatMessages::add_reasoning(std::string_view text) {
     message_of(kAssistant, Join::kSameRole).reasoning += text;
 }
 

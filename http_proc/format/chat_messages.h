@@ -30,7 +30,7 @@ class ChatMessages {
     void add_text(std::string_view role, std::string text, Join join);
     // Adds what the assistant thought before what it says next, which templates know as
     // `reasoning_content`.
-    void add_reasoning(std::string text);
+    void add_reasoning(std::string_view text);
 
     struct Call {
         std::string id{};

@@ -114,8 +114,8 @@ Result<> add_reasoning(const std::string& where, const OrderedJson& item, ChatMe
     }
     const auto content = item.find("content");
     if (content == item.end() || content->is_null()) return Ok{};  // a summary at most
-    return read_content(where + ".content", *content, [&](std::string text) {
-        to.add_reasoning(std::move(text));
+    return read_content(where + ".content", *content, [&](const std::string& text) {
+        to.add_reasoning(text);
     });
 }
 
