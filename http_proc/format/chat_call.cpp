@@ -31,6 +31,8 @@ constexpr std::array kNotHere{
     NotHere{"documents", kElsewhere},
     NotHere{"continue_final_message", kElsewhere},
     NotHere{"return_tokens_as_token_ids", kElsewhere},
+    NotHere{"return_prompt_text", kElsewhere},
+    NotHere{"return_prompt_token_ids", "return_token_ids has them, too"},
     NotHere{"return_meta_info", "SGLang's /generate answers with it"},
     NotHere{"response_format", "there are no grammars"},
     NotHere{"echo", "the answer is the assistant's turn alone"},

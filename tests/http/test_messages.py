@@ -240,6 +240,8 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ({"context_management": {"edits": [{"type": "x"}]}}, "context_management"),
         ({"n": 2}, "n"),
         ({"logprobs": True}, "logprobs"),
+        ({"return_prompt_text": True}, "return_prompt_text"),
+        ({"return_prompt_token_ids": True}, "return_prompt_token_ids"),
         ({"bad_words": ["no"]}, "bad_words"),
         ({"stream": "maybe"}, "stream"),
         ({"chat_template": "{{ raise_exception('no way') }}"}, "no way"),
