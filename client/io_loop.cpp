@@ -179,19 +179,6 @@ void IoLoop::abandon(const std::string& rid, RequestNumber number) {
     push(AbandonRequest{rid, number});
 }
 
-std::optional<Error> problem_of_size(const messages::Frames& frames) {
-    std::size_t num_bytes = frames.type.size() + frames.body.size() + messages::kTreeFieldBytesMax;
-    for (const std::string& raw : frames.raw) num_bytes += raw.size();
-    if (num_bytes <= bus::kDoorLimits.message_bytes_max) return std::nullopt;
-    return make_error(
-        ErrorCode::kTooLarge,
-        "{}: the message takes {} bytes; a door accepts {}",
-        frames.type,
-        num_bytes,
-        bus::kDoorLimits.message_bytes_max
-    );
-}
-
 void IoLoop::start_call(CallArgs call) { push(StartCall{std::move(call)}); }
 
 // ---- the loop ----

@@ -34,9 +34,6 @@ namespace pitstop {
 // Tells a request from others of its rid: one that was before it, or is refused because of it.
 enum class RequestNumber : std::uint64_t {};
 
-// Why a door would refuse them for their size, or nothing.
-[[nodiscard]] std::optional<Error> problem_of_size(const messages::Frames& frames);
-
 class IoLoop {
   public:
     using Sink = std::function<void(messages::OutputChunk)>;         // runs on the loop's thread

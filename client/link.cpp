@@ -38,6 +38,19 @@ messages::Frames hello_frames(const std::string& name) {
 
 }  // namespace
 
+std::optional<Error> problem_of_size(const messages::Frames& frames) {
+    std::size_t num_bytes = frames.type.size() + frames.body.size() + messages::kTreeFieldBytesMax;
+    for (const std::string& raw : frames.raw) num_bytes += raw.size();
+    if (num_bytes <= bus::kDoorLimits.message_bytes_max) return std::nullopt;
+    return make_error(
+        ErrorCode::kTooLarge,
+        "{}: the message takes {} bytes; a door accepts {}",
+        frames.type,
+        num_bytes,
+        bus::kDoorLimits.message_bytes_max
+    );
+}
+
 Result<Link> Link::open(zmq::context_t& context, Args args, TimePoint now) {
     Link link(context, std::move(args));
     RETURN_IF_ERROR(link.connect(now));

@@ -21,6 +21,9 @@
 
 namespace pitstop {
 
+// Why a door would refuse them for their size, or nothing.
+[[nodiscard]] std::optional<Error> problem_of_size(const messages::Frames& frames);
+
 class Link {
   public:
     struct Args {

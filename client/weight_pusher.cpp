@@ -1,16 +1,13 @@
 #include "client/weight_pusher.h"
 
 #include "base/check.h"
-#include "base/cut_guard.h"
-#include "base/isa.h"
 #include "base/mutex.h"
 #include "base/task_pool.h"
 #include "client/bucket_ring.h"
 #include "client/push_sockets.h"
+#include "client/pushed_tensors.h"
 #include "client/shared_buffer.h"
-#include "digest/digest_rows.h"
 #include "messages/codec.h"
-#include "messages/version_digest.h"
 
 #include <algorithm>
 #include <atomic>
@@ -27,26 +24,11 @@ namespace {
 // leaves keeps others out for so long.
 constexpr std::chrono::milliseconds kIdleMax(10'000);
 
-constexpr std::int64_t kElementBytes = 2;                    // of a resident weight
-constexpr std::int64_t kPieceBytes = std::int64_t{1} << 20;  // digested while in the cache
-constexpr std::int64_t kAlignBytes = 64;                     // of a tensor in a bucket
-constexpr std::int64_t kBucketsMax = 4;                      // under way: filled, not yet read
+constexpr std::int64_t kElementBytes = 2;  // of a resident weight
+constexpr std::int64_t kAlignBytes = 64;   // of a tensor in a bucket
+constexpr std::int64_t kBucketsMax = 4;    // under way: filled, not yet read
 
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
-
-std::int64_t element_bytes(std::string_view dtype) { return dtype == "F32" ? 4 : 2; }
-
-// The last dimension are columns, the others rows; one dimension is one row.
-struct Matrix {
-    std::int64_t rows = 1;
-    std::int64_t cols = 1;
-};
-Matrix matrix_of(std::span<const std::int64_t> shape) {
-    Matrix matrix;
-    if (!shape.empty()) matrix.cols = shape.back();
-    for (std::size_t i = 0; i + 1 < shape.size(); ++i) matrix.rows *= shape[i];
-    return matrix;
-}
 
 // One thread fills as fast as one copies memory, and the workers' threads want cores, too.
 int num_threads(const PushOptions& options) {
@@ -55,13 +37,6 @@ int num_threads(const PushOptions& options) {
     return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 4, 1, kThreadsMax);
 }
 
-// Describes part of a tensor: whole rows, read and digested in one go.
-struct Piece {
-    std::size_t tensor = 0;
-    std::int64_t row_begin = 0;
-    std::int64_t num_rows = 0;
-};
-
 class Push {
   public:
     Push(Client& client, const PushOptions& options, std::span<const TensorToPush> tensors)
@@ -69,17 +44,13 @@ class Push {
           options_(options),
           tensors_(tensors),
           threads_(num_threads(options)),
-          digests_(tensors.size()) {
-        has_digest_ = options_.declare_digest && !options_.partial;
-        for (const TensorToPush& tensor : tensors_) {
-            report_.bytes += tensor.bytes();
-            has_digest_ = has_digest_ && tensor.dtype == "BF16";
-        }
+          pieces_(options, tensors) {
+        report_.bytes = pieces_.bytes();
     }
 
     Result<PushReport> run() {
         const TimePoint begun = Clock::now();
-        RETURN_IF_ERROR(check());
+        RETURN_IF_ERROR(pieces_.check());
         ASSIGN_OR_RETURN(const std::vector<std::string> devices, find_workers());
         ASSIGN_OR_RETURN(sockets_, PushSockets::bind(devices));
         RETURN_IF_ERROR(begin_session());
@@ -101,33 +72,6 @@ class Push {
     }
 
   private:
-    Result<> check() const {
-        std::set<std::string_view> names;
-        for (const TensorToPush& tensor : tensors_) {
-            if (!names.insert(tensor.name).second)
-                return make_error(ErrorCode::kInvalidArgument, "'{}' is there twice", tensor.name);
-            if (tensor.dtype != "BF16" && tensor.dtype != "F16" && tensor.dtype != "F32") {
-                return make_error(
-                    ErrorCode::kInvalidArgument,
-                    "'{}' has dtype '{}'; accepted are BF16, F16 and F32",
-                    tensor.name,
-                    tensor.dtype
-                );
-            }
-            if (options_.adopt && (tensor.dtype != "BF16" || options_.partial)) {
-                return make_error(
-                    ErrorCode::kUnsupported,
-                    "'{}' is {}: a shard to adopt is BF16, and the whole model",
-                    tensor.name,
-                    tensor.dtype
-                );
-            }
-        }
-        if (tensors_.empty())
-            return make_error(ErrorCode::kInvalidArgument, "there is no tensor to push");
-        return Ok{};
-    }
-
     Result<std::vector<std::string>> find_workers() {
         ASSIGN_OR_RETURN(const messages::StatusReply status, client_.status(options_.timeout));
         std::vector<std::string> devices;
@@ -276,14 +220,14 @@ class Push {
             for (std::size_t i = begin; i < end; ++i) {
                 const TensorToPush& tensor = tensors_[i];
                 bucket.tensors.push_back({tensor.name, tensor.dtype, tensor.shape, at});
-                add_pieces(i, pieces);
+                pieces_.add_pieces(i, pieces);
                 at += aligned(tensor.bytes());
             }
             const TimePoint begun = Clock::now();
             RETURN_IF_ERROR(threads_.run(pieces.size(), [&](std::size_t i) {
                 const Piece& piece = pieces[i];
                 std::byte* to = buffer.bytes().data() + bucket.tensors[piece.tensor - begin].offset;
-                return fill(piece, to);
+                return pieces_.fill(piece, to);
             }));
             report_.fill_s += seconds(Clock::now() - begun);
             sockets_->send_all(encode(bucket));
@@ -318,87 +262,6 @@ class Push {
         }
     }
 
-    void add_pieces(std::size_t index, std::vector<Piece>& pieces) const {
-        const TensorToPush& tensor = tensors_[index];
-        const Matrix matrix = matrix_of(tensor.shape);
-        const std::int64_t row_bytes =
-            std::max<std::int64_t>(1, matrix.cols * element_bytes(tensor.dtype));
-        const std::int64_t rows_max = std::max<std::int64_t>(1, kPieceBytes / row_bytes);
-        for (std::int64_t row = 0; row < matrix.rows; row += rows_max)
-            pieces.push_back({index, row, std::min(rows_max, matrix.rows - row)});
-    }
-
-    [[nodiscard]] std::int64_t row_bytes_of(const Piece& piece) const {
-        const TensorToPush& tensor = tensors_[piece.tensor];
-        return matrix_of(tensor.shape).cols * element_bytes(tensor.dtype);
-    }
-
-    // The whole tensor lies at `tensor_begin`.
-    Result<> fill(const Piece& piece, std::byte* tensor_begin) {
-        const TensorToPush& tensor = tensors_[piece.tensor];
-        const std::int64_t row_bytes = row_bytes_of(piece);
-        const std::int64_t first = piece.row_begin * row_bytes;
-        const std::span<std::byte> out(
-            tensor_begin + first, static_cast<std::size_t>(piece.num_rows * row_bytes)
-        );
-        if (tensor.data == nullptr) {
-            RETURN_IF_ERROR(tensor.read(first, out));
-            add_digest(piece, out.data(), nullptr);
-        } else {
-            RETURN_IF_ERROR(visit(piece, [&](const std::byte* rows) {
-                if (has_digest_) {
-                    add_digest(piece, rows, out.data());
-                } else if (!out.empty()) {
-                    std::memcpy(out.data(), rows, out.size());
-                }
-                return Result<>(Ok{});
-            }));
-        }
-        tell_progress(static_cast<std::int64_t>(out.size()));
-        return Ok{};
-    }
-
-    // Calls use(rows) with the piece where it is in memory. REQUIRES: its tensor has data.
-    template <class F>
-    Result<> visit(const Piece& piece, F use) const {
-        const TensorToPush& tensor = tensors_[piece.tensor];
-        const std::int64_t row_bytes = row_bytes_of(piece);
-        const std::byte* rows = tensor.data + piece.row_begin * row_bytes;
-        if (!tensor.is_whole) return use(rows);
-        const CutGuard guard({rows, static_cast<std::size_t>(piece.num_rows * row_bytes)});
-        Result<> used = use(rows);
-        RETURN_IF_ERROR(tensor.is_whole());
-        if (!guard.is_cut()) return used;
-        return make_error(
-            ErrorCode::kDataLoss, "'{}' was cut short while it was read", tensor.name
-        );
-    }
-
-    // Adds the digest of the piece at `rows`, which is also copied to `copy_to`, if that is not
-    // null.
-    void add_digest(const Piece& piece, const std::byte* rows, std::byte* copy_to) {
-        const std::int64_t row_bytes = row_bytes_of(piece);
-        if (!has_digest_ || row_bytes == 0) return;
-        const std::span<const std::byte> bytes(
-            rows, static_cast<std::size_t>(piece.num_rows * row_bytes)
-        );
-        digest::DigestRows to_digest = digest::whole_rows(bytes, row_bytes, piece.row_begin);
-        to_digest.copy_to = copy_to;
-        to_digest.copy_stride_bytes = row_bytes;
-        to_digest.copy_path = digest::CopyPath::kCached;  // workers read it at once
-        static const digest::AddRun add_run = digest::add_run_on(best_isa());
-        const digest::DigestSum sum = digest::digest_of(to_digest, add_run);
-        const MutexLock lock(mutex_);
-        digests_[piece.tensor] += sum.digest;
-    }
-
-    void tell_progress(std::int64_t bytes) {
-        const MutexLock lock(mutex_);
-        bytes_sent_ += bytes;
-        if (options_.on_progress)
-            options_.on_progress({.bytes_sent = bytes_sent_, .bytes_total = report_.bytes});
-    }
-
     // Maps, for each kind of worker, a tensor's name to what it wants of that tensor.
     using ShardTensors = std::vector<std::map<std::string_view, const messages::ShardTensor*>>;
 
@@ -426,7 +289,7 @@ class Push {
         }
         std::vector<Piece> pieces;
         for (std::size_t i = 0; i < tensors_.size(); ++i) {
-            if (wanted_.contains(tensors_[i].name)) add_pieces(i, pieces);
+            if (wanted_.contains(tensors_[i].name)) pieces_.add_pieces(i, pieces);
         }
         ShardTensors by_name(kinds.size());
         for (std::size_t k = 0; k < kinds.size(); ++k) {
@@ -456,25 +319,14 @@ class Push {
                 ErrorCode::kInvalidArgument, "'{}' has another shape in the model", tensor.name
             );
         }
-        const std::int64_t row_bytes = row_bytes_of(piece);
-        const auto use = [&](const std::byte* rows) -> Result<> {
-            add_digest(piece, rows, nullptr);  // which brings them into the cache
+        const std::int64_t row_bytes = pieces_.row_bytes_of(piece);
+        return pieces_.read(piece, [&](const std::byte* rows) -> Result<> {
             for (std::size_t k = 0; k < by_name.size(); ++k) {
                 for (const messages::ShardPiece& to : by_name[k].at(tensor.name)->pieces)
                     RETURN_IF_ERROR(write_overlap(piece, rows, row_bytes, to, shards[k]));
             }
             return Ok{};
-        };
-        if (tensor.data != nullptr) {
-            RETURN_IF_ERROR(visit(piece, use));
-        } else {
-            thread_local std::vector<std::byte> rows;  // kept between pieces
-            rows.resize(static_cast<std::size_t>(piece.num_rows * row_bytes));
-            RETURN_IF_ERROR(tensor.read(piece.row_begin * row_bytes, rows));
-            RETURN_IF_ERROR(use(rows.data()));
-        }
-        tell_progress(piece.num_rows * row_bytes);
-        return Ok{};
+        });
     }
 
     // Writes what of the piece, whose rows are at `rows`, goes to this part of a shard.
@@ -516,19 +368,10 @@ class Push {
             return make_error(ErrorCode::kDeadlineExceeded, "the tree did not answer in time");
         if (!*filled_) return filled_->error();
         report_.filled = **filled_;
-        if (has_digest_ && !wanted_.empty()) {
-            std::vector<messages::TensorInfo> sent;
-            const MutexLock lock(mutex_);
-            for (std::size_t i = 0; i < tensors_.size(); ++i) {
-                if (!wanted_.contains(tensors_[i].name)) continue;
-                sent.push_back({
-                    .name = tensors_[i].name,
-                    .dtype = "BF16",
-                    .shape = tensors_[i].shape,
-                    .digest = to_hex(digests_[i]),
-                });
-            }
-            report_.digest = to_hex(messages::version_digest_of(std::move(sent)));
+        if (!wanted_.empty()) {
+            report_.digest = pieces_.version_digest([this](std::string_view name) {
+                return wanted_.contains(name);
+            });
         }
         messages::CommitWeights commit;
         commit.session = session_;
@@ -548,27 +391,18 @@ class Push {
     const PushOptions& options_;
     std::span<const TensorToPush> tensors_;
     TaskPool threads_;
+    PushedTensors pieces_;
     std::optional<PushSockets> sockets_{};
     std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
     std::optional<Result<messages::UpdateReply>> filled_{};
     std::vector<messages::PushLayout> layouts_{};  // by worker; empty: not answered yet
     std::uint64_t session_ = 0;
-    bool has_digest_ = false;  // to declare
     std::set<std::string, std::less<>>
         wanted_{};  // the model's tensors; empty: workers did not say
-    Mutex mutex_{};
-    std::vector<Digest> digests_ GUARDED_BY(mutex_);  // by tensor
-    std::int64_t bytes_sent_ GUARDED_BY(mutex_) = 0;
     PushReport report_{};
 };
 
 }  // namespace
-
-std::int64_t TensorToPush::bytes() const {
-    std::int64_t bytes = element_bytes(dtype);
-    for (const std::int64_t extent : shape) bytes *= extent;
-    return bytes;
-}
 
 Result<PushReport> WeightPusher::push(std::span<const TensorToPush> tensors) {
     return Push(client_, options_, tensors).run();

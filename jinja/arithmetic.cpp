@@ -1,7 +1,7 @@
 #include "jinja/arithmetic.h"
 
 #include "jinja/builtins.h"
-#include "jinja/python_text.h"
+#include "jinja/python_repr.h"
 
 #include <algorithm>
 #include <cmath>

@@ -2,7 +2,7 @@
 #include "jinja/arithmetic.h"
 #include "jinja/comparison.h"
 #include "jinja/items.h"
-#include "jinja/python_text.h"
+#include "jinja/python_repr.h"
 #include "jinja/renderer.h"
 
 #include <fmt/format.h>

@@ -4,7 +4,7 @@
 #include "base/utf8.h"
 #include "jinja/arithmetic.h"
 #include "jinja/format.h"
-#include "jinja/python_text.h"
+#include "jinja/python_repr.h"
 #include "jinja/text_methods.h"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 #include "jinja/format.h"
 
 #include "base/utf8.h"
-#include "jinja/python_text.h"
+#include "jinja/python_repr.h"
 
 #include <algorithm>
 #include <charconv>

@@ -2,7 +2,7 @@
 // transformers, chat_template_utils.py (raise_exception, strftime_now).
 #include "jinja/builtins.h"
 #include "jinja/items.h"
-#include "jinja/python_text.h"
+#include "jinja/python_repr.h"
 
 #include <fmt/format.h>
 

@@ -1,6 +1,6 @@
 #include "jinja/json.h"
 
-#include "jinja/python_text.h"
+#include "jinja/python_repr.h"
 #include "text/utf8.h"
 
 #include <fmt/format.h>

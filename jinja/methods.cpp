@@ -4,6 +4,7 @@
 #include "jinja/comparison.h"
 #include "jinja/format.h"
 #include "jinja/items.h"
+#include "jinja/python_repr.h"
 #include "jinja/python_text.h"
 #include "jinja/text_methods.h"
 

@@ -3,7 +3,7 @@
 #include "base/utf8.h"
 #include "jinja/comparison.h"
 #include "jinja/items.h"
-#include "jinja/python_text.h"
+#include "jinja/python_repr.h"
 
 #include <fmt/format.h>
 

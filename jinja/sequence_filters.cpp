@@ -3,6 +3,7 @@
 #include "jinja/comparison.h"
 #include "jinja/filters.h"
 #include "jinja/items.h"
+#include "jinja/python_repr.h"
 #include "jinja/python_text.h"
 #include "jinja/text_methods.h"
 #include "text/utf8.h"

@@ -3,6 +3,7 @@
 #include "jinja/builtins.h"
 #include "jinja/comparison.h"
 #include "jinja/items.h"
+#include "jinja/python_repr.h"
 #include "jinja/python_text.h"
 
 #include <algorithm>

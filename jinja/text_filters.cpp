@@ -2,6 +2,7 @@
 #include "jinja/filters.h"
 #include "jinja/items.h"
 #include "jinja/json.h"
+#include "jinja/python_repr.h"
 #include "jinja/python_text.h"
 #include "jinja/text_methods.h"
 #include "text/utf8.h"

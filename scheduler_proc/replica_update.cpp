@@ -23,14 +23,6 @@ messages::UpdateOrder order_of(const messages::UpdateStage& order) {
                                                                     : messages::UpdateOrder::kStage;
 }
 
-// "rank 0, rank 2"
-std::string names_of(const std::vector<Rank>& ranks) {
-    std::string names;
-    for (const Rank rank : ranks)
-        names += fmt::format("{}rank {}", names.empty() ? "" : ", ", raw(rank));
-    return names;
-}
-
 // A rank gives up a little before its scheduler does, so that it says itself what it waited for.
 std::int64_t time_of_workers(std::int64_t timeout_ms) {
     constexpr std::int64_t kHeadStartMs = 500;
@@ -304,7 +296,7 @@ void ReplicaUpdate::end_late(TimePoint now, const std::string& what_runs, TurnOu
     Error error{ErrorCode::kDeadlineExceeded, fmt::format("phase ready: {}", what_runs)};
     if (order != messages::UpdateOrder::kReady)
         error.message =
-            fmt::format("phase stage: no vote in time from {}", names_of(job_->silent_ranks()));
+            fmt::format("phase stage: no vote in time from {}", job_->names_of_silent_ranks());
     fail(order, std::move(error), out);
 }
 

@@ -22,6 +22,13 @@ std::vector<Rank> UpdateJob::silent_ranks() const {
     return silent;
 }
 
+std::string UpdateJob::names_of_silent_ranks() const {
+    std::string names;
+    for (const Rank rank : silent_ranks())
+        names += fmt::format("{}rank {}", names.empty() ? "" : ", ", raw(rank));
+    return names;
+}
+
 Error UpdateJob::error_of_votes() const {
     Error error{ErrorCode::kInternal, ""};
     for (std::size_t i = 0; i < ranks.size(); ++i) {

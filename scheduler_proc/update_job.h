@@ -49,6 +49,8 @@ struct UpdateJob {
     }
     // Those that have not answered what was asked last.
     [[nodiscard]] std::vector<Rank> silent_ranks() const;
+    // The same as words: "rank 0, rank 2".
+    [[nodiscard]] std::string names_of_silent_ranks() const;
 
     // Every problem of every rank that voted no, as far as one message goes.
     // REQUIRES: a rank has voted no.

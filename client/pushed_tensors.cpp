@@ -1,0 +1,189 @@
+#include "client/pushed_tensors.h"
+
+#include "base/cut_guard.h"
+#include "base/isa.h"
+#include "digest/digest_rows.h"
+#include "messages/version_digest.h"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <utility>
+
+namespace pitstop {
+namespace {
+
+constexpr std::int64_t kPieceBytes = std::int64_t{1} << 20;  // digested while in the cache
+
+std::int64_t element_bytes(std::string_view dtype) { return dtype == "F32" ? 4 : 2; }
+
+// The last dimension are columns, the others rows; one dimension is one row.
+struct Matrix {
+    std::int64_t rows = 1;
+    std::int64_t cols = 1;
+};
+Matrix matrix_of(std::span<const std::int64_t> shape) {
+    Matrix matrix;
+    if (!shape.empty()) matrix.cols = shape.back();
+    for (std::size_t i = 0; i + 1 < shape.size(); ++i) matrix.rows *= shape[i];
+    return matrix;
+}
+
+}  // namespace
+
+std::int64_t TensorToPush::bytes() const {
+    std::int64_t bytes = element_bytes(dtype);
+    for (const std::int64_t extent : shape) bytes *= extent;
+    return bytes;
+}
+
+PushedTensors::PushedTensors(const PushOptions& options, std::span<const TensorToPush> tensors)
+    : options_(options), tensors_(tensors), digests_(tensors.size()) {
+    has_digest_ = options_.declare_digest && !options_.partial;
+    for (const TensorToPush& tensor : tensors_) {
+        bytes_ += tensor.bytes();
+        has_digest_ = has_digest_ && tensor.dtype == "BF16";
+    }
+}
+
+Result<> PushedTensors::check() const {
+    std::set<std::string_view> names;
+    for (const TensorToPush& tensor : tensors_) {
+        if (!names.insert(tensor.name).second)
+            return make_error(ErrorCode::kInvalidArgument, "'{}' is there twice", tensor.name);
+        if (tensor.dtype != "BF16" && tensor.dtype != "F16" && tensor.dtype != "F32") {
+            return make_error(
+                ErrorCode::kInvalidArgument,
+                "'{}' has dtype '{}'; accepted are BF16, F16 and F32",
+                tensor.name,
+                tensor.dtype
+            );
+        }
+        if (options_.adopt && (tensor.dtype != "BF16" || options_.partial)) {
+            return make_error(
+                ErrorCode::kUnsupported,
+                "'{}' is {}: a shard to adopt is BF16, and the whole model",
+                tensor.name,
+                tensor.dtype
+            );
+        }
+    }
+    if (tensors_.empty())
+        return make_error(ErrorCode::kInvalidArgument, "there is no tensor to push");
+    return Ok{};
+}
+
+std::int64_t PushedTensors::row_bytes_of(const Piece& piece) const {
+    const TensorToPush& tensor = tensors_[piece.tensor];
+    return matrix_of(tensor.shape).cols * element_bytes(tensor.dtype);
+}
+
+void PushedTensors::add_pieces(std::size_t index, std::vector<Piece>& pieces) const {
+    const TensorToPush& tensor = tensors_[index];
+    const Matrix matrix = matrix_of(tensor.shape);
+    const std::int64_t row_bytes =
+        std::max<std::int64_t>(1, matrix.cols * element_bytes(tensor.dtype));
+    const std::int64_t rows_max = std::max<std::int64_t>(1, kPieceBytes / row_bytes);
+    for (std::int64_t row = 0; row < matrix.rows; row += rows_max)
+        pieces.push_back({index, row, std::min(rows_max, matrix.rows - row)});
+}
+
+template <class F>
+Result<> PushedTensors::visit(const Piece& piece, F use) const {
+    const TensorToPush& tensor = tensors_[piece.tensor];
+    const std::int64_t row_bytes = row_bytes_of(piece);
+    const std::byte* rows = tensor.data + piece.row_begin * row_bytes;
+    if (!tensor.is_whole) return use(rows);
+    const CutGuard guard({rows, static_cast<std::size_t>(piece.num_rows * row_bytes)});
+    Result<> used = use(rows);
+    RETURN_IF_ERROR(tensor.is_whole());
+    if (!guard.is_cut()) return used;
+    return make_error(ErrorCode::kDataLoss, "'{}' was cut short while it was read", tensor.name);
+}
+
+void PushedTensors::add_digest(const Piece& piece, const std::byte* rows, std::byte* copy_to) {
+    const std::int64_t row_bytes = row_bytes_of(piece);
+    if (!has_digest_ || row_bytes == 0) return;
+    const std::span<const std::byte> bytes(
+        rows, static_cast<std::size_t>(piece.num_rows * row_bytes)
+    );
+    digest::DigestRows to_digest = digest::whole_rows(bytes, row_bytes, piece.row_begin);
+    to_digest.copy_to = copy_to;
+    to_digest.copy_stride_bytes = row_bytes;
+    to_digest.copy_path = digest::CopyPath::kCached;  // workers read it at once
+    static const digest::AddRun add_run = digest::add_run_on(best_isa());
+    const digest::DigestSum sum = digest::digest_of(to_digest, add_run);
+    const MutexLock lock(mutex_);
+    digests_[piece.tensor] += sum.digest;
+}
+
+void PushedTensors::tell_progress(std::int64_t bytes) {
+    const MutexLock lock(mutex_);
+    bytes_sent_ += bytes;
+    if (options_.on_progress)
+        options_.on_progress({.bytes_sent = bytes_sent_, .bytes_total = bytes_});
+}
+
+Result<> PushedTensors::fill(const Piece& piece, std::byte* tensor_begin) {
+    const TensorToPush& tensor = tensors_[piece.tensor];
+    const std::int64_t row_bytes = row_bytes_of(piece);
+    const std::int64_t first = piece.row_begin * row_bytes;
+    const std::span<std::byte> out(
+        tensor_begin + first, static_cast<std::size_t>(piece.num_rows * row_bytes)
+    );
+    if (tensor.data == nullptr) {
+        RETURN_IF_ERROR(tensor.read(first, out));
+        add_digest(piece, out.data(), nullptr);
+    } else {
+        RETURN_IF_ERROR(visit(piece, [&](const std::byte* rows) {
+            if (has_digest_) {
+                add_digest(piece, rows, out.data());
+            } else if (!out.empty()) {
+                std::memcpy(out.data(), rows, out.size());
+            }
+            return Result<>(Ok{});
+        }));
+    }
+    tell_progress(static_cast<std::int64_t>(out.size()));
+    return Ok{};
+}
+
+Result<> PushedTensors::read(
+    const Piece& piece, const std::function<Result<>(const std::byte* rows)>& use
+) {
+    const TensorToPush& tensor = tensors_[piece.tensor];
+    const std::int64_t row_bytes = row_bytes_of(piece);
+    const auto digest_and_use = [&](const std::byte* rows) -> Result<> {
+        add_digest(piece, rows, nullptr);  // which brings them into the cache
+        return use(rows);
+    };
+    if (tensor.data != nullptr) {
+        RETURN_IF_ERROR(visit(piece, digest_and_use));
+    } else {
+        thread_local std::vector<std::byte> rows;  // kept between pieces
+        rows.resize(static_cast<std::size_t>(piece.num_rows * row_bytes));
+        RETURN_IF_ERROR(tensor.read(piece.row_begin * row_bytes, rows));
+        RETURN_IF_ERROR(digest_and_use(rows.data()));
+    }
+    tell_progress(piece.num_rows * row_bytes);
+    return Ok{};
+}
+
+std::string PushedTensors::version_digest(const std::function<bool(std::string_view name)>& is_sent
+) {
+    if (!has_digest_) return {};
+    std::vector<messages::TensorInfo> sent;
+    const MutexLock lock(mutex_);
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+        if (!is_sent(tensors_[i].name)) continue;
+        sent.push_back({
+            .name = tensors_[i].name,
+            .dtype = "BF16",
+            .shape = tensors_[i].shape,
+            .digest = to_hex(digests_[i]),
+        });
+    }
+    return to_hex(messages::version_digest_of(std::move(sent)));
+}
+
+}  // namespace pitstop

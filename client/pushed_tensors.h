@@ -1,0 +1,74 @@
+// The tensors of a push: read in pieces, each digested while it is in the cache.
+//
+// Thread: any, once constructed; what is summed up is guarded.
+#pragma once
+
+#include "base/digest.h"
+#include "base/mutex.h"
+#include "base/result.h"
+#include "client/weight_pusher.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop {
+
+// Describes part of a tensor: whole rows, read and digested in one go. The last dimension of a
+// tensor are columns, the others rows; one dimension is one row.
+struct Piece {
+    std::size_t tensor = 0;
+    std::int64_t row_begin = 0;
+    std::int64_t num_rows = 0;
+};
+
+class PushedTensors {
+  public:
+    // REQUIRES: both outlive this.
+    PushedTensors(const PushOptions& options, std::span<const TensorToPush> tensors);
+
+    // Errors: kInvalidArgument, a name that is there twice, a dtype that is none of the three, no
+    // tensor at all; kUnsupported, what no worker adopts.
+    [[nodiscard]] Result<> check() const;
+
+    [[nodiscard]] std::int64_t bytes() const { return bytes_; }  // of all
+    [[nodiscard]] std::int64_t row_bytes_of(const Piece& piece) const;
+    void add_pieces(std::size_t tensor, std::vector<Piece>& pieces) const;
+
+    // Writes the piece where it belongs in its tensor, which begins at `tensor_begin`.
+    [[nodiscard]] Result<> fill(const Piece& piece, std::byte* tensor_begin);
+
+    // Calls use(rows) with the piece's rows, which are in the cache then if a digest is declared.
+    [[nodiscard]] Result<> read(
+        const Piece& piece, const std::function<Result<>(const std::byte* rows)>& use
+    );
+
+    // The digest of the tensors that `is_sent` says yes to, once all their pieces were filled or
+    // read; empty: none is declared, as the options say, or as not all are BF16.
+    [[nodiscard]] std::string version_digest(
+        const std::function<bool(std::string_view name)>& is_sent
+    );
+
+  private:
+    // Calls use(rows) with the piece where it is in memory. REQUIRES: its tensor has data.
+    template <class F>
+    Result<> visit(const Piece& piece, F use) const;
+    // Adds the digest of the piece at `rows`, which is also copied to `copy_to`, if that is not
+    // null.
+    void add_digest(const Piece& piece, const std::byte* rows, std::byte* copy_to);
+    void tell_progress(std::int64_t bytes);
+
+    const PushOptions& options_;
+    std::span<const TensorToPush> tensors_;
+    std::int64_t bytes_ = 0;
+    bool has_digest_ = false;  // to declare
+    Mutex mutex_{};
+    std::vector<Digest> digests_ GUARDED_BY(mutex_);  // by tensor
+    std::int64_t bytes_sent_ GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace pitstop
