@@ -52,6 +52,12 @@ Problem invalid(const SamplingParams& p) {
     if (auto problem = out_of_range("frequency_penalty", p.frequency_penalty, -2, 2))
         return problem;
     if (auto problem = out_of_range("presence_penalty", p.presence_penalty, -2, 2)) return problem;
+    if (p.num_output_in_prompt < 0) {
+        return fmt::format(
+            "num_output_in_prompt is {}; accepted is 0 up to the prompt's length",
+            p.num_output_in_prompt
+        );
+    }
     if (p.logit_bias.size() > kLogitBiasMax) {
         return fmt::format(
             "logit_bias has {} entries; at most {} are accepted", p.logit_bias.size(), kLogitBiasMax

@@ -42,6 +42,7 @@ struct SamplingParams {
     double repetition_penalty = 1.0;
     double frequency_penalty = 0.0;
     double presence_penalty = 0.0;
+    std::int64_t num_output_in_prompt = 0;
     std::map<std::int64_t, double> logit_bias{};
     std::optional<std::uint64_t> seed{};
     std::vector<std::string> stop{};
@@ -79,6 +80,10 @@ struct SamplingParams {
         f("presence_penalty",
           presence_penalty,
           "in [-2, 2]: subtracted once from every token of the output");
+        f("num_output_in_prompt",
+          num_output_in_prompt,
+          "so many of the prompt's last tokens are output to these two penalties: a request that "
+          "began elsewhere goes on here");
         f("logit_bias", logit_bias, "token id -> added to its logit, in [-100, 100]");
         f("seed", seed, "draws depend on it and the position alone; absent: one is chosen at random"
         );

@@ -14,6 +14,14 @@ std::optional<Error> problem_of_length(
             ErrorCode::kInvalidArgument, "the prompt is empty; it needs at least one token"
         );
     }
+    if (request.sampling.num_output_in_prompt > prompt_len) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "num_output_in_prompt is {}; the prompt has {} tokens",
+            request.sampling.num_output_in_prompt,
+            prompt_len
+        );
+    }
     const std::optional<std::int64_t>& asked = request.sampling.max_new_tokens;
     // Without a number there must be room for one; with one, for all of them.
     const std::int64_t output_len = asked.value_or(1);

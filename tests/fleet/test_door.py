@@ -14,7 +14,7 @@ pytest.importorskip("zmq")
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "client" / "python"))
 
 import pitstop  # noqa: E402
-from pitstop.fleet.door import Call, Door  # noqa: E402
+from pitstop.fleet.door import Call, Door, _OwedText  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ATTEMPTS_MAX = 20
@@ -85,7 +85,18 @@ async def die_in_the_middle(trees, prompt, kill_after, **sampling):
     return whole, undisturbed
 
 
-@pytest.mark.parametrize("sampling", [{"temperature": 0.0}, {"temperature": 1.0, "seed": 11}], ids=["greedy", "seeded"])
+SAMPLINGS = {
+    "greedy": {"temperature": 0.0},
+    "seeded": {"temperature": 1.0, "seed": 11},
+    "penalties": {"temperature": 0.0, "frequency_penalty": 0.6, "presence_penalty": 0.4},
+    "everything": {
+        "temperature": 0.8, "seed": 3, "top_k": 50, "top_p": 0.9, "min_p": 0.01, "repetition_penalty": 1.2,
+        "frequency_penalty": 0.3, "presence_penalty": -0.2, "logit_bias": {14: 2.0}, "min_new_tokens": 200,
+    },
+}
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 @pytest.mark.parametrize("prompt", [PROMPT, [12, 300, 45, 6]], ids=["text", "tokens"])
 def test_a_request_goes_on_at_another_tree_without_a_repeated_or_missing_token(prompt, sampling):
     async def work(trees):
@@ -105,6 +116,30 @@ def test_a_request_goes_on_at_another_tree_without_a_repeated_or_missing_token(p
         assert whole.prompt.logprobs == undisturbed.prompt.logprobs
 
     run(work)
+
+
+class SpellingDoor:
+    """Token i is the character i."""
+
+    async def text_of(self, ids, skips_special_tokens):
+        return "".join(map(chr, ids))
+
+
+@pytest.mark.parametrize(
+    "min_new_tokens, output, text, finish",
+    [(0, "xyababcd", "xy", "ab"), (3, "xyababcd", "xy", "ab"), (4, "xyababcd", "xyab", "ab"), (4, "xyabcd", "xyabcd", None)],
+)
+def test_a_stop_text_at_the_seam_begins_no_earlier_than_min_new_tokens_says(min_new_tokens, output, text, finish):
+    async def work():
+        options = {"stop": ["ab"], "min_new_tokens": min_new_tokens}
+        tokens = [ord(each) for each in output]
+        owed = _OwedText(SpellingDoor(), options, [], "xy")
+        chunk = pitstop.Chunk(tokens=tokens[3:])
+        await owed.pay(chunk, tokens)
+        assert "xy" + chunk.text == text
+        assert (chunk.finish and chunk.finish.matched_text) == finish
+
+    asyncio.run(work())
 
 
 @pytest.mark.parametrize("kill_after", [1, 5, 9, 12, 14])

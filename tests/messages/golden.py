@@ -46,6 +46,7 @@ SAMPLING = {
     "repetition_penalty": 1.0,
     "frequency_penalty": 0.0,
     "presence_penalty": 0.0,
+    "num_output_in_prompt": 0,
     "logit_bias": {5: -100.0, 2047: 0.25},
     "seed": 1 << 63,
     "stop": ["\n\n", "終"],

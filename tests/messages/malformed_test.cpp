@@ -302,6 +302,9 @@ TEST(Malformed, ValuesOutOfRangeSayWhatIsAccepted) {
     EXPECT_NE(
         refusal<Generate>(sampling("max_new_tokens", "\xff")).find("is -1"), std::string::npos
     );
+    EXPECT_NE(
+        refusal<Generate>(sampling("num_output_in_prompt", "\xff")).find("is -1"), std::string::npos
+    );
     EXPECT_NE(refusal<Generate>(sampling("top_k", "\x00"s)).find("top_k is 0"), std::string::npos);
     EXPECT_NE(
         refusal<Generate>(sampling("stop", array({str("")}))).find("empty text"), std::string::npos

@@ -129,6 +129,16 @@ TEST(Request, TakesFromTheCacheOnlyWhatNeedsNoLogits) {
     EXPECT_EQ(Request(arrived, kLimits).cacheable_len(), 9);
 }
 
+TEST(Request, NoMoreOfThePromptIsOutputThanThereIs) {
+    auto arrived = request_of(3, 4);
+    arrived.sampling.num_output_in_prompt = 3;
+    EXPECT_FALSE(problem_of(arrived, kLimits));
+    arrived.sampling.num_output_in_prompt = 4;
+    const auto problem = problem_of(arrived, kLimits);
+    ASSERT_TRUE(problem);
+    EXPECT_NE(problem->message.find("num_output_in_prompt is 4"), std::string::npos);
+}
+
 TEST(Request, HistoryTravelsOnlyForPenalties) {
     auto arrived = request_of(3, 4);
     arrived.sampling.stop = {"x"};

@@ -169,6 +169,7 @@ SAMPLING = {
     "repetition_penalty",
     "frequency_penalty",
     "presence_penalty",
+    "num_output_in_prompt",
     "logit_bias",
     "seed",
     "stop",

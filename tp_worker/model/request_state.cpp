@@ -31,8 +31,9 @@ RequestState::RequestState(const messages::RequestSetup& setup)
     has_penalty_ =
         penalty_.repetition != 1.f || penalty_.frequency != 0.f || penalty_.presence != 0.f;
     if (has_penalty_) {
+        const std::int64_t output_begin = prompt_len_ - params.num_output_in_prompt;
         for (std::size_t i = 0; i < setup.history.size(); ++i) {
-            const bool is_output = static_cast<std::int64_t>(i) >= prompt_len_;
+            const bool is_output = static_cast<std::int64_t>(i) >= output_begin;
             count(setup.history[i], is_output ? 1 : 0);
         }
     }

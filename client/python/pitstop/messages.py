@@ -19,6 +19,7 @@ SAMPLING_FIELDS = frozenset(
         "repetition_penalty",
         "frequency_penalty",
         "presence_penalty",
+        "num_output_in_prompt",
         "logit_bias",
         "seed",
         "stop",

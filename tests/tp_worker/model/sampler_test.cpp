@@ -190,6 +190,29 @@ TEST_F(SamplerTest, ScaledLogprobsFollowThePenaltiesInTheirOrder) {
     EXPECT_NEAR(result.logprobs.values[0], expected[sampled], 2e-6);
 }
 
+// A request that began elsewhere: the output that it brings along counts as if it were from here.
+TEST_F(SamplerTest, PenaltiesCountTheOutputInThePrompt) {
+    for (const bool is_carried : {false, true}) {
+        messages::RequestSetup setup;
+        setup.prompt_len = is_carried ? 4 : 2;
+        setup.sampling.num_output_in_prompt = is_carried ? 2 : 0;
+        setup.history = {TokenId{0}, TokenId{3}, TokenId{1}, TokenId{1}, TokenId{3}};
+        setup.sampling.frequency_penalty = 0.25;
+        setup.sampling.presence_penalty = 0.5;
+        setup.sampling.seed = 7;
+        setup.logprobs.mode = messages::LogprobsMode::kScaled;
+        setup.logprobs.ids = {TokenId{0}, TokenId{1}, TokenId{2}, TokenId{3}, TokenId{4}};
+        add_sample(setup, {1.f, 2.f, 0.5f, -1.f, 0.25f}, is_carried ? 1 : 3);
+    }
+    const messages::StepResult result = run();
+    EXPECT_EQ(result.sampled.values[0], result.sampled.values[1]);
+    const std::vector<float>& scaled = result.ids_logprobs.values;
+    EXPECT_EQ(
+        std::vector(scaled.begin(), scaled.begin() + 5),
+        std::vector(scaled.begin() + 5, scaled.end())
+    );
+}
+
 TEST_F(SamplerTest, RawLogprobsIgnorePenaltiesThatTheDrawObeys) {
     messages::RequestSetup setup = greedy_setup();
     setup.sampling.logit_bias = {{1, -100.0}};

@@ -283,6 +283,7 @@ class CarriedStream(AsyncIterator[Chunk]):
                 options["max_new_tokens"] = limit - kept
             if options.get("min_new_tokens"):
                 options["min_new_tokens"] = max(0, options["min_new_tokens"] - kept)
+            options["num_output_in_prompt"] = kept
             if self._has_scores:
                 options["logprobs"] = {**options["logprobs"], "prompt_start": -1}
         if self._deadline is not None:
@@ -373,22 +374,25 @@ class _OwedText:
             ids = tokens[:-1]
         text = await self.text_of(ids)
         stops = self._options.get("stop") or []
-        found = [(text.index(stop), stop) for stop in ([stops] if isinstance(stops, str) else stops) if stop in text]
+        num_free = max(0, (self._options.get("min_new_tokens") or 0) - 1)  # what these say is no part of a stop text
+        begin = len((await self.text_of(tokens[:num_free])).rstrip("\ufffd")) if num_free and stops else 0
+        stops = [stops] if isinstance(stops, str) else stops
+        found = [(text.index(stop, begin), stop) for stop in stops if stop in text[begin:]]
         if found:
             at, stop = min(found)
             text = text[: at + len(stop)] if self._options.get("no_stop_trim") else text[:at]
             chunk.finish = Finish(reason="stop", matched_text=stop)
         elif chunk.finish is None:
-            text = _without_tail(text, stops)
+            text = text[:begin] + _without_tail(text[begin:], stops)
         chunk.text = text[len(self._told):] if len(text) > len(self._told) else ""
         self._told += chunk.text
 
 
-def _without_tail(text: str, stops: Any) -> str:
+def _without_tail(text: str, stops: Sequence[str]) -> str:
     """Less what may still change: half a character, the beginning of a stop."""
     text = text.rstrip("\ufffd")
     longest = 0
-    for stop in [stops] if isinstance(stops, str) else stops:
+    for stop in stops:
         for length in range(1, len(stop)):
             if text.endswith(stop[:length]):
                 longest = max(longest, length)
