@@ -38,7 +38,7 @@ std::string UpdateCoordinator::who_is_missing() const {
 void UpdateCoordinator::refuse(Caller caller, Error error, Out& out) const {
     messages::UpdateReply reply;
     reply.call = caller.call;
-    reply.verdict = error;
+    reply.verdict = std::move(error);
     reply.state = state();
     reply.epoch = version_.epoch;
     reply.label = version_.label;
