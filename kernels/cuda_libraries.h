@@ -21,7 +21,7 @@ namespace pitstop::kernels {
     std::string_view name, std::span<const std::string_view> packages
 );
 
-// Finds NCCL as ld.so or a Python environment has it; empty: there is none. It is not opened.
+// Finds NCCL as ld.so or a Python environment has it; empty: there is none. nccl.h opens it.
 [[nodiscard]] std::string find_nccl();
 
 }  // namespace pitstop::kernels

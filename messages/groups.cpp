@@ -42,7 +42,9 @@ Problem invalid(const InitGroup& message) {
     if (spec.store_version < 1 || spec.store_version > 2)
         return fmt::format("store_version is {}; accepted are 1 and 2", spec.store_version);
     const bool is_direct =
-        spec.backend == GroupBackend::kNccl && spec.rendezvous == Rendezvous::kDirect;
+        spec.backend == GroupBackend::kNccl &&
+        (spec.rendezvous == Rendezvous::kDirect ||
+         (spec.rendezvous == Rendezvous::kVllm && !spec.unique_id.values.empty()));
     if (is_direct && spec.unique_id.values.size() != kUniqueIdBytes) {
         return fmt::format(
             "unique_id has {} bytes; NCCL's has {}", spec.unique_id.values.size(), kUniqueIdBytes

@@ -30,7 +30,8 @@ struct EnumNames<GroupBackend> {
 // How a worker of an NCCL group learns its unique id.
 enum class Rendezvous : std::uint8_t {
     kSglang,  // torch's TCPStore, key /G/G//cuda//0, before the first broadcast
-    kVllm,    // torch's TCPStore, key /broadcast_from/0/0, at once
+    kVllm,    // torch's TCPStore, key /broadcast_from/0/0, at once, or it is in the call; then all
+              // ranks add up one float, as vLLM's do
     kDirect,  // it is in the call
 };
 template <>
@@ -61,7 +62,7 @@ struct GroupSpec {
           "sglang, vllm: the TCPStore's protocol: 2 (torch 2.x), or 1 (torch 1.x)");
         f("rank_offset", rank_offset, "the first worker's rank in the group");
         f("world_size", world_size, "ranks of the group, the trainer's among them");
-        f("unique_id", unique_id, "direct: NCCL's 128 bytes");
+        f("unique_id", unique_id, "direct; vllm, in place of a store: NCCL's 128 bytes");
     }
     friend bool operator==(const GroupSpec&, const GroupSpec&) = default;
 };

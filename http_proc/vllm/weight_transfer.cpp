@@ -71,7 +71,6 @@ Task<Response> init_engine(Exchange& exchange) {
     if (!unique_id.empty()) {
         Result<std::vector<std::uint8_t>> id = base64_decode(unique_id);
         if (!id) co_return vllm_failure(id.error());
-        call.spec.rendezvous = messages::Rendezvous::kDirect;
         call.spec.unique_id.values = *std::move(id);
     }
     if (has_meeting) {

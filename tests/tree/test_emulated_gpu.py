@@ -125,7 +125,7 @@ def test_replicas_have_a_gpu_each(gpu, start_tree):
     for worker in workers:  # what was found, and where
         cublas, nccl = worker["libraries"]
         assert cublas.startswith("cuBLASLt 1") and cublas.endswith("libcublasLt.so.13"), cublas
-        assert nccl.startswith("NCCL: /") and nccl.endswith("libnccl.so.2"), nccl
+        assert nccl.startswith("NCCL 2.28.9: /") and nccl.endswith("libnccl.so.2"), nccl
     tree.stop()
     missing = run("serve", "--no-http", "--run-dir", tree.run_dir, *CUDA, "--dp", 3)
     assert missing.returncode != 0 and "there is no GPU 2" in missing.stderr, missing.stderr

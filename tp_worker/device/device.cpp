@@ -1,11 +1,22 @@
 #include "tp_worker/device/device.h"
 
 #include "kernels/cuda_device.h"
+#include "kernels/nccl.h"
 
 #include <cstring>
 #include <utility>
 
 namespace pitstop::tp_worker {
+namespace {
+
+std::string nccl_line() {
+    const Result<kernels::NcclLibrary> nccl = kernels::load_nccl();
+    if (nccl) return fmt::format("NCCL {}: {}", nccl->version_text(), nccl->path);
+    const bool is_missing = nccl.error().code == ErrorCode::kNotFound;
+    return fmt::format("NCCL: {}", is_missing ? "none was found" : nccl.error().message);
+}
+
+}  // namespace
 
 Result<DeviceKind> parse_device_kind(std::string_view name) {
     if (name == "auto") return DeviceKind::kAuto;
@@ -55,8 +66,7 @@ Result<Device> Device::open_cuda(const DeviceOptions& options, kernels::ThreadPo
     device.name_ = info.name;
     device.uuid_ = info.uuid;
     device.libraries_ = {
-        fmt::format("cuBLASLt {}: {}", info.cublas_lt_version, info.cublas_lt_path),
-        fmt::format("NCCL: {}", info.nccl_path.empty() ? "none was found" : info.nccl_path)};
+        fmt::format("cuBLASLt {}: {}", info.cublas_lt_version, info.cublas_lt_path), nccl_line()};
     if (options.determinism == Determinism::kBatchInvariant) device.name_ += ", deterministic";
     return device;
 }

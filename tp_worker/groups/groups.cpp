@@ -30,7 +30,7 @@ Result<> Groups::init(
     }
     auto joined = spec.backend == messages::GroupBackend::kHost
                       ? join_host_group(spec, rank, patience)
-                      : join_nccl_group(spec, rank, patience);
+                      : join_nccl_group(spec, rank, nccl_turn_, patience);
     const MutexLock lock(mutex_);
     if (!joined) {
         groups_.erase(spec.group);
@@ -41,43 +41,54 @@ Result<> Groups::init(
 }
 
 Result<> Groups::destroy(const std::string& name) {
-    const MutexLock lock(mutex_);
-    const auto found = groups_.find(name);
-    if (found == groups_.end() || found->second == nullptr)
-        return make_error(ErrorCode::kNotFound, "The group to be destroyed does not exist.");
-    groups_.erase(found);
+    std::shared_ptr<BroadcastGroup> group;
+    {
+        const MutexLock lock(mutex_);
+        const auto found = groups_.find(name);
+        if (found == groups_.end() || found->second == nullptr)
+            return make_error(ErrorCode::kNotFound, "The group to be destroyed does not exist.");
+        group = std::move(found->second);
+        groups_.erase(found);
+    }
+    group->leave();
     return Ok{};
 }
 
-std::shared_ptr<BroadcastGroup> Groups::find(const std::string& name) {
+Result<std::shared_ptr<BroadcastGroup>> Groups::find(const std::string& name) {
     const MutexLock lock(mutex_);
     const auto found = groups_.find(name);
-    return found == groups_.end() ? nullptr : found->second;
+    if (found != groups_.end() && found->second != nullptr) return found->second;
+    return make_error(
+        ErrorCode::kNotFound,
+        "Group {} is not joined. Please call `init_weights_update_group` first.",
+        name
+    );
 }
 
-Result<> Groups::receive(
-    const std::string& name, std::span<std::byte> out, const Patience& patience
+Result<> Groups::make_room(const std::string& name, std::int64_t bytes_max) {
+    ASSIGN_OR_RETURN(const std::shared_ptr<BroadcastGroup> group, find(name));
+    return group->make_room(bytes_max);
+}
+
+Result<Landed> Groups::receive(
+    const std::string& name,
+    const Broadcast& broadcast,
+    std::vector<std::byte>& host,
+    const Patience& patience
 ) {
-    const std::shared_ptr<BroadcastGroup> group = find(name);
-    if (group == nullptr) {
-        return make_error(
-            ErrorCode::kNotFound,
-            "Group {} is not joined. Please call `init_weights_update_group` first.",
-            name
-        );
-    }
-    Result<> received = group->receive(out, patience);
-    if (!received) refuse(name, received.error().message);
-    return received;
+    ASSIGN_OR_RETURN(const std::shared_ptr<BroadcastGroup> group, find(name));
+    Result<Landed> landed = group->receive(broadcast, host, patience);
+    if (!landed) refuse(name, landed.error().message);
+    return landed;
 }
 
 void Groups::refuse(const std::string& name, const std::string& reason) {
-    const std::shared_ptr<BroadcastGroup> group = find(name);
-    if (group == nullptr) return;
-    group->refuse(reason);
+    const Result<std::shared_ptr<BroadcastGroup>> group = find(name);
+    if (!group) return;
+    (*group)->refuse(reason);
     const MutexLock lock(mutex_);
     const auto found = groups_.find(name);
-    if (found != groups_.end() && found->second == group) groups_.erase(found);
+    if (found != groups_.end() && found->second == *group) groups_.erase(found);
 }
 
 }  // namespace pitstop::tp_worker

@@ -1,4 +1,8 @@
-// The groups that this rank has joined, for broadcasts from a trainer (messages/groups.h).
+// The groups that this rank has joined, for broadcasts from a trainer (messages/groups.h). What a
+// broadcast is, and what comes of one that fails, is the same whatever carries it:
+//
+//   host_group.h  TCP, into the host's memory
+//   nccl_group.h  NCCL, into the GPU's
 //
 // Thread:  any; a group is used by one thread at a time.
 // Bounded: kGroupsMax.
@@ -6,28 +10,54 @@
 
 #include "base/mutex.h"
 #include "base/result.h"
+#include "kernels/nccl.h"
 #include "messages/groups.h"
+#include "tp_worker/groups/nccl_turn.h"
 #include "tp_worker/groups/tcp_stream.h"
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace pitstop::tp_worker {
 
+// What the trainer broadcasts next.
+struct Broadcast {
+    std::int64_t num = 0;  // elements
+    kernels::NcclType type = kernels::NcclType::kBytes;
+
+    [[nodiscard]] std::int64_t bytes() const { return num * kernels::bytes_of(type); }
+};
+
+// Where a broadcast has landed. Good until the group receives the next.
+struct Landed {
+    std::span<const std::byte> bytes{};
+    bool is_on_gpu = false;
+    std::shared_ptr<const void> owner{};  // shared with the group, which may be destroyed meanwhile
+};
+
 // One rank's end of a group whose rank 0 is a trainer.
-class BroadcastGroup {
+class BroadcastGroup : public std::enable_shared_from_this<BroadcastGroup> {
   public:
     virtual ~BroadcastGroup() = default;
-    // The trainer's next broadcast, which has exactly this size. After an error the group is of no
-    // use.
-    virtual Result<> receive(std::span<std::byte> out, const Patience& patience) = 0;
+    // Before an update whose largest broadcast has so many bytes: room for it, if it lands in
+    // memory of the group's own. Errors: kTooLarge, kResourceExhausted; nothing was received.
+    virtual Result<> make_room(std::int64_t bytes_max) = 0;
+    // The trainer's next broadcast, which is exactly this one. It lands in `host` where the group
+    // has no memory of its own. After an error the group is of no use.
+    virtual Result<Landed> receive(
+        const Broadcast& broadcast, std::vector<std::byte>& host, const Patience& patience
+    ) = 0;
     // Tells the trainer, where there is a way to, that nothing more will be received.
     virtual void refuse(const std::string& reason) = 0;
+    // Takes leave of the trainer, which does the same now.
+    virtual void leave() = 0;
     // Whether the trainer is known to be gone: nothing more will come.
-    [[nodiscard]] virtual bool is_over() const = 0;
+    [[nodiscard]] virtual bool is_over() = 0;
 };
 
 class Groups {
@@ -41,16 +71,24 @@ class Groups {
     // kNotFound: there is none of this name.
     Result<> destroy(const std::string& name);
 
+    // Before an update out of the group. Errors: kNotFound, and those of the group's make_room().
+    Result<> make_room(const std::string& name, std::int64_t bytes_max);
     // The next broadcast. An error ends the group: the trainer is told, and the next one may be
     // joined under the same name.
-    Result<> receive(const std::string& name, std::span<std::byte> out, const Patience& patience);
+    Result<Landed> receive(
+        const std::string& name,
+        const Broadcast& broadcast,
+        std::vector<std::byte>& host,
+        const Patience& patience
+    );
     // What was announced cannot be taken: ends the group, as an error of receive() does.
     void refuse(const std::string& name, const std::string& reason);
 
   private:
-    [[nodiscard]] std::shared_ptr<BroadcastGroup> find(const std::string& name);
+    [[nodiscard]] Result<std::shared_ptr<BroadcastGroup>> find(const std::string& name);
 
     Mutex mutex_{};
+    NcclTurn nccl_turn_{};
     // Null while it is being joined. Shared with whoever receives while it is destroyed.
     std::map<std::string, std::shared_ptr<BroadcastGroup>> groups_ GUARDED_BY(mutex_){};
 };

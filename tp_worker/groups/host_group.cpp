@@ -35,7 +35,11 @@ class HostGroup : public BroadcastGroup {
   public:
     explicit HostGroup(TcpStream stream) : stream_(std::move(stream)) {}
 
-    Result<> receive(std::span<std::byte> out, const Patience& patience) override {
+    Result<> make_room(std::int64_t) override { return Ok{}; }
+
+    Result<Landed> receive(
+        const Broadcast& broadcast, std::vector<std::byte>& host, const Patience& patience
+    ) override {
         std::byte raw[20];
         RETURN_IF_ERROR(stream_.read(raw, patience));
         Header header;
@@ -47,17 +51,20 @@ class HostGroup : public BroadcastGroup {
                 ErrorCode::kMalformed, "what came is not broadcast {} of this group", next_
             );
         }
-        if (header.bytes != out.size()) {
+        const auto num_bytes = static_cast<std::size_t>(broadcast.bytes());
+        if (header.bytes != num_bytes) {
             return make_error(
                 ErrorCode::kInvalidArgument,
                 "broadcast {} has {} bytes; the update's tensors have {}",
                 next_,
                 header.bytes,
-                out.size()
+                num_bytes
             );
         }
         ++next_;
-        return stream_.read(out, patience);
+        host.resize(num_bytes);
+        RETURN_IF_ERROR(stream_.read(host, patience));
+        return Landed{.bytes = host};
     }
 
     void refuse(const std::string& reason) override {
@@ -72,7 +79,8 @@ class HostGroup : public BroadcastGroup {
         );
     }
 
-    [[nodiscard]] bool is_over() const override { return stream_.is_closed(); }
+    void leave() override {}  // the connection's end says it
+    [[nodiscard]] bool is_over() override { return stream_.is_closed(); }
 
   private:
     TcpStream stream_;

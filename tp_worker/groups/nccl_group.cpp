@@ -1,17 +1,32 @@
 #include "tp_worker/groups/nccl_group.h"
 
+#include "base/log.h"
+#include "kernels/cuda_device.h"
+#include "kernels/device_memory.h"
 #include "pickle/reader.h"
 #include "tp_worker/groups/tcp_store.h"
 
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <thread>
 #include <utility>
 
 namespace pitstop::tp_worker {
 namespace {
 
-constexpr std::size_t kUniqueIdBytes = 128;
 constexpr std::size_t kPickledIdBytesMax = 4096;
 constexpr std::string_view kCountKey = "init/";  // the one key without a leading slash
 constexpr std::string_view kVllmKey = "/broadcast_from/0/0";
+constexpr int kTrainer = 0;                        // its rank
+constexpr std::int64_t kLandingGranule = 2 << 20;  // so that a little more takes no new memory
+// Of a broadcast: enough for NVLink's rate, and little of a GPU for steps to miss while it waits.
+constexpr int kCtasMax = 8;
+constexpr auto kLook = std::chrono::microseconds(100);
+// A trainer whose store has gone may still end what it has begun: nothing says that it keeps its
+// store as long as its group.
+constexpr auto kStoreGoneMax = std::chrono::seconds(10);
+constexpr auto kFarewellMax = std::chrono::seconds(2);
 
 // PrefixStore(G), then PrefixStore(G/) and PrefixStore(cuda/); the group's first communicator.
 std::string sglang_key(const std::string& group) {
@@ -41,51 +56,295 @@ Result<std::string> id_of_pickle(const std::string& value) {
 
 class NcclGroup : public BroadcastGroup {
   public:
-    NcclGroup(messages::GroupSpec spec, TcpStore store)
-        : spec_(std::move(spec)), store_(std::move(store)) {}
+    NcclGroup(
+        messages::GroupSpec spec, std::int64_t rank, std::optional<TcpStore> store, NcclTurn& turn
+    )
+        : spec_(std::move(spec)), rank_(rank), store_(std::move(store)), turn_(turn) {}
 
-    Result<> receive(std::span<std::byte>, const Patience& patience) override {
+    // At once, with an id that is there.
+    enum class WarmUp : std::uint8_t { kNone, kOneFloat };
+    Result<> join(const std::string& id, WarmUp warm_up, const Patience& patience) {
+        ASSIGN_OR_RETURN(const NcclTurn::Held turn, turn_.take(spec_.group, patience));
+        RETURN_IF_ERROR(connect(id, patience));
+        return warm_up == WarmUp::kOneFloat ? add_one_float(patience) : Result<>(Ok{});
+    }
+
+    Result<> make_room(std::int64_t bytes_max) override {
+        if (bytes_max > kLandingBytesMax) {
+            return make_error(
+                ErrorCode::kTooLarge,
+                "a broadcast of {} bytes lands whole in the GPU's memory; at most {} are accepted: "
+                "send smaller buckets",
+                bytes_max,
+                kLandingBytesMax
+            );
+        }
+        if (bytes_max <= landing_.bytes() || kernels::compute_capability() == 0) return Ok{};
+        landing_ = {};  // first, as there may be room for one of them only
+        const std::int64_t rounded =
+            (bytes_max + kLandingGranule - 1) / kLandingGranule * kLandingGranule;
+        Result<kernels::DeviceBuffer> made = kernels::DeviceBuffer::create(rounded);
+        if (!made) {
+            return make_error(
+                made.error().code,
+                "the largest broadcast lands whole in the GPU's memory: {}",
+                made.error().message
+            );
+        }
+        landing_ = *std::move(made);
+        return Ok{};
+    }
+
+    Result<Landed> receive(
+        const Broadcast& broadcast, std::vector<std::byte>&, const Patience& patience
+    ) override {
+        const Use use(*this);
+        if (!use.is_mine || is_ended_) {
+            return make_error(
+                ErrorCode::kFailedPrecondition,
+                "group '{}' {}",
+                printable(spec_.group),
+                is_ended_ ? "has ended" : "is in use by another call"
+            );
+        }
+        Result<Landed> landed = receive_alone(broadcast, patience);
+        if (!landed) end();
+        return landed;
+    }
+
+    // NCCL has no words for it: the trainer's own deadline tells it.
+    void refuse(const std::string&) override {
+        const Use use(*this);
+        if (use.is_mine) end();
+    }
+
+    // What is received meanwhile ends first, and the communicator with it.
+    void leave() override {
+        const Use use(*this);
+        if (!use.is_mine || !comm_) return;
+        const std::atomic<bool> never{false};
+        const Patience patience{Clock::now() + kFarewellMax, never};
+        Result<> left = comm_->begin_finalize();
+        if (left) left = wait("its end", patience, [this] { return comm_->is_ready(); });
+        if (!left) return end();
+        comm_->destroy();
+        comm_.reset();
+        is_ended_ = true;
+    }
+
+    [[nodiscard]] bool is_over() override {
+        const Use use(*this);
+        if (!use.is_mine) return false;
+        if (is_ended_ || (store_ && store_->is_closed())) return true;
+        return comm_ && !comm_->is_ready();
+    }
+
+  private:
+    // One call at a time: a communicator is one thread's. Others that come meanwhile do without.
+    struct Use {
+        explicit Use(NcclGroup& group) : is_mine(!group.is_in_use_.exchange(true)), group_(group) {}
+        ~Use() {
+            if (is_mine) group_.is_in_use_ = false;
+        }
+        Use(const Use&) = delete;
+        Use& operator=(const Use&) = delete;
+        bool is_mine;
+
+      private:
+        NcclGroup& group_;
+    };
+
+    Result<Landed> receive_alone(const Broadcast& broadcast, const Patience& patience) {
+        RETURN_IF_ERROR(make_room(broadcast.bytes()));
+        if (!comm_) {
+            ASSIGN_OR_RETURN(const std::string id, first_id(patience));
+            RETURN_IF_ERROR(join(id, WarmUp::kNone, patience));
+        }
+        ASSIGN_OR_RETURN(const NcclTurn::Held turn, turn_.take(spec_.group, patience));
+        Landed landed{.is_on_gpu = true, .owner = shared_from_this()};
+        if (broadcast.num == 0) return landed;
+        RETURN_IF_ERROR(comm_->broadcast(
+            landing_.data(), broadcast.num, broadcast.type, kTrainer, stream_.stream()
+        ));
+        RETURN_IF_ERROR(wait_for_collective(
+            fmt::format("broadcast {} ({} bytes)", num_received_ + 1, broadcast.bytes()), patience
+        ));
+        ++num_received_;
+        landed.bytes = {
+            static_cast<const std::byte*>(landing_.data()),
+            static_cast<std::size_t>(broadcast.bytes())};
+        return landed;
+    }
+
+    Result<std::string> first_id(const Patience& patience) {
         ASSIGN_OR_RETURN(
-            const std::string id, store_.wait_get(sglang_key(spec_.group), kUniqueIdBytes, patience)
+            std::string id,
+            store_->wait_get(sglang_key(spec_.group), kernels::kNcclIdBytes, patience)
         );
-        if (id.size() != kUniqueIdBytes) {
+        if (id.size() != kernels::kNcclIdBytes) {
             return make_error(
                 ErrorCode::kMalformed,
                 "the group's unique id has {} bytes; NCCL's has {}",
                 id.size(),
-                kUniqueIdBytes
+                kernels::kNcclIdBytes
             );
         }
-        return needs_gpu("torch's store");
+        if (kernels::compute_capability() == 0) return needs_gpu("torch's store");
+        return id;
     }
-    // A communicator says so only to who receives.
-    [[nodiscard]] bool is_over() const override { return false; }
-    void refuse(const std::string&) override {}  // NCCL has no words for it; the trainer sees us go
 
-  private:
+    // REQUIRES: the turn is this group's.
+    Result<> connect(const std::string& id, const Patience& patience) {
+        ASSIGN_OR_RETURN(
+            stream_, kernels::DeviceStream::create(kernels::StreamPriority::kBackground)
+        );
+        ASSIGN_OR_RETURN(is_done_, kernels::DeviceEvent::create());
+        ASSIGN_OR_RETURN(
+            kernels::NcclCommunicator comm,
+            kernels::NcclCommunicator::begin(
+                {.id = id,
+                 .num_ranks = static_cast<int>(spec_.world_size),
+                 .rank = static_cast<int>(rank_),
+                 .max_ctas = kCtasMax}
+            )
+        );
+        comm_.emplace(std::move(comm));
+        RETURN_IF_ERROR(wait("the other ranks", patience, [this] { return comm_->is_ready(); }));
+        spdlog::info("group '{}': rank {} of {} over NCCL", spec_.group, rank_, spec_.world_size);
+        return Ok{};
+    }
+
+    Result<> add_one_float(const Patience& patience) {
+        RETURN_IF_ERROR(make_room(sizeof(float)));
+        kernels::fill_device(landing_.data(), 0, sizeof(float), stream_.stream());
+        auto* const one = static_cast<float*>(landing_.data());
+        RETURN_IF_ERROR(comm_->all_reduce_sum(one, 1, stream_.stream()));
+        return wait_for_collective("the first all-reduce", patience);
+    }
+
+    // Until it is done on the GPU.
+    Result<> wait_for_collective(std::string_view what, const Patience& patience) {
+        bool is_enqueued = false;
+        return wait(what, patience, [&]() -> Result<bool> {
+            if (is_enqueued && is_done_.is_done()) return true;
+            ASSIGN_OR_RETURN(const bool is_ready, comm_->is_ready());
+            if (is_ready && !std::exchange(is_enqueued, true)) is_done_.record(stream_.stream());
+            return false;
+        });
+    }
+
+    template <class IsDone>
+    Result<> wait(std::string_view what, const Patience& patience, IsDone is_done) {
+        TimePoint deadline = patience.deadline;
+        bool is_store_gone = false;
+        while (true) {
+            ASSIGN_OR_RETURN(const bool is_over, is_done());
+            if (is_over) return Ok{};
+            if (patience.is_called_off.load(std::memory_order_relaxed)) {
+                return make_error(
+                    ErrorCode::kAborted,
+                    "group '{}': called off while waiting for {}",
+                    printable(spec_.group),
+                    what
+                );
+            }
+            if (Clock::now() >= deadline) return late(what, is_store_gone);
+            if (!is_store_gone && store_ && store_->is_closed()) {
+                is_store_gone = true;
+                deadline = std::min<TimePoint>(deadline, Clock::now() + kStoreGoneMax);
+            }
+            std::this_thread::sleep_for(kLook);
+        }
+    }
+
+    [[nodiscard]] Error late(std::string_view what, bool is_store_gone) const {
+        return make_error(
+            is_store_gone ? ErrorCode::kUnavailable : ErrorCode::kDeadlineExceeded,
+            "group '{}': rank {} of {} waited for {} in vain: {}; NCCL is aborted",
+            printable(spec_.group),
+            rank_,
+            spec_.world_size,
+            what,
+            is_store_gone ? "the trainer's store has gone"
+                          : "a rank did not come, or came with another size or another world_size"
+        );
+    }
+
+    // What is in flight ends now.
+    void end() {
+        is_ended_ = true;
+        if (!comm_) return;
+        comm_->abort();
+        comm_.reset();
+        // Its kernels see the abort: this is soon, or the GPU is lost.
+        is_done_.record(stream_.stream());
+        is_done_.wait(
+            kernels::kDeviceWaitMax,
+            "a broadcast that was aborted",
+            kernels::DeviceEvent::Watch::kLoose
+        );
+    }
+
     messages::GroupSpec spec_;
-    TcpStore store_;
+    std::int64_t rank_;
+    std::optional<TcpStore> store_;  // kept: its end is the trainer's
+    NcclTurn& turn_;
+    std::atomic<bool> is_in_use_{false};
+    bool is_ended_ = false;
+    std::int64_t num_received_ = 0;
+    kernels::DeviceStream stream_{};
+    kernels::DeviceEvent is_done_{};
+    kernels::DeviceBuffer landing_{};
+    std::optional<kernels::NcclCommunicator> comm_{};  // last: it ends before what it writes to
 };
 
 }  // namespace
 
 Result<std::shared_ptr<BroadcastGroup>> join_nccl_group(
-    const messages::GroupSpec& spec, [[maybe_unused]] std::int64_t rank, const Patience& patience
+    const messages::GroupSpec& spec, std::int64_t rank, NcclTurn& turn, const Patience& patience
 ) {
-    if (spec.rendezvous == messages::Rendezvous::kDirect) return needs_gpu("in the call");
-    const StoreVersion version =
-        spec.store_version == 1 ? StoreVersion::kTorch1 : StoreVersion::kTorch2;
-    ASSIGN_OR_RETURN(TcpStore store, TcpStore::connect(spec.address, spec.port, version, patience));
-    // The trainer's constructor returns when everybody has counted itself in, exactly once.
-    ASSIGN_OR_RETURN([[maybe_unused]] const std::int64_t count, store.add(kCountKey, 1, patience));
-    if (spec.rendezvous == messages::Rendezvous::kSglang) {
-        return std::shared_ptr<BroadcastGroup>(std::make_shared<NcclGroup>(spec, std::move(store)));
+    if (rank >= spec.world_size) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "this worker would be rank {} of a group of {}; world_size counts the trainer and "
+            "every rank of every replica",
+            rank,
+            spec.world_size
+        );
     }
-    ASSIGN_OR_RETURN(
-        const std::string value, store.wait_get(kVllmKey, kPickledIdBytesMax, patience)
-    );
-    ASSIGN_OR_RETURN([[maybe_unused]] const std::string id, id_of_pickle(value));
-    return needs_gpu("torch's store");
+    const bool is_vllm = spec.rendezvous == messages::Rendezvous::kVllm;
+    const bool has_id =
+        !spec.unique_id.values.empty() && spec.rendezvous != messages::Rendezvous::kSglang;
+    std::string id(spec.unique_id.values.begin(), spec.unique_id.values.end());
+    std::optional<TcpStore> store;
+    if (!has_id) {
+        const StoreVersion version =
+            spec.store_version == 1 ? StoreVersion::kTorch1 : StoreVersion::kTorch2;
+        ASSIGN_OR_RETURN(store, TcpStore::connect(spec.address, spec.port, version, patience));
+        // The trainer's constructor returns when everybody has counted itself in, exactly once.
+        RETURN_IF_ERROR(store->add(kCountKey, 1, patience));
+        if (is_vllm) {
+            ASSIGN_OR_RETURN(
+                const std::string value, store->wait_get(kVllmKey, kPickledIdBytesMax, patience)
+            );
+            ASSIGN_OR_RETURN(id, id_of_pickle(value));
+        }
+    }
+    const bool joins_now = has_id || is_vllm;
+    if (kernels::compute_capability() == 0) {
+        if (joins_now) return needs_gpu(has_id ? "in the call" : "torch's store");
+    } else {
+        ASSIGN_OR_RETURN([[maybe_unused]] const auto nccl, kernels::load_nccl());
+    }
+    auto group = std::make_shared<NcclGroup>(spec, rank, std::move(store), turn);
+    if (joins_now) {
+        const auto warm_up = is_vllm ? NcclGroup::WarmUp::kOneFloat : NcclGroup::WarmUp::kNone;
+        if (Result<> joined = group->join(id, warm_up, patience); !joined) {
+            group->refuse("");
+            return std::move(joined).error();
+        }
+    }
+    return std::shared_ptr<BroadcastGroup>(std::move(group));
 }
 
 }  // namespace pitstop::tp_worker

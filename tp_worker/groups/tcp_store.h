@@ -34,6 +34,9 @@ class TcpStore {
         std::string_view key, std::size_t bytes_max, const Patience& patience
     );
 
+    // Whether whoever serves it has hung up.
+    [[nodiscard]] bool is_closed() const { return stream_.is_closed(); }
+
   private:
     TcpStore(TcpStream stream, StoreVersion version)
         : stream_(std::move(stream)), version_(version) {}

@@ -1,5 +1,6 @@
 #include "tp_worker/sources/distributed_source.h"
 
+#include "kernels/device_memory.h"
 #include "tp_worker/groups/groups.h"
 #include "tp_worker/sources/tensor_source.h"
 
@@ -11,6 +12,41 @@ namespace pitstop::tp_worker {
 namespace {
 
 constexpr std::int64_t kBroadcastBytesMax = std::int64_t{16} << 30;
+
+// As torch broadcasts a tensor: ranks must have the same count and type.
+// Source: torch/csrc/distributed/c10d/NCCLUtils.cpp, getNcclDataType.
+Broadcast broadcast_of(checkpoint::StoredDtype dtype, std::int64_t bytes) {
+    using kernels::NcclType;
+    const auto of = [bytes](NcclType type) {
+        return Broadcast{.num = bytes / kernels::bytes_of(type), .type = type};
+    };
+    switch (dtype) {
+        case checkpoint::StoredDtype::kBf16:
+            return of(NcclType::kBf16);
+        case checkpoint::StoredDtype::kF16:
+            return of(NcclType::kF16);
+        case checkpoint::StoredDtype::kF32:
+        case checkpoint::StoredDtype::kC64:
+            return of(NcclType::kF32);
+        case checkpoint::StoredDtype::kF64:
+            return of(NcclType::kF64);
+        case checkpoint::StoredDtype::kI32:
+            return of(NcclType::kI32);
+        case checkpoint::StoredDtype::kI64:
+            return of(NcclType::kI64);
+        default:
+            return of(NcclType::kBytes);
+    }
+}
+
+Error too_large(std::int64_t bytes) {
+    return make_error(
+        ErrorCode::kTooLarge,
+        "a broadcast of {} bytes; at most {} are accepted",
+        bytes,
+        kBroadcastBytesMax
+    );
+}
 
 class Broadcasts {
   public:
@@ -50,22 +86,19 @@ class Broadcasts {
         return Ok{};
     }
 
-    Result<std::span<const std::byte>> receive(std::int64_t bytes) {
-        if (bytes > kBroadcastBytesMax) {
-            return make_error(
-                ErrorCode::kTooLarge,
-                "a broadcast of {} bytes; at most {} are accepted",
-                bytes,
-                kBroadcastBytesMax
-            );
-        }
+    Result<Landed> receive(const Broadcast& broadcast) {
         const TimePoint begun = Clock::now();
-        buffer_.resize(static_cast<std::size_t>(bytes));
-        RETURN_IF_ERROR(args_.worker.groups->receive(
-            args_.source.group, buffer_, {args_.stall_deadline(), args_.stage.args().is_dropped}
-        ));
+        ASSIGN_OR_RETURN(
+            Landed landed,
+            args_.worker.groups->receive(
+                args_.source.group,
+                broadcast,
+                buffer_,
+                {args_.stall_deadline(), args_.stage.args().is_dropped}
+            )
+        );
         args_.stage.add_receive(Clock::now() - begun);
-        return std::span<const std::byte>(buffer_);
+        return landed;
     }
 
     // How many tensors from `begin` on come in one broadcast.
@@ -78,36 +111,79 @@ class Broadcasts {
         return end;
     }
 
-    Result<> take_whole() {
-        const std::span<const messages::TensorInfo> tensors = args_.source.tensors;
-        for (std::size_t begin = 0; begin < specs_.size();) {
-            const std::size_t end = end_of_pack(begin);
+    // Each as large as it may be, before the first is received.
+    Result<> plan() {
+        std::int64_t largest = 0;
+        for (std::size_t begin = 0; begin < specs_.size(); begin = ends_.back()) {
+            ends_.push_back(end_of_pack(begin));
             std::int64_t sum = 0;
-            for (std::size_t i = begin; i < end; ++i) {
-                if (sum > kBroadcastBytesMax) break;
+            for (std::size_t i = begin; i < ends_.back(); ++i) {
                 sum += bytes_[i];
+                if (sum > kBroadcastBytesMax) return too_large(sum);
             }
-            ASSIGN_OR_RETURN(const std::span<const std::byte> bytes, receive(sum));
+            largest = std::max(largest, sum);
+        }
+        return args_.worker.groups->make_room(args_.source.group, largest);
+    }
+
+    Result<> take_whole() {
+        RETURN_IF_ERROR(plan());
+        const std::span<const messages::TensorInfo> tensors = args_.source.tensors;
+        const bool is_each = args_.source.format == messages::TensorFormat::kEach;
+        std::size_t begin = 0;
+        for (const std::size_t end : ends_) {
+            std::int64_t sum = 0;
+            for (std::size_t i = begin; i < end; ++i) sum += bytes_[i];
+            const Broadcast flat{.num = sum};
             ASSIGN_OR_RETURN(
-                const std::vector<Incoming> incoming,
-                cut_flattened(tensors.subspan(begin, end - begin), bytes)
+                const Landed landed,
+                receive(is_each ? broadcast_of(specs_[begin].dtype, sum) : flat)
             );
+            ASSIGN_OR_RETURN(
+                std::vector<Incoming> incoming,
+                cut_flattened(tensors.subspan(begin, end - begin), landed.bytes)
+            );
+            for (Incoming& each : incoming) each.bytes.is_on_gpu = landed.is_on_gpu;
             RETURN_IF_ERROR(args_.stage.take(incoming, WeightStage::Expect::kMore));
             begin = end;
         }
         return Ok{};
     }
 
+    // In the host's memory, where elements are looked at.
+    Result<std::vector<std::byte>> receive_to_host(
+        checkpoint::StoredDtype dtype, std::int64_t bytes
+    ) {
+        ASSIGN_OR_RETURN(const Landed landed, receive(broadcast_of(dtype, bytes)));
+        if (!landed.is_on_gpu)
+            return std::vector<std::byte>(landed.bytes.begin(), landed.bytes.end());
+        std::vector<std::byte> host(landed.bytes.size());
+        kernels::copy_and_wait(host.data(), landed.bytes.data(), bytes);
+        return host;
+    }
+
     Result<> take_sparse() {
         constexpr std::int64_t kIndexBytes = 4;
+        std::int64_t largest = 0;
         for (std::size_t i = 0; i < specs_.size(); ++i) {
             const std::int64_t num = args_.source.num_updates[i];
             if (num > kBroadcastBytesMax / 8)
                 return make_error(ErrorCode::kTooLarge, "'{}': {} updates", specs_[i].name, num);
+            const std::int64_t unit = std::max(kIndexBytes, bytes_of(specs_[i].dtype));
+            largest = std::max(largest, num * unit);
+        }
+        RETURN_IF_ERROR(args_.worker.groups->make_room(args_.source.group, largest));
+        for (std::size_t i = 0; i < specs_.size(); ++i) {
+            const std::int64_t num = args_.source.num_updates[i];
             if (num == 0) continue;
-            ASSIGN_OR_RETURN(const auto raw_indices, receive(num * kIndexBytes));
-            const std::vector<std::byte> indices(raw_indices.begin(), raw_indices.end());
-            ASSIGN_OR_RETURN(const auto values, receive(num * bytes_of(specs_[i].dtype)));
+            ASSIGN_OR_RETURN(
+                const std::vector<std::byte> indices,
+                receive_to_host(checkpoint::StoredDtype::kI32, num * kIndexBytes)
+            );
+            ASSIGN_OR_RETURN(
+                const std::vector<std::byte> values,
+                receive_to_host(specs_[i].dtype, num * bytes_of(specs_[i].dtype))
+            );
             const SparseTensor sparse{
                 .spec = specs_[i],
                 .indices = indices.data(),
@@ -122,7 +198,8 @@ class Broadcasts {
     const SourceArgs& args_;
     std::vector<checkpoint::TensorSpec> specs_{};
     std::vector<std::int64_t> bytes_{};  // of each
-    std::vector<std::byte> buffer_{};
+    std::vector<std::size_t> ends_{};    // one past the last tensor of each broadcast
+    std::vector<std::byte> buffer_{};    // where a group of the host's lands
 };
 
 }  // namespace

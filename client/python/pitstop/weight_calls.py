@@ -343,7 +343,7 @@ class WeightCalls:
         spec.update({name: init_info[name] for name in ("rank_offset", "world_size") if name in init_info})
         spec["rendezvous"] = "vllm"
         if init_info.get("nccl_unique_id_b64"):
-            spec.update(rendezvous="direct", unique_id=base64.b64decode(init_info["nccl_unique_id_b64"]))
+            spec.update(unique_id=base64.b64decode(init_info["nccl_unique_id_b64"]))
         await self._open().init_group(VLLM_GROUP, init_info.get("backend", "nccl"), **spec)
 
     async def _update_by_info(

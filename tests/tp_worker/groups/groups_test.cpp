@@ -63,9 +63,12 @@ TEST_F(HostGroupTest, EveryWorkerGetsTheSameBytes) {
         std::vector<std::future<std::vector<std::byte>>> received;
         for (Groups& worker : workers_) {
             received.push_back(std::async(std::launch::async, [&] {
-                std::vector<std::byte> bytes(size, std::byte{0xaa});
-                const Result<> result = worker.receive("g", bytes, patience());
-                EXPECT_TRUE(result) << result.error().message;
+                std::vector<std::byte> bytes(size / 2, std::byte{0xaa});
+                const Broadcast broadcast{.num = static_cast<std::int64_t>(size)};
+                const Result<Landed> landed = worker.receive("g", broadcast, bytes, patience());
+                EXPECT_TRUE(landed) << landed.error().message;
+                EXPECT_TRUE(landed && landed->bytes.data() == bytes.data());
+                EXPECT_FALSE(landed && landed->is_on_gpu);
                 return bytes;
             }));
         }
@@ -90,10 +93,12 @@ TEST_F(HostGroupTest, ATrainerThatIsGoneEndsTheGroup) {
     join_all();
     trainer_.reset();
     std::vector<std::byte> bytes(10);
-    const Result<> received = workers_[0].receive("g", bytes, patience());
+    const Result<Landed> received = workers_[0].receive("g", {.num = 10}, bytes, patience());
     ASSERT_FALSE(received);
     EXPECT_EQ(received.error().code, ErrorCode::kUnavailable);
-    EXPECT_EQ(workers_[0].receive("g", bytes, patience()).error().code, ErrorCode::kNotFound);
+    EXPECT_EQ(
+        workers_[0].receive("g", {.num = 10}, bytes, patience()).error().code, ErrorCode::kNotFound
+    );
 }
 
 TEST_F(HostGroupTest, ATrainerThatDiedBetweenUpdatesIsInNobodysWay) {

@@ -1,0 +1,43 @@
+#include "tp_worker/groups/nccl_turn.h"
+
+#include "base/log.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace pitstop::tp_worker {
+namespace {
+
+constexpr auto kLook = std::chrono::milliseconds(50);  // how soon a call-off is noticed
+
+}  // namespace
+
+Result<NcclTurn::Held> NcclTurn::take(const std::string& group, const Patience& patience) {
+    MutexLock lock(mutex_);
+    while (is_taken_) {
+        if (patience.is_called_off.load(std::memory_order_relaxed))
+            return make_error(ErrorCode::kAborted, "called off while group '{}' had NCCL", group_);
+        if (Clock::now() >= patience.deadline) {
+            return make_error(
+                ErrorCode::kDeadlineExceeded,
+                "group '{}' waited in vain: NCCL was in use for group '{}'",
+                printable(group),
+                printable(group_)
+            );
+        }
+        is_free_.wait_until(lock, std::min<TimePoint>(patience.deadline, Clock::now() + kLook));
+    }
+    is_taken_ = true;
+    group_ = group;
+    return Held(*this);
+}
+
+void NcclTurn::give_back() {
+    {
+        const MutexLock lock(mutex_);
+        is_taken_ = false;
+    }
+    is_free_.notify_all();
+}
+
+}  // namespace pitstop::tp_worker

@@ -1,0 +1,49 @@
+// Whose turn it is to have something of NCCL's in flight: one group's at a time, of all that this
+// process has joined.
+//
+// A communicator's kernels spin until the peers come, and NCCL guarantees nothing for two
+// communicators of one GPU whose kernels do not run in the same order on every rank. With one at a
+// time no order can be wrong; steps have none of NCCL's. Source: NCCL documentation, "Using
+// multiple NCCL communicators concurrently".
+//
+// Thread: any.
+#pragma once
+
+#include "base/mutex.h"
+#include "base/result.h"
+#include "tp_worker/groups/patience.h"
+
+#include <string>
+#include <utility>
+
+namespace pitstop::tp_worker {
+
+class NcclTurn {
+  public:
+    // Somebody's turn, until it ends.
+    class Held {
+      public:
+        explicit Held(NcclTurn& turn) : turn_(&turn) {}
+        Held(Held&& other) noexcept : turn_(std::exchange(other.turn_, nullptr)) {}
+        Held& operator=(Held&&) = delete;
+        ~Held() {
+            if (turn_ != nullptr) turn_->give_back();
+        }
+
+      private:
+        NcclTurn* turn_;
+    };
+
+    // Waits for it. Errors: kDeadlineExceeded names the group whose turn it is; kAborted.
+    Result<Held> take(const std::string& group, const Patience& patience);
+
+  private:
+    void give_back();
+
+    Mutex mutex_{};
+    Condition is_free_{};
+    bool is_taken_ GUARDED_BY(mutex_) = false;
+    std::string group_ GUARDED_BY(mutex_){};  // whose it is
+};
+
+}  // namespace pitstop::tp_worker
