@@ -42,9 +42,8 @@ void add_device_flags(Options& options, FlagSet& flags) {
     flags.add(
         "update-mode",
         &options.update_mode,
-        "with cuda: staged leaves room for a second copy of the weights, direct gives it to KV, "
-        "auto "
-        "leaves it where a request of the whole context still fits"
+        "with cuda: staged leaves room for a second copy of the weights; host stages in the host's "
+        "memory, direct nowhere, and KV takes the room; auto takes the first of them that fits"
     );
     flags.add(
         "deterministic",

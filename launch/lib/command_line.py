@@ -123,9 +123,10 @@ def add_engine_flags(parser):
     )
     add(
         "--update-mode",
-        choices=("auto", "staged", "direct"),
-        help="on a GPU: staged leaves room for a second copy of the weights, direct gives it to KV; "
-        "auto: the room is left where a request of the whole context still fits (default auto)",
+        choices=("auto", "staged", "host", "direct"),
+        help="on a GPU: staged leaves room for a second copy of the weights; host stages in the host's memory and "
+        "uploads at the commit, direct overwrites what serves, and KV takes the room; auto: the first that fits "
+        "(default auto)",
     )
     add(
         "--deterministic",

@@ -28,6 +28,7 @@ ATTENTION = "kernels_gpu_test CudaAttention.MeetsTheReferenceOnAwkwardShapes"
 LONG_ATTENTION = "kernels_gpu_test CudaAttention.LongPrefillsMeetTheReference"
 LINEAR = "kernels_gpu_test CudaLinear.MeetsTheReferenceOnAwkwardShapes"
 DIGESTS = "tp_worker_gpu_test GpuEngine.HasTheDigestsOfTheCpusWeights"
+UPLOAD = "tp_worker_gpu_test GpuUpdater.P1_P2_P10_AVersionThatIsStagedInHostMemoryIsUploadedByItsCommit"
 UPDATE = "tp_worker_gpu_test GpuUpdater.P1_P2_P10_ACommitSwapsAndARollbackSwapsBack"
 NCCL = "emulated_gpu_test Nccl.ProcessesExchangeInTheOrderOfTheirStreams"
 TOKENS = "tp_worker_gpu_test GpuEngine.FollowsTheReferenceWhereItIsSure"
@@ -285,6 +286,22 @@ MUTATIONS = (
         "cuMemSetAccess(address, kBytes, both, is_for_both ? 2 : 1)",
         "cuMemSetAccess(address, kBytes, both, 1)",
         "emulated_gpu_test Peers.ARangeIsForTheGpusThatItWasOpenedFor",
+    ),
+    Mutation(
+        "an upload over what has not come down yet",
+        "tp_worker/device/host_copy.cpp",
+        "        is_down_[event].order_before(up_.stream());\n",
+        "",
+        UPLOAD,
+        num_seeds=20,
+    ),
+    Mutation(
+        "what comes down lies over what was not sent yet",
+        "tp_worker/device/host_copy.cpp",
+        "            is_up_[vacated].order_before(down_.stream());\n",
+        "",
+        UPLOAD,
+        num_seeds=20,
     ),
 )
 

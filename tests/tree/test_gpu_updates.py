@@ -4,13 +4,17 @@ GPU has: memory that is full, calls that fail, work that is late."""
 import json
 import re
 import signal
+import sys
 
 import pytest
 
 from cuda_sender import Sender
 from gpu_tree import BUILD, CUDA, gpu, needs_gpu  # noqa: F401
 from process_tree import ROOT, ProcessTree, run, wait_until
-from test_updates import BARD, DIGESTS, GREEDY, joined, start, update
+from test_updates import BARD, DIGESTS, GREEDY, STORIES, joined, start, update
+
+sys.path.insert(0, str(ROOT / "client" / "python"))
+import pitstop  # noqa: E402  (after the path)
 
 pytestmark = needs_gpu
 NUM = 8  # tokens: one costs some tenths of a second
@@ -66,6 +70,43 @@ def test_status_says_how_updates_are_staged_and_an_answer_what_it_cost(gpu, star
     door.finish([rid])
     (outcome,) = update(admin, BARD)["replicas"]
     assert outcome["num_steps"] == 0 and outcome["step_s"] == 0 and outcome["step_s_before"] > 0, outcome
+
+
+def test_P1_P2_P3_P10_a_version_staged_in_host_memory_is_uploaded_by_its_commit(gpu, start_tree, reference):
+    gpu(memory=136 << 20)
+    tree = start_tree(*FULL, "host", "--mem-fraction", 0.97)  # no room for two copies, which KV has
+    door, admin = tree.door(), tree.door("admin")
+    worker = admin.call("status")["replicas"][0]["workers"][0]
+    assert worker["update_mode"] == "host" and "of host memory" in worker["update_mode_why"], worker
+    rid = start(door, tokens=3, max_new_tokens=40)
+    reply = update(admin, BARD, kv_policy="keep", label="bard")
+    assert reply["ok"] and reply["digest"] == DIGESTS["bard"]["digest"], reply
+    assert reply["commit_s"] > 0 and reply["pause_s"] > 0, reply
+    (output,) = door.finish([rid])
+    assert [span["epoch"] for span in joined(output.spans)] == [1, 2]
+    assert admin.call("weight_digests")["digest"] == DIGESTS["bard"]["digest"]
+    back = admin.call("rollback_weights")
+    assert back["ok"] and back["digest"] == DIGESTS["stories"]["digest"]
+    assert greedy(door, reference, "stories")
+    done = push(tree, "bard", "--adopt")
+    assert done.returncode == 0, done.stderr
+    assert greedy(door, reference, "bard")
+
+
+def test_P10_tensors_in_the_gpus_memory_come_to_host_memory_and_their_references_back(gpu, start_tree):
+    tree = start_tree(*CUDA, "--update-mode", "host")
+    admin = tree.door("admin")
+    with Sender(BUILD, BARD) as sender:
+        source = {"kind": "tensors", "format": "pickle", "payloads": [{"data": sender.payload()}]}
+        with pitstop.Client(tree.run_dir) as client:
+            assert client.update_weights(source=source)["digest"] == DIGESTS["bard"]["digest"]
+        assert not any(sender.ask("references")["references"])
+    assert admin.call("weight_digests")["digest"] == DIGESTS["bard"]["digest"]
+
+
+def test_an_update_mode_that_is_not_built_is_refused_by_name(gpu, place):
+    done = run("serve", "--no-http", "--run-dir", place / "tree", *FULL, "lend")
+    assert done.returncode == 2 and "invalid choice: 'lend'" in done.stderr, done.stderr
 
 
 def test_P10_push_and_adopt(gpu, start_tree, reference):

@@ -4,6 +4,7 @@
 #include "base/time.h"
 #include "kernels/cuda_device.h"
 #include "kernels/linear_tuning.h"
+#include "tp_worker/device/host_room.h"
 #include "tp_worker/model/null_model.h"
 #include "tp_worker/weights/checkpoint_tensors.h"
 #include "tp_worker/weights/weight_loader.h"
@@ -196,9 +197,12 @@ Result<> Engine::divide_gpu_memory(const Model::Args& args) {
         .copy = weights_->live_memory().bytes(),
         .page = page,
         .pages_wanted = pages_wanted,
+        .host_free = free_host_bytes(),
+        .host_copy = HostCopy::host_bytes_of(weights_->bytes()),
     };
     ASSIGN_OR_RETURN(room_, choose_room(options_.update_room, facts));
     spdlog::info("updates: {}, {}", name_of(room_.room), room_.why);
+    if (room_.room == UpdateRoom::kHost) RETURN_IF_ERROR(weights_->stage_on_host());
     if (!is_kv_open) return Ok{};
     sizes_.num_pages = std::min(room_.num_pages, kKvTokensMax / sizes_.page_size);
     if (sizes_.num_pages < 1) {

@@ -10,13 +10,16 @@ namespace {
 std::string numbers(const RoomFacts& facts) {
     return fmt::format(
         "{} bytes were free, of which {} may be taken; the weights and what is beside them take "
-        "{}, a second copy {}, and {} pages of KV {}",
+        "{}, a second copy {}, and {} pages of KV {}; of host memory {} are free, of which a "
+        "version takes {}",
         facts.free,
         facts.budget,
         facts.others,
         facts.copy,
         facts.pages_wanted,
-        facts.pages_wanted * facts.page
+        facts.pages_wanted * facts.page,
+        facts.host_free,
+        facts.host_copy
     );
 }
 
@@ -28,6 +31,8 @@ std::string_view name_of(UpdateRoom room) {
             return "auto";
         case UpdateRoom::kStaged:
             return "staged";
+        case UpdateRoom::kHost:
+            return "host";
         case UpdateRoom::kDirect:
             return "direct";
     }
@@ -35,11 +40,14 @@ std::string_view name_of(UpdateRoom room) {
 }
 
 Result<UpdateRoom> parse_update_room(std::string_view name) {
-    for (const UpdateRoom room : {UpdateRoom::kAuto, UpdateRoom::kStaged, UpdateRoom::kDirect}) {
+    for (const UpdateRoom room :
+         {UpdateRoom::kAuto, UpdateRoom::kStaged, UpdateRoom::kHost, UpdateRoom::kDirect}) {
         if (name == name_of(room)) return room;
     }
     return make_error(
-        ErrorCode::kInvalidArgument, "--update-mode takes auto, staged or direct, not '{}'", name
+        ErrorCode::kInvalidArgument,
+        "--update-mode takes auto, staged, host or direct, not '{}'",
+        name
     );
 }
 
@@ -51,20 +59,34 @@ Result<ChosenRoom> choose_room(UpdateRoom asked, const RoomFacts& facts) {
         return make_error(
             ErrorCode::kResourceExhausted,
             "no room for a second copy of the weights on {}, which --update-mode staged asks for: "
-            "{}. --update-mode direct does without",
+            "{}. --update-mode host and direct do without",
             facts.device,
             numbers(facts)
         );
     }
-    ChosenRoom chosen;
-    chosen.room = asked;
-    if (asked == UpdateRoom::kAuto) chosen.room = fits ? UpdateRoom::kStaged : UpdateRoom::kDirect;
+    if (asked == UpdateRoom::kHost && facts.host_free < facts.host_copy) {
+        return make_error(
+            ErrorCode::kResourceExhausted,
+            "no room for a version of the weights in host memory, which --update-mode host asks "
+            "for: {} bytes are free, it takes {}. --update-mode direct does without",
+            facts.host_free,
+            facts.host_copy
+        );
+    }
+    ChosenRoom chosen{.room = asked, .why = "asked for"};
+    if (asked == UpdateRoom::kAuto && fits) {
+        chosen = {UpdateRoom::kStaged, "auto: a second copy of the weights fits beside KV"};
+    } else if (asked == UpdateRoom::kAuto) {
+        // Twice, as other workers of the machine may look at the same memory.
+        const bool has_host = facts.host_free / 2 >= facts.host_copy;
+        chosen.room = has_host ? UpdateRoom::kHost : UpdateRoom::kDirect;
+        chosen.why = has_host ? "auto: no second copy of the weights fits beside KV, and one fits "
+                                "into host memory twice"
+                              : "auto: no second copy of the weights fits beside KV, nor twice "
+                                "into host memory";
+    }
+    chosen.why += "; " + numbers(facts);
     chosen.num_pages = chosen.room == UpdateRoom::kStaged ? pages_beside_copy : left / facts.page;
-    const std::string_view by = asked == UpdateRoom::kAuto
-                                    ? (fits ? "auto: a second copy of the weights fits beside KV"
-                                            : "auto: no second copy of the weights fits beside KV")
-                                    : "asked for";
-    chosen.why = fmt::format("{}; {}", by, numbers(facts));
     return chosen;
 }
 

@@ -13,11 +13,13 @@
 namespace pitstop::tp_worker {
 
 enum class UpdateRoom : std::uint8_t {
-    kAuto,    // staged where KV for a request of the whole context fits beside it, else direct
+    kAuto,    // staged where KV for a request of the whole context fits beside it; else host where
+              // host memory for two versions is free; else direct
     kStaged,  // a second copy in the GPU's memory, or the start fails
-    kDirect,  // none: KV takes the room
+    kHost,    // in page-locked host memory, uploaded by the commit, or the start fails
+    kDirect,  // nowhere: an update overwrites what serves
 };
-// "auto", "staged", "direct". kInvalidArgument names what is accepted.
+// "auto", "staged", "host", "direct". kInvalidArgument names what is accepted.
 [[nodiscard]] Result<UpdateRoom> parse_update_room(std::string_view name);
 [[nodiscard]] std::string_view name_of(UpdateRoom room);
 
@@ -29,8 +31,10 @@ struct RoomFacts {
     std::int64_t others = 0;  // the weights that serve, activations, everything but KV
     std::int64_t copy = 0;    // a second copy of the weights
     std::int64_t page = 0;    // of KV
-    std::int64_t pages_wanted =
-        0;  // pages: those asked for, or of one request of the whole context
+    // Pages of KV that are asked for, or of one request of the whole context.
+    std::int64_t pages_wanted = 0;
+    std::int64_t host_free = 0;  // of host memory, now
+    std::int64_t host_copy = 0;  // of host memory, for a version
 };
 
 struct ChosenRoom {

@@ -54,7 +54,8 @@ struct SourceArgs {
 
     // How CUDA handles of the source are opened; nothing on the CPU.
     [[nodiscard]] std::optional<CudaOpening> cuda_opening() const {
-        if (stage.args().gpu == nullptr) return std::nullopt;
+        const bool is_on_gpu = stage.args().gpu != nullptr || stage.args().pieces != nullptr;
+        if (!is_on_gpu) return std::nullopt;
         return CudaOpening{
             .device_uuid = worker.device_uuid,
             .wait = {.until = stall_deadline(), .is_dropped = stage.args().is_dropped}};

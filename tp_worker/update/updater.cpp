@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <future>
 #include <utility>
 
 namespace pitstop::tp_worker {
@@ -63,6 +64,7 @@ std::string device_uuid(const Device& device, ReplicaId replica, Rank rank) {
 
 Updater::Updater(Engine& engine, Pace& pace, FaultPoint& fault_point, ReplicaId replica)
     : engine_(engine), pace_(pace), fault_point_(fault_point), meter_(engine, background_) {
+    live_digests_ = engine.describe().digests;
     worker_.replica = replica;
     worker_.rank = engine.rank();
     worker_.tp = engine.tp();
@@ -106,15 +108,17 @@ messages::Frames Updater::refusal(const messages::WorkerStage& order, Error erro
     return encode(vote);
 }
 
-// Of the stage that is held, which fills `target`.
-StageArgs Updater::args_for(Arena& target) {
+// Of the stage that is held, which fills `target`; null: host memory, whose place is known when it
+// is taken.
+StageArgs Updater::args_for(Arena* target) {
+    WeightStore& store = *engine_.weights();
     GpuStaging* const gpu = engine_.gpu_staging();
-    const WeightStore::Ledgers ledgers = engine_.weights()->ledgers(target);
+    const WeightStore::Ledgers ledgers = store.ledgers(target);
     std::function<Result<>(int)> adopt;
     if (!stage_->is_in_place && gpu == nullptr)
-        adopt = [&target, ledger = ledgers.target](int fd) {
-            Result<> adopted = target.adopt(fd);
-            ledger->look_at(target);
+        adopt = [target, ledger = ledgers.target](int fd) {
+            Result<> adopted = target->adopt(fd);
+            ledger->look_at(*target);
             return adopted;
         };
     return {
@@ -125,12 +129,13 @@ StageArgs Updater::args_for(Arena& target) {
         .config = engine_.config(),
         .ops = engine_.ops(),
         .add_run = engine_.device().add_run(),
-        .gpu = gpu,
-        .target = target.data(),
-        .live = engine_.weights()->live_data(),
+        .gpu = target != nullptr ? gpu : nullptr,
+        .pieces = target != nullptr ? nullptr : &store.pieces(),
+        .target = target != nullptr ? target->data() : nullptr,
+        .live = store.live_data(),
         .target_ledger = *ledgers.target,
         .live_ledger = *ledgers.live,
-        .target_bytes = target.bytes(),
+        .target_bytes = store.live_memory().bytes(),  // each copy has as many
         .takes_shards = !stage_->is_in_place,
         .adopt = std::move(adopt),
         .pace = pace_,
@@ -138,6 +143,44 @@ StageArgs Updater::args_for(Arena& target) {
         .is_dropped = stage_->is_dropped,
         .at = [this](std::string_view name) { fault_point_.reach(name); },
     };
+}
+
+// For the stage to write to.
+Result<> Updater::take_memory(Stage& stage, Arena* target, CopyLedger& ledger) {
+    if (stage.host != nullptr) {
+        if (stage.host->host_bytes() == 0) ledger.forget_all();
+        return stage.host->commit();
+    }
+    Result<> result = stage.is_in_place ? target->disown() : target->renew();
+    ledger.look_at(*target);
+    return result;
+}
+
+// The bytes of a commit or a rollback, where versions are staged in host memory. In the background,
+// behind reads and digests of the live copy that were ordered before; this thread waits as for a
+// pass, as the next plan is the new version's. What is resident then is digested once more (P10).
+// Errors: kDataLoss, it is not what was staged.
+Result<> Updater::exchange(Epoch epoch) {
+    WeightStore& store = *engine_.weights();
+    let_go(store.live_memory());
+    std::promise<Result<std::vector<messages::PartDigest>>> done;
+    background_.give([this, &store, &done] {
+        store.exchange(engine_.device().stream());
+        done.set_value(engine_.digest_on_gpu(store.live_data()));
+        return std::vector<messages::Frames>{};
+    });
+    ASSIGN_OR_RETURN(const std::vector<messages::PartDigest> resident, done.get_future().get());
+    std::swap(live_digests_, host_digests_);
+    const auto is_same = [](const messages::PartDigest& a, const messages::PartDigest& b) {
+        return a.lane0 == b.lane0 && a.lane1 == b.lane1;
+    };
+    if (live_digests_.empty() || std::ranges::equal(resident, live_digests_, is_same)) return Ok{};
+    return make_error(
+        ErrorCode::kDataLoss,
+        "epoch {}: what was uploaded to {} has another digest than what was staged in host memory",
+        raw(epoch),
+        engine_.device().name()
+    );
 }
 
 Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerStage order) {
@@ -154,11 +197,13 @@ Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerStage o
              "this worker computes nothing (--load-format null) and has no weights"}
         )};
     }
-    Arena& target = store->target(order.spec.mode);
-    const bool is_in_place = &target == &store->live_memory();
+    HostCopy* const host = store->host_target(order.spec.mode);
+    Arena* const target = host == nullptr ? &store->target(order.spec.mode) : nullptr;
+    const bool is_in_place = target == &store->live_memory();
     store->forget_retained();
-    let_go(target);
+    if (target != nullptr) let_go(*target);
     stage_ = std::make_shared<Stage>();
+    stage_->host = host;
     stage_->update = order.update;
     stage_->spec = std::move(order.spec);
     stage_->is_in_place = is_in_place;
@@ -173,15 +218,14 @@ Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerStage o
         0,
         [this,
          is_session,
-         &target,
+         target,
          &live = store->live_memory(),
          ledgers = store->ledgers(target),
          deadline = deadline_of(order.timeout_ms)](Stage& stage) {
             // A read of what the target held before may have waited until now.
-            Result<> result = stage.is_in_place ? target.disown() : target.renew();
-            ledgers.target->look_at(target);
+            Result<> result = take_memory(stage, target, *ledgers.target);
             ledgers.live->look_at(live);
-            if (result) result = stage.fill->begin();
+            if (result) result = stage.fill->begin(stage.host ? stage.host->data() : nullptr);
             if (is_session) return result;
             const SourceArgs source{
                 .source = stage.spec.source,
@@ -299,6 +343,8 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerC
             );
         }
         store->roll_back();
+        if (store->host_target(messages::UpdateMode::kStaged) != nullptr)
+            RETURN_IF_ERROR(exchange(order.epoch));
     } else {
         if (may(order.update, messages::UpdateOrder::kReady)) stand();
         if (!may(order.update, messages::UpdateOrder::kCommit)) {
@@ -309,6 +355,8 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerC
             );
         }
         store->commit(stage_->spec.mode);
+        (stage_->host != nullptr ? host_digests_ : live_digests_) = stage_->fill->digests();
+        if (stage_->host != nullptr) RETURN_IF_ERROR(exchange(order.epoch));
         stage_.reset();
     }
     engine_.set_epoch(order.epoch);

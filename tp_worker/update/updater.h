@@ -66,6 +66,7 @@ class Updater {
         messages::UpdateId update{};
         messages::UpdateSpec spec{};
         bool is_in_place = false;             // it fills the live copy
+        HostCopy* host = nullptr;             // it is staged in host memory; null: on the device
         messages::UpdateRound round{1};       // the loop's; the background is who is asked
         std::atomic<bool> is_dropped{false};  // to the background
         std::atomic<std::optional<messages::UpdateRound::Answer>> answer{};  // from it
@@ -74,7 +75,9 @@ class Updater {
     using StageJob = std::function<Result<>(Stage&)>;
 
     Result<std::vector<messages::Frames>> carry_out(messages::WorkerStage order);
-    StageArgs args_for(Arena& target);
+    StageArgs args_for(Arena* target);
+    Result<> take_memory(Stage& stage, Arena* target, CopyLedger& ledger);
+    Result<> exchange(Epoch epoch);
     Result<std::vector<messages::Frames>> carry_out(messages::WorkerFill order);
     Result<std::vector<messages::Frames>> carry_out(const messages::WorkerFinish& order);
     [[nodiscard]] bool may(messages::UpdateId update, messages::UpdateOrder order);
@@ -96,6 +99,10 @@ class Updater {
     Groups groups_{};
     Worker worker_{};
     std::atomic<bool> is_over_{false};
+    // Of the version in host memory, where updates are staged there, and of the live one; empty:
+    // they could not be had.
+    std::vector<messages::PartDigest> host_digests_{};
+    std::vector<messages::PartDigest> live_digests_{};
     const Arena* committed_ = nullptr;  // what the last commit made live, while it holds that
     std::shared_ptr<Stage> stage_{};    // shared with its jobs, which may outlast a drop
     MemoryMeter meter_;

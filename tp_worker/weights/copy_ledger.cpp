@@ -8,7 +8,7 @@ namespace pitstop::tp_worker {
 
 void CopyLedger::look_at(const Arena& memory) {
     if (std::exchange(mapping_, memory.mapping()) == memory.mapping()) return;
-    entries_.assign(entries_.size(), {});
+    forget_all();
 }
 
 const CopyLedger::Entry* CopyLedger::find(std::size_t tensor) const {

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace pitstop::tp_worker {
@@ -45,6 +46,9 @@ class CopyLedger {
 
     // It is about to be written.
     void forget(std::size_t tensor) { entries_[tensor] = {}; }
+    void forget_all() { entries_.assign(entries_.size(), {}); }
+    // The two copies have exchanged what they hold.
+    void swap_entries(CopyLedger& other) { std::swap(entries_, other.entries_); }
     // It was written, or looked at for the first time, and has these digests.
     void record(std::size_t tensor, Values values, std::span<const messages::PartDigest> parts);
     // It is a copy of the other copy's. REQUIRES: known there.

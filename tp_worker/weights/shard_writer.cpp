@@ -1,6 +1,7 @@
 #include "tp_worker/weights/shard_writer.h"
 
 #include "tp_worker/weights/gpu_writer.h"
+#include "tp_worker/weights/host_stage_writer.h"
 #include "tp_worker/weights/host_writer.h"
 
 #include <fmt/format.h>
@@ -9,6 +10,7 @@ namespace pitstop::tp_worker {
 
 std::unique_ptr<ShardWriter> make_shard_writer(const StageArgs& args) {
     if (args.gpu != nullptr) return std::make_unique<GpuWriter>(args, *args.gpu);
+    if (args.pieces != nullptr) return std::make_unique<HostStageWriter>(args, *args.pieces);
     return std::make_unique<HostWriter>(args);
 }
 

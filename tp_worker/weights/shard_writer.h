@@ -3,6 +3,7 @@
 //
 //   host_writer.h  the host's, by threads
 //   gpu_writer.h   a GPU's, by copies and kernels on a stream that gives way to steps
+//   host_stage_writer.h  the host's, for weights that serve on a GPU
 //
 // Thread: one at a time, the background's.
 #pragma once

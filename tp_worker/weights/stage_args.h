@@ -19,6 +19,7 @@
 namespace pitstop::tp_worker {
 
 class GpuStaging;
+class PinnedPieces;
 
 struct StageArgs {
     messages::UpdateId update{};
@@ -28,7 +29,8 @@ struct StageArgs {
     const ModelConfig& config;
     const kernels::Ops& ops;           // of the host
     digest::AddRun add_run = nullptr;  // of the same level
-    GpuStaging* gpu = nullptr;         // the copies are in its memory; null: in the host's
+    GpuStaging* gpu = nullptr;         // the target is in its memory; null: in the host's
+    PinnedPieces* pieces = nullptr;    // the live copy is on a GPU, the target in the host's memory
     std::byte* target = nullptr;       // the copy to fill
     const std::byte* live = nullptr;   // the copy that serves; direct: the same
     CopyLedger& target_ledger;         // what is known of the target

@@ -84,7 +84,8 @@ Result<> WeightStage::fail_with_problems() {
 }
 
 // The model and what was declared: before anything arrives.
-Result<> WeightStage::begin() {
+Result<> WeightStage::begin(std::byte* target) {
+    if (target != nullptr) args_.target = target;
     for (const messages::TensorInfo& declared : args_.spec.manifest) check_declared(declared);
     for (const WeightTensor& tensor : args_.layout.tensors()) {
         if (!tensor.cuts_words) continue;

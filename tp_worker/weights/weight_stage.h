@@ -40,7 +40,8 @@ class WeightStage {
     WeightStage(const WeightStage&) = delete;  // its writer knows where it is
     WeightStage& operator=(const WeightStage&) = delete;
 
-    Result<> begin();
+    // `target`: the copy to fill, where it was not known before.
+    Result<> begin(std::byte* target = nullptr);
 
     // kAll: there is nothing more to come, so what is missing is a problem before anything is
     // written. After an error the stage is of no use, but for vote() and outcome().
@@ -57,6 +58,9 @@ class WeightStage {
     // How far it came, with this result. outcome.phase is kIdle as long as nothing was written.
     [[nodiscard]] messages::RankOutcome outcome(const Result<>& result) const;
     [[nodiscard]] messages::WorkerStaged vote(const Result<>& result) const;
+
+    // Of what is resident in the target. REQUIRES: finish() found no problem.
+    [[nodiscard]] const std::vector<messages::PartDigest>& digests() const { return digests_; }
 
     [[nodiscard]] const StageArgs& args() const { return args_; }
     [[nodiscard]] bool is_dropped() const {

@@ -24,26 +24,42 @@ Result<WeightStore> WeightStore::make(
     return store;
 }
 
+Result<> WeightStore::stage_on_host() {
+    ASSIGN_OR_RETURN(host_, HostCopy::make(bytes_));
+    return Ok{};
+}
+
+// The ledger of the copy that has no memory on the GPU is that of the version in host memory.
+void WeightStore::exchange(kernels::Stream steps) {
+    host_->exchange(live_data(), steps);
+    copies_[live_].ledger->swap_entries(*copies_[1 - live_].ledger);
+}
+
+HostCopy* WeightStore::host_target(messages::UpdateMode mode) {
+    const bool is_live = mode == messages::UpdateMode::kDirect || is_lost_;
+    return host_ && !is_live ? &*host_ : nullptr;
+}
+
 Arena& WeightStore::target(messages::UpdateMode mode) {
     const bool is_live = mode == messages::UpdateMode::kDirect || is_lost_;
     return *copies_[is_live ? live_ : 1 - live_].memory;
 }
 
-WeightStore::Ledgers WeightStore::ledgers(const Arena& target) {
+WeightStore::Ledgers WeightStore::ledgers(const Arena* target) {
     Copy& live = copies_[live_];
     Copy& other = copies_[1 - live_];
-    return {.target = &*(&target == &*live.memory ? live : other).ledger, .live = &*live.ledger};
+    return {.target = &*(target == &*live.memory ? live : other).ledger, .live = &*live.ledger};
 }
 
 void WeightStore::commit(messages::UpdateMode mode) {
     if (std::exchange(is_lost_, false) || mode == messages::UpdateMode::kDirect) return;
-    live_ = 1 - live_;
+    if (!host_) live_ = 1 - live_;
     has_retained_ = true;
 }
 
 void WeightStore::roll_back() {
     CHECK(has_retained_);
-    live_ = 1 - live_;
+    if (!host_) live_ = 1 - live_;
 }
 
 Result<std::int64_t> WeightStore::release(Keep keep) {
@@ -64,6 +80,7 @@ Result<std::int64_t> WeightStore::release(Keep keep) {
         if (!arena->is_committed()) continue;
         ASSIGN_OR_RETURN([[maybe_unused]] const std::int64_t freed, arena->release());
     }
+    if (host_) host_->release();
     is_lost_ = !kept_.has_value();
     return before - resident_bytes();
 }
@@ -79,6 +96,10 @@ Result<> WeightStore::resume() {
     }
     kept_.reset();
     return Ok{};
+}
+
+std::int64_t WeightStore::host_bytes() const {
+    return (kept_ ? kept_->resident_bytes() : 0) + (host_ ? host_->host_bytes() : 0);
 }
 
 std::int64_t WeightStore::resident_bytes() const {

@@ -14,6 +14,7 @@
 #include "tp_worker/config/model_config.h"
 #include "tp_worker/device/arena.h"
 #include "tp_worker/device/device.h"
+#include "tp_worker/device/host_copy.h"
 #include "tp_worker/device/pinned_pieces.h"
 #include "tp_worker/weights/copy_ledger.h"
 #include "tp_worker/weights/weight_layout.h"
@@ -41,21 +42,31 @@ class WeightStore {
 
     [[nodiscard]] const Arena& live_memory() const { return *copies_[live_].memory; }
 
+    // From now on a version is staged in host memory, and a commit exchanges it with the live copy:
+    // the GPU has no room for two. REQUIRES: is on a GPU, nothing is staged or retained.
+    Result<> stage_on_host();
+    // Where a stage of this mode goes then; null: it fills target().
+    [[nodiscard]] HostCopy* host_target(messages::UpdateMode mode);
+    // What lies in host memory comes up, and what was live down: the bytes of a commit or a
+    // rollback there. The background's, while no pass runs.
+    void exchange(kernels::Stream steps);
+
     // What a stage of this mode fills: the other copy, or the live one itself. Neither has to have
     // memory that can be written: Arena::own() in the background sees to it.
     [[nodiscard]] Arena& target(messages::UpdateMode mode);
 
-    // What a stage into `target` goes by, for its job in the background.
+    // What a stage into `target` (null: host memory) goes by, for its job in the background.
     struct Ledgers {
         CopyLedger* target = nullptr;
         CopyLedger* live = nullptr;  // in place: the same
     };
-    [[nodiscard]] Ledgers ledgers(const Arena& target);
+    [[nodiscard]] Ledgers ledgers(const Arena* target);
 
     // What was retained is about to be overwritten, or to be given back.
     void forget_retained() { has_retained_ = false; }
 
-    // The staged copy becomes the live one; the one before is retained. Direct: nothing moves.
+    // The staged copy becomes the live one; the one before is retained. Direct, and staged in host
+    // memory: the live copy stays where it is.
     void commit(messages::UpdateMode mode);
     // REQUIRES: has_retained(). The retained copy becomes the live one, and the other way round.
     void roll_back();
@@ -81,7 +92,7 @@ class WeightStore {
     Result<> resume();
     [[nodiscard]] bool is_resident() const { return live_memory().is_committed(); }
     [[nodiscard]] std::int64_t resident_bytes() const;  // physical memory of both copies
-    [[nodiscard]] std::int64_t host_bytes() const { return kept_ ? kept_->resident_bytes() : 0; }
+    [[nodiscard]] std::int64_t host_bytes() const;
 
   private:
     struct Copy {
@@ -96,6 +107,7 @@ class WeightStore {
     bool has_retained_ = false;
     bool is_lost_ = false;
     std::optional<PinnedPieces> pieces_{};  // empty on the CPU
+    std::optional<HostCopy> host_{};        // where versions are staged; empty: in the other copy
     std::optional<Arena> kept_{};           // the live copy's bytes while it is released
     std::int64_t bytes_ = 0;
 };

@@ -15,6 +15,8 @@ RoomFacts facts_of(std::int64_t pages_wanted) {
         .copy = 200,
         .page = 10,
         .pages_wanted = pages_wanted,
+        .host_free = 500,
+        .host_copy = 251,
     };
 }
 
@@ -27,13 +29,19 @@ TEST(UpdateRoom, AutoStagesWhereTheKvThatIsWantedFitsBesideASecondCopy) {
         fits->why,
         "auto: a second copy of the weights fits beside KV; 1100 bytes were free, of which 1000 "
         "may be taken; the weights and what is beside them take 300, a second copy 200, and 50 "
-        "pages of KV 500"
+        "pages of KV 500; of host memory 500 are free, of which a version takes 251"
     );
     const Result<ChosenRoom> full = choose_room(UpdateRoom::kAuto, facts_of(51));
     ASSERT_TRUE(full);
     EXPECT_EQ(full->room, UpdateRoom::kDirect);
     EXPECT_EQ(full->num_pages, 70) << "KV has the copy's room";
-    EXPECT_NE(full->why.find("auto: no second copy of the weights fits"), std::string::npos);
+    EXPECT_NE(full->why.find("nor twice into host memory"), std::string::npos);
+    RoomFacts more = facts_of(51);
+    more.host_free = 502;
+    const Result<ChosenRoom> host = choose_room(UpdateRoom::kAuto, more);
+    ASSERT_TRUE(host);
+    EXPECT_EQ(host->room, UpdateRoom::kHost);
+    EXPECT_EQ(host->num_pages, 70);
 }
 
 TEST(UpdateRoom, WhatIsAskedForIsDoneOrRefusedWithTheNumbers) {
@@ -45,6 +53,15 @@ TEST(UpdateRoom, WhatIsAskedForIsDoneOrRefusedWithTheNumbers) {
     ASSERT_TRUE(direct);
     EXPECT_EQ(direct->room, UpdateRoom::kDirect);
     EXPECT_EQ(direct->num_pages, 70);
+    const Result<ChosenRoom> host = choose_room(UpdateRoom::kHost, facts_of(50));
+    ASSERT_TRUE(host);
+    EXPECT_EQ(host->num_pages, 70);
+    RoomFacts less = facts_of(50);
+    less.host_free = 250;
+    const Result<ChosenRoom> no_host = choose_room(UpdateRoom::kHost, less);
+    ASSERT_FALSE(no_host);
+    EXPECT_EQ(no_host.error().code, ErrorCode::kResourceExhausted);
+    EXPECT_NE(no_host.error().message.find("250 bytes are free, it takes 251"), std::string::npos);
     const Result<ChosenRoom> refused = choose_room(UpdateRoom::kStaged, facts_of(51));
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error().code, ErrorCode::kResourceExhausted);
@@ -53,7 +70,7 @@ TEST(UpdateRoom, WhatIsAskedForIsDoneOrRefusedWithTheNumbers) {
 }
 
 TEST(UpdateRoom, IsNamed) {
-    for (const std::string_view name : {"auto", "staged", "direct"}) {
+    for (const std::string_view name : {"auto", "staged", "host", "direct"}) {
         const Result<UpdateRoom> room = parse_update_room(name);
         ASSERT_TRUE(room);
         EXPECT_EQ(name_of(*room), name);

@@ -67,7 +67,7 @@ class GpuUpdater : public testing::Test {
         }
         open();
     }
-    void open(bool awaits_weights = false) {
+    void open(bool awaits_weights = false, UpdateRoom room = UpdateRoom::kAuto) {
         updater_.reset();
         replica_.reset();
         ReplicaOptions options;
@@ -79,6 +79,7 @@ class GpuUpdater : public testing::Test {
         options.engine.tokens_per_step_max = 256;
         options.engine.num_slots = 4;
         options.engine.awaits_weights = awaits_weights;
+        options.engine.update_room = room;
         auto replica = TestReplica::make(options);
         ASSERT_TRUE(replica) << replica.error().message;
         replica_ = *std::move(replica);
@@ -228,6 +229,87 @@ TEST_F(GpuUpdater, P2_AStageWritesAfterWhatReadsTheRetiredCopy) {
     std::vector<std::byte> read(before.size());
     replica_->root().device().read(read.data(), reader->data(), bytes);
     EXPECT_TRUE(read == before);
+}
+
+// --update-mode host: there is one copy on the GPU, at the same place for ever.
+TEST_F(GpuUpdater, P1_P2_P10_AVersionThatIsStagedInHostMemoryIsUploadedByItsCommit) {
+    open(/*awaits_weights=*/false, UpdateRoom::kHost);
+    WeightStore& store = *replica_->root().weights();
+    const std::byte* const live = store.live_data();
+    const std::int64_t resident = store.resident_bytes();
+    EXPECT_EQ(store.host_bytes(), 0) << "until there is an update";
+    EXPECT_EQ(digest_of(stage(from_disk(model_dir("bard")))), expected("bard"));
+    EXPECT_EQ(live_digest(), expected("stories"));
+    expect_generates_as("stories");
+    commit();
+    EXPECT_EQ(live_digest(), expected("bard"));
+    expect_generates_as("bard");
+    EXPECT_EQ(store.live_data(), live);
+    EXPECT_EQ(store.resident_bytes(), resident) << "of the GPU nothing was taken";
+    EXPECT_GT(store.host_bytes(), store.bytes());
+    for (const std::string model : {"stories", "bard", "stories"}) {
+        commit(/*rollback=*/true);
+        EXPECT_EQ(live_digest(), expected(model));
+    }
+    expect_generates_as("stories");
+    // What the exchanges left behind is no hindrance, and a stage that is dropped changes nothing.
+    EXPECT_EQ(digest_of(stage(from_disk(model_dir("bard")))), expected("bard"));
+    drop();
+    EXPECT_EQ(live_digest(), expected("stories"));
+    expect_refused(stage(from_disk("/no/such/place")), "/no/such/place");
+    messages::UpdateSpec direct = from_disk(model_dir("bard"));
+    direct.mode = messages::UpdateMode::kDirect;
+    EXPECT_EQ(digest_of(stage(direct)), expected("bard"));
+    commit();
+    EXPECT_EQ(live_digest(), expected("bard"));
+    EXPECT_EQ(digest_of(stage(from_disk(model_dir("stories")))), expected("stories"));
+    commit();
+    EXPECT_EQ(live_digest(), expected("stories"));
+    commit(/*rollback=*/true);
+    EXPECT_EQ(live_digest(), expected("bard"));
+}
+
+TEST_F(GpuUpdater, APartialUpdateInHostMemoryKeepsTheOtherTensors) {
+    open(/*awaits_weights=*/false, UpdateRoom::kHost);
+    const std::string name = "model.layers.1.mlp.down_proj.weight";
+    const auto old_tensors = tensors_of("stories");
+    const auto new_tensors = tensors_of("bard");
+    const auto& [shape, bytes] = new_tensors.at(name);
+    const messages::TensorInfo info{.name = name, .dtype = "BF16", .shape = shape};
+    const std::string changed =
+        digest_of(stage(from_bytes(messages::TensorFormat::kFlattened, {info}, bytes)));
+    EXPECT_NE(changed, expected("stories"));
+    commit();
+    EXPECT_EQ(live_digest(), changed);
+    const Bytes& old = old_tensors.at(name).second;
+    EXPECT_EQ(
+        digest_of(stage(from_bytes(messages::TensorFormat::kFlattened, {info}, old))),
+        expected("stories")
+    );
+    commit();
+    EXPECT_EQ(live_digest(), expected("stories"));
+    commit(/*rollback=*/true);
+    EXPECT_EQ(live_digest(), changed);
+}
+
+TEST_F(GpuUpdater, P8_ReleasedWeightsGiveBackTheHostMemoryOfUpdates) {
+    open(/*awaits_weights=*/false, UpdateRoom::kHost);
+    WeightStore& store = *replica_->root().weights();
+    digest_of(stage(from_disk(model_dir("bard"))));
+    commit();
+    EXPECT_GT(store.host_bytes(), 0);
+    messages::WorkerMemory order;
+    order.call = CallId{1};
+    order.tags = {messages::MemoryTag::kWeights};
+    EXPECT_TRUE(ask<messages::WorkerMemoryDone>(order).verdict.is_done());
+    EXPECT_EQ(store.host_bytes(), 0);
+    EXPECT_EQ(store.resident_bytes(), 0);
+    order.action = messages::MemoryAction::kResume;
+    EXPECT_TRUE(ask<messages::WorkerMemoryDone>(order).verdict.is_done());
+    EXPECT_EQ(digest_of(stage(from_disk(model_dir("stories")))), expected("stories"));
+    commit();
+    EXPECT_EQ(live_digest(), expected("stories"));
+    EXPECT_EQ(store.host_bytes(), 0) << "there was nothing to protect";
 }
 
 TEST_F(GpuUpdater, ADirectUpdateOverwritesTheLiveCopy) {

@@ -1,0 +1,16 @@
+// How much host memory may still be taken, by the machine's count and by the control groups that
+// this process is in (a container's limit).
+//
+// Source: proc(5), "/proc/meminfo", MemAvailable; the kernel's cgroup-v2.rst, memory.max,
+// memory.current, memory.stat.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace pitstop::tp_worker {
+
+// Bytes. `root`: where /proc and /sys are; for tests. The largest number where nothing says.
+[[nodiscard]] std::int64_t free_host_bytes(const std::string& root = "");
+
+}  // namespace pitstop::tp_worker

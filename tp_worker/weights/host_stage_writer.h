@@ -1,0 +1,43 @@
+// Fills a copy in host memory that is to be uploaded, of weights that serve on a GPU
+// (--update-mode host; shard_writer.h): as the host's own, but what is kept comes from the GPU, and
+// so do tensors that a sender has there.
+#pragma once
+
+#include "tp_worker/device/pinned_pieces.h"
+#include "tp_worker/weights/host_writer.h"
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+namespace pitstop::tp_worker {
+
+class HostStageWriter : public ShardWriter {
+  public:
+    // Both outlive it.
+    HostStageWriter(const StageArgs& args, PinnedPieces& pieces)
+        : args_(args), pieces_(pieces), host_(args) {}
+
+    Filled fill(std::vector<FillJob> jobs, Keep keep) override;
+    Result<> fill_target(std::span<const std::byte> bytes) override {
+        return host_.fill_target(bytes.first(static_cast<std::size_t>(args_.layout.bytes())));
+    }
+    void copy_live(const WeightTensor& tensor) override;
+    void write(const WeightTensor& tensor, const ShardElements& elements) override {
+        host_.write(tensor, elements);
+    }
+    std::int64_t count_different(const WeightTensor& tensor, const ShardElements& elements)
+        override {
+        return host_.count_different(tensor, elements);
+    }
+
+  private:
+    Filled fill_from_gpu(FillJob job);
+
+    const StageArgs& args_;
+    PinnedPieces& pieces_;
+    HostWriter host_;
+    std::vector<std::byte> fetched_{};  // a tensor of a sender's
+};
+
+}  // namespace pitstop::tp_worker
