@@ -7,19 +7,11 @@ import pytest
 import nccl_trainer
 from gpu_tree import BUILD, machine, needs_gpu, shared_tree  # noqa: F401  (the fixture, in place of the CPU's)
 from test_gpu_updates import greedy
-from test_weights_sources import (
-    BARD,
-    BARD_TENSORS,
-    DIGESTS,
-    STORIES,
-    STORIES_TENSORS,
-    digest_of,
-    distributed,
-    in_thread,
-    pitstop,
-    refused,
-    tensor_digest,
-)
+from test_weights_broadcasts import distributed, in_thread
+from weights_sources import BARD, BARD_TENSORS, DIGESTS, STORIES, STORIES_TENSORS, digest_of, refused
+
+import pitstop
+from pitstop.push import tensor_digest
 
 pytestmark = needs_gpu
 NAMES = list(BARD_TENSORS)
