@@ -209,6 +209,7 @@ MUTATIONS = (
         "        transfers_->wait();  // a step without logits is done, too, when its result says so\n",
         "",
         "tp_worker_gpu_test GpuEngine.P2_AStepWithoutLogitsIsOverWhenItsResultIsThere",
+        num_seeds=20,
     ),
     Mutation(
         "a stage that does not wait for the steps before it",
@@ -299,7 +300,7 @@ MUTATIONS = (
         "what comes down lies over what was not sent yet",
         "tp_worker/device/host_copy.cpp",
         "            is_up_[vacated].order_before(down_.stream());\n",
-        "",
+        "            static_cast<void>(vacated);\n",
         UPLOAD,
         num_seeds=20,
     ),
