@@ -2,11 +2,8 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "bus/limits.h"
 #include "messages/message_list.h"
 #include "tp_worker/update/memory_tags.h"
-#include "tp_worker/weights/tensor_read.h"
-#include "tp_worker/weights/weight_digest.h"
 #include "tp_worker/weights/weight_stage.h"
 
 #include <algorithm>
@@ -16,16 +13,6 @@
 
 namespace pitstop::tp_worker {
 namespace {
-
-constexpr std::string_view kReleased = "the weights are released; resume them first";
-constexpr std::string_view kBeingWritten =
-    "a direct update writes the live weights; read them when it is committed";
-constexpr std::string_view kTooManyCalls = "too many calls wait for this worker";
-
-// Of a tensor that is read: what a message of the tree holds, less the head of one. A larger one
-// would end the connection to the scheduler.
-constexpr auto kReadBytesMax =
-    static_cast<std::int64_t>(bus::kInnerLimits.message_bytes_max) - (std::int64_t{1} << 20);
 
 using Orders = messages::MessageList<
     messages::WorkerStage,
@@ -406,90 +393,6 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerK
     answer.step = step.step;
     answer.verdict =
         Error{ErrorCode::kUnsupported, "this worker was started without --keep-committed"};
-    return std::vector{encode(answer)};
-}
-
-Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerReadTensor& order) {
-    messages::WorkerTensor head;
-    head.call = order.call;
-    head.rank = engine_.rank();
-    head.epoch = engine_.epoch();
-    const WeightLayout& layout = engine_.layout();
-    const bool is_tied_head = engine_.config().tied_embeddings && order.name == "lm_head.weight";
-    const WeightTensor* tensor =
-        layout.find(is_tied_head ? "model.embed_tokens.weight" : order.name);
-    if (tensor == nullptr || engine_.weights() == nullptr) {
-        head.verdict = make_error(
-            ErrorCode::kNotFound,
-            "'{}' is no tensor of this model; near are: {}",
-            printable(std::string_view(order.name).substr(0, 256)),  // a cut character is no UTF-8
-            near_names(layout, order.name)
-        );
-        return std::vector{encode(head)};
-    }
-    head.tensor = {.name = order.name, .dtype = "BF16", .shape = tensor->shape};
-    const std::int64_t whole_bytes =
-        tensor->whole_rows * tensor->whole_cols * static_cast<std::int64_t>(sizeof(bf16));
-    if (whole_bytes > kReadBytesMax) {
-        head.verdict = make_error(
-            ErrorCode::kTooLarge,
-            "'{}' has {} bytes; tensors of at most {} can be read",
-            order.name,
-            whole_bytes,
-            kReadBytesMax
-        );
-        return std::vector{encode(head)};
-    }
-    if (stage_ && stage_->is_in_place) {
-        head.verdict = Error{ErrorCode::kFailedPrecondition, std::string(kBeingWritten)};
-        return std::vector{encode(head)};
-    }
-    const bool is_on_gpu = engine_.device().is_cuda();
-    const Arena& live = engine_.weights()->live_memory();
-    if (background_.offer([&live, tensor, head, is_on_gpu]() mutable {
-            if (!live.is_committed()) {  // a release was ordered before this
-                head.verdict = Error{ErrorCode::kFailedPrecondition, std::string(kReleased)};
-                return std::vector{encode(head)};
-            }
-            return is_on_gpu ? read_parts_of_gpu(*tensor, live.data(), head)
-                             : read_parts(*tensor, live.data(), head);
-        }))
-        return std::vector<messages::Frames>{};
-    head.verdict = Error{ErrorCode::kResourceExhausted, std::string(kTooManyCalls)};
-    return std::vector{encode(head)};
-}
-
-Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerDigest& order) {
-    messages::WorkerDigests answer;
-    answer.call = order.call;
-    answer.rank = engine_.rank();
-    answer.epoch = engine_.epoch();
-    if (engine_.weights() == nullptr) return std::vector{encode(answer)};
-    if (stage_ && stage_->is_in_place) {
-        answer.verdict = Error{ErrorCode::kFailedPrecondition, std::string(kBeingWritten)};
-        return std::vector{encode(answer)};
-    }
-    // The copy that is live now stays as it is until this job is done: only a stage writes to
-    // copies, and its job comes after this one. So the digest is of the epoch named here.
-    const bool is_given =
-        background_.offer([this, &live = engine_.weights()->live_memory(), answer]() mutable {
-            if (!live.is_committed()) {  // a release was ordered before this
-                answer.verdict = Error{ErrorCode::kFailedPrecondition, std::string(kReleased)};
-                return std::vector{encode(answer)};
-            }
-            Pacer pacer(pace_);
-            const auto rest = [&] { pacer.rest_if_due(); };
-            const Result<std::vector<messages::PartDigest>> digests =
-                engine_.device().is_cuda()
-                    ? engine_.digest_on_gpu(live.data())
-                    : digest_weights(
-                          engine_.layout(), live.data(), engine_.ops(), kernels::Stream{}, rest
-                      );
-            if (digests) answer.digests = *digests;
-            return std::vector{encode(answer)};
-        });
-    if (is_given) return std::vector<messages::Frames>{};
-    answer.verdict = Error{ErrorCode::kResourceExhausted, std::string(kTooManyCalls)};
     return std::vector{encode(answer)};
 }
 

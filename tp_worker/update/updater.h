@@ -27,6 +27,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 namespace pitstop::tp_worker {
@@ -73,6 +74,7 @@ class Updater {
         std::optional<WeightStage> fill{};
     };
     using StageJob = std::function<Result<>(Stage&)>;
+    static constexpr std::string_view kTooManyCalls = "too many calls wait for this worker";
 
     Result<std::vector<messages::Frames>> carry_out(messages::WorkerStage order);
     StageArgs args_for(Arena* target);
