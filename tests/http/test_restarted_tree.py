@@ -62,14 +62,25 @@ def test_what_is_asked_while_the_tree_is_away_gets_503_and_is_not_done_later(res
 )
 def test_a_stream_of_named_events_tells_that_its_tree_went_away(restarting, path, body, kinds):
     tree, http = restarting
-    connection = http.connect()
-    body = {**body, "stream": True, "ignore_eos": True, "temperature": 0}
-    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-    response = connection.getresponse()
-    assert response.status == 200
-    lines = iter(response)
-    next(line for line in lines if b"delta" in line)
-    assert http.post("/pause_generation", {"mode": "in_place"}).status == 200
+    body = json.dumps({**body, "stream": True, "ignore_eos": True, "temperature": 0})
+
+    def paused_in_mid_stream():
+        """The lines that are left of an answer; None: it was over before the pause."""
+        connection = http.connect()
+        connection.request("POST", path, body, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        assert response.status == 200
+        lines = iter(response)
+        next(line for line in lines if b"delta" in line)
+        assert http.post("/pause_generation", {"mode": "in_place"}).status == 200
+        with tree.door("admin") as admin:
+            if admin.call("status")["replicas"][0]["num_running"] == 1:
+                return lines
+        assert http.post("/continue_generation", {}).status == 200
+        return None
+
+    while (lines := paused_in_mid_stream()) is None:
+        continue
     tree.go_away()
     events = [json.loads(line[6:]) for line in lines if line.startswith(b"data: ")]
     assert [event["type"] for event in events][-len(kinds) :] == kinds
