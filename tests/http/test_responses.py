@@ -106,7 +106,7 @@ def test_a_stream_is_the_events_of_the_api(http):
         + ["output_text.delta"] * num_deltas
         + ["output_text.done", "content_part.done", "output_item.done", "incomplete"]
     )
-    assert num_deltas > 1
+    assert num_deltas > 0  # what a slow reader finds waiting comes as one
     created, added, part = events[0]["response"], events[2]["item"], events[3]["part"]
     assert created["status"] == "in_progress" and created["output"] == [] and created["usage"] is None
     assert added["status"] == "in_progress" and added["content"] == [] and part["text"] == ""

@@ -172,7 +172,7 @@ def stream_body(**body):
 def test_events_are_cumulative(http):
     whole = http.generate(text=PROMPT, max_new_tokens=200, temperature=0, ignore_eos=True, return_logprob=True)
     events = list(http.events("/generate", stream_body(return_logprob=True)))
-    assert len(events) > 1
+    assert events  # how many is the reader's speed
     for event in events:
         count = event["meta_info"]["completion_tokens"]
         assert event["output_ids"] == whole["output_ids"][:count]
