@@ -133,11 +133,14 @@ def update(model, replicas):
         assert len(nodes) == replicas, nodes
         weights = weights_of(next(iter(places(fleet).values())))
         size = sum(array.nbytes for array in weights.values())
+        took_s = 0.0
         for number in range(UPDATES):
-            print(json.dumps({"bytes": size}), flush=True)
+            print(json.dumps({"bytes": size, "s": took_s}), flush=True)
             sys.stdin.readline()
+            begun = time.monotonic()
             fleet.update_weights(another_version(weights, number + 1), digests=False)
-        print(json.dumps({"bytes": size}), flush=True)
+            took_s = time.monotonic() - begun
+        print(json.dumps({"bytes": size, "s": took_s}), flush=True)
         sys.stdin.readline()
 
 
@@ -147,18 +150,19 @@ def measure(model, replicas):
             ["ip", "netns", "exec", names[0], sys.executable, __file__, "--model", model, "--trainer", str(replicas)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **OF_RAY},
         )
-        counts, size = [], 0
+        counts, seconds, size = [], [], 0
         for line in program.stdout:
             if not line.startswith("{"):
                 continue
             size = json.loads(line)["bytes"]
+            seconds.append(round(json.loads(line)["s"], 2))
             counts.append([sent(name) for name in names])
             program.stdin.write("\n")
             program.stdin.flush()
         assert program.wait() == 0 and len(counts) == UPDATES + 1
     of_each = [[after - before for before, after in zip(*pair)] for pair in zip(counts, counts[1:])]
     return {
-        "machines": replicas, "bytes": size,
+        "machines": replicas, "bytes": size, "update_s": seconds[1:],
         "trainer_sent": [each[0] for each in of_each],
         "trainer_sent_over_bytes": [round(each[0] / size, 3) for each in of_each],
         "replicas_sent_over_bytes": [[round(one / size, 3) for one in each[1:]] for each in of_each],

@@ -38,3 +38,7 @@ def test_P5_what_hangs_is_found_and_holds_no_update(on_ray):
 
 def test_P2_with_a_quorum_one_that_hangs_is_set_aside_and_comes_back(on_ray):
     assert on_ray("quorum")["epoch"] == 3
+
+
+def test_P4_a_machine_that_gives_buckets_on_and_hangs_or_dies_holds_none_of_them(on_ray):
+    assert len(on_ray("relay")["chain"]) == 3

@@ -5,14 +5,15 @@
 
 What is real: the Coordinator's and the Participants' code, and the time that the coordinator's takes here, which is
 added to the clock. What is put in, with where it comes from, is Costs. The conductor is one thread: its calls wait for
-one another. Staging is copies at a machine's memory rate, after the bytes have come over the network.
+one another. Staging is copies at a machine's memory rate, after the bytes have come over the network, by the ways that
+the fleet's own plan gives them.
 """
 
 import argparse
+import collections
 import dataclasses
 import heapq
 import json
-import math
 import pathlib
 import random
 import sys
@@ -23,6 +24,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "client" / 
 from pitstop.fleet import orders  # noqa: E402
 from pitstop.fleet.coordinator import Coordinator  # noqa: E402
 from pitstop.fleet.participant import Participant  # noqa: E402
+from pitstop.fleet.ways import ways  # noqa: E402
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Costs:
     latency_s: float = 250e-6  # one way, within a data centre
     weight_bytes: float = 1.2e9  # 0.6B parameters in bf16
     network_rate: float = 3.0e9  # of a machine, 25 Gb/s
+    bucket_bytes: float = 64 << 20
     stage_rate: float = 2.0e9  # received, checked and digested on a machine
     stage_spread: float = 0.15
     order_bytes: float = 1500  # a call and its answer, with Ray's headers
@@ -57,6 +60,11 @@ class Fleet:
         self.committed = []
         first = orders.Version(1, "initial")
         self.trees = {f"t{i}": Participant(f"t{i}", first) for i in range(num_trees)}
+        plan = ways({name: name for name in self.trees}, "the trainer's machine")  # each tree has a machine to itself
+        self.depths = {}
+        for name, way in plan.items():  # whoever gives comes before those who take
+            self.depths[name] = self.depths[way.source] + 1 if way.source else 0
+        self.fan_out = max(collections.Counter(way.source for way in plan.values()).values())
         self.now = 0.0
         self.coordinator = self.own(lambda: Coordinator(1, self.trees))
         self.carry()
@@ -90,7 +98,7 @@ class Fleet:
             self.answer(answer, 0.0)
         for work in works:
             if isinstance(work, orders.Stage):
-                took = self.stage_time()
+                took = self.stage_time(name)
                 version = orders.Version(order.epoch, "next", "", order.uid)
                 self.at(self.now + took, lambda: self.answer(tree.stage_done(order.key, version), 0.0))
             elif isinstance(work, orders.Commit):
@@ -98,12 +106,11 @@ class Fleet:
                 self.committed.append(self.now + took)
                 self.at(self.now + took, lambda: self.answer(tree.commit_done(order.key), 0.0))
 
-    def stage_time(self):
+    def stage_time(self, name):
         costs = self.costs
-        # Machines that have a bucket give it on, so buckets arrive in a wave whose depth is a logarithm; the wave's
-        # width is one bucket of twenty.
-        depth = math.log2(len(self.trees) + 1)
-        arrives = costs.weight_bytes / costs.network_rate * (1 + depth / 20)
+        # The machine that sends most holds up those behind it; and each on the way copies a bucket before it gives it on.
+        hop_s = costs.bucket_bytes / costs.network_rate + costs.bucket_bytes / costs.stage_rate
+        arrives = costs.weight_bytes / costs.network_rate * self.fan_out + self.depths[name] * hop_s
         return arrives + costs.weight_bytes / costs.stage_rate * self.dice.lognormvariate(0, costs.stage_spread)
 
     def answer(self, answer, after):

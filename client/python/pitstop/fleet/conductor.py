@@ -12,7 +12,8 @@ import collections
 import logging
 import os
 import time
-from typing import Any, Mapping, Optional
+from dataclasses import replace
+from typing import Any, Iterator, Mapping, Optional
 
 import ray
 from ray.exceptions import RayActorError, RayError
@@ -22,9 +23,11 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from ..errors import PitstopError
 from .coordinator import Coordinator, Phase, Standing
 from .http import HttpServer
-from .orders import Order, Outcome, Version
-from .replica import CALLS_AT_ONCE, NAMESPACE, Replica
+from .orders import NO_KEY, Key, Order, Outcome, Stage, Version
+from .relay import NAMESPACE
+from .replica import CALLS_AT_ONCE, Replica
 from .status import FleetStatus, StatusPages
+from .ways import Way, ways
 
 TICK_S = 0.2
 POLL_S = 1.0
@@ -80,6 +83,8 @@ class Conductor:
         self._handles: dict[str, Any] = {}  # member -> its actor
         self._places: dict[str, dict[str, Any]] = {}  # member -> where its tree is
         self._outcomes: collections.OrderedDict[str, Outcome] = collections.OrderedDict()
+        self._ways: dict[str, Way] = {}  # of the replicas in the latest update,
+        self._ways_key: Key = NO_KEY  # this one
         self._asked: dict[str, asyncio.Future] = {}  # uid -> its outcome
         self._view_number = 0
         self._view_said: Any = None
@@ -295,7 +300,7 @@ class Conductor:
 
     def _go_on(self) -> None:
         coordinator = self._coordinator
-        for member, order in coordinator.take_orders():
+        for member, order in self._with_ways(coordinator.take_orders()):
             if member in self._handles:
                 self._run(self._deliver(member, order))
         for outcome in coordinator.take_outcomes():
@@ -312,6 +317,18 @@ class Conductor:
         if not self._is_view_due:
             self._is_view_due = True
             asyncio.get_running_loop().call_later(VIEW_S, self._renew_view)
+
+    def _with_ways(self, orders: list[tuple[str, Order]]) -> Iterator[tuple[str, Order]]:
+        """Whose bytes come from the object store is told by whom. The stages of an update are begun together."""
+        for member, order in orders:
+            if not isinstance(order, Stage) or "buckets" not in order.payload:
+                yield member, order
+                continue
+            if order.key != self._ways_key:
+                names = [name for name, each in orders if isinstance(each, Stage) and each.key == order.key]
+                nodes = {name: self._places[name]["node"] for name in names if name in self._places}
+                self._ways_key, self._ways = order.key, ways(nodes, order.payload["node"])
+            yield member, replace(order, way=self._ways.get(member))
 
     async def _deliver(self, member: str, order: Order) -> None:
         try:

@@ -31,7 +31,7 @@ from .door import Call, Door
 from .generate_door import GenerateDoor
 from .http import HttpServer
 from .orders import Outcome
-from .replica import NAMESPACE
+from .relay import NAMESPACE
 from .router import Router
 
 BUCKET_BYTES = 64 << 20  # of what is put into the object store at once
@@ -266,6 +266,7 @@ class AsyncFleet:
             if digests:
                 payload["manifest"] = manifest_of(arrays)
             bucket: dict[str, Any] = {}
+            payload["node"] = ray.get_runtime_context().get_node_id()
             payload["buckets"], size = [], 0
             for name, array in arrays.items():
                 if bucket and size + array.nbytes > BUCKET_BYTES:

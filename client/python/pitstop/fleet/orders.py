@@ -44,7 +44,8 @@ class Stage:
     key: Key
     epoch: int
     uid: str
-    payload: Any = None  # where the bytes are; the coordinator never looks at it
+    payload: Any = None  # where the bytes are; the coordinator never looks at it,
+    way: Any = None  # nor at who gives them on to this replica
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ die: the tree ends with this process, and this process when its tree does, so th
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import shutil
@@ -25,20 +26,16 @@ from ..client import Client
 from ..errors import PitstopError
 from ..local_tree import LocalTree
 from ..push import WeightPusher
-from .orders import Answer, Commit, Fetch, Order, Stage, Version
+from .orders import Answer, Commit, Drop, Fetch, Key, Order, Stage, Version
 from .participant import Cancel, End, Participant
+from .relay import NAMESPACE, GivenUp, Relay
+from .ways import Way
 
-NAMESPACE = "pitstop"  # of the fleets' actors, whatever the program's own is
 CLIENT_KEY = "fleet"  # the name of the clients' key among the fleet's keys
 WATCH_S = 0.05
 CALLS_AT_ONCE = 64
-LOOK_S = 0.5  # a stage that is waiting for its bytes looks as often whether it is still wanted
 DROP_TRIES = 50
 FETCH_BYTES = 64 << 20  # of tensors that a donor reads and gives at once
-
-
-class GivenUp(Exception):
-    """The stage or the fetch is not wanted any more."""
 
 
 def version_of(status: Mapping[str, Any]) -> Optional[Version]:
@@ -57,6 +54,7 @@ class Replica:
         self._blocking: Optional[Client] = None
         self._participant: Optional[Participant] = None
         self._given_up = threading.Event()  # of the stage or fetch under way
+        self._relay: Optional[Relay] = None  # of the stage under way, if its bytes come over the network
         self._work = asyncio.Lock()  # the tree's weights change one step at a time
         self._ended: Optional[asyncio.Event] = None
         self._is_stopping = False
@@ -128,6 +126,8 @@ class Replica:
     async def order(self, order: Order) -> Optional[Answer]:
         """Of one that is carried out already by another call: None, as that call answers it."""
         answer, works = self._participant.take(order)
+        if isinstance(order, Drop) and self._relay is not None and self._relay.key <= order.key:
+            self._relay = None
         for work in works:
             said = await self._do(work)
             answer = said or answer
@@ -141,6 +141,7 @@ class Replica:
             async with self._work:
                 await self._drop()
                 self._given_up = threading.Event()
+                self._relay = None
             return work.then
         async with self._work:
             do = {Stage: self._stage, Commit: self._commit, Fetch: self._fetch}[type(work)]
@@ -160,7 +161,7 @@ class Replica:
 
     async def _stage(self, order: Stage) -> Optional[Answer]:
         try:
-            reply = await off_loop(self._stage_blocking, order.epoch, dict(order.payload), self._given_up)
+            reply = await self._staged(order, self._given_up)
         except GivenUp:
             return None
         except Exception as error:
@@ -169,27 +170,21 @@ class Replica:
         version = Version(reply["epoch"], reply.get("digest", ""), reply.get("label", ""), order.uid)
         return self._participant.stage_done(order.key, version, report=reply)
 
-    def _stage_blocking(self, epoch: int, payload: dict[str, Any], given_up: threading.Event) -> dict[str, Any]:
-        """payload: "path" of a directory, or "buckets" in the object store; and fields of UpdateSpec."""
+    async def _staged(self, order: Stage, given_up: threading.Event) -> dict[str, Any]:
+        """payload: "path" of a directory, or "buckets" in the object store of "node"; and fields of UpdateSpec."""
         if given_up.is_set():
             raise GivenUp
-        timeout = payload.pop("timeout", UPDATE_TIMEOUT_S)
-        path = payload.pop("path", "")
+        update = {"epoch": order.epoch, "timeout": UPDATE_TIMEOUT_S, **order.payload}
+        path, buckets, _ = (update.pop(name, None) for name in ("path", "buckets", "node"))
         if path:
-            return self._blocking.stage_weights(path, epoch=epoch, timeout=timeout, **payload)
-        buckets = left = payload.pop("buckets")
-        deadline = time.monotonic() + timeout
-        while left:
-            ready, left = ray.wait(left, num_returns=len(left), timeout=LOOK_S)
-            if given_up.is_set():
-                raise GivenUp
-            if left and time.monotonic() > deadline:
-                raise PitstopError("deadline_exceeded", f"{len(left)} buckets of weights did not come in {timeout:g} s")
-        tensors: dict[str, numpy.ndarray] = {}
-        # Views of this machine's shared memory: Ray has moved each bucket here once, for all its replicas.
-        for bucket in ray.get(buckets):
-            tensors.update(bucket)
-        return self._push(tensors, given_up, epoch=epoch, timeout=timeout, **payload)
+            return await off_loop(functools.partial(self._blocking.stage_weights, path, **update))
+        self._relay = Relay(order.key, order.way or Way(), buckets, update["timeout"])
+        tensors = await self._relay.receive(given_up)
+        return await off_loop(functools.partial(self._push, tensors, given_up, **update))
+
+    async def give_bucket(self, key: Key, index: int) -> Optional[list[Any]]:
+        """Relay.give, to a replica that comes after this one; None: this update is not under way here."""
+        return await self._relay.give(index) if self._relay is not None and self._relay.key == key else None
 
     def _push(self, tensors: Mapping[str, Any], given_up: threading.Event, **update: Any) -> dict[str, Any]:
         def on_progress(_: int, __: int) -> None:
@@ -200,11 +195,14 @@ class Replica:
         return WeightPusher(self._blocking).stage(arrays, on_progress=on_progress, **update)
 
     async def _commit(self, order: Commit) -> Answer:
+        relay, self._relay = self._relay, None  # who is told to commit has received, as all have
         try:
             reply = await self._client.commit_weights()
         except PitstopError as error:
             return self._participant.commit_done(order.key, error.code, error.message)
-        return self._participant.commit_done(order.key, report={**reply, "committed_at": time.time()})
+        return self._participant.commit_done(order.key, report={
+            **reply, "committed_at": time.time(), "buckets_from": dict(relay.num_from) if relay is not None else {},
+        })
 
     # ---- a replica that comes late ----
 

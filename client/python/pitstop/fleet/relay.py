@@ -1,0 +1,121 @@
+"""How an update's buckets come to the machines: from the trainer to one, and from machine to machine.
+
+Ray would take each bucket from the trainer for every machine, as all ask at once. So the first replica of each machine
+takes it from that of another, which has put what it received into the object store again: a copy that the trainer
+does not have. Whoever's source dies or answers nothing takes the rest from the trainer, as if there were no relay.
+
+Owns:    the buckets of one stage that are here, until it is committed or dropped.
+Thread:  the loop's.
+Bounded: AHEAD buckets are asked for at once, so a machine holds the version once, and AHEAD buckets more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import threading
+from typing import Any, Optional, Sequence
+
+import ray
+from ray.exceptions import RayError
+
+from ..aio import off_loop
+from ..errors import PitstopError
+from .orders import Key
+from .ways import Way
+
+NAMESPACE = "pitstop"  # of the fleets' actors, whatever the program's own is
+AHEAD = 2
+LOOK_S = 0.5  # a stage that is waiting for its bytes looks as often whether it is still wanted
+SILENCE_S = 5.0  # a source that says nothing for so long is given up, and
+PULL_S = 30.0  # one whose bucket takes so long
+TRAINER = "trainer"  # in `num_from`
+PATIENCE = 4  # of an update's whole time at most this part is spent on either
+
+
+class GivenUp(Exception):
+    """The stage or the fetch is not wanted any more."""
+
+
+class Relay:
+    """One replica's part: what it receives, and gives to those that come after it."""
+
+    def __init__(self, key: Key, way: Way, buckets: Sequence[Any], timeout_s: float):
+        self.key = key
+        self._way = way
+        self._buckets = buckets  # the trainer's
+        self._timeout_s = timeout_s
+        self._silence_s = min(SILENCE_S, timeout_s / PATIENCE)
+        self._pull_s = min(PULL_S, timeout_s / PATIENCE)
+        self._source: Any = None
+        self.num_from: collections.Counter[str] = collections.Counter()  # buckets, by who gave them
+        self._here = [asyncio.get_running_loop().create_future() for _ in buckets]  # their places in this machine's store
+
+    async def receive(self, given_up: threading.Event) -> dict[str, Any]:
+        """All tensors: views of this machine's shared memory. RayError: the trainer has died."""
+        if self._way.source:
+            try:
+                self._source = await off_loop(ray.get_actor, self._way.source, NAMESPACE)
+            except ValueError:
+                pass  # it is gone
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout_s
+        tensors: dict[str, Any] = {}
+        fetches: collections.deque[asyncio.Future] = collections.deque()
+        try:
+            for index, here in enumerate(self._here):
+                for one in range(index + len(fetches), min(index + AHEAD, len(self._buckets))):
+                    fetches.append(asyncio.ensure_future(self._fetch(one)))
+                while not fetches[0].done():
+                    await asyncio.wait(fetches, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+                    if given_up.is_set():
+                        raise GivenUp
+                    if loop.time() > deadline:
+                        said = f"{index} of {len(self._buckets)} buckets of weights came in {self._timeout_s:g} s"
+                        raise PitstopError("deadline_exceeded", said)
+                place, bucket = fetches.popleft().result()
+                if self._way.passes_on:
+                    place = await off_loop(ray.put, bucket)
+                    bucket = await place
+                here.set_result(place)
+                tensors.update(bucket)
+        finally:
+            for each in (*fetches, *self._here):  # what is done stays so
+                each.cancel()
+        return tensors
+
+    async def give(self, index: int) -> Optional[list[Any]]:
+        """Where bucket `index` is in this machine's store; []: it is not here yet; None: nor will it be."""
+        here = self._here[index]
+        await asyncio.wait([here], timeout=self._silence_s / PATIENCE)
+        if here.cancelled():
+            return None
+        return [here.result()] if here.done() else []
+
+    async def _fetch(self, index: int) -> tuple[Any, Any]:
+        try:
+            place = await self._place_at_source(index)
+            if place is not None:
+                bucket = await asyncio.wait_for(place, self._pull_s)
+                self.num_from[self._way.source] += 1
+                return place, bucket
+        except (RayError, asyncio.TimeoutError):
+            pass
+        self._source = None
+        bucket = await self._buckets[index]
+        self.num_from[TRAINER] += 1
+        return self._buckets[index], bucket
+
+    async def _place_at_source(self, index: int) -> Optional[Any]:
+        """None: there is no source, or it gives nothing."""
+        loop = asyncio.get_running_loop()
+        heard = loop.time()
+        while self._source is not None and loop.time() - heard < self._silence_s:
+            given = await asyncio.wait_for(self._source.give_bucket.remote(self.key, index), self._silence_s)
+            if given:
+                return given[0]
+            if given is None:  # it has not heard of this update, or not of it any more
+                await asyncio.sleep(self._silence_s / 10)
+            else:
+                heard = loop.time()
+        return None

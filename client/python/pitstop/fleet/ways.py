@@ -1,0 +1,34 @@
+"""Which replica gives an update's bytes to which, so that the trainer sends them to one machine. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Mapping
+
+CHAIN_MAX = 16  # machines; in a chain each sends the weights once,
+FAN_OUT = 2  # in a tree, which is less deep, each sends them so many times
+
+
+@dataclass(frozen=True)
+class Way:
+    """Of a replica in an update's relay."""
+
+    source: str = ""  # who gives it the buckets; empty: the trainer
+    passes_on: bool = False  # replicas on other machines take them from it
+
+
+def ways(nodes: Mapping[str, str], trainer: str) -> dict[str, Way]:
+    """nodes: of each replica. The trainer's own node has the buckets; of the others one takes them from the trainer, and
+    each other one from one that comes before it. On one machine all share what its first replica has."""
+    machines: dict[str, list[str]] = {}
+    for name, node in nodes.items():
+        if node != trainer:
+            machines.setdefault(node, []).append(name)
+    firsts = [names[0] for names in machines.values()]
+    fan_out = 1 if len(firsts) <= CHAIN_MAX else FAN_OUT
+    made = {name: Way() for name in nodes}
+    for index, (first, *others) in enumerate(machines.values()):
+        source = firsts[(index - 1) // fan_out] if index else ""
+        made[first] = Way(source, passes_on=index * fan_out + 1 < len(firsts))
+        made.update((other, Way(first)) for other in others)
+    return made
