@@ -1,11 +1,13 @@
 """Fleets on real Ray, several nodes on this machine."""
 
 import os
+import pathlib
 import shutil
 
 import pytest
 
 NUM_DEATHS = int(os.environ.get("PITSTOP_FLEET_DEATHS", "10"))
+EMULATED = pathlib.Path(os.environ.get("PITSTOP_EMULATED_BUILD", pathlib.Path(__file__).parents[2] / "build" / "emulated"))
 SEED = int(os.environ.get("PITSTOP_FLEET_SEED", "1"))
 
 
@@ -42,3 +44,14 @@ def test_P2_with_a_quorum_one_that_hangs_is_set_aside_and_comes_back(on_ray):
 
 def test_P4_a_machine_that_gives_buckets_on_and_hangs_or_dies_holds_none_of_them(on_ray):
     assert len(on_ray("relay")["chain"]) == 3
+
+
+@pytest.mark.skipif(
+    not (EMULATED / "bin/pitstop_tp_worker").exists(), reason=f"{EMULATED} is not built: cmake --preset emulated"
+)
+def test_trees_on_gpus_have_one_each_and_take_updates(on_ray, tmp_path, monkeypatch):
+    """On the GPU in software (tests/emulated_gpu)."""
+    monkeypatch.setenv("PITSTOP_BUILD", str(EMULATED))
+    for name, value in {"machine": tmp_path / "machine", "gpus": 2, "policy": "random", "seed": 1}.items():
+        monkeypatch.setenv(f"PITSTOP_EMULATED_{name.upper()}", str(value))
+    assert on_ray("gpu")["text"]

@@ -18,12 +18,12 @@ STORE_BYTES = 80 << 20
 
 
 class Machines:
-    def __init__(self, count, cpus):
+    def __init__(self, count, cpus, gpus):
         keep_on_loopback()
-        self._cpus = cpus
+        self._has = {"num_cpus": cpus, "num_gpus": gpus}
         # A node that is gone is missed after a second or two.
         config = {"health_check_initial_delay_ms": 500, "health_check_period_ms": 300, "health_check_failure_threshold": 4}
-        head = {"num_cpus": 0, "object_store_memory": STORE_BYTES, "include_dashboard": False,
+        head = {"num_cpus": 0, "num_gpus": 0, "object_store_memory": STORE_BYTES, "include_dashboard": False,
                 "node_ip_address": "127.0.0.1", "_system_config": config}
         self.cluster = Cluster(initialize_head=True, head_node_args=head)
         self.nodes = []
@@ -33,7 +33,7 @@ class Machines:
         self.cluster.wait_for_nodes()
 
     def add(self):
-        node = self.cluster.add_node(num_cpus=self._cpus, object_store_memory=STORE_BYTES, include_dashboard=False)
+        node = self.cluster.add_node(**self._has, object_store_memory=STORE_BYTES, include_dashboard=False)
         self.nodes.append(node)
         return node
 
@@ -48,8 +48,8 @@ class Machines:
 
 
 @contextlib.contextmanager
-def machines(count, cpus=1):
-    made = Machines(count, cpus)
+def machines(count, cpus=1, gpus=0):
+    made = Machines(count, cpus, gpus)
     try:
         yield made
     finally:

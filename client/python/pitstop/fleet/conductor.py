@@ -70,7 +70,7 @@ class Slot:
         self.number = number
         self.incarnation = 0
         self.num_failed = 0  # starts in a row
-        self.why = ""  # the latest did not start
+        self.why = ""  # nobody is there: what the latest start failed of, or that it has no place yet
         self.task: Optional[asyncio.Task] = None
 
 
@@ -252,10 +252,12 @@ class Conductor:
 
     async def _new_replica(self, slot: Slot) -> Optional[str]:
         group: PlacementGroup = ray.util.get_placement_group(slot_name(self._fleet, slot.number))
+        bundle = self._config["bundle"]
+        slot.why = slot.why or f"no machine of the cluster has {bundle} free"
+        self._go_on()
         await group.ready()
         slot.incarnation += 1
         member = f"{slot_name(self._fleet, slot.number)}.{slot.incarnation}"
-        bundle = self._config["bundle"]
         actor = ray.remote(Replica).options(
             name=member, namespace=NAMESPACE, lifetime="detached", max_concurrency=CALLS_AT_ONCE,
             num_cpus=bundle.get("CPU", 0), num_gpus=bundle.get("GPU", 0), runtime_env=worker_environment(),
@@ -389,11 +391,12 @@ class Conductor:
             return Outcome(uid, True, committed, replicas=replicas)
         return self._outcomes.get(uid)
 
-    def _view(self) -> tuple[Optional[Version], tuple[tuple[str, int], ...], int]:
+    def _view(self) -> tuple[Optional[Version], tuple[tuple[str, int], ...], int, str]:
         coordinator = self._coordinator
         members = ((name, coordinator.members[name].version) for name in sorted(coordinator.ready))
         ready = tuple((name, version.epoch if version else 0) for name, version in members)
-        return coordinator.committed, ready, len(self._slots)
+        why = next((slot.why for slot in self._slots.values() if slot.why), "")
+        return coordinator.committed, ready, len(self._slots), why
 
     def _renew_view(self) -> None:
         self._is_view_due = False
@@ -417,13 +420,13 @@ class Conductor:
                     await asyncio.wait_for(self._view_changed.wait(), LONG_POLL_S)
             except asyncio.TimeoutError:
                 pass
-        committed, members, num_slots = self._view()
+        committed, members, num_slots, why = self._view()
         return {
             "number": (os.getpid(), self._view_number),
             "committed": committed,
             "members": {name: {**self._places[name], "epoch": epoch} for name, epoch in members if name in self._places},
             "slots": num_slots,
-            "why": next((slot.why for slot in self._slots.values() if slot.why), ""),
+            "why": why,
         }
 
     async def fan_out(self, kind: str, timeout: float, fields: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
