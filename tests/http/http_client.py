@@ -90,6 +90,23 @@ class Http:
         assert is_done, "the stream ended without [DONE]"
         connection.close()
 
+    def named_events(self, path, body):
+        """The data of each event of a stream whose events have names, as the agents' dialects have: each its type's."""
+        connection = self.connect()
+        headers = {**self.headers, "Content-Type": "application/json"}
+        connection.request("POST", path, body=json.dumps(body), headers=headers)
+        response = connection.getresponse()
+        assert response.getheader("Content-Type").startswith("text/event-stream"), response.read()
+        *frames, last = response.read().decode().split("\n\n")
+        connection.close()
+        assert last == ""
+        events = []
+        for frame in frames:
+            name, data = frame.split("\n")
+            events.append(json.loads(data.removeprefix("data: ")))
+            assert name == "event: " + events[-1]["type"]
+        return events
+
     def raw(self):
         """A socket."""
         return Raw(self.host, self.port)

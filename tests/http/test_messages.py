@@ -86,21 +86,8 @@ def test_anthropics_client_streams_the_same(client):
 
 
 def test_a_stream_is_the_events_of_the_api(http):
-    connection = http.connect()
-    connection.request(
-        "POST", "/v1/messages", json.dumps({**GREEDY, "stream": True, "return_token_ids": True}),
-        {"Content-Type": "application/json"},
-    )  # fmt: skip
-    response = connection.getresponse()
-    assert response.getheader("Content-Type").startswith("text/event-stream")
-    *frames, last = response.read().decode().split("\n\n")
-    assert last == ""
-    events = []
-    for frame in frames:
-        name, data = frame.split("\n")
-        events.append(json.loads(data.removeprefix("data: ")))
-        assert name == "event: " + events[-1]["type"]
-    start, block, *deltas, stop, delta, end = events
+    body = {**GREEDY, "stream": True, "return_token_ids": True}
+    start, block, *deltas, stop, delta, end = http.named_events("/v1/messages", body)
     message = start["message"]
     assert message["content"] == [] and message["stop_reason"] is None and message["role"] == "assistant"
     assert message["usage"]["input_tokens"] + message["usage"]["cache_read_input_tokens"] > 0

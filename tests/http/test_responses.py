@@ -84,21 +84,8 @@ def test_openais_client_streams_the_same(client):
 
 
 def test_a_stream_is_the_events_of_the_api(http):
-    connection = http.connect()
-    connection.request(
-        "POST", "/v1/responses", json.dumps({**GREEDY, "stream": True, "return_token_ids": True}),
-        {"Content-Type": "application/json"},
-    )  # fmt: skip
-    response = connection.getresponse()
-    assert response.getheader("Content-Type").startswith("text/event-stream")
-    *frames, last = response.read().decode().split("\n\n")
-    assert last == ""
-    events = []
-    for frame in frames:
-        name, data = frame.split("\n")
-        events.append(json.loads(data.removeprefix("data: ")))
-        assert name == "event: " + events[-1]["type"]
-        assert events[-1]["sequence_number"] == len(events) - 1
+    events = http.named_events("/v1/responses", {**GREEDY, "stream": True, "return_token_ids": True})
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
     types = [event["type"].removeprefix("response.") for event in events]
     num_deltas = types.count("output_text.delta")
     assert types == (
