@@ -1,6 +1,7 @@
 #include "base/supervision.h"
 
 #include "base/descriptors.h"
+#include "base/log.h"
 
 #include <cerrno>
 #include <csignal>
@@ -70,6 +71,11 @@ void Supervision::say_door(std::string_view door, std::string_view endpoint) {
 }
 void Supervision::say_end(std::string_view line) { say("END", line); }
 void Supervision::say_failed(std::string_view line) { say("FAILED", line); }
+int Supervision::fail(const Error& error) {
+    if (supervisor_fd_ < 0) spdlog::error("{}: {}", name_of(error.code), error.message);
+    say_failed(error.message);
+    return 1;
+}
 
 std::vector<std::string> Supervision::read_lines() {
     std::vector<std::string> lines;

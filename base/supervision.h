@@ -46,6 +46,9 @@ class Supervision {
     void say_end(std::string_view line);
     // Tells the launcher why this process is about to end, in one line.
     void say_failed(std::string_view line);
+    // Tells the error that ends this process: to the launcher, which prints what it is told, or to
+    // the log where there is no launcher. Returns main's exit code.
+    [[nodiscard]] int fail(const Error& error);
 
     // Whoever polls waits for this to become readable; -1 means that there is nothing to poll.
     [[nodiscard]] int fd() const { return supervisor_fd_; }

@@ -101,30 +101,24 @@ int main_with(int argc, char** argv) {
     if (auto logging = init_logging("detokenizer_proc", log_level); !logging)
         return flags.fail(logging.error());
 
-    const auto fail = [&](const Error& error) {
-        // The log gets one line per problem: a launcher prints what it is told.
-        if (supervision.fd() < 0) spdlog::error("{}: {}", name_of(error.code), error.message);
-        supervision.say_failed(error.message);
-        return 1;
-    };
-    if (auto attached = supervision.attach(); !attached) return fail(attached.error());
+    if (auto attached = supervision.attach(); !attached) return supervision.fail(attached.error());
     const Result<bus::RunDir> run_dir = bus::RunDir::open(run_dir_path);
-    if (!run_dir) return fail(run_dir.error());
+    if (!run_dir) return supervision.fail(run_dir.error());
     Result<std::shared_ptr<const text::Tokenizer>> tokenizer = text::Tokenizer::load(model);
-    if (!tokenizer) return fail(tokenizer.error());
+    if (!tokenizer) return supervision.fail(tokenizer.error());
     const Result<int> descriptors = raise_descriptor_limit();
-    if (!descriptors) return fail(descriptors.error());
+    if (!descriptors) return supervision.fail(descriptors.error());
     zmq::context_t context;
     // This process does not know how many replicas there are, so it allows for the most.
     bus::SocketLimits limits = bus::kInnerLimits;
     limits.connections_max =
         std::min(bus::kReplicasMax + bus::kStrayConnectionsMax, *descriptors - kOwnDescriptors);
     auto inbox = bus::Socket::bind(context, bus::SocketKind::kPull, run_dir->detokenizer(), limits);
-    if (!inbox) return fail(inbox.error());
+    if (!inbox) return supervision.fail(inbox.error());
     auto out = bus::Socket::connect(
         context, bus::SocketKind::kPush, run_dir->tokenizer(), bus::kInnerLimits
     );
-    if (!out) return fail(out.error());
+    if (!out) return supervision.fail(out.error());
     Ports ports{*std::move(inbox), *std::move(out)};
     Detokenizer detokenizer(*std::move(tokenizer));
     supervision.say_ready("the tokenizer is loaded");

@@ -10,7 +10,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <functional>
 #include <limits>
 #include <memory>
 #include <string>
@@ -183,18 +182,16 @@ Result<> leave_descriptors(ServerLimits& limits) {
     return Ok{};
 }
 
-// Runs the server until the launcher says stop. `fail` tells an error and gives the exit code.
-// Never returns once it listens.
+// Runs the server until the launcher says stop. Never returns once it listens.
 int serve(
     const Flags& values,
     const ServerOptions& options,
     const Router& router,
-    Supervision& supervision,
-    const std::function<int(const Error&)>& fail
+    Supervision& supervision
 ) {
     ServerContext context(options);
     Server server(context, router);
-    if (auto listening = server.listen(); !listening) return fail(listening.error());
+    if (auto listening = server.listen(); !listening) return supervision.fail(listening.error());
     const std::string url = server.url();
 
     server.watch(context.ticker.fd(), [&context] {
@@ -204,7 +201,7 @@ int serve(
     int exit_code = 0;
     const auto take_tree = [&](Result<std::unique_ptr<Client>> client) {
         if (!client) {
-            exit_code = fail(client.error());
+            exit_code = supervision.fail(client.error());
             return server.stop();
         }
         context.set_tree(std::make_unique<Tree>(*std::move(client)));
@@ -270,20 +267,15 @@ int main_with(int argc, char** argv) {
     if (auto taken = take_tool_format(values, options); !taken) return flags.fail(taken.error());
     if (auto logging = init_logging("http_proc", values.log_level); !logging)
         return flags.fail(logging.error());
-    const auto fail = [&](const Error& error) {
-        // The log gets one line per problem: a launcher prints what it is told.
-        if (supervision.fd() < 0) spdlog::error("{}: {}", name_of(error.code), error.message);
-        supervision.say_failed(error.message);
-        return 1;
-    };
-    if (auto attached = supervision.attach(); !attached) return fail(attached.error());
+    if (auto attached = supervision.attach(); !attached) return supervision.fail(attached.error());
     options.keys = {
         .api = from_environment("PITSTOP_API_KEY"),
         .admin = from_environment("PITSTOP_ADMIN_API_KEY")};
-    if (auto checked = check_address(values, options); !checked) return fail(checked.error());
-    if (auto left = leave_descriptors(options.limits); !left) return fail(left.error());
+    if (auto checked = check_address(values, options); !checked)
+        return supervision.fail(checked.error());
+    if (auto left = leave_descriptors(options.limits); !left) return supervision.fail(left.error());
 
-    return serve(values, options, router, supervision, fail);
+    return serve(values, options, router, supervision);
 }
 
 }  // namespace

@@ -25,14 +25,14 @@ constexpr std::chrono::seconds kIdleWait{10};
 // While a receiver is slow and something is held for it.
 constexpr std::chrono::milliseconds kHeldWait{1};
 
-// Whether the launcher has said stop, or is gone.
+// Returns whether the launcher has said stop, or is gone.
 bool should_stop(Supervision& supervision) {
     bool stop = false;
     for (const std::string& line : supervision.read_lines()) stop = stop || line == "stop";
     return stop || supervision.is_over();
 }
 
-// Of a replica's part of a call: what came of it, and what is not as by default.
+// Logs of a replica's part of a call what came of it, and what is not as by default.
 template <class Part>
 void log_part(Part part) {
     std::string said;
@@ -46,7 +46,7 @@ void log_part(Part part) {
     spdlog::info("{}: {}{}", Part::kType, came, said);
 }
 
-// What an operator wants to find in the log: the turning points, not the steps.
+// Logs what an operator wants to find in the log: the turning points, not the steps.
 void log_turn(const TurnOutput& out) {
     for (const ToTokenizer& message : out.tokenizer) {
         if (const auto* hello = std::get_if<messages::SchedulerHello>(&message)) {
@@ -171,12 +171,7 @@ int main_with(int argc, char** argv) {
         // What the workers loaded is not what was asked for, or not the same on all of them.
         if (!config.digest.empty() && error.code == ErrorCode::kDataLoss)
             supervision.say_lost(error.message);
-        // One line per problem: a launcher prints what it is told.
-        if (supervision.fd() < 0) {
-            spdlog::error("{}: {}", name_of(error.code), error.message);
-        }
-        supervision.say_failed(error.message);
-        return 1;
+        return supervision.fail(error);
     };
     if (auto attached = supervision.attach(); !attached) return fail(attached.error());
     Result<bus::RunDir> run_dir = bus::RunDir::open(values.run_dir_path);

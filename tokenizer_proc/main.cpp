@@ -75,7 +75,7 @@ void take_from_tree(bus::Socket& inbox, DoorsInput& in) {
     }
 }
 
-// Why the tree goes down, if it does.
+// Returns why the tree goes down, if it does.
 std::optional<std::string> farewell(Supervision& supervision) {
     for (const std::string& line : supervision.read_lines()) {
         if (line == "stop") return "the tree is shutting down";
@@ -91,8 +91,8 @@ std::optional<std::string> farewell(Supervision& supervision) {
     return std::nullopt;
 }
 
-// What a restart needs to know: where the weights are, how to tell that they are those, and what
-// they are called.
+// Tells the launcher what a restart needs to know: where the weights are, how to tell that they are
+// those, and what they are called.
 void tell_version(const ServedVersion& version, Supervision& supervision) {
     supervision.say_version(
         {.epoch = raw(version.epoch),
@@ -287,12 +287,7 @@ int main_with(int argc, char** argv) {
     if (!fairness) return flags.fail(fairness.error());
 
     const Result<> served = serve(values, *fairness, supervision);
-    if (served) return 0;
-    // One line per problem: a launcher prints what it is told.
-    const Error& error = served.error();
-    if (supervision.fd() < 0) spdlog::error("{}: {}", name_of(error.code), error.message);
-    supervision.say_failed(error.message);
-    return 1;
+    return served ? 0 : supervision.fail(served.error());
 }
 
 }  // namespace

@@ -181,13 +181,7 @@ int main(int argc, char** argv) {
     };
     Result<> result = supervision.attach();
     if (result) result = run(options, supervision);
-    if (result) return 0;
-    // One line per problem: a launcher prints what it is told.
-    if (supervision.fd() < 0) {
-        spdlog::error("{}: {}", name_of(result.error().code), result.error().message);
-    }
-    supervision.say_failed(result.error().message);
-    return 1;
+    return result ? 0 : supervision.fail(result.error());
 }
 
 }  // namespace
