@@ -2,6 +2,7 @@
 
 #include "base/isa.h"
 #include "base/time.h"
+#include "bench/program.h"
 #include "checkpoint/safetensors.h"
 #include "digest/digest_run.h"
 
@@ -100,7 +101,7 @@ Result<double> seconds_of(
     for (int i = 1; i < num_threads; ++i) helpers.emplace_back(work);
     work();
     for (std::thread& helper : helpers) helper.join();
-    return std::chrono::duration<double>(Clock::now() - begin).count();
+    return seconds_since(begin);
 }
 
 }  // namespace

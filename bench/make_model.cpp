@@ -1,13 +1,11 @@
 // pitstop_make_model SHAPE DIR writes a model directory with random weights, for benchmarks and
 // tests of a shape whose real weights are too large to carry along.
-#include "base/flags.h"
-#include "base/time.h"
 #include "bench/checkpoint_writer.h"
+#include "bench/program.h"
 
 #include <fmt/ranges.h>
 
 #include <charconv>
-#include <cstdio>
 #include <thread>
 
 namespace pitstop::bench {
@@ -125,33 +123,18 @@ Result<CheckpointArgs> args_from(const FlagSet& flags, const Options& o) {
     return args;
 }
 
-int run(int argc, char** argv) {
-    FlagSet flags("pitstop_make_model", "SHAPE DIR: writes a model directory with random weights.");
-    Options options;
-    add_flags(flags, options);
-    if (const auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
-    if (flags.help_asked()) {
-        fmt::print("{}\nshapes: {}\n", flags.help(), fmt::join(shape_names(), ", "));
-        return 0;
-    }
-    const Result<CheckpointArgs> args = args_from(flags, options);
-    if (!args) return flags.fail(args.error());
-
+Result<int> run(const CheckpointArgs& args) {
     const TimePoint begin = Clock::now();
-    const Result<std::int64_t> bytes = write_checkpoint(*args);
-    if (!bytes) {
-        fmt::print(stderr, "pitstop_make_model: {}\n", bytes.error().message);
-        return 1;
-    }
-    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-    const double gigabytes = static_cast<double>(*bytes) / 1e9;
+    ASSIGN_OR_RETURN(const std::int64_t bytes, write_checkpoint(args));
+    const double seconds = seconds_since(begin);
+    const double gigabytes = static_cast<double>(bytes) / 1e9;
     fmt::print(
         "{}: {:.3f} GB of weights in {:.2f} s ({:.2f} GB/s, {} threads)\n",
-        args->directory,
+        args.directory,
         gigabytes,
         seconds,
         gigabytes / seconds,
-        args->threads
+        args.threads
     );
     return 0;
 }
@@ -159,4 +142,23 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace pitstop::bench
 
-int main(int argc, char** argv) { return pitstop::bench::run(argc, argv); }
+int main(int argc, char** argv) {
+    using namespace pitstop;
+    bench::Options options;
+    bench::CheckpointArgs args;
+    return bench::run_program(
+        {.name = "pitstop_make_model",
+         .about = fmt::format(
+             "SHAPE DIR: writes a model directory with random weights. Shapes: {}",
+             fmt::join(bench::shape_names(), ", ")
+         ),
+         .add_flags = [&](FlagSet& flags) { bench::add_flags(flags, options); },
+         .check = [&](const FlagSet& flags) -> Result<> {
+             ASSIGN_OR_RETURN(args, bench::args_from(flags, options));
+             return Ok{};
+         },
+         .run = [&](const auto&) { return bench::run(args); }},
+        argc,
+        argv
+    );
+}

@@ -5,10 +5,10 @@
 //   stream    one request after the other: latency alone
 //
 // Starts a tree with launch/pitstop, or drives the one in --run-dir.
-#include "base/flags.h"
 #include "bench/drive.h"
 #include "bench/machine.h"
 #include "bench/metrics.h"
+#include "bench/program.h"
 #include "bench/report.h"
 #include "bench/tree.h"
 #include "bench/workload.h"
@@ -16,8 +16,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -133,10 +131,6 @@ struct Session {
     std::optional<StartUp> start_up{};
     std::vector<std::unique_ptr<Client>> clients{};
 };
-
-double seconds_since(TimePoint begin) {
-    return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 Result<Session> open_session(const Options& o) {
     Session session{.run_dir = o.run_dir};
@@ -272,17 +266,10 @@ Result<Report> measure(const Options& o, Session& session) {
     return report;
 }
 
-Result<> write_file(const std::string& path, const std::string& text) {
-    std::ofstream file(path, std::ios::binary);
-    file << text;
-    if (!file.flush()) return make_error(ErrorCode::kUnavailable, "cannot write {}", path);
-    return Ok{};
-}
-
-Result<int> run_bench(const Options& o, std::vector<std::string> command) {
+Result<int> run_bench(const Options& o, const std::vector<std::string>& command) {
     ASSIGN_OR_RETURN(Session session, open_session(o));
     ASSIGN_OR_RETURN(Report report, measure(o, session));
-    report.command = std::move(command);
+    report.command = command;
     session.clients.clear();
     if (session.tree) session.tree->stop();  // the limits are those of an idle machine
     if (report.cost && report.device.starts_with("cpu")) {
@@ -292,30 +279,24 @@ Result<int> run_bench(const Options& o, std::vector<std::string> command) {
         report.limits = measure_step_limits(static_cast<std::int64_t>(bytes));
     }
     fmt::print("{}", report_table(report));
-    if (!o.json.empty()) RETURN_IF_ERROR(write_file(o.json, report_json(report)));
+    RETURN_IF_ERROR(write_report(o.json, report_json(report)));
     return report.metrics.errors.empty() ? 0 : 1;
-}
-
-int run(int argc, char** argv) {
-    FlagSet flags(
-        "pitstop_bench",
-        "offline|serving|stream [flags] [-- flags of pitstop serve]: drives a tree, prints figures."
-    );
-    Options options;
-    add_flags(flags, options);
-    if (const auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
-    if (flags.help_asked()) {
-        fmt::print("{}", flags.help());
-        return 0;
-    }
-    if (const auto checked = check(flags, options); !checked) return flags.fail(checked.error());
-    const Result<int> code = run_bench(options, command_of(argc, argv));
-    if (code) return *code;
-    fmt::print(stderr, "pitstop_bench: {}\n", code.error().message);
-    return 1;
 }
 
 }  // namespace
 }  // namespace pitstop::bench
 
-int main(int argc, char** argv) { return pitstop::bench::run(argc, argv); }
+int main(int argc, char** argv) {
+    using namespace pitstop;
+    bench::Options options;
+    return bench::run_program(
+        {.name = "pitstop_bench",
+         .about = "offline|serving|stream [flags] [-- flags of pitstop serve]: drives a tree, "
+                  "prints figures.",
+         .add_flags = [&](FlagSet& flags) { bench::add_flags(flags, options); },
+         .check = [&](const FlagSet& flags) { return bench::check(flags, options); },
+         .run = [&](const auto& command) { return bench::run_bench(options, command); }},
+        argc,
+        argv
+    );
+}

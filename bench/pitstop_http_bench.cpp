@@ -4,11 +4,11 @@
 // One tree and one run serve rounds of the same requests by each way in turn, so that the ratios
 // mean something where the machine's speed drifts. Throughput is measured by many streams at once,
 // latency by one request of one token after the other.
-#include "base/flags.h"
-#include "base/time.h"
 #include "bench/cpu_time.h"
 #include "bench/http_load.h"
+#include "bench/json_report.h"
 #include "bench/machine.h"
+#include "bench/program.h"
 #include "bench/tree.h"
 #include "client/client.h"
 
@@ -17,8 +17,7 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <cstdio>
-#include <fstream>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -28,7 +27,8 @@ namespace pitstop::bench {
 namespace {
 
 struct Options {
-    std::string launcher = PITSTOP_SOURCE_DIR "/launch/pitstop";
+    std::string launcher = root_dir() + "/launch/pitstop";
+    std::vector<std::string> serve{};
     int streams = 64;
     int requests = 512;
     std::int64_t output_len = 128;
@@ -101,16 +101,14 @@ Result<double> client_throughput(Client& client, const Options& options) {
     std::unique_lock lock(shared.mutex);
     shared.changed.wait(lock, [&] { return shared.num_done == options.requests; });
     if (!shared.error.empty()) return Error{ErrorCode::kInternal, shared.error};
-    return static_cast<double>(shared.tokens) /
-           std::chrono::duration<double>(Clock::now() - begin).count();
+    return static_cast<double>(shared.tokens) / seconds_since(begin);
 }
 
 Result<> client_latency(Client& client, const Options& options, std::vector<double>& latency_ms) {
     for (int i = 0; i < options.probes; ++i) {
         const TimePoint begin = Clock::now();
         RETURN_IF_ERROR(client.generate_blocking(request_of(1, false)));
-        latency_ms.push_back(std::chrono::duration<double, std::milli>(Clock::now() - begin).count()
-        );
+        latency_ms.push_back(1e3 * seconds_since(begin));
     }
     return Ok{};
 }
@@ -210,19 +208,15 @@ void print_figures(const Options& options, const Figures& bus, const Figures& ht
     );
 }
 
-void write_figures(
+Result<> write_figures(
     const Options& options,
     const std::vector<std::string>& command,
     const Figures& bus,
     const Figures& http
 ) {
     const Added added = added_by(http, bus);
-    const Machine machine = this_machine();
-    const nlohmann::ordered_json report{
-        {"command", command},
-        {"commit", source_commit()},
-        {"time", utc_now()},
-        {"machine", {{"cpu", machine.cpu}, {"cores", machine.cores}, {"kernel", machine.kernel}}},
+    Json report = report_head("pitstop_http_bench", command);
+    report.update(Json{
         {"streams", options.streams},
         {"output_len", options.output_len},
         {"client_tokens_per_s", bus.tokens_per_s},
@@ -236,14 +230,14 @@ void write_figures(
         {"client_latency_ms", median(bus.latency_ms)},
         {"http_latency_ms", median(http.latency_ms)},
         {"added_time_share", added.time_share},
-        {"added_latency_ms", added.latency_ms}};
-    std::ofstream(options.json) << report.dump(2) << "\n";
+        {"added_latency_ms", added.latency_ms}});
+    return write_report(options.json, report);
 }
 
-Result<> run(const Options& options, const std::vector<std::string>& serve, int argc, char** argv) {
+Result<int> run(const Options& options, const std::vector<std::string>& command) {
     Tree::Args args{
         .launcher = options.launcher, .serve = {"--load-format", "null", "--port", "0"}};
-    args.serve.insert(args.serve.end(), serve.begin(), serve.end());
+    args.serve.insert(args.serve.end(), options.serve.begin(), options.serve.end());
     ASSIGN_OR_RETURN(Tree tree, Tree::start(args));
     ASSIGN_OR_RETURN(const auto client, Client::connect({.run_dir = tree.run_dir()}));
     Served served{.run_dir = tree.run_dir(), .client = *client};
@@ -259,38 +253,40 @@ Result<> run(const Options& options, const std::vector<std::string>& serve, int 
         RETURN_IF_ERROR(run_round(served, options, bus, http));
 
     print_figures(options, bus, http);
-    if (!options.json.empty()) write_figures(options, command_of(argc, argv), bus, http);
-    return Ok{};
+    RETURN_IF_ERROR(write_figures(options, command, bus, http));
+    return 0;
 }
 
-int main_with(int argc, char** argv) {
-    Options options;
-    FlagSet flags(
-        "pitstop_http_bench", "What HTTP costs over the client library. After --: flags of serve."
-    );
-    flags.add("launcher", &options.launcher, "the launcher that starts the tree");
-    flags.add("streams", &options.streams, "open at once");
-    flags.add("requests", &options.requests, "of each round");
-    flags.add("output-len", &options.output_len, "tokens of each");
-    flags.add("probes", &options.probes, "requests of one token, one after the other");
-    flags.add("rounds", &options.rounds, "of each way in turn");
-    flags.add("json", &options.json, "write the figures to this file, too");
-    if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
-    if (flags.help_asked()) {
-        std::fputs(flags.help().c_str(), stdout);
-        return 0;
-    }
-    if (options.streams < 1 || options.requests < 1 || options.output_len < 1 ||
-        options.probes < 1 || options.rounds < 1)
-        return flags.fail(make_error(ErrorCode::kInvalidArgument, "numbers are 1 or more"));
-    if (auto done = run(options, flags.positional(), argc, argv); !done) {
-        std::fprintf(stderr, "pitstop_http_bench: %s\n", done.error().message.c_str());
-        return 1;
-    }
-    return 0;
+void add_flags(FlagSet& flags, Options& o) {
+    flags.add("launcher", &o.launcher, "the launcher that starts the tree");
+    flags.add("streams", &o.streams, "open at once");
+    flags.add("requests", &o.requests, "of each round");
+    flags.add("output-len", &o.output_len, "tokens of each");
+    flags.add("probes", &o.probes, "requests of one token, one after the other");
+    flags.add("rounds", &o.rounds, "of each way in turn");
+    flags.add("json", &o.json, "write the figures to this file, too");
+}
+
+Result<> check(const FlagSet& flags, Options& o) {
+    o.serve = flags.positional();
+    if (o.streams < 1 || o.requests < 1 || o.output_len < 1 || o.probes < 1 || o.rounds < 1)
+        return make_error(ErrorCode::kInvalidArgument, "numbers are 1 or more");
+    return Ok{};
 }
 
 }  // namespace
 }  // namespace pitstop::bench
 
-int main(int argc, char** argv) { return pitstop::bench::main_with(argc, argv); }
+int main(int argc, char** argv) {
+    using namespace pitstop;
+    bench::Options options;
+    return bench::run_program(
+        {.name = "pitstop_http_bench",
+         .about = "What HTTP costs over the client library. After --: flags of serve.",
+         .add_flags = [&](FlagSet& flags) { bench::add_flags(flags, options); },
+         .check = [&](const FlagSet& flags) { return bench::check(flags, options); },
+         .run = [&](const auto& command) { return bench::run(options, command); }},
+        argc,
+        argv
+    );
+}

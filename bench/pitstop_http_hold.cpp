@@ -2,25 +2,21 @@
 // while control routes are asked and generation is paused and continued (http_hold.h).
 //
 // Ends with 1 where a stream was lost or mixed.
-#include "base/flags.h"
 #include "bench/http_hold.h"
+#include "bench/json_report.h"
 #include "bench/machine.h"
 #include "bench/percentiles.h"
+#include "bench/program.h"
 #include "bench/tree.h"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
-#include <cstdio>
-#include <fstream>
 #include <string>
 #include <sys/resource.h>
 #include <vector>
 
 namespace pitstop::bench {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct Options {
     std::string launcher = root_dir() + "/launch/pitstop";
@@ -30,6 +26,7 @@ struct Options {
     int prompts = 64;
     std::int64_t output_len = 64;
     std::string json{};
+    std::vector<std::string> serve{};
 };
 
 // Holds what each process used at some time.
@@ -37,11 +34,6 @@ struct Memory {
     double seconds = 0;
     std::vector<ProcessUse> processes{};
 };
-
-Json json_of(const Summary& summary) {
-    return {
-        {"count", summary.count}, {"p50", summary.p50}, {"p99", summary.p99}, {"max", summary.max}};
-}
 
 void print(const char* what, const Summary& summary) {
     fmt::print(
@@ -82,14 +74,12 @@ void raise_descriptor_limit() {
     ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-Result<HttpHoldResult> run(
-    const Options& options, const std::vector<std::string>& serve, std::vector<Memory>& marks
-) {
+Result<HttpHoldResult> hold_open(const Options& options, std::vector<Memory>& marks) {
     const auto milliseconds = [](double seconds) {
         return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
     };
     Tree::Args args{.launcher = options.launcher, .serve = {"--port", "0"}};
-    args.serve.insert(args.serve.end(), serve.begin(), serve.end());
+    args.serve.insert(args.serve.end(), options.serve.begin(), options.serve.end());
     ASSIGN_OR_RETURN(Tree tree, Tree::start(args));
     HttpHold hold;
     ASSIGN_OR_RETURN(hold.server, http_address_of(tree.run_dir()));
@@ -106,12 +96,11 @@ Result<HttpHoldResult> run(
     return hold_streams(hold);
 }
 
-void report(
+Result<> report(
     const Options& options,
     const HttpHoldResult& result,
     const std::vector<Memory>& marks,
-    int argc,
-    char** argv
+    const std::vector<std::string>& command
 ) {
     const Summary poll = summarize(result.poll_ms);
     const Summary pause = summarize(result.pause_ms);
@@ -135,13 +124,8 @@ void report(
     print("pause_generation (ends the step in flight)", pause);
     print("continue_generation", go_on);
     print(marks);
-    if (options.json.empty()) return;
-    const Machine machine = this_machine();
-    const Json report{
-        {"command", command_of(argc, argv)},
-        {"commit", source_commit()},
-        {"time", utc_now()},
-        {"machine", {{"cpu", machine.cpu}, {"cores", machine.cores}, {"kernel", machine.kernel}}},
+    Json report = report_head("pitstop_http_hold", command);
+    report.update(Json{
         {"streams", options.streams},
         {"output_len", options.output_len},
         {"seconds", result.seconds},
@@ -153,42 +137,49 @@ void report(
         {"poll_ms", json_of(poll)},
         {"pause_ms", json_of(pause)},
         {"continue_ms", json_of(go_on)},
-        {"memory", json_of(marks)}};
-    std::ofstream(options.json) << report.dump(2) << "\n";
+        {"memory", json_of(marks)}});
+    return write_report(options.json, report);
 }
 
-int main_with(int argc, char** argv) {
-    Options options;
-    FlagSet flags(
-        "pitstop_http_hold", "Streams held open over HTTP, checked. After --: flags of serve."
-    );
-    flags.add("launcher", &options.launcher, "the launcher that starts the tree");
-    flags.add("streams", &options.streams, "open at once");
-    flags.add("seconds", &options.seconds, "with all of them open");
-    flags.add("pause-every-s", &options.pause_every_s, "paused and continued so often");
-    flags.add("prompts", &options.prompts, "different ones");
-    flags.add("output-len", &options.output_len, "tokens of each stream");
-    flags.add("json", &options.json, "write the figures to this file, too");
-    if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
-    if (flags.help_asked()) {
-        std::fputs(flags.help().c_str(), stdout);
-        return 0;
-    }
-    if (options.streams < 1 || options.prompts < 1 || options.output_len < 1 ||
-        !(options.seconds > 0) || !(options.pause_every_s > 0))
-        return flags.fail(make_error(ErrorCode::kInvalidArgument, "numbers are more than 0"));
+Result<int> run(const Options& options, const std::vector<std::string>& command) {
     raise_descriptor_limit();
     std::vector<Memory> marks;
-    const Result<HttpHoldResult> result = run(options, flags.positional(), marks);
-    if (!result) {
-        std::fprintf(stderr, "pitstop_http_hold: %s\n", result.error().message.c_str());
-        return 1;
-    }
-    report(options, *result, marks, argc, argv);
-    return result->lost + result->mixed == 0 ? 0 : 1;
+    ASSIGN_OR_RETURN(const HttpHoldResult result, hold_open(options, marks));
+    RETURN_IF_ERROR(report(options, result, marks, command));
+    return result.lost + result.mixed == 0 ? 0 : 1;
+}
+
+void add_flags(FlagSet& flags, Options& o) {
+    flags.add("launcher", &o.launcher, "the launcher that starts the tree");
+    flags.add("streams", &o.streams, "open at once");
+    flags.add("seconds", &o.seconds, "with all of them open");
+    flags.add("pause-every-s", &o.pause_every_s, "paused and continued so often");
+    flags.add("prompts", &o.prompts, "different ones");
+    flags.add("output-len", &o.output_len, "tokens of each stream");
+    flags.add("json", &o.json, "write the figures to this file, too");
+}
+
+Result<> check(const FlagSet& flags, Options& o) {
+    o.serve = flags.positional();
+    if (o.streams < 1 || o.prompts < 1 || o.output_len < 1 || !(o.seconds > 0) ||
+        !(o.pause_every_s > 0))
+        return make_error(ErrorCode::kInvalidArgument, "numbers are more than 0");
+    return Ok{};
 }
 
 }  // namespace
 }  // namespace pitstop::bench
 
-int main(int argc, char** argv) { return pitstop::bench::main_with(argc, argv); }
+int main(int argc, char** argv) {
+    using namespace pitstop;
+    bench::Options options;
+    return bench::run_program(
+        {.name = "pitstop_http_hold",
+         .about = "Streams held open over HTTP, checked. After --: flags of serve.",
+         .add_flags = [&](FlagSet& flags) { bench::add_flags(flags, options); },
+         .check = [&](const FlagSet& flags) { return bench::check(flags, options); },
+         .run = [&](const auto& command) { return bench::run(options, command); }},
+        argc,
+        argv
+    );
+}

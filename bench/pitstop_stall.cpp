@@ -4,10 +4,10 @@
 // Starts a tree on a model (made for the run if none is given), lets streams decode, pushes new
 // versions while they do and while nothing does, pauses and continues, and asks for status during
 // one long forward pass. Every figure comes from one run, so that ratios mean something.
-#include "base/flags.h"
 #include "bench/checkpoint_writer.h"
 #include "bench/digest_cost.h"
 #include "bench/machine.h"
+#include "bench/program.h"
 #include "bench/push_command.h"
 #include "bench/stall_report.h"
 #include "bench/step_limits.h"
@@ -19,10 +19,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -127,10 +125,6 @@ class Checkpoints {
     std::array<std::string, 2> paths_{};
     std::size_t served_ = 0;
 };
-
-double seconds_since(TimePoint begin) {
-    return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 Result<UpdateWaterfall> update_from_disk(Client& client, const std::string& path) {
     messages::UpdateWeights request;
@@ -343,35 +337,28 @@ Result<StallReport> measure(const Options& o) {
     return report;
 }
 
-int run(int argc, char** argv) {
-    FlagSet flags(
-        "pitstop_stall",
-        "[flags] [-- flags of pitstop serve]: what updates and pauses cost running requests."
-    );
-    Options options;
-    add_flags(flags, options);
-    if (const auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
-    if (flags.help_asked()) {
-        fmt::print("{}", flags.help());
-        return 0;
-    }
-    if (const auto checked = check(flags, options); !checked) return flags.fail(checked.error());
-    Result<StallReport> report = measure(options);
-    if (!report) {
-        fmt::print(stderr, "pitstop_stall: {}\n", report.error().message);
-        return 1;
-    }
-    report->command = command_of(argc, argv);
-    fmt::print("{}", stall_table(*report));
-    if (options.json.empty()) return 0;
-    std::ofstream file(options.json, std::ios::binary);
-    file << stall_json(*report);
-    if (file.flush()) return 0;
-    fmt::print(stderr, "pitstop_stall: cannot write {}\n", options.json);
-    return 1;
+Result<int> run(const Options& o, const std::vector<std::string>& command) {
+    ASSIGN_OR_RETURN(StallReport report, measure(o));
+    report.command = command;
+    fmt::print("{}", stall_table(report));
+    RETURN_IF_ERROR(write_report(o.json, stall_json(report)));
+    return 0;
 }
 
 }  // namespace
 }  // namespace pitstop::bench
 
-int main(int argc, char** argv) { return pitstop::bench::run(argc, argv); }
+int main(int argc, char** argv) {
+    using namespace pitstop;
+    bench::Options options;
+    return bench::run_program(
+        {.name = "pitstop_stall",
+         .about = "[flags] [-- flags of pitstop serve]: what updates and pauses cost running "
+                  "requests.",
+         .add_flags = [&](FlagSet& flags) { bench::add_flags(flags, options); },
+         .check = [&](const FlagSet& flags) { return bench::check(flags, options); },
+         .run = [&](const auto& command) { return bench::run(options, command); }},
+        argc,
+        argv
+    );
+}

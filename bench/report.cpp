@@ -1,15 +1,13 @@
 #include "bench/report.h"
 
+#include "bench/machine.h"
 #include "bench/text_lines.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 namespace pitstop::bench {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr double kMebibyte = 1048576.0;
 
@@ -19,17 +17,6 @@ double per_second(std::int64_t count, double seconds) {
 
 double per_step_us(const Report& report, double seconds) {
     return report.steps > 0 ? seconds * 1e6 / static_cast<double>(report.steps) : 0;
-}
-
-Json json_of(const Summary& summary) {
-    return {
-        {"count", summary.count},
-        {"mean", summary.mean},
-        {"p50", summary.p50},
-        {"p90", summary.p90},
-        {"p99", summary.p99},
-        {"max", summary.max},
-    };
 }
 
 Json figures_json(const Report& report) {
@@ -113,21 +100,10 @@ std::vector<Bounded> bounded_figures(const Report& report) {
     return figures;
 }
 
-std::string report_json(const Report& report) {
-    const Machine machine = this_machine();
-    Json root;
-    root["bench"] = "pitstop_bench";
+Json report_json(const Report& report) {
+    Json root = report_head("pitstop_bench", report.command);
     root["mode"] = report.mode;
-    root["date"] = utc_now();
-    root["commit"] = source_commit();
-    root["command"] = report.command;
-    root["machine"] = {
-        {"cpu", machine.cpu},
-        {"cores", machine.cores},
-        {"memory_bytes", machine.memory_bytes},
-        {"kernel", machine.kernel},
-        {"device", report.device},
-    };
+    root["machine"]["device"] = report.device;
     if (report.limits) {
         root["limits"] = {
             {"threads", report.limits->threads},
@@ -165,7 +141,7 @@ std::string report_json(const Report& report) {
             {"peak_bytes", process.peak_bytes},
         });
     }
-    return root.dump(2) + "\n";
+    return root;
 }
 
 namespace {

@@ -1,7 +1,7 @@
 // Writes what a benchmark says: one set of figures as JSON, for files, and as a table, for people.
 #pragma once
 
-#include "bench/machine.h"
+#include "bench/json_report.h"
 #include "bench/metrics.h"
 #include "bench/model_cost.h"
 
@@ -51,7 +51,7 @@ struct Bounded {
 };
 [[nodiscard]] std::vector<Bounded> bounded_figures(const Report& report);
 
-[[nodiscard]] std::string report_json(const Report& report);
+[[nodiscard]] Json report_json(const Report& report);
 [[nodiscard]] std::string report_table(const Report& report);
 
 }  // namespace pitstop::bench

@@ -4,14 +4,11 @@
 #include "bench/text_lines.h"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 
 namespace pitstop::bench {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 double largest(const std::vector<UpdateWaterfall>& updates, double UpdateWaterfall::*member) {
     double found = 0;
@@ -23,17 +20,6 @@ double median_of(const std::vector<UpdateWaterfall>& updates, auto figure) {
     std::vector<double> values;
     for (const UpdateWaterfall& update : updates) values.push_back(figure(update));
     return summarize(std::move(values)).p50;
-}
-
-Json json_of(const Summary& s) {
-    return {
-        {"count", s.count},
-        {"mean", s.mean},
-        {"p50", s.p50},
-        {"p90", s.p90},
-        {"p99", s.p99},
-        {"max", s.max},
-    };
 }
 
 Json json_of(const std::vector<UpdateWaterfall>& updates) {
@@ -98,20 +84,9 @@ std::vector<Target> targets_of(const StallReport& r) {
     return targets;
 }
 
-std::string stall_json(const StallReport& r) {
-    const Machine machine = this_machine();
-    Json root;
-    root["bench"] = "pitstop_stall";
-    root["date"] = utc_now();
-    root["commit"] = source_commit();
-    root["command"] = r.command;
-    root["machine"] = {
-        {"cpu", machine.cpu},
-        {"cores", machine.cores},
-        {"memory_bytes", machine.memory_bytes},
-        {"kernel", machine.kernel},
-        {"device", r.device},
-    };
+Json stall_json(const StallReport& r) {
+    Json root = report_head("pitstop_stall", r.command);
+    root["machine"]["device"] = r.device;
     root["model"] = {{"name", r.model}, {"tp", r.tp}};
     root["streams"] = r.num_streams;
     root["targets"] = Json::array();
@@ -135,7 +110,7 @@ std::string stall_json(const StallReport& r) {
     root["pause_gap_ms"] = json_of(r.pause_gap_ms);
     root["status_long_pass_ms"] = json_of(r.status_ms);
     root["long_pass_s"] = r.long_pass_s;
-    return root.dump(2) + "\n";
+    return root;
 }
 
 namespace {

@@ -1,6 +1,7 @@
 // Reports what updates and pauses cost those who are being served, against what they may cost.
 #pragma once
 
+#include "bench/json_report.h"
 #include "bench/percentiles.h"
 
 #include <cstdint>
@@ -52,7 +53,7 @@ struct Target {
 };
 [[nodiscard]] std::vector<Target> targets_of(const StallReport& report);
 
-[[nodiscard]] std::string stall_json(const StallReport& report);
+[[nodiscard]] Json stall_json(const StallReport& report);
 [[nodiscard]] std::string stall_table(const StallReport& report);
 
 }  // namespace pitstop::bench

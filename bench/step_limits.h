@@ -1,5 +1,5 @@
-// machine_limits.h in the units of a step, for programs that also speak to a tree: the client and
-// the kernels each have a type named Stream, so that no file may include both.
+// Says machine_limits.h in the units of a step, for programs that speak to a tree and know no
+// kernel.
 #pragma once
 
 #include <cstdint>

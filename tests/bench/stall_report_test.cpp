@@ -1,7 +1,6 @@
 #include "bench/stall_report.h"
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 namespace pitstop::bench {
 namespace {
@@ -41,7 +40,7 @@ TEST(StallReport, TargetsFollowFromTheFigures) {
 }
 
 TEST(StallReport, JsonAndTableSayTheSame) {
-    const auto root = nlohmann::json::parse(stall_json(example()));
+    const Json root = stall_json(example());
     EXPECT_EQ(root["targets"].size(), 7u);
     EXPECT_EQ(root["targets"][3]["at_least"], 0.6);
     EXPECT_EQ(root["targets"][3]["holds"], false);

@@ -1,0 +1,25 @@
+// What the files of figures have in common: a head that says of which program, when, of which
+// commit, by which command and on what machine; and summaries of many values.
+#pragma once
+
+#include "base/result.h"
+#include "bench/percentiles.h"
+
+#include <nlohmann/json.hpp>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop::bench {
+
+using Json = nlohmann::ordered_json;
+
+[[nodiscard]] Json report_head(std::string_view program, const std::vector<std::string>& command);
+
+[[nodiscard]] Json json_of(const Summary& summary);
+
+// Writes the report and a newline; nothing where `path` is empty. Errors: kUnavailable.
+Result<> write_report(const std::string& path, const Json& report);
+
+}  // namespace pitstop::bench
