@@ -7,7 +7,6 @@ import collections
 import functools
 import os
 import time
-import uuid
 from typing import Any, AsyncIterator, Callable, Optional
 
 import zmq
@@ -15,7 +14,7 @@ import zmq
 from .calls import CALL_TIMEOUT_S, Calls
 from .client import REPLY_GRACE_S
 from .errors import PitstopError
-from .messages import Chunk, Prompt, ServerInfo, generate_body
+from .messages import Chunk, ServerInfo
 from .wire import Wire, door_endpoint, key_for
 
 
@@ -102,7 +101,7 @@ class AsyncStream(AsyncIterator[Chunk]):
             self.cancel()
 
 
-class AsyncClient(Calls):
+class AsyncClient(Calls[AsyncStream]):
     """A connection to a running tree; calls are in calls.py, and are awaited.
 
         async with AsyncClient(run_dir) as client: ...
@@ -176,33 +175,7 @@ class AsyncClient(Calls):
             raise refusal
         return self
 
-    def generate(
-        self,
-        prompt: Prompt,
-        *,
-        rid: str = "",
-        stream: bool = True,
-        text_output: bool = True,
-        logprobs: Any = None,
-        priority: int = 0,
-        kv_tolerance: str = "never",
-        kv_max_lag: int = 0,
-        replica: Optional[int] = None,
-        timeout: Optional[float] = None,
-        **sampling: Any,
-    ) -> AsyncStream:
-        """Starts a request, at once; see Client.generate."""
-        rid = rid or uuid.uuid4().hex
-        options = {
-            "stream": stream,
-            "text_output": text_output,
-            "logprobs": logprobs,
-            "priority": priority,
-            "kv_tolerance": kv_tolerance,
-            "kv_max_lag": kv_max_lag,
-            "replica": replica,
-        }
-        body = generate_body(rid, prompt, sampling, options)
+    def _start_request(self, rid: str, body: dict[str, Any], timeout: Optional[float]) -> AsyncStream:
         mailbox = _Mailbox()
         self._open_wire().start_request(rid, body, mailbox)
         self._pump_soon()

@@ -1,4 +1,4 @@
-"""The calls of both doors, for both clients: each method is one message and its one reply.
+"""The calls of both doors, for both clients: each method is one message and, generate's stream apart, its one reply.
 
 With Client they return the reply, with AsyncClient an awaitable of it. A reply is a dict with the
 fields of docs/protocol.md (absent fields are at their defaults). A control call that is not ok
@@ -8,13 +8,59 @@ raises PitstopError with the whole reply in `reply`.
 from __future__ import annotations
 
 import json
-from typing import Any, Optional, Sequence
+import uuid
+from typing import Any, Generic, Optional, Sequence, TypeVar
+
+from .messages import Prompt, generate_body
 
 CALL_TIMEOUT_S = 10.0
 UPDATE_TIMEOUT_S = 600.0
 
+StreamType = TypeVar("StreamType")  # Stream or AsyncStream
 
-class Calls:
+
+class Calls(Generic[StreamType]):
+    def _start_request(self, rid: str, body: dict[str, Any], timeout: Optional[float]) -> StreamType:
+        """Sends a `generate` at once."""
+        raise NotImplementedError
+
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        rid: str = "",
+        stream: bool = True,
+        text_output: bool = True,
+        logprobs: Any = None,
+        priority: int = 0,
+        kv_tolerance: str = "never",
+        kv_max_lag: int = 0,
+        replica: Optional[int] = None,
+        timeout: Optional[float] = None,
+        **sampling: Any,
+    ) -> StreamType:
+        """Starts a request, at once: a stream of its output, as Client has it or as AsyncClient.
+
+        prompt    text, or token ids
+        rid       its id, unique among this client's open requests; empty: a random one
+        stream    a chunk per step; False: one at the end
+        logprobs  True, or a dict: {"enabled": True, "top": 5, "prompt_start": 0, "ids": [...]}
+        timeout   seconds after which it is cancelled and raises "deadline_exceeded"
+        sampling  max_new_tokens, temperature, top_k, top_p, min_p, seed, stop, ...: SamplingParams
+                  of docs/protocol.md
+        """
+        rid = rid or uuid.uuid4().hex
+        options = {
+            "stream": stream,
+            "text_output": text_output,
+            "logprobs": logprobs,
+            "priority": priority,
+            "kv_tolerance": kv_tolerance,
+            "kv_max_lag": kv_max_lag,
+            "replica": replica,
+        }
+        return self._start_request(rid, generate_body(rid, prompt, sampling, options), timeout)
+
     def call(self, door: str, kind: str, timeout: float = CALL_TIMEOUT_S, **fields: Any) -> Any:
         """Any call by its message type: call("admin", "status")."""
         raise NotImplementedError

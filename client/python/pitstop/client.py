@@ -7,7 +7,6 @@ import os
 import queue
 import threading
 import time
-import uuid
 from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Callable, Iterator, Optional
@@ -16,7 +15,7 @@ import zmq
 
 from .calls import CALL_TIMEOUT_S, Calls
 from .errors import PitstopError
-from .messages import Chunk, Prompt, ServerInfo, generate_body
+from .messages import Chunk, ServerInfo
 from .keys import ClientKey
 from .wire import Wire, door_endpoint, key_for
 
@@ -114,7 +113,7 @@ class Stream(Iterator[Chunk]):
             self.cancel()
 
 
-class Client(Calls):
+class Client(Calls[Stream]):
     """A connection to a running tree; calls are in calls.py.
 
     run_dir   the tree's run directory; or data and admin, its doors' ZeroMQ endpoints
@@ -172,42 +171,7 @@ class Client(Calls):
         meanwhile fails at once with code "unavailable"."""
         return self._is_connected
 
-    def generate(
-        self,
-        prompt: Prompt,
-        *,
-        rid: str = "",
-        stream: bool = True,
-        text_output: bool = True,
-        logprobs: Any = None,
-        priority: int = 0,
-        kv_tolerance: str = "never",
-        kv_max_lag: int = 0,
-        replica: Optional[int] = None,
-        timeout: Optional[float] = None,
-        **sampling: Any,
-    ) -> Stream:
-        """Starts a request.
-
-        prompt    text, or token ids
-        rid       its id, unique among this client's open requests; empty: a random one
-        stream    a chunk per step; False: one at the end
-        logprobs  True, or a dict: {"enabled": True, "top": 5, "prompt_start": 0, "ids": [...]}
-        timeout   seconds after which it is cancelled and raises "deadline_exceeded"
-        sampling  max_new_tokens, temperature, top_k, top_p, min_p, seed, stop, ...: SamplingParams
-                  of docs/protocol.md
-        """
-        rid = rid or uuid.uuid4().hex
-        options = {
-            "stream": stream,
-            "text_output": text_output,
-            "logprobs": logprobs,
-            "priority": priority,
-            "kv_tolerance": kv_tolerance,
-            "kv_max_lag": kv_max_lag,
-            "replica": replica,
-        }
-        body = generate_body(rid, prompt, sampling, options)
+    def _start_request(self, rid: str, body: dict[str, Any], timeout: Optional[float]) -> Stream:
         mailbox = _Mailbox()
         if not self._command(lambda wire: wire.start_request(rid, body, mailbox)):
             raise PitstopError("aborted", "the client was closed")
