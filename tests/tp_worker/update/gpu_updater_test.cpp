@@ -1,120 +1,32 @@
 // Updates on a GPU, or, in the emulated preset, on the one in software: what a scheduler would
 // order, and what must come of it. The digests are the CPU's.
-#include "messages/codec.h"
 #include "messages/version_digest.h"
 #include "tests/checkpoint/temp_dir.h"
-#include "tests/gpu_or_skip.h"
-#include "tests/source_dir.h"
-#include "tests/tp_worker/test_replica.h"
-#include "tp_worker/update/updater.h"
+#include "tests/tp_worker/update/stored_tensors.h"
+#include "tests/tp_worker/update/updater_fixture.h"
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include <cmath>
 #include <cstring>
 #include <fstream>
 #include <functional>
-#include <poll.h>
 
 namespace pitstop::tp_worker {
 namespace {
 
-using Json = nlohmann::json;
-
-Json load_json(const std::string& path) {
-    return Json::parse(std::ifstream(source_dir() + "/" + path));
-}
-
-std::vector<TokenId> ids_of(const Json& json) {
-    std::vector<TokenId> ids;
-    for (const int id : json) ids.push_back(static_cast<TokenId>(id));
-    return ids;
-}
-
-using Bytes = std::vector<std::uint8_t>;
-
-// A model's tensors as its checkpoint has them: bf16.
-std::map<std::string, std::pair<std::vector<std::int64_t>, Bytes>> tensors_of(
-    const std::string& model
-) {
-    std::ifstream file(model_dir(model) + "/model.safetensors", std::ios::binary);
-    const std::string bytes((std::istreambuf_iterator<char>(file)), {});
-    std::uint64_t header_len = 0;
-    std::memcpy(&header_len, bytes.data(), 8);
-    const Json header = Json::parse(bytes.substr(8, header_len));
-    std::map<std::string, std::pair<std::vector<std::int64_t>, Bytes>> tensors;
-    for (const auto& [name, entry] : header.items()) {
-        if (name == "__metadata__") continue;
-        const std::size_t begin = 8 + header_len + entry["data_offsets"][0].get<std::size_t>();
-        const std::size_t end = 8 + header_len + entry["data_offsets"][1].get<std::size_t>();
-        tensors[name] = {
-            entry["shape"],
-            Bytes(
-                bytes.begin() + static_cast<std::ptrdiff_t>(begin),
-                bytes.begin() + static_cast<std::ptrdiff_t>(end)
-            )};
-    }
-    return tensors;
-}
-
-class GpuUpdater : public testing::Test {
+class GpuUpdater : public OneRankUpdaterTest {
   protected:
     void SetUp() override {
-        if (const std::string why = why_no_gpu(); !why.empty()) {
-            ASSERT_FALSE(is_gpu_required()) << why;
-            GTEST_SKIP() << why;
-        }
-        open();
+        if (!has_device(DeviceKind::kCuda)) GTEST_SKIP() << why_no_gpu();
+        open_gpu();
     }
-    void open(bool awaits_weights = false, UpdateRoom room = UpdateRoom::kAuto) {
-        updater_.reset();
-        replica_.reset();
-        ReplicaOptions options;
-        options.engine.model_dir = model_dir("stories");
-        options.engine.device = DeviceKind::kCuda;
-        options.engine.compute = Compute::kFp32;
-        options.engine.isa = best_isa();
-        options.engine.max_total_tokens = 1024;
-        options.engine.tokens_per_step_max = 256;
-        options.engine.num_slots = 4;
-        options.engine.awaits_weights = awaits_weights;
-        options.engine.update_room = room;
-        auto replica = TestReplica::make(options);
-        ASSERT_TRUE(replica) << replica.error().message;
-        replica_ = *std::move(replica);
-        updater_ = std::make_unique<Updater>(replica_->root(), pace_, fault_point_);
-        last_update_ = 0;
-        epoch_ = 1;
-    }
-    ~GpuUpdater() override { updater_.reset(); }
-
-    template <class Answer, class Order>
-    Answer ask(const Order& order) {
-        Result<std::vector<messages::Frames>> now = updater_->obey(encode(order));
-        EXPECT_TRUE(now) << now.error().message;
-        std::vector<messages::Frames> frames = now ? *now : std::vector<messages::Frames>{};
-        for (int i = 0; i < 100; ++i) {
-            for (const messages::Frames& one : frames) {
-                if (one.type != Answer::kType) continue;
-                auto answer = decode<Answer>(one, messages::UnknownFields::kRefuse);
-                EXPECT_TRUE(answer);
-                return answer ? *answer : Answer{};
-            }
-            pollfd item{updater_->fd(), POLLIN, 0};
-            if (::poll(&item, 1, 20'000) != 1) break;
-            frames = updater_->take_answers();
-        }
-        ADD_FAILURE() << "no answer of type " << Answer::kType;
-        return {};
+    void open_gpu(UpdateRoom room = UpdateRoom::kAuto) {
+        EngineOptions options = options_on(DeviceKind::kCuda);
+        options.update_room = room;
+        open(options);
     }
 
-    messages::WorkerStaged stage(messages::UpdateSpec spec) {
-        messages::WorkerStage order;
-        order.update = messages::UpdateId{++last_update_};
-        order.spec = std::move(spec);
-        return ask<messages::WorkerStaged>(order);
-    }
     static messages::UpdateSpec from_disk(const std::string& path) {
         messages::UpdateSpec spec;
         spec.source.path = path;
@@ -133,17 +45,6 @@ class GpuUpdater : public testing::Test {
         spec.source.payloads[0].data.values = std::move(bytes);
         return spec;
     }
-    void commit(bool rollback = false) {
-        if (rollback) ++last_update_;
-        ask<messages::WorkerCommitted>(messages::WorkerCommit{
-            .update = messages::UpdateId{last_update_},
-            .epoch = Epoch{++epoch_},
-            .rollback = rollback});
-    }
-    void drop() {
-        ask<messages::WorkerDropped>(messages::WorkerDrop{
-            .update = messages::UpdateId{last_update_}});
-    }
 
     static std::string problems_of(const messages::WorkerStaged& vote) {
         std::string all;
@@ -159,10 +60,7 @@ class GpuUpdater : public testing::Test {
         EXPECT_TRUE(vote.outcome.ok) << problems_of(vote);
         return version_of(vote.digests);
     }
-    std::string live_digest() {
-        return version_of(ask<messages::WorkerDigests>(messages::WorkerDigest{.call = CallId{1}}
-        ).digests);
-    }
+    std::string live_digest() { return version_of(live_digests()); }
     std::string expected(const std::string& model) {
         return load_json("tests/data/golden/digests.json")["models"][model]["digest"];
     }
@@ -186,13 +84,6 @@ class GpuUpdater : public testing::Test {
         drop();
         EXPECT_EQ(live_digest(), expected("stories"));
     }
-
-    Pace pace_{1.0};
-    FaultPoint fault_point_{"none"};
-    std::unique_ptr<TestReplica> replica_{};
-    std::unique_ptr<Updater> updater_{};
-    std::uint64_t last_update_ = 0;
-    std::int64_t epoch_ = 1;
 };
 
 TEST_F(GpuUpdater, P1_P2_P10_ACommitSwapsAndARollbackSwapsBack) {
@@ -233,7 +124,7 @@ TEST_F(GpuUpdater, P2_AStageWritesAfterWhatReadsTheRetiredCopy) {
 
 // --update-mode host: there is one copy on the GPU, at the same place for ever.
 TEST_F(GpuUpdater, P1_P2_P10_AVersionThatIsStagedInHostMemoryIsUploadedByItsCommit) {
-    open(/*awaits_weights=*/false, UpdateRoom::kHost);
+    open_gpu(UpdateRoom::kHost);
     WeightStore& store = *replica_->root().weights();
     const std::byte* const live = store.live_data();
     const std::int64_t resident = store.resident_bytes();
@@ -270,7 +161,7 @@ TEST_F(GpuUpdater, P1_P2_P10_AVersionThatIsStagedInHostMemoryIsUploadedByItsComm
 }
 
 TEST_F(GpuUpdater, APartialUpdateInHostMemoryKeepsTheOtherTensors) {
-    open(/*awaits_weights=*/false, UpdateRoom::kHost);
+    open_gpu(UpdateRoom::kHost);
     const std::string name = "model.layers.1.mlp.down_proj.weight";
     const auto old_tensors = tensors_of("stories");
     const auto new_tensors = tensors_of("bard");
@@ -281,7 +172,7 @@ TEST_F(GpuUpdater, APartialUpdateInHostMemoryKeepsTheOtherTensors) {
     EXPECT_NE(changed, expected("stories"));
     commit();
     EXPECT_EQ(live_digest(), changed);
-    const Bytes& old = old_tensors.at(name).second;
+    const Bytes& old = old_tensors.at(name).bytes;
     EXPECT_EQ(
         digest_of(stage(from_bytes(messages::TensorFormat::kFlattened, {info}, old))),
         expected("stories")
@@ -293,7 +184,7 @@ TEST_F(GpuUpdater, APartialUpdateInHostMemoryKeepsTheOtherTensors) {
 }
 
 TEST_F(GpuUpdater, P8_ReleasedWeightsGiveBackTheHostMemoryOfUpdates) {
-    open(/*awaits_weights=*/false, UpdateRoom::kHost);
+    open_gpu(UpdateRoom::kHost);
     WeightStore& store = *replica_->root().weights();
     digest_of(stage(from_disk(model_dir("bard"))));
     commit();
@@ -327,9 +218,9 @@ TEST_F(GpuUpdater, P10_TensorsThatAreConvertedAreDigestedAsTheyAreResident) {
     std::vector<messages::TensorInfo> infos;
     Bytes bytes;
     for (const auto& [name, tensor] : bard) {  // as fp32, each bf16 exactly
-        infos.push_back({.name = name, .dtype = "F32", .shape = tensor.first});
-        for (std::size_t i = 0; i < tensor.second.size(); i += 2)
-            bytes.insert(bytes.end(), {0, 0, tensor.second[i], tensor.second[i + 1]});
+        infos.push_back({.name = name, .dtype = "F32", .shape = tensor.shape});
+        for (std::size_t i = 0; i < tensor.bytes.size(); i += 2)
+            bytes.insert(bytes.end(), {0, 0, tensor.bytes[i], tensor.bytes[i + 1]});
     }
     EXPECT_EQ(
         digest_of(stage(from_bytes(messages::TensorFormat::kFlattened, infos, bytes))),
@@ -350,7 +241,7 @@ TEST_F(GpuUpdater, APartialUpdateKeepsTheOtherTensors) {
     commit();
     EXPECT_EQ(live_digest(), mixed);
     // And back: the others were kept.
-    const Bytes of_stories = tensors_of("stories").at(name).second;
+    const Bytes of_stories = tensors_of("stories").at(name).bytes;
     EXPECT_EQ(
         digest_of(stage(from_bytes(messages::TensorFormat::kFlattened, infos, of_stories))),
         expected("stories")
@@ -360,7 +251,7 @@ TEST_F(GpuUpdater, APartialUpdateKeepsTheOtherTensors) {
 TEST_F(GpuUpdater, SparseUpdatesChangeTheirElementsAndTheLaterOfTwoCounts) {
     const std::string name = "model.layers.0.mlp.down_proj.weight";
     const auto [shape, stories] = tensors_of("stories").at(name);
-    const Bytes bard = tensors_of("bard").at(name).second;
+    const Bytes bard = tensors_of("bard").at(name).bytes;
     const auto num = static_cast<std::int64_t>(stories.size() / 2);
     std::vector<std::int32_t> indices;
     Bytes values;
@@ -420,7 +311,9 @@ TEST_F(GpuUpdater, P2_ACheckpointThatIsBrokenLeavesTheOldVersion) {
 }
 
 TEST_F(GpuUpdater, WeightsThatAreAwaitedComeByTheFirstUpdate) {
-    open(/*awaits_weights=*/true);
+    EngineOptions options = options_on(DeviceKind::kCuda);
+    options.awaits_weights = true;
+    open(options);
     EXPECT_TRUE(replica_->root().weights()->is_lost());
     EXPECT_EQ(digest_of(stage(from_disk(model_dir("bard")))), expected("bard"));
     commit();

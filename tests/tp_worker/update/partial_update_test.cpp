@@ -1,20 +1,13 @@
 // Partial updates cost their own bytes, on the CPU and on a GPU: what is left out of a stage
 // because it is there already must be there, whatever came before. The digests that are compared
 // with are computed from memory.
-#include "messages/codec.h"
-#include "messages/version_digest.h"
-#include "tests/gpu_or_skip.h"
-#include "tests/source_dir.h"
-#include "tests/tp_worker/test_replica.h"
-#include "tp_worker/update/updater.h"
+#include "tests/tp_worker/update/stored_tensors.h"
+#include "tests/tp_worker/update/updater_fixture.h"
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
-#include <cstring>
-#include <fstream>
+#include <algorithm>
 #include <map>
-#include <poll.h>
 #include <random>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -22,82 +15,15 @@
 namespace pitstop::tp_worker {
 namespace {
 
-using Json = nlohmann::json;
-using Bytes = std::vector<std::uint8_t>;
-
 const std::string kNorm = "model.norm.weight";
 const std::string kDown = "model.layers.0.mlp.down_proj.weight";
 
-struct Stored {
-    std::vector<std::int64_t> shape{};
-    Bytes bytes{};
-};
-
-// A model's tensors as its checkpoint has them: bf16.
-std::map<std::string, Stored> tensors_of(const std::string& model) {
-    std::ifstream file(model_dir(model) + "/model.safetensors", std::ios::binary);
-    const std::string bytes((std::istreambuf_iterator<char>(file)), {});
-    std::uint64_t header_len = 0;
-    std::memcpy(&header_len, bytes.data(), 8);
-    const Json header = Json::parse(bytes.substr(8, header_len));
-    std::map<std::string, Stored> tensors;
-    for (const auto& [name, entry] : header.items()) {
-        if (name == "__metadata__") continue;
-        const std::size_t begin = 8 + header_len + entry["data_offsets"][0].get<std::size_t>();
-        const std::size_t end = 8 + header_len + entry["data_offsets"][1].get<std::size_t>();
-        tensors[name] = {
-            entry["shape"],
-            Bytes(
-                bytes.begin() + static_cast<std::ptrdiff_t>(begin),
-                bytes.begin() + static_cast<std::ptrdiff_t>(end)
-            )};
-    }
-    return tensors;
-}
-
-class PartialUpdate : public testing::TestWithParam<DeviceKind> {
+class PartialUpdate : public OneRankUpdaterTest, public testing::WithParamInterface<DeviceKind> {
   protected:
     void SetUp() override {
-        if (GetParam() == DeviceKind::kCuda) {
-            if (const std::string why = why_no_gpu(); !why.empty()) {
-                ASSERT_FALSE(is_gpu_required()) << why;
-                GTEST_SKIP() << why;
-            }
-        }
-        ReplicaOptions options;
-        options.engine.model_dir = model_dir("stories");
-        options.engine.device = GetParam();
-        options.engine.compute = Compute::kFp32;
-        options.engine.isa = best_isa();
-        options.engine.max_total_tokens = 1024;
-        options.engine.tokens_per_step_max = 256;
-        options.engine.num_slots = 4;
-        auto replica = TestReplica::make(options);
-        ASSERT_TRUE(replica) << replica.error().message;
-        replica_ = *std::move(replica);
-        updater_ = std::make_unique<Updater>(replica_->root(), pace_, fault_point_);
+        if (!has_device(GetParam())) GTEST_SKIP() << why_no_gpu();
+        open(options_on(GetParam()));
         for (const auto& [name, tensor] : stories_) whole_bytes_ += std::ssize(tensor.bytes);
-    }
-    ~PartialUpdate() override { updater_.reset(); }
-
-    template <class Answer, class Order>
-    Answer ask(const Order& order) {
-        Result<std::vector<messages::Frames>> now = updater_->obey(encode(order));
-        EXPECT_TRUE(now) << now.error().message;
-        std::vector<messages::Frames> frames = now ? *now : std::vector<messages::Frames>{};
-        for (int i = 0; i < 100; ++i) {
-            for (const messages::Frames& one : frames) {
-                if (one.type != Answer::kType) continue;
-                auto answer = decode<Answer>(one, messages::UnknownFields::kRefuse);
-                EXPECT_TRUE(answer);
-                return answer ? *answer : Answer{};
-            }
-            pollfd item{updater_->fd(), POLLIN, 0};
-            if (::poll(&item, 1, 20'000) != 1) break;
-            frames = updater_->take_answers();
-        }
-        ADD_FAILURE() << "no answer of type " << Answer::kType;
-        return {};
     }
 
     using Tensors = std::vector<std::pair<std::string, const Bytes*>>;
@@ -108,12 +34,11 @@ class PartialUpdate : public testing::TestWithParam<DeviceKind> {
         messages::UpdateMode mode = messages::UpdateMode::kStaged,
         Form form = Form::kWhole
     ) {
-        messages::WorkerStage order;
-        order.update = messages::UpdateId{++last_update_};
-        order.spec.mode = mode;
-        order.spec.partial = true;
-        order.spec.allow_nonfinite = allow_nonfinite_;
-        messages::WeightSource& source = order.spec.source;
+        messages::UpdateSpec spec;
+        spec.mode = mode;
+        spec.partial = true;
+        spec.allow_nonfinite = allow_nonfinite_;
+        messages::WeightSource& source = spec.source;
         source.kind = messages::SourceKind::kTensors;
         source.format = form == Form::kSparse ? messages::TensorFormat::kSparse
                                               : messages::TensorFormat::kFlattened;
@@ -133,21 +58,7 @@ class PartialUpdate : public testing::TestWithParam<DeviceKind> {
             }
             payload.insert(payload.end(), bytes->begin(), bytes->end());
         }
-        return ask<messages::WorkerStaged>(order);
-    }
-    void commit() {
-        ask<messages::WorkerCommitted>(messages::WorkerCommit{
-            .update = messages::UpdateId{last_update_}, .epoch = Epoch{++epoch_}});
-    }
-    void roll_back() {
-        ask<messages::WorkerCommitted>(messages::WorkerCommit{
-            .update = messages::UpdateId{++last_update_},
-            .epoch = Epoch{++epoch_},
-            .rollback = true});
-    }
-    void drop() {
-        ask<messages::WorkerDropped>(messages::WorkerDrop{
-            .update = messages::UpdateId{last_update_}});
+        return OneRankUpdaterTest::stage(std::move(spec));
     }
     void change_weights_memory(messages::MemoryAction action) {
         const auto done = ask<messages::WorkerMemoryDone>(messages::WorkerMemory{
@@ -167,15 +78,12 @@ class PartialUpdate : public testing::TestWithParam<DeviceKind> {
         EXPECT_TRUE(vote.outcome.ok)
             << (vote.outcome.problems.empty() ? "" : vote.outcome.problems[0]);
         commit();
-        EXPECT_EQ(vote.digests, in_memory());
+        EXPECT_EQ(vote.digests, live_digests());
         return vote.outcome.bytes;
-    }
-    std::vector<messages::PartDigest> in_memory() {
-        return ask<messages::WorkerDigests>(messages::WorkerDigest{.call = CallId{1}}).digests;
     }
     // Of each tensor that is live: whose it is.
     void expect_live(const std::map<std::string, std::string>& of_bard) {
-        for (const messages::PartDigest& part : in_memory()) {
+        for (const messages::PartDigest& part : live_digests()) {
             const std::string model = of_bard.contains(part.name) ? "bard" : "stories";
             EXPECT_EQ(to_hex({part.lane0, part.lane1}), expected_[model]["tensors"][part.name])
                 << part.name << " should be as in " << model;
@@ -185,18 +93,11 @@ class PartialUpdate : public testing::TestWithParam<DeviceKind> {
     const Bytes* bard(const std::string& name) { return &bard_.at(name).bytes; }
     const Bytes* stories(const std::string& name) { return &stories_.at(name).bytes; }
 
-    const std::map<std::string, Stored> stories_ = tensors_of("stories");
-    const std::map<std::string, Stored> bard_ = tensors_of("bard");
-    const Json expected_ =
-        Json::parse(std::ifstream(source_dir() + "/tests/data/golden/digests.json"))["models"];
+    const std::map<std::string, StoredTensor> stories_ = tensors_of("stories");
+    const std::map<std::string, StoredTensor> bard_ = tensors_of("bard");
+    const Json expected_ = load_json("tests/data/golden/digests.json")["models"];
     std::int64_t whole_bytes_ = 0;
     bool allow_nonfinite_ = false;
-    Pace pace_{1.0};
-    FaultPoint fault_point_{"none"};
-    std::unique_ptr<TestReplica> replica_{};
-    std::unique_ptr<Updater> updater_{};
-    std::uint64_t last_update_ = 0;
-    std::int64_t epoch_ = 1;
 };
 
 INSTANTIATE_TEST_SUITE_P(
@@ -240,11 +141,11 @@ TEST_P(PartialUpdate, DirectOnesLookAtTheirOwnBytesAlone) {
 
 TEST_P(PartialUpdate, P2_ARollbackIsNotForgotten) {
     update({{kNorm, bard(kNorm)}});
-    roll_back();
+    commit(/*rollback=*/true);
     expect_live({});
     EXPECT_EQ(update({{kDown, bard(kDown)}}), bytes_of(kDown) + bytes_of(kNorm));
     expect_live({{kDown, ""}});
-    roll_back();
+    commit(/*rollback=*/true);
     expect_live({});
 }
 
@@ -316,7 +217,7 @@ TEST_P(PartialUpdate, P2_P10_HoldInAnyOrder) {
             change_weights_memory(messages::MemoryAction::kResume);
             has_retained = false;
         } else if (has_retained && draw(5) == 0) {
-            roll_back();
+            commit(/*rollback=*/true);
             std::swap(live, retained);
         } else {
             Tensors tensors;

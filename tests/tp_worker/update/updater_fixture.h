@@ -3,6 +3,7 @@
 
 #include "messages/codec.h"
 #include "messages/version_digest.h"
+#include "tests/gpu_or_skip.h"
 #include "tests/source_dir.h"
 #include "tests/tp_worker/test_replica.h"
 #include "tp_worker/update/updater.h"
@@ -12,6 +13,7 @@
 
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <poll.h>
 #include <string>
 #include <vector>
@@ -29,6 +31,96 @@ inline std::vector<TokenId> ids_of(const Json& json) {
     for (const int id : json) ids.push_back(static_cast<TokenId>(id));
     return ids;
 }
+
+// Orders, and waits for the next answer of this type: what else comes meanwhile (the vote of a
+// stage that was dropped since) is passed over. None: the order was refused, or nothing came in
+// time.
+template <class Answer, class Order>
+std::optional<Answer> ask(Updater& updater, const Order& order) {
+    Result<std::vector<messages::Frames>> now = updater.obey(encode(order));
+    EXPECT_TRUE(now) << now.error().message;
+    if (!now) return std::nullopt;
+    std::vector<messages::Frames> frames = *std::move(now);
+    while (true) {
+        for (const messages::Frames& one : frames) {
+            if (one.type != Answer::kType) continue;
+            auto answer = decode<Answer>(one, messages::UnknownFields::kRefuse);
+            EXPECT_TRUE(answer);
+            return answer ? std::optional(*std::move(answer)) : std::nullopt;
+        }
+        pollfd item{updater.fd(), POLLIN, 0};
+        if (::poll(&item, 1, 20'000) != 1) break;
+        frames = updater.take_answers();
+    }
+    ADD_FAILURE() << "no answer of type " << Answer::kType;
+    return std::nullopt;
+}
+
+// A replica of one rank, whose updates are ordered of that rank.
+class OneRankUpdaterTest : public testing::Test {
+  protected:
+    // With room for what these tests compute: prompts of a few tokens.
+    static EngineOptions options_on(DeviceKind device) {
+        EngineOptions options;
+        options.model_dir = model_dir("stories");
+        options.device = device;
+        options.compute = Compute::kFp32;
+        options.isa = best_isa();
+        options.max_total_tokens = 1024;
+        options.tokens_per_step_max = 256;
+        options.num_slots = 4;
+        return options;
+    }
+    // Whether a test on such a device can run; fails where a GPU is required and not there.
+    static bool has_device(DeviceKind device) {
+        const std::string why = device == DeviceKind::kCuda ? why_no_gpu() : "";
+        EXPECT_TRUE(why.empty() || !is_gpu_required()) << why;
+        return why.empty();
+    }
+    void open(const EngineOptions& options) {
+        updater_.reset();
+        auto replica = TestReplica::make({.engine = options});
+        ASSERT_TRUE(replica) << replica.error().message;
+        replica_ = *std::move(replica);
+        updater_ = std::make_unique<Updater>(replica_->root(), pace_, fault_point_);
+        last_update_ = 0;
+        epoch_ = 1;
+    }
+    ~OneRankUpdaterTest() override { updater_.reset(); }
+
+    template <class Answer, class Order>
+    Answer ask(const Order& order) {
+        return tp_worker::ask<Answer>(*updater_, order).value_or(Answer{});
+    }
+    messages::WorkerStaged stage(messages::UpdateSpec spec) {
+        messages::WorkerStage order;
+        order.update = messages::UpdateId{++last_update_};
+        order.spec = std::move(spec);
+        return ask<messages::WorkerStaged>(order);
+    }
+    void commit(bool rollback = false) {
+        if (rollback) ++last_update_;
+        ask<messages::WorkerCommitted>(messages::WorkerCommit{
+            .update = messages::UpdateId{last_update_},
+            .epoch = Epoch{++epoch_},
+            .rollback = rollback});
+    }
+    void drop() {
+        ask<messages::WorkerDropped>(messages::WorkerDrop{
+            .update = messages::UpdateId{last_update_}});
+    }
+    // Of the live weights, computed from memory.
+    std::vector<messages::PartDigest> live_digests() {
+        return ask<messages::WorkerDigests>(messages::WorkerDigest{.call = CallId{1}}).digests;
+    }
+
+    Pace pace_{1.0};
+    FaultPoint fault_point_{"none"};
+    std::unique_ptr<TestReplica> replica_{};
+    std::unique_ptr<Updater> updater_{};
+    std::uint64_t last_update_ = 0;
+    std::int64_t epoch_ = 1;
+};
 
 // A replica of `stories` with an updater on each rank.
 class UpdaterTest : public testing::Test {
@@ -93,22 +185,8 @@ class UpdaterTest : public testing::Test {
     std::vector<Answer> ask(const Order& order) {
         std::vector<Answer> answers;
         for (const auto& updater : updaters_) {
-            Result<std::vector<messages::Frames>> now = updater->obey(encode(order));
-            EXPECT_TRUE(now) << now.error().message;
-            std::vector<messages::Frames> frames = now ? *now : std::vector<messages::Frames>{};
-            const std::size_t num_before = answers.size();
-            while (true) {
-                for (const messages::Frames& one : frames) {
-                    if (one.type != Answer::kType) continue;  // the vote of a stage dropped since
-                    auto answer = decode<Answer>(one, messages::UnknownFields::kRefuse);
-                    EXPECT_TRUE(answer);
-                    if (answer) answers.push_back(*std::move(answer));
-                }
-                if (!now || answers.size() > num_before) break;
-                pollfd item{updater->fd(), POLLIN, 0};
-                if (::poll(&item, 1, 20'000) != 1) break;
-                frames = updater->take_answers();
-            }
+            if (auto answer = tp_worker::ask<Answer>(*updater, order))
+                answers.push_back(*std::move(answer));
         }
         EXPECT_GE(answers.size(), updaters_.size());
         return answers;
