@@ -84,8 +84,8 @@ std::optional<std::string> Runner::audit_requests() const {
         }))
         return "running requests are not in order";
     for (const auto& [key, request] : requests_) {
-        const auto problem = [&](std::string_view what) {
-            return fmt::format("request {}: {}", raw(key), what);
+        const auto problem = [number = raw(key)](std::string_view what) {
+            return fmt::format("request {}: {}", number, what);
         };
         const bool waits = waiting_.contains(request);
         if (waits == request.is_running) return problem("runs and waits, or neither");

@@ -1,9 +1,8 @@
-// Which rows the next step has.
+// Chooses which rows the next step has.
 #include "base/check.h"
 #include "scheduler_proc/runner.h"
 
 #include <algorithm>
-#include <ranges>
 #include <tuple>
 
 namespace pitstop::scheduler {
@@ -67,7 +66,10 @@ void Runner::admit(Scope scope, std::int64_t& tokens_left) {
     std::vector<const Request*> passed_over;
     admit_next(scope, tokens_left, passed_over);
     // Each is first again, in the order in which they were.
-    for (const Request* request : passed_over | std::views::reverse) waiting_.put_back(*request);
+    while (!passed_over.empty()) {
+        waiting_.put_back(*passed_over.back());
+        passed_over.pop_back();
+    }
 }
 
 void Runner::admit_next(

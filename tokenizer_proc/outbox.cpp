@@ -83,9 +83,10 @@ void Outbox::flush_answers(std::vector<ToClient>& out) {
 void Outbox::take_back(std::vector<UnsentToClient> unsent) {
     for (auto& [address, waiting] : waiting_) waiting.is_full = false;
     std::set<Address> gone;
-    for (auto& [message, why] : unsent) {
+    for (UnsentToClient& each : unsent) {
+        ToClient& message = each.message;
         const Address address{message.door, message.peer};
-        if (why == bus::Sent::kGone) {
+        if (each.why == bus::Sent::kGone) {
             if (message.kind == ToClient::Kind::kAnswer) ++num_dropped_;
             if (message.kind != ToClient::Kind::kAnswer) gone.insert(address);
             continue;
@@ -128,7 +129,7 @@ bool Outbox::has_more() const {
     });
 }
 
-// What came back; or a message of the first chunks, as many as it takes and at least one.
+// Returns what came back; or a message of the first chunks, as many as it takes and at least one.
 messages::Frames Outbox::take_head(Waiting& waiting) {
     if (waiting.head) return *std::exchange(waiting.head, std::nullopt);
     messages::Outputs outputs;

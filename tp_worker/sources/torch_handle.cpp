@@ -180,9 +180,11 @@ Result<TensorHandle> read_handle(const Document& document, const Node& node) {
         return label.kind == Kind::kGlobal && label.global == function;
     };
     Result<TensorHandle> handle = bad_handle("neither a CUDA nor a shared-memory tensor");
+    const bool is_arguments_alone =
+        node.kind == Kind::kTuple && node.children.size() == 15;  // vLLM
     if (node.kind == Kind::kRecord && node.global == Global::kRebuildTensor) {
         handle = read_cpu(document, node);
-    } else if (node.kind == Kind::kRecord && node.global == Global::kRebuildCudaTensor) {
+    } else if (is_arguments_alone || (node.kind == Kind::kRecord && node.global == Global::kRebuildCudaTensor)) {
         handle = read_cuda(document, node);
     } else if (is_pair_of(Global::kRebuildTensor)) {
         const Node& arguments = document.child(node, 1);
@@ -191,8 +193,6 @@ Result<TensorHandle> read_handle(const Document& document, const Node& node) {
                      : bad_handle("rebuild_tensor takes 3 arguments");
     } else if (is_pair_of(Global::kRebuildCudaTensor)) {
         handle = read_cuda(document, document.child(node, 1));
-    } else if (node.kind == Kind::kTuple && node.children.size() == 15) {
-        handle = read_cuda(document, node);  // vLLM: the arguments alone
     }
     if (!handle) return handle;
     if (handle->shape.size() != handle->stride.size() ||
