@@ -9,8 +9,7 @@
 //
 //   gemv      M <= 4: CUDA cores, one read of the weights
 //   tiles     mma.sync m16n8k16, k ascending, one fp32 sum per output: its bits depend on x[m],
-//   w[n]
-//             and K alone, whatever the tile. Small M, and every M where determinism is asked for
+//             w[n] and K alone, whatever the tile. Small M; every M where determinism is asked for
 //   cuBLASLt  M > kTilesMaxM (linear_cublas.cpp)
 //   general   fp32 x, and shapes or addresses that 16-byte loads do not fit
 namespace pitstop::kernels {
