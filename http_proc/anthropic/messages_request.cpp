@@ -28,12 +28,15 @@ constexpr std::array kRefused{
     Refused{"diagnostics", "nothing is kept of earlier requests"},
     Refused{"inference_geo", "the model runs where the engine is"},
     Refused{"output_format", "there are no grammars"},
+    Refused{"top_logprobs", "/v1/chat/completions has them"},
+    Refused{"logprobs_mode", "/v1/chat/completions has it"},
 };
 
 void refuse_by_name(FieldReader& fields) {
     for (const Refused& entry : kRefused) {
         const Json* given = fields.find(entry.name);
-        if (given != nullptr && !asks_for_nothing(*given)) fields.refuse(entry.name, entry.why);
+        if (given != nullptr && *given != 0 && !asks_for_nothing(*given))
+            fields.refuse(entry.name, entry.why);
     }
 }
 

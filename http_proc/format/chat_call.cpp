@@ -23,10 +23,8 @@ struct NotHere {
 constexpr std::string_view kElsewhere = "/v1/chat/completions has it";
 constexpr std::array kNotHere{
     NotHere{"logprobs", kElsewhere},
-    NotHere{"top_logprobs", kElsewhere},
     NotHere{"prompt_logprobs", kElsewhere},
     NotHere{"logprob_token_ids", kElsewhere},
-    NotHere{"logprobs_mode", kElsewhere},
     NotHere{"input_ids", kElsewhere},
     NotHere{"documents", kElsewhere},
     NotHere{"continue_final_message", kElsewhere},

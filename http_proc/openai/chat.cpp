@@ -71,7 +71,6 @@ struct Chat : OpenAiAnswer {
     void write_end(EventStream& stream) const { write_usage_event(stream, kChunk, usage()); }
     void write_whole(JsonWriter& json, std::vector<messages::OutputChunk>& outputs);
 
-    void write_token(JsonWriter& json, TokenId id, float logprob) const;
     void write_logprobs(JsonWriter& json, const messages::OutputChunk& chunk) const;
     void write_part(JsonWriter& json, Choice& choice, const ToolCallParser::Part& part) const;
     void write_rest_of_choice(JsonWriter& json, Choice& choice, messages::OutputChunk& chunk) const;
@@ -110,13 +109,6 @@ Task<Result<>> Chat::complete(Exchange& exchange, Prompt& prompt) {
     co_return Ok{};
 }
 
-void Chat::write_token(JsonWriter& json, TokenId id, float logprob) const {
-    const std::string name = token_names().of(id);
-    json.key("token").string(name).key("logprob").logprob(logprob).key("bytes").begin_array();
-    for (const char c : name) json.integer(static_cast<unsigned char>(c));
-    json.end_array();
-}
-
 void Chat::write_logprobs(JsonWriter& json, const messages::OutputChunk& chunk) const {
     json.key("logprobs");
     if (!has_logprobs) {
@@ -124,18 +116,7 @@ void Chat::write_logprobs(JsonWriter& json, const messages::OutputChunk& chunk) 
         return;
     }
     json.begin_object().key("content").begin_array();
-    for (std::size_t i = 0; i < chunk.tokens.size(); ++i) {
-        const TokenLogprob position = output_logprob(chunk, i, logprobs);
-        json.begin_object();
-        write_token(json, position.id, *position.logprob);
-        json.key("top_logprobs").begin_array();
-        for (std::size_t k = 0; k < position.top_ids.size(); ++k) {
-            json.begin_object();
-            write_token(json, position.top_ids[k], position.top_logprobs[k]);
-            json.end_object();
-        }
-        json.end_array().end_object();
-    }
+    write_logprob_entries(json, chunk, logprobs, token_names());
     json.end_array().end_object();
 }
 

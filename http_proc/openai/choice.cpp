@@ -102,6 +102,31 @@ void CompletionLogprobs::write(JsonWriter& json) const {
     json.key("top_logprobs").raw("[" + top_.text() + "]").end_object();
 }
 
+void write_logprob_entries(
+    JsonWriter& json,
+    const messages::OutputChunk& chunk,
+    const messages::LogprobOptions& options,
+    const TokenNames& names
+) {
+    const auto begin_entry = [&](TokenId id, float logprob) {
+        const std::string name = names.of(id);
+        json.begin_object().key("token").string(name).key("logprob").logprob(logprob);
+        json.key("bytes").begin_array();
+        for (const char c : name) json.integer(static_cast<unsigned char>(c));
+        json.end_array();
+    };
+    for (std::size_t i = 0; i < chunk.tokens.size(); ++i) {
+        const TokenLogprob position = output_logprob(chunk, i, options);
+        begin_entry(position.id, *position.logprob);
+        json.key("top_logprobs").begin_array();
+        for (std::size_t k = 0; k < position.top_ids.size(); ++k) {
+            begin_entry(position.top_ids[k], position.top_logprobs[k]);
+            json.end_object();
+        }
+        json.end_array().end_object();
+    }
+}
+
 void write_prompt_logprobs(
     JsonWriter& json,
     const messages::PromptLogprobs& prompt,

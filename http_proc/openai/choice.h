@@ -69,6 +69,15 @@ class CompletionLogprobs {
     std::int64_t offset_;
 };
 
+// Writes the entries of an output's logprobs as chats and responses show them, without the list's
+// brackets: {"token", "logprob", "bytes", "top_logprobs": [{"token", "logprob", "bytes"}]}.
+void write_logprob_entries(
+    JsonWriter& json,
+    const messages::OutputChunk& chunk,
+    const messages::LogprobOptions& options,
+    const TokenNames& names
+);
+
 // vLLM's prompt_logprobs: null, then {"7": {"logprob", "rank", "decoded_token"}} per token.
 void write_prompt_logprobs(
     JsonWriter& json,

@@ -7,10 +7,15 @@
 namespace pitstop::http {
 namespace {
 
-void write_part(JsonWriter& json, std::string_view text) {
+void write_list(JsonWriter& json, std::string_view entries) {
+    json.raw("[" + std::string(entries) + "]");
+}
+
+void write_part(JsonWriter& json, std::string_view text, std::string_view logprobs) {
     json.begin_object().key("type").string("output_text").key("text").string(text);
-    json.key("annotations").begin_array().end_array();
-    json.key("logprobs").begin_array().end_array().end_object();
+    json.key("annotations").begin_array().end_array().key("logprobs");
+    write_list(json, logprobs);
+    json.end_object();
 }
 
 }  // namespace
@@ -27,12 +32,21 @@ void ResponseEvents::end(JsonWriter& json) {
 }
 
 void ResponseOutput::add(
-    const AssistantTurn& turn, const ToolCallParser::Part& said, ResponseEvents* events
+    const AssistantTurn& turn,
+    const ToolCallParser::Part& said,
+    std::string_view logprobs,
+    ResponseEvents* events
 ) {
+    append(next_logprobs_, logprobs);
     said.visit(
         [&](std::string_view text) { add_text(text, events); },
         [&](const ToolCall& call) { add_call(turn, call, events); }
     );
+}
+
+void ResponseOutput::append(std::string& logprobs, std::string_view more) {
+    if (!logprobs.empty() && !more.empty()) logprobs += ',';
+    logprobs += more;
 }
 
 void ResponseOutput::end(End end, ResponseEvents* events) {
@@ -47,16 +61,19 @@ void ResponseOutput::begin_message(ResponseEvents* events) {
     tell_item(*events, "response.output_item.added");
     JsonWriter& json = begin_part_event(*events, "response.content_part.added");
     json.key("part");
-    write_part(json, "");
+    write_part(json, "", "");
     events->end(json);
 }
 
 void ResponseOutput::add_text(std::string_view text, ResponseEvents* events) {
     if (!is_in_message_) begin_message(events);
+    const std::string logprobs = std::exchange(next_logprobs_, {});
     items_.back().text += text;
+    append(items_.back().logprobs, logprobs);
     if (events == nullptr) return;
     JsonWriter& json = begin_part_event(*events, "response.output_text.delta");
-    json.key("delta").string(text).key("logprobs").begin_array().end_array();
+    json.key("delta").string(text).key("logprobs");
+    write_list(json, logprobs);
     events->end(json);
 }
 
@@ -64,13 +81,15 @@ void ResponseOutput::end_message(std::string_view status, ResponseEvents* events
     if (!std::exchange(is_in_message_, false)) return;
     Item& item = items_.back();
     item.status = status;
+    append(item.logprobs, std::exchange(next_logprobs_, {}));  // as of a token without text
     if (events == nullptr) return;
     JsonWriter& done = begin_part_event(*events, "response.output_text.done");
-    done.key("text").string(item.text).key("logprobs").begin_array().end_array();
+    done.key("text").string(item.text).key("logprobs");
+    write_list(done, item.logprobs);
     events->end(done);
     JsonWriter& part = begin_part_event(*events, "response.content_part.done");
     part.key("part");
-    write_part(part, item.text);
+    write_part(part, item.text, item.logprobs);
     events->end(part);
     tell_item(*events, "response.output_item.done");
 }
@@ -105,7 +124,7 @@ void ResponseOutput::write_item(JsonWriter& json, const Item& item) {
         json.key("arguments").string(has_begun_only ? "" : item.call->arguments);
     } else {
         json.key("role").string("assistant").key("content").begin_array();
-        if (!has_begun_only) write_part(json, item.text);
+        if (!has_begun_only) write_part(json, item.text, item.logprobs);
         json.end_array();
     }
     json.end_object();

@@ -38,10 +38,12 @@ class ResponseOutput {
     // Whether the output came to its own end.
     enum class End { kWhole, kCut };
 
-    // Adds what was said next; tells of it where there are events.
+    // Adds what was said next, and the logprobs of its tokens, JSON objects with commas between;
+    // tells of it where there are events.
     void add(
         const AssistantTurn& turn,
         const ToolCallParser::Part& said,
+        std::string_view logprobs,
         ResponseEvents* events = nullptr
     );
     // Ends the item that is open. An output of nothing is a message without text.
@@ -53,6 +55,7 @@ class ResponseOutput {
     struct Item {
         std::string id{};
         std::string text{};              // of a message
+        std::string logprobs{};          // likewise: objects with commas between
         std::optional<ToolCall> call{};  // then it is none
         std::string call_id{};
         std::string_view status = "in_progress";
@@ -64,10 +67,12 @@ class ResponseOutput {
     void add_call(const AssistantTurn& turn, const ToolCall& call, ResponseEvents* events);
     [[nodiscard]] JsonWriter& begin_event(ResponseEvents& events, std::string_view type) const;
     [[nodiscard]] JsonWriter& begin_part_event(ResponseEvents& events, std::string_view type) const;
+    static void append(std::string& logprobs, std::string_view more);
     static void write_item(JsonWriter& json, const Item& item);
     void tell_item(ResponseEvents& events, std::string_view type) const;
 
     std::vector<Item> items_{};
+    std::string next_logprobs_{};  // of tokens whose text is still to come
     bool is_in_message_ = false;
 };
 

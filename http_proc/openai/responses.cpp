@@ -3,6 +3,7 @@
 // kept: a conversation comes whole with each request.
 #include "http_proc/generation/chat_answer.h"
 #include "http_proc/generation/request_checks.h"
+#include "http_proc/openai/choice.h"
 #include "http_proc/openai/response_output.h"
 #include "http_proc/openai/responses_request.h"
 #include "http_proc/openai/routes.h"
@@ -40,11 +41,18 @@ struct ResponseAnswer : ChatAnswer {
     bool has_begun = false;  // a stream's first event is written
     std::int64_t next_event = 0;
     ResponseOutput output{};
+    messages::LogprobOptions logprobs{};
 
     ResponseAnswer(Exchange& exchange, OpenAiResponses given)
         : ChatAnswer(exchange, std::move(given.call), "resp_"), shown(std::move(given.shown)) {
         for (const auto& [name, json] : shown) prompts.front().kept_bytes += json.size();
+        if (!given.top_logprobs) return;
+        messages::LogprobOptions& asked = prompts.front().request.logprobs;
+        asked.enabled = true;
+        asked.top = *given.top_logprobs;
+        logprobs = asked;
     }
+    [[nodiscard]] bool wants_texts() const { return logprobs.enabled; }
 
     static Result<ResponseAnswer> parse(Exchange& exchange) {
         RETURN_IF_ERROR(check_is_json(exchange.request()));
@@ -59,11 +67,20 @@ struct ResponseAnswer : ChatAnswer {
     void write_error(EventStream& stream, const Error& error);
     void write_whole(JsonWriter& json, std::vector<messages::OutputChunk>& outputs);
 
+    [[nodiscard]] std::string logprobs_of(const messages::OutputChunk& chunk) const;
     Standing end(const messages::Finish* finish, ResponseEvents* events);
     void write_response(JsonWriter& json, const Standing& standing) const;
     void write_usage(JsonWriter& json) const;
     void tell(ResponseEvents& events, std::string_view type, const Standing& standing) const;
 };
+
+// Those of the chunk's tokens, as JSON objects with commas between.
+std::string ResponseAnswer::logprobs_of(const messages::OutputChunk& chunk) const {
+    JsonWriter json;
+    if (logprobs.enabled)
+        write_logprob_entries(json, chunk, logprobs, TokenNames(texts, /*as_ids=*/false));
+    return json.take();
+}
 
 // Ends the output, and says how the response stands with it.
 Standing ResponseAnswer::end(const messages::Finish* finish, ResponseEvents* events) {
@@ -119,7 +136,8 @@ void ResponseAnswer::write_response(JsonWriter& json, const Standing& standing) 
 
 void ResponseAnswer::write_whole(JsonWriter& json, std::vector<messages::OutputChunk>& outputs) {
     messages::OutputChunk& chunk = outputs.front();
-    output.add(turn, turn.add(chunk));
+    const std::string entries = logprobs_of(chunk);
+    output.add(turn, turn.add(chunk), entries);
     write_response(json, end(chunk.finish ? &*chunk.finish : nullptr, nullptr));
 }
 
@@ -136,7 +154,8 @@ void ResponseAnswer::write_events(EventStream& stream, Generation::Event event) 
         tell(events, "response.created", {.status = "in_progress"});
         tell(events, "response.in_progress", {.status = "in_progress"});
     }
-    output.add(turn, turn.add(event.chunk), &events);
+    const std::string entries = logprobs_of(event.chunk);
+    output.add(turn, turn.add(event.chunk), entries, &events);
     if (!event.chunk.finish) return;
     const Standing standing = end(&*event.chunk.finish, &events);
     const bool is_whole = standing.status == "completed";

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <array>
 #include <optional>
 
@@ -54,12 +55,24 @@ void refuse_by_name(FieldReader& fields) {
     fields.read("truncation", truncation);
     if (truncation != "disabled")
         fields.refuse("truncation", "a prompt is taken as a whole or refused; disabled is");
+}
+
+// Reads what the answer is to show of logprobs. With tools not every token is of the text.
+void read_logprobs(FieldReader& fields, OpenAiResponses& responses) {
     std::vector<std::string> include;
     fields.read("include", include);
-    for (const std::string& what : include) {
-        if (what == "message.output_text.logprobs")
-            fields.refuse("include", "logprobs are of /v1/chat/completions");
-    }
+    const bool is_included = std::ranges::count(include, "message.output_text.logprobs") > 0;
+    std::int64_t num_top = 0;
+    fields.read("top_logprobs", num_top);
+    read_logprobs_mode(fields, responses.call.request.logprobs.mode);
+    if (num_top < 0 || num_top > messages::kTopLogprobsMax)
+        fields.fail("top_logprobs", fmt::format("[0, {}]", messages::kTopLogprobsMax));
+    if (num_top != 0 && !is_included)
+        fields.refuse("top_logprobs", "include has no message.output_text.logprobs");
+    if (!is_included) return;
+    if (responses.call.has_tools)
+        fields.refuse("include", "logprobs beside tools are of /v1/chat/completions");
+    responses.top_logprobs = num_top;
 }
 
 // Reads `text`: the format and how much of it.
@@ -209,7 +222,7 @@ void show_request(const OrderedJson& body, OpenAiResponses& call) {
     if (const OrderedJson* all = member(body, "tools")) tools = *all;
     for (OrderedJson& tool : tools) tool["strict"] = false;
     show("tools", tools);
-    show("top_logprobs", 0);
+    show("top_logprobs", call.top_logprobs.value_or(0));
     show("top_p", params.top_p);
     show("truncation", "disabled");
     given("user", nullptr);
@@ -233,6 +246,7 @@ Result<OpenAiResponses> parse_openai_responses(std::string_view text) {
     refuse_by_name(fields);
     read_text_config(fields);
     read_tool_choice(fields, call);
+    read_logprobs(fields, responses);
     read_reasoning(fields, variables);
     check_metadata(fields);
     read_chat_call(fields, call);

@@ -7,6 +7,8 @@
 #include "base/result.h"
 #include "http_proc/format/chat_call.h"
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,6 +18,8 @@ namespace pitstop::http {
 
 struct OpenAiResponses {
     ChatCall call{};
+    // Where logprobs of the text are asked for: so many of the top tokens beside each.
+    std::optional<std::int64_t> top_logprobs{};
     // What an answer gives back of its request, as it is served: names and JSON, in order.
     std::vector<std::pair<std::string_view, std::string>> shown{};
 };

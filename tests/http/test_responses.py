@@ -8,6 +8,7 @@ import pytest
 GREEDY = {"model": "stories", "input": "Once upon a time", "max_output_tokens": 6, "temperature": 0}
 TOOL = {"type": "function", "name": "weather", "description": "Says it.", "strict": True,
         "parameters": {"type": "object", "b": 1, "a": 2}}  # fmt: skip
+LOGPROBS = "message.output_text.logprobs"
 AS_CHAT = {"type": "function", "function": {
     "name": "weather", "description": "Says it.", "parameters": {"type": "object", "b": 1, "a": 2}}}  # fmt: skip
 
@@ -106,6 +107,31 @@ def test_a_stream_is_the_events_of_the_api(http):
     assert final["weight_version_spans"] == whole["weight_version_spans"]
 
 
+@pytest.mark.parametrize("num_top", (0, 2))
+def test_the_texts_logprobs_are_the_chats(http, num_top):
+    messages = [{"role": "user", "content": GREEDY["input"]}]
+    chat = http.post("/v1/chat/completions", {
+        "messages": messages, "max_tokens": 6, "temperature": 0, "logprobs": True, "top_logprobs": num_top}).json  # fmt: skip
+    expected = chat["choices"][0]["logprobs"]["content"]
+    assert [len(entry["top_logprobs"]) for entry in expected] == [num_top] * 6
+    asked = {"include": [LOGPROBS], "top_logprobs": num_top}
+    answer = post(http, **asked)
+    assert answer["output"][0]["content"][0]["logprobs"] == expected and answer["top_logprobs"] == num_top
+    events = http.named_events("/v1/responses", {**GREEDY, **asked, "stream": True})
+    deltas = [event["logprobs"] for event in events if event["type"] == "response.output_text.delta"]
+    (done,) = [event["logprobs"] for event in events if event["type"] == "response.output_text.done"]
+    assert done == events[-1]["response"]["output"][0]["content"][0]["logprobs"] == expected
+    told = sum(deltas, [])
+    assert told == expected[: len(told)] and len(told) >= 1  # a last token without text is told with the end
+
+
+def test_openais_client_reads_logprobs(client):
+    response = client.responses.create(**GREEDY, include=[LOGPROBS], top_logprobs=1)
+    entries = response.output[0].content[0].logprobs
+    assert "".join(entry.token for entry in entries).strip() == response.output_text.strip()
+    assert all(entry.top_logprobs[0].logprob >= entry.logprob for entry in entries)
+
+
 def test_the_conversation_is_the_templates(http):
     """Instructions, items of each kind, a call and its output: as the same chat."""
     items = [
@@ -188,7 +214,8 @@ def message_of(*parts):
         ({"background": True}, "background"),
         ({"prompt": {"id": "pmpt_1"}}, "prompt"),
         ({"truncation": "auto"}, "truncation"),
-        ({"include": ["message.output_text.logprobs"]}, "include"),
+        ({"include": [LOGPROBS], "tools": [TOOL]}, "include"),
+        ({"include": [LOGPROBS], "top_logprobs": -2}, "top_logprobs"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"text": {"format": {"type": "json_schema", "name": "n", "schema": {}}}}, "text"),
         ({"text": {"verbosity": "low"}}, "text"),
