@@ -323,6 +323,7 @@ void attend(
             .q_len_max = q_starts[1],
             .scale = 0.0883883476f,
             .workspace = gpu.workspace(),
+            .arrivals = gpu.arrivals(),
             .stream = gpu.stream()});
     });
 }

@@ -128,6 +128,7 @@ class Layer {
              .q_len_max = 1,
              .scale = 0.0883883476f,
              .workspace = gpu_.workspace(),
+             .arrivals = gpu_.arrivals(),
              .stream = gpu_.stream()}
         );
     }

@@ -43,6 +43,11 @@ Result<GpuMeter> GpuMeter::make() {
     ASSIGN_OR_RETURN(meter.begin_, DeviceEvent::create());
     ASSIGN_OR_RETURN(meter.end_, DeviceEvent::create());
     ASSIGN_OR_RETURN(meter.workspace_, DeviceBuffer::create(kWorkspaceBytes));
+    ASSIGN_OR_RETURN(
+        meter.arrivals_,
+        DeviceBuffer::create(AttentionArgs::kArrivals * std::int64_t{sizeof(std::uint32_t)})
+    );
+    kernels::fill_device(meter.arrivals_.data(), 0, meter.arrivals_.bytes(), meter.stream());
     std::mt19937 random(1);
     std::normal_distribution<float> normal;
     meter.noise_.resize(std::size_t{8} << 20);

@@ -74,6 +74,10 @@ class GpuMeter {
     }
     [[nodiscard]] Stream stream() const { return stream_.stream(); }
     [[nodiscard]] Workspace workspace() const { return {workspace_.data(), workspace_.bytes()}; }
+    // Attention's: zeros, which no other op writes.
+    [[nodiscard]] std::uint32_t* arrivals() const {
+        return static_cast<std::uint32_t*>(arrivals_.data());
+    }
 
     // Has cuBLASLt's algorithm chosen for products as below, over these weights (linear_tuning.h).
     void tune(
@@ -106,6 +110,7 @@ class GpuMeter {
     DeviceEvent begin_{};
     DeviceEvent end_{};
     DeviceBuffer workspace_{};
+    DeviceBuffer arrivals_{};
     std::vector<bf16> noise_{};
     GpuLimits limits_{};
     std::unique_ptr<nlohmann::json> figures_;

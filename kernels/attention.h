@@ -32,6 +32,7 @@ struct AttentionArgs {
     static constexpr std::int32_t kBlockKeys = 64;
     static constexpr std::int32_t kSegmentKeys = 256;
     static constexpr std::int32_t kHeadDimMax = 256;
+    static constexpr std::int64_t kArrivals = 4096;
 
     ConstActView q{};  // [T, Q*D]
     ActView out{};     // [T, Q*D]
@@ -42,11 +43,12 @@ struct AttentionArgs {
     const std::int32_t* kv_lens = nullptr;      // [R], >= the row's new tokens
     const PageId* pages = nullptr;              // all rows' pages
     const std::int32_t* page_starts = nullptr;  // [R], row r's first entry in `pages`
-    std::int32_t kv_len_max = 0;                // >= every kv_lens: what a GPU sizes its grid from
+    std::int32_t kv_len_max = 0;                // >= every kv_lens; no launch on a GPU follows it
     std::int32_t q_len_max = 0;                 // >= every row's new tokens; 0: not known
     std::int32_t window = kNoWindow;            // >= 1; keys seen, the token's own included
     float scale = 0.f;                          // 1 / sqrt(D), as a rule
     Workspace workspace{};                      // less than asked for costs speed, never bits
+    std::uint32_t* arrivals = nullptr;          // [kArrivals]; for a GPU, see attention_cuda()
     Stream stream{};
 };
 
@@ -59,6 +61,12 @@ struct AttentionShape {
 
 void check(const AttentionArgs& args);
 void attention_ref(const AttentionArgs& args);
+// A GPU's launches follow from R, T, q_len_max, the shapes of q and KV and the size of the
+// workspace, not from kv_lens, kv_len_max or the pages: the rows with one new token are cut on the
+// device into equal shares of all their keys. So a captured call is good for any lengths.
+// `arrivals` counts shares that are done: zeros before the first call, zeros after each; calls that
+// may run at the same time need their own. Null: rows with one new token take the way of the
+// others, which does not cut them.
 void attention_cuda(const AttentionArgs& args);
 // For callers whose bits must not depend on the batch, this one takes segments of kSegmentKeys for
 // every row and merges prefill's sums at the same keys as decode's. attention_cuda() promises what
@@ -68,7 +76,7 @@ void attention_cuda_deterministic(const AttentionArgs& args);
 // On the CPU this lets several threads share one token's keys. Bounded by kAttentionWorkspaceMax.
 inline constexpr std::int64_t kAttentionWorkspaceMax = std::int64_t{64} << 20;
 [[nodiscard]] std::int64_t attention_workspace_bytes(const AttentionShape& shape);
-// On CUDA it holds the segments' results of rows that decode.
+// On CUDA it holds what becomes of the shares of rows that decode; of the opened device.
 inline constexpr std::int64_t kAttentionCudaWorkspaceMax = std::int64_t{256} << 20;
 [[nodiscard]] std::int64_t attention_cuda_workspace_bytes(const AttentionShape& shape);
 

@@ -6,6 +6,7 @@
 #include "kernels/device/launch.cuh"
 
 #include <algorithm>
+#include <limits>
 
 namespace pitstop::kernels {
 namespace {
@@ -55,14 +56,21 @@ AttentionParams params_of(const AttentionArgs& args) {
     };
 }
 
-// Bytes of segments' results for R rows: a sum per dimension, a maximum and a sum of weights.
-std::int64_t segment_bytes(
-    std::int64_t num_rows,
-    std::int64_t num_q_heads,
-    std::int64_t head_dim,
-    std::int64_t num_segments
-) {
-    return num_rows * num_q_heads * num_segments * (head_dim + 2) * 4;
+std::int64_t num_blocks_of_decode(std::int32_t head_dim) {
+    const std::int64_t num =
+        std::int64_t{num_multiprocessors()} * decode_warps_per_multiprocessor(head_dim);
+    return std::min(num, AttentionArgs::kArrivals);
+}
+
+// Gives decode its place in the workspace; false where there is none for it.
+bool place_records(AttentionParams& params, const AttentionArgs& args) {
+    const std::int64_t record_bytes = decode_record_floats(params.group, params.head_dim) * 4;
+    const std::int64_t num_blocks = num_blocks_of_decode(params.head_dim);
+    params.num_decode_blocks = narrow<std::int32_t>(num_blocks);
+    params.records = static_cast<float*>(args.workspace.data);
+    params.num_records = args.workspace.bytes / record_bytes;
+    params.arrivals = args.arrivals;
+    return args.arrivals != nullptr && params.num_records >= 2 * num_blocks;
 }
 
 void run(const AttentionArgs& args, AttentionOrder order, PrefillKernel prefill) {
@@ -74,39 +82,14 @@ void run(const AttentionArgs& args, AttentionOrder order, PrefillKernel prefill)
         attention_general_cuda(params, args.stream);
         return;
     }
-    const bool is_fixed = order == AttentionOrder::kFixed;
-    const std::int64_t num_pairs = std::int64_t{args.num_rows} * args.kv.num_kv_heads;
-    const auto segments_of = [&](std::int32_t segment_keys) {
-        return ceil_div(args.kv_len_max, segment_keys);
-    };
-    const auto fits = [&](std::int32_t segment_keys) {
-        const std::int64_t num = segments_of(segment_keys);
-        return num <= 1 || segment_bytes(args.num_rows, args.num_q_heads, args.kv.head_dim, num) <=
-                               args.workspace.bytes;
-    };
-    params.segment_keys =
-        is_fixed ? AttentionArgs::kSegmentKeys
-                 : decode_segment_keys(
-                       num_pairs, args.kv_len_max, AttentionArgs::kBlockKeys, kDecodeWarpsWanted
-                   );
-    // Where the workspace is too small, segments become longer, or, where their length is fixed,
-    // prefill's kernel takes over, whose bits are the same and which needs none.
-    while (!is_fixed && !fits(params.segment_keys)) {
-        params.segment_keys += std::max(
-            AttentionArgs::kBlockKeys,
-            params.segment_keys / AttentionArgs::kBlockKeys / 2 * AttentionArgs::kBlockKeys
-        );
-    }
-    const bool has_decode = fits(params.segment_keys);
-    params.num_segments =
-        narrow<std::int32_t>(std::max<std::int64_t>(1, segments_of(params.segment_keys)));
-    params.segments = static_cast<float*>(args.workspace.data);
+    params.order = order;
+    const bool has_decode = place_records(params, args);
     params.q_len_min = has_decode ? 2 : 1;
     if (has_decode) attention_decode_cuda(params, args.stream);
     const bool has_prefill = args.q_len_max == 0 || args.q_len_max >= params.q_len_min;
     if (!has_prefill) return;
     if (prefill == PrefillKernel::kWgmma) {
-        CHECK(!is_fixed);
+        CHECK(order == AttentionOrder::kFree);
         attention_prefill_wgmma_cuda(params, args.stream);
     } else {
         attention_prefill_cuda(params, order, args.stream);
@@ -130,10 +113,14 @@ void attention_cuda_deterministic(const AttentionArgs& args) {
 }
 
 std::int64_t attention_cuda_workspace_bytes(const AttentionShape& shape) {
+    // In fixed order a record for each segment of each token; and two for each block.
     const std::int64_t num_segments = ceil_div(shape.kv_len_max, AttentionArgs::kSegmentKeys);
+    const std::int64_t group_max = std::min(shape.num_q_heads, kAttentionGroupMax);
+    const std::int64_t D = shape.head_dim;
     return std::min(
         kAttentionCudaWorkspaceMax,
-        segment_bytes(shape.num_tokens, shape.num_q_heads, shape.head_dim, num_segments)
+        4 * (2 * num_blocks_of_decode(shape.head_dim) * decode_record_floats(group_max, D) +
+             shape.num_tokens * num_segments * decode_record_floats(shape.num_q_heads, D))
     );
 }
 

@@ -10,9 +10,20 @@ namespace pitstop::kernels {
 
 inline constexpr std::int32_t kAttentionGroupMax = 16;  // query heads per KV head: rows of an mma
 
-// Warps that decode should have: two waves of six, which is what shared memory leaves room for, on
-// each of 132 SMs. Not measured.
-inline constexpr std::int64_t kDecodeWarpsWanted = std::int64_t{132} * 6 * 2;
+// Warps of decode that shared memory leaves room for on a multiprocessor: it launches as many, and
+// each takes an equal share of the work.
+[[nodiscard]] constexpr std::int32_t decode_warps_per_multiprocessor(std::int32_t head_dim) {
+    return head_dim == 128 ? 6 : 12;
+}
+
+// A record holds the state of one (row, KV head) pair over some of its keys: for each query head of
+// the group D sums, the maximum, the sum of weights, and six floats that are not used, which set
+// the heads of a record apart by a quarter of the banks of shared memory.
+[[nodiscard]] constexpr std::int64_t decode_record_floats(
+    std::int64_t group, std::int64_t head_dim
+) {
+    return group * (head_dim + 8);
+}
 
 enum class AttentionOrder : std::uint8_t {
     kFree,   // splits follow the batch
@@ -45,10 +56,12 @@ struct AttentionParams {
     float scale = 0.f;
     float scale_log2 = 0.f;  // scale * log2(e)
 
-    std::int32_t q_len_min = 1;     // prefill leaves rows with fewer new tokens alone
-    std::int32_t segment_keys = 0;  // decode: a multiple of kBlockKeys
-    std::int32_t num_segments = 1;  // decode: of the longest row
-    float* segments = nullptr;      // decode: unless num_segments is 1
+    std::int32_t q_len_min = 1;  // prefill leaves rows with fewer new tokens alone
+    AttentionOrder order = AttentionOrder::kFree;  // decode's; prefill's is an argument
+    std::int32_t num_decode_blocks = 0;
+    float* records = nullptr;           // decode: [num_records, decode_record_floats()], aligned 16
+    std::int64_t num_records = 0;       // decode: at least two per block
+    std::uint32_t* arrivals = nullptr;  // decode: [num_decode_blocks], zeros, and left so
 };
 
 // Rows with at least q_len_min new tokens. REQUIRES (both): bf16 q and KV, D 64 or 128, a group of

@@ -1,8 +1,7 @@
 #include "kernels/device/attention_rows.cuh"
+#include "kernels/device/decode_work.cuh"
 #include "kernels/device/launch.cuh"
 #include "kernels/device/shared_memory.cuh"
-
-#include <algorithm>
 
 namespace pitstop::kernels {
 namespace {
@@ -11,52 +10,98 @@ namespace {
 constexpr int kSlotKeys = 16;
 constexpr int kSlotsPerTile = 2 * kKeysPerTile / kSlotKeys;
 constexpr int kSlots = 8;
+constexpr int kTilesPerSegment = AttentionArgs::kSegmentKeys / kKeysPerTile;
+static_assert(AttentionArgs::kBlockKeys == kKeysPerTile);
 
 template <int D>
 constexpr int slot_bytes() {
     return kSlotKeys * D * 2;
 }
 
-// Says where a segment's results are in the workspace: for each (row, KV head, segment) `group`
-// rows of D sums, and after all of those a (maximum, sum of weights) for each.
-struct SegmentPlace {
-    float* acc;      // [group, D]
-    float* weights;  // [group, 2]
-};
-__device__ SegmentPlace segment_place(
-    const AttentionParams& params, std::int64_t r, std::int32_t kv_head, std::int32_t segment
+// ---- records ----
+
+template <int D>
+constexpr int head_floats() {
+    return static_cast<int>(decode_record_floats(1, D));
+}
+
+template <int D>
+__device__ float* record_at(const AttentionParams& params, std::int64_t number) {
+    return params.records + number * decode_record_floats(params.group, D);
+}
+
+template <int D>
+__device__ void store_record(const AttentionState<D>& state, float* record, int group) {
+    const int lane = lane_index();
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+        const int head = lane / 4 + e * 8;
+        if (head >= group) continue;
+        float* const to = record + head * head_floats<D>();
+#pragma unroll
+        for (int n = 0; n < D / 8; ++n) {
+            *reinterpret_cast<float2*>(to + n * 8 + lane % 4 * 2) =
+                make_float2(state.acc[n][2 * e], state.acc[n][2 * e + 1]);
+        }
+        if (lane % 4 == 0)
+            *reinterpret_cast<float2*>(to + D) = make_float2(state.max[e], state.sum[e]);
+    }
+}
+
+// Heads past the group's are left as they are.
+template <int D>
+__device__ void load_record(AttentionState<D>& state, const float* record, int group) {
+    const int lane = lane_index();
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+        const int head = lane / 4 + e * 8;
+        if (head >= group) continue;
+        const float* const from = record + head * head_floats<D>();
+#pragma unroll
+        for (int n = 0; n < D / 8; ++n) {
+            const float2 pair = *reinterpret_cast<const float2*>(from + n * 8 + lane % 4 * 2);
+            state.acc[n][2 * e] = pair.x;
+            state.acc[n][2 * e + 1] = pair.y;
+        }
+        const float2 weights = *reinterpret_cast<const float2*>(from + D);
+        state.max[e] = weights.x;
+        state.sum[e] = weights.y;
+    }
+}
+
+// Stores the same two neighbouring elements of a head's output that a record has at `column`.
+template <int D>
+__device__ void store_output(
+    const AttentionParams& params,
+    const BatchRow& row,
+    int q_head,
+    int column,
+    float low,
+    float high,
+    float sum
 ) {
-    const std::int64_t num =
-        std::int64_t{params.num_rows} * params.num_kv_heads * params.num_segments;
-    const std::int64_t index = (r * params.num_kv_heads + kv_head) * params.num_segments + segment;
-    return {
-        params.segments + index * params.group * params.head_dim,
-        params.segments + num * params.group * params.head_dim + index * params.group * 2};
+    store_pair(
+        params,
+        head_index(row.q_begin, params.out_stride, q_head, D) + column,
+        attention_output(low, sum),
+        attention_output(high, sum)
+    );
 }
 
-// Holds the segments that a row of kv_len keys has something in: [begin, end).
-struct SegmentRange {
-    std::int32_t begin;
-    std::int32_t end;
-};
-__device__ SegmentRange segments_of(const AttentionParams& params, std::int32_t kv_len) {
-    return {
-        first_key(kv_len - 1, params.window) / params.segment_keys,
-        (kv_len + params.segment_keys - 1) / params.segment_keys};
-}
+// ---- a run ----
 
-// Streams the keys and values of one segment through the warp's ring.
+// Streams the keys and values of a run through the warp's ring.
 template <int D>
 struct Ring {
     static constexpr int kChunks = D / kChunkElements;
     static constexpr int kKeysPerPass = kWarp / kChunks;  // 2 or 4
 
     const AttentionParams& params;
-    const BatchRow& row;
-    std::int32_t kv_head;
-    std::int32_t keys_begin;  // what may be read of this segment
-    std::int32_t keys_end;
+    const Run& run;
     std::byte* slots;
+    std::int32_t first_tile;
+    int num_slots;
+    int slot;  // the next to be read
     // These are the KV rows of keys `lane` and `lane + 32` of the tile whose slots are being
     // filled, and of the tile after it, looked up half a tile ahead of their use.
     std::int32_t rows[2];
@@ -67,243 +112,298 @@ struct Ring {
         for (int i = 0; i < 2; ++i) {
             next_rows[i] = key_row(
                 params,
-                row,
-                kv_head,
+                run.row,
+                run.kv_head,
                 tile * kKeysPerTile + lane_index() + i * kWarp,
-                keys_begin,
-                keys_end
+                run.keys_begin,
+                run.keys_end
             );
         }
     }
 
-    // Starts filling slot `number` of the segment, counted from tile first_tile.
-    __device__ void fill(int number, std::int32_t first_tile) {
-        const int part = number % kSlotsPerTile;
-        const bool is_value = part >= kSlotsPerTile / 2;
-        if (part == 0) {
-            rows[0] = next_rows[0];
-            rows[1] = next_rows[1];
-        }
-        if (part == kSlotsPerTile / 2) look_up(first_tile + number / kSlotsPerTile + 1);
-        std::byte* const slot = slots + number % kSlots * slot_bytes<D>();
-        const int first = part % (kSlotsPerTile / 2) * kSlotKeys;  // of the tile's keys
-        const std::int32_t own_row = first < kWarp ? rows[0] : rows[1];
+    // Starts filling slot `number` of the run, if there is one.
+    __device__ void fill(int number) {
+        if (number < num_slots) {
+            const int part = number % kSlotsPerTile;
+            const bool is_value = part >= kSlotsPerTile / 2;
+            if (part == 0) {
+                rows[0] = next_rows[0];
+                rows[1] = next_rows[1];
+            }
+            if (part == kSlotsPerTile / 2) look_up(first_tile + number / kSlotsPerTile + 1);
+            std::byte* const to = slots + number % kSlots * slot_bytes<D>();
+            const int first = part % (kSlotsPerTile / 2) * kSlotKeys;  // of the tile's keys
+            const std::int32_t own_row = first < kWarp ? rows[0] : rows[1];
 #pragma unroll
-        for (int j = 0; j < kSlotKeys / kKeysPerPass; ++j) {
-            const int key = lane_index() / kChunks + j * kKeysPerPass;
-            const std::int32_t kv_row = __shfl_sync(kAllLanes, own_row, first % kWarp + key);
-            copy_kv_chunk<D>(
-                slot,
-                key,
-                lane_index() % kChunks,
-                params,
-                kv_row == kNoRow || !is_value ? kv_row : kv_row + params.value_rows
-            );
+            for (int j = 0; j < kSlotKeys / kKeysPerPass; ++j) {
+                const int key = lane_index() / kChunks + j * kKeysPerPass;
+                const std::int32_t kv_row = __shfl_sync(kAllLanes, own_row, first % kWarp + key);
+                copy_kv_chunk<D>(
+                    to,
+                    key,
+                    lane_index() % kChunks,
+                    params,
+                    kv_row == kNoRow || !is_value ? kv_row : kv_row + params.value_rows
+                );
+            }
         }
+        commit_copies();
+    }
+
+    __device__ void start(std::int32_t tile_begin, std::int32_t tile_end) {
+        first_tile = tile_begin;
+        num_slots = (tile_end - tile_begin) * kSlotsPerTile;
+        slot = 0;
+        look_up(tile_begin);
+        for (int s = 0; s < kSlots - 1; ++s) fill(s);
+    }
+
+    // Gives the next slot's contents, after starting to fill the one that was read before it.
+    __device__ const std::byte* next() {
+        wait_copies<kSlots - 2>();
+        __syncwarp();  // this slot is there for all lanes, and all are done with the last one
+        fill(slot + kSlots - 1);
+        return slots + slot++ % kSlots * slot_bytes<D>();
     }
 };
 
-// grid [segments (or fewer), KV heads, R], block [one warp]; a warp owns segments blockIdx.x,
-// + gridDim.x, ... of one (row, KV head): the group's query heads are the rows of its mma, padded
-// to 16. A warp waits for nobody.
-//
-// Memory-bound: 4 D bytes per key and KV head; 64 rows of 4096 keys, K = 8, D = 128: 1.07 GB per
-// layer, 250 us at 4.3 TB/s. 28 KiB in flight per warp, 6 warps per SM by shared memory: 168 KiB,
-// six times what is needed. Tensor cores at 16 FLOP per byte: 69 TFLOP/s, 11 % of what mma.sync
-// can. The results of a segment of 256 keys are 2 % of the bytes of its keys and values at group 4.
+// Queries in registers: row g of the mma is head g of the group, zero past it.
 template <int D>
-__global__ void __launch_bounds__(kWarp)
-    decode_kernel(const __grid_constant__ AttentionParams params) {
-    const std::int64_t r = blockIdx.z;
-    const auto kv_head = static_cast<std::int32_t>(blockIdx.y);
-    const BatchRow row = batch_row(params, static_cast<std::int32_t>(r));
-    if (row.q_len != 1) return;
-    const SegmentRange range = segments_of(params, row.kv_len);
-    const std::int32_t keys_first = first_key(row.kv_len - 1, params.window);
+__device__ void load_queries(
+    std::uint32_t (&q)[D / 16][4], const AttentionParams& params, const Run& run
+) {
     const int lane = lane_index();
-    const int group = params.group;
-
-    // Queries stay in registers: row g of the mma is head g of the group, zero past it.
-    std::uint32_t q[D / 16][4];
-    const auto* const q_row = static_cast<const bf16*>(params.q) +
-                              head_index(row.q_begin, params.q_stride, kv_head * group, D);
+    const auto* const q_row =
+        static_cast<const bf16*>(params.q) +
+        head_index(run.row.q_begin, params.q_stride, run.kv_head * params.group, D);
 #pragma unroll
     for (int k16 = 0; k16 < D / 16; ++k16) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const int head = lane / 4 + i % 2 * 8;
             const int column = k16 * 16 + lane % 4 * 2 + i / 2 * 8;
-            q[k16][i] = head < group
+            q[k16][i] = head < params.group
                             ? *reinterpret_cast<const std::uint32_t*>(q_row + head * D + column)
                             : 0;
         }
     }
+}
 
-    Ring<D> ring{params, row, kv_head, 0, 0, dynamic_shared_memory(), {}, {}};
-    const std::int32_t segment_begin =
-        range.begin + (static_cast<std::int32_t>(blockIdx.x) -
-                       range.begin % static_cast<std::int32_t>(gridDim.x) +
-                       static_cast<std::int32_t>(gridDim.x)) %
-                          static_cast<std::int32_t>(gridDim.x);
-    for (std::int32_t segment = segment_begin; segment < range.end;
-         segment += static_cast<std::int32_t>(gridDim.x)) {
-        ring.keys_begin = max(keys_first, segment * params.segment_keys);
-        ring.keys_end = min(row.kv_len, (segment + 1) * params.segment_keys);
-        const std::int32_t tile_begin = ring.keys_begin / kKeysPerTile;
-        const std::int32_t tile_end = (ring.keys_end + kKeysPerTile - 1) / kKeysPerTile;
-        const int num_slots = (tile_end - tile_begin) * kSlotsPerTile;
-        const std::int32_t first[2] = {ring.keys_begin, ring.keys_begin};
-        const std::int32_t last[2] = {ring.keys_end - 1, ring.keys_end - 1};
+// Adds a tile's keys to the state.
+template <int D>
+__device__ void take_tile(
+    AttentionState<D>& state,
+    Ring<D>& ring,
+    const std::uint32_t (&q)[D / 16][4],
+    std::int32_t tile,
+    float scale_log2
+) {
+    float scores[kScoreTiles][4] = {};
+#pragma unroll
+    for (int n = 0; n < kScoreTiles; n += 2) {
+        const std::byte* const keys = ring.next();
+#pragma unroll
+        for (int k16 = 0; k16 < D / 16; ++k16)
+            add_scores<D>(scores[n], scores[n + 1], q[k16], keys, 0, k16);
+    }
+    const std::int32_t begin = tile * kKeysPerTile;
+    const std::int32_t first[2] = {ring.run.keys_begin, ring.run.keys_begin};
+    const std::int32_t last[2] = {ring.run.keys_end - 1, ring.run.keys_end - 1};
+    if (begin < first[0] || begin + kKeysPerTile - 1 > last[0])
+        mask_scores(scores, begin, first, last);
+    softmax_step(state, scores, scale_log2);
+#pragma unroll
+    for (int n = 0; n < kScoreTiles; n += 2)
+        add_values(state, scores[n], scores[n + 1], ring.next(), 0);
+}
 
-        ring.look_up(tile_begin);
-        for (int s = 0; s < kSlots - 1; ++s) {
-            if (s < num_slots) ring.fill(s, tile_begin);
-            commit_copies();
-        }
-        AttentionState<D> state;
-        state.clear();
-        // Gives the next slot's contents, after starting to fill the one that was read before it.
-        int slot = 0;
-        const auto next_slot = [&]() -> const std::byte* {
-            wait_copies<kSlots - 2>();
-            __syncwarp();  // this slot is there for all lanes, and all are done with the last one
-            if (slot + kSlots - 1 < num_slots) ring.fill(slot + kSlots - 1, tile_begin);
-            commit_copies();
-            return ring.slots + slot++ % kSlots * slot_bytes<D>();
-        };
-        for (std::int32_t tile = tile_begin; tile < tile_end; ++tile) {
-            float scores[kScoreTiles][4] = {};
-#pragma unroll
-            for (int n = 0; n < kScoreTiles; n += 2) {
-                const std::byte* const keys = next_slot();
-#pragma unroll
-                for (int k16 = 0; k16 < D / 16; ++k16)
-                    add_scores<D>(scores[n], scores[n + 1], q[k16], keys, 0, k16);
-            }
-            const std::int32_t begin = tile * kKeysPerTile;
-            if (begin < first[0] || begin + kKeysPerTile - 1 > last[0])
-                mask_scores(scores, begin, first, last);
-            softmax_step(state, scores, params.scale_log2);
-#pragma unroll
-            for (int n = 0; n < kScoreTiles; n += 2)
-                add_values(state, scores[n], scores[n + 1], next_slot(), 0);
-        }
-        __syncwarp();  // the next segment refills slots that other lanes may still read
-        sum_over_row(state);
+// True in the block of a pair's that is the last to come here, which all records of the pair are
+// there for. The count starts over by itself. Pairs that share a block are told apart by their
+// first block: a block is the first of one divided pair at most.
+__device__ bool is_last_to_arrive(const AttentionParams& params, const PairPlace& place) {
+    const auto others = static_cast<unsigned>(place.last_block - place.first_block);
+    unsigned num_before = 0;
+    __syncwarp();  // all lanes have stored
+    if (lane_index() == 0) {
+        __threadfence();  // what the warp stored comes before the arrival that tells of it
+        num_before = atomicInc(params.arrivals + place.first_block, others);
+        __threadfence();  // what other blocks stored comes before what is read from here on
+    }
+    num_before = __shfl_sync(kAllLanes, num_before, 0);
+    __syncwarp();
+    return num_before == others;
+}
 
-        if (range.end - range.begin == 1) {
-            AttentionState<D> total;
-            total.clear();
-            merge_segment(
-                total, state, params.scale_log2
-            );  // as the others', sign of zero included
-            state = total;
+// Merges all records of a pair in ascending order. They come from L2, 4 (D + 8) bytes per head: as
+// many at a time as half the ring takes, while those before are merged in the other half. One
+// request of 32k keys over 792 blocks has 86 records of 2 KiB per KV head at group 4, in 13 rounds.
+template <int D>
+__device__ void merge_records(const AttentionParams& params, const Run& run, std::byte* slots) {
+    constexpr int kHalfBytes = kSlots / 2 * slot_bytes<D>();
+    static_assert(kHalfBytes >= kAttentionGroupMax * head_floats<D>() * 4);
+    const int record_floats = params.group * head_floats<D>();
+    const int per_half = kHalfBytes / (record_floats * 4);
+    const std::int64_t num = run.place.num_records;
+    const auto fetch = [&](std::int64_t first, int half) {
+        for (int i = 0; i < per_half && first + i < num; ++i) {
+            const float* const from = record_at<D>(params, record_of(run.place, first + i));
+            std::byte* const to = slots + half * kHalfBytes + i * record_floats * 4;
+            for (int chunk = lane_index(); chunk < record_floats / 4; chunk += kWarp)
+                copy16_async(to + chunk * 16, from + chunk * 4, 16);
         }
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-            const int head = lane / 4 + e * 8;
-            if (head >= group) continue;
-            if (range.end - range.begin == 1) {
-                const std::int64_t index =
-                    head_index(row.q_begin, params.out_stride, kv_head * group + head, D);
-#pragma unroll
-                for (int n = 0; n < D / 8; ++n) {
-                    store_pair(
-                        params,
-                        index + n * 8 + lane % 4 * 2,
-                        attention_output(state.acc[n][2 * e], state.sum[e]),
-                        attention_output(state.acc[n][2 * e + 1], state.sum[e])
-                    );
-                }
+        commit_copies();
+    };
+    AttentionState<D> total;
+    AttentionState<D> state;
+    total.clear();
+    state.clear();
+    fetch(0, 0);
+    int half = 0;
+    for (std::int64_t first = 0; first < num; first += per_half) {
+        fetch(first + per_half, 1 - half);
+        wait_copies<1>();
+        __syncwarp();  // what the other lanes copied is there
+        for (int i = 0; i < per_half && first + i < num; ++i) {
+            const auto* const record =
+                reinterpret_cast<const float*>(slots + half * kHalfBytes) + i * record_floats;
+            if (first + i == 0) {
+                load_record(total, record, params.group);
             } else {
-                const SegmentPlace place = segment_place(params, r, kv_head, segment);
-#pragma unroll
-                for (int n = 0; n < D / 8; ++n) {
-                    *reinterpret_cast<float2*>(place.acc + head * D + n * 8 + lane % 4 * 2) =
-                        make_float2(state.acc[n][2 * e], state.acc[n][2 * e + 1]);
-                }
-                if (lane % 4 == 0) {
-                    place.weights[head * 2] = state.max[e];
-                    place.weights[head * 2 + 1] = state.sum[e];
-                }
+                load_record(state, record, params.group);
+                merge_segment(total, state, params.scale_log2);
             }
+        }
+        __syncwarp();  // all are done with this half, which is refilled next
+        half = 1 - half;
+    }
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+        const int head = lane_index() / 4 + e * 8;
+        if (head >= params.group) continue;
+#pragma unroll
+        for (int n = 0; n < D / 8; ++n) {
+            store_output<D>(
+                params,
+                run.row,
+                run.kv_head * params.group + head,
+                n * 8 + lane_index() % 4 * 2,
+                total.acc[n][2 * e],
+                total.acc[n][2 * e + 1],
+                total.sum[e]
+            );
         }
     }
 }
 
-constexpr int kSegmentsAhead = 8;
-
-// grid [Q, R], block [D]; a thread owns a dimension of one head's output and merges the segments in
-// ascending order. From L2, 4 (D + 2) bytes per segment: latency, which one request of 4k tokens
-// would meet 64 times, so that eight segments are loaded before the first of them is merged.
+// Merges a segment of a run that has the pair's first unit, so that nothing comes before it, into
+// what precedes it there: none where it is the first, else the block's own record. The result is
+// the output, or that record. A lane finds there what it stored, but for the maximum and the sum,
+// which one of four lanes stores.
 template <int D>
-__global__ void __launch_bounds__(D)
-    combine_kernel(const __grid_constant__ AttentionParams params) {
-    const std::int64_t r = blockIdx.y;
-    const auto q_head = static_cast<std::int32_t>(blockIdx.x);
-    const BatchRow row = batch_row(params, static_cast<std::int32_t>(r));
-    if (row.q_len != 1) return;
-    const SegmentRange range = segments_of(params, row.kv_len);
-    if (range.end - range.begin == 1) return;  // decode wrote the output
-    const int head = q_head % params.group;
-    const int d = static_cast<int>(threadIdx.x);
-    float max = minus_infinity();
-    float sum = 0.f;
-    float acc = 0.f;
-    struct Loaded {
-        float2 weights;  // maximum, sum
-        float acc;
-    };
-    const auto load = [&](std::int32_t segment) -> Loaded {
-        const SegmentPlace place = segment_place(params, r, q_head / params.group, segment);
-        return {
-            *reinterpret_cast<const float2*>(place.weights + head * 2), place.acc[head * D + d]};
-    };
-    const auto merge = [&](const Loaded& segment) {
-        const MergeFactors factors = merge_factors(max, segment.weights.x, params.scale_log2);
-        max = factors.max;
-        sum = merged(sum, segment.weights.y, factors);
-        acc = merged(acc, segment.acc, factors);
-    };
-    std::int32_t segment = range.begin;
-    for (; segment + kSegmentsAhead <= range.end; segment += kSegmentsAhead) {
-        Loaded loaded[kSegmentsAhead];
+__device__ void fold_into_record(
+    const AttentionParams& params,
+    const Run& run,
+    const AttentionState<D>& state,
+    bool is_first,
+    bool is_output
+) {
+    float* const record = record_at<D>(params, static_cast<std::int32_t>(blockIdx.x));
+    const int lane = lane_index();
 #pragma unroll
-        for (int i = 0; i < kSegmentsAhead; ++i) loaded[i] = load(segment + i);
-        __syncwarp();  // no load may sink below it
+    for (int e = 0; e < 2; ++e) {
+        const int head = lane / 4 + e * 8;
+        float* const own = record + head * head_floats<D>();
+        const bool has_head = head < params.group;
+        float2 weights = make_float2(minus_infinity(), 0.f);
+        __syncwarp();  // they have been stored
+        if (has_head && !is_first) weights = *reinterpret_cast<const float2*>(own + D);
+        __syncwarp();  // all have loaded what is overwritten
+        if (!has_head) continue;
+        const MergeFactors factors = merge_factors(weights.x, state.max[e], params.scale_log2);
+        const float sum = merged(weights.y, state.sum[e], factors);
 #pragma unroll
-        for (int i = 0; i < kSegmentsAhead; ++i) merge(loaded[i]);
+        for (int n = 0; n < D / 8; ++n) {
+            const int column = n * 8 + lane % 4 * 2;
+            auto* const at = reinterpret_cast<float2*>(own + column);
+            const float2 old = is_first ? make_float2(0.f, 0.f) : *at;
+            const float low = merged(old.x, state.acc[n][2 * e], factors);
+            const float high = merged(old.y, state.acc[n][2 * e + 1], factors);
+            if (is_output) {
+                const int q_head = run.kv_head * params.group + head;
+                store_output<D>(params, run.row, q_head, column, low, high, sum);
+            } else {
+                *at = make_float2(low, high);
+            }
+        }
+        if (!is_output && lane % 4 == 0)
+            *reinterpret_cast<float2*>(own + D) = make_float2(factors.max, sum);
     }
-    for (; segment < range.end; ++segment) merge(load(segment));
-    const std::int64_t index = head_index(row.q_begin, params.out_stride, q_head, D) + d;
-    const float out = attention_output(acc, sum);
-    if (params.out_dtype == DType::kBF16) {
-        store_float(static_cast<bf16*>(params.out) + index, out);
-    } else {
-        store_float(static_cast<float*>(params.out) + index, out);
+}
+
+template <int D>
+__device__ void take_run(
+    const AttentionParams& params, const Run& run, std::int64_t carried_per_block
+) {
+    const auto block = static_cast<std::int32_t>(blockIdx.x);
+    std::uint32_t q[D / 16][4];
+    load_queries<D>(q, params, run);
+    Ring<D> ring{params, run, dynamic_shared_memory(), 0, 0, 0, {}, {}};
+    const std::int32_t tile_end = (run.keys_end - 1) / kKeysPerTile + 1;
+    std::int32_t tile = run.keys_begin / kKeysPerTile;
+    ring.start(tile, tile_end);
+    const bool is_alone = run.place.first_block == run.place.last_block;
+    std::int64_t carried = first_carried_record(block, carried_per_block, params.num_decode_blocks);
+    bool is_first = true;
+    while (tile < tile_end) {
+        // In free order a run is one online softmax; in fixed order each segment is.
+        const std::int32_t end =
+            params.order == AttentionOrder::kFree
+                ? tile_end
+                : min(tile_end, (tile / kTilesPerSegment + 1) * kTilesPerSegment);
+        AttentionState<D> state;
+        state.clear();
+        for (; tile < end; ++tile) take_tile(state, ring, q, tile, params.scale_log2);
+        sum_over_row(state);
+        if (!run.has_first) {
+            store_record(state, record_at<D>(params, carried++), params.group);
+            continue;
+        }
+        const bool is_output = is_alone && tile == tile_end;
+        fold_into_record(params, run, state, is_first, is_output);
+        is_first = false;
     }
+    // What refills the slots comes after a __syncwarp(), here as in next_run().
+    if (!is_alone && is_last_to_arrive(params, run.place))
+        merge_records<D>(params, run, dynamic_shared_memory());
+}
+
+// grid [num_decode_blocks], block [one warp], all of them on the GPU at once: a block owns the same
+// number of units as every other, whatever the rows' lengths (attention_index.h), and takes them
+// pair by pair: the group's query heads are the rows of its mma, padded to 16. No block waits for
+// another: who comes last to a pair that several blocks have shares of merges their records.
+//
+// Memory-bound: 4 D bytes per key and KV head; 64 rows of 4096 keys, K = 8, D = 128: 1.07 GB per
+// layer, 250 us at 4.3 TB/s. 28 KiB in flight per warp, 6 warps per SM by shared memory: 168 KiB,
+// six times what is needed. Tensor cores at 16 FLOP per byte: 69 TFLOP/s, 11 % of what mma.sync
+// can. Records: in free order two per block at most, at group 4 some 1 % of the bytes of 1k rows;
+// in fixed order one per segment of 256 keys, 2 %.
+template <int D>
+__global__ void __launch_bounds__(kWarp)
+    decode_kernel(const __grid_constant__ AttentionParams params) {
+    __shared__ Work work;
+    if (!begin_work(params, work)) return;
+    do {
+        next_run(params, work);
+        take_run<D>(params, work.run, work.cut.carried_per_block);
+    } while (work.units_done < work.units_end);
 }
 
 template <int D>
 void run(const AttentionParams& params, Stream stream) {
-    const std::int64_t num_pairs = std::int64_t{params.num_rows} * params.num_kv_heads;
-    // No more blocks than can be of use: each takes several segments where there are many rows.
-    const std::int64_t blocks_per_pair = std::clamp<std::int64_t>(
-        ceil_div(2 * kDecodeWarpsWanted, num_pairs), 1, params.num_segments
-    );
-    CHECK(params.num_rows <= 65535 && params.num_kv_heads <= 65535);
-    const auto R = narrow<unsigned>(params.num_rows);
     launch<decode_kernel<D>>(
-        {.grid = dim3(narrow<unsigned>(blocks_per_pair), narrow<unsigned>(params.num_kv_heads), R),
+        {.grid = dim3(narrow<unsigned>(params.num_decode_blocks)),
          .block = dim3(kWarp),
          .shared_bytes = kSlots * slot_bytes<D>(),
-         .stream = stream},
-        params
-    );
-    if (params.num_segments == 1) return;
-    launch<combine_kernel<D>>(
-        {.grid = dim3(narrow<unsigned>(params.num_kv_heads * params.group), R),
-         .block = dim3(D),
          .stream = stream},
         params
     );
@@ -312,6 +412,8 @@ void run(const AttentionParams& params, Stream stream) {
 }  // namespace
 
 void attention_decode_cuda(const AttentionParams& params, Stream stream) {
+    CHECK(params.num_decode_blocks >= 1 && params.num_records >= 2 * params.num_decode_blocks);
+    CHECK(params.arrivals != nullptr && is_aligned(params.records, 16));
     params.head_dim == 128 ? run<128>(params, stream) : run<64>(params, stream);
 }
 

@@ -19,6 +19,7 @@ struct Opened {
     Mutex mutex{};
     std::optional<CudaDeviceInfo> info GUARDED_BY(mutex){};
     std::atomic<int> compute_capability{0};
+    std::atomic<int> num_multiprocessors{0};
     std::atomic<int> index{-1};
     std::atomic<CudaFailureHandler> failure_handler{nullptr};
 };
@@ -141,6 +142,7 @@ Result<CudaDeviceInfo> open_cuda_device(int index) {
     info.nccl_path = find_nccl();
     opened().info = info;
     opened().index = index;
+    opened().num_multiprocessors = info.num_multiprocessors;
     opened().compute_capability = 10 * info.compute_major + info.compute_minor;
     return info;
 }
@@ -158,6 +160,8 @@ void enter_cuda_device() {
 }
 
 int compute_capability() { return opened().compute_capability; }
+
+int num_multiprocessors() { return opened().num_multiprocessors; }
 
 DeviceMemoryInfo device_memory_info() {
     std::size_t free_bytes = 0;

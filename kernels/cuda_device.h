@@ -57,6 +57,8 @@ void enter_cuda_device();
 
 // Returns 10 * major + minor of the opened device; 0 where none is open.
 [[nodiscard]] int compute_capability();
+// Returns the opened device's; 0 where none is open.
+[[nodiscard]] int num_multiprocessors();
 
 // Describes the opened device's memory as the driver sees it: other processes' use counts too.
 [[nodiscard]] DeviceMemoryInfo device_memory_info();

@@ -25,6 +25,7 @@ void end_by_cuda_failure(const std::string&) { CHECK(false); }
 void set_cuda_failure_handler(CudaFailureHandler) {}
 void enter_cuda_device() { CHECK(false); }
 int compute_capability() { return 0; }
+int num_multiprocessors() { return 0; }
 DeviceMemoryInfo device_memory_info() { return {}; }
 int load_linear_choices(const std::string&) { return 0; }
 Result<> save_linear_choices(const std::string&) { return no_cuda(); }

@@ -21,25 +21,67 @@ namespace pitstop::kernels {
     return num_tokens / tile_len + num_rows;
 }
 
-// Keys per segment of decode, a multiple of block_keys: as few segments as give `warps_wanted`
-// warps over all (row, KV head) pairs, at most one per block of keys.
-[[nodiscard]] constexpr std::int32_t decode_segment_keys(
-    std::int64_t num_pairs,
-    std::int32_t kv_len_max,
-    std::int32_t block_keys,
-    std::int64_t warps_wanted
-) {
-    const std::int64_t num_blocks = (std::int64_t{kv_len_max} + block_keys - 1) / block_keys;
-    std::int64_t num_segments = (warps_wanted + num_pairs - 1) / num_pairs;
-    num_segments = num_segments < num_blocks ? num_segments : num_blocks;
-    if (num_segments < 1) num_segments = 1;
-    const std::int64_t blocks = (num_blocks + num_segments - 1) / num_segments;
-    return static_cast<std::int32_t>((blocks < 1 ? 1 : blocks) * block_keys);
-}
-
 // Returns the first key that a token at `position` sees.
 [[nodiscard]] constexpr std::int32_t first_key(std::int32_t position, std::int32_t window) {
     return position < window ? 0 : position - window + 1;
+}
+
+// Decode's work is a list of units: row by row, in it KV head by KV head, in that the units of
+// unit_keys keys, by absolute position, that the row's token sees something in. Block b takes share
+// b: units b * per_block .. (b + 1) * per_block, whatever rows they are of.
+struct UnitRange {
+    std::int32_t begin;
+    std::int32_t end;
+};
+// REQUIRES: kv_len >= 1. The token is the last of kv_len.
+[[nodiscard]] constexpr UnitRange units_seen(
+    std::int32_t kv_len, std::int32_t window, std::int32_t unit_keys
+) {
+    return {first_key(kv_len - 1, window) / unit_keys, (kv_len - 1) / unit_keys + 1};
+}
+[[nodiscard]] constexpr std::int64_t units_per_block(
+    std::int64_t num_units, std::int32_t num_blocks
+) {
+    const std::int64_t share = (num_units + num_blocks - 1) / num_blocks;
+    return share < 1 ? 1 : share;
+}
+
+// Where the units of one (row, KV head) pair are computed, and which records of the workspace hold
+// what becomes of them until all are there. Block b has record b, for the pair that goes on after
+// its share, of which there is one at most; and records num_blocks + b * carried_per_block on, for
+// the pair that began before its share: one for all of that pair's units in the share, or one for
+// each.
+struct PairPlace {
+    std::int32_t first_block;
+    std::int32_t last_block;
+    std::int64_t num_records;
+    std::int64_t second_record;  // the others follow it
+};
+[[nodiscard]] constexpr PairPlace pair_place(
+    std::int64_t begin,  // the pair's units of the list
+    std::int64_t end,
+    std::int64_t per_block,
+    std::int64_t carried_per_block,  // 1 or per_block
+    std::int32_t num_blocks
+) {
+    const std::int64_t first_block = begin / per_block;
+    const std::int64_t last_block = (end - 1) / per_block;
+    const std::int64_t carried = carried_per_block == 1      ? last_block - first_block
+                                 : first_block == last_block ? 0
+                                                             : end - (first_block + 1) * per_block;
+    return {
+        static_cast<std::int32_t>(first_block),
+        static_cast<std::int32_t>(last_block),
+        1 + carried,
+        num_blocks + (first_block + 1) * carried_per_block};
+}
+[[nodiscard]] constexpr std::int64_t record_of(const PairPlace& place, std::int64_t index) {
+    return index == 0 ? place.first_block : place.second_record + index - 1;
+}
+[[nodiscard]] constexpr std::int64_t first_carried_record(
+    std::int32_t block, std::int64_t carried_per_block, std::int32_t num_blocks
+) {
+    return num_blocks + block * carried_per_block;
 }
 
 }  // namespace pitstop::kernels

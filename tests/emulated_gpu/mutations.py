@@ -23,9 +23,11 @@ PLACE = ROOT / "build" / "mutations"
 TABLE = ROOT / "tests" / "emulated_gpu" / "MUTATIONS.md"
 TEST_S = 300
 FINDERS = ("emulator:", "emulated GPU:", "CUDA error", "cudaError")  # whose lines say what was wrong
+DECODE = "kernels/attention_decode.cu"
 WGMMA = "kernels/attention_prefill_wgmma.cu"
 ATTENTION = "kernels_gpu_test CudaAttention.MeetsTheReferenceOnAwkwardShapes"
 LONG_ATTENTION = "kernels_gpu_test CudaAttention.LongPrefillsMeetTheReference"
+UNEQUAL = "kernels_gpu_test UnequalRows."
 LINEAR = "kernels_gpu_test CudaLinear.MeetsTheReferenceOnAwkwardShapes"
 DIGESTS = "tp_worker_gpu_test GpuEngine.HasTheDigestsOfTheCpusWeights"
 UPLOAD = "tp_worker_gpu_test GpuUpdater.P1_P2_P10_AVersionThatIsStagedInHostMemoryIsUploadedByItsCommit"
@@ -135,6 +137,35 @@ MUTATIONS = (
         "kMultiplyRegisters = 232",
         "kMultiplyRegisters = 240",
         ATTENTION,
+    ),
+    Mutation(
+        "a count of arrivals that does not start over",
+        DECODE,
+        "atomicInc(params.arrivals + place.first_block, others)",
+        "atomicAdd(params.arrivals + place.first_block, 1u)",
+        UNEQUAL + "ACallLeavesWhatTheNextNeeds",
+    ),
+    Mutation(
+        "records merged before they have come",
+        DECODE,
+        "        fetch(first + per_half, 1 - half);\n        wait_copies<1>();\n",
+        "        fetch(first + per_half, 1 - half);\n        wait_copies<2>();\n",
+        UNEQUAL + "MeetTheReference",
+    ),
+    Mutation(
+        "half of the ring refilled while lanes read its records",
+        DECODE,
+        "        __syncwarp();  // all are done with this half, which is refilled next\n",
+        "",
+        UNEQUAL + "MeetTheReference",
+        copies="random",
+    ),
+    Mutation(
+        "a record's maximum overwritten before all lanes have loaded it",
+        DECODE,
+        "        __syncwarp();  // all have loaded what is overwritten\n        if (!has_head) continue;\n",
+        "        if (!has_head) continue;\n",
+        UNEQUAL + "P6_HaveTheSameBitsWhateverRoomThereIs",
     ),
     Mutation(
         "cp.async waited for one group too late",

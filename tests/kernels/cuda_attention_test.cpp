@@ -1,6 +1,10 @@
 #include "kernels/attention.h"
 #include "kernels/attention_cuda.h"
 #include "tests/kernels/cuda_support.h"
+#if defined(PITSTOP_EMULATED)
+#include "tests/emulated_gpu/blocks.h"
+#include "tests/emulated_gpu/faults.h"
+#endif
 
 #include <algorithm>
 #include <memory>
@@ -41,6 +45,16 @@ struct Span {
     const Request<T>* request;
     std::int32_t begin;
     std::int32_t end;
+};
+
+// Holds what calls of attention work in, on the device: as a model has it for all its layers.
+struct Space {
+    Space(std::int64_t bytes, Stream stream)
+        : scratch(bytes, stream),
+          arrivals(std::vector<std::uint32_t>(AttentionArgs::kArrivals), stream) {}
+
+    DeviceScratch scratch;
+    DeviceArray<std::uint32_t> arrivals;
 };
 
 // Holds a batch in host memory. KV is in pages in shuffled order; NaN wherever no key that some
@@ -117,10 +131,28 @@ struct Batch {
             .scale = 1.f / std::sqrt(static_cast<float>(heads.D))};
     }
 
+    // Returns the bytes of workspace that the op asks for.
+    std::int64_t workspace_bytes() const {
+        return attention_cuda_workspace_bytes(
+            {.num_tokens = queries->num_rows(),
+             .num_q_heads = heads.Q,
+             .head_dim = heads.D,
+             .kv_len_max = *std::max_element(kv_lens.begin(), kv_lens.end())}
+        );
+    }
+
     // Returns the op's output, [T, Q*D].
     template <class Out = float>
     Matrix<Out> run(
-        AttentionFn op, Stream stream, std::int64_t workspace_bytes = -1, std::int32_t q_len_max = 0
+        AttentionFn op, Stream stream, std::int64_t num_bytes = -1, std::int32_t q_len_max = 0
+    ) {
+        const Space space(num_bytes < 0 ? workspace_bytes() : num_bytes, stream);
+        return run_in<Out>(space, op, stream, q_len_max);
+    }
+
+    template <class Out = float>
+    Matrix<Out> run_in(
+        const Space& space, AttentionFn op, Stream stream, std::int32_t q_len_max = 0
     ) {
         Matrix<Out> out(queries->num_rows(), queries->num_cols(), 0x22);
         const OnDevice<T> queries_there(*queries, stream);
@@ -131,15 +163,6 @@ struct Batch {
         const DeviceArray<std::int32_t> kv_lens_there(kv_lens, stream);
         const DeviceArray<std::int32_t> page_starts_there(page_starts, stream);
         AttentionArgs a = args(out_there.view());
-        if (workspace_bytes < 0) {
-            workspace_bytes = attention_cuda_workspace_bytes(
-                {.num_tokens = out.num_rows(),
-                 .num_q_heads = heads.Q,
-                 .head_dim = heads.D,
-                 .kv_len_max = a.kv_len_max}
-            );
-        }
-        const DeviceScratch scratch(workspace_bytes, stream);
         a.q = queries_there.view();
         a.kv.data = memory_there.data();
         a.pages = pages_there.data();
@@ -147,7 +170,8 @@ struct Batch {
         a.kv_lens = kv_lens_there.data();
         a.page_starts = page_starts_there.data();
         a.q_len_max = q_len_max;
-        a.workspace = scratch.workspace();
+        a.workspace = space.scratch.workspace();
+        a.arrivals = space.arrivals.data();
         a.stream = stream;
         op(a);
         out_there.fetch(out);
@@ -296,6 +320,103 @@ TEST_F(CudaAttention, HintsAndWorkspaceDoNotChangeTheBits) {
     const Matrix<float> narrow = decode.run(attention_cuda, stream(), 3 * 4 * 2 * (64 + 2) * 4);
     expect_within(wide, narrow, [](std::int64_t, std::int64_t) { return 6.0 * 2.0 * kEps16; });
 }
+
+// One long row beside many short ones, of which there are more than decode has blocks, in free
+// order the long one's keys go to many blocks.
+class UnequalRows : public CudaAttention {
+  protected:
+    // The long row is among the others; some have one key, as padded rows do; one has no new token.
+    static Batch<bf16> batch(
+        const Request<bf16>& request, const Heads& heads, std::int32_t window, unsigned seed
+    ) {
+        std::mt19937 engine(seed);
+        std::vector<Span<bf16>> rows;
+        const int num_rows = is_small() ? 60 : 1800;
+        for (int r = 0; r < num_rows; ++r) {
+            const auto len =
+                static_cast<std::int32_t>(r % 4 == 0 ? 1 : 1 + engine() % (r % 7 == 0 ? 300 : 70));
+            rows.push_back({&request, len - 1, len});
+        }
+        const auto place = static_cast<std::size_t>(engine() % static_cast<unsigned>(num_rows));
+        rows[place] = {&request, request.len - 1, request.len};
+        rows[(place + 1) % rows.size()] = {&request, 7, 7};
+        return Batch<bf16>(std::move(rows), heads, 16, window, seed);
+    }
+};
+
+TEST_F(UnequalRows, MeetTheReference) {
+    for (const Heads& heads : {Heads{4, 1, 128}, Heads{6, 2, 64}, Heads{16, 1, 128}}) {
+        const Request<bf16> request = make_request<bf16>(2300, heads, 1);
+        for (const std::int32_t window : {kNoWindow, 700}) {
+            SCOPED_TRACE(testing::Message() << "D " << heads.D << " window " << window);
+            Batch<bf16> rows = batch(request, heads, window, 5);
+            for (const AttentionFn op : {attention_cuda, attention_cuda_deterministic})
+                expect_reference<bf16, float>(op, rows);
+        }
+    }
+}
+
+// P6: with room for each segment's result, with room for a pair's alone, and without any, where
+// prefill's kernel takes all rows.
+TEST_F(UnequalRows, P6_HaveTheSameBitsWhateverRoomThereIs) {
+    const Heads heads{16, 1, 128};  // the group that room is counted for
+    const Request<bf16> request = make_request<bf16>(2300, heads, 1);
+    for (const std::int32_t window : {kNoWindow, 700}) {
+        Batch<bf16> rows = batch(request, heads, window, 7);
+        const std::int64_t least = attention_cuda_workspace_bytes(
+            {.num_tokens = 0, .num_q_heads = heads.Q, .head_dim = heads.D, .kv_len_max = 2300}
+        );
+        const std::string bits = rows.run(attention_cuda_deterministic, stream()).bits();
+        for (const std::int64_t num_bytes : {2 * least, least, least - 1, std::int64_t{0}}) {
+            EXPECT_EQ(rows.run(attention_cuda_deterministic, stream(), num_bytes).bits(), bits)
+                << num_bytes << " bytes";
+        }
+    }
+}
+
+// Calls follow each other, as a model's layers and steps do: nobody clears anything between them.
+TEST_F(UnequalRows, ACallLeavesWhatTheNextNeeds) {
+    for (const Heads& heads : {Heads{4, 1, 128}, Heads{6, 2, 64}}) {
+        const Request<bf16> request = make_request<bf16>(2300, heads, 1);
+        const Request<bf16> other = make_request<bf16>(900, heads, 30);
+        Batch<bf16> first = batch(request, heads, kNoWindow, 5);
+        Batch<bf16> second = batch(other, heads, kNoWindow, 6);
+        const Space space(first.workspace_bytes(), stream());
+        for (const AttentionFn op : {attention_cuda, attention_cuda_deterministic}) {
+            const std::string first_bits = first.run(op, stream()).bits();
+            const std::string second_bits = second.run(op, stream()).bits();
+            for (int round = 0; round < 2; ++round) {
+                ASSERT_EQ(first.run_in(space, op, stream()).bits(), first_bits) << round;
+                ASSERT_EQ(second.run_in(space, op, stream()).bits(), second_bits) << round;
+            }
+            EXPECT_EQ(space.arrivals.fetch(), std::vector<std::uint32_t>(AttentionArgs::kArrivals));
+        }
+    }
+}
+
+#if defined(PITSTOP_EMULATED)
+// What a captured call is good for: other lengths and pages, as many rows.
+TEST_F(UnequalRows, LaunchesDoNotFollowTheLengths) {
+    const Heads heads{6, 2, 64};
+    const Request<bf16> long_one = make_request<bf16>(2300, heads, 1);
+    const Request<bf16> short_one = make_request<bf16>(40, heads, 1);
+    for (const AttentionFn op : {attention_cuda, attention_cuda_deterministic}) {
+        std::vector<std::int64_t> launches, blocks;
+        for (const Request<bf16>* request : {&long_one, &short_one}) {
+            Batch<bf16> rows = request == &long_one ? batch(*request, heads, kNoWindow, 5)
+                                                    : batch(*request, heads, 30, 6);
+            const Space space(batch(long_one, heads, kNoWindow, 5).workspace_bytes(), stream());
+            const std::int64_t num_launches = emulator::num_calls("cudaLaunchKernelEx");
+            const std::int64_t num_blocks = emulator::num_blocks_run();
+            rows.run_in(space, op, stream(), /*q_len_max=*/1);
+            launches.push_back(emulator::num_calls("cudaLaunchKernelEx") - num_launches);
+            blocks.push_back(emulator::num_blocks_run() - num_blocks);
+        }
+        EXPECT_EQ(launches, (std::vector<std::int64_t>{1, 1}));
+        EXPECT_EQ(blocks.front(), blocks.back());
+    }
+}
+#endif
 
 // P6: every position of a request, once computed alone token by token, in other batches, chunks and
 // pages.

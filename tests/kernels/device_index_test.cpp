@@ -7,10 +7,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <random>
 #include <set>
+#include <utility>
 #include <vector>
 
 namespace pitstop::kernels::test {
@@ -123,20 +126,72 @@ TEST(PrefillBlocks, EveryTileOfEveryRowHasOneBlock) {
     }
 }
 
-TEST(DecodeSegments, AreWholeBlocksAndCoverTheKeys) {
-    for (const std::int64_t num_pairs : {1, 8, 64, 512, 4096}) {
-        for (const std::int32_t kv_len : {0, 1, 63, 64, 65, 1000, 4096, 131072}) {
-            const std::int32_t keys = decode_segment_keys(num_pairs, kv_len, 64, 1848);
-            EXPECT_GE(keys, 64);
-            EXPECT_EQ(keys % 64, 0);
-            const std::int64_t num_segments = (kv_len + keys - 1) / keys;
-            // There are no more warps than asked for, but for one segment per pair and rounding to
-            // blocks.
-            EXPECT_LE(num_segments, std::max<std::int64_t>(1, (1848 + num_pairs - 1) / num_pairs));
+// Each unit is computed once, by blocks that have equal shares; the records that those write are
+// the ones that the last of them reads, and no two pairs have one in common.
+TEST(DecodeShares, CoverTheUnitsAndAgreeOnTheRecords) {
+    std::mt19937 engine(3);
+    const auto pick = [&](unsigned max) { return static_cast<std::int32_t>(1 + engine() % max); };
+    for (int round = 0; round < 300; ++round) {
+        const std::int32_t num_blocks = pick(40);
+        std::vector<std::int64_t> pair_ends;
+        std::int64_t num_units = 0;
+        for (std::int32_t num_pairs = pick(60); num_pairs > 0; --num_pairs)
+            pair_ends.push_back(num_units += pick(engine() % 5 == 0 ? 200 : 5));
+        const std::int64_t per_block = units_per_block(num_units, num_blocks);
+        EXPECT_GE(per_block * num_blocks, num_units);
+        EXPECT_LT((per_block - 1) * num_blocks, num_units);
+        for (const std::int64_t carried : {std::int64_t{1}, per_block}) {
+            std::map<std::int64_t, std::int64_t> pair_of_record;
+            std::set<std::int32_t> counted;  // first blocks of divided pairs
+            std::int64_t begin = 0;
+            for (const std::int64_t end : pair_ends) {
+                const PairPlace place = pair_place(begin, end, per_block, carried, num_blocks);
+                std::vector<std::int64_t> written;
+                for (std::int32_t block = 0; block < num_blocks; ++block) {
+                    const std::int64_t own_begin = std::max(begin, block * per_block);
+                    const std::int64_t own_end = std::min(end, (block + 1) * per_block);
+                    EXPECT_EQ(
+                        own_begin < own_end, place.first_block <= block && block <= place.last_block
+                    );
+                    if (own_begin >= own_end) continue;
+                    if (own_begin == begin) {
+                        written.push_back(block);
+                    } else {
+                        const std::int64_t first = first_carried_record(block, carried, num_blocks);
+                        const std::int64_t num = carried == 1 ? 1 : own_end - own_begin;
+                        for (std::int64_t i = 0; i < num; ++i) written.push_back(first + i);
+                    }
+                }
+                std::vector<std::int64_t> read;
+                for (std::int64_t i = 0; i < place.num_records; ++i)
+                    read.push_back(record_of(place, i));
+                EXPECT_EQ(read, written);
+                if (place.first_block != place.last_block) {
+                    EXPECT_TRUE(counted.insert(place.first_block).second);
+                    for (const std::int64_t record : read) {
+                        EXPECT_LT(record, num_blocks * (1 + carried));
+                        EXPECT_TRUE(pair_of_record.emplace(record, end).second);
+                    }
+                }
+                begin = end;
+            }
         }
     }
-    EXPECT_EQ(decode_segment_keys(8, 1024, 64, 1848), 64);  // one request: all it can be cut into
-    EXPECT_EQ(decode_segment_keys(512, 4096, 64, 1848), 1024);  // 64 requests: four each
+}
+
+TEST(DecodeShares, UnitsSeenAreThoseOfTheWindow) {
+    const auto seen = [](std::int32_t kv_len, std::int32_t window, std::int32_t unit_keys) {
+        const UnitRange range = units_seen(kv_len, window, unit_keys);
+        return std::pair{range.begin, range.end};
+    };
+    constexpr std::int32_t kAll = std::numeric_limits<std::int32_t>::max();
+    EXPECT_EQ(seen(1, kAll, 64), (std::pair{0, 1}));
+    EXPECT_EQ(seen(64, kAll, 64), (std::pair{0, 1}));
+    EXPECT_EQ(seen(65, kAll, 64), (std::pair{0, 2}));
+    EXPECT_EQ(seen(65, 1, 64), (std::pair{1, 2}));
+    EXPECT_EQ(seen(129, 65, 64), (std::pair{1, 3}));
+    EXPECT_EQ(seen(129, 66, 64), (std::pair{0, 3}));
+    EXPECT_EQ(seen(1 << 20, kAll, kAll), (std::pair{0, 1}));
 }
 
 TEST(Window, FirstKeyIsThePositionLessTheWindow) {

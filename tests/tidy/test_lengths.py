@@ -14,7 +14,6 @@ FILES = {
 }
 KERNEL = "a kernel, one straight run of steps, until it is written anew"
 FUNCTIONS = {
-    ("kernels/attention_decode.cu", "decode_kernel"): (118, KERNEL),
     ("kernels/attention_prefill.cu", "prefill_kernel"): (194, KERNEL),
     ("kernels/attention_prefill_wgmma.cu", "copy_tiles"): (85, KERNEL),
     ("kernels/attention_prefill_wgmma.cu", "multiply_tiles"): (91, KERNEL),

@@ -37,6 +37,9 @@ class Carver {
     std::int64_t used_ = 0;
 };
 
+constexpr std::int64_t kArrivalsBytes =
+    kernels::AttentionArgs::kArrivals * static_cast<std::int64_t>(sizeof(std::uint32_t));
+
 // Of what leaves a product and is not summed over the ranks (model.h).
 kernels::DType product_dtype(const Model::Args& args) {
     const bool is_bf16 = args.device.is_cuda() && args.compute == Compute::kBf16;
@@ -112,6 +115,8 @@ std::int64_t Model::place(const Args& args, std::byte* memory, Buffers* buffers)
         .kv_len_max = narrow(args.sizes.num_positions),
     });
     b.attention.data = carver.take(b.attention.bytes);
+    if (args.device.is_cuda())
+        b.arrivals = static_cast<std::uint32_t*>(carver.take(kArrivalsBytes));
     b.linear.bytes = ops.linear_workspace_bytes();
     b.linear.data = carver.take(b.linear.bytes);
     if (buffers != nullptr) *buffers = b;
@@ -140,6 +145,7 @@ Model::Model(const Args& args, Arena memory)
       memory_(std::move(memory)) {
     place(args, memory_.data(), &buffers_);
     fill_rope_tables(args.device);
+    if (args.device.is_cuda()) kernels::fill_device(buffers_.arrivals, 0, kArrivalsBytes, stream_);
 }
 
 // The angle is rounded to fp32 before its sine is taken, as in transformers and the trainers that
@@ -319,6 +325,7 @@ void Model::attend(const ModelWeights& weights, std::size_t index, const StepBat
         .window = window ? narrow(*window) : kernels::kNoWindow,
         .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_->head_dim))),
         .workspace = buffers_.attention,
+        .arrivals = buffers_.arrivals,
         .stream = stream_,
     });
     ops_->linear(product(Product::kO, weights, index, T, parts));

@@ -140,6 +140,7 @@ class Model {
         View2<float> cos{};              // [positions, D/2]
         View2<float> sin{};              // [positions, D/2]
         kernels::Workspace attention{};
+        std::uint32_t* arrivals = nullptr;  // attention's, zeros between its calls
         kernels::Workspace linear{};
     };
     // Lays the buffers out from `memory`; returns the bytes they take. Null: only counts.

@@ -80,6 +80,8 @@ inline void __syncthreads() { pitstop::emulator::block_barrier(); }
 inline void __syncwarp() {
     pitstop::emulator::warp_instruction<int, int>("__syncwarp", 0, [](const int*, int*) {});
 }
+// Blocks run one after the other: what one has stored is there for the next.
+inline void __threadfence() { pitstop::emulator::let_others_run(); }
 
 namespace pitstop::emulator {
 template <class T, class Source>
@@ -171,6 +173,12 @@ T atomicAdd(T* to, U value) {
     pitstop::emulator::let_others_run();
     const T old = *to;
     *to = static_cast<T>(old + static_cast<T>(value));
+    return old;
+}
+inline unsigned atomicInc(unsigned* to, unsigned last) {
+    pitstop::emulator::let_others_run();
+    const unsigned old = *to;
+    *to = old >= last ? 0 : old + 1;
     return old;
 }
 template <class T>

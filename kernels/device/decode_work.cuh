@@ -1,0 +1,165 @@
+// Finds out on the device what each block of decode does: its share of the keys of all rows, cut as
+// attention_index.h says, and in it the runs that it takes one after the other. Blocks of one warp.
+#pragma once
+
+#include "kernels/device/attention_rows.cuh"
+#include "kernels/device/reduce.cuh"
+
+#include <cuda_runtime.h>
+
+#include <limits>
+
+namespace pitstop::kernels {
+
+// A unit of so many keys is a whole (row, KV head) pair.
+inline constexpr std::int32_t kUndivided = std::numeric_limits<std::int32_t>::max();
+
+// Says how the work is cut (attention_index.h); the same in all blocks.
+struct Cut {
+    std::int32_t unit_keys;
+    std::int64_t num_units;
+    std::int64_t per_block;          // units
+    std::int64_t carried_per_block;  // records
+};
+
+__device__ inline std::int32_t row_units(
+    const AttentionParams& params, std::int32_t r, std::int32_t unit_keys
+) {
+    if (params.q_starts[r + 1] - params.q_starts[r] != 1) return 0;
+    const UnitRange units = units_seen(params.kv_lens[r], params.window, unit_keys);
+    return units.end - units.begin;
+}
+
+__device__ inline Cut cut_into(
+    const AttentionParams& params, std::int32_t unit_keys, bool has_record_per_unit
+) {
+    std::int64_t num_units = 0;
+    for (std::int32_t r = lane_index(); r < params.num_rows; r += kWarp)
+        num_units += row_units(params, r, unit_keys);
+    num_units = warp_sum(num_units) * params.num_kv_heads;
+    const std::int64_t per_block = units_per_block(num_units, params.num_decode_blocks);
+    return {unit_keys, num_units, per_block, has_record_per_unit ? per_block : 1};
+}
+
+// Every block reads the lengths of all rows: 12 bytes a row from L2, 32 rows at a time, twice (see
+// find_row). At 256 rows that is less than the 2 to 3 us that a kernel of its own would take.
+//
+// In fixed order a segment that is not the pair's first can be merged only after those before it,
+// so that each that another block may be waited for needs a record. Where there are too few, no
+// pair is divided: slower, and the same bits.
+__device__ inline Cut cut_work(const AttentionParams& params) {
+    if (params.order == AttentionOrder::kFree)
+        return cut_into(params, kKeysPerTile, /*has_record_per_unit=*/false);
+    const Cut cut = cut_into(params, AttentionArgs::kSegmentKeys, /*has_record_per_unit=*/true);
+    if (params.num_decode_blocks * (1 + cut.carried_per_block) <= params.num_records) return cut;
+    return cut_into(params, kUndivided, /*has_record_per_unit=*/false);
+}
+
+// Holds a row and its place in the list of units.
+struct RowUnits {
+    std::int32_t r;
+    std::int64_t begin;  // its first unit
+    std::int32_t num;    // units per KV head
+};
+
+// Returns the row of a unit. REQUIRES: unit < cut.num_units.
+__device__ inline RowUnits find_row(
+    const AttentionParams& params, const Cut& cut, std::int64_t unit
+) {
+    std::int64_t before = 0;
+    for (std::int32_t first = 0;; first += kWarp) {
+        const std::int32_t r = first + lane_index();
+        const std::int32_t num = r < params.num_rows ? row_units(params, r, cut.unit_keys) : 0;
+        const std::int64_t own = std::int64_t{num} * params.num_kv_heads;
+        std::int64_t end = own;  // of this row, from `before` on
+#pragma unroll
+        for (int offset = 1; offset < kWarp; offset *= 2) {
+            const std::int64_t other = __shfl_up_sync(kAllLanes, end, offset);
+            if (lane_index() >= offset) end += other;
+        }
+        const unsigned are_past = __ballot_sync(kAllLanes, before + end > unit);
+        if (are_past != 0) {  // the row's lane and all lanes after it
+            const int lane = kWarp - __popc(are_past);
+            return {
+                first + lane,
+                before + __shfl_sync(kAllLanes, end - own, lane),
+                __shfl_sync(kAllLanes, num, lane)};
+        }
+        before += __shfl_sync(kAllLanes, end, kWarp - 1);
+    }
+}
+
+// A run is the units of one pair that a block has.
+struct Run {
+    BatchRow row;
+    std::int32_t kv_head;
+    std::int32_t keys_begin;  // that its token sees
+    std::int32_t keys_end;
+    bool has_first;  // the pair's first unit
+    PairPlace place;
+};
+
+// What a block knows of its work. In shared memory: registers are for sums.
+struct Work {
+    Cut cut;
+    RowUnits at;              // the row of the run, or of the one before it
+    std::int64_t units_done;  // up to here in the list
+    std::int64_t units_end;
+    Run run;
+};
+
+// False where there is no work for this block.
+__device__ inline bool begin_work(const AttentionParams& params, Work& work) {
+    const Cut cut = cut_work(params);
+    const std::int64_t begin = blockIdx.x * cut.per_block;
+    if (begin >= cut.num_units) return false;
+    const RowUnits at = find_row(params, cut, begin);
+    if (lane_index() == 0) {
+        work.cut = cut;
+        work.at = at;
+        work.units_done = begin;
+        work.units_end = min(begin + cut.per_block, cut.num_units);
+    }
+    __syncwarp();
+    return true;
+}
+
+// Goes on to the next run. REQUIRES: work.units_done < work.units_end.
+__device__ inline void next_run(const AttentionParams& params, Work& work) {
+    const Cut cut = work.cut;
+    const std::int64_t unit = work.units_done;
+    RowUnits at = work.at;
+    while (unit == at.begin + std::int64_t{at.num} * params.num_kv_heads)
+        at = {at.r + 1, unit, row_units(params, at.r + 1, cut.unit_keys)};
+    const BatchRow row = batch_row(params, at.r);
+    const auto of_row = static_cast<std::int32_t>(unit - at.begin);
+    const std::int64_t pair_begin = unit - of_row % at.num;
+    const std::int64_t run_end = min(pair_begin + at.num, work.units_end);
+    // From the list of units to units by position, and to their keys that the token sees.
+    const std::int64_t shift =
+        units_seen(row.kv_len, params.window, cut.unit_keys).begin - pair_begin;
+    const std::int64_t keys_begin = (unit + shift) * cut.unit_keys;
+    const std::int64_t keys_end = (run_end + shift) * cut.unit_keys;
+    const std::int64_t keys_first = first_key(row.kv_len - 1, params.window);
+    __syncwarp();  // all have read what is overwritten
+    if (lane_index() == 0) {
+        work.at = at;
+        work.units_done = run_end;
+        work.run = {
+            row,
+            of_row / at.num,
+            static_cast<std::int32_t>(max(keys_begin, keys_first)),
+            static_cast<std::int32_t>(min(keys_end, std::int64_t{row.kv_len})),
+            unit == pair_begin,
+            pair_place(
+                pair_begin,
+                pair_begin + at.num,
+                cut.per_block,
+                cut.carried_per_block,
+                params.num_decode_blocks
+            )};
+    }
+    __syncwarp();
+}
+
+}  // namespace pitstop::kernels
