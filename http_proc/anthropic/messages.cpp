@@ -6,6 +6,7 @@
 #include "http_proc/generation/chat_answer.h"
 #include "http_proc/generation/request_checks.h"
 #include "http_proc/server/errors.h"
+#include "http_proc/server/posts.h"
 
 #include <utility>
 #include <vector>
@@ -143,17 +144,15 @@ Task<Response> count_tokens(Exchange& exchange) {
 }  // namespace
 
 void add_anthropic_messages(Router& router) {
-    const auto add = [&](std::string_view path, Handler handler) {
-        router.add(
-            {.methods = "POST",
-             .path = path,
-             .dialect = Dialect::kAnthropic,
-             .access = Access::kData,
-             .handler = handler}
-        );
-    };
-    add("/v1/messages", serve<Message>);
-    add("/v1/messages/count_tokens", count_tokens);
+    add_posts(
+        router,
+        Dialect::kAnthropic,
+        Access::kData,
+        {
+            {"/v1/messages", serve<Message>},
+            {"/v1/messages/count_tokens", count_tokens},
+        }
+    );
 }
 
 }  // namespace pitstop::http

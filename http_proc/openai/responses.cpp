@@ -8,6 +8,7 @@
 #include "http_proc/openai/responses_request.h"
 #include "http_proc/openai/routes.h"
 #include "http_proc/server/errors.h"
+#include "http_proc/server/posts.h"
 
 #include <string>
 #include <string_view>
@@ -186,17 +187,15 @@ Task<Response> input_tokens(Exchange& exchange) {
 }  // namespace
 
 void add_openai_responses(Router& router) {
-    const auto add = [&](std::string_view path, Handler handler) {
-        router.add(
-            {.methods = "POST",
-             .path = path,
-             .dialect = Dialect::kOpenAi,
-             .access = Access::kData,
-             .handler = handler}
-        );
-    };
-    add("/v1/responses", serve<ResponseAnswer>);
-    add("/v1/responses/input_tokens", input_tokens);
+    add_posts(
+        router,
+        Dialect::kOpenAi,
+        Access::kData,
+        {
+            {"/v1/responses", serve<ResponseAnswer>},
+            {"/v1/responses/input_tokens", input_tokens},
+        }
+    );
 }
 
 }  // namespace pitstop::http

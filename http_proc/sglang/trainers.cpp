@@ -7,6 +7,7 @@
 #include "http_proc/control/control.h"
 #include "http_proc/format/control_fields.h"
 #include "http_proc/format/json_body.h"
+#include "http_proc/server/posts.h"
 #include "http_proc/sglang/answers.h"
 #include "http_proc/sglang/routes.h"
 #include "http_proc/sglang/weight_transfer.h"
@@ -94,23 +95,21 @@ Task<Response> pull_weights(Exchange&) {
 }  // namespace
 
 void add_trainers(Router& router) {
-    const auto add = [&](std::string_view path, Handler handler) {
-        router.add(
-            {.methods = "POST",
-             .path = path,
-             .dialect = Dialect::kSglang,
-             .access = Access::kAdmin,
-             .handler = handler}
-        );
-    };
-    add("/areal_pause_generation", areal_pause);
-    add("/areal_continue_generation", areal_continue);
-    add("/areal_init_weights_update_group", areal_init_group);
-    add("/areal_update_weights", areal_update);
-    add("/areal_set_update_weight_meta", areal_set_meta);
-    add("/areal_update_weights_xccl", areal_update_from_group);
-    add("/post_process_weights", post_process_weights);
-    add("/pull_weights", pull_weights);
+    add_posts(
+        router,
+        Dialect::kSglang,
+        Access::kAdmin,
+        {
+            {"/areal_pause_generation", areal_pause},
+            {"/areal_continue_generation", areal_continue},
+            {"/areal_init_weights_update_group", areal_init_group},
+            {"/areal_update_weights", areal_update},
+            {"/areal_set_update_weight_meta", areal_set_meta},
+            {"/areal_update_weights_xccl", areal_update_from_group},
+            {"/post_process_weights", post_process_weights},
+            {"/pull_weights", pull_weights},
+        }
+    );
 }
 
 }  // namespace pitstop::http

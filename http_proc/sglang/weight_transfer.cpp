@@ -7,6 +7,7 @@
 #include "http_proc/format/base64.h"
 #include "http_proc/format/control_fields.h"
 #include "http_proc/format/json_body.h"
+#include "http_proc/server/posts.h"
 #include "http_proc/sglang/answers.h"
 #include "http_proc/sglang/routes.h"
 #include "messages/groups.h"
@@ -249,22 +250,20 @@ Task<Response> end_weight_update(Exchange& exchange) {
 }  // namespace
 
 void add_sglang_weight_transfer(Router& router) {
-    const auto add = [&](std::string_view path, Handler handler) {
-        router.add(
-            {.methods = "POST",
-             .path = path,
-             .dialect = Dialect::kSglang,
-             .access = Access::kAdmin,
-             .handler = handler}
-        );
-    };
-    add("/init_weights_update_group", init_group);
-    add("/destroy_weights_update_group", destroy_group);
-    add("/update_weights_from_distributed", update_weights_from_distributed);
-    add("/update_weights_from_tensor", update_weights_from_tensor);
-    add("/update_weights_from_ipc", update_weights_from_ipc);
-    add("/begin_weight_update", begin_weight_update);
-    add("/end_weight_update", end_weight_update);
+    add_posts(
+        router,
+        Dialect::kSglang,
+        Access::kAdmin,
+        {
+            {"/init_weights_update_group", init_group},
+            {"/destroy_weights_update_group", destroy_group},
+            {"/update_weights_from_distributed", update_weights_from_distributed},
+            {"/update_weights_from_tensor", update_weights_from_tensor},
+            {"/update_weights_from_ipc", update_weights_from_ipc},
+            {"/begin_weight_update", begin_weight_update},
+            {"/end_weight_update", end_weight_update},
+        }
+    );
 }
 
 }  // namespace pitstop::http

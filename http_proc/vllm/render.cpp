@@ -6,6 +6,7 @@
 #include "http_proc/openai/chat_request.h"
 #include "http_proc/openai/completions_request.h"
 #include "http_proc/server/errors.h"
+#include "http_proc/server/posts.h"
 #include "http_proc/vllm/routes.h"
 
 #include <nlohmann/json.hpp>
@@ -110,17 +111,15 @@ Task<Response> render_completions(Exchange& exchange) {
 }  // namespace
 
 void add_vllm_render(Router& router) {
-    const auto add = [&](std::string_view path, Handler handler) {
-        router.add(
-            {.methods = "POST",
-             .path = path,
-             .dialect = Dialect::kVllm,
-             .access = Access::kData,
-             .handler = handler}
-        );
-    };
-    add("/v1/chat/completions/render", render_chat);
-    add("/v1/completions/render", render_completions);
+    add_posts(
+        router,
+        Dialect::kVllm,
+        Access::kData,
+        {
+            {"/v1/chat/completions/render", render_chat},
+            {"/v1/completions/render", render_completions},
+        }
+    );
 }
 
 }  // namespace pitstop::http

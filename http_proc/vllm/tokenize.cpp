@@ -3,6 +3,7 @@
 #include "http_proc/generation/prompts.h"
 #include "http_proc/openai/chat_request.h"
 #include "http_proc/server/errors.h"
+#include "http_proc/server/posts.h"
 #include "http_proc/vllm/routes.h"
 
 #include <nlohmann/json.hpp>
@@ -139,19 +140,17 @@ Task<Response> detokenize(Exchange& exchange) {
 }  // namespace
 
 void add_vllm_tokenize(Router& router) {
-    const auto add = [&](std::string_view path, Handler handler) {
-        router.add(
-            {.methods = "POST",
-             .path = path,
-             .dialect = Dialect::kVllm,
-             .access = Access::kData,
-             .handler = handler}
-        );
-    };
-    add("/tokenize", tokenize);
-    add("/v1/tokenize", tokenize);
-    add("/detokenize", detokenize);
-    add("/v1/detokenize", detokenize);
+    add_posts(
+        router,
+        Dialect::kVllm,
+        Access::kData,
+        {
+            {"/tokenize", tokenize},
+            {"/v1/tokenize", tokenize},
+            {"/detokenize", detokenize},
+            {"/v1/detokenize", detokenize},
+        }
+    );
 }
 
 }  // namespace pitstop::http

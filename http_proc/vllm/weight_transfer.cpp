@@ -6,6 +6,7 @@
 #include "http_proc/format/control_fields.h"
 #include "http_proc/format/json_body.h"
 #include "http_proc/server/errors.h"
+#include "http_proc/server/posts.h"
 #include "http_proc/vllm/routes.h"
 #include "messages/groups.h"
 
@@ -244,19 +245,17 @@ Task<Response> update_from_ipc_by_rpc(Exchange& exchange, const nlohmann::json* 
 }
 
 void add_vllm_weight_transfer(Router& router) {
-    const auto add = [&](std::string_view path, Handler handler) {
-        router.add(
-            {.methods = "POST",
-             .path = path,
-             .dialect = Dialect::kVllm,
-             .access = Access::kAdmin,
-             .handler = handler}
-        );
-    };
-    add("/init_weight_transfer_engine", init_engine);
-    add("/start_weight_update", start_weight_update);
-    add("/update_weights", update_weights);
-    add("/finish_weight_update", finish_weight_update);
+    add_posts(
+        router,
+        Dialect::kVllm,
+        Access::kAdmin,
+        {
+            {"/init_weight_transfer_engine", init_engine},
+            {"/start_weight_update", start_weight_update},
+            {"/update_weights", update_weights},
+            {"/finish_weight_update", finish_weight_update},
+        }
+    );
 }
 
 }  // namespace pitstop::http
