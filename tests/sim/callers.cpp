@@ -10,7 +10,7 @@ namespace pitstop::sim {
 void World::act() {
     // The doors open when every replica has said hello.
     if (!doors_->is_ready()) return;
-    switch (random_.between(0, 24)) {
+    switch (random_.between(0, 26)) {
         case 0:
         case 1:
         case 2:
@@ -40,7 +40,10 @@ void World::act() {
             return start_update(/*is_good=*/!random_.once_in(3));
         case 23:
         case 24:
-            return start_push(/*is_dependable=*/false);
+        case 25:
+            return random_.once_in(3) ? start_collecting() : start_push(/*is_dependable=*/false);
+        case 26:
+            return random_.once_in(3) ? cancel_text() : ask_tokenize();
         case 20: {
             // Under a pause, as trainers do, or at any moment.
             if (random_.once_in(2))
@@ -123,10 +126,16 @@ void World::submit() {
     if (request.kv_tolerance == messages::KvTolerance::kMaxLag)
         request.kv_max_lag = random_.between(0, 3);
     if (random_.once_in(2)) request.replica = random_.between(0, num_replicas_ - 1);
+    if (random_.once_in(8)) {
+        request.text = some_text();
+        request.input_ids.reset();
+        request.logprobs.prompt_start = -1;
+    }
     ++report_.num_requests;
     clients_[peer].open[request.rid] = true;
     submitting_ = {.peer = peer, .rid = request.rid};
     say(peer, messages::Door::kData, request);
+    submitting_ = {};
 }
 
 // One that sends the most, a few others, one that makes up names, and some that come once.

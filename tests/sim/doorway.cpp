@@ -59,6 +59,8 @@ void World::turn_of_doors(tokenizer::DoorsInput in) {
         }
     }
     send_to_clients(std::move(out.to_clients));
+    cancel_jobs(out.cancelled);
+    take_jobs(std::move(out.jobs));
     TimePoint wake_at = out.wake_at;
     if (!unsent_to_clients_.empty() || !unsent_to_replicas_.empty()) wake_at = now_ + kRetryAfter;
     if (wake_at == TimePoint::max() || (doors_wake_at_ && *doors_wake_at_ <= wake_at)) return;
@@ -77,6 +79,7 @@ void World::watch_order(const messages::Frames& frames) {
     if (!is_order) return oracle_.fail("of the doors: " + is_order.error().message);
     for (const tokenizer::UpdateCoordinator::Order& order : orders) {
         sessions_.ordered(now_, order);
+        collections_.ordered(order);
         const auto* drop = std::get_if<messages::UpdateDrop>(&order);
         dropping_ = drop != nullptr ? drop->update : messages::UpdateId{};
         if (drop != nullptr) watch_drop(drop->update);
@@ -92,6 +95,7 @@ void World::send_to_replica(const tokenizer::ToReplica& message) {
             decode<messages::TokenizedRequest>(message.frames, messages::UnknownFields::kRefuse);
         if (!request) return oracle_.fail("of the doors: " + request.error().message);
         oracle_.submitted(*request);
+        check_prompt(*request);
         placed_.push_back({request->key, submitting_.peer, submitting_.rid});
         deliver(replicas_[r].requests, [this, r, request = *std::move(request)] {
             replicas_[r].inbox.requests.push_back(request);
@@ -170,12 +174,16 @@ void World::heard_of_call(const messages::Frames& frames) {
     if (frames.type == messages::ErrorReply::kType) {
         const Result<messages::ErrorReply> error =
             decode<messages::ErrorReply>(frames, messages::UnknownFields::kRefuse);
-        // A replica answers by its own deadline, but for what its workers answer.
+        // A replica answers by its own deadline, but for what its workers answer, or what waits for
+        // an update.
         const bool is_late = error && error->error.code == ErrorCode::kDeadlineExceeded;
-        if (is_late && !(stuck_any_ && call.is_of_workers))
+        if (is_late && !call.is_held && !(stuck_any_ && call.is_of_workers))
             oracle_.fail(fmt::format("{} {}: {} (P5)", call.name, id, error->error.message));
         return;
     }
+    if (call.ids) return check_tokens(call, frames);
+    if (call.newer_than && updates().version().epoch <= *call.newer_than)
+        oracle_.fail(fmt::format("{} {} is carried out before what was collected", call.name, id));
     if (frames.type != messages::UpdateReply::kType) return;
     const Result<messages::UpdateReply> reply =
         decode<messages::UpdateReply>(frames, messages::UnknownFields::kRefuse);

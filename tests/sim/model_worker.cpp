@@ -10,6 +10,9 @@
 namespace pitstop::sim {
 namespace {
 
+// A bucket brings one of them.
+constexpr std::int64_t kTensors = 2;
+
 bool accepts_lag(const messages::TokenizedRequest& request, std::int64_t lag) {
     return request.kv_tolerance == messages::KvTolerance::kKeep || lag == 0 ||
            (request.kv_tolerance == messages::KvTolerance::kMaxLag && lag <= request.kv_max_lag);
@@ -229,6 +232,7 @@ ModelWorker::Task ModelWorker::begin_stage(const messages::WorkerStage& order, S
     retained_.reset();  // its copy is being overwritten
     stage_ = Stage{order.update, order.spec.mode, fate, weights_of(order.spec.label), task};
     if (is_session) stage_->weights = order.spec.partial ? live_ : WeightsId{};
+    if (is_session && !order.spec.partial) stage_->num_missing = kTensors;
     if (fate == StageFate::kOther) spoil();
     if (order.spec.mode == messages::UpdateMode::kDirect && fate != StageFate::kRefused)
         is_torn_ = true;
@@ -248,6 +252,7 @@ ModelWorker::Task ModelWorker::begin_fill(const messages::WorkerFill& order, Sta
     stage_->task = task;
     stage_->fate = fate;
     stage_->weights = with_bytes(stage_->weights, name_of_bytes(order.source));
+    stage_->num_missing = std::max<std::int64_t>(0, stage_->num_missing - 1);
     if (fate == StageFate::kOther) spoil();
     return task;
 }
@@ -283,6 +288,7 @@ messages::RankOutcome ModelWorker::outcome_of_stage() const {
     const StageFate fate = stage_->fate;
     messages::RankOutcome outcome;
     outcome.rank = rank_;
+    outcome.num_missing = stage_->num_missing;
     outcome.ok = fate == StageFate::kGood || fate == StageFate::kOther;
     outcome.phase = fate == StageFate::kRefused ? messages::UpdatePhase::kIdle
                                                 : messages::UpdatePhase::kStaging;

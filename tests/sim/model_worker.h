@@ -80,6 +80,7 @@ class ModelWorker {
         WeightsId weights{};
         std::optional<Task> task{};
         bool is_ok = false;  // prepared
+        std::int64_t num_missing = 0;
     };
     // A row, and where its part of each of the plan's arrays begins.
     struct PlacedRow {

@@ -29,9 +29,15 @@ void World::go_on(std::size_t i) {
         pusher.next({updates().version().digest, sessions_.digest()});
     if (!call) return;
     const std::int64_t timeout_ms = pusher.timeout_ms();
-    const SessionBook::Base base = this->base();
-    const Heard heard = [this, i, call, base](const messages::UpdateReply& reply) {
-        sessions_.heard(now_, *call, reply, base);
+    const Heard heard = [this, i, call](const messages::UpdateReply& reply) {
+        const auto* bucket = std::get_if<messages::UpdateBucket>(&*call);
+        if (bucket != nullptr && reply.state == messages::UpdateState::kCollecting) {
+            // Whoever names no session fills the one that is open.
+            collections_.heard(name_of_bytes(bucket->source), reply, WeightsId{});
+        } else {
+            // A collected update may have come between the call and what it began.
+            sessions_.heard(now_, *call, reply, base());
+        }
         pushers_[i]->heard(reply);
         after(pushers_[i]->pause(), [this, i] { go_on(i); });
     };
@@ -39,6 +45,40 @@ void World::go_on(std::size_t i) {
     std::visit(
         [&](auto message) { this->call(std::move(message), timeout_ms, heard); }, *std::move(call)
     );
+    fate_ordered_.reset();
+}
+
+// Calls without a session, under a pause as a rule: they are to become one update.
+void World::start_collecting() {
+    if (!random_.once_in(4))
+        call(messages::PauseGeneration{.mode = messages::PauseMode::kInPlace}, 200);
+    collect(random_.between(1, 4));
+}
+
+void World::collect(std::int64_t num_left) {
+    messages::UpdateWeights message;
+    message.update.partial = true;
+    message.update.label = fmt::format("c{}", next_weights_++);
+    // TODO(tokenizer_proc): with a policy that waits for requests, a pause that comes while the
+    // update is being ordered holds it up, and the continue waits for the update: for ten minutes.
+    message.update.kv_policy = messages::KvPolicy::kKeep;
+    message.update.source.kind = messages::SourceKind::kIpc;
+    const std::string bytes = "ipc://@" + message.update.label;
+    message.update.source.handles = {{"CPU-0-0", bytes}};
+    const Heard heard = [this, bytes, num_left](const messages::UpdateReply& reply) {
+        const bool is_partial = updates().is_collecting() && !updates().is_collecting_all();
+        collections_.heard(
+            bytes, reply, is_partial ? oracle_.weights_at(updates().version().epoch) : WeightsId{}
+        );
+        if (num_left > 1) {
+            after(some(1, 3000), [this, num_left] { collect(num_left - 1); });
+        } else if (!random_.once_in(4)) {
+            after(some(1, 3000), [this] { call(messages::ContinueGeneration{}, 300); });
+        }
+    };
+    collections_.sent(bytes);
+    fate_ordered_ = !is_active_ || !random_.once_in(10);
+    call(std::move(message), random_.once_in(10) ? 3 : 300, heard);
     fate_ordered_.reset();
 }
 

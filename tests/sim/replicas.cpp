@@ -114,6 +114,7 @@ void World::work(std::size_t r, std::size_t k) {
         answer_later(r, k, some(100, 4000), rank.worker->begin_finish(*finish));
     } else if (const auto* commit = std::get_if<messages::WorkerCommit>(&order)) {
         answer(r, k, rank.worker->commit(*commit));
+        collections_.committed(oracle_.weights_at(commit->epoch));
         ++report_.num_commits;
     } else if (const auto* drop = std::get_if<messages::WorkerDrop>(&order)) {
         answer(r, k, rank.worker->drop(*drop));

@@ -30,8 +30,7 @@ World::World(std::uint64_t seed) : random_(seed) {
     now_ = TimePoint(seconds(1));
     spdlog::set_level(spdlog::level::err);  // refusals and clients that go are what this is about
     doors_ = std::make_unique<tokenizer::Doors>(
-        tokenizer::Doors::Config{.identity = identity_, .num_replicas = num_replicas_},
-        /*tokenizer=*/nullptr
+        tokenizer::Doors::Config{.identity = identity_, .num_replicas = num_replicas_}, tokenizer()
     );
     oracle_.loaded(Epoch{1}, WeightsId{});
     for (int r = 0; r < num_replicas_; ++r) {
@@ -75,6 +74,8 @@ Report World::run() {
     report_.num_buckets = sessions_.num_buckets;
     report_.num_sessions_committed = sessions_.num_committed;
     report_.num_sessions_expired = sessions_.num_expired;
+    report_.num_collected = collections_.num_calls;
+    report_.num_collections_committed = collections_.num_committed;
     for (const Replica& replica : replicas_)
         report_.num_retractions += replica.core->status(now_, CallId{1}).retractions_total;
     return report_;

@@ -5,12 +5,14 @@
 
 #include "messages/codec.h"
 #include "scheduler_proc/scheduler.h"
+#include "tests/sim/collection_book.h"
 #include "tests/sim/fairness_book.h"
 #include "tests/sim/model_worker.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/pusher.h"
 #include "tests/sim/random.h"
 #include "tests/sim/session_book.h"
+#include "tokenizer_proc/collected_calls.h"
 #include "tokenizer_proc/doors.h"
 
 #include <algorithm>
@@ -49,6 +51,9 @@ struct Report {
     std::int64_t num_buckets = 0;
     std::int64_t num_sessions_committed = 0;
     std::int64_t num_sessions_expired = 0;
+    std::int64_t num_collected = 0;  // calls without a session that were to become one update
+    std::int64_t num_collections_committed = 0;
+    std::int64_t num_texts = 0;  // encoded beside the doors
 };
 
 class World {
@@ -101,10 +106,14 @@ class World {
     // A call at the admin door.
     struct Call {
         std::string name{};
+        std::string peer = "caller";
         TimePoint deadline{};
         int num_answers = 0;
-        bool is_of_workers = false;  // they answer it: a stuck one does not
-        Heard heard{};               // of an update
+        bool is_of_workers = false;                 // they answer it: a stuck one does not
+        Heard heard{};                              // of an update
+        bool is_held = false;                       // it may wait for an update
+        std::optional<Epoch> newer_than{};          // it must wait for a version after this one
+        std::optional<std::vector<TokenId>> ids{};  // of a text that it is to encode
     };
     // A client of the data door.
     struct Client {
@@ -146,13 +155,20 @@ class World {
         message.call = CallId{next_call_++};
         message.timeout_ms = timeout_ms;
         ++report_.num_calls;
+        const bool needs_collected =
+            !tokenizer::kReplacesAll<Message> && tokenizer::needs_collected(message);
+        std::optional<Epoch> newer_than;
+        if (needs_collected && updates().is_collecting() && !updates().is_collecting_all())
+            newer_than = updates().version().epoch;
         constexpr bool kIsOfWorkers = std::is_same_v<Message, messages::WeightDigests> ||
                                       std::is_same_v<Message, messages::GetWeights>;
         calls_[raw(message.call)] = {
             .name = std::string(Message::kType),
             .deadline = now_ + std::chrono::milliseconds(timeout_ms) + kAnswerSlack,
             .is_of_workers = kIsOfWorkers,
-            .heard = std::move(heard)};
+            .heard = std::move(heard),
+            .is_held = needs_collected && updates().is_busy(),
+            .newer_than = newer_than};
         say("caller", messages::Door::kAdmin, message);
     }
     void watch_order(const messages::Frames& frames);
@@ -165,6 +181,17 @@ class World {
         return doors_->admin().updates();
     }
 
+    // ---- texts.cpp ----
+    static std::shared_ptr<const text::Tokenizer> tokenizer();
+    std::string some_text();
+    void ask_tokenize();
+    void cancel_text();
+    void take_jobs(std::vector<tokenizer::TextJob> jobs);
+    void cancel_jobs(const std::vector<tokenizer::JobId>& cancelled);
+    void finish_job(tokenizer::JobId id);
+    void check_prompt(const messages::TokenizedRequest& request);
+    void check_tokens(const Call& call, const messages::Frames& frames);
+
     // ---- callers.cpp, pushes.cpp ----
     void act();  // something random
     void submit();
@@ -173,6 +200,8 @@ class World {
     void start_update(bool is_good);
     void start_push(bool is_dependable);
     void go_on(std::size_t pusher);
+    void start_collecting();
+    void collect(std::int64_t num_left);
     void commit_any();
     void drop_any(std::int64_t timeout_ms);
     void watch_drop(messages::UpdateId update);
@@ -215,12 +244,22 @@ class World {
         RequestKey key{};
         std::string peer{};
         std::string rid{};
+        std::optional<std::vector<TokenId>> prompt{};  // of its text
     };
     std::vector<Placed> placed_{};  // requests that were sent to a replica, in that order
-    Placed submitting_{};           // last
+    Placed submitting_{};           // what the doors are told of now
+    CallId submitting_call_{};
+    struct Job {
+        Placed placed{};
+        CallId call{};  // of a request: 0
+        std::string text{};
+    };
+    std::map<tokenizer::JobId, Job> jobs_{};  // on the other thread
+    std::uint64_t next_text_ = 1;
     std::map<std::uint64_t, Call> calls_{};
     std::vector<std::unique_ptr<Pusher>> pushers_{};
     SessionBook sessions_{shape_, oracle_};
+    CollectionBook collections_{oracle_};
     messages::UpdateId dropping_{};  // if the last order was to drop
     bool stuck_any_ = false;
     std::optional<bool> fate_ordered_{};  // of what the call under way has ordered: is it good
