@@ -87,7 +87,7 @@ class Conductor:
         self._ways_key: Key = NO_KEY  # this one
         self._asked: dict[str, asyncio.Future] = {}  # uid -> its outcome
         self._view_number = 0
-        self._view_said: Any = None
+        self._view: dict[str, Any] = {}
         self._is_view_due = False
         self._view_changed: Optional[asyncio.Condition] = None
         self._coordinator: Optional[Coordinator] = None
@@ -253,9 +253,10 @@ class Conductor:
     async def _new_replica(self, slot: Slot) -> Optional[str]:
         group: PlacementGroup = ray.util.get_placement_group(slot_name(self._fleet, slot.number))
         bundle = self._config["bundle"]
-        slot.why = slot.why or f"no machine of the cluster has {bundle} free"
+        why, slot.why = slot.why, f"no machine of the cluster has {bundle} free"
         self._go_on()
         await group.ready()
+        slot.why = why
         slot.incarnation += 1
         member = f"{slot_name(self._fleet, slot.number)}.{slot.incarnation}"
         actor = ray.remote(Replica).options(
@@ -353,10 +354,14 @@ class Conductor:
         self._go_on()
 
     async def _tick(self) -> None:
-        while True:
-            self._coordinator.tick(time.monotonic())
-            self._go_on()
-            await asyncio.sleep(TICK_S)
+        try:
+            while True:
+                self._coordinator.tick(time.monotonic())
+                self._go_on()
+                await asyncio.sleep(TICK_S)
+        except Exception:  # without a clock nothing would ever be late: a successor has one
+            log.exception("the coordinator's rules are broken")
+            os._exit(1)
 
     # ---- what clients ask ----
 
@@ -391,18 +396,18 @@ class Conductor:
             return Outcome(uid, True, committed, replicas=replicas)
         return self._outcomes.get(uid)
 
-    def _view(self) -> tuple[Optional[Version], tuple[tuple[str, int], ...], int, str]:
-        coordinator = self._coordinator
-        members = ((name, coordinator.members[name].version) for name in sorted(coordinator.ready))
-        ready = tuple((name, version.epoch if version else 0) for name, version in members)
-        why = next((slot.why for slot in self._slots.values() if slot.why), "")
-        return coordinator.committed, ready, len(self._slots), why
-
     def _renew_view(self) -> None:
         self._is_view_due = False
-        view = self._view()
-        if view != self._view_said:
-            self._view_said = view
+        coordinator = self._coordinator
+        ready = {name: coordinator.members[name].version for name in coordinator.ready if name in self._places}
+        view = {
+            "committed": coordinator.committed,
+            "members": {name: {**self._places[name], "epoch": each.epoch if each else 0} for name, each in ready.items()},
+            "slots": len(self._slots),
+            "why": next((slot.why for slot in self._slots.values() if slot.why), ""),
+        }
+        if view != self._view:
+            self._view = view
             self._view_number += 1
             self._run(self._tell_view())
 
@@ -413,21 +418,14 @@ class Conductor:
     async def view(self, seen: Optional[tuple[int, int]] = None) -> dict[str, Any]:
         """Who may be asked to generate, and where; with `seen`, once that is another than then (or after a while)."""
         await self.start()
-        number = (os.getpid(), self._view_number)
-        if seen == number:
+        self._renew_view()
+        if seen == (os.getpid(), self._view_number):
             try:
                 async with self._view_changed:
                     await asyncio.wait_for(self._view_changed.wait(), LONG_POLL_S)
             except asyncio.TimeoutError:
                 pass
-        committed, members, num_slots, why = self._view()
-        return {
-            "number": (os.getpid(), self._view_number),
-            "committed": committed,
-            "members": {name: {**self._places[name], "epoch": epoch} for name, epoch in members if name in self._places},
-            "slots": num_slots,
-            "why": why,
-        }
+        return {**self._view, "number": (os.getpid(), self._view_number)}
 
     async def fan_out(self, kind: str, timeout: float, fields: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """A call of every replica's admin door: member -> {"ok", "reply"} or {"ok", "code", "message"}."""

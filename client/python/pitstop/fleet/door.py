@@ -36,7 +36,7 @@ class Door:
         self._clients: dict[str, asyncio.Future] = {}
         self._avoid: dict[str, float] = {}  # lost just now, and until when the view is not believed
         self._members: dict[str, dict[str, Any]] = {}
-        self._view: dict[str, Any] = {}
+        self.view: dict[str, Any] = {}  # the conductor's latest
         self._changed = asyncio.Condition()
         self._loads: collections.Counter[str] = collections.Counter()
         self._watching: Optional[asyncio.Task] = None
@@ -62,7 +62,7 @@ class Door:
     async def _follow(self) -> None:
         while True:
             try:
-                await self._take_view(await self._watch(self._view.get("number")))
+                await self._take_view(await self._watch(self.view.get("number")))
             except asyncio.CancelledError:
                 raise
             except Exception:
@@ -70,27 +70,23 @@ class Door:
 
     async def _take_view(self, view: Mapping[str, Any]) -> None:
         async with self._changed:
-            self._view = dict(view)
+            self.view = dict(view)
             self._members = dict(view["members"])
             gone = [name for name in self._clients if name not in self._members and not self._loads[name]]
             self._changed.notify_all()
         for name in gone:
             self._forget(name)
 
-    @property
-    def view(self) -> dict[str, Any]:
-        return self._view
-
     async def until(self, is_so: Callable[[Mapping[str, Any]], bool], timeout: float, what: str) -> None:
         """PitstopError "deadline_exceeded": it is not."""
         async def wait() -> None:
             async with self._changed:
-                await self._changed.wait_for(lambda: is_so(self._view))
+                await self._changed.wait_for(lambda: is_so(self.view))
 
         try:
             await asyncio.wait_for(wait(), timeout)
         except asyncio.TimeoutError:
-            why = self._view.get("why")
+            why = self.view.get("why")
             raise PitstopError(
                 "deadline_exceeded", f"{what}: not after {timeout:g} s{': ' + why if why else ''}"
             ) from None
@@ -234,7 +230,7 @@ class CarriedStream(AsyncIterator[Chunk]):
                 if self._stream is None:
                     await self._begin()
                     if self.finished:  # all its tokens had come
-                        return self._length_reached()
+                        return Chunk(rid=self.rid, finish=Finish(reason="length"))
                 chunk = await self._stream.__anext__()
             except StopAsyncIteration:
                 self._end()
@@ -342,9 +338,6 @@ class CarriedStream(AsyncIterator[Chunk]):
         if self._owed is not None and self._stream is not None:  # the stop was found here
             self._stream.cancel()
         self._end()
-
-    def _length_reached(self) -> Chunk:
-        return Chunk(rid=self.rid, finish=Finish(reason="length"))
 
     def __del__(self) -> None:
         if not self.finished and self._stream is not None:

@@ -54,18 +54,11 @@ class Participant:
         self.generation = order.generation
         if isinstance(order, Ask):
             return self._ask(is_new)
-        if isinstance(order, Stage):
-            return self._stage(order)
-        if isinstance(order, Decide):
-            return self._decide(order), []
-        if isinstance(order, Commit):
-            return self._commit(order)
-        if isinstance(order, Drop):
-            return self._drop(order)
-        if isinstance(order, Fetch):
-            return self._fetch(order)
-        assert isinstance(order, Retire)
-        return None, [End(order.reason)]
+        if isinstance(order, Retire):
+            return None, [End(order.reason)]
+        return {
+            Stage: self._stage, Decide: self._decide, Commit: self._commit, Drop: self._drop, Fetch: self._fetch,
+        }[type(order)](order)
 
     def _ask(self, is_new: bool) -> tuple[Optional[Answer], list[Work]]:
         if self._is_fetch_committing:
@@ -115,12 +108,12 @@ class Participant:
             self._floor = max(self._floor, key)
         return Staged(self.member, key, version, code, message, report)
 
-    def _decide(self, order: Decide) -> Answer:
+    def _decide(self, order: Decide) -> tuple[Optional[Answer], list[Work]]:
         if self._staged is not None and self._staged[0] == order.key:
             self._decided = order.key
         elif self._served_key != order.key:
-            return Decided(self.member, order.key, "failed_precondition", "nothing of it is staged")
-        return Decided(self.member, order.key)
+            return Decided(self.member, order.key, "failed_precondition", "nothing of it is staged"), []
+        return Decided(self.member, order.key), []
 
     def _commit(self, order: Commit) -> tuple[Optional[Answer], list[Work]]:
         if self._served_key == order.key:

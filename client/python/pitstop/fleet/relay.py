@@ -67,7 +67,7 @@ class Relay:
                 for one in range(index + len(fetches), min(index + AHEAD, len(self._buckets))):
                     fetches.append(asyncio.ensure_future(self._fetch(one)))
                 while not fetches[0].done():
-                    await asyncio.wait(fetches, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait([fetches[0]], timeout=LOOK_S)
                     if given_up.is_set():
                         raise GivenUp
                     if loop.time() > deadline:

@@ -165,8 +165,7 @@ class Replica:
         except GivenUp:
             return None
         except Exception as error:
-            code = getattr(error, "code", "internal")
-            return self._participant.stage_done(order.key, None, code, str(error))
+            return self._participant.stage_done(order.key, None, getattr(error, "code", "internal"), str(error))
         version = Version(reply["epoch"], reply.get("digest", ""), reply.get("label", ""), order.uid)
         return self._participant.stage_done(order.key, version, report=reply)
 
@@ -209,8 +208,7 @@ class Replica:
     async def _fetch(self, order: Fetch) -> Optional[Answer]:
         wanted = order.version
         try:
-            given_up = self._given_up
-            await off_loop(self._fetch_blocking, order, given_up)
+            await off_loop(self._fetch_blocking, order, self._given_up)
             if not self._participant.fetch_may_commit(wanted):
                 await self._drop()
                 return None
@@ -218,8 +216,7 @@ class Replica:
         except GivenUp:
             return None
         except Exception as error:
-            code = getattr(error, "code", "internal")
-            return self._participant.fetch_done(wanted, code, str(error))
+            return self._participant.fetch_done(wanted, getattr(error, "code", "internal"), str(error))
         return self._participant.fetch_done(wanted)
 
     def _fetch_blocking(self, order: Fetch, given_up: threading.Event) -> None:
