@@ -17,7 +17,7 @@ import pitstop  # noqa: E402
 from pitstop.fleet.door import Call, Door, _OwedText  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-ATTEMPTS_MAX = 20
+ATTEMPTS_MAX = 500
 SAMPLING = {"max_new_tokens": 300, "ignore_eos": True}
 PROMPT = "Once upon a time"
 
@@ -53,6 +53,18 @@ class Trees:
         self.kill(member)
         return True
 
+    async def in_its_middle(self):
+        """A stream that has begun, and goes no further: its tree is paused."""
+        for _ in range(ATTEMPTS_MAX):
+            stream = Call(self.door, None, 0).generate(PROMPT, temperature=0.0, **SAMPLING)
+            await stream.__anext__()
+            engine = self.engines[int(stream._member[1:])]
+            if (await engine.pause("in_place")).num_frozen:
+                return stream
+            await engine.resume()
+            await stream.result()
+        raise AssertionError(f"{ATTEMPTS_MAX} requests were over before they could be paused")
+
     def kill(self, member):
         os.kill(self.engines[int(member[1:])]._tree._launcher.process.pid, 9)
 
@@ -62,7 +74,7 @@ def run(work):
         async with Trees() as trees:
             return await work(trees)
 
-    return asyncio.run(asyncio.wait_for(with_trees(), 120))
+    return asyncio.run(asyncio.wait_for(with_trees(), 300))
 
 
 async def die_in_the_middle(trees, prompt, kill_after, **sampling):
@@ -159,8 +171,7 @@ def test_where_nobody_is_left_the_request_ends_with_an_error(monkeypatch):
     monkeypatch.setattr("pitstop.fleet.door.WAIT_S", 1.0)
 
     async def work(trees):
-        stream = Call(trees.door, None, 0).generate(PROMPT, temperature=0.0, **SAMPLING)
-        await stream.__anext__()
+        stream = await trees.in_its_middle()
         trees.kill("r0")
         trees.kill("r1")
         with pytest.raises(pitstop.PitstopError) as refused:
@@ -210,8 +221,7 @@ def test_a_request_may_wait_for_a_version():
 
 def test_a_request_that_its_client_leaves_ends_in_the_tree():
     async def work(trees):
-        stream = Call(trees.door, None, 0).generate(PROMPT, temperature=0.0, max_new_tokens=900, ignore_eos=True)
-        await stream.__anext__()
+        stream = await trees.in_its_middle()
         stream.cancel()
         last = await stream.result()
         assert last.finish.reason == "abort"

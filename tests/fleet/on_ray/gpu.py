@@ -10,7 +10,7 @@ from pitstop.fleet import Fleet
 MODELS = pathlib.Path(__file__).resolve().parents[3] / "launch" / "models"
 TREE = {"device": "cuda", "max_total_tokens": 2048, "tuning_dir": "none"}
 SAMPLING = {"max_new_tokens": 6, "temperature": 0}
-NO_ROOM_S = 5.0
+NO_ROOM_S = 15.0
 
 
 def visible_gpus(place):

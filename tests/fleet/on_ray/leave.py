@@ -9,7 +9,7 @@ import time
 
 import ray
 
-from machines import kill, machines
+from machines import is_replica, kill, machines
 
 PROGRAM = """
 import json, os, sys, time
@@ -21,14 +21,7 @@ fleet = Fleet("stories", replicas=2, threads=1, address=sys.argv[1])
 print(json.dumps([place["pid"] for place in places(fleet).values()]), flush=True)
 time.sleep(600)
 """
-DEADLINE_S = 60
-
-
-def is_replica(pid):
-    try:
-        return b"Replica" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
+DEADLINE_S = 240
 
 
 def main():

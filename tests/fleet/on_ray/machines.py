@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import pathlib
 import signal
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -58,7 +59,7 @@ def machines(count, cpus=1, gpus=0):
 
 def places(fleet):
     """{member: place}, as the conductor knows them."""
-    return ray.get(fleet._inner._conductor.view.remote())["members"]
+    return fleet._wait(fleet._inner._ask("view"))["members"]
 
 
 def processes_of(place):
@@ -97,4 +98,11 @@ def kill(pid):
         pass
 
 
-__all__ = ["NAMESPACE", "another_version", "kill", "machines", "places", "processes_of", "weights_of"]
+def is_replica(pid):
+    try:
+        return b"Replica" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+__all__ = ["NAMESPACE", "another_version", "is_replica", "kill", "machines", "places", "processes_of", "weights_of"]

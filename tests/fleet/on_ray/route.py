@@ -8,12 +8,12 @@ import urllib.request
 from machines import kill, machines, places
 from pitstop.fleet import Fleet
 
-DEADLINE_S = 60
+DEADLINE_S = 240
 
 
 def call(url, body=None):
     request = urllib.request.Request(url, json.dumps(body).encode() if body else None, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return json.load(answer)
 
 
