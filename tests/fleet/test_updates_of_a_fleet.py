@@ -92,6 +92,25 @@ def test_one_that_is_ended_for_hanging_is_named_with_the_reason(phase):
     assert outcome.ok or outcome.message == "b: it has not answered for 9 s"
 
 
+def test_where_all_vanish_that_had_heard_the_decision_nobody_says_that_it_had_no_effect():
+    """A successor may have had it committed, and its predecessor may live."""
+    coordinator = coordinator_of("a")
+    coordinator.update("it")
+    key = coordinator.take_orders()[0][1].key
+    coordinator.hear(orders.Staged("a", key, orders.Version(2, "d", "", "it")))
+    assert coordinator.phase is coordinating.Phase.DECIDING
+    successor, replica = Coordinator(2, ["a"]), Participant("a", update_world.INITIAL)
+    replica.take(orders.Stage(1, key, 2, "it"))
+    replica.stage_done(key, orders.Version(2, "d", "", "it"))
+    replica.take(orders.Decide(1, key))
+    successor.hear(replica.take(orders.Ask(2))[0])
+    successor.hear(replica.take(orders.Decide(2, key))[0])
+    assert successor.take_orders()[-1] == ("a", orders.Commit(2, key))
+    coordinator.gone("a")
+    outcome, = coordinator.take_outcomes()
+    assert outcome.code == "data_loss"
+
+
 # ---- bugs ----
 
 

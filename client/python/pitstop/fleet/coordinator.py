@@ -347,8 +347,8 @@ class Coordinator:
         if self.phase is Phase.DECIDING and self._update.votes.are_all("decided"):
             if self._update.votes:
                 self._begin_commit()
-            else:
-                self._finish("unavailable", "every replica vanished before the commit")
+            else:  # a successor, of which this one has not heard, may have had it committed before
+                self._finish("data_loss", "every replica vanished when it was decided")
         if self.phase is Phase.COMMITTING and self._update.votes.are_all("committed"):
             is_served = bool(self._update.votes)
             self._finish(*(("", "") if is_served else ("data_loss", "every replica vanished in the commit")))
