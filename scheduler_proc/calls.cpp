@@ -81,7 +81,8 @@ std::optional<Error> Scheduler::problem_of_release(const std::vector<messages::M
         ));
     }
     const std::optional<messages::UpdateId> update = update_.under_way();
-    if (update && (names(messages::MemoryTag::kWeights) || update_.is_committing())) {
+    const bool is_on_loan = update_.has_loan() || memory_.is_on_loan();
+    if (update && (names(messages::MemoryTag::kWeights) || update_.is_committing() || is_on_loan)) {
         return refused(fmt::format(
             "update {} is under way; wait for it, or drop its stage",
             static_cast<std::uint64_t>(*update)
@@ -102,7 +103,13 @@ void Scheduler::handle(const messages::ReleaseMemory& call, TurnOutput& out) {
 
 void Scheduler::handle(const messages::ResumeMemory& call, TurnOutput& out) {
     std::optional<Error> problem;
-    if (!is_ready()) problem = not_ready();
+    if (!is_ready()) {
+        problem = not_ready();
+    } else if (memory_.is_lent()) {
+        problem = Error{
+            ErrorCode::kFailedPrecondition,
+            "kv_cache is lent to an update (--update-mode lend); it comes back with its end"};
+    }
     answer_memory(memory_.resume(call, now_, std::move(problem)), out);
 }
 
@@ -114,6 +121,7 @@ void Scheduler::settle_memory(TurnOutput& out) {
     }
     if (effects.releases_weights) update_.forget_retained();
     if (effects.loses_weights) update_.lose_weights();
+    if (effects.loan_failure) update_.refuse_loan(*std::move(effects.loan_failure), out);
     answer_memory(std::move(effects.answer), out);
 }
 
@@ -133,6 +141,10 @@ void Scheduler::handle(const messages::UpdateReady& order, TurnOutput& out) {
 // Why running requests cannot run out, or nothing.
 std::optional<std::string> Scheduler::why_no_drain() const {
     if (!runner_.has_started_requests()) return std::nullopt;
+    if (memory_.is_lent()) {
+        return "running requests cannot run out (drain): their KV was lent to the update, which "
+               "was to say so with its stage";
+    }
     if (is_paused() && pause_.mode() != messages::PauseMode::kWait) {
         return fmt::format(
             "paused with {} running and {} waiting requests, which cannot run out (drain)",
@@ -224,7 +236,7 @@ std::optional<Error> Scheduler::why_unreadable() const {
 }
 
 std::optional<Error> Scheduler::why_not_on() const {
-    if (!is_torn() && is_all_resident()) return std::nullopt;
+    if (!is_torn() && !is_released()) return std::nullopt;
     return why_idle();
 }
 
@@ -235,7 +247,7 @@ std::optional<Error> Scheduler::why_idle() const {
             "the weights are torn: a direct update failed half-way; nothing is generated until the "
             "next complete update"};
     }
-    if (!is_all_resident()) {
+    if (is_released()) {
         return make_error(
             ErrorCode::kFailedPrecondition,
             "{}; nothing is generated until it is resumed",

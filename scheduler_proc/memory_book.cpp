@@ -162,6 +162,7 @@ MemoryBook::Job MemoryBook::finish() {
     for (const messages::MemoryTag tag : job_->tags) {
         states_[index_of(tag)] =
             is_released ? messages::MemoryState::kReleased : messages::MemoryState::kResident;
+        are_apart_[index_of(tag)] = job_->has_way_back_failed;
     }
     Job done = *std::move(job_);
     job_.reset();

@@ -31,6 +31,7 @@ class MemoryBook {
         messages::MemoryAction action = messages::MemoryAction::kRelease;
         std::vector<messages::MemoryTag> tags{};
         bool keep_weights = false;
+        bool is_loan = false;                   // of the KV cache to an update, which has no caller
         TimePoint deadline = TimePoint::max();  // the caller is told by then
         bool is_sent = false;
         bool is_answered = false;          // the caller was told that it is late
@@ -48,6 +49,11 @@ class MemoryBook {
     }
     [[nodiscard]] bool is_resident(messages::MemoryTag tag) const {
         return state(tag) == messages::MemoryState::kResident;
+    }
+    // Every rank has what state() says: false where one could neither carry an order out nor go
+    // back, until an order that all carry out.
+    [[nodiscard]] bool are_ranks_alike(messages::MemoryTag tag) const {
+        return !are_apart_[index_of(tag)];
     }
     // Every tag is: a pass may run.
     [[nodiscard]] bool is_all_resident() const;
@@ -91,6 +97,7 @@ class MemoryBook {
     static std::size_t index_of(messages::MemoryTag tag) { return static_cast<std::size_t>(tag); }
 
     int tp_;
+    std::array<bool, messages::kAllMemoryTags.size()> are_apart_{};
     std::array<messages::MemoryState, messages::kAllMemoryTags.size()> states_{};
     std::vector<std::array<messages::TagMemory, messages::kAllMemoryTags.size()>>
         ranks_;  // by rank

@@ -1,5 +1,7 @@
 #include "scheduler_proc/replica_memory.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -55,6 +57,32 @@ std::optional<messages::MemoryPart> ReplicaMemory::resume(
     return std::nullopt;
 }
 
+std::string ReplicaMemory::what_is_missing() const {
+    const bool is_lost = !loss_.empty() && !is_resident(messages::MemoryTag::kKvCache);
+    return book_.what_is_missing() +
+           (is_lost ? fmt::format(" (it was lent to an update, and is not back: {})", loss_) : "");
+}
+
+void ReplicaMemory::begin_loan(messages::MemoryAction action) {
+    loan_ = action == messages::MemoryAction::kRelease ? Loan::kTaking : Loan::kReturning;
+    book_.begin({
+        .order = next_order(),
+        .action = action,
+        .tags = {messages::MemoryTag::kKvCache},
+        .is_loan = true,
+        .is_answered = true,
+    });
+}
+
+// One that could not be had is still here, unless a rank could not even go back; one that could not
+// be given back is released from here on, as if a caller had asked for that.
+void ReplicaMemory::settle_loan(const MemoryBook::Job& done, Effects& effects) {
+    const bool is_taken = done.action == messages::MemoryAction::kRelease;
+    if (is_taken && done.failure) effects.loan_failure = done.failure;
+    if (done.failure) loss_ = done.failure->message;
+    loan_ = is_taken && !done.failure ? Loan::kLent : Loan::kNone;
+}
+
 ReplicaMemory::Effects ReplicaMemory::settle(bool is_still, TurnOutput& out) {
     Effects effects;
     MemoryBook::Job* job = book_.job();
@@ -86,6 +114,8 @@ ReplicaMemory::Effects ReplicaMemory::settle(bool is_still, TurnOutput& out) {
         // A rank that could not go back may release without keeping when a later resume fails.
         if (is_away && !are_weights_kept_) effects.loses_weights = true;
     }
+    if (done.is_loan) settle_loan(done, effects);
+    if (book_.is_resident(messages::MemoryTag::kKvCache)) loss_.clear();
     if (!done.is_answered) effects.answer = answer(done.call, done.failure, /*was_done=*/false);
     return effects;
 }

@@ -24,7 +24,7 @@ class ReplicaMemory {
 
     [[nodiscard]] bool is_all_resident() const { return book_.is_all_resident(); }
     [[nodiscard]] bool is_resident(messages::MemoryTag tag) const { return book_.is_resident(tag); }
-    [[nodiscard]] std::string what_is_missing() const { return book_.what_is_missing(); }
+    [[nodiscard]] std::string what_is_missing() const;
     [[nodiscard]] std::vector<messages::TagMemory> totals() const { return book_.totals(); }
     // The tags that a release with these would change.
     [[nodiscard]] std::vector<messages::MemoryTag> tags_to_release(
@@ -42,11 +42,30 @@ class ReplicaMemory {
         const messages::ResumeMemory& call, TimePoint now, std::optional<Error> why_not
     );
 
+    // ---- the KV cache's memory, lent to an update: nobody calls for it ----
+    // An order is under way, a caller's or one of these: no other can be given.
+    [[nodiscard]] bool has_order() const { return book_.job() != nullptr; }
+    [[nodiscard]] bool is_kv_alike() const {
+        return book_.are_ranks_alike(messages::MemoryTag::kKvCache);
+    }
+    // From lend() until it is back, or could not be had back.
+    [[nodiscard]] bool is_on_loan() const { return loan_ != Loan::kNone; }
+    [[nodiscard]] bool is_lent() const { return loan_ == Loan::kLent; }
+    // Nothing but the KV cache is missing, and that is lent, or about to be.
+    [[nodiscard]] bool lacks_nothing_but_loan() const {
+        return is_all_resident() || (is_on_loan() && is_resident(messages::MemoryTag::kWeights));
+    }
+    // REQUIRES: !has_order(), the KV cache is resident.
+    void lend() { begin_loan(messages::MemoryAction::kRelease); }
+    // REQUIRES: !has_order(), is_lent().
+    void take_back() { begin_loan(messages::MemoryAction::kResume); }
+
     // What follows from a step of the order for the rest of the replica.
     struct Effects {
         bool releases_kv = false;       // the ranks are told to: the prefix cache is worth nothing
         bool releases_weights = false;  // likewise: so is the retained copy
         bool loses_weights = false;     // the live copy's bytes are gone
+        std::optional<Error> loan_failure{};  // what was to be lent could not be had
         std::optional<messages::MemoryPart> answer{};
     };
     // Gives the order under way to the ranks once no step is in flight, and ends it when all have
@@ -64,11 +83,16 @@ class ReplicaMemory {
         CallId call, std::optional<Error> error, bool was_done
     ) const;
     [[nodiscard]] CallId next_order();
+    void begin_loan(messages::MemoryAction action);
+    void settle_loan(const MemoryBook::Job& done, Effects& effects);
 
     ReplicaId replica_;
     MemoryBook book_;
     bool are_weights_kept_ = false;  // while they are released: in host memory
     std::uint64_t num_orders_ = 0;
+    enum class Loan { kNone, kTaking, kLent, kReturning };
+    Loan loan_ = Loan::kNone;
+    std::string loss_{};  // why what was lent is not back; empty: it is, or was resumed
 };
 
 }  // namespace pitstop::scheduler

@@ -11,12 +11,6 @@ namespace {
 
 std::uint64_t number(messages::UpdateId id) { return static_cast<std::uint64_t>(id); }
 
-Error wrong_order(std::string_view order, messages::UpdateId id, std::string_view why) {
-    return make_error(
-        ErrorCode::kFailedPrecondition, "{} of update {}: {}", order, number(id), why
-    );
-}
-
 // A session's stage is only opened: its bytes come with buckets.
 messages::UpdateOrder order_of(const messages::UpdateStage& order) {
     return order.spec.source.kind == messages::SourceKind::kBuckets ? messages::UpdateOrder::kOpen
@@ -100,13 +94,35 @@ bool ReplicaUpdate::stage(
     for (messages::RankOutcome& rank : job.ranks) rank.phase = messages::UpdatePhase::kStaging;
     job.spec = std::move(order.spec);
     retained_.reset();  // its copy is what the stage overwrites
-    out.workers.emplace_back(messages::WorkerStage{
+    messages::WorkerStage to_workers{
         .update = job.id,
         .spec = job.spec,
         .timeout_ms = time_of_workers(order.timeout_ms),
-    });
+    };
+    // Also where weights are awaited: a rank may have kept its own when another lost them.
+    job.is_on_loan = lends_ && job.kind == UpdateJob::Kind::kStaged;
+    if (job.is_on_loan) {
+        job.held = std::move(to_workers);
+    } else {
+        out.workers.emplace_back(std::move(to_workers));
+    }
     job.spec.source.payloads.clear();  // large, and not needed again
     return true;
+}
+
+void ReplicaUpdate::note_loan(std::int64_t num_retracted, std::int64_t num_drained) {
+    job_->num_retracted = num_retracted;
+    job_->outcome.num_drained = num_drained;
+}
+
+void ReplicaUpdate::start_on_loan(TimePoint now, TurnOutput& out) {
+    CHECK(wants_loan());
+    job_->standing_since = now;
+    out.workers.emplace_back(*std::exchange(job_->held, std::nullopt));
+}
+
+void ReplicaUpdate::refuse_loan(Error error, TurnOutput& out) {
+    if (wants_loan()) fail(job_->round.order(), std::move(error), out);
 }
 
 // What comes between the vote and the commit is not the stage's.
@@ -274,7 +290,7 @@ void ReplicaUpdate::make_ready(
     job_->kv_policy = order.kv_policy;
     ask(messages::UpdateOrder::kReady,
         order.timeout_ms > 0 ? deadline_of(now, order.timeout_ms) : TimePoint::max());
-    if (order.kv_policy == messages::KvPolicy::kDrain) job_->outcome.num_drained = num_started;
+    if (order.kv_policy == messages::KvPolicy::kDrain) job_->outcome.num_drained += num_started;
 }
 
 void ReplicaUpdate::settle(TimePoint now, bool is_still, bool is_run_out, TurnOutput& out) {
@@ -294,9 +310,12 @@ void ReplicaUpdate::end_late(TimePoint now, const std::string& what_runs, TurnOu
     if (!job_ || now < job_->deadline) return;
     const messages::UpdateOrder order = job_->round.order();
     Error error{ErrorCode::kDeadlineExceeded, fmt::format("phase ready: {}", what_runs)};
-    if (order != messages::UpdateOrder::kReady)
+    if (job_->held) {
+        error.message = fmt::format("phase stage: {}", what_runs);
+    } else if (order != messages::UpdateOrder::kReady) {
         error.message =
             fmt::format("phase stage: no vote in time from {}", job_->names_of_silent_ranks());
+    }
     fail(order, std::move(error), out);
 }
 
@@ -312,131 +331,6 @@ void ReplicaUpdate::tell_who_is_awaited(TurnOutput& out) const {
         .replica = config_.replica,
         .ranks = job_->silent_ranks(),
     });
-}
-
-bool ReplicaUpdate::may_commit(const messages::UpdateCommit& order, TurnOutput& out) const {
-    const auto refuse_with = [&](std::string_view why) {
-        refuse_order(
-            order.update,
-            messages::UpdateOrder::kCommit,
-            wrong_order("commit", order.update, why),
-            out
-        );
-        return false;
-    };
-    if (!job_ || job_->id != order.update) return refuse_with("no such update");
-    if (job_->round.may(messages::UpdateOrder::kCommit)) return true;
-    const messages::UpdatePhase phase = job_->phase();
-    if (phase >= messages::UpdatePhase::kCommitting) return refuse_with("ended before");
-    if (phase == messages::UpdatePhase::kPrepared || phase == messages::UpdatePhase::kReadying)
-        return refuse_with("not standing ready");
-    return refuse_with("not every rank is prepared");
-}
-
-void ReplicaUpdate::commit(TimePoint now, const KvCounts& counts, TurnOutput& out) {
-    UpdateJob& job = *job_;
-    ask(messages::UpdateOrder::kCommit, TimePoint::max());
-    job.commit_ordered = now;
-    job.outcome.num_kept = counts.num_kept;
-    job.outcome.num_recomputed = counts.num_recomputed;
-    job.outcome.num_aborted = counts.num_aborted;
-    out.workers.emplace_back(messages::WorkerCommit{
-        .update = job.id,
-        .epoch = job.new_epoch,
-        .rollback = job.kind == UpdateJob::Kind::kRollback,
-    });
-    swap_version();
-    tell_who_is_awaited(out);
-}
-
-// The next plan runs under the new version.
-void ReplicaUpdate::swap_version() {
-    const UpdateJob& job = *job_;
-    Version old = std::exchange(
-        version_,
-        Version{
-            .epoch = job.new_epoch,
-            .label = job.label,
-            .digest = job.digest,
-            .serial = version_.serial + 1,
-        }
-    );
-    // A direct update has overwritten the old copy; a torn one is no version to go back to.
-    retained_.reset();
-    if (job.kind != UpdateJob::Kind::kDirect && weights_ == Weights::kWhole)
-        retained_ = std::move(old);
-    weights_ = Weights::kWhole;
-}
-
-bool ReplicaUpdate::add(const messages::WorkerCommitted& answer, TimePoint now, TurnOutput& out) {
-    if (!awaits(answer.update, messages::UpdateOrder::kCommit, answer.rank)) return false;
-    UpdateJob& job = *job_;
-    if (answer.epoch != job.new_epoch) {
-        out.fatal = make_error(
-            ErrorCode::kInternal,
-            "rank {} committed epoch {}, ordered was {}",
-            raw(answer.rank),
-            raw(answer.epoch),
-            raw(job.new_epoch)
-        );
-        return true;
-    }
-    messages::RankOutcome rank = job.ranks[static_cast<std::size_t>(raw(answer.rank))];
-    rank.ok = true;
-    rank.phase = messages::UpdatePhase::kCommitted;
-    rank.commit_s = static_cast<double>(answer.elapsed_us) * 1e-6;
-    if (take(std::move(rank)) == messages::UpdateRound::Progress::kDone) {
-        job.record_commit(now);
-        end(messages::UpdateOrder::kCommit, out);
-    } else {
-        tell_who_is_awaited(out);
-    }
-    return true;
-}
-
-void ReplicaUpdate::drop(const messages::UpdateDrop& order, TurnOutput& out) {
-    // Whatever came of it here: another replica was overwritten, or has not committed.
-    if (order.torn) weights_ = Weights::kTorn;
-    if (!job_ || job_->id != order.update) {  // it was refused here, or never came
-        messages::UpdatePart part = part_of(order.update, messages::UpdateOrder::kDrop);
-        part.ok = true;
-        part.verdict.message = order.reason;
-        out.tokenizer.emplace_back(std::move(part));
-        return;
-    }
-    UpdateJob& job = *job_;
-    if (!job.round.may(messages::UpdateOrder::kDrop)) {
-        return refuse_order(
-            order.update,
-            messages::UpdateOrder::kDrop,
-            wrong_order("drop", order.update, "ended before"),
-            out
-        );
-    }
-    const bool is_stage_sent = job.is_stage_sent();
-    if (job.kind == UpdateJob::Kind::kDirect && is_stage_sent && may_have_written(job.ranks))
-        weights_ = Weights::kTorn;
-    job.drop_reason = order.reason;
-    ask(messages::UpdateOrder::kDrop, TimePoint::max());
-    if (!is_stage_sent) {
-        job.round.finish();
-        return end(messages::UpdateOrder::kDrop, out);
-    }
-    out.workers.emplace_back(messages::WorkerDrop{.update = job.id});
-    tell_who_is_awaited(out);
-}
-
-bool ReplicaUpdate::add(const messages::WorkerDropped& answer, TurnOutput& out) {
-    if (!awaits(answer.update, messages::UpdateOrder::kDrop, answer.rank)) return false;
-    messages::RankOutcome rank = job_->ranks[static_cast<std::size_t>(raw(answer.rank))];
-    // A rank that failed keeps the phase it failed in.
-    if (rank.ok || !rank.code) rank.phase = messages::UpdatePhase::kDropped;
-    if (take(std::move(rank)) == messages::UpdateRound::Progress::kDone) {
-        end(messages::UpdateOrder::kDrop, out);
-    } else {
-        tell_who_is_awaited(out);
-    }
-    return true;
 }
 
 messages::UpdateState ReplicaUpdate::state() const {

@@ -31,9 +31,11 @@ class ReplicaUpdate {
 
     explicit ReplicaUpdate(const SchedulerConfig& config);
 
-    // What the ranks loaded, or that they loaded nothing.
-    void open(std::string digest, bool has_weights) {
+    // What the ranks loaded, or that they loaded nothing; and whether a staged version needs the KV
+    // cache's memory.
+    void open(std::string digest, bool has_weights, bool lends) {
         version_.digest = std::move(digest);
+        lends_ = lends;
         if (!has_weights) weights_ = Weights::kAwaited;
     }
 
@@ -65,6 +67,24 @@ class ReplicaUpdate {
     [[nodiscard]] bool overwrites() const {
         return stands() && job_->kind == UpdateJob::Kind::kDirect;
     }
+
+    // ---- the KV cache's memory, lent to what is staged (--update-mode lend) ----
+    // From the stage's order to the end of the update: nothing is planned, but for a drain.
+    [[nodiscard]] bool has_loan() const { return job_ && job_->is_on_loan; }
+    // Its stage waits for that memory.
+    [[nodiscard]] bool wants_loan() const {
+        return job_ && job_->held && !job_->round.has_failed();
+    }
+    // Before that, requests that run are to run out.
+    [[nodiscard]] bool drains_for_loan() const {
+        return wants_loan() && job_->kv_policy == messages::KvPolicy::kDrain;
+    }
+    // What that memory cost those who ran: retracted, or waited for.
+    void note_loan(std::int64_t num_retracted, std::int64_t num_drained);
+    // The memory is there, no step runs: the ranks begin. REQUIRES: wants_loan().
+    void start_on_loan(TimePoint now, TurnOutput& out);
+    // It could not be had. The update fails if it waits for it still.
+    void refuse_loan(Error error, TurnOutput& out);
 
     // ---- orders of the door. `why_not`: what is against it for reasons of others ----
     using WhyNot = std::optional<std::string>;
@@ -140,7 +160,8 @@ class ReplicaUpdate {
     [[nodiscard]] messages::UpdateState state() const;
 
     SchedulerConfig config_;
-    Version version_{};                  // that the next plan runs under
+    Version version_{};  // that the next plan runs under
+    bool lends_ = false;
     std::optional<Version> retained_{};  // whose copy the workers still hold
     std::optional<UpdateJob> job_{};
     Weights weights_ = Weights::kWhole;  // anything else: nothing may run

@@ -69,9 +69,7 @@ void Scheduler::handle_control(
         [&](messages::Status& call) { status_calls.push_back(call.call); },
         [&](messages::EndRequests& ends) { runner_.end_requests(ends, out); },
         [&](messages::FlushCache& call) { runner_.flush(call, out); },
-        [&](messages::UpdateStage& order) {
-            if (update_.stage(std::move(order), now_, why_no_update(), out)) runner_.watch_steps();
-        },
+        [&](messages::UpdateStage& order) { stage(std::move(order), out); },
         [&](messages::UpdateFill& order) { update_.fill(std::move(order), now_, out); },
         [&](messages::UpdateFinish& order) { update_.finish_session(order, now_, out); },
         [&](messages::UpdateDrop& order) { update_.drop(order, out); },
@@ -149,7 +147,7 @@ void Scheduler::handle_hello(messages::WorkerHello hello, TurnOutput& out) {
         );
         return;
     }
-    update_.open(*std::move(digest), workers_.have_weights());
+    update_.open(*std::move(digest), workers_.have_weights(), workers_.lend());
     runner_.open(workers_);
     const ModelLimits& limits = runner_.limits();
     out.tokenizer.emplace_back(messages::SchedulerHello{
@@ -173,6 +171,7 @@ Runner::Scope Scheduler::scope() const {
     using Scope = Runner::Scope;
     if (!is_ready() || !has_weights() || !is_all_resident()) return Scope::kNothing;
     if (is_paused() && !pause_.runs_out()) return Scope::kNothing;
+    if (update_.has_loan()) return update_.drains_for_loan() ? Scope::kStarted : Scope::kNothing;
     if (update_.drains()) return Scope::kStarted;
     if (update_.overwrites()) return Scope::kNothing;
     return is_paused() ? Scope::kStarted : Scope::kEverything;
@@ -192,6 +191,7 @@ void Scheduler::settle(TurnOutput& out) {
     runner_.settle_flushes(out);
     update_.settle(now_, load.is_still, load.is_run_out, out);
     settle_memory(out);
+    settle_loan(out);
 }
 
 void Scheduler::end_late_calls(TurnOutput& out) {
@@ -220,7 +220,7 @@ std::optional<TimePoint> Scheduler::next_deadline() const {
 std::string Scheduler::state() const {
     if (!is_ready()) return "loading";
     if (is_torn()) return "torn";
-    if (!is_all_resident()) return "released";
+    if (is_released()) return "released";
     if (!has_weights()) return "awaiting_weights";
     if (is_paused()) return pause_.is_standing() ? "paused" : "pausing";
     if (runner_.is_flushing() || scope() != Runner::Scope::kEverything) return "updating";

@@ -83,6 +83,13 @@ class Scheduler {
     void handle(const messages::WorkerReadTensor& call, TurnOutput& out);
     void handle(const messages::WorkerDigest& call, TurnOutput& out);
     void settle_memory(TurnOutput& out);
+    // ---- loan.cpp: the KV cache's memory, lent to an update ----
+    void stage(messages::UpdateStage order, TurnOutput& out);
+    void settle_loan(TurnOutput& out);
+    // Some memory is not there, nor is it lent.
+    [[nodiscard]] bool is_released() const { return !memory_.lacks_nothing_but_loan(); }
+
+    // ---- calls.cpp ----
     void answer_memory(std::optional<messages::MemoryPart> part, TurnOutput& out) const;
     [[nodiscard]] std::optional<Error> problem_of_release(
         const std::vector<messages::MemoryTag>& tags

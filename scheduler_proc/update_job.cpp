@@ -8,6 +8,16 @@
 
 namespace pitstop::scheduler {
 
+Error wrong_order(std::string_view order, messages::UpdateId id, std::string_view why) {
+    return make_error(
+        ErrorCode::kFailedPrecondition,
+        "{} of update {}: {}",
+        order,
+        static_cast<std::uint64_t>(id),
+        why
+    );
+}
+
 UpdateJob::UpdateJob(messages::UpdateId update, Kind update_kind, int tp)
     : id(update), kind(update_kind), round(static_cast<std::size_t>(tp)) {
     ranks.resize(static_cast<std::size_t>(tp));

@@ -4,6 +4,7 @@
 
 #include "base/result.h"
 #include "base/time.h"
+#include "messages/update_orders.h"
 #include "messages/update_round.h"
 #include "messages/version_digest.h"
 #include "messages/weights.h"
@@ -16,11 +17,21 @@
 
 namespace pitstop::scheduler {
 
+// Such an order cannot be carried out now.
+[[nodiscard]] Error wrong_order(
+    std::string_view order, messages::UpdateId id, std::string_view why
+);
+
 struct UpdateJob {
     enum class Kind { kStaged, kDirect, kRollback };
     messages::UpdateId id{};
     Kind kind = Kind::kStaged;
     messages::UpdateRound round;  // of the ranks; `ready` is the replica's own
+
+    // --update-mode lend: it is staged in the KV cache's memory, and not before that is there.
+    bool is_on_loan = false;
+    std::optional<messages::WorkerStage> held{};
+    std::int64_t num_retracted = 0;  // for it
 
     std::int64_t bucket = 0;  // session: the one ordered last; 0: the opening
 
@@ -34,7 +45,7 @@ struct UpdateJob {
     std::vector<std::vector<messages::PartDigest>> digests{};  // by rank
 
     TimePoint deadline = TimePoint::max();      // of the order under way
-    std::optional<TimePoint> standing_since{};  // direct: no step has run since
+    std::optional<TimePoint> standing_since{};  // direct, on loan: no step has run since
     TimePoint commit_ordered{};
     std::string drop_reason{};
     messages::ReplicaOutcome outcome{};  // without ranks
@@ -44,7 +55,7 @@ struct UpdateJob {
     [[nodiscard]] messages::UpdatePhase phase() const { return round.phase(); }
     // Workers may have begun to write.
     [[nodiscard]] bool is_stage_sent() const {
-        return kind != Kind::kRollback && phase() != messages::UpdatePhase::kStopping &&
+        return kind != Kind::kRollback && !held && phase() != messages::UpdatePhase::kStopping &&
                phase() != messages::UpdatePhase::kStopped;
     }
     // Those that have not answered what was asked last.

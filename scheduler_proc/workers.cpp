@@ -108,6 +108,12 @@ Result<std::string> Workers::digest() const {
     return to_hex(version.digest);
 }
 
+bool Workers::lend() const {
+    return std::ranges::any_of(hellos_, [](const auto& hello) {
+        return hello->update_mode == "lend";
+    });
+}
+
 std::vector<messages::WorkerStatus> Workers::status() const {
     std::vector<messages::WorkerStatus> all;
     for (const auto& hello : hellos_) {

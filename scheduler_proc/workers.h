@@ -34,6 +34,8 @@ class Workers {
 
     // ---- REQUIRES: is_complete() ----
     [[nodiscard]] bool have_weights() const { return first().has_weights; }
+    // A rank has no room for two copies of the weights but where its KV lies (--update-mode lend).
+    [[nodiscard]] bool lend() const;
     [[nodiscard]] const std::string& model_type() const { return first().model_type; }
     [[nodiscard]] ModelLimits limits() const;
     [[nodiscard]] std::int64_t num_pages() const;  // the fewest of any rank, at most kPagesMax

@@ -43,7 +43,8 @@ void add_device_flags(Options& options, FlagSet& flags) {
         "update-mode",
         &options.update_mode,
         "with cuda: staged leaves room for a second copy of the weights; host stages in the host's "
-        "memory, direct nowhere, and KV takes the room; auto takes the first of them that fits"
+        "memory, lend where KV lies, direct nowhere, and KV takes the room; auto takes the first "
+        "of them that fits"
     );
     flags.add(
         "deterministic",

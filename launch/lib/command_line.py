@@ -123,10 +123,10 @@ def add_engine_flags(parser):
     )
     add(
         "--update-mode",
-        choices=("auto", "staged", "host", "direct"),
+        choices=("auto", "staged", "host", "lend", "direct"),
         help="on a GPU: staged leaves room for a second copy of the weights; host stages in the host's memory and "
-        "uploads at the commit, direct overwrites what serves, and KV takes the room; auto: the first that fits "
-        "(default auto)",
+        "uploads at the commit, lend stages where KV lies while nothing is generated, direct overwrites what serves, "
+        "and KV takes the room; auto: the first that fits (default auto)",
     )
     add(
         "--deterministic",

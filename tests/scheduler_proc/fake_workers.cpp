@@ -99,6 +99,7 @@ std::vector<FromWorker> FakeWorkers::hellos() const {
         hello.weight_bytes = 1000;
         hello.kv_bytes = 1000;
         hello.has_weights = model_.has_weights;
+        hello.update_mode = model_.lends ? "lend" : "staged";
         all.emplace_back(std::move(hello));
     }
     return all;
@@ -291,6 +292,11 @@ std::vector<FromWorker> FakeWorkers::answers_to(const messages::StepPlan& plan) 
 
 std::vector<FromWorker> FakeWorkers::answers_to(const messages::WorkerStage& stage) {
     std::vector<FromWorker> answers;
+    for (const auto& tags : released_) {
+        if (model_.lends && stage.spec.mode == messages::UpdateMode::kStaged &&
+            !tags.contains(messages::MemoryTag::kKvCache))
+            problems_.emplace_back("a stage beside KV, where only one of them has room");
+    }
     shadow_weights_ = staged_weights.value_or(model_.weights);
     for (int i = 0; i < model_.tp; ++i) {
         const auto at = static_cast<std::size_t>(i);

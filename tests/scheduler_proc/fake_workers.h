@@ -29,6 +29,7 @@ struct FakeModel {
     std::uint64_t weights = 0;    // another number, another model
     Epoch epoch{1};               // that they loaded: another one after a restart
     bool has_weights = true;      // false: they wait for a first update
+    bool lends = false;           // --update-mode lend
     std::int64_t eos_one_in = 0;  // every so many contexts end; 0: none
     std::int64_t nan_one_in = 0;  // every so many contexts have logits that are not finite
 };

@@ -67,6 +67,7 @@ messages::WorkerHello ModelWorker::hello() const {
     hello.page_size = shape_.page_size;
     hello.num_slots = shape_.num_slots;
     hello.eos_ids = {kEos};
+    hello.update_mode = shape_.lends ? "lend" : "staged";
     hello.digests = parts(live_);
     return hello;
 }
@@ -229,6 +230,9 @@ ModelWorker::Task ModelWorker::begin_stage(const messages::WorkerStage& order, S
             static_cast<std::uint64_t>(stage_->update)
         ));
     if (released_.contains(messages::MemoryTag::kWeights)) fail("a stage into released memory");
+    const bool needs_copy = order.spec.mode == messages::UpdateMode::kStaged && !are_weights_gone_;
+    if (shape_.lends && needs_copy && !released_.contains(messages::MemoryTag::kKvCache))
+        fail("a second copy of the weights beside KV, where only one of them has room");
     retained_.reset();  // its copy is being overwritten
     stage_ = Stage{order.update, order.spec.mode, fate, weights_of(order.spec.label), task};
     if (is_session) stage_->weights = order.spec.partial ? live_ : WeightsId{};
@@ -328,7 +332,7 @@ messages::WorkerCommitted ModelWorker::commit(const messages::WorkerCommit& orde
     } else {
         oracle_.commit_ordered(id, num_replicas_, shape_.tp);
         if (stage_->mode == messages::UpdateMode::kStaged) {
-            retained_ = live_;
+            if (!shape_.lends) retained_ = live_;
             live_ = stage_->weights;
         }
         if (are_weights_gone_) retained_.reset();

@@ -19,6 +19,7 @@ struct ModelShape {
     std::int64_t page_size = 4;
     std::int64_t num_slots = 8;
     std::int64_t context_len = 64;
+    bool lends = false;  // --update-mode lend
 };
 
 // Which weights an update's label stands for.

@@ -20,7 +20,7 @@ from wire import Door
 pytestmark = needs_gpu
 ALL = "PITSTOP_EMULATED_GPU_ALL" in os.environ
 WORKER = "tp_worker[0.0]"
-MODES = ("staged", "direct", "host")
+MODES = ("staged", "direct", "host", "lend")
 PHASES = ("stage_begin", "stage_half", "commit_begin", "commit_done")
 SOURCES = ("disk", "ipc")
 
@@ -31,7 +31,7 @@ def some(product, always):
 
 
 def flags(mode):
-    return ("--update-mode", "host") if mode == "host" else ()
+    return ("--update-mode", mode) if mode in ("host", "lend") else ()
 
 
 def begin(admin, source, mode, sender=None, timeout_ms=60_000):
@@ -74,7 +74,12 @@ def check_afterwards(tree, admin, mode, reference):
     "mode, phase, source",
     some(
         itertools.product(MODES, PHASES, SOURCES),
-        [("direct", "stage_half", "disk"), ("host", "commit_begin", "ipc"), ("host", "commit_done", "disk")],
+        [
+            ("direct", "stage_half", "disk"),
+            ("host", "commit_begin", "ipc"),
+            ("host", "commit_done", "disk"),
+            ("lend", "stage_half", "ipc"),
+        ],
     ),
 )
 def test_P2_a_worker_killed_in_an_update_is_named(start_held, mode, phase, source):
@@ -94,7 +99,12 @@ def test_P2_a_worker_killed_in_an_update_is_named(start_held, mode, phase, sourc
     "mode, source, how",
     some(
         itertools.product(MODES, ("ipc",), ("SIGKILL", "SIGSTOP")),
-        [("staged", "ipc", "SIGKILL"), ("direct", "ipc", "SIGSTOP"), ("host", "ipc", "SIGKILL")],
+        [
+            ("staged", "ipc", "SIGKILL"),
+            ("direct", "ipc", "SIGSTOP"),
+            ("host", "ipc", "SIGKILL"),
+            ("lend", "ipc", "SIGKILL"),
+        ],
     ),
 )
 def test_P2_a_sender_that_dies_or_stands_still_costs_the_stage_alone(start_held, reference, mode, source, how):
@@ -115,7 +125,7 @@ def test_P2_a_sender_that_dies_or_stands_still_costs_the_stage_alone(start_held,
 
 @pytest.mark.parametrize(
     "mode, phase",
-    some(itertools.product(MODES, ("stage_begin", "stage_half")), [("direct", "stage_half"), ("host", "stage_half")]),
+    some(itertools.product(MODES, ("stage_begin", "stage_half")), [("direct", "stage_half"), ("host", "stage_half"), ("lend", "stage_half")]),
 )
 def test_P5_a_worker_that_stands_still_in_a_stage_is_named(start_held, reference, mode, phase):
     tree = start_held(phase, *flags(mode))
@@ -153,8 +163,14 @@ def test_P5_a_worker_that_stands_still_in_a_commit_is_named(start_held, referenc
             ("direct", "cudaMemcpyAsync:102=cudaErrorLaunchFailure"),
             ("host", "cudaStreamWaitEvent:2=cudaErrorUnknown"),
             ("host", "cudaStreamWaitEvent:9=cudaErrorLaunchFailure"),
+            ("lend", "cudaStreamWaitEvent:1=cudaErrorUnknown"),
+            ("lend", "cudaMemcpyAsync:102=cudaErrorLaunchFailure"),
         ],
-        [("direct", "cudaStreamWaitEvent:1=cudaErrorUnknown"), ("host", "cudaStreamWaitEvent:9=cudaErrorLaunchFailure")],
+        [
+            ("direct", "cudaStreamWaitEvent:1=cudaErrorUnknown"),
+            ("host", "cudaStreamWaitEvent:9=cudaErrorLaunchFailure"),
+            ("lend", "cudaMemcpyAsync:102=cudaErrorLaunchFailure"),
+        ],
     ),
 )
 def test_P5_a_cuda_error_in_a_direct_stage_or_an_upload_ends_the_tree_and_is_named(gpu, place, mode, fault):

@@ -104,11 +104,6 @@ def test_P10_tensors_in_the_gpus_memory_come_to_host_memory_and_their_references
     assert admin.call("weight_digests")["digest"] == DIGESTS["bard"]["digest"]
 
 
-def test_an_update_mode_that_is_not_built_is_refused_by_name(gpu, place):
-    done = run("serve", "--no-http", "--run-dir", place / "tree", *FULL, "lend")
-    assert done.returncode == 2 and "invalid choice: 'lend'" in done.stderr, done.stderr
-
-
 def test_P10_push_and_adopt(gpu, start_tree, reference):
     tree = start_tree(*CUDA)
     door, admin = tree.door(), tree.door("admin")

@@ -203,6 +203,7 @@ Result<> Engine::divide_gpu_memory(const Model::Args& args) {
     ASSIGN_OR_RETURN(room_, choose_room(options_.update_room, facts));
     spdlog::info("updates: {}, {}", name_of(room_.room), room_.why);
     if (room_.room == UpdateRoom::kHost) RETURN_IF_ERROR(weights_->stage_on_host());
+    if (room_.room == UpdateRoom::kLend) weights_->stage_on_loan();
     if (!is_kv_open) return Ok{};
     sizes_.num_pages = std::min(room_.num_pages, kKvTokensMax / sizes_.page_size);
     if (sizes_.num_pages < 1) {

@@ -33,6 +33,8 @@ std::string_view name_of(UpdateRoom room) {
             return "staged";
         case UpdateRoom::kHost:
             return "host";
+        case UpdateRoom::kLend:
+            return "lend";
         case UpdateRoom::kDirect:
             return "direct";
     }
@@ -41,12 +43,16 @@ std::string_view name_of(UpdateRoom room) {
 
 Result<UpdateRoom> parse_update_room(std::string_view name) {
     for (const UpdateRoom room :
-         {UpdateRoom::kAuto, UpdateRoom::kStaged, UpdateRoom::kHost, UpdateRoom::kDirect}) {
+         {UpdateRoom::kAuto,
+          UpdateRoom::kStaged,
+          UpdateRoom::kHost,
+          UpdateRoom::kLend,
+          UpdateRoom::kDirect}) {
         if (name == name_of(room)) return room;
     }
     return make_error(
         ErrorCode::kInvalidArgument,
-        "--update-mode takes auto, staged, host or direct, not '{}'",
+        "--update-mode takes auto, staged, host, lend or direct, not '{}'",
         name
     );
 }
@@ -59,7 +65,7 @@ Result<ChosenRoom> choose_room(UpdateRoom asked, const RoomFacts& facts) {
         return make_error(
             ErrorCode::kResourceExhausted,
             "no room for a second copy of the weights on {}, which --update-mode staged asks for: "
-            "{}. --update-mode host and direct do without",
+            "{}. --update-mode host, lend and direct do without",
             facts.device,
             numbers(facts)
         );
@@ -68,9 +74,19 @@ Result<ChosenRoom> choose_room(UpdateRoom asked, const RoomFacts& facts) {
         return make_error(
             ErrorCode::kResourceExhausted,
             "no room for a version of the weights in host memory, which --update-mode host asks "
-            "for: {} bytes are free, it takes {}. --update-mode direct does without",
+            "for: {} bytes are free, it takes {}. --update-mode lend and direct do without",
             facts.host_free,
             facts.host_copy
+        );
+    }
+    const bool fits_in_kv = left >= facts.copy;
+    if (asked == UpdateRoom::kLend && !fits_in_kv) {
+        return make_error(
+            ErrorCode::kResourceExhausted,
+            "no room for a second copy of the weights on {} even without KV, which --update-mode "
+            "lend asks for: {}. --update-mode host and direct do without",
+            facts.device,
+            numbers(facts)
         );
     }
     ChosenRoom chosen{.room = asked, .why = "asked for"};
@@ -79,11 +95,22 @@ Result<ChosenRoom> choose_room(UpdateRoom asked, const RoomFacts& facts) {
     } else if (asked == UpdateRoom::kAuto) {
         // Twice, as other workers of the machine may look at the same memory.
         const bool has_host = facts.host_free / 2 >= facts.host_copy;
-        chosen.room = has_host ? UpdateRoom::kHost : UpdateRoom::kDirect;
-        chosen.why = has_host ? "auto: no second copy of the weights fits beside KV, and one fits "
-                                "into host memory twice"
-                              : "auto: no second copy of the weights fits beside KV, nor twice "
-                                "into host memory";
+        if (has_host) {
+            chosen = {
+                UpdateRoom::kHost,
+                "auto: no second copy of the weights fits beside KV, and one fits into host memory "
+                "twice"};
+        } else if (fits_in_kv) {
+            chosen = {
+                UpdateRoom::kLend,
+                "auto: no second copy of the weights fits beside KV, nor twice into host memory, "
+                "and one fits where KV lies"};
+        } else {
+            chosen = {
+                UpdateRoom::kDirect,
+                "auto: no second copy of the weights fits beside KV, nor twice into host memory, "
+                "nor where KV lies"};
+        }
     }
     chosen.why += "; " + numbers(facts);
     chosen.num_pages = chosen.room == UpdateRoom::kStaged ? pages_beside_copy : left / facts.page;

@@ -14,12 +14,14 @@ namespace pitstop::tp_worker {
 
 enum class UpdateRoom : std::uint8_t {
     kAuto,    // staged where KV for a request of the whole context fits beside it; else host where
-              // host memory for two versions is free; else direct
+              // host memory for two versions is free; else lend where it fits; else direct
     kStaged,  // a second copy in the GPU's memory, or the start fails
     kHost,    // in page-locked host memory, uploaded by the commit, or the start fails
+    kLend,    // a second copy where KV lies otherwise: nothing is generated from the stage to the
+              // end of the update, nothing is retained; or the start fails
     kDirect,  // nowhere: an update overwrites what serves
 };
-// "auto", "staged", "host", "direct". kInvalidArgument names what is accepted.
+// "auto", "staged", "host", "lend", "direct". kInvalidArgument names what is accepted.
 [[nodiscard]] Result<UpdateRoom> parse_update_room(std::string_view name);
 [[nodiscard]] std::string_view name_of(UpdateRoom room);
 

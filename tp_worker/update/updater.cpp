@@ -345,6 +345,7 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerC
         (stage_->host != nullptr ? host_digests_ : live_digests_) = stage_->fill->digests();
         if (stage_->host != nullptr) RETURN_IF_ERROR(exchange(order.epoch));
         stage_.reset();
+        end_loan();
     }
     engine_.set_epoch(order.epoch);
     committed_ = &store->live_memory();
@@ -358,6 +359,18 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerC
     return std::vector{encode(answer)};
 }
 
+// --update-mode lend: the copy that does not serve has no memory before the KV cache is to have it
+// again, which is ordered next.
+void Updater::end_loan() {
+    WeightStore* store = engine_.weights();
+    if (!store->is_on_loan()) return;
+    let_go(store->other_memory());
+    background_.give([store] {
+        store->let_go_of_other();
+        return std::vector<messages::Frames>{};
+    });
+}
+
 Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerDrop& order) {
     fault_point_.reach("drop_begin");
     messages::WorkerDropped answer;
@@ -366,6 +379,7 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerD
     if (!stage_ || stage_->update != order.update) return std::vector{encode(answer)};
     stage_->is_dropped = true;
     stage_.reset();
+    end_loan();
     // Said when the stage has stopped writing: jobs are done in order.
     background_.give([answer] { return std::vector{encode(answer)}; });
     return std::vector<messages::Frames>{};

@@ -80,6 +80,7 @@ class Updater {
     StageArgs args_for(Arena* target);
     Result<> take_memory(Stage& stage, Arena* target, CopyLedger& ledger);
     Result<> exchange(Epoch epoch);
+    void end_loan();
     Result<std::vector<messages::Frames>> carry_out(messages::WorkerFill order);
     Result<std::vector<messages::Frames>> carry_out(const messages::WorkerFinish& order);
     [[nodiscard]] bool may(messages::UpdateId update, messages::UpdateOrder order);

@@ -54,7 +54,12 @@ WeightStore::Ledgers WeightStore::ledgers(const Arena* target) {
 void WeightStore::commit(messages::UpdateMode mode) {
     if (std::exchange(is_lost_, false) || mode == messages::UpdateMode::kDirect) return;
     if (!host_) live_ = 1 - live_;
-    has_retained_ = true;
+    has_retained_ = !is_on_loan_;
+}
+
+void WeightStore::let_go_of_other() {
+    Arena& other = *copies_[1 - live_].memory;
+    if (other.is_committed()) CHECK(other.release());
 }
 
 void WeightStore::roll_back() {

@@ -41,10 +41,19 @@ class WeightStore {
     [[nodiscard]] PinnedPieces& pieces() { return *pieces_; }
 
     [[nodiscard]] const Arena& live_memory() const { return *copies_[live_].memory; }
+    [[nodiscard]] const Arena& other_memory() const { return *copies_[1 - live_].memory; }
 
     // From now on a version is staged in host memory, and a commit exchanges it with the live copy:
     // the GPU has no room for two. REQUIRES: is on a GPU, nothing is staged or retained.
     Result<> stage_on_host();
+    // From now on nothing is retained: the copy that a commit or a drop leaves gives its memory
+    // back (let_go_of_other()), as it is only lent. REQUIRES: is on a GPU, nothing is staged.
+    void stage_on_loan() { is_on_loan_ = true; }
+    [[nodiscard]] bool is_on_loan() const { return is_on_loan_; }
+    // For the background, when a stage has been committed or has stopped writing: the copy that is
+    // not live has no memory afterwards.
+    void let_go_of_other();
+
     // Where a stage of this mode goes then; null: it fills target().
     [[nodiscard]] HostCopy* host_target(messages::UpdateMode mode);
     // What lies in host memory comes up, and what was live down: the bytes of a commit or a
@@ -106,6 +115,7 @@ class WeightStore {
     std::size_t live_ = 0;
     bool has_retained_ = false;
     bool is_lost_ = false;
+    bool is_on_loan_ = false;
     std::optional<PinnedPieces> pieces_{};  // empty on the CPU
     std::optional<HostCopy> host_{};        // where versions are staged; empty: in the other copy
     std::optional<Arena> kept_{};           // the live copy's bytes while it is released

@@ -33,9 +33,15 @@ TEST(UpdateRoom, AutoStagesWhereTheKvThatIsWantedFitsBesideASecondCopy) {
     );
     const Result<ChosenRoom> full = choose_room(UpdateRoom::kAuto, facts_of(51));
     ASSERT_TRUE(full);
-    EXPECT_EQ(full->room, UpdateRoom::kDirect);
+    EXPECT_EQ(full->room, UpdateRoom::kLend);
     EXPECT_EQ(full->num_pages, 70) << "KV has the copy's room";
-    EXPECT_NE(full->why.find("nor twice into host memory"), std::string::npos);
+    EXPECT_NE(full->why.find("one fits where KV lies"), std::string::npos);
+    RoomFacts large = facts_of(51);
+    large.copy = 701;
+    const Result<ChosenRoom> nowhere = choose_room(UpdateRoom::kAuto, large);
+    ASSERT_TRUE(nowhere);
+    EXPECT_EQ(nowhere->room, UpdateRoom::kDirect);
+    EXPECT_NE(nowhere->why.find("nor twice into host memory, nor where KV"), std::string::npos);
     RoomFacts more = facts_of(51);
     more.host_free = 502;
     const Result<ChosenRoom> host = choose_room(UpdateRoom::kAuto, more);
@@ -62,6 +68,16 @@ TEST(UpdateRoom, WhatIsAskedForIsDoneOrRefusedWithTheNumbers) {
     ASSERT_FALSE(no_host);
     EXPECT_EQ(no_host.error().code, ErrorCode::kResourceExhausted);
     EXPECT_NE(no_host.error().message.find("250 bytes are free, it takes 251"), std::string::npos);
+    RoomFacts large = facts_of(50);
+    large.copy = 700;
+    const Result<ChosenRoom> lent = choose_room(UpdateRoom::kLend, large);
+    ASSERT_TRUE(lent);
+    EXPECT_EQ(lent->num_pages, 70);
+    large.copy = 701;
+    const Result<ChosenRoom> no_loan = choose_room(UpdateRoom::kLend, large);
+    ASSERT_FALSE(no_loan);
+    EXPECT_EQ(no_loan.error().code, ErrorCode::kResourceExhausted);
+    EXPECT_NE(no_loan.error().message.find("a second copy 701"), std::string::npos);
     const Result<ChosenRoom> refused = choose_room(UpdateRoom::kStaged, facts_of(51));
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error().code, ErrorCode::kResourceExhausted);
@@ -70,14 +86,14 @@ TEST(UpdateRoom, WhatIsAskedForIsDoneOrRefusedWithTheNumbers) {
 }
 
 TEST(UpdateRoom, IsNamed) {
-    for (const std::string_view name : {"auto", "staged", "host", "direct"}) {
+    for (const std::string_view name : {"auto", "staged", "host", "lend", "direct"}) {
         const Result<UpdateRoom> room = parse_update_room(name);
         ASSERT_TRUE(room);
         EXPECT_EQ(name_of(*room), name);
     }
-    const Result<UpdateRoom> other = parse_update_room("lend");
+    const Result<UpdateRoom> other = parse_update_room("borrow");
     ASSERT_FALSE(other);
-    EXPECT_NE(other.error().message.find("not 'lend'"), std::string::npos);
+    EXPECT_NE(other.error().message.find("not 'borrow'"), std::string::npos);
 }
 
 }  // namespace

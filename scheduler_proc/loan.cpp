@@ -1,0 +1,52 @@
+// The KV cache's memory, lent to what an update stages, where a GPU has no room for two copies of
+// the weights beside KV (--update-mode lend; design section 5):
+//
+//   stage ordered -> what runs is retracted, or runs out (drain) -> no step in flight -> the ranks
+//   release the KV -> they stage, vote, commit, or drop -> they take the KV again
+//
+// A request's tokens stay where they were: here. It goes on by a prefill, under what serves then.
+// Whoever called is answered before the KV is back; nothing is planned until it is.
+#include "scheduler_proc/scheduler.h"
+
+#include <utility>
+
+namespace pitstop::scheduler {
+
+void Scheduler::stage(messages::UpdateStage order, TurnOutput& out) {
+    const bool is_drain = order.spec.kv_policy == messages::KvPolicy::kDrain;
+    if (!update_.stage(std::move(order), now_, why_no_update(), out)) return;
+    runner_.watch_steps();
+    if (!update_.has_loan()) return;
+    if (!is_drain) return update_.note_loan(runner_.retract_all(), 0);
+    if (const auto why_not = why_no_drain()) {
+        return update_.refuse_loan({ErrorCode::kFailedPrecondition, *why_not}, out);
+    }
+    update_.note_loan(0, runner_.num_started());
+}
+
+void Scheduler::settle_loan(TurnOutput& out) {
+    if (memory_.has_order()) return;
+    if (update_.wants_loan()) {
+        if (update_.drains_for_loan() && runner_.has_started_requests()) return;
+        if (!runner_.is_still()) return;
+        // It may be released already, as somebody asked for that: then it is not taken again here.
+        const bool is_there = memory_.is_resident(messages::MemoryTag::kKvCache);
+        if (!is_there && !memory_.is_kv_alike()) {
+            return update_.refuse_loan(
+                {ErrorCode::kFailedPrecondition,
+                 "some ranks have their kv_cache and some may not, as one failed to release or to "
+                 "resume it; resume it first"},
+                out
+            );
+        }
+        if (!is_there || memory_.is_lent()) return update_.start_on_loan(now_, out);
+        memory_.lend();
+    } else if (memory_.is_lent() && !update_.has_loan()) {
+        memory_.take_back();
+    } else {
+        return;
+    }
+    settle_memory(out);
+}
+
+}  // namespace pitstop::scheduler

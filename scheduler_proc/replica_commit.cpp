@@ -1,0 +1,136 @@
+// How a replica's part of an update ends: by its commit, or by a drop.
+#include "scheduler_proc/replica_update.h"
+
+#include <utility>
+
+namespace pitstop::scheduler {
+
+bool ReplicaUpdate::may_commit(const messages::UpdateCommit& order, TurnOutput& out) const {
+    const auto refuse_with = [&](std::string_view why) {
+        refuse_order(
+            order.update,
+            messages::UpdateOrder::kCommit,
+            wrong_order("commit", order.update, why),
+            out
+        );
+        return false;
+    };
+    if (!job_ || job_->id != order.update) return refuse_with("no such update");
+    if (job_->round.may(messages::UpdateOrder::kCommit)) return true;
+    const messages::UpdatePhase phase = job_->phase();
+    if (phase >= messages::UpdatePhase::kCommitting) return refuse_with("ended before");
+    if (phase == messages::UpdatePhase::kPrepared || phase == messages::UpdatePhase::kReadying)
+        return refuse_with("not standing ready");
+    return refuse_with("not every rank is prepared");
+}
+
+void ReplicaUpdate::commit(TimePoint now, const KvCounts& counts, TurnOutput& out) {
+    UpdateJob& job = *job_;
+    ask(messages::UpdateOrder::kCommit, TimePoint::max());
+    job.commit_ordered = now;
+    job.outcome.num_kept = counts.num_kept;
+    job.outcome.num_recomputed = counts.num_recomputed;
+    if (job.kv_policy != messages::KvPolicy::kAbort)
+        job.outcome.num_recomputed += job.num_retracted;
+    job.outcome.num_aborted = counts.num_aborted;
+    out.workers.emplace_back(messages::WorkerCommit{
+        .update = job.id,
+        .epoch = job.new_epoch,
+        .rollback = job.kind == UpdateJob::Kind::kRollback,
+    });
+    swap_version();
+    tell_who_is_awaited(out);
+}
+
+// The next plan runs under the new version.
+void ReplicaUpdate::swap_version() {
+    const UpdateJob& job = *job_;
+    Version old = std::exchange(
+        version_,
+        Version{
+            .epoch = job.new_epoch,
+            .label = job.label,
+            .digest = job.digest,
+            .serial = version_.serial + 1,
+        }
+    );
+    // A direct update has overwritten the old copy, and a loan is given back; a torn one is no
+    // version to go back to.
+    retained_.reset();
+    const bool is_kept = job.kind != UpdateJob::Kind::kDirect && !job.is_on_loan;
+    if (is_kept && weights_ == Weights::kWhole) retained_ = std::move(old);
+    weights_ = Weights::kWhole;
+}
+
+bool ReplicaUpdate::add(const messages::WorkerCommitted& answer, TimePoint now, TurnOutput& out) {
+    if (!awaits(answer.update, messages::UpdateOrder::kCommit, answer.rank)) return false;
+    UpdateJob& job = *job_;
+    if (answer.epoch != job.new_epoch) {
+        out.fatal = make_error(
+            ErrorCode::kInternal,
+            "rank {} committed epoch {}, ordered was {}",
+            raw(answer.rank),
+            raw(answer.epoch),
+            raw(job.new_epoch)
+        );
+        return true;
+    }
+    messages::RankOutcome rank = job.ranks[static_cast<std::size_t>(raw(answer.rank))];
+    rank.ok = true;
+    rank.phase = messages::UpdatePhase::kCommitted;
+    rank.commit_s = static_cast<double>(answer.elapsed_us) * 1e-6;
+    if (take(std::move(rank)) == messages::UpdateRound::Progress::kDone) {
+        job.record_commit(now);
+        end(messages::UpdateOrder::kCommit, out);
+    } else {
+        tell_who_is_awaited(out);
+    }
+    return true;
+}
+
+void ReplicaUpdate::drop(const messages::UpdateDrop& order, TurnOutput& out) {
+    // Whatever came of it here: another replica was overwritten, or has not committed.
+    if (order.torn) weights_ = Weights::kTorn;
+    if (!job_ || job_->id != order.update) {  // it was refused here, or never came
+        messages::UpdatePart part = part_of(order.update, messages::UpdateOrder::kDrop);
+        part.ok = true;
+        part.verdict.message = order.reason;
+        out.tokenizer.emplace_back(std::move(part));
+        return;
+    }
+    UpdateJob& job = *job_;
+    if (!job.round.may(messages::UpdateOrder::kDrop)) {
+        return refuse_order(
+            order.update,
+            messages::UpdateOrder::kDrop,
+            wrong_order("drop", order.update, "ended before"),
+            out
+        );
+    }
+    const bool is_stage_sent = job.is_stage_sent();
+    if (job.kind == UpdateJob::Kind::kDirect && is_stage_sent && may_have_written(job.ranks))
+        weights_ = Weights::kTorn;
+    job.drop_reason = order.reason;
+    ask(messages::UpdateOrder::kDrop, TimePoint::max());
+    if (!is_stage_sent) {
+        job.round.finish();
+        return end(messages::UpdateOrder::kDrop, out);
+    }
+    out.workers.emplace_back(messages::WorkerDrop{.update = job.id});
+    tell_who_is_awaited(out);
+}
+
+bool ReplicaUpdate::add(const messages::WorkerDropped& answer, TurnOutput& out) {
+    if (!awaits(answer.update, messages::UpdateOrder::kDrop, answer.rank)) return false;
+    messages::RankOutcome rank = job_->ranks[static_cast<std::size_t>(raw(answer.rank))];
+    // A rank that failed keeps the phase it failed in.
+    if (rank.ok || !rank.code) rank.phase = messages::UpdatePhase::kDropped;
+    if (take(std::move(rank)) == messages::UpdateRound::Progress::kDone) {
+        end(messages::UpdateOrder::kDrop, out);
+    } else {
+        tell_who_is_awaited(out);
+    }
+    return true;
+}
+
+}  // namespace pitstop::scheduler
