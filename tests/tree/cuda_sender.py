@@ -122,6 +122,7 @@ def torch_names():
 class Cuda:
     def __init__(self, library):
         self.library = ctypes.CDLL(library)
+        self.taken = []
 
     def call(self, name, *arguments):
         error = getattr(self.library, name)(*arguments)
@@ -135,10 +136,16 @@ class Cuda:
         return pointer
 
     def take_all(self, piece=1 << 20):
-        num = 0
-        while self.library.cudaMalloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(piece)) == 0:
-            num += 1
-        return num * piece
+        num_before = len(self.taken)
+        while True:
+            pointer = ctypes.c_void_p()
+            if self.library.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(piece)) != 0:
+                return (len(self.taken) - num_before) * piece
+            self.taken.append(pointer)
+
+    def give_all(self):
+        while self.taken:
+            self.call("cudaFree", self.taken.pop())
 
     def handle(self, pointer):
         handle = ctypes.create_string_buffer(HANDLE_BYTES)
@@ -285,6 +292,9 @@ def main():
             answer = {"answers": shared.serve(**command)}
         elif do == "take":  # what is left of the GPU's memory
             answer = {"bytes": shared.cuda.take_all()}
+        elif do == "give":  # that again
+            shared.cuda.give_all()
+            answer = {}
         elif do == "free":
             shared.cuda.call("cudaFree", shared.pointer)
             answer = {}
