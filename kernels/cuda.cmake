@@ -1,6 +1,6 @@
 # The CUDA ops of pitstop_kernels, or, without CUDA, what says that there are none.
 set(PITSTOP_CUDA_SOURCES
-    attention_decode.cu attention_general.cu attention_prefill.cu attention_prefill_wgmma.cu digest.cu embedding.cu
+    attention_decode.cu attention_general.cu attention_prefill.cu attention_prefill_wgmma.cu digest.cu embedding.cu exchange.cu
     gather_rows.cu linear.cu logprobs.cu nonfinite.cu penalties.cu rmsnorm.cu rope.cu sampling.cu scatter.cu shard_copy.cu silu_mul.cu
     attention_cuda.cpp cublas_choices.cpp cublas_lt.cpp cuda_device.cpp device_import_cuda.cpp device_memory_cuda.cpp device_range_cuda.cpp driver_cuda.cpp linear_cublas.cpp
     ops_cuda.cpp)

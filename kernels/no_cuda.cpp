@@ -3,6 +3,7 @@
 #include "kernels/device_import.h"
 #include "kernels/device_memory.h"
 #include "kernels/device_range.h"
+#include "kernels/exchange.h"
 #include "kernels/linear_tuning.h"
 #include "kernels/ops.h"
 
@@ -55,6 +56,10 @@ Result<DeviceRange> DeviceRange::reserve(std::int64_t) { return no_cuda(); }
 DeviceRange::~DeviceRange() = default;
 Result<> DeviceRange::map() { return no_cuda(); }
 void DeviceRange::unmap() { CHECK(false); }
+std::int64_t exchange_bytes(std::int64_t) { return 0; }
+std::int64_t exchange_header_bytes() { return 0; }
+void all_reduce_cuda(const AllReduceArgs&) { CHECK(false); }
+void gather_columns_cuda(const GatherColumnsArgs&) { CHECK(false); }
 void copy_to_device(void*, const void*, std::int64_t, Stream) { CHECK(false); }
 void copy_to_host(void*, const void*, std::int64_t, Stream) { CHECK(false); }
 void copy_on_device(void*, const void*, std::int64_t, Stream) { CHECK(false); }

@@ -22,6 +22,9 @@ struct Launch {
     dim3 block{};
     std::int64_t shared_bytes = 0;  // dynamic
     Stream stream{};
+    // All blocks are there at once, so that they may wait for one another, and for those of other
+    // GPUs (CUDA C++ Programming Guide, "Cooperative Groups", grid synchronization).
+    bool is_cooperative = false;
 };
 
 // Says which kernel, in a line about a launch that failed: the compiler puts it into the name.
@@ -49,6 +52,13 @@ void launch(const Launch& where, Args&&... args) {
     config.blockDim = where.block;
     config.dynamicSmemBytes = static_cast<std::size_t>(where.shared_bytes);
     config.stream = cuda_stream(where.stream);
+    cudaLaunchAttribute cooperative{};
+    cooperative.id = cudaLaunchAttributeCooperative;
+    cooperative.val.cooperative = 1;
+    if (where.is_cooperative) {
+        config.attrs = &cooperative;
+        config.numAttrs = 1;
+    }
     const cudaError_t error = cudaLaunchKernelEx(&config, kKernel, std::forward<Args>(args)...);
     if (error != cudaSuccess) cuda_failed(launch_of<kKernel>(), error, __FILE__, __LINE__);
 }

@@ -1,13 +1,16 @@
 #include "tests/emulated_gpu/blocks.h"
 
+#include "tests/emulated_gpu/held_warps.h"
 #include "tests/emulated_gpu/memory.h"
 #include "tests/emulated_gpu/random.h"
 #include "tests/emulated_gpu/settings.h"
+#include "tests/emulated_gpu/streams.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <thread>
 #include <utility>
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
@@ -80,8 +83,10 @@ struct Block {
     int num_done = 0;
     int named_arrived[16] = {};
     std::int64_t named_done[16] = {};
+    bool is_standing_by = false;  // a thread waits for what another block, or another GPU, does
 };
 Block block;
+bool is_cooperative = false;  // the launch whose block it is
 void* scheduler_pointer = nullptr;
 Fiber* running = nullptr;
 #if defined(__SANITIZE_ADDRESS__)
@@ -168,35 +173,7 @@ Random& choices() {
     return random;
 }
 
-// Warps that stand still for some rounds while others get on, as far as those can.
-class Held {
-  public:
-    // Now and then: this one, or its warpgroup.
-    void choose(Random& random, std::size_t warp) {
-        if (rounds_ > 0 || random.below(kOneIn) != 0) return;
-        const std::size_t num = random.below(2) == 0 ? 1 : kWarpgroupWarps;
-        begin_ = warp / num * num;
-        end_ = begin_ + num;
-        rounds_ = 1 + static_cast<int>(random.below(kRoundsMax));
-    }
-    [[nodiscard]] bool has(std::size_t warp) const {
-        return rounds_ > 0 && warp >= begin_ && warp < end_;
-    }
-    // True: the others wait for what is held, which goes on.
-    bool end_round(bool has_progress) {
-        const bool was_held = rounds_ > 0;
-        rounds_ = was_held && has_progress ? rounds_ - 1 : 0;
-        return was_held && !has_progress;
-    }
-
-  private:
-    static constexpr std::uint64_t kOneIn = 8;  // rounds, and arrivals at a barrier
-    static constexpr std::size_t kWarpgroupWarps = 4;
-    static constexpr std::uint64_t kRoundsMax = 64;
-    std::size_t begin_ = 0, end_ = 0;
-    int rounds_ = 0;
-};
-Held held;
+HeldWarps held;
 
 // A warp's lanes, each until it waits. What became of them: whether any could run, and whether any
 // did more than ask again for what is not there.
@@ -235,7 +212,8 @@ Turn take_turn(std::size_t warp, bool is_reversed) {
 
 // Warps take turns in an order that changes from round to round, each lane by lane from its first
 // or its last, and some stand still for a while: which one is ahead is not to matter.
-void run_threads(Random& random) {
+// False: nobody gets on before another block, or another GPU, does something.
+bool run_threads(Random& random) {
     std::vector<std::size_t> warps(static_cast<std::size_t>(block.num_threads / kLanes));
     for (std::size_t i = 0; i < warps.size(); ++i) warps[i] = i;
     held = {};
@@ -244,14 +222,17 @@ void run_threads(Random& random) {
         bool has_progress = false;
         random.shuffle(warps);
         const bool is_reversed = random.below(2) == 0;
+        block.is_standing_by = false;
         held.choose(random, random.below(warps.size()));
         for (const std::size_t warp : warps) {
             if (!held.has(warp)) has_progress |= take_turn(warp, is_reversed).has_progress;
         }
         if (held.end_round(has_progress)) continue;
+        if (!has_progress && block.is_standing_by) return false;
         num_spins = has_progress ? 0 : num_spins + 1;
         if (num_spins > kSpinsMax) fail_stuck();
     }
+    return true;
 }
 
 // Threads at the kernel's first line, and shared memory that nobody has written.
@@ -291,7 +272,18 @@ void prepare_block(
     }
 }
 
+// How long a GPU whose blocks all wait for somebody else leaves its core to others.
+constexpr auto kStandBy = std::chrono::microseconds(20);
+
+// Fibers of blocks that have ended, for those that begin while others stand by.
+std::vector<std::vector<std::unique_ptr<Fiber>>> idle_fibers;
+
 }  // namespace
+
+struct ParkedBlock {
+    Block state{};
+    Dim3 index{};
+};
 
 std::int64_t num_blocks_run() { return blocks_run; }
 
@@ -360,6 +352,13 @@ void spin(const char* where) {
     leave();
 }
 
+void stand_by() {
+    if (!is_cooperative)
+        fail("a thread waits for other blocks in a launch that is not cooperative");
+    block.is_standing_by = true;
+    spin("stand_by");
+}
+
 namespace {
 
 // A barrier's word: arrivals that end a phase, arrivals so far, phases ended.
@@ -402,8 +401,7 @@ void named_barrier(int id, int num) {
     const std::int64_t mine = block.named_done[id] + 1;
     if (++block.named_arrived[id] == num) {
         block.named_arrived[id] = 0;
-        ++block.named_done[id];
-        return;
+        block.named_done[id] = mine;
     }
     while (block.named_done[id] < mine) spin("bar.sync");
 }
@@ -428,37 +426,73 @@ void let_others_run() {
     leave();
 }
 
-Grid::Grid(Dim3 grid, Dim3 block_in, std::size_t shared_bytes, std::function<void()> body)
-    : grid_(grid), block_(block_in), shared_bytes_(shared_bytes), body_(std::move(body)) {
-    const unsigned num_threads = block_.x * block_.y * block_.z;
-    if (shared_bytes_ > kSharedBytesMax) fail("more shared memory than a block can have");
+Grid::Grid(Shape shape, std::function<void()> body) : shape_(shape), body_(std::move(body)) {
+    const unsigned num_threads = shape.block.x * shape.block.y * shape.block.z;
+    if (shape.shared_bytes > kSharedBytesMax) fail("more shared memory than a block can have");
     if (num_threads % kLanes != 0 || num_threads > kThreadsMax) fail("an odd block size");
-    order_.resize(std::uint64_t{grid.x} * grid.y * grid.z);
+    order_.resize(std::uint64_t{shape.grid.x} * shape.grid.y * shape.grid.z);
     for (std::uint64_t i = 0; i < order_.size(); ++i) order_[i] = i;
     choices().shuffle(order_);
 }
 
-bool Grid::run_block() {
-    if (order_.empty()) return false;
+Grid::~Grid() = default;
+
+void Grid::begin_block() {
     const std::uint64_t number = order_.back();
     order_.pop_back();
-    grid_dim = grid_;
-    block_dim = block_;
     block_index = {
-        static_cast<unsigned>(number % grid_.x),
-        static_cast<unsigned>(number / grid_.x % grid_.y),
-        static_cast<unsigned>(number / grid_.x / grid_.y)};
-    prepare_block(shared_bytes_, body_, uses_async_proxy_);
+        static_cast<unsigned>(number % shape_.grid.x),
+        static_cast<unsigned>(number / shape_.grid.x % shape_.grid.y),
+        static_cast<unsigned>(number / shape_.grid.x / shape_.grid.y)};
+    prepare_block(shape_.shared_bytes, body_, uses_async_proxy_);
     ++blocks_run;
-    run_threads(choices());
+}
+
+void Grid::park_block() {
+    if (is_async_proxy_watched()) fail("a block that uses the async proxy stands by");
+    auto parked = std::make_unique<ParkedBlock>();
+    parked->state = std::exchange(block, Block{});
+    parked->index = block_index;
+    if (!idle_fibers.empty()) {
+        block.fibers = std::move(idle_fibers.back());
+        idle_fibers.pop_back();
+    }
+    parked_.push_back(std::move(parked));
+}
+
+void Grid::resume_block(std::size_t which) {
+    std::swap(parked_[which], parked_.back());
+    idle_fibers.push_back(std::move(block.fibers));
+    block = std::move(parked_.back()->state);
+    block_index = parked_.back()->index;
+    parked_.pop_back();
+}
+
+bool Grid::run_block() {
+    if (order_.empty() && parked_.empty()) return false;
+    grid_dim = shape_.grid;
+    block_dim = shape_.block;
+    is_cooperative = shape_.is_cooperative;
+    const std::size_t which = choices().below(order_.size() + parked_.size());
+    if (which < order_.size()) {
+        begin_block();
+    } else {
+        resume_block(which - order_.size());
+    }
+    const bool is_done = run_threads(choices());
     uses_async_proxy_ = is_async_proxy_watched();
     current = nullptr;
-    return !order_.empty();
+    if (!is_done) {
+        park_block();
+        let_other_works_run();
+        if (order_.empty()) std::this_thread::sleep_for(kStandBy);
+    }
+    return !order_.empty() || !parked_.empty();
 }
 
 void run_grid(Dim3 grid, Dim3 dim, std::size_t shared_bytes, const std::function<void()>& body) {
     const DeviceAccess access;
-    Grid blocks(grid, dim, shared_bytes, body);
+    Grid blocks({.grid = grid, .block = dim, .shared_bytes = shared_bytes}, body);
     while (blocks.run_block()) {
     }
 }

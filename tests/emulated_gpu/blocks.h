@@ -1,4 +1,4 @@
-// Runs the blocks of CUDA kernels on the host, one after the other, so that their indices, masks,
+// Runs the blocks of CUDA kernels on the host, one at a time, so that their indices, masks,
 // barriers, fragment layouts and copies are tested where there is no GPU. The kernels' sources are
 // compiled as C++ against the headers in include/, which stand in for <cuda_runtime.h> and for the
 // device headers that hold PTX; nothing in kernels/ knows of it.
@@ -26,6 +26,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -129,22 +130,41 @@ void check_aligned(const void* pointer, std::size_t alignment);
 // interleave.
 void let_others_run();
 
-// A kernel's blocks, which run one after the other in an order that is left to chance. Launches of
-// several kernels may take turns, a block at a time.
+// A thread waits for what another block of its launch, or another GPU, does: other blocks and other
+// works get on meanwhile. Fails in a launch that is not cooperative, whose other blocks may have to
+// wait for this one to end. Such a block has no static shared memory: that is shared by all
+// (cuda_language.h), and launches.h refuses it.
+void stand_by();
+
+struct ParkedBlock;
+
+// A kernel's blocks, which run one after the other in an order that is left to chance, those of a
+// cooperative launch until they stand by. Launches of several kernels may take turns, a block at a
+// time.
 class Grid {
   public:
+    struct Shape {
+        Dim3 grid{};
+        Dim3 block{};
+        std::size_t shared_bytes = 0;  // dynamic
+        bool is_cooperative = false;   // all of its blocks are there at once
+    };
     // `body` is one thread of it. Fails where no GPU has so large a block.
-    Grid(Dim3 grid, Dim3 block, std::size_t shared_bytes, std::function<void()> body);
+    Grid(Shape shape, std::function<void()> body);
+    ~Grid();
     // False: that was the last. REQUIRES: DeviceAccess (memory.h), if the kernel uses such memory.
     bool run_block();
 
   private:
-    Dim3 grid_;
-    Dim3 block_;
-    std::size_t shared_bytes_;
+    void begin_block();
+    void park_block();
+    void resume_block(std::size_t which);
+
+    Shape shape_;
     std::function<void()> body_;
-    std::vector<std::uint64_t> order_{};  // of the blocks; the last is next
-    bool uses_async_proxy_ = false;       // as a block before did
+    std::vector<std::uint64_t> order_{};                  // of the blocks; the last is next
+    std::vector<std::unique_ptr<ParkedBlock>> parked_{};  // that stand by
+    bool uses_async_proxy_ = false;                       // as a block before did
 };
 
 // Runs all of them here and now.

@@ -46,6 +46,7 @@ constexpr ErrorEntry kErrors[] = {
     {715, "cudaErrorIllegalInstruction", "an illegal instruction was encountered", true},
     {716, "cudaErrorMisalignedAddress", "misaligned address", true},
     {719, "cudaErrorLaunchFailure", "unspecified launch failure", true},
+    {720, "cudaErrorCooperativeLaunchTooLarge", "too many blocks in cooperative launch", false},
     {800, "cudaErrorNotPermitted", "operation not permitted", false},
     {801, "cudaErrorNotSupported", "operation not supported", false},
     {900,

@@ -2,6 +2,7 @@
 
 #include "tests/emulated_gpu/calls.h"
 #include "tests/emulated_gpu/faults.h"
+#include "tests/emulated_gpu/machine.h"
 #include "tests/emulated_gpu/static_shared.h"
 
 #include <algorithm>
@@ -32,6 +33,20 @@ std::size_t shared_bytes_max(const void* kernel) {
     const auto found = raised().bytes.find(kernel);
     if (found != raised().bytes.end()) return found->second;
     return kSharedBytesPlain - std::min(kSharedBytesPlain, static_shared_bytes(kernel));
+}
+
+// How many blocks a GPU has room for at once, by their threads and their shared memory. Source:
+// CUDA C++ Programming Guide, "Technical specifications per compute capability" (9.0).
+std::size_t resident_max(const KernelLaunch& launch) {
+    constexpr std::size_t kThreadsPerMultiprocessor = 2048;
+    constexpr std::size_t kSharedBytesPerMultiprocessor = std::size_t{228} << 10;
+    constexpr std::size_t kSharedBytesOfBlock = 1 << 10;  // that the system takes of each
+    if (static_shared_bytes(launch.kernel) != 0)
+        fail("a cooperative launch of a kernel with static shared memory (blocks.h, stand_by)");
+    const std::size_t threads = std::size_t{launch.block.x} * launch.block.y * launch.block.z;
+    const std::size_t shared = launch.shared_bytes + kSharedBytesOfBlock;
+    return std::size_t{kMultiprocessors} *
+           std::min(kThreadsPerMultiprocessor / threads, kSharedBytesPerMultiprocessor / shared);
 }
 
 // A work that never ends, or that ends its context.
@@ -71,14 +86,18 @@ int launch_kernel(KernelLaunch launch) {
         grid.y > 65535 || grid.z > 65535 || block.z > 64 || num_threads > 1024)
         return told(cudaErrorInvalidConfiguration);
     if (launch.shared_bytes > shared_bytes_max(launch.kernel)) return told(cudaErrorInvalidValue);
+    if (launch.is_cooperative && std::size_t{grid.x} * grid.y * grid.z > resident_max(launch))
+        return told(cudaErrorCooperativeLaunchTooLarge);
     const auto handle = static_cast<cudaStream_t>(launch.stream);
     const std::shared_ptr<Stream> stream = stream_of(handle);
     if (stream == nullptr) return told(no_stream(handle));
     const std::optional<Fault> fault = fault_at("kernel", stream->gpu);
     auto begin = [launch = std::move(launch), fault]() -> Step {
         if (fault) return faulty(*fault);
-        auto blocks =
-            std::make_shared<Grid>(launch.grid, launch.block, launch.shared_bytes, launch.body);
+        auto blocks = std::make_shared<Grid>(
+            Grid::Shape{launch.grid, launch.block, launch.shared_bytes, launch.is_cooperative},
+            launch.body
+        );
         return [blocks] { return !blocks->run_block(); };
     };
     enqueue(

@@ -13,6 +13,7 @@ struct KernelLaunch {
     Dim3 block{};
     std::size_t shared_bytes = 0;  // dynamic
     void* stream = nullptr;        // a cudaStream_t
+    bool is_cooperative = false;   // all blocks are there at once, or the launch is refused
     const void* kernel = nullptr;  // names it
     std::function<void()> body{};  // one thread of it
 };

@@ -1,6 +1,9 @@
 // Launches that a GPU refuses. Source: CUDA Runtime API, "Execution Control"; CUDA C++ Programming
 // Guide, "Technical specifications per compute capability".
 #include "tests/emulated_gpu/cuda_calls.h"
+#include "tests/emulated_gpu/machine.h"
+
+#include <kernels/device/system_scope.cuh>
 
 namespace pitstop::emulator {
 namespace {
@@ -18,6 +21,25 @@ __global__ void with_static_memory(std::uint32_t* word) {
 
 __global__ void without(std::uint32_t* word) {
     if (threadIdx.x == 0) *word = 1;
+}
+
+// Every block says that it is there, and leaves when all have.
+__global__ void meet_all(std::uint32_t* num_here) {
+    if (threadIdx.x != 0) return;
+    atomicAdd(num_here, 1u);
+    while (*static_cast<volatile std::uint32_t*>(num_here) < gridDim.x) kernels::stand_by();
+}
+
+cudaError_t launch_meeting(unsigned num_blocks, bool is_cooperative, std::uint32_t* num_here) {
+    cudaLaunchAttribute cooperative{};
+    cooperative.id = cudaLaunchAttributeCooperative;
+    cooperative.val.cooperative = is_cooperative ? 1 : 0;
+    cudaLaunchConfig_t config{};
+    config.gridDim = {num_blocks};
+    config.blockDim = {1024};
+    config.attrs = &cooperative;
+    config.numAttrs = 1;
+    return cudaLaunchKernelEx(&config, meet_all, num_here);
 }
 
 template <class Kernel>
@@ -64,6 +86,32 @@ TEST(Launches, ABlockHasSoManyThreads) {
     const DeviceWords word(1);
     EXPECT_CUDA(cudaErrorInvalidConfiguration, launch(without, 0, word.data(), 1025));
     EXPECT_CUDA(cudaErrorInvalidConfiguration, launch(without, 0, word.data(), 0));
+}
+
+// Source: CUDA C++ Programming Guide, "Cooperative Groups", "Grid Synchronization".
+TEST(Launches, ACooperativeLaunchHasAllItsBlocksAtOnceOrIsRefused) {
+    constexpr unsigned kResident = 2 * kMultiprocessors;  // of 1024 threads
+    const DeviceWords word(1);
+    ASSERT_OK(cudaMemset(word.data(), 0, 4));
+    EXPECT_CUDA(cudaSuccess, launch_meeting(kResident, true, word.data()));
+    ASSERT_OK(cudaDeviceSynchronize());
+    EXPECT_EQ(word.read().front(), kResident);
+    EXPECT_CUDA(
+        cudaErrorCooperativeLaunchTooLarge, launch_meeting(kResident + 1, true, word.data())
+    );
+}
+
+TEST(LaunchesDeathTest, BlocksThatWaitForOneAnotherAreLaunchedTogether) {
+    testing::GTEST_FLAG(death_test_style) = "threadsafe";
+    EXPECT_DEATH(
+        {
+            const DeviceWords word(1);
+            cudaMemset(word.data(), 0, 4);
+            EXPECT_CUDA(cudaSuccess, launch_meeting(2, false, word.data()));
+            EXPECT_CUDA(cudaSuccess, cudaDeviceSynchronize());
+        },
+        "not cooperative"
+    );
 }
 
 }  // namespace

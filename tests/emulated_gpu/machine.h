@@ -10,6 +10,9 @@
 
 namespace pitstop::emulator {
 
+// Of each GPU: few, so that loops over a GPU's multiprocessors run more than once.
+inline constexpr int kMultiprocessors = 4;
+
 // The 16 bytes that cudaDeviceProp has for GPU `gpu` of this machine.
 [[nodiscard]] std::array<std::uint8_t, 16> uuid_of(int gpu);
 

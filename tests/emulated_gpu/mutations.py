@@ -25,6 +25,7 @@ TEST_S = 300
 FINDERS = ("emulator:", "emulated GPU:", "CUDA error", "cudaError")  # whose lines say what was wrong
 DECODE = "kernels/attention_decode.cu"
 WGMMA = "kernels/attention_prefill_wgmma.cu"
+EXCHANGE = "kernels/exchange.cu"
 ATTENTION = "kernels_gpu_test CudaAttention.MeetsTheReferenceOnAwkwardShapes"
 LONG_ATTENTION = "kernels_gpu_test CudaAttention.LongPrefillsMeetTheReference"
 UNEQUAL = "kernels_gpu_test UnequalRows."
@@ -33,6 +34,8 @@ DIGESTS = "tp_worker_gpu_test GpuEngine.HasTheDigestsOfTheCpusWeights"
 UPLOAD = "tp_worker_gpu_test GpuUpdater.P1_P2_P10_AVersionThatIsStagedInHostMemoryIsUploadedByItsCommit"
 UPDATE = "tp_worker_gpu_test GpuUpdater.P1_P2_P10_ACommitSwapsAndARollbackSwapsBack"
 NCCL = "emulated_gpu_test Nccl.ProcessesExchangeInTheOrderOfTheirStreams"
+SUMS = "kernels_gpu_test CudaExchange.SumsInRankOrderOnEveryRank"
+MANY_SUMS = "kernels_gpu_test CudaExchange.ManyInARowDoNotMixUp"
 TOKENS = "tp_worker_gpu_test GpuEngine.FollowsTheReferenceWhereItIsSure"
 
 
@@ -334,6 +337,44 @@ MUTATIONS = (
         "            static_cast<void>(vacated);\n",
         UPLOAD,
         num_seeds=20,
+    ),
+    Mutation(
+        "a rank says that it has come before its whole block has written",
+        EXCHANGE,
+        "        __syncthreads();  // what the block wrote is there before the word says so\n",
+        "",
+        SUMS,
+        num_seeds=20,
+    ),
+    Mutation(
+        "a launch's number used again",
+        EXCHANGE,
+        "        mine_.num_launches = launch_;\n",
+        "",
+        MANY_SUMS,
+    ),
+    Mutation(
+        "one buffer for all launches, while others still read it",
+        EXCHANGE,
+        "(launch & 1) * exchange.chunk_bytes",
+        "0 * exchange.chunk_bytes",
+        MANY_SUMS,
+        num_seeds=20,
+    ),
+    Mutation(
+        "sums read before their ranks have made them",
+        EXCHANGE,
+        "        is_met = meeting.meet(1);\n",
+        "",
+        SUMS,
+        num_seeds=20,
+    ),
+    Mutation(
+        "blocks that wait for others in a launch that is not cooperative",
+        EXCHANGE,
+        ".is_cooperative = true",
+        ".is_cooperative = false",
+        MANY_SUMS,
     ),
 )
 

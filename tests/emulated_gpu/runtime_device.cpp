@@ -17,8 +17,6 @@ using namespace pitstop::emulator;
 namespace {
 
 constexpr int kVersion = 13000;  // of the CUDA that is emulated
-constexpr int kMultiprocessors =
-    4;  // few, so that loops over a GPU's multiprocessors run more than once
 constexpr int kL2Bytes = 50 << 20;
 
 }  // namespace

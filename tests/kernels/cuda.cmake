@@ -1,7 +1,7 @@
 # The CUDA ops' tests: on a GPU, or, in the emulated preset, on the one in software.
 set(PITSTOP_CUDA_TESTS
     cuda_attention_test.cpp cuda_elementwise_test.cpp cuda_linear_test.cpp cuda_logprobs_test.cpp
-    cuda_rope_test.cpp cuda_sampling_test.cpp cuda_weights_test.cpp)
+    cuda_exchange_test.cpp cuda_rope_test.cpp cuda_sampling_test.cpp cuda_weights_test.cpp)
 if(PITSTOP_EMULATED_GPU)
     pitstop_test(kernels_gpu_test LABEL emulated
         SOURCES ${PITSTOP_CUDA_TESTS} cuda_failure_test.cpp LIBS pitstop_kernels)

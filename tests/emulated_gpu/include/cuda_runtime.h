@@ -12,12 +12,30 @@
 #include <tuple>
 #include <utility>
 
+enum cudaLaunchAttributeID { cudaLaunchAttributeCooperative = 2 };
+union cudaLaunchAttributeValue {
+    int cooperative;
+};
+struct cudaLaunchAttribute {
+    cudaLaunchAttributeID id{};
+    cudaLaunchAttributeValue val{};
+};
 struct cudaLaunchConfig_t {
     dim3 gridDim{};
     dim3 blockDim{};
     std::size_t dynamicSmemBytes = 0;
     cudaStream_t stream = nullptr;
+    cudaLaunchAttribute* attrs = nullptr;
+    unsigned numAttrs = 0;
 };
+
+inline bool is_cooperative(const cudaLaunchConfig_t& config) {
+    for (unsigned i = 0; i < config.numAttrs; ++i) {
+        if (config.attrs[i].id == cudaLaunchAttributeCooperative)
+            return config.attrs[i].val.cooperative != 0;
+    }
+    return false;
+}
 
 // The arguments are copied at the call, as the real launch does.
 template <class... Params, class... Args>
@@ -30,6 +48,7 @@ cudaError_t cudaLaunchKernelEx(
          .block = config->blockDim,
          .shared_bytes = config->dynamicSmemBytes,
          .stream = config->stream,
+         .is_cooperative = is_cooperative(*config),
          .kernel = reinterpret_cast<const void*>(kernel),
          .body = [kernel, copied] { std::apply(kernel, *copied); }}
     ));

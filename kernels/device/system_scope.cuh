@@ -1,0 +1,35 @@
+// Wraps what threads of different GPUs tell each other by: loads and stores of a word that order
+// the memory around them for the whole system, a clock, and a pause.
+// Source: PTX ISA 8.x, "ld", "st", "Memory Consistency Model", "%globaltimer".
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace pitstop::kernels {
+
+// What was written before by this thread, and by those that it met at a barrier, is seen by whoever
+// reads this value by load_acquire_system().
+__device__ inline void store_release_system(std::uint64_t* to, std::uint64_t value) {
+    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+}
+
+__device__ inline std::uint64_t load_acquire_system(const std::uint64_t* from) {
+    std::uint64_t value = 0;
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+    return value;
+}
+
+// Nanoseconds of a clock that goes on while the thread waits; steps of up to a millisecond.
+__device__ inline std::uint64_t global_nanoseconds() {
+    std::uint64_t now = 0;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    return now;
+}
+
+// Between two looks at a word that another block or another GPU will write. Only in cooperative
+// launches: the other block might else not be there before this one has ended.
+__device__ inline void stand_by() { __nanosleep(20); }
+
+}  // namespace pitstop::kernels

@@ -1,0 +1,107 @@
+// What the ranks of a replica, each on a GPU of its own, give each other within a step: sums of
+// activations, and parts of logits. Kernels on each rank's stream, over memory that every rank has
+// mapped (peer access); the host waits for nothing.
+//
+//   all_reduce      data[i] = sum over the ranks r = 0, 1, .. of data of rank r, in fp32, from r =
+//   0
+//                   on: the same bits on every rank, whatever the size, the path and the batch (P6)
+//   gather_columns  whole[i, r C + c] = part of rank r [i, c]; on rank 0 alone
+//
+// Every rank enqueues the same operations in the same order with the same sizes. An operation of
+// more than a chunk is several launches. In each, a block copies its share of this rank's data to
+// this rank's memory, says so to the same block of every other rank, and waits until they have said
+// so; then it reads theirs. Chunks take turns with two buffers: who has come to launch n + 1 is
+// done with launch n, so that no second wait is needed before the buffer of n is used by n + 2.
+//
+//   one shot   each rank reads everything of everybody: one wait
+//   two shots  each rank sums its own part of the data, says so, and reads the others' sums: two
+//              waits, but 2 / size of the bytes; where there are more than two ranks, from
+//              kOneShotBytesMax on. Which it is changes no bit
+//
+// A word says which launch it belongs to and of which operation and size it is. The number of the
+// launch is kept in the device's memory, so that a captured graph can run again and again.
+//
+// A block that waits for longer than `limit` gives up: it writes who was missing to *failure, and
+// this launch and all later ones of this rank return at once, their results undefined. The host
+// looks when it has waited for the stream.
+//
+// Bound: latency up to 256 KiB or so, then the links: size - 1 times the data in, or twice the
+// data. Source: the one-shot and two-shot kernels of TensorRT-LLM and vLLM (custom_all_reduce.cuh).
+#pragma once
+
+#include "base/result.h"
+#include "kernels/tensor.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace pitstop::kernels {
+
+inline constexpr int kExchangeRanksMax = 16;
+inline constexpr int kExchangeBlocksMax = 32;
+inline constexpr std::int64_t kOneShotBytesMax = std::int64_t{256} << 10;
+// Of a buffer: a step of 1024 tokens of 2048 activations is one launch.
+inline constexpr std::int64_t kExchangeChunkBytes = std::int64_t{8} << 20;
+
+// What a launch does, in the lower bits of a word: the operation, and how many floats.
+enum class ExchangeOp : std::uint64_t { kAllReduce = 1, kGatherColumns = 2 };
+inline constexpr int kExchangeNumBits = 22;
+inline constexpr int kExchangeTagBits = kExchangeNumBits + 2;
+[[nodiscard]] constexpr std::uint64_t exchange_tag(ExchangeOp op, std::int64_t num) {
+    return static_cast<std::uint64_t>(op) << kExchangeNumBits | static_cast<std::uint64_t>(num);
+}
+
+// What became of a rank's exchanges, in page-locked memory: written by the device.
+struct ExchangeFailure {
+    enum class Kind : std::uint64_t {
+        kNone = 0,
+        kMissing,    // `rank` has not come within the limit
+        kOutOfStep,  // `rank` is at another operation, or at one of another size
+    };
+    std::uint64_t kind = 0;  // a Kind; written last
+    std::uint64_t rank = 0;
+    std::uint64_t launch = 0;
+    std::uint64_t tag = 0;        // of the operation here
+    std::uint64_t other_tag = 0;  // of that on `rank`
+};
+
+// One rank's side. A copy of it goes with each launch.
+struct Exchange {
+    int rank = 0;
+    int size = 1;
+    int num_blocks = 1;  // at most; the same on every rank
+    std::int64_t chunk_bytes = kExchangeChunkBytes;
+    std::uint64_t limit_ns = 0;
+    // By rank, as this rank's device addresses them: exchange_bytes() each, 256-byte aligned, zeros
+    // (but for the chunks) before any rank's first launch.
+    std::array<std::byte*, kExchangeRanksMax> memories{};
+    ExchangeFailure* failure = nullptr;  // of the host, page-locked; zeros
+};
+
+// REQUIRES: chunk_bytes is a multiple of 256.
+[[nodiscard]] std::int64_t exchange_bytes(std::int64_t chunk_bytes);
+// Those of them that must be zeros at the start: the first.
+[[nodiscard]] std::int64_t exchange_header_bytes();
+
+struct AllReduceArgs {
+    const Exchange& exchange;
+    float* data = nullptr;  // 16-byte aligned
+    std::int64_t num = 0;   // a multiple of 4
+    Stream stream{};
+};
+void all_reduce_cuda(const AllReduceArgs& args);
+
+struct GatherColumnsArgs {
+    const Exchange& exchange;
+    View2<const float> part{};  // [n, C], rows contiguous
+    View2<float> whole{};       // [n, V] on rank 0, C * size >= V; not used elsewhere
+    Stream stream{};
+};
+void gather_columns_cuda(const GatherColumnsArgs& args);
+
+// What a failure says, in words: who was waited for, and where. kInternal of ranks out of step,
+// kDeadlineExceeded otherwise. REQUIRES: failure.kind is not kNone.
+[[nodiscard]] Error error_of(const ExchangeFailure& failure, std::uint64_t limit_ns);
+
+}  // namespace pitstop::kernels
