@@ -153,6 +153,13 @@ CudaDeviceInfo opened_cuda_device() {
     return *opened().info;
 }
 
+bool has_peer_access(int index) {
+    const int own = opened_cuda_device().index;
+    int can = 0;
+    if (index != own) CUDA_CHECK(cudaDeviceCanAccessPeer(&can, own, index));
+    return index == own || can != 0;
+}
+
 void enter_cuda_device() {
     const int index = opened().index;
     CHECK(index >= 0);

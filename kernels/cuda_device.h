@@ -45,6 +45,9 @@ struct DeviceMemoryInfo {
 // Returns what open_cuda_device() returned. REQUIRES: one is open.
 [[nodiscard]] CudaDeviceInfo opened_cuda_device();
 
+// Tells whether kernels on the opened GPU may access the memory of GPU `index`; its own, always.
+[[nodiscard]] bool has_peer_access(int index);
+
 // Ends the process after a CUDA or cuBLAS call failed and it cannot go on: prints `line`, which
 // names the call, gives it to the handler, and aborts should that return. The handler is a
 // worker's, which tells the launcher and ends; it is called on the thread that made the call.

@@ -1,4 +1,5 @@
-// Imports memory and events of another process on the opened GPU, by CUDA's legacy IPC handles.
+// Imports memory and events of another process on the opened GPU, by CUDA's legacy IPC handles, and
+// gives such handles of this process's memory.
 // What the other process says is not believed: a handle that opens nothing is an Error, and how
 // large the memory is says the driver.
 //
@@ -8,9 +9,11 @@
 #pragma once
 
 #include "base/result.h"
+#include "kernels/device_memory.h"
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -35,6 +38,8 @@ class DeviceImport {
     }
 
     [[nodiscard]] const std::byte* data() const { return data_; }
+    // Where ranks write to one another (exchange.h).
+    [[nodiscard]] std::byte* writable() const { return data_; }
     [[nodiscard]] std::int64_t bytes() const { return bytes_; }
 
   private:
@@ -45,6 +50,10 @@ class DeviceImport {
     std::byte* data_ = nullptr;
     std::int64_t bytes_ = 0;
 };
+
+// The handle by which another process opens the buffer. REQUIRES: the buffer is not empty; it lives
+// until nobody has it open any more.
+[[nodiscard]] std::string ipc_handle_of(const DeviceBuffer& buffer);
 
 // Opens an event that the other process recorded.
 class EventImport {

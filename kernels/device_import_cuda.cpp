@@ -69,6 +69,13 @@ DeviceImport::~DeviceImport() {
     if (data_ != nullptr) CUDA_CHECK(cudaIpcCloseMemHandle(data_));
 }
 
+std::string ipc_handle_of(const DeviceBuffer& buffer) {
+    enter_cuda_device();
+    cudaIpcMemHandle_t handle{};
+    CUDA_CHECK(cudaIpcGetMemHandle(&handle, buffer.data()));
+    return {handle.reserved, sizeof handle.reserved};
+}
+
 Result<EventImport> EventImport::open(std::string_view handle) {
     ASSIGN_OR_RETURN(const auto event, read_handle<cudaIpcEventHandle_t>(handle));
     enter_cuda_device();

@@ -22,6 +22,7 @@ const Ops* cuda_deterministic_ops() { return nullptr; }
 Result<int> num_cuda_devices() { return no_cuda(); }
 Result<CudaDeviceInfo> open_cuda_device(int) { return no_cuda(); }
 CudaDeviceInfo opened_cuda_device() { CHECK(false); }
+bool has_peer_access(int) { return false; }
 void end_by_cuda_failure(const std::string&) { CHECK(false); }
 void set_cuda_failure_handler(CudaFailureHandler) {}
 void enter_cuda_device() { CHECK(false); }
@@ -49,6 +50,7 @@ void DeviceEvent::order_before(Stream) const { CHECK(false); }
 double DeviceEvent::ms_since(const DeviceEvent&) const { CHECK(false); }
 Result<DeviceImport> DeviceImport::open(std::string_view) { return no_cuda(); }
 DeviceImport::~DeviceImport() = default;
+std::string ipc_handle_of(const DeviceBuffer&) { CHECK(false); }
 Result<EventImport> EventImport::open(std::string_view) { return no_cuda(); }
 EventImport::~EventImport() = default;
 Result<bool> EventImport::is_done() const { return no_cuda(); }

@@ -33,12 +33,14 @@ Result<std::unique_ptr<Communicator>> join_peers(
     const Options& options, const bus::RunDir& run_dir
 ) {
     if (options.tp == 1) return make_solo_communicator();
+    const Duration peer_timeout = std::chrono::milliseconds(options.peer_timeout_ms);
+    const bool is_on_cpu = options.engine.device == DeviceKind::kCpu;
     return attach_shm_communicator({
         .path = fmt::format("{}/ranks-{}", run_dir.path(), options.replica),
         .rank = static_cast<Rank>(options.rank),
         .size = options.tp,
         .attach_timeout = std::chrono::milliseconds(options.attach_timeout_ms),
-        .peer_timeout = std::chrono::milliseconds(options.peer_timeout_ms),
+        .peer_timeout = is_on_cpu ? peer_timeout : options.engine.exchange_limit,
     });
 }
 

@@ -32,7 +32,7 @@ void add_place_flags(Options& options, FlagSet& flags) {
 
 // Where it computes, and what it may take of a GPU.
 void add_device_flags(Options& options, FlagSet& flags) {
-    flags.add("device", &options.device, "auto, cpu, or cuda: one GPU per replica, --tp 1");
+    flags.add("device", &options.device, "auto, cpu, or cuda: a GPU for each rank");
     flags.add("gpu", &options.engine.gpu, "with cuda: which, as the driver counts");
     flags.add(
         "mem-fraction",
@@ -165,6 +165,12 @@ Result<> check_options(Options& options) {
     constexpr double kOfStepTimeout = 0.8;
     engine.step_timeout = std::chrono::duration_cast<Duration>(
         std::chrono::duration<double>(kOfStepTimeout * options.step_timeout_s)
+    );
+    // And the wait for another rank before that: who waits knows who is missing.
+    constexpr double kOfDeviceWait = 0.75;
+    engine.exchange_limit = std::min(
+        Duration(std::chrono::milliseconds(options.peer_timeout_ms)),
+        std::chrono::duration_cast<Duration>(kOfDeviceWait * engine.step_timeout)
     );
     ASSIGN_OR_RETURN(engine.isa, choose_isa(options.isa));
     return Ok{};

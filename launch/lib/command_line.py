@@ -113,7 +113,7 @@ def add_engine_flags(parser):
         "--device",
         default="cpu",
         choices=("auto", "cpu", "cuda"),
-        help="cuda: replica i runs on GPU i, --tp 1; auto: a GPU where one can be used (default cpu)",
+        help="cuda: a GPU for each rank; auto: GPUs where all ranks have one (default cpu)",
     )
     add(
         "--mem-fraction",

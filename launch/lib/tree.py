@@ -120,7 +120,7 @@ def _worker_flags(options, weights, replica, rank):
     flags.append(f"--step-timeout-s={options.step_timeout:g}")
     flags += [f"--epoch={weights.epoch}", *_weights_flags(weights)]
     if options.device != "cpu":
-        flags.append(f"--gpu={replica}")
+        flags.append(f"--gpu={replica * options.tp + rank}")
     if options.deterministic:
         flags.append("--deterministic")
     if options.device != "cpu" and options.tuning_dir != "none":

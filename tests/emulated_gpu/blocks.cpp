@@ -84,6 +84,7 @@ struct Block {
     int named_arrived[16] = {};
     std::int64_t named_done[16] = {};
     bool is_standing_by = false;  // a thread waits for what another block, or another GPU, does
+    bool has_told = false;        // what a thread said is seen before this block gets on
 };
 Block block;
 bool is_cooperative = false;  // the launch whose block it is
@@ -159,15 +160,6 @@ bool may_run(const Fiber& fiber) {
     return false;
 }
 
-void perform(const std::vector<AsyncCopy>& copies) {
-    for (const AsyncCopy& copy : copies) {
-        std::byte bytes[16] = {};
-        if (copy.src_bytes != 0) std::memcpy(bytes, copy.from, copy.src_bytes);
-        std::memcpy(copy.to, bytes, sizeof bytes);
-        note_copy(copy.to, sizeof bytes);
-    }
-}
-
 Random& choices() {
     static Random random(settings().seed);
     return random;
@@ -226,6 +218,7 @@ bool run_threads(Random& random) {
         held.choose(random, random.below(warps.size()));
         for (const std::size_t warp : warps) {
             if (!held.has(warp)) has_progress |= take_turn(warp, is_reversed).has_progress;
+            if (std::exchange(block.has_told, false)) return false;
         }
         if (held.end_round(has_progress)) continue;
         if (!has_progress && block.is_standing_by) return false;
@@ -321,35 +314,17 @@ void wait_for_warp(const char* name) {
     leave();
 }
 
-void copy_async(void* to, const void* from, std::uint32_t src_bytes) {
-    check_shared(to, 16, 16);
-    if (src_bytes != 0) check_aligned(from, 16);
-    const AsyncCopy copy{to, from, src_bytes};
-    if (current->groups.empty()) current->groups.emplace_back();
-    if (is_at_once()) {
-        perform({copy});
-    } else {
-        current->groups.back().push_back(copy);
-    }
-}
-
-void commit_copies() {
-    if (current->groups.empty()) current->groups.emplace_back();
-    current->groups.emplace_back();
-}
-
-void wait_copies(int num_pending) {
-    auto& groups = current->groups;  // the last one is open, and not waited for
-    while (groups.size() > static_cast<std::size_t>(num_pending) + 1) {
-        perform(groups.front());
-        groups.erase(groups.begin());
-    }
-}
-
 void spin(const char* where) {
     running->state = State::kSpinning;
     running->waits_at = where;
     leave();
+}
+
+void tell_others() {
+    if (current == nullptr) return;
+    constexpr std::uint64_t kOneIn = 4;
+    block.has_told = is_cooperative && choices().below(kOneIn) == 0;
+    let_others_run();
 }
 
 void stand_by() {

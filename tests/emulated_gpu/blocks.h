@@ -135,6 +135,9 @@ void let_others_run();
 // wait for this one to end. Such a block has no static shared memory: that is shared by all
 // (cuda_language.h), and launches.h refuses it.
 void stand_by();
+// The running thread has written what others wait for: now and then they see it before the rest of
+// its block gets on.
+void tell_others();
 
 struct ParkedBlock;
 

@@ -1,9 +1,8 @@
 // Launches that a GPU refuses. Source: CUDA Runtime API, "Execution Control"; CUDA C++ Programming
 // Guide, "Technical specifications per compute capability".
+#include "kernels/device/system_scope.cuh"
 #include "tests/emulated_gpu/cuda_calls.h"
 #include "tests/emulated_gpu/machine.h"
-
-#include <kernels/device/system_scope.cuh>
 
 namespace pitstop::emulator {
 namespace {

@@ -36,12 +36,12 @@ def gpu(monkeypatch, place):
 
 
 @pytest.fixture(scope="module")
-def shared_tree():
-    """One tree on a GPU for the tests of a module that only talk to it."""
+def shared_tree(request):
+    """One tree on a GPU for the tests of a module that only talk to it; it may ask for flags."""
     path = pathlib.Path(tempfile.mkdtemp(prefix="pitstop-test-", dir="/tmp"))
     with pytest.MonkeyPatch.context() as monkeypatch:
         machine(monkeypatch, path)
-        tree = ProcessTree(path / "tree", *CUDA)
+        tree = ProcessTree(path / "tree", *CUDA, *getattr(request.module, "GPU_TREE_FLAGS", ()))
         try:
             yield tree
             tree.stop()

@@ -131,11 +131,6 @@ def test_replicas_have_a_gpu_each(gpu, start_tree):
     assert missing.returncode != 0 and "there is no GPU 2" in missing.stderr, missing.stderr
 
 
-def test_what_is_left_is_refused_by_name(gpu, place):
-    two = run("serve", "--no-http", "--run-dir", place / "two", *CUDA, "--tp", 2)
-    assert two.returncode != 0 and "--tp 1" in two.stderr, two.stderr
-
-
 def test_a_model_that_does_not_fit_is_refused_with_the_numbers(gpu, place):
     gpu(memory=4 << 20)
     done = run("serve", "--no-http", "--run-dir", place / "small", *CUDA)

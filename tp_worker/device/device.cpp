@@ -46,13 +46,6 @@ Result<Device> Device::open(const DeviceOptions& options, kernels::ThreadPool& t
 }
 
 Result<Device> Device::open_cuda(const DeviceOptions& options, kernels::ThreadPool& threads) {
-    if (options.tp != 1) {
-        return make_error(
-            ErrorCode::kUnsupported,
-            "--device cuda runs a replica on one GPU: --tp 1, not {}",
-            options.tp
-        );
-    }
     ASSIGN_OR_RETURN(const kernels::CudaDeviceInfo info, kernels::open_cuda_device(options.gpu));
     Device device = on_cpu(options.isa, &threads);
     device.ops_ = options.determinism == Determinism::kBatchInvariant

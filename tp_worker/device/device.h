@@ -34,12 +34,11 @@ struct DeviceOptions {
     int gpu = 0;  // its index, as the driver counts
     IsaLevel isa = IsaLevel::kScalar;
     Determinism determinism = Determinism::kFast;
-    int tp = 1;  // ranks of the replica
 };
 
 class Device {
   public:
-    // Errors with kCuda: kUnsupported (a build without CUDA, tp > 1, an old GPU), kUnavailable (no
+    // Errors with kCuda: kUnsupported (a build without CUDA, an old GPU), kUnavailable (no
     // driver), kNotFound (no such GPU, no cuBLASLt). With kAuto none: why() says what stood in the
     // way. `threads` outlives the device.
     static Result<Device> open(const DeviceOptions& options, kernels::ThreadPool& threads);

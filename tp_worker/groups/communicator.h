@@ -2,7 +2,13 @@
 // operations in the same order with the same sizes. Sums run in rank order, so that a result has
 // the same bits on every rank and in every run.
 //
-// Thread: one per rank. Waits: every operation, for its peers, up to the communicator's deadline.
+// Tensors (all_reduce_sum, gather_columns) are in the memory of what the rank computes on; the
+// others' bytes are in the host's. On a GPU an operation on tensors is enqueued on the step's
+// stream and waits for nobody; whether it came to its end says check(), when the stream was waited
+// for.
+//
+// Thread: one per rank. Waits: every other operation, for its peers, up to the communicator's
+//         deadline.
 // Errors: kUnavailable (a peer is gone; names the rank) and kDeadlineExceeded (names the ranks that
 //         did not come). Either leaves the communicator broken: the worker must end.
 #pragma once
@@ -37,7 +43,13 @@ class Communicator {
     // Rank 0's bytes, to all.
     virtual Result<> broadcast(std::span<std::byte> data) = 0;
 
+    // Rank r's `mine` becomes the r-th of the `size` parts of `all`, on every rank.
+    virtual Result<> all_gather(std::span<const std::byte> mine, std::span<std::byte> all) = 0;
+
     virtual Result<> barrier() = 0;
+
+    // What became of the operations on tensors so far. REQUIRES: their stream was waited for.
+    virtual Result<> check() { return Ok{}; }
 };
 
 // For one rank: nothing to wait for.

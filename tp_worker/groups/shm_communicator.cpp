@@ -30,11 +30,11 @@ constexpr std::uint64_t kMagic = 0x70697473746f7001;  // "pitstop", layout 1
 constexpr int kSpinIterations = 4000;                 // of `pause`, about 60 us: a small op's skew
 constexpr auto kAttachPoll = std::chrono::microseconds(200);
 
-enum class Op : std::uint32_t { kAllReduce = 1, kGather, kBroadcast, kBarrier };
+enum class Op : std::uint32_t { kAllReduce = 1, kGather, kBroadcast, kAllGather, kBarrier };
 
 std::string_view name_of(Op op) {
-    constexpr std::array<std::string_view, 5> kNames{
-        "?", "all_reduce", "gather", "broadcast", "barrier"};
+    constexpr std::array<std::string_view, 6> kNames{
+        "?", "all_reduce", "gather", "broadcast", "all_gather", "barrier"};
     const auto index = static_cast<std::size_t>(op);
     return kNames[index < kNames.size() ? index : 0];
 }
@@ -115,6 +115,7 @@ class ShmCommunicator final : public Communicator {
     Result<> all_reduce_sum(std::span<float> data) override;
     Result<> gather_columns(View2<const float> part, View2<float> whole) override;
     Result<> broadcast(std::span<std::byte> data) override;
+    Result<> all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override;
     Result<> barrier() override;
 
   private:
@@ -437,6 +438,20 @@ Result<> ShmCommunicator::broadcast(std::span<std::byte> data) {
         if (rank_ != 0) std::memcpy(data.data(), buffer(0), bytes);
         ++chunk_;
         data = data.subspan(bytes);
+    }
+    return Ok{};
+}
+
+Result<> ShmCommunicator::all_gather(std::span<const std::byte> mine, std::span<std::byte> all) {
+    CHECK(all.size() == mine.size() * size_);
+    for (std::size_t begin = 0; begin < mine.size();) {
+        const std::size_t bytes = std::min<std::size_t>(kShmChunkBytes, mine.size() - begin);
+        std::memcpy(buffer(rank_), mine.data() + begin, bytes);
+        RETURN_IF_ERROR(exchange({Op::kAllGather, 0, static_cast<std::int64_t>(bytes)}));
+        for (std::size_t r = 0; r < size_; ++r)
+            std::memcpy(all.data() + r * mine.size() + begin, buffer(r), bytes);
+        ++chunk_;
+        begin += bytes;
     }
     return Ok{};
 }

@@ -5,7 +5,9 @@
 #include "kernels/cuda_device.h"
 #include "kernels/linear_tuning.h"
 #include "tp_worker/device/host_room.h"
+#include "tp_worker/groups/gpu_communicator.h"
 #include "tp_worker/model/null_model.h"
+#include "tp_worker/model/rank_facts.h"
 #include "tp_worker/weights/checkpoint_tensors.h"
 #include "tp_worker/weights/weight_loader.h"
 #include "tp_worker/weights/weight_upload.h"
@@ -108,6 +110,28 @@ Engine::Engine(
       communicator_(communicator),
       slots_(static_cast<std::size_t>(options.num_slots)) {}
 
+Result<Device> Engine::open_device(
+    const EngineOptions& options, kernels::ThreadPool& threads, Communicator& communicator
+) {
+    DeviceOptions device_options{
+        .kind = options.load_format == LoadFormat::kNull ? DeviceKind::kCpu : options.device,
+        .gpu = options.gpu,
+        .isa = options.isa,
+        .determinism = options.determinism,
+    };
+    ASSIGN_OR_RETURN(Device device, Device::open(device_options, threads));
+    if (!device.why().empty()) {
+        spdlog::warn("computing on the CPU ({}): {}", device.name(), device.why());
+    }
+    if (device_options.kind != DeviceKind::kAuto || communicator.size() == 1) return device;
+    // All ranks on GPUs, or none.
+    ASSIGN_OR_RETURN(const bool is_cuda, holds_on_all(device.is_cuda(), communicator));
+    if (is_cuda || !device.is_cuda()) return device;
+    spdlog::warn("computing on the CPU: another rank has no GPU");
+    device_options.kind = DeviceKind::kCpu;
+    return Device::open(device_options, threads);
+}
+
 Result<std::unique_ptr<Engine>> Engine::load(
     const EngineOptions& options, kernels::ThreadPool& threads, Communicator& communicator
 ) {
@@ -120,17 +144,7 @@ Result<std::unique_ptr<Engine>> Engine::load(
         for (const std::string& note : config.notes)
             spdlog::warn("'{}/config.json': {}", options.model_dir, note);
     }
-    const DeviceOptions device_options{
-        .kind = options.load_format == LoadFormat::kNull ? DeviceKind::kCpu : options.device,
-        .gpu = options.gpu,
-        .isa = options.isa,
-        .determinism = options.determinism,
-        .tp = communicator.size(),
-    };
-    ASSIGN_OR_RETURN(Device device, Device::open(device_options, threads));
-    if (!device.why().empty()) {
-        spdlog::warn("computing on the CPU ({}): {}", device.name(), device.why());
-    }
+    ASSIGN_OR_RETURN(Device device, open_device(options, threads, communicator));
     const std::int64_t element_bytes = options.compute == Compute::kFp32 ? 4 : 2;
     const std::int64_t token_bytes =
         2 * config.num_layers * config.num_kv_heads * config.head_dim * element_bytes;
@@ -139,6 +153,16 @@ Result<std::unique_ptr<Engine>> Engine::load(
         new Engine(options, std::move(config), std::move(layout), std::move(device), communicator)
     );
     engine->sizes_ = sizes;
+    if (engine->device_.is_cuda() && communicator.size() > 1) {
+        ASSIGN_OR_RETURN(
+            engine->gpu_communicator_,
+            connect_gpu_communicator(
+                {.host = communicator,
+                 .stream = engine->device_.stream(),
+                 .limit = options.exchange_limit}
+            )
+        );
+    }
     if (options.load_format == LoadFormat::kAuto) RETURN_IF_ERROR(engine->load_model());
     engine->limits_ = {
         .tokens_max = engine->sizes_.tokens_max,
@@ -189,7 +213,7 @@ Result<> Engine::divide_gpu_memory(const Model::Args& args) {
     const std::int64_t pages_wanted =
         is_kv_open ? (sizes_.num_positions + sizes_.page_size - 1) / sizes_.page_size
                    : sizes_.num_pages;
-    const RoomFacts facts{
+    const RoomFacts own{
         .device = device_.name(),
         .free = gpu_free_bytes_,
         .budget = budget,
@@ -200,6 +224,7 @@ Result<> Engine::divide_gpu_memory(const Model::Args& args) {
         .host_free = free_host_bytes(),
         .host_copy = HostCopy::host_bytes_of(weights_->bytes()),
     };
+    ASSIGN_OR_RETURN(const RoomFacts facts, facts_of_all(own, communicator_));
     ASSIGN_OR_RETURN(room_, choose_room(options_.update_room, facts));
     spdlog::info("updates: {}, {}", name_of(room_.room), room_.why);
     if (room_.room == UpdateRoom::kHost) RETURN_IF_ERROR(weights_->stage_on_host());
@@ -244,7 +269,7 @@ Result<> Engine::load_runtime() {
         .sizes = sizes_,
         .compute = options_.compute,
         .device = device_,
-        .communicator = &communicator_,
+        .communicator = &tensor_communicator(),
     };
     if (device_.is_cuda()) RETURN_IF_ERROR(divide_gpu_memory(args));
     args.sizes = sizes_;
@@ -338,6 +363,7 @@ Result<messages::StepResult> Engine::run(const messages::StepPlan& plan) {
     if (model_) {
         RETURN_IF_ERROR(compute(plan, &result));
         transfers_->wait();  // a step without logits is done, too, when its result says so
+        RETURN_IF_ERROR(tensor_communicator().check());
         RETURN_IF_ERROR(share_sampled(&result));
     } else if (is_root()) {
         run_null_model(planned_.logit_rows(), slots_, config_.vocab_len, &result);
@@ -371,6 +397,8 @@ Result<> Engine::share_sampled(messages::StepResult* result) {
     for (const LogitRow& row : planned_.logit_rows()) {
         if (row.kind == LogitRow::Kind::kSample) ++num_sampled;
     }
+    // A peer may still read this rank's memory; a step is over when that has an end.
+    if (num_sampled == 0 && gpu_communicator_) return communicator_.barrier();
     sampled.resize(num_sampled);
     RETURN_IF_ERROR(communicator_.broadcast(std::as_writable_bytes(std::span(sampled))));
     for (const LogitRow& row : planned_.logit_rows()) {
@@ -387,6 +415,7 @@ Result<std::vector<float>> Engine::read_logits(std::span<const std::int32_t> tok
     std::vector<float> host(static_cast<std::size_t>(logits.rows * logits.cols));
     device_.read(host.data(), logits.data, static_cast<std::int64_t>(host.size() * sizeof(float)));
     transfers_->wait();
+    RETURN_IF_ERROR(tensor_communicator().check());
     return host;
 }
 

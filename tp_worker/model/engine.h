@@ -64,6 +64,8 @@ struct EngineOptions {
     std::int64_t tokens_per_step_max = 8192;
     Duration step_timeout =
         kernels::kDeviceWaitMax;  // on a GPU: a step that takes longer never ends (P5)
+    Duration exchange_limit =
+        kernels::kDeviceWaitMax;  // on GPUs: of a rank's wait for another within a step
     // Told why the checkpoint cannot be loaded, before load() fails of it.
     std::function<void(const Error&)> weights_are_lost{};
 };
@@ -129,6 +131,9 @@ class Engine {
         Device device,
         Communicator& communicator
     );
+    [[nodiscard]] static Result<Device> open_device(
+        const EngineOptions& options, kernels::ThreadPool& threads, Communicator& communicator
+    );
     Result<> load_model();
     Result<> load_runtime();
     void tune();
@@ -137,6 +142,10 @@ class Engine {
     Result<> load_checkpoint();
     Result<> compute(const messages::StepPlan& plan, messages::StepResult* result);
     Result<> share_sampled(messages::StepResult* result);
+    // That the model's tensors go by.
+    [[nodiscard]] Communicator& tensor_communicator() {
+        return gpu_communicator_ ? *gpu_communicator_ : communicator_;
+    }
     [[nodiscard]] bool is_root() const { return raw(communicator_.rank()) == 0; }
 
     EngineOptions options_;
@@ -145,6 +154,7 @@ class Engine {
     WeightLayout layout_;
     Device device_;
     Communicator& communicator_;
+    std::unique_ptr<Communicator> gpu_communicator_{};  // where ranks have GPUs
     ModelSizes sizes_{};
     std::int64_t gpu_free_bytes_ = 0;  // before anything was put there
     StepLimits limits_{};

@@ -7,6 +7,8 @@
 //               x += down(silu(gate(norm(x))) * up(norm(x)))          all-reduce
 //   logits = head(norm(x)) of the rows asked for                      gather to rank 0
 //
+// On a GPU all of it is enqueued, the exchanges too; nothing here waits for a peer.
+//
 // The residual stream x is fp32 in both modes.
 //   kBf16  products of bf16 by bf16: what goes into a product is rounded to bf16 once; KV in bf16.
 //          On a GPU q, k, v, gate and up are bf16 as they leave their products, too: half the bytes

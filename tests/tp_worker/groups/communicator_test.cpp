@@ -114,6 +114,24 @@ TEST(ShmCommunicator, GathersColumnsAsFarAsTheyGo) {
     }
 }
 
+// One byte, odd, and more than a chunk.
+TEST(ShmCommunicator, EveryRankHasTheBytesOfAllInRankOrder) {
+    constexpr int kSize = 3;
+    for (const std::size_t n : {std::size_t{1}, std::size_t{77}, std::size_t{1'500'001}}) {
+        std::vector<std::byte> expected;
+        for (int rank = 0; rank < kSize; ++rank)
+            expected.insert(expected.end(), n, static_cast<std::byte>(rank + 1));
+        on_ranks(kSize, [&](Communicator& communicator) {
+            const std::vector<std::byte> mine(
+                n, static_cast<std::byte>(raw(communicator.rank()) + 1)
+            );
+            std::vector<std::byte> all(n * kSize);
+            ASSERT_TRUE(communicator.all_gather(mine, all).has_value());
+            EXPECT_EQ(all, expected);
+        });
+    }
+}
+
 TEST(ShmCommunicator, LeavesNothingBehind) {
     test::TempDir dir;
     std::thread other([&] {

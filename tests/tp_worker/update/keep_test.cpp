@@ -56,7 +56,7 @@ TEST_P(KeptWeightsTest, AllRanksTogetherWriteTheTensorsOfTheCheckpoint) {
     ASSERT_TRUE(checkpoint) << checkpoint.error().message;
     const test::TempDir to;
     kernels::ThreadPool threads(1);
-    const auto device = Device::open({.isa = best_isa(), .tp = tp}, threads);
+    const auto device = Device::open({.isa = best_isa()}, threads);
     ASSERT_TRUE(device) << device.error().message;
     const messages::WorkerKeep version{.epoch = Epoch{7}, .label = "step \"7\"", .digest = kDigest};
     std::vector<WeightLayout> layouts;

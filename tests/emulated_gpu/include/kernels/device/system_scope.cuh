@@ -11,7 +11,7 @@ namespace pitstop::kernels {
 
 inline void store_release_system(std::uint64_t* to, std::uint64_t value) {
     __atomic_store_n(to, value, __ATOMIC_RELEASE);
-    emulator::let_others_run();
+    emulator::tell_others();
 }
 
 inline std::uint64_t load_acquire_system(const std::uint64_t* from) {

@@ -1,0 +1,159 @@
+"""Tensor parallelism on the GPU in software: ranks in processes of their own, a GPU each, that sum over one another's
+memory. Tokens, versions and faults as on the CPU's ranks."""
+
+import json
+import signal
+
+import pytest
+
+from gpu_tree import CUDA, gpu, needs_gpu  # noqa: F401
+from process_tree import run
+from test_deaths import reasons
+from test_updates import BARD, DIGESTS, GREEDY, joined, start, update
+
+pytestmark = needs_gpu
+NUM = 8  # tokens: one costs some tenths of a second
+SEEDED = {"temperature": 1.0, "seed": 5, "ignore_eos": True, "logprobs": {"enabled": True}}
+# Of fp32's logits: each size is within 1e-4 of the truth (tests/tp_worker/model/golden_test.cpp says why).
+LOGPROB_TOLERANCE = 2e-4
+
+
+def greedy(door, reference, model):
+    case = reference[model]["greedy"][0]
+    output = door.generate(case["prompt"], max_new_tokens=NUM, skip_special_tokens=False, **GREEDY)
+    assert output.tokens == case["continuation"][:NUM]
+
+
+def workers_of(admin):
+    return [worker for replica in admin.call("status")["replicas"] for worker in replica["workers"]]
+
+
+@pytest.mark.parametrize("tp, policy", [(2, "late"), (4, "random")])
+def test_ranks_on_gpus_of_their_own_follow_the_reference(gpu, start_tree, reference, tp, policy):
+    gpu(gpus=4, policy=policy)
+    tree = start_tree(*CUDA, "--tp", tp)
+    greedy(tree.door(), reference, "stories")
+    workers = workers_of(tree.door("admin"))
+    assert len({worker["device_uuid"] for worker in workers}) == tp
+    assert not {worker["device"] for worker in workers} & {"", "cpu"}, workers
+
+
+def test_replicas_of_ranks_have_a_gpu_each(gpu, start_tree):
+    gpu(gpus=4)
+    tree = start_tree(*CUDA, "--dp", 2, "--tp", 2)
+    door = tree.door()
+    rids = [door.start("Once upon a time", max_new_tokens=4, replica=i, **GREEDY) for i in range(2)]
+    first, second = door.finish(rids)
+    assert first.tokens == second.tokens
+    assert len({worker["device_uuid"] for worker in workers_of(tree.door("admin"))}) == 4
+
+
+def test_P6_bits_of_ranks_do_not_depend_on_the_batch_or_the_order_of_work(gpu, start_tree):
+    outputs = []
+    for seed in (1, 2):
+        gpu(seed=seed)
+        tree = start_tree(*CUDA, "--deterministic", "--tp", 2, "--chunked-prefill-size", 16 * seed)
+        door = tree.door()
+        rids = [door.start("Once upon a time", max_new_tokens=NUM, **SEEDED)]
+        if seed == 2:
+            rids.append(door.start("The king", max_new_tokens=NUM, **SEEDED))
+        output = door.finish(rids)[0]
+        outputs.append((output.tokens, output.logprobs))
+        tree.stop()
+    assert outputs[0] == outputs[1]
+
+
+def test_tokens_and_logprobs_of_all_sizes_are_alike(gpu, start_tree):
+    gpu(gpus=4)
+    outputs = []
+    for tp in (1, 2, 4):
+        tree = start_tree(*CUDA, "--compute", "fp32", "--tp", tp)
+        outputs.append(tree.door().generate("Once upon a time", max_new_tokens=NUM, **SEEDED))
+        tree.stop()
+    for output in outputs[1:]:
+        assert output.tokens == outputs[0].tokens
+        assert output.logprobs == pytest.approx(outputs[0].logprobs, abs=LOGPROB_TOLERANCE)
+
+
+def test_P1_P2_P3_P8_P10_versions_pauses_and_memory(gpu, start_tree, reference):
+    tree = start_tree(*CUDA, "--tp", 2)
+    door, admin = tree.door(), tree.door("admin")
+    rid = start(door, tokens=3, max_new_tokens=60)
+    reply = update(admin, BARD, kv_policy="keep", label="bard")
+    assert reply["ok"] and reply["digest"] == DIGESTS["bard"]["digest"], reply
+    assert [rank["phase"] for rank in reply["replicas"][0]["ranks"]] == ["committed"] * 2
+    (output,) = door.finish([rid])
+    assert [span["epoch"] for span in joined(output.spans)] == [1, 2]
+    greedy(door, reference, "bard")
+    assert admin.call("rollback_weights")["digest"] == DIGESTS["stories"]["digest"]
+    greedy(door, reference, "stories")
+    assert update(admin, BARD, mode="direct", kv_policy="recompute")["digest"] == DIGESTS["bard"]["digest"]
+    greedy(door, reference, "bard")
+    rid = start(door, tokens=2, max_new_tokens=NUM)
+    assert admin.call("pause_generation", mode="retract")["ok"]
+    released = admin.call("release_memory", keep_weights=True)
+    assert released["ok"], released
+    assert all(tag["freed_bytes"] > 0 for part in released["parts"] for tag in part["tags"])
+    assert admin.call("resume_memory")["ok"] and admin.call("continue_generation")["ok"]
+    (output,) = door.finish([rid])
+    assert len(output.tokens) == NUM
+    greedy(door, reference, "bard")
+    pushed = run("push", "stories", "--run-dir", tree.run_dir, "--json", "--adopt")
+    assert pushed.returncode == 0, pushed.stderr
+    assert json.loads(pushed.stdout)["digest"] == DIGESTS["stories"]["digest"]
+    greedy(door, reference, "stories")
+
+
+def test_P2_ranks_stage_in_host_memory_and_upload_together(gpu, start_tree, reference):
+    tree = start_tree(*CUDA, "--tp", 2, "--update-mode", "host")
+    door, admin = tree.door(), tree.door("admin")
+    assert {worker["update_mode"] for worker in workers_of(admin)} == {"host"}
+    rid = start(door, tokens=3, max_new_tokens=30)
+    assert update(admin, BARD, kv_policy="keep")["digest"] == DIGESTS["bard"]["digest"]
+    door.finish([rid])
+    assert admin.call("weight_digests")["digest"] == DIGESTS["bard"]["digest"]
+    greedy(door, reference, "bard")
+
+
+STEP_TIMEOUT_S = 20  # a rank's wait for another ends before: where it can still say so, it names it
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
+def test_P5_a_rank_lost_in_an_exchange_is_named_to_every_request(gpu, start_tree, how):
+    tree = start_tree(*CUDA, "--tp", 2, "--step-timeout", STEP_TIMEOUT_S)
+    door = tree.door()
+    rids = [start(door, tokens=2, max_new_tokens=900) for _ in range(2)]
+    tree.kill("tp_worker[0.1]", getattr(signal, how))
+    for rid, reason in reasons(door, rids).items():
+        assert reason.startswith("unavailable: "), (rid, reason)
+        assert ("tp_worker[0.1] died" if how == "SIGKILL" else "rank 1") in reason, (rid, reason)
+    assert tree.wait_exit() != 0
+    tree.check_gone()
+
+
+def test_P2_a_restart_after_a_lost_rank_serves_what_was_committed(gpu, start_tree, reference):
+    tree = start_tree(*CUDA, "--tp", 2, "--restart")
+    assert update(tree.door("admin"), BARD, label="bard-1")["ok"]
+    start(tree.door(), tokens=2, max_new_tokens=900)
+    tree.kill("tp_worker[0.1]")
+    assert tree.launcher.stdout.readline(), tree.log()
+    tree.processes = json.loads((tree.run_dir / "tree.json").read_text())["processes"]
+    assert tree.door("admin").call("weight_digests")["digest"] == DIGESTS["bard"]["digest"]
+    greedy(tree.door(), reference, "bard")
+
+
+def test_ranks_without_gpus_or_access_are_refused_by_name(gpu, place):
+    gpu(gpus=1)
+    few = run("serve", "--no-http", "--run-dir", place / "few", *CUDA, "--tp", 2)
+    assert few.returncode != 0 and "there is no GPU 1" in few.stderr, few.stderr
+    gpu(gpus=2, peers=0)
+    apart = run("serve", "--no-http", "--run-dir", place / "apart", *CUDA, "--tp", 2)
+    assert apart.returncode != 0 and "cannot access the memory of GPU" in apart.stderr, apart.stderr
+
+
+def test_ranks_go_to_the_cpu_together(gpu, start_tree):
+    gpu(gpus=1)
+    tree = start_tree("--device", "auto", "--tp", 2, "--max-total-tokens", 2048)
+    for worker in workers_of(tree.door("admin")):
+        assert worker["device"].startswith("cpu"), worker
+    assert tree.door().generate("Once", max_new_tokens=2, **GREEDY).tokens

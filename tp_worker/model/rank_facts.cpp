@@ -1,0 +1,38 @@
+#include "tp_worker/model/rank_facts.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+namespace pitstop::tp_worker {
+
+Result<bool> holds_on_all(bool holds, Communicator& communicator) {
+    const std::array<bool, 1> mine{holds};
+    std::vector<std::byte> all(static_cast<std::size_t>(communicator.size()));
+    RETURN_IF_ERROR(communicator.all_gather(std::as_bytes(std::span(mine)), all));
+    return std::ranges::all_of(all, [](std::byte byte) { return byte != std::byte{0}; });
+}
+
+Result<RoomFacts> facts_of_all(const RoomFacts& own, Communicator& communicator) {
+    using Numbers = std::array<std::int64_t, 7>;
+    const Numbers mine{
+        own.free, own.budget, own.host_free, own.others, own.copy, own.page, own.host_copy};
+    std::vector<Numbers> all(static_cast<std::size_t>(communicator.size()));
+    RETURN_IF_ERROR(communicator.all_gather(
+        std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all))
+    ));
+    RoomFacts facts = own;
+    for (const auto& [free, budget, host_free, others, copy, page, host_copy] : all) {
+        facts.free = std::min(facts.free, free);
+        facts.budget = std::min(facts.budget, budget);
+        facts.host_free = std::min(facts.host_free, host_free);
+        facts.others = std::max(facts.others, others);
+        facts.copy = std::max(facts.copy, copy);
+        facts.page = std::max(facts.page, page);
+        facts.host_copy = std::max(facts.host_copy, host_copy);
+    }
+    facts.host_free /= communicator.size();
+    return facts;
+}
+
+}  // namespace pitstop::tp_worker
