@@ -77,7 +77,6 @@ inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
 // ---- barriers, shuffles, votes ----
 
 inline void __syncthreads() { pitstop::emulator::block_barrier(); }
-inline void __threadfence() { pitstop::emulator::let_others_run(); }
 inline void __syncwarp() {
     pitstop::emulator::warp_instruction<int, int>("__syncwarp", 0, [](const int*, int*) {});
 }
