@@ -30,15 +30,9 @@ void Scheduler::settle_loan(TurnOutput& out) {
         if (update_.drains_for_loan() && runner_.has_started_requests()) return;
         if (!runner_.is_still()) return;
         // It may be released already, as somebody asked for that: then it is not taken again here.
-        const bool is_there = memory_.is_resident(messages::MemoryTag::kKvCache);
-        if (!is_there && !memory_.is_kv_alike()) {
-            return update_.refuse_loan(
-                {ErrorCode::kFailedPrecondition,
-                 "some ranks have their kv_cache and some may not, as one failed to release or to "
-                 "resume it; resume it first"},
-                out
-            );
-        }
+        // Where some ranks have it and some do not, all are made alike.
+        const bool is_there =
+            memory_.is_resident(messages::MemoryTag::kKvCache) || !memory_.is_kv_alike();
         if (!is_there || memory_.is_lent()) return update_.start_on_loan(now_, out);
         memory_.lend();
     } else if (memory_.is_lent() && !update_.has_loan()) {

@@ -157,6 +157,11 @@ messages::MemoryPart ReplicaMemory::answer(CallId call, std::optional<Error> err
     const {
     messages::MemoryPart part{
         .call = call, .replica = replica_, .was_done = was_done, .tags = book_.totals()};
+    // What is lent comes back by itself: the door is not to take the tree for a released one.
+    for (messages::TagMemory& tag : part.tags) {
+        if (tag.tag == messages::MemoryTag::kKvCache && is_on_loan())
+            tag.state = messages::MemoryState::kResident;
+    }
     if (error) {
         part.verdict = *error;
     }
