@@ -1,5 +1,6 @@
 // A build without CUDA: the table is null, and whoever asks for a device is told.
 #include "kernels/cuda_device.h"
+#include "kernels/device_graph.h"
 #include "kernels/device_import.h"
 #include "kernels/device_memory.h"
 #include "kernels/device_range.h"
@@ -48,6 +49,10 @@ void DeviceEvent::wait(Duration, std::string_view, Watch) const { CHECK(false); 
 bool DeviceEvent::is_done() const { CHECK(false); }
 void DeviceEvent::order_before(Stream) const { CHECK(false); }
 double DeviceEvent::ms_since(const DeviceEvent&) const { CHECK(false); }
+DeviceGraph::~DeviceGraph() = default;
+void DeviceGraph::begin_capture(Stream) { CHECK(false); }
+Result<DeviceGraph> DeviceGraph::end_capture(Stream) { return no_cuda(); }
+void DeviceGraph::launch(Stream) const { CHECK(false); }
 Result<DeviceImport> DeviceImport::open(std::string_view) { return no_cuda(); }
 DeviceImport::~DeviceImport() = default;
 std::string ipc_handle_of(const DeviceBuffer&) { CHECK(false); }

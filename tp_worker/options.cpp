@@ -52,6 +52,11 @@ void add_device_flags(Options& options, FlagSet& flags) {
         "with cuda: no result depends on what else is in the batch, as it never does on a CPU"
     );
     flags.add(
+        "no-graphs",
+        &options.has_no_graphs,
+        "with cuda: every kernel of a step is launched by itself; the results are the same"
+    );
+    flags.add(
         "tuning-dir",
         &options.engine.tuning_dir,
         "with cuda: products are timed at the start, and this directory keeps which algorithm is "
@@ -159,6 +164,7 @@ Result<> check_options(Options& options) {
     ASSIGN_OR_RETURN(engine.device, parse_device_kind(options.device));
     ASSIGN_OR_RETURN(engine.update_room, parse_update_room(options.update_mode));
     if (options.ignores_extra_tensors) engine.extra_tensors = ExtraTensors::kIgnore;
+    engine.has_graphs = !options.has_no_graphs;
     if (options.is_deterministic) engine.determinism = Determinism::kBatchInvariant;
     engine.tokens_per_step_max = options.chunked_prefill_size + engine.num_slots;
     // Before the scheduler's clock for the same pass runs out: the worker knows what stands still.

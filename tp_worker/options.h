@@ -17,6 +17,7 @@ struct Options {
     std::string compute = "bf16";
     std::string device = "cpu";
     std::string update_mode = "auto";
+    bool has_no_graphs = false;
     bool is_deterministic = false;
     bool ignores_extra_tensors = false;
     std::string isa{};

@@ -134,6 +134,12 @@ def add_engine_flags(parser):
         help="on a GPU, too, no result depends on what else is in the batch",
     )
     add(
+        "--no-graphs",
+        action="store_true",
+        help="on a GPU: launch every kernel of a step by itself, not steps of decodes as CUDA graphs; the results are "
+        "the same",
+    )
+    add(
         "--load-format",
         choices=("auto", "null"),
         help="null: no weights and no arithmetic, to measure the rest",

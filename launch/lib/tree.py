@@ -123,6 +123,8 @@ def _worker_flags(options, weights, replica, rank):
         flags.append(f"--gpu={replica * options.tp + rank}")
     if options.deterministic:
         flags.append("--deterministic")
+    if options.no_graphs:
+        flags.append("--no-graphs")
     if options.device != "cpu" and options.tuning_dir != "none":
         flags.append(f"--tuning-dir={options.tuning_dir or cache_dir()}")
     if options.ignore_extra_tensors:

@@ -75,6 +75,11 @@ constexpr ErrorEntry kErrors[] = {
      "cudaErrorCapturedEvent",
      "operation not permitted on an event last recorded in a capturing stream",
      false},
+    {908,
+     "cudaErrorStreamCaptureWrongThread",
+     "a stream capture sequence not initiated with cudaStreamCaptureModeRelaxed was ended in "
+     "another thread",
+     false},
     {910,
      "cudaErrorGraphExecUpdateFailure",
      "the graph update was not performed because it included changes which violated constraints "

@@ -70,7 +70,10 @@ bool invalidate_captures() {
     bool found = false;
     for (const auto& weak : all.all) {
         const std::shared_ptr<Capture> capture = weak.lock();
-        if (capture == nullptr || capture->is_relaxed) continue;
+        if (capture == nullptr || capture->mode == CaptureMode::kRelaxed) continue;
+        if (capture->mode == CaptureMode::kThreadLocal &&
+            capture->thread != std::this_thread::get_id())
+            continue;
         capture->is_invalid = true;
         found = true;
     }
@@ -96,10 +99,11 @@ bool invalidate_blocking_captures(int gpu) {
     return found;
 }
 
-void begin_capture(const std::shared_ptr<Stream>& stream, bool is_relaxed) {
+void begin_capture(const std::shared_ptr<Stream>& stream, CaptureMode mode) {
     auto capture = std::make_shared<Capture>();
     capture->origin = stream.get();
-    capture->is_relaxed = is_relaxed;
+    capture->mode = mode;
+    capture->thread = std::this_thread::get_id();
     join_capture(stream, capture, {});
     Captures& all = captures();
     const std::scoped_lock lock(all.mutex);
@@ -130,9 +134,11 @@ void add_node(Stream& stream, Work work) {
 }
 
 int end_capture(const std::shared_ptr<Stream>& stream, std::shared_ptr<Graph>* graph) {
-    constexpr int kInvalidated = 901, kUnmatched = 903, kUnjoined = 904;
+    constexpr int kInvalidated = 901, kUnmatched = 903, kUnjoined = 904, kWrongThread = 908;
     const std::shared_ptr<Capture> capture = stream->capture;
     if (capture == nullptr || capture->origin != stream.get()) return kUnmatched;
+    if (capture->mode != CaptureMode::kRelaxed && capture->thread != std::this_thread::get_id())
+        return kWrongThread;
     for (const auto& weak : capture->streams) {
         if (const std::shared_ptr<Stream> joined = weak.lock()) joined->capture = nullptr;
     }

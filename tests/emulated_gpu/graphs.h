@@ -8,8 +8,10 @@
 #include "tests/emulated_gpu/streams.h"
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
+#include <thread>
 #include <vector>
 
 namespace pitstop::emulator {
@@ -29,24 +31,29 @@ struct GraphExecutable {
     Point last_launch{};
 };
 
+// Whose unsafe calls a capture forbids: everybody's, those of the thread that began it, nobody's.
+enum class CaptureMode : std::uint8_t { kGlobal, kThreadLocal, kRelaxed };
+
 struct Capture {
     std::shared_ptr<Graph> graph = std::make_shared<Graph>();
     const Stream* origin = nullptr;
     bool is_invalid = false;
-    bool is_relaxed = false;  // cudaStreamCaptureModeRelaxed: unsafe calls are let through
+    CaptureMode mode = CaptureMode::kGlobal;
+    std::thread::id thread{};                                   // that began it
     std::map<const Stream*, std::vector<std::size_t>> tails{};  // the next node comes after these
     std::vector<std::weak_ptr<Stream>> streams{};
 };
 
-// Captures under way in this process whose mode forbids unsafe calls; each is invalid from then on.
-// True: there was one, and the call fails. Source: cudaThreadExchangeStreamCaptureMode.
+// Captures under way in this process whose mode forbids the calling thread an unsafe call; each is
+// invalid from then on. True: there was one, and the call fails. Source:
+// cudaThreadExchangeStreamCaptureMode.
 [[nodiscard]] bool invalidate_captures();
 
 // Those in blocking streams of this GPU, whatever their mode; each is invalid from then on. True:
 // there was one.
 [[nodiscard]] bool invalidate_blocking_captures(int gpu);
 
-void begin_capture(const std::shared_ptr<Stream>& stream, bool is_relaxed);
+void begin_capture(const std::shared_ptr<Stream>& stream, CaptureMode mode);
 // The stream joins the capture of an event recorded in it, behind these nodes.
 void join_capture(
     const std::shared_ptr<Stream>& stream,

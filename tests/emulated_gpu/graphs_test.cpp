@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <initializer_list>
+#include <thread>
 
 namespace pitstop::emulator {
 namespace {
@@ -80,6 +81,38 @@ TEST(Graphs, AnAllocationInACaptureFailsAndEndsIt) {
     EXPECT_EQ(graph, nullptr);
     EXPECT_CUDA(cudaSuccess, cudaMalloc(&data, 16));
     EXPECT_CUDA(cudaSuccess, cudaFree(data));
+}
+
+// Of cudaStreamCaptureModeThreadLocal: a thread that stages weights allocates while another one
+// captures a step.
+TEST(Graphs, AnAllocationOfAnotherThreadEndsAGlobalCaptureAlone) {
+    const cudaStream_t stream = make_stream();
+    const auto captured_beside = [&](cudaStreamCaptureMode mode, cudaError_t allocation) {
+        EXPECT_CUDA(cudaSuccess, cudaStreamBeginCapture(stream, mode));
+        std::thread([&] {
+            void* data = nullptr;
+            EXPECT_CUDA(allocation, cudaMalloc(&data, 16));
+            if (data != nullptr) EXPECT_CUDA(cudaSuccess, cudaFree(data));
+        }).join();
+        cudaGraph_t graph = nullptr;
+        return cudaStreamEndCapture(stream, &graph);
+    };
+    EXPECT_CUDA(
+        cudaErrorStreamCaptureInvalidated,
+        captured_beside(cudaStreamCaptureModeGlobal, cudaErrorStreamCaptureUnsupported)
+    );
+    EXPECT_CUDA(cudaSuccess, captured_beside(cudaStreamCaptureModeThreadLocal, cudaSuccess));
+    EXPECT_CUDA(cudaSuccess, captured_beside(cudaStreamCaptureModeRelaxed, cudaSuccess));
+}
+
+TEST(Graphs, ACaptureEndsInTheThreadThatBeganIt) {
+    const cudaStream_t stream = make_stream();
+    cudaGraph_t graph = nullptr;
+    ASSERT_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    std::thread([&] {
+        EXPECT_CUDA(cudaErrorStreamCaptureWrongThread, cudaStreamEndCapture(stream, &graph));
+    }).join();
+    EXPECT_CUDA(cudaSuccess, cudaStreamEndCapture(stream, &graph));
 }
 
 TEST(Graphs, WaitsAndQuestionsInACaptureFail) {

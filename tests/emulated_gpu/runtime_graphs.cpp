@@ -66,7 +66,12 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode mo
     if (stream == nullptr) return told(no_stream(handle));
     if (stream->kind == StreamKind::kLegacy) return told(cudaErrorStreamCaptureUnsupported);
     if (stream->capture != nullptr) return told(cudaErrorInvalidValue);
-    begin_capture(stream, mode == cudaStreamCaptureModeRelaxed);
+    begin_capture(
+        stream,
+        mode == cudaStreamCaptureModeRelaxed       ? CaptureMode::kRelaxed
+        : mode == cudaStreamCaptureModeThreadLocal ? CaptureMode::kThreadLocal
+                                                   : CaptureMode::kGlobal
+    );
     return cudaSuccess;
 }
 

@@ -28,16 +28,28 @@ void* Transfers::place(const void* from, void* to, std::size_t bytes) {
     if (bytes == 0) return there;
     if (from != nullptr) {
         std::memcpy(pinned_.data() + offset, from, bytes);
-        kernels::copy_to_device(
-            there, pinned_.data() + offset, static_cast<std::int64_t>(bytes), stream_
-        );
+        if (unsent_begin_ == unsent_end_) unsent_begin_ = offset;
+        unsent_end_ = offset + static_cast<std::int64_t>(bytes);
     }
     if (to != nullptr) outputs_.push_back({to, offset, bytes});
     return there;
 }
 
+void Transfers::send() {
+    const std::int64_t bytes = unsent_end_ - unsent_begin_;
+    if (bytes == 0) return;
+    kernels::copy_to_device(
+        static_cast<std::byte*>(device_.data()) + unsent_begin_,
+        pinned_.data() + unsent_begin_,
+        bytes,
+        stream_
+    );
+    unsent_begin_ = unsent_end_;
+}
+
 void Transfers::wait() {
     if (stream_.handle == nullptr) return;
+    CHECK(unsent_begin_ == unsent_end_);
     if (!outputs_.empty()) {
         const std::int64_t begin = outputs_.front().offset;
         const Output& last = outputs_.back();

@@ -1,11 +1,18 @@
 // Small arrays on their way between the host and the ops: a step's inputs, what was sampled.
 //
-//   ops.sample({.rows = transfers.in(rows), .choices = transfers.out(choices), ...});
+//   const SampleRow* there = transfers.in(rows);
+//   Choice* chosen = transfers.out(choices);
+//   transfers.send();
+//   ops.sample({.rows = there, .choices = chosen, ...});
 //   transfers.wait();  // `choices` is filled
 //
-// On the CPU an op works on the caller's arrays, and wait() has nothing to do. On a GPU in() copies
-// through page-locked memory, on the stream, so that the op enqueued next finds it there; out()
-// hands out device memory, and wait() brings all of it back in one copy and waits for its event.
+// On the CPU an op works on the caller's arrays, and send() and wait() have nothing to do. On a GPU
+// in() gathers arrays in page-locked memory, and send() takes all of them up in one copy, on the
+// stream, before the op that reads them; out() hands out device memory, and wait() brings all of it
+// back in one copy and waits for its event.
+//
+// What is placed after a wait() has the same addresses as what was placed after the last one, as
+// long as the sizes before it are the same: a graph of the step may keep them.
 //
 // Arrays given to out() stay where they are until wait(); those given to in() may go at once on a
 // GPU, and when the op has returned on the CPU.
@@ -56,7 +63,11 @@ class Transfers {
         return static_cast<T*>(place(array.data(), array.data(), array.size_bytes()));
     }
 
+    // Every array that in() was given since the last send() is on its way.
+    void send();
+
     // Until everything enqueued on the stream is done and every out() array is filled.
+    // REQUIRES: every array of in() was sent.
     void wait();
 
     // What still fits before a wait(); without a bound on the CPU.
@@ -84,6 +95,8 @@ class Transfers {
     kernels::PinnedBuffer pinned_{};
     kernels::DeviceBuffer device_{};
     std::int64_t used_ = 0;
+    std::int64_t unsent_begin_ = 0;
+    std::int64_t unsent_end_ = 0;  // is unsent_begin_: nothing is to be sent
     std::vector<Output> outputs_{};
 };
 

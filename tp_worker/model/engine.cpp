@@ -8,6 +8,7 @@
 #include "tp_worker/groups/gpu_communicator.h"
 #include "tp_worker/model/null_model.h"
 #include "tp_worker/model/rank_facts.h"
+#include "tp_worker/model/step_padding.h"
 #include "tp_worker/weights/checkpoint_tensors.h"
 #include "tp_worker/weights/weight_loader.h"
 #include "tp_worker/weights/weight_upload.h"
@@ -20,20 +21,18 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// Tokens of KV that pages can number.
-constexpr std::int64_t kKvTokensMax = (std::int64_t{1} << 31) - 1;
+// Tokens of KV that pages can number, with room for scratch pages behind them.
+constexpr std::int64_t kPageSizeMax = 4096;
+constexpr std::int64_t kKvTokensMax = (std::int64_t{1} << 31) - 1 - kPageSizeMax;
 
-// What the options leave open, from the model and from each other. On a GPU the number of pages may
-// stay open (0) until what else takes memory is there: Engine::choose_num_pages.
-Result<ModelSizes> choose_sizes(
-    const EngineOptions& options,
-    const ModelConfig& config,
-    const Device& device,
-    std::int64_t token_bytes_all_ranks
-) {
-    if (options.page_size < 1 || options.page_size > 4096) {
+// Errors: kInvalidArgument, what the options say of sizes, whatever the device has.
+Result<> check_sizes(const EngineOptions& options, const ModelConfig& config) {
+    if (options.page_size < 1 || options.page_size > kPageSizeMax) {
         return make_error(
-            ErrorCode::kInvalidArgument, "page size {}; accepted are 1 to 4096", options.page_size
+            ErrorCode::kInvalidArgument,
+            "page size {}; accepted are 1 to {}",
+            options.page_size,
+            kPageSizeMax
         );
     }
     if (options.tokens_per_step_max < 1 ||
@@ -69,6 +68,18 @@ Result<ModelSizes> choose_sizes(
             options.mem_fraction
         );
     }
+    return Ok{};
+}
+
+// What the options leave open, from the model and from each other. On a GPU the number of pages may
+// stay open (0) until what else takes memory is there: Engine::choose_num_pages.
+Result<ModelSizes> choose_sizes(
+    const EngineOptions& options,
+    const ModelConfig& config,
+    const Device& device,
+    std::int64_t token_bytes_all_ranks
+) {
+    RETURN_IF_ERROR(check_sizes(options, config));
     const std::int64_t context = options.context_len > 0 ? options.context_len : config.context_len;
     const bool is_open = device.is_cuda() && options.max_total_tokens == 0 &&
                          options.load_format == LoadFormat::kAuto;
@@ -77,9 +88,10 @@ Result<ModelSizes> choose_sizes(
     if (tokens < options.page_size || tokens > kKvTokensMax) {
         return make_error(
             ErrorCode::kInvalidArgument,
-            "{} tokens of KV; accepted are a page ({}) to 2^31 - 1",
+            "{} tokens of KV; accepted are a page ({}) to {}",
             tokens,
-            options.page_size
+            options.page_size,
+            kKvTokensMax
         );
     }
     ModelSizes sizes;
@@ -170,11 +182,19 @@ Result<std::unique_ptr<Engine>> Engine::load(
         .num_pages = engine->sizes_.num_pages,
         .page_size = engine->sizes_.page_size,
         .vocab_len = engine->config_.vocab_len,
+        .padded_rows_max = engine->padded_rows_max(),
     };
     return engine;
 }
 
+// On a CPU a row more costs what it computes.
+std::int64_t Engine::padded_rows_max() const {
+    if (!device_.is_cuda() || !model_) return 0;
+    return std::min({kPaddedRowsMax, sizes_.tokens_max, sizes_.logit_rows_max});
+}
+
 Result<> Engine::load_model() {
+    if (device_.is_cuda()) sizes_.num_scratch_pages = num_scratch_pages(sizes_.page_size);
     if (device_.is_cuda()) gpu_free_bytes_ = kernels::device_memory_info().free_bytes;
     ASSIGN_OR_RETURN(weights_, WeightStore::make(layout_, config_, device_));
     if (device_.is_cuda()) {
@@ -199,12 +219,14 @@ Result<> Engine::load_model() {
 Result<> Engine::divide_gpu_memory(const Model::Args& args) {
     ModelSizes one_page = sizes_;
     one_page.num_pages = 1;
+    one_page.num_scratch_pages = 0;
     const std::int64_t page =
         config_.num_layers *
         kv_bytes(kv_of_layer(one_page, config_, layout_.shape(), options_.compute));
     const std::int64_t free = kernels::device_memory_info().free_bytes;
     const std::int64_t others =
         gpu_free_bytes_ - free + Model::bytes(args) + transfer_bytes_max() +
+        sizes_.num_scratch_pages * page +
         Sampler::bytes(device_.ops(), sizes_.logit_rows_max, config_.vocab_len);
     const bool is_kv_open = sizes_.num_pages == 0;
     const double fraction = is_kv_open ? options_.mem_fraction : 1.0;
@@ -250,7 +272,7 @@ Result<> Engine::divide_gpu_memory(const Model::Args& args) {
 
 // A full step's arrays, and the sampler's on top of them.
 std::int64_t Engine::transfer_bytes_max() const {
-    const std::int64_t rows = options_.num_slots;
+    const std::int64_t rows = options_.num_slots + kPaddingStep;
     const std::int64_t pages =
         (sizes_.num_positions + sizes_.page_size - 1) / sizes_.page_size * rows;
     constexpr std::int64_t kTokenBytes = 4 + 4 + 8;  // id, position, place in the KV
@@ -270,6 +292,7 @@ Result<> Engine::load_runtime() {
         .compute = options_.compute,
         .device = device_,
         .communicator = &tensor_communicator(),
+        .has_graphs = options_.has_graphs && device_.is_cuda() && communicator_.size() == 1,
     };
     if (device_.is_cuda()) RETURN_IF_ERROR(divide_gpu_memory(args));
     args.sizes = sizes_;
@@ -374,6 +397,16 @@ Result<messages::StepResult> Engine::run(const messages::StepPlan& plan) {
 }
 
 Result<> Engine::compute(const messages::StepPlan& plan, messages::StepResult* result) {
+    if (planned_.is_padded()) {
+        const std::span<const LogitRow> wanted = planned_.logit_rows();
+        ASSIGN_OR_RETURN(
+            const View2<float> logits, model_->decode(planned_.batch(plan), weights_->live())
+        );
+        if (!is_root()) return Ok{};
+        const auto num = static_cast<std::int64_t>(wanted.size());
+        sampler_->run(rows(logits, 0, num), wanted, slots_, result);
+        return Ok{};
+    }
     RETURN_IF_ERROR(model_->forward(planned_.batch(plan), weights_->live()));
     // In chunks, so that scoring a long prompt needs no more memory than a step of decodes.
     std::span<const LogitRow> left = planned_.logit_rows();

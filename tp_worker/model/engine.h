@@ -52,6 +52,7 @@ struct EngineOptions {
     DeviceKind device = DeviceKind::kCpu;
     int gpu = 0;
     Determinism determinism = Determinism::kFast;
+    bool has_graphs = true;                      // on a GPU: steps of decodes are CUDA graphs
     double mem_fraction = 0.9;                   // of the GPU's free memory that this rank may take
     UpdateRoom update_room = UpdateRoom::kAuto;  // on a GPU
     std::int64_t page_size = 16;                 // tokens
@@ -108,6 +109,9 @@ class Engine {
     // For weights in host memory: staging.
     [[nodiscard]] const kernels::Ops& ops() const { return device_.host_ops(); }
 
+    // Of steps that this engine ran; null with the null model.
+    [[nodiscard]] const StepGraphs* graphs() const { return model_ ? &model_->graphs() : nullptr; }
+
     // The copies of the weights, for updates; null with the null model. Only between passes may the
     // live copy change, and the epoch with it.
     [[nodiscard]] WeightStore* weights() { return weights_ ? &*weights_ : nullptr; }
@@ -139,6 +143,7 @@ class Engine {
     void tune();
     Result<> divide_gpu_memory(const Model::Args& args);
     [[nodiscard]] std::int64_t transfer_bytes_max() const;
+    [[nodiscard]] std::int64_t padded_rows_max() const;
     Result<> load_checkpoint();
     Result<> compute(const messages::StepPlan& plan, messages::StepResult* result);
     Result<> share_sampled(messages::StepResult* result);

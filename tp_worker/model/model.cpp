@@ -3,9 +3,11 @@
 #include "kernels/linear_tuning.h"
 #include "kernels/thread_pool.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -64,7 +66,7 @@ kernels::KvCache kv_of_layer(
 ) {
     return {
         .dtype = act_dtype(compute),
-        .num_pages = narrow(sizes.num_pages),
+        .num_pages = narrow(sizes.num_pages + sizes.num_scratch_pages),
         .page_size = narrow(sizes.page_size),
         .num_kv_heads = narrow(shard.num_kv_heads),
         .head_dim = narrow(config.head_dim),
@@ -95,6 +97,7 @@ std::int64_t Model::place(const Args& args, std::byte* memory, Buffers* buffers)
     b.gate = kernels::cols(gate_up, 0, F);
     b.up = kernels::cols(gate_up, F, F);
     b.gated = carver.acts(dtype, T, F);
+    b.all_rows = static_cast<std::int32_t*>(carver.take(L * 4));
     b.head_x = carver.floats(L, H);
     b.head_delta = carver.floats(L, H);
     b.head_normed = carver.acts(dtype, L, H);
@@ -142,8 +145,10 @@ Model::Model(const Args& args, Arena memory)
       communicator_(args.communicator),
       kv_(args.kv),
       layer_kv_(kv_of_layer(args.sizes, args.config, args.shard, args.compute)),
-      memory_(std::move(memory)) {
+      memory_(std::move(memory)),
+      has_graphs_(args.has_graphs) {
     place(args, memory_.data(), &buffers_);
+    fill_row_numbers(args.device);
     fill_rope_tables(args.device);
     if (args.device.is_cuda()) kernels::fill_device(buffers_.arrivals, 0, kArrivalsBytes, stream_);
 }
@@ -179,6 +184,17 @@ void Model::fill_rope_tables(const Device& device) {
     kernels::copy_and_wait(buffers_.sin.data, host_sin.data, num_bytes);
 }
 
+void Model::fill_row_numbers(const Device& device) {
+    std::vector<std::int32_t> numbers(static_cast<std::size_t>(sizes_.logit_rows_max));
+    std::iota(numbers.begin(), numbers.end(), 0);
+    const auto bytes = static_cast<std::int64_t>(numbers.size() * sizeof(std::int32_t));
+    if (device.is_cuda()) {
+        kernels::copy_and_wait(buffers_.all_rows, numbers.data(), bytes);
+    } else {
+        std::ranges::copy(numbers, buffers_.all_rows);
+    }
+}
+
 Result<> Model::sum_over_ranks(View2<float> x) {
     CHECK(x.stride == x.cols);
     return communicator_->all_reduce_sum({x.data, static_cast<std::size_t>(x.rows * x.cols)});
@@ -193,7 +209,15 @@ std::int64_t transfer_bytes(const StepBatch& batch) {
            bytes(batch.pages);
 }
 
-StepBatch Model::there(const StepBatch& batch) {
+Result<StepBatch> Model::there(const StepBatch& batch) {
+    if (transfer_bytes(batch) > transfers_->bytes_left()) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "a step with {} bytes of tokens and pages; this worker has room for {}",
+            transfer_bytes(batch),
+            transfers_->bytes_left()
+        );
+    }
     const auto move = [&](auto& array) { array = {transfers_->in(array), array.size()}; };
     StepBatch there = batch;
     move(there.tokens);
@@ -346,22 +370,42 @@ void Model::feed_forward(const ModelWeights& weights, std::size_t index, std::in
 Result<> Model::forward(const StepBatch& batch, const ModelWeights& weights) {
     const auto T = static_cast<std::int64_t>(batch.tokens.size());
     CHECK(T <= sizes_.tokens_max);
-    if (transfer_bytes(batch) > transfers_->bytes_left()) {
-        return make_error(
-            ErrorCode::kInvalidArgument,
-            "a step with {} bytes of tokens and pages; this worker has room for {}",
-            transfer_bytes(batch),
-            transfers_->bytes_left()
-        );
+    ASSIGN_OR_RETURN(const StepBatch on_device, there(batch));
+    transfers_->send();
+    RETURN_IF_ERROR(run_layers(on_device, weights));
+    num_tokens_ = T;
+    return Ok{};
+}
+
+Result<View2<float>> Model::decode(const StepBatch& batch, const ModelWeights& weights) {
+    const auto T = static_cast<std::int64_t>(batch.tokens.size());
+    CHECK(T <= sizes_.tokens_max && T <= sizes_.logit_rows_max);
+    ASSIGN_OR_RETURN(const StepBatch on_device, there(batch));
+    transfers_->send();
+    const auto enqueue = [&]() -> Result<> {
+        RETURN_IF_ERROR(run_layers(on_device, weights));
+        return run_head(buffers_.all_rows, T, weights);
+    };
+    if (has_graphs_) {
+        const StepGraphs::Shape shape{
+            .weights = weights.embedding.data, .inputs = on_device.tokens.data(), .num_rows = T};
+        RETURN_IF_ERROR(graphs_.run(shape, stream_, enqueue));
+    } else {
+        RETURN_IF_ERROR(enqueue());
     }
-    const StepBatch on_device = there(batch);
+    num_tokens_ = T;
+    return logits_of(T);
+}
+
+Result<> Model::run_layers(const StepBatch& there, const ModelWeights& weights) {
+    const auto T = static_cast<std::int64_t>(there.tokens.size());
     const View2<float> x = rows(buffers_.x, 0, T);
     const View2<float> delta = rows(buffers_.delta, 0, T);
     const kernels::ActView normed = rows(buffers_.normed, 0, T);
     const auto eps = static_cast<float>(config_->norm_eps);
 
     ops_->embedding({
-        .ids = on_device.tokens.data(),
+        .ids = there.tokens.data(),
         .table = weights.embedding,
         .vocab_begin = shard_.vocab_begin,
         .y = x,
@@ -379,7 +423,7 @@ Result<> Model::forward(const StepBatch& batch, const ModelWeights& weights) {
              .eps = eps,
              .stream = stream_}
         );
-        attend(weights, i, on_device);
+        attend(weights, i, there);
         RETURN_IF_ERROR(sum_over_ranks(delta));
         ops_->rmsnorm(
             {.x = x,
@@ -393,8 +437,7 @@ Result<> Model::forward(const StepBatch& batch, const ModelWeights& weights) {
         RETURN_IF_ERROR(sum_over_ranks(delta));
         last_delta = delta;
     }
-    num_tokens_ = T;  // logits() adds the last delta to the rows that it is asked for
-    return Ok{};
+    return Ok{};  // run_head() adds the last delta to the rows that it is asked for
 }
 
 Result<View2<float>> Model::logits(
@@ -402,20 +445,27 @@ Result<View2<float>> Model::logits(
 ) {
     const auto L = static_cast<std::int64_t>(token_rows.size());
     CHECK(L <= sizes_.logit_rows_max);
+    const std::int32_t* const row_index = transfers_->in(token_rows);
+    transfers_->send();
+    RETURN_IF_ERROR(run_head(row_index, L, weights));
+    return logits_of(L);
+}
+
+View2<float> Model::logits_of(std::int64_t num_rows) const {
+    const bool is_root = raw(communicator_->rank()) == 0;
+    return is_root ? rows(buffers_.head_whole, 0, num_rows) : View2<float>{};
+}
+
+// `row_index` [L] names rows of tokens.
+Result<> Model::run_head(
+    const std::int32_t* row_index, std::int64_t num_rows, const ModelWeights& weights
+) {
+    const std::int64_t L = num_rows;
     const View2<float> x = rows(buffers_.head_x, 0, L);
     const View2<float> delta = rows(buffers_.head_delta, 0, L);
     const kernels::ActView normed = rows(buffers_.head_normed, 0, L);
-    const View2<float> part = rows(buffers_.head_part, 0, L);
-    const std::int32_t* const row_index = transfers_->in(token_rows);
-    ops_->gather_rows(
-        {.x = rows(buffers_.x, 0, num_tokens_), .row_index = row_index, .y = x, .stream = stream_}
-    );
-    ops_->gather_rows({
-        .x = rows(buffers_.delta, 0, num_tokens_),
-        .row_index = row_index,
-        .y = delta,
-        .stream = stream_,
-    });
+    ops_->gather_rows({.x = buffers_.x, .row_index = row_index, .y = x, .stream = stream_});
+    ops_->gather_rows({.x = buffers_.delta, .row_index = row_index, .y = delta, .stream = stream_});
     ops_->rmsnorm({
         .x = x,
         .delta = delta,
@@ -426,10 +476,7 @@ Result<View2<float>> Model::logits(
     });
     Parts parts;
     ops_->linear(product(Product::kHead, weights, 0, L, parts));
-    const bool is_root = raw(communicator_->rank()) == 0;
-    const View2<float> whole = is_root ? rows(buffers_.head_whole, 0, L) : View2<float>{};
-    RETURN_IF_ERROR(communicator_->gather_columns(part, whole));
-    return whole;
+    return communicator_->gather_columns(rows(buffers_.head_part, 0, L), logits_of(L));
 }
 
 }  // namespace pitstop::tp_worker

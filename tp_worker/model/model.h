@@ -26,6 +26,7 @@
 #include "tp_worker/device/device.h"
 #include "tp_worker/device/transfers.h"
 #include "tp_worker/groups/communicator.h"
+#include "tp_worker/model/step_graphs.h"
 #include "tp_worker/weights/weight_layout.h"
 
 #include <array>
@@ -44,7 +45,8 @@ struct ModelSizes {
     std::int64_t logit_rows_max = 0;  // of one call of logits()
     std::int64_t num_positions = 0;   // of a request, at most
     std::int64_t num_pages = 0;
-    std::int64_t page_size = 0;  // P, tokens
+    std::int64_t page_size = 0;          // P, tokens
+    std::int64_t num_scratch_pages = 0;  // behind the others, for padding (step_padding.h)
 };
 
 // One layer's KV on this rank, data null.
@@ -78,6 +80,7 @@ class Model {
         Transfers* transfers = nullptr;
         Communicator* communicator = nullptr;
         std::byte* kv = nullptr;  // [num_layers][kv_bytes(kv_of_layer)]
+        bool has_graphs = false;  // padded steps are launched as graphs (step_graphs.h)
     };
     // What make() takes of the device's memory; does not depend on sizes.num_pages, kv or
     // transfers.
@@ -95,6 +98,11 @@ class Model {
     Result<View2<float>> logits(
         std::span<const std::int32_t> token_rows, const ModelWeights& weights
     );
+
+    // Does forward() and logits() of every token, for a padded batch of decodes: as a graph, from
+    // the second step of a shape on. REQUIRES: at most logit_rows_max tokens.
+    Result<View2<float>> decode(const StepBatch& batch, const ModelWeights& weights);
+    [[nodiscard]] const StepGraphs& graphs() const { return graphs_; }
 
     // Has the device choose how it multiplies, for every number of rows that a step may have
     // (linear_tuning.h); overwrites the activations. Returns how many products were timed.
@@ -117,30 +125,37 @@ class Model {
     void attend(const ModelWeights& weights, std::size_t index, const StepBatch& there);
     void feed_forward(const ModelWeights& weights, std::size_t index, std::int64_t num_tokens);
     void fill_rope_tables(const Device& device);
+    void fill_row_numbers(const Device& device);
     // The batch as the ops read it.
-    [[nodiscard]] StepBatch there(const StepBatch& batch);
+    [[nodiscard]] Result<StepBatch> there(const StepBatch& batch);
+    Result<> run_layers(const StepBatch& there, const ModelWeights& weights);
+    Result<> run_head(
+        const std::int32_t* row_index, std::int64_t num_rows, const ModelWeights& weights
+    );
+    [[nodiscard]] View2<float> logits_of(std::int64_t num_rows) const;
     [[nodiscard]] Result<> sum_over_ranks(View2<float> x);
 
     // The buffers' places in `memory_`; the ranges are fixed by Args.
     struct Buffers {
-        View2<float> x{};                // [T, H]
-        View2<float> delta{};            // [T, H], a sublayer's output
-        kernels::ActView normed{};       // [T, H]
-        kernels::ActView q{};            // [T, Q*D]: q, k and v are columns of one matrix, so that
-        kernels::ActView k{};            // [T, K*D]  their product is one product where the weights
-        kernels::ActView v{};            // [T, K*D]  lie back to back; gate and up likewise
-        kernels::ActView rotated{};      // [T, Q*D]: queries as attention reads them
-        kernels::ActView attended{};     // [T, Q*D]
-        kernels::ActView gate{};         // [T, F]
-        kernels::ActView up{};           // [T, F]
-        kernels::ActView gated{};        // [T, F]
-        View2<float> head_x{};           // [L, H]
-        View2<float> head_delta{};       // [L, H]
-        kernels::ActView head_normed{};  // [L, H]
-        View2<float> head_part{};        // [L, V_rank]
-        View2<float> head_whole{};       // [L, V], rank 0; is head_part where there is one rank
-        View2<float> cos{};              // [positions, D/2]
-        View2<float> sin{};              // [positions, D/2]
+        View2<float> x{};             // [T, H]
+        View2<float> delta{};         // [T, H], a sublayer's output
+        kernels::ActView normed{};    // [T, H]
+        kernels::ActView q{};         // [T, Q*D]: q, k and v are columns of one matrix, so that
+        kernels::ActView k{};         // [T, K*D]  their product is one product where the weights
+        kernels::ActView v{};         // [T, K*D]  lie back to back; gate and up likewise
+        kernels::ActView rotated{};   // [T, Q*D]: queries as attention reads them
+        kernels::ActView attended{};  // [T, Q*D]
+        kernels::ActView gate{};      // [T, F]
+        kernels::ActView up{};        // [T, F]
+        kernels::ActView gated{};     // [T, F]
+        std::int32_t* all_rows = nullptr;  // [L]: 0, 1, ...
+        View2<float> head_x{};             // [L, H]
+        View2<float> head_delta{};         // [L, H]
+        kernels::ActView head_normed{};    // [L, H]
+        View2<float> head_part{};          // [L, V_rank]
+        View2<float> head_whole{};         // [L, V], rank 0; is head_part where there is one rank
+        View2<float> cos{};                // [positions, D/2]
+        View2<float> sin{};                // [positions, D/2]
         kernels::Workspace attention{};
         std::uint32_t* arrivals = nullptr;  // attention's, zeros between its calls
         kernels::Workspace linear{};
@@ -160,6 +175,8 @@ class Model {
     Arena memory_;
     Buffers buffers_{};
     std::int64_t num_tokens_ = 0;  // of the last forward()
+    bool has_graphs_;
+    StepGraphs graphs_{};
 };
 
 }  // namespace pitstop::tp_worker

@@ -210,9 +210,11 @@ void Sampler::Call::start_draw(LogitView& view, std::size_t begin, std::size_t e
     if (view.is_edited) edit(rows, logits);
     std::vector<kernels::SampleRow> draws;
     for (const std::size_t i : rows) draws.push_back(rows_[i].draw);
+    const kernels::SampleRow* const there = transfers_.in(draws);
+    transfers_.send();
     sampler_.ops_->sample({
         .logits = logits,
-        .rows = transfers_.in(draws),
+        .rows = there,
         .choices = transfers_.out(std::span(view.choices).subspan(begin, num)),
         .workspace = sampler_.sample_workspace_,
         .stream = sampler_.stream_,
@@ -237,13 +239,13 @@ void Sampler::Call::edit(std::span<const std::size_t> rows, View2<float> edited)
         biases.insert(biases.end(), of_row.begin(), of_row.end());
         bias_starts.push_back(static_cast<std::int32_t>(biases.size()));
     }
-    sampler_.ops_->gather_rows({
+    const kernels::GatherRowsArgs gather{
         .x = model_.logits,
         .row_index = transfers_.in(row_index),
         .y = edited,
         .stream = sampler_.stream_,
-    });
-    sampler_.ops_->penalties({
+    };
+    const kernels::PenaltyArgs change{
         .logits = edited,
         .rows = transfers_.in(penalties),
         .count_starts = transfers_.in(count_starts),
@@ -251,7 +253,10 @@ void Sampler::Call::edit(std::span<const std::size_t> rows, View2<float> edited)
         .bias_starts = transfers_.in(bias_starts),
         .biases = transfers_.in(biases),
         .stream = sampler_.stream_,
-    });
+    };
+    transfers_.send();
+    sampler_.ops_->gather_rows(gather);
+    sampler_.ops_->penalties(change);
 }
 
 void Sampler::Call::finish_draws(messages::StepResult* result) {
@@ -297,16 +302,19 @@ void Sampler::Call::start_reports(LogitView& view) {
         view.num_reported * (sizeof(kernels::SoftmaxRow) + sizeof(kernels::SoftmaxStats)) +
         view.picks.size() * (sizeof(kernels::LogitPick) + sizeof(float))
     ));
+    const kernels::SoftmaxRow* const rows = transfers_.in(view.softmax);
+    const kernels::LogitPick* const picks = transfers_.in(view.picks);
+    transfers_.send();
     sampler_.ops_->softmax_stats({
         .logits = pitstop::rows(view.logits, 0, static_cast<std::int64_t>(view.num_reported)),
-        .rows = transfers_.in(view.softmax),
+        .rows = rows,
         .stats = transfers_.out(std::span(view.stats)),
         .workspace = sampler_.stats_workspace_,
         .stream = sampler_.stream_,
     });
     sampler_.ops_->pick_logits({
         .logits = view.logits,
-        .picks = transfers_.in(view.picks),
+        .picks = picks,
         .num_picks = static_cast<std::int64_t>(view.picks.size()),
         .values = transfers_.out(std::span(view.picked)),
         .stream = sampler_.stream_,

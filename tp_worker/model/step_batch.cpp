@@ -1,5 +1,9 @@
 #include "tp_worker/model/step_batch.h"
 
+#include "tp_worker/model/step_padding.h"
+
+#include <algorithm>
+
 namespace pitstop::tp_worker {
 namespace {
 
@@ -81,7 +85,34 @@ Result<> PlannedStep::prepare(
     for (std::size_t i = 0; i < plan.rows.size(); ++i) {
         RETURN_IF_ERROR(add_row(plan, i, slots, limits));
     }
+    is_padded_ = is_of_decodes() &&
+                 padded_rows(static_cast<std::int64_t>(kv_lens_.size())) <= limits.padded_rows_max;
+    if (is_padded_) pad(plan, limits);
     return Ok{};
+}
+
+// Every row has one token, which is sampled after.
+bool PlannedStep::is_of_decodes() const {
+    return !kv_lens_.empty() && q_len_max_ == 1 && tokens_.size() == kv_lens_.size() &&
+           logit_rows_.size() == tokens_.size() &&
+           std::ranges::all_of(logit_rows_, [](const LogitRow& row) {
+               return row.kind == LogitRow::Kind::kSample;
+           });
+}
+
+void PlannedStep::pad(const messages::StepPlan& plan, const StepLimits& limits) {
+    pages_ = plan.pages.values;
+    const auto num_rows = static_cast<std::int64_t>(kv_lens_.size());
+    for (std::int64_t i = 0; i < padded_rows(num_rows) - num_rows; ++i) {
+        const std::int64_t page = limits.num_pages + i / limits.page_size;
+        tokens_.push_back(TokenId{-1});
+        positions_.push_back(0);
+        kv_slots_.push_back(page * limits.page_size + i % limits.page_size);
+        q_starts_.push_back(static_cast<std::int32_t>(tokens_.size()));
+        kv_lens_.push_back(1);
+        page_starts_.push_back(static_cast<std::int32_t>(pages_.size()));
+        pages_.push_back(static_cast<PageId>(page));
+    }
 }
 
 Result<> PlannedStep::add_row(
@@ -187,7 +218,7 @@ StepBatch PlannedStep::batch(const messages::StepPlan& plan) const {
         .q_starts = q_starts_,
         .kv_lens = kv_lens_,
         .page_starts = page_starts_,
-        .pages = plan.pages.values,
+        .pages = is_padded_ ? std::span(pages_) : std::span(plan.pages.values),
         .kv_len_max = kv_len_max_,
         .q_len_max = q_len_max_,
     };

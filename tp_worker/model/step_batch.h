@@ -38,6 +38,7 @@ struct StepLimits {
     std::int64_t num_pages = 0;
     std::int64_t page_size = 0;
     std::int64_t vocab_len = 0;
+    std::int64_t padded_rows_max = 0;  // of a step of decodes (step_padding.h); 0: none is padded
 };
 
 // Applies the plan's setups. kInvalidArgument names the slot.
@@ -55,6 +56,8 @@ class PlannedStep {
 
     // Borrows from this and from the plan.
     [[nodiscard]] StepBatch batch(const messages::StepPlan& plan) const;
+    // Whether the batch is of decodes alone, and padded: token row i is row i of logits.
+    [[nodiscard]] bool is_padded() const { return is_padded_; }
     [[nodiscard]] std::span<const LogitRow> logit_rows() const { return logit_rows_; }
     // A result with its arrays sized for this step.
     [[nodiscard]] messages::StepResult empty_result(const messages::StepPlan& plan, Rank rank)
@@ -67,6 +70,8 @@ class PlannedStep {
         const RequestSlots& slots,
         const StepLimits& limits
     );
+    [[nodiscard]] bool is_of_decodes() const;
+    void pad(const messages::StepPlan& plan, const StepLimits& limits);
     void add_logits(
         const messages::PlanRow& row, const RequestState& request, const messages::StepPlan& plan
     );
@@ -84,6 +89,8 @@ class PlannedStep {
     std::vector<std::int32_t> q_starts_{};
     std::vector<std::int32_t> kv_lens_{};
     std::vector<std::int32_t> page_starts_{};
+    bool is_padded_ = false;
+    std::vector<PageId> pages_{};  // the plan's, and those of the padding
     std::int32_t kv_len_max_ = 0;
     std::int32_t q_len_max_ = 0;
     std::vector<LogitRow> logit_rows_{};

@@ -18,6 +18,17 @@ from pitstop.fleet.relay import NAMESPACE  # noqa: E402
 STORE_BYTES = 80 << 20
 
 
+def started(start, num_tries=3):
+    """Ray gives a node 30 s to start, which nothing can change, and on a loaded machine it may take longer."""
+    for _ in range(num_tries - 1):
+        try:
+            return start()
+        except Exception as error:
+            if "timed out during startup" not in str(error):
+                raise
+    return start()
+
+
 class Machines:
     def __init__(self, count, cpus, gpus):
         keep_on_loopback()
@@ -26,7 +37,7 @@ class Machines:
         config = {"health_check_initial_delay_ms": 500, "health_check_period_ms": 300, "health_check_failure_threshold": 4}
         head = {"num_cpus": 0, "num_gpus": 0, "object_store_memory": STORE_BYTES, "include_dashboard": False,
                 "node_ip_address": "127.0.0.1", "_system_config": config}
-        self.cluster = Cluster(initialize_head=True, head_node_args=head)
+        self.cluster = started(lambda: Cluster(initialize_head=True, head_node_args=head))
         self.nodes = []
         for _ in range(count):
             self.add()
@@ -34,7 +45,8 @@ class Machines:
         self.cluster.wait_for_nodes()
 
     def add(self):
-        node = self.cluster.add_node(**self._has, object_store_memory=STORE_BYTES, include_dashboard=False)
+        node = started(lambda: self.cluster.add_node(
+            **self._has, object_store_memory=STORE_BYTES, include_dashboard=False))
         self.nodes.append(node)
         return node
 

@@ -1,0 +1,50 @@
+#include "kernels/cuda_device.h"
+#include "kernels/device/check.cuh"
+#include "kernels/device/launch.cuh"
+#include "kernels/device_graph.h"
+
+namespace pitstop::kernels {
+namespace {
+
+cudaGraphExec_t as_graph(void* handle) { return static_cast<cudaGraphExec_t>(handle); }
+
+}  // namespace
+
+DeviceGraph::~DeviceGraph() {
+    if (handle_ != nullptr) CUDA_CHECK(cudaGraphExecDestroy(as_graph(handle_)));
+}
+
+void DeviceGraph::begin_capture(Stream stream) {
+    CUDA_CHECK(cudaStreamBeginCapture(cuda_stream(stream), cudaStreamCaptureModeThreadLocal));
+}
+
+Result<DeviceGraph> DeviceGraph::end_capture(Stream stream) {
+    cudaGraph_t captured = nullptr;
+    CUDA_CHECK(cudaStreamEndCapture(cuda_stream(stream), &captured));
+    std::size_t num_nodes = 0;
+    CUDA_CHECK(cudaGraphGetNodes(captured, nullptr, &num_nodes));
+    cudaGraphExec_t executable = nullptr;
+    const cudaError_t error = cudaGraphInstantiate(&executable, captured, 0);
+    CUDA_CHECK(cudaGraphDestroy(captured));
+    if (error == cudaErrorMemoryAllocation) {
+        (void)cudaGetLastError();  // it is not sticky: nothing is broken
+        return make_error(
+            ErrorCode::kResourceExhausted,
+            "no device memory for a graph of {} kernels; {} bytes are free",
+            num_nodes,
+            device_memory_info().free_bytes
+        );
+    }
+    CUDA_CHECK(error);
+    DeviceGraph graph;
+    graph.handle_ = executable;
+    graph.num_nodes_ = static_cast<std::int64_t>(num_nodes);
+    return graph;
+}
+
+void DeviceGraph::launch(Stream stream) const {
+    CHECK(handle_ != nullptr);
+    CUDA_CHECK(cudaGraphLaunch(as_graph(handle_), cuda_stream(stream)));
+}
+
+}  // namespace pitstop::kernels

@@ -1,0 +1,227 @@
+// Steps of decodes as CUDA graphs: the bits of steps without them, whatever copy of the weights
+// serves, and padding that no request sees. Runs on a GPU and, in the emulated preset, on the one
+// in software.
+#include "base/isa.h"
+#include "kernels/device_memory.h"
+#include "tests/emulated_gpu/faults.h"
+#include "tests/gpu_or_skip.h"
+#include "tests/source_dir.h"
+#include "tests/tp_worker/batch_mix.h"
+#include "tests/tp_worker/test_replica.h"
+#include "tp_worker/model/step_padding.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+namespace pitstop::tp_worker {
+namespace {
+
+class GpuGraphs : public testing::Test {
+  protected:
+    void SetUp() override {
+        if (const std::string why = why_no_gpu(); !why.empty()) {
+            ASSERT_FALSE(is_gpu_required()) << why;
+            GTEST_SKIP() << why;
+        }
+    }
+    static std::unique_ptr<TestReplica> open(
+        bool has_graphs, Determinism determinism = Determinism::kFast
+    ) {
+        ReplicaOptions options;
+        options.engine.model_dir = model_dir("stories");
+        options.engine.device = DeviceKind::kCuda;
+        options.engine.isa = best_isa();
+        options.engine.determinism = determinism;
+        options.engine.has_graphs = has_graphs;
+        options.engine.page_size = 4;
+        options.engine.max_total_tokens = 1600;
+        options.engine.num_slots = 7;
+        options.engine.tokens_per_step_max = 64;
+        auto replica = TestReplica::make(options);
+        EXPECT_TRUE(replica.has_value()) << replica.error().message;
+        return *std::move(replica);
+    }
+};
+
+std::int64_t num_launched(TestReplica& replica) { return replica.root().graphs()->num_launched(); }
+
+// Requests with prompts of one to seven tokens, each with pages of its own for `len_max` tokens.
+std::vector<TestRequest> requests_of(int num, std::int64_t len_max) {
+    std::vector<TestRequest> requests(static_cast<std::size_t>(num));
+    std::int32_t next_page = 0;
+    for (int i = 0; i < num; ++i) {
+        TestRequest& request = requests[static_cast<std::size_t>(i)];
+        request.slot = static_cast<SlotId>(i);
+        request.sampling = greedy();
+        request.logprobs.enabled = true;
+        request.prompt_len = 1 + i;
+        for (std::int64_t t = 0; t < request.prompt_len; ++t)
+            request.tokens.push_back(static_cast<TokenId>(5 + 3 * i + t));
+        for (std::int64_t page = 0; page * 4 < len_max; ++page)
+            request.pages.push_back(static_cast<PageId>(next_page++));
+    }
+    return requests;
+}
+
+// One token each, of all of them: a step of decodes once the prompts are done.
+void decode(TestReplica& replica, std::vector<TestRequest>& requests) {
+    messages::StepPlan plan;
+    std::vector<TestRequest*> rows;
+    for (TestRequest& request : requests) {
+        add_row(&request, request.num_done == 0 ? request.prompt_len : 1, &plan);
+        rows.push_back(&request);
+    }
+    run_step(&replica, std::move(plan), rows);
+}
+
+// Chunks of prompts, retractions, and decodes of few and of many rows between them.
+TEST_F(GpuGraphs, GiveTheBitsOfStepsWithoutThem) {
+    for (const Determinism determinism : {Determinism::kFast, Determinism::kBatchInvariant}) {
+        const auto with = open(/*has_graphs=*/true, determinism);
+        const auto without = open(/*has_graphs=*/false, determinism);
+        const BatchMix mix{.num_requests = 5, .num_output = 5, .prompt_len_max = 9};
+        expect_same(run_mixed(with.get(), mix, 3), run_mixed(without.get(), mix, 3));
+        std::vector<TestRequest> a = requests_of(5, 16);
+        std::vector<TestRequest> b = requests_of(5, 16);
+        for (int i = 0; i < 6; ++i) {
+            decode(*with, a);
+            decode(*without, b);
+        }
+        expect_same(a, b);
+        EXPECT_GE(num_launched(*with), 4);
+        EXPECT_EQ(num_launched(*without), 0);
+    }
+}
+
+// What a retired copy holds is not what a graph of the live one reads.
+TEST_F(GpuGraphs, P1_EachCopyOfTheWeightsHasItsOwn) {
+    const auto replica = open(/*has_graphs=*/true);
+    const auto tokens_of = [&] {
+        std::vector<TestRequest> requests = requests_of(3, 16);
+        for (int i = 0; i < 5; ++i) decode(*replica, requests);
+        std::vector<TokenId> tokens;
+        for (const TestRequest& request : requests)
+            tokens.insert(tokens.end(), request.tokens.begin(), request.tokens.end());
+        return tokens;
+    };
+    const std::vector<TokenId> first = tokens_of();
+    WeightStore& weights = *replica->root().weights();
+    Arena& other = weights.target(messages::UpdateMode::kStaged);
+    ASSERT_TRUE(other.renew().has_value());
+    // Zeros: every logit is the same, and the first id wins.
+    std::vector<std::byte> zeros(static_cast<std::size_t>(weights.bytes()));
+    kernels::copy_and_wait(other.data(), zeros.data(), weights.bytes());
+    weights.commit(messages::UpdateMode::kStaged);
+    const std::int64_t num_before = num_launched(*replica);
+    const std::vector<TokenId> second = tokens_of();
+    EXPECT_EQ(second.back(), TokenId{0});
+    EXPECT_NE(second, first);
+    EXPECT_GT(num_launched(*replica), num_before);
+    weights.roll_back();
+    EXPECT_EQ(tokens_of(), first);
+    EXPECT_EQ(replica->root().graphs()->num_graphs(), 2);
+}
+
+TEST_F(GpuGraphs, P8_AreValidAfterAReleaseAndAResume) {
+    const auto replica = open(/*has_graphs=*/true);
+    const std::vector<TokenId> prompt{TokenId{5}, TokenId{6}, TokenId{7}};
+    const std::vector<TokenId> before = generate(replica.get(), prompt, 5);
+    const std::int64_t num_graphs = replica->root().graphs()->num_graphs();
+    EXPECT_EQ(num_graphs, 1);
+    ASSERT_TRUE(replica->root().weights()->release(WeightStore::Keep::kYes).has_value());
+    ASSERT_TRUE(replica->root().kv_memory()->release().has_value());
+    ASSERT_TRUE(replica->root().weights()->resume().has_value());
+    ASSERT_TRUE(replica->root().kv_memory()->commit().has_value());
+    const std::int64_t num_before = num_launched(*replica);
+    EXPECT_EQ(generate(replica.get(), prompt, 5), before);
+    EXPECT_EQ(num_launched(*replica), num_before + 4);
+    EXPECT_EQ(replica->root().graphs()->num_graphs(), num_graphs);
+}
+
+// Five rows are eight: three write to scratch pages, and to nothing that is the scheduler's.
+TEST_F(GpuGraphs, PaddingWritesToScratchPagesAlone) {
+    for (const bool has_graphs : {false, true}) {
+        const auto replica = open(has_graphs);
+        std::vector<TestRequest> requests = requests_of(5, 16);
+        for (int i = 0; i < 4; ++i) decode(*replica, requests);
+        const Arena& kv = *replica->root().kv_memory();
+        const auto read = [&] {
+            std::vector<std::byte> bytes(static_cast<std::size_t>(kv.bytes()));
+            kernels::copy_and_wait(bytes.data(), kv.data(), kv.bytes());
+            return bytes;
+        };
+        const std::vector<std::byte> before = read();
+        std::vector<std::int32_t> written;  // pages that this step may write to
+        for (const TestRequest& request : requests)
+            written.push_back(raw(request.pages[static_cast<std::size_t>(request.num_done / 4)]));
+        decode(*replica, requests);
+        const std::vector<std::byte> after = read();
+        const ModelConfig& config = replica->root().config();
+        constexpr std::int64_t kPages = 1600 / 4;
+        const std::int64_t num_pages = kPages + num_scratch_pages(4);
+        const auto page_bytes =
+            static_cast<std::size_t>(2 * config.num_kv_heads * 4 * config.head_dim * 2);
+        std::int64_t num_changed = 0;
+        for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+            for (std::int64_t page = 0; page < num_pages; ++page) {
+                const std::size_t at =
+                    static_cast<std::size_t>(layer * num_pages + page) * page_bytes;
+                if (std::memcmp(&before[at], &after[at], page_bytes) == 0) continue;
+                ++num_changed;
+                EXPECT_TRUE(page >= kPages || std::ranges::count(written, page) == 1)
+                    << "page " << page << " of layer " << layer;
+            }
+        }
+        EXPECT_GE(num_changed, config.num_layers * 5);
+    }
+}
+
+#if defined(PITSTOP_EMULATED)
+// The numbers of a row of kernels/KERNELS.md: | what | number | ... |.
+std::vector<std::int64_t> numbers_of(const std::string& what) {
+    std::ifstream file(source_dir() + "/kernels/KERNELS.md");
+    std::vector<std::int64_t> numbers;
+    for (std::string line; std::getline(file, line);) {
+        const std::string begin = "| " + what + " |";
+        if (!line.starts_with(begin)) continue;
+        std::istringstream cells(line.substr(begin.size()));
+        for (std::string cell; std::getline(cells, cell, '|');) numbers.push_back(std::stoll(cell));
+    }
+    return numbers;
+}
+
+// Greedy requests with logprobs: launches, launches by layer, copies up, copies down, waits.
+TEST_F(GpuGraphs, AStepCostsTheHostWhatThePageSays) {
+    for (const bool has_graphs : {false, true}) {
+        const std::string what = has_graphs ? "as a graph" : "with `--no-graphs`";
+        SCOPED_TRACE(what);
+        const std::vector<std::int64_t> page = numbers_of(what);
+        ASSERT_EQ(page.size(), 4u);
+        const auto replica = open(has_graphs);
+        std::vector<TestRequest> requests = requests_of(3, 16);
+        for (int i = 0; i < 4; ++i) decode(*replica, requests);
+        const auto count = [](std::initializer_list<const char*> functions) {
+            std::int64_t num = 0;
+            for (const char* function : functions) num += emulator::num_calls(function);
+            return num;
+        };
+        const auto launches = [&] { return count({"kernel", "cudaGraphLaunch"}); };
+        const auto copies = [&] { return count({"cudaMemcpyAsync"}); };
+        const auto waits = [&] { return count({"cudaEventRecord"}); };
+        const std::int64_t num_launches = launches();
+        const std::int64_t num_copies = copies();
+        const std::int64_t num_waits = waits();
+        decode(*replica, requests);
+        const std::int64_t num_layers = replica->root().config().num_layers;
+        EXPECT_EQ(launches() - num_launches, page[0] + page[1] * num_layers);
+        EXPECT_EQ(copies() - num_copies, page[2]);
+        EXPECT_EQ(waits() - num_waits, page[3]);
+    }
+}
+#endif
+
+}  // namespace
+}  // namespace pitstop::tp_worker

@@ -1,0 +1,62 @@
+// Graphs of a rank's decode steps: a step of a shape that comes again is captured and from then on
+// launched as a whole, for the host's cost of one launch in place of some hundreds.
+//
+// The first step of a shape runs as it is, which has the driver load what it needs; the second is
+// captured. A graph stays valid for as long as the arenas stay where they are: through updates,
+// rollbacks, releases and resumes. Each copy of the weights has its own.
+//
+// Thread: the stream's.
+// Bounded: kGraphsMax; shapes beyond run without.
+#pragma once
+
+#include "base/result.h"
+#include "kernels/device_graph.h"
+
+#include <compare>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+
+namespace pitstop::tp_worker {
+
+class StepGraphs {
+  public:
+    static constexpr std::size_t kGraphsMax = 256;
+
+    // What the launches of a step follow from; the lengths of its requests are not among it.
+    struct Shape {
+        const void* weights = nullptr;  // of the copy that the step uses
+        const void* inputs = nullptr;   // where its arrays lie
+        std::int64_t num_rows = 0;
+        auto operator<=>(const Shape&) const = default;
+    };
+
+    // Runs what `enqueue` enqueues on the stream. REQUIRES: that is the same for every step of the
+    // shape, in the same memory, and does not wait.
+    // Errors: enqueue's.
+    Result<> run(
+        const Shape& shape, kernels::Stream stream, const std::function<Result<>()>& enqueue
+    );
+
+    [[nodiscard]] std::int64_t num_graphs() const { return num_graphs_; }
+    // What is free of the device's memory went down by so much while graphs were made.
+    [[nodiscard]] std::int64_t bytes() const { return bytes_; }
+    // Steps that were launched as a graph.
+    [[nodiscard]] std::int64_t num_launched() const { return num_launched_; }
+
+  private:
+    Result<> capture(
+        std::optional<kernels::DeviceGraph>& graph,
+        kernels::Stream stream,
+        const std::function<Result<>()>& enqueue
+    );
+
+    std::map<Shape, std::optional<kernels::DeviceGraph>> by_shape_{};  // empty: it ran once
+    bool is_full_ = false;  // the device had no memory for the last one
+    std::int64_t num_graphs_ = 0;
+    std::int64_t bytes_ = 0;
+    std::int64_t num_launched_ = 0;
+};
+
+}  // namespace pitstop::tp_worker
