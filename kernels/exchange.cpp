@@ -1,5 +1,7 @@
 #include "kernels/exchange.h"
 
+#include "base/result.h"
+
 namespace pitstop::kernels {
 namespace {
 

@@ -2,9 +2,9 @@
 // activations, and parts of logits. Kernels on each rank's stream, over memory that every rank has
 // mapped (peer access); the host waits for nothing.
 //
-//   all_reduce      data[i] = sum over the ranks r = 0, 1, .. of data of rank r, in fp32, from r =
-//   0
-//                   on: the same bits on every rank, whatever the size, the path and the batch (P6)
+//   all_reduce      data[i] = sum over the ranks of their data[i], in fp32 and in the order of
+//                   ranks: the same bits on every rank, whatever the size, the path and the batch
+//                   (P6)
 //   gather_columns  whole[i, r C + c] = part of rank r [i, c]; on rank 0 alone
 //
 // Every rank enqueues the same operations in the same order with the same sizes. An operation of
@@ -29,12 +29,15 @@
 // data. Source: the one-shot and two-shot kernels of TensorRT-LLM and vLLM (custom_all_reduce.cuh).
 #pragma once
 
-#include "base/result.h"
 #include "kernels/tensor.h"
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+
+namespace pitstop {
+struct Error;  // base/result.h, which nvcc does not compile: fmt
+}
 
 namespace pitstop::kernels {
 
