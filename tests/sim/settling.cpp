@@ -47,8 +47,9 @@ void World::check_clients() {
 
 // Some replica can generate nothing until new weights come.
 bool World::needs_update() const {
-    return updates().is_torn() || std::ranges::any_of(replicas_, [](const Replica& replica) {
-               return !replica.core->has_weights() && replica.core->is_all_resident();
+    return updates().is_torn() || std::ranges::any_of(replicas_, [&](const Replica& replica) {
+               // Its KV may be lent to what is collected for it.
+               return replica.core->status(now_, CallId{1}).state == "awaiting_weights";
            });
 }
 

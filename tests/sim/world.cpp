@@ -24,9 +24,7 @@ World::World(std::uint64_t seed) : random_(seed) {
     shape_.page_size = random_.between(1, 6);
     shape_.num_pages = random_.between(70 / shape_.page_size, 240 / shape_.page_size);
     shape_.num_slots = random_.between(2, 8);
-    // TODO(scheduler_proc): with shape_.lends drawn here, one schedule in some hundreds ends with
-    // a request that waits in a replica without weights, beside a collected update that holds the
-    // loan.
+    shape_.lends = random_.once_in(4);
     has_faults_ = random_.once_in(3);
     is_fair_ = !random_.once_in(4);
     has_prefixes_ = !random_.once_in(3);
