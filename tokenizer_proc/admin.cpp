@@ -119,6 +119,28 @@ Result<> Admin::take_call(
     return obey(now, peer, std::move(message));
 }
 
+// It has no more time than its caller gave it, the wait included (P5).
+template <class Message>
+Result<> Admin::hold(TimePoint now, const std::string& peer, Message message) {
+    const AdminCaller caller{peer, message.call};
+    const std::int64_t timeout_ms = message.timeout_ms;
+    const TimePoint deadline = now + timeout_or(timeout_of<Message>(), timeout_ms);
+    return hold(
+        now,
+        {.caller = caller,
+         .what = Message::kType,
+         .timeout_ms = timeout_ms,
+         .deadline = deadline,
+         .replaces_all = kReplacesAll<Message>,
+         .obey =
+             [this, peer, deadline, message = std::move(message)](TimePoint at) mutable {
+                 const auto left = std::chrono::floor<std::chrono::milliseconds>(deadline - at);
+                 message.timeout_ms = std::max<std::int64_t>(1, left.count());
+                 return obey(at, peer, std::move(message));
+             }}
+    );
+}
+
 template <class Message, class Passed>
 Result<> Admin::pass_on(
     TimePoint now,
@@ -340,12 +362,14 @@ void Admin::say_version() {
 void Admin::tick(TimePoint now) {
     for (const OpenCalls::Late& late : calls_.take_late(now)) answer_error(late.caller, late.error);
     drive(now, [&](UpdateCoordinator::Out& out) { updates_.tick(now, out); });
+    expire_held(now);
     end_pause_that_is_over(now);
 }
 
 TimePoint Admin::next_deadline() const {
     TimePoint first = updates_.next_deadline().value_or(TimePoint::max());
     if (paused_until_) first = std::min(first, *paused_until_);
+    for (const HeldCall& call : held_) first = std::min(first, call.deadline + kHeldGrace);
     return std::min(first, calls_.next_deadline());
 }
 

@@ -90,6 +90,8 @@ class Admin {
     static constexpr auto kGroupTimeout = std::chrono::minutes(5);
     // A replica's own answer to a late call says more than ours; so it gets this much longer.
     static constexpr auto kReplicaGrace = std::chrono::milliseconds(200);
+    // A call that waits for a collected update is answered by what became of that, if it can be.
+    static constexpr auto kHeldGrace = UpdateCoordinator::kDropGrace;
 
     Admin(int num_replicas, TreeIdentity identity);
 
@@ -216,7 +218,9 @@ class Admin {
     // A call that needs the collected update to be over, or to take effect first.
     struct HeldCall {
         AdminCaller caller{};
+        std::string_view what{};  // its type
         std::int64_t timeout_ms = 0;
+        TimePoint deadline{};
         bool replaces_all = false;  // it does not mind what became of the update
         std::function<Result<>(TimePoint now)> obey{};
     };
@@ -233,20 +237,11 @@ class Admin {
         return updates_.is_collecting() && (!updates_.is_collecting_all() || kReplacesAll<Message>);
     }
     template <class Message>
-    Result<> hold(TimePoint now, const std::string& peer, Message message) {
-        const AdminCaller caller{peer, message.call};
-        return hold(
-            now,
-            {.caller = caller,
-             .timeout_ms = message.timeout_ms,
-             .replaces_all = kReplacesAll<Message>,
-             .obey = [this, peer, message = std::move(message)](TimePoint at
-                     ) { return obey(at, peer, message); }}
-        );
-    }
+    Result<> hold(TimePoint now, const std::string& peer, Message message);
     Result<> hold(TimePoint now, HeldCall call);
     void close_collection(TimePoint now, std::int64_t timeout_ms);
     void release_held(TimePoint now);
+    void expire_held(TimePoint now);
     void end_pause_that_is_over(TimePoint now);
     // What the answer to a held call says first; empty: it was not held.
     [[nodiscard]] std::string take_note(const AdminCaller& caller);

@@ -68,6 +68,23 @@ void Admin::release_held(TimePoint now) {
     }
 }
 
+// Calls whose time is up before the update is over. The first is told by then why it is not.
+void Admin::expire_held(TimePoint now) {
+    std::erase_if(held_, [&](const HeldCall& call) {
+        if (now < call.deadline + kHeldGrace) return false;
+        answer_error(
+            call.caller,
+            make_error(
+                ErrorCode::kDeadlineExceeded,
+                "{} waited for the collected update, which is not in effect yet (its state: {})",
+                call.what,
+                name_of(updates_.state())
+            )
+        );
+        return true;
+    });
+}
+
 // A pause with an end of its own: what was collected is for what is generated after it.
 void Admin::end_pause_that_is_over(TimePoint now) {
     if (!paused_until_ || now < *paused_until_) return;

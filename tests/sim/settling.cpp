@@ -12,10 +12,6 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr auto kSettleTime = seconds(120);
-// TODO(tokenizer_proc): a call that waits for a collected update behind another caller's is told
-// when that one's time is over, and has its own anew then; behind a pause that ended by itself that
-// is ten minutes where a rank is stuck. It should have its own alone (P5).
-constexpr auto kOthersTimeMax = seconds(3);
 
 }  // namespace
 
@@ -27,9 +23,7 @@ void World::check() {
 // Whatever is stuck, whoever called hears in time.
 void World::check_calls() {
     for (const auto& [id, call] : calls_) {
-        if (call.is_held && stuck_any_) continue;
-        const TimePoint deadline = call.deadline + (call.is_held ? kOthersTimeMax : Duration{});
-        if (now_ > deadline && call.num_answers == 0 && !clients_[call.peer].is_gone) {
+        if (now_ > call.deadline && call.num_answers == 0 && !clients_[call.peer].is_gone) {
             oracle_.fail(fmt::format("call {} ({}) was not answered in time (P5)", id, call.name));
         }
     }

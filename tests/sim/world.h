@@ -167,7 +167,7 @@ class World {
             .deadline = now_ + std::chrono::milliseconds(timeout_ms) + kAnswerSlack,
             .is_of_workers = kIsOfWorkers,
             .heard = std::move(heard),
-            .is_held = needs_collected && updates().is_busy(),
+            .is_held = tokenizer::needs_collected(message) && updates().is_busy(),
             .newer_than = newer_than};
         say("caller", messages::Door::kAdmin, message);
     }

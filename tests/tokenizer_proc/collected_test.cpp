@@ -260,6 +260,24 @@ TEST_F(CollectedTest, P5_WhoWaitsForACommitThatNeverEndsIsToldInItsTime) {
     EXPECT_EQ(late.error.code, ErrorCode::kDeadlineExceeded);
 }
 
+TEST_F(CollectedTest, P5_WhoWaitsBehindAnotherCallHasNoMoreTimeThanItWasGiven) {
+    start();
+    pause();
+    begin_collecting(/*is_partial=*/true);
+    answer(messages::UpdateOrder::kFill);
+    reply<messages::UpdateReply>();
+    call(messages::ContinueGeneration{.timeout_ms = 60'000}, 12);
+    order<messages::UpdateFinish>();  // nobody answers it
+    call(messages::FlushCache{.timeout_ms = 2000}, 13);
+    wait(std::chrono::milliseconds(2500));
+    const messages::ErrorReply late = refusal("admin", messages::Door::kAdmin);
+    EXPECT_EQ(late.call, CallId{13});
+    EXPECT_EQ(late.error.code, ErrorCode::kDeadlineExceeded);
+    EXPECT_NE(
+        late.error.message.find("flush_cache waited for the collected update"), std::string::npos
+    ) << late.error.message;
+}
+
 TEST_F(CollectedTest, AnUpdateBesideTheCommitOfWhatWasCollectedIsRefusedAndNotHeld) {
     start();
     pause();
