@@ -31,16 +31,19 @@ void World::go_on(std::size_t i) {
     const std::int64_t timeout_ms = pusher.timeout_ms();
     const Heard heard = [this, i, call](const messages::UpdateReply& reply) {
         const auto* bucket = std::get_if<messages::UpdateBucket>(&*call);
-        if (bucket != nullptr && reply.state == messages::UpdateState::kCollecting) {
-            // Whoever names no session fills the one that is open.
+        // Whoever names no session fills the one that is open: a collected update, too.
+        if (bucket != nullptr)
             collections_.heard(name_of_bytes(bucket->source), reply, WeightsId{});
-        } else {
-            // A collected update may have come between the call and what it began.
-            sessions_.heard(now_, *call, reply, base());
-        }
+        const bool is_collected =
+            bucket != nullptr &&
+            (reply.state == messages::UpdateState::kCollecting || (reply.ok && reply.session == 0));
+        // A collected update may have come between the call and what it began.
+        if (!is_collected) sessions_.heard(now_, *call, reply, base());
         pushers_[i]->heard(reply);
         after(pushers_[i]->pause(), [this, i] { go_on(i); });
     };
+    if (const auto* bucket = std::get_if<messages::UpdateBucket>(&*call))
+        collections_.sent(name_of_bytes(bucket->source));
     fate_ordered_ = !is_active_ || !random_.once_in(12);
     std::visit(
         [&](auto message) { this->call(std::move(message), timeout_ms, heard); }, *std::move(call)
