@@ -110,7 +110,7 @@ def test_logprobs_and_spans_are_objects(engine):
 
 def test_a_stream_gives_everything_so_far(engine):
     seen = list(engine.generate(PROMPT, GREEDY, stream=True))
-    assert len(seen) > 1 and seen[-1].finish is not None
+    assert [out.finish is not None for out in seen] == [False] * (len(seen) - 1) + [True]
     assert all(b.output_ids[: len(a.output_ids)] == a.output_ids for a, b in zip(seen, seen[1:]))
     assert seen[-1].output_ids == greedy(engine)
 
