@@ -45,8 +45,8 @@ def test_an_offline_run_counts_every_token(bench, load_format):
     assert figures["prompt_tokens"] == 12 * (32 + 20)
     assert 12 * 5 <= figures["output_tokens"] <= 12 * 15
     assert figures["first_token_ms"]["count"] == 12
-    # A first chunk may bring more than one token, if the tree was faster than its door.
-    assert 0 < figures["inter_token_ms"]["count"] <= figures["output_tokens"] - 12
+    # A first chunk may bring more than one token, or all, if the tree was faster than its door.
+    assert figures["inter_token_ms"]["count"] <= figures["output_tokens"] - 12
     assert figures["steps"] > 0
     if load_format == "auto":
         assert report["limits"]["read_bytes_per_s"] > 1e8
