@@ -69,7 +69,9 @@ void World::collect(std::int64_t num_left) {
     const std::string bytes = "ipc://@" + message.update.label;
     message.update.source.handles = {{"CPU-0-0", bytes}};
     const Heard heard = [this, bytes, num_left](const messages::UpdateReply& reply) {
-        const bool is_partial = updates().is_collecting() && !updates().is_collecting_all();
+        // Its commit may have been ordered before its caller heard of it.
+        const bool is_partial =
+            updates().is_collecting() ? !updates().is_collecting_all() : base().is_whole;
         collections_.heard(
             bytes, reply, is_partial ? oracle_.weights_at(updates().version().epoch) : WeightsId{}
         );
