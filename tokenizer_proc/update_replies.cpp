@@ -55,9 +55,15 @@ void UpdateCoordinator::reply(TimePoint now, std::optional<Error> error, Out& ou
     reply.ok = !error;
     if (error) {
         reply.verdict = *error;
-        if (job.is_collection)
+        // A commit that was ordered cannot be called back, whoever does not answer.
+        const bool is_ordered = phase() == messages::UpdatePhase::kCommitting;
+        if (job.is_collection && is_ordered) {
+            reply.verdict.message +=
+                fmt::format("; the {} calls may take effect yet", job.num_buckets);
+        } else if (job.is_collection) {
             reply.verdict.message +=
                 fmt::format("; none of the {} calls takes effect", job.num_buckets);
+        }
     }
     reply.state = state();
     const bool is_about_stage = is_staged();

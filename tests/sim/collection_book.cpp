@@ -12,7 +12,9 @@ void CollectionBook::heard(
     const std::string& bytes, const messages::UpdateReply& reply, WeightsId base
 ) {
     // Of a commit that is given up a rank may still hear.
-    if (reply.state != messages::UpdateState::kTorn) in_flight_.erase(bytes);
+    if (reply.state != messages::UpdateState::kTorn &&
+        reply.state != messages::UpdateState::kCommit)
+        in_flight_.erase(bytes);
     if (!reply.ok || reply.state != messages::UpdateState::kCollecting) return;
     collected_ = with_bytes(collected_.value_or(base), bytes);
     ++num_calls;

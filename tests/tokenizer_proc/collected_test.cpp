@@ -197,6 +197,28 @@ TEST_F(CollectedTest, ATreeWithoutWeightsHasThemWithTheLastTensor) {
     EXPECT_EQ(updated.epoch, Epoch{2});
 }
 
+TEST_F(CollectedTest, ACommitThatIsNotAnsweredIsNotSaidToHaveNoEffect) {
+    has_weights_ = false;
+    start();
+    begin_collecting(/*is_partial=*/false);
+    answer(messages::UpdateOrder::kFill, 2);
+    reply<messages::UpdateReply>();
+    send_tensors(13);
+    order<messages::UpdateFill>();
+    answer(messages::UpdateOrder::kFill, 0);
+    order<messages::UpdateFinish>();
+    answer(messages::UpdateOrder::kStage);
+    order<messages::UpdateReady>();
+    answer(messages::UpdateOrder::kReady);
+    order<messages::UpdateCommit>();  // nobody answers it
+    wait(std::chrono::minutes(11));
+    const auto late = reply<messages::UpdateReply>();
+    EXPECT_EQ(late.call, CallId{13});
+    EXPECT_FALSE(late.ok);
+    EXPECT_NE(late.verdict.message.find("the 2 calls may take effect yet"), std::string::npos)
+        << late.verdict.message;
+}
+
 TEST_F(CollectedTest, ACompleteUpdateReplacesWhatIsIncomplete) {
     has_weights_ = false;
     start();
