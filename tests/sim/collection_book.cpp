@@ -13,7 +13,7 @@ void CollectionBook::heard(
 ) {
     // Of a commit that is given up a rank may still hear.
     if (reply.state != messages::UpdateState::kTorn &&
-        reply.state != messages::UpdateState::kCommit)
+        reply.state != messages::UpdateState::kCommitting)
         in_flight_.erase(bytes);
     if (!reply.ok || reply.state != messages::UpdateState::kCollecting) return;
     collected_ = with_bytes(collected_.value_or(base), bytes);
