@@ -2,12 +2,13 @@
 memory. Tokens, versions and faults as on the CPU's ranks."""
 
 import json
+import shutil
 import signal
 
 import pytest
 
 from gpu_tree import CUDA, gpu, needs_gpu  # noqa: F401
-from process_tree import run
+from process_tree import ROOT, run
 from test_deaths import reasons
 from test_updates import BARD, DIGESTS, GREEDY, joined, start, update
 
@@ -149,6 +150,16 @@ def test_ranks_without_gpus_or_access_are_refused_by_name(gpu, place):
     gpu(gpus=2, peers=0)
     apart = run("serve", "--no-http", "--run-dir", place / "apart", *CUDA, "--tp", 2)
     assert apart.returncode != 0 and "cannot access the memory of GPU" in apart.stderr, apart.stderr
+
+
+def test_a_model_whose_sums_have_no_whole_packs_is_refused_by_name(gpu, place):
+    gpu(gpus=2)
+    model = place / "odd"
+    shutil.copytree(ROOT / "launch" / "models" / "stories", model)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "hidden_size": 42, "head_dim": 16}))
+    odd = run("serve", "--no-http", "--model", model, "--run-dir", place / "run", *CUDA, "--tp", 2)
+    assert odd.returncode != 0 and "hidden_size 42 with --device cuda and --tp 2" in odd.stderr, odd.stderr
 
 
 def test_ranks_go_to_the_cpu_together(gpu, start_tree):

@@ -166,6 +166,16 @@ Result<std::unique_ptr<Engine>> Engine::load(
     );
     engine->sizes_ = sizes;
     if (engine->device_.is_cuda() && communicator.size() > 1) {
+        constexpr std::int64_t kPack = 4;  // floats that are summed at once (exchange.h)
+        if (engine->config_.hidden % kPack != 0) {
+            return make_error(
+                ErrorCode::kUnsupported,
+                "hidden_size {} with --device cuda and --tp {}; accepted are multiples of {}",
+                engine->config_.hidden,
+                communicator.size(),
+                kPack
+            );
+        }
         ASSIGN_OR_RETURN(
             engine->gpu_communicator_,
             connect_gpu_communicator(
