@@ -286,7 +286,7 @@ std::int64_t Engine::transfer_bytes_max() const {
     const std::int64_t pages =
         (sizes_.num_positions + sizes_.page_size - 1) / sizes_.page_size * rows;
     constexpr std::int64_t kTokenBytes = 4 + 4 + 8;  // id, position, place in the KV
-    constexpr std::int64_t kRowBytes = 3 * 4;        // starts and lengths
+    constexpr std::int64_t kRowBytes = 4 + 4 + 4;    // starts and lengths
     constexpr std::int64_t kArraysMax = 16;
     return sizes_.tokens_max * kTokenBytes + (rows + 1) * kRowBytes + pages * 4 +
            kArraysMax * Transfers::kAlignment +
