@@ -25,7 +25,7 @@ class FairnessBook {
     void arrived(const messages::TokenizedRequest& request);
     // A step was planned that begins these; others of it have run before.
     void admitted(const messages::StepPlan& plan);
-    // Forgets those that are over.
+    // Forgets those that are over. Call it before a turn's plans are judged.
     void retain(const std::function<bool(RequestKey)>& is_open);
 
   private:

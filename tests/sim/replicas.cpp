@@ -24,6 +24,8 @@ void World::turn(std::size_t r) {
     if (replica.fairness) arrived = in.requests;
     scheduler::TurnOutput out = replica.core->turn(std::move(in));
     if (replica.fairness) {
+        // First: a turn ends requests before it plans, and whoever is gone is not overtaken.
+        replica.fairness->retain([&](RequestKey key) { return replica.core->has_request(key); });
         for (const messages::TokenizedRequest& request : arrived) {
             if (replica.core->has_request(request.key)) replica.fairness->arrived(request);
         }
@@ -31,7 +33,6 @@ void World::turn(std::size_t r) {
             if (const auto* plan = std::get_if<messages::StepPlan>(&message))
                 replica.fairness->admitted(*plan);
         }
-        replica.fairness->retain([&](RequestKey key) { return replica.core->has_request(key); });
     }
     if (auto problem = replica.core->audit())
         oracle_.fail(fmt::format("replica {}: {}", r, *problem));
