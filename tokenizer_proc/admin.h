@@ -231,6 +231,10 @@ class Admin {
         if constexpr (std::is_same_v<Message, messages::UpdateWeights>) {
             if (!is_closing_ && joins_collection(message)) return false;
         }
+        // Requests that a later pause has frozen run out after this: each would wait for the other.
+        if constexpr (std::is_same_v<Message, messages::ContinueGeneration>) {
+            if (is_closing_ && updates_.is_draining()) return false;
+        }
         // An update may be large, and none begins beside another: it is refused, not held.
         if (is_closing_) return !kReplacesAll<Message>;
         // What waits for the rest of its tensors takes effect with them, not before.

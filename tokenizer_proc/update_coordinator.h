@@ -121,6 +121,11 @@ class UpdateCoordinator {
     [[nodiscard]] bool is_collecting_all() const { return !job_->spec.partial; }
     [[nodiscard]] std::optional<messages::CollectingStatus> collecting(TimePoint now) const;
     [[nodiscard]] bool is_busy() const { return job_.has_value(); }
+    // It waits for running requests to run out.
+    [[nodiscard]] bool is_draining() const {
+        return phase() == messages::UpdatePhase::kReadying &&
+               job_->spec.kv_policy == messages::KvPolicy::kDrain;
+    }
     [[nodiscard]] messages::UpdateState state() const;
     [[nodiscard]] const ServedVersion& version() const { return version_; }
     // What a tree that ended now was to come back with: the version that serves, or the one whose

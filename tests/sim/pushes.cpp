@@ -62,9 +62,8 @@ void World::collect(std::int64_t num_left) {
     messages::UpdateWeights message;
     message.update.partial = true;
     message.update.label = fmt::format("c{}", next_weights_++);
-    // TODO(tokenizer_proc): with a policy that waits for requests, a pause that comes while the
-    // update is being ordered holds it up, and the continue waits for the update: for ten minutes.
-    message.update.kv_policy = messages::KvPolicy::kKeep;
+    message.update.kv_policy = static_cast<messages::KvPolicy>(random_.between(0, 3));
+    if (message.update.kv_policy == messages::KvPolicy::kAbort) oracle_.mass_abort_allowed();
     message.update.source.kind = messages::SourceKind::kIpc;
     const std::string bytes = "ipc://@" + message.update.label;
     message.update.source.handles = {{"CPU-0-0", bytes}};

@@ -29,6 +29,7 @@ class CollectedTest : public DoorsTest {
         update.update.source.tensors = {{.name = "w", .dtype = "BF16", .shape = {2}}};
         update.update.partial = true;
         update.update.label = label;
+        update.update.kv_policy = kv_policy_;
         call(update, number);
     }
     void answer(
@@ -79,6 +80,7 @@ class CollectedTest : public DoorsTest {
 
     messages::UpdateId update_{};
     std::string label_{};
+    messages::KvPolicy kv_policy_ = messages::KvPolicy::kKeep;
 };
 
 TEST_F(CollectedTest, CallsUnderAPauseTakeEffectTogetherBeforeTheContinue) {
@@ -243,6 +245,31 @@ TEST_F(CollectedTest, APauseThatEndsByItselfBringsWhatWasCollected) {
     reply<messages::UpdateReply>();
     wait(std::chrono::seconds(5));
     finish("step-2");
+}
+
+// Each would wait for the other: requests that a pause has frozen do not run out.
+TEST_F(CollectedTest, P5_AContinueDoesNotWaitForAnUpdateThatWaitsForRequests) {
+    start();
+    kv_policy_ = messages::KvPolicy::kDrain;
+    call(messages::PauseGeneration{.mode = messages::PauseMode::kInPlace, .max_pause_s = 5}, 1);
+    from_tree(messages::PausePart{.call = order<messages::PauseGeneration>().call});
+    reply<messages::PauseReply>();
+    begin_collecting(/*is_partial=*/true);
+    answer(messages::UpdateOrder::kFill);
+    reply<messages::UpdateReply>();
+    wait(std::chrono::seconds(5));
+    order<messages::UpdateFinish>();
+    answer(messages::UpdateOrder::kStage);
+    order<messages::UpdateReady>();  // answered when requests have run out
+
+    pause();
+    call(messages::ContinueGeneration{}, 12);
+    from_tree(messages::ContinuePart{
+        .call = order<messages::ContinueGeneration>().call, .was_paused = true});
+    EXPECT_TRUE(reply<messages::ContinueReply>().ok);
+    answer(messages::UpdateOrder::kReady);
+    order<messages::UpdateCommit>();
+    answer(messages::UpdateOrder::kCommit);
 }
 
 TEST_F(CollectedTest, WithoutAPauseACallIsAnUpdateOfItsOwn) {
