@@ -2,9 +2,9 @@
 set(PITSTOP_CUDA_SOURCES
     attention_decode.cu attention_general.cu attention_prefill.cu attention_prefill_wgmma.cu digest.cu embedding.cu exchange.cu
     gather_rows.cu linear.cu logprobs.cu nonfinite.cu penalties.cu rmsnorm.cu rope.cu sampling.cu scatter.cu shard_copy.cu silu_mul.cu
-    attention_cuda.cpp cublas_choices.cpp cublas_lt.cpp cuda_device.cpp device_graph_cuda.cpp device_import_cuda.cpp device_memory_cuda.cpp device_range_cuda.cpp driver_cuda.cpp linear_cublas.cpp
+    attention_cuda.cpp cublas_choices.cpp cublas_lt.cpp cuda_device.cpp device_graph_cuda.cpp device_import_cuda.cpp device_memory_cuda.cpp device_range_cuda.cpp device_users_cuda.cpp driver_cuda.cpp linear_cublas.cpp
     ops_cuda.cpp)
-target_sources(pitstop_kernels PUBLIC FILE_SET HEADERS FILES cuda_device.h device_graph.h device_import.h device_memory.h device_range.h linear_tuning.h)
+target_sources(pitstop_kernels PUBLIC FILE_SET HEADERS FILES cuda_device.h device_graph.h device_import.h device_memory.h device_range.h device_users.h linear_tuning.h)
 if(PITSTOP_EMULATED_GPU)
     # The same sources as C++, against the emulated GPU's headers (tests/emulated_gpu).
     set_source_files_properties(${PITSTOP_CUDA_SOURCES} PROPERTIES LANGUAGE CXX)
@@ -13,7 +13,7 @@ if(PITSTOP_EMULATED_GPU)
     target_link_libraries(pitstop_kernels_emulated PRIVATE pitstop_emulated_cuda pitstop_digest pitstop_base)
     target_sources(pitstop_kernels PRIVATE $<TARGET_OBJECTS:pitstop_kernels_emulated>)
     target_link_libraries(pitstop_kernels PRIVATE pitstop_emulated_cuda ${CMAKE_DL_LIBS})
-    add_dependencies(pitstop_kernels pitstop_emulated_cublas)
+    add_dependencies(pitstop_kernels pitstop_emulated_cublas pitstop_emulated_nvml)
 elseif(PITSTOP_WITH_CUDA)
     target_sources(pitstop_kernels PRIVATE ${PITSTOP_CUDA_SOURCES})
     # cuBLASLt's header alone: the library is opened at run time (cublas_lt.h).

@@ -1,21 +1,33 @@
 // GPU memory at an address that stays: it is reserved once, mapped and unmapped while pointers into
 // it stay valid (CUDA's virtual memory API). A rank's arenas are this on a GPU.
 //
-// Owns:   the address range, and its physical memory while mapped.
+// Its physical memory is so many chunks, each with a handle that can be exported as a file
+// descriptor, as NCCL wants it of memory that is registered, and a process beside this one to map
+// it. That has to be asked for when it is taken.
+//
+// Owns:   the address range, and its physical memory while mapped. Memory that somebody else has
+//         mapped as well goes back to the driver when that is over, too.
 // Thread: one at a time changes its state.
 // No legacy IPC handle can be made of it: what a peer is to open is a DeviceBuffer.
 #pragma once
 
 #include "base/result.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 namespace pitstop::kernels {
 
 class DeviceRange {
   public:
+    // The driver makes a handle in 8 to 193 us, whatever its size (A100, 2 MiB each), and fails of
+    // some that are very large: 100 GB are 1600 of these.
+    // Source: bench_vmm of magnate3/linux-riscv-dev; gpu-burn, pull request 150.
+    static constexpr std::int64_t kChunkBytes = std::int64_t{64} << 20;
+
     DeviceRange() = default;
     // `bytes` is rounded up to the driver's granularity. kResourceExhausted: no addresses.
     [[nodiscard]] static Result<DeviceRange> reserve(std::int64_t bytes);
@@ -26,26 +38,35 @@ class DeviceRange {
         return *this;
     }
 
-    // Reads as zeros. kResourceExhausted: the device has not got that much; says what is
-    // free. REQUIRES: !is_mapped().
+    // Reads as zeros. kResourceExhausted: the device has not got that much; says what is free, what
+    // is missing and who has how much. Nothing is taken then. REQUIRES: !is_mapped().
     [[nodiscard]] Result<> map();
     // Gives the memory back to the driver. Waits until the device has done all it was given.
     // REQUIRES: is_mapped().
     void unmap();
 
-    [[nodiscard]] bool is_mapped() const { return handle_ != 0; }
+    // A file descriptor of the chunk's memory, the caller's own: cuMemImportFromShareableHandle in
+    // another process takes it. REQUIRES: is_mapped(), i < num_chunks().
+    [[nodiscard]] Result<int> export_chunk(std::size_t i) const;
+    [[nodiscard]] std::size_t num_chunks() const { return handles_.size(); }  // 0: not mapped
+
+    [[nodiscard]] bool is_mapped() const { return !handles_.empty(); }
     [[nodiscard]] std::byte* data() const { return data_; }
     [[nodiscard]] std::int64_t bytes() const { return bytes_; }
 
   private:
+    [[nodiscard]] std::int64_t bytes_of_chunk(std::size_t i) const {
+        return std::min(kChunkBytes, bytes_ - static_cast<std::int64_t>(i) * kChunkBytes);
+    }
+    void release_handles();
     void swap(DeviceRange& other) {
         std::swap(data_, other.data_);
         std::swap(bytes_, other.bytes_);
-        std::swap(handle_, other.handle_);
+        std::swap(handles_, other.handles_);
     }
     std::byte* data_ = nullptr;
     std::int64_t bytes_ = 0;
-    std::uint64_t handle_ = 0;  // of the driver's; 0: not mapped
+    std::vector<std::uint64_t> handles_{};  // of the driver's, one a chunk; empty: not mapped
 };
 
 }  // namespace pitstop::kernels

@@ -1,9 +1,13 @@
 #include "kernels/cuda_device.h"
 #include "kernels/device/check.cuh"
 #include "kernels/device_range.h"
+#include "kernels/device_users.h"
 #include "kernels/driver.h"
 
 #include <cuda.h>
+
+#include <algorithm>
+#include <bit>
 
 namespace pitstop::kernels {
 namespace {
@@ -17,8 +21,21 @@ CUmemAllocationProp memory_properties() {
     CUDA_CHECK(cudaGetDevice(&device));
     CUmemAllocationProp properties{};
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     properties.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
     return properties;
+}
+
+Error no_room(std::int64_t bytes) {
+    const std::int64_t free = device_memory_info().free_bytes;
+    return make_error(
+        ErrorCode::kResourceExhausted,
+        "{} bytes of device memory asked for, {} are free, {} are missing; {}",
+        bytes,
+        free,
+        std::max<std::int64_t>(0, bytes - free),
+        describe_device_users()
+    );
 }
 
 CUdeviceptr address_of(const std::byte* data) { return reinterpret_cast<CUdeviceptr>(data); }
@@ -47,7 +64,8 @@ Result<DeviceRange> DeviceRange::reserve(std::int64_t bytes) {
         );
     }
     DeviceRange range;
-    range.data_ = reinterpret_cast<std::byte*>(address);
+    static_assert(sizeof address == sizeof range.data_);
+    range.data_ = std::bit_cast<std::byte*>(address);
     range.bytes_ = static_cast<std::int64_t>(size);
     return range;
 }
@@ -64,25 +82,36 @@ DeviceRange::~DeviceRange() {
 Result<> DeviceRange::map() {
     CHECK(!is_mapped());
     enter_cuda_device();
-    const auto size = static_cast<std::size_t>(bytes_);
     const CUmemAllocationProp properties = memory_properties();
-    CUmemGenericAllocationHandle handle = 0;
-    const CUresult error = driver().create(&handle, size, &properties, 0);
-    if (error == CUDA_ERROR_OUT_OF_MEMORY) {
-        return make_error(
-            ErrorCode::kResourceExhausted,
-            "{} bytes of device memory asked for, {} are free",
-            bytes_,
-            device_memory_info().free_bytes
+    if (bytes_ > device_memory_info().total_bytes) return no_room(bytes_);
+    const auto num = static_cast<std::size_t>((bytes_ + kChunkBytes - 1) / kChunkBytes);
+    for (std::size_t i = 0; i < num; ++i) {
+        CUmemGenericAllocationHandle handle = 0;
+        const CUresult error =
+            driver().create(&handle, static_cast<std::size_t>(bytes_of_chunk(i)), &properties, 0);
+        if (error == CUDA_ERROR_OUT_OF_MEMORY) {
+            release_handles();  // first, so that what is missing is what others have
+            return no_room(bytes_);
+        }
+        check(error, "cuMemCreate");
+        handles_.push_back(handle);
+    }
+    for (std::size_t i = 0; i < num; ++i) {
+        check(
+            driver().map(
+                address_of(data_ + static_cast<std::int64_t>(i) * kChunkBytes),
+                static_cast<std::size_t>(bytes_of_chunk(i)),
+                0,
+                handles_[i],
+                0
+            ),
+            "cuMemMap"
         );
     }
-    check(error, "cuMemCreate");
-    check(driver().map(address_of(data_), size, 0, handle, 0), "cuMemMap");
+    const auto size = static_cast<std::size_t>(bytes_);
     const CUmemAccessDesc access{
         .location = properties.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     check(driver().set_access(address_of(data_), size, &access, 1), "cuMemSetAccess");
-    CHECK(handle != 0);
-    handle_ = handle;
     CUDA_CHECK(cudaMemset(data_, 0, size));
     CUDA_CHECK(cudaDeviceSynchronize());
     return Ok{};
@@ -93,7 +122,24 @@ void DeviceRange::unmap() {
     enter_cuda_device();
     CUDA_CHECK(cudaDeviceSynchronize());
     check(driver().unmap(address_of(data_), static_cast<std::size_t>(bytes_)), "cuMemUnmap");
-    check(driver().release(std::exchange(handle_, 0)), "cuMemRelease");
+    release_handles();
+}
+
+void DeviceRange::release_handles() {
+    for (const std::uint64_t handle : handles_) check(driver().release(handle), "cuMemRelease");
+    handles_.clear();
+}
+
+Result<int> DeviceRange::export_chunk(std::size_t i) const {
+    CHECK(i < handles_.size());
+    enter_cuda_device();
+    int fd = -1;
+    const CUresult error =
+        driver().export_handle(&fd, handles_[i], CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    if (error == CUDA_SUCCESS) return fd;
+    return make_error(
+        ErrorCode::kResourceExhausted, "cuMemExportToShareableHandle: {}", name_of(error)
+    );
 }
 
 }  // namespace pitstop::kernels

@@ -18,6 +18,7 @@ struct Driver {
     decltype(&cuMemMap) map = nullptr;
     decltype(&cuMemUnmap) unmap = nullptr;
     decltype(&cuMemSetAccess) set_access = nullptr;
+    decltype(&cuMemExportToShareableHandle) export_handle = nullptr;
     decltype(&cuMemGetAddressRange) get_address_range = nullptr;
 };
 

@@ -36,6 +36,7 @@ Driver resolve_all() {
     resolve("cuMemMap", driver.map);
     resolve("cuMemUnmap", driver.unmap);
     resolve("cuMemSetAccess", driver.set_access);
+    resolve("cuMemExportToShareableHandle", driver.export_handle);
     resolve("cuMemGetAddressRange", driver.get_address_range);
     return driver;
 }

@@ -4,10 +4,14 @@
 #include "tests/emulated_gpu/errors.h"
 #include "tests/emulated_gpu/settings.h"
 
+#include <algorithm>
+#include <dlfcn.h>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <mutex>
 #include <sstream>
+#include <string_view>
 #include <vector>
 
 namespace pitstop::emulator {
@@ -44,6 +48,45 @@ std::int64_t number_in(const std::string& digits, const std::string& text) {
     return std::stoll(digits);
 }
 
+// Whether calls of that name are counted: an order about another would never be carried out, and a
+// test of it pass for nothing.
+bool is_counted(const std::string& name) {
+    // Templates and other libraries' functions are none of this library's symbols.
+    constexpr std::string_view kOthers[] = {
+        "kernel",
+        "copy",
+        "cublasLtMatmul",
+        "cudaFuncSetAttribute",
+        "cudaLaunchKernelEx",
+        "ncclAllGather",
+        "ncclAllReduce",
+        "ncclBroadcast",
+        "ncclCommAbort",
+        "ncclCommCount",
+        "ncclCommCuDevice",
+        "ncclCommDeregister",
+        "ncclCommDestroy",
+        "ncclCommFinalize",
+        "ncclCommGetAsyncError",
+        "ncclCommInitRank",
+        "ncclCommInitRankConfig",
+        "ncclCommRegister",
+        "ncclCommUserRank",
+        "ncclGetUniqueId",
+        "ncclGetVersion",
+        "ncclGroupEnd",
+        "ncclGroupStart",
+        "ncclMemAlloc",
+        "ncclMemFree",
+    };
+    if (std::ranges::find(kOthers, name) != std::end(kOthers)) return true;
+    if (!name.starts_with("cu")) return false;
+    Dl_info own{};
+    if (::dladdr(reinterpret_cast<const void*>(&fault_at), &own) == 0) fail("dladdr");
+    void* const library = ::dlopen(own.dli_fname, RTLD_NOW | RTLD_NOLOAD);
+    return library != nullptr && ::dlsym(library, name.c_str()) != nullptr;
+}
+
 void read(const std::string& text, Orders& orders) {
     std::string rest = text;
     Order order;
@@ -63,6 +106,11 @@ void read(const std::string& text, Orders& orders) {
     const std::size_t colon = where.find(':');
     if (colon == std::string::npos) refuse(text);
     order.function = where.substr(0, colon);
+    if (!is_counted(order.function))
+        fail(
+            "PITSTOP_EMULATED_FAULTS: no calls of '" + order.function + "' are counted, in '" +
+            text + "'"
+        );
     order.number = number_in(where.substr(colon + 1), text);
     if (what == "hang" && (order.function == "kernel" || order.function == "copy")) {
         order.fault.kind = FaultKind::kHang;

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <string>
 
 namespace pitstop::emulator {
 namespace {
@@ -104,6 +105,14 @@ TEST(Faults, AnOrderThatIsNotOneEndsTheProcess) {
     // Calls do not hang, and an order that does nothing would pass for one that was survived.
     constexpr int kRefused = 128 + SIGABRT;
     EXPECT_EQ(run_part("order", {{"PITSTOP_EMULATED_FAULTS", "cudaMalloc:2=hang"}}), kRefused);
+    for (const char* name : {"cudaMaloc", "cuMemCreat", "malloc", "ncclBcast", ""}) {
+        const std::string fault = std::string(name) + ":9=cudaErrorUnknown";
+        EXPECT_EQ(run_part("order", {{"PITSTOP_EMULATED_FAULTS", fault}}), kRefused) << name;
+    }
+    for (const char* name : {"cudaMemcpyAsync", "cuMemCreate", "ncclBroadcast", "kernel"}) {
+        const std::string fault = std::string(name) + ":9=cudaErrorUnknown";
+        EXPECT_EQ(run_part("order", {{"PITSTOP_EMULATED_FAULTS", fault}}), 0) << name;
+    }
 }
 
 }  // namespace

@@ -63,6 +63,14 @@ class Machine {
         return result;
     }
 
+    [[nodiscard]] std::vector<MemoryUser> users(int gpu) const {
+        std::vector<MemoryUser> found;
+        for (const Entry& entry : file_->entries) {
+            if (entry.pid != 0 && entry.gpu == gpu && entry.bytes > 0)
+                found.push_back({entry.pid, entry.bytes});
+        }
+        return found;
+    }
     [[nodiscard]] std::int64_t used(int gpu) const {
         std::int64_t bytes = 0;
         for (const Entry& entry : file_->entries) {
@@ -136,6 +144,11 @@ std::int64_t free_memory(int gpu) {
     return machine.locked(gpu, [&](const Entry&) {
         return settings().memory_bytes - machine.used(gpu);
     });
+}
+
+std::vector<MemoryUser> memory_users(int gpu) {
+    Machine& machine = Machine::shared();
+    return machine.locked(gpu, [&](const Entry&) { return machine.users(gpu); });
 }
 
 }  // namespace pitstop::emulator

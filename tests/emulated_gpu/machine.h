@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace pitstop::emulator {
 
@@ -20,6 +21,12 @@ inline constexpr int kMultiprocessors = 4;
 [[nodiscard]] bool take_memory(int gpu, std::int64_t bytes);
 void give_memory(int gpu, std::int64_t bytes);
 [[nodiscard]] std::int64_t free_memory(int gpu);
+// Who has some of a GPU's memory.
+struct MemoryUser {
+    std::int64_t pid = 0;
+    std::int64_t bytes = 0;
+};
+[[nodiscard]] std::vector<MemoryUser> memory_users(int gpu);
 
 // Of a process, in clock ticks since the system's start, which with the pid names it for good; -1:
 // there is no such process (any more).

@@ -9,6 +9,7 @@
 #include <cuda.h>
 
 #include <cstdint>
+#include <string>
 #include <unistd.h>
 
 namespace pitstop::emulator {
@@ -47,6 +48,42 @@ TEST_F(Ranges, MoreThanTheGpuHasIsAnError) {
     const Result<> mapped = range->map();
     ASSERT_FALSE(mapped.has_value());
     EXPECT_EQ(mapped.error().code, ErrorCode::kResourceExhausted);
+    EXPECT_EQ(range->num_chunks(), 0u);
+}
+
+// On a machine of 16 MiB.
+int miss_memory() {
+    if (!kernels::open_cuda_device(0).has_value()) return 1;
+    const std::int64_t before = kernels::device_memory_info().free_bytes;
+    Result<kernels::DeviceRange> mine = kernels::DeviceRange::reserve(1);
+    if (!mine.has_value() || !mine->map().has_value()) return 2;
+    Result<kernels::DeviceRange> rest = kernels::DeviceRange::reserve(before);
+    if (!rest.has_value()) return 3;
+    const Result<> mapped = rest->map();
+    if (mapped.has_value()) return 4;
+    if (kernels::device_memory_info().free_bytes != before - mine->bytes()) return 5;
+    const std::string said = mapped.error().message;
+    if (said.find(std::to_string(mine->bytes()) + " are missing") == std::string::npos) return 6;
+    const std::string me = "process " + std::to_string(getpid()) + " (this one) has ";
+    if (said.find(me) == std::string::npos) return 7;
+    mine->unmap();
+    return rest->map().has_value() ? 0 : 8;
+}
+
+const bool are_parts_defined = define_part("miss", miss_memory);
+
+TEST(RangesOfASmallGpu, WhoHasTheMemoryIsSaidWithWhatIsMissing) {
+    ASSERT_TRUE(are_parts_defined);
+    const std::string machine = testing::TempDir() + "pitstop-miss-" + std::to_string(getpid());
+    EXPECT_EQ(
+        run_part(
+            "miss",
+            {{"PITSTOP_EMULATED_MEMORY", std::to_string(16 << 20)},
+             {"PITSTOP_EMULATED_MACHINE", machine}}
+        ),
+        0
+    );
+    unlink(machine.c_str());
 }
 
 // "The range must be a fully mapped address range containing all allocations."
@@ -89,6 +126,35 @@ CUmemGenericAllocationHandle create(CUmemAllocationHandleType type) {
         CU_MEM_ALLOCATION_TYPE_PINNED, type, {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
     EXPECT_EQ(cuMemCreate(&handle, kGranule, &properties, 0), CUDA_SUCCESS);
     return handle;
+}
+
+TEST_F(Ranges, ChunksAreOneRangeAndAreExportedOneByOne) {
+    constexpr std::int64_t kChunk = kernels::DeviceRange::kChunkBytes;
+    Result<kernels::DeviceRange> range = kernels::DeviceRange::reserve(kChunk + 1);
+    ASSERT_TRUE(range.has_value() && range->map().has_value());
+    ASSERT_EQ(range->num_chunks(), 2u);
+    ASSERT_EQ(cudaMemset(range->data() + kChunk - 4, 7, 8), cudaSuccess) << "over the seam";
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    Result<int> fd = range->export_chunk(1);
+    ASSERT_TRUE(fd.has_value());
+    CUmemGenericAllocationHandle imported = 0;
+    ASSERT_EQ(
+        cuMemImportFromShareableHandle(
+            &imported,
+            reinterpret_cast<void*>(static_cast<std::intptr_t>(*fd)),
+            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+        ),
+        CUDA_SUCCESS
+    );
+    close(*fd);
+    std::uint32_t words[2] = {};
+    ASSERT_EQ(
+        cudaMemcpy(words, map_words(imported), sizeof words, cudaMemcpyDeviceToHost), cudaSuccess
+    );
+    EXPECT_EQ(words[0], 0x07070707u);
+    EXPECT_EQ(words[1], 0u) << "it reads as zeros";
+    range->unmap();
+    EXPECT_EQ(range->num_chunks(), 0u);
 }
 
 TEST_F(Ranges, AFileDescriptorIsTheSameMemory) {
