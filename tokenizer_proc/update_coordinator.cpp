@@ -206,7 +206,7 @@ void UpdateCoordinator::handle(
 
 void UpdateCoordinator::begin(TimePoint now, Begin begin, Out& out) {
     const auto num_replicas = static_cast<std::size_t>(num_replicas_);
-    Job& job = job_.emplace();
+    Job& job = job_.emplace(Job{});
     job.id = std::exchange(
         next_id_, static_cast<messages::UpdateId>(static_cast<std::uint64_t>(next_id_) + 1)
     );
@@ -457,7 +457,8 @@ std::optional<TimePoint> UpdateCoordinator::next_deadline() const {
 
 void UpdateCoordinator::fail(const std::string& message, Out& out) {
     if (!job_ || !job_->caller) return;
-    reply(job_->started, Error{ErrorCode::kUnavailable, message}, out);
+    Error error{ErrorCode::kUnavailable, fmt::format("phase {}: {}", phase_name(), message)};
+    reply(job_->started, std::move(error), out);
 }
 
 }  // namespace pitstop::tokenizer

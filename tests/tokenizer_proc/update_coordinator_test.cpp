@@ -373,7 +373,9 @@ TEST_F(UpdateCoordinatorTest, P4_TheCallerIsAnsweredWhenTheTreeEnds) {
     start(call());
     coordinator_.fail("tp_worker[0.1] died", out_);
     ASSERT_EQ(out_.replies.size(), 1u);
-    EXPECT_EQ(out_.replies.front().second.verdict.code, ErrorCode::kUnavailable);
+    const messages::Verdict& verdict = out_.replies.front().second.verdict;
+    EXPECT_EQ(verdict.code, ErrorCode::kUnavailable);
+    EXPECT_EQ(verdict.message, "phase stage: tp_worker[0.1] died");
 }
 
 }  // namespace
