@@ -35,7 +35,7 @@ Result<DeviceGraph> DeviceGraph::end_capture(Stream stream) {
             device_memory_info().free_bytes
         );
     }
-    CUDA_CHECK(error);
+    if (error != cudaSuccess) cuda_failed("cudaGraphInstantiate", error, __FILE__, __LINE__);
     DeviceGraph graph;
     graph.handle_ = executable;
     graph.num_nodes_ = static_cast<std::int64_t>(num_nodes);

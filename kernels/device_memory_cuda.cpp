@@ -17,6 +17,11 @@ constexpr auto kAttentive = std::chrono::milliseconds(100);
 constexpr auto kNap = std::chrono::milliseconds(1);
 constexpr auto kShortNap = std::chrono::microseconds(50);  // half of what a piece of 4 MiB takes
 
+// Of a call whose error was looked at: what is left of it ends the process by the call's name.
+void check(cudaError_t error, const char* call) {
+    if (error != cudaSuccess) cuda_failed(call, error, __FILE__, __LINE__);
+}
+
 }  // namespace
 
 Result<DeviceBuffer> DeviceBuffer::create(std::int64_t bytes) {
@@ -34,7 +39,7 @@ Result<DeviceBuffer> DeviceBuffer::create(std::int64_t bytes) {
             device_memory_info().free_bytes
         );
     }
-    CUDA_CHECK(error);
+    check(error, "cudaMalloc");
     buffer.bytes_ = bytes;
     return buffer;
 }
@@ -56,7 +61,7 @@ Result<PinnedBuffer> PinnedBuffer::create(std::int64_t bytes) {
             ErrorCode::kResourceExhausted, "{} bytes of page-locked host memory refused", bytes
         );
     }
-    CUDA_CHECK(error);
+    check(error, "cudaMallocHost");
     buffer.data_ = static_cast<std::byte*>(data);
     buffer.bytes_ = bytes;
     return buffer;
@@ -112,7 +117,7 @@ void DeviceEvent::record(Stream stream) const {
 bool DeviceEvent::is_done() const {
     const cudaError_t error = cudaEventQuery(as_event(handle_));
     if (error == cudaErrorNotReady) return false;
-    CUDA_CHECK(error);  // an error of a kernel before the event comes out here
+    check(error, "cudaEventQuery");  // an error of a kernel before the event comes out here
     return true;
 }
 

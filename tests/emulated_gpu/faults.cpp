@@ -146,6 +146,22 @@ std::optional<Fault> fault_at(const std::string& function, int gpu) {
     return std::nullopt;
 }
 
+void fail_call(const std::string& function, std::int64_t number, int error) {
+    if (!is_counted(function)) fail("no calls of '" + function + "' are counted");
+    Orders& all = orders();
+    const std::scoped_lock lock(all.mutex);
+    Order& order = all.faults.emplace_back();
+    order.function = function;
+    order.number = all.num_calls[function] + number;
+    order.fault.error = error;
+}
+
+std::map<std::string, std::int64_t> all_num_calls() {
+    Orders& all = orders();
+    const std::scoped_lock lock(all.mutex);
+    return all.num_calls;
+}
+
 std::int64_t num_calls(const std::string& function) {
     Orders& all = orders();
     const std::scoped_lock lock(all.mutex);

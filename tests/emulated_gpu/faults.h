@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -27,6 +28,10 @@ struct Fault {
 
 // Counts a call of `function` by a process that uses `gpu`, and says what is to happen to it.
 [[nodiscard]] std::optional<Fault> fault_at(const std::string& function, int gpu);
+// Orders one more: the `number`-th call of `function` from now on, from 1, fails with this error.
+void fail_call(const std::string& function, std::int64_t number, int error);
+// Calls of each function so far, those that failed among them.
+[[nodiscard]] std::map<std::string, std::int64_t> all_num_calls();
 // Calls of it so far, those that failed among them. "kernel" and "copy" count launches and copies,
 // "pageable copy" those with an end in host memory that is not page-locked.
 [[nodiscard]] std::int64_t num_calls(const std::string& function);

@@ -90,7 +90,8 @@ def test_P2_a_worker_killed_in_an_update_is_named(start_held, mode, phase, sourc
         tree.wait_stopped(WORKER)
         tree.kill(WORKER)
         kind, reply = admin.receive(60)
-        assert kind in ("update_reply", "error") and reply["code"] == "unavailable", reply
+        assert kind == "update_reply" and reply["code"] == "unavailable", reply
+        assert reply["message"].startswith(f"phase {phase.partition('_')[0]}: {WORKER} died (signal 9"), reply
         assert tree.wait_exit(60) != 0
         assert WORKER in tree.log()
 
@@ -173,14 +174,17 @@ def test_P5_a_worker_that_stands_still_in_a_commit_is_named(start_held, referenc
         ],
     ),
 )
-def test_P5_a_cuda_error_in_a_direct_stage_or_an_upload_ends_the_tree_and_is_named(gpu, place, mode, fault):
+def test_P5_a_cuda_error_ends_the_tree_and_the_answer_says_rank_phase_and_error(gpu, place, mode, fault):
     gpu(faults=fault, policy="early")
     tree = ProcessTree(place / "tree", *CUDA, *flags(mode))
     try:
         admin = tree.door("admin")
         begin(admin, "disk", mode)
         kind, reply = admin.receive(60)
-        assert kind in ("update_reply", "error") and reply["code"] == "unavailable", reply
+        assert kind == "update_reply" and reply["code"] == "unavailable", reply
+        phase = "commit" if "host" in mode else "stage"
+        assert reply["message"].startswith(f"phase {phase}: {WORKER} died (exit 1: "), reply
+        assert fault.partition("=")[2] in reply["message"], reply
         assert tree.wait_exit() != 0
         assert fault.partition("=")[2] in tree.log() and WORKER in tree.log()
         tree.check_gone()
