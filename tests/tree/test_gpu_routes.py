@@ -71,6 +71,86 @@ def test_P10_sglangs_routes_of_a_group(tree, trainer, reference):
     assert status == 400 and "w" in answer["message"], answer
 
 
+PACK_BYTES = 500_000
+VLLM_PACKINGS = {"each": {}, "packed": {"packed": True, "packed_buffer_size_bytes": PACK_BYTES}}
+
+
+def join_by_vllms_route(tree, trainer, **packing):
+    """As vLLM's trainers begin: the id is in the store at once, and the group's first work is an all-reduce."""
+    place = {"master_address": "127.0.0.1", "master_port": trainer.port, "rank_offset": 1, "world_size": 2}
+    joined = in_thread(post, tree, "/init_weight_transfer_engine", {"init_info": {**place, **packing}})
+    trainer.ask("counted_in", world_size=2)
+    trainer.ask("make_id")
+    trainer.ask("publish")
+    assert trainer.ask("join", world_size=2, warm_up=True) == {}
+    status, answer = joined()
+    assert status == 200, answer
+
+
+def update_info(names):
+    return {
+        "names": names,
+        "dtype_names": ["bfloat16"] * len(names),
+        "shapes": [list(BARD_TENSORS[name].shape) for name in names],
+    }
+
+
+def packs_of(names):
+    """After how many tensors each packed broadcast ends: it closes when it has grown beyond the size."""
+    ends, size = [], 0
+    for number, name in enumerate(names, 1):
+        size += BARD_TENSORS[name].nbytes
+        if size > PACK_BYTES or number == len(names):
+            ends.append(number)
+            size = 0
+    return ends
+
+
+@pytest.mark.parametrize("packing", VLLM_PACKINGS)
+def test_P10_vllms_routes_of_a_group(tree, trainer, reference, packing):
+    """One update of two calls, as SkyRL's are; nothing serves before it is finished."""
+    join_by_vllms_route(tree, trainer, **VLLM_PACKINGS[packing])
+    status, answer = post(tree, "/start_weight_update", {})
+    assert status == 200, answer
+    num_broadcasts = 0
+    for names in (NAMES[:5], NAMES[5:]):
+        packs = packs_of(names) if packing == "packed" else None
+        sent = in_thread(post, tree, "/update_weights", {"update_info": update_info(names)})
+        num_broadcasts += len(names if packs is None else packs)
+        assert trainer.ask("broadcast", names=names, packs=packs)["num_broadcasts"] == num_broadcasts
+        status, answer = sent()
+        assert status == 200, answer
+        assert serving(tree.door("admin"))["digest"] == DIGESTS["stories"]["digest"]
+    status, answer = post(tree, "/finish_weight_update", {"weight_version": "step 1"})
+    assert status == 200, answer
+    now = serving(tree.door("admin"))
+    assert (now["digest"], now["label"]) == (DIGESTS["bard"]["digest"], "step 1"), now
+    assert greedy(tree.door(), reference, "bard")
+
+
+def test_P2_a_trainer_that_dies_over_vllms_routes_costs_the_update_and_the_next_one_joins(tree, trainer, reference):
+    join_by_vllms_route(tree, trainer)
+    status, answer = post(tree, "/start_weight_update", {})
+    assert status == 200, answer
+    sent = in_thread(post, tree, "/update_weights", {"update_info": update_info(NAMES)})
+    trainer.tell("broadcast", names=NAMES, die_before=3)
+    status, answer = sent()
+    assert status == 503 and "NCCL" in answer["error"]["message"], answer
+    status, answer = post(tree, "/finish_weight_update", {})
+    assert status == 409 and "begin one first" in answer["error"]["message"], answer
+    assert serving(tree.door("admin"))["digest"] == DIGESTS["stories"]["digest"]
+    assert greedy(tree.door(), reference, "stories")
+    status, answer = post(tree, "/update_weights", {"update_info": update_info(NAMES)})
+    assert status >= 400 and "vllm_weight_transfer" in answer["error"]["message"], answer
+    with nccl_trainer.Trainer(BUILD, BARD) as next_trainer:
+        join_by_vllms_route(tree, next_trainer)
+        sent = in_thread(post, tree, "/update_weights", {"update_info": update_info(NAMES)})
+        next_trainer.ask("broadcast", names=NAMES)
+        status, answer = sent()
+        assert status == 200, answer
+        assert serving(tree.door("admin"))["digest"] == DIGESTS["bard"]["digest"]
+
+
 def test_a_rank_outside_the_group_is_an_error_of_the_route(tree, trainer, reference):
     group = {"master_address": "127.0.0.1", "master_port": trainer.port, "rank_offset": 2, "world_size": 2}
     status, answer = post(tree, "/init_weights_update_group", {**group, "group_name": "w", "backend": "nccl"})
