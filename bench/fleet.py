@@ -30,7 +30,8 @@ from pitstop.fleet.door import CarriedStream  # noqa: E402
 from pitstop.fleet.fleet import Fleet, start_ray  # noqa: E402
 
 STREAMS = 64
-UPDATES = 8
+UPDATES = 16
+DEATHS = 5
 PARTS = ("calls", "updates", "layer", "death", "late")
 
 
@@ -65,6 +66,11 @@ def copy_rate():
     target = numpy.zeros_like(source)
     best = min(_timed(lambda: numpy.copyto(target, source)) for _ in range(8))
     return source.nbytes / best
+
+
+def _spread(values):
+    values = list(values)
+    return max(values) - min(values)
 
 
 def _timed(work):
@@ -103,19 +109,22 @@ def updates(given):
             row = {"trees": num_trees, "bytes": size}
             for name, streams in (("idle", 0), ("streams", 2 * num_trees)):
                 end = background(fleet, streams, 400) if streams else lambda: None
-                took, skews = [], []
+                took, skews, own, passes = [], [], [], []
                 for number in range(UPDATES):
                     version = another_version(weights, number + 1)
                     begun = time.perf_counter()
                     outcome = fleet.update_weights(version, digests=False)
                     took.append(time.perf_counter() - begun)
-                    times = [each["report"]["committed_at"] for each in outcome.replicas.values()]
-                    skews.append(max(times) - min(times))
+                    reports = [each["report"] for each in outcome.replicas.values()]
+                    skews.append(_spread(report["committed_at"] for report in reports))
+                    own.append(_spread(report["total_s"] for report in reports))  # of the trees alone, by their own clocks
+                    passes.append(statistics.median(report["replicas"][0]["step_s"] for report in reports))
                 end()
-                commits = [each["report"]["total_s"] for each in outcome.replicas.values()]
+                commits = [report["total_s"] for report in reports]
                 row[name] = {"update_s": statistics.median(took), "commit_s": statistics.median(commits),
-                             "skew_ms": 1000 * statistics.median(skews),
-                             "skew_ms_max": 1000 * max(skews)}
+                             "pass_ms": 1000 * statistics.median(passes),
+                             "skew_ms": 1000 * statistics.median(skews), "skew_ms_min": 1000 * min(skews),
+                             "skew_ms_max": 1000 * max(skews), "skew_ms_of_the_trees": 1000 * statistics.median(own)}
             rows.append(row)
             print(json.dumps(row), flush=True)
     return {"rows": rows, "copy_rate": copy_rate()}
@@ -176,11 +185,12 @@ def death(given):
 
     def timed_take(self, chunk):
         if self.rid in seen and chunk.tokens:
-            gaps.append(time.perf_counter() - seen.pop(self.rid))
+            gaps[-1].append(time.perf_counter() - seen.pop(self.rid))
         take(self, chunk)
 
     CarriedStream._move, CarriedStream._take = timed_move, timed_take
     sampling = {"max_new_tokens": 300, "ignore_eos": True, "temperature": 0}
+    whole, back_s = 0, []
     with Fleet("stories", replicas=3, threads=1, name="death", resources={"CPU": 0.01}) as fleet:
         async def run():
             tasks = [
@@ -191,14 +201,17 @@ def death(given):
             kill(next(iter(fleet._inner._door._members.values()))["pid"])
             return await asyncio.gather(*tasks)
 
-        outputs = fleet._wait(run())
-        begun = time.perf_counter()
-        fleet.until_ready(timeout=120)
-        back_s = time.perf_counter() - begun
+        for _ in range(DEATHS):
+            gaps.append([])
+            outputs = fleet._wait(run())
+            whole += sum(len(output.output_ids) == 300 for output in outputs)
+            begun = time.perf_counter()
+            fleet.until_ready(timeout=120)
+            back_s.append(time.perf_counter() - begun)
     CarriedStream._move, CarriedStream._take = move, take
-    whole = sum(len(output.output_ids) == 300 for output in outputs)
-    return {"streams": STREAMS, "whole": whole, "moved": len(gaps), "gap_s_median": statistics.median(gaps),
-            "gap_s_max": max(gaps), "ready_again_after_streams_s": back_s}
+    return {"streams": STREAMS, "deaths": DEATHS, "whole": whole, "moved": [len(each) for each in gaps],
+            "gap_s_median": [statistics.median(each) if each else None for each in gaps],
+            "gap_s_max": [max(each, default=None) for each in gaps], "ready_again_after_streams_s": back_s}
 
 
 def late(given):

@@ -4,6 +4,8 @@ import json
 import pathlib
 import subprocess
 
+import pytest
+
 CLIENT = pathlib.Path(__file__).resolve().parents[2] / "client" / "python"
 PROGRAM = """
 import json, sys
@@ -12,6 +14,9 @@ own = command.parser()
 mine, options = command._split(own, sys.argv[1:])
 print(json.dumps([vars(own.parse_args(mine)), options]))
 """
+
+
+CALL = "import sys; from pitstop.fleet import command; sys.exit(command.main())"
 
 
 def parsed(ray_python, *arguments):
@@ -30,3 +35,21 @@ def test_a_command_and_what_it_is_about(ray_python):
     own, trees = parsed(ray_python, "generate", "Once upon", "a time", "--temperature", "0")
     assert own["command"] == "generate" and own["what"] == ["Once upon", "a time"] and own["temperature"] == 0
     assert trees == {}
+
+
+@pytest.mark.parametrize("words, told", [
+    (["add", "one"], "a whole number, not 'one'"),
+    (["remove", "-1"], "a whole number, not '-1'"),
+    (["remove"], "remove takes a slot"),
+    (["update", "here", "there"], "update takes no 'there'"),
+    (["status", "please"], "status takes no 'please'"),
+    (["serve", "stories"], "serve takes no 'stories'"),
+    (["status", "--threads", "1"], "status takes no threads"),
+    (["--replicas", "0"], "replicas=0"),
+    (["--quorum", "2"], "quorum=2"),
+], ids=" ".join)
+def test_what_means_nothing_is_refused_by_name_before_anything_starts(ray_python, words, told):
+    done = subprocess.run([ray_python, "-c", CALL, *words], env={"PYTHONPATH": str(CLIENT), "RAY_ADDRESS": "127.0.0.1:1"},
+                          capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert done.stderr.startswith("launch/fleet: ") and told in done.stderr

@@ -30,6 +30,10 @@ def test_a_router_is_fed_with_the_replicas_that_are_ready(on_ray, kind, program)
     assert on_ray("route", kind)["text"]
 
 
+def test_a_cluster_of_this_machine_alone_has_room_for_every_replica(on_ray):
+    assert on_ray("own")["ready"] == 3
+
+
 def test_a_fleet_ends_with_the_program_that_started_it(on_ray):
     assert on_ray("leave")["gone"] == 2
 
@@ -44,6 +48,18 @@ def test_P2_with_a_quorum_one_that_hangs_is_set_aside_and_comes_back(on_ray):
 
 def test_P4_a_machine_that_gives_buckets_on_and_hangs_or_dies_holds_none_of_them(on_ray):
     assert len(on_ray("relay")["chain"]) == 3
+
+
+def test_P2_an_update_whose_trainer_dies_takes_effect_nowhere(on_ray):
+    assert on_ray("orphan")["epoch"] == 2
+
+
+def test_what_is_wrong_is_told_by_name_and_leaves_nothing_behind(on_ray):
+    assert on_ray("wrong")["digest"]
+
+
+def test_works_that_wait_for_one_tree_and_replicas_that_vanish_meanwhile(on_ray):
+    assert on_ray("given_up")["ok"]
 
 
 @pytest.mark.skipif(

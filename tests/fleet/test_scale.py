@@ -24,12 +24,22 @@ def test_an_update_costs_three_calls_per_tree_however_many_there_are():
         assert row["update_s"] < 10
 
 
-def test_the_skew_is_that_of_the_thread_that_gives_the_orders():
+def test_the_skew_does_not_grow_with_the_trees():
+    """All commit at a moment that they heard of before, as their clocks have it."""
     module = scale()
-    costs = module.dataclasses.replace(module.Costs(), commit_spread=0.0, call_s=1e-3)
-    row = module.measure(300, costs)
-    given_s = 299 * costs.call_s / 2
-    assert given_s <= row["skew_s"] <= 1.5 * given_s
+    costs = module.dataclasses.replace(module.Costs(), commit_spread=0.0, clock_s=0.0)
+    for num_trees in (2, 300, 3000):
+        assert module.measure(num_trees, costs)["skew_s"] < 1e-6
+    costs = module.dataclasses.replace(costs, clock_s=1e-3)
+    assert 0.0 < module.measure(300, costs)["skew_s"] < 10 * costs.clock_s
+
+
+def test_a_clock_that_is_wrong_makes_a_commit_late_by_the_lead_at_most():
+    module = scale()
+    costs = module.dataclasses.replace(module.Costs(), commit_spread=0.0, clock_s=3600.0)
+    given_s = 300 * costs.call_s / 2
+    lead_s = module.orders.LEAD_S + 300 * module.orders.LEAD_REPLICA_S
+    assert module.measure(300, costs)["skew_s"] < given_s + lead_s
 
 
 def test_the_page_names_the_costs_that_the_program_has():

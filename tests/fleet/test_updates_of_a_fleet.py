@@ -92,6 +92,44 @@ def test_one_that_is_ended_for_hanging_is_named_with_the_reason(phase):
     assert outcome.ok or outcome.message == "b: it has not answered for 9 s"
 
 
+def test_who_is_not_ready_says_why():
+    coordinator = coordinator_of("a", "b")
+    coordinator.update("it")
+    key = coordinator.take_orders()[0][1].key
+    version = orders.Version(2, "d", "", "it")
+    for name in ("a", "b"):
+        coordinator.hear(orders.Staged(name, key, version))
+    for name in ("a", "b"):
+        coordinator.hear(orders.Decided(name, key))
+        coordinator.hear(orders.Committed(name, key))
+    coordinator.add("c")
+    coordinator.hear(orders.State("c", 1, None))
+    assert isinstance(coordinator.take_orders()[-1][1], orders.Fetch)
+    coordinator.hear(orders.Fetched("c", None, "resource_exhausted", "no memory for them"))
+    assert coordinator.members["c"].why == "no memory for them"
+    coordinator.gone("a")
+    coordinator.gone("b")
+    coordinator.tick(coordinating.RESEND_S)
+    assert coordinator.members["c"].why == "no replica serves epoch 2 any more: it waits for the next complete update"
+    coordinator.add("d")
+    coordinator.hear(orders.State("d", 1, orders.Version(3, "e")))
+    assert coordinator.members["d"].why == "it serves epoch 3, digest e; the fleet epoch 2, digest d"
+    coordinator.update("another")
+    key = coordinator.take_orders()[-1][1].key
+    coordinator.hear(orders.Staged("c", key, orders.Version(4, "f", "", "another")))
+    coordinator.hear(orders.Decided("c", key))
+    coordinator.hear(orders.Committed("c", key))
+    assert coordinator.ready == ["c"] and not coordinator.members["c"].why
+
+
+def test_an_updates_time_begins_with_the_clock_that_its_coordinator_was_made_with():
+    coordinator = Coordinator(2, ["a"], now=1000.0)
+    coordinator.hear(orders.State("a", 2, update_world.INITIAL))
+    coordinator.update("it", timeout_s=5.0)
+    coordinator.tick(1001.0)
+    assert coordinator.phase is coordinating.Phase.STAGING and not coordinator.take_outcomes()
+
+
 def test_where_all_vanish_that_had_heard_the_decision_nobody_says_that_it_had_no_effect():
     """A successor may have had it committed, and its predecessor may live."""
     coordinator = coordinator_of("a")
@@ -129,7 +167,7 @@ def commits_without_deciding(monkeypatch):
 
     def patched(self, phase, order):
         if phase is coordinating.Phase.DECIDING:
-            self._update.votes = coordinating.Votes(list(self._update.votes), "decided")
+            self._update.awaited.clear()
             self._begin_commit()
         else:
             begin(self, phase, order)
@@ -145,8 +183,8 @@ def commits_without_deciding(monkeypatch):
 
 def forgets_who_vanished(monkeypatch):
     def patched(self, name, code, message, outcome="failed"):
-        del self._update.votes[name]
-        if not self._update.votes:
+        del self._update.left[name], self._update.awaited[name]
+        if not self._update.left:
             self._begin_drop(code, message)
 
     monkeypatch.setattr(Coordinator, "_fail", patched)
@@ -188,10 +226,10 @@ def recovers_from_the_first_answer(monkeypatch):
     monkeypatch.setattr(Coordinator, "_hear_state", patched)
 
 
-def counts_votes_of_another_update(monkeypatch):
-    def patched(self, name, key, vote):
+def counts_answers_to_another_update(monkeypatch):
+    def patched(self, name, key, phase):
         update = self._update
-        return update if update is not None and update.votes.get(name) == vote else None
+        return update if update is not None and self.phase is phase and name in update.awaited else None
 
     monkeypatch.setattr(Coordinator, "_current", patched)
 
@@ -289,7 +327,7 @@ def fetches_what_is_older(monkeypatch):
 
 BUGS = [
     obeys_old_coordinators, commits_without_deciding, forgets_who_vanished, drops_what_was_decided,
-    commits_whatever_is_staged, recovers_from_the_first_answer, counts_votes_of_another_update,
+    commits_whatever_is_staged, recovers_from_the_first_answer, counts_answers_to_another_update,
     is_ready_with_whatever_was_fetched, stays_ready_when_set_aside, says_nothing_twice, takes_the_commit_of_any_update,
     begins_again_what_is_over, ignores_the_quorum, fetches_beside_a_stage, fetches_what_is_older,
     goes_on_fetching_when_asked,

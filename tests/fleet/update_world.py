@@ -371,7 +371,7 @@ class World:
         coordinator = self.coordinators[-1]
         if coordinator.is_deposed:
             raise Broken("the newest coordinator was deposed")
-        taking_part = coordinator._update.votes if coordinator._update else {}
+        taking_part = coordinator._update.left if coordinator._update else {}
         for name in coordinator.ready:
             serves = self.nodes[name].participant.version
             if name in taking_part or not self.nodes[name].is_alive:

@@ -14,7 +14,9 @@ import collections
 import dataclasses
 import heapq
 import json
+import os
 import pathlib
+import platform
 import random
 import sys
 import time
@@ -36,6 +38,7 @@ class Costs:
     commit_s: float = 9.0e-3  # a tree's, from the call to its answer, beside decoding streams
     commit_spread: float = 0.35  # log-normal
     latency_s: float = 250e-6  # one way, within a data centre
+    clock_s: float = 1e-3  # what a machine's clock is off, as NTP keeps it within a data centre: a standard deviation
     weight_bytes: float = 1.2e9  # 0.6B parameters in bf16
     network_rate: float = 3.0e9  # of a machine, 25 Gb/s
     bucket_bytes: float = 64 << 20
@@ -86,7 +89,12 @@ class Fleet:
         heapq.heappush(self.events, (when, self.count, what))
 
     def carry(self):
-        for name, order in self.coordinator.take_orders():
+        given = self.coordinator.take_orders()
+        lead_s = orders.LEAD_S + orders.LEAD_REPLICA_S * len(given)
+        due = max(self.free_at, self.now) + lead_s
+        for name, order in given:
+            if isinstance(order, orders.Commit):
+                order = dataclasses.replace(order, at=due, lead_s=lead_s)
             self.calls += 1
             self.take_thread(self.costs.call_s / 2)
             self.at(self.free_at + self.costs.latency_s, lambda name=name, order=order: self.hear(name, order))
@@ -103,8 +111,9 @@ class Fleet:
                 self.at(self.now + took, lambda: self.answer(tree.stage_done(order.key, version), 0.0))
             elif isinstance(work, orders.Commit):
                 took = self.costs.commit_s * self.dice.lognormvariate(0, self.costs.commit_spread)
-                self.committed.append(self.now + took)
-                self.at(self.now + took, lambda: self.answer(tree.commit_done(order.key), 0.0))
+                wait_s = min(max(0.0, order.at + self.dice.gauss(0, self.costs.clock_s) - self.now), order.lead_s)
+                self.committed.append(self.now + wait_s + took)
+                self.at(self.committed[-1], lambda: self.answer(tree.commit_done(order.key), 0.0))
 
     def stage_time(self, name):
         costs = self.costs
@@ -174,7 +183,9 @@ def main():
             f"{row['recovery_s']:10.2f}  {row['status_load']:11.2f}  {row['view_bytes'] / 1e6:7.2f}"
         )
     if given.json:
-        pathlib.Path(given.json).write_text(json.dumps({"costs": dataclasses.asdict(Costs()), "rows": rows}, indent=1))
+        said = {"machine": f"{platform.machine()}, {os.cpu_count()} cores", "command": " ".join(sys.argv),
+                "costs": dataclasses.asdict(Costs()), "rows": rows}
+        pathlib.Path(given.json).write_text(json.dumps(said, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -40,6 +40,19 @@ def arrays_of(tensors: NamedTensors) -> dict[str, numpy.ndarray]:
     return arrays
 
 
+def grouped(sizes: Iterable[tuple[str, int]], most: int) -> list[list[str]]:
+    """Names, of so many bytes each, in order: groups of at most `most` bytes, or of one that has more. One at least."""
+    groups: list[list[str]] = [[]]
+    in_group = 0
+    for name, size in sizes:
+        if groups[-1] and in_group + size > most:
+            groups.append([])
+            in_group = 0
+        groups[-1].append(name)
+        in_group += size
+    return groups
+
+
 def unflattened(bucket: Mapping[str, Any]) -> dict[str, Any]:
     """The tensors of SGLang's flattened bucket: {"flattened_tensor", "metadata"}."""
     flat = bucket["flattened_tensor"]

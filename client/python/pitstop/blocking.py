@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 import weakref
-from typing import Any, AsyncIterator, Coroutine, Iterator, TypeVar
+from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Coroutine, Iterator, TypeVar
 
+if TYPE_CHECKING:
+    from typing import Concatenate, ParamSpec
+
+    P = ParamSpec("P")
 R = TypeVar("R")
 CLOSE_S = 60.0
 JOIN_S = 10.0
@@ -17,6 +22,16 @@ def _end(loop: asyncio.AbstractEventLoop, thread: threading.Thread, inner: Any) 
     loop.call_soon_threadsafe(loop.stop)
     thread.join(JOIN_S)
     loop.close()
+
+
+def blocking(call: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Blocking, P], R]:
+    """The same call, waited for. Any thread may make it; what Ctrl-C interrupts is cancelled."""
+
+    @functools.wraps(call)
+    def wait(self: Blocking, *args: Any, **kwargs: Any) -> R:
+        return self._wait(call(self._inner, *args, **kwargs))
+
+    return wait
 
 
 class Blocking:
@@ -61,6 +76,10 @@ class Blocking:
         finally:
             if self._finalizer.alive:
                 self._wait(outputs.aclose())
+
+    def generate(self, *args: Any, stream: bool = False, **kwargs: Any) -> Any:
+        answer = self._wait(self._inner.generate(*args, stream=stream, **kwargs))
+        return self._each(answer) if stream else answer
 
     def close(self) -> None:
         self._finalizer()

@@ -9,27 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from typing import TYPE_CHECKING, Any, Callable, Coroutine, Optional, TypeVar
+from typing import Any, Optional
 
 from .async_engine import AsyncEngine
-from .blocking import Blocking
+from .blocking import Blocking, blocking
 from .not_served import refuse_call
-
-if TYPE_CHECKING:
-    from typing import Concatenate, ParamSpec
-
-    P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def _blocking(call: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Engine, P], R]:
-    """The same call, waited for. Any thread may make it; what Ctrl-C interrupts is cancelled."""
-
-    @functools.wraps(call)
-    def wait(self: Engine, *args: Any, **kwargs: Any) -> R:
-        return self._wait(call(self._inner, *args, **kwargs))
-
-    return wait
 
 
 class Engine(Blocking):
@@ -67,9 +51,8 @@ class Engine(Blocking):
         return self._inner.run_dir
 
     @functools.wraps(AsyncEngine.generate)
-    def generate(self, *args: Any, stream: bool = False, **kwargs: Any) -> Any:
-        answer = self._wait(self._inner.generate(*args, stream=stream, **kwargs))
-        return self._each(answer) if stream else answer
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        return super().generate(*args, **kwargs)
 
     async def async_generate(self, *args: Any, **kwargs: Any) -> Any:
         """generate, awaited, on the caller's own loop."""
@@ -78,36 +61,36 @@ class Engine(Blocking):
         future = asyncio.run_coroutine_threadsafe(self._inner.generate(*args, **kwargs), self._loop)
         return await asyncio.wrap_future(future)
 
-    chat = _blocking(AsyncEngine.chat)
-    tokenize = _blocking(AsyncEngine.tokenize)
-    detokenize = _blocking(AsyncEngine.detokenize)
-    abort_request = _blocking(AsyncEngine.abort_request)
+    chat = blocking(AsyncEngine.chat)
+    tokenize = blocking(AsyncEngine.tokenize)
+    detokenize = blocking(AsyncEngine.detokenize)
+    abort_request = blocking(AsyncEngine.abort_request)
 
-    pause = _blocking(AsyncEngine.pause)
-    pause_generation = _blocking(AsyncEngine.pause_generation)
-    resume = _blocking(AsyncEngine.resume)
+    pause = blocking(AsyncEngine.pause)
+    pause_generation = blocking(AsyncEngine.pause_generation)
+    resume = blocking(AsyncEngine.resume)
     continue_generation = resume
     resume_generation = resume
-    is_paused = _blocking(AsyncEngine.is_paused)
-    flush_cache = _blocking(AsyncEngine.flush_cache)
-    reset_prefix_cache = _blocking(AsyncEngine.reset_prefix_cache)
+    is_paused = blocking(AsyncEngine.is_paused)
+    flush_cache = blocking(AsyncEngine.flush_cache)
+    reset_prefix_cache = blocking(AsyncEngine.reset_prefix_cache)
 
-    update_weights = _blocking(AsyncEngine.update_weights)
-    update_weights_from_tensor = _blocking(AsyncEngine.update_weights_from_tensor)
-    update_weights_from_disk = _blocking(AsyncEngine.update_weights_from_disk)
-    update_weights_from_distributed = _blocking(AsyncEngine.update_weights_from_distributed)
-    update_weights_from_ipc = _blocking(AsyncEngine.update_weights_from_ipc)
-    init_weights_update_group = _blocking(AsyncEngine.init_weights_update_group)
-    destroy_weights_update_group = _blocking(AsyncEngine.destroy_weights_update_group)
-    update_weight_version = _blocking(AsyncEngine.update_weight_version)
-    rollback_weights = _blocking(AsyncEngine.rollback_weights)
-    weight_digests = _blocking(AsyncEngine.weight_digests)
-    get_weights_by_name = _blocking(AsyncEngine.get_weights_by_name)
-    get_server_info = _blocking(AsyncEngine.get_server_info)
+    update_weights = blocking(AsyncEngine.update_weights)
+    update_weights_from_tensor = blocking(AsyncEngine.update_weights_from_tensor)
+    update_weights_from_disk = blocking(AsyncEngine.update_weights_from_disk)
+    update_weights_from_distributed = blocking(AsyncEngine.update_weights_from_distributed)
+    update_weights_from_ipc = blocking(AsyncEngine.update_weights_from_ipc)
+    init_weights_update_group = blocking(AsyncEngine.init_weights_update_group)
+    destroy_weights_update_group = blocking(AsyncEngine.destroy_weights_update_group)
+    update_weight_version = blocking(AsyncEngine.update_weight_version)
+    rollback_weights = blocking(AsyncEngine.rollback_weights)
+    weight_digests = blocking(AsyncEngine.weight_digests)
+    get_weights_by_name = blocking(AsyncEngine.get_weights_by_name)
+    get_server_info = blocking(AsyncEngine.get_server_info)
 
-    release_memory_occupation = _blocking(AsyncEngine.release_memory_occupation)
-    resume_memory_occupation = _blocking(AsyncEngine.resume_memory_occupation)
-    sleep = _blocking(AsyncEngine.sleep)
-    wake_up = _blocking(AsyncEngine.wake_up)
-    is_sleeping = _blocking(AsyncEngine.is_sleeping)
-    collective_rpc = _blocking(AsyncEngine.collective_rpc)
+    release_memory_occupation = blocking(AsyncEngine.release_memory_occupation)
+    resume_memory_occupation = blocking(AsyncEngine.resume_memory_occupation)
+    sleep = blocking(AsyncEngine.sleep)
+    wake_up = blocking(AsyncEngine.wake_up)
+    is_sleeping = blocking(AsyncEngine.is_sleeping)
+    collective_rpc = blocking(AsyncEngine.collective_rpc)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import signal
 import sys
 from typing import Any, Optional, Sequence
@@ -72,29 +71,29 @@ def _split(own: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[list
 
 async def _serve(given: argparse.Namespace, options: dict[str, Any]) -> int:
     ended = asyncio.Event()
-    for each in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(each, ended.set)
     fleet = AsyncFleet(
         given.model, replicas=given.replicas, tp=given.tp, name=given.name, quorum=given.quorum, address=given.address,
         status_port=given.status_port, start_timeout=given.start_timeout, hang_timeout=given.hang_timeout,
         port=0 if given.http or given.router else None, **options,
     )
-    starting = asyncio.ensure_future(fleet.start())
-    waiting = asyncio.ensure_future(ended.wait())
-    await asyncio.wait([starting, waiting], return_when=asyncio.FIRST_COMPLETED)
-    if not starting.done():
-        starting.cancel()
-        await asyncio.gather(starting, return_exceptions=True)
-        return 130
-    await starting
-    status = await fleet.status()
-    router = f", router {await fleet.start_router(given.router, given.router_port)}" if given.router else ""
-    door = f", door {await fleet.start_door(given.door_port)}" if given.door_port is not None else ""
-    print(f"the fleet is ready: {given.replicas} x {given.model}, status {status['status_url']}{door}{router}", flush=True)
-    await waiting
-    waiting.cancel()
-    await fleet.close()
-    return 0
+    await fleet.start(wait=False)
+    for each in (signal.SIGINT, signal.SIGTERM):  # Ray, which was started just now, had its own
+        asyncio.get_running_loop().add_signal_handler(each, ended.set)
+    try:
+        starting, waiting = asyncio.ensure_future(fleet.until_ready()), asyncio.ensure_future(ended.wait())
+        await asyncio.wait([starting, waiting], return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+            return 130
+        await starting
+        status = await fleet.status()
+        router = f", router {await fleet.start_router(given.router, given.router_port)}" if given.router else ""
+        door = f", door {await fleet.start_door(given.door_port)}" if given.door_port is not None else ""
+        print(f"the fleet is ready: {given.replicas} x {given.model}, status {status['status_url']}{door}{router}", flush=True)
+        await waiting
+        return 0
+    finally:
+        await fleet.close()
 
 
 async def _generate(fleet: AsyncFleet, given: argparse.Namespace) -> int:
@@ -112,7 +111,7 @@ async def _say(fleet: AsyncFleet, given: argparse.Namespace) -> int:
     if command == "generate":
         return await _generate(fleet, given)
     if command == "update":
-        outcome = await fleet.update_weights_from_disk(os.path.abspath(what[0]), given.label, kv_policy=given.kv_policy)
+        outcome = await fleet.update_weights_from_disk(what[0], given.label, kv_policy=given.kv_policy)
         print(f"epoch {outcome.version.epoch}, digest {outcome.version.digest}")
         for member, each in outcome.replicas.items():
             print(f"  {member}: {each['outcome']} {each['message']}")
@@ -133,6 +132,11 @@ async def _say(fleet: AsyncFleet, given: argparse.Namespace) -> int:
 
 
 async def _run(given: argparse.Namespace, options: dict[str, Any]) -> int:
+    num_taken = {"generate": len(given.what), "update": 1, "add": 1, "remove": 1}.get(given.command, 0)
+    if len(given.what) > num_taken:
+        raise PitstopError("invalid_argument", f"{given.command} takes no '{given.what[num_taken]}'")
+    if given.command in ("add", "remove") and given.what and not given.what[0].isdecimal():
+        raise PitstopError("invalid_argument", f"{given.command} takes a whole number, not '{given.what[0]}'")
     if given.command == "serve":
         return await _serve(given, options)
     if options:
@@ -150,7 +154,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     given = own.parse_args(mine)
     try:
         return asyncio.run(_run(given, options))
-    except (PitstopError, ConnectionError, TypeError) as error:
+    except (PitstopError, ConnectionError, TypeError, ValueError) as error:
         print(f"launch/fleet: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

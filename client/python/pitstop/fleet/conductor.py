@@ -11,6 +11,7 @@ import asyncio
 import collections
 import logging
 import os
+import re
 import time
 from dataclasses import replace
 from typing import Any, Iterator, Mapping, Optional
@@ -23,7 +24,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from ..errors import PitstopError
 from .coordinator import Coordinator, Phase, Standing
 from .http import HttpServer
-from .orders import NO_KEY, Key, Order, Outcome, Stage, Version
+from .orders import LEAD_REPLICA_S, LEAD_S, NO_KEY, Commit, Key, Order, Outcome, Stage
 from .relay import NAMESPACE
 from .replica import CALLS_AT_ONCE, Replica
 from .status import FleetStatus, StatusPages
@@ -38,9 +39,10 @@ CHECK_REPLICA_S = 0.003  # a check takes 0.3 ms of the loop's thread: they, too,
 FIND_S = 20.0
 START_GRACE_S = 60.0  # for the actor's process, and for the end of a tree that was not ready in time
 OUTCOMES_KEPT = 64
-RESTART_PAUSE_S = 0.5  # doubled with each start that fails,
-RESTART_PAUSE_MAX_S = 30.0  # up to this
+RESTART_PAUSE_S = 0.5  # doubled with each replica in a row that dies before it is ready,
+DOUBLINGS_MAX = 6  # so often at most: half a minute
 LONG_POLL_S = 10.0
+ADD_MAX = 10_000  # replicas at once: docs/scale.md looks no further
 VIEW_S = 0.02  # clients are told of what changed in so much time at once
 
 log = logging.getLogger("pitstop.fleet")
@@ -69,8 +71,8 @@ class Slot:
     def __init__(self, number: int):
         self.number = number
         self.incarnation = 0
-        self.num_failed = 0  # starts in a row
-        self.why = ""  # nobody is there: what the latest start failed of, or that it has no place yet
+        self.num_failed = 0  # in a row that died before they were ready
+        self.why = ""  # nobody is there: what the latest one died of, or that it has no place yet
         self.task: Optional[asyncio.Task] = None
 
 
@@ -80,6 +82,7 @@ class Conductor:
         self._fleet = fleet
         self._config = dict(config)
         self._slots: dict[int, Slot] = {}
+        self._number_of = re.compile(re.escape(slot_name(fleet, 0)[:-1]) + r"(\d+)(?:\.(\d+))?")  # not another fleet's
         self._handles: dict[str, Any] = {}  # member -> its actor
         self._places: dict[str, dict[str, Any]] = {}  # member -> where its tree is
         self._outcomes: collections.OrderedDict[str, Outcome] = collections.OrderedDict()
@@ -106,11 +109,13 @@ class Conductor:
 
     async def _start(self) -> None:
         self._view_changed = asyncio.Condition()
-        prefix = slot_name(self._fleet, 0)[:-1]
+        if self._config.get("status_port") is not None:
+            self._server = HttpServer(StatusPages(self._status).handle)
+            await self._server.start(self._config["status_port"])
         groups = [each["name"] for each in ray.util.placement_group_table().values() if each["state"] != "REMOVED"]
-        numbers = sorted(int(name[len(prefix):]) for name in groups if name.startswith(prefix))
+        numbers = sorted(int(name[1]) for name in map(self._number_of.fullmatch, groups) if name and not name[2])
         self._slots = {number: Slot(number) for number in numbers}
-        found = await self._find(prefix)
+        found = await self._find()
         self._coordinator = self._new_coordinator(list(found.values()))
         for slot in self._slots.values():
             self._keep(slot, found.get(slot.number))
@@ -119,18 +124,14 @@ class Conductor:
                 self._add_slot(number)
         self._run(self._tick())
         self._run(self._poll())
-        if self._config.get("status_port") is not None:
-            self._server = HttpServer(StatusPages(self._status).handle)
-            await self._server.start(self._config["status_port"])
         self._go_on()
 
-    async def _find(self, prefix: str) -> dict[int, str]:
+    async def _find(self) -> dict[int, str]:
         """Replicas of a predecessor that live, by slot. Those that were just starting, or hang, begin anew."""
         found: dict[int, str] = {}
 
-        async def look(name: str) -> None:
-            number, _, incarnation = name[len(prefix):].partition(".")
-            slot = self._slots.get(int(number))
+        async def look(name: str, number: int, incarnation: int) -> None:
+            slot = self._slots.get(number)
             try:
                 handle = ray.get_actor(name, NAMESPACE)
             except ValueError:
@@ -140,7 +141,7 @@ class Conductor:
             except (RayError, asyncio.TimeoutError):
                 place = None
             if slot is not None:
-                slot.incarnation = max(slot.incarnation, int(incarnation))
+                slot.incarnation = max(slot.incarnation, incarnation)
             if place is None or slot is None or slot.number in found:
                 ray.kill(handle)
                 return
@@ -148,20 +149,25 @@ class Conductor:
             found[slot.number] = name
 
         actors = ray.util.list_named_actors(all_namespaces=True)
-        names = [each["name"] for each in actors if each["namespace"] == NAMESPACE and each["name"].startswith(prefix)]
-        await asyncio.gather(*map(look, names))
+        names = [self._number_of.fullmatch(each["name"]) for each in actors if each["namespace"] == NAMESPACE]
+        await asyncio.gather(*(look(name[0], int(name[1]), int(name[2])) for name in names if name and name[2]))
         return found
 
     def _new_coordinator(self, members: list[str], after: int = 0) -> Coordinator:
         # A clock that was set back makes a generation that is refused; the next one is then later than that.
         generation = max(after + 1, time.time_ns() // 1_000_000)
-        return Coordinator(generation, members, self._config.get("quorum"))
+        return Coordinator(generation, members, self._config.get("quorum"), time.monotonic())
 
     def _run(self, work: Any) -> asyncio.Task:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
         return task
+
+    def _ended(self, task: asyncio.Task) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("%s", task, exc_info=task.exception())
 
     async def shutdown(self) -> None:
         """Ends every tree and gives back every place."""
@@ -189,6 +195,8 @@ class Conductor:
 
     async def add(self, count: int = 1) -> list[int]:
         """So many more replicas: their slots."""
+        if not isinstance(count, int) or not 1 <= count <= ADD_MAX:
+            raise PitstopError("invalid_argument", f"add: 1 to {ADD_MAX} replicas, not {count}")
         first = max(self._slots, default=-1) + 1
         for number in range(first, first + count):
             self._add_slot(number)
@@ -197,7 +205,7 @@ class Conductor:
 
     async def remove(self, slot: int) -> None:
         if slot not in self._slots:
-            raise PitstopError("not_found", f"slot {slot}; there are {', '.join(map(str, self._slots))}")
+            raise PitstopError("not_found", f"slot {slot}; there are {', '.join(map(str, self._slots)) or 'none'}")
         gone = self._slots.pop(slot)
         gone.task.cancel()
         for member in [each for each in self._handles if each.startswith(slot_name(self._fleet, slot) + ".")]:
@@ -218,22 +226,28 @@ class Conductor:
     async def _keep_replica(self, slot: Slot, member: Optional[str]) -> None:
         """Somebody is there, always: who dies is replaced, on another machine if its own is gone."""
         while True:
-            if member is None:
-                member = await self._new_replica(slot)
-            if member is not None:
+            try:
+                member = member or await self._new_replica(slot)
+            except Exception as error:  # of its tree, which says why, or of Ray
+                said = str(getattr(error, "cause", None) or error).strip() or type(error).__name__
+                slot.num_failed, slot.why = slot.num_failed + 1, said.splitlines()[-1]
+                log.warning("slot %d does not start: %s", slot.number, slot.why)
+            else:
                 watch = self._run(self._watch(member))
                 try:
                     await self._handles[member].until_end.remote()
                 except RayError:
-                    pass
-                why = await watch if watch.done() else "it vanished"
+                    ray.kill(self._handles[member])  # also if it was only out of reach: deaths are final
+                state = self._coordinator.members[member]
+                why = await watch if watch.done() else state.why or "it vanished"
                 watch.cancel()
                 log.info("%s is gone: %s", member, why)
+                slot.num_failed, slot.why = (0, "") if state.standing is Standing.READY else (slot.num_failed + 1, why)
                 self._gone(member, why)
                 self._status.num_deaths += 1
                 member = None
             if slot.num_failed:
-                await asyncio.sleep(min(RESTART_PAUSE_S * 2**slot.num_failed, RESTART_PAUSE_MAX_S))
+                await asyncio.sleep(RESTART_PAUSE_S * 2 ** min(slot.num_failed, DOUBLINGS_MAX))
 
     async def _watch(self, member: str) -> str:
         """Ends a replica that hangs: it, or its tree, answers nothing. Why; that it is gone Ray says, as of every death."""
@@ -250,7 +264,7 @@ class Conductor:
         ray.kill(handle)
         return f"it has not answered for {hang_s:g} s"
 
-    async def _new_replica(self, slot: Slot) -> Optional[str]:
+    async def _new_replica(self, slot: Slot) -> str:
         group: PlacementGroup = ray.util.get_placement_group(slot_name(self._fleet, slot.number))
         bundle = self._config["bundle"]
         why, slot.why = slot.why, f"no machine of the cluster has {bundle} free"
@@ -264,21 +278,13 @@ class Conductor:
             num_cpus=bundle.get("CPU", 0), num_gpus=bundle.get("GPU", 0), runtime_env=worker_environment(),
             scheduling_strategy=PlacementGroupSchedulingStrategy(group, 0),
         ).remote(member)
+        timeout = self._config["start_timeout"]
         try:
-            timeout = self._config["start_timeout"]
-            start = actor.start.remote(self._tree_options(), timeout)
-            place = await asyncio.wait_for(start, timeout + START_GRACE_S)
-        except asyncio.CancelledError:
+            place = await asyncio.wait_for(actor.start.remote(self._tree_options(), timeout), timeout + START_GRACE_S)
+        except BaseException:
             ray.kill(actor)
             raise
-        except Exception as error:
-            slot.num_failed += 1
-            said = str(getattr(error, "cause", None) or error).strip() or f"no answer after {timeout:g} s"
-            slot.why = said.splitlines()[-1]
-            log.warning("%s does not start: %s", member, slot.why)
-            ray.kill(actor)
-            return None
-        slot.num_failed, slot.why = 0, ""
+        slot.why = ""
         self._handles[member], self._places[member] = actor, place
         self._coordinator.add(member)
         self._go_on()
@@ -303,7 +309,7 @@ class Conductor:
 
     def _go_on(self) -> None:
         coordinator = self._coordinator
-        for member, order in self._with_ways(coordinator.take_orders()):
+        for member, order in self._arranged(coordinator.take_orders()):
             if member in self._handles:
                 self._run(self._deliver(member, order))
         for outcome in coordinator.take_outcomes():
@@ -321,9 +327,14 @@ class Conductor:
             self._is_view_due = True
             asyncio.get_running_loop().call_later(VIEW_S, self._renew_view)
 
-    def _with_ways(self, orders: list[tuple[str, Order]]) -> Iterator[tuple[str, Order]]:
-        """Whose bytes come from the object store is told by whom. The stages of an update are begun together."""
+    def _arranged(self, orders: list[tuple[str, Order]]) -> Iterator[tuple[str, Order]]:
+        """Each with what it needs to know of the others: when all commit, and whose bytes it is given. The stages of an
+        update are begun together, and so are its commits."""
+        lead_s = LEAD_S + LEAD_REPLICA_S * len(orders)
+        at = time.time() + lead_s
         for member, order in orders:
+            if isinstance(order, Commit) and len(orders) > 1:
+                order = replace(order, at=at, lead_s=lead_s)
             if not isinstance(order, Stage) or "buckets" not in order.payload:
                 yield member, order
                 continue
@@ -367,29 +378,23 @@ class Conductor:
 
     async def update(self, uid: str, payload: Mapping[str, Any], timeout_s: float) -> Outcome:
         """payload: Replica's. The same uid asked again, also of a successor, is the same update."""
-        await self.start()
-        known = await self._known_outcome(uid)
+        known = await self.outcome(uid)
         if known is not None:
             return known
-        if uid not in self._asked:
-            self._asked[uid] = asyncio.get_running_loop().create_future()
-            self._coordinator.update(uid, payload, timeout_s, payload.get("path", ""))
-            self._go_on()
-        future = self._asked.get(uid)
-        return await asyncio.shield(future) if future is not None else self._outcomes[uid]
+        future = self._asked[uid] = asyncio.get_running_loop().create_future()
+        self._coordinator.update(uid, payload, timeout_s, payload.get("path", ""))
+        self._go_on()
+        return await asyncio.shield(future)
 
     async def outcome(self, uid: str) -> Optional[Outcome]:
-        """What came of an update that a predecessor began; None: it is not in effect, and will not be."""
+        """What came of an update, also of one that a predecessor began; None: it is not in effect, and will not be."""
         await self.start()
-        if uid in self._asked:
-            return await asyncio.shield(self._asked[uid])
-        return await self._known_outcome(uid)
-
-    async def _known_outcome(self, uid: str) -> Optional[Outcome]:
         while self._coordinator.phase is Phase.RECOVERING or (
             self._coordinator.update_uid == "" and self._coordinator.phase is not Phase.IDLE
         ):
             await asyncio.sleep(TICK_S / 4)
+        if uid in self._asked:
+            return await asyncio.shield(self._asked[uid])
         committed = self._coordinator.committed
         if uid not in self._outcomes and committed is not None and committed.uid == uid:
             replicas = {member: {"outcome": "committed", "message": "", "report": None} for member in self._handles}
@@ -404,7 +409,8 @@ class Conductor:
             "committed": coordinator.committed,
             "members": {name: {**self._places[name], "epoch": each.epoch if each else 0} for name, each in ready.items()},
             "slots": len(self._slots),
-            "why": next((slot.why for slot in self._slots.values() if slot.why), ""),
+            "failed": min((slot.num_failed for slot in self._slots.values()), default=0),
+            "why": next(filter(None, (each.why for each in (*self._slots.values(), *coordinator.members.values()))), ""),
         }
         if view != self._view:
             self._view = view
@@ -431,9 +437,9 @@ class Conductor:
         """A call of every replica's admin door: member -> {"ok", "reply"} or {"ok", "code", "message"}."""
         await self.start()
 
-        async def ask(member: str) -> dict[str, Any]:
+        async def ask(handle: Any) -> dict[str, Any]:
             try:
-                call = self._handles[member].call.remote(kind, timeout, fields)
+                call = handle.call.remote(kind, timeout, fields)
                 return {"ok": True, "reply": await asyncio.wait_for(call, timeout + POLL_TIMEOUT_S)}
             except asyncio.TimeoutError:
                 return {"ok": False, "code": "deadline_exceeded", "message": f"{kind}: no answer after {timeout:g} s"}
@@ -443,8 +449,8 @@ class Conductor:
                     return {"ok": False, "code": cause.code, "message": cause.message}
                 return {"ok": False, "code": "unavailable", "message": "it vanished"}
 
-        members = list(self._handles)
-        return dict(zip(members, await asyncio.gather(*map(ask, members))))
+        handles = dict(self._handles)  # of which some may be gone before they are asked
+        return dict(zip(handles, await asyncio.gather(*map(ask, handles.values()))))
 
     # ---- status ----
 
@@ -455,12 +461,12 @@ class Conductor:
 
     async def _refresh(self) -> None:
         answers = await self.fan_out("status", POLL_TIMEOUT_S, {})
-        standings: dict[str, Standing] = {name: each.standing for name, each in self._coordinator.members.items()}
-        self._status.refresh(self._coordinator, answers, self._places, standings, self._slots)
+        self._status.refresh(self._coordinator, answers, self._places, self._slots)
 
-    async def tell_moves(self, client: str, moved: int, lost: int) -> None:
-        """What a client has seen: requests that went on elsewhere, and those that could not."""
-        self._status.moves[client] = (moved, lost)
+    async def tell_moves(self, moved: int, lost: int) -> None:
+        """What a client has seen more of: requests that went on elsewhere, and those that could not."""
+        self._status.num_moved += moved
+        self._status.num_lost += lost
 
     async def status(self) -> dict[str, Any]:
         await self.start()

@@ -57,33 +57,7 @@ class Member:
     version: Optional[Version] = None
     state: Optional[State] = None  # as it was asked
     not_before: float = 0.0  # it is not told to fetch again until then
-
-
-class Votes(dict):
-    """Participants that are left -> how far each is; how many are so far takes no look at each."""
-
-    def __init__(self, names: Iterable[str] = (), vote: str = "staging"):
-        super().__init__(dict.fromkeys(names, vote))
-        self._counts: collections.Counter[str] = collections.Counter({vote: len(self)})
-
-    def __setitem__(self, name: str, vote: str) -> None:
-        self.pop(name, None)
-        self._counts[vote] += 1
-        super().__setitem__(name, vote)
-
-    def __delitem__(self, name: str) -> None:
-        self._counts[self[name]] -= 1
-        super().__delitem__(name)
-
-    def pop(self, name: str, default: Any = None) -> Any:  # type: ignore[override]
-        if name not in self:
-            return default
-        vote = self[name]
-        del self[name]
-        return vote
-
-    def are_all(self, vote: str) -> bool:
-        return self._counts[vote] == len(self)
+    why: str = ""  # it is not ready, if that is known
 
 
 @dataclass
@@ -95,14 +69,15 @@ class Update:
     key: Key = (0, 0)
     deadline: float = 0.0
     version: Optional[Version] = None
-    votes: Votes = field(default_factory=Votes)
+    left: dict[str, None] = field(default_factory=dict)  # who takes part, less those that were lost; and of these,
+    awaited: dict[str, None] = field(default_factory=dict)  # who has not answered yet what the phase asks. Both in order
     replicas: dict[str, dict[str, Any]] = field(default_factory=dict)  # all that took part -> what came of each
     code: str = ""
     message: str = ""
 
 
 class Coordinator:
-    def __init__(self, generation: int, members: Iterable[str] = (), quorum: Optional[int] = None):
+    def __init__(self, generation: int, members: Iterable[str] = (), quorum: Optional[int] = None, now: float = 0.0):
         self.generation = generation
         self.quorum = quorum
         self.members: dict[str, Member] = {}
@@ -113,7 +88,7 @@ class Coordinator:
         self._update: Optional[Update] = None
         self._waiting: collections.deque[Update] = collections.deque()
         self._count = 0
-        self._now = 0.0
+        self._now = now
         self._num_asked = 0  # members that have not said yet what they serve
         self._behind: set[str] = set()  # those that are, and some that are no more
         self._orders: list[tuple[str, Order]] = []
@@ -177,7 +152,7 @@ class Coordinator:
                 self._say(member, order)
         update = self._update
         if self.phase is Phase.STAGING and update is not None and now >= update.deadline:
-            for member in [each for each, vote in update.votes.items() if vote == "staging"]:
+            for member in list(update.awaited):
                 if self.phase is Phase.STAGING:
                     self._fail(member, "deadline_exceeded", "it was not prepared in time")
         elif self.phase is Phase.DROPPING and now >= update.deadline:
@@ -222,7 +197,7 @@ class Coordinator:
         self._behind.add(name)
 
     def _retire(self, name: str, reason: str) -> None:
-        self.members[name].standing = Standing.RETIRED
+        self.members[name].standing, self.members[name].why = Standing.RETIRED, reason
         self._say(name, Retire(self.generation, reason))
 
     def _depose(self, generation: int) -> None:
@@ -241,10 +216,11 @@ class Coordinator:
 
     # ---- answers ----
 
-    def _current(self, name: str, key: Key, vote: str) -> Optional[Update]:
-        """The update under way, if it still waits for that of this participant."""
+    def _current(self, name: str, key: Key, phase: Phase) -> Optional[Update]:
+        """The update under way, if it is in this phase and still waits for this participant."""
         update = self._update
-        return update if update is not None and update.key == key and update.votes.get(name) == vote else None
+        is_current = update is not None and self.phase is phase and update.key == key and name in update.awaited
+        return update if is_current else None
 
     def _hear_state(self, member: Member, answer: State) -> None:
         if answer.generation != self.generation or member.standing is not Standing.ASKED:
@@ -255,8 +231,8 @@ class Coordinator:
         self._fall_behind(answer.member)
 
     def _hear_staged(self, member: Member, answer: Staged) -> None:
-        update = self._current(answer.member, answer.key, "staging")
-        if update is None or self.phase is not Phase.STAGING:
+        update = self._current(answer.member, answer.key, Phase.STAGING)
+        if update is None:
             return
         self._answered(answer.member, Stage, answer.key)
         if answer.version is None:
@@ -268,39 +244,39 @@ class Coordinator:
             self._begin_drop("data_loss", f"{answer.member}: {said}")
             return
         update.version = answer.version
-        update.votes[answer.member] = "prepared"
+        del update.awaited[answer.member]
         update.replicas[answer.member] = {"outcome": "prepared", "message": "", "report": answer.report}
 
     def _hear_decided(self, member: Member, answer: Decided) -> None:
-        update = self._current(answer.member, answer.key, "prepared")
-        if update is None or self.phase is not Phase.DECIDING:
+        update = self._current(answer.member, answer.key, Phase.DECIDING)
+        if update is None:
             return
         self._answered(answer.member, Decide, answer.key)
         if answer.code:
             self._lose(answer.member, "lost", answer.message)
             self._retire(answer.member, answer.message)
         else:
-            update.votes[answer.member] = "decided"
+            del update.awaited[answer.member]
 
     def _hear_committed(self, member: Member, answer: Committed) -> None:
-        update = self._current(answer.member, answer.key, "decided")
-        if update is None or self.phase is not Phase.COMMITTING:
+        update = self._current(answer.member, answer.key, Phase.COMMITTING)
+        if update is None:
             return
         self._answered(answer.member, Commit, answer.key)
         if answer.code:
             self._lose(answer.member, "lost", answer.message)
             self._retire(answer.member, answer.message)
             return
-        member.version, member.standing = update.version, Standing.READY
-        update.votes[answer.member] = "committed"
+        member.version, member.standing, member.why = update.version, Standing.READY, ""
+        del update.awaited[answer.member]
         report = answer.report or update.replicas.get(answer.member, {}).get("report")
         update.replicas[answer.member] = {"outcome": "committed", "message": "", "report": report}
 
     def _hear_dropped(self, member: Member, answer: Dropped) -> None:
         self._answered(answer.member, Drop, answer.key)
-        update = self._update
-        if self.phase is Phase.DROPPING and update is not None and update.key == answer.key:
-            update.votes.pop(answer.member, None)
+        update = self._current(answer.member, answer.key, Phase.DROPPING)
+        if update is not None:
+            del update.awaited[answer.member], update.left[answer.member]
 
     def _hear_fetched(self, member: Member, answer: Fetched) -> None:
         if member.standing is not Standing.FETCHING:
@@ -309,26 +285,29 @@ class Coordinator:
         member.version = answer.version
         self._fall_behind(answer.member)
         member.not_before = self._now + RESEND_S if answer.code else 0.0
+        member.why = answer.message
 
     # ---- participants that are lost ----
 
     def _lose(self, name: str, outcome: str, message: str) -> None:
         """It takes no part any more; whether the update can go on without it depends on the phase."""
         update = self._update
-        if update is None or name not in update.votes:
+        if update is None or name not in update.left:
             return
         if self.phase is Phase.STAGING:
             self._fail(name, "unavailable", message, outcome)
             return
-        del update.votes[name]
+        del update.left[name]
+        update.awaited.pop(name, None)
         update.replicas[name] = {"outcome": outcome, "message": message, "report": None}
 
     def _fail(self, name: str, code: str, message: str, outcome: str = "failed") -> None:
         update = self._update
-        del update.votes[name]
+        del update.left[name]
+        update.awaited.pop(name, None)
         update.replicas[name] = {"outcome": outcome, "message": message, "report": None}
-        if self.quorum is None or len(update.votes) < max(1, self.quorum):
-            left = "" if self.quorum is None else f" ({len(update.votes)} are left, the quorum is {self.quorum})"
+        if self.quorum is None or len(update.left) < max(1, self.quorum):
+            left = "" if self.quorum is None else f" ({len(update.left)} are left, the quorum is {self.quorum})"
             self._begin_drop(code, f"{name}: {message}{left}", [name])
         elif name in self.members:
             # Set aside: it serves the old version, so it is behind from the commit on.
@@ -342,17 +321,17 @@ class Coordinator:
             return
         if self.phase is Phase.RECOVERING and self._num_asked == 0:
             self._recover()
-        if self.phase is Phase.STAGING and self._update.votes.are_all("prepared"):
+        if self.phase is Phase.STAGING and not self._update.awaited:
             self._begin(Phase.DECIDING, Decide(self.generation, self._update.key))
-        if self.phase is Phase.DECIDING and self._update.votes.are_all("decided"):
-            if self._update.votes:
+        if self.phase is Phase.DECIDING and not self._update.awaited:
+            if self._update.left:
                 self._begin_commit()
             else:  # a successor, of which this one has not heard, may have had it committed before
                 self._finish("data_loss", "every replica vanished when it was decided")
-        if self.phase is Phase.COMMITTING and self._update.votes.are_all("committed"):
-            is_served = bool(self._update.votes)
+        if self.phase is Phase.COMMITTING and not self._update.awaited:
+            is_served = bool(self._update.left)
             self._finish(*(("", "") if is_served else ("data_loss", "every replica vanished in the commit")))
-        if self.phase is Phase.DROPPING and not self._update.votes:
+        if self.phase is Phase.DROPPING and not self._update.awaited:
             self._finish(self._update.code, self._update.message)
         if self.phase is Phase.IDLE and self._waiting:
             self._begin_stage(self._waiting.popleft())
@@ -360,7 +339,8 @@ class Coordinator:
 
     def _begin(self, phase: Phase, order: Order) -> None:
         self.phase = phase
-        for name in self._update.votes:
+        self._update.awaited = dict(self._update.left)
+        for name in self._update.left:
             self._say(name, order)
 
     def _begin_stage(self, update: Update) -> None:
@@ -374,7 +354,7 @@ class Coordinator:
         self._count += 1
         update.key = (self.generation, self._count)
         update.deadline = self._now + update.timeout_s
-        update.votes = Votes(names)
+        update.left = dict.fromkeys(names)
         for name in names:
             if self.members[name].standing is Standing.FETCHING:  # the stage ends that
                 self._fall_behind(name)
@@ -389,7 +369,7 @@ class Coordinator:
         update = self._update
         self.committed, self.committed_path = update.version, update.path
         for name, each in self.members.items():
-            is_behind = name not in update.votes and not update.version.is_same(each.version)
+            is_behind = name not in update.left and not update.version.is_same(each.version)
             if is_behind and each.standing is Standing.READY:
                 self._fall_behind(name)
         self._begin(Phase.COMMITTING, Commit(self.generation, update.key))
@@ -399,8 +379,8 @@ class Coordinator:
         update.code, update.message, update.deadline = code, message, self._now + DROP_S
         for name in more:
             if name in self.members:
-                update.votes[name] = "failed"
-        for name in update.votes:
+                update.left[name] = None
+        for name in update.left:
             update.replicas.setdefault(name, {"outcome": "dropped", "message": "", "report": None})
             if update.replicas[name]["outcome"] == "prepared":
                 update.replicas[name]["outcome"] = "dropped"
@@ -425,20 +405,17 @@ class Coordinator:
         if versions:
             self.committed = max(versions, key=lambda version: version.epoch)
         decided = next((state for state in states if state.is_decided), None)
-        taking_part = Votes(
-            (
-                state.member for state in states
-                if decided is not None and state.key == decided.key and decided.staged.is_same(state.staged)
-            ),
-            "prepared",
-        )
+        taking_part = {
+            state.member: None for state in states
+            if decided is not None and state.key == decided.key and decided.staged.is_same(state.staged)
+        }
         for state in states:
             if state.key is not None and state.member not in taking_part:
                 self._say(state.member, Drop(self.generation, state.key))
         if decided is not None:
-            update = Update("", None, 0.0, key=decided.key, version=decided.staged, votes=taking_part)
+            update = Update("", None, 0.0, key=decided.key, version=decided.staged, left=taking_part)
             self._update = update
-            for name in update.votes:
+            for name in update.left:
                 # They serve what the fleet served, until they commit.
                 self.members[name].standing = Standing.READY
             self._begin(Phase.DECIDING, Decide(self.generation, update.key))
@@ -447,7 +424,7 @@ class Coordinator:
         """Brings everyone who is behind to the fleet's version."""
         if self.phase is Phase.RECOVERING:
             return
-        taking_part = self._update.votes if self._update else {}
+        taking_part = self._update.left if self._update else {}
         for name in sorted(self._behind):
             each = self.members[name]
             if each.standing is not Standing.BEHIND:
@@ -458,7 +435,7 @@ class Coordinator:
             if self.committed is None:
                 self.committed = each.version
             if self.committed is not None and self.committed.is_same(each.version):
-                each.standing = Standing.READY
+                each.standing, each.why = Standing.READY, ""
             elif each.version is not None and self.committed is not None and each.version.epoch >= self.committed.epoch:
                 self._retire(name, f"it serves epoch {each.version.epoch}, digest {each.version.digest}; the fleet "
                                    f"epoch {self.committed.epoch}, digest {self.committed.digest}")
@@ -468,6 +445,7 @@ class Coordinator:
     def _fetch(self, name: str, member: Member) -> None:
         donors = [each for each in self.ready if self.committed.is_same(self.members[each].version)]
         if not donors and not self.committed_path:
+            member.why = f"no replica serves epoch {self.committed.epoch} any more: it waits for the next complete update"
             return
         num_fetching = sum(each.standing is Standing.FETCHING for each in self.members.values())
         donor = donors[num_fetching % len(donors)] if donors else ""

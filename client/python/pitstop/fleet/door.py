@@ -72,10 +72,11 @@ class Door:
         async with self._changed:
             self.view = dict(view)
             self._members = dict(view["members"])
-            gone = [name for name in self._clients if name not in self._members and not self._loads[name]]
+            gone = [name for name in {*self._clients, *self._loads} if name not in self._members and not self._loads[name]]
             self._changed.notify_all()
         for name in gone:
             self._forget(name)
+            self._loads.pop(name, None)
 
     async def until(self, is_so: Callable[[Mapping[str, Any]], bool], timeout: float, what: str) -> None:
         """PitstopError "deadline_exceeded": it is not."""

@@ -10,18 +10,18 @@ AsyncFleet has the same calls, awaited.
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
+import re
 import uuid
-from typing import Any, AsyncIterator, Mapping, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 import ray
 from ray._private import ray_constants, services
 from ray.exceptions import RayActorError, RayError
 
 from ..aio import off_loop
-from ..arrays import NamedTensors, arrays_of
-from ..blocking import Blocking
+from ..arrays import NamedTensors, arrays_of, grouped
+from ..blocking import Blocking, blocking
 from ..calls import CALL_TIMEOUT_S, UPDATE_TIMEOUT_S
 from ..errors import PitstopError
 from ..generate_calls import GenerateCalls
@@ -37,7 +37,10 @@ from .router import Router
 BUCKET_BYTES = 64 << 20  # of what is put into the object store at once
 CONDUCTOR_CALLS_AT_ONCE = 1000
 CONDUCTOR_HANG_S = 30.0
+STARTS_MAX = 3  # that fail in a row, of every replica: then a fleet that has none does not wait for more
+NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 RETRY_S = 0.3
+SHARED_CPU = 0.01  # that a replica takes of a cluster which nobody else asks for room
 OBJECT_STORE_BYTES = 256 << 20  # of a cluster that this starts, unless it is told another size
 
 
@@ -68,14 +71,12 @@ def start_ray(address: Optional[str] = None, object_store_bytes: int = OBJECT_ST
     ray.init(address="local", namespace=NAMESPACE, **{**own, **options})
 
 
-def _bundle(tp: int, options: Mapping[str, Any], resources: Optional[Mapping[str, float]]) -> dict[str, float]:
+def _bundle(options: Mapping[str, Any], is_own: bool) -> dict[str, float]:
     """What a replica takes of its machine: all of it on one."""
-    if resources is not None:
-        return dict(resources)
-    dp = int(options.get("dp", options.get("dp_size", 1)))
+    num_ranks = options["tp"] * int(options.get("dp", options.get("dp_size", 1)))
     if options.get("device") == "cuda":
-        return {"CPU": 1, "GPU": tp * dp}
-    return {"CPU": tp * dp}
+        return {"CPU": SHARED_CPU if is_own else 1, "GPU": num_ranks}
+    return {"CPU": SHARED_CPU if is_own else num_ranks}
 
 
 class _OneCall(GenerateCalls):
@@ -93,7 +94,8 @@ class AsyncFleet:
     model      as Engine's; None: joins the fleet of that name
     replicas   so many trees, each on a machine of its own as long as there are such
     tp         ranks of each, all on one machine
-    resources  what a replica takes of a machine, in Ray's words; default: a CPU per rank, or GPUs with device="cuda"
+    resources  what a replica takes of a machine, in Ray's words; default: a CPU per rank, or GPUs with device="cuda". On
+               a cluster that is started here any number of replicas share this machine's CPUs
     quorum     an update takes effect if so many replicas are prepared, and the others are set aside; None: all must be
     address    of the Ray cluster ("auto": the one that is there); None: one is started on this machine
     hang_timeout  seconds without an answer of a replica or its tree, after which it is ended and another takes its place
@@ -110,14 +112,16 @@ class AsyncFleet:
         if model is None and options:
             raise TypeError(f"a fleet that is joined has its own {', '.join(sorted(options))}")
         if replicas < 1 or tp < 1 or (quorum is not None and not 1 <= quorum <= replicas):
-            raise TypeError(f"replicas and tp are 1 or more, quorum is 1 to {replicas}: {replicas}, {tp}, {quorum}")
+            raise TypeError(f"replicas and tp are 1 or more, quorum is 1 to replicas: {replicas=}, {tp=}, {quorum=}")
+        if not NAME.fullmatch(name):
+            raise TypeError(f"name: 1 to 100 letters, digits, '_', '.' and '-', not {name!r}")
         if not 0.0 < hang_timeout < float("inf"):
             raise TypeError(f"hang_timeout is a number of seconds: {hang_timeout}")
         options.update({"no_http": True} if port is None else {"port": port})
         self._config = None if model is None else {
             "replicas": replicas, "quorum": quorum, "start_timeout": start_timeout, "hang_timeout": hang_timeout,
             "status_port": status_port,
-            "bundle": _bundle(tp, options, resources), "options": {"model": model, "tp": tp, **options},
+            "bundle": dict(resources or {}), "options": {"model": model, "tp": tp, **options},
         }
         self.name = name
         self._address = address
@@ -134,6 +138,7 @@ class AsyncFleet:
 
     async def start(self, wait: bool = True) -> AsyncFleet:
         """With `wait`, until every replica is ready. PitstopError."""
+        is_own = self._address is None and not ray.is_initialized()
         await off_loop(start_ray, self._address)
         name = conductor_name(self.name)
         if self._config is None:
@@ -142,6 +147,7 @@ class AsyncFleet:
             except ValueError:
                 raise PitstopError("not_found", f"no fleet '{self.name}' runs on this cluster") from None
         else:
+            self._config["bundle"] = self._config["bundle"] or _bundle(self._config["options"], is_own)
             try:
                 self._conductor = ray.remote(Conductor).options(
                     name=name, namespace=NAMESPACE, num_cpus=0, max_restarts=-1, max_task_retries=0,
@@ -150,24 +156,28 @@ class AsyncFleet:
             except ValueError:
                 raise PitstopError("already_exists", f"a fleet '{self.name}' runs on this cluster") from None
         self._door = Door(self._watch_view)
-        await self._door.open()
-        self._telling = asyncio.ensure_future(self._tell_moves())
-        if wait and self._config is not None:
-            try:
+        try:
+            await self._door.open()
+            self._telling = asyncio.ensure_future(self._tell_moves())
+            if wait and self._config is not None:
                 await self.until_ready()
-            except BaseException:
-                await self.close()
-                raise
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def until_ready(self, replicas: Optional[int] = None, timeout: Optional[float] = None) -> None:
-        """Until so many (default: all) replicas serve what the fleet committed."""
+        """Until so many (default: all) replicas serve what the fleet committed. PitstopError: not in time, or there is
+        none, and every one that is to be there fails to start again and again."""
         timeout = self._start_timeout if timeout is None else timeout
+
+        def are_ready(view: Mapping[str, Any]) -> bool:
+            if not view["members"] and view["failed"] >= STARTS_MAX:
+                raise PitstopError("failed_precondition", f"no replica of the fleet starts: {view['why']}")
+            return len(view["members"]) >= (view["slots"] if replicas is None else replicas)
+
         await self._open().refresh()
-        await self._open().until(
-            lambda view: len(view["members"]) >= (view["slots"] if replicas is None else replicas), timeout,
-            "the fleet's replicas are not ready",
-        )
+        await self._open().until(are_ready, timeout, "the fleet's replicas are not ready")
 
     async def close(self) -> None:
         """Who started it ends it; who joined it leaves."""
@@ -229,7 +239,7 @@ class AsyncFleet:
             await asyncio.sleep(1.0)
             now = (self._door.num_moved, self._door.num_lost)
             if now != told:
-                await self._ask("tell_moves", self._door.name, *now)
+                await self._ask("tell_moves", now[0] - told[0], now[1] - told[1])
                 told = now
 
     # ---- generating ----
@@ -260,21 +270,16 @@ class AsyncFleet:
         """A whole version, into the object store once: in effect on every replica when this returns, or on none.
         PitstopError: on none; its `reply` is the Outcome."""
         arrays = arrays_of(named_tensors)
+        if not arrays:
+            raise TypeError("named_tensors has none")
 
         def put() -> dict[str, Any]:
             payload: dict[str, Any] = {"partial": partial, "kv_policy": kv_policy, "label": label, **update}
             if digests:
                 payload["manifest"] = manifest_of(arrays)
-            bucket: dict[str, Any] = {}
             payload["node"] = ray.get_runtime_context().get_node_id()
-            payload["buckets"], size = [], 0
-            for name, array in arrays.items():
-                if bucket and size + array.nbytes > BUCKET_BYTES:
-                    payload["buckets"].append(ray.put(bucket))
-                    bucket, size = {}, 0
-                bucket[name] = array
-                size += array.nbytes
-            payload["buckets"].append(ray.put(bucket))
+            groups = grouped(((name, array.nbytes) for name, array in arrays.items()), BUCKET_BYTES)
+            payload["buckets"] = [ray.put({name: arrays[name] for name in names}) for names in groups]
             return payload
 
         return await self._update(await off_loop(put), timeout)
@@ -283,7 +288,7 @@ class AsyncFleet:
         self, path: str, label: str = "", *, kv_policy: str = "keep", timeout: float = UPDATE_TIMEOUT_S, **update: Any
     ) -> Outcome:
         """A checkpoint directory that every machine sees."""
-        return await self._update({"path": str(path), "label": label, "kv_policy": kv_policy, **update}, timeout)
+        return await self._update({"path": os.path.abspath(path), "label": label, "kv_policy": kv_policy, **update}, timeout)
 
     async def _update(self, payload: dict[str, Any], timeout: float) -> Outcome:
         uid = uuid.uuid4().hex
@@ -295,7 +300,7 @@ class AsyncFleet:
             # It died in the middle: its successor has ended the update, one way or the other.
             outcome = await self._ask("outcome", uid)
             if outcome is None:
-                raise PitstopError("aborted", "the fleet's conductor died before the update was decided") from None
+                raise PitstopError("aborted", "the fleet's conductor died in the update, which is not what serves") from None
         except RayError as error:
             raise getattr(error, "cause", error) from None
         if not outcome.ok:
@@ -367,24 +372,10 @@ class Fleet(Blocking):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(AsyncFleet(*args, **kwargs))
 
-    def generate(self, *args: Any, stream: bool = False, **kwargs: Any) -> Any:
-        answer = self._wait(self._inner.generate(*args, stream=stream, **kwargs))
-        return self._each(answer) if stream else answer
-
-
-def _blocking(name: str) -> Any:
-    call = getattr(AsyncFleet, name)
-
-    @functools.wraps(call)
-    def wait(self: Fleet, *args: Any, **kwargs: Any) -> Any:
-        return self._wait(call(self._inner, *args, **kwargs))
-
-    return wait
-
 
 for _name in (
     "until_ready", "chat", "tokenize", "detokenize", "update_weights", "update_weights_from_disk", "fan_out", "pause",
     "resume", "abort_request", "release_memory_occupation", "resume_memory_occupation", "flush_cache", "status",
     "add_replicas", "remove_replica", "start_door", "start_router",
 ):
-    setattr(Fleet, _name, _blocking(_name))
+    setattr(Fleet, _name, blocking(getattr(AsyncFleet, _name)))

@@ -10,6 +10,7 @@ import ipaddress
 import json
 import logging
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, AsyncIterator, Awaitable, Callable, Mapping, Optional, Union
 
 from ..errors import PitstopError
@@ -20,10 +21,6 @@ HEAD_S = 10.0
 BODY_S = 60.0
 WRITE_S = 30.0
 CONNECTIONS_MAX = 4096
-REASONS = {
-    200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed", 408: "Request Timeout",
-    413: "Content Too Large", 500: "Internal Server Error", 501: "Not Implemented", 503: "Service Unavailable", 504: "Gateway Timeout",
-}
 log = logging.getLogger("pitstop.fleet")
 STATUS_OF = {"unavailable": 503, "resource_exhausted": 503, "deadline_exceeded": 504, "internal": 500, "data_loss": 500}
 
@@ -85,7 +82,11 @@ class HttpServer:
         self.url = ""
 
     async def start(self, port: int) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port, limit=HEAD_BYTES_MAX)
+        """PitstopError: it cannot listen there."""
+        try:
+            self._server = await asyncio.start_server(self._serve, "127.0.0.1", port, limit=HEAD_BYTES_MAX)
+        except (OSError, OverflowError) as error:
+            raise PitstopError("failed_precondition", f"port {port}: {error}") from None
         self.url = "http://127.0.0.1:%d" % self._server.sockets[0].getsockname()[1]
 
     def stop(self) -> None:
@@ -159,7 +160,7 @@ class HttpServer:
             gone.cancel()
 
     async def _write(self, writer: asyncio.StreamWriter, answer: Answer, is_head: bool) -> None:
-        head = f"HTTP/1.1 {answer.status} {REASONS[answer.status]}\r\nContent-Type: {answer.kind}\r\nConnection: close\r\n"
+        head = f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}\r\nContent-Type: {answer.kind}\r\nConnection: close\r\n"
         if isinstance(answer.body, str):
             data = answer.body.encode(errors="replace")
             writer.write(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + (b"" if is_head else data))

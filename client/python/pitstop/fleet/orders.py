@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Optional, Union
 
+LEAD_S = 0.008  # a commit is ordered so long before it is due, so that all replicas have heard of it by then,
+LEAD_REPLICA_S = 0.0002  # and so much longer for each: an order takes 0.15 ms of the coordinator's thread (docs/scale.md)
+
 Key = tuple[int, int]  # of an update: the coordinator's generation, and its count there; never used again
 NO_KEY: Key = (0, 0)
 
@@ -62,6 +65,8 @@ class Commit:
 
     generation: int
     key: Key
+    at: float = 0.0  # on the machines' clocks, so that all begin together; on one that is wrong
+    lead_s: float = 0.0  # no later than so long after the order comes
 
 
 @dataclass(frozen=True)

@@ -97,6 +97,12 @@ class Participant:
         self._staging = key
         return None, [*works, order]
 
+    def wants(self, work: Work) -> bool:
+        """Still, after other works were waited for."""
+        if isinstance(work, Stage):
+            return self._staging == work.key
+        return not isinstance(work, Fetch) or self._fetching == work.version
+
     def stage_done(self, key: Key, version: Optional[Version], code: str = "", message: str = "",
                    report: object = None) -> Optional[Answer]:
         if self._staging != key:

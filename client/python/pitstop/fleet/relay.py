@@ -52,7 +52,7 @@ class Relay:
         self._here = [asyncio.get_running_loop().create_future() for _ in buckets]  # their places in this machine's store
 
     async def receive(self, given_up: threading.Event) -> dict[str, Any]:
-        """All tensors: views of this machine's shared memory. RayError: the trainer has died."""
+        """All tensors: views of this machine's shared memory. PitstopError "unavailable": the trainer has died."""
         if self._way.source:
             try:
                 self._source = await off_loop(ray.get_actor, self._way.source, NAMESPACE)
@@ -102,7 +102,11 @@ class Relay:
         except (RayError, asyncio.TimeoutError):
             pass
         self._source = None
-        bucket = await self._buckets[index]
+        try:
+            bucket = await self._buckets[index]
+        except RayError as error:
+            said = f"bucket {index} of {len(self._buckets)}: the trainer that has it is gone ({type(error).__name__})"
+            raise PitstopError("unavailable", said) from None
         self.num_from[TRAINER] += 1
         return self._buckets[index], bucket
 

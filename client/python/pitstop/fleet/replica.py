@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import logging
 import os
 import shutil
 import socket
@@ -20,7 +21,7 @@ import numpy
 import ray
 
 from ..aio import AsyncClient, off_loop
-from ..arrays import array_of
+from ..arrays import array_of, grouped
 from ..calls import UPDATE_TIMEOUT_S
 from ..client import Client
 from ..errors import PitstopError
@@ -36,6 +37,8 @@ WATCH_S = 0.05
 CALLS_AT_ONCE = 64
 DROP_TRIES = 50
 FETCH_BYTES = 64 << 20  # of tensors that a donor reads and gives at once
+
+log = logging.getLogger("pitstop.fleet")
 
 
 def version_of(status: Mapping[str, Any]) -> Optional[Version]:
@@ -135,6 +138,7 @@ class Replica:
 
     async def _do(self, work: Any) -> Optional[Answer]:
         if isinstance(work, End):
+            log.warning("%s ends: %s", self._member, work.reason)
             os._exit(1)
         if isinstance(work, Cancel):
             self._given_up.set()
@@ -144,6 +148,8 @@ class Replica:
                 self._relay = None
             return work.then
         async with self._work:
+            if not self._participant.wants(work):
+                return None  # dropped while another one gave way to it
             do = {Stage: self._stage, Commit: self._commit, Fetch: self._fetch}[type(work)]
             return await do(work)
 
@@ -195,6 +201,7 @@ class Replica:
 
     async def _commit(self, order: Commit) -> Answer:
         relay, self._relay = self._relay, None  # who is told to commit has received, as all have
+        await asyncio.sleep(min(order.at - time.time(), order.lead_s))
         try:
             reply = await self._client.commit_weights()
         except PitstopError as error:
@@ -208,7 +215,7 @@ class Replica:
     async def _fetch(self, order: Fetch) -> Optional[Answer]:
         wanted = order.version
         try:
-            await off_loop(self._fetch_blocking, order, self._given_up)
+            await self._fetched(order, self._given_up)
             if not self._participant.fetch_may_commit(wanted):
                 await self._drop()
                 return None
@@ -219,33 +226,25 @@ class Replica:
             return self._participant.fetch_done(wanted, getattr(error, "code", "internal"), str(error))
         return self._participant.fetch_done(wanted)
 
-    def _fetch_blocking(self, order: Fetch, given_up: threading.Event) -> None:
+    async def _fetched(self, order: Fetch, given_up: threading.Event) -> None:
         """Staged when it returns: what the donor serves, and with the digest that is wanted."""
         wanted = order.version
         spec = {"epoch": wanted.epoch, "digest": wanted.digest, "label": wanted.label}
         if not order.donor:
-            self._blocking.stage_weights(order.path, **spec)
+            await off_loop(functools.partial(self._blocking.stage_weights, order.path, **spec))
             return
-        donor = ray.get_actor(order.donor, NAMESPACE)
+        donor = await off_loop(ray.get_actor, order.donor, NAMESPACE)
         tensors: dict[str, numpy.ndarray] = {}
-        for names in ray.get(donor.list_weights.remote()):
+        for names in await donor.list_weights.remote():
             if given_up.is_set():
                 raise GivenUp
-            tensors.update(ray.get(donor.give_weights.remote(names, wanted.epoch)))
-        self._push(tensors, given_up, **spec)
+            tensors.update(await donor.give_weights.remote(names, wanted.epoch))
+        await off_loop(functools.partial(self._push, tensors, given_up, **spec))
 
     async def list_weights(self) -> list[list[str]]:
         """The names of what is resident, in groups that are given at once."""
-        groups: list[list[str]] = [[]]
-        size = 0
-        for tensor in (await self._client.weight_digests())["tensors"]:
-            num_bytes = 2 * int(numpy.prod(tensor["shape"]))
-            if groups[-1] and size + num_bytes > FETCH_BYTES:
-                groups.append([])
-                size = 0
-            groups[-1].append(tensor["name"])
-            size += num_bytes
-        return groups
+        tensors = (await self._client.weight_digests())["tensors"]
+        return grouped(((each["name"], 2 * int(numpy.prod(each["shape"]))) for each in tensors), FETCH_BYTES)
 
     async def give_weights(self, names: Sequence[str], epoch: int) -> dict[str, numpy.ndarray]:
         """As they are resident, beside generation. PitstopError: another version serves now."""

@@ -7,7 +7,7 @@ import json
 import time
 from typing import Any, Mapping
 
-from .coordinator import Coordinator, Standing
+from .coordinator import Coordinator
 from .http import Answer, Request
 from .orders import Outcome
 
@@ -25,7 +25,8 @@ class FleetStatus:
         self.num_updates = 0
         self.num_failed_updates = 0
         self.skew_s = 0.0  # of the latest update: from the first replica's commit to the last's
-        self.moves: dict[str, tuple[int, int]] = {}  # client -> requests that went on elsewhere, and that did not
+        self.num_moved = 0  # requests that went on elsewhere,
+        self.num_lost = 0  # and that did not
         self.said: dict[str, Any] = {"fleet": fleet, "replicas": {}}
 
     def take(self, outcome: Outcome) -> None:
@@ -43,19 +44,21 @@ class FleetStatus:
 
     def refresh(
         self, coordinator: Coordinator, answers: Mapping[str, Mapping[str, Any]], places: Mapping[str, Mapping[str, Any]],
-        standings: Mapping[str, Standing], slots: Mapping[int, Any],
+        slots: Mapping[int, Any],
     ) -> None:
         committed = coordinator.committed
         replicas = {}
         for member, answer in answers.items():
             if member not in places:
                 continue
+            known = coordinator.members[member]
             parts = answer.get("reply", {}).get("replicas", []) if answer["ok"] else []
             epoch = max((part["epoch"] for part in parts), default=0)
             replicas[member] = {
                 "machine": places[member]["machine"],
                 "url": places[member]["url"],
-                "standing": standings[member].value if member in standings else "starting",
+                "standing": known.standing.value,
+                "why": known.why,
                 "state": "unreachable" if not parts else parts[0]["state"],
                 "epoch": epoch,
                 "digest": parts[0].get("digest", "") if parts else "",
@@ -79,8 +82,8 @@ class FleetStatus:
             "updates_total": self.num_updates,
             "updates_failed_total": self.num_failed_updates,
             "deaths_total": self.num_deaths,
-            "moved_requests_total": sum(moved for moved, _ in self.moves.values()),
-            "lost_requests_total": sum(lost for _, lost in self.moves.values()),
+            "moved_requests_total": self.num_moved,
+            "lost_requests_total": self.num_lost,
             "why_not_started": {number: slot.why for number, slot in slots.items() if slot.why},
             "replicas": replicas,
         }
@@ -106,7 +109,7 @@ class FleetStatus:
     def page(self) -> str:
         said = self.said
         columns = (
-            "standing", "state", "epoch", "lag", "digest", "running", "waiting", "output_tokens_per_s", "machine", "url",
+            "standing", "state", "epoch", "lag", "digest", "running", "waiting", "output_tokens_per_s", "machine", "url", "why",
         )
         rows = ["<tr>" + "".join(f"<th>{name}</th>" for name in ("replica", *columns))]
         for member, each in said["replicas"].items():

@@ -1,0 +1,157 @@
+"""What a replica's actor does where several works wait for its tree, and where a trainer dies; and what the conductor does
+where replicas come and go. Without a cluster.
+"""
+
+import asyncio
+import json
+import threading
+from unittest import mock
+
+from ray.exceptions import ActorDiedError, OwnerDiedError
+
+from pitstop import PitstopError
+from pitstop.fleet import conductor as conductors
+from pitstop.fleet import orders, participant
+from pitstop.fleet.conductor import Conductor, Slot
+from pitstop.fleet.coordinator import Coordinator
+from pitstop.fleet.relay import Relay
+from pitstop.fleet.replica import Replica
+from pitstop.fleet.ways import Way
+
+SERVES = orders.Version(1, "d1")
+
+
+class Tree:
+    """Stands where a replica has its connection."""
+
+    def __init__(self):
+        self.staged = []
+        self.num_drops = 0
+
+    async def drop_stage(self):
+        self.num_drops += 1
+        self.staged.clear()
+
+
+async def a_stage_that_was_dropped_while_a_fetch_gave_way_to_it():
+    replica, tree = Replica("r"), Tree()
+    replica._client, replica._participant = tree, participant.Participant("r", SERVES)
+    fetches = asyncio.Event()
+
+    async def fetch(order):
+        fetches.set()
+        given_up = replica._given_up
+        while not given_up.is_set():
+            await asyncio.sleep(0)
+        for _ in range(10):  # both that follow wait by now
+            await asyncio.sleep(0)
+
+    async def staged(order, given_up):
+        tree.staged.append(order.key)
+        return {"epoch": order.epoch, "digest": "d2"}
+
+    replica._fetch, replica._staged = fetch, staged
+    fetching = asyncio.ensure_future(replica.order(orders.Fetch(1, orders.Version(2, "d2"), "donor")))
+    await fetches.wait()
+    staging = asyncio.ensure_future(replica.order(orders.Stage(1, (1, 1), 3, "u")))
+    dropping = asyncio.ensure_future(replica.order(orders.Drop(1, (1, 1))))
+    answers = await asyncio.gather(fetching, staging, dropping)
+    assert answers == [None, None, orders.Dropped("r", (1, 1))], answers
+    assert tree.staged == [], "its tree holds what the replica does not know of"
+    answer = await replica.order(orders.Stage(1, (1, 2), 3, "v"))
+    assert answer.version.uid == "v" and tree.staged == [(1, 2)]
+
+
+async def a_trainer_that_is_gone():
+    loop = asyncio.get_running_loop()
+    buckets = [loop.create_future() for _ in range(3)]
+    buckets[0].set_result({"a": 1})
+    buckets[1].set_exception(OwnerDiedError("ab" * 28, None, ""))
+    relay = Relay((1, 1), Way(), buckets, 60.0)
+    try:
+        await relay.receive(threading.Event())
+    except PitstopError as error:
+        assert error.code == "unavailable" and "bucket 1 of 3: the trainer" in error.message, error
+    else:
+        raise AssertionError("it came")
+
+
+async def one_that_vanishes_while_all_are_asked():
+    class Handle:
+        def __init__(self):
+            self.call = self
+
+        def remote(self, kind, *_):
+            return asyncio.sleep(0, {"kind": kind})
+
+    conductor = Conductor("fleet", {"replicas": 2})
+    conductor._started = asyncio.get_running_loop().create_future()
+    conductor._started.set_result(None)
+    conductor._handles = {"a": Handle(), "b": Handle()}
+    num_tasks = len(asyncio.all_tasks())
+    asking = asyncio.ensure_future(conductor.fan_out("status", 1.0, {}))
+    while len(asyncio.all_tasks()) < num_tasks + 3:  # itself, and one for each replica, which has not begun yet
+        await asyncio.sleep(0)
+    del conductor._handles["b"]
+    said = await asking
+    assert said == {name: {"ok": True, "reply": {"kind": "status"}} for name in "ab"}, said
+
+
+async def one_that_dies_again_and_again_before_it_is_ready():
+    """It is begun again ever more seldom, for however long that goes on; and at once after it was ready."""
+    class Handle:
+        def __init__(self):
+            self.until_end = self
+
+        async def remote(self):
+            raise ActorDiedError
+
+    loop = asyncio.get_running_loop()
+    conductor = Conductor("fleet", {"hang_timeout": 3600.0})
+    conductor._coordinator = Coordinator(1)
+    slot, failed, is_over = Slot(0), [], loop.create_future()
+
+    async def new_replica(of_slot):
+        failed.append((of_slot.num_failed, of_slot.why))
+        if len(failed) == 1:
+            raise ValueError("it has no place any more")
+        if len(failed) == 5:
+            is_over.set_result(None)
+            await loop.create_future()
+        name = f"r.{len(failed)}"
+        conductor._handles[name] = Handle()
+        conductor._coordinator.add(name)
+        if len(failed) == 4:
+            conductor._coordinator.hear(orders.State(name, 1, SERVES))
+        return name
+
+    conductor._new_replica = new_replica
+    slot.num_failed = 5000
+    with mock.patch.object(conductors, "RESTART_PAUSE_S", 1e-6), mock.patch("ray.kill"):
+        keeping = asyncio.ensure_future(conductor._keep_replica(slot, None))
+        await asyncio.wait([keeping, is_over], return_when=asyncio.FIRST_COMPLETED)
+        assert is_over.done(), keeping
+        keeping.cancel()
+    assert failed == [
+        (5000, ""), (5001, "it has no place any more"), (5002, "it vanished"), (5003, "it vanished"), (0, ""),
+    ], failed
+
+
+def another_fleets_names_are_not_this_ones():
+    names = ["pitstop-fleet-slot-3", "pitstop-fleet-slot-3.2", "pitstop-fleet-slot-1-slot-0", "pitstop-fleet-slot-1-slot-0.1"]
+    found = [Conductor("fleet", {})._number_of.fullmatch(name) for name in names]
+    assert [each and each.groups() for each in found] == [("3", None), ("3", "2"), None, None], found
+
+
+def main():
+    for each in (
+        a_stage_that_was_dropped_while_a_fetch_gave_way_to_it, a_trainer_that_is_gone, one_that_vanishes_while_all_are_asked,
+        one_that_dies_again_and_again_before_it_is_ready,
+    ):
+        asyncio.run(asyncio.wait_for(each(), 60))
+    another_fleets_names_are_not_this_ones()
+    print(json.dumps({"ok": True}))
+
+
+if __name__ == "__main__":
+    main()
