@@ -254,6 +254,16 @@ class Shared:
         bucket = {"flattened_tensor": self.tensor(0, self.num_bytes, None, device, **lie), "metadata": metadata}
         return pickle.dumps(bucket, protocol=4)
 
+    def tensors(self):
+        return [{"name": n, "dtype": "BF16", "shape": shape} for n, (_, _, shape) in self.places.items()]
+
+    def handles_by_device(self, uuid):
+        """vLLM's payload: per tensor what reduce_tensor makes, by the device that it is for."""
+        handles = [
+            {uuid: (self.names.rebuild, self.arguments(at, size, shape))} for at, size, shape in self.places.values()
+        ]
+        return pickle.dumps(handles, protocol=4)
+
     def serve(self, endpoint, num_buckets=3, die_before=None, **lie):
         """checkpoint-engine's conversation over one update; returns what the worker answered."""
         import zmq
@@ -288,6 +298,10 @@ def main():
         do = command.pop("do")
         if do == "share":
             answer = {"payload": base64.b64encode(shared.share(**command)).decode()}
+        elif do == "tensors":
+            answer = {"tensors": shared.tensors()}
+        elif do == "handles_by_device":
+            answer = {"payload": base64.b64encode(shared.handles_by_device(**command)).decode()}
         elif do == "serve":
             answer = {"answers": shared.serve(**command)}
         elif do == "take":  # what is left of the GPU's memory

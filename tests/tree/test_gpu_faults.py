@@ -13,8 +13,9 @@ import pytest
 from cuda_sender import Sender
 from gpu_tree import BUILD, CUDA, gpu, needs_gpu  # noqa: F401
 from process_tree import ProcessTree, wait_until
+from test_deaths import reasons
 from test_gpu_updates import greedy, start_held  # noqa: F401
-from test_updates import BARD, DIGESTS, update
+from test_updates import BARD, DIGESTS, start, update
 from wire import Door
 
 pytestmark = needs_gpu
@@ -178,13 +179,17 @@ def test_P5_a_cuda_error_ends_the_tree_and_the_answer_says_rank_phase_and_error(
     gpu(faults=fault, policy="early")
     tree = ProcessTree(place / "tree", *CUDA, *flags(mode))
     try:
-        admin = tree.door("admin")
+        admin, door = tree.door("admin"), tree.door()
+        # Steps copy, too: only where the call that fails is none of theirs does a request run.
+        rids = [start(door, tokens=2, max_new_tokens=900)] if "WaitEvent" in fault else []
         begin(admin, "disk", mode)
         kind, reply = admin.receive(60)
         assert kind == "update_reply" and reply["code"] == "unavailable", reply
         phase = "commit" if "host" in mode else "stage"
         assert reply["message"].startswith(f"phase {phase}: {WORKER} died (exit 1: "), reply
         assert fault.partition("=")[2] in reply["message"], reply
+        for reason in reasons(door, rids).values():
+            assert reason.startswith(f"unavailable: {WORKER} died"), reason
         assert tree.wait_exit() != 0
         assert fault.partition("=")[2] in tree.log() and WORKER in tree.log()
         tree.check_gone()

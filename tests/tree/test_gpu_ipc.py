@@ -1,6 +1,7 @@
 """Weights that lie in the GPU's memory when they are sent: handles of PyTorch's and checkpoint-engine's, from another
 process on the same GPU in software."""
 
+import base64
 import os
 import sys
 
@@ -123,6 +124,18 @@ def test_a_payload_that_is_not_read_at_all_gives_every_reference_back(client, se
     assert len(references) > 10 and not any(references), references
 
 
+def test_a_call_that_no_worker_has_seen_lends_nothing_and_may_be_sent_again(admin, client, sender):
+    payload = sender.payload()
+    assert admin.call("stage_weights", update={"source": {"kind": "disk", "path": BARD}})["ok"]
+    error = refusal(client, payload)
+    assert error.code == "failed_precondition" and "is under way" in error.message, error
+    references = sender.ask("references")["references"]
+    assert len(references) > 10 and all(references), "the sender's still"
+    drop(admin)
+    assert send(client, payload) == DIGESTS["bard"]["digest"]
+    assert not any(sender.ask("references")["references"])
+
+
 def test_P2_handles_of_a_process_that_is_gone_are_refused(client, sender):
     payload = sender.payload()
     sender.kill()
@@ -130,12 +143,12 @@ def test_P2_handles_of_a_process_that_is_gone_are_refused(client, sender):
     assert refused.code == "unavailable" and "cannot be opened" in refused.message, refused
 
 
-def serve(admin, sender, **fields):
+def serve(admin, sender, manifest=(), **fields):
     endpoint = f"ipc://@pitstop-test-{os.getpid()}-{next(Door.numbers)}.sock"
     sender.tell("serve", endpoint=endpoint, **fields)
     assert sender.answer()["bound"]
     source = {"kind": "ipc", "handles": {uuid_of(admin): endpoint}, "stall_ms": 20_000}
-    return admin.call("stage_weights", update={"source": source})
+    return admin.call("stage_weights", update={"source": source, "manifest": list(manifest)})
 
 
 def test_P10_a_checkpoint_arrives_in_buckets_of_gpu_memory(admin, sender):
@@ -161,3 +174,39 @@ def test_P2_a_buffer_beyond_its_allocation_is_refused_and_the_sender_told(admin,
     refused = serve(admin, sender, storage_bytes=1 << 40)
     assert refused["code"] == "invalid_argument", refused
     assert "the sender's allocation has" in sender.answer()["answers"][0]
+    assert sender.ask("references")["references"] == [0]
+
+
+def test_a_buffer_on_another_device_is_refused_by_its_uuid_and_given_back(admin, sender):
+    other = "00000000-0000-0000-0000-000000000000"
+    refused = serve(admin, sender, device=other)
+    assert refused["code"] == "invalid_argument" and f"the buffer is on device {other}" in refused["message"], refused
+    assert all(other in answer for answer in sender.answer()["answers"][:4])
+    assert sender.ask("references")["references"] == [0]
+
+
+def test_a_stage_that_takes_no_buffer_gives_it_back_and_tells_the_sender(admin, sender):
+    refused = serve(admin, sender, manifest=[{"name": "no.such.tensor"}])
+    assert refused["code"] == "invalid_argument" and "no.such.tensor" in refused["message"], refused
+    assert "no.such.tensor" in sender.answer()["answers"][0]
+    assert sender.ask("references")["references"] == [0]
+
+
+def test_handles_by_a_device_that_is_not_this_workers_are_refused_by_its_uuid(admin, client, sender):
+    """vLLM's form: per tensor the handles by device."""
+    own = uuid_of(admin).removeprefix("GPU-")
+    other = own[:-1] + ("0" if own[-1] != "0" else "1")
+    infos = sender.ask("tensors")["tensors"]
+
+    def send(uuid):
+        payload = base64.b64decode(sender.ask("handles_by_device", uuid=uuid)["payload"])
+        source = {"kind": "tensors", "format": "vllm_ipc", "tensors": infos, "payloads": [{"data": payload}]}
+        return client.update_weights(source=source)
+
+    with pytest.raises(pitstop.PitstopError) as error:
+        send(other)
+    assert error.value.code == "not_found" and f"this worker's device, GPU-{own}" in error.value.message, error.value
+    num_refused = len(sender.ask("references")["references"])  # another engine's, who gives them back itself
+    assert send(own)["digest"] == DIGESTS["bard"]["digest"]
+    assert not any(sender.ask("references")["references"][num_refused:])
+    client.rollback_weights()

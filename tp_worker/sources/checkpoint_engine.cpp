@@ -22,13 +22,14 @@ std::span<const std::byte> as_bytes(const std::string& text) {
 }  // namespace
 
 Result<> CheckpointEngine::run(const std::string& first) {
-    Result<> opened = open_buffer(first);
+    Result<> opened = take_buffer(first);
     if (!opened) error_ = opened.error();
     answer(opened);
     return converse();
 }
 
-Result<> CheckpointEngine::refuse(Error why, TimePoint until) {
+Result<> CheckpointEngine::refuse(const std::string& first, Error why, TimePoint until) {
+    static_cast<void>(take_buffer(first, why));
     answer(why);
     error_ = std::move(why);
     parting_until_ = until;
@@ -106,9 +107,20 @@ CheckpointEngine::Next CheckpointEngine::take_message(const std::string& message
     return Next::kGoOn;
 }
 
-Result<> CheckpointEngine::open_buffer(const std::string& message) {
+// The sender has lent a reference with it, whatever comes of the buffer. `why_not`: it is to be
+// given back, and nothing else.
+Result<> CheckpointEngine::take_buffer(
+    const std::string& message, const std::optional<Error>& why_not
+) {
     ASSIGN_OR_RETURN(const Document document, pickle::read(as_bytes(message), Channel::kHandle));
     ASSIGN_OR_RETURN(const TensorHandle handle, read_handle(document, document.root()));
+    TorchStorages& storages = storages_.emplace(args_.cuda_opening());
+    Result<> opened = why_not ? Result<>(*why_not) : open_buffer(handle, storages);
+    if (!opened) storages.hold(handle);
+    return opened;
+}
+
+Result<> CheckpointEngine::open_buffer(const TensorHandle& handle, TorchStorages& storages) {
     if (handle.dtype != "uint8" || handle.shape.size() != 1 || handle.stride[0] != 1) {
         return make_error(
             ErrorCode::kInvalidArgument, "the buffer must be a contiguous uint8 tensor of one row"
@@ -124,7 +136,7 @@ Result<> CheckpointEngine::open_buffer(const std::string& message) {
             own
         );
     }
-    ASSIGN_OR_RETURN(buffer_, storages_.emplace(args_.cuda_opening()).storage(handle));
+    ASSIGN_OR_RETURN(buffer_, storages.storage(handle));
     buffer_offset_ = handle.offset;
     buffer_bytes_ = handle.shape[0];
     const std::int64_t storage_bytes = std::ssize(buffer_.bytes);

@@ -30,12 +30,16 @@ class CheckpointEngine {
 
     // From the sender's first message to its last. Errors: ipc_source.h.
     Result<> run(const std::string& first);
-    // Nothing is taken: the sender is told why, from its first message on. Returns `why`.
-    Result<> refuse(Error why, TimePoint until);
+    // Nothing is taken: the sender is told why, from its first message on, and has back what it
+    // lent with that. Returns `why`.
+    Result<> refuse(const std::string& first, Error why, TimePoint until);
 
   private:
     enum class Next { kGoOn, kOver };
-    Result<> open_buffer(const std::string& message);
+    Result<> take_buffer(
+        const std::string& message, const std::optional<Error>& why_not = std::nullopt
+    );
+    Result<> open_buffer(const TensorHandle& handle, TorchStorages& storages);
     Result<> take_bucket(const pickle::Document& document);
     Next take_message(const std::string& message);
     Result<> converse();

@@ -33,7 +33,8 @@ Result<> decline(const SourceArgs& args, ReplySocket& socket, const Error& why) 
     const TimePoint until = Clock::now() + kFarewellMax;
     const auto first = socket.receive(until, args.is_over());
     if (!first) return why;
-    if (first->size() == 1) return CheckpointEngine(args, socket).refuse(why, until);
+    if (first->size() == 1)
+        return CheckpointEngine(args, socket).refuse(first->front(), why, until);
     PushSession(args, socket).refuse(why);
     return why;
 }

@@ -20,23 +20,28 @@ Error bad_payload(std::string_view what) {
     return make_error(ErrorCode::kInvalidArgument, "serialized tensors: {}", what);
 }
 
+std::span<const std::byte> data_of(const messages::RankPayload& payload) {
+    return std::as_bytes(std::span(payload.data.values));
+}
+
 // The payload for this rank: its own, or the one for all.
 Result<std::span<const std::byte>> payload_of(const SourceArgs& args) {
     const std::vector<messages::RankPayload>& payloads = args.source.payloads;
     const auto rank = static_cast<std::size_t>(raw(args.worker.rank));
     const auto tp = static_cast<std::size_t>(args.worker.tp);
     const auto replica = static_cast<std::size_t>(raw(args.worker.replica));
-    std::size_t index = rank;
-    if (payloads.size() == 1) index = 0;
-    if (payloads.size() > tp) index = replica * tp + rank;
-    if (index >= payloads.size()) {
-        return bad_payload(fmt::format("{} payloads for {} ranks", payloads.size(), tp));
-    }
     // A handle lends one reference: two ranks would give it back twice.
     if (payloads.size() == 1 && tp > 1 && args.source.format == messages::TensorFormat::kPickle)
         return bad_payload(fmt::format("one payload of handles for {} ranks; send one each", tp));
-    const std::vector<std::uint8_t>& bytes = payloads[index].data.values;
-    return std::as_bytes(std::span(bytes));
+    if (payloads.size() == 1) return data_of(payloads.front());
+    // One each: of a replica, which are every replica's, or of all replicas.
+    const std::size_t index = payloads.size() > tp ? replica * tp + rank : rank;
+    if (payloads.size() % tp != 0 || index >= payloads.size()) {
+        return bad_payload(
+            fmt::format("{} payloads for {} ranks; send one each", payloads.size(), tp)
+        );
+    }
+    return data_of(payloads[index]);
 }
 
 // What one pickle holds. Documents and storages live as long as the tensors are read: storages are
@@ -390,7 +395,9 @@ Result<std::vector<SparseTensor>> cut_sparse(
 }
 
 Result<> deliver_tensors(const SourceArgs& args) {
-    ASSIGN_OR_RETURN(const std::span<const std::byte> payload, payload_of(args));
+    const Result<std::span<const std::byte>> own = payload_of(args);
+    if (!own) return decline_tensors(args, own.error());
+    const std::span<const std::byte> payload = *own;
     const messages::WeightSource& source = args.source;
     if (source.format == messages::TensorFormat::kFlattened) {
         ASSIGN_OR_RETURN(
@@ -414,9 +421,14 @@ Result<> decline_tensors(const SourceArgs& args, const Error& why) {
     const messages::TensorFormat format = args.source.format;
     const bool has_handles =
         format == messages::TensorFormat::kPickle || format == messages::TensorFormat::kVllmIpc;
-    const Result<std::span<const std::byte>> payload = payload_of(args);
-    if (has_handles && payload)
+    if (!has_handles) return why;
+    if (const Result<std::span<const std::byte>> payload = payload_of(args)) {
         static_cast<void>(PickledTensors(args, why).read_as(format, *payload));
+    } else if (args.worker.rank == Rank{} && args.worker.replica == ReplicaId{}) {
+        // For another number of ranks: they are nobody's, so one gives all of them back.
+        for (const messages::RankPayload& each : args.source.payloads)
+            static_cast<void>(PickledTensors(args, why).read_as(format, data_of(each)));
+    }
     return why;
 }
 
