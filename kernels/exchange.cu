@@ -137,6 +137,12 @@ struct Share {
         begin = blockIdx.x * of_block + threadIdx.x;
         end = min(num, (blockIdx.x + std::int64_t{1}) * of_block);
     }
+    // Calls f for each of this thread's in the part from `first` on, which ends at `limit` at most.
+    template <class F>
+    __device__ void each(std::int64_t first, std::int64_t limit, const F& f) const {
+        const std::int64_t last = min(first + end, limit);
+        for (std::int64_t i = first + begin; i < last; i += kThreads) f(i);
+    }
     std::int64_t begin, end;
 };
 
@@ -153,10 +159,11 @@ __global__ void __launch_bounds__(kThreads) one_shot_kernel(
     const Share share(num_packs);
     auto* const own =
         reinterpret_cast<float4*>(chunk_of(exchange, exchange.rank, meeting.launch()));
-    for (std::int64_t i = share.begin; i < share.end; i += kThreads) own[i] = data[i];
+    share.each(0, num_packs, [=](std::int64_t i) { own[i] = data[i]; });
     if (meeting.meet(0)) {
-        for (std::int64_t i = share.begin; i < share.end; i += kThreads)
+        share.each(0, num_packs, [&](std::int64_t i) {
             data[i] = sum_at(exchange, meeting.launch(), i);
+        });
     }
     meeting.end();
 }
@@ -176,25 +183,19 @@ __global__ void __launch_bounds__(kThreads) two_shot_kernel(
     const Share share(part);
     auto* const own =
         reinterpret_cast<float4*>(chunk_of(exchange, exchange.rank, meeting.launch()));
-    for (int rank = 0; rank < exchange.size; ++rank) {
-        const std::int64_t begin = rank * part;
-        const std::int64_t end = min(begin + share.end, num_packs);
-        for (std::int64_t i = begin + share.begin; i < end; i += kThreads) own[i] = data[i];
-    }
+    for (int rank = 0; rank < exchange.size; ++rank)
+        share.each(rank * part, num_packs, [=](std::int64_t i) { own[i] = data[i]; });
     bool is_met = meeting.meet(0);
     if (is_met) {
-        const std::int64_t begin = exchange.rank * part;
-        const std::int64_t end = min(begin + share.end, num_packs);
-        for (std::int64_t i = begin + share.begin; i < end; i += kThreads)
+        share.each(exchange.rank * part, num_packs, [&](std::int64_t i) {
             own[i] = sum_at(exchange, meeting.launch(), i);
+        });
         is_met = meeting.meet(1);
     }
     for (int rank = 0; is_met && rank < exchange.size; ++rank) {
-        const std::int64_t begin = rank * part;
-        const std::int64_t end = min(begin + share.end, num_packs);
         const auto* const theirs =
             reinterpret_cast<const float4*>(chunk_of(exchange, rank, meeting.launch()));
-        for (std::int64_t i = begin + share.begin; i < end; i += kThreads) data[i] = theirs[i];
+        share.each(rank * part, num_packs, [=](std::int64_t i) { data[i] = theirs[i]; });
     }
     meeting.end();
 }

@@ -168,6 +168,36 @@ struct Boundary {
     }
 };
 
+// Holds what the bins of a pair have, each with all above it.
+struct PairSums {
+    std::uint32_t counts[2];
+    std::uint64_t mass[2];
+};
+
+// Sums the pair from `bin` on with those of lower lanes: bins are numbered from the maximum down.
+// REQUIRES: the whole warp calls it.
+__device__ PairSums pair_sums(const RowSpace& space, int bin) {
+    PairSums sums{};
+    sums.counts[0] = space.counts[bin];
+    sums.mass[0] = space.mass[bin];
+    const std::uint32_t pair_count = sums.counts[0] + space.counts[bin + 1];
+    const std::uint64_t pair_mass = sums.mass[0] + space.mass[bin + 1];
+    sums.counts[1] = pair_count;
+    sums.mass[1] = pair_mass;
+#pragma unroll
+    for (int offset = 1; offset < kWarp; offset *= 2) {
+        const std::uint32_t count = __shfl_up_sync(kAllLanes, sums.counts[1], offset);
+        const std::uint64_t other = __shfl_up_sync(kAllLanes, sums.mass[1], offset);
+        if (lane_index() >= offset) {
+            sums.counts[1] += count;
+            sums.mass[1] += other;
+        }
+    }
+    sums.counts[0] += sums.counts[1] - pair_count;
+    sums.mass[0] += sums.mass[1] - pair_mass;
+    return sums;
+}
+
 // Finds the boundary. With top-k the top_k-th largest is in the first bin whose ids and those above
 // are top_k; all of it is needed, as top-p counts the mass of what top-k left. Without it top-p's
 // boundary is the first bin whose mass and that above reach the target. Every thread gets the same.
@@ -179,30 +209,13 @@ __device__ Boundary boundary_of(const RowSpace& space, const SampleRow& row, std
     const int thread = static_cast<int>(threadIdx.x);
     const bool works = thread < kThreads;
     const int bin = 2 * thread;
-    std::uint32_t counts[2] = {};  // of the bin and all above it
-    std::uint64_t mass[2] = {};
+    PairSums sums{};
     if (works) {
-        counts[0] = space.counts[bin];
-        mass[0] = space.mass[bin];
-        const std::uint32_t pair_count = counts[0] + space.counts[bin + 1];
-        const std::uint64_t pair_mass = mass[0] + space.mass[bin + 1];
-        counts[1] = pair_count;
-        mass[1] = pair_mass;
-#pragma unroll
-        for (int offset = 1; offset < kWarp; offset *= 2) {
-            const std::uint32_t count = __shfl_up_sync(kAllLanes, counts[1], offset);
-            const std::uint64_t other = __shfl_up_sync(kAllLanes, mass[1], offset);
-            if (lane_index() >= offset) {
-                counts[1] += count;
-                mass[1] += other;
-            }
-        }
+        sums = pair_sums(space, bin);
         if (lane_index() == kWarp - 1) {
-            warp_counts[warp_index()] = counts[1];
-            warp_mass[warp_index()] = mass[1];
+            warp_counts[warp_index()] = sums.counts[1];
+            warp_mass[warp_index()] = sums.mass[1];
         }
-        counts[0] += counts[1] - pair_count;
-        mass[0] += mass[1] - pair_mass;
     }
     __syncthreads();
     std::uint32_t count_all = 0;
@@ -227,26 +240,26 @@ __device__ Boundary boundary_of(const RowSpace& space, const SampleRow& row, std
     }
     __syncthreads();
     if (works) {
-        counts[0] += count_before, counts[1] += count_before;
-        mass[0] += mass_before, mass[1] += mass_before;
+        sums.counts[0] += count_before, sums.counts[1] += count_before;
+        sums.mass[0] += mass_before, sums.mass[1] += mass_before;
         const bool is_top_k = row.top_k < num_ids;
         const auto top_k = static_cast<std::uint32_t>(row.top_k);
         const std::uint64_t target = top_p_target_of(row, mass_all);
-        std::uint32_t count_above = counts[0] - space.counts[bin];
-        std::uint64_t mass_above = mass[0] - space.mass[bin];
+        std::uint32_t count_above = sums.counts[0] - space.counts[bin];
+        std::uint64_t mass_above = sums.mass[0] - space.mass[bin];
 #pragma unroll
         for (int b = 0; b < 2; ++b) {
-            const bool is_first = is_top_k
-                                      ? counts[b] >= top_k && count_above < top_k
-                                      : row.top_p < 1.f && mass[b] >= target && mass_above < target;
+            const bool is_first =
+                is_top_k ? sums.counts[b] >= top_k && count_above < top_k
+                         : row.top_p < 1.f && sums.mass[b] >= target && mass_above < target;
             if (is_first) {
                 boundary.bin = bin + b;  // one thread at most: no other bin is the first
-                boundary.num_ids = counts[b];
-                boundary.num_in_bin = counts[b] - count_above;
+                boundary.num_ids = sums.counts[b];
+                boundary.num_in_bin = sums.counts[b] - count_above;
                 boundary.mass_above = mass_above;
             }
-            count_above = counts[b];
-            mass_above = mass[b];
+            count_above = sums.counts[b];
+            mass_above = sums.mass[b];
         }
     }
     __syncthreads();
@@ -310,6 +323,23 @@ struct Source {
     }
 };
 
+// Decides a row that does not truncate: all of its ids have raced. REQUIRES: one whole warp calls
+// it.
+__device__ void merge_race(const SampleParams& params, std::int64_t r) {
+    RacePart best{.score = negative_infinity(), .id = 0};
+    for (int i = lane_index(); i < params.num_parts; i += kWarp) {
+        const RacePart part = params.parts[r * params.num_parts + i];
+        if (is_better(part.score, part.id, best)) best = part;
+    }
+    best = warp_best(best);
+    if (lane_index() == 0) {
+        params.choices[r] = {
+            .id = static_cast<TokenId>(static_cast<std::int32_t>(params.vocab_begin) + best.id),
+            .score = best.score,
+            .kept_min = negative_infinity()};
+    }
+}
+
 // grid [R], block [kResolveThreads]; a block owns a row. With a list it is latency: some ten passes
 // over at most 32 KiB in L2. Without one (Collect::kNone: a top-k in the thousands, or as many
 // equal logits) each pass reads the row from L2, some 5 us for 152k ids at one block's 115 GB/s.
@@ -321,19 +351,7 @@ __global__ void __launch_bounds__(kResolveThreads)
     const int thread = static_cast<int>(threadIdx.x);
     const auto vocab_begin = static_cast<std::int32_t>(params.vocab_begin);
     if (!is_truncating(row, params.num_ids)) {
-        if (warp_index() != 0) return;
-        RacePart best{.score = negative_infinity(), .id = 0};
-        for (int i = thread; i < params.num_parts; i += kWarp) {
-            const RacePart part = params.parts[r * params.num_parts + i];
-            if (is_better(part.score, part.id, best)) best = part;
-        }
-        best = warp_best(best);
-        if (thread == 0) {
-            params.choices[r] = {
-                .id = static_cast<TokenId>(vocab_begin + best.id),
-                .score = best.score,
-                .kept_min = negative_infinity()};
-        }
+        if (warp_index() == 0) merge_race(params, r);
         return;
     }
 

@@ -20,6 +20,33 @@ struct Select {
     std::uint64_t above;  // weight of the images above those with the prefix
 };
 
+// Adds to the prefix the digit, from bit `low` on, in which the weight from above reaches the
+// target. REQUIRES: one whole warp calls it; lane l looks at digits 8l .. 8l+7.
+__device__ inline void choose_digit(Select& shared, std::uint64_t target, int low) {
+    const int lane = lane_index();
+    const std::uint64_t known_above = shared.above;  // before the shuffles: it changes after
+    std::uint64_t sum = 0;
+#pragma unroll
+    for (int k = 0; k < 8; ++k) sum += shared.histogram[lane * 8 + k];
+    std::uint64_t above = sum;  // in this lane's digits and all above
+#pragma unroll
+    for (int offset = 1; offset < kWarp; offset *= 2) {
+        const std::uint64_t other = __shfl_down_sync(kAllLanes, above, offset);
+        if (lane + offset < kWarp) above += other;
+    }
+    above = above - sum + known_above;
+    if (above >= target || above + sum < target) return;
+    for (int k = 7; k >= 0; --k) {
+        const std::uint64_t own = shared.histogram[lane * 8 + k];
+        if (above + own >= target) {
+            shared.prefix |= static_cast<std::uint32_t>(lane * 8 + k) << low;
+            shared.above = above;
+            return;
+        }
+        above += own;
+    }
+}
+
 // Returns the largest x such that the ids at or above it weigh at least `target` together; weights
 // are integers, so the order of the ids does not matter. A radix select on the images, digits of 8
 // bits from the highest one in which two of them differ. REQUIRES: 1 <= target <= the weight of
@@ -69,32 +96,7 @@ __device__ float select_threshold(
             if (own != 0) atomicAdd(&shared.histogram[image >> low & ((1u << width) - 1)], own);
         }
         __syncthreads();
-        if (warp_index() == 0) {  // lane l looks at digits 8l .. 8l+7
-            const int lane = lane_index();
-            const std::uint64_t known_above =
-                shared.above;  // before the shuffles: it changes after
-            std::uint64_t sum = 0;
-#pragma unroll
-            for (int k = 0; k < 8; ++k) sum += shared.histogram[lane * 8 + k];
-            std::uint64_t above = sum;  // in this lane's digits and all above
-#pragma unroll
-            for (int offset = 1; offset < kWarp; offset *= 2) {
-                const std::uint64_t other = __shfl_down_sync(kAllLanes, above, offset);
-                if (lane + offset < kWarp) above += other;
-            }
-            above = above - sum + known_above;
-            if (above < target && above + sum >= target) {
-                for (int k = 7; k >= 0; --k) {
-                    const std::uint64_t own = shared.histogram[lane * 8 + k];
-                    if (above + own >= target) {
-                        shared.prefix |= static_cast<std::uint32_t>(lane * 8 + k) << low;
-                        shared.above = above;
-                        break;
-                    }
-                    above += own;
-                }
-            }
-        }
+        if (warp_index() == 0) choose_digit(shared, target, low);
         __syncthreads();
         bits = low;
     }

@@ -17,10 +17,7 @@ FUNCTIONS = {
     ("kernels/attention_prefill.cu", "prefill_kernel"): (194, KERNEL),
     ("kernels/attention_prefill_wgmma.cu", "copy_tiles"): (85, KERNEL),
     ("kernels/attention_prefill_wgmma.cu", "multiply_tiles"): (91, KERNEL),
-    ("kernels/device/radix_select.cuh", "select_threshold"): (76, KERNEL),
     ("kernels/logprobs.cu", "top_logits_kernel"): (91, KERNEL),
-    ("kernels/sampling.cu", "boundary_of"): (80, KERNEL),
-    ("kernels/sampling.cu", "resolve_kernel"): (81, KERNEL),
 }
 
 
