@@ -48,27 +48,83 @@ struct F32Products {  // the truth mode: x in fp32, w converted
     }
 };
 
+PITSTOP_INLINE float fp32_of(bf16 x) {
+    return __builtin_bit_cast(float, static_cast<std::uint32_t>(x.bits) << 16);
+}
+
+// Writes 16 outputs, or the first `num` of them, which lie in runs of kRun side by side: `places`
+// has where each run begins in y, `cols` its first output n.
+template <int kRun>
 PITSTOP_INLINE void finish(
-    const LinearPart& part, LinearMode mode, std::int64_t m, std::int64_t n, float value
+    const LinearPart& part,
+    LinearMode mode,
+    const std::int64_t* places,
+    const std::int64_t* cols,
+    int num,
+    F32x16 values
 ) {
     if (part.bias != nullptr) {
-        value += __builtin_bit_cast(float, static_cast<std::uint32_t>(part.bias[n].bits) << 16);
+        alignas(64) float biases[kLanes] = {};
+        for (int i = 0; i < num; ++i) biases[i] = fp32_of(part.bias[cols[i / kRun] + i % kRun]);
+        values += load(biases);
     }
-    const std::int64_t index = m * part.y.stride + n;
     if (part.y.dtype == DType::kF32) {
-        float* const y = static_cast<float*>(part.y.data) + index;
-        *y = mode == LinearMode::kAdd ? *y + value : value;
+        alignas(64) float outputs[kLanes];
+        store(outputs, values);
+        for (int i = 0; i < num; i += kRun) {
+            float* const y = static_cast<float*>(part.y.data) + places[i / kRun];
+            for (int j = 0; j < kRun; ++j) {
+                y[j] = mode == LinearMode::kAdd ? y[j] + outputs[i + j] : outputs[i + j];
+            }
+        }
     } else {
-        std::uint16_t rounded[kLanes];
-        store_u16(rounded, bf16_bits(set1(value)));
-        static_cast<bf16*>(part.y.data)[index].bits = rounded[0];
+        alignas(32) std::uint16_t rounded[kLanes];
+        store_u16(rounded, bf16_bits(values));
+        for (int i = 0; i < num; i += kRun) {
+            void* const y = static_cast<bf16*>(part.y.data) + places[i / kRun];
+            __builtin_memcpy(y, rounded + i, kRun * sizeof(bf16));
+        }
     }
 }
 
-// Says whether a tile fetches the rows of w that a later one will need, into L2. The first pass
-// over w does: its rows are too short for the hardware to see their pattern in time. A fetch past
-// the end of w is harmless.
-enum class Fetch : std::uint8_t { kNone, kAhead };
+// Writes a tile's outputs, sixteen at a time: one by one, their sums over the lanes and their
+// rounding cost a third of the products where K is 1024.
+template <int kRows, int kCols>
+PITSTOP_INLINE void finish_tile(
+    const LinearPart& part,
+    LinearMode mode,
+    std::int64_t m,
+    std::int64_t n,
+    const F32x16 (*acc)[kCols]  // [kRows, kCols]
+) {
+    constexpr int kOutputs = kRows * kCols;
+    constexpr int kRun = kCols % 4 == 0 ? 4 : kCols;
+    constexpr int kWhole = kLanes / kRun * kRun;  // outputs of whole runs
+#pragma GCC unroll 8
+    for (int first = 0; first < kOutputs; first += kWhole) {
+        const int num = kOutputs - first < kWhole ? kOutputs - first : kWhole;
+        F32x16 tile[kLanes];
+        for (int i = 0; i < kLanes; ++i) {  // copies past `num`: the compiler adds each but once
+            const int output = first + i % num;
+            tile[i] = acc[output / kCols][output % kCols];
+        }
+        std::int64_t places[kLanes];
+        std::int64_t cols[kLanes];
+        for (int i = 0; i < num; i += kRun) {
+            cols[i / kRun] = n + (first + i) % kCols;
+            places[i / kRun] = (m + (first + i) / kCols) * part.y.stride + cols[i / kRun];
+        }
+        finish<kRun>(part, mode, places, cols, num, sums(tile));
+    }
+}
+
+// Says how many rows of w a tile fetches into L2 that a later one will need: rows are too short for
+// the hardware to see their pattern in time. A fetch past the end of w is harmless.
+enum class Fetch : std::uint8_t { kNone, kOneRow, kRowPerCol };
+template <int kCols>
+constexpr int fetched_by(Fetch fetch) {
+    return fetch == Fetch::kNone ? 0 : fetch == Fetch::kOneRow ? 1 : kCols;
+}
 
 // Computes outputs [m, m + kRows) x [n, n + kCols).
 template <class Products, int kRows, int kCols, Fetch kFetch>
@@ -79,7 +135,8 @@ PITSTOP_INLINE void tile(
     LinearMode mode,
     std::int64_t m,
     std::int64_t n,
-    std::int64_t K
+    std::int64_t K,
+    const bf16* ahead  // the first row of w that it fetches
 ) {
     const bf16* const w = part.w.data + n * part.w.stride;
     const std::int64_t w_stride = part.w.stride;
@@ -92,11 +149,8 @@ PITSTOP_INLINE void tile(
         typename Products::Vector w_k[kCols];
         for (int j = 0; j < kCols; ++j) {
             w_k[j] = Products::load_w(w + j * w_stride + k);
-            if constexpr (kFetch == Fetch::kAhead) {
-                __builtin_prefetch(
-                    w + (j + kTilesAhead * kCols) * w_stride + k, /*rw=*/0, /*locality=*/2
-                );
-            }
+            if (j < fetched_by<kCols>(kFetch))
+                __builtin_prefetch(ahead + j * w_stride + k, /*rw=*/0, /*locality=*/2);
         }
         for (int i = 0; i < kRows; ++i) {
             const typename Products::Vector x_k = Products::load_x(x + i * x_stride + k);
@@ -114,65 +168,72 @@ PITSTOP_INLINE void tile(
             }
         }
     }
-    for (int i = 0; i < kRows; ++i) {
-        float sums[kCols];
-        if constexpr (kCols % 4 == 0) {
-            for (int j = 0; j < kCols; j += 4) sum4(acc[i] + j, sums + j);
-        } else {
-            for (int j = 0; j < kCols; ++j) sums[j] = sum(acc[i][j]);
+    finish_tile<kRows, kCols>(part, mode, m, n, acc);
+}
+
+// Walks a strip of some rows along outputs [n_begin, n_end) of one part, and fetches rows of w from
+// `ahead` on, which it moves past them.
+struct Strip {
+    const LinearArgs& args;
+    const LinearPart& part;
+    std::int64_t m;
+    std::int64_t n_begin;
+    std::int64_t n_end;
+
+    template <class Products, int kRows, int kCols, Fetch kFetch>
+    void walk(std::int64_t& ahead) const {
+        const auto* const x =
+            static_cast<const typename Products::X*>(args.x.data) + m * args.x.stride;
+        std::int64_t n = n_begin;
+        for (; n + kCols <= n_end; n += kCols, ahead += fetched_by<kCols>(kFetch)) {
+            const bf16* const row = part.w.data + ahead * part.w.stride;
+            tile<Products, kRows, kCols, kFetch>(
+                x, args.x.stride, part, args.mode, m, n, args.x.cols, row
+            );
         }
-        for (int j = 0; j < kCols; ++j) finish(part, mode, m + i, n + j, sums[j]);
+        for (; n < n_end; ++n) {
+            tile<Products, kRows, 1, Fetch::kNone>(
+                x, args.x.stride, part, args.mode, m, n, args.x.cols, nullptr
+            );
+        }
     }
+
+    // Walks as many of `rows` rows as there is a tile for; returns how many.
+    template <class Products, Fetch kFetch>
+    std::int64_t walk_any(std::int64_t rows, std::int64_t& ahead) const {
+        if (rows >= kTileRows) {
+            walk<Products, kTileRows, kTileCols, kFetch>(ahead);
+            return kTileRows;
+        }
+        if (kTileRows > 4 && rows >= 4) {
+            walk<Products, 4, kTileCols, kFetch>(ahead);
+            return 4;
+        }
+        if (kTileRows > 2 && rows >= 2) {
+            walk<Products, 2, kDecodeCols, kFetch>(ahead);
+            return 2;
+        }
+        walk<Products, 1, kDecodeCols, kFetch>(ahead);
+        return 1;
+    }
+};
+
+std::int64_t div_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+std::int64_t clamp(std::int64_t x, std::int64_t low, std::int64_t high) {
+    return x < low ? low : x > high ? high : x;
 }
 
-// Outputs [m, m + kRows) x [n_begin, n_end).
-template <class Products, int kRows, int kCols, Fetch kFetch>
-void strip(
-    const LinearArgs& args,
-    const LinearPart& part,
-    std::int64_t m,
-    std::int64_t n_begin,
-    std::int64_t n_end
-) {
-    const auto* const x = static_cast<const typename Products::X*>(args.x.data) + m * args.x.stride;
-    std::int64_t n = n_begin;
-    for (; n + kCols <= n_end; n += kCols) {
-        tile<Products, kRows, kCols, kFetch>(x, args.x.stride, part, args.mode, m, n, args.x.cols);
-    }
-    for (; n < n_end; ++n) {
-        tile<Products, kRows, 1, Fetch::kNone>(
-            x, args.x.stride, part, args.mode, m, n, args.x.cols
-        );
-    }
+constexpr std::int64_t kBlockBytes = 128 << 10;  // of w: with the next block a quarter of L2
+
+// Outputs of a block, whose rows of w stay in L2 from one strip to the next.
+std::int64_t block_cols(std::int64_t K) {
+    const std::int64_t cols = kBlockBytes / (K * 2) / kColsAlign * kColsAlign;
+    return cols < kColsAlign ? kColsAlign : cols;
 }
 
-// Computes the strip of as many of `rows` rows as there is a tile for; returns how many.
-template <class Products, Fetch kFetch>
-std::int64_t any_strip(
-    const LinearArgs& args,
-    const LinearPart& part,
-    std::int64_t m,
-    std::int64_t rows,
-    std::int64_t n_begin,
-    std::int64_t n_end
-) {
-    if (rows >= kTileRows) {
-        strip<Products, kTileRows, kTileCols, kFetch>(args, part, m, n_begin, n_end);
-        return kTileRows;
-    }
-    if (kTileRows > 4 && rows >= 4) {
-        strip<Products, 4, kTileCols, kFetch>(args, part, m, n_begin, n_end);
-        return 4;
-    }
-    if (kTileRows > 2 && rows >= 2) {
-        strip<Products, 2, kDecodeCols, kFetch>(args, part, m, n_begin, n_end);
-        return 2;
-    }
-    strip<Products, 1, kDecodeCols, kFetch>(args, part, m, n_begin, n_end);
-    return 1;
-}
-
-// Outputs [m_begin, m_end) x [n_begin, n_end). The rows of w stay in L2 from one strip to the next.
+// Computes outputs [m_begin, m_end) x [n_begin, n_end), block by block. Memory is read all the
+// while: the strips of one block fetch the next one's rows between them. Only what comes first is
+// fetched by the strip that needs it, as is everything where there is one strip.
 template <class Products>
 void rectangle(
     const LinearArgs& args,
@@ -182,15 +243,24 @@ void rectangle(
     std::int64_t n_begin,
     std::int64_t n_end
 ) {
-    std::int64_t m = m_begin;
-    m += any_strip<Products, Fetch::kAhead>(args, part, m, m_end - m, n_begin, n_end);
-    while (m < m_end)
-        m += any_strip<Products, Fetch::kNone>(args, part, m, m_end - m, n_begin, n_end);
-}
-
-std::int64_t div_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-std::int64_t clamp(std::int64_t x, std::int64_t low, std::int64_t high) {
-    return x < low ? low : x > high ? high : x;
+    const std::int64_t block = block_cols(args.x.cols);
+    std::int64_t ahead = n_begin + kTilesAhead * kTileCols;  // rows of w before it are fetched
+    for (std::int64_t n = n_begin; n < n_end; n += block) {
+        const std::int64_t n_next = n + block < n_end ? n + block : n_end;
+        const std::int64_t fetch_end = n_next + block < n_end ? n_next + block : n_end;
+        for (std::int64_t m = m_begin; m < m_end;) {
+            const Strip strip{args, part, m, n, n_next};
+            const std::int64_t rows = m_end - m;
+            const std::int64_t by_one_row = div_up(rows, kTileRows) * (n_next - n) / kTileCols;
+            if (ahead < n_next || (ahead < fetch_end && by_one_row < fetch_end - ahead)) {
+                m += strip.walk_any<Products, Fetch::kRowPerCol>(rows, ahead);
+            } else if (ahead < fetch_end) {
+                m += strip.walk_any<Products, Fetch::kOneRow>(rows, ahead);
+            } else {
+                m += strip.walk_any<Products, Fetch::kNone>(rows, ahead);
+            }
+        }
+    }
 }
 
 // Says how the outputs are cut into rectangles; this decides speed, never bits.
@@ -201,8 +271,7 @@ struct Cut {
 };
 
 Cut choose_cut(const LinearArgs& args, std::int64_t N_total) {
-    constexpr std::int64_t kWBytesMax =
-        256 << 10;  // of w per rectangle: a quarter of L2, x streams past it
+    constexpr std::int64_t kBlocksMax = 8;  // of a rectangle: the first one's w is waited for
     constexpr std::int64_t kProductsMin =
         128 << 10;  // per rectangle: some 5 us, worth waking a thread for
     constexpr std::int64_t kRectanglesPerThread =
@@ -212,7 +281,7 @@ Cut choose_cut(const LinearArgs& args, std::int64_t N_total) {
     const std::int64_t wanted = num_threads_of(args.stream) * kRectanglesPerThread;
     const std::int64_t products_cols = div_up(kProductsMin, K * M);
     const std::int64_t balanced = div_up(N_total, wanted);
-    const std::int64_t fits = kWBytesMax / (K * 2);
+    const std::int64_t fits = kBlocksMax * block_cols(K);
     std::int64_t n_size = balanced < fits ? balanced : fits;
     n_size = n_size > products_cols ? n_size : products_cols;
     n_size = div_up(clamp(n_size, 1, N_total), kColsAlign) * kColsAlign;

@@ -213,6 +213,13 @@ PITSTOP_INLINE void sum4(const F32x16* a, float* out) {
     _mm_storeu_ps(out, _mm_unpacklo_ps(d02, d13));
 }
 
+// Returns sum(a[i]) in each lane i, by the same tree.
+PITSTOP_INLINE F32x16 sums(const F32x16* a) {
+    alignas(64) float lanes[16];
+    for (int i = 0; i < 16; i += 4) sum4(a + i, lanes + i);
+    return load(lanes);
+}
+
 PITSTOP_INLINE void transpose4x8(__m256i& a, __m256i& b, __m256i& c, __m256i& d) {
     const __m256i t0 = _mm256_unpacklo_epi32(a, b);
     const __m256i t1 = _mm256_unpacklo_epi32(c, d);

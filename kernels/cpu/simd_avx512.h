@@ -137,6 +137,36 @@ PITSTOP_INLINE void sum4(const F32x16* a, float* out) {
     _mm_storeu_ps(out, _mm_unpacklo_ps(d02, d13));
 }
 
+// Returns sum(a[i]) in each lane i, by the same tree, in 45 instructions. Each level adds the
+// halves of what the one before left of two vectors.
+PITSTOP_INLINE F32x16 sums(const F32x16* a) {
+    __m512 eights[8];  // of a[i] and a[i + 4]
+    for (int i = 0; i < 8; ++i) {
+        const __m512 first = a[i / 4 * 8 + i % 4].v;
+        const __m512 second = a[i / 4 * 8 + i % 4 + 4].v;
+        eights[i] = _mm512_add_ps(
+            _mm512_shuffle_f32x4(first, second, 0x44), _mm512_shuffle_f32x4(first, second, 0xee)
+        );
+    }
+    __m512 fours[4];  // of a[i], a[i + 4], a[i + 8] and a[i + 12], a quarter each
+    for (int i = 0; i < 4; ++i) {
+        fours[i] = _mm512_add_ps(
+            _mm512_shuffle_f32x4(eights[i], eights[i + 4], 0x88),
+            _mm512_shuffle_f32x4(eights[i], eights[i + 4], 0xdd)
+        );
+    }
+    __m512 twos[2];  // in each quarter, of two neighbours
+    for (int i = 0; i < 2; ++i) {
+        twos[i] = _mm512_add_ps(
+            _mm512_shuffle_ps(fours[2 * i], fours[2 * i + 1], 0x44),
+            _mm512_shuffle_ps(fours[2 * i], fours[2 * i + 1], 0xee)
+        );
+    }
+    return {_mm512_add_ps(
+        _mm512_shuffle_ps(twos[0], twos[1], 0x88), _mm512_shuffle_ps(twos[0], twos[1], 0xdd)
+    )};
+}
+
 // Transposes 4x4 in each quarter of four lanes: lane j of a row i goes to lane i of row j.
 PITSTOP_INLINE void transpose4(U32x16* rows) {
     const __m512i t0 = _mm512_unpacklo_epi32(rows[0].v, rows[1].v);

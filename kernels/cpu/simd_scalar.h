@@ -195,6 +195,13 @@ PITSTOP_INLINE void sum4(const F32x16* a, float* out) {
     for (int i = 0; i < 4; ++i) out[i] = sum(a[i]);
 }
 
+// Returns sum(a[i]) in each lane i, by the same tree.
+PITSTOP_INLINE F32x16 sums(const F32x16* a) {
+    alignas(64) float lanes[16];
+    for (int i = 0; i < 16; i += 4) sum4(a + i, lanes + i);
+    return load(lanes);
+}
+
 // Transposes 4x4 in each quarter of four lanes: lane j of a row i goes to lane i of row j.
 PITSTOP_INLINE void transpose4(U32x16* rows) {
     for (int i = 0; i < 4; ++i) {
