@@ -261,7 +261,7 @@ Result<Value> Renderer::call_macro(const Macro& macro, Args args) {
     const std::size_t first_default = num_params - definition.defaults.size();
     for (std::size_t i = num_positional; i < num_params; ++i) {
         const std::string& param = definition.params[i];
-        RETURN_IF_ERROR(budget_.scan(sizeof(param) * (1 + args.named.size())));
+        RETURN_IF_ERROR(budget_.scan(sizeof(std::string) * (1 + args.named.size())));
         const auto named =
             std::ranges::find(args.named, param, &decltype(args.named)::value_type::first);
         if (named != args.named.end()) {

@@ -182,7 +182,7 @@ Result<Value> replaced(Env& env, const Value& self, const Given& given) {
 // what is left is the last.
 using Pieces = std::vector<std::string_view>;
 Result<> add_piece(Pieces& pieces, std::string_view piece, Budget& budget) {
-    RETURN_IF_ERROR(budget.bytes(piece.size() + sizeof(piece) + kTextBytes));
+    RETURN_IF_ERROR(budget.bytes(piece.size() + sizeof(std::string_view) + kTextBytes));
     pieces.push_back(piece);
     return Ok{};
 }

@@ -223,7 +223,7 @@ Result<Renderer::Flow> Renderer::run_turns(
         auto turn = std::make_unique<Scope>(Scope{.parent = &scope});
         turn->set("loop", Value::of(&loop));
         RETURN_IF_ERROR(assign(node.target, *std::move(item), *turn));
-        const Result<Flow> flow = run(node.body, *turn, out);
+        Result<Flow> flow = run(node.body, *turn, out);
         if (turn->is_captured) loop.is_captured = true;
         keep(std::move(turn));
         if (!flow || *flow == Flow::kBreak) return flow;

@@ -163,7 +163,8 @@ std::vector<std::string> mismatches(
         const auto known = baseline.find(tensor.name);
         if (known == baseline.end() || *known != tensor.digest) found.push_back(tensor.name);
     }
-    for (const auto& [name, digest] : baseline.items()) {
+    for (const auto& then : baseline.items()) {
+        const std::string& name = then.key();
         const bool is_there = std::ranges::any_of(
             now.tensors, [&](const messages::TensorInfo& tensor) { return tensor.name == name; }
         );

@@ -4,6 +4,7 @@
 // see get a probability of exactly zero in their own lane of the sum, and are left out of the
 // product with the values.
 #include "kernels/cpu/attention_tile.h"
+#include "kernels/cpu/attention_values.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/vmath.h"
@@ -82,77 +83,12 @@ PITSTOP_INLINE void score4(
                 acc[i][j] = D_::accumulate(acc[i][j], query, D_::load(keys[j] + d, D - d));
         }
     }
-    for (int i = 0; i < kQueries; ++i) {
-        float sums[4];
-        sum4(acc[i], sums);
-        for (int j = 0; j < 4; ++j) scores[i * kBlock + j] = sums[j] * scale;
-    }
-}
-
-// Computes out[i] = out[i] * alpha[i] + sum_j p[i][j] * values[j], j ascending, elements [d, d +
-// kVectors * 16).
-template <class T, int kQueries, int kVectors>
-PITSTOP_INLINE void add_values(
-    const float (*p)[kBlock],
-    const float* alpha,
-    const T* const* values,
-    std::int64_t begin,
-    std::int64_t end,
-    std::int64_t d,
-    std::int64_t n,  // elements left from d; less than a vector only where kVectors is 1
-    float* out,      // [kQueries, D_padded]
-    std::int64_t D_padded
-) {
-    F32x16 acc[kQueries][kVectors];
-    for (int i = 0; i < kQueries; ++i) {
-        for (int c = 0; c < kVectors; ++c)
-            acc[i][c] = load(out + i * D_padded + d + c * kLanes) * set1(alpha[i]);
-    }
-    for (std::int64_t j = begin; j < end; ++j) {
-        F32x16 value[kVectors];
-        for (int c = 0; c < kVectors; ++c) {
-            value[c] =
-                kVectors > 1 ? load(values[j] + d + c * kLanes) : load_up_to(values[j] + d, n);
-        }
-        for (int i = 0; i < kQueries; ++i) {
-            const F32x16 probability = set1(p[i][j]);
-            for (int c = 0; c < kVectors; ++c) acc[i][c] = fma(probability, value[c], acc[i][c]);
-        }
-    }
-    for (int i = 0; i < kQueries; ++i) {
-        for (int c = 0; c < kVectors; ++c) store(out + i * D_padded + d + c * kLanes, acc[i][c]);
-    }
-}
-
-#if defined(__AVX512F__)
-constexpr int kValueAccumulators = 16;  // of 32 registers; the rest hold values and probabilities
-#else
-constexpr int kValueAccumulators = 4;  // of two registers each
-#endif
-
-template <class T, int kQueries>
-void add_values_of_block(
-    const float (*p)[kBlock],
-    const float* alpha,
-    const T* const* values,
-    std::int64_t begin,
-    std::int64_t end,
-    std::int64_t D,
-    float* out,
-    std::int64_t D_padded
-) {
-    constexpr int kValueVectors = kQueries >= kValueAccumulators ? 1
-                                  : kValueAccumulators / kQueries > 4
-                                      ? 4
-                                      : kValueAccumulators / kQueries;
-    std::int64_t d = 0;
-    for (; d + kValueVectors * kLanes <= D; d += kValueVectors * kLanes) {
-        add_values<T, kQueries, kValueVectors>(
-            p, alpha, values, begin, end, d, D - d, out, D_padded
-        );
-    }
-    for (; d < D; d += kLanes)
-        add_values<T, kQueries, 1>(p, alpha, values, begin, end, d, D - d, out, D_padded);
+    F32x16 products[kLanes];  // copies where the queries are fewer: the compiler adds each but once
+    for (int i = 0; i < kLanes; ++i) products[i] = acc[i / 4 % kQueries][i % 4];
+    alignas(64) float scaled[kLanes];
+    store(scaled, PITSTOP_ISA::sums(products) * set1(scale));
+    for (int i = 0; i < kQueries; ++i)
+        __builtin_memcpy(scores + i * kBlock, scaled + i * 4, 4 * sizeof(float));
 }
 
 // Fetches into L2. Pages lie anywhere and a key is a few lines: the hardware does not see the
@@ -202,18 +138,21 @@ PITSTOP_INLINE void score_block(
     }
 }
 
-// Scores of one query to probabilities, relative to the new maximum. Returns their sum, each key in
-// the lane its position gives it; keys not seen are zeros there.
-PITSTOP_INLINE float soften(float* p, const Seen& seen, float old_max, float& new_max) {
-    for (std::int64_t j = 0; j < seen.begin; ++j) p[j] = kNegInf;
-    for (std::int64_t j = seen.end; j < kBlock; ++j) p[j] = kNegInf;
+// Makes the scores of one query probabilities, relative to the new maximum. Returns their sum, each
+// key in the lane its position gives it; keys not seen are zeros there.
+template <class Probability>
+PITSTOP_INLINE float soften(
+    float* scores, const Seen& seen, float old_max, float& new_max, Probability* p
+) {
+    for (std::int64_t j = 0; j < seen.begin; ++j) scores[j] = kNegInf;
+    for (std::int64_t j = seen.end; j < kBlock; ++j) scores[j] = kNegInf;
     F32x16 s[4];
-    for (int i = 0; i < 4; ++i) s[i] = load(p + i * kLanes);
+    for (int i = 0; i < 4; ++i) s[i] = load(scores + i * kLanes);
     const float block_max = max_lane(max(max(s[0], s[1]), max(s[2], s[3])));
     new_max = block_max > old_max ? block_max : old_max;
     for (int i = 0; i < 4; ++i) {
         s[i] = exp(s[i] - set1(new_max));
-        store(p + i * kLanes, s[i]);
+        store_probabilities(p + i * kLanes, s[i]);
     }
     return sum((s[0] + s[1]) + (s[2] + s[3]));
 }
@@ -234,9 +173,10 @@ void add_block(
     const T* keys[kBlock];
     const T* values[kBlock];
     locate(args.kv, tile, first, begin, end, keys, values);
-    alignas(64) float p[kTileQueries][kBlock];
-    score_block(tile, keys, values, begin, end, D, args.scale, p);
+    alignas(64) float scores[kTileQueries][kBlock];
+    score_block(tile, keys, values, begin, end, D, args.scale, scores);
 
+    Probabilities<T> p;
     Seen seen[kTileQueries];
     alignas(64) float alpha[kTileQueries] = {};  // first the differences of maxima, then their exp
     alignas(64) float block_sum[kTileQueries] = {};
@@ -244,7 +184,7 @@ void add_block(
         seen[v] = seen_by(tile.position[v], args.window, first);
         if (seen[v].begin >= seen[v].end) continue;  // alpha 1, sum 0: nothing changes
         float new_max;
-        block_sum[v] = soften(p[v], seen[v], state.max[v], new_max);
+        block_sum[v] = soften(scores[v], seen[v], state.max[v], new_max, p.of[v]);
         alpha[v] = state.max[v] - new_max;
         state.max[v] = new_max;
     }
@@ -252,37 +192,7 @@ void add_block(
     store(state.sum, fma(load(state.sum), load(alpha), load(block_sum)));
 
     fetch_keys(args, tile, first + kBlock);
-    for (int v = 0; v < tile.num;) {  // queries that see the same keys go together
-        int same = 1;
-        while (v + same < tile.num && same < 8 && seen[v + same].begin == seen[v].begin &&
-               seen[v + same].end == seen[v].end) {
-            ++same;
-        }
-        const auto add = [&]<int kQueries>() PITSTOP_INLINE_LAMBDA {
-            add_values_of_block<T, kQueries>(
-                p + v,
-                alpha + v,
-                values,
-                seen[v].begin,
-                seen[v].end,
-                D,
-                state.out + v * D_padded,
-                D_padded
-            );
-            v += kQueries;
-        };
-        if (seen[v].begin >= seen[v].end) {
-            ++v;
-        } else if (same == 8) {
-            add.template operator()<8>();
-        } else if (same >= 4) {
-            add.template operator()<4>();
-        } else if (same >= 2) {
-            add.template operator()<2>();
-        } else {
-            add.template operator()<1>();
-        }
-    }
+    add_values_of_block(p, alpha, values, seen, tile.num, D, state.out, D_padded);
 }
 
 template <class T>
@@ -331,9 +241,16 @@ PITSTOP_INLINE void write_out(Out* out, const float* total_out, float total_sum,
         store_up_to(out + i, load(total_out + i) * inverse, D - i);
 }
 
+template <class T>
 void write_query(
-    const AttentionArgs& args, std::int64_t index, const float* total_out, float total_sum
+    const AttentionArgs& args,
+    std::int64_t index,
+    const float* total_out,
+    float total_sum,
+    std::int64_t D_padded
 ) {
+    alignas(64) float ordered[kHeadDimMax];
+    total_out = in_order<T>(total_out, ordered, D_padded);
     const std::int64_t D = args.kv.head_dim;
     const std::int64_t element =
         index / args.num_q_heads * args.out.stride + index % args.num_q_heads * D;
@@ -365,7 +282,7 @@ void attend(const AttentionArgs& args, const Tile<T>& tile, std::int64_t D_padde
         }
     }
     for (int v = 0; v < tile.num; ++v)
-        write_query(args, tile.index[v], total.out + v * D_padded, total.sum[v]);
+        write_query<T>(args, tile.index[v], total.out + v * D_padded, total.sum[v], D_padded);
 }
 
 // Where tiles are few and keys many, (tile, segment) pairs go to the threads, parts to the
@@ -427,7 +344,9 @@ void attend_split(
                         D_padded
                     );
                 }
-                write_query(args, tile.index[v], total.out + v * D_padded, total.sum[v]);
+                write_query<T>(
+                    args, tile.index[v], total.out + v * D_padded, total.sum[v], D_padded
+                );
             }
         }
     };
@@ -437,7 +356,7 @@ void attend_split(
 template <class T>
 void attention_of(const AttentionArgs& args) {
     const std::int64_t D = args.kv.head_dim;
-    const std::int64_t D_padded = (D + kLanes - 1) / kLanes * kLanes;
+    const std::int64_t D_padded = padded_head_dim<T>(D);
     std::int64_t total_tiles = 0;
     for (std::int64_t r = 0; r < args.num_rows; ++r)
         total_tiles += num_tiles(args, r) * args.kv.num_kv_heads;

@@ -270,7 +270,7 @@ struct Cut {
     std::int64_t m_cuts;
 };
 
-Cut choose_cut(const LinearArgs& args, std::int64_t N_total) {
+Cut choose_cut(const LinearArgs& args, std::int64_t num_outputs) {
     constexpr std::int64_t kBlocksMax = 8;  // of a rectangle: the first one's w is waited for
     constexpr std::int64_t kProductsMin =
         128 << 10;  // per rectangle: some 5 us, worth waking a thread for
@@ -279,14 +279,14 @@ Cut choose_cut(const LinearArgs& args, std::int64_t N_total) {
     const std::int64_t K = args.x.cols;
     const std::int64_t M = args.x.rows;
     const std::int64_t wanted = num_threads_of(args.stream) * kRectanglesPerThread;
-    const std::int64_t products_cols = div_up(kProductsMin, K * M);
-    const std::int64_t balanced = div_up(N_total, wanted);
+    const std::int64_t products_cols = div_up(kProductsMin, K * M > 0 ? K * M : 1);
+    const std::int64_t balanced = div_up(num_outputs, wanted);
     const std::int64_t fits = kBlocksMax * block_cols(K);
     std::int64_t n_size = balanced < fits ? balanced : fits;
     n_size = n_size > products_cols ? n_size : products_cols;
-    n_size = div_up(clamp(n_size, 1, N_total), kColsAlign) * kColsAlign;
+    n_size = div_up(clamp(n_size, 1, num_outputs), kColsAlign) * kColsAlign;
     std::int64_t m_cuts = 1;
-    const std::int64_t n_cuts = div_up(N_total, n_size);
+    const std::int64_t n_cuts = div_up(num_outputs, n_size);
     while (n_cuts * m_cuts < wanted && M / (2 * m_cuts) >= 32) m_cuts *= 2;
     const std::int64_t m_size = div_up(div_up(M, m_cuts), kTileRows) * kTileRows;
     return {n_size, m_size, div_up(M, m_size)};
@@ -299,9 +299,9 @@ void linear(const LinearArgs& args) {
     if (args.x.rows == 0) return;
     const LinearPart* const parts = args.parts.data();
     const std::int64_t num_parts = static_cast<std::int64_t>(args.parts.size());
-    std::int64_t N_total = 0;
-    for (std::int64_t p = 0; p < num_parts; ++p) N_total += parts[p].w.rows;
-    const Cut cut = choose_cut(args, N_total);
+    std::int64_t num_outputs = 0;
+    for (std::int64_t p = 0; p < num_parts; ++p) num_outputs += parts[p].w.rows;
+    const Cut cut = choose_cut(args, num_outputs);
     std::int64_t num_rectangles = 0;
     for (std::int64_t p = 0; p < num_parts; ++p)
         num_rectangles += div_up(parts[p].w.rows, cut.n_size) * cut.m_cuts;

@@ -63,7 +63,8 @@ void top_of_row(
         const F32x16 x = load_up_to(logits + i, left);
         if (num == n && bits(gt(x, set1(values[n - 1]))) == 0) continue;
         for (std::int64_t lane = 0; lane < (left < kLanes ? left : kLanes); ++lane) {
-            const float value = logits[i + lane] == logits[i + lane] ? logits[i + lane] : kNegInf;
+            float value = logits[i + lane];
+            if (value != value) value = kNegInf;
             if (num < n || value > values[n - 1]) insert(i + lane, value);
         }
     }

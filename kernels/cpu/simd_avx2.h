@@ -251,6 +251,17 @@ load_pairs(const bf16* p, std::int64_t n) {  // n < 32 elements, the rest zero
     const __m256i* q = reinterpret_cast<const __m256i*>(lanes);
     return {_mm256_load_si256(q), _mm256_load_si256(q + 1)};
 }
+// Returns the pair of bf16 at p in every lane.
+PITSTOP_INLINE Bf16x32 set1_pair(const std::uint16_t* p) {
+    int pair;
+    __builtin_memcpy(&pair, p, sizeof pair);
+    return {_mm256_set1_epi32(pair), _mm256_set1_epi32(pair)};
+}
+// Pairs each element of `even` with that of `odd`: of every eight, `low` gets the first four.
+PITSTOP_INLINE void interleave(Bf16x32 even, Bf16x32 odd, Bf16x32& low, Bf16x32& high) {
+    low = {_mm256_unpacklo_epi16(even.lo, odd.lo), _mm256_unpacklo_epi16(even.hi, odd.hi)};
+    high = {_mm256_unpackhi_epi16(even.lo, odd.lo), _mm256_unpackhi_epi16(even.hi, odd.hi)};
+}
 PITSTOP_INLINE __m256 dot_pairs8(__m256 acc, __m256i a, __m256i b) {
     const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
     const __m256 odd = _mm256_fmadd_ps(

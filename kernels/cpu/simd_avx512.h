@@ -188,6 +188,17 @@ PITSTOP_INLINE Bf16x32
 load_pairs(const bf16* p, std::int64_t n) {  // n < 32 elements, the rest zero
     return {_mm512_maskz_loadu_epi16(static_cast<__mmask32>((1u << n) - 1u), p)};
 }
+// Returns the pair of bf16 at p in every lane.
+PITSTOP_INLINE Bf16x32 set1_pair(const std::uint16_t* p) {
+    int pair;
+    __builtin_memcpy(&pair, p, sizeof pair);
+    return {_mm512_set1_epi32(pair)};
+}
+// Pairs each element of `even` with that of `odd`: of every eight, `low` gets the first four.
+PITSTOP_INLINE void interleave(Bf16x32 even, Bf16x32 odd, Bf16x32& low, Bf16x32& high) {
+    low.v = _mm512_unpacklo_epi16(even.v, odd.v);
+    high.v = _mm512_unpackhi_epi16(even.v, odd.v);
+}
 // Returns acc + a.odd * b.odd + a.even * b.even, lane by lane.
 PITSTOP_INLINE F32x16 dot_pairs(F32x16 acc, Bf16x32 a, Bf16x32 b) {
 #if defined(__AVX512BF16__)

@@ -222,6 +222,24 @@ load_pairs(const bf16* p, std::int64_t n) {  // n < 32 elements, the rest zero
     std::memcpy(&out, p, static_cast<std::size_t>(n) * 2);
     return out;
 }
+// Returns the pair of bf16 at p in every lane.
+PITSTOP_INLINE Bf16x32 set1_pair(const std::uint16_t* p) {
+    std::uint32_t pair;
+    __builtin_memcpy(&pair, p, sizeof pair);
+    return set1_u32(pair);
+}
+// Pairs each element of `even` with that of `odd`: of every eight, `low` gets the first four.
+PITSTOP_INLINE void interleave(Bf16x32 even, Bf16x32 odd, Bf16x32& low, Bf16x32& high) {
+    for (int i = 0; i < 4; ++i) {
+        const U32x4 a = even.q[i], b = odd.q[i];
+        for (int j = 0; j < 4; ++j) {
+            const int shift = j % 2 * 16;
+            low.q[i][j] = (a[j / 2] >> shift & 0xffff) | (b[j / 2] >> shift & 0xffff) << 16;
+            high.q[i][j] = (a[2 + j / 2] >> shift & 0xffff) | (b[2 + j / 2] >> shift & 0xffff)
+                                                                  << 16;
+        }
+    }
+}
 // Returns acc + a.odd * b.odd + a.even * b.even, lane by lane.
 PITSTOP_INLINE F32x16 dot_pairs(F32x16 acc, Bf16x32 a, Bf16x32 b) {
     const U32x16 upper = set1_u32(0xffff0000u);

@@ -162,16 +162,17 @@ void Attention::expect_reference(const Heads& heads, std::int32_t page_size, std
     const Matrix<float> actual = batch.run(ops(), stream_of(pool_), window);
 
     // A score errs by delta = |scale| * (linear's bound over D) + e|score|; a probability
-    // relatively by 2 delta (its own and the sum's) plus exp's 2^-21; the sums over keys by e per
-    // block, segment and key in it. The output is an average of values, so all of it times max
-    // |value|. |q| |k| <= its norms: a dot of D normal numbers has sum of magnitudes below 6
-    // sqrt(D) * sqrt(D) here.
+    // relatively by 2 delta (its own and the sum's) plus exp's 2^-21 and, where it is a factor of
+    // pairs, bf16's u; the sums over keys by e per block, segment and key in it. The output is an
+    // average of values, so all of it times max |value|. |q| |k| <= its norms: a dot of D normal
+    // numbers has sum of magnitudes below 6 sqrt(D) * sqrt(D) here.
     const double D = heads.D;
     const double score_magnitude = 6.0 * D / std::sqrt(D);
     const double delta = 2.0 * (D / 16.0 + 9.0) * kEps32 * score_magnitude + D * 0x1p-126;
     const double sums = (256.0 + 64.0 + 16.0) * 2.0 * kEps32;
     const double max_value = 6.0;  // of some 10^5 normal numbers
-    const double bound = max_value * (2.0 * delta + 0x1p-21 + sums);
+    const double probability = std::is_same_v<T, bf16> ? kEps16 : 0.0;
+    const double bound = max_value * (2.0 * delta + probability + 0x1p-21 + sums);
     expect_within(actual, expected, [&](std::int64_t, std::int64_t) { return bound; });
 }
 
